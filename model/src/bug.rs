@@ -181,6 +181,7 @@ bugs! {
     WriteWithoutDirty "nested: leaf, D taken, flush, load, store" "a leaf of a shadow may be written though Dirty in L1's table is clear",
     UpgradeUncompared "nested: clean leaf, D taken, flush, store | store" "a leaf of a shadow gets write by one CAS",
     RefusedLeafKept "nested: leaf without write, store refused, T to 1, load" "L1 gets a fault, and the leaf that it hit stays",
+    RefusedOnce "nested: leaf without write, store refused, T to 1, load | load, as built" "what L1's table refused goes at once, and not again when the vCPU comes back",
     RefusedBesideDebt "nested: leaf without write, store refused, T to 1, load | zap 0" "L1 gets a fault beside one that has not flushed yet, and nothing is flushed when it comes back",
     WriteUnmarked "nested: logged: store, store | harvest twice" "a fault of L2 gives write and does not mark L1's frame",
     ArmForgetsShadows "nested: logged: store, store | harvest twice" "a harvest arms L1's mappings, not L2's",

@@ -114,6 +114,7 @@ pub mod huge;
 pub mod inject;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod inject_tests;
+mod loaded;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub mod map;
@@ -124,6 +125,7 @@ mod owned;
 #[cfg(all(feature = "std", any(test, seeded)))]
 #[doc(hidden)]
 pub mod seeded;
+mod shadows;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 pub mod slots;

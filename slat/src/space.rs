@@ -4,9 +4,11 @@
 //! its own, over the same host memory. Invalidations by host address reach every space; flushes name guest frames
 //! and no space, so a vCPU forgets those frames whichever space it is in.
 
+use crate::shadows::Shadows;
 use crate::slots::publish::SlotSets;
 use crate::slots::watched::Watched;
 use crate::slots::{Limits, SpaceId};
+use crate::sync::once::Once;
 use crate::table::format::Format;
 use crate::table::memory::TableMemory;
 use crate::table::pool::{NoMemory, Pool};
@@ -19,6 +21,8 @@ pub(crate) struct Space<F> {
     pub(crate) memslots: SlotSets,
     pub(crate) radix: Radix<F>,
     pub(crate) watched: Watched,
+    /// Shadows of L1's tables: made with the first nested guest.
+    pub(crate) nested: Once<Shadows<F>>,
 }
 
 impl<F: Format> Space<F> {
@@ -31,6 +35,7 @@ impl<F: Format> Space<F> {
         pool: &Pool,
     ) -> Result<Self, NoMemory> {
         let memslots = SlotSets::new(limits, all_dirty);
-        Ok(Self { id, memslots, radix: Radix::new(memory, pool)?, watched: Watched::new() })
+        let radix = Radix::new(memory, pool)?;
+        Ok(Self { id, memslots, radix, watched: Watched::new(), nested: Once::default() })
     }
 }

@@ -153,8 +153,12 @@ impl<F: Format, H: Host> Vm<F, H> {
             let walk = Walk::<F, H, Lockless>::on_any_seat(self, space, idle);
             count_tables::<F, H>(&self.host, walk.root(), F::ROOT_LEVEL)
         });
+        let nested = self.spaces.iter().filter_map(|space| space.nested.get());
+        let nested = nested.flat_map(|shadows| shadows.roots(&self.host));
+        let nested = nested.map(|root| count_tables::<F, H>(&self.host, root, F::ROOT_LEVEL));
+        let reachable: u64 = reachable.sum();
         TablePages {
-            reachable: reachable.sum(),
+            reachable: reachable + nested.sum::<u64>(),
             waiting: self.grace.count::<F, H>(&self.host),
             free: self.pool.free(),
             allocated: self.pool.allocated(),

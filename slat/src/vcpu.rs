@@ -4,6 +4,8 @@ use crate::addr::Pfn;
 use crate::dirty::ring::Ring;
 use crate::fault::memo::Memo;
 use crate::host::{Host, Token, VcpuId};
+use crate::loaded::{Entered, Loaded, Root, Tag};
+use crate::shadows::VcpuShadows;
 use crate::slots::SpaceId;
 use crate::space::Space;
 use crate::sync::gate::MmuLock;
@@ -13,8 +15,9 @@ use crate::sync::tally::Tally;
 use crate::table::format::Format;
 use crate::table::pool::Cache;
 use crate::table::radix::RootWord;
-use crate::tlb::shootdown::{CpuId, Tlb, Translations, VcpuTlb};
+use crate::tlb::shootdown::{Tlb, Translations, VcpuTlb};
 use crate::vm::Vm;
+use alloc::boxed::Box;
 use core::marker::PhantomData;
 
 /// One vCPU of a VM, in the hands of the thread that runs it. See [`Vm::vcpu`]; dropping it gives the number
@@ -52,7 +55,9 @@ pub struct Vcpu<'vm, F: Format, H: Host> {
     pub(crate) memo: Memo,
     /// Where its stores are logged, in a VM with rings.
     pub(crate) ring: Option<&'vm Ring>,
-    loaded: Loaded,
+    pub(crate) loaded: Loaded,
+    /// What it has of shadows, once it has run L2.
+    pub(crate) nested: Option<Box<VcpuShadows>>,
     pub(crate) waiting: Waiting,
     /// What the page is called that was pending last, if [any](Waiting::ever) was.
     pub(crate) token: Token,
@@ -67,19 +72,6 @@ pub(crate) struct Waiting {
     pub(crate) ever: bool,
     /// The host is being asked for the second time, now that it waits for the token that was answered.
     pub(crate) asks_again: bool,
-}
-
-/// What a vCPU's cached translations come from, and the processor that has them. Where either changes, the vCPU forgets
-/// all of them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Loaded {
-    root: Pfn,
-    cpu: CpuId,
-}
-
-impl Loaded {
-    /// Before the first entry: the number's last holder may have left translations. No root has this frame.
-    const UNKNOWN: Self = Self { root: Pfn(u64::MAX), cpu: CpuId(0) };
 }
 
 impl<F: Format, H: Host> core::fmt::Debug for Vcpu<'_, F, H> {
@@ -114,7 +106,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
         let ring = vm.rings.all().get(id.0 as usize);
         let (cache, memo, waiting) = (Cache::default(), Memo::new(), Waiting::default());
-        Self { vm, space, id, seat, cache, memo, ring, loaded, waiting, token: Token(0), light }
+        Self { vm, space, id, seat, cache, memo, ring, loaded, nested: None, waiting, token: Token(0), light }
     }
 
     /// Its number.
@@ -137,6 +129,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     pub fn switch_to(&mut self, space: SpaceId) -> bool {
         let Some(found) = self.vm.space(space) else { return false };
         if space != self.space.id {
+            self.forget_shadows();
             (self.space, self.memo) = (found, Memo::new());
         }
         true
@@ -192,15 +185,27 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// may have left translations.
     ///
     /// A guard that is leaked leaves the vCPU in the guest until its next operation. Until then flushes wait for it.
-    pub fn enter<'a>(&'a mut self, _idle: &'a mut Idle, cache: &mut impl Translations) -> Ready<'a> {
+    pub fn enter<'a>(&'a mut self, idle: &'a mut Idle, cache: &mut impl Translations) -> Ready<'a> {
+        self.enter_under(idle, cache, Tag::L1, self.space.radix.root_word())
+    }
+
+    /// The same under either tag, on the tables below `root`.
+    #[inline(always)]
+    pub(crate) fn enter_under<'a>(
+        &'a mut self,
+        _idle: &'a mut Idle,
+        cache: &mut impl Translations,
+        tag: Tag,
+        root: &'a RootWord,
+    ) -> Ready<'a> {
         let (vcpu, seat) = (self.vm.tlb.vcpu(self.id), self.seat.seat());
         seat.rest();
-        let root = Root { space: self.space.radix.root_word(), loaded: &mut self.loaded };
-        let light = self.light;
+        let root = Root { now: root, loaded: &mut self.loaded };
+        let entered = Entered::new(self.light, tag);
         // Before `cache` is called: where it panics, the guard takes the vCPU out of the guest again.
-        let mut guest = InGuest { tlb: &self.vm.tlb, vcpu, seat, root, light, _idle: PhantomData };
+        let mut guest = InGuest { tlb: &self.vm.tlb, vcpu, seat, root, entered, _idle: PhantomData };
         guest.tlb.enter(vcpu, cache);
-        guest.root.reload(cache);
+        guest.root.reload(tag, cache);
         Ready(guest)
     }
 }
@@ -212,6 +217,7 @@ impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
         if self.waiting.ever {
             self.vm.waits.forget_all(self.id);
         }
+        self.let_go_of_shadow();
     }
 }
 
@@ -352,35 +358,8 @@ pub struct InGuest<'a> {
     vcpu: &'a VcpuTlb,
     seat: &'a Seat,
     root: Root<'a>,
-    /// How sections are entered when it is back.
-    light: bool,
+    entered: Entered,
     _idle: PhantomData<&'a mut Idle>,
-}
-
-/// What the vCPU's caches come from, beside the root that it should use.
-#[derive(Debug)]
-struct Root<'a> {
-    space: &'a RootWord,
-    loaded: &'a mut Loaded,
-}
-
-impl Root<'_> {
-    /// Loads the space's root, and forgets what came from another one, or is on another processor. After the flushes have
-    /// been carried out: an operation that replaces a root flushes afterwards, and one that meets a hole of the fresh
-    /// root before that flushes too. So each answer must look.
-    fn reload(&mut self, cache: &mut impl Translations) {
-        let cpu = if seeded!(ProcessorBelieved) { self.loaded.cpu } else { cache.cpu() };
-        let now = Loaded { root: self.space.pfn(), cpu };
-        if *self.loaded != now && !seeded!(CachesBelieved) {
-            // Unknown until it is done: where it panics, the next entry or answer forgets all, wherever that is. Flushes have
-            // been carried out here by now, and what was loaded before has not seen them.
-            if !seeded!(LoadedKept) {
-                *self.loaded = Loaded::UNKNOWN;
-            }
-            cache.flush_all();
-            *self.loaded = now;
-        }
-    }
 }
 
 impl<'a> AsRef<InGuest<'a>> for Ready<'a> {
@@ -405,7 +384,7 @@ impl InGuest<'_> {
     /// [`answer`](Self::answer); then everything cached has been forgotten.
     #[inline(always)]
     pub fn root(&self) -> Pfn {
-        self.root.loaded.root
+        self.root.pfn(self.entered.tag())
     }
 
     /// Whether a flush waits for this vCPU, or a page that it waits for is [ready](Self::has_ready). A software vCPU asks
@@ -428,7 +407,7 @@ impl InGuest<'_> {
     pub fn answer(&mut self, cache: &mut impl Translations) {
         self.tlb.catch_up(self.vcpu, cache);
         if !seeded!(RootKept) {
-            self.root.reload(cache);
+            self.root.reload(self.entered.tag(), cache);
         }
     }
 }
@@ -436,7 +415,7 @@ impl InGuest<'_> {
 impl Drop for InGuest<'_> {
     fn drop(&mut self) {
         Tlb::leave(self.vcpu);
-        self.seat.wake(self.light);
+        self.seat.wake(self.entered.is_light());
     }
 }
 

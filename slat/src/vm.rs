@@ -64,6 +64,8 @@ pub struct Vm<F: Format, H: Host> {
     pub(crate) tlb: Tlb,
     pub(crate) waits: Waits,
     pub(crate) holds: Holds,
+    /// An address space has shadows. On a line that is read anyway.
+    pub(crate) nested: AtomicBool,
     /// One for each vCPU, or none at all.
     pub(crate) rings: Rings,
     /// Large pages of slots that log are split by stores.
@@ -217,6 +219,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             tlb: Tlb::new(policy.vcpus as usize, sabotage),
             waits: Waits::default(),
             holds: Holds::new(),
+            nested: AtomicBool::new(false),
             rings: Rings::default(),
             splits_lazily: AtomicBool::new(policy.dirty.splitting == Splitting::Lazy),
         };
@@ -334,6 +337,13 @@ impl<F: Format, H: Host> Vm<F, H> {
         }
     }
 
+    /// Whether a nested guest was ever run.
+    #[inline(always)]
+    pub(crate) fn runs_nested(&self) -> bool {
+        // Set before the first hint: as that, it is seen by an invalidation that a fault with such a hint does not see.
+        self.nested.load(Relaxed)
+    }
+
     /// Whether writes are found in the tables: faults then have nothing to log.
     #[inline(always)]
     pub(crate) fn logs_by_bits(&self) -> bool {
@@ -384,10 +394,13 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.tlb.by_cause.paid(cause, owed.edits(), owed.pages());
         let unlinked = core::mem::take(&mut owed.unlinked);
         let kicks = Kicks::new(&self.host);
-        let flushed = if !needs_kicks && self.tlb.is_broadcast(|| kicks.broadcast(owed.gfns())) {
+        // What a harvest arms of L2 is not told to its debt, entry by entry.
+        let logs = cause == Cause::DirtyLog && self.runs_nested();
+        let both = (owed.gfns(), owed.is_nested() || logs);
+        let flushed = if !needs_kicks && !both.1 && self.tlb.is_broadcast(|| kicks.broadcast(owed.gfns())) {
             unlinked.flushed()
         } else {
-            self.tlb.shoot_down(owed.gfns(), unlinked, |vcpu| kicks.kick(vcpu))
+            self.tlb.shoot_down_both(both, unlinked, |vcpu| kicks.kick(vcpu))
         };
         let many = self.grace.defer(flushed);
         // Where a kick has panicked, too. A panic of the observer finds nothing undone.

@@ -7,7 +7,7 @@ use crate::bug::Bug;
 
 impl Nested {
     /// The frames of L1 that thread `i`'s invalidation goes over, a bit each.
-    fn parts(s: &State, i: usize) -> u8 {
+    pub(super) fn parts(s: &State, i: usize) -> u8 {
         let Place { hvas, g1s, .. } = s.world.places[i];
         (0..TWO as u8)
             .filter(|&g1| hvas >> s.world.slots[g1 as usize] & 1 != 0)

@@ -100,6 +100,10 @@ impl Nested {
             Pc::Entered => {
                 let root = s.world.root;
                 let vcpu = &mut s.world.vcpus[i];
+                if self.fresh && vcpu.pending.is_some() {
+                    // Served by another vCPU's flush: its own TLB forgets all the same.
+                    vcpu.l2 = 0;
+                }
                 (vcpu.pending, vcpu.in_l2, vcpu.root) = (None, true, root);
                 s.done(i);
             }
@@ -137,6 +141,12 @@ impl Nested {
                     self.remove(s, i);
                 }
                 self.settle(s, i);
+            }
+            Pc::Kick(_) if self.fresh && matches!(op, Op::Enter { .. }) => {
+                // What others have in their TLBs, the reverse map leads to still.
+                s.world.vcpus[i].l2 = 0;
+                s.world.places[i].unflushed = false;
+                (s.threads[i].owes, s.threads[i].pc) = (0, Pc::Remove);
             }
             Pc::Kick(vcpu) => self.kick(s, i, vcpu),
             Pc::Remove => {

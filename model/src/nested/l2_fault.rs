@@ -45,6 +45,9 @@ impl Nested {
         let owed = s.others_unflushed(i, None) && !self.has(Bug::RefusedBesideDebt);
         let hit = owed || matches!(s.world.walk(), Word::Leaf { .. } | Word::Frozen(_));
         let World { newest, vcpu_count, .. } = s.world;
+        if self.fresh {
+            return self.refuse_fresh(s, i);
+        }
         let vcpu = &mut s.world.vcpus[i];
         vcpu.in_l2 = false;
         if hit && !self.has(Bug::RefusedLeafKept) {
@@ -71,7 +74,7 @@ impl Nested {
                 match word {
                     // Its owner goes on soon.
                     Word::Frozen(_) => return None,
-                    Word::Leaf { .. } => Pc::Compare,
+                    Word::Leaf { .. } if !self.fresh => Pc::Compare,
                     _ if self.has(Bug::TablesReadFirst) => Pc::ReadTables,
                     _ => Pc::Stamp,
                 }
@@ -192,18 +195,24 @@ impl Nested {
                 let stands = match self.bug {
                     Some(Bug::EntryUnchecked) => true,
                     Some(Bug::ShadowUnrechecked) => lines[..2] == me.lines[..2],
+                    None if self.fresh => lines[..2] == me.lines[..2],
                     Some(Bug::ChunkAnswers) if me.made => s.world.newest <= stamp,
                     Some(Bug::ChunkAnswers) => s.world.chunk_version <= stamp,
                     _ => lines == me.lines,
                 };
-                if stands { Pc::Link } else { Pc::Start }
+                match me.word {
+                    Some(Word::Leaf { .. }) if stands => Self::leaf_met(s, i),
+                    _ if stands => Pc::Link,
+                    _ => Pc::Start,
+                }
             }
             Pc::Link => {
                 let tree = &mut s.world.trees[me.root as usize];
                 if let Word::Hole(number) = tree.upper {
                     let fill = if self.has(Bug::ShadowFillsZero) { 0 } else { number };
                     (tree.upper, tree.leaf) = (Word::Table, Word::Hole(fill));
-                    if number <= Self::stamp(s, i) || self.has(Bug::ShadowNumberUnchecked) {
+                    let known = number <= Self::stamp(s, i) && !self.fresh;
+                    if known || self.has(Bug::ShadowNumberUnchecked) {
                         s.threads[i].word = Some(Word::Hole(fill));
                     }
                 }
@@ -211,6 +220,10 @@ impl Nested {
             }
             Pc::Freeze => {
                 let old = me.word.expect("met in the walk");
+                if self.fresh {
+                    let new = Word::Leaf { pfn: me.pfn, write: me.write, armed: false, g1 };
+                    return if s.world.swap(me.root, old, new) { Pc::Mark } else { Pc::Start };
+                }
                 let old_enough = matches!(old, Word::Hole(number) if number <= Self::stamp(s, i))
                     || self.has(Bug::ShadowNumberUnchecked);
                 if !old_enough || !s.world.swap(me.root, old, Word::Frozen(i as u8)) {
@@ -311,5 +324,41 @@ impl Nested {
                 (me.pfn, me.write, me.logs, me.t) = (pfn, s.world.writable[(pfn % 2) as usize], logs, t);
             }
         }
+    }
+
+    /// The same as built: what was hit goes at once; and again when the vCPU comes back, with what its TLB has.
+    fn refuse_fresh(&self, s: &mut State, i: usize) {
+        let met = s.threads[i].word;
+        let hit = matches!(met, Some(Word::Leaf { .. } | Word::Hole(1..)));
+        if let (Some(old @ Word::Leaf { .. }), false) = (met, self.has(Bug::RefusedLeafKept)) {
+            let hole = s.world.fresh_hole();
+            s.world.swap(s.threads[i].root, old, hole);
+        }
+        let (vcpu_count, newest) = (s.world.vcpu_count, s.world.newest);
+        let vcpu = &mut s.world.vcpus[i];
+        vcpu.in_l2 = false;
+        if hit && self.has(Bug::RefusedOnce) {
+            vcpu.l2 = 0;
+        } else if hit && !self.has(Bug::RefusedLeafKept) {
+            vcpu.pending = Some(newest);
+        }
+        if vcpu_count == 1 || hit {
+            vcpu.allowed[vcpu.key as usize] = 0;
+        }
+        s.done(i);
+    }
+
+    /// As built: the leaf that the fault has met serves, or goes.
+    fn leaf_met(s: &mut State, i: usize) -> Pc {
+        let me = s.threads[i];
+        let Some(old @ Word::Leaf { pfn, write, .. }) = me.word else { unreachable!("a leaf") };
+        let serves = pfn == me.pfn && write == me.write && s.world.walk().same(old);
+        if serves {
+            // Nothing is marked, and nothing is written.
+            return Pc::Mark;
+        }
+        let hole = s.world.fresh_hole();
+        s.world.swap(me.root, old, hole);
+        Pc::Start
     }
 }

@@ -70,6 +70,9 @@ pub struct Nested {
     pub(super) drops: bool,
     /// An invalidation looks at the row, and leaves the leaf of a frame that it does not cover. Otherwise it edits what is there.
     pub(super) spares: bool,
+    /// As it is built in `slat/src/nested`: each entry that is edited becomes a hole of a number that nothing else has, a fault exchanges
+    /// the very word that it met first, and whatever finds something in the reverse map owes a flush of L2's tag.
+    pub(super) fresh: bool,
     /// The mistake that it is checked with.
     pub(super) bug: Option<Bug>,
 }
@@ -78,7 +81,7 @@ impl Nested {
     pub(super) fn new(name: &str, programs: &[&[Op]]) -> Self {
         let programs = programs.iter().map(|ops| ops.to_vec()).collect();
         let name = format!("nested: {name}");
-        Self { name, world: World::new(), programs, drops: false, spares: false, bug: None }
+        Self { name, world: World::new(), programs, drops: false, spares: false, fresh: false, bug: None }
     }
 
     /// The same with two vCPUs.
@@ -146,6 +149,13 @@ impl Nested {
     pub(super) fn drops(mut self) -> Self {
         self.drops = true;
         self.name.push_str(", dropped");
+        self
+    }
+
+    /// The same as it is built.
+    pub(super) fn fresh(mut self) -> Self {
+        self.fresh = true;
+        self.name.push_str(", as built");
         self
     }
 

@@ -197,6 +197,11 @@ fn spares(scenarios: Vec<Nested>) -> Vec<Nested> {
     scenarios.into_iter().map(Nested::spares).collect()
 }
 
+/// The same as it is built.
+fn fresh(scenarios: Vec<Nested>) -> Vec<Nested> {
+    scenarios.into_iter().map(Nested::fresh).collect()
+}
+
 /// Those of every run.
 pub fn families() -> Vec<Family<Nested>> {
     let family = |name, scenarios| Family { name, scenarios };
@@ -206,6 +211,9 @@ pub fn families() -> Vec<Family<Nested>> {
         family("nested flushes that drop", drops(flushes())),
         family("nested flushes, strangers spared", spares(flushes())),
         family("nested logs", logs()),
+        family("nested faults, as built", fresh(faults())),
+        family("nested flushes, as built", fresh(flushes())),
+        family("nested logs, as built", fresh(logs())),
     ]
 }
 
@@ -240,10 +248,11 @@ pub fn large_families() -> Vec<Family<Nested>> {
         )
         .two_vcpus(),
     ];
-    let (dropped, spared) = (drops(three.clone()), spares(three.clone()));
+    let (dropped, spared, built) = (drops(three.clone()), spares(three.clone()), fresh(three.clone()));
     vec![
         Family { name: "nested, large", scenarios: three },
         Family { name: "nested, large, that drop", scenarios: dropped },
         Family { name: "nested, large, strangers spared", scenarios: spared },
+        Family { name: "nested, large, as built", scenarios: built },
     ]
 }

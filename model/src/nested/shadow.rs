@@ -211,6 +211,12 @@ impl World {
         self.vcpus[vcpu].allowed[key as usize] = 1 << self.t[key as usize];
     }
 
+    /// A hole whose number nothing else has.
+    pub(super) fn fresh_hole(&mut self) -> Word {
+        self.newest += 1;
+        Word::Hole(self.newest)
+    }
+
     /// The next number, announced on these lines.
     pub(super) fn announce(&mut self, lines: impl IntoIterator<Item = usize>) -> u8 {
         self.newest += 1;

@@ -189,6 +189,9 @@ impl Nested {
         let flushes = s.world.places[i].shadow;
         let me = s.threads[i];
         let others = s.others_unflushed(i, self.bug) && !self.has(Bug::ShadowDebtUnadopted);
+        if self.fresh {
+            return self.visit_fresh(s, i, harvests, flushes);
+        }
         match me.pc {
             Pc::Load => {
                 let root = s.world.root;
@@ -267,6 +270,28 @@ impl Nested {
         }
     }
 
+    /// The same as built, in one step: its exchange is made again where it fails.
+    fn visit_fresh(&self, s: &mut State, i: usize, harvests: bool, flushes: bool) {
+        let tree = s.world.trees[s.world.root as usize];
+        let linked = tree.upper == Word::Table;
+        let seen = if linked { tree.leaf } else { tree.upper };
+        let new = match seen {
+            Word::Leaf { pfn, g1, .. } if harvests => Word::Leaf { pfn, write: false, armed: false, g1 },
+            seen if harvests => seen,
+            _ if self.has(Bug::FlushWithoutBumps) && flushes => seen,
+            _ if self.has(Bug::ChildHoleKept) && !linked => seen,
+            _ => s.world.fresh_hole(),
+        };
+        let tree = &mut s.world.trees[s.world.root as usize];
+        *(if linked { &mut tree.leaf } else { &mut tree.upper }) = new;
+        s.threads[i].owes |= L2;
+        s.threads[i].bumped |= 1;
+        s.threads[i].pc = Pc::Head;
+        if !flushes {
+            s.threads[i].g1 += 1;
+        }
+    }
+
     /// Whether T still says what a leaf with this row gives.
     pub(super) fn agrees(&self, world: &World, row: u8, write: bool) -> bool {
         let t = world.t[world.key as usize];
@@ -318,6 +343,14 @@ impl Nested {
 
     /// Entries of the reverse map that lead to a hole of this number go, each by a compare-and-swap of the head as it was read.
     pub(super) fn remove(&self, s: &mut State, i: usize) {
+        if self.fresh {
+            // Faults on these frames wait until the invalidation ends. For a flush of L1 they do not: it removes none.
+            let parts =
+                if s.threads[i].bumped == 0 || s.world.places[i].shadow { 0 } else { Self::parts(s, i) };
+            (0..TWO as u8).filter(|g1| parts >> g1 & 1 != 0).for_each(|g1| s.head_changes(g1, false));
+            s.threads[i].bumped = 0;
+            return;
+        }
         for g1 in 0..TWO as u8 {
             let me = s.threads[i];
             let unchanged = me.fresh >> g1 & 1 != 0 || self.has(Bug::RemovedUncompared);

@@ -14,6 +14,7 @@
 use super::Splitting;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
+use crate::shadows::{Reach, Shadows};
 use crate::slots::Slot;
 use crate::slots::bitmap::WORD;
 use crate::space::Space;
@@ -100,6 +101,9 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             steps.advance(row);
         }
         owed.owe(gfns);
+        if !seeded!(ArmForgetsShadows) {
+            self.withdraw_nested(gfns, owed);
+        }
     }
 
     /// Arms the pages of `slot` whose bits are set in `words`, the first of which is its word number `first`. Those whose
@@ -132,6 +136,20 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             }
             if dirty != 0 {
                 written(index, dirty);
+            }
+        }
+        if let Some(shadows) = self.space.nested.get() {
+            self.arm_nested(shadows, slot.gfns.start + first * WORD, words);
+        }
+    }
+
+    /// The same of L2's leaves; the first bit stands for the frame `first`. Their flush belongs to that of what is taken from the log.
+    #[cold]
+    fn arm_nested(&self, shadows: &Shadows<F>, first: Gfn, words: &[u64]) {
+        for page in 0..if seeded!(ArmForgetsShadows) { 0 } else { words.len() as u64 * WORD } {
+            if words[(page / WORD) as usize] >> (page % WORD) & 1 != 0 {
+                let page = Span::sized(first + page, 1);
+                shadows.reach(&self.vm.host, &self.vm.active, page, Reach::WithdrawWrite);
             }
         }
     }

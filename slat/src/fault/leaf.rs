@@ -55,7 +55,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 
 /// Whether the guest may make this access through `slot`.
 #[inline(always)]
-pub(super) fn allows(slot: &Slot, access: Access) -> bool {
+pub(crate) fn allows(slot: &Slot, access: Access) -> bool {
     HostPage::PLAIN.through(slot).allows(access)
 }
 

@@ -22,7 +22,7 @@
 //! new stamp: precise, per entry ([`crate::notify`] has the other side).
 
 mod done;
-mod leaf;
+pub(crate) mod leaf;
 pub(crate) mod memo;
 mod mmio;
 mod pending;
@@ -306,7 +306,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
 
 /// Whether the host's page does for the access, in a table of this format.
 #[inline(always)]
-fn serves<F: Format>(page: &HostPage, access: Access) -> bool {
+pub(crate) fn serves<F: Format>(page: &HostPage, access: Access) -> bool {
     page.allows(access) && F::has_memory_type(page.memory)
 }
 

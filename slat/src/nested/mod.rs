@@ -6,13 +6,19 @@
 //! ```text
 //! g2 ── T, in L1's memory ──▶ g1 ── memslot ──▶ Hva ── primary MMU ──▶ Pfn
 //! ```
-//! Built so far: the decoders of T, and one walk for all of them. Shadow tables that map g2 to host frames, the way from an L1
-//! frame to the shadow entries made of it, and L1's flushes are not there yet.
+//! A **shadow** is a table in the host's format that maps g2 to host frames: T composed with memslots and host, filled by faults of L2. L1
+//! is promised a TLB: what it stores to T comes into effect at its flush, or earlier. What the host takes back L2 loses at once: a
+//! reverse map leads from an L1 frame to the entries that were made of it. A VM without nested guests has neither.
 //!
 //! | file | idea |
 //! |---|---|
 //! | `format` | what a format of T must say ([`L1Format`]); an access of L2, and what T refuses it for |
 //! | `walk` | the walk: entries are read by host address, checked, and get A and D ([`Memslots::walk_l1`](crate::memslots::Memslots::walk_l1)) |
+//! | `l2` | a vCPU that runs L2 on a table of L1 ([`Vcpu::nested`](crate::Vcpu::nested)) |
+//! | `fault` | an access of L2: T, memslots, host, shadow ([`L2::fault`]) |
+//! | `l1_flush` | which flush of L1 is which call |
+//! | `crate::shadows` | shadows, the reverse map, and what a vCPU keeps of them |
+//! | `crate::notify` | `nested`: what an invalidation does to them |
 //! | `ept`, `npt`, `stage2`, `g_stage` | the formats of Intel, AMD, Arm and RISC-V, as their hardware reads them |
 //!
 //! **T is hostile input.** Its entries may name any frame, loop, change while they are read, and have any bit set. A walk reads one
@@ -23,8 +29,13 @@
 //! one and decode by the other.
 
 mod ept;
+mod fault;
 mod format;
 mod g_stage;
+mod l1_flush;
+mod l2;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod npt;
 mod stage2;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -32,8 +43,10 @@ mod tests;
 mod walk;
 
 pub use ept::{EptExit, EptFeatures, EptTable};
+pub use fault::L2Done;
 pub use format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
 pub use g_stage::{GStageFeatures, GStageTable, GuestPageFault};
+pub use l2::L2;
 pub use npt::{NestedPageFault, NptMode, NptTable};
 pub use stage2::{Stage2Abort, Stage2Features, Stage2Table};
 pub use walk::{L1Leaf, L1Stop};

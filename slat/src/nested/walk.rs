@@ -25,7 +25,7 @@ use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::host::{Host, HostError};
 use crate::memslots::Memslots;
-use crate::slots::Version;
+use crate::slots::Slot;
 use crate::slots::watched::TrackedStore;
 use crate::sync::idle::Idle;
 use crate::sync::readside::Seat;
@@ -229,7 +229,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     }
 
     /// One walk, in a section on `seat`; with an access, or only a look.
-    fn walk_l1_on<T: L1Format>(
+    pub(super) fn walk_l1_on<T: L1Format>(
         &self,
         seat: &Seat,
         table: &T,
@@ -237,8 +237,20 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         is_access: bool,
     ) -> Result<L1Leaf, L1Stop> {
         let reading = self.space.memslots.read(&self.vm.reads, seat);
+        self.walk_l1_in(&mut |gfn| reading.version.find(gfn), seat, table, access, is_access)
+    }
+
+    /// The same in a section, in which `find` finds memslots.
+    pub(super) fn walk_l1_in<T: L1Format>(
+        &self,
+        find: &mut impl FnMut(Gfn) -> Option<Slot>,
+        seat: &Seat,
+        table: &T,
+        access: &L1Access,
+        is_access: bool,
+    ) -> Result<L1Leaf, L1Stop> {
         for _ in 0..ATTEMPTS {
-            let mut path = Path::descend(&self.vm.host, reading.version, table, access)?;
+            let mut path = Path::descend(&self.vm.host, find, table, access)?;
             let mut stores = false;
             if is_access {
                 stores = path.check(table, access)?;
@@ -282,7 +294,7 @@ impl Path {
     /// Reads the entries, and what they allow together.
     fn descend<T: L1Format, H: Host>(
         host: &H,
-        slots: Version<'_>,
+        find: &mut impl FnMut(Gfn) -> Option<Slot>,
         table: &T,
         access: &L1Access,
     ) -> Result<Self, L1Stop> {
@@ -299,7 +311,7 @@ impl Path {
             let place = Gpa(at.0.wrapping_add((table.index(access.gpa, level) as u64).wrapping_mul(8)) & !7);
             let gfn = place.gfn();
             let refused = |why| fault(why, level, rights, Some(gfn));
-            let slot = slots.find(gfn).ok_or_else(|| refused(Refusal::NoMemory))?;
+            let slot = find(gfn).ok_or_else(|| refused(Refusal::NoMemory))?;
             let hva = slot.hva_of(gfn) + place.offset();
             let word = host.read(hva).ok_or(L1Stop::Ask { hva, access: Access::Read })?;
             let entry = table.entry(word, level).map_err(refused)?;

@@ -17,6 +17,7 @@ use crate::tlb::debt::{Owed, Pay};
 use crate::vm::Vm;
 use crate::walk::Walk;
 use crate::why::Why;
+use core::cell::Cell;
 
 /// Where an edit begins: one contiguous range cuts two leaves of 1 GiB at most, and then one of 2 MiB in each.
 const WANTED: u64 = 4;
@@ -31,6 +32,8 @@ pub(super) struct Begun<'vm, F: Format, H: Host> {
     pub(super) range: Range,
     pub(super) why: Why,
     pub(super) reserve: Reserve,
+    /// Shadows were reached in all of the range, and its hints stand.
+    pub(super) reached: Cell<bool>,
 }
 
 /// What is invalidated: guest frames directly, or whatever memslots map a host range.
@@ -58,6 +61,9 @@ impl<F: Format, H: Host> Pay for Begun<'_, F, H> {
 
     fn paid(&self) {
         self.ticket.flushed();
+        if self.reached.get() {
+            self.forget_nested();
+        }
     }
 }
 
@@ -78,10 +84,11 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         }
     }
 
-    /// Takes frames back from their holders ([`crate::slots::holds`]): those in `parts`, or in all that was published; or with
-    /// pages in `told`.
+    /// Takes frames back from their holders ([`crate::slots::holds`]), and from nested guests: those in `parts`, or in all that was
+    /// published; or with pages in `told`.
     #[inline(always)]
     pub(super) fn take_back(&self, parts: Option<&[Span<Gfn>]>, told: Option<Span<Hva>>, owed: &mut Owed) {
+        self.reach_nested(parts, told, owed);
         if !self.vm.holds.is_empty() {
             self.take_held(parts, told, owed);
         }

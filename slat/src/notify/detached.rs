@@ -21,6 +21,7 @@ use crate::table::format::Format;
 use crate::tlb::debt::Owed;
 use crate::vm::Vm;
 use crate::why::Why;
+use core::cell::Cell;
 
 /// An [`Invalidation`] that borrows nothing: see [`Invalidation::detach`]. Any thread may have it. Faults on its range wait until it
 /// is [attached](Vm::attach) and ends; dropped, it never ends.
@@ -79,7 +80,7 @@ impl<F: Format, H: Host> Invalidation<'_, F, H> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn detach(self) -> Detached {
-        let (Begun { vm, ticket, range, why, reserve }, owed) = self.into_parts();
+        let (Begun { vm, ticket, range, why, reserve, reached: _ }, owed) = self.into_parts();
         reserve.drain(vm);
         let ticket = ticket.unbind();
         if seeded!(DetachedEnded) {
@@ -97,7 +98,8 @@ impl<F: Format, H: Host> Vm<F, H> {
         let bound = if detached.vm == self.name { self.active.bind(&detached.ticket) } else { None };
         let Some(ticket) = bound else { return Err(detached) };
         let Detached { range, why, owed, .. } = detached;
-        let begun = Begun { vm: self, ticket, range, why, reserve: Reserve::default() };
+        let (reserve, reached) = (Reserve::default(), Cell::new(false));
+        let begun = Begun { vm: self, ticket, range, why, reserve, reached };
         Ok(Invalidation::from_parts(begun, owed))
     }
 }

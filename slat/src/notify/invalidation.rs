@@ -44,6 +44,7 @@ use crate::tlb::debt::Owed;
 use crate::tlb::{Cause, FlushDebt};
 use crate::vm::Vm;
 use crate::why::Why;
+use core::cell::Cell;
 use core::mem::ManuallyDrop;
 
 /// See the module's header. Dropping one that was never applied calls it off: the host then changes nothing. Dropping one
@@ -153,7 +154,8 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     }
 
     fn begun(vm: &'vm Vm<F, H>, ticket: Ticket<'vm>, range: Range, why: Why) -> Self {
-        let begun = Begun { vm, ticket, range, why: vm.heard(range, why), reserve: Reserve::default() };
+        let (why, reserve, reached) = (vm.heard(range, why), Reserve::default(), Cell::new(false));
+        let begun = Begun { vm, ticket, range, why, reserve, reached };
         Self { begun, owed: Owed::default() }
     }
 
@@ -253,6 +255,11 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                 part.gfns.end
             });
         }
+    }
+
+    /// Reaches shadows in all of the range.
+    pub(super) fn reach_nested(&mut self) {
+        self.begun.reach_nested(None, None, &mut self.owed);
     }
 
     /// Edits these ranges instead, which lie in what was published, under this invalidation's number.

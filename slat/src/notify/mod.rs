@@ -9,6 +9,7 @@
 //! | [`Detached`] | the same guard in two callbacks |
 //! | `begun` | an invalidation from its begin to its end |
 //! | `edit` | what an invalidation does to each entry, and what that owes |
+//! | `nested` | what it does to shadows of L1's tables |
 //! | `reserve` | table pages at hand, to split large leaves of which a part changes |
 //! | `vm`, `along` | a VM as a secondary MMU; what memslots map of a host range |
 //! | `zap_all` | everything at once: the root is replaced |
@@ -25,6 +26,7 @@ pub(crate) mod begun;
 mod detached;
 mod edit;
 pub(crate) mod invalidation;
+mod nested;
 pub mod plan;
 mod reserve;
 mod secondary;

@@ -68,6 +68,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             drop(walk);
             change.owed().owe(everything);
             change.owed().unlink(old, F::ROOT_LEVEL);
+            change.reach_nested();
             change.debt(idle).settle();
         }
         self.collect(idle);

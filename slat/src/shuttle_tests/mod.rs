@@ -25,6 +25,7 @@ mod guest;
 mod host;
 mod huge;
 mod memory;
+mod nested;
 mod run;
 mod slots;
 mod tables;

@@ -23,7 +23,7 @@
 //! | [`mode`] | what a walk may do: `Lockless`, `Shared`, `Exclusive` |
 //! | `readside` | seats, sections, the grace period |
 //! | `barrier` | the asymmetric fence under both |
-//! | `blocks` | cells that never move and grow in number |
+//! | `blocks`, `once` | cells that never move and grow in number; a value that is made at its first use |
 //! | `gate` | how a walk enters: the read side, or the lock of a baseline policy |
 //! | `tally` | counters, one set per seat |
 //! | `prim` | atomics and locks, swappable for loom, shuttle and virtual time |
@@ -34,6 +34,7 @@ pub(crate) mod blocks;
 pub(crate) mod gate;
 pub mod idle;
 pub mod mode;
+pub(crate) mod once;
 pub(crate) mod prim;
 pub(crate) mod readside;
 pub(crate) mod tally;

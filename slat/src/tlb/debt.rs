@@ -28,13 +28,15 @@ use core::marker::PhantomData;
 const USES: u64 = 1 << 63;
 /// The same: hardware has such a frame, and lets go of it when its vCPU leaves the guest. A broadcast does not do.
 const KICKS: u64 = 1 << 62;
+/// The same: what L2's tag has is to be forgotten, whatever its frames are.
+const NESTED: u64 = 1 << 61;
 
 /// What one walk owes, collected edit by edit.
 #[derive(Debug)]
 pub(crate) struct Owed {
     /// Hull of what lost something.
     gfns: Span<Gfn>,
-    /// With [`USES`] and [`KICKS`]: where nothing is held, these cost nothing.
+    /// With [`USES`], [`KICKS`] and [`NESTED`]: where nothing is held and nothing nested, these cost nothing.
     edits: u64,
     pages: u64,
     pub(crate) unlinked: Unlinked,
@@ -73,6 +75,16 @@ impl Owed {
         }
     }
 
+    /// A shadow was reached: frames of L1 name nothing under L2's tag, so all of it is forgotten ([`crate::nested`]).
+    #[cold]
+    pub(crate) fn owe_nested(&mut self) {
+        self.edits |= NESTED;
+    }
+
+    pub(crate) fn is_nested(&self) -> bool {
+        self.edits & NESTED != 0
+    }
+
     /// A table of `level` left the tree with all below it: they wait in this debt.
     pub(crate) fn unlink(&mut self, top: Node, level: Level) {
         self.unlinked.add(top, level);
@@ -100,7 +112,7 @@ impl Owed {
     }
 
     pub(crate) fn edits(&self) -> u64 {
-        self.edits
+        self.edits & (NESTED - 1)
     }
 
     pub(crate) fn pages(&self) -> u64 {

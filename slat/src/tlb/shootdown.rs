@@ -89,9 +89,16 @@ pub trait Translations {
     fn flush_all(&mut self);
     /// Forget at least every translation of these frames, at every page size, and every cached link above them.
     fn flush(&mut self, gfns: Span<Gfn>);
+    /// Forget everything that came from shadow tables, for L2 ([`crate::nested`]), paging-structure caches included. Where L1 and L2 run
+    /// under two tags, only that of L2. Everything, unless said otherwise.
+    fn flush_nested(&mut self) {
+        self.flush_all();
+    }
 }
 
 const RING: u64 = if cfg!(loom) { 1 } else { 64 };
+/// In the end of a range: L2's tag, too, and all of it.
+const NESTED: u64 = 1 << 63;
 /// In the place of a number: the range is being written.
 const WRITING: u64 = u64::MAX;
 /// More flushes behind than this: forget everything at once.
@@ -222,11 +229,23 @@ impl Tlb {
 
     /// Returns once no vCPU holds a translation of `gfns`, nor a link to a page of `pages`, from before the
     /// call. `kick` makes a vCPU leave the guest or answer soon.
+    #[cfg(all(test, loom))]
     pub(crate) fn shoot_down(&self, gfns: Span<Gfn>, pages: Unlinked, kick: impl Fn(VcpuId)) -> Flushed {
+        self.shoot_down_both((gfns, false), pages, kick)
+    }
+
+    /// Returns once no vCPU holds a translation of `gfns`, nor a link to a page of `pages`, from before the
+    /// call; nor, where so said, any translation of L2. `kick` makes a vCPU leave the guest or answer soon.
+    pub(crate) fn shoot_down_both(
+        &self,
+        (gfns, nested): (Span<Gfn>, bool),
+        pages: Unlinked,
+        kick: impl Fn(VcpuId),
+    ) -> Flushed {
         if self.sabotaged {
             return pages.flushed();
         }
-        let generation = self.number(gfns);
+        let generation = self.number(gfns, nested);
         // ORDER(flush): the generation before the modes; pairs with the fence in `enter`.
         if !seeded!(ShootdownUnfenced) {
             fence(SeqCst);
@@ -260,7 +279,7 @@ impl Tlb {
         if self.sabotaged {
             return;
         }
-        self.number(gfns);
+        self.number(gfns, false);
         // ORDER(flush): as in `shoot_down`.
         fence(SeqCst);
         for (index, vcpu) in self.vcpus.iter().enumerate() {
@@ -271,7 +290,7 @@ impl Tlb {
     }
 
     /// Numbers a flush, and writes down its range.
-    fn number(&self, gfns: Span<Gfn>) -> u64 {
+    fn number(&self, gfns: Span<Gfn>, nested: bool) -> u64 {
         // ORDER(flush): AcqRel puts the edits before the number; pairs with the Acquire of `catch_up`.
         let generation = self.generation.fetch_add(1, unless_seeded!(GenerationRelaxed, AcqRel)) + 1;
         let ranged = &self.ring[(generation % RING) as usize];
@@ -284,7 +303,7 @@ impl Tlb {
                 fence(Release);
             }
             ranged.start.store(gfns.start.raw(), Relaxed);
-            ranged.end.store(gfns.end.raw(), Relaxed);
+            ranged.end.store(gfns.end.raw() | if nested { NESTED } else { 0 }, Relaxed);
             ranged.generation.store(generation, unless_seeded!(RangeRelaxed, Release));
         }
         generation
@@ -345,26 +364,33 @@ impl Tlb {
             cache.flush_all();
         } else {
             for generation in seen + 1..=now {
-                let Some(gfns) = self.range_of(generation) else {
+                let Some((gfns, nested)) = self.range_of(generation) else {
                     cache.flush_all();
                     break;
                 };
-                cache.flush(gfns);
+                if !gfns.is_empty() {
+                    cache.flush(gfns);
+                }
+                if nested {
+                    cache.flush_nested();
+                }
             }
         }
         // ORDER(flush-answer): Release; the flush, and every access before it, is over.
         vcpu.seen.store(now, unless_seeded!(FlushedRelaxed, Release));
     }
 
-    fn range_of(&self, generation: u64) -> Option<Span<Gfn>> {
+    fn range_of(&self, generation: u64) -> Option<(Span<Gfn>, bool)> {
         let ranged = &self.ring[(generation % RING) as usize];
         // ORDER(flush-range): Acquire before, fence after: pairs with `shoot_down`.
         let before = ranged.generation.load(Acquire);
-        let gfns = Span::new(Gfn(ranged.start.load(Relaxed)), Gfn(ranged.end.load(Relaxed)));
+        let (start, end) = (ranged.start.load(Relaxed), ranged.end.load(Relaxed));
         if !seeded!(RangeReadUnfenced) {
             fence(Acquire);
         }
-        (before == generation && ranged.generation.load(Relaxed) == generation).then_some(gfns)
+        let gfns = Span::new(Gfn(start), Gfn(end & !NESTED));
+        (before == generation && ranged.generation.load(Relaxed) == generation)
+            .then_some((gfns, end & NESTED != 0))
     }
 }
 

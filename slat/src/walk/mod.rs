@@ -36,6 +36,7 @@ mod pass;
 
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
+use crate::shadows::Reach;
 use crate::space::Space;
 use crate::sync::gate::Gate;
 use crate::sync::idle::Idle;
@@ -273,6 +274,17 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
                 }
             }
             steps.saw(word);
+        }
+        self.withdraw_nested(gfns, owed);
+    }
+
+    /// L2's leaves that were made of `gfns` lose write permission.
+    #[inline(always)]
+    pub(crate) fn withdraw_nested(&self, gfns: Span<Gfn>, owed: &mut Owed) {
+        if let Some(shadows) = self.space.nested.get()
+            && shadows.reach(&self.vm.host, &self.vm.active, gfns, Reach::WithdrawWrite)
+        {
+            owed.owe_nested();
         }
     }
 }

@@ -6,6 +6,8 @@
 //! | `encoded` | do tables that our own formats have made read as what they were made of? |
 //! | `oracle`, `random` | do walks of hostile tables end as those of a slow walker that reads the manuals' drawings? |
 //! | `memory` | tables that are out, gone, read-only, in no memslot, or change meanwhile; the dirty log |
+//! | `shadows` | does any vCPU use what L0 or L1 has taken away, whatever both do? |
+//! | `windows` | does a fault of L2 lose what happens in any moment of it? |
 //! | `mistakes` | is each seeded mistake found? |
 
 mod cases;
@@ -15,6 +17,8 @@ mod memory;
 mod mistakes;
 mod oracle;
 mod random;
+mod shadows;
+mod windows;
 
 use crate::nested::*;
 use crate::sync::prim::{AtomicU8, AtomicU64, Relaxed};

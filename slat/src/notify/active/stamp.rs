@@ -4,6 +4,7 @@ use super::lines::Line;
 use super::places::Slot;
 use super::{Active, COUNT_BITS, is_active, span};
 use crate::addr::{Gfn, Hva, Level, Span};
+use crate::shadows::Numbers;
 use crate::sync::prim::Acquire;
 use crate::table::{Version, Word};
 
@@ -73,6 +74,17 @@ impl Page {
     fn around(self, level: Level) -> (Span<Gfn>, Span<Hva>) {
         let hva = Hva(self.hva.0 & !(level.bytes() - 1));
         (Span::sized(self.gfn.base(level), level.pages()), Span::sized(hva, level.bytes()))
+    }
+}
+
+impl Numbers for Active {
+    fn fresh_hole(&self) -> Word {
+        Word::hole(self.number(0))
+    }
+
+    fn now(&self) -> Version {
+        // ORDER(begin): Acquire: what was done before that number was taken.
+        Version(self.numbers.word.load(Acquire) >> COUNT_BITS)
     }
 }
 

@@ -229,12 +229,12 @@ fn mistakes_about_broadcasts_beside_a_new_root() {
 }
 
 /// Two flushers whose numbers share a cell of the ring, as two that are a whole round apart do.
-fn share_a_cell(number: fn(&Tlb, Span<Gfn>) -> u64) -> impl Fn() + Send + Sync + 'static {
+fn share_a_cell(number: fn(&Tlb, Span<Gfn>, bool) -> u64) -> impl Fn() + Send + Sync + 'static {
     move || {
         let tlb = Arc::new(Tlb::new(1, false));
         let flusher = |first: u64| {
             let (tlb, gfns) = (tlb.clone(), Span::new(Gfn(first), Gfn(first + 1)));
-            loom::thread::spawn(move || (number(&tlb, gfns), gfns))
+            loom::thread::spawn(move || (number(&tlb, gfns, false), (gfns, false)))
         };
         let flushers = [flusher(1), flusher(7)];
         let found = [1, 2].map(|generation| (generation, tlb.range_of(generation)));
@@ -260,7 +260,7 @@ fn mistakes_about_the_ranges_of_flushes() {
 
 #[test]
 fn mistake_two_writers_in_one_cell() {
-    fn number(tlb: &Tlb, gfns: Span<Gfn>) -> u64 {
+    fn number(tlb: &Tlb, gfns: Span<Gfn>, _: bool) -> u64 {
         let generation = tlb.generation.fetch_add(1, AcqRel) + 1;
         let ranged = &tlb.ring[0];
         ranged.generation.store(0, Relaxed);

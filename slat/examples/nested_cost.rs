@@ -1,0 +1,104 @@
+//! What L2 costs the engine: a fault of L2, with L1's tables there, beside a fault of L1's own; a flush by L1; bytes for each 4 KiB.
+//!
+//! `cargo run --profile bench -p slat --example nested_cost`. Each row is the median of rounds in which both sides take turns.
+
+use slat::nested::{EptFeatures, EptTable, L1Access, L2Done};
+use slat::table::{Word, formats::Ept4};
+use slat::{
+    Access, Done, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn, Slot,
+    SlotId, Span, TableMemory, VcpuId, Vm, Why,
+};
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Pages of L2 that are touched in a round.
+const PAGES: u64 = 32 * 512;
+/// Where L1's tables end and L2's pages begin, in frames of L1.
+const DATA: u64 = 64;
+const BASE: Hva = Hva(1 << 40);
+const ROUNDS: usize = 15;
+
+/// Frame = address. L1's tables are words here; the rest of its memory is never read.
+struct Flat(Vec<u64>);
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Flat {}
+
+impl Host for Flat {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        self.lookup(hva, access).ok_or(HostError::Fault)
+    }
+
+    fn read(&self, hva: Hva) -> Option<Word> {
+        self.0.get((hva.0 - BASE.0) as usize / 8).copied().map(Word)
+    }
+}
+
+/// L1's EPT: frame 0 is the root, 1 and 2 the next levels, the leaf tables from 3 on.
+fn tables() -> Vec<u64> {
+    let mut words = vec![0; DATA as usize * 512];
+    (words[0], words[512]) = (1 << 12 | 7, 2 << 12 | 7);
+    for table in 0..PAGES / 512 {
+        words[(2 * 512 + table) as usize] = (3 + table) << 12 | 7;
+    }
+    for page in 0..PAGES {
+        words[(3 * 512 + page) as usize] = (DATA + page) << 12 | 6 << 3 | 7;
+    }
+    words
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+/// Nanoseconds for each page.
+fn timed(work: impl FnOnce()) -> f64 {
+    let began = Instant::now();
+    work();
+    began.elapsed().as_nanos() as f64 / PAGES as f64
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut idle = Idle::take().ok_or("a thread of its own")?;
+    let vm = Vm::<Ept4, _>::builder(Flat(tables())).build()?;
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), DATA + PAGES, BASE)))?;
+    let ept = EptTable::new(3 << 3 | 6, EptFeatures::of(46)).ok_or("a good pointer")?;
+    let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("the only one")?;
+    let data = Span::sized(BASE + (DATA << PAGE_SHIFT), PAGES * PAGE_SIZE);
+    let (mut own, mut nested, mut flush) = (Vec::new(), Vec::new(), Vec::new());
+    let mut bytes = Vec::new();
+    for _ in 0..ROUNDS {
+        own.push(timed(|| {
+            for page in 0..PAGES {
+                let fault = Fault { gpa: Gfn(DATA + page).gpa(), access: Access::Write };
+                assert!(black_box(vcpu.fault(&mut idle, fault)).is_ok());
+            }
+        }));
+        let before = vm.stats().table_bytes;
+        let mut l2 = vcpu.nested(&mut idle, ept)?;
+        nested.push(timed(|| {
+            for page in 0..PAGES {
+                let access = L1Access::new(Gfn(page).gpa(), Access::Write);
+                let done = black_box(l2.fault(&mut idle, access));
+                assert!(matches!(done, Ok(L2Done::Handled { done: Done::Mapped(_), gpa: Gpa(_) })));
+            }
+        }));
+        bytes.push((vm.stats().table_bytes - before) as f64 / PAGES as f64);
+        vcpu.l1_flushes(|table: &EptTable| *table == ept);
+        flush.push(timed(|| drop(black_box(vcpu.nested(&mut idle, ept)))));
+        // Both sides begin with the tables linked, and nothing mapped.
+        vm.invalidate(data, Why::Clear).apply(&mut idle).settle();
+    }
+    let first = bytes[0];
+    let (own, nested, flush) = (median(own), median(nested), median(flush));
+    println!("fault of L1's own         {own:8.1} ns");
+    println!("fault of L2               {nested:8.1} ns   {:.1} of those", nested / own);
+    println!("flush by L1 that empties  {flush:8.2} ns a page, {:.2} ms a GiB", flush * 262_144.0 / 1e6);
+    println!("tables and reverse map    {first:8.1} bytes for each 4 KiB of L2");
+    Ok(())
+}

@@ -1,0 +1,329 @@
+//! A fault of L2: T, then memslots and host, then the shadow. F1 to F10 are the steps of the book's chapter on nested guests.
+//!
+//! ```text
+//! one section of the read side, no lock
+//!   F1  walk the shadow: the word that F9 exchanges              a leaf that serves? spurious, after F8
+//!   F2  the epoch
+//!   F3  T, with A and D                                          refused? L1's, and the leaf goes
+//!   F4  memslot of g1; no transaction has T's own frames
+//!   F5  stamp: no invalidation covers page or g1
+//!   F6  the host's page; rights = T ∧ memslot ∧ host ∧ log       it would sleep? leave, ask, begin again
+//!   F7  (shadow, g2) under g1 in the reverse map
+//!   F8  fence; has one been announced since F2 and F5?           begin again
+//!   F9  link what is missing; word ─▶ leaf
+//!   F10 stores allowed, and the memslot logs: mark g1
+//! ```
+//! **F7 before F8**: an invalidation is announced, and then looks for hints. It finds this one, or F8 finds it. **F1 before F3**: a flush
+//! by L1 bumps every entry, so what T said before is not installed after it. **The very word of F1**: a hole that was bumped is fresh, and
+//! no word comes back.
+//!
+//! A leaf that does not serve becomes a fresh hole, without a flush: whatever TLBs have of it, the L1 frame that it was made of keeps
+//! its hint, and each invalidation of a frame with a hint flushes L2's tag.
+//!
+//! A host that has to be asked in a way that may sleep is asked outside. Its answer counts if nothing was announced since F2 and F5 when
+//! the next attempt comes to F6.
+
+use super::format::{L1Access, L1Fault, L1Format};
+use super::l2::L2;
+use super::walk::{L1Leaf, L1Stop};
+use crate::addr::{Gfn, Gpa, Hva, Level, Span};
+use crate::dirty::ring::Ring;
+use crate::fault::leaf::allows;
+use crate::fault::{Done, Fault, FaultError, serves};
+use crate::host::{Host, HostError, HostPage};
+use crate::memslots::Memslots;
+use crate::notify::active::{Active, Epoch, Page, RegionLine, Stamp, Unconfirmed};
+use crate::shadows::{Hint, Numbers, drop_leaf};
+use crate::slots::Slot;
+use crate::sync::idle::Idle;
+use crate::sync::prim::{Patience, SeqCst, fence};
+use crate::table::entry::Word;
+use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::table::radix::{At, Radix};
+
+/// How an access of L2 was dealt with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum L2Done {
+    /// As an access of L1's own to its address `gpa`, which is what T translates L2's address to. After [`Done::Mapped`] and
+    /// [`Done::Spurious`] L2 may try again. Of [`Done::Mmio`] and [`Done::WriteTracked`] the VMM emulates the access, at `gpa`. That is
+    /// also the answer where our tables cannot say what T does: L1 was offered more than this format has.
+    Handled {
+        /// How.
+        done: Done,
+        /// Where, in L1's memory.
+        gpa: Gpa,
+    },
+    /// T refuses the access. L1 is told, by [`L1Format::injection`]: L2's exit.
+    ForL1(L1Fault),
+}
+
+/// What an attempt met.
+enum Met {
+    Done(L2Done),
+    /// Something has changed: again.
+    Changed,
+    /// An invalidation covers what is needed: again when it has ended.
+    Covered,
+    /// T cannot be walked without sleeping.
+    Table(L1Stop),
+    /// The host has to be asked in a way that may sleep.
+    Ask(Ask),
+    /// Another page than that of the leaf is behind the frame, and the host may have told no one.
+    Another(Gfn),
+}
+
+/// A question to the host, and what had been announced when it was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Ask {
+    gpa: Gpa,
+    hva: Hva,
+    access: Access,
+    epoch: Epoch,
+    newest: Word,
+}
+
+/// What a fault learns from one attempt to the next.
+#[derive(Default)]
+struct Learned {
+    /// What the host has answered.
+    offered: Option<(Ask, HostPage)>,
+    /// L1's own mapping of the frame, and all that was made of it, has gone.
+    replaced: bool,
+}
+
+impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
+    /// Deals with an access of L2 that the hardware could not complete. May sleep in the host, and in listeners of stores to T. Any number
+    /// of vCPUs fault at once; none waits for another, except for an invalidation that covers its own frame. See [`Vcpu::nested`](crate::Vcpu::nested).
+    ///
+    /// L2 is mapped in pages of 4 KiB, whatever T and the host have.
+    pub fn fault(&mut self, idle: &mut Idle, access: L1Access) -> Result<L2Done, FaultError> {
+        let (mut patience, mut learned) = (Patience::default(), Learned::default());
+        loop {
+            let want = 2 * usize::from(F::LEVELS);
+            if self.vcpu.cache.len() < want {
+                // Not every fault needs a table: an error is one where a page is missed.
+                let _ = self.vcpu.vm.top_up(idle, &mut self.vcpu.cache, want);
+            }
+            let vm = self.vcpu.vm;
+            match self.attempt(&access, &mut learned)? {
+                Met::Done(done) => return Ok(done),
+                Met::Changed => patience.wait(),
+                Met::Covered => self.vcpu.rest_while(|| patience.wait()),
+                Met::Table(L1Stop::Tracked { gpa, word }) => self.slots().tell_l1_store(idle, gpa, word),
+                Met::Table(L1Stop::Ask { hva, access }) => {
+                    vm.host.resolve(idle, hva, access)?;
+                }
+                Met::Table(L1Stop::Unreadable { error, .. }) => return Err(error.into()),
+                // L1 edits T meanwhile: L2 tries again.
+                Met::Table(_) => return Ok(L2Done::Handled { done: Done::Spurious, gpa: Gpa(0) }),
+                Met::Another(g1) => {
+                    vm.take_away(idle, self.vcpu.space(), Span::sized(g1, 1));
+                    learned.replaced = true;
+                }
+                Met::Ask(ask) => match vm.host.resolve(idle, ask.hva, ask.access) {
+                    Ok(page) if serves::<F>(&page, ask.access) => learned.offered = Some((ask, page)),
+                    Ok(_) => return Err(HostError::Fault.into()),
+                    // The vCPU waits for the page as it does for its own.
+                    Err(HostError::Pending | HostError::NeedsPage) => {
+                        let done = self.vcpu.fault(idle, Fault { gpa: ask.gpa, access: ask.access })?;
+                        if matches!(
+                            done,
+                            Done::Pending | Done::NeedsPage | Done::RingFull | Done::MemoryFault { .. }
+                        ) {
+                            return Ok(L2Done::Handled { done, gpa: ask.gpa });
+                        }
+                    }
+                    Err(error) => return Err(error.into()),
+                },
+            }
+        }
+    }
+
+    /// What L2's tables map at `gpa` at this moment, whatever T says of it.
+    pub fn translate(&self, gpa: Gpa) -> Option<Leaf> {
+        let gfn = gpa.gfn();
+        if gfn.0 >> F::FRAME_BITS != 0 {
+            return None;
+        }
+        let word = self.walk(gfn).word;
+        F::is_present(word).then(|| F::read_leaf(word))
+    }
+
+    fn slots(&self) -> Memslots<'_, F, H> {
+        Memslots { vm: self.vcpu.vm, space: self.vcpu.space }
+    }
+
+    fn walk(&self, g2: Gfn) -> At<'_> {
+        // SAFETY: nothing is ever unlinked from a shadow.
+        unsafe { self.shadow.radix.descend(&self.vcpu.vm.host, g2) }
+    }
+
+    /// F1 to F10, once.
+    fn attempt(&mut self, access: &L1Access, learned: &mut Learned) -> Result<Met, FaultError> {
+        let (vm, space, seat) = (self.vcpu.vm, self.vcpu.space, self.vcpu.awake());
+        let (host, active, g2) = (&vm.host, &vm.active, access.gpa.gfn());
+        let slots = Memslots { vm, space };
+        let early = seeded!(TablesReadFirst).then(|| slots.walk_l1_on(seat, &self.table, access, true));
+        let shadow = self.shadow;
+        let is_ours = g2.0 >> F::FRAME_BITS == 0;
+        // SAFETY: nothing is ever unlinked from a shadow.
+        let at = unsafe { shadow.radix.descend(host, if is_ours { g2 } else { Gfn(0) }) };
+        let epoch = active.epoch();
+        let reading = space.memslots.read(&vm.reads, seat);
+        // Tables and pages of L1 are in few slots.
+        let memo = &mut self.memo;
+        let find = &mut |gfn| match *memo {
+            Some((number, slot)) if number == reading.number && slot.gfns.contains(gfn) => Some(slot),
+            _ => {
+                let slot = reading.version.find(gfn)?;
+                *memo = Some((reading.number, slot));
+                Some(slot)
+            }
+        };
+        let walk = || slots.walk_l1_in(find, seat, &self.table, access, true);
+        let leaf = match early.unwrap_or_else(walk) {
+            Ok(leaf) => leaf,
+            Err(L1Stop::Fault(fault)) => {
+                let moves = |table| !active.nowhere(epoch, Span::sized(table, 1));
+                return Ok(if fault.table.is_some_and(moves) {
+                    Met::Covered
+                } else {
+                    self.refused(at, fault)
+                });
+            }
+            Err(stop) => return Ok(Met::Table(stop)),
+        };
+        if leaf.tables().iter().any(|&table| !active.nowhere(epoch, Span::sized(table, 1))) {
+            return Ok(Met::Covered);
+        }
+        let g1 = leaf.gfn;
+        let gpa = Gpa(g1.gpa().0 | access.gpa.offset());
+        let handled = |done| Ok(Met::Done(L2Done::Handled { done, gpa }));
+        let stores = self.table.demands(access).allows(Access::Write);
+        let wants = if stores { Access::Write } else { access.access };
+        let Some(slot) = find(g1) else {
+            let nowhere = active.nowhere(epoch, Span::sized(g1, 1));
+            return if nowhere { handled(Done::Mmio) } else { Ok(Met::Covered) };
+        };
+        if !is_ours || !allows(&slot, wants) {
+            return handled(Done::Mmio);
+        }
+        if stores && space.watched.has(g1) {
+            return handled(Done::WriteTracked);
+        }
+        if stores && self.vcpu.ring.is_some_and(Ring::is_full) {
+            return handled(Done::RingFull);
+        }
+        let hva = slot.hva_of(g1);
+        let stamp = match active.stamp(epoch, Page::small(g1, hva), Level::K4, Word::OLDEST) {
+            Ok(stamp) => stamp,
+            Err(Unconfirmed::Covered) => return Ok(Met::Covered),
+            Err(Unconfirmed::Moved) => return Ok(Met::Changed),
+        };
+        let ask = Ask { gpa, hva, access: wants, epoch, newest: stamp.newest };
+        let offered = learned.offered.take().filter(|(asked, _)| *asked == ask).map(|(_, page)| page);
+        let page = offered.or_else(|| host.lookup(hva, wants).filter(|page| serves::<F>(page, wants)));
+        let Some(page) = page else { return Ok(Met::Ask(ask)) };
+        let composed = self.compose(page, &leaf, &slot, stores);
+        let new = F::leaf(&composed, Level::K4);
+        // What a format cannot say, or what is not all of what T allows.
+        if F::decode(new).perms != composed.perms || !composed.perms.allows(access.access) {
+            return handled(Done::Mmio);
+        }
+        let is_leaf = F::is_present(at.word) || at.word.is_tracked();
+        let old = F::decode(at.word);
+        if is_leaf && old.pfn != composed.pfn && !learned.replaced {
+            return Ok(Met::Another(g1));
+        }
+        let hint = Hint::At(self.index, g2);
+        if !seeded!(HintAfterLeaf) {
+            self.shadows.reverse.add(host, &mut self.vcpu.cache, g1, hint)?;
+        }
+        if !stands(active, (epoch, stamp), hva) {
+            return Ok(Met::Changed);
+        }
+        if is_leaf {
+            if serves_still(old, composed, stores) && at.entry.load() == at.word {
+                return handled(Done::Spurious);
+            }
+            drop_leaf(active, at.entry, at.word);
+            return Ok(Met::Changed);
+        }
+        // SAFETY: nothing is ever unlinked from a shadow.
+        let down = unsafe { Radix::<F>::link_down(host, &mut self.vcpu.cache, g2, at, Level::K4) }?;
+        let met = if seeded!(EntryBelieved) { down.word } else { at.word };
+        if down.level > Level::K4 || down.word != met || !met.is_hole() || down.entry.cas(met, new).is_err() {
+            return Ok(Met::Changed);
+        }
+        if seeded!(HintAfterLeaf) {
+            self.shadows.reverse.add(host, &mut self.vcpu.cache, g1, hint)?;
+        }
+        if composed.perms.allows(Access::Write) && slot.log_dirty && !seeded!(WriteUnmarked) {
+            // ORDER(bitmap): after the permission, which a thread that takes the mark has to see.
+            space.log_store(&vm.reads, seat, g1, self.vcpu.ring);
+        }
+        handled(Done::Mapped(Level::K4))
+    }
+
+    /// What the leaf says: what T, memslot and host allow together, and no store that is to be noticed.
+    fn compose(&self, page: HostPage, l1: &L1Leaf, slot: &Slot, stores: bool) -> Leaf {
+        let page = page.through(slot);
+        let watched = self.vcpu.space.watched.has(l1.gfn);
+        let perms = l1.rights.perms;
+        let writable = page.writable && !watched && (!slot.log_dirty || stores);
+        let memory = page.memory.max(l1.memory);
+        Leaf {
+            pfn: page.pfn,
+            perms: Perms::of(
+                perms.allows(Access::Read),
+                writable && perms.allows(Access::Write),
+                page.execute && perms.allows(Access::Fetch) && l1.rights.user_execute,
+            ),
+            memory: if F::has_memory_type(memory) { memory } else { page.memory },
+            // Nothing gives write permission back in place: T has a say in it.
+            host_writable: false,
+            accessed: true,
+            dirty: stores,
+        }
+    }
+
+    /// T refuses. Hardware forgets the translation that it hit, so L1 need not flush it: the leaf goes, and what this vCPU's own TLB may
+    /// have. Once more when the vCPU comes back: another one may have read T before L1 changes it, and install that after.
+    fn refused(&mut self, at: At<'_>, fault: L1Fault) -> Met {
+        let active = &self.vcpu.vm.active;
+        let is_ours = fault.access.gpa.gfn().0 >> F::FRAME_BITS == 0;
+        let is_leaf = F::is_present(at.word) || at.word.is_tracked();
+        if is_ours && is_leaf && !seeded!(RefusedLeafKept) {
+            drop_leaf(active, at.entry, at.word);
+        }
+        if let Some(state) = &mut self.vcpu.nested
+            && (is_leaf || at.word.version() > state.forgot)
+            && !seeded!(RefusedLeafKept)
+        {
+            state.refused.push((self.index, fault.access.gpa.gfn()));
+            state.forgot = active.now();
+            self.vcpu.loaded.forget_l2();
+        }
+        Met::Done(L2Done::ForL1(fault))
+    }
+}
+
+/// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.
+pub(super) fn stands(active: &Active, (epoch, stamp): (Epoch, Stamp), hva: Hva) -> bool {
+    // ORDER(nested-hint): the hint before the look at what is announced; pairs with the fence in `Ticket::announce`.
+    if !seeded!(HintUnfenced) {
+        fence(SeqCst);
+    }
+    let same = active.newest_of(RegionLine::of(hva)) == stamp.newest && active.epoch() == epoch;
+    same || seeded!(HintUnchecked)
+}
+
+/// Whether the leaf that is there does for the access, and allows no more than what would be mapped now. A permission to store may be
+/// missing that the access does not need.
+fn serves_still(old: Leaf, new: Leaf, stores: bool) -> bool {
+    let missing = new.perms.without(old.perms);
+    let serves = missing.without(Perms::WRITE) == Perms::NONE && (!stores || old.perms.allows(Access::Write));
+    let same = Leaf { perms: old.perms, accessed: old.accessed, dirty: old.dirty, ..new } == old;
+    serves && same && old.perms.without(new.perms) == Perms::NONE
+}

@@ -1,0 +1,75 @@
+//! L1's flushes of what its vCPUs have of T.
+//!
+//! | L1's instruction | scope | call |
+//! |---|---|---|
+//! | `INVEPT` single, all | this vCPU; tables with that EP4TA, all | [`Vcpu::l1_flushes`] |
+//! | `VMRUN` with `TLB_CONTROL`, or with another ASID than its last for that nCR3 | this vCPU; the tables that it ran under the ASID | [`Vcpu::l1_flushes`] |
+//! | `HFENCE.GVMA` | this hart; tables with that VMID, all | [`Vcpu::l1_flushes`] |
+//! | `TLBI IPAS2E1IS`, `VMALLS12E1IS`, `ALLE1IS` | all vCPUs; addresses, tables with that VMID, all | [`Vm::l1_broadcasts`](crate::Vm::l1_broadcasts) |
+//! | `INVVPID`, `INVLPGA`; writes to control registers; L2's entry and exit | no table | none |
+//!
+//! A flush for one vCPU is noted, and carried out when that vCPU enters L2 the next time: storms of them cost one. The shadow is emptied,
+//! unless a flush that **began** after this one was asked for has ended: then that one has read whatever L1 had written. What other vCPUs
+//! have in their TLBs stays there, as L1's hardware would leave it; the L1 frames keep their hints, so the host's next invalidation of
+//! such a page flushes it.
+//!
+//! A flush for all vCPUs has been carried out on each of them when it returns.
+
+use super::format::L1Format;
+use crate::addr::{Gfn, Span};
+use crate::host::Host;
+use crate::shadows::Numbers;
+use crate::slots::SpaceId;
+use crate::sync::idle::Idle;
+use crate::table::format::Format;
+use crate::tlb::debt::Owed;
+use crate::tlb::{Cause, FlushDebt};
+use crate::vcpu::Vcpu;
+use crate::vm::Vm;
+use crate::why::Why;
+use alloc::vec::Vec;
+
+impl<F: Format, H: Host> Vcpu<'_, F, H> {
+    /// L1 flushes, on this vCPU, what it has of its tables of this format for which `covers` says so. Carried out when the vCPU
+    /// [runs L2](Self::nested) the next time. Sleeps nowhere; [`nested`](Self::nested) has an example.
+    pub fn l1_flushes<T: L1Format>(&mut self, covers: impl Fn(&T) -> bool) {
+        let (Some(shadows), Some(state)) = (self.space.nested.get(), &mut self.nested) else { return };
+        let asked = self.vm.active.now();
+        shadows.for_tables(covers, |hold| state.owes(hold, asked));
+    }
+}
+
+impl<F: Format, H: Host> Vm<F, H> {
+    /// L1 flushes, on all its vCPUs in address space `space`, what they have of frames `g2s` of L2, in tables of this format for
+    /// which `covers` says so. Returns when no vCPU uses what T said before: waits for those that are in L2, or in L1.
+    ///
+    /// ```
+    /// # use slat::{*, nested::*};
+    /// # fn tlbi<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle, vttbr: u64, vtcr: u64, ipa: Gpa) {
+    /// // TLBI IPAS2E1IS, without a level hint: the largest block around the address.
+    /// let current = Stage2Table::new(vttbr, vtcr, Stage2Features::default());
+    /// let block = Span::sized(ipa.gfn().base(Level::G1), Level::G1.pages());
+    /// vm.l1_broadcasts(idle, SpaceId(0), block, |table: &Stage2Table| Some(*table) == current);
+    /// # }
+    /// ```
+    pub fn l1_broadcasts<T: L1Format>(
+        &self,
+        _idle: &mut Idle,
+        space: SpaceId,
+        g2s: Span<Gfn>,
+        covers: impl Fn(&T) -> bool,
+    ) {
+        let Some(shadows) = self.space(space).and_then(|space| space.nested.get()) else { return };
+        let mut found = Vec::new();
+        shadows.for_tables(covers, |hold| found.push(hold.index));
+        let found: Vec<_> = found.into_iter().filter_map(|index| shadows.shadow(index)).collect();
+        for shadow in &found {
+            shadow.empty(&self.host, &self.active, g2s);
+        }
+        if !found.is_empty() && !seeded!(BroadcastDeferred) {
+            let mut owed = Owed::default();
+            owed.owe_nested();
+            FlushDebt::new(self, owed, Cause::Change(Why::Clear)).settle();
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! A vCPU that runs L2.
+
+use super::format::L1Format;
+use crate::host::Host;
+use crate::loaded::Tag;
+use crate::shadows::{Held, Numbers, Reach, Shadow, Shadows};
+use crate::slots::Slot;
+use crate::sync::idle::Idle;
+use crate::sync::prim::Relaxed;
+use crate::table::format::Format;
+use crate::table::pool::NoMemory;
+use crate::tlb::Translations;
+use crate::vcpu::{Ready, Vcpu};
+use alloc::boxed::Box;
+use core::fmt;
+
+/// A vCPU that runs L2, the guest of its guest, on a table of L1. See [`Vcpu::nested`]. Dropping it is L2's exit: the vCPU is L1's again.
+pub struct L2<'v, 'vm, F: Format, H: Host, T: L1Format> {
+    pub(super) vcpu: &'v mut Vcpu<'vm, F, H>,
+    pub(super) table: T,
+    pub(super) shadows: &'vm Shadows<F>,
+    pub(crate) shadow: &'vm Shadow<F>,
+    pub(super) index: usize,
+    /// The slot that a fault looked up last, and the version of the slots.
+    pub(super) memo: Option<(u64, Slot)>,
+}
+
+impl<F: Format, H: Host, T: L1Format> fmt::Debug for L2<'_, '_, F, H, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("L2")
+            .field("vcpu", &self.vcpu.id())
+            .field("table", &self.table)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
+    /// L1 enters L2 on this vCPU (`VMLAUNCH`, `VMRUN`, `ERET`, `SRET`), with `table` as its second-level table. What L1 has flushed on this
+    /// vCPU since it was there last ([`l1_flushes`](Self::l1_flushes)) is carried out first.
+    ///
+    /// The first call makes what nested guests need: eight table pages or a few more. A VM in which it is never called has none of it. It may
+    /// sleep in [`TableMemory`](crate::TableMemory), and waits for another vCPU's flush of the same shadow. An error means that there
+    /// is no memory for tables.
+    ///
+    /// ```
+    /// use slat::{nested::*, table::{TableMemory, Word, formats::Npt4}, *};
+    /// use std::sync::atomic::{AtomicU64, Ordering::{AcqRel, Acquire, Release}};
+    ///
+    /// /// L1's memory: eight pages at host address 0x10_0000, in the host's frames from 0x100 on.
+    /// struct Ram(Vec<AtomicU64>);
+    /// # impl Ram { fn word(&self, hva: Hva) -> &AtomicU64 { &self.0[(hva.0 as usize - 0x10_0000) / 8] } }
+    /// # unsafe impl TableMemory for Ram {}
+    /// impl Host for Ram {
+    ///     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+    ///         Some(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+    ///     }
+    ///     // `read` and `compare_exchange` …
+    /// #   fn read(&self, hva: Hva) -> Option<Word> { Some(Word(self.word(hva).load(Acquire))) }
+    /// #   fn compare_exchange(&self, hva: Hva, old: Word, new: Word) -> Option<Result<Word, Word>> {
+    /// #       Some(self.word(hva).compare_exchange(old.0, new.0, AcqRel, Acquire).map(Word).map_err(Word))
+    /// #   }
+    /// #   fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+    /// }
+    /// # struct Tlb(u32);
+    /// # impl Translations for Tlb {
+    /// #     fn flush_all(&mut self) { self.0 += 1 }
+    /// #     fn flush(&mut self, _: Span<Gfn>) {}
+    /// # }
+    ///
+    /// // L1's EPT: its page 0 links 1, 1 links 2, 2 links 3, whose entry 5 maps L1's frame 7 for L2's frame 5.
+    /// # let mut words = vec![0_u64; 8 * 512];
+    /// # for table in 0..3 { words[table * 512] = (table as u64 + 1) << 12 | 0b111; }
+    /// # words[3 * 512 + 5] = 7 << 12 | 6 << 3 | 0b111;
+    /// let ram = Ram(words.into_iter().map(AtomicU64::new).collect());
+    /// let ept = EptTable::new(3 << 3 | 6, EptFeatures::of(46)).expect("a pointer that VM entry takes");
+    /// let mut idle = Idle::take().unwrap();
+    /// let vm = Vm::<Npt4, _>::builder(ram).build()?;
+    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0x10_0000))))?;
+    /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    ///
+    /// // L1 runs L2, which loads from its frame 5: L1's frame 7 is behind it, and the host's frame 0x107.
+    /// let mut l2 = vcpu.nested(&mut idle, ept)?;
+    /// let load = L1Access::new(Gpa(0x5123), Access::Read);
+    /// assert_eq!(l2.fault(&mut idle, load)?, L2Done::Handled { done: Done::Mapped(Level::K4), gpa: Gpa(0x7123) });
+    /// assert_eq!(l2.translate(load.gpa).unwrap().pfn, Pfn(0x107));
+    /// let guest = l2.enter(&mut idle, &mut Tlb(0)).poll(); // on `guest.root()`
+    /// drop(guest); // out of L2, by the next fault
+    ///
+    /// // It loads from frame 6, of which L1 has to be told.
+    /// let elsewhere = L1Access::new(Gpa(0x6000), Access::Read);
+    /// let L2Done::ForL1(fault) = l2.fault(&mut idle, elsewhere)? else { panic!() };
+    /// let exit = ept.injection(&fault);
+    /// drop(l2);
+    /// assert_eq!(exit, EptExit::Violation { gpa: Gpa(0x6000), qualification: 0b001 });
+    ///
+    /// // L1 maps it, and takes frame 5 from L2. For the latter it has to flush: INVEPT.
+    /// vm.host().0[3 * 512 + 6].store(7 << 12 | 6 << 3 | 0b111, Release);
+    /// vm.host().0[3 * 512 + 5].store(0, Release);
+    /// vcpu.l1_flushes(|table: &EptTable| *table == ept);
+    /// let mut l2 = vcpu.nested(&mut idle, ept)?;
+    /// assert!(matches!(l2.fault(&mut idle, elsewhere)?, L2Done::Handled { .. }));
+    /// assert!(matches!(l2.fault(&mut idle, load)?, L2Done::ForL1(_)));
+    ///
+    /// // The host takes the page behind L1's frame 7 away. L1 has no part in that, and L2 has it no more.
+    /// let page = Span::sized(Hva(0x10_7000), 4096);
+    /// vm.invalidate(page, Why::Unmap).apply(&mut idle).settle();
+    /// assert_eq!(l2.translate(elsewhere.gpa), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn nested<'v, T: L1Format>(
+        &'v mut self,
+        _idle: &mut Idle,
+        table: T,
+    ) -> Result<L2<'v, 'vm, F, H, T>, NoMemory> {
+        self.awake();
+        let (vm, space) = (self.vm, self.space);
+        let (host, active) = (&vm.host, &vm.active);
+        let shadows = if let Some(shadows) = space.nested.get() {
+            shadows
+        } else {
+            let shadows = space.nested.set(Shadows::new(host, &vm.pool, vm.policy.vcpus)?);
+            vm.nested.store(true, Relaxed);
+            shadows
+        };
+        let state = self.nested.get_or_insert_with(Box::default);
+        let hold = match &state.held {
+            Some(held) if held.table.downcast_ref::<T>() == Some(&table) => held.hold,
+            _ => {
+                let hold = shadows.hold((host, &vm.pool, active), table)?;
+                let before = state.held.replace(Held { hold, table: Box::new(table) });
+                if let Some(before) = before {
+                    shadows.let_go(before.hold);
+                }
+                hold
+            }
+        };
+        // Held, so it is there.
+        let shadow = shadows.shadow(hold.index).ok_or(NoMemory)?;
+        // What a fault under way has read of T there is not installed any more.
+        for (index, g2) in state.refused.drain(..) {
+            if let Some(shadow) = shadows.shadow(index).filter(|_| !seeded!(RefusedOnce)) {
+                shadow.reach(host, active, g2, Reach::Zap);
+            }
+        }
+        let first = Some(active.now()).filter(|_| !seeded!(FirstEntryUnflushed));
+        if let Some(asked) = state.visits(hold, first) {
+            shadow.flush(host, active, asked);
+            // Before the TLB is told to, which is when the vCPU enters the guest.
+            state.forgot = active.now();
+            self.loaded.forget_l2();
+        }
+        Ok(L2 { vcpu: self, table, shadows, shadow, index: hold.index, memo: None })
+    }
+
+    /// It holds no shadow any more.
+    pub(crate) fn let_go_of_shadow(&mut self) {
+        let held = self.nested.as_mut().and_then(|state| state.held.take());
+        if let (Some(held), Some(shadows)) = (held, self.space.nested.get()) {
+            shadows.let_go(held.hold);
+        }
+    }
+
+    /// The same, and it has been in none: those of another address space follow.
+    pub(crate) fn forget_shadows(&mut self) {
+        self.let_go_of_shadow();
+        self.nested = None;
+        self.loaded.forget_l2();
+    }
+}
+
+impl<'vm, F: Format, H: Host, T: L1Format> L2<'_, 'vm, F, H, T> {
+    /// The vCPU, as L1 has it: to wait for a page, for instance ([`Vcpu::take_ready`]).
+    pub fn vcpu(&mut self) -> &mut Vcpu<'vm, F, H> {
+        self.vcpu
+    }
+
+    /// The first step into L2: as [`Vcpu::enter`], on the shadow's root and under L2's tag ([`Translations::flush_nested`]).
+    pub fn enter<'a>(&'a mut self, idle: &'a mut Idle, cache: &mut impl Translations) -> Ready<'a> {
+        self.vcpu.enter_under(idle, cache, Tag::L2, self.shadow.radix.root_word())
+    }
+}

@@ -1,0 +1,190 @@
+//! One fault of L2, and something else that happens as a whole in each moment of it: when the host is asked, and whenever the fault follows
+//! a link.
+
+use super::*;
+use crate::seeded::{self, Bug};
+use crate::sync::prim::{AtomicU64, Relaxed};
+use core::ptr::NonNull;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+const DATA: u64 = 8;
+
+/// What happens meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Meanwhile {
+    /// The host takes the page behind L1's frame 8 away, and puts another one there.
+    Host,
+    /// L1 maps frame 9 for it, and flushes.
+    Flush,
+    /// L1 maps frame 9, after a refusal: no flush. The vCPU that was refused enters L2 again.
+    Comeback,
+}
+
+/// Tells the other thread that it is time, and hears that it is done.
+type Moment = (Sender<()>, Receiver<()>);
+
+struct Watched {
+    words: Vec<AtomicU64>,
+    frames: [AtomicU64; 2],
+    meanwhile: Mutex<Option<Moment>>,
+    /// Moments that are left until it happens; none before it is set.
+    left: AtomicU64,
+}
+
+// SAFETY: the defaults keep the contract; a page is where they say.
+unsafe impl TableMemory for Watched {
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        self.moment();
+        NonNull::new(core::ptr::with_exposed_provenance_mut(pfn.address() as usize)).unwrap()
+    }
+}
+
+impl Watched {
+    fn moment(&self) {
+        if self.left.load(Relaxed) != 0 && self.left.fetch_sub(1, Relaxed) == 1 {
+            let (go, done) = self.meanwhile.lock().unwrap().take().unwrap();
+            go.send(()).unwrap();
+            done.recv().unwrap();
+        }
+    }
+}
+
+impl Host for Watched {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        let page = (hva.0 - BASE.0 >> PAGE_SHIFT) - DATA;
+        let pfn = Pfn(self.frames[page as usize].load(Relaxed));
+        self.moment();
+        Some(HostPage { pfn, ..HostPage::PLAIN })
+    }
+
+    fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+        Err(HostError::Fault)
+    }
+
+    fn read(&self, hva: Hva) -> Option<Word> {
+        let word = Word(self.words[((hva.0 - BASE.0) / 8) as usize].load(Relaxed));
+        self.moment();
+        Some(word)
+    }
+}
+
+fn table() -> EptTable {
+    EptTable::new(3 << 3 | 6, EptFeatures::of(46)).unwrap()
+}
+
+/// The host's page behind L1's frame 8 becomes `frame`.
+fn moves(vm: &Vm<Npt4, Watched>, idle: &mut Idle, frame: u64) {
+    let mut change = vm.invalidate(Span::sized(BASE + (DATA << PAGE_SHIFT), PAGE_SIZE), Why::Migrate);
+    change.apply(idle).settle();
+    vm.host().frames[0].store(frame, Relaxed);
+}
+
+/// L1's table says frame 9.
+fn remaps(vm: &Vm<Npt4, Watched>) {
+    vm.host().words[3 * 512].store((DATA + 1) << 12 | 6 << 3 | 7, Relaxed);
+}
+
+/// The other thread: vCPU 1, the host, and L1.
+fn other(vm: &Vm<Npt4, Watched>, what: Meanwhile, (ready, go, done): (Sender<()>, Receiver<()>, Sender<()>)) {
+    let mut idle = Idle::take().unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(1)).unwrap();
+    let mut l2 = vcpu.nested(&mut idle, table()).unwrap();
+    l2.fault(&mut idle, L1Access::new(Gpa(0), Access::Read)).unwrap();
+    if what == Meanwhile::Comeback {
+        let refused = l2.fault(&mut idle, L1Access::new(Gpa(0), Access::Write)).unwrap();
+        assert!(matches!(refused, L2Done::ForL1(_)));
+    } else {
+        moves(vm, &mut idle, 0x50);
+    }
+    ready.send(()).unwrap();
+    go.recv().unwrap();
+    match what {
+        Meanwhile::Host => moves(vm, &mut idle, 0x77),
+        Meanwhile::Flush => {
+            remaps(vm);
+            vm.l1_broadcasts(&mut idle, SpaceId(0), Span::sized(Gfn(0), 1), |_: &EptTable| true);
+        }
+        Meanwhile::Comeback => {
+            remaps(vm);
+            vcpu.nested(&mut idle, table()).unwrap();
+        }
+    }
+    done.send(()).unwrap();
+}
+
+/// The frame that L2 has in the end, if it happened in the given moment; `None` where the fault has not so many. What it should be is
+/// beside it.
+fn in_moment(what: Meanwhile, moment: u64) -> Option<(Option<Pfn>, Pfn)> {
+    let ((ready, is_ready), (go, goes), (done, is_done)) = (channel(), channel(), channel());
+    let host = Watched {
+        words: (0..10 * 512).map(|_| AtomicU64::new(0)).collect(),
+        frames: [0x40, 0x60].map(AtomicU64::new),
+        meanwhile: Mutex::new(Some((go.clone(), is_done))),
+        left: AtomicU64::new(0),
+    };
+    for level in 0..3 {
+        host.words[level * 512].store((level as u64 + 1) << 12 | 7, Relaxed);
+    }
+    let rights = if what == Meanwhile::Comeback { 5 } else { 7 };
+    host.words[3 * 512].store(DATA << 12 | 6 << 3 | rights, Relaxed);
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::<Npt4, _>::builder(host).vcpus(2).build().unwrap();
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 10, BASE))).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    drop(vcpu.nested(&mut idle, table()));
+    let made = [Bug::RefusedOnce].into_iter().find(|&bug| seeded::is(bug));
+    std::thread::scope(|scope| {
+        let vm = &vm;
+        scope.spawn(move || {
+            let run = || other(vm, what, (ready, goes, done));
+            match made {
+                Some(bug) => seeded::with(bug, run),
+                None => run(),
+            }
+        });
+        is_ready.recv().unwrap();
+        let mut l2 = vcpu.nested(&mut idle, table()).unwrap();
+        vm.host().left.store(moment, Relaxed);
+        l2.fault(&mut idle, L1Access::new(Gpa(0), Access::Read)).unwrap();
+        let happened = vm.host().left.swap(0, Relaxed) == 0;
+        if !happened {
+            go.send(()).unwrap();
+        }
+        let found = l2.translate(Gpa(0)).map(|leaf| leaf.pfn);
+        let right = if what == Meanwhile::Host { 0x77 } else { 0x60 };
+        happened.then_some((found, Pfn(right)))
+    })
+}
+
+/// Whether L2 has what it must not have, in any moment; after how many.
+fn goes_wrong(what: Meanwhile) -> Option<u64> {
+    for moment in 1..1000 {
+        match in_moment(what, moment) {
+            None => return None,
+            Some((Some(found), right)) if found != right => return Some(moment),
+            Some(_) => {}
+        }
+    }
+    panic!("a fault ends")
+}
+
+#[test]
+fn in_no_moment_of_a_fault_does_anything_get_lost() {
+    for what in [Meanwhile::Host, Meanwhile::Flush, Meanwhile::Comeback] {
+        assert_eq!(goes_wrong(what), None, "{what:?}");
+    }
+}
+
+#[test]
+fn mistakes_in_the_order_of_a_fault() {
+    for (bug, what) in [
+        (Bug::HintAfterLeaf, Meanwhile::Host),
+        (Bug::HintUnchecked, Meanwhile::Host),
+        (Bug::TablesReadFirst, Meanwhile::Flush),
+        (Bug::RefusedOnce, Meanwhile::Comeback),
+    ] {
+        let moment = seeded::with(bug, || goes_wrong(what));
+        seeded::found(bug, moment.unwrap_or_else(|| panic!("{bug:?} is not found")));
+    }
+}

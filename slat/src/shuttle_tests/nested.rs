@@ -1,0 +1,198 @@
+//! Faults of nested guests beside the host, and beside L1's stores and flushes.
+//!
+//! Frames of the host are used once: what is dead stays dead. A vCPU in L2 has a TLB of one entry, which it keeps until it is told to
+//! forget; each use is compared with what is dead at that moment, and with what L1's table has said since the vCPU's last flush.
+
+use super::run::{explore, finds};
+use super::world::{at_once, idle};
+use crate::nested::*;
+use crate::seeded::Bug;
+use crate::sync::prim::{AtomicU64, Relaxed, quiet, step};
+use crate::table::Word;
+use crate::table::formats::Npt4;
+use crate::*;
+
+const DEAD: &str = "L2 uses a frame that the host has taken back";
+const OLD: &str = "L2 uses what L1 has flushed";
+const BASE: u64 = 0x10_0000;
+/// L1's frames 8 and 9; the first frames of the host behind them.
+const DATA: u64 = 8;
+const FRAMES: u64 = 16;
+const PAGES: u64 = 2;
+
+/// L1's table for L2's frame 0, and what is behind two frames of L1.
+struct Small {
+    t: AtomicU64,
+    frames: [AtomicU64; PAGES as usize],
+    /// Frames that the host has given out, and taken back.
+    given: AtomicU64,
+    dead: AtomicU64,
+}
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Small {}
+
+impl Host for Small {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        let page = (hva.0 - BASE >> 12) - DATA;
+        Some(HostPage { pfn: Pfn(self.frames[page as usize].load(Relaxed)), ..HostPage::PLAIN })
+    }
+
+    fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+        Err(HostError::Fault)
+    }
+
+    /// Frames 0 to 2 link the next; frame 3 has the leaf.
+    fn read(&self, hva: Hva) -> Option<Word> {
+        let page = hva.0 - BASE >> 12;
+        Some(Word(if page == 3 { self.t.load(Relaxed) } else { (page + 1) << 12 | 7 }))
+    }
+}
+
+struct Nest {
+    vm: Vm<Npt4, Small>,
+}
+
+/// T, for L1's frame.
+fn t(page: u64) -> u64 {
+    (DATA + page) << 12 | 6 << 3 | 7
+}
+
+fn table() -> EptTable {
+    EptTable::new(3 << 3 | 6, EptFeatures::of(46)).expect("a pointer that VM entry takes")
+}
+
+struct One(Option<(Pfn, bool)>);
+
+impl Translations for &mut One {
+    fn flush_all(&mut self) {
+        self.0 = None;
+    }
+    fn flush(&mut self, _: Span<Gfn>) {}
+}
+
+impl Nest {
+    fn new(vcpus: u32) -> Self {
+        let frames = core::array::from_fn(|page| AtomicU64::new(FRAMES + page as u64));
+        let host = Small {
+            t: AtomicU64::new(t(0)),
+            frames,
+            given: AtomicU64::new(FRAMES + PAGES),
+            dead: AtomicU64::new(0),
+        };
+        let vm = Vm::<Npt4, _>::builder(host).vcpus(vcpus).build().expect("there is memory");
+        let mut idle = Idle::take().expect("one on each thread");
+        let slot = Slot::new(SlotId(0), Gfn(0), DATA + PAGES, Hva(BASE));
+        vm.slots().commit(&mut idle, |tx| tx.create(slot)).expect("a good slot");
+        Self { vm }
+    }
+
+    /// Tables are linked, and nothing is mapped or hinted at.
+    fn linked(self) -> Self {
+        self.guest(0, 1, None);
+        self.moves(0);
+        self
+    }
+
+    /// A vCPU loads from L2's frame 0, `loads` times. Where L1 has flushed, it has said `page` at that time, and says so still.
+    fn guest(&self, id: u32, loads: u32, flushes: Option<u64>) {
+        idle(|idle| {
+            let host = self.vm.host();
+            let mut vcpu = self.vm.vcpu(VcpuId(id)).expect("nobody else has it");
+            if let Some(page) = flushes {
+                vcpu.nested(idle, table()).expect("there is memory");
+                host.t.store(t(page), Relaxed);
+                vcpu.l1_flushes(|_: &EptTable| true);
+            }
+            let mut tlb = One(None);
+            let mut l2 = vcpu.nested(idle, table()).expect("there is memory");
+            let mut left = loads;
+            while left > 0 {
+                let shadow = l2.shadow;
+                let mut guest = l2.enter(idle, &mut &mut tlb).poll();
+                // SAFETY: nothing is ever unlinked from a shadow.
+                let at = unsafe { shadow.radix.descend(host, Gfn(0)) };
+                if tlb.0.is_none() && Npt4::is_present(at.word) {
+                    tlb.0 = Some((Npt4::pfn(at.word), true));
+                }
+                while let (Some((pfn, _)), true) = (tlb.0, left > 0) {
+                    let dead = quiet(&host.dead).load(Relaxed) >> pfn.0 & 1 != 0;
+                    assert!(!dead, "{DEAD}");
+                    if let Some(page) = flushes {
+                        let other = quiet(&host.frames[1 - page as usize]).load(Relaxed);
+                        assert_ne!(pfn.0, other, "{OLD}");
+                    }
+                    left -= 1;
+                    step();
+                    if guest.kicked() {
+                        guest.answer(&mut &mut tlb);
+                    }
+                }
+                drop(guest);
+                if left > 0 {
+                    let done = l2.fault(idle, L1Access::new(Gpa(0), Access::Read));
+                    assert!(matches!(done, Ok(L2Done::Handled { .. })), "{done:?}");
+                }
+            }
+        });
+    }
+
+    /// The host moves a page to a new frame.
+    fn moves(&self, page: u64) {
+        let host = self.vm.host();
+        let mut change = self.vm.invalidate(Span::sized(Hva(BASE + (DATA + page << 12)), 4096), Why::Migrate);
+        idle(|idle| change.apply(idle).settle());
+        step();
+        // One change of a page at a time.
+        let new = quiet(&host.given).fetch_add(1, Relaxed);
+        let old = quiet(&host.frames[page as usize]).swap(new, Relaxed);
+        quiet(&host.dead).fetch_or(1 << old, Relaxed);
+        step();
+        drop(change);
+    }
+}
+
+/// A page moves while two vCPUs run the same L2 on it.
+fn moving() {
+    let nest = Nest::new(2);
+    at_once(&[&|| nest.guest(0, 3, None), &|| nest.guest(1, 2, None), &|| nest.moves(0)]);
+}
+
+/// The same with one, where tables are linked.
+fn moving_beside_one() {
+    let nest = Nest::new(1).linked();
+    at_once(&[&|| nest.guest(0, 3, None), &|| nest.moves(0)]);
+}
+
+/// It moves twice at once.
+fn moving_twice() {
+    let nest = Nest::new(1).linked();
+    at_once(&[&|| nest.guest(0, 4, None), &|| nest.moves(0), &|| nest.moves(0)]);
+}
+
+/// L1 maps another frame, and flushes on one vCPU, while the other one faults on what was there.
+fn flushing() {
+    let nest = Nest::new(2);
+    at_once(&[&|| nest.guest(0, 2, Some(1)), &|| nest.guest(1, 1, None)]);
+}
+
+#[test]
+fn no_frame_that_the_host_took_back_is_used_by_l2() {
+    explore(moving);
+    explore(moving_beside_one);
+}
+
+#[test]
+fn no_frame_that_the_host_took_back_twice_is_used_by_l2() {
+    explore(moving_twice);
+}
+
+#[test]
+fn nothing_that_l1_has_flushed_is_used_by_l2() {
+    explore(flushing);
+}
+
+#[test]
+fn mistake_the_last_hole_is_filled() {
+    finds(Bug::EntryBelieved, &[DEAD, OLD], flushing);
+}

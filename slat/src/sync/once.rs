@@ -1,0 +1,52 @@
+//! A value that is made at its first use and stays: one null pointer before.
+
+use super::prim::{AcqRel, Acquire, AtomicPtr};
+use alloc::boxed::Box;
+use core::marker::PhantomData;
+use core::ptr::null_mut;
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct Once<T>(AtomicPtr<T>, PhantomData<T>);
+
+impl<T> Default for Once<T> {
+    fn default() -> Self {
+        Self(AtomicPtr::new(null_mut()), PhantomData)
+    }
+}
+
+impl<T> Once<T> {
+    /// The value, if it has been made.
+    #[inline(always)]
+    pub(crate) fn get(&self) -> Option<&T> {
+        // ORDER(once): Acquire pairs with the exchange in `set`: the value before the pointer.
+        // SAFETY: null, or from `into_raw` in `set`; freed when this is dropped, and `&self` keeps it.
+        unsafe { self.0.load(Acquire).as_ref() }
+    }
+
+    /// The value; this one, unless another thread was faster.
+    pub(crate) fn set(&self, value: T) -> &T {
+        let fresh = Box::into_raw(Box::new(value));
+        // ORDER(once): Release publishes the value; Acquire, for the value of a faster thread.
+        match self.0.compare_exchange(null_mut(), fresh, AcqRel, Acquire) {
+            // SAFETY: linked just now; freed when this is dropped.
+            Ok(_) => unsafe { &*fresh },
+            Err(faster) => {
+                // SAFETY: from `into_raw` just now, and linked nowhere.
+                drop(unsafe { Box::from_raw(fresh) });
+                // SAFETY: as in `get`: it is not null.
+                unsafe { &*faster }
+            }
+        }
+    }
+}
+
+impl<T> Drop for Once<T> {
+    fn drop(&mut self) {
+        let value = self.0.load(Acquire);
+        if !value.is_null() {
+            // SAFETY: from `into_raw` in `set`; `&mut self`: nothing borrows it any more.
+            drop(unsafe { Box::from_raw(value) });
+        }
+    }
+}
