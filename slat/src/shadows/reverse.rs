@@ -68,8 +68,8 @@ impl<F: Format> Reverse<F> {
         Ok(Self { planes: [make()?, make()?, make()?, make()?] })
     }
 
-    /// F7: enters a hint. Not changed where it is there already: whoever removes it bumps the entry that the fault met, or is found
-    /// listed by it.
+    /// F7: enters a hint. Not changed where it is there already: the invalidation that removes it bumps the entry that the fault met, or
+    /// the fault finds it listed.
     pub(crate) fn add<M: TableMemory>(
         &self,
         memory: &M,

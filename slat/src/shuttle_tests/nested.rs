@@ -98,7 +98,7 @@ impl Nest {
     fn guest(&self, id: u32, loads: u32, flushes: Option<u64>) {
         idle(|idle| {
             let host = self.vm.host();
-            let mut vcpu = self.vm.vcpu(VcpuId(id)).expect("nobody else has it");
+            let mut vcpu = self.vm.vcpu(VcpuId(id)).expect("it is free");
             if let Some(page) = flushes {
                 vcpu.nested(idle, table()).expect("there is memory");
                 host.t.store(t(page), Relaxed);

@@ -271,7 +271,7 @@ impl World<'_> {
         self.vm.host().word(entry(root, g2)).store(word, Relaxed);
         let slot = Slot::new(SlotId(0), Gfn(first), len, BASE);
         self.vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
-        // L1 has no part in this: nobody may use what was there before.
+        // L1 has no part in this: no vCPU may use what was there before.
         for (.., allowed) in &mut self.vcpus {
             allowed.insert((root, g2), [word].into());
         }
