@@ -43,6 +43,7 @@ impl<T> Once<T> {
 
 impl<T> Drop for Once<T> {
     fn drop(&mut self) {
+        // ORDER(once): Acquire, as in `get`.
         let value = self.0.load(Acquire);
         if !value.is_null() {
             // SAFETY: from `into_raw` in `set`; `&mut self`: nothing borrows it any more.

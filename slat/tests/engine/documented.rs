@@ -89,8 +89,9 @@ fn a_picture_and_what_must_not_compile_are_no_examples() {
     assert!(has_example("```compile_fail\nlet a;\n```\n```\nlet a = 1;\n```"));
 }
 
-/// `gate` is no example: `cargo xtask gate` counts its instructions.
-const EXAMPLES: [&str; 10] = [
+/// No examples: `cargo xtask gate` counts the instructions of one; the other measures.
+const PROGRAMS: [&str; 2] = ["gate", "nested_cost"];
+const EXAMPLES: [&str; 11] = [
     "aging",
     "custom_format",
     "custom_primary_mmu",
@@ -98,6 +99,7 @@ const EXAMPLES: [&str; 10] = [
     "embed",
     "gate",
     "map_frames",
+    "nested_cost",
     "passthrough",
     "post_copy",
     "tracing",
@@ -108,7 +110,11 @@ fn each_task_of_an_embedder_has_an_example_under_80_lines() {
     let mut found = Vec::new();
     for (path, text) in sources(&crate_folder().join("examples")) {
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        assert!(name == "gate" || text.lines().count() < 80, "{name}: {} lines", text.lines().count());
+        assert!(
+            PROGRAMS.contains(&&name[..]) || text.lines().count() < 80,
+            "{name}: {} lines",
+            text.lines().count()
+        );
         found.push(name);
     }
     found.sort();
