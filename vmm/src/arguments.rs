@@ -53,7 +53,7 @@ pub enum Churn {
     PageOut,
     /// Pages with equal contents become one
     Merge,
-    /// Stores are logged, and the log is harvested after each piece
+    /// Stores are logged, and the log is harvested after each 16 pieces
     LogDirty,
 }
 

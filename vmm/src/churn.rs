@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// Pages that are moved, and taken out, at once.
 const PIECE: u32 = 64;
+/// Pieces between two harvests. After a harvest the next store to each page is a fault: a guest must get on between two of them.
+const PIECES_A_HARVEST: usize = 16;
 
 /// How many pages were.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,7 +41,7 @@ pub fn churn(
         if arguments.churns(Churn::PageOut) {
             vm.space().pageout(idle, out)?;
         }
-        if arguments.churns(Churn::LogDirty) {
+        if arguments.churns(Churn::LogDirty) && round % PIECES_A_HARVEST == 0 {
             for &(slot, _) in memory {
                 let harvest = vm.harvest(idle, slot)?;
                 churned.dirty += harvest.pages();
