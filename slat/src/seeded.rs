@@ -282,6 +282,7 @@ bugs! {
     ShadowsForgotten "shadows-forgotten" Unit "an invalidation does not look for what was made of its frames for a nested guest",
     HintAfterLeaf "hint-after-leaf" Unit "a fault of L2 maps its page, and then enters the hint in the reverse map",
     HintUnfenced "hint-unfenced" Loom "no fence between a hint in the reverse map and the look at what is announced",
+    FlagAfterValue "flag-after-value" Loom "a vCPU finds the shadows before the VM says that it has any",
     HintUnchecked "hint-unchecked" Unit "a fault of L2 does not look at what is announced after it has entered its hint",
     EntryBelieved "entry-believed" Shuttle "a fault of L2 fills the hole that it finds last, not the one that it met before it read L1's table",
     TablesReadFirst "tables-read-first" Unit "a fault of L2 reads L1's table, and then the entry that it fills",

@@ -340,7 +340,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// Whether a nested guest was ever run.
     #[inline(always)]
     pub(crate) fn runs_nested(&self) -> bool {
-        // Set before the first hint: as that, it is seen by an invalidation that a fault with such a hint does not see.
+        // Set before the shadows can be found, so before the first hint: as that, it is seen by an invalidation that a fault with such a
+        // hint does not see.
         self.nested.load(Relaxed)
     }
 

@@ -1,12 +1,11 @@
 //! A vCPU that runs L2.
 
 use super::format::L1Format;
-use crate::host::Host;
+use crate::host::{Host, Token};
 use crate::loaded::Tag;
 use crate::shadows::{Held, Numbers, Reach, Shadow, Shadows};
 use crate::slots::Slot;
 use crate::sync::idle::Idle;
-use crate::sync::prim::Relaxed;
 use crate::table::format::Format;
 use crate::table::pool::NoMemory;
 use crate::tlb::Translations;
@@ -118,9 +117,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let shadows = if let Some(shadows) = space.nested.get() {
             shadows
         } else {
-            let shadows = space.nested.set(Shadows::new(host, &vm.pool, vm.policy.vcpus)?);
-            vm.nested.store(true, Relaxed);
-            shadows
+            space.nested.set_after(&vm.nested, Shadows::new(host, &vm.pool, vm.policy.vcpus)?)
         };
         let state = self.nested.get_or_insert_with(Box::default);
         let hold = match &state.held {
@@ -169,9 +166,14 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
 }
 
 impl<'vm, F: Format, H: Host, T: L1Format> L2<'_, 'vm, F, H, T> {
-    /// The vCPU, as L1 has it: to wait for a page, for instance ([`Vcpu::take_ready`]).
-    pub fn vcpu(&mut self) -> &mut Vcpu<'vm, F, H> {
+    /// The vCPU, as L1 has it.
+    pub fn vcpu(&self) -> &Vcpu<'vm, F, H> {
         self.vcpu
+    }
+
+    /// As [`Vcpu::take_ready`].
+    pub fn take_ready(&mut self) -> Option<Token> {
+        self.vcpu.take_ready()
     }
 
     /// The first step into L2: as [`Vcpu::enter`], on the shadow's root and under L2's tag ([`Translations::flush_nested`]).

@@ -6,7 +6,7 @@ use crate::notify::active::{Active, Page};
 use crate::seeded::Bug;
 use crate::shadows::{Reach, edit};
 use crate::sync::once::Once;
-use crate::sync::prim::{AtomicU64, Relaxed};
+use crate::sync::prim::{AtomicBool, AtomicU64, Relaxed, SeqCst, fence};
 use crate::table::entry::{Entry, Version, Word};
 use crate::table::formats::Ept4;
 use crate::{Format, Gfn, Hva, Level, Span};
@@ -109,4 +109,41 @@ fn a_value_that_is_found_has_been_made() {
         assert_eq!(read(once.set(UnsafeCell::new(7))), 7);
         assert_eq!(maker.join().expect("it ends"), 7);
     });
+}
+
+/// A first nested guest, another vCPU that finds the shadows just then, and an invalidation.
+fn a_first_guest() -> impl Fn() + Send + Sync + 'static {
+    || {
+        #[derive(Default)]
+        struct First {
+            flag: AtomicBool,
+            shadows: Once<()>,
+            announced: AtomicBool,
+            hint: AtomicBool,
+        }
+        let first = Arc::new(First::default());
+        let (maker, fault) = (first.clone(), first.clone());
+        let maker = loom::thread::spawn(move || {
+            maker.shadows.set_after(&maker.flag, ());
+        });
+        let fault = loom::thread::spawn(move || {
+            fault.shadows.get().is_some_and(|()| {
+                fault.hint.store(true, Relaxed);
+                fence(SeqCst);
+                !fault.announced.load(Relaxed)
+            })
+        });
+        first.announced.store(true, Relaxed);
+        fence(SeqCst);
+        let reaches = first.flag.load(Relaxed) && first.hint.load(Relaxed);
+        let maps = fault.join().expect("it ends");
+        maker.join().expect("it ends");
+        assert!(reaches || !maps, "a leaf that the invalidation has passed over");
+    }
+}
+
+#[test]
+fn an_invalidation_beside_the_first_nested_guest_finds_the_hint() {
+    explore(a_first_guest());
+    finds_seeded(Bug::FlagAfterValue, "passed over", a_first_guest());
 }

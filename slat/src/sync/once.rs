@@ -1,6 +1,6 @@
 //! A value that is made at its first use and stays: one null pointer before.
 
-use super::prim::{AcqRel, Acquire, AtomicPtr};
+use super::prim::{AcqRel, Acquire, AtomicBool, AtomicPtr, Relaxed};
 use alloc::boxed::Box;
 use core::marker::PhantomData;
 use core::ptr::null_mut;
@@ -22,6 +22,20 @@ impl<T> Once<T> {
         // ORDER(once): Acquire pairs with the exchange in `set`: the value before the pointer.
         // SAFETY: null, or from `into_raw` in `set`; freed when this is dropped, and `&self` keeps it.
         unsafe { self.0.load(Acquire).as_ref() }
+    }
+
+    /// As [`set`](Self::set); and `flag` is set before any thread can find the value. What a thread does with the value and then a fence is
+    /// seen, with the flag, after the fence of a thread that it did not see.
+    pub(crate) fn set_after(&self, flag: &AtomicBool, value: T) -> &T {
+        // ORDER(once): before the value, which brings it along.
+        if !seeded!(FlagAfterValue) {
+            flag.store(true, Relaxed);
+        }
+        let value = self.set(value);
+        if seeded!(FlagAfterValue) {
+            flag.store(true, Relaxed);
+        }
+        value
     }
 
     /// The value; this one, unless another thread was faster.
