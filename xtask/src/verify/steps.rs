@@ -225,7 +225,7 @@ pub const STEPS: &[Step] = &[
         lines: &[
             Line::new(NIGHTLY, 150, 600, ".ci/packages"),
             Line::new(NIGHTLY, 120, 900, "cargo xtask clients rust-vmm"),
-            Line::new(NIGHTLY, 700, 2500, "cargo xtask clients ckb-vm kvm vmm"),
+            Line::new(NIGHTLY, 330, 1700, "cargo xtask clients ckb-vm kvm vmm"),
             Line::new(NIGHTLY, 200, 1800, "cargo xtask clients kvm-selftests"),
         ],
     },
