@@ -8,15 +8,18 @@ use slat::{
     Access, Done, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn, Slot,
     SlotId, Span, TableMemory, VcpuId, Vm, Why,
 };
-use std::hint::black_box;
+use std::hint::{black_box, spin_loop};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::thread;
 use std::time::Instant;
 
 /// Pages of L2 that are touched in a round.
-const PAGES: u64 = 32 * 512;
+const PAGES: u64 = 512 * 512;
 /// Where L1's tables end and L2's pages begin, in frames of L1.
-const DATA: u64 = 64;
+const DATA: u64 = 1024;
 const BASE: Hva = Hva(1 << 40);
-const ROUNDS: usize = 15;
+const ROUNDS: usize = 9;
 
 /// Frame = address. L1's tables are words here; the rest of its memory is never read.
 struct Flat(Vec<u64>);
@@ -63,16 +66,49 @@ fn timed(work: impl FnOnce()) -> f64 {
     began.elapsed().as_nanos() as f64 / PAGES as f64
 }
 
+/// A vCPU's faults of L2 on these pages, for a thread of its own; all threads begin at once. Returns when it began and ended.
+fn faults(vm: &Vm<Ept4, Flat>, id: u32, ept: EptTable, pages: Range<u64>, left: &AtomicU32) -> [Instant; 2] {
+    let mut idle = Idle::take().expect("a thread of its own");
+    let mut vcpu = vm.vcpu(VcpuId(id)).expect("it is free");
+    let mut l2 = vcpu.nested(&mut idle, ept).expect("there is memory");
+    // Awake when the last one comes.
+    left.fetch_sub(1, SeqCst);
+    while left.load(SeqCst) > 0 {
+        spin_loop();
+    }
+    let began = Instant::now();
+    for page in pages {
+        let access = L1Access::new(Gfn(page).gpa(), Access::Write);
+        let done = black_box(l2.fault(&mut idle, access));
+        assert!(matches!(done, Ok(L2Done::Handled { done: Done::Mapped(_), .. })));
+    }
+    [began, Instant::now()]
+}
+
+/// Nanoseconds for each page, by so many vCPUs at once, each with a part of its own.
+fn by_threads(vm: &Vm<Ept4, Flat>, vcpus: u32, ept: EptTable) -> f64 {
+    let (left, each) = (&AtomicU32::new(vcpus), PAGES / u64::from(vcpus));
+    let part = |id: u32| u64::from(id) * each..u64::from(id + 1) * each;
+    let times: Vec<[Instant; 2]> = thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..vcpus).map(|id| scope.spawn(move || faults(vm, id, ept, part(id), left))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it ends")).collect()
+    });
+    let (began, ended) = (times.iter().map(|time| time[0]).min(), times.iter().map(|time| time[1]).max());
+    (ended.unwrap() - began.unwrap()).as_nanos() as f64 / PAGES as f64
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut idle = Idle::take().ok_or("a thread of its own")?;
-    let vm = Vm::<Ept4, _>::builder(Flat(tables())).build()?;
+    let vm = Vm::<Ept4, _>::builder(Flat(tables())).vcpus(2).build()?;
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), DATA + PAGES, BASE)))?;
     let ept = EptTable::new(3 << 3 | 6, EptFeatures::of(46)).ok_or("a good pointer")?;
-    let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("the only one")?;
     let data = Span::sized(BASE + (DATA << PAGE_SHIFT), PAGES * PAGE_SIZE);
     let (mut own, mut nested, mut flush) = (Vec::new(), Vec::new(), Vec::new());
     let mut bytes = Vec::new();
+    let (mut one, mut two) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
+        let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("it is free")?;
         own.push(timed(|| {
             for page in 0..PAGES {
                 let fault = Fault { gpa: Gfn(DATA + page).gpa(), access: Access::Write };
@@ -92,12 +128,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         vcpu.l1_flushes(|table: &EptTable| *table == ept);
         flush.push(timed(|| drop(black_box(vcpu.nested(&mut idle, ept)))));
         // Both sides begin with the tables linked, and nothing mapped.
+        drop(vcpu);
+        for (threads, times) in [(1, &mut one), (2, &mut two)] {
+            vm.invalidate(data, Why::Clear).apply(&mut idle).settle();
+            times.push(by_threads(&vm, threads, ept));
+        }
         vm.invalidate(data, Why::Clear).apply(&mut idle).settle();
     }
     let first = bytes[0];
     let (own, nested, flush) = (median(own), median(nested), median(flush));
+    let (one, two) = (median(one), median(two));
     println!("fault of L1's own         {own:8.1} ns");
     println!("fault of L2               {nested:8.1} ns   {:.1} of those", nested / own);
+    println!("  by one thread           {one:8.1} ns");
+    println!("  by two at once          {two:8.1} ns   {:.2} times as fast", one / two);
     println!("flush by L1 that empties  {flush:8.2} ns a page, {:.2} ms a GiB", flush * 262_144.0 / 1e6);
     println!("tables and reverse map    {first:8.1} bytes for each 4 KiB of L2");
     Ok(())
