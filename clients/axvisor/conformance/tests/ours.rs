@@ -42,13 +42,19 @@ fn at(address: usize) -> GuestPhysAddr {
     GuestPhysAddr::from(address)
 }
 
-/// A space on a machine with this many frames, which are seen where they are, and are dirty.
-fn space(frames: usize) -> (AddrSpace<Machine>, MutexGuard<'static, ()>) {
+/// A machine with this many frames, which are seen where they are, and are dirty.
+fn machine(frames: usize) -> MutexGuard<'static, ()> {
     let alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let memory = vec![0xa5_u8; (frames + 1) * PAGE].leak();
     let first = memory.as_ptr().expose_provenance().next_multiple_of(PAGE);
     *FRAMES.lock().unwrap() =
         Frames { free: (0..frames).map(|nth| first + nth * PAGE).collect(), seen_at: 0 };
+    alone
+}
+
+/// A space on a machine with frames enough.
+fn space() -> (AddrSpace<Machine>, MutexGuard<'static, ()>) {
+    let alone = machine(64);
     (AddrSpace::new_empty(at(0), 1 << 40).unwrap(), alone)
 }
 
@@ -57,7 +63,7 @@ fn descriptor(space: &AddrSpace<Machine>, address: usize) -> u64 {
     let mut table = space.page_table_root().as_usize();
     for level in (0..4).rev() {
         let index = address >> (12 + 9 * level) & 511;
-        // SAFETY: no other thread has the space, and on a host a table's frame is its address.
+        // SAFETY: no other thread has the space, and frames are seen where they are.
         let entry = unsafe { std::ptr::with_exposed_provenance::<u64>(table).add(index).read() };
         if entry & 1 == 0 || level == 0 || entry & 2 == 0 {
             return entry;
@@ -69,7 +75,7 @@ fn descriptor(space: &AddrSpace<Machine>, address: usize) -> u64 {
 
 #[test]
 fn a_part_is_unmapped_and_the_rest_stays() {
-    let (mut space, _alone) = space(0);
+    let (mut space, _alone) = space();
     space.map_linear(at(0x4000_0000), PhysAddr::from(0x8000_0000), 4 << 20, RAM).unwrap();
     space.unmap(at(0x4010_0000), PAGE).unwrap();
     assert_eq!(space.translate(at(0x4010_0000)), None);
@@ -85,7 +91,7 @@ fn a_part_is_unmapped_and_the_rest_stays() {
 
 #[test]
 fn what_overlaps_is_refused_and_changes_nothing() {
-    let (mut space, _alone) = space(0);
+    let (mut space, _alone) = space();
     space.map_linear(at(0x1000), PhysAddr::from(0x8000), 4 * PAGE, RAM).unwrap();
     let refused = space.map_linear(at(0x4000), PhysAddr::from(0x2_0000), 4 * PAGE, RAM);
     assert_eq!(refused, Err(AxError::AlreadyExists));
@@ -95,7 +101,7 @@ fn what_overlaps_is_refused_and_changes_nothing() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    let (mut space, _alone) = space(0);
+    let (mut space, _alone) = space();
     let frame = PhysAddr::from(0x8000);
     let mut refused = |address, frame, bytes, flags| {
         assert_eq!(space.map_linear(at(address), frame, bytes, flags), Err(AxError::InvalidInput));
@@ -116,7 +122,7 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn a_walker_finds_what_the_flags_say() {
-    let (mut space, _alone) = space(0);
+    let (mut space, _alone) = space();
     let kinds = [
         (RAM, 0b1111 << 2 | 0b11 << 6),
         (MappingFlags::READ | MappingFlags::EXECUTE, 0b1111 << 2 | 0b01 << 6),
@@ -142,7 +148,7 @@ fn a_walker_finds_what_the_flags_say() {
 
 #[test]
 fn accesses_that_the_flags_forbid_are_no_faults_to_be_handled() {
-    let (mut space, _alone) = space(8);
+    let (mut space, _alone) = space();
     space.map_alloc(at(0x1000), PAGE, MappingFlags::READ, false).unwrap();
     assert!(!space.handle_page_fault(at(0x1000), MappingFlags::WRITE));
     assert!(!space.handle_page_fault(at(0x1000), MappingFlags::EXECUTE));
@@ -152,35 +158,55 @@ fn accesses_that_the_flags_forbid_are_no_faults_to_be_handled() {
 
 #[test]
 fn a_page_that_faults_twice_keeps_its_bytes() {
-    let (mut space, _alone) = space(8);
+    let (mut space, _alone) = space();
     space.map_alloc(at(0x1000), 2 * PAGE, RAM, false).unwrap();
-    assert_eq!(free(), 8);
     assert!(space.handle_page_fault(at(0x1234), MappingFlags::WRITE));
+    let frame = space.translate(at(0x1000));
     space.translated_byte_buffer(at(0x1234), 1).unwrap()[0][0] = 7;
     // Another vCPU had the same fault.
     assert!(space.handle_page_fault(at(0x1234), MappingFlags::WRITE));
     assert_eq!(space.translated_byte_buffer(at(0x1000), PAGE).unwrap()[0][0x234], 7);
-    assert_eq!(free(), 7);
+    assert_eq!(space.translate(at(0x1000)), frame);
 }
 
 #[test]
 fn allocated_memory_is_clean_and_goes_back() {
-    let (mut space, _alone) = space(8);
+    let (mut space, _alone) = space();
     space.map_alloc(at(0x1000), 4 * PAGE, RAM, true).unwrap();
-    assert_eq!(free(), 4);
     let bytes = space.translated_byte_buffer(at(0x1000), 4 * PAGE).unwrap();
     assert!(bytes.iter().all(|part| part.iter().all(|&byte| byte == 0)));
+    let left = free();
     space.unmap(at(0x2000), PAGE).unwrap();
-    assert_eq!(free(), 5);
+    assert_eq!(free(), left + 1);
     drop(space);
-    assert_eq!(free(), 8);
+    assert_eq!(free(), 64);
 }
 
 #[test]
-fn without_memory_nothing_is_mapped_and_all_goes_back() {
-    let (mut space, _alone) = space(3);
-    assert_eq!(space.map_alloc(at(0x1000), 4 * PAGE, RAM, true), Err(AxError::NoMemory));
-    assert_eq!((space.translate(at(0x1000)), free()), (None, 3));
-    space.map_alloc(at(0x1000), 3 * PAGE, RAM, true).unwrap();
-    assert_eq!(free(), 0);
+fn tables_take_few_frames() {
+    let (mut space, _alone) = space();
+    assert_eq!(free(), 63, "the root");
+    space.map_linear(at(0x1000), PhysAddr::from(0x8000), PAGE, RAM).unwrap();
+    assert_eq!(free(), 55, "a table of each level below, and as many as a vCPU has at hand");
+}
+
+#[test]
+fn wherever_memory_runs_out_nothing_is_mapped_and_all_goes_back() {
+    let mut refused = 0;
+    for frames in 0..16 {
+        let _alone = machine(frames);
+        match AddrSpace::<Machine>::new_empty(at(0), 1 << 40) {
+            Err(error) => assert_eq!((error, frames), (AxError::NoMemory, 0)),
+            Ok(mut space) => match space.map_alloc(at(0x1000), 4 * PAGE, RAM, true) {
+                Ok(()) => assert!(frames >= 1 + 3 + 4 && space.translate(at(0x4000)).is_some()),
+                Err(error) => {
+                    assert_eq!((error, space.translate(at(0x1000))), (AxError::NoMemory, None));
+                    refused += 1;
+                }
+            },
+        }
+        assert_eq!(free(), frames);
+    }
+    // A root, three tables, and three pages are too few; and while tables are to be had, a vCPU takes more of them.
+    assert!((7..14).contains(&refused), "{refused}");
 }

@@ -2,7 +2,6 @@
 
 use alloc::collections::BTreeMap;
 use core::marker::PhantomData;
-#[cfg(target_os = "none")]
 use core::ptr::NonNull;
 use memory_addr::PhysAddr;
 use page_table_multiarch::PagingHandler;
@@ -67,7 +66,6 @@ impl<H: PagingHandler> Drop for Frames<H> {
 }
 
 // SAFETY: frames of the hypervisor's, which are the engine's until they are given back. It sees each of them at one place.
-#[cfg(target_os = "none")]
 unsafe impl<H: PagingHandler> TableMemory for Frames<H> {
     const SINGLE_PAGES: bool = true;
 
@@ -85,10 +83,6 @@ unsafe impl<H: PagingHandler> TableMemory for Frames<H> {
         NonNull::new(seen_at::<H>(pfn)).expect("no frame is seen at address zero")
     }
 }
-
-// SAFETY: the defaults keep the contract. On a host no hardware walks the tables: they are of the global allocator.
-#[cfg(not(target_os = "none"))]
-unsafe impl<H: PagingHandler> TableMemory for Frames<H> {}
 
 impl<H: PagingHandler> Host for Frames<H> {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
