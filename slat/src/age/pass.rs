@@ -14,7 +14,7 @@ use crate::table::memory::{ENTRIES, Node, TableMemory};
 use core::marker::PhantomData;
 
 /// Work done in one go, before a rest is due: some ten microseconds.
-const STRETCH: u64 = 4096;
+const WORK_A_SECTION: u64 = 4096;
 /// What looking at a leaf table counts, where an edited entry counts 1.
 const LOOK: u64 = 64;
 /// The level whose entries link leaf tables, or map pages of 2 MiB.
@@ -70,7 +70,7 @@ pub(crate) struct Pass<'p, F, B, M, S> {
 
 impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'p, F, B, M, S> {
     pub(crate) fn new(memory: &'p M, how: How, seen: S) -> Self {
-        Self { memory, how, left: STRETCH, stopped: false, at: [0; ENTRIES], seen, _format: PhantomData }
+        Self { memory, how, left: WORK_A_SECTION, stopped: false, at: [0; ENTRIES], seen, _format: PhantomData }
     }
 
     /// Goes along `gfns` from the table's `root` until a rest is due, and returns where it is to go on: the end of the
@@ -80,7 +80,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
     /// During the call the caller is in a section of the read side, in which `root` was read; or nothing is unlinked
     /// from this table.
     pub(crate) unsafe fn stretch(&mut self, root: Node, gfns: Span<Gfn>) -> Gfn {
-        self.left = STRETCH;
+        self.left = WORK_A_SECTION;
         let gfns = gfns.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
         if gfns.is_empty() {
             return gfns.end;
