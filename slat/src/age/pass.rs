@@ -5,7 +5,7 @@
 //! afterwards sets it again, and the next pass looks again; the other way round, that access could be lost for good.
 
 use super::accessed::AccessedPages;
-use super::leaves::{LeafTable, TOGETHER, Young, groups, scan_together, within};
+use super::leaves::{LeafTable, TOGETHER, YoungBits, groups, scan_together, within};
 use super::scan::{Bit, GROUP, Scan, is_young};
 use crate::addr::{Gfn, Level, Span};
 use crate::table::entry::{Entry, Word};
@@ -70,7 +70,15 @@ pub(crate) struct Pass<'p, F, B, M, S> {
 
 impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'p, F, B, M, S> {
     pub(crate) fn new(memory: &'p M, how: How, seen: S) -> Self {
-        Self { memory, how, left: WORK_A_SECTION, stopped: false, at: [0; ENTRIES], seen, _format: PhantomData }
+        Self {
+            memory,
+            how,
+            left: WORK_A_SECTION,
+            stopped: false,
+            at: [0; ENTRIES],
+            seen,
+            _format: PhantomData,
+        }
     }
 
     /// Goes along `gfns` from the table's `root` until a rest is due, and returns where it is to go on: the end of the
@@ -240,7 +248,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
     }
 
     #[inline(always)]
-    fn young(&mut self, table: &LeafTable<'_>, young: &Young) {
+    fn young(&mut self, table: &LeafTable<'_>, young: &YoungBits) {
         let count = if self.how.found == Found::Cleared {
             self.clear_all(table.entries, young)
         } else {
@@ -256,7 +264,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
     /// wrong where a group ends has no locked instruction to wait for. Where all of a group are young there is nothing
     /// to find out.
     #[inline]
-    fn clear_all(&mut self, entries: &[Entry; ENTRIES], young: &Young) -> u32 {
+    fn clear_all(&mut self, entries: &[Entry; ENTRIES], young: &YoungBits) -> u32 {
         let (mut len, mut whole) = (0, 0);
         for (group, &young) in young.iter().enumerate() {
             if young == u64::MAX {
