@@ -1,6 +1,6 @@
 //! What users of `slat run` type. Whatever can be refused is refused here, before anything is built.
 
-use super::migrate::Address;
+use super::migrate::Migrate;
 use crate::error::Error;
 use crate::flags::Switch;
 use crate::size::size;
@@ -119,23 +119,8 @@ pub struct Run {
     #[arg(long, value_enum, default_value_t = DirtyLogName::Off)]
     pub dirty_log: DirtyLogName,
 
-    /// Migrate the guest, while it runs, to the `slat run --migrate-from` of this address: HOST:PORT, or the path of a Unix
-    /// socket. This run then ends
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "dirty_log")]
-    pub migrate_to: Option<Address>,
-
-    /// Begin when the vCPUs together have replayed so many batches of 16384 accesses
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "migrate_to")]
-    pub migrate_after: u64,
-
-    /// Milliseconds that the guest may stand still for what is left
-    #[arg(long, value_name = "MS", default_value_t = 30, requires = "migrate_to", value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    pub downtime: u64,
-
-    /// Wait at this address for a guest that migrates, and go on with it. Both runs need the same traces, -v, -i and -m. In
-    /// the end each page is compared with what the guest has stored
-    #[arg(long, value_name = "ADDRESS")]
-    pub migrate_from: Option<Address>,
+    #[command(flatten)]
+    pub(super) migrate: Migrate,
 
     /// Seed of what --churn draws: which pages move [default: 1]
     #[arg(long, value_name = "N")]
@@ -157,27 +142,12 @@ pub struct Run {
     /// Negative control: leave out every TLB flush. The guest must find out
     #[arg(long, hide = true)]
     pub sabotage_flushes: bool,
-
-    /// Negative control: leave out the flush of what a harvest has cleaned. The guest's next process must find out
-    #[arg(long, hide = true, requires = "migrate_to")]
-    pub sabotage_rearm: bool,
 }
 
 impl Run {
     /// Guest memory at most, in bytes.
     pub fn memory(&self) -> u64 {
         self.memory.unwrap_or(if self.format == FormatName::Pae { 4 << 30 } else { 8 << 30 })
-    }
-
-    /// Whether the guest can move: its traces are read on both sides.
-    pub fn can_migrate(&self) -> Result<(), Error> {
-        let moves = [("--migrate-to", &self.migrate_to), ("--migrate-from", &self.migrate_from)];
-        match moves.into_iter().find(|(_, address)| address.is_some()) {
-            Some((flag, _)) if self.trace.iter().any(|trace| trace == "-") => Err(Error::Usage(format!(
-                "{flag}: the other side cannot read `--trace -`, which is standard input"
-            ))),
-            _ => Ok(()),
-        }
     }
 
     /// Seed of everything random: of the churn.

@@ -69,11 +69,11 @@ impl<F: Format> Machine<F> {
             .dirty_log(run.dirty_log.policy()?)
             .max_slots(slots);
         let builder = if run.sabotage_flushes { builder.sabotage_flushes() } else { builder };
-        let builder = if run.sabotage_rearm { builder.sabotage_rearm() } else { builder };
+        let builder = if run.migrate.sabotage_rearm { builder.sabotage_rearm() } else { builder };
         let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
         space.register(&vm);
         // What leaves logs from its first page on.
-        let logs = run.dirty_log != DirtyLogName::Off || run.migrate_to.is_some();
+        let logs = run.dirty_log != DirtyLogName::Off || run.migrate.migrate_to.is_some();
         Ok(Self { space, swap, _swap_file: swap_file, vm, vcpus, memory, logs, placed: AtomicU64::new(0) })
     }
 

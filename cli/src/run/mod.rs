@@ -62,15 +62,15 @@ impl Run {
     /// never wrote, or that its dirty log has lost a write.
     pub fn run_in<F: Format>(&self) -> Result<ExitCode, Error> {
         let seed = self.seed()?;
-        self.can_migrate()?;
-        let listener = self.migrate_from.as_ref().map(Address::listen).transpose()?;
+        self.migrate.check(&self.trace)?;
+        let listener = self.migrate.migrate_from.as_ref().map(Address::listen).transpose()?;
         let sources = feed::open(&self.trace, self.strict, self.iterations)?;
         let vcpus = self.vcpus.unwrap_or(sources.len() as u32);
         let regions = self.regions(sources.len().max(vcpus as usize))?;
         let socket = self.socket().map(|(flag, path)| Socket::bind(flag, path)).transpose()?;
         let guest = feed::names(&sources);
         let runs = self.identity(&guest, vcpus);
-        let gate = self.migrate_to.is_some().then(|| Gate::new(vcpus));
+        let gate = self.migrate.migrate_to.is_some().then(|| Gate::new(vcpus));
         let arrivals = listener.is_some().then(Arrivals::default);
         let moves = Moves { gate: gate.as_ref(), arrivals: arrivals.as_ref() };
         let ended = AtomicBool::new(false);
@@ -113,7 +113,7 @@ impl Run {
         bar.finish();
         let arrived = moves
             .arrivals
-            .zip(self.migrate_from.as_ref())
+            .zip(self.migrate.migrate_from.as_ref())
             .map(|(arrivals, at)| arrivals.report(at.to_string()));
         let moved = moves.gate.is_some() || arrived.is_some();
         if outcome.accesses == 0 && !outcome.interrupted && !moved {

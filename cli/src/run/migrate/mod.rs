@@ -14,6 +14,7 @@
 //!
 //! | file | idea |
 //! |---|---|
+//! | `args` | what is typed |
 //! | `address` | a TCP or Unix socket as it is typed |
 //! | `gate` | vCPUs that can be halted between two batches of their traces |
 //! | `state` | the positions as bytes |
@@ -22,6 +23,7 @@
 //! | `recall` | its vCPUs there, until they go on; the comparison in the end |
 
 mod address;
+mod args;
 mod arrive;
 mod gate;
 mod recall;
@@ -29,6 +31,7 @@ mod send;
 mod state;
 
 pub use address::Address;
+pub use args::Migrate;
 pub use arrive::{Arrivals, Arrived, arrive};
 pub use gate::{Gate, Turn};
 pub use recall::{Came, compare, recall};

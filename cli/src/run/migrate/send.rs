@@ -37,15 +37,15 @@ pub fn send<F: Format>(
     runs: u64,
     over: &(dyn Fn() -> bool + Sync),
 ) -> Result<Option<Sent>, Error> {
-    let Some(address) = &run.migrate_to else { return Ok(None) };
-    gate.wait_for(run.migrate_after, over);
+    let Some(address) = &run.migrate.migrate_to else { return Ok(None) };
+    gate.wait_for(run.migrate.migrate_after, over);
     if over() {
         return Ok(None);
     }
     let mut idle = idle()?;
     let log = VmLog::new(&machine.vm);
     let mut source = Sending { machine, gate, runs, idle: &mut idle, log, state: Vec::new() };
-    let downtime = Duration::from_millis(run.downtime);
+    let downtime = Duration::from_millis(run.migrate.downtime);
     let pre_copy = PreCopy::new().downtime(downtime).tries(10).auto_converge();
     let outcome = pre_copy.send(&mut source, || address.connect());
     // In either case: a vCPU that still runs here has not been sent.
