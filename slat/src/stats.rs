@@ -49,7 +49,7 @@ pub struct Stats {
     pub flushes_by: [Flushes; Cause::COUNT],
     /// Bytes of table pages in use: linked, at hand, or waiting for a grace period.
     pub table_bytes: u64,
-    /// Bytes that the host lent for tables, notes and free pages included.
+    /// Bytes that the host lent for tables, free pages and the notes of chunks included.
     pub lent_bytes: u64,
     /// Subtrees taken back because the budget for tables was used up.
     pub tables_reclaimed: u64,

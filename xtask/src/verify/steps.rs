@@ -138,7 +138,7 @@ pub const STEPS: &[Step] = &[
             // As the suite has built it: `-p slat-model` would build its dependencies again, with other features.
             Line::new(PUSH_NIGHTLY, 10, 180, "cargo test --workspace --locked --no-run --test protocol"),
             Line::new(PUSH, 100, 400, "target/debug/slat-model push").hears(&["Model"]),
-            Line::new(NIGHTLY, 250, 900, "target/debug/slat-model").hears(&["Model"]),
+            Line::new(NIGHTLY, 150, 900, "target/debug/slat-model").hears(&["Model"]),
         ],
     },
     Step {
@@ -186,7 +186,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "walkers",
         about: "hardware walkers that others wrote, twenty times as often, with other tables every night",
-        lines: &[Line::new(NIGHTLY, 1050, 1500, "cargo xtask walkers --nightly").with(BOOT)],
+        lines: &[Line::new(NIGHTLY, 950, 1500, "cargo xtask walkers --nightly").with(BOOT)],
     },
     Step {
         name: "boots",
@@ -217,7 +217,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "validate",
         about: "simulated time against this machine's threads, for the benches that agree",
-        lines: &[Line::new(NIGHTLY, 300, 600, VALIDATE)],
+        lines: &[Line::new(NIGHTLY, 200, 600, VALIDATE)],
     },
     Step {
         name: "packages",
@@ -227,6 +227,7 @@ pub const STEPS: &[Step] = &[
             Line::new(NIGHTLY, 120, 900, "cargo xtask clients rust-vmm"),
             Line::new(NIGHTLY, 330, 1700, "cargo xtask clients ckb-vm kvm vmm"),
             Line::new(NIGHTLY, 200, 1800, "cargo xtask clients kvm-selftests"),
+            Line::new(NIGHTLY, 300, 1800, "cargo xtask clients axvisor").with(BOOT),
         ],
     },
     Step {
