@@ -31,7 +31,7 @@ use crate::numa::{self, NumaStats};
 use crate::pte::{Pte, page_of, pages_of};
 use crate::shards::Shards;
 use crate::stats::{Counted, Counters, MmStats};
-use crate::swap::{Account, Kept, Swap};
+use crate::swap::{Account, Ahead, Kept, Swap};
 use crate::table::{Entry, Table};
 use crate::vma::{ADDRESSES, Backing, EVERYWHERE, Place, Prot, Vma, Vmas};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -57,6 +57,8 @@ pub struct AddressSpace {
     pub(crate) stored: Arc<Account>,
     /// Copies in swap of pages that are mapped.
     pub(crate) kept: Kept,
+    /// What is read ahead of need.
+    pub(crate) ahead: Ahead,
     pub(crate) counters: Counters,
     pub(crate) numa: numa::Counters,
     /// Boxed: most address spaces have none.
@@ -128,6 +130,7 @@ impl AddressSpaceBuilder {
             swap: self.swap,
             stored: Arc::default(),
             kept: Kept::default(),
+            ahead: Ahead::default(),
             counters: Counters::new(),
             numa: numa::Counters::new(),
         }))

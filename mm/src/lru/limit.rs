@@ -54,6 +54,11 @@ impl AddressSpace {
         }
     }
 
+    /// Whether so many pages may be taken, and there would be room for another.
+    pub(crate) fn has_room_for(&self, pages: u64) -> bool {
+        self.lru().is_none_or(|lru| self.has_room(lru, (pages + 1) * PAGE_SIZE))
+    }
+
     fn has_room(&self, lru: &Lru, bytes: u64) -> bool {
         lru.charge.limit == u64::MAX || self.charged() + bytes <= lru.charge.limit
     }

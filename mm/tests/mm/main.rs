@@ -23,6 +23,7 @@
 //! | `swap_kept` | … and not written twice, where they did not change? |
 //! | `swap_files` | … where the pages are a file's? |
 //! | `swap_others` | do others neither wait for the device, nor pay, and is what was full asked again? |
+//! | `swap_io` | are devices asked for much at once, in order of priority, ahead of need, and again when they failed? |
 //! | `swap_race` | … beside threads that use and change the same pages meanwhile? |
 //! | `lru` | are cold pages told from others, and evicted, and the limit kept, and nothing lost? |
 //! | `lru_guest` | … with guests, whose accesses this process does not see? |
@@ -59,6 +60,7 @@ mod soft_dirty;
 mod swap;
 mod swap_device;
 mod swap_files;
+mod swap_io;
 mod swap_kept;
 mod swap_others;
 mod swap_race;
