@@ -159,6 +159,8 @@ impl AddressSpace {
                 } else if access == Access::Write {
                     let copy = self.arena.page(Level::K4)?;
                     self.arena.copy(held.pfn(), copy.pfn(), Level::K4);
+                    // It is in the file's cache from now on.
+                    self.charge(Level::K4, held.pfn(), Kind::File);
                     self.counters.add(Counted::CowBreak);
                     (copy, Level::K4, true)
                 } else {

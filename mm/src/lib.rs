@@ -38,6 +38,7 @@
 //! |---|---|
 //! | `mapping`, `frames`, `arena`, `held`, `trim` | memory from the system, and back to it; which frames are free; references to frames |
 //! | `file`, `vma` | what a range of addresses means |
+//! | `ledger`, `group` | what is charged to which group of address spaces; their limits |
 //! | `notes`, `pin` | what else is known of a frame; pages that a device uses |
 //! | `numa` | nodes; pages that move to where they are used |
 //! | `pte` | what an entry of the table says |
@@ -74,9 +75,11 @@ mod error;
 mod fault;
 mod file;
 mod frames;
+mod group;
 mod held;
 mod host;
 mod ksm;
+mod ledger;
 mod listeners;
 mod lru;
 pub mod lru_gen;
@@ -101,6 +104,7 @@ mod vma;
 pub use arena::{Arena, ArenaBuilder, ArenaHandle, ArenaStats, NodeStats};
 pub use error::MmError;
 pub use file::File;
+pub use group::{Group, GroupStats};
 pub use held::Held;
 pub use host::HostView;
 #[doc(hidden)]

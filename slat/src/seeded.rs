@@ -234,7 +234,7 @@ bugs! {
     BooksHeld "books-held" Host "the books of swap are locked while a device writes",
     OneAtATime "one-at-a-time" Host "the writes of a batch are asked for one after the other",
     NeverProbed "never-probed" Host "a device that failed once is not asked again while another has room",
-    MovedUnderReader "moved-under-reader" Host "a compressed copy moves to a device while a thread reads it where it was",
+    GroupsTogether "groups-together" Host "what other groups use counts towards a group's limit",
     StoredUnderLock "stored-under-lock" Host "the lock of the mappings is held while a page goes to the swap device",
     TrimmedUnlocked "trimmed-unlocked" Host "free frames go back to the system without the lock under which they are taken",
 

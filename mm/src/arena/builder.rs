@@ -3,6 +3,7 @@
 use super::Arena;
 use crate::error::MmError;
 use crate::frames::BLOCK;
+use crate::ledger::Ledgers;
 use crate::mapping::Mapping;
 use crate::notes::Notes;
 use crate::numa::{NodeFrames, real_nodes};
@@ -81,6 +82,7 @@ impl ArenaBuilder {
             memory,
             states: Mapping::anonymous(all as usize * size_of::<AtomicU32>())?,
             notes: Notes::new(all)?,
+            ledgers: Box::new(Ledgers::new()),
             nodes,
             frames,
             poison: self.poison,

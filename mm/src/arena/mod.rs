@@ -24,6 +24,7 @@ pub use handle::ArenaHandle;
 
 use crate::error::MmError;
 use crate::frames::BLOCK;
+use crate::ledger::Ledgers;
 use crate::mapping::Mapping;
 use crate::notes::Notes;
 use crate::numa::{Node, NodeFrames};
@@ -52,6 +53,8 @@ pub struct Arena {
     memory: Mapping,
     states: Mapping,
     notes: Notes,
+    /// Boxed: it is large.
+    ledgers: Box<Ledgers>,
     /// In order, without gaps.
     nodes: Box<[NodeFrames]>,
     frames: u64,
@@ -193,6 +196,11 @@ impl Arena {
         &self.notes
     }
 
+    /// What is charged to whom.
+    pub(crate) fn ledgers(&self) -> &Ledgers {
+        &self.ledgers
+    }
+
     pub(crate) fn node(&self, node: Node) -> &NodeFrames {
         &self.nodes[usize::from(node.0) % self.nodes.len()]
     }
@@ -251,6 +259,7 @@ impl Arena {
 
     /// A frame has lost its last reference.
     fn end_use(&self, pfn: Pfn) {
+        self.credit(pfn);
         if let Some(byte) = self.poison {
             // SAFETY: a frame of this arena, whose last reference is gone.
             unsafe { self.frame(pfn).write_bytes(byte, PAGE_SIZE as usize) };

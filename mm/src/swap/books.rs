@@ -8,6 +8,7 @@ use super::entry::SwapEntry;
 use super::error::SwapError;
 use super::pool::{Extent, Pool, Slot};
 use crate::arena::Arena;
+use crate::ledger::Owner;
 use slat::PAGE_SIZE;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -45,14 +46,30 @@ pub struct SwapStats {
     pub written_back: u64,
 }
 
-/// Bytes of pools' frames that an address space's copies take: what it pays for.
+/// Bytes of pools' frames that an address space's copies take: what it, or its group, pays for.
 #[derive(Debug, Default)]
-pub(crate) struct Account(AtomicU64);
+pub(crate) struct Account {
+    bytes: AtomicU64,
+    group: Owner,
+}
 
 impl Account {
+    pub(crate) fn new(group: Owner) -> Self {
+        Self { bytes: AtomicU64::new(0), group }
+    }
+
+    /// So many bytes more, or less, and so many copies.
+    fn add(&self, arena: &Arena, bytes: i64, copies: i64) {
+        self.bytes.fetch_add(bytes as u64, Relaxed);
+        if let Some(ledger) = arena.ledgers().get(self.group) {
+            ledger.stored.fetch_add(bytes, Relaxed);
+            ledger.copies.fetch_add(copies, Relaxed);
+        }
+    }
+
     /// ORDER(account): Relaxed, here and in `Books`: a number that is compared with a limit.
     pub(crate) fn bytes(&self) -> u64 {
-        self.0.load(Relaxed)
+        self.bytes.load(Relaxed)
     }
 
     fn is(&self, other: &Self) -> bool {
@@ -140,7 +157,7 @@ impl Books {
     ) -> Result<SwapEntry, SwapError> {
         let serial = self.done.stored + 1;
         let row = Row { references: 1, place, sum, owner: Some(owner.clone()), readers: 0, serial };
-        owner.0.fetch_add(self.price(place), Relaxed);
+        owner.add(arena, self.price(place) as i64, 1);
         let entry = match (self.free.pop(), u32::try_from(self.rows.len())) {
             (Some(entry), _) => {
                 self.rows[entry.0 as usize] = row;
@@ -152,6 +169,7 @@ impl Books {
             }
             (None, Err(_)) => {
                 self.vacate(arena, place, Some(owner));
+                owner.add(arena, 0, -1);
                 return Err(SwapError::Full);
             }
         };
@@ -222,7 +240,7 @@ impl Books {
     /// there, or if only the caller refers to it yet. The caller's reference goes.
     pub(super) fn moved(&mut self, arena: &Arena, mover: &Mover, to: Result<Place, SwapError>) -> bool {
         let row = &mut self.rows[mover.entry.0 as usize];
-        let moves = row.references > 1 && (row.readers == 0 || seeded!(MovedUnderReader));
+        let moves = row.references > 1 && row.readers == 0;
         let moved = match to {
             Ok(place) if moves => {
                 let (from, owner) = (std::mem::replace(&mut row.place, place), row.owner.clone());
@@ -292,6 +310,9 @@ impl Books {
             let (place, owner) = (row.place, row.owner.take());
             row.serial = 0;
             self.vacate(arena, place, owner.as_ref());
+            if let Some(owner) = owner {
+                owner.add(arena, 0, -1);
+            }
             self.free.push(entry);
         }
     }
@@ -306,7 +327,7 @@ impl Books {
 
     fn vacate(&mut self, arena: &Arena, place: Place, owner: Option<&Arc<Account>>) {
         if let Some(owner) = owner {
-            owner.0.fetch_sub(self.price(place), Relaxed);
+            owner.add(arena, -(self.price(place) as i64), 0);
         }
         match place {
             Place::Zero => {}

@@ -102,6 +102,23 @@ fn a_copy_lives_as_long_as_an_entry_refers_to_it() {
 }
 
 #[test]
+fn a_copy_that_a_thread_reads_stays_where_it_is() {
+    let arena = arena();
+    let swap =
+        Swap::builder().memory(1 << 20).device(Arc::<Blocks>::default(), 1 << 20).build(&arena).unwrap();
+    let [read, other] = [1, 2].map(|seed| store(&swap, &page(&arena, seed, 4)).unwrap());
+    let place = || swap.books.lock().find(read.entry()).0;
+    let (before, _) = swap.books.lock().find_to_read(read.entry());
+    assert_eq!((swap.write_back(8), place() == before), (1, true));
+    swap.books.lock().loaded(read.entry(), true, false);
+    assert_eq!((swap.write_back(8), place() == before), (1, false));
+    for (seed, copy) in [(1, &read), (2, &other)] {
+        assert_eq!(load(&swap, &arena, copy).as_ref(), Ok(&*bytes_of(&arena, page(&arena, seed, 4).pfn())));
+    }
+    assert_eq!((swap.pool_bytes(), swap.stats().file_bytes), (0, 2 * PAGE_SIZE));
+}
+
+#[test]
 fn what_does_not_fit_anywhere_is_refused_for_the_right_reason() {
     let arena = arena();
     let memory = Swap::builder().memory(2 * PAGE_SIZE).build(&arena).unwrap();

@@ -27,6 +27,7 @@
 //! | `swap_race` | … beside threads that use and change the same pages meanwhile? |
 //! | `lru` | are cold pages told from others, and evicted, and the limit kept, and nothing lost? |
 //! | `lru_guest` | … with guests, whose accesses this process does not see? |
+//! | `group` | are groups charged for what is theirs, and keep their limits, and leave other groups alone? |
 //! | `lru_race` | … on many threads, beside a host that ages, evicts and moves? |
 //! | `late` | is the last store of a vCPU that answers late kept, if another thread copies the page meanwhile? |
 //! | `seeded` | under `--cfg seeded`: does each mistake in this crate make its test fail? |
@@ -35,6 +36,7 @@
 #[path = "../../../slat/src/edges.rs"]
 mod edges;
 mod fixture;
+mod group;
 mod huge;
 mod ksm;
 mod ksm_race;

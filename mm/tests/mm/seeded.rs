@@ -16,7 +16,7 @@ const GUARDS: [(Bug, &str); 9] = [
     (Bug::BooksHeld, "swap_io::a_device_that_holds_its_writes_costs_faults_elsewhere_nothing"),
     (Bug::OneAtATime, "swap_io::writes_of_a_batch_are_on_their_way_at_once"),
     (Bug::NeverProbed, "swap_io::a_device_that_fails_and_recovers_loses_nothing_and_is_used_again_by_itself"),
-    (Bug::MovedUnderReader, "swap_io::a_copy_that_is_read_does_not_move"),
+    (Bug::GroupsTogether, "group::a_group_over_its_limit_leaves_the_working_set_of_another_alone"),
     (Bug::TrimmedUnlocked, "memory::no_frame_is_trimmed_that_another_thread_takes"),
 ];
 
