@@ -5,7 +5,7 @@
 //! base                       frame n lies at base + n × 4096, and Pfn(n) is its number
 //! │ 2 MiB never used │ block │ block │ block │ …                                      one lazily populated memfd
 //!   no frame is 0
-//! frame's state (4 bytes, lazily populated too)    31 table | 30 used | 29 merged | 28 read ahead | 27..0 references
+//! frame's state (4 bytes, lazily populated too)    31 table | 30 used | 29 merged | 28 read ahead | 27 zeroed | 26..0 references
 //! ```
 //! * A frame is **free** or has **references**: one for each entry that maps it, one from the file it belongs to.
 //!   A huge page is 512 frames with a reference each, so that splitting it, in one address space or in several,
@@ -45,7 +45,9 @@ const USED: u32 = 1 << 30;
 const MERGED: u32 = 1 << 29;
 /// It was read ahead of need, and not used yet.
 const AHEAD: u32 = 1 << 28;
-const REFERENCES: u32 = AHEAD - 1;
+/// The frame is free, and holds zeroes.
+const ZEROED: u32 = 1 << 27;
+const REFERENCES: u32 = ZEROED - 1;
 
 /// See the module's header. Shared in an [`Arc`]; everything takes `&self`.
 #[derive(Debug)]
@@ -214,20 +216,37 @@ impl Arena {
     /// A frame that was free gets its first reference.
     pub(crate) fn begin_use(&self, pfn: Pfn, kind: u32, zero: bool) {
         let state = &self.states()[pfn.0 as usize];
-        let used = state.load(Relaxed) & USED != 0;
-        if used && let Some(byte) = self.poison {
+        let before = state.load(Relaxed);
+        self.check_free(pfn, before);
+        // A page of zeroes that was written while it was free is found where free frames are poisoned; it is zeroed again then.
+        if before & USED != 0 && zero && (before & ZEROED == 0 || self.poison.is_some()) {
             // SAFETY: a free frame of this arena. Only this thread has a right to it.
-            let bytes = unsafe { std::slice::from_raw_parts(self.frame(pfn), PAGE_SIZE as usize) };
-            if bytes != [byte; PAGE_SIZE as usize] {
-                self.stale_writes.fetch_add(1, Relaxed);
-            }
-        }
-        if used && zero {
-            // SAFETY: as above.
             unsafe { self.frame(pfn).write_bytes(0, PAGE_SIZE as usize) };
         }
         self.notes.forget(pfn);
         state.store(kind | USED | 1, Relaxed);
+    }
+
+    /// Counts a stale write to a frame that is free, and whose state is `state`: it does not hold what it held.
+    fn check_free(&self, pfn: Pfn, state: u32) {
+        let Some(poison) = self.poison.filter(|_| state & USED != 0) else { return };
+        let byte = if state & ZEROED != 0 { 0 } else { poison };
+        // SAFETY: a free frame of this arena. Only this thread has a right to it.
+        let bytes = unsafe { std::slice::from_raw_parts(self.frame(pfn), PAGE_SIZE as usize) };
+        if bytes != [byte; PAGE_SIZE as usize] {
+            self.stale_writes.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Makes a free frame, which the caller has taken, hold zeroes.
+    pub(crate) fn zero_free(&self, pfn: Pfn) {
+        let state = &self.states()[pfn.0 as usize];
+        let before = state.load(Relaxed);
+        self.check_free(pfn, before);
+        // Also one that was never used: the kernel finds memory for it now.
+        // SAFETY: a free frame of this arena. Only this thread has a right to it.
+        unsafe { self.frame(pfn).write_bytes(0, PAGE_SIZE as usize) };
+        state.store(USED | ZEROED, Relaxed);
     }
 
     /// One more reference to each frame.

@@ -37,7 +37,10 @@ impl AddressSpace {
     /// space and of its VMs, and what its own copies take of the swap's memory: each its share of the frames that it lies in.
     /// Without an LRU pages and tables of VMs are not counted.
     pub fn charged(&self) -> u64 {
-        let pages = self.lru().map_or(0, |lru| lru.charge.pages());
+        self.charged_beside(self.lru().map_or(0, |lru| lru.charge.pages()))
+    }
+
+    fn charged_beside(&self, pages: u64) -> u64 {
         let stored = match &self.swap {
             Some(swap) if seeded!(PoolChargedToAll) => swap.pool_bytes(),
             _ => self.stored.bytes(),
@@ -63,7 +66,10 @@ impl AddressSpace {
     }
 
     fn has_room(&self, lru: &Lru, bytes: u64) -> bool {
-        lru.charge.limit == u64::MAX || self.charged() + bytes <= lru.charge.limit
+        let limit = lru.charge.limit;
+        limit == u64::MAX
+            || self.charged_beside(lru.charge.pages_at_most()) + bytes <= limit
+            || self.charged() + bytes <= limit
     }
 
     /// A table page chunk was lent to a VM, or came back.

@@ -137,7 +137,7 @@ impl Lru {
         Self {
             settings: RwLock::new(settings),
             generations: Generations::new(nodes),
-            regions: Regions::default(),
+            regions: Regions::new(),
             filters: Filters::new(),
             tiers: Tiers::default(),
             walker: Mutex::new(()),
