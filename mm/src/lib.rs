@@ -111,7 +111,7 @@ pub use host::HostView;
 #[doc(hidden)]
 pub use ksm::Sabotage;
 pub use ksm::{Advice, Ksm, KsmBuilder, KsmStats, Scanner as KsmScanner};
-pub use lru::{Generation, Lru, LruError, LruSettings, LruStats, NodeGenerations};
+pub use lru::{Evictor, Generation, Lru, LruError, LruSettings, LruStats, NodeGenerations};
 pub use numa::{Balancer, ListStats, Node, NumaStats, Policy, Scanner as NumaScanner, Settings, Skip};
 pub use pin::{Pinned, PinnedPage};
 pub use space::{AddressSpace, AddressSpaceBuilder};

@@ -182,13 +182,24 @@ impl AddressSpace {
 
     /// Whether the group, if there is one, has room for a page of this level.
     pub(crate) fn group_has_room(&self, level: Level) -> bool {
+        self.group_has_bytes(level.bytes())
+    }
+
+    /// Its group's limit in bytes; the end of numbers where there is none.
+    pub(crate) fn group_limit(&self) -> u64 {
+        let ledger = self.member.as_ref().and_then(|member| member.group.ledger());
+        ledger.map_or(u64::MAX, |ledger| ledger.limit.load(Relaxed))
+    }
+
+    /// Whether the group, if there is one, has room for so much.
+    pub(crate) fn group_has_bytes(&self, bytes: u64) -> bool {
         let Some(ledger) = self.member.as_ref().and_then(|member| member.group.ledger()) else { return true };
         self.count_tables();
         if seeded!(GroupsTogether) {
             let all: u64 = self.arena.ledgers().iter().map(Ledger::charged).sum();
-            return all + level.bytes() <= ledger.limit.load(Relaxed);
+            return all + bytes <= ledger.limit.load(Relaxed);
         }
-        ledger.has_room(level.bytes())
+        ledger.has_room(bytes)
     }
 
     /// Makes room in the group, if it is that which is missing; whether it is worth another try. `None`: it is not.

@@ -65,7 +65,7 @@ impl AddressSpace {
             && self.group_has_room(Level::K4)
     }
 
-    fn has_room(&self, lru: &Lru, bytes: u64) -> bool {
+    pub(super) fn has_room(&self, lru: &Lru, bytes: u64) -> bool {
         let limit = lru.charge.limit;
         limit == u64::MAX
             || self.charged_beside(lru.charge.pages_at_most()) + bytes <= limit
@@ -95,7 +95,12 @@ impl AddressSpace {
         loop {
             match attempt(idle) {
                 Err(error) if self.made_room(idle, error) => {}
-                done => return done,
+                done => {
+                    if let Some(lru) = self.lru() {
+                        self.wake_evictor(lru);
+                    }
+                    return done;
+                }
             }
         }
     }

@@ -89,6 +89,13 @@ impl AddressSpace {
         });
     }
 
+    /// A page that was evicted is used, and was read back before.
+    pub(crate) fn lru_used_ahead(&self) {
+        if let Some(lru) = self.lru() {
+            lru.counters.add(Counted::Refaults, 1);
+        }
+    }
+
     /// What kind of page is at `page`; [`Kind::Anon`] without an LRU.
     pub(crate) fn lru_kind(&self, page: Gfn) -> Kind {
         self.lru().and_then(|lru| lru.mark(page)).map_or(Kind::Anon, |mark| mark.kind)

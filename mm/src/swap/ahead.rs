@@ -125,6 +125,7 @@ impl AddressSpace {
     pub(crate) fn found_parked(&self, mapping: Span<Hva>, pfn: Pfn) {
         if self.swap.is_some() && self.arena.take_ahead(pfn) {
             self.ahead.used(mapping);
+            self.lru_used_ahead();
             if let Some(swap) = &self.swap {
                 swap.books.lock().used_ahead();
             }

@@ -6,7 +6,7 @@ use crate::swap::{TempFile, contents};
 use crate::swap_device::{Disk, PAGES, filled, intact, noise};
 use crate::swap_others::{Gate, OpensAtLast, anon, ends, hangs};
 use slat::{Access, Idle, PAGE_SIZE};
-use slat_mm::{AddressSpace, Arena, MmError, Swap, SwapBuilder};
+use slat_mm::{AddressSpace, Arena, Evictor, MmError, Swap, SwapBuilder};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
@@ -186,6 +186,40 @@ fn eviction_resumes_when_the_only_device_works_again() {
         assert_eq!(bytes, noise(page), "page {page}");
     }
     assert!(space.charged() <= LIMIT && swap.stats().stored > 256);
+}
+
+/// Faults go on up to the limit while the device holds the evictor's writes; and beyond, as room comes back.
+#[test]
+fn an_evictor_makes_room_before_a_fault_has_to() {
+    const LIMIT: u64 = 4 << 20;
+    let (mut idle, (gate, begun)) = (Idle::take().unwrap(), Gate::new());
+    let arena = arena();
+    let swap = Swap::builder().device(gate.clone(), 32 << 20).build(&arena).unwrap();
+    let space = AddressSpace::builder(&arena).swap(&swap).limit(LIMIT).build().unwrap();
+    let evictor = Evictor::start(&space, 2).unwrap();
+    let _at_last = OpensAtLast(&gate);
+    anon(&space, 0, 4096);
+    let write = |idle: &mut Idle, page: u64| space.write(idle, at(page), &noise(page)).unwrap();
+    let stats = || space.lru().unwrap().stats();
+    let mut next = 0;
+    while LIMIT - space.charged() > PAGE_SIZE {
+        write(&mut idle, next);
+        next += 1;
+    }
+    begun.recv_timeout(hangs()).expect("the evictor has begun");
+    assert_eq!((stats().direct_reclaims, stats().evicted, gate.is_open()), (0, 0, false));
+    gate.open(false);
+    while stats().evicted == 0 {
+        thread::yield_now();
+    }
+    (next..2 * next).for_each(|page| write(&mut idle, page));
+    drop(evictor);
+    let mut bytes = vec![0; 4096];
+    for page in 0..2 * next {
+        space.read(&mut idle, at(page), &mut bytes).unwrap();
+        assert_eq!(bytes, noise(page), "page {page}");
+    }
+    assert!(space.charged() <= LIMIT + LIMIT / 50);
 }
 
 #[test]
