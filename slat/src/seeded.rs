@@ -231,6 +231,10 @@ bugs! {
     FullBelieved "full-believed" Host "swap space that was full once is not asked for room again",
     NoFrameIsFull "no-frame-is-full" Host "swap space counts as full where only the arena has no frame",
     PoolChargedToAll "pool-charged-to-all" Host "each address space is charged for the whole pool of copies",
+    BooksHeld "books-held" Host "the books of swap are locked while a device writes",
+    OneAtATime "one-at-a-time" Host "the writes of a batch are asked for one after the other",
+    NeverProbed "never-probed" Host "a device that failed once is not asked again while another has room",
+    GroupsTogether "groups-together" Host "what other groups use counts towards a group's limit",
     StoredUnderLock "stored-under-lock" Host "the lock of the mappings is held while a page goes to the swap device",
     TrimmedUnlocked "trimmed-unlocked" Host "free frames go back to the system without the lock under which they are taken",
 
