@@ -193,7 +193,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             // Its fault goes on soon.
             return Ok(Met::Changed);
         }
-        let (epoch, line) = (active.epoch(), shadow.line());
+        let (epoch, line) = (active.epoch(), shadow.line.now());
         let reading = space.memslots.read(&vm.reads, seat);
         // Tables and pages of L1 are in few slots.
         let memo = &mut self.memo;

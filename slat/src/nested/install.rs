@@ -76,17 +76,16 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         // SAFETY: nothing is ever unlinked from a shadow.
         let down = unsafe { Radix::<F>::link_down_beside(host, cache, beside, g2, at, level) }?;
         let (met, mine) = (if seeded!(EntryBelieved) { down.word } else { at.word }, frozen(self.vcpu.id()));
-        let checked = || {
-            let line = self.shadow.line() == announced.line || seeded!(LineUnchecked);
+        let stands = || {
+            let line = self.shadow.line.now() == announced.line || seeded!(LineUnchecked);
             announced.stands(active) && line
         };
-        let early = seeded!(CheckedBeforeFrozen) && checked();
-        if down.level > level || down.word != met || !met.is_hole() || down.entry.cas(met, mine).is_err() {
+        let is_it = down.level == level && down.word == met && met.is_hole();
+        if !is_it || !freeze(active, down.entry, (met, mine), stands) {
             return Ok(Met::Changed);
         }
         let (rows, row) = (rows_of::<F, H>(&down, g2), Row::new(g1.base(level), leaf.memory));
-        if !(early || checked()) || !thaw_with(down.entry, rows, (mine, new), row) {
-            thaw(active, down.entry, mine);
+        if !thaw_with(active, down.entry, rows, (mine, new), row) {
             return Ok(Met::Changed);
         }
         if seeded!(HintAfterLeaf) {
@@ -169,9 +168,29 @@ fn rows_of<'a, F: Format, H: Host>(at: &At<'a>, g2: Gfn) -> Option<(Rows<'a>, us
     rows.map(|rows| (rows, F::index(g2, at.level)))
 }
 
-/// F9: the row, and the leaf for the frozen entry. False where that is condemned.
+/// F9 and F8: the word that F1 has met is frozen, and then it is looked whether what was announced before `stands`. False: it is not frozen.
+#[inline(always)]
+pub(super) fn freeze(
+    active: &impl Numbers,
+    entry: &Entry,
+    (met, mine): (Word, Word),
+    stands: impl Fn() -> bool,
+) -> bool {
+    let early = seeded!(CheckedBeforeFrozen).then(&stands);
+    if entry.cas(met, mine).is_err() {
+        return false;
+    }
+    let stands = early.unwrap_or_else(stands);
+    if !stands {
+        thaw(active, entry, mine);
+    }
+    stands
+}
+
+/// F9: the row, and the leaf for the frozen entry. False where that was condemned: it is a hole then.
 #[inline(always)]
 pub(super) fn thaw_with(
+    active: &impl Numbers,
     entry: &Entry,
     rows: Option<(Rows<'_>, usize)>,
     (mine, new): (Word, Word),
@@ -181,16 +200,23 @@ pub(super) fn thaw_with(
         rows.set(index, row);
     }
     let thawed = entry.cas(mine, new).is_ok();
-    if let Some((rows, index)) = rows.filter(|_| thawed && seeded!(RowAfterLeaf)) {
+    if let Some((rows, index)) = rows.filter(|_| seeded!(RowAfterLeaf)) {
         rows.set(index, row);
+    }
+    if !thawed {
+        thaw(active, entry, mine);
     }
     thawed
 }
 
-/// A fault gives its frozen entry up, condemned or not.
-pub(super) fn thaw(active: &Active, entry: &Entry, mine: Word) {
+/// A fault gives its frozen entry up, condemned or not. What another one has made of it, where a mistake lets that be, stays.
+#[cold]
+fn thaw(active: &impl Numbers, entry: &Entry, mine: Word) {
     let mut word = mine;
     while let Err(found) = entry.cas(word, active.fresh_hole()) {
+        if !found.is_frozen() {
+            return;
+        }
         word = found;
     }
 }

@@ -73,16 +73,13 @@ impl<F: Format, H: Host> Vm<F, H> {
         for (index, table) in found {
             let Some(shadow) = shadows.shadow(index) else { continue };
             let slots = Memslots { vm: self, space };
-            shadow.announce();
+            shadow.line.announce();
             Revalidation { slots, shadows, shadow, table }.run(seat.seat(), g2s);
         }
         drop(seat);
         if let Some(dropped) = shadows.drops.unsettled().filter(|_| !seeded!(BroadcastDeferred)) {
             let mut owed = Owed::default();
             owed.owe_nested();
-            if seeded!(SettledEarly) {
-                shadows.drops.settled(dropped);
-            }
             FlushDebt::new(self, owed, Cause::Change(Why::Clear)).settle();
             shadows.drops.settled(dropped);
         }

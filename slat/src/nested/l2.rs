@@ -143,7 +143,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         for (index, g2) in state.refused.drain(..) {
             if let Some(shadow) = shadows.shadow(index).filter(|_| !seeded!(RefusedOnce)) {
                 // Nor by the short way.
-                shadow.announce();
+                shadow.line.announce();
                 shadow.reach(host, &shadows.drops.taking(active), g2, Reach::Zap);
             }
         }

@@ -15,7 +15,7 @@
 
 use super::fault::L2Done;
 use super::format::{L1Access, L1Format};
-use super::install::{Announced, Found, thaw, thaw_with};
+use super::install::{Announced, Found, freeze, thaw_with};
 use super::l2::L2;
 use super::walk::Upper;
 use crate::addr::{Gfn, Gpa, Hva, Level};
@@ -104,15 +104,15 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return None;
         }
         let mine = frozen(self.vcpu.id());
-        entry.cas(met, mine).ok()?;
-        // ORDER(nested-hint): the hint, and the frozen entry, before the looks at N and at the line. As in `stands`.
-        fence_after_rmw();
-        let stands = vm.active.is_at(quick.number) && self.shadow.line() == quick.line;
+        let stands = || {
+            // ORDER(nested-hint): the hint, and the frozen entry, before the looks at N and at the line. As in `stands`.
+            fence_after_rmw();
+            vm.active.is_at(quick.number) && self.shadow.line.now() == quick.line || seeded!(QuickUnchecked)
+        };
         let row = Row::new(says.gfn, says.memory);
-        if !stands && !seeded!(QuickUnchecked)
-            || !thaw_with(entry, Some((quick.rows, index)), (mine, new), row)
-        {
-            thaw(&vm.active, entry, mine);
+        let is_done = freeze(&vm.active, entry, (met, mine), stands)
+            && thaw_with(&vm.active, entry, Some((quick.rows, index)), (mine, new), row);
+        if !is_done {
             self.quick = None;
             return None;
         }
@@ -131,7 +131,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         // Rule 15: N, and then the epoch under which the slot was found, and the line before T was read.
         let Some(number) = vm.active.quiet_number() else { return };
-        if vm.active.epoch() != announced.epoch || shadow.line() != announced.line {
+        if vm.active.epoch() != announced.epoch || shadow.line.now() != announced.line {
             return;
         }
         let index = F::index(g2, Level::K4);

@@ -18,7 +18,7 @@ use super::walk::Under;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::memslots::Memslots;
-use crate::shadows::{Numbers, Reach, Row, Rows, Shadow, Shadows, Taking, edit, is_leaf};
+use crate::shadows::{Numbers, Row, Rows, Shadow, Shadows, Taking, drop_or_condemn, is_leaf};
 use crate::sync::readside::Seat;
 use crate::table::cursor::{Cursor, Step};
 use crate::table::entry::{Entry, Word};
@@ -66,17 +66,11 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
                 let row =
                     unsafe { Rows::of::<H>(at.node) }.map(|rows| rows.get(F::index(gfns.start, at.level)));
                 if !row.is_some_and(|row| self.stays_large(seat, at.word, row, gfns.start)) {
-                    Self::edit(&taking, at.entry, at.word, at.level);
+                    drop_or_condemn::<F>(&taking, at.entry, at.word, at.level);
                 }
             } else if at.word.is_frozen() {
-                Self::edit(&taking, at.entry, at.word, at.level);
+                drop_or_condemn::<F>(&taking, at.entry, at.word, at.level);
             }
-        }
-    }
-
-    fn edit(taking: &Taking<'_, impl Numbers>, entry: &Entry, word: Word, level: Level) {
-        if !(word.is_frozen() && seeded!(FrozenPassedBy)) {
-            edit::<F>(taking, entry, word, level, Reach::Zap);
         }
     }
 
@@ -143,7 +137,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
                         stays
                     });
                 if !stays {
-                    Self::edit(taking, entry, word, Level::K4);
+                    drop_or_condemn::<F>(taking, entry, word, Level::K4);
                 }
             }
             nth = end;

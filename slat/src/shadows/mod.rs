@@ -27,7 +27,9 @@ mod visits;
 pub(crate) use drops::{Drops, Taking};
 pub(crate) use reverse::Hint;
 pub(crate) use rows::{Row, Rows, Spare};
-pub(crate) use shadow::{Shadow, drop_leaf, edit, frozen, is_leaf};
+#[cfg(all(test, loom))]
+pub(crate) use shadow::{FlushLine, edit};
+pub(crate) use shadow::{Shadow, drop_leaf, drop_or_condemn, frozen, is_leaf};
 pub(crate) use visits::{Held, VcpuShadows};
 
 use crate::addr::{Gfn, Span};

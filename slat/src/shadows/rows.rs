@@ -68,7 +68,15 @@ impl Row {
 
 /// The rows of one table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rows<'a>(&'a [AtomicU32; ENTRIES]);
+pub(crate) struct Rows<'a>(&'a [AtomicU32]);
+
+#[cfg(all(test, loom))]
+impl<'a> Rows<'a> {
+    /// Of no table.
+    pub(crate) fn apart(rows: &'a [AtomicU32]) -> Self {
+        Self(rows)
+    }
+}
 
 impl Rows<'_> {
     #[inline(always)]
@@ -93,7 +101,7 @@ impl Rows<'_> {
         // SAFETY: linked, says the caller. Written before it was linked, and not again before it is in a list.
         let rows = unsafe { node.note_in::<M>() }.next.get()?;
         // SAFETY: half a page that the table has alone.
-        Some(Rows(unsafe { rows.page().cast().as_ref() }))
+        Some(Rows(unsafe { rows.page().cast::<[AtomicU32; ENTRIES]>().as_ref() }))
     }
 }
 
@@ -107,7 +115,7 @@ unsafe impl Send for Half {}
 impl Half {
     /// Both halves of a page that the caller has alone.
     pub(crate) fn split(page: Node) -> [Self; 2] {
-        const { assert!(2 * BYTES == PAGE_SIZE as usize) };
+        const { assert!(cfg!(loom) || 2 * BYTES == PAGE_SIZE as usize) };
         // SAFETY: inside the page.
         [Self(page.page()), Self(unsafe { page.page().add(BYTES) })]
     }

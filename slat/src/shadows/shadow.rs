@@ -14,7 +14,7 @@
 use super::drops::Taking;
 use super::{Numbers, Reach};
 use crate::addr::{Gfn, Level, Span};
-use crate::sync::prim::{Acquire, AtomicU64, Mutex, Relaxed, fence_after_rmw};
+use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Mutex, fence_after_rmw};
 use crate::table::cursor::Cursor;
 use crate::table::entry::{Entry, Version, Word};
 use crate::table::format::Format;
@@ -27,10 +27,33 @@ use crate::trace::VcpuId;
 #[derive(Debug)]
 pub(crate) struct Shadow<F> {
     pub(crate) radix: Radix<F>,
-    /// How many flushes by L1 have been announced.
-    line: AtomicU64,
+    pub(crate) line: FlushLine,
     /// The number that the newest flush began with that has ended.
     flushed: Mutex<Version>,
+}
+
+/// How many flushes by L1 have been announced.
+#[derive(Debug, Default)]
+pub(crate) struct FlushLine(AtomicU64);
+
+impl FlushLine {
+    /// F2 and F8: before T is read, and when the entry is frozen.
+    #[inline(always)]
+    pub(crate) fn now(&self) -> u64 {
+        // ORDER(shadow-line): Acquire: T is read after it.
+        self.0.load(Acquire)
+    }
+
+    /// A flush by L1 begins. To be followed by a walk of what is there.
+    pub(crate) fn announce(&self) {
+        if seeded!(LineUnmoved) {
+            return;
+        }
+        // ORDER(shadow-line): before the walk; pairs with the fence between freezing an entry and the look at the line. Release: what L1
+        // has stored comes with it.
+        self.0.fetch_add(1, AcqRel);
+        fence_after_rmw();
+    }
 }
 
 /// In the mark of a frozen entry: its fault installs nothing.
@@ -50,24 +73,7 @@ impl<F: Format> Shadow<F> {
     /// An empty one.
     pub(super) fn new<M: TableMemory>(memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
         let radix = Radix::new(memory, pool)?;
-        Ok(Self { radix, line: AtomicU64::new(0), flushed: Mutex::new(Version::default()) })
-    }
-
-    /// F2 and F8: before T is read, and when the entry is frozen.
-    #[inline(always)]
-    pub(crate) fn line(&self) -> u64 {
-        // ORDER(shadow-line): Acquire: T is read after it.
-        self.line.load(Acquire)
-    }
-
-    /// A flush by L1 begins. To be followed by a walk of what is there.
-    pub(crate) fn announce(&self) {
-        if seeded!(LineUnmoved) {
-            return;
-        }
-        // ORDER(shadow-line): before the walk; pairs with the fence between freezing an entry and the look at the line.
-        self.line.fetch_add(1, Relaxed);
-        fence_after_rmw();
+        Ok(Self { radix, line: FlushLine::default(), flushed: Mutex::new(Version::default()) })
     }
 
     /// A flush by L1 of the whole shadow, asked for when the newest number was `asked`: `walk` makes it now, unless one that began later
@@ -78,7 +84,7 @@ impl<F: Format> Shadow<F> {
             return;
         }
         let began = active.fresh_hole().version();
-        self.announce();
+        self.line.announce();
         walk();
         *flushed = began;
     }
@@ -126,6 +132,18 @@ pub(crate) fn drop_leaf(taking: &Taking<'_, impl Numbers>, entry: &Entry, word: 
     let _ = entry.cas(word, taking.active.fresh_hole());
 }
 
+/// A flush by L1 takes a leaf that T does not say any more, or an entry from the fault that has it frozen.
+pub(crate) fn drop_or_condemn<F: Format>(
+    taking: &Taking<'_, impl Numbers>,
+    entry: &Entry,
+    word: Word,
+    level: Level,
+) {
+    if !(word.is_frozen() && seeded!(FrozenPassedBy)) {
+        edit::<F>(taking, entry, word, level, Reach::Zap);
+    }
+}
+
 /// Edits one entry, until it is as it should be. A link that stands there is returned.
 pub(crate) fn edit<F: Format>(
     taking: &Taking<'_, impl Numbers>,
@@ -145,7 +163,7 @@ pub(crate) fn edit<F: Format>(
             Reach::WithdrawWrite if is_leaf => F::write_withdrawn(word),
             Reach::WithdrawWrite => return None,
         };
-        if is_leaf && !(seeded!(ArmUnnoted) && how == Reach::WithdrawWrite) {
+        if is_leaf {
             taking.begin();
         }
         match entry.cas(word, new) {
