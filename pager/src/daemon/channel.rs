@@ -23,6 +23,8 @@ pub struct Take {
 pub struct Keep {
     pub connection: u64,
     pub version: Option<String>,
+    /// It is about no connection: the worker begins to serve.
+    pub is_ready: bool,
 }
 
 /// One end. A message is whole or not there, and one that was sent is received even if its sender has been killed.

@@ -1,6 +1,7 @@
 //! The worker: takes connections from the keeper, and serves their guests.
 
 use super::channel::{Channel, Keep, Take};
+use super::monitor::Monitor;
 use crate::cache::Cache;
 use crate::guest::{Guest, GuestStats, Life, Options, Parts};
 use crate::journal::Journal;
@@ -29,6 +30,8 @@ pub struct Worker<W> {
     pub cache: Arc<Cache>,
     /// How they are served.
     pub options: Options,
+    /// For those who watch.
+    pub monitor: Monitor,
 }
 
 /// Why a connection was closed before its guest ended.
@@ -60,13 +63,14 @@ impl<W: Wire> Worker<W> {
         ended: impl Fn(u64, i32, Result<GuestStats, WorkerError>) + Sync,
     ) -> io::Result<()> {
         let (channel, ended) = (Channel::new(keeper), &ended);
+        _ = channel.send(&Keep { is_ready: true, ..Keep::default() }, &[]);
         std::thread::scope(|scope| {
             while let Some((take, fds)) = channel.receive::<Take>(true)? {
                 let (channel, connection) = (&channel, take.connection);
                 let done = move |pid, end| {
                     ended(connection, pid, end);
                     // The keeper may be gone.
-                    _ = channel.send(&Keep { connection, version: None }, &[]);
+                    _ = channel.send(&Keep { connection, ..Keep::default() }, &[]);
                 };
                 let serve = move || {
                     let mut pid = 0;
@@ -109,14 +113,19 @@ impl<W: Wire> Worker<W> {
         } else {
             let journal = Journal::new(&layout)?;
             // Before the first event is read: from then on it is needed.
-            let keep = Keep { connection: take.connection, version: Some(template.version().into()) };
+            let version = Some(template.version().into());
+            let keep = Keep { connection: take.connection, version, is_ready: false };
             keeper.send(&keep, &[journal.share()?.as_fd()])?;
             journal
         };
         let life = life(connection, pid);
-        let cache = self.cache.clone();
+        let (cache, name) = (self.cache.clone(), template.name().to_owned());
         let parts = Parts { uffd: handshake.uffd, layout, template, cache, journal, life: Some(life) };
-        Ok(Guest::serve(parts, self.options)?.wait())
+        let guest = Guest::serve(parts, self.options)?;
+        self.monitor.begins(take.connection, *pid, &name, guest.watch());
+        let stats = guest.wait();
+        self.monitor.ends(take.connection, &stats);
+        Ok(stats)
     }
 }
 

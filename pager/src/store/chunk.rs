@@ -28,7 +28,7 @@ impl Hash {
         lower.then(|| blake3::Hash::from_hex(text).ok()).flatten().map(|hash| Self(*hash.as_bytes()))
     }
 
-    /// The key of a chunk that a store got before its first collection: see [`Name`].
+    /// The key of a chunk that a store got before its first collection.
     pub fn key(&self) -> String {
         format!("chunks/{self}")
     }

@@ -7,6 +7,11 @@ mod gc;
 mod lease;
 mod library;
 mod manifest;
+#[cfg(feature = "s3")]
+mod objects;
+#[cfg(feature = "s3")]
+mod s3;
+mod steady;
 mod template;
 mod trouble;
 mod upload;
@@ -16,6 +21,13 @@ pub use chunk::{Hash, MOST_CHUNK};
 pub use folder::Folder;
 pub use gc::{Gc, PATIENCE};
 pub use library::{Library, Verified};
+#[cfg(feature = "s3")]
+pub use objects::Objects;
+#[cfg(feature = "s3")]
+pub use s3::s3;
+#[doc(hidden)]
+pub use steady::Clock;
+pub use steady::{Steady, SteadyOptions, StoreStats};
 pub use template::Template;
 #[doc(hidden)]
 pub use trouble::Trouble;

@@ -3,8 +3,13 @@
 mod daemon;
 mod fleet;
 mod hostile;
+mod operations;
 mod ordered;
 mod restart;
+#[cfg(feature = "s3")]
+mod s3;
+mod soak;
+mod steady;
 mod store;
 mod twin;
 mod waits;
