@@ -64,7 +64,7 @@ enum Entry {
 }
 
 /// What a cache did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct CacheStats {
     /// Chunks that were there, or that another thread was reading.

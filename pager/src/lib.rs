@@ -79,7 +79,7 @@ mod uffd;
 mod wire;
 
 pub use cache::{Cache, CacheStats, Source};
-pub use daemon::{Keeper, Worker, WorkerError};
+pub use daemon::{Event, Keeper, Moment, Monitor, Serving, Worker, WorkerError};
 pub use guest::{Guest, GuestStats, Life, Lost, MOST_REPLAYING, Options, Parts};
 pub use journal::{Journal, MOST_READERS};
 pub use latency::Latency;
@@ -87,9 +87,12 @@ pub use layout::{Layout, LayoutError, MOST_REGIONS, Region};
 #[doc(hidden)]
 pub use sabotage::Sabotage;
 #[doc(hidden)]
-pub use store::Trouble;
+pub use store::{Clock, Trouble};
 pub use store::{
-    Folder, Gc, Guard, Hash, Library, MOST_CHUNK, Store, StoreError, Template, Verified, WorkingSet,
+    Entry, Folder, Gc, Hash, Library, MOST_CHUNK, PATIENCE, Steady, SteadyOptions, Store, StoreError,
+    StoreStats, Template, Verified, Version, WorkingSet,
 };
+#[cfg(feature = "s3")]
+pub use store::{Objects, s3};
 pub use uffd::{Features, Filled, PAGE, Refusal, Uffd};
 pub use wire::{Firecracker, Handshake, MOST_FDS, MOST_HANDSHAKE, Wire, WireError};

@@ -6,7 +6,9 @@
 
 mod channel;
 mod keeper;
+mod monitor;
 mod worker;
 
-pub use keeper::Keeper;
+pub use keeper::{Event, Keeper};
+pub use monitor::{Moment, Monitor, Serving};
 pub use worker::{Worker, WorkerError};

@@ -156,6 +156,15 @@ pub struct Guest {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// What is done for a guest, for those who watch it while another thread waits for its end.
+pub(crate) struct Watch(Arc<Inner>);
+
+impl Watch {
+    pub fn stats(&self) -> GuestStats {
+        self.0.stats()
+    }
+}
+
 /// What a guest is made of.
 pub struct Parts {
     /// The guest's userfaultfd.
@@ -238,6 +247,10 @@ impl Guest {
     /// What was done until now.
     pub fn stats(&self) -> GuestStats {
         self.inner.stats()
+    }
+
+    pub(crate) fn watch(&self) -> Watch {
+        Watch(self.inner.clone())
     }
 
     /// Stops, when what is under way is done.
