@@ -227,6 +227,7 @@ pub const STEPS: &[Step] = &[
             Line::new(NIGHTLY, 120, 900, "cargo xtask clients rust-vmm"),
             Line::new(NIGHTLY, 330, 1700, "cargo xtask clients ckb-vm kvm vmm"),
             Line::new(NIGHTLY, 200, 1800, "cargo xtask clients kvm-selftests"),
+            Line::new(NIGHTLY, 90, 1000, "cargo xtask clients pager --vmm qemu --store folder --kill-pager 5"),
         ],
     },
     Step {
