@@ -89,7 +89,8 @@ pub use sabotage::Sabotage;
 #[doc(hidden)]
 pub use store::Trouble;
 pub use store::{
-    Folder, Gc, Guard, Hash, Library, MOST_CHUNK, Store, StoreError, Template, Verified, WorkingSet,
+    Entry, Folder, Gc, Hash, Library, MOST_CHUNK, PATIENCE, Store, StoreError, Template, Verified, Version,
+    WorkingSet,
 };
 pub use uffd::{Features, Filled, PAGE, Refusal, Uffd};
 pub use wire::{Firecracker, Handshake, MOST_FDS, MOST_HANDSHAKE, Wire, WireError};

@@ -19,4 +19,16 @@ pub enum Sabotage {
     Sleep,
     /// A new daemon does not wake who waited for the old one.
     Wake,
+    /// A new daemon serves what its templates are by now.
+    Version,
+    /// A collection deletes what uploads that are under way have written.
+    Gc,
+    /// A collection does not keep what uploads rely on that began before its template went.
+    Retired,
+    /// A collection does not keep what hosts serve.
+    Lease,
+    /// An upload that a collection gave up becomes a template.
+    GivenUp,
+    /// A chunk that was deleted has the same name when it is written again.
+    Epoch,
 }

@@ -36,7 +36,7 @@ impl Store {
     }
 
     pub fn gc(&self) -> Result<(), Failure> {
-        let gc = self.library()?.gc().map_err(other)?;
+        let gc = self.library()?.gc(slat_pager::PATIENCE).map_err(other)?;
         println!("{} chunks removed, {} kept", gc.removed, gc.kept);
         Ok(())
     }

@@ -28,6 +28,7 @@ struct Kept {
     socket: usize,
     connection: OwnedFd,
     journal: Option<OwnedFd>,
+    version: Option<String>,
 }
 
 impl Keeper {
@@ -97,7 +98,7 @@ impl Keeper {
                     None => _ = self.kept.remove(&keep.connection),
                     journal => {
                         if let Some(kept) = self.kept.get_mut(&keep.connection) {
-                            kept.journal = journal;
+                            (kept.journal, kept.version) = (journal, keep.version);
                         }
                     }
                 },
@@ -118,7 +119,7 @@ impl Keeper {
             if self.kept.len() >= MOST_CONNECTIONS {
                 continue;
             }
-            let kept = Kept { socket, connection: connection.into(), journal: None };
+            let kept = Kept { socket, connection: connection.into(), journal: None, version: None };
             give(channel, self.next, &kept);
             self.kept.insert(self.next, kept);
             self.next += 1;
@@ -130,7 +131,7 @@ impl Keeper {
 fn give(channel: &Channel, connection: u64, kept: &Kept) {
     let mut fds = vec![kept.connection.as_fd()];
     fds.extend(kept.journal.as_ref().map(AsFd::as_fd));
-    _ = channel.send(&Take { connection, socket: kept.socket }, &fds);
+    _ = channel.send(&Take { connection, socket: kept.socket, version: kept.version.clone() }, &fds);
 }
 
 /// The worker closed its channel, and is about to end. Two workers must never serve the same guest.

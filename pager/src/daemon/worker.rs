@@ -6,7 +6,7 @@ use crate::guest::{Guest, GuestStats, Life, Options, Parts};
 use crate::journal::Journal;
 use crate::layout::Layout;
 use crate::sabotage::Sabotage;
-use crate::store::Template;
+use crate::store::{StoreError, Template};
 use crate::wire::{Wire, WireError};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -38,6 +38,9 @@ pub enum WorkerError {
     /// The VMM's handshake was refused.
     #[error(transparent)]
     Wire(#[from] WireError),
+    /// The template with which the guest began cannot be had any more.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The system refused something.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -63,11 +66,11 @@ impl<W: Wire> Worker<W> {
                 let done = move |pid, end| {
                     ended(connection, pid, end);
                     // The keeper may be gone.
-                    _ = channel.send(&Keep { connection }, &[]);
+                    _ = channel.send(&Keep { connection, version: None }, &[]);
                 };
                 let serve = move || {
                     let mut pid = 0;
-                    let end = self.serve(take, fds, channel, &mut pid);
+                    let end = self.serve(&take, fds, channel, &mut pid);
                     done(pid, end);
                 };
                 // Without a thread this guest is refused, and the others are served on.
@@ -82,7 +85,7 @@ impl<W: Wire> Worker<W> {
     /// From the handshake of a guest to its end.
     fn serve(
         &self,
-        take: Take,
+        take: &Take,
         fds: Vec<OwnedFd>,
         keeper: &Channel,
         pid: &mut i32,
@@ -91,6 +94,11 @@ impl<W: Wire> Worker<W> {
         let mut fds = fds.into_iter();
         let (Some(connection), Some(template)) = (fds.next(), self.templates.get(take.socket)) else {
             return Err(WorkerError::Keeper(count, take.socket));
+        };
+        // It may have been replaced since the guest began.
+        let template = match &take.version {
+            Some(version) if self.options.sabotage != Some(Sabotage::Version) => at(template, version)?,
+            _ => template.clone(),
         };
         let connection = UnixStream::from(connection);
         let handshake = self.wire.handshake(&connection, HANDSHAKE)?;
@@ -101,20 +109,26 @@ impl<W: Wire> Worker<W> {
         } else {
             let journal = Journal::new(&layout)?;
             // Before the first event is read: from then on it is needed.
-            keeper.send(&Keep { connection: take.connection }, &[journal.share()?.as_fd()])?;
+            let keep = Keep { connection: take.connection, version: Some(template.version().into()) };
+            keeper.send(&keep, &[journal.share()?.as_fd()])?;
             journal
         };
         let life = life(connection, pid);
         let cache = self.cache.clone();
-        let parts = Parts {
-            uffd: handshake.uffd,
-            layout,
-            template: template.clone(),
-            cache,
-            journal,
-            life: Some(life),
-        };
+        let parts = Parts { uffd: handshake.uffd, layout, template, cache, journal, life: Some(life) };
         Ok(Guest::serve(parts, self.options)?.wait())
+    }
+}
+
+/// The template with which a guest began. While the store is out of reach, it waits: no other process serves the guest.
+fn at(template: &Template, version: &str) -> Result<Template, StoreError> {
+    let mut pause = Duration::from_millis(50);
+    loop {
+        match template.at(version) {
+            Err(error) if error.may_pass() => std::thread::sleep(pause),
+            found => return found,
+        }
+        pause = (pause * 2).min(Duration::from_secs(5));
     }
 }
 

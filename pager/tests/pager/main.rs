@@ -1,6 +1,7 @@
 //! The pager, held against a process that does what a VMM does and knows each byte. Each test has a bound in time.
 
 mod daemon;
+mod fleet;
 mod hostile;
 mod ordered;
 mod restart;
