@@ -79,8 +79,10 @@ mod uffd;
 mod wire;
 
 pub use cache::{Cache, CacheStats, Source};
-pub use daemon::{Keeper, Worker, WorkerError};
-pub use guest::{Guest, GuestStats, Life, Lost, MOST_REPLAYING, Options, Parts};
+pub use daemon::{Answer, Guests, Keeper, Request, Worker, WorkerError, checkpoint};
+pub use guest::{
+    Guest, GuestStats, Handle, Harvest, HarvestError, Life, Lost, MOST_REPLAYING, Options, Parts, Stored,
+};
 pub use journal::{Journal, MOST_READERS};
 pub use latency::Latency;
 pub use layout::{Layout, LayoutError, MOST_REGIONS, Region};

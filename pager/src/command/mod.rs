@@ -1,6 +1,7 @@
 //! The subcommands.
 
 mod bench;
+mod checkpoint;
 mod demo;
 mod serve;
 mod templates;
@@ -20,6 +21,10 @@ pub enum Command {
     Serve(serve::Serve),
     /// Make a template of an image of guest memory
     Snapshot(templates::Snapshot),
+    /// Make a template of a guest that a daemon serves, while it runs on. The VMM stops it until this says `instant`
+    Checkpoint(checkpoint::Checkpoint),
+    /// Remove the snapshots of a guest but the last ones
+    Retain(checkpoint::Retain),
     /// Read every chunk of a template and its working set, and check them
     Verify(templates::Named),
     /// List the templates of a store
@@ -62,6 +67,8 @@ impl Command {
             Self::Serve(serve) => serve.keep(),
             Self::Worker(serve) => serve.work(),
             Self::Snapshot(snapshot) => snapshot.run(),
+            Self::Checkpoint(checkpoint) => checkpoint.run(),
+            Self::Retain(retain) => retain.run(),
             Self::Verify(named) => named.verify(),
             Self::Ls(store) => store.list(),
             Self::Rm(named) => named.remove(),

@@ -3,8 +3,8 @@
 use super::{Failure, other, size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use slat_pager::{
-    Cache, Firecracker, Folder, GuestStats, Keeper, Library, Lost, Options, Sabotage, Template, Trouble,
-    Worker, WorkerError,
+    Cache, Firecracker, Folder, GuestStats, Guests, Keeper, Library, Lost, Options, Sabotage, Template,
+    Trouble, Worker, WorkerError,
 };
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -43,6 +43,9 @@ pub struct Serve {
     /// What becomes of a page that the store lost
     #[arg(long, value_enum, default_value = "wait")]
     lost: Lost,
+    /// A socket on which `checkpoint` asks for snapshots of guests
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
     #[arg(long, hide = true, default_value_t = 0)]
     store_delay_ms: u64,
     #[arg(long, hide = true, default_value_t = 0)]
@@ -109,9 +112,13 @@ impl Serve {
         options.check().map_err(other)?;
         let cache = Arc::new(Cache::new(self.cache));
         let worker = Worker { wire: Firecracker, templates, cache: cache.clone(), options };
+        let guests = Guests::default();
+        if let Some(control) = &self.control {
+            guests.answer_on(control).map_err(other)?;
+        }
         let keeper = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
         say(&format!("worker={}", std::process::id()));
-        worker.run(keeper, |number, pid, end| told(number, pid, end, &cache)).map_err(other)
+        worker.run_with(keeper, &guests, |number, pid, end| told(number, pid, end, &cache)).map_err(other)
     }
 }
 

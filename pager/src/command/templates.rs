@@ -14,7 +14,7 @@ pub struct Store {
 }
 
 impl Store {
-    fn library(&self) -> Result<Library, Failure> {
+    pub fn library(&self) -> Result<Library, Failure> {
         Ok(Library::new(
             Folder::open(&self.store).map_err(|error| other(format!("{}: {error}", self.store.display())))?,
         ))

@@ -2,8 +2,8 @@
 
 use super::{Failure, other, size};
 use slat_pager::PAGE;
-use slat_pager::twin::{Image, Twin};
-use std::path::PathBuf;
+use slat_pager::twin::{Checkpoints, Image, Twin, Versions};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What it does.
@@ -26,6 +26,22 @@ pub struct Flags {
     shared: bool,
     #[arg(long, default_value_t = 3000)]
     patience_ms: u64,
+    #[arg(long)]
+    begin: Option<PathBuf>,
+    #[arg(long, requires = "control")]
+    checkpoints: Option<u64>,
+    #[arg(long, default_value = "saved")]
+    name: String,
+    #[arg(long)]
+    control: Option<PathBuf>,
+    #[arg(long, default_value = ".")]
+    oracle: PathBuf,
+}
+
+/// What the oracle of another twin wrote.
+fn versions(path: &Path) -> Result<Versions, Failure> {
+    let text = std::fs::read(path).map_err(other)?;
+    serde_json::from_slice(&text).map_err(other)
 }
 
 impl Flags {
@@ -41,6 +57,13 @@ impl Flags {
             balloon: self.balloon,
             shared: self.shared,
             patience: Duration::from_millis(self.patience_ms),
+            begin: self.begin.as_ref().map(|begin| versions(begin)).transpose()?,
+            checkpoints: self.control.clone().zip(self.checkpoints).map(|(control, count)| Checkpoints {
+                control,
+                count,
+                name: self.name.clone(),
+                oracle: self.oracle.clone(),
+            }),
         };
         let report = twin.run().map_err(other)?;
         println!("{}", serde_json::to_string(&report).map_err(other)?);

@@ -5,8 +5,10 @@
 //! thing to keep is the guest's journal. The keeper gets it before the first event is read.
 
 mod channel;
+mod control;
 mod keeper;
 mod worker;
 
+pub use control::{Answer, Guests, Request, checkpoint};
 pub use keeper::Keeper;
 pub use worker::{Worker, WorkerError};

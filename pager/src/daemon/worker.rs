@@ -1,6 +1,7 @@
 //! The worker: takes connections from the keeper, and serves their guests.
 
 use super::channel::{Channel, Keep, Take};
+use super::control::Guests;
 use crate::cache::Cache;
 use crate::guest::{Guest, GuestStats, Life, Options, Parts};
 use crate::journal::Journal;
@@ -59,18 +60,29 @@ impl<W: Wire> Worker<W> {
         keeper: OwnedFd,
         ended: impl Fn(u64, i32, Result<GuestStats, WorkerError>) + Sync,
     ) -> io::Result<()> {
+        self.run_with(keeper, &Guests::default(), ended)
+    }
+
+    /// As [`Worker::run`]. `guests` are those that there are.
+    pub fn run_with(
+        &self,
+        keeper: OwnedFd,
+        guests: &Guests,
+        ended: impl Fn(u64, i32, Result<GuestStats, WorkerError>) + Sync,
+    ) -> io::Result<()> {
         let (channel, ended) = (Channel::new(keeper), &ended);
         std::thread::scope(|scope| {
             while let Some((take, fds)) = channel.receive::<Take>(true)? {
                 let (channel, connection) = (&channel, take.connection);
                 let done = move |pid, end| {
+                    guests.remove(connection);
                     ended(connection, pid, end);
                     // The keeper may be gone.
                     _ = channel.send(&Keep { connection, version: None }, &[]);
                 };
                 let serve = move || {
                     let mut pid = 0;
-                    let end = self.serve(&take, fds, channel, &mut pid);
+                    let end = self.serve(&take, fds, channel, guests, &mut pid);
                     done(pid, end);
                 };
                 // Without a thread this guest is refused, and the others are served on.
@@ -88,6 +100,7 @@ impl<W: Wire> Worker<W> {
         take: &Take,
         fds: Vec<OwnedFd>,
         keeper: &Channel,
+        guests: &Guests,
         pid: &mut i32,
     ) -> Result<GuestStats, WorkerError> {
         let count = fds.len();
@@ -116,7 +129,11 @@ impl<W: Wire> Worker<W> {
         let life = life(connection, pid);
         let cache = self.cache.clone();
         let parts = Parts { uffd: handshake.uffd, layout, template, cache, journal, life: Some(life) };
-        Ok(Guest::serve(parts, self.options)?.wait())
+        // Firecracker's forks and our own VMMs send the file that is the guest's memory next.
+        let memory = handshake.more.into_iter().next();
+        let guest = Guest::serve_shared(parts, memory, self.options)?;
+        guests.add(take.connection, *pid, guest.handle());
+        Ok(guest.wait())
     }
 }
 

@@ -1,6 +1,6 @@
 //! The answer to one fault: which pages, from where, and what the kernel says to it.
 
-use super::serve::Fault;
+use super::serve::{Fault, Kind};
 use super::{Inner, Lost};
 use crate::cache::{Chunk, Source};
 use crate::layout::Region;
@@ -31,10 +31,15 @@ impl Inner {
     /// `may_sleep`: this thread may wait for the store.
     pub(super) fn resolve(&self, fault: &Fault, may_sleep: bool) -> Answer {
         let Some((region, page)) = self.layout.page(fault.page()) else { return Answer::Ignored };
-        if fault.minor {
-            return self.one(fault, Source::Shared, |start| self.uffd.resume(start, BYTES));
+        match fault.kind {
+            Kind::Missing => {}
+            Kind::Minor => return self.resume(fault, page),
+            Kind::Protected => return self.permit_write(fault, page),
         }
-        let zero = || self.one(fault, Source::Zero, |start| self.uffd.zero(start, BYTES));
+        let zero = || {
+            self.before_zeros(page);
+            self.one(fault, Source::Zero, |start| self.uffd.zero(start, BYTES))
+        };
         let window = self.window(region, page);
         let sabotage = self.options.sabotage == Some(Sabotage::Recheck);
         let early = sabotage.then(|| self.neighbours(&window, page));
@@ -64,8 +69,9 @@ impl Inner {
         let source = content.as_ref().map_or(Source::Zero, |(_, source)| *source);
         let bytes = content.map(|(bytes, _)| bytes);
         // The page itself comes first: what becomes of its neighbours decides nothing.
-        let piece = Piece { pages: page..page + 1, chunk: chunk.start, bytes: bytes.as_ref() };
-        let answer = match self.put(&piece, place(page)).1 {
+        let piece = Piece { pages: page..page + 1, chunk: chunk.start, bytes: bytes.as_ref(), write: false };
+        let own = Piece { write: fault.write, ..piece.clone() };
+        let answer = match self.put(&own, place(page)).1 {
             None => self.done(fault, source),
             Some(refusal) => self.refused(&refusal, fault),
         };
@@ -89,7 +95,7 @@ impl Inner {
     }
 
     /// A fault has its page: how long it took.
-    fn done(&self, fault: &Fault, source: Source) -> Answer {
+    pub(super) fn done(&self, fault: &Fault, source: Source) -> Answer {
         self.latencies.record(source, fault.since.elapsed());
         Answer::Done
     }
@@ -118,12 +124,13 @@ impl Inner {
     /// Fills pages with content of the template, as far as it goes, and notes them: how many, and why not more.
     pub(super) fn put(&self, piece: &Piece, start: u64) -> (usize, Option<Refusal>) {
         let (mut done, size) = (0, piece.pages.len() * PAGE);
+        let is_protected = self.before_fill(piece);
         while done < size {
             let at = start + done as u64;
             let (filled, refusal) = match piece.bytes {
                 Some(bytes) => {
                     let from = (piece.pages.start - piece.chunk) * PAGE;
-                    self.uffd.copy(at, &bytes[from + done..from + size])
+                    self.uffd.copy_as(at, &bytes[from + done..from + size], is_protected)
                 }
                 None => self.uffd.zero(at, (size - done) as u64),
             };
@@ -136,6 +143,13 @@ impl Inner {
             }
         }
         (done / PAGE, None)
+    }
+
+    /// Maps a page that is in the shared memory.
+    fn resume(&self, fault: &Fault, page: usize) -> Answer {
+        let _order = self.order.read();
+        let is_protected = self.before_resume(page);
+        self.one(fault, Source::Shared, |start| self.uffd.resume_as(start, BYTES, is_protected))
     }
 
     /// Fills one page that the template does not give.
@@ -161,7 +175,7 @@ impl Inner {
         }
     }
 
-    fn refused(&self, refusal: &Refusal, fault: &Fault) -> Answer {
+    pub(super) fn refused(&self, refusal: &Refusal, fault: &Fault) -> Answer {
         let address = fault.page();
         match refusal {
             Refusal::Again => Answer::Again,
@@ -191,4 +205,6 @@ pub(super) struct Piece<'a> {
     pub chunk: usize,
     /// The chunk's content. `None`: zeros.
     pub bytes: Option<&'a Chunk>,
+    /// The guest is about to write to them.
+    pub write: bool,
 }

@@ -1,8 +1,14 @@
 //! One guest: its memory, and the threads that serve its faults.
 
+mod bits;
 mod fill;
+mod harvest;
+mod reach;
 mod replay;
 mod serve;
+mod track;
+
+pub use harvest::{Handle, Harvest, HarvestError, Stored};
 
 use crate::cache::{Cache, Source};
 use crate::journal::{Journal, MOST_READERS};
@@ -141,6 +147,11 @@ struct Inner {
     handed: OwnedFd,
     plan: replay::Plan,
     recorder: replay::Recorder,
+    tracking: track::Tracking,
+    /// The file that is the guest's memory, where that is shared memory.
+    memory: Option<std::fs::File>,
+    /// The kernel can map a page of shared memory and protect it in one step: from 6.4 on.
+    can_resume_protected: bool,
     ahead: AtomicU64,
     recorded: AtomicU64,
     latencies: Latencies,
@@ -178,9 +189,19 @@ impl Guest {
     /// # Errors
     /// `InvalidInput`: the options; or a thread cannot be had.
     pub fn serve(parts: Parts, options: Options) -> io::Result<Self> {
+        Self::serve_shared(parts, None, options)
+    }
+
+    /// As [`Guest::serve`]. `memory` is the file that is the guest's memory, where that is shared memory; the offsets of its
+    /// regions are those in the file. What reads or reclaims shared memory needs it.
+    ///
+    /// # Errors
+    /// As of [`Guest::serve`].
+    pub fn serve_shared(parts: Parts, memory: Option<OwnedFd>, options: Options) -> io::Result<Self> {
         options.check()?;
         let Parts { uffd, layout, template, cache, journal, life } = parts;
         let zero = || AtomicU64::new(0);
+        let pages = layout.image_pages();
         let set = template.working_set().filter(|_| options.replay > 0);
         let plan = set.map(|set| replay::Plan::new(&set, &layout, &template)).unwrap_or_default();
         // One that was served before has touched its first pages already.
@@ -199,6 +220,9 @@ impl Guest {
             handed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE)?,
             plan,
             recorder: replay::Recorder::new(record.is_some()),
+            tracking: track::Tracking::new(pages),
+            memory: memory.map(Into::into),
+            can_resume_protected: kernel_is_at_least(6, 4),
             ahead: zero(),
             recorded: zero(),
             latencies: Latencies::new(),
@@ -279,6 +303,13 @@ impl Inner {
             settled: self.journal.settled() as u64,
         }
     }
+}
+
+fn kernel_is_at_least(major: u32, minor: u32) -> bool {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (major, minor)
 }
 
 /// The time before a fault is tried again for the `n`th time: at once where the guest's memory changed, and longer each time where

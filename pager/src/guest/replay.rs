@@ -180,7 +180,7 @@ impl Inner {
         let end = (start..pages.end).find(settled).unwrap_or(pages.end);
         let chunk = self.template.chunk_of(start).start;
         let place = address + ((start - pages.start) * PAGE) as u64;
-        let (filled, refusal) = self.put(&Piece { pages: start..end, chunk, bytes }, place);
+        let (filled, refusal) = self.put(&Piece { pages: start..end, chunk, bytes, write: false }, place);
         self.ahead.fetch_add(filled as u64, Ordering::Relaxed);
         match refusal {
             None => Ok(end),

@@ -5,7 +5,7 @@ use crate::uffd::PAGE;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Memory that a userfaultfd will fill. It is unmapped when it is dropped.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct Memory {
     starts: [usize; 2],
     /// Pages of the first one.
     low: usize,
-    _file: Option<OwnedFd>,
+    file: Option<OwnedFd>,
 }
 
 impl Memory {
@@ -41,7 +41,12 @@ impl Memory {
             io::Result::Ok(start as usize)
         };
         let starts = [map(0, low)?, map(low, image.pages - low)?];
-        Ok(Self { image, starts, low, _file: file })
+        Ok(Self { image, starts, low, file })
+    }
+
+    /// The file that is this memory, if it is shared memory.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
     }
 
     /// Address, size and offset of both parts.

@@ -5,6 +5,7 @@ mod fleet;
 mod hostile;
 mod ordered;
 mod restart;
+mod snapshot;
 mod store;
 mod twin;
 mod waits;
