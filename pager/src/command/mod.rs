@@ -2,6 +2,7 @@
 
 mod bench;
 mod checkpoint;
+mod clones;
 mod demo;
 mod serve;
 mod templates;
@@ -17,6 +18,8 @@ pub enum Command {
     Demo(demo::Demo),
     /// Measure on this machine: restores with and without a working set, and faults
     Bench(bench::Bench),
+    /// Measure the memory that clones of one template take on this host
+    Clones(clones::Clones),
     /// Serve guests; VMMs connect to the sockets with Firecracker's handshake. When it is ended, guests keep their service until they end
     Serve(serve::Serve),
     /// Make a template of an image of guest memory
@@ -64,6 +67,7 @@ impl Command {
         match self {
             Self::Demo(demo) => demo.run(),
             Self::Bench(bench) => bench.run(),
+            Self::Clones(clones) => clones.run(),
             Self::Serve(serve) => serve.keep(),
             Self::Worker(serve) => serve.work(),
             Self::Snapshot(snapshot) => snapshot.run(),

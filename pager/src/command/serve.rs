@@ -46,6 +46,9 @@ pub struct Serve {
     /// A socket on which `checkpoint` asks for snapshots of guests
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
+    /// A folder of shared memory, in /dev/shm: VMMs map FOLDER/TEMPLATE privately, and clones share what they do not write
+    #[arg(long, value_name = "FOLDER")]
+    share: Option<PathBuf>,
     #[arg(long, hide = true, default_value_t = 0)]
     store_delay_ms: u64,
     #[arg(long, hide = true, default_value_t = 0)]
@@ -112,7 +115,11 @@ impl Serve {
         options.check().map_err(other)?;
         let cache = Arc::new(Cache::new(self.cache));
         let worker = Worker { wire: Firecracker, templates, cache: cache.clone(), options };
-        let guests = Guests::default();
+        let mut guests = Guests::default();
+        if let Some(folder) = &self.share {
+            let named = |error: std::io::Error| other(format!("{}: {error}", folder.display()));
+            guests.share_in(folder, &worker.templates).map_err(named)?;
+        }
         if let Some(control) = &self.control {
             guests.answer_on(control).map_err(other)?;
         }

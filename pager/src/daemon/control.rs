@@ -4,13 +4,16 @@
 //! may run on, and `{"stored":{…}}`; or `{"error":"…"}` instead of either.
 
 use super::keeper::bind;
-use crate::guest::{Handle, Stored};
+use crate::guest::{Backing, Handle, Stored};
+use crate::share::Share;
+use crate::store::Template;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The most bytes of a request.
@@ -18,7 +21,12 @@ const MOST_REQUEST: u64 = 4096;
 
 /// The guests that a worker serves. A clone is the same.
 #[derive(Clone, Default)]
-pub struct Guests(Arc<Mutex<BTreeMap<u64, (i32, Handle)>>>);
+pub struct Guests {
+    guests: Arc<Mutex<BTreeMap<u64, (i32, Handle)>>>,
+    /// Where the memory of clones is, and that of each version of a template.
+    share: Option<PathBuf>,
+    shares: Arc<Mutex<BTreeMap<String, Share>>>,
+}
 
 /// A snapshot is asked for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -46,16 +54,44 @@ pub enum Answer {
 }
 
 impl Guests {
+    /// Clones of these templates may map what is in this folder: a file of each template's name. Guests whose VMM does that, and sends
+    /// a descriptor of the file after its userfaultfd, share the pages of the template that they do not write.
+    pub fn share_in(&mut self, folder: &Path, templates: &[Template]) -> io::Result<()> {
+        for template in templates {
+            self.shares.lock().insert(template.version().into(), Share::open(folder, template)?);
+        }
+        self.share = Some(folder.into());
+        Ok(())
+    }
+
+    /// What a guest's memory is, whose VMM sent this descriptor with its userfaultfd.
+    pub(super) fn backing(&self, template: &Template, memory: Option<OwnedFd>) -> io::Result<Backing> {
+        let Some(memory) = memory else { return Ok(Backing::Own) };
+        let mut shares = self.shares.lock();
+        if let Some(folder) = &self.share
+            && !shares.contains_key(template.version())
+        {
+            // The guest began with what the template was before it was replaced.
+            if let Some(share) = Share::open_again(folder, template)? {
+                shares.insert(template.version().into(), share);
+            }
+        }
+        match shares.get(template.version()) {
+            Some(share) if share.is(&memory) => Ok(Backing::Share(share.clone())),
+            _ => Ok(Backing::Memory(memory)),
+        }
+    }
+
     pub(super) fn add(&self, connection: u64, pid: i32, guest: Handle) {
-        self.0.lock().insert(connection, (pid, guest));
+        self.guests.lock().insert(connection, (pid, guest));
     }
 
     pub(super) fn remove(&self, connection: u64) {
-        self.0.lock().remove(&connection);
+        self.guests.lock().remove(&connection);
     }
 
     fn find(&self, pid: i32) -> Option<Handle> {
-        self.0.lock().values().find(|(of, _)| *of == pid).map(|(_, guest)| guest.clone())
+        self.guests.lock().values().find(|(of, _)| *of == pid).map(|(_, guest)| guest.clone())
     }
 
     /// Answers requests on this socket, which only this user may connect to, in threads of its own.

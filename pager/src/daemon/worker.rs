@@ -131,7 +131,8 @@ impl<W: Wire> Worker<W> {
         let parts = Parts { uffd: handshake.uffd, layout, template, cache, journal, life: Some(life) };
         // Firecracker's forks and our own VMMs send the file that is the guest's memory next.
         let memory = handshake.more.into_iter().next();
-        let guest = Guest::serve_shared(parts, memory, self.options)?;
+        let backing = guests.backing(&parts.template, memory)?;
+        let guest = Guest::serve_on(parts, backing, self.options)?;
         guests.add(take.connection, *pid, guest.handle());
         Ok(guest.wait())
     }

@@ -2,7 +2,7 @@
 
 use super::bits::Bits;
 use super::reach::Reach;
-use super::{Guest, Inner};
+use super::{Backing, Guest, Inner};
 use crate::sabotage::Sabotage;
 use crate::store::{StoreError, Template};
 use crate::uffd::{Features, PAGE};
@@ -108,26 +108,29 @@ impl Inner {
         for region in self.layout.regions() {
             is_shared |= self.uffd.track(region.base, region.size)?;
         }
-        let reach = match &self.memory {
-            Some(memory) if is_shared => Reach::Memory(memory.try_clone()?),
-            None if is_shared => {
+        let reach = match &self.backing {
+            Backing::Memory(memory) if is_shared => Reach::Memory(memory.try_clone()?.into()),
+            Backing::Own if is_shared => {
                 let what = "it is shared memory, whose file did not come with the handshake";
                 return Err(io::Error::new(io::ErrorKind::Unsupported, what));
             }
             _ => Reach::of_process(self.life.as_ref())?,
         };
+        let settled = || Bits::of(self.layout.image_pages(), |page| self.journal.is_settled(page));
         let until = Instant::now() + PATIENCE;
         loop {
             let order = self.order.write();
+            // What a clone wrote until now, only the kernel knows; and protection leaves marks among it.
+            let own = Bits::new(self.layout.image_pages());
+            if self.share().is_some() && !self.tracking.is_on() {
+                reach.own_pages(&self.layout, |page| own.set(page))?;
+            }
             let protect = |region: &crate::layout::Region| self.uffd.protect(region.base, region.size);
             match self.layout.regions().iter().try_for_each(protect) {
                 Ok(()) => {
-                    let pages = if self.tracking.is_on() {
-                        self.tracking.dirty.take()
-                    } else {
-                        Bits::of(self.layout.image_pages(), |page| self.journal.is_settled(page))
-                    };
-                    self.tracking.begin(reach, &pages);
+                    let pages = if self.tracking.is_on() { self.tracking.dirty.take() } else { settled() };
+                    pages.add(&own);
+                    self.tracking.begin(reach, &pages, self.share().map(|_| settled()));
                     return Ok(pages);
                 }
                 // A removal waits to be read, by a thread that waits for this one.
@@ -172,7 +175,7 @@ impl Harvest {
     fn chunk(&self, parent: &Template, chunk: Range<usize>) -> Result<Vec<u8>, HarvestError> {
         let mut content = vec![0; chunk.len() * PAGE];
         let runs: Vec<_> = self.pages.runs(chunk.clone()).collect();
-        if runs != [chunk.clone()]
+        if (runs != [chunk.clone()] || self.inner.share().is_some())
             && let Some((bytes, _)) = parent.content(chunk.start, &self.inner.cache, None)?
         {
             content.copy_from_slice(&bytes);

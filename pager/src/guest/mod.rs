@@ -15,6 +15,7 @@ use crate::journal::{Journal, MOST_READERS};
 use crate::latency::{Latencies, Latency};
 use crate::layout::Layout;
 use crate::sabotage::Sabotage;
+use crate::share::Share;
 use crate::store::Template;
 use crate::uffd::Uffd;
 use parking_lot::{Mutex, RwLock};
@@ -148,8 +149,7 @@ struct Inner {
     plan: replay::Plan,
     recorder: replay::Recorder,
     tracking: track::Tracking,
-    /// The file that is the guest's memory, where that is shared memory.
-    memory: Option<std::fs::File>,
+    backing: Backing,
     /// The kernel can map a page of shared memory and protect it in one step: from 6.4 on.
     can_resume_protected: bool,
     ahead: AtomicU64,
@@ -165,6 +165,18 @@ struct Inner {
 pub struct Guest {
     inner: Arc<Inner>,
     threads: Vec<JoinHandle<()>>,
+}
+
+/// What a guest's memory is.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Backing {
+    /// Its own, or nothing is known of it.
+    Own,
+    /// This file, as shared memory. The offsets of its regions are those in the file. What reads or reclaims shared memory needs it.
+    Memory(OwnedFd),
+    /// A private mapping of what clones share, at the offsets of its regions.
+    Share(Share),
 }
 
 /// What a guest is made of.
@@ -189,15 +201,14 @@ impl Guest {
     /// # Errors
     /// `InvalidInput`: the options; or a thread cannot be had.
     pub fn serve(parts: Parts, options: Options) -> io::Result<Self> {
-        Self::serve_shared(parts, None, options)
+        Self::serve_on(parts, Backing::Own, options)
     }
 
-    /// As [`Guest::serve`]. `memory` is the file that is the guest's memory, where that is shared memory; the offsets of its
-    /// regions are those in the file. What reads or reclaims shared memory needs it.
+    /// As [`Guest::serve`], with what is known of the guest's memory.
     ///
     /// # Errors
     /// As of [`Guest::serve`].
-    pub fn serve_shared(parts: Parts, memory: Option<OwnedFd>, options: Options) -> io::Result<Self> {
+    pub fn serve_on(parts: Parts, backing: Backing, options: Options) -> io::Result<Self> {
         options.check()?;
         let Parts { uffd, layout, template, cache, journal, life } = parts;
         let zero = || AtomicU64::new(0);
@@ -221,7 +232,7 @@ impl Guest {
             plan,
             recorder: replay::Recorder::new(record.is_some()),
             tracking: track::Tracking::new(pages),
-            memory: memory.map(Into::into),
+            backing,
             can_resume_protected: kernel_is_at_least(6, 4),
             ahead: zero(),
             recorded: zero(),
@@ -231,6 +242,11 @@ impl Guest {
             again: zero(),
             poisoned: zero(),
         });
+        if inner.share().is_some() {
+            for region in inner.layout.regions() {
+                inner.uffd.trace(region.base, region.size)?;
+            }
+        }
         if options.sabotage != Some(Sabotage::Wake) {
             for region in inner.layout.regions() {
                 // It fails where the guest is gone, which the threads will see.
@@ -282,6 +298,11 @@ impl Drop for Guest {
 }
 
 impl Inner {
+    /// What it shares with other clones.
+    fn share(&self) -> Option<&Share> {
+        if let Backing::Share(share) = &self.backing { Some(share) } else { None }
+    }
+
     /// Tells all threads to end.
     fn finish(&self) {
         // It cannot be full.

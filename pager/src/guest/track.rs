@@ -8,7 +8,7 @@
 
 use super::Inner;
 use super::bits::Bits;
-use super::fill::{Answer, Piece};
+use super::fill::{Answer, Content, Piece};
 use super::reach::Reach;
 use super::serve::Fault;
 use crate::cache::Source;
@@ -43,8 +43,10 @@ pub(super) struct Capture {
     reach: Reach,
     /// Pages whose content it does not have.
     left: Bits,
-    /// Content that was read before its turn.
-    early: HashMap<usize, Box<[u8]>>,
+    /// Content that was read before its turn. `None`: it is as in the snapshot before.
+    early: HashMap<usize, Option<Box<[u8]>>>,
+    /// Which pages that are not there are zeros: all, or these. The others are as in the snapshot before.
+    zeros: Option<Bits>,
     /// Why the content of the instant cannot be had any more.
     failed: Option<io::Error>,
 }
@@ -59,10 +61,10 @@ impl Tracking {
     }
 
     /// All pages are protected, and nothing is filled meanwhile: from now on the content of these pages is kept.
-    pub fn begin(&self, reach: Reach, pages: &Bits) {
+    pub fn begin(&self, reach: Reach, pages: &Bits, zeros: Option<Bits>) {
         self.is_on.store(true, Ordering::Relaxed);
         let left = pages.clone();
-        *self.capture.lock() = Some(Capture { reach, left, early: HashMap::new(), failed: None });
+        *self.capture.lock() = Some(Capture { reach, left, early: HashMap::new(), zeros, failed: None });
         self.is_capturing.store(true, Ordering::Relaxed);
     }
 
@@ -82,8 +84,11 @@ impl Capture {
                 continue;
             }
             let mut content = vec![0; PAGE].into_boxed_slice();
-            match self.reach.read(&inner.layout, page..page + 1, &mut content) {
-                Ok(()) => _ = self.early.insert(page, content),
+            let mut is_there = true;
+            let missing =
+                |page, _: &mut [u8]| is_there = self.zeros.as_ref().is_none_or(|zeros| zeros.has(page));
+            match self.reach.read(&inner.layout, page..page + 1, &mut content, missing) {
+                Ok(()) => _ = self.early.insert(page, is_there.then_some(content)),
                 Err(error) => self.fail(error),
             }
         }
@@ -93,7 +98,8 @@ impl Capture {
         self.failed.get_or_insert(error);
     }
 
-    /// Reads the content of these pages of the harvest; `start` is the page at which `into` begins.
+    /// Reads the content of these pages of the harvest into `into`, which begins with the page `start` and has the content of the
+    /// snapshot before.
     pub fn read(
         &mut self,
         inner: &Inner,
@@ -102,14 +108,19 @@ impl Capture {
         into: &mut [u8],
     ) -> io::Result<()> {
         for page in pages.clone() {
-            if let Some(content) = self.early.remove(&page) {
+            if let Some(Some(content)) = self.early.remove(&page) {
                 into[(page - start) * PAGE..][..PAGE].copy_from_slice(&content);
             }
         }
         let runs: Vec<_> = self.left.runs(pages).collect();
         for run in runs {
             let bytes = (run.start - start) * PAGE..(run.end - start) * PAGE;
-            self.reach.read(&inner.layout, run.clone(), &mut into[bytes])?;
+            let missing = |page, into: &mut [u8]| {
+                if self.zeros.as_ref().is_none_or(|zeros| zeros.has(page)) {
+                    into.fill(0);
+                }
+            };
+            self.reach.read(&inner.layout, run.clone(), &mut into[bytes], missing)?;
             run.for_each(|page| _ = self.left.clear(page));
         }
         self.failed.take().map_or(Ok(()), Err)
@@ -123,7 +134,7 @@ impl Inner {
             return false;
         }
         // There is no request that fills with zeros and protects.
-        let is_protected = !piece.write && piece.bytes.is_some();
+        let is_protected = !piece.write && !matches!(piece.content, Content::Zeros);
         if !is_protected {
             piece.pages.clone().for_each(|page| self.tracking.dirty.set(page));
         }

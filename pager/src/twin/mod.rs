@@ -41,6 +41,8 @@ pub struct Twin {
     pub balloon: bool,
     /// Whether the memory is shared memory, with faults of pages that are in it.
     pub shared: bool,
+    /// A file that clones share, which is mapped privately.
+    pub clone_of: Option<PathBuf>,
     /// After how long without an access the guest counts as frozen.
     pub patience: Duration,
     /// What the pages are at first, if not the template's.
@@ -96,11 +98,14 @@ impl Twin {
     /// Runs the guest, and looks at each page at the end. Threads of a frozen guest do not come back: end the process.
     pub fn run(&self) -> io::Result<Report> {
         let mut features = Features::REMOVE.and(Features::POISON);
-        if self.shared {
+        if self.shared || self.clone_of.is_some() {
             features = features.and(Features::SHARED).and(Features::MINOR);
         }
         let uffd = Uffd::new(features)?;
-        let memory = Box::leak(Box::new(Memory::new(self.image, self.shared)?));
+        let memory = Box::leak(Box::new(match &self.clone_of {
+            Some(file) => Memory::clone_of(self.image, file)?,
+            None => Memory::new(self.image, self.shared)?,
+        }));
         for (start, size, _) in memory.regions() {
             uffd.register(start, size, self.shared)?;
         }

@@ -124,6 +124,20 @@ impl Uffd {
         self.ioctl(abi::REGISTER, &mut register)
     }
 
+    /// Faults of pages that are in the shared memory, but not in the page table, are told, too, whatever the guest's process asked for.
+    pub fn trace(&self, start: u64, len: u64) -> io::Result<()> {
+        // What an earlier pager asked for besides stays: a mark of protection must not be without it.
+        for mode in [abi::MODE_WP, 0] {
+            let mode = abi::MODE_MISSING | abi::MODE_MINOR | mode;
+            let mut register = abi::Register { range: abi::Range { start, len }, mode, ioctls: 0 };
+            match self.ioctl(abi::REGISTER, &mut register) {
+                Err(_) if mode & abi::MODE_WP != 0 => {}
+                answer => return answer,
+            }
+        }
+        unreachable!("the second try returns")
+    }
+
     /// Writes to protected pages of this range are told, too. Any process that has the userfaultfd may ask for it, whatever the
     /// guest's process asked for. Whether the memory is shared memory: then faults of pages that are in it, but not in the page
     /// table, are told as well.

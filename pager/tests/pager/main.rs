@@ -1,5 +1,6 @@
 //! The pager, held against a process that does what a VMM does and knows each byte. Each test has a bound in time.
 
+mod clones;
 mod daemon;
 mod fleet;
 mod hostile;

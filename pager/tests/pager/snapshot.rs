@@ -73,9 +73,16 @@ fn snapshots(
 
 #[test]
 fn a_guest_that_runs_on_is_saved_as_it_was_at_each_instant() {
-    for shared in ["", "--shared"] {
+    let share = folder("saved-share");
+    for (name, shared) in [
+        ("saved-own", String::new()),
+        ("saved-shared", "--shared".into()),
+        ("saved-clone", format!("--clone-of {}", share.join("twin").display())),
+    ] {
         let words = format!("--millis 400 --balloon --checkpoints 3 {shared}");
-        let Some((daemon, report)) = snapshots(&format!("saved{shared}"), "--cache 4M", &words, 0) else {
+        let Some((daemon, report)) =
+            snapshots(name, &format!("--cache 4M --share {}", share.display()), &words, 0)
+        else {
             return;
         };
         assert!(report.is_right() && report.removed > 0, "{report:?}");
@@ -96,6 +103,7 @@ fn a_guest_that_runs_on_is_saved_as_it_was_at_each_instant() {
             assert!(library.verify(&name).unwrap().damaged.is_empty(), "{name}");
         }
     }
+    std::fs::remove_dir_all(share).unwrap();
 }
 
 #[test]
