@@ -154,8 +154,11 @@ impl<F: Format, H: Host> Vm<F, H> {
             count_tables::<F, H>(&self.host, walk.root(), F::ROOT_LEVEL)
         });
         let nested = self.spaces.iter().filter_map(|space| space.nested.get());
-        let nested = nested.flat_map(|shadows| shadows.roots(&self.host));
-        let nested = nested.map(|root| count_tables::<F, H>(&self.host, root, F::ROOT_LEVEL));
+        let nested = nested.map(|shadows| {
+            let roots = shadows.roots(&self.host).into_iter();
+            let tables = roots.map(|root| count_tables::<F, H>(&self.host, root, F::ROOT_LEVEL));
+            shadows.row_pages() + tables.sum::<u64>()
+        });
         let reachable: u64 = reachable.sum();
         TablePages {
             reachable: reachable + nested.sum::<u64>(),
