@@ -15,7 +15,7 @@ use crate::emulator::{Program, REQUIRED, find, or_skipped};
 use crate::process::{answer, emptied, succeed, tail};
 use crate::{Outcome, misuse};
 use anyhow::{Context as _, Result, bail, ensure};
-use machine::{EPT, Guest, NPT, Pc, Run};
+use machine::{BOCHS_NPT, EPT, Guest, NPT, Pc, Run};
 use object::LittleEndian;
 use object::elf::PT_INTERP;
 use object::read::elf::{ElfFile64, ProgramHeader as _};
@@ -33,6 +33,15 @@ pub struct Args {
     npt: bool,
     #[arg(long, help = "On Bochs's VMX")]
     ept: bool,
+    #[arg(long, conflicts_with = "ept", help = "On Bochs's AMD-V; with --l1 alone")]
+    bochs: bool,
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "ept",
+        help = "A hypervisor instead of Linux, whose own guests are slat's, too: a Multiboot image, or \"own\": ours"
+    )]
+    l1: Option<String>,
     /// The guest's processors: 1 or 2
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     cpus: u32,
@@ -55,12 +64,14 @@ pub struct Args {
 
 impl Args {
     fn guest(&self) -> Guest<'static> {
-        let Self { cpus, pages, .. } = self;
+        let Self { pages, .. } = self;
+        // Two vCPUs on one processor: what takes the machine's interrupts for its guests.
+        let cpus = if self.l1.is_some() { &2 } else { &self.cpus };
         let chores =
             [(self.zap, "zap"), (self.log_dirty, "log-dirty"), (self.age, "age"), (self.moves, "move")];
         let mut words: Vec<String> =
             chores.iter().filter(|chore| chore.0).map(|chore| chore.1.into()).collect();
-        let processors = self.processors.unwrap_or(*cpus);
+        let processors = if self.l1.is_some() { 1 } else { self.processors.unwrap_or(*cpus) };
         // With one processor, as no kernel starts a second one by that clock of QEMU's 7.2, slat or not.
         let by_instructions = !words.is_empty() && processors == 1;
         words.extend([format!("cpus={cpus}"), format!("pages={pages}")]);
@@ -73,16 +84,71 @@ pub fn run(args: &Args) -> Outcome {
     if args.ept && args.cpus > 1 {
         return misuse("--ept is for one processor: the second begins in real mode, done for AMD-V only");
     }
-    or_skipped(compare(if args.ept { EPT } else { NPT }, &args.guest()), REQUIRED)
+    if args.bochs && args.l1.is_none() {
+        return misuse("--bochs goes with --l1");
+    }
+    let pc = if args.ept {
+        EPT
+    } else if args.bochs {
+        BOCHS_NPT
+    } else {
+        NPT
+    };
+    or_skipped(
+        match &args.l1 {
+            Some(image) => beside_itself(pc, &args.guest(), image),
+            None => compare(pc, &args.guest()),
+        },
+        REQUIRED,
+    )
+}
+
+/// A hypervisor on the bare machine, and as a guest of slat's: it says itself what is wrong.
+fn beside_itself(pc: Pc, guest: &Guest, image: &str) -> Outcome {
+    let emulator = find(pc.tool.0, pc.tool.1)?;
+    let folder = made_folder()?;
+    let image = if image == "own" { program("slat-l1", "l1")? } else { std::path::absolute(image)? };
+    let bare = Ground {
+        pc,
+        folder,
+        emulator,
+        what: image.display().to_string(),
+        files: Vec::new(),
+        hypervisor: image.clone(),
+    };
+    let under =
+        Ground { files: vec![image], hypervisor: program("slat-hypervisor", "hypervisor")?, ..bare.clone() };
+    let mut all = Vec::new();
+    let plain =
+        Guest { words: ["plain".into()].into_iter().chain(guest.words.clone()).collect(), ..guest.clone() };
+    for (ground, guest) in [(&under, guest), (&bare, &plain)] {
+        let run = ground.boot(guest)?;
+        ensure!(
+            run.powered_off,
+            "the hypervisor has not ended well (the emulator ended: {}); its last lines:\n{}",
+            run.status,
+            tail(&run.serial, 30)
+        );
+        all.push(run);
+    }
+    println!("{} on {}; {}", under.what, pc.name, guest.words.join(" "));
+    println!("{:<48}{:>10}{:>12}", "", "plain", "under slat");
+    for ((under, what), (plain, _)) in all[0].counted("l1: ").zip(all[1].counted("l1: ")) {
+        println!("{what:<48}{plain:>10}{under:>12}");
+    }
+    for (number, what) in all[0].report().filter(|(number, _)| *number > 0) {
+        println!("{what:<48}{:>10}{number:>12}", "");
+    }
+    Ok(())
 }
 
 fn compare(pc: Pc, guest: &Guest) -> Outcome {
     let ground = Ground::prepare(pc)?;
-    eprintln!("boot: {} on {}", ground.kernel_version, pc.name);
+    eprintln!("boot: {} on {}", ground.what, pc.name);
     let under = whole(ground.boot(guest)?, guest.cpus)?;
     let plain =
         whole(ground.boot(&Guest { words: vec!["plain".into()], ..guest.clone() })?, guest.processors)?;
-    let what = format!("{} on {}; {}", ground.kernel_version, pc.name, guest.words.join(" "));
+    let what = format!("{} on {}; {}", ground.what, pc.name, guest.words.join(" "));
     print!("{}", side_by_side(&what, &plain, &under)?);
     Ok(())
 }
@@ -95,7 +161,7 @@ pub fn faults() -> Result<(String, String)> {
     let words = ["pages=4k", "around=1", "zap", "record"].map(String::from).to_vec();
     let guest = Guest { words, cpus: 1, processors: 1, by_instructions: true, trace: Some(&trace) };
     whole(ground.boot(&guest)?, 1)?;
-    Ok((fs::read_to_string(trace)?, ground.kernel_version))
+    Ok((fs::read_to_string(trace)?, ground.what))
 }
 
 /// The run, if its guest has done all it should; else what its serial port said last.
@@ -140,21 +206,22 @@ fn side_by_side(what: &str, plain: &Run, under: &Run) -> Result<String> {
 /// The package whose newest dependency is the kernel.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
-/// What a boot needs: an emulator, busybox, Debian's kernel, and our hypervisor. What is fetched or made stays in `target/boot`.
+/// What a boot needs: an emulator, our hypervisor, and files for it: Debian's kernel and a file system of busybox, or an image. What is
+/// fetched or made stays in `target/boot`.
+#[derive(Clone)]
 struct Ground {
     pc: Pc,
     /// For files of ours.
     folder: PathBuf,
     emulator: PathBuf,
-    kernel: PathBuf,
-    /// What package it is from.
-    kernel_version: String,
-    initrd: PathBuf,
+    /// What is booted.
+    what: String,
+    files: Vec<PathBuf>,
     hypervisor: PathBuf,
 }
 
 impl Ground {
-    /// Finds, fetches and builds it. An error of the type [`Missing`](crate::emulator::Missing) says what is not installed.
+    /// Finds, fetches and builds it, for Linux. An error of the type [`Missing`](crate::emulator::Missing) says what is not installed.
     fn prepare(pc: Pc) -> Result<Self> {
         let emulator = find(pc.tool.0, pc.tool.1)?;
         let busybox = fs::read(find("busybox", "busybox-static")?)?;
@@ -162,17 +229,26 @@ impl Ground {
         find("dpkg-deb", "dpkg")?;
         let remedy = "the Debian package busybox-static has one that needs none";
         ensure!(!has_interpreter(&busybox)?, "busybox needs libraries: {remedy}");
-        let folder = std::path::absolute("target/boot")?;
-        fs::create_dir_all(&folder)?;
+        let folder = made_folder()?;
         let initrd = folder.join("initrd");
         fs::write(&initrd, archive(&busybox)?)?;
-        let kernel_version = newest_kernel()?;
-        let kernel = fetch(&folder, &kernel_version)?;
-        let [package, name, target] =
-            ["slat-hypervisor", "hypervisor", "x86_64-unknown-none"].map(String::from);
-        let hypervisor = Program { package, name, target }.build(&[])?;
-        Ok(Self { pc, folder, emulator, kernel, kernel_version, initrd, hypervisor })
+        let what = newest_kernel()?;
+        let files = vec![fetch(&folder, &what)?, initrd];
+        let hypervisor = program("slat-hypervisor", "hypervisor")?;
+        Ok(Self { pc, folder, emulator, what, files, hypervisor })
     }
+}
+
+fn made_folder() -> Result<PathBuf> {
+    let folder = std::path::absolute("target/boot")?;
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// Builds a program of `walkers/`.
+fn program(package: &str, name: &str) -> Result<PathBuf> {
+    let [package, name, target] = [package, name, "x86_64-unknown-none"].map(String::from);
+    Program { package, name, target }.build(&[])
 }
 
 /// Whether a program is loaded by another one: then it is not all there is to it.

@@ -197,6 +197,9 @@ pub const STEPS: &[Step] = &[
             Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --move --log-dirty --age").with(BOOT),
             Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --cpus 2 --move --log-dirty").with(BOOT),
             Line::new(NIGHTLY, 60, 150, "cargo xtask boot --ept --pages 4k").with(BOOT),
+            Line::new(NIGHTLY, 60, 150, "cargo xtask boot --l1 own --move --log-dirty -- turns=40000")
+                .with(BOOT),
+            Line::new(NIGHTLY, 60, 300, "cargo xtask boot --bochs --l1 own --move --zap").with(BOOT),
         ],
     },
     Step {
