@@ -181,12 +181,12 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "threads",
         about: "the soak under the thread sanitizer",
-        lines: &[Line::new(NIGHTLY, 150, 390, "cargo xtask sanitize thread").hears(&["Sanitizer"])],
+        lines: &[Line::new(NIGHTLY, 110, 390, "cargo xtask sanitize thread").hears(&["Sanitizer"])],
     },
     Step {
         name: "walkers",
         about: "hardware walkers that others wrote, twenty times as often, with other tables every night",
-        lines: &[Line::new(NIGHTLY, 1050, 1500, "cargo xtask walkers --nightly").with(BOOT)],
+        lines: &[Line::new(NIGHTLY, 950, 1500, "cargo xtask walkers --nightly").with(BOOT)],
     },
     Step {
         name: "boots",
@@ -220,7 +220,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "validate",
         about: "simulated time against this machine's threads, for the benches that agree",
-        lines: &[Line::new(NIGHTLY, 300, 600, VALIDATE)],
+        lines: &[Line::new(NIGHTLY, 180, 600, VALIDATE)],
     },
     Step {
         name: "packages",
