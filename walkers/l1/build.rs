@@ -2,6 +2,6 @@
 
 fn main() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/link.ld");
-    println!("cargo:rustc-link-arg-bins=-T{script}");
+    println!("cargo:rustc-link-arg-bin=l1=-T{script}");
     println!("cargo:rerun-if-changed={script}");
 }

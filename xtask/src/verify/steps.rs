@@ -181,7 +181,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "threads",
         about: "the soak under the thread sanitizer",
-        lines: &[Line::new(NIGHTLY, 110, 390, "cargo xtask sanitize thread").hears(&["Sanitizer"])],
+        lines: &[Line::new(NIGHTLY, 110, 390, "cargo xtask sanitize").hears(&["Sanitizer"])],
     },
     Step {
         name: "walkers",
