@@ -232,6 +232,13 @@ bugs! {
     NoFrameIsFull "no-frame-is-full" Host "swap space counts as full where only the arena has no frame",
     PoolChargedToAll "pool-charged-to-all" Host "each address space is charged for the whole pool of copies",
     StoredUnderLock "stored-under-lock" Host "the lock of the mappings is held while a page goes to the swap device",
+    VersionNotOutlasted "version-not-outlasted" Host "a change of the mappings edits entries beside faults that go by the version before",
+    MappingBeforeLock "mapping-before-lock" Host "a fault looks up the mapping before it takes the page lock",
+    RangeNotKept "range-not-kept" Host "others map a range while munmap empties its entries",
+    ForkUnshown "fork-unshown" Host "faults go on while a fork copies private mappings",
+    MoveShownEarly "move-shown-early" Host "faults find the new mapping of a range while its pages are on their way",
+    ShareUnlooked "share-unlooked" Host "a share is broken without a look at what is mapped there by now",
+    MergeUnlooked "merge-unlooked" Host "a page is merged without a look at what its mapping wants by now",
     TrimmedUnlocked "trimmed-unlocked" Host "free frames go back to the system without the lock under which they are taken",
 
     // --- load: a guest, devices, swap and merging on slat-mm ---

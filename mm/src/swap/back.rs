@@ -33,7 +33,6 @@ impl AddressSpace {
         let fresh = self.arena.page(Level::K4)?;
         copy.swap().load(copy, fresh.pfn()).map_err(|error| error.at(hva_of(page)))?;
         let mut released = self.arena.released();
-        let _state = self.state.read();
         let _lock = self.lock_region(page);
         let (level, entry) = self.map.find(page);
         let found = Pte::of(entry.load(), level);

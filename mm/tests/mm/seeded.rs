@@ -5,14 +5,21 @@ use slat::seeded::{Bug, Tool, each_fails_in_a_process};
 use std::collections::BTreeSet;
 
 /// Each mistake, and its test.
-const GUARDS: [(Bug, &str); 5] = [
+const GUARDS: [(Bug, &str); 12] = [
     (Bug::FullBelieved, "swap_others::a_device_that_was_full_for_a_moment_is_asked_again"),
     (Bug::NoFrameIsFull, "swap_others::an_arena_that_was_full_for_a_moment_does_not_make_the_swap_full"),
     (Bug::PoolChargedToAll, "swap_others::an_address_space_pays_for_its_own_copies_only"),
     (
         Bug::StoredUnderLock,
-        "swap_others::neither_faults_nor_changes_of_mappings_wait_for_pages_on_their_way_to_the_device",
+        "swap_others::neither_faults_nor_changes_nor_listeners_wait_for_pages_on_their_way_to_the_device",
     ),
+    (Bug::VersionNotOutlasted, "beside::nothing_is_left_where_munmap_has_been"),
+    (Bug::MappingBeforeLock, "beside::nothing_is_left_where_munmap_has_been"),
+    (Bug::RangeNotKept, "beside::what_is_mapped_anew_is_not_emptied"),
+    (Bug::ForkUnshown, "beside::a_fork_is_of_one_moment"),
+    (Bug::MoveShownEarly, "beside::a_range_that_moves_is_found_whole_or_not_at_all"),
+    (Bug::ShareUnlooked, "beside::a_share_is_not_broken_where_something_else_is_mapped_by_now"),
+    (Bug::MergeUnlooked, "beside::what_may_be_merged_no_more_is_not_merged"),
     (Bug::TrimmedUnlocked, "memory::no_frame_is_trimmed_that_another_thread_takes"),
 ];
 
