@@ -1,7 +1,7 @@
-//! The mappings of an address space: versions, the ranges that changes have to themselves, and who waits for what.
+//! The mappings of an address space: versions, the ranges that changes have to themselves, and which thread waits for what.
 //!
-//! Faults read the mappings and take no lock but their page lock. Structure changes (mmap, munmap, mprotect, mremap, fork, exit, and
-//! who registers or advises) each make a new version.
+//! Faults read the mappings and take no lock but their page lock. Structure changes (mmap, munmap, mprotect, mremap, fork, exit,
+//! registrations of handlers, advice) each make a new version.
 //!
 //! ```text
 //! fault F on page p                             change C of range R
@@ -10,7 +10,7 @@
 //! takes the page lock of p                      outlasts                  takes each page lock of R once
 //! reads the version that is current             edits the entries of R    inside a notification, under page locks
 //! edits the entry of p by what it says          publishes once more       where R was kept
-//! lets go                                       lets go of its claim      who waits goes on
+//! lets go                                       lets go of its claim      threads that wait go on
 //! ```
 //!
 //! **Why no fault installs by a version that is over.** F reads the version under the page lock of p. If F has let go before C
@@ -29,7 +29,7 @@
 //! | fork | private mappings are busy: F waits, so what the child gets is of one moment |
 //! | munmap, mprotect to less, mremap whose ends may cut a huge page | busy at first: F waits until the page is split, or the change refused |
 //!
-//! **Vcpus that store late** are the notification's business, as before: C edits inside it, by its reason, and a frame is given
+//! **vCPUs that store late** are the notification's business, as before: C edits inside it, by its reason, and a frame is given
 //! back, or copied, after the flush. A fault of the engine that asked before C's version is found by the engine's own rules: the
 //! notification begins after the version was published, so a fault whose stamp is newer asks a host that has changed.
 //!
@@ -209,9 +209,11 @@ impl Mappings {
         mem::take(&mut writer.retired)
     }
 
-    /// It could not be freed now: later.
+    /// It could not be freed now: after the next edit it is tried again.
     pub(crate) fn keep_retired(&self, retired: RetiredVmas) {
-        self.writer.lock().retired.append(retired);
+        let mut writer = self.writer.lock();
+        writer.retired.append(retired);
+        writer.versions = TOGETHER;
     }
 
     /// Frees what versions have replaced.
