@@ -125,6 +125,15 @@ bugs! {
     SlotsUnannounced "slot withdrawn | clear by host address | slow fault" "slots change without an invalidation of their frames",
     ConvertedUncovered "private: 0 becomes private, and shared again | clear of the shared page | slow fault" "a frame becomes private when the invalidation of it has ended",
     CopiedUnsettled "park 0 | copy 0" "a page is copied before the flush that another change of it owes",
+    // A primary MMU.
+    MappingBeforeLock "primary: munmap | store, in no table" "a fault reads the mapping before it takes the page lock",
+    VersionNotOutlasted "primary: munmap | store, in no table" "a change edits entries beside faults that go by the version before",
+    RangeNotKept "primary: munmap | mmap, store" "others map a range while munmap empties its entries",
+    ForkUnshown "primary: fork | store to 0, to 1" "faults go on while a fork copies private mappings",
+    VersionFreedEarly "primary: munmap | store elsewhere, in no table" "what a version has replaced is freed when the page locks of the range have been free",
+    FreedBeforeTlb "primary: munmap | store, store" "munmap frees a frame which a vCPU may still store to",
+    ProtectedBeforeTlb "primary: mprotect | store, store" "mprotect ends, and a vCPU may still store",
+    ForkedBeforeTlb "primary: fork | store to 0, to 1" "a fork ends, and a vCPU may still store to what it shares",
     // What a vCPU remembers.
     SlotChangedStampKept "memo: slot 1 deleted | clear of its page | faults on 0, 1, 1" "a vCPU that looks up another slot keeps the stamp that it confirmed for the one before",
     TableRemembered "memo: zap all | faults on 0, 1" "a vCPU goes on in the table that it remembers though the epoch has moved",

@@ -236,6 +236,13 @@ bugs! {
     NeverProbed "never-probed" Host "a device that failed once is not asked again while another has room",
     GroupsTogether "groups-together" Host "what other groups use counts towards a group's limit",
     StoredUnderLock "stored-under-lock" Host "the lock of the mappings is held while a page goes to the swap device",
+    VersionNotOutlasted "version-not-outlasted" Host "a change of the mappings edits entries beside faults that go by the version before",
+    MappingBeforeLock "mapping-before-lock" Host "a fault looks up the mapping before it takes the page lock",
+    RangeNotKept "range-not-kept" Host "others map a range while munmap empties its entries",
+    ForkUnshown "fork-unshown" Host "faults go on while a fork copies private mappings",
+    MoveShownEarly "move-shown-early" Host "faults find the new mapping of a range while its pages are on their way",
+    ShareUnlooked "share-unlooked" Host "a share is broken without a look at what is mapped there by now",
+    MergeUnlooked "merge-unlooked" Host "a page is merged without a look at what its mapping wants by now",
     TrimmedUnlocked "trimmed-unlocked" Host "free frames go back to the system without the lock under which they are taken",
 
     // --- load: a guest, devices, swap and merging on slat-mm ---

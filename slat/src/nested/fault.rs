@@ -131,8 +131,12 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 Met::Changed => patience.wait(),
                 Met::Covered => self.vcpu.rest_while(|| patience.wait()),
                 Met::Table(L1Stop::Tracked { gpa, word }) => self.slots().tell_l1_store(idle, gpa, word),
-                Met::Table(L1Stop::Ask { hva, access }) => {
-                    vm.host.resolve(idle, hva, access)?;
+                Met::Table(L1Stop::Ask { gpa, hva, access }) => {
+                    if let Err(error) = vm.host.resolve(idle, hva, access)
+                        && let Some(done) = self.comes_late(idle, Fault { gpa, access }, error)?
+                    {
+                        return Ok(done);
+                    }
                 }
                 Met::Table(L1Stop::Unreadable { error, .. }) => return Err(error.into()),
                 // L1 edits T meanwhile: L2 tries again.
@@ -144,20 +148,31 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 Met::Ask(ask) => match vm.host.resolve(idle, ask.hva, ask.access) {
                     Ok(page) if serves::<F>(&page, ask.access) => learned.offered = Some((ask, page)),
                     Ok(_) => return Err(HostError::Fault.into()),
-                    // The vCPU waits for the page as it does for its own.
-                    Err(HostError::Pending | HostError::NeedsPage) => {
-                        let done = self.vcpu.fault(idle, Fault { gpa: ask.gpa, access: ask.access })?;
-                        if matches!(
-                            done,
-                            Done::Pending | Done::NeedsPage | Done::RingFull | Done::MemoryFault { .. }
-                        ) {
-                            return Ok(L2Done::Handled { done, gpa: ask.gpa });
+                    Err(error) => {
+                        let fault = Fault { gpa: ask.gpa, access: ask.access };
+                        if let Some(done) = self.comes_late(idle, fault, error)? {
+                            return Ok(done);
                         }
                     }
-                    Err(error) => return Err(error.into()),
                 },
             }
         }
+    }
+
+    /// The host does not give a page of L1's at once: the vCPU waits for it as it does for its own. Nothing where it is there by now.
+    fn comes_late(
+        &mut self,
+        idle: &mut Idle,
+        fault: Fault,
+        error: HostError,
+    ) -> Result<Option<L2Done>, FaultError> {
+        if !matches!(error, HostError::Pending | HostError::NeedsPage) {
+            return Err(error.into());
+        }
+        let done = self.vcpu.fault(idle, fault)?;
+        let waits =
+            matches!(done, Done::Pending | Done::NeedsPage | Done::RingFull | Done::MemoryFault { .. });
+        Ok(waits.then_some(L2Done::Handled { done, gpa: fault.gpa }))
     }
 
     /// What L2's tables map at `gpa` at this moment, whatever T says of it: the frame is that of the very 4 KiB.

@@ -81,7 +81,9 @@ pub enum L1Stop {
     /// The host cannot give the page of a table for this access without sleeping: [`Host::resolve`] it and walk again.
     /// [`Memslots::walk_l1`] does that; of it this means that the host resolves the page, and never lets it be read.
     Ask {
-        /// The address of the entry.
+        /// Where the entry is, in L1's memory.
+        gpa: Gpa,
+        /// The same for the host.
         hva: Hva,
         /// A load of the entry, or a store of A or D.
         access: Access,
@@ -198,7 +200,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         for _ in 0..ATTEMPTS {
             match self.try_walk_l1(table, access) {
                 Err(L1Stop::Tracked { gpa, word }) => self.tell_l1_store(idle, gpa, word),
-                Err(ask @ L1Stop::Ask { hva, access }) => {
+                Err(ask @ L1Stop::Ask { hva, access, .. }) => {
                     stop = ask;
                     let resolved = self.vm.host.resolve(idle, hva, access);
                     resolved.map_err(|error| L1Stop::Unreadable { hva, error })?;
@@ -318,7 +320,7 @@ impl Path {
             let refused = |why| fault(why, level, rights, Some(gfn));
             let slot = find(gfn).ok_or_else(|| refused(Refusal::NoMemory))?;
             let hva = slot.hva_of(gfn) + place.offset();
-            let word = host.read(hva).ok_or(L1Stop::Ask { hva, access: Access::Read })?;
+            let word = host.read(hva).ok_or(L1Stop::Ask { gpa: place, hva, access: Access::Read })?;
             let entry = table.entry(word, level).map_err(refused)?;
             let upper = rights;
             rights = if seeded!(UpperRightsIgnored) { entry.rights } else { rights.and(entry.rights) };
@@ -371,13 +373,11 @@ impl Path {
                 }
                 continue;
             }
+            let gpa = Gpa(table.gpa().0 + hva.offset());
             match host.compare_exchange(hva, word, wanted) {
-                None => return Err(L1Stop::Ask { hva, access: Access::Write }),
+                None => return Err(L1Stop::Ask { gpa, hva, access: Access::Write }),
                 Some(Err(_)) if !seeded!(ChangeUnseen) => return Ok(true),
-                Some(_) if mark(table) => {
-                    let gpa = Gpa(table.gpa().0 + hva.offset());
-                    return Err(L1Stop::Tracked { gpa, word: wanted });
-                }
+                Some(_) if mark(table) => return Err(L1Stop::Tracked { gpa, word: wanted }),
                 Some(_) => {}
             }
             let now = Used { word: wanted, ..used };

@@ -181,7 +181,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "threads",
         about: "the soak under the thread sanitizer",
-        lines: &[Line::new(NIGHTLY, 150, 390, "cargo xtask sanitize thread").hears(&["Sanitizer"])],
+        lines: &[Line::new(NIGHTLY, 110, 390, "cargo xtask sanitize").hears(&["Sanitizer"])],
     },
     Step {
         name: "walkers",
@@ -197,6 +197,9 @@ pub const STEPS: &[Step] = &[
             Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --move --log-dirty --age").with(BOOT),
             Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --cpus 2 --move --log-dirty").with(BOOT),
             Line::new(NIGHTLY, 60, 150, "cargo xtask boot --ept --pages 4k").with(BOOT),
+            Line::new(NIGHTLY, 60, 150, "cargo xtask boot --l1 own --move --log-dirty -- turns=40000")
+                .with(BOOT),
+            Line::new(NIGHTLY, 60, 300, "cargo xtask boot --bochs --l1 own --move --zap").with(BOOT),
         ],
     },
     Step {
@@ -243,7 +246,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "validate",
         about: "simulated time against this machine's threads, for the benches that agree",
-        lines: &[Line::new(NIGHTLY, 200, 600, VALIDATE)],
+        lines: &[Line::new(NIGHTLY, 180, 600, VALIDATE)],
     },
     Step {
         name: "packages",

@@ -52,6 +52,8 @@ const SHARED: u8 = 2;
 const BROKEN: u8 = 3;
 /// It is resolved, and still not there.
 const NEVER: u8 = 4;
+/// On its way.
+const LATE: u8 = 5;
 
 /// L1's memory, and its host.
 struct Ram {
@@ -109,6 +111,7 @@ impl Host for Ram {
         let page = self.page(hva);
         match page.load(Relaxed) {
             BROKEN => return Err(HostError::Poisoned),
+            LATE => return Err(HostError::Pending),
             NEVER => {}
             OUT if access != Access::Write => page.store(SHARED, Relaxed),
             _ => page.store(THERE, Relaxed),
