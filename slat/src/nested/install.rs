@@ -8,7 +8,7 @@ use crate::addr::{Gfn, Gpa, Hva, Level, Pfn, Span};
 use crate::fault::{Done, FaultError};
 use crate::host::{Host, HostPage};
 use crate::notify::active::{Active, Epoch, RegionLine, Stamp};
-use crate::shadows::{Hint, Numbers, Row, Rows, drop_leaf, frozen, is_leaf};
+use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen, is_leaf};
 use crate::slots::Slot;
 use crate::sync::prim::{SeqCst, fence};
 use crate::sync::readside::Seat;
@@ -75,17 +75,16 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside::<H>());
         // SAFETY: nothing is ever unlinked from a shadow.
         let down = unsafe { Radix::<F>::link_down_beside(host, cache, beside, g2, at, level) }?;
-        let (met, mine) = (if seeded!(EntryBelieved) { down.word } else { at.word }, frozen(self.vcpu.id()));
+        let mine = frozen(self.vcpu.id());
         let stands = || {
             let line = self.shadow.line.now() == announced.line || seeded!(LineUnchecked);
             announced.stands(active) && line
         };
-        let is_it = down.level == level && down.word == met && met.is_hole();
-        if !is_it || !freeze(active, down.entry, (met, mine), stands) {
+        if down.level > level || down.word != HOLE || !freeze(down.entry, mine, stands) {
             return Ok(Met::Changed);
         }
         let (rows, row) = (rows_of::<F, H>(&down, g2), Row::new(g1.base(level), leaf.memory));
-        if !thaw_with(active, down.entry, rows, (mine, new), row) {
+        if !thaw_with(down.entry, rows, (mine, new), row) {
             return Ok(Met::Changed);
         }
         if seeded!(HintAfterLeaf) {
@@ -168,21 +167,16 @@ fn rows_of<'a, F: Format, H: Host>(at: &At<'a>, g2: Gfn) -> Option<(Rows<'a>, us
     rows.map(|rows| (rows, F::index(g2, at.level)))
 }
 
-/// F9 and F8: the word that F1 has met is frozen, and then it is looked whether what was announced before `stands`. False: it is not frozen.
+/// F9 and F8: a hole is frozen, and then it is looked whether what was announced before `stands`. False: it is not frozen.
 #[inline(always)]
-pub(super) fn freeze(
-    active: &impl Numbers,
-    entry: &Entry,
-    (met, mine): (Word, Word),
-    stands: impl Fn() -> bool,
-) -> bool {
+pub(super) fn freeze(entry: &Entry, mine: Word, stands: impl Fn() -> bool) -> bool {
     let early = seeded!(CheckedBeforeFrozen).then(&stands);
-    if entry.cas(met, mine).is_err() {
+    if entry.cas(HOLE, mine).is_err() {
         return false;
     }
     let stands = early.unwrap_or_else(stands);
     if !stands {
-        thaw(active, entry, mine);
+        thaw(entry, mine);
     }
     stands
 }
@@ -190,7 +184,6 @@ pub(super) fn freeze(
 /// F9: the row, and the leaf for the frozen entry. False where that was condemned: it is a hole then.
 #[inline(always)]
 pub(super) fn thaw_with(
-    active: &impl Numbers,
     entry: &Entry,
     rows: Option<(Rows<'_>, usize)>,
     (mine, new): (Word, Word),
@@ -204,16 +197,16 @@ pub(super) fn thaw_with(
         rows.set(index, row);
     }
     if !thawed {
-        thaw(active, entry, mine);
+        thaw(entry, mine);
     }
     thawed
 }
 
 /// A fault gives its frozen entry up, condemned or not. What another one has made of it, where a mistake lets that be, stays.
 #[cold]
-fn thaw(active: &impl Numbers, entry: &Entry, mine: Word) {
+fn thaw(entry: &Entry, mine: Word) {
     let mut word = mine;
-    while let Err(found) = entry.cas(word, active.fresh_hole()) {
+    while let Err(found) = entry.cas(word, HOLE) {
         if !found.is_frozen() {
             return;
         }

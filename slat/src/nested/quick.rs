@@ -22,7 +22,7 @@ use crate::addr::{Gfn, Gpa, Hva, Level};
 use crate::fault::Done;
 use crate::host::{Host, HostPage};
 use crate::notify::active::QuietNumber;
-use crate::shadows::{Hint, Row, Rows, frozen};
+use crate::shadows::{HOLE, Hint, Row, Rows, frozen};
 use crate::slots::Slot;
 use crate::sync::prim::fence_after_rmw;
 use crate::table::entry::Entry;
@@ -59,8 +59,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let _section = self.vcpu.light_section()?;
         let index = F::index(g2, Level::K4);
         let entry = &quick.entries[index];
-        let met = entry.load();
-        if !met.is_hole() {
+        if entry.load() != HOLE {
             return None;
         }
         let t = vm.host.read(quick.table + index as u64 * 8)?;
@@ -110,8 +109,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             vm.active.is_at(quick.number) && self.shadow.line.now() == quick.line || seeded!(QuickUnchecked)
         };
         let row = Row::new(says.gfn, says.memory);
-        let is_done = freeze(&vm.active, entry, (met, mine), stands)
-            && thaw_with(&vm.active, entry, Some((quick.rows, index)), (mine, new), row);
+        let is_done =
+            freeze(entry, mine, stands) && thaw_with(entry, Some((quick.rows, index)), (mine, new), row);
         if !is_done {
             self.quick = None;
             return None;
