@@ -19,6 +19,7 @@
 //! | `install` | what was found becomes a leaf of the shadow |
 //! | `quick` | the same where the last fault was near |
 //! | `l1_flush` | which flush of L1 is which call |
+//! | `under` | what T says of 2 MiB, without an access |
 //! | `revalidate` | a flush by L1 keeps what T still says |
 //! | `crate::shadows` | shadows, the reverse map, and what a vCPU keeps of them |
 //! | `crate::notify` | `nested`: what an invalidation does to them |
@@ -46,6 +47,7 @@ mod revalidate;
 mod stage2;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
+mod under;
 mod walk;
 
 pub use ept::{EptExit, EptFeatures, EptTable};

@@ -17,7 +17,7 @@ use super::fault::L2Done;
 use super::format::{L1Access, L1Format};
 use super::install::{Announced, Found, freeze, thaw_with};
 use super::l2::L2;
-use super::walk::Upper;
+use super::under::Upper;
 use crate::addr::{Gfn, Gpa, Hva, Level};
 use crate::fault::Done;
 use crate::host::{Host, HostPage};

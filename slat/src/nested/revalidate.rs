@@ -14,7 +14,7 @@
 //! Most entries of a table differ from the one before in the frame alone. So a verdict on all else is kept: then two comparisons do.
 
 use super::format::L1Format;
-use super::walk::Under;
+use super::under::Under;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::memslots::Memslots;
