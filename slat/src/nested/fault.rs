@@ -28,64 +28,23 @@
 //! the next attempt comes to F6.
 
 use super::format::{L1Access, L1Fault, L1Format};
-use super::install::{Announced, Found, very_page};
+use super::freeze::Announced;
 use super::l2::L2;
+use super::met::{Ask, Found, L2Done, Met, very_page};
 use super::walk::L1Stop;
-use crate::addr::{Gfn, Gpa, Hva, Level, Span};
+use crate::addr::{Gfn, Gpa, Level, Span};
 use crate::dirty::ring::Ring;
 use crate::fault::leaf::allows;
 use crate::fault::{Done, Fault, FaultError, serves};
 use crate::host::{Host, HostError, HostPage};
 use crate::memslots::Memslots;
-use crate::notify::active::{Epoch, Page, Unconfirmed};
+use crate::notify::active::{Page, Unconfirmed};
 use crate::shadows::{Numbers, drop_leaf, is_leaf};
 use crate::sync::idle::Idle;
 use crate::sync::prim::Patience;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf};
 use crate::table::radix::At;
-
-/// How an access of L2 was dealt with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum L2Done {
-    /// As an access of L1's own to its address `gpa`, which is what T translates L2's address to. After [`Done::Mapped`] and
-    /// [`Done::Spurious`] L2 may try again. Of [`Done::Mmio`] and [`Done::WriteTracked`] the VMM emulates the access, at `gpa`. That is
-    /// also the answer where our tables cannot say what T does: L1 was offered more than this format has.
-    Handled {
-        /// How.
-        done: Done,
-        /// Where, in L1's memory.
-        gpa: Gpa,
-    },
-    /// T refuses the access. L1 is told, by [`L1Format::injection`]: L2's exit.
-    ForL1(L1Fault),
-}
-
-/// What an attempt met.
-pub(super) enum Met {
-    Done(L2Done),
-    /// Something has changed: again.
-    Changed,
-    /// An invalidation covers what is needed: again when it has ended.
-    Covered,
-    /// T cannot be walked without sleeping.
-    Table(L1Stop),
-    /// The host has to be asked in a way that may sleep.
-    Ask(Ask),
-    /// Another page than that of the leaf is behind the frame, and the host may have told no one.
-    Another(Span<Gfn>),
-}
-
-/// A question to the host, and what had been announced when it was asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Ask {
-    gpa: Gpa,
-    hva: Hva,
-    access: Access,
-    epoch: Epoch,
-    newest: Word,
-}
 
 /// What a fault learns from one attempt to the next.
 #[derive(Default)]

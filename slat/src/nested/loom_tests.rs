@@ -1,6 +1,6 @@
 //! A fault of L2 beside an invalidation by the host: one L1 frame, one entry of a shadow, the shipped orderings.
 
-use super::install::{freeze, stands, thaw_with};
+use super::freeze::{freeze, stands, thaw_with};
 use crate::loom_tests::{explore, explore_within, finds_seeded};
 use crate::notify::active::{Active, Page};
 use crate::seeded::Bug;
