@@ -39,6 +39,7 @@
 //! | `mapping`, `frames`, `arena`, `held`, `trim`, `zero` | memory from the system, and back to it; which frames are free, and which hold zeroes; references to frames |
 //! | `file`, `vma` | what a range of addresses means |
 //! | `ledger`, `group` | what is charged to which group of address spaces; their limits |
+//! | `vmas`, `mappings`, `page_lock`, `state` | all of them, in versions: how changes make them, and who reads them under what |
 //! | `notes`, `pin` | what else is known of a frame; pages that a device uses |
 //! | `numa` | nodes; pages that move to where they are used |
 //! | `pte` | what an entry of the table says |
@@ -84,22 +85,26 @@ mod listeners;
 mod lru;
 pub mod lru_gen;
 mod mapping;
+mod mappings;
 mod moving;
 mod notes;
 mod notify;
 mod numa;
+mod page_lock;
 mod pin;
 mod pte;
 mod reap;
 mod shards;
 mod soft_dirty;
 mod space;
+mod state;
 mod stats;
 mod swap;
 mod table;
 mod trim;
 mod user_fault;
 mod vma;
+mod vmas;
 mod zero;
 
 pub use arena::{Arena, ArenaBuilder, ArenaHandle, ArenaStats, NodeStats};

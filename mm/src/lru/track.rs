@@ -70,8 +70,7 @@ impl AddressSpace {
         }
     }
 
-    /// The page is at another address, and as old as before. No other thread uses either address: the caller holds the
-    /// mappings for writing.
+    /// The page is at another address, and as old as before. The caller holds the page locks of both.
     #[inline]
     pub(crate) fn lru_move(&self, from: Gfn, to: Gfn, level: Level) {
         if let Some(lru) = &self.lru {

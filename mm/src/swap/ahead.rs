@@ -101,7 +101,7 @@ impl AddressSpace {
         let Some(swap) = self.swap.as_deref().filter(|swap| swap.read_ahead > 1) else { return Vec::new() };
         let Some(device) = swap.device_of(wanted.entry()) else { return Vec::new() };
         let state = self.state.read();
-        let Some(mapping) = state.vmas.find(hva_of(page)).map(|vma| vma.span) else { return Vec::new() };
+        let Some(mapping) = state.vmas().find(hva_of(page)).map(|vma| vma.span) else { return Vec::new() };
         let region = Span::sized(page.base(Level::M2), Level::M2.pages());
         let window = self.ahead.window(mapping, page, swap.read_ahead.into()).clamp(&region);
         if window.len() < 2 || !self.has_room_for(window.len()) {

@@ -40,7 +40,6 @@ impl AddressSpace {
         let mut loaded = copy.swap().load_all(&wanted).into_iter();
         loaded.next().unwrap_or(Err(SwapError::Corrupt)).map_err(|error| error.at(hva_of(page)))?;
         let mut released = self.arena.released();
-        let _state = self.state.read();
         let _lock = self.lock_region(page);
         if self.bring_back(page, copy, shadow, fresh, &mut released) {
             self.lru_refaulted(page, shadow);

@@ -31,8 +31,10 @@
 //! | `lru_race` | … on many threads, beside a host that ages, evicts and moves? |
 //! | `late` | is the last store of a vCPU that answers late kept, if another thread copies the page meanwhile? |
 //! | `seeded` | under `--cfg seeded`: does each mistake in this crate make its test fail? |
+//! | `beside` | do faults go on beside changes of the mappings elsewhere, and find the right thing in the same place? |
 //! | `race` | a device that caches translations, beside a host that moves everything |
 
+mod beside;
 #[path = "../../../slat/src/edges.rs"]
 mod edges;
 mod fixture;

@@ -1,6 +1,7 @@
 //! What swapping out costs others: they do not wait for the device, are not charged, and find room again.
 
 use crate::fixture::{at, pages};
+use crate::listener::Listener;
 use slat::{Access, Idle, Level, PAGE_SIZE};
 use slat_mm::*;
 use std::io;
@@ -132,7 +133,7 @@ pub fn ends(work: impl FnOnce(&mut Idle) + Send + 'static) -> bool {
 }
 
 #[test]
-fn neither_faults_nor_changes_of_mappings_wait_for_pages_on_their_way_to_the_device() {
+fn neither_faults_nor_changes_nor_listeners_wait_for_pages_on_their_way_to_the_device() {
     type Way = fn(&AddressSpace, &mut Idle) -> u64;
     let ways: [Way; 2] =
         [|space, idle| space.pageout(idle, pages(0, 64)).unwrap(), |space, idle| space.reclaim(idle, 64)];
@@ -163,6 +164,8 @@ fn neither_faults_nor_changes_of_mappings_wait_for_pages_on_their_way_to_the_dev
             );
             let other = shared();
             assert!(ends(move |idle| other.munmap(idle, pages(7, 1)).unwrap()), "and one that goes");
+            let other = shared();
+            assert!(ends(move |_| other.register(&Arc::new(Listener::default()))), "a VM that registers");
             gate.open(false);
             assert!(out.join().unwrap() > 0, "the others went");
         });
