@@ -36,8 +36,9 @@ pub struct Serve {
     /// A socket, and the template of the guests that connect to it
     #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required_unless_present = "images", requires = "store")]
     guests: Vec<(PathBuf, String)>,
-    /// A socket, and a file with the memory of the guests that connect to it: no store, and no check of what is read
-    #[arg(long = "image", value_name = "SOCKET=FILE", value_parser = guest)]
+    /// A socket, and the memory of the guests that connect to it as it is: a file, `nbd://HOST:PORT/EXPORT`, or
+    /// `nbd+unix:///EXPORT?socket=PATH`. No store, and no check of what is read
+    #[arg(long = "image", value_name = "SOCKET=IMAGE", value_parser = image)]
     images: Vec<(PathBuf, String)>,
     /// Content that stays in this host's memory, for all guests
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
@@ -71,6 +72,14 @@ pub struct Serve {
 fn guest(text: &str) -> Result<(PathBuf, String), String> {
     let (socket, template) = text.rsplit_once('=').ok_or("SOCKET=TEMPLATE is wanted")?;
     Ok((socket.into(), template.into()))
+}
+
+/// An address of NBD may have an equals sign, and a socket's path has none of NBD's.
+fn image(text: &str) -> Result<(PathBuf, String), String> {
+    match text.split_once("=nbd") {
+        Some((socket, rest)) => Ok((socket.into(), format!("nbd{rest}"))),
+        None => guest(text),
+    }
 }
 
 impl Serve {
@@ -134,7 +143,9 @@ impl Serve {
             }
         }
         for (_, image) in &self.images {
-            templates.push(Template::of_image(image.as_ref()).map_err(other)?);
+            let is_nbd = image.starts_with("nbd://") || image.starts_with("nbd+unix://");
+            let template = if is_nbd { Template::of_nbd(image) } else { Template::of_image(image.as_ref()) };
+            templates.push(template.map_err(other)?);
         }
         let mut options = Options::default();
         options.threads = self.threads;

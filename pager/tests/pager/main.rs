@@ -3,6 +3,7 @@
 mod daemon;
 mod fleet;
 mod hostile;
+mod nbd;
 mod operations;
 mod ordered;
 mod restart;
