@@ -83,8 +83,11 @@ impl Library {
         (gc.kept, gc.removed) = self.sweep("chunks", floor, &chunks)?;
         self.sweep("manifests", floor, &manifests)?;
         self.sweep_sets(&state)?;
-        for lease in &ended {
-            self.store.delete(&format!("{LEASES}/{lease}"))?;
+        // A host that was gone for so long may have come back meanwhile.
+        for lease in self.store.entries(LEASES)?.iter().filter(|lease| leases.contains(lease)) {
+            if ended.contains(&lease.name) {
+                self.store.delete(&format!("{LEASES}/{}", lease.name))?;
+            }
         }
         gc.ended = ended.len();
         Ok(gc)

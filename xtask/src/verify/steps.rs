@@ -138,7 +138,7 @@ pub const STEPS: &[Step] = &[
             // As the suite has built it: `-p slat-model` would build its dependencies again, with other features.
             Line::new(PUSH_NIGHTLY, 10, 180, "cargo test --workspace --locked --no-run --test protocol"),
             Line::new(PUSH, 100, 400, "target/debug/slat-model push").hears(&["Model"]),
-            Line::new(NIGHTLY, 250, 900, "target/debug/slat-model").hears(&["Model"]),
+            Line::new(NIGHTLY, 150, 900, "target/debug/slat-model").hears(&["Model"]),
         ],
     },
     Step {
@@ -186,7 +186,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "walkers",
         about: "hardware walkers that others wrote, twenty times as often, with other tables every night",
-        lines: &[Line::new(NIGHTLY, 1050, 1500, "cargo xtask walkers --nightly").with(BOOT)],
+        lines: &[Line::new(NIGHTLY, 900, 1500, "cargo xtask walkers --nightly").with(BOOT)],
     },
     Step {
         name: "boots",
@@ -206,18 +206,28 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "pager",
-        about: "hosts that share a store, under many seeds; guests of a bad store for minutes; a server of S3",
+        about: "hosts that share a store, under many seeds; guests of a bad store for a while; a server of S3",
         lines: &[
-            Line::new(NIGHTLY, 100, 400, "cargo test -p slat-pager --locked --test pager -- fleet::hosts")
-                .with(&[("SLAT_FLEET_SEEDS", "5000")]),
-            Line::new(NIGHTLY, 330, 700, "cargo test -p slat-pager --locked --test pager -- soak:: --nocapture")
-                .with(&[
-                    ("SLAT_PAGER_SOAK_SECONDS", "180"),
-                    ("SLAT_PAGER_SOAK_MIB", "256"),
-                    ("SLAT_PAGER_SOAK_GUESTS", "8"),
-                ]),
+            Line::new(NIGHTLY, 60, 300, "cargo test -p slat-pager --locked --test pager -- fleet::hosts")
+                .with(&[("SLAT_FLEET_SEEDS", "2500")]),
+            Line::new(
+                NIGHTLY,
+                150,
+                600,
+                "cargo test -p slat-pager --locked --test pager -- soak:: --nocapture",
+            )
+            .with(&[
+                ("SLAT_PAGER_SOAK_SECONDS", "90"),
+                ("SLAT_PAGER_SOAK_MIB", "256"),
+                ("SLAT_PAGER_SOAK_GUESTS", "8"),
+            ]),
             // The server is moto's. Where it is not installed, the tests say so.
-            Line::new(NIGHTLY, 150, 600, "cargo test -p slat-pager --features s3 --locked --test pager -- s3::"),
+            Line::new(
+                NIGHTLY,
+                120,
+                600,
+                "cargo test -p slat-pager --features s3 --locked --test pager -- s3::",
+            ),
         ],
     },
     Step {
@@ -233,7 +243,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "validate",
         about: "simulated time against this machine's threads, for the benches that agree",
-        lines: &[Line::new(NIGHTLY, 300, 600, VALIDATE)],
+        lines: &[Line::new(NIGHTLY, 200, 600, VALIDATE)],
     },
     Step {
         name: "packages",
