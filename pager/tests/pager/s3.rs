@@ -44,7 +44,7 @@ impl Server {
     fn makes_bucket(&self) -> bool {
         let ask = || -> io::Result<String> {
             let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-            let host = format!("s3.us-east-1.amazonaws.com\r\nConnection: close\r\nContent-Length: 0");
+            let host = "s3.us-east-1.amazonaws.com\r\nConnection: close\r\nContent-Length: 0";
             write!(stream, "PUT /bucket HTTP/1.1\r\nHost: {host}\r\n\r\n")?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;
@@ -121,7 +121,7 @@ fn serve(stream: &TcpStream, server: u16, trouble: &Trouble) -> io::Result<()> {
     // 61 has no factor in common with 100: the failures are spread.
     let lot = trouble.requests.fetch_add(1, Ordering::Relaxed) * 61 % 100;
     let percent = trouble.percent.load(Ordering::Relaxed);
-    if lot < percent && lot % 2 == 0 {
+    if lot < percent && lot.is_multiple_of(2) {
         return stream.write_all(b"HTTP/1.1 503 Slow Down\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
     }
     let mut upstream = TcpStream::connect(("127.0.0.1", server))?;
