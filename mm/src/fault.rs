@@ -108,7 +108,10 @@ impl AddressSpace {
                     let swap = self.swap.as_ref().ok_or(MmError::SwapCorrupt(hva_of(page)))?;
                     return Ok(Next::SwapIn(swap.hold(entry), shadow));
                 }
-                Pte::Parked(pfn) => Pte::Mapped { pfn, writable: false },
+                Pte::Parked(pfn) => {
+                    self.found_parked(vma.span, pfn);
+                    Pte::Mapped { pfn, writable: false }
+                }
                 Pte::Protnone { pfn, .. } if self.hint(pfn, level) => return Ok(Next::BringHome(level)),
                 Pte::Protnone { pfn, writable } => Pte::Mapped { pfn, writable },
                 Pte::Mapped { writable, .. } if writable || access != Access::Write => {
@@ -156,6 +159,8 @@ impl AddressSpace {
                 } else if access == Access::Write {
                     let copy = self.arena.page(Level::K4)?;
                     self.arena.copy(held.pfn(), copy.pfn(), Level::K4);
+                    // It is in the file's cache from now on.
+                    self.charge(Level::K4, held.pfn(), Kind::File);
                     self.counters.add(Counted::CowBreak);
                     (copy, Level::K4, true)
                 } else {

@@ -36,8 +36,9 @@
 //!
 //! | room | what happens there |
 //! |---|---|
-//! | `mapping`, `frames`, `arena`, `held`, `trim` | memory from the system, and back to it; which frames are free; references to frames |
+//! | `mapping`, `frames`, `arena`, `held`, `trim`, `zero` | memory from the system, and back to it; which frames are free, and which hold zeroes; references to frames |
 //! | `file`, `vma` | what a range of addresses means |
+//! | `ledger`, `group` | what is charged to which group of address spaces; their limits |
 //! | `notes`, `pin` | what else is known of a frame; pages that a device uses |
 //! | `numa` | nodes; pages that move to where they are used |
 //! | `pte` | what an entry of the table says |
@@ -74,9 +75,11 @@ mod error;
 mod fault;
 mod file;
 mod frames;
+mod group;
 mod held;
 mod host;
 mod ksm;
+mod ledger;
 mod listeners;
 mod lru;
 pub mod lru_gen;
@@ -97,17 +100,19 @@ mod table;
 mod trim;
 mod user_fault;
 mod vma;
+mod zero;
 
 pub use arena::{Arena, ArenaBuilder, ArenaHandle, ArenaStats, NodeStats};
 pub use error::MmError;
 pub use file::File;
+pub use group::{Group, GroupStats};
 pub use held::Held;
 pub use host::HostView;
 #[doc(hidden)]
 pub use ksm::Sabotage;
 pub use ksm::{Advice, Ksm, KsmBuilder, KsmStats, Scanner as KsmScanner};
-pub use lru::{Generation, Lru, LruError, LruSettings, LruStats, NodeGenerations};
-pub use numa::{Balancer, Node, NumaStats, Policy, Scanner as NumaScanner, Settings, Skip};
+pub use lru::{Evictor, Generation, Lru, LruError, LruSettings, LruStats, NodeGenerations};
+pub use numa::{Balancer, ListStats, Node, NumaStats, Policy, Scanner as NumaScanner, Settings, Skip};
 pub use pin::{Pinned, PinnedPage};
 pub use space::{AddressSpace, AddressSpaceBuilder};
 pub use stats::MmStats;
@@ -116,3 +121,4 @@ pub use swap::Sabotage as SwapSabotage;
 pub use swap::{Swap, SwapBuilder, SwapDevice, SwapStats};
 pub use user_fault::{FaultKind, NoFault, Serve, Stopped, UserFault, UserFaults};
 pub use vma::{Backing, Place, Prot};
+pub use zero::Zeroer;

@@ -24,6 +24,7 @@
 use crate::arena::Arena;
 use crate::clean::Clean;
 use crate::error::MmError;
+use crate::group::{Group, Member};
 use crate::held::Released;
 use crate::listeners::Listeners;
 use crate::lru::{Lru, LruSettings};
@@ -31,7 +32,7 @@ use crate::numa::{self, NumaStats};
 use crate::pte::{Pte, page_of, pages_of};
 use crate::shards::Shards;
 use crate::stats::{Counted, Counters, MmStats};
-use crate::swap::{Account, Kept, Swap};
+use crate::swap::{Account, Ahead, Kept, Swap};
 use crate::table::{Entry, Table};
 use crate::vma::{ADDRESSES, Backing, EVERYWHERE, Place, Prot, Vma, Vmas};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -57,10 +58,14 @@ pub struct AddressSpace {
     pub(crate) stored: Arc<Account>,
     /// Copies in swap of pages that are mapped.
     pub(crate) kept: Kept,
+    /// What is read ahead of need.
+    pub(crate) ahead: Ahead,
     pub(crate) counters: Counters,
     pub(crate) numa: numa::Counters,
     /// Boxed: most address spaces have none.
     pub(crate) lru: Option<Box<Lru>>,
+    /// Its group, if it is in one.
+    pub(crate) member: Option<Member>,
 }
 
 /// What the outermost lock guards. Listeners are here because registering must not fall into a change: one who
@@ -82,6 +87,7 @@ pub struct AddressSpaceBuilder {
     swap: Option<Arc<Swap>>,
     lru: Option<LruSettings>,
     limit: Option<u64>,
+    group: Option<Arc<Group>>,
 }
 
 impl AddressSpaceBuilder {
@@ -104,6 +110,13 @@ impl AddressSpaceBuilder {
         self
     }
 
+    /// Charges what it uses to this group, whose limit it keeps ([`crate::Group`]); its forks are in the group, too. It has an
+    /// [LRU](Self::lru), with the usual settings where none was asked for.
+    pub fn group(mut self, group: &Arc<Group>) -> Self {
+        self.group = Some(group.clone());
+        self
+    }
+
     /// Where pages go that are swapped out ([`AddressSpace::pageout`]); its forks use it too. Without, none are.
     pub fn swap(mut self, swap: &Arc<Swap>) -> Self {
         self.swap = Some(swap.clone());
@@ -115,9 +128,14 @@ impl AddressSpaceBuilder {
         if self.swap.as_ref().is_some_and(|swap| !Arc::ptr_eq(swap.arena(), &self.arena)) {
             return Err(MmError::ForeignSwap);
         }
-        let settings = self.lru.or(self.limit.map(|_| LruSettings::default()));
+        if self.group.as_ref().is_some_and(|group| !Arc::ptr_eq(group.arena(), &self.arena)) {
+            return Err(MmError::ForeignGroup);
+        }
+        let is_limited = self.limit.is_some() || self.group.is_some();
+        let settings = self.lru.or(is_limited.then(LruSettings::default));
         let lru = |settings| Box::new(Lru::new(settings, self.limit, self.arena.nodes()));
-        Ok(Arc::new(AddressSpace {
+        let member = self.group.map(Member::new);
+        let space = Arc::new(AddressSpace {
             lru: settings.map(lru),
             map: Table::new(&self.arena)?,
             arena: self.arena,
@@ -126,24 +144,42 @@ impl AddressSpaceBuilder {
             thp: self.thp,
             clean: Clean::default(),
             swap: self.swap,
-            stored: Arc::default(),
+            stored: Arc::new(Account::new(member.as_ref().map(Member::owner).unwrap_or_default())),
+            member,
             kept: Kept::default(),
+            ahead: Ahead::default(),
             counters: Counters::new(),
             numa: numa::Counters::new(),
-        }))
+        });
+        if let Some(member) = &space.member {
+            member.join(&space);
+        }
+        Ok(space)
     }
 }
 
 impl AddressSpace {
     /// Starts building an address space on `arena`.
     pub fn builder(arena: &Arc<Arena>) -> AddressSpaceBuilder {
-        AddressSpaceBuilder { arena: arena.clone(), thp: false, swap: None, lru: None, limit: None }
+        AddressSpaceBuilder {
+            arena: arena.clone(),
+            thp: false,
+            swap: None,
+            lru: None,
+            limit: None,
+            group: None,
+        }
     }
 
-    /// The same settings, for a fork; but no limit.
+    /// The same settings, for a fork; but no limit of its own.
     pub(crate) fn builder_of_same(&self) -> AddressSpaceBuilder {
-        let lru = self.lru().map(Lru::settings);
-        AddressSpaceBuilder { swap: self.swap.clone(), lru, ..Self::builder(&self.arena).thp(self.thp) }
+        let (lru, group) = (self.lru().map(Lru::settings), self.group().cloned());
+        AddressSpaceBuilder {
+            swap: self.swap.clone(),
+            lru,
+            group,
+            ..Self::builder(&self.arena).thp(self.thp)
+        }
     }
 
     /// The arena under it.

@@ -26,6 +26,7 @@ mod tables;
 pub mod traces;
 mod zap;
 
+pub use crate::levers::{Cell, Grid};
 pub use crate::registry::{About, Headline};
 pub use compare::Compare;
 pub use report::Report;

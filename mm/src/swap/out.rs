@@ -152,17 +152,70 @@ impl AddressSpace {
             None
         };
         let mut out = SwappedOut::default();
-        for one in parting {
-            let page = one.leaving.page;
-            let hopeless = out.full && one.copy.is_none();
-            let left = if hopeless { self.come_back(one, SwapError::Full) } else { self.leave(idle, one) };
-            match left {
-                Ok(true) => out.gone.push(page),
-                Ok(false) => {}
-                Err(error) => out.full |= matches!(error, SwapError::Full | SwapError::NoFrame),
-            }
+        let mut left = self.store_all(parting, &mut out);
+        // Room is better used for pages that have none than for those that are mapped.
+        let is_full = left.iter().any(|(_, error)| *error == SwapError::Full);
+        if is_full && self.swap.as_ref().is_some_and(|swap| self.kept.clear(swap)) {
+            out.full = false;
+            let again = std::mem::take(&mut left);
+            left = self.store_all(again.into_iter().map(|(one, _)| one).collect(), &mut out);
+        }
+        for (one, _) in left {
+            self.come_back(one);
         }
         out
+    }
+
+    /// Stores these pages, and lets go of those of which that has been done. Returns the others, with why.
+    fn store_all<'a>(
+        &'a self,
+        mut parting: Vec<Parting<'a>>,
+        out: &mut SwappedOut,
+    ) -> Vec<(Parting<'a>, SwapError)> {
+        let swap = self.swap.as_ref();
+        // Pages that have to be stored: the others are where they go already, or are wanted by a thread.
+        let mut needs: Vec<Option<bool>> = Vec::new();
+        for one in &parting {
+            needs.push(match &one.file {
+                Some((file, index)) => file.begin_to_evict((*index, one.frame.pfn())),
+                None => Some(one.copy.is_none()),
+            });
+        }
+        let pages: Vec<Pfn> = parting
+            .iter()
+            .zip(&needs)
+            .filter(|(_, needs)| **needs == Some(true))
+            .map(|(one, _)| one.frame.pfn())
+            .collect();
+        let mut copies =
+            swap.map_or_else(Vec::new, |swap| swap.store(&pages, &self.stored).wait()).into_iter();
+        let mut left = Vec::new();
+        for (mut one, needs) in parting.drain(..).zip(needs) {
+            let copy = match (needs, one.copy.take()) {
+                (None, _) => continue,
+                (Some(false), copy) => Ok(copy),
+                (Some(true), _) => copies.next().unwrap_or(Err(SwapError::NoSwap)).map(Some),
+            };
+            let page = one.leaving.page;
+            let gone = match (&one.file, copy) {
+                (Some((file, index)), copy) => file.evict((*index, one.frame.pfn()), swap, copy),
+                (None, Ok(Some(copy))) => Ok(self.leave_behind(&one, copy)),
+                (None, Ok(None)) => Ok(false),
+                (None, Err(error)) => Err(error),
+            };
+            match gone {
+                Ok(true) => {
+                    self.counters.add(Counted::SwappedOut);
+                    out.gone.push(page);
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    out.full |= matches!(error, SwapError::Full | SwapError::NoFrame);
+                    left.push((one, error));
+                }
+            }
+        }
+        left
     }
 
     /// Takes those of `run` that may go out of all MMUs, with one notification.
@@ -195,37 +248,6 @@ impl AddressSpace {
         });
     }
 
-    /// The last steps of a page on its way. False where a fault wanted it meanwhile; an error where it stays for another
-    /// reason.
-    fn leave(&self, idle: &mut Idle, mut one: Parting<'_>) -> Result<bool, SwapError> {
-        let mut left = self.try_to_leave(idle, &mut one);
-        // Room is better used for a page that has none than for those that are mapped.
-        if left == Err(SwapError::Full) && self.swap.as_ref().is_some_and(|swap| self.kept.clear(swap)) {
-            left = self.try_to_leave(idle, &mut one);
-        }
-        match left {
-            Ok(true) => {
-                self.counters.add(Counted::SwappedOut);
-                Ok(true)
-            }
-            Ok(false) => Ok(false),
-            Err(error) => self.come_back(one, error),
-        }
-    }
-
-    fn try_to_leave(&self, idle: &mut Idle, one: &mut Parting<'_>) -> Result<bool, SwapError> {
-        let pfn = one.frame.pfn();
-        if let Some((file, index)) = &one.file {
-            return file.evict(idle, (*index, pfn), self.swap.as_ref(), &self.stored);
-        }
-        let swap = self.swap.as_ref().ok_or(SwapError::NoSwap)?;
-        let copy = match one.copy.take() {
-            Some(copy) => copy,
-            None => swap.store(pfn, &self.stored)?,
-        };
-        Ok(self.leave_behind(one, copy))
-    }
-
     /// The page's entry says the copy from now on, unless the page was wanted meanwhile.
     fn leave_behind(&self, one: &Parting<'_>, copy: HeldCopy<'_>) -> bool {
         let _lock = self.lock_region(one.leaving.page);
@@ -242,10 +264,10 @@ impl AddressSpace {
     }
 
     /// The page's entry says what it said before, unless the page was wanted meanwhile, or the mapping does not allow it any
-    /// more. Returns the error.
+    /// more.
     ///
     /// Not writable, so that who writes is noticed: soft-dirty may have been cleared while it was on its way.
-    fn come_back(&self, one: Parting<'_>, error: SwapError) -> Result<bool, SwapError> {
+    fn come_back(&self, one: Parting<'_>) {
         let state = self.state.read();
         let allowed = state.vmas.find(hva_of(one.leaving.page)).is_some_and(|vma| {
             let same = |(file, index): &(Arc<File>, u64)| {
@@ -264,7 +286,6 @@ impl AddressSpace {
                 one.frame.keep();
             }
         }
-        Err(error)
     }
 }
 

@@ -1,6 +1,8 @@
 //! The subcommands.
 
 mod bench;
+mod checkpoint;
+mod clones;
 pub mod config;
 mod demo;
 mod notify;
@@ -20,12 +22,18 @@ pub enum Command {
     Demo(demo::Demo),
     /// Measure on this machine: restores with and without a working set, and faults
     Bench(bench::Bench),
+    /// Measure the memory that clones of one template take on this host
+    Clones(clones::Clones),
     /// Serve guests; VMMs connect to the sockets with Firecracker's handshake. SIGTERM drains it: it takes no further guest, and ends with its last one
     Serve(serve::Serve),
     /// Watch a daemon: its guests, its cache, its store
     Top(top::Top),
     /// Make a template of an image of guest memory
     Snapshot(templates::Snapshot),
+    /// Make a template of a guest that a daemon serves, while it runs on. The VMM stops it until this says `instant`
+    Checkpoint(checkpoint::Checkpoint),
+    /// Remove the snapshots of a guest but the last ones
+    Retain(checkpoint::Retain),
     /// Read every chunk of a template and its working set, and check them
     Verify(templates::Named),
     /// List the templates of a store
@@ -65,10 +73,13 @@ impl Command {
         match self {
             Self::Demo(demo) => demo.run(),
             Self::Bench(bench) => bench.run(),
+            Self::Clones(clones) => clones.run(),
             Self::Serve(serve) => serve.keep(),
             Self::Worker(serve) => serve.work(),
             Self::Top(top) => top.run(),
             Self::Snapshot(snapshot) => snapshot.run(),
+            Self::Checkpoint(checkpoint) => checkpoint.run(),
+            Self::Retain(retain) => retain.run(),
             Self::Verify(named) => named.verify(),
             Self::Ls(store) => templates::list(&store),
             Self::Rm(named) => named.remove(),

@@ -6,7 +6,7 @@ use super::{Failure, other, size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use slat_pager::{
-    Cache, Event, Firecracker, GuestStats, Keeper, Library, Lost, Monitor, Options, Sabotage, Store,
+    Cache, Event, Firecracker, GuestStats, Guests, Keeper, Library, Lost, Monitor, Options, Sabotage, Store,
     Template, Trouble, Worker, WorkerError,
 };
 use std::ffi::OsString;
@@ -58,6 +58,12 @@ pub struct Serve {
     /// What becomes of a page that the store lost
     #[arg(long, value_enum, default_value = "wait")]
     lost: Lost,
+    /// A socket on which `checkpoint` asks for snapshots of guests
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+    /// A folder of shared memory, in /dev/shm: VMMs map FOLDER/TEMPLATE privately, and clones share what they do not write
+    #[arg(long, value_name = "FOLDER")]
+    share: Option<PathBuf>,
     #[arg(long, hide = true, default_value_t = 0)]
     store_delay_ms: u64,
     #[arg(long, hide = true, default_value_t = 0)]
@@ -161,9 +167,17 @@ impl Serve {
             monitor.listen(address).map_err(other)?;
         }
         let worker = Worker { wire: Firecracker, templates, cache: cache.clone(), options, monitor };
+        let mut guests = Guests::default();
+        if let Some(folder) = &self.share {
+            let named = |error: std::io::Error| other(format!("{}: {error}", folder.display()));
+            guests.share_in(folder, &worker.templates).map_err(named)?;
+        }
+        if let Some(control) = &self.control {
+            guests.answer_on(control).map_err(other)?;
+        }
         let keeper = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
         say("worker", serde_json::json!({ "worker": std::process::id() }));
-        worker.run(keeper, |number, pid, end| told(number, pid, end, &cache)).map_err(other)
+        worker.run_with(keeper, &guests, |number, pid, end| told(number, pid, end, &cache)).map_err(other)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The worker: takes connections from the keeper, and serves their guests.
 
 use super::channel::{Channel, Keep, Take};
+use super::control::Guests;
 use super::monitor::Monitor;
 use crate::cache::Cache;
 use crate::guest::{Guest, GuestStats, Life, Options, Parts};
@@ -62,19 +63,30 @@ impl<W: Wire> Worker<W> {
         keeper: OwnedFd,
         ended: impl Fn(u64, i32, Result<GuestStats, WorkerError>) + Sync,
     ) -> io::Result<()> {
+        self.run_with(keeper, &Guests::default(), ended)
+    }
+
+    /// As [`Worker::run`]. `guests` are those that there are.
+    pub fn run_with(
+        &self,
+        keeper: OwnedFd,
+        guests: &Guests,
+        ended: impl Fn(u64, i32, Result<GuestStats, WorkerError>) + Sync,
+    ) -> io::Result<()> {
         let (channel, ended) = (Channel::new(keeper), &ended);
         _ = channel.send(&Keep { is_ready: true, ..Keep::default() }, &[]);
         std::thread::scope(|scope| {
             while let Some((take, fds)) = channel.receive::<Take>(true)? {
                 let (channel, connection) = (&channel, take.connection);
                 let done = move |pid, end| {
+                    guests.remove(connection);
                     ended(connection, pid, end);
                     // The keeper may be gone.
                     _ = channel.send(&Keep { connection, ..Keep::default() }, &[]);
                 };
                 let serve = move || {
                     let mut pid = 0;
-                    let end = self.serve(&take, fds, channel, &mut pid);
+                    let end = self.serve(&take, fds, channel, guests, &mut pid);
                     done(pid, end);
                 };
                 // Without a thread this guest is refused, and the others are served on.
@@ -92,6 +104,7 @@ impl<W: Wire> Worker<W> {
         take: &Take,
         fds: Vec<OwnedFd>,
         keeper: &Channel,
+        guests: &Guests,
         pid: &mut i32,
     ) -> Result<GuestStats, WorkerError> {
         let count = fds.len();
@@ -121,7 +134,11 @@ impl<W: Wire> Worker<W> {
         let life = life(connection, pid);
         let (cache, name) = (self.cache.clone(), template.name().to_owned());
         let parts = Parts { uffd: handshake.uffd, layout, template, cache, journal, life: Some(life) };
-        let guest = Guest::serve(parts, self.options)?;
+        // Firecracker's forks and our own VMMs send the file that is the guest's memory next.
+        let memory = handshake.more.into_iter().next();
+        let backing = guests.backing(&parts.template, memory)?;
+        let guest = Guest::serve_on(parts, backing, self.options)?;
+        guests.add(take.connection, *pid, guest.handle());
         self.monitor.begins(take.connection, *pid, &name, guest.watch());
         let stats = guest.wait();
         self.monitor.ends(take.connection, &stats);

@@ -179,6 +179,6 @@ impl Library {
     }
 }
 
-fn check_name(name: &str) -> Result<(), StoreError> {
+pub(super) fn check_name(name: &str) -> Result<(), StoreError> {
     if is_name(name) { Ok(()) } else { Err(StoreError::Name(name.into())) }
 }

@@ -2,6 +2,7 @@
 
 mod catalog;
 mod chunk;
+mod derive;
 mod folder;
 mod gc;
 mod lease;

@@ -196,6 +196,14 @@ impl Template {
     }
 
     /// The object that holds a chunk of it. `None`: zeros, or a chunk of an image.
+    /// The library that opened it. An image has none.
+    pub(super) fn library(&self) -> Option<&Library> {
+        match &self.0.content {
+            Content::Chunks { library, .. } => Some(library),
+            Content::Image(..) => None,
+        }
+    }
+
     pub(super) fn chunk_name(&self, index: usize) -> Option<Name> {
         match &self.0.content {
             Content::Chunks { chunks, epochs, .. } => {

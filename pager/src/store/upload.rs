@@ -90,6 +90,15 @@ impl<'a> Upload<'a> {
         Ok(())
     }
 
+    /// Writes one chunk, if it is not there: what it is called.
+    pub fn chunk(&self, content: &[u8]) -> Result<Option<Name>, StoreError> {
+        let Some((name, is_new)) = self.name(content) else { return Ok(None) };
+        if is_new {
+            self.write(name, content)?;
+        }
+        Ok(Some(name))
+    }
+
     /// Writes the chunks of an image, several at a time.
     pub fn image(
         &self,

@@ -1,5 +1,6 @@
 //! The pager, held against a process that does what a VMM does and knows each byte. Each test has a bound in time.
 
+mod clones;
 mod daemon;
 mod fleet;
 mod hostile;
@@ -9,6 +10,7 @@ mod ordered;
 mod restart;
 #[cfg(feature = "s3")]
 mod s3;
+mod snapshot;
 mod soak;
 mod steady;
 mod store;

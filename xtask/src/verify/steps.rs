@@ -186,7 +186,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "walkers",
         about: "hardware walkers that others wrote, twenty times as often, with other tables every night",
-        lines: &[Line::new(NIGHTLY, 900, 1500, "cargo xtask walkers --nightly").with(BOOT)],
+        lines: &[Line::new(NIGHTLY, 950, 1500, "cargo xtask walkers --nightly").with(BOOT)],
     },
     Step {
         name: "boots",
@@ -206,25 +206,25 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "pager",
-        about: "hosts that share a store, under many seeds; guests of a bad store for a while; a server of S3",
+        about: "hosts that share a store, under many seeds; guests of a bad store for minutes; a server of S3",
         lines: &[
-            Line::new(NIGHTLY, 60, 300, "cargo test -p slat-pager --locked --test pager -- fleet::hosts")
-                .with(&[("SLAT_FLEET_SEEDS", "2500")]),
+            Line::new(NIGHTLY, 100, 400, "cargo test -p slat-pager --locked --test pager -- fleet::hosts")
+                .with(&[("SLAT_FLEET_SEEDS", "5000")]),
             Line::new(
                 NIGHTLY,
-                150,
-                600,
+                330,
+                700,
                 "cargo test -p slat-pager --locked --test pager -- soak:: --nocapture",
             )
             .with(&[
-                ("SLAT_PAGER_SOAK_SECONDS", "90"),
+                ("SLAT_PAGER_SOAK_SECONDS", "180"),
                 ("SLAT_PAGER_SOAK_MIB", "256"),
                 ("SLAT_PAGER_SOAK_GUESTS", "8"),
             ]),
             // The server is moto's. Where it is not installed, the tests say so.
             Line::new(
                 NIGHTLY,
-                120,
+                150,
                 600,
                 "cargo test -p slat-pager --features s3 --locked --test pager -- s3::",
             ),
@@ -253,6 +253,13 @@ pub const STEPS: &[Step] = &[
             Line::new(NIGHTLY, 120, 900, "cargo xtask clients rust-vmm"),
             Line::new(NIGHTLY, 330, 1700, "cargo xtask clients ckb-vm kvm vmm"),
             Line::new(NIGHTLY, 200, 1800, "cargo xtask clients kvm-selftests"),
+            Line::new(NIGHTLY, 300, 1800, "cargo xtask clients axvisor").with(BOOT),
+            Line::new(
+                NIGHTLY,
+                90,
+                1000,
+                "cargo xtask clients pager --vmm qemu --store folder --kill-pager 5",
+            ),
         ],
     },
     Step {
