@@ -135,6 +135,7 @@ impl Serve {
             print(what);
             std::process::abort();
         }));
+        give_memory_back();
         // These are for the keeper, which drains.
         for signal in [SIGTERM, SIGINT] {
             signal_hook::flag::register(signal, Arc::default()).map_err(other)?;
@@ -178,6 +179,16 @@ impl Serve {
         let keeper = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
         say("worker", serde_json::json!({ "worker": std::process::id() }));
         worker.run_with(keeper, &guests, |number, pid, end| told(number, pid, end, &cache)).map_err(other)
+    }
+}
+
+/// A chunk that leaves the cache goes back to the kernel at once. Else the allocator learns from the first ones to keep such pieces,
+/// and holds twice the cache's limit after some dozens of guests.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it sets a number of the allocator, before there are other threads.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 64 << 10);
     }
 }
 
