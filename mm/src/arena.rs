@@ -21,6 +21,7 @@ use crate::frames::{BLOCK, Unit};
 use crate::mapping::Mapping;
 use crate::notes::Notes;
 use crate::numa::{Node, NodeFrames, real_nodes};
+use crate::prim::zero_page;
 use slat::table::TableMemory;
 use slat::table::memory::CHUNK_PAGES;
 use slat::{Level, PAGE_SIZE, Pfn, Span};
@@ -324,7 +325,7 @@ impl Arena {
         }
         if used && zero {
             // SAFETY: as above.
-            unsafe { self.frame(pfn).write_bytes(0, PAGE_SIZE as usize) };
+            unsafe { zero_page(self.frame(pfn)) };
         }
         self.notes.forget(pfn);
         state.store(kind | USED | 1, Relaxed);

@@ -39,6 +39,7 @@
 //! | `mapping`, `frames`, `arena`, `held`, `trim` | memory from the system, and back to it; which frames are free; references to frames |
 //! | `file`, `vma` | what a range of addresses means |
 //! | `vmas`, `mappings`, `page_lock`, `state` | all of them, in versions: how changes make them, and who reads them under what |
+//! | `prim` | locks and atomics, swappable for virtual time |
 //! | `notes`, `pin` | what else is known of a frame; pages that a device uses |
 //! | `numa` | nodes; pages that move to where they are used |
 //! | `pte` | what an entry of the table says |
@@ -89,6 +90,7 @@ mod notify;
 mod numa;
 mod page_lock;
 mod pin;
+mod prim;
 mod pte;
 mod reap;
 mod shards;

@@ -1,10 +1,11 @@
 //! One of a few for each thread, so that threads rarely meet: counters, free frames.
 
-use std::cell::Cell;
+use crate::prim::thread_number;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::OnceLock;
+use std::thread::available_parallelism;
 
-/// How many of each. More threads than this share.
+/// How many of each at least. More threads than CPUs share.
 const SHARDS: usize = 16;
 
 /// A value alone on its cache lines (two of them: processors fetch lines in pairs).
@@ -24,9 +25,9 @@ impl<T> Deref for Padded<T> {
 pub(crate) struct Shards<T>(Box<[Padded<T>]>);
 
 impl<T: Default> Shards<T> {
-    /// One for each of a few threads.
+    /// One for each of a few threads, or for each CPU.
     pub(crate) fn new() -> Self {
-        Self::with(SHARDS)
+        Self::with(shards())
     }
 
     /// `count` of them, to be picked by number.
@@ -37,9 +38,7 @@ impl<T: Default> Shards<T> {
     /// This thread's.
     #[inline]
     pub(crate) fn mine(&self) -> &T {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        thread_local! { static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Relaxed)); }
-        self.pick(MINE.with(Cell::get))
+        self.pick(thread_number())
     }
 
     /// The one for `number`.
@@ -52,4 +51,12 @@ impl<T: Default> Shards<T> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|padded| &padded.0)
     }
+}
+
+/// A machine with more CPUs than [`SHARDS`] has one for each.
+fn shards() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    // Of the machines that are simulated, the largest has as many.
+    let cpus = || if cfg!(virtual_time) { 1024 } else { available_parallelism().map_or(1, usize::from) };
+    *COUNT.get_or_init(|| cpus().next_power_of_two().max(SHARDS))
 }

@@ -5,8 +5,8 @@
 //! when it is.
 
 use crate::frames::{BLOCK, FreeFrames, Unit};
+use crate::prim::{Mutex, MutexGuard};
 use crate::shards::Shards;
-use parking_lot::{Mutex, MutexGuard};
 use slat::{Level, Pfn, Span};
 use std::ops::Range;
 
