@@ -2,6 +2,7 @@
 
 mod bench;
 mod calibrate;
+pub mod levers;
 pub mod registry;
 mod report;
 mod sim;

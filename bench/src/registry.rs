@@ -10,6 +10,7 @@
 //! ([`Row::runs_in`]).
 
 use crate::bench::{Program, programs};
+use crate::levers::Grid;
 use clap::{ArgMatches, Command, FromArgMatches, Subcommand};
 use slat_series::PatchSeries;
 use slat_sim::benches::Bench as Simulated;
@@ -32,8 +33,10 @@ pub struct About {
     pub kept: &'static str,
     /// Further results that are kept: name, question, arguments.
     pub variants: &'static [(&'static str, &'static str, &'static str)],
-    /// Its line in the README.
-    pub headline: Option<Headline>,
+    /// Its lines in the README.
+    pub headlines: &'static [Headline],
+    /// What brings what.
+    pub levers: &'static [Grid],
     /// Arguments of each run in CI, where its checks count and its times do not.
     pub ci: &'static [&'static str],
     /// Arguments of each run of `slat report --quick`.
@@ -54,7 +57,8 @@ impl About {
             question,
             kept,
             variants: &[],
-            headline: None,
+            headlines: &[],
+            levers: &[],
             ci: &[],
             quick: &[],
             full: &[],
@@ -84,8 +88,10 @@ pub struct Kept {
     pub question: &'static str,
     /// Arguments of `slat bench` that made it.
     pub command: String,
-    /// The line of the README that is in it.
-    pub headline: Option<Headline>,
+    /// The lines of the README that are in it.
+    pub headlines: &'static [Headline],
+    /// What brings what in it.
+    pub levers: &'static [Grid],
 }
 
 /// One bench.
@@ -127,14 +133,15 @@ impl Row {
 
     /// Its results in `bench-results/`.
     pub fn kept(&self) -> impl Iterator<Item = Kept> {
-        let About { name, question, kept, variants, headline, .. } = self.about;
+        let About { name, question, kept, variants, headlines, levers, .. } = self.about;
         let first = Some((name, question, kept)).filter(|_| !question.is_empty());
         let all = first.into_iter().chain(variants.iter().copied());
         all.map(move |(file, question, args)| Kept {
             file,
             question,
             command: command(name, args),
-            headline: headline.filter(|_| file == name),
+            headlines: if file == name { headlines } else { &[] },
+            levers: if file == name { levers } else { &[] },
         })
     }
 }

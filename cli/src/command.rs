@@ -37,7 +37,7 @@ pub struct Quiet {
 #[expect(missing_docs, reason = "what a variant holds says what it is, in its help too")]
 pub enum Command {
     /// Replay memory traces on software vCPUs, with every byte checked
-    Run(Run),
+    Run(Box<Run>),
     Plan(Plan),
     Top(Top),
     Completions(Completions),

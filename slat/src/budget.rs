@@ -40,13 +40,13 @@ use crate::walk::Walk;
 use crate::why::Why;
 
 /// Cold subtrees taken back by one invalidation.
-const STRETCH: usize = 16;
+const SUBTREES_AT_ONCE: usize = 16;
 /// Links looked at in one go: faults beside them wait for the flush.
 const LINKS: usize = 512;
 
 /// Subtrees to be taken back, neighbours of each other.
 struct Found {
-    gfns: [Span<Gfn>; STRETCH],
+    gfns: [Span<Gfn>; SUBTREES_AT_ONCE],
     len: usize,
 }
 
@@ -179,7 +179,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// Goes over links from `from` on. Returns the subtrees that are wanted, and where to go on unless that was the end.
     fn find(&self, idle: &mut Idle, space: &Space<F>, from: Gfn, wanted: Wanted) -> (Found, Option<Gfn>) {
-        let mut found = Found { gfns: [Span::new(Gfn(0), Gfn(0)); STRETCH], len: 0 };
+        let mut found = Found { gfns: [Span::new(Gfn(0), Gfn(0)); SUBTREES_AT_ONCE], len: 0 };
         let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);
         let mut steps = walk.steps(Span::new(from, Gfn(1 << F::FRAME_BITS)), Level::M2);
         let (mut links, mut end) = (0, from);
@@ -188,7 +188,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             if !F::is_table(at.word, at.level) || gfns.start < end {
                 continue;
             }
-            if links == LINKS || found.len == STRETCH {
+            if links == LINKS || found.len == SUBTREES_AT_ONCE {
                 return (found, Some(gfns.start));
             }
             links += 1;

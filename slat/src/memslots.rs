@@ -29,7 +29,9 @@ use crate::host::Host;
 use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
 use crate::slots::publish::Reading;
-use crate::slots::{Change, CommitError, Hint, Region, Rule, Slot, SlotError, SlotId, Transaction, Version};
+use crate::slots::{
+    Change, CommitError, Hint, Region, Rule, Slot, SlotError, SlotId, SlotsVersion, Transaction,
+};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::prim::copied;
@@ -429,7 +431,7 @@ impl Snapshot<'_> {
         self.generation
     }
 
-    pub(crate) fn version(&self) -> Version<'_> {
+    pub(crate) fn version(&self) -> SlotsVersion<'_> {
         self.reading.version
     }
 }

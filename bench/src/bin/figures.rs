@@ -1,7 +1,8 @@
 //! The figures of the documents, from `bench-results/`: `cargo run -p slat-bench --bin figures` writes `BENCHMARKS.md`, and the
-//! table of six in `README.md`. Its tests hold both against the results, byte by byte.
+//! table in `README.md`. Its tests hold both against the results, byte by byte.
 
 use serde_json::Value;
+use slat_bench::levers;
 use slat_bench::registry::{self, Kept};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -45,7 +46,9 @@ fn figures() -> String {
     let machine = machine(&read(kept[0].file));
     let mut text =
         format!("{machine}\n\n| what | unit | baseline | slat | command |\n|---|---|---|---|---|\n");
-    for (Kept { file, command, .. }, figure) in kept.iter().filter_map(|kept| Some((kept, kept.headline?))) {
+    for (Kept { file, command, .. }, figure) in
+        kept.iter().flat_map(|kept| kept.headlines.iter().map(move |figure| (kept, figure)))
+    {
         let result = read(file);
         assert_eq!(machine, self::machine(&result), "{file}: another machine");
         let has = |row: &Value| {
@@ -78,6 +81,18 @@ fn benchmarks() -> String {
          row answers ([sources](book/src/sources.md)), or KVM, and the ratio that is reported there for this comparison.\n\
          Every command takes `--json`, which prints what `bench-results/` keeps.\n\n",
     );
+    text += "## What brings what\n\n\
+             slat answers a patch series with its idea and with ideas of slat's own. These tables take them apart. All figures of a table\n\
+             are of one interleaved run; the factor is against the first column, so above 1 a cell takes less.\n";
+    for Kept { file, levers, .. } in kept().into_iter().filter(|kept| !kept.levers.is_empty()) {
+        write!(
+            text,
+            "\n### {file}: what brings what\n{}",
+            levers::markdown(levers, &read(file), measured_of)
+        )
+        .expect("a string takes all");
+    }
+    text += "\n## Every row\n\n";
     for Kept { file, question, .. } in kept() {
         writeln!(text, "* [{file}](#{file}): {question}").expect("a string takes all");
     }
@@ -144,10 +159,16 @@ fn settings(params: &Value) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// A median, with the least and the greatest sample where they differ.
+/// A median, with the least and the greatest sample where they differ; a dash where there is none.
 fn measured(median: &Value, samples: &Value) -> String {
     let Some(median) = median.as_f64() else { return "–".to_owned() };
-    let samples = || samples.as_array().into_iter().flatten().filter_map(Value::as_f64);
+    let samples: Vec<_> = samples.as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
+    measured_of(median, &samples)
+}
+
+/// The same of numbers.
+fn measured_of(median: f64, samples: &[f64]) -> String {
+    let samples = || samples.iter().copied();
     let range = [samples().reduce(f64::min), samples().reduce(f64::max)].map(|end| end.map(number));
     match range {
         [Some(least), Some(most)] if least != most => format!("{} ({least}–{most})", number(median)),

@@ -5,7 +5,7 @@ use super::events::Events;
 use crate::error::Error;
 use crate::temporary::Temporary;
 use crate::thread;
-use slat::{FaultError, Format, Gpa, HostError, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
+use slat::{FaultError, Format, Gfn, Gpa, HostError, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
 use slat_mm::{AddressSpace, Arena, Backing, HostView, MmError, Place, Prot, Swap};
 use slat_vcpu::Window;
 use slat_vcpu::guest::Layout;
@@ -69,15 +69,21 @@ impl<F: Format> Machine<F> {
             .dirty_log(run.dirty_log.policy()?)
             .max_slots(slots);
         let builder = if run.sabotage_flushes { builder.sabotage_flushes() } else { builder };
+        let builder = if run.migrate.sabotage_rearm { builder.sabotage_rearm() } else { builder };
         let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
         space.register(&vm);
-        let logs = run.dirty_log != DirtyLogName::Off;
+        // What leaves logs from its first page on.
+        let logs = run.dirty_log != DirtyLogName::Off || run.migrate.migrate_to.is_some();
         Ok(Self { space, swap, _swap_file: swap_file, vm, vcpus, memory, logs, placed: AtomicU64::new(0) })
     }
 
-    /// Makes the next free guest addresses a region: maps memory and adds a memslot. Any thread, any time.
+    /// Makes the next free guest addresses a region. Any thread, any time.
     pub fn place(&self, idle: &mut Idle) -> Result<Gpa, Error> {
-        let number = self.placed.fetch_add(1, Relaxed);
+        self.region(idle, self.placed.fetch_add(1, Relaxed))
+    }
+
+    /// Makes region `number`: maps memory and adds a memslot.
+    pub fn region(&self, idle: &mut Idle, number: u64) -> Result<Gpa, Error> {
         let gpa = Gpa(number * Layout::REGION);
         if gpa.0 + Layout::REGION > self.memory {
             return Err(Error::Usage(format!(
@@ -115,6 +121,31 @@ impl<F: Format> Machine<F> {
             }
             _ => Error::Machine(format!("guest address {gpa}: {error}")),
         }
+    }
+
+    /// Guest memory at most, in bytes: whole regions.
+    pub fn memory(&self) -> u64 {
+        self.memory
+    }
+
+    /// Regions placed so far.
+    pub fn placed(&self) -> u64 {
+        self.placed.load(Relaxed)
+    }
+
+    /// The first regions were made one by one: the next one comes after them.
+    pub fn set_placed(&self, regions: u64) {
+        self.placed.store(regions, Relaxed);
+    }
+
+    /// Where these frames lie.
+    pub fn hvas_of(gfns: Span<Gfn>) -> Span<Hva> {
+        Span::sized(BASE + gfns.start.gpa().0, gfns.len() * PAGE_SIZE)
+    }
+
+    /// How many regions the frames before this one are in.
+    pub fn regions_below(end: Gfn) -> u64 {
+        end.gpa().0.div_ceil(Layout::REGION)
     }
 
     /// The guest memory placed so far, as the host sees it.

@@ -5,6 +5,7 @@ use super::dirty_log::Told;
 use super::feed::Totals;
 use super::figures::{Faults, Flushes, Mapped, TlbCounts, percent};
 use super::machine::Machine;
+use super::migrate::{Arrived, Sent};
 use super::vcpus::Outcome;
 use crate::error::Error;
 use serde::Serialize;
@@ -46,6 +47,11 @@ struct Report {
     first_corruption: Option<String>,
     wall_s: f64,
     interrupted: bool,
+    /// Where the guest has migrated.
+    #[serde(rename = "migrated_to", skip_serializing_if = "Option::is_none")]
+    sent: Option<Sent>,
+    #[serde(rename = "migrated_from", skip_serializing_if = "Option::is_none")]
+    arrived: Option<Arrived>,
 }
 
 #[derive(Serialize)]
@@ -79,7 +85,7 @@ pub fn print<F: Format>(
     run: &Run,
     machine: &Machine<F>,
     outcome: &Outcome,
-    told: Option<&Told>,
+    (told, sent, arrived): (Option<&Told>, Option<Sent>, Option<Arrived>),
     feeds: &Totals,
     wall: Duration,
 ) -> Result<(), Error> {
@@ -92,7 +98,7 @@ pub fn print<F: Format>(
         ring_full: outcome.ring_full,
     };
     let dirty_pages = told.map_or_else(|| dirty_pages(machine), |told| told.pages);
-    let report = Report::new(machine, outcome, (dirty_pages, log), feeds, wall);
+    let report = Report { sent, arrived, ..Report::new(machine, outcome, (dirty_pages, log), feeds, wall) };
     let mut out = std::io::stdout().lock();
     if run.json {
         serde_json::to_writer(&mut out, &report).map_err(std::io::Error::from)?;
@@ -151,6 +157,8 @@ impl Report {
             }),
             wall_s: wall.as_secs_f64(),
             interrupted: outcome.interrupted,
+            sent: None,
+            arrived: None,
         }
     }
 
@@ -236,6 +244,12 @@ impl Report {
                 self.generations.iter().map(|generation| generation.anon + generation.file).sum::<u64>(),
                 self.generations.len()
             )?;
+        }
+        if let Some(sent) = &self.sent {
+            writeln!(out, "migrated  {sent}")?;
+        }
+        if let Some(arrived) = &self.arrived {
+            writeln!(out, "migrated  {arrived}")?;
         }
         writeln!(
             out,

@@ -3,12 +3,13 @@
 use super::feed::Jobs;
 use super::figures::VcpuCounts;
 use super::machine::Machine;
+use super::migrate::{Came, Moves, Position, Turn, compare, recall};
 use super::progress::Bar;
 use super::watch::{Live, VcpuLive};
 use crate::error::Error;
 use crate::thread::idle;
 use hdrhistogram::Histogram;
-use slat::{Format, Host, VcpuId};
+use slat::{Format, Host, Idle, VcpuId};
 use slat_vcpu::guest::{Findings, Replay, Want};
 use slat_vcpu::{Cpu, Exit};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -37,6 +38,7 @@ pub fn run_all<F: Format>(
     jobs: Vec<Jobs>,
     regions: &[u64],
     (bar, live): (&Bar, &Live),
+    moves: Moves<'_>,
     interrupted: &AtomicBool,
 ) -> Result<Outcome, Error> {
     let failed = &AtomicBool::new(false);
@@ -48,7 +50,8 @@ pub fn run_all<F: Format>(
             .zip(jobs)
             .map(|(id, jobs)| {
                 crate::thread::start(scope, move || {
-                    let result = run_one(machine, VcpuId(id), jobs, regions, (bar, live.vcpu(id)), stop);
+                    let result =
+                        run_one(machine, VcpuId(id), jobs, regions, (bar, live.vcpu(id)), moves, stop);
                     if result.is_err() {
                         failed.store(true, Relaxed);
                     }
@@ -74,18 +77,28 @@ fn run_one<F: Format>(
     jobs: Jobs,
     regions: &[u64],
     (bar, live): (&Bar, &VcpuLive),
+    moves: Moves<'_>,
     stop: &impl Fn() -> bool,
 ) -> Result<Outcome, Error> {
     let mut idle = idle()?;
     let vcpu = machine.vm.vcpu(id).ok_or_else(|| Error::Machine(format!("vCPU {} is in use", id.0)))?;
     let mut cpu = Cpu::new(vcpu, machine.window());
     let mut outcome = Outcome::default();
-    for batches in jobs {
-        let mut replay = Replay::new(machine.oracle_pages());
-        for &region in regions {
-            replay.layout.place(region, machine.place(&mut idle)?);
+    let mut turn = Turn::new(moves.gate, id.0);
+    let mut came = None;
+    if let Some(arrivals) = moves.arrivals {
+        came = recall(machine, id.0, &jobs, arrivals, stop);
+        if came.is_none() {
+            return Ok(outcome);
         }
-        let mut reported = 0;
+    }
+    let first = came.as_ref().map_or(0, |came| came.job);
+    for (job, batches) in (0..).zip(jobs).skip(first as usize) {
+        let Came { mut replay, batches: mut made, .. } = match came.take() {
+            Some(came) => came,
+            None => fresh(machine, &mut idle, job, regions)?,
+        };
+        let (mut reported, mut gone) = (0, false);
         loop {
             match cpu.run(&mut idle, &mut replay) {
                 Exit::Stopped => {}
@@ -106,6 +119,7 @@ fn run_one<F: Format>(
                     bar.add(replay.accesses - reported);
                     live.set(counts(&cpu, outcome.accesses + replay.accesses));
                     reported = replay.accesses;
+                    turn.rest(|| Position { job, batches: made, regions: replay.layout.regions().collect() });
                     // Wakes up now and then to see whether to stop.
                     let batch = loop {
                         match batches.recv_timeout(Duration::from_millis(100)) {
@@ -115,7 +129,15 @@ fn run_one<F: Format>(
                         }
                     };
                     match batch {
-                        Some(batch) => replay.feed(batch),
+                        Some(batch) if turn.go() => {
+                            replay.feed(batch);
+                            made += 1;
+                        }
+                        // The guest goes on elsewhere.
+                        Some(_) => {
+                            gone = true;
+                            break;
+                        }
                         None => break,
                     }
                 }
@@ -123,13 +145,25 @@ fn run_one<F: Format>(
         }
         outcome.accesses += replay.accesses;
         outcome.findings = outcome.findings.with(replay.findings);
-        if stop() {
+        if gone || stop() {
             break;
+        }
+        if let Some(arrivals) = moves.arrivals {
+            arrivals.compared(compare(machine, &mut idle, &replay)?);
         }
     }
     (outcome.tlb_hits, outcome.tlb_misses) = cpu.tlb_counts();
     outcome.fault_ns = Some(cpu.fault_ns);
     Ok(outcome)
+}
+
+/// A trace from its beginning.
+fn fresh<F: Format>(machine: &Machine<F>, idle: &mut Idle, job: u64, regions: &[u64]) -> Result<Came, Error> {
+    let mut replay = Replay::new(machine.oracle_pages());
+    for &region in regions {
+        replay.layout.place(region, machine.place(idle)?);
+    }
+    Ok(Came { job, batches: 0, replay })
 }
 
 /// What a vCPU has done, with so many accesses.

@@ -23,7 +23,7 @@ const GROUPS: usize = ENTRIES / GROUP;
 const EARLY: usize = 2;
 
 /// The young entries of a table, a bit each.
-pub(super) type Young = [u64; GROUPS];
+pub(super) type YoungBits = [u64; GROUPS];
 
 /// A leaf table, and the frames in it that are asked about.
 #[derive(Clone, Copy)]
@@ -57,7 +57,7 @@ pub(super) fn scan_together<F: Format, B: Bit>(
     scan: Scan,
     tables: &[LeafTable<'_>],
     ahead: &[*const Entry],
-    young: &mut [Young; TOGETHER],
+    young: &mut [YoungBits; TOGETHER],
 ) -> [bool; TOGETHER] {
     if tables.iter().any(|table| table.gfns.len() < ENTRIES as u64) {
         return core::array::from_fn(|nth| {
@@ -79,7 +79,7 @@ pub(super) fn scan_together<F: Format, B: Bit>(
 unsafe fn scan_whole_avx2<F: Format, B: Bit>(
     tables: &[LeafTable<'_>],
     ahead: &[*const Entry],
-    young: &mut [Young; TOGETHER],
+    young: &mut [YoungBits; TOGETHER],
 ) -> [bool; TOGETHER] {
     // SAFETY: the caller's word.
     scan_whole(tables, ahead, young, |group| unsafe { avx2::<F, B>(group) })
@@ -90,7 +90,7 @@ unsafe fn scan_whole_avx2<F: Format, B: Bit>(
 fn scan_whole(
     tables: &[LeafTable<'_>],
     ahead: &[*const Entry],
-    young: &mut [Young; TOGETHER],
+    young: &mut [YoungBits; TOGETHER],
     look: impl Fn(&[Entry; GROUP]) -> u64,
 ) -> [bool; TOGETHER] {
     // Kept aside: the bits themselves are still on their way to memory when this is asked.
@@ -123,7 +123,7 @@ fn scan_whole(
 
 /// A table of which some entries are asked about, often one.
 #[cold]
-fn scan_part<F: Format, B: Bit>(scan: Scan, table: &LeafTable<'_>, young: &mut Young) -> bool {
+fn scan_part<F: Format, B: Bit>(scan: Scan, table: &LeafTable<'_>, young: &mut YoungBits) -> bool {
     *young = [0; GROUPS];
     let asked = table.asked::<F>();
     if asked.len() < GROUP {

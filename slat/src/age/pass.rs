@@ -5,7 +5,7 @@
 //! afterwards sets it again, and the next pass looks again; the other way round, that access could be lost for good.
 
 use super::accessed::AccessedPages;
-use super::leaves::{LeafTable, TOGETHER, Young, groups, scan_together, within};
+use super::leaves::{LeafTable, TOGETHER, YoungBits, groups, scan_together, within};
 use super::scan::{Bit, GROUP, Scan, is_young};
 use crate::addr::{Gfn, Level, Span};
 use crate::table::entry::{Entry, Word};
@@ -14,7 +14,7 @@ use crate::table::memory::{ENTRIES, Node, TableMemory};
 use core::marker::PhantomData;
 
 /// Work done in one go, before a rest is due: some ten microseconds.
-const STRETCH: u64 = 4096;
+const WORK_A_SECTION: u64 = 4096;
 /// What looking at a leaf table counts, where an edited entry counts 1.
 const LOOK: u64 = 64;
 /// The level whose entries link leaf tables, or map pages of 2 MiB.
@@ -49,6 +49,11 @@ impl How {
         Self { found, by_links: false, scan: Scan::detect() }
     }
 
+    /// Whether it clears what it finds.
+    pub(crate) fn clears(self) -> bool {
+        self.found == Found::Cleared
+    }
+
     /// The same by this scan.
     pub(crate) fn by(self, scan: Scan) -> Self {
         Self { scan, ..self }
@@ -70,7 +75,15 @@ pub(crate) struct Pass<'p, F, B, M, S> {
 
 impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'p, F, B, M, S> {
     pub(crate) fn new(memory: &'p M, how: How, seen: S) -> Self {
-        Self { memory, how, left: STRETCH, stopped: false, at: [0; ENTRIES], seen, _format: PhantomData }
+        Self {
+            memory,
+            how,
+            left: WORK_A_SECTION,
+            stopped: false,
+            at: [0; ENTRIES],
+            seen,
+            _format: PhantomData,
+        }
     }
 
     /// Goes along `gfns` from the table's `root` until a rest is due, and returns where it is to go on: the end of the
@@ -80,7 +93,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
     /// During the call the caller is in a section of the read side, in which `root` was read; or nothing is unlinked
     /// from this table.
     pub(crate) unsafe fn stretch(&mut self, root: Node, gfns: Span<Gfn>) -> Gfn {
-        self.left = STRETCH;
+        self.left = WORK_A_SECTION;
         let gfns = gfns.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
         if gfns.is_empty() {
             return gfns.end;
@@ -240,7 +253,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
     }
 
     #[inline(always)]
-    fn young(&mut self, table: &LeafTable<'_>, young: &Young) {
+    fn young(&mut self, table: &LeafTable<'_>, young: &YoungBits) {
         let count = if self.how.found == Found::Cleared {
             self.clear_all(table.entries, young)
         } else {
@@ -256,7 +269,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
     /// wrong where a group ends has no locked instruction to wait for. Where all of a group are young there is nothing
     /// to find out.
     #[inline]
-    fn clear_all(&mut self, entries: &[Entry; ENTRIES], young: &Young) -> u32 {
+    fn clear_all(&mut self, entries: &[Entry; ENTRIES], young: &YoungBits) -> u32 {
         let (mut len, mut whole) = (0, 0);
         for (group, &young) in young.iter().enumerate() {
             if young == u64::MAX {

@@ -44,12 +44,12 @@ use core::fmt;
 #[must_use = "dropped, its bits go back into the log; commit it when its pages are safe"]
 pub struct Harvest<'vm, F: Format, H: Host> {
     vm: &'vm Vm<F, H>,
-    taken: Vec<Taken>,
+    taken: Vec<TakenFromSlot>,
     pages: u64,
 }
 
 /// Pages of one slot.
-pub(crate) struct Taken {
+pub(crate) struct TakenFromSlot {
     pub(crate) space: SpaceId,
     pub(crate) slot: Slot,
     /// Of the log that they were in.
@@ -111,7 +111,7 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
     }
 
     /// Adds what was taken from one log.
-    pub(crate) fn add(&mut self, taken: Taken) {
+    pub(crate) fn add(&mut self, taken: TakenFromSlot) {
         self.pages += taken.told.pages;
         self.taken.push(taken);
     }
@@ -139,7 +139,7 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
 
     /// The same by 64 of them: those words that have any.
     pub fn words(&self) -> impl Iterator<Item = DirtyWord> {
-        self.taken.iter().flat_map(|&Taken { space, slot, ref told, .. }| {
+        self.taken.iter().flat_map(|&TakenFromSlot { space, slot, ref told, .. }| {
             told.words.iter().map(move |&(word, bits)| {
                 let page = word * WORD;
                 let (gfn, hva) = (slot.gfns.start + page, slot.hva + (page << PAGE_SHIFT));

@@ -17,7 +17,7 @@
 //! Any number of harvests may run at once: each bit goes to one of them.
 
 use super::DirtyError;
-use super::harvest::{Harvest, Taken, Told};
+use super::harvest::{Harvest, TakenFromSlot, Told};
 use super::keep::tables_before_marks;
 use super::take::{LogId, current, tables};
 use crate::addr::{Gfn, Hva, Level, Span};
@@ -300,7 +300,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         }
         let result = self.take_log(idle, log, &mut told, owed);
         // Where that failed, what has been taken goes back with it.
-        harvest.add(Taken { space: self.space.id, slot, serial: log.serial, told });
+        harvest.add(TakenFromSlot { space: self.space.id, slot, serial: log.serial, told });
         result
     }
 

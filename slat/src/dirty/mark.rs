@@ -1,7 +1,7 @@
 //! Marking: pages of slots that log are dirty from here on.
 
 use crate::addr::{Gfn, Hva, Span};
-use crate::slots::Version;
+use crate::slots::SlotsVersion;
 use crate::slots::behind::Behind;
 use crate::slots::bitmap::{CHUNK, WORD};
 use crate::slots::publish::SlotSets;
@@ -85,7 +85,7 @@ fn room() -> u64 {
 }
 
 #[cold]
-fn log_writes_in(version: Version<'_>, gfns: Span<Gfn>) {
+fn log_writes_in(version: SlotsVersion<'_>, gfns: Span<Gfn>) {
     if gfns.len() == 1 {
         let slot = version.find(gfns.start).filter(|slot| slot.log_dirty);
         if let Some((slot, log)) = slot.and_then(|slot| Some((slot, version.log(slot.id)?))) {

@@ -8,7 +8,7 @@
 //! So a page that several rings have, or a device wrote too, is told once, in order; and a harvest that is given back
 //! waits in the bitmap, not in a ring that may be full again.
 
-use super::harvest::{DirtyPage, Harvest, Taken, Told};
+use super::harvest::{DirtyPage, Harvest, TakenFromSlot, Told};
 use super::ring::{Pushed, Ring, Taking, merge};
 use super::take::{LogId, current};
 use super::{DirtyError, DirtyLog, Splitting};
@@ -27,7 +27,7 @@ use crate::walk::Walk;
 use alloc::vec::Vec;
 
 /// Words armed in one section: some ten microseconds, where they lie apart.
-const STRETCH: usize = 256;
+const WORDS_A_SECTION: usize = 256;
 
 impl<F: Format, H: Host> Vm<F, H> {
     /// Takes what one vCPU has written since its ring was last harvested: those pages are clean from now on, and the next
@@ -298,7 +298,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         let log = version.log(id).filter(|log| pages[0].is_of(log));
         let Some(log) = log.map(|log| LogId { slot: id, serial: log.serial() }) else { return Ok(()) };
         let mut taken = None;
-        for stretch in told.words.chunks(STRETCH) {
+        for stretch in told.words.chunks(WORDS_A_SECTION) {
             // A log that has ended wants to know nothing.
             let Some((slot, _)) = current(&walk, log) else { return Ok(()) };
             for &(word, bits) in stretch {
@@ -317,7 +317,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             walk.rest();
         }
         if let Some(slot) = taken {
-            harvest.add(Taken { space: space.id, slot, serial: log.serial, told });
+            harvest.add(TakenFromSlot { space: space.id, slot, serial: log.serial, told });
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 /// Pages armed in one section, and a few more: some ten microseconds.
-const STRETCH: u64 = 4096;
+const PAGES_A_SECTION: u64 = 4096;
 
 /// Words of which the marks are taken together.
 const PART: usize = 64;
@@ -125,7 +125,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             let words = bitmap.words_of(chunk);
             let (from, end) = (next, (words.end - words.start) as usize);
             let mut work = 0;
-            while next < end && work < STRETCH {
+            while next < end && work < PAGES_A_SECTION {
                 work += 1 + u64::from(asked[next].count_ones());
                 next += 1;
             }
@@ -165,7 +165,7 @@ fn take_chunks<F: Format, H: Host>(
     while let Some((slot, bitmap)) = current(walk, log) {
         let chunks = bitmap.chunks();
         // Where only marks count, what has none is passed over.
-        let far = chunks.min(*chunk + STRETCH as usize);
+        let far = chunks.min(*chunk + PAGES_A_SECTION as usize);
         *chunk = (*chunk..far).find(|&chunk| by_bits || !bitmap.is_clean(chunk)).unwrap_or(far);
         if *chunk == chunks {
             return Pause::Over;
@@ -215,7 +215,7 @@ fn take_marks<F: Format, H: Host>(
         let words = bitmap.words_of(chunk);
         let (from, end) = (next, (words.end - words.start) as usize);
         let mut pages = 0;
-        while next < end && pages < STRETCH {
+        while next < end && pages < PAGES_A_SECTION {
             let to = end.min(next + PART);
             pages += bitmap.take_all(words.start + next as u64, &mut marks[next..to]);
             next = to;

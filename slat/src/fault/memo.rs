@@ -105,7 +105,7 @@ const PAUSE: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 
 /// How much of a frame's leaf table was confirmed under N.
 #[derive(Clone, Copy)]
-pub(super) enum Known {
+pub(super) enum ConfirmedTable {
     /// The table.
     Table,
     /// That the slot has all of its frames: the table with this tag is found from the one above it.
@@ -169,12 +169,12 @@ impl Memo {
 
     /// What was confirmed of `gfn` under N.
     #[inline(always)]
-    pub(super) fn known(&self, gfn: Gfn) -> Option<Known> {
+    pub(super) fn known(&self, gfn: Gfn) -> Option<ConfirmedTable> {
         let tag = gfn.0 >> Level::M2.shift();
         if tag == self.quiet.tag {
-            Some(Known::Table)
+            Some(ConfirmedTable::Table)
         } else {
-            (tag.wrapping_sub(self.quiet.first) < self.quiet.len).then_some(Known::Slot(tag))
+            (tag.wrapping_sub(self.quiet.first) < self.quiet.len).then_some(ConfirmedTable::Slot(tag))
         }
     }
 
@@ -217,13 +217,13 @@ impl Memo {
     pub(super) unsafe fn hole_in_quiet<'s, F: Format, H: Host>(
         &mut self,
         vm: &Vm<F, H>,
-        known: Known,
+        known: ConfirmedTable,
         gfn: Gfn,
     ) -> Result<Option<Fillable<'s>>, Unremembered> {
         if !vm.active.is_at(self.quiet.number) && !seeded!(TableRemembered) {
             return Err(Unremembered);
         }
-        if let Known::Slot(tag) = known {
+        if let ConfirmedTable::Slot(tag) = known {
             if tag >> INDEX_BITS != self.parent_tag {
                 return Err(Unremembered);
             }

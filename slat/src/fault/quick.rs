@@ -8,7 +8,7 @@
 //! [`super::memo`] says why these loads are enough for the frames that it has confirmed.
 
 use super::Fault;
-use super::memo::{Fillable, Known, Unremembered};
+use super::memo::{ConfirmedTable, Fillable, Unremembered};
 use crate::addr::Level;
 use crate::host::{Host, HostPage};
 use crate::sync::mode::Shared;
@@ -26,14 +26,14 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     pub(super) fn quick(&mut self, fault: Fault) -> bool {
         match self.memo.known(fault.gpa.gfn()) {
             // Compiled without what another table needs.
-            Some(Known::Table) => self.quick_in_quiet(Known::Table, fault),
+            Some(ConfirmedTable::Table) => self.quick_in_quiet(ConfirmedTable::Table, fault),
             Some(known) => self.quick_in_quiet(known, fault),
             None => self.quick_beside(fault),
         }
     }
 
     #[inline(always)]
-    fn quick_in_quiet(&mut self, known: Known, fault: Fault) -> bool {
+    fn quick_in_quiet(&mut self, known: ConfirmedTable, fault: Fault) -> bool {
         let Some(section) = self.light_section() else { return self.quick_otherwise(fault) };
         // SAFETY: inside a section.
         match unsafe { self.memo.hole_in_quiet(self.vm, known, fault.gpa.gfn()) } {

@@ -37,7 +37,7 @@ use crate::walk::Walk;
 use crate::why::Why;
 
 /// What one invalidation covers at most: faults on it wait for one flush, and this many tables.
-const STRETCH: u64 = 64 * Level::M2.pages();
+const FRAMES_AT_ONCE: u64 = 64 * Level::M2.pages();
 
 impl<F: Format, H: Host> Vm<F, H> {
     /// Makes large leaves of the tables in `gfns` of address space 0 wherever host, slot and policy allow: after the host
@@ -55,7 +55,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         let gfns = gfns.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
         let (mut at, mut recovered) = (gfns.start, 0);
         while let Some((found, level)) = self.next_candidate(idle, space, Span::new(at, gfns.end)) {
-            let end = (found + STRETCH.max(level.pages())).min(gfns.end);
+            let end = (found + FRAMES_AT_ONCE.max(level.pages())).min(gfns.end);
             recovered += self.recover_stretch(idle, space, Span::new(found, end));
             at = end;
         }

@@ -59,7 +59,8 @@ impl Hint {
 }
 
 const HINTS: usize = 16;
-const STRETCH: u32 = 26;
+/// A hint serves 64 MiB of host addresses: this is how many bits are left out of its number.
+const HINT_SHIFT: u32 = 26;
 
 /// The slots found last by host address. See the module's header.
 #[derive(Debug, Default)]
@@ -80,7 +81,7 @@ impl HvaHints {
         hvas: Span<Hva>,
         search: impl FnOnce() -> Option<Interval>,
     ) -> Option<Span<Gfn>> {
-        let hint = &self.0[(hvas.start.0 >> STRETCH) as usize % HINTS];
+        let hint = &self.0[(hvas.start.0 >> HINT_SHIFT) as usize % HINTS];
         if let Some(slot) = hint.get(number).filter(|slot| slot.hvas.covers(&hvas) && !hvas.is_empty()) {
             return Some(part(&slot, hvas));
         }

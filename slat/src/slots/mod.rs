@@ -38,7 +38,7 @@ pub type SlotMap = slat_slots::SlotMap<Bitmap>;
 pub type Transaction<'t> = slat_slots::Transaction<'t, Bitmap>;
 
 /// One version of the slots, held still for reading during `'g`.
-pub(crate) type Version<'g> = slat_slots::Version<'g, Bitmap>;
+pub(crate) type SlotsVersion<'g> = slat_slots::Version<'g, Bitmap>;
 
 /// An address space of a VM: memslots and tables of its own. Number 0 is the one that every VM has and every
 /// vCPU starts in; on x86, number 1 is what a vCPU sees in system management mode.

@@ -17,7 +17,7 @@
 
 use super::bitmap::Bitmap;
 use super::hint::HvaHints;
-use super::{Limits, SlotMap, Version};
+use super::{Limits, SlotMap, SlotsVersion};
 use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, Relaxed, Release};
 use crate::sync::readside::{ReadSide, Seat, Section};
 use crate::table::Version as Invalidated;
@@ -81,7 +81,7 @@ impl Name {
 
 /// The published version, held still by a section of the read side.
 pub(crate) struct Reading<'g> {
-    pub(crate) version: Version<'g>,
+    pub(crate) version: SlotsVersion<'g>,
     pub(crate) number: u64,
     pub(crate) name: Name,
     _section: Section<'g>,

@@ -56,7 +56,7 @@ impl Unlinked {
 /// What a thread has taken from the queue, to wait for a grace period with.
 #[derive(Debug)]
 #[must_use = "it is to be buried"]
-pub(crate) struct Taken {
+pub(crate) struct OutOfQueue {
     flushed: Flushed,
     round: usize,
 }
@@ -235,7 +235,7 @@ impl Grace {
     }
 
     /// What is queued, for a thread that waits for a grace period anyway, and then calls [`bury`](Self::bury).
-    pub(crate) fn take_flushed(&self) -> Option<Taken> {
+    pub(crate) fn take_flushed(&self) -> Option<OutOfQueue> {
         let mut queue = self.flushed.lock();
         if queue.len() == 0 {
             return None;
@@ -243,18 +243,18 @@ impl Grace {
         let mut dead = self.dead.lock();
         let round = dead.round;
         dead.waiting[round % 2] += 1;
-        Some(Taken { flushed: Flushed(core::mem::take(&mut *queue)), round })
+        Some(OutOfQueue { flushed: Flushed(core::mem::take(&mut *queue)), round })
     }
 
     /// A grace period has begun and ended since these were taken.
-    pub(crate) fn bury(&self, mut taken: Taken) {
+    pub(crate) fn bury(&self, mut taken: OutOfQueue) {
         let mut dead = self.dead.lock();
         dead.tops.append(&mut taken.flushed.0);
         dead.waiting[taken.round % 2] -= 1;
     }
 
     /// Not yet: another thread may have more patience.
-    fn put_back(&self, mut taken: Taken) {
+    fn put_back(&self, mut taken: OutOfQueue) {
         self.flushed.lock().append(&mut taken.flushed.0);
         self.dead.lock().waiting[taken.round % 2] -= 1;
     }

@@ -168,7 +168,7 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
 
     /// Whether it has been in its section for long.
     pub(crate) fn is_rest_due(&self) -> bool {
-        self.taken >= STRETCH
+        self.taken >= ENTRIES_A_SECTION
     }
 
     /// Leaves and enters again. What was reached before must not be used any more: nothing that borrows the walk is.
@@ -290,7 +290,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
 }
 
 /// Entries between two rests: some ten microseconds of work.
-const STRETCH: u64 = 8 * ENTRIES as u64;
+const ENTRIES_A_SECTION: u64 = 8 * ENTRIES as u64;
 
 /// An open walk that goes along a range, entry by entry, and rests now and then.
 #[derive(Debug)]

@@ -138,7 +138,7 @@ pub const STEPS: &[Step] = &[
             // As the suite has built it: `-p slat-model` would build its dependencies again, with other features.
             Line::new(PUSH_NIGHTLY, 10, 180, "cargo test --workspace --locked --no-run --test protocol"),
             Line::new(PUSH, 100, 400, "target/debug/slat-model push").hears(&["Model"]),
-            Line::new(NIGHTLY, 250, 900, "target/debug/slat-model").hears(&["Model"]),
+            Line::new(NIGHTLY, 150, 900, "target/debug/slat-model").hears(&["Model"]),
         ],
     },
     Step {
@@ -209,6 +209,32 @@ pub const STEPS: &[Step] = &[
         lines: &[Line::new(NIGHTLY, 240, 420, "cargo xtask soak --minutes 3")],
     },
     Step {
+        name: "pager",
+        about: "hosts that share a store, under many seeds; guests of a bad store for minutes; a server of S3",
+        lines: &[
+            Line::new(NIGHTLY, 100, 400, "cargo test -p slat-pager --locked --test pager -- fleet::hosts")
+                .with(&[("SLAT_FLEET_SEEDS", "5000")]),
+            Line::new(
+                NIGHTLY,
+                330,
+                700,
+                "cargo test -p slat-pager --locked --test pager -- soak:: --nocapture",
+            )
+            .with(&[
+                ("SLAT_PAGER_SOAK_SECONDS", "180"),
+                ("SLAT_PAGER_SOAK_MIB", "256"),
+                ("SLAT_PAGER_SOAK_GUESTS", "8"),
+            ]),
+            // The server is moto's. Where it is not installed, the tests say so.
+            Line::new(
+                NIGHTLY,
+                150,
+                600,
+                "cargo test -p slat-pager --features s3 --locked --test pager -- s3::",
+            ),
+        ],
+    },
+    Step {
         name: "repeat",
         about: "the suite three times more, beside a busy thread",
         lines: &[Line::new(NIGHTLY, 480, 900, "cargo xtask repeat --times 3 --beside 1")],
@@ -231,6 +257,13 @@ pub const STEPS: &[Step] = &[
             Line::new(NIGHTLY, 120, 900, "cargo xtask clients rust-vmm"),
             Line::new(NIGHTLY, 330, 1700, "cargo xtask clients ckb-vm kvm vmm"),
             Line::new(NIGHTLY, 200, 1800, "cargo xtask clients kvm-selftests"),
+            Line::new(NIGHTLY, 300, 1800, "cargo xtask clients axvisor").with(BOOT),
+            Line::new(
+                NIGHTLY,
+                90,
+                1000,
+                "cargo xtask clients pager --vmm qemu --store folder --kill-pager 5",
+            ),
         ],
     },
     Step {

@@ -24,7 +24,7 @@ mod watch;
 use super::harness::rounds;
 use super::machine::Machine;
 use super::report::{Report, params};
-use super::{About, Asked, Bench};
+use super::{About, Asked, Bench, Cell, Grid};
 use clap::ValueEnum;
 use slat::PAGE_SIZE;
 use slat_cli::bar::say;
@@ -62,12 +62,31 @@ enum Pages {
 /// Whether the VMs heed the reasons. The first is slat as it ships.
 const CONTEXTS: [bool; 2] = [true, false];
 
+/// Its levers: [`crate::levers`].
+const LEVERS: &[Grid] = &[Grid {
+    what: "Pages of running guests are merged",
+    columns: &[
+        ("reasons ignored", Cell::baseline("median, best and worst")),
+        ("reasons heeded", Cell::slat("median, best and worst")),
+    ],
+    rows: &[
+        ("time in MMU code", &[("figure", "time in MMU code")], "ms"),
+        ("of it, faults of the guests", &[("figure", "of it, faults of the guests")], "ms"),
+        ("of it, notifications by the scanner", &[("figure", "of it, notifications by the scanner")], "ms"),
+        ("faults for want of a translation", &[("figure", "faults for want of a translation")], "faults"),
+        ("flushes", &[("figure", "flushes")], "flushes"),
+    ],
+    says: "The columns differ in one thing, the idea of the change-pte series: whether the VMs heed the reasons. The scanner gathers pages in\n\
+           both. It tells more where reasons are heeded, since each page that is still mapped is told twice.",
+}];
+
 /// Its row of the registry.
 pub const ABOUT: About = About {
     takes: ["5 s", "40 MiB"],
     runs: "10",
     question: "What does same-page merging cost running guests and their host?",
     kept: "--runs 25",
+    levers: LEVERS,
     ci: &["-b 4M"],
     quick: &["--runs 5"],
     full: &["--runs 25"],

@@ -132,12 +132,12 @@ pub const ABOUT: About = About {
     runs: "3",
     question: "How long does a guest stand still while it migrates over TCP?",
     kept: "",
-    headline: Some(Headline {
+    headlines: &[Headline {
         what: "a guest of 1 GiB that writes stands still for its migration",
         against: "halt first, then send",
         row: "downtime",
         params: &[("baseline", "halt first, send everything")],
-    }),
+    }],
     ci: &[
         "-b 32M",
         "-b 16M --fail-each-round --track dirty-bits --pages thp",

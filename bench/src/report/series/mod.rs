@@ -16,6 +16,7 @@ use super::doc::{
 };
 use super::figure::{times, with};
 use super::scaling;
+use crate::levers::Grid;
 use crate::registry;
 use slat_series::PatchSeries;
 
@@ -72,6 +73,7 @@ fn assemble(data: &Data, parts: Parts) -> Answer {
     let sims: Vec<(&str, &Sim)> = names.iter().filter_map(|name| data.sim(name)).collect();
     verdicts.extend(sims.iter().flat_map(|(_, sim)| against(sim)));
     let mut blocks = vec![Block::Text(parts.about.to_owned())];
+    blocks.extend(levers(data, parts.series));
     let plots: Vec<Plot> = sims.iter().flat_map(|(_, sim)| scaling::plots(sim)).chain(parts.plots).collect();
     if !plots.is_empty() {
         blocks.push(Block::Plots(plots));
@@ -97,6 +99,33 @@ fn assemble(data: &Data, parts: Parts) -> Answer {
         section: Section { id, title, short: name.to_owned(), blocks },
         verdicts,
     }
+}
+
+/// What brings what, in the benches that answer a series; of each bench the run that has the most of the figures.
+fn levers(data: &Data, series: PatchSeries) -> Vec<Block> {
+    let rows = registry::all().iter().filter(|row| row.about.series == series);
+    let grids = rows.flat_map(|row| row.about.levers.iter().map(|grid| (row.about.name, grid)));
+    let blocks = |(bench, grid): (&str, &Grid)| {
+        let filled = data.benches(bench).map(|(_, bench)| grid.fill(&bench.rows));
+        let filled = filled.max_by_key(|filled| filled.iter().flatten().flatten().count())?;
+        let mut columns = vec![words("")];
+        columns.extend(grid.columns.iter().map(|(name, _)| figures(*name, Source::Here)));
+        let mut table = Table::new(format!("What brings what. {}", grid.what), columns);
+        for ((name, _, unit), figures) in grid.rows.iter().zip(filled) {
+            if figures.iter().all(Option::is_none) {
+                continue;
+            }
+            let cells = figures.iter().enumerate().map(|(at, figure)| {
+                let Some(figure) = figure else { return cell("–") };
+                let factor = figure.factor.filter(|_| at > 0);
+                let factor = factor.map_or(String::new(), |factor| format!(" ({})", times(factor)));
+                cell(with(figure.median, unit) + &factor)
+            });
+            table.rows.push(std::iter::once(cell(*name)).chain(cells).collect());
+        }
+        (!table.rows.is_empty()).then(|| [Block::Table(table), Block::Text(grid.says.replace('\n', " "))])
+    };
+    grids.filter_map(blocks).flatten().collect()
 }
 
 /// What a simulation says of a series' figures.

@@ -10,9 +10,11 @@
 //! | `windows` | does a fault of L2 lose what happens in any moment of it? |
 //! | `mistakes` | is each seeded mistake found? |
 
+mod aging;
 mod cases;
 mod cases_arm_riscv;
 mod encoded;
+mod large;
 mod memory;
 mod mistakes;
 mod oracle;
