@@ -10,11 +10,12 @@ busybox dmesg -n 1
 echo "slat: shell of Linux $(busybox uname -r)"
 echo "slat: cpus $(busybox grep -c ^processor /proc/cpuinfo)"
 echo "slat: clock $(busybox cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"
-# Its own KVM, memory to swap to, and a guest.
+# Its own KVM, memory to swap to, and a guest. Where there is little memory Linux has no large pages by itself.
 if busybox [ -e /kvm.ko ]; then
     busybox mount -t devtmpfs dev /dev
     for module in irqbypass kvm kvm-amd "brd rd_nr=1 rd_size=49152"; do busybox insmod /${module%% *}.ko ${module#* }; done
     busybox mkswap /dev/ram0 >/dev/null && busybox swapon /dev/ram0
+    echo always >/sys/kernel/mm/transparent_hugepage/enabled
     echo "slat: kvm $(busybox grep -c /dev/ram0 /proc/swaps) device to swap to"
     /kvm-l2
     echo "slat: swapped $(busybox grep -E '^pswp' /proc/vmstat | busybox tr '\n' ' ')"

@@ -24,7 +24,7 @@ pub struct Pc {
 pub const NPT: Pc =
     Pc { name: "QEMU (AMD-V)", tool: ("qemu-system-x86_64", "qemu-system-x86"), limit: 240, bochs: None };
 /// The same, with guests of Linux's own.
-pub const NPT_NESTED: Pc = Pc { limit: 900, ..NPT };
+pub const NPT_NESTED: Pc = Pc { limit: 1500, ..NPT };
 /// VMX, extended page tables. The kernel comes on a disk; the status is always 1.
 pub const EPT: Pc =
     Pc { name: "Bochs (VMX)", tool: ("bochs", "bochs"), limit: 900, bochs: Some("corei7_skylake_x") };

@@ -200,6 +200,7 @@ pub const STEPS: &[Step] = &[
             Line::new(NIGHTLY, 60, 150, "cargo xtask boot --l1 own --move --log-dirty -- turns=40000")
                 .with(BOOT),
             Line::new(NIGHTLY, 60, 300, "cargo xtask boot --bochs --l1 own --move --zap").with(BOOT),
+            Line::new(NIGHTLY, 120, 1800, "cargo xtask boot --l1 kvm --move --log-dirty").with(BOOT),
         ],
     },
     Step {

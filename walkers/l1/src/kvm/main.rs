@@ -29,7 +29,7 @@ const PLACE: u64 = 0xd1b5_4a32_d192_ed03;
 const STEP: u64 = 5393;
 const ROUNDS: u64 = 3;
 /// So many turns pass between two lines.
-const TOLD: u64 = 16;
+const TOLD: u64 = 8;
 /// Ports: L1's turn, the end, a page that is wrong.
 const TURN: u16 = 0x10;
 const END: u16 = 0x11;
@@ -160,7 +160,7 @@ fn disturb(kvm: &mut Kvm, memory: u64, turn: u64) {
         2 => kvm.log_dirty(turn % 12 == 2),
         // Away, and back by other frames.
         3 => (0..64).for_each(|page| sys::replace(block + page * 8 * PAGE, PAGE)),
-        4 => sys::advise(block, 4 * MIB.min(memory + MEMORY - block), sys::PAGE_OUT),
+        4 => sys::advise(block, MIB / 4, sys::PAGE_OUT),
         _ => sys::advise(block, 2 * MIB, sys::COLLAPSE),
     }
 }

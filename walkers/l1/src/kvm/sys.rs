@@ -18,7 +18,8 @@ const FORK: u64 = 57;
 const EXIT: u64 = 231;
 const WAIT: u64 = 61;
 const READ_WRITE: u64 = 3;
-const PRIVATE_ANONYMOUS: u64 = 0x22;
+/// And there from the beginning, so by large pages: a page that L2 loads from first would be the one of zeroes, and copied later.
+const PRIVATE_ANONYMOUS: u64 = 0x8022;
 const SHARED: u64 = 1;
 const MAY_MOVE_THERE: u64 = 3;
 /// Advice: pages are taken, or become a large one. Neither need succeed.
