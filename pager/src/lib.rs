@@ -81,10 +81,10 @@ mod uffd;
 mod wire;
 
 pub use cache::{Cache, CacheStats, Source};
-pub use daemon::{Answer, Guests, Keeper, Request, Worker, WorkerError, checkpoint};
+pub use daemon::{Ageing, Answer, Guests, Keeper, Request, Worker, WorkerError, checkpoint};
 pub use guest::{
     Backing, Guest, GuestStats, Handle, Harvest, HarvestError, Life, Lost, MOST_REPLAYING, Options, Parts,
-    Stored,
+    Stored, swap_file,
 };
 pub use journal::{Journal, MOST_READERS};
 pub use latency::Latency;

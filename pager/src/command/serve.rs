@@ -3,8 +3,8 @@
 use super::{Failure, other, size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use slat_pager::{
-    Cache, Firecracker, Folder, GuestStats, Guests, Keeper, Library, Lost, Options, Sabotage, Template,
-    Trouble, Worker, WorkerError,
+    Ageing, Cache, Firecracker, Folder, GuestStats, Guests, Keeper, Library, Lost, Options, Sabotage,
+    Template, Trouble, Worker, WorkerError,
 };
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -43,6 +43,18 @@ pub struct Serve {
     /// What becomes of a page that the store lost
     #[arg(long, value_enum, default_value = "wait")]
     lost: Lost,
+    /// A folder for swap files: cold pages leave for them, of guests whose memory is shared memory and whose VMM sends its file
+    #[arg(long, value_name = "FOLDER")]
+    swap: Option<PathBuf>,
+    /// How often it is looked at which pages were touched
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30", requires = "swap")]
+    tick: Duration,
+    /// After how many such times without a touch a page leaves; 0: only where there is a limit
+    #[arg(long, value_name = "TICKS", default_value_t = 20, requires = "swap")]
+    cold: u8,
+    /// Memory that the guests of a template, or all guests, may have together; the oldest pages of those that have more leave
+    #[arg(long = "limit", value_name = "[TEMPLATE=]SIZE", value_parser = limit, requires = "swap")]
+    limits: Vec<(Option<String>, u64)>,
     /// A socket on which `checkpoint` asks for snapshots of guests
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
@@ -60,6 +72,13 @@ pub struct Serve {
 fn guest(text: &str) -> Result<(PathBuf, String), String> {
     let (socket, template) = text.rsplit_once('=').ok_or("SOCKET=TEMPLATE is wanted")?;
     Ok((socket.into(), template.into()))
+}
+
+fn limit(text: &str) -> Result<(Option<String>, u64), String> {
+    match text.rsplit_once('=') {
+        Some((template, bytes)) => Ok((Some(template.into()), size(bytes)? as u64)),
+        None => Ok((None, size(text)? as u64)),
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -119,6 +138,15 @@ impl Serve {
         if let Some(folder) = &self.share {
             let named = |error: std::io::Error| other(format!("{}: {error}", folder.display()));
             guests.share_in(folder, &worker.templates).map_err(named)?;
+        }
+        if let Some(folder) = &self.swap {
+            guests.swap_in(folder);
+            let cold = (self.cold > 0).then_some(self.cold);
+            let ageing = Ageing { tick: self.tick, cold, limits: self.limits.clone() };
+            let failed = |pid, error: &std::io::Error| {
+                say(&serde_json::json!({ "pid": pid, "not reclaimed": error.to_string() }).to_string());
+            };
+            guests.age(ageing, failed).map_err(other)?;
         }
         if let Some(control) = &self.control {
             guests.answer_on(control).map_err(other)?;

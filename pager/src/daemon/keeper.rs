@@ -27,7 +27,8 @@ pub struct Keeper {
 struct Kept {
     socket: usize,
     connection: OwnedFd,
-    journal: Option<OwnedFd>,
+    /// Its journal, and its swap file if it has one.
+    files: Vec<OwnedFd>,
     version: Option<String>,
 }
 
@@ -94,11 +95,11 @@ impl Keeper {
     fn hear(&mut self, channel: &Channel) -> bool {
         loop {
             match channel.receive::<Keep>(false) {
-                Ok(Some((keep, fds))) => match fds.into_iter().next() {
-                    None => _ = self.kept.remove(&keep.connection),
-                    journal => {
+                Ok(Some((keep, files))) => match files {
+                    files if files.is_empty() => _ = self.kept.remove(&keep.connection),
+                    files => {
                         if let Some(kept) = self.kept.get_mut(&keep.connection) {
-                            (kept.journal, kept.version) = (journal, keep.version);
+                            (kept.files, kept.version) = (files, keep.version);
                         }
                     }
                 },
@@ -119,7 +120,7 @@ impl Keeper {
             if self.kept.len() >= MOST_CONNECTIONS {
                 continue;
             }
-            let kept = Kept { socket, connection: connection.into(), journal: None, version: None };
+            let kept = Kept { socket, connection: connection.into(), files: Vec::new(), version: None };
             give(channel, self.next, &kept);
             self.kept.insert(self.next, kept);
             self.next += 1;
@@ -130,7 +131,7 @@ impl Keeper {
 /// A worker that cannot be told has been killed; the next one will be.
 fn give(channel: &Channel, connection: u64, kept: &Kept) {
     let mut fds = vec![kept.connection.as_fd()];
-    fds.extend(kept.journal.as_ref().map(AsFd::as_fd));
+    fds.extend(kept.files.iter().map(AsFd::as_fd));
     _ = channel.send(&Take { connection, socket: kept.socket, version: kept.version.clone() }, &fds);
 }
 

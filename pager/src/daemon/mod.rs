@@ -4,11 +4,13 @@
 //! handshake is looked at and never taken out of its socket, so a connection that is kept is a userfaultfd that is kept. The other
 //! thing to keep is the guest's journal. The keeper gets it before the first event is read.
 
+mod ageing;
 mod channel;
 mod control;
 mod keeper;
 mod worker;
 
+pub use ageing::Ageing;
 pub use control::{Answer, Guests, Request, checkpoint};
 pub use keeper::Keeper;
 pub use worker::{Worker, WorkerError};

@@ -5,6 +5,7 @@ mod daemon;
 mod fleet;
 mod hostile;
 mod ordered;
+mod reclaim;
 mod restart;
 mod snapshot;
 mod store;
