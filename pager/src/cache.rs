@@ -24,16 +24,18 @@ pub enum Source {
     Present,
     /// It was there, and protected: a write to it is noted.
     Written,
+    /// The swap file, to which it had left.
+    Swap,
 }
 
 impl Source {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 6] =
-        [Self::Cache, Self::Store, Self::Zero, Self::Shared, Self::Present, Self::Written];
+    pub const ALL: [Self; 7] =
+        [Self::Cache, Self::Store, Self::Zero, Self::Shared, Self::Present, Self::Written, Self::Swap];
 
     /// In reports.
     pub fn name(self) -> &'static str {
-        ["cache", "store", "zero", "shared", "present", "written"][self as usize]
+        ["cache", "store", "zero", "shared", "present", "written", "swap"][self as usize]
     }
 }
 

@@ -19,8 +19,8 @@ pub const MESSAGES: usize = 16;
 /// Where the bits begin.
 const HEAD: usize = MOST_READERS * MESSAGES * size_of::<Message>();
 
-/// One bit for each page of the image, in memory that has a descriptor, so that another process can keep it: set once the page was
-/// served, or removed. A page with its bit that faults is zero. No bit is ever cleared.
+/// Bits for each page of the image, in memory that has a descriptor, so that another process can keep it. One is set once the page was
+/// served, or removed, and never cleared: a page with that bit that faults is zero. Unless it is *away*: it left for the swap file.
 ///
 /// The kernel considers a removal as known as soon as the event is read. A daemon that is killed between its read and its note
 /// would lose it. Therefore the events are read into the journal itself: the system call that takes an event also writes it here.
@@ -64,10 +64,8 @@ impl Journal {
         let start = NonNull::new(start.cast()).expect("a mapping is not at 0");
         let journal = Self { memory, start, size, pages, taken: Default::default() };
         for reader in 0..MOST_READERS {
-            let last = journal.reader(reader).expect("nothing reads yet").0.to_vec();
-            for message in &last {
-                journal.note(message, layout);
-            }
+            let mut last = journal.reader(reader).expect("nothing reads yet");
+            journal.note_all(MESSAGES, &mut last, layout);
         }
         Ok(journal)
     }
@@ -77,21 +75,53 @@ impl Journal {
         Ok(fcntl_dupfd_cloexec(self.memory.as_fd(), 3)?)
     }
 
-    /// Notes what an event says: that pages are removed.
-    pub(crate) fn note(&self, message: &Message, layout: &Layout) {
-        if let Some(range) = message.removed() {
-            layout.pages(range.start, range.end).for_each(|pages| self.settle(pages));
+    /// Notes what the first events of a buffer say: that pages are removed. Each is noted once: a page that is removed, used again, and
+    /// then leaves for the swap file must not be taken for removed by the next daemon.
+    pub(crate) fn note_all(&self, count: usize, reader: &mut Reader, layout: &Layout) {
+        for message in &mut reader.0[..count] {
+            if let Some(range) = message.removed() {
+                for pages in layout.pages(range.start, range.end) {
+                    self.settle(pages.clone());
+                    self.come_back(pages);
+                }
+            }
+            *message = Message::default();
         }
     }
 
     /// From now on the template does not speak for these pages.
     pub fn settle(&self, pages: Range<usize>) {
+        self.each(pages, |word, mask| _ = self.word(word).fetch_or(mask, Ordering::Relaxed));
+    }
+
+    /// These pages are in the swap file, and there alone.
+    pub(crate) fn leave(&self, pages: Range<usize>) {
+        self.each(pages, |word, mask| _ = self.away_word(word).fetch_or(mask, Ordering::Relaxed));
+    }
+
+    /// These pages are not in the swap file, or not there alone.
+    pub(crate) fn come_back(&self, pages: Range<usize>) {
+        self.each(pages, |word, mask| _ = self.away_word(word).fetch_and(!mask, Ordering::Relaxed));
+    }
+
+    /// Whether a page is in the swap file alone.
+    pub(crate) fn is_away(&self, page: usize) -> bool {
+        page < self.pages && self.away_word(page / 64).load(Ordering::Relaxed) >> (page % 64) & 1 != 0
+    }
+
+    /// Pages that are in the swap file alone.
+    pub(crate) fn away(&self) -> usize {
+        let count = |word| self.away_word(word).load(Ordering::Relaxed).count_ones() as usize;
+        (0..self.pages.div_ceil(64)).map(count).sum()
+    }
+
+    /// The words that have the bits of these pages, and which bits.
+    fn each(&self, pages: Range<usize>, change: impl Fn(usize, u64)) {
         let end = pages.end.min(self.pages);
         let mut page = pages.start;
         while page < end {
             let bits = (64 - page % 64).min(end - page);
-            let mask = (u64::MAX >> (64 - bits)) << (page % 64);
-            self.word(page / 64).fetch_or(mask, Ordering::Relaxed);
+            change(page / 64, (u64::MAX >> (64 - bits)) << (page % 64));
             page += bits;
         }
     }
@@ -123,8 +153,12 @@ impl Journal {
         Some(Reader(messages, &self.taken[number]))
     }
 
+    fn away_word(&self, index: usize) -> &AtomicU64 {
+        self.word(self.pages.div_ceil(64) + index)
+    }
+
     fn word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < self.pages.div_ceil(64));
+        assert!(index < self.pages.div_ceil(64) * 2);
         // SAFETY: inside of the mapping, aligned, and used as an atomic only.
         unsafe { self.start.add(HEAD + index * 8).cast::<AtomicU64>().as_ref() }
     }
@@ -147,7 +181,7 @@ impl Drop for Reader<'_> {
 }
 
 fn size(pages: usize) -> usize {
-    (HEAD + pages.div_ceil(64) * 8).next_multiple_of(crate::uffd::PAGE)
+    (HEAD + pages.div_ceil(64) * 2 * 8).next_multiple_of(crate::uffd::PAGE)
 }
 
 #[cfg(test)]

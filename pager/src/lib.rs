@@ -82,11 +82,11 @@ mod wire;
 
 pub use cache::{Cache, CacheStats, Source};
 pub use daemon::{
-    Answer, Event, Guests, Keeper, Moment, Monitor, Request, Serving, Worker, WorkerError, checkpoint,
+    Ageing, Answer, Event, Guests, Keeper, Moment, Monitor, Request, Serving, Worker, WorkerError, checkpoint,
 };
 pub use guest::{
     Backing, Guest, GuestStats, Handle, Harvest, HarvestError, Life, Lost, MOST_REPLAYING, Options, Parts,
-    Stored,
+    Stored, swap_file,
 };
 pub use journal::{Journal, MOST_READERS};
 pub use latency::Latency;

@@ -27,6 +27,12 @@ pub enum Sabotage {
     GiveBack,
     /// Pages that are filled are not protected.
     Track,
+    /// No mistake of the pager: the kernel leaves pages in the page table, which it may do.
+    Mapped,
+    /// The same, and a page is not protected while it leaves.
+    Evict,
+    /// A removed page that was away comes back.
+    Ghost,
     /// A new daemon serves what its templates are by now.
     Version,
     /// A collection deletes what uploads that are under way have written.

@@ -6,8 +6,8 @@ use super::{Failure, other, size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use slat_pager::{
-    Cache, Event, Firecracker, GuestStats, Guests, Keeper, Library, Lost, Monitor, Options, Sabotage, Store,
-    Template, Trouble, Worker, WorkerError,
+    Ageing, Cache, Event, Firecracker, GuestStats, Guests, Keeper, Library, Lost, Monitor, Options, Sabotage,
+    Store, Template, Trouble, Worker, WorkerError,
 };
 use std::ffi::OsString;
 use std::io::Write;
@@ -58,6 +58,18 @@ pub struct Serve {
     /// What becomes of a page that the store lost
     #[arg(long, value_enum, default_value = "wait")]
     lost: Lost,
+    /// A folder for swap files: cold pages leave for them, of guests whose memory is shared memory and whose VMM sends its file
+    #[arg(long, value_name = "FOLDER")]
+    swap: Option<PathBuf>,
+    /// How often it is looked at which pages were touched
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30", requires = "swap")]
+    tick: Duration,
+    /// After how many such times without a touch a page leaves; 0: only where there is a limit
+    #[arg(long, value_name = "TICKS", default_value_t = 20, requires = "swap")]
+    cold: u8,
+    /// Memory that the guests of a template, or all guests, may have together; the oldest pages of those that have more leave
+    #[arg(long = "limit", value_name = "[TEMPLATE=]SIZE", value_parser = limit, requires = "swap")]
+    limits: Vec<(Option<String>, u64)>,
     /// A socket on which `checkpoint` asks for snapshots of guests
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
@@ -85,6 +97,13 @@ fn image(text: &str) -> Result<(PathBuf, String), String> {
     match text.split_once("=nbd") {
         Some((socket, rest)) => Ok((socket.into(), format!("nbd{rest}"))),
         None => guest(text),
+    }
+}
+
+fn limit(text: &str) -> Result<(Option<String>, u64), String> {
+    match text.rsplit_once('=') {
+        Some((template, bytes)) => Ok((Some(template.into()), size(bytes)? as u64)),
+        None => Ok((None, size(text)? as u64)),
     }
 }
 
@@ -172,6 +191,15 @@ impl Serve {
         if let Some(folder) = &self.share {
             let named = |error: std::io::Error| other(format!("{}: {error}", folder.display()));
             guests.share_in(folder, &worker.templates).map_err(named)?;
+        }
+        if let Some(folder) = &self.swap {
+            guests.swap_in(folder);
+            let cold = (self.cold > 0).then_some(self.cold);
+            let ageing = Ageing { tick: self.tick, cold, limits: self.limits.clone() };
+            let failed = |pid, error: &std::io::Error| {
+                say("not reclaimed", serde_json::json!({ "pid": pid, "error": error.to_string() }));
+            };
+            guests.age(ageing, failed).map_err(other)?;
         }
         if let Some(control) = &self.control {
             guests.answer_on(control).map_err(other)?;

@@ -24,6 +24,8 @@ pub struct Flags {
     balloon: bool,
     #[arg(long)]
     shared: bool,
+    #[arg(long)]
+    only_removes: bool,
     #[arg(long, conflicts_with = "shared")]
     clone_of: Option<PathBuf>,
     #[arg(long, default_value_t = 3000)]
@@ -58,6 +60,7 @@ impl Flags {
             time: Duration::from_millis(self.millis),
             balloon: self.balloon,
             shared: self.shared,
+            only_removes: self.only_removes,
             clone_of: self.clone_of.clone(),
             patience: Duration::from_millis(self.patience_ms),
             begin: self.begin.as_ref().map(|begin| versions(begin)).transpose()?,

@@ -19,7 +19,7 @@ pub struct Take {
 }
 
 /// The worker gives the journal of a connection's guest, the descriptor, and the version of its template, which may have another one
-/// when the next worker begins; or without a descriptor it is done with the connection.
+/// when the next worker begins, and after it the guest's swap file; or without a descriptor it is done with the connection.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Keep {
     pub connection: u64,

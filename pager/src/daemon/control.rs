@@ -4,7 +4,7 @@
 //! may run on, and `{"stored":{…}}`; or `{"error":"…"}` instead of either.
 
 use super::keeper::bind;
-use crate::guest::{Backing, Handle, Stored};
+use crate::guest::{Backing, Handle, Stored, swap_file};
 use crate::share::Share;
 use crate::store::Template;
 use parking_lot::Mutex;
@@ -26,6 +26,7 @@ pub struct Guests {
     /// Where the memory of clones is, and that of each version of a template.
     share: Option<PathBuf>,
     shares: Arc<Mutex<BTreeMap<String, Share>>>,
+    swap: Option<PathBuf>,
 }
 
 /// A snapshot is asked for.
@@ -64,8 +65,24 @@ impl Guests {
         Ok(())
     }
 
-    /// What a guest's memory is, whose VMM sent this descriptor with its userfaultfd.
-    pub(super) fn backing(&self, template: &Template, memory: Option<OwnedFd>) -> io::Result<Backing> {
+    /// Cold pages of guests with shared memory may leave for files in this folder.
+    pub fn swap_in(&mut self, folder: &Path) {
+        self.swap = Some(folder.into());
+    }
+
+    /// The guests of which pages may leave.
+    pub(super) fn with_swap(&self) -> Vec<(i32, Handle)> {
+        let has_swap = |guest: &&(i32, Handle)| guest.1.has_swap();
+        self.guests.lock().values().filter(has_swap).cloned().collect()
+    }
+
+    /// What a guest's memory is, whose VMM sent this descriptor with its userfaultfd. `swap`: its swap file, if it has one already.
+    pub(super) fn backing(
+        &self,
+        template: &Template,
+        memory: Option<OwnedFd>,
+        swap: Option<OwnedFd>,
+    ) -> io::Result<Backing> {
         let Some(memory) = memory else { return Ok(Backing::Own) };
         let mut shares = self.shares.lock();
         if let Some(folder) = &self.share
@@ -78,7 +95,11 @@ impl Guests {
         }
         match shares.get(template.version()) {
             Some(share) if share.is(&memory) => Ok(Backing::Share(share.clone())),
-            _ => Ok(Backing::Memory(memory)),
+            _ => match (swap, &self.swap) {
+                (Some(swap), _) => Ok(Backing::Swapped { memory, swap }),
+                (None, Some(folder)) => Ok(Backing::Swapped { memory, swap: swap_file(folder)? }),
+                (None, None) => Ok(Backing::Memory(memory)),
+            },
         }
     }
 

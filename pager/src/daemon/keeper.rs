@@ -43,7 +43,8 @@ pub enum Event {
 struct Kept {
     socket: usize,
     connection: OwnedFd,
-    journal: Option<OwnedFd>,
+    /// Its journal, and its swap file if it has one.
+    files: Vec<OwnedFd>,
     version: Option<String>,
 }
 
@@ -145,11 +146,11 @@ impl Keeper {
                     self.was_ready = true;
                     told(Event::Ready);
                 }
-                Ok(Some((keep, fds))) => match fds.into_iter().next() {
-                    None => _ = self.kept.remove(&keep.connection),
-                    journal => {
+                Ok(Some((keep, files))) => match files {
+                    files if files.is_empty() => _ = self.kept.remove(&keep.connection),
+                    files => {
                         if let Some(kept) = self.kept.get_mut(&keep.connection) {
-                            (kept.journal, kept.version) = (journal, keep.version);
+                            (kept.files, kept.version) = (files, keep.version);
                         }
                     }
                 },
@@ -170,7 +171,7 @@ impl Keeper {
             if self.kept.len() >= MOST_CONNECTIONS {
                 continue;
             }
-            let kept = Kept { socket, connection: connection.into(), journal: None, version: None };
+            let kept = Kept { socket, connection: connection.into(), files: Vec::new(), version: None };
             give(channel, self.next, &kept);
             self.kept.insert(self.next, kept);
             self.next += 1;
@@ -181,7 +182,7 @@ impl Keeper {
 /// A worker that cannot be told has been killed; the next one will be.
 fn give(channel: &Channel, connection: u64, kept: &Kept) {
     let mut fds = vec![kept.connection.as_fd()];
-    fds.extend(kept.journal.as_ref().map(AsFd::as_fd));
+    fds.extend(kept.files.iter().map(AsFd::as_fd));
     _ = channel.send(&Take { connection, socket: kept.socket, version: kept.version.clone() }, &fds);
 }
 

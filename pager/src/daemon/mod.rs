@@ -4,12 +4,14 @@
 //! handshake is looked at and never taken out of its socket, so a connection that is kept is a userfaultfd that is kept. The other
 //! thing to keep is the guest's journal. The keeper gets it before the first event is read.
 
+mod ageing;
 mod channel;
 mod control;
 mod keeper;
 mod monitor;
 mod worker;
 
+pub use ageing::Ageing;
 pub use control::{Answer, Guests, Request, checkpoint};
 pub use keeper::{Event, Keeper};
 pub use monitor::{Moment, Monitor, Serving};

@@ -121,22 +121,26 @@ impl<W: Wire> Worker<W> {
         let handshake = self.wire.handshake(&connection, HANDSHAKE)?;
         let layout = Layout::new(handshake.regions, template.size()).map_err(WireError::from)?;
         let kept = fds.next().filter(|_| self.options.sabotage != Some(Sabotage::Journal));
-        let journal = if let Some(journal) = kept {
-            Journal::open(journal, &layout)?
-        } else {
-            let journal = Journal::new(&layout)?;
+        // Firecracker's forks and our own VMMs send the file that is the guest's memory next.
+        let memory = handshake.more.into_iter().next();
+        let is_new = kept.is_none();
+        let journal =
+            kept.map_or_else(|| Journal::new(&layout), |journal| Journal::open(journal, &layout))?;
+        let backing = guests.backing(&template, memory, fds.next())?;
+        if is_new {
             // Before the first event is read: from then on it is needed.
-            let version = Some(template.version().into());
-            let keep = Keep { connection: take.connection, version, is_ready: false };
-            keeper.send(&keep, &[journal.share()?.as_fd()])?;
-            journal
-        };
+            let keep = Keep {
+                connection: take.connection,
+                version: Some(template.version().into()),
+                is_ready: false,
+            };
+            let (journal, swap) = (journal.share()?, backing.swap());
+            let files: Vec<_> = std::iter::once(journal.as_fd()).chain(swap).collect();
+            keeper.send(&keep, &files)?;
+        }
         let life = life(connection, pid);
         let (cache, name) = (self.cache.clone(), template.name().to_owned());
         let parts = Parts { uffd: handshake.uffd, layout, template, cache, journal, life: Some(life) };
-        // Firecracker's forks and our own VMMs send the file that is the guest's memory next.
-        let memory = handshake.more.into_iter().next();
-        let backing = guests.backing(&parts.template, memory)?;
         let guest = Guest::serve_on(parts, backing, self.options)?;
         guests.add(take.connection, *pid, guest.handle());
         self.monitor.begins(take.connection, *pid, &name, guest.watch());

@@ -48,7 +48,11 @@ impl Inner {
         let sabotage = self.options.sabotage == Some(Sabotage::Recheck);
         let early = sabotage.then(|| self.neighbours(&window, page));
         {
-            let _order = self.order.read();
+            let order = self.order.read();
+            if self.journal.is_away(page) {
+                drop(order);
+                return self.bring_back(fault, page, may_sleep);
+            }
             if self.journal.is_settled(page) {
                 return zero();
             }
@@ -65,6 +69,10 @@ impl Inner {
             Err(_) => return self.give_up(fault),
         };
         let order = self.order.read();
+        if self.journal.is_away(page) {
+            // It was filled meanwhile, and left.
+            return Answer::Again;
+        }
         if !sabotage && self.journal.is_settled(page) {
             return zero();
         }
@@ -171,6 +179,8 @@ impl Inner {
     pub(super) fn put(&self, piece: &Piece, start: u64) -> (usize, Option<Refusal>) {
         let (mut done, size) = (0, piece.pages.len() * PAGE);
         let is_protected = self.before_fill(piece);
+        // Whether those that come along are touched is told from the next tick on.
+        piece.pages.clone().for_each(|page| self.young.set(page));
         while done < size {
             let at = start + done as u64;
             let (filled, refusal) = match piece.content {
@@ -201,6 +211,10 @@ impl Inner {
 
     /// Fills one page that the template does not give.
     fn one(&self, fault: &Fault, source: Source, fill: impl FnOnce(u64) -> Filled) -> Answer {
+        // Before it is there, and the guest goes on: a tick may come then.
+        if let Some((_, page)) = self.layout.page(fault.page()) {
+            self.young.set(page);
+        }
         match fill(fault.page()) {
             (_, None) => {
                 self.filled.fetch_add(1, Ordering::Relaxed);

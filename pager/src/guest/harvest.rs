@@ -61,7 +61,7 @@ pub struct Stored {
 
 /// A guest, for threads that do not serve it.
 #[derive(Clone)]
-pub struct Handle(Arc<Inner>);
+pub struct Handle(pub(super) Arc<Inner>);
 
 impl Guest {
     /// By which other threads make snapshots of it.
@@ -109,7 +109,10 @@ impl Inner {
             is_shared |= self.uffd.track(region.base, region.size)?;
         }
         let reach = match &self.backing {
-            Backing::Memory(memory) if is_shared => Reach::Memory(memory.try_clone()?.into()),
+            Backing::Memory(memory) if is_shared => Reach::Memory(memory.try_clone()?.into(), None),
+            Backing::Swapped { memory, swap } if is_shared => {
+                Reach::Memory(memory.try_clone()?.into(), Some(swap.try_clone()?.into()))
+            }
             Backing::Own if is_shared => {
                 let what = "it is shared memory, whose file did not come with the handshake";
                 return Err(io::Error::new(io::ErrorKind::Unsupported, what));

@@ -4,11 +4,13 @@ mod bits;
 mod fill;
 mod harvest;
 mod reach;
+mod reclaim;
 mod replay;
 mod serve;
 mod track;
 
 pub use harvest::{Handle, Harvest, HarvestError, Stored};
+pub use reclaim::swap_file;
 
 use crate::cache::{Cache, Source};
 use crate::journal::{Journal, MOST_READERS};
@@ -117,6 +119,9 @@ pub struct GuestStats {
     pub again: u64,
     /// Pages that were given up.
     pub poisoned: u64,
+    /// Pages that left for the swap file, each time counted.
+    #[serde(default)]
+    pub reclaimed: u64,
     /// Pages for which the template no longer speaks.
     pub settled: u64,
 }
@@ -150,6 +155,10 @@ struct Inner {
     recorder: replay::Recorder,
     tracking: track::Tracking,
     backing: Backing,
+    /// Pages that were touched since the last tick, where that is noted, and ticks since each was.
+    young: bits::Bits,
+    ages: Mutex<Vec<u8>>,
+    reclaimed: AtomicU64,
     /// The kernel can map a page of shared memory and protect it in one step: from 6.4 on.
     can_resume_protected: bool,
     ahead: AtomicU64,
@@ -184,6 +193,13 @@ pub enum Backing {
     Own,
     /// This file, as shared memory. The offsets of its regions are those in the file. What reads or reclaims shared memory needs it.
     Memory(OwnedFd),
+    /// Shared memory, as above, of which cold pages may leave for a swap file: [`Handle::reclaim`]. No process but the VMM may use it.
+    Swapped {
+        /// Its file.
+        memory: OwnedFd,
+        /// An empty file, or that of the pager before this one. It has the same offsets.
+        swap: OwnedFd,
+    },
     /// A private mapping of what clones share, at the offsets of its regions.
     Share(Share),
 }
@@ -242,6 +258,9 @@ impl Guest {
             recorder: replay::Recorder::new(record.is_some()),
             tracking: track::Tracking::new(pages),
             backing,
+            young: bits::Bits::new(pages),
+            ages: Mutex::new(vec![0; pages]),
+            reclaimed: zero(),
             can_resume_protected: kernel_is_at_least(6, 4),
             ahead: zero(),
             recorded: zero(),
@@ -251,6 +270,12 @@ impl Guest {
             again: zero(),
             poisoned: zero(),
         });
+        if matches!(inner.backing, Backing::Swapped { .. }) {
+            for region in inner.layout.regions() {
+                inner.uffd.track(region.base, region.size)?;
+            }
+            inner.recover()?;
+        }
         if inner.share().is_some() {
             for region in inner.layout.regions() {
                 inner.uffd.trace(region.base, region.size)?;
@@ -334,6 +359,7 @@ impl Inner {
             removes: read(&self.removes),
             again: read(&self.again),
             poisoned: read(&self.poisoned),
+            reclaimed: read(&self.reclaimed),
             settled: self.journal.settled() as u64,
         }
     }

@@ -1,6 +1,7 @@
 //! The content of a guest's memory, read without touching a page that is not there.
 
 use super::Life;
+use crate::journal::Journal;
 use crate::layout::Layout;
 use crate::uffd::PAGE;
 use std::fs::File;
@@ -15,7 +16,8 @@ pub(super) enum Reach {
     /// `/proc/PID/mem`, where the kernel refuses to wait for a page: one that is missing is an error, EIO. And `pagemap`.
     Process(File, File),
     /// The file that is its shared memory. Its offsets are those of the image.
-    Memory(File),
+    /// And the swap file, to which pages may have left.
+    Memory(File, Option<File>),
 }
 
 impl Reach {
@@ -49,6 +51,7 @@ impl Reach {
     pub fn read(
         &self,
         layout: &Layout,
+        journal: &Journal,
         pages: Range<usize>,
         into: &mut [u8],
         mut missing: impl FnMut(usize, &mut [u8]),
@@ -58,7 +61,14 @@ impl Reach {
             let into = &mut into[(part.start - first) * PAGE..(part.end - first) * PAGE];
             match self {
                 // A page that is not there is zeros.
-                Self::Memory(file) => file.read_exact_at(into, (part.start * PAGE) as u64)?,
+                Self::Memory(file, None) => file.read_exact_at(into, (part.start * PAGE) as u64)?,
+                Self::Memory(file, Some(swap)) => {
+                    // No page leaves while a snapshot reads. One that comes back is in the swap file still.
+                    for (page, into) in part.zip(into.chunks_exact_mut(PAGE)) {
+                        let file = if journal.is_away(page) { swap } else { file };
+                        file.read_exact_at(into, (page * PAGE) as u64)?;
+                    }
+                }
                 Self::Process(memory, _) => {
                     read(memory, address, into, |page, into| missing(part.start + page, into))?;
                 }

@@ -2,7 +2,7 @@
 
 use super::fill::Answer;
 use super::{Inner, Life};
-use crate::journal::Reader;
+use crate::journal::{MESSAGES, Reader};
 use crate::sabotage::Sabotage;
 use crate::uffd::PAGE;
 use crate::uffd::abi::{self, Message};
@@ -107,10 +107,18 @@ impl Inner {
             drop(order);
             return self.finish();
         };
-        let messages = &reader.0[..count];
-        if self.options.sabotage != Some(Sabotage::Remove) {
-            for message in messages {
-                self.journal.note(message, &self.layout);
+        // What they say is noted once.
+        let mut messages = [Message::default(); MESSAGES];
+        let messages = &mut messages[..count];
+        messages.copy_from_slice(&reader.0[..count]);
+        if self.options.sabotage == Some(Sabotage::Ghost) {
+            let removed = messages.iter().filter_map(Message::removed);
+            removed
+                .flat_map(|range| self.layout.pages(range.start, range.end))
+                .for_each(|pages| self.journal.settle(pages));
+        } else if self.options.sabotage != Some(Sabotage::Remove) {
+            self.journal.note_all(count, reader, &self.layout);
+            for message in messages.iter() {
                 self.note_removal(message);
             }
         }

@@ -87,7 +87,7 @@ impl Capture {
             let mut is_there = true;
             let missing =
                 |page, _: &mut [u8]| is_there = self.zeros.as_ref().is_none_or(|zeros| zeros.has(page));
-            match self.reach.read(&inner.layout, page..page + 1, &mut content, missing) {
+            match self.reach.read(&inner.layout, &inner.journal, page..page + 1, &mut content, missing) {
                 Ok(()) => _ = self.early.insert(page, is_there.then_some(content)),
                 Err(error) => self.fail(error),
             }
@@ -120,7 +120,7 @@ impl Capture {
                     into.fill(0);
                 }
             };
-            self.reach.read(&inner.layout, run.clone(), &mut into[bytes], missing)?;
+            self.reach.read(&inner.layout, &inner.journal, run.clone(), &mut into[bytes], missing)?;
             run.for_each(|page| _ = self.left.clear(page));
         }
         self.failed.take().map_or(Ok(()), Err)
@@ -157,6 +157,20 @@ impl Inner {
         }
     }
 
+    /// A page comes back from the swap file: whether it is to be protected.
+    pub(super) fn before_return(&self, page: usize, is_write: bool) -> bool {
+        let is_on = self.tracking.is_on();
+        if is_on && is_write {
+            self.before_write(page);
+        }
+        is_on && !is_write
+    }
+
+    /// Whether a harvest reads.
+    pub(super) fn is_capturing(&self) -> bool {
+        self.tracking.is_capturing.load(Ordering::Relaxed)
+    }
+
     fn before_write(&self, page: usize) {
         self.tracking.dirty.set(page);
         self.capture_early(page..page + 1);
@@ -166,6 +180,7 @@ impl Inner {
     pub(super) fn permit_write(&self, fault: &Fault, page: usize) -> Answer {
         let _order = self.order.read();
         self.tracking.dirty.set(page);
+        self.young.set(page);
         if self.options.sabotage != Some(Sabotage::Capture) {
             self.capture_early(page..page + 1);
         }

@@ -41,6 +41,8 @@ pub struct Twin {
     pub balloon: bool,
     /// Whether the memory is shared memory, with faults of pages that are in it.
     pub shared: bool,
+    /// Whether pages of shared memory that are given back are always removed from it.
+    pub only_removes: bool,
     /// A file that clones share, which is mapped privately.
     pub clone_of: Option<PathBuf>,
     /// After how long without an access the guest counts as frozen.
@@ -123,8 +125,8 @@ impl Twin {
             threads.push(std::thread::spawn(move || shared.vcpu(seed, until)));
         }
         if self.balloon {
-            let (seed, can_stay) = (self.seed << 8 | 0xFF, self.shared);
-            threads.push(std::thread::spawn(move || shared.balloon(seed, until, can_stay)));
+            let (seed, is_shared, only) = (self.seed << 8 | 0xFF, self.shared, self.only_removes);
+            threads.push(std::thread::spawn(move || shared.balloon(seed, until, is_shared, only)));
         }
         let checkpoints = self.checkpoints.clone().map(|checkpoints| {
             let pause = self.time / (checkpoints.count as u32 + 1);

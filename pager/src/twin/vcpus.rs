@@ -59,16 +59,16 @@ impl Shared {
         }
     }
 
-    /// Gives stretches of up to 64 pages back.
-    pub fn balloon(&self, mut seed: u64, until: Instant, can_stay: bool) {
+    /// Gives stretches of up to 64 pages back. Of shared memory some are taken out of the page table only, unless all are to be removed.
+    pub fn balloon(&self, mut seed: u64, until: Instant, is_shared: bool, only_removes: bool) {
         while Instant::now() < until {
             seed = mix(seed);
             let page = (seed >> 8) as usize % self.oracle.len();
             let pages = ((seed >> 40) as usize % 64 + 1).min(self.memory.left(page));
             // vCPUs hold one lock at a time, so these cannot wait for each other.
             let mut oracle: Vec<_> = self.oracle[page..page + pages].iter().map(Mutex::lock).collect();
-            let removes = can_stay && seed & 1 == 0;
-            if can_stay && !removes {
+            let removes = is_shared && (only_removes || seed & 1 == 0);
+            if is_shared && !removes {
                 // The pager hears the same of both. A page that stays is in the shared memory already, or it becomes zero.
                 let touched = oracle.iter().take_while(|page| page.touched).count();
                 oracle.truncate(touched);
@@ -80,7 +80,7 @@ impl Shared {
             // SAFETY: their locks are held.
             let given = unsafe { self.memory.give_back(page, pages, removes) };
             given.expect("memory that is mapped can be given back");
-            if removes || !can_stay {
+            if removes || !is_shared {
                 for page in &mut oracle {
                     page.version = None;
                 }

@@ -25,7 +25,7 @@ fn clones_see_every_byte_right_beside_balloons_and_kills() {
     let Some(mut daemon) = Daemon::start("clones-daemon", &flags) else { return };
     let file = folder.join("twin");
     let words = |seed| {
-        format!("--clone-of {} --millis 600 --balloon --seed {seed} --patience-ms 10000", file.display())
+        format!("--clone-of {} --millis 600 --balloon --seed {seed} --patience-ms 20000", file.display())
     };
     let twins = [1, 2, 3].map(|seed| daemon.twin(&words(seed)));
     for _ in 0..3 {
@@ -46,7 +46,8 @@ fn a_removal_by_a_clone_that_is_not_noted_is_found() {
     let Some(folder) = shared("clones-remove") else { return };
     let flags = format!("--share {} --sabotage remove", folder.display());
     let Some(daemon) = Daemon::start("clones-remove-daemon", &flags) else { return };
-    let words = format!("--clone-of {} --millis 300 --balloon", folder.join("twin").display());
+    let words =
+        format!("--clone-of {} --millis 300 --balloon --patience-ms 20000", folder.join("twin").display());
     let report = daemon.twin(&words).report();
     assert!(report.wrong > 0 && report.first.unwrap().contains("is the template's"));
     std::fs::remove_dir_all(folder).unwrap();

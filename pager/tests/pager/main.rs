@@ -7,6 +7,7 @@ mod hostile;
 mod nbd;
 mod operations;
 mod ordered;
+mod reclaim;
 mod restart;
 #[cfg(feature = "s3")]
 mod s3;

@@ -41,7 +41,13 @@ fn restored(folder: &Path, name: &str) -> slat_pager::twin::Report {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
     let mut twin = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
-    twin.arg("twin").arg(&socket).arg(format!("--memory={MIB}M")).args(["--millis", "50", "--balloon"]);
+    twin.arg("twin").arg(&socket).arg(format!("--memory={MIB}M")).args([
+        "--millis",
+        "50",
+        "--balloon",
+        "--patience-ms",
+        "20000",
+    ]);
     let output = twin.arg("--begin").arg(folder.join("oracle").join(name)).output().unwrap();
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -74,21 +80,27 @@ fn snapshots(
 #[test]
 fn a_guest_that_runs_on_is_saved_as_it_was_at_each_instant() {
     let share = folder("saved-share");
+    let swap = folder("saved-swap-files");
     for (name, shared) in [
         ("saved-own", String::new()),
         ("saved-shared", "--shared".into()),
+        ("saved-swap", "--shared --only-removes".into()),
         ("saved-clone", format!("--clone-of {}", share.join("twin").display())),
     ] {
-        let words = format!("--millis 400 --balloon --checkpoints 3 {shared}");
-        let Some((daemon, report)) =
-            snapshots(name, &format!("--cache 4M --share {}", share.display()), &words, 0)
-        else {
+        let words = format!("--millis 400 --balloon --checkpoints 3 --patience-ms 20000 {shared}");
+        let mut flags = format!("--cache 4M --share {}", share.display());
+        if name == "saved-swap" {
+            flags = format!("{flags} --swap {} --tick 0.02 --cold 1", swap.display());
+        }
+        let Some((daemon, report)) = snapshots(name, &flags, &words, 0) else {
             return;
         };
         assert!(report.is_right() && report.removed > 0, "{report:?}");
         assert!(report.stored >= 2, "{report:?}");
         let stats = daemon.stats();
-        assert!(stats.faults(Source::Written) > 0, "no write was told: {stats:?}");
+        // Where page tables may not be changed, none leaves.
+        println!("{name}: {} pages left for a swap file", stats.reclaimed);
+        assert!(name != "saved-own" || stats.faults(Source::Written) > 0, "no write was told: {stats:?}");
         let library = crate::daemon::library(&daemon.folder);
         for name in library.list().unwrap().iter().filter(|name| name.starts_with("saved.")) {
             let restored = restored(&daemon.folder, name);
@@ -104,11 +116,12 @@ fn a_guest_that_runs_on_is_saved_as_it_was_at_each_instant() {
         }
     }
     std::fs::remove_dir_all(share).unwrap();
+    std::fs::remove_dir_all(swap).unwrap();
 }
 
 #[test]
 fn a_daemon_that_is_killed_loses_no_snapshot_that_was_stored_and_no_later_one() {
-    let words = "--millis 900 --balloon --checkpoints 8 --patience-ms 10000";
+    let words = "--millis 900 --balloon --checkpoints 6 --patience-ms 20000";
     let Some((daemon, report)) = snapshots("saved-kills", "--cache 1M --store-delay-ms 2", words, 4) else {
         return;
     };

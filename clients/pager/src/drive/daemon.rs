@@ -20,7 +20,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    pub fn start(pager: &Path, work: &Path, store: &str, flags: &[&str]) -> Outcome<Self> {
+    pub fn start(pager: &Path, work: &Path, store: &str, flags: &[String]) -> Outcome<Self> {
         let log = work.join("pager.txt");
         let mut serve = Command::new(pager);
         serve.args(["serve", "--store", store, "--guest"]);
@@ -43,6 +43,27 @@ impl Daemon {
     /// The log's lines.
     pub fn said(&self) -> Outcome<String> {
         Ok(std::fs::read_to_string(&self.log)?)
+    }
+
+    /// Whether pages left, which the last worker says when its guest has ended.
+    pub fn has_reclaimed(&self) -> Outcome<()> {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(20) {
+            let said = self.said()?;
+            let pages = said
+                .lines()
+                .rev()
+                .find_map(|line| line.split_once("\"reclaimed\":")?.1.split([',', '}']).next());
+            match pages {
+                Some("0") => return Err("no page left for the swap file".into()),
+                Some(pages) => {
+                    println!("since the last kill {pages} pages left for the swap file");
+                    return Ok(());
+                }
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+        Err("the pager did not see that its guest ended".into())
     }
 
     fn next_worker(&mut self) -> Outcome<()> {

@@ -14,6 +14,9 @@ pub const MIB: usize = 256;
 /// Where the machine shows something else than its RAM: the display, and copies of firmware.
 pub const NO_RAM: std::ops::Range<usize> = 0xA_0000..0x10_0000;
 
+/// Where clones share memory.
+pub const SHARE: &str = "/dev/shm/slat-client-pager";
+
 /// Where a machine's RAM is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
@@ -21,13 +24,32 @@ pub enum Backend {
     Anonymous,
     /// Shared memory.
     Memfd,
+    /// Shared memory, from which cold pages leave.
+    Swapped,
+    /// A private mapping of what clones of the template share.
+    Clone,
 }
 
 impl Backend {
-    fn object(self) -> &'static str {
+    fn object(self) -> String {
         match self {
-            Self::Anonymous => "memory-backend-ram,share=off",
-            Self::Memfd => "memory-backend-memfd,share=on",
+            Self::Anonymous => "memory-backend-ram,share=off".into(),
+            Self::Memfd | Self::Swapped => "memory-backend-memfd,share=on".into(),
+            Self::Clone => {
+                format!("memory-backend-file,share=off,mem-path={SHARE}/{}", crate::daemon::TEMPLATE)
+            }
+        }
+    }
+
+    /// What the pager is told of it.
+    pub fn flags(self, work: &Path) -> Vec<String> {
+        match self {
+            Self::Anonymous | Self::Memfd => Vec::new(),
+            Self::Swapped => {
+                let words = "--tick 0.1 --cold 1 --swap".split(' ').map(str::to_owned);
+                words.chain([work.display().to_string()]).collect()
+            }
+            Self::Clone => vec!["--share".into(), SHARE.into()],
         }
     }
 }

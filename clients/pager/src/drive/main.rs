@@ -6,7 +6,7 @@ mod daemon;
 mod machine;
 
 use daemon::{Daemon, TEMPLATE};
-use machine::{Backend, MIB, Machine, NO_RAM, Setting};
+use machine::{Backend, MIB, Machine, NO_RAM, SHARE, Setting};
 use serde_json::json;
 use std::error::Error;
 use std::path::PathBuf;
@@ -48,11 +48,13 @@ fn main() -> Outcome<()> {
         }
     }
     drive.save()?;
-    for backend in [Backend::Anonymous, Backend::Memfd] {
+    for backend in [Backend::Anonymous, Backend::Memfd, Backend::Swapped, Backend::Clone] {
         drive.run(backend)?;
         drive.compare(backend)?;
     }
-    drive.controls()
+    drive.controls()?;
+    _ = std::fs::remove_dir_all(SHARE);
+    Ok(())
 }
 
 impl Drive {
@@ -88,7 +90,10 @@ impl Drive {
 
     /// A machine without RAM, whose memory the pager has; stopped.
     fn restore(&self, backend: Backend, flags: &[&str]) -> Outcome<(Daemon, Machine)> {
-        let daemon = Daemon::start(&self.pager, &self.work, &self.store, flags)?;
+        _ = std::fs::remove_dir_all(SHARE);
+        let mut words = backend.flags(&self.work);
+        words.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        let daemon = Daemon::start(&self.pager, &self.work, &self.store, &words)?;
         let socket = self.work.join("socket");
         let setting = Setting { pager: Some((&self.preload, &socket)), ..self.setting(backend) };
         let mut machine = Machine::start(&setting, true)?;
@@ -127,6 +132,10 @@ impl Drive {
             "{backend:?}: the shell is back after {shell:.1?}; {FILES} of {FILES} files right, also beside the balloon; {} kills of the daemon",
             daemon.kills
         );
+        drop(machine);
+        if backend == Backend::Swapped {
+            daemon.has_reclaimed()?;
+        }
         Ok(())
     }
 

@@ -1,0 +1,294 @@
+//! Cold pages leave a guest for a swap file, and come back when they are touched.
+//!
+//! Only of shared memory whose file the pager has: there is no way to take pages of private memory from another process.
+//!
+//! **Age.** At each tick the kernel takes all pages out of the page table, and leaves them in the file. What is touched until the next
+//! tick faults, which is answered by mapping the page again. A page that was not touched is a tick older.
+//!
+//! **To leave.** Under the exclusive lock, so that nothing is filled or permitted meanwhile: the page is protected, written to the swap
+//! file, noted in the journal as away, and punched out of the memory's file, in this order. A pager that is killed in between leaves a
+//! page that is in the memory, and maybe noted as away: what is in the memory counts.
+//!
+//! **To come back.** A page that is noted as away and faults is read from the swap file. It is noted as back after it was filled.
+
+use super::fill::Answer;
+use super::harvest::Handle;
+use super::serve::Fault;
+use super::{Backing, Inner, Life};
+use crate::cache::Source;
+use crate::sabotage::Sabotage;
+use crate::uffd::{PAGE, Refusal};
+use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// Pages that leave, or come back, at a time.
+const BATCH: usize = 32;
+
+/// A new swap file in this folder, without a name, for this user alone.
+pub fn swap_file(folder: &Path) -> io::Result<OwnedFd> {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE);
+    Ok(options.open(folder)?.into())
+}
+
+impl Backing {
+    /// The swap file.
+    pub(crate) fn swap(&self) -> Option<BorrowedFd<'_>> {
+        self.files().map(|(_, swap)| swap)
+    }
+
+    /// The memory's file, and the swap file.
+    fn files(&self) -> Option<(BorrowedFd<'_>, BorrowedFd<'_>)> {
+        match self {
+            Self::Swapped { memory, swap } => Some((memory.as_fd(), swap.as_fd())),
+            _ => None,
+        }
+    }
+}
+
+impl Handle {
+    /// Bytes of the guest's memory that are there, where that is known.
+    pub fn resident(&self) -> io::Result<Option<u64>> {
+        let Some((memory, _)) = self.0.backing.files() else { return Ok(None) };
+        Ok(Some(File::from(memory.try_clone_to_owned()?).metadata()?.blocks() * 512))
+    }
+
+    /// A tick: pages that were not touched since the last one are a tick older. From now on it is noted which are touched.
+    ///
+    /// # Errors
+    /// `Unsupported`: the guest's memory is not shared memory with a swap file, or its process is not known. Others: the kernel does not
+    /// let this user do it; it wants the right to look into the process, and `CAP_SYS_NICE`.
+    pub fn age(&self) -> io::Result<()> {
+        let inner = &self.0;
+        let unsupported = |what| io::Error::new(io::ErrorKind::Unsupported, what);
+        let Some(Life::Process(process)) = &inner.life else {
+            return Err(unsupported("the guest's process is not known"));
+        };
+        if inner.backing.files().is_none() {
+            return Err(unsupported("the guest's memory is not shared memory with a swap file"));
+        }
+        let mut ages = inner.ages.lock();
+        let young = inner.young.take();
+        for (page, age) in ages.iter_mut().enumerate() {
+            *age = if young.has(page) { 0 } else { age.saturating_add(1) };
+        }
+        drop(ages);
+        if matches!(inner.options.sabotage, Some(Sabotage::Evict | Sabotage::Mapped)) {
+            return Ok(());
+        }
+        inner.layout.regions().iter().try_for_each(|region| unmap(process.as_fd(), region.base, region.size))
+    }
+
+    /// Takes pages that are so many ticks old, at most so many: how many went.
+    pub fn reclaim(&self, age: u8, most: usize) -> io::Result<usize> {
+        let inner = &self.0;
+        let Some((memory, swap)) = inner.backing.files() else { return Ok(0) };
+        let (memory, swap) =
+            (File::from(memory.try_clone_to_owned()?), File::from(swap.try_clone_to_owned()?));
+        let (mut gone, mut page) = (0, 0);
+        let pages = inner.layout.image_pages();
+        while gone < most && page < pages {
+            let end = pages.min(page + BATCH);
+            let old = {
+                let ages = inner.ages.lock();
+                let is_old = |page: &usize| ages[*page] >= age && inner.is_there(*page);
+                let start = (page..end).find(is_old);
+                start.map(|start| start..(start..end).find(|page| !is_old(page)).unwrap_or(end))
+            };
+            let Some(old) = old else {
+                page = end;
+                continue;
+            };
+            page = old.end;
+            // Holes are no pages.
+            for data in data(&memory, &old)? {
+                let data = data.start..data.end.min(data.start.saturating_add(most - gone));
+                gone += inner.take_away(&memory, &swap, data)?;
+            }
+        }
+        Ok(gone)
+    }
+
+    /// The name of the template that it began with.
+    pub fn template(&self) -> &str {
+        self.0.template.name()
+    }
+
+    /// Whether cold pages may leave.
+    pub fn has_swap(&self) -> bool {
+        self.0.backing.files().is_some()
+    }
+
+    /// Pages that are in the swap file.
+    pub fn away(&self) -> usize {
+        self.0.journal.away()
+    }
+}
+
+impl Inner {
+    /// Whether the guest may have this page in memory.
+    fn is_there(&self, page: usize) -> bool {
+        self.journal.is_settled(page) && !self.journal.is_away(page) && !self.young.has(page)
+    }
+
+    fn take_away(&self, memory: &File, swap: &File, pages: Range<usize>) -> io::Result<usize> {
+        let mut content = vec![0; pages.len() * PAGE];
+        let mut gone = 0;
+        for (address, part) in self.layout.places(pages) {
+            let _order = self.order.write();
+            // A snapshot reads pages where they are. And what was touched meanwhile is not cold.
+            if self.is_capturing() || !part.clone().all(|page| self.is_there(page)) {
+                continue;
+            }
+            let size = part.len() * PAGE;
+            if self.options.sabotage != Some(Sabotage::Evict) {
+                match self.uffd.protect(address, size as u64) {
+                    Ok(()) => {}
+                    // A removal waits to be read: another time.
+                    Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => continue,
+                    Err(error) => return Err(error),
+                }
+            }
+            let (content, at) = (&mut content[..size], (part.start * PAGE) as u64);
+            memory.read_exact_at(content, at)?;
+            if self.options.sabotage == Some(Sabotage::Evict) {
+                // As if it took long: a page that is not protected may be written meanwhile.
+                std::thread::sleep(std::time::Duration::from_micros(100));
+            }
+            swap.write_all_at(content, at)?;
+            self.journal.leave(part.clone());
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            if let Err(error) = fallocate(memory, hole, at, size as u64) {
+                // They are still there.
+                self.journal.come_back(part);
+                return Err(error.into());
+            }
+            gone += part.len();
+        }
+        self.reclaimed.fetch_add(gone as u64, Ordering::Relaxed);
+        Ok(gone)
+    }
+
+    /// A page that is away faults: it comes back, and its neighbours that are away with it.
+    pub(super) fn bring_back(&self, fault: &Fault, page: usize, may_sleep: bool) -> Answer {
+        let Some((_, swap)) = self.backing.files() else { return Answer::NoContent };
+        if !may_sleep {
+            return Answer::Elsewhere;
+        }
+        let window = self.options.window.min(BATCH);
+        let start = page / window * window;
+        let last = self.layout.image_pages().min(start + window);
+        let is_away = |page: &usize| self.journal.is_away(*page);
+        let first = (start..page).rev().take_while(is_away).last().unwrap_or(page);
+        let pages = first..(page..last).take_while(is_away).last().unwrap_or(page) + 1;
+        let mut content = vec![0; pages.len() * PAGE];
+        let Ok(swap) = swap.try_clone_to_owned().map(File::from) else { return Answer::NoContent };
+        if swap.read_exact_at(&mut content, (pages.start * PAGE) as u64).is_err() {
+            return Answer::NoContent;
+        }
+        let _order = self.order.read();
+        let mut answer = Answer::Ignored;
+        // The page itself comes first.
+        let others = pages.clone().filter(|other| *other != page);
+        for other in std::iter::once(page).chain(others) {
+            // It may have been removed meanwhile, or be back.
+            let Some((address, _)) = self.layout.places(other..other + 1).next().filter(|_| is_away(&other))
+            else {
+                if other == page {
+                    // It faults anew, if it still has to.
+                    _ = self.uffd.wake(fault.page(), PAGE as u64);
+                }
+                continue;
+            };
+            let is_write = other == page && fault.write;
+            let is_protected = self.before_return(other, is_write);
+            // Whether those that come along are touched is told from the next tick on.
+            self.young.set(other);
+            let bytes = &content[(other - pages.start) * PAGE..][..PAGE];
+            let (_, refusal) = self.uffd.copy_as(address, bytes, is_protected);
+            if matches!(refusal, None | Some(Refusal::Exists)) {
+                self.journal.come_back(other..other + 1);
+            }
+            if other == page {
+                answer = match refusal {
+                    None => self.done(fault, Source::Swap),
+                    Some(refusal) => self.refused(&refusal, fault),
+                };
+                if !matches!(answer, Answer::Done) {
+                    return answer;
+                }
+            }
+        }
+        answer
+    }
+
+    /// After a restart: what is in the memory is not away, whatever was noted.
+    pub(super) fn recover(&self) -> io::Result<()> {
+        let Some((memory, _)) = self.backing.files() else { return Ok(()) };
+        let memory = File::from(memory.try_clone_to_owned()?);
+        for there in data(&memory, &(0..self.layout.image_pages()))? {
+            self.journal.come_back(there);
+        }
+        Ok(())
+    }
+}
+
+/// Takes pages out of the page table of a process. Those of shared memory stay in its file.
+fn unmap(process: BorrowedFd, start: u64, len: u64) -> io::Result<()> {
+    let (mut start, end) = (start, start + len);
+    while start < end {
+        let part = libc::iovec { iov_base: start as *mut _, iov_len: (end - start) as usize };
+        // SAFETY: the call reads one range. It changes no content of the other process.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_process_madvise,
+                process.as_raw_fd(),
+                &raw const part,
+                1,
+                libc::MADV_PAGEOUT,
+                0,
+            )
+        };
+        match u64::try_from(done) {
+            Ok(0) => return Err(io::Error::other("the kernel takes no pages out of the page table")),
+            Ok(done) => start += done,
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// The pages of a range that are in a file, and no holes.
+fn data(file: &File, pages: &Range<usize>) -> io::Result<Vec<Range<usize>>> {
+    let seek = |from: usize, whence| {
+        // SAFETY: the call takes numbers.
+        let found = unsafe { libc::lseek(file.as_raw_fd(), (from * PAGE) as i64, whence) };
+        match usize::try_from(found) {
+            Ok(found) => Ok(Some(found / PAGE)),
+            // Holes to the end.
+            Err(_) => match io::Error::last_os_error() {
+                error if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+                error => Err(error),
+            },
+        }
+    };
+    let (mut found, mut next) = (Vec::new(), pages.start);
+    while let Some(start) = seek(next, libc::SEEK_DATA)?.filter(|start| *start < pages.end) {
+        let end = seek(start, libc::SEEK_HOLE)?.unwrap_or(pages.end).min(pages.end);
+        found.push(start..end);
+        next = end;
+        if next >= pages.end {
+            break;
+        }
+    }
+    Ok(found)
+}

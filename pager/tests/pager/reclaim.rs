@@ -1,0 +1,150 @@
+//! Cold pages leave for a swap file and come back; what is touched stays.
+
+use crate::daemon::{Daemon, IMAGE, folder, is_offered, library, with_template};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use slat_pager::twin::{Memory, is_page};
+use slat_pager::*;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Whether this user may take pages out of page tables.
+fn may_age(aged: &std::io::Result<()>) -> bool {
+    match aged {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            println!("skipped: process_madvise: {error}");
+            false
+        }
+        aged => {
+            aged.as_ref().unwrap();
+            true
+        }
+    }
+}
+
+#[test]
+fn what_was_not_touched_for_long_leaves_and_comes_back() {
+    if !is_offered() {
+        return;
+    }
+    let folder = with_template("reclaim");
+    let template = library(&folder).open("twin").unwrap();
+    let memory: &Memory = Box::leak(Box::new(Memory::new(IMAGE, true).unwrap()));
+    let uffd = Uffd::new(Features::REMOVE.and(Features::SHARED).and(Features::MINOR)).unwrap();
+    let regions = memory.regions().map(|(base, size, offset)| Region { base, size, offset });
+    for Region { base, size, .. } in regions {
+        uffd.register(base, size, true).unwrap();
+    }
+    let layout = Layout::new(regions.to_vec(), template.size()).unwrap();
+    let (journal, cache) = (Journal::new(&layout).unwrap(), Arc::new(Cache::new(1 << 20)));
+    let life = Some(Life::Process(pidfd_open(getpid(), PidfdFlags::empty()).unwrap()));
+    let parts = Parts { uffd, layout, template, cache, journal, life };
+    let backing = Backing::Swapped {
+        memory: memory.file().unwrap().try_clone_to_owned().unwrap(),
+        swap: swap_file(&folder).unwrap(),
+    };
+    // Else the neighbours of the last page that faults would come a moment after it.
+    let mut options = Options::default();
+    options.window = 1;
+    let guest = Guest::serve_on(parts, backing, options).unwrap();
+    let handle = guest.handle();
+    // SAFETY: nothing writes to it but the pager and this thread.
+    let is = |page, version| is_page(&IMAGE, page, version, &unsafe { memory.read(page) });
+    let write = |page, version| {
+        let words = std::array::from_fn(|word| IMAGE.word(page, version, word));
+        // SAFETY: as above.
+        unsafe { memory.write(page, &words) };
+    };
+    let resident = || handle.resident().unwrap().unwrap() / PAGE as u64;
+
+    (0..512).for_each(|page| write(page, 1));
+    assert!((512..1024).all(|page| is(page, Some(0))));
+    assert_eq!(resident(), 1024);
+    if !may_age(&handle.age()) {
+        return;
+    }
+    // Nothing is a tick old.
+    assert_eq!(handle.reclaim(1, usize::MAX).unwrap(), 0);
+    assert!((0..100).all(|page| is(page, Some(1))));
+    handle.age().unwrap();
+    // Touched after the tick, and so not cold.
+    assert!((512..520).all(|page| is(page, Some(0))));
+    assert_eq!(handle.reclaim(2, usize::MAX).unwrap(), 0);
+    assert_eq!(handle.reclaim(1, 200).unwrap(), 200, "no more than is asked for");
+    assert_eq!(handle.reclaim(1, usize::MAX).unwrap(), 1024 - 100 - 8 - 200);
+    assert_eq!((resident(), handle.away()), (108, 1024 - 108));
+    // A page that is away and is removed is zero.
+    // SAFETY: as above.
+    unsafe { memory.give_back(300, 2, true) }.unwrap();
+    assert!(is(300, None) && is(301, None));
+    assert!((0..512).filter(|page| page / 2 != 150).all(|page| is(page, Some(1))));
+    assert!((512..1024).all(|page| is(page, Some(0))));
+    // It is noted after the page is there.
+    while handle.away() > 0 {
+        std::thread::yield_now();
+    }
+    let stats = guest.stats();
+    assert!(stats.faults(Source::Swap) > 0 && stats.reclaimed == 1024 - 108, "{stats:?}");
+    guest.stop();
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A twin whose pages leave all the time.
+fn swapped(name: &str, flags: &str, words: &str, kills: usize) -> Option<(twin::Report, GuestStats)> {
+    let swap = folder(&format!("{name}-swap"));
+    let flags = format!("--swap {} --tick 0.03 --cache 2M {flags}", swap.display());
+    let mut daemon = Daemon::start(name, &flags)?;
+    let twin = daemon.twin(&format!("--shared --only-removes --patience-ms 20000 {words}"));
+    for _ in 0..kills {
+        std::thread::sleep(Duration::from_millis(120));
+        daemon.kill();
+    }
+    let report = twin.report();
+    let refused = std::cell::Cell::new(false);
+    let stats = daemon.find(|line| {
+        refused.set(refused.get() || line.contains("Operation not permitted"));
+        let line: serde_json::Value = serde_json::from_str(line).ok()?;
+        serde_json::from_value::<GuestStats>(line.get("stats")?.clone()).ok()
+    });
+    std::fs::remove_dir_all(swap).unwrap();
+    if refused.get() {
+        println!("skipped: process_madvise is not permitted");
+        return None;
+    }
+    Some((report, stats))
+}
+
+#[test]
+fn guests_whose_pages_leave_see_every_byte_right_beside_balloons_and_kills() {
+    let Some((report, stats)) = swapped("leave", "--cold 1", "--millis 900 --balloon", 3) else { return };
+    assert!(report.is_right() && report.removed > 0, "{report:?}");
+    // Of the last daemon.
+    assert!(stats.filled > 0, "{stats:?}");
+}
+
+#[test]
+fn pages_that_the_kernel_leaves_in_the_page_table_are_protected_while_they_leave() {
+    let flags = "--cold 1 --sabotage mapped";
+    let Some((report, stats)) = swapped("mapped", flags, "--millis 600 --vcpus 3", 0) else { return };
+    assert!(report.is_right() && stats.reclaimed > 0, "{report:?}");
+}
+
+#[test]
+fn a_limit_makes_pages_leave() {
+    let flags = "--cold 0 --limit twin=4M";
+    let Some((report, stats)) = swapped("limit", flags, "--millis 600", 0) else { return };
+    assert!(report.is_right(), "{report:?}");
+    assert!(stats.reclaimed > 0 && stats.faults(Source::Swap) > 0, "{stats:?}");
+    let flags = "--cold 0 --limit other=4M";
+    let Some((_, stats)) = swapped("limit-other", flags, "--millis 300", 0) else { return };
+    assert_eq!(stats.reclaimed, 0, "it is of another template");
+}
+
+#[test]
+fn mistakes_of_reclaim_are_found() {
+    let flags = "--cold 1 --sabotage evict";
+    let Some((report, _)) = swapped("evict", flags, "--millis 900 --vcpus 3", 0) else { return };
+    assert!(report.wrong > 0, "a page that is written while it leaves: {report:?}");
+    let flags = "--cold 1 --sabotage ghost";
+    let Some((report, _)) = swapped("ghost", flags, "--millis 900 --balloon", 0) else { return };
+    assert!(report.wrong > 0, "a page that was away when it was removed: {report:?}");
+}
