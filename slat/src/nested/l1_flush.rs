@@ -13,7 +13,7 @@
 //! have in their TLBs stays there, as L1's hardware would leave it; the L1 frames keep their hints, so the host's next invalidation of
 //! such a page flushes it.
 //!
-//! A flush for all vCPUs has been carried out on each of them when it returns.
+//! A flush for all vCPUs has been carried out on each of them when it returns, and walks of L1's table that began before are over.
 
 use super::format::L1Format;
 use crate::addr::{Gfn, Span};
@@ -70,6 +70,11 @@ impl<F: Format, H: Host> Vm<F, H> {
             let mut owed = Owed::default();
             owed.owe_nested();
             FlushDebt::new(self, owed, Cause::Change(Why::Clear)).settle();
+        }
+        // L1 may use its table's pages for something else now, as after its barrier: no fault reads them, or sets A and D there, that has
+        // come to them before.
+        if !seeded!(BroadcastUnwaited) {
+            self.reads.synchronize();
         }
     }
 }
