@@ -30,6 +30,8 @@ pub struct Machine<F: Format> {
     pub logs: bool,
     /// Regions placed so far: each the next [`Layout::REGION`] of guest addresses, and one memslot.
     placed: AtomicU64,
+    /// The same of the inner guest, whose memory is the guest's business.
+    placed_inside: AtomicU64,
 }
 
 impl<F: Format> Machine<F> {
@@ -69,15 +71,33 @@ impl<F: Format> Machine<F> {
             .dirty_log(run.dirty_log.policy()?)
             .max_slots(slots);
         let builder = if run.sabotage_flushes { builder.sabotage_flushes() } else { builder };
+        let builder = if run.nested.sabotage_reverse_map { builder.sabotage_reverse_map() } else { builder };
         let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
         space.register(&vm);
         let logs = run.dirty_log != DirtyLogName::Off;
-        Ok(Self { space, swap, _swap_file: swap_file, vm, vcpus, memory, logs, placed: AtomicU64::new(0) })
+        let (placed, placed_inside) = Default::default();
+        Ok(Self { space, swap, _swap_file: swap_file, vm, vcpus, memory, logs, placed, placed_inside })
     }
 
     /// Makes the next free guest addresses a region: maps memory and adds a memslot. Any thread, any time.
     pub fn place(&self, idle: &mut Idle) -> Result<Gpa, Error> {
-        let number = self.placed.fetch_add(1, Relaxed);
+        let (number, gpa) = self.next(&self.placed)?;
+        let hva = BASE + gpa.0;
+        self.space.mmap(Place::Fixed(hva), Layout::REGION, Prot::ReadWrite, Backing::Anonymous)?;
+        let slot = Slot::new(SlotId(number as u32), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);
+        let slot = if self.logs { slot.log_dirty() } else { slot };
+        self.vm.slots().commit(idle, |tx| tx.create(slot))?;
+        Ok(gpa)
+    }
+
+    /// The next free addresses of the inner guest, which the guest maps when they are used.
+    pub fn place_inside(&self) -> Result<Gpa, Error> {
+        self.next(&self.placed_inside).map(|(_, gpa)| gpa)
+    }
+
+    /// The number of the next region, and where it is.
+    fn next(&self, placed: &AtomicU64) -> Result<(u64, Gpa), Error> {
+        let number = placed.fetch_add(1, Relaxed);
         let gpa = Gpa(number * Layout::REGION);
         if gpa.0 + Layout::REGION > self.memory {
             return Err(Error::Usage(format!(
@@ -86,12 +106,7 @@ impl<F: Format> Machine<F> {
                 Layout::REGION >> 20
             )));
         }
-        let hva = BASE + gpa.0;
-        self.space.mmap(Place::Fixed(hva), Layout::REGION, Prot::ReadWrite, Backing::Anonymous)?;
-        let slot = Slot::new(SlotId(number as u32), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);
-        let slot = if self.logs { slot.log_dirty() } else { slot };
-        self.vm.slots().commit(idle, |tx| tx.create(slot))?;
-        Ok(gpa)
+        Ok((number, gpa))
     }
 
     /// Why the guest cannot go on at `gpa`.

@@ -11,6 +11,7 @@
 //! | `feed` | traces as streams of batches, shared by the vCPUs that replay them |
 //! | `machine` | arena, address space, VM, and where regions are placed |
 //! | `vcpus` | one thread per vCPU |
+//! | `nested` | a hypervisor between the machine and the guest that replays |
 //! | `churn` | the host moves pages and takes snapshots while the guest runs |
 //! | `dirty_log` | which pages are written, harvested all the while |
 //! | `events` | what happens in the VM, event by event, as text |
@@ -26,6 +27,7 @@ mod events;
 mod feed;
 pub mod figures;
 mod machine;
+mod nested;
 mod progress;
 mod reclaimer;
 mod report;
@@ -40,16 +42,17 @@ use crate::error::Error;
 use crate::top;
 use machine::Machine;
 use server::Socket;
-use slat::Format;
 use slat_mm::lru_gen::LruGen;
+use slat_vcpu::nested::Nest;
 use std::process::ExitCode;
 use std::time::Instant;
+use vcpus::On;
 use watch::{Live, Sampler};
 
 impl Run {
     /// Runs it and prints the report, with tables of format `F`. Exit status 3 says that the guest found memory that it
-    /// never wrote, or that its dirty log has lost a write.
-    pub fn run_in<F: Format>(&self) -> Result<ExitCode, Error> {
+    /// never wrote, or that its dirty log has lost a write, or that it wrote what its hypervisor had protected.
+    pub fn run_in<F: Nest>(&self) -> Result<ExitCode, Error> {
         let seed = self.seed()?;
         let sources = feed::open(&self.trace, self.strict, self.iterations)?;
         let vcpus = self.vcpus.unwrap_or(sources.len() as u32);
@@ -57,6 +60,8 @@ impl Run {
         let socket = self.socket().map(|(flag, path)| Socket::bind(flag, path)).transpose()?;
         let guest = feed::names(&sources);
         let machine = Machine::<F>::new(self, vcpus)?;
+        let l1 = self.nested.l1::<F>(vcpus, seed);
+        let on = On { machine: &machine, l1: l1.as_ref(), args: &self.nested };
         crate::thread::room_for(vcpus)?;
         let live = Live::new(vcpus);
         let sampler = Sampler::new(&machine, &live, self, guest);
@@ -73,7 +78,7 @@ impl Run {
             let reclaimer = reclaimer::start(scope, &machine, self);
             let churn = churn::start(scope, &machine, self, seed);
             let harvester = dirty_log::start(scope, &machine, &live, self);
-            let outcome = vcpus::run_all(&machine, jobs, &regions, (&bar, &live), stop);
+            let outcome = vcpus::run_all(&on, jobs, &regions, (&bar, &live), stop);
             churn.stop();
             let told = harvester.stop();
             drop((serving, view, reclaimer));
@@ -90,8 +95,10 @@ impl Run {
         if let Some(events) = machine.vm.host().observer() {
             events.end()?;
         }
-        report::print(self, &machine, &outcome, told.as_ref(), &feeds, began.elapsed())?;
-        let lost = told.map_or(0, |told| told.lost);
+        let wall = began.elapsed();
+        let nested = l1.as_ref().map(|l1| nested::compare(&machine, l1)).transpose()?;
+        report::print(self, &machine, &outcome, (told.as_ref(), nested), &feeds, wall)?;
+        let lost = told.map_or(0, |told| told.lost) + nested.map_or(0, |l1| l1.mistakes());
         Ok(if outcome.findings.corrupt > 0 || lost > 0 {
             ExitCode::from(3)
         } else if outcome.interrupted {

@@ -5,11 +5,13 @@ use super::dirty_log::Told;
 use super::feed::Totals;
 use super::figures::{Faults, Flushes, Mapped, TlbCounts, percent};
 use super::machine::Machine;
+use super::nested;
 use super::vcpus::Outcome;
 use crate::error::Error;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use slat::{Format, Gfn, Idle, PAGE_SIZE, Span, Stats};
 use slat_mm::Lru;
+use slat_vcpu::nested::L1Counts;
 use std::io::Write;
 use std::time::Duration;
 
@@ -40,6 +42,9 @@ struct Report {
     swapped_in: u64,
     refaults: u64,
     generations: Vec<Generation>,
+    /// Of a hypervisor between the machine and the guest, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "by_name")]
+    nested: Option<L1Counts>,
     verified_reads: u64,
     unchecked_reads: u64,
     corrupt_reads: u64,
@@ -64,6 +69,11 @@ struct DirtyLogCounts {
     ring_full: u64,
 }
 
+#[expect(clippy::ref_option, reason = "as serde calls it")]
+fn by_name<S: Serializer>(counts: &Option<L1Counts>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(counts.iter().flat_map(L1Counts::named))
+}
+
 /// Pages last used between two aging passes.
 #[derive(Serialize)]
 struct Generation {
@@ -79,7 +89,7 @@ pub fn print<F: Format>(
     run: &Run,
     machine: &Machine<F>,
     outcome: &Outcome,
-    told: Option<&Told>,
+    (told, nested): (Option<&Told>, Option<L1Counts>),
     feeds: &Totals,
     wall: Duration,
 ) -> Result<(), Error> {
@@ -93,6 +103,7 @@ pub fn print<F: Format>(
     };
     let dirty_pages = told.map_or_else(|| dirty_pages(machine), |told| told.pages);
     let report = Report::new(machine, outcome, (dirty_pages, log), feeds, wall);
+    let report = Report { nested, ..report };
     let mut out = std::io::stdout().lock();
     if run.json {
         serde_json::to_writer(&mut out, &report).map_err(std::io::Error::from)?;
@@ -143,6 +154,7 @@ impl Report {
             swapped_in: space.swapped_in,
             refaults: lru.refaults,
             generations: generations(machine),
+            nested: None,
             verified_reads: findings.verified,
             unchecked_reads: findings.unchecked,
             corrupt_reads: findings.corrupt,
@@ -236,6 +248,9 @@ impl Report {
                 self.generations.iter().map(|generation| generation.anon + generation.file).sum::<u64>(),
                 self.generations.len()
             )?;
+        }
+        if let Some(nested) = &self.nested {
+            nested::page(nested, out)?;
         }
         writeln!(
             out,

@@ -3,14 +3,16 @@
 use super::feed::Jobs;
 use super::figures::VcpuCounts;
 use super::machine::Machine;
+use super::nested::{Left, NestedArgs, Runs, Wires};
 use super::progress::Bar;
 use super::watch::{Live, VcpuLive};
 use crate::error::Error;
 use crate::thread::idle;
 use hdrhistogram::Histogram;
-use slat::{Format, Host, VcpuId};
+use slat::{Format, Gpa, Host, Idle, VcpuId};
+use slat_vcpu::Cpu;
 use slat_vcpu::guest::{Findings, Replay, Want};
-use slat_vcpu::{Cpu, Exit};
+use slat_vcpu::nested::{L1, Nest};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
@@ -30,10 +32,28 @@ pub struct Outcome {
     pub interrupted: bool,
 }
 
+/// Where they run.
+pub struct On<'m, F: Nest> {
+    pub machine: &'m Machine<F>,
+    /// The hypervisor between the machine and the guest that replays.
+    pub l1: Option<&'m L1<F>>,
+    pub args: &'m NestedArgs,
+}
+
+impl<F: Nest> On<'_, F> {
+    /// Makes the next free addresses of the guest that replays a region.
+    fn place(&self, idle: &mut Idle) -> Result<Gpa, Error> {
+        match self.l1 {
+            Some(_) => self.machine.place_inside(),
+            None => self.machine.place(idle),
+        }
+    }
+}
+
 /// Runs every vCPU to the end of its traces, with `regions` placed from the start. The first error stops the others
 /// at their next batch.
-pub fn run_all<F: Format>(
-    machine: &Machine<F>,
+pub fn run_all<F: Nest>(
+    on: &On<'_, F>,
     jobs: Vec<Jobs>,
     regions: &[u64],
     (bar, live): (&Bar, &Live),
@@ -48,7 +68,7 @@ pub fn run_all<F: Format>(
             .zip(jobs)
             .map(|(id, jobs)| {
                 crate::thread::start(scope, move || {
-                    let result = run_one(machine, VcpuId(id), jobs, regions, (bar, live.vcpu(id)), stop);
+                    let result = run_one(on, VcpuId(id), jobs, regions, (bar, live.vcpu(id)), stop);
                     if result.is_err() {
                         failed.store(true, Relaxed);
                     }
@@ -68,43 +88,37 @@ pub fn run_all<F: Format>(
     first_error.map_or(Ok(all), Err)
 }
 
-fn run_one<F: Format>(
-    machine: &Machine<F>,
+fn run_one<F: Nest>(
+    on: &On<'_, F>,
     id: VcpuId,
     jobs: Jobs,
     regions: &[u64],
     (bar, live): (&Bar, &VcpuLive),
     stop: &impl Fn() -> bool,
 ) -> Result<Outcome, Error> {
+    let &On { machine, l1, args } = on;
     let mut idle = idle()?;
     let vcpu = machine.vm.vcpu(id).ok_or_else(|| Error::Machine(format!("vCPU {} is in use", id.0)))?;
-    let mut cpu = Cpu::new(vcpu, machine.window());
+    let mut runs = Runs::new(Cpu::new(vcpu, machine.window()), id, l1, args);
+    let mut wires = Wires { machine, id, ring_full: 0 };
     let mut outcome = Outcome::default();
+    let mut is_wrong = false;
     for batches in jobs {
         let mut replay = Replay::new(machine.oracle_pages());
         for &region in regions {
-            replay.layout.place(region, machine.place(&mut idle)?);
+            replay.layout.place(region, on.place(&mut idle)?);
         }
         let mut reported = 0;
         loop {
-            match cpu.run(&mut idle, &mut replay) {
-                Exit::Stopped => {}
-                Exit::RingFull => {
-                    // Into the slots' bitmaps, for the next harvest: this vCPU does not wait for it.
-                    machine.vm.harvest_ring(&mut idle, id)?.give_back();
-                    outcome.ring_full += 1;
-                    continue;
-                }
-                Exit::Mmio(fault) => {
-                    return Err(Error::Machine(format!("no memslot at {}, where one was placed", fault.gpa)));
-                }
-                Exit::Failed(fault, error) => return Err(machine.failed(fault.gpa, error)),
+            if let Left::Wrong = runs.run(&mut idle, &mut wires, &mut replay)? {
+                is_wrong = true;
+                break;
             }
             match replay.wants() {
-                Want::Region(addr) => replay.layout.place(addr, machine.place(&mut idle)?),
+                Want::Region(addr) => replay.layout.place(addr, on.place(&mut idle)?),
                 Want::Batch => {
                     bar.add(replay.accesses - reported);
-                    live.set(counts(&cpu, outcome.accesses + replay.accesses));
+                    live.set(counts(runs.cpu(), outcome.accesses + replay.accesses));
                     reported = replay.accesses;
                     // Wakes up now and then to see whether to stop.
                     let batch = loop {
@@ -123,12 +137,13 @@ fn run_one<F: Format>(
         }
         outcome.accesses += replay.accesses;
         outcome.findings = outcome.findings.with(replay.findings);
-        if stop() {
+        if is_wrong || stop() {
             break;
         }
     }
-    (outcome.tlb_hits, outcome.tlb_misses) = cpu.tlb_counts();
-    outcome.fault_ns = Some(cpu.fault_ns);
+    outcome.ring_full = wires.ring_full;
+    (outcome.tlb_hits, outcome.tlb_misses) = runs.cpu().tlb_counts();
+    outcome.fault_ns = Some(runs.cpu().fault_ns.clone());
     Ok(outcome)
 }
 

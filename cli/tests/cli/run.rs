@@ -11,7 +11,7 @@ use std::process::Command;
 
 /// A program's life in lackey's words: code, a stack, a heap of `pages` that is written, read and modified
 /// `rounds` times.
-fn trace(pages: u64, rounds: u64) -> String {
+pub fn trace(pages: u64, rounds: u64) -> String {
     let mut text = String::from("==1== Lackey, an example Valgrind tool\n");
     for round in 0..rounds {
         for page in 0..pages {
