@@ -38,7 +38,7 @@ pub struct Quiet {
 #[expect(clippy::large_enum_variant, reason = "there is one, once")]
 pub enum Command {
     /// Replay memory traces on software vCPUs, with every byte checked
-    Run(Run),
+    Run(Box<Run>),
     Plan(Plan),
     Top(Top),
     Completions(Completions),

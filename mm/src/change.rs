@@ -19,15 +19,20 @@
 //! Entries that are swapped out are emptied, shared and moved as others are; to change permissions, or frames, they have
 //! to come back first.
 //!
-//! Mappings change before the notification: their lock is held, so no thread sees the new mapping beside the old
-//! entries, except `lookup`, which sees entries only.
+//! Mappings change before the notification: when it begins, no thread edits entries of the range by the old ones, and what others find
+//! there meanwhile is told in [`crate::mappings`]. `lookup` sees entries only.
+//!
+//! **A huge page that reaches over an end of the range** is split first, which may fail. Until it is known that it has not, the range
+//! is busy: faults wait, and the refused change leaves nothing behind.
 
 use crate::error::MmError;
 use crate::held::Released;
+use crate::mappings::Claim;
 use crate::pte::{Pte, pages_of};
-use crate::space::{AddressSpace, Filled, State};
-use crate::vma::{EVERYWHERE, Prot, Vma, Vmas, aligned};
-use parking_lot::RwLockWriteGuard;
+use crate::space::{AddressSpace, Filled};
+use crate::state::State;
+use crate::user_fault::Served;
+use crate::vma::{Backing, EVERYWHERE, Prot, Stage, Vma, aligned};
 use slat::notify::NoPages;
 use slat::{Gfn, Hva, Idle, Level, Pages, Span, Why};
 use std::sync::Arc;
@@ -36,48 +41,81 @@ impl AddressSpace {
     /// Unmaps whatever is mapped in the range. May sleep.
     pub fn munmap(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), MmError> {
         let hvas = aligned(hvas)?;
-        self.unmap(&mut self.state.write(), idle, hvas)
+        let claim = self.mappings().claim_one(hvas);
+        self.unmap(&claim, idle, hvas)
     }
 
-    pub(crate) fn unmap(
-        &self,
-        state: &mut RwLockWriteGuard<'_, State>,
-        idle: &mut Idle,
-        hvas: Span<Hva>,
-    ) -> Result<(), MmError> {
-        let pages = pages_of(hvas);
-        self.split_ends(pages)?;
-        let mut gone = state.vmas.cut(hvas);
-        if gone.is_empty() {
+    /// The same in a range that is claimed.
+    pub(crate) fn unmap(&self, claim: &Claim<'_>, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), MmError> {
+        if !self.mappings().any_over(claim, hvas) {
             return Ok(());
         }
-        gone.iter_mut().for_each(Vma::end_service);
-        self.empty(state, idle, pages, Why::Unmap)
+        let pages = pages_of(hvas);
+        self.divide(claim, hvas)?;
+        let mut gone = Vec::new();
+        self.edit(claim, |edit| {
+            gone = edit.cut(hvas);
+            if !seeded!(RangeNotKept) {
+                edit.insert(Vma::kept(hvas));
+            }
+        });
+        self.outlast(pages);
+        end_service(gone.iter_mut().filter_map(Vma::end_service));
+        let result = self.empty(&self.state.read(), idle, pages, Why::Unmap);
+        self.edit(claim, |edit| edit.free(hvas));
+        self.let_files_go(&gone);
+        result
+    }
+
+    /// These mappings have gone: where they kept files, those may go now. Versions keep the rest for a while.
+    fn let_files_go(&self, gone: &[Vma]) {
+        if gone.iter().any(|vma| !matches!(vma.backing, Backing::Anonymous)) {
+            self.free_versions();
+        }
+    }
+
+    /// Makes sure that no entry reaches over an end of the range, which is claimed: so that what follows cannot fail half-way. On an
+    /// error nothing has changed. Otherwise the range may be busy, until the mappings are changed.
+    fn divide(&self, claim: &Claim<'_>, hvas: Span<Hva>) -> Result<(), MmError> {
+        let pages = pages_of(hvas);
+        if [pages.start, pages.end].iter().all(|end| *end == end.base(Level::M2)) {
+            return Ok(());
+        }
+        self.edit(claim, |edit| edit.change(hvas, |vma| vma.stage = Stage::Busy));
+        // From here on no fault makes a huge page that reaches out of the range.
+        self.outlast(pages);
+        self.split_ends(pages).inspect_err(|_| {
+            self.edit(claim, |edit| edit.change(hvas, |vma| vma.stage = Stage::Here));
+        })
     }
 
     /// Changes what is allowed in the range, all of which must be mapped. May sleep.
     pub fn mprotect(&self, idle: &mut Idle, hvas: Span<Hva>, prot: Prot) -> Result<(), MmError> {
         let hvas = aligned(hvas)?;
         let pages = pages_of(hvas);
-        let mut state = self.state.write();
-        state.vmas.covered(hvas)?;
-        let less = state.vmas.over(hvas).any(|vma| prot < vma.prot);
+        let (claim, less) = self.claim(&[hvas], |vmas| {
+            vmas.covered(hvas)?;
+            Ok((vec![hvas], vmas.over(hvas).any(|vma| prot < vma.prot)))
+        })?;
         if less {
-            self.split_ends(pages)?;
+            self.divide(&claim, hvas)?;
         }
-        for mut vma in state.vmas.cut(hvas) {
-            vma.prot = prot;
-            state.vmas.insert(vma);
-        }
+        self.edit(&claim, |edit| {
+            edit.change(hvas, |vma| {
+                vma.prot = prot;
+                vma.stage = Stage::Here;
+            });
+        });
         if !less {
             return Ok(());
         }
+        self.outlast(pages);
         let (why, edit): (_, fn(Pte) -> Pte) = match prot {
             Prot::None => (Why::Clear, Pte::parked),
             _ => (Why::Protect, Pte::read_only),
         };
         let mut result = Ok(());
-        self.around(&state, idle, pages, why, &mut |_, _| {
+        self.around(&self.state.read(), idle, pages, why, &mut |_, _| {
             result = self.each_page(pages, |found| {
                 found.set(edit(found.pte));
                 Ok(())
@@ -97,24 +135,33 @@ impl AddressSpace {
     /// Ends the address space: nothing is mapped any more, and nothing can be; faults, maps and forks are refused
     /// ([`MmError::Exited`]). Every secondary MMU is told once. May sleep.
     pub fn exit(&self, idle: &mut Idle) -> Result<(), MmError> {
-        let mut state = self.state.write();
-        if std::mem::replace(&mut state.exited, true) {
-            return Ok(());
-        }
-        state.vmas.cut(EVERYWHERE).iter_mut().for_each(Vma::end_service);
-        self.empty(&state, idle, pages_of(EVERYWHERE), Why::Exit)
+        let Ok((claim, ())) = self.claim(&[EVERYWHERE], |_| Ok((vec![EVERYWHERE], ()))) else {
+            return Ok(()); // it has exited before
+        };
+        let mut gone = Vec::new();
+        self.edit(&claim, |edit| {
+            self.mappings().set_exited();
+            gone = edit.cut(EVERYWHERE);
+        });
+        self.outlast(pages_of(EVERYWHERE));
+        end_service(gone.iter_mut().filter_map(Vma::end_service));
+        let result = self.empty(&self.state.read(), idle, pages_of(EVERYWHERE), Why::Exit);
+        self.let_files_go(&gone);
+        result
     }
 
     /// A copy of this address space, as fork makes: what is private is shared until either side writes, what is
     /// shared stays shared. The copy has no secondary MMUs. May sleep. Where memory runs out there is no copy,
     /// and this side's pages come back writable one by one, at faults.
     pub fn fork(&self, idle: &mut Idle) -> Result<Arc<Self>, MmError> {
-        let state = self.state.write();
-        if state.exited {
-            return Err(MmError::Exited);
-        }
         let child = self.builder_of_same().build()?;
-        for vma in state.vmas.iter().filter(|vma| !vma.is_shared()) {
+        let (_claim, vmas) = self.claim(&[], |vmas| {
+            let vmas: Vec<Vma> = vmas.over(EVERYWHERE).cloned().collect();
+            Ok((vmas.iter().filter(|vma| !vma.is_shared()).map(|vma| vma.span).collect(), vmas))
+        })?;
+        let forking = (!seeded!(ForkUnshown)).then(|| self.mappings().begin_fork());
+        self.page_locks.outlast_all();
+        for vma in vmas.iter().filter(|vma| !vma.is_shared()) {
             let pages = pages_of(vma.span);
             let mut result = Ok(());
             let mut share = |_: &mut Idle, _: &mut dyn Pages| {
@@ -142,16 +189,18 @@ impl AddressSpace {
                 });
             };
             if vma.prot == Prot::ReadWrite {
-                self.around(&state, idle, pages, Why::WriteProtect, &mut share);
+                self.around(&self.state.read(), idle, pages, Why::WriteProtect, &mut share);
             } else {
                 share(idle, &mut NoPages); // nothing is writable: nothing is withdrawn
             }
             result?;
         }
+        drop(forking);
+        let all = child.mappings().claim_one(EVERYWHERE);
         // Registrations with user faults stay behind.
-        let mut vmas = Vmas::default();
-        state.vmas.iter().for_each(|vma| vmas.insert(Vma { served: None, ..vma.clone() }));
-        child.state.write().vmas = vmas;
+        let own = |vma| Vma { served: None, stage: Stage::Here, ..vma };
+        child.edit(&all, |edit| vmas.into_iter().map(own).for_each(|vma| edit.insert(vma)));
+        drop(all);
         Ok(child)
     }
 
@@ -179,8 +228,7 @@ impl AddressSpace {
         self.release(filled.pte, filled.level, released);
     }
 
-    /// Makes sure that no entry reaches over an end of the range, for callers that hold the mappings for
-    /// writing and must not fail half-way.
+    /// Splits what reaches over an end of the range.
     pub(crate) fn split_ends(&self, pages: Span<Gfn>) -> Result<(), MmError> {
         for end in [pages.start, pages.end] {
             if end != end.base(Level::M2) {
@@ -191,4 +239,10 @@ impl AddressSpace {
         }
         Ok(())
     }
+}
+
+/// Wakes the threads that sleep where handlers were registered. No thread posts there any more: the version without them has been
+/// outlasted.
+pub(crate) fn end_service(ended: impl Iterator<Item = (Served, Span<Gfn>)>) {
+    ended.for_each(|(served, pages)| served.wake(pages));
 }

@@ -72,6 +72,15 @@ pub enum MmError {
     /// What is there in place of a file for swap is a folder, a device, a FIFO or a socket.
     #[error("is there, and no file")]
     NotAFile,
+    /// More groups than an arena can have.
+    #[error("an arena has 4096 groups at most")]
+    TooManyGroups,
+    /// A group of another arena.
+    #[error("the group is another arena's")]
+    ForeignGroup,
+    /// More files and devices than a swap can have.
+    #[error("swap has 32 files and devices at most")]
+    TooManyDevices,
     /// The page that belongs at the address could not be read back from swap; the number is the device's `errno`. It is
     /// there still: another try may succeed.
     #[error("the page at {hva} cannot be read back from swap: {}", io::Error::from_raw_os_error(*errno))]

@@ -18,7 +18,10 @@
 //! Where a handler is registered ([`crate::user_fault`]), a fault on an empty entry may wait for it first.
 //!
 //! All but the rows in bold only give, so no secondary MMU is told. Sole means that the frame has one reference,
-//! which is this entry's: another can only come from a fork, which waits for the fault.
+//! which is this entry's: another can only come from a fork, which takes it under the page lock.
+//!
+//! **The mapping is read under the page lock**, each time that a row is chosen: [`crate::mappings`]. A fault that has to let go in
+//! between, to sleep or to notify, looks at the mapping again. Where that is busy, the fault waits.
 //!
 //! **Settle before you copy.** A copy of a page is whole only if no vCPU still stores to the old frame. Changes that are
 //! told page by page (swapping out, merging, hints) edit an entry, let go of the page lock, and flush when their notification
@@ -28,7 +31,7 @@
 //! |---|---|
 //! | a broken share, here; also for pins, KSM's unmerging and guests of other VMs, which all fault | [`Pages::settle`](slat::Pages::settle), under the page lock |
 //! | migration, NUMA | `Why::Migrate` is eager: it has taken away all of its range, adopted what others owed, and flushed |
-//! | a pinned page, in a fork | the fork holds the mappings for writing, so no other notification is open |
+//! | a pinned page, in a fork | `Why::WriteProtect` is eager: it has withdrawn permission of all of its range, adopted what others owed, and flushed |
 //! | a private mapping's first write to its file's page | none: the entry was empty. Stores by shared mappings may be in the copy or not |
 //! | contents on their way to swap; the comparison before a merge | their own notification, which has ended. Its reference to the frame keeps others from writing in place and from starting the same |
 
@@ -37,7 +40,8 @@ use crate::file::{File, Page};
 use crate::held::Held;
 use crate::lru::Kind;
 use crate::pte::{Pte, hva_of, hvas_of, page_of};
-use crate::space::{AddressSpace, State};
+use crate::space::AddressSpace;
+use crate::state::State;
 use crate::stats::Counted;
 use crate::swap::{HeldCopy, Shadow};
 use crate::user_fault::Asleep;
@@ -58,38 +62,39 @@ impl AddressSpace {
     fn fault_within(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, MmError> {
         let page = page_of(hva);
         loop {
-            let state = self.state.read();
-            if state.exited {
-                return Err(MmError::Exited);
-            }
-            let vma = state.vmas.find(hva).ok_or(MmError::NotMapped(hva))?;
-            if !vma.prot.allows(access) {
-                return Err(MmError::Denied(hva, access));
-            }
-            match self.bring_in(vma, page, access)? {
+            match self.bring_in(hva, access)? {
                 Next::There(found) => return Ok(found),
-                Next::BreakShare => self.break_share(&state, idle, page)?,
-                Next::BringHome(level) => self.bring_home(&state, idle, page, level),
-                Next::SwapIn(copy, shadow) => {
-                    drop(state);
-                    self.swap_in(idle, page, &copy, shadow)?;
-                }
+                Next::Wait => self.mappings().wait(idle, hva),
+                Next::BreakShare => self.break_share(&self.state.read(), idle, page)?,
+                Next::BringHome(level) => self.bring_home(&self.state.read(), idle, page, level),
+                Next::SwapIn(copy, shadow) => self.swap_in(idle, page, &copy, shadow)?,
                 Next::SwapInFile(file, index) => {
-                    drop(state);
                     file.swap_in(idle, index, hva)?;
                     self.counters.add(Counted::SwappedIn);
                 }
-                Next::Sleep(asleep) => {
-                    drop(state);
-                    asleep.sleep(idle);
-                }
+                Next::Sleep(asleep) => asleep.sleep(idle),
             }
         }
     }
 
     /// Every row of the table but those in bold.
-    fn bring_in(&self, vma: &Vma, page: Gfn, access: Access) -> Result<Next<'_>, MmError> {
-        let _lock = self.lock_region(page);
+    fn bring_in(&self, hva: Hva, access: Access) -> Result<Next<'_>, MmError> {
+        let page = page_of(hva);
+        let early = seeded!(MappingBeforeLock).then(|| {
+            let vma = self.state.read().vmas().find(hva).cloned();
+            std::thread::sleep(std::time::Duration::from_micros(200));
+            vma
+        });
+        let lock = self.lock_region(page);
+        let Some(vma) = early.as_ref().map_or_else(|| lock.find(hva), Option::as_ref) else {
+            return Err(if self.state.exited() { MmError::Exited } else { MmError::NotMapped(hva) });
+        };
+        if self.mappings().is_busy(vma) {
+            return Ok(Next::Wait);
+        }
+        if !vma.prot.allows(access) {
+            return Err(MmError::Denied(hva, access));
+        }
         loop {
             let (level, entry) = self.map.find(page);
             let pte = Pte::of(entry.load(), level);
@@ -108,7 +113,10 @@ impl AddressSpace {
                     let swap = self.swap.as_ref().ok_or(MmError::SwapCorrupt(hva_of(page)))?;
                     return Ok(Next::SwapIn(swap.hold(entry), shadow));
                 }
-                Pte::Parked(pfn) => Pte::Mapped { pfn, writable: false },
+                Pte::Parked(pfn) => {
+                    self.found_parked(vma.span, pfn);
+                    Pte::Mapped { pfn, writable: false }
+                }
                 Pte::Protnone { pfn, .. } if self.hint(pfn, level) => return Ok(Next::BringHome(level)),
                 Pte::Protnone { pfn, writable } => Pte::Mapped { pfn, writable },
                 Pte::Mapped { writable, .. } if writable || access != Access::Write => {
@@ -156,6 +164,8 @@ impl AddressSpace {
                 } else if access == Access::Write {
                     let copy = self.arena.page(Level::K4)?;
                     self.arena.copy(held.pfn(), copy.pfn(), Level::K4);
+                    // It is in the file's cache from now on.
+                    self.charge(Level::K4, held.pfn(), Kind::File);
                     self.counters.add(Counted::CowBreak);
                     (copy, Level::K4, true)
                 } else {
@@ -180,7 +190,7 @@ impl AddressSpace {
     }
 
     /// The last row: the page at this address becomes a copy of what is shared. Looks again under the page
-    /// lock, and does nothing where the share has gone meanwhile.
+    /// lock, and does nothing where the share has gone meanwhile, or something else is mapped there.
     ///
     /// The copy is read-only at first, so that a guest that reads the old page goes on with the new one; the fault,
     /// which looks again, finds that it is the sole owner.
@@ -189,9 +199,11 @@ impl AddressSpace {
         let mut released = self.arena.released();
         let pages = Span::sized(page, 1);
         self.around(state, idle, pages, Why::ChangePte, &mut |idle, told| {
-            let _lock = self.lock_region(page);
+            let lock = self.lock_region(page);
+            let is_own = lock.find(hva_of(page)).is_some_and(|vma| !vma.is_shared());
             let (level, entry) = self.map.find(page);
             if let (Level::K4, Pte::Mapped { pfn, writable: false }) = (level, Pte::of(entry.load(), level))
+                && (is_own || seeded!(ShareUnlooked))
                 && let Some(fresh) = fresh.take()
             {
                 // The share may be younger than its flush. See the header.
@@ -284,6 +296,8 @@ impl AddressSpace {
 enum Next<'a> {
     /// Nothing.
     There(HostPage),
+    /// A change of the mapping has to end.
+    Wait,
     /// The last row.
     BreakShare,
     /// The row of a protnone page, of this size, that has to move.

@@ -33,7 +33,8 @@ pub(crate) enum Unit {
 pub(crate) struct FreeFrames {
     /// The blocks in use so far; the arena's end comes later.
     blocks: Vec<[u64; 8]>,
-    limit: usize,
+    /// Frames of all blocks. The last block may have fewer than the others.
+    frames: u64,
     whole: BTreeSet<usize>,
     broken: BTreeSet<usize>,
     /// Broken blocks with a whole word.
@@ -44,15 +45,13 @@ pub(crate) struct FreeFrames {
 impl FreeFrames {
     /// `limit` blocks, all free; memory is used only for those that have been in use.
     pub(crate) fn new(limit: usize) -> Self {
+        Self::of(limit as u64 * BLOCK)
+    }
+
+    /// So many frames, all free.
+    pub(crate) fn of(frames: u64) -> Self {
         let none = BTreeSet::new;
-        Self {
-            blocks: Vec::new(),
-            limit,
-            whole: none(),
-            broken: none(),
-            chunky: none(),
-            free: limit as u64 * BLOCK,
-        }
+        Self { blocks: Vec::new(), frames, whole: none(), broken: none(), chunky: none(), free: frames }
     }
 
     /// Free frames, of all sizes.
@@ -64,7 +63,13 @@ impl FreeFrames {
     pub(crate) fn take_frames(&mut self, want: usize, into: &mut Vec<u64>) {
         let full = into.len() + want;
         while into.len() < full {
-            let Some(block) = self.broken.first().copied().or_else(|| self.whole_block()) else { return };
+            let Some(block) = self.broken.first().copied().or_else(|| self.whole_block()) else {
+                // The last block may be a broken one from the beginning.
+                if self.broken.is_empty() {
+                    return;
+                }
+                continue;
+            };
             while into.len() < full {
                 let words = &mut self.blocks[block];
                 let broken = words.iter().position(|&word| word != 0 && word != u64::MAX);
@@ -134,9 +139,15 @@ impl FreeFrames {
 
     /// The lowest whole block, one never used before if need be.
     fn whole_block(&mut self) -> Option<usize> {
-        if self.whole.is_empty() && self.blocks.len() < self.limit {
-            self.whole.insert(self.blocks.len());
-            self.blocks.push(WHOLE);
+        let number = self.blocks.len();
+        let left = self.frames.saturating_sub(number as u64 * BLOCK);
+        if self.whole.is_empty() && left > 0 {
+            let bits = |word: u64| match left.saturating_sub(word * WORD) {
+                left @ 0..WORD => (1 << left) - 1,
+                _ => u64::MAX,
+            };
+            self.blocks.push(std::array::from_fn(|word| bits(word as u64)));
+            self.sort(number);
         }
         self.whole.first().copied()
     }

@@ -76,19 +76,19 @@ impl Arena {
     /// A page of one level, 4 KiB or 2 MiB, with any contents and one reference to each of its frames; of this
     /// thread's node if it has one.
     pub fn page(&self, level: Level) -> Result<Held<'_>, MmError> {
-        let pfn = self.nearest(|node| node.take_page(level)).ok_or(MmError::OutOfFrames(level))?;
+        let pfn = self.nearest(|node| node.take_page(level, false)).ok_or(MmError::OutOfFrames(level))?;
         Ok(self.hold(pfn, level, false))
     }
 
     /// The same, filled with zeroes.
     pub fn zeroed(&self, level: Level) -> Result<Held<'_>, MmError> {
-        let pfn = self.nearest(|node| node.take_page(level)).ok_or(MmError::OutOfFrames(level))?;
+        let pfn = self.nearest(|node| node.take_page(level, true)).ok_or(MmError::OutOfFrames(level))?;
         Ok(self.hold(pfn, level, true))
     }
 
     /// The same as [`page`](Self::page), of this node and no other.
     pub fn page_on(&self, node: Node, level: Level) -> Result<Held<'_>, MmError> {
-        let pfn = self.node(node).take_page(level).ok_or(MmError::OutOfFrames(level))?;
+        let pfn = self.node(node).take_page(level, false).ok_or(MmError::OutOfFrames(level))?;
         Ok(self.hold(pfn, level, false))
     }
 

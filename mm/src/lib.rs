@@ -36,8 +36,10 @@
 //!
 //! | room | what happens there |
 //! |---|---|
-//! | `mapping`, `frames`, `arena`, `held`, `trim` | memory from the system, and back to it; which frames are free; references to frames |
+//! | `mapping`, `frames`, `arena`, `held`, `trim`, `zero` | memory from the system, and back to it; which frames are free, and which hold zeroes; references to frames |
 //! | `file`, `vma` | what a range of addresses means |
+//! | `ledger`, `group` | what is charged to which group of address spaces; their limits |
+//! | `vmas`, `mappings`, `page_lock`, `state` | all of them, in versions: how changes make them, and who reads them under what |
 //! | `notes`, `pin` | what else is known of a frame; pages that a device uses |
 //! | `numa` | nodes; pages that move to where they are used |
 //! | `pte` | what an entry of the table says |
@@ -74,40 +76,48 @@ mod error;
 mod fault;
 mod file;
 mod frames;
+mod group;
 mod held;
 mod host;
 mod ksm;
+mod ledger;
 mod listeners;
 mod lru;
 pub mod lru_gen;
 mod mapping;
+mod mappings;
 mod moving;
 mod notes;
 mod notify;
 mod numa;
+mod page_lock;
 mod pin;
 mod pte;
 mod reap;
 mod shards;
 mod soft_dirty;
 mod space;
+mod state;
 mod stats;
 mod swap;
 mod table;
 mod trim;
 mod user_fault;
 mod vma;
+mod vmas;
+mod zero;
 
 pub use arena::{Arena, ArenaBuilder, ArenaHandle, ArenaStats, NodeStats};
 pub use error::MmError;
 pub use file::File;
+pub use group::{Group, GroupStats};
 pub use held::Held;
 pub use host::HostView;
 #[doc(hidden)]
 pub use ksm::Sabotage;
 pub use ksm::{Advice, Ksm, KsmBuilder, KsmStats, Scanner as KsmScanner};
-pub use lru::{Generation, Lru, LruError, LruSettings, LruStats, NodeGenerations};
-pub use numa::{Balancer, Node, NumaStats, Policy, Scanner as NumaScanner, Settings, Skip};
+pub use lru::{Evictor, Generation, Lru, LruError, LruSettings, LruStats, NodeGenerations};
+pub use numa::{Balancer, ListStats, Node, NumaStats, Policy, Scanner as NumaScanner, Settings, Skip};
 pub use pin::{Pinned, PinnedPage};
 pub use space::{AddressSpace, AddressSpaceBuilder};
 pub use stats::MmStats;
@@ -116,3 +126,4 @@ pub use swap::Sabotage as SwapSabotage;
 pub use swap::{Swap, SwapBuilder, SwapDevice, SwapStats};
 pub use user_fault::{FaultKind, NoFault, Serve, Stopped, UserFault, UserFaults};
 pub use vma::{Backing, Place, Prot};
+pub use zero::Zeroer;

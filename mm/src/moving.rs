@@ -1,12 +1,24 @@
 //! Changes that move: a range to another address, or pages to other frames. The contents go along.
 
+use crate::change::end_service;
 use crate::error::MmError;
+use crate::mappings::Claim;
 use crate::pte::{Pte, page_of, pages_of};
-use crate::space::{AddressSpace, Found, State};
+use crate::space::{AddressSpace, Found};
 use crate::stats::Counted;
-use crate::vma::{Place, Vma, aligned};
-use parking_lot::RwLockWriteGuard;
+use crate::table::Reserve;
+use crate::vma::{Place, Stage, Vma, aligned};
 use slat::{Gfn, Hva, Idle, Level, Pfn, Span, Why};
+
+/// What becomes of a range.
+enum Remap {
+    /// It stays, and is as long or shorter.
+    Shrink,
+    /// It stays, and gets longer.
+    Grow,
+    /// It goes there.
+    Move(Span<Hva>),
+}
 
 impl AddressSpace {
     /// Makes the range, which must lie in one mapping, `new_len` bytes long, and returns where it is now. With
@@ -20,74 +32,145 @@ impl AddressSpace {
         place: Place,
     ) -> Result<Span<Hva>, MmError> {
         let old = aligned(old)?;
-        let mut state = self.state.write();
-        let vma = state.vmas.find(old.start).ok_or(MmError::NotMapped(old.start))?;
-        if !vma.span.covers(&old) {
-            return Err(MmError::NotMapped(vma.span.end));
-        }
-        let kept = Span::new(old.start, old.end.min(Span::sized(old.start, new_len).end));
+        let stays = Span::sized(old.start, new_len);
+        let kept = Span::new(old.start, old.end.min(stays.end));
         let tail = Span::new(kept.end, old.end);
-        if place == Place::Anywhere {
-            let stays = aligned(Span::sized(old.start, new_len))?;
-            if !tail.is_empty() || stays == old {
-                return self.unmap_tail(&mut state, idle, tail).map(|()| stays);
+        let mut first = vec![old];
+        if let Place::Fixed(hva) = place {
+            first.push(Span::sized(hva, new_len));
+        }
+        let (claim, remap) = self.claim(&first, |vmas| {
+            let vma = vmas.find(old.start).ok_or(MmError::NotMapped(old.start))?;
+            if !vma.span.covers(&old) {
+                return Err(MmError::NotMapped(vma.span.end));
             }
-            let more = Span::new(old.end, stays.end);
-            if vma.span.end == old.end && state.vmas.over(more).next().is_none() {
-                for vma in state.vmas.cut(old) {
-                    state.vmas.insert(Vma { span: stays, ..vma });
+            if place == Place::Anywhere {
+                let stays = aligned(stays)?;
+                if stays.end <= old.end {
+                    return Ok((vec![old], Remap::Shrink));
                 }
-                return Ok(stays);
+                let more = Span::new(old.end, stays.end);
+                if vma.span.end == old.end && vmas.all_over(more).next().is_none() {
+                    return Ok((vec![stays], Remap::Grow));
+                }
+            }
+            let new = vmas.place(place, new_len)?;
+            let both = if old.start < new.start { vec![old, new] } else { vec![new, old] };
+            Ok((both, Remap::Move(new)))
+        })?;
+        match remap {
+            Remap::Shrink if tail.is_empty() => Ok(stays),
+            Remap::Shrink => self.unmap(&claim, idle, tail).map(|()| stays),
+            Remap::Grow => {
+                self.edit(&claim, |edit| {
+                    for vma in edit.cut(old) {
+                        edit.insert(Vma { span: stays, ..vma });
+                    }
+                });
+                Ok(stays)
+            }
+            Remap::Move(new) => {
+                self.edit(&claim, |edit| {
+                    edit.change(old, |vma| vma.stage = Stage::Busy);
+                    edit.insert(Vma::kept(new));
+                });
+                self.outlast(pages_of(old));
+                let moved = self.move_mapping(&claim, idle, (kept, tail), new);
+                if moved.is_err() {
+                    self.edit(&claim, |edit| {
+                        edit.change(old, |vma| vma.stage = Stage::Here);
+                        edit.free(new);
+                    });
+                }
+                moved.map(|()| new)
             }
         }
-        let new = state.vmas.place(place, new_len)?;
-        let shift = page_of(new.start).0.wrapping_sub(page_of(old.start).0);
-        let pages = pages_of(kept);
-        self.split_ends(pages)?;
-        self.prepare_move(pages, shift)?;
-        self.unmap_tail(&mut state, idle, tail)?;
-        for mut vma in state.vmas.cut(kept) {
-            vma.end_service();
-            state.vmas.insert(Vma { span: new, ..vma });
-        }
-        let mut result = Ok(());
-        self.around(&state, idle, pages, Why::Remap, &mut |_, _| {
-            result = self.each_filled(pages, |filled| {
-                // Linked by `prepare_move`: this cannot fail.
-                self.map
-                    .reach(shifted(filled.page, shift), filled.level)?
-                    .store(filled.pte.word(filled.level));
-                filled.set(Pte::Empty);
-                self.lru_move(filled.page, shifted(filled.page, shift), filled.level);
-                self.no_longer_same(Span::sized(filled.page, filled.level.pages()));
-                Ok(())
-            });
-        });
-        result.map(|()| new)
     }
 
-    fn unmap_tail(
+    /// Moves `kept`, which is busy, to `new`, whose place is kept, and unmaps `tail`. On an error nothing has changed.
+    fn move_mapping(
         &self,
-        state: &mut RwLockWriteGuard<'_, State>,
+        claim: &Claim<'_>,
         idle: &mut Idle,
-        tail: Span<Hva>,
+        (kept, tail): (Span<Hva>, Span<Hva>),
+        new: Span<Hva>,
     ) -> Result<(), MmError> {
-        if tail.is_empty() { Ok(()) } else { self.unmap(state, idle, tail) }
+        let pages = pages_of(kept);
+        let shift = page_of(new.start).0.wrapping_sub(page_of(kept.start).0);
+        self.split_ends(pages)?;
+        let mut reserve = self.prepare_move(pages, shift)?;
+        if !tail.is_empty() {
+            self.unmap(claim, idle, tail)?;
+        }
+        let mut ended = Vec::new();
+        self.edit(claim, |edit| {
+            edit.free(new);
+            for mut vma in edit.cut(kept) {
+                ended.extend(vma.end_service());
+                let stage = if seeded!(MoveShownEarly) { Stage::Here } else { vma.stage };
+                edit.insert(Vma { span: new, stage, ..vma });
+            }
+            edit.insert(Vma::kept(kept));
+        });
+        end_service(ended.into_iter());
+        self.around(&self.state.read(), idle, pages, Why::Remap, &mut |_, _| {
+            self.move_entries(pages, shift, &mut reserve);
+        });
+        self.edit(claim, |edit| {
+            edit.free(kept);
+            edit.change(new, |vma| vma.stage = Stage::Here);
+        });
+        Ok(())
+    }
+
+    /// Moves what has entries, under the page locks of both places. Faults wait on both; others may find the entries where they are.
+    fn move_entries<'a>(&'a self, pages: Span<Gfn>, shift: u64, reserve: &mut Reserve<'a>) {
+        let mut at = pages.start;
+        while at < pages.end {
+            let to = shifted(at, shift);
+            let (level, _) = self.map.find(at);
+            if level > Level::M2 {
+                at = at.base(level) + level.pages();
+                continue;
+            }
+            // As far as either place stays in its region.
+            let rest = |page: Gfn| (page.base(Level::M2) + Level::M2.pages()).0 - page.0;
+            let part = Span::new(at, pages.end.min(at + rest(at).min(rest(to))));
+            let _locks = self.page_locks.lock_two(at, to);
+            self.map.for_each(part, |covers, level, entry| {
+                let (from, pte) = (covers.start, Pte::of(entry.load(), level));
+                if pte == Pte::Empty {
+                    return;
+                }
+                let to = shifted(from, shift);
+                // Linked by `prepare_move`, or from the reserve.
+                let place = self.map.reach_with(to, level, reserve);
+                place.store(pte.word(level));
+                entry.store(Pte::Empty.word(level));
+                self.lru_move(from, to, level);
+                self.no_longer_same(Span::sized(from, level.pages()));
+            });
+            at = part.end;
+        }
     }
 
     /// Links the tables that the new place needs, and splits what cannot be huge there: where the two places
-    /// lie differently in their 2 MiB, or small pages were mapped there before.
-    fn prepare_move(&self, pages: Span<Gfn>, shift: u64) -> Result<(), MmError> {
+    /// lie differently in their 2 MiB, or small pages were mapped there before. Returns a table for each huge page that goes as one: other
+    /// threads may split it before it goes.
+    fn prepare_move(&self, pages: Span<Gfn>, shift: u64) -> Result<Reserve<'_>, MmError> {
+        let mut huge = 0;
         self.each_filled(pages, |filled| {
             let to = shifted(filled.page, shift);
             let fits = to == to.base(filled.level) && self.map.find(to).0 >= filled.level;
             if fits {
                 self.map.reach(to, filled.level)?;
+                huge += usize::from(filled.level > Level::K4);
                 return Ok(());
             }
             // The walk goes on with the small entries.
             self.split(filled.level, filled.entry)
-        })
+        })?;
+        Ok(self.map.reserve(huge)?)
     }
 
     /// Moves the pages of the range to other frames, as compaction does, and returns how many moved (a huge

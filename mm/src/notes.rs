@@ -1,13 +1,14 @@
 //! What is remembered of a frame beside its references: a word for each, lazily populated.
 //!
 //! ```text
-//! 63 .......... 8 | 7 .......... 0
-//! pins            | last accessing node + 1; 0: no access was seen
+//! 63 ... 24 | 23 ... 12 | 8         | 7 .......... 0
+//! pins      | group     | a file's  | last accessing node + 1; 0: no access was seen
 //! ```
 //! * A **pin** says that a device uses the frame ([`crate::pin`]). Each comes with a reference.
 //! * The **last accessing node** is what the balancer learnt from the last hint fault ([`crate::numa`]).
 
 use crate::error::MmError;
+use crate::ledger::Owner;
 use crate::mapping::Mapping;
 use crate::numa::Node;
 use slat::Pfn;
@@ -17,7 +18,12 @@ use std::sync::atomic::{
 };
 
 const NODE: u64 = 0xff;
-const PIN: u64 = NODE + 1;
+const FILE: u64 = NODE + 1;
+const OWNER: u32 = 12;
+const OWNERS: u64 = ((1 << Owner::BITS) - 1) << OWNER;
+const PIN: u64 = OWNERS + (1 << OWNER);
+
+const _: () = assert!(PIN == 1 << 24);
 
 /// See the module's header.
 #[derive(Debug)]
@@ -62,6 +68,23 @@ impl Notes {
     pub(crate) fn pins(&self, pfn: Pfn) -> u64 {
         // ORDER(pin): Acquire: who finds no device sees that it is done.
         self.of(pfn).load(Acquire) / PIN
+    }
+
+    /// The frame is this group's, unless it is one's already; whether it was not. The caller has a reference to it.
+    pub(crate) fn own(&self, pfn: Pfn, owner: Owner, is_file: bool) -> bool {
+        let owned = owner.number() << OWNER | if is_file { FILE } else { 0 };
+        let step = |word: u64| (word & OWNERS == 0).then_some(word | owned);
+        self.of(pfn).fetch_update(Relaxed, Relaxed, step).is_ok()
+    }
+
+    /// Whose it was, and whether it was a file's page; it is none's now. The caller has let go of it last.
+    pub(crate) fn disown(&self, pfn: Pfn) -> Option<(Owner, bool)> {
+        let word = self.of(pfn).load(Relaxed);
+        if word & OWNERS == 0 {
+            return None;
+        }
+        self.of(pfn).store(word & !(OWNERS | FILE), Relaxed);
+        Some((Owner::of((word & OWNERS) >> OWNER), word & FILE != 0))
     }
 
     /// `node` has accessed the frame; who had before?

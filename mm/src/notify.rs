@@ -1,7 +1,8 @@
 //! Telling the secondary MMUs of an address space: of each change before it happens; and asking them what was used.
 
 use crate::pte::hvas_of;
-use crate::space::{AddressSpace, State};
+use crate::space::AddressSpace;
+use crate::state::State;
 use crate::vma::EVERYWHERE;
 use slat::{Again, Event, Gfn, Hva, Idle, Pages, SecondaryMmu, Span, Why, Young};
 use std::sync::{Arc, Weak};
@@ -14,7 +15,9 @@ impl AddressSpace {
     /// else of this address space: the rest takes locks that the change holds. So it cannot register or unregister
     /// a secondary MMU there, itself included.
     pub fn register<M: SecondaryMmu + 'static>(&self, mmu: &Arc<M>) {
-        self.state.write().listeners.add(weak(mmu));
+        for state in &mut self.state.write() {
+            state.listeners.add(weak(mmu));
+        }
     }
 
     /// Tells `mmu` to let go of everything ([`Why::Exit`], over all addresses), and then nothing any more. False
@@ -36,8 +39,8 @@ impl AddressSpace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn unregister<M: SecondaryMmu + 'static>(&self, idle: &mut Idle, mmu: &Arc<M>) -> bool {
-        let mut state = self.state.write();
-        let known = state.listeners.remove(&weak(mmu));
+        let mut states = self.state.write();
+        let known = states.iter_mut().fold(false, |known, state| state.listeners.remove(&weak(mmu)) | known);
         if known {
             self.counters.add_notified(Why::Exit);
             // It may block, so there is no other answer.

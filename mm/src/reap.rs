@@ -7,10 +7,11 @@
 //! It takes no memory either: a huge page that reaches out of the range stays, since dividing it takes a table.
 
 use crate::error::MmError;
-use crate::pte::pages_of;
-use crate::space::{AddressSpace, State};
+use crate::pte::{hva_of, pages_of};
+use crate::space::AddressSpace;
+use crate::state::Reading;
 use crate::stats::Counted;
-use crate::vma::{Backing, aligned};
+use crate::vma::{Backing, Vma, aligned};
 use slat::{Hva, Idle, Span, Why};
 
 impl AddressSpace {
@@ -33,14 +34,19 @@ impl AddressSpace {
         reaped
     }
 
-    fn reap_all(&self, state: &State, idle: &mut Idle, hvas: Span<Hva>) -> Result<u64, MmError> {
+    fn reap_all(&self, state: &Reading<'_>, idle: &mut Idle, hvas: Span<Hva>) -> Result<u64, MmError> {
         let mut taken = 0;
-        for vma in state.vmas.over(hvas).filter(|vma| matches!(vma.backing, Backing::Anonymous)) {
+        let is_anonymous = |vma: &Vma| matches!(vma.backing, Backing::Anonymous);
+        for vma in state.vmas().over(hvas).filter(|vma| is_anonymous(vma)) {
             let pages = pages_of(vma.span.clamp(&hvas));
             let mut released = self.arena.released();
             let mut result = Ok(());
             self.try_around(state, idle, pages, Why::Unmap, &mut |_, _| {
                 result = self.each_filled_at_once(pages, |filled| {
+                    // Something else may be mapped there by now.
+                    if !filled.lock.find(hva_of(filled.page)).is_some_and(is_anonymous) {
+                        return;
+                    }
                     self.clear(&filled, &mut released);
                     self.counters.add(Counted::Reaped);
                     taken += 1;

@@ -50,7 +50,6 @@ impl AddressSpace {
     /// never cleared; neighbours as one span. Huge pages are written as one.
     pub fn soft_dirty(&self, hvas: Span<Hva>) -> Result<Vec<Span<Hva>>, MmError> {
         let pages = pages_of(aligned(hvas)?);
-        let _state = self.state.read();
         let mut written: Vec<Span<Hva>> = Vec::new();
         self.map.for_each(pages, |covers, level, entry| {
             if Pte::of(entry.load(), level) == Pte::Empty {

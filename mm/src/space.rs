@@ -4,12 +4,17 @@
 //! THE LOCKS (outermost first)
 //!
 //! (the LRU's reclaimers, and its walker: one aging pass at a time)
-//! state        read: faults, and changes of a few pages       write: whatever changes the mappings
-//! └── notify   SecondaryMmu::around, one inside the other     (slat's own order follows from here)
-//!     └── page lock of a 2 MiB region                         edits of its entries; never two at once
-//!         └── a file's cache or the kept copies, then swap's books, then the arena; a queue of
-//!             user faults; the LRU's regions, then a shard of its counters
+//! a claim of ranges            changes of the mappings: each waits for others that overlap       crate::mappings
+//! └── state                    read: whatever notifies            write: who registers           crate::state
+//!     └── notify               SecondaryMmu::around, one inside the other     (slat's own order follows from here)
+//!         └── page lock of a 2 MiB region          edits of its entries; two at once only where mremap moves some
+//!             └── a file's cache or the kept copies, then swap's books, then the arena; a queue of
+//!                 user faults; the LRU's regions, then a shard of its counters
+//! the mappings' own lock       nothing is taken inside it
 //! ```
+//! **A fault takes the page lock, and nothing else**, unless it breaks a share or moves a page: then it notifies. The mappings are
+//! versions that it reads under the page lock: [`crate::mappings`] says why that is enough.
+//!
 //! No notification begins under a page lock: a change takes it inside the innermost call, looks at the entry again, and
 //! edits; so one change of a long range is one notification. What it tells page by page it tells under the page lock. A
 //! shootdown waits for vCPUs in the guest only, and none of those waits for a page lock.
@@ -24,31 +29,30 @@
 use crate::arena::Arena;
 use crate::clean::Clean;
 use crate::error::MmError;
+use crate::group::{Group, Member};
 use crate::held::Released;
-use crate::listeners::Listeners;
 use crate::lru::{Lru, LruSettings};
+use crate::mappings::{Claim, Mappings};
 use crate::numa::{self, NumaStats};
+use crate::page_lock::{PageLocks, RegionLock};
 use crate::pte::{Pte, page_of, pages_of};
-use crate::shards::Shards;
+use crate::state::Shared;
 use crate::stats::{Counted, Counters, MmStats};
-use crate::swap::{Account, Kept, Swap};
+use crate::swap::{Account, Ahead, Kept, Swap};
 use crate::table::{Entry, Table};
-use crate::vma::{ADDRESSES, Backing, EVERYWHERE, Place, Prot, Vma, Vmas};
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use crate::vma::{ADDRESSES, Backing, EVERYWHERE, Place, Prot, Stage, Vma};
+use crate::vmas::{VmaEdit, Vmas};
 use slat::table::{Word, formats::X64};
 use slat::{Access, Format, Gfn, HostPage, Hva, Level, PAGE_SIZE, Pfn, Span};
 use std::sync::Arc;
-
-/// Page locks; regions of 2 MiB share them by number.
-const PAGE_LOCKS: usize = 64;
 
 /// See the module's header.
 #[derive(Debug)]
 pub struct AddressSpace {
     pub(crate) arena: Arc<Arena>,
     pub(crate) map: Table,
-    pub(crate) state: RwLock<State>,
-    page_locks: Shards<Mutex<()>>,
+    pub(crate) state: Shared,
+    pub(crate) page_locks: PageLocks,
     pub(crate) thp: bool,
     pub(crate) clean: Clean,
     /// Entries that say swapped are its.
@@ -57,20 +61,14 @@ pub struct AddressSpace {
     pub(crate) stored: Arc<Account>,
     /// Copies in swap of pages that are mapped.
     pub(crate) kept: Kept,
+    /// What is read ahead of need.
+    pub(crate) ahead: Ahead,
     pub(crate) counters: Counters,
     pub(crate) numa: numa::Counters,
     /// Boxed: most address spaces have none.
     pub(crate) lru: Option<Box<Lru>>,
-}
-
-/// What the outermost lock guards. Listeners are here because registering must not fall into a change: one who
-/// missed its beginning could copy what it is about to take away.
-#[derive(Debug, Default)]
-pub(crate) struct State {
-    pub(crate) vmas: Vmas,
-    pub(crate) listeners: Listeners,
-    /// See [`AddressSpace::exit`].
-    pub(crate) exited: bool,
+    /// Its group, if it is in one.
+    pub(crate) member: Option<Member>,
 }
 
 /// Builds an [`AddressSpace`].
@@ -82,6 +80,7 @@ pub struct AddressSpaceBuilder {
     swap: Option<Arc<Swap>>,
     lru: Option<LruSettings>,
     limit: Option<u64>,
+    group: Option<Arc<Group>>,
 }
 
 impl AddressSpaceBuilder {
@@ -104,6 +103,13 @@ impl AddressSpaceBuilder {
         self
     }
 
+    /// Charges what it uses to this group, whose limit it keeps ([`crate::Group`]); its forks are in the group, too. It has an
+    /// [LRU](Self::lru), with the usual settings where none was asked for.
+    pub fn group(mut self, group: &Arc<Group>) -> Self {
+        self.group = Some(group.clone());
+        self
+    }
+
     /// Where pages go that are swapped out ([`AddressSpace::pageout`]); its forks use it too. Without, none are.
     pub fn swap(mut self, swap: &Arc<Swap>) -> Self {
         self.swap = Some(swap.clone());
@@ -115,35 +121,58 @@ impl AddressSpaceBuilder {
         if self.swap.as_ref().is_some_and(|swap| !Arc::ptr_eq(swap.arena(), &self.arena)) {
             return Err(MmError::ForeignSwap);
         }
-        let settings = self.lru.or(self.limit.map(|_| LruSettings::default()));
+        if self.group.as_ref().is_some_and(|group| !Arc::ptr_eq(group.arena(), &self.arena)) {
+            return Err(MmError::ForeignGroup);
+        }
+        let is_limited = self.limit.is_some() || self.group.is_some();
+        let settings = self.lru.or(is_limited.then(LruSettings::default));
         let lru = |settings| Box::new(Lru::new(settings, self.limit, self.arena.nodes()));
-        Ok(Arc::new(AddressSpace {
+        let member = self.group.map(Member::new);
+        let space = Arc::new(AddressSpace {
             lru: settings.map(lru),
             map: Table::new(&self.arena)?,
             arena: self.arena,
-            state: RwLock::default(),
-            page_locks: Shards::with(PAGE_LOCKS),
+            state: Shared::new(),
+            page_locks: PageLocks::new(),
             thp: self.thp,
             clean: Clean::default(),
             swap: self.swap,
-            stored: Arc::default(),
+            stored: Arc::new(Account::new(member.as_ref().map(Member::owner).unwrap_or_default())),
+            member,
             kept: Kept::default(),
+            ahead: Ahead::default(),
             counters: Counters::new(),
             numa: numa::Counters::new(),
-        }))
+        });
+        if let Some(member) = &space.member {
+            member.join(&space);
+        }
+        Ok(space)
     }
 }
 
 impl AddressSpace {
     /// Starts building an address space on `arena`.
     pub fn builder(arena: &Arc<Arena>) -> AddressSpaceBuilder {
-        AddressSpaceBuilder { arena: arena.clone(), thp: false, swap: None, lru: None, limit: None }
+        AddressSpaceBuilder {
+            arena: arena.clone(),
+            thp: false,
+            swap: None,
+            lru: None,
+            limit: None,
+            group: None,
+        }
     }
 
-    /// The same settings, for a fork; but no limit.
+    /// The same settings, for a fork; but no limit of its own.
     pub(crate) fn builder_of_same(&self) -> AddressSpaceBuilder {
-        let lru = self.lru().map(Lru::settings);
-        AddressSpaceBuilder { swap: self.swap.clone(), lru, ..Self::builder(&self.arena).thp(self.thp) }
+        let (lru, group) = (self.lru().map(Lru::settings), self.group().cloned());
+        AddressSpaceBuilder {
+            swap: self.swap.clone(),
+            lru,
+            group,
+            ..Self::builder(&self.arena).thp(self.thp)
+        }
     }
 
     /// The arena under it.
@@ -171,12 +200,19 @@ impl AddressSpace {
                 return Err(MmError::BadOffset(*offset));
             }
         }
-        let mut state = self.state.write();
-        if state.exited {
-            return Err(MmError::Exited);
-        }
-        let span = state.vmas.place(place, len)?;
-        state.vmas.insert(Vma { span, prot, backing, served: None, mergeable: false });
+        // What is going away at a fixed place has gone when this looks.
+        let fixed = match place {
+            Place::Fixed(hva) => vec![Span::sized(hva, len)],
+            _ => Vec::new(),
+        };
+        let (claim, span) = self.claim(&fixed, |vmas| {
+            let span = vmas.place(place, len)?;
+            Ok((vec![span], span))
+        })?;
+        let stage = Stage::Here;
+        self.edit(&claim, |edit| {
+            edit.insert(Vma { span, prot, backing, served: None, mergeable: false, stage });
+        });
         Ok(span)
     }
 
@@ -218,14 +254,57 @@ impl AddressSpace {
         self.state.read().listeners.heed_pages()
     }
 
+    /// The mappings.
+    pub(crate) fn mappings(&self) -> &Mappings {
+        &self.state.mappings
+    }
+
+    /// See [`Mappings::claim`]. Refused where the address space has exited.
+    pub(crate) fn claim<R>(
+        &self,
+        first: &[Span<Hva>],
+        mut decide: impl FnMut(Vmas<'_>) -> Result<(Vec<Span<Hva>>, R), MmError>,
+    ) -> Result<(Claim<'_>, R), MmError> {
+        self.mappings()
+            .claim(first, |vmas| if self.state.exited() { Err(MmError::Exited) } else { decide(vmas) })
+    }
+
+    /// Changes the mappings that are claimed. The caller holds no lock.
+    pub(crate) fn edit(&self, claim: &Claim<'_>, with: impl FnOnce(&mut VmaEdit<'_>)) {
+        if self.mappings().edit(claim, with) {
+            self.free_versions();
+        }
+    }
+
+    /// Frees what versions of the mappings have replaced, unless an operation that notifies is under way: then later. The caller holds
+    /// no lock.
+    #[cold]
+    pub(crate) fn free_versions(&self) {
+        let retired = self.mappings().take_retired();
+        self.page_locks.outlast_all();
+        if self.state.is_outlasted() {
+            // SAFETY: every holder of either has let go since.
+            unsafe { self.mappings().free(retired) };
+        } else {
+            self.mappings().keep_retired(retired);
+        }
+    }
+
+    /// After a version was published: waits until no thread edits entries of `pages` by an older one.
+    pub(crate) fn outlast(&self, pages: Span<Gfn>) {
+        if !seeded!(VersionNotOutlasted) {
+            self.page_locks.outlast(pages);
+        }
+    }
+
     /// The page lock of the region around `page`.
-    pub(crate) fn lock_region(&self, page: Gfn) -> MutexGuard<'_, ()> {
-        self.page_locks.pick(region_of(page)).lock()
+    pub(crate) fn lock_region(&self, page: Gfn) -> RegionLock<'_> {
+        self.page_locks.lock(page, self.mappings(), || self.counters.add(Counted::LockWait))
     }
 
     /// The same, if it is free.
-    pub(crate) fn try_lock_region(&self, page: Gfn) -> Option<MutexGuard<'_, ()>> {
-        self.page_locks.pick(region_of(page)).try_lock()
+    pub(crate) fn try_lock_region(&self, page: Gfn) -> Option<RegionLock<'_>> {
+        self.page_locks.try_lock(page, self.mappings())
     }
 
     /// Visits what has frames in `pages`, in order, each entry under its page lock. No entry reaches
@@ -248,14 +327,14 @@ impl AddressSpace {
         while at < pages.end {
             let (level, _) = self.map.find(at);
             if level > Level::M2 {
-                // No table is linked here: nothing is mapped under this entry, or is being mapped only now,
-                // by a fault that comes after us.
+                // No table is linked here: nothing is mapped under this entry, or is being mapped only now, by a fault
+                // that comes after us. A change of the mappings has outlasted the others.
                 at = at.base(level) + level.pages();
                 continue;
             }
             let region = Span::sized(at.base(Level::M2), Level::M2.pages());
             let part = region.clamp(&pages);
-            let _lock = self.lock_region(at);
+            let lock = self.lock_region(at);
             if part != region {
                 let (level, entry) = self.map.find(at);
                 self.split(level, entry)?;
@@ -264,7 +343,7 @@ impl AddressSpace {
             self.map.for_each(part, |covers, level, entry| {
                 let pte = Pte::of(entry.load(), level);
                 if result.is_ok() && pte != Pte::Empty {
-                    result = visit(Filled { page: covers.start, level, entry, pte });
+                    result = visit(Filled { page: covers.start, level, entry, pte, lock: &lock });
                 }
             });
             result?;
@@ -285,11 +364,11 @@ impl AddressSpace {
             let (level, _) = self.map.find(at);
             let next = at.base(level.max(Level::M2)) + level.max(Level::M2).pages();
             if level <= Level::M2 {
-                let _lock = self.try_lock_region(at).ok_or(MmError::Again)?;
+                let lock = self.try_lock_region(at).ok_or(MmError::Again)?;
                 self.map.for_each(Span::new(at, next.min(pages.end)), |covers, level, entry| {
                     let pte = Pte::of(entry.load(), level);
                     if pte != Pte::Empty && pages.covers(&covers) {
-                        visit(Filled { page: covers.start, level, entry, pte });
+                        visit(Filled { page: covers.start, level, entry, pte, lock: &lock });
                     }
                 });
             }
@@ -345,11 +424,6 @@ impl AddressSpace {
     }
 }
 
-/// The number of the region around `page`.
-fn region_of(page: Gfn) -> usize {
-    (page.0 >> Level::M2.shift()) as usize
-}
-
 /// One entry that holds something: frames, or a copy in swap; under its page lock.
 pub(crate) struct Filled<'a> {
     /// First page that it maps.
@@ -357,6 +431,7 @@ pub(crate) struct Filled<'a> {
     pub(crate) level: Level,
     pub(crate) entry: Entry<'a>,
     pub(crate) pte: Pte,
+    pub(crate) lock: &'a RegionLock<'a>,
 }
 
 impl<'a> Filled<'a> {
@@ -367,8 +442,8 @@ impl<'a> Filled<'a> {
 
     /// The same as one that holds frames, if it does.
     pub(crate) fn found(&self) -> Option<Found<'a>> {
-        let &Self { page, level, entry, pte } = self;
-        pte.pfn().map(|pfn| Found { page, level, entry, pte, pfn })
+        let &Self { page, level, entry, pte, lock } = self;
+        pte.pfn().map(|pfn| Found { page, level, entry, pte, pfn, lock })
     }
 }
 
@@ -381,6 +456,7 @@ pub(crate) struct Found<'a> {
     pub(crate) pte: Pte,
     /// First frame that it maps.
     pub(crate) pfn: Pfn,
+    pub(crate) lock: &'a RegionLock<'a>,
 }
 
 impl Found<'_> {

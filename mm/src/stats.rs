@@ -18,6 +18,7 @@ pub(crate) enum Counted {
     ReapAgain,
     SwappedOut,
     SwappedIn,
+    LockWait,
     /// Followed by one counter for each reason.
     Notified,
 }
@@ -53,6 +54,8 @@ pub struct MmStats {
     pub swapped_out: u64,
     /// Pages that were read back and mapped again.
     pub swapped_in: u64,
+    /// Times that a thread found the page lock of a region taken, and waited for it.
+    pub lock_waits: u64,
     notified: [u64; Why::ALL.len()],
 }
 
@@ -95,6 +98,7 @@ impl Counters {
             reap_again: of(Counted::ReapAgain),
             swapped_out: of(Counted::SwappedOut),
             swapped_in: of(Counted::SwappedIn),
+            lock_waits: of(Counted::LockWait),
             notified: std::array::from_fn(|why| total(Counted::Notified as usize + why)),
         }
     }

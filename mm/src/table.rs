@@ -5,13 +5,16 @@
 
 use crate::arena::{Arena, ArenaHandle};
 use crate::vma::ADDRESSES;
-use slat::map::{Map, Place, ReachError};
+use slat::map::{Map, Place, ReachError, TableReserve};
 use slat::table::{NoMemory, formats::X64};
 use slat::{AccessedPages, Format, Gfn, Level, PAGE_SHIFT, Span};
 use std::sync::Arc;
 
 /// One of its entries.
 pub(crate) type Entry<'a> = Place<'a, X64, ArenaHandle>;
+
+/// Pages for its tables, at hand.
+pub(crate) type Reserve<'a> = TableReserve<'a, X64, ArenaHandle>;
 
 /// See the module's header.
 #[derive(Debug)]
@@ -37,6 +40,16 @@ impl Table {
             ReachError::NoMemory => NoMemory,
             _ => unreachable!("a page of an address space"),
         })
+    }
+
+    /// See [`Map::reserve`].
+    pub(crate) fn reserve(&self, pages: usize) -> Result<Reserve<'_>, NoMemory> {
+        self.0.reserve(pages)
+    }
+
+    /// The entry of `page` at `level`, which is linked, or for which there is a page in `reserve`.
+    pub(crate) fn reach_with<'m>(&'m self, page: Gfn, level: Level, reserve: &mut Reserve<'m>) -> Entry<'m> {
+        self.0.reach_with(page, level, reserve).expect("a page of an address space, and tables at hand")
     }
 
     /// See [`Map::for_each`].

@@ -24,6 +24,7 @@
 //! | [`scenario`], [`check`] | a world and its threads; the check of all that can happen to them |
 //! | [`library`] | the scenarios, by family: `cargo run -p slat-model` checks them all |
 //! | [`nested`] | shadows of nested guests: worlds and a check of their own |
+//! | [`primary`] | a primary MMU whose faults read versions of the mappings: likewise |
 //! | [`bug`] | mistakes, each of which must be found |
 //!
 //! A dead table is never overwritten: a walk inside it does harmless work there. That this is so is one of the
@@ -44,6 +45,7 @@ pub mod nested;
 pub mod op;
 mod pc;
 mod present;
+pub mod primary;
 mod reshape;
 pub mod scenario;
 pub mod shootdown;
@@ -54,4 +56,5 @@ pub mod world;
 pub use bug::Bug;
 pub use check::{Checked, Verdict};
 pub use nested::Nested;
+pub use primary::Primary;
 pub use scenario::Scenario;

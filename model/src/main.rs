@@ -6,7 +6,7 @@
 
 use slat_model::check::side_by_side;
 use slat_model::library::Family;
-use slat_model::{Bug, Checked, library, nested};
+use slat_model::{Bug, Checked, library, nested, primary};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -72,7 +72,10 @@ fn print(actions: &[String]) {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let name = arguments.get(1).map(String::as_str);
-    let small = |name| check(library::families(), name) & check(nested::scenarios::families(), name);
+    let small = |name| {
+        let own = check(library::families(), name) & check(nested::scenarios::families(), name);
+        own & check(primary::scenarios::families(), name)
+    };
     let full = |name| {
         let more = check(library::large_families(), name) & check(nested::scenarios::large_families(), name);
         small(name) & more

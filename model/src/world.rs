@@ -204,6 +204,12 @@ pub enum Bad {
     TableLost,
     /// All is done, and the leaves do not add up.
     LeafLost,
+    /// All is done, and a page is where nothing is mapped.
+    PageLeft,
+    /// A child has a store of a thread, and not the one before.
+    ChildTorn,
+    /// A thread reads a version of the mappings that was freed.
+    FreedVersion,
 }
 
 /// All that is shared.

@@ -62,7 +62,6 @@ fn mistakes_with_nested_guests_are_found_as_they_are_built() {
         Bug::RemovedBeforeFlush,
         Bug::L1TagOnly,
         Bug::OutsideUnflushed,
-        Bug::FlushWithoutBumps,
         Bug::FirstEntryUnflushed,
         Bug::CoalescedWithOlder,
         Bug::CoalescedUnwaited,

@@ -22,15 +22,18 @@ pub enum Source {
     Shared,
     /// It was there when the fault was looked at.
     Present,
+    /// It was there, and protected: a write to it is noted.
+    Written,
 }
 
 impl Source {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 5] = [Self::Cache, Self::Store, Self::Zero, Self::Shared, Self::Present];
+    pub const ALL: [Self; 6] =
+        [Self::Cache, Self::Store, Self::Zero, Self::Shared, Self::Present, Self::Written];
 
     /// In reports.
     pub fn name(self) -> &'static str {
-        ["cache", "store", "zero", "shared", "present"][self as usize]
+        ["cache", "store", "zero", "shared", "present", "written"][self as usize]
     }
 }
 
@@ -64,7 +67,7 @@ enum Entry {
 }
 
 /// What a cache did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct CacheStats {
     /// Chunks that were there, or that another thread was reading.

@@ -55,6 +55,7 @@
 //! | `wire` | how a VMM tells it |
 //! | `store` | templates, their chunks and their working sets |
 //! | `cache` | chunks that are in the host's memory |
+//! | `share` | pages that clones of a template have in common |
 //! | `pace` | few compute ahead of faults, and many wait for the store |
 //! | `journal` | for which pages the template no longer speaks |
 //! | `guest` | faults and their answers |
@@ -72,6 +73,7 @@ mod latency;
 mod layout;
 mod pace;
 mod sabotage;
+mod share;
 mod store;
 #[doc(hidden)]
 pub mod twin;
@@ -79,17 +81,26 @@ mod uffd;
 mod wire;
 
 pub use cache::{Cache, CacheStats, Source};
-pub use daemon::{Keeper, Worker, WorkerError};
-pub use guest::{Guest, GuestStats, Life, Lost, MOST_REPLAYING, Options, Parts};
+pub use daemon::{
+    Answer, Event, Guests, Keeper, Moment, Monitor, Request, Serving, Worker, WorkerError, checkpoint,
+};
+pub use guest::{
+    Backing, Guest, GuestStats, Handle, Harvest, HarvestError, Life, Lost, MOST_REPLAYING, Options, Parts,
+    Stored,
+};
 pub use journal::{Journal, MOST_READERS};
 pub use latency::Latency;
 pub use layout::{Layout, LayoutError, MOST_REGIONS, Region};
 #[doc(hidden)]
 pub use sabotage::Sabotage;
+pub use share::Share;
 #[doc(hidden)]
-pub use store::Trouble;
+pub use store::{Clock, Trouble};
 pub use store::{
-    Folder, Gc, Guard, Hash, Library, MOST_CHUNK, Store, StoreError, Template, Verified, WorkingSet,
+    Entry, Folder, Gc, Hash, Library, MOST_CHUNK, PATIENCE, Steady, SteadyOptions, Store, StoreError,
+    StoreStats, Template, Verified, Version, WorkingSet,
 };
+#[cfg(feature = "s3")]
+pub use store::{Objects, s3};
 pub use uffd::{Features, Filled, PAGE, Refusal, Uffd};
 pub use wire::{Firecracker, Handshake, MOST_FDS, MOST_HANDSHAKE, Wire, WireError};

@@ -9,14 +9,14 @@ use std::process::ExitCode;
 
 /// The memory of microVMs, from snapshot templates in a store, by userfaultfd.
 #[derive(Parser)]
-#[command(name = "slat-pager", version, max_term_width = 100)]
+#[command(name = "slat-pager", version, max_term_width = 100, args_override_self = true)]
 struct Program {
     #[command(subcommand)]
     command: Command,
 }
 
-/// The command line. `SOCKET FILE`, as Firecracker's example handlers are called, is `serve --image SOCKET=FILE`.
-fn words() -> Vec<OsString> {
+/// The command line, with what its configuration says. `SOCKET FILE`, as Firecracker's example handlers are called, is `serve --image SOCKET=FILE`.
+fn words() -> Result<Vec<OsString>, String> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let is_command = |word: &OsString| Program::command().find_subcommand(word).is_some() || *word == *"help";
     match &words[..] {
@@ -24,14 +24,21 @@ fn words() -> Vec<OsString> {
             let mut image = socket.clone();
             image.push("=");
             image.push(file);
-            vec![program.clone(), "serve".into(), "--image".into(), image]
+            Ok(vec![program.clone(), "serve".into(), "--image".into(), image])
         }
-        _ => words,
+        _ => command::config::expand(words),
     }
 }
 
 fn main() -> ExitCode {
-    match Program::parse_from(words()).command.run() {
+    let result = words().map_err(Failure::Other).and_then(|words| {
+        let mut program = Program::parse_from(&words);
+        if let Command::Serve(serve) = &mut program.command {
+            serve.words = words.into_iter().skip(2).collect();
+        }
+        program.command.run()
+    });
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("slat-pager: {failure}");

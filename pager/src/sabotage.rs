@@ -19,4 +19,24 @@ pub enum Sabotage {
     Sleep,
     /// A new daemon does not wake who waited for the old one.
     Wake,
+    /// A page that is about to be written is not kept for the snapshot that is under way.
+    Capture,
+    /// Pages that are removed are not kept for the snapshot that is under way.
+    Unread,
+    /// Pages of a snapshot that failed are not part of the next one.
+    GiveBack,
+    /// Pages that are filled are not protected.
+    Track,
+    /// A new daemon serves what its templates are by now.
+    Version,
+    /// A collection deletes what uploads that are under way have written.
+    Gc,
+    /// A collection does not keep what uploads rely on that began before its template went.
+    Retired,
+    /// A collection does not keep what hosts serve.
+    Lease,
+    /// An upload that a collection gave up becomes a template.
+    GivenUp,
+    /// A chunk that was deleted has the same name when it is written again.
+    Epoch,
 }

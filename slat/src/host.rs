@@ -174,6 +174,17 @@ pub trait Host: TableMemory {
         None
     }
 
+    /// As many words from `hva` on, all in one page: each as by [`read`](Self::read). False where the page is not there without sleeping;
+    /// what `words` hold then means nothing. A flush by a hypervisor in the guest reads whole tables of it. A host that looks an address up
+    /// in tables of its own does that once here; the default calls `read` for each.
+    fn read_all(&self, hva: Hva, words: &mut [Word]) -> bool {
+        (0..).zip(words).all(|(nth, word)| {
+            let read = self.read(hva + nth * 8);
+            *word = read.unwrap_or(*word);
+            read.is_some()
+        })
+    }
+
     /// The same bytes, where they are `current`, become `new`: a store of the guest's, by one atomic exchange. `Ok` with what they were,
     /// or `Err` with what they are; `None` where the page is not there, or not writable, without sleeping.
     fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {

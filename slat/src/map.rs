@@ -133,7 +133,7 @@ impl<F: Format, M: TableMemory> Place<'_, F, M> {
         let Self { map, entry, level } = *self;
         let below = level.down();
         let words: [Word; ENTRIES] = core::array::from_fn(|index| unlinked::<F>(child(index as u64), below));
-        let mut spare = Spare::new(map);
+        let mut spare = TableReserve::new(map);
         spare.top_up(1)?;
         let node = spare.cache.take().ok_or(NoMemory)?;
         // SAFETY: this page is in no table yet.
@@ -157,13 +157,14 @@ fn unlinked<F: Format>(word: Word, level: Level) -> Word {
     word
 }
 
-/// Pages for tables that are missing. Those that are not linked go back to the pool, however the attempt ends.
-struct Spare<'m, F: Format, M: TableMemory> {
+/// Pages for tables of a map, at hand: [`Map::reach_with`] takes them. Those that are not linked go back to the map when this is dropped.
+#[derive(Debug)]
+pub struct TableReserve<'m, F: Format, M: TableMemory> {
     map: &'m Map<F, M>,
     cache: Cache,
 }
 
-impl<'m, F: Format, M: TableMemory> Spare<'m, F, M> {
+impl<'m, F: Format, M: TableMemory> TableReserve<'m, F, M> {
     fn new(map: &'m Map<F, M>) -> Self {
         Self { map, cache: Cache::default() }
     }
@@ -173,7 +174,7 @@ impl<'m, F: Format, M: TableMemory> Spare<'m, F, M> {
     }
 }
 
-impl<F: Format, M: TableMemory> Drop for Spare<'_, F, M> {
+impl<F: Format, M: TableMemory> Drop for TableReserve<'_, F, M> {
     fn drop(&mut self) {
         if !seeded!(SpareLost) {
             self.map.pool.give_back(self.cache.drain());
@@ -199,6 +200,37 @@ impl<F: Format, M: TableMemory> Map<F, M> {
     /// The entry of `page` at `level`, tables linked on the way. Where a larger leaf is in the way, its entry
     /// comes back instead: [`Place::level`] tells. May ask the memory for a chunk, hence may sleep.
     pub fn reach(&self, page: Gfn, level: Level) -> Result<Place<'_, F, M>, ReachError> {
+        self.reach_with(page, level, &mut TableReserve::new(self))
+    }
+
+    /// Pages for `pages` tables, kept at hand. May ask the memory for a chunk, hence may sleep.
+    ///
+    /// ```
+    /// # use slat::{map::Map, table::{Heap, formats::X64}, Gfn, Level};
+    /// let map = Map::<X64, _>::new(Heap)?;
+    /// let mut tables = map.reserve(3)?;
+    /// // Whatever becomes of the memory meanwhile: three levels can be linked.
+    /// assert_eq!(map.reach_with(Gfn(7), Level::K4, &mut tables)?.level(), Level::K4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reserve(&self, pages: usize) -> Result<TableReserve<'_, F, M>, NoMemory> {
+        let mut reserve = TableReserve::new(self);
+        reserve.top_up(pages)?;
+        Ok(reserve)
+    }
+
+    /// [`reach`](Self::reach), with tables from a reserve of this map first: where it has one for each that is missing, this cannot fail for
+    /// want of memory.
+    ///
+    /// # Panics
+    /// Where the reserve is another map's.
+    pub fn reach_with<'m>(
+        &'m self,
+        page: Gfn,
+        level: Level,
+        spare: &mut TableReserve<'m, F, M>,
+    ) -> Result<Place<'m, F, M>, ReachError> {
+        assert!(core::ptr::eq(self, spare.map), "a reserve of this map");
         let mut missed = usize::MAX;
         loop {
             let at = self.at(page).ok_or(ReachError::Beyond(F::FRAME_BITS))?;
@@ -206,7 +238,6 @@ impl<F: Format, M: TableMemory> Map<F, M> {
                 return Ok(self.place(at.entry, at.level));
             }
             let missing = usize::from(at.level.number() - level.number());
-            let mut spare = Spare::new(self);
             if spare.top_up(missing).is_ok() {
                 // SAFETY: nothing is ever unlinked from a map.
                 let linked =
@@ -215,8 +246,9 @@ impl<F: Format, M: TableMemory> Map<F, M> {
             } else if missing >= missed {
                 return Err(ReachError::NoMemory);
             } else {
-                // Another thread may have linked some of the tables, by pages that were free until then.
+                // Another thread may have linked some of the tables, by pages that were free until then; or need what is left.
                 missed = missing;
+                self.pool.give_back(spare.cache.drain());
             }
             // Look again in any case: a thread that links tables for a neighbour may have been faster, by several levels.
         }

@@ -49,7 +49,7 @@ pub struct Stats {
     pub flushes_by: [Flushes; Cause::COUNT],
     /// Bytes of table pages in use: linked, at hand, or waiting for a grace period.
     pub table_bytes: u64,
-    /// Bytes that the host lent for tables, notes and free pages included.
+    /// Bytes that the host lent for tables, free pages and the notes of chunks included.
     pub lent_bytes: u64,
     /// Subtrees taken back because the budget for tables was used up.
     pub tables_reclaimed: u64,
@@ -154,8 +154,11 @@ impl<F: Format, H: Host> Vm<F, H> {
             count_tables::<F, H>(&self.host, walk.root(), F::ROOT_LEVEL)
         });
         let nested = self.spaces.iter().filter_map(|space| space.nested.get());
-        let nested = nested.flat_map(|shadows| shadows.roots(&self.host));
-        let nested = nested.map(|root| count_tables::<F, H>(&self.host, root, F::ROOT_LEVEL));
+        let nested = nested.map(|shadows| {
+            let roots = shadows.roots(&self.host).into_iter();
+            let tables = roots.map(|root| count_tables::<F, H>(&self.host, root, F::ROOT_LEVEL));
+            shadows.row_pages() + tables.sum::<u64>()
+        });
         let reachable: u64 = reachable.sum();
         TablePages {
             reachable: reachable + nested.sum::<u64>(),

@@ -65,6 +65,7 @@
 //! | `private` | slots with shared and private memory, frame by frame |
 //! | `version` | [`Version`]: one version, to be asked |
 //! | `log` | [`Log`]: a value of the user's own for each slot that logs writes |
+//! | [`ranges`] | the B+tree by itself: a map from ranges to values, in versions |
 //! | `tree`, `pool` | the B+tree; memory for its nodes, which never fails half-way |
 //!
 //! The crate has no atomic operation and no lock of its own. Snapshots are [`Arc`](alloc::sync::Arc)s.
@@ -98,6 +99,7 @@ pub mod map;
 mod memory_type;
 mod pool;
 mod private;
+pub mod ranges;
 #[cfg(test)]
 mod rollback_tests;
 pub mod rules;

@@ -15,7 +15,15 @@ use core::ptr::NonNull;
 
 /// No memory for nodes, lists or logs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct NoMemory;
+pub struct NoMemory;
+
+impl core::fmt::Display for NoMemory {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("out of memory for nodes of the tree")
+    }
+}
+
+impl core::error::Error for NoMemory {}
 
 /// A cache-aligned `T` and the link that threads it onto a [`Chain`].
 ///
@@ -69,7 +77,7 @@ impl<T> Chain<T> {
     }
 
     /// Moves all blocks of `other` in front of these, in one step.
-    fn append(&mut self, mut other: Self) {
+    pub(crate) fn append(&mut self, mut other: Self) {
         if let Some(tail) = other.tail.take() {
             // SAFETY: as in `pop`, for `other`.
             unsafe { (*tail.as_ptr()).next = self.head };

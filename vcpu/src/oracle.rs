@@ -104,6 +104,11 @@ impl Oracle {
         verdict
     }
 
+    /// The pages that are remembered, in no order.
+    pub fn pages(&self) -> impl Iterator<Item = (Gfn, &[u8; PAGE_SIZE as usize])> + '_ {
+        self.index.iter().map(|(&gfn, &at)| (gfn, &*self.pages[at as usize]))
+    }
+
     #[inline]
     fn page(&mut self, gfn: Gfn) -> Option<&mut Page> {
         let (recent, at) = self.recent[gfn.0 as usize % RECENT];

@@ -9,7 +9,6 @@ mod house;
 mod longer;
 mod page;
 mod process;
-mod record;
 mod sanitize;
 mod verify;
 mod walkers;
@@ -49,8 +48,8 @@ enum Chore {
     Explore(Words),
     /// Run every simulated bench under many seeds
     Simulate(longer::Simulate),
-    /// Run the tests under `AddressSanitizer`, the soak under `ThreadSanitizer`
-    Sanitize(sanitize::Args),
+    /// Run the soak under `ThreadSanitizer`
+    Sanitize,
     /// Let hardware walkers, in emulators, judge tables
     Walkers(walkers::Args),
     /// Run foreign programs on slat, unmodified: the one that is named; without a name, list them
@@ -59,8 +58,6 @@ enum Chore {
     Boot(boot::Args),
     /// Look at a report in headless Chromium, at 400 and 1400 pixels, light and dark
     Page(page::Args),
-    /// Record the bundled traces anew; needs valgrind, gcc, sort, zstd, QEMU, ten minutes
-    RecordTraces(record::Args),
 }
 
 /// What another program reads.
@@ -87,12 +84,11 @@ impl Chore {
             Self::Fuzz(args) => fuzz::run(args),
             Self::Explore(Words { words }) => longer::explore(words),
             Self::Simulate(args) => longer::simulate(args),
-            Self::Sanitize(args) => sanitize::run(args),
+            Self::Sanitize => sanitize::thread(),
             Self::Walkers(args) => walkers::run(args),
             Self::Clients(name) => process::succeed(process::bounded(3600, "clients/run").args(&name.words)),
             Self::Boot(args) => boot::run(args),
             Self::Page(args) => page::run(args),
-            Self::RecordTraces(args) => record::run(args),
         }
     }
 }
@@ -133,7 +129,7 @@ mod tests {
             assert!(!refused(&format!("xtask {line}")), "{line}");
         }
         let wrong = "house now|soak --minutes 0|soak --minutes NaN|repeat --times many|fuzz nothing|page a b\
-            |fuzz --seeded --keep|sanitize memory|walkers --only mips|gate --best|record-traces ls";
+            |fuzz --seeded --keep|sanitize memory|walkers --only mips|gate --best";
         for line in wrong.split('|') {
             assert!(refused(&format!("xtask {line}")), "{line}");
         }

@@ -26,21 +26,6 @@ const LEFT_OUT: &str = "the_limit_on_files_is_kept";
 const SOAK: &str = "-p slat --test soak -- --exact --nocapture everything_at_once";
 const LOGS: &str = "-p slat --test engine dirty_log::";
 
-#[derive(clap::Args)]
-pub struct Args {
-    /// Both, unless one is named
-    #[arg(value_parser = ["address", "thread"])]
-    only: Vec<String>,
-}
-
-pub fn run(args: &Args) -> Outcome {
-    let asked = |name| args.only.is_empty() || args.only.iter().any(|only| only == name);
-    if asked("address") {
-        address()?;
-    }
-    if asked("thread") { thread() } else { Ok(()) }
-}
-
 pub fn address() -> Outcome {
     let cargo = |tests: &str| -> Result<Command> {
         let mut cargo = test(tests);
@@ -54,7 +39,7 @@ pub fn address() -> Outcome {
     reports(cargo(LOGS)?, "log-leaked", "LeakSanitizer: detected memory leaks")
 }
 
-fn thread() -> Outcome {
+pub fn thread() -> Outcome {
     let added = said(Command::new("rustup").args(["component", "add", "rust-src"]))?;
     ensure!(added.status.success(), "the standard library's source is needed: rustup component add rust-src");
     // Unoptimized, the threads meet so rarely that the mistake below is not seen.

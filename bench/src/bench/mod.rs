@@ -11,6 +11,7 @@ mod demand_paging;
 mod dirty_log_perf;
 mod fault_floor;
 pub mod harness;
+mod host_faults;
 mod invalidate;
 mod ksm_perf;
 mod leaf_tables;
@@ -46,6 +47,7 @@ pub fn programs() -> Vec<Box<dyn Program>> {
     let mut all = vec![
         own::<fault_floor::FaultFloor>(fault_floor::ABOUT),
         own::<demand_paging::DemandPaging>(demand_paging::ABOUT),
+        own::<host_faults::HostFaults>(host_faults::ABOUT),
         own::<invalidate::Invalidate>(invalidate::ABOUT),
         own::<zap::Zap>(zap::ABOUT),
         own::<memslot_perf::MemslotPerf>(memslot_perf::ABOUT),

@@ -1,5 +1,6 @@
 //! What users of `slat run` type. Whatever can be refused is refused here, before anything is built.
 
+use super::migrate::Migrate;
 use super::nested::NestedArgs;
 use crate::error::Error;
 use crate::flags::Switch;
@@ -28,6 +29,7 @@ Examples:
   slat run --top
   slat run --trace-events - | grep -c 'slat:flush:'
   slat run -q --serve /tmp/guest & slat top /tmp/guest
+  slat run --migrate-from /tmp/move & slat run --migrate-to /tmp/move
   slat run --limit 48M --swap mem --swap /var/tmp/swap --lru-gen /tmp/guest & socat - UNIX-CONNECT:/tmp/guest
 
 Exit status: 0 all reads were right; 2 bad input, or the machine failed; 3 the guest's data is corrupt: it read what
@@ -119,6 +121,9 @@ pub struct Run {
     /// end every page must hold what it held when the log told of it last
     #[arg(long, value_enum, default_value_t = DirtyLogName::Off)]
     pub dirty_log: DirtyLogName,
+
+    #[command(flatten)]
+    pub(super) migrate: Migrate,
 
     /// Seed of what --churn and --nested draw: which pages move, what changes [default: 1]
     #[arg(long, value_name = "N")]

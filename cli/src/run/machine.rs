@@ -5,7 +5,7 @@ use super::events::Events;
 use crate::error::Error;
 use crate::temporary::Temporary;
 use crate::thread;
-use slat::{FaultError, Format, Gpa, HostError, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
+use slat::{FaultError, Format, Gfn, Gpa, HostError, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
 use slat_mm::{AddressSpace, Arena, Backing, HostView, MmError, Place, Prot, Swap};
 use slat_vcpu::Window;
 use slat_vcpu::guest::Layout;
@@ -72,32 +72,27 @@ impl<F: Format> Machine<F> {
             .max_slots(slots);
         let builder = if run.sabotage_flushes { builder.sabotage_flushes() } else { builder };
         let builder = if run.nested.sabotage_reverse_map { builder.sabotage_reverse_map() } else { builder };
+        let builder = if run.migrate.sabotage_rearm { builder.sabotage_rearm() } else { builder };
         let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
         space.register(&vm);
-        let logs = run.dirty_log != DirtyLogName::Off;
+        // What leaves logs from its first page on.
+        let logs = run.dirty_log != DirtyLogName::Off || run.migrate.migrate_to.is_some();
         let (placed, placed_inside) = Default::default();
         Ok(Self { space, swap, _swap_file: swap_file, vm, vcpus, memory, logs, placed, placed_inside })
     }
 
-    /// Makes the next free guest addresses a region: maps memory and adds a memslot. Any thread, any time.
+    /// Makes the next free guest addresses a region. Any thread, any time.
     pub fn place(&self, idle: &mut Idle) -> Result<Gpa, Error> {
-        let (number, gpa) = self.next(&self.placed)?;
-        let hva = BASE + gpa.0;
-        self.space.mmap(Place::Fixed(hva), Layout::REGION, Prot::ReadWrite, Backing::Anonymous)?;
-        let slot = Slot::new(SlotId(number as u32), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);
-        let slot = if self.logs { slot.log_dirty() } else { slot };
-        self.vm.slots().commit(idle, |tx| tx.create(slot))?;
-        Ok(gpa)
+        self.region(idle, self.placed.fetch_add(1, Relaxed))
     }
 
     /// The next free addresses of the inner guest, which the guest maps when they are used.
     pub fn place_inside(&self) -> Result<Gpa, Error> {
-        self.next(&self.placed_inside).map(|(_, gpa)| gpa)
+        self.gpa_of(self.placed_inside.fetch_add(1, Relaxed))
     }
 
-    /// The number of the next region, and where it is.
-    fn next(&self, placed: &AtomicU64) -> Result<(u64, Gpa), Error> {
-        let number = placed.fetch_add(1, Relaxed);
+    /// Where region `number` is.
+    fn gpa_of(&self, number: u64) -> Result<Gpa, Error> {
         let gpa = Gpa(number * Layout::REGION);
         if gpa.0 + Layout::REGION > self.memory {
             return Err(Error::Usage(format!(
@@ -106,7 +101,18 @@ impl<F: Format> Machine<F> {
                 Layout::REGION >> 20
             )));
         }
-        Ok((number, gpa))
+        Ok(gpa)
+    }
+
+    /// Makes region `number`: maps memory and adds a memslot.
+    pub fn region(&self, idle: &mut Idle, number: u64) -> Result<Gpa, Error> {
+        let gpa = self.gpa_of(number)?;
+        let hva = BASE + gpa.0;
+        self.space.mmap(Place::Fixed(hva), Layout::REGION, Prot::ReadWrite, Backing::Anonymous)?;
+        let slot = Slot::new(SlotId(number as u32), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);
+        let slot = if self.logs { slot.log_dirty() } else { slot };
+        self.vm.slots().commit(idle, |tx| tx.create(slot))?;
+        Ok(gpa)
     }
 
     /// Why the guest cannot go on at `gpa`.
@@ -130,6 +136,31 @@ impl<F: Format> Machine<F> {
             }
             _ => Error::Machine(format!("guest address {gpa}: {error}")),
         }
+    }
+
+    /// Guest memory at most, in bytes: whole regions.
+    pub fn memory(&self) -> u64 {
+        self.memory
+    }
+
+    /// Regions placed so far.
+    pub fn placed(&self) -> u64 {
+        self.placed.load(Relaxed)
+    }
+
+    /// The first regions were made one by one: the next one comes after them.
+    pub fn set_placed(&self, regions: u64) {
+        self.placed.store(regions, Relaxed);
+    }
+
+    /// Where these frames lie.
+    pub fn hvas_of(gfns: Span<Gfn>) -> Span<Hva> {
+        Span::sized(BASE + gfns.start.gpa().0, gfns.len() * PAGE_SIZE)
+    }
+
+    /// How many regions the frames before this one are in.
+    pub fn regions_below(end: Gfn) -> u64 {
+        end.gpa().0.div_ceil(Layout::REGION)
     }
 
     /// The guest memory placed so far, as the host sees it.

@@ -18,6 +18,7 @@
 //! | `watch` | what watchers are told meanwhile |
 //! | `server` | that, and the LRU's generations, on a Unix socket |
 //! | `reclaimer` | what the guest has not used for long goes to swap |
+//! | `migrate` | the guest goes to another process, or comes from one |
 //! | `figures`, `report` | what came of it, as text or JSON |
 
 mod args;
@@ -27,6 +28,7 @@ mod events;
 mod feed;
 pub mod figures;
 mod machine;
+mod migrate;
 mod nested;
 mod progress;
 mod reclaimer;
@@ -41,24 +43,41 @@ pub use watch::{Samples, Watching};
 use crate::error::Error;
 use crate::top;
 use machine::Machine;
+use migrate::{Address, Arrivals, Gate, Moves};
 use server::Socket;
 use slat_mm::lru_gen::LruGen;
 use slat_vcpu::nested::Nest;
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use vcpus::On;
 use watch::{Live, Sampler};
 
 impl Run {
+    /// A number that both sides of a migration must agree on.
+    fn identity(&self, traces: &str, vcpus: u32) -> u64 {
+        let text = format!("{traces}\n{vcpus} {:?} {:?}", self.iterations, self.strict);
+        rapidhash::v3::rapidhash_v3(text.as_bytes())
+    }
+
     /// Runs it and prints the report, with tables of format `F`. Exit status 3 says that the guest found memory that it
     /// never wrote, or that its dirty log has lost a write, or that it wrote what its hypervisor had protected.
     pub fn run_in<F: Nest>(&self) -> Result<ExitCode, Error> {
         let seed = self.seed()?;
+        self.migrate.check(&self.trace)?;
+        let listener = self.migrate.migrate_from.as_ref().map(Address::listen).transpose()?;
         let sources = feed::open(&self.trace, self.strict, self.iterations)?;
         let vcpus = self.vcpus.unwrap_or(sources.len() as u32);
         let regions = self.regions(sources.len().max(vcpus as usize))?;
         let socket = self.socket().map(|(flag, path)| Socket::bind(flag, path)).transpose()?;
         let guest = feed::names(&sources);
+        let runs = self.identity(&guest, vcpus);
+        let gate = self.migrate.migrate_to.is_some().then(|| Gate::new(vcpus));
+        let arrivals = listener.is_some().then(Arrivals::default);
+        let moves = Moves { gate: gate.as_ref(), arrivals: arrivals.as_ref() };
+        let ended = AtomicBool::new(false);
+        let over = || ended.load(Relaxed) || crate::interrupt::asked();
         let machine = Machine::<F>::new(self, vcpus)?;
         let l1 = self.nested.l1::<F>(vcpus, seed);
         let on = On { machine: &machine, l1: l1.as_ref(), args: &self.nested };
@@ -71,22 +90,38 @@ impl Run {
         let stop = crate::interrupt::flag();
         let bar = progress::Bar::new(!self.top);
         let (jobs, feeds) = feed::start(sources, vcpus as usize);
-        let (outcome, told) = std::thread::scope(|scope| {
+        let (outcome, told, sent) = std::thread::scope(|scope| {
             let serving =
                 socket.as_ref().map(|socket| socket.serve(scope, &lru_gen, &sampler)).transpose()?;
             let view = self.top.then(|| top::beside(scope, &sampler));
             let reclaimer = reclaimer::start(scope, &machine, self);
             let churn = churn::start(scope, &machine, self, seed);
             let harvester = dirty_log::start(scope, &machine, &live, self);
-            let outcome = vcpus::run_all(&on, jobs, &regions, (&bar, &live), stop);
+            let arriving = listener.as_ref().zip(moves.arrivals).map(|(listener, arrivals)| {
+                crate::thread::start(scope, || migrate::arrive(&machine, listener, runs, arrivals))
+            });
+            let sending = moves
+                .gate
+                .map(|gate| crate::thread::start(scope, || migrate::send(&machine, gate, self, runs, &over)));
+            let outcome = vcpus::run_all(&on, jobs, &regions, (&bar, &live), moves, stop);
+            ended.store(true, Relaxed);
+            let sent = sending.map(|thread| crate::thread::joined(thread.join())).transpose();
+            // A thread that waits for a guest ends with the process.
+            let arrived = arriving.map(|thread| crate::thread::joined(thread.join())).transpose();
             churn.stop();
             let told = harvester.stop();
             drop((serving, view, reclaimer));
-            Ok::<_, Error>((outcome?, told?))
+            arrived?;
+            Ok::<_, Error>((outcome?, told?, sent))
         })?;
         let feeds = feeds.finish()?;
         bar.finish();
-        if outcome.accesses == 0 && !outcome.interrupted {
+        let arrived = moves
+            .arrivals
+            .zip(self.migrate.migrate_from.as_ref())
+            .map(|(arrivals, at)| arrivals.report(at.to_string()));
+        let moved = moves.gate.is_some() || arrived.is_some();
+        if outcome.accesses == 0 && !outcome.interrupted && !moved {
             return Err(Error::Usage(format!(
                 "no memory accesses in {}: `valgrind --tool=lackey --trace-mem=yes` prints what is read (Debian's package valgrind)",
                 feeds.names
@@ -97,8 +132,18 @@ impl Run {
         }
         let wall = began.elapsed();
         let nested = l1.as_ref().map(|l1| nested::compare(&machine, l1)).transpose()?;
-        report::print(self, &machine, &outcome, (told.as_ref(), nested), &feeds, wall)?;
-        let lost = told.map_or(0, |told| told.lost) + nested.map_or(0, |l1| l1.mistakes());
+        let lost = told.as_ref().map_or(0, |told| told.lost)
+            + arrived.as_ref().map_or(0, |arrived| arrived.wrong_pages)
+            + nested.map_or(0, |l1| l1.mistakes());
+        // A guest that could not leave has run to its end here.
+        let (sent, failed) = match sent.map(Option::flatten) {
+            Ok(sent) => (sent, None),
+            Err(error) => (None, Some(error)),
+        };
+        report::print(self, &machine, &outcome, (told.as_ref(), nested), (sent, arrived), (&feeds, wall))?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
         Ok(if outcome.findings.corrupt > 0 || lost > 0 {
             ExitCode::from(3)
         } else if outcome.interrupted {

@@ -18,7 +18,7 @@ pub struct NestedArgs {
     /// Replay the traces in a guest of the guest. The hypervisor in between maps that guest's memory by tables of its own, as the
     /// format's processors have them, and changes those at random: it moves, protects and swaps out pages, clears A and D
     /// bits, moves tables, and flushes by every means that its processor has
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["migrate_to", "migrate_from"])]
     pub nested: bool,
 
     /// Accesses of a vCPU between two changes that the hypervisor in between makes, on average; 0: it makes none [default: 5000]

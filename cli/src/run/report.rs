@@ -5,6 +5,7 @@ use super::dirty_log::Told;
 use super::feed::Totals;
 use super::figures::{Faults, Flushes, Mapped, TlbCounts, percent};
 use super::machine::Machine;
+use super::migrate::{Arrived, Sent};
 use super::nested;
 use super::vcpus::Outcome;
 use crate::error::Error;
@@ -51,6 +52,11 @@ struct Report {
     first_corruption: Option<String>,
     wall_s: f64,
     interrupted: bool,
+    /// Where the guest has migrated.
+    #[serde(rename = "migrated_to", skip_serializing_if = "Option::is_none")]
+    sent: Option<Sent>,
+    #[serde(rename = "migrated_from", skip_serializing_if = "Option::is_none")]
+    arrived: Option<Arrived>,
 }
 
 #[derive(Serialize)]
@@ -90,8 +96,8 @@ pub fn print<F: Format>(
     machine: &Machine<F>,
     outcome: &Outcome,
     (told, nested): (Option<&Told>, Option<L1Counts>),
-    feeds: &Totals,
-    wall: Duration,
+    (sent, arrived): (Option<Sent>, Option<Arrived>),
+    (feeds, wall): (&Totals, Duration),
 ) -> Result<(), Error> {
     let by = run.dirty_log.name();
     let log = DirtyLogCounts {
@@ -103,7 +109,7 @@ pub fn print<F: Format>(
     };
     let dirty_pages = told.map_or_else(|| dirty_pages(machine), |told| told.pages);
     let report = Report::new(machine, outcome, (dirty_pages, log), feeds, wall);
-    let report = Report { nested, ..report };
+    let report = Report { nested, sent, arrived, ..report };
     let mut out = std::io::stdout().lock();
     if run.json {
         serde_json::to_writer(&mut out, &report).map_err(std::io::Error::from)?;
@@ -163,6 +169,8 @@ impl Report {
             }),
             wall_s: wall.as_secs_f64(),
             interrupted: outcome.interrupted,
+            sent: None,
+            arrived: None,
         }
     }
 
@@ -251,6 +259,12 @@ impl Report {
         }
         if let Some(nested) = &self.nested {
             nested::page(nested, out)?;
+        }
+        if let Some(sent) = &self.sent {
+            writeln!(out, "migrated  {sent}")?;
+        }
+        if let Some(arrived) = &self.arrived {
+            writeln!(out, "migrated  {arrived}")?;
         }
         writeln!(
             out,

@@ -3,13 +3,14 @@
 use super::feed::Jobs;
 use super::figures::VcpuCounts;
 use super::machine::Machine;
+use super::migrate::{Came, Moves, Position, Turn, compare, recall};
 use super::nested::{Left, NestedArgs, Runs, Wires};
 use super::progress::Bar;
 use super::watch::{Live, VcpuLive};
 use crate::error::Error;
 use crate::thread::idle;
 use hdrhistogram::Histogram;
-use slat::{Format, Gpa, Host, Idle, VcpuId};
+use slat::{Gpa, Host, Idle, VcpuId};
 use slat_vcpu::Cpu;
 use slat_vcpu::guest::{Findings, Replay, Want};
 use slat_vcpu::nested::{L1, Nest};
@@ -57,6 +58,7 @@ pub fn run_all<F: Nest>(
     jobs: Vec<Jobs>,
     regions: &[u64],
     (bar, live): (&Bar, &Live),
+    moves: Moves<'_>,
     interrupted: &AtomicBool,
 ) -> Result<Outcome, Error> {
     let failed = &AtomicBool::new(false);
@@ -68,7 +70,7 @@ pub fn run_all<F: Nest>(
             .zip(jobs)
             .map(|(id, jobs)| {
                 crate::thread::start(scope, move || {
-                    let result = run_one(on, VcpuId(id), jobs, regions, (bar, live.vcpu(id)), stop);
+                    let result = run_one(on, VcpuId(id), jobs, regions, (bar, live.vcpu(id)), moves, stop);
                     if result.is_err() {
                         failed.store(true, Relaxed);
                     }
@@ -94,6 +96,7 @@ fn run_one<F: Nest>(
     jobs: Jobs,
     regions: &[u64],
     (bar, live): (&Bar, &VcpuLive),
+    moves: Moves<'_>,
     stop: &impl Fn() -> bool,
 ) -> Result<Outcome, Error> {
     let &On { machine, l1, args } = on;
@@ -102,13 +105,21 @@ fn run_one<F: Nest>(
     let mut runs = Runs::new(Cpu::new(vcpu, machine.window()), id, l1, args);
     let mut wires = Wires { machine, id, ring_full: 0 };
     let mut outcome = Outcome::default();
-    let mut is_wrong = false;
-    for batches in jobs {
-        let mut replay = Replay::new(machine.oracle_pages());
-        for &region in regions {
-            replay.layout.place(region, on.place(&mut idle)?);
+    let mut turn = Turn::new(moves.gate, id.0);
+    let mut came = None;
+    if let Some(arrivals) = moves.arrivals {
+        came = recall(machine, id.0, &jobs, arrivals, stop);
+        if came.is_none() {
+            return Ok(outcome);
         }
-        let mut reported = 0;
+    }
+    let first = came.as_ref().map_or(0, |came| came.job);
+    for (job, batches) in (0..).zip(jobs).skip(first as usize) {
+        let Came { mut replay, batches: mut made, .. } = match came.take() {
+            Some(came) => came,
+            None => fresh(on, &mut idle, job, regions)?,
+        };
+        let (mut reported, mut gone, mut is_wrong) = (0, false, false);
         loop {
             if let Left::Wrong = runs.run(&mut idle, &mut wires, &mut replay)? {
                 is_wrong = true;
@@ -120,6 +131,7 @@ fn run_one<F: Nest>(
                     bar.add(replay.accesses - reported);
                     live.set(counts(runs.cpu(), outcome.accesses + replay.accesses));
                     reported = replay.accesses;
+                    turn.rest(|| Position { job, batches: made, regions: replay.layout.regions().collect() });
                     // Wakes up now and then to see whether to stop.
                     let batch = loop {
                         match batches.recv_timeout(Duration::from_millis(100)) {
@@ -129,7 +141,15 @@ fn run_one<F: Nest>(
                         }
                     };
                     match batch {
-                        Some(batch) => replay.feed(batch),
+                        Some(batch) if turn.go() => {
+                            replay.feed(batch);
+                            made += 1;
+                        }
+                        // The guest goes on elsewhere.
+                        Some(_) => {
+                            gone = true;
+                            break;
+                        }
                         None => break,
                     }
                 }
@@ -137,8 +157,11 @@ fn run_one<F: Nest>(
         }
         outcome.accesses += replay.accesses;
         outcome.findings = outcome.findings.with(replay.findings);
-        if is_wrong || stop() {
+        if gone || is_wrong || stop() {
             break;
+        }
+        if let Some(arrivals) = moves.arrivals {
+            arrivals.compared(compare(machine, &mut idle, &replay)?);
         }
     }
     outcome.ring_full = wires.ring_full;
@@ -147,8 +170,17 @@ fn run_one<F: Nest>(
     Ok(outcome)
 }
 
+/// A trace from its beginning.
+fn fresh<F: Nest>(on: &On<'_, F>, idle: &mut Idle, job: u64, regions: &[u64]) -> Result<Came, Error> {
+    let mut replay = Replay::new(on.machine.oracle_pages());
+    for &region in regions {
+        replay.layout.place(region, on.place(idle)?);
+    }
+    Ok(Came { job, batches: 0, replay })
+}
+
 /// What a vCPU has done, with so many accesses.
-fn counts<F: Format, H: Host>(cpu: &Cpu<'_, F, H>, accesses: u64) -> VcpuCounts {
+fn counts<F: slat::Format, H: Host>(cpu: &Cpu<'_, F, H>, accesses: u64) -> VcpuCounts {
     let (hits, misses) = cpu.tlb_counts();
     VcpuCounts { accesses, faults: cpu.fault_ns.len(), hits, misses }
 }

@@ -1,6 +1,7 @@
 //! The command `slat` as its users meet it.
 
 mod common;
+mod migrate;
 mod nested;
 mod plan;
 mod rough;

@@ -4,7 +4,6 @@ use crate::error::MmError;
 use crate::pte::{Pte, pages_of};
 use crate::space::AddressSpace;
 use crate::vma::aligned;
-use parking_lot::RwLockWriteGuard;
 use slat::{Hva, Idle, Span};
 
 /// What a mapping is for.
@@ -40,17 +39,14 @@ impl AddressSpace {
     /// ```
     pub fn madvise(&self, idle: &mut Idle, hvas: Span<Hva>, advice: Advice) -> Result<(), MmError> {
         let hvas = aligned(hvas)?;
-        let mut state = self.state.write();
-        state.vmas.covered(hvas)?;
-        for mut vma in state.vmas.cut(hvas) {
-            vma.mergeable = advice == Advice::Mergeable;
-            state.vmas.insert(vma);
-        }
+        let (claim, ()) = self.claim(&[hvas], |vmas| vmas.covered(hvas).map(|()| (vec![hvas], ())))?;
+        self.edit(&claim, |edit| edit.change(hvas, |vma| vma.mergeable = advice == Advice::Mergeable));
         if advice == Advice::Mergeable {
             return Ok(());
         }
-        // From here on nothing new is merged: the scanner looks at the mapping again.
-        let state = RwLockWriteGuard::downgrade(state);
+        // From here on nothing new is merged: a thread that merges looks at the mapping under the page lock.
+        self.outlast(pages_of(hvas));
+        let state = self.state.read();
         let mut merged = Vec::new();
         self.each_page(pages_of(hvas), |found| {
             if matches!(found.pte, Pte::Mapped { .. }) && self.arena.is_merged(found.pfn) {

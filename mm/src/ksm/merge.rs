@@ -19,8 +19,10 @@
 
 use super::contents;
 use crate::held::Held;
+use crate::page_lock::RegionLock;
 use crate::pte::{Pte, hva_of, hvas_of, pages_of};
-use crate::space::{AddressSpace, State};
+use crate::space::AddressSpace;
+use crate::state::State;
 use crate::table::Entry;
 use crate::vma::{ADDRESSES, Vma};
 use slat::{Gfn, Idle, Level, Pages, Pfn, Span, Why};
@@ -96,7 +98,7 @@ impl AddressSpace {
         let state = self.state.read();
         let mut steps = STEPS;
         let rest = Span::new(hva_of(from), ADDRESSES.end.max(hva_of(from)));
-        for vma in state.vmas.over(rest).filter(|vma| vma.is_mergeable()) {
+        for vma in state.vmas().over(rest).filter(|vma| vma.is_mergeable()) {
             let pages = pages_of(vma.span);
             let mut at = pages.start.max(from);
             while at < pages.end {
@@ -134,7 +136,9 @@ impl AddressSpace {
         let one = Span::sized(page, 1);
         let held = self.protect(&state, idle, (&[page], one), Why::WriteProtect, sabotage).pop().flatten()?;
         let same = contents::checksum(&self.arena, held.pfn()) == checksum;
-        (same || sabotage == Sabotage::Compare).then(|| {
+        let lock = self.lock_region(page);
+        let stays = (same || sabotage == Sabotage::Compare) && is_mergeable(&lock, page);
+        stays.then(|| {
             self.arena.set_merged(held.pfn(), true);
             held
         })
@@ -186,7 +190,7 @@ impl AddressSpace {
         why: Why,
         sabotage: Sabotage,
     ) -> Vec<Option<Held<'_>>> {
-        let allowed: Vec<bool> = pages.iter().map(|&page| self.may_merge(state, page)).collect();
+        let allowed: Vec<bool> = pages.iter().map(|&page| self.may_merge(page)).collect();
         // A page without write permission loses nothing.
         let unnoticed = |_: Entry<'_>, writable: bool| !writable || sabotage == Sabotage::Protect;
         let take = |(&page, &allowed)| if allowed { self.take_alone(page, unnoticed) } else { None };
@@ -212,11 +216,10 @@ impl AddressSpace {
 
     /// Whether the mapping wants it, and the page is small, which it becomes if need be. Out of memory for a table it
     /// stays huge.
-    fn may_merge(&self, state: &State, page: Gfn) -> bool {
-        let wanted = state.vmas.find(hva_of(page)).is_some_and(Vma::is_mergeable);
-        let _lock = self.lock_region(page);
+    fn may_merge(&self, page: Gfn) -> bool {
+        let lock = self.lock_region(page);
         let (level, entry) = self.map.find(page);
-        wanted && self.split(level, entry).is_ok()
+        is_mergeable(&lock, page) && self.split(level, entry).is_ok()
     }
 
     /// Under the page lock: one more reference to the frame of `page`, if its entry is the only owner so far and
@@ -232,12 +235,13 @@ impl AddressSpace {
         })
     }
 
-    /// Makes the entry of `page` name another frame, read-only, if it still names the old one.
+    /// Makes the entry of `page` name another frame, read-only, if it still names the old one, and the mapping still wants it.
     fn replace(&self, idle: &mut Idle, page: Gfn, (from, to): (Pfn, Pfn), told: &mut dyn Pages) -> bool {
-        let _lock = self.lock_region(page);
+        let lock = self.lock_region(page);
         let (level, entry) = self.map.find(page);
         let found = Pte::of(entry.load(), level);
-        let same = level == Level::K4 && matches!(found, Pte::Mapped { pfn, .. } if pfn == from);
+        let wanted = is_mergeable(&lock, page) || seeded!(MergeUnlooked);
+        let same = wanted && level == Level::K4 && matches!(found, Pte::Mapped { pfn, .. } if pfn == from);
         if same {
             let shared = Pte::Mapped { pfn: to, writable: false };
             self.lru_replace(page, level, to, None);
@@ -246,4 +250,9 @@ impl AddressSpace {
         }
         same
     }
+}
+
+/// Whether the mapping at `page` wants its pages merged, as it is now.
+fn is_mergeable(lock: &RegionLock<'_>, page: Gfn) -> bool {
+    lock.find(hva_of(page)).is_some_and(Vma::is_mergeable)
 }

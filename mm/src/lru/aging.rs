@@ -76,10 +76,10 @@ impl AddressSpace {
                 lru.counters.add(Counted::RegionsSkipped, 1);
                 continue;
             }
-            let state = self.state.read();
-            if state.exited {
+            if self.state.exited() {
                 return Err(LruError::Interrupted);
             }
+            let state = self.state.read();
             region.seen.store(seq, Relaxed);
             let mut young = self.take_accessed(region_of(first));
             if settings.walk_secondary {

@@ -23,9 +23,9 @@ use super::young::YoungPages;
 use super::{Lru, LruError};
 use crate::numa::Node;
 use crate::pte::{Pte, hva_of, hvas_of};
-use crate::space::{AddressSpace, State};
+use crate::space::AddressSpace;
+use crate::state::{Reading, State};
 use crate::swap::{Leaving, Shadow, SwappedOut};
-use parking_lot::RwLockReadGuard;
 use slat::{Gfn, Idle, Level, Span, Young};
 
 /// Pages that are evicted with one notification at most: faults on those between wait for it.
@@ -67,7 +67,7 @@ impl AddressSpace {
         let (mut kinds, most) = (self.evictable_kinds(swappiness), nr.unwrap_or(u64::MAX));
         let mut evicted = 0;
         while evicted < most {
-            if self.state.read().exited {
+            if self.state.exited() {
                 return Err(LruError::Interrupted);
             }
             // Who finds nothing else to evict waits for what we have in hand.
@@ -162,11 +162,11 @@ impl AddressSpace {
     ) -> Tried {
         let pages = lru.choose(node, kind, most.min(BATCH));
         let Some(&first) = pages.first() else { return Tried::default() };
-        let state = self.state.read();
-        if state.exited {
+        if self.state.exited() {
             return Tried::default();
         }
-        let candidates = self.candidates(lru, &state, &pages);
+        let state = self.state.read();
+        let candidates = self.candidates(lru, &pages);
         let cold = self.ask(lru, &state, idle, candidates, spare_young);
         // Of a huge page only what was asked for: it is divided first. No memory for the table: it stays.
         if cold.iter().any(|entry| entry.len() > 1) {
@@ -183,10 +183,10 @@ impl AddressSpace {
 
     /// What maps these pages of one region, one huge page or small ones, where they may be evicted. Others are one
     /// generation younger from now on.
-    fn candidates(&self, lru: &Lru, state: &State, pages: &[Gfn]) -> Vec<Span<Gfn>> {
+    fn candidates(&self, lru: &Lru, pages: &[Gfn]) -> Vec<Span<Gfn>> {
         let mut found: Vec<Span<Gfn>> = Vec::new();
         let Some(&first) = pages.first() else { return found };
-        let _lock = self.lock_region(first);
+        let lock = self.lock_region(first);
         for &page in pages {
             let (level, entry) = self.map.find(page);
             let covers = Span::sized(page.base(level), level.pages());
@@ -194,7 +194,7 @@ impl AddressSpace {
                 continue;
             }
             match Pte::of(entry.load(), level).pfn() {
-                Some(pfn) if level <= Level::M2 && self.may_leave(state, page, pfn, level) => {
+                Some(pfn) if level <= Level::M2 && self.may_leave(&lock, page, pfn, level) => {
                     found.push(covers);
                 }
                 Some(_) => {
@@ -260,13 +260,7 @@ impl AddressSpace {
 
     /// Evicts these pages of one region, which are in order; returns how many went, and whether the swap is full. Then the
     /// rest stays. `state` is let go of before anything is stored.
-    fn put_away(
-        &self,
-        lru: &Lru,
-        state: RwLockReadGuard<'_, State>,
-        idle: &mut Idle,
-        pages: &[Gfn],
-    ) -> (u64, bool) {
+    fn put_away(&self, lru: &Lru, state: Reading<'_>, idle: &mut Idle, pages: &[Gfn]) -> (u64, bool) {
         let Some(&first) = pages.first() else { return (0, false) };
         let oldest = |mark: Mark| lru.generations.min_seq(mark.node, mark.kind);
         let marks: Vec<_> = pages.iter().map(|&page| lru.mark(page)).collect();

@@ -14,7 +14,7 @@ use super::{Lru, LruError};
 use crate::error::MmError;
 use crate::numa::Node;
 use crate::space::AddressSpace;
-use slat::table::memory::CHUNK_PAGES;
+use slat::table::memory::{CHUNK_BYTES, CHUNK_PAGES};
 use slat::{Idle, Level, PAGE_SIZE};
 
 /// Pages that are reclaimed at once by who needs one.
@@ -37,7 +37,10 @@ impl AddressSpace {
     /// space and of its VMs, and what its own copies take of the swap's memory: each its share of the frames that it lies in.
     /// Without an LRU pages and tables of VMs are not counted.
     pub fn charged(&self) -> u64 {
-        let pages = self.lru().map_or(0, |lru| lru.charge.pages());
+        self.charged_beside(self.lru().map_or(0, |lru| lru.charge.pages()))
+    }
+
+    fn charged_beside(&self, pages: u64) -> u64 {
         let stored = match &self.swap {
             Some(swap) if seeded!(PoolChargedToAll) => swap.pool_bytes(),
             _ => self.stored.bytes(),
@@ -49,19 +52,33 @@ impl AddressSpace {
     #[inline]
     pub(crate) fn may_take(&self, level: Level) -> Result<(), MmError> {
         match self.lru() {
-            Some(lru) if !self.has_room(lru, level.bytes()) => Err(MmError::OutOfFrames(level)),
+            Some(lru) if !self.has_room(lru, level.bytes()) || !self.group_has_room(level) => {
+                Err(MmError::OutOfFrames(level))
+            }
             _ => Ok(()),
         }
     }
 
-    fn has_room(&self, lru: &Lru, bytes: u64) -> bool {
-        lru.charge.limit == u64::MAX || self.charged() + bytes <= lru.charge.limit
+    /// Whether so many pages may be taken, and there would be room for another.
+    pub(crate) fn has_room_for(&self, pages: u64) -> bool {
+        self.lru().is_none_or(|lru| self.has_room(lru, (pages + 1) * PAGE_SIZE))
+            && self.group_has_room(Level::K4)
+    }
+
+    pub(super) fn has_room(&self, lru: &Lru, bytes: u64) -> bool {
+        let limit = lru.charge.limit;
+        limit == u64::MAX
+            || self.charged_beside(lru.charge.pages_at_most()) + bytes <= limit
+            || self.charged() + bytes <= limit
     }
 
     /// A table page chunk was lent to a VM, or came back.
     pub(crate) fn lru_lend(&self, chunks: i64) {
         if let Some(lru) = self.lru() {
             lru.charge.add_lent(chunks * CHUNK_PAGES as i64);
+        }
+        if let Some(member) = &self.member {
+            member.lend(chunks * CHUNK_BYTES as i64);
         }
     }
 
@@ -78,7 +95,12 @@ impl AddressSpace {
         loop {
             match attempt(idle) {
                 Err(error) if self.made_room(idle, error) => {}
-                done => return done,
+                done => {
+                    if let Some(lru) = self.lru() {
+                        self.wake_evictor(lru);
+                    }
+                    return done;
+                }
             }
         }
     }
@@ -90,15 +112,39 @@ impl AddressSpace {
             return false;
         };
         lru.counters.add(Counted::DirectReclaims, 1);
+        if let Some(made) = self.made_room_in_group(idle) {
+            return made;
+        }
+        self.reclaim_beside_others(idle, CLUSTER) > 0
+            || self.write_back_own(CLUSTER) > 0
+            || self.reclaim_alone(idle, CLUSTER)
+    }
+
+    /// Pages that its LRU knows.
+    pub(crate) fn resident_pages(&self) -> u64 {
+        self.lru().map_or(0, |lru| lru.charge.pages())
+    }
+
+    /// Moves the oldest of its own copies out of memory, if that is what it pays for; how many.
+    pub(crate) fn write_back_own(&self, copies: u64) -> usize {
+        let swap = self.swap.as_ref().filter(|_| self.stored.bytes() > 0);
+        swap.map_or(0, |swap| swap.write_back_of(copies as usize, Some(&self.stored)))
+    }
+
+    /// Evicts up to so many pages; how many. Others may hold more, which they are about to evict.
+    pub(crate) fn reclaim_beside_others(&self, idle: &mut Idle, pages: u64) -> u64 {
+        let Some(lru) = self.lru() else { return 0 };
+        let _together = lru.reclaimers.read();
+        self.reclaim(idle, pages)
+    }
+
+    /// The same, and waits for other reclaimers first, which may have held all pages that could go: with the lock held for writing,
+    /// none does. Whether any page went meanwhile.
+    pub(crate) fn reclaim_alone(&self, idle: &mut Idle, pages: u64) -> bool {
+        let Some(lru) = self.lru() else { return false };
         let evicted = || lru.stats().evicted;
         let before = evicted();
-        let together = lru.reclaimers.read();
-        if self.reclaim(idle, CLUSTER) > 0 {
-            return true;
-        }
-        drop(together);
-        // Other reclaimers may have held all pages that could go. With the lock held for writing, none does.
         let _alone = lru.reclaimers.write();
-        evicted() != before || self.reclaim(idle, CLUSTER) > 0
+        evicted() != before || self.reclaim(idle, pages) > 0
     }
 }

@@ -16,6 +16,7 @@
 //! | `aging`, `bloom` | a pass over Accessed bits; what it passes over |
 //! | `evict`, `tiers` | the coldest go; which are spared though they are old |
 //! | `limit`, `charge` | what counts towards the limit; a fault that makes room |
+//! | `evictor` | threads that make room ahead of need |
 //!
 //! **Who is asked.** What a guest uses it uses through a secondary MMU; this address space's own table hears of it once, at
 //! the fault. So a pass asks every secondary MMU that can answer about many pages at once
@@ -36,6 +37,7 @@ mod bloom;
 mod charge;
 mod error;
 mod evict;
+mod evictor;
 mod generations;
 mod limit;
 mod region;
@@ -45,6 +47,7 @@ mod track;
 mod young;
 
 pub use error::LruError;
+pub use evictor::Evictor;
 pub use stats::LruStats;
 
 pub(crate) use generations::Kind;
@@ -53,6 +56,7 @@ use crate::numa::Node;
 use crate::pte::{hva_of, page_of};
 use bloom::Filters;
 use charge::Charge;
+use evictor::Need;
 use generations::Generations;
 use parking_lot::{Mutex, RwLock};
 use region::Regions;
@@ -120,6 +124,8 @@ pub struct Lru {
     /// Where eviction goes on, for each node and kind.
     hands: Box<[[Mutex<Gfn>; 2]]>,
     charge: Charge,
+    /// What an evictor is told.
+    need: Need,
     /// Held for reading by who needs room, for writing by who found none and will not believe it yet.
     reclaimers: RwLock<()>,
     counters: Counters,
@@ -137,12 +143,13 @@ impl Lru {
         Self {
             settings: RwLock::new(settings),
             generations: Generations::new(nodes),
-            regions: Regions::default(),
+            regions: Regions::new(),
             filters: Filters::new(),
             tiers: Tiers::default(),
             walker: Mutex::new(()),
             hands: (0..nodes).map(|_| Default::default()).collect(),
             charge: Charge::new(limit),
+            need: Need::default(),
             reclaimers: RwLock::new(()),
             counters: Counters::new(),
             on_evict: RwLock::default(),

@@ -17,6 +17,7 @@ use super::generations::Kind;
 use super::young::YoungPages;
 pub(super) use super::young::{PAGES, index};
 use crate::numa::Node;
+use crate::shards::Shards;
 use parking_lot::RwLock;
 use slat::{Gfn, Level, Span};
 use std::collections::BTreeMap;
@@ -153,14 +154,29 @@ impl Region {
     }
 }
 
-/// The regions that have pages.
-#[derive(Debug, Default)]
-pub(super) struct Regions(RwLock<BTreeMap<u64, Arc<Region>>>);
+type Map = BTreeMap<u64, Arc<Region>>;
+
+/// The regions that have pages: one map for each of a few threads, all the same. A fault reads its thread's own, so faults share no
+/// lock; a region that comes or goes changes all of them, with all locked.
+#[derive(Debug)]
+pub(super) struct Regions(Shards<RwLock<Map>>);
 
 impl Regions {
+    pub(super) fn new() -> Self {
+        Self(Shards::new())
+    }
+
     /// Runs `with` on the region of a page, if there is one.
     pub(super) fn with<T>(&self, page: Gfn, with: impl FnOnce(&Region) -> T) -> Option<T> {
-        self.0.read().get(&number(page)).map(|region| with(region))
+        self.0.mine().read().get(&number(page)).map(|region| with(region))
+    }
+
+    /// Changes all maps alike.
+    fn change(&self, change: impl Fn(&mut Map)) {
+        let mut all: Vec<_> = self.0.iter().map(RwLock::write).collect();
+        for map in &mut all {
+            change(map);
+        }
     }
 
     /// The same, and there is one. The caller holds its page lock.
@@ -168,22 +184,24 @@ impl Regions {
         if let Some(done) = self.with(page, &with) {
             return done;
         }
-        with(self.0.write().entry(number(page)).or_insert_with(|| Arc::new(Region::new())))
+        let fresh = Arc::new(Region::new());
+        // The page lock is held: no other thread adds this one.
+        self.change(|map| drop(map.insert(number(page), fresh.clone())));
+        with(&fresh)
     }
 
     /// The first region that begins at `from` or later, and its first page.
     pub(super) fn next(&self, from: Gfn) -> Option<(Gfn, Arc<Region>)> {
         let from = number(from + (Level::M2.pages() - 1));
-        let regions = self.0.read();
+        let regions = self.0.mine().read();
         let (&number, region) = regions.range(from..).next()?;
         Some((first_page(number), region.clone()))
     }
 
     /// Forgets a region without pages. The caller holds its page lock.
     pub(super) fn forget_empty(&self, page: Gfn) {
-        let mut regions = self.0.write();
-        if regions.get(&number(page)).is_some_and(|region| region.present() == 0) {
-            regions.remove(&number(page));
+        if self.with(page, Region::present) == Some(0) {
+            self.change(|map| drop(map.remove(&number(page))));
         }
     }
 }
@@ -241,7 +259,7 @@ mod tests {
 
     #[test]
     fn regions_are_found_in_order_until_they_are_empty() {
-        let regions = Regions::default();
+        let regions = Regions::new();
         let mark = Mark { seq: 3, node: Node(0), kind: Kind::Anon, tier: 0 };
         for page in [5, 6, 1024] {
             regions.with_new(Gfn(page), |region| region.set(index(Gfn(page)), Some(mark)));

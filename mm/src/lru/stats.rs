@@ -1,6 +1,7 @@
 //! What the LRU has done: counters of a few threads, summed when they are read.
 
 use crate::shards::Shards;
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What is counted.
@@ -50,6 +51,22 @@ pub struct LruStats {
     pub unevictable: u64,
     /// Candidates that stayed because the swap would not take them.
     pub store_failed: u64,
+}
+
+impl AddAssign for LruStats {
+    fn add_assign(&mut self, other: Self) {
+        self.passes += other.passes;
+        self.young += other.young;
+        self.regions_walked += other.regions_walked;
+        self.regions_skipped += other.regions_skipped;
+        self.evicted += other.evicted;
+        self.promoted += other.promoted;
+        self.protected += other.protected;
+        self.refaults += other.refaults;
+        self.direct_reclaims += other.direct_reclaims;
+        self.unevictable += other.unevictable;
+        self.store_failed += other.store_failed;
+    }
 }
 
 impl Counters {

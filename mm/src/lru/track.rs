@@ -25,7 +25,15 @@ impl AddressSpace {
     #[inline]
     pub(crate) fn lru_enter(&self, page: Gfn, level: Level, pfn: Pfn, kind: Kind) {
         if let Some(lru) = &self.lru {
+            self.charge(level, pfn, kind);
             lru.enter(page, level, self.arena.node_of(pfn), kind);
+        }
+    }
+
+    /// Its group pays for the page, if none did before.
+    pub(crate) fn charge(&self, level: Level, pfn: Pfn, kind: Kind) {
+        if let Some(member) = &self.member {
+            self.arena.charge(Span::sized(pfn, level.pages()), member.owner(), kind == Kind::File);
         }
     }
 
@@ -52,6 +60,7 @@ impl AddressSpace {
     #[inline]
     pub(crate) fn lru_replace(&self, page: Gfn, level: Level, pfn: Pfn, kind: Option<Kind>) {
         if let Some(lru) = &self.lru {
+            self.charge(level, pfn, kind.unwrap_or_else(|| self.lru_kind(page)));
             let node = self.arena.node_of(pfn);
             lru.change(Span::sized(page, level.pages()), |mark| Mark {
                 node,
@@ -61,8 +70,7 @@ impl AddressSpace {
         }
     }
 
-    /// The page is at another address, and as old as before. No other thread uses either address: the caller holds the
-    /// mappings for writing.
+    /// The page is at another address, and as old as before. The caller holds the page locks of both.
     #[inline]
     pub(crate) fn lru_move(&self, from: Gfn, to: Gfn, level: Level) {
         if let Some(lru) = &self.lru {
@@ -78,6 +86,13 @@ impl AddressSpace {
             let tier = lru.came_back(oldest, (mark.kind, tier), mark.node);
             Mark { tier, ..mark }
         });
+    }
+
+    /// A page that was evicted is used, and was read back before.
+    pub(crate) fn lru_used_ahead(&self) {
+        if let Some(lru) = self.lru() {
+            lru.counters.add(Counted::Refaults, 1);
+        }
     }
 
     /// What kind of page is at `page`; [`Kind::Anon`] without an LRU.

@@ -10,7 +10,8 @@
 
 use super::stats::Counted;
 use crate::pte::Pte;
-use crate::space::{AddressSpace, State};
+use crate::space::AddressSpace;
+use crate::state::State;
 use slat::{Gfn, Idle, Level, Pfn, Span, Why};
 
 impl AddressSpace {

@@ -35,6 +35,8 @@ pub use scanner::Scanner;
 pub use stats::{NumaStats, Skip};
 
 pub(crate) use node::real_nodes;
+pub use pool::ListStats;
+
 pub(crate) use pool::NodeFrames;
 pub(crate) use stats::Counters;
 

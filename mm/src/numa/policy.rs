@@ -17,7 +17,8 @@ use super::Settings;
 use super::stats::{Counted, Skip};
 use crate::error::MmError;
 use crate::pte::{Pte, hvas_of};
-use crate::space::{AddressSpace, Found, State};
+use crate::space::{AddressSpace, Found};
+use crate::state::State;
 use slat::{Gfn, Hva, Idle, Level, Span, Why};
 
 /// See the module's header.

@@ -1,17 +1,49 @@
 //! The free frames of one node: a lock, and a small list for each of a few threads before it.
 //!
+//! ```text
+//!               a batch                  a batch
+//! all ◀──────────────────▶ a thread's ◀─────────── zeroed ◀─── a thread with nothing else to do
+//! under one lock           own lists               ahead of need
+//! ```
 //! Single frames go through the lists; all else, and what a list lacks or has too much of, comes from
 //! [`FreeFrames`] under the lock. When that is empty the lists are emptied too, so a node is out of memory only
-//! when it is.
+//! when it is. A thread that needs a page of zeroes takes one that was [zeroed ahead](crate::zero), if there is one.
+//!
+//! So threads that take and give back single frames share a line once in a batch. [`ListStats`] counts.
 
 use crate::frames::{BLOCK, FreeFrames, Unit};
 use crate::shards::Shards;
 use parking_lot::{Mutex, MutexGuard};
 use slat::{Level, Pfn, Span};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A thread's list is filled by this many frames, and emptied by as many when it has twice that.
 const BATCH: usize = 32;
+
+/// With fewer free frames than this none is zeroed ahead.
+const SPARE: u64 = 4 * BATCH as u64;
+
+/// What a thread has at hand.
+#[derive(Debug, Default)]
+struct List {
+    frames: Vec<u64>,
+    zeroed: Vec<u64>,
+    done: ListStats,
+}
+
+/// What became of requests for single frames, and of such frames that were given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ListStats {
+    /// Frames that were taken.
+    pub taken: u64,
+    /// Of these, those that had been zeroed ahead.
+    pub zeroed: u64,
+    /// Batches: times that a lock was taken that all threads share.
+    pub batches: u64,
+    /// Times that a thread waited for a list, which another one used.
+    pub waits: u64,
+}
 
 /// See the module's header.
 #[derive(Debug)]
@@ -19,7 +51,12 @@ pub(crate) struct NodeFrames {
     frames: Span<Pfn>,
     /// Numbered from the node's first frame.
     free: Mutex<FreeFrames>,
-    lists: Shards<Mutex<Vec<u64>>>,
+    lists: Shards<Mutex<List>>,
+    /// Frames that are free and hold zeroes.
+    zeroed: Mutex<Vec<u64>>,
+    /// How many those are: a look costs no lock.
+    // ORDER(zeroed): Relaxed: a hint; the frames are found under the lock.
+    zeroed_count: AtomicU64,
 }
 
 impl NodeFrames {
@@ -31,6 +68,8 @@ impl NodeFrames {
             frames: Span::sized(Pfn((blocks.start + 1) * BLOCK), count * BLOCK),
             free: Mutex::new(FreeFrames::new(count as usize)),
             lists: Shards::new(),
+            zeroed: Mutex::default(),
+            zeroed_count: AtomicU64::new(0),
         }
     }
 
@@ -41,26 +80,69 @@ impl NodeFrames {
 
     /// How many are free.
     pub(crate) fn free(&self) -> u64 {
-        let listed: u64 = self.lists.iter().map(|list| list.lock().len() as u64).sum();
-        self.free.lock().free() + listed
+        let len = |list: &Mutex<List>| {
+            let list = list.lock();
+            (list.frames.len() + list.zeroed.len()) as u64
+        };
+        let listed: u64 = self.lists.iter().map(len).sum();
+        let zeroed = self.zeroed.lock().len() as u64;
+        self.free.lock().free() + listed + zeroed
     }
 
-    /// Takes a page of 4 KiB or 2 MiB; there are no others.
-    pub(crate) fn take_page(&self, level: Level) -> Option<Pfn> {
+    /// What its lists have done.
+    pub(crate) fn list_stats(&self) -> ListStats {
+        self.lists.iter().fold(ListStats::default(), |sum, list| {
+            let done = list.lock().done;
+            ListStats {
+                taken: sum.taken + done.taken,
+                zeroed: sum.zeroed + done.zeroed,
+                batches: sum.batches + done.batches,
+                waits: sum.waits + done.waits,
+            }
+        })
+    }
+
+    /// Takes a page of 4 KiB or 2 MiB; there are no others. One that is to hold zeroes may hold them already.
+    pub(crate) fn take_page(&self, level: Level, zero: bool) -> Option<Pfn> {
         match level {
-            Level::K4 => self.take_frame(),
+            Level::K4 => self.take_frame(zero),
             Level::M2 => self.take_unit(Unit::Block),
             _ => None,
         }
     }
 
-    fn take_frame(&self) -> Option<Pfn> {
-        let mut list = self.lists.mine().lock();
-        if list.is_empty() {
-            self.free.lock().take_frames(BATCH, &mut list);
-            list.reverse(); // lowest first
+    /// This thread's list.
+    fn list(&self) -> MutexGuard<'_, List> {
+        let list = self.lists.mine();
+        list.try_lock().unwrap_or_else(|| {
+            let mut list = list.lock();
+            list.done.waits += 1;
+            list
+        })
+    }
+
+    fn take_frame(&self, zero: bool) -> Option<Pfn> {
+        let mut list = self.list();
+        list.done.taken += 1;
+        if zero && (!list.zeroed.is_empty() || self.zeroed_count.load(Relaxed) > 0) {
+            if list.zeroed.is_empty() {
+                list.done.batches += 1;
+                let mut zeroed = self.zeroed.lock();
+                let left = zeroed.len().saturating_sub(BATCH);
+                list.zeroed.extend(zeroed.drain(left..));
+                self.zeroed_count.store(left as u64, Relaxed);
+            }
+            if let Some(frame) = list.zeroed.pop() {
+                list.done.zeroed += 1;
+                return Some(self.frames.start + frame);
+            }
         }
-        let frame = list.pop().or_else(|| {
+        if list.frames.is_empty() {
+            list.done.batches += 1;
+            self.free.lock().take_frames(BATCH, &mut list.frames);
+            list.frames.reverse(); // lowest first
+        }
+        let frame = list.frames.pop().or_else(|| {
             drop(list);
             let mut one = Vec::with_capacity(1);
             self.gather().take_frames(1, &mut one);
@@ -75,11 +157,19 @@ impl NodeFrames {
         first.or_else(|| self.gather().take(unit)).map(|frame| self.frames.start + frame)
     }
 
-    /// Empties every thread's list, and returns all that is free under its lock.
+    /// Empties every thread's lists, and returns all that is free under its lock.
     #[cold]
     fn gather(&self) -> MutexGuard<'_, FreeFrames> {
-        // The lock of a list comes before the lock of all: they are never wanted the other way round.
-        let listed: Vec<u64> = self.lists.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect();
+        // The lock of a list comes before that of the zeroed ones, and this before the lock of all: they are never wanted the other
+        // way round.
+        let mut listed: Vec<u64> = Vec::new();
+        for list in self.lists.iter() {
+            let mut list = list.lock();
+            listed.append(&mut list.frames);
+            listed.append(&mut list.zeroed);
+        }
+        listed.append(&mut self.zeroed.lock());
+        self.zeroed_count.store(0, Relaxed);
         let mut free = self.free.lock();
         for frame in listed {
             free.give(frame..frame + 1);
@@ -96,6 +186,8 @@ impl NodeFrames {
             if seeded!(TrimmedUnlocked) {
                 let runs: Vec<_> = free.runs(block).collect();
                 MutexGuard::unlocked(&mut free, || {
+                    // Also on a machine with much else to do another thread runs now.
+                    (0..8).for_each(|_| std::thread::yield_now());
                     runs.iter().try_for_each(|run| {
                         with(Span::sized(self.frames.start + run.start, run.end - run.start))
                     })
@@ -112,17 +204,43 @@ impl NodeFrames {
         Ok(())
     }
 
+    /// How many frames hold zeroes ahead of need, but for those that threads have at hand.
+    pub(crate) fn zeroed(&self) -> u64 {
+        self.zeroed_count.load(Relaxed)
+    }
+
+    /// Takes up to a batch of frames, which `zero` makes hold zeroes, and offers them to threads that want such; how many. No lock
+    /// is held meanwhile.
+    pub(crate) fn zero_ahead(&self, most: u64, zero: impl Fn(Pfn)) -> u64 {
+        let mut frames = Vec::new();
+        let mut free = self.free.lock();
+        // The thread may be kept from its processor: where memory is short others need these frames.
+        if free.free() >= SPARE {
+            free.take_frames(BATCH.min(most as usize), &mut frames);
+        }
+        drop(free);
+        for &frame in &frames {
+            zero(self.frames.start + frame);
+        }
+        let mut zeroed = self.zeroed.lock();
+        frames.reverse(); // lowest first
+        zeroed.extend(&frames);
+        self.zeroed_count.store(zeroed.len() as u64, Relaxed);
+        frames.len() as u64
+    }
+
     /// Takes frames of this node back, however they were taken.
     pub(crate) fn give(&self, frames: Span<Pfn>) {
         let (start, end) = (frames.start.0 - self.frames.start.0, frames.end.0 - self.frames.start.0);
         if end - start > 1 {
             return self.free.lock().give(start..end);
         }
-        let mut list = self.lists.mine().lock();
-        list.push(start);
-        if list.len() == 2 * BATCH {
+        let mut list = self.list();
+        list.frames.push(start);
+        if list.frames.len() == 2 * BATCH {
+            list.done.batches += 1;
             let mut free = self.free.lock();
-            list.drain(..BATCH).for_each(|frame| free.give(frame..frame + 1));
+            list.frames.drain(..BATCH).for_each(|frame| free.give(frame..frame + 1));
         }
     }
 }

@@ -82,7 +82,7 @@ impl Balancer {
         if ahead.is_empty() {
             return Ok(None);
         }
-        let Some(vma) = state.vmas.over(ahead).next() else { return Ok(None) };
+        let Some(vma) = state.vmas().over(ahead).next() else { return Ok(None) };
         let rest = vma.span.clamp(&ahead);
         let passed_over = match vma.prot {
             Prot::None => Some(Skip::NoAccess),

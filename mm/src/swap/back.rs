@@ -8,11 +8,14 @@
 //! While we hold the copy its number is not used again, so an entry that says the same means the same page, also if it was
 //! moved away and back meanwhile. Where it says something else another thread was faster, and the fault looks again.
 //!
+//! With it come neighbours, as far as they are [read ahead](super::ahead), in the same way.
+//!
 //! A page is only given, so no MMU is notified. It is parked at first: what the mapping allows may have changed while nothing
 //! was locked, so the fault looks at that again before it maps the page, not writable as any that was parked.
 
 use super::{HeldCopy, Shadow, SwapError};
 use crate::error::MmError;
+use crate::held::{Held, Released};
 use crate::lru::Kind;
 use crate::pte::{Pte, hva_of};
 use crate::space::AddressSpace;
@@ -31,24 +34,48 @@ impl AddressSpace {
     ) -> Result<(), MmError> {
         self.may_take(Level::K4)?;
         let fresh = self.arena.page(Level::K4)?;
-        copy.swap().load(copy, fresh.pfn()).map_err(|error| error.at(hva_of(page)))?;
+        let ahead = self.neighbours(page, copy);
+        let mut wanted = vec![(copy, fresh.pfn())];
+        wanted.extend(ahead.iter().map(|one| (&one.copy, one.frame.pfn())));
+        let mut loaded = copy.swap().load_all(&wanted).into_iter();
+        loaded.next().unwrap_or(Err(SwapError::Corrupt)).map_err(|error| error.at(hva_of(page)))?;
         let mut released = self.arena.released();
-        let _state = self.state.read();
         let _lock = self.lock_region(page);
+        if self.bring_back(page, copy, shadow, fresh, &mut released) {
+            self.lru_refaulted(page, shadow);
+        }
+        for (one, loaded) in ahead.into_iter().zip(loaded) {
+            let pfn = one.frame.pfn();
+            if loaded.is_ok() && self.bring_back(one.page, &one.copy, one.shadow, one.frame, &mut released) {
+                self.arena.mark_ahead(pfn);
+            }
+        }
+        Ok(())
+    }
+
+    /// The page is in `fresh` from now on, if its entry still says the copy. Under its page lock.
+    fn bring_back(
+        &self,
+        page: Gfn,
+        copy: &HeldCopy<'_>,
+        shadow: Shadow,
+        fresh: Held<'_>,
+        released: &mut Released<'_>,
+    ) -> bool {
         let (level, entry) = self.map.find(page);
         let found = Pte::of(entry.load(), level);
-        if found == (Pte::Swapped { entry: copy.entry(), shadow }) || !copy.swap().looks_again() {
+        let is_out = found == (Pte::Swapped { entry: copy.entry(), shadow }) || !copy.swap().looks_again();
+        if is_out {
             self.lru_enter(page, level, fresh.pfn(), Kind::Anon);
-            self.lru_refaulted(page, shadow);
             entry.store(Pte::Parked(fresh.keep()).word(level));
             if copy.swap().keeps(copy.entry()) {
                 self.kept.insert(page, copy.swap().hold(copy.entry()));
             }
             // The entry's reference to the copy; ours goes by itself.
-            self.release(found, level, &mut released);
+            self.release(found, level, released);
             self.counters.add(Counted::SwappedIn);
         }
-        Ok(())
+        is_out
     }
 }
 

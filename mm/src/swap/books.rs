@@ -1,10 +1,16 @@
 //! The books of swap: which copies there are, how often each is referred to, and where it lies.
+//!
+//! A copy in the pool may [move](super::write_back) to a device. A thread that reads it there says so first, and it does not move
+//! while one does.
 
+use super::blocks::{Room, order};
 use super::entry::SwapEntry;
 use super::error::SwapError;
-use super::pool::{Pool, Slot};
+use super::pool::{Extent, Pool, Slot};
 use crate::arena::Arena;
+use crate::ledger::Owner;
 use slat::PAGE_SIZE;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -19,7 +25,7 @@ pub struct SwapStats {
     pub loaded: u64,
     /// Pages that were refused: no room.
     pub refused: u64,
-    /// Pages that the device failed to store.
+    /// Times that a device failed to store a page. Where another took it, it was stored all the same.
     pub store_errors: u64,
     /// Pages that could not be read back, or not as they were.
     pub load_errors: u64,
@@ -30,18 +36,44 @@ pub struct SwapStats {
     pub compressed_bytes: u64,
     /// Bytes of the frames that they lie in.
     pub memory_bytes: u64,
-    /// Bytes of blocks in use on the device now.
+    /// Bytes of blocks in use on the devices now.
     pub file_bytes: u64,
+    /// Pages that were read ahead of need, and of these, those that were used.
+    pub read_ahead: u64,
+    /// See there.
+    pub read_ahead_used: u64,
+    /// Compressed pages that moved from memory to a device.
+    pub written_back: u64,
 }
 
-/// Bytes of pools' frames that an address space's copies take: what it pays for.
+/// Bytes of pools' frames that an address space's copies take: what it, or its group, pays for.
 #[derive(Debug, Default)]
-pub(crate) struct Account(AtomicU64);
+pub(crate) struct Account {
+    bytes: AtomicU64,
+    group: Owner,
+}
 
 impl Account {
+    pub(crate) fn new(group: Owner) -> Self {
+        Self { bytes: AtomicU64::new(0), group }
+    }
+
+    /// So many bytes more, or less, and so many copies.
+    fn add(&self, arena: &Arena, bytes: i64, copies: i64) {
+        self.bytes.fetch_add(bytes as u64, Relaxed);
+        if let Some(ledger) = arena.ledgers().get(self.group) {
+            ledger.stored.fetch_add(bytes, Relaxed);
+            ledger.copies.fetch_add(copies, Relaxed);
+        }
+    }
+
     /// ORDER(account): Relaxed, here and in `Books`: a number that is compared with a limit.
     pub(crate) fn bytes(&self) -> u64 {
-        self.0.load(Relaxed)
+        self.bytes.load(Relaxed)
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
     }
 }
 
@@ -51,8 +83,13 @@ pub(super) struct Books {
     rows: Vec<Row>,
     /// Rows that are free.
     free: Vec<SwapEntry>,
+    /// Those that went to the pool, oldest first, with what they were then. Some have gone since, or moved.
+    oldest: VecDeque<(SwapEntry, u64)>,
     pub(super) pool: Pool,
-    pub(super) blocks: Blocks,
+    /// One for each device.
+    pub(super) rooms: Vec<Room>,
+    /// Batches that were planned.
+    batches: u64,
     done: SwapStats,
     /// The last page that was to be stored found no room, and nothing was stored or freed since. A hint: eviction asks again.
     full: bool,
@@ -68,6 +105,20 @@ struct Row {
     sum: u64,
     /// Of the address space that stored it: it pays for the pool's memory, also for as long as only its forks refer to the copy.
     owner: Option<Arc<Account>>,
+    /// Threads that read it where it lies.
+    readers: u32,
+    /// Of this copy alone: entries are used again.
+    serial: u64,
+}
+
+/// A copy that is to move from the pool to a device.
+#[derive(Debug)]
+pub(super) struct Mover {
+    /// The caller has a reference to it.
+    pub(super) entry: SwapEntry,
+    pub(super) extent: Extent,
+    pub(super) sum: u64,
+    serial: u64,
 }
 
 /// Where a copy lies.
@@ -77,50 +128,23 @@ pub(super) enum Place {
     Zero,
     /// In the pool.
     Memory(Slot),
-    /// In this block of the device.
-    Block(u32),
-}
-
-/// Which blocks of a device are free: those given back, and all from `next` on.
-#[derive(Debug)]
-pub(super) struct Blocks {
-    next: u32,
-    limit: u32,
-    free: Vec<u32>,
-}
-
-impl Blocks {
-    pub(super) fn new(limit: u32) -> Self {
-        Self { next: 0, limit, free: Vec::new() }
-    }
-
-    /// One that was used before if there is one: a file that cannot grow still has room there.
-    pub(super) fn take(&mut self) -> Option<u32> {
-        self.free.pop().or_else(|| {
-            let fresh = (self.next < self.limit).then_some(self.next)?;
-            self.next += 1;
-            Some(fresh)
-        })
-    }
-
-    pub(super) fn give(&mut self, block: u32) {
-        self.free.push(block);
-    }
-
-    fn are_half_free(&self) -> bool {
-        self.in_use() < u64::from(self.limit / 2)
-    }
-
-    fn in_use(&self) -> u64 {
-        u64::from(self.next) - self.free.len() as u64
-    }
+    /// In this block of the device with this number.
+    Block(u8, u32),
 }
 
 impl Books {
-    pub(super) fn new(pool: Pool, blocks: Blocks) -> Self {
-        let zero = Row { references: 0, place: Place::Zero, sum: 0, owner: None };
-        let done = SwapStats::default();
-        Self { rows: vec![zero], free: Vec::new(), pool, blocks, done, full: false }
+    pub(super) fn new(pool: Pool, rooms: Vec<Room>) -> Self {
+        let zero = Row { references: 0, place: Place::Zero, sum: 0, owner: None, readers: 0, serial: 0 };
+        Self {
+            rows: vec![zero],
+            free: Vec::new(),
+            oldest: VecDeque::new(),
+            pool,
+            rooms,
+            batches: 0,
+            done: SwapStats::default(),
+            full: false,
+        }
     }
 
     /// A new copy, with one reference. Where there are as many as have numbers, its place is free again.
@@ -131,8 +155,9 @@ impl Books {
         sum: u64,
         owner: &Arc<Account>,
     ) -> Result<SwapEntry, SwapError> {
-        let row = Row { references: 1, place, sum, owner: Some(owner.clone()) };
-        owner.0.fetch_add(self.price(place), Relaxed);
+        let serial = self.done.stored + 1;
+        let row = Row { references: 1, place, sum, owner: Some(owner.clone()), readers: 0, serial };
+        owner.add(arena, self.price(place) as i64, 1);
         let entry = match (self.free.pop(), u32::try_from(self.rows.len())) {
             (Some(entry), _) => {
                 self.rows[entry.0 as usize] = row;
@@ -144,13 +169,26 @@ impl Books {
             }
             (None, Err(_)) => {
                 self.vacate(arena, place, Some(owner));
+                owner.add(arena, 0, -1);
                 return Err(SwapError::Full);
             }
         };
+        if let Place::Memory(_) = place {
+            self.age(entry, serial);
+        }
         self.done.stored += 1;
         self.done.references += 1;
         self.full = false;
         Ok(entry)
+    }
+
+    /// A copy in the pool is the youngest.
+    fn age(&mut self, entry: SwapEntry, serial: u64) {
+        if self.oldest.len() >= 2 * self.rows.len() {
+            let rows = &self.rows;
+            self.oldest.retain(|&(entry, serial)| rows[entry.0 as usize].serial == serial);
+        }
+        self.oldest.push_back((entry, serial));
     }
 
     /// A reference more to the page of zeroes.
@@ -165,6 +203,92 @@ impl Books {
     pub(super) fn find(&self, entry: SwapEntry) -> (Place, u64) {
         let row = &self.rows[entry.0 as usize];
         (row.place, row.sum)
+    }
+
+    /// The same, and it stays there until [`loaded`](Self::loaded).
+    pub(super) fn find_to_read(&mut self, entry: SwapEntry) -> (Place, u64) {
+        self.rows[entry.0 as usize].readers += 1;
+        self.find(entry)
+    }
+
+    /// The oldest copies of the pool, `most` at most: of `owner` alone, if one is said. Each has a reference more.
+    pub(super) fn choose_movers(&mut self, most: usize, owner: Option<&Account>) -> Vec<Mover> {
+        let mut movers = Vec::new();
+        let mut passed = Vec::new();
+        while movers.len() < most
+            && let Some((entry, serial)) = self.oldest.pop_front()
+        {
+            let row = &self.rows[entry.0 as usize];
+            let Place::Memory(slot) = row.place else { continue };
+            if row.serial != serial {
+                continue;
+            }
+            if owner.is_some_and(|owner| !row.owner.as_ref().is_some_and(|is| is.is(owner))) {
+                passed.push((entry, serial));
+                continue;
+            }
+            movers.push(Mover { entry, extent: self.pool.extent(slot), sum: row.sum, serial });
+            self.hold(entry);
+        }
+        for passed in passed.into_iter().rev() {
+            self.oldest.push_front(passed);
+        }
+        movers
+    }
+
+    /// A copy that was to move is in this place, too, if it could be stored there. It stays where it was if a thread reads it
+    /// there, or if only the caller refers to it yet. The caller's reference goes.
+    pub(super) fn moved(&mut self, arena: &Arena, mover: &Mover, to: Result<Place, SwapError>) -> bool {
+        let row = &mut self.rows[mover.entry.0 as usize];
+        let moves = row.references > 1 && row.readers == 0;
+        let moved = match to {
+            Ok(place) if moves => {
+                let (from, owner) = (std::mem::replace(&mut row.place, place), row.owner.clone());
+                self.vacate(arena, from, owner.as_ref());
+                self.done.written_back += 1;
+                true
+            }
+            Ok(place) => {
+                self.vacate(arena, place, None);
+                false
+            }
+            Err(_) => false,
+        };
+        if !moved {
+            self.oldest.push_front((mover.entry, mover.serial));
+        }
+        self.put(arena, mover.entry);
+        moved
+    }
+
+    /// Where up to so many pages go, device after device, without those in the mask `closed`. A device in trouble gets one page.
+    pub(super) fn plan(&mut self, mut want: usize, closed: u64) -> Vec<(u8, Vec<u32>)> {
+        self.batches += 1;
+        let mut plan = Vec::new();
+        let mut first = true;
+        for at in order(&self.rooms, self.batches) {
+            let room = &mut self.rooms[at];
+            // One that is troubled is asked when it is its turn, or where there is no other.
+            if want == 0 || closed >> at & 1 != 0 || room.is_troubled && !first {
+                continue;
+            }
+            let blocks = room.blocks.take(if room.is_troubled { 1 } else { want });
+            first &= blocks.is_empty();
+            want -= blocks.len();
+            if !blocks.is_empty() {
+                plan.push((at as u8, blocks));
+            }
+        }
+        plan
+    }
+
+    /// A device stored a page, or did not: then its block is free.
+    pub(super) fn tried(&mut self, device: u8, block: u32, ok: bool) {
+        let room = &mut self.rooms[usize::from(device)];
+        room.is_troubled = !ok;
+        if !ok {
+            room.blocks.give(block);
+        }
     }
 
     pub(super) fn hold(&mut self, entry: SwapEntry) {
@@ -184,7 +308,11 @@ impl Books {
         row.references -= 1;
         if row.references == 0 {
             let (place, owner) = (row.place, row.owner.take());
+            row.serial = 0;
             self.vacate(arena, place, owner.as_ref());
+            if let Some(owner) = owner {
+                owner.add(arena, 0, -1);
+            }
             self.free.push(entry);
         }
     }
@@ -193,25 +321,41 @@ impl Books {
     fn price(&self, place: Place) -> u64 {
         match place {
             Place::Memory(slot) => self.pool.share(slot),
-            Place::Zero | Place::Block(_) => 0,
+            Place::Zero | Place::Block(..) => 0,
         }
     }
 
     fn vacate(&mut self, arena: &Arena, place: Place, owner: Option<&Arc<Account>>) {
         if let Some(owner) = owner {
-            owner.0.fetch_sub(self.price(place), Relaxed);
+            owner.add(arena, -(self.price(place) as i64), 0);
         }
         match place {
             Place::Zero => {}
             Place::Memory(slot) => self.pool.remove(arena, slot),
-            Place::Block(block) => self.blocks.give(block),
+            Place::Block(device, block) => {
+                let room = &mut self.rooms[usize::from(device)];
+                room.blocks.give(block);
+            }
         }
         self.full = false;
     }
 
-    /// A thread has read a copy, or tried to.
-    pub(super) fn loaded(&mut self, ok: bool) {
-        *(if ok { &mut self.done.loaded } else { &mut self.done.load_errors }) += 1;
+    /// A thread has read a copy, or tried to; `ahead` of need, or because an access wants it.
+    pub(super) fn loaded(&mut self, entry: SwapEntry, ok: bool, ahead: bool) {
+        self.rows[entry.0 as usize].readers -= 1;
+        self.done.loaded += u64::from(ok);
+        self.done.read_ahead += u64::from(ok && ahead);
+        self.done.load_errors += u64::from(!ok && !ahead);
+    }
+
+    /// A page that was read ahead is used.
+    pub(super) fn used_ahead(&mut self) {
+        self.done.read_ahead_used += 1;
+    }
+
+    /// What was stored there is not wanted any more.
+    pub(super) fn forget(&mut self, arena: &Arena, place: Place) {
+        self.vacate(arena, place, None);
     }
 
     pub(super) fn failed_to_store(&mut self, error: SwapError) {
@@ -226,9 +370,17 @@ impl Books {
         }
     }
 
+    /// One page of a batch has found no room.
+    pub(super) fn found_full(&mut self) {
+        self.full = true;
+    }
+
     /// Whether the copy may stay although its page came back.
     pub(super) fn may_keep(&self, entry: SwapEntry) -> bool {
-        matches!(self.find(entry).0, Place::Block(_)) && self.blocks.are_half_free() && !self.full
+        match self.find(entry).0 {
+            Place::Block(device, _) => self.rooms[usize::from(device)].blocks.are_half_free() && !self.full,
+            Place::Zero | Place::Memory(_) => false,
+        }
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -239,7 +391,7 @@ impl Books {
         SwapStats {
             compressed_bytes: self.pool.bytes(),
             memory_bytes: self.pool.frames() * PAGE_SIZE,
-            file_bytes: self.blocks.in_use() * PAGE_SIZE,
+            file_bytes: self.rooms.iter().map(|room| room.blocks.in_use()).sum::<u64>() * PAGE_SIZE,
             ..self.done
         }
     }

@@ -2,16 +2,11 @@
 //!
 //! A device may do a part of what it was asked to, or be interrupted: it is asked again for the rest.
 
-use crate::error::MmError;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
 use slat::PAGE_SIZE;
 use std::fmt::Debug;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 pub(super) const PAGE: usize = PAGE_SIZE as usize;
@@ -55,6 +50,23 @@ pub trait SwapDevice: Debug + Send + Sync {
 
     /// Fills `bytes`, or the first of them, with what lies at this offset, and says how many. May sleep.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// The same as [`write_at`](Self::write_at), from several pieces in a row, so that neighbouring blocks are one write. A device
+    /// that does not say how writes the first piece.
+    fn write_vectored_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        pieces.first().map_or(Ok(0), |piece| self.write_at(piece, offset))
+    }
+
+    /// The same as [`read_at`](Self::read_at), into several pieces in a row.
+    fn read_vectored_at(&self, pieces: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
+        pieces.first_mut().map_or(Ok(0), |piece| self.read_at(piece, offset))
+    }
+
+    /// The file that it is, and where in it offset 0 lies: the kernel is then asked for many blocks at once (`io_uring`), as far as
+    /// it offers that. The other functions do what was left over. Where there is no such file, there is none to be asked.
+    fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        None
+    }
 }
 
 impl<D: SwapDevice + ?Sized> SwapDevice for Arc<D> {
@@ -64,6 +76,18 @@ impl<D: SwapDevice + ?Sized> SwapDevice for Arc<D> {
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         (**self).read_at(bytes, offset)
+    }
+
+    fn write_vectored_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        (**self).write_vectored_at(pieces, offset)
+    }
+
+    fn read_vectored_at(&self, pieces: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
+        (**self).read_vectored_at(pieces, offset)
+    }
+
+    fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        (**self).file()
     }
 }
 
@@ -78,120 +102,67 @@ pub(super) enum Failed {
     Ended,
 }
 
-pub(super) fn write(device: &dyn SwapDevice, bytes: &Bytes, offset: u64) -> Result<(), Failed> {
-    let mut done = 0;
-    while done < bytes.len() {
-        match device.write_at(&bytes[done..], offset + done as u64) {
-            Ok(0) => return Err(Failed::Os(libc::EIO)),
-            Ok(count) => done += count,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => {
-                return Err(match errno(&error) {
-                    libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Failed::NoSpace,
-                    errno => Failed::Os(errno),
-                });
+/// What became of each page of a run of blocks.
+pub(super) type Outcome = Vec<Result<(), Failed>>;
+
+/// Writes these pages to blocks in a row, of which the first is at `offset`. A page that the device fails to write does not keep it
+/// from being asked for the next; a full device is not asked on.
+///
+/// # Safety
+/// The pages can be read, and no thread writes to them.
+pub(super) unsafe fn write(device: &dyn SwapDevice, pages: &[NonNull<Bytes>], offset: u64) -> Outcome {
+    each(pages.len(), |page, within| {
+        // SAFETY: the caller's word.
+        let slice = |page: &NonNull<Bytes>| IoSlice::new(unsafe { &*page.as_ptr() });
+        let mut pieces: Vec<_> = pages[page..].iter().map(slice).collect();
+        pieces[0].advance(within);
+        match device.write_vectored_at(&pieces, offset + (page * PAGE + within) as u64) {
+            Ok(0) => Err(io::Error::from_raw_os_error(libc::EIO)),
+            done => done,
+        }
+    })
+}
+
+/// The same for reading them.
+///
+/// # Safety
+/// The pages can be written to, and no other thread uses them.
+pub(super) unsafe fn read(device: &dyn SwapDevice, pages: &[NonNull<Bytes>], offset: u64) -> Outcome {
+    each(pages.len(), |page, within| {
+        // SAFETY: the caller's word.
+        let slice = |page: &NonNull<Bytes>| IoSliceMut::new(unsafe { &mut *page.as_ptr() });
+        let mut pieces: Vec<_> = pages[page..].iter().map(slice).collect();
+        pieces[0].advance(within);
+        device.read_vectored_at(&mut pieces, offset + (page * PAGE + within) as u64)
+    })
+}
+
+/// Asks until all of so many pages are done, or have failed. `ask` begins at a page, and a byte of it.
+fn each(pages: usize, mut ask: impl FnMut(usize, usize) -> io::Result<usize>) -> Outcome {
+    let mut outcome = Outcome::new();
+    let mut within = 0;
+    while outcome.len() < pages {
+        let failed = match ask(outcome.len(), within) {
+            Ok(0) => Failed::Ended,
+            Ok(count) => {
+                within += count;
+                outcome.resize((outcome.len() + within / PAGE).min(pages), Ok(()));
+                within %= PAGE;
+                continue;
             }
-        }
-    }
-    Ok(())
-}
-
-pub(super) fn read(device: &dyn SwapDevice, bytes: &mut Bytes, offset: u64) -> Result<(), Failed> {
-    let mut done = 0;
-    while done < bytes.len() {
-        match device.read_at(&mut bytes[done..], offset + done as u64) {
-            Ok(0) => return Err(Failed::Ended),
-            Ok(count) => done += count,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(Failed::Os(errno(&error))),
-        }
-    }
-    Ok(())
-}
-
-fn errno(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(libc::EIO)
-}
-
-/// What a swap file begins with, in a block of its own, so that it can be told from a file that holds something else.
-const MARK: &[u8; 16] = b"slat swap file 1";
-
-/// A file that one [`Swap`](super::Swap) uses at a time, of this process or of any.
-#[derive(Debug)]
-pub(super) struct SwapFile {
-    file: File,
-    /// Where it is, if it was made for this use.
-    made: Option<PathBuf>,
-}
-
-impl SwapFile {
-    /// Opens the file, or makes one that only this user can read, takes it into use, and empties it. Says how many bytes
-    /// fit, as far as that is known.
-    ///
-    /// It is emptied once it is ours, and not by opening it: it may hold another's pages. One that holds anything but swap is
-    /// emptied only to `overwrite` it.
-    pub(super) fn open(path: &Path, overwrite: bool) -> Result<(Self, u64), MmError> {
-        // Before it is opened, which some devices take for a command.
-        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-            return Err(MmError::NotAFile);
-        }
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).mode(0o600);
-        let (file, made) = match options.clone().create_new(true).open(path) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => (options.open(path), None),
-            file => (file, Some(path.to_owned())),
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => match errno(&error) {
+                libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Failed::NoSpace,
+                errno => Failed::Os(errno),
+            },
         };
-        let file = file.map_err(|error| os("open", &error))?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
-            Errno::WOULDBLOCK => MmError::SwapInUse,
-            _ => os("flock", &error.into()),
-        })?;
-        let found = file.metadata().map_err(|error| os("fstat", &error))?;
-        if !found.is_file() {
-            return Err(MmError::NotAFile);
-        }
-        let mut begin = [0; MARK.len()];
-        if found.len() > 0 && !overwrite && (file.read_exact_at(&mut begin, 0).is_err() || begin != *MARK) {
-            return Err(MmError::NotSwap);
-        }
-        file.set_len(0).map_err(|error| os("ftruncate", &error))?;
-        let room = largest_file().saturating_sub(PAGE_SIZE);
-        if room > 0 {
-            file.write_all_at(MARK, 0).map_err(|error| os("write", &error))?;
-        }
-        Ok((Self { file, made }, room))
+        within = 0;
+        let until = if failed == Failed::NoSpace { pages } else { outcome.len() + 1 };
+        outcome.resize(until, Err(failed));
     }
+    outcome
 }
 
-impl SwapDevice for SwapFile {
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        self.file.write_at(bytes, PAGE_SIZE + offset)
-    }
-
-    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(bytes, PAGE_SIZE + offset)
-    }
-}
-
-impl Drop for SwapFile {
-    /// What it holds is guests' memory, and of no use any more. Where it cannot be emptied, the next user does it.
-    fn drop(&mut self) {
-        let _ = self.file.set_len(0);
-        let is = |found: io::Result<fs::Metadata>| found.map(|found| (found.dev(), found.ino())).ok();
-        // Before the lock is given up, and not what another has put there.
-        if let Some(path) = &self.made
-            && is(fs::symlink_metadata(path)) == is(self.file.metadata())
-        {
-            let _ = fs::remove_file(path);
-        }
-    }
-}
-
-/// How large this process may make a file. Beyond, the kernel does not only refuse to write: it ends the process.
-fn largest_file() -> u64 {
-    getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
-}
-
-fn os(call: &'static str, error: &io::Error) -> MmError {
-    MmError::Os { call, errno: errno(error) }
+pub(super) fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
 }

@@ -9,7 +9,7 @@
 //! Who maps the page takes a reference from the file, under its lock, and says that it is not leaving any more. So while
 //! it is, no thread can write to it.
 
-use super::{Account, HeldCopy, Swap, SwapError};
+use super::{HeldCopy, Swap, SwapError};
 use crate::arena::Arena;
 use crate::error::MmError;
 use crate::file::{Cached, File};
@@ -24,39 +24,37 @@ impl File {
         is_it && self.arena().references(pfn) == 2
     }
 
-    /// Lets go of page `index`, which is in frame `pfn`: the caller has a reference to it, and no MMU has it mapped. False
-    /// where a fault wanted it meanwhile. `owner` is charged for its copy. May sleep.
-    pub(crate) fn evict(
-        &self,
-        _idle: &mut Idle,
-        (index, pfn): (u64, Pfn),
-        swap: Option<&Arc<Swap>>,
-        owner: &Arc<Account>,
-    ) -> Result<bool, SwapError> {
+    /// Begins to let go of page `index`, which is in frame `pfn`: the caller has a reference to it, and no MMU has it mapped. `None`
+    /// where a thread wants it; else whether it has to be stored.
+    pub(super) fn begin_to_evict(&self, (index, pfn): (u64, Pfn)) -> Option<bool> {
         match self.cache().get_mut(&index) {
             Some(Cached::Frame { pfn: found, leaving })
                 if *found == pfn && !*leaving && self.arena().references(pfn) == 2 =>
             {
                 *leaving = true;
             }
-            _ => return Ok(false),
+            _ => return None,
         }
-        let copy = if self.was_made_with(index) && holds(self.arena(), pfn, self.made_with(index)) {
-            Ok(None)
-        } else {
-            swap.ok_or(SwapError::NoSwap)
-                .and_then(|swap| swap.store(pfn, owner).map(|copy| Some((swap, copy))))
-        };
+        Some(!(self.was_made_with(index) && holds(self.arena(), pfn, self.made_with(index))))
+    }
+
+    /// The end of that: the page is this copy from now on, or needs none. False where a fault wanted it meanwhile.
+    pub(super) fn evict(
+        &self,
+        (index, pfn): (u64, Pfn),
+        swap: Option<&Arc<Swap>>,
+        copy: Result<Option<HeldCopy<'_>>, SwapError>,
+    ) -> Result<bool, SwapError> {
         let mut cache = self.cache();
         let Some(Cached::Frame { leaving, .. }) = cache.get_mut(&index) else { return Ok(false) };
         if !std::mem::take(leaving) && swap.is_none_or(|swap| swap.looks_again()) {
             return Ok(false);
         }
-        match copy? {
-            None => drop(cache.remove(&index)),
-            Some((swap, copy)) => {
+        match (copy?, swap) {
+            (Some(copy), Some(swap)) => {
                 cache.insert(index, Cached::Swapped(swap.clone(), copy.keep()));
             }
+            _ => drop(cache.remove(&index)),
         }
         // The file's own. The caller has one yet.
         self.arena().put(Span::sized(pfn, 1));

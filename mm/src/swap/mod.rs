@@ -2,15 +2,21 @@
 //!
 //! ```text
 //!                    zeroes?           no room of its own
-//! page ─▶ contents ─ compresses well?  memory: the pool, in frames of the arena
-//!                    else              file: one block, as it is
+//! page ─▶ contents ─ compresses well?  memory: the pool, in frames of the arena ─┐ the oldest, where the pool is full
+//!                    else              a device: one block, as it is ◀───────────┘
 //! ```
 //! | file | idea |
 //! |---|---|
 //! | `entry` | what an entry of a page table says of a copy; references to copies, as values |
 //! | `books` | which copies there are, how often each is referred to, where it lies |
 //! | `pool` | compressed pages in frames: size classes |
-//! | `device` | blocks on a file or on anything else; what can go wrong there |
+//! | `device`, `swap_file` | blocks on anything, or on a file; what can go wrong there |
+//! | `blocks` | which blocks of a device are free; which of several devices is asked first |
+//! | `request`, `ring` | runs of blocks that are written or read at once, and what carries that out |
+//! | `store`, `load` | a batch of pages on its way to copies, and back |
+//! | `writing` | those of them that go to devices |
+//! | `write_back` | copies move from the pool to a device |
+//! | `ahead` | which pages are read ahead of need |
 //! | `settings` | how swap is set up |
 //! | `out`, `back` | a page's way out of an address space, and back in |
 //! | `kept` | a page that was not written since goes again without being stored |
@@ -30,23 +36,33 @@
 //! back without telling. **An address space pays for its copies' shares of the pool's frames**, so that one that swaps much does not
 //! take the limit of the others; half-empty groups are charged to no space.
 
+mod ahead;
 mod back;
+mod blocks;
 mod books;
 mod device;
 mod entry;
 mod error;
 pub(crate) mod files;
 mod kept;
+mod load;
 mod out;
 mod pool;
+mod request;
+mod ring;
 mod settings;
+mod store;
+mod swap_file;
 #[cfg(test)]
 mod tests;
+mod write_back;
+mod writing;
 
 pub use books::SwapStats;
 pub use device::SwapDevice;
 pub use settings::{Sabotage, SwapBuilder};
 
+pub(crate) use ahead::Ahead;
 pub(crate) use books::Account;
 pub(crate) use entry::{Shadow, SwapEntry};
 pub(crate) use error::SwapError;
@@ -54,13 +70,13 @@ pub(crate) use kept::Kept;
 pub(crate) use out::{Leaving, SwappedOut};
 
 use crate::arena::Arena;
-use books::{Books, Place};
-use device::{Bytes, PAGE};
-use lz4_flex::block::{compress_into, decompress_into, get_maximum_output_size};
+use books::Books;
+use device::Bytes;
 use parking_lot::Mutex;
-use rapidhash::v3::rapidhash_v3;
-use slat::{PAGE_SIZE, Pfn};
+use request::Port;
+use slat::Pfn;
 use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// See the module's header. Give it to an [address space](crate::AddressSpaceBuilder::swap), or to several.
@@ -69,9 +85,12 @@ pub struct Swap {
     arena: Arc<Arena>,
     /// Whether there is a pool.
     memory: bool,
-    device: Option<Box<dyn SwapDevice>>,
+    /// One for each device, numbered as in the books.
+    ports: Vec<Port>,
     /// See [`kept`].
     keep_copies: bool,
+    /// See [`ahead`].
+    read_ahead: u8,
     sabotage: Sabotage,
     /// A leaf lock; held for no reading or writing of the device.
     books: Mutex<Books>,
@@ -105,111 +124,28 @@ impl Swap {
         self.books.lock().has_room()
     }
 
-    /// Stores what the page holds, and charges what that takes of the pool to `owner`. No thread may write to the page meanwhile.
-    /// May sleep.
-    pub(crate) fn store(&self, page: Pfn, owner: &Arc<Account>) -> Result<HeldCopy<'_>, SwapError> {
-        // SAFETY: a frame of this arena, to which the caller has a right and no thread writes.
-        let bytes: &Bytes = unsafe { &*self.arena.frame(page).cast() };
-        let result = if seeded!(FullBelieved) && !self.has_room() {
-            Err(SwapError::Full)
-        } else {
-            self.store_bytes(bytes, owner)
-        };
-        if let Err(error) = result {
-            self.books.lock().failed_to_store(error);
-        }
-        result
+    /// Where the page lies.
+    fn bytes(&self, page: Pfn) -> NonNull<Bytes> {
+        NonNull::new(self.arena.frame(page).cast()).unwrap_or(NonNull::dangling())
     }
 
-    fn store_bytes(&self, bytes: &Bytes, owner: &Arc<Account>) -> Result<HeldCopy<'_>, SwapError> {
-        if is_zero(bytes) {
-            return Ok(HeldCopy::new(self, self.books.lock().add_zero()));
-        }
-        let sum = rapidhash_v3(bytes);
-        let entry = match self.store_in_memory(bytes, sum, owner) {
-            Ok(entry) => entry,
-            Err(refused) => match &self.device {
-                None => return Err(refused),
-                Some(device) => self.store_on(&**device, bytes, sum, owner)?,
-            },
-        };
-        Ok(HeldCopy::new(self, entry))
-    }
-
-    fn store_in_memory(&self, bytes: &Bytes, sum: u64, owner: &Arc<Account>) -> Result<SwapEntry, SwapError> {
-        if !self.memory {
-            return Err(SwapError::Full);
-        }
-        let mut buffer = [0; get_maximum_output_size(PAGE)];
-        // It has room for whatever comes.
-        let len = compress_into(bytes, &mut buffer).map_err(|_| SwapError::Incompressible)?;
-        if len > pool::LARGEST {
-            return Err(SwapError::Incompressible);
-        }
-        let mut books = self.books.lock();
-        let slot = books.pool.insert(&self.arena, len)?;
-        // Under the lock, though no other thread knows the slot yet: it is a short copy.
-        books.pool.extent(slot).write(&self.arena, &buffer[..len]);
-        books.add(&self.arena, Place::Memory(slot), sum, owner)
-    }
-
-    fn store_on(
-        &self,
-        device: &dyn SwapDevice,
-        bytes: &Bytes,
-        sum: u64,
-        owner: &Arc<Account>,
-    ) -> Result<SwapEntry, SwapError> {
-        let block = self.books.lock().blocks.take().ok_or(SwapError::Full)?;
-        let written = device::write(device, bytes, u64::from(block) * PAGE_SIZE);
-        let mut books = self.books.lock();
-        if let Err(failed) = written {
-            books.blocks.give(block);
-            return Err(failed.into());
-        }
-        books.add(&self.arena, Place::Block(block), sum, owner)
-    }
-
-    /// Makes page `into`, which is the caller's alone, hold what was stored. On an error it holds anything. May sleep.
-    pub(crate) fn load(&self, copy: &HeldCopy<'_>, into: Pfn) -> Result<(), SwapError> {
-        // SAFETY: a frame of this arena that is the caller's alone.
-        let bytes: &mut Bytes = unsafe { &mut *self.arena.frame(into).cast() };
-        let result = self.load_bytes(copy.entry(), bytes);
-        self.books.lock().loaded(result.is_ok());
-        result
-    }
-
-    fn load_bytes(&self, entry: SwapEntry, bytes: &mut Bytes) -> Result<(), SwapError> {
-        // The caller's reference keeps all of this as it is while the lock is free.
-        let books = self.books.lock();
-        let (place, sum) = books.find(entry);
-        match place {
-            Place::Zero => {
-                drop(books);
-                bytes.fill(0);
-                return Ok(());
-            }
-            Place::Memory(slot) => {
-                let extent = books.pool.extent(slot);
-                drop(books);
-                let mut buffer = [0; pool::LARGEST];
-                let compressed = extent.read(&self.arena, &mut buffer);
-                if !decompress_into(compressed, bytes).is_ok_and(|len| len == PAGE) {
-                    return Err(SwapError::Corrupt);
-                }
-            }
-            Place::Block(block) => {
-                drop(books);
-                let device = self.device.as_deref().ok_or(SwapError::Corrupt)?;
-                device::read(device, bytes, u64::from(block) * PAGE_SIZE)?;
-            }
-        }
-        if rapidhash_v3(bytes) == sum { Ok(()) } else { Err(SwapError::Corrupt) }
+    /// Whether the kernel is asked for many blocks at once, by `io_uring`: where a device is a file, and the kernel lets itself be
+    /// asked. Else threads ask for them.
+    pub fn has_ring(&self) -> bool {
+        self.ports.iter().any(Port::has_ring)
     }
 
     /// Whether the copy is kept of a page that came back.
     fn keeps(&self, entry: SwapEntry) -> bool {
         self.keep_copies && self.books.lock().may_keep(entry)
+    }
+
+    /// The device that the copy lies on, if it does. The caller has a reference to it, or a lock that keeps one.
+    fn device_of(&self, entry: SwapEntry) -> Option<u8> {
+        match self.books.lock().find(entry).0 {
+            books::Place::Block(device, _) => Some(device),
+            books::Place::Zero | books::Place::Memory(_) => None,
+        }
     }
 
     /// Whether to look at entries again when the device is done: always, but in a negative control.
@@ -235,11 +171,6 @@ impl Drop for Swap {
         let forgotten = self.books.get_mut().stats().references;
         debug_assert!(forgotten == 0 || std::thread::panicking(), "{forgotten} references were forgotten");
     }
-}
-
-fn is_zero(bytes: &Bytes) -> bool {
-    // In pieces that a processor compares in a few steps: most pages end the search at once.
-    bytes.chunks_exact(64).all(|piece| piece == [0; 64])
 }
 
 /// A reference to a copy. Dropping it gives it back.

@@ -5,7 +5,7 @@
 //! no notification, no lock     the frame's contents are stored: sleeps, may fail
 //! under the page lock          entry parked still? ─▶ swapped(copy), or, where that failed, mapped, not writable yet
 //! ```
-//! **No lock is held while the device writes**, [`State`]'s neither: a writer that queues for that one keeps faults out. So
+//! **No lock is held while the device writes**, [`State`]'s neither: a VM that registers would wait for the device. So
 //! mappings may change meanwhile. An entry that still says parked has the same frame, of which the contents cannot have changed,
 //! wherever it lies and whatever the mapping allows by now; so it may say swapped. To say mapped again, the mapping is
 //! looked at again.
@@ -24,11 +24,12 @@ use crate::error::MmError;
 use crate::file::File;
 use crate::held::Held;
 use crate::lru::Kind;
+use crate::page_lock::RegionLock;
 use crate::pte::{Pte, hva_of, hvas_of, pages_of};
-use crate::space::{AddressSpace, State};
+use crate::space::AddressSpace;
+use crate::state::{Reading, State};
 use crate::stats::Counted;
 use crate::vma::{Backing, Vma, aligned};
-use parking_lot::RwLockReadGuard;
 use slat::{Access, Gfn, Hva, Idle, Level, Pfn, Span, Why};
 use std::sync::Arc;
 
@@ -97,7 +98,7 @@ impl AddressSpace {
         while at < pages.end {
             let part = Span::new(at, pages.end.min(at.base(Level::M2) + Level::M2.pages()));
             at = part.end;
-            let evictable = self.evictable(&self.state.read(), part)?;
+            let evictable = self.evictable(part)?;
             for batch in evictable.chunks(BATCH) {
                 let out = self.swap_out(self.state.read(), idle, batch);
                 gone += out.gone.len() as u64;
@@ -110,14 +111,14 @@ impl AddressSpace {
     }
 
     /// The pages of `part`, which lies in one region, that may go. Huge ones among them are split.
-    fn evictable(&self, state: &State, part: Span<Gfn>) -> Result<Vec<Leaving>, MmError> {
+    fn evictable(&self, part: Span<Gfn>) -> Result<Vec<Leaving>, MmError> {
         let mut found = Vec::new();
         self.each_page(part, |at| {
             if at.level > Level::K4 {
                 // The walk goes on with the small entries.
                 return if self.is_sole(at.pfn, at.level) { self.split(at.level, at.entry) } else { Ok(()) };
             }
-            if self.may_leave(state, at.page, at.pfn, at.level) {
+            if self.may_leave(at.lock, at.page, at.pfn, at.level) {
                 found.push(Leaving { page: at.page, shadow: Shadow::default() });
             }
             Ok(())
@@ -126,19 +127,14 @@ impl AddressSpace {
     }
 
     /// Whether the page, which has this frame, can be swapped out, as far as one can tell.
-    pub(crate) fn may_leave(&self, state: &State, page: Gfn, pfn: Pfn, level: Level) -> bool {
-        self.is_sole(pfn, level) || level == Level::K4 && file_of(state, page, pfn).is_some()
+    pub(crate) fn may_leave(&self, lock: &RegionLock<'_>, page: Gfn, pfn: Pfn, level: Level) -> bool {
+        self.is_sole(pfn, level) || level == Level::K4 && file_of(lock, page, pfn).is_some()
     }
 
     /// Swaps out these pages, which lie in one region, in order. Those that may not go, or not any more, stay. May sleep.
     ///
     /// `state` is let go of before anything is stored.
-    pub(crate) fn swap_out(
-        &self,
-        state: RwLockReadGuard<'_, State>,
-        idle: &mut Idle,
-        pages: &[Leaving],
-    ) -> SwappedOut {
+    pub(crate) fn swap_out(&self, state: Reading<'_>, idle: &mut Idle, pages: &[Leaving]) -> SwappedOut {
         let mut parting = Vec::new();
         let scattered = state.listeners.heed_pages();
         // Where another thread takes away all of a range, nothing else may lie in it.
@@ -152,17 +148,70 @@ impl AddressSpace {
             None
         };
         let mut out = SwappedOut::default();
-        for one in parting {
-            let page = one.leaving.page;
-            let hopeless = out.full && one.copy.is_none();
-            let left = if hopeless { self.come_back(one, SwapError::Full) } else { self.leave(idle, one) };
-            match left {
-                Ok(true) => out.gone.push(page),
-                Ok(false) => {}
-                Err(error) => out.full |= matches!(error, SwapError::Full | SwapError::NoFrame),
-            }
+        let mut left = self.store_all(parting, &mut out);
+        // Room is better used for pages that have none than for those that are mapped.
+        let is_full = left.iter().any(|(_, error)| *error == SwapError::Full);
+        if is_full && self.swap.as_ref().is_some_and(|swap| self.kept.clear(swap)) {
+            out.full = false;
+            let again = std::mem::take(&mut left);
+            left = self.store_all(again.into_iter().map(|(one, _)| one).collect(), &mut out);
+        }
+        for (one, _) in left {
+            self.come_back(one);
         }
         out
+    }
+
+    /// Stores these pages, and lets go of those of which that has been done. Returns the others, with why.
+    fn store_all<'a>(
+        &'a self,
+        mut parting: Vec<Parting<'a>>,
+        out: &mut SwappedOut,
+    ) -> Vec<(Parting<'a>, SwapError)> {
+        let swap = self.swap.as_ref();
+        // Pages that have to be stored: the others are where they go already, or are wanted by a thread.
+        let mut needs: Vec<Option<bool>> = Vec::new();
+        for one in &parting {
+            needs.push(match &one.file {
+                Some((file, index)) => file.begin_to_evict((*index, one.frame.pfn())),
+                None => Some(one.copy.is_none()),
+            });
+        }
+        let pages: Vec<Pfn> = parting
+            .iter()
+            .zip(&needs)
+            .filter(|(_, needs)| **needs == Some(true))
+            .map(|(one, _)| one.frame.pfn())
+            .collect();
+        let mut copies =
+            swap.map_or_else(Vec::new, |swap| swap.store(&pages, &self.stored).wait()).into_iter();
+        let mut left = Vec::new();
+        for (mut one, needs) in parting.drain(..).zip(needs) {
+            let copy = match (needs, one.copy.take()) {
+                (None, _) => continue,
+                (Some(false), copy) => Ok(copy),
+                (Some(true), _) => copies.next().unwrap_or(Err(SwapError::NoSwap)).map(Some),
+            };
+            let page = one.leaving.page;
+            let gone = match (&one.file, copy) {
+                (Some((file, index)), copy) => file.evict((*index, one.frame.pfn()), swap, copy),
+                (None, Ok(Some(copy))) => Ok(self.leave_behind(&one, copy)),
+                (None, Ok(None)) => Ok(false),
+                (None, Err(error)) => Err(error),
+            };
+            match gone {
+                Ok(true) => {
+                    self.counters.add(Counted::SwappedOut);
+                    out.gone.push(page);
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    out.full |= matches!(error, SwapError::Full | SwapError::NoFrame);
+                    left.push((one, error));
+                }
+            }
+        }
+        left
     }
 
     /// Takes those of `run` that may go out of all MMUs, with one notification.
@@ -170,7 +219,7 @@ impl AddressSpace {
         let [first, ..] = run else { return };
         let pages = Span::new(first.page, run[run.len() - 1].page + 1);
         self.around(state, idle, pages, Why::Reclaim, &mut |idle, told| {
-            let _lock = self.lock_region(pages.start);
+            let lock = self.lock_region(pages.start);
             for &leaving in run {
                 let (level, entry) = self.map.find(leaving.page);
                 let was = Pte::of(entry.load(), level);
@@ -180,7 +229,7 @@ impl AddressSpace {
                     self.arena.share(Span::sized(pfn, 1));
                     let copy = self.swap.as_ref().and_then(|swap| self.kept.take(swap, leaving.page));
                     (Pte::Parked(pfn), None, copy)
-                } else if let Some(file) = file_of(state, leaving.page, pfn) {
+                } else if let Some(file) = file_of(&lock, leaving.page, pfn) {
                     self.no_longer_same(page);
                     self.lru_leave(leaving.page, level);
                     (Pte::Empty, Some((file.0.clone(), file.1)), None)
@@ -193,37 +242,6 @@ impl AddressSpace {
                 told.changed(idle, hvas_of(page), None);
             }
         });
-    }
-
-    /// The last steps of a page on its way. False where a fault wanted it meanwhile; an error where it stays for another
-    /// reason.
-    fn leave(&self, idle: &mut Idle, mut one: Parting<'_>) -> Result<bool, SwapError> {
-        let mut left = self.try_to_leave(idle, &mut one);
-        // Room is better used for a page that has none than for those that are mapped.
-        if left == Err(SwapError::Full) && self.swap.as_ref().is_some_and(|swap| self.kept.clear(swap)) {
-            left = self.try_to_leave(idle, &mut one);
-        }
-        match left {
-            Ok(true) => {
-                self.counters.add(Counted::SwappedOut);
-                Ok(true)
-            }
-            Ok(false) => Ok(false),
-            Err(error) => self.come_back(one, error),
-        }
-    }
-
-    fn try_to_leave(&self, idle: &mut Idle, one: &mut Parting<'_>) -> Result<bool, SwapError> {
-        let pfn = one.frame.pfn();
-        if let Some((file, index)) = &one.file {
-            return file.evict(idle, (*index, pfn), self.swap.as_ref(), &self.stored);
-        }
-        let swap = self.swap.as_ref().ok_or(SwapError::NoSwap)?;
-        let copy = match one.copy.take() {
-            Some(copy) => copy,
-            None => swap.store(pfn, &self.stored)?,
-        };
-        Ok(self.leave_behind(one, copy))
     }
 
     /// The page's entry says the copy from now on, unless the page was wanted meanwhile.
@@ -242,19 +260,18 @@ impl AddressSpace {
     }
 
     /// The page's entry says what it said before, unless the page was wanted meanwhile, or the mapping does not allow it any
-    /// more. Returns the error.
+    /// more.
     ///
     /// Not writable, so that who writes is noticed: soft-dirty may have been cleared while it was on its way.
-    fn come_back(&self, one: Parting<'_>, error: SwapError) -> Result<bool, SwapError> {
-        let state = self.state.read();
-        let allowed = state.vmas.find(hva_of(one.leaving.page)).is_some_and(|vma| {
+    fn come_back(&self, one: Parting<'_>) {
+        let lock = self.lock_region(one.leaving.page);
+        let allowed = lock.find(hva_of(one.leaving.page)).is_some_and(|vma| {
             let same = |(file, index): &(Arc<File>, u64)| {
                 file_behind(vma, one.leaving.page)
                     .is_some_and(|(now, at)| Arc::ptr_eq(now, file) && at == *index)
             };
             vma.prot.allows(Access::Read) && one.file.as_ref().is_none_or(same)
         });
-        let _lock = self.lock_region(one.leaving.page);
         let (level, entry) = self.map.find(one.leaving.page);
         if allowed && Pte::of(entry.load(), level) == one.now {
             entry.store(one.was.read_only().word(level));
@@ -264,13 +281,12 @@ impl AddressSpace {
                 one.frame.keep();
             }
         }
-        Err(error)
     }
 }
 
 /// The file, and which of its pages it is, where the frame that is mapped at `page` is a file's that nothing else maps.
-fn file_of(state: &State, page: Gfn, pfn: Pfn) -> Option<(&Arc<File>, u64)> {
-    let (file, index) = file_behind(state.vmas.find(hva_of(page))?, page)?;
+fn file_of<'a>(lock: &'a RegionLock<'_>, page: Gfn, pfn: Pfn) -> Option<(&'a Arc<File>, u64)> {
+    let (file, index) = file_behind(lock.find(hva_of(page))?, page)?;
     file.is_last(index, pfn).then_some((file, index))
 }
 

@@ -1,9 +1,12 @@
 //! How swap is set up.
 
 use super::Swap;
-use super::books::{Blocks, Books};
-use super::device::{SwapDevice, SwapFile};
+use super::blocks::{Blocks, Room};
+use super::books::Books;
+use super::device::SwapDevice;
 use super::pool::Pool;
+use super::request::Port;
+use super::swap_file::SwapFile;
 use crate::arena::Arena;
 use crate::error::MmError;
 use parking_lot::Mutex;
@@ -11,22 +14,34 @@ use slat::PAGE_SIZE;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Builds a [`Swap`]. Pages go to memory first, if there is any, and what does not compress or fit there to the file or
-/// device, if there is one. With neither, pages of zeroes can be swapped out.
+/// Builds a [`Swap`]. Pages go to memory first, if there is any, and what does not compress or fit there to a file or
+/// device, if there are any. With none of them, pages of zeroes can be swapped out.
 #[derive(Debug)]
 #[must_use]
 pub struct SwapBuilder {
     memory: u64,
-    second: Option<Second>,
+    devices: Vec<(Device, i16)>,
     keep_copies: bool,
+    read_ahead: u8,
+    ring: bool,
     sabotage: Sabotage,
 }
 
 impl Default for SwapBuilder {
     fn default() -> Self {
-        Self { memory: 0, second: None, keep_copies: true, sabotage: Sabotage::None }
+        Self {
+            memory: 0,
+            devices: Vec::new(),
+            keep_copies: true,
+            read_ahead: 8,
+            ring: true,
+            sabotage: Sabotage::None,
+        }
     }
 }
+
+/// Files and devices of a swap, at most.
+const MOST: usize = 32;
 
 /// Negative controls: what is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -43,10 +58,10 @@ pub enum Sabotage {
 
 /// Where pages go that do not go to memory.
 #[derive(Debug)]
-enum Second {
+enum Device {
     /// And whether it is overwritten whatever it holds.
     File(PathBuf, bool),
-    Device(Box<dyn SwapDevice>, u64),
+    Other(Arc<dyn SwapDevice>, u64),
 }
 
 impl SwapBuilder {
@@ -57,23 +72,58 @@ impl SwapBuilder {
         self
     }
 
-    /// Uses this file: opened when the swap is built, made if there is none, readable by this user only. It grows as
+    /// Uses this file, beside others: opened when the swap is built, made if there is none, readable by this user only. It grows as
     /// needed. When the swap is dropped it is emptied, and removed if it was made. One that is there must be empty, or
     /// be what a process that was killed has left of such a swap.
-    pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.second = Some(Second::File(path.into(), false));
-        self
+    pub fn file(self, path: impl Into<PathBuf>) -> Self {
+        self.add(Device::File(path.into(), false))
     }
 
     /// The same whatever the file holds, which is lost.
-    pub fn overwrite(mut self, path: impl Into<PathBuf>) -> Self {
-        self.second = Some(Second::File(path.into(), true));
+    pub fn overwrite(self, path: impl Into<PathBuf>) -> Self {
+        self.add(Device::File(path.into(), true))
+    }
+
+    /// Uses this device, beside others, of so many bytes, rounded down to blocks of 4 KiB.
+    pub fn device(self, device: impl SwapDevice + 'static, bytes: u64) -> Self {
+        self.add(Device::Other(Arc::new(device), bytes))
+    }
+
+    /// Each goes after those before it, unless it is said otherwise.
+    fn add(mut self, device: Device) -> Self {
+        let lowest = self.devices.iter().map(|(_, priority)| *priority).min().unwrap_or(0);
+        self.devices.push((device, lowest.min(0).saturating_sub(1)));
         self
     }
 
-    /// Uses this device, of so many bytes, rounded down to blocks of 4 KiB.
-    pub fn device(mut self, device: impl SwapDevice + 'static, bytes: u64) -> Self {
-        self.second = Some(Second::Device(Box::new(device), bytes));
+    /// The priority of the last file or device that was said. Pages go to that with the highest as long as there is room; to
+    /// several with the same in turn. Where none is said each is used after those said before it.
+    ///
+    /// ```
+    /// # use slat_mm::*;
+    /// # let at = |name| std::env::temp_dir().join(format!("slat-mm-{name}-{}", std::process::id()));
+    /// let arena = Arena::builder().limit(16 << 20).build()?;
+    /// let swap = Swap::builder().file(at("slow")).file(at("one")).priority(5).file(at("other")).priority(5);
+    /// let swap = swap.build(&arena)?;
+    /// # Ok::<(), MmError>(())
+    /// ```
+    pub fn priority(mut self, priority: i16) -> Self {
+        if let Some((_, is)) = self.devices.last_mut() {
+            *is = priority;
+        }
+        self
+    }
+
+    /// So many pages are read from a device at once, at most, where an access wants one and lately its neighbours were used; 8
+    /// unless said otherwise, and 1 for no more than what is wanted.
+    pub fn read_ahead(mut self, pages: u8) -> Self {
+        self.read_ahead = pages;
+        self
+    }
+
+    /// Whether the kernel is asked for many blocks of a file at once (`io_uring`), where it offers that. On unless said otherwise.
+    pub fn ring(mut self, on: bool) -> Self {
+        self.ring = on;
         self
     }
 
@@ -95,24 +145,32 @@ impl SwapBuilder {
     ///
     /// # Errors
     /// [`MmError::SwapInUse`] where another swap uses the file; [`MmError::NotSwap`] and [`MmError::NotAFile`] where what
-    /// is there is something else; [`MmError::Os`] where it cannot be had.
+    /// is there is something else; [`MmError::Os`] where it cannot be had; [`MmError::TooManyDevices`] beyond 32.
     pub fn build(self, arena: &Arc<Arena>) -> Result<Arc<Swap>, MmError> {
-        let (device, bytes) = match self.second {
-            None => (None, 0),
-            Some(Second::Device(device, bytes)) => (Some(device), bytes),
-            Some(Second::File(path, overwrite)) => {
-                let (file, bytes) = SwapFile::open(&path, overwrite)?;
-                (Some(Box::new(file) as Box<dyn SwapDevice>), bytes)
+        let (mut ports, mut rooms) = (Vec::new(), Vec::new());
+        for (device, priority) in self.devices {
+            let (device, bytes): (Arc<dyn SwapDevice>, u64) = match device {
+                Device::Other(device, bytes) => (device, bytes),
+                Device::File(path, overwrite) => {
+                    let (file, bytes) = SwapFile::open(&path, overwrite)?;
+                    (Arc::new(file), bytes)
+                }
+            };
+            if ports.len() == MOST {
+                return Err(MmError::TooManyDevices);
             }
-        };
-        let blocks = u32::try_from(bytes / PAGE_SIZE).unwrap_or(u32::MAX);
+            ports.push(Port::new(device, self.ring));
+            let blocks = Blocks::new(u32::try_from(bytes / PAGE_SIZE).unwrap_or(u32::MAX));
+            rooms.push(Room { priority, blocks, is_troubled: false });
+        }
         Ok(Arc::new(Swap {
             arena: arena.clone(),
             memory: self.memory > 0,
-            device,
+            ports,
             keep_copies: self.keep_copies,
+            read_ahead: self.read_ahead,
             sabotage: self.sabotage,
-            books: Mutex::new(Books::new(Pool::new(self.memory / PAGE_SIZE), Blocks::new(blocks))),
+            books: Mutex::new(Books::new(Pool::new(self.memory / PAGE_SIZE), rooms)),
         }))
     }
 }

@@ -1,9 +1,11 @@
 //! Swap on its own: what is stored comes back, or an error does; what has no reference is gone.
 
+use super::books::Place;
+use super::device::PAGE;
 use super::*;
 use crate::held::Held;
 use proptest::prelude::*;
-use slat::Level;
+use slat::{Level, PAGE_SIZE};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -51,6 +53,10 @@ fn bytes_of(arena: &Arena, pfn: Pfn) -> &mut Bytes {
     unsafe { &mut *arena.frame(pfn).cast() }
 }
 
+fn store<'a>(swap: &'a Swap, page: &Held<'_>) -> Result<HeldCopy<'a>, SwapError> {
+    swap.store(&[page.pfn()], &Arc::default()).wait().pop().unwrap()
+}
+
 fn load(swap: &Swap, arena: &Arena, copy: &HeldCopy<'_>) -> Result<Bytes, SwapError> {
     let into = arena.page(Level::K4).unwrap();
     swap.load(copy, into.pfn()).map(|()| *bytes_of(arena, into.pfn()))
@@ -61,7 +67,7 @@ fn a_bit_flipped_in_memory_is_found() {
     let arena = arena();
     let swap = Swap::builder().memory(1 << 20).build(&arena).unwrap();
     let one = page(&arena, 1, 4);
-    let copy = swap.store(one.pfn(), &Arc::default()).unwrap();
+    let copy = store(&swap, &one).unwrap();
     let (Place::Memory(slot), _) = swap.books.lock().find(copy.entry()) else { panic!("it compresses") };
     let extent = swap.books.lock().pool.extent(slot);
     let mut buffer = [0; pool::LARGEST];
@@ -81,7 +87,7 @@ fn a_copy_lives_as_long_as_an_entry_refers_to_it() {
     let arena = arena();
     let swap = Swap::builder().memory(1 << 20).build(&arena).unwrap();
     let (some, zeroes) = (page(&arena, 1, 1), page(&arena, 1, 0));
-    let [entry, zero] = [&some, &zeroes].map(|page| swap.store(page.pfn(), &Arc::default()).unwrap().keep());
+    let [entry, zero] = [&some, &zeroes].map(|page| store(&swap, page).unwrap().keep());
     assert_eq!((zero, swap.stats().zero), (SwapEntry::ZERO, 1));
     let second = swap.hold(entry);
     swap.put(entry);
@@ -89,10 +95,27 @@ fn a_copy_lives_as_long_as_an_entry_refers_to_it() {
     assert!(load(&swap, &arena, &second).is_ok());
     drop(second);
     assert_eq!((swap.stats().references, swap.pool_bytes()), (1, 0));
-    assert_eq!(swap.store(some.pfn(), &Arc::default()).unwrap().entry(), entry, "its number is used again");
+    assert_eq!(store(&swap, &some).unwrap().entry(), entry, "its number is used again");
     assert_eq!(load(&swap, &arena, &swap.hold(zero)), Ok([0; PAGE]));
     swap.put(zero);
     assert_eq!(swap.stats().references, 0);
+}
+
+#[test]
+fn a_copy_that_a_thread_reads_stays_where_it_is() {
+    let arena = arena();
+    let swap =
+        Swap::builder().memory(1 << 20).device(Arc::<Blocks>::default(), 1 << 20).build(&arena).unwrap();
+    let [read, other] = [1, 2].map(|seed| store(&swap, &page(&arena, seed, 4)).unwrap());
+    let place = || swap.books.lock().find(read.entry()).0;
+    let (before, _) = swap.books.lock().find_to_read(read.entry());
+    assert_eq!((swap.write_back(8), place() == before), (1, true));
+    swap.books.lock().loaded(read.entry(), true, false);
+    assert_eq!((swap.write_back(8), place() == before), (1, false));
+    for (seed, copy) in [(1, &read), (2, &other)] {
+        assert_eq!(load(&swap, &arena, copy).as_ref(), Ok(&*bytes_of(&arena, page(&arena, seed, 4).pfn())));
+    }
+    assert_eq!((swap.pool_bytes(), swap.stats().file_bytes), (0, 2 * PAGE_SIZE));
 }
 
 #[test]
@@ -100,24 +123,24 @@ fn what_does_not_fit_anywhere_is_refused_for_the_right_reason() {
     let arena = arena();
     let memory = Swap::builder().memory(2 * PAGE_SIZE).build(&arena).unwrap();
     let noise = page(&arena, 1, 8);
-    assert_eq!(memory.store(noise.pfn(), &Arc::default()).map(drop), Err(SwapError::Incompressible));
+    assert_eq!(store(&memory, &noise).map(drop), Err(SwapError::Incompressible));
     assert!(memory.has_room(), "for others");
     let some = page(&arena, 2, 3);
-    let held: Vec<_> = std::iter::from_fn(|| memory.store(some.pfn(), &Arc::default()).ok()).collect();
-    assert_eq!((held.len(), memory.store(some.pfn(), &Arc::default()).map(drop)), (5, Err(SwapError::Full)));
+    let held: Vec<_> = std::iter::from_fn(|| store(&memory, &some).ok()).collect();
+    assert_eq!((held.len(), store(&memory, &some).map(drop)), (5, Err(SwapError::Full)));
     assert!(!memory.has_room());
     drop(held);
     assert!(memory.has_room());
 
     let hoard: Vec<_> = std::iter::from_fn(|| arena.page(Level::K4).ok()).collect();
     assert_eq!(
-        memory.store(some.pfn(), &Arc::default()).map(drop),
+        store(&memory, &some).map(drop),
         Err(SwapError::NoFrame),
         "the arena has no frame for the pool"
     );
     assert!(memory.has_room(), "the pool has, as soon as the arena has a frame");
     drop(hoard);
-    assert!(memory.store(some.pfn(), &Arc::default()).is_ok());
+    assert!(store(&memory, &some).is_ok());
     assert_eq!((memory.stats().refused, memory.stats().store_errors), (4, 0));
 }
 
@@ -167,7 +190,7 @@ proptest! {
             match step {
                 Step::Store(seed, noise) => {
                     let page = page(&arena, seed, noise);
-                    match swap.store(page.pfn(), &Arc::default()) {
+                    match store(&swap, &page) {
                         Ok(copy) => {
                             let bytes = *bytes_of(&arena, page.pfn());
                             let found = model.entry(copy.keep()).or_insert((0, bytes));
@@ -177,7 +200,7 @@ proptest! {
                         Err(error) => {
                             let fails = blocks.0.lock().1;
                             prop_assert!(matches!(error, SwapError::Full) || fails, "{error:?}");
-                            let full = model.len() > ROOM;
+                            let full = swap.stats().file_bytes == (ROOM * PAGE) as u64;
                             prop_assert!(fails || full, "there was room");
                         }
                     }

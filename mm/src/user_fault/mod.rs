@@ -32,7 +32,8 @@
 //!
 //! **Nothing is lost.** A fault looks at the entry and posts under the page lock. A handler installs
 //! a page under that lock and wakes afterwards: the fault sees the page, or the wake finds the sleeper.
-//! Registration changes under the state lock, held for writing: a fault posts before it, and is woken, or after.
+//! Registration is a part of the mapping, which a fault reads under the page lock: it posts by the version before, which is outlasted
+//! before sleepers are woken, or finds the one after.
 //! A sleeper holds no lock, so pages may be resolved, unmapped and moved meanwhile; it then faults anew, by what
 //! the mappings say by then.
 //!
@@ -46,7 +47,9 @@ pub(crate) use queue::Served;
 pub use queue::{FaultKind, NoFault, Serve, UserFault};
 pub use resolve::Stopped;
 
+use crate::change::end_service;
 use crate::error::MmError;
+use crate::mappings::Claim;
 use crate::pte::{page_of, pages_of};
 use crate::space::AddressSpace;
 use crate::vma::{Backing, Vma, aligned};
@@ -98,27 +101,25 @@ impl UserFaults {
     /// stay.
     pub fn register(&self, hvas: Span<Hva>, what: Serve) -> Result<(), MmError> {
         let hvas = aligned(hvas)?;
-        let mut state = self.space.state.write();
-        state.vmas.covered(hvas)?;
-        for vma in state.vmas.over(hvas) {
-            let servable = match vma.backing {
-                Backing::Anonymous => what == Serve::Missing,
-                Backing::Shared { .. } => true,
-                Backing::Private { .. } => false,
-            };
-            if !servable {
-                return Err(MmError::Unservable(vma.span.clamp(&hvas)));
+        let (claim, ()) = self.space.claim(&[hvas], |vmas| {
+            vmas.covered(hvas)?;
+            for vma in vmas.over(hvas) {
+                let servable = match vma.backing {
+                    Backing::Anonymous => what == Serve::Missing,
+                    Backing::Shared { .. } => true,
+                    Backing::Private { .. } => false,
+                };
+                if !servable {
+                    return Err(MmError::Unservable(vma.span.clamp(&hvas)));
+                }
+                if vma.served.is_some() && !self.serves(vma) {
+                    return Err(MmError::ServedByOther(vma.span.clamp(&hvas)));
+                }
             }
-            if vma.served.is_some() && !self.serves(vma) {
-                return Err(MmError::ServedByOther(vma.span.clamp(&hvas)));
-            }
-        }
-        for mut vma in state.vmas.cut(hvas) {
-            // Who waits for a kind that is served no more would wait for ever.
-            vma.end_service();
-            vma.served = Some(Served { queue: self.queue.clone(), what });
-            state.vmas.insert(vma);
-        }
+            Ok((vec![hvas], ()))
+        })?;
+        let served = Served { queue: self.queue.clone(), what };
+        self.serve_anew(&claim, hvas, || Some(served.clone()));
         Ok(())
     }
 
@@ -158,16 +159,24 @@ impl UserFaults {
     }
 
     fn let_go(&self, hvas: Span<Hva>) {
-        let mut state = self.space.state.write();
-        if !state.vmas.over(hvas).any(|vma| self.serves(vma)) {
-            return;
-        }
-        for mut vma in state.vmas.cut(hvas) {
-            if self.serves(&vma) {
-                vma.end_service();
-            }
-            state.vmas.insert(vma);
-        }
+        let claim = self.space.mappings().claim_one(hvas);
+        self.serve_anew(&claim, hvas, || None);
+    }
+
+    /// Registers the mappings of the range anew that are registered here, or nowhere. What was registered before is served no more, so
+    /// sleepers are woken: a fault of a kind that is served no more would sleep for ever.
+    fn serve_anew(&self, claim: &Claim<'_>, hvas: Span<Hva>, serve: impl Fn() -> Option<Served>) {
+        let mut ended = Vec::new();
+        self.space.edit(claim, |edit| {
+            edit.change(hvas, |vma| {
+                if vma.served.is_none() || self.serves(vma) {
+                    ended.extend(vma.end_service());
+                    vma.served = serve();
+                }
+            });
+        });
+        self.space.outlast(pages_of(hvas));
+        end_service(ended.into_iter());
     }
 
     fn serves(&self, vma: &Vma) -> bool {
@@ -176,7 +185,7 @@ impl UserFaults {
 }
 
 impl Drop for UserFaults {
-    /// Takes the state lock without an [`Idle`] to show: drop it where the thread holds none of the address space's
+    /// Claims ranges, and takes page locks, without an [`Idle`] to show: drop it where the thread holds none of the address space's
     /// locks, which is everywhere but in a notification.
     fn drop(&mut self) {
         self.shut();
@@ -196,10 +205,9 @@ impl Vma {
         served.what.covers(kind).then(|| served.queue.post(page, access, kind))
     }
 
-    /// The mapping is no longer registered: wakes who sleeps in it. Under the state lock, held for writing.
-    pub(crate) fn end_service(&mut self) {
-        if let Some(served) = self.served.take() {
-            served.queue.wake(pages_of(self.span));
-        }
+    /// The mapping is no longer registered. Once the version before is outlasted, threads that sleep in it are to be
+    /// [woken](end_service).
+    pub(crate) fn end_service(&mut self) -> Option<(Served, Span<Gfn>)> {
+        Some((self.served.take()?, pages_of(self.span)))
     }
 }

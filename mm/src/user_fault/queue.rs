@@ -164,6 +164,13 @@ pub(crate) struct Served {
     pub(super) what: Serve,
 }
 
+impl Served {
+    /// Wakes who sleeps on `pages`.
+    pub(crate) fn wake(&self, pages: Span<Gfn>) {
+        self.queue.wake(pages);
+    }
+}
+
 impl Serve {
     pub(super) fn covers(self, kind: FaultKind) -> bool {
         match self {

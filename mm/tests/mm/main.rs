@@ -23,17 +23,22 @@
 //! | `swap_kept` | … and not written twice, where they did not change? |
 //! | `swap_files` | … where the pages are a file's? |
 //! | `swap_others` | do others neither wait for the device, nor pay, and is what was full asked again? |
+//! | `swap_io` | are devices asked for much at once, in order of priority, ahead of need, and again when they failed? |
 //! | `swap_race` | … beside threads that use and change the same pages meanwhile? |
 //! | `lru` | are cold pages told from others, and evicted, and the limit kept, and nothing lost? |
 //! | `lru_guest` | … with guests, whose accesses this process does not see? |
+//! | `group` | are groups charged for what is theirs, and keep their limits, and leave other groups alone? |
 //! | `lru_race` | … on many threads, beside a host that ages, evicts and moves? |
 //! | `late` | is the last store of a vCPU that answers late kept, if another thread copies the page meanwhile? |
 //! | `seeded` | under `--cfg seeded`: does each mistake in this crate make its test fail? |
+//! | `beside` | do faults go on beside changes of the mappings elsewhere, and find the right thing in the same place? |
 //! | `race` | a device that caches translations, beside a host that moves everything |
 
+mod beside;
 #[path = "../../../slat/src/edges.rs"]
 mod edges;
 mod fixture;
+mod group;
 mod huge;
 mod ksm;
 mod ksm_race;
@@ -59,6 +64,7 @@ mod soft_dirty;
 mod swap;
 mod swap_device;
 mod swap_files;
+mod swap_io;
 mod swap_kept;
 mod swap_others;
 mod swap_race;

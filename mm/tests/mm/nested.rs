@@ -45,7 +45,8 @@ fn a_table_in_the_guest_is_walked_wherever_its_pages_are() {
     clean(&mut idle);
     space.pageout(&mut idle, memory).unwrap();
     let stop = vm.slots().try_walk_l1(&table, load);
-    assert_eq!(stop, Err(L1Stop::Ask { hva: MEMORY + (TABLES[0] << 12), access: Access::Read }));
+    let gpa = Gpa(TABLES[0] << 12);
+    assert_eq!(stop, Err(L1Stop::Ask { gpa, hva: MEMORY + gpa.0, access: Access::Read }));
     assert_eq!(vm.slots().walk_l1(&mut idle, &table, load).unwrap().gfn, MAPPED);
     assert_eq!(TABLES.map(|frame| word(&space, &mut idle, frame) >> 8 & 3), [1; 4]);
     assert_eq!(dirty(), [true; 4]);

@@ -5,14 +5,25 @@ use slat::seeded::{Bug, Tool, each_fails_in_a_process};
 use std::collections::BTreeSet;
 
 /// Each mistake, and its test.
-const GUARDS: [(Bug, &str); 5] = [
+const GUARDS: [(Bug, &str); 16] = [
     (Bug::FullBelieved, "swap_others::a_device_that_was_full_for_a_moment_is_asked_again"),
     (Bug::NoFrameIsFull, "swap_others::an_arena_that_was_full_for_a_moment_does_not_make_the_swap_full"),
     (Bug::PoolChargedToAll, "swap_others::an_address_space_pays_for_its_own_copies_only"),
     (
         Bug::StoredUnderLock,
-        "swap_others::neither_faults_nor_changes_of_mappings_wait_for_pages_on_their_way_to_the_device",
+        "swap_others::neither_faults_nor_changes_nor_listeners_wait_for_pages_on_their_way_to_the_device",
     ),
+    (Bug::BooksHeld, "swap_io::a_device_that_holds_its_writes_costs_faults_elsewhere_nothing"),
+    (Bug::OneAtATime, "swap_io::writes_of_a_batch_are_on_their_way_at_once"),
+    (Bug::NeverProbed, "swap_io::a_device_that_fails_and_recovers_loses_nothing_and_is_used_again_by_itself"),
+    (Bug::GroupsTogether, "group::a_group_over_its_limit_leaves_the_working_set_of_another_alone"),
+    (Bug::VersionNotOutlasted, "beside::nothing_is_left_where_munmap_has_been"),
+    (Bug::MappingBeforeLock, "beside::nothing_is_left_where_munmap_has_been"),
+    (Bug::RangeNotKept, "beside::what_is_mapped_anew_is_not_emptied"),
+    (Bug::ForkUnshown, "beside::a_fork_is_of_one_moment"),
+    (Bug::MoveShownEarly, "beside::a_range_that_moves_is_found_whole_or_not_at_all"),
+    (Bug::ShareUnlooked, "beside::a_share_is_not_broken_where_something_else_is_mapped_by_now"),
+    (Bug::MergeUnlooked, "beside::what_may_be_merged_no_more_is_not_merged"),
     (Bug::TrimmedUnlocked, "memory::no_frame_is_trimmed_that_another_thread_takes"),
 ];
 

@@ -47,6 +47,11 @@ impl Disk {
         self.0.lock().writes
     }
 
+    /// Calls to it, to read and to write, that were not refused.
+    pub fn calls(&self) -> u64 {
+        self.0.lock().calls
+    }
+
     /// It has room for this many bytes.
     pub fn limit(&self, room: Option<u64>) {
         self.set(|disk| disk.room = room);

@@ -13,7 +13,8 @@ fn machine() -> (Machine, Arc<Swap>, Arc<Disk>) {
 
 fn machine_of(bytes: u64) -> (Machine, Arc<Swap>, Arc<Disk>) {
     let disk = Disk::new();
-    let (machine, swap) = Machine::with_swap(Swap::builder().device(disk.clone(), bytes));
+    let swap = Swap::builder().device(disk.clone(), bytes).read_ahead(1);
+    let (machine, swap) = Machine::with_swap(swap);
     (filled(machine), swap, disk)
 }
 

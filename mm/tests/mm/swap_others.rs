@@ -1,6 +1,7 @@
 //! What swapping out costs others: they do not wait for the device, are not charged, and find room again.
 
 use crate::fixture::{at, pages};
+use crate::listener::Listener;
 use slat::{Access, Idle, Level, PAGE_SIZE};
 use slat_mm::*;
 use std::io;
@@ -11,13 +12,13 @@ use std::thread;
 use std::time::Duration;
 
 /// Longer than anything that does not wait for the device takes, on any machine. A mistake is to be found sooner.
-fn hangs() -> Duration {
+pub fn hangs() -> Duration {
     Duration::from_secs(if std::env::var_os("SLAT_SEEDED").is_some() { 3 } else { 60 })
 }
 
 /// A device that keeps what is written.
 #[derive(Debug, Default)]
-struct Blocks(Mutex<Vec<u8>>);
+pub struct Blocks(Mutex<Vec<u8>>);
 
 impl SwapDevice for Blocks {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
@@ -36,7 +37,7 @@ impl SwapDevice for Blocks {
 
 /// A device that keeps each write waiting until the test opens it, and then does it, or fails.
 #[derive(Debug)]
-struct Gate {
+pub struct Gate {
     begun: Mutex<Sender<()>>,
     /// Whether it is open, and whether writes fail from then on.
     open: Mutex<Option<bool>>,
@@ -45,7 +46,22 @@ struct Gate {
 }
 
 impl Gate {
-    fn open(&self, fails: bool) {
+    /// One that is closed, and what it tells of each write that has begun.
+    pub fn new() -> (Arc<Self>, Receiver<()>) {
+        let (sender, begun) = channel();
+        let (open, opened, blocks) = (Mutex::default(), Condvar::new(), Blocks::default());
+        (Arc::new(Self { begun: Mutex::new(sender), open, opened, blocks }), begun)
+    }
+
+    pub fn close(&self) {
+        *self.open.lock().unwrap() = None;
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.open.lock().unwrap().is_some()
+    }
+
+    pub fn open(&self, fails: bool) {
         self.open.lock().unwrap().get_or_insert(fails);
         self.opened.notify_all();
     }
@@ -67,7 +83,7 @@ impl SwapDevice for Gate {
 }
 
 /// The device opens at the latest when the test ends, also where it fails.
-struct OpensAtLast<'a>(&'a Gate);
+pub struct OpensAtLast<'a>(pub &'a Gate);
 
 impl Drop for OpensAtLast<'_> {
     fn drop(&mut self) {
@@ -75,7 +91,7 @@ impl Drop for OpensAtLast<'_> {
     }
 }
 
-fn anon(space: &AddressSpace, first: u64, count: u64) {
+pub fn anon(space: &AddressSpace, first: u64, count: u64) {
     let len = count * PAGE_SIZE;
     space.mmap(Place::Fixed(at(first)), len, Prot::ReadWrite, Backing::Anonymous).unwrap();
 }
@@ -98,9 +114,7 @@ fn holds(space: &AddressSpace, idle: &mut Idle, page: u64) -> bool {
 
 /// An address space that swaps to a gate.
 fn gated(lru: bool) -> (Arc<Arena>, Arc<AddressSpace>, Arc<Gate>, Receiver<()>) {
-    let (sender, begun) = channel();
-    let (open, opened, blocks) = (Mutex::default(), Condvar::new(), Blocks::default());
-    let gate = Arc::new(Gate { begun: Mutex::new(sender), open, opened, blocks });
+    let (gate, begun) = Gate::new();
     let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
     let swap = Swap::builder().device(gate.clone(), 16 << 20).build(&arena).unwrap();
     let builder = AddressSpace::builder(&arena).swap(&swap);
@@ -109,7 +123,7 @@ fn gated(lru: bool) -> (Arc<Arena>, Arc<AddressSpace>, Arc<Gate>, Receiver<()>) 
 }
 
 /// Whether `work` ends on a thread of its own, whatever the device does.
-fn ends(work: impl FnOnce(&mut Idle) + Send + 'static) -> bool {
+pub fn ends(work: impl FnOnce(&mut Idle) + Send + 'static) -> bool {
     let (sender, done) = channel();
     thread::spawn(move || {
         work(&mut Idle::take().unwrap());
@@ -119,7 +133,7 @@ fn ends(work: impl FnOnce(&mut Idle) + Send + 'static) -> bool {
 }
 
 #[test]
-fn neither_faults_nor_changes_of_mappings_wait_for_pages_on_their_way_to_the_device() {
+fn neither_faults_nor_changes_nor_listeners_wait_for_pages_on_their_way_to_the_device() {
     type Way = fn(&AddressSpace, &mut Idle) -> u64;
     let ways: [Way; 2] =
         [|space, idle| space.pageout(idle, pages(0, 64)).unwrap(), |space, idle| space.reclaim(idle, 64)];
@@ -150,6 +164,8 @@ fn neither_faults_nor_changes_of_mappings_wait_for_pages_on_their_way_to_the_dev
             );
             let other = shared();
             assert!(ends(move |idle| other.munmap(idle, pages(7, 1)).unwrap()), "and one that goes");
+            let other = shared();
+            assert!(ends(move |_| other.register(&Arc::new(Listener::default()))), "a VM that registers");
             gate.open(false);
             assert!(out.join().unwrap() > 0, "the others went");
         });

@@ -12,10 +12,10 @@ mod tracked;
 
 use crate::bug::Bug;
 use crate::check::{Checked, Verdict};
-use crate::nested;
 use crate::scenario::Scenario;
 use crate::thread::{Op, Range, Why};
 use crate::world::Span;
+use crate::{nested, primary};
 
 const fn read(gfn: u8) -> Op {
     Op::Access { gfn, write: false, sleeps: false, large: false }
@@ -146,6 +146,10 @@ pub fn find(bug: Bug) -> (&'static str, Verdict) {
     let nested = nested::scenarios::families().into_iter().chain(nested::scenarios::large_families());
     if let Some(scenario) = nested.flat_map(|family| family.scenarios).find(|scenario| scenario.name == name)
     {
+        return (name, scenario.with(bug).check());
+    }
+    let primary = primary::scenarios::families().into_iter().flat_map(|family| family.scenarios);
+    if let Some(scenario) = { primary }.find(|scenario| scenario.name == name) {
         return (name, scenario.with(bug).check());
     }
     let mut all = families().into_iter().chain(large_families()).flat_map(|family| family.scenarios);

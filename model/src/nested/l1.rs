@@ -1,7 +1,7 @@
 //! What L1 does: it writes its table, flushes, enters L2. And a flush of the shadow, which an entry makes.
 
 use super::program::{Nested, Op};
-use super::shadow::{Place, SHADOW, TWO, Tree, Word};
+use super::shadow::{Place, SHADOW, Tree, Word};
 use super::steps::{Flush, L2, Pc, State, Thread};
 use crate::bug::Bug;
 
@@ -32,6 +32,7 @@ impl Nested {
         match s.threads[i].pc {
             Pc::Start => {
                 s.world.vcpus[i].in_l2 = false;
+                s.world.since[i] = 1 << s.world.t[s.world.key as usize];
                 s.threads[i].pc = Pc::Begin;
                 if self.has(Bug::BroadcastDeferred) {
                     let newest = s.world.newest;
@@ -41,7 +42,8 @@ impl Nested {
             }
             Pc::Entered => {
                 let key = s.world.key;
-                (0..TWO).for_each(|vcpu| s.world.forgets_t(vcpu, key));
+                let since = core::mem::take(&mut s.world.since[i]);
+                s.world.vcpus.iter_mut().for_each(|vcpu| vcpu.allowed[key as usize] &= since);
                 s.done(i);
             }
             _ => self.flush(s, i, Op::Broadcast, Pc::Entered),
@@ -61,6 +63,10 @@ impl Nested {
                 } else if vcpu.allowed[key as usize] == 0 {
                     s.world.forgets_t(i, key);
                 }
+                s.threads[i].pc = if s.world.vcpus[i].refused { Pc::Comeback } else { Pc::Enter };
+            }
+            Pc::Comeback => {
+                Self::comeback(s, i);
                 s.threads[i].pc = Pc::Enter;
             }
             Pc::Enter if s.world.key != key => {
@@ -71,7 +77,9 @@ impl Nested {
                     return None;
                 }
                 s.world.key = key;
-                (s.threads[i].flush, s.threads[i].pc) = (Flush::Zap, Pc::Begin);
+                // As built, what the other root says too may stay.
+                let flush = if self.fresh { Flush::Revalidate } else { Flush::Zap };
+                (s.threads[i].flush, s.threads[i].pc) = (flush, Pc::Begin);
             }
             Pc::Enter => {
                 let under_way = s.world.places.iter().filter(|place| place.listed && place.shadow);
@@ -88,6 +96,10 @@ impl Nested {
                     }
                     // A flush that began after this one was asked for serves both, when it has ended.
                     Some(asked) if s.world.flushed > asked => s.threads[i].pc = Pc::Entered,
+                    // As built, one at a time.
+                    Some(_) if self.fresh && begun.is_some() && !self.has(Bug::CoalescedUnwaited) => {
+                        return None;
+                    }
                     Some(asked) if begun > Some(asked) => {
                         if !self.has(Bug::CoalescedUnwaited) {
                             return None;
@@ -99,11 +111,12 @@ impl Nested {
             }
             Pc::Entered => {
                 let root = s.world.root;
-                let vcpu = &mut s.world.vcpus[i];
-                if self.fresh && vcpu.pending.is_some() {
-                    // Served by another vCPU's flush: its own TLB forgets all the same.
-                    vcpu.l2 = 0;
+                let vcpu = &s.world.vcpus[i];
+                if self.fresh && vcpu.pending.is_some() && !self.has(Bug::ServedUnforgotten) {
+                    // Served by another vCPU's flush, perhaps: its own TLB forgets all the same.
+                    s.world.forget_dropped(i);
                 }
+                let vcpu = &mut s.world.vcpus[i];
                 (vcpu.pending, vcpu.in_l2, vcpu.root) = (None, true, root);
                 s.done(i);
             }
@@ -136,17 +149,12 @@ impl Nested {
                 }
                 s.threads[i].pc = Pc::Settle;
             }
+            Pc::Settle if self.fresh => self.settle_built(s, i, op),
             Pc::Settle => {
                 if self.has(Bug::FlushRemovesFirst) {
                     self.remove(s, i);
                 }
                 self.settle(s, i);
-            }
-            Pc::Kick(_) if self.fresh && matches!(op, Op::Enter { .. }) => {
-                // What others have in their TLBs, the reverse map leads to still.
-                s.world.vcpus[i].l2 = 0;
-                s.world.places[i].unflushed = false;
-                (s.threads[i].owes, s.threads[i].pc) = (0, Pc::Remove);
             }
             Pc::Kick(vcpu) => self.kick(s, i, vcpu),
             Pc::Remove => {
@@ -160,6 +168,10 @@ impl Nested {
                 if !matches!(op, Op::Access { .. }) {
                     s.world.flushed = s.world.flushed.max(number);
                 }
+                if self.fresh && matches!(op, Op::Broadcast) {
+                    s.world.settled = s.world.settled.max(s.threads[i].row);
+                }
+                s.threads[i].row = 0;
                 s.threads[i].flush = Flush::Revalidate;
                 s.threads[i].pc = back;
             }
@@ -169,7 +181,7 @@ impl Nested {
 
     /// Whether thread `i` stands in a flush.
     pub(super) fn is_in_flush(pc: Pc) -> bool {
-        use Pc::{Begin, Edit, End, Head, Kick, Load, ReadRow, Remove, Settle};
-        matches!(pc, Begin | Load | ReadRow | Edit | Head | Settle | Kick(_) | Remove | End)
+        use Pc::{Begin, Edit, End, Head, Kick, Load, Note, Noted, ReadRow, Remove, Settle};
+        matches!(pc, Begin | Load | ReadRow | Note | Edit | Noted | Head | Settle | Kick(_) | Remove | End)
     }
 }

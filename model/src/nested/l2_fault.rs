@@ -46,7 +46,7 @@ impl Nested {
         let hit = owed || matches!(s.world.walk(), Word::Leaf { .. } | Word::Frozen(_));
         let World { newest, vcpu_count, .. } = s.world;
         if self.fresh {
-            return self.refuse_fresh(s, i);
+            return self.refuse_built(s, i);
         }
         let vcpu = &mut s.world.vcpus[i];
         vcpu.in_l2 = false;
@@ -73,7 +73,7 @@ impl Nested {
                 (s.threads[i].root, s.threads[i].word) = (s.world.root, Some(word));
                 match word {
                     // Its owner goes on soon.
-                    Word::Frozen(_) => return None,
+                    Word::Frozen(_) | Word::Condemned(_) => return None,
                     Word::Leaf { .. } if !self.fresh => Pc::Compare,
                     _ if self.has(Bug::TablesReadFirst) => Pc::ReadTables,
                     _ => Pc::Stamp,
@@ -94,6 +94,9 @@ impl Nested {
                     | Pc::List
                     | Pc::Confirm
                     | Pc::Lookup => self.ask(s, i, write),
+                    Pc::Link | Pc::Freeze | Pc::Recheck | Pc::Row | Pc::Thaw | Pc::ThawBack if self.fresh => {
+                        Some(self.install_built(s, i))
+                    }
                     Pc::Add | Pc::AddLate | Pc::Recheck | Pc::Link | Pc::Freeze => {
                         Some(self.enter_and_freeze(s, i))
                     }
@@ -187,7 +190,8 @@ impl Nested {
             }
             Pc::Add => {
                 s.head_changes(g1, true);
-                Pc::Recheck
+                let fills = self.fresh && !matches!(me.word, Some(Word::Leaf { .. }));
+                if fills && !self.has(Bug::CheckedBeforeFrozen) { Pc::Link } else { Pc::Recheck }
             }
             Pc::Recheck => {
                 let lines = [s.world.lines[me.hva as usize], s.world.lines[EPOCH], s.world.lines[SHADOW]];
@@ -195,23 +199,18 @@ impl Nested {
                 let stands = match self.bug {
                     Some(Bug::EntryUnchecked) => true,
                     Some(Bug::ShadowUnrechecked) => lines[..2] == me.lines[..2],
-                    None if self.fresh => lines[..2] == me.lines[..2],
                     Some(Bug::ChunkAnswers) if me.made => s.world.newest <= stamp,
                     Some(Bug::ChunkAnswers) => s.world.chunk_version <= stamp,
                     _ => lines == me.lines,
                 };
-                match me.word {
-                    Some(Word::Leaf { .. }) if stands => Self::leaf_met(s, i),
-                    _ if stands => Pc::Link,
-                    _ => Pc::Start,
-                }
+                if stands { Pc::Link } else { Pc::Start }
             }
             Pc::Link => {
                 let tree = &mut s.world.trees[me.root as usize];
                 if let Word::Hole(number) = tree.upper {
                     let fill = if self.has(Bug::ShadowFillsZero) { 0 } else { number };
                     (tree.upper, tree.leaf) = (Word::Table, Word::Hole(fill));
-                    let known = number <= Self::stamp(s, i) && !self.fresh;
+                    let known = number <= Self::stamp(s, i);
                     if known || self.has(Bug::ShadowNumberUnchecked) {
                         s.threads[i].word = Some(Word::Hole(fill));
                     }
@@ -220,10 +219,6 @@ impl Nested {
             }
             Pc::Freeze => {
                 let old = me.word.expect("met in the walk");
-                if self.fresh {
-                    let new = Word::Leaf { pfn: me.pfn, write: me.write, armed: false, g1 };
-                    return if s.world.swap(me.root, old, new) { Pc::Mark } else { Pc::Start };
-                }
                 let old_enough = matches!(old, Word::Hole(number) if number <= Self::stamp(s, i))
                     || self.has(Bug::ShadowNumberUnchecked);
                 if !old_enough || !s.world.swap(me.root, old, Word::Frozen(i as u8)) {
@@ -324,41 +319,5 @@ impl Nested {
                 (me.pfn, me.write, me.logs, me.t) = (pfn, s.world.writable[(pfn % 2) as usize], logs, t);
             }
         }
-    }
-
-    /// The same as built: what was hit goes at once; and again when the vCPU comes back, with what its TLB has.
-    fn refuse_fresh(&self, s: &mut State, i: usize) {
-        let met = s.threads[i].word;
-        let hit = matches!(met, Some(Word::Leaf { .. } | Word::Hole(1..)));
-        if let (Some(old @ Word::Leaf { .. }), false) = (met, self.has(Bug::RefusedLeafKept)) {
-            let hole = s.world.fresh_hole();
-            s.world.swap(s.threads[i].root, old, hole);
-        }
-        let (vcpu_count, newest) = (s.world.vcpu_count, s.world.newest);
-        let vcpu = &mut s.world.vcpus[i];
-        vcpu.in_l2 = false;
-        if hit && self.has(Bug::RefusedOnce) {
-            vcpu.l2 = 0;
-        } else if hit && !self.has(Bug::RefusedLeafKept) {
-            vcpu.pending = Some(newest);
-        }
-        if vcpu_count == 1 || hit {
-            vcpu.allowed[vcpu.key as usize] = 0;
-        }
-        s.done(i);
-    }
-
-    /// As built: the leaf that the fault has met serves, or goes.
-    fn leaf_met(s: &mut State, i: usize) -> Pc {
-        let me = s.threads[i];
-        let Some(old @ Word::Leaf { pfn, write, .. }) = me.word else { unreachable!("a leaf") };
-        let serves = pfn == me.pfn && write == me.write && s.world.walk().same(old);
-        if serves {
-            // Nothing is marked, and nothing is written.
-            return Pc::Mark;
-        }
-        let hole = s.world.fresh_hole();
-        s.world.swap(me.root, old, hole);
-        Pc::Start
     }
 }

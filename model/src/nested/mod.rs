@@ -8,6 +8,7 @@
 //! | [`shadow`] | what is shared; hardware; what no vCPU may reach |
 //! | [`steps`] | where a thread stands; the walk over the shadow's entry that invalidations, flushes and logs share |
 //! | `l2_fault` | an access of L2, F1 to F10 |
+//! | `built` | the same where what is built differs |
 //! | `l1` | L1 writes its table, flushes, enters L2 |
 //! | `l0` | L0 takes pages away, moves memslots, logs |
 //! | [`program`], `explore` | a world and its threads; the check |
@@ -15,6 +16,7 @@
 //!
 //! How an invalidation is listed, numbered and announced is one step here; `active` has it in all its steps.
 
+mod built;
 mod explore;
 mod l0;
 mod l1;

@@ -137,6 +137,25 @@ fn flushes() -> Vec<Nested> {
         )
         .two_vcpus(),
         Nested::new(
+            "T to 1, flush, back, flush | fault",
+            &[&[t(NEW), Op::Flush, ENTER, LOAD, t(OLD), Op::Flush, ENTER, LOAD], &[LOAD]],
+        )
+        .two_vcpus()
+        .tables(),
+        Nested::new(
+            "leaf of 1, T to 0, flush, back, flush | fault",
+            &[&[t(OLD), Op::Flush, ENTER, t(NEW), Op::Flush, ENTER, LOAD], &[LOAD]],
+        )
+        .two_vcpus()
+        .t(NEW)
+        .composed(),
+        Nested::new(
+            "leaf, T to 1, broadcast | broadcast, back",
+            &[&[t(NEW), Op::Broadcast], &[Op::Leave, Op::Broadcast, ENTER, LOAD]],
+        )
+        .two_vcpus()
+        .composed(),
+        Nested::new(
             "another root and back",
             &[&[Op::Leave, Op::Enter { key: 1 }, LOAD, Op::Leave, ENTER, LOAD]],
         )
@@ -159,6 +178,12 @@ fn logs() -> Vec<Nested> {
             &[&[STORE, t(CLEAN), Op::Flush, ENTER, STORE], &[Op::Harvest]],
         )
         .composed()
+        .logs(),
+        Nested::new(
+            "logged: leaf, D taken, flush, store | harvest",
+            &[&[STORE, Op::Flush, ENTER, t(CLEAN), Op::Flush, ENTER, STORE], &[Op::Harvest]],
+        )
+        .tables()
         .logs(),
         Nested::new("logged: store | zap 0 | harvest", &[&[STORE, STORE], &[zap(0)], &[Op::Harvest]])
             .composed()

@@ -48,6 +48,8 @@ pub enum Word {
     },
     /// Owned for a moment by a fault.
     Frozen(u8),
+    /// The same, as built, and its owner is told to install nothing: what it asked for is out of date.
+    Condemned(u8),
 }
 
 impl Word {
@@ -99,6 +101,9 @@ pub struct Vcpu {
     pub(super) root: u8,
     /// The newest number when L1 last flushed for this vCPU, if no flush of the shadow has begun since.
     pub(super) pending: Option<u8>,
+    /// As built: the newest number when its own TLB forgot L2's tag last; and T has refused what it hit.
+    pub(super) forgot: u8,
+    pub(super) refused: bool,
     /// It has been in the shadow.
     pub(super) known: bool,
     /// Values of T since its last flush, a bit each, for both roots of L1.
@@ -119,10 +124,17 @@ pub struct World {
     pub(super) canonical: [Word; TWO],
     /// T under each of L1's roots.
     pub(super) t: [u8; TWO],
+    /// Values of T since the broadcast of each vCPU began, while it is under way: a bit each.
+    pub(super) since: [u32; TWO],
     /// The root of L1 that the shadow is for; the tree in use; the newest flush that has ended.
     pub(super) key: u8,
     pub(super) root: u8,
     pub(super) flushed: u8,
+    /// As built: how many threads are taking something from leaves of the shadow; the newest number when the last of those that are done
+    /// was; and how far a broadcast has made all TLBs forget.
+    pub(super) dropping: u8,
+    pub(super) dropped: u8,
+    pub(super) settled: u8,
     pub(super) trees: [Tree; TWO],
     /// The reverse map's chunk: whether it exists, and of each frame of L1 whether its head names (shadow, g2).
     pub(super) chunk: bool,
@@ -155,9 +167,13 @@ impl World {
             slots: [0, 1],
             canonical: [Word::Hole(0); TWO],
             t: [t, t | FRAME],
+            since: [0; TWO],
             key: 0,
             root: 0,
             flushed: 0,
+            dropping: 0,
+            dropped: 0,
+            settled: 0,
             trees: [tree; TWO],
             chunk: false,
             heads: [false; TWO],
@@ -204,6 +220,9 @@ impl World {
         for vcpu in &mut self.vcpus {
             vcpu.allowed[key as usize] |= 1 << t;
         }
+        for since in self.since.iter_mut().filter(|since| **since != 0) {
+            *since |= 1 << t;
+        }
     }
 
     /// From now on this vCPU may not use what T was before.
@@ -215,6 +234,19 @@ impl World {
     pub(super) fn fresh_hole(&mut self) -> Word {
         self.newest += 1;
         Word::Hole(self.newest)
+    }
+
+    /// As built: something was taken from a leaf of the shadow.
+    pub(super) fn note_drop(&mut self) {
+        self.newest += 1;
+        self.dropped = self.newest;
+    }
+
+    /// As built: the vCPU's own TLB forgets what is out of date by now, if anything is.
+    pub(super) fn forget_dropped(&mut self, vcpu: usize) {
+        if self.dropping > 0 || self.dropped > self.vcpus[vcpu].forgot {
+            (self.vcpus[vcpu].l2, self.vcpus[vcpu].forgot) = (0, self.newest);
+        }
     }
 
     /// The next number, announced on these lines.

@@ -64,6 +64,10 @@ pub enum Pc {
     ReadRow,
     /// The walk: the edit.
     Edit,
+    /// As built: that something is about to be taken from a leaf is put down.
+    Note,
+    /// As built: that it was taken.
+    Noted,
     /// What is owed is known.
     Settle,
     /// A vCPU answers the flush.
@@ -76,6 +80,8 @@ pub enum Pc {
     End,
     /// A vCPU is about to enter L2.
     Enter,
+    /// As built: what T refused goes once more.
+    Comeback,
     /// A flush of the shadow begins.
     Begin,
     /// Nothing is pending for the vCPU any more.
@@ -190,7 +196,7 @@ impl Nested {
         let me = s.threads[i];
         let others = s.others_unflushed(i, self.bug) && !self.has(Bug::ShadowDebtUnadopted);
         if self.fresh {
-            return self.visit_fresh(s, i, harvests, flushes);
+            return self.visit_built(s, i, harvests, flushes);
         }
         match me.pc {
             Pc::Load => {
@@ -266,28 +272,6 @@ impl Nested {
         (s.threads[i].root, s.threads[i].row) = (0, 0);
         if !flushes {
             // The head behind the one that led here.
-            s.threads[i].g1 += 1;
-        }
-    }
-
-    /// The same as built, in one step: its exchange is made again where it fails.
-    fn visit_fresh(&self, s: &mut State, i: usize, harvests: bool, flushes: bool) {
-        let tree = s.world.trees[s.world.root as usize];
-        let linked = tree.upper == Word::Table;
-        let seen = if linked { tree.leaf } else { tree.upper };
-        let new = match seen {
-            Word::Leaf { pfn, g1, .. } if harvests => Word::Leaf { pfn, write: false, armed: false, g1 },
-            seen if harvests => seen,
-            _ if self.has(Bug::FlushWithoutBumps) && flushes => seen,
-            _ if self.has(Bug::ChildHoleKept) && !linked => seen,
-            _ => s.world.fresh_hole(),
-        };
-        let tree = &mut s.world.trees[s.world.root as usize];
-        *(if linked { &mut tree.leaf } else { &mut tree.upper }) = new;
-        s.threads[i].owes |= L2;
-        s.threads[i].bumped |= 1;
-        s.threads[i].pc = Pc::Head;
-        if !flushes {
             s.threads[i].g1 += 1;
         }
     }

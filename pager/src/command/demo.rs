@@ -54,13 +54,17 @@ impl Demo {
 
         let socket = folder.join("socket");
         let (_daemon, log) = daemon(folder, &socket)?;
-        let worker = |wait| wait_for(&log, wait, |line| line.strip_prefix("worker=")?.parse::<i32>().ok());
+        let worker = |wait| {
+            wait_for(&log, wait, |line| {
+                serde_json::from_str::<serde_json::Value>(line).ok()?["worker"].as_i64()
+            })
+        };
         let mut pid = worker(Duration::from_secs(10)).ok_or_else(|| other("the daemon did not start"))?;
         let guests: Vec<Child> =
             (0..self.guests).map(|seed| self.guest(&socket, seed)).collect::<Result<_, _>>()?;
         for kill in 0..self.kills {
             std::thread::sleep(Duration::from_millis(500));
-            rustix::process::Pid::from_raw(pid)
+            rustix::process::Pid::from_raw(pid as i32)
                 .map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL))
                 .transpose()
                 .map_err(other)?;

@@ -1,9 +1,15 @@
 //! The subcommands.
 
 mod bench;
+mod checkpoint;
+mod clones;
+pub mod config;
 mod demo;
+mod notify;
+mod place;
 mod serve;
 mod templates;
+mod top;
 mod twin;
 
 use clap::Subcommand;
@@ -16,20 +22,28 @@ pub enum Command {
     Demo(demo::Demo),
     /// Measure on this machine: restores with and without a working set, and faults
     Bench(bench::Bench),
-    /// Serve guests; VMMs connect to the sockets with Firecracker's handshake. When it is ended, guests keep their service until they end
+    /// Measure the memory that clones of one template take on this host
+    Clones(clones::Clones),
+    /// Serve guests; VMMs connect to the sockets with Firecracker's handshake. SIGTERM drains it: it takes no further guest, and ends with its last one
     Serve(serve::Serve),
+    /// Watch a daemon: its guests, its cache, its store
+    Top(top::Top),
     /// Make a template of an image of guest memory
     Snapshot(templates::Snapshot),
+    /// Make a template of a guest that a daemon serves, while it runs on. The VMM stops it until this says `instant`
+    Checkpoint(checkpoint::Checkpoint),
+    /// Remove the snapshots of a guest but the last ones
+    Retain(checkpoint::Retain),
     /// Read every chunk of a template and its working set, and check them
     Verify(templates::Named),
     /// List the templates of a store
-    Ls(templates::Store),
+    Ls(place::Place),
     /// Remove a template; its chunks go with the next gc
     Rm(templates::Named),
     /// Remove the working set of a template, so that it is recorded anew
     Forget(templates::Named),
-    /// Delete the chunks that no template needs
-    Gc(templates::Store),
+    /// Delete the chunks that no template needs, and no host serves; on any host, at any time
+    Gc(templates::Collect),
     /// What `serve` starts, and starts again
     #[command(hide = true)]
     Worker(serve::Serve),
@@ -59,14 +73,18 @@ impl Command {
         match self {
             Self::Demo(demo) => demo.run(),
             Self::Bench(bench) => bench.run(),
+            Self::Clones(clones) => clones.run(),
             Self::Serve(serve) => serve.keep(),
             Self::Worker(serve) => serve.work(),
+            Self::Top(top) => top.run(),
             Self::Snapshot(snapshot) => snapshot.run(),
+            Self::Checkpoint(checkpoint) => checkpoint.run(),
+            Self::Retain(retain) => retain.run(),
             Self::Verify(named) => named.verify(),
-            Self::Ls(store) => store.list(),
+            Self::Ls(store) => templates::list(&store),
             Self::Rm(named) => named.remove(),
             Self::Forget(named) => named.forget(),
-            Self::Gc(store) => store.gc(),
+            Self::Gc(collect) => collect.run(),
             Self::Twin(twin) => twin.run(),
         }
     }

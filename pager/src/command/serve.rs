@@ -1,24 +1,38 @@
 //! `serve`: the keeper; and the worker that it starts.
 
+use super::notify::notify;
+use super::place::{Place, seconds};
 use super::{Failure, other, size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use slat_pager::{
-    Cache, Firecracker, Folder, GuestStats, Keeper, Library, Lost, Options, Sabotage, Template, Trouble,
-    Worker, WorkerError,
+    Cache, Event, Firecracker, GuestStats, Guests, Keeper, Library, Lost, Monitor, Options, Sabotage, Store,
+    Template, Trouble, Worker, WorkerError,
 };
+use std::ffi::OsString;
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A daemon.
 #[derive(clap::Args)]
 pub struct Serve {
-    /// The folder that is the store
-    #[arg(long, value_name = "FOLDER")]
-    store: Option<PathBuf>,
+    /// A file of TOML with flags of this command: `store = "/srv/templates"`. Flags on the command line go before
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The command line after `serve`, for the worker.
+    #[arg(skip)]
+    pub words: Vec<OsString>,
+    /// Answer Prometheus (/metrics) and `slat-pager top` here: ADDRESS:PORT, or the path of a socket
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<String>,
+    #[command(flatten)]
+    place: Place,
     /// A socket, and the template of the guests that connect to it
     #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required_unless_present = "images", requires = "store")]
     guests: Vec<(PathBuf, String)>,
@@ -43,10 +57,19 @@ pub struct Serve {
     /// What becomes of a page that the store lost
     #[arg(long, value_enum, default_value = "wait")]
     lost: Lost,
+    /// A socket on which `checkpoint` asks for snapshots of guests
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+    /// A folder of shared memory, in /dev/shm: VMMs map FOLDER/TEMPLATE privately, and clones share what they do not write
+    #[arg(long, value_name = "FOLDER")]
+    share: Option<PathBuf>,
     #[arg(long, hide = true, default_value_t = 0)]
     store_delay_ms: u64,
     #[arg(long, hide = true, default_value_t = 0)]
     store_errors_percent: u64,
+    /// While this file is there, the store is down.
+    #[arg(long, hide = true)]
+    store_down: Option<PathBuf>,
     #[arg(long, hide = true, value_enum)]
     sabotage: Option<Sabotage>,
 }
@@ -54,11 +77,6 @@ pub struct Serve {
 fn guest(text: &str) -> Result<(PathBuf, String), String> {
     let (socket, template) = text.rsplit_once('=').ok_or("SOCKET=TEMPLATE is wanted")?;
     Ok((socket.into(), template.into()))
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.ok_or_else(|| format!("{text:?} is no number of seconds"))
 }
 
 impl Serve {
@@ -72,11 +90,33 @@ impl Serve {
         _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         let command = || {
             let mut command = Command::new(&program);
-            // The same flags: after the program's name and `serve`.
-            command.arg("worker").args(crate::words().into_iter().skip(2));
+            command.arg("worker").args(&self.words).env_remove("NOTIFY_SOCKET");
             command
         };
-        Err(other(keeper.run(command)))
+        let told = |event| match event {
+            Event::Ready => notify("READY=1\nSTATUS=serving"),
+            Event::Drains(guests) => {
+                notify(&format!("STOPPING=1\nSTATUS=draining: {guests} guests are left"));
+                say("drains", serde_json::json!({ "guests": guests }));
+            }
+            _ => {}
+        };
+        keeper.drain_on(signals().map_err(other)?).run(command, told).map_err(other)
+    }
+
+    /// The store, slow and failing as the tests want it.
+    fn trouble(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
+        let (delay, percent, down) =
+            (Duration::from_millis(self.store_delay_ms), self.store_errors_percent, self.store_down.clone());
+        if delay.is_zero() && percent == 0 && down.is_none() {
+            return store;
+        }
+        let store = Trouble::new(store, delay, percent);
+        let Some(down) = down else { return Arc::new(store) };
+        Arc::new(Trouble::calling(store, move |_| match down.try_exists() {
+            Ok(true) => Err(std::io::Error::other("down on purpose")),
+            _ => Ok(()),
+        }))
     }
 
     pub fn work(&self) -> Result<(), Failure> {
@@ -86,11 +126,14 @@ impl Serve {
             print(what);
             std::process::abort();
         }));
-        let mut templates = Vec::new();
-        if let Some(store) = &self.store {
-            let store = Folder::open(store).map_err(other)?;
-            let store =
-                Trouble::new(store, Duration::from_millis(self.store_delay_ms), self.store_errors_percent);
+        // These are for the keeper, which drains.
+        for signal in [SIGTERM, SIGINT] {
+            signal_hook::flag::register(signal, Arc::default()).map_err(other)?;
+        }
+        let (mut templates, mut steady) = (Vec::new(), None);
+        if self.place.store.is_some() {
+            let store = self.place.steady(|store| self.trouble(store))?;
+            steady = Some(store.clone());
             let library = Library::new(store).sabotage(self.sabotage);
             for (_, template) in &self.guests {
                 templates.push(library.open(template).map_err(other)?);
@@ -108,27 +151,55 @@ impl Serve {
         options.sabotage = self.sabotage;
         options.check().map_err(other)?;
         let cache = Arc::new(Cache::new(self.cache));
-        let worker = Worker { wire: Firecracker, templates, cache: cache.clone(), options };
+        let monitor = Monitor::new(cache.clone(), steady);
+        if let Some(address) = &self.metrics {
+            monitor.listen(address).map_err(other)?;
+        }
+        let worker = Worker { wire: Firecracker, templates, cache: cache.clone(), options, monitor };
+        let mut guests = Guests::default();
+        if let Some(folder) = &self.share {
+            let named = |error: std::io::Error| other(format!("{}: {error}", folder.display()));
+            guests.share_in(folder, &worker.templates).map_err(named)?;
+        }
+        if let Some(control) = &self.control {
+            guests.answer_on(control).map_err(other)?;
+        }
         let keeper = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
-        say(&format!("worker={}", std::process::id()));
-        worker.run(keeper, |number, pid, end| told(number, pid, end, &cache)).map_err(other)
+        say("worker", serde_json::json!({ "worker": std::process::id() }));
+        worker.run_with(keeper, &guests, |number, pid, end| told(number, pid, end, &cache)).map_err(other)
     }
 }
 
-/// One line of JSON for each guest.
-fn told(guest: u64, pid: i32, end: Result<GuestStats, WorkerError>, cache: &Cache) {
-    let stats = cache.stats();
-    let cache = serde_json::json!({ "hits": stats.hits, "misses": stats.misses, "evicted": stats.evicted, "bytes": stats.bytes });
-    let line = match end {
-        Ok(stats) => {
-            serde_json::json!({ "guest": guest, "pid": pid, "end": "gone", "stats": stats, "cache": cache })
-        }
-        Err(error) => serde_json::json!({ "guest": guest, "pid": pid, "refused": error.to_string() }),
-    };
-    say(&line.to_string());
+/// Readable once the process was asked to end. Asked twice, it ends at once.
+fn signals() -> std::io::Result<std::os::fd::OwnedFd> {
+    let (drain, asked) = UnixStream::pair()?;
+    let twice = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        // In this order: the first signal sets the flag after it was looked at.
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, twice.clone())?;
+        signal_hook::flag::register(signal, twice.clone())?;
+        signal_hook::low_level::pipe::register(signal, asked.try_clone()?)?;
+    }
+    Ok(drain.into())
 }
 
-/// A line of the log. Where none reads it any more, the guests are served all the same.
-fn say(line: &str) {
+/// One line for each guest.
+fn told(guest: u64, pid: i32, end: Result<GuestStats, WorkerError>, cache: &Cache) {
+    match end {
+        Ok(stats) => say(
+            "ended",
+            serde_json::json!({ "guest": guest, "pid": pid, "end": "gone", "stats": stats, "cache": cache.stats() }),
+        ),
+        Err(error) => {
+            say("refused", serde_json::json!({ "guest": guest, "pid": pid, "refused": error.to_string() }));
+        }
+    }
+}
+
+/// A line of the log: JSON with the time and the event. Where none reads it any more, the guests are served all the same.
+fn say(event: &str, mut line: serde_json::Value) {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    line["time"] = (time.as_millis() as f64 / 1e3).into();
+    line["event"] = event.into();
     _ = writeln!(std::io::stderr(), "{line}");
 }

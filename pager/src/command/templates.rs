@@ -1,43 +1,44 @@
 //! `snapshot`, `verify`, `ls`, `rm`, `gc`.
 
+use super::place::{Place, seconds};
 use super::{Failure, other, size};
-use slat_pager::{Folder, Library, PAGE};
+use slat_pager::PAGE;
 use std::fs::File;
 use std::path::PathBuf;
+use std::time::Duration;
 
-/// The store.
-#[derive(clap::Args)]
-pub struct Store {
-    /// The folder that is the store
-    #[arg(long, value_name = "FOLDER")]
-    store: PathBuf,
+pub fn list(place: &Place) -> Result<(), Failure> {
+    let library = place.library()?;
+    for name in library.list().map_err(other)? {
+        let template = library.open(&name).map_err(other)?;
+        let chunks = template.chunks();
+        let zero = chunks.iter().filter(|chunk| chunk.is_none()).count();
+        let (mib, all, kib) = (template.size() >> 20, chunks.len(), template.chunk_size() >> 10);
+        let set = template.working_set().map_or("no working set".into(), |set| {
+            format!("a working set of {} KiB", set.pages() * (PAGE >> 10))
+        });
+        println!("{name}: {mib} MiB, {all} chunks of {kib} KiB, {zero} of them zero; {set}");
+    }
+    Ok(())
 }
 
-impl Store {
-    fn library(&self) -> Result<Library, Failure> {
-        Ok(Library::new(
-            Folder::open(&self.store).map_err(|error| other(format!("{}: {error}", self.store.display())))?,
-        ))
-    }
+/// A collection.
+#[derive(clap::Args)]
+pub struct Collect {
+    #[command(flatten)]
+    place: Place,
+    /// Seconds after which a host that has not renewed its lease is taken for gone. Hosts renew theirs every two minutes
+    #[arg(long, value_name = "SECONDS", default_value = "3600", value_parser = seconds)]
+    patience: Duration,
+}
 
-    pub fn list(&self) -> Result<(), Failure> {
-        let library = self.library()?;
-        for name in library.list().map_err(other)? {
-            let template = library.open(&name).map_err(other)?;
-            let chunks = template.chunks();
-            let zero = chunks.iter().filter(|chunk| chunk.is_none()).count();
-            let (mib, all, kib) = (template.size() >> 20, chunks.len(), template.chunk_size() >> 10);
-            let set = template.working_set().map_or("no working set".into(), |set| {
-                format!("a working set of {} KiB", set.pages() * (PAGE >> 10))
-            });
-            println!("{name}: {mib} MiB, {all} chunks of {kib} KiB, {zero} of them zero; {set}");
-        }
-        Ok(())
-    }
-
-    pub fn gc(&self) -> Result<(), Failure> {
-        let gc = self.library()?.gc().map_err(other)?;
+impl Collect {
+    pub fn run(&self) -> Result<(), Failure> {
+        let gc = self.place.library()?.gc(self.patience).map_err(other)?;
         println!("{} chunks removed, {} kept", gc.removed, gc.kept);
+        if gc.ended + gc.given_up > 0 {
+            println!("{} leases of hosts that are gone, {} uploads of such hosts", gc.ended, gc.given_up);
+        }
         Ok(())
     }
 }
@@ -48,12 +49,12 @@ pub struct Named {
     /// The template's name
     name: String,
     #[command(flatten)]
-    store: Store,
+    place: Place,
 }
 
 impl Named {
     pub fn verify(&self) -> Result<(), Failure> {
-        let verified = self.store.library()?.verify(&self.name).map_err(other)?;
+        let verified = self.place.library()?.verify(&self.name).map_err(other)?;
         verified.damaged.iter().for_each(|line| println!("{line}"));
         if !verified.damaged.is_empty() {
             return Err(Failure::Found(format!(
@@ -67,11 +68,11 @@ impl Named {
     }
 
     pub fn forget(&self) -> Result<(), Failure> {
-        self.store.library()?.forget(&self.name).map_err(other)
+        self.place.library()?.forget(&self.name).map_err(other)
     }
 
     pub fn remove(&self) -> Result<(), Failure> {
-        self.store.library()?.remove(&self.name).map_err(other)
+        self.place.library()?.remove(&self.name).map_err(other)
     }
 }
 
@@ -92,7 +93,7 @@ impl Snapshot {
         let named = |error: std::io::Error| other(format!("{}: {error}", self.image.display()));
         let image = File::open(&self.image).map_err(named)?;
         let size = image.metadata().map_err(named)?.len();
-        let library = self.named.store.library()?;
+        let library = self.named.place.library()?;
         let written = library.snapshot(&self.named.name, image, size, self.chunk).map_err(other)?;
         println!("{}: {} MiB, {} new chunks", self.named.name, size >> 20, written.chunks);
         Ok(())

@@ -2,8 +2,8 @@
 
 use super::{Failure, other, size};
 use slat_pager::PAGE;
-use slat_pager::twin::{Image, Twin};
-use std::path::PathBuf;
+use slat_pager::twin::{Checkpoints, Image, Twin, Versions};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What it does.
@@ -24,8 +24,26 @@ pub struct Flags {
     balloon: bool,
     #[arg(long)]
     shared: bool,
+    #[arg(long, conflicts_with = "shared")]
+    clone_of: Option<PathBuf>,
     #[arg(long, default_value_t = 3000)]
     patience_ms: u64,
+    #[arg(long)]
+    begin: Option<PathBuf>,
+    #[arg(long, requires = "control")]
+    checkpoints: Option<u64>,
+    #[arg(long, default_value = "saved")]
+    name: String,
+    #[arg(long)]
+    control: Option<PathBuf>,
+    #[arg(long, default_value = ".")]
+    oracle: PathBuf,
+}
+
+/// What the oracle of another twin wrote.
+fn versions(path: &Path) -> Result<Versions, Failure> {
+    let text = std::fs::read(path).map_err(other)?;
+    serde_json::from_slice(&text).map_err(other)
 }
 
 impl Flags {
@@ -40,7 +58,15 @@ impl Flags {
             time: Duration::from_millis(self.millis),
             balloon: self.balloon,
             shared: self.shared,
+            clone_of: self.clone_of.clone(),
             patience: Duration::from_millis(self.patience_ms),
+            begin: self.begin.as_ref().map(|begin| versions(begin)).transpose()?,
+            checkpoints: self.control.clone().zip(self.checkpoints).map(|(control, count)| Checkpoints {
+                control,
+                count,
+                name: self.name.clone(),
+                oracle: self.oracle.clone(),
+            }),
         };
         let report = twin.run().map_err(other)?;
         println!("{}", serde_json::to_string(&report).map_err(other)?);

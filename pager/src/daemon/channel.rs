@@ -8,17 +8,23 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The keeper gives a connection, and the journal of its guest if there is one: the descriptors, in this order.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Take {
     pub connection: u64,
     /// The number of the socket on which it came.
     pub socket: usize,
+    /// Of a guest that was served before: the version of its template.
+    pub version: Option<String>,
 }
 
-/// The worker gives the journal of a connection's guest, the descriptor; or without one it is done with the connection.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+/// The worker gives the journal of a connection's guest, the descriptor, and the version of its template, which may have another one
+/// when the next worker begins; or without a descriptor it is done with the connection.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Keep {
     pub connection: u64,
+    pub version: Option<String>,
+    /// It is about no connection: the worker begins to serve.
+    pub is_ready: bool,
 }
 
 /// One end. A message is whole or not there, and one that was sent is received even if its sender has been killed.

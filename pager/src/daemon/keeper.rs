@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,22 @@ const MOST_CONNECTIONS: usize = 4096;
 #[derive(Debug)]
 pub struct Keeper {
     sockets: Vec<UnixListener>,
+    paths: Vec<PathBuf>,
+    /// Readable: no further guest is taken.
+    drain: Option<OwnedFd>,
+    drains: bool,
     kept: BTreeMap<u64, Kept>,
     next: u64,
+}
+
+/// What becomes of a daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A worker serves.
+    Ready,
+    /// No further guest is taken; so many have their service until they end.
+    Drains(usize),
 }
 
 #[derive(Debug)]
@@ -28,6 +42,7 @@ struct Kept {
     socket: usize,
     connection: OwnedFd,
     journal: Option<OwnedFd>,
+    version: Option<String>,
 }
 
 impl Keeper {
@@ -36,26 +51,32 @@ impl Keeper {
     /// It changes the process's umask for a moment: call it before threads make files.
     pub fn listen<P: AsRef<Path>>(sockets: impl IntoIterator<Item = P>) -> io::Result<Self> {
         let before = umask(Mode::from_raw_mode(0o177));
-        let sockets: io::Result<Vec<_>> = sockets.into_iter().map(|path| bind(path.as_ref())).collect();
+        let paths: Vec<PathBuf> = sockets.into_iter().map(|path| path.as_ref().into()).collect();
+        let sockets: io::Result<Vec<_>> = paths.iter().map(|path| bind(path)).collect();
         umask(before);
-        Ok(Self { sockets: sockets?, kept: BTreeMap::new(), next: 0 })
+        Ok(Self { sockets: sockets?, paths, drain: None, drains: false, kept: BTreeMap::new(), next: 0 })
     }
 
-    /// Runs the worker, with its end of the channel as standard input, again and again.
+    /// Once this descriptor is readable, the keeper closes its sockets, waits for the end of its guests, and returns.
+    #[must_use]
+    pub fn drain_on(self, signal: OwnedFd) -> Self {
+        Self { drain: Some(signal), ..self }
+    }
+
+    /// Runs the worker, with its end of the channel as standard input, again and again: until it has drained.
     ///
     /// # Errors
-    /// The first worker exits by itself before there is a guest: what it was told makes no sense, and it has said why. Otherwise
-    /// this does not return.
-    pub fn run(mut self, command: impl Fn() -> Command) -> io::Error {
+    /// The first worker exits by itself before there is a guest: what it was told makes no sense, and it has said why.
+    pub fn run(mut self, command: impl Fn() -> Command, mut told: impl FnMut(Event)) -> io::Result<()> {
         let mut quick = 0;
         loop {
             let began = Instant::now();
-            let status = match self.worker(command()) {
-                Ok(status) => status,
-                Err(error) => return error,
-            };
+            let status = self.worker(command(), &mut told)?;
+            if self.drains && self.kept.is_empty() {
+                return Ok(());
+            }
             if self.kept.is_empty() && status.code().is_some_and(|code| code != 0) {
-                return io::Error::other(format!("the worker ended: {status}"));
+                return Err(io::Error::other(format!("the worker ended: {status}")));
             }
             // One that cannot live is not started in a circle without end. Connections wait in the sockets.
             quick = if began.elapsed() > Duration::from_secs(10) { 0 } else { quick + 1 };
@@ -64,7 +85,7 @@ impl Keeper {
     }
 
     /// The life of one worker.
-    fn worker(&mut self, mut command: Command) -> io::Result<ExitStatus> {
+    fn worker(&mut self, mut command: Command, told: &mut impl FnMut(Event)) -> io::Result<ExitStatus> {
         let (channel, theirs) = Channel::pair()?;
         let mut child = command.stdin(theirs).spawn()?;
         // The command holds the worker's end, which must close when the worker ends.
@@ -73,31 +94,48 @@ impl Keeper {
             give(&channel, *connection, kept);
         }
         loop {
+            if self.drains && self.kept.is_empty() {
+                // That is what the worker waits for, too.
+                drop(channel);
+                return child.wait();
+            }
             let mut fds = vec![PollFd::new(&channel, PollFlags::IN)];
+            let drain = self.drain.as_ref().filter(|_| !self.drains);
+            fds.push(
+                drain.map_or(PollFd::new(&channel, PollFlags::empty()), |fd| PollFd::new(fd, PollFlags::IN)),
+            );
             fds.extend(self.sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)));
             if poll(&mut fds, None).is_err() {
                 continue;
             }
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             // First what the worker says: what it said before it was killed counts.
-            if ready[0] && !self.hear(&channel) {
+            if ready[0] && !self.hear(&channel, told) {
                 return end(&mut child);
             }
-            for (socket, _) in ready[1..].iter().enumerate().filter(|(_, ready)| **ready) {
+            if ready[1] && self.drain.is_some() && !self.drains {
+                self.drains = true;
+                self.sockets.clear();
+                self.paths.drain(..).for_each(|path| _ = std::fs::remove_file(path));
+                told(Event::Drains(self.kept.len()));
+                continue;
+            }
+            for (socket, _) in ready[2..].iter().enumerate().filter(|(_, ready)| **ready) {
                 self.accept(socket, &channel);
             }
         }
     }
 
     /// Whether the worker lives.
-    fn hear(&mut self, channel: &Channel) -> bool {
+    fn hear(&mut self, channel: &Channel, told: &mut impl FnMut(Event)) -> bool {
         loop {
             match channel.receive::<Keep>(false) {
+                Ok(Some((keep, _))) if keep.is_ready => told(Event::Ready),
                 Ok(Some((keep, fds))) => match fds.into_iter().next() {
                     None => _ = self.kept.remove(&keep.connection),
                     journal => {
                         if let Some(kept) = self.kept.get_mut(&keep.connection) {
-                            kept.journal = journal;
+                            (kept.journal, kept.version) = (journal, keep.version);
                         }
                     }
                 },
@@ -118,7 +156,7 @@ impl Keeper {
             if self.kept.len() >= MOST_CONNECTIONS {
                 continue;
             }
-            let kept = Kept { socket, connection: connection.into(), journal: None };
+            let kept = Kept { socket, connection: connection.into(), journal: None, version: None };
             give(channel, self.next, &kept);
             self.kept.insert(self.next, kept);
             self.next += 1;
@@ -130,7 +168,7 @@ impl Keeper {
 fn give(channel: &Channel, connection: u64, kept: &Kept) {
     let mut fds = vec![kept.connection.as_fd()];
     fds.extend(kept.journal.as_ref().map(AsFd::as_fd));
-    _ = channel.send(&Take { connection, socket: kept.socket }, &fds);
+    _ = channel.send(&Take { connection, socket: kept.socket, version: kept.version.clone() }, &fds);
 }
 
 /// The worker closed its channel, and is about to end. Two workers must never serve the same guest.
@@ -139,13 +177,17 @@ fn end(child: &mut Child) -> io::Result<ExitStatus> {
     child.wait()
 }
 
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    use std::os::unix::fs::FileTypeExt;
-    if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-        std::fs::remove_file(path)?;
-    }
+pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    remove_socket(path).map_err(named)?;
     let socket = UnixListener::bind(path).map_err(named)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
+}
+
+/// Removes a socket that an earlier process left behind, and nothing else.
+pub(super) fn remove_socket(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    if is_socket { std::fs::remove_file(path) } else { Ok(()) }
 }

@@ -5,8 +5,12 @@
 //! thing to keep is the guest's journal. The keeper gets it before the first event is read.
 
 mod channel;
+mod control;
 mod keeper;
+mod monitor;
 mod worker;
 
-pub use keeper::Keeper;
+pub use control::{Answer, Guests, Request, checkpoint};
+pub use keeper::{Event, Keeper};
+pub use monitor::{Moment, Monitor, Serving};
 pub use worker::{Worker, WorkerError};

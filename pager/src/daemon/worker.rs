@@ -1,12 +1,14 @@
 //! The worker: takes connections from the keeper, and serves their guests.
 
 use super::channel::{Channel, Keep, Take};
+use super::control::Guests;
+use super::monitor::Monitor;
 use crate::cache::Cache;
 use crate::guest::{Guest, GuestStats, Life, Options, Parts};
 use crate::journal::Journal;
 use crate::layout::Layout;
 use crate::sabotage::Sabotage;
-use crate::store::Template;
+use crate::store::{StoreError, Template};
 use crate::wire::{Wire, WireError};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -29,6 +31,8 @@ pub struct Worker<W> {
     pub cache: Arc<Cache>,
     /// How they are served.
     pub options: Options,
+    /// For those who watch.
+    pub monitor: Monitor,
 }
 
 /// Why a connection was closed before its guest ended.
@@ -38,6 +42,9 @@ pub enum WorkerError {
     /// The VMM's handshake was refused.
     #[error(transparent)]
     Wire(#[from] WireError),
+    /// The template with which the guest began cannot be had any more.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The system refused something.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -56,18 +63,30 @@ impl<W: Wire> Worker<W> {
         keeper: OwnedFd,
         ended: impl Fn(u64, i32, Result<GuestStats, WorkerError>) + Sync,
     ) -> io::Result<()> {
+        self.run_with(keeper, &Guests::default(), ended)
+    }
+
+    /// As [`Worker::run`]. `guests` are those that there are.
+    pub fn run_with(
+        &self,
+        keeper: OwnedFd,
+        guests: &Guests,
+        ended: impl Fn(u64, i32, Result<GuestStats, WorkerError>) + Sync,
+    ) -> io::Result<()> {
         let (channel, ended) = (Channel::new(keeper), &ended);
+        _ = channel.send(&Keep { is_ready: true, ..Keep::default() }, &[]);
         std::thread::scope(|scope| {
             while let Some((take, fds)) = channel.receive::<Take>(true)? {
                 let (channel, connection) = (&channel, take.connection);
                 let done = move |pid, end| {
+                    guests.remove(connection);
                     ended(connection, pid, end);
                     // The keeper may be gone.
-                    _ = channel.send(&Keep { connection }, &[]);
+                    _ = channel.send(&Keep { connection, ..Keep::default() }, &[]);
                 };
                 let serve = move || {
                     let mut pid = 0;
-                    let end = self.serve(take, fds, channel, &mut pid);
+                    let end = self.serve(&take, fds, channel, guests, &mut pid);
                     done(pid, end);
                 };
                 // Without a thread this guest is refused, and the others are served on.
@@ -82,15 +101,21 @@ impl<W: Wire> Worker<W> {
     /// From the handshake of a guest to its end.
     fn serve(
         &self,
-        take: Take,
+        take: &Take,
         fds: Vec<OwnedFd>,
         keeper: &Channel,
+        guests: &Guests,
         pid: &mut i32,
     ) -> Result<GuestStats, WorkerError> {
         let count = fds.len();
         let mut fds = fds.into_iter();
         let (Some(connection), Some(template)) = (fds.next(), self.templates.get(take.socket)) else {
             return Err(WorkerError::Keeper(count, take.socket));
+        };
+        // It may have been replaced since the guest began.
+        let template = match &take.version {
+            Some(version) if self.options.sabotage != Some(Sabotage::Version) => at(template, version)?,
+            _ => template.clone(),
         };
         let connection = UnixStream::from(connection);
         let handshake = self.wire.handshake(&connection, HANDSHAKE)?;
@@ -101,20 +126,35 @@ impl<W: Wire> Worker<W> {
         } else {
             let journal = Journal::new(&layout)?;
             // Before the first event is read: from then on it is needed.
-            keeper.send(&Keep { connection: take.connection }, &[journal.share()?.as_fd()])?;
+            let version = Some(template.version().into());
+            let keep = Keep { connection: take.connection, version, is_ready: false };
+            keeper.send(&keep, &[journal.share()?.as_fd()])?;
             journal
         };
         let life = life(connection, pid);
-        let cache = self.cache.clone();
-        let parts = Parts {
-            uffd: handshake.uffd,
-            layout,
-            template: template.clone(),
-            cache,
-            journal,
-            life: Some(life),
-        };
-        Ok(Guest::serve(parts, self.options)?.wait())
+        let (cache, name) = (self.cache.clone(), template.name().to_owned());
+        let parts = Parts { uffd: handshake.uffd, layout, template, cache, journal, life: Some(life) };
+        // Firecracker's forks and our own VMMs send the file that is the guest's memory next.
+        let memory = handshake.more.into_iter().next();
+        let backing = guests.backing(&parts.template, memory)?;
+        let guest = Guest::serve_on(parts, backing, self.options)?;
+        guests.add(take.connection, *pid, guest.handle());
+        self.monitor.begins(take.connection, *pid, &name, guest.watch());
+        let stats = guest.wait();
+        self.monitor.ends(take.connection, &stats);
+        Ok(stats)
+    }
+}
+
+/// The template with which a guest began. While the store is out of reach, it waits: no other process serves the guest.
+fn at(template: &Template, version: &str) -> Result<Template, StoreError> {
+    let mut pause = Duration::from_millis(50);
+    loop {
+        match template.at(version) {
+            Err(error) if error.may_pass() => std::thread::sleep(pause),
+            found => return found,
+        }
+        pause = (pause * 2).min(Duration::from_secs(5));
     }
 }
 

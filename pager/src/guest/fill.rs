@@ -1,10 +1,13 @@
 //! The answer to one fault: which pages, from where, and what the kernel says to it.
 
-use super::serve::Fault;
+use super::serve::{Fault, Kind};
 use super::{Inner, Lost};
 use crate::cache::{Chunk, Source};
 use crate::layout::Region;
+use crate::pace::Pace;
 use crate::sabotage::Sabotage;
+use crate::share::Share;
+use crate::store::StoreError;
 use crate::uffd::{Filled, PAGE, Refusal};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -31,10 +34,16 @@ impl Inner {
     /// `may_sleep`: this thread may wait for the store.
     pub(super) fn resolve(&self, fault: &Fault, may_sleep: bool) -> Answer {
         let Some((region, page)) = self.layout.page(fault.page()) else { return Answer::Ignored };
-        if fault.minor {
-            return self.one(fault, Source::Shared, |start| self.uffd.resume(start, BYTES));
+        match fault.kind {
+            // In memory that clones share, each page is told so, and only some are the template's.
+            Kind::Minor if self.share().is_none() => return self.resume(fault, page),
+            Kind::Missing | Kind::Minor => {}
+            Kind::Protected => return self.permit_write(fault, page),
         }
-        let zero = || self.one(fault, Source::Zero, |start| self.uffd.zero(start, BYTES));
+        let zero = || {
+            self.before_zeros(page);
+            self.one(fault, Source::Zero, |start| self.fill_zeros(start, BYTES))
+        };
         let window = self.window(region, page);
         let sabotage = self.options.sabotage == Some(Sabotage::Recheck);
         let early = sabotage.then(|| self.neighbours(&window, page));
@@ -45,12 +54,12 @@ impl Inner {
             }
         }
         // This may take long, and any number of removals may happen meanwhile.
-        let content = match self.template.content_now(page, &self.cache) {
+        let content = match self.content_now(page) {
             Some(content) => Ok(content),
             None if !may_sleep => return Answer::Elsewhere,
-            None => self.template.content(page, &self.cache, None),
+            None => self.content(page, None),
         };
-        let content = match content {
+        let (content, source) = match content {
             Ok(content) => content,
             Err(error) if error.may_pass() || self.options.lost == Lost::Wait => return Answer::NoContent,
             Err(_) => return self.give_up(fault),
@@ -61,12 +70,13 @@ impl Inner {
         }
         let chunk = self.template.chunk_of(page);
         let place = |page: usize| region.base + (page as u64 * BYTES - region.offset);
-        let source = content.as_ref().map_or(Source::Zero, |(_, source)| *source);
-        let bytes = content.map(|(bytes, _)| bytes);
         // The page itself comes first: what becomes of its neighbours decides nothing.
-        let piece = Piece { pages: page..page + 1, chunk: chunk.start, bytes: bytes.as_ref() };
-        let answer = match self.put(&piece, place(page)).1 {
+        let piece = Piece { pages: page..page + 1, chunk: chunk.start, content: &content, write: false };
+        let own = Piece { write: fault.write, ..piece.clone() };
+        let answer = match self.put(&own, place(page)).1 {
             None => self.done(fault, source),
+            // Its VMM mapped something else than it said.
+            Some(Refusal::Other(_)) if matches!(content, Content::Shared) => Answer::NoContent,
             Some(refusal) => self.refused(&refusal, fault),
         };
         if !matches!(answer, Answer::Done) {
@@ -76,7 +86,7 @@ impl Inner {
         // With a page of the working set come the others of its chunk, unless they are on their way.
         if let Some(job) = self.plan.take(chunk.start) {
             drop(order);
-            self.do_job(job, bytes.as_ref());
+            self.do_job(job, &content);
             return answer;
         }
         let stretches = early.unwrap_or_else(|| self.neighbours(&window, page));
@@ -88,8 +98,50 @@ impl Inner {
         answer
     }
 
+    /// The template's content of the chunk that holds a page, if it is at hand.
+    fn content_now(&self, page: usize) -> Option<(Content, Source)> {
+        let Some(share) = self.share() else {
+            return self.template.content_now(page, &self.cache).map(Content::of);
+        };
+        let chunk = self.template.chunk_of(page);
+        if share.has(&chunk) {
+            return Some((Content::Shared, Source::Shared));
+        }
+        self.template.content_now(page, share.cache()).map(|found| share.take(&chunk, Content::of(found)))
+    }
+
+    /// The template's content of the chunk that holds a page. It may sleep.
+    pub(super) fn content(&self, page: usize, pace: Option<&Pace>) -> Result<(Content, Source), StoreError> {
+        let Some(share) = self.share() else {
+            return self.template.content(page, &self.cache, pace).map(Content::of);
+        };
+        let chunk = self.template.chunk_of(page);
+        if share.has(&chunk) {
+            return Ok((Content::Shared, Source::Shared));
+        }
+        let found = self.template.content(page, share.cache(), pace)?;
+        Ok(share.take(&chunk, Content::of(found)))
+    }
+
+    /// Fills with zeros.
+    fn fill_zeros(&self, start: u64, len: u64) -> Filled {
+        // A mark of protection is in the way of ZEROPAGE in memory that clones share, and not in that of COPY.
+        if self.share().is_some() && self.tracking.is_on() {
+            return self.uffd.copy(start, &[0; PAGE]);
+        }
+        self.uffd.zero(start, len)
+    }
+
+    /// Pages have their content: the template no longer speaks for them. A clone's have, until they are removed: it may need them again,
+    /// where the kernel took them from its page table.
+    pub(super) fn settle(&self, pages: Range<usize>) {
+        if self.share().is_none() {
+            self.journal.settle(pages);
+        }
+    }
+
     /// A fault has its page: how long it took.
-    fn done(&self, fault: &Fault, source: Source) -> Answer {
+    pub(super) fn done(&self, fault: &Fault, source: Source) -> Answer {
         self.latencies.record(source, fault.since.elapsed());
         Answer::Done
     }
@@ -118,24 +170,33 @@ impl Inner {
     /// Fills pages with content of the template, as far as it goes, and notes them: how many, and why not more.
     pub(super) fn put(&self, piece: &Piece, start: u64) -> (usize, Option<Refusal>) {
         let (mut done, size) = (0, piece.pages.len() * PAGE);
+        let is_protected = self.before_fill(piece);
         while done < size {
             let at = start + done as u64;
-            let (filled, refusal) = match piece.bytes {
-                Some(bytes) => {
+            let (filled, refusal) = match piece.content {
+                Content::Bytes(bytes) => {
                     let from = (piece.pages.start - piece.chunk) * PAGE;
-                    self.uffd.copy(at, &bytes[from + done..from + size])
+                    self.uffd.copy_as(at, &bytes[from + done..from + size], is_protected)
                 }
-                None => self.uffd.zero(at, (size - done) as u64),
+                Content::Shared => self.uffd.resume_as(at, (size - done) as u64, is_protected),
+                Content::Zeros => self.fill_zeros(at, (size - done) as u64),
             };
             self.filled.fetch_add((filled / PAGE) as u64, Ordering::Relaxed);
             let first = piece.pages.start + done / PAGE;
-            self.journal.settle(first..first + filled / PAGE);
+            self.settle(first..first + filled / PAGE);
             done += filled;
             if refusal.is_some() {
                 return (done / PAGE, refusal);
             }
         }
         (done / PAGE, None)
+    }
+
+    /// Maps a page that is in the shared memory.
+    fn resume(&self, fault: &Fault, page: usize) -> Answer {
+        let _order = self.order.read();
+        let is_protected = self.before_resume(page);
+        self.one(fault, Source::Shared, |start| self.uffd.resume_as(start, BYTES, is_protected))
     }
 
     /// Fills one page that the template does not give.
@@ -161,7 +222,7 @@ impl Inner {
         }
     }
 
-    fn refused(&self, refusal: &Refusal, fault: &Fault) -> Answer {
+    pub(super) fn refused(&self, refusal: &Refusal, fault: &Fault) -> Answer {
         let address = fault.page();
         match refusal {
             Refusal::Again => Answer::Again,
@@ -169,7 +230,7 @@ impl Inner {
             // Another fault, or a daemon before this one, filled it.
             Refusal::Exists => {
                 if let Some((_, page)) = self.layout.page(address) {
-                    self.journal.settle(page..page + 1);
+                    self.settle(page..page + 1);
                 }
                 _ = self.uffd.wake(address, BYTES);
                 self.done(fault, Source::Present)
@@ -183,12 +244,39 @@ impl Inner {
     }
 }
 
+/// Where the content of a chunk is.
+pub(super) enum Content {
+    /// Nowhere: it is zeros.
+    Zeros,
+    Bytes(Chunk),
+    /// In the memory that clones share.
+    Shared,
+}
+
+impl Content {
+    fn of(found: Option<(Chunk, Source)>) -> (Self, Source) {
+        found.map_or((Self::Zeros, Source::Zero), |(bytes, source)| (Self::Bytes(bytes), source))
+    }
+}
+
+impl Share {
+    /// Puts content into the memory that clones share. Where there is no room, it is the guest's own.
+    fn take(&self, chunk: &Range<usize>, (content, source): (Content, Source)) -> (Content, Source) {
+        match content {
+            Content::Bytes(bytes) if self.write(chunk, &bytes).is_ok() => (Content::Shared, source),
+            content => (content, source),
+        }
+    }
+}
+
 /// Pages of a chunk.
 #[derive(Clone)]
 pub(super) struct Piece<'a> {
     pub pages: Range<usize>,
     /// The chunk's first page.
     pub chunk: usize,
-    /// The chunk's content. `None`: zeros.
-    pub bytes: Option<&'a Chunk>,
+    /// The chunk's content.
+    pub content: &'a Content,
+    /// The guest is about to write to them.
+    pub write: bool,
 }

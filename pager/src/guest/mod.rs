@@ -1,14 +1,21 @@
 //! One guest: its memory, and the threads that serve its faults.
 
+mod bits;
 mod fill;
+mod harvest;
+mod reach;
 mod replay;
 mod serve;
+mod track;
+
+pub use harvest::{Handle, Harvest, HarvestError, Stored};
 
 use crate::cache::{Cache, Source};
 use crate::journal::{Journal, MOST_READERS};
 use crate::latency::{Latencies, Latency};
 use crate::layout::Layout;
 use crate::sabotage::Sabotage;
+use crate::share::Share;
 use crate::store::Template;
 use crate::uffd::Uffd;
 use parking_lot::{Mutex, RwLock};
@@ -141,6 +148,10 @@ struct Inner {
     handed: OwnedFd,
     plan: replay::Plan,
     recorder: replay::Recorder,
+    tracking: track::Tracking,
+    backing: Backing,
+    /// The kernel can map a page of shared memory and protect it in one step: from 6.4 on.
+    can_resume_protected: bool,
     ahead: AtomicU64,
     recorded: AtomicU64,
     latencies: Latencies,
@@ -154,6 +165,27 @@ struct Inner {
 pub struct Guest {
     inner: Arc<Inner>,
     threads: Vec<JoinHandle<()>>,
+}
+
+/// What is done for a guest, for those who watch it while another thread waits for its end.
+pub(crate) struct Watch(Arc<Inner>);
+
+impl Watch {
+    pub fn stats(&self) -> GuestStats {
+        self.0.stats()
+    }
+}
+
+/// What a guest's memory is.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Backing {
+    /// Its own, or nothing is known of it.
+    Own,
+    /// This file, as shared memory. The offsets of its regions are those in the file. What reads or reclaims shared memory needs it.
+    Memory(OwnedFd),
+    /// A private mapping of what clones share, at the offsets of its regions.
+    Share(Share),
 }
 
 /// What a guest is made of.
@@ -178,9 +210,18 @@ impl Guest {
     /// # Errors
     /// `InvalidInput`: the options; or a thread cannot be had.
     pub fn serve(parts: Parts, options: Options) -> io::Result<Self> {
+        Self::serve_on(parts, Backing::Own, options)
+    }
+
+    /// As [`Guest::serve`], with what is known of the guest's memory.
+    ///
+    /// # Errors
+    /// As of [`Guest::serve`].
+    pub fn serve_on(parts: Parts, backing: Backing, options: Options) -> io::Result<Self> {
         options.check()?;
         let Parts { uffd, layout, template, cache, journal, life } = parts;
         let zero = || AtomicU64::new(0);
+        let pages = layout.image_pages();
         let set = template.working_set().filter(|_| options.replay > 0);
         let plan = set.map(|set| replay::Plan::new(&set, &layout, &template)).unwrap_or_default();
         // One that was served before has touched its first pages already.
@@ -199,6 +240,9 @@ impl Guest {
             handed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE)?,
             plan,
             recorder: replay::Recorder::new(record.is_some()),
+            tracking: track::Tracking::new(pages),
+            backing,
+            can_resume_protected: kernel_is_at_least(6, 4),
             ahead: zero(),
             recorded: zero(),
             latencies: Latencies::new(),
@@ -207,6 +251,11 @@ impl Guest {
             again: zero(),
             poisoned: zero(),
         });
+        if inner.share().is_some() {
+            for region in inner.layout.regions() {
+                inner.uffd.trace(region.base, region.size)?;
+            }
+        }
         if options.sabotage != Some(Sabotage::Wake) {
             for region in inner.layout.regions() {
                 // It fails where the guest is gone, which the threads will see.
@@ -240,6 +289,10 @@ impl Guest {
         self.inner.stats()
     }
 
+    pub(crate) fn watch(&self) -> Watch {
+        Watch(self.inner.clone())
+    }
+
     /// Stops, when what is under way is done.
     pub fn stop(self) {}
 
@@ -258,6 +311,11 @@ impl Drop for Guest {
 }
 
 impl Inner {
+    /// What it shares with other clones.
+    fn share(&self) -> Option<&Share> {
+        if let Backing::Share(share) = &self.backing { Some(share) } else { None }
+    }
+
     /// Tells all threads to end.
     fn finish(&self) {
         // It cannot be full.
@@ -279,6 +337,13 @@ impl Inner {
             settled: self.journal.settled() as u64,
         }
     }
+}
+
+fn kernel_is_at_least(major: u32, minor: u32) -> bool {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (major, minor)
 }
 
 /// The time before a fault is tried again for the `n`th time: at once where the guest's memory changed, and longer each time where

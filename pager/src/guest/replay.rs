@@ -1,6 +1,6 @@
 //! Working sets: recorded from faults, and filled ahead of them.
 
-use super::fill::Piece;
+use super::fill::{Content, Piece};
 use super::{Inner, pause};
 use crate::layout::Layout;
 use crate::pace::Pace;
@@ -127,10 +127,10 @@ impl Inner {
                 if self.has_stopped(Duration::ZERO) {
                     return;
                 }
-                match self.template.content(pages.start, &self.cache, Some(&self.plan.pace)) {
-                    Ok(content) => {
+                match self.content(pages.start, Some(&self.plan.pace)) {
+                    Ok((content, _)) => {
                         let _turn = self.plan.pace.turn();
-                        self.do_job(job, content.as_ref().map(|(bytes, _)| bytes));
+                        self.do_job(job, &content);
                         break;
                     }
                     Err(error) if error.may_pass() && tries < TRIES => _ = self.has_stopped(pause(tries)),
@@ -145,14 +145,14 @@ impl Inner {
     }
 
     /// Fills the pages of a job with the content of its chunk; not those for which the template no longer speaks.
-    pub(super) fn do_job(&self, job: &Job, bytes: Option<&crate::cache::Chunk>) {
+    pub(super) fn do_job(&self, job: &Job, content: &Content) {
         for (address, pages) in &job.pieces {
             let mut page = pages.start;
             let mut changes = 0;
             while page < pages.end {
                 let place = address + ((page - pages.start) * PAGE) as u64;
                 let pages = page..pages.end.min(page + BATCH);
-                match self.fill_ahead(&pages, place, bytes) {
+                match self.fill_ahead(&pages, place, content) {
                     Ok(next) => page = next,
                     Err(Refusal::Again) if changes < CHANGES && !self.has_stopped(super::serve::CHANGE) => {
                         changes += 1;
@@ -167,12 +167,7 @@ impl Inner {
     }
 
     /// Fills the first stretch of these pages that are not settled. The page to go on with.
-    fn fill_ahead(
-        &self,
-        pages: &Range<usize>,
-        address: u64,
-        bytes: Option<&crate::cache::Chunk>,
-    ) -> Result<usize, Refusal> {
+    fn fill_ahead(&self, pages: &Range<usize>, address: u64, content: &Content) -> Result<usize, Refusal> {
         let _order = self.order.read();
         let blind = self.options.sabotage == Some(Sabotage::Recheck);
         let settled = |page: &usize| !blind && self.journal.is_settled(*page);
@@ -180,13 +175,13 @@ impl Inner {
         let end = (start..pages.end).find(settled).unwrap_or(pages.end);
         let chunk = self.template.chunk_of(start).start;
         let place = address + ((start - pages.start) * PAGE) as u64;
-        let (filled, refusal) = self.put(&Piece { pages: start..end, chunk, bytes }, place);
+        let (filled, refusal) = self.put(&Piece { pages: start..end, chunk, content, write: false }, place);
         self.ahead.fetch_add(filled as u64, Ordering::Relaxed);
         match refusal {
             None => Ok(end),
             // A fault, or a daemon before this one, filled that one, and woke who waited for it.
             Some(Refusal::Exists) => {
-                self.journal.settle(start + filled..start + filled + 1);
+                self.settle(start + filled..start + filled + 1);
                 Ok(start + filled + 1)
             }
             Some(refusal) => Err(refusal),

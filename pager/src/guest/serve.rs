@@ -11,12 +11,24 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// What keeps an access waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// There is no page.
+    Missing,
+    /// The page is in the shared memory, and not in the page table.
+    Minor,
+    /// The page is protected against writes.
+    Protected,
+}
+
 /// An access that waits for its page.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fault {
     pub address: u64,
-    /// The page is in the shared memory.
-    pub minor: bool,
+    pub kind: Kind,
+    /// It is a write.
+    pub write: bool,
     /// When it was read.
     pub since: Instant,
     /// The store must be asked.
@@ -87,7 +99,11 @@ impl Inner {
     /// Reads events. Removals are noted before any page can be filled that they cover.
     fn read(&self, reader: &mut Reader, faults: &mut Vec<Fault>) {
         let order = self.order.write();
-        let Ok(count) = self.uffd.read(reader.0) else {
+        let most = self.before_events(reader.0.len());
+        if most == 0 {
+            return;
+        }
+        let Ok(count) = self.uffd.read(&mut reader.0[..most]) else {
             drop(order);
             return self.finish();
         };
@@ -95,14 +111,13 @@ impl Inner {
         if self.options.sabotage != Some(Sabotage::Remove) {
             for message in messages {
                 self.journal.note(message, &self.layout);
+                self.note_removal(message);
             }
         }
         drop(order);
         let now = Instant::now();
         for message in messages {
             match message.event {
-                // Write protection is nothing that was asked for: its faults are the VMM's own.
-                abi::EVENT_PAGEFAULT if message.words[0] & abi::FAULT_WP != 0 => {}
                 abi::EVENT_PAGEFAULT => faults.push(Fault::new(message, now)),
                 abi::EVENT_REMOVE | abi::EVENT_UNMAP => _ = self.removes.fetch_add(1, Ordering::Relaxed),
                 // A process that forks gives its child's userfaultfd to the reader: no pager was asked for that one.
@@ -165,6 +180,12 @@ impl Fault {
 
     fn new(message: &Message, since: Instant) -> Self {
         let [flags, address, _] = message.words;
-        Self { address, minor: flags & abi::FAULT_MINOR != 0, since, slow: false, due: since, failures: 0 }
+        let has = |flag| flags & flag != 0;
+        let kind = match () {
+            () if has(abi::FAULT_WP) => Kind::Protected,
+            () if has(abi::FAULT_MINOR) => Kind::Minor,
+            () => Kind::Missing,
+        };
+        Self { address, kind, write: has(abi::FAULT_WRITE), since, slow: false, due: since, failures: 0 }
     }
 }

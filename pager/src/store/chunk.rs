@@ -28,9 +28,44 @@ impl Hash {
         lower.then(|| blake3::Hash::from_hex(text).ok()).flatten().map(|hash| Self(*hash.as_bytes()))
     }
 
-    /// Its key in a store.
+    /// The key of a chunk that a store got before its first collection.
     pub fn key(&self) -> String {
         format!("chunks/{self}")
+    }
+}
+
+/// What an object with this content is called: by the content's hash, and by the epoch of the upload that wrote it. A collection
+/// begins an epoch. What it deletes is of earlier ones, and no later upload writes a name of those. So a deletion that comes late,
+/// by however much, takes nothing that is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name {
+    pub hash: Hash,
+    pub epoch: u32,
+}
+
+impl Name {
+    /// Its key as a chunk.
+    pub fn key(&self) -> String {
+        format!("chunks/{self}")
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        let (hash, epoch) = match text.split_once('.') {
+            Some((hash, epoch)) => (hash, epoch.parse().ok()?),
+            None => (text, 0),
+        };
+        let name = Self { hash: super::Hash::parse(hash)?, epoch };
+        (name.to_string() == text).then_some(name)
+    }
+}
+
+/// The first epoch is not written.
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.epoch {
+            0 => write!(f, "{}", self.hash),
+            epoch => write!(f, "{}.{epoch}", self.hash),
+        }
     }
 }
 
@@ -51,7 +86,7 @@ pub(super) fn compress(content: &[u8]) -> Vec<u8> {
 }
 
 /// The content of a stored chunk with this name and length. With `check` off, which tests do, the hash is believed.
-pub(super) fn expand(name: Hash, stored: &[u8], length: usize, check: bool) -> Result<Vec<u8>, StoreError> {
+pub(super) fn expand(name: Name, stored: &[u8], length: usize, check: bool) -> Result<Vec<u8>, StoreError> {
     let damaged = |what: String| StoreError::Damaged { key: name.key(), what };
     let decoder = StreamingDecoder::new(stored).map_err(|error| damaged(error.to_string()))?;
     let mut content = Vec::with_capacity(length);
@@ -60,7 +95,7 @@ pub(super) fn expand(name: Hash, stored: &[u8], length: usize, check: bool) -> R
     if content.len() != length {
         return Err(damaged(format!("it has {} bytes instead of {length}", content.len())));
     }
-    if check && Hash::of(&content) != name {
+    if check && Hash::of(&content) != name.hash {
         return Err(damaged("its content has another hash".into()));
     }
     Ok(content)
@@ -73,7 +108,8 @@ mod tests {
     #[test]
     fn a_chunk_comes_back_and_a_damaged_one_does_not() {
         let content: Vec<u8> = (0..100_000u32).flat_map(|word| (word / 7).to_le_bytes()).collect();
-        let (name, stored) = (Hash::of(&content), compress(&content));
+        let (hash, stored) = (Hash::of(&content), compress(&content));
+        let name = Name { hash, epoch: 3 };
         assert!(stored.len() < content.len());
         assert_eq!(expand(name, &stored, content.len(), true).unwrap(), content);
         assert!(expand(name, &stored, content.len() - 1, true).is_err());
@@ -86,8 +122,13 @@ mod tests {
             expand(name, &compress(&other), content.len(), false).is_ok(),
             "it is the check that finds it"
         );
-        assert_eq!(Hash::parse(&name.to_string()), Some(name));
+        assert_eq!(Hash::parse(&hash.to_string()), Some(hash));
         assert_eq!(["", "zz", &"A".repeat(64), &"0".repeat(65)].map(Hash::parse), [None; 4]);
+        for name in [name, Name { epoch: 0, ..name }] {
+            assert_eq!(Name::parse(&name.to_string()), Some(name));
+        }
+        let wrong = [".0", ".03", ".", ".+3", ".4294967296", ".1.1"].map(|epoch| format!("{hash}{epoch}"));
+        assert!(wrong.iter().all(|text| Name::parse(text).is_none()), "one name has one text");
     }
 
     #[test]

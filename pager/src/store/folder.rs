@@ -1,16 +1,11 @@
 //! A local folder as the store.
 
-use super::{Guard, Store, StoreError, is_name};
+use super::{Entry, Hash, Store, StoreError, Version, is_name};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
-
-/// How long a lock is waited for: a process that has just been forked holds the locks of its parent until it is another program.
-const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Objects as files of a folder, one folder for each kind. Files are written beside their place and renamed, so that a crash
 /// leaves an object whole or absent.
@@ -42,6 +37,12 @@ impl Folder {
 }
 
 impl Store for Folder {
+    fn read(&self, key: &str, most: usize) -> Result<(Vec<u8>, Version), StoreError> {
+        let bytes = self.get(key, most)?;
+        let version = Version(Hash::of(&bytes).to_string());
+        Ok((bytes, version))
+    }
+
     fn get(&self, key: &str, most: usize) -> Result<Vec<u8>, StoreError> {
         let mut bytes = Vec::new();
         let file = File::open(self.file(key)?).map_err(|error| said(key, error))?;
@@ -67,50 +68,54 @@ impl Store for Folder {
         })
     }
 
-    fn has(&self, key: &str) -> Result<bool, StoreError> {
-        self.file(key)?.try_exists().map_err(|error| said(key, error))
+    /// Under a lock of the folder: one such write at a time.
+    fn put_if(&self, key: &str, bytes: &[u8], before: Option<&Version>) -> Result<bool, StoreError> {
+        self.file(key)?;
+        let lock = || {
+            let file =
+                File::options().create(true).truncate(false).write(true).open(self.root.join(".lock"))?;
+            flock(&file, FlockOperation::LockExclusive)?;
+            Ok(file)
+        };
+        let _lock = lock().map_err(|error| said(key, error))?;
+        let now = match self.read(key, usize::MAX - 1) {
+            Err(StoreError::Missing(_)) => None,
+            now => Some(now?.1),
+        };
+        if now.as_ref() != before {
+            return Ok(false);
+        }
+        self.put(key, bytes)?;
+        Ok(true)
     }
 
-    fn list(&self, kind: &str) -> Result<Vec<String>, StoreError> {
-        let entries = match fs::read_dir(self.file(kind)?) {
+    fn entries(&self, kind: &str) -> Result<Vec<Entry>, StoreError> {
+        let found = match fs::read_dir(self.file(kind)?) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(|error| said(kind, error))?,
+            found => found.map_err(|error| said(kind, error))?,
         };
-        let mut names = Vec::new();
-        for entry in entries {
+        let mut entries = Vec::new();
+        for entry in found {
             let entry = entry.map_err(|error| said(kind, error))?;
             // Half-written files begin with a dot.
-            names.extend(entry.file_name().into_string().ok().filter(|name| is_name(name)));
+            let Some(name) = entry.file_name().into_string().ok().filter(|name| is_name(name)) else {
+                continue;
+            };
+            match entry.metadata().and_then(|about| about.modified()) {
+                Ok(modified) => entries.push(Entry { name, modified }),
+                // Taken away meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(said(kind, error)),
+            }
         }
-        names.sort();
-        Ok(names)
+        entries.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(entries)
     }
 
     fn delete(&self, key: &str) -> Result<(), StoreError> {
         match fs::remove_file(self.file(key)?) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(said(key, error)),
             _ => Ok(()),
-        }
-    }
-
-    fn lock(&self, key: &str, exclusive: bool) -> Result<Option<Guard>, StoreError> {
-        self.file(key)?;
-        let file = self.root.join(format!(".lock-{}", key.replace('/', "-")));
-        let open = || File::options().create(true).truncate(false).read(true).write(true).open(file);
-        let file = open().map_err(|error| said(key, error))?;
-        let operation = if exclusive {
-            FlockOperation::NonBlockingLockExclusive
-        } else {
-            FlockOperation::NonBlockingLockShared
-        };
-        let begun = Instant::now();
-        loop {
-            match flock(&file, operation) {
-                Ok(()) => return Ok(Some(Box::new(file))),
-                Err(rustix::io::Errno::WOULDBLOCK) if begun.elapsed() < PATIENCE => sleep(PATIENCE / 100),
-                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
-                Err(error) => return Err(said(key, error.into())),
-            }
         }
     }
 }

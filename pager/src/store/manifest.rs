@@ -1,5 +1,6 @@
 //! What a template is made of, as an object of the store.
 
+use super::chunk::Name;
 use super::{Hash, MOST_CHUNK, StoreError};
 use crate::uffd::PAGE;
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ pub const MOST_MANIFEST: usize = 64 << 20;
 pub struct Manifest {
     pub size: u64,
     pub chunk: usize,
-    pub chunks: Vec<Option<Hash>>,
+    pub chunks: Vec<Option<Name>>,
 }
 
 /// As JSON. `sum` is the hash of the text of the rest.
@@ -38,8 +39,8 @@ impl Manifest {
             let what = format!("chunks of {chunk} bytes: a power of two from {PAGE} to {MOST_CHUNK}");
             return Err(StoreError::Size(what));
         }
-        // Each has 67 bytes in the manifest.
-        if size.div_ceil(chunk as u64) > (MOST_MANIFEST / 70) as u64 {
+        // Each has 78 bytes in the manifest, at most.
+        if size.div_ceil(chunk as u64) > (MOST_MANIFEST / 80) as u64 {
             return Err(StoreError::Size(format!(
                 "an image of {size} bytes has too many chunks of {chunk} bytes"
             )));
@@ -47,13 +48,15 @@ impl Manifest {
         Ok(())
     }
 
-    /// What says that two templates are the same.
+    /// What says that two templates have the same content, whenever their chunks were written.
     pub fn identity(&self) -> Hash {
-        Hash::of(&self.print())
+        let first = |name: &Name| Name { epoch: 0, ..*name };
+        let chunks = self.chunks.iter().map(|name| name.as_ref().map(first)).collect();
+        Hash::of(&Self { chunks, ..*self }.print())
     }
 
     pub fn print(&self) -> Vec<u8> {
-        let chunks = self.chunks.iter().map(|hash| hash.map(|hash| hash.to_string())).collect();
+        let chunks = self.chunks.iter().map(|name| name.map(|name| name.to_string())).collect();
         let mut text = Text { version: 1, size: self.size, chunk: self.chunk, chunks, sum: None };
         text.sum = Some(sum(&text));
         serde_json::to_vec(&text).expect("numbers and strings are JSON")
@@ -69,10 +72,10 @@ impl Manifest {
             return Err(damaged("its sum is wrong".into()));
         }
         Self::check(text.size, text.chunk).map_err(|error| damaged(error.to_string()))?;
-        let hash = |name: &Option<String>| name.as_deref().map(Hash::parse);
+        let parse = |name: &Option<String>| name.as_deref().map(Name::parse);
         let chunks: Option<Vec<_>> =
-            text.chunks.iter().map(|name| hash(name).map_or(Some(None), |hash| hash.map(Some))).collect();
-        let chunks = chunks.ok_or_else(|| damaged("a chunk's name is no hash".into()))?;
+            text.chunks.iter().map(|name| parse(name).map_or(Some(None), |name| name.map(Some))).collect();
+        let chunks = chunks.ok_or_else(|| damaged("a chunk's name is none".into()))?;
         if chunks.len() as u64 != text.size.div_ceil(text.chunk as u64) {
             return Err(damaged(format!(
                 "{} chunks of {} bytes are no image of {}",
@@ -96,10 +99,13 @@ mod tests {
 
     #[test]
     fn a_manifest_comes_back_and_a_damaged_one_does_not() {
-        let chunks = vec![None, Some(Hash::of(b"a")), Some(Hash::of(b"b"))];
+        let name = |content: &[u8], epoch| Some(Name { hash: Hash::of(content), epoch });
+        let chunks = vec![None, name(b"a", 0), name(b"b", 7)];
         let manifest = Manifest { size: 3 * 8192 - 4096, chunk: 8192, chunks };
         let text = String::from_utf8(manifest.print()).unwrap();
         assert_eq!(Manifest::parse("a", text.as_bytes()).unwrap(), manifest);
+        let again = Manifest { chunks: vec![None, name(b"a", 9), name(b"b", 0)], ..manifest };
+        assert!(again.identity() == manifest.identity() && again != manifest);
         let edits = [
             ("8192", "4096"),
             ("20480", "24576"),

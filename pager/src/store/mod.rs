@@ -1,74 +1,106 @@
 //! Where templates lie: a place for named objects, the chunks in it, and what a template is.
 
+mod catalog;
 mod chunk;
+mod derive;
 mod folder;
+mod gc;
+mod lease;
 mod library;
 mod manifest;
+#[cfg(feature = "s3")]
+mod objects;
+#[cfg(feature = "s3")]
+mod s3;
+mod steady;
 mod template;
 mod trouble;
+mod upload;
 mod working_set;
 
 pub use chunk::{Hash, MOST_CHUNK};
 pub use folder::Folder;
-pub use library::{Gc, Library, Verified};
+pub use gc::{Gc, PATIENCE};
+pub use library::{Library, Verified};
+#[cfg(feature = "s3")]
+pub use objects::Objects;
+#[cfg(feature = "s3")]
+pub use s3::s3;
+#[doc(hidden)]
+pub use steady::Clock;
+pub use steady::{Steady, SteadyOptions, StoreStats};
 pub use template::Template;
 #[doc(hidden)]
 pub use trouble::Trouble;
 pub use working_set::WorkingSet;
 
-use std::any::Any;
 use std::io;
 use std::sync::Arc;
+use std::time::SystemTime;
 
-/// A place for objects: small files with a name, whole or not there. Several hosts may share one.
+/// A place for objects: small files with a name, whole or not there. Any number of hosts may share one, and nothing else.
 ///
-/// A key has one or two parts, such as `chunks/3fc9` or `templates/debian`, each of letters, digits, `-`, `_` and `.`.
+/// A key has one or two parts, such as `catalog` or `chunks/3fc9`, each of letters, digits, `-`, `_` and `.`. Once a call that
+/// writes has returned, every later call on any host sees what it wrote.
 pub trait Store: Send + Sync {
-    /// The object, if it has no more than `most` bytes.
+    /// The object, if it has no more than `most` bytes, and its version.
     ///
     /// # Errors
     /// [`StoreError::Missing`], [`StoreError::Large`], or what the place says.
-    fn get(&self, key: &str, most: usize) -> Result<Vec<u8>, StoreError>;
+    fn read(&self, key: &str, most: usize) -> Result<(Vec<u8>, Version), StoreError>;
     /// Writes an object; one of that name is replaced. A reader sees the old one or the new one, whole.
     fn put(&self, key: &str, bytes: &[u8]) -> Result<(), StoreError>;
-    /// Whether there is such an object.
-    fn has(&self, key: &str) -> Result<bool, StoreError>;
-    /// The names of the objects of a kind (the key's first part), without that part, sorted.
-    fn list(&self, kind: &str) -> Result<Vec<String>, StoreError>;
+    /// Writes an object if the one of that name still has this version; `None`: if there is none. Whether it was written. After an
+    /// error it may have been.
+    fn put_if(&self, key: &str, bytes: &[u8], before: Option<&Version>) -> Result<bool, StoreError>;
+    /// The objects of a kind (the key's first part), sorted by their names, which lack that part.
+    fn entries(&self, kind: &str) -> Result<Vec<Entry>, StoreError>;
     /// Takes an object away. One that is not there is no error.
     fn delete(&self, key: &str) -> Result<(), StoreError>;
-    /// Locks a name until the answer is dropped, or the process ends: shared, or `exclusive`. `None`: another one has it. It does
-    /// not wait. The name needs no object.
-    fn lock(&self, key: &str, exclusive: bool) -> Result<Option<Guard>, StoreError>;
+
+    /// As [`Store::read`], without the version.
+    fn get(&self, key: &str, most: usize) -> Result<Vec<u8>, StoreError> {
+        Ok(self.read(key, most)?.0)
+    }
+    /// The names of [`Store::entries`].
+    fn list(&self, kind: &str) -> Result<Vec<String>, StoreError> {
+        Ok(self.entries(kind)?.into_iter().map(|entry| entry.name).collect())
+    }
 }
 
-/// A lock that [`Store::lock`] gave.
-pub type Guard = Box<dyn Any + Send + Sync>;
+/// What an object was when it was read. Two contents of one object have two versions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version(pub String);
+
+/// An object, as a listing has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name, without the kind.
+    pub name: String,
+    /// When it was written, by the clock of the place.
+    pub modified: SystemTime,
+}
 
 /// Several users of one store.
 impl<S: Store + ?Sized> Store for Arc<S> {
-    fn get(&self, key: &str, most: usize) -> Result<Vec<u8>, StoreError> {
-        (**self).get(key, most)
+    fn read(&self, key: &str, most: usize) -> Result<(Vec<u8>, Version), StoreError> {
+        (**self).read(key, most)
     }
 
     fn put(&self, key: &str, bytes: &[u8]) -> Result<(), StoreError> {
         (**self).put(key, bytes)
     }
 
-    fn has(&self, key: &str) -> Result<bool, StoreError> {
-        (**self).has(key)
+    fn put_if(&self, key: &str, bytes: &[u8], before: Option<&Version>) -> Result<bool, StoreError> {
+        (**self).put_if(key, bytes, before)
     }
 
-    fn list(&self, kind: &str) -> Result<Vec<String>, StoreError> {
-        (**self).list(kind)
+    fn entries(&self, kind: &str) -> Result<Vec<Entry>, StoreError> {
+        (**self).entries(kind)
     }
 
     fn delete(&self, key: &str) -> Result<(), StoreError> {
         (**self).delete(key)
-    }
-
-    fn lock(&self, key: &str, exclusive: bool) -> Result<Option<Guard>, StoreError> {
-        (**self).lock(key, exclusive)
     }
 }
 
@@ -101,8 +133,8 @@ pub enum StoreError {
     /// A size that no image or chunk has.
     #[error("{0}")]
     Size(String),
-    /// Another process uses it in a way that excludes this.
-    #[error("{0} is in use: try again when what uses it has ended")]
+    /// Others changed it again and again, or an upload was given up by a collection: the same call may succeed later.
+    #[error("{0}: try again")]
     Busy(String),
     /// The place said no.
     #[error("{key}: {error}")]

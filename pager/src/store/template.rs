@@ -1,7 +1,9 @@
 //! A template that is being served: where the content of each of its pages is.
 
+use super::chunk::Name;
+use super::lease::Pin;
 use super::manifest::Manifest;
-use super::{Guard, Hash, Store, StoreError, WorkingSet, chunk};
+use super::{Hash, Library, Store, StoreError, WorkingSet, chunk};
 use crate::cache::{Cache, Chunk, Source};
 use crate::pace::Pace;
 use crate::sabotage::Sabotage;
@@ -35,10 +37,13 @@ struct Inner {
 enum Content {
     Chunks {
         chunks: Vec<Option<Hash>>,
-        store: Arc<dyn Store>,
-        sabotage: Option<Sabotage>,
+        /// In which epochs they were written.
+        epochs: Vec<u32>,
+        library: Library,
         identity: Hash,
-        _lock: Guard,
+        /// Its manifest's name.
+        version: String,
+        _pin: Pin,
     },
     /// The file, and what its pieces are called in the cache.
     Image(File, String),
@@ -46,17 +51,20 @@ enum Content {
 
 impl Template {
     pub(super) fn new(
-        name: String,
+        name: &str,
+        version: &str,
         manifest: Manifest,
-        store: Arc<dyn Store>,
+        library: Library,
         set: Option<WorkingSet>,
-        lock: Guard,
-        sabotage: Option<Sabotage>,
+        pin: Pin,
     ) -> Self {
         let identity = manifest.identity();
-        let Manifest { size, chunk, chunks } = manifest;
-        let content = Content::Chunks { chunks, store, sabotage, identity, _lock: lock };
-        Self::with(name, size, chunk, content, set)
+        let Manifest { size, chunk, chunks: names } = manifest;
+        let chunks = names.iter().map(|name| name.map(|name| name.hash)).collect();
+        let epochs = names.iter().map(|name| name.map_or(0, |name| name.epoch)).collect();
+        let version = version.into();
+        let content = Content::Chunks { chunks, epochs, library, identity, version, _pin: pin };
+        Self::with(name.into(), size, chunk, content, set)
     }
 
     /// An image of guest memory in whole pages, as it is: no store, and no check of what is read. It must not change.
@@ -112,11 +120,11 @@ impl Template {
     /// What the store says. Guests of this process have it all the same.
     pub fn keep_working_set(&self, set: WorkingSet) -> Result<(), StoreError> {
         let bytes = match &self.0.content {
-            Content::Chunks { identity, store, .. } => Some((store, set.print(*identity))),
+            Content::Chunks { identity, library, .. } => Some((library, set.print(*identity))),
             Content::Image(..) => None,
         };
         *self.0.set.lock() = Some(set);
-        bytes.map_or(Ok(()), |(store, bytes)| store.put(&working_set_key(&self.0.name), &bytes))
+        bytes.map_or(Ok(()), |(library, bytes)| library.store.put(&working_set_key(&self.0.name), &bytes))
     }
 
     /// Whether this guest is to be recorded: there is no working set, and no other one is being recorded.
@@ -135,26 +143,70 @@ impl Template {
         first..(first + pages).min(all)
     }
 
-    /// What the chunk that holds a page is called in a cache. `None`: zeros.
-    fn name_of(&self, page: usize) -> Option<Hash> {
+    /// What says that another one of this name has the same content: its manifest, or what is known of its file.
+    pub fn version(&self) -> &str {
+        match &self.0.content {
+            Content::Chunks { version, .. } => version,
+            Content::Image(_, known) => known,
+        }
+    }
+
+    /// What it was when it had this version: for a guest that began then, and goes on.
+    ///
+    /// # Errors
+    /// An image file that has changed is not what it was; or what the store says.
+    pub fn at(&self, version: &str) -> Result<Self, StoreError> {
+        match &self.0.content {
+            _ if version == self.version() => Ok(self.clone()),
+            Content::Chunks { library, .. } => library.open_version(&self.0.name, version),
+            Content::Image(..) => {
+                let (key, what) =
+                    (self.0.name.clone(), "it has changed since the guest began with it".into());
+                Err(StoreError::Damaged { key, what })
+            }
+        }
+    }
+
+    /// The object that holds a chunk of it. `None`: zeros, or a chunk of an image.
+    /// The library that opened it. An image has none.
+    pub(super) fn library(&self) -> Option<&Library> {
+        match &self.0.content {
+            Content::Chunks { library, .. } => Some(library),
+            Content::Image(..) => None,
+        }
+    }
+
+    pub(super) fn chunk_name(&self, index: usize) -> Option<Name> {
+        match &self.0.content {
+            Content::Chunks { chunks, epochs, .. } => {
+                chunks[index].map(|hash| Name { hash, epoch: epochs[index] })
+            }
+            Content::Image(..) => None,
+        }
+    }
+
+    /// What the chunk that holds a page is called in a cache, and its object. `None`: zeros.
+    fn name_of(&self, page: usize) -> Option<Name> {
         let start = self.chunk_of(page).start * PAGE;
         match &self.0.content {
-            Content::Chunks { chunks, sabotage, .. } => {
+            Content::Chunks { chunks, library, .. } => {
                 let mut index = start / self.0.chunk;
                 // Another chunk of the same length, where there is one.
-                if *sabotage == Some(Sabotage::Chunk) && index + 2 < chunks.len() {
+                if library.sabotage == Some(Sabotage::Chunk) && index + 2 < chunks.len() {
                     index += 1;
                 }
-                chunks[index]
+                self.chunk_name(index)
             }
-            Content::Image(_, known) => Some(Hash::of(format!("{known}:{start}").as_bytes())),
+            Content::Image(_, known) => {
+                Some(Name { hash: Hash::of(format!("{known}:{start}").as_bytes()), epoch: 0 })
+            }
         }
     }
 
     /// The content of the chunk that holds a page, if the cache has it. The inner `None`: zeros.
     pub(crate) fn content_now(&self, page: usize, cache: &Cache) -> Option<Found> {
         match self.name_of(page) {
-            Some(name) => cache.look(&name).map(|content| Some((content, Source::Cache))),
+            Some(name) => cache.look(&name.hash).map(|content| Some((content, Source::Cache))),
             None => Some(None),
         }
     }
@@ -171,9 +223,9 @@ impl Template {
         let pages = self.chunk_of(page);
         let (start, length) = (pages.start * PAGE, pages.len() * PAGE);
         match &self.0.content {
-            Content::Chunks { store, sabotage, .. } => {
-                let check = *sabotage != Some(Sabotage::Checksum);
-                cache.get(name, || self::read(&**store, name, length, check, pace)).map(Some)
+            Content::Chunks { library, .. } => {
+                let check = library.sabotage != Some(Sabotage::Checksum);
+                cache.get(name.hash, || self::read(&*library.store, name, length, check, pace)).map(Some)
             }
             Content::Image(file, _) => {
                 let read = || {
@@ -182,7 +234,7 @@ impl Template {
                     read.map_err(|error| StoreError::Io { key: self.0.name.clone(), error })?;
                     Ok(content)
                 };
-                cache.get(name, read).map(Some)
+                cache.get(name.hash, read).map(Some)
             }
         }
     }
@@ -196,7 +248,7 @@ pub(super) fn working_set_key(template: &str) -> String {
 /// Reads a chunk, and checks it.
 pub(super) fn read(
     store: &dyn Store,
-    name: Hash,
+    name: Name,
     length: usize,
     check: bool,
     pace: Option<&Pace>,

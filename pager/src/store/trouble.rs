@@ -1,6 +1,6 @@
 //! A store that is slow, or that fails: for tests and demonstrations.
 
-use super::{Guard, Store, StoreError};
+use super::{Entry, Store, StoreError, Version};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,30 +32,26 @@ impl<S: Store> Trouble<S> {
 }
 
 impl<S: Store> Store for Trouble<S> {
-    fn get(&self, key: &str, most: usize) -> Result<Vec<u8>, StoreError> {
+    fn read(&self, key: &str, most: usize) -> Result<(Vec<u8>, Version), StoreError> {
         if key.starts_with("chunks/") {
             (self.before)(key).map_err(|error| StoreError::Io { key: key.into(), error })?;
         }
-        self.store.get(key, most)
+        self.store.read(key, most)
     }
 
     fn put(&self, key: &str, bytes: &[u8]) -> Result<(), StoreError> {
         self.store.put(key, bytes)
     }
 
-    fn has(&self, key: &str) -> Result<bool, StoreError> {
-        self.store.has(key)
+    fn put_if(&self, key: &str, bytes: &[u8], before: Option<&Version>) -> Result<bool, StoreError> {
+        self.store.put_if(key, bytes, before)
     }
 
-    fn list(&self, kind: &str) -> Result<Vec<String>, StoreError> {
-        self.store.list(kind)
+    fn entries(&self, kind: &str) -> Result<Vec<Entry>, StoreError> {
+        self.store.entries(kind)
     }
 
     fn delete(&self, key: &str) -> Result<(), StoreError> {
         self.store.delete(key)
-    }
-
-    fn lock(&self, key: &str, exclusive: bool) -> Result<Option<Guard>, StoreError> {
-        self.store.lock(key, exclusive)
     }
 }

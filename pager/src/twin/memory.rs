@@ -5,7 +5,8 @@ use crate::uffd::PAGE;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 /// Memory that a userfaultfd will fill. It is unmapped when it is dropped.
 #[derive(Debug)]
@@ -16,23 +17,34 @@ pub struct Memory {
     starts: [usize; 2],
     /// Pages of the first one.
     low: usize,
-    _file: Option<OwnedFd>,
+    file: Option<OwnedFd>,
+    is_private: bool,
 }
 
 impl Memory {
     /// Private memory, or shared memory.
     pub fn new(image: Image, shared: bool) -> io::Result<Self> {
-        let low = image.pages * 3 / 4;
         let file = shared.then(|| memfd_create("twin", MemfdFlags::CLOEXEC)).transpose()?;
         if let Some(file) = &file {
             ftruncate(file, (image.pages * PAGE) as u64)?;
         }
+        Self::of(image, file, false)
+    }
+
+    /// A private mapping of what clones share.
+    pub fn clone_of(image: Image, file: &Path) -> io::Result<Self> {
+        Self::of(image, Some(std::fs::File::open(file)?.into()), true)
+    }
+
+    fn of(image: Image, file: Option<OwnedFd>, is_private: bool) -> io::Result<Self> {
+        let low = image.pages * 3 / 4;
+        let kind = if is_private { MapFlags::PRIVATE | MapFlags::NORESERVE } else { MapFlags::SHARED };
         let map = |first: usize, pages: usize| {
             let (prot, size, any) = (ProtFlags::READ | ProtFlags::WRITE, pages * PAGE, std::ptr::null_mut());
             // SAFETY: a new mapping, where the kernel finds room.
             let start = unsafe {
                 match &file {
-                    Some(file) => mmap(any, size, prot, MapFlags::SHARED, file, (first * PAGE) as u64),
+                    Some(file) => mmap(any, size, prot, kind, file, (first * PAGE) as u64),
                     None => mmap_anonymous(any, size, prot, MapFlags::PRIVATE | MapFlags::NORESERVE),
                 }
             }?;
@@ -41,7 +53,37 @@ impl Memory {
             io::Result::Ok(start as usize)
         };
         let starts = [map(0, low)?, map(low, image.pages - low)?];
-        Ok(Self { image, starts, low, _file: file })
+        Ok(Self { image, starts, low, file, is_private })
+    }
+
+    /// Whether it is a private mapping of a file.
+    pub fn is_clone(&self) -> bool {
+        self.is_private
+    }
+
+    /// Bytes that are its own: those that the process wrote, where it is a private mapping.
+    pub fn own_bytes(&self) -> io::Result<u64> {
+        let (text, mut kib, mut is_mine) = (std::fs::read_to_string("/proc/self/smaps")?, 0, false);
+        for line in text.lines() {
+            let word = line.split_whitespace().next().unwrap_or_default();
+            if let Some((start, end)) = word.split_once('-') {
+                let number = |text| usize::from_str_radix(text, 16).unwrap_or(0);
+                let (start, end) = (number(start), number(end));
+                // The kernel merges neighbours.
+                is_mine = self.regions().iter().any(|(base, size, _)| {
+                    let base = *base as usize;
+                    start < base + *size as usize && base < end
+                });
+            } else if is_mine && word == "Anonymous:" {
+                kib += line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0);
+            }
+        }
+        Ok(kib << 10)
+    }
+
+    /// The file that is mapped, if there is one.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
     }
 
     /// Address, size and offset of both parts.

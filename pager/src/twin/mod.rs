@@ -11,7 +11,9 @@ mod vcpus;
 pub use bare::bare;
 pub use image::{Image, is_page};
 pub use memory::Memory;
+pub use vcpus::Versions;
 
+use crate::daemon::{Request, checkpoint};
 use crate::uffd::{Features, PAGE, Uffd};
 use crate::wire::send;
 use serde::{Deserialize, Serialize};
@@ -39,8 +41,27 @@ pub struct Twin {
     pub balloon: bool,
     /// Whether the memory is shared memory, with faults of pages that are in it.
     pub shared: bool,
+    /// A file that clones share, which is mapped privately.
+    pub clone_of: Option<PathBuf>,
     /// After how long without an access the guest counts as frozen.
     pub patience: Duration,
+    /// What the pages are at first, if not the template's.
+    pub begin: Option<Versions>,
+    /// The snapshots that it asks for.
+    pub checkpoints: Option<Checkpoints>,
+}
+
+/// Snapshots that a twin asks for while it runs.
+#[derive(Debug, Clone)]
+pub struct Checkpoints {
+    /// The pager's control socket.
+    pub control: PathBuf,
+    /// How many there shall be. They are called `NAME.1` and so on.
+    pub count: u64,
+    /// What they are called.
+    pub name: String,
+    /// A folder: for each snapshot a file of its name, which says what its pages are.
+    pub oracle: PathBuf,
 }
 
 /// What came of it.
@@ -58,6 +79,12 @@ pub struct Report {
     pub frozen: bool,
     /// Nanoseconds of the longest access.
     pub longest: u64,
+    /// Snapshots that were stored.
+    #[serde(default)]
+    pub stored: u64,
+    /// What was said of snapshots that were not.
+    #[serde(default)]
+    pub refused: Vec<String>,
 }
 
 impl Report {
@@ -71,18 +98,24 @@ impl Twin {
     /// Runs the guest, and looks at each page at the end. Threads of a frozen guest do not come back: end the process.
     pub fn run(&self) -> io::Result<Report> {
         let mut features = Features::REMOVE.and(Features::POISON);
-        if self.shared {
+        if self.shared || self.clone_of.is_some() {
             features = features.and(Features::SHARED).and(Features::MINOR);
         }
         let uffd = Uffd::new(features)?;
-        let memory = Box::leak(Box::new(Memory::new(self.image, self.shared)?));
+        let memory = Box::leak(Box::new(match &self.clone_of {
+            Some(file) => Memory::clone_of(self.image, file)?,
+            None => Memory::new(self.image, self.shared)?,
+        }));
         for (start, size, _) in memory.regions() {
             uffd.register(start, size, self.shared)?;
         }
         // Kept open until the end, as Firecracker does; and so is the userfaultfd: no pager means no page, not zeros.
         let connection = UnixStream::connect(&self.socket)?;
-        send(connection.as_fd(), handshake(memory).as_bytes(), &[uffd.as_fd()])?;
-        let shared: &'static vcpus::Shared = Box::leak(Box::new(vcpus::Shared::new(memory)));
+        let mut fds = vec![uffd.as_fd()];
+        fds.extend(memory.file());
+        send(connection.as_fd(), handshake(memory).as_bytes(), &fds)?;
+        let shared: &'static vcpus::Shared =
+            Box::leak(Box::new(vcpus::Shared::new(memory, self.begin.as_ref())));
         let until = Instant::now() + self.time;
         let mut threads = Vec::new();
         for number in 0..self.vcpus as u64 {
@@ -93,16 +126,26 @@ impl Twin {
             let (seed, can_stay) = (self.seed << 8 | 0xFF, self.shared);
             threads.push(std::thread::spawn(move || shared.balloon(seed, until, can_stay)));
         }
+        let checkpoints = self.checkpoints.clone().map(|checkpoints| {
+            let pause = self.time / (checkpoints.count as u32 + 1);
+            std::thread::spawn(move || checkpoints.run(shared, pause))
+        });
         // The last look is a thread too: it may freeze as well.
         let last = std::thread::spawn(move || {
             for thread in threads {
                 _ = thread.join();
             }
+            // A guest that runs, until its snapshots are stored.
+            while checkpoints.as_ref().is_some_and(|thread| !thread.is_finished()) {
+                shared.look_at_all();
+            }
             shared.look_at_all();
+            checkpoints.map(|thread| thread.join().unwrap_or_default()).unwrap_or_default()
         });
         let frozen = !self.watch(&shared.accesses, || last.is_finished());
         drop((connection, uffd));
-        Ok(Report { frozen, ..shared.report() })
+        let (stored, refused) = if frozen { (0, Vec::new()) } else { last.join().unwrap_or_default() };
+        Ok(Report { frozen, stored, refused, ..shared.report() })
     }
 
     /// Waits until `finished`, while there are accesses. Whether it finished.
@@ -118,6 +161,40 @@ impl Twin {
             }
         }
         true
+    }
+}
+
+impl Checkpoints {
+    /// How many were stored, and what was said of the others.
+    fn run(&self, shared: &vcpus::Shared, pause: Duration) -> (u64, Vec<String>) {
+        let (mut stored, mut refused) = (0, Vec::new());
+        for number in 1..=self.count {
+            std::thread::sleep(pause);
+            let name = format!("{}.{number}", self.name);
+            match self.one(shared, &name) {
+                Ok(()) => stored += 1,
+                Err(error) => refused.push(format!("{name}: {error}")),
+            }
+        }
+        (stored, refused)
+    }
+
+    fn one(&self, shared: &vcpus::Shared, name: &str) -> io::Result<()> {
+        let request = Request { pid: std::process::id() as i32, name: name.into() };
+        let (resume, resumed) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            // It asks when all have stopped, and lets them go on at the instant; also where there is none.
+            let (asking, versions) = shared.stopped(|versions| {
+                let asking = scope.spawn(|| {
+                    let resume = resume;
+                    checkpoint(&self.control, &request, move |_| drop(resume))
+                });
+                _ = resumed.recv();
+                (asking, versions)
+            });
+            asking.join().map_err(|_| io::Error::other("the asking thread panicked"))??;
+            std::fs::write(self.oracle.join(name), serde_json::to_vec(&versions)?)
+        })
     }
 }
 

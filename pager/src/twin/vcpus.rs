@@ -6,6 +6,9 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// What each page must be: the version of its content. `None`: zeros.
+pub type Versions = Vec<Option<u32>>;
+
 /// What a page must be.
 #[derive(Clone, Copy)]
 struct Page {
@@ -28,14 +31,17 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(memory: &'static Memory) -> Self {
+    /// `begin`: what the pages are at first, if not the template's.
+    pub fn new(memory: &'static Memory, begin: Option<&Versions>) -> Self {
         let zero = || AtomicU64::new(0);
+        let version = |page: usize| begin.map_or(Some(0), |versions| versions[page]);
+        let last = begin.and_then(|versions| versions.iter().copied().flatten().max()).unwrap_or(0);
         Self {
             memory,
             oracle: (0..memory.image.pages)
-                .map(|_| Mutex::new(Page { version: Some(0), touched: false }))
+                .map(|page| Mutex::new(Page { version: version(page), touched: false }))
                 .collect(),
-            versions: AtomicU32::new(1),
+            versions: AtomicU32::new(last + 1),
             accesses: zero(),
             removed: zero(),
             wrong: zero(),
@@ -85,6 +91,13 @@ impl Shared {
         }
     }
 
+    /// Stops all that uses the memory, calls `instant` with what it is then, and lets it go on.
+    pub fn stopped<T>(&self, instant: impl FnOnce(Versions) -> T) -> T {
+        // Threads that hold more than one lock take them in this order, too.
+        let stopped: Vec<_> = self.oracle.iter().map(Mutex::lock).collect();
+        instant(stopped.iter().map(|page| page.version).collect())
+    }
+
     /// Looks at every page.
     pub fn look_at_all(&self) {
         (0..self.oracle.len()).for_each(|page| self.touch(page, false));
@@ -97,8 +110,8 @@ impl Shared {
             removed: read(&self.removed),
             wrong: read(&self.wrong),
             first: self.first.lock().clone(),
-            frozen: false,
             longest: read(&self.longest),
+            ..Report::default()
         }
     }
 

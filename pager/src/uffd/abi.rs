@@ -18,11 +18,14 @@ pub const REGISTER: Ioctl = request(3, 0x00, size_of::<Register>());
 pub const WAKE: Ioctl = request(2, 0x02, size_of::<Range>());
 pub const COPY: Ioctl = request(3, 0x03, size_of::<Copy>());
 pub const ZEROPAGE: Ioctl = request(3, 0x04, size_of::<Fill>());
+pub const WRITEPROTECT: Ioctl = request(3, 0x06, size_of::<Protect>());
 pub const CONTINUE: Ioctl = request(3, 0x07, size_of::<Fill>());
 pub const POISON: Ioctl = request(3, 0x08, size_of::<Fill>());
 
 /// Registered: a page that is not there faults.
 pub const MODE_MISSING: u64 = 1;
+/// Registered: a write to a page that is protected faults.
+pub const MODE_WP: u64 = 2;
 /// Registered: a page that is in the shared memory, but not in the page table, faults.
 pub const MODE_MINOR: u64 = 4;
 
@@ -30,6 +33,7 @@ pub const EVENT_PAGEFAULT: u8 = 0x12;
 pub const EVENT_FORK: u8 = 0x13;
 pub const EVENT_REMOVE: u8 = 0x15;
 pub const EVENT_UNMAP: u8 = 0x16;
+pub const FAULT_WRITE: u64 = 1;
 pub const FAULT_WP: u64 = 2;
 pub const FAULT_MINOR: u64 = 4;
 
@@ -62,6 +66,16 @@ pub struct Copy {
     pub mode: u64,
     /// Answer: bytes, or a negative error.
     pub done: i64,
+}
+
+/// Of COPY and of CONTINUE: the page is protected.
+pub const FILL_WP: u64 = 2;
+
+#[repr(C)]
+pub struct Protect {
+    pub range: Range,
+    /// 1: protect. 0: end that, and wake.
+    pub mode: u64,
 }
 
 /// The argument of ZEROPAGE, CONTINUE and POISON.

@@ -23,6 +23,14 @@ impl Features {
     /// [`Uffd::poison`].
     pub const POISON: Self = Self(1 << 14);
 
+    /// The kernel permits writes to protected pages itself, and notes them.
+    pub const WRITES_UNASKED: Self = Self(1 << 15);
+
+    /// Whether all of these are there.
+    pub fn has(self, others: Self) -> bool {
+        self.0 & others.0 == others.0
+    }
+
     /// These and those.
     pub fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -97,6 +105,17 @@ impl Uffd {
         Ok(Self(fd))
     }
 
+    /// What its process asked for, as the kernel tells it.
+    pub fn features(&self) -> io::Result<Features> {
+        let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.0.as_raw_fd()))?;
+        let line = about.lines().find_map(|line| line.strip_prefix("API:"));
+        // The interface's version, the features, and its requests, in hexadecimal.
+        let features = line.and_then(|line| u64::from_str_radix(line.trim().split(':').nth(1)?, 16).ok());
+        features
+            .map(Features)
+            .ok_or_else(|| io::Error::other("the kernel says nothing of a userfaultfd's features"))
+    }
+
     /// Faults on this range of this process are told from now on: of pages that are missing and, with `minor`, of pages of shared
     /// memory that are not in the page table.
     pub fn register(&self, start: u64, len: u64, minor: bool) -> io::Result<()> {
@@ -105,27 +124,90 @@ impl Uffd {
         self.ioctl(abi::REGISTER, &mut register)
     }
 
+    /// Faults of pages that are in the shared memory, but not in the page table, are told, too, whatever the guest's process asked for.
+    pub fn trace(&self, start: u64, len: u64) -> io::Result<()> {
+        // What an earlier pager asked for besides stays: a mark of protection must not be without it.
+        for mode in [abi::MODE_WP, 0] {
+            let mode = abi::MODE_MISSING | abi::MODE_MINOR | mode;
+            let mut register = abi::Register { range: abi::Range { start, len }, mode, ioctls: 0 };
+            match self.ioctl(abi::REGISTER, &mut register) {
+                Err(_) if mode & abi::MODE_WP != 0 => {}
+                answer => return answer,
+            }
+        }
+        unreachable!("the second try returns")
+    }
+
+    /// Writes to protected pages of this range are told, too. Any process that has the userfaultfd may ask for it, whatever the
+    /// guest's process asked for. Whether the memory is shared memory: then faults of pages that are in it, but not in the page
+    /// table, are told as well.
+    pub fn track(&self, start: u64, len: u64) -> io::Result<bool> {
+        let mode = abi::MODE_MISSING | abi::MODE_WP;
+        // Private memory has no such faults.
+        for (mode, is_shared) in [(mode | abi::MODE_MINOR, true), (mode, false)] {
+            let mut register = abi::Register { range: abi::Range { start, len }, mode, ioctls: 0 };
+            match self.ioctl(abi::REGISTER, &mut register) {
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) && is_shared => {}
+                answer => return answer.map(|()| is_shared),
+            }
+        }
+        unreachable!("the second try returns")
+    }
+
+    /// Protects the pages of this range, where they are there: the next write to each is told. Shared memory: also those that come.
+    ///
+    /// # Errors
+    /// `EAGAIN`: an event waits to be read.
+    pub fn protect(&self, start: u64, len: u64) -> io::Result<()> {
+        self.ioctl(abi::WRITEPROTECT, &mut abi::Protect { range: abi::Range { start, len }, mode: 1 })
+    }
+
+    /// Ends the protection of this range, and wakes who waits for that.
+    ///
+    /// # Errors
+    /// As of [`Uffd::protect`].
+    pub fn unprotect(&self, start: u64, len: u64) -> io::Result<()> {
+        self.ioctl(abi::WRITEPROTECT, &mut abi::Protect { range: abi::Range { start, len }, mode: 0 })
+    }
+
+    /// Whether a removal is under way: its event waits to be read, or its pages are going.
+    pub(crate) fn is_changing(&self) -> bool {
+        // The kernel looks at that before it looks at the argument, which is never right.
+        matches!(self.fill(abi::ZEROPAGE, 0, 0, 0).1, Some(Refusal::Again))
+    }
+
     /// Fills missing pages from `start` on with these bytes, and wakes who waits for them.
     pub fn copy(&self, start: u64, bytes: &[u8]) -> Filled {
+        self.copy_as(start, bytes, false)
+    }
+
+    /// As [`Uffd::copy`]; the pages may be protected from the beginning.
+    pub(crate) fn copy_as(&self, start: u64, bytes: &[u8], is_protected: bool) -> Filled {
         let (src, len) = (bytes.as_ptr() as u64, bytes.len() as u64);
-        let mut copy = abi::Copy { dst: start, src, len, mode: 0, done: 0 };
+        let mode = if is_protected { abi::FILL_WP } else { 0 };
+        let mut copy = abi::Copy { dst: start, src, len, mode, done: 0 };
         let answer = self.ioctl(abi::COPY, &mut copy);
         filled(copy.done, answer)
     }
 
     /// Fills missing pages with zeros, and wakes who waits for them.
     pub fn zero(&self, start: u64, len: u64) -> Filled {
-        self.fill(abi::ZEROPAGE, start, len)
+        self.fill(abi::ZEROPAGE, start, len, 0)
     }
 
     /// Maps pages that are in the shared memory already, and wakes who waits for them.
     pub fn resume(&self, start: u64, len: u64) -> Filled {
-        self.fill(abi::CONTINUE, start, len)
+        self.resume_as(start, len, false)
+    }
+
+    /// As [`Uffd::resume`]; the pages may be protected from the beginning.
+    pub(crate) fn resume_as(&self, start: u64, len: u64, is_protected: bool) -> Filled {
+        self.fill(abi::CONTINUE, start, len, if is_protected { abi::FILL_WP } else { 0 })
     }
 
     /// Marks missing pages as lost: who touches them gets SIGBUS, as after a memory error.
     pub fn poison(&self, start: u64, len: u64) -> Filled {
-        self.fill(abi::POISON, start, len)
+        self.fill(abi::POISON, start, len, 0)
     }
 
     /// Wakes who waits for a page in this range. A page that is missing still faults anew.
@@ -147,8 +229,8 @@ impl Uffd {
         }
     }
 
-    fn fill(&self, request: libc::Ioctl, start: u64, len: u64) -> Filled {
-        let mut fill = abi::Fill { range: abi::Range { start, len }, mode: 0, done: 0 };
+    fn fill(&self, request: libc::Ioctl, start: u64, len: u64, mode: u64) -> Filled {
+        let mut fill = abi::Fill { range: abi::Range { start, len }, mode, done: 0 };
         let answer = self.ioctl(request, &mut fill);
         filled(fill.done, answer)
     }

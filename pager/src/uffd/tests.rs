@@ -100,6 +100,33 @@ fn a_page_that_is_lost_is_poisoned_once() {
 }
 
 #[test]
+fn a_write_to_a_protected_page_is_told_also_where_only_missing_pages_were_asked_for() {
+    let Some(uffd) = uffd(Features::REMOVE) else { return };
+    assert!(
+        uffd.features().unwrap().has(Features::REMOVE) && !uffd.features().unwrap().has(Features::POISON)
+    );
+    let start = anonymous();
+    uffd.register(start, SIZE as u64, false).unwrap();
+    assert!(!uffd.track(start, SIZE as u64).unwrap(), "it is private");
+    assert!(matches!(uffd.copy_as(start, &[1; PAGE], true), (PAGE, None)));
+    assert!(matches!(uffd.copy(start + BYTES, &[1; PAGE]), (PAGE, None)));
+    uffd.protect(start, SIZE as u64).unwrap();
+    for page in [0, 1] {
+        let address = start + page * BYTES;
+        // SAFETY: nothing else uses the page.
+        let writing = std::thread::spawn(move || unsafe { (address as *mut u8).write_volatile(2) });
+        let message = event(&uffd);
+        let flags = abi::FAULT_WP | abi::FAULT_WRITE;
+        assert_eq!((message.words[0] & flags, message.words[1] / BYTES), (flags, address / BYTES));
+        assert_eq!(byte(address), 1);
+        uffd.unprotect(address, BYTES).unwrap();
+        writing.join().unwrap();
+        assert_eq!(byte(address), 2);
+    }
+    assert!(!uffd.is_changing());
+}
+
+#[test]
 fn another_descriptor_is_no_userfaultfd() {
     let file = std::fs::File::open("/dev/null").unwrap();
     assert_eq!(Uffd::from_fd(file.into()).unwrap_err().kind(), io::ErrorKind::InvalidInput);

@@ -67,8 +67,14 @@ impl Daemon {
     }
 
     pub fn in_folder(folder: PathBuf, flags: &str) -> Self {
+        let store = folder.join("store").display().to_string();
+        Self::of_store(folder, &store, flags, &[])
+    }
+
+    /// Serves the template `twin` of a store, with these variables in its environment.
+    pub fn of_store(folder: PathBuf, store: &str, flags: &str, environment: &[(&str, &str)]) -> Self {
         let mut serve = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
-        serve.arg("serve").arg("--store").arg(folder.join("store"));
+        serve.args(["serve", "--store", store]).envs(environment.iter().copied());
         serve.arg("--guest").arg(format!("{}=twin", folder.join("socket").display()));
         serve.args(flags.split_whitespace());
         Self::run(folder, serve)
@@ -90,7 +96,10 @@ impl Daemon {
 
     /// The process that serves next.
     fn started(&self) -> i32 {
-        self.find(|line| line.strip_prefix("worker=")?.parse().ok())
+        self.find(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).ok()?;
+            Some(line["worker"].as_i64()? as i32)
+        })
     }
 
     /// The first line of the log of which `find` finds something.
@@ -112,6 +121,24 @@ impl Daemon {
         self.worker = self.started();
     }
 
+    /// Asks the daemon to take no further guest, and to end with its last one.
+    pub fn drain(&self) {
+        let pid = rustix::process::Pid::from_child(&self.keeper);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    }
+
+    /// Waits for the end of a daemon that was asked for it.
+    pub fn end(&mut self) -> ExitStatus {
+        let until = Instant::now() + BOUND;
+        loop {
+            if let Some(status) = self.keeper.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < until, "the daemon does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Kills the process that holds connections.
     pub fn kill_keeper(&mut self) {
         self.keeper.kill().unwrap();
@@ -119,8 +146,13 @@ impl Daemon {
     }
 
     pub fn twin(&self, flags: &str) -> Twin {
+        self.twin_of(MIB, flags)
+    }
+
+    /// One with so many MiB of memory.
+    pub fn twin_of(&self, mib: usize, flags: &str) -> Twin {
         let mut twin = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
-        twin.arg("twin").arg(self.socket()).arg(format!("--memory={MIB}M")).args(flags.split_whitespace());
+        twin.arg("twin").arg(self.socket()).arg(format!("--memory={mib}M")).args(flags.split_whitespace());
         Twin(twin.stdout(Stdio::piped()).spawn().unwrap())
     }
 
@@ -146,15 +178,23 @@ pub struct Twin(Child);
 
 impl Twin {
     pub fn report(self) -> Report {
-        let (status, output) = self.end();
+        self.report_within(BOUND)
+    }
+
+    pub fn report_within(self, bound: Duration) -> Report {
+        let (status, output) = self.end_within(bound);
         let report: Report =
             serde_json::from_str(&output).unwrap_or_else(|error| panic!("{status}: {error}: {output}"));
         assert_eq!(status.code(), Some(if report.is_right() { 0 } else { 3 }));
         report
     }
 
-    pub fn end(mut self) -> (ExitStatus, String) {
-        let until = Instant::now() + BOUND;
+    pub fn end(self) -> (ExitStatus, String) {
+        self.end_within(BOUND)
+    }
+
+    fn end_within(mut self, bound: Duration) -> (ExitStatus, String) {
+        let until = Instant::now() + bound;
         while self.0.try_wait().unwrap().is_none() {
             assert!(Instant::now() < until, "the guest does not end");
             std::thread::sleep(Duration::from_millis(5));

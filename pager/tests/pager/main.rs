@@ -1,9 +1,17 @@
 //! The pager, held against a process that does what a VMM does and knows each byte. Each test has a bound in time.
 
+mod clones;
 mod daemon;
+mod fleet;
 mod hostile;
+mod operations;
 mod ordered;
 mod restart;
+#[cfg(feature = "s3")]
+mod s3;
+mod snapshot;
+mod soak;
+mod steady;
 mod store;
 mod twin;
 mod waits;

@@ -1,6 +1,7 @@
 //! The daemon is killed while guests run: nothing is lost, and none stands still.
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, IMAGE, MIB, library};
+use slat_pager::twin::Image;
 use std::time::Duration;
 
 /// Faults are under way at any instant.
@@ -54,6 +55,31 @@ fn shared_memory_survives_kills_too() {
     kill(&mut daemon, 3);
     let report = twin.report();
     assert!(report.is_right(), "{report:?}");
+}
+
+/// While a guest runs, its template is replaced by another image, chunks are collected, and the daemon is killed.
+fn is_replaced(name: &str, flags: &str) -> Option<slat_pager::twin::Report> {
+    let mut daemon = Daemon::start(name, &format!("{SLOW} --window 2 {flags}"))?;
+    let twin = daemon.twin("--millis 600 --balloon --patience-ms 10000");
+    std::thread::sleep(Duration::from_millis(100));
+    let other = Image { seed: 77, ..IMAGE };
+    let library = library(&daemon.folder);
+    library.snapshot("twin", other.read(), (MIB << 20) as u64, 64 << 10).unwrap();
+    assert_eq!(library.gc(slat_pager::PATIENCE).unwrap().removed, 0, "it is being served");
+    kill(&mut daemon, 2);
+    Some(twin.report())
+}
+
+#[test]
+fn a_guest_whose_template_is_replaced_goes_on_with_its_own() {
+    let Some(report) = is_replaced("replaced", "") else { return };
+    assert!(report.is_right(), "{report:?}");
+}
+
+#[test]
+fn a_daemon_that_serves_the_new_template_to_an_old_guest_is_found() {
+    let Some(report) = is_replaced("replaced-wrong", "--sabotage version") else { return };
+    assert!(report.wrong > 0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Templates in a folder: made, shared, verified, removed, collected.
 
 use crate::daemon::folder;
-use slat_pager::{Folder, Library, Store, StoreError};
+use slat_pager::{Folder, Library, PATIENCE, Store, StoreError};
 
 fn image(pages: &[u8]) -> Vec<u8> {
     pages.iter().flat_map(|byte| [*byte; 4096]).collect()
@@ -20,17 +20,19 @@ fn templates_share_chunks_and_gc_takes_what_none_needs() {
     assert_eq!(library.list().unwrap(), ["a", "b"]);
     assert_eq!(store.list("chunks").unwrap().len(), 4);
     let open = library.open("a").unwrap();
-    assert!(matches!(library.remove("a"), Err(StoreError::Busy(_))), "it is being served");
-    drop(open);
     library.remove("a").unwrap();
     assert!(matches!(library.remove("a"), Err(StoreError::Missing(_))));
-    let gc = library.gc().unwrap();
+    assert_eq!(library.gc(PATIENCE).unwrap().removed, 0, "it is being served");
+    drop(open);
+    let gc = library.gc(PATIENCE).unwrap();
     assert_eq!((gc.kept, gc.removed), (2, 2));
     assert_eq!(library.verify("b").unwrap().chunks, 2);
-    // While one is added, nothing is collected.
-    let adding = store.lock("chunks", false).unwrap();
-    assert!(matches!(library.gc(), Err(StoreError::Busy(_))));
-    drop(adding);
+    // What went is written again, under another name.
+    assert_eq!(snapshot("c", &[1, 4]), 1);
+    assert!(store.list("chunks").unwrap().iter().any(|name| name.ends_with(".2")));
+    assert_eq!(library.verify("c").unwrap().chunks, 2);
+    let kinds = ["leases", "manifests", "sets", "templates"].map(|kind| store.list(kind).unwrap().len());
+    assert_eq!(kinds, [0, 2, 0, 0], "nothing else is left behind");
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -50,8 +52,9 @@ fn damage_is_found_and_stops_a_collection() {
     assert!(verified.damaged[0].contains("chunk 1 of a"), "{verified:?}");
     std::fs::remove_file(path).unwrap();
     assert!(library.verify("a").unwrap().damaged[0].ends_with("is not in the store"));
-    std::fs::write(folder.join("templates/b"), "{}").unwrap();
-    assert!(matches!(library.gc(), Err(StoreError::Damaged { .. })));
+    let manifest = Folder::open(&folder).unwrap().list("manifests").unwrap().remove(0);
+    std::fs::write(folder.join("manifests").join(manifest), "{}").unwrap();
+    assert!(matches!(library.gc(PATIENCE), Err(StoreError::Damaged { .. })));
     assert_eq!(Folder::open(&folder).unwrap().list("chunks").unwrap().len(), 1, "nothing was deleted");
     std::fs::remove_dir_all(folder).unwrap();
 }
@@ -64,6 +67,20 @@ fn an_image_that_ends_too_early_leaves_the_template_as_it_was() {
     let before = library.open("a").unwrap().chunks().to_vec();
     assert!(matches!(library.snapshot("a", &*image(&[2]), 8192, 4096), Err(StoreError::Io { .. })));
     assert_eq!(library.open("a").unwrap().chunks(), before);
+    assert_eq!(library.gc(PATIENCE).unwrap().given_up, 0, "it left no upload behind");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_write_that_expects_another_version_is_none() {
+    let folder = folder("if");
+    let store = Folder::open(&folder).unwrap();
+    assert!(store.put_if("catalog", b"a", None).unwrap());
+    assert!(!store.put_if("catalog", b"b", None).unwrap());
+    let version = store.read("catalog", 9).unwrap().1;
+    assert!(store.put_if("catalog", b"c", Some(&version)).unwrap());
+    assert!(!store.put_if("catalog", b"d", Some(&version)).unwrap());
+    assert_eq!(store.get("catalog", 9).unwrap(), b"c");
     std::fs::remove_dir_all(folder).unwrap();
 }
 

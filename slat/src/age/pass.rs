@@ -49,6 +49,11 @@ impl How {
         Self { found, by_links: false, scan: Scan::detect() }
     }
 
+    /// Whether it clears what it finds.
+    pub(crate) fn clears(self) -> bool {
+        self.found == Found::Cleared
+    }
+
     /// The same by this scan.
     pub(crate) fn by(self, scan: Scan) -> Self {
         Self { scan, ..self }

@@ -3,43 +3,48 @@
 //! ```text
 //! one section of the read side, no lock
 //!   F1  walk the shadow: the word that F9 exchanges              a leaf that serves? spurious, after F8
-//!   F2  the epoch
+//!   F2  the epoch; the shadow's line
 //!   F3  T, with A and D                                          refused? L1's, and the leaf goes
 //!   F4  memslot of g1; no transaction has T's own frames
 //!   F5  stamp: no invalidation covers page or g1
 //!   F6  the host's page; rights = T ∧ memslot ∧ host ∧ log       it would sleep? leave, ask, begin again
 //!   F7  (shadow, g2) under g1 in the reverse map
-//!   F8  fence; has one been announced since F2 and F5?           begin again
-//!   F9  link what is missing; word ─▶ leaf
+//!   F9  link what is missing; word ─▶ frozen
+//!   F8  fence; has one been announced since F2 and F5?           thaw, begin again
+//!   F9  the row; frozen ─▶ leaf                                  condemned? thaw, begin again
 //!   F10 stores allowed, and the memslot logs: mark g1
 //! ```
-//! **F7 before F8**: an invalidation is announced, and then looks for hints. It finds this one, or F8 finds it. **F1 before F3**: a flush
-//! by L1 bumps every entry, so what T said before is not installed after it. **The very word of F1**: a hole that was bumped is fresh, and
-//! no word comes back.
+//! **F7 before F8**: an invalidation is announced, and then looks for hints. It finds this one, or F8 finds it. **Frozen before F8**: a flush by L1
+//! moves the line, and then looks at entries. It meets this one, or F8 finds the line moved. **F2 before F3**: what T said before a flush is
+//! not installed after it. **The very word of F1**: an entry that was edited is a fresh hole, and no word comes back. **The row before the
+//! leaf, while the entry is frozen**: no other fault has it meanwhile.
 //!
 //! A leaf that does not serve becomes a fresh hole, without a flush: whatever TLBs have of it, the L1 frame that it was made of keeps
-//! its hint, and each invalidation of a frame with a hint flushes L2's tag.
+//! its hint, and each invalidation of a frame with a hint flushes L2's tag. What L1 flushes next finds it among the drops
+//! ([`Drops`](crate::shadows::Drops)).
+//!
+//! **Level**: the smallest of what T, host, memslot, format and policy have; 2 MiB at most. Where a table is linked already, 4 KiB.
 //!
 //! A host that has to be asked in a way that may sleep is asked outside. Its answer counts if nothing was announced since F2 and F5 when
 //! the next attempt comes to F6.
 
 use super::format::{L1Access, L1Fault, L1Format};
+use super::install::{Announced, Found, very_page};
 use super::l2::L2;
-use super::walk::{L1Leaf, L1Stop};
+use super::walk::L1Stop;
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::dirty::ring::Ring;
 use crate::fault::leaf::allows;
 use crate::fault::{Done, Fault, FaultError, serves};
 use crate::host::{Host, HostError, HostPage};
 use crate::memslots::Memslots;
-use crate::notify::active::{Active, Epoch, Page, RegionLine, Stamp, Unconfirmed};
-use crate::shadows::{Hint, Numbers, drop_leaf};
-use crate::slots::Slot;
+use crate::notify::active::{Epoch, Page, Unconfirmed};
+use crate::shadows::{Numbers, drop_leaf, is_leaf};
 use crate::sync::idle::Idle;
-use crate::sync::prim::{Patience, SeqCst, fence};
+use crate::sync::prim::Patience;
 use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Leaf, Perms};
-use crate::table::radix::{At, Radix};
+use crate::table::format::{Access, Format, Leaf};
+use crate::table::radix::At;
 
 /// How an access of L2 was dealt with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +64,7 @@ pub enum L2Done {
 }
 
 /// What an attempt met.
-enum Met {
+pub(super) enum Met {
     Done(L2Done),
     /// Something has changed: again.
     Changed,
@@ -70,12 +75,12 @@ enum Met {
     /// The host has to be asked in a way that may sleep.
     Ask(Ask),
     /// Another page than that of the leaf is behind the frame, and the host may have told no one.
-    Another(Gfn),
+    Another(Span<Gfn>),
 }
 
 /// A question to the host, and what had been announced when it was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Ask {
+pub(super) struct Ask {
     gpa: Gpa,
     hva: Hva,
     access: Access,
@@ -96,14 +101,29 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// Deals with an access of L2 that the hardware could not complete. May sleep in the host, and in listeners of stores to T. Any number
     /// of vCPUs fault at once; none waits for another, except for an invalidation that covers its own frame. See [`Vcpu::nested`](crate::Vcpu::nested).
     ///
-    /// L2 is mapped in pages of 4 KiB, whatever T and the host have.
+    /// L2 is mapped in pages of 2 MiB where T, the memslot and the host have as large ones, and in pages of 4 KiB elsewhere.
     pub fn fault(&mut self, idle: &mut Idle, access: L1Access) -> Result<L2Done, FaultError> {
+        if let Some(done) = self.quick(&access) {
+            return Ok(done);
+        }
+        self.fault_in_full(idle, access)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fault_in_full(&mut self, idle: &mut Idle, access: L1Access) -> Result<L2Done, FaultError> {
         let (mut patience, mut learned) = (Patience::default(), Learned::default());
         loop {
+            // Tables of the shadow and of the reverse map, and a page of rows.
             let want = 2 * usize::from(F::LEVELS);
             if self.vcpu.cache.len() < want {
                 // Not every fault needs a table: an error is one where a page is missed.
                 let _ = self.vcpu.vm.top_up(idle, &mut self.vcpu.cache, want);
+            }
+            if let Some(state) = &mut self.vcpu.nested
+                && !state.spare.is_enough()
+            {
+                self.shadows.refill(&mut state.spare, &mut self.vcpu.cache);
             }
             let vm = self.vcpu.vm;
             match self.attempt(&access, &mut learned)? {
@@ -111,43 +131,58 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 Met::Changed => patience.wait(),
                 Met::Covered => self.vcpu.rest_while(|| patience.wait()),
                 Met::Table(L1Stop::Tracked { gpa, word }) => self.slots().tell_l1_store(idle, gpa, word),
-                Met::Table(L1Stop::Ask { hva, access }) => {
-                    vm.host.resolve(idle, hva, access)?;
+                Met::Table(L1Stop::Ask { gpa, hva, access }) => {
+                    if let Err(error) = vm.host.resolve(idle, hva, access)
+                        && let Some(done) = self.comes_late(idle, Fault { gpa, access }, error)?
+                    {
+                        return Ok(done);
+                    }
                 }
                 Met::Table(L1Stop::Unreadable { error, .. }) => return Err(error.into()),
                 // L1 edits T meanwhile: L2 tries again.
                 Met::Table(_) => return Ok(L2Done::Handled { done: Done::Spurious, gpa: Gpa(0) }),
-                Met::Another(g1) => {
-                    vm.take_away(idle, self.vcpu.space(), Span::sized(g1, 1));
+                Met::Another(g1s) => {
+                    vm.take_away(idle, self.vcpu.space(), g1s);
                     learned.replaced = true;
                 }
                 Met::Ask(ask) => match vm.host.resolve(idle, ask.hva, ask.access) {
                     Ok(page) if serves::<F>(&page, ask.access) => learned.offered = Some((ask, page)),
                     Ok(_) => return Err(HostError::Fault.into()),
-                    // The vCPU waits for the page as it does for its own.
-                    Err(HostError::Pending | HostError::NeedsPage) => {
-                        let done = self.vcpu.fault(idle, Fault { gpa: ask.gpa, access: ask.access })?;
-                        if matches!(
-                            done,
-                            Done::Pending | Done::NeedsPage | Done::RingFull | Done::MemoryFault { .. }
-                        ) {
-                            return Ok(L2Done::Handled { done, gpa: ask.gpa });
+                    Err(error) => {
+                        let fault = Fault { gpa: ask.gpa, access: ask.access };
+                        if let Some(done) = self.comes_late(idle, fault, error)? {
+                            return Ok(done);
                         }
                     }
-                    Err(error) => return Err(error.into()),
                 },
             }
         }
     }
 
-    /// What L2's tables map at `gpa` at this moment, whatever T says of it.
+    /// The host does not give a page of L1's at once: the vCPU waits for it as it does for its own. Nothing where it is there by now.
+    fn comes_late(
+        &mut self,
+        idle: &mut Idle,
+        fault: Fault,
+        error: HostError,
+    ) -> Result<Option<L2Done>, FaultError> {
+        if !matches!(error, HostError::Pending | HostError::NeedsPage) {
+            return Err(error.into());
+        }
+        let done = self.vcpu.fault(idle, fault)?;
+        let waits =
+            matches!(done, Done::Pending | Done::NeedsPage | Done::RingFull | Done::MemoryFault { .. });
+        Ok(waits.then_some(L2Done::Handled { done, gpa: fault.gpa }))
+    }
+
+    /// What L2's tables map at `gpa` at this moment, whatever T says of it: the frame is that of the very 4 KiB.
     pub fn translate(&self, gpa: Gpa) -> Option<Leaf> {
         let gfn = gpa.gfn();
         if gfn.0 >> F::FRAME_BITS != 0 {
             return None;
         }
-        let word = self.walk(gfn).word;
-        F::is_present(word).then(|| F::read_leaf(word))
+        let at = self.walk(gfn);
+        F::is_present(at.word).then(|| very_page(F::read_leaf(at.word), gfn, at.level))
     }
 
     fn slots(&self) -> Memslots<'_, F, H> {
@@ -169,7 +204,11 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let is_ours = g2.0 >> F::FRAME_BITS == 0;
         // SAFETY: nothing is ever unlinked from a shadow.
         let at = unsafe { shadow.radix.descend(host, if is_ours { g2 } else { Gfn(0) }) };
-        let epoch = active.epoch();
+        if at.word.is_frozen() {
+            // Its fault goes on soon.
+            return Ok(Met::Changed);
+        }
+        let (epoch, line) = (active.epoch(), shadow.line.now());
         let reading = space.memslots.read(&vm.reads, seat);
         // Tables and pages of L1 are in few slots.
         let memo = &mut self.memo;
@@ -216,7 +255,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return handled(Done::RingFull);
         }
         let hva = slot.hva_of(g1);
-        let stamp = match active.stamp(epoch, Page::small(g1, hva), Level::K4, Word::OLDEST) {
+        let stamp = match active.stamp(epoch, Page::small(g1, hva), Level::M2, Word::OLDEST) {
             Ok(stamp) => stamp,
             Err(Unconfirmed::Covered) => return Ok(Met::Covered),
             Err(Unconfirmed::Moved) => return Ok(Met::Changed),
@@ -225,67 +264,10 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let offered = learned.offered.take().filter(|(asked, _)| *asked == ask).map(|(_, page)| page);
         let page = offered.or_else(|| host.lookup(hva, wants).filter(|page| serves::<F>(page, wants)));
         let Some(page) = page else { return Ok(Met::Ask(ask)) };
-        let composed = self.compose(page, &leaf, &slot, stores);
-        let new = F::leaf(&composed, Level::K4);
-        // What a format cannot say, or what is not all of what T allows.
-        if F::decode(new).perms != composed.perms || !composed.perms.allows(access.access) {
-            return handled(Done::Mmio);
-        }
-        let is_leaf = F::is_present(at.word) || at.word.is_tracked();
-        let old = F::decode(at.word);
-        if is_leaf && old.pfn != composed.pfn && !learned.replaced {
-            return Ok(Met::Another(g1));
-        }
-        let hint = Hint::At(self.index, g2);
-        if !seeded!(HintAfterLeaf) {
-            self.shadows.reverse.add(host, &mut self.vcpu.cache, g1, hint)?;
-        }
-        if !stands(active, (epoch, stamp), hva) {
-            return Ok(Met::Changed);
-        }
-        if is_leaf {
-            if serves_still(old, composed, stores) && at.entry.load() == at.word {
-                return handled(Done::Spurious);
-            }
-            drop_leaf(active, at.entry, at.word);
-            return Ok(Met::Changed);
-        }
-        // SAFETY: nothing is ever unlinked from a shadow.
-        let down = unsafe { Radix::<F>::link_down(host, &mut self.vcpu.cache, g2, at, Level::K4) }?;
-        let met = if seeded!(EntryBelieved) { down.word } else { at.word };
-        if down.level > Level::K4 || down.word != met || !met.is_hole() || down.entry.cas(met, new).is_err() {
-            return Ok(Met::Changed);
-        }
-        if seeded!(HintAfterLeaf) {
-            self.shadows.reverse.add(host, &mut self.vcpu.cache, g1, hint)?;
-        }
-        if composed.perms.allows(Access::Write) && slot.log_dirty && !seeded!(WriteUnmarked) {
-            // ORDER(bitmap): after the permission, which a thread that takes the mark has to see.
-            space.log_store(&vm.reads, seat, g1, self.vcpu.ring);
-        }
-        handled(Done::Mapped(Level::K4))
-    }
-
-    /// What the leaf says: what T, memslot and host allow together, and no store that is to be noticed.
-    fn compose(&self, page: HostPage, l1: &L1Leaf, slot: &Slot, stores: bool) -> Leaf {
-        let page = page.through(slot);
-        let watched = self.vcpu.space.watched.has(l1.gfn);
-        let perms = l1.rights.perms;
-        let writable = page.writable && !watched && (!slot.log_dirty || stores);
-        let memory = page.memory.max(l1.memory);
-        Leaf {
-            pfn: page.pfn,
-            perms: Perms::of(
-                perms.allows(Access::Read),
-                writable && perms.allows(Access::Write),
-                page.execute && perms.allows(Access::Fetch) && l1.rights.user_execute,
-            ),
-            memory: if F::has_memory_type(memory) { memory } else { page.memory },
-            // Nothing gives write permission back in place: T has a say in it.
-            host_writable: false,
-            accessed: true,
-            dirty: stores,
-        }
+        let level = self.level(page, &leaf, &slot, access.access).min(stamp.free).min(at.level);
+        let page = HostPage { level, ..page };
+        let announced = Announced { epoch, stamp, line, hva };
+        self.install(seat, access, &Found { at, leaf, slot, page, stores, gpa }, &announced, learned.replaced)
     }
 
     /// T refuses. Hardware forgets the translation that it hit, so L1 need not flush it: the leaf goes, and what this vCPU's own TLB may
@@ -293,12 +275,13 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     fn refused(&mut self, at: At<'_>, fault: L1Fault) -> Met {
         let active = &self.vcpu.vm.active;
         let is_ours = fault.access.gpa.gfn().0 >> F::FRAME_BITS == 0;
-        let is_leaf = F::is_present(at.word) || at.word.is_tracked();
+        self.quick = None;
+        let is_leaf = is_leaf::<F>(at.word);
         if is_ours && is_leaf && !seeded!(RefusedLeafKept) {
-            drop_leaf(active, at.entry, at.word);
+            drop_leaf(&self.shadows.drops.taking(active), at.entry, at.word);
         }
         if let Some(state) = &mut self.vcpu.nested
-            && (is_leaf || at.word.version() > state.forgot)
+            && (is_leaf || self.shadows.drops.since(state.forgot))
             && !seeded!(RefusedLeafKept)
         {
             state.refused.push((self.index, fault.access.gpa.gfn()));
@@ -307,23 +290,4 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         Met::Done(L2Done::ForL1(fault))
     }
-}
-
-/// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.
-pub(super) fn stands(active: &Active, (epoch, stamp): (Epoch, Stamp), hva: Hva) -> bool {
-    // ORDER(nested-hint): the hint before the look at what is announced; pairs with the fence in `Ticket::announce`.
-    if !seeded!(HintUnfenced) {
-        fence(SeqCst);
-    }
-    let same = active.newest_of(RegionLine::of(hva)) == stamp.newest && active.epoch() == epoch;
-    same || seeded!(HintUnchecked)
-}
-
-/// Whether the leaf that is there does for the access, and allows no more than what would be mapped now. A permission to store may be
-/// missing that the access does not need.
-fn serves_still(old: Leaf, new: Leaf, stores: bool) -> bool {
-    let missing = new.perms.without(old.perms);
-    let serves = missing.without(Perms::WRITE) == Perms::NONE && (!stores || old.perms.allows(Access::Write));
-    let same = Leaf { perms: old.perms, accessed: old.accessed, dirty: old.dirty, ..new } == old;
-    serves && same && old.perms.without(new.perms) == Perms::NONE
 }

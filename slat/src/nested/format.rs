@@ -126,6 +126,10 @@ pub trait L1Format: Copy + Eq + Debug + Send + Sync + 'static {
     /// on, as on a machine whose bus drops stores to ROM.
     const ROM_IS_AN_ERROR: bool;
 
+    /// The bits of an entry of the lowest level that name its frame, and nothing else does: one field, the frame's lowest bit at its
+    /// lowest. A flush then compares entries without decoding each. None where there is no such field.
+    const LEAF_FRAME: u64 = 0;
+
     /// Where the root begins in L1's memory, and the level of its entries.
     fn root(&self) -> (Gpa, Level);
 

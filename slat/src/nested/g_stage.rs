@@ -71,6 +71,7 @@ impl L1Format for GStageTable {
     type Injection = GuestPageFault;
 
     const ROM_IS_AN_ERROR: bool = true;
+    const LEAF_FRAME: u64 = bits(10, 54);
 
     fn root(&self) -> (Gpa, Level) {
         (self.root, self.level)

@@ -8,16 +8,20 @@
 //! | `TLBI IPAS2E1IS`, `VMALLS12E1IS`, `ALLE1IS` | all vCPUs; addresses, tables with that VMID, all | [`Vm::l1_broadcasts`](crate::Vm::l1_broadcasts) |
 //! | `INVVPID`, `INVLPGA`; writes to control registers; L2's entry and exit | no table | none |
 //!
-//! A flush for one vCPU is noted, and carried out when that vCPU enters L2 the next time: storms of them cost one. The shadow is emptied,
-//! unless a flush that **began** after this one was asked for has ended: then that one has read whatever L1 had written. What other vCPUs
+//! A flush for one vCPU is noted, and carried out when that vCPU enters L2 the next time: storms of them cost one. What T says no longer
+//! goes (`revalidate`), unless a flush that **began** after this one was asked for has ended: then that one has read whatever L1 had
+//! written. The vCPU's own TLB is flushed where anything was dropped since it was flushed last. What other vCPUs
 //! have in their TLBs stays there, as L1's hardware would leave it; the L1 frames keep their hints, so the host's next invalidation of
-//! such a page flushes it.
+//! such a page flushes it. No vCPU is kicked.
 //!
-//! A flush for all vCPUs has been carried out on each of them when it returns, and walks of L1's table that began before are over.
+//! A flush for all vCPUs has been carried out on each of them when it returns, and walks of L1's table that began before are over. Where
+//! nothing was dropped since the last one of those, there is nothing to carry out on them.
 
 use super::format::L1Format;
+use super::revalidate::Revalidation;
 use crate::addr::{Gfn, Span};
 use crate::host::Host;
+use crate::memslots::Memslots;
 use crate::shadows::Numbers;
 use crate::slots::SpaceId;
 use crate::sync::idle::Idle;
@@ -35,7 +39,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     pub fn l1_flushes<T: L1Format>(&mut self, covers: impl Fn(&T) -> bool) {
         let (Some(shadows), Some(state)) = (self.space.nested.get(), &mut self.nested) else { return };
         let asked = self.vm.active.now();
-        shadows.for_tables(covers, |hold| state.owes(hold, asked));
+        shadows.for_tables(covers, |hold, _| state.owes(hold, asked));
     }
 }
 
@@ -59,17 +63,25 @@ impl<F: Format, H: Host> Vm<F, H> {
         g2s: Span<Gfn>,
         covers: impl Fn(&T) -> bool,
     ) {
-        let Some(shadows) = self.space(space).and_then(|space| space.nested.get()) else { return };
+        let Some((space, shadows)) = self.space(space).and_then(|space| Some((space, space.nested.get()?)))
+        else {
+            return;
+        };
         let mut found = Vec::new();
-        shadows.for_tables(covers, |hold| found.push(hold.index));
-        let found: Vec<_> = found.into_iter().filter_map(|index| shadows.shadow(index)).collect();
-        for shadow in &found {
-            shadow.empty(&self.host, &self.active, g2s);
+        shadows.for_tables(covers, |hold, table| found.push((hold.index, table)));
+        let seat = self.borrow_seat();
+        for (index, table) in found {
+            let Some(shadow) = shadows.shadow(index) else { continue };
+            let slots = Memslots { vm: self, space };
+            shadow.line.announce();
+            Revalidation { slots, shadows, shadow, table }.run(seat.seat(), g2s);
         }
-        if !found.is_empty() && !seeded!(BroadcastDeferred) {
+        drop(seat);
+        if let Some(dropped) = shadows.drops.unsettled().filter(|_| !seeded!(BroadcastDeferred)) {
             let mut owed = Owed::default();
             owed.owe_nested();
             FlushDebt::new(self, owed, Cause::Change(Why::Clear)).settle();
+            shadows.drops.settled(dropped);
         }
         // L1 may use its table's pages for something else now, as after its barrier: no fault reads them, or sets A and D there, that has
         // come to them before.

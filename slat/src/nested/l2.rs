@@ -1,8 +1,12 @@
 //! A vCPU that runs L2.
 
 use super::format::L1Format;
+use super::quick::Quick;
+use super::revalidate::Revalidation;
+use crate::addr::{Gfn, Span};
 use crate::host::{Host, Token};
 use crate::loaded::Tag;
+use crate::memslots::Memslots;
 use crate::shadows::{Held, Numbers, Reach, Shadow, Shadows};
 use crate::slots::Slot;
 use crate::sync::idle::Idle;
@@ -22,6 +26,8 @@ pub struct L2<'v, 'vm, F: Format, H: Host, T: L1Format> {
     pub(super) index: usize,
     /// The slot that a fault looked up last, and the version of the slots.
     pub(super) memo: Option<(u64, Slot)>,
+    /// What the next fault may take the short way by.
+    pub(super) quick: Option<Quick<'vm>>,
 }
 
 impl<F: Format, H: Host, T: L1Format> fmt::Debug for L2<'_, '_, F, H, T> {
@@ -111,7 +117,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         _idle: &mut Idle,
         table: T,
     ) -> Result<L2<'v, 'vm, F, H, T>, NoMemory> {
-        self.awake();
+        let seat = self.awake();
         let (vm, space) = (self.vm, self.space);
         let (host, active) = (&vm.host, &vm.active);
         let shadows = if let Some(shadows) = space.nested.get() {
@@ -136,17 +142,27 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         // What a fault under way has read of T there is not installed any more.
         for (index, g2) in state.refused.drain(..) {
             if let Some(shadow) = shadows.shadow(index).filter(|_| !seeded!(RefusedOnce)) {
-                shadow.reach(host, active, g2, Reach::Zap);
+                // Nor by the short way.
+                shadow.line.announce();
+                shadow.reach(host, &shadows.drops.taking(active), g2, Reach::Zap);
             }
         }
         let first = Some(active.now()).filter(|_| !seeded!(FirstEntryUnflushed));
         if let Some(asked) = state.visits(hold, first) {
-            shadow.flush(host, active, asked);
-            // Before the TLB is told to, which is when the vCPU enters the guest.
-            state.forgot = active.now();
-            self.loaded.forget_l2();
+            let mut served = true;
+            shadow.flush(active, asked, || {
+                let slots = Memslots { vm, space };
+                Revalidation { slots, shadows, shadow, table }
+                    .run(seat, Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
+                served = false;
+            });
+            if shadows.drops.since(state.forgot) && !(served && seeded!(ServedUnforgotten)) {
+                // Before the TLB is told to, which is when the vCPU enters the guest.
+                state.forgot = active.now();
+                self.loaded.forget_l2();
+            }
         }
-        Ok(L2 { vcpu: self, table, shadows, shadow, index: hold.index, memo: None })
+        Ok(L2 { vcpu: self, table, shadows, shadow, index: hold.index, memo: None, quick: None })
     }
 
     /// It holds no shadow any more.
@@ -154,6 +170,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let held = self.nested.as_mut().and_then(|state| state.held.take());
         if let (Some(held), Some(shadows)) = (held, self.space.nested.get()) {
             shadows.let_go(held.hold);
+        }
+        if let (Some(state), Some(shadows)) = (&mut self.nested, self.space.nested.get()) {
+            shadows.give_back(&mut state.spare);
         }
     }
 

@@ -1,15 +1,15 @@
 //! A fault of L2 beside an invalidation by the host: one L1 frame, one entry of a shadow, the shipped orderings.
 
-use super::fault::stands;
+use super::install::{freeze, stands, thaw_with};
 use crate::loom_tests::{explore, explore_within, finds_seeded};
 use crate::notify::active::{Active, Page};
 use crate::seeded::Bug;
-use crate::shadows::{Reach, edit};
+use crate::shadows::{Drops, FlushLine, Numbers, Reach, Row, Rows, drop_or_condemn, edit, frozen};
 use crate::sync::once::Once;
-use crate::sync::prim::{AtomicBool, AtomicU64, Relaxed, SeqCst, fence};
+use crate::sync::prim::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
 use crate::table::entry::{Entry, Version, Word};
 use crate::table::formats::Ept4;
-use crate::{Format, Gfn, Hva, Level, Span};
+use crate::{Format, Gfn, Hva, Level, MemoryType, Span, VcpuId};
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
@@ -47,7 +47,8 @@ impl Shared {
         let change = self.active.begin(Span::new(Gfn(0), Gfn(0)), Span::sized(PAGE.hva, 4096));
         if self.hint.load() != NONE {
             let word = self.entry.load();
-            edit::<Ept4>(&self.active, &self.entry, word, Level::K4, Reach::Zap);
+            let drops = Drops::default();
+            edit::<Ept4>(&drops.taking(&self.active), &self.entry, word, Level::K4, Reach::Zap);
         }
         change.flushed();
         let hint = self.hint.load();
@@ -146,4 +147,148 @@ fn a_first_guest() -> impl Fn() + Send + Sync + 'static {
 fn an_invalidation_beside_the_first_nested_guest_finds_the_hint() {
     explore(a_first_guest());
     finds_seeded(Bug::FlagAfterValue, "passed over", a_first_guest());
+}
+
+/// Numbers, without invalidations.
+struct Count(AtomicU64);
+
+impl Numbers for Count {
+    fn fresh_hole(&self) -> Word {
+        Word::hole(Version(self.0.fetch_add(1, AcqRel) + 1))
+    }
+
+    fn now(&self) -> Version {
+        Version(self.0.load(Acquire))
+    }
+}
+
+/// One entry of a shadow with its row, and what L1's table names.
+struct Kept {
+    numbers: Count,
+    drops: Drops,
+    line: FlushLine,
+    entry: Entry,
+    row: [AtomicU32; 1],
+    t: AtomicU64,
+}
+
+const OLD: &str = "what L1 has flushed";
+const STRANGE: &str = "the row of another leaf";
+const CACHED: &str = "a TLB has what is gone";
+
+fn leaf(frame: u64) -> Word {
+    Word(frame << 12 | 0x307)
+}
+
+fn row(frame: u64) -> Row {
+    Row::new(Gfn(frame), MemoryType::WriteBack)
+}
+
+impl Kept {
+    fn new(entry: Word) -> Arc<Self> {
+        let numbers = Count(AtomicU64::new(0));
+        let (drops, line, row) = (Drops::default(), FlushLine::default(), [AtomicU32::new(u32::MAX)]);
+        Arc::new(Self { numbers, drops, line, entry: Entry::new(entry), row, t: AtomicU64::new(1) })
+    }
+
+    /// F1 to F9, once: the frame that T names.
+    fn fault(&self, vcpu: u32) {
+        let met = self.entry.load();
+        let line = self.line.now();
+        let frame = self.t.load(Relaxed);
+        let stands = || {
+            fence(SeqCst);
+            self.line.now() == line
+        };
+        let mine = frozen(VcpuId(vcpu));
+        if met.is_hole() && freeze(&self.numbers, &self.entry, (met, mine), stands) {
+            let rows = Some((Rows::apart(&self.row), 0));
+            thaw_with(&self.numbers, &self.entry, rows, (mine, leaf(frame)), row(frame));
+        }
+    }
+
+    /// L1 names another frame, and flushes.
+    fn flush(&self, frame: u64) {
+        self.t.store(frame, Relaxed);
+        self.line.announce();
+        let word = self.entry.load();
+        let stays = Ept4::is_present(word) && Rows::apart(&self.row).get(0).is(row(frame));
+        if !stays && !word.is_hole() {
+            drop_or_condemn::<Ept4>(&self.drops.taking(&self.numbers), &self.entry, word, Level::K4);
+        }
+    }
+}
+
+/// What is there in the end is what T says, with its own row.
+fn flushed(and_a_fault: bool) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let kept = Kept::new(NONE);
+        let theirs = kept.clone();
+        let fault = loom::thread::spawn(move || theirs.fault(1));
+        kept.flush(2);
+        if and_a_fault {
+            kept.fault(2);
+        }
+        fault.join().expect("it ends");
+        let word = kept.entry.load();
+        if Ept4::is_present(word) {
+            assert_eq!(word, leaf(2), "{OLD}");
+            assert!(Rows::apart(&kept.row).get(0).is(row(2)), "{STRANGE}");
+        }
+        assert!(!word.is_frozen());
+    }
+}
+
+#[test]
+fn a_flush_meets_the_frozen_entry_or_the_fault_finds_the_line_moved() {
+    explore(flushed(false));
+    explore_within(3, flushed(true));
+    for bug in [Bug::CheckedBeforeFrozen, Bug::FrozenPassedBy, Bug::LineUnmoved, Bug::RmwUnfenced] {
+        finds_seeded(bug, OLD, flushed(false));
+    }
+    finds_seeded(Bug::FrozenTaken, STRANGE, flushed(true));
+}
+
+/// A thread that meets a leaf reads its row.
+fn with_row() {
+    let kept = Kept::new(NONE);
+    let theirs = kept.clone();
+    let reader = loom::thread::spawn(move || {
+        if Ept4::is_present(theirs.entry.load()) {
+            assert!(Rows::apart(&theirs.row).get(0).is(row(1)), "{STRANGE}");
+        }
+    });
+    kept.fault(1);
+    reader.join().expect("it ends");
+}
+
+#[test]
+fn a_leaf_comes_with_its_row() {
+    explore(with_row);
+    finds_seeded(Bug::RowAfterLeaf, STRANGE, flushed(true));
+}
+
+/// A vCPU whose TLB has a leaf looks twice whether it has to forget, while the leaf goes.
+fn dropped() {
+    let kept = Kept::new(leaf(1));
+    let theirs = kept.clone();
+    let other = loom::thread::spawn(move || theirs.flush(2));
+    let (mut cached, mut forgot) = (true, Version::default());
+    for _ in 0..2 {
+        let gone = !Ept4::is_present(kept.entry.load());
+        if kept.drops.since(forgot) {
+            forgot = kept.numbers.now();
+            cached = Ept4::is_present(kept.entry.load());
+        }
+        assert!(!gone || !cached, "{CACHED}");
+    }
+    other.join().expect("it ends");
+}
+
+#[test]
+fn what_is_gone_is_found_among_the_drops() {
+    explore(dropped);
+    for bug in [Bug::DropNotedLate, Bug::DropNotedEarly] {
+        finds_seeded(bug, CACHED, dropped);
+    }
 }

@@ -16,7 +16,10 @@
 //! | `walk` | the walk: entries are read by host address, checked, and get A and D ([`Memslots::walk_l1`](crate::memslots::Memslots::walk_l1)) |
 //! | `l2` | a vCPU that runs L2 on a table of L1 ([`Vcpu::nested`](crate::Vcpu::nested)) |
 //! | `fault` | an access of L2: T, memslots, host, shadow ([`L2::fault`]) |
+//! | `install` | what was found becomes a leaf of the shadow |
+//! | `quick` | the same where the last fault was near |
 //! | `l1_flush` | which flush of L1 is which call |
+//! | `revalidate` | a flush by L1 keeps what T still says |
 //! | `crate::shadows` | shadows, the reverse map, and what a vCPU keeps of them |
 //! | `crate::notify` | `nested`: what an invalidation does to them |
 //! | `ept`, `npt`, `stage2`, `g_stage` | the formats of Intel, AMD, Arm and RISC-V, as their hardware reads them |
@@ -32,11 +35,14 @@ mod ept;
 mod fault;
 mod format;
 mod g_stage;
+mod install;
 mod l1_flush;
 mod l2;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod npt;
+mod quick;
+mod revalidate;
 mod stage2;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;

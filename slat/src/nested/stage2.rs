@@ -96,6 +96,7 @@ impl L1Format for Stage2Table {
     type Injection = Stage2Abort;
 
     const ROM_IS_AN_ERROR: bool = true;
+    const LEAF_FRAME: u64 = ADDRESS;
 
     fn root(&self) -> (Gpa, Level) {
         (self.root, self.level)

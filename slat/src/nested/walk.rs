@@ -58,6 +58,9 @@ pub struct L1Leaf {
     pub dirty: bool,
     tables: [Gfn; LEVELS],
     count: u8,
+    /// Where the host sees the entry, and what the entries above it say.
+    pub(super) place: Hva,
+    pub(super) upper: Upper,
 }
 
 impl L1Leaf {
@@ -78,7 +81,9 @@ pub enum L1Stop {
     /// The host cannot give the page of a table for this access without sleeping: [`Host::resolve`] it and walk again.
     /// [`Memslots::walk_l1`] does that; of it this means that the host resolves the page, and never lets it be read.
     Ask {
-        /// The address of the entry.
+        /// Where the entry is, in L1's memory.
+        gpa: Gpa,
+        /// The same for the host.
         hva: Hva,
         /// A load of the entry, or a store of A or D.
         access: Access,
@@ -195,7 +200,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         for _ in 0..ATTEMPTS {
             match self.try_walk_l1(table, access) {
                 Err(L1Stop::Tracked { gpa, word }) => self.tell_l1_store(idle, gpa, word),
-                Err(ask @ L1Stop::Ask { hva, access }) => {
+                Err(ask @ L1Stop::Ask { hva, access, .. }) => {
                     stop = ask;
                     let resolved = self.vm.host.resolve(idle, hva, access);
                     resolved.map_err(|error| L1Stop::Unreadable { hva, error })?;
@@ -288,6 +293,8 @@ struct Path {
     leaf: Used,
     level: Level,
     rights: L1Rights,
+    /// Of the entries above the leaf.
+    upper: L1Rights,
 }
 
 impl Path {
@@ -313,13 +320,14 @@ impl Path {
             let refused = |why| fault(why, level, rights, Some(gfn));
             let slot = find(gfn).ok_or_else(|| refused(Refusal::NoMemory))?;
             let hva = slot.hva_of(gfn) + place.offset();
-            let word = host.read(hva).ok_or(L1Stop::Ask { hva, access: Access::Read })?;
+            let word = host.read(hva).ok_or(L1Stop::Ask { gpa: place, hva, access: Access::Read })?;
             let entry = table.entry(word, level).map_err(refused)?;
+            let upper = rights;
             rights = if seeded!(UpperRightsIgnored) { entry.rights } else { rights.and(entry.rights) };
             let now = Used { table: gfn, hva, is_read_only: slot.readonly, word, entry };
             (used[count], count) = (Some(now), count + 1);
             if entry.is_leaf || level == Level::K4 {
-                return Ok(Self { used, count, leaf: now, level, rights });
+                return Ok(Self { used, count, leaf: now, level, rights, upper });
             }
             if seeded!(MisconfigurationLate) && !covers(table, access, rights) {
                 return Err(fault(Refusal::Rights, level, rights, Some(gfn)));
@@ -365,13 +373,11 @@ impl Path {
                 }
                 continue;
             }
+            let gpa = Gpa(table.gpa().0 + hva.offset());
             match host.compare_exchange(hva, word, wanted) {
-                None => return Err(L1Stop::Ask { hva, access: Access::Write }),
+                None => return Err(L1Stop::Ask { gpa, hva, access: Access::Write }),
                 Some(Err(_)) if !seeded!(ChangeUnseen) => return Ok(true),
-                Some(_) if mark(table) => {
-                    let gpa = Gpa(table.gpa().0 + hva.offset());
-                    return Err(L1Stop::Tracked { gpa, word: wanted });
-                }
+                Some(_) if mark(table) => return Err(L1Stop::Tracked { gpa, word: wanted }),
                 Some(_) => {}
             }
             let now = Used { word: wanted, ..used };
@@ -391,7 +397,15 @@ impl Path {
         let mut tables = [Gfn::default(); LEVELS];
         tables.iter_mut().zip(used()).for_each(|(table, used)| *table = used.table);
         let inside = access.gpa.gfn().0 & (self.level.pages() - 1);
+        let is_set = |used: &Used| used.is_read_only || used.entry.touch & !used.word.0 == 0;
+        let upper = Upper {
+            rights: self.upper,
+            accessed: used().take(self.count - 1).all(is_set),
+            is_read_only: self.leaf.is_read_only,
+        };
         L1Leaf {
+            place: self.leaf.hva,
+            upper,
             gfn: entry.gfn.base(self.level) + inside,
             level: self.level,
             rights: L1Rights { perms: self.rights.perms.without(withheld), ..self.rights },
@@ -401,6 +415,86 @@ impl Path {
             dirty,
             tables,
             count: self.count as u8,
+        }
+    }
+}
+
+/// What translates 2 MiB of L2, for a flush that asks what T says by now: nothing is set or demanded.
+pub(super) enum Under {
+    /// Nothing that can be read.
+    Nothing,
+    /// One leaf, which maps all of it, and the L1 frame of its first page.
+    Page(L1Entry, Gfn, Upper),
+    /// A leaf table; where the host sees its first entry of those.
+    Table(Hva, Upper),
+}
+
+/// What the entries above a leaf say together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Upper {
+    pub(super) rights: L1Rights,
+    /// A is set in all of them. So it counts where a bus drops stores.
+    accessed: bool,
+    /// The table of the leaf is in a read-only memslot: its A and D stay clear.
+    is_read_only: bool,
+}
+
+impl Upper {
+    /// What a leaf below, read as `word`, lets through: A as far as the format sets it, and D for stores.
+    pub(super) fn allows(self, entry: &L1Entry, word: Word) -> Perms {
+        let has = |bits: u64| bits & !word.0 == 0 || self.is_read_only;
+        let rights = if seeded!(UpperRightsIgnored) { entry.rights } else { self.rights.and(entry.rights) };
+        let accessed = self.accessed && has(entry.touch) || seeded!(KeptUnaccessed);
+        let dirty = has(entry.touch_store) || seeded!(KeptWritable);
+        let perms = rights.perms;
+        if !accessed {
+            return Perms::NONE;
+        }
+        Perms::of(
+            perms.allows(Access::Read),
+            perms.allows(Access::Write) && dirty,
+            perms.allows(Access::Fetch) && rights.user_execute,
+        )
+    }
+}
+
+impl Under {
+    /// Around `g2`, in a section in which `find` finds memslots.
+    pub(super) fn look<T: L1Format, H: Host>(
+        host: &H,
+        find: &mut impl FnMut(Gfn) -> Option<Slot>,
+        table: &T,
+        g2: Gfn,
+    ) -> Self {
+        let (gpa, (mut at, mut level)) = (g2.base(Level::M2).gpa(), table.root());
+        let mut upper = Upper { rights: L1Rights::ALL, accessed: true, is_read_only: false };
+        if table.refuses(gpa).is_some() {
+            return Self::Nothing;
+        }
+        loop {
+            let place = Gpa(at.0.wrapping_add((table.index(gpa, level) as u64).wrapping_mul(8)) & !7);
+            let Some(slot) = find(place.gfn()) else { return Self::Nothing };
+            let hva = slot.hva_of(place.gfn()) + place.offset();
+            upper.is_read_only = slot.readonly;
+            if level == Level::K4 {
+                return Self::Table(hva, upper);
+            }
+            let Some(word) = host.read(hva) else { return Self::Nothing };
+            let Ok(entry) = table.entry(word, level) else { return Self::Nothing };
+            if entry.is_leaf {
+                let inside = gpa.gfn().0 & (level.pages() - 1);
+                upper.accessed &= entry.touch & !word.0 == 0 || slot.readonly;
+                let entry = L1Entry { touch: 0, ..entry };
+                // D is in this word, and is looked at here: what is left has none to set.
+                let dirty = entry.touch_store & !word.0 == 0 || slot.readonly;
+                let withheld = if dirty { Perms::NONE } else { Perms::WRITE };
+                let rights = L1Rights { perms: entry.rights.perms.without(withheld), ..entry.rights };
+                let entry = L1Entry { rights, touch_store: 0, ..entry };
+                return Self::Page(entry, entry.gfn.base(level) + inside, upper);
+            }
+            upper.accessed &= entry.touch & !word.0 == 0 || slot.readonly;
+            upper.rights = upper.rights.and(entry.rights);
+            (at, level) = (entry.gfn.gpa(), level.down());
         }
     }
 }

@@ -86,6 +86,9 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
                 any = true;
                 if young == Young::ClearAndFlush {
                     gfns.pages().for_each(|gfn| owed.owe(Span::sized(gfn, 1)));
+                    if self.runs_nested() {
+                        owed.owe_nested();
+                    }
                 }
                 young != Young::Test
             });
@@ -122,8 +125,9 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
         }
         if !gfns.is_empty() {
             let kicks = Kicks::new(&self.host);
-            if !self.tlb.is_broadcast(|| kicks.broadcast(gfns)) {
-                self.tlb.ask(gfns, |vcpu| kicks.kick(vcpu));
+            let nested = self.runs_nested();
+            if nested || !self.tlb.is_broadcast(|| kicks.broadcast(gfns)) {
+                self.tlb.ask((gfns, nested), |vcpu| kicks.kick(vcpu));
             }
             kicks.end();
         }

@@ -17,25 +17,33 @@
 //! vCPUs have all gone to other tables of L1 serves another one: the one that has not been used for longest. For each vCPU it is then a shadow
 //! where it has never been, so a flush comes before its first entry.
 
+mod aging;
+mod drops;
 mod reverse;
+mod rows;
+mod shadow;
 mod visits;
 
+pub(crate) use drops::{Drops, Taking};
 pub(crate) use reverse::Hint;
+pub(crate) use rows::{Row, Rows, Spare};
+#[cfg(all(test, loom))]
+pub(crate) use shadow::{FlushLine, edit};
+pub(crate) use shadow::{Shadow, drop_leaf, drop_or_condemn, frozen, is_leaf};
 pub(crate) use visits::{Held, VcpuShadows};
 
-use crate::addr::{Gfn, Level, Span};
+use crate::addr::{Gfn, Span};
 use crate::sync::once::Once;
-use crate::sync::prim::Mutex;
-use crate::table::cursor::Cursor;
-use crate::table::entry::{Entry, Version, Word};
+use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
+use crate::table::entry::{Version, Word};
 use crate::table::format::Format;
 use crate::table::memory::{Node, TableMemory};
-use crate::table::pool::{NoMemory, Pool};
-use crate::table::radix::Radix;
+use crate::table::pool::{Cache, NoMemory, Pool};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::any::Any;
 use reverse::{MOST, Reverse};
+use rows::Half;
 
 /// Where numbers come from: the active set.
 pub(crate) trait Numbers {
@@ -53,16 +61,12 @@ pub(crate) type AnyTable = Box<dyn Any + Send + Sync>;
 #[derive(Debug)]
 pub(crate) struct Shadows<F> {
     pub(crate) reverse: Reverse<F>,
+    pub(crate) drops: Drops,
     all: Box<[Once<Shadow<F>>]>,
     directory: Mutex<Vec<Named>>,
-}
-
-/// One shadow.
-#[derive(Debug)]
-pub(crate) struct Shadow<F> {
-    pub(crate) radix: Radix<F>,
-    /// The number that the newest flush began with that has ended.
-    flushed: Mutex<Version>,
+    /// Rows that no table has, and pages that were made to rows.
+    halves: Mutex<Vec<Half>>,
+    row_pages: AtomicU64,
 }
 
 /// Which table of L1 a shadow is for.
@@ -99,7 +103,10 @@ impl<F: Format> Shadows<F> {
         Ok(Self {
             reverse: Reverse::new(memory, pool)?,
             all: (0..many).map(|_| Once::default()).collect(),
+            drops: Drops::default(),
             directory: Mutex::default(),
+            halves: Mutex::default(),
+            row_pages: AtomicU64::new(0),
         })
     }
 
@@ -130,8 +137,7 @@ impl<F: Format> Shadows<F> {
         let fresh = Named { table: Box::new(table), since, holders: 1, used };
         let index = if directory.len() < self.all.len() {
             let index = directory.len();
-            let shadow = Shadow { radix: Radix::new(memory, pool)?, flushed: Mutex::new(Version::default()) };
-            self.all[index].set(shadow);
+            self.all[index].set(Shadow::new(memory, pool)?);
             directory.push(fresh);
             index
         } else {
@@ -155,13 +161,38 @@ impl<F: Format> Shadows<F> {
     pub(crate) fn for_tables<T: Copy + Eq + Send + Sync + 'static>(
         &self,
         covers: impl Fn(&T) -> bool,
-        mut visit: impl FnMut(Hold),
+        mut visit: impl FnMut(Hold, T),
     ) {
         for (index, named) in self.directory.lock().iter().enumerate() {
-            if named.table.downcast_ref::<T>().is_some_and(&covers) {
-                visit(Hold { index, since: named.since });
+            if let Some(table) = named.table.downcast_ref::<T>().filter(|table| covers(table)) {
+                visit(Hold { index, since: named.since }, *table);
             }
         }
+    }
+
+    /// A vCPU gets as many rows as a fault may need: those that no table has, or a page of its `cache`.
+    #[cold]
+    pub(crate) fn refill(&self, spare: &mut Spare, cache: &mut Cache) {
+        while !spare.is_enough() {
+            if let Some(half) = self.halves.lock().pop() {
+                spare.0.push(half);
+            } else if let Some(page) = cache.take() {
+                self.row_pages.fetch_add(1, Relaxed);
+                spare.0.extend(Half::split(page));
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// What a vCPU has at hand comes back.
+    pub(crate) fn give_back(&self, spare: &mut Spare) {
+        self.halves.lock().append(&mut spare.0);
+    }
+
+    /// Pages that are rows, in use or not.
+    pub(crate) fn row_pages(&self) -> u64 {
+        self.row_pages.load(Relaxed)
     }
 
     /// What was made of `g1s` goes, or can be written no more. True where anything was ever made of them that an invalidation has not
@@ -176,14 +207,14 @@ impl<F: Format> Shadows<F> {
         g1s: Span<Gfn>,
         how: Reach,
     ) -> bool {
-        let mut any = false;
+        let (mut any, taking) = (false, self.drops.taking(active));
         // ORDER(nested-hint): after the fence in `Ticket::announce`; pairs with the one in `stands`.
-        self.reverse.for_each(memory, g1s, |hint| {
+        self.reverse.hints(memory, g1s, |_, hint| {
             any = true;
             match hint {
                 Hint::At(index, g2) => {
                     if let Some(shadow) = self.shadow(index) {
-                        shadow.reach(memory, active, g2, how);
+                        shadow.reach(memory, &taking, g2, how);
                     }
                 }
                 Hint::Many => self.reach_all(memory, active, how),
@@ -194,10 +225,8 @@ impl<F: Format> Shadows<F> {
 
     /// The same for whatever there is.
     pub(crate) fn reach_all<M: TableMemory>(&self, memory: &M, active: &impl Numbers, how: Reach) {
-        let all = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
-        self.shadows().for_each(|shadow| {
-            shadow.edit(memory, all, |entry, word, level| edit::<F>(active, entry, word, level, how));
-        });
+        let taking = self.drops.taking(active);
+        self.shadows().for_each(|shadow| shadow.reach_all(memory, &taking, how));
     }
 
     /// After the flush, while faults on `g1s` wait: their hints go.
@@ -210,83 +239,5 @@ impl<F: Format> Shadows<F> {
         // SAFETY: roots stay.
         let shadows = self.shadows().map(|shadow| unsafe { shadow.radix.root(memory) });
         shadows.chain(self.reverse.roots(memory)).collect()
-    }
-}
-
-impl<F: Format> Shadow<F> {
-    /// What stands for `g2`, whatever its level, is edited.
-    pub(crate) fn reach<M: TableMemory>(&self, memory: &M, active: &impl Numbers, g2: Gfn, how: Reach) {
-        loop {
-            // SAFETY: nothing is ever unlinked from a shadow.
-            let at = unsafe { self.radix.descend(memory, g2) };
-            if edit::<F>(active, at.entry, at.word, at.level, how).is_none() {
-                return;
-            }
-        }
-    }
-
-    /// Edits each entry that maps or could map any of `g2s`, but for links. `edit` says which link it met instead.
-    fn edit<M: TableMemory>(
-        &self,
-        memory: &M,
-        g2s: Span<Gfn>,
-        edit: impl Fn(&Entry, Word, Level) -> Option<Word>,
-    ) {
-        // SAFETY: nothing is ever unlinked from a shadow.
-        let root = unsafe { self.radix.root(memory) };
-        let mut cursor = Cursor::<F>::new(root, g2s, Level::K4);
-        // SAFETY: as above.
-        while let Some(step) = unsafe { cursor.next(memory) } {
-            if let Some(link) = edit(step.at.entry, step.at.word, step.at.level) {
-                cursor.saw(link);
-            }
-        }
-    }
-
-    /// Nothing is mapped for `g2s` afterwards that was made of what T said before. What TLBs have is the caller's to flush.
-    pub(crate) fn empty<M: TableMemory>(&self, memory: &M, active: &impl Numbers, g2s: Span<Gfn>) {
-        self.edit(memory, g2s, |entry, word, level| edit::<F>(active, entry, word, level, Reach::Zap));
-    }
-
-    /// A flush of the whole shadow that L1 has asked for when the newest number was `asked`: made now, unless one that began later has
-    /// ended. One at a time.
-    pub(crate) fn flush<M: TableMemory>(&self, memory: &M, active: &impl Numbers, asked: Version) {
-        let mut flushed = self.flushed.lock();
-        if *flushed > asked || seeded!(FlushBelieved) && *flushed > Version::default() {
-            return;
-        }
-        let began = active.fresh_hole().version();
-        self.empty(memory, active, Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
-        *flushed = began;
-    }
-}
-
-/// A leaf that does not serve goes, without a flush: the L1 frame that it was made of keeps its hint.
-pub(crate) fn drop_leaf(active: &impl Numbers, entry: &Entry, word: Word) {
-    let _ = entry.cas(word, active.fresh_hole());
-}
-
-/// Edits one entry, until it is as it should be. A link that stands there is returned.
-pub(crate) fn edit<F: Format>(
-    active: &impl Numbers,
-    entry: &Entry,
-    mut word: Word,
-    level: Level,
-    how: Reach,
-) -> Option<Word> {
-    loop {
-        if F::is_table(word, level) {
-            return Some(word);
-        }
-        let is_leaf = F::is_present(word) || word.is_tracked();
-        let new = match how {
-            Reach::Zap => active.fresh_hole(),
-            Reach::WithdrawWrite if is_leaf => F::write_withdrawn(word),
-            Reach::WithdrawWrite => return None,
-        };
-        match entry.cas(word, new) {
-            Ok(()) => return None,
-            Err(found) => word = found,
-        }
     }
 }

@@ -1,8 +1,8 @@
 //! The way back: from a frame of L1 to the shadow entries that were made of it.
 //!
-//! Four tables of the engine's own kind, indexed by the L1 frame. Their words are no leaves but **hints**: (shadow, g2). A frame has up to
+//! Tables of the engine's own kind, indexed by the L1 frame. Their words are no leaves but **hints**: (shadow, g2). A frame has up to
 //! four of them, one in each table; a fifth makes the last one *many*: all entries of all shadows. Tables are linked where a hint is
-//! needed: 8 bytes for each L1 frame that L2 uses, in one of them mostly.
+//! needed: 8 bytes for each L1 frame that L2 uses, in one of them mostly. Two more tables do the same for pages of 2 MiB.
 //!
 //! A hint says where to look. What stands there may be a hole by now, or the leaf of another L1 frame. What counts is the converse: **no
 //! TLB leads from L2 to a page by way of an L1 frame that has no hint.** A fault enters the hint before its leaf; an invalidation removes
@@ -12,12 +12,13 @@ use crate::addr::{Gfn, Level, Span};
 use crate::table::cursor::Cursor;
 use crate::table::entry::{Entry, Word};
 use crate::table::format::Format;
-use crate::table::memory::{Node, TableMemory};
+use crate::table::memory::{ENTRIES, Node, TableMemory};
 use crate::table::pool::{Cache, NoMemory, Pool};
 use crate::table::radix::Radix;
 
-/// Hints of a frame before it has *many*.
-const PLANES: usize = 4;
+/// Hints of a frame before it has *many*; of a page of 2 MiB.
+const SMALL: usize = 4;
+const LARGE: usize = 2;
 const FRAME_BITS: u32 = 40;
 /// In the place of a shadow's number: all of them.
 const ALL: u64 = (1 << 12) - 1;
@@ -30,7 +31,8 @@ pub(super) const MOST: usize = ALL as usize;
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Reverse<F> {
-    planes: [Radix<F>; PLANES],
+    small: [Radix<F>; SMALL],
+    large: [Radix<F>; LARGE],
 }
 
 /// Where to look.
@@ -55,6 +57,13 @@ impl Hint {
         }
     }
 
+    /// Enters it where there is none, or it is there already.
+    #[inline(always)]
+    pub(crate) fn enter(self, entry: &Entry) -> bool {
+        let (wanted, word) = (self.word(), entry.load());
+        word == wanted || word == NONE && entry.cas(NONE, wanted).is_ok()
+    }
+
     fn of(word: Word) -> Self {
         let said = word.version().get();
         let g2 = Gfn(said & ((1 << FRAME_BITS) - 1));
@@ -65,31 +74,35 @@ impl Hint {
 impl<F: Format> Reverse<F> {
     pub(super) fn new<M: TableMemory>(memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
         let make = || Radix::new(memory, pool);
-        Ok(Self { planes: [make()?, make()?, make()?, make()?] })
+        Ok(Self { small: [make()?, make()?, make()?, make()?], large: [make()?, make()?] })
     }
 
-    /// F7: enters a hint. Not changed where it is there already: the invalidation that removes it bumps the entry that the fault met, or
+    fn planes(&self, level: Level) -> &[Radix<F>] {
+        if level == Level::K4 { &self.small } else { &self.large }
+    }
+
+    /// F7: enters a hint for a page of `level`, 4 KiB or 2 MiB, around `g1`. Not changed where it is there already: the invalidation that removes it bumps the entry that the fault met, or
     /// the fault finds it listed.
     pub(crate) fn add<M: TableMemory>(
         &self,
         memory: &M,
         cache: &mut Cache,
-        g1: Gfn,
+        (g1, level): (Gfn, Level),
         hint: Hint,
     ) -> Result<(), NoMemory> {
-        let wanted = hint.word();
-        for (nth, plane) in self.planes.iter().enumerate() {
+        let (wanted, planes) = (hint.word(), self.planes(level));
+        for (nth, plane) in planes.iter().enumerate() {
             // SAFETY: nothing is ever unlinked from a plane.
             let mut at = unsafe { plane.descend(memory, g1) };
-            if at.level > Level::K4 {
+            if at.level > level {
                 // SAFETY: as above.
-                at = unsafe { Radix::<F>::link_down(memory, cache, g1, at, Level::K4) }?;
+                at = unsafe { Radix::<F>::link_down(memory, cache, g1, at, level) }?;
             }
             loop {
                 let new = match at.word {
                     word if word == wanted || word == Hint::MANY => return Ok(()),
                     NONE => wanted,
-                    _ if nth + 1 == PLANES => Hint::MANY,
+                    _ if nth + 1 == planes.len() => Hint::MANY,
                     _ => break,
                 };
                 match at.entry.cas(at.word, new) {
@@ -101,36 +114,71 @@ impl<F: Format> Reverse<F> {
         Ok(())
     }
 
-    /// Calls `visit` with each hint of `g1s`.
-    pub(super) fn for_each<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, mut visit: impl FnMut(Hint)) {
-        self.entries(memory, g1s, |_, word| visit(Hint::of(word)));
+    /// Where the first hints of the 2 MiB around `g1` are, if any of them was ever entered.
+    pub(crate) fn beside<'a, M: TableMemory>(&self, memory: &M, g1: Gfn) -> Option<&'a [Entry; ENTRIES]> {
+        // SAFETY: nothing is ever unlinked from a plane.
+        let top = unsafe { self.small[0].top(memory, g1) };
+        // SAFETY: as above.
+        let table = unsafe { Radix::<F>::table(memory, (top, F::ROOT_LEVEL), g1, Level::K4) }?;
+        // SAFETY: as above.
+        Some(unsafe { table.entries() })
+    }
+
+    /// Calls `visit` with each hint of `g1s`, and the first frame that it is for.
+    pub(super) fn hints<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, mut visit: impl FnMut(Gfn, Hint)) {
+        self.entries(memory, g1s, |_, g1, word| {
+            visit(g1, Hint::of(word));
+            true
+        });
+    }
+
+    /// The first frame of `g1s` with a hint, or of a page that has one.
+    pub(super) fn first<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>) -> Option<Gfn> {
+        let mut first = None;
+        self.entries(memory, g1s, |_, g1, _| {
+            first = Some(first.map_or(g1, |first: Gfn| first.min(g1)));
+            false
+        });
+        first
     }
 
     /// Removes the hints of `g1s`, which no fault relies on any more.
     pub(super) fn remove<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>) {
-        self.entries(memory, g1s, |entry, word| {
+        self.entries(memory, g1s, |entry, _, word| {
             // Where that fails, a fault has entered another one, and will begin again.
             let _ = entry.cas(word, NONE);
+            true
         });
     }
 
-    fn entries<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, mut visit: impl FnMut(&Entry, Word)) {
-        for plane in &self.planes {
-            // SAFETY: nothing is ever unlinked from a plane.
-            let root = unsafe { plane.root(memory) };
-            let mut cursor = Cursor::<F>::new(root, g1s, Level::K4);
-            // SAFETY: as above.
-            while let Some(step) = unsafe { cursor.next(memory) } {
-                if step.at.level == Level::K4 && step.at.word != NONE {
-                    visit(step.at.entry, step.at.word);
+    /// Those in each plane until `visit` has had enough of it.
+    fn entries<M: TableMemory>(
+        &self,
+        memory: &M,
+        g1s: Span<Gfn>,
+        mut visit: impl FnMut(&Entry, Gfn, Word) -> bool,
+    ) {
+        for level in [Level::K4, Level::M2] {
+            for plane in
+                self.planes(level).iter().filter(|_| level == Level::K4 || !seeded!(LargeHintsMissed))
+            {
+                // SAFETY: nothing is ever unlinked from a plane.
+                let root = unsafe { plane.root(memory) };
+                let mut cursor = Cursor::<F>::new(root, g1s, level);
+                // SAFETY: as above.
+                while let Some(step) = unsafe { cursor.next(memory) } {
+                    let is_hint = step.at.level == level && step.at.word != NONE;
+                    if is_hint && !visit(step.at.entry, step.gfns.start, step.at.word) {
+                        break;
+                    }
                 }
             }
         }
     }
 
     /// The roots, to count pages by.
-    pub(super) fn roots<M: TableMemory>(&self, memory: &M) -> [Node; PLANES] {
+    pub(super) fn roots<M: TableMemory>(&self, memory: &M) -> impl Iterator<Item = Node> {
         // SAFETY: roots stay.
-        self.planes.each_ref().map(|plane| unsafe { plane.root(memory) })
+        self.small.iter().chain(&self.large).map(|plane| unsafe { plane.root(memory) })
     }
 }

@@ -1,6 +1,6 @@
 //! What a vCPU keeps of shadows between its visits to L2.
 
-use super::{AnyTable, Hold};
+use super::{AnyTable, Hold, Spare};
 use crate::addr::Gfn;
 use crate::table::entry::Version;
 use alloc::vec::Vec;
@@ -16,6 +16,8 @@ pub(crate) struct VcpuShadows {
     pub(crate) refused: Vec<(usize, Gfn)>,
     /// No hole that is not newer has left anything under L2's tag of this vCPU.
     pub(crate) forgot: Version,
+    /// Rows for tables that its faults link.
+    pub(crate) spare: Spare,
 }
 
 /// A shadow that no other table of L1 gets, and the table that it is for.

@@ -3,7 +3,7 @@
 //! ```text
 //! THE LOCK ORDER (outermost first)
 //!
-//! host's own locks (slat-mm: VMAs, then the page lock of a 2 MiB region)   may be held when notify is called
+//! host's own locks (slat-mm: claims, then the page lock of a region)   may be held when notify is called
 //! └── notify: the active set (numbers, lines, places)                      lock-free: notify/active.rs
 //!     └── walk: a section of the read side                                 per thread, nothing shared
 //!         │   (MmuLock::ReadWrite or ::Exclusive: that lock before it)     only the baseline policies

@@ -17,6 +17,9 @@ pub(crate) use core::sync::atomic::{
 
 #[cfg(not(any(loom, shuttle, virtual_time)))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64};
+// Where time is simulated, too: what lies beside an entry comes with the line.
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use core::sync::atomic::AtomicU32;
 
 #[cfg(shuttle)]
 mod shuttled;
@@ -24,7 +27,7 @@ mod shuttled;
 pub(crate) use shuttled::step;
 #[cfg(shuttle)]
 pub(crate) use shuttled::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, RawMutex, RawRwLock, quiet, spin_loop,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, RawMutex, RawRwLock, quiet, spin_loop,
 };
 
 #[cfg(virtual_time)]
@@ -68,7 +71,7 @@ pub(crate) fn fence(_: Ordering) {
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU64,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst},
     fence,
 };

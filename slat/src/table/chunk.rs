@@ -4,11 +4,13 @@
 //! notes page   [ head | note 1 | note 2 … note 63 ]
 //!                free    page     page      page        of a chunk: right behind; single pages: anywhere
 //! ```
-//! Both kinds of memory look the same from here on. A group of single pages may have fewer of them, where the host ran out.
+//! Both kinds of memory look the same from here on. A group of single pages may have fewer of them: it has those that were wanted, or
+//! that the host had. Its notes are in a page of the global allocator's, as the nodes of `single` are.
 
-use super::memory::{CHUNK_PAGES, Node, Note, TableMemory};
+use super::memory::{CHUNK_PAGES, Node, Note, TableMemory, pages_layout};
 use super::single;
 use crate::addr::{PAGE_SHIFT, PAGE_SIZE, Pfn};
+use alloc::alloc::{alloc, dealloc};
 use core::cell::Cell;
 use core::ptr::NonNull;
 
@@ -29,8 +31,8 @@ pub(super) struct Head {
     all: u64,
     /// Those of `all` that can be a root together; none where roots have one page.
     pub(super) root: u64,
-    /// The frame of the page that holds the notes, where pages are single.
-    pfn: Pfn,
+    /// Pages that the host lent for the notes: one of a chunk, none of single pages.
+    notes: u64,
     /// Its neighbours in the list of the pool.
     pub(super) next: Cell<Option<Chunk>>,
     pub(super) previous: Cell<Option<Chunk>>,
@@ -45,9 +47,14 @@ impl Head {
         out == 0 || seeded!(ChunkNotWhole) && out.is_power_of_two()
     }
 
-    /// Pages that it has, that of the notes included.
+    /// Pages of tables.
     pub(super) fn pages(&self) -> u64 {
-        1 + u64::from(self.all.count_ones())
+        u64::from(self.all.count_ones())
+    }
+
+    /// Pages that the host lent.
+    pub(super) fn lent(&self) -> u64 {
+        self.notes + self.pages()
     }
 }
 
@@ -84,12 +91,15 @@ impl Chunk {
     }
 
     /// A chunk of `memory`, all of whose pages are free. Where roots have more than one page, its last pages can be a root;
-    /// of single pages only if the caller `wants_root`.
-    pub(super) fn lend<M: TableMemory>(memory: &M, root_pages: usize, wants_root: bool) -> Option<Self> {
+    /// of single pages only if it grows by a root; else by as many pages as it is told.
+    pub(super) fn lend<M: TableMemory>(memory: &M, root_pages: usize, by: Growth) -> Option<Self> {
         let root_at = CHUNK_PAGES - root_pages;
         let root = if root_pages > 1 { block(root_at, root_pages) } else { 0 };
         if M::SINGLE_PAGES {
-            return Self::group(memory, if wants_root { root } else { 0 });
+            return match by {
+                Growth::Root => Self::group(memory, root, 1),
+                Growth::Pages(pages) => Self::group(memory, 0, 1 + pages.min(CHUNK_PAGES - 1)),
+            };
         }
         let chunk = memory.alloc_chunk()?;
         for number in 1..CHUNK_PAGES {
@@ -97,12 +107,16 @@ impl Chunk {
             unsafe { write_note(chunk, number, chunk.add(number << PAGE_SHIFT), NOT_KEPT) };
         }
         // SAFETY: as above.
-        Some(unsafe { Self::with_head((chunk, NOT_KEPT), block(1, CHUNK_PAGES - 1), root) })
+        Some(unsafe { Self::with_head(chunk, 1, block(1, CHUNK_PAGES - 1), root) })
     }
 
-    /// A group of single pages, as many as there are; with those of `root`, or none.
-    fn group<M: TableMemory>(memory: &M, root: u64) -> Option<Self> {
-        let (notes, pfn) = memory.alloc_frames(1)?;
+    /// A group of single pages: those of `root`, if any, and those of numbers below `end`, as many as there are.
+    fn group<M: TableMemory>(memory: &M, root: u64, end: usize) -> Option<Self> {
+        if injected!(Alloc) {
+            return None;
+        }
+        // SAFETY: the layout has a size that is not zero.
+        let notes = NonNull::new(unsafe { alloc(pages_layout(1)) })?;
         let add = |number, pages| {
             let (first, pfn) = memory.alloc_frames(pages)?;
             let added = (0..pages).all(|page| {
@@ -121,28 +135,28 @@ impl Chunk {
             None
         };
         // The root first: without it the others are of no use.
-        let rest = CHUNK_PAGES - root.count_ones() as usize;
-        let begun = if root == 0 { Some(0) } else { add(rest, root.count_ones() as usize) };
+        let begun =
+            if root == 0 { Some(0) } else { add(root.trailing_zeros() as usize, root.count_ones() as usize) };
         let all = begun.map_or(0, |begun| {
-            (1..rest).map_while(|number| add(number, 1)).fold(begun, |all, page| all | page)
+            (1..end).map_while(|number| add(number, 1)).fold(begun, |all, page| all | page)
         });
         if all == 0 {
-            // SAFETY: lent above.
-            unsafe { memory.free_frames(notes, pfn, 1) };
+            // SAFETY: allocated above with this layout.
+            unsafe { dealloc(notes.as_ptr(), pages_layout(1)) };
             return None;
         }
-        // SAFETY: fresh from the host, which lends it to this chunk alone.
-        Some(unsafe { Self::with_head((notes, pfn), all, root) })
+        // SAFETY: fresh from the allocator, for this chunk alone.
+        Some(unsafe { Self::with_head(notes, 0, all, root) })
     }
 
     /// # Safety
-    /// `notes` begins with notes, which the caller alone uses.
-    unsafe fn with_head((notes, pfn): (NonNull<u8>, Pfn), all: u64, root: u64) -> Self {
+    /// `chunk` begins with notes, which the caller alone uses.
+    unsafe fn with_head(chunk: NonNull<u8>, notes: u64, all: u64, root: u64) -> Self {
         let head =
-            Head { free: Cell::new(all), all, root, pfn, next: Cell::new(None), previous: Cell::new(None) };
+            Head { free: Cell::new(all), all, root, notes, next: Cell::new(None), previous: Cell::new(None) };
         // SAFETY: the caller's word.
-        unsafe { notes.cast().write(head) };
-        Self(notes.cast())
+        unsafe { chunk.cast().write(head) };
+        Self(chunk.cast())
     }
 
     /// Gives it back to the host.
@@ -155,7 +169,7 @@ impl Chunk {
             return unsafe { memory.free_chunk(self.0.cast()) };
         }
         // SAFETY: the caller is alone with it.
-        let Head { all, root, pfn, .. } = *unsafe { self.head() };
+        let Head { all, root, .. } = *unsafe { self.head() };
         let singles = bits(all & !root).map(|number| (number, 1));
         let root = Some((root.trailing_zeros(), root.count_ones() as usize)).filter(|_| root != 0);
         for (number, pages) in root.into_iter().chain(singles) {
@@ -165,9 +179,18 @@ impl Chunk {
             // SAFETY: lent as so many, says the head; the caller's word.
             unsafe { free_block(memory, (page, pfn), pages) };
         }
-        // SAFETY: lent alone; the caller's word.
-        unsafe { memory.free_frames(self.0.cast(), pfn, 1) };
+        // SAFETY: allocated in `group` with this layout.
+        unsafe { dealloc(self.0.as_ptr().cast(), pages_layout(1)) };
     }
+}
+
+/// What a pool needs more memory for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Growth {
+    /// So many pages.
+    Pages(usize),
+    /// A root of several pages.
+    Root,
 }
 
 /// Of a chunk's pages the memory tells the frames.

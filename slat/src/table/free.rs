@@ -27,6 +27,8 @@ pub(super) struct Free {
     with_pages: u64,
     /// Pages lent, those of notes included.
     pub(super) lent: u64,
+    /// Pages of tables among them.
+    pub(super) made: u64,
     /// Pages that are free.
     pub(super) pages: u64,
 }
@@ -40,7 +42,7 @@ const KEPT_SHARE: usize = 8;
 
 impl Default for Free {
     fn default() -> Self {
-        Self { lists: [None; WHOLE + 1], lens: [0; WHOLE + 1], with_pages: 0, lent: 0, pages: 0 }
+        Self { lists: [None; WHOLE + 1], lens: [0; WHOLE + 1], with_pages: 0, lent: 0, made: 0, pages: 0 }
     }
 }
 
@@ -90,7 +92,8 @@ impl Free {
     pub(super) fn add(&mut self, chunk: Chunk) {
         // SAFETY: the caller's alone.
         let head = unsafe { chunk.head() };
-        self.lent += head.pages();
+        self.lent += head.lent();
+        self.made += head.pages();
         self.pages += u64::from(head.free.get().count_ones());
         self.enlist(chunk);
     }
@@ -101,7 +104,8 @@ impl Free {
         self.delist(chunk);
         // SAFETY: no list has it now.
         let head = unsafe { chunk.head() };
-        self.lent -= head.pages();
+        self.lent -= head.lent();
+        self.made -= head.pages();
         self.pages -= u64::from(head.free.get().count_ones());
         Some(chunk)
     }
@@ -171,14 +175,9 @@ impl Free {
         if whole > 2 * kept { whole - kept } else { 0 }
     }
 
-    /// All that are lent.
-    pub(super) fn chunks(&self) -> usize {
-        self.lens.iter().sum()
-    }
-
     /// See [`Pool::most_free_to_keep`](super::pool::Pool::most_free_to_keep).
     pub(super) fn most_free_to_keep(&self) -> Option<u32> {
-        let out = self.lent - self.chunks() as u64 - self.pages;
+        let out = self.made - self.pages;
         let needed = (out as usize).div_ceil(CHUNK_PAGES - 1);
         let mut kept = 0;
         let lists = self.lens[..WHOLE].iter().take_while(|&&len| {
@@ -186,6 +185,16 @@ impl Free {
             kept <= needed
         });
         let most = lists.count().saturating_sub(1) as u32;
-        (self.in_use() > needed + needed / 10).then_some(most)
+        // Groups of single pages may be small: what is free in chunks in use must be worth a chunk, and a tenth of what is out.
+        let whole = |chunk: &Chunk| {
+            // SAFETY: a chunk of the pool, which is locked.
+            unsafe { chunk.head() }.next.get()
+        };
+        let whole = core::iter::successors(self.lists[WHOLE], whole).map(|chunk| {
+            // SAFETY: as above.
+            unsafe { chunk.head() }.pages()
+        });
+        let free = self.pages - whole.sum::<u64>();
+        (free >= (CHUNK_PAGES - 1) as u64 + out / 10 && self.in_use() > needed).then_some(most)
     }
 }

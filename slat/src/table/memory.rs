@@ -9,8 +9,9 @@
 //!                              └ chunk's own   └────────────── belongs to ────────────┘
 //! ```
 //!
-//! A host without blocks of 256 KiB lends [single pages](TableMemory::SINGLE_PAGES). The engine groups them: one page
-//! holds the notes of up to 63 others, wherever those are. A radix tree leads from a page to its note (`single`).
+//! A host without blocks of 256 KiB lends [single pages](TableMemory::SINGLE_PAGES): as many as are needed, and later half as many
+//! as there are, 63 at most. The engine groups them: a page of the global allocator's holds the notes of up to 63, wherever those are. A
+//! radix tree leads from a page to its note (`single`).
 //! Which of the two a memory is, is a constant: for chunks the fault path compiles to the arithmetic above.
 //!
 //! # When a chunk goes back
@@ -136,7 +137,7 @@ pub unsafe trait TableMemory: Send + Sync {
     /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5123), access: Access::Write })?;
-    /// assert_eq!(vm.stats().lent_bytes, 64 * PAGE_SIZE); // 63 pages for tables, and one for their notes
+    /// assert_eq!(vm.stats().lent_bytes, 9 * PAGE_SIZE); // the root, and eight for the vCPU: for a table of each level, and the next faults
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     const SINGLE_PAGES: bool = false;
@@ -273,7 +274,7 @@ const fn chunk_layout() -> Layout {
 }
 
 /// As many pages, aligned to their size.
-const fn pages_layout(pages: usize) -> Layout {
+pub(super) const fn pages_layout(pages: usize) -> Layout {
     let bytes = pages << PAGE_SHIFT;
     match Layout::from_size_align(bytes, bytes) {
         Ok(layout) => layout,

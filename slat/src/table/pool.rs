@@ -4,7 +4,7 @@
 //! link, topped up before it enters. Pages come back through a grace period ([`super::retire`]), never
 //! directly. [`super::free`] says which page is next, and which chunks go back to the host.
 
-use super::chunk::Chunk;
+use super::chunk::{Chunk, Growth};
 use super::entry::Word;
 use super::free::{Free, WHOLE};
 use super::memory::{Node, NodeList, TableMemory};
@@ -86,7 +86,7 @@ impl Pool {
             let missing = (want - cache.list.len()).min(usize::try_from(left).unwrap_or(usize::MAX));
             let mut taken = self.free.lock().take(missing);
             if taken.len() == 0 && !reuse() {
-                self.grow(memory, false)?;
+                self.grow(memory, Growth::Pages(missing))?;
             }
             self.out.fetch_add(taken.len() as u64, Relaxed);
             // Turned around once more: they leave the cache as they came from the chunk.
@@ -126,9 +126,14 @@ impl Pool {
         self.budget.store(bytes / PAGE_SIZE, Relaxed);
     }
 
-    /// A chunk more, with pages for a root if the caller `wants_root`. May sleep.
-    fn grow<M: TableMemory>(&self, memory: &M, wants_root: bool) -> Result<(), Short> {
-        let chunk = Chunk::lend(memory, self.root_pages, wants_root).ok_or(Short::Host)?;
+    /// A chunk more. Single pages as many as are wanted, or half as many as there are already: so few are lent for small tables, and few
+    /// pages of notes are needed for large ones. May sleep.
+    fn grow<M: TableMemory>(&self, memory: &M, by: Growth) -> Result<(), Short> {
+        let by = match by {
+            Growth::Pages(pages) => Growth::Pages(pages.max(self.allocated() as usize / 2)),
+            Growth::Root => Growth::Root,
+        };
+        let chunk = Chunk::lend(memory, self.root_pages, by).ok_or(Short::Host)?;
         self.free.lock().add(chunk);
         Ok(())
     }
@@ -145,7 +150,7 @@ impl Pool {
                 return Ok(root);
             }
             drop(free);
-            self.grow(memory, true)?;
+            self.grow(memory, Growth::Root)?;
         }
     }
 
@@ -203,7 +208,7 @@ impl Pool {
         self.out.load(Relaxed)
     }
 
-    /// Pages that the host lent, notes included.
+    /// Pages that the host lent, those of notes included.
     pub(crate) fn lent(&self) -> u64 {
         self.free.lock().lent
     }
@@ -215,8 +220,7 @@ impl Pool {
 
     /// Pages that were made of what the host lent.
     pub(crate) fn allocated(&self) -> u64 {
-        let free = self.free.lock();
-        free.lent - free.chunks() as u64
+        self.free.lock().made
     }
 
     /// The free pages of the chunk of `node`, a page of this pool that stays allocated during the call.

@@ -44,6 +44,19 @@ pub(crate) struct At<'w> {
     pub(crate) level: Level,
 }
 
+/// What a table gets beside it before it is linked.
+pub(crate) trait Beside {
+    /// A table of this level is about to be linked.
+    fn hang(&mut self, node: Node, level: Level);
+    /// It was not.
+    fn take_back(&mut self, node: Node);
+}
+
+impl Beside for () {
+    fn hang(&mut self, _: Node, _: Level) {}
+    fn take_back(&mut self, _: Node) {}
+}
+
 impl<F: Format> Radix<F> {
     /// An empty table: a root of holes.
     pub(crate) fn new<M: TableMemory>(memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
@@ -148,6 +161,22 @@ impl<F: Format> Radix<F> {
         memory: &M,
         cache: &mut Cache,
         gfn: Gfn,
+        at: At<'w>,
+        level: Level,
+    ) -> Result<At<'w>, NoMemory> {
+        // SAFETY: the caller's word.
+        unsafe { Self::link_down_beside(memory, cache, &mut (), gfn, at, level) }
+    }
+
+    /// The same, with something beside each table.
+    ///
+    /// # Safety
+    /// As [`descend`](Self::descend).
+    pub(crate) unsafe fn link_down_beside<'w, M: TableMemory>(
+        memory: &M,
+        cache: &mut Cache,
+        beside: &mut impl Beside,
+        gfn: Gfn,
         mut at: At<'w>,
         level: Level,
     ) -> Result<At<'w>, NoMemory> {
@@ -158,8 +187,10 @@ impl<F: Format> Radix<F> {
             } else {
                 at.word
             });
+            beside.hang(node, below(at.level));
             match at.entry.cas(at.word, F::link(node.pfn(memory), at.level)) {
                 Err(found) if !seeded!(LostLinkBelieved) => {
+                    beside.take_back(node);
                     cache.put_back(node);
                     at.word = found;
                     if F::is_table(found, at.level) {

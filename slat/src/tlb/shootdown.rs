@@ -274,12 +274,12 @@ impl Tlb {
     }
 
     /// Asks every vCPU to forget its translations of `gfns`, soon, and waits for none: for a caller that takes nothing away, and
-    /// would only like to see the next access. A vCPU that is out of the guest forgets when it enters.
-    pub(crate) fn ask(&self, gfns: Span<Gfn>, kick: impl Fn(VcpuId)) {
+    /// would only like to see the next access; and all that it has of L2, where so said. A vCPU that is out of the guest forgets when it enters.
+    pub(crate) fn ask(&self, (gfns, nested): (Span<Gfn>, bool), kick: impl Fn(VcpuId)) {
         if self.sabotaged {
             return;
         }
-        self.number(gfns, false);
+        self.number(gfns, nested);
         // ORDER(flush): as in `shoot_down`.
         fence(SeqCst);
         for (index, vcpu) in self.vcpus.iter().enumerate() {

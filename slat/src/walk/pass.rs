@@ -50,19 +50,71 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
 }
 
 impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
-    /// A pass over `gfns`, with rests.
-    fn pass(&mut self, gfns: Span<Gfn>, how: How, seen: impl FnMut(AccessedPages<Gfn>) -> bool) {
-        let vm = self.vm;
-        let mut pass = Pass::<F, Accessed, H, _>::new(&vm.host, how, seen);
+    /// A pass over `gfns`, with rests; and over what L2 has of them.
+    fn pass(&mut self, gfns: Span<Gfn>, how: How, mut seen: impl FnMut(AccessedPages<Gfn>) -> bool) {
         let mut at = gfns.start;
-        loop {
-            // SAFETY: this walk is one section from its opening or last rest, in which the root is read, to the next.
-            at = unsafe { pass.stretch(self.root(), Span::new(at, gfns.end)) };
-            if at >= gfns.end.min(Gfn(1 << F::FRAME_BITS)) {
+        while let Some(used) = self.used_by_l2(Span::new(at, gfns.end)) {
+            let young = self.young_of_l2(used, how);
+            let goes_on =
+                self.pass_own(Span::new(at, used.start), how, &mut seen) && young.is_none_or(&mut seen);
+            if !goes_on {
                 return;
             }
+            at = used.end;
             self.rest();
         }
+        self.pass_own(Span::new(at, gfns.end), how, &mut seen);
+    }
+
+    /// The same over the guest's own mappings. False where `seen` has had enough.
+    fn pass_own(
+        &mut self,
+        gfns: Span<Gfn>,
+        how: How,
+        seen: &mut impl FnMut(AccessedPages<Gfn>) -> bool,
+    ) -> bool {
+        let (vm, mut goes_on) = (self.vm, true);
+        let mut pass = Pass::<F, Accessed, H, _>::new(&vm.host, how, |accessed| {
+            goes_on = seen(accessed);
+            goes_on
+        });
+        let mut at = gfns.start;
+        while at < gfns.end.min(Gfn(1 << F::FRAME_BITS)) {
+            // SAFETY: this walk is one section from its opening or last rest, in which the root is read, to the next.
+            at = unsafe { pass.stretch(self.root(), Span::new(at, gfns.end)) };
+            if at < gfns.end.min(Gfn(1 << F::FRAME_BITS)) {
+                self.rest();
+            }
+        }
+        goes_on
+    }
+
+    /// The first 2 MiB of `gfns` of which L2 may have a page; none in a VM without nested guests.
+    #[inline(always)]
+    fn used_by_l2(&self, gfns: Span<Gfn>) -> Option<Span<Gfn>> {
+        if !self.vm.runs_nested() || seeded!(AgingForgetsShadows) {
+            return None;
+        }
+        self.space.nested.get()?.next_used(&self.vm.host, gfns)
+    }
+
+    /// Which of `gfns`, of one 2 MiB, the guest or L2 has accessed.
+    #[cold]
+    fn young_of_l2(&self, gfns: Span<Gfn>, how: How) -> Option<AccessedPages<Gfn>> {
+        let mut bits = self.space.nested.get()?.young(&self.vm.host, gfns, how.clears());
+        let mut pass = Pass::<F, Accessed, H, _>::new(&self.vm.host, how, |own: AccessedPages<Gfn>| {
+            let by = own.first().0 - gfns.start.0;
+            own.pages().for_each(|page| {
+                let bit = page.0 - own.first().0 + by;
+                bits[(bit / 64) as usize] |= 1 << (bit % 64);
+            });
+            true
+        });
+        // One leaf table, for which no rest is due.
+        // SAFETY: as in `pass_own`.
+        unsafe { pass.stretch(self.root(), gfns) };
+        let count = bits.iter().map(|word| word.count_ones()).sum();
+        (count > 0).then(|| AccessedPages::new(gfns.start, (gfns.len() as u32, count), bits))
     }
 
     /// The same over whatever is mapped of `hvas`. After a rest the slots are looked up again: frames may stand for
@@ -78,12 +130,20 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         let mut left = Behind::new(hvas);
         let mut go_on = true;
         while go_on && let Some(part) = slots.behind(&vm.reads, self.seat, &left) {
-            let mut pass = Pass::<F, Accessed, H, _>::new(&vm.host, how, |accessed: AccessedPages<Gfn>| {
+            let mut told = |accessed: AccessedPages<Gfn>| {
                 go_on = seen(&accessed.at(part.hva_of(accessed.first())), &accessed);
                 go_on
-            });
-            // SAFETY: as above.
-            let goal = unsafe { pass.stretch(self.root(), part.gfns) };
+            };
+            let used = self.used_by_l2(part.gfns);
+            let goal = if let Some(used) = used.filter(|used| used.start == part.gfns.start) {
+                self.young_of_l2(used, how).map(&mut told);
+                used.end
+            } else {
+                let own = Span::new(part.gfns.start, used.map_or(part.gfns.end, |used| used.start));
+                let mut pass = Pass::<F, Accessed, H, _>::new(&vm.host, how, told);
+                // SAFETY: as above.
+                unsafe { pass.stretch(self.root(), own) }
+            };
             left = left.after(&part, goal);
             if goal < part.gfns.end {
                 self.rest();

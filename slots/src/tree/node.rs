@@ -1,5 +1,6 @@
 //! One node: a sorted table of [`FANOUT`] entries in columns, and the search that every look-up is made of.
 
+use crate::addr::Hva;
 use crate::pool::Block;
 use core::ops::{Deref, Range};
 use core::ptr::NonNull;
@@ -21,6 +22,10 @@ impl Key for u32 {
 
 impl Key for u64 {
     const MAX: Self = Self::MAX;
+}
+
+impl Key for Hva {
+    const MAX: Self = Self(u64::MAX);
 }
 
 /// For what does not order alone: slots may share their first host address, so the hva index adds the id.

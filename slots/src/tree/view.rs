@@ -2,6 +2,7 @@
 
 use super::node::{End, Key, Link, Node};
 use core::ops::{Range, RangeFrom};
+use core::ptr::NonNull;
 
 /// More levels than there are slots for: an eleventh needs 2 · 10^10 entries, and ids have 32 bits.
 const MAX_HEIGHT: usize = 10;
@@ -17,6 +18,22 @@ pub(crate) struct View<'g, K: Key, V: Copy, E: End = ()> {
 }
 
 impl<K: Key, V: Copy, E: End> Root<K, V, E> {
+    /// The version without entries.
+    pub(crate) const EMPTY: Self = Self(None);
+
+    /// The same as a pointer; null for none.
+    pub(crate) fn into_raw(self) -> *mut () {
+        self.0.map_or(core::ptr::null_mut(), |link| link.0.as_ptr().cast())
+    }
+
+    /// The root that this was made of.
+    ///
+    /// # Safety
+    /// It was, of a root of this type.
+    pub(crate) unsafe fn from_raw(raw: *mut ()) -> Self {
+        Self(NonNull::new(raw.cast()).map(Link))
+    }
+
     /// Reads this version.
     ///
     /// # Safety

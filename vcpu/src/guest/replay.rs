@@ -7,7 +7,7 @@ use super::{Findings, Layout, fill};
 use crate::cpu::{Core, Program, Step};
 use crate::oracle::Oracle;
 use crate::trace::{Access, Kind};
-use slat::{Fault, Format, Host};
+use slat::{Fault, Format, Gfn, Gpa, Host, PAGE_SIZE};
 use std::sync::Arc;
 
 /// See the module's header. Runs until its batch is used up, or a region is touched that has no place yet.
@@ -26,6 +26,9 @@ pub struct Replay {
     /// Accesses made so far.
     pub accesses: u64,
 }
+
+/// Where an access lies: place and size; and those of its rest, where its bytes are in two regions.
+type Parts = (Gpa, usize, Option<(Gpa, usize)>);
 
 /// Why a replay has stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,6 +60,38 @@ impl Replay {
         (self.batch, self.next) = (batch, 0);
     }
 
+    /// Takes a part of the trace as made already, elsewhere: from now on its memory has to hold what it has stored there. All
+    /// regions of the part must have places; nothing is accessed.
+    pub fn recall(&mut self, batch: &[Access]) {
+        for access in batch.iter().filter(|access| access.kind.writes()) {
+            let Some((gpa, size, rest)) = self.parts(access) else { continue };
+            for (gpa, size) in std::iter::once((gpa, size)).chain(rest) {
+                let written = &mut self.buffer[..size];
+                fill(written, gpa, self.writes);
+                self.oracle.wrote(gpa, written);
+                self.writes += 1;
+            }
+        }
+    }
+
+    /// What each page that it remembers has to hold, in no order.
+    pub fn expected(&self) -> impl Iterator<Item = (Gfn, &[u8; PAGE_SIZE as usize])> + '_ {
+        self.oracle.pages()
+    }
+
+    /// Where an access lies; `None` where a region has no place. Neighbours in the program need not be neighbours in the guest.
+    #[inline(always)]
+    fn parts(&mut self, access: &Access) -> Option<Parts> {
+        let gpa = self.layout.gpa(access.addr)?;
+        let size = u64::from(access.size);
+        let room = Layout::REGION - access.addr % Layout::REGION;
+        if size <= room {
+            return Some((gpa, size as usize, None));
+        }
+        let rest = self.layout.gpa(access.addr + room)?;
+        Some((gpa, room as usize, Some((rest, (size - room) as usize))))
+    }
+
     /// What it waits for, after it has stopped.
     pub fn wants(&mut self) -> Want {
         match self.batch.get(self.next) {
@@ -72,7 +107,7 @@ impl Replay {
         &mut self,
         core: &mut Core<'_, impl Format, impl Host>,
         kind: Kind,
-        gpa: slat::Gpa,
+        gpa: Gpa,
         size: usize,
     ) -> Result<(), Fault> {
         let (read, written) = self.buffer.split_at_mut(Access::MAX_SIZE.into());
@@ -107,16 +142,10 @@ impl Program for Replay {
     #[inline]
     fn step(&mut self, core: &mut Core<'_, impl Format, impl Host>) -> Result<Step, Fault> {
         let Some(&access) = self.batch.get(self.next) else { return Ok(Step::Stop) };
-        let Some(gpa) = self.layout.gpa(access.addr) else { return Ok(Step::Stop) };
-        let size = u64::from(access.size);
-        let room = Layout::REGION - access.addr % Layout::REGION;
-        if size <= room {
-            self.access(core, access.kind, gpa, size as usize)?;
-        } else {
-            // Regions that are neighbours in the program need not be in the guest.
-            let Some(rest) = self.layout.gpa(access.addr + room) else { return Ok(Step::Stop) };
-            self.access(core, access.kind, gpa, room as usize)?;
-            self.access(core, access.kind, rest, (size - room) as usize)?;
+        let Some((gpa, size, rest)) = self.parts(&access) else { return Ok(Step::Stop) };
+        self.access(core, access.kind, gpa, size)?;
+        if let Some((gpa, size)) = rest {
+            self.access(core, access.kind, gpa, size)?;
         }
         self.next += 1;
         self.accesses += 1;

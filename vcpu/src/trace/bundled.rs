@@ -1,6 +1,6 @@
 //! The traces that travel inside the library, so that a first replay needs no file.
 //!
-//! Real programs and a real kernel, recorded and reduced by `cargo xtask record-traces`; the first lines of each say what was run
+//! Real programs and a real kernel, recorded and reduced by `vcpu/examples/record`; the first lines of each say what was run
 //! and how much was kept.
 
 use super::{Error, Reader};

@@ -15,7 +15,7 @@ use crate::Error;
 use crate::layout::Layout;
 use crate::memory::Machine;
 use crate::moves::Mover;
-use crate::options::{Mistake, Wanted};
+use crate::options::{Mistake, Options, Wanted};
 use crate::watch::{Asked, Watch};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::{Format, Idle, SecondaryMmu, Vm};
@@ -51,14 +51,16 @@ pub struct Chores {
 }
 
 impl Chores {
-    /// None done yet, by so many processors.
-    pub fn new(wanted: Wanted, host: &Machine, processors: u32) -> Self {
+    /// None done yet.
+    pub fn new(options: &Options, host: &Machine) -> Self {
+        let Options { chores: wanted, processors, svm, .. } = *options;
         let [interrupts, zaps, harvests, dirty, rounds, generations, young] =
             [const { AtomicU64::new(0) }; 7];
         let turn = if processors > 1 { TURN_OF_TWO } else { 1 };
         let layout = host.layout;
-        let asked =
-            Asked { alone: processors == 1, dirty: wanted.log_dirty, young: wanted.age && processors == 1 };
+        // What an L2 alone touches stays old.
+        let asks_young = wanted.age && processors == 1 && !svm;
+        let asked = Asked { alone: processors == 1, dirty: wanted.log_dirty, young: asks_young };
         let mover = Mover::new(host, wanted.mistake == Some(Mistake::UntoldMove));
         let work = Mutex::new((Watch::new(asked, layout.ram()), mover));
         Self {

@@ -83,7 +83,8 @@ impl Scale {
 impl Clocks {
     /// Time begins, for a guest that is offered clocks.
     pub fn new(options: &Options) -> Self {
-        let (passed, nanoseconds) = if options.cpus > 1 { ticks_in(MEASURED) } else { (1, 1) };
+        let (passed, nanoseconds) =
+            if options.cpus > 1 && options.image.1 == 0 { ticks_in(MEASURED) } else { (1, 1) };
         let (scale, mistake) = (Scale::of(nanoseconds, passed), options.chores.mistake);
         Self { start: ticks(), scale, mistake, told: Mutex::default() }
     }

@@ -7,6 +7,7 @@ use crate::instruction::{Kind, Move};
 use crate::layout::Layout;
 use crate::memory::Machine;
 use crate::moves::Mover;
+use crate::nested::Nested;
 use crate::options::{Options, Wanted};
 use crate::{apic, identify, power, record, second};
 use alloc::format;
@@ -34,8 +35,10 @@ pub struct Guest<F: Format> {
 
 /// One processor of a guest.
 pub struct Cpu<'g, P, F: Format> {
-    guest: &'g Guest<F>,
-    vcpu: Vcpu<'g, F, Machine>,
+    pub guest: &'g Guest<F>,
+    pub vcpu: Vcpu<'g, F, Machine>,
+    /// What it has of SVM, where it may run guests of its own.
+    pub nested: Option<Nested>,
     clock: Clock<'g, F>,
     /// What runs it.
     pub processor: P,
@@ -58,7 +61,7 @@ pub enum After {
 /// The processor's cached translations, as slat asks for them to be forgotten. Both makers can forget all that a guest
 /// has cached, and little that is finer: INVEPT has no range, INVLPGA takes guest-virtual addresses. The number is the
 /// processor's: a vCPU never moves to another one here; if it did, `enter` would have this forget all.
-struct Cached<'p, P>(&'p mut P, CpuId);
+pub struct Cached<'p, P>(pub &'p mut P, pub CpuId);
 
 impl<P: Processor> Translations for Cached<'_, P> {
     fn cpu(&self) -> CpuId {
@@ -78,6 +81,9 @@ impl<F: Format> Guest<F> {
     /// What each processor of it is asked to bring out.
     pub fn prepare(&self, processor: &mut impl Processor) {
         processor.exit_on_interrupt(self.options.chores != Wanted::default());
+        if self.options.svm {
+            processor.exit_on_svm();
+        }
         if let Some(port) = self.power {
             processor.exit_on_port_write(port);
         }
@@ -98,7 +104,8 @@ impl<F: Format> Guest<F> {
             println!("report: {} kicks", self.vm.host().kicks.load(Relaxed));
         }
         self.chores.report(&self.vm);
-        self.vm.host().clocks.report(self.options.cpus)
+        // An image is offered clocks, and need not take them.
+        if self.options.image.1 > 0 { Ok(()) } else { self.vm.host().clocks.report(self.options.cpus) }
     }
 }
 
@@ -112,7 +119,8 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
     ) -> Result<Self, Error> {
         let vcpu = guest.vm.vcpu(id).ok_or("the vCPU is taken")?;
         guest.prepare(&mut processor);
-        Ok(Self { guest, vcpu, clock: Clock::new(id.0), processor, registers })
+        let nested = guest.options.svm.then(|| Nested::new(id, guest.options.chores.mistake));
+        Ok(Self { guest, vcpu, nested, clock: Clock::new(id.0), processor, registers })
     }
 
     /// Its number.
@@ -145,6 +153,9 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
         self.clock.write(&self.guest.vm, idle)?;
         // Processors are as many as vCPUs, or one.
         let number = CpuId(if self.guest.options.processors > 1 { self.vcpu.id().0.into() } else { 0 });
+        if self.nested.as_ref().is_some_and(Nested::is_in_l2) {
+            return self.run_l2(idle, number);
+        }
         loop {
             // From here until the guard is dropped slat takes this vCPU to be using the tables.
             let ready = self.vcpu.enter(idle, &mut Cached(&mut self.processor, number));
@@ -166,7 +177,14 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             Exit::Kick => {}
             Exit::Identify => {
                 let shares = self.guest.options.is_shared().then(|| self.id());
-                identify::answer(&mut self.registers, self.processor.state().1, shares);
+                let has_svm = self.guest.options.svm;
+                identify::answer(&mut self.registers, self.processor.state().1, shares, has_svm);
+            }
+            Exit::Nested => return self.l2_exit(idle),
+            Exit::Other { code, info } if self.l1_exit(idle, code, info)? => {}
+            Exit::PortWrite { port: power::VERDICT, value } => {
+                power::judge(value)?;
+                return Ok(After::End);
             }
             Exit::PortWrite { value, .. } if power::is_the_end(value) => return Ok(After::End),
             // SAFETY: the guest may write to all ports, and would have written this to this one.

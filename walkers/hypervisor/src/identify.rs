@@ -1,5 +1,5 @@
 //! How CPUID is answered where the guest has two vCPUs: as the processor does, but that there is a hypervisor, which offers
-//! [clocks](crate::clock); and, where the two share a processor, for which of them this is.
+//! [clocks](crate::clock); that SVM has little to it, or is not there; and, where the two share a processor, for which of them this is.
 
 use crate::share::CPUS;
 use core::arch::x86_64::__cpuid_count;
@@ -23,8 +23,14 @@ const TOGETHER: u32 = 1 << 28;
 /// Linux would take the processor's own ticks for the better clock.
 const INVARIANT_TICKS: u32 = 1 << 8;
 
+/// What the guest is promised of SVM: `nested`.
+const SVM: u32 = 1 << 2;
+const SVM_LEAF: u32 = 0x8000_000a;
+const ASIDS: u32 = 16;
+const NESTED_PAGING: u32 = 1 << 0;
+
 /// Answers, for a vCPU that has this in CR4, and that shares its processor as this one or has it to itself.
-pub fn answer(registers: &mut Registers, cr4: u64, shares: Option<VcpuId>) {
+pub fn answer(registers: &mut Registers, cr4: u64, shares: Option<VcpuId>, has_svm: bool) {
     let leaf = registers.rax as u32;
     let mut found = __cpuid_count(leaf, registers.rcx as u32);
     // What stands for a bit of CR4 stands for that of this side here.
@@ -33,6 +39,8 @@ pub fn answer(registers: &mut Registers, cr4: u64, shares: Option<VcpuId>) {
         1 => found.ecx = found.ecx & !(X2APIC | XSAVE_ON) | on(18, XSAVE_ON) | HYPERVISOR,
         7 => found.ecx = found.ecx & !KEYS_ON | on(22, KEYS_ON),
         0x8000_0007 => found.edx &= !INVARIANT_TICKS,
+        0x8000_0001 if !has_svm => found.ecx &= !SVM,
+        SVM_LEAF if has_svm => [found.ebx, found.ecx, found.edx] = [ASIDS, 0, NESTED_PAGING],
         SIGNATURE_LEAF => [found.eax, found.ebx, found.ecx, found.edx] = SIGNATURE,
         FEATURES_LEAF => [found.eax, found.ebx, found.ecx, found.edx] = [FEATURES, 0, 0, 0],
         _ => {}

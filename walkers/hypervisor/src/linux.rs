@@ -136,7 +136,7 @@ pub fn load(boot: Boot, options: &Options, layout: &Layout) -> Result<Start, Err
 }
 
 /// The loader's memory map, or a plain one where there was none; and what is not the guest's, which takes precedence.
-fn memory_map(boot: Boot, layout: &Layout) -> Vec<MemoryRange> {
+pub fn memory_map(boot: Boot, layout: &Layout) -> Vec<MemoryRange> {
     const LOW: MemoryRange = MemoryRange::new(0, 0x9_fc00, MemoryRange::USABLE);
     const MIB: u64 = 1 << 20;
     let mut map = boot.memory().to_vec();
@@ -170,22 +170,26 @@ fn write_tables() {
 // Memory is mapped one to one, and all of it but the hypervisor's own is free before the guest runs. Addresses are those
 // of this file, and what the loader was told to use: below 4 GiB, and outside the hypervisor.
 
-fn read<T: Copy>(at: u64) -> T {
+/// What is at an address.
+pub fn read<T: Copy>(at: u64) -> T {
     // SAFETY: see above; integers of any bits are integers.
     unsafe { (at as *const T).read_unaligned() }
 }
 
-fn write<T>(at: u64, value: T) {
+/// Puts it there.
+pub fn write<T>(at: u64, value: T) {
     // SAFETY: see above.
     unsafe { (at as *mut T).write_unaligned(value) }
 }
 
-fn copy(from: u64, to: u64, bytes: u64) {
+/// Copies.
+pub fn copy(from: u64, to: u64, bytes: u64) {
     // SAFETY: see above.
     unsafe { core::ptr::copy(from as *const u8, to as *mut u8, bytes as usize) }
 }
 
-fn fill(at: u64, bytes: u64, value: u8) {
+/// Fills.
+pub fn fill(at: u64, bytes: u64, value: u8) {
     // SAFETY: see above.
     unsafe { core::ptr::write_bytes(at as *mut u8, value, bytes as usize) }
 }

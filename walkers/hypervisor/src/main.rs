@@ -17,12 +17,14 @@
 //! | `memory` | the host: a small primary MMU under slat's [`Host`](slat::Host) |
 //! | `moves` | how it moves pages, and takes them |
 //! | `linux` | Linux's boot protocol: where the kernel goes, and what it is told |
+//! | `multiboot` | the same of another one's, for a guest that is no Linux |
 //! | `power` | how the guest says that it is done |
 //! | `guest` | the loop around the guest |
 //! | `second` | the second processor, until the guest starts it |
 //! | `apic`, `instruction` | how the guest starts it: stores to its interrupt controller |
 //! | `late` | pages that the host has not got at once: the vCPU that needs one waits, and the other runs |
 //! | `share`, `local`, `platform` | two vCPUs on one processor: turns, an interrupt controller for each, and the table that tells of them |
+//! | `nested`, `l2` | guests of the guest's own: SVM for it; its guest, in and out |
 //! | `clock` | the guest's clock, in a frame of its memory that is held and written before each entry |
 //! | `identify` | how CPUID is answered: where that clock is offered |
 //! | `chores` | what is done to its memory while it runs |
@@ -44,12 +46,15 @@ mod events;
 mod guest;
 mod identify;
 mod instruction;
+mod l2;
 mod late;
 mod layout;
 mod linux;
 mod local;
 mod memory;
 mod moves;
+mod multiboot;
+mod nested;
 mod options;
 mod platform;
 mod power;
@@ -134,20 +139,26 @@ fn run<P: Processor, F: Format>(boot: Boot, options: Options) -> Result<(), Erro
     })?;
     println!("hypervisor: {} under {}, {:?} leaves", P::NAME, F::NAME, options.page);
 
-    let start = linux::load(boot, &options, &layout)?;
-    let power = power::control_port(boot);
-    let chores = Chores::new(options.chores, vm.host(), options.processors);
+    let is_image = options.image.1 > 0;
+    let (first, registers) = if is_image {
+        let (entry, registers) = multiboot::load(boot, &options, &layout)?;
+        (P::entered(entry).ok_or("images are for AMD-V only")?, registers)
+    } else {
+        let start = linux::load(boot, &options, &layout)?;
+        (P::new(&start.mode), start.registers)
+    };
+    let power = if is_image { Some(power::VERDICT) } else { power::control_port(boot) };
+    let chores = Chores::new(&options, vm.host());
     let faults = [const { AtomicU64::new(0) }; 2];
     // Leaked: the second processor is in it to the end.
     let guest = Box::leak(Box::new(Guest { vm, options, power, chores, faults }));
-    let first = P::new(&start.mode);
     if options.is_shared() {
-        return Share::new(guest, first, start.registers)?.run(&mut idle);
+        return Share::new(guest, first, registers)?.run(&mut idle);
     }
     if options.cpus > 1 {
         second::bring::<P, F>(guest)?;
     }
-    Cpu::new(guest, VcpuId(0), first, start.registers)?.run(&mut idle)
+    Cpu::new(guest, VcpuId(0), first, registers)?.run(&mut idle)
 }
 
 /// One line that says what went wrong.

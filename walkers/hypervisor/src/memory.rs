@@ -23,8 +23,9 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use core::sync::atomic::{
     AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
+use slat::table::Word;
 use slat::trace::TraceEvent;
 use slat::{
     Access, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span, TableMemory,
@@ -146,6 +147,17 @@ impl Host for Machine {
         self.lookup(hva, access).ok_or(HostError::Io)
     }
 
+    /// L1's tables, for guests of its own. None where the page is taken.
+    fn read(&self, hva: Hva) -> Option<Word> {
+        // ORDER(behind): as in `behind`; what L1's processors store to their tables the machine orders.
+        self.word(hva).map(|word| Word(word.load(Acquire)))
+    }
+
+    fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
+        let word = self.word(hva)?;
+        Some(word.compare_exchange(current.0, new.0, AcqRel, Acquire).map(Word).map_err(Word))
+    }
+
     /// The sender is out of its own guest, so the other processor is meant. A vCPU that shares this one is out, too: it
     /// looks before it enters.
     fn kick(&self, _: VcpuId) {
@@ -193,6 +205,16 @@ impl Machine {
             asked: AtomicU64::new(0),
             frames: Mutex::new(frames),
         }
+    }
+
+    /// A word of RAM, where it has a frame.
+    fn word(&self, hva: Hva) -> Option<&AtomicU64> {
+        let Behind::Frame { pfn, .. } = (hva.0 < self.layout.ram_end()).then(|| self.behind(hva))? else {
+            return None;
+        };
+        // SAFETY: RAM, mapped one to one, 8 bytes of it as the engine asks; the frame is the page's as long as the section lasts
+        // that the engine asks in. The guest's stores are the hardware's.
+        Some(unsafe { AtomicU64::from_ptr((pfn.address() + hva.0 % PAGE_SIZE) as *mut u64) })
     }
 
     /// Gives a page that was taken a frame again, with its contents. Nothing where it has one.

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `kernel=ADDRESS` | where a loader has put the kernel's file (bzImage), in hexadecimal |
 //! | `initrd=ADDRESS+BYTES` | where it has put the initial file system, both in hexadecimal |
+//! | `image=ADDRESS+BYTES` | where it has put a Multiboot image, which is the guest instead of Linux, and may run guests of its own; words that are not listed here are for it |
+//! | `svm` | the guest, if it is Linux, may run guests of its own, too |
 //! | `plain` | no guest: the kernel gets the bare machine, for comparison |
 //! | `cpus=2` | the guest gets a second processor; AMD-V only. Where the machine has one, its two share that |
 //! | `pages=4k`, `pages=2m` | the largest leaf; 2m unless said otherwise |
@@ -16,6 +18,7 @@
 //! | `record` | every fault in RAM is told to the debug console |
 
 use crate::Error;
+use alloc::boxed::Box;
 use alloc::format;
 use slat::Level;
 use slat_walker_x86::cpu::processors;
@@ -27,6 +30,12 @@ pub struct Options {
     pub kernel: u64,
     /// Physical address and length of the initial file system.
     pub initrd: (u64, u64),
+    /// Physical address and length of a Multiboot image; a length of 0 stands for none.
+    pub image: (u64, u64),
+    /// The guest may run guests of its own.
+    pub svm: bool,
+    /// All of the command line.
+    pub line: &'static str,
     /// Not as a guest.
     pub plain: bool,
     /// The guest's processors: 1 or 2.
@@ -78,6 +87,10 @@ pub enum Mistake {
     LostClock,
     /// `unmarked-clock`: a clock is written by a use that reads.
     UnmarkedClock,
+    /// `lost-flush`: a flush by L1 of what it has of its tables is passed over.
+    LostFlush,
+    /// `lost-walk`: a fault by the walk of L2's own tables is taken for one of the address that L2 is after.
+    LostWalk,
     /// `early-ready`: the engine is told of a page of 16 before it is there.
     EarlyReady,
 }
@@ -93,6 +106,8 @@ impl Mistake {
             "stale-clock" => Some(Self::StaleClock),
             "lost-clock" => Some(Self::LostClock),
             "unmarked-clock" => Some(Self::UnmarkedClock),
+            "lost-flush" => Some(Self::LostFlush),
+            "lost-walk" => Some(Self::LostWalk),
             "early-ready" => Some(Self::EarlyReady),
             _ => None,
         }
@@ -110,6 +125,10 @@ impl Options {
         let mut options = Self {
             kernel: 0,
             initrd: (0, 0),
+            image: (0, 0),
+            svm: false,
+            // Leaked: once.
+            line: Box::leak(line.into()),
             plain: false,
             cpus: 1,
             processors: 1,
@@ -124,12 +143,18 @@ impl Options {
                 let digits = text.trim_start_matches("0x");
                 u64::from_str_radix(digits, 16).map_err(|_| format!("{word}: no hexadecimal number"))
             };
+            let stretch = |range: &str| {
+                let (at, bytes) = range.split_once('+').ok_or_else(|| format!("{word}: no ADDRESS+BYTES"))?;
+                Ok::<_, Error>((hexadecimal(at)?, hexadecimal(bytes)?))
+            };
             match (name, value) {
                 ("kernel", address) => options.kernel = hexadecimal(address)?,
-                ("initrd", range) => {
-                    let (at, bytes) = range.split_once('+').ok_or("initrd=ADDRESS+BYTES")?;
-                    options.initrd = (hexadecimal(at)?, hexadecimal(bytes)?);
+                ("initrd", range) => options.initrd = stretch(range)?,
+                ("image", range) => {
+                    options.image = stretch(range)?;
+                    options.svm = true;
                 }
+                ("svm", "") => options.svm = true,
                 ("plain", "") => options.plain = true,
                 ("cpus", "1") => options.cpus = 1,
                 ("cpus", "2") => options.cpus = 2,
@@ -151,8 +176,12 @@ impl Options {
                     options.chores.mistake = Some(mistake);
                 }
                 ("record", "") => options.record = true,
+                _ if options.image.1 > 0 => {}
                 _ => return Err(format!("{word}: no option").into()),
             }
+        }
+        if options.svm && (options.cpus, processors()) != (2, 1) {
+            return Err("guests of guests are for two vCPUs on one processor".into());
         }
         options.processors = options.cpus.min(processors());
         Ok(options)

@@ -5,11 +5,27 @@
 //! ```
 //! Where there is no ACPI it has itself reset, by a triple fault.
 
+use crate::Error;
+use alloc::format;
 use slat_walker_x86::boot::Boot;
+use slat_walker_x86::exit::Verdict;
 
 /// In what is written: go to sleep now. Which sleep it is does not matter: we do not wake up.
 const SLEEP: u32 = 1 << 13;
 const CONTROL_PORT: u64 = 64;
+
+/// Where a program of ours, or a test of KVM's, writes how it ends; and what they write if all is well.
+pub const VERDICT: u16 = 0xf4;
+const PASSED: [u32; 2] = [Verdict::Passed as u32, 0];
+
+/// An error, where a hypervisor in the guest has failed.
+pub fn judge(verdict: u32) -> Result<(), Error> {
+    if PASSED.contains(&verdict) {
+        Ok(())
+    } else {
+        Err(format!("a guest has failed: it ends with {verdict:#x}").into())
+    }
+}
 
 /// The port, if the firmware's tables name one.
 pub fn control_port(boot: Boot) -> Option<u16> {

@@ -16,6 +16,7 @@ use crate::guest::{After, Cpu, Guest};
 use crate::instruction::{Kind, Move};
 use crate::late;
 use crate::local::{Command, Local};
+use crate::nested::Nested;
 use alloc::format;
 use core::sync::atomic::Ordering::Relaxed;
 use slat::{Format, Idle, Token, VcpuId};
@@ -145,6 +146,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
         println!("report: {pending} faults waited for them");
         println!("report: {meanwhile} of these beside the other vCPU");
         println!("report: {ready} tokens ready");
+        self.all.iter().filter_map(|sharer| sharer.cpu.nested.as_ref()).for_each(Nested::report);
         Ok(())
     }
 
@@ -169,9 +171,11 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
             sharer.local.tick(now);
             sharer.external =
                 is_first.then(|| self.external.checked_ilog2()).flatten().map(|bit| bit as u8 + 32);
-            sharer.offered = sharer.external.or(sharer.local.next());
+            let next = sharer.external.or(sharer.local.next());
+            let takes = sharer.cpu.nested.as_mut().is_none_or(|nested| nested.interrupt(next.is_some()));
+            sharer.offered = next.filter(|_| takes);
             sharer.cpu.processor.offer(sharer.offered);
-            sharer.idle &= sharer.offered.is_none();
+            sharer.idle &= next.is_none();
         }
     }
 

@@ -35,5 +35,6 @@ pub use everything::{LOOKUPS, SEED, everything};
 pub use judge::judge;
 pub use machine::{Answer, Bits, CODE_OFFSET, Difference, FaultWhy, Fixed, Machine, Quirk, Ram};
 pub use mutate::mutate;
+pub use random::Random;
 pub use report::{Seen, Verdict, conclude};
 pub use stale::stale;

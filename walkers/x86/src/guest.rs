@@ -6,6 +6,7 @@
 //! Implementations keep what only their maker's manual knows: control blocks, how an exit reads, which instruction
 //! forgets translations.
 
+use crate::svm::Svm;
 use slat::{Access, Format, Gpa, Perms, Pfn};
 
 /// General registers of a guest while it is out; the instruction and stack pointers stay with the processor's block.
@@ -75,6 +76,8 @@ pub enum Exit {
     Pause,
     /// CPUID, already stepped over: nothing has been answered. Also asked for by [`Processor::exit_on_identify`].
     Identify,
+    /// A guest of the guest's is out: its block says why.
+    Nested,
     /// VMMCALL or VMCALL, already stepped over.
     Call,
     /// Triple fault: how a PC is reset when nothing else works.
@@ -147,6 +150,24 @@ pub trait Processor {
         Self: Sized,
     {
         let _ = page;
+        None
+    }
+
+    /// A guest that begins as a Multiboot loader begins it: in protected mode, with flat segments. None where a maker's guests do not
+    /// begin so here.
+    fn entered(entry: u32) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        let _ = entry;
+        None
+    }
+
+    /// From now on the instructions and MSRs of SVM bring the guest out, by [`Exit::Other`].
+    fn exit_on_svm(&mut self) {}
+
+    /// What AMD's processors have beside.
+    fn svm(&mut self) -> Option<&mut Svm> {
         None
     }
 

@@ -15,6 +15,7 @@
 //! | `guest` | one trait for a processor that can run a guest, of either maker; registers, exits |
 //! | `paging` | how many levels the host's own paging has, which AMD-V walks nested tables by |
 //! | `vmcb`, `svm` | AMD's: the control block as a type, and VMRUN |
+//! | `window` | a guest that loads, stores or jumps once, anywhere |
 //! | `vmx` | Intel's: the control structure, EPT, VMLAUNCH |
 //!
 //! Memory is mapped one to one, so a pointer *is* a physical address, and the engine's defaults for table memory are
@@ -37,3 +38,4 @@ pub mod smp;
 pub mod svm;
 pub mod vmcb;
 pub mod vmx;
+pub mod window;

@@ -9,9 +9,9 @@ use crate::guest::{Exit, HYPERVISOR_REGISTERS, LongMode, MemoryFault, Processor,
 use crate::kick;
 use crate::paging::{self, Pae};
 use crate::vmcb::{
-    FLUSH_ALL, INTERCEPT_CPUID, INTERCEPT_INTERRUPT, INTERCEPT_IRET, INTERCEPT_MSRS, INTERCEPT_NMI,
-    INTERCEPT_PORTS, INTERCEPT_SHARED, INTERCEPT_SHUTDOWN, INTERCEPT_VMRUN_VMMCALL, OFFERED, OWN_INTERRUPTS,
-    Segment, Vmcb, exit,
+    EVENT_EXCEPTION, EVENT_VALID, FLUSH_ALL, INTERCEPT_CPUID, INTERCEPT_INTERRUPT, INTERCEPT_INVLPGA,
+    INTERCEPT_IRET, INTERCEPT_MSRS, INTERCEPT_NMI, INTERCEPT_PORTS, INTERCEPT_SHARED, INTERCEPT_SHUTDOWN,
+    INTERCEPT_SVM, INTERCEPT_VMRUN_VMMCALL, OFFERED, OWN_INTERRUPTS, Segment, Vmcb, exit,
 };
 use alloc::boxed::Box;
 use slat::{Access, Format, Gpa, Pfn};
@@ -23,12 +23,13 @@ unsafe extern "C" {
     fn svm_run(vmcb: *mut Vmcb, registers: *mut Registers);
 }
 
-/// Where VMRUN keeps this side's registers: a physical address.
-const HOST_SAVE: u32 = 0xc001_0117;
-/// The bit for writes to it in the map of MSRs: a byte and what is set there. Linux clears the register where it stops a
-/// processor, and the guest would come out to what is then at address 0.
-const HOST_SAVE_WRITTEN: (usize, u8) = (0x1000 + 0x117 / 4, 1 << (0x117 % 4 * 2 + 1));
-const EFER_SVME: u64 = 1 << 12;
+/// Where VMRUN keeps this side's registers: a physical address. Linux clears it where it stops a processor, and the guest would come
+/// out to what is then at address 0.
+pub const HOST_SAVE: u32 = 0xc001_0117;
+/// Whether the firmware has turned SVM off.
+pub const VM_CR: u32 = 0xc001_0114;
+/// EFER: the processor's guests may be run.
+pub const EFER_SVME: u64 = 1 << 12;
 /// Long mode enabled and active, NX.
 const EFER_LONG: u64 = 0xd00;
 const VMMCALL_BYTES: u64 = 3;
@@ -43,15 +44,15 @@ const CR4_LA57: u64 = 1 << 12;
 const PAT_AT_RESET: u64 = 0x0007_0406_0007_0406;
 /// Caching off, as after INIT too, and what is always set.
 const CR0_AT_RESET: u64 = 0x6000_0010;
-const EVENT_VALID: u64 = 1 << 31;
 
 /// A processor of AMD's with one guest.
 #[derive(Debug)]
 pub struct Svm {
     vmcb: Box<Vmcb>,
     /// Two bits for each register of the processor's that the guest is not to reach by itself.
-    #[expect(dead_code, reason = "the processor reads it")]
     msrs: Box<Pages<2>>,
+    /// What SVM adds brings the guest out.
+    offers_svm: bool,
     /// A bit for each port that the guest is not to reach by itself, once there is one.
     ports: Option<Box<Pages<3>>>,
     /// Where the guest's memory is said by tables of a 32-bit host: its own paging, meanwhile.
@@ -86,6 +87,16 @@ impl Processor for Svm {
         (save.cr0, save.cr3, save.cr4) = (0x8000_0033, start.cr3.0, 0x20);
         (save.rip, save.rsp) = (start.rip, start.rsp);
         processor
+    }
+
+    fn entered(entry: u32) -> Option<Self> {
+        let mut processor = Self::blank();
+        let save = &mut processor.vmcb.save;
+        let data = Segment { selector: 0x18, attributes: 0xc93, limit: !0, base: 0 };
+        (save.es, save.ss, save.ds, save.fs, save.gs) = (data, data, data, data, data);
+        save.cs = Segment { selector: 0x10, attributes: 0xc9b, limit: !0, base: 0 };
+        (save.efer, save.cr0, save.rip) = (EFER_SVME, 0x11, entry.into());
+        Some(processor)
     }
 
     fn started(page: u8) -> Option<Self> {
@@ -144,6 +155,17 @@ impl Processor for Svm {
         self.vmcb.control.intercepts[0] |= INTERCEPT_CPUID;
     }
 
+    fn exit_on_svm(&mut self) {
+        self.offers_svm = true;
+        let [first, second, _] = &mut self.vmcb.control.intercepts;
+        (*first, *second) = (*first | INTERCEPT_INVLPGA, *second | INTERCEPT_SVM);
+        self.exit_on_msrs(0, &[]);
+    }
+
+    fn svm(&mut self) -> Option<&mut Svm> {
+        Some(self)
+    }
+
     fn exit_on_kick(&mut self) {
         // SAFETY: SVM is on for this processor since the guest was made on it.
         unsafe { kick::wait_for_guest() };
@@ -196,18 +218,44 @@ impl Svm {
         let Vmcb { control, save } = &mut *vmcb;
         control.intercepts = [INTERCEPT_SHUTDOWN | INTERCEPT_MSRS, INTERCEPT_VMRUN_VMMCALL, 0];
         let mut msrs = Box::new(Pages([[0; 4096]; 2]));
-        msrs.0.as_flattened_mut()[HOST_SAVE_WRITTEN.0] = HOST_SAVE_WRITTEN.1;
+        let (byte, bits) = msr_bits(HOST_SAVE).unwrap_or_default();
+        msrs.0.as_flattened_mut()[byte] = bits & WRITES;
         control.msr_map = (&raw const *msrs) as u64;
         (control.asid, control.nested, control.tlb_control) = (1, 1, FLUSH_ALL);
         save.ldtr = Segment { attributes: 0x82, ..Segment::default() };
         save.tr = Segment { attributes: 0x8b, limit: 0xffff, ..Segment::default() };
         (save.dr6, save.dr7, save.rflags, save.pat) = (0xffff_0ff0, 0x400, 2, PAT_AT_RESET);
-        Self { vmcb, msrs, ports: None, pae: None }
+        Self { vmcb, msrs, offers_svm: false, ports: None, pae: None }
     }
 
     /// The block, for what the trait does not say.
     pub fn vmcb(&mut self) -> &mut Vmcb {
         &mut self.vmcb
+    }
+
+    /// A block for guests of a guest: what SVM adds brings them out, and interrupts of the machine.
+    pub fn for_l2(asid: u32) -> Self {
+        let mut new = Self::blank();
+        new.exit_on_svm();
+        new.vmcb.control.asid = asid;
+        new
+    }
+
+    /// Of which accesses to MSRs bring the guest out: what this side wants, and what is set in `wanted`, which begins at byte `first` of the map.
+    pub fn exit_on_msrs(&mut self, first: usize, wanted: &[u8]) {
+        let map = &mut self.msrs.0.as_flattened_mut()[first..];
+        map.iter_mut().zip(wanted).for_each(|(byte, wanted)| *byte = *wanted);
+        for register in SVM_REGISTERS {
+            if let Some((byte, bits)) = msr_bits(register) {
+                self.msrs.0.as_flattened_mut()[byte] |= bits;
+            }
+        }
+    }
+
+    /// Every port brings the guest out.
+    pub fn exit_on_ports(&mut self) {
+        let map = self.ports.get_or_insert_with(|| Box::new(Pages([[!0; 4096]; 3])));
+        self.vmcb.control.port_map = (&raw const **map) as u64;
     }
 
     /// The exit, with the guest past the instruction of so many bytes that it was for.
@@ -216,8 +264,8 @@ impl Svm {
         exit
     }
 
-    /// One VMRUN; nothing, where what brought the guest out needs no answer.
-    fn run_once(&mut self, registers: &mut Registers) -> Option<Exit> {
+    /// One VMRUN. What it came out for is in the block; an event whose delivery was cut short is delivered by the next.
+    pub fn exchange(&mut self, registers: &mut Registers) {
         self.vmcb.save.rax = registers.rax;
         // SAFETY: the block is whole and stays where it is; what the guest can reach of memory is up to the code that set the
         // root; the registers that the assembly does not keep are those that a call may change.
@@ -237,6 +285,12 @@ impl Svm {
             // It was being taken.
             control.interrupt &= !OFFERED;
         }
+    }
+
+    /// The same; nothing, where what brought the guest out needs no answer.
+    fn run_once(&mut self, registers: &mut Registers) -> Option<Exit> {
+        self.exchange(registers);
+        let control = &mut self.vmcb.control;
         let is_shared = control.interrupt & OWN_INTERRUPTS != 0;
         let (info, [events, ..]) = (control.exit_info_1, &mut control.intercepts);
         Some(match control.exit_code {
@@ -270,6 +324,9 @@ impl Svm {
                 }
                 Exit::PortWrite { port, value: registers.rax as u32 }
             }
+            exit::MSR if self.offers_svm && SVM_REGISTERS.contains(&(registers.rcx as u32)) => {
+                Exit::Other { code: exit::MSR, info }
+            }
             exit::MSR => {
                 let (register, (first, count)) = (registers.rcx as u32, HYPERVISOR_REGISTERS);
                 let value = registers.rdx << 32 | registers.rax & 0xffff_ffff;
@@ -287,22 +344,37 @@ impl Svm {
     }
 }
 
+/// MSRs that are SVM's: those of a guest that is offered SVM are not the processor's.
+const SVM_REGISTERS: [u32; 3] = [EFER, VM_CR, HOST_SAVE];
+/// In a byte of the map of MSRs: writes, of all four.
+const WRITES: u8 = 0xaa;
+
+/// Where an MSR is in the map of them: a byte, and the bits for reading and writing. None for one that always brings the guest out.
+pub fn msr_bits(register: u32) -> Option<(usize, u8)> {
+    let block =
+        [0, 0xc000_0000, 0xc001_0000].iter().position(|first| register.wrapping_sub(*first) < 0x2000)?;
+    let offset = (register & 0x1fff) as usize;
+    Some((block * 0x800 + offset / 4, 0b11 << (offset % 4 * 2)))
+}
+
+const EVENT_TYPE: u64 = 0x700;
+
+/// An event whose delivery an exit has cut short, as the manual has it. QEMU reports an interrupt that was cut short by a nested fault as
+/// an exception (type 3), whose vectors end at 31; seen in 7.2 and 10.0.
+pub fn cut_short(event: u64) -> u64 {
+    if event & EVENT_TYPE == EVENT_EXCEPTION && event & 0xff > 31 { event & !EVENT_TYPE } else { event }
+}
+
 /// The event to deliver again, where an exit cut its delivery short. An instruction's own (INT3, INTO, INT) is none: the guest is
 /// still at that instruction, which makes it again. Delivered from here it would return to the instruction, not behind it.
-///
-/// QEMU reports an interrupt that was cut short by a nested fault as an exception (type 3), whose vectors end at 31;
-/// seen in 7.2 and 10.0.
 fn interrupted(event: u64) -> u64 {
-    const TYPE: u64 = 0x700;
-    const EXCEPTION: u64 = 0x300;
     const SOFTWARE: u64 = 0x400;
     const BREAKPOINT: u64 = 3;
     const OVERFLOW: u64 = 4;
-    match (event & TYPE, event & 0xff) {
+    match (event & EVENT_TYPE, event & 0xff) {
         _ if event & EVENT_VALID == 0 => 0,
-        (SOFTWARE, _) | (EXCEPTION, BREAKPOINT | OVERFLOW) => 0,
-        (EXCEPTION, 32..) => event & !TYPE,
-        _ => event,
+        (SOFTWARE, _) | (EVENT_EXCEPTION, BREAKPOINT | OVERFLOW) => 0,
+        _ => cut_short(event),
     }
 }
 

@@ -8,7 +8,8 @@ use core::mem::offset_of;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Control {
-    _registers_and_exceptions: [u32; 3],
+    /// Control registers, debug registers and exceptions that bring the guest out.
+    pub accesses: [u32; 3],
     /// Events and instructions that bring the guest out: [`INTERCEPT_INTERRUPT`] and others, in the order of the manual.
     pub intercepts: [u32; 3],
     _pause: [u8; 0x28],
@@ -16,7 +17,8 @@ pub struct Control {
     pub port_map: u64,
     /// Where the map of intercepted MSRs is: two pages, two bits for each register.
     pub msr_map: u64,
-    _tsc_offset: u64,
+    /// What the guest's time-stamp counter is ahead of the machine's.
+    pub tsc_offset: u64,
     /// The guest's tag in the TLB; never 0.
     pub asid: u32,
     /// What the next VMRUN forgets: [`FLUSH_ALL`], or nothing.
@@ -25,7 +27,8 @@ pub struct Control {
     pub interrupt: u32,
     /// Its vector.
     pub vector: u32,
-    _shadow: u64,
+    /// Bit 0: no interrupt is taken before the next instruction is done.
+    pub shadow: u64,
     /// Why the guest is out.
     pub exit_code: u64,
     /// What the exit's description says; for a nested fault, how the page was touched.
@@ -106,6 +109,26 @@ pub struct Save {
     _rest: [u8; 0x990],
 }
 
+impl Save {
+    /// Takes what VMRUN loads and an exit saves.
+    pub fn take_run(&mut self, from: &Self) {
+        (self.es, self.cs, self.ss, self.ds) = (from.es, from.cs, from.ss, from.ds);
+        (self.gdtr, self.idtr, self.cpl, self.efer) = (from.gdtr, from.idtr, from.cpl, from.efer);
+        (self.cr0, self.cr2, self.cr3, self.cr4) = (from.cr0, from.cr2, from.cr3, from.cr4);
+        (self.dr6, self.dr7, self.rflags, self.rip) = (from.dr6, from.dr7, from.rflags, from.rip);
+        (self.rsp, self.rax, self.pat) = (from.rsp, from.rax, from.pat);
+    }
+
+    /// Takes what VMLOAD loads and VMSAVE saves.
+    pub fn take_load(&mut self, from: &Self) {
+        (self.fs, self.gs, self.ldtr, self.tr) = (from.fs, from.gs, from.ldtr, from.tr);
+        (self.star, self.lstar, self.cstar, self.sfmask) = (from.star, from.lstar, from.cstar, from.sfmask);
+        self.kernel_gs_base = from.kernel_gs_base;
+        (self.sysenter_cs, self.sysenter_esp, self.sysenter_eip) =
+            (from.sysenter_cs, from.sysenter_esp, from.sysenter_eip);
+    }
+}
+
 /// The block.
 #[derive(Debug)]
 #[repr(C, align(4096))]
@@ -132,12 +155,26 @@ pub const INTERCEPT_PORTS: u32 = 1 << 27;
 pub const INTERCEPT_MSRS: u32 = 1 << 28;
 /// In the first word: triple fault.
 pub const INTERCEPT_SHUTDOWN: u32 = 1 << 31;
+/// In the second word: VMRUN to SKINIT: all that SVM adds but INVLPGA.
+pub const INTERCEPT_SVM: u32 = 0x7f;
+/// In the first word: INVLPGA.
+pub const INTERCEPT_INVLPGA: u32 = 1 << 26;
 /// In the second word: VMRUN (which must be intercepted) and VMMCALL.
 pub const INTERCEPT_VMRUN_VMMCALL: u32 = 0b11;
 /// In [`Control::interrupt`]: one is pending.
 pub const OFFERED: u32 = 1 << 8;
 /// In the same: it is taken whatever the guest's priority is; the machine's interrupts heed this side's flag, not the guest's.
 pub const OWN_INTERRUPTS: u32 = 1 << 20 | 1 << 24;
+/// Of [`Control::interrupt`], what a guest's hypervisor may choose: the priority, and one that is pending and how it is taken.
+pub const CHOSEN_INTERRUPTS: u32 = 0x1f_01ff;
+/// In the same: the machine's interrupts heed the flag of the side that made VMRUN.
+pub const INTERRUPTS_BY_HOST: u32 = 1 << 24;
+/// In [`Control::inject`]: there is an event; an exception of this vector; with a word of its own in the upper half.
+pub const EVENT_VALID: u64 = 1 << 31;
+/// See above.
+pub const EVENT_EXCEPTION: u64 = 3 << 8;
+/// See above.
+pub const EVENT_HAS_CODE: u64 = 1 << 11;
 /// In [`Control::tlb_control`]: forget everything, of every guest.
 pub const FLUSH_ALL: u32 = 1;
 
@@ -159,6 +196,22 @@ pub mod exit {
     pub const HLT: u64 = 0x78;
     /// An access to an MSR.
     pub const MSR: u64 = 0x7c;
+    /// INVLPGA.
+    pub const INVLPGA: u64 = 0x7a;
+    /// VMRUN, and what follows it.
+    pub const VMRUN: u64 = 0x80;
+    /// See above.
+    pub const VMLOAD: u64 = 0x82;
+    /// See above.
+    pub const VMSAVE: u64 = 0x83;
+    /// See above.
+    pub const STGI: u64 = 0x84;
+    /// See above.
+    pub const CLGI: u64 = 0x85;
+    /// See above.
+    pub const SKINIT: u64 = 0x86;
+    /// VMRUN has refused the block.
+    pub const INVALID: u64 = u64::MAX;
     /// Triple fault.
     pub const SHUTDOWN: u64 = 0x7f;
     /// VMMCALL.
@@ -172,7 +225,9 @@ const _: () = {
     assert!(offset_of!(Vmcb, control.intercepts) == 0x00c);
     assert!(offset_of!(Vmcb, control.port_map) == 0x040);
     assert!(offset_of!(Vmcb, control.msr_map) == 0x048);
+    assert!(offset_of!(Vmcb, control.tsc_offset) == 0x050);
     assert!(offset_of!(Vmcb, control.asid) == 0x058);
+    assert!(offset_of!(Vmcb, control.shadow) == 0x068);
     assert!(offset_of!(Vmcb, control.interrupt) == 0x060);
     assert!(offset_of!(Vmcb, control.exit_code) == 0x070);
     assert!(offset_of!(Vmcb, control.nested) == 0x090);

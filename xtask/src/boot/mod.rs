@@ -15,7 +15,7 @@ use crate::emulator::{Program, REQUIRED, find, or_skipped};
 use crate::process::{answer, emptied, succeed, tail};
 use crate::{Outcome, misuse};
 use anyhow::{Context as _, Result, bail, ensure};
-use machine::{EPT, Guest, NPT, Pc, Run};
+use machine::{BOCHS_NPT, EPT, Guest, NPT, NPT_NESTED, Pc, Run};
 use object::LittleEndian;
 use object::elf::PT_INTERP;
 use object::read::elf::{ElfFile64, ProgramHeader as _};
@@ -33,6 +33,15 @@ pub struct Args {
     npt: bool,
     #[arg(long, help = "On Bochs's VMX")]
     ept: bool,
+    #[arg(long, conflicts_with = "ept", help = "On Bochs's AMD-V; with --l1 alone")]
+    bochs: bool,
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "ept",
+        help = "A hypervisor as guest, whose own guests are slat's, too: a Multiboot image; own: ours; kvm: Linux's"
+    )]
+    l1: Option<String>,
     /// The guest's processors: 1 or 2
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     cpus: u32,
@@ -49,23 +58,36 @@ pub struct Args {
     age: bool,
     #[arg(long = "move", help = "Move and take pages on each timer interrupt")]
     moves: bool,
+    #[arg(
+        long,
+        value_name = "FILE",
+        exclusive = true,
+        help = "Boot once, and record every fault there: a trace"
+    )]
+    trace: Option<PathBuf>,
     #[arg(last = true, help = "More words, which walkers/hypervisor/src/options.rs lists")]
     words: Vec<String>,
 }
 
 impl Args {
+    fn runs_kvm(&self) -> bool {
+        self.l1.as_deref() == Some("kvm")
+    }
+
     fn guest(&self) -> Guest<'static> {
-        let Self { cpus, pages, .. } = self;
+        // A hypervisor's vCPUs share a processor: then interrupts of the machine come to ours first.
+        let (cpus, asked) = if self.l1.is_some() { (2, Some(1)) } else { (self.cpus, self.processors) };
+        let (pages, processors) = (&self.pages, asked.unwrap_or(cpus));
         let chores =
             [(self.zap, "zap"), (self.log_dirty, "log-dirty"), (self.age, "age"), (self.moves, "move")];
         let mut words: Vec<String> =
             chores.iter().filter(|chore| chore.0).map(|chore| chore.1.into()).collect();
-        let processors = self.processors.unwrap_or(*cpus);
         // With one processor, as no kernel starts a second one by that clock of QEMU's 7.2, slat or not.
-        let by_instructions = !words.is_empty() && processors == 1;
+        let by_instructions = (!words.is_empty() || self.l1.is_some()) && processors == 1;
         words.extend([format!("cpus={cpus}"), format!("pages={pages}")]);
+        words.extend(self.runs_kvm().then(|| "svm".into()));
         words.extend_from_slice(&self.words);
-        Guest { words, cpus: *cpus, processors, by_instructions, trace: None }
+        Guest { words, cpus, processors, by_instructions, trace: None }
     }
 }
 
@@ -73,50 +95,60 @@ pub fn run(args: &Args) -> Outcome {
     if args.ept && args.cpus > 1 {
         return misuse("--ept is for one processor: the second begins in real mode, done for AMD-V only");
     }
-    or_skipped(compare(if args.ept { EPT } else { NPT }, &args.guest()), REQUIRED)
+    if args.bochs && args.l1.is_none() {
+        return misuse("--bochs goes with --l1");
+    }
+    let pc = match (args.ept, args.bochs) {
+        (true, _) => EPT,
+        (_, true) => BOCHS_NPT,
+        _ if args.runs_kvm() => NPT_NESTED,
+        _ => NPT,
+    };
+    if let Some(trace) = &args.trace {
+        return faults(trace);
+    }
+    or_skipped(compare(pc, &args.guest(), args.l1.as_deref()), REQUIRED)
 }
 
-fn compare(pc: Pc, guest: &Guest) -> Outcome {
-    let ground = Ground::prepare(pc)?;
-    eprintln!("boot: {} on {}", ground.kernel_version, pc.name);
-    let under = whole(ground.boot(guest)?, guest.cpus)?;
-    let plain =
-        whole(ground.boot(&Guest { words: vec!["plain".into()], ..guest.clone() })?, guest.processors)?;
-    let what = format!("{} on {}; {}", ground.kernel_version, pc.name, guest.words.join(" "));
+fn compare(pc: Pc, guest: &Guest, l1: Option<&str>) -> Outcome {
+    let ground = Ground::prepare(pc, l1)?;
+    eprintln!("boot: {} on {}", ground.what, pc.name);
+    let under = ground.whole(ground.boot(guest)?, guest.cpus)?;
+    let words = ["plain".into()].into_iter().chain(guest.words.clone()).collect();
+    let plain = ground.whole(ground.boot(&Guest { words, ..guest.clone() })?, guest.processors)?;
+    let what = format!("{} on {}; {}", ground.what, pc.name, guest.words.join(" "));
     print!("{}", side_by_side(&what, &plain, &under)?);
     Ok(())
 }
 
-/// Every fault of a boot with pages of 4 KiB that are all unmapped by each timer interrupt, as lines of a memory trace;
-/// and what was booted. The same each time.
-pub fn faults() -> Result<(String, String)> {
-    let ground = Ground::prepare(NPT)?;
-    let trace = ground.folder.join("trace");
+/// Every fault of a boot with pages of 4 KiB that are all unmapped by each timer interrupt, as lines of a memory trace; says
+/// what was booted. The same each time.
+fn faults(trace: &Path) -> Outcome {
+    let ground = Ground::prepare(NPT, None)?;
     let words = ["pages=4k", "around=1", "zap", "record"].map(String::from).to_vec();
-    let guest = Guest { words, cpus: 1, processors: 1, by_instructions: true, trace: Some(&trace) };
-    whole(ground.boot(&guest)?, 1)?;
-    Ok((fs::read_to_string(trace)?, ground.kernel_version))
+    let guest = Guest { words, cpus: 1, processors: 1, by_instructions: true, trace: Some(trace) };
+    ground.whole(ground.boot(&guest)?, 1)?;
+    println!("{}", ground.what);
+    Ok(())
 }
 
-/// The run, if its guest has done all it should; else what its serial port said last.
-fn whole(run: Run, cpus: u32) -> Result<Run> {
+/// What Linux has not done that it should have: as many processors, and all the rest.
+fn undone(run: &Run, cpus: u32) -> Option<&'static str> {
     let clock = run.report().any(|(_, what)| what == "clock stores").then_some("kvm-clock");
     let must = [
         (run.shell.is_some(), "reached its shell"),
         (run.told("cpus") == Some(&*cpus.to_string()), "found its processors, and no more"),
         (run.told("sum").is_some(), "read back its file"),
+        (run.told("kvm").is_none() || run.told("l2").is_some(), "had its own guest come to its end"),
         (clock.is_none() || run.told("clock") == clock, "taken the clock that it was offered"),
-        (run.powered_off, "powered off"),
     ];
-    let Some((_, what)) = must.iter().find(|(done, _)| !done) else { return Ok(run) };
-    let last = tail(&run.serial, 30);
-    bail!("the guest has not {what} (the emulator ended: {}); its last lines:\n{last}", run.status)
+    must.into_iter().find(|(done, _)| !done).map(|(_, what)| what)
 }
 
 /// A table for people, headed by what was booted. An error where the two guests did not read the same from their memory.
 fn side_by_side(what: &str, plain: &Run, under: &Run) -> Result<String> {
     ensure!(
-        plain.told("sum") == under.told("sum"),
+        plain.told("sum") == under.told("sum") && plain.told("l2") == under.told("l2"),
         "under slat the guest has read something else from its memory than without"
     );
     let mut text = format!("{what}\n");
@@ -124,9 +156,12 @@ fn side_by_side(what: &str, plain: &Run, under: &Run) -> Result<String> {
     let shells = [plain, under].map(|run| run.shell.unwrap_or_default());
     let (ends, works) = ([plain.end, under.end], [plain.work, under.work]);
     let rows = [("to the shell", shells), ("to power-off", ends), ("processor time", works)];
-    for (what, [plain, under]) in rows {
+    for (what, [plain, under]) in rows.into_iter().filter(|row| !row.1[0].is_zero()) {
         let ratio = under.as_secs_f64() / plain.as_secs_f64();
         writeln!(text, "{what:<24}{plain:>10.2?}{under:>12.2?}{ratio:>7.2}x")?;
+    }
+    for ((under, what), (plain, _)) in under.counted("l1: ").zip(plain.counted("l1: ")) {
+        writeln!(text, "{what:<24}{plain:>10}{under:>12}")?;
     }
     for (number, what) in under.report().filter(|(number, _)| *number > 0) {
         writeln!(text, "{what:<24}{number:>10}")?;
@@ -140,39 +175,66 @@ fn side_by_side(what: &str, plain: &Run, under: &Run) -> Result<String> {
 /// The package whose newest dependency is the kernel.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
-/// What a boot needs: an emulator, busybox, Debian's kernel, and our hypervisor. What is fetched or made stays in `target/boot`.
+/// What a boot needs: an emulator, our hypervisor, and files for it: Debian's kernel and a file system of busybox, or an image. What is
+/// fetched or made stays in `target/boot`.
 struct Ground {
     pc: Pc,
     /// For files of ours.
     folder: PathBuf,
     emulator: PathBuf,
-    kernel: PathBuf,
-    /// What package it is from.
-    kernel_version: String,
-    initrd: PathBuf,
+    /// What is booted.
+    what: String,
+    files: Vec<PathBuf>,
     hypervisor: PathBuf,
+    /// The file is an image that runs on the bare machine by itself.
+    is_image: bool,
 }
 
 impl Ground {
-    /// Finds, fetches and builds it. An error of the type [`Missing`](crate::emulator::Missing) says what is not installed.
-    fn prepare(pc: Pc) -> Result<Self> {
-        let emulator = find(pc.tool.0, pc.tool.1)?;
+    /// Finds, fetches and builds it: Linux, Linux with a KVM, or an image. An error of the type [`Missing`](crate::emulator::Missing) says what is not installed.
+    fn prepare(pc: Pc, l1: Option<&str>) -> Result<Self> {
+        let (emulator, folder) = (find(pc.tool.0, pc.tool.1)?, std::path::absolute("target/boot")?);
+        fs::create_dir_all(&folder)?;
+        if let Some(image) = l1.filter(|l1| *l1 != "kvm") {
+            let own = || program("slat-l1", "l1");
+            let image = if image == "own" { own()? } else { std::path::absolute(image)? };
+            let (what, hypervisor) = (image.display().to_string(), program("slat-hypervisor", "hypervisor")?);
+            return Ok(Self { pc, folder, emulator, what, files: vec![image], hypervisor, is_image: true });
+        }
         let busybox = fs::read(find("busybox", "busybox-static")?)?;
         find("apt-get", "apt")?;
         find("dpkg-deb", "dpkg")?;
         let remedy = "the Debian package busybox-static has one that needs none";
         ensure!(!has_interpreter(&busybox)?, "busybox needs libraries: {remedy}");
-        let folder = std::path::absolute("target/boot")?;
-        fs::create_dir_all(&folder)?;
-        let initrd = folder.join("initrd");
-        fs::write(&initrd, archive(&busybox)?)?;
-        let kernel_version = newest_kernel()?;
-        let kernel = fetch(&folder, &kernel_version)?;
-        let [package, name, target] =
-            ["slat-hypervisor", "hypervisor", "x86_64-unknown-none"].map(String::from);
-        let hypervisor = Program { package, name, target }.build(&[])?;
-        Ok(Self { pc, folder, emulator, kernel, kernel_version, initrd, hypervisor })
+        let (what, initrd) = (newest_kernel()?, folder.join("initrd"));
+        let package = fetch(&folder, &what)?;
+        let mut more = Vec::new();
+        if l1.is_some() {
+            more.push(("kvm-l2".into(), fs::read(program("slat-l1", "kvm-l2")?)?));
+            for module in MODULES {
+                more.push((module.into(), fs::read(package.join(module))?));
+            }
+        }
+        fs::write(&initrd, archive(&busybox, &more)?)?;
+        let files = vec![package.join("vmlinuz"), initrd];
+        let hypervisor = program("slat-hypervisor", "hypervisor")?;
+        Ok(Self { pc, folder, emulator, what, files, hypervisor, is_image: false })
     }
+
+    /// The run, if its guest has done all it should; else what its serial port said last.
+    fn whole(&self, run: Run, cpus: u32) -> Result<Run> {
+        let undone = if self.is_image { None } else { undone(&run, cpus) };
+        let undone = undone.or((!run.powered_off).then_some("powered off"));
+        let Some(what) = undone else { return Ok(run) };
+        let last = tail(&run.serial, 30);
+        bail!("the guest has not {what} (the emulator ended: {}); its last lines:\n{last}", run.status)
+    }
+}
+
+/// Builds a program of `walkers/`.
+fn program(package: &str, name: &str) -> Result<PathBuf> {
+    let [package, name, target] = [package, name, "x86_64-unknown-none"].map(String::from);
+    Program { package, name, target }.build(&[])
 }
 
 /// Whether a program is loaded by another one: then it is not all there is to it.
@@ -182,12 +244,17 @@ fn has_interpreter(elf: &[u8]) -> Result<bool> {
     Ok(headers.any(|header| header.p_type(LittleEndian) == PT_INTERP))
 }
 
-/// The guest's whole file system: busybox and a script.
-fn archive(busybox: &[u8]) -> std::io::Result<Vec<u8>> {
+/// What Linux needs to run guests of its own and to swap.
+const MODULES: [&str; 4] = ["irqbypass.ko", "kvm.ko", "kvm-amd.ko", "brd.ko"];
+
+/// The guest's whole file system: busybox, a script, and whatever else.
+fn archive(busybox: &[u8], more: &[(String, Vec<u8>)]) -> std::io::Result<Vec<u8>> {
     let init: &[u8] = include_bytes!("init.sh");
-    let all = [("bin", 0o040_755, &[][..]), ("bin/busybox", 0o100_755, busybox), ("init", 0o100_755, init)];
-    let files = all.map(|(name, mode, data)| (cpio::NewcBuilder::new(name).mode(mode), Cursor::new(data)));
-    cpio::write_cpio(files.into_iter(), Vec::new())
+    let mut all =
+        vec![("bin", 0o040_755, &[][..]), ("bin/busybox", 0o100_755, busybox), ("init", 0o100_755, init)];
+    all.extend(more.iter().map(|(name, data)| (&**name, 0o100_755, &**data)));
+    let entry = |(name, mode, data)| (cpio::NewcBuilder::new(name).mode(mode), Cursor::new(data));
+    cpio::write_cpio(all.into_iter().map(entry), Vec::new())
 }
 
 /// The kernel package that the distribution would install now.
@@ -197,23 +264,25 @@ fn newest_kernel() -> Result<String> {
     Ok(package.context("apt knows no Debian kernel: run apt-get update, on a Debian system")?.to_owned())
 }
 
-/// The kernel of this package: from the last time, or by the distribution's own client.
+/// The folder of this package's kernel and modules: from the last time, or by the distribution's own client.
 fn fetch(folder: &Path, package: &str) -> Result<PathBuf> {
-    let kernel = folder.join(format!("{package}.vmlinuz"));
-    if kernel.is_file() {
-        return Ok(kernel);
+    let place = folder.join(package);
+    if place.is_dir() {
+        return Ok(place);
     }
     eprintln!("boot: fetching {package}");
     let scratch = folder.join("package");
     emptied(&scratch)?;
     let script = format!(
-        "apt-get -o APT::Sandbox::User=root -qq download {package} &&
-         dpkg-deb --extract *.deb files && cp files/boot/vmlinuz-* '{}'",
-        kernel.display()
+        "apt-get -o APT::Sandbox::User=root -qq download {package} && dpkg-deb --extract *.deb files &&
+         mkdir kept && cp files/boot/vmlinuz-* kept/vmlinuz &&
+         for module in {}; do cp \"$(find files -name $module)\" kept/; done && mv kept '{}'",
+        MODULES.join(" "),
+        place.display()
     );
     succeed(Command::new("sh").args(["-c", &script]).current_dir(&scratch))?;
     fs::remove_dir_all(&scratch)?;
-    Ok(kernel)
+    Ok(place)
 }
 
 #[cfg(test)]
@@ -253,13 +322,10 @@ mod tests {
     fn a_run_is_whole_with_shell_sum_and_power_off_and_compared_if_it_read_the_same() {
         let run = |serial: &str| Run::judged(serial, true);
         let all = "slat: shell\nslat: cpus 2\nslat: clock kvm-clock\nslat: sum 1\nreport: 5 faults\nother\nreport: 3 clock stores\nreport: 0 zaps\n";
-        assert!(whole(run(all), 2).is_ok());
+        assert_eq!(undone(&run(all), 2), None);
         for (lost, named) in [("shell", "shell"), ("cpus", "processors"), ("kvm", "clock"), ("sum", "file")] {
-            let why = whole(run(&all.replace(lost, "lost")), 2).err().unwrap().to_string();
-            assert!(why.contains(named), "{lost}");
+            assert!(undone(&run(&all.replace(lost, "lost")), 2).unwrap().contains(named), "{lost}");
         }
-        let why = whole(Run::judged(all, false), 2).err().unwrap().to_string();
-        assert!(why.ends_with("report: 0 zaps"), "{why}");
         assert_eq!(run(all).report().collect::<Vec<_>>(), [(5, "faults"), (3, "clock stores"), (0, "zaps")]);
         let text = side_by_side("", &run(all), &run(all)).unwrap();
         assert!(text.contains("1.00x") && text.contains("faults") && !text.contains("zaps"), "{text}");

@@ -138,7 +138,7 @@ pub const STEPS: &[Step] = &[
             // As the suite has built it: `-p slat-model` would build its dependencies again, with other features.
             Line::new(PUSH_NIGHTLY, 10, 180, "cargo test --workspace --locked --no-run --test protocol"),
             Line::new(PUSH, 100, 400, "target/debug/slat-model push").hears(&["Model"]),
-            Line::new(NIGHTLY, 250, 900, "target/debug/slat-model").hears(&["Model"]),
+            Line::new(NIGHTLY, 150, 900, "target/debug/slat-model").hears(&["Model"]),
         ],
     },
     Step {
@@ -181,12 +181,12 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "threads",
         about: "the soak under the thread sanitizer",
-        lines: &[Line::new(NIGHTLY, 150, 390, "cargo xtask sanitize thread").hears(&["Sanitizer"])],
+        lines: &[Line::new(NIGHTLY, 110, 390, "cargo xtask sanitize").hears(&["Sanitizer"])],
     },
     Step {
         name: "walkers",
         about: "hardware walkers that others wrote, twenty times as often, with other tables every night",
-        lines: &[Line::new(NIGHTLY, 1050, 1500, "cargo xtask walkers --nightly").with(BOOT)],
+        lines: &[Line::new(NIGHTLY, 950, 1500, "cargo xtask walkers --nightly").with(BOOT)],
     },
     Step {
         name: "boots",
@@ -197,12 +197,41 @@ pub const STEPS: &[Step] = &[
             Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --move --log-dirty --age").with(BOOT),
             Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --cpus 2 --move --log-dirty").with(BOOT),
             Line::new(NIGHTLY, 60, 150, "cargo xtask boot --ept --pages 4k").with(BOOT),
+            Line::new(NIGHTLY, 60, 150, "cargo xtask boot --l1 own --move --log-dirty -- turns=40000")
+                .with(BOOT),
+            Line::new(NIGHTLY, 60, 300, "cargo xtask boot --bochs --l1 own --move --zap").with(BOOT),
         ],
     },
     Step {
         name: "soak",
         about: "the engine, a host under load, dirty logs: a minute each",
         lines: &[Line::new(NIGHTLY, 240, 420, "cargo xtask soak --minutes 3")],
+    },
+    Step {
+        name: "pager",
+        about: "hosts that share a store, under many seeds; guests of a bad store for minutes; a server of S3",
+        lines: &[
+            Line::new(NIGHTLY, 100, 400, "cargo test -p slat-pager --locked --test pager -- fleet::hosts")
+                .with(&[("SLAT_FLEET_SEEDS", "5000")]),
+            Line::new(
+                NIGHTLY,
+                330,
+                700,
+                "cargo test -p slat-pager --locked --test pager -- soak:: --nocapture",
+            )
+            .with(&[
+                ("SLAT_PAGER_SOAK_SECONDS", "180"),
+                ("SLAT_PAGER_SOAK_MIB", "256"),
+                ("SLAT_PAGER_SOAK_GUESTS", "8"),
+            ]),
+            // The server is moto's. Where it is not installed, the tests say so.
+            Line::new(
+                NIGHTLY,
+                150,
+                600,
+                "cargo test -p slat-pager --features s3 --locked --test pager -- s3::",
+            ),
+        ],
     },
     Step {
         name: "repeat",
@@ -217,7 +246,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "validate",
         about: "simulated time against this machine's threads, for the benches that agree",
-        lines: &[Line::new(NIGHTLY, 300, 600, VALIDATE)],
+        lines: &[Line::new(NIGHTLY, 180, 600, VALIDATE)],
     },
     Step {
         name: "packages",
@@ -227,6 +256,13 @@ pub const STEPS: &[Step] = &[
             Line::new(NIGHTLY, 120, 900, "cargo xtask clients rust-vmm"),
             Line::new(NIGHTLY, 330, 1700, "cargo xtask clients ckb-vm kvm vmm"),
             Line::new(NIGHTLY, 200, 1800, "cargo xtask clients kvm-selftests"),
+            Line::new(NIGHTLY, 300, 1800, "cargo xtask clients axvisor").with(BOOT),
+            Line::new(
+                NIGHTLY,
+                90,
+                1000,
+                "cargo xtask clients pager --vmm qemu --store folder --kill-pager 5",
+            ),
         ],
     },
     Step {

@@ -23,7 +23,8 @@ fn a_page_of_a_table_that_is_out_is_asked_for() {
     }
     let stop = world.vm.slots().try_walk_l1(&table, STORE);
     let hva = BASE + (CHAIN[0] << 12);
-    assert_eq!(stop, Err(L1Stop::Ask { hva, access: Access::Read }), "the first of them");
+    let gpa = Gfn(CHAIN[0]).gpa();
+    assert_eq!(stop, Err(L1Stop::Ask { gpa, hva, access: Access::Read }), "the first of them");
     assert_eq!(world.vm.slots().look_l1(&table, LOAD.gpa), stop);
     // Each once to be read, and once to be written.
     assert_eq!(world.walk(&table, STORE).unwrap().gfn, Gfn(0x77));
@@ -40,8 +41,39 @@ fn a_page_that_the_host_cannot_give_is_told_with_its_error() {
     assert_eq!(world.walk(&table, LOAD), Err(L1Stop::Unreadable { hva, error: HostError::Poisoned }));
     // One that it says it has, and never lets be read: so often, and no longer.
     world.set_page(CHAIN[2], NEVER);
-    assert_eq!(world.walk(&table, LOAD), Err(L1Stop::Ask { hva, access: Access::Read }));
+    let gpa = Gfn(CHAIN[2]).gpa();
+    assert_eq!(world.walk(&table, LOAD), Err(L1Stop::Ask { gpa, hva, access: Access::Read }));
     assert!(world.vm.host().resolved.load(Relaxed) < 32);
+}
+
+#[test]
+fn a_vcpu_waits_for_a_page_of_a_table_that_is_on_its_way() {
+    let mut world = World::new();
+    // The leaf is a page of L1's that is there.
+    let table = chain(&world);
+    world.put(CHAIN[3], 0, 0x20 << 12 | 6 << 3 | 7);
+    let World { idle, vm } = &mut world;
+    let vm = &*vm;
+    let set = |frame: u64, state| vm.host().pages[frame as usize].store(state, Relaxed);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for (frame, access) in [(CHAIN[0], STORE), (CHAIN[3], STORE), (0x20, LOAD)] {
+        set(frame, LATE);
+        let mut l2 = vcpu.nested(idle, table).unwrap();
+        let done = l2.fault(idle, access);
+        let gpa = Gfn(frame).gpa();
+        let Ok(L2Done::Handled { done: Done::Pending, gpa: at }) = done else {
+            panic!("{frame:#x}: {done:?}")
+        };
+        assert_eq!(at.gfn().gpa(), gpa);
+        let token = l2.vcpu().pending_token().unwrap();
+        set(frame, THERE);
+        assert_eq!(vm.ready(token), 1);
+        assert_eq!(l2.take_ready(), Some(token));
+        let done = l2.fault(idle, access);
+        assert!(matches!(done, Ok(L2Done::Handled { done: Done::Mapped(_), .. })), "{frame:#x}: {done:?}");
+        drop(l2);
+        vm.zap_all(idle).unwrap();
+    }
 }
 
 #[test]

@@ -11,10 +11,12 @@
 //! | `windows` | does a fault of L2 lose what happens in any moment of it? |
 //! | `mistakes` | is each seeded mistake found? |
 
+mod aging;
 mod broadcast;
 mod cases;
 mod cases_arm_riscv;
 mod encoded;
+mod large;
 mod memory;
 mod mistakes;
 mod oracle;
@@ -52,6 +54,8 @@ const SHARED: u8 = 2;
 const BROKEN: u8 = 3;
 /// It is resolved, and still not there.
 const NEVER: u8 = 4;
+/// On its way.
+const LATE: u8 = 5;
 
 /// L1's memory, and its host.
 struct Ram {
@@ -109,6 +113,7 @@ impl Host for Ram {
         let page = self.page(hva);
         match page.load(Relaxed) {
             BROKEN => return Err(HostError::Poisoned),
+            LATE => return Err(HostError::Pending),
             NEVER => {}
             OUT if access != Access::Write => page.store(SHARED, Relaxed),
             _ => page.store(THERE, Relaxed),

@@ -28,6 +28,7 @@ const G2S: u64 = 6;
 const ROOTS: [u64; 2] = [8, 12];
 const VCPUS: u32 = 2;
 const READ_WRITE: u64 = 7;
+const ACCESSED: u64 = 1 << 8;
 const DIRTY: u64 = 1 << 9;
 
 /// The host: what is behind each of its pages, and whether that may be written.
@@ -209,7 +210,8 @@ impl World<'_> {
         let gives = |word: &&u64| {
             let behind = self.behind(**word >> 12 & 0xfff);
             let right = behind.is_some_and(|page| page.pfn == pfn && (page.writable || !store));
-            **word & 7 != 0 && right && (!store || **word & (2 | DIRTY) == 2 | DIRTY)
+            let used = **word & ACCESSED != 0 && (!store || **word & (2 | DIRTY) == 2 | DIRTY);
+            **word & 7 != 0 && right && used
         };
         let by: BTreeSet<u64> =
             allowed[&(root, g2)].iter().filter(gives).map(|word| word >> 12 & 0xfff).collect();
@@ -298,10 +300,15 @@ impl World<'_> {
             0..=15 => self.access(idle, happened)?,
             16..=19 => {
                 let (root, g2) = (self.root(), self.rng.u64(..G2S));
-                let word = match self.rng.u8(..4) {
+                let word = match self.rng.u8(..6) {
                     0 => 0,
                     1 => self.t(root, g2) & !(2 | DIRTY),
-                    _ => self.rng.u64(DATA..PAGES) << 12 | 6 << 3 | READ_WRITE,
+                    2 => self.t(root, g2) & !DIRTY,
+                    3 => self.t(root, g2) & !ACCESSED,
+                    _ => {
+                        let used = if self.rng.bool() { ACCESSED | DIRTY } else { 0 };
+                        self.rng.u64(DATA..PAGES) << 12 | used | 6 << 3 | READ_WRITE
+                    }
                 };
                 self.store(root, g2, word);
             }
@@ -418,6 +425,10 @@ fn mistakes_about_shadows() {
         Bug::SlotMovedUnderTables,
         Bug::ArmForgetsShadows,
         Bug::WriteUnmarked,
+        Bug::RowIgnored,
+        Bug::KeptUnaccessed,
+        Bug::KeptWritable,
+        Bug::ServedUnforgotten,
     ] {
         let world = seeded::with(bug, || first_wrong(256));
         let world = world.unwrap_or_else(|| panic!("{bug:?} is not found"));

@@ -117,7 +117,7 @@ fn other(vm: &Vm<Npt4, Watched>, what: Meanwhile, (ready, go, done): (Sender<()>
 
 /// The frame that L2 has in the end, if it happened in the given moment; `None` where the fault has not so many. What it should be is
 /// beside it.
-fn in_moment(what: Meanwhile, moment: u64) -> Option<(Option<Pfn>, Pfn)> {
+fn in_moment(what: Meanwhile, near: bool, moment: u64) -> Option<(Option<Pfn>, Pfn)> {
     let ((ready, is_ready), (go, goes), (done, is_done)) = (channel(), channel(), channel());
     let host = Watched {
         words: (0..10 * 512).map(|_| AtomicU64::new(0)).collect(),
@@ -130,12 +130,13 @@ fn in_moment(what: Meanwhile, moment: u64) -> Option<(Option<Pfn>, Pfn)> {
     }
     let rights = if what == Meanwhile::Comeback { 5 } else { 7 };
     host.words[3 * 512].store(DATA << 12 | 6 << 3 | rights, Relaxed);
+    host.words[3 * 512 + 1].store((DATA + 1) << 12 | 6 << 3 | rights, Relaxed);
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(host).vcpus(2).build().unwrap();
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 10, BASE))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     drop(vcpu.nested(&mut idle, table()));
-    let made = [Bug::RefusedOnce].into_iter().find(|&bug| seeded::is(bug));
+    let made = [Bug::RefusedOnce, Bug::LineUnmoved].into_iter().find(|&bug| seeded::is(bug));
     std::thread::scope(|scope| {
         let vm = &vm;
         scope.spawn(move || {
@@ -147,6 +148,9 @@ fn in_moment(what: Meanwhile, moment: u64) -> Option<(Option<Pfn>, Pfn)> {
         });
         is_ready.recv().unwrap();
         let mut l2 = vcpu.nested(&mut idle, table()).unwrap();
+        if near {
+            l2.fault(&mut idle, L1Access::new(Gpa(PAGE_SIZE), Access::Read)).unwrap();
+        }
         vm.host().left.store(moment, Relaxed);
         l2.fault(&mut idle, L1Access::new(Gpa(0), Access::Read)).unwrap();
         let happened = vm.host().left.swap(0, Relaxed) == 0;
@@ -160,9 +164,9 @@ fn in_moment(what: Meanwhile, moment: u64) -> Option<(Option<Pfn>, Pfn)> {
 }
 
 /// Whether L2 has what it must not have, in any moment; after how many.
-fn goes_wrong(what: Meanwhile) -> Option<u64> {
+fn goes_wrong(what: Meanwhile, near: bool) -> Option<u64> {
     for moment in 1..1000 {
-        match in_moment(what, moment) {
+        match in_moment(what, near, moment) {
             None => return None,
             Some((Some(found), right)) if found != right => return Some(moment),
             Some(_) => {}
@@ -174,7 +178,9 @@ fn goes_wrong(what: Meanwhile) -> Option<u64> {
 #[test]
 fn in_no_moment_of_a_fault_does_anything_get_lost() {
     for what in [Meanwhile::Host, Meanwhile::Flush, Meanwhile::Comeback] {
-        assert_eq!(goes_wrong(what), None, "{what:?}");
+        for near in [false, true] {
+            assert_eq!(goes_wrong(what, near), None, "{what:?}");
+        }
     }
 }
 
@@ -184,9 +190,12 @@ fn mistakes_in_the_order_of_a_fault() {
         (Bug::HintAfterLeaf, Meanwhile::Host),
         (Bug::HintUnchecked, Meanwhile::Host),
         (Bug::TablesReadFirst, Meanwhile::Flush),
+        (Bug::LineUnchecked, Meanwhile::Flush),
+        (Bug::QuickUnchecked, Meanwhile::Host),
+        (Bug::LineUnmoved, Meanwhile::Flush),
         (Bug::RefusedOnce, Meanwhile::Comeback),
     ] {
-        let moment = seeded::with(bug, || goes_wrong(what));
+        let moment = seeded::with(bug, || goes_wrong(what, bug == Bug::QuickUnchecked));
         seeded::found(bug, moment.unwrap_or_else(|| panic!("{bug:?} is not found")));
     }
 }

@@ -96,5 +96,6 @@ macro_rules! stepping {
 
 stepping!(AtomicBool, bool, swap);
 stepping!(AtomicU8, u8, swap fetch_and fetch_or);
+stepping!(AtomicU32, u32, swap);
 stepping!(AtomicU64, u64, swap fetch_add fetch_sub fetch_and fetch_or fetch_max);
 stepping!(AtomicPtr<T>, *mut T, swap);

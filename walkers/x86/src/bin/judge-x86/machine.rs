@@ -1,6 +1,5 @@
 //! The judge's machine: a processor's nested walker, and the guest that makes accesses through it.
 
-use crate::guest::{self, Guest};
 use alloc::boxed::Box;
 use core::fmt::Arguments;
 use core::marker::PhantomData;
@@ -10,6 +9,7 @@ use slat_judge::{Answer, Difference, FaultWhy, Fixed, Machine, Quirk, Ram};
 use slat_walker_x86::cpu::{self, Vendor};
 use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers};
 use slat_walker_x86::serial;
+use slat_walker_x86::window::{self, Guest};
 
 /// 16 MiB above the program and its heap, below the 512 MiB that every machine here has.
 const PATTERN: u64 = 128 << 20;
@@ -130,7 +130,7 @@ unsafe impl<P: Processor, F: Format> Machine for Walker<P, F> {
     }
 
     fn write_code(&self, pfn: Pfn) {
-        guest::write_code(pfn);
+        window::write_code(pfn);
     }
 
     fn quirks(&self) -> &[Quirk] {

@@ -11,7 +11,6 @@
 
 extern crate alloc;
 
-mod guest;
 mod machine;
 mod pair;
 

@@ -11,7 +11,6 @@
 //!
 //! A kick is a word in the guest's memory that it looks at after each sweep.
 
-use crate::guest::Guest;
 use alloc::boxed::Box;
 use core::ptr::null_mut;
 use core::sync::atomic::{
@@ -24,6 +23,7 @@ use slat::{
 };
 use slat_judge::{Ram, Verdict};
 use slat_walker_x86::guest::{Exit, Processor, Registers};
+use slat_walker_x86::window::Guest;
 use slat_walker_x86::{exit, println, smp};
 
 /// Pages that the guest sweeps over; of two frames each, one is in use.

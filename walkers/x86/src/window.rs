@@ -1,4 +1,4 @@
-//! The guest: three instructions, and page tables of its own with a window in them.
+//! A guest with a window: three instructions, and page tables of its own with a window in them.
 //!
 //! ```text
 //! linear 0x0000   the code (and the GDT, in the same page)
@@ -10,11 +10,11 @@
 //! forgets the window's old translation itself, by INVLPG, as its own rules demand; what remains cached is of the nested
 //! tables, which is what is judged.
 
+use crate::cpu::{self, Vendor};
+use crate::guest::LongMode;
 use alloc::boxed::Box;
 use slat::{Access, Gfn, Gpa, PAGE_SHIFT, PAGE_SIZE, Pfn};
 use slat_judge::{CODE_OFFSET, Fixed};
-use slat_walker_x86::cpu::{self, Vendor};
-use slat_walker_x86::guest::LongMode;
 
 /// INVLPG \[rbx\].
 const FORGET: [u8; 3] = [0x0f, 0x01, 0x3b];
@@ -106,6 +106,11 @@ impl Guest {
     pub fn fixed(&self) -> Fixed {
         let frame = address(self) >> PAGE_SHIFT;
         Fixed { gfn: Gfn(frame), pages: size_of::<Self>() as u64 >> PAGE_SHIFT, pfn: Pfn(frame) }
+    }
+
+    /// The addresses of its page tables, the root's first.
+    pub fn tables(&self) -> [u64; 4] {
+        [&self.root, &self.level_3, &self.level_2, &self.level_1].map(address)
     }
 
     /// Puts a program where it can run.

@@ -1,4 +1,6 @@
 use super::*;
+use slat::TableMemory;
+use std::sync::Arc;
 
 const FRAME: usize = PAGE_SIZE as usize;
 

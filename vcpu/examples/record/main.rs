@@ -1,4 +1,5 @@
-//! `record-traces`: makes the bundled traces anew, from two real programs and a real kernel.
+//! Makes the bundled traces anew, from two real programs and a real kernel: those that are named, or all. Needs valgrind, zstd, gcc,
+//! and what `cargo xtask boot` needs; ten minutes.
 //!
 //! ```text
 //! input ──▶ program under valgrind's lackey ──pipe──▶ parser ──▶ reduce ──▶ text in memory ──▶ zstd ──▶ vcpu/traces/
@@ -10,15 +11,12 @@
 //! `cc1` jumps about in thousands of pages of code and writes small objects on a heap; `sort` has a hundred pages of code,
 //! and reads one block of 64 MiB and more without locality. Their input is the same each time.
 //!
-//! A kernel's boot ([`crate::boot`]) is recorded by who serves its faults. Everything is unmapped on each timer interrupt,
+//! A kernel's boot (`cargo xtask boot --trace`) is recorded by what serves its faults. Everything is unmapped on each timer interrupt,
 //! so a page is told once for each 4 ms of virtual time in which it is used: what an MMU under pressure sees.
 
-use crate::Outcome;
-use crate::emulator::find;
-use crate::process::{answer, succeed};
-use anyhow::{Context as _, Result, ensure};
 use slat_vcpu::trace::{Access, Filter, Reader};
 use std::collections::HashSet;
+use std::error::Error;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Cursor, Write as _};
@@ -31,20 +29,25 @@ const FILTER: usize = 64;
 /// For the programs' input, and text to compress.
 const FOLDER: &str = "target/record";
 
-#[derive(clap::Args)]
-pub struct Args {
-    /// Which traces
-    #[arg(value_name = "NAME", value_parser = ["cc1", "sort", "boot"], default_values = ["cc1", "sort", "boot"])]
-    names: Vec<String>,
-}
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
-pub fn run(args: &Args) -> Outcome {
+const NAMES: [&str; 3] = ["cc1", "sort", "boot"];
+
+fn main() -> Result {
+    std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))?;
+    let mut names: Vec<String> = std::env::args().skip(1).collect();
+    if names.is_empty() {
+        names = NAMES.map(String::from).into();
+    }
     // Better now than after the first recording.
+    if let Some(wrong) = names.iter().find(|name| !NAMES.contains(&name.as_str())) {
+        return Err(format!("{wrong}: no trace; there are {}", NAMES.join(", ")).into());
+    }
     for tool in ["valgrind", "zstd", "gcc"] {
-        find(tool, tool)?;
+        answer(tool, &["--version"])?;
     }
     fs::create_dir_all(FOLDER)?;
-    for name in &args.names {
+    for name in &names {
         let started = Instant::now();
         eprintln!("{name}: recording, some minutes ...");
         let text = match name.as_str() {
@@ -57,11 +60,21 @@ pub fn run(args: &Args) -> Outcome {
     Ok(())
 }
 
+/// What a program that succeeds says, without blanks around it.
+fn answer(program: &str, words: &[&str]) -> Result<String> {
+    let output = Command::new(program).args(words).stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("{program}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{program} {}: {}", words.join(" "), output.status).into());
+    }
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
 /// Compresses a trace into its place and says what it is.
-fn save(name: &str, text: &str, started: Instant) -> Outcome {
+fn save(name: &str, text: &str, started: Instant) -> Result {
     let [plain, file] = [format!("{FOLDER}/{name}.lackey"), format!("vcpu/traces/{name}.lackey.zst")];
     fs::write(&plain, text)?;
-    succeed(Command::new("zstd").args(["-19", "--quiet", "--force", &plain, "-o", &file]))?;
+    answer("zstd", &["-19", "--quiet", "--force", &plain, "-o", &file])?;
     for line in text.lines().take_while(|line| line.starts_with("==")) {
         eprintln!("  {line}");
     }
@@ -71,7 +84,9 @@ fn save(name: &str, text: &str, started: Instant) -> Outcome {
 
 /// The faults of a boot as a trace. None is dropped.
 fn of_boot() -> Result<String> {
-    let (faults, kernel) = crate::boot::faults()?;
+    let file = format!("{FOLDER}/boot.faults");
+    let kernel = answer("cargo", &["xtask", "boot", "--trace", &file])?;
+    let faults = fs::read_to_string(file)?;
     let mut reader = Reader::new("boot", Cursor::new(faults.clone()))?.strict(true);
     let (mut touched, mut accesses, mut batch) = (HashSet::new(), 0, Vec::new());
     while reader.fill(&mut batch, 4096)? > 0 {
@@ -92,12 +107,13 @@ fn cc1() -> Result<String> {
     fs::write(format!("{FOLDER}/input.c"), SOURCE)?;
     let input = format!("a generated C file of 2 functions, {} bytes", SOURCE.len());
     // The compiler proper: `gcc` itself only starts it, and lackey does not follow.
-    let (path, version) = (answer("gcc", "-print-prog-name=cc1")?, answer("gcc", "--version")?);
+    let (path, version) = (answer("gcc", &["-print-prog-name=cc1"])?, answer("gcc", &["--version"])?);
     of_program("cc1", &path, "-quiet -O1 -o /dev/null input.c", &version, &input)
 }
 
 fn sort() -> Result<String> {
-    let (input, version) = (long_lines(&Path::new(FOLDER).join("input.txt"))?, answer("sort", "--version")?);
+    let (input, version) =
+        (long_lines(&Path::new(FOLDER).join("input.txt"))?, answer("sort", &["--version"])?);
     let args = "--parallel=1 --buffer-size=200M -o /dev/null input.txt";
     of_program("sort", "sort", args, &version, &input)
 }
@@ -134,7 +150,7 @@ fn of_program(name: &str, path: &str, args: &str, version: &str, input: &str) ->
     // The environment lies on the traced program's stack: the same each time, or addresses move.
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let mut child = valgrind.env_clear().env("PATH", folders).env("LC_ALL", "C").spawn()?;
-    let stderr = child.stderr.take().context("valgrind has no output")?;
+    let stderr = child.stderr.take().ok_or("valgrind has no output")?;
     let mut reader = Reader::new(name, stderr)?.strict(true);
     let (mut filter, mut touched, mut kept) = (Filter::new(FILTER), HashSet::new(), 0u64);
     let (mut body, mut batch) = (String::new(), Vec::new());
@@ -146,8 +162,10 @@ fn of_program(name: &str, path: &str, args: &str, version: &str, input: &str) ->
         }
     }
     let status = child.wait()?;
-    ensure!(status.success(), "{name} under valgrind: {status}");
-    let (before, tool) = (reader.lines() - reader.skipped(), answer("valgrind", "--version")?);
+    if !status.success() {
+        return Err(format!("{name} under valgrind: {status}").into());
+    }
+    let (before, tool) = (reader.lines() - reader.skipped(), answer("valgrind", &["--version"])?);
     Ok(format!(
         "==slat== program: {}\n\
          ==slat== command: {name} {args}\n\

@@ -5,7 +5,7 @@
 //! base                       frame n lies at base + n × 4096, and Pfn(n) is its number
 //! │ 2 MiB never used │ block │ block │ block │ …                                      one lazily populated memfd
 //!   no frame is 0
-//! frame's state (4 bytes, lazily populated too)    31 table | 30 used | 29 merged | 28..0 references
+//! frame's state (4 bytes, lazily populated too)    31 table | 30 used | 29 merged | 28 read ahead | 27 zeroed | 26..0 references
 //! ```
 //! * A frame is **free** or has **references**: one for each entry that maps it, one from the file it belongs to.
 //!   A huge page is 512 frames with a reference each, so that splitting it, in one address space or in several,
@@ -16,17 +16,21 @@
 //! * With **poison**, a freed frame is filled with one byte: a stale reader sees it. When the frame is used
 //!   again the fill is checked: a stale writer is counted ([`ArenaStats::stale_writes`]).
 
+mod builder;
+mod handle;
+
+pub use builder::ArenaBuilder;
+pub use handle::ArenaHandle;
+
 use crate::error::MmError;
-use crate::frames::{BLOCK, Unit};
+use crate::frames::BLOCK;
+use crate::ledger::Ledgers;
 use crate::mapping::Mapping;
 use crate::notes::Notes;
-use crate::numa::{Node, NodeFrames, real_nodes};
-use slat::table::TableMemory;
-use slat::table::memory::CHUNK_PAGES;
+use crate::numa::{Node, NodeFrames};
 use slat::{Level, PAGE_SIZE, Pfn, Span};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
@@ -39,7 +43,11 @@ const TABLE: u32 = 1 << 31;
 const USED: u32 = 1 << 30;
 /// KSM has made it and holds a reference to it. No entry gives write permission to it.
 const MERGED: u32 = 1 << 29;
-const REFERENCES: u32 = MERGED - 1;
+/// It was read ahead of need, and not used yet.
+const AHEAD: u32 = 1 << 28;
+/// The frame is free, and holds zeroes.
+const ZEROED: u32 = 1 << 27;
+const REFERENCES: u32 = ZEROED - 1;
 
 /// See the module's header. Shared in an [`Arc`]; everything takes `&self`.
 #[derive(Debug)]
@@ -47,21 +55,14 @@ pub struct Arena {
     memory: Mapping,
     states: Mapping,
     notes: Notes,
+    /// Boxed: it is large.
+    ledgers: Box<Ledgers>,
     /// In order, without gaps.
     nodes: Box<[NodeFrames]>,
     frames: u64,
     poison: Option<u8>,
     table_frames: AtomicU64,
     stale_writes: AtomicU64,
-}
-
-/// Builds an [`Arena`].
-#[derive(Clone, Debug)]
-#[must_use]
-pub struct ArenaBuilder {
-    limit: u64,
-    nodes: u8,
-    poison: Option<u8>,
 }
 
 /// What an arena holds. Exact where no thread uses the arena meanwhile.
@@ -86,122 +87,7 @@ pub struct NodeStats {
     pub in_use: u64,
 }
 
-impl ArenaBuilder {
-    /// Bytes of all frames together, rounded down to blocks of 2 MiB; 1 GiB unless said otherwise. They cost
-    /// nothing until they are used.
-    pub fn limit(mut self, bytes: u64) -> Self {
-        self.limit = bytes;
-        self
-    }
-
-    /// How many nodes its blocks are dealt out to, the first ones to node 0 and so on; 1 unless said otherwise, at
-    /// most 255. Where the machine has several, they are bound to its nodes in turn, best effort.
-    pub fn nodes(mut self, nodes: u8) -> Self {
-        self.nodes = nodes;
-        self
-    }
-
-    /// Fills freed frames with `byte`. For tests and for hunting bugs: it costs a pass over every page freed.
-    pub fn poison(mut self, byte: u8) -> Self {
-        self.poison = Some(byte);
-        self
-    }
-
-    /// The arena, with every frame free.
-    pub fn build(self) -> Result<Arc<Arena>, MmError> {
-        self.on(Mapping::shared)
-    }
-
-    /// The same, in a file that there is already, a memfd for instance: see [`Arena::from_fd`]. Its length says how many bytes
-    /// there are; [`limit`](Self::limit) does not matter.
-    ///
-    /// # Safety
-    /// As for [`Arena::from_fd`].
-    pub unsafe fn build_on(self, file: OwnedFd) -> Result<Arc<Arena>, MmError> {
-        let len = rustix::fs::fstat(&file).map_or(0, |stat| stat.st_size as u64);
-        let Some(limit) = len.checked_sub(Level::M2.bytes()).filter(|&limit| limit >= Level::M2.bytes())
-        else {
-            return Err(MmError::BadLimit(len));
-        };
-        Self { limit, ..self }.on(|len| Mapping::of_file(file, len))
-    }
-
-    fn on(self, map: impl FnOnce(usize) -> Result<Mapping, MmError>) -> Result<Arc<Arena>, MmError> {
-        let blocks = self.limit / Level::M2.bytes();
-        let frames = blocks * BLOCK;
-        // A Pfn in an entry has 40 bits.
-        if blocks == 0 || frames >> 39 != 0 {
-            return Err(MmError::BadLimit(self.limit));
-        }
-        let count = u64::from(self.nodes);
-        if count == 0 || count > blocks {
-            return Err(MmError::BadNodes(self.nodes));
-        }
-        let all = frames + BLOCK;
-        let memory = map((all * PAGE_SIZE) as usize)?;
-        let nodes =
-            (0..count).map(|node| NodeFrames::new(node * blocks / count..(node + 1) * blocks / count));
-        let nodes: Box<[NodeFrames]> = nodes.collect();
-        bind(&memory, &nodes);
-        Ok(Arc::new(Arena {
-            memory,
-            states: Mapping::anonymous(all as usize * size_of::<AtomicU32>())?,
-            notes: Notes::new(all)?,
-            nodes,
-            frames,
-            poison: self.poison,
-            table_frames: AtomicU64::new(0),
-            stale_writes: AtomicU64::new(0),
-        }))
-    }
-}
-
-/// Where there is a choice, each node's memory comes from a node of the machine.
-fn bind(memory: &Mapping, nodes: &[NodeFrames]) {
-    let real = real_nodes();
-    if nodes.len() > 1 && real.len() > 1 {
-        for (node, &real) in nodes.iter().zip(real.iter().cycle()) {
-            let Span { start, end } = node.frames();
-            memory.prefer(start.address() as usize..end.address() as usize, real);
-        }
-    }
-}
-
 impl Arena {
-    /// Starts building an arena.
-    pub fn builder() -> ArenaBuilder {
-        ArenaBuilder { limit: 1 << 30, nodes: 1, poison: None }
-    }
-
-    /// An arena in a file that there is already, a memfd for instance, which other processes may have, too: frame `n` is at offset
-    /// `n` × 4096. **What the file held is gone**: all of it is free. It has as many frames as whole blocks of 2 MiB, of which
-    /// the first is not used. Other settings: [`ArenaBuilder::build_on`].
-    ///
-    /// ```
-    /// use slat_mm::*;
-    /// use std::os::fd::AsFd;
-    /// # let limit = 64 << 20;
-    /// # let other = Arena::builder().limit(limit).build()?;
-    /// // A descriptor that a parent process, or a part of this one, has made.
-    /// let file = other.memfd().unwrap().try_clone_to_owned().unwrap();
-    /// // SAFETY: the parent uses only what it is told to use, and does not make the file shorter.
-    /// let arena = unsafe { Arena::from_fd(file) }?;
-    /// assert_eq!(arena.stats().frames, limit / 4096);
-    /// # Ok::<(), MmError>(())
-    /// ```
-    ///
-    /// # Safety
-    /// While the arena lives, nothing makes the file shorter. Any other user of the file uses a frame only while it has a right
-    /// to the frame's contents (see [`frame`](Self::frame)), since tables of VMs are in the file.
-    ///
-    /// # Errors
-    /// [`MmError::BadLimit`]: it is shorter than 4 MiB, or no file. [`MmError::Os`]: it cannot be mapped for writing, or parts
-    /// of it cannot be given back to the system.
-    pub unsafe fn from_fd(file: OwnedFd) -> Result<Arc<Self>, MmError> {
-        // SAFETY: the caller's word.
-        unsafe { Self::builder().build_on(file) }
-    }
-
     /// Where frame 0 would be: frame `n` lies `n` × 4096 bytes further.
     #[inline(always)]
     pub const fn base(&self) -> NonNull<u8> {
@@ -265,6 +151,17 @@ impl Arena {
         }
     }
 
+    /// The page was read ahead. The caller holds a reference to it.
+    pub(crate) fn mark_ahead(&self, pfn: Pfn) {
+        self.states()[pfn.0 as usize].fetch_or(AHEAD, Relaxed);
+    }
+
+    /// Whether it was, and has not been used since: now it is.
+    pub(crate) fn take_ahead(&self, pfn: Pfn) -> bool {
+        let state = &self.states()[pfn.0 as usize];
+        state.load(Relaxed) & AHEAD != 0 && state.fetch_and(!AHEAD, Relaxed) & AHEAD != 0
+    }
+
     /// What it holds.
     pub fn stats(&self) -> ArenaStats {
         let free: u64 = self.nodes.iter().map(NodeFrames::free).sum();
@@ -301,6 +198,11 @@ impl Arena {
         &self.notes
     }
 
+    /// What is charged to whom.
+    pub(crate) fn ledgers(&self) -> &Ledgers {
+        &self.ledgers
+    }
+
     pub(crate) fn node(&self, node: Node) -> &NodeFrames {
         &self.nodes[usize::from(node.0) % self.nodes.len()]
     }
@@ -314,20 +216,37 @@ impl Arena {
     /// A frame that was free gets its first reference.
     pub(crate) fn begin_use(&self, pfn: Pfn, kind: u32, zero: bool) {
         let state = &self.states()[pfn.0 as usize];
-        let used = state.load(Relaxed) & USED != 0;
-        if used && let Some(byte) = self.poison {
+        let before = state.load(Relaxed);
+        self.check_free(pfn, before);
+        // A page of zeroes that was written while it was free is found where free frames are poisoned; it is zeroed again then.
+        if before & USED != 0 && zero && (before & ZEROED == 0 || self.poison.is_some()) {
             // SAFETY: a free frame of this arena. Only this thread has a right to it.
-            let bytes = unsafe { std::slice::from_raw_parts(self.frame(pfn), PAGE_SIZE as usize) };
-            if bytes != [byte; PAGE_SIZE as usize] {
-                self.stale_writes.fetch_add(1, Relaxed);
-            }
-        }
-        if used && zero {
-            // SAFETY: as above.
             unsafe { self.frame(pfn).write_bytes(0, PAGE_SIZE as usize) };
         }
         self.notes.forget(pfn);
         state.store(kind | USED | 1, Relaxed);
+    }
+
+    /// Counts a stale write to a frame that is free, and whose state is `state`: it does not hold what it held.
+    fn check_free(&self, pfn: Pfn, state: u32) {
+        let Some(poison) = self.poison.filter(|_| state & USED != 0) else { return };
+        let byte = if state & ZEROED != 0 { 0 } else { poison };
+        // SAFETY: a free frame of this arena. Only this thread has a right to it.
+        let bytes = unsafe { std::slice::from_raw_parts(self.frame(pfn), PAGE_SIZE as usize) };
+        if bytes != [byte; PAGE_SIZE as usize] {
+            self.stale_writes.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Makes a free frame, which the caller has taken, hold zeroes.
+    pub(crate) fn zero_free(&self, pfn: Pfn) {
+        let state = &self.states()[pfn.0 as usize];
+        let before = state.load(Relaxed);
+        self.check_free(pfn, before);
+        // Also one that was never used: the kernel finds memory for it now.
+        // SAFETY: a free frame of this arena. Only this thread has a right to it.
+        unsafe { self.frame(pfn).write_bytes(0, PAGE_SIZE as usize) };
+        state.store(USED | ZEROED, Relaxed);
     }
 
     /// One more reference to each frame.
@@ -359,6 +278,7 @@ impl Arena {
 
     /// A frame has lost its last reference.
     fn end_use(&self, pfn: Pfn) {
+        self.credit(pfn);
         if let Some(byte) = self.poison {
             // SAFETY: a frame of this arena, whose last reference is gone.
             unsafe { self.frame(pfn).write_bytes(byte, PAGE_SIZE as usize) };
@@ -389,60 +309,5 @@ impl Arena {
     }
 }
 
-/// An arena as the memory that tables are made of: cheap to clone, one load from a frame number to its bytes.
-#[derive(Clone, Debug)]
-pub struct ArenaHandle {
-    arena: Arc<Arena>,
-    base: NonNull<u8>,
-}
-
-// SAFETY: a pointer into the arena's mapping, which the `Arc` keeps.
-unsafe impl Send for ArenaHandle {}
-// SAFETY: as above.
-unsafe impl Sync for ArenaHandle {}
-
-impl ArenaHandle {
-    /// The arena.
-    pub fn arena(&self) -> &Arc<Arena> {
-        &self.arena
-    }
-}
-
-impl From<&Arc<Arena>> for ArenaHandle {
-    fn from(arena: &Arc<Arena>) -> Self {
-        Self { arena: arena.clone(), base: arena.base() }
-    }
-}
-
-// SAFETY: chunks are aligned because their first frames are and the base is; the allocator's
-// bits give each to one owner; `at` and `pfn` add and subtract the same base.
-unsafe impl TableMemory for ArenaHandle {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        let pfn = self.arena.nearest(|node| node.take_unit(Unit::Chunk))?;
-        for page in 0..CHUNK_PAGES as u64 {
-            self.arena.begin_use(pfn + page, TABLE, false);
-        }
-        self.arena.table_frames.fetch_add(CHUNK_PAGES as u64, Relaxed);
-        Some(self.at(pfn))
-    }
-
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        self.arena.table_frames.fetch_sub(CHUNK_PAGES as u64, Relaxed);
-        self.arena.put(Span::sized(self.pfn(chunk), CHUNK_PAGES as u64));
-    }
-
-    #[inline(always)]
-    fn pfn(&self, page: NonNull<u8>) -> Pfn {
-        Pfn((page.as_ptr().addr() - self.base.as_ptr().addr()) as u64 / PAGE_SIZE)
-    }
-
-    #[inline(always)]
-    fn at(&self, pfn: Pfn) -> NonNull<u8> {
-        // SAFETY: a frame of a chunk lies in the mapping.
-        unsafe { self.base.add(pfn.address() as usize) }
-    }
-}
-
 #[cfg(test)]
-#[path = "arena_tests.rs"]
 mod tests;

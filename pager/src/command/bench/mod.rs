@@ -1,5 +1,7 @@
 //! `bench`: what a working set is worth, and what a fault costs, in this process.
 
+mod storm;
+
 use super::{Failure, other};
 use slat_pager::twin::{Image, Memory, bare, is_page};
 use slat_pager::{
@@ -22,6 +24,15 @@ pub struct Bench {
     /// Microseconds of work of the guest for each page that it touches
     #[arg(long, default_value_t = 40)]
     work_us: u64,
+    /// Instead: clones of one template, on hosts of this process that share nothing but the store, all at once
+    #[arg(long)]
+    storm: bool,
+    /// Hosts of a storm
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=100))]
+    hosts: u64,
+    /// Clones of a storm on each host
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=100))]
+    clones: u64,
 }
 
 /// 128 MiB, in chunks of 256 KiB. The recorded work touches 32 MiB of it: stretches of 8 pages, in no order.
@@ -53,7 +64,11 @@ struct Run {
 impl Bench {
     pub fn run(&self) -> Result<(), Failure> {
         let folder = std::env::temp_dir().join(format!("slat-pager-bench-{}", std::process::id()));
-        let result = self.restore(&folder).and_then(|template| self.fault(&template));
+        let result = if self.storm {
+            self.storm(&folder)
+        } else {
+            self.restore(&folder).and_then(|template| self.fault(&template))
+        };
         _ = std::fs::remove_dir_all(&folder);
         result
     }

@@ -1,0 +1,205 @@
+//! One vCPU fills new memory, each fault timed, while a thread changes mappings elsewhere in the same address space: other addresses, which
+//! a memslot of the VM shows, too. The control is the same vCPU beside a thread that only computes.
+
+use super::ours::{BASE, Machine, machine};
+use super::series;
+use crate::bench::machine::pin;
+use crate::bench::report::{Check, Row, params};
+use hdrhistogram::Histogram;
+use slat::{Access, Done, Fault, Gfn, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span, VcpuId};
+use slat_cli::error::Error;
+use slat_cli::thread::{idle, joined, start};
+use slat_mm::{AddressSpace, Arena, Backing, File, MmError, Place, Prot};
+use std::hint::spin_loop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Instant;
+
+/// Where the mappings change.
+const ELSEWHERE: Hva = Hva(0x2000_0000_0000);
+
+/// What the guest's memory is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Guest {
+    Anonymous,
+    /// A file's: a fork does not cover it.
+    Shared,
+}
+
+/// What is done elsewhere, over and over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Nothing.
+    Quiet,
+    /// Fill and unmap.
+    Munmap,
+    /// To read-only and back, with a store to each page.
+    Mprotect,
+    /// A child that is dropped, with a store to each page.
+    Fork,
+}
+
+/// What one sample yields.
+pub struct Beside {
+    fault_ns: Histogram<u64>,
+    changes: u64,
+    mapped: [u64; 2],
+}
+
+impl Guest {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Anonymous => "anonymous",
+            Self::Shared => "shared file",
+        }
+    }
+}
+
+impl Change {
+    /// What is elsewhere for a guest of this memory. The first is the control.
+    pub fn beside(guest: Guest) -> &'static [Self] {
+        match guest {
+            Guest::Anonymous => &[Self::Quiet, Self::Munmap, Self::Mprotect],
+            Guest::Shared => &[Self::Quiet, Self::Munmap, Self::Mprotect, Self::Fork],
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Quiet => "nothing",
+            Self::Munmap => "munmap",
+            Self::Mprotect => "mprotect",
+            Self::Fork => "fork",
+        }
+    }
+
+    /// Once. What is changed is mapped and filled before, and after.
+    fn make(self, space: &AddressSpace, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), MmError> {
+        match self {
+            Self::Quiet => {
+                (0..10_000).for_each(|_| spin_loop());
+                return Ok(());
+            }
+            Self::Munmap => {
+                space.munmap(idle, hvas)?;
+                space.mmap(Place::Fixed(hvas.start), hvas.len(), Prot::ReadWrite, Backing::Anonymous)?;
+            }
+            Self::Mprotect => {
+                space.mprotect(idle, hvas, Prot::Read)?;
+                space.mprotect(idle, hvas, Prot::ReadWrite)?;
+            }
+            Self::Fork => drop(space.fork(idle)?),
+        }
+        fill(space, idle, hvas)
+    }
+}
+
+/// Stores to each page.
+fn fill(space: &AddressSpace, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), MmError> {
+    (hvas.start.0..hvas.end.0).step_by(PAGE_SIZE as usize).try_for_each(|at| space.write(idle, Hva(at), &[1]))
+}
+
+/// One sample: a machine built anew, and its vCPU beside the change.
+pub fn sample(
+    arena: &Arc<Arena>,
+    guest: Guest,
+    change: Change,
+    bytes: u64,
+    changed: u64,
+) -> Result<Beside, Error> {
+    let backing = match guest {
+        Guest::Anonymous => Backing::Anonymous,
+        Guest::Shared => Backing::Shared { file: File::zeroed(arena, bytes), offset: 0 },
+    };
+    let (space, vm) = machine(arena, 1, bytes, backing, false)?;
+    let elsewhere = Span::sized(ELSEWHERE, changed);
+    space.mmap(Place::Fixed(ELSEWHERE), changed, Prot::ReadWrite, Backing::Anonymous)?;
+    let idle = &mut idle()?;
+    let pages = bytes / PAGE_SIZE;
+    vm.slots()
+        .commit(idle, |tx| tx.create(Slot::new(SlotId(1), Gfn(pages), changed / PAGE_SIZE, ELSEWHERE)))?;
+    fill(&space, idle, elsewhere)?;
+    let (ready, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (faults, changes) = thread::scope(|scope| {
+        let changes = start(scope, || {
+            let result = changes(&space, change, elsewhere, &ready, &over);
+            ready.store(true, Relaxed);
+            result
+        });
+        while !ready.load(Relaxed) {
+            spin_loop();
+        }
+        let faults = faults(&vm, idle, pages);
+        over.store(true, Relaxed);
+        (faults, joined(changes.join()))
+    });
+    let (fault_ns, mapped) = faults?;
+    Ok(Beside { fault_ns, changes: changes?, mapped: [mapped, pages] })
+}
+
+/// Changes until it is over; how often. `ready` once there was one.
+fn changes(
+    space: &AddressSpace,
+    change: Change,
+    hvas: Span<Hva>,
+    ready: &AtomicBool,
+    over: &AtomicBool,
+) -> Result<u64, Error> {
+    pin(1);
+    let (mut idle, mut made) = (idle()?, 0);
+    while !over.load(Relaxed) {
+        change.make(space, &mut idle, hvas)?;
+        ready.store(true, Relaxed);
+        made += 1;
+    }
+    Ok(made)
+}
+
+/// How long each fault of the vCPU took, and how many mapped a page.
+fn faults(vm: &Machine, idle: &mut Idle, pages: u64) -> Result<(Histogram<u64>, u64), Error> {
+    pin(0);
+    let mut vcpu = vm.vcpu(VcpuId(0)).ok_or_else(|| Error::Machine("vCPU 0 is in use".into()))?;
+    let mut fault_ns = Histogram::new(3).map_err(|error| Error::Machine(error.to_string()))?;
+    let mut mapped = 0;
+    for gfn in (0..pages).map(Gfn) {
+        let began = Instant::now();
+        let done = vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write });
+        fault_ns.saturating_record(began.elapsed().as_nanos() as u64);
+        mapped += u64::from(matches!(done, Ok(Done::Mapped(_))));
+    }
+    debug_assert!(vm.host().space().lookup(BASE, Access::Read).is_some());
+    Ok((fault_ns, mapped))
+}
+
+/// Each change against the control: above 1, faults are faster beside the change.
+pub fn rows(guest: Guest, changes: &[Change], samples: &[Vec<Beside>]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)] {
+        let figure =
+            |samples: &[Beside]| series(samples, |sample| sample.fault_ns.value_at_quantile(quantile) as f64);
+        let quiet = figure(&samples[0]);
+        for (change, samples) in changes.iter().zip(samples).skip(1) {
+            let params = params! { "guest": guest.name(), "figure": format!("{name} of a fault") };
+            let name = format!("beside {}, beside nothing", change.name());
+            rows.push(Row::compare(&name, params, "ns", &figure(samples), &quiet));
+        }
+    }
+    rows
+}
+
+/// What must have happened for the figures to count.
+pub fn checks(guest: Guest, changes: &[Change], samples: &[Vec<Beside>]) -> Vec<Check> {
+    let check = |(change, samples): (&Change, &Vec<Beside>)| {
+        let who = format!("{} memory beside {}", guest.name(), change.name());
+        let mapped = samples
+            .iter()
+            .fold([0, 0], |[good, of], sample| [good + sample.mapped[0], of + sample.mapped[1]]);
+        let changed = samples.iter().filter(|sample| sample.changes > 1).count() as u64;
+        [
+            Check::all(format!("{who}: every fault mapped a page"), mapped),
+            Check::all(format!("{who}: it was made meanwhile"), [changed, samples.len() as u64]),
+        ]
+    };
+    changes.iter().zip(samples).flat_map(check).collect()
+}

@@ -1,0 +1,245 @@
+//! `slat bench host-faults`: new memory, page by page: slat with slat-mm as its host, and Linux itself, in the same rounds.
+//!
+//! ```text
+//! ours.rs     vCPUs fault in guest memory that slat-mm has not filled: engine, mapping, frame, zeroes, both tables
+//! linux.rs    threads store to anonymous memory: the kernel's fault
+//! beside.rs   one vCPU goes on while a thread maps, unmaps, protects or forks elsewhere
+//! ```
+//! Each thread has a part of its own. A sample is the time from the line until the last thread is done, for each page of all parts; then all
+//! of it is unmapped by one call. With huge pages both sides are told so, and a fault fills 2 MiB. The frames of slat-mm are the same in
+//! all rounds, and warm, as those of the kernel are after the first round.
+
+mod beside;
+mod linux;
+mod ours;
+#[cfg(test)]
+mod tests;
+
+use super::harness::{Series, add_pairs, rounds};
+use super::machine::Machine;
+use super::report::{Check, Report, Row, params};
+use super::{About, Asked, Bench};
+use beside::{Change, Guest};
+use serde_json::{Map, Value};
+use slat::{Level, PAGE_SIZE};
+use slat_cli::bar::say;
+use slat_cli::error::Error;
+use slat_cli::size::size;
+use slat_mm::Arena;
+use slat_series::PatchSeries;
+use std::sync::Arc;
+
+/// What filling new memory costs with slat-mm as the host, on one thread and on two, beside Linux itself and beside changes elsewhere
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  slat bench host-faults -b 32M --threads 1,2,4")]
+pub struct HostFaults {
+    /// New memory for each thread: 2M, 1G
+    #[arg(short, long, value_name = "SIZE", default_value = "64M", value_parser = size)]
+    bytes: u64,
+    /// Numbers of threads to measure with
+    #[arg(long, value_name = "N,…", default_value = "1,2", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=512))]
+    threads: Vec<u16>,
+    /// Memory that changes elsewhere: 2M, 1G
+    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = size)]
+    changed: u64,
+}
+
+/// Its row of the registry.
+pub const ABOUT: About = About {
+    takes: ["20 s", "500 MiB"],
+    ci: &["-b 8M --changed 4M --runs 2"],
+    quick: &["-b 32M --changed 8M --runs 3"],
+    full: &[""],
+    ..About::of("host-faults", PatchSeries::TdpMmu)
+};
+
+/// Who fills the memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Who {
+    Slat,
+    Linux,
+}
+
+/// What to do, the same for both.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    threads: u16,
+    /// Of each thread's part: whole pages of 2 MiB.
+    bytes: u64,
+    /// A page of 4 KiB or of 2 MiB.
+    page: Level,
+}
+
+impl Job {
+    /// All of the memory, in bytes.
+    fn all(&self) -> u64 {
+        u64::from(self.threads) * self.bytes
+    }
+
+    /// Faults of all threads.
+    fn faults(&self) -> u64 {
+        self.all() / self.page.bytes()
+    }
+}
+
+/// What one sample yields.
+#[derive(Clone, Debug)]
+struct Sample {
+    /// From the line until the last thread was done, in nanoseconds.
+    fill_ns: f64,
+    /// The call that unmapped all of it.
+    unmap_ns: f64,
+    tally: Tally,
+}
+
+/// What happened, for the checks: what did, of what had to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    /// Faults: of the kernel, as it counts them; of slat, pages that were mapped.
+    faulted: [u64; 2],
+    /// Pages that can be read and hold what they have to.
+    right: [u64; 2],
+    /// Pages that are gone after the unmap.
+    gone: [u64; 2],
+    /// Faults that waited for no lock.
+    unhindered: [u64; 2],
+}
+
+impl Bench for HostFaults {
+    fn report(&self, asked: Asked) -> Result<Report, Error> {
+        for (flag, bytes) in [("--bytes", self.bytes), ("--changed", self.changed)] {
+            if bytes == 0 || !bytes.is_multiple_of(Level::M2.bytes()) {
+                return Err(Error::Usage(format!("{flag}: {bytes} is not a multiple of 2M above zero")));
+            }
+        }
+        let most = u64::from(self.threads.iter().copied().max().unwrap_or(1));
+        let fits = self.bytes.checked_mul(most).filter(|all| *all <= ours::MOST);
+        let all =
+            fits.ok_or_else(|| Error::Usage(format!("--bytes: {most} times {} is too much", self.bytes)))?;
+        let arena = arena(all.max(self.bytes.saturating_add(self.changed)), most)?;
+        let linux = linux::is_here();
+        let (mut rows, mut checks) = (Vec::new(), Vec::new());
+        for page in [Level::K4, Level::M2] {
+            let huge = page == Level::M2;
+            let entrants: Vec<(Job, Who)> = (self.threads.iter())
+                .map(|&threads| Job { threads, bytes: self.bytes, page })
+                .flat_map(|job| [(job, Who::Slat), (job, Who::Linux)])
+                .filter(|&(_, who)| who == Who::Slat || linux && (!huge || linux::has_huge()))
+                .collect();
+            say(format_args!("{page:?} pages: {} rounds of {} entrants", asked.runs, entrants.len()));
+            let samples = rounds(asked.runs as usize, &entrants, |(job, who)| match who {
+                Who::Slat => ours::sample(job, &arena),
+                Who::Linux => linux::sample(job),
+            })?;
+            rows.extend(fill_rows(&entrants, &samples));
+            checks.extend(
+                entrants.iter().zip(&samples).flat_map(|((job, who), samples)| tell(job, *who, samples)),
+            );
+        }
+        for guest in [Guest::Anonymous, Guest::Shared] {
+            let changes = Change::beside(guest);
+            say(format_args!("{}: {} rounds of {} changes", guest.name(), asked.runs, changes.len()));
+            let samples = rounds(asked.runs as usize, changes, |&change| {
+                beside::sample(&arena, guest, change, self.bytes, self.changed)
+            })?;
+            rows.extend(beside::rows(guest, changes, &samples));
+            checks.extend(beside::checks(guest, changes, &samples));
+        }
+        Ok(Report {
+            params: params! { "bytes_per_thread": self.bytes, "changed_elsewhere": self.changed, "runs": asked.runs },
+            rows,
+            checks,
+            ..Report::of(ABOUT.name, Machine::detect())
+        })
+    }
+}
+
+/// An arena with room for so much memory, its tables, and what threads keep at hand.
+fn arena(bytes: u64, threads: u64) -> Result<Arc<Arena>, Error> {
+    Ok(Arena::builder().limit(bytes + bytes / 32 + (threads << 21) + (64 << 20)).build()?)
+}
+
+/// Linux against slat with as many threads; then slat with several threads against slat with one.
+fn fill_rows(entrants: &[(Job, Who)], samples: &[Vec<Sample>]) -> Vec<Row> {
+    let of = |threads: u16, who: Who| {
+        let nth = entrants.iter().position(|(job, other)| (job.threads, *other) == (threads, who))?;
+        Some((entrants[nth].0, &samples[nth]))
+    };
+    let fill =
+        |(job, samples): (Job, &Vec<Sample>)| series(samples, |sample| sample.fill_ns / job.faults() as f64);
+    let unmap = |(job, samples): (Job, &Vec<Sample>)| {
+        series(samples, |sample| sample.unmap_ns / (job.all() / PAGE_SIZE) as f64)
+    };
+    let mut rows = Vec::new();
+    for (job, who) in entrants.iter().filter(|(_, who)| *who == Who::Slat) {
+        let params = params! { "pages": name(job.page), "threads": job.threads };
+        let (Some(slat), linux) = (of(job.threads, *who), of(job.threads, Who::Linux)) else { continue };
+        rows.push(against("Linux: a fault", params.clone(), "ns of all/fault", linux.map(fill), &fill(slat)));
+        rows.push(against("Linux: munmap", params, "ns/4K page", linux.map(unmap), &unmap(slat)));
+    }
+    for who in [Who::Slat, Who::Linux] {
+        let many = entrants.iter().filter(|(job, other)| *other == who && job.threads > 1);
+        for (job, _) in many {
+            let (Some(alone), Some(many)) = (of(1, who), of(job.threads, who)) else { continue };
+            let name = format!("{}: 1 thread, {} together", who.name(), job.threads);
+            let params = params! { "pages": self::name(job.page), "of": "one entrant with itself" };
+            rows.push(Row::compare(&name, params, "ns of all/fault", &fill(alone), &fill(many)));
+        }
+    }
+    rows
+}
+
+impl Who {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Slat => "slat on slat-mm",
+            Self::Linux => "Linux",
+        }
+    }
+}
+
+/// A row of slat's, against a baseline where there is one on this machine.
+fn against(
+    name: &str,
+    params: Map<String, Value>,
+    unit: &'static str,
+    baseline: Option<Series>,
+    slat: &Series,
+) -> Row {
+    match baseline {
+        Some(baseline) => Row::compare(name, params, unit, &baseline, slat),
+        None => Row::alone(name, params, unit, slat),
+    }
+}
+
+fn series<S>(samples: &[S], figure: impl Fn(&S) -> f64) -> Series {
+    Series::new(samples.iter().map(figure).collect())
+}
+
+fn name(page: Level) -> &'static str {
+    if page == Level::K4 { "4K" } else { "2M" }
+}
+
+/// What must have happened in all samples of an entrant for its figures to count.
+fn tell(job: &Job, who: Who, samples: &[Sample]) -> Vec<Check> {
+    let mut tally = Tally::default();
+    for Sample { tally: other, .. } in samples {
+        add_pairs!(tally, other, faulted, right, gone, unhindered);
+    }
+    let check = |what: &str, counts| {
+        Check::all(
+            format!("{}, {} threads, {} pages: {what}", who.name(), job.threads, name(job.page)),
+            counts,
+        )
+    };
+    let mut checks = vec![
+        check("every page was faulted in once", tally.faulted),
+        check("every page holds what it has to", tally.right),
+        check("munmap left none", tally.gone),
+    ];
+    if who == Who::Slat {
+        checks.push(check("no fault waited for a lock", tally.unhindered));
+    }
+    checks
+}

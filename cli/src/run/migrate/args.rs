@@ -1,0 +1,43 @@
+//! What is typed of a guest that moves.
+
+use super::address::Address;
+use crate::error::Error;
+use clap::Args;
+
+#[derive(Debug, Args)]
+pub struct Migrate {
+    /// Migrate the guest, while it runs, to the `slat run --migrate-from` of this address: HOST:PORT, or the path of a Unix
+    /// socket. This run then ends
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "dirty_log")]
+    pub migrate_to: Option<Address>,
+
+    /// Begin when the vCPUs together have replayed so many batches of 16384 accesses
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "migrate_to")]
+    pub migrate_after: u64,
+
+    /// Milliseconds that the guest may stand still for what is left
+    #[arg(long, value_name = "MS", default_value_t = 30, requires = "migrate_to", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub downtime: u64,
+
+    /// Wait at this address for a guest that migrates, and go on with it. Both runs need the same traces, -v, -i and -m. In
+    /// the end each page is compared with what the guest has stored
+    #[arg(long, value_name = "ADDRESS")]
+    pub migrate_from: Option<Address>,
+
+    /// Negative control: leave out the flush of what a harvest has cleaned. The guest's next process must find out
+    #[arg(long, hide = true, requires = "migrate_to")]
+    pub sabotage_rearm: bool,
+}
+
+impl Migrate {
+    /// Whether the guest that replays `traces` can move: they are read on both sides.
+    pub fn check(&self, traces: &[String]) -> Result<(), Error> {
+        let moves = [("--migrate-to", &self.migrate_to), ("--migrate-from", &self.migrate_from)];
+        match moves.into_iter().find(|(_, address)| address.is_some()) {
+            Some((flag, _)) if traces.iter().any(|trace| trace == "-") => Err(Error::Usage(format!(
+                "{flag}: the other side cannot read `--trace -`, which is standard input"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! vCPUs that can be halted. A vCPU passes the gate before each batch of its trace, and rests behind it: then all that it has
+//! stored is in memory and in the log, and its position is known.
+
+use super::state::Position;
+use parking_lot::{Condvar, Mutex};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// See the module's header.
+pub struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// Where each vCPU was when it rested last.
+    positions: Vec<Position>,
+    /// vCPUs that do not rest.
+    running: usize,
+    halted: bool,
+    /// The guest is elsewhere: no vCPU runs here any more.
+    gone: bool,
+    /// The share of time that each vCPU is to rest.
+    percent: u32,
+    /// Batches that were made, by all vCPUs.
+    batches: u64,
+}
+
+impl Gate {
+    /// Of so many vCPUs, which all rest.
+    pub fn new(vcpus: u32) -> Self {
+        let positions = vec![Position::default(); vcpus as usize];
+        let state = State { positions, running: 0, halted: false, gone: false, percent: 0, batches: 0 };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Waits until all vCPUs rest, and keeps them there.
+    pub fn halt(&self) {
+        let mut state = self.state.lock();
+        state.halted = true;
+        while state.running > 0 {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Lets them go on.
+    pub fn resume(&self) {
+        self.change(|state| state.halted = false);
+    }
+
+    /// Sends them home, from wherever they rest.
+    pub fn leave(&self) {
+        self.change(|state| state.gone = true);
+    }
+
+    /// Lets each rest for this share of the time.
+    pub fn slow_down(&self, percent: u8) {
+        self.change(|state| state.percent = percent.min(99).into());
+    }
+
+    /// Waits until the vCPUs have made so many batches, or `stop`.
+    pub fn wait_for(&self, batches: u64, stop: impl Fn() -> bool) {
+        let mut state = self.state.lock();
+        while state.batches < batches && !stop() {
+            self.changed.wait_for(&mut state, Duration::from_millis(100));
+        }
+    }
+
+    /// Where they are. A vCPU that does not rest is further.
+    pub fn positions(&self) -> Vec<Position> {
+        self.state.lock().positions.clone()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock());
+        self.changed.notify_all();
+    }
+}
+
+/// The turns of one vCPU. Dropped, it rests for good.
+pub struct Turn<'g> {
+    gate: Option<&'g Gate>,
+    vcpu: usize,
+    /// Since when it runs, where it does.
+    runs: Option<Instant>,
+    ran: Duration,
+}
+
+impl<'g> Turn<'g> {
+    /// Of this vCPU, which rests; without a gate it is never halted.
+    pub fn new(gate: Option<&'g Gate>, vcpu: u32) -> Self {
+        Self { gate, vcpu: vcpu as usize, runs: None, ran: Duration::ZERO }
+    }
+
+    /// Rests, at `position`.
+    pub fn rest(&mut self, position: impl FnOnce() -> Position) {
+        if let Some(gate) = self.gate {
+            let position = position();
+            gate.change(|state| {
+                state.positions[self.vcpu] = position;
+                state.batches += u64::from(self.runs.is_some());
+            });
+        }
+        self.stop();
+    }
+
+    /// Waits for its turn. Whether it may run: not where the guest is gone.
+    pub fn go(&mut self) -> bool {
+        let Some(gate) = self.gate else { return true };
+        let mut state = gate.state.lock();
+        if state.percent > 0 {
+            let pause = self.ran * state.percent / (100 - state.percent);
+            drop(state);
+            sleep(pause);
+            state = gate.state.lock();
+        }
+        while state.halted && !state.gone {
+            gate.changed.wait(&mut state);
+        }
+        if !state.gone {
+            state.running += 1;
+            self.runs = Some(Instant::now());
+        }
+        !state.gone
+    }
+
+    fn stop(&mut self) {
+        if let (Some(gate), Some(since)) = (self.gate, self.runs.take()) {
+            self.ran = since.elapsed();
+            gate.change(|state| state.running -= 1);
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+    use std::thread;
+
+    #[test]
+    fn a_halted_vcpu_makes_nothing_more_until_it_is_resumed_or_gone() {
+        let (gate, made) = (&Gate::new(2), &AtomicU64::new(0));
+        thread::scope(|scope| {
+            for vcpu in 0..2 {
+                scope.spawn(move || {
+                    let mut turn = Turn::new(Some(gate), vcpu);
+                    let mut batches = 0;
+                    while turn.go() {
+                        made.fetch_add(1, SeqCst);
+                        batches += 1;
+                        turn.rest(|| Position { batches, ..Position::default() });
+                    }
+                });
+            }
+            let mut before = 0;
+            for round in 0..50 {
+                gate.wait_for(10 * (round + 1), || false);
+                gate.halt();
+                let now = made.load(SeqCst);
+                let told: u64 = gate.positions().iter().map(|position| position.batches).sum();
+                assert_eq!(now, told, "the positions say what was made");
+                thread::yield_now();
+                assert_eq!(made.load(SeqCst), now);
+                assert!(now > before || round == 0);
+                before = now;
+                gate.resume();
+            }
+            gate.leave();
+        });
+    }
+
+    #[test]
+    fn a_vcpu_that_has_ended_is_not_waited_for() {
+        let gate = Gate::new(1);
+        let mut turn = Turn::new(Some(&gate), 0);
+        assert!(turn.go());
+        drop(turn);
+        gate.halt();
+    }
+}

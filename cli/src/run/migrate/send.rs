@@ -1,0 +1,176 @@
+//! The process that the guest leaves: memory and positions, as `slat-migrate` sends them.
+
+use super::address::Address;
+use super::gate::Gate;
+use super::state::Guest;
+use crate::error::Error;
+use crate::run::args::Run;
+use crate::run::events::Events;
+use crate::run::machine::Machine;
+use crate::thread::idle;
+use serde::Serialize;
+use slat::{DirtyPage, DirtyWord, Format, Gfn, Hva, Idle, PAGE_SIZE, SlotId, SpaceId, Span};
+use slat_migrate::{MemoryRange, MigrateError, Outcome, PreCopy, Progress, Source, VmLog};
+use slat_mm::HostView;
+use std::fmt;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+/// What came of it, under the keys of the report.
+#[derive(Serialize)]
+pub struct Sent {
+    pub to: String,
+    /// Those that failed among them.
+    pub rounds: usize,
+    pub failed_rounds: usize,
+    pub bytes: u64,
+    pub took_ms: f64,
+    /// The guest stood still, until the receiver had everything.
+    pub halted_ms: f64,
+}
+
+/// Sends the guest when it has run for a while; `None` where it ended, or was asked to end, first.
+pub fn send<F: Format>(
+    machine: &Machine<F>,
+    gate: &Gate,
+    run: &Run,
+    runs: u64,
+    over: &(dyn Fn() -> bool + Sync),
+) -> Result<Option<Sent>, Error> {
+    let Some(address) = &run.migrate.migrate_to else { return Ok(None) };
+    gate.wait_for(run.migrate.migrate_after, over);
+    if over() {
+        return Ok(None);
+    }
+    let mut idle = idle()?;
+    let log = VmLog::new(&machine.vm);
+    let mut source = Sending { machine, gate, runs, idle: &mut idle, log, state: Vec::new() };
+    let downtime = Duration::from_millis(run.migrate.downtime);
+    let pre_copy = PreCopy::new().downtime(downtime).tries(10).auto_converge();
+    let outcome = pre_copy.send(&mut source, || address.connect());
+    // In either case: a vCPU that still runs here has not been sent.
+    match outcome {
+        Ok(outcome) => {
+            gate.leave();
+            Ok(Some(Sent::of(address, &outcome)))
+        }
+        Err(MigrateError::Cancelled) => Ok(None),
+        Err(MigrateError::Guest(error)) => Err(error),
+        Err(error) => Err(Error::Machine(format!("--migrate-to {address}: {error}"))),
+    }
+}
+
+impl fmt::Display for Sent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { to, rounds, failed_rounds, bytes, took_ms, halted_ms } = self;
+        let mib = bytes >> 20;
+        write!(
+            f,
+            "to {to}: {mib} MiB in {rounds} rounds, {failed_rounds} of them failed, in {took_ms:.0} ms"
+        )?;
+        write!(f, "; the guest stood still for {halted_ms:.1} ms")
+    }
+}
+
+impl Sent {
+    fn of(address: &Address, outcome: &Outcome) -> Self {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        Self {
+            to: address.to_string(),
+            rounds: outcome.rounds.len(),
+            failed_rounds: outcome.rounds.iter().filter(|round| !round.received).count(),
+            bytes: outcome.rounds.iter().map(|round| round.sent.bytes).sum(),
+            took_ms: ms(outcome.total),
+            halted_ms: ms(outcome.halted),
+        }
+    }
+}
+
+struct Sending<'m, F: Format> {
+    machine: &'m Machine<F>,
+    gate: &'m Gate,
+    runs: u64,
+    idle: &'m mut Idle,
+    log: VmLog<'m, F, HostView<Option<Events>>>,
+    /// The positions, as the last harvest found them.
+    state: Vec<u8>,
+}
+
+/// Frames of a range at most: `slat-migrate` takes less than 2³².
+const RANGE: u64 = 1 << 31;
+
+/// The ranges of a machine with so much memory: its memory, whatever of it is placed, and the positions behind it.
+pub fn ranges(memory: u64, vcpus: u32) -> Vec<MemoryRange> {
+    let pages = memory / PAGE_SIZE;
+    let starts = (0..pages).step_by(RANGE as usize);
+    let mut spans: Vec<_> =
+        starts.map(|start| Span::new(Gfn(start), Gfn((start + RANGE).min(pages)))).collect();
+    spans.push(Span::sized(Gfn(pages), Guest::pages(memory, vcpus)));
+    (0..).zip(spans).map(|(slot, gfns)| MemoryRange { slot: SlotId(slot), gfns }).collect()
+}
+
+impl<F: Format> Source for Sending<'_, F> {
+    type Error = Error;
+
+    fn ranges(&self) -> Vec<MemoryRange> {
+        ranges(self.machine.memory(), self.machine.vcpus)
+    }
+
+    /// Each memslot logs from its first page on.
+    fn start_log(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn harvest(&mut self) -> Result<Vec<DirtyWord>, Error> {
+        let mut words = self.log.harvest(self.idle)?;
+        let (placed, positions) = (self.machine.placed(), self.gate.positions());
+        self.state = Guest { runs: self.runs, placed, positions }.encode();
+        let first = self.machine.memory() / PAGE_SIZE;
+        let pages = self.state.len() as u64 / PAGE_SIZE;
+        for page in (0..pages).step_by(64) {
+            let (space, slot, gfn) = (SpaceId(0), SlotId(u32::MAX), Gfn(first + page));
+            let bits = u64::MAX >> (64 - (pages - page).min(64));
+            words.push(DirtyWord { first: DirtyPage { space, slot, page, gfn, hva: Hva(0) }, bits });
+        }
+        Ok(words)
+    }
+
+    fn commit(&mut self) {
+        self.log.commit();
+    }
+
+    fn give_back(&mut self) {
+        self.log.give_back();
+    }
+
+    fn read(&mut self, first: DirtyPage, contents: &mut [u8]) -> Result<(), Error> {
+        if first.slot == SlotId(u32::MAX) {
+            contents.copy_from_slice(&self.state[(first.page * PAGE_SIZE) as usize..][..contents.len()]);
+            Ok(())
+        } else {
+            Ok(self.machine.space.read(self.idle, first.hva, contents)?)
+        }
+    }
+
+    fn halt(&mut self) -> Result<(), Error> {
+        self.gate.halt();
+        Ok(())
+    }
+
+    fn resume(&mut self) {
+        self.gate.resume();
+    }
+
+    fn slow_down(&mut self, percent: u8) {
+        self.gate.slow_down(percent);
+    }
+
+    fn progress(&mut self, progress: Progress) -> ControlFlow<()> {
+        // The last round is soon over, and the guest is complete there.
+        if !progress.last && crate::interrupt::asked() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+}

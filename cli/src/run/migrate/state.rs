@@ -1,0 +1,124 @@
+//! The positions of a guest's vCPUs, as the bytes of a range of pages.
+//!
+//! ```text
+//! checksum │ length │ what runs │ regions of the machine │ vCPUs │ job, batches, regions, (traced address, guest address)… │ …
+//! ```
+//! Words of 64 bits, the least byte first. The range comes page by page: the checksum says whether all of it is of one moment.
+
+use rapidhash::v3::rapidhash_v3;
+use slat::{Gpa, PAGE_SIZE};
+use slat_vcpu::guest::{Layout, Region};
+
+/// How far a vCPU is.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Position {
+    /// Which of its traces it replays.
+    pub job: u64,
+    /// Batches of it that are made.
+    pub batches: u64,
+    /// Where its regions lie.
+    pub regions: Vec<Region>,
+}
+
+/// All of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Guest {
+    /// A number made of what the guest replays: another one elsewhere is another guest.
+    pub runs: u64,
+    /// Regions that were placed.
+    pub placed: u64,
+    /// One for each vCPU.
+    pub positions: Vec<Position>,
+}
+
+const HEAD: usize = 2;
+
+impl Guest {
+    /// Pages that any of a machine with so much memory has room in.
+    pub fn pages(memory: u64, vcpus: u32) -> u64 {
+        let words = HEAD as u64 + 3 + 3 * u64::from(vcpus) + 2 * memory.div_ceil(Layout::REGION);
+        (words * 8).div_ceil(PAGE_SIZE)
+    }
+
+    /// Whole pages.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut words = vec![0; HEAD];
+        words.extend([self.runs, self.placed, self.positions.len() as u64]);
+        for position in &self.positions {
+            words.extend([position.job, position.batches, position.regions.len() as u64]);
+            words.extend(position.regions.iter().flat_map(|region| [region.start, region.gpa.0]));
+        }
+        words[1] = words.len() as u64;
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let sum = rapidhash_v3(&bytes[8..]);
+        bytes[..8].copy_from_slice(&sum.to_le_bytes());
+        bytes.resize(bytes.len().next_multiple_of(PAGE_SIZE as usize), 0);
+        bytes
+    }
+
+    /// What `bytes` say, unless they are of two moments.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at * 8..)?.first_chunk()?));
+        let length = usize::try_from(word(1)?).ok()?.checked_mul(8)?;
+        if length < 8 * (HEAD + 3) || rapidhash_v3(bytes.get(8..length)?) != word(0)? {
+            return None;
+        }
+        let mut at = HEAD;
+        let mut next = || {
+            at += 1;
+            word(at - 1).filter(|_| at * 8 <= length)
+        };
+        let (runs, placed, vcpus) = (next()?, next()?, next()?);
+        let mut positions = Vec::new();
+        for _ in 0..vcpus {
+            let (job, batches, count) = (next()?, next()?, next()?);
+            let mut regions = Vec::new();
+            for _ in 0..count {
+                regions.push(Region { start: next()?, gpa: Gpa(next()?) });
+            }
+            positions.push(Position { job, batches, regions });
+        }
+        Some(Self { runs, placed, positions })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guest() -> Guest {
+        let region = |number: u64| Region { start: number << 30, gpa: Gpa(number << 24) };
+        let positions = (1..4).map(|vcpu| Position {
+            job: vcpu,
+            batches: 7 * vcpu,
+            regions: (0..vcpu * 100).map(region).collect(),
+        });
+        Guest { runs: 0x1234, placed: 9, positions: positions.collect() }
+    }
+
+    #[test]
+    fn what_is_decoded_is_what_was_encoded() {
+        let bytes = guest().encode();
+        assert!(bytes.len() as u64 <= Guest::pages(600 * Layout::REGION, 3) * PAGE_SIZE);
+        assert_eq!(Guest::decode(&bytes), Some(guest()));
+    }
+
+    #[test]
+    fn bytes_of_two_moments_are_nothing() {
+        let old = guest();
+        let mut new = guest();
+        new.positions[2].batches += 1;
+        new.positions[2].regions[299].gpa = Gpa(0);
+        let (old, new) = (old.encode(), new.encode());
+        for page in (0..new.len()).step_by(PAGE_SIZE as usize) {
+            let torn: Vec<u8> = new[..page].iter().chain(&old[page..]).copied().collect();
+            assert_eq!(Guest::decode(&torn).is_some(), page == 0, "{page}");
+        }
+        // No bytes are read that are not there, whatever they say.
+        assert_eq!(Guest::decode(&[]), None);
+        assert_eq!(Guest::decode(&[0xff; 64]), None);
+        for cut in 0..64 {
+            assert_eq!(Guest::decode(&new[..new.len() - PAGE_SIZE as usize - cut]), None);
+        }
+    }
+}

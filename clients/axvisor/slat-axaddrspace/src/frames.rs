@@ -1,0 +1,150 @@
+//! The host: frames by way of `PagingHandler`, for tables and for areas that are allocated page by page.
+
+use alloc::collections::BTreeMap;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use memory_addr::PhysAddr;
+use page_table_multiarch::PagingHandler;
+use slat::{
+    Access, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span,
+    TableMemory,
+};
+use spin::Mutex;
+
+/// In a host address: not a physical address, but a guest-physical one whose frame is allocated when it is first needed.
+const ALLOCATED: u64 = 1 << 60;
+
+/// Bits of a physical address.
+const PHYSICAL_BITS: u32 = 48;
+
+/// The host address of so many bytes of physical memory, if there can be such.
+pub fn linear(first: PhysAddr, bytes: usize) -> Option<Hva> {
+    let end = first.as_usize().checked_add(bytes)?;
+    (end <= 1 << PHYSICAL_BITS).then_some(Hva(first.as_usize() as u64))
+}
+
+/// The host address of memory at `gpa` that is allocated page by page.
+pub fn allocated(gpa: Gpa) -> Hva {
+    Hva(gpa.0 | ALLOCATED)
+}
+
+/// Where the hypervisor sees a frame.
+pub fn seen_at<H: PagingHandler>(pfn: Pfn) -> *mut u8 {
+    H::phys_to_virt(PhysAddr::from(pfn.address() as usize)).as_mut_ptr()
+}
+
+/// What is behind a VM's memslots, and memory for its tables.
+pub struct Frames<H: PagingHandler> {
+    /// Frames of areas that are allocated, by host address.
+    allocated: Mutex<BTreeMap<u64, Pfn>>,
+    _handler: PhantomData<fn() -> H>,
+}
+
+impl<H: PagingHandler> Frames<H> {
+    pub fn new() -> Self {
+        Self { allocated: Mutex::default(), _handler: PhantomData }
+    }
+
+    /// Gives back what was allocated there. The guest has lost it by now.
+    pub fn free(&self, hvas: Span<Hva>) {
+        let mut allocated = self.allocated.lock();
+        let mut gone = allocated.split_off(&hvas.start.0);
+        allocated.append(&mut gone.split_off(&hvas.end.0));
+        gone.into_values().for_each(dealloc::<H>);
+    }
+}
+
+fn dealloc<H: PagingHandler>(pfn: Pfn) {
+    H::dealloc_frame(PhysAddr::from(pfn.address() as usize));
+}
+
+impl<H: PagingHandler> Drop for Frames<H> {
+    fn drop(&mut self) {
+        // Where memory was too short to unmap it. The tables are gone, too.
+        core::mem::take(self.allocated.get_mut()).into_values().for_each(dealloc::<H>);
+    }
+}
+
+// SAFETY: frames of the hypervisor's, which are the engine's until they are given back. It sees each of them at one place.
+unsafe impl<H: PagingHandler> TableMemory for Frames<H> {
+    const SINGLE_PAGES: bool = true;
+
+    fn alloc_frames(&self, frames: usize) -> Option<(NonNull<u8>, Pfn)> {
+        let first = H::alloc_frames(frames, frames << PAGE_SHIFT)?;
+        let pfn = Pfn(first.as_usize() as u64 >> PAGE_SHIFT);
+        Some((self.at(pfn), pfn))
+    }
+
+    unsafe fn free_frames(&self, _: NonNull<u8>, pfn: Pfn, frames: usize) {
+        H::dealloc_frames(PhysAddr::from(pfn.address() as usize), frames);
+    }
+
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        NonNull::new(seen_at::<H>(pfn)).expect("no frame is seen at address zero")
+    }
+}
+
+impl<H: PagingHandler> Host for Frames<H> {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        // As large as memslot and format allow.
+        let frame = HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::G1, ..HostPage::PLAIN };
+        (hva.0 & ALLOCATED == 0).then_some(frame)
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        if let Some(page) = self.lookup(hva, access) {
+            return Ok(page);
+        }
+        let mut allocated = self.allocated.lock();
+        let pfn = match allocated.get(&hva.0) {
+            Some(&pfn) => pfn,
+            None => {
+                let frame = H::alloc_frame().ok_or(HostError::NoMemory)?;
+                let pfn = Pfn(frame.as_usize() as u64 >> PAGE_SHIFT);
+                // SAFETY: a frame that is this area's alone.
+                unsafe { seen_at::<H>(pfn).write_bytes(0, PAGE_SIZE as usize) };
+                allocated.insert(hva.0, pfn);
+                pfn
+            }
+        };
+        Ok(HostPage { pfn, ..HostPage::PLAIN })
+    }
+
+    fn broadcast_flush(&self, gfns: Span<Gfn>) -> bool {
+        broadcast(gfns)
+    }
+}
+
+// ANCHOR: broadcast
+/// Frames that are flushed one by one, at the most.
+#[cfg(target_os = "none")]
+const BY_PAGE: u64 = 64;
+
+/// Makes every processor forget these frames. All of AxVisor's guests have VMID 0, which is the current one at any time.
+#[cfg(target_os = "none")]
+fn broadcast(gfns: Span<Gfn>) -> bool {
+    use core::arch::asm;
+    // SAFETY: at EL2; TLB maintenance changes no memory.
+    unsafe {
+        // The edits, before the flush.
+        asm!("dsb ishst", options(nostack, preserves_flags));
+        if gfns.len() <= BY_PAGE {
+            for gfn in gfns.start.0..gfns.end.0 {
+                asm!("tlbi ipas2e1is, {}", in(reg) gfn, options(nostack, preserves_flags));
+            }
+            // What combines both stages is not found by guest-physical address.
+            asm!("dsb ish", "tlbi vmalle1is", options(nostack, preserves_flags));
+        } else {
+            asm!("tlbi vmalls12e1is", options(nostack, preserves_flags));
+        }
+        asm!("dsb ish", "isb", options(nostack, preserves_flags));
+    }
+    true
+}
+// ANCHOR_END: broadcast
+
+/// On a host no guest runs.
+#[cfg(not(target_os = "none"))]
+fn broadcast(_: Span<Gfn>) -> bool {
+    false
+}

@@ -1,0 +1,71 @@
+//! The pager, as its users start it; and killed as they hope it is not.
+
+use crate::Outcome;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// The name of the template.
+pub const TEMPLATE: &str = "debian";
+
+/// A daemon; its keeper is killed when it is dropped, and the worker ends with its last guest.
+pub struct Daemon {
+    keeper: Child,
+    log: PathBuf,
+    /// How many workers were seen.
+    workers: usize,
+    worker: i32,
+    pub kills: usize,
+}
+
+impl Daemon {
+    pub fn start(pager: &Path, work: &Path, store: &str, flags: &[&str]) -> Outcome<Self> {
+        let log = work.join("pager.txt");
+        let mut serve = Command::new(pager);
+        serve.args(["serve", "--store", store, "--guest"]);
+        serve.arg(format!("{}={TEMPLATE}", work.join("socket").display())).args(flags);
+        let keeper = serve.stderr(File::create(&log)?).spawn()?;
+        let mut daemon = Self { keeper, log, workers: 0, worker: 0, kills: 0 };
+        daemon.next_worker()?;
+        Ok(daemon)
+    }
+
+    /// `kill -9` of the process that serves; back when the next one does.
+    pub fn kill(&mut self) -> Outcome<()> {
+        let pid = rustix::process::Pid::from_raw(self.worker).ok_or("the worker has no number")?;
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
+        self.next_worker()?;
+        self.kills += 1;
+        Ok(())
+    }
+
+    /// The log's lines.
+    pub fn said(&self) -> Outcome<String> {
+        Ok(std::fs::read_to_string(&self.log)?)
+    }
+
+    fn next_worker(&mut self) -> Outcome<()> {
+        let began = Instant::now();
+        loop {
+            let said = self.said()?;
+            let numbers: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("worker=")).collect();
+            if numbers.len() > self.workers {
+                self.workers = numbers.len();
+                self.worker = numbers[numbers.len() - 1].parse()?;
+                return Ok(());
+            }
+            if self.keeper.try_wait()?.is_some() || began.elapsed() > Duration::from_secs(20) {
+                return Err(format!("the pager did not start: {}", said.trim()).into());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        _ = self.keeper.kill();
+        _ = self.keeper.wait();
+    }
+}

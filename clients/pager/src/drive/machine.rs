@@ -1,0 +1,198 @@
+//! A machine in an unmodified QEMU, which is told what to do by QMP and by the guest's serial port.
+
+use crate::Outcome;
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Memory of the machine.
+pub const MIB: usize = 256;
+/// Where the machine shows something else than its RAM: the display, and copies of firmware.
+pub const NO_RAM: std::ops::Range<usize> = 0xA_0000..0x10_0000;
+
+/// Where a machine's RAM is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backend {
+    /// Private memory, as Firecracker has it.
+    Anonymous,
+    /// Shared memory.
+    Memfd,
+}
+
+impl Backend {
+    fn object(self) -> &'static str {
+        match self {
+            Self::Anonymous => "memory-backend-ram,share=off",
+            Self::Memfd => "memory-backend-memfd,share=on",
+        }
+    }
+}
+
+/// What is started.
+pub struct Setting<'a> {
+    pub work: &'a Path,
+    pub kernel: &'a Path,
+    pub backend: Backend,
+    /// The preloaded library, and the pager's socket.
+    pub pager: Option<(&'a Path, &'a Path)>,
+}
+
+/// A running QEMU; killed when it is dropped.
+pub struct Machine {
+    child: Child,
+    serial: UnixStream,
+    qmp: BufReader<UnixStream>,
+    text: String,
+}
+
+impl Machine {
+    pub fn start(setting: &Setting, is_incoming: bool) -> Outcome<Self> {
+        let at = |name: &str| setting.work.join(name);
+        for name in ["serial", "qmp"] {
+            _ = std::fs::remove_file(at(name));
+        }
+        let socket = |name: &str| format!("{},server=on,wait=off", at(name).display());
+        let mut qemu = Command::new("qemu-system-x86_64");
+        // One processor: translated code, and a kernel that patches its own, do not go together on more.
+        qemu.args("-accel tcg -cpu max -smp 1 -nodefaults -display none -no-user-config".split(' '));
+        qemu.args(["-M", "q35,memory-backend=ram", "-m", &MIB.to_string()]);
+        qemu.args(["-object", &format!("{},id=ram,size={MIB}M", setting.backend.object())]);
+        qemu.arg("-kernel").arg(setting.kernel).arg("-initrd").arg(at("initrd"));
+        qemu.args(["-append", "console=ttyS0 panic=-1 quiet", "-device", "virtio-balloon-pci"]);
+        qemu.args(["-chardev", &format!("socket,id=s,path={}", socket("serial")), "-serial", "chardev:s"]);
+        qemu.args(["-qmp", &format!("unix:{}", socket("qmp"))]);
+        if is_incoming {
+            qemu.args(["-incoming", "defer"]);
+        }
+        if let Some((library, socket)) = setting.pager {
+            qemu.env("LD_PRELOAD", library).env("SLAT_PAGER_SOCKET", socket);
+            qemu.env("SLAT_PAGER_BYTES", (MIB << 20).to_string());
+        }
+        let log = File::create(at("qemu.txt"))?;
+        let mut child = qemu.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
+        let sockets = connect(&at("serial"), &mut child)
+            .and_then(|serial| Ok((serial, connect(&at("qmp"), &mut child)?)));
+        let (serial, qmp) = match sockets {
+            Ok(sockets) => sockets,
+            Err(error) => {
+                _ = child.kill();
+                _ = child.wait();
+                let said = std::fs::read_to_string(at("qemu.txt")).unwrap_or_default();
+                return Err(format!("{error}: {}", said.trim()).into());
+            }
+        };
+        let mut machine = Self { child, serial, qmp: BufReader::new(qmp), text: String::new() };
+        machine.line()?;
+        machine.ask("qmp_capabilities", &json!({}))?;
+        Ok(machine)
+    }
+
+    /// Executes a command of QMP.
+    pub fn ask(&mut self, command: &str, arguments: &Value) -> Outcome<Value> {
+        let line = json!({ "execute": command, "arguments": arguments }).to_string();
+        writeln!(self.qmp.get_mut(), "{line}")?;
+        loop {
+            let mut answer = self.line()?;
+            if let Some(error) = answer.get("error") {
+                return Err(format!("{command}: {error}").into());
+            }
+            if answer.get("return").is_some() {
+                return Ok(answer["return"].take());
+            }
+        }
+    }
+
+    fn line(&mut self) -> Outcome<Value> {
+        let mut line = String::new();
+        self.qmp.read_line(&mut line)?;
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    /// How long it may take until QMP and the guest answer.
+    pub fn patience(&mut self, patience: Duration) -> Outcome<()> {
+        self.qmp.get_ref().set_read_timeout(Some(patience))?;
+        Ok(self.serial.set_read_timeout(Some(patience))?)
+    }
+
+    /// Types a line, unless it is empty.
+    pub fn say(&mut self, line: &str) -> Outcome<()> {
+        if !line.is_empty() {
+            writeln!(self.serial, "{line}")?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a line of the guest with this word, which may stand behind a prompt; what follows it.
+    pub fn hear(&mut self, word: &str) -> Outcome<String> {
+        loop {
+            if let Some((line, rest)) = self.text.split_once('\n') {
+                let found = line.split_once(word).map(|(_, rest)| rest.trim().to_owned());
+                self.text = rest.to_owned();
+                match found {
+                    Some(found) => return Ok(found),
+                    None => continue,
+                }
+            }
+            let mut part = [0; 4096];
+            let got = self.serial.read(&mut part)?;
+            if got == 0 {
+                return Err("the machine ended".into());
+            }
+            self.text.push_str(&String::from_utf8_lossy(&part[..got]));
+        }
+    }
+
+    /// Saves or loads the machine without its RAM.
+    pub fn migrate(&mut self, command: &str, uri: &str) -> Outcome<()> {
+        let capability = json!([{ "capability": "x-ignore-shared", "state": true }]);
+        self.ask("migrate-set-capabilities", &json!({ "capabilities": capability }))?;
+        self.ask(command, &json!({ "uri": uri }))?;
+        let began = Instant::now();
+        loop {
+            match self.ask("query-migrate", &json!({}))?["status"].as_str() {
+                Some("completed") => return Ok(()),
+                Some("failed") => return Err(format!("{command} failed").into()),
+                _ if began.elapsed() > Duration::from_secs(60) => {
+                    return Err(format!("{command} does not end").into());
+                }
+                _ => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    /// The file that is its RAM.
+    pub fn memory(&self) -> Outcome<PathBuf> {
+        let folder = format!("/proc/{}/fd", self.child.id());
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if std::fs::read_link(&path)?.to_string_lossy().contains("memory-backend-memfd") {
+                return Ok(path);
+            }
+        }
+        Err("QEMU has no memfd".into())
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+/// Connects to a socket that a process is about to make.
+fn connect(path: &Path, child: &mut Child) -> Outcome<UnixStream> {
+    let began = Instant::now();
+    loop {
+        match UnixStream::connect(path) {
+            Ok(stream) => return Ok(stream),
+            Err(_) if child.try_wait()?.is_some() => return Err("QEMU ended".into()),
+            Err(error) if began.elapsed() > Duration::from_secs(30) => return Err(error.into()),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Groups of address spaces with one limit, as memory cgroups: what is charged to which, and making room.
+//!
+//! | what | is charged to |
+//! |---|---|
+//! | a page, of 4 KiB or 2 MiB | the group whose address space had it first, until no entry and no file has it any more |
+//! | a page that a fork shares | as before: the parent's. A fork is in its parent's group |
+//! | a copy of a shared page, after a write | the group that wrote |
+//! | a page of a file | the group that mapped it first, whoever maps it later |
+//! | a merged page | the group whose page it was before others became the same |
+//! | tables of an address space and of its VMs | its group |
+//! | a compressed copy in memory | the group of the address space that swapped the page out, also while only forks refer to it: its share of the frames |
+//! | a copy on a device | no group; it is counted |
+//!
+//! So each frame is charged once, and the sums are exact. What a group has to pay for does not change because another group uses
+//! the same: it never gets more. As in Linux it pays for a page that it had first as long as others use it.
+//!
+//! **Making room.** A page is refused where it would go beyond the limit, as from an arena that is full. The thread that takes it
+//! evicts from the address spaces of its own group, in proportion to what they have, and asks again. Where all that can go is
+//! compressed, the oldest copies of the group move to a device. Another group is never asked: it keeps its working set.
+
+mod stat;
+
+pub use stat::GroupStats;
+
+use crate::arena::Arena;
+use crate::error::MmError;
+use crate::ledger::{Ledger, Owner};
+use crate::space::AddressSpace;
+use parking_lot::Mutex;
+use slat::{Idle, Level};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+/// Pages that are reclaimed at once by a thread that needs one.
+const CLUSTER: u64 = 32;
+
+/// See the module's header. Address spaces are [built into](crate::AddressSpaceBuilder::group) one, and stay there.
+///
+/// ```
+/// use slat::*;
+/// use slat_mm::*;
+/// let mut idle = Idle::take().unwrap();
+/// let arena = Arena::builder().limit(64 << 20).build()?;
+/// let swap = Swap::builder().memory(16 << 20).build(&arena)?;
+/// let group = Group::new(&arena, Some(2 << 20))?;
+/// let space = AddressSpace::builder(&arena).swap(&swap).group(&group).build()?;
+/// let memory = space.mmap(Place::Anywhere, 8 << 20, Prot::ReadWrite, Backing::Anonymous)?;
+/// space.write(&mut idle, memory.start, &vec![7; 8 << 20])?;
+/// assert!(group.charged() <= 2 << 20);
+/// println!("{}", group.stats()); // anon 1269760 …
+/// # Ok::<(), MmError>(())
+/// ```
+#[derive(Debug)]
+pub struct Group {
+    arena: Arc<Arena>,
+    owner: Owner,
+    members: Mutex<Vec<Weak<AddressSpace>>>,
+}
+
+impl Group {
+    /// A group of address spaces on this arena, with nothing in it, and a limit in bytes, if there is to be one.
+    ///
+    /// # Errors
+    /// [`MmError::TooManyGroups`] beyond 4096.
+    pub fn new(arena: &Arc<Arena>, limit: Option<u64>) -> Result<Arc<Self>, MmError> {
+        let owner = arena.ledgers().take()?;
+        let group = Self { arena: arena.clone(), owner, members: Mutex::default() };
+        group.set_limit(limit);
+        Ok(Arc::new(group))
+    }
+
+    /// Another limit, from the next page on that is taken.
+    pub fn set_limit(&self, limit: Option<u64>) {
+        if let Some(ledger) = self.ledger() {
+            ledger.limit.store(limit.unwrap_or(u64::MAX), Relaxed);
+        }
+    }
+
+    /// Bytes that are charged to it. Exact where no thread takes pages meanwhile.
+    pub fn charged(&self) -> u64 {
+        self.members().iter().for_each(|space| space.count_tables());
+        self.ledger().map_or(0, Ledger::charged)
+    }
+
+    pub(crate) fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+
+    fn ledger(&self) -> Option<&Ledger> {
+        self.arena.ledgers().get(self.owner)
+    }
+
+    /// Those of its address spaces that are there.
+    fn members(&self) -> Vec<Arc<AddressSpace>> {
+        let mut members = self.members.lock();
+        members.retain(|space| space.strong_count() > 0);
+        // Not dropped under the lock, should one be the last.
+        members.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Evicts pages of its address spaces; whether it is worth another try.
+    fn make_room(&self, idle: &mut Idle) -> bool {
+        let members = self.members();
+        let sizes = members.iter().map(|space| space.resident_pages()).collect::<Vec<_>>();
+        let all = sizes.iter().sum::<u64>().max(1);
+        let mut evicted = 0;
+        for (space, size) in members.iter().zip(sizes) {
+            evicted += space.reclaim_beside_others(idle, (CLUSTER * size).div_ceil(all));
+        }
+        evicted > 0
+            || members.iter().any(|space| space.write_back_own(CLUSTER) > 0)
+            || members.iter().any(|space| space.reclaim_alone(idle, CLUSTER))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.arena.ledgers().give(self.owner);
+    }
+}
+
+/// An address space's place in its group.
+#[derive(Debug)]
+pub(crate) struct Member {
+    group: Arc<Group>,
+    /// Bytes of its own tables that are charged.
+    tables: AtomicU64,
+}
+
+impl Member {
+    pub(crate) fn new(group: Arc<Group>) -> Self {
+        Self { group, tables: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        self.group.owner
+    }
+
+    pub(crate) fn join(&self, space: &Arc<AddressSpace>) {
+        self.group.members.lock().push(Arc::downgrade(space));
+    }
+
+    /// So many bytes of tables were lent to a VM.
+    pub(crate) fn lend(&self, bytes: i64) {
+        if let Some(ledger) = self.group.ledger() {
+            ledger.lent.fetch_add(bytes, Relaxed);
+        }
+    }
+
+    /// Its own tables are of so many bytes now.
+    fn count_tables(&self, bytes: u64) {
+        if self.tables.load(Relaxed) != bytes
+            && let Some(ledger) = self.group.ledger()
+        {
+            let before = self.tables.swap(bytes, Relaxed);
+            ledger.tables.fetch_add(bytes as i64 - before as i64, Relaxed);
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.count_tables(0);
+    }
+}
+
+impl AddressSpace {
+    /// The group that it is in.
+    pub fn group(&self) -> Option<&Arc<Group>> {
+        self.member.as_ref().map(Member::group)
+    }
+
+    fn count_tables(&self) {
+        if let Some(member) = &self.member {
+            member.count_tables(self.table_bytes());
+        }
+    }
+
+    /// Whether the group, if there is one, has room for a page of this level.
+    pub(crate) fn group_has_room(&self, level: Level) -> bool {
+        self.group_has_bytes(level.bytes())
+    }
+
+    /// Its group's limit in bytes; the end of numbers where there is none.
+    pub(crate) fn group_limit(&self) -> u64 {
+        let ledger = self.member.as_ref().and_then(|member| member.group.ledger());
+        ledger.map_or(u64::MAX, |ledger| ledger.limit.load(Relaxed))
+    }
+
+    /// Whether the group, if there is one, has room for so much.
+    pub(crate) fn group_has_bytes(&self, bytes: u64) -> bool {
+        let Some(ledger) = self.member.as_ref().and_then(|member| member.group.ledger()) else { return true };
+        self.count_tables();
+        if seeded!(GroupsTogether) {
+            let all: u64 = self.arena.ledgers().iter().map(Ledger::charged).sum();
+            return all + bytes <= ledger.limit.load(Relaxed);
+        }
+        ledger.has_room(bytes)
+    }
+
+    /// Makes room in the group, if it is that which is missing; whether it is worth another try. `None`: it is not.
+    pub(crate) fn made_room_in_group(&self, idle: &mut Idle) -> Option<bool> {
+        let member = self.member.as_ref().filter(|_| !self.group_has_room(Level::K4))?;
+        Some(member.group.make_room(idle))
+    }
+}

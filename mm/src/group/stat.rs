@@ -1,0 +1,83 @@
+//! What a group has, and what has happened in it, as the kernel's `memory.stat` says it.
+
+use super::Group;
+use crate::lru::LruStats;
+use slat::PAGE_SIZE;
+use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What is charged to a [`Group`] now, in bytes, and what its address spaces that are there now have done. It prints as the lines of
+/// `memory.stat`, with the kernel's names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct GroupStats {
+    /// Anonymous pages, copies of files' private pages among them.
+    pub anon: u64,
+    /// Pages of files.
+    pub file: u64,
+    /// Tables of its address spaces.
+    pub page_tables: u64,
+    /// Tables that were lent to their VMs.
+    pub secondary_page_tables: u64,
+    /// Compressed copies in memory: their shares of the frames that they lie in.
+    pub compressed: u64,
+    /// Pages that are in swap, wherever, but those of zeroes. They are not charged, but for [`compressed`](Self::compressed).
+    pub swapped: u64,
+    /// Faults.
+    pub faults: u64,
+    /// What the LRUs did.
+    pub lru: LruStats,
+}
+
+impl GroupStats {
+    /// All that is charged.
+    pub fn charged(&self) -> u64 {
+        self.anon + self.file + self.page_tables + self.secondary_page_tables + self.compressed
+    }
+}
+
+impl fmt::Display for GroupStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = [
+            ("anon", self.anon),
+            ("file", self.file),
+            ("pagetables", self.page_tables),
+            ("sec_pagetables", self.secondary_page_tables),
+            ("zswap", self.compressed),
+            ("swapped", self.swapped),
+            ("pgfault", self.faults),
+            ("pgsteal", self.lru.evicted),
+            ("pgsteal_direct_calls", self.lru.direct_reclaims),
+            ("workingset_refault", self.lru.refaults),
+            ("workingset_activate", self.lru.promoted),
+        ];
+        rows.iter().try_for_each(|(name, value)| writeln!(f, "{name} {value}"))
+    }
+}
+
+impl Group {
+    /// What it has, and what has happened in it. Exact where no thread uses its address spaces meanwhile.
+    pub fn stats(&self) -> GroupStats {
+        let mut stats = GroupStats::default();
+        for space in self.members() {
+            space.count_tables();
+            stats.faults += space.stats().faults;
+            if let Some(lru) = space.lru() {
+                stats.lru += lru.stats();
+            }
+        }
+        let Some(ledger) = self.ledger() else { return stats };
+        let [anon, file] = ledger.frames().map(|frames| frames * PAGE_SIZE);
+        let [page_tables, secondary_page_tables, compressed, copies] =
+            [&ledger.tables, &ledger.lent, &ledger.stored, &ledger.copies]
+                .map(|value| value.load(Relaxed).max(0) as u64);
+        GroupStats {
+            anon,
+            file,
+            page_tables,
+            secondary_page_tables,
+            compressed,
+            swapped: copies * PAGE_SIZE,
+            ..stats
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Reading ahead: with a page that an access wants, neighbours that went to the same device come back, if lately such were used.
+//!
+//! How many is decided for each mapping, as Linux does it for VMAs: as many as were used of the last ones, and two, as a power of two;
+//! at least half of the last number; just the page itself, where none was used and the page is no neighbour of the last one. They lie
+//! before the page, behind it, or around it, as the last one does.
+//!
+//! A page that was read ahead is **parked**: its entry has the frame, and no MMU maps it. So the first access faults, at no cost of the
+//! device's, and is counted. It takes no room that would have to be made: where the limit is near, none is read ahead.
+
+use super::{HeldCopy, Shadow};
+use crate::held::Held;
+use crate::pte::{Pte, hva_of, pages_of};
+use crate::space::AddressSpace;
+use slat::{Gfn, Hva, Level, Pfn, Span};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Mappings share what is remembered by their addresses; these many are told apart.
+const MAPPINGS: usize = 16;
+const PAGE_BITS: u32 = 40;
+const COUNT_BITS: u32 = 8;
+
+/// What is remembered of the mappings of an address space. All of it is a hint.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead([AtomicU64; MAPPINGS]);
+
+/// Of one mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Last {
+    /// The page that was wanted.
+    page: Gfn,
+    /// Pages that were read with it, itself included.
+    read: u64,
+    /// Pages that were read ahead, and used since.
+    used: u64,
+}
+
+impl Last {
+    fn of(word: u64) -> Self {
+        let count = |at: u32| word >> at & ((1 << COUNT_BITS) - 1);
+        let page = Gfn(word & ((1 << PAGE_BITS) - 1));
+        Self { page, read: count(PAGE_BITS), used: count(PAGE_BITS + COUNT_BITS) }
+    }
+
+    fn word(self) -> u64 {
+        let count = |count: u64| count.min((1 << COUNT_BITS) - 1);
+        self.page.0 & ((1 << PAGE_BITS) - 1)
+            | count(self.read) << PAGE_BITS
+            | count(self.used) << (PAGE_BITS + COUNT_BITS)
+    }
+
+    /// The pages to read where `page` is wanted, up to `most`.
+    fn next(self, page: Gfn, most: u64) -> Span<Gfn> {
+        let (is_next, is_before) = (self.page + 1 == page, page + 1 == self.page);
+        let wanted = match self.used {
+            0 if is_next || is_before => 2,
+            0 => 1,
+            used => (used + 2).next_power_of_two(),
+        };
+        let count = wanted.max(self.read / 2).clamp(1, most.max(1));
+        let before = match () {
+            () if is_next => 0,
+            () if is_before => count - 1,
+            () => (count - 1) / 2,
+        };
+        Span::sized(Gfn(page.0.saturating_sub(before)), count)
+    }
+}
+
+impl Ahead {
+    fn of(&self, mapping: Span<Hva>) -> &AtomicU64 {
+        let number = pages_of(mapping).start.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.0[number as usize % MAPPINGS]
+    }
+
+    /// The pages to read where `page` of a mapping is wanted, up to `most`.
+    fn window(&self, mapping: Span<Hva>, page: Gfn, most: u64) -> Span<Gfn> {
+        let word = self.of(mapping);
+        let pages = Last::of(word.load(Relaxed)).next(page, most);
+        word.store(Last { page, read: pages.len(), used: 0 }.word(), Relaxed);
+        pages.clamp(&pages_of(mapping))
+    }
+
+    fn used(&self, mapping: Span<Hva>) {
+        let word = self.of(mapping);
+        let last = Last::of(word.load(Relaxed));
+        word.store(Last { used: last.used + 1, ..last }.word(), Relaxed);
+    }
+}
+
+/// A page that is read ahead.
+pub(super) struct Neighbour<'a> {
+    pub(super) page: Gfn,
+    pub(super) copy: HeldCopy<'a>,
+    pub(super) shadow: Shadow,
+    pub(super) frame: Held<'a>,
+}
+
+impl AddressSpace {
+    /// What is to be read with `page`, whose copy is `wanted`. Nothing is locked.
+    pub(super) fn neighbours(&self, page: Gfn, wanted: &HeldCopy<'_>) -> Vec<Neighbour<'_>> {
+        let Some(swap) = self.swap.as_deref().filter(|swap| swap.read_ahead > 1) else { return Vec::new() };
+        let Some(device) = swap.device_of(wanted.entry()) else { return Vec::new() };
+        let state = self.state.read();
+        let Some(mapping) = state.vmas().find(hva_of(page)).map(|vma| vma.span) else { return Vec::new() };
+        let region = Span::sized(page.base(Level::M2), Level::M2.pages());
+        let window = self.ahead.window(mapping, page, swap.read_ahead.into()).clamp(&region);
+        if window.len() < 2 || !self.has_room_for(window.len()) {
+            return Vec::new();
+        }
+        let _lock = self.lock_region(page);
+        let neighbour = |page: Gfn| {
+            let (level, entry) = self.map.find(page);
+            let Pte::Swapped { entry, shadow } = Pte::of(entry.load(), level) else { return None };
+            if swap.device_of(entry) != Some(device) {
+                return None;
+            }
+            let frame = self.arena.page(Level::K4).ok()?;
+            Some(Neighbour { page, copy: swap.hold(entry), shadow, frame })
+        };
+        (window.start.0..window.end.0).map(Gfn).filter(|&other| other != page).filter_map(neighbour).collect()
+    }
+
+    /// A fault has found the page with this frame parked.
+    #[inline]
+    pub(crate) fn found_parked(&self, mapping: Span<Hva>, pfn: Pfn) {
+        if self.swap.is_some() && self.arena.take_ahead(pfn) {
+            self.ahead.used(mapping);
+            self.lru_used_ahead();
+            if let Some(swap) = &self.swap {
+                swap.books.lock().used_ahead();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Accesses to these pages, of which those that were read ahead are used; and what is read at each that is not there.
+    fn reads(pages: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
+        let (mut last, mut there, mut reads) = (Last::of(0), Vec::new(), Vec::new());
+        for page in pages {
+            if there.contains(&page) {
+                last = Last::of(Last { used: last.used + 1, ..last }.word());
+                continue;
+            }
+            let window = last.next(Gfn(page), 8);
+            last = Last { page: Gfn(page), read: window.len(), used: 0 };
+            there.extend((window.start.0..window.end.0).filter(|&other| other != page));
+            reads.push((window.start.0, window.len()));
+        }
+        reads
+    }
+
+    #[test]
+    fn windows_grow_where_pages_are_used_in_order_and_shrink_where_they_are_not() {
+        let forward = reads(1000..1040);
+        assert_eq!(forward[..2], [(1000, 1), (1001, 2)]);
+        assert!(forward[2..].iter().all(|&(_, pages)| pages >= 2), "{forward:?}");
+        assert!(forward.len() < 16, "{forward:?}");
+        let scattered = reads((0..40).map(|page| 5000 + page * 97 % 64 * 100));
+        assert!(scattered.iter().all(|&(_, pages)| pages == 1), "{scattered:?}");
+        let backward = reads((1000..1040).rev());
+        assert!(backward.len() < 24 && backward[1] == (1037, 2), "{backward:?}");
+    }
+
+    #[test]
+    fn what_is_remembered_survives_its_word() {
+        for last in
+            [Last { page: Gfn(0), read: 0, used: 0 }, Last { page: Gfn((1 << 36) - 1), read: 8, used: 255 }]
+        {
+            assert_eq!(Last::of(last.word()), last);
+        }
+        assert_eq!(Last::of(Last { page: Gfn(1), read: 1, used: 256 }.word()).used, 255);
+    }
+}

@@ -1,0 +1,66 @@
+//! Which blocks of a device are free, and how the device did lately.
+
+use crate::frames::FreeFrames;
+
+/// Free blocks, lowest first: what was used before comes before what was not, so that a file that cannot grow still has room, and
+/// pages that go together lie together.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    free: FreeFrames,
+    limit: u64,
+}
+
+impl Blocks {
+    /// So many, all free.
+    pub(super) fn new(limit: u32) -> Self {
+        Self { free: FreeFrames::of(limit.into()), limit: limit.into() }
+    }
+
+    /// Takes up to `want` blocks, in order.
+    pub(super) fn take(&mut self, want: usize) -> Vec<u32> {
+        let mut taken = Vec::with_capacity(want.min(self.free.free() as usize));
+        self.free.take_frames(want, &mut taken);
+        taken.sort_unstable();
+        // There are no more blocks than `u32`s.
+        taken.into_iter().map(|block| block as u32).collect()
+    }
+
+    pub(super) fn give(&mut self, block: u32) {
+        self.free.give(block.into()..u64::from(block) + 1);
+    }
+
+    pub(super) fn are_half_free(&self) -> bool {
+        self.in_use() < self.limit / 2
+    }
+
+    pub(super) fn in_use(&self) -> u64 {
+        self.limit - self.free.free()
+    }
+}
+
+/// A device that failed, or was full, is asked for one page at a time until it takes one: after the devices that work, and before
+/// them once in so many batches, so that it is found out when it works again.
+pub(super) const PROBES: u64 = 16;
+
+/// What the books know of a device.
+#[derive(Debug)]
+pub(super) struct Room {
+    pub(super) priority: i16,
+    pub(super) blocks: Blocks,
+    /// The last page that it was asked to store was not stored.
+    pub(super) is_troubled: bool,
+}
+
+/// The order in which devices are asked for a batch, by number: troubled ones last, or first where it is their turn; else by
+/// priority; of those with the same, another one comes first for each batch.
+pub(super) fn order(rooms: &[Room], batch: u64) -> Vec<usize> {
+    let count = rooms.len() as u64;
+    let probes = batch.is_multiple_of(PROBES) && !seeded!(NeverProbed);
+    let mut order: Vec<usize> = (0..rooms.len()).collect();
+    order.sort_by_key(|&at| {
+        let room = &rooms[at];
+        let turn = (at as u64 + count - batch % count) % count;
+        (room.is_troubled != probes, -i32::from(room.priority), turn)
+    });
+    order
+}

@@ -1,0 +1,258 @@
+//! Requests to a device: runs of blocks that are written or read at once, and those that wait for them.
+//!
+//! ```text
+//!            begin          a thread of the pool, the kernel, or the thread that waits
+//! [waiting] ───────▶ [under way] ───────▶ [done: what became of each page]
+//! ```
+//! A thread begins all requests of a batch, and waits for them afterwards. **Who carries a request out**: the kernel, where the
+//! device is a file and the kernel has `io_uring`; else the threads of the device's pool, and the waiting thread itself, which
+//! takes what none of them has begun. So a batch of one request costs no other thread, and where no thread can be had all goes on.
+
+use super::device::{Bytes, Failed, Outcome, PAGE, SwapDevice, read, write};
+use super::ring::Ring;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::mem;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+/// Threads of a device, at most.
+const THREADS: usize = 8;
+
+/// What is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    Write,
+    Read,
+}
+
+/// Pages in a row on a device.
+#[derive(Debug)]
+pub(super) struct Request {
+    device: Arc<dyn SwapDevice>,
+    pub(super) way: Way,
+    pub(super) offset: u64,
+    pages: Vec<NonNull<Bytes>>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting,
+    UnderWay,
+    /// The kernel has done so many bytes from the beginning, and none where it failed.
+    Returned(usize),
+    Done(Outcome),
+}
+
+// SAFETY: pages that whoever began the request keeps for it, until it is done: `Requests` waits.
+unsafe impl Send for Request {}
+// SAFETY: as above; each is used by the one thread that took the request from `Waiting`.
+unsafe impl Sync for Request {}
+
+impl Request {
+    /// The pages as the kernel wants them.
+    pub(super) fn iovecs(&self) -> Vec<libc::iovec> {
+        let iovec = |page: &NonNull<Bytes>| libc::iovec { iov_base: page.as_ptr().cast(), iov_len: PAGE };
+        self.pages.iter().map(iovec).collect()
+    }
+
+    /// Carries it out, unless that has begun.
+    fn run(&self) {
+        let first = {
+            let mut state = self.state.lock();
+            let first = match *state {
+                State::Waiting => 0,
+                State::Returned(bytes) => (bytes / PAGE).min(self.pages.len()),
+                State::UnderWay | State::Done(_) => return,
+            };
+            *state = State::UnderWay;
+            first
+        };
+        // Also where the device panics: then the thread that waits must not.
+        let mut ends = Ends(self, vec![Ok(()); first]);
+        let (rest, offset) = (&self.pages[first..], self.offset + (first * PAGE) as u64);
+        if rest.is_empty() {
+            return;
+        }
+        // SAFETY: whoever began the request keeps the pages for it; this thread alone took it from `Waiting`.
+        let outcome = unsafe {
+            match self.way {
+                Way::Write => write(&*self.device, rest, offset),
+                Way::Read => read(&*self.device, rest, offset),
+            }
+        };
+        ends.1.extend(outcome);
+    }
+
+    /// The kernel is asked: no thread carries it out meanwhile. False where it is too late for that.
+    pub(super) fn take(&self) -> bool {
+        let mut state = self.state.lock();
+        let waits = matches!(*state, State::Waiting);
+        if waits {
+            *state = State::UnderWay;
+        }
+        waits
+    }
+
+    /// The kernel has answered. Where it has not done everything the thread that waits does the rest, and learns why.
+    pub(super) fn returned(&self, result: i32) {
+        *self.state.lock() = State::Returned(usize::try_from(result).unwrap_or(0));
+        self.changed.notify_all();
+    }
+
+    fn wait(&self) -> Outcome {
+        loop {
+            self.run();
+            let mut state = self.state.lock();
+            self.changed.wait_while(&mut state, |state| matches!(state, State::UnderWay));
+            if let State::Done(outcome) = &mut *state {
+                return mem::take(outcome);
+            }
+        }
+    }
+}
+
+/// The end of a request: those pages that nothing is known of failed.
+struct Ends<'r>(&'r Request, Outcome);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        let mut outcome = mem::take(&mut self.1);
+        outcome.resize(self.0.pages.len(), Err(Failed::Os(libc::EIO)));
+        *self.0.state.lock() = State::Done(outcome);
+        self.0.changed.notify_all();
+    }
+}
+
+/// Requests that were begun. Dropping it waits for them.
+#[derive(Debug, Default)]
+pub(super) struct Requests(Vec<Arc<Request>>);
+
+impl Requests {
+    /// What became of each page, in the order in which they were given.
+    pub(super) fn wait(mut self) -> Outcome {
+        mem::take(&mut self.0).iter().flat_map(|request| request.wait()).collect()
+    }
+}
+
+impl Drop for Requests {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|request| drop(request.wait()));
+    }
+}
+
+/// A device, and what asks it.
+#[derive(Debug)]
+pub(super) struct Port {
+    device: Arc<dyn SwapDevice>,
+    /// Where it is a file and the kernel lets itself be asked.
+    ring: Option<Ring>,
+    pool: Arc<ThreadPool>,
+}
+
+impl Port {
+    /// Of this device; with the kernel's help, if that is wanted and can be had.
+    pub(super) fn new(device: Arc<dyn SwapDevice>, ring: bool) -> Self {
+        let ring = if ring && device.file().is_some() { Ring::new() } else { None };
+        Self { device, ring, pool: Arc::default() }
+    }
+
+    /// Whether the kernel is asked.
+    pub(super) fn has_ring(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// Begins to write these pages to these blocks, or to read them, which are in order: neighbours are one request. A block is
+    /// where it lies on the device, in pages.
+    ///
+    /// # Safety
+    /// Until the requests are done the pages stay, no other thread writes to them, and none reads them where they are read in.
+    pub(super) unsafe fn begin(&self, way: Way, pages: &[(u32, NonNull<Bytes>)]) -> Requests {
+        let runs = pages.chunk_by(|one, next| one.0 + 1 == next.0);
+        let request = |run: &[(u32, NonNull<Bytes>)]| {
+            Arc::new(Request {
+                device: self.device.clone(),
+                way,
+                offset: u64::from(run[0].0) * PAGE as u64,
+                pages: run.iter().map(|&(_, page)| page).collect(),
+                state: Mutex::new(State::Waiting),
+                changed: Condvar::new(),
+            })
+        };
+        let requests: Vec<_> = runs.map(request).collect();
+        match (&self.ring, self.device.file()) {
+            (Some(ring), Some((file, start))) => ring.submit(file, start, &requests),
+            _ if seeded!(OneAtATime) => {}
+            // The thread that waits begins with the first.
+            _ => self.pool.submit(requests.iter().skip(1)),
+        }
+        Requests(requests)
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.pool.end();
+    }
+}
+
+/// Threads that carry out requests: as many as there ever were requests at once, up to [`THREADS`].
+#[derive(Debug, Default)]
+struct ThreadPool {
+    queue: Mutex<Queue>,
+    more: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    requests: VecDeque<Arc<Request>>,
+    threads: Vec<JoinHandle<()>>,
+    idle: usize,
+    over: bool,
+}
+
+impl ThreadPool {
+    fn submit<'r>(self: &Arc<Self>, requests: impl Iterator<Item = &'r Arc<Request>>) {
+        let mut queue = self.queue.lock();
+        queue.requests.extend(requests.cloned());
+        while queue.idle < queue.requests.len() && queue.threads.len() < THREADS {
+            let pool = self.clone();
+            let thread = thread::Builder::new().name("slat-swap".into()).spawn(move || pool.serve());
+            // Without it the threads that wait do more themselves.
+            let Ok(thread) = thread else { break };
+            queue.threads.push(thread);
+            queue.idle += 1;
+        }
+        self.more.notify_all();
+    }
+
+    fn serve(&self) {
+        let mut queue = self.queue.lock();
+        loop {
+            self.more.wait_while(&mut queue, |queue| queue.requests.is_empty() && !queue.over);
+            let Some(request) = queue.requests.pop_front() else { return };
+            queue.idle -= 1;
+            drop(queue);
+            // A panic of the device's is told to the thread that waits, as an error.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| request.run()));
+            drop(request);
+            queue = self.queue.lock();
+            queue.idle += 1;
+        }
+    }
+
+    fn end(&self) {
+        let threads = {
+            let mut queue = self.queue.lock();
+            queue.over = true;
+            mem::take(&mut queue.threads)
+        };
+        self.more.notify_all();
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+}

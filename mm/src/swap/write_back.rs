@@ -1,0 +1,110 @@
+//! Write-back: the oldest copies move from the pool to a device, so that memory is for those that went last.
+//!
+//! A copy is decompressed and checked first; what is not as it was stored stays, so that the access that wants it learns of it. While
+//! it is written it lies in both places. Then it moves, unless a thread reads it in the old one, or it has gone
+//! ([`Books::moved`](super::books::Books)).
+
+use super::books::{Account, Mover};
+use super::device::Bytes;
+use super::load::decompress;
+use super::writing::Writing;
+use super::{Swap, pool};
+use rapidhash::v3::rapidhash_v3;
+use std::ptr::NonNull;
+
+/// Copies that move together, at most.
+const BATCH: usize = 64;
+
+/// Copies on their way. Dropping it waits.
+#[derive(Debug)]
+pub(super) struct WriteBack<'a> {
+    swap: &'a Swap,
+    // Before the pages: it is dropped first, and waits.
+    writing: Option<Writing<'a>>,
+    movers: Vec<Mover>,
+    /// What the movers hold.
+    _pages: Vec<Box<Bytes>>,
+}
+
+impl Swap {
+    /// Moves up to `pages` compressed copies, those that went to memory first, to the files and devices, and returns how many: for
+    /// making room in memory ahead of need. It happens by itself where memory is full. May sleep.
+    ///
+    /// ```
+    /// use slat::{Hva, Idle, PAGE_SIZE};
+    /// use slat_mm::*;
+    /// # let path = std::env::temp_dir().join(format!("slat-mm-write-back-{}", std::process::id()));
+    ///
+    /// let mut idle = Idle::take().unwrap();
+    /// let arena = Arena::builder().limit(16 << 20).build()?;
+    /// let swap = Swap::builder().memory(1 << 20).file(&path).build(&arena)?;
+    /// let space = AddressSpace::builder(&arena).swap(&swap).build()?;
+    /// let span = space.mmap(Place::Anywhere, 4 * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous)?;
+    /// (0..4).try_for_each(|page| space.write(&mut idle, span.start + page * PAGE_SIZE, b"hello"))?;
+    /// space.pageout(&mut idle, span)?;
+    /// assert_eq!(swap.write_back(3), 3);
+    /// assert_eq!(swap.stats().file_bytes, 3 * PAGE_SIZE);
+    /// # Ok::<(), MmError>(())
+    /// ```
+    pub fn write_back(&self, pages: usize) -> usize {
+        self.write_back_of(pages, None)
+    }
+
+    /// The same for the copies of one owner.
+    pub(crate) fn write_back_of(&self, pages: usize, owner: Option<&Account>) -> usize {
+        let mut moved = 0;
+        while moved < pages {
+            let now = self.begin_write_back((pages - moved).min(BATCH), owner).wait();
+            if now == 0 {
+                break;
+            }
+            moved += now;
+        }
+        moved
+    }
+
+    pub(super) fn begin_write_back(&self, pages: usize, owner: Option<&Account>) -> WriteBack<'_> {
+        if self.ports.is_empty() {
+            return WriteBack { swap: self, writing: None, movers: Vec::new(), _pages: Vec::new() };
+        }
+        let all = self.books.lock().choose_movers(pages, owner);
+        let (mut movers, mut pages) = (Vec::new(), Vec::new());
+        for mover in all {
+            let mut page = Box::new([0; super::device::PAGE]);
+            let mut buffer = [0; pool::LARGEST];
+            let is_whole = decompress(mover.extent.read(&self.arena, &mut buffer), &mut page);
+            if is_whole && rapidhash_v3(&*page) == mover.sum {
+                movers.push(mover);
+                pages.push(page);
+            } else {
+                self.books.lock().put(&self.arena, mover.entry);
+            }
+        }
+        let asked = pages.iter_mut().map(|page| NonNull::from(&mut **page));
+        // SAFETY: they are ours, and `WriteBack` waits before they go.
+        let writing = (!movers.is_empty()).then(|| unsafe { Writing::begin(self, asked) });
+        WriteBack { swap: self, writing, movers, _pages: pages }
+    }
+}
+
+impl WriteBack<'_> {
+    /// How many have moved. May sleep.
+    pub(super) fn wait(mut self) -> usize {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> usize {
+        let places = self.writing.take().map_or_else(Vec::new, Writing::wait);
+        let mut moved = 0;
+        for (mover, place) in self.movers.drain(..).zip(places) {
+            moved += usize::from(self.swap.books.lock().moved(&self.swap.arena, &mover, place));
+        }
+        moved
+    }
+}
+
+impl Drop for WriteBack<'_> {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}

@@ -1,0 +1,328 @@
+//! All mappings of an address space: a copy-on-write tree, in versions.
+//!
+//! The set is ordered by address and its members do not overlap. An operation on a range cuts it out, mappings
+//! that reach over an end divided, and puts back what remains. Neighbours are not merged.
+//!
+//! [`Vmas`] is one version, and [`VmaEdit`] makes the next ([`slat_slots::ranges`]). [`crate::mappings`] publishes versions, and says who
+//! may read them.
+
+use crate::error::MmError;
+use crate::vma::{ADDRESSES, Place, Stage, Vma, aligned};
+use slat::{Hva, Level, PAGE_SIZE, Span};
+use slat_slots::ranges::{NoMemory, RangeEdit, RangeRoot, RangeView, RetiredRanges};
+use std::alloc::{Layout, handle_alloc_error};
+use std::mem;
+use std::ptr::NonNull;
+
+/// Where mappings go whose place does not matter.
+const ANYWHERE: Hva = Hva(0x7000_0000_0000);
+
+/// A mapping in the tree. It lives until no reader of a version with it is left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VmaRef(NonNull<Vma>);
+
+// SAFETY: a pointer to a value that is `Send` and `Sync`, and does not change while it is shared.
+unsafe impl Send for VmaRef {}
+// SAFETY: as above.
+unsafe impl Sync for VmaRef {}
+
+impl VmaRef {
+    fn new(vma: Vma) -> Self {
+        Self(NonNull::from(Box::leak(Box::new(vma))))
+    }
+
+    /// Frees the mapping.
+    ///
+    /// # Safety
+    /// It is in no version that is or will be read, and was not freed before.
+    pub(crate) unsafe fn free(self) {
+        // SAFETY: from `new`, says the caller.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+/// One version of all mappings of an address space, held still during `'g`.
+#[derive(Clone, Copy)]
+pub(crate) struct Vmas<'g>(RangeView<'g, VmaRef>);
+
+impl<'g> Vmas<'g> {
+    pub(crate) fn new(view: RangeView<'g, VmaRef>) -> Self {
+        Self(view)
+    }
+
+    /// The mapping at `hva`.
+    #[inline]
+    pub(crate) fn find(self, hva: Hva) -> Option<&'g Vma> {
+        let (_, vma) = self.0.find(hva)?;
+        Some(Self::get(vma)).filter(|vma| vma.stage != Stage::Gone)
+    }
+
+    /// The mappings that overlap `span`, in order.
+    pub(crate) fn over(self, span: Span<Hva>) -> impl Iterator<Item = &'g Vma> {
+        self.all_over(span).filter(|vma| vma.stage != Stage::Gone)
+    }
+
+    /// The same, with places that are kept.
+    pub(crate) fn all_over(self, span: Span<Hva>) -> impl Iterator<Item = &'g Vma> {
+        let found = self.0.from(span.start).take_while(move |(range, _)| range.start < span.end);
+        found.map(|(_, vma)| Self::get(vma))
+    }
+
+    fn get(vma: VmaRef) -> &'g Vma {
+        // SAFETY: a mapping of a version that is held still: freed only after that.
+        unsafe { &*vma.0.as_ptr() }
+    }
+
+    /// Whether every page of `span` is mapped, or the first that is not.
+    pub(crate) fn covered(self, span: Span<Hva>) -> Result<(), MmError> {
+        let end =
+            self.over(span).fold(span.start, |at, vma| if vma.span.start <= at { vma.span.end } else { at });
+        if end >= span.end { Ok(()) } else { Err(MmError::NotMapped(end)) }
+    }
+
+    /// Where a mapping of `len` bytes goes.
+    pub(crate) fn place(self, place: Place, len: u64) -> Result<Span<Hva>, MmError> {
+        let from = match place {
+            Place::Fixed(hva) => {
+                let span = aligned(Span::sized(hva, len))?;
+                return match self.all_over(span).next() {
+                    None => Ok(span),
+                    Some(vma) => Err(MmError::Occupied(vma.span.clamp(&span))),
+                };
+            }
+            Place::Near(hva) => hva.max(ADDRESSES.start),
+            Place::Anywhere => ANYWHERE,
+        };
+        if len == 0 || !len.is_multiple_of(PAGE_SIZE) {
+            return Err(MmError::BadRange(Span::sized(from, len)));
+        }
+        // Where a huge page fits in, let it.
+        let unit = if len >= Level::M2.bytes() { Level::M2.bytes() } else { PAGE_SIZE };
+        let exact = Span::sized(from, len);
+        if matches!(place, Place::Near(_)) && aligned(exact).is_ok() && self.all_over(exact).next().is_none()
+        {
+            return Ok(exact);
+        }
+        let found = self.gap(from, len, unit).or_else(|| self.gap(ADDRESSES.start, len, unit));
+        found.ok_or(MmError::NoRoom(len))
+    }
+
+    /// The first gap of `len` bytes from `from` on.
+    fn gap(self, from: Hva, len: u64, unit: u64) -> Option<Span<Hva>> {
+        let up = |hva: Hva| hva.0.checked_next_multiple_of(unit).map(Hva);
+        let mut at = up(from)?;
+        for vma in self.all_over(Span::new(at, ADDRESSES.end)) {
+            if at.0.checked_add(len)? <= vma.span.start.0 {
+                break;
+            }
+            at = at.max(up(vma.span.end)?);
+        }
+        let span = Span::new(at, Hva(at.0.checked_add(len)?));
+        ADDRESSES.covers(&span).then_some(span)
+    }
+}
+
+/// The next version in the making. Dropping it undoes it.
+pub(crate) struct VmaEdit<'m> {
+    edit: RangeEdit<'m, VmaRef>,
+    /// Mappings that only this version has.
+    made: Made,
+    /// Mappings that this version has no more.
+    gone: Vec<VmaRef>,
+}
+
+/// Frees what it holds, unless that is taken out.
+#[derive(Default)]
+struct Made(Vec<VmaRef>);
+
+/// What a version has replaced: to be freed when no reader of an older one is left.
+#[derive(Debug)]
+pub(crate) struct RetiredVmas {
+    pub(crate) nodes: RetiredRanges<VmaRef>,
+    pub(crate) vmas: Vec<VmaRef>,
+}
+
+impl Default for RetiredVmas {
+    fn default() -> Self {
+        Self { nodes: RetiredRanges::none(), vmas: Vec::new() }
+    }
+}
+
+impl<'m> VmaEdit<'m> {
+    pub(crate) fn new(edit: RangeEdit<'m, VmaRef>) -> Self {
+        Self { edit, made: Made::default(), gone: Vec::new() }
+    }
+
+    /// The version in the making.
+    pub(crate) fn vmas(&self) -> Vmas<'_> {
+        Vmas(self.edit.view())
+    }
+
+    /// Adds a mapping where there is none.
+    pub(crate) fn insert(&mut self, vma: Vma) {
+        let span = vma.span;
+        let vma = VmaRef::new(vma);
+        self.made.0.push(vma);
+        self.edit.insert(span, vma).unwrap_or_else(|NoMemory| no_memory());
+    }
+
+    /// Removes what is mapped in `span`, kept places too, and returns it, in order.
+    pub(crate) fn cut(&mut self, span: Span<Hva>) -> Vec<Vma> {
+        let all: Vec<Vma> = self.vmas().all_over(span).cloned().collect();
+        for vma in &all {
+            self.gone.extend(self.edit.remove(vma.span.start).unwrap_or_else(|NoMemory| no_memory()));
+            for rest in [Span::new(vma.span.start, span.start), Span::new(span.end, vma.span.end)] {
+                if !rest.is_empty() {
+                    self.insert(vma.part(rest));
+                }
+            }
+        }
+        all.iter().map(|vma| vma.part(span)).collect()
+    }
+
+    /// Replaces each mapping of `span` by what `to` makes of it.
+    pub(crate) fn change(&mut self, span: Span<Hva>, mut to: impl FnMut(&mut Vma)) {
+        for mut vma in self.cut(span) {
+            to(&mut vma);
+            self.insert(vma);
+        }
+    }
+
+    /// Removes what is mapped in `span`, and what keeps its place.
+    pub(crate) fn free(&mut self, span: Span<Hva>) {
+        self.cut(span);
+    }
+
+    /// The root of the version, which is the current one now, and what it has replaced.
+    pub(crate) fn publish(mut self) -> (RangeRoot<VmaRef>, RetiredVmas) {
+        self.made.0.clear();
+        let (root, nodes) = self.edit.publish();
+        (root, RetiredVmas { nodes, vmas: mem::take(&mut self.gone) })
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for vma in self.0.drain(..) {
+            // SAFETY: of a version that was not published.
+            unsafe { vma.free() };
+        }
+    }
+}
+
+/// As all collections of the standard library end.
+fn no_memory() -> ! {
+    handle_alloc_error(Layout::new::<Vma>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::File;
+    use crate::vma::{Backing, EVERYWHERE, Prot};
+    use slat::Gfn;
+    use slat_slots::ranges::RangeMap;
+
+    fn span(start: u64, end: u64) -> Span<Hva> {
+        Span::new(Hva(start * PAGE_SIZE), Hva(end * PAGE_SIZE))
+    }
+
+    /// Calls `with` with an edit of these mappings.
+    fn with_vmas(spans: &[(u64, u64)], with: impl FnOnce(&mut VmaEdit<'_>)) {
+        let mut map = RangeMap::new();
+        let mut edit = VmaEdit::new(map.edit());
+        for &(start, end) in spans {
+            edit.insert(Vma {
+                span: span(start, end),
+                prot: Prot::Read,
+                backing: Backing::Anonymous,
+                served: None,
+                mergeable: false,
+                stage: Stage::Here,
+            });
+        }
+        with(&mut edit);
+    }
+
+    fn spans(edit: &VmaEdit<'_>) -> Vec<Span<Hva>> {
+        edit.vmas().over(EVERYWHERE).map(|vma| vma.span).collect()
+    }
+
+    #[test]
+    fn cutting_divides_what_reaches_over_an_end() {
+        with_vmas(&[(100, 110), (110, 120), (130, 140)], |set| {
+            let cut: Vec<_> = set.cut(span(105, 135)).iter().map(|vma| vma.span).collect();
+            assert_eq!(cut, [span(105, 110), span(110, 120), span(130, 135)]);
+            assert_eq!(spans(set), [span(100, 105), span(135, 140)]);
+        });
+        with_vmas(&[(100, 110)], |hole| {
+            hole.cut(span(103, 104));
+            assert_eq!(spans(hole), [span(100, 103), span(104, 110)]);
+        });
+    }
+
+    #[test]
+    fn a_place_that_is_kept_is_not_mapped_and_not_free() {
+        with_vmas(&[(100, 110)], |set| {
+            set.change(span(104, 106), |vma| vma.stage = Stage::Gone);
+            let vmas = set.vmas();
+            assert!(vmas.find(span(104, 105).start).is_none() && vmas.find(span(106, 107).start).is_some());
+            assert_eq!(vmas.covered(span(100, 110)), Err(MmError::NotMapped(span(104, 105).start)));
+            let place = vmas.place(Place::Fixed(span(104, 105).start), PAGE_SIZE);
+            assert_eq!(place, Err(MmError::Occupied(span(104, 105))));
+        });
+    }
+
+    #[test]
+    fn parts_of_a_file_mapping_keep_their_place_in_the_file() {
+        let arena = crate::Arena::builder().limit(2 << 20).build().unwrap();
+        let file = File::zeroed(&arena, 1 << 20);
+        let vma = Vma {
+            span: span(100, 110),
+            prot: Prot::Read,
+            backing: Backing::Private { file, offset: 3 * PAGE_SIZE },
+            served: None,
+            mergeable: false,
+            stage: Stage::Here,
+        };
+        let Backing::Private { offset, .. } = vma.part(span(104, 200)).backing else { unreachable!() };
+        assert_eq!(offset, 7 * PAGE_SIZE);
+        assert_eq!(vma.file_page(Gfn(104), 3 * PAGE_SIZE), 7);
+    }
+
+    #[test]
+    fn the_first_unmapped_page_is_named() {
+        with_vmas(&[(100, 110), (110, 120), (130, 140)], |set| {
+            let set = set.vmas();
+            assert_eq!(set.covered(span(103, 120)), Ok(()));
+            assert_eq!(set.covered(span(103, 131)), Err(MmError::NotMapped(Hva(120 * PAGE_SIZE))));
+            assert_eq!(set.covered(span(99, 100)), Err(MmError::NotMapped(Hva(99 * PAGE_SIZE))));
+        });
+    }
+
+    #[test]
+    fn places_are_found_or_refused() {
+        with_vmas(&[(100, 110), (112, 120)], |set| check_places(set.vmas()));
+    }
+
+    fn check_places(set: Vmas<'_>) {
+        let at = |page: u64| Hva(page * PAGE_SIZE);
+        assert_eq!(set.place(Place::Fixed(at(110)), 2 * PAGE_SIZE), Ok(span(110, 112)));
+        assert_eq!(set.place(Place::Fixed(at(110)), 3 * PAGE_SIZE), Err(MmError::Occupied(span(112, 113))));
+        assert_eq!(set.place(Place::Near(at(105)), 2 * PAGE_SIZE), Ok(span(110, 112)));
+        assert_eq!(set.place(Place::Near(at(105)), 3 * PAGE_SIZE), Ok(span(120, 123)));
+        assert_eq!(set.place(Place::Near(at(512)), 4 << 20), Ok(span(512, 1536)));
+        assert_eq!(set.place(Place::Near(at(100)), 4 << 20), Ok(span(512, 1536)), "aligned for huge pages");
+        assert_eq!(set.place(Place::Anywhere, 4096).unwrap().start, ANYWHERE);
+        assert_eq!(set.place(Place::Anywhere, 1 << 48), Err(MmError::NoRoom(1 << 48)));
+        for (place, len) in
+            [(at(110), 0), (at(110), 5), (Hva(3), 4096), (Hva(0), 4096), (Hva(u64::MAX << 12), 8192)]
+        {
+            assert!(
+                matches!(set.place(Place::Fixed(place), len), Err(MmError::BadRange(_))),
+                "{place} {len}"
+            );
+        }
+        assert!(set.place(Place::Near(Hva(5)), 3).is_err());
+    }
+}

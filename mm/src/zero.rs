@@ -1,0 +1,213 @@
+//! Frames are zeroed ahead of need, by a thread that runs when no other wants its processor.
+//!
+//! A fault on fresh memory spends most of its time on zeroing, and, where the frame was never used, in the kernel, which finds memory
+//! for it. Both are done here, before. The frames are free all the while: whoever needs one takes it, also for other things, and
+//! [`Arena::trim`] gives it back to the system. What is in them is checked as that of other free frames is, where the arena
+//! [poisons](crate::ArenaBuilder::poison) them.
+
+use crate::arena::Arena;
+use crate::numa::{ListStats, Node};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Time between two looks at what is left.
+const PERIOD: Duration = Duration::from_millis(2);
+
+impl Arena {
+    /// Makes free frames of each node hold zeroes, until there are so many, or no more are free; how many were made so.
+    ///
+    /// ```
+    /// # use slat_mm::*;
+    /// # use slat::Level;
+    /// let arena = Arena::builder().limit(64 << 20).build()?;
+    /// assert_eq!(arena.zero_ahead(100), 100);
+    /// let page = arena.zeroed(Level::K4)?;
+    /// assert_eq!(arena.list_stats().zeroed, 1);
+    /// # Ok::<(), MmError>(())
+    /// ```
+    pub fn zero_ahead(&self, frames: u64) -> u64 {
+        let mut made = 0;
+        for node in (0..self.nodes()).map(|node| self.node(Node(node))) {
+            loop {
+                let missing = frames.saturating_sub(node.zeroed());
+                let now = if missing == 0 { 0 } else { node.zero_ahead(missing, |pfn| self.zero_free(pfn)) };
+                made += now;
+                if now == 0 {
+                    break;
+                }
+            }
+        }
+        made
+    }
+
+    /// What became of requests for single frames: how often threads shared anything.
+    pub fn list_stats(&self) -> ListStats {
+        (0..self.nodes()).map(|node| self.node(Node(node)).list_stats()).fold(
+            ListStats::default(),
+            |sum, node| ListStats {
+                taken: sum.taken + node.taken,
+                zeroed: sum.zeroed + node.zeroed,
+                batches: sum.batches + node.batches,
+                waits: sum.waits + node.waits,
+            },
+        )
+    }
+}
+
+/// A thread that keeps so many frames of each node zeroed ahead of need, until this is dropped. The kernel runs it when no other
+/// thread wants its processor (`SCHED_IDLE`).
+///
+/// ```
+/// # use slat_mm::*;
+/// let arena = Arena::builder().limit(64 << 20).build()?;
+/// let zeroer = Zeroer::start(&arena, 1024);
+/// # Ok::<(), MmError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping it stops the thread"]
+pub struct Zeroer {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Zeroer {
+    /// Starts it.
+    pub fn start(arena: &Arc<Arena>, frames: u64) -> Self {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let (stopped, arena) = (stop.clone(), arena.clone());
+        let thread = thread::spawn(move || {
+            run_when_idle();
+            let (flag, changed) = &*stopped;
+            let mut stop = flag.lock();
+            while !*stop {
+                parking_lot::MutexGuard::unlocked(&mut stop, || arena.zero_ahead(frames));
+                if !*stop {
+                    changed.wait_for(&mut stop, PERIOD);
+                }
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Zeroer {
+    fn drop(&mut self) {
+        let (flag, changed) = &*self.stop;
+        *flag.lock() = true;
+        changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic has been printed by its own thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// This thread gives way to all others. Where the system does not do so it runs as they do.
+fn run_when_idle() {
+    // SAFETY: all fields of it are numbers.
+    let none: libc::sched_param = unsafe { std::mem::zeroed() };
+    // SAFETY: of the calling thread; it reads one value, which is there.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slat::{Level, PAGE_SIZE};
+
+    fn is_zero(arena: &Arena, page: &crate::Held<'_>) -> bool {
+        // SAFETY: held, and no other thread uses it.
+        let bytes: &[u8; PAGE_SIZE as usize] = unsafe { &*arena.frame(page.pfn()).cast() };
+        *bytes == [0; PAGE_SIZE as usize]
+    }
+
+    #[test]
+    fn zeroed_frames_are_taken_first_for_zeroes_and_last_for_all_else() {
+        let arena = Arena::builder().limit(4 << 20).nodes(2).poison(0xdd).build().unwrap();
+        let used: Vec<_> = (0..64).map(|_| arena.page(Level::K4).unwrap()).collect();
+        for page in &used {
+            // SAFETY: held.
+            unsafe { arena.frame(page.pfn()).write_bytes(7, PAGE_SIZE as usize) };
+        }
+        drop(used);
+        assert_eq!(arena.zero_ahead(70), 140, "of each node");
+        assert_eq!((arena.zero_ahead(70), arena.stats().in_use), (0, 0), "they are free");
+        let zeroes: Vec<_> = (0..100).map(|_| arena.zeroed(Level::K4).unwrap()).collect();
+        assert_eq!(arena.list_stats().zeroed, 70, "and then others");
+        assert!(zeroes.iter().all(|page| is_zero(&arena, page)));
+        drop(zeroes);
+        assert!(arena.zero_ahead(512) > 600, "all but a few of each node");
+        let all: Vec<_> = std::iter::from_fn(|| arena.page(Level::K4).ok()).collect();
+        assert_eq!((all.len(), arena.stats().stale_writes), (1024, 0));
+        drop(all);
+        assert_eq!(arena.stats(), crate::ArenaStats { frames: 1024, ..Default::default() });
+        drop([0, 1].map(|node| arena.page_on(Node(node), Level::M2).unwrap()));
+    }
+
+    #[test]
+    fn a_write_to_a_free_frame_of_zeroes_is_found() {
+        let arena = Arena::builder().limit(2 << 20).poison(0xdd).build().unwrap();
+        let page = arena.page(Level::K4).unwrap();
+        let pfn = page.pfn();
+        drop(page);
+        arena.zero_ahead(512);
+        // SAFETY: no other thread uses it. This write is the mistake to be found.
+        unsafe { arena.frame(pfn).add(9).write(1) };
+        let all: Vec<_> = std::iter::from_fn(|| arena.zeroed(Level::K4).ok()).collect();
+        assert_eq!((all.len(), arena.stats().stale_writes), (512, 1));
+        assert!(all.iter().all(|page| is_zero(&arena, page)), "and is of no consequence");
+    }
+
+    #[test]
+    fn zeroed_frames_are_trimmed_as_others() {
+        let arena = Arena::builder().limit(4 << 20).build().unwrap();
+        assert_eq!((arena.zero_ahead(100), arena.trim()), (100, Ok(100 * PAGE_SIZE)));
+        assert!(is_zero(&arena, &arena.zeroed(Level::K4).unwrap()));
+    }
+
+    #[test]
+    fn a_thread_keeps_them_ready() {
+        let arena = Arena::builder().limit(16 << 20).build().unwrap();
+        let zeroer = Zeroer::start(&arena, 256);
+        for _ in 0..4 {
+            while arena.node(Node(0)).zeroed() < 256 {
+                thread::sleep(PERIOD);
+            }
+            let pages: Vec<_> = (0..200).map(|_| arena.zeroed(Level::K4).unwrap()).collect();
+            assert!(pages.iter().all(|page| is_zero(&arena, page)));
+        }
+        drop(zeroer);
+        assert_eq!(arena.list_stats().zeroed, 800);
+        assert_eq!((arena.list_stats().taken, arena.stats().in_use), (800, 0));
+    }
+
+    /// What two threads use of the arena's books: they meet once in a batch, and nowhere else.
+    #[test]
+    fn threads_that_take_frames_share_no_line_but_once_in_a_batch() {
+        const EACH: u64 = 4096;
+        /// Frames whose states are in one pair of lines, and whose notes are in two.
+        const LINES: u64 = 128 / size_of::<u32>() as u64;
+        let arena = Arena::builder().limit(64 << 20).build().unwrap();
+        arena.zero_ahead(2 * EACH);
+        for zeroed in [true, false] {
+            let before = arena.list_stats();
+            let take = || {
+                let pages: Vec<_> = (0..EACH).map(|_| arena.zeroed(Level::K4).unwrap()).collect();
+                let lines = pages.iter().map(|page| page.pfn().0 / LINES);
+                (lines.collect::<std::collections::BTreeSet<_>>(), pages)
+            };
+            let [(one, _), (other, _)] = thread::scope(|scope| {
+                let threads = [(); 2].map(|()| scope.spawn(take));
+                threads.map(|thread| thread.join().unwrap())
+            });
+            let shared = one.intersection(&other).count();
+            let stats = arena.list_stats();
+            assert_eq!(stats.taken - before.taken, 2 * EACH);
+            assert_eq!(stats.zeroed - before.zeroed, if zeroed { 2 * EACH } else { 0 });
+            assert!(stats.batches - before.batches <= 4 * EACH / 32, "{stats:?}");
+            assert_eq!((shared, stats.waits - before.waits), (0, 0));
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Groups: each frame is charged to one of them, limits hold, and a group that has too little takes nothing from another.
+
+use crate::fixture::{at, get, pages};
+use crate::swap::contents;
+use crate::swap_device::Disk;
+use slat::{Access, Idle, PAGE_SIZE};
+use slat_mm::*;
+use std::sync::Arc;
+use std::thread;
+
+fn arena() -> Arc<Arena> {
+    Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap()
+}
+
+fn map(space: &AddressSpace, first: u64, count: u64, backing: Backing) {
+    space.mmap(Place::Fixed(at(first)), count * PAGE_SIZE, Prot::ReadWrite, backing).unwrap();
+}
+
+fn put(space: &AddressSpace, idle: &mut Idle, page: u64, value: u64) {
+    space.write(idle, at(page), &value.to_le_bytes()).unwrap();
+}
+
+/// Pages of both sorts that are charged to a group.
+fn charged(group: &Group) -> (u64, u64) {
+    let stats = group.stats();
+    assert_eq!(stats.charged(), group.charged());
+    (stats.anon / PAGE_SIZE, stats.file / PAGE_SIZE)
+}
+
+#[test]
+fn each_page_is_charged_once_to_the_group_that_had_it_first() {
+    let (mut idle, arena) = (Idle::take().unwrap(), arena());
+    let swap = Swap::builder().memory(4 << 20).build(&arena).unwrap();
+    let [one, other] = [(); 2].map(|()| Group::new(&arena, None).unwrap());
+    let space = |group| AddressSpace::builder(&arena).swap(&swap).group(group).build().unwrap();
+    let (first, second) = (space(&one), space(&other));
+    map(&first, 0, 16, Backing::Anonymous);
+    (0..16).for_each(|page| put(&first, &mut idle, page, page));
+    assert_eq!((charged(&one), charged(&other)), ((16, 0), (0, 0)));
+
+    let file = File::zeroed(&arena, 8 * PAGE_SIZE);
+    let shared = || Backing::Shared { file: file.clone(), offset: 0 };
+    map(&first, 100, 8, shared());
+    map(&second, 100, 8, shared());
+    (100..104).for_each(|page| put(&first, &mut idle, page, 1));
+    (102..108).for_each(|page| put(&second, &mut idle, page, 2));
+    assert_eq!((charged(&one), charged(&other)), ((16, 4), (0, 4)), "who had it first");
+    first.munmap(&mut idle, pages(100, 8)).unwrap();
+    assert_eq!(charged(&one), (16, 4), "the file has them yet");
+
+    let fork = first.fork(&mut idle).unwrap();
+    assert!(Arc::ptr_eq(fork.group().unwrap(), &one));
+    assert_eq!(charged(&one), (16, 4), "shares");
+    (0..4).for_each(|page| put(&fork, &mut idle, page, 7));
+    assert_eq!(charged(&one), (20, 4), "copies");
+    drop(fork);
+    assert_eq!(charged(&one), (16, 4));
+
+    map(&second, 0, 8, Backing::Private { file: file.clone(), offset: 0 });
+    put(&second, &mut idle, 0, 5);
+    assert_eq!(get(&second, &mut idle, 4), 2);
+    assert_eq!(charged(&other), (1, 4), "a copy of the file's page, and one of its pages");
+
+    let huge = AddressSpace::builder(&arena).thp(true).group(&other).build().unwrap();
+    map(&huge, 512, 512, Backing::Anonymous);
+    put(&huge, &mut idle, 700, 1);
+    assert_eq!(charged(&other), (513, 4));
+    drop(huge);
+    assert_eq!(charged(&other), (1, 4));
+
+    let before = swap.pool_bytes();
+    assert_eq!(first.pageout(&mut idle, pages(0, 8)), Ok(8));
+    let stats = one.stats();
+    assert_eq!((stats.anon / PAGE_SIZE, stats.swapped / PAGE_SIZE, before), (8, 7, 0), "one was of zeroes");
+    assert!(stats.compressed > 0 && stats.compressed <= swap.pool_bytes());
+    assert_eq!(other.stats().compressed, 0);
+    drop((first, second, file));
+    for group in [&one, &other] {
+        assert_eq!((group.charged(), group.stats().swapped), (0, 0));
+    }
+}
+
+#[test]
+fn merged_pages_are_charged_to_the_group_whose_page_they_were() {
+    let (mut idle, arena) = (Idle::take().unwrap(), arena());
+    let ksm = Ksm::builder(&arena).build().unwrap();
+    let [one, other] = [(); 2].map(|()| Group::new(&arena, None).unwrap());
+    let spaces = [&one, &other].map(|group| AddressSpace::builder(&arena).group(group).build().unwrap());
+    for space in &spaces {
+        map(space, 0, 8, Backing::Anonymous);
+        space.madvise(&mut idle, pages(0, 8), Advice::Mergeable).unwrap();
+        ksm.add(space).unwrap();
+        (0..8).for_each(|page| put(space, &mut idle, page, 42 + page));
+    }
+    assert_eq!((charged(&one).0, charged(&other).0), (8, 8));
+    ksm.scan(&mut idle, u64::MAX);
+    assert_eq!(ksm.scan(&mut idle, u64::MAX), 16);
+    assert_eq!(charged(&one).0 + charged(&other).0, 8, "one frame for each pair");
+    (0..4).for_each(|page| put(&spaces[1], &mut idle, page, 1));
+    assert_eq!(charged(&one).0 + charged(&other).0, 12, "copies again");
+    let [first, second] = spaces;
+    drop((first, second, ksm));
+    assert_eq!((one.charged(), other.charged()), (0, 0));
+}
+
+/// Whatever is done in whatever order: all frames that are in use are charged, but for tables and the pool.
+#[test]
+fn the_sums_are_exact_whatever_is_done() {
+    for seed in 1..=8 {
+        let (mut idle, mut random) = (Idle::take().unwrap(), fastrand::Rng::with_seed(seed));
+        let arena = arena();
+        let swap = Swap::builder().memory(1 << 20).device(Disk::new(), 16 << 20).build(&arena).unwrap();
+        let groups = [(); 2].map(|()| Group::new(&arena, None).unwrap());
+        let file = File::zeroed(&arena, 16 * PAGE_SIZE);
+        let space = |group: &Arc<Group>| {
+            let space = AddressSpace::builder(&arena).swap(&swap).group(group).build().unwrap();
+            map(&space, 0, 64, Backing::Anonymous);
+            map(&space, 64, 16, Backing::Shared { file: file.clone(), offset: 0 });
+            map(&space, 80, 16, Backing::Private { file: file.clone(), offset: 0 });
+            space
+        };
+        let mut spaces: Vec<_> = groups.iter().chain(&groups).map(space).collect();
+        for _ in 0..600 {
+            let at_random = random.usize(..spaces.len());
+            let (page, count) = (random.u64(..96), random.u64(1..16));
+            let space = &spaces[at_random];
+            let some = pages(page, count.min(96 - page));
+            match random.u8(..12) {
+                0..5 => put(space, &mut idle, page, random.u64(..)),
+                5..7 => drop(space.fault(&mut idle, at(page), Access::Read)),
+                7..9 => drop(space.pageout(&mut idle, some).unwrap()),
+                9 => space.dontneed(&mut idle, some).unwrap(),
+                10 => drop(space.migrate(&mut idle, some).unwrap()),
+                _ if spaces.len() < 6 => spaces.push(spaces[at_random].fork(&mut idle).unwrap()),
+                _ => drop(spaces.swap_remove(at_random)),
+            }
+            let stats = groups.each_ref().map(|group| group.stats());
+            let frames: u64 = stats.iter().map(|stats| (stats.anon + stats.file) / PAGE_SIZE).sum();
+            let (all, pool) = (arena.stats(), swap.pool_bytes() / PAGE_SIZE);
+            assert_eq!(frames, all.in_use - all.tables - pool, "seed {seed}: {stats:?}");
+        }
+        drop((spaces, file));
+        assert_eq!(groups.map(|group| group.charged()), [0, 0]);
+    }
+}
+
+#[test]
+fn threads_keep_a_groups_limit_within_two_percent() {
+    const LIMIT: u64 = 8 << 20;
+    let arena = arena();
+    let swap = Swap::builder().memory(2 << 20).device(Disk::new(), 64 << 20).build(&arena).unwrap();
+    let group = Group::new(&arena, Some(LIMIT)).unwrap();
+    let most = thread::scope(|scope| {
+        let threads: Vec<_> = (0..3u64)
+            .map(|thread| {
+                let (group, arena, swap) = (&group, &arena, &swap);
+                scope.spawn(move || {
+                    let mut idle = Idle::take().unwrap();
+                    let space = AddressSpace::builder(arena).swap(swap).group(group).build().unwrap();
+                    map(&space, 0, 2048, Backing::Anonymous);
+                    let mut most = 0;
+                    for page in 0..2048 {
+                        space.write(&mut idle, at(page), &contents(page ^ thread << 20, 40)).unwrap();
+                        most = most.max(group.charged());
+                    }
+                    let mut bytes = vec![0; 4096];
+                    for page in (0..2048).step_by(7) {
+                        space.read(&mut idle, at(page), &mut bytes).unwrap();
+                        assert_eq!(bytes, contents(page ^ thread << 20, 40), "nothing is lost");
+                    }
+                    most
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).max().unwrap()
+    });
+    assert!(most as f64 <= 1.02 * LIMIT as f64 && most > LIMIT / 2, "{most} of {LIMIT}");
+    assert_eq!(group.charged(), 0);
+}
+
+/// Pages that come back to a guest with a limit, in a loop over more than fits; `noisy` runs after each of its rounds.
+fn refaults(arena: &Arc<Arena>, swap: &Arc<Swap>, mut noisy: impl FnMut(&mut Idle, u64)) -> u64 {
+    let mut idle = Idle::take().unwrap();
+    let group = Group::new(arena, Some(1 << 20)).unwrap();
+    let space = AddressSpace::builder(arena).swap(swap).group(&group).build().unwrap();
+    map(&space, 0, 1024, Backing::Anonymous);
+    let mut random = fastrand::Rng::with_seed(5);
+    for round in 0..400 {
+        // A working set that fits, and now and then a page that is not of it.
+        for _ in 0..16 {
+            let page = random.u64(..96);
+            space.fault(&mut idle, at(page), Access::Write).unwrap();
+        }
+        space.write(&mut idle, at(100 + random.u64(..500)), &contents(round, 64)).unwrap();
+        noisy(&mut idle, round);
+    }
+    space.lru().unwrap().stats().refaults
+}
+
+/// Counts, not times: one thread makes all accesses, in the same order.
+#[test]
+fn a_group_over_its_limit_leaves_the_working_set_of_another_alone() {
+    let swap = |arena: &Arc<Arena>| {
+        Swap::builder().memory(1 << 20).device(Disk::new(), 64 << 20).read_ahead(1).build(arena).unwrap()
+    };
+    let alone = {
+        let arena = arena();
+        let swap = swap(&arena);
+        refaults(&arena, &swap, |_, _| {})
+    };
+    let arena = arena();
+    let swap = swap(&arena);
+    let group = Group::new(&arena, Some(1 << 20)).unwrap();
+    let noisy = AddressSpace::builder(&arena).swap(&swap).group(&group).build().unwrap();
+    map(&noisy, 0, 4096, Backing::Anonymous);
+    let beside = refaults(&arena, &swap, |idle, round| {
+        for page in 0..16 {
+            let page = (round * 16 + page) % 4096;
+            noisy.write(idle, at(page), &contents(page, if page % 2 == 0 { 64 } else { 20 })).unwrap();
+        }
+    });
+    let thrashed = noisy.lru().unwrap().stats();
+    assert!(thrashed.evicted > 4000, "{thrashed:?}");
+    assert!(alone > 20, "the working set is near the limit: {alone}");
+    assert!(beside.abs_diff(alone) * 20 <= alone, "{beside} beside the other, {alone} alone");
+}
+
+#[test]
+fn what_a_group_has_reads_as_memory_stat() {
+    let (mut idle, arena) = (Idle::take().unwrap(), arena());
+    let group = Group::new(&arena, None).unwrap();
+    let space = AddressSpace::builder(&arena).group(&group).build().unwrap();
+    map(&space, 0, 4, Backing::Anonymous);
+    (0..3).for_each(|page| put(&space, &mut idle, page, 1));
+    let text = group.stats().to_string();
+    let of = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name}: {text}")).parse::<u64>().unwrap()
+    };
+    assert_eq!((of("anon"), of("file"), of("zswap"), of("pgfault")), (3 * PAGE_SIZE, 0, 0, 3));
+    assert!(of("pagetables") > 0 && of("pagetables").is_multiple_of(PAGE_SIZE));
+    let other = Arena::builder().limit(4 << 20).build().unwrap();
+    let foreign = AddressSpace::builder(&other).group(&group).build();
+    assert_eq!(foreign.map(drop), Err(MmError::ForeignGroup));
+}

@@ -1,0 +1,233 @@
+//! What is built where it differs from the first design: a fault freezes its entry, looks at the three lines, and only then writes the row
+//! and the leaf; an entry that is frozen is condemned, not taken; a flush by L1 leaves holes as they are, and flushes a TLB only where
+//! something was taken from a leaf since.
+
+use super::program::{Nested, Op};
+use super::shadow::{EPOCH, SHADOW, Word};
+use super::steps::{Flush, L2, Pc, State};
+use crate::bug::Bug;
+
+impl Nested {
+    /// F8 and F9. `None`: the access is over.
+    pub(super) fn install_built(&self, s: &mut State, i: usize) -> Pc {
+        let me = s.threads[i];
+        let g1 = me.t & super::shadow::entry::FRAME;
+        let early = self.has(Bug::CheckedBeforeFrozen);
+        match me.pc {
+            Pc::Link => {
+                let tree = &mut s.world.trees[me.root as usize];
+                if let Word::Hole(number) = tree.upper {
+                    // What a fault has met is the very word that it exchanges: a table that it has linked is full of it.
+                    if s.threads[i].word != Some(tree.upper) {
+                        return Pc::Start;
+                    }
+                    (tree.upper, tree.leaf) = (Word::Table, Word::Hole(number));
+                }
+                Pc::Freeze
+            }
+            Pc::Freeze => {
+                let old = me.word.expect("met in the walk");
+                match s.world.swap(me.root, old, Word::Frozen(i as u8)) {
+                    false => Pc::Start,
+                    true if early => Pc::Row,
+                    true => Pc::Recheck,
+                }
+            }
+            Pc::Recheck => {
+                let lines = [s.world.lines[me.hva as usize], s.world.lines[EPOCH], s.world.lines[SHADOW]];
+                let is_leaf = matches!(me.word, Some(Word::Leaf { .. }));
+                // What is there already was judged by the flush.
+                let shadow = !is_leaf && !self.has(Bug::LineUnrechecked);
+                let checked = if shadow { 3 } else { 2 };
+                let stands = lines[..checked] == me.lines[..checked] || self.has(Bug::EntryUnchecked);
+                match stands {
+                    true if is_leaf => Self::leaf_met(s, i),
+                    true if early => Pc::Link,
+                    true if self.has(Bug::RowAfterLeaf) => Pc::Thaw,
+                    true => Pc::Row,
+                    false if is_leaf || early => Pc::Start,
+                    false => Pc::ThawBack,
+                }
+            }
+            Pc::Row => {
+                s.row_changes(me.root, g1);
+                if self.has(Bug::RowAfterLeaf) { Pc::Mark } else { Pc::Thaw }
+            }
+            Pc::Thaw => {
+                let new = Word::Leaf { pfn: me.pfn, write: me.write, armed: false, g1 };
+                match s.world.swap(me.root, Word::Frozen(i as u8), new) {
+                    false => Pc::ThawBack,
+                    true if self.has(Bug::RowAfterLeaf) => Pc::Row,
+                    true => Pc::Mark,
+                }
+            }
+            _ => {
+                let leaf = s.world.trees[me.root as usize].leaf;
+                if leaf == Word::Frozen(i as u8) || leaf == Word::Condemned(i as u8) {
+                    let hole = s.world.fresh_hole();
+                    s.world.swap(me.root, leaf, hole);
+                }
+                Pc::Start
+            }
+        }
+    }
+
+    /// The leaf that the fault has met serves, or goes.
+    fn leaf_met(s: &mut State, i: usize) -> Pc {
+        let me = s.threads[i];
+        let Some(old @ Word::Leaf { pfn, write, .. }) = me.word else { unreachable!("a leaf") };
+        let row = s.world.trees[me.root as usize].row;
+        let is_it = row == me.t & super::shadow::entry::FRAME;
+        let serves = pfn == me.pfn && write == me.write && is_it && s.world.walk().same(old);
+        if serves {
+            // Nothing is marked, and nothing is written.
+            return Pc::Mark;
+        }
+        s.world.note_drop();
+        let hole = s.world.fresh_hole();
+        s.world.swap(me.root, old, hole);
+        Pc::Start
+    }
+
+    /// T refuses. What was hit goes at once; and again when the vCPU comes back, with what its TLB has.
+    pub(super) fn refuse_built(&self, s: &mut State, i: usize) {
+        let (met, forgot) = (s.threads[i].word, s.world.vcpus[i].forgot);
+        let dropped = s.world.dropping > 0 || s.world.dropped > forgot;
+        let hit = dropped || matches!(met, Some(Word::Leaf { .. }));
+        if let (Some(old @ Word::Leaf { .. }), false) = (met, self.has(Bug::RefusedLeafKept)) {
+            s.world.note_drop();
+            let hole = s.world.fresh_hole();
+            s.world.swap(s.threads[i].root, old, hole);
+        }
+        let (vcpu_count, newest) = (s.world.vcpu_count, s.world.newest);
+        let vcpu = &mut s.world.vcpus[i];
+        vcpu.in_l2 = false;
+        if hit && self.has(Bug::RefusedOnce) {
+            vcpu.l2 = 0;
+        } else if hit && !self.has(Bug::RefusedLeafKept) {
+            (vcpu.refused, vcpu.forgot) = (true, newest);
+        }
+        if vcpu_count == 1 || hit {
+            vcpu.allowed[vcpu.key as usize] = 0;
+        }
+        s.done(i);
+    }
+
+    /// The vCPU comes back: what T refused goes once more, whatever stands there.
+    pub(super) fn comeback(s: &mut State, i: usize) {
+        let root = s.world.root as usize;
+        if s.world.trees[root].upper == Word::Table {
+            let word = s.world.trees[root].leaf;
+            if matches!(word, Word::Leaf { .. }) {
+                s.world.note_drop();
+            }
+            s.world.trees[root].leaf = Self::zapped(s, word);
+        } else {
+            s.world.trees[root].upper = s.world.fresh_hole();
+        }
+        (s.world.vcpus[i].l2, s.world.vcpus[i].refused) = (0, false);
+    }
+
+    /// Whether it is not put down that something is about to be taken from a leaf.
+    fn unnoted(&self, harvests: bool) -> bool {
+        self.has(Bug::DropNotedLate) || self.has(Bug::DropNotedEarly) || harvests && self.has(Bug::ArmUnnoted)
+    }
+
+    /// What a word becomes that is to be filled by no fault under way.
+    fn zapped(s: &mut State, word: Word) -> Word {
+        match word {
+            Word::Frozen(owner) | Word::Condemned(owner) => Word::Condemned(owner),
+            _ => s.world.fresh_hole(),
+        }
+    }
+
+    /// The walk over (shadow, g2).
+    pub(super) fn visit_built(&self, s: &mut State, i: usize, harvests: bool, flushes: bool) {
+        let me = s.threads[i];
+        // What L0 empties it empties whatever T says.
+        let flushes = flushes && me.flush == Flush::Revalidate;
+        let root = s.world.root;
+        let next = match me.pc {
+            Pc::Load => {
+                let tree = s.world.trees[root as usize];
+                let linked = tree.upper == Word::Table;
+                let seen = if linked { tree.leaf } else { tree.upper };
+                let new = match seen {
+                    Word::Leaf { .. } => {
+                        (s.threads[i].root, s.threads[i].word) = (root, Some(seen));
+                        s.threads[i].pc = if flushes { Pc::ReadRow } else { Pc::Note };
+                        return;
+                    }
+                    Word::Frozen(_) if flushes && self.has(Bug::FrozenPassedBy) => seen,
+                    Word::Frozen(_) if !harvests && self.has(Bug::FrozenTaken) => s.world.fresh_hole(),
+                    Word::Hole(_) if flushes => seen,
+                    Word::Hole(_) if !linked && self.has(Bug::ChildHoleKept) => seen,
+                    _ if harvests => seen,
+                    _ => Self::zapped(s, seen),
+                };
+                let tree = &mut s.world.trees[root as usize];
+                *(if linked { &mut tree.leaf } else { &mut tree.upper }) = new;
+                Pc::Head
+            }
+            Pc::ReadRow => {
+                s.threads[i].row = s.world.trees[me.root as usize].row;
+                Pc::Note
+            }
+            Pc::Note => {
+                let Some(Word::Leaf { write, .. }) = me.word else { unreachable!("a leaf") };
+                let keeps = flushes && self.agrees(&s.world, me.row, write);
+                if !keeps && !self.unnoted(harvests) {
+                    s.world.dropping += 1;
+                }
+                if !keeps && self.has(Bug::DropNotedEarly) {
+                    s.world.note_drop();
+                }
+                if keeps { Pc::Head } else { Pc::Edit }
+            }
+            Pc::Noted => {
+                if !self.unnoted(harvests) {
+                    s.world.dropping -= 1;
+                    s.world.note_drop();
+                } else if self.has(Bug::DropNotedLate) {
+                    s.world.note_drop();
+                }
+                Pc::Head
+            }
+            _ => {
+                let old = me.word.expect("read before");
+                let Word::Leaf { pfn, g1, .. } = old else { unreachable!("a leaf") };
+                let armed = Word::Leaf { pfn, write: false, armed: false, g1 };
+                let new = if harvests { armed } else { s.world.fresh_hole() };
+                if s.world.swap(me.root, old, new) {
+                    Pc::Noted
+                } else {
+                    s.world.dropping -= u8::from(!self.unnoted(harvests));
+                    Pc::Load
+                }
+            }
+        };
+        s.threads[i].pc = next;
+        if next != Pc::Head {
+            return;
+        }
+        (s.threads[i].word, s.threads[i].root, s.threads[i].row) = (None, 0, 0);
+        if !flushes {
+            s.threads[i].owes |= L2;
+            s.threads[i].bumped |= 1;
+            // The head behind the one that led here.
+            s.threads[i].g1 += 1;
+        }
+    }
+
+    /// A flush by L1 has been over the shadow: which TLBs have anything to forget. An entry looks at its own, when this has ended.
+    pub(super) fn settle_built(&self, s: &mut State, i: usize, op: Op) {
+        let dropped = s.world.dropped;
+        let owes = matches!(op, Op::Broadcast) && (s.world.dropping > 0 || dropped > s.world.settled);
+        s.threads[i].row = dropped;
+        if owes && self.has(Bug::SettledEarly) {
+            s.world.settled = dropped;
+        }
+        s.threads[i].owes = if owes { L2 } else { 0 };
+        s.threads[i].pc = if owes { Pc::Kick(0) } else { Pc::Remove };
+    }
+}

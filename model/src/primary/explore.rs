@@ -1,0 +1,93 @@
+//! The check: which steps there are, and what must be true of every state.
+
+use super::world::World;
+use super::{Op, Pc, Primary, State, THREADS, Thread};
+use crate::check::{Checked, Verdict};
+use crate::world::Bad;
+use stateright::{Checker, Model, Property};
+
+const SAFE: &str = "nothing bad";
+const ENDS: &str = "all can end";
+
+impl Primary {
+    fn op(&self, thread: &Thread, i: usize) -> Option<Op> {
+        self.programs.get(i)?.get(usize::from(thread.op)).copied()
+    }
+
+    fn all_done(&self, s: &State) -> bool {
+        s.threads.iter().enumerate().all(|(i, thread)| self.op(thread, i).is_none())
+    }
+
+    /// One step of thread `i`. `None`: it waits.
+    fn step(&self, s: &mut State, i: usize) -> Option<()> {
+        match self.op(&s.threads[i], i)? {
+            Op::Store(page) => self.store(s, i, page),
+            op => self.change(s, i, op),
+        }
+    }
+}
+
+impl Checked for Primary {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn check(&self) -> Verdict {
+        let checker = self.clone().checker().spawn_bfs().join();
+        let mut verdict = Verdict { states: checker.unique_state_count(), found: None, ends: false };
+        for (name, path) in checker.discoveries() {
+            if name == ENDS {
+                verdict.ends = true;
+            } else {
+                let bad = path.last_state().world.bad.unwrap_or(Bad::Stuck);
+                let actions = path.into_actions();
+                verdict.found = Some((bad, actions.iter().map(|action| format!("{action:?}")).collect()));
+            }
+        }
+        verdict
+    }
+}
+
+impl Model for Primary {
+    type State = State;
+    /// A thread, and what it does.
+    type Action = (usize, Pc);
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State { world: World::new(self.filled), threads: [Thread::default(); THREADS] }]
+    }
+
+    fn actions(&self, s: &State, actions: &mut Vec<(usize, Pc)>) {
+        if s.world.bad.is_none() {
+            let threads = s.threads.iter().enumerate();
+            let busy = threads.filter(|(i, thread)| self.op(thread, *i).is_some());
+            actions.extend(busy.map(|(i, thread)| (i, thread.pc)));
+        }
+    }
+
+    fn next_state(&self, before: &State, (i, _): (usize, Pc)) -> Option<State> {
+        let mut s = *before;
+        self.step(&mut s, i)?;
+        if s.world.bad.is_none() {
+            s.world.hardware();
+        }
+        if s.world.bad.is_none() && self.all_done(&s) {
+            self.audit(&mut s);
+        }
+        (s != *before).then_some(s)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let safe = Property::always(SAFE, |_: &Self, s: &State| s.world.bad.is_none());
+        let ends = Property::sometimes(ENDS, |primary: &Self, s: &State| primary.all_done(s));
+        let moves = Property::always("no thread is stuck", |primary: &Self, s: &State| {
+            let moves = |i| primary.next_state(s, (i, s.threads[i].pc)).is_some();
+            s.world.bad.is_some() || primary.all_done(s) || (0..THREADS).any(moves)
+        });
+        match self.bug {
+            // With a mistake, the first bad state is all that is wanted.
+            Some(_) => vec![safe],
+            None => vec![safe, moves, ends],
+        }
+    }
+}

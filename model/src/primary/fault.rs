@@ -1,0 +1,128 @@
+//! A vCPU that stores: by its translation, or by one that it fetches, or after the host has brought the page in.
+
+use super::world::{Mapped, bit};
+use super::{Pc, Primary, State};
+use crate::bug::Bug;
+use crate::world::Bad;
+
+impl Primary {
+    /// One step of thread `i`, which stores to `page`. `None`: it waits.
+    pub(super) fn store(&self, s: &mut State, i: usize, page: u8) -> Option<()> {
+        let at = usize::from(page);
+        match s.threads[i].pc {
+            Pc::Start => {
+                if let Some((frame, true)) = s.world.tlb[i][at] {
+                    s.world.contents[usize::from(frame)] |= bit(i, s.threads[i].op);
+                    s.done(i);
+                    return Some(());
+                }
+                if s.world.pages[at].active > 0 {
+                    return None;
+                }
+                s.threads[i].begun = s.world.pages[at].begun;
+                s.threads[i].pc = Pc::Ask;
+            }
+            Pc::Ask => match s.world.pages[at].entry {
+                Some((frame, true, _)) => {
+                    s.threads[i].told = Some((frame, true));
+                    s.threads[i].pc = Pc::Install;
+                }
+                _ if self.makes(Bug::MappingBeforeLock) => s.threads[i].pc = Pc::ReadEarly,
+                _ => s.threads[i].pc = Pc::Lock,
+            },
+            Pc::Install => {
+                if s.world.pages[at].begun == s.threads[i].begun {
+                    s.world.tlb[i][at] = s.threads[i].told;
+                }
+                s.threads[i].pc = Pc::Start;
+            }
+            Pc::ReadEarly => {
+                s.threads[i].read = Some((s.world.version, s.world.pages[at].mapped));
+                s.threads[i].pc = Pc::Lock;
+            }
+            Pc::Lock => {
+                if s.world.pages[at].locked.is_some() {
+                    return None;
+                }
+                s.world.pages[at].locked = Some(i as u8);
+                s.threads[i].pc = if s.threads[i].read.is_some() { Pc::Link } else { Pc::Read };
+            }
+            Pc::Read => {
+                s.threads[i].read = Some((s.world.version, s.world.pages[at].mapped));
+                s.threads[i].pc = Pc::Link;
+            }
+            Pc::Link => return Self::by_mapping(s, i, at),
+            Pc::Fill => {
+                let number = match s.threads[i].read {
+                    Some((version, Mapped::Here { number, .. })) => {
+                        Self::look(s, version);
+                        number
+                    }
+                    _ => 0,
+                };
+                let frame = s.world.take_frame();
+                s.world.pages[at].entry = Some((frame, true, number));
+                s.threads[i].pc = Pc::Unlock;
+            }
+            // Inside a notification of its own: the flush comes first.
+            Pc::Copy => {
+                s.world.tlb.iter_mut().for_each(|tlb| tlb[at] = None);
+                s.world.pages[at].begun += 1;
+                if let Some((old, _, number)) = s.world.pages[at].entry {
+                    let frame = s.world.take_frame();
+                    s.world.contents[usize::from(frame)] = s.world.contents[usize::from(old)];
+                    s.world.pages[at].entry = Some((frame, true, number));
+                }
+                s.threads[i].pc = Pc::Unlock;
+            }
+            _ => {
+                s.world.pages[at].locked = None;
+                s.threads[i].read = None;
+                s.threads[i].pc = Pc::Start;
+            }
+        }
+        Some(())
+    }
+
+    /// The page lock is held, and the mapping is read.
+    fn by_mapping(s: &mut State, i: usize, at: usize) -> Option<()> {
+        let (version, mapped) = s.threads[i].read?;
+        Self::look(s, version);
+        let shown = s.world.forks > 0 && matches!(mapped, Mapped::Here { .. });
+        let refused = matches!(mapped, Mapped::Nothing | Mapped::Gone | Mapped::Here { writable: false, .. });
+        if shown || refused {
+            s.world.pages[at].locked = None;
+            s.threads[i].read = None;
+            s.threads[i].pc = Pc::Start;
+            if refused {
+                s.done(i);
+            } else {
+                // It lets go, and looks again.
+                s.threads[i].pc = Pc::Lock;
+            }
+            return Some(());
+        }
+        let page = &mut s.world.pages[at];
+        match page.entry {
+            None if !page.linked => page.linked = true,
+            None => s.threads[i].pc = Pc::Fill,
+            Some((_, true, _)) => s.threads[i].pc = Pc::Unlock,
+            Some((frame, false, number)) if page.child == Some(frame) => {
+                debug_assert!(number < 8);
+                s.threads[i].pc = Pc::Copy;
+            }
+            Some((frame, false, number)) => {
+                page.entry = Some((frame, true, number));
+                s.threads[i].pc = Pc::Unlock;
+            }
+        }
+        Some(())
+    }
+
+    /// A thread reads a version.
+    fn look(s: &mut State, version: u8) {
+        if version < s.world.freed_versions {
+            s.world.bad = Some(Bad::FreedVersion);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What is shared, and what must be true of it.
+
+use super::{Op, PAGES, Primary, State, THREADS};
+use crate::world::Bad;
+
+/// What a version says of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Mapped {
+    /// Nothing.
+    Nothing,
+    /// Nothing, and the place is kept.
+    Gone,
+    /// The mapping of this number.
+    Here { number: u8, writable: bool },
+}
+
+/// One page as the host has it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Page {
+    /// What the current version says.
+    pub(super) mapped: Mapped,
+    /// Whether its table is linked.
+    pub(super) linked: bool,
+    /// A frame, whether it is writable, and the mapping that it belongs to.
+    pub(super) entry: Option<(u8, bool, u8)>,
+    /// The thread that holds its page lock.
+    pub(super) locked: Option<u8>,
+    /// The thread that has claimed it.
+    pub(super) claimed: Option<u8>,
+    /// Notifications that have begun, and those of them that have not ended.
+    pub(super) begun: u8,
+    pub(super) active: u8,
+    /// No thread may store to it: a change to read-only has ended.
+    pub(super) protected: bool,
+    /// The frame that the child has.
+    pub(super) child: Option<u8>,
+}
+
+/// See the module's header.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct World {
+    pub(super) pages: [Page; PAGES],
+    /// Versions published so far; those below this one are freed.
+    pub(super) version: u8,
+    pub(super) freed_versions: u8,
+    /// Forks that are shown.
+    pub(super) forks: u8,
+    pub(super) forked: bool,
+    /// Mappings and frames made so far; frames that were given back.
+    pub(super) mappings: u8,
+    pub(super) frames: u8,
+    pub(super) freed: u16,
+    /// What was stored to each frame: a bit for each store of the programs.
+    pub(super) contents: [u8; 10],
+    /// Each thread's translations: a frame, and whether it is writable.
+    pub(super) tlb: [[Option<(u8, bool)>; PAGES]; THREADS],
+    pub(super) bad: Option<Bad>,
+}
+
+impl World {
+    pub(super) fn new(filled: bool) -> Self {
+        let page = |index: u8| Page {
+            mapped: Mapped::Here { number: index, writable: true },
+            linked: filled,
+            entry: filled.then_some((index, true, index)),
+            locked: None,
+            claimed: None,
+            begun: 0,
+            active: 0,
+            protected: false,
+            child: None,
+        };
+        Self {
+            pages: [page(0), page(1)],
+            version: 0,
+            freed_versions: 0,
+            forks: 0,
+            forked: false,
+            mappings: 2,
+            frames: 2,
+            freed: 0,
+            contents: [0; 10],
+            tlb: [[None; PAGES]; THREADS],
+            bad: None,
+        }
+    }
+
+    /// A frame that was never used.
+    pub(super) fn take_frame(&mut self) -> u8 {
+        self.frames += 1;
+        self.frames - 1
+    }
+
+    /// What hardware could do in this state.
+    pub(super) fn hardware(&mut self) {
+        for (page, at) in self.pages.iter().zip(0..) {
+            for (frame, writable) in self.tlb.iter().filter_map(|tlb| tlb[at]) {
+                if self.freed >> frame & 1 != 0 {
+                    self.bad = Some(Bad::StaleLoad);
+                } else if writable && page.protected {
+                    self.bad = Some(Bad::StaleStore);
+                } else if writable && self.forked && page.child == Some(frame) {
+                    self.bad = Some(Bad::StoreAfterCopy);
+                }
+            }
+        }
+    }
+}
+
+impl Primary {
+    /// When all is done, nothing is where nothing is mapped, and the child is of one moment.
+    pub(super) fn audit(&self, s: &mut State) {
+        let left = |page: &super::world::Page| page.mapped == Mapped::Nothing && page.entry.is_some();
+        if s.world.pages.iter().any(left) {
+            s.world.bad = Some(Bad::PageLeft);
+        }
+        // Stores of one thread, in its order: a child that has one has those before.
+        let children = s.world.pages.map(|page| page.child.map(|frame| s.world.contents[usize::from(frame)]));
+        for (i, ops) in self.programs.iter().enumerate() {
+            let mut missing = false;
+            for (nth, op) in ops.iter().enumerate() {
+                let Op::Store(page) = *op else { continue };
+                let Some(contents) = children[usize::from(page)] else { continue };
+                let has = contents & bit(i, nth as u8) != 0;
+                if missing && has {
+                    s.world.bad = Some(Bad::ChildTorn);
+                }
+                missing |= !has;
+            }
+        }
+    }
+}
+
+/// The bit of a store.
+pub(super) fn bit(thread: usize, op: u8) -> u8 {
+    1 << (thread as u8 * 3 + op)
+}

@@ -1,0 +1,57 @@
+//! `checkpoint`: a snapshot of a guest that a daemon serves; and `retain`, which removes old ones.
+
+use super::place::Place;
+use super::{Failure, other};
+use slat_pager::Request;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// A guest, and what its snapshot is called.
+#[derive(clap::Args)]
+pub struct Checkpoint {
+    /// The VMM's process
+    pid: i32,
+    /// The new template's name
+    name: String,
+    /// The socket that `serve --control` was given
+    #[arg(long, value_name = "SOCKET")]
+    control: PathBuf,
+}
+
+impl Checkpoint {
+    pub fn run(&self) -> Result<(), Failure> {
+        let request = Request { pid: self.pid, name: self.name.clone() };
+        let instant = |pages| {
+            println!("instant: the guest may run on; {pages} pages are to be stored");
+            // What waits for it reads a pipe.
+            _ = std::io::stdout().flush();
+        };
+        let stored = slat_pager::checkpoint(&self.control, &request, instant)
+            .map_err(|error| other(format!("{}: {error}", self.control.display())))?;
+        println!(
+            "{}: {} pages in {} chunks, {} of them new",
+            self.name, stored.pages, stored.chunks, stored.written
+        );
+        Ok(())
+    }
+}
+
+/// Which snapshots stay.
+#[derive(clap::Args)]
+pub struct Retain {
+    /// Templates called `BASE.N`, N a number, are the snapshots of a guest
+    base: String,
+    /// How many of them stay: those with the highest numbers
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    keep: u64,
+    #[command(flatten)]
+    place: Place,
+}
+
+impl Retain {
+    pub fn run(&self) -> Result<(), Failure> {
+        let removed = self.place.library()?.retain(&self.base, self.keep as usize).map_err(other)?;
+        println!("{} snapshots removed; their chunks go with a gc", removed.len());
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! `serve --config FILE`: the flags of `serve` in a file of TOML.
+
+use clap::CommandFactory;
+use std::ffi::{OsStr, OsString};
+
+/// The command line with the flags of its configuration in place of it. What the command line says goes before.
+pub fn expand(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
+    if words.get(1).is_none_or(|word| word != "serve") {
+        return Ok(words);
+    }
+    let mut expanded: Vec<OsString> = words[..2].to_vec();
+    let (mut rest, mut own) = (words[2..].iter(), Vec::new());
+    while let Some(word) = rest.next() {
+        let text = word.to_str().unwrap_or_default();
+        let file: Option<&OsStr> = match text.strip_prefix("--config=") {
+            Some(file) => Some(OsStr::new(file)),
+            None if text == "--config" => Some(rest.next().ok_or("--config: which file?")?),
+            None => None,
+        };
+        let Some(file) = file else {
+            own.push(word.clone());
+            continue;
+        };
+        let named = |what: String| format!("{}: {what}", file.display());
+        let text = std::fs::read_to_string(file).map_err(|error| named(error.to_string()))?;
+        expanded.extend(flags(&text).map_err(named)?);
+    }
+    expanded.extend(own);
+    Ok(expanded)
+}
+
+/// The flags that a file has: each key is one.
+fn flags(text: &str) -> Result<Vec<OsString>, String> {
+    let table: toml::Table =
+        text.parse().map_err(|error: toml::de::Error| error.to_string().trim_end().replace('\n', " "))?;
+    let program = crate::Program::command();
+    let serve = program.find_subcommand("serve").expect("it is a command");
+    let mut flags = Vec::new();
+    for (key, value) in table {
+        let known = serve.get_arguments().any(|flag| flag.get_long() == Some(&key)) && key != "config";
+        if !known {
+            return Err(format!("{key}: `serve` has no such flag; slat-pager serve --help lists them"));
+        }
+        let values = match value {
+            toml::Value::Array(values) => values,
+            value => vec![value],
+        };
+        for value in values {
+            let value = match value {
+                toml::Value::String(text) => text,
+                toml::Value::Integer(number) => number.to_string(),
+                toml::Value::Float(number) => number.to_string(),
+                other => return Err(format!("{key}: a {} is neither a text nor a number", other.type_str())),
+            };
+            flags.push(format!("--{key}={value}").into());
+        }
+    }
+    Ok(flags)
+}

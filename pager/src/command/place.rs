@@ -1,0 +1,64 @@
+//! `--store`: which store, and how its calls are made.
+
+use super::{Failure, other};
+use slat_pager::{Folder, Library, Steady, SteadyOptions, Store};
+use std::sync::Arc;
+use std::time::Duration;
+
+const STORE: &str = "The store: a folder, or s3://BUCKET/PREFIX. Where that is and who asks, AWS_ENDPOINT_URL, AWS_REGION, \
+                     AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY say";
+
+/// A store.
+#[derive(clap::Args, Clone)]
+pub struct Place {
+    #[arg(long, value_name = "STORE", help = STORE)]
+    pub store: Option<String>,
+    /// Seconds after which a call of an S3 store has failed
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    store_timeout: Duration,
+}
+
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or_else(|| format!("{text:?} is no number of seconds"))
+}
+
+impl Place {
+    /// Its templates.
+    pub fn library(&self) -> Result<Library, Failure> {
+        Ok(Library::new(self.steady(|store| store)?))
+    }
+
+    /// The store behind what `wrap` makes of it.
+    pub fn steady(&self, wrap: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>) -> Result<Steady, Failure> {
+        let Some(store) = &self.store else { return Err(other("which store? --store STORE is missing")) };
+        let mut options = SteadyOptions::default();
+        let place: Arc<dyn Store> = if let Some(rest) = store.strip_prefix("s3://") {
+            self.bucket(rest)?
+        } else if let Some((scheme, _)) = store.split_once("://") {
+            return Err(other(format!("{store}: a store is a folder or s3://…; {scheme}:// is unknown")));
+        } else {
+            // What is on this machine answers at once.
+            options.hedge = None;
+            Arc::new(Folder::open(store).map_err(|error| other(format!("{store}: {error}")))?)
+        };
+        Ok(Steady::new(wrap(place), options))
+    }
+
+    #[cfg(feature = "s3")]
+    fn bucket(&self, rest: &str) -> Result<Arc<dyn Store>, Failure> {
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        if bucket.is_empty() {
+            return Err(other("s3:// has no bucket: s3://BUCKET/PREFIX is wanted"));
+        }
+        let named = |error| other(format!("s3://{rest}: {error}"));
+        Ok(Arc::new(slat_pager::s3(bucket, prefix, self.store_timeout).map_err(named)?))
+    }
+
+    #[cfg(not(feature = "s3"))]
+    #[expect(clippy::unused_self, reason = "with S3 it is used")]
+    fn bucket(&self, rest: &str) -> Result<Arc<dyn Store>, Failure> {
+        let what = "this slat-pager was built without S3: cargo build --release -p slat-pager --features s3";
+        Err(other(format!("s3://{rest}: {what}")))
+    }
+}

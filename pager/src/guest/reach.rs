@@ -1,0 +1,119 @@
+//! The content of a guest's memory, read without touching a page that is not there.
+
+use super::Life;
+use crate::layout::Layout;
+use crate::uffd::PAGE;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+/// By which it is read.
+#[derive(Debug)]
+pub(super) enum Reach {
+    /// `/proc/PID/mem`, where the kernel refuses to wait for a page: one that is missing is an error, EIO. And `pagemap`.
+    Process(File, File),
+    /// The file that is its shared memory. Its offsets are those of the image.
+    Memory(File),
+}
+
+impl Reach {
+    /// That of the process with this life. It needs the right to look into it, as a debugger has.
+    pub fn of_process(life: Option<&Life>) -> io::Result<Self> {
+        let Some(Life::Process(process)) = life else {
+            let what = "the guest's process is not known: it cannot be looked into";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+        };
+        let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()))?;
+        let number = about.lines().find_map(|line| line.strip_prefix("Pid:")).map(str::trim);
+        // One that ended has -1.
+        let number = number.and_then(|number| number.parse::<u32>().ok());
+        let number = number.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+        let open = |name: &str| {
+            let path = format!("/proc/{number}/{name}");
+            let hint = "run as the VMM's user, or with CAP_SYS_PTRACE";
+            let said = |error: io::Error| io::Error::new(error.kind(), format!("{path}: {error}: {hint}"));
+            File::open(&path).map_err(said)
+        };
+        let (memory, pagemap) = (open("mem")?, open("pagemap")?);
+        // Its number may have become that of another process meanwhile; then the first one has ended.
+        let again = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()))?;
+        if again.lines().any(|line| line.strip_prefix("Pid:").is_some_and(|pid| pid.trim() == "-1")) {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        Ok(Self::Process(memory, pagemap))
+    }
+
+    /// Reads pages of the image. `missing` is told of each that is not there, with its place, which is as it was.
+    pub fn read(
+        &self,
+        layout: &Layout,
+        pages: Range<usize>,
+        into: &mut [u8],
+        mut missing: impl FnMut(usize, &mut [u8]),
+    ) -> io::Result<()> {
+        let first = pages.start;
+        for (address, part) in layout.places(pages) {
+            let into = &mut into[(part.start - first) * PAGE..(part.end - first) * PAGE];
+            match self {
+                // A page that is not there is zeros.
+                Self::Memory(file) => file.read_exact_at(into, (part.start * PAGE) as u64)?,
+                Self::Process(memory, _) => {
+                    read(memory, address, into, |page, into| missing(part.start + page, into))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `own` for the pages that are the process's own: of a private mapping of a file those that it wrote.
+    pub fn own_pages(&self, layout: &Layout, mut own: impl FnMut(usize)) -> io::Result<()> {
+        const IS_THERE: u64 = 1 << 63;
+        const IS_SWAPPED: u64 = 1 << 62;
+        const IS_OF_A_FILE: u64 = 1 << 61;
+        let Self::Process(_, pagemap) = self else { return Ok(()) };
+        let mut entries = vec![0; 64 << 10];
+        for region in layout.regions() {
+            let (mut page, end) = ((region.offset / PAGE as u64) as usize, region.offset + region.size);
+            let mut at = region.base / PAGE as u64 * 8;
+            while (page * PAGE) as u64 != end {
+                let most = entries.len().min((end as usize / PAGE - page) * 8);
+                pagemap.read_exact_at(&mut entries[..most], at)?;
+                for entry in entries[..most].chunks_exact(8) {
+                    let entry = u64::from_ne_bytes(entry.try_into().expect("8 bytes"));
+                    if entry & IS_SWAPPED != 0 || entry & (IS_THERE | IS_OF_A_FILE) == IS_THERE {
+                        own(page);
+                    }
+                    page += 1;
+                }
+                at += most as u64;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read(
+    memory: &File,
+    address: u64,
+    into: &mut [u8],
+    mut missing: impl FnMut(usize, &mut [u8]),
+) -> io::Result<()> {
+    let mut at = 0;
+    while at < into.len() {
+        match memory.read_at(&mut into[at..], address + at as u64) {
+            // There is no memory any more.
+            Ok(0) => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            Ok(got) => at += got,
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                let page = at / PAGE;
+                missing(page, &mut into[page * PAGE..(page + 1) * PAGE]);
+                at = (page + 1) * PAGE;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,224 @@
+//! Which pages a guest writes, and what a snapshot still has to read of them while the guest runs on.
+//!
+//! Nothing of this costs anything before the first harvest. From then on pages are write-protected: those that are there by the
+//! harvest, those that are filled by the request that fills them. The first write to each is a fault, which sets the page's bit.
+//!
+//! A harvest takes the bits and protects all pages in one step, while nothing is filled. From then on the guest may run. The content
+//! that the harvest needs is read at leisure; a page that is about to be written, filled or removed is read before that.
+
+use super::Inner;
+use super::bits::Bits;
+use super::fill::{Answer, Content, Piece};
+use super::reach::Reach;
+use super::serve::Fault;
+use crate::cache::Source;
+use crate::sabotage::Sabotage;
+use crate::store::Template;
+use crate::uffd::abi::Message;
+use crate::uffd::{PAGE, Refusal};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The state of a guest's tracking.
+#[derive(Default)]
+pub(super) struct Tracking {
+    is_on: AtomicBool,
+    /// Written, or filled without protection, or removed, since the last harvest.
+    pub dirty: Bits,
+    is_capturing: AtomicBool,
+    pub capture: Mutex<Option<Capture>>,
+    /// A harvest is there.
+    pub is_taken: AtomicBool,
+    /// What the last snapshot became.
+    pub parent: Mutex<Option<Template>>,
+}
+
+/// What a harvest has to read.
+pub(super) struct Capture {
+    reach: Reach,
+    /// Pages whose content it does not have.
+    left: Bits,
+    /// Content that was read before its turn. `None`: it is as in the snapshot before.
+    early: HashMap<usize, Option<Box<[u8]>>>,
+    /// Which pages that are not there are zeros: all, or these. The others are as in the snapshot before.
+    zeros: Option<Bits>,
+    /// Why the content of the instant cannot be had any more.
+    failed: Option<io::Error>,
+}
+
+impl Tracking {
+    pub fn new(pages: usize) -> Self {
+        Self { dirty: Bits::new(pages), ..Self::default() }
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// All pages are protected, and nothing is filled meanwhile: from now on the content of these pages is kept.
+    pub fn begin(&self, reach: Reach, pages: &Bits, zeros: Option<Bits>) {
+        self.is_on.store(true, Ordering::Relaxed);
+        let left = pages.clone();
+        *self.capture.lock() = Some(Capture { reach, left, early: HashMap::new(), zeros, failed: None });
+        self.is_capturing.store(true, Ordering::Relaxed);
+    }
+
+    /// The harvest is over.
+    pub fn end(&self) {
+        self.is_capturing.store(false, Ordering::Relaxed);
+        *self.capture.lock() = None;
+        self.is_taken.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Capture {
+    /// Reads these pages before their turn, where that is still to be done.
+    fn read_early(&mut self, inner: &Inner, pages: Range<usize>) {
+        for page in pages {
+            if !self.left.clear(page) {
+                continue;
+            }
+            let mut content = vec![0; PAGE].into_boxed_slice();
+            let mut is_there = true;
+            let missing =
+                |page, _: &mut [u8]| is_there = self.zeros.as_ref().is_none_or(|zeros| zeros.has(page));
+            match self.reach.read(&inner.layout, page..page + 1, &mut content, missing) {
+                Ok(()) => _ = self.early.insert(page, is_there.then_some(content)),
+                Err(error) => self.fail(error),
+            }
+        }
+    }
+
+    fn fail(&mut self, error: io::Error) {
+        self.failed.get_or_insert(error);
+    }
+
+    /// Reads the content of these pages of the harvest into `into`, which begins with the page `start` and has the content of the
+    /// snapshot before.
+    pub fn read(
+        &mut self,
+        inner: &Inner,
+        pages: Range<usize>,
+        start: usize,
+        into: &mut [u8],
+    ) -> io::Result<()> {
+        for page in pages.clone() {
+            if let Some(Some(content)) = self.early.remove(&page) {
+                into[(page - start) * PAGE..][..PAGE].copy_from_slice(&content);
+            }
+        }
+        let runs: Vec<_> = self.left.runs(pages).collect();
+        for run in runs {
+            let bytes = (run.start - start) * PAGE..(run.end - start) * PAGE;
+            let missing = |page, into: &mut [u8]| {
+                if self.zeros.as_ref().is_none_or(|zeros| zeros.has(page)) {
+                    into.fill(0);
+                }
+            };
+            self.reach.read(&inner.layout, run.clone(), &mut into[bytes], missing)?;
+            run.for_each(|page| _ = self.left.clear(page));
+        }
+        self.failed.take().map_or(Ok(()), Err)
+    }
+}
+
+impl Inner {
+    /// Whether pages that are filled now are to be protected. Those that are not are noted: they may be written at once.
+    pub(super) fn before_fill(&self, piece: &Piece) -> bool {
+        if !self.tracking.is_on() || self.options.sabotage == Some(Sabotage::Track) {
+            return false;
+        }
+        // There is no request that fills with zeros and protects.
+        let is_protected = !piece.write && !matches!(piece.content, Content::Zeros);
+        if !is_protected {
+            piece.pages.clone().for_each(|page| self.tracking.dirty.set(page));
+        }
+        is_protected
+    }
+
+    /// A page is mapped again: whether it is to be protected.
+    pub(super) fn before_resume(&self, page: usize) -> bool {
+        let is_on = self.tracking.is_on() && self.options.sabotage != Some(Sabotage::Track);
+        if is_on && !self.can_resume_protected {
+            self.before_write(page);
+        }
+        is_on && self.can_resume_protected
+    }
+
+    /// A page becomes one of zeros, which can be written at once.
+    pub(super) fn before_zeros(&self, page: usize) {
+        if self.tracking.is_on() {
+            self.before_write(page);
+        }
+    }
+
+    fn before_write(&self, page: usize) {
+        self.tracking.dirty.set(page);
+        self.capture_early(page..page + 1);
+    }
+
+    /// The guest waits to write to a protected page.
+    pub(super) fn permit_write(&self, fault: &Fault, page: usize) -> Answer {
+        let _order = self.order.read();
+        self.tracking.dirty.set(page);
+        if self.options.sabotage != Some(Sabotage::Capture) {
+            self.capture_early(page..page + 1);
+        }
+        let refusal = match self.uffd.unprotect(fault.page(), PAGE as u64) {
+            Ok(()) => return self.done(fault, Source::Written),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN) => Refusal::Again,
+                Some(libc::ESRCH) => Refusal::Gone,
+                Some(libc::ENOENT) => Refusal::Unmapped,
+                _ => Refusal::Other(error),
+            },
+        };
+        self.refused(&refusal, fault)
+    }
+
+    fn capture_early(&self, pages: Range<usize>) {
+        if self.tracking.is_capturing.load(Ordering::Relaxed)
+            && let Some(capture) = &mut *self.tracking.capture.lock()
+        {
+            capture.read_early(self, pages);
+        }
+    }
+
+    /// Before events are read, under the exclusive lock: how many may be read at a time. While a harvest reads, the pages that are
+    /// left of it are read before a removal's event: to read that is to permit the removal. Where none is under way, what is ready is a
+    /// fault. It stays, since no page is filled under this lock, and the kernel gives faults before removals. So one that is read
+    /// alone is no removal that came a moment later.
+    pub(super) fn before_events(&self, most: usize) -> usize {
+        if !self.tracking.is_capturing.load(Ordering::Relaxed)
+            || self.options.sabotage == Some(Sabotage::Unread)
+        {
+            return most;
+        }
+        let now = Timespec::default();
+        let is_ready = poll(&mut [PollFd::from_borrowed_fd(self.uffd.as_fd(), PollFlags::IN)], Some(&now));
+        if self.uffd.is_changing() {
+            self.capture_early(0..self.layout.image_pages());
+        }
+        usize::from(is_ready != Ok(0))
+    }
+
+    /// Removed pages are zero in the next snapshot. One whose content a harvest still needed is lost to it.
+    pub(super) fn note_removal(&self, message: &Message) {
+        let Some(range) = message.removed().filter(|_| self.tracking.is_on()) else { return };
+        for pages in self.layout.pages(range.start, range.end) {
+            pages.clone().for_each(|page| self.tracking.dirty.set(page));
+            if self.options.sabotage != Some(Sabotage::Unread)
+                && let Some(capture) = &mut *self.tracking.capture.lock()
+                && capture.left.runs(pages.clone()).next().is_some()
+            {
+                let what = "the guest gave pages back in the moment in which they were to be read: try again";
+                capture.fail(io::Error::new(io::ErrorKind::ResourceBusy, what));
+            }
+        }
+    }
+}

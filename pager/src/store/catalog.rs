@@ -1,0 +1,202 @@
+//! The catalog: which templates a store has, and which uploads are under way. One object, changed by conditional writes alone.
+//!
+//! It is what the hosts of a fleet agree by. An upload has its epoch from it, and becomes a template by it; a collection begins an
+//! epoch in it, and gives up uploads whose host is gone. So each sees what the other has done, in one order, without a clock.
+
+use super::chunk::Name;
+use super::{Hash, Store, StoreError};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const KEY: &str = "catalog";
+/// The most bytes of it: some 100,000 templates.
+const MOST: usize = 16 << 20;
+/// How often a change is tried while others change it too, or while the store does not answer.
+const TRIES: u32 = 12;
+
+/// What it says.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    version: u32,
+    /// Grows with each change: no two states have the same text.
+    pub serial: u64,
+    /// Grows with each collection: what an upload writes bears its number.
+    pub epoch: u32,
+    /// The manifest of each template.
+    pub templates: BTreeMap<String, String>,
+    /// Manifests that no template has any more, and the change by which: uploads that began before may rely on their chunks.
+    pub retired: BTreeMap<String, u64>,
+    /// Those under way.
+    pub uploads: BTreeMap<String, Active>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sum: Option<String>,
+}
+
+/// An upload that is under way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Active {
+    /// The lease that its host renews.
+    pub lease: String,
+    pub epoch: u32,
+    /// The change by which it began.
+    pub began: u64,
+}
+
+/// What became of a change.
+pub enum Edit<T> {
+    /// It is to be written.
+    Write(T),
+    /// It is so already.
+    Keep(T),
+}
+
+#[derive(Clone)]
+pub struct Catalog(pub Arc<dyn Store>);
+
+impl Catalog {
+    pub fn read(&self) -> Result<State, StoreError> {
+        match self.0.get(KEY, MOST) {
+            Err(StoreError::Missing(_)) => Ok(State { version: 1, ..State::default() }),
+            bytes => State::parse(&bytes?),
+        }
+    }
+
+    /// Changes it. `edit` sees what it is, and whether an earlier try may have been written: after an error the store may have done
+    /// what it was asked.
+    pub fn change<T>(
+        &self,
+        mut edit: impl FnMut(&mut State, bool) -> Result<Edit<T>, StoreError>,
+    ) -> Result<T, StoreError> {
+        let (mut maybe, mut last) = (false, StoreError::Busy(format!("{KEY} changes all the time")));
+        for tries in 0..TRIES {
+            // One that comes too late to another has seen it make progress. Those that meet again and again come back at different
+            // times.
+            if tries > 2 || maybe {
+                let spread = u64::from(std::process::id() ^ tries.wrapping_mul(2_654_435_761)) % 16;
+                std::thread::sleep(Duration::from_millis((1 << tries.min(8)) + spread));
+            }
+            let read = match self.0.read(KEY, MOST) {
+                Err(StoreError::Missing(_)) => Ok((State { version: 1, ..State::default() }, None)),
+                Err(error) => Err(error),
+                Ok((bytes, version)) => State::parse(&bytes).map(|state| (state, Some(version))),
+            };
+            let (mut state, version) = match read {
+                Err(error) if error.may_pass() => {
+                    last = error;
+                    continue;
+                }
+                read => read?,
+            };
+            let result = match edit(&mut state, maybe)? {
+                Edit::Keep(result) => return Ok(result),
+                Edit::Write(result) => result,
+            };
+            state.serial += 1;
+            match self.0.put_if(KEY, &state.print(), version.as_ref()) {
+                Ok(true) => return Ok(result),
+                Ok(false) => {}
+                Err(error) if error.may_pass() => (maybe, last) = (true, error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+}
+
+impl State {
+    /// The number of the change that is being made.
+    pub fn change(&self) -> u64 {
+        self.serial + 1
+    }
+
+    /// A template gets this manifest, or goes.
+    pub fn set(&mut self, template: &str, manifest: Option<&str>) {
+        let before = match manifest {
+            Some(manifest) => self.templates.insert(template.into(), manifest.into()),
+            None => self.templates.remove(template),
+        };
+        if let Some(before) = before.filter(|before| manifest != Some(before)) {
+            self.retired.insert(before, self.change());
+        }
+        self.forget_retired();
+    }
+
+    /// What no upload can rely on any more is forgotten.
+    pub fn forget_retired(&mut self) {
+        let first = self.uploads.values().map(|upload| upload.began).min();
+        self.retired.retain(|_, at| first.is_some_and(|first| first < *at));
+    }
+
+    /// Objects of earlier epochs are those of templates, or garbage: no upload that is under way writes any.
+    pub fn floor(&self) -> u32 {
+        self.uploads.values().map(|upload| upload.epoch).fold(self.epoch, u32::min)
+    }
+
+    /// Manifests that templates have, or that uploads may rely on.
+    pub fn manifests(&self) -> impl Iterator<Item = &String> {
+        self.templates.values().chain(self.retired.keys())
+    }
+
+    fn print(&self) -> Vec<u8> {
+        let mut text = Self { sum: None, ..self.clone() };
+        text.sum = Some(text.sum());
+        serde_json::to_vec(&text).expect("numbers and strings are JSON")
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, StoreError> {
+        let damaged = |what: String| StoreError::Damaged { key: KEY.into(), what };
+        let mut state: Self = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+        if state.version != 1 {
+            return Err(damaged(format!("version {} is unknown", state.version)));
+        }
+        if state.sum.take() != Some(state.sum()) {
+            return Err(damaged("its sum is wrong".into()));
+        }
+        if let Some(wrong) = state.manifests().find(|name| Name::parse(name).is_none()) {
+            return Err(damaged(format!("{wrong:?} is no manifest")));
+        }
+        Ok(state)
+    }
+
+    fn sum(&self) -> String {
+        Hash::of(&serde_json::to_vec(self).expect("numbers and strings are JSON")).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_catalog_comes_back_and_a_damaged_one_does_not() {
+        let name = Name { hash: Hash::of(b"a"), epoch: 2 }.to_string();
+        let mut state = State { version: 1, epoch: 2, ..State::default() };
+        state.templates.insert("a".into(), name);
+        let text = String::from_utf8(state.print()).unwrap();
+        assert_eq!(State::parse(text.as_bytes()).unwrap(), state);
+        for (from, to) in [("\"epoch\":2", "\"epoch\":3"), ("\"a\"", "\"b\""), ("}", "")] {
+            let edited = text.replacen(from, to, 1);
+            assert!(edited != text && State::parse(edited.as_bytes()).is_err(), "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn what_an_upload_may_rely_on_stays_until_it_is_over() {
+        let mut state = State::default();
+        let upload = |epoch, began| Active { lease: "l".into(), epoch, began };
+        state.set("a", Some("old"));
+        state.serial = 4;
+        state.uploads.insert("u".into(), upload(1, 4));
+        state.epoch = 3;
+        state.set("a", Some("new"));
+        assert!(state.retired.contains_key("old") && state.floor() == 1);
+        state.uploads.insert("later".into(), upload(3, 9));
+        state.uploads.remove("u");
+        state.forget_retired();
+        assert!(state.retired.is_empty() && state.floor() == 3);
+        state.set("a", None);
+        assert_eq!(state.retired.len(), 0, "the upload began after change 5");
+    }
+}

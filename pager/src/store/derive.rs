@@ -1,0 +1,44 @@
+//! A template that is made of another one: a snapshot of a guest, which has most of its chunks still.
+
+use super::manifest::Manifest;
+use super::upload::Upload;
+use super::{Library, StoreError, Template};
+
+impl Library {
+    /// Removes the templates called `base.N`, N a number, but those with the `keep` highest numbers. The names of what was removed.
+    ///
+    /// A snapshot has all of its chunks, so no other one needs those that go; a later [`Library::gc`] takes the chunks.
+    pub fn retain(&self, base: &str, keep: usize) -> Result<Vec<String>, StoreError> {
+        let number = |name: &String| name.strip_prefix(base)?.strip_prefix('.')?.parse::<u64>().ok();
+        let mut found: Vec<(u64, String)> =
+            self.list()?.into_iter().filter_map(|name| Some((number(&name)?, name))).collect();
+        found.sort();
+        found.truncate(found.len().saturating_sub(keep));
+        let names: Vec<String> = found.into_iter().map(|(_, name)| name).collect();
+        names.iter().try_for_each(|name| self.remove(name))?;
+        Ok(names)
+    }
+}
+
+impl Template {
+    /// Makes the template `name`: this one, with other content in these chunks, which `read` gives. Also how many chunks were written.
+    pub(crate) fn derive<E: From<StoreError>>(
+        &self,
+        name: &str,
+        changed: &[usize],
+        read: impl Fn(usize) -> Result<Vec<u8>, E>,
+    ) -> Result<(Self, usize), E> {
+        let missing = || StoreError::Missing(format!("{}: an image has no chunks", self.name()));
+        let library = self.library().ok_or_else(missing)?;
+        super::library::check_name(name)?;
+        // What this template has stays in the store while it is open, so while this runs.
+        let mut chunks: Vec<_> = (0..self.chunks().len()).map(|index| self.chunk_name(index)).collect();
+        let upload = Upload::begin(library)?;
+        for index in changed {
+            chunks[*index] = upload.chunk(&read(*index)?)?;
+        }
+        let written = upload.written();
+        upload.publish(name, &Manifest { size: self.size(), chunk: self.chunk_size(), chunks })?;
+        Ok((library.open(name)?, written))
+    }
+}

@@ -1,0 +1,120 @@
+//! The collection of chunks and manifests that nothing needs.
+//!
+//! It may run on any host, beside uploads and restores on others, several at a time, and may be stopped at any point. In this order:
+//! it gives up the uploads of hosts whose leases have ended and begins an epoch, by one change of the catalog; then it reads the
+//! leases; then it deletes. What it deletes is of epochs before the first upload that is under way, and is named neither by a
+//! manifest of the catalog nor by one that a lease pins. A host that opens a template writes its lease first, and then looks whether
+//! the catalog still has the template: so the host or the collection sees the other.
+
+use super::catalog::{Catalog, Edit, State};
+use super::chunk::Name;
+use super::lease::{LEASES, pinned};
+use super::library::Library;
+use super::{Entry, StoreError};
+use crate::sabotage::Sabotage;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The age at which a lease has ended, unless told otherwise: its host has not renewed it for that long. They renew it every two
+/// minutes.
+pub const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// What [`Library::gc`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Gc {
+    /// Chunks that a template, a host or an upload needs, or may need.
+    pub kept: usize,
+    /// Chunks that none needed, and that are gone.
+    pub removed: usize,
+    /// Leases that have ended.
+    pub ended: usize,
+    /// Uploads of hosts that are gone.
+    pub given_up: usize,
+}
+
+impl Library {
+    /// Deletes the chunks that no template needs, that no host serves, and on which no upload relies. A lease that was not renewed
+    /// for as long as `patience` has ended, and what it pinned is no longer served. A manifest that cannot be read stops it before
+    /// the first deletion.
+    ///
+    /// # Errors
+    /// What the store says, or [`StoreError::Busy`] where others change the catalog again and again.
+    pub fn gc(&self, patience: Duration) -> Result<Gc, StoreError> {
+        let mut gc = Gc::default();
+        let catalog = Catalog(self.store.clone());
+        // An upload writes its lease first. So one of these whose lease is not listed has lost it.
+        let uploads = catalog.read()?.uploads;
+        // Written now: its age is what the store's clock says.
+        let _pin = self.lease.pin("")?;
+        let leases = self.store.entries(LEASES)?;
+        let ended = ended(&leases, self.lease.id(), patience);
+        let state = catalog.change(|state, _| {
+            let has_lost = |id: &String, lease: &String| {
+                uploads.contains_key(id) && !leases.iter().any(|entry| entry.name == *lease)
+            };
+            let before = state.uploads.len();
+            state.uploads.retain(|id, upload| !ended.contains(&upload.lease) && !has_lost(id, &upload.lease));
+            gc.given_up += before - state.uploads.len();
+            state.epoch += 1;
+            state.forget_retired();
+            Ok(Edit::Write(state.clone()))
+        })?;
+        let mut manifests: BTreeSet<String> = state.manifests().cloned().collect();
+        if self.sabotage == Some(Sabotage::Retired) {
+            manifests = state.templates.values().cloned().collect();
+        }
+        for lease in self.store.list(LEASES)? {
+            if !ended.contains(&lease) && self.sabotage != Some(Sabotage::Lease) {
+                manifests.extend(pinned(&*self.store, &lease)?);
+            }
+        }
+        let mut chunks = BTreeSet::new();
+        for name in &manifests {
+            match self.manifest(name) {
+                // A lease may pin one that another collection has deleted: its host will see that.
+                Err(StoreError::Missing(_)) if !state.manifests().any(|other| other == name) => {}
+                manifest => chunks.extend(manifest?.chunks.iter().flatten().map(ToString::to_string)),
+            }
+        }
+        let floor = if self.sabotage == Some(Sabotage::Gc) { u32::MAX } else { state.floor() };
+        (gc.kept, gc.removed) = self.sweep("chunks", floor, &chunks)?;
+        self.sweep("manifests", floor, &manifests)?;
+        self.sweep_sets(&state)?;
+        for lease in &ended {
+            self.store.delete(&format!("{LEASES}/{lease}"))?;
+        }
+        gc.ended = ended.len();
+        Ok(gc)
+    }
+
+    /// How many objects stayed, and how many went.
+    fn sweep(&self, kind: &str, floor: u32, needed: &BTreeSet<String>) -> Result<(usize, usize), StoreError> {
+        let goes = |name: &String| {
+            !needed.contains(name) && Name::parse(name).is_some_and(|name| name.epoch < floor)
+        };
+        let (rest, kept): (Vec<_>, Vec<_>) = self.store.list(kind)?.into_iter().partition(goes);
+        rest.iter().try_for_each(|name| self.store.delete(&format!("{kind}/{name}")))?;
+        Ok((kept.len(), rest.len()))
+    }
+
+    /// Working sets of templates that are gone. One that is needed after all is recorded anew.
+    fn sweep_sets(&self, state: &State) -> Result<(), StoreError> {
+        let sets = self.store.list("sets")?;
+        let rest = sets.iter().filter(|name| !state.templates.contains_key(*name));
+        rest.into_iter().try_for_each(|name| self.store.delete(&format!("sets/{name}")))
+    }
+}
+
+/// Leases that were written so long before this one.
+fn ended(leases: &[Entry], own: &str, patience: Duration) -> BTreeSet<String> {
+    let Some(now) = leases.iter().find(|entry| entry.name == own).map(|entry| entry.modified) else {
+        return BTreeSet::new();
+    };
+    let age = |entry: &&Entry| now.duration_since(entry.modified).unwrap_or_default();
+    leases
+        .iter()
+        .filter(|entry| entry.name != own && age(entry) >= patience)
+        .map(|entry| entry.name.clone())
+        .collect()
+}

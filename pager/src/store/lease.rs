@@ -1,0 +1,143 @@
+//! Leases: what a host uses of a store, so that no other host collects it.
+//!
+//! A lease is an object that its host writes again from time to time. A host that is gone stops, and its lease ends by its age on
+//! the store's clock. No host's clock is asked.
+
+use super::{Store, StoreError};
+use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// The kind of these objects.
+pub const LEASES: &str = "leases";
+/// How often a lease is renewed.
+const RENEWAL: Duration = Duration::from_secs(120);
+const MOST: usize = 16 << 20;
+
+/// The lease of one user of a store: of a process, as a rule. It is there while something is pinned.
+#[derive(Clone)]
+pub struct Lease(Arc<Inner>);
+
+struct Inner {
+    store: Arc<dyn Store>,
+    id: String,
+    pins: Mutex<Pins>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Pins {
+    /// Manifests, and by how many users each. The empty name: an upload.
+    counts: BTreeMap<String, usize>,
+    is_renewed: bool,
+}
+
+/// While it lives, what it names is not collected.
+pub struct Pin {
+    lease: Lease,
+    name: String,
+}
+
+/// As JSON.
+#[derive(Serialize, Deserialize)]
+struct Text {
+    version: u32,
+    manifests: Vec<String>,
+}
+
+impl Lease {
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        let mut bytes = [0; 16];
+        // An identity that is not random would have to come from a service.
+        std::fs::File::open("/dev/urandom")
+            .and_then(|mut random| random.read_exact(&mut bytes))
+            .expect("Linux has /dev/urandom");
+        Self::named(store, u128::from_ne_bytes(bytes))
+    }
+
+    /// One with this number, which no other host may have.
+    pub fn named(store: Arc<dyn Store>, number: u128) -> Self {
+        let id = format!("{number:032x}");
+        Self(Arc::new(Inner { store, id, pins: Mutex::default(), ended: Condvar::new() }))
+    }
+
+    pub fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    /// Pins a manifest, or `""`: nothing but the lease itself. It is written when this returns.
+    pub fn pin(&self, name: &str) -> Result<Pin, StoreError> {
+        let pin = Pin { lease: self.clone(), name: name.into() };
+        let mut pins = self.0.pins.lock();
+        *pins.counts.entry(name.into()).or_default() += 1;
+        let written = self.0.write(&pins);
+        if written.is_ok() && !pins.is_renewed {
+            let inner = Arc::downgrade(&self.0);
+            // Without the thread the lease ends early, which a collection that is run with patience does not see for an hour.
+            pins.is_renewed =
+                std::thread::Builder::new().name("lease".into()).spawn(move || renew(&inner)).is_ok();
+        }
+        drop(pins);
+        written.map(|()| pin)
+    }
+}
+
+impl Inner {
+    fn key(&self) -> String {
+        format!("{LEASES}/{}", self.id)
+    }
+
+    fn write(&self, pins: &Pins) -> Result<(), StoreError> {
+        let manifests = pins.counts.keys().filter(|name| !name.is_empty()).cloned().collect();
+        let text = Text { version: 1, manifests };
+        self.store.put(&self.key(), &serde_json::to_vec(&text).expect("strings are JSON"))
+    }
+}
+
+/// What a lease pins.
+pub fn pinned(store: &dyn Store, id: &str) -> Result<Vec<String>, StoreError> {
+    let key = format!("{LEASES}/{id}");
+    let damaged = |what: String| StoreError::Damaged { key: key.clone(), what };
+    let bytes = match store.get(&key, MOST) {
+        // It was given back meanwhile.
+        Err(StoreError::Missing(_)) => return Ok(Vec::new()),
+        bytes => bytes?,
+    };
+    let text: Text = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+    if text.version == 1 { Ok(text.manifests) } else { Err(damaged("its version is unknown".into())) }
+}
+
+/// Writes the lease again and again while something is pinned.
+fn renew(lease: &Weak<Inner>) {
+    while let Some(inner) = lease.upgrade() {
+        let mut pins = inner.pins.lock();
+        inner.ended.wait_for(&mut pins, RENEWAL);
+        if pins.counts.is_empty() {
+            pins.is_renewed = false;
+            return;
+        }
+        // It fails where the store is out of reach, and is tried again: the patience of collections is many renewals long.
+        _ = inner.write(&pins);
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let inner = &self.lease.0;
+        let mut pins = inner.pins.lock();
+        if let Some(count) = pins.counts.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                pins.counts.remove(&self.name);
+            }
+        }
+        if pins.counts.is_empty() {
+            inner.ended.notify_all();
+            // What stays if this fails ends by its age.
+            _ = inner.store.delete(&inner.key());
+        }
+    }
+}

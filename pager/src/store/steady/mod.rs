@@ -1,0 +1,306 @@
+//! A store behind a network, made steady: calls that fail are made again, reads that take long are made twice, and a place that is
+//! down is not asked by everyone all the time.
+
+mod breaker;
+mod hedge;
+mod pool;
+
+use super::{Entry, Store, StoreError, Version};
+use breaker::{Breaker, Limits, Turn};
+use hedge::Hedge;
+use parking_lot::Mutex;
+use pool::Pool;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+/// How calls are made.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct SteadyOptions {
+    /// How often a call is made at most.
+    pub tries: u32,
+    /// The pause before the second time; it doubles each time, and varies by half of it.
+    pub pause: Duration,
+    /// A read that takes longer than 19 of 20 do is made a second time, but no sooner than after this time. The first answer counts.
+    /// `None`: none is.
+    pub hedge: Option<Duration>,
+    /// Of so many reads one may be made twice, on average.
+    pub hedge_one_of: u32,
+    /// After so many failures in a row no call is made for a while.
+    pub break_after: u32,
+    /// How long: at first, and at most.
+    pub break_for: (Duration, Duration),
+}
+
+impl Default for SteadyOptions {
+    fn default() -> Self {
+        Self {
+            tries: 5,
+            pause: Duration::from_millis(20),
+            hedge: Some(Duration::from_millis(10)),
+            hedge_one_of: 10,
+            break_after: 10,
+            break_for: (Duration::from_millis(200), Duration::from_secs(2)),
+        }
+    }
+}
+
+/// What was done until now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub struct StoreStats {
+    /// Reads that were asked for.
+    pub reads: u64,
+    /// Bytes that came.
+    pub bytes: u64,
+    /// Other calls that were asked for.
+    pub others: u64,
+    /// Calls that the store did not carry out, each time counted.
+    pub failures: u64,
+    /// Calls that were made again because they had failed.
+    pub retries: u64,
+    /// Reads that were made a second time because they took long.
+    pub hedges: u64,
+    /// Those of them of which the second one answered first.
+    pub hedges_won: u64,
+    /// Times that the store was taken for down.
+    pub breaks: u64,
+    /// Calls that were not made meanwhile.
+    pub refused: u64,
+    /// Whether it is taken for down now.
+    pub is_down: bool,
+}
+
+/// What time it is. Tests have their own.
+pub trait Clock: Send + Sync {
+    /// The time since some moment.
+    fn now(&self) -> Duration;
+    /// Waits.
+    fn sleep(&self, time: Duration);
+}
+
+struct Real(Instant);
+
+impl Clock for Real {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn sleep(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+}
+
+/// A store whose calls are made again where that may help. A clone is the same one.
+#[derive(Clone)]
+pub struct Steady(Arc<Inner>);
+
+struct Inner {
+    store: Arc<dyn Store>,
+    options: SteadyOptions,
+    clock: Arc<dyn Clock>,
+    breaker: Mutex<Breaker>,
+    hedge: Mutex<Hedge>,
+    pool: Pool,
+    reads: AtomicU64,
+    bytes: AtomicU64,
+    others: AtomicU64,
+    failures: AtomicU64,
+    retries: AtomicU64,
+    hedges: AtomicU64,
+    hedges_won: AtomicU64,
+    breaks: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Steady {
+    /// Calls of this store.
+    pub fn new(store: impl Store + 'static, options: SteadyOptions) -> Self {
+        Self::by(store, options, Arc::new(Real(Instant::now())))
+    }
+
+    /// The same, by another clock.
+    #[doc(hidden)]
+    pub fn by(store: impl Store + 'static, options: SteadyOptions, clock: Arc<dyn Clock>) -> Self {
+        let zero = || AtomicU64::new(0);
+        Self(Arc::new(Inner {
+            store: Arc::new(store),
+            options,
+            clock,
+            breaker: Mutex::default(),
+            hedge: Mutex::default(),
+            pool: Pool::default(),
+            reads: zero(),
+            bytes: zero(),
+            others: zero(),
+            failures: zero(),
+            retries: zero(),
+            hedges: zero(),
+            hedges_won: zero(),
+            breaks: zero(),
+            refused: zero(),
+        }))
+    }
+
+    /// What was done until now.
+    pub fn stats(&self) -> StoreStats {
+        let inner = &*self.0;
+        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        StoreStats {
+            reads: read(&inner.reads),
+            bytes: read(&inner.bytes),
+            others: read(&inner.others),
+            failures: read(&inner.failures),
+            retries: read(&inner.retries),
+            hedges: read(&inner.hedges),
+            hedges_won: read(&inner.hedges_won),
+            breaks: read(&inner.breaks),
+            refused: read(&inner.refused),
+            is_down: inner.breaker.lock().is_open(),
+        }
+    }
+}
+
+/// One more, and how many there were.
+fn count(number: &AtomicU64) -> u64 {
+    number.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Inner {
+    /// Makes a call, `tries` times at most while it fails in a way that may pass.
+    fn call<T>(
+        &self,
+        key: &str,
+        tries: u32,
+        mut call: impl FnMut() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let limits = Limits {
+            failures: self.options.break_after,
+            pause: self.options.break_for.0,
+            most: self.options.break_for.1,
+        };
+        for tried in 1.. {
+            let turn = self.breaker.lock().begin(self.clock.now());
+            let turn = turn.map_err(|_| {
+                count(&self.refused);
+                let error = io::Error::new(io::ErrorKind::NotConnected, "the store is out of reach");
+                StoreError::Io { key: key.into(), error }
+            })?;
+            // Also where it panics, others may try.
+            let mut ends = Ends { inner: self, limits: &limits, turn, is_good: false };
+            let result = call();
+            let passes = matches!(&result, Err(StoreError::Io { .. }));
+            ends.is_good = !passes;
+            drop(ends);
+            if !passes {
+                return result;
+            }
+            let failures = count(&self.failures);
+            if tried >= tries {
+                return result;
+            }
+            count(&self.retries);
+            // From half of the pause to all of it: those that failed together do not come back together.
+            let pause = self.options.pause * (1 << (tried - 1).min(10)) / 16;
+            self.clock.sleep(pause * (8 + (failures as u32).wrapping_mul(2_654_435_761) % 9));
+        }
+        unreachable!("the last try returns")
+    }
+}
+
+/// A call that is under way.
+struct Ends<'a> {
+    inner: &'a Inner,
+    limits: &'a Limits,
+    turn: Turn,
+    is_good: bool,
+}
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        let now = self.inner.clock.now();
+        if self.inner.breaker.lock().end(self.turn, self.is_good, now, self.limits) {
+            count(&self.inner.breaks);
+        }
+    }
+}
+
+type Read = Result<(Vec<u8>, Version), StoreError>;
+
+impl Steady {
+    /// One read, which may become two.
+    fn read_once(&self, key: &str, most: usize) -> Read {
+        let inner = &self.0;
+        let Some(least) = inner.options.hedge else { return inner.store.read(key, most) };
+        let began = inner.clock.now();
+        let (send, answers) = sync_channel::<(bool, Read)>(2);
+        let ask = |second: bool| {
+            let (send, store, key) = (send.clone(), inner.store.clone(), key.to_owned());
+            inner.pool.run(move || _ = send.send((second, store.read(&key, most))))
+        };
+        let io = |error| StoreError::Io { key: key.into(), error };
+        ask(false).map_err(io)?;
+        let delay = inner.hedge.lock().delay(least);
+        let mut asked = 1;
+        let mut answer = match answers.recv_timeout(delay) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Disconnected) => return Err(io(io::Error::other("a read panicked"))),
+            Err(RecvTimeoutError::Timeout) => {
+                if inner.hedge.lock().take() && ask(true).is_ok() {
+                    count(&inner.hedges);
+                    asked = 2;
+                }
+                answers.recv().map_err(|_| io(io::Error::other("a read panicked")))?
+            }
+        };
+        if answer.1.is_err() && asked == 2 {
+            // The other one may be better.
+            answer = answers.recv().unwrap_or(answer);
+        }
+        if answer.1.is_ok() {
+            inner.hedges_won.fetch_add(u64::from(answer.0), Ordering::Relaxed);
+            let share = 1.0 / f64::from(inner.options.hedge_one_of.max(1));
+            inner.hedge.lock().note(inner.clock.now().saturating_sub(began), share);
+        }
+        answer.1
+    }
+
+    fn other<T>(
+        &self,
+        key: &str,
+        call: impl Fn(&dyn Store) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        count(&self.0.others);
+        self.0.call(key, self.0.options.tries, || call(&*self.0.store))
+    }
+}
+
+impl Store for Steady {
+    fn read(&self, key: &str, most: usize) -> Read {
+        count(&self.0.reads);
+        let read = self.0.call(key, self.0.options.tries, || self.read_once(key, most))?;
+        self.0.bytes.fetch_add(read.0.len() as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+
+    fn put(&self, key: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        self.other(key, |store| store.put(key, bytes))
+    }
+
+    /// Made once: after an error, only who wants the change can see whether it was made.
+    fn put_if(&self, key: &str, bytes: &[u8], before: Option<&Version>) -> Result<bool, StoreError> {
+        count(&self.0.others);
+        self.0.call(key, 1, || self.0.store.put_if(key, bytes, before))
+    }
+
+    fn entries(&self, kind: &str) -> Result<Vec<Entry>, StoreError> {
+        self.other(kind, |store| store.entries(kind))
+    }
+
+    fn delete(&self, key: &str) -> Result<(), StoreError> {
+        self.other(key, |store| store.delete(key))
+    }
+}

@@ -1,0 +1,199 @@
+//! An upload: chunks that are written, and the template that they become.
+//!
+//! No other host may collect a chunk between its look-up and the moment in which a template names it. Therefore an upload is
+//! registered in the catalog before it looks at anything. It relies on chunks of two kinds: those of the templates that the catalog
+//! had then, whose manifests stay known until it is over, and those that it writes, whose names bear its epoch. A collection that
+//! takes its host for gone removes it from the catalog, and then it cannot become a template.
+
+use super::catalog::{Active, Catalog, Edit};
+use super::chunk::{Name, compress};
+use super::lease::Pin;
+use super::library::Library;
+use super::manifest::{MOST_MANIFEST, Manifest};
+use super::{Hash, StoreError};
+use crate::sabotage::Sabotage;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io::Read;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+
+/// One that is under way. Dropping it gives it up: what it wrote goes with the next collection.
+pub(crate) struct Upload<'a> {
+    library: &'a Library,
+    id: String,
+    epoch: u32,
+    /// Chunks that are there.
+    known: Mutex<HashMap<Hash, Name>>,
+    written: AtomicUsize,
+    pin: Pin,
+    is_over: bool,
+}
+
+impl<'a> Upload<'a> {
+    pub fn begin(library: &'a Library) -> Result<Self, StoreError> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let pin = library.lease.pin("")?;
+        let id = format!("{}.{}", library.lease.id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let state = Catalog(library.store.clone()).change(|state, _| {
+            if state.uploads.contains_key(&id) {
+                return Ok(Edit::Keep(state.clone()));
+            }
+            let (lease, began) = (library.lease.id().into(), state.change());
+            state.uploads.insert(id.clone(), Active { lease, epoch: state.epoch, began });
+            Ok(Edit::Write(state.clone()))
+        })?;
+        let upload = Self {
+            library,
+            id,
+            epoch: state.epoch,
+            known: Mutex::default(),
+            written: AtomicUsize::new(0),
+            pin,
+            is_over: false,
+        };
+        for manifest in state.templates.values() {
+            match upload.library.manifest(manifest) {
+                Ok(manifest) => {
+                    let names = manifest.chunks.iter().flatten();
+                    upload.known.lock().extend(names.map(|name| (name.hash, *name)));
+                }
+                Err(error) if error.may_pass() => return Err(error),
+                // What cannot be read is not relied on.
+                Err(_) => {}
+            }
+        }
+        Ok(upload)
+    }
+
+    /// How many chunks were not there, and were written.
+    pub fn written(&self) -> usize {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// What a chunk is called, and whether it is still to be written: the caller does it. `None`: zeros.
+    fn name(&self, content: &[u8]) -> Option<(Name, bool)> {
+        if content.iter().all(|byte| *byte == 0) {
+            return None;
+        }
+        let hash = Hash::of(content);
+        let epoch = if self.library.sabotage == Some(Sabotage::Epoch) { 0 } else { self.epoch };
+        let (name, mut known) = (Name { hash, epoch }, self.known.lock());
+        let there = known.get(&hash).copied();
+        known.entry(hash).or_insert(name);
+        Some((there.unwrap_or(name), there.is_none()))
+    }
+
+    fn write(&self, name: Name, content: &[u8]) -> Result<(), StoreError> {
+        self.library.store.put(&name.key(), &compress(content))?;
+        self.written.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes one chunk, if it is not there: what it is called.
+    pub fn chunk(&self, content: &[u8]) -> Result<Option<Name>, StoreError> {
+        let Some((name, is_new)) = self.name(content) else { return Ok(None) };
+        if is_new {
+            self.write(name, content)?;
+        }
+        Ok(Some(name))
+    }
+
+    /// Writes the chunks of an image, several at a time.
+    pub fn image(
+        &self,
+        mut image: impl Read,
+        size: u64,
+        chunk: usize,
+        threads: usize,
+    ) -> Result<Vec<Option<Name>>, StoreError> {
+        let (mut names, mut left) = (Vec::new(), size);
+        let failed = Mutex::new(None);
+        let (send, work) = sync_channel::<(Name, Vec<u8>)>(threads);
+        let work = Mutex::new(work);
+        let write = || {
+            loop {
+                let Ok((name, content)) = work.lock().recv() else { return };
+                if failed.lock().is_none()
+                    && let Err(error) = self.write(name, &content)
+                {
+                    failed.lock().get_or_insert(error);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            // The writers end when it is dropped.
+            let send = send;
+            let mut writers = 0;
+            while left > 0 && failed.lock().is_none() {
+                let mut content = vec![0; chunk.min(left as usize)];
+                image
+                    .read_exact(&mut content)
+                    .map_err(|error| StoreError::Io { key: "the image".into(), error })?;
+                left -= content.len() as u64;
+                let name = self.name(&content);
+                names.push(name.map(|(name, _)| name));
+                let Some((name, true)) = name else { continue };
+                if threads <= 1 {
+                    self.write(name, &content)?;
+                    continue;
+                }
+                if writers < threads {
+                    writers += usize::from(std::thread::Builder::new().spawn_scoped(scope, write).is_ok());
+                }
+                if writers == 0 {
+                    self.write(name, &content)?;
+                } else if send.send((name, content)).is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        })?;
+        match failed.into_inner() {
+            Some(error) => Err(error),
+            None => Ok(names),
+        }
+    }
+
+    /// Makes a template of it; one of that name is replaced. Those who serve the old one go on with it.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`]: a collection gave it up, or others changed the catalog again and again.
+    pub fn publish(mut self, template: &str, manifest: &Manifest) -> Result<(), StoreError> {
+        let name = Name { hash: manifest.identity(), epoch: self.epoch }.to_string();
+        self.library.store.put(&format!("manifests/{name}"), &manifest.print())?;
+        debug_assert!(manifest.print().len() <= MOST_MANIFEST);
+        let blind = self.library.sabotage == Some(Sabotage::GivenUp);
+        Catalog(self.library.store.clone()).change(|state, _| {
+            if state.uploads.remove(&self.id).is_none() && !blind {
+                // An earlier try may have been written.
+                return if state.templates.get(template) == Some(&name) {
+                    Ok(Edit::Keep(()))
+                } else {
+                    let what = "its upload took so long that a collection gave it up";
+                    Err(StoreError::Busy(format!("templates/{template}: {what}")))
+                };
+            }
+            state.set(template, Some(&name));
+            Ok(Edit::Write(()))
+        })?;
+        self.is_over = true;
+        Ok(())
+    }
+}
+
+impl Drop for Upload<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            // Where the store is out of reach, a collection does it when the lease has ended.
+            _ = Catalog(self.library.store.clone()).change(|state, _| {
+                if state.uploads.remove(&self.id).is_none() {
+                    return Ok(Edit::Keep(()));
+                }
+                state.forget_retired();
+                Ok(Edit::Write(()))
+            });
+        }
+        let _ = &self.pin;
+    }
+}

@@ -1,0 +1,126 @@
+//! Clones of a template share what they do not write, and see every byte right.
+
+use crate::daemon::{Daemon, IMAGE, folder, is_offered, library, with_template};
+use slat_pager::twin::{Memory, is_page};
+use slat_pager::*;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A folder of shared memory, if there is one.
+fn shared(name: &str) -> Option<PathBuf> {
+    let folder = folder(name);
+    if is_offered() && folder.starts_with("/dev/shm") {
+        return Some(folder);
+    }
+    println!("skipped: no /dev/shm or no userfaultfd");
+    _ = std::fs::remove_dir_all(folder);
+    None
+}
+
+#[test]
+fn clones_see_every_byte_right_beside_balloons_and_kills() {
+    let Some(folder) = shared("clones") else { return };
+    let flags = format!("--share {} --cache 1M --store-delay-ms 2", folder.display());
+    let Some(mut daemon) = Daemon::start("clones-daemon", &flags) else { return };
+    let file = folder.join("twin");
+    let words = |seed| {
+        format!("--clone-of {} --millis 600 --balloon --seed {seed} --patience-ms 10000", file.display())
+    };
+    let twins = [1, 2, 3].map(|seed| daemon.twin(&words(seed)));
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(120));
+        daemon.kill();
+    }
+    for twin in twins {
+        let report = twin.report();
+        assert!(report.is_right() && report.removed > 0, "{report:?}");
+    }
+    let stats = daemon.stats();
+    assert!(stats.faults(Source::Shared) > 0 && stats.faults(Source::Zero) > 0, "{stats:?}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_removal_by_a_clone_that_is_not_noted_is_found() {
+    let Some(folder) = shared("clones-remove") else { return };
+    let flags = format!("--share {} --sabotage remove", folder.display());
+    let Some(daemon) = Daemon::start("clones-remove-daemon", &flags) else { return };
+    let words = format!("--clone-of {} --millis 300 --balloon", folder.join("twin").display());
+    let report = daemon.twin(&words).report();
+    assert!(report.wrong > 0 && report.first.unwrap().contains("is the template's"));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Bytes that each of three guests has for itself, which read all pages and write 40; and what they share.
+fn own(template: &Template, share: Option<(&Share, &Path)>) -> ([u64; 3], u64) {
+    let own = [1, 2, 3].map(|number| {
+        let memory = match share {
+            Some((_, file)) => Memory::clone_of(IMAGE, file).unwrap(),
+            None => Memory::new(IMAGE, false).unwrap(),
+        };
+        let uffd = Uffd::new(Features::REMOVE.and(Features::SHARED).and(Features::MINOR)).unwrap();
+        let regions = memory.regions().map(|(base, size, offset)| Region { base, size, offset });
+        for Region { base, size, .. } in regions {
+            uffd.register(base, size, false).unwrap();
+        }
+        let layout = Layout::new(regions.to_vec(), template.size()).unwrap();
+        let (journal, cache) = (Journal::new(&layout).unwrap(), Arc::new(Cache::new(0)));
+        let parts = Parts { uffd, layout, template: template.clone(), cache, journal, life: None };
+        let backing = share.map_or(Backing::Own, |(share, _)| Backing::Share(share.clone()));
+        let guest = Guest::serve_on(parts, backing, Options::default()).unwrap();
+        // SAFETY: nothing writes to it but the pager and this thread.
+        let is_right = |page, version| is_page(&IMAGE, page, version, &unsafe { memory.read(page) });
+        for page in 0..IMAGE.pages {
+            assert!(is_right(page, Some(0)), "page {page}");
+        }
+        for page in 0..40 {
+            let words = std::array::from_fn(|word| IMAGE.word(page * 3, number, word));
+            // SAFETY: as above.
+            unsafe { memory.write(page * 3, &words) };
+        }
+        // SAFETY: as above.
+        unsafe { memory.give_back(0, 2, false) }.unwrap();
+        assert!(is_right(0, None) && is_right(1, None) && is_right(3, Some(number)));
+        let own = memory.own_bytes().unwrap();
+        guest.stop();
+        own
+    });
+    (own, share.map_or(0, |(share, _)| share.bytes()))
+}
+
+#[test]
+fn clones_have_the_pages_that_they_wrote_for_themselves_and_the_others_in_common() {
+    let Some(folder) = shared("in-common") else { return };
+    let store = with_template("in-common-store");
+    let template = library(&store).open("twin").unwrap();
+    let share = Share::open(&folder, &template).unwrap();
+    let (each, shared) = own(&template, Some((&share, &folder.join("twin"))));
+    assert!(shared <= template.size(), "{shared} bytes are shared");
+    for bytes in each {
+        assert!(bytes <= 40 * PAGE as u64, "{bytes} bytes are a clone's own");
+    }
+    // The control: without it each has all of them. The kernel's page of zeros is for all.
+    let (each, _) = own(&template, None);
+    assert!(each.iter().all(|bytes| *bytes > template.size() / 2), "{each:?}");
+    // Another process finds what is there.
+    let again = Share::open(&folder, &template).unwrap();
+    assert_eq!(again.bytes(), shared);
+    drop(template);
+    std::fs::remove_dir_all(store).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_folder_on_a_disk_is_refused() {
+    let store = with_template("disk");
+    let template = library(&store).open("twin").unwrap();
+    let disk = std::env::current_dir().unwrap().join(format!("../target/tmp/share-{}", std::process::id()));
+    match Share::open(&disk, &template) {
+        Ok(_) => println!("skipped: the build's folder is in shared memory"),
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::Unsupported),
+    }
+    drop(template);
+    _ = std::fs::remove_dir_all(disk);
+    std::fs::remove_dir_all(store).unwrap();
+}

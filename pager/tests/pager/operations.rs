@@ -1,0 +1,135 @@
+//! What an operator has to do with a daemon: configuration, readiness, metrics, draining.
+
+use crate::daemon::{Daemon, folder, is_offered, with_template};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+fn get(socket: &Path, path: &str) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The value of a metric that counts.
+fn value(text: &str, name: &str) -> u64 {
+    let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+    line.unwrap_or_else(|| panic!("no {name} in {text}")).rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn metrics_tell_of_guests_cache_and_store_to_this_user_alone() {
+    if !is_offered() {
+        return;
+    }
+    let folder = with_template("metrics");
+    let socket = folder.join("metrics.socket");
+    let daemon = Daemon::in_folder(folder, &format!("--metrics {}", socket.display()));
+    for path in [&socket, &daemon.socket()] {
+        assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o177, 0, "{}", path.display());
+    }
+    let twin = daemon.twin("--millis 700 --balloon");
+    std::thread::sleep(Duration::from_millis(400));
+    let during = get(&socket, "/metrics");
+    assert_eq!(value(&during, "slat_pager_guests"), 1);
+    assert!(
+        during.contains("slat_pager_fault_seconds{guest=\"0\",source=\"store\",quantile=\"0.99\"}"),
+        "{during}"
+    );
+    assert!(twin.report().is_right());
+    let stats = daemon.stats();
+    let after = get(&socket, "/metrics");
+    let faults = "slat_pager_faults_total{source=\"store\"}";
+    assert_eq!(value(&after, faults), stats.faults(slat_pager::Source::Store));
+    assert_eq!((value(&after, "slat_pager_guests"), value(&after, "slat_pager_guests_ended_total")), (0, 1));
+    assert_eq!(value(&after, "slat_pager_store_up"), 1);
+    assert!(value(&after, "slat_pager_store_bytes_total") > 0);
+    assert_eq!(value(&after, "slat_pager_pages_filled_total"), stats.filled);
+    // Each line is a comment, or a name, labels and a number.
+    let body = after.split_once("\r\n\r\n").unwrap().1;
+    let is_line =
+        |line: &str| line.starts_with("# ") || line.rsplit_once(' ').unwrap().1.parse::<f64>().is_ok();
+    assert!(body.lines().all(is_line), "{body}");
+    assert!(get(&socket, "/other").starts_with("HTTP/1.1 404"));
+    let top = Command::new(env!("CARGO_BIN_EXE_slat-pager"))
+        .arg("top")
+        .arg(&socket)
+        .args(["--looks", "2", "--interval-ms", "10"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(top.stdout).unwrap();
+    assert!(top.status.success() && text.contains("1 ended") && text.contains("store up"), "{text}");
+}
+
+#[test]
+fn a_daemon_that_drains_serves_its_guests_to_their_end_and_takes_no_other() {
+    let Some(mut daemon) = Daemon::start("drain", "--cache 0 --store-delay-ms 2") else { return };
+    let twin = daemon.twin("--millis 900 --balloon --patience-ms 10000");
+    std::thread::sleep(Duration::from_millis(200));
+    daemon.drain();
+    daemon.find(|line| line.contains("drains").then_some(()));
+    assert!(UnixStream::connect(daemon.socket()).is_err() && !daemon.socket().exists());
+    // Also across a kill.
+    daemon.kill();
+    let report = twin.report();
+    assert!(report.is_right(), "{report:?}");
+    assert_eq!(daemon.end().code(), Some(0));
+}
+
+#[test]
+fn a_daemon_without_guests_ends_when_it_drains() {
+    let Some(mut daemon) = Daemon::start("drain-idle", "") else { return };
+    daemon.drain();
+    assert_eq!(daemon.end().code(), Some(0));
+}
+
+#[test]
+fn systemd_is_told_of_readiness_and_of_the_end() {
+    if !is_offered() {
+        return;
+    }
+    let folder = with_template("notify");
+    let path = folder.join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let hear = || {
+        let mut text = [0; 256];
+        let length = socket.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    };
+    let store = folder.join("store").display().to_string();
+    let environment = [("NOTIFY_SOCKET", path.to_str().unwrap())];
+    let mut daemon = Daemon::of_store(folder.clone(), &store, "", &environment);
+    assert!(hear().starts_with("READY=1"));
+    daemon.drain();
+    assert!(hear().starts_with("STOPPING=1"));
+    assert_eq!(daemon.end().code(), Some(0));
+}
+
+#[test]
+fn a_configuration_has_the_flags_and_the_command_line_goes_before() {
+    let folder = folder("config");
+    let file = folder.join("pager.toml");
+    let serve = |text: &str, words: &[&str]| {
+        std::fs::write(&file, text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
+        command.args(["serve", "--config"]).arg(&file).args(words);
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, text) = serve("cahce = \"1M\"", &[]);
+    assert!(code == Some(2) && text.contains("pager.toml: cahce") && text.lines().count() == 1, "{text}");
+    // Each fails for what the other one does not say.
+    let socket = folder.join("socket");
+    let config = format!("guest = [\"{}=none\"]\nstore = \"{}\"", socket.display(), folder.display());
+    let (code, text) = serve(&config, &[]);
+    assert!(code == Some(2) && text.contains("templates/none is not in the store"), "{text}");
+    let (code, text) = serve(&config, &["--store", "ftp://a"]);
+    assert!(code == Some(2) && text.contains("ftp:// is unknown"), "{text}");
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -1,0 +1,264 @@
+//! Snapshots of guests that run on: what is restored is what they had at the instant.
+
+use crate::daemon::{Daemon, IMAGE, MIB, folder, is_offered};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use slat_pager::twin::{Memory, is_page};
+use slat_pager::*;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether this user may look into other processes, as a pager must that makes snapshots of private memory.
+fn may_look() -> bool {
+    let mut other = Command::new("sleep").arg("10").spawn().unwrap();
+    let opened = std::fs::File::open(format!("/proc/{}/mem", other.id()));
+    _ = other.kill();
+    _ = other.wait();
+    opened.inspect_err(|error| println!("skipped: the memory of another process: {error}")).is_ok()
+}
+
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+/// Restores a guest from a snapshot, in a daemon of its own: what it says of its bytes, beside a balloon.
+fn restored(folder: &Path, name: &str) -> slat_pager::twin::Report {
+    let socket = folder.join(format!("socket.{name}"));
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
+    serve.arg("serve").arg("--store").arg(folder.join("store"));
+    serve.arg("--guest").arg(format!("{}={name}", socket.display())).stderr(Stdio::null());
+    let _daemon = Ended(serve.spawn().unwrap());
+    // There is a moment in which it is there and none listens.
+    while UnixStream::connect(&socket).is_err() {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    let mut twin = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
+    twin.arg("twin").arg(&socket).arg(format!("--memory={MIB}M")).args(["--millis", "50", "--balloon"]);
+    let output = twin.arg("--begin").arg(folder.join("oracle").join(name)).output().unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A daemon that makes snapshots, a guest that asks for them, and what came of it.
+fn snapshots(
+    name: &str,
+    flags: &str,
+    twin: &str,
+    kills: usize,
+) -> Option<(Daemon, slat_pager::twin::Report)> {
+    if !may_look() {
+        return None;
+    }
+    let control = folder(&format!("{name}-control")).join("control");
+    let mut daemon = Daemon::start(name, &format!("--control {} {flags}", control.display()))?;
+    let oracle = daemon.folder.join("oracle");
+    std::fs::create_dir(&oracle).unwrap();
+    let words = format!("--control {} --oracle {} {twin}", control.display(), oracle.display());
+    let twin = daemon.twin(&words);
+    for _ in 0..kills {
+        std::thread::sleep(std::time::Duration::from_millis(110));
+        daemon.kill();
+    }
+    let report = twin.report();
+    std::fs::remove_dir_all(control.parent().unwrap()).unwrap();
+    Some((daemon, report))
+}
+
+#[test]
+fn a_guest_that_runs_on_is_saved_as_it_was_at_each_instant() {
+    let share = folder("saved-share");
+    for (name, shared) in [
+        ("saved-own", String::new()),
+        ("saved-shared", "--shared".into()),
+        ("saved-clone", format!("--clone-of {}", share.join("twin").display())),
+    ] {
+        let words = format!("--millis 400 --balloon --checkpoints 3 {shared}");
+        let Some((daemon, report)) =
+            snapshots(name, &format!("--cache 4M --share {}", share.display()), &words, 0)
+        else {
+            return;
+        };
+        assert!(report.is_right() && report.removed > 0, "{report:?}");
+        assert!(report.stored >= 2, "{report:?}");
+        let stats = daemon.stats();
+        assert!(stats.faults(Source::Written) > 0, "no write was told: {stats:?}");
+        let library = crate::daemon::library(&daemon.folder);
+        for name in library.list().unwrap().iter().filter(|name| name.starts_with("saved.")) {
+            let restored = restored(&daemon.folder, name);
+            assert!(restored.is_right(), "{name}: {restored:?}");
+        }
+        // Any of them can go, and the others stay whole.
+        assert_eq!(library.retain("saved", 1).unwrap().len() as u64, report.stored.saturating_sub(1));
+        library.gc(PATIENCE).unwrap();
+        let left = library.list().unwrap();
+        assert_eq!(left.len(), 2);
+        for name in left {
+            assert!(library.verify(&name).unwrap().damaged.is_empty(), "{name}");
+        }
+    }
+    std::fs::remove_dir_all(share).unwrap();
+}
+
+#[test]
+fn a_daemon_that_is_killed_loses_no_snapshot_that_was_stored_and_no_later_one() {
+    let words = "--millis 900 --balloon --checkpoints 8 --patience-ms 10000";
+    let Some((daemon, report)) = snapshots("saved-kills", "--cache 1M --store-delay-ms 2", words, 4) else {
+        return;
+    };
+    assert!(report.is_right() && report.stored > 0, "{report:?}");
+    for name in crate::daemon::library(&daemon.folder).list().unwrap() {
+        // Of the one that was stored when the daemon was killed, the guest does not know.
+        if daemon.folder.join("oracle").join(&name).exists() {
+            let restored = restored(&daemon.folder, &name);
+            assert!(restored.is_right(), "{name}: {restored:?}");
+        }
+    }
+}
+
+/// A store that refuses to take chunks while it is told to.
+struct Full(Folder, Arc<AtomicBool>);
+
+impl Store for Full {
+    fn read(&self, key: &str, most: usize) -> Result<(Vec<u8>, Version), StoreError> {
+        self.0.read(key, most)
+    }
+    fn put(&self, key: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        if key.starts_with("chunks/") && self.1.load(Ordering::Relaxed) {
+            let error = std::io::Error::from(std::io::ErrorKind::StorageFull);
+            return Err(StoreError::Io { key: key.into(), error });
+        }
+        self.0.put(key, bytes)
+    }
+    fn put_if(&self, key: &str, bytes: &[u8], before: Option<&Version>) -> Result<bool, StoreError> {
+        self.0.put_if(key, bytes, before)
+    }
+    fn entries(&self, kind: &str) -> Result<Vec<Entry>, StoreError> {
+        self.0.entries(kind)
+    }
+    fn delete(&self, key: &str) -> Result<(), StoreError> {
+        self.0.delete(key)
+    }
+}
+
+/// Guests of this process: their memory, and what serves them.
+fn serve(template: Template, options: Options) -> (&'static Memory, Guest) {
+    let memory: &Memory = Box::leak(Box::new(Memory::new(IMAGE, false).unwrap()));
+    let uffd = Uffd::new(Features::REMOVE).unwrap();
+    let regions = memory.regions().map(|(base, size, offset)| Region { base, size, offset });
+    for Region { base, size, .. } in regions {
+        uffd.register(base, size, false).unwrap();
+    }
+    let layout = Layout::new(regions.to_vec(), template.size()).unwrap();
+    let (journal, cache) = (Journal::new(&layout).unwrap(), Arc::new(Cache::new(1 << 20)));
+    let life = Some(Life::Process(pidfd_open(getpid(), PidfdFlags::empty()).unwrap()));
+    (memory, Guest::serve(Parts { uffd, layout, template, cache, journal, life }, options).unwrap())
+}
+
+/// What pages 0 to 5 are in the last snapshot, as versions, where each step is one of those that follow.
+fn step_by_step(name: &str, sabotage: Option<Sabotage>) -> [Option<u32>; 6] {
+    let folder = folder(name);
+    let is_full = Arc::new(AtomicBool::new(false));
+    let library = Library::new(Full(Folder::open(&folder).unwrap(), is_full.clone()));
+    library.snapshot("twin", IMAGE.read(), (MIB << 20) as u64, 64 << 10).unwrap();
+    let mut options = Options::default();
+    (options.sabotage, options.window) = (sabotage, 1);
+    let (memory, guest) = serve(library.open("twin").unwrap(), options);
+    let words = |page, version| std::array::from_fn(|word| IMAGE.word(page, version, word));
+    // Pages 20 chunks apart, so that no chunk has two of them.
+    let at = |number: usize| number * 320;
+    // SAFETY: nothing else uses the memory but the pager, one step after the other.
+    let write = |number, version| unsafe { memory.write(at(number), &words(at(number), version)) };
+    // SAFETY: as above.
+    let read = |number: usize| _ = unsafe { memory.read(at(number)) };
+    let saver = guest.handle();
+
+    write(0, 1);
+    write(1, 1);
+    write(2, 1);
+    assert!(saver.harvest().unwrap().store("saved.1").is_ok());
+    // Filled, and then written: it must be noted.
+    read(3);
+    write(3, 1);
+    // Of a snapshot that fails.
+    write(4, 1);
+    is_full.store(true, Ordering::Relaxed);
+    let refused = saver.harvest().unwrap().store("saved.2");
+    let is_noted = sabotage != Some(Sabotage::Track);
+    assert!(matches!(refused, Err(HarvestError::Store(_))) == is_noted, "{refused:?}");
+    is_full.store(false, Ordering::Relaxed);
+    write(0, 2);
+    write(1, 2);
+    write(2, 2);
+    // What happens after the instant.
+    let harvest = saver.harvest().unwrap();
+    assert!(matches!(saver.harvest(), Err(HarvestError::Busy)));
+    write(1, 3);
+    // SAFETY: as above.
+    unsafe { memory.give_back(at(2), 1, false) }.unwrap();
+    write(5, 3);
+    let stored = harvest.store("saved.2").unwrap();
+    if sabotage.is_none() {
+        assert_eq!((stored.pages, stored.chunks, stored.written), (5, 5, 5), "only what was written");
+    }
+
+    let (copy, restored) = serve(library.open("saved.2").unwrap(), Options::default());
+    let found = std::array::from_fn(|number| {
+        // SAFETY: nothing writes to it but the pager.
+        let content = unsafe { copy.read(at(number)) };
+        let is = |version: &Option<u32>| is_page(&IMAGE, at(number), *version, &content);
+        [Some(0), Some(1), Some(2), Some(3), None].into_iter().find(is).expect("a known version")
+    });
+    drop((guest, restored));
+    std::fs::remove_dir_all(folder).unwrap();
+    found
+}
+
+const RIGHT: [Option<u32>; 6] = [Some(2), Some(2), Some(2), Some(1), Some(1), Some(0)];
+
+#[test]
+fn what_happens_after_the_instant_is_no_part_of_a_snapshot_and_a_failed_one_loses_nothing() {
+    if is_offered() {
+        assert_eq!(step_by_step("steps", None), RIGHT);
+    }
+}
+
+#[test]
+fn mistakes_of_snapshots_are_found() {
+    if !is_offered() {
+        return;
+    }
+    let [old, new, late] = [Some(0), Some(2), Some(3)];
+    let mistakes = [
+        ("steps-capture", Sabotage::Capture, [new, late, new, Some(1), Some(1), old]),
+        ("steps-unread", Sabotage::Unread, [new, new, None, Some(1), Some(1), old]),
+        ("steps-track", Sabotage::Track, [new, new, new, old, old, old]),
+        ("steps-give-back", Sabotage::GiveBack, [new, new, new, old, old, old]),
+    ];
+    for (name, mistake, wrong) in mistakes {
+        assert_eq!(step_by_step(name, Some(mistake)), wrong, "{mistake:?}");
+    }
+}
+
+#[test]
+fn a_request_that_cannot_be_met_is_answered_in_words() {
+    let control = folder("control-words").join("control");
+    let Some(daemon) = Daemon::start("words", &format!("--control {}", control.display())) else { return };
+    let ask = |pid: i32, name: &str| {
+        checkpoint(&control, &Request { pid, name: name.into() }, |_| {}).unwrap_err().to_string()
+    };
+    assert_eq!(ask(1, "a"), "process 1 is no guest of this pager");
+    let mut connection = UnixStream::connect(&control).unwrap();
+    connection.write_all(b"{\"pid\":\"x\"}\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(connection).read_line(&mut answer).unwrap();
+    assert!(answer.contains("not understood"), "{answer}");
+    drop(daemon);
+    std::fs::remove_dir_all(control.parent().unwrap()).unwrap();
+}

@@ -1,0 +1,253 @@
+//! F7 to F10: what a fault of L2 has found becomes a leaf of its shadow. See [`super::fault`] for the order.
+
+use super::fault::{L2Done, Met};
+use super::format::{L1Access, L1Format};
+use super::l2::L2;
+use super::walk::L1Leaf;
+use crate::addr::{Gfn, Gpa, Hva, Level, Pfn, Span};
+use crate::fault::{Done, FaultError};
+use crate::host::{Host, HostPage};
+use crate::notify::active::{Active, Epoch, RegionLine, Stamp};
+use crate::shadows::{Hint, Numbers, Row, Rows, drop_leaf, frozen, is_leaf};
+use crate::slots::Slot;
+use crate::sync::prim::{SeqCst, fence};
+use crate::sync::readside::Seat;
+use crate::table::entry::{Entry, Word};
+use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::table::radix::{At, Radix};
+
+/// What F1 to F6 have found.
+pub(super) struct Found<'a> {
+    pub(super) at: At<'a>,
+    pub(super) leaf: L1Leaf,
+    pub(super) slot: Slot,
+    /// As large as it is to be mapped.
+    pub(super) page: HostPage,
+    pub(super) stores: bool,
+    pub(super) gpa: Gpa,
+}
+
+/// What had been announced before T was read, and before the host was asked for `hva`.
+pub(super) struct Announced {
+    pub(super) epoch: Epoch,
+    pub(super) stamp: Stamp,
+    pub(super) line: u64,
+    pub(super) hva: Hva,
+}
+
+impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
+    /// F7 to F10.
+    pub(super) fn install(
+        &mut self,
+        seat: &Seat,
+        access: &L1Access,
+        found: &Found<'_>,
+        announced: &Announced,
+        replaced: bool,
+    ) -> Result<Met, FaultError> {
+        let (vm, space) = (self.vcpu.vm, self.vcpu.space);
+        let (host, active, g2) = (&vm.host, &vm.active, access.gpa.gfn());
+        let &Found { at, leaf, slot, page, stores, gpa } = found;
+        let (g1, level) = (leaf.gfn, page.level);
+        let composed = self.compose(page, &leaf, &slot, stores);
+        let new = F::leaf(&composed, level);
+        // What a format cannot say, or what is not all of what T allows.
+        if F::decode(new).perms != composed.perms || !composed.perms.allows(access.access) {
+            return Ok(done(Done::Mmio, gpa));
+        }
+        let is_row = is_leaf::<F>(at.word)
+            && rows_of::<F, H>(&at, g2)
+                .is_none_or(|(rows, index)| rows.get(index).may_be(Row::new(g1.base(at.level), leaf.memory)));
+        if is_row && very_page(F::decode(at.word), g2, at.level).pfn != page.pfn && !replaced {
+            return Ok(Met::Another(Span::sized(g1.base(at.level), at.level.pages())));
+        }
+        let hint = Hint::At(self.index, g2.base(level));
+        if !seeded!(HintAfterLeaf) {
+            self.shadows.reverse.add(host, &mut self.vcpu.cache, (g1, level), hint)?;
+        }
+        if is_leaf::<F>(at.word) {
+            return Ok(self.met_leaf(found, announced, composed, is_row));
+        }
+        let Some(state) = &mut self.vcpu.nested else { return Ok(Met::Changed) };
+        if at.level > level && !state.spare.is_enough() {
+            return Err(FaultError::NoMemory);
+        }
+        let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside::<H>());
+        // SAFETY: nothing is ever unlinked from a shadow.
+        let down = unsafe { Radix::<F>::link_down_beside(host, cache, beside, g2, at, level) }?;
+        let (met, mine) = (if seeded!(EntryBelieved) { down.word } else { at.word }, frozen(self.vcpu.id()));
+        let stands = || {
+            let line = self.shadow.line.now() == announced.line || seeded!(LineUnchecked);
+            announced.stands(active) && line
+        };
+        let is_it = down.level == level && down.word == met && met.is_hole();
+        if !is_it || !freeze(active, down.entry, (met, mine), stands) {
+            return Ok(Met::Changed);
+        }
+        let (rows, row) = (rows_of::<F, H>(&down, g2), Row::new(g1.base(level), leaf.memory));
+        if !thaw_with(active, down.entry, rows, (mine, new), row) {
+            return Ok(Met::Changed);
+        }
+        if seeded!(HintAfterLeaf) {
+            self.shadows.reverse.add(host, &mut self.vcpu.cache, (g1, level), hint)?;
+        }
+        if composed.perms.allows(Access::Write) && slot.log_dirty && !seeded!(WriteUnmarked) {
+            // ORDER(bitmap): after the permission, which a thread that takes the mark has to see.
+            space.log_store(&vm.reads, seat, g1, self.vcpu.ring);
+        }
+        if level == Level::K4 {
+            self.remember(g2, found, announced, &down);
+        }
+        Ok(done(Done::Mapped(level), gpa))
+    }
+
+    /// F8, and what becomes of the leaf that F1 has met.
+    fn met_leaf(&self, found: &Found<'_>, announced: &Announced, composed: Leaf, is_row: bool) -> Met {
+        let (active, &Found { at, page, stores, gpa, .. }) = (&self.vcpu.vm.active, found);
+        if !announced.stands(active) {
+            return Met::Changed;
+        }
+        let serves = page.level == at.level && is_row && serves_still(F::decode(at.word), composed, stores);
+        if serves && at.word.is_tracked() && !seeded!(WithdrawnServes) {
+            // By an aging pass: this is the access that it was to learn of.
+            let given = at.entry.cas(at.word, F::restore(at.word, at.level)).is_ok();
+            let done = L2Done::Handled { done: Done::Mapped(at.level), gpa };
+            return if given { Met::Done(done) } else { Met::Changed };
+        }
+        if serves && at.entry.load() == at.word {
+            return Met::Done(L2Done::Handled { done: Done::Spurious, gpa });
+        }
+        drop_leaf(&self.shadows.drops.taking(active), at.entry, at.word);
+        Met::Changed
+    }
+
+    /// How large a page T, host, memslot, format and policy agree on around the frame.
+    pub(super) fn level(&self, page: HostPage, l1: &L1Leaf, slot: &Slot, access: Access) -> Level {
+        let (vm, space) = (self.vcpu.vm, self.vcpu.space);
+        let small = vm.policy.nx_huge_pages && (access == Access::Fetch || !page.execute);
+        let theirs = if seeded!(LevelOfTAlone) { Level::M2 } else { page.level };
+        let both = if seeded!(LevelOfHostAlone) { theirs } else { theirs.min(l1.level) };
+        if small || both == Level::K4 || vm.large_page(space, slot, l1.gfn, Level::M2).is_none() {
+            return Level::K4;
+        }
+        Level::M2
+    }
+
+    /// What the leaf says: what T, memslot and host allow together, and no store that is to be noticed.
+    fn compose(&self, page: HostPage, l1: &L1Leaf, slot: &Slot, stores: bool) -> Leaf {
+        let page = page.through(slot);
+        let watched = self.vcpu.space.watched.has(l1.gfn);
+        let perms = l1.rights.perms;
+        let writable = page.writable && !watched && (!slot.log_dirty || stores);
+        let memory = page.memory.max(l1.memory);
+        let withheld = page.level > Level::K4 && self.vcpu.vm.policy.nx_huge_pages;
+        Leaf {
+            pfn: Pfn(page.pfn.0 & !(page.level.pages() - 1)),
+            perms: Perms::of(
+                perms.allows(Access::Read),
+                writable && perms.allows(Access::Write),
+                page.execute && !withheld && perms.allows(Access::Fetch) && l1.rights.user_execute,
+            ),
+            memory: if F::has_memory_type(memory) { memory } else { page.memory },
+            // Nothing gives write permission back in place: T has a say in it.
+            host_writable: false,
+            accessed: true,
+            dirty: stores,
+        }
+    }
+}
+
+fn done(done: Done, gpa: Gpa) -> Met {
+    Met::Done(L2Done::Handled { done, gpa })
+}
+
+/// The rows beside an entry of a shadow, and which is its own.
+fn rows_of<'a, F: Format, H: Host>(at: &At<'a>, g2: Gfn) -> Option<(Rows<'a>, usize)> {
+    // SAFETY: nothing is ever unlinked from a shadow.
+    let rows = unsafe { Rows::of::<H>(at.node) };
+    rows.map(|rows| (rows, F::index(g2, at.level)))
+}
+
+/// F9 and F8: the word that F1 has met is frozen, and then it is looked whether what was announced before `stands`. False: it is not frozen.
+#[inline(always)]
+pub(super) fn freeze(
+    active: &impl Numbers,
+    entry: &Entry,
+    (met, mine): (Word, Word),
+    stands: impl Fn() -> bool,
+) -> bool {
+    let early = seeded!(CheckedBeforeFrozen).then(&stands);
+    if entry.cas(met, mine).is_err() {
+        return false;
+    }
+    let stands = early.unwrap_or_else(stands);
+    if !stands {
+        thaw(active, entry, mine);
+    }
+    stands
+}
+
+/// F9: the row, and the leaf for the frozen entry. False where that was condemned: it is a hole then.
+#[inline(always)]
+pub(super) fn thaw_with(
+    active: &impl Numbers,
+    entry: &Entry,
+    rows: Option<(Rows<'_>, usize)>,
+    (mine, new): (Word, Word),
+    row: Row,
+) -> bool {
+    if let Some((rows, index)) = rows.filter(|_| !seeded!(RowAfterLeaf)) {
+        rows.set(index, row);
+    }
+    let thawed = entry.cas(mine, new).is_ok();
+    if let Some((rows, index)) = rows.filter(|_| seeded!(RowAfterLeaf)) {
+        rows.set(index, row);
+    }
+    if !thawed {
+        thaw(active, entry, mine);
+    }
+    thawed
+}
+
+/// A fault gives its frozen entry up, condemned or not. What another one has made of it, where a mistake lets that be, stays.
+#[cold]
+fn thaw(active: &impl Numbers, entry: &Entry, mine: Word) {
+    let mut word = mine;
+    while let Err(found) = entry.cas(word, active.fresh_hole()) {
+        if !found.is_frozen() {
+            return;
+        }
+        word = found;
+    }
+}
+
+/// A leaf of `level` around a frame, as the very page of that frame.
+pub(super) fn very_page(leaf: Leaf, gfn: Gfn, level: Level) -> Leaf {
+    Leaf { pfn: Pfn(leaf.pfn.0 + (gfn.0 & (level.pages() - 1))), ..leaf }
+}
+
+impl Announced {
+    /// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.
+    fn stands(&self, active: &Active) -> bool {
+        stands(active, (self.epoch, self.stamp), self.hva)
+    }
+}
+
+/// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.
+pub(super) fn stands(active: &Active, (epoch, stamp): (Epoch, Stamp), hva: Hva) -> bool {
+    // ORDER(nested-hint): the hint before the look at what is announced; pairs with the fence in `Ticket::announce`.
+    if !seeded!(HintUnfenced) {
+        fence(SeqCst);
+    }
+    let same = active.newest_of(RegionLine::of(hva)) == stamp.newest && active.epoch() == epoch;
+    same || seeded!(HintUnchecked)
+}
+
+/// Whether the leaf that is there does for the access, and allows no more than what would be mapped now. A permission to store may be
+/// missing that the access does not need.
+fn serves_still(old: Leaf, new: Leaf, stores: bool) -> bool {
+    let missing = new.perms.without(old.perms);
+    let serves = missing.without(Perms::WRITE) == Perms::NONE && (!stores || old.perms.allows(Access::Write));
+    let same = Leaf { perms: old.perms, accessed: old.accessed, dirty: old.dirty, ..new } == old;
+    serves && same && old.perms.without(new.perms) == Perms::NONE
+}

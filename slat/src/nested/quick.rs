@@ -1,0 +1,153 @@
+//! The common case of a fault of L2: the last one was in the same 2 MiB of L2, and nothing that it found has changed but T's own entry.
+//!
+//! ```text
+//! remembered   N, at a moment at which no invalidation was active; the shadow's line; a table of the shadow, with its rows;
+//!              T's leaf table for the same addresses, and what the entries above it say; a memslot; the hints of 2 MiB of L1
+//! a fault      entry: a hole; T's entry: read, A and D set; the memslot; the host's page, if it is small and plain
+//!              the hint; frozen; N and line, as they were? the row; the leaf
+//! ```
+//! It is F1 to F9 of [`super::fault`], with all that did not change left out. **N** answers for memslots, for T's own memslots, for watched
+//! frames and for the host, as for a fault of L1's own ([`crate::fault`]). **The line** answers for what T's upper entries say: a
+//! processor keeps those in its paging-structure caches until L1 flushes. A refusal makes the vCPU forget; and moves the line when the
+//! vCPU comes back, for what was refused may then be changed without a flush.
+//!
+//! No table of a shadow, and no hint, is ever unlinked, so they are remembered as they are.
+
+use super::fault::L2Done;
+use super::format::{L1Access, L1Format};
+use super::install::{Announced, Found, freeze, thaw_with};
+use super::l2::L2;
+use super::walk::Upper;
+use crate::addr::{Gfn, Gpa, Hva, Level};
+use crate::fault::Done;
+use crate::host::{Host, HostPage};
+use crate::notify::active::QuietNumber;
+use crate::shadows::{Hint, Row, Rows, frozen};
+use crate::slots::Slot;
+use crate::sync::prim::fence_after_rmw;
+use crate::table::entry::Entry;
+use crate::table::format::{Access, Format, Leaf, MemoryType, Perms};
+use crate::table::memory::ENTRIES;
+use crate::table::radix::At;
+
+/// See the module's header.
+#[derive(Debug)]
+pub(super) struct Quick<'vm> {
+    number: QuietNumber,
+    line: u64,
+    /// Of L2's 2 MiB: the first frame over 512.
+    tag: u64,
+    entries: &'vm [Entry; ENTRIES],
+    rows: Rows<'vm>,
+    /// T's entry for the first of them.
+    table: Hva,
+    upper: Upper,
+    slot: Slot,
+    /// The same of L1's frames that hints are at hand for.
+    hints: Option<(u64, &'vm [Entry; ENTRIES])>,
+}
+
+impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
+    /// Deals with the access, or does nothing.
+    #[inline(always)]
+    pub(super) fn quick(&mut self, access: &L1Access) -> Option<L2Done> {
+        let quick = self.quick.as_mut()?;
+        let (g2, vm) = (access.gpa.gfn(), self.vcpu.vm);
+        if g2.0 >> Level::M2.shift() != quick.tag {
+            return None;
+        }
+        let _section = self.vcpu.light_section()?;
+        let index = F::index(g2, Level::K4);
+        let entry = &quick.entries[index];
+        let met = entry.load();
+        if !met.is_hole() {
+            return None;
+        }
+        let t = vm.host.read(quick.table + index as u64 * 8)?;
+        let says = self.table.entry(t, Level::K4).ok()?;
+        let (allowed, demanded) = (quick.upper.allows(&says, t), self.table.demands(access));
+        let is_enough = demanded.without(allowed) == Perms::NONE && allowed.allows(access.access);
+        if !is_enough || says.memory != MemoryType::WriteBack {
+            return None;
+        }
+        if !quick.slot.gfns.contains(says.gfn) {
+            return None;
+        }
+        let stores = demanded.allows(Access::Write);
+        let wants = if stores { Access::Write } else { access.access };
+        let page = vm.host.lookup(quick.slot.hva_of(says.gfn), wants)?;
+        if page != (HostPage { pfn: page.pfn, ..HostPage::PLAIN }) {
+            return None;
+        }
+        let leaf = Leaf {
+            pfn: page.pfn,
+            perms: allowed,
+            memory: MemoryType::WriteBack,
+            host_writable: false,
+            accessed: true,
+            dirty: stores,
+        };
+        let new = F::leaf(&leaf, Level::K4);
+        if F::decode(new).perms != allowed {
+            return None;
+        }
+        let hinted = says.gfn.0 >> Level::M2.shift();
+        let hints = match quick.hints {
+            Some((tag, hints)) if tag == hinted => hints,
+            _ => {
+                let hints = self.shadows.reverse.beside(&vm.host, says.gfn)?;
+                quick.hints = Some((hinted, hints));
+                hints
+            }
+        };
+        if !Hint::At(self.index, g2).enter(&hints[F::index(says.gfn, Level::K4)]) {
+            return None;
+        }
+        let mine = frozen(self.vcpu.id());
+        let stands = || {
+            // ORDER(nested-hint): the hint, and the frozen entry, before the looks at N and at the line. As in `stands`.
+            fence_after_rmw();
+            vm.active.is_at(quick.number) && self.shadow.line.now() == quick.line || seeded!(QuickUnchecked)
+        };
+        let row = Row::new(says.gfn, says.memory);
+        let is_done = freeze(&vm.active, entry, (met, mine), stands)
+            && thaw_with(&vm.active, entry, Some((quick.rows, index)), (mine, new), row);
+        if !is_done {
+            self.quick = None;
+            return None;
+        }
+        let gpa = Gpa(says.gfn.gpa().0 | access.gpa.offset());
+        Some(L2Done::Handled { done: Done::Mapped(Level::K4), gpa })
+    }
+
+    /// The next fault is near this one, perhaps, which has mapped 4 KiB by the entry `down`.
+    pub(super) fn remember(&mut self, g2: Gfn, found: &Found<'_>, announced: &Announced, down: &At<'_>) {
+        self.quick = None;
+        let (vm, space, slot, shadow) = (self.vcpu.vm, self.vcpu.space, found.slot, self.shadow);
+        let is_plain =
+            HostPage::PLAIN.through(&slot) == HostPage::PLAIN && !slot.log_dirty && !slot.is_private();
+        if found.leaf.level > Level::K4 || !is_plain || !space.watched.is_empty() {
+            return;
+        }
+        // Rule 15: N, and then the epoch under which the slot was found, and the line before T was read.
+        let Some(number) = vm.active.quiet_number() else { return };
+        if vm.active.epoch() != announced.epoch || shadow.line.now() != announced.line {
+            return;
+        }
+        let index = F::index(g2, Level::K4);
+        // SAFETY: nothing is ever unlinked from a shadow.
+        let Some(rows) = (unsafe { Rows::of::<H>(down.node) }) else { return };
+        self.quick = Some(Quick {
+            number,
+            line: announced.line,
+            tag: g2.0 >> Level::M2.shift(),
+            // SAFETY: as above.
+            entries: unsafe { down.node.entries() },
+            rows,
+            table: Hva(found.leaf.place.0 - index as u64 * 8),
+            upper: found.leaf.upper,
+            slot,
+            hints: None,
+        });
+    }
+}

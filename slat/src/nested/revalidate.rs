@@ -1,0 +1,196 @@
+//! A flush by L1 that keeps what T still says.
+//!
+//! ```text
+//! the line moves                        faults under way that have read T before install nothing
+//! for each table of the shadow that has leaves, in a section of its own
+//!   T's entries for the same addresses  read all at once
+//!   leaf by leaf: row = T's frame and type, rights within T's, A, D for stores?     it stays
+//!   else                                a fresh hole; and whoever has it cached finds it among the drops
+//!   frozen?                             condemned
+//! ```
+//! Holes are left as they are, and TLBs are flushed where anything was dropped since they were flushed last: a flush by L1 that changes nothing
+//! writes nothing but the line. T's table that cannot be read without sleeping counts as one that says nothing.
+//!
+//! Most entries of a table differ from the one before in the frame alone. So a verdict on all else is kept: then two comparisons do.
+
+use super::format::L1Format;
+use super::walk::Under;
+use crate::addr::{Gfn, Level, Span};
+use crate::host::Host;
+use crate::memslots::Memslots;
+use crate::shadows::{Numbers, Row, Rows, Shadow, Shadows, Taking, drop_or_condemn, is_leaf};
+use crate::sync::readside::Seat;
+use crate::table::cursor::{Cursor, Step};
+use crate::table::entry::{Entry, Word};
+use crate::table::format::{Format, MemoryType, Perms};
+use crate::table::memory::{ENTRIES, Node};
+
+/// What a flush goes over.
+pub(super) struct Revalidation<'a, F: Format, H: Host, T> {
+    pub(super) slots: Memslots<'a, F, H>,
+    pub(super) shadows: &'a Shadows<F>,
+    pub(super) shadow: &'a Shadow<F>,
+    pub(super) table: T,
+}
+
+/// The last leaf that stays, beside T's entry: what both say but for the frames.
+#[derive(Clone, Copy)]
+struct Verdict {
+    leaf: u64,
+    entry: u64,
+    memory: MemoryType,
+    is_known: bool,
+}
+
+impl Verdict {
+    const NONE: Self = Self { leaf: 0, entry: 0, memory: MemoryType::WriteBack, is_known: false };
+}
+
+impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
+    /// What T says no longer of `g2s` goes. The line has moved.
+    pub(super) fn run(&self, seat: &Seat, g2s: Span<Gfn>) {
+        let host = &self.slots.vm.host;
+        let taking = self.shadows.drops.taking(&self.slots.vm.active);
+        // SAFETY: nothing is ever unlinked from a shadow.
+        let root = unsafe { self.shadow.radix.root(host) };
+        let mut cursor = Cursor::<F>::new(root, g2s, Level::M2);
+        // SAFETY: as above.
+        while let Some(step) = unsafe { cursor.next(host) } {
+            let Step { at, gfns } = step;
+            if F::is_table(at.word, Level::M2) && at.level == Level::M2 {
+                // SAFETY: a link of this table.
+                let node = unsafe { Node::follow(host, F::pfn(at.word)) };
+                self.leaf_table(seat, node, gfns.clamp(&g2s), &taking);
+            } else if is_leaf::<F>(at.word) && at.level == Level::M2 {
+                // SAFETY: linked.
+                let row =
+                    unsafe { Rows::of::<H>(at.node) }.map(|rows| rows.get(F::index(gfns.start, at.level)));
+                if !row.is_some_and(|row| self.stays_large(seat, at.word, row, gfns.start)) {
+                    drop_or_condemn::<F>(&taking, at.entry, at.word, at.level);
+                }
+            } else if at.word.is_frozen() {
+                drop_or_condemn::<F>(&taking, at.entry, at.word, at.level);
+            }
+        }
+    }
+
+    /// What translates the 2 MiB around `g2`.
+    fn under(&self, seat: &Seat, g2: Gfn) -> Under {
+        let reading = self.slots.space.memslots.read(&self.slots.vm.reads, seat);
+        Under::look(&self.slots.vm.host, &mut |gfn| reading.version.find(gfn), &self.table, g2)
+    }
+
+    fn stays_large(&self, seat: &Seat, word: Word, row: Row, g2: Gfn) -> bool {
+        let Under::Page(entry, g1, upper) = self.under(seat, g2) else { return false };
+        row.is(Row::new(g1, entry.memory)) && within::<F>(word, upper.allows(&entry, Word(0)))
+    }
+
+    fn leaf_table(&self, seat: &Seat, node: Node, g2s: Span<Gfn>, taking: &Taking<'_, impl Numbers>) {
+        let (first, count) = (F::index(g2s.start, Level::K4), g2s.len() as usize);
+        // SAFETY: a table of the shadow, from which nothing is unlinked.
+        let (entries, rows) = unsafe { (node.entries(), Rows::of::<H>(node)) };
+        let mut words = [Word(0); ENTRIES];
+        let words = &mut words[..count];
+        let (mut page, mut upper) = (None, None);
+        match self.under(seat, g2s.start) {
+            Under::Table(hva, above) if self.slots.vm.host.read_all(hva + first as u64 * 8, words) => {
+                upper = Some(above);
+            }
+            Under::Page(entry, g1, above) => (page, upper) = (Some((entry, g1)), Some(above)),
+            _ => {}
+        }
+        let leaves = Leaves { entries: &entries[first..first + count], words, rows, first };
+        let mut verdict = Verdict::NONE;
+        let mut nth = 0;
+        while nth < count {
+            if leaves.all_stay::<F, T>(nth, &verdict) {
+                nth += AT_ONCE;
+                continue;
+            }
+            let end = (nth + AT_ONCE).min(count);
+            for (nth, (entry, &t)) in (nth..end).zip(leaves.entries[nth..end].iter().zip(&words[nth..end])) {
+                let word = entry.load();
+                if word.is_hole() {
+                    continue;
+                }
+                let stays = is_leaf::<F>(word)
+                    && rows.zip(upper).is_some_and(|(rows, upper)| {
+                        let row = rows.get(first + nth);
+                        let (g1, entry) = match page {
+                            Some((entry, g1)) => (g1 + (first + nth) as u64, entry),
+                            None => match self.table.entry(t, Level::K4) {
+                                Ok(entry) => (entry.gfn, entry),
+                                Err(_) => return false,
+                            },
+                        };
+                        let stays = (row.is(Row::new(g1, entry.memory)) || seeded!(RowIgnored))
+                            && within::<F>(word, upper.allows(&entry, t));
+                        if stays && page.is_none() && T::LEAF_FRAME != 0 && F::is_present(word) {
+                            let entry_but_frame = t.0 & !T::LEAF_FRAME;
+                            verdict = Verdict {
+                                leaf: plain::<F>(word),
+                                entry: entry_but_frame,
+                                memory: entry.memory,
+                                is_known: true,
+                            };
+                        }
+                        stays
+                    });
+                if !stays {
+                    drop_or_condemn::<F>(taking, entry, word, Level::K4);
+                }
+            }
+            nth = end;
+        }
+    }
+}
+
+/// Leaves that are compared at once.
+const AT_ONCE: usize = 8;
+
+/// Some leaves of a table, T's entries for the same addresses, and the rows of the table from `first` on.
+struct Leaves<'a> {
+    entries: &'a [Entry],
+    words: &'a [Word],
+    rows: Option<Rows<'a>>,
+    first: usize,
+}
+
+impl Leaves<'_> {
+    /// Whether the next ones stay by what is known of the last.
+    #[inline(always)]
+    fn all_stay<F: Format, T: L1Format>(&self, from: usize, verdict: &Verdict) -> bool {
+        let (Some(entries), Some(words), Some(rows)) = (
+            self.entries.get(from..from + AT_ONCE),
+            self.words.get(from..from + AT_ONCE),
+            self.rows.filter(|_| verdict.is_known),
+        ) else {
+            return false;
+        };
+        let mut differs = 0;
+        for (nth, (entry, t)) in entries.iter().zip(words).enumerate() {
+            // The leaf before its row.
+            let leaf = plain::<F>(entry.load()) ^ verdict.leaf;
+            let row = rows.get(self.first + from + nth).differs(frame::<T>(*t), verdict.memory);
+            differs |= leaf | (t.0 & !T::LEAF_FRAME) ^ verdict.entry | row;
+        }
+        differs == 0
+    }
+}
+
+/// The frame that an entry of T names.
+#[inline(always)]
+fn frame<T: L1Format>(entry: Word) -> Gfn {
+    Gfn((entry.0 & T::LEAF_FRAME) >> T::LEAF_FRAME.trailing_zeros())
+}
+
+/// A leaf without its frame, and without what hardware sets.
+#[inline(always)]
+fn plain<F: Format>(word: Word) -> u64 {
+    word.0 & !(F::ADDRESS | F::ACCESSED | F::DIRTY)
+}
+
+/// Whether a leaf lets through no more than that.
+fn within<F: Format>(word: Word, allowed: Perms) -> bool {
+    allowed != Perms::NONE && F::decode(word).perms.without(allowed) == Perms::NONE
+}

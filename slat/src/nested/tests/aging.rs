@@ -1,0 +1,150 @@
+//! L1's frames that L2 alone uses: an aging pass over L1's memory finds them.
+
+use crate::nested::*;
+use crate::notify::{SecondaryMmu, Young};
+use crate::seeded::{self, Bug};
+use crate::table::formats::{Ept4, Ept4NoAd};
+use crate::table::{TableMemory, Word};
+use crate::*;
+use std::vec::Vec;
+
+const BASE: Hva = Hva(0x4000_0000);
+const LARGE: u64 = 512;
+/// L1's tables, by frame: 1 links 2, 2 links 3, and 3 links 4 and maps 2 MiB. Table 4 maps L2's frames to those from here on.
+const DATA: u64 = 64;
+const RIGHTS: u64 = 6 << 3 | 7;
+
+struct Flat;
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Flat {}
+
+impl Host for Flat {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        let level = if hva.0 - BASE.0 < LARGE * PAGE_SIZE { Level::K4 } else { Level::M2 };
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level, ..HostPage::PLAIN })
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        self.lookup(hva, access).ok_or(HostError::Fault)
+    }
+
+    fn read(&self, hva: Hva) -> Option<Word> {
+        let (page, nth) = ((hva.0 - BASE.0) >> PAGE_SHIFT, hva.offset() / 8);
+        Some(Word(match (page, nth) {
+            (1..=3, 0) => (page + 1) << 12 | 7,
+            (3, 1) => LARGE << 12 | 1 << 7 | RIGHTS,
+            (4, _) => (DATA + nth) << 12 | RIGHTS,
+            _ => 0,
+        }))
+    }
+}
+
+struct Aged<F: Format> {
+    idle: Idle,
+    vm: Vm<F, Flat>,
+}
+
+impl<F: Format> Aged<F> {
+    fn new() -> Self {
+        let mut idle = Idle::take().unwrap();
+        let vm = Vm::<F, _>::builder(Flat).build().unwrap();
+        let slot = Slot::new(SlotId(0), Gfn(0), 2 * LARGE, BASE);
+        vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+        Self { idle, vm }
+    }
+
+    /// L2 accesses frames, each time by a fault.
+    fn touches(&mut self, g2s: &[u64]) -> Vec<bool> {
+        let ept = EptTable::new(1 << 12 | 3 << 3 | 6, EptFeatures::of(46)).unwrap();
+        let mut vcpu = self.vm.vcpu(VcpuId(0)).unwrap();
+        let mut l2 = vcpu.nested(&mut self.idle, ept).unwrap();
+        let mut touch = |&g2: &u64| {
+            let done = l2.fault(&mut self.idle, L1Access::new(Gfn(g2).gpa(), Access::Read)).unwrap();
+            matches!(done, L2Done::Handled { done: Done::Mapped(_), .. })
+        };
+        g2s.iter().map(&mut touch).collect()
+    }
+
+    /// Frames of L1 that were accessed, by guest frames and by host addresses in turns.
+    fn ages(&mut self, by_hva: bool) -> Vec<u64> {
+        let mut young = Vec::new();
+        if by_hva {
+            let all = Span::sized(BASE, 2 * LARGE * PAGE_SIZE);
+            let frame = |hva: Hva| (hva.0 - BASE.0) >> PAGE_SHIFT;
+            self.vm.age(&mut self.idle, all, &mut |seen| young.extend(seen.pages().map(frame)));
+        } else {
+            let all = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
+            self.vm.lockless(&mut self.idle).age(all, |seen| young.extend(seen.pages().map(|gfn| gfn.0)));
+        }
+        young
+    }
+}
+
+fn frames_of_l2_are_told_once<F: Format>(by_hva: bool) {
+    let mut aged = Aged::<F>::new();
+    assert!(aged.ages(by_hva).is_empty());
+    assert_eq!(aged.touches(&[3, 9]), [true; 2]);
+    // L1's own mappings, of one of them and of a frame between: told in order, and once. Where walkers set bits in links none has, so links
+    // say that nothing below was accessed: that is no word about L2.
+    let mut vcpu = aged.vm.vcpu(VcpuId(0)).unwrap();
+    for frame in [DATA + 9, DATA + 5] {
+        vcpu.fault(&mut aged.idle, Fault { gpa: Gfn(frame).gpa(), access: Access::Read }).unwrap();
+    }
+    drop(vcpu);
+    let all = [DATA + 3, DATA + 5, DATA + 9];
+    let told = all.iter().copied().filter(|&frame| !F::HARDWARE_AD || frame != DATA + 5);
+    assert_eq!(aged.ages(by_hva), told.collect::<Vec<_>>());
+    assert!(aged.ages(by_hva).is_empty());
+    let large = aged.touches(&[LARGE + 7]);
+    assert_eq!(large, [true]);
+    assert_eq!(aged.ages(by_hva), (LARGE..2 * LARGE).collect::<Vec<_>>());
+    assert!(aged.ages(by_hva).is_empty());
+}
+
+#[test]
+fn an_aging_pass_finds_what_l2_has_accessed() {
+    for by_hva in [false, true] {
+        frames_of_l2_are_told_once::<Ept4>(by_hva);
+        frames_of_l2_are_told_once::<Ept4NoAd>(by_hva);
+    }
+}
+
+/// Whether one page is young, and whether it is asked of L2, too.
+#[test]
+fn one_page_that_l2_uses_is_young() {
+    let mut aged = Aged::<Ept4>::new();
+    aged.touches(&[3]);
+    let page = |frame: u64| Span::sized(BASE + (frame << PAGE_SHIFT), PAGE_SIZE);
+    let Aged { idle, vm } = &mut aged;
+    let mut young = |frame, young| SecondaryMmu::young(&*vm, idle, page(frame), young);
+    assert!(young(DATA + 3, Young::Test) && !young(DATA + 4, Young::Test));
+    assert!(young(DATA + 3, Young::ClearAndFlush));
+    assert!(!young(DATA + 3, Young::Test));
+}
+
+/// Without Accessed bits a leaf is withdrawn, and the next access gives it back: at once, and it is young.
+fn withdrawn_comes_back() -> bool {
+    let mut aged = Aged::<Ept4NoAd>::new();
+    aged.touches(&[3]);
+    assert_eq!(aged.ages(false), [DATA + 3]);
+    aged.touches(&[3]) == [true] && aged.ages(false) == [DATA + 3]
+}
+
+#[test]
+fn a_leaf_that_an_aging_pass_withdrew_comes_back() {
+    assert!(withdrawn_comes_back());
+}
+
+#[test]
+fn mistakes_about_aging() {
+    assert!(!seeded::with(Bug::WithdrawnServes, withdrawn_comes_back));
+    seeded::found(Bug::WithdrawnServes, 1);
+    let forgets = || {
+        let mut aged = Aged::<Ept4>::new();
+        aged.touches(&[3]);
+        aged.ages(false)
+    };
+    assert_eq!(seeded::with(Bug::AgingForgetsShadows, forgets), []);
+    seeded::found(Bug::AgingForgetsShadows, 1);
+}

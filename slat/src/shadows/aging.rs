@@ -1,0 +1,53 @@
+//! Which L1 frames L2 has accessed: Accessed in the leaves that hints lead to.
+//!
+//! L1's own mapping of a frame may be cold, or not be there: only L2 uses it. So an aging pass over L1 frames asks here too. As in
+//! [`crate::age`], nothing is taken away: a bit is cleared, or a leaf withdrawn, by one exchange that gives up where the leaf changes. A frame
+//! with more hints than there are places is as old as those say that it has.
+
+use super::{Hint, Row, Rows, Shadows};
+use crate::addr::{Gfn, Level, Span};
+use crate::table::entry::Word;
+use crate::table::format::Format;
+use crate::table::memory::TableMemory;
+
+impl<F: Format> Shadows<F> {
+    /// The first 2 MiB, or what of them lies in `g1s`, in which a frame has a hint.
+    pub(crate) fn next_used<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>) -> Option<Span<Gfn>> {
+        let first = self.reverse.first(memory, g1s)?.max(g1s.start);
+        Some(Span::sized(first.base(Level::M2), Level::M2.pages()).clamp(&g1s))
+    }
+
+    /// Which of `g1s`, frames of one 2 MiB, L2 has accessed since they were `cleared`: a bit each, the first for the first.
+    pub(crate) fn young<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, clears: bool) -> [u64; 8] {
+        let mut bits = [0; 8];
+        self.reverse.hints(memory, g1s, |g1, hint| {
+            let Hint::At(index, g2) = hint else { return };
+            let Some(shadow) = self.shadow(index) else { return };
+            // SAFETY: nothing is ever unlinked from a shadow.
+            let at = unsafe { shadow.radix.descend(memory, g2) };
+            let Some(aged) = aged::<F>(at.word) else { return };
+            // SAFETY: as above.
+            let row = unsafe { Rows::of::<M>(at.node) }.map(|rows| rows.get(F::index(g2, at.level)));
+            if row.is_some_and(|row: Row| !row.may_name(g1.base(at.level))) {
+                return;
+            }
+            if clears {
+                let _ = at.entry.cas(at.word, aged);
+            }
+            let pages = Span::sized(g1.base(at.level), at.level.pages()).clamp(&g1s);
+            for bit in pages.start.0 - g1s.start.0..pages.end.0 - g1s.start.0 {
+                bits[(bit / 64) as usize] |= 1 << (bit % 64);
+            }
+        });
+        bits
+    }
+}
+
+/// A young leaf, as one that is not.
+fn aged<F: Format>(word: Word) -> Option<Word> {
+    if F::HARDWARE_AD {
+        (F::is_present(word) && word.0 & F::ACCESSED != 0).then_some(Word(word.0 & !F::ACCESSED))
+    } else {
+        F::is_present(word).then(|| Word::tracked(&F::read_leaf(word)))
+    }
+}

@@ -1,0 +1,160 @@
+//! Rows: beside each leaf of a shadow, the L1 frame that it was composed from, and the memory type that T gave it. Four bytes.
+//!
+//! ```text
+//! 31 30 | 29 ............ 0
+//! type  | L1 frame               all ones: not known
+//! ```
+//! A flush by L1 compares them with T. A frame beyond 4 TiB, or the last before, is not known, and its leaf goes at each flush. All else that T says of a leaf is in
+//! the leaf.
+//!
+//! A fault writes a row while it has the entry frozen, so each row has one writer at a time; and the leaf after it. A thread that meets a leaf
+//! reads its row, or one that is newer.
+//!
+//! Two tables share a page of rows. A table's rows hang where its page has its place in a list, as long as it is in none.
+
+use crate::addr::{Gfn, Level, PAGE_SIZE};
+use crate::sync::prim::{AtomicU32, Relaxed};
+use crate::table::format::MemoryType;
+use crate::table::memory::{ENTRIES, Node, TableMemory};
+use crate::table::radix::Beside;
+use alloc::vec::Vec;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+/// See the module's header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Row(u32);
+
+const FRAME_BITS: u32 = 30;
+/// Of a leaf table, or one above.
+const BYTES: usize = ENTRIES * size_of::<AtomicU32>();
+
+impl Row {
+    const UNKNOWN: Self = Self(u32::MAX);
+
+    /// Of a leaf that T composes from `g1` with this type.
+    #[inline(always)]
+    pub(crate) fn new(g1: Gfn, memory: MemoryType) -> Self {
+        if (g1.0 + 1) >> FRAME_BITS != 0 {
+            return Self::UNKNOWN;
+        }
+        Self(g1.0 as u32 | (memory.bits() as u32) << FRAME_BITS)
+    }
+
+    /// Zero where it is known that T said so, without a branch.
+    #[inline(always)]
+    pub(crate) fn differs(self, g1: Gfn, memory: MemoryType) -> u64 {
+        let of = g1.0 as u32 | (memory.bits() as u32) << FRAME_BITS;
+        u64::from(self.0 ^ of) | (g1.0 + 1) >> FRAME_BITS
+    }
+
+    /// Whether it is known that T said so.
+    #[inline(always)]
+    pub(crate) fn is(self, of: Self) -> bool {
+        self == of && self != Self::UNKNOWN
+    }
+
+    /// Whether it is not known that it is another frame's.
+    pub(crate) fn may_name(self, g1: Gfn) -> bool {
+        self == Self::UNKNOWN || u64::from(self.0 & ((1 << FRAME_BITS) - 1)) == g1.0
+    }
+
+    /// Whether it is not known that T said something else.
+    #[inline(always)]
+    pub(crate) fn may_be(self, of: Self) -> bool {
+        self == of || self == Self::UNKNOWN
+    }
+}
+
+/// The rows of one table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows<'a>(&'a [AtomicU32]);
+
+#[cfg(all(test, loom))]
+impl<'a> Rows<'a> {
+    /// Of no table.
+    pub(crate) fn apart(rows: &'a [AtomicU32]) -> Self {
+        Self(rows)
+    }
+}
+
+impl Rows<'_> {
+    #[inline(always)]
+    pub(crate) fn get(self, index: usize) -> Row {
+        // ORDER(rows): after the leaf, whose load is an Acquire one.
+        Row(self.0[index].load(Relaxed))
+    }
+
+    /// By the fault that has the entry frozen.
+    #[inline(always)]
+    pub(crate) fn set(self, index: usize, row: Row) {
+        // ORDER(rows): before the leaf, whose exchange is a Release one.
+        self.0[index].store(row.0, Relaxed);
+    }
+
+    /// Those of a table; `None` of a root.
+    ///
+    /// # Safety
+    /// `node` is a table of a shadow, made of pages of `M`, and stays linked for `'a`.
+    #[inline(always)]
+    pub(crate) unsafe fn of<'a, M: TableMemory>(node: Node) -> Option<Rows<'a>> {
+        // SAFETY: linked, says the caller. Written before it was linked, and not again before it is in a list.
+        let rows = unsafe { node.note_in::<M>() }.next.get()?;
+        // SAFETY: half a page that the table has alone.
+        Some(Rows(unsafe { rows.page().cast::<[AtomicU32; ENTRIES]>().as_ref() }))
+    }
+}
+
+/// Half a page, for the rows of a table.
+#[derive(Debug)]
+pub(crate) struct Half(NonNull<u8>);
+
+// SAFETY: memory that its holder has alone.
+unsafe impl Send for Half {}
+
+impl Half {
+    /// Both halves of a page that the caller has alone.
+    pub(crate) fn split(page: Node) -> [Self; 2] {
+        const { assert!(cfg!(loom) || 2 * BYTES == PAGE_SIZE as usize) };
+        // SAFETY: inside the page.
+        [Self(page.page()), Self(unsafe { page.page().add(BYTES) })]
+    }
+}
+
+/// Halves that a vCPU has at hand. A fault links two tables with rows at most.
+#[derive(Debug, Default)]
+pub(crate) struct Spare(pub(super) Vec<Half>);
+
+impl Spare {
+    /// Whether a fault has as many as it may need.
+    #[inline(always)]
+    pub(crate) fn is_enough(&self) -> bool {
+        self.0.len() >= 2
+    }
+
+    /// The same, ready to be hung beside tables of `M`.
+    pub(crate) fn beside<M: TableMemory>(&mut self) -> Hanging<'_, M> {
+        Hanging(self, PhantomData)
+    }
+}
+
+/// Hangs rows beside leaf tables and those above.
+pub(crate) struct Hanging<'a, M>(&'a mut Spare, PhantomData<M>);
+
+impl<M: TableMemory> Beside for Hanging<'_, M> {
+    fn hang(&mut self, node: Node, level: Level) {
+        if level <= Level::M2
+            && let Some(half) = self.0.0.pop()
+        {
+            // SAFETY: the caller has it alone.
+            unsafe { node.note_in::<M>() }.next.set(Some(Node::new(half.0)));
+        }
+    }
+
+    fn take_back(&mut self, node: Node) {
+        // SAFETY: as above.
+        if let Some(rows) = unsafe { node.note_in::<M>() }.next.take() {
+            self.0.0.push(Half(rows.page()));
+        }
+    }
+}

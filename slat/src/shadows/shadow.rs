@@ -1,0 +1,180 @@
+//! One shadow: its table, the line of L1's flushes, and what becomes of entries that are reached.
+//!
+//! ```text
+//! hole ──fault──▶ frozen ──fault──▶ leaf ──edit──▶ hole, of a number that is nothing else's
+//!                   └─────edit────▶ condemned ──fault──▶ hole
+//! ```
+//! A frozen entry belongs to its fault until that has written the row, and the leaf. An edit **condemns** it, and so leaves the row to one
+//! writer: then the fault installs nothing.
+//!
+//! **A flush by L1 announces itself on the line**, and then looks at leaves and frozen entries. A fault freezes its entry, and then looks whether
+//! the line is what it was before it read T. So a flush leaves holes as they are: either it meets the frozen entry, or the fault finds the line
+//! moved.
+
+use super::drops::Taking;
+use super::{Numbers, Reach};
+use crate::addr::{Gfn, Level, Span};
+use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Mutex, fence_after_rmw};
+use crate::table::cursor::Cursor;
+use crate::table::entry::{Entry, Version, Word};
+use crate::table::format::Format;
+use crate::table::memory::TableMemory;
+use crate::table::pool::{NoMemory, Pool};
+use crate::table::radix::Radix;
+use crate::trace::VcpuId;
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct Shadow<F> {
+    pub(crate) radix: Radix<F>,
+    pub(crate) line: FlushLine,
+    /// The number that the newest flush began with that has ended.
+    flushed: Mutex<Version>,
+}
+
+/// How many flushes by L1 have been announced.
+#[derive(Debug, Default)]
+pub(crate) struct FlushLine(AtomicU64);
+
+impl FlushLine {
+    /// F2 and F8: before T is read, and when the entry is frozen.
+    #[inline(always)]
+    pub(crate) fn now(&self) -> u64 {
+        // ORDER(shadow-line): Acquire: T is read after it.
+        self.0.load(Acquire)
+    }
+
+    /// A flush by L1 begins. To be followed by a walk of what is there.
+    pub(crate) fn announce(&self) {
+        if seeded!(LineUnmoved) {
+            return;
+        }
+        // ORDER(shadow-line): before the walk; pairs with the fence between freezing an entry and the look at the line. Release: what L1
+        // has stored comes with it.
+        self.0.fetch_add(1, AcqRel);
+        fence_after_rmw();
+    }
+}
+
+/// In the mark of a frozen entry: its fault installs nothing.
+const CONDEMNED: u64 = 1 << 32;
+
+/// An entry in the hands of a vCPU's fault.
+pub(crate) fn frozen(vcpu: VcpuId) -> Word {
+    Word::frozen(u64::from(vcpu.0))
+}
+
+/// The same, after an edit.
+fn condemned(word: Word) -> Word {
+    Word::frozen(word.version().get() | CONDEMNED)
+}
+
+impl<F: Format> Shadow<F> {
+    /// An empty one.
+    pub(super) fn new<M: TableMemory>(memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
+        let radix = Radix::new(memory, pool)?;
+        Ok(Self { radix, line: FlushLine::default(), flushed: Mutex::new(Version::default()) })
+    }
+
+    /// A flush by L1 of the whole shadow, asked for when the newest number was `asked`: `walk` makes it now, unless one that began later
+    /// has ended. One at a time.
+    pub(crate) fn flush(&self, active: &impl Numbers, asked: Version, walk: impl FnOnce()) {
+        let mut flushed = self.flushed.lock();
+        if *flushed > asked || seeded!(FlushBelieved) && *flushed > Version::default() {
+            return;
+        }
+        let began = active.fresh_hole().version();
+        self.line.announce();
+        walk();
+        *flushed = began;
+    }
+
+    /// What stands for `g2`, whatever its level, is edited.
+    pub(crate) fn reach<M: TableMemory>(
+        &self,
+        memory: &M,
+        taking: &Taking<'_, impl Numbers>,
+        g2: Gfn,
+        how: Reach,
+    ) {
+        loop {
+            // SAFETY: nothing is ever unlinked from a shadow.
+            let at = unsafe { self.radix.descend(memory, g2) };
+            if edit::<F>(taking, at.entry, at.word, at.level, how).is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Edits each entry, but for links.
+    pub(super) fn reach_all<M: TableMemory>(
+        &self,
+        memory: &M,
+        taking: &Taking<'_, impl Numbers>,
+        how: Reach,
+    ) {
+        // SAFETY: nothing is ever unlinked from a shadow.
+        let root = unsafe { self.radix.root(memory) };
+        let all = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
+        let mut cursor = Cursor::<F>::new(root, all, Level::K4);
+        // SAFETY: as above.
+        while let Some(step) = unsafe { cursor.next(memory) } {
+            if let Some(link) = edit::<F>(taking, step.at.entry, step.at.word, step.at.level, how) {
+                cursor.saw(link);
+            }
+        }
+    }
+}
+
+/// A leaf that does not serve goes, without a flush: the L1 frame that it was made of keeps its hint.
+pub(crate) fn drop_leaf(taking: &Taking<'_, impl Numbers>, entry: &Entry, word: Word) {
+    taking.begin();
+    let _ = entry.cas(word, taking.active.fresh_hole());
+}
+
+/// A flush by L1 takes a leaf that T does not say any more, or an entry from the fault that has it frozen.
+pub(crate) fn drop_or_condemn<F: Format>(
+    taking: &Taking<'_, impl Numbers>,
+    entry: &Entry,
+    word: Word,
+    level: Level,
+) {
+    if !(word.is_frozen() && seeded!(FrozenPassedBy)) {
+        edit::<F>(taking, entry, word, level, Reach::Zap);
+    }
+}
+
+/// Edits one entry, until it is as it should be. A link that stands there is returned.
+pub(crate) fn edit<F: Format>(
+    taking: &Taking<'_, impl Numbers>,
+    entry: &Entry,
+    mut word: Word,
+    level: Level,
+    how: Reach,
+) -> Option<Word> {
+    loop {
+        if F::is_table(word, level) {
+            return Some(word);
+        }
+        let is_leaf = is_leaf::<F>(word);
+        let new = match how {
+            Reach::Zap if word.is_frozen() && !seeded!(FrozenTaken) => condemned(word),
+            Reach::Zap => taking.active.fresh_hole(),
+            Reach::WithdrawWrite if is_leaf => F::write_withdrawn(word),
+            Reach::WithdrawWrite => return None,
+        };
+        if is_leaf {
+            taking.begin();
+        }
+        match entry.cas(word, new) {
+            Ok(()) => return None,
+            Err(found) => word = found,
+        }
+    }
+}
+
+/// Whether it maps a page, present or tracked.
+#[inline(always)]
+pub(crate) fn is_leaf<F: Format>(word: Word) -> bool {
+    F::is_present(word) || word.is_tracked()
+}

@@ -1,0 +1,162 @@
+//! L2, the guest's guest, in and out: what brings it out is this side's, or L1's. [`nested`](crate::nested) begins it.
+
+use crate::Error;
+use crate::guest::{After, Cached, Cpu};
+use crate::nested::{L2, UNDEFINED, answer, block_at, l1_page, raise};
+use crate::options::Mistake;
+use alloc::format;
+use slat::nested::{L1Access, L1Format as _, L2Done};
+use slat::{Access, CpuId, Done, Format, Go, Gpa, Idle};
+use slat_walker_x86::cpu::EFER;
+use slat_walker_x86::guest::{Exit, Processor, WRMSR_BYTES};
+use slat_walker_x86::svm::{cut_short, msr_bits};
+use slat_walker_x86::vmcb::{
+    CHOSEN_INTERRUPTS, INTERCEPT_INTERRUPT, INTERCEPT_INVLPGA, INTERCEPT_MSRS, INTERCEPT_SHUTDOWN,
+    INTERRUPTS_BY_HOST, Vmcb, exit,
+};
+
+/// RFLAGS.IF.
+const INTERRUPTS_ON: u64 = 1 << 9;
+/// DR7 after an exit: nothing is watched.
+const DR7_OFF: u64 = 0x400;
+
+impl<P: Processor, F: Format> Cpu<'_, P, F> {
+    /// L2 in, and out again.
+    pub fn run_l2(&mut self, idle: &mut Idle, number: CpuId) -> Result<Exit, Error> {
+        let (Some(nested), Some(first)) = (&mut self.nested, self.processor.svm()) else {
+            return Ok(Exit::Kick);
+        };
+        let Some(l2) = &nested.l2 else { return Ok(Exit::Kick) };
+        let flags = if l2.interrupt & INTERRUPTS_BY_HOST != 0 { first } else { &mut nested.ours };
+        let takes = flags.vmcb().save.rflags & INTERRUPTS_ON != 0;
+        if nested.waiting && takes && l2.intercepts[0] & INTERCEPT_INTERRUPT != 0 {
+            self.leave(idle, (exit::INTERRUPT, 0, 0))?;
+            return Ok(Exit::Kick);
+        }
+        let mut guest = self.vcpu.nested(idle, l2.table)?;
+        loop {
+            let ready = guest.enter(idle, &mut Cached(&mut nested.ours, number));
+            nested.ours.set_root::<F>(ready.root());
+            let Go::In(inside, ()) = ready.go(|| ()) else { continue };
+            nested.ours.exchange(&mut self.registers);
+            drop(inside);
+            let is_tick = nested.ours.vmcb().control.exit_code == exit::INTERRUPT;
+            return Ok(if is_tick { Exit::Interrupt } else { Exit::Nested });
+        }
+    }
+
+    /// L2 is out.
+    pub fn l2_exit(&mut self, idle: &mut Idle) -> Result<After, Error> {
+        let Some(nested) = &mut self.nested else { return Ok(After::Again) };
+        let Some(l2) = &nested.l2 else { return Ok(After::Again) };
+        let Vmcb { control, save } = nested.ours.vmcb();
+        let (code, info, more) = (control.exit_code, control.exit_info_1, control.exit_info_2);
+        let is_asked = |word: usize, bits: u32| l2.intercepts[word] & bits != 0;
+        let is_l1s = match code {
+            exit::NESTED_FAULT => return self.l2_fault(idle, info, Gpa(more)),
+            exit::SHUTDOWN if !is_asked(0, INTERCEPT_SHUTDOWN) => {
+                return Err(
+                    format!("a triple fault of L2's at {:#x}, for which L1 did not ask", save.rip).into()
+                );
+            }
+            exit::INVLPGA => is_asked(0, INTERCEPT_INVLPGA),
+            exit::VMRUN..=exit::SKINIT => is_asked(1, 1 << (code - exit::VMRUN)),
+            exit::MSR if is_asked(0, INTERCEPT_MSRS) => {
+                let (byte, bits) = msr_bits(self.registers.rcx as u32).unwrap_or((0, 0));
+                let (map, wanted) = (l2.maps.0 + byte as u64, bits & if info & 1 == 1 { 0xaa } else { 0x55 });
+                // SAFETY: as for VMLOAD.
+                let there =
+                    l1_page(&self.guest.vm, idle, map, Access::Read, |at| unsafe { *(at as *const u8) })?;
+                bits == 0 || there.is_none_or(|byte| byte & wanted != 0)
+            }
+            exit::MSR => false,
+            exit::PORT => {
+                let map = l2.maps.1 + (info >> 16) / 8;
+                // SAFETY: as for VMLOAD.
+                let there =
+                    l1_page(&self.guest.vm, idle, map, Access::Read, |at| unsafe { *(at as *const u8) })?;
+                if there.is_some_and(|byte| byte >> (info >> 16 & 7) & 1 == 0) {
+                    return Err(
+                        format!("L2 reaches for port {:#x}, which L1 lets it have", info >> 16).into()
+                    );
+                }
+                true
+            }
+            _ => true,
+        };
+        if is_l1s {
+            self.leave(idle, (code, info, more))?;
+        } else if code == exit::MSR {
+            // EFER as it is, and nothing of SVM's.
+            if info & 1 == 0 {
+                let value = if self.registers.rcx as u32 == EFER { save.efer } else { 0 };
+                answer(&mut self.registers, value);
+            }
+            save.rip += WRMSR_BYTES;
+        } else {
+            raise(control, UNDEFINED, false);
+        }
+        Ok(After::Again)
+    }
+
+    /// The tables did not let L2 through: the shadow's, or L1's.
+    fn l2_fault(&mut self, idle: &mut Idle, info: u64, gpa: Gpa) -> Result<After, Error> {
+        let Some(nested) = &mut self.nested else { return Ok(After::Again) };
+        let Some(L2 { table, .. }) = nested.l2 else { return Ok(After::Again) };
+        nested.counts[2] += 1;
+        let bit = |bit: u32| info >> bit & 1 == 1;
+        let kind = match () {
+            () if bit(4) => Access::Fetch,
+            () if bit(1) => Access::Write,
+            () => Access::Read,
+        };
+        let is_walk = bit(33) && nested.mistake != Some(Mistake::LostWalk);
+        let walk = is_walk.then_some(Access::Read);
+        let access = L1Access {
+            walk_for: walk,
+            ..L1Access::new(gpa, if walk.is_some() { Access::Write } else { kind })
+        };
+        let mut guest = self.vcpu.nested(idle, table)?;
+        match guest.fault(idle, access)? {
+            L2Done::Handled { done: Done::Pending, .. } => {
+                let token = guest.vcpu().pending_token().ok_or("a page is pending, and has no token")?;
+                Ok(After::Wait(token))
+            }
+            L2Done::Handled { done: Done::Mmio, gpa: at } => {
+                Err(format!("L2 is led to {at:x?} by L1, where there is no memory: {access:x?}").into())
+            }
+            L2Done::ForL1(fault) => {
+                nested.counts[3] += 1;
+                let told = table.injection(&fault);
+                self.leave(idle, (exit::NESTED_FAULT, told.info1, told.info2.0))?;
+                Ok(After::Again)
+            }
+            _ => Ok(After::Again),
+        }
+    }
+
+    /// #VMEXIT.
+    fn leave(&mut self, idle: &mut Idle, (code, info_1, info_2): (u64, u64, u64)) -> Result<(), Error> {
+        let (Some(nested), Some(first)) = (&mut self.nested, self.processor.svm()) else { return Ok(()) };
+        let Some(l2) = nested.l2.take() else { return Ok(()) };
+        let Vmcb { control, save } = nested.ours.vmcb();
+        save.rax = self.registers.rax;
+        l1_page(&self.guest.vm, idle, l2.at, Access::Write, |page| {
+            // SAFETY: as for VMLOAD.
+            let block = unsafe { block_at(page) };
+            block.save.take_run(save);
+            let theirs = &mut block.control;
+            (theirs.exit_code, theirs.exit_info_1, theirs.exit_info_2) = (code, info_1, info_2);
+            theirs.exit_interrupt =
+                if code == exit::INTERRUPT { 0 } else { cut_short(control.exit_interrupt) };
+            theirs.interrupt = theirs.interrupt & !CHOSEN_INTERRUPTS | control.interrupt & CHOSEN_INTERRUPTS;
+            (theirs.shadow, theirs.next_rip, theirs.inject) = (control.shadow, control.next_rip, 0);
+        })?;
+        control.inject = 0;
+        let l1 = &mut first.vmcb().save;
+        l1.take_load(save);
+        l1.dr7 = DR7_OFF;
+        (self.registers.rax, nested.global) = (l2.rax, false);
+        Ok(())
+    }
+}
