@@ -35,7 +35,6 @@ pub struct Quiet {
 /// What there is to do.
 #[derive(Subcommand)]
 #[expect(missing_docs, reason = "what a variant holds says what it is, in its help too")]
-#[expect(clippy::large_enum_variant, reason = "there is one, once")]
 pub enum Command {
     /// Replay memory traces on software vCPUs, with every byte checked
     Run(Box<Run>),
