@@ -12,6 +12,7 @@
 //! | `lru_gen` | commands as text | the same commands as numbers, and the pages that there are |
 //! | `sound` | anything that safe code can ask: extreme arguments, leaked guards, panics in callbacks, calls from inside a fault, two VMs | the host's own pages, and processors that forget nothing by themselves |
 //! | `swap` | pages stored, damaged, read back | what was stored: that, or an error |
+//! | `nested` | a guest's guest, whose hypervisor's tables are whatever bytes say | each walk of those tables since a vCPU's flush, with memslots and host as they are now |
 //!
 //! Promises: a target panics where slat is wrong, and only there; the same bytes do the same thing.
 //!
@@ -20,6 +21,7 @@
 
 mod input;
 mod lru_gen;
+mod nested;
 mod slots;
 mod sound;
 mod swap;
@@ -46,6 +48,7 @@ impl Target {
         Self { name: "lru_gen", run: lru_gen::run },
         Self { name: "swap", run: swap::run },
         Self { name: "sound", run: sound::run },
+        Self { name: "nested", run: nested::run },
     ];
 
     /// The one of this name.

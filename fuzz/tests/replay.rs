@@ -56,11 +56,16 @@ fn sound() {
     replay("sound");
 }
 
+#[test]
+fn nested() {
+    replay("nested");
+}
+
 /// What is not listed above is not replayed.
 #[test]
 fn every_target_is_replayed() {
     let names: Vec<_> = Target::ALL.iter().map(|target| target.name).collect();
-    assert_eq!(names, ["vm", "slots", "trace", "lru_gen", "swap", "sound"]);
+    assert_eq!(names, ["vm", "slots", "trace", "lru_gen", "swap", "sound", "nested"]);
 }
 
 /// All that is kept is small, and little.

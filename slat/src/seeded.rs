@@ -302,6 +302,7 @@ bugs! {
     FirstEntryUnflushed "first-entry-unflushed" Unit "a vCPU enters L2 on a shadow where it has never been, and no flush of it comes first",
     FlushBelieved "flush-believed" Unit "a flush of L1 is served by one that began before L1 asked for it",
     BroadcastDeferred "broadcast-deferred" Unit "a flush of L1 for all vCPUs empties the shadow, and flushes no TLB",
+    BroadcastUnwaited "broadcast-unwaited" Unit "a flush of L1 for all vCPUs returns while a fault still walks L1's table",
     RecycledUnflushed "recycled-unflushed" Unit "a shadow goes to another table of L1, and vCPUs take it for the one that they know",
     SlotMovedUnderTables "slot-moved-under-tables" Unit "a memslot goes, and shadows of tables that lay in it stay",
     ArmForgetsShadows "arm-forgets-shadows" Unit "a log of writes is begun or taken, and leaves of nested guests stay writable",

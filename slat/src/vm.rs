@@ -31,6 +31,7 @@ const OTHER_SEATS: usize = if cfg!(shuttle) { 4 } else { 32 };
 
 /// What a VM is built with, and keeps.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub(crate) struct Policy {
     pub(crate) vcpus: u32,
     pub(crate) max_page: Level,
@@ -38,6 +39,8 @@ pub(crate) struct Policy {
     pub(crate) contexts: bool,
     pub(crate) lockless_aging: bool,
     pub(crate) dirty: DirtyLog,
+    /// A mistake: what was made of frames for nested guests is not looked for.
+    pub(crate) shadows_sabotaged: bool,
 }
 
 /// A virtual machine's second level of address translation: gfn → frame, in page-table format `F`, on host `H`.
@@ -200,6 +203,13 @@ impl<F: Format, H: Host> Builder<F, H> {
         self
     }
 
+    /// Negative control: invalidations do not look for what was made of their frames for nested guests.
+    #[doc(hidden)]
+    pub fn sabotage_reverse_map(mut self) -> Self {
+        self.policy.shadows_sabotaged = true;
+        self
+    }
+
     /// The VM, empty: no memslots, one table page for each address space.
     pub fn build(self) -> Result<Vm<F, H>, NoMemory> {
         let Self { host, policy, limits, spaces, lock, table_budget, sabotage, .. } = self;
@@ -248,6 +258,7 @@ impl<F: Format, H: Host> Vm<F, H> {
                 contexts: true,
                 lockless_aging: true,
                 dirty: DirtyLog::bitmap(),
+                shadows_sabotaged: false,
             },
             limits: Limits {
                 frames: 1 << F::FRAME_BITS,

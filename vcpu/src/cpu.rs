@@ -10,17 +10,26 @@
 //! Between two answers the vCPU uses what its caches say, whatever the tables say by then. So an invalidation that takes a
 //! page away without waiting for the answer is found out: the guest reads and writes memory that is no longer
 //! its own ([`crate::oracle`]).
+//!
+//! | file | idea |
+//! |---|---|
+//! | `caches` | what a vCPU caches, under a tag for its guest and one for the guest of that |
+//! | `core` | the vCPU as an instruction sees it |
+//! | `nested` | the same vCPU, when it runs the guest of its guest |
+
+mod caches;
+mod core;
+mod nested;
+
+pub use caches::Caches;
+pub use core::Core;
+pub use nested::L2Exit;
 
 use crate::processor::{Home, Processor, Tag};
-use crate::psc::Psc;
-use crate::tlb::Tlb;
-use crate::walker::walk;
 use crate::window::Window;
+use caches::Under;
 use hdrhistogram::Histogram;
-use slat::{
-    Access, Done, Fault, FaultError, Format, Gfn, Go, Gpa, Host, HostError, Idle, PAGE_SIZE, Pfn, SpaceId,
-    Span, Token, Translations, Vcpu,
-};
+use slat::{Done, Fault, FaultError, Format, Go, Host, HostError, Idle, Ready, SpaceId, Token, Vcpu, Vm};
 use std::hint::spin_loop;
 use std::thread::yield_now;
 use std::time::{Duration, Instant};
@@ -65,25 +74,6 @@ impl Late {
     }
 }
 
-/// What a vCPU caches. Forgetting is the engine's business, through [`Translations`].
-#[derive(Debug, Default)]
-pub struct Caches {
-    tlb: Tlb,
-    psc: Psc,
-}
-
-impl Translations for Caches {
-    fn flush_all(&mut self) {
-        self.tlb.flush_all();
-        self.psc.flush_all();
-    }
-
-    fn flush(&mut self, gfns: Span<Gfn>) {
-        self.tlb.flush(gfns);
-        self.psc.flush(gfns);
-    }
-}
-
 /// What runs on a vCPU.
 pub trait Program {
     /// One instruction: all of its accesses through `core`, or a fault and no effect; then it is run again.
@@ -118,6 +108,57 @@ enum Stayed {
     StepsDone,
     /// Before the first step; or a token is ready.
     Kicked,
+}
+
+/// One stay in the guest, or in the guest of the guest.
+struct Stay<'s, F: Format, H: Host> {
+    vm: &'s Vm<F, H>,
+    window: Window,
+    late: &'s mut Option<Late>,
+    under: Under,
+}
+
+impl<F: Format, H: Host> Stay<'_, F, H> {
+    fn run(
+        self,
+        ready: Ready<'_>,
+        home: &mut impl Home,
+        program: &mut impl Program,
+        left: &mut u64,
+    ) -> Stayed {
+        let Self { vm, window, late, under } = self;
+        // No interrupt comes here: a kick is a word, which the guest looks at.
+        let Go::In(mut guest, ()) = ready.go(|| ()) else { return Stayed::Kicked };
+        while *left > 0 {
+            *left -= 1;
+            if guest.kicked() && late.as_mut().is_none_or(Late::answers) {
+                guest.answer(home);
+                if guest.has_ready() {
+                    return Stayed::Kicked;
+                }
+            }
+            // From here to the end of the step, what the caches hold may be used.
+            let mut caches = home.caches();
+            let mut core = Core::new(vm, caches.under(under), window, guest.root());
+            match program.step(&mut core) {
+                Ok(Step::Next) => {}
+                Ok(Step::Stop) => return Stayed::Stopped,
+                Err(fault) => return Stayed::Fault(fault),
+            }
+        }
+        Stayed::StepsDone
+    }
+}
+
+/// What an exit and an entry take.
+fn spend(exit: Duration) {
+    if exit.is_zero() {
+        return;
+    }
+    let left = Instant::now();
+    while left.elapsed() < exit {
+        spin_loop();
+    }
 }
 
 /// Why the guest was left.
@@ -179,16 +220,6 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
     #[must_use]
     pub fn tagged(self, vm: u32) -> Self {
         Self { tag: vm, ..self }
-    }
-
-    fn spend_exit(&self) {
-        if self.exit.is_zero() {
-            return;
-        }
-        let left = Instant::now();
-        while left.elapsed() < self.exit {
-            spin_loop();
-        }
     }
 
     /// Runs `program` until it stops, touches no memory, has filled its dirty ring, or fails. On a processor of its own, whose
@@ -259,31 +290,14 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         left: &mut u64,
     ) -> Stayed {
         let vm = self.vcpu.vm();
-        // No interrupt comes here: a kick is a word, which the guest looks at.
-        let Go::In(mut guest, ()) = self.vcpu.enter(idle, home).go(|| ()) else { return Stayed::Kicked };
-        while *left > 0 {
-            *left -= 1;
-            if guest.kicked() && self.late.as_mut().is_none_or(Late::answers) {
-                guest.answer(home);
-                if guest.has_ready() {
-                    return Stayed::Kicked;
-                }
-            }
-            // From here to the end of the step, what the caches hold may be used.
-            let mut caches = home.caches();
-            let mut core = Core { vm, caches: &mut caches, window: self.window, root: guest.root() };
-            match program.step(&mut core) {
-                Ok(Step::Next) => {}
-                Ok(Step::Stop) => return Stayed::Stopped,
-                Err(fault) => return Stayed::Fault(fault),
-            }
-        }
-        Stayed::StepsDone
+        let ready = self.vcpu.enter(idle, home);
+        Stay { vm, window: self.window, late: &mut self.late, under: Under::L1 }
+            .run(ready, home, program, left)
     }
 
     /// A fault, outside of the guest. `None`: the guest may go on.
     fn deal_with(&mut self, idle: &mut Idle, fault: Fault, program: &mut impl Program) -> Option<Exit> {
-        self.spend_exit();
+        spend(self.exit);
         let began = self.timed.then(Instant::now);
         match self.vcpu.fault(idle, fault) {
             Ok(Done::Mmio | Done::WriteTracked) => return Some(Exit::Mmio(fault)),
@@ -326,95 +340,14 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         self.vcpu.switch_to(space)
     }
 
-    /// Hits and misses so far of its own TLB, that of [`run`](Self::run).
+    /// Hits and misses so far of its own TLB, that of [`run`](Self::run), under both tags.
     pub fn tlb_counts(&self) -> (u64, u64) {
-        self.caches.as_ref().map_or((0, 0), |caches| (caches.tlb.hits(), caches.tlb.misses()))
-    }
-}
-
-/// The vCPU as an instruction sees it: guest-physical memory.
-pub struct Core<'c, F: Format, H: Host> {
-    vm: &'c slat::Vm<F, H>,
-    caches: &'c mut Caches,
-    window: Window,
-    root: Pfn,
-}
-
-impl<F: Format, H: Host> Core<'_, F, H> {
-    /// Loads from guest memory; an access may cross pages. On a fault `into` is half-filled at most.
-    #[inline]
-    pub fn load(&mut self, gpa: Gpa, into: &mut [u8]) -> Result<(), Fault> {
-        self.access(gpa, into.len(), Access::Read, |window, pfn, offset, part| {
-            window.read(pfn, offset, &mut into[part]);
-        })
-    }
-
-    /// Fetches instructions from guest memory: a load that needs execute permission.
-    #[inline]
-    pub fn fetch(&mut self, gpa: Gpa, into: &mut [u8]) -> Result<(), Fault> {
-        self.access(gpa, into.len(), Access::Fetch, |window, pfn, offset, part| {
-            window.read(pfn, offset, &mut into[part]);
-        })
-    }
-
-    /// Stores to guest memory. On a fault nothing is written: every page is translated first.
-    #[inline]
-    pub fn store(&mut self, gpa: Gpa, from: &[u8]) -> Result<(), Fault> {
-        if gpa.offset() + from.len() as u64 > PAGE_SIZE {
-            self.access(gpa, from.len(), Access::Write, |_, _, _, _| {})?;
-        }
-        self.access(gpa, from.len(), Access::Write, |window, pfn, offset, part| {
-            window.write(pfn, offset, &from[part]);
-        })
-    }
-
-    /// Translates page by page and calls `copy` with each part.
-    #[inline(always)]
-    fn access(
-        &mut self,
-        gpa: Gpa,
-        len: usize,
-        access: Access,
-        mut copy: impl FnMut(&Window, Pfn, u64, core::ops::Range<usize>),
-    ) -> Result<(), Fault> {
-        let mut done = 0;
-        while done < len {
-            let at = gpa + done as u64;
-            let part = ((PAGE_SIZE - at.offset()) as usize).min(len - done);
-            let (pfn, offset) = self.translate(at, access)?;
-            copy(&self.window, pfn, offset, done..done + part);
-            done += part;
-        }
-        Ok(())
-    }
-
-    /// The frame of `gpa`, and the offset in it.
-    #[inline(always)]
-    fn translate(&mut self, gpa: Gpa, access: Access) -> Result<(Pfn, u64), Fault> {
-        let gfn = gpa.gfn();
-        let hit = if let Some(hit) = self.caches.tlb.lookup(gfn, access) {
-            hit
-        } else {
-            // SAFETY: in guest mode, and no answer has been given since the step began; flushes that were
-            // answered before have emptied the caches of what they covered.
-            let found =
-                unsafe { walk::<F, H>(self.vm.host(), self.root, &mut self.caches.psc, gpa, access) }?;
-            self.caches.tlb.insert(gfn, found);
-            found
-        };
-        let inside = gfn.0 & (hit.level.pages() - 1);
-        Ok((hit.pfn + inside, gpa.offset()))
+        self.caches.as_ref().map_or((0, 0), |caches| caches.tlb_counts())
     }
 }
 
 impl<F: Format, H: Host> std::fmt::Debug for Cpu<'_, F, H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Cpu").field("vcpu", &self.vcpu).finish_non_exhaustive()
-    }
-}
-
-impl<F: Format, H: Host> std::fmt::Debug for Core<'_, F, H> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Core").finish_non_exhaustive()
     }
 }

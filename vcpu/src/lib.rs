@@ -11,11 +11,13 @@
 //! | [`walker`] | what it does on a miss: the walk of the hardware, Accessed and Dirty included |
 //! | [`window`] | where it sees physical memory |
 //! | [`guest`] | what runs on it: a trace's replay, random patterns |
+//! | [`nested`] | a hypervisor in the guest, with its guest |
 //! | [`trace`] | traces of real programs, as a stream |
 //! | [`oracle`] | what every byte should be |
 
 pub mod cpu;
 pub mod guest;
+pub mod nested;
 pub mod oracle;
 pub mod processor;
 pub mod psc;

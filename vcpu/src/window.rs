@@ -2,6 +2,8 @@
 
 use slat::{PAGE_SIZE, Pfn};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 /// Frames 0 up to `frames`, contiguous in this process.
 #[derive(Clone, Copy, Debug)]
@@ -47,5 +49,26 @@ impl Window {
         let Some(to) = self.at(pfn, offset, from.len()) else { return };
         // SAFETY: as in `read`.
         unsafe { to.as_ptr().copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+    }
+
+    /// The word there, whose place is a multiple of its size.
+    fn word(&self, pfn: Pfn, offset: u64) -> Option<&AtomicU64> {
+        let at = self.at(pfn, offset & !7, 8)?;
+        // SAFETY: `new` promised the memory, which is page-aligned. Other accesses race with this one, as on real memory.
+        Some(unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) })
+    }
+
+    /// Loads a little-endian word at once; all ones where there is no memory.
+    pub(crate) fn load_word(&self, pfn: Pfn, offset: u64) -> u64 {
+        // ORDER(guest): Acquire, as x86 and a walker have it: what an entry names is read after the entry.
+        self.word(pfn, offset).map_or(u64::MAX, |word| u64::from_le(word.load(Acquire)))
+    }
+
+    /// Stores `new` where there is `old`, at once; else says what is there.
+    pub(crate) fn exchange_word(&self, pfn: Pfn, offset: u64, old: u64, new: u64) -> Result<u64, u64> {
+        let Some(word) = self.word(pfn, offset) else { return Err(u64::MAX) };
+        // ORDER(guest): AcqRel, as the guest's own locked instruction.
+        let done = word.compare_exchange(old.to_le(), new.to_le(), AcqRel, Acquire);
+        done.map(u64::from_le).map_err(u64::from_le)
     }
 }

@@ -1,6 +1,7 @@
 //! What users of `slat run` type. Whatever can be refused is refused here, before anything is built.
 
 use super::migrate::Migrate;
+use super::nested::NestedArgs;
 use crate::error::Error;
 use crate::flags::Switch;
 use crate::size::size;
@@ -24,6 +25,7 @@ Examples:
   valgrind --tool=lackey --trace-mem=yes ls 2>&1 | slat run --trace - -v 2
   slat run --trace ls.trace --format npt4 --pages thp --json
   slat run --dirty-log ring --churn 20000
+  slat run --nested --format arm64 -v 2
   slat run --top
   slat run --trace-events - | grep -c 'slat:flush:'
   slat run -q --serve /tmp/guest & slat top /tmp/guest
@@ -31,7 +33,8 @@ Examples:
   slat run --limit 48M --swap mem --swap /var/tmp/swap --lru-gen /tmp/guest & socat - UNIX-CONNECT:/tmp/guest
 
 Exit status: 0 all reads were right; 2 bad input, or the machine failed; 3 the guest's data is corrupt: it read what
-it never wrote, swap could not give back what it was given, or its dirty log lost a write; 130 interrupted.
+it never wrote, swap could not give back what it was given, its dirty log lost a write, or with --nested a page was
+written that its hypervisor had protected; 130 interrupted.
 Time: 2 s for the bundled traces; 5 to 20 million accesses a second for others. Memory: 420 MiB for the bundled traces; for
 others twice what the guest touches, of which --limit bounds one half, and 20 MiB. Address space is reserved for all of
 --memory: where there is too little, -m asks for less."
@@ -123,9 +126,13 @@ pub struct Run {
     #[command(flatten)]
     pub(super) migrate: Migrate,
 
-    /// Seed of what --churn draws: which pages move [default: 1]
+    /// Seed of what --churn and --nested draw: which pages move, what changes [default: 1]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+
+    /// A guest of the guest.
+    #[command(flatten)]
+    pub nested: NestedArgs,
 
     /// A garbled line of a trace is an error, not a count
     #[arg(long)]
@@ -151,10 +158,10 @@ impl Run {
         self.memory.unwrap_or(if self.format == FormatName::Pae { 4 << 30 } else { 8 << 30 })
     }
 
-    /// Seed of everything random: of the churn.
+    /// Seed of everything random: of the churn, and of the hypervisor in between.
     pub fn seed(&self) -> Result<u64, Error> {
         match self.seed {
-            Some(seed) if self.churn == 0 => Err(Error::Usage(format!(
+            Some(seed) if self.churn == 0 && !self.nested.nested => Err(Error::Usage(format!(
                 "--seed {seed}: nothing is random with --churn 0; give --churn a number of pages a second"
             ))),
             seed => Ok(seed.unwrap_or(1)),

@@ -31,6 +31,8 @@ pub struct Machine<F: Format> {
     pub logs: bool,
     /// Regions placed so far: each the next [`Layout::REGION`] of guest addresses, and one memslot.
     placed: AtomicU64,
+    /// The same of the inner guest, whose memory is the guest's business.
+    placed_inside: AtomicU64,
 }
 
 impl<F: Format> Machine<F> {
@@ -71,12 +73,14 @@ impl<F: Format> Machine<F> {
             .dirty_log(run.dirty_log.policy()?)
             .max_slots(slots);
         let builder = if run.sabotage_flushes { builder.sabotage_flushes() } else { builder };
+        let builder = if run.nested.sabotage_reverse_map { builder.sabotage_reverse_map() } else { builder };
         let builder = if run.migrate.sabotage_rearm { builder.sabotage_rearm() } else { builder };
         let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
         space.register(&vm);
         // What leaves logs from its first page on.
         let logs = run.dirty_log != DirtyLogName::Off || run.migrate.migrate_to.is_some();
-        Ok(Self { space, swap, _swap_files: swap_files, vm, vcpus, memory, logs, placed: AtomicU64::new(0) })
+        let (placed, placed_inside) = Default::default();
+        Ok(Self { space, swap, _swap_files: swap_files, vm, vcpus, memory, logs, placed, placed_inside })
     }
 
     /// Makes the next free guest addresses a region. Any thread, any time.
@@ -84,8 +88,13 @@ impl<F: Format> Machine<F> {
         self.region(idle, self.placed.fetch_add(1, Relaxed))
     }
 
-    /// Makes region `number`: maps memory and adds a memslot.
-    pub fn region(&self, idle: &mut Idle, number: u64) -> Result<Gpa, Error> {
+    /// The next free addresses of the inner guest, which the guest maps when they are used.
+    pub fn place_inside(&self) -> Result<Gpa, Error> {
+        self.gpa_of(self.placed_inside.fetch_add(1, Relaxed))
+    }
+
+    /// Where region `number` is.
+    fn gpa_of(&self, number: u64) -> Result<Gpa, Error> {
         let gpa = Gpa(number * Layout::REGION);
         if gpa.0 + Layout::REGION > self.memory {
             return Err(Error::Usage(format!(
@@ -94,6 +103,12 @@ impl<F: Format> Machine<F> {
                 Layout::REGION >> 20
             )));
         }
+        Ok(gpa)
+    }
+
+    /// Makes region `number`: maps memory and adds a memslot.
+    pub fn region(&self, idle: &mut Idle, number: u64) -> Result<Gpa, Error> {
+        let gpa = self.gpa_of(number)?;
         let hva = BASE + gpa.0;
         self.space.mmap(Place::Fixed(hva), Layout::REGION, Prot::ReadWrite, Backing::Anonymous)?;
         let slot = Slot::new(SlotId(number as u32), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);

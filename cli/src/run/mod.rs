@@ -11,6 +11,7 @@
 //! | `feed` | traces as streams of batches, shared by the vCPUs that replay them |
 //! | `machine` | arena, address space, VM, and where regions are placed |
 //! | `vcpus` | one thread per vCPU |
+//! | `nested` | a hypervisor between the machine and the guest that replays |
 //! | `churn` | the host moves pages and takes snapshots while the guest runs |
 //! | `dirty_log` | which pages are written, harvested all the while |
 //! | `events` | what happens in the VM, event by event, as text |
@@ -28,6 +29,7 @@ mod feed;
 pub mod figures;
 mod machine;
 mod migrate;
+mod nested;
 mod progress;
 mod reclaimer;
 mod report;
@@ -43,12 +45,13 @@ use crate::top;
 use machine::Machine;
 use migrate::{Address, Arrivals, Gate, Moves};
 use server::Socket;
-use slat::Format;
 use slat_mm::lru_gen::LruGen;
+use slat_vcpu::nested::Nest;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
+use vcpus::On;
 use watch::{Live, Sampler};
 
 impl Run {
@@ -59,8 +62,8 @@ impl Run {
     }
 
     /// Runs it and prints the report, with tables of format `F`. Exit status 3 says that the guest found memory that it
-    /// never wrote, or that its dirty log has lost a write.
-    pub fn run_in<F: Format>(&self) -> Result<ExitCode, Error> {
+    /// never wrote, or that its dirty log has lost a write, or that it wrote what its hypervisor had protected.
+    pub fn run_in<F: Nest>(&self) -> Result<ExitCode, Error> {
         let seed = self.seed()?;
         self.migrate.check(&self.trace)?;
         let listener = self.migrate.migrate_from.as_ref().map(Address::listen).transpose()?;
@@ -76,6 +79,8 @@ impl Run {
         let ended = AtomicBool::new(false);
         let over = || ended.load(Relaxed) || crate::interrupt::asked();
         let machine = Machine::<F>::new(self, vcpus)?;
+        let l1 = self.nested.l1::<F>(vcpus, seed);
+        let on = On { machine: &machine, l1: l1.as_ref(), args: &self.nested };
         crate::thread::room_for(vcpus)?;
         let live = Live::new(vcpus);
         let sampler = Sampler::new(&machine, &live, self, guest);
@@ -98,7 +103,7 @@ impl Run {
             let sending = moves
                 .gate
                 .map(|gate| crate::thread::start(scope, || migrate::send(&machine, gate, self, runs, &over)));
-            let outcome = vcpus::run_all(&machine, jobs, &regions, (&bar, &live), moves, stop);
+            let outcome = vcpus::run_all(&on, jobs, &regions, (&bar, &live), moves, stop);
             ended.store(true, Relaxed);
             let sent = sending.map(|thread| crate::thread::joined(thread.join())).transpose();
             // A thread that waits for a guest ends with the process.
@@ -125,14 +130,17 @@ impl Run {
         if let Some(events) = machine.vm.host().observer() {
             events.end()?;
         }
+        let wall = began.elapsed();
+        let nested = l1.as_ref().map(|l1| nested::compare(&machine, l1)).transpose()?;
         let lost = told.as_ref().map_or(0, |told| told.lost)
-            + arrived.as_ref().map_or(0, |arrived| arrived.wrong_pages);
+            + arrived.as_ref().map_or(0, |arrived| arrived.wrong_pages)
+            + nested.map_or(0, |l1| l1.mistakes());
         // A guest that could not leave has run to its end here.
         let (sent, failed) = match sent.map(Option::flatten) {
             Ok(sent) => (sent, None),
             Err(error) => (None, Some(error)),
         };
-        report::print(self, &machine, &outcome, (told.as_ref(), sent, arrived), &feeds, began.elapsed())?;
+        report::print(self, &machine, &outcome, (told.as_ref(), nested), (sent, arrived), (&feeds, wall))?;
         if let Some(error) = failed {
             return Err(error);
         }

@@ -6,11 +6,13 @@ use super::feed::Totals;
 use super::figures::{Faults, Flushes, Mapped, TlbCounts, percent};
 use super::machine::Machine;
 use super::migrate::{Arrived, Sent};
+use super::nested;
 use super::vcpus::Outcome;
 use crate::error::Error;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use slat::{Format, Gfn, Idle, PAGE_SIZE, Span, Stats};
 use slat_mm::Lru;
+use slat_vcpu::nested::L1Counts;
 use std::io::Write;
 use std::time::Duration;
 
@@ -41,6 +43,9 @@ struct Report {
     swapped_in: u64,
     refaults: u64,
     generations: Vec<Generation>,
+    /// Of a hypervisor between the machine and the guest, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "by_name")]
+    nested: Option<L1Counts>,
     verified_reads: u64,
     unchecked_reads: u64,
     corrupt_reads: u64,
@@ -70,6 +75,11 @@ struct DirtyLogCounts {
     ring_full: u64,
 }
 
+#[expect(clippy::ref_option, reason = "as serde calls it")]
+fn by_name<S: Serializer>(counts: &Option<L1Counts>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(counts.iter().flat_map(L1Counts::named))
+}
+
 /// Pages last used between two aging passes.
 #[derive(Serialize)]
 struct Generation {
@@ -85,9 +95,9 @@ pub fn print<F: Format>(
     run: &Run,
     machine: &Machine<F>,
     outcome: &Outcome,
-    (told, sent, arrived): (Option<&Told>, Option<Sent>, Option<Arrived>),
-    feeds: &Totals,
-    wall: Duration,
+    (told, nested): (Option<&Told>, Option<L1Counts>),
+    (sent, arrived): (Option<Sent>, Option<Arrived>),
+    (feeds, wall): (&Totals, Duration),
 ) -> Result<(), Error> {
     let by = run.dirty_log.name();
     let log = DirtyLogCounts {
@@ -98,7 +108,8 @@ pub fn print<F: Format>(
         ring_full: outcome.ring_full,
     };
     let dirty_pages = told.map_or_else(|| dirty_pages(machine), |told| told.pages);
-    let report = Report { sent, arrived, ..Report::new(machine, outcome, (dirty_pages, log), feeds, wall) };
+    let report = Report::new(machine, outcome, (dirty_pages, log), feeds, wall);
+    let report = Report { nested, sent, arrived, ..report };
     let mut out = std::io::stdout().lock();
     if run.json {
         serde_json::to_writer(&mut out, &report).map_err(std::io::Error::from)?;
@@ -149,6 +160,7 @@ impl Report {
             swapped_in: space.swapped_in,
             refaults: lru.refaults,
             generations: generations(machine),
+            nested: None,
             verified_reads: findings.verified,
             unchecked_reads: findings.unchecked,
             corrupt_reads: findings.corrupt,
@@ -244,6 +256,9 @@ impl Report {
                 self.generations.iter().map(|generation| generation.anon + generation.file).sum::<u64>(),
                 self.generations.len()
             )?;
+        }
+        if let Some(nested) = &self.nested {
+            nested::page(nested, out)?;
         }
         if let Some(sent) = &self.sent {
             writeln!(out, "migrated  {sent}")?;

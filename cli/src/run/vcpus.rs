@@ -4,14 +4,16 @@ use super::feed::Jobs;
 use super::figures::VcpuCounts;
 use super::machine::Machine;
 use super::migrate::{Came, Moves, Position, Turn, compare, recall};
+use super::nested::{Left, NestedArgs, Runs, Wires};
 use super::progress::Bar;
 use super::watch::{Live, VcpuLive};
 use crate::error::Error;
 use crate::thread::idle;
 use hdrhistogram::Histogram;
-use slat::{Format, Host, Idle, VcpuId};
+use slat::{Gpa, Host, Idle, VcpuId};
+use slat_vcpu::Cpu;
 use slat_vcpu::guest::{Findings, Replay, Want};
-use slat_vcpu::{Cpu, Exit};
+use slat_vcpu::nested::{L1, Nest};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
@@ -31,10 +33,28 @@ pub struct Outcome {
     pub interrupted: bool,
 }
 
+/// Where they run.
+pub struct On<'m, F: Nest> {
+    pub machine: &'m Machine<F>,
+    /// The hypervisor between the machine and the guest that replays.
+    pub l1: Option<&'m L1<F>>,
+    pub args: &'m NestedArgs,
+}
+
+impl<F: Nest> On<'_, F> {
+    /// Makes the next free addresses of the guest that replays a region.
+    fn place(&self, idle: &mut Idle) -> Result<Gpa, Error> {
+        match self.l1 {
+            Some(_) => self.machine.place_inside(),
+            None => self.machine.place(idle),
+        }
+    }
+}
+
 /// Runs every vCPU to the end of its traces, with `regions` placed from the start. The first error stops the others
 /// at their next batch.
-pub fn run_all<F: Format>(
-    machine: &Machine<F>,
+pub fn run_all<F: Nest>(
+    on: &On<'_, F>,
     jobs: Vec<Jobs>,
     regions: &[u64],
     (bar, live): (&Bar, &Live),
@@ -50,8 +70,7 @@ pub fn run_all<F: Format>(
             .zip(jobs)
             .map(|(id, jobs)| {
                 crate::thread::start(scope, move || {
-                    let result =
-                        run_one(machine, VcpuId(id), jobs, regions, (bar, live.vcpu(id)), moves, stop);
+                    let result = run_one(on, VcpuId(id), jobs, regions, (bar, live.vcpu(id)), moves, stop);
                     if result.is_err() {
                         failed.store(true, Relaxed);
                     }
@@ -71,8 +90,8 @@ pub fn run_all<F: Format>(
     first_error.map_or(Ok(all), Err)
 }
 
-fn run_one<F: Format>(
-    machine: &Machine<F>,
+fn run_one<F: Nest>(
+    on: &On<'_, F>,
     id: VcpuId,
     jobs: Jobs,
     regions: &[u64],
@@ -80,9 +99,11 @@ fn run_one<F: Format>(
     moves: Moves<'_>,
     stop: &impl Fn() -> bool,
 ) -> Result<Outcome, Error> {
+    let &On { machine, l1, args } = on;
     let mut idle = idle()?;
     let vcpu = machine.vm.vcpu(id).ok_or_else(|| Error::Machine(format!("vCPU {} is in use", id.0)))?;
-    let mut cpu = Cpu::new(vcpu, machine.window());
+    let mut runs = Runs::new(Cpu::new(vcpu, machine.window()), id, l1, args);
+    let mut wires = Wires { machine, id, ring_full: 0 };
     let mut outcome = Outcome::default();
     let mut turn = Turn::new(moves.gate, id.0);
     let mut came = None;
@@ -96,28 +117,19 @@ fn run_one<F: Format>(
     for (job, batches) in (0..).zip(jobs).skip(first as usize) {
         let Came { mut replay, batches: mut made, .. } = match came.take() {
             Some(came) => came,
-            None => fresh(machine, &mut idle, job, regions)?,
+            None => fresh(on, &mut idle, job, regions)?,
         };
-        let (mut reported, mut gone) = (0, false);
+        let (mut reported, mut gone, mut is_wrong) = (0, false, false);
         loop {
-            match cpu.run(&mut idle, &mut replay) {
-                Exit::Stopped => {}
-                Exit::RingFull => {
-                    // Into the slots' bitmaps, for the next harvest: this vCPU does not wait for it.
-                    machine.vm.harvest_ring(&mut idle, id)?.give_back();
-                    outcome.ring_full += 1;
-                    continue;
-                }
-                Exit::Mmio(fault) => {
-                    return Err(Error::Machine(format!("no memslot at {}, where one was placed", fault.gpa)));
-                }
-                Exit::Failed(fault, error) => return Err(machine.failed(fault.gpa, error)),
+            if let Left::Wrong = runs.run(&mut idle, &mut wires, &mut replay)? {
+                is_wrong = true;
+                break;
             }
             match replay.wants() {
-                Want::Region(addr) => replay.layout.place(addr, machine.place(&mut idle)?),
+                Want::Region(addr) => replay.layout.place(addr, on.place(&mut idle)?),
                 Want::Batch => {
                     bar.add(replay.accesses - reported);
-                    live.set(counts(&cpu, outcome.accesses + replay.accesses));
+                    live.set(counts(runs.cpu(), outcome.accesses + replay.accesses));
                     reported = replay.accesses;
                     turn.rest(|| Position { job, batches: made, regions: replay.layout.regions().collect() });
                     // Wakes up now and then to see whether to stop.
@@ -145,29 +157,30 @@ fn run_one<F: Format>(
         }
         outcome.accesses += replay.accesses;
         outcome.findings = outcome.findings.with(replay.findings);
-        if gone || stop() {
+        if gone || is_wrong || stop() {
             break;
         }
         if let Some(arrivals) = moves.arrivals {
             arrivals.compared(compare(machine, &mut idle, &replay)?);
         }
     }
-    (outcome.tlb_hits, outcome.tlb_misses) = cpu.tlb_counts();
-    outcome.fault_ns = Some(cpu.fault_ns);
+    outcome.ring_full = wires.ring_full;
+    (outcome.tlb_hits, outcome.tlb_misses) = runs.cpu().tlb_counts();
+    outcome.fault_ns = Some(runs.cpu().fault_ns.clone());
     Ok(outcome)
 }
 
 /// A trace from its beginning.
-fn fresh<F: Format>(machine: &Machine<F>, idle: &mut Idle, job: u64, regions: &[u64]) -> Result<Came, Error> {
-    let mut replay = Replay::new(machine.oracle_pages());
+fn fresh<F: Nest>(on: &On<'_, F>, idle: &mut Idle, job: u64, regions: &[u64]) -> Result<Came, Error> {
+    let mut replay = Replay::new(on.machine.oracle_pages());
     for &region in regions {
-        replay.layout.place(region, machine.place(idle)?);
+        replay.layout.place(region, on.place(idle)?);
     }
     Ok(Came { job, batches: 0, replay })
 }
 
 /// What a vCPU has done, with so many accesses.
-fn counts<F: Format, H: Host>(cpu: &Cpu<'_, F, H>, accesses: u64) -> VcpuCounts {
+fn counts<F: slat::Format, H: Host>(cpu: &Cpu<'_, F, H>, accesses: u64) -> VcpuCounts {
     let (hits, misses) = cpu.tlb_counts();
     VcpuCounts { accesses, faults: cpu.fault_ns.len(), hits, misses }
 }

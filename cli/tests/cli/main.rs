@@ -2,6 +2,7 @@
 
 mod common;
 mod migrate;
+mod nested;
 mod plan;
 mod rough;
 mod run;

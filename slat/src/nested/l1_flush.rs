@@ -14,8 +14,8 @@
 //! have in their TLBs stays there, as L1's hardware would leave it; the L1 frames keep their hints, so the host's next invalidation of
 //! such a page flushes it. No vCPU is kicked.
 //!
-//! A flush for all vCPUs has been carried out on each of them when it returns. Where nothing was dropped since the last one of those, there is
-//! nothing to carry out on them.
+//! A flush for all vCPUs has been carried out on each of them when it returns, and walks of L1's table that began before are over. Where
+//! nothing was dropped since the last one of those, there is nothing to carry out on them.
 
 use super::format::L1Format;
 use super::revalidate::Revalidation;
@@ -82,6 +82,11 @@ impl<F: Format, H: Host> Vm<F, H> {
             owed.owe_nested();
             FlushDebt::new(self, owed, Cause::Change(Why::Clear)).settle();
             shadows.drops.settled(dropped);
+        }
+        // L1 may use its table's pages for something else now, as after its barrier: no fault reads them, or sets A and D there, that has
+        // come to them before.
+        if !seeded!(BroadcastUnwaited) {
+            self.reads.synchronize();
         }
     }
 }

@@ -50,7 +50,8 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         let (host, active) = (&self.vm.host, &self.vm.active);
         let mut any = false;
         let reach = |gfns| any |= shadows.reach(host, active, gfns, Reach::Zap);
-        let has_seat = seeded!(ShadowsForgotten) || self.for_frames(space, parts, told, reach);
+        let left_out = self.vm.policy.shadows_sabotaged || seeded!(ShadowsForgotten);
+        let has_seat = left_out || self.for_frames(space, parts, told, reach);
         // L1's tables may have lain in the slot. Or there is no seat to look slots up on: whatever stands goes.
         if !has_seat || self.why == Why::Slot && !seeded!(SlotMovedUnderTables) {
             shadows.reach_all(host, active, Reach::Zap);

@@ -1,7 +1,7 @@
 //! The guest: a vCPU that loads, stores and fetches all over its memory, through caches that believe what they hold.
 
-use crate::caches::Caches;
 use crate::host::some_page;
+use crate::nested::{self, Both};
 use crate::places::{ALIASES, frame_of};
 use crate::random::Random;
 use crate::walker::{Missing, walk};
@@ -43,7 +43,7 @@ pub fn run<F: Format>(world: &World<F>, id: VcpuId) {
     let mut share = world.watch.share(id.0 as usize);
     let mut idle = Idle::take().unwrap();
     let mut vcpu = world.vm.vcpu(id).unwrap();
-    let mut caches = Caches::new();
+    let mut caches = Both::new();
     let random = Random::new(world.setting.seed ^ u64::from(id.0 + 1) << 32);
     let mut program = Program { random, recent: [Gfn(0); RECENT], restless: 4 };
     while share.next() {
@@ -65,6 +65,11 @@ pub fn run<F: Format>(world: &World<F>, id: VcpuId) {
                 drop(vcpu);
                 vcpu = world.vm.vcpu(id).unwrap();
                 caches.flush_all();
+            }
+            13..77 if world.setting.nested => {
+                assert!(vcpu.switch_to(ALIASES));
+                nested::stay((world, &mut share), &mut vcpu, &mut idle, &mut caches, &mut program.random);
+                continue;
             }
             _ => {}
         }
@@ -96,7 +101,7 @@ fn stay<F: Format>(
     world: &World<F>,
     vcpu: &mut Vcpu<'_, F, crate::host::Primary>,
     idle: &mut Idle,
-    caches: &mut Caches,
+    caches: &mut Both,
     program: &mut Program,
 ) -> Option<Fault> {
     let space = vcpu.space();
@@ -113,11 +118,11 @@ fn stay<F: Format>(
             }
         }
         let (gfn, access) = program.next(world, space);
-        let found = match caches.find(gfn, access) {
+        let found = match caches.l1.find(gfn, access) {
             Some(found) => found,
-            None => match walk::<F>(host, guest.root(), caches, (gfn, access)) {
+            None => match walk::<F>(host, guest.root(), &mut caches.l1, (gfn, access)) {
                 Ok(found) => {
-                    caches.insert(found);
+                    caches.l1.insert(found);
                     found
                 }
                 Err(Missing::Fault) => break Some(Fault { gpa: gfn.gpa(), access }),

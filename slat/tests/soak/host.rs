@@ -7,9 +7,12 @@
 //! not be told, since they take nothing: small pages that happen to lie as a huge one does become one, or a huge page
 //! becomes small ones, in place.
 
+use crate::VCPUS;
 use crate::arena::Arena;
+use crate::nested::L1;
 use crate::random::Random;
 use crate::world::Mistake;
+use slat::table::Word;
 use slat::table::memory::TableMemory;
 use slat::*;
 use std::ops::Range;
@@ -33,9 +36,9 @@ const WRITABLE: u64 = 2;
 
 /// One entry: `frame << 2 | writable << 1 | present`; zero where nothing is.
 #[derive(Default)]
-struct Word(AtomicU64);
+struct Page(AtomicU64);
 
-impl Word {
+impl Page {
     fn get(&self) -> u64 {
         self.0.load(Acquire)
     }
@@ -48,8 +51,8 @@ impl Word {
 struct Region {
     /// Held by the thread that changes it.
     lock: Mutex<()>,
-    huge: Word,
-    small: Vec<Word>,
+    huge: Page,
+    small: Vec<Page>,
 }
 
 /// See the module's header.
@@ -59,6 +62,8 @@ pub struct Primary {
     small: AtomicU64,
     huge: AtomicU64,
     mistake: Mistake,
+    /// A table of L1's, in its first pages.
+    l1: L1,
 }
 
 /// What becomes of a range of pages.
@@ -99,8 +104,8 @@ impl Primary {
     pub fn new(mistake: Mistake) -> Self {
         let region = || Region {
             lock: Mutex::new(()),
-            huge: Word::default(),
-            small: (0..REGION).map(|_| Word::default()).collect(),
+            huge: Page::default(),
+            small: (0..REGION).map(|_| Page::default()).collect(),
         };
         Self {
             regions: (0..REGIONS).map(|_| region()).collect(),
@@ -108,7 +113,13 @@ impl Primary {
             small: AtomicU64::new(SMALL),
             huge: AtomicU64::new(HUGE),
             mistake,
+            l1: L1::new(VCPUS),
         }
+    }
+
+    /// The hypervisor in the guest.
+    pub fn l1(&self) -> &L1 {
+        &self.l1
     }
 
     /// The table page of a frame, if it is one.
@@ -197,7 +208,7 @@ impl Primary {
         let region = &self.regions[region as usize];
         let _held = region.lock.lock().unwrap();
         let first = region.small[0].get();
-        let alike = |(index, word): (usize, &Word)| word.get() == first + ((index as u64) << 2);
+        let alike = |(index, word): (usize, &Page)| word.get() == first + ((index as u64) << 2);
         let congruent = (first >> 2).is_multiple_of(REGION);
         if region.huge.get() == 0
             && first & PRESENT != 0
@@ -276,6 +287,10 @@ impl Region {
 }
 
 impl Host for Primary {
+    fn read(&self, hva: Hva) -> Option<Word> {
+        self.now(hva).and_then(|_| self.l1.read(hva))
+    }
+
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         (!sleeps(page_of(hva))).then(|| self.now(hva))?
     }

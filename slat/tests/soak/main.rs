@@ -12,6 +12,7 @@
 //! | [`host`], [`arena`] | the primary MMU: no frame is used twice; memory for tables, where strays are seen |
 //! | [`guest`], [`walker`], [`caches`] | a vCPU as the hardware is |
 //! | [`meddlers`], [`memslots`] | what is done to it |
+//! | [`nested`] | a guest of the guest, and its hypervisor's table |
 //! | [`world`], [`places`], [`logs`] | what is known for certain, and the judgement |
 //! | [`ending`] | when all have gone, everything is accounted for |
 //! | [`watch`], [`tally`] | who has done how much; who hangs |
@@ -28,6 +29,7 @@ mod host;
 mod logs;
 mod meddlers;
 mod memslots;
+mod nested;
 mod places;
 #[path = "../engine/common/random.rs"]
 mod random;
@@ -58,7 +60,9 @@ const WORLD: Duration = Duration::from_secs(10);
 fn run<F: Format>(setting: Setting, amount: Amount, before: &Tally) -> Tally {
     let mut idle = Idle::take().unwrap();
     let world = World::<F>::new(setting, amount, &mut idle);
-    let name = format!("{} {:?}{}", F::NAME, setting.lock, if setting.nx_huge_pages { " nx" } else { "" });
+    let [nx, nested] = [(setting.nx_huge_pages, " nx"), (setting.nested, " nested")]
+        .map(|(is, name)| if is { name } else { "" });
+    let name = format!("{} {:?}{nx}{nested}", F::NAME, setting.lock);
     let report = || {
         let mut sum = *before;
         sum += world.tally();
@@ -85,30 +89,30 @@ fn run<F: Format>(setting: Setting, amount: Amount, before: &Tally) -> Tally {
     world.tally()
 }
 
-/// A format, and how its VM is built.
-type Sort = (fn(Setting, Amount, &Tally) -> Tally, MmuLock, bool);
+/// A format; how its VM is built, and whether its vCPUs run L2.
+type Sort = (fn(Setting, Amount, &Tally) -> Tally, MmuLock, bool, bool);
 
 const SORTS: [Sort; 6] = [
-    (run::<Npt4>, MmuLock::None, false),
-    (run::<Ept4>, MmuLock::None, true),
-    (run::<Npt5>, MmuLock::None, true),
-    (run::<Ept5>, MmuLock::None, false),
-    (run::<Npt4>, MmuLock::ReadWrite, true),
-    (run::<Ept4>, MmuLock::Exclusive, false),
+    (run::<Npt4>, MmuLock::None, false, true),
+    (run::<Ept4>, MmuLock::None, true, false),
+    (run::<Npt5>, MmuLock::None, true, true),
+    (run::<Ept5>, MmuLock::None, false, false),
+    (run::<Npt4>, MmuLock::ReadWrite, true, false),
+    (run::<Ept4>, MmuLock::Exclusive, false, true),
 ];
 
 /// Every sort of world, one after the other, for so long; each once where no time is given.
 fn soak(time: Option<Duration>) -> Tally {
     let end = time.map(|time| (Instant::now() + time, (time / SORTS.len() as u32).min(WORLD)));
     let mut sum = Tally::default();
-    for (seed, &(run, lock, nx_huge_pages)) in (1..).zip(SORTS.iter().cycle()) {
+    for (seed, &(run, lock, nx_huge_pages, nested)) in (1..).zip(SORTS.iter().cycle()) {
         let amount = match end {
             None if seed > SORTS.len() as u64 => break,
             None => Amount::Steps(STEPS),
             Some((end, _)) if Instant::now() >= end => break,
             Some((end, each)) => Amount::Until(end.min(Instant::now() + each)),
         };
-        sum += run(Setting { lock, nx_huge_pages, mistake: Mistake::None, seed }, amount, &sum);
+        sum += run(Setting { lock, nx_huge_pages, nested, mistake: Mistake::None, seed }, amount, &sum);
     }
     sum
 }
@@ -129,7 +133,8 @@ fn everything_at_once() {
 /// Runs a world with a mistake in it, until the vCPUs find it: another one where, beside other work, they do not.
 fn stale_uses(mistake: Mistake) -> u64 {
     let stale = |seed| {
-        let setting = Setting { lock: MmuLock::None, nx_huge_pages: false, mistake, seed };
+        let setting =
+            Setting { lock: MmuLock::None, nx_huge_pages: false, nested: seed % 2 == 1, mistake, seed };
         run::<Npt4>(setting, Amount::Steps(MANY_STEPS), &Tally::default()).stale
     };
     (7..11).map(stale).find(|&stale| stale > 0).unwrap_or(0)

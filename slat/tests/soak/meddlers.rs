@@ -4,6 +4,7 @@
 use crate::VCPUS;
 use crate::host::{Change, PAGES, REGION, REGIONS, some_page};
 use crate::memslots;
+use crate::nested;
 use crate::places::{frame_of, frames_of};
 use crate::random::Random;
 use crate::watch::Share;
@@ -12,6 +13,8 @@ use slat::*;
 
 /// Budgets for tables, in pages for each level: from never enough to hardly ever too little.
 const BUDGETS: [u64; 4] = [5, 9, 14, 20];
+/// Pages of tables for L2, and to find its entries by.
+const SHADOWS: u64 = 80;
 /// One change of the host in so many is several at once.
 const AT_ONCE: u64 = 64;
 /// Regions of a change that is announced to all faults.
@@ -27,6 +30,10 @@ pub fn run<F: Format>(world: &World<F>, index: usize) {
     let mut meddler = Meddler { world, share, idle, random };
     while meddler.share.next() {
         meddler.let_guests_run();
+        if world.setting.nested && meddler.random.one_in(4) {
+            meddler.share.about_to("change a table of L1's, or flush it");
+            nested::edit(world, &mut meddler.idle, &mut meddler.random);
+        }
         let sort = if meddler.random.one_in(5) { index as u64 } else { meddler.random.below(4) };
         match sort {
             0 => meddler.change_the_host(),
@@ -151,7 +158,9 @@ impl<F: Format> Meddler<'_, F> {
         match random.below(10) {
             0..4 => {
                 self.share.about_to("set the budget");
-                let pages = random.pick(&BUDGETS) * u64::from(F::LEVELS);
+                // Shadows keep their tables.
+                let shadows = if self.world.setting.nested { SHADOWS } else { 0 };
+                let pages = random.pick(&BUDGETS) * u64::from(F::LEVELS) + shadows;
                 vm.set_table_budget(&mut self.idle, pages * PAGE_SIZE);
             }
             4 => {

@@ -4,6 +4,7 @@ use crate::counts::tally;
 
 tally! {
     uses "uses"
+    uses_of_l2 "stays in L2"
     faults "faults"
     retries "retries"
     prefaults "prefaults"

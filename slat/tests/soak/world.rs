@@ -30,6 +30,8 @@ pub enum Mistake {
 pub struct Setting {
     pub lock: MmuLock,
     pub nx_huge_pages: bool,
+    /// vCPUs run L2 now and then.
+    pub nested: bool,
     pub mistake: Mistake,
     pub seed: u64,
 }
@@ -63,6 +65,7 @@ pub struct World<F: Format> {
 #[derive(Default)]
 pub struct Counts {
     pub uses: AtomicU64,
+    pub uses_of_l2: AtomicU64,
     pub stale: AtomicU64,
     pub wrong: AtomicU64,
     pub host_changes: AtomicU64,
@@ -148,6 +151,7 @@ impl<F: Format> World<F> {
         let get = |counter: &AtomicU64| counter.load(Relaxed);
         Tally {
             uses: get(&counts.uses),
+            uses_of_l2: get(&counts.uses_of_l2),
             faults: stats.mapped_faults + stats.permission_faults + stats.spurious_faults + stats.mmio_faults,
             retries: stats.retries,
             prefaults: get(&counts.prefaults),

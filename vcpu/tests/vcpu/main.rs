@@ -9,10 +9,12 @@
 //! | `shared` | do vCPUs that move between processors read what they wrote, with TLBs tagged by VM? |
 //! | `dirty` | does a dirty log tell every store, beside everything else? |
 //! | `private` | does a guest that makes frames private and shared find in each memory what it stored there? |
+//! | `nested` | does the guest of a guest find its memory, whatever its hypervisor and the host do? |
 //! | `numa` | does a page that is sampled and moved stay readable under a guest? |
 //! | `pending` | does a vCPU go on with another task, or park, while a page is on its way? |
 
 mod dirty;
+mod nested;
 mod numa;
 mod pending;
 mod private;

@@ -19,6 +19,7 @@
 //! | [`numa`] | a host looks where pages are used, while vCPUs use them (the NUMA protection series) |
 //! | [`pre_fault`] | vCPUs have their memory mapped before their guest runs (the TDP MMU series): the book's tutorial |
 //! | [`populate`] | vCPUs map a memslot whole, together |
+//! | [`nested`] | a guest of the guest, against KVM's shadow MMU |
 //! | [`ksm`] | a host merges equal pages of running vCPUs (the change-pte series) |
 //! | [`broadcast`] | a host moves pages that all vCPUs use, flushed by kicks or by broadcasts |
 
@@ -34,6 +35,7 @@ pub mod invalidate;
 pub mod ksm;
 pub mod machine;
 pub mod memslot;
+pub mod nested;
 pub mod numa;
 mod point;
 pub mod populate;
@@ -223,6 +225,8 @@ pub enum Policy {
     Faults,
     /// Pages come before the guest runs, by vCPUs that take stretches.
     Population,
+    /// Tables of a hypervisor in the guest are write-protected, under one mutex: KVM.
+    WriteProtected,
 }
 
 impl Policy {
@@ -262,6 +266,7 @@ impl Policy {
             Self::AllReached => "broadcast",
             Self::Faults => "faults",
             Self::Population => "populate",
+            Self::WriteProtected => "write-protected, one lock",
         }
     }
 }
@@ -368,6 +373,7 @@ pub static ALL: &[&dyn Bench] = &[
     &pre_fault::PreFault,
     &broadcast::Broadcast,
     &populate::Populate,
+    &nested::Nested,
 ];
 // ANCHOR_END: all
 

@@ -7,10 +7,12 @@
 //! | `oracle`, `random` | do walks of hostile tables end as those of a slow walker that reads the manuals' drawings? |
 //! | `memory` | tables that are out, gone, read-only, in no memslot, or change meanwhile; the dirty log |
 //! | `shadows` | does any vCPU use what L0 or L1 has taken away, whatever both do? |
+//! | `broadcast` | does a flush for all vCPUs wait for walks of what it flushes? |
 //! | `windows` | does a fault of L2 lose what happens in any moment of it? |
 //! | `mistakes` | is each seeded mistake found? |
 
 mod aging;
+mod broadcast;
 mod cases;
 mod cases_arm_riscv;
 mod encoded;

@@ -103,7 +103,9 @@ fn other(vm: &Vm<Npt4, Watched>, what: Meanwhile, (ready, go, done): (Sender<()>
         Meanwhile::Host => moves(vm, &mut idle, 0x77),
         Meanwhile::Flush => {
             remaps(vm);
-            vm.l1_broadcasts(&mut idle, SpaceId(0), Span::sized(Gfn(0), 1), |_: &EptTable| true);
+            // A flush for all would wait for the fault.
+            vcpu.l1_flushes(|_: &EptTable| true);
+            drop(vcpu.nested(&mut idle, table()).unwrap());
         }
         Meanwhile::Comeback => {
             remaps(vm);

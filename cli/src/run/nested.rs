@@ -1,0 +1,180 @@
+//! `--nested`: the traces run in a guest of the guest (L2). Its hypervisor (L1) keeps L2's tables in its own memory, on the vCPUs of the
+//! machine, and changes them at random ([`slat_vcpu::nested`]).
+
+use super::machine::Machine;
+use crate::error::Error;
+use clap::Args;
+use slat::{Format, Gfn, Idle, PAGE_SIZE, Span, VcpuId};
+use slat_mm::HostView;
+use slat_vcpu::guest::{Layout, Replay};
+use slat_vcpu::nested::{Ended, L1, L1Counts, L1Settings, L1Vcpu, Mistake, Nest, Platform};
+use slat_vcpu::{Cpu, Exit};
+use std::io::Write;
+
+/// What users type.
+#[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag that users type")]
+pub struct NestedArgs {
+    /// Replay the traces in a guest of the guest. The hypervisor in between maps that guest's memory by tables of its own, as the
+    /// format's processors have them, and changes those at random: it moves, protects and swaps out pages, clears A and D
+    /// bits, moves tables, and flushes by every means that its processor has
+    #[arg(long, conflicts_with_all = ["migrate_to", "migrate_from"])]
+    pub nested: bool,
+
+    /// Accesses of a vCPU between two changes that the hypervisor in between makes, on average; 0: it makes none [default: 5000]
+    #[arg(long, value_name = "N", requires = "nested")]
+    pub l1_edits: Option<u64>,
+
+    /// Negative control: leave out the flushes that the hypervisor in between asks for
+    #[arg(long, hide = true, requires = "nested")]
+    pub sabotage_l1_flushes: bool,
+
+    /// Negative control: what vCPUs have of the inner guest is not flushed
+    #[arg(long, hide = true, requires = "nested")]
+    pub sabotage_l2_tag: bool,
+
+    /// Negative control: what the host takes back is not looked for in the inner guest
+    #[arg(long, hide = true, requires = "nested")]
+    pub sabotage_reverse_map: bool,
+}
+
+impl NestedArgs {
+    /// The hypervisor in between, if there is one.
+    pub fn l1<F: Nest>(&self, vcpus: u32, seed: u64) -> Option<L1<F>> {
+        let mistake = self.sabotage_l1_flushes.then_some(Mistake::FlushesIgnored);
+        let steps = self.l1_edits.unwrap_or(5000);
+        let settings = L1Settings { steps, seed, mistake, late: 64, ..L1Settings::default() };
+        self.nested.then(|| L1::new(vcpus, settings))
+    }
+}
+
+/// What a vCPU runs its traces on.
+pub enum Runs<'r, 'vm, F: Nest, H: slat::Host> {
+    /// Its own guest.
+    Own(Box<Cpu<'vm, F, H>>),
+    /// The guest of its guest.
+    L2(Box<L1Vcpu<'r, 'vm, F, H>>),
+}
+
+impl<'r, 'vm, F: Nest, H: slat::Host> Runs<'r, 'vm, F, H> {
+    /// The vCPU, under a hypervisor in between if there is one.
+    pub fn new(cpu: Cpu<'vm, F, H>, id: VcpuId, l1: Option<&'r L1<F>>, args: &NestedArgs) -> Self {
+        let cpu = if args.sabotage_l2_tag { cpu.keeping_l2() } else { cpu };
+        match l1 {
+            Some(l1) => Self::L2(Box::new(L1Vcpu::new(l1, id.0, cpu))),
+            None => Self::Own(Box::new(cpu)),
+        }
+    }
+
+    /// The vCPU itself.
+    pub fn cpu(&self) -> &Cpu<'vm, F, H> {
+        match self {
+            Self::Own(cpu) => cpu,
+            Self::L2(vcpu) => &vcpu.cpu,
+        }
+    }
+}
+
+/// A machine, to L1 on one of its vCPUs.
+pub struct Wires<'m, F: Format> {
+    pub machine: &'m Machine<F>,
+    pub id: VcpuId,
+    /// Times that the vCPU's ring was full.
+    pub ring_full: u64,
+}
+
+impl<F: Format> Wires<'_, F> {
+    /// An exit of the guest's own, dealt with.
+    pub fn deal_with(&mut self, idle: &mut Idle, exit: Exit) -> Result<(), Error> {
+        match exit {
+            Exit::Stopped => Ok(()),
+            Exit::RingFull => {
+                // Into the slots' bitmaps, for the next harvest: this vCPU does not wait for it.
+                self.machine.vm.harvest_ring(idle, self.id)?.give_back();
+                self.ring_full += 1;
+                Ok(())
+            }
+            Exit::Mmio(fault) => {
+                Err(Error::Machine(format!("no memslot at {}, where one was placed", fault.gpa)))
+            }
+            Exit::Failed(fault, error) => Err(self.machine.failed(fault.gpa, error)),
+        }
+    }
+}
+
+impl<F: Format> Platform for Wires<'_, F> {
+    type Error = Error;
+
+    fn exit(&mut self, idle: &mut Idle, exit: Exit) -> Result<(), Error> {
+        self.deal_with(idle, exit)
+    }
+
+    fn memory(&mut self, idle: &mut Idle) -> Result<Span<Gfn>, Error> {
+        let first = self.machine.place(idle)?.gfn();
+        Ok(Span::sized(first, Layout::REGION / PAGE_SIZE))
+    }
+
+    fn no_memory(&mut self) -> Error {
+        Error::Machine("no memory for the tables of the inner guest".into())
+    }
+}
+
+/// Why a guest has left.
+pub enum Left {
+    /// It wants something.
+    Stopped,
+    /// What L1 has found cannot be: the run ends.
+    Wrong,
+}
+
+impl<F: Nest> Runs<'_, '_, F, HostView<Option<super::events::Events>>> {
+    /// Runs the replay until it wants something.
+    pub fn run(
+        &mut self,
+        idle: &mut Idle,
+        wires: &mut Wires<'_, F>,
+        replay: &mut Replay,
+    ) -> Result<Left, Error> {
+        match self {
+            Self::Own(cpu) => loop {
+                match cpu.run(idle, replay) {
+                    Exit::Stopped => return Ok(Left::Stopped),
+                    exit => wires.deal_with(idle, exit)?,
+                }
+            },
+            Self::L2(vcpu) => match vcpu.run(idle, wires, replay)? {
+                Ended::Stopped => Ok(Left::Stopped),
+                Ended::Wrong => Ok(Left::Wrong),
+            },
+        }
+    }
+}
+
+/// L1 compares all pages that it watches, when no vCPU runs any more. Returns what it has done and found.
+pub fn compare<F: Nest>(machine: &Machine<F>, l1: &L1<F>) -> Result<L1Counts, Error> {
+    let mut idle = crate::thread::idle()?;
+    let id = VcpuId(0);
+    let vcpu = machine.vm.vcpu(id).ok_or_else(|| Error::Machine("vCPU 0 is in use".into()))?;
+    let mut vcpu = L1Vcpu::new(l1, id.0, Cpu::new(vcpu, machine.window()));
+    vcpu.check_all(&mut idle, &mut Wires { machine, id, ring_full: 0 })?;
+    Ok(l1.counts())
+}
+
+/// Lines of the report.
+pub fn page(counts: &L1Counts, out: &mut impl Write) -> std::io::Result<()> {
+    let L1Counts { refused, protected, cleaned, aged, moved, swapped, relocated, split, .. } = counts;
+    let L1Counts { flushed_frames, flushed_table, flushed_all, checked, .. } = counts;
+    writeln!(
+        out,
+        "nested    L1's tables refused {refused} accesses; flushed: {flushed_frames} times frames, {flushed_table} tables, {flushed_all} all"
+    )?;
+    writeln!(
+        out,
+        "          L1 protected {protected} pages, moved {moved}, swapped out {swapped}; cleared D of {cleaned}, A of {aged}; moved {relocated} tables, split {split}"
+    )?;
+    let L1Counts { stored_protected, stored_clean, wrong, .. } = counts;
+    writeln!(
+        out,
+        "          L1 compared {checked} pages: {stored_protected} written though protected, {stored_clean} with D clear; {wrong} exits that cannot be"
+    )
+}

@@ -1,0 +1,229 @@
+//! A guest of the guest (L2): what its hypervisor's tables (T, in L1's memory) cost the engine, against KVM's way.
+//!
+//! ```text
+//! first touch   each vCPU: its pages of L2, which T maps and no TLB, one by one
+//! INVEPT        each vCPU: L1 flushes, with nothing changed; then what L2 has lost comes again
+//! edited        each vCPU: L1 stores to one entry of each of its tables, flushes, and what L2 has lost comes again
+//! taken back    CPU 0: the host takes pages of L1 back, one by one, which L2 has 0, 1 and 100 times
+//! ```
+//! Both sides read the same T, and ask the same host. T has no A and D, so neither writes to it. A vCPU's part is in tables of its
+//! own. No guest runs: what is timed is the work of a hypervisor between an exit and the next entry. An exit itself takes
+//! [`exit_ns`](super::Work::exit_ns): KVM has one more for each table of T that L1 writes to, since it is write-protected.
+
+mod ground;
+mod shadow_mmu;
+
+use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting, Threads};
+use crate::world::{Job, Told, compute, now, run};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use ground::{ALIASES, Engine, Ground, Side, idle};
+use shadow_mmu::ShadowMmu;
+use slat::{Gfn, Idle, Span};
+use slat_series::PatchSeries;
+
+/// See the module's header.
+#[derive(Clone, Copy, Debug)]
+pub struct Nested;
+
+/// Its row of the registry.
+const ABOUT: About = About {
+    asks: "A guest of the guest: first touches, flushes by its hypervisor, pages that the host takes back; against KVM's shadow MMU",
+    vcpus: "1,2,4,8,16,32,64,112",
+    unused: &[
+        NO_AGER,
+        (&["host_ns", "handlers", "handler_ns", "zeroing", "host_first", "mm_lines"], ALL_THERE),
+    ],
+    reported: false,
+    threads: Some(Threads { takes: ["3 s", "60 MiB"], ci: &["-v 1,2"], quick: &["--runs 3"], full: &[""] }),
+    ..About::of("nested", PatchSeries::Kvm, &[Policy::WriteProtected, Policy::Slat])
+};
+
+impl Bench for Nested {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
+        let ground = Ground::new(setting);
+        match setting.policy {
+            Policy::WriteProtected => run_on(setting, &ground, &ShadowMmu::new(&ground)),
+            _ => run_on(setting, &ground, &Engine::new(&ground)?),
+        }
+    }
+}
+
+/// What each vCPU does in a lap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lap {
+    FirstTouch,
+    Flush,
+    Edit,
+}
+
+/// What vCPUs have counted.
+#[derive(Default)]
+struct Counts {
+    mapped: AtomicU64,
+    flush_ns: AtomicU64,
+}
+
+/// One lap of all vCPUs. Returns what it took, and what was counted.
+fn lap<S: Side>(
+    (setting, ground): (&Setting<'_>, &Ground),
+    side: &S,
+    vcpus: &mut [S::Vcpu<'_>],
+    lap: Lap,
+) -> (Told, Counts) {
+    let all = Counts::default();
+    let mut jobs = Vec::new();
+    for ((id, vcpu), part) in (0..).zip(vcpus).zip(ground.parts.each()) {
+        let counts = &all;
+        jobs.push(Job::vcpu(id, move || {
+            let mut idle = Idle::take().expect("each CPU has one vCPU");
+            if lap == Lap::Edit {
+                let exits = Ground::tables_of(part).filter(|&table| side.edit(table)).count();
+                compute(setting.work.exit_ns * exits as u64);
+            }
+            if lap != Lap::FirstTouch {
+                compute(setting.work.exit_ns);
+                let began = now();
+                side.flush(&mut idle, vcpu);
+                counts.flush_ns.fetch_add(now() - began, Relaxed);
+            }
+            for g2 in (part.start.0..part.end.0).map(Gfn) {
+                compute(setting.work.guest_ns);
+                if side.finds(&mut idle, vcpu, g2).is_none() {
+                    compute(setting.work.exit_ns);
+                    // What fails is not counted, and so found by the checks.
+                    counts.mapped.fetch_add(u64::from(side.fault(&mut idle, vcpu, g2)), Relaxed);
+                }
+            }
+        }));
+    }
+    let told = run(setting.costs, jobs);
+    (told, all)
+}
+
+/// Nanoseconds for a page that the host takes back.
+fn takes_back(setting: &Setting<'_>, side: &impl Side, g1s: Span<Gfn>) -> f64 {
+    let job = Job::new("host", || {
+        let mut idle = Idle::take().expect("a CPU of its own");
+        (g1s.start.0..g1s.end.0).for_each(|g1| side.take_back(&mut idle, Gfn(g1)));
+    });
+    run(setting.costs, vec![job]).wall_ns as f64 / g1s.len() as f64
+}
+
+/// Pages of these frames of L2 that hardware finds: those that are where they should be, and others.
+fn found<S: Side>(
+    ground: &Ground,
+    side: &S,
+    vcpu: &mut S::Vcpu<'_>,
+    g2s: impl Iterator<Item = Span<Gfn>>,
+) -> Result<[u64; 2], String> {
+    let (mut idle, mut found) = (idle()?, [0; 2]);
+    for g2 in g2s.flat_map(|span| (span.start.0..span.end.0).map(Gfn)) {
+        if let Some(pfn) = side.finds(&mut idle, vcpu, g2) {
+            found[usize::from(pfn != ground.behind(g2))] += 1;
+        }
+    }
+    Ok(found)
+}
+
+fn run_on<S: Side>(setting: &Setting<'_>, ground: &Ground, side: &S) -> Result<Point, String> {
+    let pages = ground.parts.pages;
+    let all = pages * u64::from(setting.vcpus);
+    let on = (setting, ground);
+    let absent = takes_back(setting, side, ground.apart(0));
+    side.begin();
+    let before = side.bytes();
+    let mut vcpus = (0..setting.vcpus).map(|id| side.vcpu(id)).collect::<Result<Vec<_>, _>>()?;
+    let (touched, first) = lap(on, side, &mut vcpus, Lap::FirstTouch);
+    let bytes = side.bytes() - before;
+    let [is_right, _] = found(ground, side, &mut vcpus[0], ground.parts.each())?;
+    let (flushed, same) = lap(on, side, &mut vcpus, Lap::Flush);
+    let (edited, changed) = lap(on, side, &mut vcpus, Lap::Edit);
+    let [_, is_wrong] = found(ground, side, &mut vcpus[0], ground.parts.each())?;
+
+    let none = takes_back(setting, side, ground.apart(1));
+    let some = ground.some_of_the_first_in_l2();
+    let one = takes_back(setting, side, ground.some_of_the_first());
+    let [left, _] = found(ground, side, &mut vcpus[0], [some].into_iter())?;
+    let aliases = ground.aliases();
+    for g2 in (aliases.start.0..aliases.end.0).map(Gfn) {
+        side.fault(&mut idle()?, &mut vcpus[0], g2);
+    }
+    let [shown, _] = found(ground, side, &mut vcpus[0], [aliases].into_iter())?;
+    let hundred = takes_back(setting, side, Span::sized(ground.shared(), 1));
+    let [shown_after, _] = found(ground, side, &mut vcpus[0], [aliases].into_iter())?;
+    let each = |told: &Told| told.wall_ns as f64 / pages as f64;
+    let count = |counts: &Counts| counts.mapped.load(Relaxed) as f64 / all as f64;
+    let flush_ms = |counts: &Counts| {
+        let ns = counts.flush_ns.load(Relaxed) as f64 / f64::from(setting.vcpus);
+        ns / pages as f64 * 262_144.0 / 1e6
+    };
+    let figures = vec![
+        Figure::new("first touch", each(&touched), "ns a page"),
+        Figure::new("INVEPT, nothing changed", flush_ms(&same), "ms a GiB"),
+        Figure::new("  faults after it", count(&same), "of pages"),
+        Figure::new("  with them", each(&flushed), "ns a page"),
+        Figure::new("INVEPT, an entry of each table changed", flush_ms(&changed), "ms a GiB"),
+        Figure::new("  faults after it", count(&changed), "of pages"),
+        Figure::new("  with them and L1's exits", each(&edited), "ns a page"),
+        Figure::new("the host takes a page back, no nested guest", absent, "ns"),
+        Figure::new("  that L2 does not have", none, "ns"),
+        Figure::new("  that L2 has once", one, "ns"),
+        Figure::new("  that L2 has 100 times", hundred, "ns"),
+        Figure::new("memory", bytes as f64 / all as f64, "B for each 4 KiB of L2"),
+    ];
+    Ok(Point {
+        operations: all,
+        checks: vec![
+            Check::all("every page is that of T and the host", is_right, all),
+            Check::all("none is another one after L1's changes and flushes", all - is_wrong, all),
+            Check::least("pages came by faults", first.mapped.load(Relaxed), all / 8),
+            Check::all("what the host took back is gone", some.len() - left, some.len()),
+            Check::all("a page is there 100 times", shown, ALIASES),
+            Check::all("the host took it back from all", ALIASES - shown_after, ALIASES),
+        ],
+        ..Point::of(setting, figures, touched)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benches::tests::{failing, setting};
+
+    #[test]
+    fn both_sides_map_what_t_and_the_host_say() {
+        for policy in [Policy::WriteProtected, Policy::Slat] {
+            let setting = &setting(policy);
+            let point = Nested.run(setting).unwrap();
+            assert_eq!(failing(&point.checks), [""; 0], "{policy:?}");
+            for figure in &point.figures {
+                println!("{:>10.2} {:<24} {}", figure.value, figure.unit, figure.name);
+            }
+        }
+    }
+
+    /// What is there after the first touch, and after the host has taken pages of it.
+    fn left(side: &impl Side, setting: &Setting<'_>, ground: &Ground) -> [u64; 2] {
+        side.begin();
+        let mut vcpus = [side.vcpu(0).unwrap(), side.vcpu(1).unwrap()];
+        lap((setting, ground), side, &mut vcpus, Lap::FirstTouch);
+        let mut right = || found(ground, side, &mut vcpus[0], ground.parts.each()).unwrap()[0];
+        let before = right();
+        takes_back(setting, side, ground.some_of_the_first());
+        [before, right()]
+    }
+
+    #[test]
+    fn negative_control_a_page_that_is_gone_is_missed() {
+        let setting = &setting(Policy::Slat);
+        let ground = &Ground::new(setting);
+        let all = 2 * ground.parts.pages;
+        let expected = [all, all - ground.some_of_the_first().len()];
+        assert_eq!(left(&Engine::new(ground).unwrap(), setting, ground), expected);
+        assert_eq!(left(&ShadowMmu::new(ground), setting, ground), expected);
+    }
+}

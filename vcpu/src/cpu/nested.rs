@@ -1,0 +1,127 @@
+//! A vCPU that runs L2: the guest of a hypervisor (L1) that is its guest.
+//!
+//! ```text
+//! L1 enters L2 ─▶ `Vcpu::nested` ─▶ steps of the program, under L2's tag
+//!        ▲                             │ fault
+//!        │ refused by T: L1's    ◀── `L2::fault` ──▶ on with the program
+//! ```
+
+use super::{Cpu, Exit, Program, Stay, Stayed, Under};
+use slat::nested::{L1Access, L1Fault, L1Format, L2, L2Done};
+use slat::table::NoMemory;
+use slat::{Done, Fault, Format, Gfn, Host, HostError, Idle, SpaceId, Span, Vm};
+use std::time::Instant;
+
+/// Why L2 was left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum L2Exit {
+    /// The program stopped.
+    Stopped,
+    /// L1's table refuses an access: L1 is told.
+    ForL1(L1Fault),
+    /// As an exit of L1's, at the address in L1's memory that L1's table gives.
+    Own(Exit),
+}
+
+impl<F: Format, H: Host> Cpu<'_, F, H> {
+    /// L1 runs `program` as its guest on `table`, until one of them has to say something. On a processor of its own. An error is
+    /// that there is no memory for tables.
+    pub fn run_l2<T: L1Format>(
+        &mut self,
+        idle: &mut Idle,
+        table: T,
+        program: &mut impl Program,
+    ) -> Result<L2Exit, NoMemory> {
+        let mut caches = self.caches.take().unwrap_or_default();
+        let exit = self.run_l2_in(idle, &mut caches, table, program);
+        self.caches = Some(caches);
+        exit
+    }
+
+    fn run_l2_in<T: L1Format>(
+        &mut self,
+        idle: &mut Idle,
+        caches: &mut super::Caches,
+        table: T,
+        program: &mut impl Program,
+    ) -> Result<L2Exit, NoMemory> {
+        self.tell(program);
+        let exit_ns = self.exit;
+        let mut l2 = self.vcpu.nested(idle, table)?;
+        loop {
+            let vm = l2.vcpu().vm();
+            let ready = l2.enter(idle, caches);
+            let stay = Stay { vm, window: self.window, late: &mut self.late, under: Under::L2 };
+            let fault = match stay.run(ready, caches, program, &mut { u64::MAX }) {
+                Stayed::Fault(fault) => fault,
+                Stayed::Stopped => return Ok(L2Exit::Stopped),
+                Stayed::StepsDone | Stayed::Kicked => {
+                    while let Some(token) = l2.take_ready() {
+                        program.page_ready(token);
+                    }
+                    continue;
+                }
+            };
+            super::spend(exit_ns);
+            let began = self.timed.then(Instant::now);
+            if let Some(exit) = deal_with(&mut l2, idle, fault) {
+                return Ok(exit);
+            }
+            if let Some(began) = began {
+                self.fault_ns.saturating_record(began.elapsed().as_nanos() as u64);
+            }
+        }
+    }
+
+    /// L1 flushes, on this vCPU, what it has of its tables for which `covers` says so: see
+    /// [`Vcpu::l1_flushes`](slat::Vcpu::l1_flushes).
+    pub fn l1_flushes<T: L1Format>(&mut self, covers: impl Fn(&T) -> bool) {
+        self.vcpu.l1_flushes(covers);
+    }
+
+    /// L1 flushes frames of L2 on all vCPUs: see [`Vm::l1_broadcasts`].
+    pub fn l1_broadcasts<T: L1Format>(
+        &mut self,
+        idle: &mut Idle,
+        (space, g2s): (SpaceId, Span<Gfn>),
+        covers: impl Fn(&T) -> bool,
+    ) {
+        let vm: &Vm<F, H> = self.vcpu.vm();
+        vm.l1_broadcasts(idle, space, g2s, covers);
+    }
+
+    /// A mistake, for tests of the tests: what its own caches hold for L2 stays there whatever is flushed.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn keeping_l2(mut self) -> Self {
+        self.caches.get_or_insert_default().keep_l2();
+        self
+    }
+}
+
+/// A fault of L2, out of it. `None`: it may go on.
+fn deal_with<F: Format, H: Host, T: L1Format>(
+    l2: &mut L2<'_, '_, F, H, T>,
+    idle: &mut Idle,
+    Fault { gpa, access }: Fault,
+) -> Option<L2Exit> {
+    let done = match l2.fault(idle, L1Access::new(gpa, access)) {
+        Ok(done) => done,
+        Err(error) => return Some(L2Exit::Own(Exit::Failed(Fault { gpa, access }, error))),
+    };
+    match done {
+        L2Done::ForL1(fault) => Some(L2Exit::ForL1(fault)),
+        L2Done::Handled { done, gpa } => {
+            let fault = Fault { gpa, access };
+            match done {
+                Done::Mmio | Done::WriteTracked => Some(L2Exit::Own(Exit::Mmio(fault))),
+                Done::RingFull => Some(L2Exit::Own(Exit::RingFull)),
+                Done::Pending => Some(L2Exit::Own(Exit::Failed(fault, HostError::Pending.into()))),
+                Done::NeedsPage => Some(L2Exit::Own(Exit::Failed(fault, HostError::NeedsPage.into()))),
+                _ => None,
+            }
+        }
+        // What there is no other word for: again.
+        _ => None,
+    }
+}

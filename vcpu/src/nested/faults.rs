@@ -1,0 +1,98 @@
+//! What L1 does about an access that its table refuses.
+
+use super::code::{L1Code, Platform};
+use super::hypervisor::L1;
+use super::memory::{Memory, Page, Watch};
+use super::tables::{L1Tables, Nest};
+use super::vcpus::Scope;
+use fastrand::Rng;
+use slat::nested::{L1Fault, Refusal};
+use slat::{Access, Gfn, Gpa, Host, Level, Span};
+
+/// What has been done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Dealt {
+    /// T allows it now.
+    Mapped,
+    /// T allowed it already: another vCPU was here first, or L1 has moved a table meanwhile.
+    Nothing,
+    /// No such refusal can be.
+    Wrong,
+}
+
+impl<F: Nest> L1<F> {
+    /// L2's access is refused by T.
+    pub(super) fn deal_with<H: Host, P: Platform>(
+        &self,
+        code: &mut L1Code<'_, '_, F, H, P>,
+        memory: &mut Memory<F::Table>,
+        random: &mut Rng,
+        fault: &L1Fault,
+    ) -> Result<Dealt, P::Error> {
+        self.counts.refused();
+        // L1's tables have no reserved bits, and are in memory.
+        if !matches!(fault.why, Refusal::NotPresent | Refusal::Rights) {
+            return Ok(Dealt::Wrong);
+        }
+        let (g2, store) = (fault.access.gpa.gfn().0, fault.access.access == Access::Write);
+        match memory.pages.get(&g2) {
+            None => self.first_touch(code, memory, random, (g2, store))?,
+            Some(Page::Zero) if store => {
+                self.make_way(code, memory, g2)?;
+                memory.map_own(code, g2)?;
+            }
+            Some(&Page::Own(gfn, Watch::Protected(_))) if store => {
+                self.check(code, memory, g2)?;
+                let [with, without] = [true, false].map(|stores| memory.table.leaf(gfn, Level::K4, stores));
+                let at = memory.entry_for(code, g2, Level::K4)?;
+                code.change(at, |leaf| leaf | with & !without)?;
+                memory.watch(g2, Watch::Open);
+            }
+            Some(Page::Zero | Page::Own(..)) => return Ok(Dealt::Nothing),
+            Some(Page::Out(_)) => {
+                let Some(Page::Out(page)) = memory.pages.remove(&g2) else { return Ok(Dealt::Wrong) };
+                let gfn = memory.frame(code)?;
+                code.write(gfn, &page)?;
+                memory.map(code, g2, (gfn, true))?;
+                memory.pages.insert(g2, Page::Own(gfn, Watch::Open));
+            }
+        }
+        Ok(Dealt::Mapped)
+    }
+
+    fn first_touch<H: Host, P: Platform>(
+        &self,
+        code: &mut L1Code<'_, '_, F, H, P>,
+        memory: &mut Memory<F::Table>,
+        random: &mut Rng,
+        (g2, store): (u64, bool),
+    ) -> Result<(), P::Error> {
+        if !store && random.bool() {
+            let zero = memory.zero(code)?;
+            memory.map(code, g2, (zero, false))?;
+            memory.set(g2, Page::Zero);
+            return Ok(());
+        }
+        let large = self.settings.large && random.u8(..4) == 0;
+        if large && memory.map_large(code, g2)? {
+            return Ok(());
+        }
+        memory.map_own(code, g2)
+    }
+
+    /// The page of zeroes goes, which a store was refused for. Where L1's hardware forgets what a refused access hit, no flush is
+    /// needed: no other vCPU uses the frame.
+    fn make_way<H: Host, P: Platform>(
+        &self,
+        code: &mut L1Code<'_, '_, F, H, P>,
+        memory: &mut Memory<F::Table>,
+        g2: u64,
+    ) -> Result<(), P::Error> {
+        let at: Gpa = memory.entry_for(code, g2, Level::K4)?;
+        code.change(at, |_| 0)?;
+        if F::Table::BROADCASTS {
+            self.flush(code, memory, Scope::Frames(Span::sized(Gfn(g2), 1)));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,221 @@
+//! What L1's hypervisor knows of its memory: frames that are free, its tables, and what it has given L2.
+
+use super::code::{L1Code, Platform};
+use super::tables::{L1Tables, Nest};
+use slat::{Format, Gfn, Gpa, Host, Level, PAGE_SIZE, Span};
+use std::collections::{HashMap, HashSet};
+
+/// What is left in a frame that L1 has taken from L2, or from its tables. As an entry it is wrong in each format, or names no memory.
+const POISON: u8 = 0xdd;
+
+/// A page of L2.
+#[derive(Debug)]
+pub(super) enum Page {
+    /// Never written: L1's page of zeroes is there, and may be read.
+    Zero,
+    /// A frame of its own.
+    Own(Gfn, Watch),
+    /// L1 has swapped it out.
+    Out(Box<[u8; PAGE_SIZE as usize]>),
+}
+
+/// What L1 believes of a page's contents, which it has summed up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Watch {
+    /// Nothing.
+    Open,
+    /// No store is allowed since the sum was taken.
+    Protected(u64),
+    /// D was clear, and flushed, when the sum was taken: while it is clear, the page is what it was.
+    Clean(u64),
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub(super) struct Memory<T> {
+    pub(super) table: T,
+    pub(super) pages: HashMap<u64, Page>,
+    /// L2's frames in the order of their first touch, to draw one by lot.
+    pub(super) order: Vec<u64>,
+    /// Tables below the root, by level and first frame of L2.
+    pub(super) tables: HashMap<(Level, u64), Gfn>,
+    /// First frames of leaves of 2 MiB.
+    pub(super) large: HashSet<u64>,
+    zero: Option<Gfn>,
+    free: Vec<Gfn>,
+    fresh: Span<Gfn>,
+}
+
+impl<T: L1Tables> Memory<T> {
+    /// A root and nothing below it.
+    pub(super) fn new<F: Nest<Table = T>, H: Host, P: Platform>(
+        code: &mut L1Code<'_, '_, F, H, P>,
+    ) -> Result<Self, P::Error> {
+        let fresh = code.platform.memory(code.idle)?;
+        let mut memory = Self {
+            table: F::l1_table(fresh.start),
+            pages: HashMap::new(),
+            order: Vec::new(),
+            tables: HashMap::new(),
+            large: HashSet::new(),
+            zero: None,
+            free: Vec::new(),
+            fresh,
+        };
+        memory.fresh.start = memory.fresh.start + F::ROOT_PAGES as u64;
+        Ok(memory)
+    }
+
+    /// Fresh frames at a multiple of their number, which is a power of two.
+    pub(super) fn fresh<F: Format, H: Host, P: Platform>(
+        &mut self,
+        code: &mut L1Code<'_, '_, F, H, P>,
+        frames: u64,
+    ) -> Result<Gfn, P::Error> {
+        let first = Gfn(self.fresh.start.0.next_multiple_of(frames));
+        if first + frames <= self.fresh.end {
+            self.free.extend((self.fresh.start.0..first.0).map(Gfn));
+            self.fresh.start = first + frames;
+            return Ok(first);
+        }
+        self.free.extend((self.fresh.start.0..self.fresh.end.0).map(Gfn));
+        self.fresh = code.platform.memory(code.idle)?;
+        let first = self.fresh.start;
+        self.fresh.start = first + frames;
+        Ok(first)
+    }
+
+    /// A frame of zeroes.
+    pub(super) fn frame<F: Format, H: Host, P: Platform>(
+        &mut self,
+        code: &mut L1Code<'_, '_, F, H, P>,
+    ) -> Result<Gfn, P::Error> {
+        // Those that were used lately come back soon: what is stale of them shows.
+        if let Some(gfn) = self.free.pop() {
+            code.fill(gfn, 0)?;
+            return Ok(gfn);
+        }
+        self.fresh(code, 1)
+    }
+
+    /// A frame goes: no vCPU uses it any more, says the caller.
+    pub(super) fn free<F: Format, H: Host, P: Platform>(
+        &mut self,
+        code: &mut L1Code<'_, '_, F, H, P>,
+        gfn: Gfn,
+    ) -> Result<(), P::Error> {
+        code.fill(gfn, POISON)?;
+        self.free.push(gfn);
+        Ok(())
+    }
+
+    /// The frame of zeroes that all pages share which were never written.
+    pub(super) fn zero<F: Format, H: Host, P: Platform>(
+        &mut self,
+        code: &mut L1Code<'_, '_, F, H, P>,
+    ) -> Result<Gfn, P::Error> {
+        if let Some(zero) = self.zero {
+            return Ok(zero);
+        }
+        let zero = self.frame(code)?;
+        self.zero = Some(zero);
+        Ok(zero)
+    }
+
+    /// Where the entry of `level` for `g2` is, if there is a table.
+    pub(super) fn entry(&self, g2: u64, level: Level) -> Option<Gpa> {
+        let (root, top) = self.table.root();
+        let table = if level == top { root } else { self.tables.get(&(level, first_of(g2, level)))?.gpa() };
+        Some(table + 8 * self.table.index(Gfn(g2).gpa(), level) as u64)
+    }
+
+    /// The same, with the tables that are missing linked.
+    pub(super) fn entry_for<F: Format, H: Host, P: Platform>(
+        &mut self,
+        code: &mut L1Code<'_, '_, F, H, P>,
+        g2: u64,
+        level: Level,
+    ) -> Result<Gpa, P::Error> {
+        if let Some(at) = self.entry(g2, level) {
+            return Ok(at);
+        }
+        let above = self.entry_for(code, g2, level.up())?;
+        let table = self.frame(code)?;
+        self.tables.insert((level, first_of(g2, level)), table);
+        let link = self.table.link(table, level.up());
+        code.change(above, |_| link)?;
+        Ok(table.gpa() + 8 * self.table.index(Gfn(g2).gpa(), level) as u64)
+    }
+
+    /// Maps a page of 4 KiB, where nothing is mapped that TLBs may have.
+    pub(super) fn map<F: Format, H: Host, P: Platform>(
+        &mut self,
+        code: &mut L1Code<'_, '_, F, H, P>,
+        g2: u64,
+        (gfn, stores): (Gfn, bool),
+    ) -> Result<(), P::Error> {
+        let at = self.entry_for(code, g2, Level::K4)?;
+        let leaf = self.table.leaf(gfn, Level::K4, stores);
+        code.change(at, |_| leaf)?;
+        Ok(())
+    }
+
+    /// Maps a frame of its own, which is zero.
+    pub(super) fn map_own<F: Nest<Table = T>, H: Host, P: Platform>(
+        &mut self,
+        code: &mut L1Code<'_, '_, F, H, P>,
+        g2: u64,
+    ) -> Result<(), P::Error> {
+        let gfn = self.frame(code)?;
+        self.map(code, g2, (gfn, true))?;
+        self.set(g2, Page::Own(gfn, Watch::Open));
+        Ok(())
+    }
+
+    /// Maps the 2 MiB around `g2`, if L2 has none of them yet.
+    pub(super) fn map_large<F: Nest<Table = T>, H: Host, P: Platform>(
+        &mut self,
+        code: &mut L1Code<'_, '_, F, H, P>,
+        g2: u64,
+    ) -> Result<bool, P::Error> {
+        let (first, pages) = (Gfn(g2).base(Level::M2).0, Level::M2.pages());
+        if self.tables.contains_key(&(Level::K4, first)) || Level::M2 > self.table.root().1 {
+            return Ok(false);
+        }
+        let gfn = self.fresh(code, pages)?;
+        let at = self.entry_for(code, first, Level::M2)?;
+        let leaf = self.table.leaf(gfn, Level::M2, true);
+        code.change(at, |_| leaf)?;
+        self.large.insert(first);
+        for page in 0..pages {
+            self.set(first + page, Page::Own(gfn + page, Watch::Open));
+        }
+        Ok(true)
+    }
+
+    /// What L2 has there from now on.
+    pub(super) fn set(&mut self, g2: u64, page: Page) {
+        if self.pages.insert(g2, page).is_none() {
+            self.order.push(g2);
+        }
+    }
+
+    /// The frame of a page that has one.
+    pub(super) fn own(&self, g2: u64) -> Option<(Gfn, Watch)> {
+        match self.pages.get(&g2) {
+            Some(&Page::Own(gfn, watch)) => Some((gfn, watch)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn watch(&mut self, g2: u64, now: Watch) {
+        if let Some(Page::Own(_, watch)) = self.pages.get_mut(&g2) {
+            *watch = now;
+        }
+    }
+}
+
+/// The first frame of L2 that a table of `level` serves.
+pub(super) fn first_of(g2: u64, level: Level) -> u64 {
+    Gfn(g2).base(level.up()).0
+}

@@ -1,0 +1,324 @@
+//! Each use of a translation is judged: it must be `{ T(t)(g2) : t since that vCPU's last flush } ∘ { host, now }` ([`Said`]).
+//!
+//! One world in three has one vCPU, the others two. No frame of the host is used twice, so a translation that leads to one that was taken back is seen, whatever it holds.
+
+use slat::nested::{EptFeatures, EptTable};
+use slat::table::formats::{Ept4, Npt4};
+use slat::table::{TableMemory, Word};
+use slat::*;
+use slat_vcpu::cpu::{Core, L2Exit, Program, Step};
+use slat_vcpu::nested::{Said, Since};
+use slat_vcpu::{Cpu, Window};
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread;
+
+const BASE: Hva = Hva(1 << 40);
+/// L1's tables are in the frames before; from here on is what L2 may have.
+const DATA: u64 = 16;
+const PAGES: u64 = 40;
+/// L2's frames that are used: across two leaf tables of T.
+const G2S: Span<Gfn> = Span::new(Gfn(508), Gfn(516));
+/// Uses by each vCPU.
+const USES: u64 = 6_000;
+const WRITABLE: u64 = 1 << 63;
+
+/// L1's memory, and what is behind it.
+struct Unique {
+    words: Vec<AtomicU64>,
+    frames: Vec<AtomicU64>,
+    next: AtomicU64,
+}
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Unique {}
+
+fn number(hva: Hva) -> usize {
+    ((hva.0 - BASE.0) / PAGE_SIZE) as usize
+}
+
+impl Unique {
+    fn word(&self, hva: Hva) -> &AtomicU64 {
+        &self.words[(hva.0 - BASE.0) as usize / 8]
+    }
+
+    fn now(&self, g1: Gfn) -> HostPage {
+        let frame = self.frames[g1.0 as usize].load(SeqCst);
+        HostPage { pfn: Pfn(frame & !WRITABLE), writable: frame & WRITABLE != 0, ..HostPage::PLAIN }
+    }
+}
+
+impl Host for Unique {
+    fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
+        // Some pages come late.
+        let page = self.now(Gfn(number(hva) as u64));
+        (number(hva) % 5 != 4 && (page.writable || access != Access::Write)).then_some(page)
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        if access == Access::Write {
+            self.frames[number(hva)].fetch_or(WRITABLE, SeqCst);
+        }
+        Ok(self.now(Gfn(number(hva) as u64)))
+    }
+
+    fn read(&self, hva: Hva) -> Option<Word> {
+        Some(Word(self.word(hva).load(SeqCst)))
+    }
+
+    fn compare_exchange(&self, hva: Hva, old: Word, new: Word) -> Option<Result<Word, Word>> {
+        Some(self.word(hva).compare_exchange(old.0, new.0, SeqCst, SeqCst).map(Word).map_err(Word))
+    }
+}
+
+struct World<F: Format> {
+    vm: Vm<F, Unique>,
+    said: Said,
+    /// Since when each vCPU may not go by what T said, by its own flush or by one for all.
+    flushed: Vec<Mutex<Since>>,
+    over: AtomicBool,
+    wrong: Mutex<Option<String>>,
+    used: AtomicU64,
+    /// L1's flushes do not come to the engine.
+    ignores: bool,
+}
+
+/// T: frame 8 links 9, 9 links 10, and 10 the leaf tables 11 and 12.
+const ROOT: u64 = 8;
+
+fn ept() -> EptTable {
+    let features = EptFeatures { accessed_dirty: true, ..EptFeatures::of(46) };
+    EptTable::new(ROOT << 12 | 1 << 6 | 3 << 3 | 6, features).unwrap()
+}
+
+fn entry(g2: Gfn) -> Hva {
+    BASE + (11 + g2.0 / 512) * PAGE_SIZE + g2.0 % 512 * 8
+}
+
+/// L2, which looks where its pages are.
+struct Uses<'w, F: Format> {
+    world: &'w World<F>,
+    id: usize,
+    random: fastrand::Rng,
+    /// Where T has refused an access of this vCPU, what it said before does not count.
+    refused: HashMap<Gfn, Since>,
+    left: u64,
+}
+
+impl<F: Format> Program for Uses<'_, F> {
+    fn step(&mut self, core: &mut Core<'_, impl Format, impl Host>) -> Result<Step, Fault> {
+        if self.left == 0 || self.world.over.load(SeqCst) {
+            return Ok(Step::Stop);
+        }
+        let mut random = self.random.clone();
+        let g2 = G2S.start + random.u64(..G2S.len());
+        let access = [Access::Read, Access::Write][random.usize(..2)];
+        let pfn = core.frame_of(g2.gpa(), access)?;
+        self.random = random;
+        self.left -= 1;
+        let world = self.world;
+        let since = *world.flushed[self.id].lock().unwrap();
+        let since = since.max(self.refused.get(&g2).copied().unwrap_or_default());
+        let allowed = world.said.since(g2, since);
+        let is_it = |&(g1, perms): &(Gfn, Perms)| {
+            let now = world.vm.host().now(g1);
+            now.pfn == pfn && perms.allows(access) && (now.writable || access != Access::Write)
+        };
+        if !allowed.iter().any(is_it) {
+            let now: Vec<_> =
+                allowed.iter().map(|&(g1, perms)| (g1, perms, world.vm.host().now(g1))).collect();
+            let what = format!("vCPU {} {access:?} {g2:?}: {pfn:?}, allowed {now:?}", self.id);
+            world.wrong.lock().unwrap().get_or_insert(what);
+            world.over.store(true, SeqCst);
+        }
+        world.used.fetch_add(1, SeqCst);
+        // Leave now and then: L1 has something to do.
+        Ok(if self.random.u8(..32) == 0 { Step::Stop } else { Step::Next })
+    }
+}
+
+impl<F: Format> World<F> {
+    fn new(idle: &mut Idle, vcpus: u32, (ignores, sabotaged): (bool, bool)) -> Self {
+        let host = Unique {
+            words: (0..PAGES * 512).map(|_| AtomicU64::new(0)).collect(),
+            frames: (0..PAGES).map(|page| AtomicU64::new(page | WRITABLE)).collect(),
+            next: AtomicU64::new(PAGES),
+        };
+        let builder = Vm::<F, _>::builder(host).vcpus(vcpus);
+        let builder = if sabotaged { builder.sabotage_flushes() } else { builder };
+        let vm = builder.build().unwrap();
+        for (id, first, end) in [(0, 0, DATA), (1, DATA, DATA + 12), (2, DATA + 12, PAGES)] {
+            let slot = Slot::new(SlotId(id), Gfn(first), end - first, BASE + first * PAGE_SIZE);
+            vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
+        }
+        for (table, entry, link) in [(8, 0, 9), (9, 0, 10), (10, 0, 11), (10, 1, 12)] {
+            vm.host().word(BASE + table * PAGE_SIZE + entry * 8).store(link << 12 | 7, SeqCst);
+        }
+        let world = Self {
+            vm,
+            said: Said::default(),
+            flushed: (0..vcpus).map(|_| Mutex::default()).collect(),
+            over: AtomicBool::new(false),
+            wrong: Mutex::default(),
+            used: AtomicU64::new(0),
+            ignores,
+        };
+        (G2S.start.0..G2S.end.0).for_each(|g2| world.maps(Gfn(g2), Some(Gfn(DATA + g2 % 16)), true));
+        world
+    }
+
+    /// L1 stores an entry of T.
+    fn maps(&self, g2: Gfn, g1: Option<Gfn>, stores: bool) {
+        let perms = if stores { Perms::RWX } else { Perms::RX };
+        self.said.says(g2, g1.map(|g1| (g1, perms)));
+        let word = g1.map_or(0, |g1| g1.0 << 12 | 6 << 3 | 5 | u64::from(stores) << 1);
+        self.vm.host().word(entry(g2)).store(word, SeqCst);
+    }
+
+    /// L1 on one vCPU: it runs L2, and deals with its exits.
+    fn run(&self, id: u32, seed: u64, window: Window) {
+        let mut idle = Idle::take().unwrap();
+        let mut cpu = Cpu::new(self.vm.vcpu(VcpuId(id)).unwrap(), window).answering_late(seed, 30);
+        let random = fastrand::Rng::with_seed(seed << 8 | u64::from(id));
+        let mut lot = fastrand::Rng::with_seed(!seed << 8 | u64::from(id));
+        let mut uses = Uses { world: self, id: id as usize, random, refused: HashMap::new(), left: USES };
+        *self.flushed[id as usize].lock().unwrap() = self.said.now();
+        while uses.left > 0 && !self.over.load(SeqCst) {
+            match cpu.run_l2(&mut idle, ept(), &mut uses).unwrap() {
+                L2Exit::ForL1(fault) => {
+                    let g2 = fault.access.gpa.gfn();
+                    // Two vCPUs share a shadow, which no processor does: what another one has read of T before may come later.
+                    if self.flushed.len() == 1 {
+                        uses.refused.insert(g2, self.said.now());
+                    }
+                    // No flush: the access that was refused has dropped what it hit.
+                    self.maps(g2, Some(Gfn(lot.u64(DATA..PAGES))), true);
+                }
+                L2Exit::Stopped if lot.u8(..4) == 0 => {
+                    let now = self.said.now();
+                    if !self.ignores {
+                        cpu.l1_flushes(|table: &EptTable| *table == ept());
+                    }
+                    *self.flushed[id as usize].lock().unwrap() = now;
+                }
+                L2Exit::Stopped => {}
+                other @ L2Exit::Own(_) => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// L1 on a CPU that runs no L2: edits of T, and flushes for all.
+    fn edit(&self, idle: &mut Idle, lot: &mut fastrand::Rng) {
+        let g2 = G2S.start + lot.u64(..G2S.len());
+        match lot.u8(..8) {
+            0 => self.maps(g2, None, false),
+            1 => self.maps(g2, Some(Gfn(lot.u64(DATA..PAGES))), false),
+            2..5 => self.maps(g2, Some(Gfn(lot.u64(DATA..PAGES))), true),
+            5 => {
+                let now = self.said.now();
+                if !self.ignores {
+                    self.vm.l1_broadcasts(idle, SpaceId(0), G2S, |table: &EptTable| *table == ept());
+                }
+                for flushed in &self.flushed {
+                    let mut flushed = flushed.lock().unwrap();
+                    *flushed = now.max(*flushed);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The host takes pages away, or protects them.
+    fn change(&self, idle: &mut Idle, lot: &mut fastrand::Rng) {
+        let first = lot.u64(DATA..PAGES);
+        let pages = lot.u64(1..4).min(PAGES - first);
+        let hvas = Span::sized(BASE + first * PAGE_SIZE, pages * PAGE_SIZE);
+        let host = self.vm.host();
+        match lot.u8(..16) {
+            0 => self.vm.zap_all(idle).unwrap(),
+            1 => _ = self.vm.write_protect(idle, Span::sized(Gfn(first), pages)).settle(),
+            2..5 => {
+                let mut change = self.vm.invalidate(hvas, Why::Protect);
+                change.apply(idle).settle();
+                (first..first + pages).for_each(|page| {
+                    host.frames[page as usize].fetch_and(!WRITABLE, SeqCst);
+                });
+            }
+            _ => {
+                let mut change =
+                    self.vm.invalidate(hvas, [Why::Migrate, Why::Unmap, Why::Clear][lot.usize(..3)]);
+                change.apply(idle).settle();
+                for page in first..first + pages {
+                    let new = host.next.fetch_add(1, SeqCst);
+                    host.frames[page as usize].store(new | WRITABLE, SeqCst);
+                }
+            }
+        }
+    }
+}
+
+/// What was wrong in a world; and how many uses were judged.
+fn run<F: Format>(seed: u64, ignores: bool, sabotaged: bool) -> (Option<String>, u64) {
+    let mut idle = Idle::take().unwrap();
+    let vcpus = 1 + (seed % 3).min(1) as u32;
+    let world = &World::<F>::new(&mut idle, vcpus, (ignores, sabotaged));
+    drop(idle);
+    let mut memory = vec![0_u64; 512];
+    let at = NonNull::from(&mut memory[..]).cast();
+    // SAFETY: the vector outlives the vCPUs and is not touched meanwhile; nothing is stored here.
+    let window = unsafe { Window::new(at, 1) };
+    thread::scope(|scope| {
+        let vcpus: Vec<_> = (0..vcpus).map(|id| scope.spawn(move || world.run(id, seed, window))).collect();
+        let meddler = |nth: u64, work: fn(&World<F>, &mut Idle, &mut fastrand::Rng)| {
+            scope.spawn(move || {
+                let (mut idle, mut lot) = (Idle::take().unwrap(), fastrand::Rng::with_seed(seed << 4 | nth));
+                while !world.over.load(SeqCst) {
+                    work(world, &mut idle, &mut lot);
+                    if lot.bool() {
+                        thread::yield_now();
+                    }
+                }
+            })
+        };
+        meddler(1, World::edit);
+        meddler(2, World::change);
+        for vcpu in vcpus {
+            vcpu.join().unwrap();
+        }
+        world.over.store(true, SeqCst);
+    });
+    let wrong = world.wrong.lock().unwrap().take();
+    (wrong, world.used.load(SeqCst))
+}
+
+/// Whether world `seed` is right.
+#[cfg(seeded)]
+pub fn is_right(seed: u64) -> bool {
+    run::<Npt4>(seed, false, false).0.is_none()
+}
+
+#[test]
+fn a_vcpu_uses_what_t_said_since_its_flush_on_what_the_host_has_now() {
+    for (seed, world) in [run::<Npt4>, run::<Ept4>].into_iter().cycle().take(4).enumerate() {
+        let (wrong, used) = world(seed as u64, false, false);
+        assert_eq!(wrong, None, "world {seed}");
+        assert!(used >= USES, "{used}");
+    }
+}
+
+/// In how many worlds it is found.
+fn is_found(ignores: bool, sabotaged: bool) -> bool {
+    (0..30).any(|seed| run::<Npt4>(seed, ignores, sabotaged).0.is_some())
+}
+
+#[test]
+fn negative_control_a_flush_of_l1_that_is_ignored_is_found() {
+    assert!(is_found(true, false));
+}
+
+#[test]
+fn negative_control_a_flush_of_the_host_that_is_left_out_is_found() {
+    assert!(is_found(false, true));
+}

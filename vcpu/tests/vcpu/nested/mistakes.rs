@@ -1,0 +1,52 @@
+//! Mistakes made in the engine itself ([`slat::seeded`]), with nested guests beside them: each of these has to be found here, too, by
+//! vCPUs that run L2. Under `--cfg seeded` only: `cargo xtask seeded test -p slat-vcpu nested`.
+
+use super::{exact, worlds};
+use slat::seeded::Bug;
+use std::process::Command;
+
+const LOOKS: &str = "nested::mistakes::the_worlds_are_right_where_no_mistake_is_made";
+/// What a world that is wrong says.
+const WRONG: &str = "wrong in nested world";
+/// Worlds that are tried with a mistake, and without one.
+const TRIES: u64 = 40;
+const RIGHT: u64 = 2;
+
+/// Those that concern a nested guest, and that a guest's data or a judge of each use can show.
+const MISTAKES: &[Bug] = &[
+    Bug::ShadowsForgotten,
+    Bug::L1TagOnly,
+    Bug::HintAfterLeaf,
+    Bug::HintUnchecked,
+    Bug::RefusedLeafKept,
+    Bug::FirstEntryUnflushed,
+    Bug::FlushBelieved,
+    Bug::BroadcastDeferred,
+    Bug::BroadcastUnwaited,
+    Bug::DirtyUnset,
+    Bug::CleanWritable,
+];
+
+#[test]
+fn the_worlds_are_right_where_no_mistake_is_made() {
+    let tries = if std::env::var("SLAT_SEEDED").is_ok() { TRIES } else { RIGHT };
+    for seed in 0..tries {
+        assert!((0..4).all(|nth| exact::is_right(4 * seed + nth)), "{WRONG} {seed}, by a judge");
+        assert!(worlds::are_all_right(seed), "{WRONG} {seed}, by what L2 reads");
+    }
+}
+
+#[test]
+fn each_mistake_is_found_by_l2() {
+    let is_found = |bug: Bug| {
+        let mut test = Command::new(std::env::current_exe().unwrap());
+        let output =
+            test.args(["--exact", "--nocapture", LOOKS]).env("SLAT_SEEDED", bug.name()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let by = said.lines().find(|line| line.contains(WRONG) || line.contains("panicked at"));
+        println!("{}: {}", bug.name(), by.unwrap_or("not found"));
+        !output.status.success()
+    };
+    let missed: Vec<_> = MISTAKES.iter().filter(|&&bug| !is_found(bug)).collect();
+    assert!(missed.is_empty(), "nothing wrong was seen with {missed:?}");
+}

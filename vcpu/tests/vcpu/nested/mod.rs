@@ -1,0 +1,12 @@
+//! L2 on software vCPUs: a hypervisor in the guest that changes its tables at random, on a host that moves its pages.
+//!
+//! | file | question |
+//! |---|---|
+//! | `worlds` | does L2's memory hold what L2 stored, whatever L1 and the host do? |
+//! | `exact` | does a vCPU use what T has said since its last flush, on what the host has now, and nothing else? |
+//! | `mistakes` | are mistakes of the engine found by either? |
+
+mod exact;
+#[cfg(seeded)]
+mod mistakes;
+mod worlds;
