@@ -40,6 +40,7 @@
 //! | `file`, `vma` | what a range of addresses means |
 //! | `ledger`, `group` | what is charged to which group of address spaces; their limits |
 //! | `vmas`, `mappings`, `page_lock`, `state` | all of them, in versions: how changes make them, and who reads them under what |
+//! | `prim` | locks and atomics, swappable for virtual time |
 //! | `notes`, `pin` | what else is known of a frame; pages that a device uses |
 //! | `numa` | nodes; pages that move to where they are used |
 //! | `pte` | what an entry of the table says |
@@ -92,6 +93,7 @@ mod notify;
 mod numa;
 mod page_lock;
 mod pin;
+mod prim;
 mod pte;
 mod reap;
 mod shards;

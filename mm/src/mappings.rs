@@ -42,6 +42,7 @@
 //! The lock here is the last of the order but for the condition's: nothing is taken, and nothing waited for, while it is held.
 
 use crate::error::MmError;
+use crate::prim::{AtomicPtr, AtomicU64};
 use crate::vma::{EVERYWHERE, Stage, Vma};
 use crate::vmas::{RetiredVmas, VmaEdit, VmaRef, Vmas};
 use parking_lot::{Condvar, Mutex};
@@ -49,7 +50,7 @@ use slat::{Hva, Idle, Span};
 use slat_slots::ranges::{RangeMap, RangeRoot};
 use std::mem;
 use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32,
+    AtomicBool,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -63,7 +64,7 @@ struct Shown {
     /// The root of the current version.
     root: AtomicPtr<()>,
     /// Forks under way.
-    forks: AtomicU32,
+    forks: AtomicU64,
     /// See [`AddressSpace::exit`](crate::AddressSpace::exit).
     exited: AtomicBool,
 }
@@ -103,7 +104,7 @@ impl Mappings {
     pub(crate) fn new() -> Self {
         let shown = Shown {
             root: AtomicPtr::new(RangeRoot::<VmaRef>::EMPTY.into_raw()),
-            forks: AtomicU32::new(0),
+            forks: AtomicU64::new(0),
             exited: AtomicBool::new(false),
         };
         Self { shown, writer: Mutex::default(), moved_on: Condvar::new() }

@@ -4,9 +4,9 @@
 //! after every page lock has been free once ([`PageLocks::outlast_all`]). So the lock is a read section, too, at no cost of its own.
 
 use crate::mappings::Mappings;
+use crate::prim::{Mutex, MutexGuard};
 use crate::vma::Vma;
 use crate::vmas::Vmas;
-use parking_lot::{Mutex, MutexGuard};
 use slat::{Gfn, Hva, Level, Span};
 
 /// How many. Regions whose numbers are hashed to the same share one: with hundreds of threads two of them rarely do.

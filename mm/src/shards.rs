@@ -1,36 +1,12 @@
 //! One of a few for each thread, so that threads rarely meet: counters, free frames.
 
-use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use crate::prim::thread_number;
 use std::ops::Deref;
+use std::sync::OnceLock;
+use std::thread::available_parallelism;
 
-/// How many of each. More threads than this at a time share.
+/// How many of each at least. More threads than CPUs share.
 const SHARDS: usize = 16;
-
-/// A thread's number. Those of threads that have ended are given to new ones, lowest first.
-struct Number(usize);
-
-/// Numbers that were in use, and how many there are.
-static NUMBERS: Mutex<(BTreeSet<usize>, usize)> = Mutex::new((BTreeSet::new(), 0));
-
-impl Number {
-    fn take() -> Self {
-        let mut numbers = NUMBERS.lock();
-        let fresh = numbers.1;
-        Self(numbers.0.pop_first().unwrap_or_else(|| {
-            numbers.1 += 1;
-            fresh
-        }))
-    }
-}
-
-impl Drop for Number {
-    fn drop(&mut self) {
-        NUMBERS.lock().0.insert(self.0);
-    }
-}
-
-thread_local! { static MINE: Number = Number::take(); }
 
 /// A value alone on its cache lines (two of them: processors fetch lines in pairs).
 #[derive(Debug, Default)]
@@ -49,9 +25,9 @@ impl<T> Deref for Padded<T> {
 pub(crate) struct Shards<T>(Box<[Padded<T>]>);
 
 impl<T: Default> Shards<T> {
-    /// One for each of a few threads.
+    /// One for each of a few threads, or for each CPU.
     pub(crate) fn new() -> Self {
-        Self::with(SHARDS)
+        Self::with(shards())
     }
 
     /// `count` of them, to be picked by number.
@@ -62,8 +38,7 @@ impl<T: Default> Shards<T> {
     /// This thread's.
     #[inline]
     pub(crate) fn mine(&self) -> &T {
-        // A thread that is about to end shares.
-        self.pick(MINE.try_with(|mine| mine.0).unwrap_or(0))
+        self.pick(thread_number())
     }
 
     /// The one for `number`.
@@ -76,6 +51,14 @@ impl<T: Default> Shards<T> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|padded| &padded.0)
     }
+}
+
+/// A machine with more CPUs than [`SHARDS`] has one for each.
+fn shards() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    // Of the machines that are simulated, the largest has as many.
+    let cpus = || if cfg!(virtual_time) { 1024 } else { available_parallelism().map_or(1, usize::from) };
+    *COUNT.get_or_init(|| cpus().next_power_of_two().max(SHARDS))
 }
 
 #[cfg(test)]
@@ -103,6 +86,6 @@ mod tests {
             threads.map(|thread| thread.join().unwrap())
         });
         // Other tests' threads come and go meanwhile: they may have numbers between these.
-        assert!(BTreeSet::from(mine).len() >= 3, "{mine:?}");
+        assert!(std::collections::BTreeSet::from(mine).len() >= 3, "{mine:?}");
     }
 }

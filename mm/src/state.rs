@@ -6,9 +6,9 @@
 
 use crate::listeners::Listeners;
 use crate::mappings::Mappings;
+use crate::prim::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::shards::Shards;
 use crate::vmas::Vmas;
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::ops::Deref;
 
 /// What a reader holds still.

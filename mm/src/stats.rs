@@ -1,8 +1,9 @@
 //! What an address space has done: counters of a few threads, summed when they are read.
 
+use crate::prim::AtomicU64;
 use crate::shards::Shards;
 use slat::Why;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// What is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! Frames are zeroed ahead of need, by a thread that runs when no other wants its processor.
 //!
 //! A fault on fresh memory spends most of its time on zeroing, and, where the frame was never used, in the kernel, which finds memory
-//! for it. Both are done here, before. The frames are free all the while: whoever needs one takes it, also for other things, and
+//! for it. Both are done here, before. The frames are free all the while: a thread that needs one takes it, also for other things, and
 //! [`Arena::trim`] gives it back to the system. What is in them is checked as that of other free frames is, where the arena
 //! [poisons](crate::ArenaBuilder::poison) them.
 

@@ -221,7 +221,7 @@ bugs! {
     FrozenTaken "nested: T to 1, flush, back, flush | fault, as built" "a frozen entry of a shadow becomes a hole, and another fault writes the row beside its owner",
     RowAfterLeaf "nested: leaf of 1, T to 0, flush, back, flush | fault, as built" "the row is written when the leaf is there",
     DropNotedLate "nested: leaf, T to 1, flush, fault | zap 0, as built" "what is taken from a leaf of a shadow is put down when it is gone",
-    DropNotedEarly "nested: leaf, T to 1, broadcast | broadcast, back, as built" "what is taken from a leaf of a shadow is put down before it is gone, and not when it is",
+    DropNotedEarly "nested: leaf, T to 1, broadcast | broadcast, back, as built" "what is taken from a leaf of a shadow is put down before it is gone, not after",
     ArmUnnoted "nested: logged: leaf, D taken, flush, store | harvest, as built" "a log withdraws write from a leaf of a shadow, and does not put that down",
     ServedUnforgotten "nested: leaf, flush | T to 1, flush of both, as built" "a flush of L1 that another vCPU's has served leaves the vCPU's own TLB as it is",
     SettledEarly "nested: leaf, T to 1, broadcast | broadcast, back, as built" "a broadcast that L1 asks for says that it has made all TLBs forget before they have",

@@ -58,7 +58,6 @@ fn mistakes_with_nested_guests_are_found_as_they_are_built() {
         Bug::WriteUnmarked,
         Bug::ArmForgetsShadows,
         Bug::ShadowLogBeforeGrace,
-        Bug::ChildHoleKept,
         Bug::RemovedBeforeFlush,
         Bug::L1TagOnly,
         Bug::OutsideUnflushed,

@@ -97,7 +97,7 @@ pub use share::Share;
 #[doc(hidden)]
 pub use store::{Clock, Trouble};
 pub use store::{
-    Entry, Folder, Gc, Hash, Library, MOST_CHUNK, PATIENCE, Steady, SteadyOptions, Store, StoreError,
+    Entry, Folder, Gc, Hash, Library, MOST_CHUNK, Nbd, PATIENCE, Steady, SteadyOptions, Store, StoreError,
     StoreStats, Template, Verified, Version, WorkingSet,
 };
 #[cfg(feature = "s3")]

@@ -25,6 +25,7 @@ use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
+use crate::slots::SpaceId;
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
@@ -34,6 +35,8 @@ use crate::table::format::Format;
 use crate::table::memory::Node;
 use crate::table::pool::{Cache, NoMemory, Short};
 use crate::table::radix::At;
+use crate::tlb::debt::Owed;
+use crate::tlb::{Cause, FlushDebt};
 use crate::trace::TraceEvent;
 use crate::vm::Vm;
 use crate::walk::Walk;
@@ -85,11 +88,11 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     /// Takes cold tables back; false where two rounds of the clock found none.
-    fn reclaim(&self, idle: &mut Idle) -> bool {
+    pub(crate) fn reclaim(&self, idle: &mut Idle) -> bool {
         let mut hand = self.clock.hand.lock();
         let before = self.pool.in_use();
-        if before < self.pool.budget() {
-            // Another thread has, while this one waited.
+        if before < self.pool.budget() || self.take_back_a_shadow(idle, None) {
+            // Or another thread has, while this one waited.
             return true;
         }
         // The first round may only clear bits.
@@ -114,6 +117,28 @@ impl<F: Format, H: Host> Vm<F, H> {
             }
         }
         false
+    }
+
+    /// The tables of a shadow that no vCPU holds; or of `own`, in this space, which this thread's vCPU alone may hold. False where there is
+    /// none.
+    pub(crate) fn take_back_a_shadow(&self, _idle: &mut Idle, own: Option<(SpaceId, usize)>) -> bool {
+        if !self.runs_nested() {
+            return false;
+        }
+        let flush = || {
+            let mut owed = Owed::default();
+            owed.owe_nested();
+            FlushDebt::new(self, owed, Cause::Change(Why::Unmap)).settle();
+        };
+        let spaces = self.spaces.iter().filter(|space| own.is_none_or(|(id, _)| id == space.id));
+        let found = spaces
+            .filter_map(|space| space.nested.get())
+            .any(|shadows| shadows.reclaim((&self.host, &self.pool), own.map(|(_, index)| index), flush) > 0);
+        if found {
+            self.clock.reclaimed.fetch_add(1, Relaxed);
+            self.host.observe(TraceEvent::Reclaimed { subtrees: 1 });
+        }
+        found
     }
 
     /// [Shrinks](Self::shrink) table memory to little more than its tables need: where it lies in more chunks than that, takes

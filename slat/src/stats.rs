@@ -154,11 +154,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             count_tables::<F, H>(&self.host, walk.root(), F::ROOT_LEVEL)
         });
         let nested = self.spaces.iter().filter_map(|space| space.nested.get());
-        let nested = nested.map(|shadows| {
-            let roots = shadows.roots(&self.host).into_iter();
-            let tables = roots.map(|root| count_tables::<F, H>(&self.host, root, F::ROOT_LEVEL));
-            shadows.row_pages() + tables.sum::<u64>()
-        });
+        let nested = nested.map(|shadows| shadows.pages(&self.host));
         let reachable: u64 = reachable.sum();
         TablePages {
             reachable: reachable + nested.sum::<u64>(),

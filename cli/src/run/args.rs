@@ -74,11 +74,12 @@ pub struct Run {
     pub limit: Option<u64>,
 
     /// Where cold pages go: `mem`, which is compressed and takes up to half of --limit, or a file, which is new, empty,
-    /// or left by a run that was killed; both may be given, and memory is used first
-    #[arg(long, value_name = "FILE|mem")]
+    /// or left by a run that was killed. Several may be given: memory is used first, then the file with the highest
+    /// priority that has room, those with the same in turn; without priorities files are used in this order
+    #[arg(long, value_name = "FILE[,pri=N]|mem")]
     pub swap: Vec<String>,
 
-    /// Use the file for --swap whatever it holds, which is lost
+    /// Use the files for --swap whatever they hold, which is lost
     #[arg(long, requires = "swap")]
     pub overwrite: bool,
 
@@ -162,25 +163,26 @@ impl Run {
 
     /// Where cold pages go; `None` where they stay.
     pub fn swaps(&self) -> Result<Option<Swaps<'_>>, Error> {
-        let mut swaps = Swaps { memory: false, file: None, overwrite: self.overwrite };
+        let mut swaps = Swaps { memory: false, files: Vec::new(), overwrite: self.overwrite };
         for swap in &self.swap {
-            let taken = match swap.as_str() {
-                "mem" => std::mem::replace(&mut swaps.memory, true),
-                file => swaps.file.replace(Path::new(file)).is_some(),
-            };
-            if taken {
-                return Err(Error::Usage(format!(
-                    "--swap {swap}: `mem` once and one file are all that there can be"
-                )));
+            if swap == "mem" {
+                if std::mem::replace(&mut swaps.memory, true) {
+                    return Err(Error::Usage("--swap mem: once is enough".into()));
+                }
+                continue;
             }
+            let (path, priority) = swap_file(swap);
+            let priority = priority.map(str::parse).transpose().map_err(|_| {
+                Error::Usage(format!("--swap {swap}: a priority is a number from -32768 to 32767"))
+            })?;
+            if let Some(trace) = self.trace.iter().find(|trace| same_file(path, Path::new(trace))) {
+                let path = path.display();
+                return Err(Error::Usage(format!("--swap {path}: --trace {trace} is the same file")));
+            }
+            swaps.files.push((path, priority));
         }
-        if self.overwrite && swaps.file.is_none() {
+        if self.overwrite && swaps.files.is_empty() {
             return Err(Error::Usage("--overwrite: --swap names no file that it could be".into()));
-        }
-        if let Some(file) = swaps.file
-            && let Some(trace) = self.trace.iter().find(|trace| same_file(file, Path::new(trace)))
-        {
-            return Err(Error::Usage(format!("--swap {}: --trace {trace} is the same file", file.display())));
         }
         Ok((!self.swap.is_empty()).then_some(swaps))
     }
@@ -192,8 +194,10 @@ impl Run {
             let other = if self.json { "--json" } else { "--top" };
             return Err(Error::Usage(format!("--trace-events -: {other} is there, too; name a file")));
         }
-        let others = self.trace.iter().chain(&self.swap);
-        if let Some(other) = others.into_iter().find(|other| same_file(Path::new(path), Path::new(other))) {
+        let traces = self.trace.iter().map(Path::new);
+        let mut others = traces.chain(self.swap.iter().map(|swap| swap_file(swap).0));
+        if let Some(other) = others.find(|other| same_file(Path::new(path), other)) {
+            let other = other.display();
             return Err(Error::Usage(format!("--trace-events {path}: {other} is the same file")));
         }
         Ok(Some(path))
@@ -361,14 +365,20 @@ impl Pages {
 }
 
 /// Where cold pages go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Swaps<'r> {
     /// To memory first, compressed.
     pub memory: bool,
-    /// What is left, to this file.
-    pub file: Option<&'r Path>,
-    /// Whatever it holds.
+    /// What is left, to these files, and their priorities.
+    pub files: Vec<(&'r Path, Option<i16>)>,
+    /// Whatever they hold.
     pub overwrite: bool,
+}
+
+/// The file that a value of `--swap` names, and what it says of its priority.
+fn swap_file(swap: &str) -> (&Path, Option<&str>) {
+    let (path, priority) = swap.rsplit_once(",pri=").map_or((swap, None), |(path, pri)| (path, Some(pri)));
+    (Path::new(path), priority)
 }
 
 /// Traced addresses that become memslots before the replay begins.

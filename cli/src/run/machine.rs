@@ -6,9 +6,10 @@ use crate::error::Error;
 use crate::temporary::Temporary;
 use crate::thread;
 use slat::{FaultError, Format, Gfn, Gpa, HostError, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
-use slat_mm::{AddressSpace, Arena, Backing, HostView, MmError, Place, Prot, Swap};
+use slat_mm::{AddressSpace, Arena, Backing, HostView, MmError, Place, Prot, Swap, SwapBuilder};
 use slat_vcpu::Window;
 use slat_vcpu::guest::Layout;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -22,7 +23,7 @@ pub struct Machine<F: Format> {
     pub space: Arc<AddressSpace>,
     /// Where cold pages go, if they go.
     pub swap: Option<Arc<Swap>>,
-    _swap_file: Option<Temporary>,
+    _swap_files: Vec<Temporary>,
     pub vm: Arc<Vm<F, HostView<Option<Events>>>>,
     pub vcpus: u32,
     memory: u64,
@@ -53,10 +54,11 @@ impl<F: Format> Machine<F> {
         if let Some(settings) = lru {
             builder = builder.lru(settings);
         }
-        let file = swaps.as_ref().and_then(|swaps| swaps.file).filter(|file| !file.exists());
-        let swap = swaps.map(|swaps| swap(swaps, limit, &arena)).transpose()?;
-        // One that is made here goes with the process.
-        let swap_file = file.and_then(|file| Temporary::at(file).ok());
+        let files = swaps.iter().flat_map(|swaps| swaps.files.iter().map(|(path, _)| *path));
+        let fresh: Vec<_> = files.filter(|file| !file.exists()).collect();
+        let swap = swaps.as_ref().map(|swaps| swap(swaps, limit, &arena)).transpose()?;
+        // Those that are made here go with the process.
+        let swap_files = fresh.into_iter().filter_map(|file| Temporary::at(file).ok()).collect();
         if let Some(swap) = &swap {
             builder = builder.swap(swap).limit(limit);
         }
@@ -74,7 +76,7 @@ impl<F: Format> Machine<F> {
         space.register(&vm);
         // What leaves logs from its first page on.
         let logs = run.dirty_log != DirtyLogName::Off || run.migrate.migrate_to.is_some();
-        Ok(Self { space, swap, _swap_file: swap_file, vm, vcpus, memory, logs, placed: AtomicU64::new(0) })
+        Ok(Self { space, swap, _swap_files: swap_files, vm, vcpus, memory, logs, placed: AtomicU64::new(0) })
     }
 
     /// Makes the next free guest addresses a region. Any thread, any time.
@@ -166,15 +168,25 @@ impl<F: Format> Machine<F> {
 }
 
 /// Swap for a machine with so much memory: half of it may hold compressed pages.
-fn swap(swaps: Swaps<'_>, limit: u64, arena: &Arc<Arena>) -> Result<Arc<Swap>, Error> {
-    let builder = Swap::builder().memory(if swaps.memory { limit / 2 } else { 0 });
-    let Some(file) = swaps.file else { return Ok(builder.build(arena)?) };
-    let builder = if swaps.overwrite { builder.overwrite(file) } else { builder.file(file) };
+fn swap(swaps: &Swaps<'_>, limit: u64, arena: &Arc<Arena>) -> Result<Arc<Swap>, Error> {
+    let add = |builder: SwapBuilder, file: &Path| {
+        if swaps.overwrite { builder.overwrite(file) } else { builder.file(file) }
+    };
+    let mut builder = Swap::builder().memory(if swaps.memory { limit / 2 } else { 0 });
+    for &(file, priority) in &swaps.files {
+        builder = add(builder, file);
+        if let Some(priority) = priority {
+            builder = builder.priority(priority);
+        }
+    }
     builder.build(arena).map_err(|error| {
-        let file = file.display();
+        // The file that is refused by itself, too; another one where it was given twice.
+        let refused = |file: &&Path| add(Swap::builder(), file).build(arena).is_err();
+        let mut files = swaps.files.iter().map(|(file, _)| *file);
+        let file = files.clone().find(refused).or(files.next_back()).unwrap_or(Path::new("mem")).display();
         match error {
             MmError::NotSwap => Error::Usage(format!("--swap {file}: {error}, which --overwrite would lose")),
-            MmError::SwapInUse | MmError::NotAFile | MmError::Os { .. } => {
+            MmError::SwapInUse | MmError::NotAFile | MmError::TooManyDevices | MmError::Os { .. } => {
                 Error::Usage(format!("--swap {file}: {error}"))
             }
             error => error.into(),

@@ -117,7 +117,14 @@ impl Guest {
 #[test]
 fn an_idle_guest_shrinks_over_the_socket_and_goes_on_with_its_bytes() {
     let (socket, swap) = (SocketPath::new("shrinks"), File::new("shrinks.swap", b""));
-    for args in [&["--swap", "mem"][..], &["--swap", swap.path()], &["--swap", "mem", "--pages", "thp"]] {
+    let other = File::new("shrinks.other", b"");
+    let [one, two] = [&swap, &other].map(|file| format!("{},pri=7", file.path()));
+    for args in [
+        &["--swap", "mem"][..],
+        &["--swap", swap.path()],
+        &["--swap", &one, "--swap", &two],
+        &["--swap", "mem", "--pages", "thp"],
+    ] {
         let mut guest = Guest::start(&socket, args);
         guest.wait_for_pages(PAGES);
         guest.reclaim();
@@ -293,8 +300,9 @@ fn a_file_that_is_no_swap_is_kept() {
 #[test]
 fn bad_input_is_one_clear_line() {
     refused(&["--swap", "/nonexistent/swap"], b"", "--swap /nonexistent/swap: open: No such file");
-    refused(&["--swap", "mem", "--swap", "mem"], b"", "--swap mem: `mem` once");
-    refused(&["--swap", "a", "--swap", "b"], b"", "--swap b: `mem` once and one file");
+    refused(&["--swap", "mem", "--swap", "mem"], b"", "--swap mem: once is enough");
+    refused(&["--swap", "a", "--swap", "b,pri=high"], b"", "a priority is a number from -32768 to 32767");
+    refused(&["--swap", "a", "--swap", "a"], b"", "--swap a: the swap file is in use");
     refused(&["--lru-gen", "/nonexistent/socket"], b"", "--lru-gen /nonexistent/socket: ");
     refused(&["--lru-gen", "/dev/null"], b"", "no socket");
     refused(&["--walk-secondary", "off"], b"", "--walk-secondary: there is no LRU");

@@ -28,6 +28,7 @@ use crate::ledger::Ledgers;
 use crate::mapping::Mapping;
 use crate::notes::Notes;
 use crate::numa::{Node, NodeFrames};
+use crate::prim::zero_page;
 use slat::{Level, PAGE_SIZE, Pfn, Span};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -221,7 +222,7 @@ impl Arena {
         // A page of zeroes that was written while it was free is found where free frames are poisoned; it is zeroed again then.
         if before & USED != 0 && zero && (before & ZEROED == 0 || self.poison.is_some()) {
             // SAFETY: a free frame of this arena. Only this thread has a right to it.
-            unsafe { self.frame(pfn).write_bytes(0, PAGE_SIZE as usize) };
+            unsafe { zero_page(self.frame(pfn)) };
         }
         self.notes.forget(pfn);
         state.store(kind | USED | 1, Relaxed);

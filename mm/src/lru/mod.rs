@@ -14,7 +14,7 @@
 //! | `region`, `young` | what is remembered of a page: a word beside its entry; which of 512 were in use |
 //! | `track` | what the address space says: pages come, go, move |
 //! | `aging`, `bloom` | a pass over Accessed bits; what it passes over |
-//! | `evict`, `tiers` | the coldest go; which are spared though they are old |
+//! | `evict`, `hand`, `tiers` | the coldest go; which are looked at next; which are spared though they are old |
 //! | `limit`, `charge` | what counts towards the limit; a fault that makes room |
 //! | `evictor` | threads that make room ahead of need |
 //!
@@ -39,6 +39,7 @@ mod error;
 mod evict;
 mod evictor;
 mod generations;
+mod hand;
 mod limit;
 mod region;
 mod stats;

@@ -12,8 +12,8 @@
 //! So threads that take and give back single frames share a line once in a batch. [`ListStats`] counts.
 
 use crate::frames::{BLOCK, FreeFrames, Unit};
+use crate::prim::{Mutex, MutexGuard};
 use crate::shards::Shards;
-use parking_lot::{Mutex, MutexGuard};
 use slat::{Level, Pfn, Span};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -4,9 +4,9 @@
 //!            begin          a thread of the pool, the kernel, or the thread that waits
 //! [waiting] ───────▶ [under way] ───────▶ [done: what became of each page]
 //! ```
-//! A thread begins all requests of a batch, and waits for them afterwards. **Who carries a request out**: the kernel, where the
-//! device is a file and the kernel has `io_uring`; else the threads of the device's pool, and the waiting thread itself, which
-//! takes what none of them has begun. So a batch of one request costs no other thread, and where no thread can be had all goes on.
+//! A thread begins all requests of a batch, and waits for them afterwards. It carries the first out itself, so a batch whose blocks
+//! are neighbours wakes no other thread. The others go to the kernel, where the device is a file and the kernel has `io_uring`; else
+//! to the threads of the device's pool. What none of these has begun the waiting thread takes: where no thread can be had all goes on.
 
 use super::device::{Bytes, Failed, Outcome, PAGE, SwapDevice, read, write};
 use super::ring::Ring;
@@ -47,7 +47,7 @@ enum State {
     Done(Outcome),
 }
 
-// SAFETY: pages that whoever began the request keeps for it, until it is done: `Requests` waits.
+// SAFETY: the thread that began the request keeps the pages for it until it is done: `Requests` waits.
 unsafe impl Send for Request {}
 // SAFETY: as above; each is used by the one thread that took the request from `Waiting`.
 unsafe impl Sync for Request {}
@@ -77,7 +77,7 @@ impl Request {
         if rest.is_empty() {
             return;
         }
-        // SAFETY: whoever began the request keeps the pages for it; this thread alone took it from `Waiting`.
+        // SAFETY: the thread that began the request keeps the pages for it; this thread alone took it from `Waiting`.
         let outcome = unsafe {
             match self.way {
                 Way::Write => write(&*self.device, rest, offset),
@@ -183,11 +183,12 @@ impl Port {
             })
         };
         let requests: Vec<_> = runs.map(request).collect();
-        match (&self.ring, self.device.file()) {
-            (Some(ring), Some((file, start))) => ring.submit(file, start, &requests),
+        // The thread that waits begins with the first.
+        match (&self.ring, self.device.file(), requests.get(1..).unwrap_or_default()) {
+            (_, _, []) => {}
             _ if seeded!(OneAtATime) => {}
-            // The thread that waits begins with the first.
-            _ => self.pool.submit(requests.iter().skip(1)),
+            (Some(ring), Some((file, start)), others) => ring.submit(file, start, others),
+            (_, _, others) => self.pool.submit(others),
         }
         Requests(requests)
     }
@@ -215,9 +216,9 @@ struct Queue {
 }
 
 impl ThreadPool {
-    fn submit<'r>(self: &Arc<Self>, requests: impl Iterator<Item = &'r Arc<Request>>) {
+    fn submit(self: &Arc<Self>, requests: &[Arc<Request>]) {
         let mut queue = self.queue.lock();
-        queue.requests.extend(requests.cloned());
+        queue.requests.extend(requests.iter().cloned());
         while queue.idle < queue.requests.len() && queue.threads.len() < THREADS {
             let pool = self.clone();
             let thread = thread::Builder::new().name("slat-swap".into()).spawn(move || pool.serve());

@@ -83,7 +83,7 @@ fn writes_of_a_batch_are_on_their_way_at_once() {
 
 /// By the kernel's ring where there is one, and by threads.
 #[test]
-fn files_give_back_what_went_whoever_asks_them() {
+fn files_give_back_what_went_by_ring_and_by_threads() {
     for ring in [true, false] {
         let files = [TempFile::new("asked-one"), TempFile::new("asked-other")];
         let swap = Swap::builder().file(&files[0].0).priority(1).file(&files[1].0).priority(1).ring(ring);

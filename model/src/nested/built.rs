@@ -7,6 +7,9 @@ use super::shadow::{EPOCH, SHADOW, Word};
 use super::steps::{Flush, L2, Pc, State};
 use crate::bug::Bug;
 
+/// All are alike: no number says how old one is.
+const HOLE: Word = Word::Hole(0);
+
 impl Nested {
     /// F8 and F9. `None`: the access is over.
     pub(super) fn install_built(&self, s: &mut State, i: usize) -> Pc {
@@ -16,12 +19,8 @@ impl Nested {
         match me.pc {
             Pc::Link => {
                 let tree = &mut s.world.trees[me.root as usize];
-                if let Word::Hole(number) = tree.upper {
-                    // What a fault has met is the very word that it exchanges: a table that it has linked is full of it.
-                    if s.threads[i].word != Some(tree.upper) {
-                        return Pc::Start;
-                    }
-                    (tree.upper, tree.leaf) = (Word::Table, Word::Hole(number));
+                if tree.upper == HOLE {
+                    (tree.upper, tree.leaf) = (Word::Table, HOLE);
                 }
                 Pc::Freeze
             }
@@ -64,8 +63,7 @@ impl Nested {
             _ => {
                 let leaf = s.world.trees[me.root as usize].leaf;
                 if leaf == Word::Frozen(i as u8) || leaf == Word::Condemned(i as u8) {
-                    let hole = s.world.fresh_hole();
-                    s.world.swap(me.root, leaf, hole);
+                    s.world.swap(me.root, leaf, HOLE);
                 }
                 Pc::Start
             }
@@ -84,8 +82,7 @@ impl Nested {
             return Pc::Mark;
         }
         s.world.note_drop();
-        let hole = s.world.fresh_hole();
-        s.world.swap(me.root, old, hole);
+        s.world.swap(me.root, old, HOLE);
         Pc::Start
     }
 
@@ -96,8 +93,7 @@ impl Nested {
         let hit = dropped || matches!(met, Some(Word::Leaf { .. }));
         if let (Some(old @ Word::Leaf { .. }), false) = (met, self.has(Bug::RefusedLeafKept)) {
             s.world.note_drop();
-            let hole = s.world.fresh_hole();
-            s.world.swap(s.threads[i].root, old, hole);
+            s.world.swap(s.threads[i].root, old, HOLE);
         }
         let (vcpu_count, newest) = (s.world.vcpu_count, s.world.newest);
         let vcpu = &mut s.world.vcpus[i];
@@ -121,10 +117,10 @@ impl Nested {
             if matches!(word, Word::Leaf { .. }) {
                 s.world.note_drop();
             }
-            s.world.trees[root].leaf = Self::zapped(s, word);
-        } else {
-            s.world.trees[root].upper = s.world.fresh_hole();
+            s.world.trees[root].leaf = Self::zapped(word);
         }
+        // And what faults under way have read of T is not installed.
+        s.world.announce([SHADOW]);
         (s.world.vcpus[i].l2, s.world.vcpus[i].refused) = (0, false);
     }
 
@@ -133,11 +129,11 @@ impl Nested {
         self.has(Bug::DropNotedLate) || self.has(Bug::DropNotedEarly) || harvests && self.has(Bug::ArmUnnoted)
     }
 
-    /// What a word becomes that is to be filled by no fault under way.
-    fn zapped(s: &mut State, word: Word) -> Word {
+    /// What a word becomes. A hole stays: a fault that fills it looks at the lines when it has frozen it.
+    fn zapped(word: Word) -> Word {
         match word {
             Word::Frozen(owner) | Word::Condemned(owner) => Word::Condemned(owner),
-            _ => s.world.fresh_hole(),
+            _ => HOLE,
         }
     }
 
@@ -159,11 +155,10 @@ impl Nested {
                         return;
                     }
                     Word::Frozen(_) if flushes && self.has(Bug::FrozenPassedBy) => seen,
-                    Word::Frozen(_) if !harvests && self.has(Bug::FrozenTaken) => s.world.fresh_hole(),
-                    Word::Hole(_) if flushes => seen,
-                    Word::Hole(_) if !linked && self.has(Bug::ChildHoleKept) => seen,
+                    Word::Frozen(_) if !harvests && self.has(Bug::FrozenTaken) => HOLE,
+                    Word::Hole(_) | Word::Table => seen,
                     _ if harvests => seen,
-                    _ => Self::zapped(s, seen),
+                    _ => Self::zapped(seen),
                 };
                 let tree = &mut s.world.trees[root as usize];
                 *(if linked { &mut tree.leaf } else { &mut tree.upper }) = new;
@@ -197,7 +192,7 @@ impl Nested {
                 let old = me.word.expect("read before");
                 let Word::Leaf { pfn, g1, .. } = old else { unreachable!("a leaf") };
                 let armed = Word::Leaf { pfn, write: false, armed: false, g1 };
-                let new = if harvests { armed } else { s.world.fresh_hole() };
+                let new = if harvests { armed } else { HOLE };
                 if s.world.swap(me.root, old, new) {
                     Pc::Noted
                 } else {

@@ -70,8 +70,7 @@ pub struct Nested {
     pub(super) drops: bool,
     /// An invalidation looks at the row, and leaves the leaf of a frame that it does not cover. Otherwise it edits what is there.
     pub(super) spares: bool,
-    /// As it is built in `slat/src/nested`: each entry that is edited becomes a hole of a number that nothing else has, a fault exchanges
-    /// the very word that it met first, and whatever finds something in the reverse map owes a flush of L2's tag.
+    /// As it is built in `slat/src/nested`: see `built`. Whatever finds something in the reverse map owes a flush of L2's tag.
     pub(super) fresh: bool,
     /// The mistake that it is checked with.
     pub(super) bug: Option<Bug>,

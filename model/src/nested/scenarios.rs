@@ -137,6 +137,17 @@ fn flushes() -> Vec<Nested> {
         )
         .two_vcpus(),
         Nested::new(
+            "another root and back",
+            &[&[Op::Leave, Op::Enter { key: 1 }, LOAD, Op::Leave, ENTER, LOAD]],
+        )
+        .composed(),
+    ]
+}
+
+/// Several flushes, by one vCPU or by both.
+fn more_flushes() -> Vec<Nested> {
+    vec![
+        Nested::new(
             "T to 1, flush, back, flush | fault",
             &[&[t(NEW), Op::Flush, ENTER, LOAD, t(OLD), Op::Flush, ENTER, LOAD], &[LOAD]],
         )
@@ -154,11 +165,6 @@ fn flushes() -> Vec<Nested> {
             &[&[t(NEW), Op::Broadcast], &[Op::Leave, Op::Broadcast, ENTER, LOAD]],
         )
         .two_vcpus()
-        .composed(),
-        Nested::new(
-            "another root and back",
-            &[&[Op::Leave, Op::Enter { key: 1 }, LOAD, Op::Leave, ENTER, LOAD]],
-        )
         .composed(),
     ]
 }
@@ -233,11 +239,13 @@ pub fn families() -> Vec<Family<Nested>> {
     vec![
         family("nested faults", faults()),
         family("nested flushes", flushes()),
+        family("nested flushes, more", more_flushes()),
         family("nested flushes that drop", drops(flushes())),
         family("nested flushes, strangers spared", spares(flushes())),
         family("nested logs", logs()),
         family("nested faults, as built", fresh(faults())),
         family("nested flushes, as built", fresh(flushes())),
+        family("nested flushes, more, as built", fresh(more_flushes())),
         family("nested logs, as built", fresh(logs())),
     ]
 }

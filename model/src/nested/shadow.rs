@@ -230,12 +230,6 @@ impl World {
         self.vcpus[vcpu].allowed[key as usize] = 1 << self.t[key as usize];
     }
 
-    /// A hole whose number nothing else has.
-    pub(super) fn fresh_hole(&mut self) -> Word {
-        self.newest += 1;
-        Word::Hole(self.newest)
-    }
-
     /// As built: something was taken from a leaf of the shadow.
     pub(super) fn note_drop(&mut self) {
         self.newest += 1;

@@ -18,7 +18,7 @@ use std::fmt::Display;
 /// What to do.
 #[derive(Subcommand)]
 pub enum Command {
-    /// All of it on this machine in a few seconds: a store, guests, a daemon that is killed
+    /// All of it on this machine in a few seconds: guests, a store that is down for a second, a daemon that is killed
     Demo(demo::Demo),
     /// Measure on this machine: restores with and without a working set, and faults
     Bench(bench::Bench),

@@ -36,8 +36,9 @@ pub struct Serve {
     /// A socket, and the template of the guests that connect to it
     #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required_unless_present = "images", requires = "store")]
     guests: Vec<(PathBuf, String)>,
-    /// A socket, and a file with the memory of the guests that connect to it: no store, and no check of what is read
-    #[arg(long = "image", value_name = "SOCKET=FILE", value_parser = guest)]
+    /// A socket, and the memory of the guests that connect to it as it is: a file, `nbd://HOST:PORT/EXPORT`, or
+    /// `nbd+unix:///EXPORT?socket=PATH`. No store, and no check of what is read
+    #[arg(long = "image", value_name = "SOCKET=IMAGE", value_parser = image)]
     images: Vec<(PathBuf, String)>,
     /// Content that stays in this host's memory, for all guests
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
@@ -77,6 +78,14 @@ pub struct Serve {
 fn guest(text: &str) -> Result<(PathBuf, String), String> {
     let (socket, template) = text.rsplit_once('=').ok_or("SOCKET=TEMPLATE is wanted")?;
     Ok((socket.into(), template.into()))
+}
+
+/// An address of NBD may have an equals sign, and a socket's path has none of NBD's.
+fn image(text: &str) -> Result<(PathBuf, String), String> {
+    match text.split_once("=nbd") {
+        Some((socket, rest)) => Ok((socket.into(), format!("nbd{rest}"))),
+        None => guest(text),
+    }
 }
 
 impl Serve {
@@ -126,6 +135,7 @@ impl Serve {
             print(what);
             std::process::abort();
         }));
+        give_memory_back();
         // These are for the keeper, which drains.
         for signal in [SIGTERM, SIGINT] {
             signal_hook::flag::register(signal, Arc::default()).map_err(other)?;
@@ -140,7 +150,9 @@ impl Serve {
             }
         }
         for (_, image) in &self.images {
-            templates.push(Template::of_image(image.as_ref()).map_err(other)?);
+            let is_nbd = image.starts_with("nbd://") || image.starts_with("nbd+unix://");
+            let template = if is_nbd { Template::of_nbd(image) } else { Template::of_image(image.as_ref()) };
+            templates.push(template.map_err(other)?);
         }
         let mut options = Options::default();
         options.threads = self.threads;
@@ -167,6 +179,16 @@ impl Serve {
         let keeper = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
         say("worker", serde_json::json!({ "worker": std::process::id() }));
         worker.run_with(keeper, &guests, |number, pid, end| told(number, pid, end, &cache)).map_err(other)
+    }
+}
+
+/// A chunk that leaves the cache goes back to the kernel at once. Else the allocator learns from the first ones to keep such pieces,
+/// and holds twice the cache's limit after some dozens of guests.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it sets a number of the allocator, before there are other threads.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 64 << 10);
     }
 }
 

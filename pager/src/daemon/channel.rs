@@ -14,6 +14,7 @@ pub struct Take {
     /// The number of the socket on which it came.
     pub socket: usize,
     /// Of a guest that was served before: the version of its template.
+    #[serde(default)]
     pub version: Option<String>,
 }
 
@@ -22,8 +23,10 @@ pub struct Take {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Keep {
     pub connection: u64,
+    #[serde(default)]
     pub version: Option<String>,
     /// It is about no connection: the worker begins to serve.
+    #[serde(default)]
     pub is_ready: bool,
 }
 

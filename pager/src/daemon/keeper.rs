@@ -23,6 +23,8 @@ pub struct Keeper {
     /// Readable: no further guest is taken.
     drain: Option<OwnedFd>,
     drains: bool,
+    /// A worker has served: what it was told made sense.
+    was_ready: bool,
     kept: BTreeMap<u64, Kept>,
     next: u64,
 }
@@ -54,7 +56,15 @@ impl Keeper {
         let paths: Vec<PathBuf> = sockets.into_iter().map(|path| path.as_ref().into()).collect();
         let sockets: io::Result<Vec<_>> = paths.iter().map(|path| bind(path)).collect();
         umask(before);
-        Ok(Self { sockets: sockets?, paths, drain: None, drains: false, kept: BTreeMap::new(), next: 0 })
+        Ok(Self {
+            sockets: sockets?,
+            paths,
+            drain: None,
+            drains: false,
+            was_ready: false,
+            kept: BTreeMap::new(),
+            next: 0,
+        })
     }
 
     /// Once this descriptor is readable, the keeper closes its sockets, waits for the end of its guests, and returns.
@@ -66,7 +76,8 @@ impl Keeper {
     /// Runs the worker, with its end of the channel as standard input, again and again: until it has drained.
     ///
     /// # Errors
-    /// The first worker exits by itself before there is a guest: what it was told makes no sense, and it has said why.
+    /// The first worker exits by itself before it serves: what it was told makes no sense, or the store is out of reach, and it has
+    /// said so. Later ones are started again.
     pub fn run(mut self, command: impl Fn() -> Command, mut told: impl FnMut(Event)) -> io::Result<()> {
         let mut quick = 0;
         loop {
@@ -75,7 +86,7 @@ impl Keeper {
             if self.drains && self.kept.is_empty() {
                 return Ok(());
             }
-            if self.kept.is_empty() && status.code().is_some_and(|code| code != 0) {
+            if !self.was_ready && status.code().is_some_and(|code| code != 0) {
                 return Err(io::Error::other(format!("the worker ended: {status}")));
             }
             // One that cannot live is not started in a circle without end. Connections wait in the sockets.
@@ -130,7 +141,10 @@ impl Keeper {
     fn hear(&mut self, channel: &Channel, told: &mut impl FnMut(Event)) -> bool {
         loop {
             match channel.receive::<Keep>(false) {
-                Ok(Some((keep, _))) if keep.is_ready => told(Event::Ready),
+                Ok(Some((keep, _))) if keep.is_ready => {
+                    self.was_ready = true;
+                    told(Event::Ready);
+                }
                 Ok(Some((keep, fds))) => match fds.into_iter().next() {
                     None => _ = self.kept.remove(&keep.connection),
                     journal => {

@@ -12,7 +12,9 @@ use super::lease::{LEASES, pinned};
 use super::library::Library;
 use super::{Entry, StoreError};
 use crate::sabotage::Sabotage;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The age at which a lease has ended, unless told otherwise: its host has not renewed it for that long. They renew it every two
@@ -81,8 +83,11 @@ impl Library {
         (gc.kept, gc.removed) = self.sweep("chunks", floor, &chunks)?;
         self.sweep("manifests", floor, &manifests)?;
         self.sweep_sets(&state)?;
-        for lease in &ended {
-            self.store.delete(&format!("{LEASES}/{lease}"))?;
+        // A host that was gone for so long may have come back meanwhile.
+        for lease in self.store.entries(LEASES)?.iter().filter(|lease| leases.contains(lease)) {
+            if ended.contains(&lease.name) {
+                self.store.delete(&format!("{LEASES}/{}", lease.name))?;
+            }
         }
         gc.ended = ended.len();
         Ok(gc)
@@ -94,8 +99,23 @@ impl Library {
             !needed.contains(name) && Name::parse(name).is_some_and(|name| name.epoch < floor)
         };
         let (rest, kept): (Vec<_>, Vec<_>) = self.store.list(kind)?.into_iter().partition(goes);
-        rest.iter().try_for_each(|name| self.store.delete(&format!("{kind}/{name}")))?;
-        Ok((kept.len(), rest.len()))
+        let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
+        let delete = || {
+            while let Some(name) = rest.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if let Err(error) = self.store.delete(&format!("{kind}/{name}")) {
+                    next.store(rest.len(), Ordering::Relaxed);
+                    failed.lock().get_or_insert(error);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..self.writers.min(rest.len()) {
+                // Without it, there are fewer.
+                _ = std::thread::Builder::new().spawn_scoped(scope, delete);
+            }
+            delete();
+        });
+        failed.into_inner().map_or(Ok((kept.len(), rest.len())), Err)
     }
 
     /// Working sets of templates that are gone. One that is needed after all is recorded anew.

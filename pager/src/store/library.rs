@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::sync::Arc;
 
-/// Chunks that a snapshot writes at the same time, unless told otherwise.
+/// Chunks that a snapshot writes, or a collection deletes, at the same time, unless told otherwise.
 const WRITERS: usize = 16;
 
 /// The templates of a store.
@@ -22,7 +22,7 @@ pub struct Library {
     pub(super) store: Arc<dyn Store>,
     pub(super) lease: Lease,
     pub(super) sabotage: Option<Sabotage>,
-    writers: usize,
+    pub(super) writers: usize,
 }
 
 /// What [`Library::verify`] found.
@@ -41,7 +41,7 @@ impl Library {
         Self { lease: Lease::new(store.clone()), store, sabotage: None, writers: WRITERS }
     }
 
-    /// Chunks that a snapshot writes at the same time.
+    /// Chunks that a snapshot writes, or a collection deletes, at the same time.
     #[must_use]
     pub fn writers(self, writers: usize) -> Self {
         Self { writers, ..self }

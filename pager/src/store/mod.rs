@@ -8,6 +8,7 @@ mod gc;
 mod lease;
 mod library;
 mod manifest;
+mod nbd;
 #[cfg(feature = "s3")]
 mod objects;
 #[cfg(feature = "s3")]
@@ -22,6 +23,7 @@ pub use chunk::{Hash, MOST_CHUNK};
 pub use folder::Folder;
 pub use gc::{Gc, PATIENCE};
 pub use library::{Library, Verified};
+pub use nbd::Nbd;
 #[cfg(feature = "s3")]
 pub use objects::Objects;
 #[cfg(feature = "s3")]

@@ -3,13 +3,14 @@
 use super::chunk::Name;
 use super::lease::Pin;
 use super::manifest::Manifest;
-use super::{Hash, Library, Store, StoreError, WorkingSet, chunk};
+use super::{Hash, Library, Nbd, Store, StoreError, WorkingSet, chunk};
 use crate::cache::{Cache, Chunk, Source};
 use crate::pace::Pace;
 use crate::sabotage::Sabotage;
 use crate::uffd::PAGE;
 use parking_lot::Mutex;
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -45,8 +46,25 @@ enum Content {
         version: String,
         _pin: Pin,
     },
-    /// The file, and what its pieces are called in the cache.
-    Image(File, String),
+    /// What it is read from, and what its pieces are called in the cache.
+    Image(Box<dyn Bytes>, String),
+}
+
+/// What can be read at an offset.
+trait Bytes: Send + Sync {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
+}
+
+impl Bytes for File {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_exact_at(bytes, offset)
+    }
+}
+
+impl Bytes for Nbd {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        Nbd::read_at(self, bytes, offset)
+    }
 }
 
 impl Template {
@@ -69,15 +87,25 @@ impl Template {
 
     /// An image of guest memory in whole pages, as it is: no store, and no check of what is read. It must not change.
     pub fn of_image(path: &Path) -> Result<Self, StoreError> {
-        const CHUNK: usize = 256 << 10;
         let name = path.display().to_string();
         let open = || File::open(path).and_then(|file| Ok((file.metadata()?, file)));
         let (about, file) = open().map_err(|error| StoreError::Io { key: name.clone(), error })?;
-        let size = about.len();
-        Manifest::check(size, CHUNK)?;
         // Another file, or what was written to this one later, is another one in the cache.
         let known = format!("{}:{}:{}.{}", about.dev(), about.ino(), about.mtime(), about.mtime_nsec());
-        Ok(Self::with(name, size, CHUNK, Content::Image(file, known), None))
+        Self::of_bytes(name, about.len(), Box::new(file), known)
+    }
+
+    /// An image of guest memory in whole pages, as a server of NBD has it: `nbd://HOST:PORT/EXPORT`, or
+    /// `nbd+unix:///EXPORT?socket=PATH`. It must not change.
+    pub fn of_nbd(address: &str) -> Result<Self, StoreError> {
+        let nbd = Nbd::open(address).map_err(|error| StoreError::Io { key: address.into(), error })?;
+        Self::of_bytes(address.into(), nbd.size(), Box::new(nbd), address.into())
+    }
+
+    fn of_bytes(name: String, size: u64, bytes: Box<dyn Bytes>, known: String) -> Result<Self, StoreError> {
+        const CHUNK: usize = 256 << 10;
+        Manifest::check(size, CHUNK)?;
+        Ok(Self::with(name, size, CHUNK, Content::Image(bytes, known), None))
     }
 
     fn with(name: String, size: u64, chunk: usize, content: Content, set: Option<WorkingSet>) -> Self {
@@ -227,10 +255,10 @@ impl Template {
                 let check = library.sabotage != Some(Sabotage::Checksum);
                 cache.get(name.hash, || self::read(&*library.store, name, length, check, pace)).map(Some)
             }
-            Content::Image(file, _) => {
+            Content::Image(bytes, _) => {
                 let read = || {
                     let mut content = vec![0; length];
-                    let read = file.read_exact_at(&mut content, start as u64);
+                    let read = bytes.read_at(&mut content, start as u64);
                     read.map_err(|error| StoreError::Io { key: self.0.name.clone(), error })?;
                     Ok(content)
                 };

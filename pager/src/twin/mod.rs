@@ -8,7 +8,7 @@ mod image;
 mod memory;
 mod vcpus;
 
-pub use bare::bare;
+pub use bare::{bare, copy_each};
 pub use image::{Image, is_page};
 pub use memory::Memory;
 pub use vcpus::Versions;

@@ -5,6 +5,7 @@ use slat_pager::{Features, Folder, GuestStats, Library, PAGE, Uffd};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,14 @@ pub fn folder(name: &str) -> PathBuf {
     folder
 }
 
+/// A file with what templates are.
+pub fn image(folder: &Path) -> PathBuf {
+    let path = folder.join("image");
+    let mut image = std::fs::File::create(&path).map(std::io::BufWriter::new).unwrap();
+    IMAGE.write(&mut image).unwrap();
+    path
+}
+
 pub fn library(folder: &Path) -> Library {
     Library::new(Folder::open(folder.join("store")).unwrap())
 }
@@ -44,7 +53,7 @@ pub struct Daemon {
     pub folder: PathBuf,
     pub worker: i32,
     keeper: Child,
-    log: Receiver<String>,
+    log: Mutex<Receiver<String>>,
 }
 
 impl Daemon {
@@ -57,13 +66,19 @@ impl Daemon {
     pub fn of_image(name: &str) -> Option<Self> {
         is_offered().then(|| {
             let folder = folder(name);
-            let mut image = std::fs::File::create(folder.join("image")).map(std::io::BufWriter::new).unwrap();
-            IMAGE.write(&mut image).unwrap();
-            drop(image);
+            image(&folder);
             let mut handler = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
             handler.arg(folder.join("socket")).arg(folder.join("image"));
             Self::run(folder, handler)
         })
+    }
+
+    /// Serves an image that a server of NBD has.
+    pub fn of_nbd(folder: PathBuf, address: &str) -> Self {
+        let mut serve = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
+        serve.args(["serve", "--cache", "1M", "--image"]);
+        serve.arg(format!("{}={address}", folder.join("socket").display()));
+        Self::run(folder, serve)
     }
 
     pub fn in_folder(folder: PathBuf, flags: &str) -> Self {
@@ -85,7 +100,7 @@ impl Daemon {
         let lines = BufReader::new(keeper.stderr.take().unwrap()).lines();
         let (send, log) = channel();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| send.send(line)));
-        let mut daemon = Self { folder, worker: 0, keeper, log };
+        let mut daemon = Self { folder, worker: 0, keeper, log: Mutex::new(log) };
         daemon.worker = daemon.started();
         daemon
     }
@@ -106,7 +121,7 @@ impl Daemon {
     pub fn find<T>(&self, find: impl Fn(&str) -> Option<T>) -> T {
         let until = Instant::now() + BOUND;
         loop {
-            let line = self.log.recv_timeout(until.saturating_duration_since(Instant::now()));
+            let line = self.log.lock().unwrap().recv_timeout(until.saturating_duration_since(Instant::now()));
             let line = line.expect("the daemon's log has no such line");
             if let Some(found) = find(&line) {
                 return found;
@@ -116,8 +131,16 @@ impl Daemon {
 
     /// Kills the process that serves, and waits for the next.
     pub fn kill(&mut self) {
+        self.kill_worker();
+        self.next_worker();
+    }
+
+    pub fn kill_worker(&self) {
         let pid = rustix::process::Pid::from_raw(self.worker).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+
+    pub fn next_worker(&mut self) {
         self.worker = self.started();
     }
 

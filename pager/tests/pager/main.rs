@@ -4,6 +4,7 @@ mod clones;
 mod daemon;
 mod fleet;
 mod hostile;
+mod nbd;
 mod operations;
 mod ordered;
 mod restart;

@@ -2,14 +2,14 @@
 //!
 //! The server is moto's: `pip install 'moto[server]'`.
 
-use crate::daemon::{Daemon, IMAGE, folder, is_offered};
+use crate::daemon::{Daemon, folder, image, is_offered};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 struct Server {
     process: Child,
@@ -18,14 +18,13 @@ struct Server {
 
 impl Server {
     fn start() -> Option<Self> {
-        // Another process may take the port in between: then there are no answers, and the test fails.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        Self::with(&[])
+    }
+
+    fn with(words: &[&str]) -> Option<Self> {
         let mut command = Command::new("moto_server");
-        command
-            .args(["-H", "127.0.0.1", "-p", &port.to_string()])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let process = match command.spawn() {
+        command.args(["-H", "127.0.0.1", "-p", "0"]).args(words).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut process = match command.spawn() {
             Ok(process) => process,
             Err(error) => {
                 assert!(std::env::var_os("SLAT_REQUIRE_S3").is_none(), "moto_server: {error}");
@@ -33,19 +32,19 @@ impl Server {
                 return None;
             }
         };
-        let server = Self { process, port };
-        let until = Instant::now() + Duration::from_secs(60);
-        while !server.makes_bucket() {
-            assert!(Instant::now() < until, "moto_server does not answer");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let mut lines = BufReader::new(process.stderr.take().unwrap()).lines().map_while(Result::ok);
+        // It says where it is, and then a line for each request.
+        let port = lines.find_map(|line| line.split_once("Running on ")?.1.rsplit(':').next()?.parse().ok());
+        std::thread::spawn(move || lines.for_each(drop));
+        let server = Self { process, port: port.expect("moto_server says where it is") };
+        assert!(!words.is_empty() || server.makes_bucket(), "moto_server makes no bucket");
         Some(server)
     }
 
     fn makes_bucket(&self) -> bool {
         let ask = || -> io::Result<String> {
             let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-            let host = format!("s3.us-east-1.amazonaws.com\r\nConnection: close\r\nContent-Length: 0");
+            let host = "s3.us-east-1.amazonaws.com\r\nConnection: close\r\nContent-Length: 0";
             write!(stream, "PUT /bucket HTTP/1.1\r\nHost: {host}\r\n\r\n")?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;
@@ -122,7 +121,7 @@ fn serve(stream: &TcpStream, server: u16, trouble: &Trouble) -> io::Result<()> {
     // 61 has no factor in common with 100: the failures are spread.
     let lot = trouble.requests.fetch_add(1, Ordering::Relaxed) * 61 % 100;
     let percent = trouble.percent.load(Ordering::Relaxed);
-    if lot < percent && lot % 2 == 0 {
+    if lot < percent && lot.is_multiple_of(2) {
         return stream.write_all(b"HTTP/1.1 503 Slow Down\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
     }
     let mut upstream = TcpStream::connect(("127.0.0.1", server))?;
@@ -159,20 +158,13 @@ fn says(endpoint: &str, words: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn image(folder: &Path) -> String {
-    let path = folder.join("image");
-    let mut image = std::fs::File::create(&path).map(io::BufWriter::new).unwrap();
-    IMAGE.write(&mut image).unwrap();
-    path.display().to_string()
-}
-
 #[test]
 fn guests_of_a_bucket_behind_a_bad_network_see_every_byte_right() {
     let Some(server) = Server::start() else { return };
     let proxy = Proxy::before(server.port);
     let endpoint = format!("http://127.0.0.1:{}", proxy.port);
     let folder = folder("s3");
-    let image = image(&folder);
+    let image = image(&folder).display().to_string();
     proxy.trouble.percent.store(5, Ordering::Relaxed);
     proxy.trouble.delay_ms.store(5, Ordering::Relaxed);
     for name in ["twin", "other"] {
@@ -218,4 +210,48 @@ fn a_bucket_that_is_not_there_is_one_clear_error() {
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && text.lines().count() == 1, "{text}");
+}
+
+/// An authority, and a certificate of it for 127.0.0.1. `None`: there is no openssl.
+fn certificates(folder: &Path) -> Option<()> {
+    let subject = "subjectAltName=IP:127.0.0.1";
+    let commands = [
+        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -keyout ca.key -out ca.pem".to_owned(),
+        format!("req -newkey rsa:2048 -nodes -subj /CN=server -addext {subject} -keyout key -out request"),
+        "x509 -req -days 2 -in request -CA ca.pem -CAkey ca.key -CAcreateserial -copy_extensions copy -out cert".into(),
+    ];
+    for words in commands {
+        let mut command = Command::new("openssl");
+        let output = command.args(words.split(' ')).current_dir(folder).output();
+        let Ok(output) = output.inspect_err(|error| println!("skipped: no openssl: {error}")) else {
+            return None;
+        };
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Some(())
+}
+
+#[test]
+fn a_server_is_believed_by_its_certificate_alone() {
+    let folder = folder("s3-tls");
+    let Some(()) = certificates(&folder) else { return };
+    let file = |name: &str| folder.join(name).display().to_string();
+    let Some(server) = Server::with(&["-s", "-c", &file("cert"), "-k", &file("key")]) else { return };
+    let endpoint = format!("https://127.0.0.1:{}", server.port);
+    let code = "import boto3,sys;boto3.client('s3',endpoint_url=sys.argv[1],verify=sys.argv[2]).create_bucket(Bucket='bucket')";
+    let mut python = Command::new("python3");
+    let made =
+        python.args(["-c", code, &endpoint, &file("ca.pem")]).envs(environment(&endpoint)).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let image = image(&folder).display().to_string();
+    let run = |authority: Option<String>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
+        command.args(["snapshot", &image, "twin", "--store", STORE]).envs(environment(&endpoint));
+        command.envs(authority.map(|file| ("AWS_CA_BUNDLE", file))).output().unwrap()
+    };
+    let refused = run(None);
+    assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
+    let believed = run(Some(file("ca.pem")));
+    assert!(believed.status.success(), "{}", String::from_utf8_lossy(&believed.stderr));
+    std::fs::remove_dir_all(folder).unwrap();
 }

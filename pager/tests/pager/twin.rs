@@ -55,10 +55,14 @@ fn an_image_is_served_by_the_command_line_of_the_example_handlers() {
 #[test]
 fn shared_memory_is_continued_and_removed_pages_of_it_are_zero() {
     let Some(daemon) = Daemon::start("shared", "--cache 2M") else { return };
-    let report = daemon.twin("--millis 500 --balloon --shared").report();
-    assert!(report.is_right() && report.removed > 0, "{report:?}");
-    let stats = daemon.stats();
-    assert!(stats.faults(Source::Shared) > 0 && stats.faults(Source::Zero) > 0, "{stats:?}");
+    // Whether a page is given back that stays, and is touched again, is chance, and less likely on a busy machine.
+    let is_seen = (0..10).any(|seed| {
+        let report = daemon.twin(&format!("--millis 500 --balloon --shared --seed {seed}")).report();
+        assert!(report.is_right() && report.removed > 0, "{report:?}");
+        let stats = daemon.stats();
+        stats.faults(Source::Shared) > 0 && stats.faults(Source::Zero) > 0
+    });
+    assert!(is_seen, "no page was continued");
 }
 
 #[test]

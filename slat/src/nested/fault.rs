@@ -2,24 +2,23 @@
 //!
 //! ```text
 //! one section of the read side, no lock
-//!   F1  walk the shadow: the word that F9 exchanges              a leaf that serves? spurious, after F8
+//!   F1  walk the shadow                                          a leaf that serves? spurious, after F8
 //!   F2  the epoch; the shadow's line
 //!   F3  T, with A and D                                          refused? L1's, and the leaf goes
 //!   F4  memslot of g1; no transaction has T's own frames
 //!   F5  stamp: no invalidation covers page or g1
 //!   F6  the host's page; rights = T ∧ memslot ∧ host ∧ log       it would sleep? leave, ask, begin again
 //!   F7  (shadow, g2) under g1 in the reverse map
-//!   F9  link what is missing; word ─▶ frozen
+//!   F9  link what is missing; hole ─▶ frozen
 //!   F8  fence; has one been announced since F2 and F5?           thaw, begin again
 //!   F9  the row; frozen ─▶ leaf                                  condemned? thaw, begin again
 //!   F10 stores allowed, and the memslot logs: mark g1
 //! ```
 //! **F7 before F8**: an invalidation is announced, and then looks for hints. It finds this one, or F8 finds it. **Frozen before F8**: a flush by L1
 //! moves the line, and then looks at entries. It meets this one, or F8 finds the line moved. **F2 before F3**: what T said before a flush is
-//! not installed after it. **The very word of F1**: an entry that was edited is a fresh hole, and no word comes back. **The row before the
-//! leaf, while the entry is frozen**: no other fault has it meanwhile.
+//! not installed after it. **The row before the leaf, while the entry is frozen**: no other fault has it meanwhile.
 //!
-//! A leaf that does not serve becomes a fresh hole, without a flush: whatever TLBs have of it, the L1 frame that it was made of keeps
+//! A leaf that does not serve becomes a hole, without a flush: whatever TLBs have of it, the L1 frame that it was made of keeps
 //! its hint, and each invalidation of a frame with a hint flushes L2's tag. What L1 flushes next finds it among the drops
 //! ([`Drops`](crate::shadows::Drops)).
 //!
@@ -29,64 +28,23 @@
 //! the next attempt comes to F6.
 
 use super::format::{L1Access, L1Fault, L1Format};
-use super::install::{Announced, Found, very_page};
+use super::freeze::Announced;
 use super::l2::L2;
+use super::met::{Ask, Found, L2Done, Met, very_page};
 use super::walk::L1Stop;
-use crate::addr::{Gfn, Gpa, Hva, Level, Span};
+use crate::addr::{Gfn, Gpa, Level, Span};
 use crate::dirty::ring::Ring;
 use crate::fault::leaf::allows;
 use crate::fault::{Done, Fault, FaultError, serves};
 use crate::host::{Host, HostError, HostPage};
 use crate::memslots::Memslots;
-use crate::notify::active::{Epoch, Page, Unconfirmed};
+use crate::notify::active::{Page, Unconfirmed};
 use crate::shadows::{Numbers, drop_leaf, is_leaf};
 use crate::sync::idle::Idle;
 use crate::sync::prim::Patience;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf};
 use crate::table::radix::At;
-
-/// How an access of L2 was dealt with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum L2Done {
-    /// As an access of L1's own to its address `gpa`, which is what T translates L2's address to. After [`Done::Mapped`] and
-    /// [`Done::Spurious`] L2 may try again. Of [`Done::Mmio`] and [`Done::WriteTracked`] the VMM emulates the access, at `gpa`. That is
-    /// also the answer where our tables cannot say what T does: L1 was offered more than this format has.
-    Handled {
-        /// How.
-        done: Done,
-        /// Where, in L1's memory.
-        gpa: Gpa,
-    },
-    /// T refuses the access. L1 is told, by [`L1Format::injection`]: L2's exit.
-    ForL1(L1Fault),
-}
-
-/// What an attempt met.
-pub(super) enum Met {
-    Done(L2Done),
-    /// Something has changed: again.
-    Changed,
-    /// An invalidation covers what is needed: again when it has ended.
-    Covered,
-    /// T cannot be walked without sleeping.
-    Table(L1Stop),
-    /// The host has to be asked in a way that may sleep.
-    Ask(Ask),
-    /// Another page than that of the leaf is behind the frame, and the host may have told no one.
-    Another(Span<Gfn>),
-}
-
-/// A question to the host, and what had been announced when it was asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Ask {
-    gpa: Gpa,
-    hva: Hva,
-    access: Access,
-    epoch: Epoch,
-    newest: Word,
-}
 
 /// What a fault learns from one attempt to the next.
 #[derive(Default)]
@@ -118,7 +76,13 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             let want = 2 * usize::from(F::LEVELS);
             if self.vcpu.cache.len() < want {
                 // Not every fault needs a table: an error is one where a page is missed.
-                let _ = self.vcpu.vm.top_up(idle, &mut self.vcpu.cache, want);
+                let filled = self.vcpu.vm.top_up(idle, &mut self.vcpu.cache, want);
+                // The last that can go is what this vCPU has mapped itself.
+                let own = (self.vcpu.space(), self.index);
+                if filled.is_err() && self.vcpu.vm.take_back_a_shadow(idle, Some(own)) {
+                    self.quick = None;
+                    continue;
+                }
             }
             if let Some(state) = &mut self.vcpu.nested
                 && !state.spare.is_enough()

@@ -1,39 +1,18 @@
 //! F7 to F10: what a fault of L2 has found becomes a leaf of its shadow. See [`super::fault`] for the order.
 
-use super::fault::{L2Done, Met};
 use super::format::{L1Access, L1Format};
+use super::freeze::{Announced, freeze, thaw_with};
 use super::l2::L2;
+use super::met::{Found, L2Done, Met, very_page};
 use super::walk::L1Leaf;
-use crate::addr::{Gfn, Gpa, Hva, Level, Pfn, Span};
+use crate::addr::{Gfn, Gpa, Level, Pfn, Span};
 use crate::fault::{Done, FaultError};
 use crate::host::{Host, HostPage};
-use crate::notify::active::{Active, Epoch, RegionLine, Stamp};
-use crate::shadows::{Hint, Numbers, Row, Rows, drop_leaf, frozen, is_leaf};
+use crate::shadows::{HOLE, Hint, Row, Rows, drop_leaf, frozen, is_leaf};
 use crate::slots::Slot;
-use crate::sync::prim::{SeqCst, fence};
 use crate::sync::readside::Seat;
-use crate::table::entry::{Entry, Word};
 use crate::table::format::{Access, Format, Leaf, Perms};
 use crate::table::radix::{At, Radix};
-
-/// What F1 to F6 have found.
-pub(super) struct Found<'a> {
-    pub(super) at: At<'a>,
-    pub(super) leaf: L1Leaf,
-    pub(super) slot: Slot,
-    /// As large as it is to be mapped.
-    pub(super) page: HostPage,
-    pub(super) stores: bool,
-    pub(super) gpa: Gpa,
-}
-
-/// What had been announced before T was read, and before the host was asked for `hva`.
-pub(super) struct Announced {
-    pub(super) epoch: Epoch,
-    pub(super) stamp: Stamp,
-    pub(super) line: u64,
-    pub(super) hva: Hva,
-}
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// F7 to F10.
@@ -75,17 +54,16 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside::<H>());
         // SAFETY: nothing is ever unlinked from a shadow.
         let down = unsafe { Radix::<F>::link_down_beside(host, cache, beside, g2, at, level) }?;
-        let (met, mine) = (if seeded!(EntryBelieved) { down.word } else { at.word }, frozen(self.vcpu.id()));
+        let mine = frozen(self.vcpu.id());
         let stands = || {
             let line = self.shadow.line.now() == announced.line || seeded!(LineUnchecked);
             announced.stands(active) && line
         };
-        let is_it = down.level == level && down.word == met && met.is_hole();
-        if !is_it || !freeze(active, down.entry, (met, mine), stands) {
+        if down.level > level || down.word != HOLE || !freeze(down.entry, mine, stands) {
             return Ok(Met::Changed);
         }
         let (rows, row) = (rows_of::<F, H>(&down, g2), Row::new(g1.base(level), leaf.memory));
-        if !thaw_with(active, down.entry, rows, (mine, new), row) {
+        if !thaw_with(down.entry, rows, (mine, new), row) {
             return Ok(Met::Changed);
         }
         if seeded!(HintAfterLeaf) {
@@ -166,81 +144,6 @@ fn rows_of<'a, F: Format, H: Host>(at: &At<'a>, g2: Gfn) -> Option<(Rows<'a>, us
     // SAFETY: nothing is ever unlinked from a shadow.
     let rows = unsafe { Rows::of::<H>(at.node) };
     rows.map(|rows| (rows, F::index(g2, at.level)))
-}
-
-/// F9 and F8: the word that F1 has met is frozen, and then it is looked whether what was announced before `stands`. False: it is not frozen.
-#[inline(always)]
-pub(super) fn freeze(
-    active: &impl Numbers,
-    entry: &Entry,
-    (met, mine): (Word, Word),
-    stands: impl Fn() -> bool,
-) -> bool {
-    let early = seeded!(CheckedBeforeFrozen).then(&stands);
-    if entry.cas(met, mine).is_err() {
-        return false;
-    }
-    let stands = early.unwrap_or_else(stands);
-    if !stands {
-        thaw(active, entry, mine);
-    }
-    stands
-}
-
-/// F9: the row, and the leaf for the frozen entry. False where that was condemned: it is a hole then.
-#[inline(always)]
-pub(super) fn thaw_with(
-    active: &impl Numbers,
-    entry: &Entry,
-    rows: Option<(Rows<'_>, usize)>,
-    (mine, new): (Word, Word),
-    row: Row,
-) -> bool {
-    if let Some((rows, index)) = rows.filter(|_| !seeded!(RowAfterLeaf)) {
-        rows.set(index, row);
-    }
-    let thawed = entry.cas(mine, new).is_ok();
-    if let Some((rows, index)) = rows.filter(|_| seeded!(RowAfterLeaf)) {
-        rows.set(index, row);
-    }
-    if !thawed {
-        thaw(active, entry, mine);
-    }
-    thawed
-}
-
-/// A fault gives its frozen entry up, condemned or not. What another one has made of it, where a mistake lets that be, stays.
-#[cold]
-fn thaw(active: &impl Numbers, entry: &Entry, mine: Word) {
-    let mut word = mine;
-    while let Err(found) = entry.cas(word, active.fresh_hole()) {
-        if !found.is_frozen() {
-            return;
-        }
-        word = found;
-    }
-}
-
-/// A leaf of `level` around a frame, as the very page of that frame.
-pub(super) fn very_page(leaf: Leaf, gfn: Gfn, level: Level) -> Leaf {
-    Leaf { pfn: Pfn(leaf.pfn.0 + (gfn.0 & (level.pages() - 1))), ..leaf }
-}
-
-impl Announced {
-    /// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.
-    fn stands(&self, active: &Active) -> bool {
-        stands(active, (self.epoch, self.stamp), self.hva)
-    }
-}
-
-/// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.
-pub(super) fn stands(active: &Active, (epoch, stamp): (Epoch, Stamp), hva: Hva) -> bool {
-    // ORDER(nested-hint): the hint before the look at what is announced; pairs with the fence in `Ticket::announce`.
-    if !seeded!(HintUnfenced) {
-        fence(SeqCst);
-    }
-    let same = active.newest_of(RegionLine::of(hva)) == stamp.newest && active.epoch() == epoch;
-    same || seeded!(HintUnchecked)
 }
 
 /// Whether the leaf that is there does for the access, and allows no more than what would be mapped now. A permission to store may be

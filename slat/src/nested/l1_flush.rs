@@ -71,7 +71,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         shadows.for_tables(covers, |hold, table| found.push((hold.index, table)));
         let seat = self.borrow_seat();
         for (index, table) in found {
-            let Some(shadow) = shadows.shadow(index) else { continue };
+            let Some((shadow, _inside)) = shadows.visit(index) else { continue };
             let slots = Memslots { vm: self, space };
             shadow.line.announce();
             Revalidation { slots, shadows, shadow, table }.run(seat.seat(), g2s);

@@ -1,7 +1,7 @@
 //! A vCPU that runs L2.
 
 use super::format::L1Format;
-use super::quick::Quick;
+use super::met::Quick;
 use super::revalidate::Revalidation;
 use crate::addr::{Gfn, Span};
 use crate::host::{Host, Token};
@@ -114,7 +114,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// ```
     pub fn nested<'v, T: L1Format>(
         &'v mut self,
-        _idle: &mut Idle,
+        idle: &mut Idle,
         table: T,
     ) -> Result<L2<'v, 'vm, F, H, T>, NoMemory> {
         let seat = self.awake();
@@ -129,7 +129,12 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let hold = match &state.held {
             Some(held) if held.table.downcast_ref::<T>() == Some(&table) => held.hold,
             _ => {
-                let hold = shadows.hold((host, &vm.pool, active), table)?;
+                let hold = || shadows.hold((host, &vm.pool, active), table);
+                let hold = match hold() {
+                    // Another shadow goes for its root.
+                    Err(NoMemory) if vm.pool.in_use() >= vm.pool.budget() && vm.reclaim(idle) => hold()?,
+                    held => held?,
+                };
                 let before = state.held.replace(Held { hold, table: Box::new(table) });
                 if let Some(before) = before {
                     shadows.let_go(before.hold);
@@ -141,7 +146,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let shadow = shadows.shadow(hold.index).ok_or(NoMemory)?;
         // What a fault under way has read of T there is not installed any more.
         for (index, g2) in state.refused.drain(..) {
-            if let Some(shadow) = shadows.shadow(index).filter(|_| !seeded!(RefusedOnce)) {
+            if let Some((shadow, _inside)) = shadows.visit(index).filter(|_| !seeded!(RefusedOnce)) {
                 // Nor by the short way.
                 shadow.line.announce();
                 shadow.reach(host, &shadows.drops.taking(active), g2, Reach::Zap);

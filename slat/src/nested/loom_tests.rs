@@ -1,10 +1,10 @@
 //! A fault of L2 beside an invalidation by the host: one L1 frame, one entry of a shadow, the shipped orderings.
 
-use super::install::{freeze, stands, thaw_with};
+use super::freeze::{freeze, stands, thaw_with};
 use crate::loom_tests::{explore, explore_within, finds_seeded};
 use crate::notify::active::{Active, Page};
 use crate::seeded::Bug;
-use crate::shadows::{Drops, FlushLine, Numbers, Reach, Row, Rows, drop_or_condemn, edit, frozen};
+use crate::shadows::{Door, Drops, FlushLine, Numbers, Reach, Row, Rows, drop_or_condemn, edit, frozen};
 use crate::sync::once::Once;
 use crate::sync::prim::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
 use crate::table::entry::{Entry, Version, Word};
@@ -37,8 +37,10 @@ impl Shared {
         if self.hint.load() == NONE {
             let _ = self.hint.cas(NONE, HINT);
         }
-        if stands(&self.active, (epoch, stamp), PAGE.hva) && met.is_hole() {
-            let _ = self.entry.cas(met, Word(frame << 12 | 7));
+        let stands = || stands(&self.active, (epoch, stamp), PAGE.hva);
+        let mine = frozen(VcpuId(0));
+        if met.is_hole() && freeze(&self.entry, mine, stands) {
+            thaw_with(&self.entry, None, (mine, Word(frame << 12 | 7)), row(frame));
         }
     }
 
@@ -153,8 +155,8 @@ fn an_invalidation_beside_the_first_nested_guest_finds_the_hint() {
 struct Count(AtomicU64);
 
 impl Numbers for Count {
-    fn fresh_hole(&self) -> Word {
-        Word::hole(Version(self.0.fetch_add(1, AcqRel) + 1))
+    fn fresh(&self) -> Version {
+        Version(self.0.fetch_add(1, AcqRel) + 1)
     }
 
     fn now(&self) -> Version {
@@ -201,9 +203,9 @@ impl Kept {
             self.line.now() == line
         };
         let mine = frozen(VcpuId(vcpu));
-        if met.is_hole() && freeze(&self.numbers, &self.entry, (met, mine), stands) {
+        if met.is_hole() && freeze(&self.entry, mine, stands) {
             let rows = Some((Rows::apart(&self.row), 0));
-            thaw_with(&self.numbers, &self.entry, rows, (mine, leaf(frame)), row(frame));
+            thaw_with(&self.entry, rows, (mine, leaf(frame)), row(frame));
         }
     }
 
@@ -290,5 +292,29 @@ fn what_is_gone_is_found_among_the_drops() {
     explore(dropped);
     for bug in [Bug::DropNotedLate, Bug::DropNotedEarly] {
         finds_seeded(bug, CACHED, dropped);
+    }
+}
+
+/// A walk of a shadow, and a thread that takes its tables apart.
+fn behind_a_door() {
+    let shared = Arc::new((Door::default(), UnsafeCell::new(0_u64)));
+    let theirs = shared.clone();
+    let walk = loom::thread::spawn(move || {
+        let (door, tables) = &*theirs;
+        // SAFETY: inside; loom says where another thread writes.
+        door.enter().map(|_inside| tables.with(|tables| unsafe { *tables }))
+    });
+    if let Some(_closed) = shared.0.close() {
+        // SAFETY: closed.
+        shared.1.with_mut(|tables| unsafe { *tables += 1 });
+    }
+    walk.join().expect("it ends");
+}
+
+#[test]
+fn a_shadow_is_taken_apart_while_no_walk_is_inside() {
+    explore(behind_a_door);
+    for bug in [Bug::DoorRelaxed, Bug::DoorBelieved] {
+        finds_seeded(bug, "Causality violation", behind_a_door);
     }
 }

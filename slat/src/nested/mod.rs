@@ -16,9 +16,11 @@
 //! | `walk` | the walk: entries are read by host address, checked, and get A and D ([`Memslots::walk_l1`](crate::memslots::Memslots::walk_l1)) |
 //! | `l2` | a vCPU that runs L2 on a table of L1 ([`Vcpu::nested`](crate::Vcpu::nested)) |
 //! | `fault` | an access of L2: T, memslots, host, shadow ([`L2::fault`]) |
-//! | `install` | what was found becomes a leaf of the shadow |
+//! | `install`, `freeze` | what was found becomes a leaf of the shadow |
+//! | `met` | what a fault comes to, meets, and remembers |
 //! | `quick` | the same where the last fault was near |
 //! | `l1_flush` | which flush of L1 is which call |
+//! | `under` | what T says of 2 MiB, without an access |
 //! | `revalidate` | a flush by L1 keeps what T still says |
 //! | `crate::shadows` | shadows, the reverse map, and what a vCPU keeps of them |
 //! | `crate::notify` | `nested`: what an invalidation does to them |
@@ -34,25 +36,28 @@
 mod ept;
 mod fault;
 mod format;
+mod freeze;
 mod g_stage;
 mod install;
 mod l1_flush;
 mod l2;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod met;
 mod npt;
 mod quick;
 mod revalidate;
 mod stage2;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
+mod under;
 mod walk;
 
 pub use ept::{EptExit, EptFeatures, EptTable};
-pub use fault::L2Done;
 pub use format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
 pub use g_stage::{GStageFeatures, GStageTable, GuestPageFault};
 pub use l2::L2;
+pub use met::L2Done;
 pub use npt::{NestedPageFault, NptMode, NptTable};
 pub use stage2::{Stage2Abort, Stage2Features, Stage2Table};
 pub use walk::{L1Leaf, L1Stop};

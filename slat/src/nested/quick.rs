@@ -13,39 +13,17 @@
 //!
 //! No table of a shadow, and no hint, is ever unlinked, so they are remembered as they are.
 
-use super::fault::L2Done;
 use super::format::{L1Access, L1Format};
-use super::install::{Announced, Found, freeze, thaw_with};
+use super::freeze::{Announced, freeze, thaw_with};
 use super::l2::L2;
-use super::walk::Upper;
+use super::met::{Found, L2Done, Quick};
 use crate::addr::{Gfn, Gpa, Hva, Level};
 use crate::fault::Done;
 use crate::host::{Host, HostPage};
-use crate::notify::active::QuietNumber;
-use crate::shadows::{Hint, Row, Rows, frozen};
-use crate::slots::Slot;
+use crate::shadows::{HOLE, Hint, Row, Rows, frozen};
 use crate::sync::prim::fence_after_rmw;
-use crate::table::entry::Entry;
 use crate::table::format::{Access, Format, Leaf, MemoryType, Perms};
-use crate::table::memory::ENTRIES;
 use crate::table::radix::At;
-
-/// See the module's header.
-#[derive(Debug)]
-pub(super) struct Quick<'vm> {
-    number: QuietNumber,
-    line: u64,
-    /// Of L2's 2 MiB: the first frame over 512.
-    tag: u64,
-    entries: &'vm [Entry; ENTRIES],
-    rows: Rows<'vm>,
-    /// T's entry for the first of them.
-    table: Hva,
-    upper: Upper,
-    slot: Slot,
-    /// The same of L1's frames that hints are at hand for.
-    hints: Option<(u64, &'vm [Entry; ENTRIES])>,
-}
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// Deals with the access, or does nothing.
@@ -59,8 +37,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let _section = self.vcpu.light_section()?;
         let index = F::index(g2, Level::K4);
         let entry = &quick.entries[index];
-        let met = entry.load();
-        if !met.is_hole() {
+        if entry.load() != HOLE {
             return None;
         }
         let t = vm.host.read(quick.table + index as u64 * 8)?;
@@ -110,8 +87,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             vm.active.is_at(quick.number) && self.shadow.line.now() == quick.line || seeded!(QuickUnchecked)
         };
         let row = Row::new(says.gfn, says.memory);
-        let is_done = freeze(&vm.active, entry, (met, mine), stands)
-            && thaw_with(&vm.active, entry, Some((quick.rows, index)), (mine, new), row);
+        let is_done =
+            freeze(entry, mine, stands) && thaw_with(entry, Some((quick.rows, index)), (mine, new), row);
         if !is_done {
             self.quick = None;
             return None;

@@ -5,7 +5,7 @@
 //! for each table of the shadow that has leaves, in a section of its own
 //!   T's entries for the same addresses  read all at once
 //!   leaf by leaf: row = T's frame and type, rights within T's, A, D for stores?     it stays
-//!   else                                a fresh hole; and whoever has it cached finds it among the drops
+//!   else                                a hole; a vCPU that has it cached finds it among the drops
 //!   frozen?                             condemned
 //! ```
 //! Holes are left as they are, and TLBs are flushed where anything was dropped since they were flushed last: a flush by L1 that changes nothing
@@ -14,7 +14,7 @@
 //! Most entries of a table differ from the one before in the frame alone. So a verdict on all else is kept: then two comparisons do.
 
 use super::format::L1Format;
-use super::walk::Under;
+use super::under::Under;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::memslots::Memslots;

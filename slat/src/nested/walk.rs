@@ -22,6 +22,7 @@
 //! older than the guest's. A listener that keeps a copy needs them.)
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
+use super::under::Upper;
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::host::{Host, HostError};
 use crate::memslots::Memslots;
@@ -415,86 +416,6 @@ impl Path {
             dirty,
             tables,
             count: self.count as u8,
-        }
-    }
-}
-
-/// What translates 2 MiB of L2, for a flush that asks what T says by now: nothing is set or demanded.
-pub(super) enum Under {
-    /// Nothing that can be read.
-    Nothing,
-    /// One leaf, which maps all of it, and the L1 frame of its first page.
-    Page(L1Entry, Gfn, Upper),
-    /// A leaf table; where the host sees its first entry of those.
-    Table(Hva, Upper),
-}
-
-/// What the entries above a leaf say together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Upper {
-    pub(super) rights: L1Rights,
-    /// A is set in all of them. So it counts where a bus drops stores.
-    accessed: bool,
-    /// The table of the leaf is in a read-only memslot: its A and D stay clear.
-    is_read_only: bool,
-}
-
-impl Upper {
-    /// What a leaf below, read as `word`, lets through: A as far as the format sets it, and D for stores.
-    pub(super) fn allows(self, entry: &L1Entry, word: Word) -> Perms {
-        let has = |bits: u64| bits & !word.0 == 0 || self.is_read_only;
-        let rights = if seeded!(UpperRightsIgnored) { entry.rights } else { self.rights.and(entry.rights) };
-        let accessed = self.accessed && has(entry.touch) || seeded!(KeptUnaccessed);
-        let dirty = has(entry.touch_store) || seeded!(KeptWritable);
-        let perms = rights.perms;
-        if !accessed {
-            return Perms::NONE;
-        }
-        Perms::of(
-            perms.allows(Access::Read),
-            perms.allows(Access::Write) && dirty,
-            perms.allows(Access::Fetch) && rights.user_execute,
-        )
-    }
-}
-
-impl Under {
-    /// Around `g2`, in a section in which `find` finds memslots.
-    pub(super) fn look<T: L1Format, H: Host>(
-        host: &H,
-        find: &mut impl FnMut(Gfn) -> Option<Slot>,
-        table: &T,
-        g2: Gfn,
-    ) -> Self {
-        let (gpa, (mut at, mut level)) = (g2.base(Level::M2).gpa(), table.root());
-        let mut upper = Upper { rights: L1Rights::ALL, accessed: true, is_read_only: false };
-        if table.refuses(gpa).is_some() {
-            return Self::Nothing;
-        }
-        loop {
-            let place = Gpa(at.0.wrapping_add((table.index(gpa, level) as u64).wrapping_mul(8)) & !7);
-            let Some(slot) = find(place.gfn()) else { return Self::Nothing };
-            let hva = slot.hva_of(place.gfn()) + place.offset();
-            upper.is_read_only = slot.readonly;
-            if level == Level::K4 {
-                return Self::Table(hva, upper);
-            }
-            let Some(word) = host.read(hva) else { return Self::Nothing };
-            let Ok(entry) = table.entry(word, level) else { return Self::Nothing };
-            if entry.is_leaf {
-                let inside = gpa.gfn().0 & (level.pages() - 1);
-                upper.accessed &= entry.touch & !word.0 == 0 || slot.readonly;
-                let entry = L1Entry { touch: 0, ..entry };
-                // D is in this word, and is looked at here: what is left has none to set.
-                let dirty = entry.touch_store & !word.0 == 0 || slot.readonly;
-                let withheld = if dirty { Perms::NONE } else { Perms::WRITE };
-                let rights = L1Rights { perms: entry.rights.perms.without(withheld), ..entry.rights };
-                let entry = L1Entry { rights, touch_store: 0, ..entry };
-                return Self::Page(entry, entry.gfn.base(level) + inside, upper);
-            }
-            upper.accessed &= entry.touch & !word.0 == 0 || slot.readonly;
-            upper.rights = upper.rights.and(entry.rights);
-            (at, level) = (entry.gfn.gpa(), level.down());
         }
     }
 }

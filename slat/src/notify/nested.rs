@@ -1,7 +1,7 @@
 //! What an invalidation does to shadows of L1's tables ([`crate::nested`]).
 //!
 //! ```text
-//! announced     each L1 frame of the range: its hints; what stands where they say becomes a fresh hole
+//! announced     each L1 frame of the range: its hints; what stands where they say becomes a hole
 //!               any hint at all?  L2's tag is owed a flush
 //! flush
 //! paid          the hints of the range go; faults on its frames still wait

@@ -22,8 +22,8 @@ impl<F: Format> Shadows<F> {
         let mut bits = [0; 8];
         self.reverse.hints(memory, g1s, |g1, hint| {
             let Hint::At(index, g2) = hint else { return };
-            let Some(shadow) = self.shadow(index) else { return };
-            // SAFETY: nothing is ever unlinked from a shadow.
+            let Some((shadow, _inside)) = self.visit(index) else { return };
+            // SAFETY: not taken apart meanwhile.
             let at = unsafe { shadow.radix.descend(memory, g2) };
             let Some(aged) = aged::<F>(at.word) else { return };
             // SAFETY: as above.

@@ -43,7 +43,8 @@ impl Drops {
 
     /// All vCPUs have forgotten it.
     pub(crate) fn settled(&self, newest: Version) {
-        self.settled.fetch_max(newest.0, Release);
+        // Told apart from the drops by number alone.
+        self.settled.fetch_max(newest.0, Relaxed);
     }
 }
 
@@ -78,7 +79,7 @@ impl<N: Numbers> Taking<'_, N> {
 
     #[cold]
     fn finish(&self) {
-        self.drops.newest.fetch_max(self.active.fresh_hole().version().0, Relaxed);
+        self.drops.newest.fetch_max(self.active.fresh().0, Relaxed);
         // ORDER(drops): the number first; pairs with `since`.
         if !seeded!(DropNotedLate) {
             self.drops.under_way.fetch_sub(1, Release);

@@ -9,36 +9,43 @@
 //! A shadow is a TLB that L1's vCPUs share. T is not write-protected: what L1 stores there comes into effect at its flush, or earlier.
 //! What L0's host does comes into effect at once: [`Shadows::reach`].
 //!
-//! **Holes are fresh.** An entry that is not to be filled by faults under way becomes a hole whose number nothing else has
-//! ([`Numbers::fresh_hole`]). A fault installs by compare-and-swap from the very word that it met before it read T. So it need not compare
-//! numbers, and no word comes back.
+//! **Holes have no numbers**, unlike those of L1's own tables: a fault freezes its entry, and looks then whether anything was announced since it
+//! read T and asked the host ([`shadow`]).
 //!
-//! **Nothing is unlinked** from a shadow or from the reverse map before the VM is dropped, so they are walked in no section. A shadow whose
+//! **Nothing is unlinked** from the reverse map before the VM is dropped; nor from a shadow, while a vCPU that is not alone holds it, or a
+//! thread has passed its [`door`]. So they are walked in no section. A shadow whose
 //! vCPUs have all gone to other tables of L1 serves another one: the one that has not been used for longest. For each vCPU it is then a shadow
 //! where it has never been, so a flush comes before its first entry.
 
 mod aging;
+mod door;
 mod drops;
+mod reclaim;
 mod reverse;
 mod rows;
 mod shadow;
 mod visits;
 
+use door::Inside;
 pub(crate) use drops::{Drops, Taking};
 pub(crate) use reverse::Hint;
 pub(crate) use rows::{Row, Rows, Spare};
-#[cfg(all(test, loom))]
-pub(crate) use shadow::{FlushLine, edit};
-pub(crate) use shadow::{Shadow, drop_leaf, drop_or_condemn, frozen, is_leaf};
+pub(crate) use shadow::{HOLE, Shadow, drop_leaf, drop_or_condemn, frozen, is_leaf};
 pub(crate) use visits::{Held, VcpuShadows};
+#[cfg(all(test, loom))]
+pub(crate) use {
+    door::Door,
+    shadow::{FlushLine, edit},
+};
 
 use crate::addr::{Gfn, Span};
 use crate::sync::once::Once;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
-use crate::table::entry::{Version, Word};
+use crate::table::entry::Version;
 use crate::table::format::Format;
-use crate::table::memory::{Node, TableMemory};
+use crate::table::memory::TableMemory;
 use crate::table::pool::{Cache, NoMemory, Pool};
+use crate::table::retire::count_tables;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::any::Any;
@@ -47,9 +54,8 @@ use rows::Half;
 
 /// Where numbers come from: the active set.
 pub(crate) trait Numbers {
-    /// A hole with a number that no invalidation has, nor any other hole: of an entry that becomes one, no thread has seen it before. A
-    /// thread that meets it sees listed what was numbered before.
-    fn fresh_hole(&self) -> Word;
+    /// A number that no invalidation has, and no other caller.
+    fn fresh(&self) -> Version;
     /// The newest number.
     fn now(&self) -> Version;
 }
@@ -115,6 +121,12 @@ impl<F: Format> Shadows<F> {
         self.all.get(index)?.get()
     }
 
+    /// The same for a walk that is no fault of its holder: not while it is taken apart.
+    pub(crate) fn visit(&self, index: usize) -> Option<(&Shadow<F>, Inside<'_>)> {
+        let shadow = self.shadow(index)?;
+        Some((shadow, shadow.door.enter()?))
+    }
+
     fn shadows(&self) -> impl Iterator<Item = &Shadow<F>> {
         self.all.iter().filter_map(Once::get)
     }
@@ -133,7 +145,7 @@ impl<F: Format> Shadows<F> {
             (named.holders, named.used) = (named.holders + 1, used);
             return Ok(Hold { index, since: named.since });
         }
-        let since = active.fresh_hole().version();
+        let since = active.fresh();
         let fresh = Named { table: Box::new(table), since, holders: 1, used };
         let index = if directory.len() < self.all.len() {
             let index = directory.len();
@@ -190,11 +202,6 @@ impl<F: Format> Shadows<F> {
         self.halves.lock().append(&mut spare.0);
     }
 
-    /// Pages that are rows, in use or not.
-    pub(crate) fn row_pages(&self) -> u64 {
-        self.row_pages.load(Relaxed)
-    }
-
     /// What was made of `g1s` goes, or can be written no more. True where anything was ever made of them that an invalidation has not
     /// removed: then **the caller owes a flush of L2's tag**, whatever it was that stood there. For a fault may since have put the leaf of
     /// another L1 frame in the place of what a TLB still has.
@@ -213,7 +220,7 @@ impl<F: Format> Shadows<F> {
             any = true;
             match hint {
                 Hint::At(index, g2) => {
-                    if let Some(shadow) = self.shadow(index) {
+                    if let Some((shadow, _inside)) = self.visit(index) {
                         shadow.reach(memory, &taking, g2, how);
                     }
                 }
@@ -226,7 +233,11 @@ impl<F: Format> Shadows<F> {
     /// The same for whatever there is.
     pub(crate) fn reach_all<M: TableMemory>(&self, memory: &M, active: &impl Numbers, how: Reach) {
         let taking = self.drops.taking(active);
-        self.shadows().for_each(|shadow| shadow.reach_all(memory, &taking, how));
+        for shadow in self.shadows() {
+            if let Some(_inside) = shadow.door.enter() {
+                shadow.reach_all(memory, &taking, how);
+            }
+        }
     }
 
     /// After the flush, while faults on `g1s` wait: their hints go.
@@ -234,10 +245,16 @@ impl<F: Format> Shadows<F> {
         self.reverse.remove(memory, g1s);
     }
 
-    /// The roots of all tables, to count pages by.
-    pub(crate) fn roots<M: TableMemory>(&self, memory: &M) -> Vec<Node> {
-        // SAFETY: roots stay.
-        let shadows = self.shadows().map(|shadow| unsafe { shadow.radix.root(memory) });
-        shadows.chain(self.reverse.roots(memory)).collect()
+    /// How many table pages there are in shadows and in the reverse map.
+    pub(crate) fn pages<M: TableMemory>(&self, memory: &M) -> u64 {
+        let count = |root| count_tables::<F, M>(memory, root, F::ROOT_LEVEL);
+        let in_shadow = |shadow: &Shadow<F>| {
+            let inside = shadow.door.enter();
+            // SAFETY: roots stay.
+            inside.map_or(F::ROOT_PAGES as u64, |_| count(unsafe { shadow.radix.root(memory) }))
+        };
+        self.row_pages.load(Relaxed)
+            + self.shadows().map(in_shadow).sum::<u64>()
+            + self.reverse.roots(memory).map(count).sum::<u64>()
     }
 }

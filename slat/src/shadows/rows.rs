@@ -121,6 +121,29 @@ impl Half {
     }
 }
 
+impl Half {
+    /// Those of a table that no other thread reaches any more.
+    pub(super) fn take_back<M: TableMemory>(table: Node) -> Option<Self> {
+        // SAFETY: the caller has it alone.
+        let rows = unsafe { table.note_in::<M>() }.next.take()?;
+        Some(Self(rows.page()))
+    }
+
+    pub(super) fn address(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+
+    /// Whether it is the second half of the page of which the other is the first.
+    pub(super) fn completes(&self, first: &Self) -> bool {
+        first.address().is_multiple_of(PAGE_SIZE as usize) && first.address() + BYTES == self.address()
+    }
+
+    /// The page of which this is the first half; the caller has the second.
+    pub(super) fn page(self) -> Node {
+        Node::new(self.0)
+    }
+}
+
 /// Halves that a vCPU has at hand. A fault links two tables with rows at most.
 #[derive(Debug, Default)]
 pub(crate) struct Spare(pub(super) Vec<Half>);

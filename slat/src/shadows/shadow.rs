@@ -1,7 +1,7 @@
 //! One shadow: its table, the line of L1's flushes, and what becomes of entries that are reached.
 //!
 //! ```text
-//! hole ──fault──▶ frozen ──fault──▶ leaf ──edit──▶ hole, of a number that is nothing else's
+//! hole ──fault──▶ frozen ──fault──▶ leaf ──edit──▶ hole
 //!                   └─────edit────▶ condemned ──fault──▶ hole
 //! ```
 //! A frozen entry belongs to its fault until that has written the row, and the leaf. An edit **condemns** it, and so leaves the row to one
@@ -11,6 +11,7 @@
 //! the line is what it was before it read T. So a flush leaves holes as they are: either it meets the frozen entry, or the fault finds the line
 //! moved.
 
+use super::door::Door;
 use super::drops::Taking;
 use super::{Numbers, Reach};
 use crate::addr::{Gfn, Level, Span};
@@ -28,6 +29,7 @@ use crate::trace::VcpuId;
 pub(crate) struct Shadow<F> {
     pub(crate) radix: Radix<F>,
     pub(crate) line: FlushLine,
+    pub(crate) door: Door,
     /// The number that the newest flush began with that has ended.
     flushed: Mutex<Version>,
 }
@@ -56,6 +58,9 @@ impl FlushLine {
     }
 }
 
+/// Nothing mapped. All are alike: when a fault has frozen one, it looks whether anything was announced since it began.
+pub(crate) const HOLE: Word = Word::OLDEST;
+
 /// In the mark of a frozen entry: its fault installs nothing.
 const CONDEMNED: u64 = 1 << 32;
 
@@ -73,7 +78,12 @@ impl<F: Format> Shadow<F> {
     /// An empty one.
     pub(super) fn new<M: TableMemory>(memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
         let radix = Radix::new(memory, pool)?;
-        Ok(Self { radix, line: FlushLine::default(), flushed: Mutex::new(Version::default()) })
+        Ok(Self {
+            radix,
+            line: FlushLine::default(),
+            door: Door::default(),
+            flushed: Mutex::new(Version::default()),
+        })
     }
 
     /// A flush by L1 of the whole shadow, asked for when the newest number was `asked`: `walk` makes it now, unless one that began later
@@ -83,7 +93,7 @@ impl<F: Format> Shadow<F> {
         if *flushed > asked || seeded!(FlushBelieved) && *flushed > Version::default() {
             return;
         }
-        let began = active.fresh_hole().version();
+        let began = active.fresh();
         self.line.announce();
         walk();
         *flushed = began;
@@ -129,7 +139,7 @@ impl<F: Format> Shadow<F> {
 /// A leaf that does not serve goes, without a flush: the L1 frame that it was made of keeps its hint.
 pub(crate) fn drop_leaf(taking: &Taking<'_, impl Numbers>, entry: &Entry, word: Word) {
     taking.begin();
-    let _ = entry.cas(word, taking.active.fresh_hole());
+    let _ = entry.cas(word, HOLE);
 }
 
 /// A flush by L1 takes a leaf that T does not say any more, or an entry from the fault that has it frozen.
@@ -158,8 +168,9 @@ pub(crate) fn edit<F: Format>(
         }
         let is_leaf = is_leaf::<F>(word);
         let new = match how {
+            Reach::Zap if word.is_hole() => return None,
             Reach::Zap if word.is_frozen() && !seeded!(FrozenTaken) => condemned(word),
-            Reach::Zap => taking.active.fresh_hole(),
+            Reach::Zap => HOLE,
             Reach::WithdrawWrite if is_leaf => F::write_withdrawn(word),
             Reach::WithdrawWrite => return None,
         };

@@ -14,7 +14,7 @@ pub(crate) struct VcpuShadows {
     visited: Vec<Visited>,
     /// Entries whose leaf T has refused: L1 may have changed T since, without a flush.
     pub(crate) refused: Vec<(usize, Gfn)>,
-    /// No hole that is not newer has left anything under L2's tag of this vCPU.
+    /// The newest number when it was told to forget all that is under L2's tag of this vCPU.
     pub(crate) forgot: Version,
     /// Rows for tables that its faults link.
     pub(crate) spare: Spare,

@@ -193,6 +193,6 @@ fn nothing_that_l1_has_flushed_is_used_by_l2() {
 }
 
 #[test]
-fn mistake_the_last_hole_is_filled() {
-    finds(Bug::EntryBelieved, &[DEAD, OLD], flushing);
+fn mistake_a_flush_of_l1_that_began_is_not_looked_for() {
+    finds(Bug::LineUnchecked, &[DEAD, OLD], flushing);
 }

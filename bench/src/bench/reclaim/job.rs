@@ -2,7 +2,8 @@
 //!
 //! There is one thread. A vCPU that faults at the limit makes the room itself, so every sample of an entrant evicts the
 //! same pages at the same accesses; only the time differs. Swap is memory of this process ([`Blocks`]): what swapping
-//! costs here is the work of finding, unmapping, copying and checking pages, and no disk's time.
+//! costs here is the work of finding, unmapping, copying and checking pages, and no disk's time. So none is read ahead, as Linux reads
+//! none ahead from such devices.
 
 use super::accuracy::{self, Evicted};
 use super::work::Work;
@@ -85,7 +86,8 @@ impl Job {
     pub fn sample(&self, entrant: &Entrant) -> Result<Sample, Error> {
         pin(0);
         let idle = &mut idle()?;
-        let swap = Swap::builder().device(Blocks::default(), self.work.bytes()).build(&self.arena)?;
+        let swap =
+            Swap::builder().device(Blocks::default(), self.work.bytes()).read_ahead(1).build(&self.arena)?;
         let settings = LruSettings { walk_secondary: entrant.walk_secondary, ..LruSettings::default() };
         let limit =
             entrant.limit.map_or(u64::MAX, |percent| self.room(percent) as u64 * PAGE_SIZE + self.tables);

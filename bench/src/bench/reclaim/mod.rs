@@ -5,6 +5,7 @@
 //! job.rs       one sample: a machine with a limit, swap, and one vCPU
 //! bounds.rs    what exact LRU and Belady's optimum would have brought in again
 //! accuracy.rs  how cold the pages were that went
+//! slow.rs      faults elsewhere while a swap device is slow
 //! rows.rs      the report
 //! ```
 //! After the MGLRU aging series: a host that ages by its own Accessed bits does not see what guests use, and learns it only when it is
@@ -25,6 +26,7 @@ mod accuracy;
 mod bounds;
 mod job;
 mod rows;
+mod slow;
 mod work;
 
 use super::harness::rounds;
@@ -74,7 +76,11 @@ impl Bench for Reclaim {
         let whole = self.accesses.is_none();
         let samples =
             Samples { jobs: &jobs, entrants: &entrants, samples: &samples, limits: &self.limit, whole };
-        let (rows, checks) = samples.report();
+        let (mut rows, mut checks) = samples.report();
+        let beside = rounds(asked.runs as usize, &[false, true], |&busy| slow::sample(busy))?;
+        let slow = slow::report(&beside[0], &beside[1], whole);
+        rows.extend(slow.0);
+        checks.extend(slow.1);
         let guests = jobs.iter().map(|job| {
             let (trace, stream) = (&job.work.trace, &job.work.stream);
             format!("{}: {} accesses, {} pages", trace.name, trace.accesses(), stream.distinct)

@@ -49,7 +49,8 @@ fn refaults(samples: &[Sample]) -> f64 {
     series(samples, |sample| sample.refaults as f64).median()
 }
 
-fn series(samples: &[Sample], figure: impl Fn(&Sample) -> f64) -> Series {
+/// One figure of each sample.
+pub(super) fn series<S>(samples: &[S], figure: impl Fn(&S) -> f64) -> Series {
     Series::new(samples.iter().map(figure).collect())
 }
 

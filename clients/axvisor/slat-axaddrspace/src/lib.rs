@@ -19,12 +19,6 @@ pub use address_space::AddrSpace;
 pub use real::*;
 
 /// Whether the mistake of this name is made.
-const fn mistake(name: &str) -> bool {
-    let Some(made) = option_env!("SLAT_MISTAKE") else { return false };
-    let (made, name) = (made.as_bytes(), name.as_bytes());
-    let mut at = 0;
-    while at < made.len() && at < name.len() && made[at] == name[at] {
-        at += 1;
-    }
-    at == made.len() && at == name.len()
+fn mistake(name: &str) -> bool {
+    option_env!("SLAT_MISTAKE") == Some(name)
 }

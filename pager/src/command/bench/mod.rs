@@ -1,5 +1,6 @@
 //! `bench`: what a working set is worth, and what a fault costs, in this process.
 
+mod compare;
 mod storm;
 
 use super::{Failure, other};
@@ -27,6 +28,9 @@ pub struct Bench {
     /// Instead: clones of one template, on hosts of this process that share nothing but the store, all at once
     #[arg(long)]
     storm: bool,
+    /// Instead: the start of a guest beside what is done without a pager, with stores at 0, 10 and 100 ms
+    #[arg(long, conflicts_with = "storm")]
+    compare: bool,
     /// Hosts of a storm
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=100))]
     hosts: u64,
@@ -66,6 +70,8 @@ impl Bench {
         let folder = std::env::temp_dir().join(format!("slat-pager-bench-{}", std::process::id()));
         let result = if self.storm {
             self.storm(&folder)
+        } else if self.compare {
+            self.compare(&folder)
         } else {
             self.restore(&folder).and_then(|template| self.fault(&template))
         };

@@ -29,6 +29,7 @@ mod crew;
 pub mod demand_paging;
 pub mod guest;
 mod hardware;
+pub mod host_faults;
 pub mod invalidate;
 pub mod ksm;
 pub mod machine;
@@ -360,6 +361,7 @@ pub static ALL: &[&dyn Bench] = &[
     &memslot::MemslotPerf,
     &numa::NumaBalancing,
     &demand_paging::DemandPaging,
+    &host_faults::HostFaults,
     &ksm::KsmPerf,
     &zap::Zap,
     &invalidate::Invalidate,

@@ -19,6 +19,7 @@ mod memory;
 mod mistakes;
 mod oracle;
 mod random;
+mod reclaim;
 mod shadows;
 mod windows;
 

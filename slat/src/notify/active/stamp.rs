@@ -78,8 +78,8 @@ impl Page {
 }
 
 impl Numbers for Active {
-    fn fresh_hole(&self) -> Word {
-        Word::hole(self.number(0))
+    fn fresh(&self) -> Version {
+        self.number(0)
     }
 
     fn now(&self) -> Version {

@@ -1,0 +1,89 @@
+//! What a fault shares with other threads: locks, atomics, and what is a thread's own.
+//!
+//! Under `--cfg virtual_time` (the package `slat-mm-virtual`, which is this same source) they are a simulated machine's, as the engine's
+//! are (`slat::sync::prim`): each operation costs a simulated CPU what it would cost a real one. What no fault for new memory takes is
+//! left as it is: no other CPU goes on while one is there.
+
+#[cfg(not(virtual_time))]
+pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+#[cfg(not(virtual_time))]
+pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU64};
+
+#[cfg(virtual_time)]
+pub(crate) use simulated::*;
+
+#[cfg(virtual_time)]
+mod simulated {
+    pub(crate) use slat_machine::lock::{Mutex, RwLock};
+    use slat_machine::lock::{RawMutex, RawRwLock};
+    pub(crate) use slat_machine::{AtomicPtr, AtomicU64};
+
+    pub(crate) type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawMutex, T>;
+    pub(crate) type RwLockReadGuard<'a, T> = lock_api::RwLockReadGuard<'a, RawRwLock, T>;
+    pub(crate) type RwLockWriteGuard<'a, T> = lock_api::RwLockWriteGuard<'a, RawRwLock, T>;
+}
+
+/// Fills a page of 4 KiB with zeroes.
+///
+/// # Safety
+/// Only the caller has a right to its bytes.
+#[cfg(not(virtual_time))]
+pub(crate) unsafe fn zero_page(page: *mut u8) {
+    // SAFETY: the caller's word.
+    unsafe { page.write_bytes(0, slat::PAGE_SIZE as usize) };
+}
+
+/// The price of that. Nothing looks at what simulated pages hold.
+///
+/// # Safety
+/// None is needed.
+#[cfg(virtual_time)]
+pub(crate) unsafe fn zero_page(_: *mut u8) {
+    slat_machine::zero_page();
+}
+
+/// The number of the thread that asks. Those of threads that have ended are given to new ones, lowest first.
+#[cfg(not(virtual_time))]
+#[inline]
+pub(crate) fn thread_number() -> usize {
+    use std::collections::BTreeSet;
+
+    struct Number(usize);
+
+    /// Numbers that were in use, and how many there are.
+    static NUMBERS: Mutex<(BTreeSet<usize>, usize)> = Mutex::new((BTreeSet::new(), 0));
+
+    impl Drop for Number {
+        fn drop(&mut self) {
+            NUMBERS.lock().0.insert(self.0);
+        }
+    }
+
+    fn take() -> Number {
+        let mut numbers = NUMBERS.lock();
+        let fresh = numbers.1;
+        Number(numbers.0.pop_first().unwrap_or_else(|| {
+            numbers.1 += 1;
+            fresh
+        }))
+    }
+
+    thread_local! { static MINE: Number = take(); }
+    // A thread that is about to end shares.
+    MINE.try_with(|mine| mine.0).unwrap_or(0)
+}
+
+/// The same, of a simulated CPU.
+#[cfg(virtual_time)]
+pub(crate) fn thread_number() -> usize {
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    slat_machine::thread_local! { static MINE: Cell<usize> = const { Cell::new(usize::MAX) }; }
+    MINE.with(|mine| {
+        if mine.get() == usize::MAX {
+            mine.set(NEXT.fetch_add(1, Relaxed));
+        }
+        mine.get()
+    })
+}

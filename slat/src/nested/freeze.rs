@@ -1,0 +1,79 @@
+//! F8 and F9 of a fault of L2: a hole is frozen, what was announced is looked at again, and the row and the leaf are written.
+
+use crate::addr::Hva;
+use crate::notify::active::{Active, Epoch, RegionLine, Stamp};
+use crate::shadows::{HOLE, Row, Rows};
+use crate::sync::prim::{SeqCst, fence};
+use crate::table::entry::{Entry, Word};
+
+/// What had been announced before T was read, and before the host was asked for `hva`.
+pub(super) struct Announced {
+    pub(super) epoch: Epoch,
+    pub(super) stamp: Stamp,
+    pub(super) line: u64,
+    pub(super) hva: Hva,
+}
+
+/// F9 and F8: a hole is frozen, and then it is looked whether what was announced before `stands`. False: it is not frozen.
+#[inline(always)]
+pub(super) fn freeze(entry: &Entry, mine: Word, stands: impl Fn() -> bool) -> bool {
+    let early = seeded!(CheckedBeforeFrozen).then(&stands);
+    if entry.cas(HOLE, mine).is_err() {
+        return false;
+    }
+    let stands = early.unwrap_or_else(stands);
+    if !stands {
+        thaw(entry, mine);
+    }
+    stands
+}
+
+/// F9: the row, and the leaf for the frozen entry. False where that was condemned: it is a hole then.
+#[inline(always)]
+pub(super) fn thaw_with(
+    entry: &Entry,
+    rows: Option<(Rows<'_>, usize)>,
+    (mine, new): (Word, Word),
+    row: Row,
+) -> bool {
+    if let Some((rows, index)) = rows.filter(|_| !seeded!(RowAfterLeaf)) {
+        rows.set(index, row);
+    }
+    let thawed = entry.cas(mine, new).is_ok();
+    if let Some((rows, index)) = rows.filter(|_| seeded!(RowAfterLeaf)) {
+        rows.set(index, row);
+    }
+    if !thawed {
+        thaw(entry, mine);
+    }
+    thawed
+}
+
+/// A fault gives its frozen entry up, condemned or not. What another one has made of it, where a mistake lets that be, stays.
+#[cold]
+fn thaw(entry: &Entry, mine: Word) {
+    let mut word = mine;
+    while let Err(found) = entry.cas(word, HOLE) {
+        if !found.is_frozen() {
+            return;
+        }
+        word = found;
+    }
+}
+
+impl Announced {
+    /// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.
+    pub(super) fn stands(&self, active: &Active) -> bool {
+        stands(active, (self.epoch, self.stamp), self.hva)
+    }
+}
+
+/// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.
+pub(super) fn stands(active: &Active, (epoch, stamp): (Epoch, Stamp), hva: Hva) -> bool {
+    // ORDER(nested-hint): the hint before the look at what is announced; pairs with the fence in `Ticket::announce`.
+    if !seeded!(HintUnfenced) {
+        fence(SeqCst);
+    }
+    let same = active.newest_of(RegionLine::of(hva)) == stamp.newest && active.epoch() == epoch;
+    same || seeded!(HintUnchecked)
+}
