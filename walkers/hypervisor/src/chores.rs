@@ -53,13 +53,12 @@ pub struct Chores {
 impl Chores {
     /// None done yet.
     pub fn new(options: &Options, host: &Machine) -> Self {
-        let Options { chores: wanted, processors, svm, .. } = *options;
+        let Options { chores: wanted, processors, .. } = *options;
         let [interrupts, zaps, harvests, dirty, rounds, generations, young] =
             [const { AtomicU64::new(0) }; 7];
         let turn = if processors > 1 { TURN_OF_TWO } else { 1 };
         let layout = host.layout;
-        // What an L2 alone touches stays old.
-        let asks_young = wanted.age && processors == 1 && !svm;
+        let asks_young = wanted.age && processors == 1;
         let asked = Asked { alone: processors == 1, dirty: wanted.log_dirty, young: asks_young };
         let mover = Mover::new(host, wanted.mistake == Some(Mistake::UntoldMove));
         let work = Mutex::new((Watch::new(asked, layout.ram()), mover));
