@@ -48,7 +48,9 @@ mod kept;
 mod load;
 mod out;
 mod pool;
+#[cfg_attr(not(feature = "io-uring"), allow(dead_code, reason = "a ring alone asks for it"))]
 mod request;
+#[cfg_attr(not(feature = "io-uring"), path = "no_ring.rs")]
 mod ring;
 mod settings;
 mod store;
