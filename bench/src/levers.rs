@@ -6,6 +6,7 @@
 
 use crate::bench::report::{Report, Row};
 use serde_json::Value;
+use std::fmt::{self, Write as _};
 
 /// Parameters that tell a row of a result from others of the same name.
 pub type Params = &'static [(&'static str, &'static str)];
@@ -91,22 +92,32 @@ impl Grid {
 pub fn markdown(grids: &[Grid], result: &Value, show: impl Fn(f64, &[f64]) -> String) -> String {
     let report: Report = serde_json::from_value(result.clone()).expect("a report");
     let mut text = String::new();
+    write(&mut text, grids, &report.rows, show).expect("a string takes all");
+    text
+}
+
+fn write(
+    text: &mut String,
+    grids: &[Grid],
+    rows: &[Row],
+    show: impl Fn(f64, &[f64]) -> String,
+) -> fmt::Result {
     for grid in grids {
         let heads: Vec<_> = grid.columns.iter().map(|(name, _)| *name).collect();
-        text += &format!("\n{}\n\n| | {} |\n|---|", grid.what, heads.join(" | "));
-        text += &"---|".repeat(heads.len());
-        for ((name, _, unit), figures) in grid.rows.iter().zip(grid.fill(&report.rows)) {
-            text += &format!("\n| {name}, {unit} |");
+        let line = "---|".repeat(heads.len());
+        write!(text, "\n{}\n\n| | {} |\n|---|{line}", grid.what, heads.join(" | "))?;
+        for ((name, _, unit), figures) in grid.rows.iter().zip(grid.fill(rows)) {
+            write!(text, "\n| {name}, {unit} |")?;
             for (at, figure) in figures.iter().enumerate() {
                 let figure = figure.as_ref().unwrap_or_else(|| panic!("{}: no {name}", grid.what));
                 let factor = figure.factor.filter(|_| at > 0);
                 let factor = factor.map_or(String::new(), |factor| format!("; {factor:.2} ×"));
-                text += &format!(" {}{factor} |", show(figure.median, &figure.samples));
+                write!(text, " {}{factor} |", show(figure.median, &figure.samples))?;
             }
         }
-        text += &format!("\n\n{}\n", grid.says);
+        write!(text, "\n\n{}\n", grid.says)?;
     }
-    text
+    Ok(())
 }
 
 #[cfg(test)]

@@ -8,11 +8,14 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+/// The walk is there; the flush returned; how long it must not.
+type Meets = (Sender<()>, Receiver<()>, Duration);
+
 /// L1's tables, whose reader stops before it reads the last one.
 struct Slow {
     words: Vec<AtomicU64>,
     /// Says that the walk is there, and waits for the flush that must not return: so long.
-    meets: Mutex<Option<(Sender<()>, Receiver<()>, Duration)>>,
+    meets: Mutex<Option<Meets>>,
     /// It returned.
     early: AtomicU64,
 }
@@ -60,7 +63,7 @@ fn returns_early(bug: Option<Bug>, patience: Duration) -> bool {
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 10, BASE))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     // The shadow is there before L1 flushes it.
-    drop(vcpu.nested(&mut idle, table).unwrap());
+    let _ = vcpu.nested(&mut idle, table).unwrap();
     *vm.host().meets.lock().unwrap() = Some((there, has_returned, patience));
     std::thread::scope(|scope| {
         let vm = &vm;

@@ -71,7 +71,6 @@ fn a_vcpu_waits_for_a_page_of_a_table_that_is_on_its_way() {
         assert_eq!(l2.take_ready(), Some(token));
         let done = l2.fault(idle, access);
         assert!(matches!(done, Ok(L2Done::Handled { done: Done::Mapped(_), .. })), "{frame:#x}: {done:?}");
-        drop(l2);
         vm.zap_all(idle).unwrap();
     }
 }

@@ -105,7 +105,7 @@ fn other(vm: &Vm<Npt4, Watched>, what: Meanwhile, (ready, go, done): (Sender<()>
             remaps(vm);
             // A flush for all would wait for the fault.
             vcpu.l1_flushes(|_: &EptTable| true);
-            drop(vcpu.nested(&mut idle, table()).unwrap());
+            let _ = vcpu.nested(&mut idle, table()).unwrap();
         }
         Meanwhile::Comeback => {
             remaps(vm);
