@@ -1,16 +1,15 @@
 //! Whose a frame is: counters of groups, and which group a frame is charged to.
 //!
-//! A frame is charged when it comes to an address space of a group, and for as long as it is in use ([`Arena::charge`]). Its note
-//! has the group's number, so that the thread that lets go of it last knows whom to credit.
+//! A frame is charged when it comes to an address space of a group, and for as long as it is in use (`Arena::charge`). Its note
+//! has the group's number, so that the thread that lets go of it last knows which ledger to credit.
 //!
 //! Threads share no line: each has a **stock** of its own, out of which it charges and into which it credits. Where that is used up,
 //! or too large, a batch comes from the sum, or goes back. The sum without the stocks is exact.
 
-use crate::arena::Arena;
 use crate::error::MmError;
 use crate::shards::Shards;
 use parking_lot::Mutex;
-use slat::{PAGE_SIZE, Pfn, Span};
+use slat::PAGE_SIZE;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
@@ -76,6 +75,11 @@ impl Ledger {
         let [tables, lent, stored, copies] = [const { AtomicI64::new(0) }; 4];
         let frames = [Count::new(), Count::new()];
         Self { limit: AtomicU64::new(u64::MAX), frames, tables, lent, stored, copies }
+    }
+
+    /// So many frames more of a file's pages, or of anonymous ones.
+    pub(crate) fn add(&self, is_file: bool, frames: i64) {
+        self.frames[usize::from(is_file)].add(frames);
     }
 
     /// Frames of anonymous pages, and of files'.
@@ -166,25 +170,6 @@ impl Ledgers {
             ledger.limit.store(u64::MAX, Relaxed);
         }
         self.numbers.lock().1.push(owner);
-    }
-}
-
-impl Arena {
-    /// Charges these frames, which are in use, to a group, as far as they are charged to none.
-    pub(crate) fn charge(&self, frames: Span<Pfn>, owner: Owner, is_file: bool) {
-        let Some(ledger) = self.ledgers().get(owner) else { return };
-        let charged =
-            (frames.start.0..frames.end.0).filter(|&pfn| self.notes().own(Pfn(pfn), owner, is_file));
-        ledger.frames[usize::from(is_file)].add(charged.count() as i64);
-    }
-
-    /// The frame has lost its last reference.
-    pub(crate) fn credit(&self, pfn: Pfn) {
-        if let Some((owner, is_file)) = self.notes().disown(pfn)
-            && let Some(ledger) = self.ledgers().get(owner)
-        {
-            ledger.frames[usize::from(is_file)].add(-1);
-        }
     }
 }
 

@@ -119,7 +119,7 @@ impl<V: Copy> RangeEdit<'_, V> {
 
     /// Makes this version the current one. Cannot fail.
     ///
-    /// What is retired may be read until the root has replaced the older ones for all readers, and those who read before have ended.
+    /// What is retired may be read until the root has replaced the older ones for all readers, and readers of before have ended.
     pub fn publish(self) -> (RangeRoot<V>, RetiredRanges<V>) {
         let (root, retired) = self.0.publish();
         (RangeRoot(root), RetiredRanges(retired))

@@ -17,6 +17,7 @@
 //!   again the fill is checked: a stale writer is counted ([`ArenaStats::stale_writes`]).
 
 mod builder;
+mod charge;
 mod handle;
 
 pub use builder::ArenaBuilder;
@@ -199,7 +200,7 @@ impl Arena {
         &self.notes
     }
 
-    /// What is charged to whom.
+    /// What is charged to each group.
     pub(crate) fn ledgers(&self) -> &Ledgers {
         &self.ledgers
     }

@@ -5,7 +5,7 @@
 //! | a page, of 4 KiB or 2 MiB | the group whose address space had it first, until no entry and no file has it any more |
 //! | a page that a fork shares | as before: the parent's. A fork is in its parent's group |
 //! | a copy of a shared page, after a write | the group that wrote |
-//! | a page of a file | the group that mapped it first, whoever maps it later |
+//! | a page of a file | the group that mapped it first, whichever others map it later |
 //! | a merged page | the group whose page it was before others became the same |
 //! | tables of an address space and of its VMs | its group |
 //! | a compressed copy in memory | the group of the address space that swapped the page out, also while only forks refer to it: its share of the frames |
@@ -19,20 +19,37 @@
 //! compressed, the oldest copies of the group move to a device. Another group is never asked: it keeps its working set.
 
 mod stat;
+mod tenant;
 
 pub use stat::GroupStats;
 
 use crate::arena::Arena;
 use crate::error::MmError;
 use crate::ledger::{Ledger, Owner};
-use crate::space::AddressSpace;
+use crate::lru::LruStats;
 use parking_lot::Mutex;
-use slat::{Idle, Level};
+use slat::Idle;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 /// Pages that are reclaimed at once by a thread that needs one.
 const CLUSTER: u64 = 32;
+
+/// What a group asks of each of its address spaces.
+pub(crate) trait Tenant: Send + Sync + std::fmt::Debug {
+    /// Charges the tables that it has by now.
+    fn count_tables(&self);
+    /// Pages that it has in frames.
+    fn resident(&self) -> u64;
+    /// Evicts so many pages, while others of the group do; how many went.
+    fn evict(&self, idle: &mut Idle, pages: u64) -> u64;
+    /// Moves so many of its compressed copies to a device; how many went.
+    fn write_back(&self, pages: u64) -> u64;
+    /// Makes room whatever it takes; whether it is worth another try.
+    fn reclaim(&self, idle: &mut Idle, pages: u64) -> bool;
+    /// Faults, and what its LRU did.
+    fn events(&self) -> (u64, LruStats);
+}
 
 /// See the module's header. Address spaces are [built into](crate::AddressSpaceBuilder::group) one, and stay there.
 ///
@@ -54,7 +71,7 @@ const CLUSTER: u64 = 32;
 pub struct Group {
     arena: Arc<Arena>,
     owner: Owner,
-    members: Mutex<Vec<Weak<AddressSpace>>>,
+    members: Mutex<Vec<Weak<dyn Tenant>>>,
 }
 
 impl Group {
@@ -91,7 +108,7 @@ impl Group {
     }
 
     /// Those of its address spaces that are there.
-    fn members(&self) -> Vec<Arc<AddressSpace>> {
+    fn members(&self) -> Vec<Arc<dyn Tenant>> {
         let mut members = self.members.lock();
         members.retain(|space| space.strong_count() > 0);
         // Not dropped under the lock, should one be the last.
@@ -101,15 +118,15 @@ impl Group {
     /// Evicts pages of its address spaces; whether it is worth another try.
     fn make_room(&self, idle: &mut Idle) -> bool {
         let members = self.members();
-        let sizes = members.iter().map(|space| space.resident_pages()).collect::<Vec<_>>();
+        let sizes = members.iter().map(|space| space.resident()).collect::<Vec<_>>();
         let all = sizes.iter().sum::<u64>().max(1);
         let mut evicted = 0;
         for (space, size) in members.iter().zip(sizes) {
-            evicted += space.reclaim_beside_others(idle, (CLUSTER * size).div_ceil(all));
+            evicted += space.evict(idle, (CLUSTER * size).div_ceil(all));
         }
         evicted > 0
-            || members.iter().any(|space| space.write_back_own(CLUSTER) > 0)
-            || members.iter().any(|space| space.reclaim_alone(idle, CLUSTER))
+            || members.iter().any(|space| space.write_back(CLUSTER) > 0)
+            || members.iter().any(|space| space.reclaim(idle, CLUSTER))
     }
 }
 
@@ -140,8 +157,12 @@ impl Member {
         self.group.owner
     }
 
-    pub(crate) fn join(&self, space: &Arc<AddressSpace>) {
-        self.group.members.lock().push(Arc::downgrade(space));
+    pub(crate) fn join(&self, space: Weak<dyn Tenant>) {
+        self.group.members.lock().push(space);
+    }
+
+    fn ledger(&self) -> Option<&Ledger> {
+        self.group.ledger()
     }
 
     /// So many bytes of tables were lent to a VM.
@@ -165,46 +186,5 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.count_tables(0);
-    }
-}
-
-impl AddressSpace {
-    /// The group that it is in.
-    pub fn group(&self) -> Option<&Arc<Group>> {
-        self.member.as_ref().map(Member::group)
-    }
-
-    fn count_tables(&self) {
-        if let Some(member) = &self.member {
-            member.count_tables(self.table_bytes());
-        }
-    }
-
-    /// Whether the group, if there is one, has room for a page of this level.
-    pub(crate) fn group_has_room(&self, level: Level) -> bool {
-        self.group_has_bytes(level.bytes())
-    }
-
-    /// Its group's limit in bytes; the end of numbers where there is none.
-    pub(crate) fn group_limit(&self) -> u64 {
-        let ledger = self.member.as_ref().and_then(|member| member.group.ledger());
-        ledger.map_or(u64::MAX, |ledger| ledger.limit.load(Relaxed))
-    }
-
-    /// Whether the group, if there is one, has room for so much.
-    pub(crate) fn group_has_bytes(&self, bytes: u64) -> bool {
-        let Some(ledger) = self.member.as_ref().and_then(|member| member.group.ledger()) else { return true };
-        self.count_tables();
-        if seeded!(GroupsTogether) {
-            let all: u64 = self.arena.ledgers().iter().map(Ledger::charged).sum();
-            return all + bytes <= ledger.limit.load(Relaxed);
-        }
-        ledger.has_room(bytes)
-    }
-
-    /// Makes room in the group, if it is that which is missing; whether it is worth another try. `None`: it is not.
-    pub(crate) fn made_room_in_group(&self, idle: &mut Idle) -> Option<bool> {
-        let member = self.member.as_ref().filter(|_| !self.group_has_room(Level::K4))?;
-        Some(member.group.make_room(idle))
     }
 }

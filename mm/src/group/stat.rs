@@ -60,10 +60,9 @@ impl Group {
         let mut stats = GroupStats::default();
         for space in self.members() {
             space.count_tables();
-            stats.faults += space.stats().faults;
-            if let Some(lru) = space.lru() {
-                stats.lru += lru.stats();
-            }
+            let (faults, lru) = space.events();
+            stats.faults += faults;
+            stats.lru += lru;
         }
         let Some(ledger) = self.ledger() else { return stats };
         let [anon, file] = ledger.frames().map(|frames| frames * PAGE_SIZE);

@@ -9,9 +9,8 @@
 
 use super::Lru;
 use crate::space::AddressSpace;
-use parking_lot::{Condvar, Mutex};
 use slat::{Idle, PAGE_SIZE};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -23,33 +22,6 @@ const HIGH: u64 = 16;
 const TURN: u64 = 64;
 /// Where nothing could be evicted it is tried again after so long, or when a fault asks.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// What an evictor and the faults have in common.
-#[derive(Debug, Default)]
-pub(super) struct Need {
-    /// Threads wait to be woken. Where there is no evictor none does.
-    // ORDER(evictor): Relaxed: a hint; a fault that misses it finds the next.
-    waits: AtomicBool,
-    stop: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Need {
-    /// There is less room than there should be.
-    #[inline]
-    pub(super) fn wake(&self) {
-        if self.waits.load(Relaxed) {
-            self.wake_waiting();
-        }
-    }
-
-    #[cold]
-    fn wake_waiting(&self) {
-        let _stop = self.stop.lock();
-        self.waits.store(false, Relaxed);
-        self.changed.notify_all();
-    }
-}
 
 /// Threads that evict the coldest pages of an address space before its limit, or that of its group, is reached, until this is
 /// dropped or the address space is.

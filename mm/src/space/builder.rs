@@ -88,7 +88,8 @@ impl AddressSpaceBuilder {
             numa: numa::Counters::new(),
         });
         if let Some(member) = &space.member {
-            member.join(&space);
+            let tenant = Arc::downgrade(&space);
+            member.join(tenant);
         }
         Ok(space)
     }

@@ -7,11 +7,8 @@
 //! A page that was read ahead is **parked**: its entry has the frame, and no MMU maps it. So the first access faults, at no cost of the
 //! device's, and is counted. It takes no room that would have to be made: where the limit is near, none is read ahead.
 
-use super::{HeldCopy, Shadow};
-use crate::held::Held;
-use crate::pte::{Pte, hva_of, pages_of};
-use crate::space::AddressSpace;
-use slat::{Gfn, Hva, Level, Pfn, Span};
+use crate::pte::pages_of;
+use slat::{Gfn, Hva, Span};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Mappings share what is remembered by their addresses; these many are told apart.
@@ -73,63 +70,18 @@ impl Ahead {
     }
 
     /// The pages to read where `page` of a mapping is wanted, up to `most`.
-    fn window(&self, mapping: Span<Hva>, page: Gfn, most: u64) -> Span<Gfn> {
+    pub(super) fn window(&self, mapping: Span<Hva>, page: Gfn, most: u64) -> Span<Gfn> {
         let word = self.of(mapping);
         let pages = Last::of(word.load(Relaxed)).next(page, most);
         word.store(Last { page, read: pages.len(), used: 0 }.word(), Relaxed);
         pages.clamp(&pages_of(mapping))
     }
 
-    fn used(&self, mapping: Span<Hva>) {
+    /// A page of it that was read ahead is used.
+    pub(super) fn used(&self, mapping: Span<Hva>) {
         let word = self.of(mapping);
         let last = Last::of(word.load(Relaxed));
         word.store(Last { used: last.used + 1, ..last }.word(), Relaxed);
-    }
-}
-
-/// A page that is read ahead.
-pub(super) struct Neighbour<'a> {
-    pub(super) page: Gfn,
-    pub(super) copy: HeldCopy<'a>,
-    pub(super) shadow: Shadow,
-    pub(super) frame: Held<'a>,
-}
-
-impl AddressSpace {
-    /// What is to be read with `page`, whose copy is `wanted`. Nothing is locked.
-    pub(super) fn neighbours(&self, page: Gfn, wanted: &HeldCopy<'_>) -> Vec<Neighbour<'_>> {
-        let Some(swap) = self.swap.as_deref().filter(|swap| swap.read_ahead > 1) else { return Vec::new() };
-        let Some(device) = swap.device_of(wanted.entry()) else { return Vec::new() };
-        let state = self.state.read();
-        let Some(mapping) = state.vmas().find(hva_of(page)).map(|vma| vma.span) else { return Vec::new() };
-        let region = Span::sized(page.base(Level::M2), Level::M2.pages());
-        let window = self.ahead.window(mapping, page, swap.read_ahead.into()).clamp(&region);
-        if window.len() < 2 || !self.has_room_for(window.len()) {
-            return Vec::new();
-        }
-        let _lock = self.lock_region(page);
-        let neighbour = |page: Gfn| {
-            let (level, entry) = self.map.find(page);
-            let Pte::Swapped { entry, shadow } = Pte::of(entry.load(), level) else { return None };
-            if swap.device_of(entry) != Some(device) {
-                return None;
-            }
-            let frame = self.arena.page(Level::K4).ok()?;
-            Some(Neighbour { page, copy: swap.hold(entry), shadow, frame })
-        };
-        (window.start.0..window.end.0).map(Gfn).filter(|&other| other != page).filter_map(neighbour).collect()
-    }
-
-    /// A fault has found the page with this frame parked.
-    #[inline]
-    pub(crate) fn found_parked(&self, mapping: Span<Hva>, pfn: Pfn) {
-        if self.swap.is_some() && self.arena.take_ahead(pfn) {
-            self.ahead.used(mapping);
-            self.lru_used_ahead();
-            if let Some(swap) = &self.swap {
-                swap.books.lock().used_ahead();
-            }
-        }
     }
 }
 

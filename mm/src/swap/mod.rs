@@ -46,8 +46,10 @@ mod error;
 pub(crate) mod files;
 mod kept;
 mod load;
+mod neighbours;
 mod out;
 mod pool;
+mod port;
 #[cfg_attr(not(feature = "io-uring"), allow(dead_code, reason = "a ring alone asks for it"))]
 mod request;
 #[cfg_attr(not(feature = "io-uring"), path = "no_ring.rs")]
@@ -75,7 +77,7 @@ use crate::arena::Arena;
 use books::Books;
 use device::Bytes;
 use parking_lot::Mutex;
-use request::Port;
+use port::Port;
 use slat::Pfn;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;

@@ -9,7 +9,6 @@
 //! to the threads of the device's pool. What none of these has begun the waiting thread takes: where no thread can be had all goes on.
 
 use super::device::{Bytes, Failed, Outcome, PAGE, SwapDevice, read, write};
-use super::ring::Ring;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::mem;
@@ -53,6 +52,20 @@ unsafe impl Send for Request {}
 unsafe impl Sync for Request {}
 
 impl Request {
+    /// These pages, to or from the device at `offset` on.
+    ///
+    /// # Safety
+    /// Until it is done the pages stay, no other thread writes to them, and none reads them where they are read in.
+    pub(super) unsafe fn new(
+        device: Arc<dyn SwapDevice>,
+        way: Way,
+        offset: u64,
+        pages: Vec<NonNull<Bytes>>,
+    ) -> Arc<Self> {
+        let (state, changed) = (Mutex::new(State::Waiting), Condvar::new());
+        Arc::new(Self { device, way, offset, pages, state, changed })
+    }
+
     /// The pages as the kernel wants them.
     pub(super) fn iovecs(&self) -> Vec<libc::iovec> {
         let iovec = |page: &NonNull<Bytes>| libc::iovec { iov_base: page.as_ptr().cast(), iov_len: PAGE };
@@ -129,7 +142,7 @@ impl Drop for Ends<'_> {
 
 /// Requests that were begun. Dropping it waits for them.
 #[derive(Debug, Default)]
-pub(super) struct Requests(Vec<Arc<Request>>);
+pub(super) struct Requests(pub(super) Vec<Arc<Request>>);
 
 impl Requests {
     /// What became of each page, in the order in which they were given.
@@ -144,65 +157,9 @@ impl Drop for Requests {
     }
 }
 
-/// A device, and what asks it.
-#[derive(Debug)]
-pub(super) struct Port {
-    device: Arc<dyn SwapDevice>,
-    /// Where it is a file and the kernel lets itself be asked.
-    ring: Option<Ring>,
-    pool: Arc<ThreadPool>,
-}
-
-impl Port {
-    /// Of this device; with the kernel's help, if that is wanted and can be had.
-    pub(super) fn new(device: Arc<dyn SwapDevice>, ring: bool) -> Self {
-        let ring = if ring && device.file().is_some() { Ring::new() } else { None };
-        Self { device, ring, pool: Arc::default() }
-    }
-
-    /// Whether the kernel is asked.
-    pub(super) fn has_ring(&self) -> bool {
-        self.ring.is_some()
-    }
-
-    /// Begins to write these pages to these blocks, or to read them, which are in order: neighbours are one request. A block is
-    /// where it lies on the device, in pages.
-    ///
-    /// # Safety
-    /// Until the requests are done the pages stay, no other thread writes to them, and none reads them where they are read in.
-    pub(super) unsafe fn begin(&self, way: Way, pages: &[(u32, NonNull<Bytes>)]) -> Requests {
-        let runs = pages.chunk_by(|one, next| one.0 + 1 == next.0);
-        let request = |run: &[(u32, NonNull<Bytes>)]| {
-            Arc::new(Request {
-                device: self.device.clone(),
-                way,
-                offset: u64::from(run[0].0) * PAGE as u64,
-                pages: run.iter().map(|&(_, page)| page).collect(),
-                state: Mutex::new(State::Waiting),
-                changed: Condvar::new(),
-            })
-        };
-        let requests: Vec<_> = runs.map(request).collect();
-        // The thread that waits begins with the first.
-        match (&self.ring, self.device.file(), requests.get(1..).unwrap_or_default()) {
-            (_, _, []) => {}
-            _ if seeded!(OneAtATime) => {}
-            (Some(ring), Some((file, start)), others) => ring.submit(file, start, others),
-            (_, _, others) => self.pool.submit(others),
-        }
-        Requests(requests)
-    }
-}
-
-impl Drop for Port {
-    fn drop(&mut self) {
-        self.pool.end();
-    }
-}
-
 /// Threads that carry out requests: as many as there ever were requests at once, up to [`THREADS`].
 #[derive(Debug, Default)]
-struct ThreadPool {
+pub(super) struct ThreadPool {
     queue: Mutex<Queue>,
     more: Condvar,
 }
@@ -216,7 +173,8 @@ struct Queue {
 }
 
 impl ThreadPool {
-    fn submit(self: &Arc<Self>, requests: &[Arc<Request>]) {
+    /// Hands these to its threads, and begins more where there are too few.
+    pub(super) fn submit(self: &Arc<Self>, requests: &[Arc<Request>]) {
         let mut queue = self.queue.lock();
         queue.requests.extend(requests.iter().cloned());
         while queue.idle < queue.requests.len() && queue.threads.len() < THREADS {
@@ -245,7 +203,8 @@ impl ThreadPool {
         }
     }
 
-    fn end(&self) {
+    /// No request comes any more: waits for its threads.
+    pub(super) fn end(&self) {
         let threads = {
             let mut queue = self.queue.lock();
             queue.over = true;

@@ -5,7 +5,7 @@ use super::blocks::{Blocks, Room};
 use super::books::Books;
 use super::device::SwapDevice;
 use super::pool::Pool;
-use super::request::Port;
+use super::port::Port;
 use super::swap_file::SwapFile;
 use crate::arena::Arena;
 use crate::error::MmError;

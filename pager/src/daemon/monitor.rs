@@ -1,4 +1,4 @@
-//! What a worker does, for those who watch it: as Prometheus' text, and as JSON.
+//! What a worker does, for operators: as Prometheus' text, and as JSON.
 
 use crate::cache::{Cache, CacheStats, Source};
 use crate::guest::{GuestStats, Watch};

@@ -31,7 +31,7 @@ pub struct Worker<W> {
     pub cache: Arc<Cache>,
     /// How they are served.
     pub options: Options,
-    /// For those who watch.
+    /// What operators see.
     pub monitor: Monitor,
 }
 

@@ -176,7 +176,7 @@ pub struct Guest {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What is done for a guest, for those who watch it while another thread waits for its end.
+/// What is done for a guest, for a thread that watches it while another thread waits for its end.
 pub(crate) struct Watch(Arc<Inner>);
 
 impl Watch {

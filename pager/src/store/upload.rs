@@ -155,7 +155,7 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// Makes a template of it; one of that name is replaced. Those who serve the old one go on with it.
+    /// Makes a template of it; one of that name is replaced. Hosts that serve the old one go on with it.
     ///
     /// # Errors
     /// [`StoreError::Busy`]: a collection gave it up, or others changed the catalog again and again.

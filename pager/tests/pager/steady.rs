@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// A clock that stands still but for those who sleep.
+/// A clock that stands still but for threads that sleep.
 #[derive(Default)]
 struct Hand(AtomicU64);
 

@@ -159,7 +159,7 @@ pub const STEPS: &[Step] = &[
         about: "whole worlds on simulated CPUs, drawn from seeds",
         lines: &[
             Line::new(PUSH, 90, 400, "cargo xtask explore --seeds 2000").hears(&["Explore"]),
-            Line::new(NIGHTLY, 1900, 2400, "cargo xtask explore --seeds 10000000 --minutes 30")
+            Line::new(NIGHTLY, 1300, 1800, "cargo xtask explore --seeds 10000000 --minutes 20")
                 .hears(&["Explore"]),
         ],
     },
@@ -176,7 +176,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "coverage",
         about: "the engine, its host and its guests under the address sanitizer, and the lines that their tests run",
-        lines: &[Line::new(NIGHTLY, 500, 1200, "cargo xtask coverage").hears(&["Sanitizer"])],
+        lines: &[Line::new(NIGHTLY, 450, 1200, "cargo xtask coverage").hears(&["Sanitizer"])],
     },
     Step {
         name: "threads",
@@ -186,7 +186,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "walkers",
         about: "hardware walkers that others wrote, twenty times as often, with other tables every night",
-        lines: &[Line::new(NIGHTLY, 950, 1500, "cargo xtask walkers --nightly").with(BOOT)],
+        lines: &[Line::new(NIGHTLY, 850, 1500, "cargo xtask walkers --nightly").with(BOOT)],
     },
     Step {
         name: "boots",
@@ -216,12 +216,12 @@ pub const STEPS: &[Step] = &[
                 .with(&[("SLAT_FLEET_SEEDS", "5000")]),
             Line::new(
                 NIGHTLY,
-                330,
+                230,
                 700,
                 "cargo test -p slat-pager --locked --test pager -- soak:: --nocapture",
             )
             .with(&[
-                ("SLAT_PAGER_SOAK_SECONDS", "180"),
+                ("SLAT_PAGER_SOAK_SECONDS", "90"),
                 ("SLAT_PAGER_SOAK_MIB", "256"),
                 ("SLAT_PAGER_SOAK_GUESTS", "8"),
             ]),

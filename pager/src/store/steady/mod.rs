@@ -1,5 +1,5 @@
 //! A store behind a network, made steady: calls that fail are made again, reads that take long are made twice, and a place that is
-//! down is not asked by everyone all the time.
+//! down is not asked by every thread all the time.
 
 mod breaker;
 mod hedge;
