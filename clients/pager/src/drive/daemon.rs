@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// The name of the template.
 pub const TEMPLATE: &str = "debian";
 
-/// A daemon; its keeper is killed when it is dropped, and the worker ends with its last guest.
+/// A daemon; its keeper is killed when it is dropped, and the worker ends with its last guest, which must be gone by then.
 pub struct Daemon {
     keeper: Child,
     log: PathBuf,
@@ -88,5 +88,13 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         _ = self.keeper.kill();
         _ = self.keeper.wait();
+        // The next daemon has the same log. A process that has ended and is not waited for has no command line.
+        let line = format!("/proc/{}/cmdline", self.worker);
+        let began = Instant::now();
+        while std::fs::read(&line).is_ok_and(|line| !line.is_empty())
+            && began.elapsed() < Duration::from_secs(10)
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
