@@ -14,10 +14,10 @@ fn the_rows_are_there_and_their_counts_agree() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["bench"], &report["params"]["runs"]), (&"reclaim".into(), &1.into()));
     let rows = report["rows"].as_array().unwrap();
-    assert!(
-        rows.iter()
-            .all(|row| row["series"] == "mglru-aging" && row["baseline"].is_f64() && row["slat"].is_f64())
-    );
+    assert!(rows.iter().all(|row| row["baseline"].is_f64() && row["slat"].is_f64()));
+    // Faults beside a slow device are no claim of the series.
+    let beside = rows.iter().filter(|row| row["series"] != "mglru-aging");
+    assert_eq!(beside.filter(|row| row["name"] == "no slow device").count(), 4);
     for guest in ["cc1", "sort", "boot", "phases"] {
         for limit in ["30%", "60%"] {
             let figure = |name: &str, figure: &str| {
@@ -44,7 +44,7 @@ fn the_rows_are_there_and_their_counts_agree() {
         }
     }
     let checks = report["checks"].as_array().unwrap();
-    assert_eq!(checks.len(), 4 * 2 * 8, "the bars are for whole programs");
+    assert_eq!(checks.len(), 4 * 2 * 8 + 1, "the bars are for whole programs");
     assert!(checks.iter().all(|check| check["ok"] == true), "{checks:?}");
 }
 
