@@ -65,7 +65,12 @@ impl Demo {
         let mut pid = worker(Duration::from_secs(10)).ok_or_else(|| other("the daemon did not start"))?;
         let guests: Vec<Child> =
             (0..self.guests).map(|seed| self.guest(&socket, seed)).collect::<Result<_, _>>()?;
-        std::thread::sleep(Duration::from_millis(100));
+        // What the first guest touches is stored before the store is down.
+        let is_recorded = || library.open("demo").is_ok_and(|template| template.working_set().is_some());
+        let began = Instant::now();
+        while !is_recorded() && began.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
         let down = folder.join("down");
         std::fs::write(&down, "").map_err(other)?;
         std::thread::sleep(OUTAGE);
@@ -94,13 +99,15 @@ impl Demo {
         print(&stats);
         if wrong > 0 {
             Err(Failure::Found(format!("{wrong} guests had wrong bytes, or stood still")))
+        } else if stats.ahead == 0 {
+            Err(Failure::Found("no page of the recorded guest came ahead of its faults".into()))
         } else {
             Ok(())
         }
     }
 
     fn guest(&self, socket: &Path, seed: u64) -> Result<Child, Failure> {
-        let millis = 1200 + OUTAGE.as_millis() as u64 + 700 * self.kills;
+        let millis = 2500 + OUTAGE.as_millis() as u64 + 700 * self.kills;
         let words =
             format!("--memory {}M --seed {seed} --balloon --patience-ms 10000 --millis {millis}", self.mib);
         let mut command = Command::new(std::env::current_exe().map_err(other)?);
