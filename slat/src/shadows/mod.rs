@@ -65,6 +65,8 @@ pub(crate) type AnyTable = Box<dyn Any + Send + Sync>;
 
 /// See the module's header.
 #[derive(Debug)]
+// Which of its words share a cache line does not depend on the allocator.
+#[repr(align(64))]
 pub(crate) struct Shadows<F> {
     pub(crate) reverse: Reverse<F>,
     pub(crate) drops: Drops,

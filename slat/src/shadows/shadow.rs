@@ -26,6 +26,8 @@ use crate::trace::VcpuId;
 
 /// See the module's header.
 #[derive(Debug)]
+// As `Shadows`.
+#[repr(align(64))]
 pub(crate) struct Shadow<F> {
     pub(crate) radix: Radix<F>,
     pub(crate) line: FlushLine,

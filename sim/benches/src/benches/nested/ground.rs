@@ -6,6 +6,7 @@
 
 use super::super::machine::Parts;
 use super::super::{Setting, Work};
+use super::words::Words;
 use crate::host::{BASE, SimHost, first_page, hva_of, hvas_of};
 use crate::world::{AtomicU64, Ordering::Relaxed};
 use slat::nested::{EptFeatures, EptTable, L1Access, L2Done};
@@ -113,7 +114,7 @@ impl Ground {
     }
 
     /// T's words, by L1's frame and entry.
-    fn words(&self) -> Box<[AtomicU64]> {
+    fn words(&self) -> Words {
         let mut words = vec![0; (self.tables() * TABLE) as usize];
         let link = |frame: u64| frame << 12 | 7;
         words[(ROOT * TABLE) as usize] = link(UPPER);
@@ -125,7 +126,7 @@ impl Ground {
         for g2 in (0..all).map(Gfn).filter(|&g2| g2 < self.aliases().end) {
             words[(FIRST_LEAF_TABLE * TABLE + g2.0) as usize] = self.g1(g2).0 << 12 | 6 << 3 | 7;
         }
-        words.into_iter().map(AtomicU64::new).collect()
+        Words::new(words.len(), |at| words[at])
     }
 
     /// The host, with T in L1's memory.
@@ -142,7 +143,7 @@ impl Ground {
 /// L1's memory: pages of arithmetic, and T's words.
 pub struct L1Memory {
     pub pages: SimHost,
-    words: Box<[AtomicU64]>,
+    words: Words,
 }
 
 impl L1Memory {

@@ -12,6 +12,7 @@
 
 mod ground;
 mod shadow_mmu;
+mod words;
 
 use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting, Threads};
 use crate::world::{Job, Told, compute, now, run};

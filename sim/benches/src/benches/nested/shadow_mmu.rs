@@ -12,6 +12,7 @@
 //! found by T's frame in a hash table.
 
 use super::ground::{Ground, L1Memory, Side};
+use super::words::Words;
 use crate::host::{first_page, hva_of};
 use crate::world::{AtomicU64, Mutex, Ordering::Relaxed, compute};
 use slat::{Gfn, Idle, Pfn};
@@ -27,8 +28,8 @@ const TABLE: usize = 512;
 
 /// A shadow page: its entries, and the frame of L1 that each was made of.
 struct Page {
-    entries: Box<[AtomicU64]>,
-    made_of: Box<[AtomicU64]>,
+    entries: Words,
+    made_of: Words,
 }
 
 /// What is under the lock, beside the entries.
@@ -43,7 +44,8 @@ struct Under {
     has_begun: bool,
 }
 
-/// See the module's header.
+/// See the module's header. Its lock and its number are where they are from the beginning of a line on.
+#[repr(align(64))]
 pub struct ShadowMmu<'g> {
     ground: &'g Ground,
     host: L1Memory,
@@ -51,18 +53,14 @@ pub struct ShadowMmu<'g> {
     mmu_seq: AtomicU64,
     pages: Box<[Page]>,
     /// L1's own leaves, by frame.
-    direct: Box<[AtomicU64]>,
+    direct: Words,
     /// Heads of the reverse map, by frame.
-    rmap: Box<[AtomicU64]>,
-}
-
-fn words(many: usize, word: impl Fn(usize) -> u64) -> Box<[AtomicU64]> {
-    (0..many).map(|nth| AtomicU64::new(word(nth))).collect()
+    rmap: Words,
 }
 
 impl<'g> ShadowMmu<'g> {
     pub fn new(ground: &'g Ground) -> Self {
-        let page = |_| Page { entries: words(TABLE, |_| 0), made_of: words(TABLE, |_| 0) };
+        let page = |_| Page { entries: Words::new(TABLE, |_| 0), made_of: Words::new(TABLE, |_| 0) };
         let frames = ground.frames() as usize;
         Self {
             ground,
@@ -70,8 +68,8 @@ impl<'g> ShadowMmu<'g> {
             mmu_lock: Mutex::new(Under::default()),
             mmu_seq: AtomicU64::new(0),
             pages: (0..ground.tables()).map(page).collect(),
-            direct: words(frames, |frame| first_page(Gfn(frame as u64)).pfn.0 << 12 | PRESENT),
-            rmap: words(frames, |_| 0),
+            direct: Words::new(frames, |frame| first_page(Gfn(frame as u64)).pfn.0 << 12 | PRESENT),
+            rmap: Words::new(frames, |_| 0),
         }
     }
 
