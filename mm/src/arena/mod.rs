@@ -51,7 +51,7 @@ const AHEAD: u32 = 1 << 28;
 const ZEROED: u32 = 1 << 27;
 const REFERENCES: u32 = ZEROED - 1;
 
-/// See the module's header. Shared in an [`Arc`]; everything takes `&self`.
+/// See the module's header. Shared in an [`Arc`](std::sync::Arc); everything takes `&self`.
 #[derive(Debug)]
 pub struct Arena {
     memory: Mapping,

@@ -27,7 +27,7 @@ pub enum L2Done {
         /// Where, in L1's memory.
         gpa: Gpa,
     },
-    /// T refuses the access. L1 is told, by [`L1Format::injection`]: L2's exit.
+    /// T refuses the access. L1 is told, by [`L1Format::injection`](crate::nested::L1Format::injection): L2's exit.
     ForL1(L1Fault),
 }
 

@@ -53,9 +53,10 @@ fn machine(frames: usize) -> MutexGuard<'static, ()> {
 }
 
 /// A space on a machine with frames enough.
-fn space() -> (AddrSpace<Machine>, MutexGuard<'static, ()>) {
+/// The guard is dropped last: frames of a space go back to its own machine.
+fn space() -> (MutexGuard<'static, ()>, AddrSpace<Machine>) {
     let alone = machine(64);
-    (AddrSpace::new_empty(at(0), 1 << 40).unwrap(), alone)
+    (alone, AddrSpace::new_empty(at(0), 1 << 40).unwrap())
 }
 
 /// The leaf that a walker finds, at four levels of 512 entries.
@@ -75,7 +76,7 @@ fn descriptor(space: &AddrSpace<Machine>, address: usize) -> u64 {
 
 #[test]
 fn a_part_is_unmapped_and_the_rest_stays() {
-    let (mut space, _alone) = space();
+    let (_alone, mut space) = space();
     space.map_linear(at(0x4000_0000), PhysAddr::from(0x8000_0000), 4 << 20, RAM).unwrap();
     space.unmap(at(0x4010_0000), PAGE).unwrap();
     assert_eq!(space.translate(at(0x4010_0000)), None);
@@ -91,7 +92,7 @@ fn a_part_is_unmapped_and_the_rest_stays() {
 
 #[test]
 fn what_overlaps_is_refused_and_changes_nothing() {
-    let (mut space, _alone) = space();
+    let (_alone, mut space) = space();
     space.map_linear(at(0x1000), PhysAddr::from(0x8000), 4 * PAGE, RAM).unwrap();
     let refused = space.map_linear(at(0x4000), PhysAddr::from(0x2_0000), 4 * PAGE, RAM);
     assert_eq!(refused, Err(AxError::AlreadyExists));
@@ -101,7 +102,7 @@ fn what_overlaps_is_refused_and_changes_nothing() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    let (mut space, _alone) = space();
+    let (_alone, mut space) = space();
     let frame = PhysAddr::from(0x8000);
     let mut refused = |address, frame, bytes, flags| {
         assert_eq!(space.map_linear(at(address), frame, bytes, flags), Err(AxError::InvalidInput));
@@ -122,7 +123,7 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn a_walker_finds_what_the_flags_say() {
-    let (mut space, _alone) = space();
+    let (_alone, mut space) = space();
     let kinds = [
         (RAM, 0b1111 << 2 | 0b11 << 6),
         (MappingFlags::READ | MappingFlags::EXECUTE, 0b1111 << 2 | 0b01 << 6),
@@ -148,7 +149,7 @@ fn a_walker_finds_what_the_flags_say() {
 
 #[test]
 fn accesses_that_the_flags_forbid_are_no_faults_to_be_handled() {
-    let (mut space, _alone) = space();
+    let (_alone, mut space) = space();
     space.map_alloc(at(0x1000), PAGE, MappingFlags::READ, false).unwrap();
     assert!(!space.handle_page_fault(at(0x1000), MappingFlags::WRITE));
     assert!(!space.handle_page_fault(at(0x1000), MappingFlags::EXECUTE));
@@ -158,7 +159,7 @@ fn accesses_that_the_flags_forbid_are_no_faults_to_be_handled() {
 
 #[test]
 fn a_page_that_faults_twice_keeps_its_bytes() {
-    let (mut space, _alone) = space();
+    let (_alone, mut space) = space();
     space.map_alloc(at(0x1000), 2 * PAGE, RAM, false).unwrap();
     assert!(space.handle_page_fault(at(0x1234), MappingFlags::WRITE));
     let frame = space.translate(at(0x1000));
@@ -171,7 +172,7 @@ fn a_page_that_faults_twice_keeps_its_bytes() {
 
 #[test]
 fn allocated_memory_is_clean_and_goes_back() {
-    let (mut space, _alone) = space();
+    let (_alone, mut space) = space();
     space.map_alloc(at(0x1000), 4 * PAGE, RAM, true).unwrap();
     let bytes = space.translated_byte_buffer(at(0x1000), 4 * PAGE).unwrap();
     assert!(bytes.iter().all(|part| part.iter().all(|&byte| byte == 0)));
@@ -184,7 +185,7 @@ fn allocated_memory_is_clean_and_goes_back() {
 
 #[test]
 fn tables_take_few_frames() {
-    let (mut space, _alone) = space();
+    let (_alone, mut space) = space();
     assert_eq!(free(), 63, "the root");
     space.map_linear(at(0x1000), PhysAddr::from(0x8000), PAGE, RAM).unwrap();
     assert_eq!(free(), 55, "a table of each level below, and as many as a vCPU has at hand");
