@@ -48,7 +48,7 @@ pub struct HostFaults {
 /// Its row of the registry.
 pub const ABOUT: About = About {
     takes: ["20 s", "500 MiB"],
-    ci: &["-b 8M --changed 4M --runs 2"],
+    ci: &["-b 8M --changed 4M"],
     quick: &["-b 32M --changed 8M --runs 3"],
     full: &[""],
     ..About::of("host-faults", PatchSeries::TdpMmu)
