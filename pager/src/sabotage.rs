@@ -27,6 +27,8 @@ pub enum Sabotage {
     GiveBack,
     /// Pages that are filled are not protected.
     Track,
+    /// A page that is there, and that a killed pager did not note, is no part of a snapshot.
+    Unnoted,
     /// No mistake of the pager: the kernel leaves pages in the page table, which it may do.
     Mapped,
     /// The same, and a page is not protected while it leaves.

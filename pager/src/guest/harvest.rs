@@ -123,17 +123,18 @@ impl Inner {
         let until = Instant::now() + PATIENCE;
         loop {
             let order = self.order.write();
-            // What a clone wrote until now, only the kernel knows; and protection leaves marks among it.
-            let own = Bits::new(self.layout.image_pages());
-            if self.share().is_some() && !self.tracking.is_on() {
-                reach.own_pages(&self.layout, |page| own.set(page))?;
+            // What a clone wrote until now, only the kernel knows. And a pager before this one may have been killed when a page was
+            // there and not noted yet. Protection leaves marks among them, so they are looked for before it.
+            let there = Bits::new(self.layout.image_pages());
+            if !self.tracking.is_on() && self.options.sabotage != Some(Sabotage::Unnoted) {
+                reach.own_pages(&self.layout, |page| there.set(page))?;
             }
             let protect = |region: &crate::layout::Region| self.uffd.protect(region.base, region.size);
             match self.layout.regions().iter().try_for_each(protect) {
                 Ok(()) => {
                     let pages = if self.tracking.is_on() { self.tracking.dirty.take() } else { settled() };
-                    pages.add(&own);
-                    self.tracking.begin(reach, &pages, self.share().map(|_| settled()));
+                    pages.add(&there);
+                    self.tracking.begin(reach, &pages, settled());
                     return Ok(pages);
                 }
                 // A removal waits to be read, by a thread that waits for this one.
@@ -178,9 +179,11 @@ impl Harvest {
     fn chunk(&self, parent: &Template, chunk: Range<usize>) -> Result<Vec<u8>, HarvestError> {
         let mut content = vec![0; chunk.len() * PAGE];
         let runs: Vec<_> = self.pages.runs(chunk.clone()).collect();
-        if (runs != [chunk.clone()] || self.inner.share().is_some())
-            && let Some((bytes, _)) = parent.content(chunk.start, &self.inner.cache, None)?
-        {
+        let is_whole = runs == [chunk.clone()] && {
+            let capture = self.inner.tracking.capture.lock();
+            capture.as_ref().is_some_and(|capture| chunk.clone().all(|page| capture.zeros.has(page)))
+        };
+        if !is_whole && let Some((bytes, _)) = parent.content(chunk.start, &self.inner.cache, None)? {
             content.copy_from_slice(&bytes);
         }
         for run in runs {

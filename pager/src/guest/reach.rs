@@ -77,12 +77,19 @@ impl Reach {
         Ok(())
     }
 
-    /// Calls `own` for the pages that are the process's own: of a private mapping of a file those that it wrote.
+    /// Calls `own` for the pages that are the guest's own and are there: of a private mapping of a file those that it wrote.
     pub fn own_pages(&self, layout: &Layout, mut own: impl FnMut(usize)) -> io::Result<()> {
         const IS_THERE: u64 = 1 << 63;
         const IS_SWAPPED: u64 = 1 << 62;
         const IS_OF_A_FILE: u64 = 1 << 61;
-        let Self::Process(_, pagemap) = self else { return Ok(()) };
+        let pagemap = match self {
+            Self::Process(_, pagemap) => pagemap,
+            Self::Memory(file, _) => {
+                let there = super::reclaim::data(file, &(0..layout.image_pages()))?;
+                there.into_iter().flatten().for_each(own);
+                return Ok(());
+            }
+        };
         let mut entries = vec![0; 64 << 10];
         for region in layout.regions() {
             let (mut page, end) = ((region.offset / PAGE as u64) as usize, region.offset + region.size);

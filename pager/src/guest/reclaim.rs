@@ -268,7 +268,7 @@ fn unmap(process: BorrowedFd, start: u64, len: u64) -> io::Result<()> {
 }
 
 /// The pages of a range that are in a file, and no holes.
-fn data(file: &File, pages: &Range<usize>) -> io::Result<Vec<Range<usize>>> {
+pub(super) fn data(file: &File, pages: &Range<usize>) -> io::Result<Vec<Range<usize>>> {
     let seek = |from: usize, whence| {
         // SAFETY: the call takes numbers.
         let found = unsafe { libc::lseek(file.as_raw_fd(), (from * PAGE) as i64, whence) };

@@ -45,8 +45,8 @@ pub(super) struct Capture {
     left: Bits,
     /// Content that was read before its turn. `None`: it is as in the snapshot before.
     early: HashMap<usize, Option<Box<[u8]>>>,
-    /// Which pages that are not there are zeros: all, or these. The others are as in the snapshot before.
-    zeros: Option<Bits>,
+    /// Pages that are zeros where they are not there. The others are as in the snapshot before then.
+    pub zeros: Bits,
     /// Why the content of the instant cannot be had any more.
     failed: Option<io::Error>,
 }
@@ -61,7 +61,7 @@ impl Tracking {
     }
 
     /// All pages are protected, and nothing is filled meanwhile: from now on the content of these pages is kept.
-    pub fn begin(&self, reach: Reach, pages: &Bits, zeros: Option<Bits>) {
+    pub fn begin(&self, reach: Reach, pages: &Bits, zeros: Bits) {
         self.is_on.store(true, Ordering::Relaxed);
         let left = pages.clone();
         *self.capture.lock() = Some(Capture { reach, left, early: HashMap::new(), zeros, failed: None });
@@ -85,8 +85,7 @@ impl Capture {
             }
             let mut content = vec![0; PAGE].into_boxed_slice();
             let mut is_there = true;
-            let missing =
-                |page, _: &mut [u8]| is_there = self.zeros.as_ref().is_none_or(|zeros| zeros.has(page));
+            let missing = |page, _: &mut [u8]| is_there = self.zeros.has(page);
             match self.reach.read(&inner.layout, &inner.journal, page..page + 1, &mut content, missing) {
                 Ok(()) => _ = self.early.insert(page, is_there.then_some(content)),
                 Err(error) => self.fail(error),
@@ -116,7 +115,7 @@ impl Capture {
         for run in runs {
             let bytes = (run.start - start) * PAGE..(run.end - start) * PAGE;
             let missing = |page, into: &mut [u8]| {
-                if self.zeros.as_ref().is_none_or(|zeros| zeros.has(page)) {
+                if self.zeros.has(page) {
                     into.fill(0);
                 }
             };

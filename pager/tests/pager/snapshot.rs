@@ -160,18 +160,66 @@ impl Store for Full {
     }
 }
 
-/// Guests of this process: their memory, and what serves them.
-fn serve(template: Template, options: Options) -> (&'static Memory, Guest) {
-    let memory: &Memory = Box::leak(Box::new(Memory::new(IMAGE, false).unwrap()));
-    let uffd = Uffd::new(Features::REMOVE).unwrap();
+/// Guests of this process: their memory, and what serves them. An earlier pager filled these pages, and was killed before it noted that.
+fn serve(template: Template, options: Options, shared: bool, unnoted: &[usize]) -> (&'static Memory, Guest) {
+    let memory: &Memory = Box::leak(Box::new(Memory::new(IMAGE, shared).unwrap()));
+    let features = if shared { Features::SHARED.and(Features::MINOR) } else { Features::REMOVE };
+    let uffd = Uffd::new(Features::REMOVE.and(features)).unwrap();
     let regions = memory.regions().map(|(base, size, offset)| Region { base, size, offset });
     for Region { base, size, .. } in regions {
-        uffd.register(base, size, false).unwrap();
+        uffd.register(base, size, shared).unwrap();
     }
     let layout = Layout::new(regions.to_vec(), template.size()).unwrap();
+    for page in unnoted {
+        let words: Vec<u8> =
+            (0..PAGE / 8).flat_map(|word| IMAGE.word(*page, 0, word).to_ne_bytes()).collect();
+        let (address, _) = layout.places(*page..page + 1).next().unwrap();
+        assert!(matches!(uffd.copy(address, &words), (PAGE, None)));
+    }
     let (journal, cache) = (Journal::new(&layout).unwrap(), Arc::new(Cache::new(1 << 20)));
     let life = Some(Life::Process(pidfd_open(getpid(), PidfdFlags::empty()).unwrap()));
-    (memory, Guest::serve(Parts { uffd, layout, template, cache, journal, life }, options).unwrap())
+    let parts = Parts { uffd, layout, template, cache, journal, life };
+    let backing =
+        memory.file().map_or(Backing::Own, |file| Backing::Memory(file.try_clone_to_owned().unwrap()));
+    (memory, Guest::serve_on(parts, backing, options).unwrap())
+}
+
+/// Whether a page is in the first snapshot that was there, unnoted, and written before.
+fn has_unnoted(name: &str, shared: bool, sabotage: Option<Sabotage>) -> bool {
+    let folder = folder(name);
+    let library = Library::new(Folder::open(&folder).unwrap());
+    library.snapshot("twin", IMAGE.read(), (MIB << 20) as u64, 64 << 10).unwrap();
+    let mut options = Options::default();
+    options.sabotage = sabotage;
+    // At both ends, and where others of the chunk are noted.
+    let pages = [0, 5, IMAGE.pages - 1];
+    let (memory, guest) = serve(library.open("twin").unwrap(), options, shared, &pages);
+    for page in pages {
+        let words = std::array::from_fn(|word| IMAGE.word(page, 7, word));
+        // SAFETY: nothing else uses the memory but the pager.
+        unsafe { memory.write(page, &words) };
+    }
+    // SAFETY: as above.
+    unsafe { memory.touch(1) };
+    guest.handle().harvest().unwrap().store("saved").unwrap();
+    let (copy, restored) = serve(library.open("saved").unwrap(), Options::default(), false, &[]);
+    let found = (0..IMAGE.pages).all(|page| {
+        let version = if pages.contains(&page) { 7 } else { 0 };
+        // SAFETY: nothing writes to it but the pager.
+        is_page(&IMAGE, page, Some(version), &unsafe { copy.read(page) })
+    });
+    drop((guest, restored));
+    std::fs::remove_dir_all(folder).unwrap();
+    found
+}
+
+#[test]
+fn a_page_that_a_killed_daemon_did_not_note_is_in_the_next_snapshot() {
+    if is_offered() {
+        assert!(has_unnoted("unnoted", false, None) && has_unnoted("unnoted-shared", true, None));
+        assert!(!has_unnoted("unnoted-found", false, Some(Sabotage::Unnoted)));
+        assert!(!has_unnoted("unnoted-shared-found", true, Some(Sabotage::Unnoted)));
+    }
 }
 
 /// What pages 0 to 5 are in the last snapshot, as versions, where each step is one of those that follow.
@@ -182,7 +230,7 @@ fn step_by_step(name: &str, sabotage: Option<Sabotage>) -> [Option<u32>; 6] {
     library.snapshot("twin", IMAGE.read(), (MIB << 20) as u64, 64 << 10).unwrap();
     let mut options = Options::default();
     (options.sabotage, options.window) = (sabotage, 1);
-    let (memory, guest) = serve(library.open("twin").unwrap(), options);
+    let (memory, guest) = serve(library.open("twin").unwrap(), options, false, &[]);
     let words = |page, version| std::array::from_fn(|word| IMAGE.word(page, version, word));
     // Pages 20 chunks apart, so that no chunk has two of them.
     let at = |number: usize| number * 320;
@@ -221,7 +269,7 @@ fn step_by_step(name: &str, sabotage: Option<Sabotage>) -> [Option<u32>; 6] {
         assert_eq!((stored.pages, stored.chunks, stored.written), (5, 5, 5), "only what was written");
     }
 
-    let (copy, restored) = serve(library.open("saved.2").unwrap(), Options::default());
+    let (copy, restored) = serve(library.open("saved.2").unwrap(), Options::default(), false, &[]);
     let found = std::array::from_fn(|number| {
         // SAFETY: nothing writes to it but the pager.
         let content = unsafe { copy.read(at(number)) };
