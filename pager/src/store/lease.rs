@@ -114,13 +114,16 @@ pub fn pinned(store: &dyn Store, id: &str) -> Result<Vec<String>, StoreError> {
 fn renew(lease: &Weak<Inner>) {
     while let Some(inner) = lease.upgrade() {
         let mut pins = inner.pins.lock();
-        inner.ended.wait_for(&mut pins, RENEWAL);
+        let is_due = inner.ended.wait_for(&mut pins, RENEWAL).timed_out();
         if pins.counts.is_empty() {
             pins.is_renewed = false;
             return;
         }
-        // It fails where the store is out of reach, and is tried again: the patience of collections is many renewals long.
-        _ = inner.write(&pins);
+        // Woken before, it finds a pin that came since the last one went, and that has written the lease.
+        if is_due {
+            // It fails where the store is out of reach, and is tried again: the patience of collections is many renewals long.
+            _ = inner.write(&pins);
+        }
     }
 }
 
