@@ -293,6 +293,8 @@ bugs! {
     ShadowsForgotten "shadows-forgotten" Unit "an invalidation does not look for what was made of its frames for a nested guest",
     HintAfterLeaf "hint-after-leaf" Unit "a fault of L2 maps its page, and then enters the hint in the reverse map",
     HintUnfenced "hint-unfenced" Loom "no fence between a hint in the reverse map and the look at what is announced",
+    SlowerKept "slower-kept" Unit "of two vCPUs that begin the first nested guest at once, the slower one keeps its tables",
+    PlanesLost "planes-lost" Unit "tables that were made before memory ran out do not go back",
     FlagAfterValue "flag-after-value" Loom "a vCPU finds the shadows before the VM says that it has any",
     HintUnchecked "hint-unchecked" Unit "a fault of L2 does not look at what is announced after it has entered its hint",
     TablesReadFirst "tables-read-first" Unit "a fault of L2 reads L1's table, and then the entry that it fills",

@@ -123,7 +123,13 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let shadows = if let Some(shadows) = space.nested.get() {
             shadows
         } else {
-            space.nested.set_after(&vm.nested, Shadows::new(host, &vm.pool, vm.policy.vcpus)?)
+            let fresh = Shadows::new(host, &vm.pool, vm.policy.vcpus)?;
+            space.nested.set_after(&vm.nested, fresh, |fresh| {
+                if !seeded!(SlowerKept) {
+                    // SAFETY: made just now, and another thread was faster.
+                    unsafe { fresh.give_back_unused(host, &vm.pool) };
+                }
+            })
         };
         let state = self.nested.get_or_insert_with(Box::default);
         let hold = match &state.held {

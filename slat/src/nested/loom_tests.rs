@@ -127,7 +127,7 @@ fn a_first_guest() -> impl Fn() + Send + Sync + 'static {
         let first = Arc::new(First::default());
         let (maker, fault) = (first.clone(), first.clone());
         let maker = loom::thread::spawn(move || {
-            maker.shadows.set_after(&maker.flag, ());
+            maker.shadows.set_after(&maker.flag, (), drop);
         });
         let fault = loom::thread::spawn(move || {
             fault.shadows.get().is_some_and(|()| {

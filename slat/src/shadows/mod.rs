@@ -118,6 +118,15 @@ impl<F: Format> Shadows<F> {
         })
     }
 
+    /// Its memory goes back to the pool.
+    ///
+    /// # Safety
+    /// No thread but this one has ever reached it.
+    pub(crate) unsafe fn give_back_unused<M: TableMemory>(self, memory: &M, pool: &Pool) {
+        // SAFETY: the caller's word. There are no shadows yet.
+        unsafe { self.reverse.give_back(memory, pool) };
+    }
+
     /// The shadow with this number, which a vCPU holds or a hint names.
     pub(crate) fn shadow(&self, index: usize) -> Option<&Shadow<F>> {
         self.all.get(index)?.get()

@@ -15,6 +15,7 @@ use crate::table::format::Format;
 use crate::table::memory::{ENTRIES, Node, TableMemory};
 use crate::table::pool::{Cache, NoMemory, Pool};
 use crate::table::radix::Radix;
+use alloc::vec::Vec;
 
 /// Hints of a frame before it has *many*; of a page of 2 MiB.
 const SMALL: usize = 4;
@@ -31,8 +32,8 @@ pub(super) const MOST: usize = ALL as usize;
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Reverse<F> {
-    small: [Radix<F>; SMALL],
-    large: [Radix<F>; LARGE],
+    /// Those for pages of 4 KiB, then those for 2 MiB.
+    planes: [Radix<F>; SMALL + LARGE],
 }
 
 /// Where to look.
@@ -71,14 +72,44 @@ impl Hint {
     }
 }
 
+/// # Safety
+/// No thread but this one has ever reached them.
+unsafe fn give_back<F: Format, M: TableMemory>(
+    planes: impl IntoIterator<Item = Radix<F>>,
+    memory: &M,
+    pool: &Pool,
+) {
+    for plane in planes {
+        // SAFETY: the caller's word.
+        unsafe { plane.give_back(memory, pool) };
+    }
+}
+
 impl<F: Format> Reverse<F> {
     pub(super) fn new<M: TableMemory>(memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
-        let make = || Radix::new(memory, pool);
-        Ok(Self { small: [make()?, make()?, make()?, make()?], large: [make()?, make()?] })
+        let made: Vec<_> = (0..SMALL + LARGE).map_while(|_| Radix::new(memory, pool).ok()).collect();
+        let planes = made.try_into().map_err(|made: Vec<_>| {
+            if !seeded!(PlanesLost) {
+                // SAFETY: made just now.
+                unsafe { give_back(made, memory, pool) };
+            }
+            NoMemory
+        });
+        Ok(Self { planes: planes? })
+    }
+
+    /// Its memory goes back to the pool.
+    ///
+    /// # Safety
+    /// No thread but this one has ever reached it.
+    pub(super) unsafe fn give_back<M: TableMemory>(self, memory: &M, pool: &Pool) {
+        // SAFETY: the caller's word.
+        unsafe { give_back(self.planes, memory, pool) };
     }
 
     fn planes(&self, level: Level) -> &[Radix<F>] {
-        if level == Level::K4 { &self.small } else { &self.large }
+        let (small, large) = self.planes.split_at(SMALL);
+        if level == Level::K4 { small } else { large }
     }
 
     /// F7: enters a hint for a page of `level`, 4 KiB or 2 MiB, around `g1`. Not changed where it is there already: the invalidation that removes it bumps the entry that the fault met, or
@@ -117,7 +148,7 @@ impl<F: Format> Reverse<F> {
     /// Where the first hints of the 2 MiB around `g1` are, if any of them was ever entered.
     pub(crate) fn beside<'a, M: TableMemory>(&self, memory: &M, g1: Gfn) -> Option<&'a [Entry; ENTRIES]> {
         // SAFETY: nothing is ever unlinked from a plane.
-        let top = unsafe { self.small[0].top(memory, g1) };
+        let top = unsafe { self.planes[0].top(memory, g1) };
         // SAFETY: as above.
         let table = unsafe { Radix::<F>::table(memory, (top, F::ROOT_LEVEL), g1, Level::K4) }?;
         // SAFETY: as above.
@@ -179,6 +210,6 @@ impl<F: Format> Reverse<F> {
     /// The roots, to count pages by.
     pub(super) fn roots<M: TableMemory>(&self, memory: &M) -> impl Iterator<Item = Node> {
         // SAFETY: roots stay.
-        self.small.iter().chain(&self.large).map(|plane| unsafe { plane.root(memory) })
+        self.planes.iter().map(|plane| unsafe { plane.root(memory) })
     }
 }

@@ -24,14 +24,14 @@ impl<T> Once<T> {
         unsafe { self.0.load(Acquire).as_ref() }
     }
 
-    /// As [`set`](Self::set); and `flag` is set before any thread can find the value. What a thread does with the value and then a fence is
-    /// seen, with the flag, after the fence of a thread that it did not see.
-    pub(crate) fn set_after(&self, flag: &AtomicBool, value: T) -> &T {
+    /// As [`set_or`](Self::set_or); and `flag` is set before any thread can find the value. What a thread does with the value and then a
+    /// fence is seen, with the flag, after the fence of a thread that it did not see.
+    pub(crate) fn set_after(&self, flag: &AtomicBool, value: T, back: impl FnOnce(T)) -> &T {
         // ORDER(once): before the value, which brings it along.
         if !seeded!(FlagAfterValue) {
             flag.store(true, Relaxed);
         }
-        let value = self.set(value);
+        let value = self.set_or(value, back);
         if seeded!(FlagAfterValue) {
             flag.store(true, Relaxed);
         }
@@ -40,6 +40,11 @@ impl<T> Once<T> {
 
     /// The value; this one, unless another thread was faster.
     pub(crate) fn set(&self, value: T) -> &T {
+        self.set_or(value, drop)
+    }
+
+    /// The same; `back` gets this one where another thread was faster.
+    pub(crate) fn set_or(&self, value: T, back: impl FnOnce(T)) -> &T {
         let fresh = Box::into_raw(Box::new(value));
         // ORDER(once): Release publishes the value; Acquire, for the value of a faster thread.
         match self.0.compare_exchange(null_mut(), fresh, AcqRel, Acquire) {
@@ -47,7 +52,7 @@ impl<T> Once<T> {
             Ok(_) => unsafe { &*fresh },
             Err(faster) => {
                 // SAFETY: from `into_raw` just now, and linked nowhere.
-                drop(unsafe { Box::from_raw(fresh) });
+                back(*unsafe { Box::from_raw(fresh) });
                 // SAFETY: as in `get`: it is not null.
                 unsafe { &*faster }
             }

@@ -5,7 +5,7 @@
 
 use super::entry::{Entry, Word};
 use super::format::Format;
-use super::memory::{Node, TableMemory};
+use super::memory::{Node, NodeList, TableMemory};
 use super::pool::{Cache, NoMemory, Pool};
 use crate::addr::{Gfn, Level, Pfn};
 use crate::sync::prim::{AcqRel, Acquire, AtomicU64};
@@ -65,6 +65,17 @@ impl<F: Format> Radix<F> {
         let root = pool.root(memory, &mut cache).inspect_err(|_| pool.give_back(cache.drain()))?;
         pool.fill_root(root, Word::hole(super::Version::default()));
         Ok(Self { root: RootWord(AtomicU64::new(root.pfn(memory).0)), _format: PhantomData })
+    }
+
+    /// The root goes back to the pool.
+    ///
+    /// # Safety
+    /// No thread but this one has ever reached it, and nothing is linked below it.
+    pub(crate) unsafe fn give_back<M: TableMemory>(self, memory: &M, pool: &Pool) {
+        let mut roots = NodeList::default();
+        // SAFETY: the caller has it alone.
+        roots.push(unsafe { self.root(memory) });
+        if F::ROOT_PAGES == 1 { pool.give_back(roots) } else { pool.give_back_roots(roots) }
     }
 
     /// What the hardware is to load, at this moment and later.

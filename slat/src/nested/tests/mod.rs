@@ -16,6 +16,7 @@ mod broadcast;
 mod cases;
 mod cases_arm_riscv;
 mod encoded;
+mod first;
 mod large;
 mod memory;
 mod mistakes;

@@ -1,0 +1,129 @@
+//! The first nested guest of a VM: two vCPUs begin one at once, or the host has no memory for its tables.
+
+use crate::inject::{self, Point};
+use crate::nested::*;
+use crate::seeded::{self, Bug};
+use crate::table::formats::Npt4;
+use crate::table::pool::Cache;
+use crate::table::{Heap, TableMemory};
+use crate::*;
+use core::ptr::NonNull;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// Says when it is asked, and waits.
+type Meeting = (Sender<()>, Receiver<()>);
+
+/// A host that says when it is asked for memory, and then waits to be told to go on: once.
+#[derive(Default)]
+struct Slow {
+    meeting: OnceLock<Mutex<Option<Meeting>>>,
+}
+
+// SAFETY: the heap's own functions.
+unsafe impl TableMemory for Slow {
+    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+        let meeting = self.meeting.get().and_then(|meeting| meeting.lock().unwrap().take());
+        if let Some((asked, go_on)) = meeting {
+            asked.send(()).unwrap();
+            go_on.recv_timeout(LONG).unwrap();
+        }
+        Heap.alloc_chunk()
+    }
+
+    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+        // SAFETY: the caller's word.
+        unsafe { Heap.free_chunk(chunk) }
+    }
+}
+
+impl Host for Slow {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        unreachable!("{hva:?}: L2 does not run")
+    }
+
+    fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+        Err(HostError::Fault)
+    }
+}
+
+fn ept() -> EptTable {
+    EptTable::new(3 << 3 | 6, EptFeatures::of(46)).unwrap()
+}
+
+/// A VM, and all the free pages of its pool.
+fn vm() -> (Vm<Npt4, Slow>, Cache) {
+    let vm = Vm::<Npt4, _>::builder(Slow::default()).vcpus(2).build().unwrap();
+    let mut taken = Cache::default();
+    vm.pool.top_up(vm.host(), &mut taken, vm.pool.free() as usize, || false).unwrap();
+    (vm, taken)
+}
+
+/// Pages that are nowhere.
+fn lost((vm, mut taken): (Vm<Npt4, Slow>, Cache), idle: &mut Idle) -> u64 {
+    vm.pool.give_back(taken.drain());
+    let pages = vm.table_pages(idle);
+    pages.allocated - pages.reachable - pages.waiting - pages.free
+}
+
+/// A vCPU makes its tables, and another one is faster meanwhile.
+fn lost_in_a_race(mistaken: bool) -> u64 {
+    let mut idle = Idle::take().unwrap();
+    let (vm, taken) = vm();
+    let ((asked, is_asked), (tell, go_on)) = (channel(), channel());
+    vm.host().meeting.set(Mutex::new(Some((asked, go_on)))).unwrap();
+    let mut faster = vm.vcpu(VcpuId(1)).unwrap();
+    std::thread::scope(|scope| {
+        // Where this thread panics, the other does not wait for it.
+        let tell = tell;
+        let slower = scope.spawn(|| {
+            let begin = || {
+                let mut idle = Idle::take().unwrap();
+                let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+                vcpu.nested(&mut idle, ept()).map(drop).unwrap();
+            };
+            if mistaken { seeded::with(Bug::SlowerKept, begin) } else { begin() }
+        });
+        is_asked.recv_timeout(LONG).unwrap();
+        faster.nested(&mut idle, ept()).map(drop).unwrap();
+        tell.send(()).unwrap();
+        slower.join().unwrap();
+    });
+    drop(faster);
+    lost((vm, taken), &mut idle)
+}
+
+/// The pool refuses its `nth` page, for each there is.
+fn lost_without_memory() -> u64 {
+    let mut idle = Idle::take().unwrap();
+    let mut sum = 0;
+    for nth in 0.. {
+        let (vm, taken) = vm();
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        let begun = inject::nth(Point::Alloc, nth, || vcpu.nested(&mut idle, ept()).is_ok());
+        drop(vcpu);
+        sum += lost((vm, taken), &mut idle);
+        if begun {
+            assert!(nth > 6, "{nth} places");
+            return sum;
+        }
+    }
+    sum
+}
+
+#[test]
+fn of_two_vcpus_that_begin_at_once_one_gives_its_tables_back() {
+    assert_eq!(lost_in_a_race(false), 0);
+    assert_eq!(lost_in_a_race(true), 6);
+    seeded::found(Bug::SlowerKept, 1);
+}
+
+#[test]
+fn what_was_made_before_memory_ran_out_goes_back() {
+    assert_eq!(lost_without_memory(), 0);
+    assert!(seeded::with(Bug::PlanesLost, lost_without_memory) > 0);
+    seeded::found(Bug::PlanesLost, 1);
+}
