@@ -76,6 +76,8 @@ impl Host for Unique {
 struct World<F: Format> {
     vm: Vm<F, Unique>,
     said: Said,
+    /// What is said last is what T holds.
+    storing: Mutex<()>,
     /// Since when each vCPU may not go by what T said, by its own flush or by one for all.
     flushed: Vec<Mutex<Since>>,
     over: AtomicBool,
@@ -159,6 +161,7 @@ impl<F: Format> World<F> {
         let world = Self {
             vm,
             said: Said::default(),
+            storing: Mutex::default(),
             flushed: (0..vcpus).map(|_| Mutex::default()).collect(),
             over: AtomicBool::new(false),
             wrong: Mutex::default(),
@@ -172,6 +175,7 @@ impl<F: Format> World<F> {
     /// L1 stores an entry of T.
     fn maps(&self, g2: Gfn, g1: Option<Gfn>, stores: bool) {
         let perms = if stores { Perms::RWX } else { Perms::RX };
+        let _one_at_a_time = self.storing.lock().unwrap();
         self.said.says(g2, g1.map(|g1| (g1, perms)));
         let word = g1.map_or(0, |g1| g1.0 << 12 | 6 << 3 | 5 | u64::from(stores) << 1);
         self.vm.host().word(entry(g2)).store(word, SeqCst);
@@ -203,7 +207,9 @@ impl<F: Format> World<F> {
                     }
                     *self.flushed[id as usize].lock().unwrap() = now;
                 }
-                L2Exit::Stopped => {}
+                // However threads are scheduled, something changes below.
+                L2Exit::Stopped if lot.bool() => self.edit(&mut idle, &mut lot),
+                L2Exit::Stopped => self.change(&mut idle, &mut lot),
                 other @ L2Exit::Own(_) => panic!("{other:?}"),
             }
         }
