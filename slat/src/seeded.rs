@@ -295,7 +295,7 @@ bugs! {
     RefusedForOne "refused-for-one" Unit "a page fault of the guest's leaves what accesses at another privilege have of the address",
     FramesLineUnmoved "frames-line-unmoved" Unit "INVLPG does not say to faults under way, and to those that take the short way, that it begins",
     FramesUnforgotten "frames-unforgotten" Unit "INVLPG takes leaves from shadows, and nothing from the vCPU's own TLB",
-    OnePageAlone "one-page-alone" Unit "INVLPG takes 4 KiB of a page that the guest has mapped by more",
+    OnePageAlone "one-page-alone" Unit "a page of the guest's is mapped in parts, and INVLPG takes the one around its address",
     OneTableAlone "one-table-alone" Unit "INVLPG takes a page from the table that the vCPU runs on alone",
     PcidIgnored "pcid-ignored" Unit "what a guest has under one PCID serves it under another one",
     ShadowsForgotten "shadows-forgotten" Unit "an invalidation does not look for what was made of its frames for a nested guest",

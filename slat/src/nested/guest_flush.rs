@@ -11,8 +11,9 @@
 //! **Global pages** are not told apart: `CR3` drops them, too, where the guest's table does not say them any more, as a processor may at any
 //! time. `INVLPG` goes to all tables that the vCPU has been on, for a global page may be in each.
 //!
-//! **INVLPG takes the whole page**, whatever it was mapped by. So it goes over the largest that there may be: 2 MiB, 4 MiB of 32-bit
-//! paging, or 1 GiB where the guest is offered such pages; and keeps of them what the guest's tables still say.
+//! **INVLPG takes the whole page**, whatever it was mapped by. Where the host has smaller pages than the guest, a shadow has that in
+//! parts. So in a shadow where that has ever happened it goes over the largest page that there may be: 2 MiB, 4 MiB of 32-bit paging, or
+//! 1 GiB where the guest is offered such pages; and keeps of them what the guest's tables still say. Elsewhere one entry is looked at.
 //!
 //! A guest's page fault makes its processor forget what it has of the address under the PCID at hand, at any privilege: so do shadows.
 

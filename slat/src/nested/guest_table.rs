@@ -213,16 +213,15 @@ impl GuestTable {
         }
     }
 
-    /// The largest page that the address may be in, as frames.
-    pub(super) fn block(&self, address: Gva) -> Option<Span<Gfn>> {
+    /// The frame of the address, and those of the largest page that it may be in.
+    pub(super) fn block(&self, address: Gva) -> Option<(Gfn, Span<Gfn>)> {
         let gfn = self.access(address, Access::Read)?.gpa.gfn();
         let pages = match self.root {
-            _ if seeded!(OnePageAlone) => 1,
             Root::Short(..) => self.pages(Level::M2),
             Root::Long(..) if self.rules.large_1g => Level::G1.pages(),
             _ => Level::M2.pages(),
         };
-        Some(Span::sized(Gfn(gfn.0 & !(pages - 1)), pages))
+        Some((gfn, Span::sized(Gfn(gfn.0 & !(pages - 1)), pages)))
     }
 
     /// With its sign.

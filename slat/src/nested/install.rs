@@ -54,6 +54,9 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside::<H>());
         // SAFETY: nothing is ever unlinked from a shadow.
         let down = unsafe { Radix::<F>::link_down_beside(host, cache, beside, g2, at, level) }?;
+        if self.table.pages(leaf.level) > level.pages() && !seeded!(OnePageAlone) {
+            self.shadow.will_splinter();
+        }
         let mine = frozen(self.vcpu.id());
         let stands = || {
             let line = self.shadow.line.now() == announced.line || seeded!(LineUnchecked);

@@ -43,21 +43,23 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
     }
 
-    /// The same for some frames of each table, now: `frames` says which. As a [flush for all vCPUs](Vm::l1_broadcasts), but for the TLB: this
+    /// The same for an address of each table, now: `block` says which frames the largest page around it may have, the address's first. They
+    /// are gone over where a page of the table was mapped by smaller ones; else the address alone, whose leaf goes as a whole. As a [flush for all vCPUs](Vm::l1_broadcasts), but for the TLB: this
     /// vCPU forgets, where anything was dropped, before it runs L2 again; what others have stays, as L1's hardware would leave it.
-    pub(super) fn l1_flushes_frames<T: L1Format>(&mut self, frames: impl Fn(&T) -> Option<Span<Gfn>>) {
+    pub(super) fn l1_flushes_frames<T: L1Format>(&mut self, block: impl Fn(&T) -> Option<(Gfn, Span<Gfn>)>) {
         let (vm, space, seat) = (self.vm, self.space, self.awake());
         let (Some(shadows), Some(state)) = (space.nested.get(), &mut self.nested) else { return };
         for (index, table) in state.tables::<T>() {
             if seeded!(OneTableAlone) && state.held.is_none_or(|held| held.index != index) {
                 continue;
             }
-            let (Some(g2s), Some((shadow, _inside))) = (frames(&table), shadows.visit(index)) else {
+            let (Some((g2, block)), Some((shadow, _inside))) = (block(&table), shadows.visit(index)) else {
                 continue;
             };
             if !seeded!(FramesLineUnmoved) {
                 shadow.line.announce();
             }
+            let g2s = if shadow.splinters() { block } else { Span::sized(g2, 1) };
             Revalidation { slots: Memslots { vm, space }, shadows, shadow, table }.run(seat, g2s);
         }
         if shadows.drops.since(state.forgot) && !seeded!(FramesUnforgotten) {

@@ -111,7 +111,7 @@ fn other(vm: &Vm<Npt4, Watched>, what: Meanwhile, (ready, go, done): (Sender<()>
         }
         Meanwhile::Address => {
             remaps(vm);
-            vcpu.l1_flushes_frames(|_: &EptTable| Some(Span::sized(Gfn(0), 1)));
+            vcpu.l1_flushes_frames(|_: &EptTable| Some((Gfn(0), Span::sized(Gfn(0), 512))));
         }
         Meanwhile::Comeback => {
             remaps(vm);
