@@ -54,7 +54,7 @@
 //! | [`map`] | a table on its own: pages are mapped one by one |
 //! | [`memslots`] | the memslots of a running VM |
 //! | [`guest_space`] | each of a VM's address spaces by itself |
-//! | [`nested`] | tables of a hypervisor in the guest: how they are read |
+//! | [`nested`] | tables of a hypervisor in the guest, or of a guest without two-stage hardware: how they are read, and shadowed |
 //! | [`vm`] | the wiring |
 //! | [`writes`] | stores to some frames come to a listener |
 //! | [`held`] | frames that the VMM, or hardware, uses beside the tables |
@@ -144,7 +144,7 @@ pub mod writes;
 
 pub use slat_slots::{MemoryType, addr};
 
-pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, PrivateMemory, Span};
+pub use addr::{Gfn, Gpa, Gva, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, PrivateMemory, Span};
 pub use age::AccessedPages;
 pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, RingSize, Splitting, Track};
 pub use fault::{Done, Fault, FaultError, Population, Prefault};

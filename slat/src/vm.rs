@@ -38,6 +38,8 @@ pub(crate) struct Policy {
     pub(crate) nx_huge_pages: bool,
     pub(crate) contexts: bool,
     pub(crate) lockless_aging: bool,
+    /// Hardware translates by the guest's tables, and then by the VM's.
+    pub(crate) has_two_stages: bool,
     pub(crate) dirty: DirtyLog,
     /// A mistake: what was made of frames for nested guests is not looked for.
     pub(crate) shadows_sabotaged: bool,
@@ -143,6 +145,14 @@ impl<F: Format, H: Host> Builder<F, H> {
     /// otherwise. Without it each takes the MMU lock alone, as before. Under [`MmuLock::None`] there is none to take.
     pub fn lockless_aging(mut self, on: bool) -> Self {
         self.policy.lockless_aging = on;
+        self
+    }
+
+    /// The host's processor has no second stage of translation (no EPT, no NPT): what vCPUs run on translates the guest's own addresses.
+    /// While the guest's paging is on that is a shadow of its page table ([`Vcpu::guest_paging`](crate::Vcpu::guest_paging)); else it is the
+    /// VM's own table, a direct map. Nested guests are refused. The format is the host's own paging: [`X64`](crate::table::formats::X64).
+    pub fn without_two_stages(mut self) -> Self {
+        self.policy.has_two_stages = false;
         self
     }
 
@@ -257,6 +267,7 @@ impl<F: Format, H: Host> Vm<F, H> {
                 nx_huge_pages: false,
                 contexts: true,
                 lockless_aging: true,
+                has_two_stages: true,
                 dirty: DirtyLog::bitmap(),
                 shadows_sabotaged: false,
             },

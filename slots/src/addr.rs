@@ -76,6 +76,10 @@ address! {
     Gfn, 1
 }
 address! {
+    /// A guest-virtual address, which the guest's own page table translates, in bytes.
+    Gva, PAGE_SIZE
+}
+address! {
     /// An address in the host's own address space (the primary MMU's input), in bytes.
     Hva, PAGE_SIZE
 }

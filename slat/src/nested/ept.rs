@@ -136,7 +136,7 @@ impl L1Format for EptTable {
         Ok(L1Entry {
             gfn: frame(entry),
             is_leaf,
-            rights: L1Rights { perms: Perms::of(read, write, execute), user_execute },
+            rights: L1Rights::with_user_execute(Perms::of(read, write, execute), user_execute),
             memory: if is_device { MemoryType::Device } else { memory },
             touch: when(ACCESSED),
             touch_store: if is_leaf { when(DIRTY) } else { 0 },
@@ -149,7 +149,7 @@ impl L1Format for EptTable {
             return EptExit::Misconfiguration { gpa };
         }
         let found = if fault.why == Refusal::Rights { fault.rights } else { L1Rights::plain(Perms::NONE) };
-        let by_user = u64::from(found.user_execute && self.features.mode_based_execute) << 6;
+        let by_user = u64::from(found.user.allows(Access::Fetch) && self.features.mode_based_execute) << 6;
         // Bit 7: there is a linear address. Bit 8: the access is not by its walk, but to what it names.
         let to_final = u64::from(carried & 1 << 7 != 0 && walk_for.is_none());
         let wanted = u64::from(self.demands(&fault.access).bits());

@@ -45,6 +45,7 @@ use crate::sync::prim::Patience;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf};
 use crate::table::radix::At;
+use alloc::vec::Vec;
 
 /// What a fault learns from one attempt to the next.
 #[derive(Default)]
@@ -251,6 +252,15 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             state.refused.push((self.index, fault.access.gpa.gfn()));
             state.forgot = active.now();
             self.vcpu.loaded.forget_l2();
+        }
+        if let Some(state) = &mut self.vcpu.nested
+            && !seeded!(RefusedForOne)
+        {
+            let beside = state
+                .tables()
+                .filter(|(index, other)| *index != self.index && self.table.forgets_with(other));
+            let beside: Vec<usize> = beside.map(|(index, _)| index).collect();
+            state.refused.extend(beside.into_iter().map(|index| (index, fault.access.gpa.gfn())));
         }
         Met::Done(L2Done::ForL1(fault))
     }

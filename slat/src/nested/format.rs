@@ -32,35 +32,50 @@ impl L1Access {
     }
 }
 
-/// What T allows. Fetches by users are told apart where T does so; elsewhere both kinds of fetches are alike.
+/// What T allows a supervisor, and a user. The same where T does not tell them apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct L1Rights {
-    /// Loads, stores, and fetches by a supervisor.
+    /// A supervisor.
     pub perms: Perms,
-    /// Fetches by a user.
-    pub user_execute: bool,
+    /// A user.
+    pub user: Perms,
 }
 
 impl L1Rights {
     /// Everything: before any entry was read.
-    pub const ALL: Self = Self { perms: Perms::RWX, user_execute: true };
+    pub const ALL: Self = Self::plain(Perms::RWX);
 
-    /// The same for fetches by users and by supervisors.
+    /// The same for users and supervisors.
     pub const fn plain(perms: Perms) -> Self {
-        Self { perms, user_execute: perms.allows(Access::Fetch) }
+        Self { perms, user: perms }
+    }
+
+    /// Fetches by users are told apart.
+    pub(super) const fn with_user_execute(perms: Perms, on: bool) -> Self {
+        let execute = if on { Perms::EXECUTE } else { Perms::NONE };
+        Self { perms, user: perms.without(Perms::EXECUTE).with(execute) }
     }
 
     /// What both allow.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         let perms = Perms::from_bits(self.perms.bits() & other.perms.bits());
-        Self { perms, user_execute: self.user_execute && other.user_execute }
+        Self { perms, user: Perms::from_bits(self.user.bits() & other.user.bits()) }
     }
 
     /// What a user, or a supervisor, may do.
     pub const fn of(self, user: bool) -> Perms {
-        let execute = if user { self.user_execute } else { self.perms.allows(Access::Fetch) };
-        Perms::of(self.perms.allows(Access::Read), self.perms.allows(Access::Write), execute)
+        if user { self.user } else { self.perms }
+    }
+
+    /// What users and supervisors may both do.
+    pub(super) const fn of_both(self) -> Perms {
+        Perms::from_bits(self.perms.bits() & self.user.bits())
+    }
+
+    /// The same without some rights.
+    pub(super) const fn without(self, perms: Perms) -> Self {
+        Self { perms: self.perms.without(perms), user: self.user.without(perms) }
     }
 }
 
@@ -130,8 +145,27 @@ pub trait L1Format: Copy + Eq + Debug + Send + Sync + 'static {
     /// lowest. A flush then compares entries without decoding each. None where there is no such field.
     const LEAF_FRAME: u64 = 0;
 
+    /// Whether the vCPU goes on under this table after a refusal: L1 is not told by an exit, but by a fault of its own.
+    const GOES_ON: bool = false;
+
     /// Where the root begins in L1's memory, and the level of its entries.
     fn root(&self) -> (Gpa, Level);
+
+    /// Where a walk for the address begins, and the level: the root, unless the processor has the entries of that in registers.
+    fn start(&self, gpa: Gpa) -> (Gpa, Level) {
+        let _ = gpa;
+        self.root()
+    }
+
+    /// Whether an entry has four bytes, which are the lower half of the word that [`entry`](Self::entry) is given; not eight.
+    fn is_short(&self) -> bool {
+        false
+    }
+
+    /// How many pages of 4 KiB a leaf of this level maps.
+    fn pages(&self, level: Level) -> u64 {
+        level.pages()
+    }
 
     /// Why the address is refused before any entry is read.
     fn refuses(&self, gpa: Gpa) -> Option<Refusal>;
@@ -153,6 +187,17 @@ pub trait L1Format: Copy + Eq + Debug + Send + Sync + 'static {
 
     /// What an entry found at `level` says.
     fn entry(&self, entry: Word, level: Level) -> Result<L1Entry, Refusal>;
+
+    /// What the entries of a path, which allow this together, allow in the end.
+    fn grants(&self, path: L1Rights) -> L1Rights {
+        path
+    }
+
+    /// Whether L1's hardware, when it refuses an access through this table, forgets what it has of the same address through `other`.
+    fn forgets_with(&self, other: &Self) -> bool {
+        let _ = other;
+        false
+    }
 
     /// What L1 is told.
     fn injection(&self, fault: &L1Fault) -> Self::Injection;

@@ -54,6 +54,9 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside::<H>());
         // SAFETY: nothing is ever unlinked from a shadow.
         let down = unsafe { Radix::<F>::link_down_beside(host, cache, beside, g2, at, level) }?;
+        if self.table.pages(leaf.level) > level.pages() && !seeded!(OnePageAlone) {
+            self.shadow.will_splinter();
+        }
         let mine = frozen(self.vcpu.id());
         let stands = || {
             let line = self.shadow.line.now() == announced.line || seeded!(LineUnchecked);
@@ -115,7 +118,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     fn compose(&self, page: HostPage, l1: &L1Leaf, slot: &Slot, stores: bool) -> Leaf {
         let page = page.through(slot);
         let watched = self.vcpu.space.watched.has(l1.gfn);
-        let perms = l1.rights.perms;
+        let (perms, both) = (l1.rights.perms, l1.rights.of_both());
         let writable = page.writable && !watched && (!slot.log_dirty || stores);
         let memory = page.memory.max(l1.memory);
         let withheld = page.level > Level::K4 && self.vcpu.vm.policy.nx_huge_pages;
@@ -124,7 +127,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             perms: Perms::of(
                 perms.allows(Access::Read),
                 writable && perms.allows(Access::Write),
-                page.execute && !withheld && perms.allows(Access::Fetch) && l1.rights.user_execute,
+                page.execute && !withheld && both.allows(Access::Fetch),
             ),
             memory: if F::has_memory_type(memory) { memory } else { page.memory },
             // Nothing gives write permission back in place: T has a say in it.

@@ -6,6 +6,7 @@
 //! | `VMRUN` with `TLB_CONTROL`, or with another ASID than its last for that nCR3 | this vCPU; the tables that it ran under the ASID | [`Vcpu::l1_flushes`] |
 //! | `HFENCE.GVMA` | this hart; tables with that VMID, all | [`Vcpu::l1_flushes`] |
 //! | `TLBI IPAS2E1IS`, `VMALLS12E1IS`, `ALLE1IS` | all vCPUs; addresses, tables with that VMID, all | [`Vm::l1_broadcasts`](crate::Vm::l1_broadcasts) |
+//! | `INVLPG`, `INVPCID`, writes to control registers, of a guest without two stages | this vCPU | [`Vcpu::guest_flushes`] |
 //! | `INVVPID`, `INVLPGA`; writes to control registers; L2's entry and exit | no table | none |
 //!
 //! A flush for one vCPU is noted, and carried out when that vCPU enters L2 the next time: storms of them cost one. What T says no longer
@@ -37,9 +38,34 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// L1 flushes, on this vCPU, what it has of its tables of this format for which `covers` says so. Carried out when the vCPU
     /// [runs L2](Self::nested) the next time. Sleeps nowhere; [`nested`](Self::nested) has an example.
     pub fn l1_flushes<T: L1Format>(&mut self, covers: impl Fn(&T) -> bool) {
-        let (Some(shadows), Some(state)) = (self.space.nested.get(), &mut self.nested) else { return };
-        let asked = self.vm.active.now();
-        shadows.for_tables(covers, |hold, _| state.owes(hold, asked));
+        if let Some(state) = &mut self.nested {
+            state.owes(covers, self.vm.active.now());
+        }
+    }
+
+    /// The same for an address of each table, now: `block` says which frames the largest page around it may have, the address's first. They
+    /// are gone over where a page of the table was mapped by smaller ones; else the address alone, whose leaf goes as a whole. As a [flush for all vCPUs](Vm::l1_broadcasts), but for the TLB: this
+    /// vCPU forgets, where anything was dropped, before it runs L2 again; what others have stays, as L1's hardware would leave it.
+    pub(super) fn l1_flushes_frames<T: L1Format>(&mut self, block: impl Fn(&T) -> Option<(Gfn, Span<Gfn>)>) {
+        let (vm, space, seat) = (self.vm, self.space, self.awake());
+        let (Some(shadows), Some(state)) = (space.nested.get(), &mut self.nested) else { return };
+        for (index, table) in state.tables::<T>() {
+            if seeded!(OneTableAlone) && state.held.is_none_or(|held| held.index != index) {
+                continue;
+            }
+            let (Some((g2, block)), Some((shadow, _inside))) = (block(&table), shadows.visit(index)) else {
+                continue;
+            };
+            if !seeded!(FramesLineUnmoved) {
+                shadow.line.announce();
+            }
+            let g2s = if shadow.splinters() { block } else { Span::sized(g2, 1) };
+            Revalidation { slots: Memslots { vm, space }, shadows, shadow, table }.run(seat, g2s);
+        }
+        if shadows.drops.since(state.forgot) && !seeded!(FramesUnforgotten) {
+            state.forgot = vm.active.now();
+            self.loaded.forget_l2();
+        }
     }
 }
 

@@ -7,15 +7,70 @@ use crate::addr::{Gfn, Span};
 use crate::host::{Host, Token};
 use crate::loaded::Tag;
 use crate::memslots::Memslots;
-use crate::shadows::{Held, Numbers, Reach, Shadow, Shadows};
+use crate::shadows::{Numbers, Reach, Shadow, Shadows};
 use crate::slots::Slot;
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
 use crate::table::pool::NoMemory;
 use crate::tlb::Translations;
 use crate::vcpu::{Ready, Vcpu};
+use crate::vm::Vm;
 use alloc::boxed::Box;
 use core::fmt;
+
+/// Why a vCPU does not run on a table of its guest's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum NestedError {
+    /// There is no memory for tables.
+    NoMemory,
+    /// The VM was built for a host without two stages ([`Builder::without_two_stages`](crate::Builder::without_two_stages)): its guests
+    /// have no guests.
+    OneStage,
+    /// The VM has two stages: the hardware walks its guest's own table.
+    TwoStages,
+    /// The guest's table translates more bits of address than the VM's format.
+    TooWide {
+        /// Bits of an address of the guest's.
+        guest: u32,
+        /// Bits that the format translates.
+        format: u32,
+    },
+}
+
+impl fmt::Display for NestedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoMemory => NoMemory.fmt(f),
+            Self::OneStage => f.write_str("the VM is built without two stages, so it runs no nested guests"),
+            Self::TwoStages => f.write_str(
+                "the VM has two stages: build it without two stages to shadow its guest's own tables",
+            ),
+            Self::TooWide { guest, format } => {
+                write!(
+                    f,
+                    "the guest's table translates {guest} bits of address, and the VM's format {format}"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for NestedError {}
+
+impl From<NoMemory> for NestedError {
+    fn from(_: NoMemory) -> Self {
+        Self::NoMemory
+    }
+}
+
+impl<F: Format, H: Host> Vm<F, H> {
+    /// How many tables of its guests there can be shadows for at once: of nested guests one for each vCPU, and as many that none
+    /// runs on. A guest's kernel has tables for each process, each with a shadow or two.
+    fn shadows(&self) -> usize {
+        self.policy.vcpus as usize * if self.policy.has_two_stages { 2 } else { 16 }
+    }
+}
 
 /// A vCPU that runs L2, the guest of its guest, on a table of L1. See [`Vcpu::nested`]. Dropping it is L2's exit: the vCPU is L1's again.
 pub struct L2<'v, 'vm, F: Format, H: Host, T: L1Format> {
@@ -45,7 +100,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     ///
     /// The first call makes what nested guests need: eight table pages or a few more. A VM in which it is never called has none of it. It may
     /// sleep in [`TableMemory`](crate::TableMemory), and waits for another vCPU's flush of the same shadow. An error means that there
-    /// is no memory for tables.
+    /// is no memory for tables, or that the VM is built [without two stages](crate::Builder::without_two_stages).
     ///
     /// ```
     /// use slat::{nested::*, table::{TableMemory, Word, formats::Npt4}, *};
@@ -116,14 +171,27 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         &'v mut self,
         idle: &mut Idle,
         table: T,
+    ) -> Result<L2<'v, 'vm, F, H, T>, NestedError> {
+        if !self.vm.policy.has_two_stages {
+            return Err(NestedError::OneStage);
+        }
+        self.runs_on(idle, table).map_err(NestedError::from)
+    }
+
+    /// The same, whatever the table is of.
+    pub(super) fn runs_on<'v, T: L1Format>(
+        &'v mut self,
+        idle: &mut Idle,
+        table: T,
     ) -> Result<L2<'v, 'vm, F, H, T>, NoMemory> {
+        self.comes_back();
         let seat = self.awake();
         let (vm, space) = (self.vm, self.space);
         let (host, active) = (&vm.host, &vm.active);
         let shadows = if let Some(shadows) = space.nested.get() {
             shadows
         } else {
-            let fresh = Shadows::new(host, &vm.pool, vm.policy.vcpus)?;
+            let fresh = Shadows::new(host, &vm.pool, vm.shadows())?;
             space.nested.set_after(&vm.nested, fresh, |fresh| {
                 if !seeded!(SlowerKept) {
                     // SAFETY: made just now, and another thread was faster.
@@ -132,34 +200,24 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             })
         };
         let state = self.nested.get_or_insert_with(Box::default);
-        let hold = match &state.held {
-            Some(held) if held.table.downcast_ref::<T>() == Some(&table) => held.hold,
-            _ => {
-                let hold = || shadows.hold((host, &vm.pool, active), table);
-                let hold = match hold() {
-                    // Another shadow goes for its root.
-                    Err(NoMemory) if vm.pool.in_use() >= vm.pool.budget() && vm.reclaim(idle) => hold()?,
-                    held => held?,
-                };
-                let before = state.held.replace(Held { hold, table: Box::new(table) });
-                if let Some(before) = before {
-                    shadows.let_go(before.hold);
-                }
-                hold
+        let hold = if let Some(hold) = state.holds(table) {
+            hold
+        } else {
+            let hold = || shadows.hold((host, &vm.pool, active), table);
+            let hold = match hold() {
+                // Another shadow goes for its root.
+                Err(NoMemory) if vm.pool.in_use() >= vm.pool.budget() && vm.reclaim(idle) => hold()?,
+                held => held?,
+            };
+            if let Some(before) = state.held.replace(hold) {
+                shadows.let_go(before);
             }
+            hold
         };
         // Held, so it is there.
         let shadow = shadows.shadow(hold.index).ok_or(NoMemory)?;
-        // What a fault under way has read of T there is not installed any more.
-        for (index, g2) in state.refused.drain(..) {
-            if let Some((shadow, _inside)) = shadows.visit(index).filter(|_| !seeded!(RefusedOnce)) {
-                // Nor by the short way.
-                shadow.line.announce();
-                shadow.reach(host, &shadows.drops.taking(active), g2, Reach::Zap);
-            }
-        }
         let first = Some(active.now()).filter(|_| !seeded!(FirstEntryUnflushed));
-        if let Some(asked) = state.visits(hold, first) {
+        if let Some(asked) = state.visits(hold, table, first) {
             let mut served = true;
             shadow.flush(active, asked, || {
                 let slots = Memslots { vm, space };
@@ -176,11 +234,24 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         Ok(L2 { vcpu: self, table, shadows, shadow, index: hold.index, memo: None, quick: None })
     }
 
+    /// What T has refused on this vCPU goes: what a fault under way has read of it is not installed any more.
+    pub(super) fn comes_back(&mut self) {
+        let (Some(shadows), Some(state)) = (self.space.nested.get(), &mut self.nested) else { return };
+        let (host, active) = (&self.vm.host, &self.vm.active);
+        for (index, g2) in state.refused.drain(..) {
+            if let Some((shadow, _inside)) = shadows.visit(index).filter(|_| !seeded!(RefusedOnce)) {
+                // Nor by the short way.
+                shadow.line.announce();
+                shadow.reach(host, &shadows.drops.taking(active), g2, Reach::Zap);
+            }
+        }
+    }
+
     /// It holds no shadow any more.
     pub(crate) fn let_go_of_shadow(&mut self) {
         let held = self.nested.as_mut().and_then(|state| state.held.take());
         if let (Some(held), Some(shadows)) = (held, self.space.nested.get()) {
-            shadows.let_go(held.hold);
+            shadows.let_go(held);
         }
         if let (Some(state), Some(shadows)) = (&mut self.nested, self.space.nested.get()) {
             shadows.give_back(&mut state.spare);
@@ -208,6 +279,9 @@ impl<'vm, F: Format, H: Host, T: L1Format> L2<'_, 'vm, F, H, T> {
 
     /// The first step into L2: as [`Vcpu::enter`], on the shadow's root and under L2's tag ([`Translations::flush_nested`]).
     pub fn enter<'a>(&'a mut self, idle: &'a mut Idle, cache: &mut impl Translations) -> Ready<'a> {
+        if T::GOES_ON {
+            self.vcpu.comes_back();
+        }
         self.vcpu.enter_under(idle, cache, Tag::L2, self.shadow.radix.root_word())
     }
 }

@@ -24,6 +24,10 @@
 //! | `revalidate` | a flush by L1 keeps what T still says |
 //! | `crate::shadows` | shadows, the reverse map, and what a vCPU keeps of them |
 //! | `crate::notify` | `nested`: what an invalidation does to them |
+//! | `stored` | entries of eight bytes, or four |
+//! | `guest_table` | a guest's own page table, on a host without two stages ([`Vcpu::guest_paging`](crate::Vcpu::guest_paging)) |
+//! | `guest_flush` | which flush of that guest is which call |
+//! | `x86_entry` | entries of x86's own paging |
 //! | `ept`, `npt`, `stage2`, `g_stage` | the formats of Intel, AMD, Arm and RISC-V, as their hardware reads them |
 //!
 //! **T is hostile input.** Its entries may name any frame, loop, change while they are read, and have any bit set. A walk reads one
@@ -38,6 +42,8 @@ mod fault;
 mod format;
 mod freeze;
 mod g_stage;
+mod guest_flush;
+mod guest_table;
 mod install;
 mod l1_flush;
 mod l2;
@@ -48,15 +54,19 @@ mod npt;
 mod quick;
 mod revalidate;
 mod stage2;
+mod stored;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 mod under;
 mod walk;
+mod x86_entry;
 
 pub use ept::{EptExit, EptFeatures, EptTable};
 pub use format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
 pub use g_stage::{GStageFeatures, GStageTable, GuestPageFault};
-pub use l2::L2;
+pub use guest_flush::GuestFlush;
+pub use guest_table::{GuestPaging, GuestRegisters, GuestTable, NoTable, PageFault, Privilege};
+pub use l2::{L2, NestedError};
 pub use met::L2Done;
 pub use npt::{NestedPageFault, NptMode, NptTable};
 pub use stage2::{Stage2Abort, Stage2Features, Stage2Table};

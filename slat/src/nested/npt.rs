@@ -1,30 +1,14 @@
 //! L1's nested page table on AMD: its own paging mode (AMD APM volume 2, "Nested Paging", "Page Translation and Protection").
 //!
-//! ```text
-//! leaf    63  51....12  7   6  5  4    3    2  1  0        PAT: bit 7 of 4 KiB, bit 12 of larger pages
-//!         NX  frame     PS  D  A  PCD  PWT  U  W  P
-//! link    NX  51....12         A            U  W  P        bits 8 and 7 are reserved from 512 GiB on, bit 8 for 1 GiB
-//! PDPTE       51....12            PCD  PWT        P        PAE: all else is reserved
-//! ```
-//! T has the mode that L1 was in at VMRUN: long mode with four or five levels, or PAE, where 62 to 52 are reserved, too. A nested
+//! Entries are those of [`super::x86_entry`], as AMD's processors have them. T has the mode that L1 was in at VMRUN: long mode with four or five levels, or PAE, where 62 to 52 are reserved, too. A nested
 //! walk is a **user's** access: U has to be set along the path. Each access by L2's own walk is a **store**. NX is reserved where L1
 //! has `EFER.NXE` clear. A is set in every entry but a PDPTE, and D in the leaf.
 
-use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame, x86_memory_type};
+use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame};
+use super::x86_entry::{ACCESSED, DIRTY, EntryRules, X86Entry, pdpte};
 use crate::addr::{Gpa, Level, PAGE_SHIFT};
 use crate::table::entry::Word;
 use crate::table::format::{Access, MemoryType, Perms};
-
-const PRESENT: u64 = 1 << 0;
-const WRITE: u64 = 1 << 1;
-const USER: u64 = 1 << 2;
-const PWT: u64 = 1 << 3;
-const PCD: u64 = 1 << 4;
-const ACCESSED: u64 = 1 << 5;
-const DIRTY: u64 = 1 << 6;
-const LARGE: u64 = 1 << 7;
-const GLOBAL: u64 = 1 << 8;
-const NO_EXECUTE: u64 = 1 << 63;
 
 /// What L1 was in when it ran L2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -70,15 +54,9 @@ impl NptTable {
         self.mode.levels == 3
     }
 
-    /// The memory type of a leaf, by L1's PAT.
-    fn memory(&self, entry: u64, level: Level) -> MemoryType {
-        let pat = if level == Level::K4 { LARGE } else { 1 << PAGE_SHIFT };
-        let bit = |bit: u64, value: u32| if entry & bit != 0 { value } else { 0 };
-        let number = self.mode.pat >> (8 * (bit(PWT, 1) + bit(PCD, 2) + bit(pat, 4))) & 0b111;
-        match number {
-            0 => MemoryType::Device,
-            number => x86_memory_type(number).unwrap_or(MemoryType::Uncached),
-        }
+    fn rules(&self) -> EntryRules {
+        let NptMode { nx, pat, physical_bits, large_1g, .. } = self.mode;
+        EntryRules { physical_bits, nx, pat, large_1g, is_pae: self.is_pae(), reserves_global: true }
     }
 }
 
@@ -106,40 +84,22 @@ impl L1Format for NptTable {
         }
     }
 
-    fn entry(&self, Word(entry): Word, level: Level) -> Result<L1Entry, Refusal> {
-        let has = |bit| entry & bit != 0;
-        if !has(PRESENT) {
-            return Err(Refusal::NotPresent);
-        }
-        let beyond = bits(self.mode.physical_bits, 52) | if self.mode.nx { 0 } else { NO_EXECUTE };
+    fn entry(&self, word: Word, level: Level) -> Result<L1Entry, Refusal> {
         if self.is_pae() && level == self.level {
-            let reserved = beyond | NO_EXECUTE | bits(52, 63) | bits(5, 9) | USER | WRITE;
-            let (rights, memory) = (L1Rights::ALL, MemoryType::WriteBack);
-            let link =
-                L1Entry { gfn: frame(entry), is_leaf: false, rights, memory, touch: 0, touch_store: 0 };
-            return if entry & reserved == 0 { Ok(link) } else { Err(Refusal::Reserved) };
+            let (gfn, memory) = (pdpte(word.0, self.mode.physical_bits)?, MemoryType::WriteBack);
+            return Ok(L1Entry {
+                gfn,
+                is_leaf: false,
+                rights: L1Rights::ALL,
+                memory,
+                touch: 0,
+                touch_store: 0,
+            });
         }
-        let largest = if self.mode.large_1g && !self.is_pae() { Level::G1 } else { Level::M2 };
-        let is_leaf = level == Level::K4 || has(LARGE) && level <= largest;
-        let inside = match level {
-            Level::K4 => 0,
-            _ if is_leaf => bits(PAGE_SHIFT + 1, PAGE_SHIFT + level.shift()),
-            Level::M2 => LARGE,
-            _ => LARGE | GLOBAL,
-        };
-        let high = if self.is_pae() { bits(52, 63) } else { 0 };
-        if entry & (beyond | inside | high) != 0 {
-            return Err(Refusal::Reserved);
-        }
-        let perms = if has(USER) { Perms::of(true, has(WRITE), !has(NO_EXECUTE)) } else { Perms::NONE };
-        Ok(L1Entry {
-            gfn: frame(entry).base(if is_leaf { level } else { Level::K4 }),
-            is_leaf,
-            rights: L1Rights::plain(perms),
-            memory: if is_leaf { self.memory(entry, level) } else { MemoryType::WriteBack },
-            touch: ACCESSED,
-            touch_store: if is_leaf { DIRTY } else { 0 },
-        })
+        let X86Entry { gfn, is_leaf, memory, user, perms } = self.rules().entry(word.0, level)?;
+        let perms = if user { perms } else { Perms::NONE };
+        let (touch, touch_store) = (ACCESSED, if is_leaf { DIRTY } else { 0 });
+        Ok(L1Entry { gfn, is_leaf, rights: L1Rights::plain(perms), memory, touch, touch_store })
     }
 
     fn injection(&self, fault: &L1Fault) -> NestedPageFault {

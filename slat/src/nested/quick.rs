@@ -17,6 +17,7 @@ use super::format::{L1Access, L1Format};
 use super::freeze::{Announced, freeze, thaw_with};
 use super::l2::L2;
 use super::met::{Found, L2Done, Quick};
+use super::stored::{nth, read};
 use crate::addr::{Gfn, Gpa, Hva, Level};
 use crate::fault::Done;
 use crate::host::{Host, HostPage};
@@ -40,9 +41,9 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if entry.load() != HOLE {
             return None;
         }
-        let t = vm.host.read(quick.table + index as u64 * 8)?;
+        let t = read(&self.table, &vm.host, nth(&self.table, quick.table, index))?;
         let says = self.table.entry(t, Level::K4).ok()?;
-        let (allowed, demanded) = (quick.upper.allows(&says, t), self.table.demands(access));
+        let (allowed, demanded) = (quick.upper.allows(&self.table, &says, t), self.table.demands(access));
         let is_enough = demanded.without(allowed) == Perms::NONE && allowed.allows(access.access);
         if !is_enough || says.memory != MemoryType::WriteBack {
             return None;
@@ -121,7 +122,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             // SAFETY: as above.
             entries: unsafe { down.node.entries() },
             rows,
-            table: Hva(found.leaf.place.0 - index as u64 * 8),
+            table: Hva(found.leaf.place.0 - nth(&self.table, Hva(0), index).0),
             upper: found.leaf.upper,
             slot,
             hints: None,

@@ -14,6 +14,7 @@
 //! Most entries of a table differ from the one before in the frame alone. So a verdict on all else is kept: then two comparisons do.
 
 use super::format::L1Format;
+use super::stored::read_all;
 use super::under::Under;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
@@ -81,8 +82,8 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
     }
 
     fn stays_large(&self, seat: &Seat, word: Word, row: Row, g2: Gfn) -> bool {
-        let Under::Page(entry, g1, upper) = self.under(seat, g2) else { return false };
-        row.is(Row::new(g1, entry.memory)) && within::<F>(word, upper.allows(&entry, Word(0)))
+        let Under::Page(entry, t, g1, upper) = self.under(seat, g2) else { return false };
+        row.is(Row::new(g1, entry.memory)) && within::<F>(word, upper.allows(&self.table, &entry, t))
     }
 
     fn leaf_table(&self, seat: &Seat, node: Node, g2s: Span<Gfn>, taking: &Taking<'_, impl Numbers>) {
@@ -93,10 +94,13 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
         let words = &mut words[..count];
         let (mut page, mut upper) = (None, None);
         match self.under(seat, g2s.start) {
-            Under::Table(hva, above) if self.slots.vm.host.read_all(hva + first as u64 * 8, words) => {
+            Under::Table(hva, above) if read_all(&self.table, &self.slots.vm.host, (hva, first), words) => {
                 upper = Some(above);
             }
-            Under::Page(entry, g1, above) => (page, upper) = (Some((entry, g1)), Some(above)),
+            Under::Page(entry, t, g1, above) => {
+                words.fill(t);
+                (page, upper) = (Some((entry, g1)), Some(above));
+            }
             _ => {}
         }
         let leaves = Leaves { entries: &entries[first..first + count], words, rows, first };
@@ -124,7 +128,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
                             },
                         };
                         let stays = (row.is(Row::new(g1, entry.memory)) || seeded!(RowIgnored))
-                            && within::<F>(word, upper.allows(&entry, t));
+                            && within::<F>(word, upper.allows(&self.table, &entry, t));
                         if stays && page.is_none() && T::LEAF_FRAME != 0 && F::is_present(word) {
                             let entry_but_frame = t.0 & !T::LEAF_FRAME;
                             verdict = Verdict {

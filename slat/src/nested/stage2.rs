@@ -124,7 +124,7 @@ impl L1Format for Stage2Table {
         let by_dirt = self.sets_dirty && has(DBM);
         let (off, other) = (has(NO_EXECUTE), self.features.xnx && has(OTHERWISE));
         let perms = Perms::of(has(READ), has(WRITE) || by_dirt, off == other);
-        let rights = L1Rights { perms, user_execute: !off };
+        let rights = L1Rights::with_user_execute(perms, !off);
         Ok(L1Entry {
             gfn: frame(address),
             is_leaf,

@@ -1,7 +1,8 @@
 //! What T says of 2 MiB of L2 without an access: nothing is demanded or set. For flushes by L1, and for what a fault remembers.
 
 use super::format::{L1Entry, L1Format, L1Rights};
-use crate::addr::{Gfn, Gpa, Hva, Level};
+use super::stored::{place_of, read};
+use crate::addr::{Gfn, Hva, Level};
 use crate::host::Host;
 use crate::slots::Slot;
 use crate::table::entry::Word;
@@ -11,8 +12,8 @@ use crate::table::format::{Access, Perms};
 pub(super) enum Under {
     /// Nothing that can be read.
     Nothing,
-    /// One leaf, which maps all of it, and the L1 frame of its first page.
-    Page(L1Entry, Gfn, Upper),
+    /// One leaf, which maps all of it, as it was read, and the L1 frame of the first page.
+    Page(L1Entry, Word, Gfn, Upper),
     /// A leaf table; where the host sees its first entry of those.
     Table(Hva, Upper),
 }
@@ -29,9 +30,11 @@ pub(super) struct Upper {
 
 impl Upper {
     /// What a leaf below, read as `word`, lets through: A as far as the format sets it, and D for stores.
-    pub(super) fn allows(self, entry: &L1Entry, word: Word) -> Perms {
+    #[inline(always)]
+    pub(super) fn allows<T: L1Format>(self, table: &T, entry: &L1Entry, word: Word) -> Perms {
         let has = |bits: u64| bits & !word.0 == 0 || self.is_read_only;
         let rights = if seeded!(UpperRightsIgnored) { entry.rights } else { self.rights.and(entry.rights) };
+        let rights = table.grants(rights);
         let accessed = self.accessed && has(entry.touch) || seeded!(KeptUnaccessed);
         let dirty = has(entry.touch_store) || seeded!(KeptWritable);
         let perms = rights.perms;
@@ -41,7 +44,7 @@ impl Upper {
         Perms::of(
             perms.allows(Access::Read),
             perms.allows(Access::Write) && dirty,
-            perms.allows(Access::Fetch) && rights.user_execute,
+            rights.of_both().allows(Access::Fetch),
         )
     }
 }
@@ -54,31 +57,25 @@ impl Under {
         table: &T,
         g2: Gfn,
     ) -> Self {
-        let (gpa, (mut at, mut level)) = (g2.base(Level::M2).gpa(), table.root());
+        let gpa = g2.base(Level::M2).gpa();
         let mut upper = Upper { rights: L1Rights::ALL, accessed: true, is_read_only: false };
         if table.refuses(gpa).is_some() {
             return Self::Nothing;
         }
+        let (mut at, mut level) = table.start(gpa);
         loop {
-            let place = Gpa(at.0.wrapping_add((table.index(gpa, level) as u64).wrapping_mul(8)) & !7);
+            let place = place_of(table, at, gpa, level);
             let Some(slot) = find(place.gfn()) else { return Self::Nothing };
             let hva = slot.hva_of(place.gfn()) + place.offset();
             upper.is_read_only = slot.readonly;
             if level == Level::K4 {
                 return Self::Table(hva, upper);
             }
-            let Some(word) = host.read(hva) else { return Self::Nothing };
+            let Some(word) = read(table, host, hva) else { return Self::Nothing };
             let Ok(entry) = table.entry(word, level) else { return Self::Nothing };
             if entry.is_leaf {
-                let inside = gpa.gfn().0 & (level.pages() - 1);
-                upper.accessed &= entry.touch & !word.0 == 0 || slot.readonly;
-                let entry = L1Entry { touch: 0, ..entry };
-                // D is in this word, and is looked at here: what is left has none to set.
-                let dirty = entry.touch_store & !word.0 == 0 || slot.readonly;
-                let withheld = if dirty { Perms::NONE } else { Perms::WRITE };
-                let rights = L1Rights { perms: entry.rights.perms.without(withheld), ..entry.rights };
-                let entry = L1Entry { rights, touch_store: 0, ..entry };
-                return Self::Page(entry, entry.gfn.base(level) + inside, upper);
+                let inside = gpa.gfn().0 & (table.pages(level) - 1);
+                return Self::Page(entry, word, entry.gfn.base(level) + inside, upper);
             }
             upper.accessed &= entry.touch & !word.0 == 0 || slot.readonly;
             upper.rights = upper.rights.and(entry.rights);

@@ -22,6 +22,7 @@
 //! older than the guest's. A listener that keeps a copy needs them.)
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
+use super::stored::{exchange, place_of, read};
 use super::under::Upper;
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::host::{Host, HostError};
@@ -92,9 +93,9 @@ pub enum L1Stop {
     /// The walk has set A or D in an entry whose frame's [stores are tracked](Memslots::track_writes): tell the listeners
     /// ([`Memslots::tell_l1_store`]), and walk again. [`Memslots::walk_l1`] does that, and answers this never.
     Tracked {
-        /// Where the entry is, in L1's memory.
+        /// Where the eight bytes are that have the entry, in L1's memory.
         gpa: Gpa,
-        /// What it is now.
+        /// What they are now.
         word: Word,
     },
     /// The host has no such page, or not now.
@@ -260,7 +261,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             let mut stores = false;
             if is_access {
                 stores = path.check(table, access)?;
-                let changed = path.touch::<T, H>(&self.vm.host, access, stores, |gfn| {
+                let changed = path.touch(table, &self.vm.host, access, stores, |gfn| {
                     if !seeded!(TableUnlogged) {
                         self.space.memslots.log_writes(&self.vm.reads, seat, Span::sized(gfn, 1));
                     }
@@ -270,7 +271,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
                     continue;
                 }
             }
-            return Ok(path.leaf(access, stores));
+            return Ok(path.leaf(table, access, stores));
         }
         Err(L1Stop::Retry)
     }
@@ -306,7 +307,7 @@ impl Path {
         table: &T,
         access: &L1Access,
     ) -> Result<Self, L1Stop> {
-        let (mut at, mut level) = table.root();
+        let (mut at, mut level) = table.start(access.gpa);
         let mut rights = L1Rights::ALL;
         let fault =
             |why, level, rights, table| L1Stop::Fault(L1Fault { access: *access, why, level, rights, table });
@@ -316,21 +317,21 @@ impl Path {
         let (mut used, mut count) = ([None; LEVELS], 0);
         loop {
             // A root may be wider than a page, and begin inside one. What it says is only looked up.
-            let place = Gpa(at.0.wrapping_add((table.index(access.gpa, level) as u64).wrapping_mul(8)) & !7);
+            let place = place_of(table, at, access.gpa, level);
             let gfn = place.gfn();
             let refused = |why| fault(why, level, rights, Some(gfn));
             let slot = find(gfn).ok_or_else(|| refused(Refusal::NoMemory))?;
             let hva = slot.hva_of(gfn) + place.offset();
-            let word = host.read(hva).ok_or(L1Stop::Ask { gpa: place, hva, access: Access::Read })?;
+            let word = read(table, host, hva).ok_or(L1Stop::Ask { gpa: place, hva, access: Access::Read })?;
             let entry = table.entry(word, level).map_err(refused)?;
             let upper = rights;
             rights = if seeded!(UpperRightsIgnored) { entry.rights } else { rights.and(entry.rights) };
             let now = Used { table: gfn, hva, is_read_only: slot.readonly, word, entry };
             (used[count], count) = (Some(now), count + 1);
             if entry.is_leaf || level == Level::K4 {
-                return Ok(Self { used, count, leaf: now, level, rights, upper });
+                return Ok(Self { used, count, leaf: now, level, rights: table.grants(rights), upper });
             }
-            if seeded!(MisconfigurationLate) && !covers(table, access, rights) {
+            if seeded!(MisconfigurationLate) && !covers(table, access, table.grants(rights)) {
                 return Err(fault(Refusal::Rights, level, rights, Some(gfn)));
             }
             (at, level) = (entry.gfn.gpa(), level.down());
@@ -353,6 +354,7 @@ impl Path {
     /// entry has changed.
     fn touch<T: L1Format, H: Host>(
         &mut self,
+        t: &T,
         host: &H,
         access: &L1Access,
         stores: bool,
@@ -375,11 +377,13 @@ impl Path {
                 continue;
             }
             let gpa = Gpa(table.gpa().0 + hva.offset());
-            match host.compare_exchange(hva, word, wanted) {
+            let stored = match exchange(t, host, hva, (word, wanted)) {
                 None => return Err(L1Stop::Ask { gpa, hva, access: Access::Write }),
                 Some(Err(_)) if !seeded!(ChangeUnseen) => return Ok(true),
-                Some(_) if mark(table) => return Err(L1Stop::Tracked { gpa, word: wanted }),
-                Some(_) => {}
+                Some(Ok(stored) | Err(stored)) => stored,
+            };
+            if mark(table) {
+                return Err(L1Stop::Tracked { gpa: Gpa(gpa.0 & !7), word: stored });
             }
             let now = Used { word: wanted, ..used };
             self.used[nth] = Some(now);
@@ -390,14 +394,14 @@ impl Path {
         Ok(false)
     }
 
-    fn leaf(&self, access: &L1Access, stores: bool) -> L1Leaf {
+    fn leaf<T: L1Format>(&self, table: &T, access: &L1Access, stores: bool) -> L1Leaf {
         let used = || self.used.iter().take(self.count).flatten();
         let Used { word, entry, .. } = self.leaf;
         let dirty = entry.touch_store & !word.0 == 0;
         let withheld = if dirty || stores || seeded!(CleanWritable) { Perms::NONE } else { Perms::WRITE };
         let mut tables = [Gfn::default(); LEVELS];
         tables.iter_mut().zip(used()).for_each(|(table, used)| *table = used.table);
-        let inside = access.gpa.gfn().0 & (self.level.pages() - 1);
+        let inside = access.gpa.gfn().0 & (table.pages(self.level) - 1);
         let is_set = |used: &Used| used.is_read_only || used.entry.touch & !used.word.0 == 0;
         let upper = Upper {
             rights: self.upper,
@@ -409,7 +413,7 @@ impl Path {
             upper,
             gfn: entry.gfn.base(self.level) + inside,
             level: self.level,
-            rights: L1Rights { perms: self.rights.perms.without(withheld), ..self.rights },
+            rights: self.rights.without(withheld),
             allowed: self.rights,
             memory: entry.memory,
             accessed: used().all(|used| used.entry.touch & !used.word.0 == 0),

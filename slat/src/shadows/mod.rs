@@ -31,7 +31,7 @@ pub(crate) use drops::{Drops, Taking};
 pub(crate) use reverse::Hint;
 pub(crate) use rows::{Row, Rows, Spare};
 pub(crate) use shadow::{HOLE, Shadow, drop_leaf, drop_or_condemn, frozen, is_leaf};
-pub(crate) use visits::{Held, VcpuShadows};
+pub(crate) use visits::VcpuShadows;
 #[cfg(all(test, loom))]
 pub(crate) use {
     door::Door,
@@ -106,8 +106,9 @@ pub(crate) enum Reach {
 }
 
 impl<F: Format> Shadows<F> {
-    pub(crate) fn new<M: TableMemory>(memory: &M, pool: &Pool, vcpus: u32) -> Result<Self, NoMemory> {
-        let many = (2 * vcpus as usize).clamp(8, MOST);
+    /// For `many` tables of L1 at once, or a few more.
+    pub(crate) fn new<M: TableMemory>(memory: &M, pool: &Pool, many: usize) -> Result<Self, NoMemory> {
+        let many = many.clamp(8, MOST);
         Ok(Self {
             reverse: Reverse::new(memory, pool)?,
             all: (0..many).map(|_| Once::default()).collect(),

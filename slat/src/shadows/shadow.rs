@@ -15,7 +15,7 @@ use super::door::Door;
 use super::drops::Taking;
 use super::{Numbers, Reach};
 use crate::addr::{Gfn, Level, Span};
-use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Mutex, fence_after_rmw};
+use crate::sync::prim::{AcqRel, Acquire, AtomicBool, AtomicU64, Mutex, Relaxed, fence_after_rmw};
 use crate::table::cursor::Cursor;
 use crate::table::entry::{Entry, Version, Word};
 use crate::table::format::Format;
@@ -32,6 +32,8 @@ pub(crate) struct Shadow<F> {
     pub(crate) radix: Radix<F>,
     pub(crate) line: FlushLine,
     pub(crate) door: Door,
+    /// A page of T's was mapped by smaller ones once: a flush of an address in it is about all of them.
+    splinters: AtomicBool,
     /// The number that the newest flush began with that has ended.
     flushed: Mutex<Version>,
 }
@@ -84,8 +86,22 @@ impl<F: Format> Shadow<F> {
             radix,
             line: FlushLine::default(),
             door: Door::default(),
+            splinters: AtomicBool::new(false),
             flushed: Mutex::new(Version::default()),
         })
+    }
+
+    /// A fault is about to map a part of a page of T's. Before it freezes its entry: then a flush of an address, which has moved the
+    /// line, finds this, or the fault finds the line moved. The fences are those of the line.
+    pub(crate) fn will_splinter(&self) {
+        if !self.splinters() {
+            self.splinters.store(true, Relaxed);
+        }
+    }
+
+    /// Whether any fault did. After the line has moved.
+    pub(crate) fn splinters(&self) -> bool {
+        self.splinters.load(Relaxed)
     }
 
     /// A flush by L1 of the whole shadow, asked for when the newest number was `asked`: `walk` makes it now, unless one that began later

@@ -7,8 +7,7 @@
 //! ```
 
 use super::{Cpu, Exit, Program, Stay, Stayed, Under};
-use slat::nested::{L1Access, L1Fault, L1Format, L2, L2Done};
-use slat::table::NoMemory;
+use slat::nested::{L1Access, L1Fault, L1Format, L2, L2Done, NestedError};
 use slat::{Done, Fault, Format, Gfn, Host, HostError, Idle, SpaceId, Span, Vm};
 use std::time::Instant;
 
@@ -31,7 +30,7 @@ impl<F: Format, H: Host> Cpu<'_, F, H> {
         idle: &mut Idle,
         table: T,
         program: &mut impl Program,
-    ) -> Result<L2Exit, NoMemory> {
+    ) -> Result<L2Exit, NestedError> {
         let mut caches = self.caches.take().unwrap_or_default();
         let exit = self.run_l2_in(idle, &mut caches, table, program);
         self.caches = Some(caches);
@@ -44,7 +43,7 @@ impl<F: Format, H: Host> Cpu<'_, F, H> {
         caches: &mut super::Caches,
         table: T,
         program: &mut impl Program,
-    ) -> Result<L2Exit, NoMemory> {
+    ) -> Result<L2Exit, NestedError> {
         self.tell(program);
         let exit_ns = self.exit;
         let mut l2 = self.vcpu.nested(idle, table)?;

@@ -19,7 +19,10 @@ const NUMBERS: [(&str, &str); 8] = [
     ("page first", "a page of a slot, counted from its first"),
     ("number get serial", "a generation's, a version's or a log's, for who writes it down"),
     ("bits into touch touch_link touch_store words", "64 pages, bits of an entry, or a packed slot"),
-    ("pointer ncr3 pat vttbr vtcr hgatp info1 hpfar cause htval htinst carried", "a register of a guest's"),
+    (
+        "pointer ncr3 pat vttbr vtcr hgatp info1 hpfar cause htval htinst carried cr0 cr3 cr4 efer pdptes",
+        "a register of a guest's",
+    ),
     ("mark", "what freezes an entry: any number that no other one uses"),
 ];
 

@@ -5,6 +5,8 @@
 //! | `cases`, `cases_arm_riscv` | does each bit do what the manuals say, and is L1 told what its hardware would tell? |
 //! | `encoded` | do tables that our own formats have made read as what they were made of? |
 //! | `oracle`, `random` | do walks of hostile tables end as those of a slow walker that reads the manuals' drawings? |
+//! | `guest_oracle`, `guest_tables` | the same of a guest's own page tables |
+//! | `guest_world` | does a guest get the same bytes on one stage as on two? |
 //! | `memory` | tables that are out, gone, read-only, in no memslot, or change meanwhile; the dirty log |
 //! | `shadows` | does any vCPU use what L0 or L1 has taken away, whatever both do? |
 //! | `broadcast` | does a flush for all vCPUs wait for walks of what it flushes? |
@@ -17,6 +19,9 @@ mod cases;
 mod cases_arm_riscv;
 mod encoded;
 mod first;
+mod guest_oracle;
+mod guest_tables;
+mod guest_world;
 mod large;
 mod memory;
 mod mistakes;

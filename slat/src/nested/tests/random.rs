@@ -99,9 +99,9 @@ pub(super) fn compare<T: L1Format>(table: T, drawn: Drawn, seed: u64, worlds: u3
     }
 }
 
-fn rights(L1Rights { perms, user_execute }: L1Rights) -> [bool; 4] {
+fn rights(L1Rights { perms, user }: L1Rights) -> [bool; 4] {
     let [read, write, fetch] = ALL.map(|access| perms.allows(access));
-    [read, write, fetch, user_execute]
+    [read, write, fetch, user.allows(Access::Fetch)]
 }
 
 fn said(leaf: L1Leaf) -> Said {

@@ -17,6 +17,8 @@ enum Meanwhile {
     Host,
     /// L1 maps frame 9 for it, and flushes.
     Flush,
+    /// L1 maps frame 9 for it, and flushes that address: a guest without two stages, by `INVLPG`.
+    Address,
     /// L1 maps frame 9, after a refusal: no flush. The vCPU that was refused enters L2 again.
     Comeback,
 }
@@ -107,6 +109,10 @@ fn other(vm: &Vm<Npt4, Watched>, what: Meanwhile, (ready, go, done): (Sender<()>
             vcpu.l1_flushes(|_: &EptTable| true);
             let _ = vcpu.nested(&mut idle, table()).unwrap();
         }
+        Meanwhile::Address => {
+            remaps(vm);
+            vcpu.l1_flushes_frames(|_: &EptTable| Some((Gfn(0), Span::sized(Gfn(0), 512))));
+        }
         Meanwhile::Comeback => {
             remaps(vm);
             vcpu.nested(&mut idle, table()).unwrap();
@@ -136,7 +142,8 @@ fn in_moment(what: Meanwhile, near: bool, moment: u64) -> Option<(Option<Pfn>, P
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 10, BASE))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     drop(vcpu.nested(&mut idle, table()));
-    let made = [Bug::RefusedOnce, Bug::LineUnmoved].into_iter().find(|&bug| seeded::is(bug));
+    let made =
+        [Bug::RefusedOnce, Bug::LineUnmoved, Bug::FramesLineUnmoved].into_iter().find(|&bug| seeded::is(bug));
     std::thread::scope(|scope| {
         let vm = &vm;
         scope.spawn(move || {
@@ -177,7 +184,7 @@ fn goes_wrong(what: Meanwhile, near: bool) -> Option<u64> {
 
 #[test]
 fn in_no_moment_of_a_fault_does_anything_get_lost() {
-    for what in [Meanwhile::Host, Meanwhile::Flush, Meanwhile::Comeback] {
+    for what in [Meanwhile::Host, Meanwhile::Flush, Meanwhile::Address, Meanwhile::Comeback] {
         for near in [false, true] {
             assert_eq!(goes_wrong(what, near), None, "{what:?}");
         }
@@ -193,6 +200,7 @@ fn mistakes_in_the_order_of_a_fault() {
         (Bug::LineUnchecked, Meanwhile::Flush),
         (Bug::QuickUnchecked, Meanwhile::Host),
         (Bug::LineUnmoved, Meanwhile::Flush),
+        (Bug::FramesLineUnmoved, Meanwhile::Address),
         (Bug::RefusedOnce, Meanwhile::Comeback),
     ] {
         let moment = seeded::with(bug, || goes_wrong(what, bug == Bug::QuickUnchecked));

@@ -1,0 +1,105 @@
+//! Entries of T as they are stored: eight bytes, or four. The host reads and exchanges eight at once.
+//!
+//! An entry of four bytes has a neighbour in its eight. To set A or D in one leaves the other as it is at that moment: where the
+//! neighbour changes meanwhile, the exchange is made again.
+
+use super::format::L1Format;
+use crate::addr::{Gpa, Hva, Level};
+use crate::host::Host;
+use crate::table::entry::Word;
+use crate::table::memory::ENTRIES;
+
+/// How often the exchange of four bytes is made again before the entry counts as changed.
+const ATTEMPTS: u32 = 16;
+
+#[inline(always)]
+fn bytes<T: L1Format>(table: &T) -> u64 {
+    if table.is_short() { 4 } else { 8 }
+}
+
+/// Where the entry of `gpa` is in the table of `level` that begins at `at`. A root may be wider than a page, and begin inside one.
+/// What it says is only looked up.
+#[inline(always)]
+pub(super) fn place_of<T: L1Format>(table: &T, at: Gpa, gpa: Gpa, level: Level) -> Gpa {
+    let bytes = bytes(table);
+    Gpa(at.0.wrapping_add((table.index(gpa, level) as u64).wrapping_mul(bytes)) & !(bytes - 1))
+}
+
+/// The entry this many after the one at `hva`.
+#[inline(always)]
+pub(super) fn nth<T: L1Format>(table: &T, hva: Hva, nth: usize) -> Hva {
+    hva + nth as u64 * bytes(table)
+}
+
+/// The eight bytes that have the four at `hva`, and how far those are shifted there.
+fn around(hva: Hva) -> (Hva, u64) {
+    (Hva(hva.0 & !7), (hva.0 & 4) * 8)
+}
+
+fn half(word: Word, shift: u64) -> Word {
+    Word(word.0 >> shift & 0xffff_ffff)
+}
+
+/// As [`Host::read`].
+#[inline(always)]
+pub(super) fn read<T: L1Format, H: Host>(table: &T, host: &H, hva: Hva) -> Option<Word> {
+    if !table.is_short() {
+        return host.read(hva);
+    }
+    let (hva, shift) = around(hva);
+    host.read(hva).map(|word| half(word, shift))
+}
+
+/// As [`Host::read_all`], from the entry `first` after `hva` on.
+#[inline(always)]
+pub(super) fn read_all<T: L1Format, H: Host>(
+    table: &T,
+    host: &H,
+    (hva, first): (Hva, usize),
+    words: &mut [Word],
+) -> bool {
+    let hva = nth(table, hva, first);
+    if table.is_short() { read_all_short(host, hva, words) } else { host.read_all(hva, words) }
+}
+
+#[inline(never)]
+fn read_all_short<H: Host>(host: &H, hva: Hva, words: &mut [Word]) -> bool {
+    let (at, shift) = around(hva);
+    let odd = usize::from(shift != 0);
+    let mut pairs = [Word(0); ENTRIES / 2 + 1];
+    let pairs = &mut pairs[..(odd + words.len()).div_ceil(2)];
+    if !host.read_all(at, pairs) {
+        return false;
+    }
+    for (nth, word) in words.iter_mut().enumerate() {
+        let nth = nth + odd;
+        *word = half(pairs[nth / 2], (nth % 2 * 32) as u64);
+    }
+    true
+}
+
+/// As [`Host::compare_exchange`], but for the answer: the eight bytes as they are now.
+pub(super) fn exchange<T: L1Format, H: Host>(
+    table: &T,
+    host: &H,
+    hva: Hva,
+    (old, new): (Word, Word),
+) -> Option<Result<Word, Word>> {
+    if !table.is_short() {
+        return host.compare_exchange(hva, old, new).map(|done| done.map(|_| new));
+    }
+    let (hva, shift) = around(hva);
+    let mut found = host.read(hva)?;
+    for _ in 0..ATTEMPTS {
+        if half(found, shift) != old {
+            break;
+        }
+        let other = if seeded!(NeighbourOverwritten) { 0 } else { found.0 & !(0xffff_ffff << shift) };
+        let wanted = Word(other | new.0 << shift);
+        match host.compare_exchange(hva, found, wanted)? {
+            Ok(_) => return Some(Ok(wanted)),
+            Err(now) => found = now,
+        }
+    }
+    Some(Err(found))
+}

@@ -1,0 +1,126 @@
+//! Entries of x86's own paging, which a processor walks for a guest, and AMD's second stage for a nested one (AMD APM volume 2, "Page
+//! Translation and Protection"; Intel SDM volume 3, "Paging").
+//!
+//! ```text
+//! leaf    63  51....12  8  7   6  5  4    3    2  1  0     PAT: bit 7 of 4 KiB, bit 12 of larger pages
+//!         NX  frame     G  PS  D  A  PCD  PWT  U  W  P     PAE: 62 to 52 are reserved
+//! link    NX  51....12     0      A            U  W  P     AMD: bit 8 is reserved, too, above the entries that may map 2 MiB
+//! PDPTE       51....12            PCD  PWT           P     PAE: all else is reserved
+//!
+//! four    31.....12  8  7    6  5  4    3    2  1  0       of 4 MiB: the frame's bits 31 to 22 in place, 32 and up from bit 13 on
+//!         frame      G  PAT  D  A  PCD  PWT  U  W  P       (PSE-36); 12 is PAT
+//! ```
+
+use super::format::{Refusal, bits, frame, x86_memory_type};
+use crate::addr::{Gfn, Level, PAGE_SHIFT};
+use crate::table::format::{MemoryType, Perms};
+
+pub(super) const PRESENT: u64 = 1 << 0;
+const WRITE: u64 = 1 << 1;
+const USER: u64 = 1 << 2;
+const PWT: u64 = 1 << 3;
+const PCD: u64 = 1 << 4;
+pub(super) const ACCESSED: u64 = 1 << 5;
+pub(super) const DIRTY: u64 = 1 << 6;
+const LARGE: u64 = 1 << 7;
+const GLOBAL: u64 = 1 << 8;
+const NO_EXECUTE: u64 = 1 << 63;
+
+/// What is not in an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a bit of a register")]
+pub(super) struct EntryRules {
+    pub(super) physical_bits: u32,
+    /// NX is heeded; else reserved.
+    pub(super) nx: bool,
+    pub(super) pat: u64,
+    pub(super) large_1g: bool,
+    pub(super) is_pae: bool,
+    /// Bit 8 of upper links is reserved.
+    pub(super) reserves_global: bool,
+}
+
+/// What an entry says.
+pub(super) struct X86Entry {
+    pub(super) gfn: Gfn,
+    pub(super) is_leaf: bool,
+    pub(super) memory: MemoryType,
+    /// U.
+    pub(super) user: bool,
+    /// The same for both: loads, W, not NX.
+    pub(super) perms: Perms,
+}
+
+impl EntryRules {
+    /// One of eight bytes.
+    pub(super) fn entry(&self, entry: u64, level: Level) -> Result<X86Entry, Refusal> {
+        let has = |bit| entry & bit != 0;
+        if !has(PRESENT) {
+            return Err(Refusal::NotPresent);
+        }
+        let largest = if self.large_1g && !self.is_pae { Level::G1 } else { Level::M2 };
+        let is_leaf = level == Level::K4 || has(LARGE) && level <= largest;
+        let inside = match level {
+            Level::K4 => 0,
+            _ if is_leaf => bits(PAGE_SHIFT + 1, PAGE_SHIFT + level.shift()),
+            Level::M2 => LARGE,
+            _ => LARGE | if self.reserves_global { GLOBAL } else { 0 },
+        };
+        let high = if self.is_pae { bits(52, 63) } else { 0 };
+        let beyond = bits(self.physical_bits, 52) | if self.nx { 0 } else { NO_EXECUTE };
+        if entry & (beyond | inside | high) != 0 {
+            return Err(Refusal::Reserved);
+        }
+        let pat = if level == Level::K4 { LARGE } else { 1 << PAGE_SHIFT };
+        Ok(X86Entry {
+            gfn: frame(entry).base(if is_leaf { level } else { Level::K4 }),
+            is_leaf,
+            memory: if is_leaf { self.memory(entry, pat) } else { MemoryType::WriteBack },
+            user: has(USER),
+            perms: Perms::of(true, has(WRITE), !has(NO_EXECUTE)),
+        })
+    }
+
+    /// One of four bytes; with pages of 4 MiB (`CR4.PSE`), at the level of 2 MiB.
+    pub(super) fn short(&self, entry: u64, level: Level, has_large: bool) -> Result<X86Entry, Refusal> {
+        let has = |bit| entry & bit != 0;
+        if !has(PRESENT) {
+            return Err(Refusal::NotPresent);
+        }
+        let is_large = level > Level::K4 && has_large && has(LARGE);
+        // Where bits 32 and up of the frame's address end.
+        let end = 13 + self.physical_bits.clamp(32, 40) - 32;
+        if is_large && entry & bits(end, 22) != 0 {
+            return Err(Refusal::Reserved);
+        }
+        let large = entry & bits(22, 32) | (entry & bits(13, end)) >> 13 << 32;
+        let is_leaf = is_large || level == Level::K4;
+        let pat = if is_large { 1 << PAGE_SHIFT } else { LARGE };
+        Ok(X86Entry {
+            gfn: frame(if is_large { large } else { entry & bits(PAGE_SHIFT, 32) }),
+            is_leaf,
+            memory: if is_leaf { self.memory(entry, pat) } else { MemoryType::WriteBack },
+            user: has(USER),
+            perms: Perms::of(true, has(WRITE), true),
+        })
+    }
+
+    /// The memory type of a leaf, by the PAT.
+    fn memory(&self, entry: u64, pat: u64) -> MemoryType {
+        let bit = |bit: u64, value: u32| if entry & bit != 0 { value } else { 0 };
+        match self.pat >> (8 * (bit(PWT, 1) + bit(PCD, 2) + bit(pat, 4))) & 0b111 {
+            0 => MemoryType::Device,
+            number => x86_memory_type(number).unwrap_or(MemoryType::Uncached),
+        }
+    }
+}
+
+/// The table that one of PAE's four root entries links.
+pub(super) fn pdpte(entry: u64, physical_bits: u32) -> Result<Gfn, Refusal> {
+    let reserved = bits(physical_bits, 64) | bits(52, 64) | bits(5, 9) | USER | WRITE;
+    match entry & PRESENT {
+        0 => Err(Refusal::NotPresent),
+        _ if entry & reserved != 0 => Err(Refusal::Reserved),
+        _ => Ok(frame(entry)),
+    }
+}
