@@ -321,6 +321,7 @@ bugs! {
     QuickUnchecked "quick-unchecked" Unit "a fault of L2 that takes the short way does not look at what is announced",
     LineUnmoved "line-unmoved" Unit "a flush of L1 does not say to faults under way that it begins",
     CheckedBeforeFrozen "checked-before-frozen" Loom "a fault of L2 looks at what is announced, and then freezes its entry",
+    SplinterUntold "splinter-untold" Loom "a fault maps a part of a page of the guest's, and then says that there are parts",
     FrozenPassedBy "frozen-passed-by" Loom "a flush of L1 leaves a frozen entry to its fault",
     FrozenTaken "frozen-taken" Loom "an entry that a fault of L2 has frozen becomes a hole, and two faults write its row",
     RowAfterLeaf "row-after-leaf" Loom "the row is written when the leaf is there",

@@ -54,8 +54,9 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside::<H>());
         // SAFETY: nothing is ever unlinked from a shadow.
         let down = unsafe { Radix::<F>::link_down_beside(host, cache, beside, g2, at, level) }?;
-        if self.table.pages(leaf.level) > level.pages() && !seeded!(OnePageAlone) {
-            self.shadow.will_splinter();
+        let is_part = self.table.pages(leaf.level) > level.pages() && !seeded!(OnePageAlone);
+        if is_part && !seeded!(SplinterUntold) {
+            self.shadow.line.will_splinter();
         }
         let mine = frozen(self.vcpu.id());
         let stands = || {
@@ -64,6 +65,9 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         };
         if down.level > level || down.word != HOLE || !freeze(down.entry, mine, stands) {
             return Ok(Met::Changed);
+        }
+        if is_part && seeded!(SplinterUntold) {
+            self.shadow.line.will_splinter();
         }
         let (rows, row) = (rows_of::<F, H>(&down, g2), Row::new(g1.base(level), leaf.memory));
         if !thaw_with(down.entry, rows, (mine, new), row) {

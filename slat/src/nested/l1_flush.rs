@@ -59,7 +59,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             if !seeded!(FramesLineUnmoved) {
                 shadow.line.announce();
             }
-            let g2s = if shadow.splinters() { block } else { Span::sized(g2, 1) };
+            let g2s = if shadow.line.splinters() { block } else { Span::sized(g2, 1) };
             Revalidation { slots: Memslots { vm, space }, shadows, shadow, table }.run(seat, g2s);
         }
         if shadows.drops.since(state.forgot) && !seeded!(FramesUnforgotten) {

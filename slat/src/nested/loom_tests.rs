@@ -195,6 +195,15 @@ impl Kept {
 
     /// F1 to F9, once: the frame that T names.
     fn fault(&self, vcpu: u32) {
+        self.fault_of(vcpu, false);
+    }
+
+    /// The same for a part of a page of T's.
+    fn fault_in_part(&self, vcpu: u32) {
+        self.fault_of(vcpu, true);
+    }
+
+    fn fault_of(&self, vcpu: u32, is_part: bool) {
         let met = self.entry.load();
         let line = self.line.now();
         let frame = self.t.load(Relaxed);
@@ -203,7 +212,13 @@ impl Kept {
             self.line.now() == line
         };
         let mine = frozen(VcpuId(vcpu));
+        if is_part && !seeded!(SplinterUntold) {
+            self.line.will_splinter();
+        }
         if met.is_hole() && freeze(&self.entry, mine, stands) {
+            if is_part && seeded!(SplinterUntold) {
+                self.line.will_splinter();
+            }
             let rows = Some((Rows::apart(&self.row), 0));
             thaw_with(&self.entry, rows, (mine, leaf(frame)), row(frame));
         }
@@ -211,8 +226,16 @@ impl Kept {
 
     /// L1 names another frame, and flushes.
     fn flush(&self, frame: u64) {
+        self.flush_if(frame, |_| true);
+    }
+
+    /// The same, of this entry where `looks` says so.
+    fn flush_if(&self, frame: u64, looks: impl Fn(&FlushLine) -> bool) {
         self.t.store(frame, Relaxed);
         self.line.announce();
+        if !looks(&self.line) {
+            return;
+        }
         let word = self.entry.load();
         let stays = Ept4::is_present(word) && Rows::apart(&self.row).get(0).is(row(frame));
         if !stays && !word.is_hole() {
@@ -249,6 +272,25 @@ fn a_flush_meets_the_frozen_entry_or_the_fault_finds_the_line_moved() {
         finds_seeded(bug, OLD, flushed(false));
     }
     finds_seeded(Bug::FrozenTaken, STRANGE, flushed(true));
+}
+
+/// A fault maps a part of a page of T's. A flush of an address elsewhere in the page looks there, too.
+fn in_parts() {
+    let kept = Kept::new(NONE);
+    let theirs = kept.clone();
+    let fault = loom::thread::spawn(move || theirs.fault_in_part(1));
+    kept.flush_if(2, FlushLine::splinters);
+    fault.join().expect("it ends");
+    let word = kept.entry.load();
+    assert!(!Ept4::is_present(word) || word == leaf(2), "{OLD}");
+}
+
+#[test]
+fn a_flush_of_an_address_meets_each_part_or_the_fault_finds_the_line_moved() {
+    explore(in_parts);
+    for bug in [Bug::SplinterUntold, Bug::LineUnmoved, Bug::RmwUnfenced] {
+        finds_seeded(bug, OLD, in_parts);
+    }
 }
 
 /// A thread that meets a leaf reads its row.

@@ -32,22 +32,24 @@ pub(crate) struct Shadow<F> {
     pub(crate) radix: Radix<F>,
     pub(crate) line: FlushLine,
     pub(crate) door: Door,
-    /// A page of T's was mapped by smaller ones once: a flush of an address in it is about all of them.
-    splinters: AtomicBool,
     /// The number that the newest flush began with that has ended.
     flushed: Mutex<Version>,
 }
 
-/// How many flushes by L1 have been announced.
+/// How many flushes by L1 have been announced; and what those of one address have to look at.
 #[derive(Debug, Default)]
-pub(crate) struct FlushLine(AtomicU64);
+pub(crate) struct FlushLine {
+    announced: AtomicU64,
+    /// A page of T's was mapped by smaller ones once: a flush of an address in it is about all of them.
+    splinters: AtomicBool,
+}
 
 impl FlushLine {
     /// F2 and F8: before T is read, and when the entry is frozen.
     #[inline(always)]
     pub(crate) fn now(&self) -> u64 {
         // ORDER(shadow-line): Acquire: T is read after it.
-        self.0.load(Acquire)
+        self.announced.load(Acquire)
     }
 
     /// A flush by L1 begins. To be followed by a walk of what is there.
@@ -57,8 +59,23 @@ impl FlushLine {
         }
         // ORDER(shadow-line): before the walk; pairs with the fence between freezing an entry and the look at the line. Release: what L1
         // has stored comes with it.
-        self.0.fetch_add(1, AcqRel);
+        self.announced.fetch_add(1, AcqRel);
         fence_after_rmw();
+    }
+
+    /// A fault is about to map a part of a page of T's: before it freezes its entry.
+    pub(crate) fn will_splinter(&self) {
+        // ORDER(shadow-line): before the freeze, so a flush of an address, which has moved the line, finds this, or the fault finds the
+        // line moved.
+        if !self.splinters() {
+            self.splinters.store(true, Relaxed);
+        }
+    }
+
+    /// Whether any fault did: after the line has moved.
+    pub(crate) fn splinters(&self) -> bool {
+        // ORDER(shadow-line): after the fence in `announce`.
+        self.splinters.load(Relaxed)
     }
 }
 
@@ -86,22 +103,8 @@ impl<F: Format> Shadow<F> {
             radix,
             line: FlushLine::default(),
             door: Door::default(),
-            splinters: AtomicBool::new(false),
             flushed: Mutex::new(Version::default()),
         })
-    }
-
-    /// A fault is about to map a part of a page of T's. Before it freezes its entry: then a flush of an address, which has moved the
-    /// line, finds this, or the fault finds the line moved. The fences are those of the line.
-    pub(crate) fn will_splinter(&self) {
-        if !self.splinters() {
-            self.splinters.store(true, Relaxed);
-        }
-    }
-
-    /// Whether any fault did. After the line has moved.
-    pub(crate) fn splinters(&self) -> bool {
-        self.splinters.load(Relaxed)
     }
 
     /// A flush by L1 of the whole shadow, asked for when the newest number was `asked`: `walk` makes it now, unless one that began later
