@@ -24,6 +24,12 @@ impl<T> Deref for Padded<T> {
 #[derive(Debug)]
 pub(crate) struct Shards<T>(Box<[Padded<T>]>);
 
+impl<T> FromIterator<T> for Shards<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(all: I) -> Self {
+        Self(all.into_iter().map(Padded).collect())
+    }
+}
+
 impl<T: Default> Shards<T> {
     /// One for each of a few threads, or for each CPU.
     pub(crate) fn new() -> Self {
@@ -32,9 +38,11 @@ impl<T: Default> Shards<T> {
 
     /// `count` of them, to be picked by number.
     pub(crate) fn with(count: usize) -> Self {
-        Self((0..count).map(|_| Padded::default()).collect())
+        (0..count).map(|_| T::default()).collect()
     }
+}
 
+impl<T> Shards<T> {
     /// This thread's.
     #[inline]
     pub(crate) fn mine(&self) -> &T {
@@ -47,14 +55,19 @@ impl<T: Default> Shards<T> {
         &self.0[number % self.0.len()]
     }
 
+    /// How many.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// All of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|padded| &padded.0)
     }
 }
 
-/// A machine with more CPUs than [`SHARDS`] has one for each.
-fn shards() -> usize {
+/// How many a thread's own are. A machine with more CPUs than [`SHARDS`] has one for each.
+pub(crate) fn shards() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     // Of the machines that are simulated, the largest has as many.
     let cpus = || if cfg!(virtual_time) { 1024 } else { available_parallelism().map_or(1, usize::from) };

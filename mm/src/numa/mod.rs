@@ -27,6 +27,7 @@ mod pool;
 mod scan;
 mod scanner;
 mod stats;
+mod zones;
 
 pub use node::Node;
 pub use policy::Policy;

@@ -1,27 +1,28 @@
-//! The free frames of one node: a lock, and a small list for each of a few threads before it.
+//! The free frames of one node: zones, and a small list for each of a few threads before them.
 //!
 //! ```text
 //!               a batch                  a batch
-//! all ◀──────────────────▶ a thread's ◀─────────── zeroed ◀─── a thread with nothing else to do
-//! under one lock           own lists               ahead of need
+//! zones ◀────────────────▶ a thread's ◀─────────── zeroed ◀─── a thread with nothing else to do
+//! a lock for each          own lists               ahead of need
 //! ```
-//! Single frames go through the lists; all else, and what a list lacks or has too much of, comes from
-//! [`FreeFrames`] under the lock. When that is empty the lists are emptied too, so a node is out of memory only
+//! Single frames go through the lists; all else, and what a list lacks or has too much of, comes from the
+//! [zones](Zones) under their locks. When those are empty the lists are emptied too, so a node is out of memory only
 //! when it is. A thread that needs a page of zeroes takes one that was [zeroed ahead](crate::zero), if there is one.
 //!
-//! So threads that take and give back single frames share a line once in a batch. [`ListStats`] counts.
+//! So threads that take and give back single frames share a line once in a batch, with a few others. [`ListStats`] counts.
 
-use crate::frames::{BLOCK, FreeFrames, Unit};
-use crate::prim::{Mutex, MutexGuard};
+use super::zones::{AllZones, Zones};
+use crate::frames::{BLOCK, Unit};
+use crate::prim::{AtomicU64, Mutex, MutexGuard};
 use crate::shards::Shards;
 use slat::{Level, Pfn, Span};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A thread's list is filled by this many frames, and emptied by as many when it has twice that.
 const BATCH: usize = 32;
 
-/// With fewer free frames than this none is zeroed ahead.
+/// A zone with fewer free frames than this, or as many, has none zeroed ahead.
 const SPARE: u64 = 4 * BATCH as u64;
 
 /// What a thread has at hand.
@@ -39,7 +40,7 @@ pub struct ListStats {
     pub taken: u64,
     /// Of these, those that had been zeroed ahead.
     pub zeroed: u64,
-    /// Batches: times that a lock was taken that all threads share.
+    /// Batches: times that a lock was taken that threads share.
     pub batches: u64,
     /// Times that a thread waited for a list, which another one used.
     pub waits: u64,
@@ -49,8 +50,7 @@ pub struct ListStats {
 #[derive(Debug)]
 pub(crate) struct NodeFrames {
     frames: Span<Pfn>,
-    /// Numbered from the node's first frame.
-    free: Mutex<FreeFrames>,
+    zones: Zones,
     lists: Shards<Mutex<List>>,
     /// Frames that are free and hold zeroes.
     zeroed: Mutex<Vec<u64>>,
@@ -66,7 +66,7 @@ impl NodeFrames {
         Self {
             // No frame lies in the first 2 MiB of the memory.
             frames: Span::sized(Pfn((blocks.start + 1) * BLOCK), count * BLOCK),
-            free: Mutex::new(FreeFrames::new(count as usize)),
+            zones: Zones::new(count),
             lists: Shards::new(),
             zeroed: Mutex::default(),
             zeroed_count: AtomicU64::new(0),
@@ -86,7 +86,7 @@ impl NodeFrames {
         };
         let listed: u64 = self.lists.iter().map(len).sum();
         let zeroed = self.zeroed.lock().len() as u64;
-        self.free.lock().free() + listed + zeroed
+        self.zones.free() + listed + zeroed
     }
 
     /// What its lists have done.
@@ -139,29 +139,27 @@ impl NodeFrames {
         }
         if list.frames.is_empty() {
             list.done.batches += 1;
-            self.free.lock().take_frames(BATCH, &mut list.frames);
+            self.zones.take_frames(BATCH, 0, &mut list.frames);
             list.frames.reverse(); // lowest first
         }
         let frame = list.frames.pop().or_else(|| {
             drop(list);
-            let mut one = Vec::with_capacity(1);
-            self.gather().take_frames(1, &mut one);
-            one.pop()
+            self.gather().take_frame()
         })?;
         Some(self.frames.start + frame)
     }
 
     /// Takes a unit and returns its first frame.
     pub(crate) fn take_unit(&self, unit: Unit) -> Option<Pfn> {
-        let first = self.free.lock().take(unit);
+        let first = self.zones.take(unit);
         first.or_else(|| self.gather().take(unit)).map(|frame| self.frames.start + frame)
     }
 
-    /// Empties every thread's lists, and returns all that is free under its lock.
+    /// Empties every thread's lists, and returns all that is free, locked.
     #[cold]
-    fn gather(&self) -> MutexGuard<'_, FreeFrames> {
-        // The lock of a list comes before that of the zeroed ones, and this before the lock of all: they are never wanted the other
-        // way round.
+    fn gather(&self) -> AllZones<'_> {
+        // The lock of a list comes before that of the zeroed ones, and this before the locks of the zones: they are never wanted the
+        // other way round.
         let mut listed: Vec<u64> = Vec::new();
         for list in self.lists.iter() {
             let mut list = list.lock();
@@ -170,36 +168,37 @@ impl NodeFrames {
         }
         listed.append(&mut self.zeroed.lock());
         self.zeroed_count.store(0, Relaxed);
-        let mut free = self.free.lock();
-        for frame in listed {
-            free.give(frame..frame + 1);
-        }
-        free
+        let mut all = self.zones.lock_all();
+        all.give_each(&listed);
+        all
     }
 
     /// Calls `with` with free frames, neighbours of one block together. No thread can take them until `with` returns. It is called
     /// with all that were free at the beginning, and maybe with some that became free since. The lock is let go after each block.
     pub(crate) fn with_free<E>(&self, mut with: impl FnMut(Span<Pfn>) -> Result<(), E>) -> Result<(), E> {
-        let mut free = self.gather();
-        let mut block = 0;
-        while block < free.blocks() {
-            if seeded!(TrimmedUnlocked) {
-                let runs: Vec<_> = free.runs(block).collect();
-                MutexGuard::unlocked(&mut free, || {
-                    // Also on a machine with much else to do another thread runs now.
-                    (0..8).for_each(|_| std::thread::yield_now());
-                    runs.iter().try_for_each(|run| {
-                        with(Span::sized(self.frames.start + run.start, run.end - run.start))
-                    })
-                })?;
+        drop(self.gather());
+        for (first, zone) in self.zones.iter() {
+            let span =
+                |run: &Range<u64>| Span::sized(self.frames.start + first + run.start, run.end - run.start);
+            let mut free = zone.lock();
+            let mut block = 0;
+            while block < free.blocks() {
+                if seeded!(TrimmedUnlocked) {
+                    let runs: Vec<_> = free.runs(block).collect();
+                    MutexGuard::unlocked(&mut free, || {
+                        // Also on a machine with much else to do another thread runs now.
+                        (0..8).for_each(|_| std::thread::yield_now());
+                        runs.iter().try_for_each(|run| with(span(run)))
+                    })?;
+                    block += 1;
+                    continue;
+                }
+                for run in free.runs(block) {
+                    with(span(&run))?;
+                }
                 block += 1;
-                continue;
+                MutexGuard::bump(&mut free);
             }
-            for run in free.runs(block) {
-                with(Span::sized(self.frames.start + run.start, run.end - run.start))?;
-            }
-            block += 1;
-            MutexGuard::bump(&mut free);
         }
         Ok(())
     }
@@ -213,12 +212,8 @@ impl NodeFrames {
     /// is held meanwhile.
     pub(crate) fn zero_ahead(&self, most: u64, zero: impl Fn(Pfn)) -> u64 {
         let mut frames = Vec::new();
-        let mut free = self.free.lock();
         // The thread may be kept from its processor: where memory is short others need these frames.
-        if free.free() >= SPARE {
-            free.take_frames(BATCH.min(most as usize), &mut frames);
-        }
-        drop(free);
+        self.zones.take_frames(BATCH.min(most as usize), SPARE, &mut frames);
         for &frame in &frames {
             zero(self.frames.start + frame);
         }
@@ -233,14 +228,14 @@ impl NodeFrames {
     pub(crate) fn give(&self, frames: Span<Pfn>) {
         let (start, end) = (frames.start.0 - self.frames.start.0, frames.end.0 - self.frames.start.0);
         if end - start > 1 {
-            return self.free.lock().give(start..end);
+            return self.zones.give(start..end);
         }
         let mut list = self.list();
         list.frames.push(start);
         if list.frames.len() == 2 * BATCH {
             list.done.batches += 1;
-            let mut free = self.free.lock();
-            list.frames.drain(..BATCH).for_each(|frame| free.give(frame..frame + 1));
+            self.zones.give_each(&mut list.frames[..BATCH]);
+            list.frames.drain(..BATCH);
         }
     }
 }

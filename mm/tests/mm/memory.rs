@@ -2,7 +2,7 @@
 
 use crate::fixture::*;
 use slat::{Access, HostError, Hva, Level, PAGE_SIZE, Pfn, Span};
-use slat_mm::{AddressSpace, Arena, Backing, File, MmError, Place, Prot};
+use slat_mm::{AddressSpace, Arena, Backing, File, Held, MmError, Place, Prot};
 
 #[test]
 fn a_shared_file_is_one_memory_in_many_places() {
@@ -243,4 +243,26 @@ fn no_frame_is_trimmed_that_another_thread_takes() {
         }
     });
     assert_eq!(arena.stats().in_use, 0);
+}
+
+/// A node of this size has several zones of free frames: what the threads' own lack is in others.
+#[test]
+fn threads_find_the_last_frame_wherever_it_is() {
+    const BLOCKS: u64 = 64;
+    const FRAMES: usize = 512 * BLOCKS as usize;
+    let arena = Arena::builder().limit(BLOCKS << 21).build().unwrap();
+    for level in [Level::M2, Level::K4, Level::M2] {
+        let held = std::thread::scope(|scope| {
+            let take = || std::iter::from_fn(|| arena.page(level).ok()).collect::<Vec<_>>();
+            let threads = [(); 3].map(|()| scope.spawn(take));
+            threads.map(|thread| thread.join().unwrap())
+        });
+        let mut taken: Vec<_> = held.iter().flatten().map(Held::pfn).collect();
+        taken.sort_unstable();
+        taken.dedup();
+        assert_eq!(taken.len() * level.pages() as usize, FRAMES, "all of {level:?}, each once");
+        assert_eq!(arena.page(level).map(drop), Err(MmError::OutOfFrames(level)));
+        drop(held);
+        assert_eq!(arena.stats().in_use, 0);
+    }
 }

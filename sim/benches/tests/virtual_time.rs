@@ -84,12 +84,24 @@ fn at_416_vcpus_one_lock_is_all_that_there_is_and_without_it_no_vcpu_waits() {
     assert!(figure(&none) <= 1.1 * figure(&alone), "{} and {}", figure(&none), figure(&alone));
 }
 
-/// Nothing that slat-mm does for each fault is shared. What it does for every 32nd frame, and for each table, is: with 416 vCPUs those
-/// two locks are what they wait for.
+/// Nothing that slat-mm does for each fault is shared, and few vCPUs share the lock that each takes for every 32nd frame. What lies
+/// beside the pool of table pages is on other lines.
 #[test]
-fn at_64_vcpus_new_memory_on_slat_mm_costs_what_it_costs_one() {
-    let [alone, many] = [1, 64].map(|vcpus| figure(&run(&HostFaults, Policy::None, vcpus, 1)));
-    assert!(many <= 1.1 * alone, "{alone} and {many}");
+fn new_memory_on_slat_mm_costs_many_vcpus_about_what_it_costs_one() {
+    let costs = |vcpus| {
+        let setting = Setting {
+            costs: &Costs::SERVER,
+            vcpus,
+            policy: Policy::None,
+            quick: false,
+            seed: 1,
+            work: Work::default(),
+        };
+        figure(&HostFaults.run(&setting).unwrap())
+    };
+    let [alone, at_64, at_112, at_416] = [1, 64, 112, 416].map(costs);
+    assert!(at_64.max(at_112) <= 1.1 * alone, "{alone}, {at_64} and {at_112}");
+    assert!(at_416 <= 1.3 * alone, "{alone} and {at_416}");
 }
 
 /// The MGLRU aging series'.

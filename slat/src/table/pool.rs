@@ -26,8 +26,10 @@ impl core::fmt::Display for NoMemory {
 
 impl core::error::Error for NoMemory {}
 
-/// The table pages of one VM or address space.
+/// The table pages of one VM or address space. On lines of its own: what lies beside it is read by each fault, the root of the tables
+/// for one, and threads that fetch pages write here.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Pool {
     free: Mutex<Free>,
     /// Pages that are not free: linked, in a cache, in a debt or waiting for a grace period.
