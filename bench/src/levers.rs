@@ -4,7 +4,10 @@
 //! and slat's way now mixes them. A [`Grid`] takes them apart: its cells are figures of one run, and the factor beside a
 //! cell is against the first column of its row. `BENCHMARKS.md` and the report begin with these tables.
 
+use crate::bench::harness::factor_interval;
 use crate::bench::report::{Report, Row};
+use crate::report::{Sides, sides};
+use crate::rules::Claim;
 use serde_json::Value;
 use std::fmt::{self, Write as _};
 
@@ -59,6 +62,23 @@ pub struct Figure {
     pub samples: Vec<f64>,
     /// How much less it is than the first column's.
     pub factor: Option<f64>,
+    /// The factor's interval includes 1, so that the difference lies inside the spread. Too few samples have no interval.
+    pub inside_spread: bool,
+}
+
+impl Figure {
+    /// The factor as a cell has it, with a sign where it lies inside the spread.
+    pub fn sign(&self) -> &'static str {
+        if self.inside_spread { " ≈" } else { "" }
+    }
+}
+
+/// Whether the medians of these samples may as well be equal: with 95 of 100 their factor's interval includes 1. Fewer than three have none.
+pub fn is_inside_spread(one: &[f64], other: &[f64]) -> bool {
+    one.len().min(other.len()) >= 3 && {
+        let [least, most] = factor_interval(one, other);
+        least <= 1.0 && most >= 1.0
+    }
 }
 
 impl Grid {
@@ -76,8 +96,10 @@ impl Grid {
                 } else {
                     (row.slat, row.slat_samples.clone())
                 };
-                let factor = Some(*first.get_or_insert(median) / median).filter(|factor| factor.is_finite());
-                Some(Figure { median, samples, factor })
+                let (of_first, median_of_first) = first.get_or_insert_with(|| (samples.clone(), median));
+                let factor = Some(*median_of_first / median).filter(|factor| factor.is_finite());
+                let inside_spread = factor.is_some() && is_inside_spread(of_first, &samples);
+                Some(Figure { median, samples, factor, inside_spread })
             });
             figures.collect()
         };
@@ -85,15 +107,89 @@ impl Grid {
     }
 }
 
+impl Grid {
+    /// What does not win against the first column, by its figures: a sentence for each column that has such.
+    pub fn no_gain(&self, filled: &[Vec<Option<Figure>>]) -> Vec<(Sides, String)> {
+        let Some((first, _)) = self.columns.first() else { return Vec::new() };
+        let of = |(at, (name, _)): (usize, &(&'static str, Cell))| {
+            let lost = self.rows.iter().zip(filled).filter_map(|((row, ..), figures)| {
+                let figure = figures.get(at)?.as_ref()?;
+                let factor = figure.factor.filter(|factor| *factor < GAINS)?;
+                Some(format!("{row} ({factor:.2} ×{})", figure.sign()))
+            });
+            let lost: Vec<String> = lost.collect();
+            let text = format!("No gain against *{first}* by *{name}*: {}.", lost.join("; "));
+            (!lost.is_empty()).then(|| (sides(*first, *name), text))
+        };
+        self.columns.iter().enumerate().skip(1).filter_map(of).collect()
+    }
+
+    /// Whether a result has each of its figures. One that was kept before the table was thought of has not.
+    pub fn is_in(&self, rows: &[Row]) -> bool {
+        self.fill(rows).iter().flatten().all(Option::is_some)
+    }
+
+    /// What the table claims, for [`crate::rules`].
+    pub fn claims(&self, rows: &[Row]) -> Vec<Claim> {
+        let filled = self.fill(rows);
+        let figures = || filled.iter().flatten().flatten();
+        let said: Vec<String> =
+            figures().filter_map(|figure| Some(format!("{:.2} ×", figure.factor?))).collect();
+        let claim = |text: &str| Claim {
+            place: self.what.into(),
+            text: text.into(),
+            rows: said.clone(),
+            ..Claim::default()
+        };
+        let of = |(at, (name, _)): (usize, &(&str, Cell))| {
+            let of_column = |figures: &Vec<Option<Figure>>| figures.get(at)?.as_ref()?.factor;
+            let lost = filled.iter().filter_map(of_column).filter(|factor| *factor < GAINS);
+            let lost: Vec<String> = lost.map(|factor| format!("{name}: {factor:.2} ×")).collect();
+            let told = self.no_gain(&filled).into_iter().find(|(sides, _)| sides.after == *name);
+            let (sides, text) = told.unzip();
+            Claim { sides: sides.into_iter().collect(), lost, ..claim(&text.unwrap_or_default()) }
+        };
+        std::iter::once(claim(self.says)).chain(self.columns.iter().enumerate().skip(1).map(of)).collect()
+    }
+}
+
+/// A factor below this is printed as less than 1.
+const GAINS: f64 = 0.995;
+
 /// Writes the grids of a result that was kept as JSON, as Markdown; `show` prints a median with its samples.
 ///
+/// Of a grid whose figures the result lacks it names the `command` that makes them.
+///
 /// # Panics
-/// Where the result is no report, or lacks a figure.
-pub fn markdown(grids: &[Grid], result: &Value, show: impl Fn(f64, &[f64]) -> String) -> String {
-    let report: Report = serde_json::from_value(result.clone()).expect("a report");
+/// Where the result is no report.
+pub fn markdown(
+    grids: &[Grid],
+    result: &Value,
+    command: &str,
+    show: impl Fn(f64, &[f64]) -> String,
+) -> String {
+    let rows = rows(result);
+    let (kept, missing): (Vec<Grid>, Vec<Grid>) = grids.iter().partition(|grid| grid.is_in(&rows));
     let mut text = String::new();
-    write(&mut text, grids, &report.rows, show).expect("a string takes all");
+    write(&mut text, &kept, &rows, show).expect("a string takes all");
+    for grid in missing {
+        write!(text, "\n*{}*: not in the kept result; `slat bench {command}` makes it.\n", grid.what)
+            .expect("a string takes all");
+    }
     text
+}
+
+/// What the grids of a result that was kept as JSON claim.
+///
+/// # Panics
+/// Where the result is no report.
+pub fn claims(grids: &[Grid], result: &Value) -> Vec<Claim> {
+    let rows = rows(result);
+    grids.iter().filter(|grid| grid.is_in(&rows)).flat_map(|grid| grid.claims(&rows)).collect()
+}
+
+fn rows(result: &Value) -> Vec<Row> {
+    serde_json::from_value::<Report>(result.clone()).expect("a report").rows
 }
 
 fn write(
@@ -106,16 +202,21 @@ fn write(
         let heads: Vec<_> = grid.columns.iter().map(|(name, _)| *name).collect();
         let line = "---|".repeat(heads.len());
         write!(text, "\n{}\n\n| | {} |\n|---|{line}", grid.what, heads.join(" | "))?;
-        for ((name, _, unit), figures) in grid.rows.iter().zip(grid.fill(rows)) {
+        let filled = grid.fill(rows);
+        for ((name, _, unit), figures) in grid.rows.iter().zip(&filled) {
             write!(text, "\n| {name}, {unit} |")?;
             for (at, figure) in figures.iter().enumerate() {
                 let figure = figure.as_ref().unwrap_or_else(|| panic!("{}: no {name}", grid.what));
                 let factor = figure.factor.filter(|_| at > 0);
-                let factor = factor.map_or(String::new(), |factor| format!("; {factor:.2} ×"));
+                let factor =
+                    factor.map_or(String::new(), |factor| format!("; {factor:.2} ×{}", figure.sign()));
                 write!(text, " {}{factor} |", show(figure.median, &figure.samples))?;
             }
         }
         write!(text, "\n\n{}\n", grid.says)?;
+        for (_, loses) in grid.no_gain(&filled) {
+            write!(text, "\n{loses}\n")?;
+        }
     }
     Ok(())
 }
@@ -143,6 +244,45 @@ mod tests {
         let filled = GRID.fill(&[row(1, 6.0, 3.0), row(2, 8.0, 16.0)]);
         let factors = |at: usize| filled[at].iter().map(|f| f.as_ref()?.factor).collect::<Vec<_>>();
         assert_eq!((factors(0), factors(1)), (vec![Some(1.0), Some(2.0)], vec![Some(1.0), Some(0.5)]));
+    }
+
+    #[test]
+    fn what_does_not_win_is_named_and_a_text_that_hides_it_is_refused() {
+        let rows = [row(1, 6.0, 3.0), row(2, 8.0, 16.0)];
+        let told = GRID.no_gain(&GRID.fill(&rows));
+        assert_eq!(told[0].1, "No gain against *lock* by *none*: 2 vCPUs (0.50 ×).");
+        assert!(crate::rules::broken(&GRID.claims(&rows)).is_empty());
+        let mut hidden = GRID.claims(&rows);
+        hidden.last_mut().unwrap().text.clear();
+        assert!(!crate::rules::broken(&hidden).is_empty());
+        let typed = Grid { says: "it is 7.00 × as quick", ..GRID };
+        assert!(!crate::rules::broken(&typed.claims(&rows)).is_empty(), "a figure that no row has");
+    }
+
+    #[test]
+    fn a_difference_inside_the_spread_has_a_sign() {
+        let noisy = |shift: f64| Series::new([1.0, 9.0, 5.0, 4.0, 6.0].map(|one| one + shift).to_vec());
+        let of = |slat: &Series| {
+            let row = Row::compare("x", params! { "vcpus": 1 }, "ms", &noisy(0.0), slat);
+            GRID.fill(&[row])[0][1].clone().unwrap().sign()
+        };
+        assert_eq!((of(&noisy(0.1)), of(&noisy(100.0))), (" ≈", ""));
+    }
+
+    #[test]
+    fn a_grid_that_a_result_lacks_names_its_command() {
+        let machine =
+            crate::bench::machine::Machine { cpu: None, cores: 2, os: String::new(), arch: String::new() };
+        let mut report = Report::of("example", machine);
+        report.rows = vec![row(1, 6.0, 3.0)];
+        let text = |report: &Report| {
+            markdown(&[GRID], &serde_json::to_value(report).unwrap(), "x --runs 9", |median, _| {
+                median.to_string()
+            })
+        };
+        assert_eq!(text(&report), "\n*a pass*: not in the kept result; `slat bench x --runs 9` makes it.\n");
+        report.rows.push(row(2, 8.0, 4.0));
+        assert!(text(&report).contains("| 2 vCPUs, ms | 8 | 4; 2.00 × |"), "{}", text(&report));
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod calibrate;
 pub mod levers;
 pub mod registry;
 mod report;
+pub mod rules;
 mod sim;
 mod typed;
 

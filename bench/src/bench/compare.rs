@@ -1,10 +1,10 @@
 //! `slat bench compare OLD NEW`: two results of one bench, row by row, and which differences are more than noise.
 //!
 //! A row's factor is the median of OLD over that of NEW, so above 1 NEW takes less. Its interval is a bootstrap's: both sets of
-//! samples are drawn again, with replacement, [`DRAWS`] times, and the middle 95 of 100 factors are kept. Where 1 lies inside, the
+//! samples are drawn again, with replacement, 2,000 times, and the middle 95 of 100 factors are kept. Where 1 lies inside, the
 //! rows do not say which is faster.
 
-use super::harness::Series;
+use super::harness::factor_interval;
 use super::report::{Report, Row, SCHEMA, Settings};
 use serde::Serialize;
 use slat_cli::error::Error;
@@ -26,9 +26,6 @@ pub struct Compare {
     #[arg(long)]
     json: bool,
 }
-
-/// How often the samples are drawn again.
-const DRAWS: usize = 2000;
 
 /// What is printed.
 #[derive(Debug, Serialize)]
@@ -126,7 +123,7 @@ fn compare(old: &Report, new: &Report) -> Result<Comparison, Error> {
 fn change(old: &Row, new: &Row) -> Change {
     let factor = Some(old.slat / new.slat).filter(|factor| factor.is_finite());
     let enough = old.slat_samples.len().min(new.slat_samples.len()) >= 3;
-    let interval = factor.filter(|_| enough).map(|_| interval(&old.slat_samples, &new.slat_samples));
+    let interval = factor.filter(|_| enough).map(|_| factor_interval(&old.slat_samples, &new.slat_samples));
     let verdict = match interval {
         None => Verdict::Undecided,
         Some([least, _]) if least > 1.0 => Verdict::Less,
@@ -136,17 +133,6 @@ fn change(old: &Row, new: &Row) -> Change {
     let settings = Settings(&old.params).to_string();
     let (name, unit) = (old.name.clone(), old.unit.clone().into_owned());
     Change { name, settings, unit, old: old.slat, new: new.slat, factor, interval, verdict }
-}
-
-/// The middle 95 of 100 factors of medians, by a bootstrap that draws alike in each run.
-fn interval(old: &[f64], new: &[f64]) -> [f64; 2] {
-    let mut random = fastrand::Rng::with_seed(1);
-    let mut again = |samples: &[f64]| {
-        Series::new(samples.iter().map(|_| samples[random.usize(..samples.len())]).collect()).median()
-    };
-    let mut factors: Vec<f64> = (0..DRAWS).map(|_| again(old) / again(new)).collect();
-    factors.sort_by(f64::total_cmp);
-    [factors[DRAWS / 40], factors[DRAWS - 1 - DRAWS / 40]]
 }
 
 impl Comparison {
@@ -189,6 +175,7 @@ impl Comparison {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::harness::Series;
     use crate::bench::machine::Machine;
     use crate::bench::params;
 

@@ -2,8 +2,8 @@
 //! table in `README.md`. Its tests hold both against the results, byte by byte.
 
 use serde_json::Value;
-use slat_bench::levers;
-use slat_bench::registry::{self, Kept};
+use slat_bench::registry::{self, Headline, Kept};
+use slat_bench::{levers, rules};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -42,32 +42,68 @@ fn with_figures(readme: &str) -> String {
 
 /// The table of the README: a line for each headline of the registry.
 fn figures() -> String {
-    let kept = kept();
-    let machine = machine(&read(kept[0].file));
+    let machine = machine(&read(kept()[0].file));
     let mut text =
         format!("{machine}\n\n| what | unit | baseline | slat | command |\n|---|---|---|---|---|\n");
-    for (Kept { file, command, .. }, figure) in
-        kept.iter().flat_map(|kept| kept.headlines.iter().map(move |figure| (kept, figure)))
-    {
-        let result = read(file);
-        assert_eq!(machine, self::machine(&result), "{file}: another machine");
-        let has = |row: &Value| {
-            let is = |(key, value): &(&str, &str)| plain(&row["params"][key]) == *value;
-            row["name"] == figure.row && figure.params.iter().all(is)
-        };
-        let row = rows(&result).find(|row| has(row));
-        let row = row.unwrap_or_else(|| panic!("{file}: no row {}", figure.row));
+    for Line { command, figure, row, unit } in lines(&machine) {
         let baseline = measured(&row["baseline"], &row["baseline_samples"]);
         let slat = measured(&row["slat"], &row["slat_samples"]);
-        let unit = plain(&row["unit"]).replace("/fault", "").replace("/iteration", "").replace("us", "µs");
+        let loses = if loses(&row) { "; slat loses" } else { "" };
+        let spread = if is_inside_spread(&row) { "; inside the spread" } else { "" };
         writeln!(
             text,
-            "| {} | {unit} | {baseline}: {} | **{slat}** | `slat bench {command}` |",
+            "| {}{loses}{spread} | {unit} | {baseline}: {} | **{slat}** | `slat bench {command}` |",
             figure.what, figure.against
         )
         .expect("a string takes all");
     }
     text
+}
+
+/// A line of that table, with the row that has it.
+struct Line {
+    command: String,
+    figure: &'static Headline,
+    row: Value,
+    unit: String,
+}
+
+fn lines(machine: &str) -> Vec<Line> {
+    let of = |Kept { file, command, headlines, .. }: Kept| {
+        let result = read(file);
+        let line = |figure: &'static Headline| {
+            assert_eq!(machine, self::machine(&result), "{file}: another machine");
+            let has = |row: &&Value| {
+                let is = |(key, value): &(&str, &str)| plain(&row["params"][key]) == *value;
+                row["name"] == figure.row && figure.params.iter().all(is)
+            };
+            let row = rows(&result).find(has);
+            let row = row.unwrap_or_else(|| panic!("{file}: no row {}", figure.row)).clone();
+            let unit =
+                plain(&row["unit"]).replace("/fault", "").replace("/iteration", "").replace("us", "µs");
+            Line { command: command.clone(), figure, row, unit }
+        };
+        headlines.iter().map(line).collect::<Vec<_>>()
+    };
+    kept().into_iter().flat_map(of).collect()
+}
+
+/// Whether the two may as well be equal.
+fn is_inside_spread(row: &Value) -> bool {
+    let [one, other] = ["baseline_samples", "slat_samples"].map(|key| samples(&row[key]));
+    levers::is_inside_spread(&one, &other)
+}
+
+fn samples(samples: &Value) -> Vec<f64> {
+    samples.as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
+}
+
+/// Whether slat's figure is worse than the baseline's.
+fn loses(row: &Value) -> bool {
+    row["slat"]
+        .as_f64()
+        .zip(row["baseline"].as_f64())
+        .is_some_and(|(slat, other)| rules::is_lost(slat, other))
 }
 
 /// All of it: a section for each file.
@@ -83,12 +119,13 @@ fn benchmarks() -> String {
     );
     text += "## What brings what\n\n\
              slat answers a patch series with its idea and with ideas of slat's own. These tables take them apart. All figures of a table\n\
-             are of one interleaved run; the factor is against the first column, so above 1 a cell takes less.\n";
-    for Kept { file, levers, .. } in kept().into_iter().filter(|kept| !kept.levers.is_empty()) {
+             are of one interleaved run; the factor is against the first column, so above 1 a cell takes less. ≈: with 95 of 100 the factor\n\
+             may as well be 1, so that the difference lies inside the spread. What does not win is listed below its table.\n";
+    for Kept { file, levers, command, .. } in kept().into_iter().filter(|kept| !kept.levers.is_empty()) {
         write!(
             text,
             "\n### {file}: what brings what\n{}",
-            levers::markdown(levers, &read(file), measured_of)
+            levers::markdown(levers, &read(file), &command, measured_of)
         )
         .expect("a string takes all");
     }
@@ -160,10 +197,9 @@ fn settings(params: &Value) -> String {
 }
 
 /// A median, with the least and the greatest sample where they differ; a dash where there is none.
-fn measured(median: &Value, samples: &Value) -> String {
+fn measured(median: &Value, of: &Value) -> String {
     let Some(median) = median.as_f64() else { return "–".to_owned() };
-    let samples: Vec<_> = samples.as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
-    measured_of(median, &samples)
+    measured_of(median, &samples(of))
 }
 
 /// The same of numbers.
@@ -223,6 +259,36 @@ mod tests {
         assert!(words <= 1000, "{words} words");
         let changed = readme.replacen("µs | ", "µs | 9", 1);
         assert!(changed != readme && with_figures(&changed) == readme, "a typed figure is overwritten");
+    }
+
+    /// The lines of the README, and what carries each.
+    fn claims(readme: &str) -> Vec<rules::Claim> {
+        let machine = machine(&read(super::kept()[0].file));
+        let of = |Line { figure, row, unit, .. }: Line| {
+            let line = readme.lines().find(|line| line.starts_with(&format!("| {}", figure.what)));
+            // What the command repeats is no figure.
+            let text = line.and_then(|line| line.rsplit_once(" | `")).map_or("", |(text, _)| text);
+            let sides = [("baseline", "baseline_samples"), ("slat", "slat_samples")];
+            let rows = sides.map(|(median, samples)| measured(&row[median], &row[samples]).replace(',', ""));
+            let lost = loses(&row).then_some(unit).into_iter().collect();
+            let place = figure.what.to_owned();
+            rules::Claim { place, text: text.into(), rows: rows.to_vec(), lost, ..Default::default() }
+        };
+        let claims: Vec<_> = lines(&machine).into_iter().map(of).collect();
+        assert!(claims.iter().all(|claim| !claim.text.is_empty()));
+        claims
+    }
+
+    #[test]
+    fn the_documents_claim_nothing_that_their_rows_do_not_carry() {
+        let readme = document("README.md");
+        let grids = |kept: &Kept| levers::claims(kept.levers, &read(kept.file));
+        let grids: Vec<_> = super::kept().iter().flat_map(grids).collect();
+        assert!(grids.len() > 20 && claims(&readme).len() >= 5);
+        let broken = rules::broken(&[claims(&readme), grids].concat());
+        assert!(broken.is_empty(), "{broken:#?}");
+        let typed = readme.replacen("**5.32", "**4.32", 1);
+        assert!(typed == readme || !rules::broken(&claims(&typed)).is_empty(), "a figure that no row has");
     }
 
     #[test]

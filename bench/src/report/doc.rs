@@ -3,6 +3,7 @@
 //! Text has one kind of markup: what stands between backquotes is code. It is Markdown as it is.
 
 use maud::Markup;
+use std::fmt;
 
 /// A page.
 #[derive(Debug)]
@@ -52,6 +53,28 @@ pub struct CardLine {
     pub from: Source,
     pub figure: String,
     pub about: String,
+    /// Of a ratio: what is divided by what, by the names that `about` has.
+    pub sides: Option<Sides>,
+    /// slat is worse here than what it is compared with.
+    pub loses: bool,
+}
+
+/// What a ratio divides by what. Two ratios are compared only where both their sides have the same names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sides {
+    pub before: String,
+    pub after: String,
+}
+
+/// Sides of these names.
+pub fn sides(before: impl Into<String>, after: impl Into<String>) -> Sides {
+    Sides { before: before.into(), after: after.into() }
+}
+
+impl fmt::Display for Sides {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} / {}", self.before, self.after)
+    }
 }
 
 /// Where a figure comes from. Every figure says so.
@@ -137,6 +160,36 @@ pub struct Plot {
     pub svg: Markup,
     /// What is drawn, in figures.
     pub figures: Option<Table>,
+    /// Where slat is one of several that are drawn.
+    pub ranked: Option<Ranked>,
+    /// What the ratios of its title divide by what.
+    pub sides: Option<Sides>,
+}
+
+/// Which column of a plot's figures is slat's, and which are of what it is to be better than. Bounds that nothing can reach, and
+/// runs without the work that is compared, are neither.
+#[derive(Clone, Debug)]
+pub struct Ranked {
+    pub slat: String,
+    pub others: Vec<String>,
+    pub better: Better,
+}
+
+/// Which of two figures is the better one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Better {
+    Less,
+    More,
+}
+
+impl Better {
+    /// Whether `one` is worse than `other`.
+    pub fn is_worse(self, one: f64, other: f64) -> bool {
+        match self {
+            Self::Less => one > other,
+            Self::More => one < other,
+        }
+    }
 }
 
 impl Table {

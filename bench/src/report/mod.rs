@@ -10,12 +10,15 @@
 //! | `steps` | which commands are run, quickly or in full |
 //! | `replay` | a guest whose memory is watched while it runs |
 //! | `data` | everything that was found out; a page can be drawn anew from it |
+//! | `verdict` | whether a series' figure is reproduced |
 //! | `page`, `series`, `scaling`, `simulations`, `latency`, `replay_plots` | what the page says |
+//! | `claims` | what of it a reader might quote, for the rules |
 //! | `doc` | the page as a value, of which its two faces are made |
 //! | `html`, `markdown`, `page.css` | the faces |
 //! | `plot`, `figure` | plots as SVG; figures as people read them |
 //! | `folder` | where it goes |
 
+mod claims;
 mod data;
 mod doc;
 mod figure;
@@ -33,6 +36,11 @@ mod simulations;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod verdict;
+
+pub use doc::{Better, Ranked, Sides, Table, sides};
+#[cfg(test)]
+pub use doc::{Source, cell, figures as heads, number};
 
 use crate::bench::machine::Machine;
 use data::{Data, Part};

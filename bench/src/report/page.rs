@@ -3,7 +3,9 @@
 use super::data::{Data, Outcome};
 use super::doc::{Block, Doc, Mark, Section, Source, Table, cell, marked, number, words};
 use super::series::{Answer, answers};
-use super::simulations;
+use super::verdict::Says;
+use super::{claims, simulations};
+use crate::rules;
 
 /// The whole page.
 pub fn doc(data: &Data) -> Doc {
@@ -37,11 +39,13 @@ fn summary(data: &Data, answers: &[Answer]) -> Section {
             "Interrupted: {measured} parts were measured, and the others are missing here."
         )));
     }
+    // Only data that no test has could do that.
+    blocks.extend(rules::broken(&claims::of(answers)).into_iter().map(Block::Alarm));
     blocks.push(Block::Cards(answers.iter().map(|answer| answer.card.clone()).collect()));
     let mut table = Table::new("This report", vec![words(""), words("")]);
     let cpu = machine.cpu.as_deref().unwrap_or("unknown CPU");
     let verdicts = || answers.iter().flat_map(|answer| &answer.verdicts);
-    let marks = |mark: Mark| verdicts().filter(|verdict| verdict.mark == mark).count();
+    let say = |says: Says| verdicts().filter(|verdict| verdict.says() == says).count();
     let checks = data.checks().count();
     let size = if data.quick { "quick: small sizes, few rounds" } else { "full" };
     for (name, value) in [
@@ -50,10 +54,11 @@ fn summary(data: &Data, answers: &[Answer]) -> Section {
         (
             "the series' claims",
             format!(
-                "{} reproduced, {} not, {} without a verdict; of all {}, {} by simulation",
-                marks(Mark::Good),
-                marks(Mark::Bad),
-                marks(Mark::Open),
+                "{} reproduced, {} better, {} not reproduced, {} without a verdict; of all {}, {} by simulation",
+                say(Says::Reproduced),
+                say(Says::Better),
+                say(Says::NotReproduced),
+                say(Says::Nothing),
                 verdicts().count(),
                 verdicts().filter(|verdict| verdict.from == Source::Simulated).count()
             ),

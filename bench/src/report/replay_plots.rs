@@ -25,10 +25,11 @@ pub fn ages(replay: &Replay) -> Plot {
     let share = |holds: &dyn Fn(f32) -> bool| {
         all().flatten().filter(|age| holds(**age)).count() as f64 / known.max(1) as f64
     };
+    let (recent, old) = (|age| age < 1.5, |age| age >= 7.5);
     let title = format!(
         "Age of memory: {} of what is in memory was used in the last two aging passes, {} not in the last eight",
-        percent(share(&|age| age < 1.5)),
-        percent(share(&|age| age >= 7.5))
+        percent(share(&recent)),
+        percent(share(&old))
     );
     let y = Axis {
         title: "Pages of 4K, by guest frame".into(),
@@ -52,6 +53,9 @@ pub fn ages(replay: &Replay) -> Plot {
         table.rows.push(vec![cell(name), cell(percent(share(&|age| (from..upto).contains(&age))))]);
         from = upto;
     }
+    for (name, holds) in [("1 or fewer", &recent as &dyn Fn(f32) -> bool), ("8 or more", &old)] {
+        table.rows.push(vec![cell(name), cell(percent(share(holds)))]);
+    }
     Plot {
         id: "age-of-memory".into(),
         svg: heat(&title, &about, (&accesses(replay), &y), &heat_of.ages),
@@ -59,6 +63,8 @@ pub fn ages(replay: &Replay) -> Plot {
         from: vec![Source::Here],
         about,
         figures: Some(table),
+        ranked: None,
+        sides: None,
     }
 }
 
@@ -120,6 +126,10 @@ fn dirty(replay: &Replay) -> Plot {
             counts.map(|count| cell(plain(count))).into()
         })
         .collect();
+    for (name, rate) in [("at most", most), ("half of the time, fewer than", median)] {
+        let [rate, none] = [plain(rate.round()), "–".into()];
+        table.rows.push([name.into(), none.clone(), rate, none.clone(), none].map(cell).into());
+    }
     Plot {
         id: "dirty-rate".into(),
         svg: lines(&title, &about, (&accesses(replay), &y), &[line]),
@@ -127,6 +137,8 @@ fn dirty(replay: &Replay) -> Plot {
         from: vec![Source::Here],
         about,
         figures: Some(table),
+        ranked: None,
+        sides: None,
     }
 }
 
@@ -140,11 +152,7 @@ fn latency(replay: &Replay) -> Plot {
             .find(|(share, _)| share.total_cmp(&wanted).is_eq())
             .map_or(0.0, |(_, ns)| *ns as f64)
     };
-    let title = format!(
-        "Fault latency, one vCPU: half of all faults take less than {}, one in 10,000 more than {}",
-        ns(at(0.5)),
-        ns(at(0.9999))
-    );
+    let title = format!("Fault latency, one vCPU: p50 is {}, p99.99 is {}", ns(at(0.5)), ns(at(0.9999)));
     let marks: Vec<(f64, String)> =
         quantiles.iter().map(|(share, ns)| (*ns as f64, name(1.0 / (1.0 - share)))).collect();
     // A bucket begins where the one before could have ended.
@@ -186,6 +194,8 @@ fn latency(replay: &Replay) -> Plot {
         from: vec![Source::Here],
         about,
         figures: Some(table),
+        ranked: None,
+        sides: None,
     }
 }
 
@@ -219,6 +229,7 @@ pub fn causes(replay: &Replay) -> Plot {
         figures("times told", Source::Here),
         figures("flushes paid", Source::Here),
         figures("pages they were for", Source::Here),
+        figures("of all flushes", Source::Here),
     ];
     let mut table = Table::new("What translations were taken away for", columns);
     table.rows = replay
@@ -226,7 +237,8 @@ pub fn causes(replay: &Replay) -> Plot {
         .iter()
         .map(|cause| {
             let counts = [cause.told, cause.flushes, cause.pages].map(|count| cell(plain(count as f64)));
-            std::iter::once(cell(format!("`{}`", cause.why))).chain(counts).collect()
+            let part = cell(percent(cause.flushes as f64 / all.max(1) as f64));
+            std::iter::once(cell(format!("`{}`", cause.why))).chain(counts).chain([part]).collect()
         })
         .collect();
     Plot {
@@ -236,5 +248,7 @@ pub fn causes(replay: &Replay) -> Plot {
         from: vec![Source::Here],
         about,
         figures: Some(table),
+        ranked: None,
+        sides: None,
     }
 }

@@ -1,8 +1,10 @@
 //! One simulation on the page: how each policy fares as vCPUs become more.
 
 use super::data::{Sim, SimRow};
-use super::doc::{Block, Cell, Mark, Plot, Source, Table, cell, figures, marked, number, words};
-use super::figure::{ns, of_time, percent, plain, tick, times, with};
+use super::doc::{
+    Better, Block, Cell, Mark, Plot, Ranked, Source, Table, cell, figures, marked, number, words,
+};
+use super::figure::{ns, of_time, percent, plain, tick, with};
 use super::plot::{Axis, Line, Look, Scale, lines};
 
 /// Figures, beside the one that ranks the policies, that are worth a plot.
@@ -78,6 +80,27 @@ fn extremes(lines: &[Line]) -> Option<[(&str, f64); 2]> {
     Some([most, least])
 }
 
+/// slat among the policies, if it is one; what does not do the work that is compared is none to be better than.
+fn ranked(lines: &[Line], better: Better) -> Option<Ranked> {
+    let slat = lines.iter().find(|line| line.look == Look::Nth(0))?;
+    let others = lines.iter().filter(|line| line.name != slat.name && !line.name.contains("no aging"));
+    let others = others.map(|line| line.name.clone()).collect();
+    Some(Ranked { slat: slat.name.clone(), others, better })
+}
+
+/// With how many vCPUs another policy is better than slat, as the end of a title.
+fn loses(ranked: Option<&Ranked>, lines: &[Line]) -> String {
+    let Some(Ranked { slat, others, better }) = ranked else { return String::new() };
+    let of =
+        |name: &String| lines.iter().find(|line| line.name == *name).map_or(&[][..], |line| &line.points);
+    let worse = |&&(vcpus, mine): &&(f64, f64)| {
+        let theirs = others.iter().flat_map(&of).filter(|point| point.0.total_cmp(&vcpus).is_eq());
+        theirs.into_iter().any(|&(_, theirs)| better.is_worse(mine, theirs))
+    };
+    let at: Vec<String> = of(slat).iter().filter(worse).map(|point| plain(point.0)).collect();
+    if at.is_empty() { String::new() } else { format!("; slat loses at {} vCPUs", at.join(", ")) }
+}
+
 /// The table that a plot draws.
 fn drawn(title: &str, lines: &[Line], text: &dyn Fn(f64) -> String) -> Table {
     let columns = std::iter::once(number("vCPUs"))
@@ -108,11 +131,14 @@ fn figure(sim: &Sim, name: &str) -> Option<Plot> {
         Some(what) => format!("Time per {what}"),
         None => capital(name),
     };
-    let title = if low > 0.0 && high / low >= 1.1 {
-        format!("{called} at {largest} vCPUs: `{most}` takes {} what `{least}` does", times(high / low))
-    } else {
-        format!("{called} at {largest} vCPUs: about the same for all")
-    };
+    let ranked = ranked(&lines_of, Better::Less);
+    let text = |value: f64| if scale.is_some() { ns(value) } else { with(value, &unit) };
+    let title = format!(
+        "{called} at {largest} vCPUs: {} with `{most}`, {} with `{least}`{}",
+        text(high),
+        text(low),
+        loses(ranked.as_ref(), &lines_of)
+    );
     let (y_title, y_tick): (String, fn(f64) -> String) = match scale {
         Some(_) => (called, short_ns),
         None if unit.is_empty() => (called, tick),
@@ -120,7 +146,6 @@ fn figure(sim: &Sim, name: &str) -> Option<Plot> {
     };
     let x = vcpus(&sim.vcpus());
     let y = Axis { title: y_title, scale: Scale::log(values(&lines_of)), tick: y_tick, ticks: Vec::new() };
-    let text = |value: f64| if scale.is_some() { ns(value) } else { with(value, &unit) };
     let ends: Vec<String> = lines_of
         .iter()
         .filter_map(|line| Some(format!("{} {}", line.name, text(line.points.last()?.1))))
@@ -133,6 +158,8 @@ fn figure(sim: &Sim, name: &str) -> Option<Plot> {
         id: format!("{}-{}", sim.sim, name.replace(|c: char| !c.is_ascii_alphanumeric(), "-")),
         svg: lines(&title, &about, (&x, &y), &lines_of),
         figures: Some(drawn(name, &lines_of, &text)),
+        ranked,
+        sides: None,
         title,
         from: vec![Source::Simulated],
         about,
@@ -174,10 +201,12 @@ fn efficiency(sim: &Sim) -> Option<Plot> {
     let lines_of = policies(sim, &share);
     let [(most, high), (least, low)] = extremes(&lines_of)?;
     let largest = sim.vcpus().last().copied()?;
+    let ranked = ranked(&lines_of, Better::More);
     let title = format!(
-        "Efficiency at {largest} vCPUs: with `{most}` each does {} of what it does alone, with `{least}` {}",
+        "Efficiency at {largest} vCPUs: with `{most}` each does {} of what it does alone, with `{least}` {}{}",
         percent(high / 100.0),
-        percent(low / 100.0)
+        percent(low / 100.0),
+        loses(ranked.as_ref(), &lines_of)
     );
     let x = vcpus(&sim.vcpus());
     let y = Axis {
@@ -195,6 +224,8 @@ fn efficiency(sim: &Sim) -> Option<Plot> {
         figures: Some(drawn("operations of a vCPU, as a share of what it does alone", &lines_of, &|share| {
             percent(share / 100.0)
         })),
+        ranked,
+        sides: None,
         title,
         from: vec![Source::Simulated],
         about,
@@ -206,10 +237,12 @@ fn waiting(sim: &Sim) -> Option<Plot> {
     let lines_of = policies(sim, &|row| Some(100.0 * row.waiting));
     let [(most, high), (least, low)] = extremes(&lines_of)?;
     let largest = sim.vcpus().last().copied()?;
+    let ranked = ranked(&lines_of, Better::Less);
     let title = format!(
-        "At {largest} vCPUs each waits {} of its time with `{most}`, {} with `{least}`",
+        "At {largest} vCPUs each waits {} of its time with `{most}`, {} with `{least}`{}",
         percent(high / 100.0),
-        percent(low / 100.0)
+        percent(low / 100.0),
+        loses(ranked.as_ref(), &lines_of)
     );
     let x = vcpus(&sim.vcpus());
     let y = Axis {
@@ -226,6 +259,8 @@ fn waiting(sim: &Sim) -> Option<Plot> {
         figures: Some(drawn("share of their time that vCPUs wait", &lines_of, &|share| {
             percent(share / 100.0)
         })),
+        ranked,
+        sides: None,
         title,
         from: vec![Source::Simulated],
         about,

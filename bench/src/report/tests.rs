@@ -2,7 +2,9 @@
 
 use super::data::{Check, Data, Outcome, Part};
 use super::doc::{Block, Doc, Mark, Plot, Table};
-use super::{html, markdown, page, plot};
+use super::series::answers;
+use super::{claims, html, markdown, page, plot};
+use crate::rules;
 use std::collections::BTreeSet;
 
 fn fixture() -> Data {
@@ -178,4 +180,72 @@ fn a_report_of_nothing_is_a_page_too() {
         markdown::page(&doc).contains("0 parts were measured")
             && html::page(&doc).contains("The change-pte series")
     );
+}
+
+/// What was measured, with slat in the place of what it is compared with.
+fn turned(mut data: Data) -> Data {
+    for part in &mut data.parts {
+        match &mut part.outcome {
+            Outcome::Bench(bench) => {
+                for row in &mut bench.rows {
+                    if let Some(baseline) = row.baseline {
+                        (row.baseline, row.slat) = (Some(row.slat), baseline);
+                        row.ratio = row.ratio.map(|ratio| 1.0 / ratio);
+                    }
+                }
+            }
+            Outcome::Sim(sim) => {
+                for row in &mut sim.rows {
+                    row.figures.iter_mut().for_each(|figure| figure.value = 1e6 / figure.value.max(1e-6));
+                    (row.wall_ns, row.waiting) = (1_000_000_000 / row.wall_ns.max(1), 1.0 - row.waiting);
+                }
+            }
+            _ => {}
+        }
+    }
+    data
+}
+
+/// What is kept, as if a report had taken it.
+fn kept() -> Data {
+    let result = |kept: crate::registry::Kept| {
+        let path = format!("{}/../bench-results/{}-2-cores.json", env!("CARGO_MANIFEST_DIR"), kept.file);
+        let bench = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        Part { command: format!("bench {}", kept.command), seconds: 1.0, outcome: Outcome::Bench(bench) }
+    };
+    let parts = crate::registry::all().iter().flat_map(crate::registry::Row::kept).map(result).collect();
+    Data { parts, ..fixture() }
+}
+
+#[test]
+fn a_page_claims_nothing_that_its_rows_do_not_carry() {
+    for (name, data) in [("taken once", fixture()), ("kept", kept())] {
+        for (name, data) in [
+            (format!("{name}, turned"), turned(data)),
+            (name.into(), if name == "kept" { kept() } else { fixture() }),
+        ] {
+            let claims = claims::of(&answers(&data));
+            assert!(claims.len() > 20, "{name}: {}", claims.len());
+            let broken = rules::broken(&claims);
+            assert!(broken.is_empty(), "{name}: {broken:#?}");
+            let loses = claims.iter().filter(|claim| !claim.lost.is_empty()).count();
+            assert!(!name.ends_with("turned") || loses >= 4, "{name}: slat loses in {loses} claims only");
+        }
+    }
+}
+
+#[test]
+fn a_page_whose_title_is_typed_has_an_alarm() {
+    let mut all = answers(&fixture());
+    let Some(Block::Plots(plots)) = all
+        .iter_mut()
+        .flat_map(|answer| &mut answer.section.blocks)
+        .find(|block| matches!(block, Block::Plots(_)))
+    else {
+        panic!("no plots")
+    };
+    plots[0].title += ": 28.125 × as quick";
+    let broken = rules::broken(&claims::of(&all));
+    assert!(broken.len() == 2 && broken[0].contains("no row has 28.125 ×"), "{broken:#?}");
+    assert!(broken[1].contains("a ratio of unknown sides"), "{broken:#?}");
 }

@@ -1,8 +1,8 @@
 //! The five patch series that slat answers: the figures they report, and what became of them.
 //!
 //! Each file has one series' own table as constants, and sets ours beside it: measured here, where this machine is large
-//! enough, and simulated, where it is not. A [`Verdict`] is one figure of a series' that a reader might quote, and
-//! whether it is reproduced. What is not is shown like the rest.
+//! enough, and simulated, where it is not. A [`Verdict`] judges one figure of a series'. What is not
+//! reproduced is shown like the rest.
 
 mod change_pte;
 mod mglru_aging;
@@ -12,10 +12,12 @@ mod tdp_mmu;
 
 use super::data::{Bench, Data, Row, Sim};
 use super::doc::{
-    Block, Card, CardLine, Mark, Plot, Section, Source, Table, cell, figures, marked, number, words,
+    Better, Block, Card, CardLine, Mark, Plot, Section, Sides, Source, Table, cell, figures, marked, words,
 };
 use super::figure::{times, with};
+use super::plot::Look;
 use super::scaling;
+use super::verdict::{self, Tolerance, Verdict};
 use crate::levers::Grid;
 use crate::registry;
 use slat_series::PatchSeries;
@@ -25,16 +27,6 @@ pub struct Answer {
     pub section: Section,
     pub card: Card,
     pub verdicts: Vec<Verdict>,
-}
-
-/// One figure of a series', and ours.
-pub struct Verdict {
-    pub claim: String,
-    pub published: String,
-    pub ours: String,
-    pub from: Source,
-    pub mark: Mark,
-    pub note: String,
 }
 
 /// All five, in order.
@@ -71,7 +63,7 @@ fn assemble(data: &Data, parts: Parts) -> Answer {
         .filter_map(|row| Some(row.about.name).filter(|_| row.about.series == parts.series))
         .collect();
     let sims: Vec<(&str, &Sim)> = names.iter().filter_map(|name| data.sim(name)).collect();
-    verdicts.extend(sims.iter().flat_map(|(_, sim)| against(sim)));
+    verdicts.extend(sims.iter().flat_map(|(_, sim)| verdict::against(sim)));
     let mut blocks = vec![Block::Text(parts.about.to_owned())];
     blocks.extend(levers(data, parts.series));
     let plots: Vec<Plot> = sims.iter().flat_map(|(_, sim)| scaling::plots(sim)).chain(parts.plots).collect();
@@ -79,7 +71,7 @@ fn assemble(data: &Data, parts: Parts) -> Answer {
         blocks.push(Block::Plots(plots));
     }
     if !verdicts.is_empty() {
-        blocks.push(Block::Table(reproduced(&verdicts)));
+        blocks.push(Block::Table(verdict::table(&verdicts)));
     }
     blocks.extend(parts.tables);
     for (command, sim) in &sims {
@@ -111,6 +103,9 @@ fn levers(data: &Data, series: PatchSeries) -> Vec<Block> {
         let mut columns = vec![words("")];
         columns.extend(grid.columns.iter().map(|(name, _)| figures(*name, Source::Here)));
         let mut table = Table::new(format!("What brings what. {}", grid.what), columns);
+        let says = grid.no_gain(&filled).into_iter().map(|(_, loses)| loses.replace('*', ""));
+        let says =
+            std::iter::once(grid.says.replace('\n', " ")).chain(says).map(Block::Text).collect::<Vec<_>>();
         for ((name, _, unit), figures) in grid.rows.iter().zip(filled) {
             if figures.iter().all(Option::is_none) {
                 continue;
@@ -118,71 +113,39 @@ fn levers(data: &Data, series: PatchSeries) -> Vec<Block> {
             let cells = figures.iter().enumerate().map(|(at, figure)| {
                 let Some(figure) = figure else { return cell("–") };
                 let factor = figure.factor.filter(|_| at > 0);
-                let factor = factor.map_or(String::new(), |factor| format!(" ({})", times(factor)));
+                let factor =
+                    factor.map_or(String::new(), |factor| format!(" ({}{})", times(factor), figure.sign()));
                 cell(with(figure.median, unit) + &factor)
             });
             table.rows.push(std::iter::once(cell(*name)).chain(cells).collect());
         }
-        (!table.rows.is_empty()).then(|| [Block::Table(table), Block::Text(grid.says.replace('\n', " "))])
+        (!table.rows.is_empty()).then(|| std::iter::once(Block::Table(table)).chain(says))
     };
     grids.filter_map(blocks).flatten().collect()
 }
 
-/// What a simulation says of a series' figures.
-fn against(sim: &Sim) -> impl Iterator<Item = Verdict> {
-    sim.against_series.iter().map(|one| Verdict {
-        claim: one.what.clone(),
-        published: with(one.published, &one.unit),
-        ours: with(one.simulated, &one.unit),
-        from: Source::Simulated,
-        mark: match (one.fitted, one.reproduced) {
-            (true, _) => Mark::Open,
-            (false, true) => Mark::Good,
-            (false, false) => Mark::Bad,
-        },
-        note: if one.fitted { format!("fitted: proves nothing. {}", one.detail) } else { one.detail.clone() },
-    })
-}
-
-fn reproduced(verdicts: &[Verdict]) -> Table {
-    let columns = vec![
-        words("claim"),
-        figures("", Source::Series),
-        number("ours"),
-        words("where"),
-        words("verdict"),
-        words("note"),
-    ];
-    let mut table = Table::new("What is reproduced, and what is not", columns);
-    for one in verdicts {
-        let verdict = match one.mark {
-            Mark::Good => "reproduced",
-            Mark::Bad => "not reproduced",
-            _ => "no verdict",
-        };
-        table.rows.push(vec![
-            cell(&one.claim),
-            cell(&one.published),
-            marked(&one.ours, Mark::Strong),
-            cell(one.from.name().replace(' ', "\u{a0}")),
-            marked(verdict, one.mark),
-            cell(&one.note),
-        ]);
-    }
-    table
-}
-
-/// The share of a series' ratio from which on ours is taken for as large: two machines are never alike.
-const AS_LARGE: f64 = 0.9;
-
-/// Whether a measured ratio is as large as the series'.
-fn as_large(ratio: f64, published: f64) -> Mark {
-    if ratio >= published * AS_LARGE { Mark::Good } else { Mark::Bad }
+/// How far two machines may be apart in a ratio that is said to be reproduced.
+fn within(better: Better) -> Tolerance {
+    Tolerance::Factor(1.25, better, "it is another machine, with caches and clocks of its own")
 }
 
 /// A figure of a card.
 fn line(from: Source, figure: impl Into<String>, about: impl Into<String>) -> CardLine {
-    CardLine { from, figure: figure.into(), about: about.into() }
+    CardLine { from, figure: figure.into(), about: about.into(), sides: None, loses: false }
+}
+
+/// A ratio of a card: of what against what, and where.
+fn ratio_line(from: Source, value: f64, sides: &Sides, place: &str) -> CardLine {
+    let Sides { before, after } = sides;
+    let about = format!("{before} against {after}, {place}");
+    let loses = from != Source::Series && value < 1.0;
+    losing(CardLine { sides: Some(sides.clone()), ..line(from, times(value), about) }, loses)
+}
+
+/// The same, which says where slat loses.
+fn losing(line: CardLine, loses: bool) -> CardLine {
+    let about = if loses { line.about + ": slat loses" } else { line.about };
+    CardLine { about, loses, ..line }
 }
 
 /// Everything that a bench has told.
@@ -231,20 +194,16 @@ fn or_dash(value: Option<f64>, unit: &str) -> String {
     value.map_or("–".into(), |value| with(value, unit))
 }
 
-/// What a simulation says at its largest size, for a card: its slowest policy against its quickest.
+/// What a simulation says at its largest size, for a card: before, and slat.
 fn headline(data: &Data, sim: &str) -> Option<CardLine> {
     let (_, sim) = data.sim(sim)?;
     let vcpus = sim.vcpus().last().copied()?;
-    let values = || {
-        sim.rows.iter().filter(|row| row.vcpus == vcpus).filter_map(|row| Some((row.first()?, &row.policy)))
+    let of = |look: Look| {
+        let row = sim.rows.iter().find(|row| row.vcpus == vcpus && scaling::look(&row.policy) == look)?;
+        Some((row.policy.as_ref(), row.first()?))
     };
-    let (slowest, before) = values().max_by(|a, b| a.0.value.total_cmp(&b.0.value))?;
-    let (quickest, after) = values().min_by(|a, b| a.0.value.total_cmp(&b.0.value))?;
-    let about = format!("{}: {before} against {after}, {vcpus} vCPUs", quickest.name);
-    let figure = if quickest.value > 0.0 {
-        times(slowest.value / quickest.value)
-    } else {
-        with(slowest.value, &slowest.unit)
-    };
-    Some(line(Source::Simulated, figure, about))
+    let ((before, was), (after, is)) = of(Look::Nth(1)).zip(of(Look::Nth(0)))?;
+    let figure = format!("{} → {}", with(was.value, &was.unit), with(is.value, &is.unit));
+    let about = format!("{}: {before}, {after}, {vcpus} vCPUs", is.name);
+    Some(losing(line(Source::Simulated, figure, about), is.value > was.value))
 }

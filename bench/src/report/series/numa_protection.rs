@@ -1,15 +1,18 @@
 //! The NUMA protection series: NUMA balancing unmaps the pages that it protects, not whole ranges.
 
 use super::super::data::{Data, Row};
-use super::super::doc::{Block, Mark, Source, Table, cell, figures, marked, words};
-use super::super::figure::{plain, times, with};
+use super::super::doc::{Better, Block, Mark, Source, Table, cell, figures, marked, sides, words};
+use super::super::figure::{plain, with};
 use super::super::replay_plots;
-use super::{Answer, Parts, Verdict, as_large, assemble, line};
+use super::super::verdict::{Tolerance, Verdict, ratio, told};
+use super::{Answer, Parts, assemble, line, losing, within};
 use slat_series::PatchSeries;
 use slat_series::numa_protection::{AVERAGE, BEST, Boot, WORST};
 
 const BENCH: &str = "numa-balancing";
 const BEFORE: &str = "range: before";
+const YIELDING: &str = "range, yielding: KVM";
+const PAGE: &str = "page: the series";
 
 fn mean<'d>(data: &'d Data, device: &'d str, of: &'d str) -> impl Iterator<Item = &'d Row> {
     data.rows(BENCH).filter(move |row| row.param("device") == device && row.param("mean of") == of)
@@ -20,27 +23,34 @@ pub fn answer(data: &Data) -> Answer {
     let flushes = mean(data, "none", "remote flushes").find(|row| row.name == BEFORE);
     let pinned = mean(data, "pins all memory", "remote flushes").find(|row| row.name == BEFORE);
     let mut verdicts = Vec::new();
-    if let Some((row, ratio)) = flushes.and_then(|row| Some((row, row.ratio?))) {
+    let by_page =
+        mean(data, "none", "remote flushes").find(|row| row.name == PAGE).and_then(|row| row.baseline);
+    let yielding = mean(data, "none", "remote flushes").find(|row| row.name == YIELDING);
+    let walk =
+        |yields: bool| if yields { "ranges, a walk that yields" } else { "ranges, a walk that does not" };
+    if let Some((row, page)) = yielding.or(flushes).zip(by_page) {
+        let whole = row.baseline.unwrap_or(f64::NAN);
         verdicts.push(Verdict {
-            claim: "remote flushes, whole ranges against the pages that are protected".into(),
-            published: times(before / after),
-            ours: times(ratio),
+            claim: "remote flushes, by range and page by page".into(),
+            published: ratio(before / after, &sides(walk(true), "page by page")),
+            ours: ratio(whole / page, &sides(walk(yielding.is_some()), "page by page")),
             from: Source::Here,
-            mark: as_large(ratio, before / after),
+            tolerance: within(Better::More),
             note: format!(
-                "{} instead of {}; the series' before has walks that let go of a lock and flush page by page, which this engine has not",
-                with(row.slat, "flushes"),
-                with(row.baseline.unwrap_or(f64::NAN), "flushes")
+                "{} by range, {} page by page, {} with slat: one for each 16 MiB",
+                plain(whole.round()),
+                plain(page.round()),
+                plain(row.slat.round())
             ),
         });
     }
     if let Some(row) = pinned {
         verdicts.push(Verdict {
             claim: "with an assigned device, whose memory is pinned, there is nothing to flush".into(),
-            published: "0 flushes".into(),
-            ours: with(row.slat, "flushes"),
+            published: told(0.0, "flushes"),
+            ours: told(row.slat, "flushes"),
             from: Source::Here,
-            mark: if row.slat == 0.0 { Mark::Good } else { Mark::Bad },
+            tolerance: Tolerance::Same("a page that is pinned is not protected"),
             note: format!("by ranges it is {}", with(row.baseline.unwrap_or(f64::NAN), "flushes")),
         });
     }
@@ -52,7 +62,8 @@ pub fn answer(data: &Data) -> Answer {
     if let Some(row) = flushes {
         let figure =
             format!("{} → {}", plain(row.baseline.unwrap_or(f64::NAN).round()), plain(row.slat.round()));
-        card.push(line(Source::Here, figure, "remote flushes of a replay"));
+        let about = "remote flushes of a replay, by range and with slat";
+        card.push(losing(line(Source::Here, figure, about), row.ratio.is_some_and(|ratio| ratio < 1.0)));
     }
     card.extend(super::headline(data, "numa-balancing"));
     let mut tables = vec![Block::Table(published())];

@@ -2,9 +2,10 @@
 
 use super::super::data::{Data, Row};
 use super::super::doc::{Block, Mark, Source, Table, cell, figures, marked, words};
-use super::super::figure::{percent, plain, times, with};
+use super::super::figure::{percent, plain, with};
+use super::super::verdict::{Tolerance, Verdict, told};
 use super::super::{latency, replay_plots};
-use super::{Answer, Parts, Verdict, assemble, line, or_dash};
+use super::{Answer, Parts, assemble, line, or_dash};
 use slat_series::PatchSeries;
 use slat_series::tdp_mmu::{SAVED, VCPUS, WAITING};
 
@@ -23,10 +24,10 @@ pub fn answer(data: &Data) -> Answer {
         let share = row.baseline.unwrap_or(f64::NAN) / 100.0;
         verdicts.push(Verdict {
             claim: "with one mutex, vCPUs spend nearly all of their time waiting for it".into(),
-            published: percent(WAITING),
-            ours: percent(share),
+            published: told(WAITING, "share"),
+            ours: told(share, "share"),
             from: Source::Here,
-            mark: Mark::Open,
+            tolerance: Tolerance::None("none: the numbers of CPUs are too far apart"),
             note: format!(
                 "of the time of faults; this machine has {} CPUs, and the series' 416. slat: {}",
                 data.machine.cores,
@@ -184,12 +185,11 @@ fn floor(data: &Data) -> Option<Block> {
     }
     let mut blocks = vec![Block::Table(table)];
     let migrated = data.rows("migrate").find(|row| row.name == "downtime");
-    if let Some((row, ratio)) = migrated.and_then(|row| Some((row, row.ratio?))) {
+    if let Some(row) = migrated {
         blocks.push(Block::Text(format!(
-            "A running guest that writes all the time migrates over TCP: it stands still for {}, where it is halted first for {} ({}). Every byte is compared.",
+            "A running guest that writes all the time migrates over TCP: it stands still for {}, where it is halted first for {}. Every byte is compared.",
             with(row.slat, &row.unit),
             with(row.baseline.unwrap_or(f64::NAN), &row.unit),
-            times(ratio)
         )));
     }
     Some(Block::Fold("What one fault costs, and a migration".into(), blocks))

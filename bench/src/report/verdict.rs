@@ -1,0 +1,188 @@
+//! One figure of a series' that a reader might quote, and whether ours is like it. The verdict follows from the two figures and a
+//! tolerance with a reason. Figures whose sides have other names get no verdict.
+
+use super::data::Sim;
+use super::doc::{Mark, Sides, Source, Table, cell, figures, marked, number, words};
+use super::figure::with;
+
+/// See the module's header.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    pub claim: String,
+    pub published: Told,
+    pub ours: Told,
+    pub from: Source,
+    pub tolerance: Tolerance,
+    pub note: String,
+}
+
+/// A figure.
+#[derive(Clone, Debug)]
+pub struct Told {
+    pub value: f64,
+    pub unit: String,
+    /// Of a ratio, and of a share by which one is less than the other.
+    pub sides: Option<Sides>,
+}
+
+/// A figure that compares nothing.
+pub fn told(value: f64, unit: &str) -> Told {
+    Told { value, unit: unit.into(), sides: None }
+}
+
+/// A ratio of these sides.
+pub fn ratio(value: f64, sides: &Sides) -> Told {
+    Told { value, unit: "x".into(), sides: Some(sides.clone()) }
+}
+
+impl Told {
+    /// As the page has it.
+    pub fn text(&self) -> String {
+        let sides = self.sides.as_ref().map_or(String::new(), |sides| format!(" ({sides})"));
+        with(self.value, &self.unit) + &sides
+    }
+}
+
+/// When ours counts as the published figure.
+#[derive(Clone, Debug)]
+pub enum Tolerance {
+    /// It lies within this factor of it. Beyond it ours is better, where more is, or where less is.
+    Factor(f64, super::doc::Better, &'static str),
+    /// It is the same count.
+    Same(&'static str),
+    /// A simulation has judged, as its words say.
+    Judged(bool, String),
+    /// Never: why there is no verdict.
+    None(&'static str),
+    /// Never: it was fitted.
+    Fitted,
+}
+
+/// What a verdict says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Says {
+    Reproduced,
+    Better,
+    NotReproduced,
+    Nothing,
+}
+
+impl Tolerance {
+    /// How far, and why so far.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Factor(factor, _, why) => format!("within a factor of {factor}: {why}"),
+            Self::Same(why) => format!("the same count: {why}"),
+            Self::Judged(_, how) => how.clone(),
+            Self::None(why) => (*why).to_owned(),
+            Self::Fitted => "fitted: it proves nothing".into(),
+        }
+    }
+}
+
+impl Verdict {
+    /// The verdict.
+    pub fn says(&self) -> Says {
+        if self.published.sides != self.ours.sides {
+            return Says::Nothing;
+        }
+        let (ours, published) = (self.ours.value, self.published.value);
+        match self.tolerance {
+            Tolerance::None(_) | Tolerance::Fitted => Says::Nothing,
+            Tolerance::Judged(true, _) => Says::Reproduced,
+            Tolerance::Factor(factor, ..) if (1.0 / factor..=factor).contains(&(ours / published)) => {
+                Says::Reproduced
+            }
+            Tolerance::Factor(_, better, _) if better.is_worse(published, ours) => Says::Better,
+            Tolerance::Same(_) if ours.total_cmp(&published).is_eq() => Says::Reproduced,
+            _ => Says::NotReproduced,
+        }
+    }
+
+    /// Its sign.
+    pub fn mark(&self) -> Mark {
+        match self.says() {
+            Says::Reproduced | Says::Better => Mark::Good,
+            Says::NotReproduced => Mark::Bad,
+            Says::Nothing => Mark::Open,
+        }
+    }
+}
+
+impl Says {
+    /// In words.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Reproduced => "reproduced",
+            Self::Better => "better than the series'",
+            Self::NotReproduced => "not reproduced",
+            Self::Nothing => "no verdict",
+        }
+    }
+}
+
+/// What a simulation says of a series' figures.
+pub fn against(sim: &Sim) -> impl Iterator<Item = Verdict> {
+    sim.against_series.iter().map(|one| Verdict {
+        claim: one.what.clone(),
+        published: told(one.published, &one.unit),
+        ours: told(one.simulated, &one.unit),
+        from: Source::Simulated,
+        tolerance: if one.fitted {
+            Tolerance::Fitted
+        } else {
+            Tolerance::Judged(one.reproduced, one.detail.clone())
+        },
+        note: if one.fitted { one.detail.clone() } else { String::new() },
+    })
+}
+
+/// All of a series'.
+pub fn table(verdicts: &[Verdict]) -> Table {
+    let columns = vec![
+        words("claim"),
+        figures("", Source::Series),
+        number("ours"),
+        words("where"),
+        words("verdict"),
+        words("reproduced is"),
+        words("note"),
+    ];
+    let mut table = Table::new("What is reproduced, and what is not", columns);
+    for one in verdicts {
+        table.rows.push(vec![
+            cell(&one.claim),
+            cell(one.published.text()),
+            marked(one.ours.text(), Mark::Strong),
+            cell(one.from.name().replace(' ', "\u{a0}")),
+            marked(one.says().word(), one.mark()),
+            cell(one.tolerance.text()),
+            cell(&one.note),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::doc::{Better, sides};
+    use super::*;
+
+    fn says(ours: Told, tolerance: Tolerance) -> Says {
+        let published = ratio(0.93, &sides("locked", "lockless"));
+        let (claim, note) = (String::new(), String::new());
+        Verdict { claim, published, ours, from: Source::Here, tolerance, note }.says()
+    }
+
+    #[test]
+    fn what_is_far_off_is_not_reproduced_and_other_sides_are_not_judged() {
+        let within = |better| Tolerance::Factor(1.25, better, "two machines");
+        let of = |value| ratio(value, &sides("locked", "lockless"));
+        assert_eq!(says(of(0.90), within(Better::Less)), Says::Reproduced);
+        assert_eq!(says(of(0.05), within(Better::Less)), Says::Better);
+        assert_eq!(says(of(0.05), within(Better::More)), Says::NotReproduced);
+        let other = ratio(0.93, &sides("locked", "by tables"));
+        assert_eq!(says(other, within(Better::Less)), Says::Nothing);
+        assert_eq!(says(of(0.93), Tolerance::Fitted), Says::Nothing);
+    }
+}
