@@ -13,15 +13,18 @@
 //! | `sound` | anything that safe code can ask: extreme arguments, leaked guards, panics in callbacks, calls from inside a fault, two VMs | the host's own pages, and processors that forget nothing by themselves |
 //! | `swap` | pages stored, damaged, read back | what was stored: that, or an error |
 //! | `nested` | a guest's guest, whose hypervisor's tables are whatever bytes say | each walk of those tables since a vCPU's flush, with memslots and host as they are now |
+//! | `pager` | handshakes, objects of a store, a server of NBD, configurations | a value or an error, in bounded memory |
 //!
 //! Promises: a target panics where slat is wrong, and only there; the same bytes do the same thing.
 //!
 //! What the fuzzer found worth keeping lies in `corpus/`, one folder for each target, minimised; whatever made a target panic
 //! once lies in `crashes/`. `cargo test` replays all of it, without a fuzzer.
 
+mod heap;
 mod input;
 mod lru_gen;
 mod nested;
+mod pager;
 mod slots;
 mod sound;
 mod swap;
@@ -29,6 +32,7 @@ mod trace;
 mod vm;
 
 pub use input::Input;
+pub use pager::bounded;
 
 /// One thing that is fuzzed.
 #[derive(Debug)]
@@ -49,6 +53,7 @@ impl Target {
         Self { name: "swap", run: swap::run },
         Self { name: "sound", run: sound::run },
         Self { name: "nested", run: nested::run },
+        Self { name: "pager", run: pager::run },
     ];
 
     /// The one of this name.

@@ -61,13 +61,18 @@
 //! | `guest` | faults and their answers |
 //! | `latency` | how long they took |
 //! | `daemon` | keeper and worker |
+//! | `hostile` | what comes from outside, for the fuzzer |
 //! | `twin` | a process that does what a VMM does, for tests and the demonstration |
 #![deny(missing_docs)]
 #![cfg(target_os = "linux")]
 
 mod cache;
+#[cfg(feature = "config")]
+mod config;
 mod daemon;
 mod guest;
+#[doc(hidden)]
+pub mod hostile;
 mod journal;
 mod latency;
 mod layout;
@@ -81,6 +86,9 @@ mod uffd;
 mod wire;
 
 pub use cache::{Cache, CacheStats, Source};
+#[cfg(feature = "config")]
+#[doc(hidden)]
+pub use config::flags;
 pub use daemon::{
     Ageing, Answer, Event, Guests, Keeper, Moment, Monitor, Request, Serving, Worker, WorkerError, checkpoint,
 };

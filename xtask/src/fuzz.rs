@@ -13,7 +13,7 @@ use std::process::Command;
 use std::{fs, io};
 
 /// Targets, in the order in which they run.
-const TARGETS: [&str; 7] = ["vm", "slots", "trace", "lru_gen", "swap", "sound", "nested"];
+const TARGETS: [&str; 8] = ["vm", "slots", "trace", "lru_gen", "swap", "sound", "nested", "pager"];
 /// Where the compiler is told explicitly, what it builds with is not for build scripts.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 /// What guides libFuzzer: counters on the edges of the program, and a table of their places.

@@ -31,29 +31,9 @@ pub fn expand(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
 
 /// The flags that a file has: each key is one.
 fn flags(text: &str) -> Result<Vec<OsString>, String> {
-    let table: toml::Table =
-        text.parse().map_err(|error: toml::de::Error| error.to_string().trim_end().replace('\n', " "))?;
     let program = crate::Program::command();
     let serve = program.find_subcommand("serve").expect("it is a command");
-    let mut flags = Vec::new();
-    for (key, value) in table {
-        let known = serve.get_arguments().any(|flag| flag.get_long() == Some(&key)) && key != "config";
-        if !known {
-            return Err(format!("{key}: `serve` has no such flag; slat-pager serve --help lists them"));
-        }
-        let values = match value {
-            toml::Value::Array(values) => values,
-            value => vec![value],
-        };
-        for value in values {
-            let value = match value {
-                toml::Value::String(text) => text,
-                toml::Value::Integer(number) => number.to_string(),
-                toml::Value::Float(number) => number.to_string(),
-                other => return Err(format!("{key}: a {} is neither a text nor a number", other.type_str())),
-            };
-            flags.push(format!("--{key}={value}").into());
-        }
-    }
-    Ok(flags)
+    let is_known =
+        |key: &str| serve.get_arguments().any(|flag| flag.get_long() == Some(key)) && key != "config";
+    Ok(slat_pager::flags(text, is_known)?.into_iter().map(OsString::from).collect())
 }

@@ -11,6 +11,8 @@ mod keeper;
 mod monitor;
 mod worker;
 
+pub(crate) use channel::{Keep, Take};
+
 pub use ageing::Ageing;
 pub use control::{Answer, Guests, Request, checkpoint};
 pub use keeper::{Event, Keeper};

@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The most bytes of a request.
 const MOST: usize = 8 << 10;
@@ -147,11 +147,12 @@ impl Monitor {
         Ok(())
     }
 
-    fn answer(&self, mut stream: impl Read + Write) -> io::Result<()> {
+    pub(crate) fn answer(&self, mut stream: impl Read + Write) -> io::Result<()> {
         let (mut request, mut part) = (Vec::new(), [0; 1024]);
+        let until = Instant::now() + PATIENCE;
         while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < MOST {
             let read = stream.read(&mut part)?;
-            if read == 0 {
+            if read == 0 || Instant::now() > until {
                 return Ok(());
             }
             request.extend_from_slice(&part[..read]);

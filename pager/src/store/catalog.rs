@@ -4,7 +4,7 @@
 //! epoch in it, and gives up uploads whose host is gone. So each sees what the other has done, in one order, without a clock.
 
 use super::chunk::Name;
-use super::{Hash, Store, StoreError};
+use super::{Hash, Store, StoreError, is_name};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -129,6 +129,15 @@ impl State {
         self.retired.retain(|_, at| first.is_some_and(|first| first < *at));
     }
 
+    /// A collection begins: these uploads are given up, and an epoch begins. How many were given up.
+    pub fn begin_collection(&mut self, is_lost: impl Fn(&String, &Active) -> bool) -> usize {
+        let before = self.uploads.len();
+        self.uploads.retain(|id, upload| !is_lost(id, upload));
+        self.epoch += 1;
+        self.forget_retired();
+        before - self.uploads.len()
+    }
+
     /// Objects of earlier epochs are those of templates, or garbage: no upload that is under way writes any.
     pub fn floor(&self) -> u32 {
         self.uploads.values().map(|upload| upload.epoch).fold(self.epoch, u32::min)
@@ -139,13 +148,13 @@ impl State {
         self.templates.values().chain(self.retired.keys())
     }
 
-    fn print(&self) -> Vec<u8> {
+    pub fn print(&self) -> Vec<u8> {
         let mut text = Self { sum: None, ..self.clone() };
         text.sum = Some(text.sum());
         serde_json::to_vec(&text).expect("numbers and strings are JSON")
     }
 
-    fn parse(bytes: &[u8]) -> Result<Self, StoreError> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, StoreError> {
         let damaged = |what: String| StoreError::Damaged { key: KEY.into(), what };
         let mut state: Self = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
         if state.version != 1 {
@@ -153,6 +162,13 @@ impl State {
         }
         if state.sum.take() != Some(state.sum()) {
             return Err(damaged("its sum is wrong".into()));
+        }
+        // The next change, or the next collection, would have no number.
+        if state.serial == u64::MAX || state.epoch == u32::MAX {
+            return Err(damaged("its numbers have come to their end".into()));
+        }
+        if let Some(wrong) = state.templates.keys().find(|name| !is_name(name)) {
+            return Err(damaged(format!("{wrong:?} is no template's name")));
         }
         if let Some(wrong) = state.manifests().find(|name| Name::parse(name).is_none()) {
             return Err(damaged(format!("{wrong:?} is no manifest")));

@@ -10,7 +10,7 @@ use std::io::Read;
 pub const MOST_CHUNK: usize = 2 << 20;
 
 /// The most that its compressed form can have: incompressible content grows by the headers of blocks.
-pub(super) const MOST_STORED: usize = MOST_CHUNK + MOST_CHUNK / 64 + 1024;
+pub(crate) const MOST_STORED: usize = MOST_CHUNK + MOST_CHUNK / 64 + 1024;
 
 /// BLAKE3 of a chunk's content: its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,7 +22,7 @@ impl Hash {
         Self(*blake3::hash(content).as_bytes())
     }
 
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         // Names are compared as text: one hash has one name.
         let lower = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         lower.then(|| blake3::Hash::from_hex(text).ok()).flatten().map(|hash| Self(*hash.as_bytes()))
@@ -86,9 +86,11 @@ pub(super) fn compress(content: &[u8]) -> Vec<u8> {
 }
 
 /// The content of a stored chunk with this name and length. With `check` off, which tests do, the hash is believed.
-pub(super) fn expand(name: Name, stored: &[u8], length: usize, check: bool) -> Result<Vec<u8>, StoreError> {
+pub(crate) fn expand(name: Name, stored: &[u8], length: usize, check: bool) -> Result<Vec<u8>, StoreError> {
     let damaged = |what: String| StoreError::Damaged { key: name.key(), what };
-    let decoder = StreamingDecoder::new(stored).map_err(|error| damaged(error.to_string()))?;
+    // The window is memory that a header asks for: no chunk needs more than itself.
+    let decoder = StreamingDecoder::new_with_max_window_size(stored, MOST_CHUNK as u64);
+    let decoder = decoder.map_err(|error| damaged(error.to_string()))?;
     let mut content = Vec::with_capacity(length);
     // One byte more than it may have: a chunk that expands without end stops there.
     decoder.take(length as u64 + 1).read_to_end(&mut content).map_err(|error| damaged(error.to_string()))?;

@@ -52,14 +52,10 @@ impl Library {
         let leases = self.store.entries(LEASES)?;
         let ended = ended(&leases, self.lease.id(), patience);
         let state = catalog.change(|state, _| {
-            let has_lost = |id: &String, lease: &String| {
-                uploads.contains_key(id) && !leases.iter().any(|entry| entry.name == *lease)
-            };
-            let before = state.uploads.len();
-            state.uploads.retain(|id, upload| !ended.contains(&upload.lease) && !has_lost(id, &upload.lease));
-            gc.given_up += before - state.uploads.len();
-            state.epoch += 1;
-            state.forget_retired();
+            gc.given_up += state.begin_collection(|id, upload| {
+                let is_listed = leases.iter().any(|entry| entry.name == upload.lease);
+                ended.contains(&upload.lease) || uploads.contains_key(id) && !is_listed
+            });
             Ok(Edit::Write(state.clone()))
         })?;
         let mut manifests: BTreeSet<String> = state.manifests().cloned().collect();

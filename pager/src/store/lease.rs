@@ -3,6 +3,7 @@
 //! A lease is an object that its host writes again from time to time. A host that is gone stops, and its lease ends by its age on
 //! the store's clock. No host's clock is asked.
 
+use super::chunk::Name;
 use super::{Store, StoreError};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
@@ -100,14 +101,23 @@ impl Inner {
 /// What a lease pins.
 pub fn pinned(store: &dyn Store, id: &str) -> Result<Vec<String>, StoreError> {
     let key = format!("{LEASES}/{id}");
-    let damaged = |what: String| StoreError::Damaged { key: key.clone(), what };
-    let bytes = match store.get(&key, MOST) {
+    match store.get(&key, MOST) {
         // It was given back meanwhile.
-        Err(StoreError::Missing(_)) => return Ok(Vec::new()),
-        bytes => bytes?,
-    };
-    let text: Text = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
-    if text.version == 1 { Ok(text.manifests) } else { Err(damaged("its version is unknown".into())) }
+        Err(StoreError::Missing(_)) => Ok(Vec::new()),
+        bytes => parse(&key, &bytes?),
+    }
+}
+
+pub fn parse(key: &str, bytes: &[u8]) -> Result<Vec<String>, StoreError> {
+    let damaged = |what: String| StoreError::Damaged { key: key.into(), what };
+    let text: Text = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+    if text.version != 1 {
+        return Err(damaged("its version is unknown".into()));
+    }
+    match text.manifests.iter().find(|name| Name::parse(name).is_none()) {
+        Some(wrong) => Err(damaged(format!("{wrong:?} is no manifest"))),
+        None => Ok(text.manifests),
+    }
 }
 
 /// Writes the lease again and again while something is pinned.

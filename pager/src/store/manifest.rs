@@ -57,9 +57,12 @@ impl Manifest {
 
     pub fn print(&self) -> Vec<u8> {
         let chunks = self.chunks.iter().map(|name| name.map(|name| name.to_string())).collect();
-        let mut text = Text { version: 1, size: self.size, chunk: self.chunk, chunks, sum: None };
-        text.sum = Some(sum(&text));
-        serde_json::to_vec(&text).expect("numbers and strings are JSON")
+        sealed(Text { version: 1, size: self.size, chunk: self.chunk, chunks, sum: None })
+    }
+
+    /// The same text with the sum that it must have.
+    pub fn seal(bytes: &[u8]) -> Option<Vec<u8>> {
+        serde_json::from_slice(bytes).ok().map(|text| sealed(Text { sum: None, ..text }))
     }
 
     pub fn parse(key: &str, bytes: &[u8]) -> Result<Self, StoreError> {
@@ -86,6 +89,11 @@ impl Manifest {
         }
         Ok(Self { size: text.size, chunk: text.chunk, chunks })
     }
+}
+
+fn sealed(mut text: Text) -> Vec<u8> {
+    text.sum = Some(sum(&text));
+    serde_json::to_vec(&text).expect("numbers and strings are JSON")
 }
 
 /// The hash of a manifest without its sum.

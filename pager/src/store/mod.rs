@@ -1,13 +1,13 @@
 //! Where templates lie: a place for named objects, the chunks in it, and what a template is.
 
-mod catalog;
-mod chunk;
+pub(crate) mod catalog;
+pub(crate) mod chunk;
 mod derive;
 mod folder;
 mod gc;
-mod lease;
+pub(crate) mod lease;
 mod library;
-mod manifest;
+pub(crate) mod manifest;
 mod nbd;
 #[cfg(feature = "s3")]
 mod objects;
@@ -18,6 +18,8 @@ mod template;
 mod trouble;
 mod upload;
 mod working_set;
+
+pub(crate) use nbd::{Stream, converse, parse as nbd_address};
 
 pub use chunk::{Hash, MOST_CHUNK};
 pub use folder::Folder;

@@ -3,10 +3,10 @@
 //! The protocol is that of the NBD project's `proto.md`: the fixed newstyle handshake, `NBD_OPT_GO`, and simple replies.
 
 use parking_lot::Mutex;
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const MAGIC: u64 = 0x4E42_444D_4147_4943;
 const HAS_OPTIONS: u64 = 0x4948_4156_454F_5054;
@@ -30,7 +30,9 @@ const FLUSH: u16 = 3;
 
 /// The most bytes of a reply to an option.
 const MOST_REPLY: u32 = 4096;
-/// How long a server may take for anything.
+/// The most replies to it.
+const MOST_REPLIES: usize = 64;
+/// How long a server may take for a call, or for its handshake: all of it, in however many pieces it answers.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Connections that are kept. Calls that are made at the same time have one each.
 const MOST_IDLE: usize = 64;
@@ -44,7 +46,7 @@ pub struct Nbd {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Address {
+pub(crate) struct Address {
     server: Server,
     export: String,
 }
@@ -57,16 +59,33 @@ enum Server {
 
 struct Connection {
     stream: Box<dyn Stream>,
+    /// When the call that is being made has failed.
+    until: Instant,
     cookie: u64,
     /// The server answered the last request, by an error. The connection can be used again.
     is_refused: bool,
 }
 
-trait Stream: Read + Write + Send {}
-impl<T: Read + Write + Send> Stream for T {}
+/// What is at the other end.
+pub(crate) trait Stream: Read + Write + Send {
+    /// A read or write that takes longer fails.
+    fn set_patience(&self, patience: Duration) -> io::Result<()>;
+}
+
+impl Stream for TcpStream {
+    fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(patience)).and(self.set_write_timeout(Some(patience)))
+    }
+}
+
+impl Stream for UnixStream {
+    fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(patience)).and(self.set_write_timeout(Some(patience)))
+    }
+}
 
 fn wrong(what: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what.into())
+    io::Error::new(ErrorKind::InvalidData, what.into())
 }
 
 impl Nbd {
@@ -76,7 +95,7 @@ impl Nbd {
     /// `InvalidInput`: it is no such address. `InvalidData`: what answers does not speak NBD. Or there is no such server or export.
     pub fn open(address: &str) -> io::Result<Self> {
         let at = parse(address)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "nbd://HOST:PORT/EXPORT is wanted"))?;
+            .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "nbd://HOST:PORT/EXPORT is wanted"))?;
         let (connection, size, flags) = connect(&at)?;
         let (idle, is_read_only) = (Mutex::new(vec![connection]), flags & IS_READ_ONLY != 0);
         Ok(Self { at, size, is_read_only, idle })
@@ -93,7 +112,7 @@ impl Nbd {
         let length = bytes.len() as u32;
         self.call(|connection| {
             connection.ask(READ, offset, length, &[])?;
-            connection.stream.read_exact(bytes)
+            connection.read_exact(bytes)
         })
     }
 
@@ -101,7 +120,7 @@ impl Nbd {
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.check(bytes.len(), offset)?;
         if self.is_read_only {
-            return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the export is read-only"));
+            return Err(io::Error::new(ErrorKind::ReadOnlyFilesystem, "the export is read-only"));
         }
         self.call(|connection| connection.ask(WRITE, offset, bytes.len() as u32, bytes))
     }
@@ -117,7 +136,7 @@ impl Nbd {
             return Ok(());
         }
         let what = format!("{length} bytes at {offset} of an export of {}", self.size);
-        Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+        Err(io::Error::new(ErrorKind::InvalidInput, what))
     }
 
     fn call(&self, call: impl FnOnce(&mut Connection) -> io::Result<()>) -> io::Result<()> {
@@ -131,6 +150,7 @@ impl Nbd {
             }
             connection
         };
+        connection.until = Instant::now() + PATIENCE;
         let result = call(&mut connection);
         let mut idle = self.idle.lock();
         if result.is_err() && !connection.is_refused {
@@ -156,9 +176,9 @@ impl Connection {
         request.extend(offset.to_be_bytes());
         request.extend(length.to_be_bytes());
         request.extend(content);
-        self.stream.write_all(&request)?;
-        let (magic, error, cookie) = (self.u32()?, self.u32()?, self.u64()?);
-        if magic != REPLY || cookie != self.cookie {
+        self.write_all(&request)?;
+        let [magic, error, high, low] = self.words::<4>()?;
+        if magic != REPLY || u64::from(high) << 32 | u64::from(low) != self.cookie {
             return Err(wrong("the server's reply is none to this request"));
         }
         // Numbers of Linux, by the protocol.
@@ -166,26 +186,65 @@ impl Connection {
         if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error as i32)) }
     }
 
-    fn u16(&mut self) -> io::Result<u16> {
-        let mut bytes = [0; 2];
-        self.stream.read_exact(&mut bytes)?;
-        Ok(u16::from_be_bytes(bytes))
+    /// The stream, which has what is left of the call's time.
+    fn patient(&mut self) -> io::Result<&mut dyn Stream> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::new(ErrorKind::TimedOut, "the NBD server takes too long"));
+        }
+        self.stream.set_patience(left)?;
+        Ok(&mut *self.stream)
     }
 
-    fn u32(&mut self) -> io::Result<u32> {
-        let mut bytes = [0; 4];
-        self.stream.read_exact(&mut bytes)?;
-        Ok(u32::from_be_bytes(bytes))
+    fn read_exact(&mut self, mut bytes: &mut [u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.patient()?.read(bytes) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(got) => bytes = &mut bytes[got..],
+                // Where the time is up, the next turn says so.
+                Err(error) if passes(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.patient()?.write(bytes) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(put) => bytes = &bytes[put..],
+                Err(error) if passes(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn words<const N: usize>(&mut self) -> io::Result<[u32; N]> {
+        let mut words = [[0; 4]; N];
+        self.read_exact(words.as_flattened_mut())?;
+        Ok(words.map(u32::from_be_bytes))
+    }
+
+    fn u16(&mut self) -> io::Result<u16> {
+        let mut bytes = [0; 2];
+        self.read_exact(&mut bytes)?;
+        Ok(u16::from_be_bytes(bytes))
     }
 
     fn u64(&mut self) -> io::Result<u64> {
         let mut bytes = [0; 8];
-        self.stream.read_exact(&mut bytes)?;
+        self.read_exact(&mut bytes)?;
         Ok(u64::from_be_bytes(bytes))
     }
 }
 
-fn parse(address: &str) -> Option<Address> {
+fn passes(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock)
+}
+
+pub(crate) fn parse(address: &str) -> Option<Address> {
     if let Some(rest) = address.strip_prefix("nbd+unix:///") {
         let (export, socket) = rest.split_once("?socket=")?;
         return Some(Address { server: Server::Unix(socket.into()), export: export.into() });
@@ -199,22 +258,27 @@ fn parse(address: &str) -> Option<Address> {
 
 /// A connection, the export's size, and its flags.
 fn connect(at: &Address) -> io::Result<(Connection, u64, u16)> {
-    let stream: Box<dyn Stream> = match &at.server {
+    match &at.server {
         Server::Tcp(host) => {
-            let stream = TcpStream::connect(host)?;
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            Box::new(stream)
+            let mut last = io::Error::new(ErrorKind::NotFound, "the server has no address");
+            for address in host.to_socket_addrs()? {
+                match TcpStream::connect_timeout(&address, PATIENCE) {
+                    Ok(stream) => {
+                        stream.set_nodelay(true)?;
+                        return shake_hands(Box::new(stream), &at.export);
+                    }
+                    Err(error) => last = error,
+                }
+            }
+            Err(last)
         }
-        Server::Unix(path) => {
-            let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            Box::new(stream)
-        }
-    };
-    let mut connection = Connection { stream, cookie: 0, is_refused: false };
+        Server::Unix(path) => shake_hands(Box::new(UnixStream::connect(path)?), &at.export),
+    }
+}
+
+fn shake_hands(stream: Box<dyn Stream>, export: &str) -> io::Result<(Connection, u64, u16)> {
+    let until = Instant::now() + PATIENCE;
+    let mut connection = Connection { stream, until, cookie: 0, is_refused: false };
     if connection.u64()? != MAGIC || connection.u64()? != HAS_OPTIONS {
         return Err(wrong("what answers is no NBD server of the newstyle"));
     }
@@ -225,40 +289,50 @@ fn connect(at: &Address) -> io::Result<(Connection, u64, u16)> {
     let mut hello = u32::from(flags & (FIXED | NO_ZEROES)).to_be_bytes().to_vec();
     hello.extend(HAS_OPTIONS.to_be_bytes());
     hello.extend(OPTION_GO.to_be_bytes());
-    hello.extend((at.export.len() as u32 + 6).to_be_bytes());
-    hello.extend((at.export.len() as u32).to_be_bytes());
-    hello.extend(at.export.as_bytes());
+    hello.extend((export.len() as u32 + 6).to_be_bytes());
+    hello.extend((export.len() as u32).to_be_bytes());
+    hello.extend(export.as_bytes());
     hello.extend([0; 2]);
-    connection.stream.write_all(&hello)?;
-    let mut export = None;
-    loop {
-        let (magic, option, kind, length) =
-            (connection.u64()?, connection.u32()?, connection.u32()?, connection.u32()?);
+    connection.write_all(&hello)?;
+    let mut about = None;
+    for _ in 0..MOST_REPLIES {
+        let (magic, [option, kind, length]) = (connection.u64()?, connection.words()?);
         if magic != OPTION_REPLY || option != OPTION_GO || length > MOST_REPLY {
             return Err(wrong("the NBD server's reply makes no sense"));
         }
         let mut content = vec![0; length as usize];
-        connection.stream.read_exact(&mut content)?;
+        connection.read_exact(&mut content)?;
         match (kind, &content[..]) {
             (ACK, _) => {
                 let (size, flags) =
-                    export.ok_or_else(|| wrong("the NBD server does not say how large it is"))?;
+                    about.ok_or_else(|| wrong("the NBD server does not say how large it is"))?;
                 return Ok((connection, size, flags));
             }
             (INFO, [kind @ .., _, _, _, _, _, _, _, _, _, _]) if kind == INFO_EXPORT.to_be_bytes() => {
                 let size = u64::from_be_bytes(content[2..10].try_into().expect("it has 12 bytes"));
-                export = Some((size, u16::from_be_bytes([content[10], content[11]])));
+                about = Some((size, u16::from_be_bytes([content[10], content[11]])));
             }
             (INFO, _) => {}
             _ => {
                 let said = String::from_utf8_lossy(&content).into_owned();
                 return Err(io::Error::new(
-                    io::ErrorKind::NotFound,
-                    format!("the NBD server has no export {:?} for us: {said}", at.export),
+                    ErrorKind::NotFound,
+                    format!("the NBD server has no export {export:?} for us: {said:?}"),
                 ));
             }
         }
     }
+    Err(wrong("the NBD server does not come to an end with what it says of the export"))
+}
+
+/// What a server says, into the client: its handshake, then replies to reads.
+pub(crate) fn converse(stream: impl Stream + 'static, reads: usize) -> io::Result<()> {
+    let (mut connection, size, _) = shake_hands(Box::new(stream), "a")?;
+    let mut bytes = [0; 512];
+    (0..reads).try_for_each(|read| {
+        connection.ask(READ, read as u64 % size.max(1), 512, &[])?;
+        connection.read_exact(&mut bytes)
+    })
 }
 
 #[cfg(test)]

@@ -99,7 +99,9 @@ impl Template {
     /// `nbd+unix:///EXPORT?socket=PATH`. It must not change.
     pub fn of_nbd(address: &str) -> Result<Self, StoreError> {
         let nbd = Nbd::open(address).map_err(|error| StoreError::Io { key: address.into(), error })?;
-        Self::of_bytes(address.into(), nbd.size(), Box::new(nbd), address.into())
+        // An address may be longer than what keeper and worker tell each other.
+        let known = format!("nbd:{}", Hash::of(address.as_bytes()));
+        Self::of_bytes(address.into(), nbd.size(), Box::new(nbd), known)
     }
 
     fn of_bytes(name: String, size: u64, bytes: Box<dyn Bytes>, known: String) -> Result<Self, StoreError> {

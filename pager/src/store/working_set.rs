@@ -2,7 +2,7 @@
 
 use super::{Hash, StoreError};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -65,15 +65,17 @@ impl WorkingSet {
         })
     }
 
-    pub(super) fn print(&self, template: Hash) -> Vec<u8> {
-        let mut text =
-            Text { version: 1, template: template.to_string(), blocks: self.0.to_vec(), sum: None };
-        text.sum = Some(sum(&text));
-        serde_json::to_vec(&text).expect("numbers and strings are JSON")
+    pub(crate) fn print(&self, template: Hash) -> Vec<u8> {
+        sealed(Text { version: 1, template: template.to_string(), blocks: self.0.to_vec(), sum: None })
+    }
+
+    /// The same text with the sum that it must have.
+    pub fn seal(bytes: &[u8]) -> Option<Vec<u8>> {
+        serde_json::from_slice(bytes).ok().map(|text| sealed(Text { sum: None, ..text }))
     }
 
     /// `None`: it is of another template, which had the same name.
-    pub(super) fn parse(key: &str, template: Hash, bytes: &[u8]) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn parse(key: &str, template: Hash, bytes: &[u8]) -> Result<Option<Self>, StoreError> {
         let damaged = |what: String| StoreError::Damaged { key: key.into(), what };
         let mut text: Text = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
         if text.version != 1 {
@@ -82,8 +84,18 @@ impl WorkingSet {
         if text.sum.take() != Some(sum(&text)) {
             return Err(damaged("its sum is wrong".into()));
         }
+        // What is filled ahead would be more than the image.
+        let mut seen = HashSet::new();
+        if let Some((block, _)) = text.blocks.iter().find(|(block, _)| !seen.insert(*block)) {
+            return Err(damaged(format!("block {block} occurs twice")));
+        }
         Ok((text.template == template.to_string()).then(|| Self(Arc::new(text.blocks))))
     }
+}
+
+fn sealed(mut text: Text) -> Vec<u8> {
+    text.sum = Some(sum(&text));
+    serde_json::to_vec(&text).expect("numbers and strings are JSON")
 }
 
 /// The hash of a working set without its sum.
@@ -112,6 +124,8 @@ mod tests {
         let text = String::from_utf8(set.print(template)).unwrap();
         assert_eq!(WorkingSet::parse("a", template, text.as_bytes()).unwrap(), Some(set));
         assert_eq!(WorkingSet::parse("a", Hash::of(b"b"), text.as_bytes()).unwrap(), None);
+        let twice = WorkingSet::seal(text.replace("[14,", "[0,").as_bytes()).unwrap();
+        assert!(WorkingSet::parse("a", template, &twice).unwrap_err().to_string().contains("0 occurs twice"));
         for (from, to) in [("[0,", "[1,"), ("\"version\":1", "\"version\":2"), ("}", "")] {
             let edited = text.replacen(from, to, 1);
             assert!(edited != text && WorkingSet::parse("a", template, edited.as_bytes()).is_err(), "{to}");

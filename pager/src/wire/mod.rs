@@ -3,6 +3,7 @@
 mod firecracker;
 mod receive;
 
+pub(crate) use firecracker::mappings;
 pub use firecracker::{Firecracker, MOST_FDS, MOST_HANDSHAKE};
 pub(crate) use receive::{receive, send, take};
 

@@ -1,6 +1,6 @@
 //! Messages with descriptors over Unix sockets.
 
-use super::{MOST_HANDSHAKE, WireError};
+use super::{MOST_FDS, MOST_HANDSHAKE, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -44,8 +44,16 @@ pub(crate) fn receive<T>(
         if bytes.len() > MOST_HANDSHAKE {
             return Err(WireError::Long);
         }
+        // Each piece may bring some, and they are this process's from now on: those that are too many would be missing elsewhere.
+        if fds.len() > MOST_FDS {
+            return Err(WireError::Descriptors(fds.len()));
+        }
         if let Some(found) = is_whole(&bytes)? {
             return Ok((found, fds));
+        }
+        // A VMM that sends one byte after the other does not stretch it.
+        if left == Timespec::default() {
+            return Err(WireError::Late(wait, bytes.len()));
         }
     }
 }

@@ -1,0 +1,243 @@
+//! Each place where bytes come in from outside, for the fuzzer: what is there must give a value or an error, and nothing else.
+//!
+//! A sum or a hash keeps chance out of an object, not a person who writes one. So where an object has a sum, its parser also gets the
+//! object with the sum that it must have.
+
+use crate::cache::Cache;
+use crate::daemon::{Answer, Keep, Monitor, Request, Take};
+use crate::journal::{Journal, MOST_READERS};
+use crate::layout::{Layout, Region};
+use crate::store::catalog::State;
+use crate::store::chunk::{MOST_STORED, Name, expand};
+use crate::store::manifest::Manifest;
+use crate::store::{Hash, StoreError, WorkingSet, converse, lease, nbd_address};
+use crate::uffd::PAGE;
+use crate::wire::{Firecracker, Wire, mappings, send};
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, Cursor, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The image of the guests here.
+const IMAGE: u64 = 4 << 20;
+
+/// One place. It panics where the parser, or what uses its result, does something wrong.
+#[derive(Debug)]
+pub struct Door {
+    /// What comes in there.
+    pub name: &'static str,
+    /// Gives it these bytes.
+    pub open: fn(&[u8]),
+}
+
+/// All of them.
+pub const DOORS: &[Door] = &[
+    Door { name: "handshake", open: handshake },
+    Door { name: "manifest", open: manifest },
+    Door { name: "catalog", open: catalog },
+    Door { name: "lease", open: lease },
+    Door { name: "working set", open: working_set },
+    Door { name: "chunk", open: chunk },
+    Door { name: "journal", open: journal },
+    Door { name: "messages of keeper and worker", open: messages },
+    Door { name: "request for metrics", open: monitor },
+    Door { name: "server of NBD", open: nbd },
+    Door { name: "names", open: names },
+];
+
+/// An error has one line, and is not the bytes themselves.
+fn one_line(error: &impl Display) {
+    let text = error.to_string();
+    assert!(!text.contains(['\n', '\r', '\x1b']), "{text:?}");
+}
+
+fn parsed<T>(result: Result<T, StoreError>) -> Option<T> {
+    result.map_err(|error| one_line(&error)).ok()
+}
+
+/// Messages of a VMM, cut where a byte says so, each with as many descriptors as another byte says.
+fn handshake(bytes: &[u8]) {
+    let [cut, first, second, text @ ..] = bytes else { return };
+    if let Ok(mappings) = mappings(text) {
+        match mappings.and_then(|regions| Ok(Layout::new(regions, IMAGE)?)) {
+            Ok(layout) => look_around(&layout),
+            Err(error) => one_line(&error),
+        }
+    }
+    let (Ok((vmm, pager)), Ok(null)) = (UnixStream::pair(), File::open("/dev/null")) else { return };
+    let (one, other) = text.split_at(usize::from(*cut).min(text.len()));
+    for (part, fds) in [(one, first), (other, second)] {
+        let fds: Vec<BorrowedFd> = (0..fds % 7).map(|_| null.as_fd()).collect();
+        if !part.is_empty() && send(vmm.as_fd(), part, &fds).is_err() {
+            return;
+        }
+    }
+    // Then it waits for no more.
+    drop(vmm);
+    let result = Firecracker.handshake(&pager, Duration::from_secs(10));
+    one_line(&result.expect_err("none of the descriptors is a userfaultfd"));
+}
+
+/// Addresses and pages lead to each other, and no page is beyond the image.
+fn look_around(layout: &Layout) {
+    let pages = layout.image_pages();
+    assert!(pages as u64 <= IMAGE / PAGE as u64);
+    let mut seen = 0;
+    for (address, range) in layout.places(0..usize::MAX) {
+        let (region, page) = layout.page(address).expect("it is in a region");
+        assert!(page == range.start && range.end <= pages);
+        assert!(layout.pages(region.base, region.base + region.size).all(|pages| pages.end <= range.end));
+        seen += range.len();
+    }
+    assert!(seen <= pages, "a page of the image is in one place");
+    assert_eq!(layout.pages(0, u64::MAX).map(|range| range.len()).sum::<usize>(), seen);
+}
+
+/// As it is, and with the right sum.
+fn each(bytes: &[u8], seal: fn(&[u8]) -> Option<Vec<u8>>, parse: impl Fn(&[u8])) {
+    parse(bytes);
+    if let Some(sealed) = seal(bytes) {
+        parse(&sealed);
+    }
+}
+
+fn manifest(bytes: &[u8]) {
+    each(bytes, Manifest::seal, |bytes| {
+        let Some(manifest) = parsed(Manifest::parse("manifests/a", bytes)) else { return };
+        assert_eq!(manifest.chunks.len() as u64, manifest.size.div_ceil(manifest.chunk as u64));
+        assert_eq!(Manifest::parse("manifests/a", &manifest.print()).ok().as_ref(), Some(&manifest));
+    });
+}
+
+fn catalog(bytes: &[u8]) {
+    let seal = |bytes: &[u8]| serde_json::from_slice::<State>(bytes).ok().map(|state| state.print());
+    each(bytes, seal, |bytes| {
+        let Some(mut state) = parsed(State::parse(bytes)) else { return };
+        assert!(State::parse(&state.print()).is_ok_and(|again| again == state));
+        // What hosts do with it.
+        let name = Name { hash: Hash::of(bytes), epoch: state.epoch }.to_string();
+        state.set("a", Some(&name));
+        assert!(state.change() > state.serial);
+        let uploads = state.uploads.len();
+        let lost = state.begin_collection(|_, upload| upload.epoch % 2 == 0);
+        assert!(state.uploads.len() + lost == uploads && state.floor() <= state.epoch);
+        state.set("a", None);
+        assert!(state.manifests().all(|name| Name::parse(name).is_some()));
+    });
+}
+
+fn lease(bytes: &[u8]) {
+    if let Some(names) = parsed(lease::parse("leases/a", bytes)) {
+        assert!(names.iter().all(|name| Name::parse(name).is_some()));
+    }
+}
+
+fn working_set(bytes: &[u8]) {
+    each(bytes, WorkingSet::seal, |bytes| {
+        // That of the template of which it says it is.
+        let text: Option<serde_json::Value> = serde_json::from_slice(bytes).ok();
+        let template = text.as_ref().and_then(|text| Hash::parse(text["template"].as_str()?));
+        let template = template.unwrap_or_else(|| Hash::of(b"a"));
+        let Some(Some(set)) = parsed(WorkingSet::parse("sets/a", template, bytes)) else { return };
+        let mut pages = 0;
+        for run in set.runs() {
+            assert!(run.start < run.end);
+            pages += run.len();
+        }
+        assert_eq!(pages, set.pages());
+    });
+}
+
+/// A chunk that is small, or as large as it may be.
+fn chunk(bytes: &[u8]) {
+    let [size, stored @ ..] = bytes else { return };
+    let length = if size % 2 == 0 { PAGE } else { crate::MOST_CHUNK };
+    assert!(stored.len() <= MOST_STORED);
+    let name = Name { hash: Hash::of(b"a"), epoch: 0 };
+    // A hash is right by chance never; what is decompressed must have its length all the same.
+    assert!(parsed(expand(name, stored, length, true)).is_none());
+    if let Some(content) = parsed(expand(name, stored, length, false)) {
+        assert_eq!(content.len(), length);
+    }
+}
+
+/// The journal of a daemon that was killed at any instant, or of another guest.
+fn journal(bytes: &[u8]) {
+    let region = Region { base: 1 << 30, size: IMAGE, offset: 0 };
+    let Ok(layout) = Layout::new(vec![region], IMAGE) else { return };
+    let memory = || -> io::Result<OwnedFd> {
+        let fine = Journal::new(&layout)?.share()?;
+        let [is_other, bytes @ ..] = bytes else { return Ok(fine) };
+        let fd = if is_other % 8 == 0 { memfd_create("hostile", MemfdFlags::CLOEXEC)? } else { fine };
+        File::from(fd.try_clone()?).write_all(bytes)?;
+        Ok(fd)
+    };
+    let Ok(memory) = memory() else { return };
+    match Journal::open(memory, &layout) {
+        Ok(journal) => {
+            let pages = layout.image_pages();
+            assert!(journal.settled() <= pages && (0..MOST_READERS).all(|at| journal.reader(at).is_some()));
+            assert!(journal.is_settled(pages) && !journal.is_away(pages));
+        }
+        Err(error) => one_line(&error),
+    }
+}
+
+fn messages(bytes: &[u8]) {
+    _ = serde_json::from_slice::<Take>(bytes);
+    _ = serde_json::from_slice::<Keep>(bytes);
+    _ = serde_json::from_slice::<Answer>(bytes);
+    if let Err(error) = serde_json::from_slice::<Request>(bytes) {
+        one_line(&error);
+    }
+}
+
+/// The other end of a connection, which has written all that it will, and reads everything.
+struct Script(Cursor<Vec<u8>>);
+
+impl Read for Script {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        // In pieces.
+        let most = bytes.len().min(7);
+        self.0.read(&mut bytes[..most])
+    }
+}
+
+impl Write for Script {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl crate::store::Stream for Script {
+    fn set_patience(&self, _: Duration) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn monitor(bytes: &[u8]) {
+    let monitor = Monitor::new(Arc::new(Cache::new(0)), None);
+    _ = monitor.answer(Script(Cursor::new(bytes.to_vec())));
+}
+
+fn nbd(bytes: &[u8]) {
+    if let Err(error) = converse(Script(Cursor::new(bytes.to_vec())), 4) {
+        one_line(&error);
+    }
+}
+
+fn names(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    if let Some(name) = Name::parse(text) {
+        assert_eq!(name.to_string(), text);
+    }
+    _ = nbd_address(text);
+}
