@@ -25,6 +25,7 @@
 //! | [`library`] | the scenarios, by family: `cargo run -p slat-model` checks them all |
 //! | [`nested`] | shadows of nested guests: worlds and a check of their own |
 //! | [`primary`] | a primary MMU whose faults read versions of the mappings: likewise |
+//! | [`fleet`] | hosts that share a store by conditional writes: likewise |
 //! | [`bug`] | mistakes, each of which must be found |
 //!
 //! A dead table is never overwritten: a walk inside it does harmless work there. That this is so is one of the
@@ -36,6 +37,7 @@ pub mod check;
 pub mod copy;
 mod edit;
 mod fault;
+pub mod fleet;
 pub mod hardware;
 pub mod harvest;
 pub mod held;
@@ -55,6 +57,7 @@ pub mod world;
 
 pub use bug::Bug;
 pub use check::{Checked, Verdict};
+pub use fleet::Fleet;
 pub use nested::Nested;
 pub use primary::Primary;
 pub use scenario::Scenario;

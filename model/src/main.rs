@@ -6,7 +6,7 @@
 
 use slat_model::check::side_by_side;
 use slat_model::library::Family;
-use slat_model::{Bug, Checked, library, nested, primary};
+use slat_model::{Bug, Checked, fleet, library, nested, primary};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -74,10 +74,12 @@ fn main() -> ExitCode {
     let name = arguments.get(1).map(String::as_str);
     let small = |name| {
         let own = check(library::families(), name) & check(nested::scenarios::families(), name);
-        own & check(primary::scenarios::families(), name)
+        let own = own & check(primary::scenarios::families(), name);
+        own & check(fleet::scenarios::families(), name)
     };
     let full = |name| {
         let more = check(library::large_families(), name) & check(nested::scenarios::large_families(), name);
+        let more = more & check(fleet::scenarios::large_families(), name);
         small(name) & more
     };
     let good = match arguments.first().map(String::as_str) {

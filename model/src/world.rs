@@ -210,6 +210,12 @@ pub enum Bad {
     ChildTorn,
     /// A thread reads a version of the mappings that was freed.
     FreedVersion,
+    /// A template of a store lacks its manifest or a chunk.
+    TemplateBroken,
+    /// What a host has pinned, and serves, is gone.
+    PinLost,
+    /// All is done, and collections leave what no template has.
+    Garbage,
 }
 
 /// All that is shared.

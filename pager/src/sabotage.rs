@@ -45,6 +45,8 @@ pub enum Sabotage {
     Lease,
     /// An upload that a collection gave up becomes a template.
     GivenUp,
+    /// Manifests of one content have one name, whichever chunks they list.
+    Identity,
     /// A chunk that was deleted has the same name when it is written again.
     Epoch,
 }

@@ -15,7 +15,7 @@ use crate::check::{Checked, Verdict};
 use crate::scenario::Scenario;
 use crate::thread::{Op, Range, Why};
 use crate::world::Span;
-use crate::{nested, primary};
+use crate::{fleet, nested, primary};
 
 const fn read(gfn: u8) -> Op {
     Op::Access { gfn, write: false, sleeps: false, large: false }
@@ -150,6 +150,10 @@ pub fn find(bug: Bug) -> (&'static str, Verdict) {
     }
     let primary = primary::scenarios::families().into_iter().flat_map(|family| family.scenarios);
     if let Some(scenario) = { primary }.find(|scenario| scenario.name == name) {
+        return (name, scenario.with(bug).check());
+    }
+    let fleet = fleet::scenarios::families().into_iter().flat_map(|family| family.scenarios);
+    if let Some(scenario) = { fleet }.find(|scenario| scenario.name == name) {
         return (name, scenario.with(bug).check());
     }
     let mut all = families().into_iter().chain(large_families()).flat_map(|family| family.scenarios);

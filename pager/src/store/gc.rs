@@ -50,7 +50,7 @@ impl Library {
         // Written now: its age is what the store's clock says.
         let _pin = self.lease.pin("")?;
         let leases = self.store.entries(LEASES)?;
-        let ended = ended(&leases, self.lease.id(), patience);
+        let ended = ended(&leases, &self.lease.id(), patience);
         let state = catalog.change(|state, _| {
             gc.given_up += state.begin_collection(|id, upload| {
                 let is_listed = leases.iter().any(|entry| entry.name == upload.lease);

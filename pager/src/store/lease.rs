@@ -1,11 +1,17 @@
 //! Leases: what a host uses of a store, so that no other host collects it.
 //!
 //! A lease is an object that its host writes again from time to time. A host that is gone stops, and its lease ends by its age on
-//! the store's clock. No host's clock is asked.
+//! the store's clock. No host's clock is asked whether a lease has ended.
+//!
+//! A host that was suspended for so long may come back while a collection goes by what it saw, and is about to delete the lease. What
+//! the host pins from then on must be seen. So a lease that may have ended is not written again: the host has another name from then
+//! on. It measures that by a clock that counts while it is suspended, and with half of the patience of collections to spare.
 
 use super::chunk::Name;
-use super::{Store, StoreError};
+use super::gc::PATIENCE;
+use super::{Hash, Store, StoreError};
 use parking_lot::{Condvar, Mutex};
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -16,6 +22,8 @@ use std::time::Duration;
 pub const LEASES: &str = "leases";
 /// How often a lease is renewed.
 const RENEWAL: Duration = Duration::from_secs(120);
+/// For how long a lease that was not renewed has certainly not ended.
+const TRUST: Duration = Duration::from_secs(PATIENCE.as_secs() / 2);
 const MOST: usize = 16 << 20;
 
 /// The lease of one user of a store: of a process, as a rule. It is there while something is pinned.
@@ -24,7 +32,7 @@ pub struct Lease(Arc<Inner>);
 
 struct Inner {
     store: Arc<dyn Store>,
-    id: String,
+    trust: Duration,
     pins: Mutex<Pins>,
     ended: Condvar,
 }
@@ -34,6 +42,10 @@ struct Pins {
     /// Manifests, and by how many users each. The empty name: an upload.
     counts: BTreeMap<String, usize>,
     is_renewed: bool,
+    /// The lease's name.
+    id: String,
+    /// When the call began that wrote it last.
+    written: Option<Duration>,
 }
 
 /// While it lives, what it names is not collected.
@@ -61,12 +73,16 @@ impl Lease {
 
     /// One with this number, which no other host may have.
     pub fn named(store: Arc<dyn Store>, number: u128) -> Self {
-        let id = format!("{number:032x}");
-        Self(Arc::new(Inner { store, id, pins: Mutex::default(), ended: Condvar::new() }))
+        Self::trusting(store, number, TRUST)
     }
 
-    pub fn id(&self) -> &str {
-        &self.0.id
+    fn trusting(store: Arc<dyn Store>, number: u128, trust: Duration) -> Self {
+        let pins = Mutex::new(Pins { id: format!("{number:032x}"), ..Pins::default() });
+        Self(Arc::new(Inner { store, trust, pins, ended: Condvar::new() }))
+    }
+
+    pub fn id(&self) -> String {
+        self.0.pins.lock().id.clone()
     }
 
     /// Pins a manifest, or `""`: nothing but the lease itself. It is written when this returns.
@@ -74,7 +90,7 @@ impl Lease {
         let pin = Pin { lease: self.clone(), name: name.into() };
         let mut pins = self.0.pins.lock();
         *pins.counts.entry(name.into()).or_default() += 1;
-        let written = self.0.write(&pins);
+        let written = self.0.write(&mut pins);
         if written.is_ok() && !pins.is_renewed {
             let inner = Arc::downgrade(&self.0);
             // Without the thread the lease ends early, which a collection that is run with patience does not see for an hour.
@@ -86,15 +102,39 @@ impl Lease {
     }
 }
 
-impl Inner {
+/// A clock that goes on while the machine is suspended.
+fn now() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+impl Pins {
     fn key(&self) -> String {
         format!("{LEASES}/{}", self.id)
     }
+}
 
-    fn write(&self, pins: &Pins) -> Result<(), StoreError> {
+impl Inner {
+    fn write(&self, pins: &mut Pins) -> Result<(), StoreError> {
         let manifests = pins.counts.keys().filter(|name| !name.is_empty()).cloned().collect();
         let text = Text { version: 1, manifests };
-        self.store.put(&self.key(), &serde_json::to_vec(&text).expect("strings are JSON"))
+        let text = serde_json::to_vec(&text).expect("strings are JSON");
+        loop {
+            let may_have_ended =
+                |pins: &Pins| pins.written.is_some_and(|at| now().saturating_sub(at) > self.trust);
+            if may_have_ended(pins) {
+                // What it was ends by its age. An upload that began with it is given up, or becomes a template before that.
+                pins.id.replace_range(.., &Hash::of(pins.id.as_bytes()).to_string()[..32]);
+                pins.written = None;
+            }
+            let began = now();
+            self.store.put(&pins.key(), &text)?;
+            // Suspended before the call was made, it may have come too late.
+            if !may_have_ended(pins) {
+                pins.written = Some(began);
+                return Ok(());
+            }
+        }
     }
 }
 
@@ -132,7 +172,7 @@ fn renew(lease: &Weak<Inner>) {
         // Woken before, it finds a pin that came since the last one went, and that has written the lease.
         if is_due {
             // It fails where the store is out of reach, and is tried again: the patience of collections is many renewals long.
-            _ = inner.write(&pins);
+            _ = inner.write(&mut pins);
         }
     }
 }
@@ -150,7 +190,32 @@ impl Drop for Pin {
         if pins.counts.is_empty() {
             inner.ended.notify_all();
             // What stays if this fails ends by its age.
-            _ = inner.store.delete(&inner.key());
+            _ = inner.store.delete(&pins.key());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Folder;
+
+    #[test]
+    fn a_lease_that_may_have_ended_is_not_written_again() {
+        let folder = std::env::temp_dir().join(format!("slat-pager-lease-{}", std::process::id()));
+        let store: Arc<dyn Store> = Arc::new(Folder::open(&folder).unwrap());
+        for (trust, leases) in [(TRUST, 1), (Duration::ZERO, 2)] {
+            let lease = Lease::trusting(store.clone(), 7, trust);
+            let name = Name { hash: Hash::of(b"a"), epoch: 1 }.to_string();
+            let first = (lease.pin("").unwrap(), lease.id());
+            let second = lease.pin(&name).unwrap();
+            assert_eq!(store.list(LEASES).unwrap().len(), leases);
+            // The one that it has now pins all.
+            assert_eq!(pinned(&*store, &lease.id()).unwrap(), [name]);
+            assert_eq!(lease.id() == first.1, leases == 1);
+            drop((first, second));
+            assert_eq!(store.list(LEASES).unwrap().len(), leases - 1, "the older one ends by its age");
+        }
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -39,7 +39,7 @@ impl<'a> Upload<'a> {
             if state.uploads.contains_key(&id) {
                 return Ok(Edit::Keep(state.clone()));
             }
-            let (lease, began) = (library.lease.id().into(), state.change());
+            let (lease, began) = (library.lease.id(), state.change());
             state.uploads.insert(id.clone(), Active { lease, epoch: state.epoch, began });
             Ok(Edit::Write(state.clone()))
         })?;
@@ -160,9 +160,14 @@ impl<'a> Upload<'a> {
     /// # Errors
     /// [`StoreError::Busy`]: a collection gave it up, or others changed the catalog again and again.
     pub fn publish(mut self, template: &str, manifest: &Manifest) -> Result<(), StoreError> {
-        let name = Name { hash: manifest.identity(), epoch: self.epoch }.to_string();
-        self.library.store.put(&format!("manifests/{name}"), &manifest.print())?;
-        debug_assert!(manifest.print().len() <= MOST_MANIFEST);
+        let text = manifest.print();
+        // Of all that is in it: two uploads of one content may rely on chunks of different epochs, and the later one would replace what
+        // the other's template is.
+        let by_content = self.library.sabotage == Some(Sabotage::Identity);
+        let hash = if by_content { manifest.identity() } else { Hash::of(&text) };
+        let name = Name { hash, epoch: self.epoch }.to_string();
+        self.library.store.put(&format!("manifests/{name}"), &text)?;
+        debug_assert!(text.len() <= MOST_MANIFEST);
         let blind = self.library.sabotage == Some(Sabotage::GivenUp);
         Catalog(self.library.store.clone()).change(|state, _| {
             if state.uploads.remove(&self.id).is_none() && !blind {
@@ -195,5 +200,37 @@ impl Drop for Upload<'_> {
             });
         }
         let _ = &self.pin;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Folder, PATIENCE};
+
+    /// Whether an upload that relies on an older chunk changes what another upload of the same content has published.
+    fn is_replaced(sabotage: Option<Sabotage>) -> bool {
+        let folder = std::env::temp_dir().join(format!("slat-pager-upload-{}", std::process::id()));
+        let library = |host| Library::new(Folder::open(&folder).unwrap()).numbered(host).sabotage(sabotage);
+        let (one, other, image) = (library(1), library(2), [7; 4096]);
+        one.snapshot("a", &image[..], 4096, 4096).unwrap();
+        one.gc(PATIENCE).unwrap();
+        let upload = Upload::begin(&one).unwrap();
+        let chunks = vec![upload.chunk(&image).unwrap()];
+        assert_eq!(upload.written(), 0, "it relies on the template that goes now");
+        other.remove("a").unwrap();
+        assert_eq!(other.snapshot("b", &image[..], 4096, 4096).unwrap().chunks, 1);
+        let version = other.open("b").unwrap().version().to_owned();
+        let before = other.manifest(&version).unwrap();
+        upload.publish("c", &Manifest { size: 4096, chunk: 4096, chunks }).unwrap();
+        let is_replaced = other.manifest(&version).unwrap() != before;
+        std::fs::remove_dir_all(&folder).unwrap();
+        is_replaced
+    }
+
+    #[test]
+    fn no_upload_changes_the_manifest_of_another() {
+        assert!(!is_replaced(None));
+        assert!(is_replaced(Some(Sabotage::Identity)), "where the content alone is its name");
     }
 }

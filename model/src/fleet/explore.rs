@@ -1,0 +1,114 @@
+//! The check: which steps there are, and what must be true of every state.
+
+use super::{Fleet, HOSTS, Pc, RENEWAL, State};
+use crate::check::{Checked, Verdict};
+use crate::world::Bad;
+use stateright::{Checker, Model, Property};
+
+const SAFE: &str = "nothing bad";
+const ENDS: &str = "all can end";
+
+/// What happens next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// A host does this.
+    Host(usize, Pc),
+    /// A host writes its lease again.
+    Renew(usize),
+    /// A host has stood still for so long that its lease has ended, and goes on.
+    Stall(usize),
+    /// A host is gone, for ever.
+    Die(usize),
+    /// Time goes on.
+    Tick,
+}
+
+impl Fleet {
+    fn all_done(&self, s: &State) -> bool {
+        s.hosts.iter().enumerate().all(|(i, host)| self.op(i, host.op).is_none())
+    }
+
+    fn holds(s: &State, i: usize) -> bool {
+        s.hosts[i].works || !s.hosts[i].pins.is_empty()
+    }
+}
+
+impl Checked for Fleet {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn check(&self) -> Verdict {
+        let checker = self.clone().checker().spawn_bfs().join();
+        let mut verdict = Verdict { states: checker.unique_state_count(), found: None, ends: false };
+        for (name, path) in checker.discoveries() {
+            if name == ENDS {
+                verdict.ends = true;
+            } else {
+                let bad = path.last_state().bad.unwrap_or(Bad::Stuck);
+                let actions = path.into_actions();
+                verdict.found = Some((bad, actions.iter().map(|action| format!("{action:?}")).collect()));
+            }
+        }
+        verdict
+    }
+}
+
+impl Model for Fleet {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::new()]
+    }
+
+    fn actions(&self, s: &State, actions: &mut Vec<Action>) {
+        if s.bad.is_some() || self.all_done(s) {
+            return;
+        }
+        for (i, host) in s.hosts.iter().enumerate() {
+            if self.op(i, host.op).is_some() {
+                actions.push(Action::Host(i, host.pc));
+                if self.stalls.contains(&i) && !host.has_stalled && Self::holds(s, i) {
+                    actions.push(Action::Stall(i));
+                    actions.push(Action::Die(i));
+                }
+            }
+            if host.since > 0 && Self::holds(s, i) {
+                actions.push(Action::Renew(i));
+            }
+        }
+        let late = |i| Self::holds(s, i) && s.hosts[i].since >= RENEWAL;
+        if self.ticks && !(0..HOSTS).any(late) {
+            actions.push(Action::Tick);
+        }
+    }
+
+    fn next_state(&self, before: &State, action: Action) -> Option<State> {
+        let mut s = before.clone();
+        match action {
+            Action::Host(i, _) => self.step(&mut s, i),
+            Action::Renew(i) => self.write_lease(&mut s, i),
+            Action::Stall(i) => Self::stall(&mut s, i),
+            Action::Die(i) => self.die(&mut s, i),
+            Action::Tick => Self::tick(&mut s),
+        }
+        if s.bad.is_none() {
+            Self::look(&mut s);
+        }
+        if s.bad.is_none() && self.all_done(&s) {
+            self.audit(&mut s);
+        }
+        (s != *before).then_some(s)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let safe = Property::always(SAFE, |_: &Self, s: &State| s.bad.is_none());
+        let ends = Property::sometimes(ENDS, |fleet: &Self, s: &State| fleet.all_done(s));
+        match self.bug {
+            // With a mistake, the first bad state is all that is wanted.
+            Some(_) => vec![safe],
+            None => vec![safe, ends],
+        }
+    }
+}

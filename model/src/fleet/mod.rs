@@ -1,0 +1,148 @@
+//! Hosts that share a store, and nothing else: `pager/src/store/`, in worlds of its own.
+//!
+//! Each step is one call of the store, or less. An image is one chunk here. A host runs a program: uploads, restores, removals,
+//! collections. It renews its lease in time, unless it stalls; then its lease ends by its age, and later it goes on where it was, as a
+//! machine does that was suspended; or it is gone. Clocks of hosts are slow by a bound: a lease may be half as old again as it should before it is
+//! renewed. The clock of a collecting host may be ahead.
+//!
+//! | rule | the host | mistakes that break it |
+//! |---|---|---|
+//! | F1 | changes the catalog by a conditional write of what it has read | `fleet-unconditional` |
+//! | F2 | writes a chunk under a name of the upload's epoch; a collection begins an epoch first, and deletes names of earlier ones alone | `fleet-name-reused`, `fleet-floor-ignored` |
+//! | F3 | registers an upload before it looks what is there; the templates of then stay known until it is over | `fleet-retired-ignored` |
+//! | F4 | publishes an upload only while it is registered | `fleet-given-up-published` |
+//! | F5 | writes its pin, then looks whether the catalog still has the template | `fleet-pinned-blindly` |
+//! | F6 | collects in this order: it begins the epoch, then reads the leases, then deletes | `fleet-leases-unread`, `fleet-leases-read-first` |
+//! | F7 | deletes nothing where a manifest that the catalog had is gone: another collection went ahead of this one | `fleet-missing-passed` |
+//! | F8 | tells the age of a lease by the store's clock alone, and waits for much longer than the slowest host renews | `fleet-own-clock`, `fleet-impatient` |
+//! | F9 | writes a lease that may have ended under a new name | `fleet-lease-revived` |
+//! | F10 | names a manifest by all that is in it, so no two contents have one name | `fleet-manifest-by-content` |
+//! | F11 | gives up the uploads of leases that have ended | `fleet-upload-kept` |
+//!
+//! What must be so: each template is whole, at any time, whatever stalls. What a host serves is there, unless it stalled since it pinned
+//! it. When all is done, two collections leave what templates have, and nothing else.
+
+mod collect;
+mod explore;
+pub mod scenarios;
+mod steps;
+mod world;
+
+use crate::bug::Bug;
+use world::{Catalog, Host, Lease, Manifest};
+
+/// Hosts in the world.
+const HOSTS: usize = 3;
+/// Ticks of the store's clock after which a lease has ended.
+const PATIENCE: u8 = 3;
+/// Ticks after which the slowest host has renewed its lease.
+const RENEWAL: u8 = 1;
+
+/// What a host is told to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// An image with this content becomes the template.
+    Upload {
+        /// Which template.
+        template: u8,
+        /// Which content.
+        content: u8,
+    },
+    /// It serves a guest of the template from now on.
+    Open(u8),
+    /// That guest ends.
+    Close,
+    /// The template goes.
+    Remove(u8),
+    /// A collection.
+    Collect,
+}
+
+/// Where a host stands in its operation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[expect(missing_docs, reason = "each is what the host does next")]
+pub enum Pc {
+    #[default]
+    Start,
+    // A change of the catalog, by any operation.
+    Read,
+    Write,
+    // An upload.
+    Know,
+    PutChunk,
+    PutManifest,
+    ReadAgain,
+    Publish,
+    // A restore.
+    Pin,
+    LookAgain,
+    Load,
+    // A collection.
+    PinOwn,
+    ListAges,
+    ListLeases,
+    ReadLease,
+    ReadManifests,
+    ListChunks,
+    DeleteChunk,
+    DeleteManifest,
+    ListEnded,
+    DeleteLease,
+    Unpin,
+}
+
+/// A scenario: a program for each host, and perhaps a mistake.
+#[derive(Clone, Debug)]
+pub struct Fleet {
+    /// What happens in it.
+    pub name: String,
+    programs: Vec<Vec<Op>>,
+    /// Hosts that may stall, once each, while they have a lease.
+    stalls: Vec<usize>,
+    /// Time goes on in ticks.
+    ticks: bool,
+    bug: Option<Bug>,
+}
+
+/// All of it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct State {
+    catalog: Catalog,
+    /// Chunks that are there: contents, and the epochs of their names.
+    chunks: Vec<(u8, u8)>,
+    /// Manifests that are there: their names, and the epoch of their chunk.
+    manifests: Vec<(Manifest, u8)>,
+    leases: Vec<Lease>,
+    hosts: [Host; HOSTS],
+    bad: Option<crate::world::Bad>,
+}
+
+impl Fleet {
+    fn new(name: &str, programs: &[&[Op]]) -> Self {
+        let programs = programs.iter().map(|ops| ops.to_vec()).collect();
+        Self { name: format!("fleet: {name}"), programs, stalls: Vec::new(), ticks: false, bug: None }
+    }
+
+    /// Time goes on.
+    fn in_time(self) -> Self {
+        Self { ticks: true, ..self }
+    }
+
+    /// These hosts may stall.
+    fn stalling(self, hosts: &[usize]) -> Self {
+        Self { stalls: hosts.to_vec(), ..self }
+    }
+
+    /// The same with a mistake.
+    pub fn with(self, bug: Bug) -> Self {
+        Self { bug: Some(bug), ..self }
+    }
+
+    fn makes(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    fn op(&self, host: usize, at: u8) -> Option<Op> {
+        self.programs.get(host)?.get(usize::from(at)).copied()
+    }
+}
