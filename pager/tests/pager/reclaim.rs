@@ -141,10 +141,17 @@ fn a_limit_makes_pages_leave() {
 
 #[test]
 fn mistakes_of_reclaim_are_found() {
-    let flags = "--cold 1 --sabotage evict";
-    let Some((report, _)) = swapped("evict", flags, "--millis 900 --vcpus 3", 0) else { return };
-    assert!(report.wrong > 0, "a page that is written while it leaves: {report:?}");
-    let flags = "--cold 1 --sabotage ghost";
-    let Some((report, _)) = swapped("ghost", flags, "--millis 900 --balloon", 0) else { return };
-    assert!(report.wrong > 0, "a page that was away when it was removed: {report:?}");
+    let evict = ("evict", "--cold 1 --sabotage evict", "--millis 900 --vcpus 3");
+    let ghost = ("ghost", "--cold 1 --sabotage ghost", "--millis 900 --balloon");
+    for ((name, flags, guest), what) in [
+        (evict, "a page that is written while it leaves"),
+        (ghost, "a page that was away when it was removed"),
+    ] {
+        // Which pages leave while the guest uses them is up to the machine: some runs miss it where that is busy.
+        let mut runs = (0..5).map(|_| swapped(name, flags, guest, 0).map(|(report, _)| report.wrong > 0));
+        match runs.find(|wrong| *wrong != Some(false)) {
+            Some(None) => return,
+            found => assert_eq!(found, Some(Some(true)), "{what}"),
+        }
+    }
 }
