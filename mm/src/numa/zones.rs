@@ -135,9 +135,10 @@ impl AllZones<'_> {
 
     /// What `take` gets of the first zone that has it.
     fn first(&mut self, mut take: impl FnMut(&mut FreeFrames) -> Option<u64>) -> Option<u64> {
-        let looked = if seeded!(ZoneAlone) { 1 } else { self.zones.len() };
-        let firsts = (0..).step_by(self.each as usize);
-        firsts.zip(&mut self.zones[..looked]).find_map(|(first, free)| Some(first + take(free)?))
+        let count = self.zones.len();
+        let (begin, looked) = if seeded!(ZoneAlone) { (thread_number() % count, 1) } else { (0, count) };
+        let zones = (0..).step_by(self.each as usize).zip(&mut self.zones);
+        zones.skip(begin).take(looked).find_map(|(first, free)| Some(first + take(free)?))
     }
 }
 

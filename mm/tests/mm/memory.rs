@@ -251,11 +251,11 @@ fn threads_find_the_last_frame_wherever_it_is() {
     const BLOCKS: u64 = 64;
     const FRAMES: usize = 512 * BLOCKS as usize;
     let arena = Arena::builder().limit(BLOCKS << 21).build().unwrap();
-    for level in [Level::M2, Level::K4, Level::M2] {
-        let held = std::thread::scope(|scope| {
+    for (level, threads) in [(Level::M2, 1), (Level::M2, 3), (Level::K4, 1), (Level::K4, 3), (Level::M2, 3)] {
+        let held: Vec<_> = std::thread::scope(|scope| {
             let take = || std::iter::from_fn(|| arena.page(level).ok()).collect::<Vec<_>>();
-            let threads = [(); 3].map(|()| scope.spawn(take));
-            threads.map(|thread| thread.join().unwrap())
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(take)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         let mut taken: Vec<_> = held.iter().flatten().map(Held::pfn).collect();
         taken.sort_unstable();
