@@ -52,9 +52,9 @@ pub enum Stream {
 }
 
 impl Address {
-    /// Connects to it. Where there is nothing yet, it tries for five seconds.
-    pub fn connect(&self) -> io::Result<Stream> {
-        let end = Instant::now() + Duration::from_secs(5);
+    /// Connects to it. Where there is nothing, it goes on trying for so long.
+    pub fn connect(&self, patience: Duration) -> io::Result<Stream> {
+        let end = Instant::now() + patience;
         loop {
             let stream = match self {
                 Self::Tcp(address) => TcpStream::connect(address).map(Stream::Tcp),

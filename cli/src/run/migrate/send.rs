@@ -47,7 +47,10 @@ pub fn send<F: Format>(
     let mut source = Sending { machine, gate, runs, idle: &mut idle, log, state: Vec::new() };
     let downtime = Duration::from_millis(run.migrate.downtime);
     let pre_copy = PreCopy::new().downtime(downtime).tries(10).auto_converge();
-    let outcome = pre_copy.send(&mut source, || address.connect());
+    // A receiver may be about to start. One that was there and is not any more has refused the guest, or has died.
+    let mut patience = Duration::from_secs(5);
+    let outcome = pre_copy
+        .send(&mut source, || address.connect(core::mem::replace(&mut patience, Duration::from_millis(200))));
     // In either case: a vCPU that still runs here has not been sent.
     match outcome {
         Ok(outcome) => {
