@@ -9,6 +9,8 @@ use crate::thread::{Op, Pc, State, Thread};
 use crate::world::{Bad, NODES, PAGES, THREADS, World, bits};
 use stateright::{Checker, Model, Property};
 use std::collections::HashMap;
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -46,6 +48,26 @@ pub trait Checked: Sync {
     fn name(&self) -> &str;
     /// Checks every state that can be reached.
     fn check(&self) -> Verdict;
+}
+
+/// Of every state of `model` that can be reached; `bad` says what is wrong with one.
+pub(crate) fn verdict<M>(model: &M, bad: impl Fn(&M::State) -> Option<Bad>) -> Verdict
+where
+    M: Model<State: Clone + Debug + Hash + PartialEq + Send + Sync, Action: Clone + Debug + PartialEq>,
+    M: Clone + Send + Sync + 'static,
+{
+    let checker = model.clone().checker().spawn_bfs().join();
+    let mut verdict = Verdict { states: checker.unique_state_count(), found: None, ends: false };
+    for (name, path) in checker.discoveries() {
+        if name == ENDS {
+            verdict.ends = true;
+        } else {
+            let bad = bad(path.last_state()).unwrap_or(Bad::Stuck);
+            let actions = path.into_actions();
+            verdict.found = Some((bad, actions.iter().map(|action| format!("{action:?}")).collect()));
+        }
+    }
+    verdict
 }
 
 impl Scenario {
@@ -165,21 +187,6 @@ impl Scenario {
             && actions.into_iter().all(|action| self.next_state(s, action).is_none())
     }
 
-    fn explore(&self) -> Verdict {
-        let checker = self.clone().checker().spawn_bfs().join();
-        let mut verdict = Verdict { states: checker.unique_state_count(), found: None, ends: false };
-        for (name, path) in checker.discoveries() {
-            if name == ENDS {
-                verdict.ends = true;
-            } else {
-                let bad = path.last_state().world.bad.unwrap_or(Bad::Stuck);
-                let actions = path.into_actions();
-                verdict.found = Some((bad, actions.iter().map(|action| format!("{action:?}")).collect()));
-            }
-        }
-        verdict
-    }
-
     /// Whether all programs can still end from every state that can be reached: nothing deadlocks. Returns how many
     /// states there are, or one that is stuck. For scenarios that are safe.
     pub fn check_ends(&self) -> Result<usize, Box<State>> {
@@ -224,7 +231,7 @@ impl Checked for Scenario {
     }
 
     fn check(&self) -> Verdict {
-        self.explore()
+        verdict(self, |s| s.world.bad)
     }
 }
 
@@ -251,9 +258,9 @@ pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-const SAFE: &str = "nothing bad";
-const MOVES: &str = "no thread is stuck";
-const ENDS: &str = "all can end";
+pub(crate) const SAFE: &str = "nothing bad";
+pub(crate) const MOVES: &str = "no thread is stuck";
+pub(crate) const ENDS: &str = "all can end";
 
 impl Model for Scenario {
     type State = State;

@@ -1,12 +1,8 @@
 //! The check: which steps there are, and what must be true of every state.
 
 use super::{Fleet, HOSTS, Pc, RENEWAL, State};
-use crate::check::{Checked, Verdict};
-use crate::world::Bad;
-use stateright::{Checker, Model, Property};
-
-const SAFE: &str = "nothing bad";
-const ENDS: &str = "all can end";
+use crate::check::{Checked, ENDS, SAFE, Verdict, verdict};
+use stateright::{Model, Property};
 
 /// What happens next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,18 +35,7 @@ impl Checked for Fleet {
     }
 
     fn check(&self) -> Verdict {
-        let checker = self.clone().checker().spawn_bfs().join();
-        let mut verdict = Verdict { states: checker.unique_state_count(), found: None, ends: false };
-        for (name, path) in checker.discoveries() {
-            if name == ENDS {
-                verdict.ends = true;
-            } else {
-                let bad = path.last_state().bad.unwrap_or(Bad::Stuck);
-                let actions = path.into_actions();
-                verdict.found = Some((bad, actions.iter().map(|action| format!("{action:?}")).collect()));
-            }
-        }
-        verdict
+        verdict(self, |s| s.bad)
     }
 }
 

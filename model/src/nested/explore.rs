@@ -2,12 +2,9 @@
 
 use super::program::{Nested, Op, THREADS};
 use super::steps::{Pc, State, Thread};
-use crate::check::{Checked, Verdict};
+use crate::check::{Checked, ENDS, MOVES, SAFE, Verdict, verdict};
 use crate::world::Bad;
-use stateright::{Checker, Model, Property};
-
-const SAFE: &str = "nothing bad";
-const ENDS: &str = "all can end";
+use stateright::{Model, Property};
 
 impl Nested {
     fn op(&self, thread: &Thread, i: usize) -> Option<Op> {
@@ -45,18 +42,7 @@ impl Checked for Nested {
     }
 
     fn check(&self) -> Verdict {
-        let checker = self.clone().checker().spawn_bfs().join();
-        let mut verdict = Verdict { states: checker.unique_state_count(), found: None, ends: false };
-        for (name, path) in checker.discoveries() {
-            if name == ENDS {
-                verdict.ends = true;
-            } else {
-                let bad = path.last_state().world.bad.unwrap_or(Bad::Stuck);
-                let actions = path.into_actions();
-                verdict.found = Some((bad, actions.iter().map(|action| format!("{action:?}")).collect()));
-            }
-        }
-        verdict
+        verdict(self, |s| s.world.bad)
     }
 }
 
@@ -95,7 +81,7 @@ impl Model for Nested {
     fn properties(&self) -> Vec<Property<Self>> {
         let safe = Property::always(SAFE, |_: &Self, s: &State| s.world.bad.is_none());
         let ends = Property::sometimes(ENDS, |nested: &Self, s: &State| nested.all_done(s));
-        let moves = Property::always("no thread is stuck", |nested: &Self, s: &State| {
+        let moves = Property::always(MOVES, |nested: &Self, s: &State| {
             let moves = |i| nested.next_state(s, (i, s.threads[i].pc)).is_some();
             s.world.bad.is_some() || nested.all_done(s) || (0..THREADS).any(moves)
         });

@@ -2,12 +2,8 @@
 
 use super::world::World;
 use super::{Op, Pc, Primary, State, THREADS, Thread};
-use crate::check::{Checked, Verdict};
-use crate::world::Bad;
-use stateright::{Checker, Model, Property};
-
-const SAFE: &str = "nothing bad";
-const ENDS: &str = "all can end";
+use crate::check::{Checked, ENDS, MOVES, SAFE, Verdict, verdict};
+use stateright::{Model, Property};
 
 impl Primary {
     fn op(&self, thread: &Thread, i: usize) -> Option<Op> {
@@ -33,18 +29,7 @@ impl Checked for Primary {
     }
 
     fn check(&self) -> Verdict {
-        let checker = self.clone().checker().spawn_bfs().join();
-        let mut verdict = Verdict { states: checker.unique_state_count(), found: None, ends: false };
-        for (name, path) in checker.discoveries() {
-            if name == ENDS {
-                verdict.ends = true;
-            } else {
-                let bad = path.last_state().world.bad.unwrap_or(Bad::Stuck);
-                let actions = path.into_actions();
-                verdict.found = Some((bad, actions.iter().map(|action| format!("{action:?}")).collect()));
-            }
-        }
-        verdict
+        verdict(self, |s| s.world.bad)
     }
 }
 
@@ -80,7 +65,7 @@ impl Model for Primary {
     fn properties(&self) -> Vec<Property<Self>> {
         let safe = Property::always(SAFE, |_: &Self, s: &State| s.world.bad.is_none());
         let ends = Property::sometimes(ENDS, |primary: &Self, s: &State| primary.all_done(s));
-        let moves = Property::always("no thread is stuck", |primary: &Self, s: &State| {
+        let moves = Property::always(MOVES, |primary: &Self, s: &State| {
             let moves = |i| primary.next_state(s, (i, s.threads[i].pc)).is_some();
             s.world.bad.is_some() || primary.all_done(s) || (0..THREADS).any(moves)
         });
