@@ -7,12 +7,13 @@ use crate::cache::Cache;
 use crate::daemon::{Answer, Keep, Monitor, Request, Take};
 use crate::journal::{Journal, MOST_READERS};
 use crate::layout::{Layout, Region};
+use crate::machine::collect;
 use crate::store::catalog::State;
 use crate::store::chunk::{MOST_STORED, Name, expand};
 use crate::store::manifest::Manifest;
 use crate::store::{Hash, StoreError, WorkingSet, converse, lease, nbd_address};
 use crate::uffd::PAGE;
-use crate::wire::{Firecracker, Wire, mappings, send};
+use crate::wire::{Firecracker, HEADER, MigrationRequest, Slots, Wire, is_ok, mappings, range, send};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fmt::Display;
 use std::fs::File;
@@ -20,7 +21,7 @@ use std::io::{self, Cursor, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The image of the guests here.
 const IMAGE: u64 = 4 << 20;
@@ -47,6 +48,7 @@ pub const DOORS: &[Door] = &[
     Door { name: "request for metrics", open: monitor },
     Door { name: "server of NBD", open: nbd },
     Door { name: "names", open: names },
+    Door { name: "migration", open: migration },
 ];
 
 /// An error has one line, and is not the bytes themselves.
@@ -80,6 +82,44 @@ fn handshake(bytes: &[u8]) {
     drop(vmm);
     let result = Firecracker.handshake(&pager, Duration::from_secs(10));
     one_line(&result.expect_err("none of the descriptors is a userfaultfd"));
+}
+
+/// A machine that a VMM sends, cut where two bytes say so, each piece with as many descriptors of memory as another byte says; and what
+/// one asks of the pager.
+fn migration(bytes: &[u8]) {
+    if let Ok(head) = bytes[bytes.len().saturating_sub(HEADER)..].try_into() {
+        _ = MigrationRequest::parse(head).map_err(|error| one_line(&error)).map(|request| {
+            assert!(MigrationRequest::parse(&request.print()).is_ok_and(|again| again == request));
+        });
+        _ = is_ok(head, "it").map_err(|error| one_line(&error));
+        _ = range(head).map_err(|error| one_line(&error)).map(|range| assert!(!range.is_empty()));
+    }
+    let [one, two, fds, text @ ..] = bytes else { return };
+    if let Ok(slots) = Slots::parse(text).map_err(|error| one_line(&error)) {
+        let pages = (slots.size() / PAGE as u64) as usize;
+        assert!(slots.at(pages).is_none() && slots.at(pages - 1).is_some());
+    }
+    let memory = memfd_create("hostile", MemfdFlags::CLOEXEC).map(File::from);
+    let (Ok((vmm, pager)), Ok(memory)) = (UnixStream::pair(), memory) else { return };
+    if memory.set_len(IMAGE).is_err() {
+        return;
+    }
+    // All that is sent and answered has room in the sockets.
+    let text = &text[..text.len().min(4096)];
+    let (cut, next) = (usize::from(*one).min(text.len()), usize::from(*two));
+    let (first, rest) = text.split_at(cut);
+    let (second, third) = rest.split_at(next.min(rest.len()));
+    for (part, fds) in [(first, fds % 3), (second, fds / 3 % 3), (third, fds / 9 % 3)] {
+        let fds: Vec<BorrowedFd> = (0..fds).map(|_| memory.as_fd()).collect();
+        if !part.is_empty() && send(vmm.as_fd(), part, &fds).is_err() {
+            return;
+        }
+    }
+    // It says no more, and hears the answers.
+    _ = vmm.shutdown(std::net::Shutdown::Write);
+    if let Err(error) = collect(&pager, Instant::now() + Duration::from_secs(10)) {
+        one_line(&error);
+    }
 }
 
 /// Addresses and pages lead to each other, and no page is beyond the image.

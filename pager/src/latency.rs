@@ -38,7 +38,12 @@ impl Latencies {
         self.0[source as usize].lock().saturating_record(took.as_nanos() as u64);
     }
 
-    pub fn read(&self, source: Source) -> Latency {
+    /// Of each source, with its name.
+    pub fn all(&self) -> Vec<(String, Latency)> {
+        Source::ALL.map(|source| (source.name().to_owned(), self.read(source))).to_vec()
+    }
+
+    fn read(&self, source: Source) -> Latency {
         let times = self.0[source as usize].lock();
         let quantile = |quantile| times.value_at_quantile(quantile);
         let (count, most) = (times.len(), if times.is_empty() { 0 } else { times.max() });

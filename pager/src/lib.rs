@@ -44,7 +44,8 @@
 //! | What the store gives is what was stored. | the hash of each chunk is its name |
 //! | A store that does not answer holds up only who needs it. | the thread that reads a guest's faults does not wait for the store; faults are tried again, later each time |
 //! | A working set makes no byte wrong. | it says which pages come ahead of faults; their content is the template's, after the same look at the journal |
-//! | A hostile VMM harms only its own guest. | [`WireError`] and [`LayoutError`]; descriptors are looked at; sizes are bounded |
+//! | A hostile VMM harms only its own guest. | [`WireError`], [`MigrationError`] and [`LayoutError`]; descriptors are looked at; sizes are bounded |
+//! | A machine of Cloud Hypervisor ends only when its template is stored. | the answer to its last message comes after the catalog was written |
 //!
 //! # The rooms
 //!
@@ -59,6 +60,7 @@
 //! | `pace` | few compute ahead of faults, and many wait for the store |
 //! | `journal` | for which pages the template no longer speaks |
 //! | `guest` | faults and their answers |
+//! | `machine` | whole machines of Cloud Hypervisor, kept and restored |
 //! | `latency` | how long they took |
 //! | `daemon` | keeper and worker |
 //! | `hostile` | what comes from outside, for the fuzzer |
@@ -76,6 +78,7 @@ pub mod hostile;
 mod journal;
 mod latency;
 mod layout;
+mod machine;
 mod pace;
 mod sabotage;
 mod share;
@@ -90,7 +93,8 @@ pub use cache::{Cache, CacheStats, Source};
 #[doc(hidden)]
 pub use config::flags;
 pub use daemon::{
-    Ageing, Answer, Event, Guests, Keeper, Moment, Monitor, Request, Serving, Worker, WorkerError, checkpoint,
+    Ageing, Answer, Event, Guests, Keeper, Moment, Monitor, Request, Serving, Worker, WorkerError,
+    accept_one, checkpoint,
 };
 pub use guest::{
     Backing, Guest, GuestStats, Handle, Harvest, HarvestError, Life, Lost, MOST_REPLAYING, Options, Parts,
@@ -99,6 +103,7 @@ pub use guest::{
 pub use journal::{Journal, MOST_READERS};
 pub use latency::Latency;
 pub use layout::{Layout, LayoutError, MOST_REGIONS, Region};
+pub use machine::{Received, Restore, receive_machine, restore_machine};
 #[doc(hidden)]
 pub use sabotage::Sabotage;
 pub use share::Share;
@@ -111,4 +116,7 @@ pub use store::{
 #[cfg(feature = "s3")]
 pub use store::{Objects, s3};
 pub use uffd::{Features, Filled, PAGE, Refusal, Uffd};
-pub use wire::{Firecracker, Handshake, MOST_FDS, MOST_HANDSHAKE, Wire, WireError};
+pub use wire::{
+    Firecracker, Handshake, MOST_CONFIG, MOST_FAULT, MOST_FDS, MOST_HANDSHAKE, MOST_STATE, MigrationError,
+    Wire, WireError,
+};

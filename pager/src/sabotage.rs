@@ -13,6 +13,10 @@ pub enum Sabotage {
     Chunk,
     /// A chunk's content is not checked.
     Checksum,
+    /// A page that a VMM asks for again is filled again.
+    Again,
+    /// A machine's migration is said to be complete before its template is stored.
+    Early,
     /// A new daemon begins with an empty journal.
     Journal,
     /// Each thread waits for the store.

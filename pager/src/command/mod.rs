@@ -5,6 +5,7 @@ mod checkpoint;
 mod clones;
 pub mod config;
 mod demo;
+mod machine;
 mod notify;
 mod place;
 mod serve;
@@ -30,6 +31,10 @@ pub enum Command {
     Top(top::Top),
     /// Make a template of an image of guest memory
     Snapshot(templates::Snapshot),
+    /// Make a template of a machine that Cloud Hypervisor sends: `send-migration destination_url=unix:SOCKET,local=on`
+    Receive(machine::Receive),
+    /// Restore machines from templates, in Cloud Hypervisors that wait for them, and serve their pages: `receive-migration receiver_url=unix:SOCKET,memory_mode=postcopy`
+    Restore(machine::Machines),
     /// Make a template of a guest that a daemon serves, while it runs on. The VMM stops it until this says `instant`
     Checkpoint(checkpoint::Checkpoint),
     /// Remove the snapshots of a guest but the last ones
@@ -78,6 +83,8 @@ impl Command {
             Self::Worker(serve) => serve.work(),
             Self::Top(top) => top.run(),
             Self::Snapshot(snapshot) => snapshot.run(),
+            Self::Receive(receive) => receive.run(),
+            Self::Restore(machines) => machines.run(),
             Self::Checkpoint(checkpoint) => checkpoint.run(),
             Self::Retain(retain) => retain.run(),
             Self::Verify(named) => named.verify(),

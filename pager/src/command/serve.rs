@@ -87,7 +87,7 @@ pub struct Serve {
     sabotage: Option<Sabotage>,
 }
 
-fn guest(text: &str) -> Result<(PathBuf, String), String> {
+pub fn guest(text: &str) -> Result<(PathBuf, String), String> {
     let (socket, template) = text.rsplit_once('=').ok_or("SOCKET=TEMPLATE is wanted")?;
     Ok((socket.into(), template.into()))
 }
@@ -247,7 +247,7 @@ fn told(guest: u64, pid: i32, end: Result<GuestStats, WorkerError>, cache: &Cach
 }
 
 /// A line of the log: JSON with the time and the event. Where none reads it any more, the guests are served all the same.
-fn say(event: &str, mut line: serde_json::Value) {
+pub fn say(event: &str, mut line: serde_json::Value) {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     line["time"] = (time.as_millis() as f64 / 1e3).into();
     line["event"] = event.into();

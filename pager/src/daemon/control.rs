@@ -119,10 +119,7 @@ impl Guests {
     ///
     /// It changes the process's umask for a moment: call it before threads make files.
     pub fn answer_on(&self, socket: &Path) -> io::Result<()> {
-        let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
-        let listener = bind(socket);
-        rustix::process::umask(before);
-        let listener = listener?;
+        let listener = bind(socket)?;
         listener.set_nonblocking(false)?;
         let guests = self.clone();
         std::thread::Builder::new().name("control".into()).spawn(move || guests.accept(&listener))?;

@@ -7,7 +7,7 @@ use rustix::process::umask;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -53,10 +53,8 @@ impl Keeper {
     ///
     /// It changes the process's umask for a moment: call it before threads make files.
     pub fn listen<P: AsRef<Path>>(sockets: impl IntoIterator<Item = P>) -> io::Result<Self> {
-        let before = umask(Mode::from_raw_mode(0o177));
         let paths: Vec<PathBuf> = sockets.into_iter().map(|path| path.as_ref().into()).collect();
         let sockets: io::Result<Vec<_>> = paths.iter().map(|path| bind(path)).collect();
-        umask(before);
         Ok(Self {
             sockets: sockets?,
             paths,
@@ -192,10 +190,25 @@ fn end(child: &mut Child) -> io::Result<ExitStatus> {
     child.wait()
 }
 
+/// The first connection to this socket, which only this user may connect to, and which is then removed. It sleeps.
+///
+/// It changes the process's umask for a moment: call it before threads make files.
+pub fn accept_one(path: &Path) -> io::Result<UnixStream> {
+    let socket = bind(path)?;
+    socket.set_nonblocking(false)?;
+    let (connection, _) = socket.accept()?;
+    remove_socket(path)?;
+    Ok(connection)
+}
+
+/// Only this user may connect to it. The umask is another one for a moment.
 pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     remove_socket(path).map_err(named)?;
-    let socket = UnixListener::bind(path).map_err(named)?;
+    let before = umask(Mode::from_raw_mode(0o177));
+    let socket = UnixListener::bind(path).map_err(named);
+    umask(before);
+    let socket = socket?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }

@@ -15,6 +15,6 @@ pub(crate) use channel::{Keep, Take};
 
 pub use ageing::Ageing;
 pub use control::{Answer, Guests, Request, checkpoint};
-pub use keeper::{Event, Keeper};
+pub use keeper::{Event, Keeper, accept_one};
 pub use monitor::{Moment, Monitor, Serving};
 pub use worker::{Worker, WorkerError};

@@ -349,9 +349,8 @@ impl Inner {
 
     fn stats(&self) -> GuestStats {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        let latency = Source::ALL.map(|source| (source.name().to_owned(), self.latencies.read(source)));
         GuestStats {
-            latency: latency.to_vec(),
+            latency: self.latencies.all(),
             filled: read(&self.filled),
             ahead: read(&self.ahead),
             chunks_left: self.plan.left() as u64,
@@ -374,6 +373,6 @@ fn kernel_is_at_least(major: u32, minor: u32) -> bool {
 
 /// The time before a fault is tried again for the `n`th time: at once where the guest's memory changed, and longer each time where
 /// the store did not answer.
-fn pause(n: u32) -> Duration {
+pub(crate) fn pause(n: u32) -> Duration {
     Duration::from_millis(10 << n.min(6))
 }

@@ -38,7 +38,9 @@ impl Template {
             chunks[*index] = upload.chunk(&read(*index)?)?;
         }
         let written = upload.written();
-        upload.publish(name, &Manifest { size: self.size(), chunk: self.chunk_size(), chunks })?;
+        // Its memory is another one than that of which a machine's state speaks.
+        let (size, chunk) = (self.size(), self.chunk_size());
+        upload.publish(name, &Manifest { size, chunk, chunks, machine: None })?;
         Ok((library.open(name)?, written))
     }
 }

@@ -56,11 +56,17 @@ impl Store for Folder {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let beside = file.with_file_name(format!(".{}.{number}", std::process::id()));
         let write = || {
-            fs::create_dir_all(file.parent().unwrap_or(&self.root))?;
+            let folder = file.parent().unwrap_or(&self.root);
+            if !folder.is_dir() {
+                fs::create_dir_all(folder)?;
+                File::open(&self.root)?.sync_all()?;
+            }
             let mut new = File::create(&beside)?;
             new.write_all(bytes)?;
             new.sync_all()?;
-            fs::rename(&beside, &file)
+            fs::rename(&beside, &file)?;
+            // The name, too, is there after a crash of the machine.
+            File::open(folder)?.sync_all()
         };
         write().map_err(|error| {
             _ = fs::remove_file(&beside);

@@ -3,7 +3,7 @@
 use super::catalog::{Catalog, Edit};
 use super::chunk::Name;
 use super::lease::Lease;
-use super::manifest::{MOST_MANIFEST, Manifest};
+use super::manifest::{MOST_MANIFEST, Machine, Manifest};
 use super::template::working_set_key;
 use super::upload::Upload;
 use super::working_set::MOST_WORKING_SET;
@@ -21,7 +21,7 @@ const WRITERS: usize = 16;
 pub struct Library {
     pub(super) store: Arc<dyn Store>,
     pub(super) lease: Lease,
-    pub(super) sabotage: Option<Sabotage>,
+    pub(crate) sabotage: Option<Sabotage>,
     pub(super) writers: usize,
 }
 
@@ -72,12 +72,24 @@ impl Library {
         size: u64,
         chunk: usize,
     ) -> Result<Verified, StoreError> {
+        self.keep(name, image, size, chunk, None)
+    }
+
+    /// As [`Library::snapshot`]. `machine`: the parts of an image that is a whole machine.
+    pub(crate) fn keep(
+        &self,
+        name: &str,
+        image: impl Read,
+        size: u64,
+        chunk: usize,
+        machine: Option<Machine>,
+    ) -> Result<Verified, StoreError> {
         Manifest::check(size, chunk)?;
         check_name(name)?;
         let upload = Upload::begin(self)?;
         let chunks = upload.image(image, size, chunk, self.writers)?;
         let written = upload.written();
-        upload.publish(name, &Manifest { size, chunk, chunks })?;
+        upload.publish(name, &Manifest { size, chunk, chunks, machine })?;
         Ok(Verified { chunks: written, damaged: Vec::new() })
     }
 

@@ -14,6 +14,24 @@ pub struct Manifest {
     pub size: u64,
     pub chunk: usize,
     pub chunks: Vec<Option<Name>>,
+    pub machine: Option<Machine>,
+}
+
+/// The parts of an image that is a whole machine, one behind the other: its memory, its configuration, the state of its devices and
+/// vCPUs. In bytes. What comes behind them is zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    pub memory: u64,
+    pub config: u64,
+    pub state: u64,
+}
+
+impl Machine {
+    /// Bytes of the image that they are: in whole pages.
+    pub fn size(&self) -> Option<u64> {
+        let size = self.memory.checked_add(self.config)?.checked_add(self.state)?;
+        size.checked_next_multiple_of(PAGE as u64)
+    }
 }
 
 /// As JSON. `sum` is the hash of the text of the rest.
@@ -23,6 +41,8 @@ struct Text {
     size: u64,
     chunk: usize,
     chunks: Vec<Option<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    machine: Option<Machine>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sum: Option<String>,
 }
@@ -57,7 +77,8 @@ impl Manifest {
 
     pub fn print(&self) -> Vec<u8> {
         let chunks = self.chunks.iter().map(|name| name.map(|name| name.to_string())).collect();
-        sealed(Text { version: 1, size: self.size, chunk: self.chunk, chunks, sum: None })
+        let Self { size, chunk, machine, .. } = *self;
+        sealed(Text { version: 1, size, chunk, chunks, machine, sum: None })
     }
 
     /// The same text with the sum that it must have.
@@ -75,6 +96,13 @@ impl Manifest {
             return Err(damaged("its sum is wrong".into()));
         }
         Self::check(text.size, text.chunk).map_err(|error| damaged(error.to_string()))?;
+        if text.machine.is_some_and(|machine| {
+            machine.size() != Some(text.size)
+                || machine.config > crate::wire::MOST_CONFIG
+                || machine.state > crate::wire::MOST_STATE
+        }) {
+            return Err(damaged("the parts of its machine are not its image".into()));
+        }
         let parse = |name: &Option<String>| name.as_deref().map(Name::parse);
         let chunks: Option<Vec<_>> =
             text.chunks.iter().map(|name| parse(name).map_or(Some(None), |name| name.map(Some))).collect();
@@ -87,7 +115,7 @@ impl Manifest {
                 text.size
             )));
         }
-        Ok(Self { size: text.size, chunk: text.chunk, chunks })
+        Ok(Self { size: text.size, chunk: text.chunk, chunks, machine: text.machine })
     }
 }
 
@@ -109,7 +137,8 @@ mod tests {
     fn a_manifest_comes_back_and_a_damaged_one_does_not() {
         let name = |content: &[u8], epoch| Some(Name { hash: Hash::of(content), epoch });
         let chunks = vec![None, name(b"a", 0), name(b"b", 7)];
-        let manifest = Manifest { size: 3 * 8192 - 4096, chunk: 8192, chunks };
+        let machine = Some(Machine { memory: 12288, config: 2, state: 5000 });
+        let manifest = Manifest { size: 3 * 8192 - 4096, chunk: 8192, chunks, machine };
         let text = String::from_utf8(manifest.print()).unwrap();
         assert_eq!(Manifest::parse("a", text.as_bytes()).unwrap(), manifest);
         let again = Manifest { chunks: vec![None, name(b"a", 9), name(b"b", 0)], ..manifest };
@@ -121,6 +150,9 @@ mod tests {
             ("\"version\":1", "\"version\":2"),
             ("}", ""),
         ];
+        let parts = text.replace("5000", "9000");
+        let error = Manifest::parse("a", &Manifest::seal(parts.as_bytes()).unwrap()).unwrap_err();
+        assert!(error.to_string().contains("parts of its machine"), "{error}");
         for (from, to) in edits {
             let edited = text.replacen(from, to, 1);
             assert!(edited != text && Manifest::parse("a", edited.as_bytes()).is_err(), "{from} -> {to}");

@@ -19,6 +19,7 @@ mod trouble;
 mod upload;
 mod working_set;
 
+pub(crate) use manifest::Machine;
 pub(crate) use nbd::{Stream, converse, parse as nbd_address};
 
 pub use chunk::{Hash, MOST_CHUNK};

@@ -2,7 +2,7 @@
 
 use super::chunk::Name;
 use super::lease::Pin;
-use super::manifest::Manifest;
+use super::manifest::{Machine, Manifest};
 use super::{Hash, Library, Nbd, Store, StoreError, WorkingSet, chunk};
 use crate::cache::{Cache, Chunk, Source};
 use crate::pace::Pace;
@@ -44,6 +44,7 @@ enum Content {
         identity: Hash,
         /// Its manifest's name.
         version: String,
+        machine: Option<Machine>,
         _pin: Pin,
     },
     /// What it is read from, and what its pieces are called in the cache.
@@ -77,11 +78,11 @@ impl Template {
         pin: Pin,
     ) -> Self {
         let identity = manifest.identity();
-        let Manifest { size, chunk, chunks: names } = manifest;
+        let Manifest { size, chunk, chunks: names, machine } = manifest;
         let chunks = names.iter().map(|name| name.map(|name| name.hash)).collect();
         let epochs = names.iter().map(|name| name.map_or(0, |name| name.epoch)).collect();
         let version = version.into();
-        let content = Content::Chunks { chunks, epochs, library, identity, version, _pin: pin };
+        let content = Content::Chunks { chunks, epochs, library, identity, version, machine, _pin: pin };
         Self::with(name.into(), size, chunk, content, set)
     }
 
@@ -197,15 +198,20 @@ impl Template {
         }
     }
 
-    /// The object that holds a chunk of it. `None`: zeros, or a chunk of an image.
+    /// The parts of its image, if it is a whole machine.
+    pub(crate) fn machine(&self) -> Option<Machine> {
+        if let Content::Chunks { machine, .. } = &self.0.content { *machine } else { None }
+    }
+
     /// The library that opened it. An image has none.
-    pub(super) fn library(&self) -> Option<&Library> {
+    pub(crate) fn library(&self) -> Option<&Library> {
         match &self.0.content {
             Content::Chunks { library, .. } => Some(library),
             Content::Image(..) => None,
         }
     }
 
+    /// The object that holds a chunk of it. `None`: zeros, or a chunk of an image.
     pub(super) fn chunk_name(&self, index: usize) -> Option<Name> {
         match &self.0.content {
             Content::Chunks { chunks, epochs, .. } => {
@@ -231,6 +237,22 @@ impl Template {
                 Some(Name { hash: Hash::of(format!("{known}:{start}").as_bytes()), epoch: 0 })
             }
         }
+    }
+
+    /// These bytes of its image, which are inside of it.
+    pub(crate) fn read(&self, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
+        let (mut bytes, mut at, cache) = (Vec::new(), range.start as usize, Cache::new(0));
+        while at < range.end as usize {
+            let pages = self.chunk_of(at / PAGE);
+            let start = pages.start * PAGE;
+            let part = at - start..(pages.len() * PAGE).min(range.end as usize - start);
+            at = start + part.end;
+            match self.content(pages.start, &cache, None)? {
+                Some((content, _)) => bytes.extend_from_slice(&content[part]),
+                None => bytes.resize(bytes.len() + part.len(), 0),
+            }
+        }
+        Ok(bytes)
     }
 
     /// The content of the chunk that holds a page, if the cache has it. The inner `None`: zeros.

@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(other.snapshot("b", &image[..], 4096, 4096).unwrap().chunks, 1);
         let version = other.open("b").unwrap().version().to_owned();
         let before = other.manifest(&version).unwrap();
-        upload.publish("c", &Manifest { size: 4096, chunk: 4096, chunks }).unwrap();
+        upload.publish("c", &Manifest { size: 4096, chunk: 4096, chunks, machine: None }).unwrap();
         let is_replaced = other.manifest(&version).unwrap() != before;
         std::fs::remove_dir_all(&folder).unwrap();
         is_replaced

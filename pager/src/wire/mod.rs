@@ -1,10 +1,13 @@
 //! How a VMM tells the pager of its memory.
 
 mod firecracker;
+mod migration;
 mod receive;
 
 pub(crate) use firecracker::mappings;
 pub use firecracker::{Firecracker, MOST_FDS, MOST_HANDSHAKE};
+pub(crate) use migration::{HEADER, MigrationRequest, ROLE_FAULT, Slots, answer, is_ok, range};
+pub use migration::{MOST_CONFIG, MOST_FAULT, MOST_STATE, MigrationError};
 pub(crate) use receive::{receive, send, take};
 
 use crate::layout::{LayoutError, Region};

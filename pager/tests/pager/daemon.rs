@@ -197,7 +197,8 @@ impl Drop for Daemon {
     }
 }
 
-pub struct Twin(Child);
+/// A process with its output.
+pub struct Twin(pub Child);
 
 impl Twin {
     pub fn report(self) -> Report {
@@ -219,7 +220,7 @@ impl Twin {
     fn end_within(mut self, bound: Duration) -> (ExitStatus, String) {
         let until = Instant::now() + bound;
         while self.0.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < until, "the guest does not end");
+            assert!(Instant::now() < until, "it does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
         // A pipe takes more than a report has.

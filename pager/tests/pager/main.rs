@@ -1,9 +1,11 @@
 //! The pager, held against a process that does what a VMM does and knows each byte. Each test has a bound in time.
 
 mod clones;
+mod cloud;
 mod daemon;
 mod fleet;
 mod hostile;
+mod machine;
 mod nbd;
 mod operations;
 mod ordered;

@@ -1,0 +1,225 @@
+//! The pages of a machine that runs: the VMM asks for each by its guest-physical address, and maps it itself.
+//!
+//! A page goes into its memory file once. Whenever it is asked for again, what is there stays: the guest may have written to it. Where
+//! it is not there any more, the guest gave it back (a balloon), and it is zero.
+
+use super::Restore;
+use crate::cache::{Cache, Chunk, Source};
+use crate::guest::{GuestStats, pause};
+use crate::latency::Latencies;
+use crate::pace::Pace;
+use crate::sabotage::Sabotage;
+use crate::store::{Template, WorkingSet};
+use crate::uffd::PAGE;
+use crate::wire::{HEADER, MigrationError, MigrationRequest, Slots, answer, range};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FallocateFlags, fallocate};
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+pub(super) struct Pages<'a> {
+    slots: &'a Slots,
+    /// The memory of each memslot, which the VMM has mapped.
+    files: Vec<File>,
+    template: &'a Template,
+    cache: &'a Cache,
+    progress: Mutex<Progress>,
+    /// First pages of chunks in the order in which they are filled ahead.
+    order: Vec<usize>,
+    pace: Pace,
+    latencies: Latencies,
+    sabotage: Option<Sabotage>,
+}
+
+struct Progress {
+    /// Whether each page is in its file, or was.
+    given: Vec<bool>,
+    /// The VMM asks for all pages in their order besides, while its guest runs: it has come to this page.
+    pass: usize,
+    /// Pages that were asked for otherwise: the guest touched them. `None`: they are not noted.
+    record: Option<Vec<usize>>,
+    /// The next chunk to be filled ahead.
+    next: usize,
+    stats: GuestStats,
+}
+
+impl<'a> Pages<'a> {
+    pub fn new(
+        slots: &'a Slots,
+        files: Vec<File>,
+        template: &'a Template,
+        cache: &'a Cache,
+        with: &Restore,
+    ) -> Self {
+        let pages = (slots.size() / PAGE as u64) as usize;
+        let record = (with.record.is_some() && template.begin_recording()).then(Vec::new);
+        let set = template.working_set().unwrap_or_default();
+        let wanted = set.runs().map(|run| run.start).filter(|page| *page < pages);
+        let all = wanted.chain((0..pages).step_by(template.chunk_size() / PAGE));
+        let mut seen = HashSet::new();
+        // A record tells the VMM's own pass by the pages that are still to come, so nothing else may bring them.
+        let is_first = |chunk: &usize| record.is_none() && seen.insert(*chunk);
+        let order = all.map(|page| template.chunk_of(page).start).filter(is_first).collect();
+        let (given, stats) = (vec![false; pages], GuestStats::default());
+        let progress = Mutex::new(Progress { given, pass: 0, record, next: 0, stats });
+        let sabotage = template.library().and_then(|library| library.sabotage);
+        let (pace, latencies) = (Pace::default(), Latencies::new());
+        Self { slots, files, template, cache, progress, order, pace, latencies, sabotage }
+    }
+
+    /// Answers what the VMM asks for on this connection, until it closes it.
+    pub fn serve(&self, mut connection: &UnixStream, with: &Restore) -> Result<(), MigrationError> {
+        let (began, mut head) = (Instant::now(), [0; HEADER]);
+        let mut result = Ok(());
+        // A VMM that has all pages closes it, and so does one that ends.
+        while result.is_ok() && connection.read_exact(&mut head).is_ok() {
+            if with.record.is_some_and(|record| began.elapsed() > record) {
+                self.keep_record();
+            }
+            result = self.request(&head, connection);
+            _ = connection.write_all(&answer(result.is_ok()));
+        }
+        self.progress.lock().next = self.order.len();
+        self.keep_record();
+        result
+    }
+
+    fn request(&self, head: &[u8; HEADER], mut connection: &UnixStream) -> Result<(), MigrationError> {
+        let since = Instant::now();
+        match MigrationRequest::parse(head)? {
+            MigrationRequest::PageFault => {}
+            request => return Err(request.out_of_turn("PageFault")),
+        }
+        let mut bytes = [0; HEADER];
+        connection.read_exact(&mut bytes)?;
+        let asked = range(&bytes)?;
+        let place = self.slots.layout.page(asked.start);
+        let Some((_, first)) = place.filter(|(region, _)| asked.end - region.base <= region.size) else {
+            return Err(MigrationError::Sense(format!(
+                "a page fault at {asked:x?}, which is not in one memslot"
+            )));
+        };
+        let end = first + ((asked.end - asked.start) / PAGE as u64) as usize;
+        let (mut source, mut page) = (Source::Present, first);
+        while page < end {
+            let part = page..end.min(self.template.chunk_of(page).end);
+            page = part.end;
+            source = self.bring(part, connection)?;
+        }
+        self.latencies.record(source, since.elapsed());
+        Ok(())
+    }
+
+    /// Brings pages of one chunk.
+    fn bring(&self, pages: Range<usize>, connection: &UnixStream) -> Result<Source, MigrationError> {
+        let is_there = self.note(pages.clone()) && self.sabotage != Some(Sabotage::Again);
+        let none = (None, Source::Present);
+        let (chunk, source) = if is_there { none } else { self.content(pages.start, connection)? };
+        pages.into_iter().try_for_each(|page| self.give(page, chunk.as_ref(), true))?;
+        Ok(source)
+    }
+
+    /// The content of the chunk that holds a page. It waits for the store as long as that takes, or until the VMM hangs up.
+    fn content(&self, page: usize, vmm: &UnixStream) -> Result<(Option<Chunk>, Source), MigrationError> {
+        let mut tries = 0;
+        loop {
+            match self.template.content(page, self.cache, None) {
+                Ok(found) => {
+                    return Ok(found.map_or((None, Source::Zero), |(chunk, from)| (Some(chunk), from)));
+                }
+                Err(error) if hangs_up(vmm, pause(tries)) => return Err(error.into()),
+                Err(_) => tries += 1,
+            }
+            self.progress.lock().stats.again += 1;
+        }
+    }
+
+    /// Notes what is asked for. Whether all of it was given.
+    fn note(&self, pages: Range<usize>) -> bool {
+        let progress = &mut *self.progress.lock();
+        for page in pages.clone() {
+            let left = progress.given.iter().skip(progress.pass);
+            progress.pass += left.take_while(|given| **given).count();
+            if page == progress.pass {
+                progress.pass += 1;
+            } else if let Some(record) = &mut progress.record
+                && !progress.given[page]
+            {
+                record.push(page);
+            }
+        }
+        progress.given[pages].iter().all(|given| *given)
+    }
+
+    /// Puts a page into its file, once. `chunk`: the content of its chunk; `None`: zeros.
+    fn give(&self, page: usize, chunk: Option<&Chunk>, is_asked: bool) -> io::Result<()> {
+        let Some((slot, place)) = self.slots.at(page) else { return Ok(()) };
+        let at = (page - self.template.chunk_of(page).start) * PAGE;
+        let bytes =
+            chunk.map(|chunk| &chunk[at..at + PAGE]).filter(|bytes| bytes.iter().any(|byte| *byte != 0));
+        // Under one hold: no other thread writes the page once the guest may have it.
+        let progress = &mut *self.progress.lock();
+        let is_new = !progress.given[page] || is_asked && self.sabotage == Some(Sabotage::Again);
+        match bytes.filter(|_| is_new) {
+            Some(bytes) => {
+                self.files[slot].write_all_at(bytes, place)?;
+                progress.stats.filled += 1;
+                progress.stats.ahead += u64::from(!is_asked);
+            }
+            // What is there stays, and what is not there becomes zero.
+            None if is_asked => fallocate(&self.files[slot], FallocateFlags::empty(), place, PAGE as u64)?,
+            // A page of zeros needs no memory before it is asked for.
+            None => {}
+        }
+        progress.given[page] = true;
+        Ok(())
+    }
+
+    /// A thread that fills chunks ahead of faults: first those of the working set, then the others.
+    pub fn fill_ahead(&self) {
+        loop {
+            let next = {
+                let mut progress = self.progress.lock();
+                progress.next += 1;
+                progress.next - 1
+            };
+            let Some(first) = self.order.get(next) else { return };
+            // What the store does not give, or memory does not hold, is left to a fault.
+            if let Ok(found) = self.template.content(*first, self.cache, Some(&self.pace)) {
+                let (chunk, pages) = (found.map(|(chunk, _)| chunk), self.template.chunk_of(*first));
+                let end = pages.end.min((self.slots.size() / PAGE as u64) as usize);
+                _ = (pages.start..end).try_for_each(|page| self.give(page, chunk.as_ref(), false));
+            }
+        }
+    }
+
+    /// Ends the record, if one is made.
+    fn keep_record(&self) {
+        let Some(record) = self.progress.lock().record.take() else { return };
+        let set = WorkingSet::of_faults(record);
+        let pages = set.pages() as u64;
+        if pages > 0 && self.template.keep_working_set(set).is_ok() {
+            self.progress.lock().stats.recorded = pages;
+        }
+        self.template.end_recording();
+    }
+
+    pub fn stats(&self) -> GuestStats {
+        let progress = self.progress.lock();
+        let settled = progress.given.iter().filter(|given| **given).count() as u64;
+        GuestStats { latency: self.latencies.all(), settled, ..progress.stats.clone() }
+    }
+}
+
+/// Waits so long. Whether the VMM hung up.
+fn hangs_up(connection: &UnixStream, wait: Duration) -> bool {
+    let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+    // An error is an interruption: the caller asks again.
+    poll(&mut [PollFd::new(connection, PollFlags::RDHUP)], Some(&wait)).is_ok_and(|ready| ready > 0)
+}
