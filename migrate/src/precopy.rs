@@ -180,8 +180,11 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
         let (enable, began) = (began.elapsed(), Instant::now());
         let (mut number, mut tries, mut harvested) = (1, 0, None);
         loop {
+            let harvesting = Instant::now();
             let mut words = self.source.harvest().map_err(MigrateError::Guest)?;
-            let last = number >= self.settings.max_rounds || self.fits(pages(&words));
+            // The halted guest is harvested once more.
+            let last =
+                number >= self.settings.max_rounds || self.fits(pages(&words), harvesting.elapsed());
             let halting = Instant::now();
             if last {
                 self.source.halt().map_err(MigrateError::Guest)?;
@@ -236,11 +239,12 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
         }
     }
 
-    /// Whether this much can be sent while the guest stands still, at the speed of the last round.
-    fn fits(&self, pages: u64) -> bool {
+    /// Whether this much can be harvested in so long, and sent at the speed of the last round, while the guest stands still.
+    fn fits(&self, pages: u64, harvest: Duration) -> bool {
         let Some(round) = self.rounds.iter().rfind(|round| round.received) else { return false };
         let bytes_per_s = round.sent.bytes as f64 / round.took.as_secs_f64();
-        (pages * PAGE_SIZE) as f64 <= bytes_per_s * self.settings.downtime.as_secs_f64()
+        let left = self.settings.downtime.saturating_sub(harvest);
+        (pages * PAGE_SIZE) as f64 <= bytes_per_s * left.as_secs_f64()
     }
 
     /// Slows the guest down where so many pages are no fewer than half of the last round's.
