@@ -48,6 +48,23 @@ impl Trace {
         Ok(traces)
     }
 
+    /// For so many guests, each with a trace of its own: those beyond the first ones follow them, round robin.
+    pub fn dealt(traces: Vec<Self>, guests: usize) -> Vec<Self> {
+        let mut dealt: Vec<Self> = Vec::new();
+        for (nth, trace) in traces.into_iter().enumerate() {
+            if nth < guests {
+                dealt.push(trace);
+            } else {
+                let before = &mut dealt[nth % guests];
+                before.stretches.extend(trace.stretches);
+                before.regions.extend(trace.regions);
+                before.regions.sort_unstable();
+                before.regions.dedup();
+            }
+        }
+        dealt
+    }
+
     /// Accesses of one pass.
     pub fn accesses(&self) -> u64 {
         self.stretches.iter().map(|stretch| stretch.len() as u64).sum()
@@ -69,6 +86,18 @@ mod tests {
             assert!(joined.eq(whole.stretches[0].iter()));
             assert!(whole.regions == cut.regions && whole.regions.is_sorted());
         }
+    }
+
+    #[test]
+    fn no_trace_is_left_out_where_guests_are_few() {
+        let all = || Trace::all(1000, 1000).unwrap();
+        let counts = |guests| Trace::dealt(all(), guests).iter().map(Trace::accesses).collect::<Vec<_>>();
+        assert_eq!([counts(1), counts(2), counts(9)], [vec![3000], vec![2000, 1000], vec![1000; 3]]);
+        let regions = |traces: &[Trace]| -> BTreeSet<u64> {
+            traces.iter().flat_map(|trace| trace.regions.clone()).collect()
+        };
+        let one = Trace::dealt(all(), 1);
+        assert!(regions(&one) == regions(&all()) && one[0].regions.is_sorted_by(|a, b| a < b));
     }
 
     #[test]

@@ -9,10 +9,10 @@ fn bench(args: &[&str]) -> Output {
 
 #[test]
 fn the_rows_are_there_and_the_counts_are_the_tests() {
-    let output = bench(&["--vms", "4", "-b", "1M", "--runs", "2", "--json"]);
+    let output = bench(&["--vms", "3", "-b", "2M", "--runs", "1", "--json"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&report["bench"], &report["params"]["vms"]), (&"ksm-perf".into(), &4.into()));
+    assert_eq!((&report["bench"], &report["params"]["vms"]), (&"ksm-perf".into(), &3.into()));
     let rows = report["rows"].as_array().unwrap();
     assert!(
         rows.iter()
@@ -20,9 +20,7 @@ fn the_rows_are_there_and_the_counts_are_the_tests() {
     );
     let figure = |name: &str, figure: &str| {
         let mut rows = rows.iter().filter(|row| row["name"] == name && row["params"]["figure"] == figure);
-        let row = rows.next().unwrap_or_else(|| panic!("{figure}"));
-        assert!(rows.next().is_none());
-        row
+        rows.next().unwrap_or_else(|| panic!("{figure}"))
     };
     let mean = figure("mean", "time in MMU code");
     assert!((mean["series_ratio"].as_f64().unwrap() - 1.0748).abs() < 1e-4);
@@ -30,36 +28,19 @@ fn the_rows_are_there_and_the_counts_are_the_tests() {
     let all = "median, best and worst";
     figure(all, "rate (ratio: slat / baseline)");
     assert_eq!(figure(all, "faults for want of a translation inside changes of the entry")["slat"], 0.0);
-    // Four stages of 4 × 256 pages, all but one merged, and 32 of each VM's once more in each.
-    assert!(figure(all, "pages merged")["slat"].as_f64().unwrap() >= f64::from(4 * 4 * (256 + 32) - 1));
+    // Four stages of 3 × 512 pages, all but one merged, and 64 of each VM's once more in each.
+    assert!(figure(all, "pages merged")["slat"].as_f64().unwrap() >= f64::from(4 * 3 * (512 + 64) - 1));
     let checks = report["checks"].as_array().unwrap();
-    assert_eq!(checks.len(), 14, "times are checked from ten runs on");
+    assert_eq!(checks.len(), 16 * 5 + 7 + 3 + 1, "times are checked from ten runs on");
     assert!(checks.iter().all(|check| check["ok"] == true), "{checks:?}");
-}
-
-/// Small pages inside of large ones are merged: their neighbours stay mapped.
-#[test]
-fn small_pages_of_large_ones_are_merged_and_their_neighbours_stay() {
-    let output = bench(&["-b", "2M", "--pages", "2m", "--runs", "1", "--json"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let rows = report["rows"].as_array().unwrap();
-    let missing =
-        rows.iter().find(|row| row["params"]["figure"] == "faults for want of a translation").unwrap();
-    assert_eq!(missing["slat"], 0.0);
-    assert!(missing["baseline"].as_f64().unwrap() > 0.0);
-    let output = bench(&["-b", "1M", "--pages", "2m"]);
-    assert_eq!(output.status.code(), Some(2));
-    let says = "slat: --bytes: 1M is not a multiple of 2M, and --pages is 2m\n";
-    assert_eq!(String::from_utf8_lossy(&output.stderr), says);
 }
 
 #[test]
 fn bad_input_is_one_line_and_exit_status_2() {
-    for (bytes, text) in [("4K", "4K"), ("65537", "65537"), ("2G", "2G")] {
+    for (bytes, text) in [("1M", "1M"), ("65537", "65537"), ("2G", "2G")] {
         let output = bench(&["-b", bytes]);
         assert_eq!(output.status.code(), Some(2));
-        let says = format!("slat: --bytes: {text} is not a multiple of 4K from 64K to 1G\n");
+        let says = format!("slat: --bytes: {text} is not a multiple of 2M up to 1G\n");
         assert_eq!(String::from_utf8_lossy(&output.stderr), says);
         assert!(output.stdout.is_empty());
     }

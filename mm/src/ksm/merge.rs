@@ -30,22 +30,21 @@ use slat::{Gfn, Idle, Level, Pages, Pfn, Span, Why};
 /// Entries that are looked at before the address space is let go of for a moment.
 const STEPS: usize = 4096;
 
-/// Pages that are merged together, at most: who writes to one of them waits for all.
-const MOST: usize = 64;
-
 /// Pages of one address space, in order, that are to be merged together, and with what.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Batch<'a> {
     /// Each with its frame to be. The reference is the entry's once the page is merged; until then it says that there is
     /// one sharer more to come.
     pages: Vec<(Gfn, Held<'a>)>,
     /// Whether it may have gaps.
     scattered: bool,
+    /// How many at most.
+    most: usize,
 }
 
 impl<'a> Batch<'a> {
-    pub(super) fn begin(space: &AddressSpace) -> Self {
-        Self { pages: Vec::new(), scattered: space.heeds_pages() }
+    pub(super) fn begin(space: &AddressSpace, most: u32) -> Self {
+        Self { pages: Vec::new(), scattered: space.heeds_pages(), most: most as usize }
     }
 
     /// Whether there is room for `page`.
@@ -53,7 +52,7 @@ impl<'a> Batch<'a> {
         let near = |&(last, _): &(Gfn, Held<'_>)| {
             if self.scattered { last.base(Level::M2) == page.base(Level::M2) } else { last + 1 == page }
         };
-        self.pages.len() < MOST && self.pages.last().is_none_or(near)
+        self.pages.len() < self.most && self.pages.last().is_none_or(near)
     }
 
     pub(super) fn push(&mut self, page: Gfn, stable: Held<'a>) {

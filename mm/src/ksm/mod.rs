@@ -23,8 +23,8 @@
 //!
 //! [`Why::WriteProtect`]: slat::Why::WriteProtect
 //!
-//! **Up to 64 pages of a region are merged together**, with gaps where all listeners take changes page by page: two notifications
-//! and two flushes for all of them.
+//! **Up to 64 pages are merged together**, or as many as [`KsmBuilder::merge_together`] says: neighbours, or pages of one region with
+//! gaps where all listeners take changes page by page. Two notifications and two flushes for all of them.
 
 mod advise;
 mod contents;
@@ -64,9 +64,10 @@ pub struct Ksm {
 impl KsmBuilder {
     /// KSM on this arena, with no address space to scan yet.
     pub fn build(self) -> Result<Arc<Ksm>, MmError> {
-        let Settings { pages_to_scan, max_page_sharing, .. } = self.settings;
+        let Settings { pages_to_scan, max_page_sharing, merge_together, .. } = self.settings;
         within("pages_to_scan", pages_to_scan, 1..=u64::MAX)?;
         within("max_page_sharing", max_page_sharing.into(), 2..=1 << 28)?;
+        within("merge_together", merge_together.into(), 1..=512)?;
         Ok(Arc::new(Ksm::new(self)?))
     }
 }

@@ -130,7 +130,7 @@ impl Scan {
                         }
                         let all = gathered.get_or_insert_with(|| Gathered {
                             number,
-                            batch: Batch::begin(&space),
+                            batch: Batch::begin(&space, self.settings.merge_together),
                             space,
                         });
                         all.batch.push(page, stable);

@@ -1,4 +1,4 @@
-//! How KSM is set up. Names, defaults and meanings are the kernel's.
+//! How KSM is set up. Names, defaults and meanings are the kernel's, where the kernel has the setting.
 
 use super::merge::Sabotage;
 use crate::arena::Arena;
@@ -21,6 +21,7 @@ pub(super) struct Settings {
     pub(super) sleep: Duration,
     pub(super) max_page_sharing: u32,
     pub(super) use_zero_pages: bool,
+    pub(super) merge_together: u32,
     pub(super) sabotage: Sabotage,
 }
 
@@ -31,6 +32,7 @@ impl KsmBuilder {
             sleep: Duration::from_millis(20),
             max_page_sharing: 256,
             use_zero_pages: false,
+            merge_together: 64,
             sabotage: Sabotage::None,
         };
         Self { arena: arena.clone(), settings }
@@ -58,6 +60,21 @@ impl KsmBuilder {
     /// Whether pages of zeroes share one frame, however many they are, in no tree; off unless said otherwise.
     pub fn use_zero_pages(mut self, on: bool) -> Self {
         self.settings.use_zero_pages = on;
+        self
+    }
+
+    /// How many pages are merged together at most; 64 unless said otherwise, from 1 to 512. Together they cost two
+    /// notifications and two flushes; a thread that writes to one of them waits for all.
+    ///
+    /// ```
+    /// # use slat_mm::{Arena, Ksm};
+    /// # let arena = Arena::builder().limit(64 << 20).build()?;
+    /// let one_by_one = Ksm::builder(&arena).merge_together(1).build()?;
+    /// assert!(Ksm::builder(&arena).merge_together(0).build().is_err());
+    /// # Ok::<(), slat_mm::MmError>(())
+    /// ```
+    pub fn merge_together(mut self, pages: u32) -> Self {
+        self.settings.merge_together = pages;
         self
     }
 

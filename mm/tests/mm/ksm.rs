@@ -9,8 +9,13 @@ use std::time::Duration;
 
 /// A machine with `count` mergeable pages, and KSM on it.
 fn machine(count: u64) -> (Machine, Arc<Ksm>) {
+    merging(64, count)
+}
+
+/// The same, which merges so many pages together.
+fn merging(together: u32, count: u64) -> (Machine, Arc<Ksm>) {
     let mut machine = Machine::new();
-    let ksm = Ksm::builder(&machine.arena).build().unwrap();
+    let ksm = Ksm::builder(&machine.arena).merge_together(together).build().unwrap();
     let memory = machine.map(0, count);
     machine.space.madvise(&mut machine.idle, memory, Advice::Mergeable).unwrap();
     ksm.add(&machine.space).unwrap();
@@ -87,23 +92,30 @@ fn a_merge_tells_of_a_write_protection_and_of_a_change_of_the_entry() {
     assert!(machine.all_free());
 }
 
-/// One notification for a run of neighbours; a page among them that has other contents ends it.
+/// One notification for a run of neighbours; a page among them that has other contents ends it, or the setting does.
 #[test]
-fn neighbours_are_merged_together() {
-    let (mut machine, ksm) = machine(100);
-    (0..100).for_each(|page| machine.put(page, 5));
-    machine.put(50, 6);
-    assert_eq!(two_passes(&ksm, &mut machine.idle), 99);
-    let seen = machine.recorder.take();
-    let told = |why| {
-        let seen = seen.iter().filter(move |seen| seen.why == why);
-        seen.map(|seen| (seen.hvas.start, seen.hvas.len() / PAGE_SIZE)).collect::<Vec<_>>()
-    };
-    let runs = [(1, 49), (51, 49)].map(|(first, count)| (at(first), count));
-    assert_eq!(told(Why::ChangePte), runs);
-    assert_eq!((told(Why::WriteProtect)[0], &told(Why::WriteProtect)[1..]), ((at(0), 1), &runs[..]));
-    drop((seen, ksm));
-    assert!(machine.all_free());
+fn as_many_neighbours_are_merged_together_as_the_setting_says() {
+    for most in [64, 20, 1] {
+        let (mut machine, ksm) = merging(most, 100);
+        (0..100).for_each(|page| machine.put(page, 5));
+        machine.put(50, 6);
+        assert_eq!(two_passes(&ksm, &mut machine.idle), 99);
+        let seen = machine.recorder.take();
+        let told = |why| {
+            let seen = seen.iter().filter(move |seen| seen.why == why);
+            seen.map(|seen| (seen.hvas.start, seen.hvas.len() / PAGE_SIZE)).collect::<Vec<_>>()
+        };
+        let most = u64::from(most);
+        let runs = [1, 51].into_iter().flat_map(|first: u64| {
+            let begins = (first..first + 49).step_by(most as usize);
+            begins.map(move |begin| (at(begin), most.min(first + 49 - begin)))
+        });
+        let runs: Vec<_> = runs.collect();
+        assert_eq!(told(Why::ChangePte), runs);
+        assert_eq!((told(Why::WriteProtect)[0], &told(Why::WriteProtect)[1..]), ((at(0), 1), &runs[..]));
+        drop((seen, ksm));
+        assert!(machine.all_free());
+    }
 }
 
 /// Where all who listen take changes page by page, pages far apart go together too, and their neighbours notice nothing.
@@ -359,6 +371,10 @@ fn settings_that_make_no_sense_are_refused() {
     for most in [0, 1, (1 << 28) + 1] {
         let error = ksm().max_page_sharing(most).build().unwrap_err();
         assert_eq!(error.to_string(), format!("max_page_sharing {most}: not within 2..=268435456"));
+    }
+    for most in [0, 513] {
+        let error = ksm().merge_together(most).build().unwrap_err();
+        assert_eq!(error.to_string(), format!("merge_together {most}: not within 1..=512"));
     }
     let tiny = Arena::builder().limit(2 << 20).build().unwrap();
     let hoard = tiny.page(Level::M2).unwrap();

@@ -2,25 +2,26 @@
 //!
 //! ```text
 //! one arena, one KSM     a frame may be shared by as many entries as there are, as the test sets it
-//! ├── space, VM 0        each VM one vCPU; the context is the entrant
+//! ├── space, VM 0        each VM one vCPU; the entrant is a way
 //! ├── space, VM 1
 //! └── …
-//! a thread               scans
+//! a thread               scans, and merges pages together, or one by one
 //! a thread or more       runs the vCPUs, one after another, each for a slice
 //!
 //! stage:  fill │ line │ scan until all is merged │ guests write some of it again │ scan until all is merged │ line
 //!                       guests read all over it, all the while ─────────────────────────────────────────▶
 //! ```
-//! Every page merges once in a stage, and once more where it was written again: so there are equally many merges,
-//! whichever thread is faster. A vCPU that is not in the guest needs not be waited for, so there are no more threads than CPUs.
+//! Guests that rest read only while they write. Every page merges once in a stage, and once more where it was written again: so there
+//! are equally many merges, whichever thread is faster. A vCPU that is not in the guest needs not be waited for, so there are no more
+//! threads than CPUs.
 
 use super::guest::{Again, Seen, Worker};
 use super::stages::{Counts, Size, Stage};
-use super::watch::{Guest, Watched, scans};
+use super::watch::{Counted, Guest, Watched, scans};
 use crate::bench::harness::Line;
 use crate::bench::machine::pin;
 use slat::table::formats::Npt4;
-use slat::{Gfn, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span, VcpuId};
+use slat::{Access, Event, Fault, Gfn, Hva, Idle, PAGE_SIZE, SecondaryMmu, Slot, SlotId, Span, VcpuId, Why};
 use slat_cli::error::Error;
 use slat_cli::thread::{joined, window};
 use slat_mm::{AddressSpace, Advice, Arena, Backing, HostView, Ksm, Place, Prot};
@@ -47,6 +48,19 @@ pub fn written_again(size: Size) -> u64 {
     Again::every(AGAIN, size.pages_per_vm).left()
 }
 
+/// An entrant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Way {
+    /// The VMs heed the reasons.
+    pub contexts: bool,
+    /// Pages that are merged together at most.
+    pub together: u32,
+    /// The host backs the guests with pages of 2 MiB, of which small pages are merged.
+    pub huge: bool,
+    /// Guests rest while nothing is to be written.
+    pub rests: bool,
+}
+
 /// What one sample yields.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
@@ -59,6 +73,8 @@ pub struct Sample {
     pub flushes: u64,
     /// Changes of an entry.
     pub changes: u64,
+    /// By the scanner.
+    pub notifications: u64,
     /// Of all scanning, in nanoseconds.
     pub scan_ns: f64,
     pub merges: u64,
@@ -96,10 +112,34 @@ struct Control {
 /// The machine.
 struct Machine {
     size: Size,
+    rests: bool,
     arena: Arc<Arena>,
     ksm: Arc<Ksm>,
     spaces: Vec<Arc<AddressSpace>>,
     vms: Vec<Arc<Watched>>,
+}
+
+/// Table pages that one VM of this size loses, and makes again, where all of its memory is invalidated for this reason.
+pub fn tables(arena: &Arc<Arena>, size: Size, why: Why, way: Way) -> Result<[u64; 2], Error> {
+    let machine = Machine::new(arena, Size { vms: 1, ..size }, way)?;
+    let (mut idle, vm) = (idle(), machine.vms[0].vm());
+    let mut vcpu = vm.vcpu(VcpuId(0)).expect("no other thread runs it");
+    let mut fill = |idle: &mut Idle| {
+        for gfn in (0..size.pages_per_vm).map(Gfn) {
+            let done = vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write });
+            done.map_err(|error| Error::Machine(error.to_string()))?;
+        }
+        Ok::<u64, Error>(vm.table_pages(idle).reachable)
+    };
+    let full = fill(&mut idle)?;
+    let memory = Span::sized(BASE, size.pages_per_vm * PAGE_SIZE);
+    let told = vm.around(&mut idle, Event::new(memory, why), &mut |idle, told| {
+        // A reason page by page has edited nothing before this, any other one all.
+        told.changed(idle, memory, None);
+    });
+    debug_assert!(told.is_ok(), "it may block");
+    let left = vm.table_pages(&mut idle).reachable;
+    Ok([full - left, fill(&mut idle)? - left])
 }
 
 /// What a guest thread brings back.
@@ -117,9 +157,9 @@ pub fn arena(size: Size) -> Result<Arc<Arena>, Error> {
     Ok(Arena::builder().limit(limit).build()?)
 }
 
-/// One sample with contexts on or off, its guests on so many threads.
-pub fn sample(arena: &Arc<Arena>, size: Size, threads: usize, contexts: bool) -> Result<Sample, Error> {
-    let machine = &Machine::new(arena, size, contexts)?;
+/// One sample, its guests on so many threads.
+pub fn sample(arena: &Arc<Arena>, size: Size, threads: usize, way: Way) -> Result<Sample, Error> {
+    let machine = &Machine::new(arena, size, way)?;
     let control = &Control {
         line: Line::new(threads + 1),
         merged: AtomicBool::new(false),
@@ -147,17 +187,17 @@ pub fn sample(arena: &Arc<Arena>, size: Size, threads: usize, contexts: bool) ->
 }
 
 impl Machine {
-    fn new(arena: &Arc<Arena>, size: Size, contexts: bool) -> Result<Self, Error> {
+    fn new(arena: &Arc<Arena>, size: Size, way: Way) -> Result<Self, Error> {
         let mut idle = idle();
         let bytes = size.pages_per_vm * PAGE_SIZE;
-        let ksm = Ksm::builder(arena).max_page_sharing(1 << 28).build()?;
+        let ksm = Ksm::builder(arena).max_page_sharing(1 << 28).merge_together(way.together).build()?;
         let (mut spaces, mut vms) = (Vec::new(), Vec::new());
         for _ in 0..size.vms {
-            let space = AddressSpace::builder(arena).thp(size.huge).build()?;
+            let space = AddressSpace::builder(arena).thp(way.huge).build()?;
             let memory = space.mmap(Place::Fixed(BASE), bytes, Prot::ReadWrite, Backing::Anonymous)?;
             space.madvise(&mut idle, memory, Advice::Mergeable)?;
             ksm.add(&space)?;
-            let builder = Guest::builder(HostView::new(&space)).contexts(contexts);
+            let builder = Guest::builder(HostView::new(&space)).contexts(way.contexts);
             let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
             let watched = Watched::new(&vm, BASE, size.pages_per_vm);
             space.register(&watched);
@@ -166,7 +206,7 @@ impl Machine {
             vms.push(watched);
             spaces.push(space);
         }
-        Ok(Self { size, arena: arena.clone(), ksm, spaces, vms })
+        Ok(Self { size, rests: way.rests, arena: arena.clone(), ksm, spaces, vms })
     }
 
     /// The scanner's side of all stages.
@@ -196,11 +236,11 @@ impl Machine {
             sample.flushes = flushes() - before;
             self.look(&mut idle, stage, &mut sample);
         }
-        for [notified, host_in_faults, changes] in self.vms.iter().map(|vm| vm.counted()) {
-            sample.notified_ns += notified as f64;
-            sample.fault_ns -= host_in_faults as f64;
-            sample.changes += changes;
-        }
+        let sum = |what| self.vms.iter().map(|vm| vm.counted(what)).sum::<u64>();
+        sample.notified_ns = sum(Counted::NotifiedNs) as f64;
+        sample.fault_ns = -(sum(Counted::HostInFaultsNs) as f64);
+        sample.changes = sum(Counted::Changes);
+        sample.notifications = sum(Counted::Notifications);
         sample.merges = self.ksm.stats().merges;
         sample.breaks = self.spaces.iter().map(|space| space.stats().cow_breaks).sum();
         sample
@@ -282,6 +322,10 @@ impl Machine {
                 }
                 for runner in &mut mine {
                     let left = runner.again.left();
+                    if self.rests && left == 0 {
+                        thread::yield_now();
+                        continue;
+                    }
                     ok(runner.cpu.run(&mut idle, &mut runner.worker.roam(SLICE, &mut runner.again)));
                     if left > 0 && runner.again.left() == 0 {
                         // ORDER(again): Release: what was written comes before; pairs with the scanner's Acquire.

@@ -9,7 +9,9 @@
 //! ```
 //! The change-pte series: a merge tells KVM twice, of a write protection and of a new frame behind the entry, and KVM unmaps the page
 //! each time. A VM that heeds the reasons keeps it mapped, read-only: no guest faults for want of a translation. The
-//! entrants are the same engine with [`contexts`](slat::vm::Builder::contexts) on and off, under the same KSM.
+//! entrants are the same engine with [`contexts`](slat::vm::Builder::contexts) on and off, under KSM that merges up to 64 pages
+//! [together](slat_mm::KsmBuilder::merge_together), or one by one; with small and with large pages under guests that run all the while,
+//! and under guests that mostly rest.
 //!
 //! **What is counted as time in MMU code**, the same for both: notifications by the scanner, and the guests' faults, from
 //! leaving the guest until it may be entered again; of both, without the host's own change inside of notifications (it
@@ -25,8 +27,9 @@ use super::harness::rounds;
 use super::machine::Machine;
 use super::report::{Report, params};
 use super::{About, Asked, Bench, Cell, Grid};
-use clap::ValueEnum;
-use slat::PAGE_SIZE;
+use lap::Way;
+use rows::{FREED, ONE_BY_ONE, Samples, TOGETHER, Tables};
+use slat::{Level, PAGE_SIZE, Why};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::size::{self, size};
@@ -40,88 +43,139 @@ pub struct KsmPerf {
     /// VMs, one vCPU each
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..=256))]
     vms: u32,
-    /// Guest memory of each: 64K to 1G
+    /// Guest memory of each: 2M to 1G
     #[arg(short, long, value_name = "SIZE", default_value = "8M", value_parser = size)]
     bytes: u64,
-    /// Pages that the host backs the guests with before it merges
-    #[arg(long, default_value = "4k")]
-    pages: Pages,
 }
 
-/// What the host maps at first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Pages {
-    /// 4 KiB
-    #[value(name = "4k")]
-    Small,
-    /// 2 MiB, of which small pages are merged
-    #[value(name = "2m")]
-    Huge,
+/// The 2 × 2 of reasons and merging together; the first is slat as it ships, each second one ignores the reasons.
+const LEVER: [(bool, u32); 4] = [(true, 64), (false, 64), (true, 1), (false, 1)];
+
+/// The 2 × 2 under each host page and guest.
+fn ways() -> Vec<Way> {
+    let grounds = [(false, false), (false, true), (true, false), (true, true)];
+    let all = grounds
+        .map(|(huge, rests)| LEVER.map(|(contexts, together)| Way { contexts, together, huge, rests }));
+    all.concat()
 }
 
-/// Whether the VMs heed the reasons. The first is slat as it ships.
-const CONTEXTS: [bool; 2] = [true, false];
+/// Rows of levers: a figure and its unit, for each size of pages and each kind of guest.
+macro_rules! each_ground {
+    ($($figure:literal $unit:literal)*) => {
+        &[$(
+            each_ground!(@ $figure $unit "4 KiB" "running"),
+            each_ground!(@ $figure $unit "4 KiB" "resting"),
+            each_ground!(@ $figure $unit "2 MiB" "running"),
+            each_ground!(@ $figure $unit "2 MiB" "resting"),
+        )*]
+    };
+    (@ $figure:literal $unit:literal $pages:literal $guest:literal) => {
+        (
+            concat!($figure, "; pages of ", $pages, ", guests ", $guest),
+            &[("figure", $figure), ("pages", $pages), ("guest", $guest)],
+            $unit,
+        )
+    };
+}
 
 /// Its levers: [`crate::levers`].
-const LEVERS: &[Grid] = &[Grid {
-    what: "Pages of running guests are merged",
-    columns: &[
-        ("reasons ignored", Cell::baseline("median, best and worst")),
-        ("reasons heeded", Cell::slat("median, best and worst")),
-    ],
-    rows: &[
-        ("time in MMU code", &[("figure", "time in MMU code")], "ms"),
-        ("of it, faults of the guests", &[("figure", "of it, faults of the guests")], "ms"),
-        ("of it, notifications by the scanner", &[("figure", "of it, notifications by the scanner")], "ms"),
-        ("faults for want of a translation", &[("figure", "faults for want of a translation")], "faults"),
-        ("flushes", &[("figure", "flushes")], "flushes"),
-    ],
-    says: "The columns differ in one thing, the idea of the change-pte series: whether the VMs heed the reasons. The scanner gathers pages in\n\
+const LEVERS: &[Grid] = &[
+    Grid {
+        what: "Pages of guests are merged: one by one or up to 64 together, with reasons ignored or heeded",
+        columns: &[
+            ("ignored, one by one", Cell::baseline(ONE_BY_ONE)),
+            ("ignored, together", Cell::baseline(TOGETHER)),
+            ("heeded, one by one", Cell::slat(ONE_BY_ONE)),
+            ("heeded, together", Cell::slat(TOGETHER)),
+        ],
+        rows: each_ground! {
+            "time in MMU code" "ms"
+            "flushes" "flushes"
+            "faults for want of a translation" "faults"
+            "notifications by the scanner" "notifications"
+        },
+        says: "To heed the reasons is the idea of the change-pte series, to merge pages together is slat's.",
+    },
+    Grid {
+        what: "All of a guest's memory is invalidated, and then used again: table pages freed and made again, by reason",
+        columns: &[("ignored", Cell::baseline(FREED)), ("heeded", Cell::slat(FREED))],
+        rows: &[
+            ("munmap", &[("reason", "unmap")], "KiB"),
+            ("mremap", &[("reason", "remap")], "KiB"),
+            ("MADV_DONTNEED", &[("reason", "clear")], "KiB"),
+            ("migration, compaction", &[("reason", "migrate")], "KiB"),
+            ("reclaim", &[("reason", "reclaim")], "KiB"),
+            ("mprotect", &[("reason", "protect")], "KiB"),
+            ("fork, first step of a merge", &[("reason", "write-protect")], "KiB"),
+            ("clear_refs", &[("reason", "soft-dirty")], "KiB"),
+            ("NUMA balancing", &[("reason", "numa")], "KiB"),
+            ("second step of a merge, break of copy-on-write", &[("reason", "change-pte")], "KiB"),
+        ],
+        says: "To free table pages only where the mapping goes is the idea of the change-pte series, too. A merge frees none even where reasons\n\
+               are ignored: a table page goes with all of what it maps.",
+    },
+    Grid {
+        what: "Pages of running guests are merged",
+        columns: &[
+            ("reasons ignored", Cell::baseline("median, best and worst")),
+            ("reasons heeded", Cell::slat("median, best and worst")),
+        ],
+        rows: &[
+            ("time in MMU code", &[("figure", "time in MMU code")], "ms"),
+            ("of it, faults of the guests", &[("figure", "of it, faults of the guests")], "ms"),
+            (
+                "of it, notifications by the scanner",
+                &[("figure", "of it, notifications by the scanner")],
+                "ms",
+            ),
+            ("faults for want of a translation", &[("figure", "faults for want of a translation")], "faults"),
+            ("flushes", &[("figure", "flushes")], "flushes"),
+        ],
+        says: "The columns differ in one thing, the idea of the change-pte series: whether the VMs heed the reasons. The scanner gathers pages in\n\
            both. It tells more where reasons are heeded, since each page that is still mapped is told twice.",
-}];
+    },
+];
 
 /// Its row of the registry.
 pub const ABOUT: About = About {
-    takes: ["5 s", "40 MiB"],
+    takes: ["2 min", "40 MiB"],
     runs: "10",
     question: "What does same-page merging cost running guests and their host?",
     kept: "--runs 25",
     levers: LEVERS,
-    ci: &["-b 4M"],
-    quick: &["--runs 5"],
-    full: &["--runs 25"],
+    ci: &["-b 2M --runs 3"],
+    quick: &["-b 2M --runs 3"],
+    full: &["--runs 10"],
     ..About::of("ksm-perf", PatchSeries::ChangePte)
 };
 
 impl Bench for KsmPerf {
     fn report(&self, asked: Asked) -> Result<Report, Error> {
-        let possible = 64 << 10..=1 << 30;
-        let huge = self.pages == Pages::Huge;
-        if huge && !self.bytes.is_multiple_of(2 << 20) {
-            return Err(Error::Usage(format!(
-                "--bytes: {} is not a multiple of 2M, and --pages is 2m",
-                size::text(self.bytes)
-            )));
+        let huge = Level::M2.bytes();
+        if !(huge..=1 << 30).contains(&self.bytes) || !self.bytes.is_multiple_of(huge) {
+            let text = size::text(self.bytes);
+            return Err(Error::Usage(format!("--bytes: {text} is not a multiple of 2M up to 1G")));
         }
-        if !possible.contains(&self.bytes) || !self.bytes.is_multiple_of(PAGE_SIZE) {
-            return Err(Error::Usage(format!(
-                "--bytes: {} is not a multiple of 4K from 64K to 1G",
-                size::text(self.bytes)
-            )));
-        }
-        let size = Size { vms: self.vms, pages_per_vm: self.bytes / PAGE_SIZE, huge };
+        let size = Size { vms: self.vms, pages_per_vm: self.bytes / PAGE_SIZE };
         let machine = Machine::detect();
         let threads = machine.cores.saturating_sub(1).clamp(1, self.vms as usize);
         say(format_args!("{} VMs of {}: {} rounds", self.vms, size::text(self.bytes), asked.runs));
         let arena = lap::arena(size)?;
-        let samples = rounds(asked.runs as usize, &CONTEXTS, |&on| lap::sample(&arena, size, threads, on))?;
+        let ways = ways();
+        let samples = rounds(asked.runs as usize, &ways, |&way| lap::sample(&arena, size, threads, way))?;
+        let samples = Samples { size, ways: &ways, samples: &samples };
+        let reasons = Why::ALL.into_iter().filter(|&why| why != Why::Slot);
+        let tables = reasons.map(|why| {
+            let pages = |contexts| lap::tables(&arena, size, why, Way { contexts, ..ways[0] });
+            Ok((why, [pages(false)?, pages(true)?]))
+        });
+        let tables = Tables(tables.collect::<Result<_, Error>>()?);
         let report = Report {
             params: params! {
-                "vms": self.vms, "bytes_per_vm": self.bytes, "pages": if huge { "2M" } else { "4K" },
-                "guest_threads": threads, "runs": asked.runs,
+                "vms": self.vms, "bytes_per_vm": self.bytes, "guest_threads": threads, "runs": asked.runs,
             },
-            rows: rows::rows(&samples[0], &samples[1]),
-            checks: rows::checks(size, &samples[0], &samples[1]),
+            rows: samples.rows().into_iter().chain(tables.rows()).collect(),
+            checks: samples.checks().into_iter().chain(tables.checks()).collect(),
             ..Report::of(ABOUT.name, machine)
         };
         Ok(report)

@@ -18,8 +18,6 @@ use slat_mm::KsmStats;
 pub struct Size {
     pub vms: u32,
     pub pages_per_vm: u64,
-    /// The host backs them with pages of 2 MiB.
-    pub huge: bool,
 }
 
 /// A stage's number, from 1. Stage 0 comes before: each page has contents of its own.
@@ -104,7 +102,7 @@ mod tests {
 
     #[test]
     fn what_is_expected_is_what_the_pages_say() {
-        let size = Size { vms: 4, pages_per_vm: 16, huge: false };
+        let size = Size { vms: 4, pages_per_vm: 16 };
         for stage in Stage::ALL {
             let mut found: HashMap<Vec<u8>, u64> = HashMap::new();
             for (vm, gfn) in (0..4).flat_map(|vm| (0..16).map(move |gfn| (vm, Gfn(gfn)))) {

@@ -26,6 +26,19 @@ pub fn scans() {
     SCANS.set(true);
 }
 
+/// What is counted of a VM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Counted {
+    /// Of the VM's in notifications by the scanner.
+    NotifiedNs,
+    /// Of the host's own in those of vCPUs.
+    HostInFaultsNs,
+    /// Changes of an entry.
+    Changes,
+    /// By the scanner.
+    Notifications,
+}
+
 /// See the module's header. Register it in the VM's place.
 pub struct Watched {
     vm: Arc<Guest>,
@@ -33,17 +46,15 @@ pub struct Watched {
     base: Hva,
     /// For each page: how many changes of its entry have begun and not ended.
     changing: Box<[AtomicU32]>,
-    notified_ns: AtomicU64,
-    host_in_faults_ns: AtomicU64,
-    windows: AtomicU64,
+    /// In the order of [`Counted`].
+    counts: [AtomicU64; 4],
 }
 
 impl Watched {
     /// `vm`, whose only memslot has `pages` pages from `base` on, and frame 0 first.
     pub fn new(vm: &Arc<Guest>, base: Hva, pages: u64) -> Arc<Self> {
         let changing = (0..pages).map(|_| AtomicU32::new(0)).collect();
-        let [notified_ns, host_in_faults_ns, windows] = [0; 3].map(AtomicU64::new);
-        Arc::new(Self { vm: vm.clone(), base, changing, notified_ns, host_in_faults_ns, windows })
+        Arc::new(Self { vm: vm.clone(), base, changing, counts: Default::default() })
     }
 
     /// The VM.
@@ -58,10 +69,12 @@ impl Watched {
         self.changing.get(gfn.0 as usize).is_some_and(|count| count.load(SeqCst) > 0)
     }
 
-    /// Nanoseconds of the VM's in notifications by the scanner; nanoseconds of the host's own in those of vCPUs; changes
-    /// of an entry.
-    pub fn counted(&self) -> [u64; 3] {
-        [&self.notified_ns, &self.host_in_faults_ns, &self.windows].map(|count| count.load(Relaxed))
+    pub fn counted(&self, what: Counted) -> u64 {
+        self.counts[what as usize].load(Relaxed)
+    }
+
+    fn add(&self, what: Counted, count: u64) {
+        self.counts[what as usize].fetch_add(count, Relaxed);
     }
 
     fn pages(&self, hvas: Span<Hva>) -> &[AtomicU32] {
@@ -81,7 +94,7 @@ impl SecondaryMmu for Watched {
         for page in changing {
             // ORDER(window): SeqCst: before the VM takes anything away; pairs with `is_changing`.
             page.fetch_add(1, SeqCst);
-            self.windows.fetch_add(1, Relaxed);
+            self.add(Counted::Changes, 1);
         }
         let mut host_ns = 0;
         let began = Instant::now();
@@ -92,9 +105,10 @@ impl SecondaryMmu for Watched {
             host_ns += nanoseconds(began).saturating_sub(told.ns);
         });
         if SCANS.get() {
-            self.notified_ns.fetch_add(nanoseconds(began) - host_ns, Relaxed);
+            self.add(Counted::NotifiedNs, nanoseconds(began) - host_ns);
+            self.add(Counted::Notifications, 1);
         } else {
-            self.host_in_faults_ns.fetch_add(host_ns, Relaxed);
+            self.add(Counted::HostInFaultsNs, host_ns);
         }
         for page in changing {
             page.fetch_sub(1, SeqCst);

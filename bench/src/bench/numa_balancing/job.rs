@@ -14,12 +14,12 @@
 //! Half-way every vCPU goes over to the next node, as after a decision of the host's scheduler, and its memory stays
 //! behind: this is what balancing is for. Timed is the stretch from the line until the last vCPU is done.
 
+use super::lock::{Behind, Guest, Walked};
 use crate::bench::harness::Line;
 use crate::bench::machine::pin;
 use crate::bench::traces::Trace;
 use parking_lot::Mutex;
-use slat::table::formats::Npt4;
-use slat::{Gpa, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span, VcpuId, Vm};
+use slat::{Gpa, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span, VcpuId};
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, window};
 use slat_mm::{
@@ -36,8 +36,6 @@ use std::time::Instant;
 const BASE: Hva = Hva(0x1000_0000_0000);
 /// What a freed frame is filled with: a guest that still reads it finds this.
 const POISON: u8 = 0xdd;
-
-type Guest = Vm<Npt4, HostView>;
 
 /// What to do, the same for every entrant.
 pub struct Job {
@@ -56,10 +54,12 @@ pub struct Job {
 }
 
 /// Who runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entrant {
     /// How the balancer tells the VM; `None`: there is no balancer.
     pub policy: Option<(Policy, u64)>,
+    /// Whether the VM has KVM's lock, and its walk.
+    pub locked: bool,
     /// Whether a device has all memory pinned.
     pub device: bool,
 }
@@ -93,6 +93,11 @@ impl Job {
         &self.traces[vcpu as usize % self.traces.len()]
     }
 
+    /// Accesses of one pass of all vCPUs.
+    pub fn accesses(&self) -> u64 {
+        (0..self.vcpus).map(|vcpu| self.trace(vcpu).accesses()).sum()
+    }
+
     /// One sample of `entrant`.
     pub fn sample(&self, entrant: &Entrant) -> Result<Sample, Error> {
         Node(0).run_here();
@@ -100,10 +105,13 @@ impl Job {
         let space = AddressSpace::builder(&self.arena).thp(self.thp).build()?;
         let layouts = (0..self.vcpus).map(|vcpu| self.trace(vcpu).regions.len() as u64);
         let regions: u64 = layouts.clone().sum();
-        let builder = Guest::builder(HostView::new(&space)).vcpus(self.vcpus).max_slots(regions as u32);
+        let builder = Guest::builder(Behind::new(HostView::new(&space), entrant.locked))
+            .vcpus(self.vcpus)
+            .max_slots(regions as u32);
         let builder = builder.contexts(self.contexts);
         let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
-        space.register(&vm);
+        let walked = Arc::new(Walked(vm.clone()));
+        space.register(&walked);
         for region in 0..regions {
             let gpa = Gpa(region * Layout::REGION);
             let hva = BASE + gpa.0;
@@ -159,7 +167,6 @@ impl Job {
         else {
             return Err(Error::Machine("no vCPU ran".into()));
         };
-        let to_make = (0..self.vcpus).map(|vcpu| self.trace(vcpu).accesses() * u64::from(self.passes));
         Ok(Sample {
             wall_ms: (done - began).as_secs_f64() * 1e3,
             unmaps: match entrant.policy {
@@ -172,7 +179,7 @@ impl Job {
             balancing,
             tables_lost: shared.tables.lock().lost,
             corrupt: runs.iter().map(|run| run.findings.corrupt).sum(),
-            accesses: [runs.iter().map(|run| run.accesses).sum(), to_make.sum()],
+            accesses: [runs.iter().map(|run| run.accesses).sum(), self.accesses() * u64::from(self.passes)],
         })
     }
 }
@@ -259,7 +266,7 @@ mod tests {
         let arena = Job::arena(&traces, 2, 2).unwrap();
         let job =
             Job { traces, vcpus: 2, nodes: 2, passes: 2, scan_bytes: 256 << 20, contexts, thp: false, arena };
-        let sample = job.sample(&Entrant { policy: Some((Policy::Range, 0)), device }).unwrap();
+        let sample = job.sample(&Entrant { device, ..super::super::RANGE }).unwrap();
         assert_eq!((sample.corrupt, sample.accesses[0]), (0, sample.accesses[1]));
         sample
     }

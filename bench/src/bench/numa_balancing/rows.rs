@@ -1,6 +1,7 @@
 //! The report: each policy against slat's, and the bars.
 
 use super::job::{Entrant, Sample};
+use super::{ALONE, RANGE, SLAT, YIELDING};
 use crate::bench::harness::Series;
 use crate::bench::report::{Check, Row, params};
 use slat_mm::Policy;
@@ -36,6 +37,8 @@ const FLUSHES: f64 = 0.53;
 pub fn name(entrant: &Entrant) -> String {
     match entrant.policy {
         None => "no balancing".into(),
+        Some((Policy::Range, _)) if entrant.locked => "range, yielding: KVM".into(),
+        Some((Policy::Page, _)) if entrant.locked => "page, locked: KVM with the series".into(),
         Some((Policy::Range, _)) => "range: before".into(),
         Some((Policy::Page, _)) => "page: the series".into(),
         Some((Policy::PageBatched, bytes)) => format!("page-batched by {}M", bytes >> 20),
@@ -51,23 +54,23 @@ fn device(entrant: &Entrant) -> &'static str {
 }
 
 impl Samples<'_> {
-    /// The samples of one policy, beside a device or not.
-    fn of(&self, device: bool, is: impl Fn(&Option<(Policy, u64)>) -> bool) -> Option<&[Sample]> {
-        let found = |entrant: &Entrant| entrant.device == device && is(&entrant.policy);
-        self.entrants.iter().position(found).map(|at| self.samples[at].as_slice())
+    fn of(&self, entrant: Entrant) -> Option<&[Sample]> {
+        let at = self.entrants.iter().position(|one| *one == entrant)?;
+        Some(self.samples[at].as_slice())
     }
 
     /// Every figure of every other entrant against slat's. The NUMA protection series reports means, best and worst; so do these rows.
     pub fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for with in [false, true] {
-            let Some(slat) = self.of(with, |policy| *policy == super::SLAT) else { continue };
+            let slat_here = Entrant { device: with, ..SLAT };
+            let Some(slat) = self.of(slat_here) else { continue };
             for (what, unit, figure, published) in FIGURES {
                 let others = self.entrants.iter().zip(self.samples);
                 for (entrant, samples) in others.filter(|(entrant, _)| entrant.device == with) {
                     // Who does not balance loses nothing: there is nothing to compare.
                     let costs = ["guest faults", "guest wall time"].contains(&what);
-                    if entrant.policy == super::SLAT || (entrant.policy.is_none() && !costs) {
+                    if *entrant == slat_here || (entrant.policy.is_none() && !costs) {
                         continue;
                     }
                     let series = |samples: &[Sample]| Series::new(samples.iter().map(figure).collect());
@@ -75,7 +78,7 @@ impl Samples<'_> {
                     let row = Row::compare(&name(entrant), params, unit, &series(samples), &series(slat));
                     let (before, after) = (mean(samples, figure), mean(slat, figure));
                     let ratio = Some(before / after).filter(|ratio| ratio.is_finite());
-                    let answers = matches!(entrant.policy, Some((Policy::Range, _))) && !with;
+                    let answers = *entrant == YIELDING;
                     rows.push(
                         Row { baseline: Some(before), slat: after, ratio, ..row }
                             .answering(PatchSeries::NumaProtection)
@@ -130,8 +133,8 @@ impl Samples<'_> {
     /// Told page by page, a guest faults for pages that the host protected or moved, and for no neighbour of theirs.
     fn nothing_else_is_lost(&self) -> Option<Check> {
         let faults: fn(&Sample) -> f64 = |sample| sample.faults as f64;
-        let slat = self.of(false, |policy| *policy == super::SLAT)?;
-        let first = mean(self.of(false, Option::is_none)?, faults);
+        let slat = self.of(SLAT)?;
+        let first = mean(self.of(ALONE)?, faults);
         let taken = mean(slat, |sample| (sample.balancing.hint_faults + sample.balancing.migrated) as f64);
         let found = mean(slat, faults) - first;
         Some(Check {
@@ -144,9 +147,7 @@ impl Samples<'_> {
     }
 
     fn bars(&self) -> Vec<Check> {
-        let range = self.of(false, |policy| matches!(policy, Some((Policy::Range, _))));
-        let slat = self.of(false, |policy| *policy == super::SLAT);
-        let (Some(range), Some(slat)) = (range, slat) else { return Vec::new() };
+        let (Some(range), Some(slat)) = (self.of(RANGE), self.of(SLAT)) else { return Vec::new() };
         let flushes: fn(&Sample) -> f64 = |sample| sample.flushes as f64;
         let best = |samples: &[Sample]| samples.iter().map(flushes).fold(f64::INFINITY, f64::min);
         let (before, after) = (mean(range, flushes), mean(slat, flushes));

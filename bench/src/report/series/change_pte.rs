@@ -1,6 +1,6 @@
 //! The change-pte series: KSM changes what a page maps to without a moment in which it maps nothing.
 
-use super::super::data::Data;
+use super::super::data::{Data, Row};
 use super::super::doc::{Block, Mark, Source, Table, cell, figures, marked, sides, words};
 use super::super::figure::{percent, with};
 use super::super::verdict::{Told, Tolerance, Verdict, told};
@@ -103,7 +103,11 @@ fn table(data: &Data) -> Option<Block> {
         figures("less", Source::Here),
     ];
     let mut table = Table::new("Ours", columns);
-    for row in data.rows(BENCH) {
+    // The others are in the tables of what brings what.
+    let first = |row: &&Row| {
+        row.param("pages") != "2 MiB" && row.param("guest") != "resting" && row.param("reason").is_empty()
+    };
+    for row in data.rows(BENCH).filter(first) {
         let less = row.baseline.filter(|before| *before > 0.0).map(|before| 1.0 - row.slat / before);
         table.rows.push(vec![
             cell(row.param("figure")),

@@ -12,6 +12,7 @@ use slat_series::numa_protection::{AVERAGE, BEST, Boot, WORST};
 const BENCH: &str = "numa-balancing";
 const BEFORE: &str = "range: before";
 const YIELDING: &str = "range, yielding: KVM";
+const LOCKED: &str = "page, locked: KVM with the series";
 const PAGE: &str = "page: the series";
 
 fn mean<'d>(data: &'d Data, device: &'d str, of: &'d str) -> impl Iterator<Item = &'d Row> {
@@ -20,15 +21,16 @@ fn mean<'d>(data: &'d Data, device: &'d str, of: &'d str) -> impl Iterator<Item 
 
 pub fn answer(data: &Data) -> Answer {
     let [before, after] = AVERAGE.flushes;
-    let flushes = mean(data, "none", "remote flushes").find(|row| row.name == BEFORE);
+    let of = |name: &str| mean(data, "none", "remote flushes").find(|row| row.name == name);
+    let flushes = of(BEFORE);
     let pinned = mean(data, "pins all memory", "remote flushes").find(|row| row.name == BEFORE);
     let mut verdicts = Vec::new();
-    let by_page =
-        mean(data, "none", "remote flushes").find(|row| row.name == PAGE).and_then(|row| row.baseline);
-    let yielding = mean(data, "none", "remote flushes").find(|row| row.name == YIELDING);
+    let yielding = of(YIELDING).zip(of(LOCKED));
     let walk =
         |yields: bool| if yields { "ranges, a walk that yields" } else { "ranges, a walk that does not" };
-    if let Some((row, page)) = yielding.or(flushes).zip(by_page) {
+    if let Some((row, page)) = yielding.or(flushes.zip(of(PAGE)))
+        && let Some(page) = page.baseline
+    {
         let whole = row.baseline.unwrap_or(f64::NAN);
         verdicts.push(Verdict {
             claim: "remote flushes, by range and page by page".into(),
@@ -74,8 +76,8 @@ pub fn answer(data: &Data) -> Answer {
             series: PatchSeries::NumaProtection,
             title: "NUMA balancing without needless flushes",
             about: "To learn which node uses a page, the host makes it inaccessible for a while. KVM unmapped the whole range that was \
-                    looked at; the series unmaps the pages that are protected indeed. The series counts ten boots of a guest; here two \
-                    traces of programs are replayed while their vCPUs change nodes, so the counts are not to be compared, their ratios are.",
+                    looked at; the series unmaps the pages that are protected indeed. The series counts ten boots of a guest; here \
+                    traces of a boot and of programs are replayed while their vCPUs change nodes, so the counts are not to be compared, their ratios are.",
             card,
             verdicts,
             tables,
