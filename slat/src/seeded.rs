@@ -244,6 +244,8 @@ bugs! {
     ShareUnlooked "share-unlooked" Host "a share is broken without a look at what is mapped there by now",
     MergeUnlooked "merge-unlooked" Host "a page is merged without a look at what its mapping wants by now",
     TrimmedUnlocked "trimmed-unlocked" Host "free frames go back to the system without the lock under which they are taken",
+    ZeroedHidden "zeroed-hidden" Host "frames that were zeroed ahead are found by no thread that needs one for something else",
+    ZeroedLate "zeroed-late" Host "frames are offered as zeroed ahead, and zeroed then",
     ZoneAlone "zone-alone" Host "a thread whose zone has no free frame looks into no other zone of its node",
 
     // --- load: a guest, devices, swap and merging on slat-mm ---
