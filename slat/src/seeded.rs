@@ -31,7 +31,7 @@ pub enum Tool {
     Fuzz,
     /// Guests that store beside everything else, and what was told of them: `vcpu/tests`.
     Worlds,
-    /// Guests, devices, pins, swap and merging on `slat-mm`: `mm/tests/load`.
+    /// Guests, devices, pins, swap, limits and merging on `slat-mm`: `mm/tests/load`.
     Load,
     /// Guests on processors that they share: `vcpu/tests/vcpu`.
     Shared,
@@ -250,6 +250,10 @@ bugs! {
 
     // --- load: a guest, devices, swap and merging on slat-mm ---
     CopiedUnsettled "copied-unsettled" Load "a page is copied before the flush that a change before it owes",
+    RefaultUncharged "refault-uncharged" Load "a page that comes back from swap is charged to no group",
+    FailureBelieved "failure-believed" Load "a page that a swap device failed to store counts as stored",
+    ZeroedInName "zeroed-in-name" Load "free frames are offered as zeroed ahead, and hold what they held",
+    EvictorAlone "evictor-alone" Load "an evictor goes by the limit of its address space, and not by its group's",
 
     // --- unit tests ---
     CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first under its readers",

@@ -247,9 +247,11 @@ impl Arena {
         let state = &self.states()[pfn.0 as usize];
         let before = state.load(Relaxed);
         self.check_free(pfn, before);
-        // Also one that was never used: the kernel finds memory for it now.
-        // SAFETY: a free frame of this arena. Only this thread has a right to it.
-        unsafe { zero_page(self.frame(pfn)) };
+        if !seeded!(ZeroedInName) {
+            // Also one that was never used: the kernel finds memory for it now.
+            // SAFETY: a free frame of this arena. Only this thread has a right to it.
+            unsafe { zero_page(self.frame(pfn)) };
+        }
         state.store(USED | ZEROED, Relaxed);
     }
 

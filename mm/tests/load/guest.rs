@@ -78,8 +78,8 @@ pub fn run<F: Format, H: Host>(stage: &Stage, vcpu: Vcpu<'_, F, H>, window: Wind
     while !stage.is_over() {
         match cpu.run(&mut idle, &mut guest) {
             Exit::Stopped => {}
-            // Unmapped, or protected, for the moment.
-            Exit::Failed(_, FaultError::Host(HostError::Fault)) => {
+            // Unmapped, or protected, for the moment; or nothing can go of the group's, as long as children share it.
+            Exit::Failed(_, FaultError::Host(HostError::Fault | HostError::NoMemory)) => {
                 count(&stage.counts.refused);
                 guest.skip();
                 thread::yield_now();

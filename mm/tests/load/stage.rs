@@ -1,17 +1,18 @@
 //! The stage: memory of the host that guests use and meddlers change, and what is known of it for certain.
 
+use crate::groups::Groups;
+use crate::log::Log;
 use crate::oracle::Ledger;
 use crate::random::Random;
+use crate::swap::{self, Disk};
 use parking_lot::RwLock;
 use slat::{
     Access, Again, Event, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Pfn, SecondaryMmu,
     Span, TableMemory, Why, notify::NoPages,
 };
 use slat_mm::{
-    AddressSpace, Advice, Arena, ArenaHandle, Backing, Balancer, Ksm, LruSettings, Place, Policy, Prot,
-    Settings, Swap, SwapDevice,
+    AddressSpace, Advice, Arena, ArenaHandle, Backing, Balancer, Ksm, Place, Policy, Prot, Settings, Swap,
 };
-use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -58,16 +59,24 @@ pub enum Mistake {
     TellsLate,
     /// Changes for this reason are not told at all.
     Deaf(Why),
+    /// A swap device keeps nothing of what it has written.
+    KeepsNothing,
     /// One that the engine makes (`slat::seeded`).
     #[cfg_attr(not(seeded), expect(dead_code, reason = "the engine makes none"))]
     Seeded,
 }
 
 impl Mistake {
+    /// Whether there are limits, an evictor, a neighbour and a log. Beside mistakes of flushing and telling there are none: the lines
+    /// of the memory have to show those.
+    pub fn leaves_all_beside(self) -> bool {
+        matches!(self, Self::None | Self::KeepsNothing | Self::Seeded)
+    }
+
     /// Whether guests may write to frames that are free: then no VM may make tables of those.
     pub fn spoils_frames(self) -> bool {
         match self {
-            Self::None | Self::Seeded => false,
+            Self::None | Self::KeepsNothing | Self::Seeded => false,
             Self::NoFlush | Self::TellsLate => true,
             // Who still has a page after the others may write to it.
             Self::Deaf(why) => matches!(why, Why::Unmap | Why::Clear | Why::Migrate | Why::Reclaim),
@@ -81,6 +90,11 @@ pub struct Stage {
     pub space: Arc<AddressSpace>,
     pub ksm: Arc<Ksm>,
     pub swap: Arc<Swap>,
+    /// The device that fails.
+    pub disk: Arc<Disk>,
+    pub groups: Groups,
+    /// Held by the thread that takes the log.
+    pub log: parking_lot::Mutex<Option<Log>>,
     /// One for each policy.
     pub balancers: Vec<Balancer>,
     /// Held for reading by who needs a zone's mappings to stay, for writing by who takes them away for a while.
@@ -93,6 +107,8 @@ pub struct Stage {
     pub counts: Counts,
     pub mistake: Mistake,
     pub seed: u64,
+    /// With huge pages, and with one frame for pages of zeroes.
+    pub thp: bool,
     /// How many threads have a lane.
     pub lanes: u64,
     over: AtomicBool,
@@ -115,12 +131,9 @@ pub fn count(counter: &AtomicU64) {
 impl Stage {
     pub fn new(idle: &mut Idle, thp: bool, mistake: Mistake, seed: u64, lanes: u64) -> Self {
         let arena = Arena::builder().limit(256 << 20).nodes(NODES).poison(0xdd).build().unwrap();
-        // Where guests may write to free frames none of those may be swap's.
-        let memory = if mistake.spoils_frames() { 0 } else { 64 * PAGE_SIZE };
-        let swap =
-            Swap::builder().memory(memory).device(Disk::default(), 1024 * PAGE_SIZE).build(&arena).unwrap();
-        let lru = LruSettings::default();
-        let space = AddressSpace::builder(&arena).thp(thp).swap(&swap).lru(lru).build().unwrap();
+        let (swap, disk) = swap::build(&arena, mistake);
+        let groups = Groups::new(&arena, mistake);
+        let space = AddressSpace::builder(&arena).thp(thp).swap(&swap).group(&groups.guests).build().unwrap();
         let memory = space.mmap(Place::Fixed(BASE), PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous);
         space.madvise(idle, memory.unwrap(), Advice::Mergeable).unwrap();
         let ksm = Ksm::builder(&arena).use_zero_pages(thp).build().unwrap();
@@ -130,6 +143,9 @@ impl Stage {
             balancers: [Policy::Range, Policy::Page, Policy::PageBatched].map(balancer).into(),
             ksm,
             swap,
+            disk,
+            groups,
+            log: parking_lot::Mutex::default(),
             arena,
             space,
             zones: (0..ZONES).map(|_| RwLock::new(())).collect(),
@@ -141,6 +157,7 @@ impl Stage {
             counts: Counts::default(),
             mistake,
             seed,
+            thp,
             lanes,
             over: AtomicBool::new(false),
         }
@@ -165,36 +182,6 @@ impl Stage {
 
     pub fn is_over(&self) -> bool {
         self.over.load(SeqCst)
-    }
-}
-
-/// Where pages are swapped out to, beside memory. It is slow at times, and lets others run; it fails at times, or is full.
-#[derive(Debug, Default)]
-struct Disk(Mutex<Vec<u8>>, AtomicU64);
-
-impl SwapDevice for Disk {
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        let number = self.1.fetch_add(1, Relaxed);
-        for _ in 0..=number % 8 {
-            std::thread::yield_now();
-        }
-        match number % 64 {
-            15 | 31 | 47 => return Err(io::Error::from_raw_os_error(libc::EIO)),
-            63 => return Err(io::Error::from_raw_os_error(libc::ENOSPC)),
-            _ => {}
-        }
-        let mut disk = self.0.lock().unwrap();
-        let (start, end) = (offset as usize, offset as usize + bytes.len());
-        let len = disk.len().max(end);
-        disk.resize(len, 0);
-        disk[start..end].copy_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-        std::thread::yield_now();
-        bytes.copy_from_slice(&self.0.lock().unwrap()[offset as usize..][..bytes.len()]);
-        Ok(bytes.len())
     }
 }
 
