@@ -284,10 +284,9 @@ impl AddressSpace {
             return None;
         }
         let _lock = self.try_lock_region(page_of(hva))?;
-        let words = self.there(hva, access)?.cast::<AtomicU64>();
-        // SAFETY: aligned, and in a frame that an entry maps, which stays so under its page lock. Only atomics use the words meanwhile,
-        // as far as this process is asked.
-        words.is_aligned().then(|| visit(unsafe { std::slice::from_raw_parts(words, count) }))
+        let first = self.there(hva, access).filter(|first| first.cast::<AtomicU64>().is_aligned())?;
+        // SAFETY: aligned, and in a frame that an entry maps, which stays so under its page lock.
+        Some(visit(unsafe { std::slice::from_raw_parts(first.cast(), count) }))
     }
 
     /// Where `hva` is in a frame that is there for this access; under the page lock.

@@ -202,9 +202,11 @@ impl NodeFrames {
         if seeded!(ZeroedLate) {
             self.zones.give_zeroed(frames.iter().copied());
             self.wait_until_taken(frames.len() as u64);
-            frames.iter().for_each(|&frame| zero(self.frames.start + frame));
-        } else {
-            frames.iter().for_each(|&frame| zero(self.frames.start + frame));
+        }
+        for &frame in &frames {
+            zero(self.frames.start + frame);
+        }
+        if !seeded!(ZeroedLate) {
             self.zones.give_zeroed(frames.iter().copied());
         }
         frames.len() as u64

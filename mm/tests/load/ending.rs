@@ -2,8 +2,8 @@
 
 use crate::groups::LIMITS;
 use crate::oracle::Lane;
-use crate::stage::{PAGES, Primary, Stage, hva, hvas};
-use slat::{Access, Fault, Format, Gfn, Host, Idle, Level, PAGE_SIZE, TablePages, VcpuId, Vm};
+use crate::stage::{NESTED, NESTED_PAGES, PAGES, Primary, Stage, hva, hvas};
+use slat::{Access, Fault, Format, Gfn, Host, Idle, Level, PAGE_SIZE, Span, TablePages, VcpuId, Vm};
 use slat_mm::{Advice, Arena, Evictor};
 use std::sync::Arc;
 use std::thread;
@@ -26,6 +26,7 @@ pub fn check<F: Format>(idle: &mut Idle, stage: Stage, vms: Vec<Arc<Vm<F, Primar
     assert_eq!(lost, None, "a page that the log does not tell");
 
     stage.groups.guests.set_limit(None);
+    stage.space.munmap(idle, Span::sized(NESTED, NESTED_PAGES * PAGE_SIZE)).unwrap();
     stage.space.madvise(idle, hvas(&(0..PAGES)), Advice::Unmergeable).unwrap();
     all_there(idle, &vms);
     let nodes = stage.space.lru().unwrap().generations();

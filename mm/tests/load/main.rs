@@ -1,7 +1,8 @@
 //! A primary change under load: four vCPUs of two VMs use memory through TLBs that believe what they hold, and answer late
 //! when they are kicked; a device writes beside them, while two meddlers change everything that a host can change about the
 //! memory, at random. The memory is more than its group may have: an evictor, and faults, take pages to swap all the while, beside a
-//! neighbour in another group. One of the swap devices fails and recovers; a thread zeroes free frames; one VM logs writes.
+//! neighbour in another group. One of the swap devices fails and recovers; a thread zeroes free frames; one VM logs writes, and a third
+//! one has a guest of its guest.
 //!
 //! ```text
 //!   guest ──▶ TLB ──▶ tables ──▶ frames, poisoned when they are freed ◀── the host's table ◀── meddlers
@@ -13,6 +14,7 @@
 //! | [`changes`] | what meddlers do: a table, a row for each kind of change |
 //! | [`guest`] | what a vCPU does |
 //! | [`device`] | what writes beside the guests, through the address space and by pins |
+//! | [`nested`] | a guest of a guest, in memory of its own |
 //! | [`groups`] | the limit; the neighbour in another group |
 //! | [`swap`] | devices by priority, one of which fails and recovers |
 //! | [`log`] | a dirty log that loses nothing |
@@ -26,6 +28,7 @@ mod ending;
 mod groups;
 mod guest;
 mod log;
+mod nested;
 mod oracle;
 #[path = "../../../slat/tests/engine/common/random.rs"]
 mod random;
@@ -40,9 +43,10 @@ use changes::CHANGES;
 use log::Log;
 use oracle::Lane;
 use slat::table::formats::{Ept4, Ept5, Npt4, Npt5};
-use slat::{Format, Gfn, Idle, Level, MmuLock, SecondaryMmu, Slot, SlotId, VcpuId, Vm, Why};
+use slat::{Gfn, Idle, Level, MmuLock, SecondaryMmu, Slot, SlotId, VcpuId, Vm, Why};
 use slat_mm::{Evictor, Zeroer};
 use slat_vcpu::Window;
+use slat_vcpu::nested::Nest;
 use stage::{Mistake, Mistaken, PAGES, Primary, Stage, hva, hvas};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -84,13 +88,17 @@ struct Tally {
     wrong: u64,
 }
 
-fn run<F: Format>(setting: Setting) -> Tally {
+fn run<F: Nest>(setting: Setting) -> Tally {
     let Setting { lock, contexts, thp, mistake, seed } = setting;
     let mut idle = Idle::take().expect("the test's own thread");
     let stage = Stage::new(&mut idle, thp, mistake, seed, VCPUS + MEDDLERS + DEVICES);
     let mut mistaken = Vec::new();
     let mut register = |vm: &Arc<Vm<F, Primary>>| match mistake {
-        Mistake::None | Mistake::NoFlush | Mistake::KeepsNothing | Mistake::Seeded => {
+        Mistake::None
+        | Mistake::NoFlush
+        | Mistake::KeepsNothing
+        | Mistake::NestedForgotten
+        | Mistake::Seeded => {
             stage.space.register(vm);
         }
         Mistake::TellsLate | Mistake::Deaf(_) => {
@@ -115,13 +123,12 @@ fn run<F: Format>(setting: Setting) -> Tally {
         .collect();
     let beside = mistake.leaves_all_beside();
     *stage.log.lock() = beside.then(|| Log::new(&vms[log::VM as usize], &stage.ledger));
+    let nested = beside.then(|| nested::vm::<F>(&mut idle, &stage, false));
     let ahead = beside.then(|| {
         let evictor = Evictor::start(&stage.space, EVICTORS).expect("it has an LRU");
         (evictor, Zeroer::start(&stage.arena, ZEROED))
     });
-    // Frame numbers start after a huge page that is never used.
-    // SAFETY: the arena's mapping, which outlives the vCPUs.
-    let window = unsafe { Window::new(stage.arena.base(), stage.arena.stats().frames + Level::M2.pages()) };
+    let window = window(&stage);
     let mut tally = Tally { made: vec![0; CHANGES.len()], ..Tally::default() };
     let mut lanes: Vec<Lane> = Vec::new();
     thread::scope(|scope| {
@@ -136,8 +143,9 @@ fn run<F: Format>(setting: Setting) -> Tally {
         let devices = (VCPUS + MEDDLERS..).take(devices as usize);
         let devices = devices.map(|number| scope.spawn(move || device::run(stage, number)));
         let devices: Vec<_> = devices.collect();
-        if beside {
+        if let Some(nested) = &nested {
             scope.spawn(|| groups::run(stage, &stage.swap));
+            scope.spawn(|| nested::run(stage, nested, window));
         }
         let meddlers = (VCPUS..VCPUS + MEDDLERS).map(|number| {
             let few = matches!(mistake, Mistake::None | Mistake::KeepsNothing);
@@ -178,7 +186,8 @@ fn run<F: Format>(setting: Setting) -> Tally {
     }
     tally.refused = stage.counts.refused.load(Relaxed);
     tally.wrong = stage.counts.wrong.load(Relaxed);
-    drop((mistaken, ahead));
+    nested.iter().for_each(|vm| assert!(stage.space.unregister(&mut idle, vm)));
+    drop((mistaken, ahead, nested));
     if mistake == Mistake::None {
         assert_eq!(tally.wrong, 0, "said above");
     }
@@ -186,6 +195,13 @@ fn run<F: Format>(setting: Setting) -> Tally {
         ending::check(&mut idle, stage, vms, lanes);
     }
     tally
+}
+
+/// The frames, for vCPUs.
+fn window(stage: &Stage) -> Window {
+    // Frame numbers start after a huge page that is never used.
+    // SAFETY: the arena's mapping, which outlives the vCPUs.
+    unsafe { Window::new(stage.arena.base(), stage.arena.stats().frames + Level::M2.pages()) }
 }
 
 /// Waits until it is over, and returns true. Where nothing gets on, a mistake may be why: it returns false. Without one the
@@ -266,6 +282,20 @@ fn negative_control_a_host_that_frees_before_it_tells_is_found_out() {
 fn negative_control_a_swap_device_that_keeps_nothing_is_found_out() {
     let found = std::panic::catch_unwind(|| wrong(Mistake::KeepsNothing));
     assert!(found.map_or(true, |wrong| wrong > 0));
+}
+
+/// By one thread alone.
+#[test]
+fn a_guest_of_a_guest_is_looked_for_where_the_host_takes_its_memory() {
+    for (mistake, found) in [(Mistake::None, false), (Mistake::NestedForgotten, true)] {
+        let mut idle = Idle::take().unwrap();
+        let stage = Stage::new(&mut idle, false, mistake, 7, 1);
+        let vm = nested::vm::<Npt4>(&mut idle, &stage, found);
+        drop(idle);
+        stage.end();
+        nested::run(&stage, &vm, window(&stage));
+        assert_eq!(stage.counts.wrong.load(Relaxed) > 0, found, "{mistake:?}");
+    }
 }
 
 #[test]

@@ -6,12 +6,14 @@ use crate::oracle::Ledger;
 use crate::random::Random;
 use crate::swap::{self, Disk};
 use parking_lot::RwLock;
+use slat::table::Word;
 use slat::{
     Access, Again, Event, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Pfn, SecondaryMmu,
     Span, TableMemory, Why, notify::NoPages,
 };
 use slat_mm::{
-    AddressSpace, Advice, Arena, ArenaHandle, Backing, Balancer, Ksm, Place, Policy, Prot, Settings, Swap,
+    AddressSpace, Advice, Arena, ArenaHandle, Backing, Balancer, HostView, Ksm, Place, Policy, Prot,
+    Settings, Swap,
 };
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -37,6 +39,10 @@ const BASE: Hva = Hva(0x4000_0000);
 /// Where blocks are moved to for a while: as far from each other as in [`BASE`], and differently in their 2 MiB.
 const AWAY: Hva = Hva(0x6000_0000 + PAGE_SIZE);
 
+/// Where the memory of a hypervisor in a guest lies, and its pages.
+pub const NESTED: Hva = Hva(0x8000_0000);
+pub const NESTED_PAGES: u64 = 32 * ZONE;
+
 pub fn hva(page: u64) -> Hva {
     BASE + page * PAGE_SIZE
 }
@@ -61,6 +67,8 @@ pub enum Mistake {
     Deaf(Why),
     /// A swap device keeps nothing of what it has written.
     KeepsNothing,
+    /// What the host takes back is not looked for in guests of guests.
+    NestedForgotten,
     /// One that the engine makes (`slat::seeded`).
     #[cfg_attr(not(seeded), expect(dead_code, reason = "the engine makes none"))]
     Seeded,
@@ -77,7 +85,7 @@ impl Mistake {
     pub fn spoils_frames(self) -> bool {
         match self {
             Self::None | Self::KeepsNothing | Self::Seeded => false,
-            Self::NoFlush | Self::TellsLate => true,
+            Self::NoFlush | Self::TellsLate | Self::NestedForgotten => true,
             // Who still has a page after the others may write to it.
             Self::Deaf(why) => matches!(why, Why::Unmap | Why::Clear | Why::Migrate | Why::Reclaim),
         }
@@ -136,6 +144,9 @@ impl Stage {
         let space = AddressSpace::builder(&arena).thp(thp).swap(&swap).group(&groups.guests).build().unwrap();
         let memory = space.mmap(Place::Fixed(BASE), PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous);
         space.madvise(idle, memory.unwrap(), Advice::Mergeable).unwrap();
+        let nested =
+            space.mmap(Place::Fixed(NESTED), NESTED_PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous);
+        space.madvise(idle, nested.unwrap(), Advice::Mergeable).unwrap();
         let ksm = Ksm::builder(&arena).use_zero_pages(thp).build().unwrap();
         ksm.add(&space).unwrap();
         let balancer = |policy| Balancer::new(&space, Settings { policy, ..Settings::default() });
@@ -188,7 +199,7 @@ impl Stage {
 /// The address space as a VM's host. Beside a mistake guests may write to whatever was freed, so the VM's tables lie
 /// elsewhere then: what they write there must not be followed.
 pub struct Primary {
-    space: Arc<AddressSpace>,
+    view: HostView,
     tables: ArenaHandle,
 }
 
@@ -196,7 +207,7 @@ impl Primary {
     pub fn new(stage: &Stage) -> Self {
         let elsewhere = || Arena::builder().limit(16 << 20).build().unwrap();
         let arena = if stage.mistake.spoils_frames() { elsewhere() } else { stage.arena.clone() };
-        Self { space: stage.space.clone(), tables: ArenaHandle::from(&arena) }
+        Self { view: HostView::new(&stage.space), tables: ArenaHandle::from(&arena) }
     }
 }
 
@@ -222,11 +233,23 @@ unsafe impl TableMemory for Primary {
 
 impl Host for Primary {
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
-        self.space.lookup(hva, access)
+        self.view.lookup(hva, access)
     }
 
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        Ok(self.space.fault(idle, hva, access)?)
+        self.view.resolve(idle, hva, access)
+    }
+
+    fn read(&self, hva: Hva) -> Option<Word> {
+        self.view.read(hva)
+    }
+
+    fn read_all(&self, hva: Hva, words: &mut [Word]) -> bool {
+        self.view.read_all(hva, words)
+    }
+
+    fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
+        self.view.compare_exchange(hva, current, new)
     }
 }
 
