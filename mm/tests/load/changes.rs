@@ -360,7 +360,7 @@ fn limit(m: &mut Meddler<'_>) -> bool {
 fn harvest(m: &mut Meddler<'_>) -> bool {
     let Some(mut log) = m.stage.log.try_lock() else { return false };
     let Some(log) = &mut *log else { return false };
-    if let Some(page) = log.harvest(&mut m.idle, &m.stage.ledger) {
+    if let Some(page) = log.harvest(&mut m.idle, &m.stage.ledger, |_| std::thread::yield_now()) {
         m.stage.wrong(|| format!("page {page} was written, and the dirty log does not tell"));
     }
     true

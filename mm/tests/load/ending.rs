@@ -22,7 +22,7 @@ pub fn check<F: Format>(idle: &mut Idle, stage: Stage, vms: Vec<Arc<Vm<F, Primar
     }
     assert!(stage.disk.has_recovered(), "it has stored no page after it failed: {:?}", stage.swap.stats());
     let log = stage.log.lock().take();
-    let lost = log.and_then(|mut log| log.harvest(idle, &stage.ledger));
+    let lost = log.and_then(|mut log| log.harvest(idle, &stage.ledger, |_| {}));
     assert_eq!(lost, None, "a page that the log does not tell");
 
     stage.groups.guests.set_limit(None);

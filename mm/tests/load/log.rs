@@ -6,15 +6,16 @@ use crate::{VCPUS, VMS};
 use slat::{Format, Idle, Vm};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::thread;
 
 /// The VM that logs: guests with these numbers run on it.
 pub const VM: u64 = 0;
 
+/// Takes the pages that are dirty.
+type Take = dyn Fn(&mut Idle) -> BTreeSet<u64> + Send;
+
 /// See the module's header.
 pub struct Log {
-    /// Takes what is dirty.
-    take: Box<dyn Fn(&mut Idle) -> BTreeSet<u64> + Send>,
+    take: Box<Take>,
     /// What was known of each page right after it was taken last.
     since: Vec<Look>,
 }
@@ -31,10 +32,16 @@ impl Log {
         Self { take: Box::new(take), since: look(ledger) }
     }
 
-    /// Takes what is dirty; a page that a guest surely wrote to since the last time, and that is not told.
-    pub fn harvest(&mut self, idle: &mut Idle, ledger: &Ledger) -> Option<u64> {
+    /// Takes what is dirty; a page that a guest surely wrote to since the last time, and that is not told. Guests have gone on for a
+    /// while, and do so `once_more`.
+    pub fn harvest(
+        &mut self,
+        idle: &mut Idle,
+        ledger: &Ledger,
+        once_more: impl FnOnce(&mut Idle),
+    ) -> Option<u64> {
         let then = look(ledger);
-        thread::yield_now();
+        once_more(idle);
         let last = look(ledger);
         let told = (self.take)(idle);
         let since = std::mem::replace(&mut self.since, look(ledger));

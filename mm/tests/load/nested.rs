@@ -94,7 +94,10 @@ impl Platform for Machine<'_> {
                 thread::yield_now();
                 Ok(())
             }
-            exit => Err(self.stage.wrong(|| format!("the hypervisor meets {exit:?}"))),
+            exit => {
+                self.stage.wrong(|| format!("the hypervisor meets {exit:?}"));
+                Err(())
+            }
         }
     }
 

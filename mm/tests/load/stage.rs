@@ -69,6 +69,8 @@ pub enum Mistake {
     KeepsNothing,
     /// What the host takes back is not looked for in guests of guests.
     NestedForgotten,
+    /// What a dirty log has told of is not flushed: stores go on by what vCPUs have of it.
+    NotRearmed,
     /// One that the engine makes (`slat::seeded`).
     #[cfg_attr(not(seeded), expect(dead_code, reason = "the engine makes none"))]
     Seeded,
@@ -81,10 +83,15 @@ impl Mistake {
         matches!(self, Self::None | Self::KeepsNothing | Self::Seeded)
     }
 
+    /// Whether a short world shows it in the end.
+    pub fn shows_in_the_end(self) -> bool {
+        matches!(self, Self::None | Self::KeepsNothing)
+    }
+
     /// Whether guests may write to frames that are free: then no VM may make tables of those.
     pub fn spoils_frames(self) -> bool {
         match self {
-            Self::None | Self::KeepsNothing | Self::Seeded => false,
+            Self::None | Self::KeepsNothing | Self::NotRearmed | Self::Seeded => false,
             Self::NoFlush | Self::TellsLate | Self::NestedForgotten => true,
             // Who still has a page after the others may write to it.
             Self::Deaf(why) => matches!(why, Why::Unmap | Why::Clear | Why::Migrate | Why::Reclaim),

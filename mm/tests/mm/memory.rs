@@ -281,14 +281,14 @@ fn frames_that_were_zeroed_ahead_are_found_by_threads_that_need_any() {
 #[test]
 fn a_frame_is_zeroed_before_another_thread_can_have_it() {
     let arena = Arena::builder().limit(4 << 20).build().unwrap();
-    let written = |page: &Held<'_>| arena.frame(page.pfn()).cast::<u64>();
+    let byte = |page: &Held<'_>| arena.frame(page.pfn());
     std::thread::scope(|scope| {
         let ahead = scope.spawn(|| arena.zero_ahead(64));
         let mut held = Vec::new();
         while held.len() < 100 {
             let page = arena.zeroed(Level::K4).unwrap();
             // SAFETY: this thread holds the page.
-            unsafe { written(&page).write(7) };
+            unsafe { byte(&page).write(7) };
             if arena.list_stats().zeroed > 0 {
                 held.push(page);
             } else {
@@ -298,7 +298,7 @@ fn a_frame_is_zeroed_before_another_thread_can_have_it() {
         }
         assert_eq!(ahead.join().unwrap(), 64);
         // SAFETY: as above.
-        assert!(held.iter().all(|page| unsafe { written(page).read() } == 7), "a store was lost");
+        assert!(held.iter().all(|page| unsafe { byte(page).read() } == 7), "a store was lost");
     });
     assert_eq!(arena.stats().in_use, 0);
 }
