@@ -242,6 +242,29 @@ impl Report {
             0 => writeln!(out)?,
             _ => writeln!(out, ": {:.3}% of it", self.overhead_percent)?,
         }
+        self.host(out)?;
+        if let Some(nested) = &self.nested {
+            nested::page(nested, out)?;
+        }
+        if let Some(sent) = &self.sent {
+            writeln!(out, "migrated  {sent}")?;
+        }
+        if let Some(arrived) = &self.arrived {
+            writeln!(out, "migrated  {arrived}")?;
+        }
+        writeln!(
+            out,
+            "checked   {} reads right, {} corrupt, {} past the oracle's memory",
+            self.verified_reads, self.corrupt_reads, self.unchecked_reads
+        )?;
+        if let Some(first) = &self.first_corruption {
+            writeln!(out, "CORRUPT   {first}")?;
+        }
+        Ok(())
+    }
+
+    /// What the host has done beside the guest.
+    fn host(&self, out: &mut impl Write) -> std::io::Result<()> {
         let Ahead { frames, zeroed, direct_reclaims } = self.ahead;
         if frames > 0 {
             writeln!(out, "frames    {frames} taken, {:.1}% of them zeroed ahead", percent(zeroed, frames))?;
@@ -264,23 +287,6 @@ impl Report {
                 self.generations.iter().map(|generation| generation.anon + generation.file).sum::<u64>(),
                 self.generations.len()
             )?;
-        }
-        if let Some(nested) = &self.nested {
-            nested::page(nested, out)?;
-        }
-        if let Some(sent) = &self.sent {
-            writeln!(out, "migrated  {sent}")?;
-        }
-        if let Some(arrived) = &self.arrived {
-            writeln!(out, "migrated  {arrived}")?;
-        }
-        writeln!(
-            out,
-            "checked   {} reads right, {} corrupt, {} past the oracle's memory",
-            self.verified_reads, self.corrupt_reads, self.unchecked_reads
-        )?;
-        if let Some(first) = &self.first_corruption {
-            writeln!(out, "CORRUPT   {first}")?;
         }
         Ok(())
     }
