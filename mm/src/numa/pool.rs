@@ -1,10 +1,10 @@
 //! The free frames of one node: zones, and a small list for each of a few threads before them.
 //!
 //! ```text
-//!                            a batch
-//! a thread with   ───▶ zones ◀───────▶ a thread's
-//! nothing else to do   a lock for each  own lists
-//! zeroes ahead of need
+//!                     a batch              a batch
+//! a thread with     ◀─────────▶  zones,  ◀─────────▶  a thread's
+//! nothing else to do   zeroed    a lock               own lists
+//!                      ahead     for each
 //! ```
 //! Single frames go through the lists; all else, and what a list lacks or has too much of, comes from the
 //! [zones](Zones) under their locks. When those are empty the lists are emptied too, so a node is out of memory only
