@@ -271,18 +271,22 @@ impl AddressSpace {
         self.there(hva, access).map(visit).is_some()
     }
 
-    /// Calls `visit` with the eight bytes at `hva`, a multiple of eight, if their page is there for this access and its lock is
-    /// free: never waits.
-    pub(crate) fn with_word<R>(
+    /// Calls `visit` with so many words of eight bytes from `hva` on, a multiple of eight, if they lie in one page that is there for
+    /// this access and its lock is free: never waits.
+    pub(crate) fn with_words<R>(
         &self,
         hva: Hva,
+        count: usize,
         access: Access,
-        visit: impl FnOnce(&AtomicU64) -> R,
+        visit: impl FnOnce(&[AtomicU64]) -> R,
     ) -> Option<R> {
+        if hva.offset() as usize + count * size_of::<u64>() > PAGE_SIZE as usize {
+            return None;
+        }
         let _lock = self.try_lock_region(page_of(hva))?;
-        let word = self.there(hva, access).filter(|word| word.cast::<AtomicU64>().is_aligned())?;
+        let first = self.there(hva, access).filter(|first| first.cast::<AtomicU64>().is_aligned())?;
         // SAFETY: aligned, and in a frame that an entry maps, which stays so under its page lock.
-        Some(visit(unsafe { AtomicU64::from_ptr(word.cast()) }))
+        Some(visit(unsafe { std::slice::from_raw_parts(first.cast(), count) }))
     }
 
     /// Where `hva` is in a frame that is there for this access; under the page lock.

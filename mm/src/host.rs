@@ -8,6 +8,7 @@ use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Pfn, Span, TableMe
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 /// See the module's header. Build a [`Vm`](slat::Vm) on it, then register the VM with the address space:
@@ -169,13 +170,23 @@ impl<O: Observer> Host for HostView<O> {
 
     fn read(&self, hva: Hva) -> Option<Word> {
         // ORDER(guest): Acquire, as a walker has it: what an entry names is read after the entry.
-        self.space.with_word(hva, Access::Read, |word| Word(u64::from_le(word.load(Acquire))))
+        self.space.with_words(hva, 1, Access::Read, |words| Word(u64::from_le(words[0].load(Acquire))))
+    }
+
+    // One look at the page for all of them: a page of 512 words took as many otherwise.
+    fn read_all(&self, hva: Hva, words: &mut [Word]) -> bool {
+        // ORDER(guest): Acquire, each, as in `read`.
+        let read = |(word, from): (&mut Word, &AtomicU64)| *word = Word(u64::from_le(from.load(Acquire)));
+        let all = self.space.with_words(hva, words.len(), Access::Read, |from| {
+            words.iter_mut().zip(from).for_each(read);
+        });
+        all.is_some()
     }
 
     fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
-        self.space.with_word(hva, Access::Write, |word| {
+        self.space.with_words(hva, 1, Access::Write, |words| {
             // ORDER(guest): AcqRel, as a walker's update of A and D.
-            let old = word.compare_exchange(current.0.to_le(), new.0.to_le(), AcqRel, Acquire);
+            let old = words[0].compare_exchange(current.0.to_le(), new.0.to_le(), AcqRel, Acquire);
             let native = |word| Word(u64::from_le(word));
             old.map(native).map_err(native)
         })

@@ -7,9 +7,9 @@
 
 use crate::arena::Arena;
 use crate::numa::{ListStats, Node};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 /// Time between two looks at what is left.
@@ -28,18 +28,17 @@ impl Arena {
     /// # Ok::<(), MmError>(())
     /// ```
     pub fn zero_ahead(&self, frames: u64) -> u64 {
-        let mut made = 0;
-        for node in (0..self.nodes()).map(|node| self.node(Node(node))) {
-            loop {
-                let missing = frames.saturating_sub(node.zeroed());
-                let now = if missing == 0 { 0 } else { node.zero_ahead(missing, |pfn| self.zero_free(pfn)) };
-                made += now;
-                if now == 0 {
-                    break;
-                }
-            }
-        }
-        made
+        std::iter::repeat_with(|| self.zero_some(frames)).take_while(|&made| made > 0).sum()
+    }
+
+    /// The same for a few frames of the first node that lacks some: a batch.
+    fn zero_some(&self, frames: u64) -> u64 {
+        let of_node = |node| {
+            let node = self.node(Node(node));
+            let missing = frames.saturating_sub(node.zeroed());
+            if missing == 0 { 0 } else { node.zero_ahead(missing, |pfn| self.zero_free(pfn)) }
+        };
+        (0..self.nodes()).map(of_node).find(|&made| made > 0).unwrap_or(0)
     }
 
     /// What became of requests for single frames: how often threads shared anything.
@@ -56,8 +55,9 @@ impl Arena {
     }
 }
 
-/// A thread that keeps so many frames of each node zeroed ahead of need, until this is dropped. The kernel runs it when no other
-/// thread wants its processor (`SCHED_IDLE`).
+/// A thread that keeps so many frames of each node zeroed ahead of need, until this is dropped, which waits for a batch of 32 frames
+/// at most. The kernel runs it when no other thread wants its processor (`SCHED_IDLE`). Where the system has no thread to give there
+/// is none, and faults zero their frames.
 ///
 /// ```
 /// # use slat_mm::*;
@@ -77,18 +77,18 @@ impl Zeroer {
     pub fn start(arena: &Arc<Arena>, frames: u64) -> Self {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let (stopped, arena) = (stop.clone(), arena.clone());
-        let thread = thread::spawn(move || {
+        let thread = Builder::new().name("zeroer".into()).spawn(move || {
             run_when_idle();
             let (flag, changed) = &*stopped;
             let mut stop = flag.lock();
             while !*stop {
-                parking_lot::MutexGuard::unlocked(&mut stop, || arena.zero_ahead(frames));
-                if !*stop {
+                let made = MutexGuard::unlocked(&mut stop, || arena.zero_some(frames));
+                if !*stop && made == 0 {
                     changed.wait_for(&mut stop, PERIOD);
                 }
             }
         });
-        Self { stop, thread: Some(thread) }
+        Self { stop, thread: thread.ok() }
     }
 }
 
@@ -116,6 +116,7 @@ fn run_when_idle() {
 mod tests {
     use super::*;
     use slat::{Level, PAGE_SIZE};
+    use std::thread;
 
     fn is_zero(arena: &Arena, page: &crate::Held<'_>) -> bool {
         // SAFETY: held, and no other thread uses it.

@@ -31,7 +31,7 @@ pub enum Tool {
     Fuzz,
     /// Guests that store beside everything else, and what was told of them: `vcpu/tests`.
     Worlds,
-    /// Guests, devices, pins, swap and merging on `slat-mm`: `mm/tests/load`.
+    /// Guests, devices, pins, swap, limits and merging on `slat-mm`: `mm/tests/load`.
     Load,
     /// Guests on processors that they share: `vcpu/tests/vcpu`.
     Shared,
@@ -244,10 +244,16 @@ bugs! {
     ShareUnlooked "share-unlooked" Host "a share is broken without a look at what is mapped there by now",
     MergeUnlooked "merge-unlooked" Host "a page is merged without a look at what its mapping wants by now",
     TrimmedUnlocked "trimmed-unlocked" Host "free frames go back to the system without the lock under which they are taken",
+    ZeroedHidden "zeroed-hidden" Host "frames that were zeroed ahead are found by no thread that needs one for something else",
+    ZeroedLate "zeroed-late" Host "frames are offered as zeroed ahead, and zeroed then",
     ZoneAlone "zone-alone" Host "a thread whose zone has no free frame looks into no other zone of its node",
 
     // --- load: a guest, devices, swap and merging on slat-mm ---
     CopiedUnsettled "copied-unsettled" Load "a page is copied before the flush that a change before it owes",
+    RefaultUncharged "refault-uncharged" Load "a page that comes back from swap is charged to no group",
+    FailureBelieved "failure-believed" Load "a page that a swap device failed to store counts as stored",
+    ZeroedInName "zeroed-in-name" Load "free frames are offered as zeroed ahead, and hold what they held",
+    EvictorAlone "evictor-alone" Load "an evictor goes by the limit of its address space, and not by its group's",
 
     // --- unit tests ---
     CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first under its readers",

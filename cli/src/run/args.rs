@@ -1,5 +1,6 @@
 //! What users of `slat run` type. Whatever can be refused is refused here, before anything is built.
 
+use super::ahead::AheadArgs;
 use super::migrate::Migrate;
 use super::nested::NestedArgs;
 use crate::error::Error;
@@ -102,6 +103,10 @@ pub struct Run {
     /// Swap out what the guest has not used for so many seconds
     #[arg(long, value_name = "SECS", value_parser = seconds, requires = "swap")]
     pub reclaim_idle: Option<Duration>,
+
+    /// Room and zeroes before they are needed.
+    #[command(flatten)]
+    pub ahead: AheadArgs,
 
     /// Whether the LRU asks the guest's tables when it ages (the MGLRU aging series), or only before it evicts a page (before)
     /// [default: on]
@@ -417,7 +422,7 @@ fn host_size(text: &str) -> Result<u64, String> {
     within(text, 16 << 20, 64 << 40)
 }
 
-fn within(text: &str, least: u64, most: u64) -> Result<u64, String> {
+pub(super) fn within(text: &str, least: u64, most: u64) -> Result<u64, String> {
     let bytes = size(text)?;
     match bytes {
         _ if bytes < least => Err(format!("at least {}M are needed", least >> 20)),

@@ -17,10 +17,12 @@
 //! | `events` | what happens in the VM, event by event, as text |
 //! | `watch` | what watchers are told meanwhile |
 //! | `server` | that, and the LRU's generations, on a Unix socket |
+//! | `ahead` | room, and frames of zeroes, before a fault needs them |
 //! | `reclaimer` | what the guest has not used for long goes to swap |
 //! | `migrate` | the guest goes to another process, or comes from one |
 //! | `figures`, `report` | what came of it, as text or JSON |
 
+pub mod ahead;
 mod args;
 mod churn;
 mod dirty_log;
@@ -95,6 +97,7 @@ impl Run {
                 socket.as_ref().map(|socket| socket.serve(scope, &lru_gen, &sampler)).transpose()?;
             let view = self.top.then(|| top::beside(scope, &sampler));
             let reclaimer = reclaimer::start(scope, &machine, self);
+            let ahead = self.ahead.start(&machine);
             let churn = churn::start(scope, &machine, self, seed);
             let harvester = dirty_log::start(scope, &machine, &live, self);
             let arriving = listener.as_ref().zip(moves.arrivals).map(|(listener, arrivals)| {
@@ -110,7 +113,7 @@ impl Run {
             let arrived = arriving.map(|thread| crate::thread::joined(thread.join())).transpose();
             churn.stop();
             let told = harvester.stop();
-            drop((serving, view, reclaimer));
+            drop((serving, view, reclaimer, ahead));
             arrived?;
             Ok::<_, Error>((outcome?, told?, sent))
         })?;

@@ -1,5 +1,6 @@
 //! What came of a run: a page for people, or one JSON object.
 
+use super::ahead::Ahead;
 use super::args::Run;
 use super::dirty_log::Told;
 use super::feed::Totals;
@@ -42,6 +43,7 @@ struct Report {
     swapped_out: u64,
     swapped_in: u64,
     refaults: u64,
+    ahead: Ahead,
     generations: Vec<Generation>,
     /// Of a hypervisor between the machine and the guest, where there is one.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "by_name")]
@@ -159,6 +161,7 @@ impl Report {
             swapped_out: space.swapped_out,
             swapped_in: space.swapped_in,
             refaults: lru.refaults,
+            ahead: Ahead::of(machine),
             generations: generations(machine),
             nested: None,
             verified_reads: findings.verified,
@@ -239,24 +242,7 @@ impl Report {
             0 => writeln!(out)?,
             _ => writeln!(out, ": {:.3}% of it", self.overhead_percent)?,
         }
-        let DirtyLogCounts { by, harvests, told_pages, lost_pages, ring_full } = self.dirty_log;
-        if harvests > 0 {
-            writeln!(
-                out,
-                "log       by {by}: {told_pages} pages told in {harvests} harvests, {lost_pages} lost; {ring_full} exits with a full ring"
-            )?;
-        }
-        if !self.generations.is_empty() {
-            writeln!(
-                out,
-                "swap      {} pages out, {} in; {} refaults; {} pages in {} generations",
-                self.swapped_out,
-                self.swapped_in,
-                self.refaults,
-                self.generations.iter().map(|generation| generation.anon + generation.file).sum::<u64>(),
-                self.generations.len()
-            )?;
-        }
+        self.host(out)?;
         if let Some(nested) = &self.nested {
             nested::page(nested, out)?;
         }
@@ -273,6 +259,34 @@ impl Report {
         )?;
         if let Some(first) = &self.first_corruption {
             writeln!(out, "CORRUPT   {first}")?;
+        }
+        Ok(())
+    }
+
+    /// What the host has done beside the guest.
+    fn host(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let Ahead { frames, zeroed, direct_reclaims } = self.ahead;
+        if frames > 0 {
+            writeln!(out, "frames    {frames} taken, {:.1}% of them zeroed ahead", percent(zeroed, frames))?;
+        }
+        let DirtyLogCounts { by, harvests, told_pages, lost_pages, ring_full } = self.dirty_log;
+        if harvests > 0 {
+            writeln!(
+                out,
+                "log       by {by}: {told_pages} pages told in {harvests} harvests, {lost_pages} lost; {ring_full} exits with a full ring"
+            )?;
+        }
+        if !self.generations.is_empty() {
+            writeln!(
+                out,
+                "swap      {} pages out, {} in; {} refaults; {} faults made room; {} pages in {} generations",
+                self.swapped_out,
+                self.swapped_in,
+                self.refaults,
+                direct_reclaims,
+                self.generations.iter().map(|generation| generation.anon + generation.file).sum::<u64>(),
+                self.generations.len()
+            )?;
         }
         Ok(())
     }

@@ -78,7 +78,12 @@ fn text(sample: &Sample, rates: &Rates) -> String {
         parts.push(format!("used {}", ages.join(", ")));
     }
     if let Some(swap) = sample.swap {
-        parts.push(format!("swap {} out, {} in", swap.out, swap.r#in));
+        let direct = sample.ahead.direct_reclaims;
+        parts.push(format!("swap {} out, {} in, {direct} faults made room", swap.out, swap.r#in));
+    }
+    if sample.ahead.frames > 0 {
+        let zeroed = crate::run::figures::percent(sample.ahead.zeroed, sample.ahead.frames);
+        parts.push(format!("{} zeroed ahead", percent(zeroed)));
     }
     if sample.ended {
         parts.push("ended".into());
@@ -99,19 +104,24 @@ fn named(of: &[(&str, f64)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::ahead::Ahead;
+    use crate::top::sample::Swapped;
     use crate::top::sample::tests::sample;
 
     #[test]
     fn a_line_has_every_figure() {
         let mut lines = Lines::new(false);
         lines.line(&sample(2));
-        let line = lines.line(&Sample { ended: true, ..sample(4) });
+        let swap = Some(Swapped { out: 5, r#in: 3 });
+        let ahead = Ahead { frames: 8, zeroed: 7, direct_reclaims: 1 };
+        let line = lines.line(&Sample { ended: true, swap, ahead, ..sample(4) });
         assert_eq!(
             line,
             "2.0 s  2.2M accesses/s  19.8k faults/s: map 3k, permission 240, spurious 60  250 retries/s  \
              1.18k flushes/s: migrate 980, dirty-log 200  tlb 97.30%  193M mapped: 4K 43.3k, 2M 12  \
              tables 464K (0.235%)  12k pages/s dirty  \
-             used ≤0.5 s 78.1M, ≤1 s 35.2M, ≤4 s 46.9M, ≤16 s 0B, ≤64 s 7.81M, older 25M  ended"
+             used ≤0.5 s 78.1M, ≤1 s 35.2M, ≤4 s 46.9M, ≤16 s 0B, ≤64 s 7.81M, older 25M  \
+             swap 5 out, 3 in, 1 faults made room  87.50% zeroed ahead  ended"
         );
     }
 

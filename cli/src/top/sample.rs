@@ -4,6 +4,7 @@
 //! who does not know one passes over it, and one that is missing is zero. What changes its meaning changes
 //! [`Sample::VERSION`].
 
+use crate::run::ahead::Ahead;
 use crate::run::figures::{Faults, Flushes, Mapped, TlbCounts, VcpuCounts};
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +33,7 @@ pub struct Sample {
     pub table_bytes: u64,
     pub dirty: Dirty,
     pub swap: Option<Swapped>,
+    pub ahead: Ahead,
     pub ages: Ages,
     pub heat: Heat,
 }
@@ -198,6 +200,7 @@ pub mod tests {
             table_bytes: 475_136,
             dirty: Dirty { by: "bitmap".into(), pages: halves * 6_000 },
             swap: None,
+            ahead: Ahead::default(),
             ages: Ages {
                 by: AgesBy::Accessed,
                 of: vec![
@@ -222,13 +225,14 @@ pub mod tests {
     #[test]
     fn a_sample_is_read_as_it_is_written() {
         let swap = Some(Swapped { out: 5, r#in: 3 });
+        let ahead = Ahead { frames: 9, zeroed: 7, direct_reclaims: 1 };
         let generation = Ages {
             by: AgesBy::Generation,
             of: vec![Age { generation: Some(7), within_ms: Some(12), pages: 3 }],
         };
         for sample in [
             sample(3),
-            Sample { ended: true, swap, ages: generation, ..sample(4) },
+            Sample { ended: true, swap, ahead, ages: generation, ..sample(4) },
             Sample { watch: Sample::VERSION, ..Sample::default() },
         ] {
             let line = sample.line();

@@ -166,16 +166,25 @@ fn what_is_idle_for_long_goes_by_itself() {
     assert!(report["refaults"].as_u64().unwrap() >= PAGES);
 }
 
-fn a_limit_holds(args: &[&str]) {
+fn a_limit_holds(args: &[&str]) -> Value {
     let text = batch('S', 4500) + &batch('L', 4500);
     let report = report(&[args, &["-t", "-", "--limit", "16M"]].concat(), text.as_bytes());
     assert!(report["swapped_out"].as_u64().unwrap() > 300, "{args:?}");
     assert!(report["refaults"].as_u64().unwrap() > 300, "{args:?}");
+    report
 }
 
 #[test]
 fn a_limit_holds_and_every_byte_comes_back() {
     a_limit_holds(&["--swap", "mem"]);
+}
+
+#[test]
+fn faults_make_room_and_zero_their_pages_where_no_thread_does_so_before() {
+    let report = a_limit_holds(&["--swap", "mem", "--evictors", "0", "--zero-ahead", "0"]);
+    let ahead = |key: &str| report["ahead"][key].as_u64().unwrap();
+    assert!(ahead("direct_reclaims") > 0 && ahead("frames") >= 4500, "{report}");
+    assert_eq!(ahead("zeroed"), 0);
 }
 
 #[test]
@@ -311,6 +320,9 @@ fn bad_input_is_one_clear_line() {
     for seconds in ["0", "soon", "1e9", "nan"] {
         refused(&["--swap", "mem", "--reclaim-idle", seconds], b"", "--reclaim-idle");
     }
+    refused(&["--evictors", "2"], b"", "--swap");
+    refused(&["--swap", "mem", "--evictors", "65"], b"", "65");
+    refused(&["--zero-ahead", "1K"], b"", "--zero-ahead");
     assert!(!Path::new("a").exists() && !Path::new("b").exists(), "nothing was done by halves");
     assert!(text(&slat(&["--help"]).stdout).contains("UNIX-CONNECT"));
 }

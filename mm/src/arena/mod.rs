@@ -219,9 +219,9 @@ impl Arena {
     pub(crate) fn begin_use(&self, pfn: Pfn, kind: u32, zero: bool) {
         let state = &self.states()[pfn.0 as usize];
         let before = state.load(Relaxed);
-        self.check_free(pfn, before);
+        let was_written = self.check_free(pfn, before);
         // A page of zeroes that was written while it was free is found where free frames are poisoned; it is zeroed again then.
-        if before & USED != 0 && zero && (before & ZEROED == 0 || self.poison.is_some()) {
+        if before & USED != 0 && zero && (before & ZEROED == 0 || was_written) {
             // SAFETY: a free frame of this arena. Only this thread has a right to it.
             unsafe { zero_page(self.frame(pfn)) };
         }
@@ -229,15 +229,17 @@ impl Arena {
         state.store(kind | USED | 1, Relaxed);
     }
 
-    /// Counts a stale write to a frame that is free, and whose state is `state`: it does not hold what it held.
-    fn check_free(&self, pfn: Pfn, state: u32) {
-        let Some(poison) = self.poison.filter(|_| state & USED != 0) else { return };
+    /// Counts a stale write to a frame that is free, and whose state is `state`: it does not hold what it held. Whether it is one.
+    fn check_free(&self, pfn: Pfn, state: u32) -> bool {
+        let Some(poison) = self.poison.filter(|_| state & USED != 0) else { return false };
         let byte = if state & ZEROED != 0 { 0 } else { poison };
         // SAFETY: a free frame of this arena. Only this thread has a right to it.
         let bytes = unsafe { std::slice::from_raw_parts(self.frame(pfn), PAGE_SIZE as usize) };
-        if bytes != [byte; PAGE_SIZE as usize] {
+        let was_written = bytes != [byte; PAGE_SIZE as usize];
+        if was_written {
             self.stale_writes.fetch_add(1, Relaxed);
         }
+        was_written
     }
 
     /// Makes a free frame, which the caller has taken, hold zeroes.
@@ -245,9 +247,11 @@ impl Arena {
         let state = &self.states()[pfn.0 as usize];
         let before = state.load(Relaxed);
         self.check_free(pfn, before);
-        // Also one that was never used: the kernel finds memory for it now.
-        // SAFETY: a free frame of this arena. Only this thread has a right to it.
-        unsafe { self.frame(pfn).write_bytes(0, PAGE_SIZE as usize) };
+        if !seeded!(ZeroedInName) {
+            // Also one that was never used: the kernel finds memory for it now.
+            // SAFETY: a free frame of this arena. Only this thread has a right to it.
+            unsafe { zero_page(self.frame(pfn)) };
+        }
         state.store(USED | ZEROED, Relaxed);
     }
 

@@ -1,9 +1,10 @@
 //! The free frames of one node: zones, and a small list for each of a few threads before them.
 //!
 //! ```text
-//!               a batch                  a batch
-//! zones ◀────────────────▶ a thread's ◀─────────── zeroed ◀─── a thread with nothing else to do
-//! a lock for each          own lists               ahead of need
+//!                     a batch              a batch
+//! a thread with     ◀─────────▶  zones,  ◀─────────▶  a thread's
+//! nothing else to do   zeroed    a lock               own lists
+//!                      ahead     for each
 //! ```
 //! Single frames go through the lists; all else, and what a list lacks or has too much of, comes from the
 //! [zones](Zones) under their locks. When those are empty the lists are emptied too, so a node is out of memory only
@@ -13,11 +14,10 @@
 
 use super::zones::{AllZones, Zones};
 use crate::frames::{BLOCK, Unit};
-use crate::prim::{AtomicU64, Mutex, MutexGuard};
+use crate::prim::{Mutex, MutexGuard};
 use crate::shards::Shards;
 use slat::{Level, Pfn, Span};
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// A thread's list is filled by this many frames, and emptied by as many when it has twice that.
 const BATCH: usize = 32;
@@ -52,11 +52,6 @@ pub(crate) struct NodeFrames {
     frames: Span<Pfn>,
     zones: Zones,
     lists: Shards<Mutex<List>>,
-    /// Frames that are free and hold zeroes.
-    zeroed: Mutex<Vec<u64>>,
-    /// How many those are: a look costs no lock.
-    // ORDER(zeroed): Relaxed: a hint; the frames are found under the lock.
-    zeroed_count: AtomicU64,
 }
 
 impl NodeFrames {
@@ -68,8 +63,6 @@ impl NodeFrames {
             frames: Span::sized(Pfn((blocks.start + 1) * BLOCK), count * BLOCK),
             zones: Zones::new(count),
             lists: Shards::new(),
-            zeroed: Mutex::default(),
-            zeroed_count: AtomicU64::new(0),
         }
     }
 
@@ -85,8 +78,7 @@ impl NodeFrames {
             (list.frames.len() + list.zeroed.len()) as u64
         };
         let listed: u64 = self.lists.iter().map(len).sum();
-        let zeroed = self.zeroed.lock().len() as u64;
-        self.zones.free() + listed + zeroed
+        self.zones.free() + listed
     }
 
     /// What its lists have done.
@@ -124,22 +116,18 @@ impl NodeFrames {
     fn take_frame(&self, zero: bool) -> Option<Pfn> {
         let mut list = self.list();
         list.done.taken += 1;
-        if zero && (!list.zeroed.is_empty() || self.zeroed_count.load(Relaxed) > 0) {
-            if list.zeroed.is_empty() {
-                list.done.batches += 1;
-                let mut zeroed = self.zeroed.lock();
-                let left = zeroed.len().saturating_sub(BATCH);
-                list.zeroed.extend(zeroed.drain(left..));
-                self.zeroed_count.store(left as u64, Relaxed);
-            }
-            if let Some(frame) = list.zeroed.pop() {
-                list.done.zeroed += 1;
-                return Some(self.frames.start + frame);
-            }
+        if zero && list.zeroed.is_empty() {
+            // Where the list has frames a look at other zones would be one for each fault.
+            let elsewhere = list.frames.is_empty();
+            list.done.batches += u64::from(self.zones.take_zeroed(BATCH, elsewhere, &mut list.zeroed));
+        }
+        if zero && let Some(frame) = list.zeroed.pop() {
+            list.done.zeroed += 1;
+            return Some(self.frames.start + frame);
         }
         if list.frames.is_empty() {
             list.done.batches += 1;
-            self.zones.take_frames(BATCH, 0, &mut list.frames);
+            self.zones.take_frames(BATCH, &mut list.frames);
             list.frames.reverse(); // lowest first
         }
         let frame = list.frames.pop().or_else(|| {
@@ -158,16 +146,13 @@ impl NodeFrames {
     /// Empties every thread's lists, and returns all that is free, locked.
     #[cold]
     fn gather(&self) -> AllZones<'_> {
-        // The lock of a list comes before that of the zeroed ones, and this before the locks of the zones: they are never wanted the
-        // other way round.
+        // The lock of a list comes before those of the zones: they are never wanted the other way round.
         let mut listed: Vec<u64> = Vec::new();
         for list in self.lists.iter() {
             let mut list = list.lock();
             listed.append(&mut list.frames);
             listed.append(&mut list.zeroed);
         }
-        listed.append(&mut self.zeroed.lock());
-        self.zeroed_count.store(0, Relaxed);
         let mut all = self.zones.lock_all();
         all.give_each(&listed);
         all
@@ -180,12 +165,12 @@ impl NodeFrames {
         for (first, zone) in self.zones.iter() {
             let span =
                 |run: &Range<u64>| Span::sized(self.frames.start + first + run.start, run.end - run.start);
-            let mut free = zone.lock();
+            let mut zone = zone.lock();
             let mut block = 0;
-            while block < free.blocks() {
+            while block < zone.free.blocks() {
                 if seeded!(TrimmedUnlocked) {
-                    let runs: Vec<_> = free.runs(block).collect();
-                    MutexGuard::unlocked(&mut free, || {
+                    let runs: Vec<_> = zone.free.runs(block).collect();
+                    MutexGuard::unlocked(&mut zone, || {
                         // Also on a machine with much else to do another thread runs now.
                         (0..8).for_each(|_| std::thread::yield_now());
                         runs.iter().try_for_each(|run| with(span(run)))
@@ -193,11 +178,11 @@ impl NodeFrames {
                     block += 1;
                     continue;
                 }
-                for run in free.runs(block) {
+                for run in zone.free.runs(block) {
                     with(span(&run))?;
                 }
                 block += 1;
-                MutexGuard::bump(&mut free);
+                MutexGuard::bump(&mut zone);
             }
         }
         Ok(())
@@ -205,7 +190,7 @@ impl NodeFrames {
 
     /// How many frames hold zeroes ahead of need, but for those that threads have at hand.
     pub(crate) fn zeroed(&self) -> u64 {
-        self.zeroed_count.load(Relaxed)
+        self.zones.zeroed()
     }
 
     /// Takes up to a batch of frames, which `zero` makes hold zeroes, and offers them to threads that want such; how many. No lock
@@ -213,15 +198,26 @@ impl NodeFrames {
     pub(crate) fn zero_ahead(&self, most: u64, zero: impl Fn(Pfn)) -> u64 {
         let mut frames = Vec::new();
         // The thread may be kept from its processor: where memory is short others need these frames.
-        self.zones.take_frames(BATCH.min(most as usize), SPARE, &mut frames);
+        self.zones.take_to_zero(BATCH.min(most as usize), SPARE, &mut frames);
+        if seeded!(ZeroedLate) {
+            self.zones.give_zeroed(frames.iter().copied());
+            self.wait_until_taken(frames.len() as u64);
+        }
         for &frame in &frames {
             zero(self.frames.start + frame);
         }
-        let mut zeroed = self.zeroed.lock();
-        frames.reverse(); // lowest first
-        zeroed.extend(&frames);
-        self.zeroed_count.store(zeroed.len() as u64, Relaxed);
+        if !seeded!(ZeroedLate) {
+            self.zones.give_zeroed(frames.iter().copied());
+        }
         frames.len() as u64
+    }
+
+    /// Waits until threads have taken one frame more than so many, or do not: those before it are in use by then.
+    #[cold]
+    fn wait_until_taken(&self, frames: u64) {
+        let until = self.list_stats().taken + frames;
+        let waits = (0..2000).take_while(|_| self.list_stats().taken <= until);
+        waits.for_each(|_| std::thread::sleep(std::time::Duration::from_millis(1)));
     }
 
     /// Takes frames of this node back, however they were taken.

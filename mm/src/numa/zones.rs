@@ -9,12 +9,16 @@
 //! between sockets. Here a few threads share a zone. A small node has one zone only: its frames gather at its bottom, so that whole
 //! blocks remain.
 //!
+//! Frames that were [zeroed ahead](crate::zero) belong to their zones, too, under the same locks. A fault that looks for one reads a
+//! hint of its own zone, and those of the others once in a batch; it writes nothing that the whole node shares.
+//!
 //! A thread holds the lock of one zone at a time; or [all of them](Zones::lock_all), taken in order.
 
 use crate::frames::{BLOCK, FreeFrames, Unit};
-use crate::prim::{Mutex, MutexGuard, thread_number};
-use crate::shards::{Shards, shards};
+use crate::prim::{AtomicU64, Mutex, MutexGuard, thread_number};
+use crate::shards::{Padded, Shards, shards};
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Blocks of a zone at least: 64 MiB.
 const SMALLEST: u64 = 32;
@@ -24,15 +28,53 @@ const THREADS: usize = 8;
 /// See the module's header. Frames are numbered from the node's first.
 #[derive(Debug)]
 pub(super) struct Zones {
-    zones: Shards<Mutex<FreeFrames>>,
+    zones: Shards<Zone>,
     /// Frames of each zone but the last, which may have fewer.
     each: u64,
 }
 
-/// All zones of a node, locked.
+#[derive(Debug)]
+struct Zone {
+    /// The number of its first frame.
+    first: u64,
+    frames: Mutex<Frames>,
+    /// How many of them were zeroed ahead. On lines of its own: a fault that finds none here shares none with those that take the lock.
+    // ORDER(zeroed): Relaxed: a hint; the frames are found under the lock.
+    zeroed: Padded<AtomicU64>,
+}
+
+/// What is free in a zone.
+#[derive(Debug)]
+pub(super) struct Frames {
+    /// Numbered from the zone's first.
+    pub(super) free: FreeFrames,
+    /// Those that hold zeroes are not among these. Numbered from the node's first.
+    zeroed: Vec<u64>,
+}
+
+/// All zones of a node, locked. No frame counts as zeroed ahead.
 pub(super) struct AllZones<'a> {
-    zones: Vec<MutexGuard<'a, FreeFrames>>,
+    zones: Vec<MutexGuard<'a, Frames>>,
     each: u64,
+}
+
+impl Zone {
+    /// Of so many blocks, all free.
+    fn new(first: u64, blocks: u64) -> Self {
+        let frames = Frames { free: FreeFrames::new(blocks as usize), zeroed: Vec::new() };
+        Self { first, frames: Mutex::new(frames), zeroed: Padded::default() }
+    }
+
+    /// Locks it. No frame of it counts as zeroed ahead from then on.
+    fn lock(&self) -> MutexGuard<'_, Frames> {
+        let mut frames = self.frames.lock();
+        if !seeded!(ZeroedHidden) {
+            self.zeroed.store(0, Relaxed);
+            let Frames { free, zeroed } = &mut *frames;
+            zeroed.drain(..).map(|frame| frame - self.first).for_each(|at| free.give(at..at + 1));
+        }
+        frames
+    }
 }
 
 impl Zones {
@@ -45,46 +87,97 @@ impl Zones {
     /// With so many blocks in each zone.
     fn with(blocks: u64, each: u64) -> Self {
         let zones = (0..blocks).step_by(each as usize);
-        let zones = zones.map(|first| Mutex::new(FreeFrames::new(each.min(blocks - first) as usize)));
+        let zones = zones.map(|first| Zone::new(first * BLOCK, each.min(blocks - first)));
         Self { zones: zones.collect(), each: each * BLOCK }
     }
 
-    /// The zones with their first frames, this thread's first.
-    fn mine_first(&self) -> impl Iterator<Item = (u64, &Mutex<FreeFrames>)> {
-        let (mine, count) = (thread_number(), self.zones.len());
-        let looked = if seeded!(ZoneAlone) { 1 } else { count };
-        (mine..mine + looked).map(move |zone| ((zone % count) as u64 * self.each, self.zones.pick(zone)))
+    /// The zones, this thread's first.
+    fn mine_first(&self) -> impl Iterator<Item = &Zone> {
+        let mine = thread_number();
+        let looked = if seeded!(ZoneAlone) { 1 } else { self.zones.len() };
+        (mine..mine + looked).map(|zone| self.zones.pick(zone))
     }
 
-    /// Frames that are free.
+    fn zone_of(&self, frame: u64) -> &Zone {
+        self.zones.pick((frame / self.each) as usize)
+    }
+
+    /// Frames that are free, whatever they hold.
     pub(super) fn free(&self) -> u64 {
-        self.zones.iter().map(|zone| zone.lock().free()).sum()
+        let free = |zone: &Zone| {
+            let frames = zone.frames.lock();
+            frames.free.free() + frames.zeroed.len() as u64
+        };
+        self.zones.iter().map(free).sum()
     }
 
-    /// Takes up to `want` single frames, of the first zone with more than `spare` free ones.
-    pub(super) fn take_frames(&self, want: usize, spare: u64, into: &mut Vec<u64>) {
-        for (first, zone) in self.mine_first() {
-            let mut free = zone.lock();
-            if free.free() > spare {
-                let before = into.len();
-                free.take_frames(want, into);
-                into[before..].iter_mut().for_each(|frame| *frame += first);
+    /// Frames that were zeroed ahead.
+    pub(super) fn zeroed(&self) -> u64 {
+        self.zones.iter().map(|zone| zone.zeroed.load(Relaxed)).sum()
+    }
+
+    /// Takes up to `want` single frames, of the first zone that has any.
+    pub(super) fn take_frames(&self, want: usize, into: &mut Vec<u64>) {
+        let before = into.len();
+        for zone in self.mine_first() {
+            take_of(zone, &mut zone.frames.lock(), want, into);
+            if into.len() > before {
                 return;
             }
         }
     }
 
+    /// Takes up to `want` frames that were zeroed ahead, of this thread's zone, or with `elsewhere` of the first zone that has any;
+    /// whether there was one.
+    pub(super) fn take_zeroed(&self, want: usize, elsewhere: bool, into: &mut Vec<u64>) -> bool {
+        for zone in self.mine_first().take(if elsewhere { usize::MAX } else { 1 }) {
+            if zone.zeroed.load(Relaxed) == 0 {
+                continue;
+            }
+            let mut frames = zone.frames.lock();
+            let left = frames.zeroed.len().saturating_sub(want);
+            into.extend(frames.zeroed.drain(left..));
+            zone.zeroed.store(left as u64, Relaxed);
+            if !into.is_empty() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes up to `want` single frames that are to be zeroed ahead: of the zone with the fewest such, if more than `spare` are free
+    /// there; else of the next.
+    pub(super) fn take_to_zero(&self, want: usize, spare: u64, into: &mut Vec<u64>) {
+        let mut zones: Vec<&Zone> = self.zones.iter().collect();
+        zones.sort_by_key(|zone| zone.zeroed.load(Relaxed));
+        for zone in zones {
+            let mut frames = zone.frames.lock();
+            if frames.free.free() > spare {
+                return take_of(zone, &mut frames, want, into);
+            }
+        }
+    }
+
+    /// Offers frames of one zone that hold zeroes now.
+    pub(super) fn give_zeroed(&self, frames: impl DoubleEndedIterator<Item = u64> + Clone) {
+        let Some(frame) = frames.clone().next() else { return };
+        let zone = self.zone_of(frame);
+        let mut of_zone = zone.frames.lock();
+        of_zone.zeroed.extend(frames.rev()); // lowest first
+        zone.zeroed.store(of_zone.zeroed.len() as u64, Relaxed);
+    }
+
     /// Takes a unit and returns its first frame.
     pub(super) fn take(&self, unit: Unit) -> Option<u64> {
-        self.mine_first().find_map(|(first, zone)| zone.lock().take(unit).map(|frame| first + frame))
+        self.mine_first().find_map(|zone| zone.frames.lock().free.take(unit).map(|frame| zone.first + frame))
     }
 
     /// Takes frames back, neighbours of each other.
     pub(super) fn give(&self, mut frames: Range<u64>) {
         while !frames.is_empty() {
-            let (zone, first) = (frames.start / self.each, frames.start / self.each * self.each);
-            let end = frames.end.min(first + self.each);
-            self.zones.pick(zone as usize).lock().give(frames.start - first..end - first);
+            let zone = self.zone_of(frames.start);
+            let end = frames.end.min(zone.first + self.each);
+            zone.frames.lock().free.give(frames.start - zone.first..end - zone.first);
             frames.start = end;
         }
     }
@@ -93,21 +186,28 @@ impl Zones {
     pub(super) fn give_each(&self, frames: &mut [u64]) {
         frames.sort_unstable();
         for frames in frames.chunk_by(|one, next| one / self.each == next / self.each) {
-            let zone = frames[0] / self.each;
-            let mut free = self.zones.pick(zone as usize).lock();
-            frames.iter().map(|frame| frame % self.each).for_each(|frame| free.give(frame..frame + 1));
+            let zone = self.zone_of(frames[0]);
+            let mut of_zone = zone.frames.lock();
+            frames.iter().map(|frame| frame - zone.first).for_each(|at| of_zone.free.give(at..at + 1));
         }
     }
 
     /// No thread takes or gives back until the result is dropped.
     pub(super) fn lock_all(&self) -> AllZones<'_> {
-        AllZones { zones: self.zones.iter().map(|zone| zone.lock()).collect(), each: self.each }
+        AllZones { zones: self.zones.iter().map(Zone::lock).collect(), each: self.each }
     }
 
     /// Each zone, with its first frame.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Mutex<FreeFrames>)> {
-        (0..).step_by(self.each as usize).zip(self.zones.iter())
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Mutex<Frames>)> {
+        self.zones.iter().map(|zone| (zone.first, &zone.frames))
     }
+}
+
+/// Takes up to `want` single frames of a zone.
+fn take_of(zone: &Zone, frames: &mut Frames, want: usize, into: &mut Vec<u64>) {
+    let before = into.len();
+    frames.free.take_frames(want, into);
+    into[before..].iter_mut().for_each(|frame| *frame += zone.first);
 }
 
 impl AllZones<'_> {
@@ -115,7 +215,7 @@ impl AllZones<'_> {
     pub(super) fn give_each(&mut self, frames: &[u64]) {
         for frame in frames {
             let at = frame % self.each;
-            self.zones[(frame / self.each) as usize].give(at..at + 1);
+            self.zones[(frame / self.each) as usize].free.give(at..at + 1);
         }
     }
 
@@ -138,7 +238,7 @@ impl AllZones<'_> {
         let count = self.zones.len();
         let (begin, looked) = if seeded!(ZoneAlone) { (thread_number() % count, 1) } else { (0, count) };
         let zones = (0..).step_by(self.each as usize).zip(&mut self.zones);
-        zones.skip(begin).take(looked).find_map(|(first, free)| Some(first + take(free)?))
+        zones.skip(begin).take(looked).find_map(|(first, frames)| Some(first + take(&mut frames.free)?))
     }
 }
 
@@ -152,7 +252,7 @@ mod tests {
         let mut before = usize::MAX;
         while before != all.len() {
             before = all.len();
-            zones.take_frames(100, 0, &mut all);
+            zones.take_frames(100, &mut all);
         }
         all
     }
@@ -181,14 +281,14 @@ mod tests {
         taken.reverse();
         zones.give_each(&mut taken);
         assert!(taken.iter().copied().eq(0..7 * BLOCK), "each frame was taken once");
-        let free: Vec<_> = zones.iter().map(|(_, zone)| zone.lock().free() / BLOCK).collect();
+        let free: Vec<_> = zones.iter().map(|(_, zone)| zone.lock().free.free() / BLOCK).collect();
         assert_eq!(free, [2, 2, 2, 1]);
         let mut blocks: Vec<_> = std::iter::from_fn(|| zones.take(Unit::Block)).collect();
         blocks.sort_unstable();
         assert!(blocks.iter().copied().eq((0..7).map(|block| block * BLOCK)), "they are whole again");
         // Over the ends of three zones.
         zones.give(BLOCK..6 * BLOCK + 1);
-        let free: Vec<_> = zones.iter().map(|(_, zone)| zone.lock().free()).collect();
+        let free: Vec<_> = zones.iter().map(|(_, zone)| zone.lock().free.free()).collect();
         assert_eq!(free, [BLOCK, 2 * BLOCK, 2 * BLOCK, 1]);
         let mut locked = zones.lock_all();
         locked.give_each(&[0, 6 * BLOCK + 1]);
@@ -199,15 +299,40 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_with_few_frames_is_passed_over_where_some_are_to_be_spared() {
+    fn frames_to_zero_come_from_the_zone_with_the_fewest_zeroes_unless_it_has_to_spare_its_own() {
         let zones = Zones::with(2, 1);
         let mut taken = Vec::new();
-        zones.take_frames(500, 0, &mut taken);
-        let mine = taken[0] / BLOCK;
-        taken.clear();
-        zones.take_frames(1, 100, &mut taken);
-        assert_eq!(taken[0] / BLOCK, 1 - mine);
-        zones.take_frames(1, BLOCK, &mut taken);
-        assert_eq!(taken.len(), 1, "none has so many");
+        let mut zero = |spare| {
+            taken.clear();
+            zones.take_to_zero(4, spare, &mut taken);
+            zones.give_zeroed(taken.iter().copied());
+            taken.iter().map(|frame| frame / BLOCK).collect::<Vec<_>>()
+        };
+        assert_eq!([zero(0), zero(0), zero(0)], [[0; 4], [1; 4], [0; 4]]);
+        assert_eq!(zero(BLOCK - 4), [0; 0], "none has so many");
+        assert_eq!((zones.zeroed(), zones.free()), (12, 2 * BLOCK));
+        zones.give(zones.take(Unit::Chunk).map(|chunk| chunk..chunk + 64).unwrap());
+        let mut all = Vec::new();
+        assert!(zones.take_zeroed(100, false, &mut all) || zones.take_zeroed(100, true, &mut all));
+        while zones.take_zeroed(100, true, &mut all) && all.len() < 12 {}
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2, 3, 4, 5, 6, 7, BLOCK, BLOCK + 1, BLOCK + 2, BLOCK + 3]);
+        assert_eq!(zones.zeroed(), 0);
+    }
+
+    #[test]
+    fn what_was_zeroed_ahead_is_free_as_the_rest_where_all_are_locked() {
+        let zones = Zones::with(2, 1);
+        let mut taken = Vec::new();
+        for _ in 0..8 {
+            taken.clear();
+            zones.take_to_zero(32, 0, &mut taken);
+            zones.give_zeroed(taken.iter().copied());
+        }
+        assert_eq!((zones.zeroed(), zones.take(Unit::Block)), (256, None));
+        let mut locked = zones.lock_all();
+        assert_eq!([(); 3].map(|()| locked.take(Unit::Block)), [Some(0), Some(BLOCK), None]);
+        drop(locked);
+        assert_eq!((zones.zeroed(), zones.free()), (0, 0));
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! To add one: a function and a row. It says whether it was made; where it threw contents away it says so to the ledger.
 
+use crate::groups::{LIMITS, with_room};
 use crate::oracle::Lane;
 use crate::random::Random;
 use crate::stage::{BLOCK, NODES, PAGES, Stage, ZONE, ZONES, away, count, hva, hvas};
@@ -46,6 +47,9 @@ pub const CHANGES: &[Change] = &[
     row("young", true, young),
     row("read and write", false, use_it),
     row("another VM comes and goes", false, visit),
+    row("another limit", false, limit),
+    row("harvest", false, harvest),
+    row("trim", false, trim),
 ];
 
 /// Children at once, for each meddler: they keep what they share.
@@ -164,7 +168,11 @@ fn fork(m: &mut Meddler<'_>) -> bool {
         return false;
     }
     let _stay: Vec<_> = m.stage.zones.iter().map(|zone| zone.read()).collect();
-    let space = m.stage.space.fork(&mut m.idle).unwrap();
+    m.stage.groups.has_forked();
+    let Some(space) = with_room(m.stage.space.fork(&mut m.idle)) else {
+        m.stage.groups.a_fork_has_gone();
+        return false;
+    };
     let mut child = Child { space, holds: Vec::new() };
     for sample in 0..SAMPLES {
         let (page, lane) = (m.random.below(PAGES), m.random.below(m.stage.lanes));
@@ -185,15 +193,17 @@ fn fork(m: &mut Meddler<'_>) -> bool {
 }
 
 fn forget(m: &mut Meddler<'_>) -> bool {
-    let Some(child) = m.children.pop() else { return false };
-    for (at, expected) in child.holds {
+    let Some(Child { space, holds }) = m.children.pop() else { return false };
+    for (at, expected) in holds {
         let mut word = [0; 8];
-        let read = child.space.read(&mut m.idle, at, &mut word);
+        let Some(()) = with_room(space.read(&mut m.idle, at, &mut word)) else { continue };
         let found = u64::from_le_bytes(word);
-        if read.is_err() || found != expected {
-            m.stage.wrong(|| format!("a child reads {found:x} ({read:?}) at {at} instead of {expected:x}"));
+        if found != expected {
+            m.stage.wrong(|| format!("a child reads {found:x} at {at} instead of {expected:x}"));
         }
     }
+    drop(space);
+    m.stage.groups.a_fork_has_gone();
     true
 }
 
@@ -210,7 +220,7 @@ fn protect(m: &mut Meddler<'_>) -> bool {
 
 fn migrate(m: &mut Meddler<'_>) -> bool {
     let pages = m.some_pages();
-    m.stage.space.migrate(&mut m.idle, hvas(&pages)).unwrap() > 0
+    with_room(m.stage.space.migrate(&mut m.idle, hvas(&pages))).is_some_and(|moved| moved > 0)
 }
 
 fn pageout(m: &mut Meddler<'_>) -> bool {
@@ -232,7 +242,7 @@ fn age(m: &mut Meddler<'_>) -> bool {
 }
 
 fn reclaim(m: &mut Meddler<'_>) -> bool {
-    let pages = m.random.below(256);
+    let pages = m.random.below(64);
     m.stage.space.reclaim(&mut m.idle, pages) > 0
 }
 
@@ -267,7 +277,7 @@ fn soft_dirty(m: &mut Meddler<'_>) -> bool {
     });
     let written = space.soft_dirty(at).unwrap();
     for (index, page) in pages.enumerate() {
-        let surely = ledger.was_written(page, looks.each_ref().map(|look| &look[index]));
+        let surely = ledger.was_written(page, looks.each_ref().map(|look| &look[index]), |_| true);
         if surely && !written.iter().any(|span| span.contains(hva(page))) {
             m.stage.wrong(|| format!("page {page} was written, and is not soft-dirty"));
         }
@@ -285,7 +295,8 @@ fn unmerge(m: &mut Meddler<'_>) -> bool {
     let pages = m.some_blocks();
     let _stay = m.stay(&pages);
     for advice in [Advice::Unmergeable, Advice::Mergeable] {
-        m.stage.space.madvise(&mut m.idle, hvas(&pages), advice).unwrap();
+        // Without room for copies some stay merged.
+        with_room(m.stage.space.madvise(&mut m.idle, hvas(&pages), advice));
     }
     true
 }
@@ -338,4 +349,24 @@ fn visit(m: &mut Meddler<'_>) -> bool {
         m.stage.wrong(|| format!("after its release a VM holds {:?}", vm.stats().leaves));
     }
     true
+}
+
+/// The guests' group may have more, or less.
+fn limit(m: &mut Meddler<'_>) -> bool {
+    m.stage.groups.set_limit(m.random.pick(&LIMITS));
+    true
+}
+
+fn harvest(m: &mut Meddler<'_>) -> bool {
+    let Some(mut log) = m.stage.log.try_lock() else { return false };
+    let Some(log) = &mut *log else { return false };
+    if let Some(page) = log.harvest(&mut m.idle, &m.stage.ledger, |_| std::thread::yield_now()) {
+        m.stage.wrong(|| format!("page {page} was written, and the dirty log does not tell"));
+    }
+    true
+}
+
+/// Memory of free frames goes back to the system, also of those that were zeroed ahead.
+fn trim(m: &mut Meddler<'_>) -> bool {
+    m.stage.arena.trim().unwrap() > 0
 }

@@ -1,12 +1,18 @@
 //! When all have gone: every byte is what it must be, and every leaf, table page and frame is accounted for.
 
+use crate::groups::LIMITS;
 use crate::oracle::Lane;
-use crate::stage::{PAGES, Primary, Stage, hva};
-use slat::{Access, Fault, Format, Gfn, Host, Idle, Level, TablePages, VcpuId, Vm};
+use crate::stage::{NESTED, NESTED_PAGES, PAGES, Primary, Stage, hva, hvas};
+use slat::{Access, Fault, Format, Gfn, Host, Idle, Level, PAGE_SIZE, Span, TablePages, VcpuId, Vm};
+use slat_mm::{Advice, Arena, Evictor};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// No thread is about any more, and no vCPU is left.
 pub fn check<F: Format>(idle: &mut Idle, stage: Stage, vms: Vec<Arc<Vm<F, Primary>>>, lanes: Vec<Lane>) {
+    // They are more than the group may have: what was read goes again, also by way of the device that fails.
+    stage.groups.set_limit(LIMITS[2]);
     for mut lane in lanes {
         for page in 0..PAGES {
             let at = hva(page) + lane.offset();
@@ -14,10 +20,22 @@ pub fn check<F: Format>(idle: &mut Idle, stage: Stage, vms: Vec<Arc<Vm<F, Primar
             lane.load(&stage.ledger, page, read).unwrap().unwrap_or_else(|wrong| panic!("{wrong}"));
         }
     }
+    assert!(stage.disk.has_recovered(), "it has stored no page after it failed: {:?}", stage.swap.stats());
+    let log = stage.log.lock().take();
+    let lost = log.and_then(|mut log| log.harvest(idle, &stage.ledger, |_| {}));
+    assert_eq!(lost, None, "a page that the log does not tell");
+
+    stage.groups.guests.set_limit(None);
+    stage.space.munmap(idle, Span::sized(NESTED, NESTED_PAGES * PAGE_SIZE)).unwrap();
+    stage.space.madvise(idle, hvas(&(0..PAGES)), Advice::Unmergeable).unwrap();
+    all_there(idle, &vms);
     let nodes = stage.space.lru().unwrap().generations();
     let known: u64 =
         nodes.iter().flat_map(|node| &node.generations).map(|found| found.anon + found.file).sum();
     assert_eq!(known, PAGES, "each page is in one generation");
+    adds_up(&stage);
+    evict_ahead(&stage);
+    adds_up(&stage);
     for vm in &vms {
         agrees(vm, idle);
     }
@@ -27,13 +45,58 @@ pub fn check<F: Format>(idle: &mut Idle, stage: Stage, vms: Vec<Arc<Vm<F, Primar
         is_empty(vm, idle);
     }
 
-    let Stage { arena, space, ksm, swap, balancers, .. } = stage;
+    let Stage { arena, space, ksm, swap, balancers, groups, .. } = stage;
     drop((vms, space, ksm, balancers));
     assert_eq!(swap.stats().references, 0, "no copy was forgotten");
+    assert_eq!([groups.guests.charged(), groups.neighbour.charged()], [0, 0], "each page was given back");
     let stats = arena.stats();
     assert_eq!((stats.in_use, stats.tables), (0, 0), "every frame came back");
-    // The fill of a free frame is looked at when it is used again.
-    while arena.page(Level::K4).map(std::mem::forget).is_ok() {}
+    free_frames_are_as_they_were_left(&arena);
+}
+
+/// Each VM has every page.
+fn all_there<F: Format>(idle: &mut Idle, vms: &[Arc<Vm<F, Primary>>]) {
+    for vm in vms {
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        for page in 0..PAGES {
+            vcpu.fault(idle, Fault { gpa: Gfn(page).gpa(), access: Access::Write }).unwrap();
+        }
+    }
+}
+
+/// All frames that are in use are charged to one group, but for tables, the pool, and a page of zeroes that KSM keeps.
+fn adds_up(stage: &Stage) {
+    let (all, pool) = (stage.arena.stats(), stage.swap.stats().memory_bytes / PAGE_SIZE);
+    let stats = [&stage.groups.guests, &stage.groups.neighbour].map(|group| group.stats());
+    let frames: u64 = stats.iter().map(|stats| (stats.anon + stats.file) / PAGE_SIZE).sum();
+    let (pages, own) = (all.in_use - all.tables - pool, u64::from(stage.thp));
+    assert!((frames..=frames + own).contains(&pages), "{pages} pages, {frames} charged: {stats:?}");
+}
+
+/// Where a group gets less than it has its evictor makes room, with no fault to ask for it.
+fn evict_ahead(stage: &Stage) {
+    let group = &stage.groups.guests;
+    let limit = group.charged() * 3 / 4;
+    group.set_limit(Some(limit));
+    let _evictor = Evictor::start(&stage.space, 1).unwrap();
+    let patience = if std::env::var_os("SLAT_SEEDED").is_some() { 3 } else { 60 };
+    let began = Instant::now();
+    while group.charged() > limit {
+        assert!(began.elapsed() < Duration::from_secs(patience), "{} of {limit}", group.charged());
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The fill of a free frame is looked at when it is used again. Some are zeroed ahead of that.
+fn free_frames_are_as_they_were_left(arena: &Arena) {
+    let zeroed = arena.zero_ahead(PAGES);
+    while let Ok(page) = arena.zeroed(Level::K4) {
+        // SAFETY: no other thread uses it.
+        let bytes: &[u8; PAGE_SIZE as usize] = unsafe { &*arena.frame(page.pfn()).cast() };
+        assert!(*bytes == [0; PAGE_SIZE as usize], "a page of zeroes holds something");
+        std::mem::forget(page);
+    }
+    assert!(zeroed > 0 && arena.list_stats().zeroed >= zeroed, "they were taken");
     assert_eq!(arena.stats().stale_writes, 0, "no thread wrote to a free frame");
 }
 

@@ -15,7 +15,7 @@ const STAY: u64 = 256;
 /// Steps that a kicked vCPU takes before it answers, at most.
 const LATEST: u64 = 64;
 
-struct Guest<'a> {
+pub struct Guest<'a> {
     stage: &'a Stage,
     lane: Lane,
     random: Random,
@@ -59,7 +59,12 @@ impl Program for Guest<'_> {
     }
 }
 
-impl Guest<'_> {
+impl<'a> Guest<'a> {
+    pub fn new(stage: &'a Stage, number: u64) -> Self {
+        let random = Random::new(stage.seed ^ (number + 1) << 32);
+        Self { stage, lane: Lane::new(number, PAGES), random, left: STAY }
+    }
+
     /// Goes on with another access: this one is not possible at the moment.
     fn skip(&mut self) {
         self.random.0.u64(..);
@@ -70,16 +75,14 @@ impl Guest<'_> {
 pub fn run<F: Format, H: Host>(stage: &Stage, vcpu: Vcpu<'_, F, H>, window: Window, number: u64) -> Lane {
     Node((number % u64::from(NODES)) as u8).run_here();
     let mut idle = Idle::take().expect("a thread of its own");
-    let random = Random::new(stage.seed ^ (number + 1) << 32);
-    let lane = Lane::new(number, PAGES);
-    let mut guest = Guest { stage, lane, random, left: STAY };
+    let mut guest = Guest::new(stage, number);
     let mut cpu = Cpu::new(vcpu, window).untimed().answering_late(stage.seed << 8 ^ number, LATEST);
     debug_assert!(LINE as u64 * stage.lanes <= slat::PAGE_SIZE);
     while !stage.is_over() {
         match cpu.run(&mut idle, &mut guest) {
             Exit::Stopped => {}
-            // Unmapped, or protected, for the moment.
-            Exit::Failed(_, FaultError::Host(HostError::Fault)) => {
+            // Unmapped, or protected, for the moment; or nothing can go of the group's, as long as children share it.
+            Exit::Failed(_, FaultError::Host(HostError::Fault | HostError::NoMemory)) => {
                 count(&stage.counts.refused);
                 guest.skip();
                 thread::yield_now();

@@ -1,6 +1,8 @@
 //! A primary change under load: four vCPUs of two VMs use memory through TLBs that believe what they hold, and answer late
 //! when they are kicked; a device writes beside them, while two meddlers change everything that a host can change about the
-//! memory, at random.
+//! memory, at random. The memory is more than its group may have: an evictor, and faults, take pages to swap all the while, beside a
+//! neighbour in another group. One of the swap devices fails and recovers; a thread zeroes free frames; one VM logs writes, and a third
+//! one has a guest of its guest.
 //!
 //! ```text
 //!   guest ──▶ TLB ──▶ tables ──▶ frames, poisoned when they are freed ◀── the host's table ◀── meddlers
@@ -12,6 +14,10 @@
 //! | [`changes`] | what meddlers do: a table, a row for each kind of change |
 //! | [`guest`] | what a vCPU does |
 //! | [`device`] | what writes beside the guests, through the address space and by pins |
+//! | [`nested`] | a guest of a guest, in memory of its own |
+//! | [`groups`] | the limit; the neighbour in another group |
+//! | [`swap`] | devices by priority, one of which fails and recovers |
+//! | [`log`] | a dirty log that loses nothing |
 //! | [`oracle`] | what every byte must be |
 //! | [`stage`] | the memory, the host; mistakes to be found |
 //! | [`ending`] | when all have gone, everything is accounted for |
@@ -19,21 +25,29 @@
 mod changes;
 mod device;
 mod ending;
+mod groups;
 mod guest;
+mod log;
+mod nested;
 mod oracle;
 #[path = "../../../slat/tests/engine/common/random.rs"]
 mod random;
 #[cfg(seeded)]
 mod seeded;
 mod stage;
+mod swap;
 #[path = "../../../slat/tests/engine/common/thorough.rs"]
 mod thorough;
 
 use changes::CHANGES;
+use guest::Guest;
+use log::Log;
 use oracle::Lane;
 use slat::table::formats::{Ept4, Ept5, Npt4, Npt5};
-use slat::{Format, Gfn, Idle, Level, MmuLock, SecondaryMmu, Slot, SlotId, VcpuId, Vm, Why};
-use slat_vcpu::Window;
+use slat::{Gfn, Idle, Level, MmuLock, SecondaryMmu, Slot, SlotId, VcpuId, Vm, Why};
+use slat_mm::{Evictor, Zeroer};
+use slat_vcpu::nested::Nest;
+use slat_vcpu::{Cpu, Exit, Window};
 use stage::{Mistake, Mistaken, PAGES, Primary, Stage, hva, hvas};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -45,12 +59,15 @@ const VCPUS: u64 = 4;
 const VMS: u64 = 2;
 const MEDDLERS: u64 = 2;
 const DEVICES: u64 = 1;
+const EVICTORS: usize = 1;
+/// Frames of each node that are kept zeroed.
+const ZEROED: u64 = 256;
 /// Changes of each meddler in each world, at night and else.
 const STEPS: [u64; 2] = [150, 70];
 /// Changes after which a mistake is not found.
 const MANY_STEPS: u64 = 20_000;
-/// Without a change for so long, a world hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Without a change for so long, a world hangs: a change may have to evict many pages first, on a machine with much else to do.
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// How a world is built.
 #[derive(Clone, Copy)]
@@ -72,35 +89,41 @@ struct Tally {
     wrong: u64,
 }
 
-fn run<F: Format>(setting: Setting) -> Tally {
+fn run<F: Nest>(setting: Setting) -> Tally {
     let Setting { lock, contexts, thp, mistake, seed } = setting;
     let mut idle = Idle::take().expect("the test's own thread");
     let stage = Stage::new(&mut idle, thp, mistake, seed, VCPUS + MEDDLERS + DEVICES);
     let mut mistaken = Vec::new();
     let mut register = |vm: &Arc<Vm<F, Primary>>| match mistake {
-        Mistake::None | Mistake::NoFlush | Mistake::Seeded => stage.space.register(vm),
         Mistake::TellsLate | Mistake::Deaf(_) => {
             let to = vm.clone() as Arc<dyn SecondaryMmu>;
             let between = Arc::new(Mistaken { to, mistake, last: Mutex::default() });
             stage.space.register(&between);
             mistaken.push(between);
         }
+        _ => stage.space.register(vm),
     };
     let vms: Vec<_> = (0..VMS)
-        .map(|_| {
+        .map(|number| {
             let builder = Vm::<F, _>::builder(Primary::new(&stage)).vcpus((VCPUS / VMS) as u32);
             let builder = builder.mmu_lock(lock).contexts(contexts);
             let builder = if mistake == Mistake::NoFlush { builder.sabotage_flushes() } else { builder };
             let vm = Arc::new(builder.build().expect("the arena is large"));
             register(&vm);
             let slot = Slot::new(SlotId(0), Gfn(0), PAGES, hva(0));
+            let slot = if number == log::VM { slot.log_dirty() } else { slot };
             vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
             vm
         })
         .collect();
-    // Frame numbers start after a huge page that is never used.
-    // SAFETY: the arena's mapping, which outlives the vCPUs.
-    let window = unsafe { Window::new(stage.arena.base(), stage.arena.stats().frames + Level::M2.pages()) };
+    let beside = mistake.leaves_all_beside();
+    *stage.log.lock() = beside.then(|| Log::new(&vms[log::VM as usize], &stage.ledger));
+    let nested = beside.then(|| nested::vm::<F>(&mut idle, &stage, false));
+    let ahead = beside.then(|| {
+        let evictor = Evictor::start(&stage.space, EVICTORS).expect("it has an LRU");
+        (evictor, Zeroer::start(&stage.arena, ZEROED))
+    });
+    let window = window(&stage);
     let mut tally = Tally { made: vec![0; CHANGES.len()], ..Tally::default() };
     let mut lanes: Vec<Lane> = Vec::new();
     thread::scope(|scope| {
@@ -115,8 +138,13 @@ fn run<F: Format>(setting: Setting) -> Tally {
         let devices = (VCPUS + MEDDLERS..).take(devices as usize);
         let devices = devices.map(|number| scope.spawn(move || device::run(stage, number)));
         let devices: Vec<_> = devices.collect();
+        if let Some(nested) = &nested {
+            scope.spawn(|| groups::run(stage, &stage.swap));
+            scope.spawn(|| nested::run(stage, nested, window));
+        }
         let meddlers = (VCPUS..VCPUS + MEDDLERS).map(|number| {
-            let steps = if mistake == Mistake::None { thorough(STEPS[0], STEPS[1]) } else { MANY_STEPS };
+            let few = mistake.shows_in_the_end();
+            let steps = if few { thorough(STEPS[0], STEPS[1]) } else { MANY_STEPS };
             scope.spawn(move || changes::run(stage, number, steps))
         });
         let meddlers: Vec<_> = meddlers.collect();
@@ -147,18 +175,28 @@ fn run<F: Format>(setting: Setting) -> Tally {
         }
         lanes.extend(guests.into_iter().chain(devices).map(|thread| thread.join().unwrap()));
     });
-    for lane in &lanes {
-        tally.judged += lane.judged;
-        tally.dropped += lane.dropped;
-    }
+    tally.judged = lanes.iter().map(|lane| lane.judged).sum();
+    tally.dropped = lanes.iter().map(|lane| lane.dropped).sum();
     tally.refused = stage.counts.refused.load(Relaxed);
     tally.wrong = stage.counts.wrong.load(Relaxed);
-    drop(mistaken);
+    if let Some(vm) = &nested {
+        assert!(stage.space.unregister(&mut idle, vm));
+    }
+    drop((mistaken, ahead, nested));
     if mistake == Mistake::None {
         assert_eq!(tally.wrong, 0, "said above");
+    }
+    if tally.wrong == 0 && mistake.shows_in_the_end() {
         ending::check(&mut idle, stage, vms, lanes);
     }
     tally
+}
+
+/// The frames, for vCPUs.
+fn window(stage: &Stage) -> Window {
+    // Frame numbers start after a huge page that is never used.
+    // SAFETY: the arena's mapping, which outlives the vCPUs.
+    unsafe { Window::new(stage.arena.base(), stage.arena.stats().frames + Level::M2.pages()) }
 }
 
 /// Waits until it is over, and returns true. Where nothing gets on, a mistake may be why: it returns false. Without one the
@@ -176,7 +214,7 @@ fn while_they_get_on(stage: &Stage, mistake: Mistake, over: impl Fn() -> bool) -
             if mistake != Mistake::None {
                 return false;
             }
-            eprintln!("seed {}: no change for a minute, after {begun}", stage.seed);
+            eprintln!("seed {}: no change for {PATIENCE:?}, after {begun}", stage.seed);
             std::process::exit(1);
         }
     }
@@ -232,6 +270,52 @@ fn negative_control_without_flushes_stale_translations_are_used() {
 #[test]
 fn negative_control_a_host_that_frees_before_it_tells_is_found_out() {
     assert!(wrong(Mistake::TellsLate) > 0);
+}
+
+/// What was written there last is read back at the end of each world, if not before.
+#[test]
+fn negative_control_a_swap_device_that_keeps_nothing_is_found_out() {
+    let found = std::panic::catch_unwind(|| wrong(Mistake::KeepsNothing));
+    assert!(found.map_or(true, |wrong| wrong > 0));
+}
+
+/// By one thread alone.
+#[test]
+fn a_log_tells_of_stores_after_it_was_taken() {
+    for (mistake, found) in [(Mistake::None, false), (Mistake::NotRearmed, true)] {
+        let mut idle = Idle::take().unwrap();
+        let stage = Stage::new(&mut idle, false, mistake, 7, VCPUS);
+        let builder = Vm::<Npt4, _>::builder(Primary::new(&stage));
+        let builder = if found { builder.sabotage_rearm() } else { builder };
+        let vm = Arc::new(builder.build().unwrap());
+        stage.space.register(&vm);
+        vm.slots()
+            .commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, hva(0)).log_dirty()))
+            .unwrap();
+        let mut log = Log::new(&vm, &stage.ledger);
+        let mut cpu = Cpu::new(vm.vcpu(VcpuId(0)).unwrap(), window(&stage)).untimed();
+        let mut guest = Guest::new(&stage, log::VM);
+        let mut lost = || {
+            assert_eq!(cpu.run(&mut idle, &mut guest), Exit::Stopped);
+            let once_more = |idle: &mut Idle| assert_eq!(cpu.run(idle, &mut guest), Exit::Stopped);
+            log.harvest(&mut idle, &stage.ledger, once_more).is_some()
+        };
+        assert_eq!([lost(), lost()], [false, found], "{mistake:?}");
+    }
+}
+
+/// By one thread alone.
+#[test]
+fn a_guest_of_a_guest_is_looked_for_where_the_host_takes_its_memory() {
+    for (mistake, found) in [(Mistake::None, false), (Mistake::NestedForgotten, true)] {
+        let mut idle = Idle::take().unwrap();
+        let stage = Stage::new(&mut idle, false, mistake, 7, 1);
+        let vm = nested::vm::<Npt4>(&mut idle, &stage, found);
+        drop(idle);
+        stage.end();
+        nested::run(&stage, &vm, window(&stage));
+        assert_eq!(stage.counts.wrong.load(Relaxed) > 0, found, "{mistake:?}");
+    }
 }
 
 #[test]

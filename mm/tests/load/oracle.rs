@@ -75,12 +75,21 @@ impl Ledger {
         Look { ended, written: (0..self.lanes).map(|lane| self.written(page, lane).load(SeqCst)).collect() }
     }
 
-    /// Whether a thread began and ended a write to the page between three looks, and none can have dropped it since:
-    /// the second value was written after the first had been.
-    pub fn was_written(&self, page: u64, [first, then, last]: [&Look; 3]) -> bool {
-        let lanes = first.written.iter().zip(&then.written).zip(&last.written);
-        let twice = |((first, then), last)| first != then && then != last;
-        self.seen(page).begun == first.ended && lanes.into_iter().any(twice)
+    /// Whether a thread with one of these lanes began and ended a write to the page between three looks, and none can have dropped it
+    /// since: the second value was written after the first had been.
+    pub fn was_written(
+        &self,
+        page: u64,
+        [first, then, last]: [&Look; 3],
+        lanes: impl Fn(u64) -> bool,
+    ) -> bool {
+        let written = |look: &Look, lane: u64| look.written[lane as usize];
+        let twice = |&lane: &u64| {
+            let then = written(then, lane);
+            written(first, lane) != then && then != written(last, lane)
+        };
+        self.seen(page).begun == first.ended
+            && (0..self.lanes).filter(|&lane| lanes(lane)).any(|lane| twice(&lane))
     }
 
     /// Reads a line of any lane through `get`, and judges by what all threads know.

@@ -1,17 +1,20 @@
 //! The stage: memory of the host that guests use and meddlers change, and what is known of it for certain.
 
+use crate::groups::Groups;
+use crate::log::Log;
 use crate::oracle::Ledger;
 use crate::random::Random;
+use crate::swap::{self, Disk};
 use parking_lot::RwLock;
+use slat::table::Word;
 use slat::{
     Access, Again, Event, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Pfn, SecondaryMmu,
     Span, TableMemory, Why, notify::NoPages,
 };
 use slat_mm::{
-    AddressSpace, Advice, Arena, ArenaHandle, Backing, Balancer, Ksm, LruSettings, Place, Policy, Prot,
-    Settings, Swap, SwapDevice,
+    AddressSpace, Advice, Arena, ArenaHandle, Backing, Balancer, HostView, Ksm, Place, Policy, Prot,
+    Settings, Swap,
 };
-use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -36,6 +39,10 @@ const BASE: Hva = Hva(0x4000_0000);
 /// Where blocks are moved to for a while: as far from each other as in [`BASE`], and differently in their 2 MiB.
 const AWAY: Hva = Hva(0x6000_0000 + PAGE_SIZE);
 
+/// Where the memory of a hypervisor in a guest lies, and its pages.
+pub const NESTED: Hva = Hva(0x8000_0000);
+pub const NESTED_PAGES: u64 = 32 * ZONE;
+
 pub fn hva(page: u64) -> Hva {
     BASE + page * PAGE_SIZE
 }
@@ -58,17 +65,34 @@ pub enum Mistake {
     TellsLate,
     /// Changes for this reason are not told at all.
     Deaf(Why),
+    /// A swap device keeps nothing of what it has written.
+    KeepsNothing,
+    /// What the host takes back is not looked for in guests of guests.
+    NestedForgotten,
+    /// What a dirty log has told of is not flushed: stores go on by what vCPUs have of it.
+    NotRearmed,
     /// One that the engine makes (`slat::seeded`).
     #[cfg_attr(not(seeded), expect(dead_code, reason = "the engine makes none"))]
     Seeded,
 }
 
 impl Mistake {
+    /// Whether there are limits, an evictor, a neighbour and a log. Beside mistakes of flushing and telling there are none: the lines
+    /// of the memory have to show those.
+    pub fn leaves_all_beside(self) -> bool {
+        matches!(self, Self::None | Self::KeepsNothing | Self::Seeded)
+    }
+
+    /// Whether a short world shows it in the end.
+    pub fn shows_in_the_end(self) -> bool {
+        matches!(self, Self::None | Self::KeepsNothing)
+    }
+
     /// Whether guests may write to frames that are free: then no VM may make tables of those.
     pub fn spoils_frames(self) -> bool {
         match self {
-            Self::None | Self::Seeded => false,
-            Self::NoFlush | Self::TellsLate => true,
+            Self::None | Self::KeepsNothing | Self::NotRearmed | Self::Seeded => false,
+            Self::NoFlush | Self::TellsLate | Self::NestedForgotten => true,
             // Who still has a page after the others may write to it.
             Self::Deaf(why) => matches!(why, Why::Unmap | Why::Clear | Why::Migrate | Why::Reclaim),
         }
@@ -81,6 +105,11 @@ pub struct Stage {
     pub space: Arc<AddressSpace>,
     pub ksm: Arc<Ksm>,
     pub swap: Arc<Swap>,
+    /// The device that fails.
+    pub disk: Arc<Disk>,
+    pub groups: Groups,
+    /// Held by the thread that takes the log.
+    pub log: parking_lot::Mutex<Option<Log>>,
     /// One for each policy.
     pub balancers: Vec<Balancer>,
     /// Held for reading by who needs a zone's mappings to stay, for writing by who takes them away for a while.
@@ -93,6 +122,8 @@ pub struct Stage {
     pub counts: Counts,
     pub mistake: Mistake,
     pub seed: u64,
+    /// With huge pages, and with one frame for pages of zeroes.
+    pub thp: bool,
     /// How many threads have a lane.
     pub lanes: u64,
     over: AtomicBool,
@@ -115,14 +146,14 @@ pub fn count(counter: &AtomicU64) {
 impl Stage {
     pub fn new(idle: &mut Idle, thp: bool, mistake: Mistake, seed: u64, lanes: u64) -> Self {
         let arena = Arena::builder().limit(256 << 20).nodes(NODES).poison(0xdd).build().unwrap();
-        // Where guests may write to free frames none of those may be swap's.
-        let memory = if mistake.spoils_frames() { 0 } else { 64 * PAGE_SIZE };
-        let swap =
-            Swap::builder().memory(memory).device(Disk::default(), 1024 * PAGE_SIZE).build(&arena).unwrap();
-        let lru = LruSettings::default();
-        let space = AddressSpace::builder(&arena).thp(thp).swap(&swap).lru(lru).build().unwrap();
+        let (swap, disk) = swap::build(&arena, mistake);
+        let groups = Groups::new(&arena, mistake);
+        let space = AddressSpace::builder(&arena).thp(thp).swap(&swap).group(&groups.guests).build().unwrap();
         let memory = space.mmap(Place::Fixed(BASE), PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous);
         space.madvise(idle, memory.unwrap(), Advice::Mergeable).unwrap();
+        let nested =
+            space.mmap(Place::Fixed(NESTED), NESTED_PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous);
+        space.madvise(idle, nested.unwrap(), Advice::Mergeable).unwrap();
         let ksm = Ksm::builder(&arena).use_zero_pages(thp).build().unwrap();
         ksm.add(&space).unwrap();
         let balancer = |policy| Balancer::new(&space, Settings { policy, ..Settings::default() });
@@ -130,6 +161,9 @@ impl Stage {
             balancers: [Policy::Range, Policy::Page, Policy::PageBatched].map(balancer).into(),
             ksm,
             swap,
+            disk,
+            groups,
+            log: parking_lot::Mutex::default(),
             arena,
             space,
             zones: (0..ZONES).map(|_| RwLock::new(())).collect(),
@@ -141,6 +175,7 @@ impl Stage {
             counts: Counts::default(),
             mistake,
             seed,
+            thp,
             lanes,
             over: AtomicBool::new(false),
         }
@@ -168,40 +203,10 @@ impl Stage {
     }
 }
 
-/// Where pages are swapped out to, beside memory. It is slow at times, and lets others run; it fails at times, or is full.
-#[derive(Debug, Default)]
-struct Disk(Mutex<Vec<u8>>, AtomicU64);
-
-impl SwapDevice for Disk {
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        let number = self.1.fetch_add(1, Relaxed);
-        for _ in 0..=number % 8 {
-            std::thread::yield_now();
-        }
-        match number % 64 {
-            15 | 31 | 47 => return Err(io::Error::from_raw_os_error(libc::EIO)),
-            63 => return Err(io::Error::from_raw_os_error(libc::ENOSPC)),
-            _ => {}
-        }
-        let mut disk = self.0.lock().unwrap();
-        let (start, end) = (offset as usize, offset as usize + bytes.len());
-        let len = disk.len().max(end);
-        disk.resize(len, 0);
-        disk[start..end].copy_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-        std::thread::yield_now();
-        bytes.copy_from_slice(&self.0.lock().unwrap()[offset as usize..][..bytes.len()]);
-        Ok(bytes.len())
-    }
-}
-
 /// The address space as a VM's host. Beside a mistake guests may write to whatever was freed, so the VM's tables lie
 /// elsewhere then: what they write there must not be followed.
 pub struct Primary {
-    space: Arc<AddressSpace>,
+    view: HostView,
     tables: ArenaHandle,
 }
 
@@ -209,7 +214,7 @@ impl Primary {
     pub fn new(stage: &Stage) -> Self {
         let elsewhere = || Arena::builder().limit(16 << 20).build().unwrap();
         let arena = if stage.mistake.spoils_frames() { elsewhere() } else { stage.arena.clone() };
-        Self { space: stage.space.clone(), tables: ArenaHandle::from(&arena) }
+        Self { view: HostView::new(&stage.space), tables: ArenaHandle::from(&arena) }
     }
 }
 
@@ -235,11 +240,23 @@ unsafe impl TableMemory for Primary {
 
 impl Host for Primary {
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
-        self.space.lookup(hva, access)
+        self.view.lookup(hva, access)
     }
 
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        Ok(self.space.fault(idle, hva, access)?)
+        self.view.resolve(idle, hva, access)
+    }
+
+    fn read(&self, hva: Hva) -> Option<Word> {
+        self.view.read(hva)
+    }
+
+    fn read_all(&self, hva: Hva, words: &mut [Word]) -> bool {
+        self.view.read_all(hva, words)
+    }
+
+    fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
+        self.view.compare_exchange(hva, current, new)
     }
 }
 

@@ -266,3 +266,39 @@ fn threads_find_the_last_frame_wherever_it_is() {
         assert_eq!(arena.stats().in_use, 0);
     }
 }
+
+#[test]
+fn frames_that_were_zeroed_ahead_are_found_by_threads_that_need_any() {
+    for level in [Level::K4, Level::M2] {
+        let arena = Arena::builder().limit(8 << 20).nodes(2).poison(0xdd).build().unwrap();
+        assert!(arena.zero_ahead(1000) > 1500, "most of each node");
+        let all: Vec<_> = std::iter::from_fn(|| arena.page(level).ok()).collect();
+        assert_eq!((all.len() as u64 * level.pages(), arena.stats().stale_writes), (2048, 0));
+    }
+}
+
+/// One thread uses each frame that another one zeroes ahead as soon as it is offered.
+#[test]
+fn a_frame_is_zeroed_before_another_thread_can_have_it() {
+    let arena = Arena::builder().limit(4 << 20).build().unwrap();
+    let byte = |page: &Held<'_>| arena.frame(page.pfn());
+    std::thread::scope(|scope| {
+        let ahead = scope.spawn(|| arena.zero_ahead(64));
+        let mut held = Vec::new();
+        while held.len() < 100 {
+            let page = arena.zeroed(Level::K4).unwrap();
+            // SAFETY: this thread holds the page.
+            unsafe { byte(&page).write(7) };
+            if arena.list_stats().zeroed > 0 {
+                held.push(page);
+            } else {
+                drop(page);
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!(ahead.join().unwrap(), 64);
+        // SAFETY: as above.
+        assert!(held.iter().all(|page| unsafe { byte(page).read() } == 7), "a store was lost");
+    });
+    assert_eq!(arena.stats().in_use, 0);
+}

@@ -1,6 +1,7 @@
 //! Tables of a hypervisor in the guest, whose pages this process swaps out, moves and shares.
 
 use slat::nested::{EptFeatures, EptTable, L1Access, L1Stop};
+use slat::table::Word;
 use slat::table::formats::Npt4;
 use slat::*;
 use slat_mm::{AddressSpace, Arena, Backing, HostView, Place, Prot, Swap};
@@ -66,4 +67,28 @@ fn a_table_in_the_guest_is_walked_wherever_its_pages_are() {
     assert!(vm.slots().walk_l1(&mut idle, &table, store).unwrap().dirty);
     let both = [&space, &child].map(|space| word(space, &mut idle, TABLES[3]) >> 8 & 3);
     assert_eq!(both, [3, 0]);
+}
+
+#[test]
+fn a_table_is_read_as_its_words_one_by_one() {
+    let mut idle = Idle::take().unwrap();
+    let arena = Arena::builder().limit(16 << 20).build().unwrap();
+    let swap = Swap::builder().memory(8 << 20).build(&arena).unwrap();
+    let space = AddressSpace::builder(&arena).swap(&swap).build().unwrap();
+    let memory = space.mmap(Place::Fixed(MEMORY), 2 << 12, Prot::ReadWrite, Backing::Anonymous).unwrap();
+    let host = HostView::new(&space);
+    let mut words = [Word(7); 512];
+    assert!(!host.read_all(MEMORY, &mut words), "it was never used");
+    let bytes: Vec<u8> = (0..2 * 512u64).flat_map(|word| (word << 20 | 5).to_le_bytes()).collect();
+    space.write(&mut idle, MEMORY, &bytes).unwrap();
+    for (first, count) in [(0, 512), (0, 1), (511, 1), (100, 300), (512, 512)] {
+        let (at, words) = (MEMORY + first * 8, &mut words[..count]);
+        assert!(host.read_all(at, words));
+        let one_by_one = (first..first + count as u64).map(|word| host.read(MEMORY + word * 8).unwrap());
+        assert!(one_by_one.eq(words.iter().copied()), "{count} from {first} on");
+    }
+    assert!(!host.read_all(MEMORY + 8, &mut words), "of two pages");
+    assert!(!host.read_all(MEMORY + 4, &mut words[..1]) && host.read(MEMORY + 4).is_none(), "no eight bytes");
+    space.pageout(&mut idle, memory).unwrap();
+    assert!(!host.read_all(MEMORY, &mut words), "swapped out");
 }

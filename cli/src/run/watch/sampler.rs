@@ -2,6 +2,7 @@
 
 use super::heat::Heat;
 use super::live::{Live, Watching};
+use crate::run::ahead::Ahead;
 use crate::run::args::Run;
 use crate::run::figures::{TlbCounts, VcpuCounts};
 use crate::run::machine::Machine;
@@ -72,6 +73,7 @@ impl<F: Format> Samples for Sampler<'_, F> {
                 pages: if self.machine.logs { self.live.told() } else { dirty_bits },
             },
             swap: swap.map(|_| Swapped { out: space.swapped_out, r#in: space.swapped_in }),
+            ahead: Ahead::of(self.machine),
             ages,
             heat,
         }

@@ -95,6 +95,13 @@ pub fn memory(canvas: &mut Canvas<'_>, history: &History) {
             per_s('-', rates.swapped_out) + &per_s('+', rates.swapped_in),
         ));
     }
+    if now.ahead.frames > 0 {
+        let zeroed = figures::percent(now.ahead.zeroed, now.ahead.frames);
+        lines.push(("frames", count(now.ahead.frames as f64), percent(zeroed) + " zeroed ahead"));
+    }
+    if now.ahead.direct_reclaims > 0 {
+        lines.push(("faults", count(now.ahead.direct_reclaims as f64), "made room".into()));
+    }
     if now.lock.waits > 0 {
         lines.push(("lock", count(now.lock.waits as f64), format!("waits, {:.2} s/s", rates.lock_wait)));
     }

@@ -6,12 +6,14 @@ pub use slat_machine::{
     AtomicU64, Ordering, compute, guest, hand_over, kick, now, pause, read_page, rest, zero_page,
 };
 
-/// What lies in the lines that are used at a place: files of the engine and of this package, from their `src/` on. The first
-/// that the place begins with.
+/// What lies in the lines that are used at a place: files of the engine, of slat-mm and of this package, from their `src/` on. The
+/// first that the place begins with.
 const NAMES: &[(&str, &str)] = &[
     ("sync/gate.rs", "the MMU lock"),
     ("sync/readside.rs", "seats of the read side"),
-    ("notify/active.rs", "the active set of invalidations"),
+    ("notify/active", "the active set of invalidations"),
+    ("sync/once.rs", "values that are made once"),
+    ("sync/prim/", "words that are read in a row"),
     ("tlb/shootdown.rs", "shootdowns: generation and answers"),
     ("table/pool.rs", "the pool of table pages"),
     ("table/retire.rs", "tables that wait for a grace period"),
@@ -21,8 +23,17 @@ const NAMES: &[(&str, &str)] = &[
     ("slots/", "memslots"),
     ("dirty/", "the dirty log"),
     ("fault/", "a fault's own words"),
+    ("shadows/", "shadows of nested guests"),
     ("vm.rs", "the VM"),
     ("host.rs", "the host's memory map"),
+    ("numa/zones.rs", "zones of the host's free frames"),
+    ("numa/pool.rs", "threads' lists of the host's free frames"),
+    ("page_lock.rs", "the host's page locks"),
+    ("mappings.rs", "the host's mappings"),
+    ("state.rs", "the host's listeners"),
+    ("stats.rs", "the host's counters"),
+    ("mutex.rs", "locks that are left"),
+    ("rwlock.rs", "locks that are left"),
     ("benches/", "the bench itself"),
 ];
 

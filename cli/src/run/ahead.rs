@@ -1,0 +1,73 @@
+//! What is done ahead of need, by threads beside the guest's: room below `--limit`, and frames that hold zeroes.
+//!
+//! A fault finds both ready as long as these threads keep up, and else does the work itself: the report says how often. They end
+//! within a batch of pages when the run does.
+
+use super::machine::Machine;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use slat::{Format, PAGE_SIZE};
+use slat_mm::{Evictor, ListStats, Lru, Zeroer};
+
+/// Zeroed frames, unless said otherwise: a guest fills them in about a millisecond.
+const ZEROED: u64 = 4 << 20;
+
+/// What users type of it.
+#[derive(Debug, Args)]
+pub struct AheadArgs {
+    /// Threads that evict cold pages before --limit is reached, so that no fault has to; 0: faults make room themselves
+    /// [default: 1]
+    #[arg(long, value_name = "N", requires = "swap", value_parser = clap::value_parser!(u8).range(..=64))]
+    pub evictors: Option<u8>,
+
+    /// Free memory that a thread keeps zeroed while processors are idle; 0: faults zero their pages themselves
+    /// [default: 4M]
+    #[arg(long, value_name = "SIZE", value_parser = zero_ahead)]
+    pub zero_ahead: Option<u64>,
+}
+
+/// What came of it, under the same keys in a report and in samples.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ahead {
+    /// Frames that were taken one by one, for guest pages and others.
+    pub frames: u64,
+    /// Of these, those that were zeroed ahead.
+    pub zeroed: u64,
+    /// Times that a fault had to make room itself.
+    pub direct_reclaims: u64,
+}
+
+/// The threads. They stop when this is dropped.
+#[must_use = "dropping it stops the threads"]
+pub struct Threads {
+    _evictor: Option<Evictor>,
+    _zeroer: Option<Zeroer>,
+}
+
+impl AheadArgs {
+    /// Starts the threads that are wanted.
+    pub fn start<F: Format>(&self, machine: &Machine<F>) -> Threads {
+        let evictors = usize::from(self.evictors.unwrap_or(1));
+        let wanted = machine.swap.is_some() && evictors > 0;
+        let frames = self.zero_ahead.unwrap_or(ZEROED) / PAGE_SIZE;
+        Threads {
+            // A machine with swap has an LRU.
+            _evictor: wanted.then(|| Evictor::start(&machine.space, evictors).ok()).flatten(),
+            _zeroer: (frames > 0).then(|| Zeroer::start(machine.space.arena(), frames)),
+        }
+    }
+}
+
+impl Ahead {
+    /// So far.
+    pub fn of<F: Format>(machine: &Machine<F>) -> Self {
+        let ListStats { taken, zeroed, .. } = machine.space.arena().list_stats();
+        let lru = machine.space.lru().map(Lru::stats).unwrap_or_default();
+        Self { frames: taken, zeroed, direct_reclaims: lru.direct_reclaims }
+    }
+}
+
+fn zero_ahead(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { super::args::within(text, PAGE_SIZE, 1 << 40) }
+}
