@@ -240,5 +240,12 @@ bugs! {
     ArmUnnoted "nested: logged: leaf, D taken, flush, store | harvest, as built" "a log withdraws write from a leaf of a shadow, and does not put that down",
     ServedUnforgotten "nested: leaf, flush | T to 1, flush of both, as built" "a flush of L1 that another vCPU's has served leaves the vCPU's own TLB as it is",
     SettledEarly "nested: leaf, T to 1, broadcast | broadcast, back, as built" "a broadcast that L1 asks for says that it has made all TLBs forget before they have",
+    UnlinkUnnoted "nested: leaf, T to 1, flush, load | its table goes, as built" "tables of a shadow are unlinked, and that is not put down as a drop",
+    ReclaimUnannounced "nested: faults near the last | zap 0 | its table goes, as built" "tables of a shadow are unlinked, and its line does not move",
+    LineReadLate "nested: faults near the last | zap 0 | its table goes, as built" "a fault of L2 walks to the table that it will remember, and then reads the shadow's line",
+    NearUnchecked "nested: faults near the last | zap 0 | its table goes, as built" "a fault of L2 goes by the table that it remembers, and does not look at the line first",
+    FreedUnflushed "nested: leaf, load | store | its table goes, as built" "tables of a shadow are freed before TLBs have forgotten the links to them",
+    FreedBesideFault "nested: leaf, fault | zap 0 | its table goes, as built" "tables of a shadow are freed while a fault is in them",
+    FreedBesideWalk "nested: leaf, fault | zap 0 | its table goes, as built" "tables of a shadow are freed while an invalidation is in them",
     DroppedWithEntries "nested: leaf, T to 1, flush, fault | zap 0, dropped" "a flush that drops a shadow's tables drops its entries in the reverse map",
 }

@@ -18,6 +18,8 @@
 //! fullest chunks as the tables need, and unhooks the leaf tables and the tables above them that lie elsewhere. No table
 //! is moved: what they mapped faults back in, into the chunks that were kept, since a page comes from the fullest chunk.
 //!
+//! Tables of guests of the guest ([`crate::shadows`]) come first where no vCPU runs on them, and last where one does.
+//!
 //! The budget counts pages in use: in the tables, unhooked, or at hand in the caches of vCPUs. Memory that the
 //! *host* refuses is another matter: [`NoMemory`], and the VM goes on.
 
@@ -25,16 +27,13 @@ use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
-use crate::slots::SpaceId;
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::prim::Relaxed;
-use crate::table::entry::Word;
 use crate::table::format::Format;
 use crate::table::memory::Node;
 use crate::table::pool::{Cache, NoMemory, Short};
-use crate::table::radix::At;
 use crate::tlb::debt::Owed;
 use crate::tlb::{Cause, FlushDebt};
 use crate::trace::TraceEvent;
@@ -91,7 +90,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     pub(crate) fn reclaim(&self, idle: &mut Idle) -> bool {
         let mut hand = self.clock.hand.lock();
         let before = self.pool.in_use();
-        if before < self.pool.budget() || self.take_back_a_shadow(idle, None) {
+        if before < self.pool.budget() || self.take_back_from_a_shadow(idle, false) {
             // Or another thread has, while this one waited.
             return true;
         }
@@ -116,12 +115,11 @@ impl<F: Format, H: Host> Vm<F, H> {
                 }
             }
         }
-        false
+        self.take_back_from_a_shadow(idle, true)
     }
 
-    /// The tables of a shadow that no vCPU holds; or of `own`, in this space, which this thread's vCPU alone may hold. False where there is
-    /// none.
-    pub(crate) fn take_back_a_shadow(&self, _idle: &mut Idle, own: Option<(SpaceId, usize)>) -> bool {
+    /// The tables of a shadow that no vCPU holds; or some that are cold, of one that is `held`. False where there is none.
+    pub(crate) fn take_back_from_a_shadow(&self, _idle: &mut Idle, held: bool) -> bool {
         if !self.runs_nested() {
             return false;
         }
@@ -130,15 +128,16 @@ impl<F: Format, H: Host> Vm<F, H> {
             owed.owe_nested();
             FlushDebt::new(self, owed, Cause::Change(Why::Unmap)).settle();
         };
-        let spaces = self.spaces.iter().filter(|space| own.is_none_or(|(id, _)| id == space.id));
-        let found = spaces
-            .filter_map(|space| space.nested.get())
-            .any(|shadows| shadows.reclaim((&self.host, &self.pool), own.map(|(_, index)| index), flush) > 0);
-        if found {
-            self.clock.reclaimed.fetch_add(1, Relaxed);
-            self.host.observe(TraceEvent::Reclaimed { subtrees: 1 });
+        let tables = (&self.host, &self.pool, &self.active);
+        let subtrees = self.spaces.iter().filter_map(|space| space.nested.get()).find_map(|shadows| {
+            let subtrees = shadows.reclaim(tables, held, flush, || self.reads.synchronize());
+            (subtrees > 0).then_some(subtrees)
+        });
+        if let Some(subtrees) = subtrees {
+            self.clock.reclaimed.fetch_add(subtrees, Relaxed);
+            self.host.observe(TraceEvent::Reclaimed { subtrees });
         }
-        found
+        subtrees.is_some()
     }
 
     /// [Shrinks](Self::shrink) table memory to little more than its tables need: where it lies in more chunks than that, takes
@@ -218,7 +217,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             }
             links += 1;
             let is_wanted = match wanted {
-                Wanted::Cold => Self::is_cold(at),
+                Wanted::Cold => at.is_cold::<F>(),
                 Wanted::Sparse(most) => {
                     // SAFETY: a link of this table, read in the section of the walk.
                     let table = unsafe { Node::follow(&self.host, F::pfn(at.word)) };
@@ -233,19 +232,5 @@ impl<F: Format, H: Host> Vm<F, H> {
             }
         }
         (found, None)
-    }
-
-    /// Whether nothing has been used below a link since the last look; clears its Accessed bit.
-    fn is_cold(at: At<'_>) -> bool {
-        let accessed = F::touch_link(at.level);
-        if accessed == 0 && at.level > Level::M2 {
-            return false;
-        }
-        let is_cold = at.word.0 & accessed == 0;
-        if !is_cold {
-            // Where that fails it was used, or is gone.
-            let _ = at.entry.cas(at.word, Word(at.word.0 & !accessed));
-        }
-        is_cold
     }
 }

@@ -18,7 +18,10 @@ impl Nested {
         let early = self.has(Bug::CheckedBeforeFrozen);
         match me.pc {
             Pc::Link => {
-                let tree = &mut s.world.trees[me.root as usize];
+                // A link goes where no table was found: into what is there by now.
+                let root = if me.above { s.world.root } else { me.root };
+                s.threads[i].root = root;
+                let tree = &mut s.world.trees[root as usize];
                 if tree.upper == HOLE {
                     (tree.upper, tree.leaf) = (Word::Table, HOLE);
                 }
@@ -99,7 +102,7 @@ impl Nested {
         let vcpu = &mut s.world.vcpus[i];
         vcpu.in_l2 = false;
         if hit && self.has(Bug::RefusedOnce) {
-            vcpu.l2 = 0;
+            vcpu.forget_l2();
         } else if hit && !self.has(Bug::RefusedLeafKept) {
             (vcpu.refused, vcpu.forgot) = (true, newest);
         }
@@ -121,7 +124,8 @@ impl Nested {
         }
         // And what faults under way have read of T is not installed.
         s.world.announce([SHADOW]);
-        (s.world.vcpus[i].l2, s.world.vcpus[i].refused) = (0, false);
+        s.world.vcpus[i].refused = false;
+        s.world.vcpus[i].forget_l2();
     }
 
     /// Whether it is not put down that something is about to be taken from a leaf.
@@ -143,6 +147,9 @@ impl Nested {
         // What L0 empties it empties whatever T says.
         let flushes = flushes && me.flush == Flush::Revalidate;
         let root = s.world.root;
+        if me.pc != Pc::Load {
+            s.world.uses(me.root);
+        }
         let next = match me.pc {
             Pc::Load => {
                 let tree = s.world.trees[root as usize];
@@ -206,6 +213,7 @@ impl Nested {
             return;
         }
         (s.threads[i].word, s.threads[i].root, s.threads[i].row) = (None, 0, 0);
+        s.threads[i].awaited = false;
         if !flushes {
             s.threads[i].owes |= L2;
             s.threads[i].bumped |= 1;

@@ -7,7 +7,7 @@ use crate::world::Bad;
 use stateright::{Model, Property};
 
 impl Nested {
-    fn op(&self, thread: &Thread, i: usize) -> Option<Op> {
+    pub(super) fn op(&self, thread: &Thread, i: usize) -> Option<Op> {
         self.programs.get(i)?.get(thread.op as usize).copied()
     }
 
@@ -25,7 +25,9 @@ impl Nested {
                     s.again(i);
                 }
             }
-            Op::Access { write } => return self.access(s, i, write),
+            Op::Access { write } => return self.access(s, i, write, false),
+            Op::Near { write } => return self.access(s, i, write, true),
+            Op::Reclaim => return self.reclaim(s, i),
             Op::Store { .. } | Op::Flush | Op::Broadcast | Op::Leave | Op::Enter { .. } => {
                 return self.l1(s, i, op);
             }

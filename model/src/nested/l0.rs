@@ -136,10 +136,10 @@ impl Nested {
         match me.pc {
             Pc::Start if op == Op::BeginLog => {
                 s.world.logs = true;
-                for thread in &mut s.threads {
-                    thread.awaited = thread.pc != Pc::Start;
+                for (other, thread) in s.threads.iter_mut().enumerate() {
+                    let in_section = self.op(thread, other) != Some(Op::Reclaim);
+                    thread.awaited = other != i && thread.pc != Pc::Start && in_section;
                 }
-                s.threads[i].awaited = false;
                 (s.threads[i].taken, s.threads[i].pc) = (3, Pc::Grace);
             }
             Pc::Start => {

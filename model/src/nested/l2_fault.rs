@@ -61,16 +61,24 @@ impl Nested {
     }
 
     /// One step. `None`: it waits.
-    pub(super) fn access(&self, s: &mut State, i: usize, write: bool) -> Option<()> {
+    pub(super) fn access(&self, s: &mut State, i: usize, write: bool, near: bool) -> Option<()> {
         let me = s.threads[i];
+        if !matches!(me.pc, Pc::Start | Pc::Wait) {
+            s.world.uses(me.root);
+        }
         s.threads[i].pc = match me.pc {
             Pc::Start if !s.world.vcpus[i].in_l2 => {
                 s.done(i);
                 return Some(());
             }
             Pc::Start => {
-                let word = s.world.walk();
-                (s.threads[i].root, s.threads[i].word) = (s.world.root, Some(word));
+                let (root, word) = self.finds(s, i, near);
+                (s.threads[i].root, s.threads[i].word) = (root, Some(word));
+                if self.fresh {
+                    // Before the walk.
+                    s.threads[i].lines[2] = s.world.lines[SHADOW];
+                }
+                s.threads[i].above = self.reclaims() && s.world.trees[root as usize].upper != Word::Table;
                 match word {
                     // Its owner goes on soon.
                     Word::Frozen(_) | Word::Condemned(_) => return None,
@@ -112,13 +120,30 @@ impl Nested {
         Some(())
     }
 
+    /// F1: the tree, and the word in it. Near the last access the tree is that of then, as long as the line stands.
+    fn finds(&self, s: &mut State, i: usize, near: bool) -> (u8, Word) {
+        let line = s.world.lines[SHADOW];
+        let stands = |&(_, then): &(u8, u8)| then == line || self.has(Bug::NearUnchecked);
+        if let Some((root, _)) = s.world.vcpus[i].near.filter(stands).filter(|_| near) {
+            s.world.uses(root);
+            let word = s.world.trees[root as usize].leaf;
+            if matches!(word, Word::Hole(_)) {
+                return (root, word);
+            }
+        }
+        (s.world.root, s.world.walk())
+    }
+
     /// F2 to F6. `None`: T refuses, and L1 has the fault.
     fn ask(&self, s: &mut State, i: usize, write: bool) -> Option<Pc> {
         let me = s.threads[i];
         let g1 = me.t & FRAME;
         Some(match me.pc {
             Pc::Stamp => {
-                s.threads[i].lines[1..].copy_from_slice(&s.world.lines[EPOCH..]);
+                s.threads[i].lines[1] = s.world.lines[EPOCH];
+                if !self.fresh || self.has(Bug::TablesReadFirst) || self.has(Bug::LineReadLate) {
+                    s.threads[i].lines[2] = s.world.lines[SHADOW];
+                }
                 if self.has(Bug::TablesReadFirst) && !me.upgrades { Pc::Slot } else { Pc::ReadTables }
             }
             Pc::ReadTables => match Self::read_t(s, i, write) {
@@ -265,6 +290,9 @@ impl Nested {
                 }
             }
             Pc::Mark => {
+                if self.reclaims() {
+                    s.world.vcpus[i].near = Some((me.root, me.lines[2]));
+                }
                 if me.write && me.logs && !self.has(Bug::WriteUnmarked) {
                     s.world.marks |= 1 << g1;
                 }

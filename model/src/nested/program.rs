@@ -14,6 +14,11 @@ pub enum Op {
         /// It stores.
         write: bool,
     },
+    /// The same close to the last access, whose table is remembered.
+    Near {
+        /// It stores.
+        write: bool,
+    },
     /// L1 writes T under the root `key`.
     Store {
         /// Which of L1's roots.
@@ -51,6 +56,8 @@ pub enum Op {
         /// The value.
         t: u8,
     },
+    /// Table memory is short: the shadow's leaf table goes, whichever vCPUs run on it.
+    Reclaim,
     /// The slots log from now on.
     BeginLog,
     /// The log is taken, and its pages are copied.
@@ -169,6 +176,11 @@ impl Nested {
     pub fn with(mut self, bug: Bug) -> Self {
         self.bug = Some(bug);
         self
+    }
+
+    /// Whether the shadow's tables go in it. There is a second tree for that.
+    pub(super) fn reclaims(&self) -> bool {
+        self.programs.iter().flatten().any(|op| *op == Op::Reclaim)
     }
 
     pub(super) fn has(&self, bug: Bug) -> bool {

@@ -208,6 +208,67 @@ fn logs() -> Vec<Nested> {
     ]
 }
 
+/// Table memory is short.
+fn reclaims() -> Vec<Nested> {
+    let near = Op::Near { write: false };
+    let gone = [Op::Reclaim];
+    let change = [t(NEW), Op::Flush, ENTER, LOAD];
+    let refused = [STORE, t(NEW), ENTER, LOAD];
+    vec![
+        Nested::new("leaf, load | store | its table goes", &[&[LOAD], &[STORE], &gone])
+            .two_vcpus()
+            .composed(),
+        Nested::new("faults on nothing | its table goes", &[&[LOAD], &[STORE], &gone]).two_vcpus(),
+        Nested::new("leaf, fault | zap 0 | its table goes", &[&[LOAD], &[zap(0)], &gone]).composed(),
+        Nested::new("fault | zap 0 | its table goes", &[&[LOAD, STORE], &[zap(0)], &gone]).tables(),
+        Nested::new(
+            "leaf, fault | 0 to page 1 | its table goes",
+            &[&[LOAD], &[Op::Move { g1: 0, hva: 1 }], &gone],
+        )
+        .composed(),
+        Nested::new(
+            "faults near the last | zap 0 | its table goes",
+            &[&[LOAD, near, near], &[zap(0)], &gone],
+        )
+        .tables(),
+        Nested::new("leaf, T to 1, flush, load | its table goes", &[&change, &gone]).composed(),
+        Nested::new("T to 1, flush, load | load | its table goes", &[&change, &[LOAD], &gone])
+            .two_vcpus()
+            .tables(),
+        Nested::new("leaf, T to 1, flush, load | load | its table goes", &[&change, &[LOAD], &gone])
+            .two_vcpus()
+            .composed(),
+        Nested::new(
+            "leaf, T to 1, broadcast | load | its table goes",
+            &[&[t(NEW), Op::Broadcast, ENTER, LOAD], &[LOAD], &gone],
+        )
+        .two_vcpus()
+        .composed(),
+        Nested::new("leaf without write, store refused, T to 1, load | its table goes", &[&refused, &gone])
+            .t(READ)
+            .composed(),
+        Nested::new(
+            "leaf without write, store refused, T to 1, load | load | its table goes",
+            &[&refused, &[LOAD], &gone],
+        )
+        .two_vcpus()
+        .t(READ)
+        .composed(),
+        Nested::new("leaf, T to 1 | first entry | its table goes", &[&[LOAD], &[t(NEW), ENTER, LOAD], &gone])
+            .two_vcpus()
+            .composed()
+            .newcomers(1),
+        Nested::new(
+            "logged: store, store | harvest | its table goes",
+            &[&[STORE, STORE], &[Op::Harvest], &gone],
+        )
+        .composed()
+        .logs(),
+        Nested::new("log begins | store | its table goes", &[&[STORE, STORE], &[Op::BeginLog], &gone])
+            .composed(),
+    ]
+}
+
 /// The same with flushes that drop the tree.
 fn drops(scenarios: Vec<Nested>) -> Vec<Nested> {
     let count = |nested: &Nested, what: fn(&Op) -> bool| {
@@ -247,6 +308,7 @@ pub fn families() -> Vec<Family<Nested>> {
         family("nested flushes, as built", fresh(flushes())),
         family("nested flushes, more, as built", fresh(more_flushes())),
         family("nested logs, as built", fresh(logs())),
+        family("nested reclaim, as built", fresh(reclaims())),
     ]
 }
 

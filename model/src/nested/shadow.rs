@@ -89,6 +89,7 @@ pub struct Place {
 }
 
 /// A vCPU: its TLBs under both tags, and what it owes before it may run L2.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Vcpu {
     /// Translations of g2, a bit for each frame of L1, frame of the host, and permission to write.
@@ -104,13 +105,25 @@ pub struct Vcpu {
     /// As built: the newest number when its own TLB forgot L2's tag last; and T has refused what it hit.
     pub(super) forgot: u8,
     pub(super) refused: bool,
+    /// As built: its paging-structure caches may have a link to the tables that were unlinked.
+    pub(super) linked: bool,
+    /// As built: the tree that its last fault has left a leaf in, and the shadow's line then.
+    pub(super) near: Option<(u8, u8)>,
     /// It has been in the shadow.
     pub(super) known: bool,
     /// Values of T since its last flush, a bit each, for both roots of L1.
     pub(super) allowed: [u32; TWO],
 }
 
+impl Vcpu {
+    /// All that is cached under L2's tag goes, links included.
+    pub(super) fn forget_l2(&mut self) {
+        (self.l2, self.linked) = (0, false);
+    }
+}
+
 /// All that is shared.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct World {
     pub(super) newest: u8,
@@ -136,6 +149,8 @@ pub struct World {
     pub(super) dropped: u8,
     pub(super) settled: u8,
     pub(super) trees: [Tree; TWO],
+    /// As built: the tables of the first tree were unlinked, and are used for something else.
+    pub(super) freed: bool,
     /// The reverse map's chunk: whether it exists, and of each frame of L1 whether its head names (shadow, g2).
     pub(super) chunk: bool,
     pub(super) heads: [bool; TWO],
@@ -175,6 +190,7 @@ impl World {
             dropped: 0,
             settled: 0,
             trees: [tree; TWO],
+            freed: false,
             chunk: false,
             heads: [false; TWO],
             chunk_version: 0,
@@ -239,7 +255,15 @@ impl World {
     /// As built: the vCPU's own TLB forgets what is out of date by now, if anything is.
     pub(super) fn forget_dropped(&mut self, vcpu: usize) {
         if self.dropping > 0 || self.dropped > self.vcpus[vcpu].forgot {
-            (self.vcpus[vcpu].l2, self.vcpus[vcpu].forgot) = (0, self.newest);
+            self.vcpus[vcpu].forgot = self.newest;
+            self.vcpus[vcpu].forget_l2();
+        }
+    }
+
+    /// As built: a thread is about to use this tree.
+    pub(super) fn uses(&mut self, root: u8) {
+        if self.freed && root == 0 {
+            self.bad = Some(Bad::FreedTable);
         }
     }
 
@@ -256,11 +280,17 @@ impl World {
     pub(super) fn hardware(&mut self) {
         for index in 0..self.vcpu_count {
             let mut vcpu = self.vcpus[index];
-            let tree = self.trees[vcpu.root as usize];
-            if let (true, Word::Table, Word::Leaf { pfn, write, g1, .. }) =
-                (vcpu.in_l2, tree.upper, tree.leaf)
-            {
-                vcpu.l2 |= 1 << (g1 * 16 + pfn * 2 + u8::from(write));
+            let old = (vcpu.in_l2 && vcpu.linked).then_some(0);
+            if old.is_some() {
+                self.uses(0);
+            }
+            for root in [vcpu.root].into_iter().chain(old) {
+                let tree = self.trees[root as usize];
+                if let (true, Word::Table, Word::Leaf { pfn, write, g1, .. }) =
+                    (vcpu.in_l2, tree.upper, tree.leaf)
+                {
+                    vcpu.l2 |= 1 << (g1 * 16 + pfn * 2 + u8::from(write));
+                }
             }
             for (g1, word) in (0..).zip(self.canonical) {
                 if let Word::Leaf { pfn, .. } = word {

@@ -120,9 +120,11 @@ pub struct Thread {
     pub(super) upgrades: bool,
     /// It has made the chunk.
     pub(super) made: bool,
+    /// It has found no leaf table.
+    pub(super) above: bool,
     /// No thread has written the row since it read it.
     pub(super) row_stands: bool,
-    /// Stands in a section that a log's begin waits for.
+    /// Stands in a section, or in a walk of the shadow, that a log's begin or a reclaim waits for.
     pub(super) awaited: bool,
     /// An invalidation: the frame of L1 that it visits, the row that it read, what it owes (1: L1's tag, 2: L2's).
     pub(super) g1: u8,
@@ -314,7 +316,8 @@ impl Nested {
             at.l1 = 0;
         }
         if owes & L2 != 0 && (at.in_l2 || !self.has(Bug::OutsideUnflushed)) {
-            (at.l2, at.root) = (0, root);
+            at.forget_l2();
+            at.root = root;
         }
         if usize::from(vcpu) + 1 < s.world.vcpu_count {
             s.threads[i].pc = Pc::Kick(vcpu + 1);

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! one section of the read side, no lock
+//!   F2  the shadow's line
 //!   F1  walk the shadow                                          a leaf that serves? spurious, after F8
-//!   F2  the epoch; the shadow's line
+//!   F2  the epoch
 //!   F3  T, with A and D                                          refused? L1's, and the leaf goes
 //!   F4  memslot of g1; no transaction has T's own frames
 //!   F5  stamp: no invalidation covers page or g1
@@ -16,7 +17,8 @@
 //! ```
 //! **F7 before F8**: an invalidation is announced, and then looks for hints. It finds this one, or F8 finds it. **Frozen before F8**: a flush by L1
 //! moves the line, and then looks at entries. It meets this one, or F8 finds the line moved. **F2 before F3**: what T said before a flush is
-//! not installed after it. **The row before the leaf, while the entry is frozen**: no other fault has it meanwhile.
+//! not installed after it. **The line before F1**: a table that the walk meets may be unlinked. The line moves after that, so a later
+//! fault that remembers the table finds the line moved. **The row before the leaf, while the entry is frozen**: no other fault has it meanwhile.
 //!
 //! A leaf that does not serve becomes a hole, without a flush: whatever TLBs have of it, the L1 frame that it was made of keeps
 //! its hint, and each invalidation of a frame with a hint flushes L2's tag. What L1 flushes next finds it among the drops
@@ -77,13 +79,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             let want = 2 * usize::from(F::LEVELS);
             if self.vcpu.cache.len() < want {
                 // Not every fault needs a table: an error is one where a page is missed.
-                let filled = self.vcpu.vm.top_up(idle, &mut self.vcpu.cache, want);
-                // The last that can go is what this vCPU has mapped itself.
-                let own = (self.vcpu.space(), self.index);
-                if filled.is_err() && self.vcpu.vm.take_back_a_shadow(idle, Some(own)) {
-                    self.quick = None;
-                    continue;
-                }
+                let _ = self.vcpu.vm.top_up(idle, &mut self.vcpu.cache, want);
             }
             if let Some(state) = &mut self.vcpu.nested
                 && !state.spare.is_enough()
@@ -146,17 +142,15 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if gfn.0 >> F::FRAME_BITS != 0 {
             return None;
         }
-        let at = self.walk(gfn);
+        let vm = self.vcpu.vm;
+        let _section = vm.reads.enter(self.vcpu.awake());
+        // SAFETY: in the section.
+        let at = unsafe { self.shadow.radix.descend(&vm.host, gfn) };
         F::is_present(at.word).then(|| very_page(F::read_leaf(at.word), gfn, at.level))
     }
 
     fn slots(&self) -> Memslots<'_, F, H> {
         Memslots { vm: self.vcpu.vm, space: self.vcpu.space }
-    }
-
-    fn walk(&self, g2: Gfn) -> At<'_> {
-        // SAFETY: nothing is ever unlinked from a shadow.
-        unsafe { self.shadow.radix.descend(&self.vcpu.vm.host, g2) }
     }
 
     /// F1 to F10, once.
@@ -167,14 +161,17 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let early = seeded!(TablesReadFirst).then(|| slots.walk_l1_on(seat, &self.table, access, true));
         let shadow = self.shadow;
         let is_ours = g2.0 >> F::FRAME_BITS == 0;
-        // SAFETY: nothing is ever unlinked from a shadow.
+        let reading = space.memslots.read(&vm.reads, seat);
+        let late = seeded!(LineReadLate);
+        // Before the walk: the table that this comes to may be unlinked, and is remembered.
+        let line = shadow.line.now();
+        // SAFETY: in the section of `reading`.
         let at = unsafe { shadow.radix.descend(host, if is_ours { g2 } else { Gfn(0) }) };
         if at.word.is_frozen() {
             // Its fault goes on soon.
             return Ok(Met::Changed);
         }
-        let (epoch, line) = (active.epoch(), shadow.line.now());
-        let reading = space.memslots.read(&vm.reads, seat);
+        let (epoch, line) = (active.epoch(), if late { shadow.line.now() } else { line });
         // Tables and pages of L1 are in few slots.
         let memo = &mut self.memo;
         let find = &mut |gfn| match *memo {

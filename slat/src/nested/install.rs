@@ -52,7 +52,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return Err(FaultError::NoMemory);
         }
         let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside::<H>());
-        // SAFETY: nothing is ever unlinked from a shadow.
+        // SAFETY: in the section of `seat`.
         let down = unsafe { Radix::<F>::link_down_beside(host, cache, beside, g2, at, level) }?;
         let is_part = self.table.pages(leaf.level) > level.pages() && !seeded!(OnePageAlone);
         if is_part && !seeded!(SplinterUntold) {
@@ -148,7 +148,7 @@ fn done(done: Done, gpa: Gpa) -> Met {
 
 /// The rows beside an entry of a shadow, and which is its own.
 fn rows_of<'a, F: Format, H: Host>(at: &At<'a>, g2: Gfn) -> Option<(Rows<'a>, usize)> {
-    // SAFETY: nothing is ever unlinked from a shadow.
+    // SAFETY: `at` was met in a section that goes on.
     let rows = unsafe { Rows::of::<H>(at.node) };
     rows.map(|rows| (rows, F::index(g2, at.level)))
 }

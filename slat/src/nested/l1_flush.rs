@@ -53,14 +53,14 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             if seeded!(OneTableAlone) && state.held.is_none_or(|held| held.index != index) {
                 continue;
             }
-            let (Some((g2, block)), Some((shadow, _inside))) = (block(&table), shadows.visit(index)) else {
+            let (Some((g2, block)), Some((shadow, inside))) = (block(&table), shadows.visit(index)) else {
                 continue;
             };
             if !seeded!(FramesLineUnmoved) {
                 shadow.line.announce();
             }
             let g2s = if shadow.line.splinters() { block } else { Span::sized(g2, 1) };
-            Revalidation { slots: Memslots { vm, space }, shadows, shadow, table }.run(seat, g2s);
+            Revalidation { slots: Memslots { vm, space }, shadows, shadow, table }.run(seat, &inside, g2s);
         }
         if shadows.drops.since(state.forgot) && !seeded!(FramesUnforgotten) {
             state.forgot = vm.active.now();
@@ -97,10 +97,10 @@ impl<F: Format, H: Host> Vm<F, H> {
         shadows.for_tables(covers, |hold, table| found.push((hold.index, table)));
         let seat = self.borrow_seat();
         for (index, table) in found {
-            let Some((shadow, _inside)) = shadows.visit(index) else { continue };
+            let Some((shadow, inside)) = shadows.visit(index) else { continue };
             let slots = Memslots { vm: self, space };
             shadow.line.announce();
-            Revalidation { slots, shadows, shadow, table }.run(seat.seat(), g2s);
+            Revalidation { slots, shadows, shadow, table }.run(seat.seat(), &inside, g2s);
         }
         drop(seat);
         if let Some(dropped) = shadows.drops.unsettled().filter(|_| !seeded!(BroadcastDeferred)) {

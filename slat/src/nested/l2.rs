@@ -221,8 +221,8 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             let mut served = true;
             shadow.flush(active, asked, || {
                 let slots = Memslots { vm, space };
-                Revalidation { slots, shadows, shadow, table }
-                    .run(seat, Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
+                let all = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
+                Revalidation { slots, shadows, shadow, table }.run(seat, &shadow.door.enter(), all);
                 served = false;
             });
             if shadows.drops.since(state.forgot) && !(served && seeded!(ServedUnforgotten)) {
@@ -239,10 +239,10 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let (Some(shadows), Some(state)) = (self.space.nested.get(), &mut self.nested) else { return };
         let (host, active) = (&self.vm.host, &self.vm.active);
         for (index, g2) in state.refused.drain(..) {
-            if let Some((shadow, _inside)) = shadows.visit(index).filter(|_| !seeded!(RefusedOnce)) {
+            if let Some((shadow, inside)) = shadows.visit(index).filter(|_| !seeded!(RefusedOnce)) {
                 // Nor by the short way.
                 shadow.line.announce();
-                shadow.reach(host, &shadows.drops.taking(active), g2, Reach::Zap);
+                shadow.reach(host, &inside, &shadows.drops.taking(active), g2, Reach::Zap);
             }
         }
     }

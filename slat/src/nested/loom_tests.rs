@@ -4,12 +4,14 @@ use super::freeze::{freeze, stands, thaw_with};
 use crate::loom_tests::{explore, explore_within, finds_seeded};
 use crate::notify::active::{Active, Page};
 use crate::seeded::Bug;
-use crate::shadows::{Door, Drops, FlushLine, Numbers, Reach, Row, Rows, drop_or_condemn, edit, frozen};
+use crate::shadows::{
+    Door, Drops, FlushLine, Numbers, Reach, Row, Rows, drop_or_condemn, edit, frozen, unlink,
+};
 use crate::sync::once::Once;
 use crate::sync::prim::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
 use crate::table::entry::{Entry, Version, Word};
 use crate::table::formats::Ept4;
-use crate::{Format, Gfn, Hva, Level, MemoryType, Span, VcpuId};
+use crate::{Format, Gfn, Hva, Level, MemoryType, Pfn, Span, VcpuId};
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
@@ -337,26 +339,69 @@ fn what_is_gone_is_found_among_the_drops() {
     }
 }
 
-/// A walk of a shadow, and a thread that takes its tables apart.
-fn behind_a_door() {
-    let shared = Arc::new((Door::default(), UnsafeCell::new(0_u64)));
-    let theirs = shared.clone();
-    let walk = loom::thread::spawn(move || {
-        let (door, tables) = &*theirs;
-        // SAFETY: inside; loom says where another thread writes.
-        door.enter().map(|_inside| tables.with(|tables| unsafe { *tables }))
-    });
-    if let Some(_closed) = shared.0.close() {
-        // SAFETY: closed.
-        shared.1.with_mut(|tables| unsafe { *tables += 1 });
+/// A shadow with one table below its root.
+struct Linked {
+    door: Door,
+    drops: Drops,
+    numbers: Count,
+    link: Entry,
+    table: UnsafeCell<u64>,
+}
+
+const GONE: &str = "a TLB has what was unlinked";
+
+impl Linked {
+    fn new() -> Arc<Self> {
+        let (door, drops, numbers) = (Door::default(), Drops::default(), Count(AtomicU64::new(0)));
+        let link = Entry::new(Ept4::link(Pfn(1), Level::M2));
+        Arc::new(Self { door, drops, numbers, link, table: UnsafeCell::new(0) })
     }
+
+    fn unlink(&self) -> bool {
+        unlink::<Ept4>(&self.drops.taking(&self.numbers), &self.link, self.link.load(), Level::M2)
+    }
+}
+
+/// A walk of a shadow, and a thread that takes the table which it comes to.
+fn behind_a_door() {
+    let shadow = Linked::new();
+    let theirs = shadow.clone();
+    let walk = loom::thread::spawn(move || {
+        let _inside = theirs.door.enter();
+        if Ept4::is_table(theirs.link.load(), Level::M2) {
+            // SAFETY: inside; loom says where another thread writes.
+            theirs.table.with(|table| unsafe { *table });
+        }
+    });
+    assert!(shadow.unlink());
+    shadow.door.outlast();
+    // SAFETY: no walk is in it.
+    shadow.table.with_mut(|table| unsafe { *table += 1 });
     walk.join().expect("it ends");
 }
 
 #[test]
-fn a_shadow_is_taken_apart_while_no_walk_is_inside() {
+fn a_table_of_a_shadow_is_freed_when_no_walk_is_in_it() {
     explore(behind_a_door);
-    for bug in [Bug::DoorRelaxed, Bug::DoorBelieved] {
+    for bug in [Bug::DoorRelaxed, Bug::WalksUnawaited] {
         finds_seeded(bug, "Causality violation", behind_a_door);
     }
+}
+
+/// A vCPU whose TLB came by way of the table flushes for L1, while the table is unlinked, and not yet flushed.
+fn unlinked() {
+    let shadow = Linked::new();
+    let theirs = shadow.clone();
+    let vcpu = loom::thread::spawn(move || {
+        let finds_nothing = !Ept4::is_table(theirs.link.load(), Level::M2);
+        !finds_nothing || theirs.drops.since(Version::default())
+    });
+    assert!(shadow.unlink());
+    assert!(vcpu.join().expect("it ends"), "{GONE}");
+}
+
+#[test]
+fn what_was_unlinked_is_found_among_the_drops() {
+    explore(unlinked);
+    finds_seeded(Bug::UnlinkUnnoted, GONE, unlinked);
 }

@@ -7,11 +7,11 @@ use crate::addr::{Gfn, Gpa, Hva, Level, Pfn, Span};
 use crate::fault::Done;
 use crate::host::HostPage;
 use crate::notify::active::{Epoch, QuietNumber};
-use crate::shadows::Rows;
+use crate::shadows::RowsOf;
 use crate::slots::Slot;
 use crate::table::entry::{Entry, Word};
 use crate::table::format::{Access, Leaf};
-use crate::table::memory::ENTRIES;
+use crate::table::memory::{ENTRIES, Node};
 use crate::table::radix::At;
 
 /// How an access of L2 was dealt with.
@@ -74,10 +74,11 @@ pub(super) struct Quick<'vm> {
     pub(super) line: u64,
     /// Of L2's 2 MiB: the first frame over 512.
     pub(super) tag: u64,
-    pub(super) entries: &'vm [Entry; ENTRIES],
-    pub(super) rows: Rows<'vm>,
+    /// The table of the shadow, and its rows. There as long as the line stands.
+    pub(super) table: Node,
+    pub(super) rows: RowsOf,
     /// T's entry for the first of them.
-    pub(super) table: Hva,
+    pub(super) of_t: Hva,
     pub(super) upper: Upper,
     pub(super) slot: Slot,
     /// The same of L1's frames that hints are at hand for.

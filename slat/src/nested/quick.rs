@@ -11,7 +11,8 @@
 //! processor keeps those in its paging-structure caches until L1 flushes. A refusal makes the vCPU forget; and moves the line when the
 //! vCPU comes back, for what was refused may then be changed without a flush.
 //!
-//! No table of a shadow, and no hint, is ever unlinked, so they are remembered as they are.
+//! No hint is ever unlinked, so they are remembered as they are. A table of a shadow may be ([`crate::shadows`]): the line moves when it was
+//! unlinked, and its memory is used for something else after a grace period. So a fault looks at the line in its section, before the table.
 
 use super::format::{L1Access, L1Format};
 use super::freeze::{Announced, freeze, thaw_with};
@@ -21,7 +22,7 @@ use super::stored::{nth, read};
 use crate::addr::{Gfn, Gpa, Hva, Level};
 use crate::fault::Done;
 use crate::host::{Host, HostPage};
-use crate::shadows::{HOLE, Hint, Row, Rows, frozen};
+use crate::shadows::{HOLE, Hint, Row, RowsOf, frozen};
 use crate::sync::prim::fence_after_rmw;
 use crate::table::format::{Access, Format, Leaf, MemoryType, Perms};
 use crate::table::radix::At;
@@ -36,12 +37,17 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return None;
         }
         let _section = self.vcpu.light_section()?;
+        if self.shadow.line.now() != quick.line && !seeded!(NearUnchecked) {
+            return None;
+        }
         let index = F::index(g2, Level::K4);
-        let entry = &quick.entries[index];
+        // SAFETY: in a section in which the line stood: not given back before it ends.
+        let (entries, rows) = unsafe { (quick.table.entries(), quick.rows.rows()) };
+        let entry = &entries[index];
         if entry.load() != HOLE {
             return None;
         }
-        let t = read(&self.table, &vm.host, nth(&self.table, quick.table, index))?;
+        let t = read(&self.table, &vm.host, nth(&self.table, quick.of_t, index))?;
         let says = self.table.entry(t, Level::K4).ok()?;
         let (allowed, demanded) = (quick.upper.allows(&self.table, &says, t), self.table.demands(access));
         let is_enough = demanded.without(allowed) == Perms::NONE && allowed.allows(access.access);
@@ -88,8 +94,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             vm.active.is_at(quick.number) && self.shadow.line.now() == quick.line || seeded!(QuickUnchecked)
         };
         let row = Row::new(says.gfn, says.memory);
-        let is_done =
-            freeze(entry, mine, stands) && thaw_with(entry, Some((quick.rows, index)), (mine, new), row);
+        let is_done = freeze(entry, mine, stands) && thaw_with(entry, Some((rows, index)), (mine, new), row);
         if !is_done {
             self.quick = None;
             return None;
@@ -113,16 +118,15 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return;
         }
         let index = F::index(g2, Level::K4);
-        // SAFETY: nothing is ever unlinked from a shadow.
-        let Some(rows) = (unsafe { Rows::of::<H>(down.node) }) else { return };
+        // SAFETY: in the section in which `down` was met.
+        let Some(rows) = (unsafe { RowsOf::table::<H>(down.node) }) else { return };
         self.quick = Some(Quick {
             number,
             line: announced.line,
             tag: g2.0 >> Level::M2.shift(),
-            // SAFETY: as above.
-            entries: unsafe { down.node.entries() },
+            table: down.node,
             rows,
-            table: Hva(found.leaf.place.0 - nth(&self.table, Hva(0), index).0),
+            of_t: Hva(found.leaf.place.0 - nth(&self.table, Hva(0), index).0),
             upper: found.leaf.upper,
             slot,
             hints: None,

@@ -19,7 +19,7 @@ use super::under::Under;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::memslots::Memslots;
-use crate::shadows::{Numbers, Row, Rows, Shadow, Shadows, Taking, drop_or_condemn, is_leaf};
+use crate::shadows::{Inside, Numbers, Row, Rows, Shadow, Shadows, Taking, drop_or_condemn, is_leaf};
 use crate::sync::readside::Seat;
 use crate::table::cursor::{Cursor, Step};
 use crate::table::entry::{Entry, Word};
@@ -49,13 +49,13 @@ impl Verdict {
 
 impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
     /// What T says no longer of `g2s` goes. The line has moved.
-    pub(super) fn run(&self, seat: &Seat, g2s: Span<Gfn>) {
+    pub(super) fn run(&self, seat: &Seat, _inside: &Inside<'_>, g2s: Span<Gfn>) {
         let host = &self.slots.vm.host;
         let taking = self.shadows.drops.taking(&self.slots.vm.active);
-        // SAFETY: nothing is ever unlinked from a shadow.
+        // SAFETY: the root stays.
         let root = unsafe { self.shadow.radix.root(host) };
         let mut cursor = Cursor::<F>::new(root, g2s, Level::M2);
-        // SAFETY: as above.
+        // SAFETY: inside the door.
         while let Some(step) = unsafe { cursor.next(host) } {
             let Step { at, gfns } = step;
             if F::is_table(at.word, Level::M2) && at.level == Level::M2 {
@@ -88,7 +88,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
 
     fn leaf_table(&self, seat: &Seat, node: Node, g2s: Span<Gfn>, taking: &Taking<'_, impl Numbers>) {
         let (first, count) = (F::index(g2s.start, Level::K4), g2s.len() as usize);
-        // SAFETY: a table of the shadow, from which nothing is unlinked.
+        // SAFETY: a table of the shadow, met inside the door.
         let (entries, rows) = unsafe { (node.entries(), Rows::of::<H>(node)) };
         let mut words = [Word(0); ENTRIES];
         let words = &mut words[..count];

@@ -23,7 +23,7 @@ impl<F: Format> Shadows<F> {
         self.reverse.hints(memory, g1s, |g1, hint| {
             let Hint::At(index, g2) = hint else { return };
             let Some((shadow, _inside)) = self.visit(index) else { return };
-            // SAFETY: not taken apart meanwhile.
+            // SAFETY: inside the door.
             let at = unsafe { shadow.radix.descend(memory, g2) };
             let Some(aged) = aged::<F>(at.word) else { return };
             // SAFETY: as above.

@@ -12,8 +12,8 @@
 //! **Holes have no numbers**, unlike those of L1's own tables: a fault freezes its entry, and looks then whether anything was announced since it
 //! read T and asked the host ([`shadow`]).
 //!
-//! **Nothing is unlinked** from the reverse map before the VM is dropped; nor from a shadow, while a vCPU that is not alone holds it, or a
-//! thread has passed its [`door`]. So they are walked in no section. A shadow whose
+//! **Nothing is unlinked** from the reverse map before the VM is dropped, so it is walked in no section. Tables of a shadow may be
+//! [taken](reclaim) at any time: faults walk it in a section of the read side, all others inside its [`door`]. Roots stay. A shadow whose
 //! vCPUs have all gone to other tables of L1 serves another one: the one that has not been used for longest. For each vCPU it is then a shadow
 //! where it has never been, so a flush comes before its first entry.
 
@@ -26,15 +26,16 @@ mod rows;
 mod shadow;
 mod visits;
 
-use door::Inside;
+pub(crate) use door::Inside;
 pub(crate) use drops::{Drops, Taking};
 pub(crate) use reverse::Hint;
-pub(crate) use rows::{Row, Rows, Spare};
+pub(crate) use rows::{Row, Rows, RowsOf, Spare};
 pub(crate) use shadow::{HOLE, Shadow, drop_leaf, drop_or_condemn, frozen, is_leaf};
 pub(crate) use visits::VcpuShadows;
 #[cfg(all(test, loom))]
 pub(crate) use {
     door::Door,
+    reclaim::unlink,
     shadow::{FlushLine, edit},
 };
 
@@ -133,10 +134,10 @@ impl<F: Format> Shadows<F> {
         self.all.get(index)?.get()
     }
 
-    /// The same for a walk that is no fault of its holder: not while it is taken apart.
+    /// The same for a walk that is no fault.
     pub(crate) fn visit(&self, index: usize) -> Option<(&Shadow<F>, Inside<'_>)> {
         let shadow = self.shadow(index)?;
-        Some((shadow, shadow.door.enter()?))
+        Some((shadow, shadow.door.enter()))
     }
 
     fn shadows(&self) -> impl Iterator<Item = &Shadow<F>> {
@@ -232,8 +233,8 @@ impl<F: Format> Shadows<F> {
             any = true;
             match hint {
                 Hint::At(index, g2) => {
-                    if let Some((shadow, _inside)) = self.visit(index) {
-                        shadow.reach(memory, &taking, g2, how);
+                    if let Some((shadow, inside)) = self.visit(index) {
+                        shadow.reach(memory, &inside, &taking, g2, how);
                     }
                 }
                 Hint::Many => self.reach_all(memory, active, how),
@@ -246,9 +247,7 @@ impl<F: Format> Shadows<F> {
     pub(crate) fn reach_all<M: TableMemory>(&self, memory: &M, active: &impl Numbers, how: Reach) {
         let taking = self.drops.taking(active);
         for shadow in self.shadows() {
-            if let Some(_inside) = shadow.door.enter() {
-                shadow.reach_all(memory, &taking, how);
-            }
+            shadow.reach_all(memory, &shadow.door.enter(), &taking, how);
         }
     }
 
@@ -261,9 +260,9 @@ impl<F: Format> Shadows<F> {
     pub(crate) fn pages<M: TableMemory>(&self, memory: &M) -> u64 {
         let count = |root| count_tables::<F, M>(memory, root, F::ROOT_LEVEL);
         let in_shadow = |shadow: &Shadow<F>| {
-            let inside = shadow.door.enter();
+            let _inside = shadow.door.enter();
             // SAFETY: roots stay.
-            inside.map_or(F::ROOT_PAGES as u64, |_| count(unsafe { shadow.radix.root(memory) }))
+            count(unsafe { shadow.radix.root(memory) })
         };
         self.row_pages.load(Relaxed)
             + self.shadows().map(in_shadow).sum::<u64>()

@@ -1,50 +1,77 @@
-//! Table memory of shadows that goes back: all of a shadow that no vCPU holds, the one that has not been used for longest first; or of the
-//! one that a vCPU alone holds, by that vCPU.
+//! Table memory of shadows that goes back: all of a shadow that no vCPU holds, the one that has not been used for longest first; or what is
+//! cold in one that vCPUs run on.
 //!
-//! Refilling it costs faults of L2, and nothing is lost: so shadows go before the tables of L1's own memory. The reverse map stays; it has
-//! 8 bytes for each L1 frame that L2 has ever used, whatever the number of shadows.
+//! ```text
+//! unlinked     a link becomes a hole; a drop, from before it until after it
+//! the line     moves: a fault that remembers a table looks at the line first, and has read it before it walked to the table
+//! flush        of L2's tag: no processor has a link to the tables any more
+//! grace        faults that were in a section, and walks that were inside the door, have ended
+//! freed
+//! ```
+//! A fault that is in an unlinked table installs a leaf there. That is harmless. The leaf has its hint, so an invalidation that comes
+//! later flushes L2's tag, and with it the links by which a processor might still come to that leaf. A flush by L1 finds the drop.
+//!
+//! Refilling it costs faults of L2, and nothing is lost: so shadows that no vCPU holds go before the tables of L1's own memory. The others go
+//! last, by a clock over their links ([`crate::budget`]). The reverse map stays; it has 8 bytes for each L1 frame that L2 has
+//! ever used, whatever the number of shadows.
 
-use super::door::Closed;
+use super::drops::Taking;
 use super::rows::Half;
-use super::{HOLE, Shadow, Shadows};
-use crate::addr::Level;
+use super::{HOLE, Numbers, Shadow, Shadows};
+use crate::addr::{Gfn, Level, Span};
 use crate::sync::prim::Relaxed;
+use crate::table::cursor::Cursor;
+use crate::table::entry::{Entry, Word};
 use crate::table::format::Format;
 use crate::table::memory::{Node, NodeList, TableMemory};
 use crate::table::pool::Pool;
 use alloc::vec::Vec;
 
+/// Subtrees that are taken at once from a shadow that vCPUs run on.
+const AT_ONCE: usize = 16;
+
+/// A table that was unlinked with all below it, and its level.
+type Top = (Node, Level);
+
 impl<F: Format> Shadows<F> {
-    /// Takes one shadow's tables: `own`, or one that no vCPU holds. `flush` makes all TLBs forget L2's tag, before any page is free. Returns
-    /// how many pages are.
+    /// Takes tables of one shadow: all of one that no vCPU holds; or, of one that is `held`, some that are cold. `flush` makes all TLBs forget
+    /// L2's tag, `grace` waits for faults under way. Returns how many subtrees went.
     pub(crate) fn reclaim<M: TableMemory>(
         &self,
-        (memory, pool): (&M, &Pool),
-        own: Option<usize>,
+        (memory, pool, active): (&M, &Pool, &impl Numbers),
+        held: bool,
         flush: impl FnOnce(),
+        grace: impl FnOnce(),
     ) -> u64 {
-        // Kept to the end: no vCPU gets a shadow meanwhile.
-        let mut directory = self.directory.lock();
-        let holders = u32::from(own.is_some());
-        let free = directory
-            .iter_mut()
-            .enumerate()
-            .filter(|(index, named)| named.holders == holders && own.is_none_or(|own| own == *index));
-        let mut free: Vec<_> = free.map(|(index, named)| (named.used, index)).collect();
-        free.sort_unstable();
-        let found = free.into_iter().find_map(|(_, index)| {
-            let shadow = self.shadow(index).filter(|shadow| shadow.has_tables(memory))?;
-            Some((shadow, shadow.door.close()?))
+        // Kept to the end: one at a time, and no vCPU gets a shadow meanwhile that none held.
+        let directory = self.directory.lock();
+        let which = directory.iter().enumerate().filter(|(_, named)| (named.holders > 0) == held);
+        let mut which: Vec<_> = which.map(|(index, named)| (named.used, index)).collect();
+        which.sort_unstable();
+        let found = which.into_iter().find_map(|(_, index)| {
+            let shadow = self.shadow(index)?;
+            let tops = shadow.unlink(memory, &self.drops.taking(active), held);
+            (!tops.is_empty()).then_some((shadow, tops))
         });
-        let Some((shadow, closed)) = found else { return 0 };
+        let Some((shadow, tops)) = found else { return 0 };
+        if !seeded!(ReclaimUnannounced) {
+            shadow.line.announce();
+        }
         flush();
-        let mut back = NodeList::default();
-        let mut halves = self.halves.lock();
-        shadow.take_apart(memory, pool, &closed, &mut back, &mut halves);
+        if !seeded!(FreedBesideFault) {
+            grace();
+        }
+        shadow.door.outlast();
+        let (mut back, mut halves) = (NodeList::default(), self.halves.lock());
+        for &(top, level) in &tops {
+            take_apart::<F, M>(memory, top, level, &mut |node| {
+                halves.extend(Half::take_back::<M>(node));
+                back.push(node);
+            });
+        }
         self.pair(&mut halves, &mut back);
-        let pages = back.len() as u64;
         pool.give_back(back);
-        pages
+        tops.len() as u64
     }
 
     /// Pages of rows both of whose halves no table has.
@@ -65,49 +92,74 @@ impl<F: Format> Shadows<F> {
 }
 
 impl<F: Format> Shadow<F> {
-    /// Whether any table hangs below the root.
-    fn has_tables<M: TableMemory>(&self, memory: &M) -> bool {
-        // SAFETY: a root stays.
-        let root = unsafe { self.radix.root(memory) };
-        let has = |page| {
-            // SAFETY: as above.
-            let entries = unsafe { root.beside(page).entries() };
-            entries.iter().any(|entry| F::is_table(entry.peek(), F::ROOT_LEVEL))
-        };
-        (0..F::ROOT_PAGES).any(has)
-    }
-
-    /// The root becomes what it was at first; all tables below go to `back`, their rows to `halves`.
-    fn take_apart<M: TableMemory>(
+    /// Unlinks all tables below the root; or some that are cold, from where the clock's hand is.
+    fn unlink<M: TableMemory>(
         &self,
         memory: &M,
-        pool: &Pool,
-        _closed: &Closed<'_>,
-        back: &mut NodeList,
-        halves: &mut Vec<Half>,
-    ) {
-        // SAFETY: a root stays.
-        let root = unsafe { self.radix.root(memory) };
-        for page in 0..F::ROOT_PAGES {
-            below::<F, M>(memory, root.beside(page), F::ROOT_LEVEL, &mut |node| {
-                halves.extend(Half::take_back::<M>(node));
-                back.push(node);
-            });
+        taking: &Taking<'_, impl Numbers>,
+        only_cold: bool,
+    ) -> Vec<Top> {
+        let mut tops = Vec::new();
+        let from = Gfn(self.hand.load(Relaxed));
+        // The first round may only clear bits, and the last one goes on up to where the first one began.
+        let rounds: &[Gfn] = if only_cold { &[from, Gfn(0), Gfn(0)] } else { &[Gfn(0)] };
+        for &start in rounds {
+            // SAFETY: the root stays.
+            let root = unsafe { self.radix.root(memory) };
+            let all = Span::new(start, Gfn(1 << F::FRAME_BITS));
+            let mut cursor = Cursor::<F>::new(root, all, Level::M2);
+            // SAFETY: tables are unlinked here alone, by one thread at a time.
+            while let Some(step) = unsafe { cursor.next(memory) } {
+                let at = step.at;
+                if F::is_table(at.word, at.level) && (!only_cold || at.is_cold::<F>()) {
+                    // SAFETY: as above.
+                    let node = unsafe { Node::follow(memory, F::pfn(at.word)) };
+                    if unlink::<F>(taking, at.entry, at.word, at.level) {
+                        tops.push((node, at.level.down()));
+                        self.hand.store(step.gfns.end.0, Relaxed);
+                    }
+                }
+                if only_cold && tops.len() == AT_ONCE {
+                    return tops;
+                }
+            }
+            if !tops.is_empty() {
+                break;
+            }
         }
-        pool.fill_root(root, HOLE);
+        tops
     }
 }
 
-/// Calls `gone` with each table below `node`, children first.
-fn below<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level, gone: &mut impl FnMut(Node)) {
-    // SAFETY: no other thread reaches it: the door is closed, and TLBs have been flushed.
-    for entry in unsafe { node.entries() } {
-        let word = entry.peek();
-        if F::is_table(word, level) {
-            // SAFETY: a link of this table.
-            let child = unsafe { Node::follow(memory, F::pfn(word)) };
-            below::<F, M>(memory, child, level.down(), gone);
-            gone(child);
+/// A link becomes a hole, whether or not hardware sets bits in it meanwhile. It stays a link to the same table: only its unlinking changes that.
+pub(crate) fn unlink<F: Format>(
+    taking: &Taking<'_, impl Numbers>,
+    entry: &Entry,
+    mut word: Word,
+    level: Level,
+) -> bool {
+    if !seeded!(UnlinkUnnoted) {
+        taking.begin();
+    }
+    while F::is_table(word, level) {
+        match entry.cas(word, HOLE) {
+            Ok(()) => return true,
+            Err(found) => word = found,
         }
     }
+    false
+}
+
+/// Calls `gone` with each table below `node`, children first, and with that.
+fn take_apart<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level, gone: &mut impl FnMut(Node)) {
+    if level > Level::K4 {
+        // SAFETY: unlinked; no TLB, section or walk that has met it is left.
+        for word in unsafe { node.entries() }.iter().map(Entry::peek) {
+            if F::is_table(word, level) {
+                // SAFETY: a link of this table.
+                take_apart::<F, M>(memory, unsafe { Node::follow(memory, F::pfn(word)) }, level.down(), gone);
+            }
+        }
+    }
+    gone(node);
 }

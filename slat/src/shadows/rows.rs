@@ -98,10 +98,32 @@ impl Rows<'_> {
     /// `node` is a table of a shadow, made of pages of `M`, and stays linked for `'a`.
     #[inline(always)]
     pub(crate) unsafe fn of<'a, M: TableMemory>(node: Node) -> Option<Rows<'a>> {
+        // SAFETY: the caller's word.
+        unsafe { Some(RowsOf::table::<M>(node)?.rows()) }
+    }
+}
+
+/// Where the rows of a table are, for as long as it is linked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowsOf(Node);
+
+impl RowsOf {
+    /// `None` of a root.
+    ///
+    /// # Safety
+    /// `node` is a table of a shadow, made of pages of `M`, and linked.
+    #[inline(always)]
+    pub(crate) unsafe fn table<M: TableMemory>(node: Node) -> Option<Self> {
         // SAFETY: linked, says the caller. Written before it was linked, and not again before it is in a list.
-        let rows = unsafe { node.note_in::<M>() }.next.get()?;
+        unsafe { node.note_in::<M>() }.next.get().map(Self)
+    }
+
+    /// # Safety
+    /// The table is linked for `'a`, or the caller in a section or inside the door where it was.
+    #[inline(always)]
+    pub(crate) unsafe fn rows<'a>(self) -> Rows<'a> {
         // SAFETY: half a page that the table has alone.
-        Some(Rows(unsafe { rows.page().cast::<[AtomicU32; ENTRIES]>().as_ref() }))
+        Rows(unsafe { self.0.page().cast::<[AtomicU32; ENTRIES]>().as_ref() })
     }
 }
 

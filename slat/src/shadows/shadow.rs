@@ -11,7 +11,7 @@
 //! the line is what it was before it read T. So a flush leaves holes as they are: either it meets the frozen entry, or the fault finds the line
 //! moved.
 
-use super::door::Door;
+use super::door::{Door, Inside};
 use super::drops::Taking;
 use super::{Numbers, Reach};
 use crate::addr::{Gfn, Level, Span};
@@ -32,6 +32,8 @@ pub(crate) struct Shadow<F> {
     pub(crate) radix: Radix<F>,
     pub(crate) line: FlushLine,
     pub(crate) door: Door,
+    /// Where the clock over its links goes on.
+    pub(super) hand: AtomicU64,
     /// The number that the newest flush began with that has ended.
     flushed: Mutex<Version>,
 }
@@ -103,6 +105,7 @@ impl<F: Format> Shadow<F> {
             radix,
             line: FlushLine::default(),
             door: Door::default(),
+            hand: AtomicU64::new(0),
             flushed: Mutex::new(Version::default()),
         })
     }
@@ -124,12 +127,13 @@ impl<F: Format> Shadow<F> {
     pub(crate) fn reach<M: TableMemory>(
         &self,
         memory: &M,
+        _inside: &Inside<'_>,
         taking: &Taking<'_, impl Numbers>,
         g2: Gfn,
         how: Reach,
     ) {
         loop {
-            // SAFETY: nothing is ever unlinked from a shadow.
+            // SAFETY: inside the door.
             let at = unsafe { self.radix.descend(memory, g2) };
             if edit::<F>(taking, at.entry, at.word, at.level, how).is_none() {
                 return;
@@ -141,14 +145,15 @@ impl<F: Format> Shadow<F> {
     pub(super) fn reach_all<M: TableMemory>(
         &self,
         memory: &M,
+        _inside: &Inside<'_>,
         taking: &Taking<'_, impl Numbers>,
         how: Reach,
     ) {
-        // SAFETY: nothing is ever unlinked from a shadow.
+        // SAFETY: the root stays.
         let root = unsafe { self.radix.root(memory) };
         let all = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
         let mut cursor = Cursor::<F>::new(root, all, Level::K4);
-        // SAFETY: as above.
+        // SAFETY: inside the door.
         while let Some(step) = unsafe { cursor.next(memory) } {
             if let Some(link) = edit::<F>(taking, step.at.entry, step.at.word, step.at.level, how) {
                 cursor.saw(link);

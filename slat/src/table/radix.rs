@@ -44,6 +44,22 @@ pub(crate) struct At<'w> {
     pub(crate) level: Level,
 }
 
+impl At<'_> {
+    /// Whether nothing has been used below a link since the last look; clears its Accessed bit.
+    pub(crate) fn is_cold<F: Format>(self) -> bool {
+        let accessed = F::touch_link(self.level);
+        if accessed == 0 && self.level > Level::M2 {
+            return false;
+        }
+        let is_cold = self.word.0 & accessed == 0;
+        if !is_cold {
+            // Where that fails it was used, or is gone.
+            let _ = self.entry.cas(self.word, Word(self.word.0 & !accessed));
+        }
+        is_cold
+    }
+}
+
 /// What a table gets beside it before it is linked.
 pub(crate) trait Beside {
     /// A table of this level is about to be linked.

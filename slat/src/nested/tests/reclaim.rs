@@ -1,6 +1,8 @@
-//! Table memory of shadows that goes back: under a budget, of tables of L1 that no vCPU runs on; and of the one in use.
+//! Table memory of shadows that goes back under a budget: of tables of L1 that no vCPU runs on; and of those that vCPUs run on.
 
 use crate::nested::*;
+use crate::seeded::{self, Bug};
+use crate::sync::prim::{AtomicU64, Relaxed};
 use crate::table::formats::Npt4;
 use crate::table::{TableMemory, Word};
 use crate::*;
@@ -12,7 +14,11 @@ const RIGHTS: u64 = 6 << 3 | 7;
 
 /// L1's tables: frame `r` of the first sixteen is a root, which links 16, and that 17, which links 18 for each 2 MiB: all of L2's memory
 /// is L1's frames from 512 on, over and over.
-struct Flat;
+#[derive(Default)]
+struct Flat {
+    /// Entries that were read.
+    reads: AtomicU64,
+}
 
 // SAFETY: the defaults keep the contract.
 unsafe impl TableMemory for Flat {}
@@ -27,6 +33,7 @@ impl Host for Flat {
     }
 
     fn read(&self, hva: Hva) -> Option<Word> {
+        self.reads.fetch_add(1, Relaxed);
         let (page, nth) = ((hva.0 - BASE.0) >> PAGE_SHIFT, hva.offset() / 8);
         Some(Word(match (page, nth) {
             (0..=15, 0) => 16 << 12 | 7,
@@ -48,7 +55,8 @@ fn touches(vcpu: &mut Vcpu<'_, Npt4, Flat>, idle: &mut Idle, root: u64) {
     for table in 0..TABLES {
         let gpa = Gfn(table * 512 + table).gpa();
         let done = l2.fault(idle, L1Access::new(gpa, Access::Write)).unwrap();
-        assert!(matches!(done, L2Done::Handled { done: Done::Mapped(Level::K4), .. }), "{done:?}");
+        let is_there = matches!(done, L2Done::Handled { done: Done::Mapped(Level::K4) | Done::Spurious, .. });
+        assert!(is_there, "{done:?}");
         assert_eq!(l2.translate(gpa).unwrap().pfn, Pfn((BASE.0 >> PAGE_SHIFT) + 512 + table));
     }
 }
@@ -59,7 +67,7 @@ fn mapped(vcpu: &mut Vcpu<'_, Npt4, Flat>, idle: &mut Idle, root: u64) -> u64 {
 }
 
 fn vm(idle: &mut Idle) -> Vm<Npt4, Flat> {
-    let vm = Vm::<Npt4, _>::builder(Flat).build().unwrap();
+    let vm = Vm::<Npt4, _>::builder(Flat::default()).build().unwrap();
     let slot = Slot::new(SlotId(0), Gfn(0), 2048, BASE);
     vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
     vm
@@ -106,4 +114,73 @@ fn a_vcpu_takes_back_what_it_has_mapped_itself_where_nothing_else_is_left() {
     assert!((1..TABLES).contains(&left), "{left}");
     drop(vcpu);
     adds_up(&vm, &mut idle);
+}
+
+/// A processor that has loaded translations of L2, and perhaps links.
+struct Processor(bool);
+
+impl Translations for &mut Processor {
+    fn flush_all(&mut self) {
+        self.0 = false;
+    }
+    fn flush(&mut self, _: Span<Gfn>) {}
+}
+
+#[test]
+fn what_vcpus_share_goes_too_and_their_tlbs_forget_it() {
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::<Npt4, _>::builder(Flat::default()).vcpus(2).build().unwrap();
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 2048, BASE))).unwrap();
+    let (mut first, mut second) = (vm.vcpu(VcpuId(0)).unwrap(), vm.vcpu(VcpuId(1)).unwrap());
+    touches(&mut first, &mut idle, 1);
+    touches(&mut second, &mut idle, 1);
+    let (mut l2, mut cached) = (second.nested(&mut idle, ept(1)).unwrap(), Processor(true));
+    drop(l2.enter(&mut idle, &mut &mut cached).poll());
+    cached.0 = true;
+
+    let before = vm.stats().table_bytes;
+    vm.set_table_budget(&mut idle, before - 16 * PAGE_SIZE);
+    assert!(vm.stats().table_bytes <= before - 16 * PAGE_SIZE && vm.stats().tables_reclaimed > 0);
+    drop(l2.enter(&mut idle, &mut &mut cached).poll());
+    assert!(!cached.0, "no link to what was freed is cached");
+    drop(l2);
+    // Each comes, by and by, on either vCPU, and is right.
+    for _ in 0..2 {
+        touches(&mut first, &mut idle, 1);
+        touches(&mut second, &mut idle, 1);
+    }
+    let left = mapped(&mut first, &mut idle, 1);
+    assert!((1..TABLES).contains(&left), "{left}");
+    // On request.
+    vm.set_table_budget(&mut idle, 0);
+    assert_eq!(mapped(&mut second, &mut idle, 1), 0);
+    drop((first, second));
+    adds_up(&vm, &mut idle);
+}
+
+/// A vCPU faults near its last fault, when the table that it remembers has gone. How many entries of L1's table it reads: one goes by what is
+/// remembered.
+fn near_what_went() -> u64 {
+    let mut idle = Idle::take().unwrap();
+    let vm = vm(&mut idle);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let mut l2 = vcpu.nested(&mut idle, ept(1)).unwrap();
+    for page in 0..2 {
+        l2.fault(&mut idle, L1Access::new(Gfn(page).gpa(), Access::Read)).unwrap();
+    }
+    assert!(vm.take_back_from_a_shadow(&mut idle, true));
+    // A section of the usual kind: then the grace period has ended for this vCPU, too, and faults may go the short way.
+    assert!(l2.translate(Gpa(0)).is_none());
+    let before = vm.host().reads.load(Relaxed);
+    l2.fault(&mut idle, L1Access::new(Gfn(2).gpa(), Access::Read)).unwrap();
+    vm.host().reads.load(Relaxed) - before
+}
+
+#[test]
+fn no_fault_remembers_a_table_that_went() {
+    assert_eq!(near_what_went(), 4);
+    for bug in [Bug::ReclaimUnannounced, Bug::NearUnchecked] {
+        assert_eq!(seeded::with(bug, near_what_went), 5, "{bug:?}");
+    }
+    seeded::found(Bug::NearUnchecked, 1);
 }

@@ -349,6 +349,11 @@ impl World<'_> {
             }
             29 => self.move_tables(idle),
             30 if self.rng.u8(..4) == 0 => self.vm.zap_all(idle).unwrap(),
+            31 if self.rng.u8(..4) == 0 => {
+                let held = self.rng.bool();
+                let went = self.vm.take_back_from_a_shadow(idle, held);
+                *happened.entry("tables taken").or_default() += u64::from(went && held);
+            }
             _ => {
                 let g1s = Span::sized(Gfn(self.rng.u64(DATA..PAGES)), 2);
                 self.vm.write_protect(idle, g1s).settle();
@@ -411,6 +416,7 @@ fn no_vcpu_uses_what_l0_or_l1_has_taken_away() {
         world(seed, 400, &mut happened).unwrap_or_else(|wrong| panic!("{wrong}"));
     }
     assert!(["mapped", "refused", "used"].iter().all(|what| happened[what] > 500), "{happened:?}");
+    assert!(happened["tables taken"] > 50, "{happened:?}");
 }
 
 #[test]

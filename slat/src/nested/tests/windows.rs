@@ -3,8 +3,13 @@
 
 use super::*;
 use crate::seeded::{self, Bug};
-use crate::sync::prim::{AtomicU64, Relaxed};
+use crate::sync::prim::{AtomicBool, AtomicU64, Relaxed};
+use crate::trace::TraceEvent;
 use core::ptr::NonNull;
+use std::any::Any;
+use std::boxed::Box;
+use std::panic::catch_unwind;
+use std::string::String;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -21,6 +26,8 @@ enum Meanwhile {
     Address,
     /// L1 maps frame 9, after a refusal: no flush. The vCPU that was refused enters L2 again.
     Comeback,
+    /// Table memory is short: the shadow's tables are unlinked and flushed. The fault goes on before they are freed.
+    Reclaim,
 }
 
 /// Tells the other thread that it is time, and hears that it is done.
@@ -32,6 +39,12 @@ struct Watched {
     meanwhile: Mutex<Option<Moment>>,
     /// Moments that are left until it happens; none before it is set.
     left: AtomicU64,
+    /// Entries of L1's table that were read.
+    reads: AtomicU64,
+    /// Told when TLBs have been flushed, which is before the end of a reclaim.
+    flushed: Mutex<Option<Sender<()>>>,
+    /// Tables of the shadow were freed, and the fault has not gone on since its moment.
+    freed: AtomicBool,
 }
 
 // SAFETY: the defaults keep the contract; a page is where they say.
@@ -48,11 +61,25 @@ impl Watched {
             let (go, done) = self.meanwhile.lock().unwrap().take().unwrap();
             go.send(()).unwrap();
             done.recv().unwrap();
+            assert!(!self.freed.load(Relaxed), "{FREED}");
         }
     }
 }
 
+/// Entries that L1's table is read by, but for a fault that remembers its leaf table.
+const WALK: u64 = 4;
+
+const FREED: &str = "tables are freed while a fault is in them";
+
 impl Host for Watched {
+    fn observe(&self, event: TraceEvent) {
+        if let TraceEvent::Flush { .. } = event
+            && let Some(flushed) = self.flushed.lock().unwrap().take()
+        {
+            flushed.send(()).unwrap();
+        }
+    }
+
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         let page = (hva.0 - BASE.0 >> PAGE_SHIFT) - DATA;
         let pfn = Pfn(self.frames[page as usize].load(Relaxed));
@@ -66,6 +93,7 @@ impl Host for Watched {
 
     fn read(&self, hva: Hva) -> Option<Word> {
         let word = Word(self.words[((hva.0 - BASE.0) / 8) as usize].load(Relaxed));
+        self.reads.fetch_add(1, Relaxed);
         self.moment();
         Some(word)
     }
@@ -117,6 +145,15 @@ fn other(vm: &Vm<Npt4, Watched>, what: Meanwhile, (ready, go, done): (Sender<()>
             remaps(vm);
             vcpu.nested(&mut idle, table()).unwrap();
         }
+        Meanwhile::Reclaim => {
+            let waits = !seeded::is(Bug::FreedBesideFault);
+            *vm.host().flushed.lock().unwrap() = waits.then(|| done.clone());
+            let went = vm.take_back_from_a_shadow(&mut idle, true);
+            if vm.host().flushed.lock().unwrap().take().is_none() && waits {
+                return;
+            }
+            vm.host().freed.store(went && !waits, Relaxed);
+        }
     }
     done.send(()).unwrap();
 }
@@ -130,23 +167,34 @@ fn in_moment(what: Meanwhile, near: bool, moment: u64) -> Option<(Option<Pfn>, P
         frames: [0x40, 0x60].map(AtomicU64::new),
         meanwhile: Mutex::new(Some((go.clone(), is_done))),
         left: AtomicU64::new(0),
+        reads: AtomicU64::new(0),
+        flushed: Mutex::default(),
+        freed: AtomicBool::new(false),
     };
     for level in 0..3 {
         host.words[level * 512].store((level as u64 + 1) << 12 | 7, Relaxed);
     }
     let rights = if what == Meanwhile::Comeback { 5 } else { 7 };
     host.words[3 * 512].store(DATA << 12 | 6 << 3 | rights, Relaxed);
-    host.words[3 * 512 + 1].store((DATA + 1) << 12 | 6 << 3 | rights, Relaxed);
+    for near in 1..3 {
+        host.words[3 * 512 + near].store((DATA + 1) << 12 | 6 << 3 | rights, Relaxed);
+    }
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(host).vcpus(2).build().unwrap();
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 10, BASE))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     drop(vcpu.nested(&mut idle, table()));
-    let made =
-        [Bug::RefusedOnce, Bug::LineUnmoved, Bug::FramesLineUnmoved].into_iter().find(|&bug| seeded::is(bug));
+    let made = [
+        Bug::RefusedOnce,
+        Bug::LineUnmoved,
+        Bug::FramesLineUnmoved,
+        Bug::ReclaimUnannounced,
+        Bug::FreedBesideFault,
+    ];
+    let made = made.into_iter().find(|&bug| seeded::is(bug));
     std::thread::scope(|scope| {
         let vm = &vm;
-        scope.spawn(move || {
+        let other = scope.spawn(move || {
             let run = || other(vm, what, (ready, goes, done));
             match made {
                 Some(bug) => seeded::with(bug, run),
@@ -163,6 +211,17 @@ fn in_moment(what: Meanwhile, near: bool, moment: u64) -> Option<(Option<Pfn>, P
         let happened = vm.host().left.swap(0, Relaxed) == 0;
         if !happened {
             go.send(()).unwrap();
+        }
+        if what == Meanwhile::Reclaim {
+            other.join().unwrap();
+            // Near what was mapped before, whose table is not there any more, or is.
+            let gone = l2.translate(Gpa(0)).is_none();
+            let before = vm.host().reads.load(Relaxed);
+            l2.fault(&mut idle, L1Access::new(Gpa(2 * PAGE_SIZE), Access::Read)).unwrap();
+            let reads = vm.host().reads.load(Relaxed) - before;
+            let found = l2.translate(Gpa(2 * PAGE_SIZE)).map_or(Pfn(0), |leaf| leaf.pfn);
+            return happened
+                .then_some((Some(Pfn(if gone && reads != WALK { 0 } else { found.0 })), Pfn(0x60)));
         }
         let found = l2.translate(Gpa(0)).map(|leaf| leaf.pfn);
         let right = if what == Meanwhile::Host { 0x77 } else { 0x60 };
@@ -184,7 +243,9 @@ fn goes_wrong(what: Meanwhile, near: bool) -> Option<u64> {
 
 #[test]
 fn in_no_moment_of_a_fault_does_anything_get_lost() {
-    for what in [Meanwhile::Host, Meanwhile::Flush, Meanwhile::Address, Meanwhile::Comeback] {
+    for what in
+        [Meanwhile::Host, Meanwhile::Flush, Meanwhile::Address, Meanwhile::Comeback, Meanwhile::Reclaim]
+    {
         for near in [false, true] {
             assert_eq!(goes_wrong(what, near), None, "{what:?}");
         }
@@ -202,8 +263,23 @@ fn mistakes_in_the_order_of_a_fault() {
         (Bug::LineUnmoved, Meanwhile::Flush),
         (Bug::FramesLineUnmoved, Meanwhile::Address),
         (Bug::RefusedOnce, Meanwhile::Comeback),
+        (Bug::LineReadLate, Meanwhile::Reclaim),
+        (Bug::ReclaimUnannounced, Meanwhile::Reclaim),
     ] {
         let moment = seeded::with(bug, || goes_wrong(what, bug == Bug::QuickUnchecked));
         seeded::found(bug, moment.unwrap_or_else(|| panic!("{bug:?} is not found")));
     }
+}
+
+#[test]
+fn mistake_tables_are_freed_beside_a_fault() {
+    let freed = |what: Box<dyn Any + Send>| what.downcast_ref::<String>().is_some_and(|what| what == FREED);
+    let found = seeded::with(Bug::FreedBesideFault, || {
+        (1..1000).find_map(|moment| match catch_unwind(|| in_moment(Meanwhile::Reclaim, false, moment)) {
+            Ok(Some(_)) => None,
+            Ok(None) => panic!("it is not found"),
+            Err(what) => freed(what).then_some(moment),
+        })
+    });
+    seeded::found(Bug::FreedBesideFault, found.expect("a fault is in a table at some moment"));
 }

@@ -1,0 +1,76 @@
+//! Table memory is short: the tables of a shadow go, whichever vCPUs run on it.
+//!
+//! ```text
+//! unlinked                put down as a drop: under way before, numbered after
+//! the line moves          a fault that remembers a table has read the line before it came to it, and looks at the line again first
+//! flush of L2's tag       no link to it is cached any more
+//! grace                   faults in a section, and walks that are inside, have ended
+//! freed
+//! ```
+
+use super::program::{Nested, Op};
+use super::shadow::{SHADOW, Tree, Word};
+use super::steps::{L2, Pc, State, Thread};
+use crate::bug::Bug;
+
+impl Nested {
+    /// One step. `None`: it waits.
+    pub(super) fn reclaim(&self, s: &mut State, i: usize) -> Option<()> {
+        assert!(self.fresh, "the first design replaces the root");
+        let notes = !self.has(Bug::UnlinkUnnoted);
+        match s.threads[i].pc {
+            Pc::Start if s.world.trees[s.world.root as usize].upper != Word::Table => s.done(i),
+            Pc::Start => {
+                s.world.dropping += u8::from(notes);
+                s.threads[i].pc = Pc::Edit;
+            }
+            Pc::Edit => {
+                assert_eq!(s.world.root, 0, "a world has two trees");
+                s.world.root = 1;
+                s.world.trees[1] = Tree { upper: Word::Hole(0), leaf: Word::Hole(0), row: 0 };
+                s.world.vcpus.iter_mut().for_each(|vcpu| (vcpu.root, vcpu.linked) = (1, true));
+                s.threads[i].pc = Pc::Noted;
+            }
+            Pc::Noted => {
+                if !self.has(Bug::ReclaimUnannounced) {
+                    s.world.announce([SHADOW]);
+                }
+                if notes {
+                    s.world.dropping -= 1;
+                    s.world.note_drop();
+                }
+                (s.threads[i].owes, s.threads[i].pc) = (L2, Pc::Kick(0));
+                if self.has(Bug::FreedUnflushed) {
+                    s.threads[i].pc = Pc::Remove;
+                }
+            }
+            Pc::Kick(vcpu) => self.kick(s, i, vcpu),
+            Pc::Remove => {
+                for (other, thread) in s.threads.iter_mut().enumerate().filter(|(other, _)| *other != i) {
+                    thread.awaited = self.is_awaited(other, thread);
+                }
+                s.threads[i].owes = 0;
+                s.threads[i].pc = Pc::Grace;
+            }
+            Pc::Grace if s.threads.iter().any(|thread| thread.awaited) => return None,
+            Pc::Grace => s.threads[i].pc = Pc::Change,
+            _ => {
+                s.world.freed = true;
+                s.done(i);
+            }
+        }
+        Some(())
+    }
+
+    /// Whether it may be in a table that was unlinked: a fault in its section; a walk of the shadow that is inside.
+    fn is_awaited(&self, i: usize, thread: &Thread) -> bool {
+        match self.op(thread, i) {
+            Some(Op::Access { .. } | Op::Near { .. }) if !self.has(Bug::FreedBesideFault) => {
+                !matches!(thread.pc, Pc::Start | Pc::Wait)
+            }
+            Some(Op::Access { .. } | Op::Near { .. }) | None => false,
+            Some(_) if self.has(Bug::FreedBesideWalk) => false,
+            Some(_) => matches!(thread.pc, Pc::ReadRow | Pc::Note | Pc::Edit | Pc::Noted),
+        }
+    }
+}
