@@ -350,6 +350,8 @@ bugs! {
     WithdrawnServes "withdrawn-serves" Unit "a fault of L2 leaves a leaf that an aging pass has withdrawn",
     LevelOfTAlone "level-of-t-alone" Unit "a leaf of a shadow is as large as L1's table says, whatever the host has",
     LevelOfHostAlone "level-of-host-alone" Unit "a leaf of a shadow is as large as the host's page, whatever L1's table says",
+    WideUnchecked "wide-unchecked" Unit "a fault of L2 maps 1 GiB, and looks at what was announced of one region of it",
+    WholeBelieved "whole-believed" Unit "a flush of L1 keeps a leaf of which L1's table names the first part alone by an entry",
     ChangeUnseen "change-unseen" Unit "an entry of L1's table that changed while A was to be set is taken for what it was",
 
     // --- sanitizers: memory ---

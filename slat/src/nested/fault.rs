@@ -24,7 +24,8 @@
 //! its hint, and each invalidation of a frame with a hint flushes L2's tag. What L1 flushes next finds it among the drops
 //! ([`Drops`](crate::shadows::Drops)).
 //!
-//! **Level**: the smallest of what T, host, memslot, format and policy have; 2 MiB at most. Where a table is linked already, 4 KiB.
+//! **Level**: the smallest of what T, host, memslot, format and policy have. Where a table is linked already, what that has. A page of 1 GiB
+//! spans lines of many regions, so F5 and F8 look at N in their place; where N has moved, the next attempt maps 2 MiB.
 //!
 //! A host that has to be asked in a way that may sleep is asked outside. Its answer counts if nothing was announced since F2 and F5 when
 //! the next attempt comes to F6.
@@ -56,13 +57,17 @@ struct Learned {
     offered: Option<(Ask, HostPage)>,
     /// L1's own mapping of the frame, and all that was made of it, has gone.
     replaced: bool,
+    /// Something was announced meanwhile, anywhere perhaps: a page of 2 MiB at most, of which less is to be looked at.
+    narrow: bool,
+    /// N, when the host was asked for a page that may be of 1 GiB.
+    wide: Option<Word>,
 }
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// Deals with an access of L2 that the hardware could not complete. May sleep in the host, and in listeners of stores to T. Any number
     /// of vCPUs fault at once; none waits for another, except for an invalidation that covers its own frame. See [`Vcpu::nested`](crate::Vcpu::nested).
     ///
-    /// L2 is mapped in pages of 2 MiB where T, the memslot and the host have as large ones, and in pages of 4 KiB elsewhere.
+    /// L2 is mapped in pages of 1 GiB or 2 MiB where T, the memslot, the host and the format have as large ones, and in pages of 4 KiB elsewhere.
     pub fn fault(&mut self, idle: &mut Idle, access: L1Access) -> Result<L2Done, FaultError> {
         if let Some(done) = self.quick(&access) {
             return Ok(done);
@@ -89,7 +94,10 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             let vm = self.vcpu.vm;
             match self.attempt(&access, &mut learned)? {
                 Met::Done(done) => return Ok(done),
-                Met::Changed => patience.wait(),
+                Met::Changed => {
+                    learned.narrow = true;
+                    patience.wait();
+                }
                 Met::Covered => self.vcpu.rest_while(|| patience.wait()),
                 Met::Table(L1Stop::Tracked { gpa, word }) => self.slots().tell_l1_store(idle, gpa, word),
                 Met::Table(L1Stop::Ask { gpa, hva, access }) => {
@@ -222,13 +230,24 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             Err(Unconfirmed::Covered) => return Ok(Met::Covered),
             Err(Unconfirmed::Moved) => return Ok(Met::Changed),
         };
+        // A page of 1 GiB has more than one region.
+        let is_wide = leaf.level > Level::M2
+            && at.level > Level::M2
+            && (!learned.narrow || is_leaf::<F>(at.word))
+            && vm.large_page(space, &slot, g1, Level::G1).is_some();
+        let wide = is_wide.then(|| active.stamp(epoch, Page::small(g1, hva), Level::G1, Word::OLDEST));
+        let wide = wide.and_then(Result::ok).filter(|wide| wide.free > Level::M2).map(|wide| wide.newest);
         let ask = Ask { gpa, hva, access: wants, epoch, newest: stamp.newest };
         let offered = learned.offered.take().filter(|(asked, _)| *asked == ask).map(|(_, page)| page);
+        let wide = wide.filter(|_| offered.is_none() || learned.wide == wide);
+        learned.wide = wide;
         let page = offered.or_else(|| host.lookup(hva, wants).filter(|page| serves::<F>(page, wants)));
         let Some(page) = page else { return Ok(Met::Ask(ask)) };
-        let level = self.level(page, &leaf, &slot, access.access).min(stamp.free).min(at.level);
+        let free = if wide.is_some() { Level::G1 } else { stamp.free };
+        let level = self.level(page, &leaf, &slot, access.access).min(free).min(at.level);
         let page = HostPage { level, ..page };
-        let announced = Announced { epoch, stamp, line, hva };
+        let wide = wide.filter(|_| level > Level::M2);
+        let announced = Announced { epoch, stamp, line, hva, wide };
         self.install(seat, access, &Found { at, leaf, slot, page, stores, gpa }, &announced, learned.replaced)
     }
 

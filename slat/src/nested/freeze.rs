@@ -2,7 +2,7 @@
 
 use crate::addr::Hva;
 use crate::notify::active::{Active, Epoch, RegionLine, Stamp};
-use crate::shadows::{HOLE, Row, Rows};
+use crate::shadows::{HOLE, Numbers, Row, Rows};
 use crate::sync::prim::{SeqCst, fence};
 use crate::table::entry::{Entry, Word};
 
@@ -12,6 +12,8 @@ pub(super) struct Announced {
     pub(super) stamp: Stamp,
     pub(super) line: u64,
     pub(super) hva: Hva,
+    /// N, for a page of 1 GiB.
+    pub(super) wide: Option<Word>,
 }
 
 /// F9 and F8: a hole is frozen, and then it is looked whether what was announced before `stands`. False: it is not frozen.
@@ -65,6 +67,13 @@ impl Announced {
     /// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.
     pub(super) fn stands(&self, active: &Active) -> bool {
         stands(active, (self.epoch, self.stamp), self.hva)
+    }
+
+    /// The same for all regions of a page of 1 GiB: after [`stands`](Self::stands).
+    #[inline(always)]
+    pub(super) fn stands_wide(&self, active: &Active) -> bool {
+        // ORDER(nested-hint): after the fence in `stands`.
+        self.wide.is_none_or(|newest| active.now() == newest.version()) || seeded!(WideUnchecked)
     }
 }
 

@@ -51,7 +51,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if at.level > level && !state.spare.is_enough() {
             return Err(FaultError::NoMemory);
         }
-        let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside::<H>());
+        let (cache, beside) = (&mut self.vcpu.cache, &mut state.spare.beside::<H>(F::MAX_LEAF));
         // SAFETY: in the section of `seat`.
         let down = unsafe { Radix::<F>::link_down_beside(host, cache, beside, g2, at, level) }?;
         let is_part = self.table.pages(leaf.level) > level.pages() && !seeded!(OnePageAlone);
@@ -61,7 +61,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let mine = frozen(self.vcpu.id());
         let stands = || {
             let line = self.shadow.line.now() == announced.line || seeded!(LineUnchecked);
-            announced.stands(active) && line
+            announced.stands(active) && announced.stands_wide(active) && line
         };
         if down.level > level || down.word != HOLE || !freeze(down.entry, mine, stands) {
             return Ok(Met::Changed);
@@ -111,11 +111,14 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let (vm, space) = (self.vcpu.vm, self.vcpu.space);
         let small = vm.policy.nx_huge_pages && (access == Access::Fetch || !page.execute);
         let theirs = if seeded!(LevelOfTAlone) { Level::M2 } else { page.level };
-        let both = if seeded!(LevelOfHostAlone) { theirs } else { theirs.min(l1.level) };
-        if small || both == Level::K4 || vm.large_page(space, slot, l1.gfn, Level::M2).is_none() {
+        let mut level = if seeded!(LevelOfHostAlone) { theirs } else { theirs.min(l1.level) }.min(Level::G1);
+        if small {
             return Level::K4;
         }
-        Level::M2
+        while level > Level::K4 && vm.large_page(space, slot, l1.gfn, level).is_none() {
+            level = level.down();
+        }
+        level
     }
 
     /// What the leaf says: what T, memslot and host allow together, and no store that is to be noticed.

@@ -98,7 +98,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// L1 enters L2 on this vCPU (`VMLAUNCH`, `VMRUN`, `ERET`, `SRET`), with `table` as its second-level table. What L1 has flushed on this
     /// vCPU since it was there last ([`l1_flushes`](Self::l1_flushes)) is carried out first.
     ///
-    /// The first call makes what nested guests need: eight table pages or a few more. A VM in which it is never called has none of it. It may
+    /// The first call makes what nested guests need: ten table pages or a few more. A VM in which it is never called has none of it. It may
     /// sleep in [`TableMemory`](crate::TableMemory), and waits for another vCPU's flush of the same shadow. An error means that there
     /// is no memory for tables, or that the VM is built [without two stages](crate::Builder::without_two_stages).
     ///

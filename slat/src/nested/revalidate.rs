@@ -62,11 +62,11 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
                 // SAFETY: a link of this table.
                 let node = unsafe { Node::follow(host, F::pfn(at.word)) };
                 self.leaf_table(seat, node, gfns.clamp(&g2s), &taking);
-            } else if is_leaf::<F>(at.word) && at.level == Level::M2 {
+            } else if is_leaf::<F>(at.word) {
                 // SAFETY: linked.
                 let row =
                     unsafe { Rows::of::<H>(at.node) }.map(|rows| rows.get(F::index(gfns.start, at.level)));
-                if !row.is_some_and(|row| self.stays_large(seat, at.word, row, gfns.start)) {
+                if !row.is_some_and(|row| self.stays_large(seat, (at.word, at.level), row, gfns.start)) {
                     drop_or_condemn::<F>(&taking, at.entry, at.word, at.level);
                 }
             } else if at.word.is_frozen() {
@@ -81,9 +81,12 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
         Under::look(&self.slots.vm.host, &mut |gfn| reading.version.find(gfn), &self.table, g2)
     }
 
-    fn stays_large(&self, seat: &Seat, word: Word, row: Row, g2: Gfn) -> bool {
-        let Under::Page(entry, t, g1, upper) = self.under(seat, g2) else { return false };
-        row.is(Row::new(g1, entry.memory)) && within::<F>(word, upper.allows(&self.table, &entry, t))
+    fn stays_large(&self, seat: &Seat, (word, level): (Word, Level), row: Row, g2: Gfn) -> bool {
+        let Under::Page(entry, t, g1, upper, of_t) = self.under(seat, g2) else { return false };
+        let is_whole = of_t >= level || seeded!(WholeBelieved);
+        is_whole
+            && row.is(Row::new(g1, entry.memory))
+            && within::<F>(word, upper.allows(&self.table, &entry, t))
     }
 
     fn leaf_table(&self, seat: &Seat, node: Node, g2s: Span<Gfn>, taking: &Taking<'_, impl Numbers>) {
@@ -97,7 +100,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
             Under::Table(hva, above) if read_all(&self.table, &self.slots.vm.host, (hva, first), words) => {
                 upper = Some(above);
             }
-            Under::Page(entry, t, g1, above) => {
+            Under::Page(entry, t, g1, above, _) => {
                 words.fill(t);
                 (page, upper) = (Some((entry, g1)), Some(above));
             }

@@ -13,7 +13,7 @@ pub(super) enum Under {
     /// Nothing that can be read.
     Nothing,
     /// One leaf, which maps all of it, as it was read, and the L1 frame of the first page.
-    Page(L1Entry, Word, Gfn, Upper),
+    Page(L1Entry, Word, Gfn, Upper, Level),
     /// A leaf table; where the host sees its first entry of those.
     Table(Hva, Upper),
 }
@@ -75,7 +75,7 @@ impl Under {
             let Ok(entry) = table.entry(word, level) else { return Self::Nothing };
             if entry.is_leaf {
                 let inside = gpa.gfn().0 & (table.pages(level) - 1);
-                return Self::Page(entry, word, entry.gfn.base(level) + inside, upper);
+                return Self::Page(entry, word, entry.gfn.base(level) + inside, upper, level);
             }
             upper.accessed &= entry.touch & !word.0 == 0 || slot.readonly;
             upper.rights = upper.rights.and(entry.rights);

@@ -2,7 +2,7 @@
 //!
 //! Tables of the engine's own kind, indexed by the L1 frame. Their words are no leaves but **hints**: (shadow, g2). A frame has up to
 //! four of them, one in each table; a fifth makes the last one *many*: all entries of all shadows. Tables are linked where a hint is
-//! needed: 8 bytes for each L1 frame that L2 uses, in one of them mostly. Two more tables do the same for pages of 2 MiB.
+//! needed: 8 bytes for each L1 frame that L2 uses, in one of them mostly. Two more tables do the same for pages of 2 MiB, and two for pages of 1 GiB.
 //!
 //! A hint says where to look. What stands there may be a hole by now, or the leaf of another L1 frame. What counts is the converse: **no
 //! TLB leads from L2 to a page by way of an L1 frame that has no hint.** A fault enters the hint before its leaf; an invalidation removes
@@ -17,9 +17,10 @@ use crate::table::pool::{Cache, NoMemory, Pool};
 use crate::table::radix::Radix;
 use alloc::vec::Vec;
 
-/// Hints of a frame before it has *many*; of a page of 2 MiB.
+/// Hints of a frame before it has *many*; of a page of 2 MiB, or of 1 GiB.
 const SMALL: usize = 4;
 const LARGE: usize = 2;
+const PLANES: usize = SMALL + 2 * LARGE;
 const FRAME_BITS: u32 = 40;
 /// In the place of a shadow's number: all of them.
 const ALL: u64 = (1 << 12) - 1;
@@ -32,8 +33,8 @@ pub(super) const MOST: usize = ALL as usize;
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Reverse<F> {
-    /// Those for pages of 4 KiB, then those for 2 MiB.
-    planes: [Radix<F>; SMALL + LARGE],
+    /// Those for pages of 4 KiB, then those for 2 MiB, then those for 1 GiB.
+    planes: [Radix<F>; PLANES],
 }
 
 /// Where to look.
@@ -87,7 +88,7 @@ unsafe fn give_back<F: Format, M: TableMemory>(
 
 impl<F: Format> Reverse<F> {
     pub(super) fn new<M: TableMemory>(memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
-        let made: Vec<_> = (0..SMALL + LARGE).map_while(|_| Radix::new(memory, pool).ok()).collect();
+        let made: Vec<_> = (0..PLANES).map_while(|_| Radix::new(memory, pool).ok()).collect();
         let planes = made.try_into().map_err(|made: Vec<_>| {
             if !seeded!(PlanesLost) {
                 // SAFETY: made just now.
@@ -109,10 +110,14 @@ impl<F: Format> Reverse<F> {
 
     fn planes(&self, level: Level) -> &[Radix<F>] {
         let (small, large) = self.planes.split_at(SMALL);
-        if level == Level::K4 { small } else { large }
+        match level {
+            Level::K4 => small,
+            Level::M2 => &large[..LARGE],
+            _ => &large[LARGE..],
+        }
     }
 
-    /// F7: enters a hint for a page of `level`, 4 KiB or 2 MiB, around `g1`. Not changed where it is there already: the invalidation that removes it bumps the entry that the fault met, or
+    /// F7: enters a hint for a page of `level`, up to 1 GiB, around `g1`. Not changed where it is there already: the invalidation that removes it bumps the entry that the fault met, or
     /// the fault finds it listed.
     pub(crate) fn add<M: TableMemory>(
         &self,
@@ -189,7 +194,7 @@ impl<F: Format> Reverse<F> {
         g1s: Span<Gfn>,
         mut visit: impl FnMut(&Entry, Gfn, Word) -> bool,
     ) {
-        for level in [Level::K4, Level::M2] {
+        for level in [Level::K4, Level::M2, Level::G1] {
             for plane in
                 self.planes(level).iter().filter(|_| level == Level::K4 || !seeded!(LargeHintsMissed))
             {

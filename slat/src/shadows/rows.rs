@@ -26,7 +26,7 @@ use core::ptr::NonNull;
 pub(crate) struct Row(u32);
 
 const FRAME_BITS: u32 = 30;
-/// Of a leaf table, or one above.
+/// Of a table.
 const BYTES: usize = ENTRIES * size_of::<AtomicU32>();
 
 impl Row {
@@ -166,7 +166,7 @@ impl Half {
     }
 }
 
-/// Halves that a vCPU has at hand. A fault links two tables with rows at most.
+/// Halves that a vCPU has at hand. A fault links three tables with rows at most.
 #[derive(Debug, Default)]
 pub(crate) struct Spare(pub(super) Vec<Half>);
 
@@ -174,21 +174,21 @@ impl Spare {
     /// Whether a fault has as many as it may need.
     #[inline(always)]
     pub(crate) fn is_enough(&self) -> bool {
-        self.0.len() >= 2
+        self.0.len() >= 3
     }
 
     /// The same, ready to be hung beside tables of `M`.
-    pub(crate) fn beside<M: TableMemory>(&mut self) -> Hanging<'_, M> {
-        Hanging(self, PhantomData)
+    pub(crate) fn beside<M: TableMemory>(&mut self, largest: Level) -> Hanging<'_, M> {
+        Hanging(self, largest, PhantomData)
     }
 }
 
-/// Hangs rows beside leaf tables and those above.
-pub(crate) struct Hanging<'a, M>(&'a mut Spare, PhantomData<M>);
+/// Hangs rows beside tables that may have leaves: up to this level.
+pub(crate) struct Hanging<'a, M>(&'a mut Spare, Level, PhantomData<M>);
 
 impl<M: TableMemory> Beside for Hanging<'_, M> {
     fn hang(&mut self, node: Node, level: Level) {
-        if level <= Level::M2
+        if level <= self.1
             && let Some(half) = self.0.0.pop()
         {
             // SAFETY: the caller has it alone.

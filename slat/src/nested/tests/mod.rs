@@ -9,6 +9,7 @@
 //! | `guest_world` | does a guest get the same bytes on one stage as on two? |
 //! | `memory` | tables that are out, gone, read-only, in no memslot, or change meanwhile; the dirty log |
 //! | `shadows` | does any vCPU use what L0 or L1 has taken away, whatever both do? |
+//! | `large`, `gibibyte` | are leaves as large as can be, and what becomes of them? |
 //! | `broadcast` | does a flush for all vCPUs wait for walks of what it flushes? |
 //! | `windows` | does a fault of L2 lose what happens in any moment of it? |
 //! | `mistakes` | is each seeded mistake found? |
@@ -19,6 +20,7 @@ mod cases;
 mod cases_arm_riscv;
 mod encoded;
 mod first;
+mod gibibyte;
 mod guest_oracle;
 mod guest_tables;
 mod guest_world;

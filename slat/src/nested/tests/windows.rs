@@ -275,10 +275,10 @@ fn mistakes_in_the_order_of_a_fault() {
 fn mistake_tables_are_freed_beside_a_fault() {
     let freed = |what: Box<dyn Any + Send>| what.downcast_ref::<String>().is_some_and(|what| what == FREED);
     let found = seeded::with(Bug::FreedBesideFault, || {
-        (1..1000).find_map(|moment| match catch_unwind(|| in_moment(Meanwhile::Reclaim, false, moment)) {
-            Ok(Some(_)) => None,
+        (1..1000).find(|&moment| match catch_unwind(|| in_moment(Meanwhile::Reclaim, false, moment)) {
+            Ok(Some(_)) => false,
             Ok(None) => panic!("it is not found"),
-            Err(what) => freed(what).then_some(moment),
+            Err(what) => freed(what),
         })
     });
     seeded::found(Bug::FreedBesideFault, found.expect("a fault is in a table at some moment"));
