@@ -40,7 +40,8 @@ impl Door {
     /// Waits for the walks that may have met what the caller has unlinked. One caller at a time.
     pub(crate) fn outlast(&self) {
         // ORDER(door): Release: what was unlinked comes before the walks of the later count.
-        let before = self.0.fetch_xor(SECOND, AcqRel);
+        // The sum's top bit is the other one, and nothing is carried.
+        let before = self.0.fetch_add(SECOND, AcqRel);
         let mut patience = Patience::default();
         // ORDER(door): Acquire pairs with the Release of `Inside`: the accesses of those walks are over.
         while self.0.load(Acquire) / one(before) & MOST != 0 && !seeded!(WalksUnawaited) {

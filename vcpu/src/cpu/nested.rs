@@ -1,4 +1,4 @@
-//! A vCPU that runs L2: the guest of a hypervisor (L1) that is its guest.
+//! A vCPU that runs L2: the guest of a hypervisor (L1) that is its guest; or a guest on its own page table, for want of a second stage.
 //!
 //! ```text
 //! L1 enters L2 ─▶ `Vcpu::nested` ─▶ steps of the program, under L2's tag
@@ -7,8 +7,8 @@
 //! ```
 
 use super::{Cpu, Exit, Program, Stay, Stayed, Under};
-use slat::nested::{L1Access, L1Fault, L1Format, L2, L2Done, NestedError};
-use slat::{Done, Fault, Format, Gfn, Host, HostError, Idle, SpaceId, Span, Vm};
+use slat::nested::{GuestFlush, GuestTable, L1Access, L1Fault, L1Format, L2, L2Done, NestedError};
+use slat::{Done, Fault, Format, Gfn, Host, HostError, Idle, SpaceId, Span, Vcpu, Vm};
 use std::time::Instant;
 
 /// Why L2 was left.
@@ -22,7 +22,7 @@ pub enum L2Exit {
     Own(Exit),
 }
 
-impl<F: Format, H: Host> Cpu<'_, F, H> {
+impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
     /// L1 runs `program` as its guest on `table`, until one of them has to say something. On a processor of its own. An error is
     /// that there is no memory for tables.
     pub fn run_l2<T: L1Format>(
@@ -31,22 +31,54 @@ impl<F: Format, H: Host> Cpu<'_, F, H> {
         table: T,
         program: &mut impl Program,
     ) -> Result<L2Exit, NestedError> {
+        self.run_entered(idle, |vcpu, idle| vcpu.nested(idle, table), program)
+    }
+
+    /// The guest runs `program` on its own page table, in a VM [without two stages](slat::Builder::without_two_stages), until one of them has to
+    /// say something: the guest has a page fault ([`L2Exit::ForL1`]). Addresses are linear ones, [without their
+    /// sign](GuestTable::access). An error is that there is no memory for tables.
+    pub fn run_guest(
+        &mut self,
+        idle: &mut Idle,
+        table: GuestTable,
+        program: &mut impl Program,
+    ) -> Result<L2Exit, NestedError> {
+        self.run_entered(idle, |vcpu, idle| vcpu.guest_paging(idle, table), program)
+    }
+
+    /// The guest flushes, on this vCPU, what it has of its page tables: see [`Vcpu::guest_flushes`](slat::Vcpu::guest_flushes).
+    pub fn guest_flushes(&mut self, flush: GuestFlush) {
+        self.vcpu.guest_flushes(flush);
+    }
+
+    fn run_entered<T: L1Format>(
+        &mut self,
+        idle: &mut Idle,
+        enters: impl for<'v> FnOnce(
+            &'v mut Vcpu<'vm, F, H>,
+            &mut Idle,
+        ) -> Result<L2<'v, 'vm, F, H, T>, NestedError>,
+        program: &mut impl Program,
+    ) -> Result<L2Exit, NestedError> {
         let mut caches = self.caches.take().unwrap_or_default();
-        let exit = self.run_l2_in(idle, &mut caches, table, program);
+        let exit = self.run_entered_in(idle, &mut caches, enters, program);
         self.caches = Some(caches);
         exit
     }
 
-    fn run_l2_in<T: L1Format>(
+    fn run_entered_in<T: L1Format>(
         &mut self,
         idle: &mut Idle,
         caches: &mut super::Caches,
-        table: T,
+        enters: impl for<'v> FnOnce(
+            &'v mut Vcpu<'vm, F, H>,
+            &mut Idle,
+        ) -> Result<L2<'v, 'vm, F, H, T>, NestedError>,
         program: &mut impl Program,
     ) -> Result<L2Exit, NestedError> {
         self.tell(program);
         let exit_ns = self.exit;
-        let mut l2 = self.vcpu.nested(idle, table)?;
+        let mut l2 = enters(&mut self.vcpu, idle)?;
         loop {
             let vm = l2.vcpu().vm();
             let ready = l2.enter(idle, caches);

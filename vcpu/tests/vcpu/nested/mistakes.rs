@@ -25,6 +25,11 @@ const MISTAKES: &[Bug] = &[
     Bug::BroadcastUnwaited,
     Bug::DirtyUnset,
     Bug::CleanWritable,
+    Bug::OneTableAlone,
+    Bug::PcidIgnored,
+    Bug::FramesUnforgotten,
+    Bug::RefusedForOne,
+    Bug::UnlinkUnnoted,
 ];
 
 #[test]
