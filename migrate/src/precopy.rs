@@ -183,8 +183,7 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
             let harvesting = Instant::now();
             let mut words = self.source.harvest().map_err(MigrateError::Guest)?;
             // The halted guest is harvested once more.
-            let last =
-                number >= self.settings.max_rounds || self.fits(pages(&words), harvesting.elapsed());
+            let last = number >= self.settings.max_rounds || self.fits(pages(&words), harvesting.elapsed());
             let halting = Instant::now();
             if last {
                 self.source.halt().map_err(MigrateError::Guest)?;
