@@ -318,8 +318,11 @@ impl Guest {
         Watch(self.inner.clone())
     }
 
-    /// Stops, when what is under way is done.
-    pub fn stop(self) {}
+    /// Stops, when what is under way is done: what was done until then.
+    pub fn stop(self) -> GuestStats {
+        self.inner.finish();
+        self.wait()
+    }
 
     /// Waits until the guest's process has ended.
     pub fn wait(mut self) -> GuestStats {

@@ -49,6 +49,25 @@ pub fn with_template(name: &str) -> PathBuf {
     folder
 }
 
+/// The command that serves a template of a store at `socket` in this folder.
+fn serve(folder: &Path, store: &str, template: &str) -> Command {
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
+    serve.args(["serve", "--store", store, "--guest"]);
+    serve.arg(format!("{}={template}", folder.join("socket").display()));
+    serve
+}
+
+/// Restores a guest of so many MiB from a snapshot in the store of this folder, in a daemon of its own, beside a balloon. Its bytes are
+/// compared with what `oracle` in this folder says of the snapshot.
+pub fn restored(folder: &Path, name: &str, mib: usize) -> Report {
+    let own = folder.join(format!("restored.{name}"));
+    std::fs::create_dir(&own).unwrap();
+    let serve = serve(&own, folder.join("store").to_str().unwrap(), name);
+    let oracle = folder.join("oracle").join(name);
+    let words = format!("--millis 50 --balloon --patience-ms 20000 --begin {}", oracle.display());
+    Daemon::run(own, serve).twin_of(mib, &words).report_within(10 * BOUND)
+}
+
 pub struct Daemon {
     pub folder: PathBuf,
     pub worker: i32,
@@ -88,10 +107,8 @@ impl Daemon {
 
     /// Serves the template `twin` of a store, with these variables in its environment.
     pub fn of_store(folder: PathBuf, store: &str, flags: &str, environment: &[(&str, &str)]) -> Self {
-        let mut serve = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
-        serve.args(["serve", "--store", store]).envs(environment.iter().copied());
-        serve.arg("--guest").arg(format!("{}=twin", folder.join("socket").display()));
-        serve.args(flags.split_whitespace());
+        let mut serve = serve(&folder, store, "twin");
+        serve.args(flags.split_whitespace()).envs(environment.iter().copied());
         Self::run(folder, serve)
     }
 
@@ -110,7 +127,7 @@ impl Daemon {
     }
 
     /// The process that serves next.
-    fn started(&self) -> i32 {
+    pub fn started(&self) -> i32 {
         self.find(|line| {
             let line: serde_json::Value = serde_json::from_str(line).ok()?;
             Some(line["worker"].as_i64()? as i32)

@@ -8,11 +8,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, SystemTime};
 
 const PAGE: usize = 4096;
+const HOSTS: usize = 6;
 
 /// The store, and whose turn it is.
 struct World {
     state: Mutex<State>,
-    changed: Condvar,
+    /// Its turn has come, for each host.
+    turns: [Condvar; HOSTS],
 }
 
 struct State {
@@ -57,14 +59,14 @@ impl World {
             random: fastrand::Rng::with_seed(seed),
             mishaps: false,
         };
-        Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
+        Arc::new(Self { state: Mutex::new(state), turns: Default::default() })
     }
 }
 
 impl State {
     /// When each host waits or has ended, one of those that wait goes on. They are favoured differently for a while, so that some
     /// fall far behind.
-    fn choose(&mut self) {
+    fn choose(&mut self, turns: &[Condvar; HOSTS]) {
         if self.turn.is_none() && !self.hosts.contains(&Host::Runs) {
             let waits: Vec<_> =
                 (0..self.hosts.len()).filter(|host| self.hosts[*host] == Host::Waits).collect();
@@ -73,7 +75,10 @@ impl State {
             }
             let favoured = (self.calls / 12) as usize % waits.len();
             let any = self.random.usize(..waits.len());
-            self.turn = Some(waits[if self.random.u8(..4) > 0 { favoured } else { any }]);
+            let turn = waits[if self.random.u8(..4) > 0 { favoured } else { any }];
+            self.turn = Some(turn);
+            // No other one is woken: it would look, and sleep again.
+            turns[turn].notify_all();
         }
     }
 
@@ -93,13 +98,9 @@ impl View {
     fn call<T>(&self, key: &str, call: impl FnOnce(&mut State) -> T) -> Result<T, StoreError> {
         let mut state = self.world.state.lock().unwrap();
         state.hosts[self.host] = Host::Waits;
-        loop {
-            state.choose();
-            self.world.changed.notify_all();
-            if state.turn == Some(self.host) {
-                break;
-            }
-            state = self.world.changed.wait(state).unwrap();
+        state.choose(&self.world.turns);
+        while state.turn != Some(self.host) {
+            state = self.world.turns[self.host].wait(state).unwrap();
         }
         (state.turn, state.hosts[self.host]) = (None, Host::Runs);
         state.calls += 1;
@@ -116,8 +117,7 @@ impl View {
     fn end(&self) {
         let mut state = self.world.state.lock().unwrap();
         state.hosts[self.host] = Host::HasEnded;
-        state.choose();
-        self.world.changed.notify_all();
+        state.choose(&self.world.turns);
     }
 }
 
@@ -181,7 +181,6 @@ fn snapshot(library: &Library, name: &str, pages: &[u8]) -> Result<(), StoreErro
 
 /// What is wrong after one order of calls.
 fn explore(seed: u64, sabotage: Option<Sabotage>) -> Vec<String> {
-    const HOSTS: usize = 6;
     let world = World::new(seed, 1);
     let view = &|host| View { world: world.clone(), host };
     let library = |host: usize| Library::new(view(host)).writers(1).sabotage(sabotage).numbered(host as u128);
@@ -271,8 +270,10 @@ fn explore(seed: u64, sabotage: Option<Sabotage>) -> Vec<String> {
 /// Seeds of one kind of mistake that are explored at most.
 const SEEDS: u64 = 3000;
 
-fn find(sabotage: Sabotage) {
-    let found = (0..SEEDS).find_map(|seed| Some((seed, explore(seed, Some(sabotage)).into_iter().next()?)));
+/// Begins with this seed, which is or was near one that finds the mistake. Where the library's calls change, another one does.
+fn find(sabotage: Sabotage, first: u64) {
+    let found = (first..first + SEEDS)
+        .find_map(|seed| Some((seed, explore(seed, Some(sabotage)).into_iter().next()?)));
     let (seed, what) = found.unwrap_or_else(|| panic!("{sabotage:?} was not found"));
     println!("{sabotage:?}: seed {seed}: {what}");
 }
@@ -288,25 +289,25 @@ fn hosts_that_share_a_store_lose_no_chunk_in_any_order() {
 
 #[test]
 fn a_collection_that_deletes_what_uploads_write_is_found() {
-    find(Sabotage::Gc);
+    find(Sabotage::Gc, 0);
 }
 
 #[test]
 fn a_collection_that_forgets_what_uploads_rely_on_is_found() {
-    find(Sabotage::Retired);
+    find(Sabotage::Retired, 160);
 }
 
 #[test]
 fn a_collection_that_reads_no_lease_is_found() {
-    find(Sabotage::Lease);
+    find(Sabotage::Lease, 440);
 }
 
 #[test]
 fn an_upload_that_was_given_up_and_becomes_a_template_is_found() {
-    find(Sabotage::GivenUp);
+    find(Sabotage::GivenUp, 20);
 }
 
 #[test]
 fn a_name_that_is_used_again_after_its_deletion_is_found() {
-    find(Sabotage::Epoch);
+    find(Sabotage::Epoch, 0);
 }

@@ -1,55 +1,22 @@
 //! Snapshots of guests that run on: what is restored is what they had at the instant.
 
-use crate::daemon::{Daemon, IMAGE, MIB, folder, is_offered};
+use crate::daemon::{Daemon, IMAGE, MIB, folder, is_offered, library, restored};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use slat_pager::twin::{Memory, is_page};
 use slat_pager::*;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether this user may look into other processes, as a pager must that makes snapshots of private memory.
-fn may_look() -> bool {
+pub fn may_look() -> bool {
     let mut other = Command::new("sleep").arg("10").spawn().unwrap();
     let opened = std::fs::File::open(format!("/proc/{}/mem", other.id()));
     _ = other.kill();
     _ = other.wait();
     opened.inspect_err(|error| println!("skipped: the memory of another process: {error}")).is_ok()
-}
-
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
-    }
-}
-
-/// Restores a guest from a snapshot, in a daemon of its own: what it says of its bytes, beside a balloon.
-fn restored(folder: &Path, name: &str) -> slat_pager::twin::Report {
-    let socket = folder.join(format!("socket.{name}"));
-    let mut serve = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
-    serve.arg("serve").arg("--store").arg(folder.join("store"));
-    serve.arg("--guest").arg(format!("{}={name}", socket.display())).stderr(Stdio::null());
-    let _daemon = Ended(serve.spawn().unwrap());
-    // There is a moment in which it is there and none listens.
-    while UnixStream::connect(&socket).is_err() {
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
-    let mut twin = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
-    twin.arg("twin").arg(&socket).arg(format!("--memory={MIB}M")).args([
-        "--millis",
-        "50",
-        "--balloon",
-        "--patience-ms",
-        "20000",
-    ]);
-    let output = twin.arg("--begin").arg(folder.join("oracle").join(name)).output().unwrap();
-    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// A daemon that makes snapshots, a guest that asks for them, and what came of it.
@@ -77,46 +44,57 @@ fn snapshots(
     Some((daemon, report))
 }
 
+/// What is saved of a guest that runs on is what it had at each instant. What the daemon did for it, if there are snapshots here.
+fn is_saved(name: &str, flags: &str, twin: &str) -> Option<GuestStats> {
+    let words = format!("--millis 400 --balloon --checkpoints 3 --patience-ms 20000 {twin}");
+    let (daemon, report) = snapshots(name, &format!("--cache 4M {flags}"), &words, 0)?;
+    assert!(report.is_right() && report.removed > 0, "{report:?}");
+    assert!(report.stored >= 2, "{report:?}");
+    let library = library(&daemon.folder);
+    for name in library.list().unwrap().iter().filter(|name| name.starts_with("saved.")) {
+        let restored = restored(&daemon.folder, name, MIB);
+        assert!(restored.is_right(), "{name}: {restored:?}");
+    }
+    // Any of them can go, and the others stay whole.
+    assert_eq!(library.retain("saved", 1).unwrap().len() as u64, report.stored.saturating_sub(1));
+    library.gc(PATIENCE).unwrap();
+    let left = library.list().unwrap();
+    assert_eq!(left.len(), 2);
+    for name in left {
+        assert!(library.verify(&name).unwrap().damaged.is_empty(), "{name}");
+    }
+    Some(daemon.stats())
+}
+
 #[test]
 fn a_guest_that_runs_on_is_saved_as_it_was_at_each_instant() {
-    let share = folder("saved-share");
+    let Some(stats) = is_saved("saved-own", "", "") else { return };
+    assert!(stats.faults(Source::Written) > 0, "no write was told: {stats:?}");
+}
+
+#[test]
+fn a_guest_on_shared_memory_is_saved_as_it_was_at_each_instant() {
+    is_saved("saved-shared", "", "--shared");
+}
+
+#[test]
+fn a_guest_whose_pages_leave_is_saved_as_it_was_at_each_instant() {
     let swap = folder("saved-swap-files");
-    for (name, shared) in [
-        ("saved-own", String::new()),
-        ("saved-shared", "--shared".into()),
-        ("saved-swap", "--shared --only-removes".into()),
-        ("saved-clone", format!("--clone-of {}", share.join("twin").display())),
-    ] {
-        let words = format!("--millis 400 --balloon --checkpoints 3 --patience-ms 20000 {shared}");
-        let mut flags = format!("--cache 4M --share {}", share.display());
-        if name == "saved-swap" {
-            flags = format!("{flags} --swap {} --tick 0.02 --cold 1", swap.display());
-        }
-        let Some((daemon, report)) = snapshots(name, &flags, &words, 0) else {
-            return;
-        };
-        assert!(report.is_right() && report.removed > 0, "{report:?}");
-        assert!(report.stored >= 2, "{report:?}");
-        let stats = daemon.stats();
+    let flags = format!("--swap {} --tick 0.02 --cold 1", swap.display());
+    if let Some(stats) = is_saved("saved-swap", &flags, "--shared --only-removes") {
         // Where page tables may not be changed, none leaves.
-        println!("{name}: {} pages left for a swap file", stats.reclaimed);
-        assert!(name != "saved-own" || stats.faults(Source::Written) > 0, "no write was told: {stats:?}");
-        let library = crate::daemon::library(&daemon.folder);
-        for name in library.list().unwrap().iter().filter(|name| name.starts_with("saved.")) {
-            let restored = restored(&daemon.folder, name);
-            assert!(restored.is_right(), "{name}: {restored:?}");
-        }
-        // Any of them can go, and the others stay whole.
-        assert_eq!(library.retain("saved", 1).unwrap().len() as u64, report.stored.saturating_sub(1));
-        library.gc(PATIENCE).unwrap();
-        let left = library.list().unwrap();
-        assert_eq!(left.len(), 2);
-        for name in left {
-            assert!(library.verify(&name).unwrap().damaged.is_empty(), "{name}");
-        }
+        println!("{} pages left for a swap file", stats.reclaimed);
     }
-    std::fs::remove_dir_all(share).unwrap();
     std::fs::remove_dir_all(swap).unwrap();
+}
+
+#[test]
+fn a_clone_is_saved_as_it_was_at_each_instant() {
+    let share = folder("saved-share");
+    let [flags, twin] =
+        [format!("--share {}", share.display()), format!("--clone-of {}/twin", share.display())];
+    is_saved("saved-clone", &flags, &twin);
+    std::fs::remove_dir_all(share).unwrap();
 }
 
 #[test]
@@ -126,10 +104,10 @@ fn a_daemon_that_is_killed_loses_no_snapshot_that_was_stored_and_no_later_one() 
         return;
     };
     assert!(report.is_right() && report.stored > 0, "{report:?}");
-    for name in crate::daemon::library(&daemon.folder).list().unwrap() {
+    for name in library(&daemon.folder).list().unwrap() {
         // Of the one that was stored when the daemon was killed, the guest does not know.
         if daemon.folder.join("oracle").join(&name).exists() {
-            let restored = restored(&daemon.folder, &name);
+            let restored = restored(&daemon.folder, &name, MIB);
             assert!(restored.is_right(), "{name}: {restored:?}");
         }
     }

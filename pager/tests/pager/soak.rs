@@ -1,13 +1,15 @@
 //! Everything at once, for as long as it is told: guests with balloons on a store that takes 100 ms and fails in 5% of its reads, that
-//! is down for a tenth of the time, with a daemon that is killed. Each guest that ends is followed by another, so that the store is
-//! needed all the time. Beside them a guest that needs no page.
+//! is down for a tenth of the time, with a daemon that is killed. Every second guest is a clone of the template. Snapshots are taken of
+//! each guest while it runs on. When it has ended, guests are restored from them, and each of their bytes is compared. Each guest that
+//! ends is followed by another, so that the store is needed all the time. Beside them a guest that needs no page.
 //!
 //! `SLAT_PAGER_SOAK_SECONDS=600 SLAT_PAGER_SOAK_MIB=512 SLAT_PAGER_SOAK_GUESTS=8`; three seconds, 16 MiB and two guests otherwise.
 
-use crate::daemon::{Daemon, folder, is_offered, library};
-use slat_pager::twin::{Image, Memory, is_page};
+use crate::daemon::{Daemon, folder, is_offered, library, restored};
+use crate::snapshot::may_look;
+use slat_pager::twin::{Image, Memory, Report, is_page};
 use slat_pager::*;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,6 +19,12 @@ const CALM: usize = 4096;
 
 /// What a guest may take for its last look at all of its memory.
 const REST: Duration = Duration::from_secs(300);
+
+/// Snapshots of each guest: the second one has what was written since the first.
+const SNAPSHOTS: u64 = 2;
+
+/// Guests that are run at most until a mistake is found, or a snapshot stored.
+const MOST_GUESTS: u64 = 20;
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
@@ -28,6 +36,80 @@ fn usage(worker: i32) -> [u64; 3] {
     let status = std::fs::read_to_string(format!("/proc/{worker}/status")).unwrap();
     let memory = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     [count("fd"), count("task"), memory.split_whitespace().next().unwrap().parse().unwrap()]
+}
+
+/// A daemon, and what its guests have in common.
+struct Host {
+    daemon: Daemon,
+    image: Image,
+    /// How long a guest may wait for one page.
+    patience: Duration,
+    /// Clones need a folder of shared memory.
+    has_clones: bool,
+    has_snapshots: bool,
+    guests: AtomicU64,
+    /// Snapshots that were restored, of guests that are no clones and of clones.
+    restored: [AtomicU64; 2],
+}
+
+impl Host {
+    /// With a template of so many MiB.
+    fn new(folder: PathBuf, mib: u64, flags: &str, patience: Duration) -> Self {
+        let image = Image { seed: 1, pages: (mib << 20) as usize / PAGE };
+        library(&folder).snapshot("twin", image.read(), mib << 20, 256 << 10).unwrap();
+        std::fs::create_dir(folder.join("oracle")).unwrap();
+        let has_clones = folder.starts_with("/dev/shm");
+        let share = if has_clones { format!("--share {}/share", folder.display()) } else { String::new() };
+        let flags = format!("--control {}/control {share} {flags}", folder.display());
+        let daemon = Daemon::in_folder(folder, &flags);
+        let restored = [const { AtomicU64::new(0) }; 2];
+        let has_snapshots = may_look();
+        Self { daemon, image, patience, has_clones, has_snapshots, guests: AtomicU64::new(0), restored }
+    }
+
+    /// The life of a guest, which is a clone or not, and of those that are restored from its snapshots: what each of them reports.
+    fn guest(&self, time: Duration, is_clone: bool) -> (Report, Vec<Report>) {
+        let (number, folder) = (self.guests.fetch_add(1, Ordering::Relaxed), &self.daemon.folder);
+        let (mib, oracle) = (self.image.pages * PAGE >> 20, folder.join("oracle"));
+        let (millis, patience) = (time.as_millis(), self.patience.as_millis());
+        let mut words = format!("--balloon --millis {millis} --patience-ms {patience} --seed {number}");
+        if is_clone {
+            words += &format!(" --clone-of {}/share/twin", folder.display());
+        }
+        if self.has_snapshots {
+            words +=
+                &format!(" --checkpoints {SNAPSHOTS} --name saved-{number} --oracle {}", oracle.display());
+            words += &format!(" --control {}/control", folder.display());
+        }
+        let report = self.daemon.twin_of(mib, &words).report_within(time + self.patience + REST);
+        // Of one that was stored when the daemon was killed, the guest does not know.
+        let names = (1..=SNAPSHOTS).map(|snapshot| format!("saved-{number}.{snapshot}"));
+        let reports: Vec<_> = names
+            .filter(|name| oracle.join(name).exists())
+            .map(|name| restored(folder, &name, mib))
+            .collect();
+        self.restored[usize::from(is_clone)].fetch_add(reports.len() as u64, Ordering::Relaxed);
+        // Chunks of snapshots that are compared go while others are stored.
+        let library = library(folder);
+        library.retain(&format!("saved-{number}"), 0).unwrap();
+        library.gc(PATIENCE).unwrap();
+        (report, reports)
+    }
+
+    /// As [`Host::guest`]; all must be right.
+    fn right(&self, time: Duration, is_clone: bool) -> Report {
+        let (report, restored) = self.guest(time, is_clone);
+        println!("{report:?}");
+        assert!(report.is_right() && report.removed > 0, "{report:?}");
+        for restored in restored {
+            assert!(restored.is_right(), "restored from a snapshot: {restored:?}");
+        }
+        report
+    }
+
+    fn restored(&self, is_clone: bool) -> u64 {
+        self.restored[usize::from(is_clone)].load(Ordering::Relaxed)
+    }
 }
 
 /// A guest of this process that has all its pages: it reads them again and again, and counts.
@@ -86,54 +168,45 @@ fn guests_of_a_store_that_is_slow_fails_and_goes_down_are_right_to_the_last_byte
     let (mib, guests) = (number("SLAT_PAGER_SOAK_MIB", 16), number("SLAT_PAGER_SOAK_GUESTS", 2));
     let delay = number("SLAT_PAGER_SOAK_DELAY_MS", if seconds < 60 { 10 } else { 100 });
     let (time, outage) = (Duration::from_secs(seconds), Duration::from_millis(seconds * 100));
-    let image = Image { seed: 1, pages: (mib << 20) as usize / PAGE };
     let folder = folder("soak");
-    library(&folder).snapshot("twin", image.read(), mib << 20, 256 << 10).unwrap();
     let (down, cache) = (folder.join("down"), (mib / 8) << 20);
     let flags = format!(
         "--cache {}M --record 2 --store-delay-ms {delay} --store-errors-percent 5 --store-down {}",
         cache >> 20,
         down.display()
     );
-    let mut daemon = Daemon::in_folder(folder.clone(), &flags);
-    let before = usage(daemon.worker);
-    let (reads, end) = (AtomicU64::new(0), AtomicBool::new(false));
-    let (next, count, waited) = (AtomicU64::new(0), AtomicU64::new(0), &AtomicU64::new(0));
+    // While the store is down, those that need it wait.
+    let mut host = Host::new(folder.clone(), mib, &flags, outage + Duration::from_secs(60));
+    let before = usage(host.daemon.worker);
+    let (reads, end, waited) = (AtomicU64::new(0), AtomicBool::new(false), &AtomicU64::new(0));
     let began = Instant::now();
     std::thread::scope(|scope| {
         // Also where the test fails: else it would not end.
         let _ends = Ends(&end, &down);
-        scope.spawn(|| calm(&folder, image, &down, &reads, &end));
-        // While the store is down, those that need it wait.
-        let patience = outage.as_millis() as u64 + 60_000;
-        let (daemon_now, next, count) = (&daemon, &next, &count);
-        let run = move |time: Duration| {
-            let (seed, millis) = (next.fetch_add(1, Ordering::Relaxed), time.as_millis());
-            let words = format!("--balloon --millis {millis} --patience-ms {patience} --seed {seed}");
-            let report = daemon_now.twin_of(mib as usize, &words).report_within(time + outage + REST);
-            println!("{report:?}");
-            assert!(report.is_right() && report.removed > 0, "{report:?}");
+        scope.spawn(|| calm(&folder, host.image, &down, &reads, &end));
+        let host = &host;
+        let run = move |time: Duration, is_clone| {
+            let report = host.right(time, is_clone && host.has_clones);
             waited.fetch_max(report.longest, Ordering::Relaxed);
-            count.fetch_add(1, Ordering::Relaxed);
         };
         let mut slots = Vec::new();
         for slot in 0..guests as u32 {
             slots.push(scope.spawn(move || {
                 while began.elapsed() < time {
                     // They do not end all at the same time.
-                    run(time / (6 + slot));
+                    run(time / (6 + slot), slot % 2 == 1);
                 }
             }));
         }
         std::thread::sleep(time / 3);
         wait_for(&reads, CALM as u64);
         std::fs::write(&down, "").unwrap();
-        slots.push(scope.spawn(move || run(time / 6)));
+        slots.push(scope.spawn(move || run(time / 6, false)));
         let last = reads.load(Ordering::Relaxed);
         std::thread::sleep(outage);
         // The guest that needs no page has read all of its pages meanwhile, or does so before the store is back.
         wait_for(&reads, last + 2 * CALM as u64);
-        daemon.kill_worker();
+        host.daemon.kill_worker();
         std::fs::remove_file(&down).unwrap();
         for slot in slots {
             slot.join().unwrap();
@@ -141,22 +214,61 @@ fn guests_of_a_store_that_is_slow_fails_and_goes_down_are_right_to_the_last_byte
     });
     // Those that needed the store while it was down have waited for it.
     let longest = Duration::from_nanos(waited.load(Ordering::Relaxed));
-    println!(
-        "{} guests; the longest wait was {longest:.1?} of an outage of {outage:.1?}",
-        count.load(Ordering::Relaxed)
-    );
     assert!(longest > outage / 3, "the store was not needed while it was down");
-    daemon.next_worker();
+    host.daemon.next_worker();
+    // Where the store was down, or the daemon was killed, whenever a snapshot was taken: now they are not.
+    for is_clone in [false, true] {
+        let is_offered = host.has_snapshots && (host.has_clones || !is_clone);
+        let more = (0..MOST_GUESTS).take_while(|_| is_offered && host.restored(is_clone) == 0);
+        more.for_each(|_| _ = host.right(time / 6, is_clone));
+        assert!(!is_offered || host.restored(is_clone) > 0, "no snapshot was stored");
+    }
+    println!(
+        "{} guests; {} snapshots restored, {} of clones; the longest wait was {longest:.1?} of an outage of {outage:.1?}",
+        host.guests.load(Ordering::Relaxed),
+        host.restored(false) + host.restored(true),
+        host.restored(true)
+    );
+    let library = library(&folder);
+    assert_eq!(library.list().unwrap(), ["twin"]);
+    assert!(library.verify("twin").unwrap().damaged.is_empty());
     // The last threads may still be on their way out, and those that call the store end when they have had nothing to do.
     let limits = [before[0], before[1] + 4, before[2] + (cache >> 10) + (32 << 10)];
-    let mut after = usage(daemon.worker);
+    let mut after = usage(host.daemon.worker);
     for _ in 0..400 {
         if (0..3).all(|what| after[what] <= limits[what]) {
             break;
         }
         std::thread::sleep(Duration::from_millis(50));
-        after = usage(daemon.worker);
+        after = usage(host.daemon.worker);
     }
     println!("after {:.0?}: descriptors, threads, KiB: {before:?}, then {after:?}", began.elapsed());
     assert!((0..3).all(|what| after[what] <= limits[what]), "{before:?} became {after:?}");
+}
+
+/// Whether the soak's guests find a mistake: in their own bytes, or in those of the guests that are restored.
+fn is_found(name: &str, sabotage: &str, is_clone: bool, find: impl Fn(&(Report, Vec<Report>)) -> bool) {
+    if !is_offered() {
+        return;
+    }
+    let flags = format!("--store-delay-ms 10 --sabotage {sabotage}");
+    let host = Host::new(folder(name), 16, &flags, Duration::from_secs(60));
+    if is_clone && !host.has_clones || !is_clone && !host.has_snapshots {
+        return println!("skipped: no /dev/shm, or no look into other processes");
+    }
+    let is_found = (0..MOST_GUESTS).any(|_| find(&host.guest(Duration::from_millis(300), is_clone)));
+    assert!(is_found, "{sabotage} was not found");
+}
+
+#[test]
+fn a_write_that_a_snapshot_misses_is_found() {
+    is_found("soak-track", "track", false, |(report, restored)| {
+        assert!(report.is_right(), "it has its bytes: {report:?}");
+        restored.iter().any(|restored| restored.wrong > 0)
+    });
+}
+
+#[test]
+fn a_removal_by_a_clone_that_is_missed_is_found() {
+    is_found("soak-remove", "remove", true, |(report, _)| report.wrong > 0);
 }
