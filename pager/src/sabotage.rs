@@ -37,6 +37,8 @@ pub enum Sabotage {
     Mapped,
     /// The same, and a page is not protected while it leaves.
     Evict,
+    /// Where a mark of protection is in the way of zeros, they are not copied.
+    Mark,
     /// A removed page that was away comes back.
     Ghost,
     /// A new daemon serves what its templates are by now.

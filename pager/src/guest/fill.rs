@@ -133,11 +133,16 @@ impl Inner {
 
     /// Fills with zeros.
     fn fill_zeros(&self, start: u64, len: u64) -> Filled {
-        // A mark of protection is in the way of ZEROPAGE in memory that clones share, and not in that of COPY.
-        if self.share().is_some() && self.tracking.is_on() {
-            return self.uffd.copy(start, &[0; PAGE]);
+        match self.uffd.zero(start, len) {
+            // In memory that clones share, a mark of protection is in the way of ZEROPAGE, and not in that of COPY. A snapshot left it,
+            // perhaps one of a pager before this one.
+            (0, Some(Refusal::Exists))
+                if self.share().is_some() && self.options.sabotage != Some(Sabotage::Mark) =>
+            {
+                self.uffd.copy(start, &[0; PAGE])
+            }
+            filled => filled,
         }
-        self.uffd.zero(start, len)
     }
 
     /// Pages have their content: the template no longer speaks for them. A clone's have, until they are removed: it may need them again,

@@ -168,7 +168,7 @@ impl Harvest {
             .collect();
         stored.chunks = changed.len();
         let read = |chunk: usize| self.chunk(&parent, parent.chunk_of(chunk * pages));
-        let (template, written) = parent.derive(name, &changed, read)?;
+        let (template, written) = parent.derive(name, &changed, &inner.plan.pace, read)?;
         stored.written = written;
         *inner.tracking.parent.lock() = Some(template);
         self.is_stored = true;
@@ -183,7 +183,10 @@ impl Harvest {
             let capture = self.inner.tracking.capture.lock();
             capture.as_ref().is_some_and(|capture| chunk.clone().all(|page| capture.zeros.has(page)))
         };
-        if !is_whole && let Some((bytes, _)) = parent.content(chunk.start, &self.inner.cache, None)? {
+        if !is_whole
+            && let Some((bytes, _)) =
+                parent.content(chunk.start, &self.inner.cache, Some(&self.inner.plan.pace))?
+        {
             content.copy_from_slice(&bytes);
         }
         for run in runs {

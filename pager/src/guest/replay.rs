@@ -61,7 +61,7 @@ pub(super) struct Plan {
     /// Jobs that are not done.
     left: AtomicUsize,
     /// Else the threads that replay would take the processors from the guest.
-    pace: Pace,
+    pub pace: Pace,
 }
 
 /// Pages of one chunk.

@@ -43,12 +43,46 @@ pub(super) struct Capture {
     reach: Reach,
     /// Pages whose content it does not have.
     left: Bits,
-    /// Content that was read before its turn. `None`: it is as in the snapshot before.
-    early: HashMap<usize, Option<Box<[u8]>>>,
+    /// Content that was read before its turn.
+    early: Kept,
     /// Pages that are zeros where they are not there. The others are as in the snapshot before then.
     pub zeros: Bits,
     /// Why the content of the instant cannot be had any more.
     failed: Option<io::Error>,
+}
+
+/// Pages of a block.
+const BLOCK: usize = 64;
+
+/// Pages that are kept for a while, in blocks, which go back to the kernel when they are freed. Single pages would stay with the
+/// allocator, as many as all guests had at a time.
+#[derive(Default)]
+struct Kept {
+    blocks: Vec<Box<[u8]>>,
+    /// Places in the blocks, of no page and of each that is kept.
+    free: Vec<usize>,
+    places: HashMap<usize, usize>,
+}
+
+impl Kept {
+    fn put(&mut self, page: usize, content: &[u8; PAGE]) {
+        if self.free.is_empty() {
+            let first = self.blocks.len() * BLOCK;
+            self.free.extend((first..first + BLOCK).rev());
+            self.blocks.push(vec![0; BLOCK * PAGE].into());
+        }
+        let place = self.free.pop().expect("a block has places");
+        self.blocks[place / BLOCK][place % BLOCK * PAGE..][..PAGE].copy_from_slice(content);
+        self.places.insert(page, place);
+    }
+
+    /// Copies the content of a page that is kept, which then is no longer.
+    fn take(&mut self, page: usize, into: &mut [u8]) {
+        if let Some(place) = self.places.remove(&page) {
+            into.copy_from_slice(&self.blocks[place / BLOCK][place % BLOCK * PAGE..][..PAGE]);
+            self.free.push(place);
+        }
+    }
 }
 
 impl Tracking {
@@ -64,7 +98,7 @@ impl Tracking {
     pub fn begin(&self, reach: Reach, pages: &Bits, zeros: Bits) {
         self.is_on.store(true, Ordering::Relaxed);
         let left = pages.clone();
-        *self.capture.lock() = Some(Capture { reach, left, early: HashMap::new(), zeros, failed: None });
+        *self.capture.lock() = Some(Capture { reach, left, early: Kept::default(), zeros, failed: None });
         self.is_capturing.store(true, Ordering::Relaxed);
     }
 
@@ -83,11 +117,13 @@ impl Capture {
             if !self.left.clear(page) {
                 continue;
             }
-            let mut content = vec![0; PAGE].into_boxed_slice();
+            let mut content = [0; PAGE];
             let mut is_there = true;
             let missing = |page, _: &mut [u8]| is_there = self.zeros.has(page);
             match self.reach.read(&inner.layout, &inner.journal, page..page + 1, &mut content, missing) {
-                Ok(()) => _ = self.early.insert(page, is_there.then_some(content)),
+                // Else it is as in the snapshot before.
+                Ok(()) if is_there => self.early.put(page, &content),
+                Ok(()) => {}
                 Err(error) => self.fail(error),
             }
         }
@@ -107,9 +143,7 @@ impl Capture {
         into: &mut [u8],
     ) -> io::Result<()> {
         for page in pages.clone() {
-            if let Some(Some(content)) = self.early.remove(&page) {
-                into[(page - start) * PAGE..][..PAGE].copy_from_slice(&content);
-            }
+            self.early.take(page, &mut into[(page - start) * PAGE..][..PAGE]);
         }
         let runs: Vec<_> = self.left.runs(pages).collect();
         for run in runs {

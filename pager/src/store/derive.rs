@@ -3,6 +3,9 @@
 use super::manifest::Manifest;
 use super::upload::Upload;
 use super::{Library, StoreError, Template};
+use crate::pace::Pace;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 impl Library {
     /// Removes the templates called `base.N`, N a number, but those with the `keep` highest numbers. The names of what was removed.
@@ -21,12 +24,14 @@ impl Library {
 }
 
 impl Template {
-    /// Makes the template `name`: this one, with other content in these chunks, which `read` gives. Also how many chunks were written.
-    pub(crate) fn derive<E: From<StoreError>>(
+    /// Makes the template `name`: this one, with other content in these chunks, which `read` gives, several at a time. Also how many
+    /// chunks were written.
+    pub(crate) fn derive<E: From<StoreError> + Send>(
         &self,
         name: &str,
         changed: &[usize],
-        read: impl Fn(usize) -> Result<Vec<u8>, E>,
+        pace: &Pace,
+        read: impl Fn(usize) -> Result<Vec<u8>, E> + Sync,
     ) -> Result<(Self, usize), E> {
         let missing = || StoreError::Missing(format!("{}: an image has no chunks", self.name()));
         let library = self.library().ok_or_else(missing)?;
@@ -34,8 +39,27 @@ impl Template {
         // What this template has stays in the store while it is open, so while this runs.
         let mut chunks: Vec<_> = (0..self.chunks().len()).map(|index| self.chunk_name(index)).collect();
         let upload = Upload::begin(library)?;
-        for index in changed {
-            chunks[*index] = upload.chunk(&read(*index)?)?;
+        let (next, names, failed) = (AtomicUsize::new(0), Mutex::new(&mut chunks), Mutex::new(None));
+        let store = || {
+            while let Some(index) = changed.get(next.fetch_add(1, Ordering::Relaxed)) {
+                match read(*index).and_then(|content| Ok(upload.chunk(&content, pace)?)) {
+                    Ok(name) => names.lock()[*index] = name,
+                    Err(error) => {
+                        next.store(changed.len(), Ordering::Relaxed);
+                        failed.lock().get_or_insert(error);
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..library.writers.min(changed.len()) {
+                // Without it, there are fewer.
+                _ = std::thread::Builder::new().spawn_scoped(scope, store);
+            }
+            store();
+        });
+        if let Some(error) = failed.into_inner() {
+            return Err(error);
         }
         let written = upload.written();
         // Its memory is another one than that of which a machine's state speaks.

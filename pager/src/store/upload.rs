@@ -11,6 +11,7 @@ use super::lease::Pin;
 use super::library::Library;
 use super::manifest::{MOST_MANIFEST, Manifest};
 use super::{Hash, StoreError};
+use crate::pace::Pace;
 use crate::sabotage::Sabotage;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -85,16 +86,23 @@ impl<'a> Upload<'a> {
     }
 
     fn write(&self, name: Name, content: &[u8]) -> Result<(), StoreError> {
-        self.library.store.put(&name.key(), &compress(content))?;
+        self.put(name, &compress(content))
+    }
+
+    fn put(&self, name: Name, compressed: &[u8]) -> Result<(), StoreError> {
+        self.library.store.put(&name.key(), compressed)?;
         self.written.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Writes one chunk, if it is not there: what it is called.
-    pub fn chunk(&self, content: &[u8]) -> Result<Option<Name>, StoreError> {
+    /// Writes one chunk, if it is not there: what it is called. It computes in its turn, and waits for the store out of it.
+    pub fn chunk(&self, content: &[u8], pace: &Pace) -> Result<Option<Name>, StoreError> {
+        let turn = pace.turn();
         let Some((name, is_new)) = self.name(content) else { return Ok(None) };
         if is_new {
-            self.write(name, content)?;
+            let compressed = compress(content);
+            drop(turn);
+            self.put(name, &compressed)?;
         }
         Ok(Some(name))
     }
@@ -216,7 +224,7 @@ mod tests {
         one.snapshot("a", &image[..], 4096, 4096).unwrap();
         one.gc(PATIENCE).unwrap();
         let upload = Upload::begin(&one).unwrap();
-        let chunks = vec![upload.chunk(&image).unwrap()];
+        let chunks = vec![upload.chunk(&image, &Pace::default()).unwrap()];
         assert_eq!(upload.written(), 0, "it relies on the template that goes now");
         other.remove("a").unwrap();
         assert_eq!(other.snapshot("b", &image[..], 4096, 4096).unwrap().chunks, 1);

@@ -1,10 +1,14 @@
 //! Clones of a template share what they do not write, and see every byte right.
 
 use crate::daemon::{Daemon, IMAGE, folder, is_offered, library, with_template};
+use crate::snapshot::may_look;
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use slat_pager::twin::{Memory, is_page};
 use slat_pager::*;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// A folder of shared memory, if there is one.
@@ -125,4 +129,64 @@ fn a_folder_on_a_disk_is_refused() {
     drop(template);
     _ = std::fs::remove_dir_all(disk);
     std::fs::remove_dir_all(store).unwrap();
+}
+
+/// Whether a clone gets a page of zeros from a pager that follows one which took a snapshot of it.
+fn goes_on(name: &str, sabotage: Option<Sabotage>, wait: Duration) -> bool {
+    let Some(folder) = shared(name) else { return sabotage.is_none() };
+    let library = Library::new(Folder::open(folder.join("store")).unwrap());
+    library.snapshot("twin", IMAGE.read(), (IMAGE.pages * PAGE) as u64, 64 << 10).unwrap();
+    let template = library.open("twin").unwrap();
+    let share = Share::open(&folder.join("share"), &template).unwrap();
+    // A thread reads it to the end, also where the test fails.
+    let memory: &Memory = Box::leak(Box::new(Memory::clone_of(IMAGE, &folder.join("share/twin")).unwrap()));
+    let features = Features::REMOVE.and(Features::SHARED).and(Features::MINOR);
+    let uffd = Uffd::new(features).unwrap();
+    let regions = memory.regions().map(|(base, size, offset)| Region { base, size, offset });
+    for Region { base, size, .. } in regions {
+        uffd.register(base, size, false).unwrap();
+    }
+    let serve = |sabotage| {
+        let uffd = Uffd::from_fd(uffd.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let layout = Layout::new(regions.to_vec(), template.size()).unwrap();
+        let (journal, cache) = (Journal::new(&layout).unwrap(), Arc::new(Cache::new(1 << 20)));
+        let life = Some(Life::Process(pidfd_open(getpid(), PidfdFlags::empty()).unwrap()));
+        let parts = Parts { uffd, layout, template: template.clone(), cache, journal, life };
+        let mut options = Options::default();
+        options.sabotage = sabotage;
+        Guest::serve_on(parts, Backing::Share(share.clone()), options).unwrap()
+    };
+    let first = serve(None);
+    // It protects what is there, and marks what is not.
+    drop(first.handle().harvest().unwrap());
+    first.stop();
+    let second = serve(sabotage);
+    let zero = (0..IMAGE.pages).find(|page| IMAGE.is_zero(*page)).unwrap();
+    let (send, answered) = channel();
+    std::thread::spawn(move || {
+        // SAFETY: nothing writes to it but the pager.
+        _ = send.send(is_page(&IMAGE, zero, Some(0), &unsafe { memory.read(zero) }));
+    });
+    let answer = answered.recv_timeout(wait).ok();
+    second.stop();
+    // Another one lets it go on.
+    let third = serve(None);
+    assert_eq!(answer.or_else(|| answered.recv_timeout(Duration::from_secs(20)).ok()), Some(true));
+    third.stop();
+    std::fs::remove_dir_all(folder).unwrap();
+    answer.is_some()
+}
+
+#[test]
+fn a_clone_goes_on_after_a_pager_that_took_a_snapshot_of_it() {
+    if may_look() {
+        assert!(goes_on("clones-marks", None, Duration::from_secs(20)));
+    }
+}
+
+#[test]
+fn a_clone_whose_marks_are_in_the_way_of_zeros_stands_still() {
+    if may_look() {
+        assert!(!goes_on("clones-marks-found", Some(Sabotage::Mark), Duration::from_millis(500)));
+    }
 }

@@ -72,16 +72,15 @@ impl Host {
         let (number, folder) = (self.guests.fetch_add(1, Ordering::Relaxed), &self.daemon.folder);
         let (mib, oracle) = (self.image.pages * PAGE >> 20, folder.join("oracle"));
         let (millis, patience) = (time.as_millis(), self.patience.as_millis());
-        let mut words = format!("--balloon --millis {millis} --patience-ms {patience} --seed {number}");
+        let mut words = vec![format!("--balloon --millis {millis} --patience-ms {patience} --seed {number}")];
         if is_clone {
-            words += &format!(" --clone-of {}/share/twin", folder.display());
+            words.push(format!("--clone-of {}/share/twin", folder.display()));
         }
         if self.has_snapshots {
-            words +=
-                &format!(" --checkpoints {SNAPSHOTS} --name saved-{number} --oracle {}", oracle.display());
-            words += &format!(" --control {}/control", folder.display());
+            words.push(format!("--checkpoints {SNAPSHOTS} --name saved-{number}"));
+            words.push(format!("--oracle {} --control {}/control", oracle.display(), folder.display()));
         }
-        let report = self.daemon.twin_of(mib, &words).report_within(time + self.patience + REST);
+        let report = self.daemon.twin_of(mib, &words.join(" ")).report_within(time + self.patience + REST);
         // Of one that was stored when the daemon was killed, the guest does not know.
         let names = (1..=SNAPSHOTS).map(|snapshot| format!("saved-{number}.{snapshot}"));
         let reports: Vec<_> = names
