@@ -97,8 +97,8 @@ pub use daemon::{
     accept_one, checkpoint,
 };
 pub use guest::{
-    Backing, Guest, GuestStats, Handle, Harvest, HarvestError, Life, Lost, MOST_REPLAYING, Options, Parts,
-    Stored, swap_file,
+    Backing, Guest, GuestStats, Handle, Harvest, HarvestError, Life, Lost, MOST_REPLAYING, OnFailure,
+    Options, Parts, Stored, swap_file,
 };
 pub use journal::{Journal, MOST_READERS};
 pub use latency::Latency;

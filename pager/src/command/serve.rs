@@ -6,8 +6,8 @@ use super::{Failure, other, size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use slat_pager::{
-    Ageing, Cache, Event, Firecracker, GuestStats, Guests, Keeper, Library, Lost, Monitor, Options, Sabotage,
-    Store, Template, Trouble, Worker, WorkerError,
+    Ageing, Cache, Event, Firecracker, GuestStats, Guests, Keeper, Library, Lost, Monitor, OnFailure,
+    Options, Sabotage, Store, Template, Trouble, Worker, WorkerError,
 };
 use std::ffi::OsString;
 use std::io::Write;
@@ -58,6 +58,9 @@ pub struct Serve {
     /// What becomes of a page that the store lost
     #[arg(long, value_enum, default_value = "wait")]
     lost: Lost,
+    /// What becomes of a guest that cannot be served any more, where its template is lost for instance
+    #[arg(long, value_enum, default_value = "wait")]
+    on_failure: OnFailure,
     /// A folder for swap files: cold pages leave for them, of guests whose memory is shared memory and whose VMM sends its file
     #[arg(long, value_name = "FOLDER")]
     swap: Option<PathBuf>,
@@ -179,6 +182,7 @@ impl Serve {
         options.record = self.record;
         options.replay = self.replay;
         options.lost = self.lost;
+        options.on_failure = self.on_failure;
         options.sabotage = self.sabotage;
         options.check().map_err(other)?;
         let cache = Arc::new(Cache::new(self.cache));

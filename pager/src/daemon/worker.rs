@@ -4,14 +4,15 @@ use super::channel::{Channel, Keep, Take};
 use super::control::Guests;
 use super::monitor::Monitor;
 use crate::cache::Cache;
-use crate::guest::{Guest, GuestStats, Life, Options, Parts};
+use crate::guest::{Guest, GuestStats, Life, OnFailure, Options, Parts};
 use crate::journal::Journal;
 use crate::layout::Layout;
 use crate::sabotage::Sabotage;
 use crate::store::{StoreError, Template};
 use crate::wire::{Wire, WireError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -51,6 +52,9 @@ pub enum WorkerError {
     /// The keeper gave something else than it should.
     #[error("the keeper gave {0} descriptors for socket {1}")]
     Keeper(usize, usize),
+    /// It could not be served, and [`OnFailure::Kill`] is the policy.
+    #[error("{0}; its VMM is killed")]
+    Killed(Box<WorkerError>),
 }
 
 impl<W: Wire> Worker<W> {
@@ -85,9 +89,10 @@ impl<W: Wire> Worker<W> {
                     _ = channel.send(&Keep { connection, ..Keep::default() }, &[]);
                 };
                 let serve = move || {
-                    let mut pid = 0;
+                    let (mut pid, kills) = (0, self.options.on_failure == OnFailure::Kill);
+                    let peer = fds.first().filter(|_| kills).and_then(|peer| peer.try_clone().ok());
                     let end = self.serve(&take, fds, channel, guests, &mut pid);
-                    done(pid, end);
+                    done(pid, end.map_err(|error| failed(error, peer)));
                 };
                 // Without a thread this guest is refused, and the others are served on.
                 if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, serve) {
@@ -148,6 +153,27 @@ impl<W: Wire> Worker<W> {
         self.monitor.ends(take.connection, &stats);
         Ok(stats)
     }
+}
+
+/// Kills the VMM at the other end, if there is a `peer` and it was a guest.
+fn failed(error: WorkerError, peer: Option<OwnedFd>) -> WorkerError {
+    match peer {
+        Some(peer) if !matches!(error, WorkerError::Wire(_)) && kill(&peer).is_ok() => {
+            WorkerError::Killed(Box::new(error))
+        }
+        _ => error,
+    }
+}
+
+fn kill(peer: &OwnedFd) -> io::Result<()> {
+    let process = pidfd_open(socket_peercred(peer)?.pid, PidfdFlags::empty())?;
+    // Its end of the connection is open after its number was looked up. So no other process has the number.
+    let mut fds = [PollFd::new(peer, PollFlags::empty())];
+    poll(&mut fds, Some(&Timespec::default()))?;
+    if !fds[0].revents().is_empty() {
+        return Err(io::ErrorKind::NotConnected.into());
+    }
+    Ok(pidfd_send_signal(process, Signal::KILL)?)
 }
 
 /// The template with which a guest began. While the store is out of reach, it waits: no other process serves the guest.

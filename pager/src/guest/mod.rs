@@ -44,6 +44,8 @@ pub struct Options {
     pub window: usize,
     /// What becomes of a page that the store lost.
     pub lost: Lost,
+    /// What becomes of a guest that a [`Worker`](crate::Worker) cannot serve any more.
+    pub on_failure: OnFailure,
     /// Whether a guest of a template that has no working set is recorded, and for how long: the pages that it touches in this time
     /// become the template's [`WorkingSet`](crate::WorkingSet). It gets them one by one meanwhile, so that the record has no others.
     /// One guest of a template is recorded at a time.
@@ -57,7 +59,15 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { threads: 3, window: 16, lost: Lost::Wait, record: None, replay: 16, sabotage: None }
+        Self {
+            threads: 3,
+            window: 16,
+            lost: Lost::Wait,
+            on_failure: OnFailure::Wait,
+            record: None,
+            replay: 16,
+            sabotage: None,
+        }
     }
 }
 
@@ -88,6 +98,18 @@ pub enum Lost {
     Wait,
     /// Who touches it gets SIGBUS, as after a memory error. Where the kernel cannot do that (before 6.6), it waits.
     Poison,
+}
+
+/// What becomes of a guest that cannot be served any more: its template is lost, or the system refuses what its service takes. Where a
+/// VMM's handshake is refused, its connection is closed, and it is not killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "command", derive(clap::ValueEnum))]
+#[non_exhaustive]
+pub enum OnFailure {
+    /// It stands still at its next missing page, until an operator ends its VMM.
+    Wait,
+    /// Its VMM gets SIGKILL.
+    Kill,
 }
 
 /// By which the end of a guest's process is known.

@@ -1,7 +1,8 @@
 //! The daemon is killed while guests run: nothing is lost, and none stands still.
 
-use crate::daemon::{Daemon, IMAGE, MIB, library};
+use crate::daemon::{Daemon, IMAGE, MIB, Twin, library};
 use slat_pager::twin::Image;
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 /// Faults are under way at any instant.
@@ -97,4 +98,34 @@ fn guests_that_are_not_woken_after_a_kill_stand_still() {
     let twin = daemon.twin("--millis 3000 --patience-ms 1000");
     kill(&mut daemon, 3);
     assert!(twin.report().frozen);
+}
+
+/// While a guest runs, the store loses the manifest of its template, and the daemon is killed. The next one cannot serve the guest.
+fn is_lost(name: &str, flags: &str) -> Option<(Daemon, Twin)> {
+    let mut daemon = Daemon::start(name, &format!("{SLOW} --window 2 {flags}"))?;
+    let twin = daemon.twin("--millis 1000 --patience-ms 1000");
+    std::thread::sleep(Duration::from_millis(100));
+    let library = library(&daemon.folder);
+    let lost = library.open("twin").unwrap().version().to_owned();
+    library.snapshot("twin", Image { seed: 77, ..IMAGE }.read(), (MIB << 20) as u64, 64 << 10).unwrap();
+    std::fs::remove_file(daemon.folder.join("store/manifests").join(lost)).unwrap();
+    daemon.kill();
+    Some((daemon, twin))
+}
+
+#[test]
+fn a_guest_that_cannot_be_served_any_more_is_killed_where_that_is_the_policy() {
+    let Some((daemon, twin)) = is_lost("lost-kill", "--on-failure kill") else { return };
+    assert_eq!(twin.end().0.signal(), Some(libc::SIGKILL));
+    daemon.find(|line| line.contains("its VMM is killed").then_some(()));
+    // A process that connects and is no guest yet is not.
+    drop(std::os::unix::net::UnixStream::connect(daemon.socket()).unwrap());
+    assert!(daemon.find(|line| line.contains("refused").then(|| !line.contains("killed"))));
+}
+
+#[test]
+fn a_guest_that_cannot_be_served_any_more_stands_still_where_that_is_the_policy() {
+    let Some((daemon, twin)) = is_lost("lost-wait", "") else { return };
+    let said = daemon.find(|line| line.contains("refused").then(|| line.to_owned()));
+    assert!(said.contains("manifests/") && twin.report().frozen, "{said}");
 }
