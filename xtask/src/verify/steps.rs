@@ -264,6 +264,7 @@ pub const STEPS: &[Step] = &[
                 1000,
                 "cargo xtask clients pager --vmm qemu --store folder --kill-pager 5",
             ),
+            Line::new(NIGHTLY, 120, 1000, "cargo xtask clients pager --vmm qemu --store s3 --kill-pager 5"),
         ],
     },
     Step {
