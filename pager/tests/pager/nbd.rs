@@ -66,7 +66,9 @@ fn an_export_is_read_and_written_and_survives_its_server() {
     let folder = folder("nbd-bytes");
     let file = folder.join("image");
     std::fs::write(&file, vec![7; 1 << 20]).unwrap();
-    let Some(server) = Server::start(&file, false) else { return };
+    let Some(server) = Server::start(&file, false) else {
+        return std::fs::remove_dir_all(folder).unwrap();
+    };
     let nbd = Nbd::open(&address(&file)).unwrap();
     assert_eq!(nbd.size(), 1 << 20);
     nbd.write_at(&[9; 4096], 8192).unwrap();
@@ -99,7 +101,9 @@ fn guests(name: &str, kit: bool) {
     }
     let folder = folder(name);
     let file = image(&folder);
-    let Some(server) = Server::start(&file, kit) else { return };
+    let Some(server) = Server::start(&file, kit) else {
+        return std::fs::remove_dir_all(folder).unwrap();
+    };
     let mut daemon = Daemon::of_nbd(folder, &address(&file));
     let twins =
         [1, 2].map(|seed| daemon.twin(&format!("--millis 900 --balloon --seed {seed} --patience-ms 10000")));
