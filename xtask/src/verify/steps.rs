@@ -96,10 +96,10 @@ pub const STEPS: &[Step] = &[
         about: "the README's second command: every test, among them those that look at each write and fail each allocation",
         lines: &[
             Line::new(QUICK, 120, 600, HALF),
-            Line::new(PUSH, 400, 1200, "cargo test --workspace --locked")
+            Line::new(PUSH, 400, 1200, "cargo test --workspace --locked --no-fail-fast")
                 .with(&[("RUST_TEST_NOCAPTURE", "1")])
                 .hears(&["History", "Inject", "Unit"]),
-            Line::new(NIGHTLY, 1200, 2400, "cargo test --workspace --locked")
+            Line::new(NIGHTLY, 1200, 2400, "cargo test --workspace --locked --no-fail-fast")
                 .with(&[("RUST_TEST_NOCAPTURE", "1"), ("SLAT_THOROUGH", "1")])
                 .hears(&["History", "Inject", "Unit"]),
         ],
