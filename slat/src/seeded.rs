@@ -249,7 +249,6 @@ bugs! {
     ZoneAlone "zone-alone" Host "a thread whose zone has no free frame looks into no other zone of its node",
 
     // --- load: a guest, devices, swap and merging on slat-mm ---
-    CopiedUnsettled "copied-unsettled" Load "a page is copied before the flush that a change before it owes",
     RefaultUncharged "refault-uncharged" Load "a page that comes back from swap is charged to no group",
     FailureBelieved "failure-believed" Load "a page that a swap device failed to store counts as stored",
     ZeroedInName "zeroed-in-name" Load "free frames are offered as zeroed ahead, and hold what they held",
@@ -258,6 +257,7 @@ bugs! {
     // --- unit tests ---
     CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first under its readers",
     KicksCutShort "kicks-cut-short" Unit "vCPUs after one whose kick panics are not kicked, and none is waited for",
+    CopiedUnsettled "copied-unsettled" Unit "a page is copied before the flush that a change before it owes",
     SeatsFixed "seats-fixed" Unit "a thread waits for a seat where all are taken, and makes no more",
     PlaceNotKept "place-not-kept" Unit "an event that may not block takes another place of the active set when a page is told",
     SeatNotKept "seat-not-kept" Unit "an event that may not block gives its seat back before its pages are told",

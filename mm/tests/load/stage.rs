@@ -71,16 +71,13 @@ pub enum Mistake {
     NestedForgotten,
     /// What a dirty log has told of is not flushed: stores go on by what vCPUs have of it.
     NotRearmed,
-    /// One that the engine makes (`slat::seeded`).
-    #[cfg_attr(not(seeded), expect(dead_code, reason = "the engine makes none"))]
-    Seeded,
 }
 
 impl Mistake {
     /// Whether there are limits, an evictor, a neighbour and a log. Beside mistakes of flushing and telling there are none: the lines
     /// of the memory have to show those.
     pub fn leaves_all_beside(self) -> bool {
-        matches!(self, Self::None | Self::KeepsNothing | Self::Seeded)
+        matches!(self, Self::None | Self::KeepsNothing)
     }
 
     /// Whether a short world shows it in the end.
@@ -91,7 +88,7 @@ impl Mistake {
     /// Whether guests may write to frames that are free: then no VM may make tables of those.
     pub fn spoils_frames(self) -> bool {
         match self {
-            Self::None | Self::KeepsNothing | Self::NotRearmed | Self::Seeded => false,
+            Self::None | Self::KeepsNothing | Self::NotRearmed => false,
             Self::NoFlush | Self::TellsLate | Self::NestedForgotten => true,
             // Who still has a page after the others may write to it.
             Self::Deaf(why) => matches!(why, Why::Unmap | Why::Clear | Why::Migrate | Why::Reclaim),

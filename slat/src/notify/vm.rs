@@ -265,4 +265,51 @@ mod tests {
         assert!(!tells_while_taken(All::Places, Some(Bug::PlaceNotKept), Duration::from_millis(200)));
         seeded::found(Bug::PlaceNotKept, 1);
     }
+
+    /// A page for whatever is asked.
+    struct One;
+
+    // SAFETY: the defaults keep the contract.
+    unsafe impl TableMemory for One {}
+
+    impl Host for One {
+        fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+            Ok(HostPage::PLAIN)
+        }
+    }
+
+    /// Flushes when a change settles a page, to copy it, while another one that took the page away has not flushed.
+    fn flushes_before_a_copy(mistake: Option<Bug>) -> u64 {
+        let vm = &Vm::<Npt4, _>::builder(One).build().unwrap();
+        let (hvas, mut idle) = (Span::sized(Hva(0), 4096), Idle::take().unwrap());
+        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1, Hva(0)))).unwrap();
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
+        let mut first = vm.invalidate(hvas, Why::Migrate);
+        let owed = first.apply(&mut idle);
+        let copies = || {
+            let (before, mut flushes) = (vm.stats().flushes.paid, 0);
+            let mut tell = |idle: &mut Idle, pages: &mut dyn Pages| {
+                pages.settle(idle, hvas);
+                flushes = vm.stats().flushes.paid - before;
+            };
+            vm.around(&mut Idle::take().unwrap(), Event::new(hvas, Why::ChangePte), &mut tell).unwrap();
+            flushes
+        };
+        let work = || mistake.map_or_else(copies, |bug| seeded::with(bug, copies));
+        let flushes = thread::scope(|scope| scope.spawn(work).join().unwrap());
+        owed.settle();
+        flushes
+    }
+
+    #[test]
+    fn a_page_is_settled_before_it_is_copied() {
+        assert_eq!(flushes_before_a_copy(None), 1);
+    }
+
+    #[test]
+    fn mistake_a_page_is_copied_before_another_change_has_flushed() {
+        assert_eq!(flushes_before_a_copy(Some(Bug::CopiedUnsettled)), 0);
+        seeded::found(Bug::CopiedUnsettled, 1);
+    }
 }
