@@ -271,7 +271,7 @@ pub const STEPS: &[Step] = &[
         name: "report",
         about: "the full report, every check of every bench, and its page in a browser",
         lines: &[
-            Line::new(NIGHTLY, 1200, 1500, REPORT),
+            Line::new(NIGHTLY, 1000, 1500, REPORT),
             Line::new(NIGHTLY, 30, 120, "cargo xtask page target/report")
                 .with(&[("SLAT_REQUIRE_CHROMIUM", "1")]),
         ],
