@@ -204,6 +204,7 @@ mod tests {
         for Row { about, .. } in all() {
             let About { name, ci, quick, full, takes, .. } = about;
             assert!([ci, quick, full].iter().all(|runs| !runs.is_empty()), "{name} is left out somewhere");
+            assert!(ci.iter().all(|words| !words.contains("--runs")), "{name}: CI runs each once");
             assert!(takes.iter().all(|text| text.contains(char::is_numeric)), "{name}");
         }
     }

@@ -143,7 +143,7 @@ pub const ABOUT: About = About {
     question: "What does same-page merging cost running guests and their host?",
     kept: "--runs 25",
     levers: LEVERS,
-    ci: &["-b 2M --runs 3"],
+    ci: &["-b 2M"],
     quick: &["-b 2M --runs 3"],
     full: &["--runs 10"],
     ..About::of("ksm-perf", PatchSeries::ChangePte)

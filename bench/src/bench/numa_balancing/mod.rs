@@ -154,7 +154,7 @@ pub const ABOUT: About = About {
     question: "What does a guest pay for a host that balances its nodes?",
     kept: "",
     levers: LEVERS,
-    ci: &["--passes 2 -a 100000 -e 50000 --runs 2"],
+    ci: &["--passes 2 -a 100000 -e 50000"],
     quick: &["--accesses 200000 --passes 2 --every 50000 --runs 2"],
     full: &["--passes 6 --runs 5"],
     ..About::of("numa-balancing", PatchSeries::NumaProtection)
