@@ -138,7 +138,7 @@ const LEVERS: &[Grid] = &[
 
 /// Its row of the registry.
 pub const ABOUT: About = About {
-    takes: ["2 min", "40 MiB"],
+    takes: ["15 s", "40 MiB"],
     runs: "10",
     question: "What does same-page merging cost running guests and their host?",
     kept: "--runs 25",

@@ -149,7 +149,7 @@ const LEVERS: &[Grid] = &[
 
 /// Its row of the registry.
 pub const ABOUT: About = About {
-    takes: ["8 min", "900 MiB"],
+    takes: ["2 min", "900 MiB"],
     runs: "10",
     question: "What does a guest pay for a host that balances its nodes?",
     kept: "",
