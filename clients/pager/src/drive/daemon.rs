@@ -70,10 +70,15 @@ impl Daemon {
         let began = Instant::now();
         loop {
             let said = self.said()?;
-            let numbers: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("worker=")).collect();
+            // A line that is not whole yet is no event.
+            let events = said.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+            let numbers: Vec<i64> = events
+                .filter(|event| event["event"] == "worker")
+                .filter_map(|event| event["worker"].as_i64())
+                .collect();
             if numbers.len() > self.workers {
                 self.workers = numbers.len();
-                self.worker = numbers[numbers.len() - 1].parse()?;
+                self.worker = numbers[numbers.len() - 1].try_into()?;
                 return Ok(());
             }
             if self.keeper.try_wait()?.is_some() || began.elapsed() > Duration::from_secs(20) {
