@@ -90,6 +90,8 @@ const LEVERS: &[Grid] = &[
         ],
         rows: each_ground! {
             "time in MMU code" "ms"
+            "of it, faults of the guests" "ms"
+            "of it, notifications by the scanner" "ms"
             "flushes" "flushes"
             "faults for want of a translation" "faults"
             "notifications by the scanner" "notifications"
@@ -113,26 +115,6 @@ const LEVERS: &[Grid] = &[
         ],
         says: "To free table pages only where the mapping goes is the idea of the change-pte series, too. A merge frees none even where reasons\n\
                are ignored: a table page goes with all of what it maps.",
-    },
-    Grid {
-        what: "Pages of running guests are merged",
-        columns: &[
-            ("reasons ignored", Cell::baseline("median, best and worst")),
-            ("reasons heeded", Cell::slat("median, best and worst")),
-        ],
-        rows: &[
-            ("time in MMU code", &[("figure", "time in MMU code")], "ms"),
-            ("of it, faults of the guests", &[("figure", "of it, faults of the guests")], "ms"),
-            (
-                "of it, notifications by the scanner",
-                &[("figure", "of it, notifications by the scanner")],
-                "ms",
-            ),
-            ("faults for want of a translation", &[("figure", "faults for want of a translation")], "faults"),
-            ("flushes", &[("figure", "flushes")], "flushes"),
-        ],
-        says: "The columns differ in one thing, the idea of the change-pte series: whether the VMs heed the reasons. The scanner gathers pages in\n\
-           both. It tells more where reasons are heeded, since each page that is still mapped is told twice.",
     },
 ];
 
