@@ -296,7 +296,7 @@ fn a_frame_is_zeroed_before_another_thread_can_have_it() {
                 std::thread::yield_now();
             }
         }
-        assert_eq!(ahead.join().unwrap(), 64);
+        assert!(ahead.join().unwrap() >= 64, "and as many more as were taken meanwhile");
         // SAFETY: as above.
         assert!(held.iter().all(|page| unsafe { byte(page).read() } == 7), "a store was lost");
     });

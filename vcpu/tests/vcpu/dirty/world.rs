@@ -22,7 +22,7 @@ use std::thread;
 pub const VCPUS: u64 = 2;
 /// Turns of each of the others in a round, at least: at night or where a mistake of the world's is to be found, and otherwise. One in
 /// the engine takes as many.
-const TURNS: [u64; 2] = [12, if cfg!(seeded) { 12 } else { 5 }];
+const TURNS: [u64; 2] = [12, if cfg!(seeded) { 12 } else { 3 }];
 /// The same of the collector where it is alone with the guests.
 const TURNS_ALONE: [u64; 2] = [60, 10];
 /// Pages that are used then: more than a word of the log, and more than a vCPU stores to at once.
