@@ -4,7 +4,8 @@
 //! vCPUs have stopped there is one harvest more, and then every page must hold what it held when the log told of it last,
 //! and a page that it never told of nothing but zeroes. One store that was not logged, and its page is **lost**.
 
-use super::args::{DirtyLogName, Run};
+use super::args::Run;
+use super::choices::DirtyLogName;
 use super::machine::Machine;
 use super::watch::Live;
 use crate::error::Error;

@@ -1,6 +1,7 @@
 //! The machine that a guest runs on: an arena of frames, an address space, a VM on top, and room for regions.
 
-use super::args::{DirtyLogName, Run, Swaps};
+use super::args::{Run, Swaps};
+use super::choices::DirtyLogName;
 use super::events::Events;
 use crate::error::Error;
 use crate::temporary::Temporary;

@@ -7,7 +7,7 @@
 //! ```
 //! | file | idea |
 //! |---|---|
-//! | `args` | what users type, checked |
+//! | `args`, `choices` | what users type, checked; what they choose by name |
 //! | `feed` | traces as streams of batches, shared by the vCPUs that replay them |
 //! | `machine` | arena, address space, VM, and where regions are placed |
 //! | `vcpus` | one thread per vCPU |
@@ -24,6 +24,7 @@
 
 pub mod ahead;
 mod args;
+mod choices;
 mod churn;
 mod dirty_log;
 mod events;
@@ -39,7 +40,8 @@ mod server;
 mod vcpus;
 mod watch;
 
-pub use args::{FormatName, Pages, Run};
+pub use args::Run;
+pub use choices::{FormatName, Pages};
 pub use watch::{Samples, Watching};
 
 use crate::error::Error;
