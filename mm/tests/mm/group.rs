@@ -5,7 +5,7 @@ use crate::swap::contents;
 use crate::swap_device::Disk;
 use slat::{Access, Idle, PAGE_SIZE};
 use slat_mm::*;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 fn arena() -> Arc<Arena> {
@@ -144,16 +144,18 @@ fn the_sums_are_exact_whatever_is_done() {
     }
 }
 
+/// Looked at where all threads stand still: one that was stopped in the middle of a charge shows as more than it is.
 #[test]
 fn threads_keep_a_groups_limit_within_two_percent() {
     const LIMIT: u64 = 8 << 20;
     let arena = arena();
     let swap = Swap::builder().memory(2 << 20).device(Disk::new(), 64 << 20).build(&arena).unwrap();
     let group = Group::new(&arena, Some(LIMIT)).unwrap();
+    let still = Barrier::new(3);
     let most = thread::scope(|scope| {
         let threads: Vec<_> = (0..3u64)
             .map(|thread| {
-                let (group, arena, swap) = (&group, &arena, &swap);
+                let (group, arena, swap, still) = (&group, &arena, &swap, &still);
                 scope.spawn(move || {
                     let mut idle = Idle::take().unwrap();
                     let space = AddressSpace::builder(arena).swap(swap).group(group).build().unwrap();
@@ -161,7 +163,11 @@ fn threads_keep_a_groups_limit_within_two_percent() {
                     let mut most = 0;
                     for page in 0..2048 {
                         space.write(&mut idle, at(page), &contents(page ^ thread << 20, 40)).unwrap();
-                        most = most.max(group.charged());
+                        if page % 8 == 7 {
+                            still.wait();
+                            most = most.max(group.charged());
+                            still.wait();
+                        }
                     }
                     let mut bytes = vec![0; 4096];
                     for page in (0..2048).step_by(7) {
