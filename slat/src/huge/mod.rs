@@ -18,3 +18,5 @@
 mod history_tests;
 mod recover;
 mod split;
+
+pub(crate) use split::split_to;

@@ -13,7 +13,7 @@ use crate::sync::tally::Count;
 use crate::table::entry::{Entry, Word};
 use crate::table::format::Kind;
 use crate::table::format::{Format, Leaf, Perms};
-use crate::table::memory::Node;
+use crate::table::memory::{Node, TableMemory};
 use crate::table::pool::{Cache, NoMemory};
 use crate::table::radix::At;
 use crate::trace::TraceEvent;
@@ -162,19 +162,29 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
 
 /// Fills `node` with what the leaf `large` says, and puts it in its place, which is `at`: returns the link.
 fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Leaf) -> Result<Word, Word> {
-    let level = at.level.down();
     // Small pages execute where large ones were not let: that is why they are small.
-    let execute = if level == Level::K4 && vm.policy.nx_huge_pages { Perms::EXECUTE } else { Perms::NONE };
-    let perms = large.perms.with(execute);
+    let small = at.level.down() == Level::K4 && vm.policy.nx_huge_pages;
+    let execute = if small { Perms::EXECUTE } else { Perms::NONE };
+    let large = Leaf { perms: large.perms.with(execute), ..large };
+    split_to::<F, H>(&vm.host, node, at, (at.word, large))
+}
+
+/// The same by what the leaf says, which stands in its entry as `word`, or did before the caller froze that.
+pub(crate) fn split_to<F: Format, M: TableMemory>(
+    memory: &M,
+    node: Node,
+    at: At<'_>,
+    (word, large): (Word, Leaf),
+) -> Result<Word, Word> {
     // An aging pass asks the link whether anything below was accessed.
     let young = if large.accessed { F::touch_link(at.level) } else { 0 };
-    let link = Word(F::link(node.pfn(&vm.host), at.level).0 | young);
+    let link = Word(F::link(node.pfn(memory), at.level).0 | young);
     let linked = seeded!(SplitLinksFirst) && {
         node.fill(Word(0));
         at.entry.cas(at.word, link).is_ok()
     };
     // SAFETY: the page is in no table yet.
-    fill::<F>(unsafe { node.entries() }, at.word, Leaf { perms, ..large }, level);
+    fill::<F>(unsafe { node.entries() }, word, large, at.level.down());
     if seeded!(SplitByStore) {
         at.entry.store(link);
     }
