@@ -32,7 +32,6 @@ const MISTAKES: &[Bug] = &[
     Bug::KeptWritable,
     Bug::RowIgnored,
     Bug::RefusedOnce,
-    Bug::UpperRightsIgnored,
 ];
 
 #[test]
