@@ -200,12 +200,7 @@ impl<F: Format> Shadows<F> {
     /// A vCPU gets as many rows as a fault may need: those that no table has, or a page of its `cache`.
     #[cold]
     pub(crate) fn refill(&self, spare: &mut Spare, cache: &mut Cache) {
-        while !spare.is_enough() {
-            match self.half(cache) {
-                Some(half) => spare.0.push(half),
-                None => return,
-            }
-        }
+        self.halves(cache, Spare::ENOUGH.saturating_sub(spare.0.len()), |half| spare.0.push(half));
     }
 
     /// What a vCPU has at hand comes back.

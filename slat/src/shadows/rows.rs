@@ -186,10 +186,12 @@ impl Half {
 pub(crate) struct Spare(pub(super) Vec<Half>);
 
 impl Spare {
+    pub(super) const ENOUGH: usize = 3;
+
     /// Whether a fault has as many as it may need.
     #[inline(always)]
     pub(crate) fn is_enough(&self) -> bool {
-        self.0.len() >= 3
+        self.0.len() >= Self::ENOUGH
     }
 
     /// The same, ready to be hung beside tables of `M`.

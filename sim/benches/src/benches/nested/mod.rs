@@ -202,7 +202,11 @@ fn run_on<S: Side>(setting: &Setting<'_>, ground: &Ground, side: &S) -> Result<P
         checks: vec![
             Check::all("every page is that of T and the host", is_right, all),
             Check::all("none is another one after L1's changes and flushes", all - is_wrong, all),
-            Check::all("a fault maps 2 MiB", of_large.mapped.load(Relaxed), larges * u64::from(setting.vcpus)),
+            Check::all(
+                "a fault maps 2 MiB",
+                of_large.mapped.load(Relaxed),
+                larges * u64::from(setting.vcpus),
+            ),
             Check::all("both ends of them are there", are_large, 2 * larges * u64::from(setting.vcpus)),
             Check::least("a flush that drops all is followed by faults", gone.mapped.load(Relaxed), all / 8),
             Check::least("pages came by faults", first.mapped.load(Relaxed), all / 8),
