@@ -1,13 +1,11 @@
 //! Mistakes made on purpose, to show that each would be found.
 //!
-//! Every race that this crate avoids is avoided by some step: a second look, a fence, a flush before a free. Here each
-//! of those steps has a name, and the code beside it reads `seeded!(Name)`: `false`, and nothing else, in every build
-//! but a test's. A test that is said to guard the step runs the shipped code without it and must fail; where it does not,
-//! the test is worth nothing. `cargo xtask nightly --only seeded-bugs` runs them all and prints what found each, and
-//! after how many executions.
+//! Every race that this crate avoids is avoided by some step: a second look, a fence, a flush before a free. Here each of those steps has
+//! a name, and the code beside it reads `seeded!(Name)`: `false`, and nothing else, in every build but a test's. A test that is said to guard
+//! the step runs the shipped code without it and must fail; where it does not, the test is worth nothing. `cargo xtask nightly --only
+//! seeded-bugs` runs them all and prints what found each, and after how many executions.
 //!
-//! Mistakes in `slat-slots` are in this list, too. Its own tests make them, and a process that is built with `--cfg seeded`; [`with`]
-//! does not.
+//! Mistakes in `slat-slots` are in this list, too. Its tests make them, and a process built with `--cfg seeded`; [`with`] does not.
 //!
 //! One mistake at a time: [`with`] makes it on this thread (loom and shuttle run all their threads on one), and the
 //! variable `SLAT_SEEDED`, under `--cfg seeded`, in the whole process.

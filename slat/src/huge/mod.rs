@@ -18,5 +18,3 @@
 mod history_tests;
 mod recover;
 mod split;
-
-pub(crate) use split::split_to;

@@ -1,4 +1,4 @@
-//! A large leaf of which a part changes becomes a table of smaller ones: the engine's own split ([`crate::huge`]), with a row beside each.
+//! A large leaf of which a part changes becomes a table of smaller ones: as the engine's own do ([`crate::huge`]), with a row beside each.
 //!
 //! ```text
 //! leaf ──split──▶ frozen ──split──▶ link: a table of smaller leaves
@@ -18,14 +18,13 @@ use super::rows::{Half, Rows};
 use super::shadow::{edit, thaw};
 use super::{Inside, Numbers, Reach, Shadow, Shadows, Taking, maps};
 use crate::addr::{Gfn, Level, Span};
-use crate::huge::split_to;
 use crate::sync::prim::Relaxed;
 use crate::table::cursor::Cursor;
 use crate::table::entry::Word;
 use crate::table::format::Format;
 use crate::table::memory::{ENTRIES, TableMemory};
 use crate::table::pool::{Cache, NoMemory};
-use crate::table::radix::At;
+use crate::table::radix::{At, link_parts};
 
 /// Table pages to split leaves with.
 #[derive(Debug)]
@@ -115,7 +114,7 @@ impl<F: Format> Shadows<F> {
                     small.set(nth, if seeded!(SplitRowAlike) { row } else { row.part(nth as u64 * pages) });
                 });
             }
-            split_to::<F, M>(memory, node, At { word: mine, ..at }, (at.word, F::decode(at.word)))
+            link_parts::<F, M>(memory, node, At { word: mine, ..at }, (at.word, F::decode(at.word)))
         });
         split.or_else(|found| {
             if found.is_frozen() {
