@@ -201,7 +201,9 @@ impl State {
             Word::Leaf { page } => (0..2).for_each(|part| load(page, part, part)),
             Word::Table => {
                 for (part, small) in (0..).zip(self.small) {
-                    small.into_iter().for_each(|small| load(small.page, part, small.frame));
+                    if let Some(small) = small {
+                        load(small.page, part, small.frame);
+                    }
                 }
             }
             _ => {}

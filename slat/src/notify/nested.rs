@@ -125,7 +125,9 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         let hvas = match (self.range, parts) {
             (Range::Gfns(only, _), _) if only != space.id => return true,
             (_, Some(parts)) => {
-                parts.iter().for_each(|&part| visit(part, part));
+                for &part in parts {
+                    visit(part, part);
+                }
                 return true;
             }
             (Range::Gfns(_, gfns), None) => {

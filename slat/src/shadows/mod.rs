@@ -208,9 +208,9 @@ impl<F: Format> Shadows<F> {
         self.halves.lock().append(&mut spare.0);
     }
 
-    /// What was made of `g1s`, a part of `all`, goes, or can be written no more; leaves that reach out of `all` are split. True where anything was ever made of them that an invalidation has not
-    /// removed: then **the caller owes a flush of L2's tag**, whatever it was that stood there. For a fault may since have put the leaf of
-    /// another L1 frame in the place of what a TLB still has.
+    /// What was made of `g1s`, a part of `all`, goes, or can be written no more; a leaf that goes and reaches out of `all` is [split] first.
+    /// True where anything was ever made of them that an invalidation has not removed: then **the caller owes a flush of L2's tag**, whatever
+    /// it was that stood there. For a fault may since have put the leaf of another L1 frame in the place of what a TLB still has.
     ///
     /// After the invalidation is announced: so a fault that enters its hint too late for this sees it, and begins again.
     pub(crate) fn reach<M: TableMemory>(

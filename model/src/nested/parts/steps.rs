@@ -95,17 +95,7 @@ impl Parts {
                 s.upper = Word::Hole;
                 return s.again(i);
             }
-            _ => {
-                if s.upper == Word::Hole {
-                    (s.upper, s.small) = (Word::Table, [None; TWO]);
-                }
-                let stands = s.lines[t][p] == me.region && s.line == me.line;
-                if s.upper == Word::Table && s.small[p].is_none() && stands {
-                    s.small[p] = Some(Small { frame: me.frame, page: me.t, row: me.t });
-                    return s.done(i);
-                }
-                return s.again(i);
-            }
+            _ => return s.install_small(i, p),
         };
         s.threads[i].pc = next;
     }
@@ -162,33 +152,22 @@ impl Parts {
                 Pc::Load
             }
             Pc::SplitFreeze if self.has(Bug::SplitUnfrozen) => Pc::SplitRow,
-            Pc::SplitFreeze => match s.upper {
-                Word::Leaf { .. } => {
+            Pc::SplitFreeze => {
+                if let Word::Leaf { .. } = s.upper {
                     // Its page is kept for the checker.
                     (s.threads[i].met, s.upper) = (Some(s.upper), Word::Frozen(i as u8));
                     Pc::SplitRow
-                }
-                _ => {
+                } else {
                     s.under_way -= u8::from(notes);
                     Pc::Load
                 }
-            },
+            }
             Pc::SplitRow => {
                 s.threads[i].row = s.row;
                 Pc::SplitLink
             }
             Pc::SplitLink => {
-                let leaf = match s.upper {
-                    Word::Frozen(owner) if usize::from(owner) == i => me.met,
-                    Word::Leaf { .. } if self.has(Bug::SplitUnfrozen) => Some(s.upper),
-                    _ => None,
-                };
-                if let Some(Word::Leaf { page }) = leaf {
-                    let small = |frame| Some(Small { frame, page, row: me.row });
-                    (s.upper, s.small) = (Word::Table, [small(0), small(1)]);
-                } else if s.upper == Word::Condemned(i as u8) {
-                    s.upper = Word::Hole;
-                }
+                self.link(s, i);
                 if notes {
                     s.drops();
                 }
@@ -215,9 +194,40 @@ impl Parts {
         };
         s.threads[i].pc = next;
     }
+
+    /// The leaf that the thread has frozen becomes a table, or a hole where it was condemned.
+    fn link(&self, s: &mut State, i: usize) {
+        let me = s.threads[i];
+        let leaf = match s.upper {
+            Word::Frozen(owner) if usize::from(owner) == i => me.met,
+            Word::Leaf { .. } if self.has(Bug::SplitUnfrozen) => Some(s.upper),
+            _ => None,
+        };
+        if let Some(Word::Leaf { page }) = leaf {
+            let small = |frame| Some(Small { frame, page, row: me.row });
+            (s.upper, s.small) = (Word::Table, [small(0), small(1)]);
+        } else if s.upper == Word::Condemned(i as u8) {
+            s.upper = Word::Hole;
+        }
+    }
 }
 
 impl State {
+    /// A small leaf goes into its entry, if all stands.
+    fn install_small(&mut self, i: usize, part: usize) {
+        let me = self.threads[i];
+        if self.upper == Word::Hole {
+            (self.upper, self.small) = (Word::Table, [None; TWO]);
+        }
+        let stands = self.lines[usize::from(me.t)][part] == me.region && self.line == me.line;
+        if self.upper == Word::Table && self.small[part].is_none() && stands {
+            self.small[part] = Some(Small { frame: me.frame, page: me.t, row: me.t });
+            self.done(i);
+        } else {
+            self.again(i);
+        }
+    }
+
     /// L1 flushes: what T says stays.
     pub(super) fn flush(&mut self, i: usize) {
         let next = match self.threads[i].pc {
