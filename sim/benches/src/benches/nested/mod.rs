@@ -1,11 +1,12 @@
 //! A guest of the guest (L2): what its hypervisor's tables (T, in L1's memory) cost the engine, against KVM's way.
 //!
 //! ```text
-//! first touch   each vCPU: its pages of L2, which T maps and no TLB, one by one; then those of 2 MiB, which T and the host have as large
+//! first touch   each vCPU: its pages of L2, which T maps and no TLB, one by one
 //! INVEPT        each vCPU: L1 flushes, with nothing changed; then what L2 has lost comes again
 //! dropped       each vCPU: the same with a flush that drops all, as where nothing is compared
 //! edited        each vCPU: L1 stores to one entry of each of its tables, flushes, and what L2 has lost comes again
 //! taken back    CPU 0: the host takes pages of L1 back, one by one, which L2 has 0, 1 and 100 times
+//! large         each vCPU: its pages of 2 MiB, which T and the host have as large, one by one; the table above them is one for all
 //! ```
 //! Both sides read the same T, and ask the same host. T has no A and D, so neither writes to it. A vCPU's part is in tables of its
 //! own. No guest runs: what is timed is the work of a hypervisor between an exit and the next entry. An exit itself takes
@@ -151,12 +152,6 @@ fn run_on<S: Side>(setting: &Setting<'_>, ground: &Ground, side: &S) -> Result<P
     let (touched, first) = lap(on, side, &mut vcpus, Lap::FirstTouch);
     let bytes = side.bytes() - before;
     let [is_right, _] = found(ground, side, &mut vcpus[0], ground.parts.each())?;
-    let (large, of_large) = lap(on, side, &mut vcpus, Lap::FirstTouchLarge);
-    let larges = ground.large_of(0).count() as u64;
-    // The first page of each, and the last.
-    let ends = (0..setting.vcpus).flat_map(|vcpu| ground.large_of(vcpu));
-    let ends = ends.flat_map(|g2| [g2, g2 + 511]).map(|g2| Span::sized(g2, 1));
-    let [are_large, _] = found(ground, side, &mut vcpus[0], ends)?;
     let (flushed, same) = lap(on, side, &mut vcpus, Lap::Flush);
     let (dropped, gone) = lap(on, side, &mut vcpus, Lap::Drop);
     let (edited, changed) = lap(on, side, &mut vcpus, Lap::Edit);
@@ -173,6 +168,13 @@ fn run_on<S: Side>(setting: &Setting<'_>, ground: &Ground, side: &S) -> Result<P
     let [shown, _] = found(ground, side, &mut vcpus[0], [aliases].into_iter())?;
     let hundred = takes_back(setting, side, Span::sized(ground.shared(), 1));
     let [shown_after, _] = found(ground, side, &mut vcpus[0], [aliases].into_iter())?;
+    // Last: no flush goes over them.
+    let (large, of_large) = lap(on, side, &mut vcpus, Lap::FirstTouchLarge);
+    let larges = ground.large_of(0).count() as u64;
+    // The first page of each, and the last.
+    let ends = (0..setting.vcpus).flat_map(|vcpu| ground.large_of(vcpu));
+    let ends = ends.flat_map(|g2| [g2, g2 + 511]).map(|g2| Span::sized(g2, 1));
+    let [are_large, _] = found(ground, side, &mut vcpus[0], ends)?;
     let each = |told: &Told| told.wall_ns as f64 / pages as f64;
     let count = |counts: &Counts| counts.mapped.load(Relaxed) as f64 / all as f64;
     let flush_ms = |counts: &Counts| {
