@@ -247,5 +247,10 @@ bugs! {
     FreedUnflushed "nested: leaf, load | store | its table goes, as built" "tables of a shadow are freed before TLBs have forgotten the links to them",
     FreedBesideFault "nested: leaf, fault | zap 0 | its table goes, as built" "tables of a shadow are freed while a fault is in them",
     FreedBesideWalk "nested: leaf, fault | zap 0 | its table goes, as built" "tables of a shadow are freed while an invalidation is in them",
+    HintGoesWithPart "nested parts: part 0 moves, part 1 moves" "a part of a large page of L1 moves, and the hint of the page goes",
+    PartByStart "nested parts: part 1 moves" "a part of a large page of L1 moves, and what was made of its beginning goes",
+    WideUnchecked "nested parts: nothing, fault | part 1 moves" "a fault that maps a large page looks at its own part's line, not at N",
+    SplitUnfrozen "nested parts: T to 1 and back, flush | part 1 of 0 moves | part 0 of 0 moves" "a large leaf is split by one exchange, with the row that was read before",
+    SplitUnnoted "nested parts: T to 1, flush | part 1 moves" "a large leaf is frozen to be split, and that is not put down as a drop",
     DroppedWithEntries "nested: leaf, T to 1, flush, fault | zap 0, dropped" "a flush that drops a shadow's tables drops its entries in the reverse map",
 }

@@ -75,6 +75,7 @@ fn main() -> ExitCode {
     let small = |name| {
         let own = check(library::families(), name) & check(nested::scenarios::families(), name);
         let own = own & check(primary::scenarios::families(), name);
+        let own = own & check(nested::parts::families(), name);
         own & check(fleet::scenarios::families(), name)
     };
     let full = |name| {

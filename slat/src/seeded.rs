@@ -1,13 +1,11 @@
 //! Mistakes made on purpose, to show that each would be found.
 //!
-//! Every race that this crate avoids is avoided by some step: a second look, a fence, a flush before a free. Here each
-//! of those steps has a name, and the code beside it reads `seeded!(Name)`: `false`, and nothing else, in every build
-//! but a test's. A test that is said to guard the step runs the shipped code without it and must fail; where it does not,
-//! the test is worth nothing. `cargo xtask nightly --only seeded-bugs` runs them all and prints what found each, and
-//! after how many executions.
+//! Every race that this crate avoids is avoided by some step: a second look, a fence, a flush before a free. Here each of those steps has
+//! a name, and the code beside it reads `seeded!(Name)`: `false`, and nothing else, in every build but a test's. A test that is said to guard
+//! the step runs the shipped code without it and must fail; where it does not, the test is worth nothing. `cargo xtask nightly --only
+//! seeded-bugs` runs them all and prints what found each, and after how many executions.
 //!
-//! Mistakes in `slat-slots` are in this list, too. Its own tests make them, and a process that is built with `--cfg seeded`; [`with`]
-//! does not.
+//! Mistakes in `slat-slots` are in this list, too. Its tests make them, and a process built with `--cfg seeded`; [`with`] does not.
 //!
 //! One mistake at a time: [`with`] makes it on this thread (loom and shuttle run all their threads on one), and the
 //! variable `SLAT_SEEDED`, under `--cfg seeded`, in the whole process.
@@ -345,6 +343,11 @@ bugs! {
     DropNotedLate "drop-noted-late" Loom "what is taken from a leaf of a shadow is put down when it is gone",
     DropNotedEarly "drop-noted-early" Loom "what is taken from a leaf of a shadow is put down before it is gone, not after",
     ServedUnforgotten "served-unforgotten" Unit "a flush of L1 that another vCPU's has served leaves the vCPU's own TLB as it is",
+    HintGoesWithPart "hint-goes-with-part" Unit "a part of a large page of L1 changes, and the hint of the page goes, which leads to its other parts",
+    PartByStart "part-by-start" Unit "a part of a large page of L1 changes, and what was made of its beginning goes",
+    SplitRowAlike "split-row-alike" Unit "all parts of a leaf that is split are put down as of the first part's frame of L1",
+    SplitUntold "split-untold" Unit "a page of the guest's is split in its shadow, and INVLPG takes the part around its address",
+    SplitPartAlone "split-part-alone" Unit "L1 flushes an address in a page that it has made a table, and other parts of the page stay",
     LargeHintsMissed "large-hints-missed" Unit "an invalidation does not look for what was made of its frames by 2 MiB",
     AgingForgetsShadows "aging-forgets-shadows" Unit "an aging pass looks at L1's own mappings alone",
     WithdrawnServes "withdrawn-serves" Unit "a fault of L2 leaves a leaf that an aging pass has withdrawn",

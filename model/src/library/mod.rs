@@ -148,6 +148,10 @@ pub fn find(bug: Bug) -> (&'static str, Verdict) {
     {
         return (name, scenario.with(bug).check());
     }
+    let parts = nested::parts::families().into_iter().flat_map(|family| family.scenarios);
+    if let Some(scenario) = { parts }.find(|scenario| scenario.name == name) {
+        return (name, scenario.with(bug).check());
+    }
     let primary = primary::scenarios::families().into_iter().flat_map(|family| family.scenarios);
     if let Some(scenario) = { primary }.find(|scenario| scenario.name == name) {
         return (name, scenario.with(bug).check());

@@ -11,6 +11,7 @@
 //! | `built` | the same where what is built differs |
 //! | `l1` | L1 writes its table, flushes, enters L2 |
 //! | `l0` | L0 takes pages away, moves memslots, logs |
+//! | [`parts`] | a large leaf of which a part changes: a world of its own |
 //! | `reclaim` | L0 takes the shadow's tables, with vCPUs on it |
 //! | [`program`], `explore` | a world and its threads; the check |
 //! | [`scenarios`] | those that are checked |
@@ -22,6 +23,7 @@ mod explore;
 mod l0;
 mod l1;
 mod l2_fault;
+pub mod parts;
 pub mod program;
 mod reclaim;
 pub mod scenarios;

@@ -14,7 +14,7 @@
 use super::Splitting;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
-use crate::shadows::{Reach, Shadows};
+use crate::shadows::{Pages, Reach, Shadows};
 use crate::slots::Slot;
 use crate::slots::bitmap::WORD;
 use crate::space::Space;
@@ -149,7 +149,8 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         for page in 0..if seeded!(ArmForgetsShadows) { 0 } else { words.len() as u64 * WORD } {
             if words[(page / WORD) as usize] >> (page % WORD) & 1 != 0 {
                 let page = Span::sized(first + page, 1);
-                shadows.reach(&self.vm.host, &self.vm.active, page, Reach::WithdrawWrite);
+                let (host, active) = (&self.vm.host, &self.vm.active);
+                shadows.reach(host, active, (page, page), Reach::WithdrawWrite, &mut Pages::none());
             }
         }
     }

@@ -10,12 +10,12 @@ use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Shared};
 use crate::sync::tally::Count;
-use crate::table::entry::{Entry, Word};
+use crate::table::entry::Word;
 use crate::table::format::Kind;
 use crate::table::format::{Format, Leaf, Perms};
 use crate::table::memory::Node;
 use crate::table::pool::{Cache, NoMemory};
-use crate::table::radix::At;
+use crate::table::radix::{At, link_parts};
 use crate::trace::TraceEvent;
 use crate::vm::Vm;
 use crate::walk::Walk;
@@ -162,35 +162,11 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
 
 /// Fills `node` with what the leaf `large` says, and puts it in its place, which is `at`: returns the link.
 fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Leaf) -> Result<Word, Word> {
-    let level = at.level.down();
     // Small pages execute where large ones were not let: that is why they are small.
-    let execute = if level == Level::K4 && vm.policy.nx_huge_pages { Perms::EXECUTE } else { Perms::NONE };
-    let perms = large.perms.with(execute);
-    // An aging pass asks the link whether anything below was accessed.
-    let young = if large.accessed { F::touch_link(at.level) } else { 0 };
-    let link = Word(F::link(node.pfn(&vm.host), at.level).0 | young);
-    let linked = seeded!(SplitLinksFirst) && {
-        node.fill(Word(0));
-        at.entry.cas(at.word, link).is_ok()
-    };
-    // SAFETY: the page is in no table yet.
-    fill::<F>(unsafe { node.entries() }, at.word, Leaf { perms, ..large }, level);
-    if seeded!(SplitByStore) {
-        at.entry.store(link);
-    }
-    if !linked && !seeded!(SplitByStore) {
-        at.entry.cas(at.word, link)?;
-    }
-    Ok(link)
-}
-
-/// Writes the small leaves, of `level`, of a large one that stands in its entry as `word`.
-fn fill<F: Format>(entries: &[Entry], word: Word, large: Leaf, level: Level) {
-    for (index, entry) in entries.iter().enumerate() {
-        let small = Leaf { pfn: large.pfn + index as u64 * level.pages(), ..large };
-        // Of a leaf withdrawn from the hardware come leaves withdrawn.
-        entry.fill(if word.is_tracked() { Word::tracked(&small) } else { F::leaf(&small, level) });
-    }
+    let small = at.level.down() == Level::K4 && vm.policy.nx_huge_pages;
+    let execute = if small { Perms::EXECUTE } else { Perms::NONE };
+    let large = Leaf { perms: large.perms.with(execute), ..large };
+    link_parts::<F, H>(&vm.host, node, at, (at.word, large))
 }
 
 #[cfg(all(test, loom))]

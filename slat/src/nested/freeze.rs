@@ -2,7 +2,7 @@
 
 use crate::addr::Hva;
 use crate::notify::active::{Active, Epoch, RegionLine, Stamp};
-use crate::shadows::{HOLE, Numbers, Row, Rows};
+use crate::shadows::{HOLE, Numbers, Row, Rows, thaw};
 use crate::sync::prim::{SeqCst, fence};
 use crate::table::entry::{Entry, Word};
 
@@ -49,18 +49,6 @@ pub(super) fn thaw_with(
         thaw(entry, mine);
     }
     thawed
-}
-
-/// A fault gives its frozen entry up, condemned or not. What another one has made of it, where a mistake lets that be, stays.
-#[cold]
-fn thaw(entry: &Entry, mine: Word) {
-    let mut word = mine;
-    while let Err(found) = entry.cas(word, HOLE) {
-        if !found.is_frozen() {
-            return;
-        }
-        word = found;
-    }
 }
 
 impl Announced {

@@ -40,6 +40,9 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if is_row && very_page(F::decode(at.word), g2, at.level).pfn != page.pfn && !replaced {
             return Ok(Met::Another(Span::sized(g1.base(at.level), at.level.pages())));
         }
+        if level > Level::K4 {
+            vm.will_map_a_large_page();
+        }
         let hint = Hint::At(self.index, g2.base(level));
         if !seeded!(HintAfterLeaf) {
             self.shadows.reverse.add(host, &mut self.vcpu.cache, (g1, level), hint)?;

@@ -44,8 +44,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     }
 
     /// The same for an address of each table, now: `block` says which frames the largest page around it may have, the address's first. They
-    /// are gone over where a page of the table was mapped by smaller ones; else the address alone, whose leaf goes as a whole. As a [flush for all vCPUs](Vm::l1_broadcasts), but for the TLB: this
-    /// vCPU forgets, where anything was dropped, before it runs L2 again; what others have stays, as L1's hardware would leave it.
+    /// are gone over where a page of the table was mapped by smaller ones; else the address alone, with all of its leaf. As a
+    /// [flush for all vCPUs](Vm::l1_broadcasts), but for the TLB: this vCPU forgets, where anything was dropped, before it runs L2 again; what
+    /// others have stays, as L1's hardware would leave it.
     pub(super) fn l1_flushes_frames<T: L1Format>(&mut self, block: impl Fn(&T) -> Option<(Gfn, Span<Gfn>)>) {
         let (vm, space, seat) = (self.vm, self.space, self.awake());
         let (Some(shadows), Some(state)) = (space.nested.get(), &mut self.nested) else { return };

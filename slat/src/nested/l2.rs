@@ -7,7 +7,7 @@ use crate::addr::{Gfn, Span};
 use crate::host::{Host, Token};
 use crate::loaded::Tag;
 use crate::memslots::Memslots;
-use crate::shadows::{Numbers, Reach, Shadow, Shadows};
+use crate::shadows::{Numbers, Pages, Reach, Shadow, Shadows};
 use crate::slots::Slot;
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
@@ -242,7 +242,14 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             if let Some((shadow, inside)) = shadows.visit(index).filter(|_| !seeded!(RefusedOnce)) {
                 // Nor by the short way.
                 shadow.line.announce();
-                shadow.reach(host, &inside, &shadows.drops.taking(active), g2, Reach::Zap);
+                let (taking, g2s) = (shadows.drops.taking(active), Span::sized(g2, 1));
+                shadows.reach_in(
+                    host,
+                    (shadow, &inside),
+                    &taking,
+                    ((g2s, g2s), Reach::Zap),
+                    &mut Pages::none(),
+                );
             }
         }
     }

@@ -5,6 +5,7 @@
 //! for each table of the shadow that has leaves, in a section of its own
 //!   T's entries for the same addresses  read all at once
 //!   leaf by leaf: row = T's frame and type, rights within T's, A, D for stores?     it stays
+//!   a large leaf, of which T has a table by now: split, and each part by itself
 //!   else                                a hole; a vCPU that has it cached finds it among the drops
 //!   frozen?                             condemned
 //! ```
@@ -19,12 +20,15 @@ use super::under::Under;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::memslots::Memslots;
-use crate::shadows::{Inside, Numbers, Row, Rows, Shadow, Shadows, Taking, drop_or_condemn, is_leaf};
+use crate::shadows::{
+    Inside, Numbers, Pages, Row, Rows, Shadow, Shadows, Taking, drop_or_condemn, is_leaf, maps,
+};
 use crate::sync::readside::Seat;
 use crate::table::cursor::{Cursor, Step};
 use crate::table::entry::{Entry, Word};
 use crate::table::format::{Format, MemoryType, Perms};
 use crate::table::memory::{ENTRIES, Node};
+use crate::table::pool::Cache;
 
 /// What a flush goes over.
 pub(super) struct Revalidation<'a, F: Format, H: Host, T> {
@@ -49,28 +53,55 @@ impl Verdict {
 
 impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
     /// What T says no longer of `g2s` goes. The line has moved.
-    pub(super) fn run(&self, seat: &Seat, _inside: &Inside<'_>, g2s: Span<Gfn>) {
+    pub(super) fn run(&self, seat: &Seat, inside: &Inside<'_>, g2s: Span<Gfn>) {
+        let (vm, mut cache) = (self.slots.vm, Cache::default());
+        self.over((seat, inside), g2s, &self.shadows.drops.taking(&vm.active), &mut cache);
+        if cache.len() > 0 {
+            vm.pool.give_back(cache.drain());
+        }
+    }
+
+    fn over(
+        &self,
+        (seat, inside): (&Seat, &Inside<'_>),
+        g2s: Span<Gfn>,
+        taking: &Taking<'_, impl Numbers>,
+        cache: &mut Cache,
+    ) {
         let host = &self.slots.vm.host;
-        let taking = self.shadows.drops.taking(&self.slots.vm.active);
         // SAFETY: the root stays.
         let root = unsafe { self.shadow.radix.root(host) };
         let mut cursor = Cursor::<F>::new(root, g2s, Level::M2);
         // SAFETY: inside the door.
         while let Some(step) = unsafe { cursor.next(host) } {
-            let Step { at, gfns } = step;
-            if F::is_table(at.word, Level::M2) && at.level == Level::M2 {
-                // SAFETY: a link of this table.
-                let node = unsafe { Node::follow(host, F::pfn(at.word)) };
-                self.leaf_table(seat, node, gfns.clamp(&g2s), &taking);
-            } else if is_leaf::<F>(at.word) {
+            let Step { mut at, gfns } = step;
+            if maps::<F>(&at) {
+                let under = self.under(seat, gfns.start);
                 // SAFETY: linked.
                 let row =
                     unsafe { Rows::of::<H>(at.node) }.map(|rows| rows.get(F::index(gfns.start, at.level)));
-                if !row.is_some_and(|row| self.stays_large(seat, (at.word, at.level), row, gfns.start)) {
-                    drop_or_condemn::<F>(&taking, at.entry, at.word, at.level);
+                if row.is_some_and(|row| self.stays_large(&under, (at.word, at.level), row)) {
+                    continue;
                 }
-            } else if at.word.is_frozen() {
-                drop_or_condemn::<F>(&taking, at.entry, at.word, at.level);
+                if under.level() < at.level {
+                    // A table, and half a page at most.
+                    self.slots.vm.pool.top_up_free(cache, 2);
+                    let (to, at_entry) = ((self.shadow, inside), (at, gfns.start));
+                    let split = self.shadows.split(host, to, taking, at_entry, &mut Pages::of(cache));
+                    at.word = split.unwrap_or(at.word);
+                    // What L1 flushes is a page as large as its TLB may have it.
+                    if F::is_table(at.word, at.level) && !g2s.covers(&gfns) && !seeded!(SplitPartAlone) {
+                        self.over((seat, inside), gfns, taking, cache);
+                        continue;
+                    }
+                }
+            }
+            if F::is_table(at.word, Level::M2) && at.level == Level::M2 {
+                // SAFETY: a link of this table.
+                let node = unsafe { Node::follow(host, F::pfn(at.word)) };
+                self.leaf_table(seat, node, gfns.clamp(&g2s), taking);
+            } else if maps::<F>(&at) || at.word.is_frozen() {
+                drop_or_condemn::<F>(taking, at.entry, at.word, at.level);
             }
         }
     }
@@ -81,8 +112,8 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
         Under::look(&self.slots.vm.host, &mut |gfn| reading.version.find(gfn), &self.table, g2)
     }
 
-    fn stays_large(&self, seat: &Seat, (word, level): (Word, Level), row: Row, g2: Gfn) -> bool {
-        let Under::Page(entry, t, g1, upper, of_t) = self.under(seat, g2) else { return false };
+    fn stays_large(&self, under: &Under, (word, level): (Word, Level), row: Row) -> bool {
+        let &Under::Page(entry, t, g1, upper, of_t) = under else { return false };
         let is_whole = of_t >= level || seeded!(WholeBelieved);
         is_whole
             && row.is(Row::new(g1, entry.memory))

@@ -10,8 +10,8 @@ use crate::table::format::{Access, Perms};
 
 /// What translates 2 MiB of L2, for a flush that asks what T says by now: nothing is set or demanded.
 pub(super) enum Under {
-    /// Nothing that can be read.
-    Nothing,
+    /// Nothing that can be read, from an entry of this level on.
+    Nothing(Level),
     /// One leaf, which maps all of it, as it was read, and the L1 frame of the first page.
     Page(L1Entry, Word, Gfn, Upper, Level),
     /// A leaf table; where the host sees its first entry of those.
@@ -50,6 +50,14 @@ impl Upper {
 }
 
 impl Under {
+    /// The level at which T says it.
+    pub(super) fn level(&self) -> Level {
+        match *self {
+            Self::Nothing(level) | Self::Page(.., level) => level,
+            Self::Table(..) => Level::K4,
+        }
+    }
+
     /// Around `g2`, in a section in which `find` finds memslots.
     pub(super) fn look<T: L1Format, H: Host>(
         host: &H,
@@ -59,20 +67,20 @@ impl Under {
     ) -> Self {
         let gpa = g2.base(Level::M2).gpa();
         let mut upper = Upper { rights: L1Rights::ALL, accessed: true, is_read_only: false };
-        if table.refuses(gpa).is_some() {
-            return Self::Nothing;
-        }
         let (mut at, mut level) = table.start(gpa);
+        if table.refuses(gpa).is_some() {
+            return Self::Nothing(level);
+        }
         loop {
             let place = place_of(table, at, gpa, level);
-            let Some(slot) = find(place.gfn()) else { return Self::Nothing };
+            let Some(slot) = find(place.gfn()) else { return Self::Nothing(level) };
             let hva = slot.hva_of(place.gfn()) + place.offset();
             upper.is_read_only = slot.readonly;
             if level == Level::K4 {
                 return Self::Table(hva, upper);
             }
-            let Some(word) = read(table, host, hva) else { return Self::Nothing };
-            let Ok(entry) = table.entry(word, level) else { return Self::Nothing };
+            let Some(word) = read(table, host, hva) else { return Self::Nothing(level) };
+            let Ok(entry) = table.entry(word, level) else { return Self::Nothing(level) };
             if entry.is_leaf {
                 let inside = gpa.gfn().0 & (table.pages(level) - 1);
                 return Self::Page(entry, word, entry.gfn.base(level) + inside, upper, level);

@@ -87,8 +87,14 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
     /// Takes frames back from their holders ([`crate::slots::holds`]), and from nested guests: those in `parts`, or in all that was
     /// published; or with pages in `told`.
     #[inline(always)]
-    pub(super) fn take_back(&self, parts: Option<&[Span<Gfn>]>, told: Option<Span<Hva>>, owed: &mut Owed) {
-        self.reach_nested(parts, told, owed);
+    pub(super) fn take_back(
+        &self,
+        idle: Option<&mut Idle>,
+        parts: Option<&[Span<Gfn>]>,
+        told: Option<Span<Hva>>,
+        owed: &mut Owed,
+    ) {
+        self.reach_nested(idle, parts, told, owed);
         if !self.vm.holds.is_empty() {
             self.take_held(parts, told, owed);
         }

@@ -1,19 +1,21 @@
 //! What an invalidation does to shadows of L1's tables ([`crate::nested`]).
 //!
 //! ```text
-//! announced     each L1 frame of the range: its hints; what stands where they say becomes a hole
+//! announced     each L1 frame of the range: its hints; what stands where they say becomes a hole; a leaf that reaches out of the
+//!               range is split first
 //!               any hint at all?  L2's tag is owed a flush
 //! flush
-//! paid          the hints of the range go; faults on its frames still wait
+//! paid          the hints of the range go, but for those of large pages that reach out of it; faults on its frames still wait
 //! ```
 //! Whatever the reason, leaves of L2 go: the next access asks T and the host. A VM that never ran a nested guest pays one test.
 
 use super::begun::{Begun, Range};
 use crate::addr::{Gfn, Hva, Span};
 use crate::host::Host;
-use crate::shadows::{Reach, Shadows};
+use crate::shadows::{Pages, Reach, Shadows};
 use crate::slots::behind::Behind;
 use crate::space::Space;
+use crate::sync::idle::Idle;
 use crate::table::format::Format;
 use crate::tlb::debt::Owed;
 use crate::why::Why;
@@ -22,36 +24,68 @@ use crate::why::Why;
 const STRETCH: u64 = 4096;
 
 impl<F: Format, H: Host> Begun<'_, F, H> {
-    /// Reaches what was made of `parts`, or of all that was published; or of the pages in `told`.
+    /// Reaches what was made of `parts`, or of all that was published; or of the pages in `told`. With `idle` it may ask for table pages.
     #[inline(always)]
-    pub(super) fn reach_nested(&self, parts: Option<&[Span<Gfn>]>, told: Option<Span<Hva>>, owed: &mut Owed) {
+    pub(super) fn reach_nested(
+        &self,
+        idle: Option<&mut Idle>,
+        parts: Option<&[Span<Gfn>]>,
+        told: Option<Span<Hva>>,
+        owed: &mut Owed,
+    ) {
         if self.vm.runs_nested() {
-            self.reach_all_spaces(parts, told, owed);
+            self.reach_all_spaces(idle, (parts, told), owed);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn reach_all_spaces(&self, parts: Option<&[Span<Gfn>]>, told: Option<Span<Hva>>, owed: &mut Owed) {
-        for space in &self.vm.spaces {
-            if let Some(shadows) = space.nested.get() {
-                self.reach_in(space, shadows, (parts, told), owed);
+    fn reach_all_spaces(
+        &self,
+        idle: Option<&mut Idle>,
+        range: (Option<&[Span<Gfn>]>, Option<Span<Hva>>),
+        owed: &mut Owed,
+    ) {
+        let reach = |owed: &mut Owed, defers| {
+            let mut is_short = false;
+            for space in &self.vm.spaces {
+                if let Some(shadows) = space.nested.get() {
+                    is_short |= self.reach_in(space, shadows, range, owed, defers);
+                }
             }
+            is_short
+        };
+        // Once more for leaves that it left for want of table pages.
+        if reach(owed, true) {
+            match idle {
+                Some(idle) => self.fill_reserve(idle),
+                None => self.refill_reserve(),
+            };
+            reach(owed, false);
         }
     }
 
+    /// Whether leaves were left for want of table pages, which may be where it `defers`.
     fn reach_in(
         &self,
         space: &Space<F>,
         shadows: &Shadows<F>,
         (parts, told): (Option<&[Span<Gfn>]>, Option<Span<Hva>>),
         owed: &mut Owed,
-    ) {
+        defers: bool,
+    ) -> bool {
         let (host, active) = (&self.vm.host, &self.vm.active);
-        let mut any = false;
-        let reach = |gfns| any |= shadows.reach(host, active, gfns, Reach::Zap);
         let left_out = self.vm.policy.shadows_sabotaged || seeded!(ShadowsForgotten);
-        let has_seat = left_out || self.for_frames(space, parts, told, reach);
+        let (mut any, mut is_short) = (false, false);
+        let has_seat = left_out
+            || self.reserve.with(|cache| {
+                let mut pages = Pages { defers, ..Pages::of(cache) };
+                let has_seat = self.for_frames(space, parts, told, |gfns, all| {
+                    any |= shadows.reach(host, active, (gfns, all), Reach::Zap, &mut pages);
+                });
+                is_short = pages.is_short;
+                has_seat
+            });
         // L1's tables may have lain in the slot. Or there is no seat to look slots up on: whatever stands goes.
         if !has_seat || self.why == Why::Slot && !seeded!(SlotMovedUnderTables) {
             shadows.reach_all(host, active, Reach::Zap);
@@ -64,6 +98,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         if any && parts.is_none() && told.is_none() {
             self.reached.set(true);
         }
+        is_short
     }
 
     /// What was owed is paid: hints of the whole range are of no use any more.
@@ -73,40 +108,45 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         for space in &self.vm.spaces {
             if let Some(shadows) = space.nested.get() {
                 // Where there is no seat they stay, and cost a needless flush one day.
-                self.for_frames(space, None, None, |gfns| shadows.forget(&self.vm.host, gfns));
+                self.for_frames(space, None, None, |gfns, all| shadows.forget(&self.vm.host, gfns, all));
             }
         }
     }
 
-    /// Calls `visit` with frames of `space` that are invalidated, each time inside a section in which a slot that has them stays. False
-    /// where there is no seat for that.
+    /// Calls `visit` with frames of `space` that are invalidated, each time inside a section in which a slot that has them stays, and with the
+    /// frames around them of which that is true. False where there is no seat for that.
     fn for_frames(
         &self,
         space: &Space<F>,
         parts: Option<&[Span<Gfn>]>,
         told: Option<Span<Hva>>,
-        mut visit: impl FnMut(Span<Gfn>),
+        mut visit: impl FnMut(Span<Gfn>, Span<Gfn>),
     ) -> bool {
         let hvas = match (self.range, parts) {
             (Range::Gfns(only, _), _) if only != space.id => return true,
             (_, Some(parts)) => {
-                parts.iter().copied().for_each(visit);
+                for &part in parts {
+                    visit(part, part);
+                }
                 return true;
             }
             (Range::Gfns(_, gfns), None) => {
-                visit(gfns);
+                visit(gfns, gfns);
                 return true;
             }
             (Range::Hvas(hvas), None) => told.map_or(hvas, |told| hvas.clamp(&told)),
         };
         let Some(seat) = self.vm.try_borrow_seat() else { return false };
-        let mut left = Behind::new(hvas);
+        let (mut left, mut seen, mut all) = (Behind::new(hvas), Gfn(u64::MAX), Span::new(Gfn(0), Gfn(0)));
         while !left.is_nothing() {
             // A transaction that gives these frames other pages ends after this section. Until then faults on them wait for it.
             let reading = space.memslots.read(&self.vm.reads, seat.seat());
             let Some(part) = space.memslots.behind_in(&reading, &left) else { break };
             let goal = part.gfns.end.min(part.gfns.start + STRETCH);
-            visit(Span::new(part.gfns.start, goal));
+            let first = if seen == part.gfns.start { all.start } else { part.gfns.start };
+            all = Span::new(first, part.gfns.end);
+            seen = goal;
+            visit(Span::new(part.gfns.start, goal), all);
             left = left.after(&part, goal);
         }
         true

@@ -4,8 +4,9 @@
 //! [`crate::age`], nothing is taken away: a bit is cleared, or a leaf withdrawn, by one exchange that gives up where the leaf changes. A frame
 //! with more hints than there are places is as old as those say that it has.
 
-use super::{Hint, Row, Rows, Shadows};
+use super::{Hint, Row, Rows, Shadows, g2s_of};
 use crate::addr::{Gfn, Level, Span};
+use crate::table::cursor::{Cursor, Step};
 use crate::table::entry::Word;
 use crate::table::format::Format;
 use crate::table::memory::TableMemory;
@@ -20,23 +21,32 @@ impl<F: Format> Shadows<F> {
     /// Which of `g1s`, frames of one 2 MiB, L2 has accessed since they were `cleared`: a bit each, the first for the first.
     pub(crate) fn young<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, clears: bool) -> [u64; 8] {
         let mut bits = [0; 8];
-        self.reverse.hints(memory, g1s, |g1, hint| {
+        self.reverse.hints(memory, g1s, |page, hint| {
             let Hint::At(index, g2) = hint else { return };
             let Some((shadow, _inside)) = self.visit(index) else { return };
+            let g2s = g2s_of(page, g2, g1s);
+            // SAFETY: roots stay.
+            let root = unsafe { shadow.radix.root(memory) };
+            let mut cursor = Cursor::<F>::new(root, g2s, Level::K4);
             // SAFETY: inside the door.
-            let at = unsafe { shadow.radix.descend(memory, g2) };
-            let Some(aged) = aged::<F>(at.word) else { return };
-            // SAFETY: as above.
-            let row = unsafe { Rows::of::<M>(at.node) }.map(|rows| rows.get(F::index(g2, at.level)));
-            if row.is_some_and(|row: Row| !row.may_name(g1.base(at.level))) {
-                return;
-            }
-            if clears {
-                let _ = at.entry.cas(at.word, aged);
-            }
-            let pages = Span::sized(g1.base(at.level), at.level.pages()).clamp(&g1s);
-            for bit in pages.start.0 - g1s.start.0..pages.end.0 - g1s.start.0 {
-                bits[(bit / 64) as usize] |= 1 << (bit % 64);
+            while let Some(Step { at, gfns }) = unsafe { cursor.next(memory) } {
+                let Some(aged) = aged::<F>(at.word).filter(|_| !F::is_table(at.word, at.level)) else {
+                    continue;
+                };
+                let g1 = (page.start + (gfns.start.max(g2).0 - g2.0)).base(at.level);
+                // SAFETY: as above.
+                let row =
+                    unsafe { Rows::of::<M>(at.node) }.map(|rows| rows.get(F::index(gfns.start, at.level)));
+                if row.is_some_and(|row: Row| !row.may_name(g1)) {
+                    continue;
+                }
+                if clears {
+                    let _ = at.entry.cas(at.word, aged);
+                }
+                let pages = Span::sized(g1, at.level.pages()).clamp(&g1s);
+                for bit in pages.start.0 - g1s.start.0..pages.end.0 - g1s.start.0 {
+                    bits[(bit / 64) as usize] |= 1 << (bit % 64);
+                }
             }
         });
         bits

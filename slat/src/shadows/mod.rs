@@ -24,13 +24,15 @@ mod reclaim;
 mod reverse;
 mod rows;
 mod shadow;
+mod split;
 mod visits;
 
 pub(crate) use door::Inside;
 pub(crate) use drops::{Drops, Taking};
 pub(crate) use reverse::Hint;
 pub(crate) use rows::{Row, Rows, RowsOf, Spare};
-pub(crate) use shadow::{HOLE, Shadow, drop_leaf, drop_or_condemn, frozen, is_leaf};
+pub(crate) use shadow::{HOLE, Shadow, drop_leaf, drop_or_condemn, frozen, is_leaf, maps, thaw};
+pub(crate) use split::Pages;
 pub(crate) use visits::VcpuShadows;
 #[cfg(all(test, loom))]
 pub(crate) use {
@@ -198,16 +200,7 @@ impl<F: Format> Shadows<F> {
     /// A vCPU gets as many rows as a fault may need: those that no table has, or a page of its `cache`.
     #[cold]
     pub(crate) fn refill(&self, spare: &mut Spare, cache: &mut Cache) {
-        while !spare.is_enough() {
-            if let Some(half) = self.halves.lock().pop() {
-                spare.0.push(half);
-            } else if let Some(page) = cache.take() {
-                self.row_pages.fetch_add(1, Relaxed);
-                spare.0.extend(Half::split(page));
-            } else {
-                return;
-            }
-        }
+        self.halves(cache, Spare::ENOUGH.saturating_sub(spare.0.len()), |half| spare.0.push(half));
     }
 
     /// What a vCPU has at hand comes back.
@@ -215,26 +208,28 @@ impl<F: Format> Shadows<F> {
         self.halves.lock().append(&mut spare.0);
     }
 
-    /// What was made of `g1s` goes, or can be written no more. True where anything was ever made of them that an invalidation has not
-    /// removed: then **the caller owes a flush of L2's tag**, whatever it was that stood there. For a fault may since have put the leaf of
-    /// another L1 frame in the place of what a TLB still has.
+    /// What was made of `g1s`, a part of `all`, goes, or can be written no more; a leaf that goes and reaches out of `all` is [split] first.
+    /// True where anything was ever made of them that an invalidation has not removed: then **the caller owes a flush of L2's tag**, whatever
+    /// it was that stood there. For a fault may since have put the leaf of another L1 frame in the place of what a TLB still has.
     ///
     /// After the invalidation is announced: so a fault that enters its hint too late for this sees it, and begins again.
     pub(crate) fn reach<M: TableMemory>(
         &self,
         memory: &M,
         active: &impl Numbers,
-        g1s: Span<Gfn>,
+        (g1s, all): (Span<Gfn>, Span<Gfn>),
         how: Reach,
+        pages: &mut Pages<'_>,
     ) -> bool {
         let (mut any, taking) = (false, self.drops.taking(active));
         // ORDER(nested-hint): after the fence in `Ticket::announce`; pairs with the one in `stands`.
-        self.reverse.hints(memory, g1s, |_, hint| {
+        self.reverse.hints(memory, g1s, |page, hint| {
             any = true;
             match hint {
                 Hint::At(index, g2) => {
                     if let Some((shadow, inside)) = self.visit(index) {
-                        shadow.reach(memory, &inside, &taking, g2, how);
+                        let g2s = (g2s_of(page, g2, g1s), g2s_of(page, g2, all));
+                        self.reach_in(memory, (shadow, &inside), &taking, (g2s, how), pages);
                     }
                 }
                 Hint::Many => self.reach_all(memory, active, how),
@@ -245,15 +240,16 @@ impl<F: Format> Shadows<F> {
 
     /// The same for whatever there is.
     pub(crate) fn reach_all<M: TableMemory>(&self, memory: &M, active: &impl Numbers, how: Reach) {
-        let taking = self.drops.taking(active);
+        let (taking, all) = (self.drops.taking(active), Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
         for shadow in self.shadows() {
-            shadow.reach_all(memory, &shadow.door.enter(), &taking, how);
+            let at = (shadow, &shadow.door.enter());
+            self.reach_in(memory, at, &taking, ((all, all), how), &mut Pages::none());
         }
     }
 
-    /// After the flush, while faults on `g1s` wait: their hints go.
-    pub(crate) fn forget<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>) {
-        self.reverse.remove(memory, g1s);
+    /// After the flush, while faults on `g1s` wait, a part of `all`: their hints go.
+    pub(crate) fn forget<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, all: Span<Gfn>) {
+        self.reverse.remove(memory, g1s, all);
     }
 
     /// How many table pages there are in shadows and in the reverse map.
@@ -268,4 +264,11 @@ impl<F: Format> Shadows<F> {
             + self.shadows().map(in_shadow).sum::<u64>()
             + self.reverse.roots(memory).map(count).sum::<u64>()
     }
+}
+
+/// What was made of `g1s`, by a hint of `page` that names `g2`.
+fn g2s_of(page: Span<Gfn>, g2: Gfn, g1s: Span<Gfn>) -> Span<Gfn> {
+    let part = g1s.clamp(&page);
+    let whole = page == part || seeded!(PartByStart);
+    Span::sized(g2 + if whole { 0 } else { part.start.0 - page.start.0 }, part.len())
 }

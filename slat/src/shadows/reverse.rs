@@ -160,10 +160,15 @@ impl<F: Format> Reverse<F> {
         Some(unsafe { table.entries() })
     }
 
-    /// Calls `visit` with each hint of `g1s`, and the first frame that it is for.
-    pub(super) fn hints<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, mut visit: impl FnMut(Gfn, Hint)) {
-        self.entries(memory, g1s, |_, g1, word| {
-            visit(g1, Hint::of(word));
+    /// Calls `visit` with each hint of `g1s`, and the page that it is for.
+    pub(super) fn hints<M: TableMemory>(
+        &self,
+        memory: &M,
+        g1s: Span<Gfn>,
+        mut visit: impl FnMut(Span<Gfn>, Hint),
+    ) {
+        self.entries(memory, g1s, |_, page, word| {
+            visit(page, Hint::of(word));
             true
         });
     }
@@ -171,18 +176,21 @@ impl<F: Format> Reverse<F> {
     /// The first frame of `g1s` with a hint, or of a page that has one.
     pub(super) fn first<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>) -> Option<Gfn> {
         let mut first = None;
-        self.entries(memory, g1s, |_, g1, _| {
-            first = Some(first.map_or(g1, |first: Gfn| first.min(g1)));
+        self.entries(memory, g1s, |_, page, _| {
+            first = Some(first.map_or(page.start, |first: Gfn| first.min(page.start)));
             false
         });
         first
     }
 
-    /// Removes the hints of `g1s`, which no fault relies on any more.
-    pub(super) fn remove<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>) {
-        self.entries(memory, g1s, |entry, _, word| {
-            // Where that fails, a fault has entered another one, and will begin again.
-            let _ = entry.cas(word, NONE);
+    /// Removes the hints of `g1s`, which no fault relies on any more. That of a page which reaches out of `all` stays: what its leaf was split
+    /// into has no other. Not so *many*, for then all has gone.
+    pub(super) fn remove<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, all: Span<Gfn>) {
+        self.entries(memory, g1s, |entry, page, word| {
+            if all.covers(&page) || word == Hint::MANY || seeded!(HintGoesWithPart) {
+                // Where that fails, a fault has entered another one, and will begin again.
+                let _ = entry.cas(word, NONE);
+            }
             true
         });
     }
@@ -192,7 +200,7 @@ impl<F: Format> Reverse<F> {
         &self,
         memory: &M,
         g1s: Span<Gfn>,
-        mut visit: impl FnMut(&Entry, Gfn, Word) -> bool,
+        mut visit: impl FnMut(&Entry, Span<Gfn>, Word) -> bool,
     ) {
         for level in [Level::K4, Level::M2, Level::G1] {
             for plane in
@@ -204,7 +212,7 @@ impl<F: Format> Reverse<F> {
                 // SAFETY: as above.
                 while let Some(step) = unsafe { cursor.next(memory) } {
                     let is_hint = step.at.level == level && step.at.word != NONE;
-                    if is_hint && !visit(step.at.entry, step.gfns.start, step.at.word) {
+                    if is_hint && !visit(step.at.entry, step.gfns, step.at.word) {
                         break;
                     }
                 }

@@ -54,6 +54,15 @@ impl Row {
         self == of && self != Self::UNKNOWN
     }
 
+    /// Of a part that begins so many frames after.
+    pub(super) fn part(self, ahead: u64) -> Self {
+        let frame = u64::from(self.0 & ((1 << FRAME_BITS) - 1)) + ahead;
+        if self == Self::UNKNOWN || (frame + 1) >> FRAME_BITS != 0 {
+            return Self::UNKNOWN;
+        }
+        Self(self.0 + ahead as u32)
+    }
+
     /// Whether it is not known that it is another frame's.
     pub(crate) fn may_name(self, g1: Gfn) -> bool {
         self == Self::UNKNOWN || u64::from(self.0 & ((1 << FRAME_BITS) - 1)) == g1.0
@@ -144,6 +153,12 @@ impl Half {
 }
 
 impl Half {
+    /// Beside a table that the caller has alone.
+    pub(super) fn hang<M: TableMemory>(self, table: Node) {
+        // SAFETY: the caller has it alone.
+        unsafe { table.note_in::<M>() }.next.set(Some(Node::new(self.0)));
+    }
+
     /// Those of a table that no other thread reaches any more.
     pub(super) fn take_back<M: TableMemory>(table: Node) -> Option<Self> {
         // SAFETY: the caller has it alone.
@@ -171,10 +186,12 @@ impl Half {
 pub(crate) struct Spare(pub(super) Vec<Half>);
 
 impl Spare {
+    pub(super) const ENOUGH: usize = 3;
+
     /// Whether a fault has as many as it may need.
     #[inline(always)]
     pub(crate) fn is_enough(&self) -> bool {
-        self.0.len() >= 3
+        self.0.len() >= Self::ENOUGH
     }
 
     /// The same, ready to be hung beside tables of `M`.
@@ -191,15 +208,11 @@ impl<M: TableMemory> Beside for Hanging<'_, M> {
         if level <= self.1
             && let Some(half) = self.0.0.pop()
         {
-            // SAFETY: the caller has it alone.
-            unsafe { node.note_in::<M>() }.next.set(Some(Node::new(half.0)));
+            half.hang::<M>(node);
         }
     }
 
     fn take_back(&mut self, node: Node) {
-        // SAFETY: as above.
-        if let Some(rows) = unsafe { node.note_in::<M>() }.next.take() {
-            self.0.0.push(Half(rows.page()));
-        }
+        self.0.0.extend(Half::take_back::<M>(node));
     }
 }

@@ -11,17 +11,16 @@
 //! the line is what it was before it read T. So a flush leaves holes as they are: either it meets the frozen entry, or the fault finds the line
 //! moved.
 
-use super::door::{Door, Inside};
+use super::door::Door;
 use super::drops::Taking;
 use super::{Numbers, Reach};
-use crate::addr::{Gfn, Level, Span};
+use crate::addr::Level;
 use crate::sync::prim::{AcqRel, Acquire, AtomicBool, AtomicU64, Mutex, Relaxed, fence_after_rmw};
-use crate::table::cursor::Cursor;
 use crate::table::entry::{Entry, Version, Word};
 use crate::table::format::Format;
 use crate::table::memory::TableMemory;
 use crate::table::pool::{NoMemory, Pool};
-use crate::table::radix::Radix;
+use crate::table::radix::{At, Radix};
 use crate::trace::VcpuId;
 
 /// See the module's header.
@@ -85,7 +84,7 @@ impl FlushLine {
 pub(crate) const HOLE: Word = Word::OLDEST;
 
 /// In the mark of a frozen entry: its fault installs nothing.
-const CONDEMNED: u64 = 1 << 32;
+const CONDEMNED: u64 = 1 << (Version::BITS - 2);
 
 /// An entry in the hands of a vCPU's fault.
 pub(crate) fn frozen(vcpu: VcpuId) -> Word {
@@ -122,44 +121,6 @@ impl<F: Format> Shadow<F> {
         walk();
         *flushed = began;
     }
-
-    /// What stands for `g2`, whatever its level, is edited.
-    pub(crate) fn reach<M: TableMemory>(
-        &self,
-        memory: &M,
-        _inside: &Inside<'_>,
-        taking: &Taking<'_, impl Numbers>,
-        g2: Gfn,
-        how: Reach,
-    ) {
-        loop {
-            // SAFETY: inside the door.
-            let at = unsafe { self.radix.descend(memory, g2) };
-            if edit::<F>(taking, at.entry, at.word, at.level, how).is_none() {
-                return;
-            }
-        }
-    }
-
-    /// Edits each entry, but for links.
-    pub(super) fn reach_all<M: TableMemory>(
-        &self,
-        memory: &M,
-        _inside: &Inside<'_>,
-        taking: &Taking<'_, impl Numbers>,
-        how: Reach,
-    ) {
-        // SAFETY: the root stays.
-        let root = unsafe { self.radix.root(memory) };
-        let all = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
-        let mut cursor = Cursor::<F>::new(root, all, Level::K4);
-        // SAFETY: inside the door.
-        while let Some(step) = unsafe { cursor.next(memory) } {
-            if let Some(link) = edit::<F>(taking, step.at.entry, step.at.word, step.at.level, how) {
-                cursor.saw(link);
-            }
-        }
-    }
 }
 
 /// A leaf that does not serve goes, without a flush: the L1 frame that it was made of keeps its hint.
@@ -177,6 +138,18 @@ pub(crate) fn drop_or_condemn<F: Format>(
 ) {
     if !(word.is_frozen() && seeded!(FrozenPassedBy)) {
         edit::<F>(taking, entry, word, level, Reach::Zap);
+    }
+}
+
+/// A frozen entry is given up by the thread that has it, condemned or not. What another one has made of it, where a mistake lets that be, stays.
+#[cold]
+pub(crate) fn thaw(entry: &Entry, mine: Word) {
+    let mut word = mine;
+    while let Err(found) = entry.cas(word, HOLE) {
+        if !found.is_frozen() {
+            return;
+        }
+        word = found;
     }
 }
 
@@ -210,7 +183,13 @@ pub(crate) fn edit<F: Format>(
     }
 }
 
-/// Whether it maps a page, present or tracked.
+/// Whether an entry of this level maps a page.
+#[inline(always)]
+pub(crate) fn maps<F: Format>(at: &At<'_>) -> bool {
+    is_leaf::<F>(at.word) && !F::is_table(at.word, at.level)
+}
+
+/// The same, present or tracked, of one that is no link.
 #[inline(always)]
 pub(crate) fn is_leaf<F: Format>(word: Word) -> bool {
     F::is_present(word) || word.is_tracked()

@@ -4,7 +4,7 @@
 //! ([`Map`](super::Map): hva → frame). It is generic in the format and in the memory; the level loop unrolls.
 
 use super::entry::{Entry, Word};
-use super::format::Format;
+use super::format::{Format, Leaf};
 use super::memory::{Node, NodeList, TableMemory};
 use super::pool::{Cache, NoMemory, Pool};
 use crate::addr::{Gfn, Level, Pfn};
@@ -255,6 +255,41 @@ impl<F: Format> Radix<F> {
 pub(super) const fn below(level: Level) -> Level {
     // SAFETY: no format takes a word at level 1 for a link (`Format::is_table`).
     unsafe { level.down_unchecked() }
+}
+
+/// Fills `node` with smaller leaves that say together what `large` does, and puts it in its place, which is `at`: returns the link. The large
+/// leaf stands in its entry as `word`, or did before the caller froze that.
+pub(crate) fn link_parts<F: Format, M: TableMemory>(
+    memory: &M,
+    node: Node,
+    at: At<'_>,
+    (word, large): (Word, Leaf),
+) -> Result<Word, Word> {
+    // An aging pass asks the link whether anything below was accessed.
+    let young = if large.accessed { F::touch_link(at.level) } else { 0 };
+    let link = Word(F::link(node.pfn(memory), at.level).0 | young);
+    let linked = seeded!(SplitLinksFirst) && {
+        node.fill(Word(0));
+        at.entry.cas(at.word, link).is_ok()
+    };
+    // SAFETY: the page is in no table yet.
+    fill_parts::<F>(unsafe { node.entries() }, word, large, at.level.down());
+    if seeded!(SplitByStore) {
+        at.entry.store(link);
+    }
+    if !linked && !seeded!(SplitByStore) {
+        at.entry.cas(at.word, link)?;
+    }
+    Ok(link)
+}
+
+/// Writes the small leaves, of `level`, of a large one that stands in its entry as `word`.
+pub(crate) fn fill_parts<F: Format>(entries: &[Entry], word: Word, large: Leaf, level: Level) {
+    for (index, entry) in entries.iter().enumerate() {
+        let small = Leaf { pfn: large.pfn + index as u64 * level.pages(), ..large };
+        // Of a leaf withdrawn from the hardware come leaves withdrawn.
+        entry.fill(if word.is_tracked() { Word::tracked(&small) } else { F::leaf(&small, level) });
+    }
 }
 
 #[cfg(all(test, loom))]

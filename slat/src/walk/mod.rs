@@ -36,7 +36,7 @@ mod pass;
 
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
-use crate::shadows::Reach;
+use crate::shadows::{Pages, Reach};
 use crate::space::Space;
 use crate::sync::gate::Gate;
 use crate::sync::idle::Idle;
@@ -282,7 +282,13 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     #[inline(always)]
     pub(crate) fn withdraw_nested(&self, gfns: Span<Gfn>, owed: &mut Owed) {
         if let Some(shadows) = self.space.nested.get()
-            && shadows.reach(&self.vm.host, &self.vm.active, gfns, Reach::WithdrawWrite)
+            && shadows.reach(
+                &self.vm.host,
+                &self.vm.active,
+                (gfns, gfns),
+                Reach::WithdrawWrite,
+                &mut Pages::none(),
+            )
         {
             owed.owe_nested();
         }

@@ -49,6 +49,12 @@ impl Said {
         let first = said.partition_point(|&(told, _)| told <= since).saturating_sub(1);
         said[first..].iter().filter_map(|&(_, word)| word).collect()
     }
+
+    /// Whether T has said anything of `g2` since, perhaps the same once more.
+    pub fn has_changed(&self, g2: Gfn, since: Since) -> bool {
+        let frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        frames.get(&g2).and_then(|said| said.last()).is_some_and(|&(told, _)| told > since)
+    }
 }
 
 #[cfg(test)]
@@ -64,6 +70,7 @@ mod tests {
         let flushed = said.now();
         assert_eq!(said.since(g2, Since::default()).len(), 2);
         assert_eq!(said.since(g2, flushed), [(Gfn(2), Perms::RX)]);
+        assert!(said.has_changed(g2, Since::default()) && !said.has_changed(g2, flushed));
         said.says(g2, None);
         said.says(g2, Some((Gfn(3), Perms::RWX)));
         assert_eq!(said.since(g2, flushed), [(Gfn(2), Perms::RX), (Gfn(3), Perms::RWX)]);

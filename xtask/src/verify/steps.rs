@@ -151,8 +151,8 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "worlds",
-        about: "guests that store while a log is taken, or that share processors, with mistakes in the engine",
-        lines: &[Line::new(PUSH_NIGHTLY, 60, 300, WORLDS).hears(&["Shared", "Worlds"])],
+        about: "guests that store while a log is taken, that share processors, or that are nested, with mistakes in the engine",
+        lines: &[Line::new(PUSH_NIGHTLY, 75, 300, WORLDS).hears(&["Shared", "Worlds"])],
     },
     Step {
         name: "explore",

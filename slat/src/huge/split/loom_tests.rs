@@ -5,7 +5,9 @@ use crate::addr::Pfn;
 use crate::loom_tests::{explore, finds, finds_seeded};
 use crate::seeded::Bug;
 use crate::table::Access;
+use crate::table::entry::Entry;
 use crate::table::formats::Ept4;
+use crate::table::radix::fill_parts;
 use slat_slots::MemoryType;
 use std::sync::Arc;
 
@@ -30,7 +32,7 @@ impl Shared {
         let mut word = self.upper.load();
         let mut large = Ept4::decode(word);
         loop {
-            fill::<Ept4>(core::slice::from_ref(&self.lower), word, large, Level::K4);
+            fill_parts::<Ept4>(core::slice::from_ref(&self.lower), word, large, Level::K4);
             match self.upper.cas(word, Ept4::link(Pfn(1), Level::M2)) {
                 Ok(()) => return,
                 Err(found) => word = found,

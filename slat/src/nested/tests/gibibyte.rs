@@ -163,22 +163,36 @@ fn mapped_by_one<F: Format>() {
     let before = vm.stats().flushes.paid;
     flushes(&vm, &mut idle);
     assert_eq!((touch(&mut vcpu, &mut idle, 9), vm.stats().flushes.paid), (0, before));
-    // A small page moves: all goes, and comes back in what is as large as can be.
+    // A small page moves: it goes, and nothing else.
     moves(&vm, &mut idle, GIB + 5 * LARGE + 1, Some(Pfn(99)));
-    assert_eq!(frame(&mut vcpu, &mut idle, 7), None);
+    let there = |idle: &mut Idle, vcpu: &mut Vcpu<'_, F, Whole>| {
+        [7, 5 * LARGE, 5 * LARGE + 2, 6 * LARGE, GIB - 1].map(|g2| frame(vcpu, idle, g2).is_some())
+    };
+    assert_eq!(there(&mut idle, &mut vcpu), [true; 5]);
+    assert_eq!(frame(&mut vcpu, &mut idle, 5 * LARGE + 1), None);
     assert_eq!(touch(&mut vcpu, &mut idle, 5 * LARGE + 1), 1);
     assert_eq!(frame(&mut vcpu, &mut idle, 5 * LARGE + 1), Some(Pfn(99)));
-    assert_eq!(touch(&mut vcpu, &mut idle, 6 * LARGE), 2);
+    // T says it by one page still: the parts stay.
+    flushes(&vm, &mut idle);
+    assert_eq!(there(&mut idle, &mut vcpu), [true; 5]);
+    // Its neighbour, of which no fault has made a small leaf, and a large part.
+    moves(&vm, &mut idle, GIB + 5 * LARGE + 2, Some(Pfn(100)));
+    moves(&vm, &mut idle, GIB + 6 * LARGE, Some(Pfn(101)));
+    assert_eq!(there(&mut idle, &mut vcpu), [true, true, false, false, true]);
+    assert_eq!(frame(&mut vcpu, &mut idle, 6 * LARGE + 1), Some(Pfn(FRAMES + GIB + 6 * LARGE + 1)));
     // L2's tables go when memory is short, and then there is nothing small. Links that have no Accessed bit stay above leaf tables.
     moves(&vm, &mut idle, GIB, None);
     assert!(vm.take_back_from_a_shadow(&mut idle, true));
     let largest = if F::touch_link(Level::G1) == 0 { 2 } else { 3 };
     assert_eq!(touch(&mut vcpu, &mut idle, 3 * LARGE), largest);
-    // T says the same in parts: that is not what it was.
+    // T is in parts by now, of which two are what they were.
+    assert_eq!(touch(&mut vcpu, &mut idle, 7), if largest == 2 { 2 } else { 0 });
     vm.host().maps_in_parts(1);
     flushes(&vm, &mut idle);
-    assert_eq!(frame(&mut vcpu, &mut idle, 7), None);
-    assert_eq!(touch(&mut vcpu, &mut idle, 7), 2);
+    let same = [0, LARGE / 2].map(|part| part * LARGE + 7);
+    assert_eq!(same.map(|g2| frame(&mut vcpu, &mut idle, g2).is_some()), [true, largest == 3]);
+    assert_eq!([LARGE, GIB - 1].map(|g2| frame(&mut vcpu, &mut idle, g2)), [None; 2]);
+    assert_eq!(touch(&mut vcpu, &mut idle, LARGE), 2);
     // A log has small pages.
     vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(SlotId(1), true)).unwrap();
     assert_eq!(touch(&mut vcpu, &mut idle, 8), 1);

@@ -4,7 +4,7 @@ use crate::nested::*;
 use crate::seeded::{self, Bug};
 use crate::sync::prim::{AtomicU64, Relaxed};
 use crate::table::Word;
-use crate::table::formats::Npt4;
+use crate::table::formats::{Npt4, X64};
 use crate::*;
 use fastrand::Rng;
 use std::collections::BTreeSet;
@@ -172,14 +172,48 @@ fn two_mebibytes_are_mapped_where_all_have_them() {
     let before = world.vm.stats().flushes.paid;
     world.flush(&mut idle);
     assert_eq!((world.mapped(&mut idle), world.vm.stats().flushes.paid), (LARGE as usize, before));
-    // One small page of it moves: all goes, and comes back small.
-    world.moves(&mut idle, DATA + 9, false);
-    assert_eq!(world.mapped(&mut idle), 0);
-    assert!(is_mapped(world.touch(&mut idle, 9, Access::Write), Level::K4));
+    // One small page of it moves, and then another one: each goes alone, and comes back small.
+    for page in [9, 10] {
+        world.moves(&mut idle, DATA + page, false);
+        assert_eq!(world.mapped(&mut idle), LARGE as usize - 1);
+        assert!(is_mapped(world.touch(&mut idle, page, Access::Write), Level::K4));
+    }
+    // T says it by one page still.
+    world.flush(&mut idle);
+    assert_eq!(world.mapped(&mut idle), LARGE as usize);
     // T has small pages, in another order; the host has a large one.
     world.maps_small(1, 3);
     assert!(is_mapped(world.touch(&mut idle, LARGE, Access::Write), Level::K4));
-    assert_eq!(world.mapped(&mut idle), 2);
+    assert_eq!(world.mapped(&mut idle), LARGE as usize + 1);
+}
+
+#[test]
+fn a_large_leaf_goes_whole_where_no_more_table_pages_may_be_used() {
+    let mut idle = Idle::take().unwrap();
+    let vm = vm();
+    let mut world = World::new(&vm, &mut idle);
+    assert!(is_mapped(world.touch(&mut idle, 7, Access::Write), Level::M2));
+    vm.pool.set_budget(vm.pool.in_use() * PAGE_SIZE);
+    world.moves(&mut idle, DATA + 9, false);
+    assert_eq!(world.mapped(&mut idle), 0);
+}
+
+/// What L2 has after L1 has made a table of its page of 2 MiB, and has flushed an address in it.
+fn parts_after_a_flush() -> usize {
+    let mut idle = Idle::take().unwrap();
+    let vm = vm();
+    let mut world = World::new(&vm, &mut idle);
+    assert!(is_mapped(world.touch(&mut idle, 7, Access::Write), Level::M2));
+    // Page 0 stays where it was.
+    world.maps_small(0, 1);
+    vm.host().words[4 * 512].store(DATA << 12 | RIGHTS, Relaxed);
+    vm.l1_broadcasts(&mut idle, SpaceId(0), Span::sized(Gfn(9), 1), |_: &EptTable| true);
+    world.frames(&mut idle).iter().flatten().count()
+}
+
+#[test]
+fn a_flush_of_an_address_takes_all_parts_that_t_does_not_say() {
+    assert_eq!(parts_after_a_flush(), 1);
 }
 
 #[test]
@@ -209,9 +243,51 @@ fn frames_whose_stores_are_watched_are_mapped_small() {
     assert!(is_mapped(world.touch(&mut idle, 7, Access::Write), Level::M2));
     let watch = Span::sized(Gfn(DATA + 3), 1);
     let _watch = world.vm.slots().track_writes(&mut idle, watch, std::sync::Arc::new(Deaf)).unwrap();
-    assert!(is_mapped(world.touch(&mut idle, 7, Access::Write), Level::K4));
     let done = world.touch(&mut idle, 3, Access::Write);
     assert!(matches!(done, L2Done::Handled { done: Done::WriteTracked, .. }), "{done:?}");
+    // What is not watched has been split off.
+    let parts = world.frames(&mut idle);
+    assert!(parts[7].is_some() && parts[3].is_none());
+}
+
+/// A guest without two stages has a page of 2 MiB, the host moves a small part, and then the guest unmaps the page: what is left.
+fn parts_after_invlpg() -> usize {
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::<X64, _>::builder(Halves::new()).without_two_stages().build().unwrap();
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, BASE))).unwrap();
+    // A and D are set: this host exchanges no words.
+    for (level, link) in [(1, 2), (2, 3)] {
+        vm.host().words[level * 512].store(link << 12 | 0x27, Relaxed);
+    }
+    vm.host().words[entry(0)].store(DATA << 12 | 0xe7, Relaxed);
+    let registers = GuestRegisters {
+        cr0: 1 << 31,
+        cr3: 1 << 12,
+        cr4: 1 << 5,
+        efer: 1 << 10,
+        ..GuestRegisters::default()
+    };
+    let paging = GuestPaging { physical_bits: 46, large_1g: false, reserves_global: false };
+    let table = GuestTable::new(&registers, paging, Privilege::Supervisor).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let load = |page: u64| table.access(Gva(page << PAGE_SHIFT), Access::Read).unwrap();
+    let there = |idle: &mut Idle, vcpu: &mut Vcpu<'_, X64, Halves>| {
+        let guest = vcpu.guest_paging(idle, table).unwrap();
+        (0..LARGE).filter(|&page| guest.translate(load(page).gpa).is_some()).count()
+    };
+    let done = vcpu.guest_paging(&mut idle, table).unwrap().fault(&mut idle, load(7)).unwrap();
+    assert!(is_mapped(done, Level::M2));
+    let page = Span::sized(BASE + (DATA + 9 << PAGE_SHIFT), PAGE_SIZE);
+    vm.invalidate(page, Why::Migrate).apply(&mut idle).settle();
+    assert_eq!(there(&mut idle, &mut vcpu), LARGE as usize - 1);
+    vm.host().words[entry(0)].store(0, Relaxed);
+    vcpu.guest_flushes(GuestFlush::Address(Gva(9 << PAGE_SHIFT)));
+    there(&mut idle, &mut vcpu)
+}
+
+#[test]
+fn invlpg_takes_all_parts_of_a_page_that_was_split() {
+    assert_eq!(parts_after_invlpg(), 0);
 }
 
 /// Whatever happens in a row, L2 has nothing that the host took back, and after a flush nothing that T does not say.
@@ -263,9 +339,22 @@ fn pages_of_both_sizes_are_what_t_and_the_host_say() {
 
 #[test]
 fn mistakes_about_large_leaves() {
-    for bug in [Bug::LargeHintsMissed, Bug::LevelOfTAlone, Bug::LevelOfHostAlone, Bug::RowIgnored] {
+    let bugs = [
+        Bug::LargeHintsMissed,
+        Bug::LevelOfTAlone,
+        Bug::LevelOfHostAlone,
+        Bug::RowIgnored,
+        Bug::HintGoesWithPart,
+        Bug::PartByStart,
+        Bug::SplitRowAlike,
+    ];
+    for bug in bugs {
         let found = seeded::with(bug, || (0..64).find(|&seed| world(seed, 60).is_err()));
         let found = found.unwrap_or_else(|| panic!("{bug:?} is not found"));
         seeded::found(bug, found + 1);
     }
+    assert!(seeded::with(Bug::SplitPartAlone, parts_after_a_flush) > 1);
+    seeded::found(Bug::SplitPartAlone, 1);
+    assert!(seeded::with(Bug::SplitUntold, parts_after_invlpg) > 0);
+    seeded::found(Bug::SplitUntold, 1);
 }

@@ -1,8 +1,12 @@
 //! Each use of a translation is judged: it must be `{ T(t)(g2) : t since that vCPU's last flush } ∘ { host, now }` ([`Said`]).
 //!
+//! And T's A and D say that it was used: a processor sets them before it keeps the translation.
+//!
 //! A world is of one [`Kind`]: T is a hypervisor's EPT, or the page tables of a guest without a second stage. One world in three
 //! has one vCPU, the others two. Table memory is short now and then, so tables of shadows go while both run on them. No frame of the host is
 //! used twice, so a translation that leads to one that was taken back is seen, whatever it holds.
+//!
+//! A [`Way::Stepped`] world has one thread: L1, the host and the vCPUs take turns by lot, the same each time.
 
 use super::kinds::{Ept, Kind, Paging, Scope};
 use slat::nested::NestedError;
@@ -138,14 +142,16 @@ impl<F: Format, K: Kind> Program for Uses<'_, F, K> {
         let since = world.flushed[self.id].lock().unwrap()[&key];
         let since = since.max(self.refused.get(&key).copied().unwrap_or_default());
         let allowed = world.said.since(told(key), since);
+        let is_marked = world.is_marked(key, access) || world.said.has_changed(told(key), since);
         let is_it = |&(g1, perms): &(Gfn, Perms)| {
             let now = world.vm.host().now(g1);
             now.pfn == pfn && perms.allows(access) && (now.writable || access != Access::Write)
         };
-        if !allowed.iter().any(is_it) {
+        if !allowed.iter().any(is_it) || !is_marked {
             let now: Vec<_> =
                 allowed.iter().map(|&(g1, perms)| (g1, perms, world.vm.host().now(g1))).collect();
-            let what = format!("vCPU {} {access:?} {g2:?}: {pfn:?}, allowed {now:?}", self.id);
+            let marked = if is_marked { "" } else { ", without A or D in T" };
+            let what = format!("vCPU {} {access:?} {g2:?}: {pfn:?}, allowed {now:?}{marked}", self.id);
             world.wrong.lock().unwrap().get_or_insert(what);
             world.over.store(true, SeqCst);
         }
@@ -156,7 +162,8 @@ impl<F: Format, K: Kind> Program for Uses<'_, F, K> {
 }
 
 impl<F: Format, K: Kind> World<F, K> {
-    fn new(idle: &mut Idle, vcpus: u32, (ignores, sabotaged): (bool, bool)) -> Self {
+    fn new(idle: &mut Idle, vcpus: u32, left_out: LeftOut) -> Self {
+        let (ignores, sabotaged) = (left_out == LeftOut::L1Flushes, left_out == LeftOut::HostFlushes);
         let host = Unique {
             words: (0..PAGES * 512).map(|_| AtomicU64::new(0)).collect(),
             frames: (0..PAGES).map(|page| AtomicU64::new(page | WRITABLE)).collect(),
@@ -210,51 +217,24 @@ impl<F: Format, K: Kind> World<F, K> {
         }
     }
 
+    /// The moment, for a flush: what was told by then is stored.
+    fn now(&self) -> Since {
+        let _stored = self.storing.lock().unwrap();
+        self.said.now()
+    }
+
+    /// Whether T's entry says that it was used for such an access.
+    fn is_marked(&self, key: Key, access: Access) -> bool {
+        let marks = K::ACCESSED | if access == Access::Write { K::DIRTY } else { 0 };
+        marks & !self.vm.host().word(entry(key)).load(SeqCst) == 0
+    }
+
     /// L1 stores an entry of T.
     fn maps(&self, key: Key, g1: Option<Gfn>, stores: bool) {
         let perms = if stores { Perms::RWX } else { Perms::RX };
         let _one_at_a_time = self.storing.lock().unwrap();
         self.said.says(told(key), g1.map(|g1| (g1, perms)));
         self.vm.host().word(entry(key)).store(g1.map_or(0, |g1| K::leaf(g1, stores)), SeqCst);
-    }
-
-    /// L1 on one vCPU: it runs L2, and deals with its exits.
-    fn run(&self, id: u32, seed: u64, window: Window) {
-        let mut idle = Idle::take().unwrap();
-        let mut cpu = Cpu::new(self.vm.vcpu(VcpuId(id)).unwrap(), window).answering_late(seed, 30);
-        let random = fastrand::Rng::with_seed(seed << 8 | u64::from(id));
-        let mut lot = fastrand::Rng::with_seed(!seed << 8 | u64::from(id));
-        let mut uses =
-            Uses { world: self, root: 0, id: id as usize, random, refused: HashMap::new(), left: USES };
-        while uses.left > 0 && !self.over.load(SeqCst) {
-            uses.root = lot.u64(..K::ROOTS);
-            let exit = match K::run(&mut cpu, &mut idle, K::table(uses.root, &mut lot), &mut uses) {
-                Err(NestedError::NoMemory) => continue,
-                exit => exit.unwrap(),
-            };
-            match exit {
-                L2Exit::ForL1(fault) => {
-                    let key = (uses.root, fault.access.gpa.gfn());
-                    // Two vCPUs share a shadow, which no processor does: what another one has read of T before may come later.
-                    if self.flushed.len() == 1 {
-                        uses.refused.insert(key, self.said.now());
-                    }
-                    // No flush: the access that was refused has dropped what it hit.
-                    self.maps(key, Some(Gfn(lot.u64(DATA..PAGES))), true);
-                }
-                L2Exit::Stopped if lot.u8(..4) == 0 => {
-                    let now = self.said.now();
-                    let scope = K::flushes(&mut cpu, &mut lot, self.ignores);
-                    self.has_flushed(id as usize, scope, now);
-                }
-                // However threads are scheduled, something changes below.
-                L2Exit::Stopped if lot.bool() => self.edit(&mut idle, &mut lot),
-                L2Exit::Stopped => self.change(&mut idle, &mut lot),
-                // Another thread has table memory short at this moment.
-                L2Exit::Own(Exit::Failed(_, FaultError::NoMemory)) => {}
-                other @ L2Exit::Own(_) => panic!("{other:?}"),
-            }
-        }
     }
 
     /// L1 on a CPU that runs no L2: edits of T, and flushes for all.
@@ -265,7 +245,7 @@ impl<F: Format, K: Kind> World<F, K> {
             1 => self.maps(key, Some(Gfn(lot.u64(DATA..PAGES))), false),
             2..5 => self.maps(key, Some(Gfn(lot.u64(DATA..PAGES))), true),
             5 => {
-                let now = self.said.now();
+                let now = self.now();
                 if K::broadcasts(&self.vm, idle, self.ignores) {
                     (0..self.flushed.len()).for_each(|vcpu| self.has_flushed(vcpu, Scope::default(), now));
                 }
@@ -318,24 +298,132 @@ impl<F: Format, K: Kind> World<F, K> {
     }
 }
 
+/// L1 on one vCPU.
+struct Runs<'w, F: Format, K> {
+    cpu: Cpu<'w, F, Unique>,
+    uses: Uses<'w, F, K>,
+    lot: fastrand::Rng,
+    /// Its TLB may have something of T.
+    has_been: bool,
+}
+
+impl<'w, F: Format, K: Kind> Runs<'w, F, K> {
+    fn new(world: &'w World<F, K>, id: u32, seed: u64, window: Window) -> Self {
+        let random = fastrand::Rng::with_seed(seed << 8 | u64::from(id));
+        Self {
+            cpu: Cpu::new(world.vm.vcpu(VcpuId(id)).unwrap(), window).answering_late(seed, 30),
+            uses: Uses { world, root: 0, id: id as usize, random, refused: HashMap::new(), left: USES },
+            lot: fastrand::Rng::with_seed(!seed << 8 | u64::from(id)),
+            has_been: false,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.uses.left == 0 || self.uses.world.over.load(SeqCst)
+    }
+
+    /// It runs L2, and deals with its exit.
+    fn turn(&mut self, idle: &mut Idle) {
+        let Self { cpu, uses, lot, has_been } = self;
+        let world = uses.world;
+        if !std::mem::replace(has_been, true) {
+            world.has_flushed(uses.id, Scope::default(), world.now());
+        }
+        uses.root = lot.u64(..K::ROOTS);
+        let exit = match K::run(cpu, idle, K::table(uses.root, lot), uses) {
+            Err(NestedError::NoMemory) => return,
+            exit => exit.unwrap(),
+        };
+        match exit {
+            L2Exit::ForL1(fault) => {
+                let key = (uses.root, fault.access.gpa.gfn());
+                // Two vCPUs share a shadow, which no processor does: what another one has read of T before may come later.
+                if world.flushed.len() == 1 {
+                    uses.refused.insert(key, world.now());
+                }
+                // No flush: the access that was refused has dropped what it hit.
+                world.maps(key, Some(Gfn(lot.u64(DATA..PAGES))), true);
+            }
+            L2Exit::Stopped if lot.u8(..4) == 0 => {
+                let now = world.now();
+                let scope = K::flushes(cpu, lot, world.ignores);
+                world.has_flushed(uses.id, scope, now);
+            }
+            // However threads are scheduled, something changes below.
+            L2Exit::Stopped if lot.bool() => world.edit(idle, lot),
+            L2Exit::Stopped => world.change(idle, lot),
+            // Another thread has table memory short at this moment.
+            L2Exit::Own(Exit::Failed(_, FaultError::NoMemory)) => {}
+            other @ L2Exit::Own(_) => panic!("{other:?}"),
+        }
+    }
+}
+
+/// How a world goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// A thread for each vCPU, one that edits T, and one that is the host.
+    Threads,
+    /// One thread.
+    Stepped,
+}
+
 /// What was wrong in a world; how many uses were judged; and how many times tables were taken from shadows, or from the VM.
 type Verdict = (Option<String>, u64, u64);
 
+/// What is left out of a world.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LeftOut {
+    Nothing,
+    L1Flushes,
+    HostFlushes,
+}
+
 /// One world.
-fn run<F: Format, K: Kind>(seed: u64, ignores: bool, sabotaged: bool) -> Verdict
+fn run<F: Format, K: Kind>(seed: u64, way: Way, left_out: LeftOut) -> Verdict
 where
     World<F, K>: Sync,
 {
     let mut idle = Idle::take().unwrap();
     let vcpus = 1 + (seed % 3).min(1) as u32;
-    let world = &World::<F, K>::new(&mut idle, vcpus, (ignores, sabotaged));
-    drop(idle);
+    let world = &World::<F, K>::new(&mut idle, vcpus, left_out);
     let mut memory = vec![0_u64; 512];
     let at = NonNull::from(&mut memory[..]).cast();
     // SAFETY: the vector outlives the vCPUs and is not touched meanwhile; nothing is stored here.
     let window = unsafe { Window::new(at, 1) };
+    match way {
+        Way::Stepped => {
+            let mut runs: Vec<_> = (0..vcpus).map(|id| Runs::new(world, id, seed, window)).collect();
+            let mut turns = fastrand::Rng::with_seed(seed);
+            while runs.iter().any(|runs| !runs.is_over()) {
+                // The second vCPU comes to a shadow that is in use.
+                let next = turns.usize(..if runs[0].uses.left > USES / 2 { 1 } else { runs.len() });
+                if !runs[next].is_over() {
+                    runs[next].turn(&mut idle);
+                }
+            }
+        }
+        Way::Threads => {
+            drop(idle);
+            on_threads(world, vcpus, seed, window);
+        }
+    }
+    let wrong = world.wrong.lock().unwrap().take();
+    (wrong, world.used.load(SeqCst), world.vm.stats().tables_reclaimed)
+}
+
+fn on_threads<F: Format, K: Kind>(world: &World<F, K>, vcpus: u32, seed: u64, window: Window)
+where
+    World<F, K>: Sync,
+{
     thread::scope(|scope| {
-        let vcpus: Vec<_> = (0..vcpus).map(|id| scope.spawn(move || world.run(id, seed, window))).collect();
+        let vcpu = |id| {
+            let (mut idle, mut runs) = (Idle::take().unwrap(), Runs::new(world, id, seed, window));
+            while !runs.is_over() {
+                runs.turn(&mut idle);
+            }
+        };
+        let vcpus: Vec<_> = (0..vcpus).map(|id| scope.spawn(move || vcpu(id))).collect();
         let meddler = |nth: u64, work: fn(&World<F, K>, &mut Idle, &mut fastrand::Rng)| {
             scope.spawn(move || {
                 let (mut idle, mut lot) = (Idle::take().unwrap(), fastrand::Rng::with_seed(seed << 4 | nth));
@@ -354,22 +442,23 @@ where
         }
         world.over.store(true, SeqCst);
     });
-    let wrong = world.wrong.lock().unwrap().take();
-    (wrong, world.used.load(SeqCst), world.vm.stats().tables_reclaimed)
 }
 
 /// Whether world `seed` is right, of either kind.
 #[cfg(seeded)]
-pub fn is_right(seed: u64) -> bool {
-    run::<Npt4, Ept>(seed, false, false).0.is_none() && run::<X64, Paging>(seed, false, false).0.is_none()
+pub fn is_right(seed: u64, way: Way) -> bool {
+    let worlds = [run::<Npt4, Ept>, run::<X64, Paging>];
+    worlds.iter().all(|world| world(seed, way, LeftOut::Nothing).0.is_none())
 }
 
-/// Four worlds are right.
-fn are_right(of: [fn(u64, bool, bool) -> Verdict; 2]) {
-    for (seed, world) in of.into_iter().cycle().take(4).enumerate() {
-        let (wrong, used, taken) = world(seed as u64, false, false);
-        assert_eq!(wrong, None, "world {seed}");
-        assert!(used >= USES && taken > 0, "{used}, {taken}");
+/// Four worlds are right, either way.
+fn are_right(of: [fn(u64, Way, LeftOut) -> Verdict; 2]) {
+    for way in [Way::Threads, Way::Stepped] {
+        for (seed, world) in of.into_iter().cycle().take(4).enumerate() {
+            let (wrong, used, taken) = world(seed as u64, way, LeftOut::Nothing);
+            assert_eq!(wrong, None, "world {seed}");
+            assert!(used >= USES && taken > 0, "{used}, {taken}");
+        }
     }
 }
 
@@ -384,18 +473,18 @@ fn a_vcpu_uses_what_its_page_tables_said_since_its_flush_on_what_the_host_has_no
 }
 
 /// Whether it is found in any of some worlds.
-fn is_found(world: fn(u64, bool, bool) -> Verdict, ignores: bool, sabotaged: bool) -> bool {
-    (0..30).any(|seed| world(seed, ignores, sabotaged).0.is_some())
+fn is_found(world: fn(u64, Way, LeftOut) -> Verdict, left_out: LeftOut) -> bool {
+    (0..30).any(|seed| world(seed, Way::Stepped, left_out).0.is_some())
 }
 
 #[test]
 fn negative_control_a_flush_of_l1_that_is_ignored_is_found() {
-    assert!(is_found(run::<Npt4, Ept>, true, false));
-    assert!(is_found(run::<X64, Paging>, true, false));
+    assert!(is_found(run::<Npt4, Ept>, LeftOut::L1Flushes));
+    assert!(is_found(run::<X64, Paging>, LeftOut::L1Flushes));
 }
 
 #[test]
 fn negative_control_a_flush_of_the_host_that_is_left_out_is_found() {
-    assert!(is_found(run::<Npt4, Ept>, false, true));
-    assert!(is_found(run::<X64, Paging>, false, true));
+    assert!(is_found(run::<Npt4, Ept>, LeftOut::HostFlushes));
+    assert!(is_found(run::<X64, Paging>, LeftOut::HostFlushes));
 }

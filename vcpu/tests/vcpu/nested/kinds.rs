@@ -13,6 +13,9 @@ use slat_vcpu::cpu::L2Exit;
 pub trait Kind: Sized + 'static {
     /// How many roots there are.
     const ROOTS: u64;
+    /// A and D in an entry.
+    const ACCESSED: u64;
+    const DIRTY: u64;
     /// T.
     type Table: L1Format;
     /// T below a root; by who accesses, drawn.
@@ -46,6 +49,8 @@ pub enum Ept {}
 
 impl Kind for Ept {
     const ROOTS: u64 = 1;
+    const ACCESSED: u64 = 1 << 8;
+    const DIRTY: u64 = 1 << 9;
     type Table = EptTable;
 
     fn table(_: u64, _: &mut fastrand::Rng) -> EptTable {
@@ -95,6 +100,8 @@ fn pcid(root: u64) -> u16 {
 
 impl Kind for Paging {
     const ROOTS: u64 = 2;
+    const ACCESSED: u64 = 1 << 5;
+    const DIRTY: u64 = 1 << 6;
     type Table = GuestTable;
 
     fn table(root: u64, lot: &mut fastrand::Rng) -> GuestTable {

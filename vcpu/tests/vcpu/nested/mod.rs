@@ -5,10 +5,10 @@
 //! | `worlds` | does L2's memory hold what L2 stored, whatever L1 and the host do? |
 //! | `exact` | does a vCPU use what T has said since its last flush, on what the host has now, and nothing else? |
 //! | `kinds` | whose tables: a hypervisor's, or a guest's own on a host without two stages |
-//! | `mistakes` | are mistakes of the engine found by either? |
+//! | `seeded` | are mistakes of the engine found? |
 
 mod exact;
 mod kinds;
 #[cfg(seeded)]
-mod mistakes;
+mod seeded;
 mod worlds;

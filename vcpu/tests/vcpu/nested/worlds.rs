@@ -218,13 +218,6 @@ fn first_wrong(world: fn(u64, LeftOut) -> Seen, left_out: LeftOut) -> Option<u64
     (1..=50).find(|&seed| world(seed, left_out).mistakes() > 0)
 }
 
-/// Whether world `seed` is right on each family.
-#[cfg(seeded)]
-pub fn are_all_right(seed: u64) -> bool {
-    let worlds = [run::<Npt4>, run::<Ept4>, run::<Arm64L48>, run::<Sv39x4>];
-    worlds.iter().all(|world| world(seed + 1, LeftOut::Nothing).mistakes() == 0)
-}
-
 #[test]
 fn l2_reads_what_it_wrote_on_x86() {
     are_right(&[run::<Ept4>, run::<Npt4>, run::<Ept5>, run::<Npt5>, run::<Ept4NoAd>, run::<Pae>]);

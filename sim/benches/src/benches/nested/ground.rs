@@ -1,13 +1,13 @@
 //! L1's memory with T in it, and slat on it.
 //!
 //! ```text
-//! L1's frames   root │ 2 upper tables │ leaf tables of T │ data: page n of L2 is in data page n │ shared │ apart, apart
+//! L1's frames   root │ 3 upper tables │ leaf tables of T │ data: page n of L2 is in data page n │ shared │ apart, apart │ pages of 2 MiB
 //! ```
 
 use super::super::machine::Parts;
 use super::super::{Setting, Work};
 use super::words::Words;
-use crate::host::{BASE, SimHost, first_page, hva_of, hvas_of};
+use crate::host::{BASE, SimHost, first_page, gfn_of, hva_of, hvas_of};
 use crate::world::{AtomicU64, Ordering::Relaxed};
 use slat::nested::{EptFeatures, EptTable, L1Access, L2Done};
 use slat::table::formats::Ept4;
@@ -33,10 +33,15 @@ pub struct Ground {
     vcpus: u32,
 }
 
-/// L1's frames of its root and its upper tables.
+/// L1's frames of its root and its upper tables: the last is of pages of 2 MiB, in the second GiB of L2.
 const ROOT: u64 = 0;
 const UPPER: u64 = 1;
-const FIRST_LEAF_TABLE: u64 = 3;
+const OF_LARGE: u64 = 3;
+const FIRST_LEAF_TABLE: u64 = 4;
+/// The first of those pages, which the host has as large, too.
+const FIRST_LARGE: Gfn = Gfn(TABLE * TABLE);
+/// Those that a vCPU has, at most.
+const MOST_LARGE: u64 = 64;
 
 impl Ground {
     pub fn new(setting: &Setting<'_>) -> Self {
@@ -53,6 +58,9 @@ impl Ground {
 
     /// L1's frame behind a page of L2.
     pub fn g1(&self, g2: Gfn) -> Gfn {
+        if g2 >= FIRST_LARGE {
+            return self.first_large() + (g2.0 - FIRST_LARGE.0);
+        }
         if g2 >= self.first_alias() { self.shared() } else { Gfn(self.data() + g2.0) }
     }
 
@@ -75,9 +83,21 @@ impl Ground {
         Span::sized(self.shared() + TABLE * (1 + nth), TAKEN)
     }
 
-    /// All of L1's frames.
+    /// All of L1's frames but those of large pages.
     pub fn frames(&self) -> u64 {
         self.apart(1).end.0
+    }
+
+    /// The first frame of L1's large pages.
+    pub fn first_large(&self) -> Gfn {
+        Gfn(self.frames().next_multiple_of(TABLE))
+    }
+
+    /// The pages of 2 MiB of each vCPU, in L2: their first frames.
+    pub fn large_of(&self, vcpu: u32) -> impl Iterator<Item = Gfn> + use<> {
+        let each = (TABLE / u64::from(self.vcpus)).min(MOST_LARGE);
+        let first = FIRST_LARGE + u64::from(vcpu) * each * TABLE;
+        (0..each).map(move |nth| first + nth * TABLE)
     }
 
     /// All of its tables.
@@ -119,6 +139,10 @@ impl Ground {
         let link = |frame: u64| frame << 12 | 7;
         words[(ROOT * TABLE) as usize] = link(UPPER);
         words[(UPPER * TABLE) as usize] = link(UPPER + 1);
+        words[(UPPER * TABLE + 1) as usize] = link(OF_LARGE);
+        for (entry, g2) in (0..self.vcpus).flat_map(|vcpu| self.large_of(vcpu)).enumerate() {
+            words[OF_LARGE as usize * TABLE as usize + entry] = self.g1(g2).0 << 12 | 1 << 7 | 6 << 3 | 7;
+        }
         for table in 0..self.leaf_tables {
             words[((UPPER + 1) * TABLE + table) as usize] = link(FIRST_LEAF_TABLE + table);
         }
@@ -131,12 +155,17 @@ impl Ground {
 
     /// The host, with T in L1's memory.
     pub fn host(&self) -> L1Memory {
-        L1Memory { pages: SimHost::filled(self.frames(), &self.work), words: self.words() }
+        let pages = SimHost::filled(self.frames(), &self.work);
+        L1Memory { pages, words: self.words(), first_large: self.first_large() }
     }
 
-    /// Where the entry for a page of L2 is, level by level from the root: L1's frame, and the entry.
-    pub fn path(g2: Gfn) -> [(u64, u64); 4] {
-        [(ROOT, 0), (UPPER, 0), (UPPER + 1, g2.0 / TABLE), (FIRST_LEAF_TABLE + g2.0 / TABLE, g2.0 % TABLE)]
+    /// Where the entry for a page of L2 is, level by level from the root: L1's frame, and the entry; and how many levels there are.
+    pub fn path(g2: Gfn) -> ([(u64, u64); 4], usize) {
+        let (table, entry) = (g2.0 / TABLE, g2.0 % TABLE);
+        if g2 >= FIRST_LARGE {
+            return ([(ROOT, 0), (UPPER, 1), (OF_LARGE, table % TABLE), (0, 0)], 3);
+        }
+        ([(ROOT, 0), (UPPER, 0), (UPPER + 1, table), (FIRST_LEAF_TABLE + table, entry)], 4)
     }
 }
 
@@ -144,11 +173,25 @@ impl Ground {
 pub struct L1Memory {
     pub pages: SimHost,
     words: Words,
+    first_large: Gfn,
 }
 
 impl L1Memory {
     pub fn word(&self, frame: u64, entry: u64) -> &AtomicU64 {
         &self.words[(frame * TABLE + entry) as usize]
+    }
+
+    /// The large page there, if it is one.
+    pub fn large(&self, hva: Hva) -> Option<HostPage> {
+        let gfn = gfn_of(hva);
+        (gfn >= self.first_large).then(|| HostPage { level: Level::M2, ..first_page(gfn) })
+    }
+
+    /// L1 makes no entry of a leaf table, or the one that was there, of the table above it.
+    pub fn links(&self, table: Gfn, is_there: bool) {
+        let entry = self.word(UPPER + 1, table.0 - FIRST_LEAF_TABLE);
+        // ORDER(edit): as below.
+        entry.store(if is_there { table.0 << 12 | 7 } else { 0 }, Relaxed);
     }
 
     /// L1 stores to the first entry of a table: bit 9, which says nothing.
@@ -164,7 +207,7 @@ unsafe impl TableMemory for L1Memory {}
 
 impl Host for L1Memory {
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
-        self.pages.lookup(hva, access)
+        self.large(hva).or_else(|| self.pages.lookup(hva, access))
     }
 
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
@@ -198,6 +241,8 @@ pub trait Side: Sync {
     fn fault(&self, idle: &mut Idle, vcpu: &mut Self::Vcpu<'_>, g2: Gfn) -> bool;
     /// L1 flushes on this vCPU, and enters L2.
     fn flush(&self, idle: &mut Idle, vcpu: &mut Self::Vcpu<'_>);
+    /// The same, and all of a part goes.
+    fn drop_all(&self, idle: &mut Idle, vcpu: &mut Self::Vcpu<'_>, part: Span<Gfn>);
     /// L1 stores to the first entry of a table of T. Whether that exits.
     fn edit(&self, table: Gfn) -> bool;
     /// The host takes a page of L1 back.
@@ -216,7 +261,11 @@ impl Engine {
         let vm = Vm::<Ept4, _>::builder(ground.host()).vcpus(ground.vcpus).build();
         let vm = vm.map_err(|error| error.to_string())?;
         let slot = Slot::new(SlotId(0), Gfn(0), ground.frames(), hva_of(Gfn(0)));
-        vm.slots().commit(&mut idle()?, |tx| tx.create(slot)).map_err(|error| error.to_string())?;
+        let first = ground.first_large();
+        let large = Slot::new(SlotId(1), first, TABLE * TABLE, hva_of(first));
+        for slot in [slot, large] {
+            vm.slots().commit(&mut idle()?, |tx| tx.create(slot)).map_err(|error| error.to_string())?;
+        }
         Ok(Self { vm })
     }
 }
@@ -253,6 +302,13 @@ impl Side for Engine {
         vcpu.l1_flushes(|table: &EptTable| *table == ept());
         // An error is found when pages are missed.
         let _ = vcpu.nested(idle, ept());
+    }
+
+    fn drop_all(&self, idle: &mut Idle, vcpu: &mut Vcpu<'_, Ept4, L1Memory>, part: Span<Gfn>) {
+        // T says nothing there at the moment of the flush.
+        Ground::tables_of(part).for_each(|table| self.vm.host().links(table, false));
+        self.flush(idle, vcpu);
+        Ground::tables_of(part).for_each(|table| self.vm.host().links(table, true));
     }
 
     fn edit(&self, table: Gfn) -> bool {

@@ -3,8 +3,10 @@
 //! ```text
 //! first touch   each vCPU: its pages of L2, which T maps and no TLB, one by one
 //! INVEPT        each vCPU: L1 flushes, with nothing changed; then what L2 has lost comes again
+//! dropped       each vCPU: the same with a flush that drops all, as where nothing is compared
 //! edited        each vCPU: L1 stores to one entry of each of its tables, flushes, and what L2 has lost comes again
 //! taken back    CPU 0: the host takes pages of L1 back, one by one, which L2 has 0, 1 and 100 times
+//! large         each vCPU: its pages of 2 MiB, which T and the host have as large, one by one; the table above them is one for all
 //! ```
 //! Both sides read the same T, and ask the same host. T has no A and D, so neither writes to it. A vCPU's part is in tables of its
 //! own. No guest runs: what is timed is the work of a hypervisor between an exit and the next entry. An exit itself takes
@@ -57,7 +59,9 @@ impl Bench for Nested {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lap {
     FirstTouch,
+    FirstTouchLarge,
     Flush,
+    Drop,
     Edit,
 }
 
@@ -85,19 +89,26 @@ fn lap<S: Side>(
                 let exits = Ground::tables_of(part).filter(|&table| side.edit(table)).count();
                 compute(setting.work.exit_ns * exits as u64);
             }
-            if lap != Lap::FirstTouch {
+            if matches!(lap, Lap::Flush | Lap::Drop | Lap::Edit) {
                 compute(setting.work.exit_ns);
                 let began = now();
-                side.flush(&mut idle, vcpu);
+                match lap {
+                    Lap::Drop => side.drop_all(&mut idle, vcpu, part),
+                    _ => side.flush(&mut idle, vcpu),
+                }
                 counts.flush_ns.fetch_add(now() - began, Relaxed);
             }
-            for g2 in (part.start.0..part.end.0).map(Gfn) {
+            let mut touch = |g2| {
                 compute(setting.work.guest_ns);
                 if side.finds(&mut idle, vcpu, g2).is_none() {
                     compute(setting.work.exit_ns);
                     // What fails is not counted, and so found by the checks.
                     counts.mapped.fetch_add(u64::from(side.fault(&mut idle, vcpu, g2)), Relaxed);
                 }
+            };
+            match lap {
+                Lap::FirstTouchLarge => ground.large_of(id).for_each(touch),
+                _ => (part.start.0..part.end.0).map(Gfn).for_each(&mut touch),
             }
         }));
     }
@@ -142,6 +153,7 @@ fn run_on<S: Side>(setting: &Setting<'_>, ground: &Ground, side: &S) -> Result<P
     let bytes = side.bytes() - before;
     let [is_right, _] = found(ground, side, &mut vcpus[0], ground.parts.each())?;
     let (flushed, same) = lap(on, side, &mut vcpus, Lap::Flush);
+    let (dropped, gone) = lap(on, side, &mut vcpus, Lap::Drop);
     let (edited, changed) = lap(on, side, &mut vcpus, Lap::Edit);
     let [_, is_wrong] = found(ground, side, &mut vcpus[0], ground.parts.each())?;
 
@@ -156,6 +168,13 @@ fn run_on<S: Side>(setting: &Setting<'_>, ground: &Ground, side: &S) -> Result<P
     let [shown, _] = found(ground, side, &mut vcpus[0], [aliases].into_iter())?;
     let hundred = takes_back(setting, side, Span::sized(ground.shared(), 1));
     let [shown_after, _] = found(ground, side, &mut vcpus[0], [aliases].into_iter())?;
+    // Last: no flush goes over them.
+    let (large, of_large) = lap(on, side, &mut vcpus, Lap::FirstTouchLarge);
+    let larges = ground.large_of(0).count() as u64;
+    // The first page of each, and the last.
+    let ends = (0..setting.vcpus).flat_map(|vcpu| ground.large_of(vcpu));
+    let ends = ends.flat_map(|g2| [g2, g2 + 511]).map(|g2| Span::sized(g2, 1));
+    let [are_large, _] = found(ground, side, &mut vcpus[0], ends)?;
     let each = |told: &Told| told.wall_ns as f64 / pages as f64;
     let count = |counts: &Counts| counts.mapped.load(Relaxed) as f64 / all as f64;
     let flush_ms = |counts: &Counts| {
@@ -164,9 +183,13 @@ fn run_on<S: Side>(setting: &Setting<'_>, ground: &Ground, side: &S) -> Result<P
     };
     let figures = vec![
         Figure::new("first touch", each(&touched), "ns a page"),
+        Figure::new("  of 2 MiB, in T and in the host", large.wall_ns as f64 / larges as f64, "ns a page"),
         Figure::new("INVEPT, nothing changed", flush_ms(&same), "ms a GiB"),
         Figure::new("  faults after it", count(&same), "of pages"),
         Figure::new("  with them", each(&flushed), "ns a page"),
+        Figure::new("INVEPT that drops all", flush_ms(&gone), "ms a GiB"),
+        Figure::new("  faults after it", count(&gone), "of pages"),
+        Figure::new("  with them", each(&dropped), "ns a page"),
         Figure::new("INVEPT, an entry of each table changed", flush_ms(&changed), "ms a GiB"),
         Figure::new("  faults after it", count(&changed), "of pages"),
         Figure::new("  with them and L1's exits", each(&edited), "ns a page"),
@@ -181,6 +204,13 @@ fn run_on<S: Side>(setting: &Setting<'_>, ground: &Ground, side: &S) -> Result<P
         checks: vec![
             Check::all("every page is that of T and the host", is_right, all),
             Check::all("none is another one after L1's changes and flushes", all - is_wrong, all),
+            Check::all(
+                "a fault maps 2 MiB",
+                of_large.mapped.load(Relaxed),
+                larges * u64::from(setting.vcpus),
+            ),
+            Check::all("both ends of them are there", are_large, 2 * larges * u64::from(setting.vcpus)),
+            Check::least("a flush that drops all is followed by faults", gone.mapped.load(Relaxed), all / 8),
             Check::least("pages came by faults", first.mapped.load(Relaxed), all / 8),
             Check::all("what the host took back is gone", some.len() - left, some.len()),
             Check::all("a page is there 100 times", shown, ALIASES),

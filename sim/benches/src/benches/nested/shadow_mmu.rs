@@ -15,7 +15,7 @@ use super::ground::{Ground, L1Memory, Side};
 use super::words::Words;
 use crate::host::{first_page, hva_of};
 use crate::world::{AtomicU64, Mutex, Ordering::Relaxed, compute};
-use slat::{Gfn, Idle, Pfn};
+use slat::{Gfn, Idle, Pfn, Span};
 use std::collections::{BTreeSet, HashMap};
 
 const PRESENT: u64 = 7;
@@ -54,8 +54,9 @@ pub struct ShadowMmu<'g> {
     pages: Box<[Page]>,
     /// L1's own leaves, by frame.
     direct: Words,
-    /// Heads of the reverse map, by frame.
+    /// Heads of the reverse map, by frame, and by page of 2 MiB.
     rmap: Words,
+    rmap_large: Words,
 }
 
 impl<'g> ShadowMmu<'g> {
@@ -70,6 +71,7 @@ impl<'g> ShadowMmu<'g> {
             pages: (0..ground.tables()).map(page).collect(),
             direct: Words::new(frames, |frame| first_page(Gfn(frame as u64)).pfn.0 << 12 | PRESENT),
             rmap: Words::new(frames, |_| 0),
+            rmap_large: Words::new(TABLE, |_| 0),
         }
     }
 
@@ -84,7 +86,10 @@ impl<'g> ShadowMmu<'g> {
 
     /// `rmap_add`.
     fn enter(&self, under: &mut Under, g1: u64, entry: u64) {
-        let head = &self.rmap[g1 as usize];
+        let head = match g1.checked_sub(self.ground.first_large().0) {
+            Some(inside) => &self.rmap_large[inside as usize / TABLE],
+            None => &self.rmap[g1 as usize],
+        };
         match head.load(Relaxed) {
             0 => head.store(entry + 1, Relaxed),
             first => {
@@ -98,7 +103,9 @@ impl<'g> ShadowMmu<'g> {
     fn map(&self, under: &mut Under, (table, entry): (u64, u64), word: u64) {
         let page = &self.pages[table as usize];
         let g1 = word >> 12 & 0xff_ffff_ffff;
-        let Some(pfn) = self.host.pages.page(hva_of(Gfn(g1))).map(|page| page.pfn) else { return };
+        let hva = hva_of(Gfn(g1));
+        let behind = self.host.large(hva).or_else(|| self.host.pages.page(hva));
+        let Some(pfn) = behind.map(|page| page.pfn) else { return };
         page.entries[entry as usize].store(pfn.0 << 12 | PRESENT, Relaxed);
         page.made_of[entry as usize].store(g1 << 12 | word & PRESENT, Relaxed);
         self.enter(under, g1, table << 9 | entry);
@@ -106,7 +113,7 @@ impl<'g> ShadowMmu<'g> {
 
     /// An attempt at a fault; false where something has changed.
     fn attempt(&self, g2: Gfn) -> bool {
-        let path = Ground::path(g2);
+        let (path, depth) = Ground::path(g2);
         let words = path.map(|(frame, entry)| self.host.word(frame, entry).load(Relaxed));
         let seq = self.mmu_seq.load(Relaxed);
         let mut under = self.mmu_lock.lock();
@@ -114,7 +121,7 @@ impl<'g> ShadowMmu<'g> {
         if self.mmu_seq.load(Relaxed) != seq {
             return false;
         }
-        for level in 0..3 {
+        for level in 0..depth - 1 {
             let (at, (child, _)) = (path[level], path[level + 1]);
             let entry = &self.pages[at.0 as usize].entries[at.1 as usize];
             if entry.load(Relaxed) == 0 {
@@ -125,12 +132,14 @@ impl<'g> ShadowMmu<'g> {
                 entry.store((child as u64) << 12 | PRESENT, Relaxed);
             }
         }
-        let (table, entry) = path[3];
-        if self.host.word(table, entry).load(Relaxed) != words[3] {
+        let (table, entry) = path[depth - 1];
+        if self.host.word(table, entry).load(Relaxed) != words[depth - 1] {
             return false;
         }
         let first = entry & !(NEIGHBOURS - 1);
-        for entry in (first..first + NEIGHBOURS).filter(|&other| other != entry).chain([entry]) {
+        // Pages of 4 KiB alone.
+        let near = if depth == 4 { NEIGHBOURS } else { 0 };
+        for entry in (first..first + near).filter(|&other| other != entry).chain([entry]) {
             let word = self.host.word(table, entry).load(Relaxed);
             let is_there = self.pages[table as usize].entries[entry as usize].load(Relaxed) != 0;
             if word != 0 && !is_there {
@@ -159,13 +168,15 @@ impl Side for ShadowMmu<'_> {
 
     fn finds(&self, _: &mut Idle, (): &mut (), g2: Gfn) -> Option<Pfn> {
         let mut found = 0;
-        for (table, entry) in Ground::path(g2) {
+        let (path, depth) = Ground::path(g2);
+        for &(table, entry) in &path[..depth] {
             found = self.pages[table as usize].entries[entry as usize].load(Relaxed);
             if found == 0 {
                 return None;
             }
         }
-        Some(Pfn(found >> 12))
+        let inside = if depth < 4 { g2.0 % TABLE as u64 } else { 0 };
+        Some(Pfn(found >> 12) + inside)
     }
 
     fn fault(&self, _: &mut Idle, (): &mut (), g2: Gfn) -> bool {
@@ -188,6 +199,14 @@ impl Side for ShadowMmu<'_> {
                     page.entries[entry].store(0, Relaxed);
                 }
             }
+        }
+    }
+
+    fn drop_all(&self, _: &mut Idle, (): &mut (), part: Span<Gfn>) {
+        let _under = self.mmu_lock.lock();
+        for table in Ground::tables_of(part) {
+            let entries = &self.pages[table.0 as usize].entries;
+            (0..TABLE).for_each(|entry| entries[entry].store(0, Relaxed));
         }
     }
 

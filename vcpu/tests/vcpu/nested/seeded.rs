@@ -1,43 +1,44 @@
 //! Mistakes made in the engine itself ([`slat::seeded`]), with nested guests beside them: each of these has to be found here, too, by
-//! vCPUs that run L2. Under `--cfg seeded` only: `cargo xtask seeded test -p slat-vcpu nested`.
+//! vCPUs that run L2. Under `--cfg seeded` only: `cargo xtask seeded test -p slat-vcpu nested::seeded`.
+//!
+//! The worlds have one thread, so a mistake is found in the same one each time. Mistakes that only threads show are for loom and shuttle.
 
-use super::{exact, worlds};
+use super::exact::{self, Way};
 use slat::seeded::Bug;
 use std::process::Command;
 
-const LOOKS: &str = "nested::mistakes::the_worlds_are_right_where_no_mistake_is_made";
+const LOOKS: &str = "nested::seeded::the_worlds_are_right_where_no_mistake_is_made";
 /// What a world that is wrong says.
 const WRONG: &str = "wrong in nested world";
 /// Worlds that are tried with a mistake, and without one.
 const TRIES: u64 = 40;
-const RIGHT: u64 = 2;
+const RIGHT: u64 = 4;
 
-/// Those that concern a nested guest, and that a guest's data or a judge of each use can show.
+/// Those that a judge of each use can show.
 const MISTAKES: &[Bug] = &[
     Bug::ShadowsForgotten,
     Bug::L1TagOnly,
-    Bug::HintAfterLeaf,
-    Bug::HintUnchecked,
     Bug::RefusedLeafKept,
     Bug::FirstEntryUnflushed,
     Bug::FlushBelieved,
     Bug::BroadcastDeferred,
-    Bug::BroadcastUnwaited,
     Bug::DirtyUnset,
     Bug::CleanWritable,
     Bug::OneTableAlone,
     Bug::PcidIgnored,
     Bug::FramesUnforgotten,
     Bug::RefusedForOne,
-    Bug::UnlinkUnnoted,
+    Bug::KeptUnaccessed,
+    Bug::KeptWritable,
+    Bug::RowIgnored,
+    Bug::RefusedOnce,
 ];
 
 #[test]
 fn the_worlds_are_right_where_no_mistake_is_made() {
     let tries = if std::env::var("SLAT_SEEDED").is_ok() { TRIES } else { RIGHT };
     for seed in 0..tries {
-        assert!((0..4).all(|nth| exact::is_right(4 * seed + nth)), "{WRONG} {seed}, by a judge");
-        assert!(worlds::are_all_right(seed), "{WRONG} {seed}, by what L2 reads");
+        assert!(exact::is_right(seed, Way::Stepped), "{WRONG} {seed}");
     }
 }
 
