@@ -115,7 +115,7 @@ pub use store::{
 };
 #[cfg(feature = "s3")]
 pub use store::{Objects, s3};
-pub use uffd::{Features, Filled, PAGE, Refusal, Uffd};
+pub use uffd::{Features, Filled, HUGE_PAGE, PAGE, Refusal, Uffd};
 pub use wire::{
     Firecracker, Handshake, MOST_CONFIG, MOST_FAULT, MOST_FDS, MOST_HANDSHAKE, MOST_STATE, MigrationError,
     Wire, WireError,

@@ -4,11 +4,11 @@ use super::channel::{Channel, Keep, Take};
 use super::control::Guests;
 use super::monitor::Monitor;
 use crate::cache::Cache;
-use crate::guest::{Guest, GuestStats, Life, OnFailure, Options, Parts};
+use crate::guest::{Backing, Guest, GuestStats, Life, OnFailure, Options, Parts};
 use crate::journal::Journal;
-use crate::layout::Layout;
 use crate::sabotage::Sabotage;
 use crate::store::{StoreError, Template};
+use crate::uffd::PAGE;
 use crate::wire::{Wire, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
@@ -124,14 +124,19 @@ impl<W: Wire> Worker<W> {
         };
         let connection = UnixStream::from(connection);
         let handshake = self.wire.handshake(&connection, HANDSHAKE)?;
-        let layout = Layout::new(handshake.regions, template.size()).map_err(WireError::from)?;
+        let layout = handshake.layout(template.size()).map_err(WireError::from)?;
         let kept = fds.next().filter(|_| self.options.sabotage != Some(Sabotage::Journal));
         // Firecracker's forks and our own VMMs send the file that is the guest's memory next.
         let memory = handshake.more.into_iter().next();
         let is_new = kept.is_none();
         let journal =
             kept.map_or_else(|| Journal::new(&layout), |journal| Journal::open(journal, &layout))?;
-        let backing = guests.backing(&template, memory, fds.next())?;
+        let backing = if layout.page_size() == PAGE {
+            guests.backing(&template, memory, fds.next())?
+        } else {
+            // Huge pages are not shared by clones, and none leaves.
+            memory.map_or(Backing::Own, Backing::Memory)
+        };
         if is_new {
             // Before the first event is read: from then on it is needed.
             let keep = Keep {

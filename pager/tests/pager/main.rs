@@ -5,6 +5,7 @@ mod cloud;
 mod daemon;
 mod fleet;
 mod hostile;
+mod huge;
 mod machine;
 mod nbd;
 mod operations;
