@@ -9,12 +9,14 @@ mod memory;
 mod vcpus;
 
 pub use bare::{bare, copy_each};
+#[cfg(test)]
+pub(crate) use image::mix;
 pub use image::{Image, is_page};
 pub use memory::Memory;
 pub use vcpus::Versions;
 
 use crate::daemon::{Request, checkpoint};
-use crate::uffd::{Features, Uffd};
+use crate::uffd::{Features, HUGE_PAGE, Uffd};
 use crate::wire::send;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -41,8 +43,8 @@ pub struct Twin {
     pub balloon: bool,
     /// Whether the memory is shared memory, with faults of pages that are in it.
     pub shared: bool,
-    /// Whether the memory is in pages of 2 MiB.
-    pub huge: bool,
+    /// Bytes of a page of the memory: 4 KiB, or 2 MiB.
+    pub page_size: usize,
     /// Whether pages of shared memory that are given back are always removed from it.
     pub only_removes: bool,
     /// A file that clones share, which is mapped privately.
@@ -108,7 +110,7 @@ impl Twin {
         let uffd = Uffd::new(features)?;
         let memory = Box::leak(Box::new(match &self.clone_of {
             Some(file) => Memory::clone_of(self.image, file)?,
-            None if self.huge => Memory::huge(self.image, self.shared)?,
+            None if self.page_size == HUGE_PAGE => Memory::huge(self.image, self.shared)?,
             None => Memory::new(self.image, self.shared)?,
         }));
         for (start, size, _) in memory.regions() {

@@ -24,7 +24,7 @@ impl Reserve {
     /// For so many guests at a time.
     fn of(guests: usize) -> Option<Self> {
         static TESTS: Mutex<()> = Mutex::new(());
-        let lock = TESTS.lock().unwrap_or_else(|failed| failed.into_inner());
+        let lock = TESTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // The kernel copies some pages twice.
         let wanted = guests * (MIB << 20) / HUGE_PAGE + 2;
         let count = || std::fs::read_to_string(COUNT).ok()?.trim().parse::<usize>().ok();
@@ -63,7 +63,8 @@ fn are_right(name: &str, flags: &str, twin: &str) {
     let Some(_reserve) = Reserve::of(2) else { return };
     let flags = format!("--cache 1M --store-delay-ms 2 {flags}");
     let Some(mut daemon) = Daemon::start(name, &flags) else { return };
-    let words = |seed| format!("--millis 900 --balloon --huge --patience-ms 20000 --seed {seed} {twin}");
+    let words =
+        |seed| format!("--millis 900 --balloon --page-size 2M --patience-ms 20000 --seed {seed} {twin}");
     let twins = [1, 2].map(|seed| daemon.twin(&words(seed)));
     for _ in 0..3 {
         std::thread::sleep(Duration::from_millis(150));
@@ -92,13 +93,13 @@ fn guests_on_shared_huge_pages_see_every_byte_right_beside_balloons_and_kills() 
 fn a_guest_in_huge_pages_is_saved_as_it_was_at_each_instant() {
     let Some(_reserve) = Reserve::of(1) else { return };
     // What is restored is in pages of 4 KiB: a template has pages of no size.
-    is_saved("huge-saved", "", "--huge");
+    is_saved("huge-saved", "", "--page-size 2M");
 }
 
 #[test]
 fn a_killed_daemon_loses_no_snapshot_of_huge_pages() {
     let Some(_reserve) = Reserve::of(1) else { return };
-    let words = "--millis 900 --balloon --huge --checkpoints 6 --patience-ms 20000";
+    let words = "--millis 900 --balloon --page-size 2M --checkpoints 6 --patience-ms 20000";
     let Some((daemon, report)) = snapshots("huge-kills", "--cache 1M --store-delay-ms 2", words, 4) else {
         return;
     };
@@ -114,7 +115,7 @@ fn a_killed_daemon_loses_no_snapshot_of_huge_pages() {
 #[test]
 fn a_snapshot_of_shared_huge_pages_is_refused_in_words() {
     let Some(_reserve) = Reserve::of(1) else { return };
-    let words = "--millis 100 --huge --shared --checkpoints 1";
+    let words = "--millis 100 --page-size 2M --shared --checkpoints 1";
     let Some((_daemon, report)) = snapshots("huge-refused", "", words, 0) else { return };
     assert!(report.is_right() && report.refused[0].contains("huge pages"), "{report:?}");
 }
@@ -236,10 +237,10 @@ fn a_guest_that_finds_no_huge_page_waits_and_has_its_content_then() {
 fn a_working_set_of_huge_pages_comes_ahead_of_faults() {
     let Some(_reserve) = Reserve::of(1) else { return };
     let Some(daemon) = Daemon::start("huge-set", "--record 0.2") else { return };
-    assert!(daemon.twin("--millis 400 --huge").report().is_right());
+    assert!(daemon.twin("--millis 400 --page-size 2M").report().is_right());
     let recorded = daemon.stats();
     assert!(recorded.recorded > 0 && recorded.recorded.is_multiple_of(UNIT as u64), "{recorded:?}");
-    assert!(daemon.twin("--millis 400 --huge --balloon").report().is_right());
+    assert!(daemon.twin("--millis 400 --page-size 2M --balloon").report().is_right());
     assert!(daemon.stats().ahead > 0);
     // Guests in small pages have the same template.
     assert!(daemon.twin("--millis 100 --balloon").report().is_right());
