@@ -103,7 +103,7 @@ pub use guest::{
 pub use journal::{Journal, MOST_READERS};
 pub use latency::Latency;
 pub use layout::{Layout, LayoutError, MOST_REGIONS, Region};
-pub use machine::{Received, Restore, receive_machine, restore_machine};
+pub use machine::{Received, Restore, keep_machines, receive_machine, restore_machine, serve_machines};
 #[doc(hidden)]
 pub use sabotage::Sabotage;
 pub use share::Share;

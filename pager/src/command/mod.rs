@@ -35,6 +35,9 @@ pub enum Command {
     Receive(machine::Receive),
     /// Restore machines from templates, in Cloud Hypervisors that wait for them, and serve their pages: `receive-migration receiver_url=unix:SOCKET,memory_mode=postcopy`
     Restore(machine::Machines),
+    /// What `restore` starts, and starts again
+    #[command(hide = true)]
+    RestoreWorker(machine::Machines),
     /// Make a template of a guest that a daemon serves, while it runs on. The VMM stops it until this says `instant`
     Checkpoint(checkpoint::Checkpoint),
     /// Remove the snapshots of a guest but the last ones
@@ -84,7 +87,8 @@ impl Command {
             Self::Top(top) => top.run(),
             Self::Snapshot(snapshot) => snapshot.run(),
             Self::Receive(receive) => receive.run(),
-            Self::Restore(machines) => machines.run(),
+            Self::Restore(machines) => machines.keep(),
+            Self::RestoreWorker(machines) => machines.work(),
             Self::Checkpoint(checkpoint) => checkpoint.run(),
             Self::Retain(retain) => retain.run(),
             Self::Verify(named) => named.verify(),

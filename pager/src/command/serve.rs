@@ -151,12 +151,7 @@ impl Serve {
     }
 
     pub fn work(&self) -> Result<(), Failure> {
-        // A thread that panics would leave its guest frozen. The next worker serves it.
-        let print = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |what| {
-            print(what);
-            std::process::abort();
-        }));
+        abort_on_panic();
         give_memory_back();
         // These are for the keeper, which drains.
         for signal in [SIGTERM, SIGINT] {
@@ -212,6 +207,15 @@ impl Serve {
         say("worker", serde_json::json!({ "worker": std::process::id() }));
         worker.run_with(keeper, &guests, |number, pid, end| told(number, pid, end, &cache)).map_err(other)
     }
+}
+
+/// A thread that panics would leave its guest frozen. The next worker serves it.
+pub fn abort_on_panic() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |what| {
+        print(what);
+        std::process::abort();
+    }));
 }
 
 /// A chunk that leaves the cache goes back to the kernel at once. Else the allocator learns from the first ones to keep such pieces,

@@ -11,7 +11,8 @@ mod keeper;
 mod monitor;
 mod worker;
 
-pub(crate) use channel::{Keep, Take};
+pub(crate) use channel::{Channel, Keep, Take};
+pub(crate) use worker::at;
 
 pub use ageing::Ageing;
 pub use control::{Answer, Guests, Request, checkpoint};

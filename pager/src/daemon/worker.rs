@@ -182,7 +182,7 @@ fn kill(peer: &OwnedFd) -> io::Result<()> {
 }
 
 /// The template with which a guest began. While the store is out of reach, it waits: no other process serves the guest.
-fn at(template: &Template, version: &str) -> Result<Template, StoreError> {
+pub(crate) fn at(template: &Template, version: &str) -> Result<Template, StoreError> {
     let mut pause = Duration::from_millis(50);
     loop {
         match template.at(version) {

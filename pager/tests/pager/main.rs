@@ -6,6 +6,7 @@ mod daemon;
 mod fleet;
 mod hostile;
 mod huge;
+mod kept;
 mod machine;
 mod nbd;
 mod operations;
