@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         let mut program = Program::parse_from(&words);
         let after: Vec<OsString> = words.into_iter().skip(2).collect();
         match &mut program.command {
-            Command::Serve(serve) => serve.words = after,
+            Command::Serve(serve) | Command::Worker(serve) | Command::Keeper(serve) => serve.words = after,
             Command::Restore(machines) => machines.words = after,
             _ => {}
         }

@@ -21,6 +21,8 @@ pub enum Sabotage {
     Journal,
     /// Each thread waits for the store.
     Sleep,
+    /// A new keeper is not given the guests.
+    Heir,
     /// A new daemon does not wake who waited for the old one.
     Wake,
     /// A page that is about to be written is not kept for the snapshot that is under way.

@@ -55,6 +55,9 @@ pub enum Command {
     /// What `serve` starts, and starts again
     #[command(hide = true)]
     Worker(serve::Serve),
+    /// What a worker starts whose keeper was killed
+    #[command(hide = true)]
+    Keeper(serve::Serve),
     /// A process that does what a VMM does, and checks every byte
     #[command(hide = true)]
     Twin(twin::Flags),
@@ -84,6 +87,7 @@ impl Command {
             Self::Clones(clones) => clones.run(),
             Self::Serve(serve) => serve.keep(),
             Self::Worker(serve) => serve.work(),
+            Self::Keeper(serve) => serve.keep_on(),
             Self::Top(top) => top.run(),
             Self::Snapshot(snapshot) => snapshot.run(),
             Self::Receive(receive) => receive.run(),

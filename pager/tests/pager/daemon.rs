@@ -3,10 +3,11 @@
 use slat_pager::twin::{Image, Report};
 use slat_pager::{Features, Folder, GuestStats, Library, PAGE, Uffd};
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// Memory of a guest in MiB.
@@ -113,7 +114,8 @@ impl Daemon {
     }
 
     fn run(folder: PathBuf, mut command: Command) -> Self {
-        let mut keeper = command.stderr(Stdio::piped()).spawn().unwrap();
+        // All of it can be ended at once: each of its processes starts the other one again.
+        let mut keeper = command.process_group(0).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(keeper.stderr.take().unwrap()).lines();
         let (send, log) = channel();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| send.send(line)));
@@ -180,9 +182,30 @@ impl Daemon {
     }
 
     /// Kills the process that holds connections.
-    pub fn kill_keeper(&mut self) {
-        self.keeper.kill().unwrap();
-        self.keeper.wait().unwrap();
+    pub fn kill_keeper(&self) {
+        let keeper = rustix::process::Pid::from_child(&self.keeper);
+        rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
+    }
+
+    /// The process that holds connections after one that was killed.
+    pub fn next_keeper(&self) -> rustix::process::Pid {
+        let keeper = self.find(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).ok()?;
+            line["keeper"].as_i64()
+        });
+        rustix::process::Pid::from_raw(keeper as i32).unwrap()
+    }
+
+    /// The rest of the log, once all of its processes have ended.
+    pub fn rest(&self) -> Vec<String> {
+        let (until, mut lines) = (Instant::now() + BOUND, Vec::new());
+        loop {
+            match self.log.lock().unwrap().recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) => lines.push(line),
+                Err(RecvTimeoutError::Disconnected) => return lines,
+                Err(RecvTimeoutError::Timeout) => panic!("it does not end: {lines:?}"),
+            }
+        }
     }
 
     pub fn twin(&self, flags: &str) -> Twin {
@@ -207,8 +230,8 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // The worker ends when its keeper and its guests have.
-        _ = self.keeper.kill();
+        let group = rustix::process::Pid::from_child(&self.keeper);
+        _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         _ = self.keeper.wait();
         _ = std::fs::remove_dir_all(&self.folder);
     }
