@@ -89,7 +89,7 @@ fn keeper_and_worker_are_killed_in_turn_and_guests_do_not_notice() {
 
 #[test]
 fn a_keeper_that_is_given_no_guests_is_found() {
-    let Some((mut daemon, _guest)) = with_guest("keeper-heir", "--sabotage heir", &[]) else { return };
+    let Some((daemon, _guest)) = with_guest("keeper-heir", "--sabotage heir", &[]) else { return };
     let twin = daemon.twin("--millis 20000 --balloon --patience-ms 1000");
     has_guests(&daemon, 2);
     daemon.kill_keeper();
