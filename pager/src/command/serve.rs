@@ -140,7 +140,11 @@ impl Serve {
             command
         };
         let told = |event| match event {
-            Event::Ready => notify("READY=1\nSTATUS=serving"),
+            Event::Ready => {
+                // From now on the keeper may be killed: the worker is given all.
+                say("ready", serde_json::json!({}));
+                notify("READY=1\nSTATUS=serving");
+            }
             Event::Drains(guests) => {
                 notify(&format!("STOPPING=1\nSTATUS=draining: {guests} guests are left"));
                 say("drains", serde_json::json!({ "guests": guests }));

@@ -41,7 +41,7 @@ pub struct Keeper {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A worker serves.
+    /// A worker serves, and has been given all guests that there are.
     Ready,
     /// No further guest is taken; so many have their service until they end.
     Drains(usize),

@@ -192,11 +192,11 @@ impl Serving {
     }
 }
 
-/// While the store is out of reach, it waits: a machine that runs has no other pager.
+/// While the store does not give it, it waits, as for a page: a machine that runs has no other pager.
 fn waiting<T>(try_it: impl Fn() -> Result<T, MigrationError>) -> Result<T, MigrationError> {
     loop {
         match try_it() {
-            Err(MigrationError::Store(error)) if error.may_pass() => std::thread::sleep(AGAIN),
+            Err(MigrationError::Store(_)) => std::thread::sleep(AGAIN),
             result => return result,
         }
     }

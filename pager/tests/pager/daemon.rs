@@ -2,6 +2,7 @@
 
 use slat_pager::twin::{Image, Report};
 use slat_pager::{Features, Folder, GuestStats, Library, PAGE, Uffd};
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -74,6 +75,8 @@ pub struct Daemon {
     pub worker: i32,
     keeper: Child,
     log: Mutex<Receiver<String>>,
+    /// Lines that came before one that was waited for, and count.
+    early: Mutex<VecDeque<String>>,
 }
 
 impl Daemon {
@@ -119,8 +122,8 @@ impl Daemon {
         let lines = BufReader::new(keeper.stderr.take().unwrap()).lines();
         let (send, log) = channel();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| send.send(line)));
-        let mut daemon = Self { folder, worker: 0, keeper, log: Mutex::new(log) };
-        daemon.worker = daemon.started();
+        let mut daemon = Self { folder, worker: 0, keeper, log: Mutex::new(log), early: Mutex::default() };
+        daemon.next_worker();
         daemon
     }
 
@@ -140,11 +143,28 @@ impl Daemon {
     pub fn find<T>(&self, find: impl Fn(&str) -> Option<T>) -> T {
         let until = Instant::now() + BOUND;
         loop {
-            let line = self.log.lock().unwrap().recv_timeout(until.saturating_duration_since(Instant::now()));
-            let line = line.expect("the daemon's log has no such line");
+            let line = self.early.lock().unwrap().pop_front().unwrap_or_else(|| self.line(until));
             if let Some(found) = find(&line) {
                 return found;
             }
+        }
+    }
+
+    fn line(&self, until: Instant) -> String {
+        let left = until.saturating_duration_since(Instant::now());
+        self.log.lock().unwrap().recv_timeout(left).expect("the daemon's log has no such line")
+    }
+
+    /// Waits until the last worker was given all guests. From then on the keeper may be killed.
+    pub fn is_ready(&self) {
+        let until = Instant::now() + BOUND;
+        let mut early = self.early.lock().unwrap();
+        loop {
+            let line = self.line(until);
+            if line.contains("\"ready\"") {
+                return;
+            }
+            early.push_back(line);
         }
     }
 
@@ -161,6 +181,7 @@ impl Daemon {
 
     pub fn next_worker(&mut self) {
         self.worker = self.started();
+        self.is_ready();
     }
 
     /// Asks the daemon to take no further guest, and to end with its last one.

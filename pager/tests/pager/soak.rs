@@ -209,6 +209,7 @@ fn guests_of_a_store_that_is_slow_fails_and_goes_down_are_right_to_the_last_byte
         host.daemon.kill_worker();
         std::fs::remove_file(&down).unwrap();
         worker = host.daemon.started();
+        host.daemon.is_ready();
         if seconds >= 60 {
             // There are guests at any time: else the worker would end with its keeper.
             host.daemon.kill_keeper();
