@@ -2,7 +2,7 @@
 
 use crate::store::{Hash, StoreError};
 use parking_lot::{Condvar, Mutex};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// The content of a chunk.
@@ -39,8 +39,18 @@ impl Source {
     }
 }
 
-/// A cache with a limit. What was not asked for since the hand last came by goes first (a clock). A chunk is read from the store
-/// once, however many guests wait for it.
+/// A cache with a limit, in generations as Linux's multi-gen LRU has them. A chunk is read from the store once, however many guests wait
+/// for it.
+///
+/// * A new chunk comes into the oldest generation, from which chunks go. It has to be asked for again to stay: so a guest that reads all
+///   of its memory once, or a thread that fills all of it ahead, evicts what was read just before and no more.
+/// * A chunk that was asked for again comes into the youngest generation when its turn to go comes.
+/// * The faults of one guest on the pages of one chunk come close together. They count as one: a chunk is asked for again where a sixteenth
+///   of the limit was read since it came.
+/// * The oldest generation has an eighth of the limit. Where it has less, the next one is aged: it joins the oldest, and its chunks have to
+///   be asked for again to stay.
+/// * Of the chunks that are read a second time soon after they went, each fourth comes into the second generation. So a new working set
+///   takes the place of an old one, and of one that is larger than the cache a part stays.
 #[derive(Debug)]
 pub struct Cache {
     limit: usize,
@@ -48,13 +58,24 @@ pub struct Cache {
     read: Condvar,
 }
 
+/// Generations: the oldest, from which chunks go, and those that are protected.
+const GENERATIONS: usize = 4;
+
 #[derive(Debug, Default)]
 struct State {
     chunks: HashMap<Hash, Entry>,
-    /// Those that are there, in the order of the hand.
-    ring: Vec<Hash>,
-    hand: usize,
+    /// Those that are there, the oldest generation first; in each the next one to go first.
+    generations: [VecDeque<Hash>; GENERATIONS],
+    /// Bytes in the oldest generation, and in all.
+    oldest: usize,
     bytes: usize,
+    /// Bytes that were read, ever.
+    read: u64,
+    /// Chunks that were read again soon after they went.
+    back: usize,
+    /// Names of chunks that went, and what had been read then: as many bytes as the limit says.
+    gone: VecDeque<(Hash, u64)>,
+    went: HashMap<Hash, u64>,
     stats: CacheStats,
 }
 
@@ -64,7 +85,10 @@ enum Entry {
     Reading,
     There {
         content: Chunk,
-        used: bool,
+        /// What had been read when it came, or when its turn to go came last.
+        since: u64,
+        /// It was asked for again.
+        is_used: bool,
     },
 }
 
@@ -96,12 +120,7 @@ impl Cache {
 
     /// The chunk of this name, if it is here.
     pub(crate) fn look(&self, name: &Hash) -> Option<Chunk> {
-        let mut state = self.state.lock();
-        let Some(Entry::There { content, used }) = state.chunks.get_mut(name) else { return None };
-        *used = true;
-        let content = content.clone();
-        state.stats.hits += 1;
-        Some(content)
+        self.state.lock().hit(name, self.limit)
     }
 
     /// The chunk of this name: from here, or by `read`, which may sleep. Where it fails, each thread that waits tries for itself.
@@ -112,14 +131,11 @@ impl Cache {
     ) -> Result<(Chunk, Source), StoreError> {
         let mut state = self.state.lock();
         loop {
-            match state.chunks.get_mut(&name) {
-                Some(Entry::There { content, used }) => {
-                    *used = true;
-                    let content = content.clone();
-                    state.stats.hits += 1;
-                    return Ok((content, Source::Cache));
-                }
-                Some(Entry::Reading) => self.read.wait(&mut state),
+            if let Some(content) = state.hit(&name, self.limit) {
+                return Ok((content, Source::Cache));
+            }
+            match state.chunks.get(&name) {
+                Some(_) => self.read.wait(&mut state),
                 None => break,
             }
         }
@@ -131,10 +147,7 @@ impl Cache {
         let mut state = self.state.lock();
         state.stats.misses += 1;
         if content.len() <= self.limit {
-            state.make_room(self.limit - content.len());
-            state.bytes += content.len();
-            state.ring.push(name);
-            state.chunks.insert(name, Entry::There { content: content.clone(), used: false });
+            state.put(name, content.clone(), self.limit);
         }
         drop(state);
         drop(reading);
@@ -143,26 +156,69 @@ impl Cache {
 }
 
 impl State {
+    fn hit(&mut self, name: &Hash, limit: usize) -> Option<Chunk> {
+        let Some(Entry::There { content, since, is_used }) = self.chunks.get_mut(name) else { return None };
+        *is_used |= self.read - *since >= limit as u64 / 16;
+        self.stats.hits += 1;
+        Some(content.clone())
+    }
+
+    fn put(&mut self, name: Hash, content: Chunk, limit: usize) {
+        let size = content.len();
+        self.make_room(limit - size, limit);
+        self.read += size as u64;
+        self.bytes += size;
+        let is_back = self.went.remove(&name).is_some();
+        self.back += usize::from(is_back);
+        if is_back && self.back.is_multiple_of(4) {
+            self.generations[1].push_back(name);
+        } else {
+            self.generations[0].push_back(name);
+            self.oldest += size;
+        }
+        self.chunks.insert(name, Entry::There { content, since: self.read, is_used: false });
+    }
+
     /// Evicts until there are at most so many bytes.
-    fn make_room(&mut self, most: usize) {
+    fn make_room(&mut self, most: usize, limit: usize) {
         while self.bytes > most {
-            self.hand %= self.ring.len();
-            let name = self.ring[self.hand];
-            match self.chunks.get_mut(&name) {
-                Some(Entry::There { used, .. }) if *used => {
-                    *used = false;
-                    self.hand += 1;
-                }
-                _ => {
-                    if let Some(Entry::There { content, .. }) = self.chunks.remove(&name) {
-                        self.bytes -= content.len();
-                    }
-                    // The last one comes to the hand's place: cheaper than to move all that follow.
-                    self.ring.swap_remove(self.hand);
-                    self.stats.evicted += 1;
+            while self.oldest < limit / 8 && self.oldest < self.bytes {
+                self.age();
+            }
+            let Some(name) = self.generations[0].pop_front() else { return };
+            let Some(Entry::There { content, since, is_used }) = self.chunks.get_mut(&name) else { continue };
+            let size = content.len();
+            self.oldest -= size;
+            if std::mem::take(is_used) {
+                *since = self.read;
+                self.generations[GENERATIONS - 1].push_back(name);
+                continue;
+            }
+            self.chunks.remove(&name);
+            self.bytes -= size;
+            self.stats.evicted += 1;
+            self.went.insert(name, self.read);
+            self.gone.push_back((name, self.read));
+            while self.gone.front().is_some_and(|(_, went)| self.read - went > limit as u64) {
+                let Some((name, went)) = self.gone.pop_front() else { break };
+                // Unless it went once more.
+                if self.went.get(&name) == Some(&went) {
+                    self.went.remove(&name);
                 }
             }
         }
+    }
+
+    /// Each generation is the next older one. What was in the oldest comes behind what joins it, which is older.
+    fn age(&mut self) {
+        let last = std::mem::take(&mut self.generations[0]);
+        self.generations.rotate_left(1);
+        let size = |name| match self.chunks.get(name) {
+            Some(Entry::There { content, .. }) => content.len(),
+            _ => 0,
+        };
+        self.oldest += self.generations[0].iter().map(size).sum::<usize>();
+        self.generations[0].extend(last);
     }
 }
 
@@ -203,6 +259,114 @@ mod tests {
         let stats = cache.stats();
         assert_eq!((stats.misses, stats.hits, stats.evicted), (1001, 999, 991));
         assert_eq!(stats.bytes, 10 * 4096);
+    }
+
+    /// Chunks that a test's cache holds.
+    const ROOM: usize = 64;
+
+    /// The cache before this one: what was not asked for since a hand last came by goes first.
+    #[derive(Default)]
+    struct Clock {
+        ring: Vec<(u32, bool)>,
+        hand: usize,
+    }
+
+    impl Clock {
+        fn has(&mut self, number: u32) -> bool {
+            if let Some(found) = self.ring.iter_mut().find(|there| there.0 == number) {
+                found.1 = true;
+                return true;
+            }
+            while self.ring.len() == ROOM {
+                self.hand %= ROOM;
+                if std::mem::take(&mut self.ring[self.hand].1) {
+                    self.hand += 1;
+                } else {
+                    self.ring.swap_remove(self.hand);
+                }
+            }
+            self.ring.push((number, false));
+            false
+        }
+    }
+
+    /// How many of these were there, in a cache in generations and in a clock.
+    fn hits(numbers: impl Iterator<Item = u32>) -> (usize, usize) {
+        let (cache, mut clock) = (Cache::new(ROOM * 4096), Clock::default());
+        let (mut of_cache, mut of_clock) = (0, 0);
+        for number in numbers {
+            let (_, source) = cache.get(name(number), || Ok(vec![0; 4096])).unwrap();
+            of_cache += usize::from(source == Source::Cache);
+            of_clock += usize::from(clock.has(number));
+            assert!(cache.stats().bytes <= ROOM as u64 * 4096);
+        }
+        let state = cache.state.lock();
+        assert!(
+            state.gone.len() <= ROOM + 1 && state.went.len() <= ROOM + 1,
+            "names of the gone have a limit"
+        );
+        (of_cache, of_clock)
+    }
+
+    /// A guest reads all of its memory: each chunk once, by four faults.
+    fn scan(chunks: std::ops::Range<u32>) -> impl Iterator<Item = u32> {
+        chunks.flat_map(|number| [number; 4])
+    }
+
+    #[test]
+    fn a_scan_does_not_evict_what_was_asked_for_twice() {
+        // Some time after each other, so that they are no faults on one chunk.
+        let warm = || (0..32).chain(1000..1032).chain(0..32).chain(2000..2064);
+        let before = hits(warm().chain(scan(10_000..20_000)));
+        let after = hits(warm().chain(scan(10_000..20_000)).chain(0..32));
+        assert_eq!((after.0 - before.0, after.1 - before.1), (32, 0));
+    }
+
+    #[test]
+    fn a_new_working_set_takes_the_place_of_an_old_one() {
+        let old = || (0..10).flat_map(|_| 0..60);
+        let new = |rounds| (0..rounds).flat_map(|_| 100..160);
+        let (last, before) = (hits(old().chain(new(7))), hits(old().chain(new(6))));
+        // The clock's hand evicted what had come last.
+        assert!(last.0 - before.0 == 60 && last.1 - before.1 < 10, "{last:?} {before:?}");
+    }
+
+    #[test]
+    fn of_a_working_set_that_is_larger_a_part_stays() {
+        for chunks in [80, 128] {
+            let found = hits((0..50).flat_map(|_| 0..chunks)).0;
+            assert!(found > 50 * 40, "{found} of {chunks}");
+        }
+    }
+
+    #[test]
+    fn generations_have_no_less_than_a_clock() {
+        let mut seed = 1;
+        let mut draw = move || {
+            seed = crate::twin::mix(seed);
+            seed >> 11
+        };
+        // Few are asked for often: the n-th of 500 about 1/n as often as the first.
+        let mut skewed: Vec<u32> =
+            (0..40_000).map(|_| 500f64.powf(draw() as f64 / (1u64 << 53) as f64) as u32).collect();
+        let zipf = hits(skewed.iter().copied());
+        // Beside them, a guest now and then that reads all of its memory.
+        for part in (0..8).rev() {
+            skewed.splice(
+                part * 5000..part * 5000,
+                scan(10_000 + part as u32 * 500..10_400 + part as u32 * 500),
+            );
+        }
+        let scanned = hits(skewed.into_iter());
+        // Clones that start one after the other: each works on 48 chunks, and then reads 200 of its own.
+        let storm =
+            hits((0..40).flat_map(|clone| (0..48).chain(scan(1000 + clone * 200..1200 + clone * 200))));
+        for (what, (generations, clock)) in
+            [("skewed", zipf), ("skewed beside scans", scanned), ("clones", storm)]
+        {
+            println!("{what}: {generations} hits, a clock {clock}");
+            assert!(generations * 100 >= clock * 97, "{what}");
+        }
     }
 
     #[test]

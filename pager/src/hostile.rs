@@ -13,7 +13,7 @@ use crate::store::chunk::{MOST_STORED, Name, expand};
 use crate::store::manifest::Manifest;
 use crate::store::{Hash, StoreError, WorkingSet, converse, lease, nbd_address};
 use crate::uffd::PAGE;
-use crate::wire::{Firecracker, HEADER, MigrationRequest, Slots, Wire, is_ok, mappings, range, send};
+use crate::wire::{Firecracker, HEADER, MigrationRequest, Slots, Wire, is_ok, layout, mappings, range, send};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fmt::Display;
 use std::fs::File;
@@ -65,7 +65,7 @@ fn parsed<T>(result: Result<T, StoreError>) -> Option<T> {
 fn handshake(bytes: &[u8]) {
     let [cut, first, second, text @ ..] = bytes else { return };
     if let Ok(mappings) = mappings(text) {
-        match mappings.and_then(|regions| Ok(Layout::new(regions, IMAGE)?)) {
+        match mappings.and_then(|(regions, size)| Ok(layout(regions, size, IMAGE)?)) {
             Ok(layout) => look_around(&layout),
             Err(error) => one_line(&error),
         }

@@ -1,6 +1,6 @@
 //! Where the guest's memory lies in its process, and which page of the image each address is.
 
-use crate::uffd::PAGE;
+use crate::uffd::{HUGE_PAGE, PAGE};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -38,6 +38,9 @@ pub enum LayoutError {
     /// An address, a size or an offset that is no multiple of the page size, or a size of zero.
     #[error("{0:?} is not in whole pages of {PAGE} bytes, or is empty")]
     Unaligned(Region),
+    /// The same, of memory in huge pages.
+    #[error("{0:?} is not in whole pages of {HUGE_PAGE} bytes, or is empty")]
+    UnalignedHuge(Region),
     /// It ends beyond the address space.
     #[error("{0:?} ends beyond the address space")]
     Overflow(Region),
@@ -55,23 +58,39 @@ pub enum LayoutError {
 }
 
 /// Regions that were checked: whole pages, apart from each other, and inside of the image. A page is named by its number in the
-/// image.
+/// image. That is in pages of 4 KiB, also where the memory is in huge pages: a huge page is the 512 pages from its first one on.
 #[derive(Debug, Clone)]
 pub struct Layout {
     /// By address.
     regions: Vec<Region>,
+    /// Bytes of a page of the guest's memory.
+    page_size: usize,
 }
 
 impl Layout {
     /// Checks what a VMM said about its memory, against an image with so many bytes.
-    pub fn new(mut regions: Vec<Region>, image: u64) -> Result<Self, LayoutError> {
+    pub fn new(regions: Vec<Region>, image: u64) -> Result<Self, LayoutError> {
+        Self::check(regions, image, PAGE)
+    }
+
+    /// As [`Layout::new`], of memory in pages of hugetlbfs, which have [`HUGE_PAGE`] bytes.
+    pub fn of_huge_pages(regions: Vec<Region>, image: u64) -> Result<Self, LayoutError> {
+        Self::check(regions, image, HUGE_PAGE)
+    }
+
+    fn check(mut regions: Vec<Region>, image: u64, page_size: usize) -> Result<Self, LayoutError> {
         if regions.is_empty() || regions.len() > MOST_REGIONS {
             return Err(LayoutError::Count(regions.len()));
         }
         for region in &regions {
             let numbers = [region.base, region.size, region.offset];
-            if region.size == 0 || numbers.iter().any(|number| number % PAGE as u64 != 0) {
-                return Err(LayoutError::Unaligned(*region));
+            if region.size == 0 || numbers.iter().any(|number| number % page_size as u64 != 0) {
+                let is_huge = page_size == HUGE_PAGE;
+                return Err(if is_huge {
+                    LayoutError::UnalignedHuge(*region)
+                } else {
+                    LayoutError::Unaligned(*region)
+                });
             }
             if region.base.checked_add(region.size).is_none() {
                 return Err(LayoutError::Overflow(*region));
@@ -88,8 +107,18 @@ impl Layout {
         let in_memory = regions.windows(2).find(meets).map(|pair| (pair[0], pair[1]));
         match in_image.or(in_memory) {
             Some((one, other)) => Err(LayoutError::Overlap(one, other)),
-            None => Ok(Self { regions }),
+            None => Ok(Self { regions, page_size }),
         }
+    }
+
+    /// Bytes of a page of the guest's memory: the least that can be filled.
+    pub fn page_size(&self) -> usize {
+        self.page_size
+    }
+
+    /// Pages of 4 KiB in each page of the guest's memory.
+    pub(crate) fn unit(&self) -> usize {
+        self.page_size / PAGE
     }
 
     /// The regions, by address.
@@ -156,6 +185,16 @@ mod tests {
         assert_eq!(layout.image_pages(), 512);
         let places: Vec<_> = layout.places(255..999).collect();
         assert_eq!(places, [(5 * MIB - 4096, 255..256), (8 * MIB, 256..512)]);
+    }
+
+    #[test]
+    fn memory_in_huge_pages_is_in_whole_ones() {
+        let new = |region| Layout::of_huge_pages(vec![region], 8 * MIB);
+        let layout = new(region(4 * MIB, 4 * MIB, 2 * MIB)).unwrap();
+        assert_eq!((layout.unit(), layout.image_pages()), (512, 1536));
+        for bad in [region(MIB, 2 * MIB, 0), region(0, 3 * MIB, 0), region(0, 2 * MIB, 4096)] {
+            assert_eq!(new(bad).unwrap_err(), LayoutError::UnalignedHuge(bad));
+        }
     }
 
     #[test]

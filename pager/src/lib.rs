@@ -103,7 +103,7 @@ pub use guest::{
 pub use journal::{Journal, MOST_READERS};
 pub use latency::Latency;
 pub use layout::{Layout, LayoutError, MOST_REGIONS, Region};
-pub use machine::{Received, Restore, receive_machine, restore_machine};
+pub use machine::{Received, Restore, keep_machines, receive_machine, restore_machine, serve_machines};
 #[doc(hidden)]
 pub use sabotage::Sabotage;
 pub use share::Share;
@@ -115,7 +115,7 @@ pub use store::{
 };
 #[cfg(feature = "s3")]
 pub use store::{Objects, s3};
-pub use uffd::{Features, Filled, PAGE, Refusal, Uffd};
+pub use uffd::{Features, Filled, HUGE_PAGE, PAGE, Refusal, Uffd};
 pub use wire::{
     Firecracker, Handshake, MOST_CONFIG, MOST_FAULT, MOST_FDS, MOST_HANDSHAKE, MOST_STATE, MigrationError,
     Wire, WireError,

@@ -33,8 +33,11 @@ fn words() -> Result<Vec<OsString>, String> {
 fn main() -> ExitCode {
     let result = words().map_err(Failure::Other).and_then(|words| {
         let mut program = Program::parse_from(&words);
-        if let Command::Serve(serve) = &mut program.command {
-            serve.words = words.into_iter().skip(2).collect();
+        let after: Vec<OsString> = words.into_iter().skip(2).collect();
+        match &mut program.command {
+            Command::Serve(serve) | Command::Worker(serve) | Command::Keeper(serve) => serve.words = after,
+            Command::Restore(machines) => machines.words = after,
+            _ => {}
         }
         program.command.run()
     });

@@ -21,6 +21,8 @@ pub enum Sabotage {
     Journal,
     /// Each thread waits for the store.
     Sleep,
+    /// A new keeper is not given the guests.
+    Heir,
     /// A new daemon does not wake who waited for the old one.
     Wake,
     /// A page that is about to be written is not kept for the snapshot that is under way.
@@ -31,6 +33,10 @@ pub enum Sabotage {
     GiveBack,
     /// Pages that are filled are not protected.
     Track,
+    /// Of a huge page that is written, its first 4 KiB alone are noted.
+    Part,
+    /// What the kernel says of a huge page, that it is there, is believed.
+    Exists,
     /// A page that is there, and that a killed pager did not note, is no part of a snapshot.
     Unnoted,
     /// No mistake of the pager: the kernel leaves pages in the page table, which it may do.

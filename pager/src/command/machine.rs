@@ -1,10 +1,13 @@
 //! `receive` and `restore`: machines of Cloud Hypervisor.
 
 use super::place::{Place, seconds};
-use super::serve::{guest, say};
+use super::serve::{abort_on_panic, guest, say};
 use super::{Failure, other, size};
-use slat_pager::{Cache, Restore, Template, accept_one};
+use slat_pager::{Cache, Restore, Sabotage, StoreError, accept_one, keep_machines, serve_machines};
+use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 /// A machine to be kept.
@@ -57,32 +60,48 @@ pub struct Machines {
     /// Threads for each guest that fill its memory ahead of faults, its template's working set first, 0 to 64
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(0..=64))]
     replay: u64,
+    /// The command line after `restore`, for the worker.
+    #[arg(skip)]
+    pub words: Vec<OsString>,
+    #[arg(long, hide = true, value_enum)]
+    sabotage: Option<Sabotage>,
 }
 
 impl Machines {
+    /// The keeper. It stays small: the store is opened by the worker.
+    pub fn keep(&self) -> Result<(), Failure> {
+        let program = std::env::current_exe().map_err(other)?;
+        let command = || {
+            let mut command = Command::new(&program);
+            command.arg("restore-worker").args(&self.words);
+            command
+        };
+        let restored = keep_machines(self.guests.len(), command).map_err(other)?;
+        let failed = restored.iter().filter(|is_restored| !**is_restored).count();
+        if failed == 0 { Ok(()) } else { Err(other(format!("{failed} machines were not restored"))) }
+    }
+
     /// Serves all until their VMMs have all pages, or end.
-    pub fn run(&self) -> Result<(), Failure> {
-        let library = self.place.library()?;
-        let opened = self.guests.iter().map(|(_, template)| library.open(template).map_err(other));
-        let templates = opened.collect::<Result<Vec<_>, _>>()?;
+    pub fn work(&self) -> Result<(), Failure> {
+        abort_on_panic();
+        let library = self.place.library()?.sabotage(self.sabotage);
+        let opened =
+            self.guests.iter().map(|(socket, template)| Ok((socket.clone(), library.open(template)?)));
+        let machines = opened.collect::<Result<Vec<_>, StoreError>>().map_err(other)?;
         let mut with = Restore::default();
         (with.paused, with.replay, with.record) = (self.paused, self.replay as usize, self.record);
-        let cache = Cache::new(self.cache);
-        let serve = &|(socket, name): &(PathBuf, String), template: &Template| {
+        let keeper = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
+        say("worker", serde_json::json!({ "worker": std::process::id() }));
+        serve_machines(keeper, &machines, &Cache::new(self.cache), &with, |number, result| {
+            let (socket, name) = &self.guests[number];
             let guest = format!("{}={name}", socket.display());
-            let result = slat_pager::restore_machine(template, socket, &cache, &with);
-            let (event, line) = match &result {
-                Ok(stats) => ("ended", serde_json::json!({ "guest": guest, "stats": stats })),
-                Err(error) => ("failed", serde_json::json!({ "guest": guest, "error": error.to_string() })),
-            };
-            say(event, line);
-            result.is_ok()
-        };
-        let failed = std::thread::scope(|scope| {
-            let pairs = self.guests.iter().zip(&templates);
-            let threads: Vec<_> = pairs.map(|(guest, of)| scope.spawn(move || serve(guest, of))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap_or(false)).filter(|is_ok| !is_ok).count()
-        });
-        if failed == 0 { Ok(()) } else { Err(other(format!("{failed} machines were not restored"))) }
+            match result {
+                Ok(stats) => say("ended", serde_json::json!({ "guest": guest, "stats": stats })),
+                Err(error) => {
+                    say("failed", serde_json::json!({ "guest": guest, "error": error.to_string() }));
+                }
+            }
+        })
+        .map_err(other)
     }
 }

@@ -35,6 +35,9 @@ pub enum Command {
     Receive(machine::Receive),
     /// Restore machines from templates, in Cloud Hypervisors that wait for them, and serve their pages: `receive-migration receiver_url=unix:SOCKET,memory_mode=postcopy`
     Restore(machine::Machines),
+    /// What `restore` starts, and starts again
+    #[command(hide = true)]
+    RestoreWorker(machine::Machines),
     /// Make a template of a guest that a daemon serves, while it runs on. The VMM stops it until this says `instant`
     Checkpoint(checkpoint::Checkpoint),
     /// Remove the snapshots of a guest but the last ones
@@ -52,6 +55,9 @@ pub enum Command {
     /// What `serve` starts, and starts again
     #[command(hide = true)]
     Worker(serve::Serve),
+    /// What a worker starts whose keeper was killed
+    #[command(hide = true)]
+    Keeper(serve::Serve),
     /// A process that does what a VMM does, and checks every byte
     #[command(hide = true)]
     Twin(twin::Flags),
@@ -81,10 +87,12 @@ impl Command {
             Self::Clones(clones) => clones.run(),
             Self::Serve(serve) => serve.keep(),
             Self::Worker(serve) => serve.work(),
+            Self::Keeper(serve) => serve.keep_on(),
             Self::Top(top) => top.run(),
             Self::Snapshot(snapshot) => snapshot.run(),
             Self::Receive(receive) => receive.run(),
-            Self::Restore(machines) => machines.run(),
+            Self::Restore(machines) => machines.keep(),
+            Self::RestoreWorker(machines) => machines.work(),
             Self::Checkpoint(checkpoint) => checkpoint.run(),
             Self::Retain(retain) => retain.run(),
             Self::Verify(named) => named.verify(),

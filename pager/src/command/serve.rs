@@ -10,13 +10,12 @@ use slat_pager::{
     Options, Sabotage, Store, Template, Trouble, Worker, WorkerError,
 };
 use std::ffi::OsString;
-use std::io::Write;
-use std::os::fd::AsFd;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A daemon.
@@ -113,8 +112,24 @@ fn limit(text: &str) -> Result<(Option<String>, u64), String> {
 impl Serve {
     /// The keeper. It stays small: the store is opened by the worker.
     pub fn keep(&self) -> Result<(), Failure> {
-        let keeper = Keeper::listen(self.guests.iter().chain(&self.images).map(|(socket, _)| socket))
-            .map_err(other)?;
+        // Where systemd waits for a word of it, it also starts another one.
+        let is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
+        self.run(Keeper::listen(self.sockets()).map_err(other)?.supervised(is_supervised))
+    }
+
+    /// The keeper that a worker started, whose own was killed.
+    pub fn keep_on(&self) -> Result<(), Failure> {
+        let worker = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
+        let keeper = Keeper::of_worker(worker, self.sockets()).map_err(other)?;
+        say("keeper", serde_json::json!({ "keeper": std::process::id() }));
+        self.run(keeper)
+    }
+
+    fn sockets(&self) -> impl Iterator<Item = &PathBuf> {
+        self.guests.iter().chain(&self.images).map(|(socket, _)| socket)
+    }
+
+    fn run(&self, keeper: Keeper) -> Result<(), Failure> {
         let program = std::env::current_exe().map_err(other)?;
         // Keeper and worker have a handful of descriptors for each guest; the worker inherits the limit.
         let limit = getrlimit(Resource::Nofile);
@@ -125,14 +140,19 @@ impl Serve {
             command
         };
         let told = |event| match event {
-            Event::Ready => notify("READY=1\nSTATUS=serving"),
+            Event::Ready => {
+                // From now on the keeper may be killed: the worker is given all.
+                say("ready", serde_json::json!({}));
+                notify("READY=1\nSTATUS=serving");
+            }
             Event::Drains(guests) => {
                 notify(&format!("STOPPING=1\nSTATUS=draining: {guests} guests are left"));
                 say("drains", serde_json::json!({ "guests": guests }));
             }
             _ => {}
         };
-        keeper.drain_on(signals().map_err(other)?).run(command, told).map_err(other)
+        let [drain, leave] = signals().map_err(other)?;
+        keeper.drain_on(drain).leave_on(leave).run(command, told).map_err(other)
     }
 
     /// The store, slow and failing as the tests want it.
@@ -151,12 +171,7 @@ impl Serve {
     }
 
     pub fn work(&self) -> Result<(), Failure> {
-        // A thread that panics would leave its guest frozen. The next worker serves it.
-        let print = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |what| {
-            print(what);
-            std::process::abort();
-        }));
+        abort_on_panic();
         give_memory_back();
         // These are for the keeper, which drains.
         for signal in [SIGTERM, SIGINT] {
@@ -205,6 +220,12 @@ impl Serve {
             };
             guests.age(ageing, failed).map_err(other)?;
         }
+        let (program, words) = (std::env::current_exe().map_err(other)?, self.words.clone());
+        guests.start_keeper_by(move || {
+            let mut command = Command::new(&program);
+            command.arg("keeper").args(&words);
+            command
+        });
         if let Some(control) = &self.control {
             guests.answer_on(control).map_err(other)?;
         }
@@ -212,6 +233,15 @@ impl Serve {
         say("worker", serde_json::json!({ "worker": std::process::id() }));
         worker.run_with(keeper, &guests, |number, pid, end| told(number, pid, end, &cache)).map_err(other)
     }
+}
+
+/// A thread that panics would leave its guest frozen. The next worker serves it.
+pub fn abort_on_panic() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |what| {
+        print(what);
+        std::process::abort();
+    }));
 }
 
 /// A chunk that leaves the cache goes back to the kernel at once. Else the allocator learns from the first ones to keep such pieces,
@@ -224,17 +254,23 @@ fn give_memory_back() {
     }
 }
 
-/// Readable once the process was asked to end. Asked twice, it ends at once.
-fn signals() -> std::io::Result<std::os::fd::OwnedFd> {
-    let (drain, asked) = UnixStream::pair()?;
-    let twice = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT] {
-        // In this order: the first signal sets the flag after it was looked at.
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, twice.clone())?;
-        signal_hook::flag::register(signal, twice.clone())?;
-        signal_hook::low_level::pipe::register(signal, asked.try_clone()?)?;
+/// Readable once the process was asked to end, and once it was asked twice.
+fn signals() -> std::io::Result<[OwnedFd; 2]> {
+    let ((asked, signal), (drain, first), (leave, second)) =
+        (UnixStream::pair()?, UnixStream::pair()?, UnixStream::pair()?);
+    for number in [SIGTERM, SIGINT] {
+        signal_hook::low_level::pipe::register(number, signal.try_clone()?)?;
     }
-    Ok(drain.into())
+    // Both stay open as long as the process lives.
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for mut asks in [first, second] {
+            if (&asked).read_exact(&mut [0]).and_then(|()| asks.write_all(&[0])).is_err() {
+                return;
+            }
+            std::mem::forget(asks);
+        }
+    })?;
+    Ok([drain.into(), leave.into()])
 }
 
 /// One line for each guest.

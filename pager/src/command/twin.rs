@@ -24,6 +24,8 @@ pub struct Flags {
     balloon: bool,
     #[arg(long)]
     shared: bool,
+    #[arg(long, value_parser = size, default_value = "4K")]
+    page_size: usize,
     #[arg(long)]
     only_removes: bool,
     #[arg(long, conflicts_with = "shared")]
@@ -60,6 +62,7 @@ impl Flags {
             time: Duration::from_millis(self.millis),
             balloon: self.balloon,
             shared: self.shared,
+            page_size: self.page_size,
             only_removes: self.only_removes,
             clone_of: self.clone_of.clone(),
             patience: Duration::from_millis(self.patience_ms),

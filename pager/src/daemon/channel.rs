@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The keeper gives a connection, and the journal of its guest if there is one: the descriptors, in this order.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// The keeper gives a connection, and the journal of its guest if there is one: the descriptors, in this order. A worker whose keeper was
+/// killed gives the same to the next keeper.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Take {
     pub connection: u64,
     /// The number of the socket on which it came.
@@ -16,6 +17,23 @@ pub struct Take {
     /// Of a guest that was served before: the version of its template.
     #[serde(default)]
     pub version: Option<String>,
+    #[serde(default)]
+    pub what: What,
+}
+
+/// What a message of the keeper is about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum What {
+    #[default]
+    Guest,
+    /// A socket on which guests connect: the descriptor. The worker holds it, in case that the keeper is killed.
+    Socket,
+    /// No further guest is taken: the sockets are to be closed.
+    Drains,
+    /// The keeper ends, and wants no other one in its place.
+    Leaves,
+    /// To the next keeper: that was all. The number of the next connection, and the worker's process as the number of a socket.
+    All,
 }
 
 /// The worker gives the journal of a connection's guest, the descriptor, and the version of its template, which may have another one

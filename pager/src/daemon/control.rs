@@ -3,6 +3,7 @@
 //! A request is one line of JSON, such as `{"pid":4711,"name":"debian.3"}`. The answers are `{"instant":{"pages":9}}`, when the guest
 //! may run on, and `{"stored":{…}}`; or `{"error":"…"}` instead of either.
 
+use super::held::StartKeeper;
 use super::keeper::bind;
 use crate::guest::{Backing, Handle, Stored, swap_file};
 use crate::share::Share;
@@ -14,6 +15,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 /// The most bytes of a request.
@@ -27,6 +29,7 @@ pub struct Guests {
     share: Option<PathBuf>,
     shares: Arc<Mutex<BTreeMap<String, Share>>>,
     swap: Option<PathBuf>,
+    start_keeper: Option<StartKeeper>,
 }
 
 /// A snapshot is asked for.
@@ -63,6 +66,17 @@ impl Guests {
         }
         self.share = Some(folder.into());
         Ok(())
+    }
+
+    /// If the keeper is killed while there are guests, the worker starts another one by this command, with its end of a channel as standard
+    /// input: [`Keeper::of_worker`](crate::Keeper::of_worker). Otherwise the guests are served without one, until they end or the worker
+    /// does.
+    pub fn start_keeper_by(&mut self, command: impl Fn() -> Command + Send + Sync + 'static) {
+        self.start_keeper = Some(Arc::new(command));
+    }
+
+    pub(super) fn start_keeper(&self) -> Option<&StartKeeper> {
+        self.start_keeper.as_ref()
     }
 
     /// Cold pages of guests with shared memory may leave for files in this folder.

@@ -1,13 +1,14 @@
 //! The keeper: holds connections and journals, and starts the worker again.
 
-use super::channel::{Channel, Keep, Take};
+use super::channel::{Channel, Keep, Take, What};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Mode;
-use rustix::process::umask;
+use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal, umask};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ use std::time::{Duration, Instant};
 /// Connections that are kept at most; further ones are closed.
 const MOST_CONNECTIONS: usize = 4096;
 
-/// The process that must not be killed. It does little, and reads nothing that comes from a guest.
+/// The process that starts the worker again. It does little, and reads nothing that comes from a guest. If it is killed itself, the worker
+/// starts another one: [`Keeper::of_worker`]. Both must not be killed at the same time.
 #[derive(Debug)]
 pub struct Keeper {
     sockets: Vec<UnixListener>,
@@ -23,6 +25,12 @@ pub struct Keeper {
     /// Readable: no further guest is taken.
     drain: Option<OwnedFd>,
     drains: bool,
+    /// Readable: it ends at once.
+    leave: Option<OwnedFd>,
+    /// Something else starts a keeper for these sockets, should this one be killed.
+    is_supervised: bool,
+    /// The worker that started this keeper.
+    adopted: Option<(Channel, Option<OwnedFd>)>,
     /// A worker has served: what it was told made sense.
     was_ready: bool,
     kept: BTreeMap<u64, Kept>,
@@ -33,7 +41,7 @@ pub struct Keeper {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A worker serves.
+    /// A worker serves, and has been given all guests that there are.
     Ready,
     /// No further guest is taken; so many have their service until they end.
     Drains(usize),
@@ -60,10 +68,54 @@ impl Keeper {
             paths,
             drain: None,
             drains: false,
+            leave: None,
+            is_supervised: false,
+            adopted: None,
             was_ready: false,
             kept: BTreeMap::new(),
             next: 0,
         })
+    }
+
+    /// The keeper that a worker started whose own was killed: `channel` is its standard input, and `sockets` are those that the killed one
+    /// listened on. It has the guests of the worker, and its sockets, unless they were closed or are another keeper's by now.
+    ///
+    /// # Errors
+    /// The worker ended before it had said all.
+    pub fn of_worker<P: AsRef<Path>>(
+        channel: OwnedFd,
+        sockets: impl IntoIterator<Item = P>,
+    ) -> io::Result<Self> {
+        let mut keeper = Self::listen::<P>([])?;
+        let channel = Channel::new(channel);
+        loop {
+            let ended = || io::Error::new(io::ErrorKind::UnexpectedEof, "the worker ended as well");
+            let (take, fds) = channel.receive::<Take>(true)?.ok_or_else(ended)?;
+            let mut fds = fds.into_iter();
+            match (take.what, fds.next()) {
+                (What::Guest, Some(connection)) => {
+                    let Take { connection: number, socket, version, .. } = take;
+                    let kept = Kept { socket, connection, files: fds.collect(), version };
+                    keeper.kept.insert(number, kept);
+                }
+                (What::Socket, Some(socket)) => keeper.sockets.push(socket.into()),
+                (What::All, _) => {
+                    keeper.next = take.connection;
+                    // Unless it has ended, and another process has its number.
+                    let worker = Pid::from_raw(take.socket as i32).filter(|pid| getppid() == Some(*pid));
+                    let process = worker.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+                    keeper.adopted = Some((channel, process));
+                    break;
+                }
+                _ => {}
+            }
+        }
+        keeper.drains = keeper.sockets.is_empty();
+        if !keeper.drains {
+            keeper.paths = sockets.into_iter().map(|path| path.as_ref().into()).collect();
+        }
+        keeper.was_ready = true;
+        Ok(keeper)
     }
 
     /// Once this descriptor is readable, the keeper closes its sockets, waits for the end of its guests, and returns.
@@ -72,16 +124,33 @@ impl Keeper {
         Self { drain: Some(signal), ..self }
     }
 
+    /// Once this descriptor is readable, the keeper ends at once, and with an error. Its worker serves the guests that it has until they end.
+    #[must_use]
+    pub fn leave_on(self, signal: OwnedFd) -> Self {
+        Self { leave: Some(signal), ..self }
+    }
+
+    /// Should this keeper be killed, another process starts one for its sockets, as systemd does. The one that the worker starts has the guests
+    /// alone, then, and ends with the last of them.
+    #[must_use]
+    pub fn supervised(self, is_supervised: bool) -> Self {
+        Self { is_supervised, ..self }
+    }
+
     /// Runs the worker, with its end of the channel as standard input, again and again: until it has drained.
     ///
     /// # Errors
     /// The first worker exits by itself before it serves: what it was told makes no sense, or the store is out of reach, and it has
-    /// said so. Later ones are started again.
+    /// said so. Later ones are started again. Or it was told to leave.
     pub fn run(mut self, command: impl Fn() -> Command, mut told: impl FnMut(Event)) -> io::Result<()> {
         let mut quick = 0;
         loop {
             let began = Instant::now();
-            let status = self.worker(command(), &mut told)?;
+            let (channel, mut worker) = match self.adopted.take() {
+                Some((channel, process)) => (channel, Process::Other(process)),
+                None => self.start(command())?,
+            };
+            let status = self.serve(&channel, &mut worker, &mut told)?;
             if self.drains && self.kept.is_empty() {
                 return Ok(());
             }
@@ -94,44 +163,63 @@ impl Keeper {
         }
     }
 
-    /// The life of one worker.
-    fn worker(&mut self, mut command: Command, told: &mut impl FnMut(Event)) -> io::Result<ExitStatus> {
+    fn start(&self, mut command: Command) -> io::Result<(Channel, Process)> {
         let (channel, theirs) = Channel::pair()?;
-        let mut child = command.stdin(theirs).spawn()?;
+        let child = command.stdin(theirs).spawn()?;
         // The command holds the worker's end, which must close when the worker ends.
         drop(command);
+        for (number, socket) in self.sockets.iter().enumerate().filter(|_| !self.is_supervised) {
+            // One that has been killed cannot be told, here and below.
+            _ = channel
+                .send(&Take { socket: number, what: What::Socket, ..Take::default() }, &[socket.as_fd()]);
+        }
         for (connection, kept) in &self.kept {
             give(&channel, *connection, kept);
         }
+        Ok((channel, Process::Mine(child)))
+    }
+
+    /// The life of one worker.
+    fn serve(
+        &mut self,
+        channel: &Channel,
+        worker: &mut Process,
+        told: &mut impl FnMut(Event),
+    ) -> io::Result<ExitStatus> {
         loop {
             if self.drains && self.kept.is_empty() {
-                // That is what the worker waits for, too.
-                drop(channel);
-                return child.wait();
+                // Else the worker would wait.
+                _ = channel.send(&Take { what: What::Leaves, ..Take::default() }, &[]);
+                return worker.wait();
             }
-            let mut fds = vec![PollFd::new(&channel, PollFlags::IN)];
-            let drain = self.drain.as_ref().filter(|_| !self.drains);
-            fds.push(
-                drain.map_or(PollFd::new(&channel, PollFlags::empty()), |fd| PollFd::new(fd, PollFlags::IN)),
-            );
+            let mut fds = vec![PollFd::new(channel, PollFlags::IN)];
+            for fd in [self.drain.as_ref().filter(|_| !self.drains), self.leave.as_ref()] {
+                let never = PollFd::new(channel, PollFlags::empty());
+                fds.push(fd.map_or(never, |fd| PollFd::new(fd, PollFlags::IN)));
+            }
             fds.extend(self.sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)));
             if poll(&mut fds, None).is_err() {
                 continue;
             }
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             // First what the worker says: what it said before it was killed counts.
-            if ready[0] && !self.hear(&channel, told) {
-                return end(&mut child);
+            if ready[0] && !self.hear(channel, told) {
+                return worker.end();
+            }
+            if ready[2] && self.leave.is_some() {
+                _ = channel.send(&Take { what: What::Leaves, ..Take::default() }, &[]);
+                return Err(io::Error::new(io::ErrorKind::Interrupted, "it was told twice to end"));
             }
             if ready[1] && self.drain.is_some() && !self.drains {
                 self.drains = true;
+                _ = channel.send(&Take { what: What::Drains, ..Take::default() }, &[]);
                 self.sockets.clear();
                 self.paths.drain(..).for_each(|path| _ = std::fs::remove_file(path));
                 told(Event::Drains(self.kept.len()));
                 continue;
             }
-            for (socket, _) in ready[2..].iter().enumerate().filter(|(_, ready)| **ready) {
-                self.accept(socket, &channel);
+            for (socket, _) in ready[3..].iter().enumerate().filter(|(_, ready)| **ready) {
+                self.accept(socket, channel);
             }
         }
     }
@@ -181,13 +269,41 @@ impl Keeper {
 fn give(channel: &Channel, connection: u64, kept: &Kept) {
     let mut fds = vec![kept.connection.as_fd()];
     fds.extend(kept.files.iter().map(AsFd::as_fd));
-    _ = channel.send(&Take { connection, socket: kept.socket, version: kept.version.clone() }, &fds);
+    let (socket, version) = (kept.socket, kept.version.clone());
+    _ = channel.send(&Take { connection, socket, version, what: What::Guest }, &fds);
 }
 
-/// The worker closed its channel, and is about to end. Two workers must never serve the same guest.
-fn end(child: &mut Child) -> io::Result<ExitStatus> {
-    _ = child.kill();
-    child.wait()
+/// The worker's process.
+enum Process {
+    Mine(Child),
+    /// It started this keeper. `None`: it has ended.
+    Other(Option<OwnedFd>),
+}
+
+impl Process {
+    /// The worker closed its channel, and is about to end. Two workers must never serve the same guest.
+    fn end(&mut self) -> io::Result<ExitStatus> {
+        match self {
+            Self::Mine(child) => _ = child.kill(),
+            Self::Other(Some(worker)) => _ = pidfd_send_signal(worker, Signal::KILL),
+            Self::Other(None) => {}
+        }
+        self.wait()
+    }
+
+    fn wait(&mut self) -> io::Result<ExitStatus> {
+        match self {
+            Self::Mine(child) => child.wait(),
+            Self::Other(process) => {
+                if let Some(process) = process {
+                    // Again, where it is interrupted.
+                    while poll(&mut [PollFd::new(process, PollFlags::IN)], None).is_err() {}
+                }
+                // It is another process's to learn how.
+                Ok(ExitStatus::from_raw(0))
+            }
+        }
+    }
 }
 
 /// The first connection to this socket, which only this user may connect to, and which is then removed. It sleeps.

@@ -1,20 +1,21 @@
 //! The worker: takes connections from the keeper, and serves their guests.
 
-use super::channel::{Channel, Keep, Take};
+use super::channel::{Channel, Keep, Take, What};
 use super::control::Guests;
+use super::held::Held;
 use super::monitor::Monitor;
 use crate::cache::Cache;
-use crate::guest::{Guest, GuestStats, Life, OnFailure, Options, Parts};
+use crate::guest::{Backing, Guest, GuestStats, Life, OnFailure, Options, Parts};
 use crate::journal::Journal;
-use crate::layout::Layout;
 use crate::sabotage::Sabotage;
 use crate::store::{StoreError, Template};
+use crate::uffd::PAGE;
 use crate::wire::{Wire, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +62,7 @@ impl<W: Wire> Worker<W> {
     /// Serves what the keeper at the other end gives: one thread for each guest waits, and those of [`Options`] serve. `ended` is
     /// called for each guest, by its number and the id of its process (0: unknown).
     ///
-    /// When the keeper is gone, the guests that there are have their service until they end.
+    /// When the keeper is gone, the guests that there are have their service until they end; see [`Guests::start_keeper_by`].
     pub fn run(
         &self,
         keeper: OwnedFd,
@@ -79,27 +80,50 @@ impl<W: Wire> Worker<W> {
     ) -> io::Result<()> {
         let (channel, ended) = (Channel::new(keeper), &ended);
         _ = channel.send(&Keep { is_ready: true, ..Keep::default() }, &[]);
+        let held = &Held::new(channel);
         std::thread::scope(|scope| {
-            while let Some((take, fds)) = channel.receive::<Take>(true)? {
-                let (channel, connection) = (&channel, take.connection);
+            loop {
+                let Some((take, mut fds)) = held.keeper().receive::<Take>(true)? else {
+                    // It was killed.
+                    match guests.start_keeper() {
+                        Some(start) if held.next_keeper(start, self.options.sabotage)? => continue,
+                        _ => return Ok(()),
+                    }
+                };
+                match take.what {
+                    What::Guest => {}
+                    What::Socket => {
+                        fds.drain(..).for_each(|socket| held.socket(take.socket, socket));
+                        continue;
+                    }
+                    What::Drains => {
+                        held.drains();
+                        continue;
+                    }
+                    What::Leaves | What::All => return Ok(()),
+                }
+                let connection = take.connection;
                 let done = move |pid, end| {
                     guests.remove(connection);
                     ended(connection, pid, end);
-                    // The keeper may be gone.
-                    _ = channel.send(&Keep { connection, ..Keep::default() }, &[]);
+                    held.ends(connection);
                 };
+                // Without a descriptor for it this guest is refused, and the others are served on.
+                if let Err(error) = held.begins(&take, &fds) {
+                    done(0, Err(error.into()));
+                    continue;
+                }
                 let serve = move || {
                     let (mut pid, kills) = (0, self.options.on_failure == OnFailure::Kill);
                     let peer = fds.first().filter(|_| kills).and_then(|peer| peer.try_clone().ok());
-                    let end = self.serve(&take, fds, channel, guests, &mut pid);
+                    let end = self.serve(&take, fds, held, guests, &mut pid);
                     done(pid, end.map_err(|error| failed(error, peer)));
                 };
-                // Without a thread this guest is refused, and the others are served on.
+                // As above, without a thread.
                 if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, serve) {
                     done(0, Err(error.into()));
                 }
             }
-            Ok(())
         })
     }
 
@@ -108,7 +132,7 @@ impl<W: Wire> Worker<W> {
         &self,
         take: &Take,
         fds: Vec<OwnedFd>,
-        keeper: &Channel,
+        held: &Held,
         guests: &Guests,
         pid: &mut i32,
     ) -> Result<GuestStats, WorkerError> {
@@ -124,24 +148,24 @@ impl<W: Wire> Worker<W> {
         };
         let connection = UnixStream::from(connection);
         let handshake = self.wire.handshake(&connection, HANDSHAKE)?;
-        let layout = Layout::new(handshake.regions, template.size()).map_err(WireError::from)?;
+        let layout = handshake.layout(template.size()).map_err(WireError::from)?;
         let kept = fds.next().filter(|_| self.options.sabotage != Some(Sabotage::Journal));
         // Firecracker's forks and our own VMMs send the file that is the guest's memory next.
         let memory = handshake.more.into_iter().next();
         let is_new = kept.is_none();
         let journal =
             kept.map_or_else(|| Journal::new(&layout), |journal| Journal::open(journal, &layout))?;
-        let backing = guests.backing(&template, memory, fds.next())?;
+        let backing = if layout.page_size() == PAGE {
+            guests.backing(&template, memory, fds.next())?
+        } else {
+            // Huge pages are not shared by clones, and none leaves.
+            memory.map_or(Backing::Own, Backing::Memory)
+        };
         if is_new {
             // Before the first event is read: from then on it is needed.
-            let keep = Keep {
-                connection: take.connection,
-                version: Some(template.version().into()),
-                is_ready: false,
-            };
-            let (journal, swap) = (journal.share()?, backing.swap());
-            let files: Vec<_> = std::iter::once(journal.as_fd()).chain(swap).collect();
-            keeper.send(&keep, &files)?;
+            let mut files = vec![journal.share()?];
+            files.extend(backing.swap().map(|swap| swap.try_clone_to_owned()).transpose()?);
+            held.keep(take.connection, template.version(), files);
         }
         let life = life(connection, pid);
         let (cache, name) = (self.cache.clone(), template.name().to_owned());
@@ -177,7 +201,7 @@ fn kill(peer: &OwnedFd) -> io::Result<()> {
 }
 
 /// The template with which a guest began. While the store is out of reach, it waits: no other process serves the guest.
-fn at(template: &Template, version: &str) -> Result<Template, StoreError> {
+pub(crate) fn at(template: &Template, version: &str) -> Result<Template, StoreError> {
     let mut pause = Duration::from_millis(50);
     loop {
         match template.at(version) {

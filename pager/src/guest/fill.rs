@@ -20,6 +20,8 @@ pub(super) enum Answer {
     Ignored,
     /// The guest's memory changes: once the event is read, it can be tried again.
     Again,
+    /// There is a page, or no memory for one: what waits is to be woken in a moment.
+    Unclear,
     /// The store must be asked, and this thread does not wait for it.
     Elsewhere,
     /// The store did not give it.
@@ -33,16 +35,20 @@ const BYTES: u64 = PAGE as u64;
 impl Inner {
     /// `may_sleep`: this thread may wait for the store.
     pub(super) fn resolve(&self, fault: &Fault, may_sleep: bool) -> Answer {
-        let Some((region, page)) = self.layout.page(fault.page()) else { return Answer::Ignored };
+        let Some((region, page)) = self.layout.page(fault.address) else { return Answer::Ignored };
         match fault.kind {
             // In memory that clones share, each page is told so, and only some are the template's.
             Kind::Minor if self.share().is_none() => return self.resume(fault, page),
             Kind::Missing | Kind::Minor => {}
             Kind::Protected => return self.permit_write(fault, page),
+            Kind::Unclear => {
+                _ = self.uffd.wake(fault.address, self.page_bytes());
+                return self.done(fault, Source::Present);
+            }
         }
         let zero = || {
             self.before_zeros(page);
-            self.one(fault, Source::Zero, |start| self.fill_zeros(start, BYTES))
+            self.one(fault, Source::Zero, |start| self.fill_zeros(start, self.page_bytes()))
         };
         let window = self.window(region, page);
         let sabotage = self.options.sabotage == Some(Sabotage::Recheck);
@@ -76,10 +82,10 @@ impl Inner {
         if !sabotage && self.journal.is_settled(page) {
             return zero();
         }
-        let chunk = self.template.chunk_of(page);
+        let chunk = self.chunk_of(page);
         let place = |page: usize| region.base + (page as u64 * BYTES - region.offset);
         // The page itself comes first: what becomes of its neighbours decides nothing.
-        let piece = Piece { pages: page..page + 1, chunk: chunk.start, content: &content, write: false };
+        let piece = Piece { pages: self.unit_of(page), chunk: chunk.start, content: &content, write: false };
         let own = Piece { write: fault.write, ..piece.clone() };
         let answer = match self.put(&own, place(page)).1 {
             None => self.done(fault, source),
@@ -90,7 +96,7 @@ impl Inner {
         if !matches!(answer, Answer::Done) {
             return answer;
         }
-        self.recorder.note(page);
+        self.recorder.note(self.unit_of(page));
         // With a page of the working set come the others of its chunk, unless they are on their way.
         if let Some(job) = self.plan.take(chunk.start) {
             drop(order);
@@ -108,9 +114,11 @@ impl Inner {
 
     /// The template's content of the chunk that holds a page, if it is at hand.
     fn content_now(&self, page: usize) -> Option<(Content, Source)> {
-        let Some(share) = self.share() else {
-            return self.template.content_now(page, &self.cache).map(Content::of);
-        };
+        let now = |page| self.template.content_now(page, &self.cache);
+        if self.is_huge() {
+            return self.huge_content(page, |page| now(page).ok_or(())).ok();
+        }
+        let Some(share) = self.share() else { return now(page).map(Content::of) };
         let chunk = self.template.chunk_of(page);
         if share.has(&chunk) {
             return Some((Content::Shared, Source::Shared));
@@ -118,8 +126,11 @@ impl Inner {
         self.template.content_now(page, share.cache()).map(|found| share.take(&chunk, Content::of(found)))
     }
 
-    /// The template's content of the chunk that holds a page. It may sleep.
+    /// The template's content of the chunk that holds a page, or of its huge page. It may sleep.
     pub(super) fn content(&self, page: usize, pace: Option<&Pace>) -> Result<(Content, Source), StoreError> {
+        if self.is_huge() {
+            return self.huge_content(page, |page| self.template.content(page, &self.cache, pace));
+        }
         let Some(share) = self.share() else {
             return self.template.content(page, &self.cache, pace).map(Content::of);
         };
@@ -131,8 +142,16 @@ impl Inner {
         Ok(share.take(&chunk, Content::of(found)))
     }
 
+    /// Bytes of a page of the guest.
+    pub(super) fn page_bytes(&self) -> u64 {
+        self.layout.page_size() as u64
+    }
+
     /// Fills with zeros.
     fn fill_zeros(&self, start: u64, len: u64) -> Filled {
+        if self.is_huge() {
+            return self.fill_huge_zeros(start, len);
+        }
         match self.uffd.zero(start, len) {
             // In memory that clones share, a mark of protection is in the way of ZEROPAGE, and not in that of COPY. A snapshot left it,
             // perhaps one of a pager before this one.
@@ -161,6 +180,9 @@ impl Inner {
 
     /// The pages that may come with this one: an aligned window, in its chunk and its region.
     fn window(&self, region: &Region, page: usize) -> Range<usize> {
+        if self.is_huge() {
+            return page..page + 1;
+        }
         let first = (region.offset / BYTES) as usize;
         let last = first + (region.size / BYTES) as usize;
         let size = if self.recorder.is_on() { 1 } else { self.options.window };
@@ -211,18 +233,18 @@ impl Inner {
     fn resume(&self, fault: &Fault, page: usize) -> Answer {
         let _order = self.order.read();
         let is_protected = self.before_resume(page);
-        self.one(fault, Source::Shared, |start| self.uffd.resume_as(start, BYTES, is_protected))
+        self.one(fault, Source::Shared, |start| self.uffd.resume_as(start, self.page_bytes(), is_protected))
     }
 
     /// Fills one page that the template does not give.
     fn one(&self, fault: &Fault, source: Source, fill: impl FnOnce(u64) -> Filled) -> Answer {
         // Before it is there, and the guest goes on: a tick may come then.
-        if let Some((_, page)) = self.layout.page(fault.page()) {
+        if let Some((_, page)) = self.layout.page(fault.address) {
             self.young.set(page);
         }
-        match fill(fault.page()) {
+        match fill(fault.address) {
             (_, None) => {
-                self.filled.fetch_add(1, Ordering::Relaxed);
+                self.filled.fetch_add(self.layout.unit() as u64, Ordering::Relaxed);
                 self.done(fault, source)
             }
             (_, Some(refusal)) => self.refused(&refusal, fault),
@@ -231,7 +253,7 @@ impl Inner {
 
     /// The store lost this page.
     fn give_up(&self, fault: &Fault) -> Answer {
-        match self.uffd.poison(fault.page(), BYTES) {
+        match self.uffd.poison(fault.address, self.page_bytes()) {
             (_, None) => {
                 self.poisoned.fetch_add(1, Ordering::Relaxed);
                 Answer::Ignored
@@ -242,21 +264,27 @@ impl Inner {
     }
 
     pub(super) fn refused(&self, refusal: &Refusal, fault: &Fault) -> Answer {
-        let address = fault.page();
+        let address = fault.address;
         match refusal {
             Refusal::Again => Answer::Again,
             Refusal::Gone => Answer::Gone,
+            // The kernel says so of a huge page, too, where none is left for it. So it is not noted: else it would be zero later on.
+            Refusal::Exists if self.is_huge() && self.options.sabotage != Some(Sabotage::Exists) => {
+                Answer::Unclear
+            }
             // Another fault, or a daemon before this one, filled it.
             Refusal::Exists => {
                 if let Some((_, page)) = self.layout.page(address) {
-                    self.settle(page..page + 1);
+                    self.settle(self.unit_of(page));
                 }
-                _ = self.uffd.wake(address, BYTES);
+                _ = self.uffd.wake(address, self.page_bytes());
                 self.done(fault, Source::Present)
             }
+            // There is no memory, or no huge page, for now.
+            Refusal::Other(error) if error.raw_os_error() == Some(libc::ENOMEM) => Answer::NoContent,
             // What faulted there faults anew, and finds no page, or nothing mapped.
             Refusal::Unmapped | Refusal::Other(_) => {
-                _ = self.uffd.wake(address, BYTES);
+                _ = self.uffd.wake(address, self.page_bytes());
                 Answer::Ignored
             }
         }
@@ -288,13 +316,12 @@ impl Share {
     }
 }
 
-/// Pages of a chunk.
+/// Pages of a chunk, or of a huge page.
 #[derive(Clone)]
 pub(super) struct Piece<'a> {
     pub pages: Range<usize>,
-    /// The chunk's first page.
+    /// The first page of the content.
     pub chunk: usize,
-    /// The chunk's content.
     pub content: &'a Content,
     /// The guest is about to write to them.
     pub write: bool,

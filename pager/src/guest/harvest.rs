@@ -108,6 +108,16 @@ impl Inner {
         for region in self.layout.regions() {
             is_shared |= self.uffd.track(region.base, region.size)?;
         }
+        if self.is_huge() {
+            for region in self.layout.regions() {
+                if super::reach::is_shared(self.life.as_ref(), region.base)? {
+                    let what = "it is shared memory in huge pages, of which no snapshots are made";
+                    return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+                }
+            }
+            // The kernel says so of private ones, too.
+            is_shared = false;
+        }
         let reach = match &self.backing {
             Backing::Memory(memory) if is_shared => Reach::Memory(memory.try_clone()?.into(), None),
             Backing::Swapped { memory, swap } if is_shared => {

@@ -3,6 +3,7 @@
 mod bits;
 mod fill;
 mod harvest;
+mod huge;
 mod reach;
 mod reclaim;
 mod replay;

@@ -23,27 +23,7 @@ pub(super) enum Reach {
 impl Reach {
     /// That of the process with this life. It needs the right to look into it, as a debugger has.
     pub fn of_process(life: Option<&Life>) -> io::Result<Self> {
-        let Some(Life::Process(process)) = life else {
-            let what = "the guest's process is not known: it cannot be looked into";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, what));
-        };
-        let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()))?;
-        let number = about.lines().find_map(|line| line.strip_prefix("Pid:")).map(str::trim);
-        // One that ended has -1.
-        let number = number.and_then(|number| number.parse::<u32>().ok());
-        let number = number.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
-        let open = |name: &str| {
-            let path = format!("/proc/{number}/{name}");
-            let hint = "run as the VMM's user, or with CAP_SYS_PTRACE";
-            let said = |error: io::Error| io::Error::new(error.kind(), format!("{path}: {error}: {hint}"));
-            File::open(&path).map_err(said)
-        };
-        let (memory, pagemap) = (open("mem")?, open("pagemap")?);
-        // Its number may have become that of another process meanwhile; then the first one has ended.
-        let again = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()))?;
-        if again.lines().any(|line| line.strip_prefix("Pid:").is_some_and(|pid| pid.trim() == "-1")) {
-            return Err(io::Error::from_raw_os_error(libc::ESRCH));
-        }
+        let [memory, pagemap] = open(life, ["mem", "pagemap"])?;
         Ok(Self::Process(memory, pagemap))
     }
 
@@ -109,6 +89,49 @@ impl Reach {
         }
         Ok(())
     }
+}
+
+/// Whether the mapping at an address of the process with this life is shared with others.
+pub(super) fn is_shared(life: Option<&Life>, address: u64) -> io::Result<bool> {
+    let [maps] = open(life, ["maps"])?;
+    let holds = |line: &&str| {
+        let ends = line.split_whitespace().next().and_then(|range| range.split_once('-'));
+        let ends = ends.map(|(start, end)| (u64::from_str_radix(start, 16), u64::from_str_radix(end, 16)));
+        matches!(ends, Some((Ok(start), Ok(end))) if (start..end).contains(&address))
+    };
+    let maps = io::read_to_string(maps)?;
+    // `7f0000000000-7f0000200000 rw-s …`
+    let flags = maps.lines().find(holds).and_then(|line| line.split_whitespace().nth(1));
+    flags.map(|flags| flags.ends_with('s')).ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))
+}
+
+/// Opens files of `/proc/PID` of the process with this life.
+fn open<const N: usize>(life: Option<&Life>, names: [&str; N]) -> io::Result<[File; N]> {
+    let Some(Life::Process(process)) = life else {
+        let what = "the guest's process is not known: it cannot be looked into";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+    };
+    let number = || {
+        let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()))?;
+        let number = about.lines().find_map(|line| line.strip_prefix("Pid:")).map(str::trim);
+        // One that ended has -1.
+        let number = number.and_then(|number| number.parse::<u32>().ok());
+        number.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
+    };
+    let before = number()?;
+    let open = |name: &str| {
+        let path = format!("/proc/{before}/{name}");
+        let hint = "run as the VMM's user, or with CAP_SYS_PTRACE";
+        let said = |error: io::Error| io::Error::new(error.kind(), format!("{path}: {error}: {hint}"));
+        File::open(&path).map_err(said)
+    };
+    let mut files = Vec::new();
+    for name in names {
+        files.push(open(name)?);
+    }
+    // Its number may have become that of another process meanwhile; then the first one has ended.
+    number()?;
+    Ok(files.try_into().expect("as many as there are names"))
 }
 
 fn read(

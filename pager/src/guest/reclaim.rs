@@ -202,7 +202,7 @@ impl Inner {
             else {
                 if other == page {
                     // It faults anew, if it still has to.
-                    _ = self.uffd.wake(fault.page(), PAGE as u64);
+                    _ = self.uffd.wake(fault.address, PAGE as u64);
                 }
                 continue;
             };

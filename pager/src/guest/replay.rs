@@ -38,10 +38,10 @@ impl Recorder {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// A fault of this page had the template's content as its answer.
-    pub fn note(&self, page: usize) {
+    /// A fault of these pages had the template's content as its answer.
+    pub fn note(&self, pages: Range<usize>) {
         if self.is_on() {
-            self.faults.lock().push(page);
+            self.faults.lock().extend(pages);
         }
     }
 
@@ -76,13 +76,19 @@ pub(super) struct Job {
 impl Plan {
     pub fn new(set: &WorkingSet, layout: &Layout, template: &Template) -> Self {
         let mut plan = Self::default();
-        let end = (template.size() / PAGE as u64) as usize;
+        let (end, unit) = ((template.size() / PAGE as u64) as usize, layout.unit());
         for run in set.runs() {
             let mut run = run.start.min(end)..run.end.min(end);
             while !run.is_empty() {
-                let chunk = template.chunk_of(run.start);
-                let part = run.start..run.end.min(chunk.end);
-                run.start = part.end;
+                let mut chunk = template.chunk_of(run.start);
+                let mut part = run.start..run.end.min(chunk.end);
+                if unit > 1 {
+                    // A huge page comes whole, and once.
+                    let start = run.start / unit * unit;
+                    chunk = start..start + unit;
+                    part = if plan.of_chunk.contains_key(&start) { start..start } else { chunk.clone() };
+                }
+                run.start = run.end.min(chunk.end);
                 for piece in layout.places(part) {
                     let job = *plan.of_chunk.entry(chunk.start).or_insert_with(|| {
                         plan.jobs.push(Job { pieces: Vec::new(), taken: AtomicBool::new(false) });
@@ -151,7 +157,7 @@ impl Inner {
             let mut changes = 0;
             while page < pages.end {
                 let place = address + ((page - pages.start) * PAGE) as u64;
-                let pages = page..pages.end.min(page + BATCH);
+                let pages = page..pages.end.min(page + BATCH.max(self.layout.unit()));
                 match self.fill_ahead(&pages, place, content) {
                     Ok(next) => page = next,
                     Err(Refusal::Again) if changes < CHANGES && !self.has_stopped(super::serve::CHANGE) => {
@@ -173,7 +179,7 @@ impl Inner {
         let settled = |page: &usize| !blind && self.journal.is_settled(*page);
         let Some(start) = pages.clone().find(|page| !settled(page)) else { return Ok(pages.end) };
         let end = (start..pages.end).find(settled).unwrap_or(pages.end);
-        let chunk = self.template.chunk_of(start).start;
+        let chunk = self.chunk_of(start).start;
         let place = address + ((start - pages.start) * PAGE) as u64;
         let (filled, refusal) = self.put(&Piece { pages: start..end, chunk, content, write: false }, place);
         self.ahead.fetch_add(filled as u64, Ordering::Relaxed);
@@ -181,8 +187,12 @@ impl Inner {
             None => Ok(end),
             // A fault, or a daemon before this one, filled that one, and woke who waited for it.
             Some(Refusal::Exists) => {
-                self.settle(start + filled..start + filled + 1);
-                Ok(start + filled + 1)
+                let there = self.unit_of(start + filled);
+                // Or there is no huge page left: that is left to a fault.
+                if !self.is_huge() {
+                    self.settle(there.clone());
+                }
+                Ok(there.end)
             }
             Some(refusal) => Err(refusal),
         }

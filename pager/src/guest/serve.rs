@@ -4,7 +4,6 @@ use super::fill::Answer;
 use super::{Inner, Life};
 use crate::journal::{MESSAGES, Reader};
 use crate::sabotage::Sabotage;
-use crate::uffd::PAGE;
 use crate::uffd::abi::{self, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -20,11 +19,14 @@ pub(super) enum Kind {
     Minor,
     /// The page is protected against writes.
     Protected,
+    /// There was no page, and then there was one, or no memory for it.
+    Unclear,
 }
 
 /// An access that waits for its page.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fault {
+    /// That of its page.
     pub address: u64,
     pub kind: Kind,
     /// It is a write.
@@ -40,6 +42,9 @@ pub(super) struct Fault {
 
 /// How long a fault waits that met a change of the guest's memory: about as long as such a change takes.
 pub(super) const CHANGE: Duration = Duration::from_micros(50);
+
+/// How long one waits that finds no huge page, maybe.
+const MOMENT: Duration = Duration::from_millis(1);
 
 impl Inner {
     /// Until the guest ends, or is stopped.
@@ -126,7 +131,7 @@ impl Inner {
         let now = Instant::now();
         for message in messages {
             match message.event {
-                abi::EVENT_PAGEFAULT => faults.push(Fault::new(message, now)),
+                abi::EVENT_PAGEFAULT => faults.push(Fault::new(message, now, self.layout.page_size() as u64)),
                 abi::EVENT_REMOVE | abi::EVENT_UNMAP => _ = self.removes.fetch_add(1, Ordering::Relaxed),
                 // A process that forks gives its child's userfaultfd to the reader: no pager was asked for that one.
                 // SAFETY: the kernel made this descriptor for this read.
@@ -159,17 +164,21 @@ impl Inner {
                 fault.due = Instant::now() + CHANGE;
                 self.put_off(fault);
             }
+            Answer::Unclear => {
+                fault.kind = Kind::Unclear;
+                fault.due = Instant::now() + MOMENT;
+                self.put_off(fault);
+            }
             Answer::Elsewhere => {
                 fault.slow = true;
-                self.later.lock().push_back(fault);
-                // It cannot be full.
-                _ = rustix::io::write(&self.handed, &1u64.to_ne_bytes());
+                self.hand_over(fault);
             }
             Answer::NoContent => {
                 fault.due = Instant::now() + super::pause(fault.failures);
                 fault.failures += 1;
                 fault.slow = self.options.threads > 1;
-                self.put_off(fault);
+                self.again.fetch_add(1, Ordering::Relaxed);
+                self.hand_over(fault);
             }
         }
     }
@@ -178,16 +187,19 @@ impl Inner {
         self.again.fetch_add(1, Ordering::Relaxed);
         self.later.lock().push_back(fault);
     }
+
+    /// To a thread that may sleep, which learns of it, and waits until it is due.
+    fn hand_over(&self, fault: Fault) {
+        self.later.lock().push_back(fault);
+        // It cannot be full.
+        _ = rustix::io::write(&self.handed, &1u64.to_ne_bytes());
+    }
 }
 
 impl Fault {
-    /// The address of its page.
-    pub(super) fn page(&self) -> u64 {
-        self.address / PAGE as u64 * PAGE as u64
-    }
-
-    fn new(message: &Message, since: Instant) -> Self {
+    fn new(message: &Message, since: Instant, page_size: u64) -> Self {
         let [flags, address, _] = message.words;
+        let address = address / page_size * page_size;
         let has = |flag| flags & flag != 0;
         let kind = match () {
             () if has(abi::FAULT_WP) => Kind::Protected,

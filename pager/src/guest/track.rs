@@ -205,19 +205,22 @@ impl Inner {
     }
 
     fn before_write(&self, page: usize) {
-        self.tracking.dirty.set(page);
-        self.capture_early(page..page + 1);
+        let is_part = self.options.sabotage == Some(Sabotage::Part);
+        let pages = if is_part { page..page + 1 } else { self.unit_of(page) };
+        pages.clone().for_each(|page| self.tracking.dirty.set(page));
+        self.capture_early(pages);
     }
 
     /// The guest waits to write to a protected page.
     pub(super) fn permit_write(&self, fault: &Fault, page: usize) -> Answer {
         let _order = self.order.read();
-        self.tracking.dirty.set(page);
         self.young.set(page);
-        if self.options.sabotage != Some(Sabotage::Capture) {
-            self.capture_early(page..page + 1);
+        if self.options.sabotage == Some(Sabotage::Capture) {
+            self.tracking.dirty.set(page);
+        } else {
+            self.before_write(page);
         }
-        let refusal = match self.uffd.unprotect(fault.page(), PAGE as u64) {
+        let refusal = match self.uffd.unprotect(fault.address, self.page_bytes()) {
             Ok(()) => return self.done(fault, Source::Written),
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN) => Refusal::Again,

@@ -6,6 +6,7 @@
 use super::Restore;
 use crate::cache::{Cache, Chunk, Source};
 use crate::guest::{GuestStats, pause};
+use crate::journal::Journal;
 use crate::latency::Latencies;
 use crate::pace::Pace;
 use crate::sabotage::Sabotage;
@@ -29,6 +30,8 @@ pub(super) struct Pages<'a> {
     files: Vec<File>,
     template: &'a Template,
     cache: &'a Cache,
+    /// Which pages are in their file, or were. It outlives this process.
+    journal: Journal,
     progress: Mutex<Progress>,
     /// First pages of chunks in the order in which they are filled ahead.
     order: Vec<usize>,
@@ -38,8 +41,6 @@ pub(super) struct Pages<'a> {
 }
 
 struct Progress {
-    /// Whether each page is in its file, or was.
-    given: Vec<bool>,
     /// The VMM asks for all pages in their order besides, while its guest runs: it has come to this page.
     pass: usize,
     /// Pages that were asked for otherwise: the guest touched them. `None`: they are not noted.
@@ -53,6 +54,7 @@ impl<'a> Pages<'a> {
     pub fn new(
         slots: &'a Slots,
         files: Vec<File>,
+        journal: Journal,
         template: &'a Template,
         cache: &'a Cache,
         with: &Restore,
@@ -66,11 +68,10 @@ impl<'a> Pages<'a> {
         // A record tells the VMM's own pass by the pages that are still to come, so nothing else may bring them.
         let is_first = |chunk: &usize| record.is_none() && seen.insert(*chunk);
         let order = all.map(|page| template.chunk_of(page).start).filter(is_first).collect();
-        let (given, stats) = (vec![false; pages], GuestStats::default());
-        let progress = Mutex::new(Progress { given, pass: 0, record, next: 0, stats });
+        let progress = Mutex::new(Progress { pass: 0, record, next: 0, stats: GuestStats::default() });
         let sabotage = template.library().and_then(|library| library.sabotage);
         let (pace, latencies) = (Pace::default(), Latencies::new());
-        Self { slots, files, template, cache, progress, order, pace, latencies, sabotage }
+        Self { slots, files, template, cache, journal, progress, order, pace, latencies, sabotage }
     }
 
     /// Answers what the VMM asks for on this connection, until it closes it.
@@ -144,17 +145,18 @@ impl<'a> Pages<'a> {
     fn note(&self, pages: Range<usize>) -> bool {
         let progress = &mut *self.progress.lock();
         for page in pages.clone() {
-            let left = progress.given.iter().skip(progress.pass);
-            progress.pass += left.take_while(|given| **given).count();
+            while progress.pass < self.pages() && self.journal.is_settled(progress.pass) {
+                progress.pass += 1;
+            }
             if page == progress.pass {
                 progress.pass += 1;
             } else if let Some(record) = &mut progress.record
-                && !progress.given[page]
+                && !self.journal.is_settled(page)
             {
                 record.push(page);
             }
         }
-        progress.given[pages].iter().all(|given| *given)
+        pages.into_iter().all(|page| self.journal.is_settled(page))
     }
 
     /// Puts a page into its file, once. `chunk`: the content of its chunk; `None`: zeros.
@@ -165,7 +167,7 @@ impl<'a> Pages<'a> {
             chunk.map(|chunk| &chunk[at..at + PAGE]).filter(|bytes| bytes.iter().any(|byte| *byte != 0));
         // Under one hold: no other thread writes the page once the guest may have it.
         let progress = &mut *self.progress.lock();
-        let is_new = !progress.given[page] || is_asked && self.sabotage == Some(Sabotage::Again);
+        let is_new = !self.journal.is_settled(page) || is_asked && self.sabotage == Some(Sabotage::Again);
         match bytes.filter(|_| is_new) {
             Some(bytes) => {
                 self.files[slot].write_all_at(bytes, place)?;
@@ -177,7 +179,8 @@ impl<'a> Pages<'a> {
             // A page of zeros needs no memory before it is asked for.
             None => {}
         }
-        progress.given[page] = true;
+        // A pager that is killed before this writes it once more: the VMM has no answer yet, and so no mapping.
+        self.journal.settle(page..page + 1);
         Ok(())
     }
 
@@ -193,7 +196,7 @@ impl<'a> Pages<'a> {
             // What the store does not give, or memory does not hold, is left to a fault.
             if let Ok(found) = self.template.content(*first, self.cache, Some(&self.pace)) {
                 let (chunk, pages) = (found.map(|(chunk, _)| chunk), self.template.chunk_of(*first));
-                let end = pages.end.min((self.slots.size() / PAGE as u64) as usize);
+                let end = pages.end.min(self.pages());
                 _ = (pages.start..end).try_for_each(|page| self.give(page, chunk.as_ref(), false));
             }
         }
@@ -212,8 +215,12 @@ impl<'a> Pages<'a> {
 
     pub fn stats(&self) -> GuestStats {
         let progress = self.progress.lock();
-        let settled = progress.given.iter().filter(|given| **given).count() as u64;
+        let settled = self.journal.settled() as u64;
         GuestStats { latency: self.latencies.all(), settled, ..progress.stats.clone() }
+    }
+
+    fn pages(&self) -> usize {
+        (self.slots.size() / PAGE as u64) as usize
     }
 }
 

@@ -3,19 +3,24 @@
 use super::pages::Pages;
 use crate::cache::Cache;
 use crate::guest::GuestStats;
+use crate::journal::Journal;
+use crate::sabotage::Sabotage;
 use crate::store::Template;
 use crate::wire::{HEADER, MigrationError, MigrationRequest, ROLE_FAULT, Slots, is_ok, send};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 /// How long a VMM may take for an answer, before it restores devices, which may need pages.
 const ANSWER: Duration = Duration::from_secs(60);
+
+/// How long one waits for a store that is out of reach.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// How a machine is restored.
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +59,61 @@ pub fn restore_machine(
     cache: &Cache,
     with: &Restore,
 ) -> Result<GuestStats, MigrationError> {
+    let Begun { serving, restoring } = Begun::at(template, socket)?;
+    serving.serve(template, cache, with, || restoring.finish(with, || Ok(())))
+}
+
+/// A machine whose VMM has its memory, and lacks its state.
+pub(super) struct Begun {
+    pub serving: Serving,
+    pub restoring: Restoring,
+}
+
+/// What is needed to serve a machine's pages.
+pub(super) struct Serving {
+    slots: Slots,
+    memory: Vec<File>,
+    journal: Journal,
+    /// On which the VMM asks for pages.
+    pub faults: UnixStream,
+}
+
+/// What is needed to restore the rest.
+pub(super) struct Restoring {
+    vmm: UnixStream,
+    state: Vec<u8>,
+}
+
+impl Begun {
+    /// Sends a machine to the VMM that waits for it there, up to its state.
+    pub fn at(template: &Template, socket: &Path) -> Result<Self, MigrationError> {
+        let (config, slots, state) = parts(template)?;
+        let vmm = UnixStream::connect(socket)?;
+        vmm.set_read_timeout(Some(ANSWER))?;
+        vmm.set_write_timeout(Some(ANSWER))?;
+        say(&vmm, MigrationRequest::Start, &[], "Start")?;
+        let mut memory = Vec::new();
+        for slot in &slots.slots {
+            let file = memfd_create("slat-pager-memory", MemfdFlags::CLOEXEC).map_err(io::Error::from)?;
+            ftruncate(&file, slot.file_offset + slot.size).map_err(io::Error::from)?;
+            (&vmm).write_all(&MigrationRequest::MemoryFd.print())?;
+            send(vmm.as_fd(), &slot.slot.to_le_bytes(), &[file.as_fd()])?;
+            hear(&vmm, "MemoryFd")?;
+            memory.push(File::from(file));
+        }
+        say(&vmm, MigrationRequest::Config(config.len() as u64), &config, "Config")?;
+        // Devices are restored with the state, and use memory then.
+        let faults = UnixStream::connect(socket)?;
+        (&faults).write_all(&ROLE_FAULT)?;
+        vmm.set_read_timeout(None)?;
+        let journal = Journal::new(&slots.layout)?;
+        let serving = Serving { slots, memory, journal, faults };
+        Ok(Self { serving, restoring: Restoring { vmm, state } })
+    }
+}
+
+/// The configuration of a template that is a machine, its memslots, and its state.
+fn parts(template: &Template) -> Result<(Vec<u8>, Slots, Vec<u8>), MigrationError> {
     let machine = template.machine().ok_or_else(|| MigrationError::NoMachine(template.name().into()))?;
     let middle = machine.memory + machine.config;
     let config = template.read(machine.memory..middle)?;
@@ -62,45 +122,84 @@ pub fn restore_machine(
     if slots.size() != machine.memory {
         return Err(MigrationError::Sense("its memslots are not the template's memory".into()));
     }
-    let vmm = UnixStream::connect(socket)?;
-    vmm.set_read_timeout(Some(ANSWER))?;
-    vmm.set_write_timeout(Some(ANSWER))?;
-    say(&vmm, MigrationRequest::Start, &[], "Start")?;
-    let mut files = Vec::new();
-    for slot in &slots.slots {
-        let file = memfd_create("slat-pager-memory", MemfdFlags::CLOEXEC).map_err(std::io::Error::from)?;
-        ftruncate(&file, slot.file_offset + slot.size).map_err(std::io::Error::from)?;
-        (&vmm).write_all(&MigrationRequest::MemoryFd.print())?;
-        send(vmm.as_fd(), &slot.slot.to_le_bytes(), &[file.as_fd()])?;
-        hear(&vmm, "MemoryFd")?;
-        files.push(File::from(file));
+    Ok((config, slots, state))
+}
+
+impl Restoring {
+    /// Restores the rest. `restored` is called when the VMM has its state, and before its guest runs.
+    pub fn finish(
+        self,
+        with: &Restore,
+        restored: impl FnOnce() -> Result<(), MigrationError>,
+    ) -> Result<(), MigrationError> {
+        say(&self.vmm, MigrationRequest::State(self.state.len() as u64), &self.state, "State")?;
+        restored()?;
+        say(&self.vmm, MigrationRequest::Complete { paused: with.paused }, &[], "Complete")
     }
-    say(&vmm, MigrationRequest::Config(machine.config), &config, "Config")?;
-    // Devices are restored with the state, and use memory then.
-    let faults = UnixStream::connect(socket)?;
-    (&faults).write_all(&ROLE_FAULT)?;
-    let pages = Pages::new(&slots, files, template, cache, with);
-    vmm.set_read_timeout(None)?;
-    std::thread::scope(|scope| {
-        let serving = scope.spawn(|| {
-            let result = pages.serve(&faults, with);
-            // A VMM that asked for what makes no sense has its answer; it gets no page any more.
-            _ = faults.shutdown(Shutdown::Both);
-            result
-        });
-        for _ in 0..with.replay {
-            // Without it, there are fewer.
-            _ = std::thread::Builder::new().spawn_scoped(scope, || pages.fill_ahead());
+}
+
+impl Serving {
+    /// One that an earlier pager had: these are its [`Serving::files`]. `faults` is called when all else is there.
+    pub fn again(
+        template: &Template,
+        files: Vec<OwnedFd>,
+        faults: impl FnOnce() -> Result<UnixStream, MigrationError>,
+    ) -> Result<Self, MigrationError> {
+        let (_, slots, _) = waiting(|| parts(template))?;
+        let mut files = files.into_iter();
+        let journal = files.next().filter(|_| files.len() == slots.slots.len());
+        let kept = journal.ok_or_else(|| MigrationError::Sense("what was kept of it is not all".into()))?;
+        let is_empty = template.library().is_some_and(|library| library.sabotage == Some(Sabotage::Journal));
+        let journal = if is_empty { Journal::new(&slots.layout) } else { Journal::open(kept, &slots.layout) };
+        Ok(Self { memory: files.map(File::from).collect(), journal: journal?, slots, faults: faults()? })
+    }
+
+    /// What another pager needs to go on: its journal, and its memory files.
+    pub fn files(&self) -> io::Result<Vec<OwnedFd>> {
+        let memory = self.memory.iter().map(|file| Ok(file.try_clone()?.into()));
+        std::iter::once(self.journal.share()).chain(memory).collect()
+    }
+
+    /// Serves the pages until the VMM has all of them, or ends. `rest` is done meanwhile.
+    pub fn serve(
+        self,
+        template: &Template,
+        cache: &Cache,
+        with: &Restore,
+        rest: impl FnOnce() -> Result<(), MigrationError>,
+    ) -> Result<GuestStats, MigrationError> {
+        let Self { slots, memory, journal, faults } = self;
+        let pages = Pages::new(&slots, memory, journal, template, cache, with);
+        std::thread::scope(|scope| {
+            let serving = scope.spawn(|| {
+                let result = pages.serve(&faults, with);
+                // A VMM that asked for what makes no sense has its answer; it gets no page any more.
+                _ = faults.shutdown(Shutdown::Both);
+                result
+            });
+            for _ in 0..with.replay {
+                // Without it, there are fewer.
+                _ = std::thread::Builder::new().spawn_scoped(scope, || pages.fill_ahead());
+            }
+            let said = rest();
+            if said.is_err() {
+                _ = faults.shutdown(Shutdown::Both);
+            }
+            let served = serving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            served.and(said)
+        })?;
+        Ok(pages.stats())
+    }
+}
+
+/// While the store does not give it, it waits, as for a page: a machine that runs has no other pager.
+fn waiting<T>(try_it: impl Fn() -> Result<T, MigrationError>) -> Result<T, MigrationError> {
+    loop {
+        match try_it() {
+            Err(MigrationError::Store(_)) => std::thread::sleep(AGAIN),
+            result => return result,
         }
-        let said = say(&vmm, MigrationRequest::State(machine.state), &state, "State")
-            .and_then(|()| say(&vmm, MigrationRequest::Complete { paused: with.paused }, &[], "Complete"));
-        if said.is_err() {
-            _ = faults.shutdown(Shutdown::Both);
-        }
-        let served = serving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        served.and(said)
-    })?;
-    Ok(pages.stats())
+    }
 }
 
 fn say(

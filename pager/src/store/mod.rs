@@ -34,6 +34,7 @@ pub use s3::s3;
 #[doc(hidden)]
 pub use steady::Clock;
 pub use steady::{Steady, SteadyOptions, StoreStats};
+pub(crate) use template::Found;
 pub use template::Template;
 #[doc(hidden)]
 pub use trouble::Trouble;

@@ -1,7 +1,7 @@
 //! The memory of a twin: two mappings, as a VMM has below and above its gap.
 
 use super::image::{Image, WORDS};
-use crate::uffd::PAGE;
+use crate::uffd::{HUGE_PAGE, PAGE};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::io;
@@ -19,6 +19,7 @@ pub struct Memory {
     low: usize,
     file: Option<OwnedFd>,
     is_private: bool,
+    page_size: usize,
 }
 
 impl Memory {
@@ -28,16 +29,29 @@ impl Memory {
         if let Some(file) = &file {
             ftruncate(file, (image.pages * PAGE) as u64)?;
         }
-        Self::of(image, file, false)
+        Self::of(image, file, false, PAGE)
+    }
+
+    /// The same, in pages of 2 MiB, of which the kernel must have enough.
+    pub fn huge(image: Image, shared: bool) -> io::Result<Self> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        let file = shared.then(|| memfd_create("twin", flags)).transpose()?;
+        if let Some(file) = &file {
+            ftruncate(file, (image.pages * PAGE) as u64)?;
+        }
+        Self::of(image, file, false, HUGE_PAGE)
     }
 
     /// A private mapping of what clones share.
     pub fn clone_of(image: Image, file: &Path) -> io::Result<Self> {
-        Self::of(image, Some(std::fs::File::open(file)?.into()), true)
+        Self::of(image, Some(std::fs::File::open(file)?.into()), true, PAGE)
     }
 
-    fn of(image: Image, file: Option<OwnedFd>, is_private: bool) -> io::Result<Self> {
-        let low = image.pages * 3 / 4;
+    fn of(image: Image, file: Option<OwnedFd>, is_private: bool, page_size: usize) -> io::Result<Self> {
+        let unit = page_size / PAGE;
+        let low = image.pages * 3 / 4 / unit * unit;
+        // Huge pages are reserved now: a fault that finds none would end the process.
+        let anonymous = if unit > 1 { MapFlags::HUGETLB | MapFlags::HUGE_2MB } else { MapFlags::NORESERVE };
         let kind = if is_private { MapFlags::PRIVATE | MapFlags::NORESERVE } else { MapFlags::SHARED };
         let map = |first: usize, pages: usize| {
             let (prot, size, any) = (ProtFlags::READ | ProtFlags::WRITE, pages * PAGE, std::ptr::null_mut());
@@ -45,7 +59,7 @@ impl Memory {
             let start = unsafe {
                 match &file {
                     Some(file) => mmap(any, size, prot, kind, file, (first * PAGE) as u64),
-                    None => mmap_anonymous(any, size, prot, MapFlags::PRIVATE | MapFlags::NORESERVE),
+                    None => mmap_anonymous(any, size, prot, MapFlags::PRIVATE | anonymous),
                 }
             }?;
             // SAFETY: it is this mapping's. Huge pages would be filled by the kernel, unasked.
@@ -53,7 +67,12 @@ impl Memory {
             io::Result::Ok(start as usize)
         };
         let starts = [map(0, low)?, map(low, image.pages - low)?];
-        Ok(Self { image, starts, low, file, is_private })
+        Ok(Self { image, starts, low, file, is_private, page_size })
+    }
+
+    /// Bytes of a page.
+    pub fn page_size(&self) -> usize {
+        self.page_size
     }
 
     /// Whether it is a private mapping of a file.

@@ -9,12 +9,14 @@ mod memory;
 mod vcpus;
 
 pub use bare::{bare, copy_each};
+#[cfg(test)]
+pub(crate) use image::mix;
 pub use image::{Image, is_page};
 pub use memory::Memory;
 pub use vcpus::Versions;
 
 use crate::daemon::{Request, checkpoint};
-use crate::uffd::{Features, PAGE, Uffd};
+use crate::uffd::{Features, HUGE_PAGE, Uffd};
 use crate::wire::send;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -41,6 +43,8 @@ pub struct Twin {
     pub balloon: bool,
     /// Whether the memory is shared memory, with faults of pages that are in it.
     pub shared: bool,
+    /// Bytes of a page of the memory: 4 KiB, or 2 MiB.
+    pub page_size: usize,
     /// Whether pages of shared memory that are given back are always removed from it.
     pub only_removes: bool,
     /// A file that clones share, which is mapped privately.
@@ -106,6 +110,7 @@ impl Twin {
         let uffd = Uffd::new(features)?;
         let memory = Box::leak(Box::new(match &self.clone_of {
             Some(file) => Memory::clone_of(self.image, file)?,
+            None if self.page_size == HUGE_PAGE => Memory::huge(self.image, self.shared)?,
             None => Memory::new(self.image, self.shared)?,
         }));
         for (start, size, _) in memory.regions() {
@@ -202,9 +207,10 @@ impl Checkpoints {
 
 /// As Firecracker writes it, with a field that no pager knows yet.
 fn handshake(memory: &Memory) -> String {
+    let page = memory.page_size();
     let mapping = |(base, size, offset)| {
         format!(
-            r#"{{"base_host_virt_addr":{base},"size":{size},"offset":{offset},"page_size":{PAGE},"page_size_kib":{PAGE},"gpa_start":{offset}}}"#
+            r#"{{"base_host_virt_addr":{base},"size":{size},"offset":{offset},"page_size":{page},"page_size_kib":{page},"gpa_start":{offset}}}"#
         )
     };
     let mappings: Vec<String> = memory.regions().into_iter().map(mapping).collect();

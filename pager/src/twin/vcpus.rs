@@ -2,6 +2,7 @@
 
 use super::image::{WORDS, is_page, mix};
 use super::{Memory, Report};
+use crate::uffd::PAGE;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -59,19 +60,28 @@ impl Shared {
         }
     }
 
-    /// Gives stretches of up to 64 pages back. Of shared memory some are taken out of the page table only, unless all are to be removed.
+    /// Gives stretches of up to 64 pages back, or a huge page. Of shared memory some are taken out of the page table only, unless all are to be removed.
     pub fn balloon(&self, mut seed: u64, until: Instant, is_shared: bool, only_removes: bool) {
         while Instant::now() < until {
             seed = mix(seed);
-            let page = (seed >> 8) as usize % self.oracle.len();
-            let pages = ((seed >> 40) as usize % 64 + 1).min(self.memory.left(page));
+            let mut page = (seed >> 8) as usize % self.oracle.len();
+            let mut pages = ((seed >> 40) as usize % 64 + 1).min(self.memory.left(page));
+            let unit = self.memory.page_size() / PAGE;
+            if unit > 1 {
+                (page, pages) = (page / unit * unit, unit);
+            }
             // vCPUs hold one lock at a time, so these cannot wait for each other.
             let mut oracle: Vec<_> = self.oracle[page..page + pages].iter().map(Mutex::lock).collect();
             let removes = is_shared && (only_removes || seed & 1 == 0);
             if is_shared && !removes {
                 // The pager hears the same of both. A page that stays is in the shared memory already, or it becomes zero.
                 let touched = oracle.iter().take_while(|page| page.touched).count();
-                oracle.truncate(touched);
+                // A huge page comes whole.
+                oracle.truncate(if unit > 1 && oracle.iter().any(|page| page.touched) {
+                    unit
+                } else {
+                    touched
+                });
             }
             let pages = oracle.len();
             if pages == 0 {

@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
+/// Bytes of a page of hugetlbfs.
+pub const HUGE_PAGE: usize = 2 << 20;
 
 /// What a userfaultfd shall be able to do, besides faults of anonymous memory. The bits are the kernel's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

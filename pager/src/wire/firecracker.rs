@@ -2,7 +2,7 @@
 
 use super::{Handshake, Wire, WireError, receive};
 use crate::layout::{MOST_REGIONS, Region};
-use crate::uffd::{PAGE, Uffd};
+use crate::uffd::{HUGE_PAGE, PAGE, Uffd};
 use serde::Deserialize;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -40,7 +40,8 @@ impl Wire for Firecracker {
             return Err(WireError::Descriptors(0));
         }
         let uffd = Uffd::from_fd(fds.remove(0)).map_err(WireError::NoUffd)?;
-        Ok(Handshake { regions: regions(&mappings)?, uffd, more: fds })
+        let (regions, page_size) = regions(&mappings)?;
+        Ok(Handshake { regions, page_size, uffd, more: fds })
     }
 }
 
@@ -48,23 +49,31 @@ fn parse(bytes: &[u8]) -> Result<Vec<Mapping>, serde_json::Error> {
     serde_json::from_slice(bytes)
 }
 
-/// The regions of a whole message, without its descriptors.
-pub(crate) fn mappings(text: &[u8]) -> Result<Result<Vec<Region>, WireError>, serde_json::Error> {
+/// The regions of a whole message, without its descriptors, and the bytes of a page.
+pub(crate) fn mappings(text: &[u8]) -> Result<Result<(Vec<Region>, usize), WireError>, serde_json::Error> {
     parse(text).map(|mappings| regions(&mappings))
 }
 
-fn regions(mappings: &[Mapping]) -> Result<Vec<Region>, WireError> {
+fn regions(mappings: &[Mapping]) -> Result<(Vec<Region>, usize), WireError> {
     if mappings.len() > MOST_REGIONS {
         return Err(crate::layout::LayoutError::Count(mappings.len()).into());
     }
-    let region = |mapping: &Mapping| {
-        let sizes = [mapping.page_size, mapping.page_size_kib];
-        if let Some(size) = sizes.into_iter().flatten().find(|size| *size != PAGE as u64) {
-            return Err(WireError::PageSize(size));
+    let mut page_size = None;
+    let mut region = |mapping: &Mapping| {
+        let said = [mapping.page_size, mapping.page_size_kib];
+        let is_said = said.iter().any(Option::is_some);
+        for size in said.into_iter().flatten().chain((!is_said).then_some(PAGE as u64)) {
+            if size != PAGE as u64 && size != HUGE_PAGE as u64 {
+                return Err(WireError::PageSize(size));
+            }
+            if *page_size.get_or_insert(size as usize) != size as usize {
+                return Err(WireError::PageSizes);
+            }
         }
         Ok(Region { base: mapping.base_host_virt_addr, size: mapping.size, offset: mapping.offset })
     };
-    mappings.iter().map(region).collect()
+    let regions = mappings.iter().map(&mut region).collect::<Result<_, _>>()?;
+    Ok((regions, page_size.unwrap_or(PAGE)))
 }
 
 #[cfg(test)]
@@ -75,14 +84,31 @@ mod tests {
     fn fields_that_are_not_known_are_ignored_and_sizes_are_in_bytes() {
         let text = r#"[{"base_host_virt_addr":4096,"size":8192,"offset":0,"page_size":4096,"page_size_kib":4096,"is_guest_memfd":true},
             {"size":4096,"offset":8192,"base_host_virt_addr":1048576}]"#;
-        let regions = regions(&parse(text.as_bytes()).unwrap()).unwrap();
+        let (regions, page_size) = regions(&parse(text.as_bytes()).unwrap()).unwrap();
         assert_eq!(regions[0], Region { base: 4096, size: 8192, offset: 0 });
         assert_eq!(regions[1], Region { base: 1 << 20, size: 4096, offset: 8192 });
-        let huge = text.replace(":4096,\"is", ":2097152,\"is");
-        assert!(matches!(
-            super::regions(&parse(huge.as_bytes()).unwrap()),
-            Err(WireError::PageSize(0x20_0000))
-        ));
+        assert_eq!(page_size, PAGE);
+    }
+
+    #[test]
+    fn pages_have_4_kib_or_2_mib_and_all_the_same() {
+        let size = |sizes: [&str; 2]| {
+            let region = |size| format!(r#"{{"base_host_virt_addr":0,"size":1,"offset":0{size}}}"#);
+            let text = format!("[{}]", sizes.map(region).join(","));
+            regions(&parse(text.as_bytes()).unwrap()).map(|(_, size)| size)
+        };
+        let (small, huge, both) = (
+            r#","page_size":4096"#,
+            r#","page_size_kib":2097152"#,
+            r#","page_size":2097152,"page_size_kib":2097152"#,
+        );
+        assert_eq!(size(["", small]).unwrap(), PAGE);
+        assert_eq!(size([huge, both]).unwrap(), HUGE_PAGE);
+        for mixed in [[small, huge], [huge, ""]] {
+            assert!(matches!(size(mixed), Err(WireError::PageSizes)));
+        }
+        // It is in bytes, whatever its name says.
+        assert!(matches!(size([r#","page_size_kib":2048"#, ""]), Err(WireError::PageSize(2048))));
     }
 
     #[test]

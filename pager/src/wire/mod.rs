@@ -10,8 +10,8 @@ pub(crate) use migration::{HEADER, MigrationRequest, ROLE_FAULT, Slots, answer, 
 pub use migration::{MOST_CONFIG, MOST_FAULT, MOST_STATE, MigrationError};
 pub(crate) use receive::{receive, send, take};
 
-use crate::layout::{LayoutError, Region};
-use crate::uffd::Uffd;
+use crate::layout::{Layout, LayoutError, Region};
+use crate::uffd::{HUGE_PAGE, PAGE, Uffd};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -31,10 +31,23 @@ pub trait Wire: Send + Sync {
 pub struct Handshake {
     /// Where its memory is, as it said: to be checked by [`Layout::new`](crate::Layout::new).
     pub regions: Vec<Region>,
+    /// Bytes of a page of its memory: [`PAGE`](crate::PAGE), or [`HUGE_PAGE`](crate::HUGE_PAGE).
+    pub page_size: usize,
     /// Its userfaultfd.
     pub uffd: Uffd,
     /// Descriptors that came along: shared memory, and what newer VMMs send.
     pub more: Vec<OwnedFd>,
+}
+
+impl Handshake {
+    /// Where its memory is in an image of so many bytes.
+    pub(crate) fn layout(&self, image: u64) -> Result<Layout, LayoutError> {
+        layout(self.regions.clone(), self.page_size, image)
+    }
+}
+
+pub(crate) fn layout(regions: Vec<Region>, page_size: usize, image: u64) -> Result<Layout, LayoutError> {
+    if page_size == HUGE_PAGE { Layout::of_huge_pages(regions, image) } else { Layout::new(regions, image) }
 }
 
 /// Why a handshake was refused.
@@ -60,8 +73,11 @@ pub enum WireError {
     #[error("the first descriptor: {0}")]
     NoUffd(io::Error),
     /// Pages of a size that is not served.
-    #[error("pages of {0} bytes are not served: only 4096")]
+    #[error("pages of {0} bytes are not served: only {PAGE} and {HUGE_PAGE}")]
     PageSize(u64),
+    /// Regions in pages of different sizes.
+    #[error("regions in pages of {PAGE} and of {HUGE_PAGE} bytes are not served in one guest")]
+    PageSizes,
     /// The regions make no sense.
     #[error(transparent)]
     Layout(#[from] LayoutError),

@@ -2,11 +2,13 @@
 
 use slat_pager::twin::{Image, Report};
 use slat_pager::{Features, Folder, GuestStats, Library, PAGE, Uffd};
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// Memory of a guest in MiB.
@@ -73,6 +75,8 @@ pub struct Daemon {
     pub worker: i32,
     keeper: Child,
     log: Mutex<Receiver<String>>,
+    /// Lines that came before one that was waited for, and count.
+    early: Mutex<VecDeque<String>>,
 }
 
 impl Daemon {
@@ -113,12 +117,13 @@ impl Daemon {
     }
 
     fn run(folder: PathBuf, mut command: Command) -> Self {
-        let mut keeper = command.stderr(Stdio::piped()).spawn().unwrap();
+        // All of it can be ended at once: each of its processes starts the other one again.
+        let mut keeper = command.process_group(0).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(keeper.stderr.take().unwrap()).lines();
         let (send, log) = channel();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| send.send(line)));
-        let mut daemon = Self { folder, worker: 0, keeper, log: Mutex::new(log) };
-        daemon.worker = daemon.started();
+        let mut daemon = Self { folder, worker: 0, keeper, log: Mutex::new(log), early: Mutex::default() };
+        daemon.next_worker();
         daemon
     }
 
@@ -138,11 +143,28 @@ impl Daemon {
     pub fn find<T>(&self, find: impl Fn(&str) -> Option<T>) -> T {
         let until = Instant::now() + BOUND;
         loop {
-            let line = self.log.lock().unwrap().recv_timeout(until.saturating_duration_since(Instant::now()));
-            let line = line.expect("the daemon's log has no such line");
+            let line = self.early.lock().unwrap().pop_front().unwrap_or_else(|| self.line(until));
             if let Some(found) = find(&line) {
                 return found;
             }
+        }
+    }
+
+    fn line(&self, until: Instant) -> String {
+        let left = until.saturating_duration_since(Instant::now());
+        self.log.lock().unwrap().recv_timeout(left).expect("the daemon's log has no such line")
+    }
+
+    /// Waits until the last worker was given all guests. From then on the keeper may be killed.
+    pub fn is_ready(&self) {
+        let until = Instant::now() + BOUND;
+        let mut early = self.early.lock().unwrap();
+        loop {
+            let line = self.line(until);
+            if line.contains("\"ready\"") {
+                return;
+            }
+            early.push_back(line);
         }
     }
 
@@ -159,6 +181,7 @@ impl Daemon {
 
     pub fn next_worker(&mut self) {
         self.worker = self.started();
+        self.is_ready();
     }
 
     /// Asks the daemon to take no further guest, and to end with its last one.
@@ -180,9 +203,30 @@ impl Daemon {
     }
 
     /// Kills the process that holds connections.
-    pub fn kill_keeper(&mut self) {
-        self.keeper.kill().unwrap();
-        self.keeper.wait().unwrap();
+    pub fn kill_keeper(&self) {
+        let keeper = rustix::process::Pid::from_child(&self.keeper);
+        rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
+    }
+
+    /// The process that holds connections after one that was killed.
+    pub fn next_keeper(&self) -> rustix::process::Pid {
+        let keeper = self.find(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).ok()?;
+            line["keeper"].as_i64()
+        });
+        rustix::process::Pid::from_raw(keeper as i32).unwrap()
+    }
+
+    /// The rest of the log, once all of its processes have ended.
+    pub fn rest(&self) -> Vec<String> {
+        let (until, mut lines) = (Instant::now() + BOUND, Vec::new());
+        loop {
+            match self.log.lock().unwrap().recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) => lines.push(line),
+                Err(RecvTimeoutError::Disconnected) => return lines,
+                Err(RecvTimeoutError::Timeout) => panic!("it does not end: {lines:?}"),
+            }
+        }
     }
 
     pub fn twin(&self, flags: &str) -> Twin {
@@ -207,8 +251,8 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // The worker ends when its keeper and its guests have.
-        _ = self.keeper.kill();
+        let group = rustix::process::Pid::from_child(&self.keeper);
+        _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         _ = self.keeper.wait();
         _ = std::fs::remove_dir_all(&self.folder);
     }

@@ -96,6 +96,7 @@ fn a_refused_vmm_is_told_of_in_the_log_and_others_are_served() {
     refused(&with(4096, 4096, (MIB as u64) << 20), "beyond the image");
     refused(&with(4096, u64::MAX - 4095, 4096), "beyond the address space");
     refused(&with(4097, 4096, 0), "whole pages");
-    refused(&with(4096, 4096, 0).replace("4096}", "2097152}"), "2097152 bytes are not served");
+    refused(&with(4096, 4096, 0).replace("4096}", "2097152}"), "whole pages of 2097152 bytes");
+    refused(&with(4096, 4096, 0).replace("4096}", "1073741824}"), "1073741824 bytes are not served");
     assert!(daemon.twin("--millis 100").report().is_right());
 }

@@ -5,6 +5,8 @@ mod cloud;
 mod daemon;
 mod fleet;
 mod hostile;
+mod huge;
+mod kept;
 mod machine;
 mod nbd;
 mod operations;

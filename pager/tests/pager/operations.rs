@@ -4,12 +4,10 @@ use crate::daemon::{Daemon, folder, is_offered, with_template};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-fn get(socket: &Path, path: &str) -> String {
-    let mut stream = UnixStream::connect(socket).unwrap();
+pub fn get(mut stream: UnixStream, path: &str) -> String {
     write!(stream, "GET {path} HTTP/1.1\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -17,7 +15,7 @@ fn get(socket: &Path, path: &str) -> String {
 }
 
 /// The value of a metric that counts.
-fn value(text: &str, name: &str) -> u64 {
+pub fn value(text: &str, name: &str) -> u64 {
     let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
     line.unwrap_or_else(|| panic!("no {name} in {text}")).rsplit(' ').next().unwrap().parse().unwrap()
 }
@@ -33,9 +31,10 @@ fn metrics_tell_of_guests_cache_and_store_to_this_user_alone() {
     for path in [&socket, &daemon.socket()] {
         assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o177, 0, "{}", path.display());
     }
+    let connect = || UnixStream::connect(&socket).unwrap();
     let twin = daemon.twin("--millis 700 --balloon");
     std::thread::sleep(Duration::from_millis(400));
-    let during = get(&socket, "/metrics");
+    let during = get(connect(), "/metrics");
     assert_eq!(value(&during, "slat_pager_guests"), 1);
     assert!(
         during.contains("slat_pager_fault_seconds{guest=\"0\",source=\"store\",quantile=\"0.99\"}"),
@@ -43,7 +42,7 @@ fn metrics_tell_of_guests_cache_and_store_to_this_user_alone() {
     );
     assert!(twin.report().is_right());
     let stats = daemon.stats();
-    let after = get(&socket, "/metrics");
+    let after = get(connect(), "/metrics");
     let faults = "slat_pager_faults_total{source=\"store\"}";
     assert_eq!(value(&after, faults), stats.faults(slat_pager::Source::Store));
     assert_eq!((value(&after, "slat_pager_guests"), value(&after, "slat_pager_guests_ended_total")), (0, 1));
@@ -55,7 +54,7 @@ fn metrics_tell_of_guests_cache_and_store_to_this_user_alone() {
     let is_line =
         |line: &str| line.starts_with("# ") || line.rsplit_once(' ').unwrap().1.parse::<f64>().is_ok();
     assert!(body.lines().all(is_line), "{body}");
-    assert!(get(&socket, "/other").starts_with("HTTP/1.1 404"));
+    assert!(get(connect(), "/other").starts_with("HTTP/1.1 404"));
     let top = Command::new(env!("CARGO_BIN_EXE_slat-pager"))
         .arg("top")
         .arg(&socket)

@@ -1,6 +1,8 @@
 //! The daemon is killed while guests run: nothing is lost, and none stands still.
 
-use crate::daemon::{Daemon, IMAGE, MIB, Twin, library};
+use crate::daemon::{Daemon, IMAGE, MIB, Twin, is_offered, library, with_template};
+use crate::operations::{get, value};
+use rustix::process::{Signal, kill_process};
 use slat_pager::twin::Image;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
@@ -29,24 +31,105 @@ fn five_kills_are_not_noticed_by_guests() {
     assert!([daemon.stats(), daemon.stats()].iter().all(|stats| stats.filled > 0));
 }
 
+/// A daemon, and a guest that it serves until that is dropped.
+fn with_guest(name: &str, flags: &str, environment: &[(&str, &str)]) -> Option<(Daemon, Twin)> {
+    if !is_offered() {
+        return None;
+    }
+    let folder = with_template(name);
+    let store = folder.join("store").display().to_string();
+    let flags = format!("{SLOW} --metrics {} {flags}", folder.join("metrics").display());
+    let daemon = Daemon::of_store(folder, &store, &flags, environment);
+    let guest = daemon.twin("--millis 120000 --patience-ms 120000 --seed 7");
+    has_guests(&daemon, 1);
+    Some((daemon, guest))
+}
+
+/// Waits until the worker serves so many guests, or has.
+fn has_guests(daemon: &Daemon, count: u64) {
+    let metrics = daemon.folder.join("metrics");
+    // A worker that was just started does not answer yet.
+    let has_them = || {
+        let Ok(stream) = std::os::unix::net::UnixStream::connect(&metrics) else { return false };
+        let text = get(stream, "/metrics");
+        value(&text, "slat_pager_guests") + value(&text, "slat_pager_guests_ended_total") >= count
+    };
+    assert!((0..6000).any(|_| has_them() || {
+        std::thread::sleep(Duration::from_millis(5));
+        false
+    }));
+}
+
 #[test]
-fn without_its_keeper_the_daemon_serves_on_and_ends_with_its_last_guest() {
-    let Some(mut daemon) = Daemon::start("keeper", SLOW) else { return };
-    let twin = daemon.twin("--millis 400 --balloon");
-    std::thread::sleep(Duration::from_millis(150));
+fn keeper_and_worker_are_killed_in_turn_and_guests_do_not_notice() {
+    let Some((mut daemon, guest)) = with_guest("keeper-turns", "", &[]) else { return };
+    let words = "--millis 1500 --balloon --patience-ms 10000";
+    let first = daemon.twin(words);
+    has_guests(&daemon, 2);
     daemon.kill_keeper();
-    assert!(std::os::unix::net::UnixStream::connect(daemon.socket()).is_err(), "none listens");
+    let keeper = daemon.next_keeper();
+    // One that the next keeper accepts.
+    let second = daemon.twin(&format!("{words} --shared --seed 2"));
+    has_guests(&daemon, 3);
+    kill(&mut daemon, 2);
+    kill_process(keeper, Signal::KILL).unwrap();
+    let keeper = daemon.next_keeper();
+    kill(&mut daemon, 2);
+    for twin in [first, second] {
+        let report = twin.report();
+        assert!(report.is_right() && report.removed > 0, "{report:?}");
+    }
+    // It drains as the first one does.
+    kill_process(keeper, Signal::TERM).unwrap();
+    daemon.find(|line| line.contains("drains").then_some(()));
+    assert!(!daemon.socket().exists());
+    drop(guest);
+    daemon.rest();
+}
+
+#[test]
+fn a_keeper_that_is_given_no_guests_is_found() {
+    let Some((daemon, _guest)) = with_guest("keeper-heir", "--sabotage heir", &[]) else { return };
+    let twin = daemon.twin("--millis 20000 --balloon --patience-ms 1000");
+    has_guests(&daemon, 2);
+    daemon.kill_keeper();
+    daemon.next_keeper();
+    daemon.kill_worker();
+    assert!(twin.report().frozen);
+}
+
+#[test]
+fn a_daemon_that_is_told_twice_to_end_starts_no_other_keeper_and_leaves_no_guest_alone() {
+    let Some((mut daemon, guest)) = with_guest("keeper-twice", "", &[]) else { return };
+    let twin = daemon.twin("--millis 600 --balloon --patience-ms 10000");
+    has_guests(&daemon, 2);
+    daemon.drain();
+    daemon.find(|line| line.contains("drains").then_some(()));
+    daemon.drain();
+    assert_eq!(daemon.end().code(), Some(2));
     let report = twin.report();
     assert!(report.is_right(), "{report:?}");
-    let process = format!("/proc/{}/cmdline", daemon.worker);
-    // One that has ended and is waited for by none has no words.
-    let is_there =
-        || std::fs::read(&process).is_ok_and(|words| words.windows(6).any(|word| word == b"worker"));
-    let ended = (0..2000).any(|_| {
-        std::thread::sleep(Duration::from_millis(5));
-        !is_there()
-    });
-    assert!(ended);
+    drop(guest);
+    let rest = daemon.rest();
+    assert!(rest.iter().all(|line| !line.contains("\"keeper\"")), "{rest:?}");
+}
+
+#[test]
+fn where_systemd_starts_the_next_keeper_the_guests_have_one_of_their_own() {
+    let supervised = [("NOTIFY_SOCKET", "@slat-pager-none")];
+    let Some((mut daemon, guest)) = with_guest("keeper-supervised", "", &supervised) else { return };
+    let twin = daemon.twin("--millis 600 --balloon --patience-ms 10000");
+    has_guests(&daemon, 2);
+    daemon.kill_keeper();
+    daemon.next_keeper();
+    // The sockets are for the one that systemd starts.
+    assert!(std::os::unix::net::UnixStream::connect(daemon.socket()).is_err(), "none listens");
+    daemon.kill();
+    let report = twin.report();
+    assert!(report.is_right(), "{report:?}");
+    // Keeper and worker end with the last guest.
+    drop(guest);
+    daemon.rest();
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub fn may_look() -> bool {
 }
 
 /// A daemon that makes snapshots, a guest that asks for them, and what came of it.
-fn snapshots(
+pub fn snapshots(
     name: &str,
     flags: &str,
     twin: &str,
@@ -45,7 +45,7 @@ fn snapshots(
 }
 
 /// What is saved of a guest that runs on is what it had at each instant. What the daemon did for it, if there are snapshots here.
-fn is_saved(name: &str, flags: &str, twin: &str) -> Option<GuestStats> {
+pub fn is_saved(name: &str, flags: &str, twin: &str) -> Option<GuestStats> {
     let words = format!("--millis 400 --balloon --checkpoints 3 --patience-ms 20000 {twin}");
     let (daemon, report) = snapshots(name, &format!("--cache 4M {flags}"), &words, 0)?;
     assert!(report.is_right() && report.removed > 0, "{report:?}");

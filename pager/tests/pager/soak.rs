@@ -1,7 +1,8 @@
 //! Everything at once, for as long as it is told: guests with balloons on a store that takes 100 ms and fails in 5% of its reads, that
-//! is down for a tenth of the time, with a daemon that is killed. Every second guest is a clone of the template. Snapshots are taken of
-//! each guest while it runs on. When it has ended, guests are restored from them, and each of their bytes is compared. Each guest that
-//! ends is followed by another, so that the store is needed all the time. Beside them a guest that needs no page.
+//! is down for a tenth of the time, with a daemon that is killed, and its keeper if it lasts a minute. Every second guest is a clone of the
+//! template. Snapshots are taken of each guest while it runs on. When it has ended, guests are restored from them, and each of their bytes
+//! is compared. Each guest that ends is followed by another, so that the store is needed all the time. Beside them a guest that needs no
+//! page.
 //!
 //! `SLAT_PAGER_SOAK_SECONDS=600 SLAT_PAGER_SOAK_MIB=512 SLAT_PAGER_SOAK_GUESTS=8`; three seconds, 16 MiB and two guests otherwise.
 
@@ -178,7 +179,7 @@ fn guests_of_a_store_that_is_slow_fails_and_goes_down_are_right_to_the_last_byte
     let mut host = Host::new(folder.clone(), mib, &flags, outage + Duration::from_secs(60));
     let before = usage(host.daemon.worker);
     let (reads, end, waited) = (AtomicU64::new(0), AtomicBool::new(false), &AtomicU64::new(0));
-    let began = Instant::now();
+    let (began, mut worker) = (Instant::now(), 0);
     std::thread::scope(|scope| {
         // Also where the test fails: else it would not end.
         let _ends = Ends(&end, &down);
@@ -207,6 +208,13 @@ fn guests_of_a_store_that_is_slow_fails_and_goes_down_are_right_to_the_last_byte
         wait_for(&reads, last + 2 * CALM as u64);
         host.daemon.kill_worker();
         std::fs::remove_file(&down).unwrap();
+        worker = host.daemon.started();
+        host.daemon.is_ready();
+        if seconds >= 60 {
+            // There are guests at any time: else the worker would end with its keeper.
+            host.daemon.kill_keeper();
+            host.daemon.next_keeper();
+        }
         for slot in slots {
             slot.join().unwrap();
         }
@@ -214,7 +222,7 @@ fn guests_of_a_store_that_is_slow_fails_and_goes_down_are_right_to_the_last_byte
     // Those that needed the store while it was down have waited for it.
     let longest = Duration::from_nanos(waited.load(Ordering::Relaxed));
     assert!(longest > outage / 3, "the store was not needed while it was down");
-    host.daemon.next_worker();
+    host.daemon.worker = worker;
     // Where the store was down, or the daemon was killed, whenever a snapshot was taken: now they are not.
     for is_clone in [false, true] {
         let is_offered = host.has_snapshots && (host.has_clones || !is_clone);

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 /// The name of the template.
 pub const TEMPLATE: &str = "debian";
 
-/// A daemon; its keeper is killed when it is dropped, and the worker ends with its last guest, which must be gone by then.
+/// A daemon; when it is dropped it is told to end, once, and then twice, since its worker starts another keeper if that is killed. The worker
+/// ends with its last guest, which must be gone by then.
 pub struct Daemon {
     keeper: Child,
     log: PathBuf,
@@ -91,8 +92,18 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        _ = self.keeper.kill();
-        _ = self.keeper.wait();
+        let pid = rustix::process::Pid::from_child(&self.keeper);
+        for _ in 0..2 {
+            _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            let began = Instant::now();
+            while matches!(self.keeper.try_wait(), Ok(None)) && began.elapsed() < Duration::from_secs(10) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            if !matches!(self.keeper.try_wait(), Ok(None)) {
+                // Its number may be another process's by now.
+                break;
+            }
+        }
         // The next daemon has the same log. A process that has ended and is not waited for has no command line.
         let line = format!("/proc/{}/cmdline", self.worker);
         let began = Instant::now();
