@@ -14,7 +14,7 @@
 //! A zap is over when its tables are taken apart and its leaves counted off. vCPUs begin before it and go on until then. A
 //! fault is beside the zap if any part of it is.
 
-use super::guest::Guest;
+use super::guest::{Guest, Touch as _};
 use super::machine::{Machine, Parts, builder, gfns, idle, right, with_one_slot};
 use super::{About, Bench, Check, Figure, Point, Policy, Setting};
 use crate::host::{SimHost, first_page, hva_of, hvas_of};
@@ -139,7 +139,7 @@ fn checks(
     parts: &Parts,
 ) -> Result<Vec<Check>, String> {
     let faults = guests.iter().filter_map(|guest| guest.faults.as_ref()).map(Vec::len).sum::<usize>() as u64;
-    let mapped: u64 = guests.iter().map(|guest| guest.mapped).sum();
+    let mapped: u64 = guests.iter().map(Guest::mapped).sum();
     let (mut left, mut all) = (0, 0);
     vm.lockless(&mut idle()?).for_each(range, |_| left += 1);
     vm.lockless(&mut idle()?).for_each(Span::new(Gfn(0), range.end), |_| all += 1);
@@ -151,7 +151,7 @@ fn checks(
     if policy != Policy::NewRoot {
         // One page after the other, each once, since none was taken away.
         let touched =
-            guests.iter().zip(parts.each()).map(|(guest, part)| Span::sized(part.start, guest.mapped));
+            guests.iter().zip(parts.each()).map(|(guest, part)| Span::sized(part.start, guest.mapped()));
         checks.push(Check::all("every other page is still there", right(vm, touched)?, mapped));
     }
     Ok(checks)

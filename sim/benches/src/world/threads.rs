@@ -28,6 +28,9 @@ thread_local! {
     static ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Acts of a job between two looks at the clock, so that looks cost nothing.
+pub const LOOK_EVERY: u64 = 512;
+
 /// Between two looks of a guest at whether it is kicked.
 const POLL_NS: u64 = 100;
 
