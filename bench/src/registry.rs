@@ -213,8 +213,8 @@ mod tests {
     fn a_row_names_where_its_bench_runs() {
         let of = |name: &str| all().iter().find(|row| row.about.name == name).unwrap().runs_in();
         assert_eq!(of("migrate"), "real threads");
-        assert_eq!(of("zap"), "real threads, virtual time (two programs)");
-        for name in ["pre-fault", "invalidate"] {
+        assert_eq!(of("ksm-perf"), "real threads, virtual time (two programs)");
+        for name in ["pre-fault", "invalidate", "zap"] {
             assert_eq!(of(name), "real threads, virtual time");
         }
     }

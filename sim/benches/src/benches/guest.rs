@@ -11,10 +11,11 @@
 use super::Work;
 use super::hardware::{Tables, walk};
 use super::machine::Machine;
+use super::onlooker::Busy;
 use crate::host::{SimHost, hva_of};
-use crate::world::{Job, compute, guest, now};
+use crate::world::{Job, compute, guest};
 use slat::table::formats::Ept4;
-use slat::{Access, Done, Fault, FaultError, Format, Gfn, Host, Idle, Vcpu, VcpuId, Vm};
+use slat::{Access, Done, Fault, FaultError, Format, Gfn, Host, Idle, Span, Vcpu, VcpuId, Vm};
 
 /// A vCPU that touches pages, with a guest or without one.
 pub trait Touch: Send {
@@ -99,8 +100,6 @@ pub struct Guest<'vm> {
     work: &'vm Work,
     /// Faults that it has made, and those that mapped a page, no larger than the host's are.
     counts: [u64; 2],
-    /// When each began and ended, where that is asked for.
-    pub faults: Option<Vec<(u64, u64)>>,
     /// Where the access that faulted last goes on.
     pending: Option<Gfn>,
     tables: Tables,
@@ -110,17 +109,12 @@ impl<'vm> Guest<'vm> {
     /// vCPU `number`, of which there is no other.
     pub fn new(vm: &'vm Machine, number: u32, work: &'vm Work) -> Result<Self, String> {
         let vcpu = vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
-        Ok(Self { vcpu, work, counts: [0; 2], faults: None, pending: None, tables: Tables::default() })
+        Ok(Self { vcpu, work, counts: [0; 2], pending: None, tables: Tables::default() })
     }
 
     /// Faults that mapped a page since its job began.
     pub fn mapped(&self) -> u64 {
         self.counts[1]
-    }
-
-    /// From now on, when each fault begins and ends is kept.
-    pub fn time_faults(&mut self) {
-        self.faults = Some(Vec::new());
     }
 
     /// The guest computes, then writes to `gfn`, which it finds missing.
@@ -133,7 +127,6 @@ impl<'vm> Guest<'vm> {
 
     fn fault(&mut self, idle: &mut Idle, gfn: Gfn) -> Result<Done, FaultError> {
         self.counts[0] += 1;
-        let began = self.faults.as_ref().map(|_| now());
         compute(self.work.exit_ns);
         if self.work.host_first {
             // An error is the engine's to find.
@@ -142,9 +135,6 @@ impl<'vm> Guest<'vm> {
         let done = self.vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write })?;
         self.counts[1] += u64::from(matches!(done, Done::Mapped(level) if level <= self.work.host_page));
         self.pending = Some(gfn);
-        if let (Some(faults), Some(began)) = (&mut self.faults, began) {
-            faults.push((began, now()));
-        }
         Ok(done)
     }
 
@@ -168,6 +158,37 @@ impl<'vm> Guest<'vm> {
             left = guest(left, || inside.kicked());
         }
         None
+    }
+}
+
+/// A vCPU whose guest touches one page of a part after the other. What is timed begins where it leaves the guest.
+pub struct Touching<'vm> {
+    guest: Guest<'vm>,
+    left: Span<Gfn>,
+    /// A page that is missing again.
+    again: Option<Gfn>,
+}
+
+impl<'vm> Touching<'vm> {
+    /// `guest`, in frames that no other one uses.
+    pub fn new(guest: Guest<'vm>, part: Span<Gfn>) -> Self {
+        Self { guest, left: part, again: None }
+    }
+}
+
+impl Busy for Touching<'_> {
+    fn vcpu(&self) -> Option<VcpuId> {
+        Some(self.guest.id())
+    }
+
+    fn prepare(&mut self, idle: &mut Idle) {
+        self.again = self.guest.inside(idle, self.guest.work.guest_ns);
+    }
+
+    fn act(&mut self, idle: &mut Idle) -> bool {
+        let gfn = self.again.unwrap_or(self.left.start);
+        self.left.start = self.left.start + u64::from(self.again.is_none());
+        self.left.start <= self.left.end && matches!(self.guest.fault(idle, gfn), Ok(Done::Mapped(_)))
     }
 }
 

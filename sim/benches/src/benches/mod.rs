@@ -12,6 +12,7 @@
 //! | `hardware` | what a processor does on an access |
 //! | [`guest`] | a vCPU whose guest touches each page once |
 //! | `program`, `crew`, `way` | a vCPU with a TLB, whose guest uses pages again; all vCPUs; in which order |
+//! | [`onlooker`] | what goes on while something long is done, and how long each of its acts takes |
 //! | [`access_tracking`] | vCPUs fault memory in while a thread ages it (the MGLRU aging series) |
 //! | [`invalidate`] | vCPUs fault beside threads that invalidate (the TDP MMU series) |
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (the TDP MMU series) |
@@ -37,6 +38,7 @@ pub mod machine;
 pub mod memslot;
 pub mod nested;
 pub mod numa;
+pub mod onlooker;
 mod point;
 pub mod populate;
 pub mod pre_fault;
