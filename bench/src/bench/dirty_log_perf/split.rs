@@ -7,7 +7,7 @@
 //! on the reader-writer lock that its faults take.
 
 use super::guest::Pass;
-use super::host::{ELSEWHERE, Machine, Pages, memory, set_log, slot};
+use super::host::{ELSEWHERE, Machine, memory, pages, set_log, slot};
 use super::lap::parts;
 use super::team::with_team;
 use super::told::Told;
@@ -183,7 +183,7 @@ impl Entrant {
             Way::Refault => (MmuLock::ReadWrite, Splitting::Lazy),
         };
         let log = DirtyLog::bitmap().track(self.track).splitting(splitting);
-        let builder = Vm::builder(Pages(Level::M2)).vcpus(vcpus + 1).mmu_lock(lock).dirty_log(log);
+        let builder = Vm::builder(pages(Level::M2)).vcpus(vcpus + 1).mmu_lock(lock).dirty_log(log);
         let vm: Machine = builder.build().map_err(|error| Error::Machine(error.to_string()))?;
         let logged = slot(0, memory(bytes));
         vm.slots().commit(&mut idle()?, |tx| {

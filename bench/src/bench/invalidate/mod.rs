@@ -12,15 +12,13 @@
 //! vCPU's counts. A lap ends after [`MOST_TIME`], or when the command is interrupted: then with fewer faults. No vCPU is in the
 //! guest, so a flush waits for no vCPU: what is measured is how the two meet in the tables and at the lock.
 
-mod host;
-
+use super::arithmetic::Pages;
 use super::harness::{Series, rounds};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
 use super::tables;
 use super::{About, Asked, Bench, Cell, Grid, Headline};
 use clap::ValueEnum;
-use host::Pages;
 use slat::table::formats::Npt4;
 use slat::{Level, MmuLock, PAGE_SIZE, Pfn, Stats, Vm};
 use slat_cli::error::Error;
