@@ -1,6 +1,6 @@
 //! slat: vCPUs that fault in memory which slat-mm has mapped and not filled.
 
-use super::{Job, Sample, Tally};
+use super::{Job, Sample, tally};
 use slat::table::formats::Npt4;
 use slat::{Access, Gfn, Level, MmuLock, PAGE_SIZE, Span, Vm};
 use slat_cli::error::Error;
@@ -49,11 +49,7 @@ pub fn sample(job: &Job, arena: &Arc<Arena>) -> Result<Sample, Error> {
     let pages = (0..job.all()).step_by(job.page.bytes() as usize);
     let gone = pages.filter(|&at| space.lookup(BASE + at, Access::Read).is_none()).count() as u64;
     let faults = job.faults();
-    let tally = Tally {
-        faulted: [filled.mapped, faults],
-        right: [filled.right, faults],
-        gone: [gone, faults],
-        unhindered: [faults.saturating_sub(filled.waits), faults],
-    };
+    let mut tally = tally(filled.mapped, filled.right, gone, faults);
+    tally.push(("no fault waited for a lock", [faults.saturating_sub(filled.waits), faults]));
     Ok(Sample { fill_ns: filled.told.wall_ns as f64, unmap_ns, tally })
 }

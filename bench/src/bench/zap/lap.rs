@@ -161,8 +161,8 @@ mod tests {
         let frame = |gfn| Pfn(hva_of(gfn).0 / PAGE_SIZE);
         let half = Span::sized(Gfn(0), 2 * 512);
         let ground = zap::Ground { vm, frame, range: half, mapped: whole.mapped(), others: 0 };
-        let nobody: &mut [Onlooker<'_>] = &mut [];
-        let lap = Lap::run(&ground, Way::Unhook, &Costs::SERVER, nobody, || (), |_| 0).unwrap();
+        let none: &mut [Onlooker<'_>] = &mut [];
+        let lap = Lap::run(&ground, Way::Unhook, &Costs::SERVER, none, || (), |_| 0).unwrap();
         let failed: Vec<_> = lap.tally.iter().filter(|(_, [good, of])| good != of).collect();
         assert_eq!(failed, [&("no page beside it was lost", [2 * 512, 0])]);
     }
