@@ -262,6 +262,9 @@ impl Invalidate {
     }
 }
 
+/// One of the engine's counts.
+type Count = fn(&Stats) -> u64;
+
 /// Every lap of every entrant.
 struct Laps {
     entrants: Vec<Entrant>,
@@ -281,7 +284,7 @@ impl Laps {
             rows.extend(
                 self.compare(beside, "times alone", |lap, alone| Some(lap.fault_ns / alone.fault_ns)),
             );
-            let per_1000: [(_, fn(&Stats) -> u64); 4] = [
+            let per_1000: [(_, Count); 4] = [
                 ("moved/1000 faults", |counted| counted.retries_by.moved),
                 ("covered/1000 faults", |counted| counted.retries_by.covered),
                 ("lost/1000 faults", |counted| counted.retries_by.lost),

@@ -63,7 +63,7 @@ pub struct Sample {
 
 /// Who looks on: vCPUs that fault elsewhere, or a probe.
 enum Onlooker<'vm> {
-    Vcpu(Faulter<'vm, Npt4, Arithmetic>),
+    Vcpu(Box<Faulter<'vm, Npt4, Arithmetic>>),
     Probe(Probe<'vm>),
 }
 
@@ -112,7 +112,7 @@ impl Entrant {
     fn lap(self, ground: &Ground, vcpus: u16) -> Result<Lap, Error> {
         let vm = &ground.build(self.lock, &mut Idle::take().expect("this thread runs no vCPU"))?;
         let vcpu = |nth: u16| Faulter::new(vm, VcpuId(nth.into()), elsewhere(nth));
-        let mut onlookers: Vec<_> = (1..=vcpus).map(|nth| Onlooker::Vcpu(vcpu(nth))).collect();
+        let mut onlookers: Vec<_> = (1..=vcpus).map(|nth| Onlooker::Vcpu(Box::new(vcpu(nth)))).collect();
         if vcpus == 0 {
             onlookers.push(Onlooker::Probe(Probe(vm.slots())));
         }

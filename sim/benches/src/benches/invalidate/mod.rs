@@ -164,7 +164,9 @@ impl Lap {
                 }
             };
             let pages = (0..).zip(layout.pages(start));
-            let pages = pages.take_while(|&(nth, _)| nth == 0 || nth % LOOK_EVERY != 0 || goes_on());
+            let pages = pages.take_while(|&(nth, _): &(u64, Gfn)| {
+                nth == 0 || !nth.is_multiple_of(LOOK_EVERY) || goes_on()
+            });
             // ORDER(running): Relaxed: it publishes nothing; invalidators stop an invalidation later.
             vcpu.job(pages.map(|(_, gfn)| gfn).inspect(here), move || {
                 running.fetch_sub(1, Relaxed);
@@ -175,7 +177,8 @@ impl Lap {
             let invalidator = Invalidator { vm, setting, number, place: layout.place(number), at };
             Job::new("invalidator", move || {
                 // ORDER(running): as above. A vCPU may be in one fault for as long as this goes on.
-                let on = |made| running.load(Relaxed) > 0 && (made % LOOK_EVERY != 0 || goes_on());
+                let on =
+                    |made: u64| running.load(Relaxed) > 0 && (!made.is_multiple_of(LOOK_EVERY) || goes_on());
                 *made = invalidator.run(on);
             })
         });
