@@ -19,6 +19,7 @@ pub fn main() -> ExitCode {
     exit_code(typed::parse().and_then(|SlatBench { quiet, command }| {
         bar::quiet(quiet.quiet);
         interrupt::hear()?;
+        slat_threads::world::NO_THREAD.get_or_init(|| slat_cli::thread::none);
         match command {
             Command::Bench(bench) => bench.run(),
             Command::Sim(sim) => sim.run(),

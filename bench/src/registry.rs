@@ -4,7 +4,7 @@
 //! | a bench that is | its file has its program and its row, `ABOUT` | its line is in |
 //! |---|---|---|
 //! | one program, for real threads and for virtual time | `sim/benches/src/benches/NAME.rs` | `ALL` in the `mod.rs` beside it |
-//! | a program for real threads | `bench/src/bench/NAME/mod.rs` | `programs` in the `mod.rs` above it |
+//! | a program for real threads, or flags and rows of one for both | `bench/src/bench/NAME/mod.rs` | `programs` in the `mod.rs` above it |
 //!
 //! Where both have a bench of one name, `slat bench` and `slat sim` run two programs that ask the same: the row says so
 //! ([`Row::runs_in`]).
@@ -13,7 +13,7 @@ use crate::bench::{Program, programs};
 use crate::levers::Grid;
 use clap::{ArgMatches, Command, FromArgMatches, Subcommand};
 use slat_series::PatchSeries;
-use slat_sim::benches::Bench as Simulated;
+use slat_sim::benches::{Bench as Simulated, OnThreads};
 use std::sync::LazyLock;
 
 /// What is known of a program for real threads without a run.
@@ -110,7 +110,7 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     let row = |program: Box<dyn Program>| {
         let about = program.about();
         let simulated = slat_sim::benches::by_name(about.name);
-        let shared = simulated.is_some_and(|bench| bench.about().threads.is_some());
+        let shared = simulated.is_some_and(|bench| !matches!(bench.about().threads, OnThreads::Another));
         Row { about, program, simulated, shared }
     };
     programs().into_iter().map(row).collect()
@@ -213,7 +213,9 @@ mod tests {
     fn a_row_names_where_its_bench_runs() {
         let of = |name: &str| all().iter().find(|row| row.about.name == name).unwrap().runs_in();
         assert_eq!(of("migrate"), "real threads");
-        assert_eq!(of("zap"), "real threads, virtual time (two programs)");
-        assert_eq!(of("pre-fault"), "real threads, virtual time");
+        assert_eq!(of("ksm-perf"), "real threads, virtual time (two programs)");
+        for name in ["pre-fault", "invalidate", "zap", "host-faults"] {
+            assert_eq!(of(name), "real threads, virtual time");
+        }
     }
 }

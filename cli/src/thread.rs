@@ -38,7 +38,8 @@ pub fn room_for(threads: u32) -> Result<(), Error> {
     Ok(())
 }
 
-fn none(error: &io::Error) -> ! {
+/// Ends the process, since the system has no thread to give.
+pub fn none(error: &io::Error) -> ! {
     error::end(&Error::Machine(format!("no thread more can be started: {error}")))
 }
 

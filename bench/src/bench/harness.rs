@@ -105,16 +105,6 @@ impl Line {
     }
 }
 
-/// Adds to pairs of counts, good and all, those of another tally.
-macro_rules! add_pairs {
-    ($to:expr, $from:expr, $($field:ident),+ $(,)?) => {
-        $(for nth in 0..2 {
-            $to.$field[nth] += $from.$field[nth];
-        })+
-    };
-}
-pub(crate) use add_pairs;
-
 /// Puts `items` in an order that looks random and is the same in every run.
 pub fn shuffle<T>(items: &mut [T]) {
     fastrand::Rng::with_seed(1).shuffle(items);

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use slat_cli::date;
 use slat_series::PatchSeries;
+use slat_threads::benches::Tally;
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
@@ -127,6 +128,22 @@ impl Check {
     /// So many of so many: it holds where it is all of them.
     pub fn all(name: impl Into<String>, [good, of]: [u64; 2]) -> Self {
         Self { name: name.into(), ok: good == of, detail: format!("{good} of {of}") }
+    }
+
+    /// One for each name in `tallies`, of all of that name together; `at` says where.
+    pub fn tallied<'t>(who: &str, at: &str, tallies: impl Iterator<Item = &'t Tally>) -> Vec<Self> {
+        let mut sums: Vec<Tally> = Vec::new();
+        for &(name, [good, of]) in tallies {
+            match sums.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, sum)) => *sum = [sum[0] + good, sum[1] + of],
+                None => sums.push((name, [good, of])),
+            }
+        }
+        let check = |(name, counts)| {
+            let check = Self::all(format!("{who}: {name}"), counts);
+            Self { detail: check.detail + at, ..check }
+        };
+        sums.into_iter().map(check).collect()
     }
 }
 

@@ -9,16 +9,18 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_machine::Costs;
-use slat_threads::benches::{ALL, Bench as Shared, Point, Policy, Setting, Work};
+use slat_threads::benches::{ALL, Bench as Shared, OnThreads, Point, Policy, Setting, Threads as Runs, Work};
 
 /// All of them.
 pub fn programs() -> impl Iterator<Item = Box<dyn Program>> {
-    let shared = ALL.iter().filter(|bench| bench.about().threads.is_some());
-    shared.map(|bench| Box::new(Threads(*bench)) as Box<dyn Program>)
+    ALL.iter().filter_map(|bench| match bench.about().threads {
+        OnThreads::Common(runs) => Some(Box::new(Threads(*bench, runs)) as Box<dyn Program>),
+        _ => None,
+    })
 }
 
 /// A bench as a program.
-struct Threads(&'static dyn Shared);
+struct Threads(&'static dyn Shared, Runs);
 
 #[derive(Debug, Args)]
 struct Flags {
@@ -33,15 +35,8 @@ struct Flags {
 
 impl Program for Threads {
     fn about(&self) -> About {
-        let about = self.0.about();
-        let named = About::of(about.name, about.series);
-        about.threads.map_or(named, |run| About {
-            takes: run.takes,
-            ci: run.ci,
-            quick: run.quick,
-            full: run.full,
-            ..named
-        })
+        let (about, Runs { takes, ci, quick, full }) = (self.0.about(), self.1);
+        About { takes, ci, quick, full, ..About::of(about.name, about.series) }
     }
 
     fn flags(&self, command: Command) -> Command {

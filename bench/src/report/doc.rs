@@ -166,6 +166,19 @@ pub struct Plot {
     pub sides: Option<Sides>,
 }
 
+impl Plot {
+    /// One that ranks nothing, and has no table.
+    pub fn new(
+        id: impl Into<String>,
+        (title, about): (String, String),
+        from: impl IntoIterator<Item = Source>,
+        svg: Markup,
+    ) -> Self {
+        let from = from.into_iter().collect();
+        Self { id: id.into(), title, from, about, svg, figures: None, ranked: None, sides: None }
+    }
+}
+
 /// Which column of a plot's figures is slat's, and which are of what it is to be better than. Bounds that nothing can reach, and
 /// runs without the work that is compared, are neither.
 #[derive(Clone, Debug)]

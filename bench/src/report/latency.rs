@@ -58,12 +58,7 @@ fn plot(nth: usize, bench: &Bench) -> Option<Plot> {
         ticks: QUANTILES.iter().map(|(one_of, _)| *one_of).collect(),
     };
     let values = lines_of.iter().flat_map(|line| line.points.iter().map(|point| point.1));
-    let y = Axis {
-        title: "Time of a fault".into(),
-        scale: Scale::log(values),
-        tick: short_ns,
-        ticks: Vec::new(),
-    };
+    let y = Axis::new("Time of a fault", Scale::log(values), short_ns);
     let about = "The quantiles of fault latency from p50 to p99.99, a line for each MMU lock policy, time on a logarithmic axis.".to_owned();
     let columns = std::iter::once(number("quantile"))
         .chain(lines_of.iter().map(|line| figures(&line.name, Source::Here)));
@@ -79,19 +74,15 @@ fn plot(nth: usize, bench: &Bench) -> Option<Plot> {
             std::iter::once(cell(name(one_of))).chain(lines_of.iter().map(|line| cell(of(line)))).collect(),
         );
     }
+    let svg = lines(&title, &about, (&x, &y), &lines_of);
     Some(Plot {
-        id: format!("fault-latency-{}", nth + 1),
-        svg: lines(&title, &about, (&x, &y), &lines_of),
-        title,
-        from: vec![Source::Here],
-        about,
         figures: Some(table),
         ranked: Some(Ranked {
             slat: lines_of[0].name.clone(),
             others: lines_of[1..].iter().map(|line| line.name.clone()).collect(),
             better: Better::Less,
         }),
-        sides: None,
+        ..Plot::new(format!("fault-latency-{}", nth + 1), (title, about), [Source::Here], svg)
     })
 }
 

@@ -9,12 +9,7 @@ use super::scaling::short_ns;
 
 /// Time, as a replay has it.
 fn accesses(replay: &Replay) -> Axis {
-    Axis {
-        title: "Accesses that the guest has made".into(),
-        scale: Scale::linear([replay.accesses as f64 / 1.04]),
-        tick,
-        ticks: Vec::new(),
-    }
+    Axis::new("Accesses that the guest has made", Scale::linear([replay.accesses as f64 / 1.04]), tick)
 }
 
 /// How old each page is.
@@ -31,12 +26,11 @@ pub fn ages(replay: &Replay) -> Plot {
         percent(share(&recent)),
         percent(share(&old))
     );
-    let y = Axis {
-        title: "Pages of 4K, by guest frame".into(),
-        scale: Scale::linear([(heat_of.pages_per_row * heat_of.first.len()) as f64 / 1.04]),
+    let y = Axis::new(
+        "Pages of 4K, by guest frame",
+        Scale::linear([(heat_of.pages_per_row * heat_of.first.len()) as f64 / 1.04]),
         tick,
-        ticks: Vec::new(),
-    };
+    );
     let about = format!(
         "A heat map. To the right: time, {} aging passes. Upwards: the {} pages that {} uses. Shade: passes since one found the page in \
          use, the hottest just now; no shade where the page is not in memory.",
@@ -56,16 +50,8 @@ pub fn ages(replay: &Replay) -> Plot {
     for (name, holds) in [("1 or fewer", &recent as &dyn Fn(f32) -> bool), ("8 or more", &old)] {
         table.rows.push(vec![cell(name), cell(percent(share(holds)))]);
     }
-    Plot {
-        id: "age-of-memory".into(),
-        svg: heat(&title, &about, (&accesses(replay), &y), &heat_of.ages),
-        title,
-        from: vec![Source::Here],
-        about,
-        figures: Some(table),
-        ranked: None,
-        sides: None,
-    }
+    let svg = heat(&title, &about, (&accesses(replay), &y), &heat_of.ages);
+    Plot { figures: Some(table), ..Plot::new("age-of-memory", (title, about), [Source::Here], svg) }
 }
 
 /// Dirty rate, and the latency of faults.
@@ -91,12 +77,7 @@ fn dirty(replay: &Replay) -> Plot {
         plain(most.round()),
         plain(median.round())
     );
-    let y = Axis {
-        title: "Pages dirtied per second".into(),
-        scale: Scale::linear([most]),
-        tick,
-        ticks: Vec::new(),
-    };
+    let y = Axis::new("Pages dirtied per second", Scale::linear([most]), tick);
     let about = format!(
         "Pages that the dirty log told of, for a second of the guest's time, over {} harvests of a replay. What migrates this guest has to \
          send faster than that.",
@@ -130,16 +111,8 @@ fn dirty(replay: &Replay) -> Plot {
         let [rate, none] = [plain(rate.round()), "–".into()];
         table.rows.push([name.into(), none.clone(), rate, none.clone(), none].map(cell).into());
     }
-    Plot {
-        id: "dirty-rate".into(),
-        svg: lines(&title, &about, (&accesses(replay), &y), &[line]),
-        title,
-        from: vec![Source::Here],
-        about,
-        figures: Some(table),
-        ranked: None,
-        sides: None,
-    }
+    let svg = lines(&title, &about, (&accesses(replay), &y), &[line]);
+    Plot { figures: Some(table), ..Plot::new("dirty-rate", (title, about), [Source::Here], svg) }
 }
 
 fn latency(replay: &Replay) -> Plot {
@@ -161,18 +134,12 @@ fn latency(replay: &Replay) -> Plot {
         .iter()
         .map(|(upto, count)| (*upto as f64 / 2f64.powf(0.25), *upto as f64, *count as f64))
         .collect();
-    let x = Axis {
-        title: "Time of a fault: guest left until entered again".into(),
-        scale: Scale::log(buckets.iter().flat_map(|bucket| [bucket.0, bucket.1])),
-        tick: short_ns,
-        ticks: Vec::new(),
-    };
-    let y = Axis {
-        title: "Faults".into(),
-        scale: Scale::log(buckets.iter().map(|bucket| bucket.2).chain([1.0])),
-        tick,
-        ticks: Vec::new(),
-    };
+    let x = Axis::new(
+        "Time of a fault: guest left until entered again",
+        Scale::log(buckets.iter().flat_map(|bucket| [bucket.0, bucket.1])),
+        short_ns,
+    );
+    let y = Axis::new("Faults", Scale::log(buckets.iter().map(|bucket| bucket.2).chain([1.0])), tick);
     let about = "A histogram of the time that faults take, both axes logarithmic, with marks at the quantiles p50 to p99.99. The faults are \
                  of all kinds: new memory, pages that come back from swap, write permission that a dirty log took."
         .to_owned();
@@ -187,16 +154,8 @@ fn latency(replay: &Replay) -> Plot {
             ]
         })
         .collect();
-    Plot {
-        id: "fault-histogram".into(),
-        svg: histogram(&title, &about, (&x, &y), &buckets, &marks),
-        title,
-        from: vec![Source::Here],
-        about,
-        figures: Some(table),
-        ranked: None,
-        sides: None,
-    }
+    let svg = histogram(&title, &about, (&x, &y), &buckets, &marks);
+    Plot { figures: Some(table), ..Plot::new("fault-histogram", (title, about), [Source::Here], svg) }
 }
 
 /// What flushes are for.
@@ -241,14 +200,6 @@ pub fn causes(replay: &Replay) -> Plot {
             std::iter::once(cell(format!("`{}`", cause.why))).chain(counts).chain([part]).collect()
         })
         .collect();
-    Plot {
-        id: "flushes-by-cause".into(),
-        svg: bars(&title, &about, "Remote TLB flushes paid, logarithmic", &bars_of),
-        title,
-        from: vec![Source::Here],
-        about,
-        figures: Some(table),
-        ranked: None,
-        sides: None,
-    }
+    let svg = bars(&title, &about, "Remote TLB flushes paid, logarithmic", &bars_of);
+    Plot { figures: Some(table), ..Plot::new("flushes-by-cause", (title, about), [Source::Here], svg) }
 }

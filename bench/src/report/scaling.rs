@@ -145,7 +145,7 @@ fn figure(sim: &Sim, name: &str) -> Option<Plot> {
         None => (format!("{called}, {unit}"), tick),
     };
     let x = vcpus(&sim.vcpus());
-    let y = Axis { title: y_title, scale: Scale::log(values(&lines_of)), tick: y_tick, ticks: Vec::new() };
+    let y = Axis::new(y_title, Scale::log(values(&lines_of)), y_tick);
     let ends: Vec<String> = lines_of
         .iter()
         .filter_map(|line| Some(format!("{} {}", line.name, text(line.points.last()?.1))))
@@ -154,15 +154,16 @@ fn figure(sim: &Sim, name: &str) -> Option<Plot> {
         "A line for each policy against the number of vCPUs, both axes logarithmic. At {largest}: {}.",
         ends.join(", ")
     );
+    let svg = lines(&title, &about, (&x, &y), &lines_of);
     Some(Plot {
-        id: format!("{}-{}", sim.sim, name.replace(|c: char| !c.is_ascii_alphanumeric(), "-")),
-        svg: lines(&title, &about, (&x, &y), &lines_of),
         figures: Some(drawn(name, &lines_of, &text)),
         ranked,
-        sides: None,
-        title,
-        from: vec![Source::Simulated],
-        about,
+        ..Plot::new(
+            format!("{}-{}", sim.sim, name.replace(|c: char| !c.is_ascii_alphanumeric(), "-")),
+            (title, about),
+            [Source::Simulated],
+            svg,
+        )
     })
 }
 
@@ -209,26 +210,17 @@ fn efficiency(sim: &Sim) -> Option<Plot> {
         loses(ranked.as_ref(), &lines_of)
     );
     let x = vcpus(&sim.vcpus());
-    let y = Axis {
-        title: "Work of a vCPU (alone: 100 %)".into(),
-        scale: Scale::log(values(&lines_of)),
-        tick: short_percent,
-        ticks: Vec::new(),
-    };
+    let y = Axis::new("Work of a vCPU (alone: 100 %)", Scale::log(values(&lines_of)), short_percent);
     let about = "A line for each policy against the number of vCPUs, both axes logarithmic. A level line is perfect scaling; one that \
                  halves with each doubling gets nothing done by more vCPUs."
         .to_owned();
+    let svg = lines(&title, &about, (&x, &y), &lines_of);
     Some(Plot {
-        id: format!("{}-efficiency", sim.sim),
-        svg: lines(&title, &about, (&x, &y), &lines_of),
         figures: Some(drawn("operations of a vCPU, as a share of what it does alone", &lines_of, &|share| {
             percent(share / 100.0)
         })),
         ranked,
-        sides: None,
-        title,
-        from: vec![Source::Simulated],
-        about,
+        ..Plot::new(format!("{}-efficiency", sim.sim), (title, about), [Source::Simulated], svg)
     })
 }
 
@@ -245,25 +237,16 @@ fn waiting(sim: &Sim) -> Option<Plot> {
         loses(ranked.as_ref(), &lines_of)
     );
     let x = vcpus(&sim.vcpus());
-    let y = Axis {
-        title: "Waiting for locks and lines".into(),
-        scale: Scale::linear(values(&lines_of)),
-        tick: short_percent,
-        ticks: Vec::new(),
-    };
+    let y = Axis::new("Waiting for locks and lines", Scale::linear(values(&lines_of)), short_percent);
     let about =
         "A line for each policy against the number of vCPUs, which are on a logarithmic axis.".to_owned();
+    let svg = lines(&title, &about, (&x, &y), &lines_of);
     Some(Plot {
-        id: format!("{}-waiting", sim.sim),
-        svg: lines(&title, &about, (&x, &y), &lines_of),
         figures: Some(drawn("share of their time that vCPUs wait", &lines_of, &|share| {
             percent(share / 100.0)
         })),
         ranked,
-        sides: None,
-        title,
-        from: vec![Source::Simulated],
-        about,
+        ..Plot::new(format!("{}-waiting", sim.sim), (title, about), [Source::Simulated], svg)
     })
 }
 

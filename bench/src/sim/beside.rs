@@ -36,8 +36,10 @@ pub struct Beside {
 /// See [`Over`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Where {
-    /// Each in 2 MiB of its own, in another GiB than any vCPU
+    /// Each in 2 MiB of its own, in another GiB than any vCPU; none of its pages is mapped
     Elsewhere,
+    /// The same, and its pages are mapped; once all are gone it faults them in again
+    Mapped,
     /// Each in 2 MiB of its own, in the GiB of the last vCPUs
     Near,
     /// In the 2 MiB that a vCPU faults in at that moment
@@ -69,6 +71,9 @@ impl Beside {
         if !self.range.is_power_of_two() || !(PAGE_SIZE..=Level::M2.bytes()).contains(&self.range) {
             return Err(Error::Usage(format!("--range: {} is no power of two from 4K to 2M", self.range)));
         }
+        if self.over == Where::Mapped && self.pages != Pages::K4 {
+            return Err(Error::Usage("--over mapped: the pages that come back are of 4K: --pages 4k".into()));
+        }
         let mut cases = Vec::new();
         for &invalidators in &self.invalidators {
             let pauses = if invalidators == 0 { &self.pause_ns[..1] } else { &self.pause_ns };
@@ -89,6 +94,7 @@ impl Beside {
             pause_ns,
             over: match self.over {
                 Where::Elsewhere => Over::Elsewhere,
+                Where::Mapped => Over::Mapped,
                 Where::Near => Over::Near,
                 Where::Same => Over::Same,
             },

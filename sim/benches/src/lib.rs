@@ -8,7 +8,8 @@
 //! ```
 //! The engine is the shipped one in both. What is around it (guests that compute, a host that finds and zeroes pages, threads
 //! that sleep) is made of the few acts of [`world`], which cost time in one and take time in the other. So the two can be held
-//! against each other where both can run: with one or two CPUs.
+//! against each other where both can run: with one or two CPUs. `slat bench` runs some of these programs with a host of its own, and with
+//! vCPUs that have no guest: then what is timed is the engine.
 //!
 //! | module | idea |
 //! |---|---|

@@ -12,7 +12,7 @@
 
 use super::guest::{GIVEN_AT, Touch, given, stored};
 use super::handlers::Handlers;
-use crate::bench::harness::{Line, add_pairs};
+use crate::bench::harness::Line;
 use crate::bench::machine::pin;
 use hdrhistogram::Histogram;
 use slat::table::formats::Npt4;
@@ -20,6 +20,7 @@ use slat::{Access, Gfn, Hva, Idle, MmuLock, PAGE_SHIFT, PAGE_SIZE, Slot, SlotId,
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, joined, window};
 use slat_mm::{AddressSpace, Arena, Backing, File, HostView, Place, Prot, Serve};
+use slat_threads::benches::Tally;
 use slat_vcpu::{Cpu, Exit, Window};
 use std::sync::Arc;
 use std::thread;
@@ -63,29 +64,8 @@ pub struct Sample {
     pub fault_ns: Histogram<u64>,
     /// How long vCPUs waited for the MMU lock, all together.
     pub lock_wait_ns: u64,
-    pub tally: Tally,
-}
-
-/// What happened, for the checks: what did, of what had to.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
-    /// vCPUs that touched all they had to.
-    pub ended: [u64; 2],
-    /// Pages mapped by faults.
-    pub mapped: [u64; 2],
-    /// Words that vCPUs found as they were given.
-    pub found: [u64; 2],
-    /// Pages that hold both words in the end.
-    pub right: [u64; 2],
-    /// Pages given by handlers.
-    pub served: [u64; 2],
-}
-
-impl Tally {
-    /// Adds what another sample saw.
-    pub fn add(&mut self, other: &Self) {
-        add_pairs!(self, other, ended, mapped, found, right, served);
-    }
+    /// What must hold.
+    pub tally: Vec<Tally>,
 }
 
 impl Sample {
@@ -224,13 +204,15 @@ impl Job {
         let wrong: u64 = runs.iter().map(|run| run.wrong).sum();
         let window = window(&self.arena);
         let right = (0..pages).map(Gfn).filter(|&gfn| self.is_right(idle, vm, window, gfn)).count() as u64;
-        let tally = Tally {
-            ended: [runs.iter().filter(|run| run.ended).count() as u64, self.vcpus.into()],
-            mapped: [stats.mapped_faults, pages],
-            found: [touched - wrong, touched],
-            right: [right, pages],
-            served: [served, if self.serve.is_some() { pages } else { 0 }],
-        };
+        let ended = runs.iter().filter(|run| run.ended).count() as u64;
+        let given = if self.serve.is_some() { pages } else { 0 };
+        let tally = vec![
+            ("every vCPU touched all of its pages", [ended, self.vcpus.into()]),
+            ("every page was faulted in once", [stats.mapped_faults, pages]),
+            ("vCPUs found in each page what it was given", [touched - wrong, touched]),
+            ("every page is mapped and holds what it has to", [right, pages]),
+            ("handlers gave every page that they had to, once", [served, given]),
+        ];
         let wall_ns = (done - begun).as_nanos() as f64;
         Ok(Sample { wall_ns, fault_ns, lock_wait_ns: stats.lock_wait_ns, tally })
     }

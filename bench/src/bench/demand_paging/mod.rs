@@ -21,7 +21,7 @@ use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
 use super::{About, Asked, Bench};
 use clap::ValueEnum;
-use job::{Job, Sample, Tally};
+use job::{Job, Sample};
 use slat::{MmuLock, PAGE_SIZE};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
@@ -207,18 +207,7 @@ type Figure<'f> = (&'static str, &'static str, &'f dyn Fn(&Sample) -> f64);
 
 /// What must have happened in all samples of an entrant for its figures to count.
 fn checks(who: &str, samples: &[Sample]) -> Vec<Check> {
-    let mut tally = Tally::default();
-    for sample in samples {
-        tally.add(&sample.tally);
-    }
-    let check = |what: &str, counts| Check::all(format!("{who}: {what}"), counts);
-    let mut checks = vec![
-        check("every vCPU touched all of its pages", tally.ended),
-        check("every page was faulted in once", tally.mapped),
-        check("vCPUs found in each page what it was given", tally.found),
-        check("every page is mapped and holds what it has to", tally.right),
-        check("handlers gave every page that they had to, once", tally.served),
-    ];
+    let mut checks = Check::tallied(who, "", samples.iter().flat_map(|sample| &sample.tally));
     if who == ENTRANTS[0].1 {
         let share = samples.iter().map(Sample::lock_share).fold(0.0, f64::max);
         checks.push(Check {

@@ -6,7 +6,7 @@
 //! as they are, and flushes once. No vCPU is in the guest meanwhile, so no flush waits.
 
 use super::guest::Pass;
-use super::host::{Machine, Pages, memory, set_log, slot};
+use super::host::{Machine, memory, pages, set_log, slot};
 use super::lap::parts;
 use super::team::{Lead, with_team};
 use super::told::Told;
@@ -94,7 +94,7 @@ impl Way {
     fn lap(self, bytes: u64, (vcpus, exit): (u32, Duration)) -> Result<Sample, Error> {
         tables::reserve(bytes / Level::M2.bytes() * PAGE_SIZE * 65 / 64 + (16 << 20));
         let lock = if self == Self::TableByTable { MmuLock::Exclusive } else { MmuLock::None };
-        let builder = Vm::builder(Pages(Level::M2)).vcpus(vcpus).mmu_lock(lock).dirty_log(DirtyLog::bitmap());
+        let builder = Vm::builder(pages(Level::M2)).vcpus(vcpus).mmu_lock(lock).dirty_log(DirtyLog::bitmap());
         let vm: Machine = builder.build().map_err(|error| Error::Machine(error.to_string()))?;
         let slot = slot(0, memory(bytes));
         vm.slots().commit(&mut idle()?, |tx| tx.create(slot))?;

@@ -12,7 +12,7 @@
 //! **Before** stands behind one mutex, goes leaf by leaf over whole slots, and flushes once for each step. It has slat's
 //! bitmap; what it takes to clear its bits, after the leaves have been protected, is not charged.
 
-use super::host::{Machine, Pages, set_log};
+use super::host::{Machine, Pages, pages, set_log};
 use slat::table::formats::Ept4;
 use slat::{Builder, DirtyLog, Idle, Level, MmuLock, RingSize, Slot, Splitting, Track, Vm, Why};
 use slat_cli::error::Error;
@@ -72,14 +72,14 @@ impl Entrant {
     /// A VM for it, on pages of `size`.
     pub fn builder(self, size: Level, vcpus: u32) -> Builder<Ept4, Pages> {
         let lock = if self.way == Way::Before { MmuLock::Exclusive } else { MmuLock::None };
-        Vm::builder(Pages(size)).vcpus(vcpus).mmu_lock(lock).dirty_log(self.log())
+        Vm::builder(pages(size)).vcpus(vcpus).mmu_lock(lock).dirty_log(self.log())
     }
 
     /// Slot by slot, as a VMM does it.
     pub fn enable(self, vm: &Machine, idle: &mut Idle, slots: &[Slot]) -> Result<(), Error> {
         for slot in slots {
             set_log(vm, idle, slot, true)?;
-            if self.way == Way::Before && vm.host().0 > Level::K4 {
+            if self.way == Way::Before && vm.host().level > Level::K4 {
                 vm.invalidate_gfns(slot.gfns, Why::Clear).apply(idle).settle();
             } else if self.way == Way::Before {
                 vm.write_protect(idle, slot.gfns).settle();
@@ -124,7 +124,7 @@ impl Entrant {
     /// Slot by slot.
     pub fn disable(self, vm: &Machine, idle: &mut Idle, slots: &[Slot]) -> Result<(), Error> {
         for slot in slots {
-            if self.way == Way::Before && vm.host().0 > Level::K4 {
+            if self.way == Way::Before && vm.host().level > Level::K4 {
                 // Before the log ends: what is not there is not made large in place.
                 vm.invalidate_gfns(slot.gfns, Why::Clear).apply(idle).settle();
             }

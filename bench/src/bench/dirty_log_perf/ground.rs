@@ -1,7 +1,7 @@
 //! One memslot with every leaf table in place, for the tests of the engine alone: who measures says of each page whether it
 //! has been written.
 
-use super::host::{Machine, Pages, slot};
+use super::host::{Machine, pages, slot};
 use crate::bench::leaf_tables::{ENTRIES, LeafTables};
 use crate::bench::machine::pin;
 use crate::bench::tables;
@@ -27,7 +27,7 @@ impl Ground {
         let wrong = |error: &dyn std::fmt::Display| Error::Machine(error.to_string());
         tables::reserve(gfns.len() / Level::M2.pages() * PAGE_SIZE * 65 / 64 + (16 << 20));
         let vm: Machine =
-            Vm::builder(Pages(Level::K4)).dirty_log(log).build().map_err(|error| wrong(&error))?;
+            Vm::builder(pages(Level::K4)).dirty_log(log).build().map_err(|error| wrong(&error))?;
         let slot = slot(0, gfns);
         vm.slots().commit(idle, |tx| tx.create(slot))?;
         let mut vcpu = vm.vcpu(VcpuId(0)).ok_or_else(|| wrong(&"the only vCPU is in use"))?;

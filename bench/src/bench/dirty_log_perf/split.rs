@@ -7,22 +7,23 @@
 //! on the reader-writer lock that its faults take.
 
 use super::guest::Pass;
-use super::host::{ELSEWHERE, Machine, Pages, memory, set_log, slot};
+use super::host::{ELSEWHERE, Machine, memory, pages, set_log, slot};
 use super::lap::parts;
 use super::team::with_team;
 use super::told::Told;
 use super::{exit_name, name_of, timed};
-use crate::bench::harness::{Line, Series, rounds};
-use crate::bench::machine::pin;
-use crate::bench::onlooker::{Faulter, Phase, Pick, Seen, latencies, watch};
+use crate::bench::harness::{Series, rounds};
+use crate::bench::latencies::{Pick, latencies};
 use crate::bench::report::{Check, Row, params};
 use crate::bench::tables;
 use slat::{DirtyLog, Idle, Level, MmuLock, PAGE_SIZE, Slot, Splitting, Track, VcpuId, Vm, Why};
 use slat_cli::error::Error;
 use slat_cli::size;
-use slat_cli::thread::{idle, joined};
+use slat_cli::thread::idle;
+use slat_machine::Costs;
 use slat_series::{PatchSeries, kvm};
-use std::thread;
+use slat_threads::benches::onlooker::{Faulter, Seen, beside};
+use slat_threads::world::compute;
 use std::time::Duration;
 
 /// How large pages become small.
@@ -182,7 +183,7 @@ impl Entrant {
             Way::Refault => (MmuLock::ReadWrite, Splitting::Lazy),
         };
         let log = DirtyLog::bitmap().track(self.track).splitting(splitting);
-        let builder = Vm::builder(Pages(Level::M2)).vcpus(vcpus + 1).mmu_lock(lock).dirty_log(log);
+        let builder = Vm::builder(pages(Level::M2)).vcpus(vcpus + 1).mmu_lock(lock).dirty_log(log);
         let vm: Machine = builder.build().map_err(|error| Error::Machine(error.to_string()))?;
         let logged = slot(0, memory(bytes));
         vm.slots().commit(&mut idle()?, |tx| {
@@ -212,24 +213,12 @@ impl Entrant {
 
     /// Enables the log while vCPU `onlooker` faults elsewhere; then as long nothing is done.
     fn enable_beside(self, vm: &Machine, logged: Slot, onlooker: VcpuId) -> Result<(Duration, Seen), Error> {
-        let (line, phase) = (&Line::new(2), &Phase::before());
-        thread::scope(|scope| {
-            let onlooker = slat_cli::thread::start(scope, move || {
-                pin(1);
-                line.cross();
-                watch(phase, Faulter::new(vm, onlooker, ELSEWHERE))
-            });
-            let enabler = slat_cli::thread::start(scope, move || {
-                pin(0);
-                line.cross();
-                let idle = idle();
-                let enable = || idle.and_then(|mut idle| timed(|| self.enable(vm, &mut idle, logged)));
-                phase.around(enable, |&took| took)
-            });
-            let enabled = joined(enabler.join());
-            let seen = joined(onlooker.join());
-            Ok((enabled?, seen))
-        })
+        let enable = || idle().and_then(|mut idle| timed(|| self.enable(vm, &mut idle, logged)));
+        let onlookers = &mut [Faulter::new(vm, onlooker, ELSEWHERE)];
+        let warm_up = || compute(2_000_000);
+        let (enabled, seen, _) =
+            beside(&Costs::SERVER, onlookers, warm_up, enable, |took| took.as_nanos() as u64)?;
+        Ok((enabled, seen))
     }
 
     fn enable(self, vm: &Machine, idle: &mut Idle, logged: Slot) -> Result<(), Error> {

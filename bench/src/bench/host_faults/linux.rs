@@ -1,6 +1,6 @@
 //! Linux: threads that store to anonymous memory for the first time.
 
-use super::{Job, Sample, Tally};
+use super::{Job, Sample, tally};
 use crate::bench::harness::Line;
 use crate::bench::machine::pin;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -53,13 +53,8 @@ pub fn sample(job: &Job) -> Result<Sample, Error> {
     let began = Instant::now();
     let gone = memory.unmap()?;
     let unmap_ns = began.elapsed().as_nanos() as f64;
-    let tally = Tally {
-        // The threads' own stacks fault, too, now and then.
-        faulted: [faulted.min(faults), faults],
-        right: [right, faults],
-        gone: [gone.min(bytes) / job.page.bytes(), faults],
-        unhindered: [0, 0],
-    };
+    // The threads' own stacks fault, too, now and then.
+    let tally = tally(faulted.min(faults), right, gone.min(bytes) / job.page.bytes(), faults);
     Ok(Sample { fill_ns, unmap_ns, tally })
 }
 

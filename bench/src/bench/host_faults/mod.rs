@@ -15,7 +15,7 @@ mod ours;
 #[cfg(test)]
 mod tests;
 
-use super::harness::{Series, add_pairs, rounds};
+use super::harness::{Series, rounds};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
 use super::{About, Asked, Bench};
@@ -27,6 +27,7 @@ use slat_cli::error::Error;
 use slat_cli::size::size;
 use slat_mm::Arena;
 use slat_series::PatchSeries;
+use slat_threads::benches::Tally;
 use std::sync::Arc;
 
 /// What filling new memory costs with slat-mm as the host, on one thread and on two, beside Linux itself and beside changes elsewhere
@@ -90,20 +91,8 @@ struct Sample {
     fill_ns: f64,
     /// The call that unmapped all of it.
     unmap_ns: f64,
-    tally: Tally,
-}
-
-/// What happened, for the checks: what did, of what had to.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    /// Faults: of the kernel, as it counts them; of slat, pages that were mapped.
-    faulted: [u64; 2],
-    /// Pages that can be read and hold what they have to.
-    right: [u64; 2],
-    /// Pages that are gone after the unmap.
-    gone: [u64; 2],
-    /// Faults that waited for no lock.
-    unhindered: [u64; 2],
+    /// What must hold.
+    tally: Vec<Tally>,
 }
 
 impl Bench for HostFaults {
@@ -223,23 +212,15 @@ fn name(page: Level) -> &'static str {
 
 /// What must have happened in all samples of an entrant for its figures to count.
 fn tell(job: &Job, who: Who, samples: &[Sample]) -> Vec<Check> {
-    let mut tally = Tally::default();
-    for Sample { tally: other, .. } in samples {
-        add_pairs!(tally, other, faulted, right, gone, unhindered);
-    }
-    let check = |what: &str, counts| {
-        Check::all(
-            format!("{}, {} threads, {} pages: {what}", who.name(), job.threads, name(job.page)),
-            counts,
-        )
-    };
-    let mut checks = vec![
-        check("every page was faulted in once", tally.faulted),
-        check("every page holds what it has to", tally.right),
-        check("munmap left none", tally.gone),
-    ];
-    if who == Who::Slat {
-        checks.push(check("no fault waited for a lock", tally.unhindered));
-    }
-    checks
+    let who = format!("{}, {} threads, {} pages", who.name(), job.threads, name(job.page));
+    Check::tallied(&who, "", samples.iter().flat_map(|sample| &sample.tally))
+}
+
+/// What must hold of the faults of both: how many there were, of pages that hold what they have to; and of the unmap, how many are gone.
+fn tally(faulted: u64, right: u64, gone: u64, faults: u64) -> Vec<Tally> {
+    vec![
+        ("every page was faulted in once", [faulted, faults]),
+        ("every page holds what it has to", [right, faults]),
+        ("munmap left none", [gone, faults]),
+    ]
 }

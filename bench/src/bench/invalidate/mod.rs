@@ -4,22 +4,34 @@
 //! second. Under a lock each of them stops the vCPU; with one sequence for the VM each would make its faults start
 //! again. Here they meet at the entry only, so elsewhere they should not meet at all, and inside the same 2 MiB hardly.
 //!
-//! Rows compare slat with itself under the baseline locks (lap.rs is the lap): what a fault costs, how much more than
+//! Rows compare slat with itself under the baseline locks: what a fault costs, how much more than
 //! alone, how many attempts were made again and why, how often the host was asked again, and what an invalidation costs.
 
-mod beside;
-mod lap;
+//! The lap is the one that `slat sim` simulates (`sim/benches/src/benches/invalidate`), with the engine alone: vCPUs without a guest, a host
+//! that does no work. A vCPU's loop is not timed fault by fault: its figure is the time of all divided by their number, and the slowest
+//! vCPU's counts. A lap ends after [`MOST_TIME`], or when the command is interrupted: then with fewer faults. No vCPU is in the
+//! guest, so a flush waits for no vCPU: what is measured is how the two meet in the tables and at the lock.
 
+use super::arithmetic::Pages;
 use super::harness::{Series, rounds};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
+use super::tables;
 use super::{About, Asked, Bench, Cell, Grid, Headline};
 use clap::ValueEnum;
-use lap::{Beside, Entrant, MOST, Sample, Setting};
-use slat::{Level, MmuLock, PAGE_SIZE};
+use slat::table::formats::Npt4;
+use slat::{Level, MmuLock, PAGE_SIZE, Pfn, Stats, Vm};
 use slat_cli::error::Error;
+use slat_cli::interrupt;
 use slat_cli::size::{self, size};
+use slat_machine::Costs;
 use slat_series::PatchSeries;
+use slat_threads::benches::guest::Bare;
+use slat_threads::benches::invalidate::{Ground, Lap, Layout, TABLE};
+use slat_threads::benches::machine::with_one_slot;
+use slat_threads::benches::{Over, Policy, Setting, Work};
+use slat_threads::host::hva_of;
+use slat_threads::world::now;
 
 /// What a thread that invalidates pages back to back costs the faults beside it, under each MMU lock policy
 #[derive(Debug, clap::Args)]
@@ -43,7 +55,7 @@ pub struct Invalidate {
     range: u64,
     /// The size of the host's pages behind the vCPUs' memory
     #[arg(short, long, value_enum, default_value = "4k")]
-    pages: Pages,
+    pages: Size,
     /// The host takes so long whenever it is asked for a page, and says nothing without being asked
     #[arg(long, value_name = "NS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     host_sleeps_ns: u64,
@@ -51,7 +63,7 @@ pub struct Invalidate {
 
 /// A size of pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Pages {
+enum Size {
     #[value(name = "4k")]
     K4,
     #[value(name = "2m")]
@@ -60,7 +72,7 @@ enum Pages {
     G1,
 }
 
-impl Pages {
+impl Size {
     fn level(self) -> Level {
         [Level::K4, Level::M2, Level::G1][self as usize]
     }
@@ -71,15 +83,36 @@ impl Pages {
     }
 }
 
-const LOCKS: [MmuLock; 3] = [MmuLock::None, MmuLock::ReadWrite, MmuLock::Exclusive];
+/// The most memory to fault in, all vCPUs together.
+const MOST: u64 = 1 << 46;
 
-fn name(lock: MmuLock) -> &'static str {
-    match lock {
+/// A lap is ended after so long.
+const MOST_TIME: u64 = 250_000_000;
+
+/// Slat as it ships, then its baselines.
+const POLICIES: [Policy; 3] = [Policy::None, Policy::ReadWrite, Policy::Exclusive];
+
+fn name(policy: Policy) -> &'static str {
+    match policy.lock() {
         MmuLock::None => "slat",
         MmuLock::ReadWrite => "slat --mmu-lock read-write",
         MmuLock::Exclusive => "slat --mmu-lock exclusive",
     }
 }
+
+/// Where what is invalidated meanwhile lies, if anything is; and what rows call it.
+type Beside = (Option<Over>, &'static str);
+
+const ALONE: Beside = (None, "none");
+const BESIDE: [Beside; 4] = [
+    ALONE,
+    (Some(Over::Mapped), "elsewhere, mapped"),
+    (Some(Over::Elsewhere), "elsewhere, holes"),
+    (Some(Over::Same), "same 2M"),
+];
+
+/// One case under one policy.
+type Entrant = (Beside, Policy);
 
 /// Its levers: [`crate::levers`].
 const LEVERS: &[Grid] = &[Grid {
@@ -128,28 +161,28 @@ pub const ABOUT: About = About {
 
 impl Bench for Invalidate {
     fn report(&self, asked: Asked) -> Result<Report, Error> {
-        let setting = &self.setting()?;
+        let pages = self.pages()?;
         // Ctrl-C: the rounds go on, with laps that end at once, since one case alone says nothing.
         let (mut rows, mut checks) = (Vec::new(), Vec::new());
         // All cases in one interleaved run: a slow-down compares two of them.
         let entrants: Vec<Entrant> =
-            Beside::ALL.iter().flat_map(|&beside| LOCKS.map(|lock| Entrant { beside, lock })).collect();
-        let laps = rounds(asked.runs as usize, &entrants, |entrant| entrant.lap(setting))?;
+            BESIDE.iter().flat_map(|&beside| POLICIES.map(|policy| (beside, policy))).collect();
+        let laps = rounds(asked.runs as usize, &entrants, |&entrant| self.lap(entrant, pages))?;
         let laps = Laps { entrants, laps };
-        for beside in Beside::ALL {
+        for beside in BESIDE {
             rows.extend(laps.rows(beside));
         }
         for (&entrant, laps) in laps.entrants.iter().zip(&laps.laps) {
-            checks.extend(self::checks(entrant, setting, laps));
+            checks.extend(self.checks(entrant, laps));
         }
         let params = params! {
             "runs": asked.runs,
-            "bytes_per_vcpu": setting.pages * PAGE_SIZE,
+            "bytes_per_vcpu": pages * self.pages.level().bytes(),
             "vcpus": self.vcpus,
             "invalidators": self.invalidators,
             "pause_ns": self.pause_ns,
             "range": self.range,
-            "pages": size::text(setting.level.bytes()),
+            "pages": size::text(self.pages.level().bytes()),
             "host_sleeps_ns": self.host_sleeps_ns,
         };
         Ok(Report { params, rows, checks, ..Report::of(ABOUT.name, Machine::detect()) })
@@ -157,7 +190,8 @@ impl Bench for Invalidate {
 }
 
 impl Invalidate {
-    fn setting(&self) -> Result<Setting, Error> {
+    /// Pages of the host that each vCPU faults in.
+    fn pages(&self) -> Result<u64, Error> {
         let level = self.pages.level();
         let bytes = self.bytes.unwrap_or(self.pages.bytes());
         let unit = level.bytes().max(Level::M2.bytes());
@@ -171,45 +205,97 @@ impl Invalidate {
         if !self.range.is_power_of_two() || !(PAGE_SIZE..=Level::M2.bytes()).contains(&self.range) {
             return Err(Error::Usage(format!("--range: {} is no power of two from 4K to 2M", self.range)));
         }
-        Ok(Setting {
-            pages: bytes / PAGE_SIZE,
-            vcpus: self.vcpus,
-            invalidators: self.invalidators,
-            pause_ns: self.pause_ns,
+        Ok(bytes / level.bytes())
+    }
+
+    fn lap(&self, ((over, _), policy): Entrant, pages: u64) -> Result<Lap, Error> {
+        let (vcpus, level) = (self.vcpus, self.pages.level());
+        let invalidators = if over.is_some() { self.invalidators } else { 0 };
+        let work = Work {
+            over: over.unwrap_or(Over::Elsewhere),
             range: self.range / PAGE_SIZE,
-            level,
-            host_sleeps_ns: self.host_sleeps_ns,
-        })
+            pause_ns: self.pause_ns,
+            host_page: level,
+            ..Work::none()
+        };
+        let setting = Setting { costs: &Costs::SERVER, vcpus, policy, quick: false, seed: 1, work };
+        let layout = &Layout::new(&setting, pages);
+        let tables = pages * u64::from(vcpus) / if level == Level::K4 { TABLE } else { 1 }
+            + 64 * u64::from(vcpus + invalidators);
+        tables::reserve(tables * PAGE_SIZE * 65 / 64);
+        let small_from = hva_of(layout.place(0).start);
+        let host = Pages { level, small_from, sleeps_ns: self.host_sleeps_ns };
+        let builder = Vm::<Npt4, _>::builder(host).vcpus(vcpus + invalidators).mmu_lock(policy.lock());
+        let lap = || {
+            let vm = &with_one_slot(builder, layout.end(invalidators))?;
+            let frame = |gfn| Pfn(hva_of(gfn).0 / PAGE_SIZE);
+            let ground = Ground::new(vm, frame, layout, (invalidators, &setting.work))?;
+            let vcpus: Result<Vec<_>, _> = (0..vcpus).map(|number| Bare::new(vm, number)).collect();
+            let goes_on = || now() < MOST_TIME && !interrupt::asked();
+            Lap::run(&setting, &ground, &mut vcpus?, &goes_on)
+        };
+        lap().map_err(Error::Machine)
+    }
+
+    /// What must have happened for a case to count.
+    fn checks(&self, ((over, beside), policy): Entrant, laps: &[Lap]) -> Vec<Check> {
+        let who = format!("{}, beside {beside}", name(policy));
+        let mut checks = Check::tallied(&who, "", laps.iter().flat_map(|lap| &lap.tally));
+        if policy == Policy::None && matches!(over, Some(Over::Mapped | Over::Elsewhere)) {
+            let again = |lap: &Lap| {
+                let by = lap.counted.retries_by;
+                by.moved + by.covered + by.lost
+            };
+            // Each vCPU finds out once that the host has pages larger than 2 MiB.
+            let once =
+                if self.pages == Size::G1 { 1000 * u64::from(self.vcpus) * laps.len() as u64 } else { 0 };
+            let again: u64 = laps.iter().map(again).sum();
+            let faults: u64 = laps.iter().map(|lap| lap.counted.mapped_faults).sum();
+            checks.push(Check {
+                name: "slat: invalidations elsewhere make no fault start again, or not one in a thousand"
+                    .into(),
+                ok: again * 1000 <= faults + once,
+                detail: format!("{again} of {faults}, beside {beside}"),
+            });
+        }
+        checks
     }
 }
+
+/// One of the engine's counts.
+type Count = fn(&Stats) -> u64;
 
 /// Every lap of every entrant.
 struct Laps {
     entrants: Vec<Entrant>,
-    laps: Vec<Vec<Sample>>,
+    laps: Vec<Vec<Lap>>,
 }
 
 impl Laps {
-    fn of(&self, beside: Beside, lock: MmuLock) -> &[Sample] {
-        let at = self.entrants.iter().position(|who| *who == Entrant { beside, lock });
+    fn of(&self, beside: Beside, policy: Policy) -> &[Lap] {
+        let at = self.entrants.iter().position(|who| *who == (beside, policy));
         &self.laps[at.expect("every case runs under every policy")]
     }
 
     fn rows(&self, beside: Beside) -> Vec<Row> {
-        let mut rows = self.compare(beside, "ns/fault", |lap, _| Some(lap.fault));
-        if beside != Beside::None {
+        let mut rows = self.compare(beside, "ns/fault", |lap, _| Some(lap.fault_ns));
+        if beside != ALONE {
             // Against the lap alone of the same round and policy.
-            rows.extend(self.compare(beside, "times alone", |lap, alone| Some(lap.fault / alone.fault)));
-            let per_1000 = |count: u64, lap: &Sample| Some(count as f64 * 1000.0 / lap.faults as f64);
-            rows.extend(self.compare(beside, "moved/1000 faults", |lap, _| per_1000(lap.retries.moved, lap)));
             rows.extend(
-                self.compare(beside, "covered/1000 faults", |lap, _| per_1000(lap.retries.covered, lap)),
+                self.compare(beside, "times alone", |lap, alone| Some(lap.fault_ns / alone.fault_ns)),
             );
-            rows.extend(self.compare(beside, "lost/1000 faults", |lap, _| per_1000(lap.retries.lost, lap)));
-            rows.extend(
-                self.compare(beside, "asked again/1000 faults", |lap, _| per_1000(lap.asked_again, lap)),
-            );
-            rows.extend(self.compare(beside, "ns/invalidation", |lap, _| lap.invalidation));
+            let per_1000: [(_, Count); 4] = [
+                ("moved/1000 faults", |counted| counted.retries_by.moved),
+                ("covered/1000 faults", |counted| counted.retries_by.covered),
+                ("lost/1000 faults", |counted| counted.retries_by.lost),
+                ("asked again/1000 faults", |counted| counted.asked_again),
+            ];
+            for (unit, count) in per_1000 {
+                let per_1000 =
+                    |lap: &Lap| count(&lap.counted) as f64 * 1000.0 / lap.counted.mapped_faults as f64;
+                rows.extend(self.compare(beside, unit, |lap, _| Some(per_1000(lap))));
+            }
+            rows.extend(self.compare(beside, "ns/invalidation", |lap, _| lap.invalidation_ns));
         }
         rows
     }
@@ -219,51 +305,18 @@ impl Laps {
         &self,
         beside: Beside,
         unit: &'static str,
-        figure: impl Fn(&Sample, &Sample) -> Option<f64>,
+        figure: impl Fn(&Lap, &Lap) -> Option<f64>,
     ) -> Vec<Row> {
-        let series = |lock| {
-            let laps = self.of(beside, lock).iter().zip(self.of(Beside::None, lock));
+        let series = |policy| {
+            let laps = self.of(beside, policy).iter().zip(self.of(ALONE, policy));
             laps.map(|(lap, alone)| figure(lap, alone)).collect::<Option<_>>().map(Series::new)
         };
-        let params = params! { "beside": beside.name() };
-        let Some(slat) = series(MmuLock::None) else { return Vec::new() };
-        let others = LOCKS[1..].iter().filter_map(|&lock| {
-            Some(
-                Row::compare(name(lock), params.clone(), unit, &series(lock)?, &slat)
-                    .answering(PatchSeries::TdpMmu),
-            )
+        let params = params! { "beside": beside.1 };
+        let Some(slat) = series(Policy::None) else { return Vec::new() };
+        let others = POLICIES[1..].iter().filter_map(|&policy| {
+            let row = Row::compare(name(policy), params.clone(), unit, &series(policy)?, &slat);
+            Some(row.answering(PatchSeries::TdpMmu))
         });
         others.collect()
     }
-}
-
-/// What must have happened for a case to count.
-fn checks(entrant: Entrant, setting: &Setting, laps: &[Sample]) -> Vec<Check> {
-    let Entrant { beside, lock } = entrant;
-    let check = |what: &str, good, of| {
-        Check::all(format!("{}, beside {}: {what}", name(lock), beside.name()), [good, of])
-    };
-    let sum = |count: fn(&Sample) -> u64| laps.iter().map(count).sum();
-    let mut checks = vec![
-        check("every fault mapped a page", sum(|lap| lap.mapped[0]), sum(|lap| lap.mapped[1])),
-        check("the books say what the tables hold", sum(|lap| u64::from(lap.booked)), laps.len() as u64),
-    ];
-    let taken: Option<Vec<[u64; 2]>> = laps.iter().map(|lap| lap.taken).collect();
-    if let Some(taken) = taken {
-        let [good, of] = [0, 1].map(|which| taken.iter().map(|pair| pair[which]).sum());
-        checks.push(check("each page was taken that was there", good, of));
-    }
-    if lock == MmuLock::None && matches!(beside, Beside::Mapped | Beside::Holes) {
-        let again = |lap: &Sample| lap.retries.moved + lap.retries.covered + lap.retries.lost;
-        // Each vCPU finds out once that the host has pages larger than 2 MiB.
-        let once =
-            if setting.level > Level::M2 { 1000 * u64::from(setting.vcpus) * laps.len() as u64 } else { 0 };
-        let (again, faults) = (laps.iter().map(again).sum::<u64>(), sum(|lap| lap.faults));
-        checks.push(Check {
-            name: "slat: invalidations elsewhere make no fault start again, or not one in a thousand".into(),
-            ok: again * 1000 <= faults + once,
-            detail: format!("{again} of {faults}, beside {}", beside.name()),
-        });
-    }
-    checks
 }

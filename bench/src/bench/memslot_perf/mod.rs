@@ -34,7 +34,7 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use kvm::Kvm;
 use ours::Ours;
-use scenario::{Sample, Scenario, Tally};
+use scenario::{Sample, Scenario};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
@@ -256,11 +256,7 @@ impl MemslotPerf {
         let mut series = Vec::new();
         for (entrant, samples) in entrants.iter().zip(samples) {
             let samples = samples.into_iter().collect::<Result<Vec<_>, _>>()?;
-            let mut tally = Tally::default();
-            for sample in &samples {
-                tally.add(&sample.tally);
-            }
-            findings.checks.extend(checks(entrant.name, test, slots, &tally));
+            findings.checks.extend(checks(entrant.name, test, slots, &samples));
             series.push(Series::new(samples.iter().map(|sample| sample.ns / 1000.0).collect()));
         }
         let params = params! { "slots": slots };
@@ -314,19 +310,7 @@ const ENTRANTS: [Entrant; 2] = [
 ];
 
 /// What must have happened in a test for its figures to count.
-fn checks(who: &str, test: scenario::Test, slots: u32, tally: &Tally) -> [Check; 6] {
-    let check = |what: &str, [good, of]: [u64; 2]| Check {
-        name: format!("{who}, {}: {what}", test.name()),
-        ok: good == of,
-        detail: format!("{good} of {of} at {slots} slots"),
-    };
-    let seen = tally.seen;
-    [
-        check("the guest came to its end", tally.ended),
-        check("the guest found in each page what belongs there", [seen.words - seen.wrong, seen.words]),
-        check("no memory only where the slot was away", [seen.exits - seen.wrong_exits, seen.exits]),
-        check("each page was mapped once for each time that it was taken away", tally.mapped),
-        check("what the host took is mapped no more, and all else is", tally.left),
-        check("every slot is where it belongs", tally.found),
-    ]
+fn checks(who: &str, test: scenario::Test, slots: u32, samples: &[Sample]) -> Vec<Check> {
+    let (who, at) = (format!("{who}, {}", test.name()), format!(" at {slots} slots"));
+    Check::tallied(&who, &at, samples.iter().flat_map(|sample| &sample.tally))
 }

@@ -18,11 +18,11 @@ use super::design::{Design, Machine, Memslots};
 use super::guest::{Laps, Loop, Meeting, Seen, Side};
 use super::layout::Layout;
 use super::memory::Memory;
-use crate::bench::harness::add_pairs;
 use crate::bench::machine::pin;
 use slat::{FaultError, Gfn, HostError, Idle, Level, PAGE_SIZE, Slot, Span, VcpuId};
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
+use slat_threads::benches::Tally;
 use slat_vcpu::{Cpu, Exit};
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -72,37 +72,12 @@ pub struct Scenario {
 }
 
 /// What one sample yields.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Sample {
     /// Nanoseconds of one iteration, on average.
     pub ns: f64,
-    pub tally: Tally,
-}
-
-/// What happened, for the checks.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
-    pub seen: Seen,
-    /// Pages mapped by faults, and those that had to be.
-    pub mapped: [u64; 2],
-    /// Pages that were mapped at the end, and those that had to be.
-    pub left: [u64; 2],
-    /// Slots found where they belonged at the end, and all that were looked for.
-    pub found: [u64; 2],
-    /// Guests that ended by themselves, and all.
-    pub ended: [u64; 2],
-}
-
-impl Tally {
-    /// Adds what another sample saw.
-    pub fn add(&mut self, other: &Self) {
-        let Seen { words, wrong, exits, wrong_exits } = other.seen;
-        self.seen.words += words;
-        self.seen.wrong += wrong;
-        self.seen.exits += exits;
-        self.seen.wrong_exits += wrong_exits;
-        add_pairs!(self, other, mapped, left, found, ended);
-    }
+    /// What must hold.
+    pub tally: Vec<Tally>,
 }
 
 impl Scenario {
@@ -158,13 +133,15 @@ impl Scenario {
             Test::MoveActive | Test::MoveInactive => (stats.mapped_faults, ACTIVE),
             Test::Setup | Test::SetupAtOnce => (0, 0),
         };
-        let tally = Tally {
-            seen: guest.seen,
-            ended: [guest.ended.into(), 1],
-            mapped: [stats.mapped_faults, mapped],
-            left: [stats.leaves[0], left],
-            found: host.found,
-        };
+        let Seen { words, wrong, exits, wrong_exits } = guest.seen;
+        let tally = vec![
+            ("the guest came to its end", [guest.ended.into(), 1]),
+            ("the guest found in each page what belongs there", [words - wrong, words]),
+            ("no memory only where the slot was away", [exits - wrong_exits, exits]),
+            ("each page was mapped once for each time that it was taken away", [stats.mapped_faults, mapped]),
+            ("what the host took is mapped no more, and all else is", [stats.leaves[0], left]),
+            ("every slot is where it belongs", host.found),
+        ];
         Ok(Sample { ns: host.elapsed.as_nanos() as f64 / host.iterations as f64, tally })
     }
 

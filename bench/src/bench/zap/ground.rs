@@ -9,8 +9,9 @@
 use super::super::arithmetic::Arithmetic;
 use super::super::tables;
 use slat::table::formats::Npt4;
-use slat::{Access, Done, Fault, Gfn, Hva, Idle, Level, MmuLock, PAGE_SIZE, Slot, SlotId, Span, VcpuId, Vm};
+use slat::{Access, Done, Fault, Gfn, Idle, Level, MmuLock, PAGE_SIZE, Slot, SlotId, Span, VcpuId, Vm};
 use slat_cli::error::Error;
+use slat_threads::host::hva_of;
 
 /// The VM that is measured.
 pub type Machine = Vm<Npt4, Arithmetic>;
@@ -66,11 +67,6 @@ impl Ground {
         Span::sized(Gfn(0), self.bytes / PAGE_SIZE)
     }
 
-    /// The host addresses behind it.
-    pub fn hvas(&self) -> Span<Hva> {
-        Span::sized(hva(Gfn(0)), self.bytes)
-    }
-
     /// Pages mapped in it.
     pub fn mapped(&self) -> u64 {
         self.gfns().len() / self.pages.step()
@@ -124,10 +120,5 @@ pub fn spare() -> Slot {
 }
 
 fn slot(id: u32, gfns: Span<Gfn>) -> Slot {
-    Slot::new(SlotId(id), gfns.start, gfns.len(), hva(gfns.start))
-}
-
-/// The host address behind a frame.
-fn hva(gfn: Gfn) -> Hva {
-    Hva(gfn.gpa().0 + (1 << 36))
+    Slot::new(SlotId(id), gfns.start, gfns.len(), hva_of(gfns.start))
 }

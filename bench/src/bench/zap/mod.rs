@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! ground.rs   the range, dense or sparse, and what lies beside it
-//! lap.rs      fill, zap, count: leaf by leaf, by unhooking whole tables, or by a new root
-//! probe.rs    waits for the zapper's section or lock; vCPUs that go on faulting are `onlooker.rs`'s
+//! lap.rs      fill, zap, count: beside vCPUs, and beside the probe
+//! probe.rs    waits for the zapper's section or lock
 //! rows.rs     the report
 //! ```
+//! The zap beside onlookers, and what must hold after it, is the one that `slat sim` simulates: `sim/benches/src/benches/zap.rs`.
+//!
 //! The host has no data memory, so what is timed is the engine: the walk, the flush, and the grace period after which
 //! tables come back and every leaf is booked. A total has all three in it. The baselines are the same range leaf by
 //! leaf, and the same zap under one mutex.
@@ -24,7 +26,7 @@ use super::machine::Machine;
 use super::report::{Report, params};
 use super::{About, Asked, Bench, Cell, Grid, Headline};
 use ground::{Ground, MOST, MOST_VCPUS, Pages};
-use lap::{Entrant, Way};
+use lap::{Entrant, WAYS};
 use rows::Samples;
 use slat::{Level, MmuLock};
 use slat_cli::bar::say;
@@ -132,5 +134,5 @@ impl Zap {
 /// Who runs: each way as slat ships, and behind one mutex.
 fn entrants() -> Vec<Entrant> {
     let locks = [MmuLock::None, MmuLock::Exclusive];
-    Way::ALL.into_iter().flat_map(|way| locks.map(|lock| Entrant { way, lock })).collect()
+    WAYS.into_iter().flat_map(|way| locks.map(|lock| Entrant { way, lock })).collect()
 }

@@ -1,30 +1,20 @@
 //! The probe: it waits for the zapper's section or lock to end.
 
 use super::super::arithmetic::Arithmetic;
-use super::super::onlooker::Busy;
-use super::ground::{Machine, spare};
+use super::ground::spare;
 use slat::Idle;
 use slat::memslots::Memslots;
 use slat::table::formats::Npt4;
+use slat_threads::benches::onlooker::Busy;
 
-/// Makes a memslot and deletes it: that takes the baseline's lock, and ends in a grace period, so it waits for
+/// Makes the VM's spare memslot and deletes it: that takes the baseline's lock, and ends in a grace period, so it waits for
 /// threads that are inside. The longest wait is the longest hold.
-pub struct Probe<'vm> {
-    slots: Memslots<'vm, Npt4, Arithmetic>,
-    idle: Idle,
-}
-
-impl<'vm> Probe<'vm> {
-    /// On the VM's spare memslot.
-    pub fn new(vm: &'vm Machine) -> Self {
-        Self { slots: vm.slots(), idle: Idle::take().expect("this thread runs no vCPU") }
-    }
-}
+pub struct Probe<'vm>(pub Memslots<'vm, Npt4, Arithmetic>);
 
 impl Busy for Probe<'_> {
-    fn act(&mut self) -> bool {
+    fn act(&mut self, idle: &mut Idle) -> bool {
         let slot = spare();
-        let made = self.slots.commit(&mut self.idle, |tx| tx.create(slot));
-        made.is_ok() && self.slots.commit(&mut self.idle, |tx| tx.delete(slot.id)) == Ok(slot)
+        let made = self.0.commit(idle, |tx| tx.create(slot));
+        made.is_ok() && self.0.commit(idle, |tx| tx.delete(slot.id)) == Ok(slot)
     }
 }

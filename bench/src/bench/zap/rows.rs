@@ -1,14 +1,14 @@
 //! Samples into rows: each way against the baselines that it has, and what others saw meanwhile.
 
 use super::super::harness::Series;
-use super::super::onlooker::{Pick, latencies};
+use super::super::latencies::{Pick, latencies};
 use super::super::report::{Check, Row, params};
 use super::ground::Ground;
-use super::lap::{Entrant, Sample, Tally, Way};
+use super::lap::{Entrant, Sample, WAYS, name};
 use serde_json::{Map, Value};
 use slat::MmuLock;
 use slat_cli::size;
-use std::time::Duration;
+use slat_threads::benches::zap::Way;
 
 /// The samples of every entrant on one ground.
 pub struct Samples<'a> {
@@ -51,11 +51,11 @@ impl Samples<'_> {
     fn against_leaf_by_leaf(&self) -> Vec<Row> {
         let total = |way| series(self.of(way, MmuLock::None), total);
         let params = self.params("leaf by leaf");
-        let others = Way::ALL.into_iter().filter(|way| *way != Way::LeafByLeaf);
+        let others = WAYS.into_iter().filter(|way| *way != Way::LeafByLeaf);
         others
             .map(|way| {
                 Row::compare(
-                    &format!("{}: total", way.name()),
+                    &format!("{}: total", name(way)),
                     params.clone(),
                     "us",
                     &total(Way::LeafByLeaf),
@@ -67,19 +67,19 @@ impl Samples<'_> {
 
     fn against_the_mutex(&self) -> Vec<Row> {
         let figures: [(&str, Part); 5] = [
-            ("total", |sample| Some(us(sample.times.total))),
-            ("walk", |sample| sample.times.parts.map(|parts| us(parts.walk))),
-            ("flush", |sample| sample.times.parts.map(|parts| us(parts.flush))),
-            ("collect", |sample| sample.times.parts.map(|parts| us(parts.collect))),
-            ("longest wait of a memslot", |sample| Some(sample.waits.beside.max() as f64 / 1000.0)),
+            ("total", |sample| Some(us(sample.times.total_ns))),
+            ("walk", |sample| sample.times.parts_ns.map(|[walk, _, _]| us(walk))),
+            ("flush", |sample| sample.times.parts_ns.map(|[_, flush, _]| us(flush))),
+            ("collect", |sample| sample.times.parts_ns.map(|[_, _, collect]| us(collect))),
+            ("longest wait of a memslot", |sample| Some(us(sample.waits.beside.longest_ns))),
         ];
         let mut rows = Vec::new();
-        for way in Way::ALL {
-            for (name, figure) in figures {
+        for way in WAYS {
+            for (what, figure) in figures {
                 let of = |lock| self.of(way, lock).iter().map(figure).collect::<Option<Vec<_>>>();
                 if let (Some(slat), Some(mutex)) = (of(MmuLock::None), of(MmuLock::Exclusive)) {
                     let (slat, mutex) = (Series::new(slat), Series::new(mutex));
-                    let name = format!("{}: {name}", way.name());
+                    let name = format!("{}: {what}", name(way));
                     rows.push(Row::compare(&name, self.params("--mmu-lock exclusive"), "us", &mutex, &slat));
                 }
             }
@@ -89,13 +89,13 @@ impl Samples<'_> {
 
     fn against_no_zap(&self) -> Vec<Row> {
         let mut rows = Vec::new();
-        for way in Way::ALL {
+        for way in WAYS {
             let samples = self.of(way, MmuLock::None);
             let [quiet, beside]: [Pick<Sample>; 2] =
                 [|sample| &sample.faults.control, |sample| &sample.faults.beside];
             let params = self.params("no zap");
             rows.extend(latencies(
-                &format!("fault beside {}", way.name()),
+                &format!("fault beside {}", name(way)),
                 "max",
                 &params,
                 [(samples, quiet), (samples, beside)],
@@ -104,7 +104,7 @@ impl Samples<'_> {
                 [|sample| &sample.waits.control, |sample| &sample.waits.beside];
             let hold = [(samples, alone), (samples, beside)];
             rows.extend(
-                latencies(&format!("memslot made and deleted beside {}", way.name()), "max", &params, hold)
+                latencies(&format!("memslot made and deleted beside {}", name(way)), "max", &params, hold)
                     .pop(),
             );
         }
@@ -116,25 +116,25 @@ impl Samples<'_> {
         let row = |way| {
             let both = [MmuLock::Exclusive, MmuLock::None].map(|lock| (self.of(way, lock), beside));
             latencies(
-                &format!("fault beside {}", Way::name(way)),
+                &format!("fault beside {}", name(way)),
                 "max",
                 &self.params("--mmu-lock exclusive"),
                 both,
             )
         };
-        Way::ALL.into_iter().flat_map(row).collect()
+        WAYS.into_iter().flat_map(row).collect()
     }
 
     fn counts(&self) -> Vec<Row> {
         let counts: [(&str, Figure); 3] = [
             ("flushes paid", |sample| sample.flushes),
             ("tables freed", |sample| sample.freed),
-            ("faults beside it", |sample| sample.faults.beside.len() as f64),
+            ("faults beside it", |sample| sample.faults.beside.each.len() as f64),
         ];
         let mut rows = Vec::new();
-        for way in Way::ALL {
-            for (name, count) in counts {
-                let name = format!("{}: {name}", way.name());
+        for way in WAYS {
+            for (what, count) in counts {
+                let name = format!("{}: {what}", name(way));
                 let count = series(self.of(way, MmuLock::None), count);
                 let params = params! { "size": self.size(), "pages": self.ground.pages.name() };
                 rows.push(Row::alone(&name, params, "count", &count));
@@ -153,38 +153,19 @@ impl Samples<'_> {
     }
 
     fn checks_of(&self, who: Entrant, samples: &[Sample]) -> Vec<Check> {
-        let mut tally = Tally::default();
-        for sample in samples {
-            tally.add(&sample.tally);
-        }
-        let Tally { filled, gone, booked, kept, faults, probes, freed } = tally;
         let policy = if who.lock == MmuLock::None { "slat" } else { "exclusive" };
-        let check = |what: &str, [good, of]: [u64; 2]| Check {
-            name: format!("{policy}, {}: {what}", who.way.name()),
-            ok: good == of,
-            detail: format!("{good} of {of} at {}, {}", self.size(), self.ground.pages.name()),
-        };
-        let mut checks = vec![
-            check("the range was mapped before", filled),
-            check("nothing of it is mapped after", gone),
-            check("the books say what the tables hold", booked),
-            check("each fault beside it mapped a page", faults),
-            check("each memslot beside it was made and deleted", probes),
-            check("the range's tables came back, or none where they stay", freed),
-        ];
-        if who.way != Way::All {
-            checks.push(check("no page beside it was lost", kept));
-        }
-        checks
+        let at = format!(" at {}, {}", self.size(), self.ground.pages.name());
+        let tallies = samples.iter().flat_map(|sample| &sample.tally);
+        Check::tallied(&format!("{policy}, {}", name(who.way)), &at, tallies)
     }
 }
 
 fn total(sample: &Sample) -> f64 {
-    us(sample.times.total)
+    us(sample.times.total_ns)
 }
 
-fn us(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
+fn us(ns: u64) -> f64 {
+    ns as f64 / 1e3
 }
 
 fn series(samples: &[Sample], figure: Figure) -> Series {

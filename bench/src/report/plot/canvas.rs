@@ -22,6 +22,13 @@ pub struct Axis {
     pub ticks: Vec<f64>,
 }
 
+impl Axis {
+    /// With ticks at round figures.
+    pub fn new(title: impl Into<String>, scale: Scale, tick: fn(f64) -> String) -> Self {
+        Self { title: title.into(), scale, tick, ticks: Vec::new() }
+    }
+}
+
 /// An entry of the legend: its sign, drawn around a point, and its name.
 pub struct Key {
     pub sign: Markup,

@@ -122,12 +122,11 @@ fn shorter(data: &Data, sim: Option<&Sim>) -> Plot {
     let about = "The length of an aging pass under the MMU lock, divided by its length without, against the number of vCPUs that fault meanwhile; \
                  both axes logarithmic. The series is on 112 CPUs; what is real here shares the CPUs of this machine. All passes go page by page."
         .to_owned();
-    let y = Axis {
-        title: "Times shorter".into(),
-        scale: Scale::log(all.iter().flat_map(|line| line.points.iter().map(|point| point.1))),
+    let y = Axis::new(
+        "Times shorter",
+        Scale::log(all.iter().flat_map(|line| line.points.iter().map(|point| point.1))),
         tick,
-        ticks: Vec::new(),
-    };
+    );
     let counts = TABLE.map(|row| row.vcpus);
     let svg = lines(&title, &about, (&scaling::vcpus(&counts), &y), &all);
     let from = if sim.is_some() {
@@ -135,7 +134,7 @@ fn shorter(data: &Data, sim: Option<&Sim>) -> Plot {
     } else {
         vec![Source::Series, Source::Here]
     };
-    Plot { id: "aging-shorter".into(), title, from, about, svg, figures: None, ranked: None, sides: None }
+    Plot::new("aging-shorter", (title, about), from, svg)
 }
 
 /// What `locked` takes, as a multiple of what `lockless` does: of the figure that has this word in its name.

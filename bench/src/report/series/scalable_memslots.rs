@@ -91,17 +91,11 @@ fn growth(data: &Data) -> Plot {
         ticks: scalable_memslots::rows("unmap").iter().map(|(slots, _)| f64::from(*slots)).collect(),
     };
     let values = all.iter().flat_map(|line| line.points.iter().map(|point| point.1));
-    let y = Axis { title: "Times quicker".into(), scale: Scale::log(values), tick, ticks: Vec::new() };
+    let y = Axis::new("Times quicker", Scale::log(values), tick);
     let svg = lines(&title, &about, (&x, &y), &all);
     Plot {
-        id: "memslots-growth".into(),
-        title,
-        from: vec![Source::Series, Source::Here],
-        about,
-        svg,
-        figures: None,
-        ranked: None,
         sides: Some(kept),
+        ..Plot::new("memslots-growth", (title, about), [Source::Series, Source::Here], svg)
     }
 }
 

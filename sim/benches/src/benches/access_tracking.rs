@@ -12,6 +12,7 @@
 //! as a vCPU runs, rests between them, and a pass that outlasts the vCPUs counts as a whole. Every vCPU faults in as much as
 //! any other, however many there are, as in the series; so a pass has more to do with each.
 
+use super::guest::Touch as _;
 use super::machine::{Machine, Parts, builder, gfns, idle, with_one_slot};
 use super::{About, Bench, Check, Figure, Point, Policy, Setting};
 use crate::host::{SimHost, hva_of, hvas_of};

@@ -19,7 +19,7 @@ use super::hardware::{Tlb, walk};
 use super::machine::{Machine, builder, gfns, idle, with_one_slot};
 use super::program::Seen;
 use super::way::Way;
-use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting, Threads};
+use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, OnThreads, Point, Policy, Setting, Threads};
 use crate::host::{SimHost, first_page, hva_of, hvas_of};
 use crate::world::{Job, Mutex, compute, guest, now, pause, run};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -54,7 +54,12 @@ const ABOUT: About = About {
         (&["host_ns", "handlers", "handler_ns", "zeroing", "host_first", "mm_lines"], ALL_THERE),
     ],
     reported: false,
-    threads: Some(Threads { takes: ["2 s", "60 MiB"], ci: &["-v 1,2"], quick: &["--runs 3"], full: &[""] }),
+    threads: OnThreads::Common(Threads {
+        takes: ["2 s", "60 MiB"],
+        ci: &["-v 1,2"],
+        quick: &["--runs 3"],
+        full: &[""],
+    }),
     ..About::of("broadcast", PatchSeries::Kvm, &[Policy::Kicks, Policy::SomeReached, Policy::AllReached])
 };
 

@@ -4,6 +4,7 @@
 //! zeroes it, and the engine maps it. So all that vCPUs share is what the engine and the primary MMU make them share.
 //! With 416 vCPUs, says the series, 98% of the time went to waiting for the MMU lock, and 89% of the time went away with it.
 
+use super::guest::Touch as _;
 use super::machine::{Parts, builder, gfns, with_one_slot};
 use super::{About, Bench, Figure, Point, Policy, Setting};
 use crate::host::SimHost;

@@ -11,22 +11,95 @@
 use super::Work;
 use super::hardware::{Tables, walk};
 use super::machine::Machine;
+use super::onlooker::Busy;
 use crate::host::{SimHost, hva_of};
-use crate::world::{Job, compute, guest, now};
+use crate::world::{Job, compute, guest};
 use slat::table::formats::Ept4;
-use slat::{Access, Done, Fault, FaultError, Gfn, Host as _, Idle, Vcpu, VcpuId};
+use slat::{Access, Done, Fault, FaultError, Format, Gfn, Host, Idle, Span, Vcpu, VcpuId, Vm};
+
+/// A vCPU that touches pages, with a guest or without one.
+pub trait Touch: Send {
+    /// Which one it is.
+    fn id(&self) -> VcpuId;
+    /// Touches a page that is missing. What fails is not counted, and so found by the checks.
+    fn touched(&mut self, idle: &mut Idle, gfn: Gfn);
+    /// Faults since the last job began, and those that mapped a page.
+    fn counts(&mut self) -> &mut [u64; 2];
+
+    /// Touches `pages`, on a CPU of its own; `then` is the last that is done there.
+    fn job<'g>(
+        &'g mut self,
+        pages: impl Iterator<Item = Gfn> + Send + 'g,
+        then: impl FnOnce() + Send + 'g,
+    ) -> Job<'g>
+    where
+        Self: Sized,
+    {
+        *self.counts() = [0; 2];
+        Job::vcpu(self.id().0, move || {
+            let idle = &mut Idle::take().expect("each CPU has one vCPU");
+            for gfn in pages {
+                self.touched(idle, gfn);
+            }
+            then();
+        })
+    }
+}
+
+/// A vCPU without a guest, which faults and does nothing in between: what is timed is the engine, with any host. On cache lines of
+/// its own, as [`Guest`].
+#[repr(align(128))]
+pub struct Bare<'vm, F: Format, H: Host> {
+    vcpu: Vcpu<'vm, F, H>,
+    counts: [u64; 2],
+}
+
+impl<'vm, F: Format, H: Host> Bare<'vm, F, H> {
+    /// vCPU `number`, of which there is no other.
+    pub fn new(vm: &'vm Vm<F, H>, number: u32) -> Result<Self, String> {
+        let vcpu = vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
+        Ok(Self { vcpu, counts: [0; 2] })
+    }
+}
+
+impl<F: Format, H: Host> Touch for Bare<'_, F, H> {
+    fn id(&self) -> VcpuId {
+        self.vcpu.id()
+    }
+
+    #[inline]
+    fn touched(&mut self, idle: &mut Idle, gfn: Gfn) {
+        let done = self.vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write });
+        self.counts[0] += 1;
+        self.counts[1] += u64::from(matches!(done, Ok(Done::Mapped(_))));
+    }
+
+    fn counts(&mut self) -> &mut [u64; 2] {
+        &mut self.counts
+    }
+}
+
+impl Touch for Guest<'_> {
+    fn id(&self) -> VcpuId {
+        self.vcpu.id()
+    }
+
+    fn touched(&mut self, idle: &mut Idle, gfn: Gfn) {
+        let _ = self.touch(idle, gfn);
+    }
+
+    fn counts(&mut self) -> &mut [u64; 2] {
+        &mut self.counts
+    }
+}
 
 /// A vCPU with its guest. On cache lines of its own: it writes to itself with every fault, and they lie side by side.
 #[repr(align(128))]
 pub struct Guest<'vm> {
     vcpu: Vcpu<'vm, Ept4, SimHost>,
     work: &'vm Work,
-    /// Faults that it has made.
-    pub made: u64,
-    /// Of those, the ones that mapped a page, no larger than the host's are.
-    pub mapped: u64,
-    /// When each began and ended, where that is asked for.
-    pub faults: Option<Vec<(u64, u64)>>,
+    /// Faults that it has made, and those that mapped a page, no larger than the host's are.
+    counts: [u64; 2],
     /// Where the access that faulted last goes on.
     pending: Option<Gfn>,
     tables: Tables,
@@ -36,29 +109,12 @@ impl<'vm> Guest<'vm> {
     /// vCPU `number`, of which there is no other.
     pub fn new(vm: &'vm Machine, number: u32, work: &'vm Work) -> Result<Self, String> {
         let vcpu = vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
-        Ok(Self { vcpu, work, made: 0, mapped: 0, faults: None, pending: None, tables: Tables::default() })
+        Ok(Self { vcpu, work, counts: [0; 2], pending: None, tables: Tables::default() })
     }
 
-    /// From now on, when each fault begins and ends is kept.
-    pub fn time_faults(&mut self) {
-        self.faults = Some(Vec::new());
-    }
-
-    /// Touches `pages`, on a CPU of its own; `then` is the last that is done there.
-    pub fn job<'g>(
-        &'g mut self,
-        pages: impl Iterator<Item = Gfn> + Send + 'g,
-        then: impl FnOnce() + Send + 'g,
-    ) -> Job<'g> {
-        (self.made, self.mapped) = (0, 0);
-        Job::vcpu(self.vcpu.id().0, move || {
-            let idle = &mut Idle::take().expect("each CPU has one vCPU");
-            for gfn in pages {
-                // What fails is not counted, and so found by the checks.
-                let _ = self.touch(idle, gfn);
-            }
-            then();
-        })
+    /// Faults that mapped a page since its job began.
+    pub fn mapped(&self) -> u64 {
+        self.counts[1]
     }
 
     /// The guest computes, then writes to `gfn`, which it finds missing.
@@ -70,19 +126,15 @@ impl<'vm> Guest<'vm> {
     }
 
     fn fault(&mut self, idle: &mut Idle, gfn: Gfn) -> Result<Done, FaultError> {
-        self.made += 1;
-        let began = self.faults.as_ref().map(|_| now());
+        self.counts[0] += 1;
         compute(self.work.exit_ns);
         if self.work.host_first {
             // An error is the engine's to find.
             let _ = self.vcpu.vm().host().resolve(idle, hva_of(gfn), Access::Write);
         }
         let done = self.vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write })?;
-        self.mapped += u64::from(matches!(done, Done::Mapped(level) if level <= self.work.host_page));
+        self.counts[1] += u64::from(matches!(done, Done::Mapped(level) if level <= self.work.host_page));
         self.pending = Some(gfn);
-        if let (Some(faults), Some(began)) = (&mut self.faults, began) {
-            faults.push((began, now()));
-        }
         Ok(done)
     }
 
@@ -106,6 +158,37 @@ impl<'vm> Guest<'vm> {
             left = guest(left, || inside.kicked());
         }
         None
+    }
+}
+
+/// A vCPU whose guest touches one page of a part after the other. What is timed begins where it leaves the guest.
+pub struct Touching<'vm> {
+    guest: Guest<'vm>,
+    left: Span<Gfn>,
+    /// A page that is missing again.
+    again: Option<Gfn>,
+}
+
+impl<'vm> Touching<'vm> {
+    /// `guest`, in frames that no other one uses.
+    pub fn new(guest: Guest<'vm>, part: Span<Gfn>) -> Self {
+        Self { guest, left: part, again: None }
+    }
+}
+
+impl Busy for Touching<'_> {
+    fn vcpu(&self) -> Option<VcpuId> {
+        Some(self.guest.id())
+    }
+
+    fn prepare(&mut self, idle: &mut Idle) {
+        self.again = self.guest.inside(idle, self.guest.work.guest_ns);
+    }
+
+    fn act(&mut self, idle: &mut Idle) -> bool {
+        let gfn = self.again.unwrap_or(self.left.start);
+        self.left.start = self.left.start + u64::from(self.again.is_none());
+        self.left.start <= self.left.end && matches!(self.guest.fault(idle, gfn), Ok(Done::Mapped(_)))
     }
 }
 

@@ -4,15 +4,17 @@
 //! the page lock, a version of the mappings, a frame of the CPU's list, zeroes, and both tables. What is free of charge: the state of a
 //! frame and its note, which no other CPU looks at meanwhile, and the plain loads of the mappings' tree.
 //!
+//! `slat bench host-faults` runs the same [`fill`] beside Linux, with pages of 2 MiB, too, and unmaps what was filled.
+//!
 //! Without zeroing each page is one that was zeroed ahead of need: what a fault costs while a `Zeroer` keeps up.
 
-use super::machine::{Parts, gfns, idle};
-use super::{About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting, Work};
-use crate::world::{Job, compute, run};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use super::guest::{Bare, Touch};
+use super::machine::{Parts, idle};
+use super::{About, Bench, Check, Figure, NO_AGER, OnThreads, Point, Policy, Setting};
+use crate::world::{Costs, Told, compute, run};
 use slat::table::formats::Ept4;
-use slat::{Access, Done, Fault, Gfn, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vcpu, VcpuId, Vm};
-use slat_mm::{AddressSpace, Arena, Backing, HostView, Place, Prot};
+use slat::{Access, Format, Gfn, Hva, Level, MmuLock, PAGE_SIZE, Slot, SlotId, Span, Vm};
+use slat_mm::{AddressSpace, Arena, Backing, HostView, MmError, Place, Prot};
 use slat_series::PatchSeries;
 use std::sync::Arc;
 
@@ -21,7 +23,7 @@ use std::sync::Arc;
 pub struct HostFaults;
 
 /// Where guest memory lies in the host's address space.
-const BASE: Hva = Hva(1 << 40);
+pub const BASE: Hva = Hva(1 << 40);
 
 /// Its row of the registry.
 const ABOUT: About = About {
@@ -35,6 +37,7 @@ const ABOUT: About = About {
             "has slat-mm as its host",
         ),
     ],
+    threads: OnThreads::Own,
     ..About::of("host-faults", PatchSeries::TdpMmu, &[Policy::Exclusive, Policy::ReadWrite, Policy::None])
 };
 
@@ -46,47 +49,31 @@ impl Bench for HostFaults {
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
         let parts = Parts::new(setting, setting.pages_per_vcpu());
         let bytes = parts.all().len() * PAGE_SIZE;
-        let said = |error: &dyn std::fmt::Display| error.to_string();
-        let arena =
-            Arena::builder().limit(bytes + bytes / 8 + (256 << 20)).build().map_err(|error| said(&error))?;
+        let said = |error: MmError| error.to_string();
+        let arena = Arena::builder().limit(bytes + bytes / 8 + (256 << 20)).build().map_err(said)?;
         // All frames were in use before: they have to be zeroed.
         drop(std::iter::from_fn(|| arena.page(Level::K4).ok()).collect::<Vec<_>>());
-        let space = AddressSpace::builder(&arena).build().map_err(|error| said(&error))?;
-        let mapped = space.mmap(Place::Fixed(BASE), bytes, Prot::ReadWrite, Backing::Anonymous);
-        mapped.map_err(|error| said(&error))?;
-        let builder = Vm::<Ept4, _>::builder(HostView::new(&space)).vcpus(setting.vcpus);
-        let vm = Arc::new(builder.mmu_lock(setting.policy.lock()).build().map_err(|error| said(&error))?);
-        space.register(&vm);
-        let slot = Slot::new(SlotId(0), Gfn(0), parts.all().len(), BASE);
-        vm.slots().commit(&mut idle()?, |tx| tx.create(slot)).map_err(|error| said(&error))?;
+        let space = AddressSpace::builder(&arena).build().map_err(said)?;
+        let (vcpus, lock) = (setting.vcpus, setting.policy.lock());
+        let vm = machine::<Ept4>(&space, (vcpus, lock), bytes, Backing::Anonymous)?;
 
         // As elsewhere, a run is a stretch from the middle: each vCPU has touched the page before its part.
-        let mut vcpus = Vec::new();
+        let vcpus: Result<Vec<_>, _> = (0..vcpus).map(|number| Bare::new(&vm, number)).collect();
+        let mut vcpus = vcpus?;
         let mut first = idle()?;
-        for (number, part) in (0..).zip(parts.each()) {
-            let mut vcpu = vm.vcpu(VcpuId(number)).ok_or("each vCPU is free")?;
-            let fault = Fault { gpa: Gfn(part.start.0 - 1).gpa(), access: Access::Write };
-            vcpu.fault(&mut first, fault).map_err(|error| said(&error))?;
-            vcpus.push(vcpu);
+        for (vcpu, part) in vcpus.iter_mut().zip(parts.each()) {
+            vcpu.touched(&mut first, Gfn(part.start.0 - 1));
         }
         drop(first);
         let all = parts.pages * u64::from(setting.vcpus);
         let (before, ahead) = (arena.list_stats().zeroed, if setting.work.zeroing { 0 } else { all });
         // Each takes a batch at a time, and may keep a part of the last one.
         arena.zero_ahead(if ahead > 0 { all + 64 * u64::from(setting.vcpus) } else { 0 });
-        // Not the world's: what a check counts takes no time.
-        let mapped = &AtomicU64::new(0);
-        let jobs =
-            vcpus.iter_mut().zip(parts.each()).map(|(vcpu, part)| job(vcpu, part, &setting.work, mapped));
-        let told = run(setting.costs, jobs.collect());
+        let between_ns = setting.work.guest_ns + setting.work.exit_ns;
+        let parts_of: Vec<_> = parts.each().collect();
+        let Filled { told, mapped, right, .. } =
+            fill(setting.costs, &vm, &mut vcpus, &parts_of, (Level::K4, between_ns))?;
         let zeroed = arena.list_stats().zeroed - before;
-        let mut right = 0;
-        let mut idle = idle()?;
-        for gfn in parts.each().flat_map(gfns) {
-            let host = space.lookup(BASE + gfn.0 * PAGE_SIZE, Access::Write).map(|page| page.pfn);
-            let guest = vm.translate(&mut idle, gfn).map(|mapping| mapping.leaf.pfn);
-            right += u64::from(host.is_some() && host == guest);
-        }
         let figures = vec![
             Figure::new("ns per fault", told.wall_ns as f64 / parts.pages as f64, "ns"),
             Figure::new("time", told.wall_ns as f64 / 1e6, "ms"),
@@ -99,7 +86,7 @@ impl Bench for HostFaults {
         Ok(Point {
             operations: all,
             checks: vec![
-                Check::all("every page was faulted in", mapped.load(Relaxed), all),
+                Check::all("every page was faulted in", mapped, all),
                 Check::all("every page is mapped to the host's frame", right, all),
                 Check::all("every page that need not be zeroed was zeroed ahead", zeroed, ahead),
             ],
@@ -108,20 +95,61 @@ impl Bench for HostFaults {
     }
 }
 
-/// What a vCPU does, and how many of its faults mapped a page.
-fn job<'v>(
-    vcpu: &'v mut Vcpu<'_, Ept4, HostView>,
-    part: Span<Gfn>,
-    work: &'v Work,
-    mapped: &'v AtomicU64,
-) -> Job<'v> {
-    Job::vcpu(vcpu.id().0, move || {
-        let mut idle = Idle::take().expect("each CPU has one vCPU");
-        for gfn in gfns(part) {
-            compute(work.guest_ns + work.exit_ns);
-            // What fails is not counted, and so found by the checks.
-            let done = vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: Access::Write });
-            mapped.fetch_add(u64::from(done == Ok(Done::Mapped(Level::K4))), Relaxed);
-        }
+/// A VM that is registered, and whose guest memory is so many new bytes of `space`, with this behind them.
+pub fn machine<F: Format>(
+    space: &Arc<AddressSpace>,
+    (vcpus, lock): (u32, MmuLock),
+    bytes: u64,
+    backing: Backing,
+) -> Result<Arc<Vm<F, HostView>>, String> {
+    let mapped = space.mmap(Place::Fixed(BASE), bytes, Prot::ReadWrite, backing);
+    mapped.map_err(|error| error.to_string())?;
+    let builder = Vm::<F, _>::builder(HostView::new(space)).vcpus(vcpus).mmu_lock(lock);
+    let vm = Arc::new(builder.build().map_err(|error| error.to_string())?);
+    space.register(&vm);
+    let slot = Slot::new(SlotId(0), Gfn(0), bytes / PAGE_SIZE, BASE);
+    vm.slots().commit(&mut idle()?, |tx| tx.create(slot)).map_err(|error| error.to_string())?;
+    Ok(vm)
+}
+
+/// What came of it.
+pub struct Filled {
+    /// The run.
+    pub told: Told,
+    /// Faults that mapped a page.
+    pub mapped: u64,
+    /// Pages of the size that was asked for, the same in both tables.
+    pub right: u64,
+    /// Faults that waited for a lock.
+    pub waits: u64,
+}
+
+/// `vcpus` fill a part each, with pages of this size, and compute for so long between two.
+pub fn fill<F: Format>(
+    costs: &Costs,
+    vm: &Vm<F, HostView>,
+    vcpus: &mut [Bare<'_, F, HostView>],
+    parts: &[Span<Gfn>],
+    (page, between_ns): (Level, u64),
+) -> Result<Filled, String> {
+    let pages = |part: &Span<Gfn>| (part.start.0..part.end.0).step_by(page.pages() as usize).map(Gfn);
+    let jobs = vcpus.iter_mut().zip(parts).map(|(vcpu, part)| {
+        let between = move |_: &Gfn| compute(between_ns);
+        vcpu.job(pages(part).inspect(between), || ())
+    });
+    let told = run(costs, jobs.collect());
+    let (space, mut idle, mut right) = (vm.host().space(), idle()?, 0);
+    for gfn in parts.iter().flat_map(pages) {
+        let host = space.lookup(BASE + gfn.0 * PAGE_SIZE, Access::Write);
+        let guest = vm.translate(&mut idle, gfn).map(|mapping| (mapping.level, mapping.leaf.pfn));
+        right += u64::from(
+            host.is_some_and(|host| host.writable && host.level == page && guest == Some((page, host.pfn))),
+        );
+    }
+    Ok(Filled {
+        told,
+        mapped: vcpus.iter_mut().map(|vcpu| vcpu.counts()[1]).sum(),
+        right,
+        waits: space.stats().lock_waits + u64::from(vm.stats().lock_wait_ns > 0),
     })
 }

@@ -5,7 +5,7 @@ use super::{Check, Setting, Work};
 use crate::host::{SimHost, first_page, hva_of};
 use slat::table::formats::Ept4;
 use slat::vm::Builder;
-use slat::{Gfn, Idle, Level, MmuLock, Slot, SlotId, Span, Vm};
+use slat::{Format, Gfn, Host, Idle, Level, MmuLock, Slot, SlotId, Span, Vm};
 
 /// The VM that is measured.
 pub type Machine = Vm<Ept4, SimHost>;
@@ -16,7 +16,7 @@ pub fn builder(host: SimHost, setting: &Setting<'_>, lock: MmuLock) -> Builder<E
 }
 
 /// A VM with one memslot of so many pages from frame 0 on.
-pub fn with_one_slot(builder: Builder<Ept4, SimHost>, pages: u64) -> Result<Machine, String> {
+pub fn with_one_slot<F: Format, H: Host>(builder: Builder<F, H>, pages: u64) -> Result<Vm<F, H>, String> {
     let vm = builder.build().map_err(|error| error.to_string())?;
     let slot = Slot::new(SlotId(0), Gfn(0), pages, hva_of(Gfn(0)));
     vm.slots().commit(&mut idle()?, |tx| tx.create(slot)).map_err(|error| error.to_string())?;
@@ -69,8 +69,7 @@ impl Parts {
 
     /// Checks that all of it has been faulted in by `guests`, and is mapped to the frames that it should be.
     pub fn checks(&self, vm: &Machine, guests: &[Guest<'_>]) -> Result<Vec<Check>, String> {
-        let (mapped, faults) =
-            (guests.iter().map(|guest| guest.mapped).sum(), self.pages * guests.len() as u64);
+        let (mapped, faults) = (guests.iter().map(Guest::mapped).sum(), self.pages * guests.len() as u64);
         let before = guests.len() as u64;
         Ok(vec![
             Check::all("every page was faulted in", mapped, faults),
@@ -105,6 +104,7 @@ pub fn idle() -> Result<Idle, String> {
 mod tests {
     use super::*;
     use crate::benches::Policy;
+    use crate::benches::guest::Touch as _;
     use crate::host::hvas_of;
     use crate::world::{Costs, run};
     use slat::Why;

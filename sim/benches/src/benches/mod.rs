@@ -12,6 +12,7 @@
 //! | `hardware` | what a processor does on an access |
 //! | [`guest`] | a vCPU whose guest touches each page once |
 //! | `program`, `crew`, `way` | a vCPU with a TLB, whose guest uses pages again; all vCPUs; in which order |
+//! | [`onlooker`] | what goes on while something long is done, and how long each of its acts takes |
 //! | [`access_tracking`] | vCPUs fault memory in while a thread ages it (the MGLRU aging series) |
 //! | [`invalidate`] | vCPUs fault beside threads that invalidate (the TDP MMU series) |
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (the TDP MMU series) |
@@ -37,6 +38,7 @@ pub mod machine;
 pub mod memslot;
 pub mod nested;
 pub mod numa;
+pub mod onlooker;
 mod point;
 pub mod populate;
 pub mod pre_fault;
@@ -48,7 +50,7 @@ pub mod zap;
 
 use crate::world::Costs;
 pub use against::Against;
-pub use point::{Check, Figure, Point};
+pub use point::{Check, Figure, Point, Tally};
 pub use slat::Level;
 use slat::MmuLock;
 use slat_series::PatchSeries;
@@ -136,8 +138,10 @@ pub struct Work {
 /// Where an invalidator works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Over {
-    /// In 2 MiB of its own, in another GiB than any vCPU.
+    /// In 2 MiB of its own, in another GiB than any vCPU; no page of it is mapped.
     Elsewhere,
+    /// The same, and its pages are mapped; once all are gone it faults them in again.
+    Mapped,
     /// In 2 MiB of its own, in the GiB of the last vCPUs.
     Near,
     /// In the 2 MiB that its vCPU faults in at that moment. Invalidator i follows vCPU i modulo their number.
@@ -295,11 +299,22 @@ pub struct About {
     pub invalidates: bool,
     /// `slat report` simulates it.
     pub reported: bool,
-    /// How this program runs as `slat bench`; none where `slat bench` has another program of this name.
-    pub threads: Option<Threads>,
+    /// How it runs as `slat bench`.
+    pub threads: OnThreads,
 }
 
-/// A bench on real threads.
+/// How a bench runs as `slat bench`.
+#[derive(Clone, Copy, Debug)]
+pub enum OnThreads {
+    /// `slat bench` has another program of this name.
+    Another,
+    /// This program runs, with flags and rows that `slat bench` has for it.
+    Own,
+    /// This program runs, with the flags and rows of all such benches.
+    Common(Threads),
+}
+
+/// The runs of a bench on real threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Threads {
     /// Time and peak of resident memory with all flags as they stand.
@@ -327,7 +342,7 @@ impl About {
             unused: &[NO_AGER],
             invalidates: false,
             reported: true,
-            threads: None,
+            threads: OnThreads::Another,
         }
     }
 }

@@ -75,6 +75,15 @@ pub struct Check {
     pub detail: String,
 }
 
+/// What must hold, and how many times it did, of how many.
+pub type Tally = (&'static str, [u64; 2]);
+
+impl From<&Tally> for Check {
+    fn from(&(name, [good, of]): &Tally) -> Self {
+        Self::all(name, good, of)
+    }
+}
+
 impl Check {
     /// So many of so many: true where it is all of them.
     pub fn all(name: &'static str, good: u64, of: u64) -> Self {

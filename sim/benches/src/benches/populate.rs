@@ -9,9 +9,11 @@
 //! guest memory: 1,000 divided by a figure is GiB/s. On threads leaving a guest takes no time, unless it is asked for: so what is
 //! saved there is the engine's part alone.
 
-use super::guest::Guest;
+use super::guest::{Guest, Touch as _};
 use super::machine::{Machine, builder, right, with_one_slot};
-use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting, Threads, Work};
+use super::{
+    ALL_THERE, About, Bench, Check, Figure, NO_AGER, OnThreads, Point, Policy, Setting, Threads, Work,
+};
 use crate::host::SimHost;
 use crate::world::{Job, Told, run};
 use slat::{Access, Gfn, Idle, Level, PAGE_SIZE, Population, Prefault, Span, VcpuId};
@@ -29,7 +31,12 @@ const ABOUT: About = About {
         (&["host_ns", "handlers", "handler_ns", "zeroing", "host_first", "mm_lines"], ALL_THERE),
     ],
     reported: false,
-    threads: Some(Threads { takes: ["3 s", "60 MiB"], ci: &["-v 1,2"], quick: &["--runs 3"], full: &[""] }),
+    threads: OnThreads::Common(Threads {
+        takes: ["3 s", "60 MiB"],
+        ci: &["-v 1,2"],
+        quick: &["--runs 3"],
+        full: &[""],
+    }),
     ..About::of("populate", PatchSeries::Kvm, &[Policy::Faults, Policy::Population])
 };
 
@@ -72,7 +79,7 @@ impl<'s> Ground<'s> {
         let pages = |part: Span<Gfn>| (part.start.0..part.end.0).step_by(page as usize).map(Gfn);
         let jobs = guests.iter_mut().zip(self.parts()).map(|(guest, part)| guest.job(pages(part), || ()));
         let told = run(self.setting.costs, jobs.collect());
-        Ok((told, guests.iter().map(|guest| guest.mapped * page).sum()))
+        Ok((told, guests.iter().map(|guest| guest.mapped() * page).sum()))
     }
 
     /// vCPUs take stretches.

@@ -12,14 +12,18 @@
 //! | new root | all tables of the VM, what vCPUs have faulted in included |
 //!
 //! A zap is over when its tables are taken apart and its leaves counted off. vCPUs begin before it and go on until then. A
-//! fault is beside the zap if any part of it is.
+//! fault is beside the zap if any part of it is ([`onlooker`](super::onlooker)).
+//!
+//! `slat bench zap` runs the same [`Lap`] with ranges of up to 64 GiB, with vCPUs without a guest, and beside memslots that are made and
+//! deleted.
 
-use super::guest::Guest;
-use super::machine::{Machine, Parts, builder, gfns, idle, right, with_one_slot};
-use super::{About, Bench, Check, Figure, Point, Policy, Setting};
+use super::guest::Touching;
+use super::machine::{Machine, Parts, builder, gfns, idle, with_one_slot};
+use super::onlooker::{Busy, Seen, beside};
+use super::{About, Bench, Check, Figure, OnThreads, Point, Policy, Setting, Tally};
 use crate::host::{SimHost, first_page, hva_of, hvas_of};
-use crate::world::{AtomicU64, Job, Ordering::Relaxed, compute, now, run};
-use slat::{Access, Fault, Gfn, Idle, Span, VcpuId, Why};
+use crate::world::{Costs, Told, compute, now};
+use slat::{Access, Fault, Format, Gfn, Host, Idle, PAGE_SIZE, Pfn, Span, VcpuId, Vm, Why};
 use slat_series::PatchSeries;
 
 /// See the module's header.
@@ -32,11 +36,14 @@ const RANGE: u64 = 1 << 16;
 const PART: u64 = 4096;
 /// Nanoseconds before the zap, in which faults meet only each other.
 const BEFORE_NS: u64 = 1_000_000;
+/// All that four levels of tables map.
+const ALL: Span<Gfn> = Span { start: Gfn(0), end: Gfn(1 << 36) };
 
 /// Its row of the registry.
 const ABOUT: About = About {
     asks: "Memory is zapped, leaf by leaf or table by table, while vCPUs fault elsewhere (the TDP MMU series)",
     takes: ["10 s", "100 MiB"],
+    threads: OnThreads::Own,
     ..About::of(
         "zap",
         PatchSeries::TdpMmu,
@@ -55,48 +62,37 @@ impl Bench for Zap {
         let host = SimHost::new(range.end.0, &setting.work);
         let vm = with_one_slot(builder(host, setting, setting.policy.lock()), range.end.0)?;
         fill(&vm, range)?;
-        let mut guests = parts.guests(&vm, &setting.work)?;
-        guests.iter_mut().for_each(Guest::time_faults);
-        let filled = vm.stats();
-
-        let over = &AtomicU64::new(0);
-        let mut zap: Result<_, String> = Ok((0, 0));
-        let timed = || {
-            look_over(&vm, range)?;
+        let guests = parts.guests(&vm, &setting.work)?.into_iter();
+        let mut guests: Vec<_> =
+            guests.zip(parts.each()).map(|(guest, part)| Touching::new(guest, part)).collect();
+        let ground = Ground {
+            vm: &vm,
+            frame: |gfn| first_page(gfn).pfn,
+            range,
+            mapped: range.len(),
+            others: guests.len() as u64,
+        };
+        let before = || {
+            look_over(&vm, range);
             compute(BEFORE_NS);
-            let began = now();
-            zap_range(&vm, range, setting.policy)?;
-            Ok((began, now()))
         };
-        let zapper = || {
-            zap = timed();
-            // ORDER(over): Relaxed: nothing is published by it, vCPUs stop a fault later.
-            over.store(1, Relaxed);
+        let way = match setting.policy {
+            Policy::NewRoot => Way::All,
+            Policy::Unhook => Way::Unhook,
+            _ => Way::LeafByLeaf,
         };
-        let jobs = guests.iter_mut().zip(parts.each()).map(|(guest, part)| {
-            // ORDER(over): as above. The first one in any case.
-            let goes_on = move |&gfn: &Gfn| gfn == part.start || over.load(Relaxed) == 0;
-            guest.job(gfns(part).take_while(goes_on), || ())
-        });
-        let told = run(setting.costs, jobs.chain([Job::new("zapper", zapper)]).collect());
-
-        let (began, ended) = zap?;
-        let faults = || guests.iter().flat_map(|guest| guest.faults.iter().flatten());
-        let before = Took::of(faults().filter(|&&(_, done)| done < began));
-        let beside = Took::of(faults().filter(|&&(left, done)| left < ended && done >= began));
-        let ns = |name, ns| Figure { name, value: ns, unit: "ns" };
+        let Lap { times, seen, flushes, told, tally, .. } =
+            Lap::run(&ground, way, setting.costs, &mut guests, before, |_| 0)?;
+        let mut checks: Vec<_> = tally.iter().map(Check::from).collect();
+        checks.push(Check::all("every fault of the others mapped a page", seen.good[0], seen.good[1]));
+        let ns = |name, value| Figure { name, value, unit: "ns" };
         let figures = vec![
-            Figure::new("zap", (ended - began) as f64 / 1e3, "us"),
-            ns("fault beside it", beside.mean_ns()),
-            ns("longest fault beside it", beside.longest_ns as f64),
-            ns("fault before it", before.mean_ns()),
+            Figure::new("zap", times.total_ns as f64 / 1e3, "us"),
+            ns("fault beside it", seen.beside.mean_ns()),
+            ns("longest fault beside it", seen.beside.longest_ns as f64),
+            ns("fault before it", seen.before.mean_ns()),
         ];
-        Ok(Point {
-            operations: faults().count() as u64,
-            flushes: vm.stats().flushes.paid - filled.flushes.paid,
-            checks: checks(&vm, (range, setting.policy), &guests, &parts)?,
-            ..Point::of(setting, figures, told)
-        })
+        Ok(Point { operations: seen.good[1], flushes, checks, ..Point::of(setting, figures, told) })
     }
 }
 
@@ -113,111 +109,172 @@ fn fill(vm: &Machine, range: Span<Gfn>) -> Result<(), String> {
 }
 
 /// Has every table of `range` in this CPU's caches: what is not there costs real CPUs much, and simulated ones nothing.
-fn look_over(vm: &Machine, range: Span<Gfn>) -> Result<(), String> {
-    vm.lockless(&mut idle()?).for_each(range, |_| ());
-    Ok(())
+fn look_over(vm: &Machine, range: Span<Gfn>) {
+    let mut idle = Idle::take().expect("a CPU of its own");
+    vm.lockless(&mut idle).for_each(range, |_| ());
 }
 
-fn zap_range(vm: &Machine, range: Span<Gfn>, policy: Policy) -> Result<(), String> {
-    let mut idle = Idle::take().ok_or("the zapper has a CPU of its own")?;
-    let why = match policy {
-        Policy::NewRoot => return vm.zap_all(&mut idle).map_err(|error| error.to_string()),
-        Policy::Unhook => Why::Unmap,
-        _ => Why::Clear,
-    };
-    let mut change = vm.invalidate(hvas_of(range), why);
-    change.apply(&mut idle).settle();
-    drop(change);
-    vm.collect(&mut idle);
-    Ok(())
+/// How a range is zapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// Each leaf by itself; tables stay.
+    LeafByLeaf,
+    /// Whole tables, by one entry each.
+    Unhook,
+    /// A new root for the VM: everything else goes too.
+    All,
 }
 
-fn checks(
-    vm: &Machine,
-    (range, policy): (Span<Gfn>, Policy),
-    guests: &[Guest<'_>],
-    parts: &Parts,
-) -> Result<Vec<Check>, String> {
-    let faults = guests.iter().filter_map(|guest| guest.faults.as_ref()).map(Vec::len).sum::<usize>() as u64;
-    let mapped: u64 = guests.iter().map(|guest| guest.mapped).sum();
-    let (mut left, mut all) = (0, 0);
-    vm.lockless(&mut idle()?).for_each(range, |_| left += 1);
-    vm.lockless(&mut idle()?).for_each(Span::new(Gfn(0), range.end), |_| all += 1);
-    let mut checks = vec![
-        Check::all("every page of the range is gone", range.len() - left, range.len()),
-        Check::all("every fault of the others mapped a page", mapped, faults),
-        Check::all("the books say what the tables hold", vm.stats().leaves[0], all),
-    ];
-    if policy != Policy::NewRoot {
-        // One page after the other, each once, since none was taken away.
-        let touched =
-            guests.iter().zip(parts.each()).map(|(guest, part)| Span::sized(part.start, guest.mapped));
-        checks.push(Check::all("every other page is still there", right(vm, touched)?, mapped));
+/// How long a zap took, all accounting included, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// All of it.
+    pub total_ns: u64,
+    /// Its parts, where they can be told apart from outside: until no walk finds the range; until no TLB holds it; until
+    /// every table page has come back and every leaf is booked.
+    pub parts_ns: Option<[u64; 3]>,
+}
+
+impl Way {
+    /// Zaps `range`.
+    pub fn zap<F: Format, H: Host>(
+        self,
+        vm: &Vm<F, H>,
+        range: Span<Gfn>,
+        idle: &mut Idle,
+    ) -> Result<Times, String> {
+        let start = now();
+        let why = match self {
+            Self::LeafByLeaf => Why::Clear,
+            Self::Unhook => Why::Unmap,
+            Self::All => {
+                vm.zap_all(idle).map_err(|error| error.to_string())?;
+                return Ok(Times { total_ns: now() - start, parts_ns: None });
+            }
+        };
+        let mut change = vm.invalidate(hvas_of(range), why);
+        let debt = change.apply(idle);
+        let walked = now();
+        debt.settle();
+        drop(change);
+        let flushed = now();
+        vm.collect(idle);
+        let collected = now();
+        let parts = [walked - start, flushed - walked, collected - flushed];
+        Ok(Times { total_ns: collected - start, parts_ns: Some(parts) })
     }
-    Ok(checks)
 }
 
-/// How long faults took.
-#[derive(Default)]
-struct Took {
-    faults: u64,
-    ns: u64,
-    longest_ns: u64,
+/// What is zapped, and what lies beside it.
+pub struct Ground<'g, F: Format, H: Host> {
+    /// The VM.
+    pub vm: &'g Vm<F, H>,
+    /// The host's frame behind each of the VM's.
+    pub frame: fn(Gfn) -> Pfn,
+    /// What is zapped.
+    pub range: Span<Gfn>,
+    /// Pages that are mapped in it.
+    pub mapped: u64,
+    /// Pages that are mapped beside it.
+    pub others: u64,
 }
 
-impl Took {
-    fn of<'f>(faults: impl Iterator<Item = &'f (u64, u64)>) -> Self {
-        faults.fold(Self::default(), |took, &(left, done)| Self {
-            faults: took.faults + 1,
-            ns: took.ns + (done - left),
-            longest_ns: took.longest_ns.max(done - left),
+/// A zap beside onlookers.
+pub struct Lap {
+    /// Of the zap.
+    pub times: Times,
+    /// What onlookers saw of it.
+    pub seen: Seen,
+    /// Shootdowns.
+    pub flushes: u64,
+    /// Table pages that came back.
+    pub freed: u64,
+    told: Told,
+    /// What must hold for it to count.
+    pub tally: Vec<Tally>,
+}
+
+impl Lap {
+    /// `onlookers` begin while `before` lasts, and go on after the zap for as long as `control_ns` says.
+    pub fn run<F: Format, H: Host>(
+        ground: &Ground<'_, F, H>,
+        way: Way,
+        costs: &Costs,
+        onlookers: &mut [impl Busy],
+        before: impl FnOnce() + Send,
+        control_ns: impl FnOnce(&Times) -> u64 + Send,
+    ) -> Result<Self, String> {
+        let vm = ground.vm;
+        let filled = vm.stats();
+        let zap = || way.zap(vm, ground.range, &mut Idle::take().expect("a CPU of its own"));
+        let (times, seen, told) = beside(costs, onlookers, before, zap, control_ns)?;
+        let after = vm.stats();
+        let made = if onlookers.iter().any(|busy| busy.vcpu().is_some()) { seen.good[0] } else { 0 };
+        let mut tally =
+            vec![("the range was mapped before", [filled.leaves[0] - ground.others, ground.mapped])];
+        tally.extend(ground.tally(way, made)?);
+        Ok(Self {
+            times,
+            seen,
+            flushes: after.flushes.paid - filled.flushes.paid,
+            freed: filled.table_bytes.saturating_sub(after.table_bytes) / PAGE_SIZE,
+            told,
+            tally,
         })
     }
+}
 
-    fn mean_ns(&self) -> f64 {
-        self.ns as f64 / self.faults.max(1) as f64
+impl<F: Format, H: Host> Ground<'_, F, H> {
+    /// What must hold after a zap, where vCPUs faulted in so many pages.
+    fn tally(&self, way: Way, made: u64) -> Result<Vec<Tally>, String> {
+        let (mut left, mut right, mut all) = (0, 0, 0);
+        self.vm.lockless(&mut idle()?).for_each(ALL, |mapping| {
+            let gfn = mapping.gfns.start;
+            all += 1;
+            if self.range.contains(gfn) {
+                left += 1;
+            } else {
+                right += u64::from(mapping.leaf.pfn == (self.frame)(gfn));
+            }
+        });
+        let booked = self.vm.stats().leaves == [all, 0, 0];
+        let mut tally = vec![
+            ("nothing of it is mapped after", [self.mapped - left, self.mapped]),
+            ("the books say what the tables hold", [u64::from(booked), 1]),
+        ];
+        if way != Way::All {
+            tally.push(("no page beside it was lost", [right, self.others + made]));
+        }
+        Ok(tally)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::benches::Work;
-    use crate::world::Costs;
+    use crate::benches::tests::setting;
 
     #[test]
     fn negative_control_a_zap_of_too_little_and_one_of_too_much_are_found() {
-        let (policy, work) = (Policy::LeafByLeaf, Work::default());
-        let setting =
-            &Setting { costs: &Costs::SERVER, vcpus: 2, policy, quick: true, seed: 1, work: work.clone() };
+        let setting = &setting(Policy::LeafByLeaf);
         let parts = Parts::new(setting, 8);
         let range = Span::sized(parts.all().end, 8);
-        let host = SimHost::new(range.end.0, &work);
-        let vm = with_one_slot(builder(host, setting, policy.lock()), range.end.0).unwrap();
-        fill(&vm, range).unwrap();
-        let mut guests = parts.guests(&vm, &work).unwrap();
-        guests.iter_mut().for_each(Guest::time_faults);
-        let jobs = guests.iter_mut().zip(parts.each());
-        run(&Costs::SERVER, jobs.map(|(guest, part)| guest.job(gfns(part), || ())).collect());
-
-        let failed = || -> Vec<_> {
-            let checks = checks(&vm, (range, policy), &guests, &parts).unwrap().into_iter();
-            checks
-                .filter(|check| !check.ok)
-                .map(|check| format!("{}: {}", check.name, check.detail))
-                .collect()
+        let host = SimHost::new(range.end.0, &setting.work);
+        let vm = &with_one_slot(builder(host, setting, setting.policy.lock()), range.end.0).unwrap();
+        fill(vm, range).unwrap();
+        drop(parts.guests(vm, &setting.work).unwrap());
+        let frame = |gfn| first_page(gfn).pfn;
+        let ground = Ground { vm, frame, range, mapped: 8, others: 2 };
+        let failed = || {
+            let tally = ground.tally(Way::LeafByLeaf, 0).unwrap();
+            let checks = tally.iter().map(Check::from).filter(|check| !check.ok);
+            checks.map(|check| format!("{}: {}", check.name, check.detail)).collect::<Vec<_>>()
         };
-        zap_range(&vm, Span::sized(range.start, 3), policy).unwrap();
-        assert_eq!(failed(), ["every page of the range is gone: 3 of 8"]);
-        let last = parts.each().last().unwrap().end;
-        zap_range(&vm, Span::new(Gfn(last.0 - 1), range.end), policy).unwrap();
-        assert_eq!(failed(), ["every other page is still there: 15 of 16"]);
-    }
-
-    #[test]
-    fn faults_are_counted_averaged_and_the_longest_is_found() {
-        let took = Took::of([(10, 20), (15, 45)].iter());
-        assert_eq!((took.faults, took.ns, took.longest_ns), (2, 40, 30));
-        assert!((took.mean_ns() - 20.0).abs() < 1e-9 && Took::default().mean_ns() < 1e-9);
+        let zap = |range| Way::LeafByLeaf.zap(vm, range, &mut idle().unwrap()).unwrap();
+        zap(Span::sized(range.start, 3));
+        assert_eq!(failed(), ["nothing of it is mapped after: 3 of 8"]);
+        let last = parts.each().last().unwrap().start;
+        zap(Span::new(Gfn(last.0 - 1), range.end));
+        assert_eq!(failed(), ["no page beside it was lost: 1 of 2"]);
     }
 }

@@ -20,14 +20,14 @@ mod threads;
 
 #[cfg(virtual_time)]
 pub use simulated::{
-    AtomicU64, Mutex, Ordering, RwLock, compute, guest, hand_over, kick, now, pause, read_page, rest, run,
-    zero_page,
+    AtomicU64, LOOK_EVERY, Mutex, Ordering, RwLock, compute, guest, hand_over, kick, now, pause, read_page,
+    rest, run, zero_page,
 };
 pub use slat_machine::{Costs, Job, JobTold};
 #[cfg(not(virtual_time))]
 pub use threads::{
-    AtomicU64, Mutex, Ordering, RwLock, compute, guest, hand_over, kick, now, pause, pin, read_page, rest,
-    run, zero_page,
+    AtomicU64, LOOK_EVERY, Mutex, NO_THREAD, Ordering, RwLock, compute, guest, hand_over, kick, now, pause,
+    pin, read_page, rest, run, zero_page,
 };
 
 /// What a run took.

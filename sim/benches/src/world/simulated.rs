@@ -6,6 +6,9 @@ pub use slat_machine::{
     AtomicU64, Ordering, compute, guest, hand_over, kick, now, pause, read_page, rest, zero_page,
 };
 
+/// Acts of a job between two looks at the clock: looks cost nothing.
+pub const LOOK_EVERY: u64 = 1;
+
 /// What lies in the lines that are used at a place: files of the engine, of slat-mm and of this package, from their `src/` on. The
 /// first that the place begins with.
 const NAMES: &[(&str, &str)] = &[

@@ -17,6 +17,7 @@ pub use partner::hand_over;
 pub use pin::pin;
 use std::cell::Cell;
 use std::hint::{black_box, spin_loop};
+use std::io;
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,6 +28,12 @@ thread_local! {
     /// Whether no other job of that run has this thread's CPU.
     static ALONE: Cell<bool> = const { Cell::new(false) };
 }
+
+/// Acts of a job between two looks at the clock, so that looks cost nothing.
+pub const LOOK_EVERY: u64 = 512;
+
+/// Ends the process where the system has no thread to give: the threads of that run would wait for it for ever.
+pub static NO_THREAD: OnceLock<fn(&io::Error) -> !> = OnceLock::new();
 
 /// Between two looks of a guest at whether it is kicked.
 const POLL_NS: u64 = 100;
@@ -113,7 +120,7 @@ pub fn run(_costs: &Costs, jobs: Vec<Job<'_>>) -> Told {
             .into_iter()
             .enumerate()
             .map(|(cpu, job)| {
-                scope.spawn(move || {
+                let thread = thread::Builder::new().spawn_scoped(scope, move || {
                     pin(cpu);
                     let _pages = pages::Lent::take();
                     cross(line, all);
@@ -123,6 +130,10 @@ pub fn run(_costs: &Costs, jobs: Vec<Job<'_>>) -> Told {
                     (job.work)();
                     partner::dismiss();
                     (job.name, began, Instant::now())
+                });
+                thread.unwrap_or_else(|error| match NO_THREAD.get() {
+                    Some(end) => end(&error),
+                    None => panic!("no thread more can be started: {error}"),
                 })
             })
             .collect();

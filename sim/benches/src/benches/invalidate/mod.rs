@@ -14,13 +14,17 @@
 
 mod places;
 
-use super::guest::Guest;
-use super::machine::{Machine, builder, idle, right, with_one_slot};
-use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, Over, Point, Policy, Setting, Work};
-use crate::host::SimHost;
-use crate::world::{AtomicU64, Job, JobTold, Ordering::Relaxed, Told, compute, now, run};
-use places::{Invalidator, Layout, empty, guests};
-use slat::{Gfn, Idle, Span, Stats};
+pub use places::{Layout, TABLE};
+
+use super::guest::{Guest, Touch};
+use super::machine::{builder, idle, with_one_slot};
+use super::{
+    ALL_THERE, About, Bench, Check, Figure, NO_AGER, OnThreads, Over, Point, Policy, Setting, Tally, Work,
+};
+use crate::host::{SimHost, first_page};
+use crate::world::{AtomicU64, Job, LOOK_EVERY, Ordering::Relaxed, Told, now, run};
+use places::{Invalidator, empty, warm};
+use slat::{Format, Gfn, Host, Level, Pfn, Span, Stats, Vm};
 use slat_series::PatchSeries;
 
 /// See the module's header.
@@ -33,6 +37,9 @@ pub const BOUND: u64 = 50;
 /// than vCPUs, and with more.
 const BARS: [f64; 2] = [1.2, 1.5];
 
+/// All that four levels of tables map.
+const ALL: Span<Gfn> = Span { start: Gfn(0), end: Gfn(1 << 36) };
+
 /// Its row of the registry.
 const ABOUT: About = About {
     asks: "vCPUs fault beside threads that invalidate elsewhere or in the same place, with each MMU lock (the TDP MMU series)",
@@ -42,6 +49,7 @@ const ABOUT: About = About {
     unused: &[NO_AGER, (&["host_ns", "handlers", "handler_ns", "zeroing", "mm_lines"], ALL_THERE)],
     invalidates: true,
     reported: false,
+    threads: OnThreads::Own,
     ..About::of("invalidate", PatchSeries::TdpMmu, &[Policy::Exclusive, Policy::ReadWrite, Policy::None])
 };
 
@@ -51,58 +59,116 @@ impl Bench for Invalidate {
     }
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
-        let alone = Lap::run(setting, 0, u64::MAX)?;
+        let alone = Lap::simulated(setting, 0, u64::MAX)?;
         let lap = match setting.work.invalidators {
             0 => None,
-            many => Some(Lap::run(setting, many, BOUND * alone.told.wall_ns)?),
+            many => Some(Lap::simulated(setting, many, BOUND * alone.told.wall_ns)?),
         };
         Ok(lap.as_ref().unwrap_or(&alone).point(setting, &alone))
     }
 }
 
+/// What a lap runs on: a VM, what its host has behind each frame, and which frames are used.
+pub struct Ground<'g, F: Format, H: Host> {
+    vm: &'g Vm<F, H>,
+    frame: fn(Gfn) -> Pfn,
+    layout: &'g Layout,
+    invalidators: u32,
+    /// Pages that were in their places before.
+    emptied: u64,
+}
+
+impl<'g, F: Format, H: Host> Ground<'g, F, H> {
+    /// The places of so many invalidators are emptied, by vCPU 0.
+    pub fn new(
+        vm: &'g Vm<F, H>,
+        frame: fn(Gfn) -> Pfn,
+        layout: &'g Layout,
+        (invalidators, work): (u32, &Work),
+    ) -> Result<Self, String> {
+        let places = (0..invalidators).map(|number| empty(vm, layout.place(number), work.host_page));
+        let emptied = places.sum::<Result<_, _>>()?;
+        Ok(Self { vm, frame, layout, invalidators, emptied })
+    }
+}
+
 /// One run.
-struct Lap {
+pub struct Lap {
     told: Told,
-    /// Faults of all vCPUs, and those that mapped a page.
-    made: u64,
-    mapped: u64,
+    /// Faults of all vCPUs.
+    pub made: u64,
+    /// Those that mapped a page.
+    pub mapped: u64,
     /// Nanoseconds that a fault took the slowest vCPU; of a run that was ended, those that it would have taken if all had
     /// been done just then.
-    fault_ns: f64,
-    invalidations: u64,
+    pub fault_ns: f64,
+    /// Of all invalidators.
+    pub invalidations: u64,
+    /// Nanoseconds for each, with its pause, and with the faults that bring its pages back; where there was any.
+    pub invalidation_ns: Option<f64>,
     /// What was counted during the run.
-    counted: Stats,
+    pub counted: Stats,
     kicks: u64,
     /// It was ended before its vCPUs were done.
     unfinished: bool,
-    checks: Vec<Check>,
+    /// What must hold for it to count.
+    pub tally: Vec<Tally>,
 }
 
 impl Lap {
-    fn run(setting: &Setting<'_>, invalidators: u32, bound_ns: u64) -> Result<Self, String> {
-        let layout = &Layout::new(setting);
+    /// In virtual time, or on threads as the same is simulated: vCPUs have guests, and the host works.
+    fn simulated(setting: &Setting<'_>, invalidators: u32, bound_ns: u64) -> Result<Self, String> {
         let work = Work {
             // Else every page would be asked for twice, and the sleep be counted twice.
             host_first: setting.work.host_first && setting.work.host_sleeps_ns == 0,
             ..setting.work.clone()
         };
+        let many = setting.pages_per_vcpu();
+        let layout = &Layout::new(setting, if work.host_page == Level::G1 { many / 8 } else { many });
         let end = layout.end(invalidators);
-        let vm = &with_one_slot(builder(SimHost::filled(end, &work), setting, setting.policy.lock()), end)?;
-        for number in 0..invalidators {
-            empty(vm, layout.place(number), work.host_page)?;
-        }
-        let mut guests = guests(vm, layout, &work)?;
+        let host = SimHost::filled(end, &work);
+        let more = if work.over == Over::Mapped { invalidators } else { 0 };
+        let builder = builder(host, setting, setting.policy.lock()).vcpus(setting.vcpus + more);
+        let vm = &with_one_slot(builder, end)?;
+        let ground = Ground::new(vm, |gfn| first_page(gfn).pfn, layout, (invalidators, &work))?;
+        let guest = |number| Guest::new(vm, number, &work);
+        let mut guests = (0..setting.vcpus).map(guest).collect::<Result<Vec<_>, _>>()?;
+        let goes_on = || now() < bound_ns;
+        let lap = Self::run(setting, &ground, &mut guests, &goes_on)?;
+        let bound = bound_ns as f64 / layout.pages as f64;
+        Ok(Self { fault_ns: if lap.unfinished { bound } else { lap.fault_ns }, ..lap })
+    }
+
+    /// `vcpus` of any kind, on any host, as long as they may go on.
+    pub fn run<F: Format, H: Host>(
+        setting: &Setting<'_>,
+        ground: &Ground<'_, F, H>,
+        vcpus: &mut [impl Touch],
+        goes_on: &(impl Fn() -> bool + Sync),
+    ) -> Result<Self, String> {
+        let &Ground { vm, layout, invalidators, .. } = ground;
+        warm(vcpus, layout)?;
         let before = vm.stats();
 
         let at: Vec<_> =
             layout.starts.iter().map(|start| core::sync::atomic::AtomicU64::new(start.0)).collect();
         let (at, running) = (&at, &AtomicU64::new(setting.vcpus.into()));
-        let vcpus = guests.iter_mut().zip(&layout.starts).zip(at).map(|((guest, &start), at)| {
-            // ORDER(at): Relaxed: it publishes nothing.
-            let here = |gfn: &Gfn| at.store(gfn.0, Relaxed);
-            let pages = layout.pages(start).take_while(move |_| now() < bound_ns).inspect(here);
+        let jobs = vcpus.iter_mut().zip(&layout.starts).zip(at).map(|((vcpu, &start), at)| {
+            let mut table = start.base(Level::M2);
+            let here = move |gfn: &Gfn| {
+                // Once a table, so that it costs nothing.
+                if gfn.base(Level::M2) != table {
+                    table = gfn.base(Level::M2);
+                    // ORDER(at): Relaxed: it publishes nothing.
+                    at.store(gfn.0, Relaxed);
+                }
+            };
+            let pages = (0..).zip(layout.pages(start));
+            let pages = pages.take_while(|&(nth, _): &(u64, Gfn)| {
+                nth == 0 || !nth.is_multiple_of(LOOK_EVERY) || goes_on()
+            });
             // ORDER(running): Relaxed: it publishes nothing; invalidators stop an invalidation later.
-            guest.job(pages, move || {
+            vcpu.job(pages.map(|(_, gfn)| gfn).inspect(here), move || {
                 running.fetch_sub(1, Relaxed);
             })
         });
@@ -110,65 +176,69 @@ impl Lap {
         let beside = made.iter_mut().zip(0..).map(|(made, number)| {
             let invalidator = Invalidator { vm, setting, number, place: layout.place(number), at };
             Job::new("invalidator", move || {
-                let mut idle = Idle::take().expect("a CPU of its own");
-                loop {
-                    invalidator.invalidate(&mut idle, *made);
-                    *made += 1;
-                    // ORDER(running): as above.
-                    if running.load(Relaxed) == 0 || now() >= bound_ns {
-                        return;
-                    }
-                    compute(setting.work.pause_ns);
-                }
+                // ORDER(running): as above. A vCPU may be in one fault for as long as this goes on.
+                let on =
+                    |made: u64| running.load(Relaxed) > 0 && (!made.is_multiple_of(LOOK_EVERY) || goes_on());
+                *made = invalidator.run(on);
             })
         });
-        let told = run(setting.costs, vcpus.chain(beside).collect());
+        let told = run(setting.costs, jobs.chain(beside).collect());
 
-        let after = vm.stats();
-        let unfinished = guests.iter().any(|guest| guest.made < layout.pages);
-        let per_fault = |(guest, job): (&Guest<'_>, &JobTold)| job.ns as f64 / guest.made.max(1) as f64;
-        let slowest = guests.iter().zip(&told.jobs).map(per_fault).fold(0.0, f64::max);
-        let whole = layout.pages * guests.len() as u64;
+        let counts: Vec<_> = vcpus.iter_mut().map(|vcpu| *vcpu.counts()).collect();
+        let slowest = counts.iter().zip(&told.jobs).map(|(made, job)| job.ns as f64 / made[0].max(1) as f64);
+        let each = made.iter().zip(&told.jobs[vcpus.len()..]).map(|(&made, job)| job.ns as f64 / made as f64);
         let lap = Self {
-            made: guests.iter().map(|guest| guest.made).sum(),
-            mapped: guests.iter().map(|guest| guest.mapped).sum(),
-            fault_ns: if unfinished { bound_ns as f64 / layout.pages as f64 } else { slowest },
+            made: counts.iter().map(|counts| counts[0]).sum(),
+            mapped: counts.iter().map(|counts| counts[1]).sum(),
+            fault_ns: slowest.fold(0.0, f64::max),
             invalidations: made.iter().sum(),
-            counted: since(&before, &after),
+            invalidation_ns: (invalidators > 0).then(|| each.sum::<f64>() / f64::from(invalidators)),
+            counted: since(&before, &vm.stats()),
             kicks: told.kicks,
-            unfinished,
-            checks: Vec::new(),
+            unfinished: counts.iter().any(|counts| counts[0] < layout.pages),
+            tally: Vec::new(),
             told,
         };
-        let checks = lap.checks(vm, layout, setting.work.over, whole)?;
-        Ok(Self { checks, ..lap })
+        let tally = lap.tally(ground, &setting.work)?;
+        Ok(Self { tally, ..lap })
     }
 
     /// Whatever else happens, each fault maps a page, and each page is the host's.
-    fn checks(&self, vm: &Machine, layout: &Layout, over: Over, whole: u64) -> Result<Vec<Check>, String> {
-        let mut checks = vec![Check::all("every fault mapped a page", self.mapped, self.made)];
-        let part = |&start| Span::sized(start, layout.pages * layout.page);
-        let mut there = 0;
-        let mut idle = idle()?;
-        for part in layout.starts.iter().map(part) {
-            vm.lockless(&mut idle).for_each(part, |_| there += 1);
-        }
-        drop(idle);
-        let right = right(vm, layout.starts.iter().map(part))?;
-        checks.push(Check::all("every page that is mapped is mapped to its frame", right, there));
+    fn tally<F: Format, H: Host>(
+        &self,
+        &Ground { vm, frame, layout, emptied, .. }: &Ground<'_, F, H>,
+        &Work { over, range, .. }: &Work,
+    ) -> Result<Vec<Tally>, String> {
+        let (mut right, mut there, mut leaves) = (0, 0, [0; 3]);
+        let elsewhere = layout.place(0).start;
+        vm.lockless(&mut idle()?).for_each(ALL, |mapping| {
+            right += u64::from(mapping.leaf.pfn == frame(mapping.gfns.start));
+            there += u64::from(mapping.gfns.start < elsewhere);
+            leaves[usize::from(mapping.level.number()) - 1] += 1;
+        });
+        let (all, stats) = (leaves.iter().sum(), vm.stats());
+        let mut tally = vec![
+            ("every fault mapped a page", [self.mapped, self.made]),
+            ("every page that is mapped is mapped to its frame", [right, all]),
+            ("the books say what the tables hold", [u64::from(stats.leaves == leaves), 1]),
+        ];
         if over != Over::Same {
-            checks.push(Check::all("no page of a vCPU was taken away", there, self.made));
-            checks.push(Check {
-                name: "every page was faulted in, unless the run was ended",
-                ok: self.made == whole || self.unfinished && self.made < whole,
-                detail: format!("{} of {whole}", self.made),
-            });
+            let vcpus = layout.starts.len() as u64;
+            let due = emptied + if over == Over::Mapped { self.invalidations * range } else { 0 };
+            let whole = layout.pages * vcpus;
+            let whole = if self.unfinished { whole.min(self.made) } else { whole };
+            tally.extend([
+                ("each page was taken that was there", [stats.mapped_faults - all, due]),
+                // Each has touched one before.
+                ("no page of a vCPU was taken away", [there, self.made + vcpus]),
+                ("every page was faulted in, unless the run was ended", [self.made, whole]),
+            ]);
         }
-        Ok(checks)
+        Ok(tally)
     }
 
     fn point(&self, setting: &Setting<'_>, alone: &Self) -> Point {
-        let faults = self.made.max(1) as f64;
+        let faults = self.counted.mapped_faults.max(1) as f64;
         let ratio = self.fault_ns / alone.fault_ns;
         let transfers: u64 =
             self.told.jobs.iter().take(setting.vcpus as usize).map(|job| job.transfers).sum();
@@ -176,12 +246,11 @@ impl Lap {
             |name, count: u64| Figure { name, value: 1000.0 * count as f64 / faults, unit: "in 1000 faults" };
         let by = self.counted.retries_by;
         let wall_ns = self.told.wall_ns.max(1) as f64;
-        let mut checks: Vec<Check> = alone.checks.clone();
-        if setting.work.invalidators > 0 {
-            for (all, mine) in checks.iter_mut().zip(&self.checks) {
-                if all.ok {
-                    *all = mine.clone();
-                }
+        let [mut checks, mine] =
+            [alone, self].map(|lap| lap.tally.iter().map(Check::from).collect::<Vec<_>>());
+        for (all, mine) in checks.iter_mut().zip(mine) {
+            if all.ok {
+                *all = mine;
             }
         }
         // Times of real threads are chance.
@@ -212,7 +281,8 @@ impl Lap {
 /// Whether slat keeps its bar, where it has one.
 fn bar(setting: &Setting<'_>, ratio: f64) -> Option<Check> {
     let Work { over, invalidators, .. } = setting.work;
-    let has_one = setting.policy == Policy::None && over != Over::Same;
+    // Where pages go, flushes kick.
+    let has_one = setting.policy == Policy::None && matches!(over, Over::Elsewhere | Over::Near);
     let bar = BARS[usize::from(invalidators > setting.vcpus)];
     has_one.then(|| Check {
         name: "what is invalidated elsewhere costs a fault of slat's little",
@@ -229,6 +299,7 @@ fn since(before: &Stats, after: &Stats) -> Stats {
     counted.retries_by.lost -= before.retries_by.lost;
     counted.asked_again -= before.asked_again;
     counted.flushes.paid -= before.flushes.paid;
+    counted.mapped_faults -= before.mapped_faults;
     counted
 }
 
@@ -247,9 +318,9 @@ mod tests {
     #[test]
     fn a_run_that_does_not_end_by_itself_is_ended_and_says_so() {
         let setting = &Setting { work: work(1), ..setting(Policy::None) };
-        let alone = Lap::run(setting, 0, u64::MAX).unwrap();
+        let alone = Lap::simulated(setting, 0, u64::MAX).unwrap();
         assert!(!alone.unfinished);
-        let ended = Lap::run(setting, 1, alone.told.wall_ns / 2).unwrap();
+        let ended = Lap::simulated(setting, 1, alone.told.wall_ns / 2).unwrap();
         assert!(ended.unfinished && ended.made < alone.made && ended.made > 0);
         let point = ended.point(setting, &alone);
         assert!(point.unfinished);
@@ -258,8 +329,10 @@ mod tests {
 
     #[test]
     fn every_kind_of_page_and_of_place_is_faulted_in() {
-        for over in [Over::Elsewhere, Over::Near, Over::Same] {
-            for host_page in [Level::K4, Level::M2, Level::G1] {
+        for over in [Over::Elsewhere, Over::Mapped, Over::Near, Over::Same] {
+            let pages: &[_] = &[Level::K4, Level::M2, Level::G1];
+            // Pages that come back one by one are small.
+            for &host_page in if over == Over::Mapped { &pages[..1] } else { pages } {
                 for host_sleeps_ns in [0, 1000] {
                     let work = Work { host_page, host_sleeps_ns, over, range: 4, ..work(2) };
                     let point = Invalidate.run(&Setting { work, ..setting(Policy::None) }).unwrap();
@@ -278,20 +351,25 @@ mod tests {
     #[test]
     fn negative_control_a_page_that_is_taken_away_and_one_that_is_wrong_are_found() {
         let setting = &Setting { work: work(0), ..setting(Policy::None) };
-        let lap = Lap::run(setting, 0, u64::MAX).unwrap();
-        let layout = &Layout::new(setting);
+        let lap = Lap::simulated(setting, 0, u64::MAX).unwrap();
+        let layout = &Layout::new(setting, setting.pages_per_vcpu());
         let end = layout.end(0);
         let vm =
             &with_one_slot(builder(SimHost::filled(end, &setting.work), setting, Policy::None.lock()), end)
                 .unwrap();
-        let failed = |vm: &Machine| failing(&lap.checks(vm, layout, Over::Elsewhere, lap.made).unwrap());
-        assert_eq!(failed(vm), ["no page of a vCPU was taken away"], "nothing is mapped in this one");
+        let failed = |emptied| {
+            let ground = Ground { vm, frame: |gfn| first_page(gfn).pfn, layout, invalidators: 0, emptied };
+            let tally = lap.tally(&ground, &setting.work).unwrap();
+            failing(&tally.iter().map(Check::from).collect::<Vec<_>>())
+        };
+        assert_eq!(failed(0), ["no page of a vCPU was taken away"], "nothing is mapped in this one");
+        assert_eq!(failed(1), ["each page was taken that was there", "no page of a vCPU was taken away"]);
         let first = layout.starts[0];
         vm.host().set(crate::host::hva_of(first), Some(crate::host::first_page(first + 1)));
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         vcpu.fault(&mut idle().unwrap(), Fault { gpa: first.gpa(), access: Access::Write }).unwrap();
         assert_eq!(
-            failed(vm),
+            failed(0),
             ["every page that is mapped is mapped to its frame", "no page of a vCPU was taken away"]
         );
     }
@@ -309,8 +387,9 @@ mod tests {
             [Some(true), Some(false)]
         );
         assert_eq!(
-            [ok(Policy::None, Over::Same, 2, 9.0), ok(Policy::Exclusive, Over::Near, 2, 9.0)],
-            [None; 2]
+            [(Policy::None, Over::Same), (Policy::None, Over::Mapped), (Policy::Exclusive, Over::Near)]
+                .map(|(policy, over)| ok(policy, over, 2, 9.0)),
+            [None; 3]
         );
     }
 }

@@ -1,7 +1,6 @@
 //! Pages that are in no cache: each thread goes round a pool that is larger than caches are.
 //!
-//! A pool is brought in before the run that first needs it, and kept for the next: what is measured is memory, not the
-//! operating system.
+//! A pool is brought in when a page of it is first asked for, and kept for the next run: benches do not count the first.
 
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -24,6 +23,10 @@ struct Pool {
 
 impl Pool {
     fn next(&mut self) -> &mut [u8] {
+        if self.bytes.is_empty() {
+            // Not all zeroes: those would be one page of the system's until they are written.
+            self.bytes = vec![1; POOL].into();
+        }
         let at = self.next;
         self.next = (at + PAGE) % POOL;
         &mut self.bytes[at..at + PAGE]
@@ -35,16 +38,14 @@ pub struct Lent(());
 
 impl Lent {
     pub fn take() -> Self {
-        // Not all zeroes: those would be one page of the system's until they are written.
-        let bytes = SPARE.lock().pop().unwrap_or_else(|| vec![1; POOL].into());
-        MINE.set(Some(Pool { bytes, next: 0 }));
+        MINE.set(Some(Pool { bytes: SPARE.lock().pop().unwrap_or_default(), next: 0 }));
         Self(())
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if let Some(pool) = MINE.take() {
+        if let Some(pool) = MINE.take().filter(|pool| !pool.bytes.is_empty()) {
             SPARE.lock().push(pool.bytes);
         }
     }
