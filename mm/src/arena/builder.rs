@@ -7,6 +7,7 @@ use crate::ledger::Ledgers;
 use crate::mapping::Mapping;
 use crate::notes::Notes;
 use crate::numa::{NodeFrames, real_nodes};
+use parking_lot::Mutex;
 use slat::{Level, PAGE_SIZE, Span};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -88,6 +89,7 @@ impl ArenaBuilder {
             poison: self.poison,
             table_frames: AtomicU64::new(0),
             stale_writes: AtomicU64::new(0),
+            unmapped: Mutex::default(),
         }))
     }
 }

@@ -5,6 +5,8 @@
 //! | a page, of 4 KiB or 2 MiB | the group whose address space had it first, until no entry and no file has it any more |
 //! | a page that a fork shares | as before: the parent's. A fork is in its parent's group |
 //! | a copy of a shared page, after a write | the group that wrote |
+//! | a page that forks share, once some of their entries say its copy in swap | as before, as long as an entry, or the swap cache, has its frame; the copy is counted once |
+//! | that page read back | the group that reads it first; the others share the frame again |
 //! | a page of a file | the group that mapped it first, whichever others map it later |
 //! | a merged page | the group whose page it was before others became the same |
 //! | tables of an address space and of its VMs | its group |
@@ -15,7 +17,8 @@
 //! the same: it never gets more. As in Linux it pays for a page that it had first as long as others use it.
 //!
 //! **Making room.** A page is refused where it would go beyond the limit, as from an arena that is full. The thread that takes it
-//! evicts from the address spaces of its own group, in proportion to what they have, and asks again. Where all that can go is
+//! evicts from the address spaces of its own group, in proportion to what they have, and asks again. What forks share goes from
+//! all of them, unless one uses it. Where all that can go is
 //! compressed, the oldest copies of the group move to a device. Another group is never asked: it keeps its working set.
 
 mod stat;

@@ -59,6 +59,12 @@ impl AddressSpace {
         }
     }
 
+    /// Whether a page may be mapped that is in a frame already, and charged.
+    pub(crate) fn may_map(&self, level: Level) -> Result<(), MmError> {
+        let has_room = self.lru().is_none_or(|lru| self.has_room(lru, level.bytes()));
+        has_room.then_some(()).ok_or(MmError::OutOfFrames(level))
+    }
+
     /// Whether so many pages may be taken, and there would be room for another.
     pub(crate) fn has_room_for(&self, pages: u64) -> bool {
         self.lru().is_none_or(|lru| self.has_room(lru, (pages + 1) * PAGE_SIZE))
@@ -108,9 +114,13 @@ impl AddressSpace {
     /// Direct reclaim, where memory is what was missing; whether it is worth another try.
     #[cold]
     pub(crate) fn made_room(&self, idle: &mut Idle, missing: MmError) -> bool {
-        let (Some(lru), MmError::OutOfFrames(_) | MmError::OutOfTables) = (self.lru(), missing) else {
+        if !matches!(missing, MmError::OutOfFrames(_) | MmError::OutOfTables) {
             return false;
-        };
+        }
+        if self.drop_unmapped() > 0 {
+            return true;
+        }
+        let Some(lru) = self.lru() else { return false };
         lru.counters.add(Counted::DirectReclaims, 1);
         if let Some(made) = self.made_room_in_group(idle) {
             return made;
@@ -118,6 +128,11 @@ impl AddressSpace {
         self.reclaim_beside_others(idle, CLUSTER) > 0
             || self.write_back_own(CLUSTER) > 0
             || self.reclaim_alone(idle, CLUSTER)
+    }
+
+    /// Frees frames that only the swap cache has; how many.
+    pub(super) fn drop_unmapped(&self) -> u64 {
+        self.swap.as_ref().map_or(0, |swap| swap.drop_unmapped())
     }
 
     /// Pages that its LRU knows.

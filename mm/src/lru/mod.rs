@@ -15,6 +15,7 @@
 //! | `track` | what the address space says: pages come, go, move |
 //! | `aging`, `bloom` | a pass over Accessed bits; what it passes over |
 //! | `evict`, `hand`, `tiers` | the coldest go; which are looked at next; which are spared though they are old |
+//! | `kin` | what forks share goes from all of them |
 //! | `limit`, `charge` | what counts towards the limit; a fault that makes room |
 //! | `evictor` | threads that make room ahead of need |
 //!
@@ -24,7 +25,7 @@
 //! it. [`LruSettings::walk_secondary`] leaves the first of these out, as the kernel did.
 //!
 //! **What it promises.** Bits are hints: a page that is taken for cold is brought back by the next access, with what it
-//! held. Nothing that others share, pin or merge is evicted. Each page that is there is in one generation, and the sums
+//! held. Nothing that is pinned or merged is evicted. Each page that is there is in one generation, and the sums
 //! are exact. The thread that takes memory keeps the limit; where nothing can be evicted its access fails, and
 //! nothing else.
 //! Where one thread uses an address space, the same accesses evict the same pages.
@@ -40,6 +41,7 @@ mod evict;
 mod evictor;
 mod generations;
 mod hand;
+mod kin;
 mod limit;
 mod need;
 mod region;
@@ -53,6 +55,7 @@ pub use evictor::Evictor;
 pub use stats::LruStats;
 
 pub(crate) use generations::Kind;
+pub(crate) use kin::Kin;
 
 use crate::numa::Node;
 use crate::pte::{hva_of, page_of};

@@ -47,7 +47,7 @@ pub struct LruStats {
     pub refaults: u64,
     /// Times that a fault had to make room first.
     pub direct_reclaims: u64,
-    /// Candidates that cannot be evicted: pinned, shared, merged.
+    /// Candidates that cannot be evicted: pinned, merged, of a file that others map, or in another thread's hands.
     pub unevictable: u64,
     /// Candidates that stayed because the swap would not take them.
     pub store_failed: u64,
