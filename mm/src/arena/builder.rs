@@ -7,6 +7,7 @@ use crate::ledger::Ledgers;
 use crate::mapping::Mapping;
 use crate::notes::Notes;
 use crate::numa::{NodeFrames, real_nodes};
+use crate::shards::Shards;
 use parking_lot::Mutex;
 use slat::{Level, PAGE_SIZE, Span};
 use std::os::fd::OwnedFd;
@@ -89,6 +90,7 @@ impl ArenaBuilder {
             poison: self.poison,
             table_frames: AtomicU64::new(0),
             stale_writes: AtomicU64::new(0),
+            let_go: Shards::new(),
             unmapped: Mutex::default(),
         }))
     }

@@ -39,6 +39,11 @@ impl Arena {
         self.states()[pfn.0 as usize].load(Relaxed) & CACHED != 0
     }
 
+    /// How often a reference to a frame was given back that has others. Such a frame may be evictable from then on.
+    pub(crate) fn let_go(&self) -> u64 {
+        self.let_go.iter().map(|count| count.load(Relaxed)).sum()
+    }
+
     /// Those of the frames to which the swap cache has had the last reference that are `whose`. They are not told again until then.
     pub(crate) fn take_unmapped(&self, whose: impl Fn(&Pfn) -> bool) -> BTreeSet<Pfn> {
         let mut unmapped = self.unmapped.lock();

@@ -31,6 +31,7 @@ use crate::mapping::Mapping;
 use crate::notes::Notes;
 use crate::numa::{Node, NodeFrames};
 use crate::prim::zero_page;
+use crate::shards::Shards;
 use parking_lot::Mutex;
 use slat::{Level, PAGE_SIZE, Pfn, Span};
 use std::collections::BTreeSet;
@@ -72,6 +73,8 @@ pub struct Arena {
     poison: Option<u8>,
     table_frames: AtomicU64,
     stale_writes: AtomicU64,
+    /// Times that a reference to a frame was given back that has others.
+    let_go: Shards<AtomicU64>,
     /// Frames to which the swap cache has the last reference; some have others again.
     unmapped: Mutex<BTreeSet<Pfn>>,
 }
@@ -288,6 +291,7 @@ impl Arena {
                 self.end_use(pfn);
                 free.end = pfn + 1;
             } else {
+                self.let_go.mine().fetch_add(1, Relaxed);
                 self.give(free);
                 free = Span::sized(pfn + 1, 0);
             }

@@ -347,10 +347,23 @@ impl AddressSpace {
 impl Relative for AddressSpace {
     fn evict_shared(&self, idle: &mut Idle, shared: &[(Gfn, Pfn)]) {
         let (Some(lru), Some(&(first, _))) = (self.lru(), shared.first()) else { return };
+        // Tried: two threads would wait for each other, each with the lock of its own address space.
+        let Some(_together) = lru.reclaimers.try_read() else { return };
+        let (settings, generations) = (lru.settings(), &lru.generations);
+        if !self.evictable_kinds(settings.swappiness).contains(&Kind::Anon) {
+            return;
+        }
+        let is_old = |page| {
+            let aged = |mark: Mark| {
+                mark.seq < generations.max_seq() && generations.age(mark.seq + 1) >= settings.min_ttl
+            };
+            settings.min_ttl.is_zero() || lru.mark(page).is_some_and(aged)
+        };
         let lock = self.lock_region(first);
         let has = |&&(page, pfn): &&(Gfn, Pfn)| {
             let (level, entry) = self.map.find(page);
-            Pte::of(entry.load(), level).host_page(page, level).is_some_and(|found| found.pfn == pfn)
+            let found = Pte::of(entry.load(), level).host_page(page, level);
+            found.is_some_and(|found| found.pfn == pfn) && is_old(page)
         };
         let pages: Vec<Gfn> = shared.iter().filter(has).map(|&(page, _)| page).collect();
         drop(lock);

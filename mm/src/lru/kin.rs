@@ -13,8 +13,8 @@ use std::sync::{Arc, Weak};
 
 /// What one of the kin asks of another.
 pub(crate) trait Relative: Send + Sync + Debug {
-    /// Evicts those of these pages of one region that it has in these frames, and has not used. The caller holds no lock but that of its own
-    /// reclaimers, so that of this one is not taken: two threads would wait for each other.
+    /// Evicts those of these pages of one region that it has in these frames, and has not used, as its settings allow. The caller holds no
+    /// lock but that of its own reclaimers.
     fn evict_shared(&self, idle: &mut Idle, shared: &[(Gfn, Pfn)]);
 }
 

@@ -17,6 +17,7 @@
 //! | `evict`, `hand`, `tiers` | the coldest go; which are looked at next; which are spared though they are old |
 //! | `kin` | what forks share goes from all of them |
 //! | `limit`, `charge` | what counts towards the limit; a fault that makes room |
+//! | `vain` | where nothing can go, it is not looked for again and again |
 //! | `evictor` | threads that make room ahead of need |
 //!
 //! **Who is asked.** What a guest uses it uses through a secondary MMU; this address space's own table hears of it once, at
@@ -48,6 +49,7 @@ mod region;
 mod stats;
 mod tiers;
 mod track;
+mod vain;
 mod young;
 
 pub use error::LruError;
@@ -56,6 +58,7 @@ pub use stats::LruStats;
 
 pub(crate) use generations::Kind;
 pub(crate) use kin::Kin;
+pub(crate) use vain::Seen;
 
 use crate::numa::Node;
 use crate::pte::{hva_of, page_of};
@@ -70,6 +73,7 @@ use stats::Counters;
 use std::fmt;
 use std::time::Duration;
 use tiers::Tiers;
+use vain::Vain;
 
 /// How to tell cold pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -131,6 +135,7 @@ pub struct Lru {
     charge: Charge,
     /// What an evictor is told.
     need: Need,
+    vain: Vain,
     /// Held for reading by who needs room, for writing by who found none and will not believe it yet.
     reclaimers: RwLock<()>,
     counters: Counters,
@@ -155,6 +160,7 @@ impl Lru {
             hands: (0..nodes).map(|_| Default::default()).collect(),
             charge: Charge::new(limit),
             need: Need::default(),
+            vain: Vain::default(),
             reclaimers: RwLock::new(()),
             counters: Counters::new(),
             on_evict: RwLock::default(),

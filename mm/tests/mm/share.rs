@@ -158,6 +158,24 @@ fn a_page_that_a_fork_uses_stays_with_it_and_is_written_by_it_alone() {
     family.end();
 }
 
+/// Forks have settings of their own: what they promise holds wherever the eviction began.
+#[test]
+fn a_fork_that_does_not_swap_or_keeps_young_pages_keeps_its_share() {
+    let hour = std::time::Duration::from_secs(3600);
+    let settings = |swappiness, min_ttl| LruSettings { swappiness, min_ttl, ..LruSettings::default() };
+    let none = std::time::Duration::ZERO;
+    for (kept, goes, set) in
+        [(0, PAGES, settings(60, none)), (PAGES, 0, settings(0, none)), (PAGES, 0, settings(60, hour))]
+    {
+        let mut family = Family::new(1, false);
+        family.all[1].lru().unwrap().set(set.clone());
+        family.evict(0);
+        assert_eq!(family.has(), (kept, PAGES, PAGES + goes, kept), "{set:?}");
+        family.reads_right(1);
+        family.end();
+    }
+}
+
 /// Frames that entries said by way of the cache go when the last of these does, and not before.
 #[test]
 fn a_frame_that_only_the_cache_has_goes_to_who_needs_room() {
