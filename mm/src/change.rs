@@ -184,7 +184,8 @@ impl AddressSpace {
                     found.set(pte);
                     self.arena.share(Span::sized(found.pfn, found.level.pages()));
                     child.lru_enter(found.page, found.level, found.pfn, self.lru_kind(found.page));
-                    copy.store(pte.word(found.level));
+                    // It has not used it yet.
+                    copy.store(pte.idle_word(found.level));
                     Ok(())
                 });
             };

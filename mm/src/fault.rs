@@ -33,7 +33,7 @@
 //! | migration, NUMA | `Why::Migrate` is eager: it has taken away all of its range, adopted what others owed, and flushed |
 //! | a pinned page, in a fork | `Why::WriteProtect` is eager: it has withdrawn permission of all of its range, adopted what others owed, and flushed |
 //! | a private mapping's first write to its file's page | none: the entry was empty. Stores by shared mappings may be in the copy or not |
-//! | contents on their way to swap; the comparison before a merge | their own notification, which has ended. Its reference to the frame keeps others from writing in place and from starting the same |
+//! | contents on their way to swap; the comparison before a merge | their own notification, which has ended. Its reference to the frame keeps others from writing in place; for swap, the frame's mark keeps them from starting the same. Other address spaces that share the frame lost permission before they could ([`crate::swap`]) |
 
 use crate::error::MmError;
 use crate::file::{File, Page};

@@ -76,6 +76,12 @@ impl Pte {
         }
     }
 
+    /// The same, not accessed so far.
+    pub(crate) fn idle_word(self, level: Level) -> Word {
+        let word = self.word(level);
+        if X64::is_present(word) { Word(word.0 & !X64::ACCESSED) } else { word }
+    }
+
     /// The frame that it holds a reference to.
     pub(crate) fn pfn(self) -> Option<Pfn> {
         match self {

@@ -35,7 +35,7 @@ use crate::clean::Clean;
 use crate::error::MmError;
 use crate::group::Member;
 use crate::held::Released;
-use crate::lru::Lru;
+use crate::lru::{Kin, Lru};
 use crate::mappings::{Claim, Mappings};
 use crate::numa::{self, NumaStats};
 use crate::page_lock::{PageLocks, RegionLock};
@@ -65,6 +65,8 @@ pub struct AddressSpace {
     pub(crate) stored: Arc<Account>,
     /// Copies in swap of pages that are mapped.
     pub(crate) kept: Kept,
+    /// Address spaces that forks have made of it, or that it is a fork of.
+    pub(crate) kin: Arc<Kin>,
     /// What is read ahead of need.
     pub(crate) ahead: Ahead,
     pub(crate) counters: Counters,
@@ -287,10 +289,10 @@ impl AddressSpace {
             && let Some(pfn) = pte.pfn()
         {
             let small = |word: Word, index| {
-                let small = pte.with_frame(pfn + index).word(Level::K4);
+                let small = pte.with_frame(pfn + index);
                 // A huge page whose accessed bit is clear has no part that was accessed.
-                let idle = X64::is_present(word) && word.0 & X64::ACCESSED == 0;
-                if idle { Word(small.0 & !X64::ACCESSED) } else { small }
+                let idle = word.0 & X64::ACCESSED == 0;
+                if idle { small.idle_word(Level::K4) } else { small.word(Level::K4) }
             };
             // Only the Accessed bit can change meanwhile.
             while !entry.split(word, |index| small(word, index))? {

@@ -133,6 +133,9 @@ bugs! {
     VersionFreedEarly "primary: munmap | store elsewhere, in no table" "what a version has replaced is freed when the page locks of the range have been free",
     FreedBeforeTlb "primary: munmap | store, store" "munmap frees a frame which a vCPU may still store to",
     ProtectedBeforeTlb "primary: mprotect | store, store" "mprotect ends, and a vCPU may still store",
+    EvictedBeforeTlb "primary: evict | store, store" "the contents of a page are stored, and a vCPU may still store to it",
+    LeavingTwice "primary: evict, host's write | evict | load" "two threads take the same page to swap at once",
+    ShareOverwritten "primary: fork, evict child | store" "a page that is in the swap cache is written in place",
     ForkedBeforeTlb "primary: fork | store to 0, to 1" "a fork ends, and a vCPU may still store to what it shares",
     // Hosts that share a store.
     FleetUnconditional "fleet: upload | upload | collect" "a host writes the catalog whatever it is by then",

@@ -7,6 +7,8 @@ use crate::ledger::Ledgers;
 use crate::mapping::Mapping;
 use crate::notes::Notes;
 use crate::numa::{NodeFrames, real_nodes};
+use crate::shards::Shards;
+use parking_lot::Mutex;
 use slat::{Level, PAGE_SIZE, Span};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -88,6 +90,8 @@ impl ArenaBuilder {
             poison: self.poison,
             table_frames: AtomicU64::new(0),
             stale_writes: AtomicU64::new(0),
+            let_go: Shards::new(),
+            unmapped: Mutex::default(),
         }))
     }
 }

@@ -5,7 +5,7 @@
 //! base                       frame n lies at base + n × 4096, and Pfn(n) is its number
 //! │ 2 MiB never used │ block │ block │ block │ …                                      one lazily populated memfd
 //!   no frame is 0
-//! frame's state (4 bytes, lazily populated too)    31 table | 30 used | 29 merged | 28 read ahead | 27 zeroed | 26..0 references
+//! frame's state (4 bytes, lazily populated too)    31 table | 30 used | 29 merged | 28 read ahead | 27 zeroed | 26 leaving | 25 cached | 24..0 references
 //! ```
 //! * A frame is **free** or has **references**: one for each entry that maps it, one from the file it belongs to.
 //!   A huge page is 512 frames with a reference each, so that splitting it, in one address space or in several,
@@ -17,6 +17,7 @@
 //!   again the fill is checked: a stale writer is counted ([`ArenaStats::stale_writes`]).
 
 mod builder;
+mod cached;
 mod charge;
 mod handle;
 
@@ -30,7 +31,10 @@ use crate::mapping::Mapping;
 use crate::notes::Notes;
 use crate::numa::{Node, NodeFrames};
 use crate::prim::zero_page;
+use crate::shards::Shards;
+use parking_lot::Mutex;
 use slat::{Level, PAGE_SIZE, Pfn, Span};
+use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{
@@ -49,7 +53,11 @@ const MERGED: u32 = 1 << 29;
 const AHEAD: u32 = 1 << 28;
 /// The frame is free, and holds zeroes.
 const ZEROED: u32 = 1 << 27;
-const REFERENCES: u32 = ZEROED - 1;
+/// A thread takes an entry that maps it to swap: no other thread begins the same.
+const LEAVING: u32 = 1 << 26;
+/// The swap cache has a reference to it.
+const CACHED: u32 = 1 << 25;
+const REFERENCES: u32 = CACHED - 1;
 
 /// See the module's header. Shared in an [`Arc`](std::sync::Arc); everything takes `&self`.
 #[derive(Debug)]
@@ -65,6 +73,10 @@ pub struct Arena {
     poison: Option<u8>,
     table_frames: AtomicU64,
     stale_writes: AtomicU64,
+    /// Times that a reference to a frame was given back that has others.
+    let_go: Shards<AtomicU64>,
+    /// Frames to which the swap cache has the last reference; some have others again.
+    unmapped: Mutex<BTreeSet<Pfn>>,
 }
 
 /// What an arena holds. Exact where no thread uses the arena meanwhile.
@@ -268,13 +280,18 @@ impl Arena {
         for pfn in (frames.start.0..frames.end.0).map(Pfn) {
             // ORDER(refs): Release: whatever its owner did to the frame comes before; pairs with the fence below
             // and with `references`.
-            let before = self.states()[pfn.0 as usize].fetch_sub(1, Release) & REFERENCES;
+            let state = self.states()[pfn.0 as usize].fetch_sub(1, Release);
+            let before = state & REFERENCES;
             debug_assert!(before > 0, "{pfn:?} is free already");
+            if before == 2 && state & CACHED != 0 && !seeded!(UnmappedUnsaid) {
+                self.unmapped.lock().insert(pfn);
+            }
             if before == 1 {
                 fence(Acquire);
                 self.end_use(pfn);
                 free.end = pfn + 1;
             } else {
+                self.let_go.mine().fetch_add(1, Relaxed);
                 self.give(free);
                 free = Span::sized(pfn + 1, 0);
             }

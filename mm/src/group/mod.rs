@@ -5,6 +5,8 @@
 //! | a page, of 4 KiB or 2 MiB | the group whose address space had it first, until no entry and no file has it any more |
 //! | a page that a fork shares | as before: the parent's. A fork is in its parent's group |
 //! | a copy of a shared page, after a write | the group that wrote |
+//! | a page that forks share, once some of their entries say its copy in swap | as before, as long as an entry, or the swap cache, has its frame; the copy is counted once |
+//! | that page read back | the group that reads it first; the others share the frame again |
 //! | a page of a file | the group that mapped it first, whichever others map it later |
 //! | a merged page | the group whose page it was before others became the same |
 //! | tables of an address space and of its VMs | its group |
@@ -15,7 +17,8 @@
 //! the same: it never gets more. As in Linux it pays for a page that it had first as long as others use it.
 //!
 //! **Making room.** A page is refused where it would go beyond the limit, as from an arena that is full. The thread that takes it
-//! evicts from the address spaces of its own group, in proportion to what they have, and asks again. Where all that can go is
+//! evicts from the address spaces of its own group, in proportion to what they have, and asks again. What forks share goes from
+//! all of them, unless one uses it. Where all that can go is
 //! compressed, the oldest copies of the group move to a device. Another group is never asked: it keeps its working set.
 
 mod stat;
@@ -26,7 +29,7 @@ pub use stat::GroupStats;
 use crate::arena::Arena;
 use crate::error::MmError;
 use crate::ledger::{Ledger, Owner};
-use crate::lru::LruStats;
+use crate::lru::{LruStats, Seen};
 use parking_lot::Mutex;
 use slat::Idle;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -47,6 +50,8 @@ pub(crate) trait Tenant: Send + Sync + std::fmt::Debug {
     fn write_back(&self, pages: u64) -> u64;
     /// Makes room whatever it takes; whether it is worth another try.
     fn reclaim(&self, idle: &mut Idle, pages: u64) -> bool;
+    /// What has to change before a page of its is evictable that was not.
+    fn seen(&self) -> Seen;
     /// Faults, and what its LRU did.
     fn events(&self) -> (u64, LruStats);
 }

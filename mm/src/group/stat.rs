@@ -49,6 +49,7 @@ impl fmt::Display for GroupStats {
             ("pgsteal_direct_calls", self.lru.direct_reclaims),
             ("workingset_refault", self.lru.refaults),
             ("workingset_activate", self.lru.promoted),
+            ("oom", self.lru.refused),
         ];
         rows.iter().try_for_each(|(name, value)| writeln!(f, "{name} {value}"))
     }

@@ -2,7 +2,7 @@
 
 use super::{Group, Member, Tenant};
 use crate::ledger::Ledger;
-use crate::lru::{Lru, LruStats};
+use crate::lru::{Lru, LruStats, Seen};
 use crate::space::AddressSpace;
 use slat::{Idle, Level};
 use std::sync::Arc;
@@ -29,6 +29,10 @@ impl Tenant for AddressSpace {
 
     fn reclaim(&self, idle: &mut Idle, pages: u64) -> bool {
         self.reclaim_alone(idle, pages)
+    }
+
+    fn seen(&self) -> Seen {
+        self.seen()
     }
 
     fn events(&self) -> (u64, LruStats) {
@@ -62,6 +66,12 @@ impl AddressSpace {
             return all + bytes <= ledger.limit.load(Relaxed);
         }
         ledger.has_room(bytes)
+    }
+
+    /// [`seen`](Self::seen) of all of its group, if it is that which has no room.
+    pub(crate) fn seen_in_group(&self) -> Option<Seen> {
+        let member = self.member.as_ref().filter(|_| !self.group_has_room(Level::K4))?;
+        Some(member.group().members().iter().map(|space| space.seen()).sum())
     }
 
     /// Makes room in the group, if it is that which is missing; whether it is worth another try. `None`: it is not.

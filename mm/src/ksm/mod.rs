@@ -66,7 +66,7 @@ impl KsmBuilder {
     pub fn build(self) -> Result<Arc<Ksm>, MmError> {
         let Settings { pages_to_scan, max_page_sharing, merge_together, .. } = self.settings;
         within("pages_to_scan", pages_to_scan, 1..=u64::MAX)?;
-        within("max_page_sharing", max_page_sharing.into(), 2..=1 << 28)?;
+        within("max_page_sharing", max_page_sharing.into(), 2..=1 << 24)?;
         within("merge_together", merge_together.into(), 1..=512)?;
         Ok(Arc::new(Ksm::new(self)?))
     }

@@ -61,7 +61,8 @@ impl Stable {
 
 /// Entries that map a frame to which KSM itself holds a reference.
 pub(super) fn sharers(arena: &Arena, pfn: Pfn) -> u32 {
-    arena.references(pfn).saturating_sub(1)
+    // The swap cache may have one, too: of a page that was on its way to swap when it was merged.
+    arena.references(pfn).saturating_sub(1 + u32::from(arena.is_cached(pfn)))
 }
 
 /// Gives KSM's own reference to a merged frame back.

@@ -6,6 +6,7 @@
 //! spare      tiers that come back too often                                             a generation younger
 //! take       around(Reclaim) { each page parked under its lock, and told }              [`crate::swap`]
 //! store      its contents; is it parked still? then it is gone
+//! kin        the same of forks that share it
 //! ```
 //! **Second chance.** Aging may have passed over a region, or a listener that cannot be asked about many pages at once;
 //! and it was a while ago. So eviction asks every listener about every candidate, page by page. Where it meets only young
@@ -16,6 +17,7 @@
 
 use super::bloom::is_dense;
 use super::generations::{Kind, MIN_GENS};
+use super::kin::Relative;
 use super::region::{Mark, index, number, region_of};
 use super::stats::Counted;
 use super::tiers;
@@ -26,7 +28,7 @@ use crate::pte::{Pte, hva_of, hvas_of};
 use crate::space::AddressSpace;
 use crate::state::{Reading, State};
 use crate::swap::{Leaving, Shadow, SwappedOut};
-use slat::{Gfn, Idle, Level, Span, Young};
+use slat::{Gfn, Idle, Level, Pfn, Span, Young};
 
 /// Pages that are evicted with one notification at most: faults on those between wait for it.
 const BATCH: u64 = 64;
@@ -93,7 +95,7 @@ impl AddressSpace {
     /// evict. May sleep.
     pub fn reclaim(&self, idle: &mut Idle, pages: u64) -> u64 {
         let Some(lru) = self.lru() else { return 0 };
-        let mut evicted = 0;
+        let mut evicted = self.drop_unmapped();
         while evicted < pages {
             let before = evicted;
             for node in lru.generations.nodes() {
@@ -161,12 +163,28 @@ impl AddressSpace {
         spare_young: bool,
     ) -> Tried {
         let pages = lru.choose(node, kind, most.min(BATCH));
-        let Some(&first) = pages.first() else { return Tried::default() };
+        let (tried, shared) = self.evict_pages(lru, idle, kind, &pages, spare_young);
+        if !shared.is_empty() && !seeded!(KinForgotten) {
+            self.kin.others(self).iter().for_each(|kin| kin.evict_shared(idle, &shared));
+        }
+        tried
+    }
+
+    /// Tries to evict these pages of one region. Those that have gone, but whose frame others map, are returned, too.
+    fn evict_pages(
+        &self,
+        lru: &Lru,
+        idle: &mut Idle,
+        kind: Kind,
+        pages: &[Gfn],
+        spare_young: bool,
+    ) -> (Tried, Vec<(Gfn, Pfn)>) {
+        let Some(&first) = pages.first() else { return Default::default() };
         if self.state.exited() {
-            return Tried::default();
+            return Default::default();
         }
         let state = self.state.read();
-        let candidates = self.candidates(lru, &pages);
+        let candidates = self.candidates(lru, pages);
         let cold = self.ask(lru, &state, idle, candidates, spare_young);
         // Of a huge page only what was asked for: it is divided first. No memory for the table: it stays.
         if cold.iter().any(|entry| entry.len() > 1) {
@@ -177,8 +195,8 @@ impl AddressSpace {
         let is_cold = |page: &Gfn| cold.iter().any(|entry| entry.contains(*page));
         let going: Vec<Gfn> = pages.iter().copied().filter(is_cold).collect();
         let going = self.spare(lru, kind, going);
-        let (evicted, full) = self.put_away(lru, state, idle, &going);
-        Tried { looked_at: pages.len() as u64, evicted, full }
+        let SwappedOut { gone, shared, full } = self.put_away(lru, state, idle, &going);
+        (Tried { looked_at: pages.len() as u64, evicted: gone.len() as u64, full }, shared)
     }
 
     /// What maps these pages of one region, one huge page or small ones, where they may be evicted. Others are one
@@ -194,7 +212,7 @@ impl AddressSpace {
                 continue;
             }
             match Pte::of(entry.load(), level).pfn() {
-                Some(pfn) if level <= Level::M2 && self.may_leave(&lock, page, pfn, level) => {
+                Some(pfn) if level <= Level::M2 && self.may_be_evicted(&lock, page, pfn, level) => {
                     found.push(covers);
                 }
                 Some(_) => {
@@ -258,10 +276,10 @@ impl AddressSpace {
         }
     }
 
-    /// Evicts these pages of one region, which are in order; returns how many went, and whether the swap is full. Then the
-    /// rest stays. `state` is let go of before anything is stored.
-    fn put_away(&self, lru: &Lru, state: Reading<'_>, idle: &mut Idle, pages: &[Gfn]) -> (u64, bool) {
-        let Some(&first) = pages.first() else { return (0, false) };
+    /// Evicts these pages of one region, which are in order. Where the swap is full the rest stays. `state` is let go of before
+    /// anything is stored.
+    fn put_away(&self, lru: &Lru, state: Reading<'_>, idle: &mut Idle, pages: &[Gfn]) -> SwappedOut {
+        let Some(&first) = pages.first() else { return SwappedOut::default() };
         let oldest = |mark: Mark| lru.generations.min_seq(mark.node, mark.kind);
         let marks: Vec<_> = pages.iter().map(|&page| lru.mark(page)).collect();
         let shadow = |mark: Mark| tiers::shadow(oldest(mark), mark.tier);
@@ -270,9 +288,10 @@ impl AddressSpace {
             shadow: mark.map_or(Shadow::default(), shadow),
         };
         let leaving: Vec<_> = pages.iter().zip(&marks).map(leaving).collect();
-        let SwappedOut { gone, full } = self.swap_out(state, idle, &leaving);
+        let out = self.swap_out(state, idle, &leaving);
+        let gone = &out.gone;
         if let Some(seen) = &*lru.on_evict.read() {
-            for &page in &gone {
+            for &page in gone {
                 seen(hva_of(page));
             }
         }
@@ -292,7 +311,7 @@ impl AddressSpace {
         let failed = pages.len() - gone.len();
         lru.counters.add(Counted::Evicted, gone.len() as u64);
         lru.counters.add(Counted::StoreFailed, failed as u64);
-        (gone.len() as u64, full)
+        out
     }
 
     /// Of these pages of one region, those of tiers that go. The others pass to the next generation.
@@ -322,5 +341,32 @@ impl AddressSpace {
     /// Whether pages may go to swap. Whether that is full is asked by trying: what is full may have room unnoticed.
     pub(super) fn can_swap(&self) -> bool {
         self.swap.is_some()
+    }
+}
+
+impl Relative for AddressSpace {
+    fn evict_shared(&self, idle: &mut Idle, shared: &[(Gfn, Pfn)]) {
+        let (Some(lru), Some(&(first, _))) = (self.lru(), shared.first()) else { return };
+        // Tried: two threads would wait for each other, each with the lock of its own address space.
+        let Some(_together) = lru.reclaimers.try_read() else { return };
+        let (settings, generations) = (lru.settings(), &lru.generations);
+        if !self.evictable_kinds(settings.swappiness).contains(&Kind::Anon) {
+            return;
+        }
+        let is_old = |page| {
+            let aged = |mark: Mark| {
+                mark.seq < generations.max_seq() && generations.age(mark.seq + 1) >= settings.min_ttl
+            };
+            settings.min_ttl.is_zero() || lru.mark(page).is_some_and(aged)
+        };
+        let lock = self.lock_region(first);
+        let has = |&&(page, pfn): &&(Gfn, Pfn)| {
+            let (level, entry) = self.map.find(page);
+            let found = Pte::of(entry.load(), level).host_page(page, level);
+            found.is_some_and(|found| found.pfn == pfn) && is_old(page)
+        };
+        let pages: Vec<Gfn> = shared.iter().filter(has).map(|&(page, _)| page).collect();
+        drop(lock);
+        self.evict_pages(lru, idle, Kind::Anon, &pages, true);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A page is refused where it would go beyond ([`MmError::OutOfFrames`], as from an arena that is full), under whatever
 //! locks its taker holds. The taker lets go of them, **reclaims** and asks again; if neither it nor another thread
-//! could evict a page meanwhile, the refusal is the answer. Threads that ask at the same moment may each get one page too many.
+//! could evict a page meanwhile, the refusal is the answer; and that of the next, while nothing changes ([`super::vain`]). Threads
+//! that ask at the same moment may each get one page too many.
 //!
 //! Tables count, and are not refused: the next thread that takes a page makes room for them too.
 //!
@@ -10,7 +11,7 @@
 //! room would find all pages equally young, whatever was done with them since they came.
 
 use super::stats::Counted;
-use super::{Lru, LruError};
+use super::{Lru, LruError, Seen};
 use crate::error::MmError;
 use crate::numa::Node;
 use crate::space::AddressSpace;
@@ -57,6 +58,12 @@ impl AddressSpace {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether a page may be mapped that is in a frame already, and charged.
+    pub(crate) fn may_map(&self, level: Level) -> Result<(), MmError> {
+        let has_room = self.lru().is_none_or(|lru| self.has_room(lru, level.bytes()));
+        has_room.then_some(()).ok_or(MmError::OutOfFrames(level))
     }
 
     /// Whether so many pages may be taken, and there would be room for another.
@@ -108,16 +115,43 @@ impl AddressSpace {
     /// Direct reclaim, where memory is what was missing; whether it is worth another try.
     #[cold]
     pub(crate) fn made_room(&self, idle: &mut Idle, missing: MmError) -> bool {
-        let (Some(lru), MmError::OutOfFrames(_) | MmError::OutOfTables) = (self.lru(), missing) else {
+        if !matches!(missing, MmError::OutOfFrames(_) | MmError::OutOfTables) {
             return false;
-        };
-        lru.counters.add(Counted::DirectReclaims, 1);
-        if let Some(made) = self.made_room_in_group(idle) {
-            return made;
         }
-        self.reclaim_beside_others(idle, CLUSTER) > 0
-            || self.write_back_own(CLUSTER) > 0
-            || self.reclaim_alone(idle, CLUSTER)
+        if self.drop_unmapped() > 0 {
+            return true;
+        }
+        let Some(lru) = self.lru() else { return false };
+        lru.counters.add(Counted::DirectReclaims, 1);
+        let seen = || self.seen_in_group().unwrap_or_else(|| self.seen());
+        let before = seen();
+        let made = !lru.vain.would_be(before)
+            && self.made_room_in_group(idle).unwrap_or_else(|| {
+                self.reclaim_beside_others(idle, CLUSTER) > 0
+                    || self.write_back_own(CLUSTER) > 0
+                    || self.reclaim_alone(idle, CLUSTER)
+            });
+        if !made {
+            lru.counters.add(Counted::Refused, 1);
+            // Where pages have to get older first, time alone changes what may go.
+            if lru.settings().min_ttl.is_zero() {
+                lru.vain.was(before, seen());
+            }
+        }
+        made
+    }
+
+    /// What has to change before a page of its is evictable that was not.
+    pub(crate) fn seen(&self) -> Seen {
+        let Some(lru) = self.lru() else { return Seen::default() };
+        let (stats, swappiness) = (lru.stats(), lru.settings().swappiness.into());
+        let tried = stats.evicted + stats.promoted + stats.protected + stats.store_failed;
+        Seen { resident: self.resident_pages(), tried, swappiness, let_go: self.arena.let_go() }
+    }
+
+    /// Frees frames that only the swap cache has; how many.
+    pub(super) fn drop_unmapped(&self) -> u64 {
+        self.swap.as_ref().map_or(0, |swap| swap.drop_unmapped())
     }
 
     /// Pages that its LRU knows.

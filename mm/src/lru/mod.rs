@@ -15,7 +15,9 @@
 //! | `track` | what the address space says: pages come, go, move |
 //! | `aging`, `bloom` | a pass over Accessed bits; what it passes over |
 //! | `evict`, `hand`, `tiers` | the coldest go; which are looked at next; which are spared though they are old |
+//! | `kin` | what forks share goes from all of them |
 //! | `limit`, `charge` | what counts towards the limit; a fault that makes room |
+//! | `vain` | where nothing can go, it is not looked for again and again |
 //! | `evictor` | threads that make room ahead of need |
 //!
 //! **Who is asked.** What a guest uses it uses through a secondary MMU; this address space's own table hears of it once, at
@@ -24,7 +26,7 @@
 //! it. [`LruSettings::walk_secondary`] leaves the first of these out, as the kernel did.
 //!
 //! **What it promises.** Bits are hints: a page that is taken for cold is brought back by the next access, with what it
-//! held. Nothing that others share, pin or merge is evicted. Each page that is there is in one generation, and the sums
+//! held. Nothing that is pinned or merged is evicted. Each page that is there is in one generation, and the sums
 //! are exact. The thread that takes memory keeps the limit; where nothing can be evicted its access fails, and
 //! nothing else.
 //! Where one thread uses an address space, the same accesses evict the same pages.
@@ -40,12 +42,14 @@ mod evict;
 mod evictor;
 mod generations;
 mod hand;
+mod kin;
 mod limit;
 mod need;
 mod region;
 mod stats;
 mod tiers;
 mod track;
+mod vain;
 mod young;
 
 pub use error::LruError;
@@ -53,6 +57,8 @@ pub use evictor::Evictor;
 pub use stats::LruStats;
 
 pub(crate) use generations::Kind;
+pub(crate) use kin::Kin;
+pub(crate) use vain::Seen;
 
 use crate::numa::Node;
 use crate::pte::{hva_of, page_of};
@@ -67,6 +73,7 @@ use stats::Counters;
 use std::fmt;
 use std::time::Duration;
 use tiers::Tiers;
+use vain::Vain;
 
 /// How to tell cold pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -128,6 +135,7 @@ pub struct Lru {
     charge: Charge,
     /// What an evictor is told.
     need: Need,
+    vain: Vain,
     /// Held for reading by who needs room, for writing by who found none and will not believe it yet.
     reclaimers: RwLock<()>,
     counters: Counters,
@@ -152,6 +160,7 @@ impl Lru {
             hands: (0..nodes).map(|_| Default::default()).collect(),
             charge: Charge::new(limit),
             need: Need::default(),
+            vain: Vain::default(),
             reclaimers: RwLock::new(()),
             counters: Counters::new(),
             on_evict: RwLock::default(),

@@ -18,9 +18,10 @@ pub(crate) enum Counted {
     DirectReclaims,
     Unevictable,
     StoreFailed,
+    Refused,
 }
 
-const COUNTERS: usize = Counted::StoreFailed as usize + 1;
+const COUNTERS: usize = Counted::Refused as usize + 1;
 
 /// See the module's header.
 #[derive(Debug)]
@@ -47,10 +48,12 @@ pub struct LruStats {
     pub refaults: u64,
     /// Times that a fault had to make room first.
     pub direct_reclaims: u64,
-    /// Candidates that cannot be evicted: pinned, shared, merged.
+    /// Candidates that cannot be evicted: pinned, merged, of a file that others map, or in another thread's hands.
     pub unevictable: u64,
     /// Candidates that stayed because the swap would not take them.
     pub store_failed: u64,
+    /// Times that no room could be made, and a fault was refused.
+    pub refused: u64,
 }
 
 impl AddAssign for LruStats {
@@ -66,6 +69,7 @@ impl AddAssign for LruStats {
         self.direct_reclaims += other.direct_reclaims;
         self.unevictable += other.unevictable;
         self.store_failed += other.store_failed;
+        self.refused += other.refused;
     }
 }
 
@@ -92,6 +96,7 @@ impl Counters {
             direct_reclaims: of(Counted::DirectReclaims),
             unevictable: of(Counted::Unevictable),
             store_failed: of(Counted::StoreFailed),
+            refused: of(Counted::Refused),
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::arena::Arena;
 use crate::clean::Clean;
 use crate::error::MmError;
 use crate::group::{Group, Member};
-use crate::lru::{Lru, LruSettings};
+use crate::lru::{Kin, Lru, LruSettings};
 use crate::numa;
 use crate::page_lock::PageLocks;
 use crate::state::Shared;
@@ -24,6 +24,7 @@ pub struct AddressSpaceBuilder {
     lru: Option<LruSettings>,
     limit: Option<u64>,
     group: Option<Arc<Group>>,
+    kin: Arc<Kin>,
 }
 
 impl AddressSpaceBuilder {
@@ -83,13 +84,15 @@ impl AddressSpaceBuilder {
             stored: Arc::new(Account::new(member.as_ref().map(Member::owner).unwrap_or_default())),
             member,
             kept: Kept::default(),
+            kin: self.kin,
             ahead: Ahead::default(),
             counters: Counters::new(),
             numa: numa::Counters::new(),
         });
+        let weak = Arc::downgrade(&space);
+        space.kin.add(weak.clone());
         if let Some(member) = &space.member {
-            let tenant = Arc::downgrade(&space);
-            member.join(tenant);
+            member.join(weak);
         }
         Ok(space)
     }
@@ -105,6 +108,7 @@ impl AddressSpace {
             lru: None,
             limit: None,
             group: None,
+            kin: Arc::default(),
         }
     }
 
@@ -115,6 +119,7 @@ impl AddressSpace {
             swap: self.swap.clone(),
             lru,
             group,
+            kin: self.kin.clone(),
             ..Self::builder(&self.arena).thp(self.thp)
         }
     }

@@ -8,6 +8,8 @@
 //! While we hold the copy its number is not used again, so an entry that says the same means the same page, also if it was
 //! moved away and back meanwhile. Where it says something else another thread was faster, and the fault looks again.
 //!
+//! Where a frame holds what the copy holds ([the swap cache](super::cache)), that is mapped, and nothing is read.
+//!
 //! With it come neighbours, as far as they are [read ahead](super::ahead), in the same way.
 //!
 //! A page is only given, so no MMU is notified. It is parked at first: what the mapping allows may have changed while nothing
@@ -32,6 +34,14 @@ impl AddressSpace {
         copy: &HeldCopy<'_>,
         shadow: Shadow,
     ) -> Result<(), MmError> {
+        if let Some(cached) = copy.swap().frame_of(copy) {
+            self.may_map(Level::K4)?;
+            let _lock = self.lock_region(page);
+            if self.bring_back(page, copy, shadow, cached, &mut self.arena.released()) {
+                self.lru_refaulted(page, shadow);
+            }
+            return Ok(());
+        }
         self.may_take(Level::K4)?;
         let fresh = self.arena.page(Level::K4)?;
         let ahead = self.neighbours(page, copy);
@@ -41,12 +51,14 @@ impl AddressSpace {
         loaded.next().unwrap_or(Err(SwapError::Corrupt)).map_err(|error| error.at(hva_of(page)))?;
         let mut released = self.arena.released();
         let _lock = self.lock_region(page);
+        let fresh = copy.swap().share_loaded(copy, fresh);
         if self.bring_back(page, copy, shadow, fresh, &mut released) {
             self.lru_refaulted(page, shadow);
         }
-        for (one, loaded) in ahead.into_iter().zip(loaded) {
-            let pfn = one.frame.pfn();
-            if loaded.is_ok() && self.bring_back(one.page, &one.copy, one.shadow, one.frame, &mut released) {
+        for (one, _) in ahead.into_iter().zip(loaded).filter(|(_, loaded)| loaded.is_ok()) {
+            let frame = one.copy.swap().share_loaded(&one.copy, one.frame);
+            let pfn = frame.pfn();
+            if self.bring_back(one.page, &one.copy, one.shadow, frame, &mut released) {
                 self.arena.mark_ahead(pfn);
             }
         }

@@ -7,44 +7,13 @@ use super::blocks::{Room, order};
 use super::entry::SwapEntry;
 use super::error::SwapError;
 use super::pool::{Extent, Pool, Slot};
+use super::stats::SwapStats;
 use crate::arena::Arena;
 use crate::ledger::Owner;
-use slat::PAGE_SIZE;
-use std::collections::VecDeque;
+use slat::{PAGE_SIZE, Pfn};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-/// What swap holds, and what it has done so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SwapStats {
-    /// Pages that were stored.
-    pub stored: u64,
-    /// Of these, pages of zeroes.
-    pub zero: u64,
-    /// Pages that were read back; some of them more than once.
-    pub loaded: u64,
-    /// Pages that were refused: no room.
-    pub refused: u64,
-    /// Times that a device failed to store a page. Where another took it, it was stored all the same.
-    pub store_errors: u64,
-    /// Pages that could not be read back, or not as they were.
-    pub load_errors: u64,
-    /// References to copies that there are now: by entries that are swapped out, by files, and those that are
-    /// [kept](super::SwapBuilder::keep_copies).
-    pub references: u64,
-    /// Bytes of compressed pages in memory now.
-    pub compressed_bytes: u64,
-    /// Bytes of the frames that they lie in.
-    pub memory_bytes: u64,
-    /// Bytes of blocks in use on the devices now.
-    pub file_bytes: u64,
-    /// Pages that were read ahead of need, and of these, those that were used.
-    pub read_ahead: u64,
-    /// See there.
-    pub read_ahead_used: u64,
-    /// Compressed pages that moved from memory to a device.
-    pub written_back: u64,
-}
 
 /// Bytes of pools' frames that an address space's copies take: what it, or its group, pays for.
 #[derive(Debug, Default)]
@@ -80,7 +49,7 @@ impl Account {
 /// See the module's header.
 #[derive(Debug)]
 pub(super) struct Books {
-    rows: Vec<Row>,
+    pub(super) rows: Vec<Row>,
     /// Rows that are free.
     free: Vec<SwapEntry>,
     /// Those that went to the pool, oldest first, with what they were then. Some have gone since, or moved.
@@ -90,6 +59,8 @@ pub(super) struct Books {
     pub(super) rooms: Vec<Room>,
     /// Batches that were planned.
     batches: u64,
+    /// The swap cache: frames, and the copies that hold the same.
+    pub(super) cached: BTreeMap<Pfn, SwapEntry>,
     done: SwapStats,
     /// The last page that was to be stored found no room, and nothing was stored or freed since. A hint: eviction asks again.
     full: bool,
@@ -97,9 +68,9 @@ pub(super) struct Books {
 
 /// One copy.
 #[derive(Debug)]
-struct Row {
+pub(super) struct Row {
     /// Not counted for the page of zeroes, of which there is one.
-    references: u32,
+    pub(super) references: u32,
     place: Place,
     /// Of the page as it was.
     sum: u64,
@@ -109,6 +80,8 @@ struct Row {
     readers: u32,
     /// Of this copy alone: entries are used again.
     serial: u64,
+    /// Its frame in the [swap cache](super::cache).
+    pub(super) frame: Option<Pfn>,
 }
 
 /// A copy that is to move from the pool to a device.
@@ -134,7 +107,15 @@ pub(super) enum Place {
 
 impl Books {
     pub(super) fn new(pool: Pool, rooms: Vec<Room>) -> Self {
-        let zero = Row { references: 0, place: Place::Zero, sum: 0, owner: None, readers: 0, serial: 0 };
+        let zero = Row {
+            references: 0,
+            place: Place::Zero,
+            sum: 0,
+            owner: None,
+            readers: 0,
+            serial: 0,
+            frame: None,
+        };
         Self {
             rows: vec![zero],
             free: Vec::new(),
@@ -142,6 +123,7 @@ impl Books {
             pool,
             rooms,
             batches: 0,
+            cached: BTreeMap::new(),
             done: SwapStats::default(),
             full: false,
         }
@@ -156,7 +138,8 @@ impl Books {
         owner: &Arc<Account>,
     ) -> Result<SwapEntry, SwapError> {
         let serial = self.done.stored + 1;
-        let row = Row { references: 1, place, sum, owner: Some(owner.clone()), readers: 0, serial };
+        let row =
+            Row { references: 1, place, sum, owner: Some(owner.clone()), readers: 0, serial, frame: None };
         owner.add(arena, self.price(place) as i64, 1);
         let entry = match (self.free.pop(), u32::try_from(self.rows.len())) {
             (Some(entry), _) => {
@@ -307,6 +290,8 @@ impl Books {
         debug_assert!(row.references > 0, "{entry:?} is free already");
         row.references -= 1;
         if row.references == 0 {
+            self.uncache(arena, entry);
+            let row = &mut self.rows[entry.0 as usize];
             let (place, owner) = (row.place, row.owner.take());
             row.serial = 0;
             self.vacate(arena, place, owner.as_ref());
@@ -378,6 +363,8 @@ impl Books {
     /// Whether the copy may stay although its page came back.
     pub(super) fn may_keep(&self, entry: SwapEntry) -> bool {
         match self.find(entry).0 {
+            // One that others have to share is not this page's.
+            _ if self.rows[entry.0 as usize].frame.is_some() => false,
             Place::Block(device, _) => self.rooms[usize::from(device)].blocks.are_half_free() && !self.full,
             Place::Zero | Place::Memory(_) => false,
         }
@@ -391,6 +378,7 @@ impl Books {
         SwapStats {
             compressed_bytes: self.pool.bytes(),
             memory_bytes: self.pool.frames() * PAGE_SIZE,
+            cached: self.cached.len() as u64,
             file_bytes: self.rooms.iter().map(|room| room.blocks.in_use()).sum::<u64>() * PAGE_SIZE,
             ..self.done
         }

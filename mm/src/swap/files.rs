@@ -19,9 +19,12 @@ use std::sync::Arc;
 impl File {
     /// Whether `pfn` is its page `index`, and only the file and the caller have it.
     pub(crate) fn is_last(&self, index: u64, pfn: Pfn) -> bool {
-        let is_it =
-            matches!(self.cache().get(&index), Some(&Cached::Frame { pfn: found, .. }) if found == pfn);
-        is_it && self.arena().references(pfn) == 2
+        self.has(index, pfn) && self.arena().references(pfn) == 2
+    }
+
+    /// Whether `pfn` is its page `index`.
+    pub(super) fn has(&self, index: u64, pfn: Pfn) -> bool {
+        matches!(self.cache().get(&index), Some(&Cached::Frame { pfn: found, .. }) if found == pfn)
     }
 
     /// Begins to let go of page `index`, which is in frame `pfn`: the caller has a reference to it, and no MMU has it mapped. `None`

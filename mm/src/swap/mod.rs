@@ -17,8 +17,9 @@
 //! | `writing` | those of them that go to devices |
 //! | `write_back` | copies move from the pool to a device |
 //! | `ahead` | which pages are read ahead of need |
-//! | `settings` | how swap is set up |
+//! | `settings`, `stats` | how swap is set up, and what it tells of itself |
 //! | `out`, `back` | a page's way out of an address space, and back in |
+//! | `cache` | frames that hold what a copy holds, for entries that share both |
 //! | `kept` | a page that was not written since goes again without being stored |
 //! | `files` | a page's way out of a file, and back in |
 //!
@@ -40,6 +41,7 @@ mod ahead;
 mod back;
 mod blocks;
 mod books;
+mod cache;
 mod device;
 mod entry;
 mod error;
@@ -55,6 +57,7 @@ mod request;
 #[cfg_attr(not(feature = "io-uring"), path = "no_ring.rs")]
 mod ring;
 mod settings;
+mod stats;
 mod store;
 mod swap_file;
 #[cfg(test)]
@@ -62,9 +65,9 @@ mod tests;
 mod write_back;
 mod writing;
 
-pub use books::SwapStats;
 pub use device::SwapDevice;
 pub use settings::{Sabotage, SwapBuilder};
+pub use stats::SwapStats;
 
 pub(crate) use ahead::Ahead;
 pub(crate) use books::Account;
@@ -144,9 +147,11 @@ impl Swap {
         self.keep_copies && self.books.lock().may_keep(entry)
     }
 
-    /// The device that the copy lies on, if it does. The caller has a reference to it, or a lock that keeps one.
+    /// The device that the copy lies on, if it has to be read from one. The caller has a reference to it, or a lock that keeps one.
     fn device_of(&self, entry: SwapEntry) -> Option<u8> {
-        match self.books.lock().find(entry).0 {
+        let books = self.books.lock();
+        match books.find(entry).0 {
+            _ if books.rows[entry.0 as usize].frame.is_some() => None,
             books::Place::Block(device, _) => Some(device),
             books::Place::Zero | books::Place::Memory(_) => None,
         }

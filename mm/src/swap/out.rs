@@ -13,11 +13,17 @@
 //! **Why the contents stand still while they are stored.** Once the notification is over no MMU maps the page.
 //! A fault on it meanwhile maps it again, read-only, and is noticed: the entry is not parked any more, and the page
 //! stays. A write to it finds a frame with two references, ours is one, and goes to a copy. So no thread waits for the
-//! device, neither guest nor fault; and no other thread can park the same frame again before we are done.
+//! device, neither guest nor fault. And the frame is marked as leaving until we are done: no other thread parks it again, whose entry
+//! we would take for ours before its flush.
 //!
-//! **What goes**: pages of 4 KiB of which the entry is the only owner. Huge ones are split first. And pages of files that
-//! nothing else maps: their entry becomes empty, the way is the [file's](super::files). Passed over is what has more
-//! references: a fork's share, a merged page, a pinned one, a file's page that is mapped twice.
+//! **A fork's share** goes from one address space at a time, and others may map it while it is stored ([`super::cache`]). They cannot write to
+//! it: their entries have been without permission since the fork, whose notification ended before the child had a mapping
+//! there, without which nothing goes as a share; and none of them gets permission while the frame has our reference. What our
+//! own vCPUs could write by a flush that a fork of ours still owes is over with our notification, as above.
+//!
+//! **What goes**: pages of 4 KiB of which the entry is the only owner, or which forks share. Huge ones are split first. And pages of files
+//! that nothing else maps: their entry becomes empty, the way is the [file's](super::files). Passed over is a merged page (KSM would keep
+//! its frame), a pinned one, a file's page that is mapped twice.
 
 use super::{HeldCopy, Shadow, SwapError};
 use crate::error::MmError;
@@ -48,12 +54,15 @@ pub(crate) struct Leaving {
 pub(crate) struct SwappedOut {
     /// Those that are gone. The others are where they were.
     pub(crate) gone: Vec<Gfn>,
+    /// Of these, those whose frame other entries map still.
+    pub(crate) shared: Vec<(Gfn, Pfn)>,
     /// There was no room for one of them, and no other was stored after it.
     pub(crate) full: bool,
 }
 
 /// A page on its way out.
 struct Parting<'a> {
+    space: &'a AddressSpace,
     leaving: Leaving,
     /// What its entry said.
     was: Pte,
@@ -65,6 +74,12 @@ struct Parting<'a> {
     file: Option<(Arc<File>, u64)>,
     /// Of a page that is not a file's: what it holds is there already.
     copy: Option<HeldCopy<'a>>,
+}
+
+impl Drop for Parting<'_> {
+    fn drop(&mut self) {
+        self.space.arena.end_leaving(self.frame.pfn());
+    }
 }
 
 impl AddressSpace {
@@ -126,9 +141,27 @@ impl AddressSpace {
         Ok(found)
     }
 
-    /// Whether the page, which has this frame, can be swapped out, as far as one can tell.
-    pub(crate) fn may_leave(&self, lock: &RegionLock<'_>, page: Gfn, pfn: Pfn, level: Level) -> bool {
-        self.is_sole(pfn, level) || level == Level::K4 && file_of(lock, page, pfn).is_some()
+    /// Whether the page, which has this frame, can be swapped out, and no other address space has it, as far as one can tell.
+    fn may_leave(&self, lock: &RegionLock<'_>, page: Gfn, pfn: Pfn, level: Level) -> bool {
+        let cached = || self.arena.is_cached(pfn) && self.arena.references(pfn) == 2;
+        self.is_sole(pfn, level)
+            || level == Level::K4
+                && (file_of(lock, page, pfn).is_some() || cached() && self.is_share(lock, page, pfn, level))
+    }
+
+    /// The same where others may have it too.
+    pub(crate) fn may_be_evicted(&self, lock: &RegionLock<'_>, page: Gfn, pfn: Pfn, level: Level) -> bool {
+        // What another thread has in hand is told of by that.
+        (!self.arena.is_leaving(pfn) || level > Level::K4)
+            && (self.may_leave(lock, page, pfn, level) || self.is_share(lock, page, pfn, level))
+    }
+
+    /// Whether forks share the page, which has this frame; no device uses it, and KSM has no part in it.
+    fn is_share(&self, lock: &RegionLock<'_>, page: Gfn, pfn: Pfn, level: Level) -> bool {
+        let is_own = lock.find(hva_of(page)).is_some_and(|vma| {
+            !vma.is_shared() && file_behind(vma, page).is_none_or(|(file, index)| !file.has(index, pfn))
+        });
+        is_own && !self.arena.is_merged(pfn) && !self.is_pinned(pfn, level)
     }
 
     /// Swaps out these pages, which lie in one region, in order. Those that may not go, or not any more, stay. May sleep.
@@ -157,7 +190,7 @@ impl AddressSpace {
             left = self.store_all(again.into_iter().map(|(one, _)| one).collect(), &mut out);
         }
         for (one, _) in left {
-            self.come_back(one);
+            self.come_back(&one);
         }
         out
     }
@@ -195,7 +228,7 @@ impl AddressSpace {
             let page = one.leaving.page;
             let gone = match (&one.file, copy) {
                 (Some((file, index)), copy) => file.evict((*index, one.frame.pfn()), swap, copy),
-                (None, Ok(Some(copy))) => Ok(self.leave_behind(&one, copy)),
+                (None, Ok(Some(copy))) => Ok(self.leave_behind(&one, copy, out)),
                 (None, Ok(None)) => Ok(false),
                 (None, Err(error)) => Err(error),
             };
@@ -225,32 +258,39 @@ impl AddressSpace {
                 let was = Pte::of(entry.load(), level);
                 let Some(pfn) = was.pfn().filter(|_| level == Level::K4) else { continue };
                 let page = Span::sized(leaving.page, 1);
-                let (now, file, copy) = if self.is_sole(pfn, level) {
-                    self.arena.share(Span::sized(pfn, 1));
-                    let copy = self.swap.as_ref().and_then(|swap| self.kept.take(swap, leaving.page));
-                    (Pte::Parked(pfn), None, copy)
-                } else if let Some(file) = file_of(&lock, leaving.page, pfn) {
+                // Looked at once: another address space may map the file's page next.
+                let file = file_of(&lock, leaving.page, pfn);
+                let is_own = || self.is_sole(pfn, level) || self.is_share(&lock, leaving.page, pfn, level);
+                if file.is_none() && !is_own() || !self.arena.begin_leaving(pfn) {
+                    continue;
+                }
+                let (now, file, copy) = if let Some((file, index)) = file {
                     self.no_longer_same(page);
                     self.lru_leave(leaving.page, level);
-                    (Pte::Empty, Some((file.0.clone(), file.1)), None)
+                    (Pte::Empty, Some((file.clone(), index)), None)
                 } else {
-                    continue;
+                    self.arena.share(Span::sized(pfn, 1));
+                    let known = |swap| self.kept.take(swap, leaving.page).or_else(|| swap.copy_of(pfn));
+                    (Pte::Parked(pfn), None, self.swap.as_deref().and_then(known))
                 };
                 entry.store(now.word(level));
                 let frame = Held::new(&self.arena, pfn, level);
-                parting.push(Parting { leaving, was, now, frame, file, copy });
+                parting.push(Parting { space: self, leaving, was, now, frame, file, copy });
                 told.changed(idle, hvas_of(page), None);
             }
         });
     }
 
     /// The page's entry says the copy from now on, unless the page was wanted meanwhile.
-    fn leave_behind(&self, one: &Parting<'_>, copy: HeldCopy<'_>) -> bool {
+    fn leave_behind(&self, one: &Parting<'_>, copy: HeldCopy<'_>, out: &mut SwappedOut) -> bool {
         let _lock = self.lock_region(one.leaving.page);
         let (level, entry) = self.map.find(one.leaving.page);
         let found = Pte::of(entry.load(), level);
         let leaves = found == one.now || !copy.swap().looks_again();
         if leaves {
+            if copy.swap().keep_for_others(&copy, one.frame.pfn()) {
+                out.shared.push((one.leaving.page, one.frame.pfn()));
+            }
             entry.store(Pte::Swapped { entry: copy.keep(), shadow: one.leaving.shadow }.word(level));
             self.lru_leave(one.leaving.page, level);
             // The entry's reference. The notification is over: the frame may go as soon as we let go of it.
@@ -263,7 +303,7 @@ impl AddressSpace {
     /// more.
     ///
     /// Not writable, so that who writes is noticed: soft-dirty may have been cleared while it was on its way.
-    fn come_back(&self, one: Parting<'_>) {
+    fn come_back(&self, one: &Parting<'_>) {
         let lock = self.lock_region(one.leaving.page);
         let allowed = lock.find(hva_of(one.leaving.page)).is_some_and(|vma| {
             let same = |(file, index): &(Arc<File>, u64)| {
@@ -278,7 +318,7 @@ impl AddressSpace {
             if one.file.is_some() {
                 self.lru_enter(one.leaving.page, level, one.frame.pfn(), Kind::File);
                 // The entry's again.
-                one.frame.keep();
+                self.arena.share(Span::sized(one.frame.pfn(), 1));
             }
         }
     }

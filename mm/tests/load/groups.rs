@@ -2,16 +2,16 @@
 //! and the same swap.
 
 use crate::random::Random;
-use crate::stage::{self, Mistake, Stage};
+use crate::stage::{Mistake, Stage};
 use parking_lot::Mutex;
 use slat::{Hva, Idle, PAGE_SIZE};
 use slat_mm::{AddressSpace, Arena, Backing, Group, MmError, Place, Prot, Swap};
 use std::sync::Arc;
 use std::thread;
 
-/// Limits of the guests' group, in pages: less than they use. Each fork may have as much as all of them beside: what it shares with
-/// its parent cannot go, and where that were the limit nothing could.
+/// Limits of the guests' group, in pages: less than they use, forks or not. Only the tables of forks come on top.
 pub const LIMITS: [u64; 3] = [1856, 1728, 1600];
+const TABLES: u64 = 64;
 /// Pages of the neighbour, and its limit.
 const PAGES: u64 = 192;
 const LIMIT: u64 = 96;
@@ -51,7 +51,7 @@ impl Groups {
         let mut limit = self.limit.lock();
         change(&mut limit);
         let (pages, forks) = *limit;
-        self.guests.set_limit(pages.map(|pages| (pages + forks * stage::PAGES) * PAGE_SIZE));
+        self.guests.set_limit(pages.map(|pages| (pages + forks * TABLES) * PAGE_SIZE));
     }
 }
 

@@ -140,7 +140,7 @@ fn run<F: Nest>(setting: Setting) -> Tally {
         let devices: Vec<_> = devices.collect();
         if let Some(nested) = &nested {
             scope.spawn(|| groups::run(stage, &stage.swap));
-            scope.spawn(|| nested::run(stage, nested, window));
+            scope.spawn(|| nested::run(stage, nested, window, 0..nested::VCPUS));
         }
         let meddlers = (VCPUS..VCPUS + MEDDLERS).map(|number| {
             let few = mistake.shows_in_the_end();
@@ -313,7 +313,7 @@ fn a_guest_of_a_guest_is_looked_for_where_the_host_takes_its_memory() {
         let vm = nested::vm::<Npt4>(&mut idle, &stage, found);
         drop(idle);
         stage.end();
-        nested::run(&stage, &vm, window(&stage));
+        nested::run(&stage, &vm, window(&stage), 0..1);
         assert_eq!(stage.counts.wrong.load(Relaxed) > 0, found, "{mistake:?}");
     }
 }

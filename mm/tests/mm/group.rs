@@ -184,14 +184,19 @@ fn threads_keep_a_groups_limit_within_two_percent() {
     assert_eq!(group.charged(), 0);
 }
 
-/// Pages that come back to a guest with a limit, in a loop over more than fits; `noisy` runs after each of its rounds.
-fn refaults(arena: &Arc<Arena>, swap: &Arc<Swap>, mut noisy: impl FnMut(&mut Idle, u64)) -> u64 {
+/// Pages that come back to a guest with a limit, in a loop over more than fits; `noisy` runs after each of its rounds. With a fork, which
+/// does nothing, all that it has by the middle is shared.
+fn refaults(arena: &Arc<Arena>, swap: &Arc<Swap>, forks: bool, mut noisy: impl FnMut(&mut Idle, u64)) -> u64 {
     let mut idle = Idle::take().unwrap();
     let group = Group::new(arena, Some(1 << 20)).unwrap();
     let space = AddressSpace::builder(arena).swap(swap).group(&group).build().unwrap();
     map(&space, 0, 1024, Backing::Anonymous);
     let mut random = fastrand::Rng::with_seed(5);
+    let mut fork = None;
     for round in 0..400 {
+        if forks && round == 200 {
+            fork = Some(space.fork(&mut idle).unwrap());
+        }
         // A working set that fits, and now and then a page that is not of it.
         for _ in 0..16 {
             let page = random.u64(..96);
@@ -199,7 +204,9 @@ fn refaults(arena: &Arc<Arena>, swap: &Arc<Swap>, mut noisy: impl FnMut(&mut Idl
         }
         space.write(&mut idle, at(100 + random.u64(..500)), &contents(round, 64)).unwrap();
         noisy(&mut idle, round);
+        assert!(group.charged() * 100 <= 102 << 20);
     }
+    drop(fork);
     space.lru().unwrap().stats().refaults
 }
 
@@ -209,26 +216,68 @@ fn a_group_over_its_limit_leaves_the_working_set_of_another_alone() {
     let swap = |arena: &Arc<Arena>| {
         Swap::builder().memory(1 << 20).device(Disk::new(), 64 << 20).read_ahead(1).build(arena).unwrap()
     };
-    let alone = {
+    for forks in [false, true] {
+        let alone = {
+            let arena = arena();
+            let swap = swap(&arena);
+            refaults(&arena, &swap, forks, |_, _| {})
+        };
         let arena = arena();
         let swap = swap(&arena);
-        refaults(&arena, &swap, |_, _| {})
-    };
-    let arena = arena();
-    let swap = swap(&arena);
-    let group = Group::new(&arena, Some(1 << 20)).unwrap();
-    let noisy = AddressSpace::builder(&arena).swap(&swap).group(&group).build().unwrap();
-    map(&noisy, 0, 4096, Backing::Anonymous);
-    let beside = refaults(&arena, &swap, |idle, round| {
-        for page in 0..16 {
-            let page = (round * 16 + page) % 4096;
-            noisy.write(idle, at(page), &contents(page, if page % 2 == 0 { 64 } else { 20 })).unwrap();
-        }
-    });
-    let thrashed = noisy.lru().unwrap().stats();
-    assert!(thrashed.evicted > 4000, "{thrashed:?}");
-    assert!(alone > 20, "the working set is near the limit: {alone}");
-    assert!(beside.abs_diff(alone) * 20 <= alone, "{beside} beside the other, {alone} alone");
+        let group = Group::new(&arena, Some(1 << 20)).unwrap();
+        let mut noisy = vec![AddressSpace::builder(&arena).swap(&swap).group(&group).build().unwrap()];
+        map(&noisy[0], 0, 4096, Backing::Anonymous);
+        let beside = refaults(&arena, &swap, forks, |idle, round| {
+            if forks && round % 100 == 50 {
+                noisy.truncate(2);
+                noisy.push(noisy[0].fork(idle).unwrap());
+            }
+            for page in 0..16 {
+                let page = (round * 16 + page) % 4096;
+                noisy[0].write(idle, at(page), &contents(page, if page % 2 == 0 { 64 } else { 20 })).unwrap();
+            }
+            // What forks share with the first one they use, too.
+            for fork in &noisy[1..] {
+                for page in 0..8 {
+                    fork.fault(idle, at(round * 8 + page), Access::Read).unwrap();
+                }
+            }
+        });
+        let thrashed = noisy[0].lru().unwrap().stats();
+        assert!(thrashed.evicted > 4000, "{thrashed:?}");
+        assert!(alone > 20, "the working set is near the limit: {alone}");
+        assert!(
+            beside.abs_diff(alone) * 20 <= alone,
+            "{beside} beside the other, {alone} alone, forks {forks}"
+        );
+    }
+}
+
+/// A group whose pages are all pinned: no fault looks at all of them again, until a device lets go of one.
+#[test]
+fn where_nothing_can_go_a_fault_is_refused_at_once_until_something_can() {
+    let (mut idle, arena) = (Idle::take().unwrap(), arena());
+    let swap = Swap::builder().device(Disk::new(), 16 << 20).build(&arena).unwrap();
+    let group = Group::new(&arena, Some(2 << 20)).unwrap();
+    let space = AddressSpace::builder(&arena).swap(&swap).group(&group).build().unwrap();
+    map(&space, 0, 1024, Backing::Anonymous);
+    let (mut pinned, mut page) = (Vec::new(), 0);
+    while let Ok(one) = space.pin(&mut idle, pages(page, 1)) {
+        pinned.push(one);
+        page += 1;
+    }
+    assert!(page > 300);
+    let looked = || (space.lru().unwrap().stats().unevictable, group.stats().lru.refused);
+    let (before, refused) = looked();
+    for again in 1..=60 {
+        let done = space.fault(&mut idle, at(page), Access::Read);
+        assert_eq!(done, Err(MmError::OutOfFrames(slat::Level::K4)));
+        assert_eq!(looked(), (before, refused + again), "none was looked at");
+    }
+    pinned.pop();
+    space.fault(&mut idle, at(page), Access::Read).unwrap();
+    assert_eq!(get(&space, &mut idle, page - 2), 0);
+    assert!(group.stats().to_string().contains(&format!("oom {}\n", refused + 60)));
 }
 
 #[test]

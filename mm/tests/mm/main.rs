@@ -22,6 +22,7 @@
 //! | `swap_device` | … where devices fail, fill up, stop short, or give back something else? |
 //! | `swap_kept` | … and not written twice, where they did not change? |
 //! | `swap_files` | … where the pages are a file's? |
+//! | `share` | do pages that forks share go and come back as one, exactly charged? |
 //! | `swap_others` | do others neither wait for the device, nor pay, and is what was full asked again? |
 //! | `swap_io` | are devices asked for much at once, in order of priority, ahead of need, and again when they failed? |
 //! | `swap_race` | … beside threads that use and change the same pages meanwhile? |
@@ -60,6 +61,7 @@ mod reap;
 mod reasons;
 #[cfg(seeded)]
 mod seeded;
+mod share;
 mod soft_dirty;
 mod swap;
 mod swap_device;

@@ -5,7 +5,7 @@ use slat::seeded::{Bug, Tool, each_fails_in_a_process};
 use std::collections::BTreeSet;
 
 /// Each mistake, and its test.
-const GUARDS: [(Bug, &str); 19] = [
+const GUARDS: [(Bug, &str); 25] = [
     (Bug::FullBelieved, "swap_others::a_device_that_was_full_for_a_moment_is_asked_again"),
     (Bug::NoFrameIsFull, "swap_others::an_arena_that_was_full_for_a_moment_does_not_make_the_swap_full"),
     (Bug::PoolChargedToAll, "swap_others::an_address_space_pays_for_its_own_copies_only"),
@@ -17,6 +17,12 @@ const GUARDS: [(Bug, &str); 19] = [
     (Bug::OneAtATime, "swap_io::writes_of_a_batch_are_on_their_way_at_once"),
     (Bug::NeverProbed, "swap_io::a_device_that_fails_and_recovers_loses_nothing_and_is_used_again_by_itself"),
     (Bug::GroupsTogether, "group::a_group_over_its_limit_leaves_the_working_set_of_another_alone"),
+    (Bug::ShareUncounted, "share::a_page_that_forks_share_is_written_once_and_comes_back_shared"),
+    (Bug::KinForgotten, "share::a_page_that_forks_share_is_written_once_and_comes_back_shared"),
+    (Bug::ShareOverwritten, "share::a_page_that_a_fork_uses_stays_with_it_and_is_written_by_it_alone"),
+    (Bug::CacheUncounted, "share::a_page_that_a_fork_uses_stays_with_it_and_is_written_by_it_alone"),
+    (Bug::UnmappedUnsaid, "share::a_frame_that_only_the_cache_has_goes_to_who_needs_room"),
+    (Bug::LeavingTwice, "share::a_share_on_its_way_is_taken_by_no_other_thread"),
     (Bug::VersionNotOutlasted, "beside::nothing_is_left_where_munmap_has_been"),
     (Bug::MappingBeforeLock, "beside::nothing_is_left_where_munmap_has_been"),
     (Bug::RangeNotKept, "beside::what_is_mapped_anew_is_not_emptied"),

@@ -10,7 +10,8 @@ impl Primary {
     pub(super) fn change(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
         let at = usize::from(s.threads[i].page);
         let (first, last) = match op {
-            Op::Store(page) | Op::Mmap(page) | Op::Munmap(page) | Op::Mprotect(page) => (page, page),
+            Op::Mmap(page) | Op::Munmap(page) | Op::Mprotect(page) => (page, page),
+            Op::Store(_) | Op::Load(_) | Op::Write(_) | Op::Evict(_) | Op::EvictChild(_) => return None,
             Op::Fork => (0, PAGES as u8 - 1),
         };
         let all = usize::from(first)..=usize::from(last);
@@ -141,6 +142,10 @@ impl Primary {
     /// The entry, under its page lock.
     fn edit(s: &mut State, i: usize, op: Op, at: usize) {
         let page = &mut s.world.pages[at];
+        if op == Op::Fork {
+            page.child_copy = page.copy.map(|(copy, _)| copy);
+            page.forked = page.child_copy.unwrap_or(0);
+        }
         let Some((frame, _, number)) = page.entry else { return };
         match op {
             Op::Munmap(_) => {
@@ -154,6 +159,7 @@ impl Primary {
             Op::Fork => {
                 page.entry = Some((frame, false, number));
                 page.child = Some(frame);
+                page.forked = s.world.contents[usize::from(frame)];
             }
             _ => page.entry = Some((frame, false, number)),
         }

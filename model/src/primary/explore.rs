@@ -16,8 +16,11 @@ impl Primary {
 
     /// One step of thread `i`. `None`: it waits.
     fn step(&self, s: &mut State, i: usize) -> Option<()> {
-        match self.op(&s.threads[i], i)? {
-            Op::Store(page) => self.store(s, i, page),
+        let op = self.op(&s.threads[i], i)?;
+        match op {
+            Op::Store(page) | Op::Load(page) | Op::Write(page) => self.access(s, i, op, page),
+            Op::Evict(page) => self.evict(s, i, page, false),
+            Op::EvictChild(page) => self.evict(s, i, page, true),
             op => self.change(s, i, op),
         }
     }

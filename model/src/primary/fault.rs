@@ -1,18 +1,27 @@
-//! A vCPU that stores: by its translation, or by one that it fetches, or after the host has brought the page in.
+//! A vCPU that stores, or loads: by its translation, or by one that it fetches, or after the host has brought the page in. And the host's own
+//! thread, which needs no translation.
 
 use super::world::{Mapped, bit};
-use super::{Pc, Primary, State};
+use super::{Op, Pc, Primary, State};
 use crate::bug::Bug;
 use crate::world::Bad;
 
 impl Primary {
-    /// One step of thread `i`, which stores to `page`. `None`: it waits.
-    pub(super) fn store(&self, s: &mut State, i: usize, page: u8) -> Option<()> {
-        let at = usize::from(page);
+    /// One step of thread `i`, which stores to `page`, or loads from it. `None`: it waits.
+    pub(super) fn access(&self, s: &mut State, i: usize, op: Op, page: u8) -> Option<()> {
+        let (at, stores) = (usize::from(page), !matches!(op, Op::Load(_)));
         match s.threads[i].pc {
             Pc::Start => {
-                if let Some((frame, true)) = s.world.tlb[i][at] {
-                    s.world.contents[usize::from(frame)] |= bit(i, s.threads[i].op);
+                if op == Op::Write(page) {
+                    s.threads[i].pc = Pc::Lock;
+                    return Some(());
+                }
+                if let Some((frame, writable)) = s.world.tlb[i][at]
+                    && (writable || !stores)
+                {
+                    if stores {
+                        s.world.store(at, frame, bit(i, s.threads[i].op));
+                    }
                     s.done(i);
                     return Some(());
                 }
@@ -23,8 +32,8 @@ impl Primary {
                 s.threads[i].pc = Pc::Ask;
             }
             Pc::Ask => match s.world.pages[at].entry {
-                Some((frame, true, _)) => {
-                    s.threads[i].told = Some((frame, true));
+                Some((frame, writable, _)) if (writable || !stores) && !s.world.pages[at].parked => {
+                    s.threads[i].told = Some((frame, writable));
                     s.threads[i].pc = Pc::Install;
                 }
                 _ if self.makes(Bug::MappingBeforeLock) => s.threads[i].pc = Pc::ReadEarly,
@@ -51,7 +60,7 @@ impl Primary {
                 s.threads[i].read = Some((s.world.version, s.world.pages[at].mapped));
                 s.threads[i].pc = Pc::Link;
             }
-            Pc::Link => return Self::by_mapping(s, i, at),
+            Pc::Link => return self.by_mapping(s, i, at, stores),
             Pc::Fill => {
                 let number = match s.threads[i].read {
                     Some((version, Mapped::Here { number, .. })) => {
@@ -79,13 +88,18 @@ impl Primary {
                 s.world.pages[at].locked = None;
                 s.threads[i].read = None;
                 s.threads[i].pc = Pc::Start;
+                // The host has looked under the lock that it lets go of.
+                if let (Op::Write(_), Some((frame, true, _))) = (op, s.world.pages[at].entry) {
+                    s.world.store(at, frame, bit(i, s.threads[i].op));
+                    s.done(i);
+                }
             }
         }
         Some(())
     }
 
     /// The page lock is held, and the mapping is read.
-    fn by_mapping(s: &mut State, i: usize, at: usize) -> Option<()> {
+    fn by_mapping(&self, s: &mut State, i: usize, at: usize, stores: bool) -> Option<()> {
         let (version, mapped) = s.threads[i].read?;
         Self::look(s, version);
         let shown = s.world.forks > 0 && matches!(mapped, Mapped::Here { .. });
@@ -102,12 +116,22 @@ impl Primary {
             }
             return Some(());
         }
+        if let Some((copy, number)) = s.world.pages[at].copy {
+            s.world.bring_back(at, copy, number);
+        }
         let page = &mut s.world.pages[at];
+        page.parked = false;
+        let cached = page.cached.filter(|_| !self.makes(Bug::ShareOverwritten)).map(|(frame, _)| frame);
         match page.entry {
+            Some((_, false, _)) if !stores => s.threads[i].pc = Pc::Unlock,
             None if !page.linked => page.linked = true,
             None => s.threads[i].pc = Pc::Fill,
             Some((_, true, _)) => s.threads[i].pc = Pc::Unlock,
-            Some((frame, false, number)) if page.child == Some(frame) => {
+            Some((frame, false, number))
+                if page.child == Some(frame)
+                    || cached == Some(frame)
+                    || s.world.held[usize::from(frame)] > 0 =>
+            {
                 debug_assert!(number < 8);
                 s.threads[i].pc = Pc::Copy;
             }

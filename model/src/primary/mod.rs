@@ -10,10 +10,12 @@
 //! | `world` | what is shared; what no vCPU may reach; what must be so in the end |
 //! | `fault` | an access: translation, page, frame; a share that is broken |
 //! | `change` | mmap, munmap, mprotect, fork: claim, publish, outlast, edit |
+//! | `evict` | a page goes to swap, and its contents to a copy that a child may share |
 //! | `explore` | the check |
 //! | [`scenarios`] | those that are checked |
 
 mod change;
+mod evict;
 mod explore;
 mod fault;
 pub mod scenarios;
@@ -32,6 +34,14 @@ const PAGES: usize = 2;
 pub enum Op {
     /// A vCPU stores to a page. Where nothing is mapped, it goes on.
     Store(u8),
+    /// It loads from a page.
+    Load(u8),
+    /// The host's own thread stores to a page, as it finds it under the page lock.
+    Write(u8),
+    /// The page goes to swap.
+    Evict(u8),
+    /// The child's page does.
+    EvictChild(u8),
     /// The page is mapped anew.
     Mmap(u8),
     /// What is mapped there goes.
@@ -68,6 +78,9 @@ pub enum Pc {
     Free,
     PublishEnd,
     Unclaim,
+    // An eviction.
+    Save,
+    Leave,
 }
 
 /// One thread. All but `op` and `pc` is forgotten between operations.
@@ -87,6 +100,8 @@ pub struct Thread {
     taken: Option<u8>,
     /// The version that the change has published.
     published: u8,
+    /// What the copy of that frame holds.
+    saved: u8,
 }
 
 /// All of it.

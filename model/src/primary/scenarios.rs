@@ -1,6 +1,6 @@
 //! The scenarios: stores beside changes of the mappings.
 
-use super::Op::{Fork, Mmap, Mprotect, Munmap, Store};
+use super::Op::{Evict, EvictChild, Fork, Load, Mmap, Mprotect, Munmap, Store, Write};
 use super::Primary;
 use crate::library::Family;
 
@@ -39,6 +39,19 @@ pub fn families() -> Vec<Family<Primary>> {
             "fork, munmap | stores | mprotect elsewhere",
             true,
             &[&[Fork, Munmap(0)], &[Store(0), Store(0)], &[Mprotect(1)]],
+        ),
+        Primary::new("evict | store, store", true, &[&[Evict(0)], &[Store(0), Store(0)]]),
+        Primary::new(
+            "evict, host's write | evict | load",
+            true,
+            &[&[Evict(0), Write(0)], &[Evict(0)], &[Load(0)]],
+        ),
+        Primary::new("fork, evict | store, store", true, &[&[Fork, Evict(0)], &[Store(0), Store(0)]]),
+        Primary::new("fork, evict child | store", true, &[&[Fork, EvictChild(0)], &[Store(0), Store(0)]]),
+        Primary::new(
+            "fork, evict child | evict | store",
+            true,
+            &[&[Fork, EvictChild(0)], &[Evict(0)], &[Store(0), Store(0)]],
         ),
     ];
     vec![Family { name: "primary", scenarios }]

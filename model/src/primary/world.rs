@@ -34,6 +34,17 @@ pub(super) struct Page {
     pub(super) protected: bool,
     /// The frame that the child has.
     pub(super) child: Option<u8>,
+    /// The entry has a frame, and no MMU may map it.
+    pub(super) parked: bool,
+    /// The entry says a copy: what that holds, and the mapping that it belongs to. Likewise the child's.
+    pub(super) copy: Option<(u8, u8)>,
+    pub(super) child_copy: Option<u8>,
+    /// What the child got.
+    pub(super) forked: u8,
+    /// The swap cache: a frame, and what the copy holds that others say.
+    pub(super) cached: Option<(u8, u8)>,
+    /// The frame that is marked as leaving.
+    pub(super) leaving: Option<u8>,
 }
 
 /// See the module's header.
@@ -52,6 +63,8 @@ pub(super) struct World {
     pub(super) freed: u16,
     /// What was stored to each frame: a bit for each store of the programs.
     pub(super) contents: [u8; 10],
+    /// Evictions that have a reference to each frame.
+    pub(super) held: [u8; 10],
     /// Each thread's translations: a frame, and whether it is writable.
     pub(super) tlb: [[Option<(u8, bool)>; PAGES]; THREADS],
     pub(super) bad: Option<Bad>,
@@ -69,6 +82,12 @@ impl World {
             active: 0,
             protected: false,
             child: None,
+            parked: false,
+            copy: None,
+            child_copy: None,
+            forked: 0,
+            cached: None,
+            leaving: None,
         };
         Self {
             pages: [page(0), page(1)],
@@ -80,6 +99,7 @@ impl World {
             frames: 2,
             freed: 0,
             contents: [0; 10],
+            held: [0; 10],
             tlb: [[None; PAGES]; THREADS],
             bad: None,
         }
@@ -89,6 +109,16 @@ impl World {
     pub(super) fn take_frame(&mut self) -> u8 {
         self.frames += 1;
         self.frames - 1
+    }
+
+    /// Thread `i` stores to the page, which is in this frame.
+    pub(super) fn store(&mut self, at: usize, frame: u8, bit: u8) {
+        self.contents[usize::from(frame)] |= bit;
+        // A vCPU that has another frame loads what was there before.
+        let is_stale = |tlb: &[Option<(u8, bool)>; PAGES]| tlb[at].is_some_and(|(other, _)| other != frame);
+        if self.tlb.iter().any(is_stale) {
+            self.bad = Some(Bad::StaleLoad);
+        }
     }
 
     /// What hardware could do in this state.
@@ -114,8 +144,23 @@ impl Primary {
         if s.world.pages.iter().any(left) {
             s.world.bad = Some(Bad::PageLeft);
         }
+        self.audit_children(s);
+        self.audit_stores(s);
+    }
+
+    /// A child has what it got, and that is of one moment.
+    fn audit_children(&self, s: &mut State) {
+        let contents = |frame: u8| s.world.contents[usize::from(frame)];
+        // What is in the cache is mapped by the child when it comes back.
+        let children = s.world.pages.map(|page| {
+            let copy = page.child_copy.map(|copy| page.cached.map_or(copy, |(frame, _)| contents(frame)));
+            page.child.map(contents).or(copy)
+        });
+        let changed = |(page, child): (&Page, &Option<u8>)| child.is_some_and(|child| child != page.forked);
+        if s.world.pages.iter().zip(&children).any(changed) {
+            s.world.bad = Some(Bad::StoreAfterCopy);
+        }
         // Stores of one thread, in its order: a child that has one has those before.
-        let children = s.world.pages.map(|page| page.child.map(|frame| s.world.contents[usize::from(frame)]));
         for (i, ops) in self.programs.iter().enumerate() {
             let mut missing = false;
             for (nth, op) in ops.iter().enumerate() {
@@ -126,6 +171,27 @@ impl Primary {
                     s.world.bad = Some(Bad::ChildTorn);
                 }
                 missing |= !has;
+            }
+        }
+    }
+
+    /// Where nothing is thrown away, every store is there.
+    fn audit_stores(&self, s: &mut State) {
+        let throws = |op: &Op| matches!(op, Op::Mmap(_) | Op::Munmap(_) | Op::Mprotect(_));
+        if self.programs.iter().flatten().any(throws) {
+            return;
+        }
+        let pages = s.world.pages.map(|page| {
+            let frame = page.entry.map(|(frame, ..)| s.world.contents[usize::from(frame)]);
+            frame.or(page.copy.map(|(copy, _)| copy)).unwrap_or(0)
+        });
+        for (i, ops) in self.programs.iter().enumerate() {
+            for (nth, op) in ops.iter().enumerate() {
+                if let Op::Store(page) | Op::Write(page) = *op
+                    && pages[usize::from(page)] & bit(i, nth as u8) == 0
+                {
+                    s.world.bad = Some(Bad::StoreLost);
+                }
             }
         }
     }
