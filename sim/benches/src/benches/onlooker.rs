@@ -84,6 +84,10 @@ pub trait Busy: Send {
     fn vcpu(&self) -> Option<VcpuId> {
         None
     }
+    /// Whether nothing is left to do: its thread goes.
+    fn is_done(&self) -> bool {
+        false
+    }
     /// What comes before each time, untimed.
     fn prepare(&mut self, idle: &mut Idle) {
         let _ = idle;
@@ -92,13 +96,13 @@ pub trait Busy: Send {
     fn act(&mut self, idle: &mut Idle) -> bool;
 }
 
-/// Runs until everything is over.
+/// Runs until everything is over, or nothing is left to do.
 fn watch(phase: &AtomicU64, busy: &mut impl Busy) -> Seen {
     let mut idle = Idle::take().expect("a CPU of its own");
     let mut seen = Seen::default();
     // ORDER(phase): Relaxed: it guards nothing; an act beside the change may count for either side.
     let look = || phase.load(Relaxed);
-    loop {
+    while !busy.is_done() {
         busy.prepare(&mut idle);
         let (began, start) = (look(), now());
         let good = busy.act(&mut idle);
@@ -117,9 +121,10 @@ fn watch(phase: &AtomicU64, busy: &mut impl Busy) -> Seen {
         seen.good[0] += u64::from(good);
         seen.good[1] += 1;
         if ended == OVER {
-            return seen;
+            break;
         }
     }
+    seen
 }
 
 /// Does `work` beside `onlookers`, each on a CPU of its own. They do what they do while `before` lasts, beside the work, and then for as

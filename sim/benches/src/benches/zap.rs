@@ -32,7 +32,7 @@ pub struct Zap;
 
 /// Pages that are zapped: 256 MiB.
 const RANGE: u64 = 1 << 16;
-/// Pages that a vCPU has to fault in. No zap lasts that long.
+/// Pages that a vCPU has to fault in.
 const PART: u64 = 4096;
 /// Nanoseconds before the zap, in which faults meet only each other.
 const BEFORE_NS: u64 = 1_000_000;
