@@ -1,8 +1,8 @@
 //! The machine a figure was taken on: its name for the report, and the pinning of threads to its CPUs.
 
 use serde::{Deserialize, Serialize};
-pub use slat_threads::world::pin;
-use std::{fmt, fs, thread};
+pub use slat_threads::world::{cpus, pin};
+use std::{fmt, fs};
 
 /// What a reader has to know about the machine before comparing figures.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ impl Machine {
             Ok(release) => format!("{} {}", std::env::consts::OS, release.trim()),
             Err(_) => std::env::consts::OS.to_owned(),
         };
-        let cores = thread::available_parallelism().map_or(1, Into::into);
+        let cores = cpus();
         Self { cpu, cores, os, arch: std::env::consts::ARCH.to_owned() }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Guard;
 use crate::bench::harness::Line;
-use crate::bench::machine::pin;
+use crate::bench::machine::{cpus, pin};
 use slat::table::formats::Npt4;
 use slat::{Access, Fault, Format, Gfn, Host, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span, VcpuId, Vm};
 use slat_cli::error::Error;
@@ -145,7 +145,7 @@ impl World {
 /// The last one, which vCPUs leave to the ager, where there are two: a guest's time is then what the ager's *work* costs
 /// it, not what its own want of processors does.
 fn agers_core() -> usize {
-    thread::available_parallelism().map_or(1, usize::from) - 1
+    cpus() - 1
 }
 
 /// A word stored to each page, or loaded and compared.

@@ -1,6 +1,7 @@
 //! What holds in both worlds.
 
 use super::*;
+use std::collections::BTreeSet;
 
 /// A quick run with two vCPUs.
 pub fn setting(policy: Policy) -> Setting<'static> {
@@ -33,6 +34,8 @@ fn find_what_they_should(first: usize) {
                 assert_eq!(failed(&point), [""; 0], "{} {vcpus} {}", bench.name(), policy.name());
                 assert!(point.checks.len() > 1 && point.operations > 0);
                 assert!(point.figures[0].value > 0.0, "{} {vcpus} {}", bench.name(), policy.name());
+                let names: BTreeSet<_> = point.figures.iter().map(|figure| figure.name).collect();
+                assert_eq!(names.len(), point.figures.len(), "{}: a name for each figure", bench.name());
             }
         }
     }

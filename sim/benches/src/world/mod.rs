@@ -26,8 +26,8 @@ pub use simulated::{
 pub use slat_machine::{Costs, Job, JobTold};
 #[cfg(not(virtual_time))]
 pub use threads::{
-    AtomicU64, LOOK_EVERY, Mutex, NO_THREAD, Ordering, RwLock, compute, guest, hand_over, kick, now, pause,
-    pin, read_page, rest, run, zero_page,
+    AtomicU64, LOOK_EVERY, Mutex, NO_THREAD, Ordering, RwLock, compute, cpus, guest, hand_over, kick, now,
+    pause, pin, read_page, rest, run, zero_page,
 };
 
 /// What a run took.
