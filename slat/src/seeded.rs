@@ -432,7 +432,6 @@ pub fn found(bug: Bug, executions: u64) {
 mod tests {
     use super::*;
 
-    /// Read by `cargo xtask verify`.
     #[test]
     fn are_listed() {
         for (index, bug) in Bug::ALL.iter().enumerate() {
