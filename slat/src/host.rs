@@ -186,7 +186,8 @@ pub trait Host: TableMemory {
     }
 
     /// The same bytes, where they are `current`, become `new`: a store of the guest's, by one atomic exchange. `Ok` with what they were,
-    /// or `Err` with what they are; `None` where the page is not there, or not writable, without sleeping.
+    /// or `Err` with what they are; `None` where the page is not there, or not writable, without sleeping. It is resolved then, and asked for
+    /// again, for as long as it takes: a host that answers [`read`](Self::read) has to answer this, too.
     fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
         let _ = (hva, current, new);
         None

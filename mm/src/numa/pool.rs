@@ -171,8 +171,8 @@ impl NodeFrames {
                 if seeded!(TrimmedUnlocked) {
                     let runs: Vec<_> = zone.free.runs(block).collect();
                     MutexGuard::unlocked(&mut zone, || {
-                        // Also on a machine with much else to do another thread runs now.
-                        (0..8).for_each(|_| std::thread::yield_now());
+                        // Threads that were stopped meanwhile use some of them.
+                        self.wait_until_taken(40);
                         runs.iter().try_for_each(|run| with(span(run)))
                     })?;
                     block += 1;

@@ -50,15 +50,9 @@ use crate::table::format::{Access, Format, Leaf};
 use crate::table::radix::At;
 use alloc::vec::Vec;
 
-/// How often the host is asked for pages of T. One that takes each away again is out of memory; one that never lets them be read or
-/// written has no [`Host::compare_exchange`].
-const ASKS: u32 = 1024;
-
 /// What a fault learns from one attempt to the next.
 #[derive(Default)]
 struct Learned {
-    /// How often the host was asked for pages of T.
-    asks: u32,
     /// What the host has answered.
     offered: Option<(Ask, HostPage)>,
     /// L1's own mapping of the frame, and all that was made of it, has gone.
@@ -107,16 +101,10 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 Met::Covered => self.vcpu.rest_while(|| patience.wait()),
                 Met::Table(L1Stop::Tracked { gpa, word }) => self.slots().tell_l1_store(idle, gpa, word),
                 Met::Table(L1Stop::Ask { gpa, hva, access }) => {
-                    learned.asks += 1;
-                    let asked = vm.host.resolve(idle, hva, access).map(|_| learned.asks < ASKS);
-                    match asked {
-                        Ok(true) => {}
-                        Ok(false) => return Err(HostError::Fault.into()),
-                        Err(error) => {
-                            if let Some(done) = self.comes_late(idle, Fault { gpa, access }, error)? {
-                                return Ok(done);
-                            }
-                        }
+                    if let Err(error) = vm.host.resolve(idle, hva, access)
+                        && let Some(done) = self.comes_late(idle, Fault { gpa, access }, error)?
+                    {
+                        return Ok(done);
                     }
                 }
                 Met::Table(L1Stop::Unreadable { error, .. }) => return Err(error.into()),

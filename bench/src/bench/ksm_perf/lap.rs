@@ -190,7 +190,7 @@ impl Machine {
     fn new(arena: &Arc<Arena>, size: Size, way: Way) -> Result<Self, Error> {
         let mut idle = idle();
         let bytes = size.pages_per_vm * PAGE_SIZE;
-        let ksm = Ksm::builder(arena).max_page_sharing(1 << 28).merge_together(way.together).build()?;
+        let ksm = Ksm::builder(arena).max_page_sharing(1 << 24).merge_together(way.together).build()?;
         let (mut spaces, mut vms) = (Vec::new(), Vec::new());
         for _ in 0..size.vms {
             let space = AddressSpace::builder(arena).thp(way.huge).build()?;

@@ -47,16 +47,6 @@ fn a_page_that_the_host_cannot_give_is_told_with_its_error() {
 }
 
 #[test]
-fn a_fault_ends_where_the_host_never_lets_a_table_be_read() {
-    let mut world = World::new();
-    let table = chain(&world);
-    world.set_page(CHAIN[2], NEVER);
-    let mut vcpu = world.vm.vcpu(VcpuId(0)).unwrap();
-    let done = vcpu.nested(&mut world.idle, table).unwrap().fault(&mut world.idle, LOAD);
-    assert_eq!(done.unwrap_err(), HostError::Fault.into());
-}
-
-#[test]
 fn a_vcpu_waits_for_a_page_of_a_table_that_is_on_its_way() {
     let mut world = World::new();
     // The leaf is a page of L1's that is there.

@@ -135,6 +135,15 @@ impl Seen {
     }
 }
 
+/// One of the vCPUs that are at work, also where it panics: the host goes on as long as there is one.
+struct AtWork<'w>(&'w AtomicU64);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
 /// Runs a world. It ends early when something is wrong.
 fn run<F: Nest>(seed: u64, left_out: LeftOut) -> Seen {
     let machine = &Machine::<F>::new(&mut Idle::take().unwrap(), left_out);
@@ -151,7 +160,7 @@ fn run<F: Nest>(seed: u64, left_out: LeftOut) -> Seen {
         let vcpus: Vec<_> = (0..VCPUS)
             .map(|id| {
                 scope.spawn(move || {
-                    let mut idle = Idle::take().unwrap();
+                    let (at_work, mut idle) = (AtWork(at_work), Idle::take().unwrap());
                     let cpu = Cpu::new(machine.vm.vcpu(VcpuId(id)).unwrap(), machine.window());
                     let cpu = cpu.answering_late(seed << 8 | u64::from(id), 40);
                     let cpu = if left_out == LeftOut::L2Tag { cpu.keeping_l2() } else { cpu };
@@ -171,7 +180,7 @@ fn run<F: Nest>(seed: u64, left_out: LeftOut) -> Seen {
                             wrong.fetch_add(1, Relaxed);
                         }
                     }
-                    at_work.fetch_sub(1, Relaxed);
+                    drop(at_work);
                     if left_out == LeftOut::Nothing && !cfg!(seeded) {
                         vcpu.check_all(&mut idle, &mut wires).unwrap();
                     }
