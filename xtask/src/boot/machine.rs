@@ -59,8 +59,8 @@ pub struct Run {
     pub status: ExitStatus,
 }
 
-/// What Bochs says when the guest has powered it off.
-const BOCHS_ENDS: &str = "Shutdown port: shutdown requested";
+/// What is said last on Bochs: by itself, when the guest has powered it off, or by a Linux without ACPI, which has it reset.
+const BOCHS_ENDS: [&str; 2] = ["Shutdown port: shutdown requested", "reboot: Restarting system"];
 /// Where the first file is put, and the second behind it.
 const KERNEL: u64 = 0x1000_0000;
 /// How the hypervisor ends QEMU when all is well; a plain kernel powers it off itself.
@@ -108,7 +108,7 @@ impl Ground {
         };
         // Bochs says nothing by its status, and crashes now and then as it closes: it says why it ends.
         let ends = match self.pc.bochs {
-            Some(_) => run.serial.contains(BOCHS_ENDS),
+            Some(_) => BOCHS_ENDS.iter().any(|end| run.serial.contains(end)),
             None => status.code().is_some_and(|code| good.contains(&code)),
         };
         run.powered_off = ends && run.report().next().is_none() == plain;
