@@ -32,7 +32,8 @@ pub enum What {
     Drains,
     /// The keeper ends, and wants no other one in its place.
     Leaves,
-    /// To the next keeper: that was all. The number of the next connection, and the worker's process as the number of a socket.
+    /// That was all of what there is. To the next keeper it has the number of the next connection, and the worker's process as the number
+    /// of a socket.
     All,
 }
 
@@ -43,7 +44,7 @@ pub struct Keep {
     pub connection: u64,
     #[serde(default)]
     pub version: Option<String>,
-    /// It is about no connection: the worker begins to serve.
+    /// It is about no connection: the worker has all sockets and guests that there are.
     #[serde(default)]
     pub is_ready: bool,
 }

@@ -61,6 +61,11 @@ impl Held {
         Ok(())
     }
 
+    /// It has all that the keeper had when this worker began.
+    pub fn is_ready(&self) {
+        _ = self.keeper().send(&Keep { is_ready: true, ..Keep::default() }, &[]);
+    }
+
     /// A guest has a journal, and maybe a swap file: the keeper gets them before the first event is read. Where it was just killed, the
     /// next one will.
     pub fn keep(&self, connection: u64, version: &str, files: Vec<OwnedFd>) {

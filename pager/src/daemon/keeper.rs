@@ -41,7 +41,7 @@ pub struct Keeper {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A worker serves, and has been given all guests that there are.
+    /// A worker serves, and has all guests that there are.
     Ready,
     /// No further guest is taken; so many have their service until they end.
     Drains(usize),
@@ -176,6 +176,7 @@ impl Keeper {
         for (connection, kept) in &self.kept {
             give(&channel, *connection, kept);
         }
+        _ = channel.send(&Take { what: What::All, ..Take::default() }, &[]);
         Ok((channel, Process::Mine(child)))
     }
 

@@ -1,6 +1,6 @@
 //! The worker: takes connections from the keeper, and serves their guests.
 
-use super::channel::{Channel, Keep, Take, What};
+use super::channel::{Channel, Take, What};
 use super::control::Guests;
 use super::held::Held;
 use super::monitor::Monitor;
@@ -78,9 +78,7 @@ impl<W: Wire> Worker<W> {
         guests: &Guests,
         ended: impl Fn(u64, i32, Result<GuestStats, WorkerError>) + Sync,
     ) -> io::Result<()> {
-        let (channel, ended) = (Channel::new(keeper), &ended);
-        _ = channel.send(&Keep { is_ready: true, ..Keep::default() }, &[]);
-        let held = &Held::new(channel);
+        let (held, ended) = (&Held::new(Channel::new(keeper)), &ended);
         std::thread::scope(|scope| {
             loop {
                 let Some((take, mut fds)) = held.keeper().receive::<Take>(true)? else {
@@ -100,7 +98,11 @@ impl<W: Wire> Worker<W> {
                         held.drains();
                         continue;
                     }
-                    What::Leaves | What::All => return Ok(()),
+                    What::All => {
+                        held.is_ready();
+                        continue;
+                    }
+                    What::Leaves => return Ok(()),
                 }
                 let connection = take.connection;
                 let done = move |pid, end| {

@@ -28,8 +28,14 @@ fn guests_beside_balloons_see_every_byte_right() {
 #[test]
 fn guests_that_end_leave_no_descriptor_behind() {
     let Some(daemon) = Daemon::start("leak", "") else { return };
-    let count = || std::fs::read_dir(format!("/proc/{}/fd", daemon.worker)).unwrap().count();
-    let before = count();
+    let open = || {
+        let names = std::fs::read_dir(format!("/proc/{}/fd", daemon.worker)).unwrap();
+        let opened = names.filter_map(|name| std::fs::read_link(name.unwrap().path()).ok());
+        let mut opened: Vec<_> = opened.collect();
+        opened.sort();
+        opened
+    };
+    let before = open();
     for seed in 0..3 {
         assert!(daemon.twin(&format!("--millis 30 --balloon --seed {seed}")).report().is_right());
         assert!(daemon.stats().filled > 0);
@@ -37,9 +43,9 @@ fn guests_that_end_leave_no_descriptor_behind() {
     // The last thread of a guest may still be on its way out.
     let is_back = (0..400).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(5));
-        count() == before
+        open() == before
     });
-    assert!(is_back, "{before} descriptors became {}", count());
+    assert!(is_back, "{before:?} became {:?}", open());
 }
 
 #[test]

@@ -161,7 +161,19 @@ fn run_line(log: &Path, line: &Line, evidence: &mut Evidence) -> Outcome {
     }
     println!("    {}", tail(&text, SHOWN).replace('\n', "\n    "));
     let why = if was_ended(status) { format!("not over after {} s", line.bound) } else { status.to_string() };
-    bail!("{}: {why}; all that it said is in {}", line.words, log.display())
+    bail!("{}: {why}{}; all that it said is in {}", line.words, failed_tests(&text), log.display())
+}
+
+/// The names of the tests that failed, and what each said as it panicked: where only a report's end is kept, it has them.
+fn failed_tests(text: &str) -> String {
+    let is_name = |line: &&str| line.starts_with("test ") && line.ends_with(" ... FAILED");
+    let mut said = Vec::new();
+    for name in text.lines().filter(is_name).filter_map(|line| line.split(' ').nth(1)) {
+        let mut lines = text.lines().skip_while(|line| !line.starts_with(&format!("thread '{name}' ")));
+        let panic: Vec<_> = lines.by_ref().take(3).take_while(|line| !line.starts_with("stack ")).collect();
+        said.push(format!("\n    {name}: {}", panic.join(" ")));
+    }
+    said.concat()
 }
 
 #[cfg(test)]
@@ -197,6 +209,13 @@ mod tests {
         let seconds = Duration::from_secs;
         assert_eq!(time(seconds(42), seconds(60)), "42s (budget 60s)");
         assert_eq!(time(seconds(61), seconds(60)), "61s (budget 60s, OVER)");
+    }
+
+    #[test]
+    fn a_failed_test_is_named_with_what_it_said() {
+        let text = "test one ... ok\ntest two ... FAILED\n\nthread 'two' (7) panicked at a.rs:1:\nsix became 7\nstack backtrace:\n";
+        assert_eq!(failed_tests(text), "\n    two: thread 'two' (7) panicked at a.rs:1: six became 7");
+        assert_eq!(failed_tests("test one ... ok\n"), "");
     }
 
     #[test]
