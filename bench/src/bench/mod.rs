@@ -23,6 +23,7 @@ mod numa_balancing;
 mod reclaim;
 pub mod report;
 mod shared;
+mod software_vcpu;
 mod tables;
 pub mod traces;
 mod zap;

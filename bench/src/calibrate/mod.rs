@@ -21,6 +21,7 @@ mod own;
 mod pair;
 
 use crate::bench::harness::Series;
+use crate::bench::machine::cpus;
 use crate::sim::sheet::Sheet;
 use slat_cli::bar::bar;
 use slat_cli::error::Error;
@@ -30,7 +31,6 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::thread;
 
 /// Bytes of a page that is zeroed.
 const PAGE: f64 = 4096.0;
@@ -99,11 +99,6 @@ pub fn glance(busy: usize) -> Result<Costs, Error> {
         sheet.measured(name, value);
     }
     Ok(sheet.costs)
-}
-
-/// CPUs that this process may use.
-pub fn cpus() -> usize {
-    thread::available_parallelism().map_or(1, Into::into)
 }
 
 /// Each cost that can be measured here, once, while `busy` CPUs do the same.

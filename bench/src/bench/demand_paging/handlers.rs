@@ -1,11 +1,11 @@
 //! The threads that serve faults, each from a queue of its own over a part of the memory.
 
-use super::guest::GIVEN_AT;
-use super::job::{Job, hva_of};
-use slat::{Gfn, Idle, PAGE_SIZE, Span};
+use super::job::{GIVEN_AT, Job};
+use slat::{Idle, PAGE_SIZE, Span};
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
 use slat_mm::{AddressSpace, MmError, Serve, UserFaults};
+use slat_threads::host::{gfn_of, hvas_of};
 use std::sync::Arc;
 
 /// One queue for each part.
@@ -22,7 +22,7 @@ impl<'j> Handlers<'j> {
             let parts = if job.single { vec![job.pages()] } else { job.parts() };
             for part in parts {
                 let queue = UserFaults::new(space);
-                queue.register(Span::new(hva_of(part.start), hva_of(part.end)), serve)?;
+                queue.register(hvas_of(part), serve)?;
                 queues.push(queue);
             }
         }
@@ -44,8 +44,7 @@ impl<'j> Handlers<'j> {
             let served = if self.job.serve == Some(Serve::Minor) {
                 queue.continue_(idle, Span::sized(fault.page, PAGE_SIZE))
             } else {
-                let gfn = Gfn((fault.page.0 - hva_of(Gfn(0)).0) / PAGE_SIZE);
-                let word = (self.job.gives)(gfn).to_le_bytes();
+                let word = (self.job.gives)(gfn_of(fault.page)).to_le_bytes();
                 contents[GIVEN_AT as usize..][..word.len()].copy_from_slice(&word);
                 queue.copy(idle, fault.page, &contents)
             };
@@ -62,10 +61,20 @@ impl<'j> Handlers<'j> {
         Ok(pages)
     }
 
-    /// Sends the threads away.
-    pub fn close(&self, idle: &mut Idle) {
-        for queue in &self.queues {
-            queue.close(idle);
+    /// The threads go when this is dropped, after a panic of a vCPU, too: their scope waits for them.
+    pub fn sent_away(&self) -> SentAway<'_> {
+        SentAway(&self.queues)
+    }
+}
+
+/// See [`Handlers::sent_away`].
+pub struct SentAway<'h>(&'h [UserFaults]);
+
+impl Drop for SentAway<'_> {
+    fn drop(&mut self) {
+        let mut idle = Idle::take().expect("this thread runs no vCPU");
+        for queue in self.0 {
+            queue.close(&mut idle);
         }
     }
 }

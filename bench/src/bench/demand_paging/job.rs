@@ -5,37 +5,39 @@
 //! arena       the same frames for all samples: after the first round they are warm
 //! └── space   one mapping: anonymous, or (minor faults) of a file whose pages are there, written through another
 //!     └── vm  one memslot; the policy is the entrant
-//!         ├── vCPUs     pinned, from one line; each has its part, or all of the memory
+//!         ├── vCPUs     each has its part, or all of the memory: `sim/benches/src/benches/demand_paging.rs`
 //!         └── handlers  one for each part, or one
 //! ```
-//! Timed is the stretch from the line until the last vCPU is done.
+//! A guest stores a word to each of its pages, and looks at the word beside it, which the handler that brought the page in has left
+//! there. Timed is the stretch from the line until the last vCPU is done.
 
-use super::guest::{GIVEN_AT, Touch, given, stored};
+use super::super::software_vcpu::{SoftwareVcpu, Uses, stored};
 use super::handlers::Handlers;
-use crate::bench::harness::Line;
-use crate::bench::machine::pin;
 use hdrhistogram::Histogram;
 use slat::table::formats::Npt4;
-use slat::{Access, Gfn, Hva, Idle, MmuLock, PAGE_SHIFT, PAGE_SIZE, Slot, SlotId, Span, VcpuId, Vm};
+use slat::{Access, Gfn, MmuLock, PAGE_SIZE, Pfn, Span};
 use slat_cli::error::Error;
-use slat_cli::thread::{idle, joined, window};
-use slat_mm::{AddressSpace, Arena, Backing, File, HostView, Place, Prot, Serve};
+use slat_cli::thread::{idle, joined, start, window};
+use slat_machine::Costs;
+use slat_mm::{AddressSpace, Arena, Backing, File, Place, Prot, Serve};
 use slat_threads::benches::Tally;
-use slat_vcpu::{Cpu, Exit, Window};
+use slat_threads::benches::demand_paging::{Ground, Lap};
+use slat_threads::benches::host_faults::machine;
+use slat_threads::host::hva_of;
 use std::sync::Arc;
-use std::thread;
-use std::time::Instant;
+use std::thread::{self, ScopedJoinHandle};
 
-/// Where guest memory lies in the host's address space.
-const BASE: Hva = Hva(0x1000_0000_0000);
-/// As much guest memory as fits there.
+/// As much guest memory as fits in the host's address space.
 pub const MOST: u64 = 1 << 44;
 /// Where the file of minor faults is mapped once more, for filling it.
 const ALIAS: u64 = 1 << 45;
 
-/// The address behind a guest frame.
-pub fn hva_of(gfn: Gfn) -> Hva {
-    BASE + (gfn.0 << PAGE_SHIFT)
+/// Where the giver's word lies in a page; the guest's own lies at its beginning.
+pub const GIVEN_AT: u64 = 8;
+
+/// What handlers leave in a page.
+pub fn given(gfn: Gfn) -> u64 {
+    gfn.0 << 8 | 2
 }
 
 /// What to do, the same for every entrant.
@@ -94,149 +96,80 @@ impl Job {
         (0..self.vcpus).map(part).collect()
     }
 
-    /// Whether pages come with a giver's word.
-    fn filled(&self) -> bool {
-        self.serve.is_some() || self.prefilled
+    /// What has to be beside the guest's word.
+    fn beside(&self) -> fn(Gfn) -> u64 {
+        if self.serve.is_some() || self.prefilled { given } else { |_| 0 }
     }
 
     /// One sample under `policy`.
     pub fn sample(&self, policy: MmuLock) -> Result<Sample, Error> {
-        let idle = &mut idle()?;
-        let space = self.memory(idle)?;
-        let builder = Vm::<Npt4, _>::builder(HostView::new(&space)).vcpus(self.vcpus).mmu_lock(policy);
-        let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
-        space.register(&vm);
-        let slot = Slot::new(SlotId(0), Gfn(0), self.pages().len(), BASE);
-        vm.slots().commit(idle, |tx| tx.create(slot))?;
+        let (space, pages) = (AddressSpace::builder(&self.arena).build()?, self.pages().len());
+        let file = (self.serve == Some(Serve::Minor)).then(|| File::zeroed(&self.arena, pages * PAGE_SIZE));
+        let backing = file.clone().map_or(Backing::Anonymous, |file| Backing::Shared { file, offset: 0 });
+        let vm = machine::<Npt4>(&space, (self.vcpus, policy), pages * PAGE_SIZE, backing)
+            .map_err(Error::Machine)?;
+        self.fill(&space, file)?;
         let handlers = Handlers::new(self, &space)?;
-
-        let line = &Line::new(self.vcpus as usize);
-        let parts = if self.overlap { vec![self.pages(); self.vcpus as usize] } else { self.parts() };
-        let (vcpus, served) = thread::scope(|scope| {
-            let servers = handlers
-                .queues()
-                .iter()
-                .map(|queue| slat_cli::thread::start(scope, || handlers.serve(queue)));
+        let uses = Uses { stores: true, finds: Some((GIVEN_AT, self.beside())) };
+        let vcpus: Result<Vec<_>, _> =
+            (0..self.vcpus).map(|number| SoftwareVcpu::new(&vm, number, uses)).collect();
+        let mut vcpus = vcpus?;
+        let parts = &if self.overlap { vec![self.pages(); self.vcpus as usize] } else { self.parts() };
+        let right = |gfn, pfn| self.is_right(&space, gfn, pfn);
+        let ground =
+            Ground { vm: &vm, parts, right: ("every page is mapped and holds what it has to", right) };
+        let (lap, served) = thread::scope(|scope| {
+            let servers = handlers.queues().iter().map(|queue| start(scope, || handlers.serve(queue)));
             let servers: Vec<_> = servers.collect();
-            let vcpus = parts.iter().zip(0..).map(|(&pages, number)| {
-                let vm = &vm;
-                slat_cli::thread::start(scope, move || self.vcpu(vm, number, pages, line))
-            });
-            let vcpus: Vec<_> = vcpus.collect();
-            let vcpus: Vec<_> = vcpus.into_iter().map(thread::ScopedJoinHandle::join).collect();
-            handlers.close(idle);
-            (vcpus, servers.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>())
+            let lap = {
+                let _sent_away = handlers.sent_away();
+                ground.run(&Costs::SERVER, &mut vcpus, || (), None)
+            };
+            let served = servers.into_iter().map(ScopedJoinHandle::join).map(joined);
+            (lap, served.sum::<Result<u64, _>>())
         });
-        let vcpus: Result<Vec<_>, _> = vcpus.into_iter().map(joined).collect();
-        let served: Result<Vec<_>, _> = served.into_iter().map(joined).collect();
-        self.count(idle, &vm, &vcpus?, served?.into_iter().sum())
+        if let Some(error) = vcpus.iter_mut().find_map(|vcpu| vcpu.failed.take()) {
+            return Err(error);
+        }
+        let (Lap { told, mut tally }, served) = (lap.map_err(Error::Machine)?, served?);
+        let touched: u64 = parts.iter().map(Span::len).sum();
+        let wrong: u64 = vcpus.iter().map(|vcpu| vcpu.wrong).sum();
+        let given = if self.serve.is_some() { pages } else { 0 };
+        tally.insert(2, ("vCPUs found in each page what it was given", [touched - wrong, touched]));
+        tally.push(("handlers gave every page that they had to, once", [served, given]));
+        let mut fault_ns = vcpus[0].cpu.fault_ns.clone();
+        for vcpu in &vcpus[1..] {
+            fault_ns.add(&vcpu.cpu.fault_ns).map_err(|error| Error::Machine(error.to_string()))?;
+        }
+        let lock_wait_ns = vm.stats().lock_wait_ns;
+        Ok(Sample { wall_ns: told.wall_ns as f64, fault_ns, lock_wait_ns, tally })
     }
 
     /// Guest memory as the host sees it before the guest does.
-    fn memory(&self, idle: &mut Idle) -> Result<Arc<AddressSpace>, Error> {
-        let space = AddressSpace::builder(&self.arena).build()?;
-        let bytes = self.pages().len() * PAGE_SIZE;
-        let file = (self.serve == Some(Serve::Minor)).then(|| File::zeroed(&self.arena, bytes));
-        let map = |at| {
-            let backing = file.clone().map_or(Backing::Anonymous, |file| Backing::Shared { file, offset: 0 });
-            space.mmap(Place::Fixed(at), bytes, Prot::ReadWrite, backing)
-        };
-        map(BASE)?;
+    fn fill(&self, space: &Arc<AddressSpace>, file: Option<Arc<File>>) -> Result<(), Error> {
+        if file.is_none() && !self.prefilled {
+            return Ok(());
+        }
+        let (idle, bytes) = (&mut idle()?, self.pages().len() * PAGE_SIZE);
         let shift = if file.is_some() { ALIAS } else { 0 };
-        if file.is_some() {
-            map(BASE + ALIAS)?;
+        if let Some(file) = file {
+            let backing = Backing::Shared { file, offset: 0 };
+            space.mmap(Place::Fixed(hva_of(Gfn(0)) + ALIAS), bytes, Prot::ReadWrite, backing)?;
         }
-        if file.is_some() || self.prefilled {
-            for gfn in (0..self.pages().len()).map(Gfn) {
-                let word = (self.gives)(gfn).to_le_bytes();
-                space.write(idle, hva_of(gfn) + shift + GIVEN_AT, &word)?;
-            }
+        for gfn in (0..self.pages().len()).map(Gfn) {
+            space.write(idle, hva_of(gfn) + shift + GIVEN_AT, &(self.gives)(gfn).to_le_bytes())?;
         }
-        Ok(space)
+        Ok(())
     }
 
-    /// What vCPU `number` does: when it began and ended, how long its faults took, and what it saw.
-    fn vcpu(
-        &self,
-        vm: &Vm<Npt4, HostView>,
-        number: u32,
-        pages: Span<Gfn>,
-        line: &Line,
-    ) -> Result<Run, Error> {
-        pin(number as usize);
-        let (idle, vcpu) = (idle(), vm.vcpu(VcpuId(number)));
-        let mut guest = Touch::new(pages, self.filled());
-        // Whatever is missing, no thread may wait for this one at the line.
-        line.cross();
-        let began = Instant::now();
-        let vcpu = vcpu.ok_or_else(|| Error::Machine(format!("vCPU {number} is in use")))?;
-        let mut cpu = Cpu::new(vcpu, window(&self.arena));
-        let ended = match cpu.run(&mut idle?, &mut guest) {
-            Exit::Stopped => true,
-            Exit::Mmio(_) | Exit::RingFull => false,
-            Exit::Failed(fault, error) => {
-                return Err(Error::Machine(format!("vCPU {number} at {}: {error}", fault.gpa)));
-            }
-        };
-        Ok(Run { began, done: Instant::now(), fault_ns: cpu.fault_ns, ended, wrong: guest.wrong })
-    }
-
-    /// What all of it comes to.
-    fn count(
-        &self,
-        idle: &mut Idle,
-        vm: &Vm<Npt4, HostView>,
-        runs: &[Run],
-        served: u64,
-    ) -> Result<Sample, Error> {
-        let stats = vm.stats();
-        let pages = self.pages().len();
-        let touched = if self.overlap { pages * u64::from(self.vcpus) } else { pages };
-        let begun = runs.iter().map(|run| run.began).min();
-        let done = runs.iter().map(|run| run.done).max();
-        let (Some(begun), Some(done)) = (begun, done) else {
-            return Err(Error::Machine("no vCPU ran".into()));
-        };
-        let mut fault_ns = runs[0].fault_ns.clone();
-        for run in &runs[1..] {
-            fault_ns.add(&run.fault_ns).map_err(|error| Error::Machine(error.to_string()))?;
-        }
-        let wrong: u64 = runs.iter().map(|run| run.wrong).sum();
-        let window = window(&self.arena);
-        let right = (0..pages).map(Gfn).filter(|&gfn| self.is_right(idle, vm, window, gfn)).count() as u64;
-        let ended = runs.iter().filter(|run| run.ended).count() as u64;
-        let given = if self.serve.is_some() { pages } else { 0 };
-        let tally = vec![
-            ("every vCPU touched all of its pages", [ended, self.vcpus.into()]),
-            ("every page was faulted in once", [stats.mapped_faults, pages]),
-            ("vCPUs found in each page what it was given", [touched - wrong, touched]),
-            ("every page is mapped and holds what it has to", [right, pages]),
-            ("handlers gave every page that they had to, once", [served, given]),
-        ];
-        let wall_ns = (done - begun).as_nanos() as f64;
-        Ok(Sample { wall_ns, fault_ns, lock_wait_ns: stats.lock_wait_ns, tally })
-    }
-
-    /// Whether a page is mapped, as the host has it, and holds what it has to.
-    fn is_right(&self, idle: &mut Idle, vm: &Vm<Npt4, HostView>, window: Window, gfn: Gfn) -> bool {
-        let Some(mapping) = vm.translate(idle, gfn) else { return false };
-        let pfn = mapping.leaf.pfn;
-        let host = vm.host().space().lookup(hva_of(gfn), Access::Read).map(|page| page.pfn);
+    /// Whether the frame that a page is mapped to is the host's, and holds what it has to.
+    fn is_right(&self, space: &AddressSpace, gfn: Gfn, pfn: Pfn) -> bool {
+        let host = space.lookup(hva_of(gfn), Access::Read).map(|page| page.pfn);
         let word = |offset| {
             let mut word = [0; 8];
-            window.read(pfn, offset, &mut word);
+            window(&self.arena).read(pfn, offset, &mut word);
             u64::from_le_bytes(word)
         };
-        let expected = if self.filled() { given(gfn) } else { 0 };
-        host == Some(pfn) && word(0) == stored(gfn) && word(GIVEN_AT) == expected
+        host == Some(pfn) && word(0) == stored(gfn) && word(GIVEN_AT) == self.beside()(gfn)
     }
-}
-
-/// What one vCPU's thread has done.
-struct Run {
-    began: Instant,
-    done: Instant,
-    fault_ns: Histogram<u64>,
-    ended: bool,
-    wrong: u64,
 }

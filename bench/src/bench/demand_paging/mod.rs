@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! job.rs        one sample: the machine, its vCPUs, the stretch that is timed, and what was left behind
-//! guest.rs      what a vCPU does: a word to each page
 //! handlers.rs   threads that serve the faults (-u), through slat-mm's user faults
 //! ```
+//! Who touches what, and what must hold afterwards, is what `slat sim` simulates: `sim/benches/src/benches/demand_paging.rs`.
+//!
 //! After KVM's `demand_paging_test`, which was written for the TDP MMU series: with 416 vCPUs of 4 GiB each, and a handler for
 //! each, they spent 98% of their time waiting for the MMU lock; with the series the test took 89% less time. The
 //! entrants are the same engine under three policies: one mutex (before), a reader-writer lock (as the series
 //! describes), none (slat as it ships).
 
-mod guest;
 mod handlers;
 mod job;
 #[cfg(test)]
@@ -157,7 +157,7 @@ impl DemandPaging {
             serve,
             single: self.single,
             prefilled: self.prefilled,
-            gives: guest::given,
+            gives: job::given,
             arena: Job::arena(u64::from(vcpus) * pages_per_vcpu, vcpus)?,
         })
     }

@@ -39,7 +39,7 @@ fn every_check_holds_in_every_mode() {
 fn negative_control_handlers_that_give_something_else_are_found() {
     for uffd in [Uffd::Missing, Uffd::Minor] {
         let job =
-            Job { gives: |gfn| u64::from(gfn != Gfn(7)) * guest::given(gfn), ..bench(uffd).job().unwrap() };
+            Job { gives: |gfn| u64::from(gfn != Gfn(7)) * job::given(gfn), ..bench(uffd).job().unwrap() };
         assert_eq!(
             failed(&job, MmuLock::None),
             [

@@ -23,6 +23,7 @@
 mod worlds;
 
 use crate::bench::harness::Series;
+use crate::bench::machine::cpus;
 use crate::calibrate;
 use serde::Serialize;
 use slat_cli::bar::bar;
@@ -137,7 +138,7 @@ impl Validate {
             bar.inc(1);
         }
         bar.finish_and_clear();
-        Ok(Validation { sim: "validate", cpus: calibrate::cpus(), within: WITHIN, rows })
+        Ok(Validation { sim: "validate", cpus: cpus(), within: WITHIN, rows })
     }
 
     /// Everything that both worlds can run, and how many jobs it has: as many as there are CPUs, and no more.
@@ -160,7 +161,7 @@ impl Validate {
                     for policy in bench.policies() {
                         let lap = Lap { bench: bench.name(), policy: policy.name(), vcpus, around };
                         let jobs = lap.simulated(&Costs::SERVER)?.jobs;
-                        if jobs <= calibrate::cpus() {
+                        if jobs <= cpus() {
                             laps.push((lap, jobs));
                         }
                     }

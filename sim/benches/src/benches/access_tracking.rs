@@ -12,11 +12,11 @@
 //! as a vCPU runs, rests between them, and a pass that outlasts the vCPUs counts as a whole. Every vCPU faults in as much as
 //! any other, however many there are, as in the series; so a pass has more to do with each.
 
-use super::guest::Touch as _;
+use super::demand_paging::{self, FIRST_FRAMES};
 use super::machine::{Machine, Parts, builder, gfns, idle, with_one_slot};
 use super::{About, Bench, Check, Figure, Point, Policy, Setting};
 use crate::host::{SimHost, hva_of, hvas_of};
-use crate::world::{AtomicU64, Job, Ordering::Relaxed, now, rest, run};
+use crate::world::{AtomicU64, Job, Ordering::Relaxed, now, rest};
 use slat::{Gfn, Idle, PAGE_SIZE, SecondaryMmu, Span, Young};
 use slat_series::PatchSeries;
 
@@ -70,7 +70,6 @@ impl Bench for AccessTracking {
         let done = move || {
             running.fetch_sub(1, Relaxed);
         };
-        let vcpus = guests.iter_mut().zip(parts.each()).map(|(guest, part)| guest.job(gfns(part), done));
         let ager = || {
             let mut idle = Idle::take().expect("a CPU of its own");
             loop {
@@ -83,8 +82,11 @@ impl Bench for AccessTracking {
             }
         };
         let ages = !matches!(setting.policy, Policy::NoAging | Policy::SlatNoAging);
-        let jobs = vcpus.chain(ages.then(|| Job::new("ager", ager))).collect();
-        let told = run(setting.costs, jobs);
+        let ager = ages.then(|| Job::new("ager", ager));
+        let ground =
+            demand_paging::Ground { vm: &vm, parts: &parts.each().collect::<Vec<_>>(), right: FIRST_FRAMES };
+        let lap = ground.run(setting.costs, &mut guests, done, ager)?;
+        let told = lap.told;
 
         let mut figures = vec![Figure::new("guest wall time", told.wall_ns as f64 / 1e6, "ms")];
         if ages {
@@ -94,7 +96,7 @@ impl Bench for AccessTracking {
             figures.push(Figure::new("passes", passes.passes as f64, ""));
         }
         let faults = parts.pages * u64::from(setting.vcpus);
-        let mut checks = parts.checks(&vm, &guests)?;
+        let mut checks: Vec<_> = lap.tally.iter().map(Check::from).collect();
         checks.push(was_young(&vm, all, passes.young, faults)?);
         Ok(Point {
             operations: faults,

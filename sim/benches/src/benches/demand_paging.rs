@@ -3,12 +3,16 @@
 //! Each has a part of its own, and goes over it page by page: computes, leaves the guest, faults; the host finds a page,
 //! zeroes it, and the engine maps it. So all that vCPUs share is what the engine and the primary MMU make them share.
 //! With 416 vCPUs, says the series, 98% of the time went to waiting for the MMU lock, and 89% of the time went away with it.
+//!
+//! `slat bench demand-paging` runs the same [`Ground::run`] on slat-mm, with software vCPUs, handler threads, and vCPUs that touch each
+//! other's pages, too.
 
-use super::guest::Touch as _;
-use super::machine::{Parts, builder, gfns, with_one_slot};
-use super::{About, Bench, Figure, Point, Policy, Setting};
-use crate::host::SimHost;
-use crate::world::run;
+use super::guest::Touch;
+use super::machine::{Parts, builder, gfns, idle, with_one_slot};
+use super::{About, Bench, Check, Figure, OnThreads, Point, Policy, Setting, Tally};
+use crate::host::{SimHost, first_page};
+use crate::world::{Costs, Job, Told, run};
+use slat::{Format, Gfn, Host, Pfn, Span, Vm};
 use slat_series::PatchSeries;
 
 /// See the module's header.
@@ -20,6 +24,7 @@ const ABOUT: About = About {
     asks: "Many vCPUs touch new memory at once, with each MMU lock (the TDP MMU series)",
     takes: ["10 s", "40 MiB"],
     example: "-v 1,112,416 --costs server",
+    threads: OnThreads::Own,
     ..About::of("demand-paging", PatchSeries::TdpMmu, &[Policy::Exclusive, Policy::ReadWrite, Policy::None])
 };
 
@@ -31,13 +36,11 @@ impl Bench for DemandPaging {
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
         let parts = Parts::new(setting, setting.pages_per_vcpu());
         let pages = parts.all().len();
-        let vm = with_one_slot(
-            builder(SimHost::new(pages, &setting.work), setting, setting.policy.lock()),
-            pages,
-        )?;
+        let host = SimHost::new(pages, &setting.work);
+        let vm = with_one_slot(builder(host, setting, setting.policy.lock()), pages)?;
         let mut guests = parts.guests(&vm, &setting.work)?;
-        let jobs = guests.iter_mut().zip(parts.each()).map(|(guest, part)| guest.job(gfns(part), || ()));
-        let told = run(setting.costs, jobs.collect());
+        let ground = Ground { vm: &vm, parts: &parts.each().collect::<Vec<_>>(), right: FIRST_FRAMES };
+        let Lap { told, tally } = ground.run(setting.costs, &mut guests, || (), None)?;
         let figures = vec![
             Figure::new("ns per fault", told.wall_ns as f64 / parts.pages as f64, "ns"),
             Figure::new("time", told.wall_ns as f64 / 1e6, "ms"),
@@ -45,8 +48,109 @@ impl Bench for DemandPaging {
         Ok(Point {
             operations: parts.pages * u64::from(setting.vcpus),
             flushes: vm.stats().flushes.paid,
-            checks: parts.checks(&vm, &guests)?,
+            checks: tally.iter().map(Check::from).collect(),
             ..Point::of(setting, figures, told)
         })
+    }
+}
+
+/// What must hold of each page: what a check calls it, and whether it holds where a page is mapped to a frame.
+pub type Right<R> = (&'static str, R);
+
+/// The frames that a host of arithmetic has at first.
+pub const FIRST_FRAMES: Right<fn(Gfn, Pfn) -> bool> =
+    ("every page is mapped to its frame", |gfn, pfn| pfn == first_page(gfn).pfn);
+
+/// Memory that no vCPU has touched yet.
+pub struct Ground<'g, F: Format, H: Host, R> {
+    /// The VM.
+    pub vm: &'g Vm<F, H>,
+    /// What each vCPU touches, in order: a part of its own, or all of them the same.
+    pub parts: &'g [Span<Gfn>],
+    /// What a page has to be afterwards.
+    pub right: Right<R>,
+}
+
+/// One run.
+pub struct Lap {
+    /// What it took.
+    pub told: Told,
+    /// What must hold for it to count.
+    pub tally: Vec<Tally>,
+}
+
+impl<F: Format, H: Host, R: Fn(Gfn, Pfn) -> bool> Ground<'_, F, H, R> {
+    /// `vcpus` touch all of their pages, each on a CPU of its own, beside another job, if there is one; `then` is the last that each
+    /// does.
+    pub fn run<'j>(
+        &self,
+        costs: &Costs,
+        vcpus: &'j mut [impl Touch],
+        then: impl FnOnce() + Copy + Send + 'j,
+        beside: Option<Job<'j>>,
+    ) -> Result<Lap, String> {
+        let before = self.vm.stats().mapped_faults;
+        let jobs = vcpus.iter_mut().zip(self.parts).map(|(vcpu, &part)| vcpu.job(gfns(part), then));
+        let told = run(costs, jobs.chain(beside).collect());
+        Ok(Lap { told, tally: self.tally(vcpus, before)? })
+    }
+
+    /// What must hold after it, where so many faults had mapped a page before.
+    fn tally(&self, vcpus: &mut [impl Touch], before: u64) -> Result<Vec<Tally>, String> {
+        let len = |parts: &[Span<Gfn>]| parts.iter().map(Span::len).sum::<u64>();
+        let mut parts = self.parts.to_vec();
+        parts.dedup();
+        let (mut idle, mut right) = (idle()?, 0);
+        for &part in &parts {
+            self.vm.lockless(&mut idle).for_each(part, |mapping| {
+                right += u64::from(self.right.1(mapping.gfns.start, mapping.leaf.pfn));
+            });
+        }
+        let touched = vcpus.iter_mut().map(|vcpu| vcpu.counts()[1]).sum();
+        Ok(vec![
+            ("every vCPU touched all of its pages", [touched, len(self.parts)]),
+            ("every page was faulted in once", [self.vm.stats().mapped_faults - before, len(&parts)]),
+            (self.right.0, [right, len(&parts)]),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benches::tests::setting;
+    use crate::host::hvas_of;
+    use slat::Why;
+
+    #[test]
+    fn negative_control_a_page_that_is_lost_and_one_that_comes_twice_are_found() {
+        let setting = &setting(Policy::None);
+        let parts = Parts::new(setting, 8);
+        let pages = parts.all().len();
+        let host = SimHost::new(pages, &setting.work);
+        let vm = &with_one_slot(builder(host, setting, setting.policy.lock()), pages).unwrap();
+        let guests = &mut parts.guests(vm, &setting.work).unwrap();
+        let parts: &Vec<_> = &parts.each().collect();
+        let ground = Ground { vm, parts, right: FIRST_FRAMES };
+        let failed = |tally: &[Tally]| -> Vec<_> {
+            let checks = tally.iter().map(Check::from).filter(|check| !check.ok);
+            checks.map(|check| format!("{}: {}", check.name, check.detail)).collect()
+        };
+        assert_eq!(failed(&ground.tally(guests, 2).unwrap()).len(), 3, "nothing has been done");
+        let lap = ground.run(setting.costs, guests, || (), None).unwrap();
+        assert_eq!(failed(&lap.tally), [""; 0]);
+
+        vm.invalidate(hvas_of(Span::sized(parts[1].start, 1)), Why::Clear)
+            .apply(&mut idle().unwrap())
+            .settle();
+        assert_eq!(
+            failed(&ground.tally(guests, 2).unwrap()),
+            ["every page is mapped to its frame: 15 of 16"]
+        );
+        let again = ground.run(setting.costs, guests, || (), None).unwrap();
+        assert_eq!(
+            failed(&again.tally),
+            ["every vCPU touched all of its pages: 1 of 16", "every page was faulted in once: 1 of 16"]
+        );
     }
 }

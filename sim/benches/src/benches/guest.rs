@@ -26,6 +26,14 @@ pub trait Touch: Send {
     /// Faults since the last job began, and those that mapped a page.
     fn counts(&mut self) -> &mut [u64; 2];
 
+    /// Touches pages, one after the other.
+    #[inline]
+    fn touched_each(&mut self, idle: &mut Idle, pages: impl Iterator<Item = Gfn>) {
+        for gfn in pages {
+            self.touched(idle, gfn);
+        }
+    }
+
     /// Touches `pages`, on a CPU of its own; `then` is the last that is done there.
     fn job<'g>(
         &'g mut self,
@@ -38,9 +46,7 @@ pub trait Touch: Send {
         *self.counts() = [0; 2];
         Job::vcpu(self.id().0, move || {
             let idle = &mut Idle::take().expect("each CPU has one vCPU");
-            for gfn in pages {
-                self.touched(idle, gfn);
-            }
+            self.touched_each(idle, pages);
             then();
         })
     }

@@ -1,7 +1,7 @@
 //! The VM that benches run, and how its vCPUs share out memory.
 
 use super::guest::Guest;
-use super::{Check, Setting, Work};
+use super::{Setting, Work};
 use crate::host::{SimHost, first_page, hva_of};
 use slat::table::formats::Ept4;
 use slat::vm::Builder;
@@ -66,17 +66,6 @@ impl Parts {
         };
         (0..).zip(self.each()).map(guest).collect()
     }
-
-    /// Checks that all of it has been faulted in by `guests`, and is mapped to the frames that it should be.
-    pub fn checks(&self, vm: &Machine, guests: &[Guest<'_>]) -> Result<Vec<Check>, String> {
-        let (mapped, faults) = (guests.iter().map(Guest::mapped).sum(), self.pages * guests.len() as u64);
-        let before = guests.len() as u64;
-        Ok(vec![
-            Check::all("every page was faulted in", mapped, faults),
-            Check::all("each by one fault", vm.stats().mapped_faults - before, faults),
-            Check::all("every page is mapped to its frame", right(vm, self.each())?, faults),
-        ])
-    }
 }
 
 /// The frames of `span`, one by one.
@@ -98,45 +87,4 @@ pub fn right(vm: &Machine, parts: impl Iterator<Item = Span<Gfn>>) -> Result<u64
 /// This thread's proof that it is outside of the engine, before and after a run.
 pub fn idle() -> Result<Idle, String> {
     Idle::take().ok_or_else(|| "this thread is in the engine already".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::benches::Policy;
-    use crate::benches::guest::Touch as _;
-    use crate::host::hvas_of;
-    use crate::world::{Costs, run};
-    use slat::Why;
-
-    #[test]
-    fn negative_control_a_page_that_is_lost_and_one_that_comes_twice_are_found() {
-        let (policy, work) = (Policy::None, Work::default());
-        let setting =
-            &Setting { costs: &Costs::SERVER, vcpus: 2, policy, quick: true, seed: 1, work: work.clone() };
-        let parts = Parts::new(setting, 8);
-        let pages = parts.all().len();
-        let vm = with_one_slot(builder(SimHost::new(pages, &work), setting, policy.lock()), pages).unwrap();
-        let mut guests = parts.guests(&vm, &work).unwrap();
-        let failed = |guests: &[Guest<'_>]| -> Vec<_> {
-            let checks = parts.checks(&vm, guests).unwrap().into_iter();
-            checks
-                .filter(|check| !check.ok)
-                .map(|check| format!("{}: {}", check.name, check.detail))
-                .collect()
-        };
-        let jobs = |guests: &mut [Guest<'_>]| {
-            let jobs = guests.iter_mut().zip(parts.each());
-            run(&Costs::SERVER, jobs.map(|(guest, part)| guest.job(gfns(part), || ())).collect());
-        };
-        assert_eq!(failed(&guests).len(), 3, "nothing has been done");
-        jobs(&mut guests);
-        assert_eq!(failed(&guests), [""; 0]);
-
-        let lost = Span::sized(parts.each().last().unwrap().start, 1);
-        vm.invalidate(hvas_of(lost), Why::Clear).apply(&mut idle().unwrap()).settle();
-        assert_eq!(failed(&guests), ["every page is mapped to its frame: 15 of 16"]);
-        jobs(&mut guests);
-        assert_eq!(failed(&guests), ["every page was faulted in: 1 of 16", "each by one fault: 17 of 16"]);
-    }
 }
