@@ -10,6 +10,7 @@ mod compare;
 mod demand_paging;
 mod dirty_log_perf;
 mod fault_floor;
+mod guest_memory;
 pub mod harness;
 mod host_faults;
 mod invalidate;

@@ -21,9 +21,12 @@ pub fn stored(gfn: Gfn) -> u64 {
 pub struct Uses {
     /// It stores [`stored`].
     pub stores: bool,
-    /// Then it loads the word at this offset, which has to be this one.
-    pub finds: Option<(u64, fn(Gfn) -> u64)>,
+    /// Then it loads a word, and compares.
+    pub finds: Option<Word>,
 }
+
+/// An offset in a page, and what has to be there.
+pub type Word = (u64, fn(Gfn) -> u64);
 
 /// See the module's header. On cache lines of its own.
 #[repr(align(128))]
@@ -33,11 +36,12 @@ pub struct SoftwareVcpu<'vm> {
     /// With the time that each fault took.
     pub cpu: Cpu<'vm, Npt4, HostView>,
     uses: Uses,
+    on: Option<usize>,
     counts: [u64; 2],
     /// Words that were not what they had to be.
-    pub wrong: u64,
+    wrong: u64,
     /// Why it went no further.
-    pub failed: Option<Error>,
+    failed: Option<Error>,
 }
 
 impl<'vm> SoftwareVcpu<'vm> {
@@ -46,13 +50,43 @@ impl<'vm> SoftwareVcpu<'vm> {
         let id = VcpuId(number);
         let vcpu = vm.vcpu(id).ok_or_else(|| Error::Machine(format!("vCPU {number} is in use")))?;
         let cpu = Cpu::new(vcpu, window(vm.host().space().arena()));
-        Ok(Self { id, cpu, uses, counts: [0; 2], wrong: 0, failed: None })
+        Ok(Self { id, cpu, uses, on: None, counts: [0; 2], wrong: 0, failed: None })
+    }
+
+    /// The same without a look at the clock for each fault.
+    pub fn untimed(self) -> Self {
+        Self { cpu: self.cpu.untimed(), ..self }
+    }
+
+    /// The same on this CPU of the machine's.
+    pub fn on(self, cpu: usize) -> Self {
+        Self { on: Some(cpu), ..self }
+    }
+}
+
+/// The first of their errors; how many words were not what they had to be.
+pub fn words_wrong(vcpus: &mut [SoftwareVcpu<'_>]) -> Result<u64, Error> {
+    match vcpus.iter_mut().find_map(|vcpu| vcpu.failed.take()) {
+        Some(error) => Err(error),
+        None => Ok(vcpus.iter().map(|vcpu| vcpu.wrong).sum()),
+    }
+}
+
+/// The same where a wrong word is an error.
+pub fn all_went_well(vcpus: &mut [SoftwareVcpu<'_>]) -> Result<(), Error> {
+    match words_wrong(vcpus)? {
+        0 => Ok(()),
+        wrong => Err(Error::Machine(format!("{wrong} words were wrong"))),
     }
 }
 
 impl Touch for SoftwareVcpu<'_> {
     fn id(&self) -> VcpuId {
         self.id
+    }
+
+    fn cpu(&self) -> Option<usize> {
+        self.on
     }
 
     fn touched(&mut self, idle: &mut Idle, gfn: Gfn) {

@@ -19,6 +19,8 @@ pub struct Job<'j> {
     pub name: &'static str,
     /// The vCPU whose kicks it takes.
     pub vcpu: Option<u32>,
+    /// On threads: the CPU that it is tied to, where that is not the one of its place among the jobs. Simulated CPUs are alike.
+    pub cpu: Option<usize>,
     /// The work itself.
     pub work: Box<dyn FnOnce() + Send + 'j>,
 }
@@ -32,12 +34,12 @@ impl core::fmt::Debug for Job<'_> {
 impl<'j> Job<'j> {
     /// One that takes no kicks.
     pub fn new(name: &'static str, work: impl FnOnce() + Send + 'j) -> Self {
-        Self { name, vcpu: None, work: Box::new(work) }
+        Self { name, vcpu: None, cpu: None, work: Box::new(work) }
     }
 
     /// vCPU number `vcpu`.
     pub fn vcpu(vcpu: u32, work: impl FnOnce() + Send + 'j) -> Self {
-        Self { name: "vCPU", vcpu: Some(vcpu), work: Box::new(work) }
+        Self { vcpu: Some(vcpu), ..Self::new("vCPU", work) }
     }
 }
 

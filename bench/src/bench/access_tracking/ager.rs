@@ -1,10 +1,9 @@
-//! The ager: it asks which pages are young.
+//! How the ager asks which pages are young.
 
 use super::world::World;
-use slat::{Access, Idle, PAGE_SIZE, SecondaryMmu, Span, Young};
-use slat_cli::error::Error;
+use slat::{Access, Idle, Young};
 use slat_mm::{Lru, Node};
-use std::time::{Duration, Instant};
+use slat_threads::benches::access_tracking::{Asked, by_tables, page_by_page};
 
 /// How to ask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,92 +16,25 @@ pub enum Way {
     Generations,
 }
 
-/// What an ager has done.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Passes {
-    pub passes: u64,
-    pub time: Duration,
-    /// Pages that were there to be asked about.
-    pub pages: u64,
-    /// Times that a page was young.
-    pub young: u64,
-    /// Pages whose bit was still set after the last pass: a link that a vCPU had cached said nothing of them.
-    pub left: u64,
-}
-
-impl Passes {
-    /// Milliseconds of a pass, on average.
-    pub fn ms(&self) -> f64 {
-        self.time.as_secs_f64() * 1e3 / self.passes.max(1) as f64
-    }
-
-    /// Nanoseconds of a page, on average.
-    pub fn ns_a_page(&self) -> f64 {
-        self.time.as_nanos() as f64 / self.pages.max(1) as f64
-    }
-}
-
-/// Ages while `go_on`, with a `pause` after each pass, and once more.
-pub fn age(
-    world: &World,
-    idle: &mut Idle,
-    (way, pause): (Way, Duration),
-    go_on: &dyn Fn() -> bool,
-) -> Result<Passes, Error> {
-    let mut all = Passes::default();
-    loop {
-        let last = !go_on();
-        let began = Instant::now();
-        let (pages, young) = pass(world, idle, way)?;
-        all.time += began.elapsed();
-        all.passes += 1;
-        all.pages += pages;
-        all.young += young;
-        if last {
-            world
-                .vm
-                .lockless(idle)
-                .for_each(world.pages(), |found| all.left += u64::from(found.leaf.accessed));
-            return Ok(all);
-        }
-        if !pause.is_zero() {
-            std::thread::sleep(pause);
-        }
-    }
-}
-
-/// One pass: how many pages there were, and how many of them were young.
-pub fn pass(world: &World, idle: &mut Idle, way: Way) -> Result<(u64, u64), Error> {
+/// One pass.
+pub fn pass(world: &World, idle: &mut Idle, way: Way) -> Result<Asked, String> {
     let (space, hvas) = (&world.space, world.hvas());
-    let mut young = 0;
-    let pages = match way {
-        Way::PageByPage => {
-            let mut pages = 0;
-            let mut hva = hvas.start;
-            while hva < hvas.end {
-                if space.lookup(hva, Access::Read).is_some() {
-                    pages += 1;
-                    young += u64::from(space.young(idle, Span::sized(hva, PAGE_SIZE), Young::Clear));
-                }
-                hva = hva + PAGE_SIZE;
-            }
-            pages
-        }
-        Way::Tables => {
-            world.vm.age(idle, hvas, &mut |seen| young += u64::from(seen.count()));
-            world.vm.forget(idle, hvas);
-            world.vm.stats().leaves[0]
-        }
+    Ok(match way {
+        Way::PageByPage => page_by_page(
+            idle,
+            hvas,
+            |hva| space.lookup(hva, Access::Read).is_some(),
+            |idle, page| space.young(idle, page, Young::Clear),
+        ),
+        Way::Tables => by_tables(&*world.vm, idle, hvas),
         Way::Generations => {
-            let lru = space.lru().ok_or_else(|| Error::Machine("there are no generations".into()))?;
+            let lru = space.lru().ok_or("there are no generations")?;
             let before = lru.stats().young;
             let seq = youngest(world);
-            space.age(idle, Node(0), seq, true, true).map_err(|error| Error::Machine(error.to_string()))?;
-            young = lru.stats().young - before;
-            world.vm.stats().leaves[0]
+            space.age(idle, Node(0), seq, true, true).map_err(|error| error.to_string())?;
+            [world.vm.stats().leaves[0], lru.stats().young - before]
         }
-    };
-    Ok((pages, young))
+    })
 }
 
 /// The youngest generation's number.

@@ -2,25 +2,26 @@
 //!
 //! ```text
 //! world.rs    guest memory on slat-mm, a VM, vCPUs that go over it
-//! ager.rs     asks which pages are young, again and again: page by page, or in passes of the multi-gen LRU
+//! ager.rs     how the ager asks which pages are young: page by page, by tables, or in passes of the multi-gen LRU
 //! faulting.rs -p: vCPUs bring new memory in while the ager ages it
 //! stages.rs   without -p: pages that were used, and pages that were not, must be told apart
 //! ```
 //! After KVM's `access_tracking_perf_test`, to which the series added `-l` and `-p`. There an aging pass asks the secondary
 //! MMU page by page: under the MMU lock, taken alone, before ("no opt"), and without it after ("opt"). Both are here, on
 //! this engine, on the reader-writer lock that the series' kernel has; slat's own pass asks table by table and has no
-//! lock at all.
+//! lock at all. With `-p` what runs is what `slat sim` simulates: `sim/benches/src/benches/access_tracking.rs`.
 
 mod ager;
 mod faulting;
 mod stages;
 mod world;
 
+use super::guest_memory::GuestMemory;
 use super::machine::Machine;
 use super::report::{Report, params};
 use super::{About, Asked, Bench, Cell, Grid, Headline};
 use crate::typed::Unused;
-use slat::{Level, MmuLock};
+use slat::{Level, MmuLock, PAGE_SIZE};
 use slat_cli::error::Error;
 use slat_cli::size::size;
 use slat_series::PatchSeries;
@@ -135,6 +136,13 @@ impl Bench for AccessTracking {
             ..Report::of(ABOUT.name, Machine::detect())
         };
         Ok(report)
+    }
+}
+
+impl AccessTracking {
+    /// So many vCPUs'.
+    fn memory(&self, vcpus: u32) -> GuestMemory {
+        GuestMemory { vcpus, pages_per_vcpu: self.bytes / PAGE_SIZE }
     }
 }
 

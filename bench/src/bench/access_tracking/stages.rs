@@ -2,14 +2,17 @@
 //! ager has to tell pages that were used from pages that were not: 90% of either, says the kernel's test, since a TLB may
 //! hide an access.
 
+use super::super::guest_memory::arena;
 use super::ager::{Way, pass, youngest};
-use super::world::{World, arena};
+use super::world::World;
 use super::{AccessTracking, Guard};
 use crate::bench::harness::Series;
 use crate::bench::report::{Check, Row, params};
 use slat::{Access, Gfn, Idle, PAGE_SIZE, Span, Young};
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
+use slat_threads::benches::machine::gfns;
+use slat_threads::host::hva_of;
 use std::time::Instant;
 
 /// Of the pages that were used, and of those that were not, this many percent must be taken for what they are.
@@ -19,11 +22,11 @@ impl AccessTracking {
     pub(super) fn stages(&self, runs: u32) -> Result<(Vec<Row>, Vec<Check>), Error> {
         let (mut rows, mut checks) = (Vec::new(), Vec::new());
         for &vcpus in &self.vcpus {
-            let pages = self.bytes / PAGE_SIZE;
-            let arena = arena(pages * u64::from(vcpus), vcpus)?;
+            let memory = self.memory(vcpus);
+            let arena = arena(memory.bytes(), vcpus.into())?;
             let mut stages: Vec<(&str, Vec<f64>)> = Vec::new();
             for _ in 0..runs {
-                let world = World::new(&arena, &mut idle()?, Guard::SLAT, (vcpus, pages), self.lru)?;
+                let world = World::new(&arena, Guard::SLAT, memory, self.lru)?;
                 let mut run =
                     Run { world: &world, lru: self.lru, vcpus, times: Vec::new(), checks: Vec::new() };
                 run.all()?;
@@ -35,7 +38,7 @@ impl AccessTracking {
                 }
                 checks.extend(run.checks);
             }
-            let params = params! { "vcpus": vcpus, "pages": pages * u64::from(vcpus) };
+            let params = params! { "vcpus": vcpus, "pages": memory.pages().len() };
             rows.extend(
                 stages
                     .into_iter()
@@ -93,8 +96,7 @@ impl Run<'_> {
         access: Access,
         which: impl Fn(Gfn) -> bool + Sync,
     ) -> Result<(), Error> {
-        let time = self.world.sweep(access, which, None)?;
-        self.times.push((name, time.as_secs_f64() * 1e3));
+        self.times.push((name, self.world.sweep(access, which)?));
         Ok(())
     }
 
@@ -121,25 +123,24 @@ impl Run<'_> {
     }
 
     fn pages(&self) -> impl Iterator<Item = Gfn> + use<> {
-        let Span { start, end } = self.world.pages();
-        (start.0..end.0).map(Gfn)
+        gfns(self.world.pages())
     }
 
     /// A page is in use where a pass puts it into the generation that the pass ends. Generations must advance.
     fn by_generation(&mut self, idle: &mut Idle) -> Result<Vec<bool>, Error> {
         let before = youngest(self.world);
-        pass(self.world, idle, Way::Generations)?;
+        pass(self.world, idle, Way::Generations).map_err(Error::Machine)?;
         let after = youngest(self.world);
         let detail = format!("{before}, then {after}");
         let name = format!("{} vCPUs: generations advance", self.vcpus);
         self.checks.push(Check { name, ok: after == before + 1, detail });
-        let generation = |gfn| self.world.space.generation(World::hva_of(gfn));
+        let generation = |gfn| self.world.space.generation(hva_of(gfn));
         Ok(self.pages().map(|gfn| generation(gfn).is_some_and(|seq| seq >= before)).collect())
     }
 
     fn by_bits(&self, idle: &mut Idle) -> Vec<bool> {
         let young = |gfn| {
-            let hvas = Span::sized(World::hva_of(gfn), PAGE_SIZE);
+            let hvas = Span::sized(hva_of(gfn), PAGE_SIZE);
             self.world.space.young(idle, hvas, Young::Clear)
         };
         self.pages().map(young).collect()

@@ -19,7 +19,7 @@ impl<'j> Handlers<'j> {
     pub fn new(job: &'j Job, space: &Arc<AddressSpace>) -> Result<Self, Error> {
         let mut queues = Vec::new();
         if let Some(serve) = job.serve {
-            let parts = if job.single { vec![job.pages()] } else { job.parts() };
+            let parts = if job.single { vec![job.memory.pages()] } else { job.memory.parts() };
             for part in parts {
                 let queue = UserFaults::new(space);
                 queue.register(hvas_of(part), serve)?;

@@ -11,7 +11,8 @@
 //! A guest stores a word to each of its pages, and looks at the word beside it, which the handler that brought the page in has left
 //! there. Timed is the stretch from the line until the last vCPU is done.
 
-use super::super::software_vcpu::{SoftwareVcpu, Uses, stored};
+use super::super::guest_memory::GuestMemory;
+use super::super::software_vcpu::{SoftwareVcpu, Uses, stored, words_wrong};
 use super::handlers::Handlers;
 use hdrhistogram::Histogram;
 use slat::table::formats::Npt4;
@@ -42,9 +43,7 @@ pub fn given(gfn: Gfn) -> u64 {
 
 /// What to do, the same for every entrant.
 pub struct Job {
-    pub vcpus: u32,
-    /// Of each vCPU's part.
-    pub pages_per_vcpu: u64,
+    pub memory: GuestMemory,
     /// Every vCPU touches all parts.
     pub overlap: bool,
     /// Which faults handlers serve.
@@ -79,23 +78,6 @@ impl Sample {
 }
 
 impl Job {
-    /// An arena with room for so many pages, their tables, and what threads keep at hand.
-    pub fn arena(pages: u64, vcpus: u32) -> Result<Arc<Arena>, Error> {
-        let bytes = pages * PAGE_SIZE;
-        Ok(Arena::builder().limit(bytes + bytes / 64 + (u64::from(vcpus) << 20) + (64 << 20)).build()?)
-    }
-
-    /// All of guest memory.
-    pub fn pages(&self) -> Span<Gfn> {
-        Span::sized(Gfn(0), u64::from(self.vcpus) * self.pages_per_vcpu)
-    }
-
-    /// Each vCPU's part of it.
-    pub fn parts(&self) -> Vec<Span<Gfn>> {
-        let part = |vcpu| Span::sized(Gfn(u64::from(vcpu) * self.pages_per_vcpu), self.pages_per_vcpu);
-        (0..self.vcpus).map(part).collect()
-    }
-
     /// What has to be beside the guest's word.
     fn beside(&self) -> fn(Gfn) -> u64 {
         if self.serve.is_some() || self.prefilled { given } else { |_| 0 }
@@ -103,18 +85,23 @@ impl Job {
 
     /// One sample under `policy`.
     pub fn sample(&self, policy: MmuLock) -> Result<Sample, Error> {
-        let (space, pages) = (AddressSpace::builder(&self.arena).build()?, self.pages().len());
+        let (space, pages) = (AddressSpace::builder(&self.arena).build()?, self.memory.pages().len());
         let file = (self.serve == Some(Serve::Minor)).then(|| File::zeroed(&self.arena, pages * PAGE_SIZE));
         let backing = file.clone().map_or(Backing::Anonymous, |file| Backing::Shared { file, offset: 0 });
-        let vm = machine::<Npt4>(&space, (self.vcpus, policy), pages * PAGE_SIZE, backing)
-            .map_err(Error::Machine)?;
+        let (bytes, vcpus) = (pages * PAGE_SIZE, self.memory.vcpus);
+        let vm = machine::<Npt4>(&space, bytes, backing, |vm| vm.vcpus(vcpus).mmu_lock(policy));
+        let vm = vm.map_err(Error::Machine)?;
         self.fill(&space, file)?;
         let handlers = Handlers::new(self, &space)?;
         let uses = Uses { stores: true, finds: Some((GIVEN_AT, self.beside())) };
         let vcpus: Result<Vec<_>, _> =
-            (0..self.vcpus).map(|number| SoftwareVcpu::new(&vm, number, uses)).collect();
+            (0..self.memory.vcpus).map(|number| SoftwareVcpu::new(&vm, number, uses)).collect();
         let mut vcpus = vcpus?;
-        let parts = &if self.overlap { vec![self.pages(); self.vcpus as usize] } else { self.parts() };
+        let parts = &if self.overlap {
+            vec![self.memory.pages(); self.memory.vcpus as usize]
+        } else {
+            self.memory.parts()
+        };
         let right = |gfn, pfn| self.is_right(&space, gfn, pfn);
         let ground =
             Ground { vm: &vm, parts, right: ("every page is mapped and holds what it has to", right) };
@@ -128,12 +115,9 @@ impl Job {
             let served = servers.into_iter().map(ScopedJoinHandle::join).map(joined);
             (lap, served.sum::<Result<u64, _>>())
         });
-        if let Some(error) = vcpus.iter_mut().find_map(|vcpu| vcpu.failed.take()) {
-            return Err(error);
-        }
+        let wrong = words_wrong(&mut vcpus)?;
         let (Lap { told, mut tally }, served) = (lap.map_err(Error::Machine)?, served?);
         let touched: u64 = parts.iter().map(Span::len).sum();
-        let wrong: u64 = vcpus.iter().map(|vcpu| vcpu.wrong).sum();
         let given = if self.serve.is_some() { pages } else { 0 };
         tally.insert(2, ("vCPUs found in each page what it was given", [touched - wrong, touched]));
         tally.push(("handlers gave every page that they had to, once", [served, given]));
@@ -150,13 +134,13 @@ impl Job {
         if file.is_none() && !self.prefilled {
             return Ok(());
         }
-        let (idle, bytes) = (&mut idle()?, self.pages().len() * PAGE_SIZE);
+        let (idle, bytes) = (&mut idle()?, self.memory.bytes());
         let shift = if file.is_some() { ALIAS } else { 0 };
         if let Some(file) = file {
             let backing = Backing::Shared { file, offset: 0 };
             space.mmap(Place::Fixed(hva_of(Gfn(0)) + ALIAS), bytes, Prot::ReadWrite, backing)?;
         }
-        for gfn in (0..self.pages().len()).map(Gfn) {
+        for gfn in (0..self.memory.pages().len()).map(Gfn) {
             space.write(idle, hva_of(gfn) + shift + GIVEN_AT, &(self.gives)(gfn).to_le_bytes())?;
         }
         Ok(())

@@ -16,6 +16,7 @@ mod job;
 #[cfg(test)]
 mod tests;
 
+use super::guest_memory::{GuestMemory, arena};
 use super::harness::{Series, rounds};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
@@ -97,7 +98,7 @@ pub const ABOUT: About = About {
 impl Bench for DemandPaging {
     fn report(&self, asked: Asked) -> Result<Report, Error> {
         let job = self.job()?;
-        say(format_args!("{} vCPUs: {} rounds of {} entrants", job.vcpus, asked.runs, ENTRANTS.len()));
+        say(format_args!("{} vCPUs: {} rounds of {} entrants", job.memory.vcpus, asked.runs, ENTRANTS.len()));
         let samples = rounds(asked.runs as usize, &ENTRANTS, |&(policy, _)| job.sample(policy))?;
         let served = match self.uffd {
             Uffd::None => "by the host",
@@ -106,14 +107,14 @@ impl Bench for DemandPaging {
         };
         let report = Report {
             params: params! {
-                "vcpus": job.vcpus,
+                "vcpus": job.memory.vcpus,
                 "bytes_per_vcpu": self.bytes,
                 "memory": if self.overlap { "shared" } else { "partitioned" },
                 "served": if self.prefilled { "before" } else { served },
                 "handlers": match self.uffd {
                     Uffd::None => 0,
                     _ if self.single => 1,
-                    _ => job.vcpus,
+                    _ => job.memory.vcpus,
                 },
                 "runs": asked.runs,
             },
@@ -149,22 +150,21 @@ impl DemandPaging {
         if self.prefilled && serve.is_some() {
             return Err(Error::Usage("--prefilled: the handlers of -u would have nothing to do".into()));
         }
-        let pages_per_vcpu = self.bytes / PAGE_SIZE;
+        let memory = GuestMemory { vcpus, pages_per_vcpu: self.bytes / PAGE_SIZE };
         Ok(Job {
-            vcpus,
-            pages_per_vcpu,
+            memory,
             overlap: self.overlap,
             serve,
             single: self.single,
             prefilled: self.prefilled,
             gives: job::given,
-            arena: Job::arena(u64::from(vcpus) * pages_per_vcpu, vcpus)?,
+            arena: arena(memory.bytes(), vcpus.into())?,
         })
     }
 
     /// Every figure of both baselines against slat's.
     fn rows(&self, job: &Job, samples: &[Vec<Sample>]) -> Vec<Row> {
-        let pages = job.pages().len() as f64;
+        let pages = job.memory.pages().len() as f64;
         let figures: [Figure<'_>; 9] = [
             ("time", "ms", &|sample| sample.wall_ns / 1e6),
             ("rate (ratio: slat / baseline)", "k faults/s", &|sample| pages / sample.wall_ns * 1e6),
@@ -191,7 +191,7 @@ impl DemandPaging {
                     && *policy == MmuLock::Exclusive
                     && self.uffd == Uffd::Missing
                     && !(self.overlap || self.single)
-                    && job.vcpus == tdp_mmu::VCPUS;
+                    && job.memory.vcpus == tdp_mmu::VCPUS;
                 let row = row
                     .answering(PatchSeries::TdpMmu)
                     .claiming(comparable.then_some(1.0 / (1.0 - tdp_mmu::SAVED)));

@@ -15,6 +15,7 @@ mod ours;
 #[cfg(test)]
 mod tests;
 
+use super::guest_memory::arena;
 use super::harness::{Series, rounds};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
@@ -25,10 +26,8 @@ use slat::{Level, PAGE_SIZE};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::size::size;
-use slat_mm::Arena;
 use slat_series::PatchSeries;
 use slat_threads::benches::Tally;
-use std::sync::Arc;
 
 /// What filling new memory costs with slat-mm as the host, on one thread and on two, beside Linux itself and beside changes elsewhere
 #[derive(Debug, clap::Args)]
@@ -142,11 +141,6 @@ impl Bench for HostFaults {
             ..Report::of(ABOUT.name, Machine::detect())
         })
     }
-}
-
-/// An arena with room for so much memory, its tables, and what threads keep at hand.
-fn arena(bytes: u64, threads: u64) -> Result<Arc<Arena>, Error> {
-    Ok(Arena::builder().limit(bytes + bytes / 32 + (threads << 21) + (64 << 20)).build()?)
 }
 
 /// Linux against slat with as many threads; then slat with several threads against slat with one.

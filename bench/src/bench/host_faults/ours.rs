@@ -2,7 +2,7 @@
 
 use super::{Job, Sample, tally};
 use slat::table::formats::Npt4;
-use slat::{Access, Gfn, Level, MmuLock, PAGE_SIZE, Span, Vm};
+use slat::{Access, Gfn, Level, PAGE_SIZE, Span, Vm};
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
 use slat_machine::Costs;
@@ -28,7 +28,7 @@ pub fn machine(
     thp: bool,
 ) -> Result<(Arc<AddressSpace>, Machine), Error> {
     let space = AddressSpace::builder(arena).thp(thp).build()?;
-    let vm = vm_of(&space, (vcpus.into(), MmuLock::None), bytes, backing).map_err(Error::Machine)?;
+    let vm = vm_of(&space, bytes, backing, |vm| vm.vcpus(vcpus.into())).map_err(Error::Machine)?;
     Ok((space, vm))
 }
 

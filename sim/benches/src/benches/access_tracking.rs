@@ -11,13 +11,16 @@
 //! Page by page: each page that the primary MMU has, by one call, as a kernel's passes do. An ager begins passes for as long
 //! as a vCPU runs, rests between them, and a pass that outlasts the vCPUs counts as a whole. Every vCPU faults in as much as
 //! any other, however many there are, as in the series; so a pass has more to do with each.
+//!
+//! `slat bench access-tracking-perf` runs the same [`Ager`] on slat-mm, and by the multi-gen LRU, too.
 
 use super::demand_paging::{self, FIRST_FRAMES};
-use super::machine::{Machine, Parts, builder, gfns, idle, with_one_slot};
-use super::{About, Bench, Check, Figure, Point, Policy, Setting};
-use crate::host::{SimHost, hva_of, hvas_of};
-use crate::world::{AtomicU64, Job, Ordering::Relaxed, now, rest};
-use slat::{Gfn, Idle, PAGE_SIZE, SecondaryMmu, Span, Young};
+use super::guest::Touch;
+use super::machine::{Parts, builder, idle, with_one_slot};
+use super::{About, Bench, Check, Figure, OnThreads, Point, Policy, Setting};
+use crate::host::{SimHost, hvas_of};
+use crate::world::{AtomicU64, Costs, Job, Ordering::Relaxed, now, rest};
+use slat::{Format, Gfn, Host, Hva, Idle, PAGE_SIZE, Pfn, SecondaryMmu, Span, Vm, Young};
 use slat_series::PatchSeries;
 
 /// See the module's header.
@@ -27,23 +30,13 @@ pub struct AccessTracking;
 /// Pages that each vCPU faults in.
 const PAGES: u64 = 512;
 
-/// What an ager has done.
-#[derive(Default)]
-struct Passes {
-    passes: u64,
-    ns: u64,
-    /// Pages that were there to be asked about.
-    pages: u64,
-    /// Times that one was young.
-    young: u64,
-}
-
 /// Its row of the registry.
 const ABOUT: About = About {
     asks: "vCPUs fault memory in while an aging thread passes over it, locked and lockless (the MGLRU aging series)",
     takes: ["15 s", "60 MiB"],
     example: "-v 1,112",
     unused: &[],
+    threads: OnThreads::Own,
     ..About::of(
         "access-tracking-perf",
         PatchSeries::MglruAging,
@@ -64,40 +57,34 @@ impl Bench for AccessTracking {
         let vm = with_one_slot(builder, all.len())?;
         let mut guests = parts.guests(&vm, &setting.work)?;
 
-        let running = &AtomicU64::new(setting.vcpus.into());
-        let mut passes = Passes::default();
-        // ORDER(running): Relaxed: nothing is published by it, the ager stops a pass later.
-        let done = move || {
-            running.fetch_sub(1, Relaxed);
+        let pass = |idle: &mut Idle| {
+            Ok(match setting.policy {
+                Policy::Slat => by_tables(&vm, idle, hvas_of(all)),
+                _ => page_by_page(
+                    idle,
+                    hvas_of(all),
+                    |hva| vm.host().page(hva).is_some(),
+                    |idle, page| vm.young(idle, page, Young::Clear),
+                ),
+            })
         };
-        let ager = || {
-            let mut idle = Idle::take().expect("a CPU of its own");
-            loop {
-                passes.take(&vm, &mut idle, setting.policy, all);
-                // ORDER(running): as above.
-                if running.load(Relaxed) == 0 {
-                    return;
-                }
-                rest(setting.work.rest_ns);
-            }
-        };
+        let rests = || rest(setting.work.rest_ns);
         let ages = !matches!(setting.policy, Policy::NoAging | Policy::SlatNoAging);
-        let ager = ages.then(|| Job::new("ager", ager));
+        let ager = ages.then_some(Ager { pass, rests, once_more: false, cpu: None });
         let ground =
             demand_paging::Ground { vm: &vm, parts: &parts.each().collect::<Vec<_>>(), right: FIRST_FRAMES };
-        let lap = ground.run(setting.costs, &mut guests, done, ager)?;
+        let (lap, passes) = beside(setting.costs, &ground, &mut guests, ager)?;
         let told = lap.told;
 
         let mut figures = vec![Figure::new("guest wall time", told.wall_ns as f64 / 1e6, "ms")];
         if ages {
-            let ns = passes.ns as f64;
-            figures.push(Figure::new("average pass", ns / passes.passes as f64 / 1e6, "ms"));
-            figures.push(Figure::new("a page, in a pass", ns / passes.pages.max(1) as f64, "ns"));
+            figures.push(Figure::new("average pass", passes.ms(), "ms"));
+            figures.push(Figure::new("a page, in a pass", passes.ns_a_page(), "ns"));
             figures.push(Figure::new("passes", passes.passes as f64, ""));
         }
         let faults = parts.pages * u64::from(setting.vcpus);
         let mut checks: Vec<_> = lap.tally.iter().map(Check::from).collect();
-        checks.push(was_young(&vm, all, passes.young, faults)?);
+        checks.push(was_young(passes.young + still_young(&vm, all)?, faults));
         Ok(Point {
             operations: faults,
             flushes: vm.stats().flushes.paid,
@@ -107,32 +94,122 @@ impl Bench for AccessTracking {
     }
 }
 
-/// Whether each of so many pages was told as young, or still is.
-fn was_young(vm: &Machine, all: Span<Gfn>, told: u64, pages: u64) -> Result<Check, String> {
+/// Pages that are young still: a link that a vCPU had cached said nothing of them, or they were used after the last pass.
+pub fn still_young<F: Format, H: Host>(vm: &Vm<F, H>, pages: Span<Gfn>) -> Result<u64, String> {
     let mut still = 0;
-    vm.lockless(&mut idle()?).for_each(all, |found| still += u64::from(found.leaf.accessed));
-    Ok(Check::least("each page was young, in a pass or still", told + still, pages))
+    vm.lockless(&mut idle()?).for_each(pages, |found| still += u64::from(found.leaf.accessed));
+    Ok(still)
+}
+
+/// Whether each of so many pages was young, in a pass or still.
+fn was_young(young: u64, pages: u64) -> Check {
+    Check::least("each page was young, in a pass or still", young, pages)
+}
+
+/// Pages that there were to be asked about, and those of them that were young.
+pub type Asked = [u64; 2];
+
+/// A pass over each page that `there` says the primary MMU has, by one call for it, as a kernel's passes do.
+pub fn page_by_page(
+    idle: &mut Idle,
+    hvas: Span<Hva>,
+    there: impl Fn(Hva) -> bool,
+    young: impl Fn(&mut Idle, Span<Hva>) -> bool,
+) -> Asked {
+    let mut asked = [0; 2];
+    for hva in (hvas.start.0..hvas.end.0).step_by(PAGE_SIZE as usize).map(Hva) {
+        if there(hva) {
+            asked[0] += 1;
+            asked[1] += u64::from(young(idle, Span::sized(hva, PAGE_SIZE)));
+        }
+    }
+    asked
+}
+
+/// A pass of the secondary MMU, table by table; then TLBs are asked to forget.
+pub fn by_tables<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle, hvas: Span<Hva>) -> Asked {
+    let mut young = 0;
+    vm.age(idle, hvas, &mut |seen| young += u64::from(seen.count()));
+    vm.forget(idle, hvas);
+    [vm.stats().leaves[0], young]
+}
+
+/// A thread that takes one pass after the other while vCPUs run.
+pub struct Ager<P, R> {
+    /// A pass.
+    pub pass: P,
+    /// What it does between two.
+    pub rests: R,
+    /// The last pass begins when no vCPU runs any more; else it may be over by then.
+    pub once_more: bool,
+    /// On threads: its CPU, where that is not the one after the vCPUs'.
+    pub cpu: Option<usize>,
+}
+
+/// What an ager has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Passes {
+    /// How often.
+    pub passes: u64,
+    /// How long all of them took.
+    pub ns: u64,
+    /// Pages that were there to be asked about.
+    pub pages: u64,
+    /// Times that one was young.
+    pub young: u64,
 }
 
 impl Passes {
-    /// Takes one more pass over `all`.
-    fn take(&mut self, vm: &Machine, idle: &mut Idle, policy: Policy, all: Span<Gfn>) {
-        let began = now();
-        if policy == Policy::Slat {
-            vm.age(idle, hvas_of(all), &mut |seen| self.young += u64::from(seen.count()));
-            vm.forget(idle, hvas_of(all));
-            self.pages += vm.stats().leaves[0];
-        } else {
-            for hva in gfns(all).map(hva_of) {
-                if vm.host().page(hva).is_some() {
-                    self.pages += 1;
-                    self.young += u64::from(vm.young(idle, Span::sized(hva, PAGE_SIZE), Young::Clear));
-                }
-            }
-        }
-        self.passes += 1;
-        self.ns += now() - began;
+    /// Milliseconds of a pass, on average.
+    pub fn ms(&self) -> f64 {
+        self.ns as f64 / self.passes.max(1) as f64 / 1e6
     }
+
+    /// Nanoseconds of a page, on average.
+    pub fn ns_a_page(&self) -> f64 {
+        self.ns as f64 / self.pages.max(1) as f64
+    }
+}
+
+impl<P: FnMut(&mut Idle) -> Result<Asked, String>, R: Fn()> Ager<P, R> {
+    /// Ages while a vCPU runs.
+    fn run(mut self, running: &AtomicU64) -> Result<Passes, String> {
+        let (mut idle, mut passes) = (idle()?, Passes::default());
+        // ORDER(running): Relaxed: it publishes nothing; the ager stops a pass later.
+        let over = || running.load(Relaxed) == 0;
+        loop {
+            let last = self.once_more && over();
+            let began = now();
+            let [pages, young] = (self.pass)(&mut idle)?;
+            passes.passes += 1;
+            passes.ns += now() - began;
+            passes.pages += pages;
+            passes.young += young;
+            if last || !self.once_more && over() {
+                return Ok(passes);
+            }
+            (self.rests)();
+        }
+    }
+}
+
+/// `vcpus` fault memory in beside an ager, if there is one.
+pub fn beside<F: Format, H: Host>(
+    costs: &Costs,
+    ground: &demand_paging::Ground<'_, F, H, impl Fn(Gfn, Pfn) -> bool>,
+    vcpus: &mut [impl Touch],
+    ager: Option<Ager<impl FnMut(&mut Idle) -> Result<Asked, String> + Send, impl Fn() + Send>>,
+) -> Result<(demand_paging::Lap, Passes), String> {
+    let running = &AtomicU64::new(vcpus.len() as u64);
+    let done = move || {
+        // ORDER(running): as in `Ager::run`.
+        running.fetch_sub(1, Relaxed);
+    };
+    let mut passes = Ok(Passes::default());
+    let told = &mut passes;
+    let ager = ager.map(|ager| Job { cpu: ager.cpu, ..Job::new("ager", move || *told = ager.run(running)) });
+    let lap = ground.run(costs, vcpus, done, ager)?;
+    Ok((lap, passes?))
 }
 
 #[cfg(test)]
@@ -152,7 +229,7 @@ mod tests {
             .unwrap();
         let guests = parts.guests(&vm, &work).unwrap();
         // Two pages, which the guests have touched before their parts.
-        let check = |told| was_young(&vm, all, told, 2).unwrap();
+        let check = |told| was_young(told + still_young(&vm, all).unwrap(), 2);
         assert!(check(0).ok, "{:?}", check(0));
         assert!(vm.young(&mut idle().unwrap(), hvas_of(all), Young::Clear));
         assert!(!check(0).ok && !check(1).ok && check(2).ok);

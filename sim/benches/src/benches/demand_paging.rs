@@ -8,9 +8,9 @@
 //! other's pages, too.
 
 use super::guest::Touch;
-use super::machine::{Parts, builder, gfns, idle, with_one_slot};
+use super::machine::{Parts, builder, gfns, is_first, right_by, with_one_slot};
 use super::{About, Bench, Check, Figure, OnThreads, Point, Policy, Setting, Tally};
-use crate::host::{SimHost, first_page};
+use crate::host::SimHost;
 use crate::world::{Costs, Job, Told, run};
 use slat::{Format, Gfn, Host, Pfn, Span, Vm};
 use slat_series::PatchSeries;
@@ -58,8 +58,7 @@ impl Bench for DemandPaging {
 pub type Right<R> = (&'static str, R);
 
 /// The frames that a host of arithmetic has at first.
-pub const FIRST_FRAMES: Right<fn(Gfn, Pfn) -> bool> =
-    ("every page is mapped to its frame", |gfn, pfn| pfn == first_page(gfn).pfn);
+pub const FIRST_FRAMES: Right<fn(Gfn, Pfn) -> bool> = ("every page is mapped to its frame", is_first);
 
 /// Memory that no vCPU has touched yet.
 pub struct Ground<'g, F: Format, H: Host, R> {
@@ -100,17 +99,11 @@ impl<F: Format, H: Host, R: Fn(Gfn, Pfn) -> bool> Ground<'_, F, H, R> {
         let len = |parts: &[Span<Gfn>]| parts.iter().map(Span::len).sum::<u64>();
         let mut parts = self.parts.to_vec();
         parts.dedup();
-        let (mut idle, mut right) = (idle()?, 0);
-        for &part in &parts {
-            self.vm.lockless(&mut idle).for_each(part, |mapping| {
-                right += u64::from(self.right.1(mapping.gfns.start, mapping.leaf.pfn));
-            });
-        }
         let touched = vcpus.iter_mut().map(|vcpu| vcpu.counts()[1]).sum();
         Ok(vec![
             ("every vCPU touched all of its pages", [touched, len(self.parts)]),
             ("every page was faulted in once", [self.vm.stats().mapped_faults - before, len(&parts)]),
-            (self.right.0, [right, len(&parts)]),
+            (self.right.0, [right_by(self.vm, parts.iter().copied(), &self.right.1)?, len(&parts)]),
         ])
     }
 }
@@ -118,6 +111,7 @@ impl<F: Format, H: Host, R: Fn(Gfn, Pfn) -> bool> Ground<'_, F, H, R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::benches::machine::idle;
     use crate::benches::tests::setting;
     use crate::host::hvas_of;
     use slat::Why;

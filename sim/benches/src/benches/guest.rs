@@ -21,6 +21,10 @@ use slat::{Access, Done, Fault, FaultError, Format, Gfn, Host, Idle, Span, Vcpu,
 pub trait Touch: Send {
     /// Which one it is.
     fn id(&self) -> VcpuId;
+    /// On threads: the CPU that it is tied to, where that is not the one of its place among the jobs.
+    fn cpu(&self) -> Option<usize> {
+        None
+    }
     /// Touches a page that is missing. What fails is not counted, and so found by the checks.
     fn touched(&mut self, idle: &mut Idle, gfn: Gfn);
     /// Faults since the last job began, and those that mapped a page.
@@ -44,11 +48,13 @@ pub trait Touch: Send {
         Self: Sized,
     {
         *self.counts() = [0; 2];
-        Job::vcpu(self.id().0, move || {
+        let (id, cpu) = (self.id(), self.cpu());
+        let job = Job::vcpu(id.0, move || {
             let idle = &mut Idle::take().expect("each CPU has one vCPU");
             self.touched_each(idle, pages);
             then();
-        })
+        });
+        Job { cpu, ..job }
     }
 }
 

@@ -13,7 +13,8 @@ use super::machine::{Parts, idle};
 use super::{About, Bench, Check, Figure, NO_AGER, OnThreads, Point, Policy, Setting};
 use crate::world::{Costs, Told, compute, run};
 use slat::table::formats::Ept4;
-use slat::{Access, Format, Gfn, Hva, Level, MmuLock, PAGE_SIZE, Slot, SlotId, Span, Vm};
+use slat::vm::Builder;
+use slat::{Access, Format, Gfn, Hva, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
 use slat_mm::{AddressSpace, Arena, Backing, HostView, MmError, Place, Prot};
 use slat_series::PatchSeries;
 use std::sync::Arc;
@@ -55,7 +56,7 @@ impl Bench for HostFaults {
         drop(std::iter::from_fn(|| arena.page(Level::K4).ok()).collect::<Vec<_>>());
         let space = AddressSpace::builder(&arena).build().map_err(said)?;
         let (vcpus, lock) = (setting.vcpus, setting.policy.lock());
-        let vm = machine::<Ept4>(&space, (vcpus, lock), bytes, Backing::Anonymous)?;
+        let vm = machine::<Ept4>(&space, bytes, Backing::Anonymous, |vm| vm.vcpus(vcpus).mmu_lock(lock))?;
 
         // As elsewhere, a run is a stretch from the middle: each vCPU has touched the page before its part.
         let vcpus: Result<Vec<_>, _> = (0..vcpus).map(|number| Bare::new(&vm, number)).collect();
@@ -95,17 +96,16 @@ impl Bench for HostFaults {
     }
 }
 
-/// A VM that is registered, and whose guest memory is so many new bytes of `space`, with this behind them.
+/// A VM that is registered, and whose guest memory is so many new bytes of `space`, with this behind them; `with` says what else it has.
 pub fn machine<F: Format>(
     space: &Arc<AddressSpace>,
-    (vcpus, lock): (u32, MmuLock),
     bytes: u64,
     backing: Backing,
+    with: impl FnOnce(Builder<F, HostView>) -> Builder<F, HostView>,
 ) -> Result<Arc<Vm<F, HostView>>, String> {
     let mapped = space.mmap(Place::Fixed(BASE), bytes, Prot::ReadWrite, backing);
     mapped.map_err(|error| error.to_string())?;
-    let builder = Vm::<F, _>::builder(HostView::new(space)).vcpus(vcpus).mmu_lock(lock);
-    let vm = Arc::new(builder.build().map_err(|error| error.to_string())?);
+    let vm = Arc::new(with(Vm::builder(HostView::new(space))).build().map_err(|error| error.to_string())?);
     space.register(&vm);
     let slot = Slot::new(SlotId(0), Gfn(0), bytes / PAGE_SIZE, BASE);
     vm.slots().commit(&mut idle()?, |tx| tx.create(slot)).map_err(|error| error.to_string())?;

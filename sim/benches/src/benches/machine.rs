@@ -5,7 +5,7 @@ use super::{Setting, Work};
 use crate::host::{SimHost, first_page, hva_of};
 use slat::table::formats::Ept4;
 use slat::vm::Builder;
-use slat::{Format, Gfn, Host, Idle, Level, MmuLock, Slot, SlotId, Span, Vm};
+use slat::{Format, Gfn, Host, Idle, Level, MmuLock, Pfn, Slot, SlotId, Span, Vm};
 
 /// The VM that is measured.
 pub type Machine = Vm<Ept4, SimHost>;
@@ -75,13 +75,27 @@ pub fn gfns(span: Span<Gfn>) -> impl Iterator<Item = Gfn> {
 
 /// Pages of `parts` that are mapped to the frames that the host had there at first.
 pub fn right(vm: &Machine, parts: impl Iterator<Item = Span<Gfn>>) -> Result<u64, String> {
+    right_by(vm, parts, is_first)
+}
+
+/// Pages of `parts` that are mapped to a frame that is right.
+pub fn right_by<F: Format, H: Host>(
+    vm: &Vm<F, H>,
+    parts: impl Iterator<Item = Span<Gfn>>,
+    is_right: impl Fn(Gfn, Pfn) -> bool,
+) -> Result<u64, String> {
     let (mut right, mut idle) = (0, idle()?);
     for part in parts {
         vm.lockless(&mut idle).for_each(part, |mapping| {
-            right += u64::from(mapping.leaf.pfn == first_page(mapping.gfns.start).pfn);
+            right += u64::from(is_right(mapping.gfns.start, mapping.leaf.pfn));
         });
     }
     Ok(right)
+}
+
+/// The one that is right where the host has moved none.
+pub fn is_first(gfn: Gfn, pfn: Pfn) -> bool {
+    pfn == first_page(gfn).pfn
 }
 
 /// This thread's proof that it is outside of the engine, before and after a run.

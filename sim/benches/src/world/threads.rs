@@ -119,9 +119,9 @@ pub fn run(_costs: &Costs, jobs: Vec<Job<'_>>) -> Told {
         let threads: Vec<_> = jobs
             .into_iter()
             .enumerate()
-            .map(|(cpu, job)| {
+            .map(|(nth, job)| {
                 let thread = thread::Builder::new().spawn_scoped(scope, move || {
-                    pin(cpu);
+                    pin(job.cpu.unwrap_or(nth));
                     let _pages = pages::Lent::take();
                     cross(line, all);
                     let began = Instant::now();
