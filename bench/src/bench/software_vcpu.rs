@@ -107,7 +107,9 @@ impl Touch for SoftwareVcpu<'_> {
             Exit::Mmio(fault) => Some(format!("there is no memory at {}", fault.gpa)),
             Exit::Failed(fault, error) => Some(format!("{error} at {}", fault.gpa)),
         };
-        self.failed = why.map(|why| Error::Machine(format!("vCPU {}: {why}", self.id.0)));
+        if let Some(why) = why {
+            self.failed = Some(Error::Machine(format!("vCPU {}: {why}", self.id.0)));
+        }
         self.counts = self.counts.map(|count| count + guest.used);
         self.wrong += guest.wrong;
     }

@@ -111,17 +111,8 @@ impl Bench for AccessTracking {
     }
 
     fn report(&self, asked: Asked) -> Result<Report, Error> {
-        if self.bytes == 0 || !self.bytes.is_multiple_of(Level::M2.bytes()) {
-            return Err(Error::Usage(format!("--bytes: {} is not a multiple of 2M above zero", self.bytes)));
-        }
-        let most = u64::from(self.vcpus.iter().copied().max().unwrap_or(1));
-        if self.bytes.checked_mul(most).is_none_or(|bytes| bytes > MOST) {
-            return Err(Error::Usage(format!(
-                "--bytes: {most} times {} is past {}G",
-                self.bytes,
-                MOST >> 30
-            )));
-        }
+        let most = self.vcpus.iter().copied().max().unwrap_or(1);
+        GuestMemory::asked(most, self.bytes, Level::M2, MOST)?;
         let (rows, checks) =
             if self.performance { self.faulting(asked.runs)? } else { self.stages(asked.runs)? };
         let report = Report {

@@ -23,7 +23,7 @@ use super::report::{Check, Report, Row, params};
 use super::{About, Asked, Bench};
 use clap::ValueEnum;
 use job::{Job, Sample};
-use slat::{MmuLock, PAGE_SIZE};
+use slat::{Level, MmuLock};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::size::size;
@@ -130,13 +130,7 @@ impl DemandPaging {
     /// What is asked for, if it is possible.
     fn job(&self) -> Result<Job, Error> {
         let vcpus = self.vcpus.unwrap_or_else(|| 2 * Machine::detect().cores as u32);
-        if self.bytes == 0 || !self.bytes.is_multiple_of(PAGE_SIZE) {
-            return Err(Error::Usage(format!("--bytes: {} is not a multiple of 4K above zero", self.bytes)));
-        }
-        if self.bytes.checked_mul(vcpus.into()).is_none_or(|bytes| bytes > job::MOST) {
-            let most = job::MOST >> 40;
-            return Err(Error::Usage(format!("--bytes: {vcpus} times {} is past {most}T", self.bytes)));
-        }
+        let memory = GuestMemory::asked(vcpus, self.bytes, Level::K4, job::MOST)?;
         let serve = match self.uffd {
             Uffd::None => None,
             Uffd::Missing => Some(Serve::Missing),
@@ -150,7 +144,6 @@ impl DemandPaging {
         if self.prefilled && serve.is_some() {
             return Err(Error::Usage("--prefilled: the handlers of -u would have nothing to do".into()));
         }
-        let memory = GuestMemory { vcpus, pages_per_vcpu: self.bytes / PAGE_SIZE };
         Ok(Job {
             memory,
             overlap: self.overlap,
