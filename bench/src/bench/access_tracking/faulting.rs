@@ -7,7 +7,7 @@ use super::world::{World, agers_cpu};
 use super::{AccessTracking, Guard};
 use crate::bench::harness::{Series, rounds};
 use crate::bench::report::{Check, Row, params};
-use slat::{Access, Idle};
+use slat::{Access, Idle, Level};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_machine::Costs;
@@ -16,7 +16,7 @@ use slat_series::PatchSeries;
 use slat_threads::benches::Tally;
 use slat_threads::benches::access_tracking::{Ager, Passes, beside, still_young};
 use slat_threads::benches::demand_paging::Ground;
-use slat_threads::host::hva_of;
+use slat_threads::benches::host_faults::host_has;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,10 +74,9 @@ impl AccessTracking {
             once_more: true,
             cpu: Some(agers_cpu()),
         });
-        let host = |gfn| world.space.lookup(hva_of(gfn), Access::Read).map(|page| page.pfn);
-        let right = ("every page is mapped to the host's frame", |gfn, pfn| host(gfn) == Some(pfn));
+        let right = ("every page is mapped to the host's frame", host_has(&world.space, Level::K4));
         let (mut vcpus, parts) = (world.vcpus(Access::Write)?, memory.parts());
-        let ground = Ground { vm: &*world.vm, parts: &parts, right };
+        let ground = Ground { vm: &*world.vm, parts: &parts, page: Level::K4, right };
         let lap = beside(&Costs::SERVER, &ground, &mut vcpus, ager);
         all_went_well(&mut vcpus)?;
         let (lap, passes) = lap.map_err(Error::Machine)?;

@@ -16,7 +16,7 @@ use super::super::software_vcpu::{SoftwareVcpu, Uses, stored, words_wrong};
 use super::handlers::Handlers;
 use hdrhistogram::Histogram;
 use slat::table::formats::Npt4;
-use slat::{Access, Gfn, MmuLock, PAGE_SIZE, Pfn, Span};
+use slat::{Access, Gfn, Level, MmuLock, PAGE_SIZE, Pfn, Span};
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, joined, start, window};
 use slat_machine::Costs;
@@ -103,8 +103,12 @@ impl Job {
             self.memory.parts()
         };
         let right = |gfn, pfn| self.is_right(&space, gfn, pfn);
-        let ground =
-            Ground { vm: &vm, parts, right: ("every page is mapped and holds what it has to", right) };
+        let ground = Ground {
+            vm: &*vm,
+            parts,
+            page: Level::K4,
+            right: ("every page is mapped and holds what it has to", right),
+        };
         let (lap, served) = thread::scope(|scope| {
             let servers = handlers.queues().iter().map(|queue| start(scope, || handlers.serve(queue)));
             let servers: Vec<_> = servers.collect();

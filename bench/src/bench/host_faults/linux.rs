@@ -1,6 +1,6 @@
 //! Linux: threads that store to anonymous memory for the first time.
 
-use super::{Job, Sample, tally};
+use super::{GONE, Job, RIGHT, Sample};
 use crate::bench::harness::Line;
 use crate::bench::machine::pin;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -54,7 +54,12 @@ pub fn sample(job: &Job) -> Result<Sample, Error> {
     let gone = memory.unmap()?;
     let unmap_ns = began.elapsed().as_nanos() as f64;
     // The threads' own stacks fault, too, now and then.
-    let tally = tally(faulted.min(faults), right, gone.min(bytes) / job.page.bytes(), faults);
+    let gone = gone.min(bytes) / job.page.bytes();
+    let tally = vec![
+        ("every page was faulted in once", [faulted.min(faults), faults]),
+        (RIGHT, [right, faults]),
+        (GONE, [gone, faults]),
+    ];
     Ok(Sample { fill_ns, unmap_ns, tally })
 }
 

@@ -94,6 +94,10 @@ struct Sample {
     tally: Vec<Tally>,
 }
 
+/// Checks of both.
+const RIGHT: &str = "every page holds what it has to";
+const GONE: &str = "munmap left none";
+
 impl Bench for HostFaults {
     fn report(&self, asked: Asked) -> Result<Report, Error> {
         for (flag, bytes) in [("--bytes", self.bytes), ("--changed", self.changed)] {
@@ -208,13 +212,4 @@ fn name(page: Level) -> &'static str {
 fn tell(job: &Job, who: Who, samples: &[Sample]) -> Vec<Check> {
     let who = format!("{}, {} threads, {} pages", who.name(), job.threads, name(job.page));
     Check::tallied(&who, "", samples.iter().flat_map(|sample| &sample.tally))
-}
-
-/// What must hold of the faults of both: how many there were, of pages that hold what they have to; and of the unmap, how many are gone.
-fn tally(faulted: u64, right: u64, gone: u64, faults: u64) -> Vec<Tally> {
-    vec![
-        ("every page was faulted in once", [faulted, faults]),
-        ("every page holds what it has to", [right, faults]),
-        ("munmap left none", [gone, faults]),
-    ]
 }

@@ -1,15 +1,16 @@
 //! slat: vCPUs that fault in memory which slat-mm has mapped and not filled.
 
-use super::{Job, Sample, tally};
+use super::{GONE, Job, RIGHT, Sample};
 use slat::table::formats::Npt4;
 use slat::{Access, Gfn, Level, PAGE_SIZE, Span, Vm};
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
 use slat_machine::Costs;
 use slat_mm::{AddressSpace, Arena, Backing, HostView};
+use slat_threads::benches::demand_paging::Ground;
 use slat_threads::benches::guest::Bare;
 pub use slat_threads::benches::host_faults::BASE;
-use slat_threads::benches::host_faults::{fill, machine as vm_of};
+use slat_threads::benches::host_faults::{host_has, machine as vm_of};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -40,7 +41,10 @@ pub fn sample(job: &Job, arena: &Arc<Arena>) -> Result<Sample, Error> {
         (0..u64::from(job.threads)).map(|number| Span::sized(Gfn(number * pages), pages)).collect();
     let vcpus: Result<Vec<_>, _> = (0..u32::from(job.threads)).map(|number| Bare::new(&vm, number)).collect();
     let mut vcpus = vcpus.map_err(Error::Machine)?;
-    let filled = fill(&Costs::SERVER, &vm, &mut vcpus, &parts, (job.page, 0)).map_err(Error::Machine)?;
+    let right = (RIGHT, host_has(&space, job.page));
+    let ground = Ground { vm: &*vm, parts: &parts, page: job.page, right };
+    let lap = ground.run(&Costs::SERVER, &mut vcpus, || (), None).map_err(Error::Machine)?;
+    let waits = space.stats().lock_waits + u64::from(vm.stats().lock_wait_ns > 0);
     drop(vcpus);
 
     let began = Instant::now();
@@ -49,7 +53,8 @@ pub fn sample(job: &Job, arena: &Arc<Arena>) -> Result<Sample, Error> {
     let pages = (0..job.all()).step_by(job.page.bytes() as usize);
     let gone = pages.filter(|&at| space.lookup(BASE + at, Access::Read).is_none()).count() as u64;
     let faults = job.faults();
-    let mut tally = tally(filled.mapped, filled.right, gone, faults);
-    tally.push(("no fault waited for a lock", [faults.saturating_sub(filled.waits), faults]));
-    Ok(Sample { fill_ns: filled.told.wall_ns as f64, unmap_ns, tally })
+    let mut tally = lap.tally;
+    tally.push((GONE, [gone, faults]));
+    tally.push(("no fault waited for a lock", [faults.saturating_sub(waits), faults]));
+    Ok(Sample { fill_ns: lap.told.wall_ns as f64, unmap_ns, tally })
 }

@@ -20,7 +20,7 @@ use super::machine::{Parts, builder, idle, with_one_slot};
 use super::{About, Bench, Check, Figure, OnThreads, Point, Policy, Setting};
 use crate::host::{SimHost, hvas_of};
 use crate::world::{AtomicU64, Costs, Job, Ordering::Relaxed, now, rest};
-use slat::{Format, Gfn, Host, Hva, Idle, PAGE_SIZE, Pfn, SecondaryMmu, Span, Vm, Young};
+use slat::{Format, Gfn, Host, Hva, Idle, Level, PAGE_SIZE, Pfn, SecondaryMmu, Span, Vm, Young};
 use slat_series::PatchSeries;
 
 /// See the module's header.
@@ -71,8 +71,12 @@ impl Bench for AccessTracking {
         let rests = || rest(setting.work.rest_ns);
         let ages = !matches!(setting.policy, Policy::NoAging | Policy::SlatNoAging);
         let ager = ages.then_some(Ager { pass, rests, once_more: false, cpu: None });
-        let ground =
-            demand_paging::Ground { vm: &vm, parts: &parts.each().collect::<Vec<_>>(), right: FIRST_FRAMES };
+        let ground = demand_paging::Ground {
+            vm: &vm,
+            parts: &parts.each().collect::<Vec<_>>(),
+            page: Level::K4,
+            right: FIRST_FRAMES,
+        };
         let (lap, passes) = beside(setting.costs, &ground, &mut guests, ager)?;
         let told = lap.told;
 

@@ -8,11 +8,11 @@
 //! other's pages, too.
 
 use super::guest::Touch;
-use super::machine::{Parts, builder, gfns, is_first, right_by, with_one_slot};
+use super::machine::{Parts, builder, is_first, right_by, with_one_slot};
 use super::{About, Bench, Check, Figure, OnThreads, Point, Policy, Setting, Tally};
 use crate::host::SimHost;
 use crate::world::{Costs, Job, Told, run};
-use slat::{Format, Gfn, Host, Pfn, Span, Vm};
+use slat::{Format, Gfn, Host, Level, Pfn, Span, Vm};
 use slat_series::PatchSeries;
 
 /// See the module's header.
@@ -39,7 +39,12 @@ impl Bench for DemandPaging {
         let host = SimHost::new(pages, &setting.work);
         let vm = with_one_slot(builder(host, setting, setting.policy.lock()), pages)?;
         let mut guests = parts.guests(&vm, &setting.work)?;
-        let ground = Ground { vm: &vm, parts: &parts.each().collect::<Vec<_>>(), right: FIRST_FRAMES };
+        let ground = Ground {
+            vm: &vm,
+            parts: &parts.each().collect::<Vec<_>>(),
+            page: Level::K4,
+            right: FIRST_FRAMES,
+        };
         let Lap { told, tally } = ground.run(setting.costs, &mut guests, || (), None)?;
         let figures = vec![
             Figure::new("ns per fault", told.wall_ns as f64 / parts.pages as f64, "ns"),
@@ -66,6 +71,8 @@ pub struct Ground<'g, F: Format, H: Host, R> {
     pub vm: &'g Vm<F, H>,
     /// What each vCPU touches, in order: a part of its own, or all of them the same.
     pub parts: &'g [Span<Gfn>],
+    /// The size of the host's pages: each is touched once.
+    pub page: Level,
     /// What a page has to be afterwards.
     pub right: Right<R>,
 }
@@ -89,14 +96,16 @@ impl<F: Format, H: Host, R: Fn(Gfn, Pfn) -> bool> Ground<'_, F, H, R> {
         beside: Option<Job<'j>>,
     ) -> Result<Lap, String> {
         let before = self.vm.stats().mapped_faults;
-        let jobs = vcpus.iter_mut().zip(self.parts).map(|(vcpu, &part)| vcpu.job(gfns(part), then));
+        let step = self.page.pages() as usize;
+        let pages = |part: &Span<Gfn>| (part.start.0..part.end.0).step_by(step).map(Gfn);
+        let jobs = vcpus.iter_mut().zip(self.parts).map(|(vcpu, part)| vcpu.job(pages(part), then));
         let told = run(costs, jobs.chain(beside).collect());
         Ok(Lap { told, tally: self.tally(vcpus, before)? })
     }
 
     /// What must hold after it, where so many faults had mapped a page before.
     fn tally(&self, vcpus: &mut [impl Touch], before: u64) -> Result<Vec<Tally>, String> {
-        let len = |parts: &[Span<Gfn>]| parts.iter().map(Span::len).sum::<u64>();
+        let len = |parts: &[Span<Gfn>]| parts.iter().map(Span::len).sum::<u64>() / self.page.pages();
         let mut parts = self.parts.to_vec();
         parts.dedup();
         let touched = vcpus.iter_mut().map(|vcpu| vcpu.counts()[1]).sum();
@@ -125,7 +134,7 @@ mod tests {
         let vm = &with_one_slot(builder(host, setting, setting.policy.lock()), pages).unwrap();
         let guests = &mut parts.guests(vm, &setting.work).unwrap();
         let parts: &Vec<_> = &parts.each().collect();
-        let ground = Ground { vm, parts, right: FIRST_FRAMES };
+        let ground = Ground { vm, parts, page: Level::K4, right: FIRST_FRAMES };
         let failed = |tally: &[Tally]| -> Vec<_> {
             let checks = tally.iter().map(Check::from).filter(|check| !check.ok);
             checks.map(|check| format!("{}: {}", check.name, check.detail)).collect()

@@ -64,13 +64,15 @@ pub trait Touch: Send {
 pub struct Bare<'vm, F: Format, H: Host> {
     vcpu: Vcpu<'vm, F, H>,
     counts: [u64; 2],
+    /// What it computes before each fault.
+    pub before_ns: u64,
 }
 
 impl<'vm, F: Format, H: Host> Bare<'vm, F, H> {
     /// vCPU `number`, of which there is no other.
     pub fn new(vm: &'vm Vm<F, H>, number: u32) -> Result<Self, String> {
         let vcpu = vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
-        Ok(Self { vcpu, counts: [0; 2] })
+        Ok(Self { vcpu, counts: [0; 2], before_ns: 0 })
     }
 }
 
@@ -81,6 +83,9 @@ impl<F: Format, H: Host> Touch for Bare<'_, F, H> {
 
     #[inline]
     fn touched(&mut self, idle: &mut Idle, gfn: Gfn) {
+        if self.before_ns > 0 {
+            compute(self.before_ns);
+        }
         let done = self.vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write });
         self.counts[0] += 1;
         self.counts[1] += u64::from(matches!(done, Ok(Done::Mapped(_))));

@@ -4,17 +4,17 @@
 //! the page lock, a version of the mappings, a frame of the CPU's list, zeroes, and both tables. What is free of charge: the state of a
 //! frame and its note, which no other CPU looks at meanwhile, and the plain loads of the mappings' tree.
 //!
-//! `slat bench host-faults` runs the same [`fill`] beside Linux, with pages of 2 MiB, too, and unmaps what was filled.
+//! `slat bench host-faults` runs the same [`Ground::run`] beside Linux, with pages of 2 MiB, too, and unmaps what was filled.
 //!
 //! Without zeroing each page is one that was zeroed ahead of need: what a fault costs while a `Zeroer` keeps up.
 
+use super::demand_paging::{Ground, Lap};
 use super::guest::{Bare, Touch};
 use super::machine::{Parts, idle};
 use super::{About, Bench, Check, Figure, NO_AGER, OnThreads, Point, Policy, Setting};
-use crate::world::{Costs, Told, compute, run};
 use slat::table::formats::Ept4;
 use slat::vm::Builder;
-use slat::{Access, Format, Gfn, Hva, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
+use slat::{Access, Format, Gfn, Hva, Level, PAGE_SIZE, Pfn, Slot, SlotId, Vm};
 use slat_mm::{AddressSpace, Arena, Backing, HostView, MmError, Place, Prot};
 use slat_series::PatchSeries;
 use std::sync::Arc;
@@ -66,14 +66,17 @@ impl Bench for HostFaults {
             vcpu.touched(&mut first, Gfn(part.start.0 - 1));
         }
         drop(first);
+        for vcpu in &mut vcpus {
+            vcpu.before_ns = setting.work.guest_ns + setting.work.exit_ns;
+        }
         let all = parts.pages * u64::from(setting.vcpus);
         let (before, ahead) = (arena.list_stats().zeroed, if setting.work.zeroing { 0 } else { all });
         // Each takes a batch at a time, and may keep a part of the last one.
         arena.zero_ahead(if ahead > 0 { all + 64 * u64::from(setting.vcpus) } else { 0 });
-        let between_ns = setting.work.guest_ns + setting.work.exit_ns;
+        let right = ("every page is mapped to the host's frame", host_has(&space, Level::K4));
         let parts_of: Vec<_> = parts.each().collect();
-        let Filled { told, mapped, right, .. } =
-            fill(setting.costs, &vm, &mut vcpus, &parts_of, (Level::K4, between_ns))?;
+        let ground = Ground { vm: &*vm, parts: &parts_of, page: Level::K4, right };
+        let Lap { told, tally } = ground.run(setting.costs, &mut vcpus, || (), None)?;
         let zeroed = arena.list_stats().zeroed - before;
         let figures = vec![
             Figure::new("ns per fault", told.wall_ns as f64 / parts.pages as f64, "ns"),
@@ -84,15 +87,9 @@ impl Bench for HostFaults {
                 "of 1,000 faults",
             ),
         ];
-        Ok(Point {
-            operations: all,
-            checks: vec![
-                Check::all("every page was faulted in", mapped, all),
-                Check::all("every page is mapped to the host's frame", right, all),
-                Check::all("every page that need not be zeroed was zeroed ahead", zeroed, ahead),
-            ],
-            ..Point::of(setting, figures, told)
-        })
+        let mut checks: Vec<_> = tally.iter().map(Check::from).collect();
+        checks.push(Check::all("every page that need not be zeroed was zeroed ahead", zeroed, ahead));
+        Ok(Point { operations: all, checks, ..Point::of(setting, figures, told) })
     }
 }
 
@@ -112,44 +109,10 @@ pub fn machine<F: Format>(
     Ok(vm)
 }
 
-/// What came of it.
-pub struct Filled {
-    /// The run.
-    pub told: Told,
-    /// Faults that mapped a page.
-    pub mapped: u64,
-    /// Pages of the size that was asked for, the same in both tables.
-    pub right: u64,
-    /// Faults that waited for a lock.
-    pub waits: u64,
-}
-
-/// `vcpus` fill a part each, with pages of this size, and compute for so long between two.
-pub fn fill<F: Format>(
-    costs: &Costs,
-    vm: &Vm<F, HostView>,
-    vcpus: &mut [Bare<'_, F, HostView>],
-    parts: &[Span<Gfn>],
-    (page, between_ns): (Level, u64),
-) -> Result<Filled, String> {
-    let pages = |part: &Span<Gfn>| (part.start.0..part.end.0).step_by(page.pages() as usize).map(Gfn);
-    let jobs = vcpus.iter_mut().zip(parts).map(|(vcpu, part)| {
-        let between = move |_: &Gfn| compute(between_ns);
-        vcpu.job(pages(part).inspect(between), || ())
-    });
-    let told = run(costs, jobs.collect());
-    let (space, mut idle, mut right) = (vm.host().space(), idle()?, 0);
-    for gfn in parts.iter().flat_map(pages) {
+/// Whether a frame is the host's, in a page of this size that may be written.
+pub fn host_has(space: &AddressSpace, page: Level) -> impl Fn(Gfn, Pfn) -> bool {
+    move |gfn, pfn| {
         let host = space.lookup(BASE + gfn.0 * PAGE_SIZE, Access::Write);
-        let guest = vm.translate(&mut idle, gfn).map(|mapping| (mapping.level, mapping.leaf.pfn));
-        right += u64::from(
-            host.is_some_and(|host| host.writable && host.level == page && guest == Some((page, host.pfn))),
-        );
+        host.is_some_and(|host| host.writable && host.level == page && host.pfn == pfn)
     }
-    Ok(Filled {
-        told,
-        mapped: vcpus.iter_mut().map(|vcpu| vcpu.counts()[1]).sum(),
-        right,
-        waits: space.stats().lock_waits + u64::from(vm.stats().lock_wait_ns > 0),
-    })
 }
