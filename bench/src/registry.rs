@@ -214,8 +214,15 @@ mod tests {
         let of = |name: &str| all().iter().find(|row| row.about.name == name).unwrap().runs_in();
         assert_eq!(of("migrate"), "real threads");
         assert_eq!(of("ksm-perf"), "real threads, virtual time (two programs)");
-        for name in ["pre-fault", "invalidate", "zap", "host-faults", "demand-paging", "access-tracking-perf"]
-        {
+        for name in [
+            "pre-fault",
+            "invalidate",
+            "zap",
+            "host-faults",
+            "demand-paging",
+            "access-tracking-perf",
+            "memslot-perf",
+        ] {
             assert_eq!(of(name), "real threads, virtual time");
         }
     }

@@ -141,6 +141,16 @@ impl SimHost {
         }
     }
 
+    /// Takes away what is there: each page comes back as its other frame. To be called as [`set`](Self::set), by one thread at a
+    /// time.
+    pub fn take_away(&self, hvas: Span<Hva>) {
+        for gfn in (gfn_of(hvas.start).0..gfn_of(hvas.end).0).map(Gfn) {
+            let hva = hva_of(gfn);
+            let is_first = self.page(hva) == Some(first_page(gfn));
+            self.set(hva, Some(if is_first { other_page(gfn) } else { first_page(gfn) }));
+        }
+    }
+
     /// How often a fault asked for a hidden page, and found it.
     pub fn hints(&self) -> u64 {
         self.hints.load(Relaxed)
@@ -191,6 +201,11 @@ pub fn gfn_of(hva: Hva) -> Gfn {
 /// What the host has behind a frame at first.
 pub fn first_page(gfn: Gfn) -> HostPage {
     HostPage { pfn: Pfn(FIRST_FRAME + gfn.0), ..HostPage::PLAIN }
+}
+
+/// What it has there after [`SimHost::take_away`], every other time.
+pub fn other_page(gfn: Gfn) -> HostPage {
+    HostPage { pfn: Pfn(2 * FIRST_FRAME + gfn.0), ..HostPage::PLAIN }
 }
 
 // SAFETY: the defaults keep the trait's contract.

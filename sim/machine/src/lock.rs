@@ -34,6 +34,8 @@ const WRITER: u64 = 1 << 63;
 
 /// A mutex around a value.
 pub type Mutex<T> = lock_api::Mutex<RawMutex, T>;
+/// A mutex that is held.
+pub type MutexGuard<'m, T> = lock_api::MutexGuard<'m, RawMutex, T>;
 /// A reader-writer lock around a value.
 pub type RwLock<T> = lock_api::RwLock<RawRwLock, T>;
 

@@ -5,19 +5,17 @@
 //! refused), and deleted, over and over. No vCPU runs: these are the costs of the host's side, a system call included
 //! for KVM. A figure is the median of its requests.
 
-use super::Findings;
-use super::design::{Design, Machine};
-use super::layout::Layout;
-use super::memory::Memory;
-use super::ours::Ours;
+use super::{Findings, empty_vm};
 use crate::bench::harness::{Series, interleave};
 use crate::bench::report::{Check, Row, params};
 use slat::slots::Region;
-use slat::{Hva, Idle, PAGE_SIZE, Span};
+use slat::{Idle, PAGE_SIZE};
 use slat_cli::error::Error;
+use slat_threads::benches::memslot::Layout;
+use slat_threads::benches::memslot::design::Machine;
+use slat_threads::host::SimHost;
 use std::cell::RefCell;
 use std::ffi::CStr;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Where KVM is.
@@ -36,15 +34,13 @@ trait Vmm {
 }
 
 struct Slat {
-    vm: Machine<Ours>,
+    vm: Machine<SimHost>,
     idle: Idle,
 }
 
 impl Slat {
     fn new(slots: u32) -> Result<Self, Error> {
-        let memory = Arc::new(Memory::new(Span::sized(Hva(0), PAGE_SIZE)));
-        let builder = Machine::<Ours>::builder(Ours::host(&memory)).max_slots(slots);
-        let vm = builder.build().map_err(|error| Error::Machine(error.to_string()))?;
+        let vm = empty_vm(slots)?;
         let idle = Idle::take().ok_or_else(|| Error::Machine("this thread runs a vCPU".into()))?;
         Ok(Self { vm, idle })
     }
@@ -157,7 +153,7 @@ pub fn measure(kvm: &Kvm, slots: u32, runs: u32, findings: &mut Findings) -> Res
 /// Microseconds of each request, and how many answers were right.
 fn sample(vmm: &mut dyn Vmm, layout: &Layout) -> ([f64; REQUESTS.len()], usize) {
     let created = Region::from(layout.last());
-    let moved = Region { gpa: layout.gfns().end.gpa(), ..created };
+    let moved = Region { gpa: layout.end().gpa(), ..created };
     let logged = Region { flags: Region::LOG_DIRTY, ..moved };
     let grown = Region { bytes: logged.bytes + PAGE_SIZE, ..logged };
     let turn = [created, moved, logged, grown, Region::deletion(created.slot)];

@@ -1,46 +1,37 @@
 //! `slat bench memslot-perf`: what memslots cost a running guest and its host, before the scalable memslots series and with slat.
 //!
 //! ```text
-//! scenario.rs   what host and guest do: map, unmap, unmap-2m, move-active, move-inactive, setup   guest.rs, layout.rs
-//! design.rs     what a design of memslots has to offer: two entrants
-//!   ours.rs       slat's
-//!   baseline/     one sorted array, copied whole for every change, on the same engine
-//! memory.rs     the primary MMU under both, which costs next to nothing
 //! micro/        the maps alone, beside the standard library's and vm-memory's: look-ups, changes, bytes
 //! kvm.rs        the requests of a VMM, beside the machine's own KVM
 //! ```
-//! The scenarios are those of KVM's `memslot_perf_test`, with a software vCPU that really runs and really caches
-//! translations. A figure is the time of one iteration.
+//! The scenarios (map, unmap, unmap-2m, move-active, move-inactive, setup) and both designs of memslots are those that virtual time
+//! has, too: `sim/benches/src/benches/memslot`. They are those of KVM's `memslot_perf_test`, with a software vCPU that really runs and
+//! really caches translations. A figure is the time of one iteration.
 
-mod baseline;
-mod design;
-mod guest;
 mod kvm;
-mod layout;
-mod memory;
 mod micro;
-mod ours;
-mod scenario;
 #[cfg(test)]
 mod tests;
 
-use super::harness::{Series, interleave};
+use super::harness::{Series, rounds};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
 use super::{About, Asked, Bench, Cell, Grid, Headline};
 use crate::typed::Unused;
-use baseline::{Before, IDS};
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use kvm::Kvm;
-use ours::Ours;
-use scenario::{Sample, Scenario};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
+use slat_machine::Costs;
 use slat_series::PatchSeries;
+use slat_threads::benches::memslot::array::{Adapter, IDS};
+use slat_threads::benches::memslot::design::{Design as _, Machine as VmOf};
+use slat_threads::benches::memslot::scenario::{self, Sample, Scenario};
+use slat_threads::benches::{Policy, Setting, Work};
+use slat_threads::host::SimHost;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
 /// More slots than the array can have: slat runs alone.
 const MOST: u32 = 1_000_000;
@@ -251,11 +242,12 @@ impl MemslotPerf {
     ) -> Result<(), Error> {
         let entrants = &ENTRANTS[..if slots <= IDS { 2 } else { 1 }];
         let scenario = Scenario::new(test, slots);
-        let time = Duration::from_secs_f64(self.seconds);
-        let samples = interleave(runs as usize, entrants, |entrant| (entrant.sample)(&scenario, time));
+        let ns = (self.seconds * 1e9) as u64;
+        let samples = rounds(runs as usize, entrants, |entrant| {
+            (entrant.sample)(&scenario, &setting(), ns).map_err(Error::Machine)
+        })?;
         let mut series = Vec::new();
         for (entrant, samples) in entrants.iter().zip(samples) {
-            let samples = samples.into_iter().collect::<Result<Vec<_>, _>>()?;
             findings.checks.extend(checks(entrant.name, test, slots, &samples));
             series.push(Series::new(samples.iter().map(|sample| sample.ns / 1000.0).collect()));
         }
@@ -298,15 +290,33 @@ fn progress(slots: u32, test: &str, runs: u32) {
     say(format_args!("{slots} slots, {test}: {runs} rounds"));
 }
 
+/// Nothing but the engine, the slots and the guest takes time.
+fn setting() -> Setting<'static> {
+    Setting {
+        costs: &Costs::SERVER,
+        vcpus: 1,
+        policy: Policy::None,
+        quick: false,
+        seed: 1,
+        work: Work::none(),
+    }
+}
+
+/// A VM of slat's that can have so many slots, and has none; its host has no page.
+fn empty_vm(slots: u32) -> Result<VmOf<SimHost>, Error> {
+    SimHost::machine(SimHost::new(0, &Work::none()), &setting(), slots, |builder| builder)
+        .map_err(Error::Machine)
+}
+
 /// Who runs.
 struct Entrant {
     name: &'static str,
-    sample: fn(&Scenario, Duration) -> Result<Sample, Error>,
+    sample: fn(&Scenario, &Setting<'_>, u64) -> Result<Sample, String>,
 }
 
 const ENTRANTS: [Entrant; 2] = [
-    Entrant { name: "slat", sample: Scenario::sample::<Ours> },
-    Entrant { name: "baseline", sample: Scenario::sample::<Before> },
+    Entrant { name: "slat", sample: Scenario::sample::<SimHost> },
+    Entrant { name: "baseline", sample: Scenario::sample::<Adapter> },
 ];
 
 /// What must have happened in a test for its figures to count.

@@ -1,32 +1,34 @@
 //! All vCPUs of a machine, each with its program.
 
 use super::Setting;
-use super::machine::{Machine, idle};
+use super::machine::idle;
 use super::program::{Cpu, Program, Seen};
+use crate::host::SimHost;
 use crate::world::{Job, Told};
-use slat::{Idle, VcpuId};
+use slat::table::formats::Ept4;
+use slat::{Host, Idle, VcpuId, Vm};
 
 /// See the module's header.
-pub struct Crew<'vm, P> {
-    members: Vec<Member<'vm, P>>,
+pub struct Crew<'vm, P, H: Host = SimHost> {
+    members: Vec<Member<'vm, P, H>>,
     compute_ns: u64,
 }
 
 /// On lines of its own: each runs on another CPU.
 #[repr(align(128))]
-struct Member<'vm, P> {
-    cpu: Cpu<'vm>,
+struct Member<'vm, P, H: Host> {
+    cpu: Cpu<'vm, H>,
     program: P,
     failed: Option<String>,
 }
 
-impl<'vm, P: Program + Send> Crew<'vm, P> {
+impl<'vm, P: Program + Send, H: Host> Crew<'vm, P, H> {
     /// Each vCPU's guest makes so many accesses to a page in a row, of which a TLB answers all but the first: that long it
     /// computes before it uses the next page.
     ///
     /// Each program has run until it left for the first time, at no cost and uncounted: pages are mapped, and TLBs warm.
     pub fn warm(
-        vm: &'vm Machine,
+        vm: &'vm Vm<Ept4, H>,
         setting: &Setting<'_>,
         accesses: u64,
         program: impl Fn(u32) -> P,
@@ -46,9 +48,9 @@ impl<'vm, P: Program + Send> Crew<'vm, P> {
     /// A job for each, which does `work` with it.
     pub fn jobs<'c>(
         &'c mut self,
-        work: impl Fn(&mut Idle, &mut Cpu<'vm>, &mut P) -> Result<(), String> + Copy + Send + 'c,
+        work: impl Fn(&mut Idle, &mut Cpu<'vm, H>, &mut P) -> Result<(), String> + Copy + Send + 'c,
     ) -> Vec<Job<'c>> {
-        let job = |member: &'c mut Member<'vm, P>| {
+        let job = |member: &'c mut Member<'vm, P, H>| {
             Job::vcpu(member.cpu.number(), move || {
                 let ran = idle().and_then(|mut idle| work(&mut idle, &mut member.cpu, &mut member.program));
                 member.failed = ran.err();
@@ -59,10 +61,14 @@ impl<'vm, P: Program + Send> Crew<'vm, P> {
 
     /// What all have done together, if none has failed.
     pub fn seen(&self) -> Result<Seen, String> {
-        match self.members.iter().find_map(|member| member.failed.clone()) {
-            Some(error) => Err(error),
-            None => Ok(self.members.iter().fold(Seen::default(), |sum, member| sum.and(&member.cpu.seen))),
-        }
+        let (seen, failed) = self.seen_by_all();
+        failed.map_or(Ok(seen), Err)
+    }
+
+    /// What all have done together, and why one has failed.
+    pub fn seen_by_all(&self) -> (Seen, Option<String>) {
+        let seen = self.members.iter().fold(Seen::default(), |sum, member| sum.and(&member.cpu.seen));
+        (seen, self.members.iter().find_map(|member| member.failed.clone()))
     }
 
     /// Nanoseconds of all vCPUs together in which their guests did not compute.

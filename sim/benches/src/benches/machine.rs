@@ -11,7 +11,7 @@ use slat::{Format, Gfn, Host, Idle, Level, MmuLock, Pfn, Slot, SlotId, Span, Vm}
 pub type Machine = Vm<Ept4, SimHost>;
 
 /// A builder of a VM with that many vCPUs.
-pub fn builder(host: SimHost, setting: &Setting<'_>, lock: MmuLock) -> Builder<Ept4, SimHost> {
+pub fn builder<H: Host>(host: H, setting: &Setting<'_>, lock: MmuLock) -> Builder<Ept4, H> {
     Vm::builder(host).vcpus(setting.vcpus).mmu_lock(lock)
 }
 

@@ -11,14 +11,18 @@
 use super::Check;
 use super::hardware::{Tlb, walk};
 use crate::host::SimHost;
-use crate::world::{compute, guest};
+use crate::world::{compute, guest, pause};
 use slat::table::formats::Ept4;
-use slat::{Access, Done, Fault, Gfn, Idle, InGuest, Pfn, Vcpu};
+use slat::{Access, Done, Fault, FaultError, Gfn, Host, HostError, Idle, InGuest, Pfn, Vcpu};
 
 /// What a guest does next.
 pub enum Next {
     /// Computes, then loads from a page.
     Load(Gfn),
+    /// The same for a store. No page has both.
+    Store(Gfn),
+    /// Waits a little for another CPU.
+    Wait,
     /// Leaves the guest, to the host thread that runs it.
     Leave,
 }
@@ -101,8 +105,8 @@ impl Seen {
 }
 
 /// A vCPU.
-pub struct Cpu<'vm> {
-    vcpu: Vcpu<'vm, Ept4, SimHost>,
+pub struct Cpu<'vm, H: Host = SimHost> {
+    vcpu: Vcpu<'vm, Ept4, H>,
     tlb: Tlb,
     /// What its guest computes before it uses a page.
     pub compute_ns: u64,
@@ -112,9 +116,9 @@ pub struct Cpu<'vm> {
     pub seen: Seen,
 }
 
-impl<'vm> Cpu<'vm> {
+impl<'vm, H: Host> Cpu<'vm, H> {
     /// One whose TLB is empty.
-    pub fn new(vcpu: Vcpu<'vm, Ept4, SimHost>) -> Self {
+    pub fn new(vcpu: Vcpu<'vm, Ept4, H>) -> Self {
         Self { vcpu, tlb: Tlb::new(), compute_ns: 0, exit_ns: 0, seen: Seen::default() }
     }
 
@@ -126,18 +130,20 @@ impl<'vm> Cpu<'vm> {
     /// Runs the guest until it leaves by itself.
     pub fn run(&mut self, idle: &mut Idle, program: &mut impl Program) -> Result<(), String> {
         let mut again = None;
-        while let Some(gfn) = self.run_to_fault(idle, program, again) {
+        while let Some((gfn, access)) = self.run_to_fault(idle, program, again) {
             compute(self.exit_ns);
-            let fault = Fault { gpa: gfn.gpa(), access: Access::Read };
-            let done = self.vcpu.fault(idle, fault).map_err(|error| format!("at {}: {error}", fault.gpa))?;
-            again = Some(gfn).filter(|_| done != Done::Mmio);
-            match done {
-                Done::Mapped(_) | Done::Fixed => self.seen.mapped += 1,
-                Done::Mmio => {
+            let fault = Fault { gpa: gfn.gpa(), access };
+            again = Some((gfn, access));
+            match self.vcpu.fault(idle, fault) {
+                Ok(Done::Mapped(_) | Done::Fixed) => self.seen.mapped += 1,
+                // No memory: said by the VM's slots, or by a host that has slots of its own.
+                Ok(Done::Mmio) | Err(FaultError::Host(HostError::Fault)) => {
+                    again = None;
                     self.seen.absent += 1;
                     self.seen.astray += u64::from(!program.may_be_absent(gfn));
                 }
-                _ => self.seen.spurious += 1,
+                Ok(_) => self.seen.spurious += 1,
+                Err(error) => return Err(format!("at {}: {error}", fault.gpa)),
             }
         }
         Ok(())
@@ -149,25 +155,34 @@ impl<'vm> Cpu<'vm> {
         &mut self,
         idle: &mut Idle,
         program: &mut impl Program,
-        mut again: Option<Gfn>,
-    ) -> Option<Gfn> {
+        mut again: Option<(Gfn, Access)>,
+    ) -> Option<(Gfn, Access)> {
         let host = self.vcpu.vm().host();
         let mut inside = self.vcpu.enter(idle, &mut self.tlb).poll();
         loop {
-            let gfn = if let Some(gfn) = again.take() {
-                gfn
+            let (gfn, access) = if let Some(again) = again.take() {
+                again
             } else {
-                let Next::Load(gfn) = program.next() else { return None };
+                let next = match program.next() {
+                    Next::Load(gfn) => (gfn, Access::Read),
+                    Next::Store(gfn) => (gfn, Access::Write),
+                    Next::Wait => {
+                        pause();
+                        compute_inside(&mut inside, &mut self.tlb, 0);
+                        continue;
+                    }
+                    Next::Leave => return None,
+                };
                 compute_inside(&mut inside, &mut self.tlb, self.compute_ns);
-                gfn
+                next
             };
             let pfn = if let Some(pfn) = self.tlb.find(gfn) {
                 pfn
             } else {
                 let tables = &mut self.tlb.tables;
                 // SAFETY: in guest mode, and with every flush that is answered `tables` forgets.
-                let found = unsafe { walk(host, inside.root(), tables, (gfn, Access::Read)) };
-                let Some(pfn) = found else { return Some(gfn) };
+                let found = unsafe { walk(host, inside.root(), tables, (gfn, access)) };
+                let Some(pfn) = found else { return Some((gfn, access)) };
                 self.tlb.remember(gfn, pfn);
                 pfn
             };

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | [`compute`], [`guest`] | the CPU's clock goes on | spins by the clock |
 //! | [`rest`] | the same, asleep | sleeps |
+//! | [`copy`] | a price for each cache line | nothing: the copy itself took its time |
 //! | [`kick`] | an interrupt, which ends the [`guest`] of that vCPU's CPU | nothing: guests poll |
 //! | [`zero_page`], [`read_page`] | a price, and a share of the socket's bandwidth | the next page of a pool larger than caches |
 //! | [`hand_over`] | two wake-ups around the work | two wake-ups, of a thread on the same CPU and by it |
@@ -20,14 +21,14 @@ mod threads;
 
 #[cfg(virtual_time)]
 pub use simulated::{
-    AtomicU64, LOOK_EVERY, Mutex, Ordering, RwLock, compute, guest, hand_over, kick, now, pause, read_page,
-    rest, run, zero_page,
+    AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, Ordering, RwLock, compute, copy, fence, guest,
+    hand_over, kick, now, pause, read_page, rest, run, zero_page,
 };
 pub use slat_machine::{Costs, Job, JobTold};
 #[cfg(not(virtual_time))]
 pub use threads::{
-    AtomicU64, LOOK_EVERY, Mutex, NO_THREAD, Ordering, RwLock, compute, cpus, guest, hand_over, kick, now,
-    pause, pin, read_page, rest, run, zero_page,
+    AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, NO_THREAD, Ordering, RwLock, compute, copy, cpus,
+    fence, guest, hand_over, kick, now, pause, pin, read_page, rest, run, zero_page,
 };
 
 /// What a run took.

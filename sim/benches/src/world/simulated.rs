@@ -1,9 +1,10 @@
 //! The simulated machine: acts cost virtual time by its price list.
 
 use super::{Costs, Job, LineTold, Told};
-pub use slat_machine::lock::{Mutex, RwLock};
+pub use slat_machine::lock::{Mutex, MutexGuard, RwLock};
 pub use slat_machine::{
-    AtomicU64, Ordering, compute, guest, hand_over, kick, now, pause, read_page, rest, zero_page,
+    AtomicPtr, AtomicU64, Ordering, compute, copy, fence, guest, hand_over, kick, now, pause, read_page,
+    rest, zero_page,
 };
 
 /// Acts of a job between two looks at the clock: looks cost nothing.

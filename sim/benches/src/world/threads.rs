@@ -10,9 +10,9 @@ mod partner;
 mod pin;
 
 use super::{Costs, Job, JobTold, Told};
-pub use core::sync::atomic::{AtomicU64, Ordering};
+pub use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 pub use pages::{read_page, zero_page};
-pub use parking_lot::{Mutex, RwLock};
+pub use parking_lot::{Mutex, MutexGuard, RwLock};
 pub use partner::hand_over;
 pub use pin::{cpus, pin};
 use std::cell::Cell;
@@ -91,6 +91,9 @@ pub fn rest(ns: u64) {
 pub fn pause() {
     thread::yield_now();
 }
+
+/// So many bytes have been copied.
+pub fn copy(_bytes: usize) {}
 
 /// Guests poll.
 pub fn kick(_vcpu: u32) {}

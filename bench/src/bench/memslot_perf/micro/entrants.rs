@@ -1,9 +1,9 @@
 //! The maps.
 
-use super::super::baseline::{Array, IDS, Record};
 use super::Map;
 use slat::slots::{Limits, SlotMap};
 use slat::{Gfn, Hva, PAGE_SIZE, Slot};
+use slat_threads::benches::memslot::array::{Array, IDS, Record};
 use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;

@@ -2,15 +2,12 @@
 
 use super::{Cells, Findings, IDS};
 use crate::bench::harness::Series;
-use crate::bench::memslot_perf::design::{Design, Machine};
-use crate::bench::memslot_perf::memory::Memory;
-use crate::bench::memslot_perf::ours::Ours;
+use crate::bench::memslot_perf::empty_vm;
 use crate::bench::report::{Check, Row, params};
 use slat::slots::SlotMap;
-use slat::{Gfn, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span};
+use slat::{Gfn, Hva, Idle, PAGE_SIZE, Slot, SlotId};
 use slat_cli::error::Error;
 use slat_series::PatchSeries;
-use std::sync::Arc;
 
 /// A large VM: 12 TiB in 64 slots.
 const LARGE: (u64, u32) = (12 << 40, 64);
@@ -46,9 +43,7 @@ pub fn measure(findings: &mut Findings) -> Result<(), Error> {
             Slot::new(SlotId(nth), Gfn(first), pages, Hva((1 << 46) + first * PAGE_SIZE))
         })
     };
-    let memory = Arc::new(Memory::new(Span::sized(Hva(0), PAGE_SIZE)));
-    let builder = Machine::<Ours>::builder(Ours::host(&memory));
-    let vm = builder.build().map_err(|error| Error::Machine(error.to_string()))?;
+    let vm = empty_vm(count)?;
     let idle = &mut Idle::take().ok_or_else(|| Error::Machine("this thread runs a vCPU".into()))?;
     vm.slots().commit(idle, |tx| slots().try_for_each(|slot| tx.create(slot)))?;
     // A VM does not tell how much its slots take: these are the same slots.

@@ -2,14 +2,11 @@
 
 use super::entrants::Copied;
 use super::{Cells, Entrant, Map, Sample, right};
-use crate::bench::memslot_perf::design::{Design, Machine};
-use crate::bench::memslot_perf::memory::Memory;
-use crate::bench::memslot_perf::ours::Ours;
+use crate::bench::memslot_perf::empty_vm;
 use slat::slots::{Hint, SlotMap};
 use slat::{Gfn, Hva, Idle, PAGE_SIZE, Span};
 use slat_cli::error::Error;
 use std::hint::black_box;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Finds slots of random frames.
@@ -27,9 +24,7 @@ pub fn by_gfn<M: Map>(cells: Cells) -> Option<Entrant<Sample<1>>> {
 
 /// The same through hints, one kept beside each slot as the engine keeps one beside each leaf table, all of them warm.
 pub fn by_hint(cells: Cells) -> Result<Option<Entrant<Sample<1>>>, Error> {
-    let memory = Arc::new(Memory::new(Span::sized(Hva(0), PAGE_SIZE)));
-    let builder = Machine::<Ours>::builder(Ours::host(&memory)).max_slots(cells.0);
-    let vm = builder.build().map_err(|error| Error::Machine(error.to_string()))?;
+    let vm = empty_vm(cells.0)?;
     let idle = || Idle::take().expect("this thread runs no vCPU");
     vm.slots().commit(&mut idle(), |tx| cells.slots().try_for_each(|slot| tx.create(slot)))?;
     let hints: Vec<Hint> = cells.slots().map(|_| Hint::default()).collect();

@@ -16,7 +16,6 @@ mod footprint;
 mod look_up;
 
 use super::Findings;
-use super::baseline::IDS;
 use crate::bench::harness::{Series, interleave};
 use crate::bench::report::{Check, Row, params};
 use entrants::{Copied, Regions, Trees};
@@ -24,6 +23,7 @@ use slat::slots::SlotMap;
 use slat::{Gfn, Hva, PAGE_SIZE, Slot, SlotId};
 use slat_cli::error::Error;
 use slat_series::PatchSeries;
+use slat_threads::benches::memslot::array::IDS;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,17 +1,18 @@
 //! A machine whose slots move, once: its mover, and what must be true afterwards.
 
-use super::layout::Layout;
-use super::roam::Roam;
-use crate::benches::crew::Crew;
-use crate::benches::machine::{Machine, builder, idle, right};
+use super::design::{Design, Machine};
+use super::guests::{Meeting, Round};
+use super::layout::{ACTIVE, Layout};
+use super::scenario::Ran;
+use crate::benches::machine::{idle, right};
 use crate::benches::program::Seen;
 use crate::benches::{Check, Setting};
 use crate::host::SimHost;
-use crate::world::{self, Job, Told};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use slat::slots::Transaction;
-use slat::{Gfn, Slot, Span};
+use crate::world::{Ordering::Relaxed, Told, now, rest};
+use slat::{Gfn, Idle, PAGE_SIZE, Slot, Span};
 
+/// Pages of the area.
+const AREA: u64 = (512 << 20) / PAGE_SIZE;
 /// Rounds of four moves: so many with up to eight vCPUs; with more there are less, but as many as this.
 const ROUNDS: [u64; 2] = [64, 4];
 /// Rest after each move, on average.
@@ -21,14 +22,11 @@ const ACCESSES: u64 = 10;
 
 /// A machine to run on, once.
 pub struct Ground {
-    pub layout: Layout,
-    vm: Machine,
+    layout: Layout,
+    vm: Machine<SimHost>,
     /// After each move.
     rests: Vec<u64>,
-    /// Guests may go.
-    pub over: AtomicBool,
-    /// The last slot has moved away, and not begun to come back.
-    pub away: AtomicBool,
+    meeting: Meeting,
 }
 
 /// What a run told.
@@ -48,63 +46,60 @@ pub struct Outcome {
 impl Ground {
     /// With so many slots. Sabotaged, its flushes are left out.
     pub fn new(setting: &Setting<'_>, slots: u32, sabotaged: bool) -> Result<Self, String> {
-        let layout = Layout::new(slots);
-        let builder = builder(SimHost::filled(layout.end().0, &setting.work), setting, setting.policy.lock());
-        let builder = if sabotaged { builder.sabotage_flushes() } else { builder };
-        let vm = builder.build().map_err(|error| error.to_string())?;
-        let create = |tx: &mut Transaction<'_>| layout.slots().try_for_each(|slot| tx.create(slot));
-        vm.slots().commit(&mut idle()?, create).map_err(|error| error.to_string())?;
+        let layout = Layout::new(slots, AREA, ACTIVE);
+        let memory = SimHost::filled(layout.end().0, &setting.work);
+        let vm = SimHost::machine(memory, setting, slots, |builder| {
+            if sabotaged { builder.sabotage_flushes() } else { builder }
+        })?;
+        SimHost::populate(&vm, &mut idle()?, layout.slots())?;
         let rounds = (8 * ROUNDS[0] / u64::from(setting.vcpus)).clamp(ROUNDS[1], ROUNDS[0]);
         let rounds = if setting.quick { rounds / 4 } else { rounds };
         let rests = (0..4 * rounds).map(|nth| REST_NS / 2 + setting.lot(nth) % REST_NS).collect();
-        Ok(Self { layout, vm, rests, over: AtomicBool::new(false), away: AtomicBool::new(false) })
+        Ok(Self { layout, vm, rests, meeting: Meeting::default() })
     }
 
     /// Runs it.
     pub fn run(&self, setting: &Setting<'_>) -> Result<Outcome, String> {
-        let roam = |number: u32| Roam::new(self, setting.lot(number.into()));
-        let mut crew = Crew::warm(&self.vm, setting, ACCESSES, roam)?;
-        let mapped = self.vm.stats().mapped_faults;
-        let mut moved = Ok([0; 2]);
-        let mut jobs = crew.jobs(|idle, cpu, roam| cpu.run(idle, roam));
-        jobs.push(Job::new("mover", || {
-            moved = self.move_about();
-            self.over.store(true, Relaxed);
-        }));
-        let told = world::run(setting.costs, jobs);
-        let (seen, stats) = (crew.seen()?, self.vm.stats());
-        let moves = self.rests.len() as u64;
+        let at = (&self.vm, &self.meeting);
+        let guest = |number: u32| self.guest(setting.lot(number.into()));
+        let ran = Ran::beside(setting, at, ACCESSES, guest, |idle| self.move_about(idle))?;
+        if let Some(error) = ran.failed {
+            return Err(error);
+        }
+        let (seen, stats, moves) = (ran.seen, self.vm.stats(), self.rests.len() as u64);
         Ok(Outcome {
             moves,
-            moved_ns: moved?.map(|ns| ns as f64 / (moves / 2) as f64),
-            access_ns: setting.work.guest_ns as f64
-                + crew.lost_ns(&told, &seen) as f64 / (seen.uses * ACCESSES) as f64,
+            moved_ns: ran.host.map(|ns| ns as f64 / (moves / 2) as f64),
+            access_ns: setting.work.guest_ns as f64 + ran.lost_ns as f64 / (seen.uses * ACCESSES) as f64,
             retries: stats.retries,
             flushes: stats.flushes.paid,
-            checks: self.checks(&seen, mapped)?,
+            checks: self.checks(&seen, ran.mapped)?,
             seen,
-            told,
+            told: ran.told,
         })
     }
 
+    fn guest(&self, lot: u64) -> Round<'_> {
+        Round::area(&self.meeting, &self.layout, lot)
+    }
+
     /// All moves; nanoseconds of those of the last slot, and of those of the one beside it.
-    fn move_about(&self) -> Result<[u64; 2], String> {
-        let mut idle = idle()?;
+    fn move_about(&self, idle: &mut Idle) -> Result<[u64; 2], String> {
         let (last, beside, end) = (self.layout.last(), self.layout.beside(), self.layout.end());
         let mut timed = |slot: &Slot, to, rest_ns| {
-            let began = world::now();
-            let moved = self.vm.slots().commit(&mut idle, |tx| tx.move_to(slot.id, to));
-            let ns = world::now() - began;
-            world::rest(rest_ns);
-            moved.map(|_| ns).map_err(|error| error.to_string())
+            let began = now();
+            SimHost::move_to(&self.vm, idle, slot.id, to)?;
+            let ns = now() - began;
+            rest(rest_ns);
+            Ok::<_, String>(ns)
         };
-        let mut ns = [0; 2];
+        let (mut ns, away) = ([0; 2], &self.meeting.away);
         for rests in self.rests.as_chunks::<4>().0 {
             ns[0] += timed(&last, end, 0)?;
-            self.away.store(true, Relaxed);
-            world::rest(rests[0]);
+            away.store(true, Relaxed);
+            rest(rests[0]);
             ns[1] += timed(&beside, end + last.gfns.len(), rests[1])?;
-            self.away.store(false, Relaxed);
+            away.store(false, Relaxed);
             ns[0] += timed(&last, last.gfns.start, rests[2])?;
             ns[1] += timed(&beside, beside.gfns.start, rests[3])?;
         }
@@ -116,11 +111,12 @@ impl Ground {
         let stats = self.vm.stats();
         let faults = stats.mapped_faults - mapped + stats.mmio_faults;
         let right = right(&self.vm, [Span::new(Gfn(0), self.layout.end())].into_iter())?;
+        let at_home = self.layout.at_home(&self.vm, &mut idle()?);
         let mut checks = seen.checks().to_vec();
         checks.extend([
             Check::all("every fault was counted once", faults, seen.mapped + seen.absent),
             Check::all("what is mapped in the end is mapped right", right, stats.leaves[0]),
-            Check::all("every slot is where it belongs", self.at_home()?, self.layout.slots().len() as u64),
+            Check::all("every slot is where it belongs", at_home, self.layout.slots().len() as u64),
             // One more: the slots themselves.
             Check::all("a version for each move", self.versions() - 1, self.rests.len() as u64),
         ]);
@@ -129,13 +125,6 @@ impl Ground {
 
     fn versions(&self) -> u64 {
         self.vm.slots().generation().number()
-    }
-
-    /// Slots that are where they were at first.
-    fn at_home(&self) -> Result<u64, String> {
-        let (slots, mut idle) = (self.vm.slots(), idle()?);
-        let slots = slots.snapshot(&mut idle);
-        Ok(self.layout.slots().filter(|slot| slots.get(slot.id) == Some(*slot)).count() as u64)
     }
 }
 
@@ -169,7 +158,7 @@ mod tests {
         let fault = Fault { gpa: beside.gpa(), access: Access::Read };
         ground.vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, fault).unwrap();
         let id = ground.layout.last().id;
-        ground.vm.slots().commit(&mut idle, |tx| tx.move_to(id, ground.layout.end())).unwrap();
+        SimHost::move_to(&ground.vm, &mut idle, id, ground.layout.end()).unwrap();
         drop(idle);
         let seen = Seen { absent: 1, astray: 1, uses: 1, foreign: 1, ..Seen::default() };
         let names = failing(&ground.checks(&seen, 0).unwrap());
@@ -184,11 +173,10 @@ mod tests {
                 "a version for each move",
             ]
         );
-        let roam = Roam::new(&ground, 0);
-        let pfn = first_page(last).pfn;
-        assert_eq!((roam.judge(last, pfn), roam.judge(last, pfn + 1)), (Use::Right, Use::Foreign));
-        ground.away.store(true, Relaxed);
-        assert_eq!(roam.judge(last, pfn), Use::Stale);
-        assert!(roam.may_be_absent(last) && !roam.may_be_absent(beside));
+        let (guest, pfn) = (ground.guest(0), first_page(last).pfn);
+        assert_eq!((guest.judge(last, pfn), guest.judge(last, pfn + 1)), (Use::Right, Use::Foreign));
+        ground.meeting.away.store(true, Relaxed);
+        assert_eq!(guest.judge(last, pfn), Use::Stale);
+        assert!(guest.may_be_absent(last) && !guest.may_be_absent(beside));
     }
 }

@@ -11,20 +11,29 @@
 //! | file | idea |
 //! |---|---|
 //! | `layout` | the area and its slots |
-//! | `roam` | what a guest does |
+//! | [`design`] | what a design of memslots has to offer, and slat's |
+//! | [`array`] | the design before the series: one sorted array, copied whole for every change, on the same engine |
+//! | `guests` | what guests do, and where they meet the host's thread |
+//! | [`scenario`] | those of KVM's `memslot_perf_test`, which `slat bench memslot-perf` runs |
 //! | `ground` | a machine, its mover, what must be true afterwards |
 //! | `published` | the series' figures beside these |
 //!
 //! **What is not simulated**: how long it takes to search. Virtual time goes on where CPUs share something, and where nodes of
 //! the trees are copied; what is looked at on the way to them costs nothing. `slat bench memslot-perf` measures all of it.
 
+pub mod array;
+pub mod design;
 mod ground;
+mod guests;
 mod layout;
 mod published;
-mod roam;
+pub mod scenario;
+#[cfg(test)]
+mod tests;
 
-use super::{ALL_THERE, About, Against, Bench, Figure, NO_AGER, Point, Policy, Setting};
+use super::{ALL_THERE, About, Against, Bench, Figure, NO_AGER, OnThreads, Point, Policy, Setting};
 use ground::Ground;
+pub use layout::Layout;
 use slat_series::PatchSeries;
 
 /// See the module's header.
@@ -42,6 +51,7 @@ const MOVE_FEW: &str = "ns per move, 10 slots";
 const ABOUT: About = About {
     asks: "A memslot moves while vCPUs fault and use it (the scalable memslots series)",
     takes: ["15 s", "40 MiB"],
+    threads: OnThreads::Own,
     example: "-v 1,16,416",
     unused: &[
         NO_AGER,

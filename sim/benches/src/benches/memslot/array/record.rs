@@ -47,7 +47,7 @@ impl Record {
     }
 
     #[inline(always)]
-    pub fn is_invalid(&self) -> bool {
+    pub(super) fn is_invalid(&self) -> bool {
         self.flags & Self::INVALID != 0
     }
 
@@ -57,17 +57,17 @@ impl Record {
     }
 
     #[inline(always)]
-    pub fn id(&self) -> usize {
+    pub(super) fn id(&self) -> usize {
         usize::from(self.id)
     }
 
     #[inline(always)]
-    pub fn first(&self) -> Gfn {
+    pub(super) fn first(&self) -> Gfn {
         Gfn(self.first_gfn)
     }
 
     #[inline(always)]
-    pub fn contains(&self, gfn: Gfn) -> bool {
+    pub(super) fn contains(&self, gfn: Gfn) -> bool {
         gfn.0.wrapping_sub(self.first_gfn) < self.pages
     }
 

@@ -22,22 +22,20 @@
 //! emptied the whole table). Tables, faults, flushes and vCPUs are the same code, and the engine's own slot
 //! look-up, which has one slot to find, takes its shortest way.
 
-mod array;
 mod publish;
 mod record;
+mod records;
 #[cfg(test)]
 mod tests;
 
-pub use array::Array;
 pub use record::Record;
+pub use records::Array;
 
-use super::design::{Design, Machine, Memslots};
-use super::memory::Memory;
-use publish::{Published, Writer};
-use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Slot, SlotId, Span, TableMemory, Vm, Why};
-use slat_cli::error::Error;
-use std::sync::Arc;
-use std::thread;
+use super::design::{Design, Machine};
+use crate::host::SimHost;
+use crate::world::pause;
+use publish::Published;
+use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Slot, SlotId, Span, TableMemory, VcpuId, Why};
 
 /// Ids are below this: as many as the kernel lets users have on x86.
 pub const IDS: u32 = 32_764;
@@ -45,42 +43,35 @@ pub const IDS: u32 = 32_764;
 /// Guest frames that the pass-through slot covers; slots lie below.
 const FRAMES: u64 = (1 << 31) - 1;
 
-/// See the module's header.
-pub struct Before;
-
 /// The host under the engine: one more translation, through the array.
 #[derive(Debug)]
 pub struct Adapter {
-    memory: Arc<Memory>,
+    memory: SimHost,
     slots: Published,
 }
 
-/// The slots of a VM, in the hands of their one writer.
-pub struct Slots<'vm> {
-    vm: &'vm Machine<Before>,
-    writer: Writer<'vm>,
-}
-
 /// Why an operation is refused; nothing has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
     /// The id is past the index, or the frames are past the last.
-    #[error("the array's slots end before this one")]
     Limit,
     /// There is a slot of this id.
-    #[error("the array has a slot of this id")]
     Exists,
     /// There is none.
-    #[error("the array has no slot of this id")]
     Missing,
     /// A frame belongs to another slot.
-    #[error("the array has a slot there")]
     Overlaps,
 }
 
-impl From<Refused> for Error {
+impl From<Refused> for String {
     fn from(refused: Refused) -> Self {
-        Self::Machine(refused.to_string())
+        let why = match refused {
+            Refused::Limit => "the array's slots end before this one",
+            Refused::Exists => "the array has a slot of this id",
+            Refused::Missing => "the array has no slot of this id",
+            Refused::Overlaps => "the array has a slot there",
+        };
+        why.to_owned()
     }
 }
 
@@ -143,77 +134,73 @@ impl Host for Adapter {
             match self.page(Gfn(passed.0 >> slat::PAGE_SHIFT)) {
                 None => return Err(HostError::Fault),
                 Some(Ok(page)) => return Ok(page),
-                Some(Err(Going)) => thread::yield_now(),
+                Some(Err(Going)) => pause(),
             }
         }
     }
+
+    fn kick(&self, vcpu: VcpuId) {
+        self.memory.kick(vcpu);
+    }
 }
 
-impl Design for Before {
-    type Host = Adapter;
-    type Slots<'vm> = Slots<'vm>;
-
-    fn host(memory: &Arc<Memory>) -> Adapter {
-        Adapter { memory: memory.clone(), slots: Published::default() }
+impl Design for Adapter {
+    fn over(memory: SimHost) -> Self {
+        Self { memory, slots: Published::default() }
     }
 
-    fn slots<'vm>(vm: &'vm Machine<Self>, idle: &mut Idle) -> Result<Slots<'vm>, Error> {
+    fn memory(&self) -> &SimHost {
+        &self.memory
+    }
+
+    fn prepare(vm: &Machine<Self>, idle: &mut Idle) -> Result<(), String> {
         let all = Slot::new(SlotId(0), Gfn(0), FRAMES, Hva(0));
-        vm.slots().commit(idle, |tx| tx.create(all))?;
-        Ok(Slots { vm, writer: vm.host().slots.writer() })
+        vm.slots().commit(idle, |tx| tx.create(all)).map_err(|error| error.to_string())
+    }
+
+    fn populate(vm: &Machine<Self>, _: &mut Idle, slots: impl Iterator<Item = Slot>) -> Result<(), String> {
+        let slots = slots.map(|slot| Record::new(&slot));
+        vm.host().slots.writer().publish(|next, now| next.fill(now, slots));
+        Ok(())
+    }
+
+    fn create(vm: &Machine<Self>, _: &mut Idle, slot: Slot) -> Result<(), String> {
+        let mut writer = vm.host().slots.writer();
+        writer.current().check_new(&slot)?;
+        writer.publish(|next, now| next.copy(now, None, Some(Record::new(&slot))));
+        Ok(())
+    }
+
+    fn move_to(vm: &Machine<Self>, idle: &mut Idle, id: SlotId, gfn: Gfn) -> Result<(), String> {
+        let (place, new) = vm.host().slots.writer().current().check_move(id, gfn)?;
+        replace(vm, idle, place, Some(new));
+        Ok(())
+    }
+
+    fn get(vm: &Machine<Self>, _: &mut Idle, id: SlotId) -> Option<Slot> {
+        vm.host().slots.writer().current().get(id).map(Record::slot)
+    }
+
+    fn take_away(vm: &Machine<Self>, idle: &mut Idle, hvas: Span<Hva>) {
+        let writer = vm.host().slots.writer();
+        let take = &mut || vm.host().memory.take_away(hvas);
+        around(vm, idle, &mut writer.current().over_hvas(hvas), take);
     }
 }
 
-impl Slots<'_> {
-    /// Removes a slot.
-    #[cfg(test)]
-    fn delete(&mut self, idle: &mut Idle, id: SlotId) -> Result<(), Refused> {
-        let place = self.writer.current().place_of(id).ok_or(Refused::Missing)?;
-        self.replace(idle, place, None);
-        Ok(())
-    }
-
-    /// Marks the slot at `place` invalid, zaps what is mapped through it, and puts `new` in its stead.
-    fn replace(&mut self, idle: &mut Idle, place: usize, new: Option<Record>) {
-        let old = self.writer.current().records()[place];
-        let mut going = self.vm.invalidate_gfns(old.slot().gfns, Why::Slot);
-        self.writer.publish(|next, now| next.copy(now, Some(place), Some(old.invalid())));
-        going.apply(idle).settle();
-        self.writer.publish(|next, now| next.copy(now, Some(place), new));
-    }
-}
-
-impl Memslots for Slots<'_> {
-    fn populate(&mut self, _idle: &mut Idle, slots: impl Iterator<Item = Slot>) -> Result<(), Error> {
-        self.writer.publish(|next, now| next.fill(now, slots.map(|slot| Record::new(&slot))));
-        Ok(())
-    }
-
-    fn create(&mut self, _idle: &mut Idle, slot: Slot) -> Result<(), Error> {
-        self.writer.current().check_new(&slot)?;
-        self.writer.publish(|next, now| next.copy(now, None, Some(Record::new(&slot))));
-        Ok(())
-    }
-
-    fn move_to(&mut self, idle: &mut Idle, id: SlotId, gfn: Gfn) -> Result<(), Error> {
-        let (place, new) = self.writer.current().check_move(id, gfn)?;
-        self.replace(idle, place, Some(new));
-        Ok(())
-    }
-
-    fn get(&mut self, _idle: &mut Idle, id: SlotId) -> Option<Slot> {
-        self.writer.current().get(id).map(Record::slot)
-    }
-
-    fn take_away(&mut self, idle: &mut Idle, hvas: Span<Hva>) {
-        let memory = &self.vm.host().memory;
-        around(self.vm, idle, &mut self.writer.current().over_hvas(hvas), &mut || memory.take_away(hvas));
-    }
+/// Marks the slot at `place` invalid, zaps what is mapped through it, and puts `new` in its stead.
+fn replace(vm: &Machine<Adapter>, idle: &mut Idle, place: usize, new: Option<Record>) {
+    let mut writer = vm.host().slots.writer();
+    let old = writer.current().records()[place];
+    let mut going = vm.invalidate_gfns(old.slot().gfns, Why::Slot);
+    writer.publish(|next, now| next.copy(now, Some(place), Some(old.invalid())));
+    going.apply(idle).settle();
+    writer.publish(|next, now| next.copy(now, Some(place), new));
 }
 
 /// Invalidates every one of `parts`, calls `change` while all of them are open, and ends them.
 fn around(
-    vm: &Vm<slat::table::formats::Npt4, Adapter>,
+    vm: &Machine<Adapter>,
     idle: &mut Idle,
     parts: &mut impl Iterator<Item = Span<Gfn>>,
     change: &mut impl FnMut(),

@@ -1,12 +1,13 @@
 //! The baseline beside a plain model: a slow or wrong one would prove nothing.
 
-use super::super::design::{Design, Machine, Memslots};
-use super::super::memory::Memory;
-use super::{Array, Before, IDS, Record, Refused};
+use super::super::design::{Design, Machine};
+use super::{Adapter, Array, IDS, Record, Refused};
+use crate::benches::Policy;
+use crate::benches::tests::setting;
+use crate::host::{BASE, SimHost, first_page, hvas_of, other_page};
 use fastrand::Rng;
 use slat::{Access, Fault, Gfn, Gpa, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span, VcpuId};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Slots by id, searched from end to end.
 #[derive(Default)]
@@ -112,46 +113,51 @@ fn the_array_can_be_full() {
 }
 
 /// A VM with 64 pages of memory, and two slots of 8 pages that share the first 8.
-fn with_aliases(test: impl FnOnce(&Machine<Before>, &mut super::Slots<'_>, &mut Idle)) {
-    let memory = Arc::new(Memory::new(Span::sized(Hva(0x10_0000), 64 * PAGE_SIZE)));
-    let vm = Machine::<Before>::builder(Before::host(&memory)).build().unwrap();
+fn with_aliases(test: impl FnOnce(&Machine<Adapter>, &mut Idle)) {
+    let setting = &setting(Policy::None);
+    let memory = SimHost::filled(64, &setting.work);
+    let vm = &Adapter::machine(memory, setting, 1, |builder| builder).unwrap();
     let idle = &mut Idle::take().unwrap();
-    let mut slots = Before::slots(&vm, idle).unwrap();
-    slots.create(idle, Slot::new(SlotId(1), Gfn(8), 8, Hva(0x10_0000))).unwrap();
-    slots.create(idle, Slot::new(SlotId(2), Gfn(100), 8, Hva(0x10_0000))).unwrap();
-    test(&vm, &mut slots, idle);
+    Adapter::create(vm, idle, Slot::new(SlotId(1), Gfn(8), 8, BASE)).unwrap();
+    Adapter::create(vm, idle, Slot::new(SlotId(2), Gfn(100), 8, BASE)).unwrap();
+    test(vm, idle);
 }
 
-fn fault(vm: &Machine<Before>, idle: &mut Idle, gfn: u64) -> bool {
+fn fault(vm: &Machine<Adapter>, idle: &mut Idle, gfn: u64) -> bool {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     vcpu.fault(idle, Fault { gpa: Gpa(gfn << 12), access: Access::Write }).is_ok()
 }
 
 #[test]
 fn every_alias_of_a_page_goes() {
-    with_aliases(|vm, slots, idle| {
+    with_aliases(|vm, idle| {
         assert!(fault(vm, idle, 9) && fault(vm, idle, 101) && fault(vm, idle, 102));
-        let frame = |idle: &mut Idle, gfn| vm.translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf.pfn.0);
-        assert_eq!([9, 101, 102].map(|gfn| frame(idle, gfn)), [Some(2), Some(2), Some(4)]);
-        slots.take_away(idle, Span::sized(Hva(0x10_1000), PAGE_SIZE));
-        assert_eq!([9, 101, 102].map(|gfn| frame(idle, gfn)), [None, None, Some(4)]);
+        let frame = |idle: &mut Idle, gfn| vm.translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf.pfn);
+        let (first, second) = (first_page(Gfn(1)).pfn, first_page(Gfn(2)).pfn);
+        assert_eq!([9, 101, 102].map(|gfn| frame(idle, gfn)), [Some(first), Some(first), Some(second)]);
+        Adapter::take_away(vm, idle, hvas_of(Span::sized(Gfn(1), 1)));
+        assert_eq!([9, 101, 102].map(|gfn| frame(idle, gfn)), [None, None, Some(second)]);
         assert!(fault(vm, idle, 9));
-        assert_eq!(frame(idle, 9), Some(3), "it came back as its other frame");
+        assert_eq!(frame(idle, 9), Some(other_page(Gfn(1)).pfn), "it came back as its other frame");
     });
 }
 
 #[test]
 fn what_a_slot_mapped_goes_with_it() {
-    with_aliases(|vm, slots, idle| {
+    with_aliases(|vm, idle| {
         assert!(fault(vm, idle, 9) && fault(vm, idle, 100));
-        slots.move_to(idle, SlotId(1), Gfn(10)).unwrap();
+        Adapter::move_to(vm, idle, SlotId(1), Gfn(10)).unwrap();
         assert_eq!(vm.translate(idle, Gfn(9)), None, "moved, over its own old place");
         assert!(!fault(vm, idle, 9) && fault(vm, idle, 10));
-        slots.delete(idle, SlotId(2)).unwrap();
+        let place = vm.host().slots.writer().current().place_of(SlotId(2)).unwrap();
+        super::replace(vm, idle, place, None);
         assert_eq!(vm.translate(idle, Gfn(100)), None);
         assert!(!fault(vm, idle, 100));
         assert_eq!(vm.stats().leaves, [1, 0, 0]);
-        assert!(slots.move_to(idle, SlotId(2), Gfn(0)).is_err());
-        assert!(slots.create(idle, Slot::new(SlotId(2), Gfn(17), 1, Hva(0))).is_err(), "there is slot 1");
+        assert!(Adapter::move_to(vm, idle, SlotId(2), Gfn(0)).is_err());
+        assert!(
+            Adapter::create(vm, idle, Slot::new(SlotId(2), Gfn(17), 1, BASE)).is_err(),
+            "there is slot 1"
+        );
     });
 }

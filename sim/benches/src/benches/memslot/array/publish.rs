@@ -8,17 +8,13 @@
 //! There is one reader, since the bench's VM has one vCPU. The old array is the next copy's memory, so nothing is
 //! allocated once the array has its size.
 
-use super::array::Array;
-use parking_lot::{Mutex, MutexGuard};
-use std::fmt;
-#[cfg(test)]
-use std::ptr;
-use std::sync::atomic::{
-    AtomicPtr, AtomicU64,
+use super::Array;
+use crate::world::{
+    AtomicPtr, AtomicU64, Mutex, MutexGuard,
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
-    fence,
+    copy, fence, pause,
 };
-use std::{hint, thread};
+use std::fmt;
 
 /// A word alone on its cache lines.
 #[derive(Default)]
@@ -84,7 +80,7 @@ impl Published {
 impl Drop for Published {
     fn drop(&mut self) {
         // SAFETY: from `Box::into_raw`; with `&mut self` there is no reader.
-        drop(unsafe { Box::from_raw(*self.array.get_mut()) });
+        drop(unsafe { Box::from_raw(self.array.load(Relaxed)) });
     }
 }
 
@@ -108,6 +104,7 @@ impl Writer<'_> {
     fn replace(&mut self, make: impl FnOnce(&mut Array, &Array)) -> *mut Array {
         let mut next = self.spare.take().unwrap_or_default();
         make(&mut next, self.current());
+        copy(next.bytes());
         // ORDER(array): AcqRel: the copy before the pointer; pairs with the load in `read`.
         self.published.array.swap(Box::into_raw(next), AcqRel)
     }
@@ -119,10 +116,8 @@ impl Writer<'_> {
         fence(SeqCst);
         // ORDER(array-end): Acquire: the reader's last look is over before the memory is written again.
         let then = reader.load(Acquire);
-        let mut spins = 0_u32;
         while then % 2 == 1 && reader.load(Acquire) == then {
-            spins += 1;
-            if spins > 6 { thread::yield_now() } else { hint::spin_loop() }
+            pause();
         }
     }
 }
@@ -130,7 +125,8 @@ impl Writer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicBool;
+    use crate::world::{Costs, Job, run};
+    use core::sync::atomic::AtomicBool;
 
     /// A reader stays inside while its array is replaced; then it looks for a while whether the writer, which waits for
     /// it or (the negative control) does not, is through. Returns whether it was.
@@ -140,36 +136,41 @@ mod tests {
             (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
         let wait_for = |flag: &dyn Fn() -> bool| {
             while !flag() {
-                thread::yield_now();
+                pause();
             }
         };
-        thread::scope(|scope| {
-            slat_cli::thread::start(scope, || {
-                let mut writer = published.writer();
-                wait_for(&|| inside.load(Acquire));
-                let old = writer.replace(|_, _| ());
-                if waits {
-                    writer.wait();
+        let write = || {
+            let mut writer = published.writer();
+            wait_for(&|| inside.load(Acquire));
+            let old = writer.replace(|_, _| ());
+            if waits {
+                writer.wait();
+            }
+            through.store(true, Release);
+            wait_for(&|| left.load(Acquire));
+            // SAFETY: the reader has left.
+            *writer.spare = Some(unsafe { Box::from_raw(old) });
+        };
+        let mut overtaken = false;
+        let read = || {
+            let look = |array: &Array| {
+                inside.store(true, Release);
+                wait_for(&|| !core::ptr::eq(published.array.load(Acquire), array));
+                if !waits {
+                    wait_for(&|| through.load(Acquire));
                 }
-                through.store(true, Release);
-                wait_for(&|| left.load(Acquire));
-                // SAFETY: the reader has left.
-                *writer.spare = Some(unsafe { Box::from_raw(old) });
-            });
-            // SAFETY: this is the only reader.
-            let overtaken = unsafe {
-                published.read(|array| {
-                    inside.store(true, Release);
-                    wait_for(&|| !ptr::eq(published.array.load(Acquire), array));
-                    if !waits {
-                        wait_for(&|| through.load(Acquire));
-                    }
-                    (0..10_000).any(|_| through.load(Acquire))
-                })
+                let is_through = |_| {
+                    pause();
+                    through.load(Acquire)
+                };
+                (0..1000).any(is_through)
             };
+            // SAFETY: this is the only reader.
+            overtaken = unsafe { published.read(look) };
             left.store(true, Release);
-            overtaken
-        })
+        };
+        run(&Costs::SERVER, vec![Job::new("writer", write), Job::new("reader", read)]);
+        overtaken
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! record, so nothing is moved twice, and the index is copied and corrected in the same pass, without a look at records.
 
 use super::IDS;
-use super::record::Record;
+use super::Record;
 use slat::{Gfn, Hva, SlotId, Span};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -113,6 +113,11 @@ impl Array {
         for (place, record) in self.records.iter().enumerate() {
             self.index[record.id()] = place as i16;
         }
+    }
+
+    /// What a copy of it takes.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.index) + size_of_val(&*self.records)
     }
 
     /// All of them.
