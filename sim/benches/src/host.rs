@@ -212,6 +212,7 @@ pub fn other_page(gfn: Gfn) -> HostPage {
 unsafe impl TableMemory for SimHost {}
 
 impl Host for SimHost {
+    #[inline]
     fn lookup(&self, hva: Hva, _access: Access) -> Option<HostPage> {
         if self.work.host_sleeps_ns > 0 {
             return None;

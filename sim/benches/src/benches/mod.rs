@@ -16,7 +16,7 @@
 //! | [`access_tracking`] | vCPUs fault memory in while a thread ages it (the MGLRU aging series) |
 //! | [`invalidate`] | vCPUs fault beside threads that invalidate (the TDP MMU series) |
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (the TDP MMU series) |
-//! | [`memslot`] | a memslot moves while vCPUs fault and use it (the scalable memslots series) |
+//! | [`memslot`] | memslots move, come, and lose their pages while vCPUs fault and use them, by two designs (the scalable memslots series) |
 //! | [`numa`] | a host looks where pages are used, while vCPUs use them (the NUMA protection series) |
 //! | [`pre_fault`] | vCPUs have their memory mapped before their guest runs (the TDP MMU series): the book's tutorial |
 //! | [`populate`] | vCPUs map a memslot whole, together |

@@ -13,7 +13,9 @@ pub type Machine<D> = Vm<Ept4, D>;
 
 /// See the module's header. One thread at a time does the operations; all may sleep.
 pub trait Design: Host + Sized + 'static {
-    /// A host on this memory.
+    /// vCPUs that a VM can have, at most.
+    const MOST_VCPUS: u32 = u32::MAX;
+    /// A host on this memory, for one VM that [`machine`](Self::machine) makes.
     fn over(memory: SimHost) -> Self;
     /// That memory.
     fn memory(&self) -> &SimHost;
@@ -58,6 +60,13 @@ pub trait Design: Host + Sized + 'static {
         slots: u32,
         with: impl FnOnce(Builder<Ept4, Self>) -> Builder<Ept4, Self>,
     ) -> Result<Machine<Self>, String> {
+        if setting.vcpus > Self::MOST_VCPUS {
+            return Err(format!(
+                "{} vCPUs are too many for this design: {} at most",
+                setting.vcpus,
+                Self::MOST_VCPUS
+            ));
+        }
         let builder = builder(Self::over(memory), setting, setting.policy.lock()).max_slots(slots);
         let vm = with(builder).build().map_err(|error| error.to_string())?;
         Self::prepare(&vm, &mut idle()?)?;

@@ -40,6 +40,19 @@ fn every_design_passes_every_check() {
     }
 }
 
+/// Simulated only: on threads, times are chance. A search costs virtual time nothing, a copy does.
+#[cfg(virtual_time)]
+#[test]
+fn a_move_by_the_array_grows_with_the_slots_and_by_slat_it_hardly_does() {
+    let grows = |sample: fn(Test, u32, u64) -> Sample| {
+        let of = |slots| sample(Test::MoveInactive, slots, 0).ns;
+        assert_eq!(of(10).to_bits(), of(10).to_bits(), "a run is the same each time");
+        of(32_764) / of(10)
+    };
+    let [slat, array] = [grows(sample::<SimHost>), grows(sample::<Adapter>)];
+    assert!(slat <= 2.0 && array >= 20.0, "{slat} and {array} times");
+}
+
 #[test]
 fn guests_use_what_they_should() {
     let uses = |test| {

@@ -12,7 +12,7 @@
 //!
 //! After each publication the writer waits for readers, as it had to: the old copy goes. Waiting and reading are
 //! as cheap as they can be made together (`publish.rs`), far cheaper than the kernel's (`--kvm` shows requests with one
-//! wait and with two). Records are as large as the kernel's (`record.rs`), copies reuse their memory (`array.rs`).
+//! wait and with two). Records are as large as the kernel's (`record.rs`), copies reuse their memory (`records.rs`).
 //!
 //! **It runs on slat's own engine, so that nothing else differs.** Its VM has a single slat memslot that passes every
 //! guest frame through: the host address that the engine asks for is the guest's own. The host here translates
@@ -107,7 +107,7 @@ impl Adapter {
     /// What is behind a guest frame: nothing, a slot that is going, or a page.
     #[inline(always)]
     fn page(&self, gfn: Gfn) -> Option<Result<HostPage, Going>> {
-        // SAFETY: only faults ask, the VM has one vCPU, and a vCPU is used by one thread at a time.
+        // SAFETY: only faults ask, the VM has one vCPU (`MOST_VCPUS`), and a vCPU is used by one thread at a time.
         unsafe {
             self.slots.read(|array| {
                 let record = array.find(gfn)?;
@@ -145,6 +145,9 @@ impl Host for Adapter {
 }
 
 impl Design for Adapter {
+    /// The array has one reader.
+    const MOST_VCPUS: u32 = 1;
+
     fn over(memory: SimHost) -> Self {
         Self { memory, slots: Published::default() }
     }

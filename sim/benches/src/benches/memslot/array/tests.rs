@@ -2,8 +2,8 @@
 
 use super::super::design::{Design, Machine};
 use super::{Adapter, Array, IDS, Record, Refused};
-use crate::benches::Policy;
 use crate::benches::tests::setting;
+use crate::benches::{Policy, Setting};
 use crate::host::{BASE, SimHost, first_page, hvas_of, other_page};
 use fastrand::Rng;
 use slat::{Access, Fault, Gfn, Gpa, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span, VcpuId};
@@ -114,7 +114,7 @@ fn the_array_can_be_full() {
 
 /// A VM with 64 pages of memory, and two slots of 8 pages that share the first 8.
 fn with_aliases(test: impl FnOnce(&Machine<Adapter>, &mut Idle)) {
-    let setting = &setting(Policy::None);
+    let setting = &Setting { vcpus: 1, ..setting(Policy::None) };
     let memory = SimHost::filled(64, &setting.work);
     let vm = &Adapter::machine(memory, setting, 1, |builder| builder).unwrap();
     let idle = &mut Idle::take().unwrap();
@@ -126,6 +126,13 @@ fn with_aliases(test: impl FnOnce(&Machine<Adapter>, &mut Idle)) {
 fn fault(vm: &Machine<Adapter>, idle: &mut Idle, gfn: u64) -> bool {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     vcpu.fault(idle, Fault { gpa: Gpa(gfn << 12), access: Access::Write }).is_ok()
+}
+
+#[test]
+fn the_array_has_one_reader() {
+    let setting = &setting(Policy::None);
+    let refused = Adapter::machine(SimHost::new(1, &setting.work), setting, 1, |builder| builder).err();
+    assert_eq!(refused.unwrap(), "2 vCPUs are too many for this design: 1 at most");
 }
 
 #[test]
