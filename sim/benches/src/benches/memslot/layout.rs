@@ -3,7 +3,7 @@
 //! ```text
 //! gfn   0                                                                 end
 //!       │ slot 0 │ slot 1 │ … │ slot n−1: as long as the others, plus the rest │
-//! hva   [`BASE`](crate::host::BASE), in the same order, without gaps
+//! hva   host::BASE, in the same order, without gaps
 //! ```
 //! Every slot has a page at least, so the area grows with the number of slots. Of a large area only a part is used.
 

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `layout` | the area and its slots |
 //! | [`design`] | what a design of memslots has to offer, and slat's |
-//! | [`array`] | the design before the series: one sorted array, copied whole for every change, on the same engine |
+//! | [`array`](mod@array) | the design before the series: one sorted array, copied whole for every change, on the same engine |
 //! | `guests` | what guests do, and where they meet the host's thread |
 //! | [`scenario`] | those of KVM's `memslot_perf_test`, which `slat bench memslot-perf` runs |
 //! | `ground` | a machine, its mover, what must be true afterwards |

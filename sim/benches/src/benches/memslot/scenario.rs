@@ -22,7 +22,7 @@ use crate::benches::machine::idle;
 use crate::benches::program::{Program, Seen};
 use crate::benches::{Setting, Tally};
 use crate::host::{SimHost, hvas_of};
-use crate::world::{Job, Ordering::Relaxed, Told, now, run};
+use crate::world::{Job, Told, now, run};
 use slat::{Gfn, Idle, Level, PAGE_SIZE, Slot, Span};
 
 /// What is done to the slots.
@@ -198,8 +198,6 @@ impl Scenario {
             Test::MoveActive | Test::MoveInactive => {
                 let last = self.layout.last();
                 D::move_to(vm, idle, last.id, last.gfns.end)?;
-                meeting.away.store(true, Relaxed);
-                meeting.away.store(false, Relaxed);
                 D::move_to(vm, idle, last.id, last.gfns.start)
             }
             Test::Setup => self.layout.slots().try_for_each(|slot| D::create(vm, idle, slot)),
