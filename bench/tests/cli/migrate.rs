@@ -10,7 +10,7 @@ fn bench(args: &[&str]) -> Output {
 
 /// A small migration that has rounds: a slow connection, and a guest that stands still for a moment only.
 const SMALL: [[&str; 2]; 5] =
-    [["-b", "4M"], ["--bandwidth", "64M"], ["--downtime", "20"], ["--max-rounds", "6"], ["--runs", "1"]];
+    [["-b", "2M"], ["--bandwidth", "64M"], ["--downtime", "20"], ["--max-rounds", "6"], ["--runs", "1"]];
 
 /// Its report, with other settings where `args` say so.
 fn report(args: &[&str], status: i32) -> Value {
@@ -49,7 +49,7 @@ fn every_byte_comes_however_writes_are_noticed() {
         &[] as &[_],
         &["--ring", "4K", "--log-at-start"],
         &["--pages", "thp", "--track", "dirty-bits"],
-        &["-v", "3", "--working-set", "4M"],
+        &["-v", "3", "--working-set", "2M"],
         &["--track", "dirty-bits"],
         &["--log-at-start"],
         &["--ring", "4K"],
@@ -82,7 +82,7 @@ fn nothing_is_lost_where_each_round_fails_first() {
 
 #[test]
 fn one_round_fails_where_one_is_asked_to() {
-    let report = report(&["--fail-at-round", "2", "--max-rounds", "2", "--working-set", "4M"], 0);
+    let report = report(&["--fail-at-round", "2", "--max-rounds", "2", "--working-set", "2M"], 0);
     whole(&report);
     assert_eq!(
         rounds(&report),
@@ -114,7 +114,7 @@ fn negative_control_a_failed_round_that_is_committed_is_found_out() {
 fn negative_control_a_harvest_without_its_flush_is_found_out() {
     for how in ["writes", "dirty-bits"] {
         // On a busy machine the guest may not run beside the round that matters: in one of 12 runs, when 6 of them ran at once.
-        found_out(&["--downtime", "1", "--track", how, "--sabotage-rearm", "--runs", "4"]);
+        found_out(&["-b", "4M", "--downtime", "1", "--track", how, "--sabotage-rearm", "--runs", "4"]);
     }
 }
 

@@ -9,7 +9,7 @@ fn bench(args: &[&str]) -> Output {
 
 #[test]
 fn the_rows_are_there_and_their_counts_agree() {
-    let output = bench(&["-a", "3000", "--runs", "1", "--limit", "30,60", "--json"]);
+    let output = bench(&["-a", "1000", "--runs", "1", "--limit", "30,60", "--json"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["bench"], &report["params"]["runs"]), (&"reclaim".into(), &1.into()));

@@ -9,8 +9,9 @@ pub const PAGE: usize = PAGE_SIZE as usize;
 
 /// A page whose first `noise` bytes of each 64 do not compress.
 pub fn contents(page: u64, noise: usize) -> Vec<u8> {
-    let mut random = fastrand::Rng::with_seed(page);
-    (0..PAGE).map(|at| if at % 64 < noise { random.u8(..) } else { 7 }).collect()
+    let (mut random, mut bytes) = (fastrand::Rng::with_seed(page), vec![7; PAGE]);
+    bytes.chunks_mut(64).for_each(|line| random.fill(&mut line[..noise]));
+    bytes
 }
 
 /// Pages of every sort: of zeroes; from those that compress to next to nothing to those that do not.

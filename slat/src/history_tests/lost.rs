@@ -43,13 +43,18 @@ fn mistake_a_lost_split_is_believed() {
 #[test]
 fn each_race_may_be_lost_once() {
     let mut executions = 0;
+    // Each format loses each of the first six at night, and one of the first two otherwise.
     for nth in 0..thorough(6, 2) {
         let lose = |operation: &mut dyn FnMut()| {
             inject::nth(Point::Cas, nth, operation);
             1
         };
-        executions += all_the_same::<Npt4>(lose);
-        executions += all_the_same::<Ept4NoAd>(lose);
+        if thorough(true, nth == 0) {
+            executions += all_the_same::<Npt4>(lose);
+        }
+        if thorough(true, nth == 1) {
+            executions += all_the_same::<Ept4NoAd>(lose);
+        }
     }
     std::println!("EXECUTIONS Inject races {executions}");
 }

@@ -24,4 +24,6 @@ mod seeded;
 mod shared;
 mod spaces;
 mod stale;
+#[path = "../../../slat/tests/engine/common/thorough.rs"]
+mod thorough;
 mod walker;

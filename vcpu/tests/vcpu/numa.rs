@@ -1,6 +1,7 @@
 //! NUMA balancing under guests that hold on to what their TLBs say: a page that was made protnone, and then moved,
 //! is read where it is. The negative control is the same without flushes.
 
+use crate::thorough::thorough;
 use slat::table::formats::Npt4;
 use slat::*;
 use slat_mm::{
@@ -19,7 +20,7 @@ const HVA: Hva = Hva(1 << 40);
 const PAGES: u64 = 512 + 88;
 const VCPUS: u32 = 2;
 /// Rounds after which a guest ends in any case. On a machine that is busy with other work the scanner may hardly run in the first.
-const MOST: u32 = 600;
+const MOST: u32 = 2_400;
 
 struct Machine {
     arena: Arc<Arena>,
@@ -66,6 +67,7 @@ fn guest(number: u32, accesses: u64) -> Pattern {
 fn run(policy: Policy, thp: bool, sabotage: bool, rounds: u32) -> (Findings, NumaStats, [u64; 2]) {
     let machine = Machine::new(thp, sabotage);
     let settings = Settings { policy, period: Duration::ZERO, ..Settings::default() };
+    let accesses = if sabotage { 20_000 } else { thorough(20_000, 5_000) };
     let over = AtomicBool::new(false);
     let mut findings = Findings::default();
     thread::scope(|scope| {
@@ -73,7 +75,7 @@ fn run(policy: Policy, thp: bool, sabotage: bool, rounds: u32) -> (Findings, Num
             let (machine, over) = (&machine, &over);
             scope.spawn(move || {
                 let mut idle = Idle::take().unwrap();
-                let (mut cpu, mut guest) = (machine.cpu(number), guest(number, 20_000));
+                let (mut cpu, mut guest) = (machine.cpu(number), guest(number, accesses));
                 for round in 0..MOST {
                     if round >= rounds && (sabotage || machine.space.numa_stats().migrated > 0) {
                         break;

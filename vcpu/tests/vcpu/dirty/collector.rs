@@ -6,7 +6,7 @@
 
 use super::random::Random;
 use super::truth::Tally;
-use super::world::{Around, HVA, Mistake, Other, PAGES, PLACES, ROUNDS, SLOT, Sizes, VCPUS, WORDS, World};
+use super::world::{Around, HVA, Mistake, Other, PAGES, PLACES, ROUNDS, SLOT, Sizes, VCPUS, World};
 use slat::*;
 use slat_mm::HostView;
 use std::sync::atomic::Ordering::SeqCst;
@@ -361,10 +361,7 @@ impl<'w, F: Format> Collector<'w, F> {
         let mut memory = [0; PAGE_SIZE as usize];
         let mut stored = [0; PAGE_SIZE as usize];
         for page in 0..PAGES {
-            let image = &self.world.image[(page * WORDS) as usize..][..WORDS as usize];
-            for (bytes, word) in stored.chunks_exact_mut(8).zip(image) {
-                bytes.copy_from_slice(&word.load(SeqCst).to_le_bytes());
-            }
+            self.world.stored(page, &mut stored);
             self.world.space.read(idle, HVA + page * PAGE_SIZE, &mut memory).unwrap();
             let shadow = &self.shadow[(page * PAGE_SIZE) as usize..][..PAGE_SIZE as usize];
             for (what, bytes) in [("memory", &memory[..]), ("the shadow", shadow)] {

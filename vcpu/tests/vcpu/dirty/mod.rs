@@ -36,8 +36,6 @@ mod random;
 #[cfg(seeded)]
 mod seeded;
 mod steps;
-#[path = "../../../../slat/tests/engine/common/thorough.rs"]
-mod thorough;
 mod truth;
 mod world;
 

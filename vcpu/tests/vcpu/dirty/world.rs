@@ -8,9 +8,9 @@
 //! others has had so many turns: however the machine shares its time, all of them meet.
 
 use super::collector::{Collector, Way};
-use super::thorough::thorough;
 use super::truth::{Tally, Truth};
 use super::{guest, meddler};
+use crate::thorough::thorough;
 use slat::*;
 use slat_mm::{AddressSpace, Advice, Arena, Backing, HostView, Ksm, LruSettings, Place, Prot, Swap};
 use slat_vcpu::Window;
@@ -194,9 +194,10 @@ impl<F: Format> World<F> {
         self.base.store(PLACES[0].0, SeqCst);
         let memory = Span::sized(HVA, PAGES * PAGE_SIZE);
         self.space.dontneed(idle, memory).unwrap();
-        for (page, words) in self.image.chunks(WORDS as usize).enumerate() {
-            let bytes: Vec<u8> = words.iter().flat_map(|word| word.load(SeqCst).to_le_bytes()).collect();
-            self.space.write(idle, HVA + page as u64 * PAGE_SIZE, &bytes).unwrap();
+        let mut bytes = [0; PAGE_SIZE as usize];
+        for page in 0..PAGES {
+            self.stored(page, &mut bytes);
+            self.space.write(idle, HVA + page * PAGE_SIZE, &bytes).unwrap();
         }
         let mut vcpu = self.vm.vcpu(VcpuId(VCPUS as u32)).expect("it is free");
         let base = Gfn(self.base.load(SeqCst));
@@ -206,6 +207,19 @@ impl<F: Format> World<F> {
             if access == Access::Write {
                 // In the round before: nothing that this one's log may tell, unless it begins amid other work.
                 self.truth.stored(page, 0);
+            }
+        }
+    }
+
+    /// What has been stored to `page`. All stand still.
+    pub fn stored(&self, page: u64, bytes: &mut [u8; PAGE_SIZE as usize]) {
+        bytes.fill(0);
+        let words = &self.image[(page * WORDS) as usize..][..WORDS as usize];
+        for (at, word) in words.iter().enumerate() {
+            // Most are 0, which an unoptimized build passes in a moment.
+            let word = word.load(SeqCst);
+            if word != 0 {
+                bytes[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
             }
         }
     }

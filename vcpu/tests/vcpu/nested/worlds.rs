@@ -1,6 +1,7 @@
 //! Worlds of fixed work: vCPUs run patterns in L2, L1 edits its tables by lot, and a thread of the host moves pages, takes snapshots,
 //! protects, zaps and harvests. `SLAT_SOAK_SECONDS` makes worlds with other seeds follow.
 
+use crate::thorough::thorough;
 use slat::table::formats::{
     Arm64L40, Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv39x4, Sv39x4NoAd, Sv57x4,
 };
@@ -21,8 +22,8 @@ const REGIONS: u64 = 6;
 const VCPUS: u32 = 2;
 /// Pages of each vCPU's L2, and where they begin: in a leaf table of their own, and across two.
 const PAGES: u64 = 40;
-/// Accesses of each vCPU, and pages that the host moves, at least.
-const ACCESSES: u64 = 30_000;
+/// Accesses of each vCPU, at night or where something is left out and otherwise; and pages that the host moves, at least.
+const ACCESSES: [u64; 2] = [30_000, 8_000];
 const MOVES: u64 = 20;
 
 /// What is left out.
@@ -155,6 +156,8 @@ fn run<F: Nest>(seed: u64, left_out: LeftOut) -> Seen {
     let settings = L1Settings { steps: 150, seed, late: 60, large: true, mistake };
     let l1 = &L1::<F>::new(VCPUS, settings);
     let (at_work, moved, wrong) = (&AtomicU64::new(VCPUS.into()), &AtomicU64::new(0), &AtomicU64::new(0));
+    let accesses =
+        if left_out == LeftOut::Nothing { thorough(ACCESSES[0], ACCESSES[1]) } else { ACCESSES[0] };
     let mut seen = Seen::default();
     thread::scope(|scope| {
         let vcpus: Vec<_> = (0..VCPUS)
@@ -168,7 +171,7 @@ fn run<F: Nest>(seed: u64, left_out: LeftOut) -> Seen {
                     let own = Span::sized(Gfn(512 * u64::from(id) + 500), PAGES);
                     let mut guest = Pattern::new(own, seed << 8 | u64::from(id), 500);
                     let (mut done, mut wires) = (0, Wires { machine });
-                    while (done < ACCESSES || moved.load(Relaxed) < MOVES) && wrong.load(Relaxed) == 0 {
+                    while (done < accesses || moved.load(Relaxed) < MOVES) && wrong.load(Relaxed) == 0 {
                         done += 500;
                         let ended = vcpu.run(&mut idle, &mut wires, &mut guest);
                         let is_right = match ended {
