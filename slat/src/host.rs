@@ -85,20 +85,14 @@ pub enum HostError {
     NeedsPage,
 }
 
-impl core::fmt::Display for HostError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::Fault => "the host maps nothing there for this access",
-            Self::NoMemory => "the host is out of memory",
-            Self::Poisoned => "the host's memory is broken there",
-            Self::Io => "the host could not read the page back",
-            Self::Pending => "the page is on its way to the host",
-            Self::NeedsPage => "the VMM has to provide the page",
-        })
-    }
+errors! { HostError:
+    Self::Fault => "the host maps nothing there for this access";
+    Self::NoMemory => "the host is out of memory";
+    Self::Poisoned => "the host's memory is broken there";
+    Self::Io => "the host could not read the page back";
+    Self::Pending => "the page is on its way to the host";
+    Self::NeedsPage => "the VMM has to provide the page";
 }
-
-impl core::error::Error for HostError {}
 
 /// The primary MMU under a VM, and the machine around it.
 ///

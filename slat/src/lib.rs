@@ -97,6 +97,19 @@ macro_rules! injected {
     }};
 }
 
+/// What an error says in each case.
+macro_rules! errors {
+    ($error:ident: $($case:pat => $said:literal $(, $value:expr)*;)*) => {
+        impl core::fmt::Display for $error {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match *self { $($case => write!(f, $said $(, $value)*),)* }
+            }
+        }
+
+        impl core::error::Error for $error {}
+    };
+}
+
 pub mod age;
 mod budget;
 pub mod dirty;

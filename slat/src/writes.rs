@@ -84,17 +84,11 @@ pub enum StoreError {
     CrossesPage,
 }
 
-impl core::fmt::Display for StoreError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::NoMemory => "no memslot that may be written is there: emulate a device",
-            Self::Private => "the frame's memory is private to the guest",
-            Self::CrossesPage => "the store crosses the end of a page: make one of each part",
-        })
-    }
+errors! { StoreError:
+    Self::NoMemory => "no memslot that may be written is there: emulate a device";
+    Self::Private => "the frame's memory is private to the guest";
+    Self::CrossesPage => "the store crosses the end of a page: make one of each part";
 }
-
-impl core::error::Error for StoreError {}
 
 impl<F: Format, H: Host> Vm<F, H> {
     /// [`Memslots::track_writes`] in address space 0.

@@ -18,13 +18,7 @@ const BATCH: usize = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoMemory;
 
-impl core::fmt::Display for NoMemory {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("the host has no more memory for table pages")
-    }
-}
-
-impl core::error::Error for NoMemory {}
+errors! { NoMemory: Self => "the host has no more memory for table pages"; }
 
 /// The table pages of one VM or address space. On lines of its own: what lies beside it is read by each fault, the root of the tables
 /// for one, and threads that fetch pages write here.
