@@ -39,15 +39,20 @@ impl Perms {
         Self(read as u8 | (write as u8) << 1 | (execute as u8) << 2)
     }
 
-    /// Whether `access` is allowed.
+    /// What allows `access`, and nothing else.
     #[inline]
-    pub const fn allows(self, access: Access) -> bool {
-        let need = match access {
+    pub(crate) const fn to(access: Access) -> Self {
+        match access {
             Access::Read => Self::READ,
             Access::Write => Self::WRITE,
             Access::Fetch => Self::EXECUTE,
-        };
-        self.0 & need.0 != 0
+        }
+    }
+
+    /// Whether `access` is allowed.
+    #[inline]
+    pub const fn allows(self, access: Access) -> bool {
+        self.0 & Self::to(access).0 != 0
     }
 
     /// Both sets together.
