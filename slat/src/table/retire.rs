@@ -21,7 +21,7 @@ use super::entry::{Entry, Word};
 use super::format::Format;
 use super::memory::{Node, NodeList, TableMemory};
 use super::pool::Pool;
-use crate::addr::{Level, Pfn};
+use crate::addr::Level;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Patience, Relaxed};
 use crate::sync::readside::ReadSide;
 
@@ -359,17 +359,30 @@ fn scan<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level, childre
     leaves
 }
 
-/// Table pages in the subtree below and with `node`.
-pub(crate) fn count_tables<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level) -> u64 {
-    if level == Level::K4 {
-        return 1;
+/// Calls `visit` with each page of the tables below `node`, and then with its own.
+pub(crate) fn for_tables<F: Format, M: TableMemory>(
+    memory: &M,
+    node: Node,
+    level: Level,
+    visit: &mut impl FnMut(Node),
+) {
+    for page in (0..pages_of::<F>(level)).map(|page| node.beside(page)) {
+        if level > Level::K4 {
+            // SAFETY: the caller sees to it that nothing of this subtree is given back meanwhile, but by `visit`.
+            let words = unsafe { page.entries() }.iter().map(Entry::peek);
+            for link in words.filter(|&word| F::is_table(word, level)) {
+                // SAFETY: as above.
+                let child = unsafe { Node::follow(memory, F::pfn(link)) };
+                for_tables::<F, M>(memory, child, level.down(), visit);
+            }
+        }
+        visit(page);
     }
-    let pages = pages_of::<F>(level);
-    // SAFETY: the caller sees to it that nothing of this subtree is given back meanwhile.
-    let words = (0..pages).flat_map(|page| unsafe { node.beside(page).entries() }).map(Entry::peek);
-    let links = words.filter(|&word| F::is_table(word, level)).map(F::pfn);
-    // SAFETY: as above.
-    links
-        .map(|pfn: Pfn| unsafe { Node::follow(memory, pfn) })
-        .fold(pages as u64, |sum, child| sum + count_tables::<F, M>(memory, child, level.down()))
+}
+
+/// How many those are.
+pub(crate) fn count_tables<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level) -> u64 {
+    let mut pages = 0;
+    for_tables::<F, M>(memory, node, level, &mut |_| pages += 1);
+    pages
 }
