@@ -108,7 +108,9 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         for space in &self.vm.spaces {
             if let Some(shadows) = space.nested.get() {
                 // Where there is no seat they stay, and cost a needless flush one day.
-                self.for_frames(space, None, None, |gfns, all| shadows.forget(&self.vm.host, gfns, all));
+                self.for_frames(space, None, None, |gfns, all| {
+                    shadows.reverse.remove(&self.vm.host, gfns, all);
+                });
             }
         }
     }
