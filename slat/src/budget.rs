@@ -76,11 +76,10 @@ impl<F: Format, H: Host> Vm<F, H> {
     #[cold]
     pub(crate) fn top_up(&self, idle: &mut Idle, cache: &mut Cache, want: usize) -> Result<(), NoMemory> {
         loop {
-            let reuse = || self.grace.reuse::<F, H>(&self.reads, &self.host, &self.pool);
-            match self.pool.top_up(&self.host, cache, want, reuse) {
+            match self.pool.top_up(&self.host, cache, want, || self.dead_tables().reuse()) {
                 Ok(()) => return Ok(()),
                 Err(Short::Budget) if self.reclaim(idle) => {}
-                Err(Short::Host) if self.grace.reuse_late::<F, H>(&self.reads, &self.host, &self.pool) => {}
+                Err(Short::Host) if self.dead_tables().reuse_late() => {}
                 Err(_) => return Err(NoMemory),
             }
         }

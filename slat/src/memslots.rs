@@ -243,7 +243,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         }
         if takes {
             // A few: the tables of a large slot, or of another thread, are not this thread's to wait for.
-            vm.grace.take_some_apart::<F, H>(&vm.host, &vm.pool);
+            vm.dead_tables().take_some_apart();
         }
         Ok(result)
     }

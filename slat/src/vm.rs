@@ -17,7 +17,7 @@ use crate::sync::readside::{Borrowed, ReadSide};
 use crate::sync::tally::RetryCause;
 use crate::table::format::{Format, assert_format};
 use crate::table::pool::{NoMemory, Pool};
-use crate::table::retire::Grace;
+use crate::table::retire::{DeadTables, Grace};
 use crate::tlb::Cause;
 use crate::tlb::debt::{Owed, Pay};
 use crate::tlb::shootdown::Tlb;
@@ -297,7 +297,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// Takes unhooked tables apart now, after a grace period: their leaves are counted off, their pages are free. Little
     /// by little it happens by itself, when many wait or when pages run short. No thread waits for it.
     pub fn collect(&self, _idle: &mut Idle) {
-        self.grace.collect::<F, H>(&self.reads, &self.host, &self.pool);
+        self.dead_tables().collect();
     }
 
     /// Gives table memory back to the host: [collects](Self::collect), and then gives back every chunk whose pages are all
@@ -339,6 +339,12 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.collect(idle);
         self.pool.shrink(&self.host);
         before.saturating_sub(self.pool.lent()) * PAGE_SIZE
+    }
+
+    /// Its dead tables, of all address spaces.
+    pub(crate) fn dead_tables(&self) -> DeadTables<'_, F, H> {
+        let Self { grace, reads, host: memory, pool, .. } = self;
+        DeadTables { grace, reads, memory, pool, format: PhantomData }
     }
 
     /// The address space `id`, if the VM was built with so many.
@@ -431,8 +437,13 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.host.observe(TraceEvent::Flush { gfns, cause, edits, pages });
         kicks.end();
         if many && may_collect {
-            self.grace.collect_some::<F, H>(&self.reads, &self.host, &self.pool);
+            self.collect_some();
         }
+    }
+
+    #[cold]
+    fn collect_some(&self) {
+        self.dead_tables().collect_some();
     }
 }
 

@@ -24,6 +24,7 @@ use super::pool::Pool;
 use crate::addr::Level;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Patience, Relaxed};
 use crate::sync::readside::ReadSide;
+use core::marker::PhantomData;
 
 /// Subtrees out of every table, which a hardware walker may still hold.
 #[derive(Debug, Default)]
@@ -118,40 +119,6 @@ impl Grace {
         queue.len() >= Self::BATCH
     }
 
-    /// Waits for a grace period, and takes a few pages apart. The caller holds `Idle`.
-    #[cold]
-    pub(crate) fn collect_some<F: Format, M: TableMemory + TableEvents>(
-        &self,
-        reads: &ReadSide,
-        memory: &M,
-        pool: &Pool,
-    ) {
-        self.wait(reads, memory);
-        self.take_some_apart::<F, M>(memory, pool);
-    }
-
-    /// Waits for a grace period and gives everything that was queued before it back to the pool, what others have in
-    /// hand included. The caller holds `Idle`.
-    pub(crate) fn collect<F: Format, M: TableMemory + TableEvents>(
-        &self,
-        reads: &ReadSide,
-        memory: &M,
-        pool: &Pool,
-    ) {
-        self.wait(reads, memory);
-        self.wait_for_concurrent_grace_periods();
-        let mut patience = Patience::default();
-        loop {
-            while self.take_apart::<F, M>(memory, pool, Self::BATCH) {}
-            let dead = self.dead.lock();
-            if dead.busy == 0 && dead.tops.len() == 0 {
-                return;
-            }
-            drop(dead);
-            patience.wait();
-        }
-    }
-
     /// Returns when all threads that wait for a grace period now have had it. Later ones are counted elsewhere: a
     /// crowd of them holds up no thread.
     fn wait_for_concurrent_grace_periods(&self) {
@@ -171,29 +138,6 @@ impl Grace {
         }
     }
 
-    /// One page for the pool, if any can be had without a wait for a reader that takes long.
-    pub(crate) fn reuse<F: Format, M: TableMemory + TableEvents>(
-        &self,
-        reads: &ReadSide,
-        memory: &M,
-        pool: &Pool,
-    ) -> bool {
-        if !self.any.load(Relaxed) {
-            return false;
-        }
-        if self.dead.lock().tops.len() == 0
-            && let Some(taken) = self.take_flushed()
-        {
-            if reads.try_synchronize() {
-                self.bury(taken);
-                memory.grace_period_ended();
-            } else {
-                self.put_back(taken);
-            }
-        }
-        self.take_apart::<F, M>(memory, pool, 1) || self.find_none()
-    }
-
     /// Says so where nothing is queued and no thread has anything in hand. False.
     fn find_none(&self) -> bool {
         let (queue, dead) = (self.flushed.lock(), self.dead.lock());
@@ -201,17 +145,6 @@ impl Grace {
             self.any.store(false, Relaxed);
         }
         false
-    }
-
-    /// The same, however long that takes.
-    pub(crate) fn reuse_late<F: Format, M: TableMemory + TableEvents>(
-        &self,
-        reads: &ReadSide,
-        memory: &M,
-        pool: &Pool,
-    ) -> bool {
-        self.wait(reads, memory);
-        self.take_apart::<F, M>(memory, pool, 1)
     }
 
     /// Flushed subtrees, and those that are being taken apart.
@@ -222,16 +155,6 @@ impl Grace {
     /// Leaves of `level` that died with their tables.
     pub(crate) fn leaves(&self, level: Level) -> u64 {
         self.leaves[usize::from(level.number()) - 1].load(Relaxed)
-    }
-
-    fn wait(&self, reads: &ReadSide, memory: &impl TableEvents) {
-        if let Some(taken) = self.take_flushed() {
-            if !seeded!(GraceSkipped) {
-                reads.synchronize();
-            }
-            self.bury(taken);
-            memory.grace_period_ended();
-        }
     }
 
     /// What is queued, for a thread that waits for a grace period anyway, and then calls [`bury`](Self::bury).
@@ -259,22 +182,97 @@ impl Grace {
         self.dead.lock().waiting[taken.round % 2] -= 1;
     }
 
+    /// Every page that waits, those below the tops included. Exact while nothing else happens.
+    pub(crate) fn count<F: Format, M: TableMemory>(&self, memory: &M) -> u64 {
+        let (flushed, dead) = (self.flushed.lock(), self.dead.lock());
+        let mut pages = 0;
+        for top in flushed.iter().chain(dead.tops.iter()) {
+            // SAFETY: owned by the queues, which are locked.
+            let level = unsafe { top.note() }.level.get();
+            pages += count_tables::<F, M>(memory, top, level);
+        }
+        pages
+    }
+}
+
+/// The dead tables of a VM, the readers that they wait for, and where their pages go.
+pub(crate) struct DeadTables<'a, F, M> {
+    pub(crate) grace: &'a Grace,
+    pub(crate) reads: &'a ReadSide,
+    pub(crate) memory: &'a M,
+    pub(crate) pool: &'a Pool,
+    pub(crate) format: PhantomData<F>,
+}
+
+impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
+    /// Waits for a grace period, and takes a few pages apart. The caller holds `Idle`.
+    pub(crate) fn collect_some(&self) {
+        self.wait();
+        self.take_some_apart();
+    }
+
+    /// Waits for a grace period and gives everything that was queued before it back to the pool, what others have in
+    /// hand included. The caller holds `Idle`.
+    pub(crate) fn collect(&self) {
+        self.wait();
+        self.grace.wait_for_concurrent_grace_periods();
+        let mut patience = Patience::default();
+        loop {
+            while self.take_apart(Grace::BATCH) {}
+            let dead = self.grace.dead.lock();
+            if dead.busy == 0 && dead.tops.len() == 0 {
+                return;
+            }
+            drop(dead);
+            patience.wait();
+        }
+    }
+
+    /// One page for the pool, if any can be had without a wait for a reader that takes long.
+    pub(crate) fn reuse(&self) -> bool {
+        if !self.grace.any.load(Relaxed) {
+            return false;
+        }
+        if self.grace.dead.lock().tops.len() == 0
+            && let Some(taken) = self.grace.take_flushed()
+        {
+            if self.reads.try_synchronize() {
+                self.grace.bury(taken);
+                self.memory.grace_period_ended();
+            } else {
+                self.grace.put_back(taken);
+            }
+        }
+        self.take_apart(1) || self.grace.find_none()
+    }
+
+    /// The same, however long that takes.
+    pub(crate) fn reuse_late(&self) -> bool {
+        self.wait();
+        self.take_apart(1)
+    }
+
+    fn wait(&self) {
+        if let Some(taken) = self.grace.take_flushed() {
+            if !seeded!(GraceSkipped) {
+                self.reads.synchronize();
+            }
+            self.grace.bury(taken);
+            self.memory.grace_period_ended();
+        }
+    }
+
     /// Takes a few pages apart of what is dead by now.
-    pub(crate) fn take_some_apart<F: Format, M: TableMemory + TableEvents>(&self, memory: &M, pool: &Pool) {
-        self.take_apart::<F, M>(memory, pool, Self::BATCH);
+    pub(crate) fn take_some_apart(&self) {
+        self.take_apart(Grace::BATCH);
     }
 
     /// Takes up to `pages` pages apart; whether there was one.
-    fn take_apart<F: Format, M: TableMemory + TableEvents>(
-        &self,
-        memory: &M,
-        pool: &Pool,
-        pages: usize,
-    ) -> bool {
+    fn take_apart(&self, pages: usize) -> bool {
         let (mut free, mut roots, mut children) =
             (NodeList::default(), NodeList::default(), NodeList::default());
         let mut dead = {
-            let mut all = self.dead.lock();
+            let mut all = self.grace.dead.lock();
             if all.tops.len() == 0 {
                 return false;
             }
@@ -287,7 +285,7 @@ impl Grace {
             let level = unsafe { node.note() }.level.get();
             let pages = pages_of::<F>(level);
             for page in (0..pages).map(|page| node.beside(page)) {
-                let leaves = scan::<F, M>(memory, page, level, &mut children);
+                let leaves = scan::<F, M>(self.memory, page, level, &mut children);
                 if leaves > 0 {
                     died[usize::from(level.number()) - 1] += leaves;
                 }
@@ -298,33 +296,21 @@ impl Grace {
             }
             if pages == 1 { free.push(node) } else { roots.push(node) }
         }
-        for (count, leaves) in self.leaves.iter().zip(died).filter(|(_, leaves)| *leaves > 0) {
+        for (count, leaves) in self.grace.leaves.iter().zip(died).filter(|(_, leaves)| *leaves > 0) {
             count.fetch_add(leaves, Relaxed);
         }
-        pool.give_back(free);
-        pool.give_back_roots(roots);
-        pool.trim(memory);
-        let mut all = self.dead.lock();
+        self.pool.give_back(free);
+        self.pool.give_back_roots(roots);
+        self.pool.trim(self.memory);
+        let mut all = self.grace.dead.lock();
         all.tops.append(&mut children);
         all.busy -= 1;
         drop(all);
         // Where that panics nothing is left undone.
         for (level, leaves) in SIZES.into_iter().zip(died).filter(|(_, leaves)| *leaves > 0) {
-            memory.tables_freed(level, leaves);
+            self.memory.tables_freed(level, leaves);
         }
         true
-    }
-
-    /// Every page that waits, those below the tops included. Exact while nothing else happens.
-    pub(crate) fn count<F: Format, M: TableMemory>(&self, memory: &M) -> u64 {
-        let (flushed, dead) = (self.flushed.lock(), self.dead.lock());
-        let mut pages = 0;
-        for top in flushed.iter().chain(dead.tops.iter()) {
-            // SAFETY: owned by the queues, which are locked.
-            let level = unsafe { top.note() }.level.get();
-            pages += count_tables::<F, M>(memory, top, level);
-        }
-        pages
     }
 }
 
