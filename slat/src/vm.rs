@@ -50,7 +50,6 @@ pub(crate) struct Policy {
 /// Everything takes `&self`: share it by reference or in an `Arc`.
 ///
 #[doc = include_str!("vm.md")]
-#[derive(Debug)]
 pub struct Vm<F: Format, H: Host> {
     pub(crate) host: H,
     /// No other VM of the process has it, nor had.
@@ -444,6 +443,12 @@ impl<F: Format, H: Host> Vm<F, H> {
     #[cold]
     fn collect_some(&self) {
         self.dead_tables().collect_some();
+    }
+}
+
+impl<F: Format, H: Host> core::fmt::Debug for Vm<F, H> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Vm").field("format", &F::NAME).field("policy", &self.policy).finish_non_exhaustive()
     }
 }
 

@@ -155,13 +155,6 @@ impl Ring {
     }
 }
 
-impl core::fmt::Debug for Ring {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        // How many wait is not for other threads: two loads of a ring in use need not agree.
-        f.debug_struct("Ring").field("size", &self.entries.len()).finish_non_exhaustive()
-    }
-}
-
 /// What a collector takes of a ring, or is told, while it is its turn.
 pub(crate) struct Taking<'r> {
     ring: &'r Ring,
@@ -241,12 +234,6 @@ impl Rings {
             drop(unsafe { Box::from_raw(rings) });
         }
         Ok(())
-    }
-}
-
-impl core::fmt::Debug for Rings {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_tuple("Rings").field(&self.all()).finish()
     }
 }
 

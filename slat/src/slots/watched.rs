@@ -85,12 +85,6 @@ pub(crate) struct Watched {
 #[derive(Debug)]
 pub(crate) struct Unwatchable;
 
-impl core::fmt::Debug for Watched {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Watched").field("frames", &self.frames).finish_non_exhaustive()
-    }
-}
-
 impl Watched {
     pub(crate) fn new() -> Self {
         Self {
