@@ -18,7 +18,7 @@
 
 use super::DirtyError;
 use super::harvest::{Harvest, TakenFromSlot, Told};
-use super::keep::tables_before_marks;
+use super::mark::tables_before_marks;
 use super::take::{LogId, current, tables};
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::age::pass::Found;
