@@ -45,8 +45,7 @@ use crate::sync::prim::spin_loop;
 use crate::sync::readside::{Borrowed, Seat};
 use crate::table::cursor::{Cursor, Step};
 use crate::table::entry::{Entry, Word};
-use crate::table::format::Kind;
-use crate::table::format::{Format, Leaf};
+use crate::table::format::{Format, Kind, Leaf};
 use crate::table::memory::{ENTRIES, Node};
 use crate::table::pool::{Cache, NoMemory};
 use crate::table::radix::{At, Radix};
@@ -156,14 +155,12 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
 
     /// Along `gfns`, entry by entry, down to entries of level `lowest`.
     pub(crate) fn steps(&mut self, gfns: Span<Gfn>, lowest: Level) -> Steps<'_, 'g, F, H, M> {
-        let cursor = Cursor::new(self.root(), gfns, lowest);
-        Steps::new(self, cursor, true)
+        Steps { cursor: Cursor::new(self.root(), gfns, lowest), walk: self, rests: true }
     }
 
     /// The same for a caller that holds what it must not hold over a rest: steps end where a rest is due.
     pub(crate) fn steps_up_to_a_rest(&mut self, gfns: Span<Gfn>, lowest: Level) -> Steps<'_, 'g, F, H, M> {
-        let cursor = Cursor::new(self.root(), gfns, lowest);
-        Steps::new(self, cursor, false)
+        Steps { rests: false, ..self.steps(gfns, lowest) }
     }
 
     /// Whether it has been in its section for long.
@@ -307,11 +304,7 @@ pub(crate) struct Steps<'s, 'g, F: Format, H: Host, M: Mode> {
     rests: bool,
 }
 
-impl<'s, 'g, F: Format, H: Host, M: Mode> Steps<'s, 'g, F, H, M> {
-    fn new(walk: &'s mut Walk<'g, F, H, M>, cursor: Cursor<F>, rests: bool) -> Self {
-        Self { walk, cursor, rests }
-    }
-
+impl<'g, F: Format, H: Host, M: Mode> Steps<'_, 'g, F, H, M> {
     /// The first frame that has not been visited yet; the end of the range where all have been.
     pub(crate) fn goal(&self) -> Gfn {
         self.cursor.goal()
