@@ -103,18 +103,16 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// In address space 0, takes write permission from a range so that the next store to each page faults
     /// ([`Walk::write_protect`]), and pays the flush when the debt is settled.
     pub fn write_protect<'g>(&'g self, idle: &'g mut Idle, gfns: Span<Gfn>) -> FlushDebt<'g> {
-        self.write_protect_in(idle, &self.spaces[0], gfns)
+        self.shared(idle).write_protected(gfns)
     }
+}
 
-    pub(crate) fn write_protect_in<'g>(
-        &'g self,
-        idle: &'g mut Idle,
-        space: &'g Space<F>,
-        gfns: Span<Gfn>,
-    ) -> FlushDebt<'g> {
+impl<'g, F: Format, H: Host> Walk<'g, F, H, Shared> {
+    /// [`write_protect`](Self::write_protect), and the end of the walk.
+    pub(crate) fn write_protected(mut self, gfns: Span<Gfn>) -> FlushDebt<'g> {
         let mut owed = Owed::default();
-        Walk::<_, _, Shared>::on_any_seat(self, space, idle).write_protect_into(gfns, &mut owed);
-        FlushDebt::new(self, owed, Cause::WriteProtect)
+        self.write_protect_into(gfns, &mut owed);
+        FlushDebt::new(self.vm, owed, Cause::WriteProtect)
     }
 }
 
@@ -236,7 +234,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         FlushDebt::new(self.vm, owed, Cause::WriteProtect)
     }
 
-    pub(crate) fn write_protect_into(&mut self, gfns: Span<Gfn>, owed: &mut Owed) {
+    fn write_protect_into(&mut self, gfns: Span<Gfn>, owed: &mut Owed) {
         let mut steps = self.steps(gfns, Level::K4);
         while let Some((walk, step)) = steps.next() {
             let at = step.at;
