@@ -4,15 +4,17 @@ use crate::addr::Pfn;
 use core::fmt::Debug;
 pub use slat_slots::MemoryType;
 
-/// What an access wants, or what an entry allows.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Access {
-    /// A data load.
-    Read,
-    /// A data store.
-    Write,
-    /// An instruction fetch.
-    Fetch,
+named! {
+    /// What an access wants, or what an entry allows.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub enum Access {
+        /// A data load.
+        Read "read",
+        /// A data store.
+        Write "write",
+        /// An instruction fetch.
+        Fetch "fetch",
+    }
 }
 
 /// A set of allowed kinds of access.
