@@ -202,7 +202,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// Goes over links from `from` on. Returns the subtrees that are wanted, and where to go on unless that was the end.
     fn find(&self, idle: &mut Idle, space: &Space<F>, from: Gfn, wanted: Wanted) -> (Found, Option<Gfn>) {
-        let mut found = Found { gfns: [Span::new(Gfn(0), Gfn(0)); SUBTREES_AT_ONCE], len: 0 };
+        let mut found = Found { gfns: [Span::default(); SUBTREES_AT_ONCE], len: 0 };
         let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);
         let mut steps = walk.steps(Span::new(from, Gfn(1 << F::FRAME_BITS)), Level::M2);
         let (mut links, mut end) = (0, from);

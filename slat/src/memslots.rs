@@ -209,7 +209,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         }
         let (set, leftovers, effects) = tx.finish();
         if seeded!(ConvertedUncovered) {
-            let another = Span::new(Gfn(0), Gfn(0));
+            let another = Span::default();
             change = Invalidation::begin(vm, Range::Gfns(self.space.id, another), Why::Slot);
         }
         // SAFETY: under the transaction mutex; room was made.

@@ -48,8 +48,8 @@ pub(crate) enum Range {
 impl Range {
     pub(super) fn published(self) -> (Span<Gfn>, Span<Hva>) {
         match self {
-            Self::Gfns(_, gfns) => (gfns, Span::new(Hva(0), Hva(0))),
-            Self::Hvas(hvas) => (Span::new(Gfn(0), Gfn(0)), hvas),
+            Self::Gfns(_, gfns) => (gfns, Span::default()),
+            Self::Hvas(hvas) => (Span::default(), hvas),
         }
     }
 }

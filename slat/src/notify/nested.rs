@@ -139,7 +139,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
             (Range::Hvas(hvas), None) => told.map_or(hvas, |told| hvas.clamp(&told)),
         };
         let Some(seat) = self.vm.try_borrow_seat() else { return false };
-        let (mut left, mut seen, mut all) = (Behind::new(hvas), Gfn(u64::MAX), Span::new(Gfn(0), Gfn(0)));
+        let (mut left, mut seen, mut all) = (Behind::new(hvas), Gfn(u64::MAX), Span::default());
         while !left.is_nothing() {
             // A transaction that gives these frames other pages ends after this section. Until then faults on them wait for it.
             let reading = space.memslots.read(&self.vm.reads, seat.seat());

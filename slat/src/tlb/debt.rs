@@ -32,7 +32,7 @@ const KICKS: u64 = 1 << 62;
 const NESTED: u64 = 1 << 61;
 
 /// What one walk owes, collected edit by edit.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Owed {
     /// Hull of what lost something.
     gfns: Span<Gfn>,
@@ -40,12 +40,6 @@ pub(crate) struct Owed {
     edits: u64,
     pages: u64,
     pub(crate) unlinked: Unlinked,
-}
-
-impl Default for Owed {
-    fn default() -> Self {
-        Self { gfns: Span::new(Gfn(0), Gfn(0)), edits: 0, pages: 0, unlinked: Unlinked::default() }
-    }
 }
 
 impl Owed {
