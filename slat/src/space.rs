@@ -41,6 +41,6 @@ impl<F: Format> Space<F> {
     ) -> Result<Self, NoMemory> {
         let memslots = SlotSets::new(limits, all_dirty);
         let radix = Radix::new(memory, pool)?;
-        Ok(Self { id, memslots, radix, watched: Watched::new(), nested: Once::default() })
+        Ok(Self { id, memslots, radix, watched: Watched::default(), nested: Once::default() })
     }
 }

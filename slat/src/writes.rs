@@ -162,7 +162,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         let gfns = gfns.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
         // Counted, then invalidated: a fault that was stamped before, and saw no count, finds its entry changed. Also where each frame
         // is tracked already: the one that counted first need not have flushed yet.
-        let id = self.space.watched.watch(gfns, listener).map_err(|_| NoMemory)?;
+        let id = self.space.watched.watch(gfns, listener).ok_or(NoMemory)?;
         let tracking = WriteTracking { space: self.space, id, gfns };
         let mut change = Invalidation::begin(self.vm, Range::Gfns(self.space.id, gfns), Why::WriteProtect);
         if !gfns.is_empty() && !seeded!(WatchUnprotected) {
