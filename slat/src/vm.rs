@@ -232,7 +232,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             lock: Lock::new(lock),
             reads: ReadSide::new(policy.vcpus as usize + 1 + OTHER_SEATS, barrier),
             active: Active::new(),
-            grace: Grace::new(),
+            grace: Grace::default(),
             large_pages: Padded(AtomicBool::new(false)),
             clock: Clock::default(),
             tlb: Tlb::new(policy.vcpus as usize, sabotage),

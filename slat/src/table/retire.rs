@@ -83,7 +83,7 @@ pub(crate) trait TableEvents {
 }
 
 /// What waits for a grace period, and what has had one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Grace {
     flushed: Mutex<NodeList>,
     dead: Mutex<Dead>,
@@ -98,15 +98,6 @@ impl Grace {
     /// Subtrees waiting before an invalidation that ends waits for a grace period, which costs about as much as filling
     /// these many tables; and how many pages it then takes apart at most.
     const BATCH: usize = 32;
-
-    pub(crate) fn new() -> Self {
-        Self {
-            flushed: Mutex::default(),
-            dead: Mutex::default(),
-            leaves: Default::default(),
-            any: AtomicBool::new(false),
-        }
-    }
 
     /// Queues subtrees; true where so many wait that they are worth a grace period.
     #[inline]
