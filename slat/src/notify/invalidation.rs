@@ -28,7 +28,7 @@
 
 use super::active::{Epoch, Ticket};
 use super::along::{PageBehind, along};
-use super::begun::{Begun, Range};
+use super::begun::{Begun, Range, Scope};
 use super::edit::Known;
 use super::reserve::Reserve;
 use super::secondary::Again;
@@ -200,7 +200,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
             return;
         }
         begun.ticket.owes_again();
-        begun.take_back(None, None, Some(published.clamp(&hvas)), owed);
+        begun.take_back(None, Scope::Told(published.clamp(&hvas)), owed);
         let mut known = Known::first(seat.is_none());
         loop {
             for space in &begun.vm.spaces {
@@ -225,7 +225,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     pub(super) fn apply_on<'i>(&'i mut self, idle: &'i mut Idle, seat: Option<&Seat>) -> FlushDebt<'i> {
         if !self.begun.why.page_by_page() {
             self.begun.edit(idle, None, seat, &mut self.owed);
-            self.begun.take_back(seat.is_none().then_some(idle), None, None, &mut self.owed);
+            self.begun.take_back(seat.is_none().then_some(idle), Scope::Whole, &mut self.owed);
         } else if seat.is_none() {
             self.begun.fill_reserve(idle);
         }
@@ -235,7 +235,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// The same for a reason that is not decided page by page, to be paid with what else it will owe.
     pub(super) fn apply_unpaid(&mut self, idle: &mut Idle) {
         self.begun.edit(idle, None, None, &mut self.owed);
-        self.begun.take_back(Some(idle), None, None, &mut self.owed);
+        self.begun.take_back(Some(idle), Scope::Whole, &mut self.owed);
     }
 
     /// Rule 7 without an edit: owes the flush of `hvas`, if another invalidation over them has not flushed yet.
@@ -247,7 +247,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         if !begun.ticket.unflushed_behind(hvas) {
             return;
         }
-        begun.take_back(None, None, Some(hvas), owed);
+        begun.take_back(None, Scope::Told(hvas), owed);
         for space in &begun.vm.spaces {
             let mut walk = begun.walk::<Shared>(space, idle, seat);
             along(&mut walk, hvas, |_, part| {
@@ -259,13 +259,13 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
 
     /// Reaches shadows in all of the range.
     pub(super) fn reach_nested(&mut self) {
-        self.begun.reach_nested(None, None, None, &mut self.owed);
+        self.begun.reach_nested(None, Scope::Whole, &mut self.owed);
     }
 
     /// Edits these ranges instead, which lie in what was published, under this invalidation's number.
     pub(crate) fn apply_to<'i>(&'i mut self, idle: &'i mut Idle, parts: &[Span<Gfn>]) -> FlushDebt<'i> {
         self.begun.edit(idle, Some(parts), None, &mut self.owed);
-        self.begun.take_back(Some(idle), Some(parts), None, &mut self.owed);
+        self.begun.take_back(Some(idle), Scope::Parts(parts), &mut self.owed);
         self.debt(idle)
     }
 
