@@ -419,20 +419,20 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// One flush, which is broadcast where that does.
     #[inline(always)]
     fn flush(&self, owed: &mut Owed, (cause, may_collect): (Cause, bool), needs_kicks: bool) {
-        self.tlb.by_cause.paid(cause, owed.edits(), owed.pages());
+        self.tlb.by_cause.paid(cause, owed.edits(), owed.pages);
         let unlinked = core::mem::take(&mut owed.unlinked);
         let kicks = Kicks::new(&self.host);
         // What a harvest arms of L2 is not told to its debt, entry by entry.
         let logs = cause == Cause::DirtyLog && self.runs_nested();
-        let both = (owed.gfns(), owed.is_nested() || logs);
-        let flushed = if !needs_kicks && !both.1 && self.tlb.is_broadcast(|| kicks.broadcast(owed.gfns())) {
+        let both = (owed.gfns, owed.is_nested() || logs);
+        let flushed = if !needs_kicks && !both.1 && self.tlb.is_broadcast(|| kicks.broadcast(owed.gfns)) {
             unlinked.flushed()
         } else {
             self.tlb.shoot_down_both(both, unlinked, |vcpu| kicks.kick(vcpu))
         };
         let many = self.grace.defer(flushed);
         // Where a kick has panicked, too. A panic of the observer finds nothing undone.
-        let (gfns, edits, pages) = (owed.gfns(), owed.edits(), owed.pages());
+        let (gfns, edits, pages) = (owed.gfns, owed.edits(), owed.pages);
         self.host.observe(TraceEvent::Flush { gfns, cause, edits, pages });
         kicks.end();
         if many && may_collect {

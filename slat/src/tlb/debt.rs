@@ -35,10 +35,10 @@ const NESTED: u64 = 1 << 61;
 #[derive(Debug, Default)]
 pub(crate) struct Owed {
     /// Hull of what lost something.
-    gfns: Span<Gfn>,
+    pub(crate) gfns: Span<Gfn>,
     /// With [`USES`], [`KICKS`] and [`NESTED`]: where nothing is held and nothing nested, these cost nothing.
     edits: u64,
-    pages: u64,
+    pub(crate) pages: u64,
     pub(crate) unlinked: Unlinked,
 }
 
@@ -101,16 +101,8 @@ impl Owed {
         kicks
     }
 
-    pub(crate) fn gfns(&self) -> Span<Gfn> {
-        self.gfns
-    }
-
     pub(crate) fn edits(&self) -> u64 {
         self.edits & (NESTED - 1)
-    }
-
-    pub(crate) fn pages(&self) -> u64 {
-        self.pages
     }
 }
 
