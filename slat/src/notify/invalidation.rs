@@ -38,7 +38,7 @@ use crate::slots::SpaceId;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Exclusive, Shared};
 use crate::sync::readside::Seat;
-use crate::table::entry::{Version, Word};
+use crate::table::entry::Version;
 use crate::table::format::Format;
 use crate::tlb::debt::Owed;
 use crate::tlb::{Cause, FlushDebt};
@@ -77,8 +77,9 @@ use core::mem::ManuallyDrop;
 #[must_use = "the range is protected only while this lives"]
 pub struct Invalidation<'vm, F: Format, H: Host> {
     pub(super) begun: Begun<'vm, F, H>,
-    /// What its edits owe so far. Its debts are views of this record, so a debt that is leaked is not lost.
-    owed: Owed,
+    /// What its edits owe so far, and those that its owner makes under its number. Its debts are views of this record, so a debt that
+    /// is leaked is not lost.
+    pub(crate) owed: Owed,
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
@@ -257,11 +258,6 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         }
     }
 
-    /// Reaches shadows in all of the range.
-    pub(super) fn reach_nested(&mut self) {
-        self.begun.reach_nested(None, Scope::Whole, &mut self.owed);
-    }
-
     /// Edits these ranges instead, which lie in what was published, under this invalidation's number.
     pub(crate) fn apply_to<'i>(&'i mut self, idle: &'i mut Idle, parts: &[Span<Gfn>]) -> FlushDebt<'i> {
         self.begun.edit(idle, Some(parts), None, &mut self.owed);
@@ -272,16 +268,6 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// Its number.
     pub(crate) fn version(&self) -> Version {
         self.begun.ticket.version()
-    }
-
-    /// What it leaves behind where nothing is mapped any more.
-    pub(super) fn hole(&self) -> Word {
-        self.begun.hole()
-    }
-
-    /// What it owes so far, for edits that its owner makes under its number.
-    pub(crate) fn owed(&mut self) -> &mut Owed {
-        &mut self.owed
     }
 
     /// What it owes so far, to be paid.
