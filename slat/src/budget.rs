@@ -34,12 +34,14 @@ use crate::sync::prim::Relaxed;
 use crate::table::format::Format;
 use crate::table::memory::Node;
 use crate::table::pool::{Cache, NoMemory, Short};
+use crate::table::retire::DeadTables;
 use crate::tlb::debt::Owed;
 use crate::tlb::{Cause, FlushDebt};
 use crate::trace::TraceEvent;
 use crate::vm::Vm;
 use crate::walk::Walk;
 use crate::why::Why;
+use core::marker::PhantomData;
 
 /// Cold subtrees taken back by one invalidation.
 const SUBTREES_AT_ONCE: usize = 16;
@@ -68,6 +70,18 @@ impl<F: Format, H: Host> Vm<F, H> {
     pub fn set_table_budget(&self, idle: &mut Idle, bytes: u64) {
         self.pool.set_budget(bytes);
         while self.pool.in_use() > self.pool.budget() && self.reclaim(idle) {}
+    }
+
+    /// Its dead tables, of all address spaces.
+    pub(crate) fn dead_tables(&self) -> DeadTables<'_, F, H> {
+        let Self { grace, reads, host: memory, pool, .. } = self;
+        DeadTables { grace, reads, memory, pool, format: PhantomData }
+    }
+
+    /// Waits for a grace period, and takes a few of them apart.
+    #[cold]
+    pub(crate) fn collect_some(&self) {
+        self.dead_tables().collect_some();
     }
 
     /// Fills a cache of table pages up to `want`. Pages that wait for a grace period are used before the host is asked

@@ -17,7 +17,7 @@ use crate::sync::readside::{Borrowed, ReadSide};
 use crate::sync::tally::RetryCause;
 use crate::table::format::{Format, assert_format};
 use crate::table::pool::{NoMemory, Pool};
-use crate::table::retire::{DeadTables, Grace};
+use crate::table::retire::Grace;
 use crate::tlb::Cause;
 use crate::tlb::debt::{Owed, Pay};
 use crate::tlb::shootdown::Tlb;
@@ -340,12 +340,6 @@ impl<F: Format, H: Host> Vm<F, H> {
         before.saturating_sub(self.pool.lent()) * PAGE_SIZE
     }
 
-    /// Its dead tables, of all address spaces.
-    pub(crate) fn dead_tables(&self) -> DeadTables<'_, F, H> {
-        let Self { grace, reads, host: memory, pool, .. } = self;
-        DeadTables { grace, reads, memory, pool, format: PhantomData }
-    }
-
     /// The address space `id`, if the VM was built with so many.
     pub(crate) fn space(&self, id: SpaceId) -> Option<&Space<F>> {
         self.spaces.get(usize::from(id.0))
@@ -438,11 +432,6 @@ impl<F: Format, H: Host> Vm<F, H> {
         if many && may_collect {
             self.collect_some();
         }
-    }
-
-    #[cold]
-    fn collect_some(&self) {
-        self.dead_tables().collect_some();
     }
 }
 
