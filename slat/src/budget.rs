@@ -34,12 +34,14 @@ use crate::sync::prim::Relaxed;
 use crate::table::format::Format;
 use crate::table::memory::Node;
 use crate::table::pool::{Cache, NoMemory, Short};
+use crate::table::retire::DeadTables;
 use crate::tlb::debt::Owed;
 use crate::tlb::{Cause, FlushDebt};
 use crate::trace::TraceEvent;
 use crate::vm::Vm;
 use crate::walk::Walk;
 use crate::why::Why;
+use core::marker::PhantomData;
 
 /// Cold subtrees taken back by one invalidation.
 const SUBTREES_AT_ONCE: usize = 16;
@@ -70,17 +72,28 @@ impl<F: Format, H: Host> Vm<F, H> {
         while self.pool.in_use() > self.pool.budget() && self.reclaim(idle) {}
     }
 
+    /// Its dead tables, of all address spaces.
+    pub(crate) fn dead_tables(&self) -> DeadTables<'_, F, H> {
+        let Self { grace, reads, host: memory, pool, .. } = self;
+        DeadTables { grace, reads, memory, pool, format: PhantomData }
+    }
+
+    /// Waits for a grace period, and takes a few of them apart.
+    #[cold]
+    pub(crate) fn collect_some(&self) {
+        self.dead_tables().collect_some();
+    }
+
     /// Fills a cache of table pages up to `want`. Pages that wait for a grace period are used before the host is asked
     /// for more, unless a reader keeps them for long: then where the host has no more. Where the budget is used up, cold
     /// tables are taken back.
     #[cold]
     pub(crate) fn top_up(&self, idle: &mut Idle, cache: &mut Cache, want: usize) -> Result<(), NoMemory> {
         loop {
-            let reuse = || self.grace.reuse::<F, H>(&self.reads, &self.host, &self.pool);
-            match self.pool.top_up(&self.host, cache, want, reuse) {
+            match self.pool.top_up(&self.host, cache, want, || self.dead_tables().reuse()) {
                 Ok(()) => return Ok(()),
                 Err(Short::Budget) if self.reclaim(idle) => {}
-                Err(Short::Host) if self.grace.reuse_late::<F, H>(&self.reads, &self.host, &self.pool) => {}
+                Err(Short::Host) if self.dead_tables().reuse_late() => {}
                 Err(_) => return Err(NoMemory),
             }
         }
@@ -203,7 +216,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// Goes over links from `from` on. Returns the subtrees that are wanted, and where to go on unless that was the end.
     fn find(&self, idle: &mut Idle, space: &Space<F>, from: Gfn, wanted: Wanted) -> (Found, Option<Gfn>) {
-        let mut found = Found { gfns: [Span::new(Gfn(0), Gfn(0)); SUBTREES_AT_ONCE], len: 0 };
+        let mut found = Found { gfns: [Span::default(); SUBTREES_AT_ONCE], len: 0 };
         let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);
         let mut steps = walk.steps(Span::new(from, Gfn(1 << F::FRAME_BITS)), Level::M2);
         let (mut links, mut end) = (0, from);

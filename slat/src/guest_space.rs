@@ -126,7 +126,7 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// Takes write permission from a range so that the next store to each page faults
     /// ([`Walk::write_protect`]), and pays the flush when the debt is settled.
     pub fn write_protect<'g>(&'g self, idle: &'g mut Idle, gfns: Span<Gfn>) -> FlushDebt<'g> {
-        self.vm.write_protect_in(idle, self.space, gfns)
+        self.shared(idle).write_protected(gfns)
     }
 
     /// Splits large leaves: as [`Vm::split`].

@@ -93,22 +93,14 @@ pub enum HoldError {
     NoMemory,
 }
 
-impl core::fmt::Display for HoldError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::NoMemslot => f.write_str("no memslot has the frame: create one first"),
-            Self::ReadOnly => f.write_str("the memslot is read-only: hold the frame to read"),
-            Self::Tracked => f.write_str("stores to the frame are tracked: emulate them, or hold it to read"),
-            Self::Pending(token) => {
-                write!(f, "the host has the page later, as token {:#x}: hold it then", token.0)
-            }
-            Self::Host(error) => error.fmt(f),
-            Self::NoMemory => f.write_str("no memory to hold one more frame"),
-        }
-    }
+errors! { HoldError:
+    Self::NoMemslot => "no memslot has the frame: create one first";
+    Self::ReadOnly => "the memslot is read-only: hold the frame to read";
+    Self::Tracked => "stores to the frame are tracked: emulate them, or hold it to read";
+    Self::Pending(token) => "the host has the page later, as token {:#x}: hold it then", token.0;
+    Self::Host(error) => "{error}";
+    Self::NoMemory => "no memory to hold one more frame";
 }
-
-impl core::error::Error for HoldError {}
 
 impl<F: Format, H: Host> Vm<F, H> {
     /// [`Memslots::hold`] in address space 0.

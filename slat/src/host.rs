@@ -85,20 +85,14 @@ pub enum HostError {
     NeedsPage,
 }
 
-impl core::fmt::Display for HostError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::Fault => "the host maps nothing there for this access",
-            Self::NoMemory => "the host is out of memory",
-            Self::Poisoned => "the host's memory is broken there",
-            Self::Io => "the host could not read the page back",
-            Self::Pending => "the page is on its way to the host",
-            Self::NeedsPage => "the VMM has to provide the page",
-        })
-    }
+errors! { HostError:
+    Self::Fault => "the host maps nothing there for this access";
+    Self::NoMemory => "the host is out of memory";
+    Self::Poisoned => "the host's memory is broken there";
+    Self::Io => "the host could not read the page back";
+    Self::Pending => "the page is on its way to the host";
+    Self::NeedsPage => "the VMM has to provide the page";
 }
-
-impl core::error::Error for HostError {}
 
 /// The primary MMU under a VM, and the machine around it.
 ///
@@ -336,40 +330,32 @@ impl<'h, H: Host> Kicks<'h, H> {
         }
     }
 
-    #[cfg(feature = "std")]
     pub(crate) fn kick(&self, vcpu: VcpuId) {
-        let kick = core::panic::AssertUnwindSafe(|| self.host.kick(vcpu));
         if seeded!(KicksCutShort) {
-            kick();
-        } else if let Err(panic) = std::panic::catch_unwind(kick) {
-            self.panic.set(Some(panic));
+            return self.host.kick(vcpu);
         }
-    }
-
-    #[cfg(not(feature = "std"))]
-    pub(crate) fn kick(&self, vcpu: VcpuId) {
-        let unwound = Unwound;
-        self.host.kick(vcpu);
-        core::mem::forget(unwound);
+        self.kept(|| self.host.kick(vcpu));
     }
 
     /// Whether the host has broadcast the flush. One that panics has not.
-    #[cfg(feature = "std")]
     pub(crate) fn broadcast(&self, gfns: Span<Gfn>) -> bool {
-        let broadcast = core::panic::AssertUnwindSafe(|| self.host.broadcast_flush(gfns));
-        std::panic::catch_unwind(broadcast).unwrap_or_else(|panic| {
-            self.panic.set(Some(panic));
-            false
-        })
+        self.kept(|| self.host.broadcast_flush(gfns)) == Some(true)
     }
 
-    /// The same. A panic that unwinds from here has edited tables and flushed nothing, as one in `kick`.
+    /// What the host answers; its panic is kept.
+    #[cfg(feature = "std")]
+    fn kept<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
+        let answer = std::panic::catch_unwind(core::panic::AssertUnwindSafe(call));
+        answer.map_err(|panic| self.panic.set(Some(panic))).ok()
+    }
+
+    /// The same. A panic that unwinds from here has edited tables and flushed nothing.
     #[cfg(not(feature = "std"))]
-    pub(crate) fn broadcast(&self, gfns: Span<Gfn>) -> bool {
+    fn kept<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
         let unwound = Unwound;
-        let done = self.host.broadcast_flush(gfns);
+        let answer = call();
         core::mem::forget(unwound);
-        done
+        Some(answer)
     }
 
     /// The flush is over: the panic of a kick goes on, if there was one, unless this thread unwinds already.

@@ -97,6 +97,37 @@ macro_rules! injected {
     }};
 }
 
+/// An enumeration of things that have a name each.
+macro_rules! named {
+    ($(#[$about:meta])* pub enum $type:ident { $($(#[$doc:meta])* $one:ident $name:literal,)* }) => {
+        $(#[$about])*
+        pub enum $type { $($(#[$doc])* $one,)* }
+
+        impl $type {
+            /// All of them, in the order of tables and counts.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$one),*];
+
+            /// Its name, as reports print it.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$one => $name,)* }
+            }
+        }
+    };
+}
+
+/// What an error says in each case.
+macro_rules! errors {
+    ($error:ident: $($case:pat => $said:literal $(, $value:expr)*;)*) => {
+        impl core::fmt::Display for $error {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match *self { $($case => write!(f, $said $(, $value)*),)* }
+            }
+        }
+
+        impl core::error::Error for $error {}
+    };
+}
+
 pub mod age;
 mod budget;
 pub mod dirty;

@@ -10,8 +10,8 @@ use crate::tlb::shootdown::{CpuId, Translations};
 /// See the module's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Loaded {
-    l1: Pfn,
-    l2: Pfn,
+    /// The root under each tag.
+    roots: [Pfn; 2],
     cpu: CpuId,
 }
 
@@ -52,18 +52,11 @@ const NO_ROOT: Pfn = Pfn(u64::MAX);
 
 impl Loaded {
     /// Before the first entry: the number's last holder may have left translations.
-    pub(crate) const UNKNOWN: Self = Self { l1: NO_ROOT, l2: NO_ROOT, cpu: CpuId(0) };
+    pub(crate) const UNKNOWN: Self = Self { roots: [NO_ROOT; 2], cpu: CpuId(0) };
 
     /// The next entry under L2's tag forgets all that is there.
     pub(crate) fn forget_l2(&mut self) {
-        self.l2 = NO_ROOT;
-    }
-
-    fn of(&mut self, tag: Tag) -> &mut Pfn {
-        match tag {
-            Tag::L1 => &mut self.l1,
-            Tag::L2 => &mut self.l2,
-        }
+        self.roots[Tag::L2 as usize] = NO_ROOT;
     }
 }
 
@@ -78,10 +71,7 @@ impl Root<'_> {
     /// The one that is loaded.
     #[inline(always)]
     pub(crate) fn pfn(&self, tag: Tag) -> Pfn {
-        match tag {
-            Tag::L1 => self.loaded.l1,
-            Tag::L2 => self.loaded.l2,
-        }
+        self.loaded.roots[tag as usize]
     }
 
     /// Loads the root, and forgets what came from another one, or is on another processor. After the flushes have been carried out: an
@@ -98,7 +88,7 @@ impl Root<'_> {
         // Unknown until it is done: where it panics, the next entry or answer forgets all, wherever that is. Flushes have been carried
         // out here by now, and what was loaded before has not seen them.
         if !seeded!(LoadedKept) {
-            *self.loaded.of(tag) = NO_ROOT;
+            self.loaded.roots[tag as usize] = NO_ROOT;
             if moved {
                 *self.loaded = Loaded::UNKNOWN;
             }
@@ -111,6 +101,6 @@ impl Root<'_> {
         if moved {
             *self.loaded = Loaded { cpu, ..Loaded::UNKNOWN };
         }
-        *self.loaded.of(tag) = now;
+        self.loaded.roots[tag as usize] = now;
     }
 }

@@ -57,16 +57,10 @@ pub enum ReachError {
     Beyond(u32),
 }
 
-impl core::fmt::Display for ReachError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::NoMemory => NoMemory.fmt(f),
-            Self::Beyond(bits) => write!(f, "the page number is out of range: it must be below 2^{bits}"),
-        }
-    }
+errors! { ReachError:
+    Self::NoMemory => "{NoMemory}";
+    Self::Beyond(bits) => "the page number is out of range: it must be below 2^{bits}";
 }
-
-impl core::error::Error for ReachError {}
 
 /// An entry of a map that is a leaf or a hole, or was one when it was looked up.
 #[derive(Debug)]

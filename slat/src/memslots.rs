@@ -29,9 +29,7 @@ use crate::host::Host;
 use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
 use crate::slots::publish::Reading;
-use crate::slots::{
-    Change, CommitError, Hint, Region, Rule, Slot, SlotError, SlotId, SlotsVersion, Transaction,
-};
+use crate::slots::{Change, CommitError, Hint, Region, Rule, Slot, SlotError, SlotId, Transaction};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::prim::copied;
@@ -211,7 +209,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         }
         let (set, leftovers, effects) = tx.finish();
         if seeded!(ConvertedUncovered) {
-            let another = Span::new(Gfn(0), Gfn(0));
+            let another = Span::default();
             change = Invalidation::begin(vm, Range::Gfns(self.space.id, another), Why::Slot);
         }
         // SAFETY: under the transaction mutex; room was made.
@@ -243,7 +241,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         }
         if takes {
             // A few: the tables of a large slot, or of another thread, are not this thread's to wait for.
-            vm.grace.take_some_apart::<F, H>(&vm.host, &vm.pool);
+            vm.dead_tables().take_some_apart();
         }
         Ok(result)
     }
@@ -379,7 +377,7 @@ impl fmt::Debug for Snapshot<'_> {
 impl Snapshot<'_> {
     /// The slot that holds `gfn`; of one with private memory the part around `gfn` that is all private, or all shared.
     pub fn find(&self, gfn: Gfn) -> Option<Slot> {
-        self.version().find(gfn)
+        self.reading.version.find(gfn)
     }
 
     /// The same by way of `hint`, which any number of threads may share: nothing is searched where the
@@ -398,12 +396,12 @@ impl Snapshot<'_> {
 
     /// The slot named `id`.
     pub fn get(&self, id: SlotId) -> Option<Slot> {
-        self.version().get(id)
+        self.reading.version.get(id)
     }
 
     /// The slots that have any of `gfns`, in order.
     pub fn range(&self, gfns: Span<Gfn>) -> impl Iterator<Item = Slot> {
-        self.version().range(gfns)
+        self.reading.version.range(gfns)
     }
 
     /// All slots, in order of guest frames; those with private memory in parts.
@@ -413,12 +411,12 @@ impl Snapshot<'_> {
 
     /// Calls `visit` with the frames behind `hvas`, slot by slot, in order of host addresses: once for each alias.
     pub fn over_hvas(&self, hvas: Span<Hva>, visit: impl FnMut(Span<Gfn>)) {
-        self.version().over_hvas(hvas, visit);
+        self.reading.version.over_hvas(hvas, visit);
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.version().len()
+        self.reading.version.len()
     }
 
     /// Whether there are none.
@@ -429,10 +427,6 @@ impl Snapshot<'_> {
     /// The number of this version.
     pub fn generation(&self) -> Generation {
         self.generation
-    }
-
-    pub(crate) fn version(&self) -> SlotsVersion<'_> {
-        self.reading.version
     }
 }
 

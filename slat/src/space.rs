@@ -15,7 +15,6 @@ use crate::table::pool::{NoMemory, Pool};
 use crate::table::radix::Radix;
 
 /// See the module's header.
-#[derive(Debug)]
 pub(crate) struct Space<F> {
     pub(crate) id: SpaceId,
     pub(crate) memslots: SlotSets,
@@ -23,6 +22,12 @@ pub(crate) struct Space<F> {
     pub(crate) watched: Watched,
     /// Shadows of L1's tables: made with the first nested guest.
     pub(crate) nested: Once<Shadows<F>>,
+}
+
+impl<F> core::fmt::Debug for Space<F> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Space").field("id", &self.id).finish_non_exhaustive()
+    }
 }
 
 impl<F: Format> Space<F> {
@@ -36,6 +41,6 @@ impl<F: Format> Space<F> {
     ) -> Result<Self, NoMemory> {
         let memslots = SlotSets::new(limits, all_dirty);
         let radix = Radix::new(memory, pool)?;
-        Ok(Self { id, memslots, radix, watched: Watched::new(), nested: Once::default() })
+        Ok(Self { id, memslots, radix, watched: Watched::default(), nested: Once::default() })
     }
 }

@@ -190,7 +190,7 @@ impl fmt::Display for TraceEvent {
         write!(f, "{}:", self.name())?;
         match self {
             Self::Fault { vcpu, gfn, access, result } => {
-                let (access, result) = (access_name(*access), result.name());
+                let (access, result) = (access.name(), result.name());
                 write!(f, " vcpu={} gfn={:#x} access={access} result={result}", vcpu.0, gfn.0)
             }
             Self::Retry { vcpu, gfn, cause } => {
@@ -211,14 +211,6 @@ impl fmt::Display for TraceEvent {
             Self::TablesFreed { level, leaves } => write!(f, " level={level:?} leaves={leaves}"),
             Self::Reclaimed { subtrees } => write!(f, " subtrees={subtrees}"),
         }
-    }
-}
-
-const fn access_name(access: Access) -> &'static str {
-    match access {
-        Access::Read => "read",
-        Access::Write => "write",
-        Access::Fetch => "fetch",
     }
 }
 

@@ -50,7 +50,6 @@ pub(crate) struct Policy {
 /// Everything takes `&self`: share it by reference or in an `Arc`.
 ///
 #[doc = include_str!("vm.md")]
-#[derive(Debug)]
 pub struct Vm<F: Format, H: Host> {
     pub(crate) host: H,
     /// No other VM of the process has it, nor had.
@@ -233,7 +232,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             lock: Lock::new(lock),
             reads: ReadSide::new(policy.vcpus as usize + 1 + OTHER_SEATS, barrier),
             active: Active::new(),
-            grace: Grace::new(),
+            grace: Grace::default(),
             large_pages: Padded(AtomicBool::new(false)),
             clock: Clock::default(),
             tlb: Tlb::new(policy.vcpus as usize, sabotage),
@@ -297,7 +296,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// Takes unhooked tables apart now, after a grace period: their leaves are counted off, their pages are free. Little
     /// by little it happens by itself, when many wait or when pages run short. No thread waits for it.
     pub fn collect(&self, _idle: &mut Idle) {
-        self.grace.collect::<F, H>(&self.reads, &self.host, &self.pool);
+        self.dead_tables().collect();
     }
 
     /// Gives table memory back to the host: [collects](Self::collect), and then gives back every chunk whose pages are all
@@ -414,25 +413,31 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// One flush, which is broadcast where that does.
     #[inline(always)]
     fn flush(&self, owed: &mut Owed, (cause, may_collect): (Cause, bool), needs_kicks: bool) {
-        self.tlb.by_cause.paid(cause, owed.edits(), owed.pages());
+        self.tlb.by_cause.paid(cause, owed.edits(), owed.pages);
         let unlinked = core::mem::take(&mut owed.unlinked);
         let kicks = Kicks::new(&self.host);
         // What a harvest arms of L2 is not told to its debt, entry by entry.
         let logs = cause == Cause::DirtyLog && self.runs_nested();
-        let both = (owed.gfns(), owed.is_nested() || logs);
-        let flushed = if !needs_kicks && !both.1 && self.tlb.is_broadcast(|| kicks.broadcast(owed.gfns())) {
+        let both = (owed.gfns, owed.is_nested() || logs);
+        let flushed = if !needs_kicks && !both.1 && self.tlb.is_broadcast(|| kicks.broadcast(owed.gfns)) {
             unlinked.flushed()
         } else {
             self.tlb.shoot_down_both(both, unlinked, |vcpu| kicks.kick(vcpu))
         };
         let many = self.grace.defer(flushed);
         // Where a kick has panicked, too. A panic of the observer finds nothing undone.
-        let (gfns, edits, pages) = (owed.gfns(), owed.edits(), owed.pages());
+        let (gfns, edits, pages) = (owed.gfns, owed.edits(), owed.pages);
         self.host.observe(TraceEvent::Flush { gfns, cause, edits, pages });
         kicks.end();
         if many && may_collect {
-            self.grace.collect_some::<F, H>(&self.reads, &self.host, &self.pool);
+            self.collect_some();
         }
+    }
+}
+
+impl<F: Format, H: Host> core::fmt::Debug for Vm<F, H> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Vm").field("format", &F::NAME).field("policy", &self.policy).finish_non_exhaustive()
     }
 }
 

@@ -55,17 +55,13 @@ enum State {
 }
 
 impl Shard {
-    fn counted_off(&self, waits: usize) {
-        self.count.fetch_sub(waits as u64, Relaxed);
-    }
-
     /// Removes the first wait for which `is` is true.
     fn remove(&self, is: impl Fn(&Wait) -> bool) -> Option<Wait> {
         let mut all = self.all.lock();
         let at = all.iter().position(is)?;
         let wait = all.swap_remove(at);
         drop(all);
-        self.counted_off(1);
+        self.count.fetch_sub(1, Relaxed);
         Some(wait)
     }
 }

@@ -1,53 +1,39 @@
 //! Why the primary MMU is about to change a range. The reason decides how little has to be done
 //! ([`crate::notify::plan`]); KVM is told the same reasons and ignores them (the NUMA protection and change-pte series).
 
-/// The reason for an invalidation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Why {
-    /// The mapping goes away: munmap. Nothing will come back at this address soon.
-    Unmap,
-    /// The mapping moves to another address: mremap, for the old range.
-    Remap,
-    /// The address space itself goes away, or this listener does: what `mmu_notifier` calls release.
-    Exit,
-    /// The pages go away, the mapping stays: `MADV_DONTNEED`.
-    Clear,
-    /// A page moves to another frame with its contents: migration, compaction.
-    Migrate,
-    /// Some pages of the range may go to swap: they come back with their contents, later, elsewhere.
-    Reclaim,
-    /// A mapping loses write permission; pages and other permissions stay: mprotect to read-only.
-    Protect,
-    /// Pages lose write permission, one by one or many: fork, cleaning before write-back, the first step of a merge.
-    WriteProtect,
-    /// As [`WriteProtect`](Self::WriteProtect), to learn which pages are written from now on (`clear_refs`).
-    SoftDirty,
-    /// Some pages of the range may become inaccessible, to learn who uses them: NUMA balancing (the NUMA protection series).
-    Numa,
-    /// Some pages of the range may be replaced by others with the same contents, or change permission: a merge, a break
-    /// of copy-on-write (the change-pte series).
-    ChangePte,
-    /// A memslot is deleted or moved: nothing may be mapped through it any more.
-    Slot,
+named! {
+    /// The reason for an invalidation.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub enum Why {
+        /// The mapping goes away: munmap. Nothing will come back at this address soon.
+        Unmap "unmap",
+        /// The mapping moves to another address: mremap, for the old range.
+        Remap "remap",
+        /// The address space itself goes away, or this listener does: what `mmu_notifier` calls release.
+        Exit "exit",
+        /// The pages go away, the mapping stays: `MADV_DONTNEED`.
+        Clear "clear",
+        /// A page moves to another frame with its contents: migration, compaction.
+        Migrate "migrate",
+        /// Some pages of the range may go to swap: they come back with their contents, later, elsewhere.
+        Reclaim "reclaim",
+        /// A mapping loses write permission; pages and other permissions stay: mprotect to read-only.
+        Protect "protect",
+        /// Pages lose write permission, one by one or many: fork, cleaning before write-back, the first step of a merge.
+        WriteProtect "write-protect",
+        /// As [`WriteProtect`](Self::WriteProtect), to learn which pages are written from now on (`clear_refs`).
+        SoftDirty "soft-dirty",
+        /// Some pages of the range may become inaccessible, to learn who uses them: NUMA balancing (the NUMA protection series).
+        Numa "numa",
+        /// Some pages of the range may be replaced by others with the same contents, or change permission: a merge, a break
+        /// of copy-on-write (the change-pte series).
+        ChangePte "change-pte",
+        /// A memslot is deleted or moved: nothing may be mapped through it any more.
+        Slot "slot",
+    }
 }
 
 impl Why {
-    /// Every reason, in the order of the table in [`crate::notify::plan`].
-    pub const ALL: [Self; 12] = [
-        Self::Unmap,
-        Self::Remap,
-        Self::Exit,
-        Self::Clear,
-        Self::Migrate,
-        Self::Reclaim,
-        Self::Protect,
-        Self::WriteProtect,
-        Self::SoftDirty,
-        Self::Numa,
-        Self::ChangePte,
-        Self::Slot,
-    ];
-
     /// Whether the range's table pages are worth freeing: only where no fault will need them again soon.
     /// Mundane reasons keep the structure, so that the next fault is one CAS.
     pub const fn frees_tables(self) -> bool {
@@ -58,24 +44,6 @@ impl Why {
     /// page that does is told by [`Pages::changed`](crate::notify::Pages::changed).
     pub const fn page_by_page(self) -> bool {
         matches!(self, Self::Reclaim | Self::Numa | Self::ChangePte)
-    }
-
-    /// Its name, as `slat plan` prints it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unmap => "unmap",
-            Self::Remap => "remap",
-            Self::Exit => "exit",
-            Self::Clear => "clear",
-            Self::Migrate => "migrate",
-            Self::Reclaim => "reclaim",
-            Self::Protect => "protect",
-            Self::WriteProtect => "write-protect",
-            Self::SoftDirty => "soft-dirty",
-            Self::Numa => "numa",
-            Self::ChangePte => "change-pte",
-            Self::Slot => "slot",
-        }
     }
 }
 

@@ -84,17 +84,11 @@ pub enum StoreError {
     CrossesPage,
 }
 
-impl core::fmt::Display for StoreError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::NoMemory => "no memslot that may be written is there: emulate a device",
-            Self::Private => "the frame's memory is private to the guest",
-            Self::CrossesPage => "the store crosses the end of a page: make one of each part",
-        })
-    }
+errors! { StoreError:
+    Self::NoMemory => "no memslot that may be written is there: emulate a device";
+    Self::Private => "the frame's memory is private to the guest";
+    Self::CrossesPage => "the store crosses the end of a page: make one of each part";
 }
-
-impl core::error::Error for StoreError {}
 
 impl<F: Format, H: Host> Vm<F, H> {
     /// [`Memslots::track_writes`] in address space 0.
@@ -168,7 +162,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         let gfns = gfns.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
         // Counted, then invalidated: a fault that was stamped before, and saw no count, finds its entry changed. Also where each frame
         // is tracked already: the one that counted first need not have flushed yet.
-        let id = self.space.watched.watch(gfns, listener).map_err(|_| NoMemory)?;
+        let id = self.space.watched.watch(gfns, listener).ok_or(NoMemory)?;
         let tracking = WriteTracking { space: self.space, id, gfns };
         let mut change = Invalidation::begin(self.vm, Range::Gfns(self.space.id, gfns), Why::WriteProtect);
         if !gfns.is_empty() && !seeded!(WatchUnprotected) {

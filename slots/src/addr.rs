@@ -293,8 +293,8 @@ impl fmt::Debug for Level {
     }
 }
 
-/// A half-open range: `start` is inside, `end` is not. An inverted range is empty.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+/// A half-open range: `start` is inside, `end` is not. An inverted range is empty, and so is the default.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Span<T> {
     /// First position inside.
     pub start: T,

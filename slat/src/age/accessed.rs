@@ -1,6 +1,7 @@
 //! `AccessedPages`: what one leaf table says.
 
 use crate::addr::{Hva, Position, Span};
+use crate::slots::bitmap::bits;
 
 /// Pages that were accessed, among up to 512 that follow one another: of guest frames, or of host memory.
 ///
@@ -56,16 +57,9 @@ impl<A: Position> AccessedPages<A> {
 
     /// Those that were accessed, in order.
     pub fn pages(&self) -> impl Iterator<Item = A> + use<A> {
-        let (first, bits) = (self.first.raw(), self.bits);
-        (0..8u64).flat_map(move |word| {
-            let mut left = bits[word as usize];
-            core::iter::from_fn(move || {
-                let bit = u64::from(left.trailing_zeros());
-                (left != 0).then(|| {
-                    left &= left - 1;
-                    A::from_raw(first + (word * 64 + bit) * A::PAGE)
-                })
-            })
+        let first = self.first.raw();
+        (0..).step_by(64).zip(self.bits).flat_map(move |(word, left)| {
+            bits(left).map(move |bit| A::from_raw(first + (word + u64::from(bit)) * A::PAGE))
         })
     }
 

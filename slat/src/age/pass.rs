@@ -191,7 +191,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         part_of: impl Fn(usize) -> Span<Gfn>,
     ) {
         // What stands in the places that are not used does not matter.
-        let none = LeafTable { entries: all, gfns: Span::new(Gfn(0), Gfn(0)) };
+        let none = LeafTable { entries: all, gfns: Span::default() };
         let (mut tables, mut len) = ([none; TOGETHER], 0);
         for offset in bits(left).take(TOGETHER) {
             let (entry, gfns) = (&group[offset], part_of(offset));

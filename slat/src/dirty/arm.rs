@@ -16,14 +16,13 @@ use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::shadows::{Pages, Reach, Shadows};
 use crate::slots::Slot;
-use crate::slots::bitmap::WORD;
+use crate::slots::bitmap::{WORD, bits};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Shared};
 use crate::sync::prim::spin_loop;
 use crate::table::entry::{Entry, Word};
-use crate::table::format::Format;
-use crate::table::format::Kind;
+use crate::table::format::{Format, Kind};
 use crate::table::memory::ENTRIES;
 use crate::tlb::debt::Owed;
 use crate::tlb::{Cause, FlushDebt};
@@ -146,9 +145,10 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     /// The same of L2's leaves; the first bit stands for the frame `first`. Their flush belongs to that of what is taken from the log.
     #[cold]
     fn arm_nested(&self, shadows: &Shadows<F>, first: Gfn, words: &[u64]) {
-        for page in 0..if seeded!(ArmForgetsShadows) { 0 } else { words.len() as u64 * WORD } {
-            if words[(page / WORD) as usize] >> (page % WORD) & 1 != 0 {
-                let page = Span::sized(first + page, 1);
+        let words = if seeded!(ArmForgetsShadows) { &[] } else { words };
+        for (nth, &word) in (0..).zip(words) {
+            for bit in bits(word) {
+                let page = Span::sized(first + nth * WORD + u64::from(bit), 1);
                 let (host, active) = (&self.vm.host, &self.vm.active);
                 shadows.reach(host, active, (page, page), Reach::WithdrawWrite, &mut Pages::none());
             }

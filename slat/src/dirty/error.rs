@@ -1,7 +1,6 @@
 //! Why a dirty log cannot be asked, or not like that. Nothing has been cleared then.
 
 use crate::slots::SlotId;
-use core::fmt;
 
 /// See the module's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,34 +80,20 @@ impl DirtyError {
     }
 }
 
-impl fmt::Display for DirtyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Id { id, limit } => write!(f, "memslot {id}: ids are below {limit}"),
-            Self::NoSuchSlot(id) => write!(f, "memslot {id}: there is none of this id"),
-            Self::NotLogged(id) => write!(f, "memslot {id}: it does not log writes"),
-            Self::Misaligned { id, first } => {
-                write!(f, "memslot {id}: page {first} is no multiple of 64")
-            }
-            Self::Range { id, first, pages, of } => write!(
-                f,
-                "memslot {id}: {pages} pages from page {first} on are neither whole 64s of its {of} nor its end"
-            ),
-            Self::Short { words, needed } => write!(f, "{words} words for bits that need {needed}"),
-            Self::RingOnly => f.write_str("this VM logs into rings: harvest them"),
-            Self::NoRing => f.write_str("this VM has no dirty rings"),
-            Self::RingSize(bytes) => {
-                write!(f, "a dirty ring of {bytes} bytes: it must be a power of two, 4096 at least")
-            }
-            Self::RingTooLarge(bytes) => write!(f, "a dirty ring of {bytes} bytes: 1048576 are the most"),
-            Self::NoSuchVcpu(vcpu) => write!(f, "vCPU {}: this VM has fewer", vcpu.0),
-            Self::Fixed => f.write_str("this VM has its rings, and its way to notice stores, for life"),
-            Self::VcpuTaken => {
-                f.write_str("dirty rings cannot begin while a thread has a vCPU: drop the vCPUs first")
-            }
-            Self::NoMemory => f.write_str("no memory to note what is dirty"),
-        }
-    }
+errors! { DirtyError:
+    Self::Id { id, limit } => "memslot {id}: ids are below {limit}";
+    Self::NoSuchSlot(id) => "memslot {id}: there is none of this id";
+    Self::NotLogged(id) => "memslot {id}: it does not log writes";
+    Self::Misaligned { id, first } => "memslot {id}: page {first} is no multiple of 64";
+    Self::Range { id, first, pages, of } =>
+        "memslot {id}: {pages} pages from page {first} on are neither whole 64s of its {of} nor its end";
+    Self::Short { words, needed } => "{words} words for bits that need {needed}";
+    Self::RingOnly => "this VM logs into rings: harvest them";
+    Self::NoRing => "this VM has no dirty rings";
+    Self::RingSize(bytes) => "a dirty ring of {bytes} bytes: it must be a power of two, 4096 at least";
+    Self::RingTooLarge(bytes) => "a dirty ring of {bytes} bytes: 1048576 are the most";
+    Self::NoSuchVcpu(vcpu) => "vCPU {}: this VM has fewer", vcpu.0;
+    Self::Fixed => "this VM has its rings, and its way to notice stores, for life";
+    Self::VcpuTaken => "dirty rings cannot begin while a thread has a vCPU: drop the vCPUs first";
+    Self::NoMemory => "no memory to note what is dirty";
 }
-
-impl core::error::Error for DirtyError {}

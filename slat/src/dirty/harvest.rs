@@ -6,7 +6,7 @@
 
 use crate::addr::{Gfn, Hva, PAGE_SHIFT};
 use crate::host::Host;
-use crate::slots::bitmap::{CHUNK, WORD};
+use crate::slots::bitmap::{CHUNK, WORD, bits};
 use crate::slots::{Slot, SlotId, SpaceId};
 use crate::table::format::Format;
 use crate::vm::Vm;
@@ -93,14 +93,10 @@ pub struct DirtyWord {
 impl DirtyWord {
     /// Those that are dirty, in order.
     pub fn pages(self) -> impl Iterator<Item = DirtyPage> {
-        let DirtyWord { first, mut bits } = self;
-        core::iter::from_fn(move || {
-            let nth = u64::from(bits.trailing_zeros());
-            (bits != 0).then(|| {
-                bits &= bits - 1;
-                let (page, gfn, hva) = (first.page + nth, first.gfn + nth, first.hva + (nth << PAGE_SHIFT));
-                DirtyPage { page, gfn, hva, ..first }
-            })
+        let first = self.first;
+        bits(self.bits).map(u64::from).map(move |nth| {
+            let (page, gfn, hva) = (first.page + nth, first.gfn + nth, first.hva + (nth << PAGE_SHIFT));
+            DirtyPage { page, gfn, hva, ..first }
         })
     }
 }

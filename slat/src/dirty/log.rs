@@ -18,13 +18,13 @@
 
 use super::DirtyError;
 use super::harvest::{Harvest, TakenFromSlot, Told};
-use super::keep::tables_before_marks;
+use super::mark::tables_before_marks;
 use super::take::{LogId, current, tables};
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::age::pass::Found;
 use crate::host::Host;
 use crate::memslots::Memslots;
-use crate::slots::bitmap::{CHUNK, CHUNK_PAGES, WORD};
+use crate::slots::bitmap::{CHUNK, CHUNK_PAGES, WORD, bits};
 use crate::slots::{Slot, SlotId};
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
@@ -117,12 +117,9 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         self.bitmaps()?;
         let (slot, log) = self.look_up(id)?;
         self.look(idle, (&slot, log), |first, words| {
-            for (word, &(mut left)) in (first..).zip(words) {
+            for (word, &dirty) in (first..).zip(words) {
                 let base = slot.gfns.start + word * WORD;
-                while left != 0 {
-                    visit(base + u64::from(left.trailing_zeros()));
-                    left &= left - 1;
-                }
+                bits(dirty).for_each(|bit| visit(base + u64::from(bit)));
             }
         })
     }

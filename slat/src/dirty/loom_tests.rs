@@ -1,7 +1,7 @@
 //! Marks, permissions and leaves that go, beside a harvest. What a harvest does to tables is reduced to one entry.
 
 use super::arm::arm_entry;
-use super::keep::tables_before_marks;
+use super::mark::tables_before_marks;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::VcpuId;
 use crate::loom_tests::{RACE, explore, explore_within, finds, finds_seeded};

@@ -12,8 +12,7 @@
 //! | `take` | one log, chunk by chunk: taken, or cleaned in part |
 //! | `harvest` | [`Harvest`]: what was taken, until it is committed or given back |
 //! | `arm` | making the next store noticed again |
-//! | `keep` | D bits of leaves that go |
-//! | `mark` | marking pages of slots that log; their bitmaps are in [`slots`](crate::slots) |
+//! | `mark` | marking pages of slots that log, and D bits of leaves that go; their bitmaps are in [`slots`](crate::slots) |
 //! | `ring` | what one vCPU has written, in order; a full one stops it; many pages merged into words |
 //! | `rings` | what is asked of the rings of a running VM, and where a store goes |
 //! | `error` | [`DirtyError`]: why a log cannot be asked |
@@ -52,7 +51,6 @@
 mod arm;
 mod error;
 mod harvest;
-mod keep;
 mod log;
 #[cfg(all(test, loom))]
 mod loom_tests;

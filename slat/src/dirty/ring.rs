@@ -24,11 +24,11 @@
 use super::{DirtyError, RingSize};
 use crate::slots::bitmap::{Bitmap, WORD};
 use crate::slots::{SlotId, SpaceId};
-use crate::sync::prim::{Acquire, AtomicPtr, AtomicU64, Mutex, Padded, RawMutex, Relaxed, Release};
+use crate::sync::once::Once;
+use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, RawMutex, Relaxed, Release};
 use crate::table::pool::NoMemory;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::ptr::null_mut;
 use lock_api::MutexGuard;
 
 /// See the module's header.
@@ -155,13 +155,6 @@ impl Ring {
     }
 }
 
-impl core::fmt::Debug for Ring {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        // How many wait is not for other threads: two loads of a ring in use need not agree.
-        f.debug_struct("Ring").field("size", &self.entries.len()).finish_non_exhaustive()
-    }
-}
-
 /// What a collector takes of a ring, or is told, while it is its turn.
 pub(crate) struct Taking<'r> {
     ring: &'r Ring,
@@ -221,42 +214,18 @@ impl Drop for Taking<'_> {
 
 /// The rings of a VM: none, or one for each vCPU from the moment when they are made.
 #[derive(Default)]
-pub(crate) struct Rings(AtomicPtr<Box<[Ring]>>);
+pub(crate) struct Rings(Once<Box<[Ring]>>);
 
 impl Rings {
     /// All of them, by number.
     pub(crate) fn all(&self) -> &[Ring] {
-        // ORDER(link): as in tables. Acquire pairs with the Release in `make`: the rings are written.
-        let rings = self.0.load(Acquire);
-        // SAFETY: null, or from `make`, which is called once; freed by `drop`.
-        unsafe { rings.as_ref() }.map_or(&[], |rings| rings)
+        self.0.get().map_or(&[], |rings| rings)
     }
 
     /// One of this size for each of so many vCPUs, where there is none yet.
     pub(crate) fn make(&self, size: RingSize, vcpus: u32) -> Result<(), NoMemory> {
-        let rings = Box::into_raw(Box::new((0..vcpus).map(|_| Ring::new(size)).collect::<Result<_, _>>()?));
-        // ORDER(link): Release; see `all`.
-        if self.0.compare_exchange(null_mut(), rings, Release, Relaxed).is_err() {
-            // SAFETY: from the box above, and linked nowhere.
-            drop(unsafe { Box::from_raw(rings) });
-        }
+        self.0.set((0..vcpus).map(|_| Ring::new(size)).collect::<Result<_, _>>()?);
         Ok(())
-    }
-}
-
-impl core::fmt::Debug for Rings {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_tuple("Rings").field(&self.all()).finish()
-    }
-}
-
-impl Drop for Rings {
-    fn drop(&mut self) {
-        let rings = self.0.load(Relaxed);
-        if !rings.is_null() {
-            // SAFETY: from a box in `make`; no thread has a ring any more (`&mut self`).
-            drop(unsafe { Box::from_raw(rings) });
-        }
     }
 }
 

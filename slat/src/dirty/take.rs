@@ -1,7 +1,7 @@
 //! Taking from one log, chunk by chunk: what is dirty is clean afterwards, and armed.
 
 use super::harvest::Told;
-use super::keep::tables_before_marks;
+use super::mark::tables_before_marks;
 use super::{DirtyError, Splitting};
 use crate::addr::{Gfn, Level, Span};
 use crate::age::AccessedPages;

@@ -53,16 +53,10 @@ pub enum FaultError {
     NoMemory,
 }
 
-impl core::fmt::Display for FaultError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Host(error) => error.fmt(f),
-            Self::NoMemory => NoMemory.fmt(f),
-        }
-    }
+errors! { FaultError:
+    Self::Host(error) => "{error}";
+    Self::NoMemory => "{NoMemory}";
 }
-
-impl core::error::Error for FaultError {}
 
 impl From<HostError> for FaultError {
     fn from(error: HostError) -> Self {

@@ -144,7 +144,7 @@ impl Memo {
         Self {
             slot: Slot::new(SlotId(0), Gfn(0), 0, Hva(0)),
             generation: 0,
-            plain: Span::new(Gfn(0), Gfn(0)),
+            plain: Span::default(),
             epoch: Epoch::NEVER,
             quiet: Quiet::NOTHING,
             pause: 0,

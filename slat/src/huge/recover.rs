@@ -27,8 +27,7 @@ use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive, Mode, Shared};
 use crate::sync::tally::Count;
 use crate::table::entry::Word;
-use crate::table::format::Kind;
-use crate::table::format::{Access, Format, Leaf};
+use crate::table::format::{Access, Format, Kind, Leaf};
 use crate::table::freeze::Freeze;
 use crate::table::memory::Node;
 use crate::trace::TraceEvent;
@@ -142,11 +141,11 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
         }
         // Else an invalidation made a hole of it: the table is ours to give back all the same.
         if !seeded!(RecoverFlushesNothing) {
-            change.owed().owe(step.gfns);
+            change.owed.owe(step.gfns);
         }
         // SAFETY: linked until this walk froze the link, in its section.
         let table = unsafe { Node::follow(&vm.host, table) };
-        change.owed().unlink(table, at.level.down());
+        change.owed.unlink(table, at.level.down());
         if ours {
             walk.seat.tally.add(Count::recovered(at.level));
             vm.host.observe(TraceEvent::Recovered { gfn: step.gfns.start, level: at.level });

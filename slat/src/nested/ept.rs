@@ -107,12 +107,8 @@ impl L1Format for EptTable {
     }
 
     fn demands(&self, access: &L1Access) -> Perms {
-        match access.access {
-            _ if access.walk_for.is_some() && self.accessed_dirty => Perms::READ.with(Perms::WRITE),
-            Access::Read => Perms::READ,
-            Access::Write => Perms::WRITE,
-            Access::Fetch => Perms::EXECUTE,
-        }
+        let stores = access.walk_for.is_some() && self.accessed_dirty;
+        if stores { Perms::READ.with(Perms::WRITE) } else { Perms::to(access.access) }
     }
 
     fn entry(&self, Word(entry): Word, level: Level) -> Result<L1Entry, Refusal> {

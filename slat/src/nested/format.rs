@@ -178,11 +178,7 @@ pub trait L1Format: Copy + Eq + Debug + Send + Sync + 'static {
 
     /// What an access demands: some formats take each access by L2's own walk for a store. A demand for [`Perms::WRITE`] sets D.
     fn demands(&self, access: &L1Access) -> Perms {
-        match access.access {
-            Access::Read => Perms::READ,
-            Access::Write => Perms::WRITE,
-            Access::Fetch => Perms::EXECUTE,
-        }
+        Perms::to(access.access)
     }
 
     /// What an entry found at `level` says.

@@ -29,7 +29,6 @@ use super::x86_entry::{ACCESSED, DIRTY, EntryRules, PRESENT, X86Entry, pdpte};
 use crate::addr::{Gfn, Gpa, Gva, INDEX_BITS, Level, PAGE_SHIFT, Span};
 use crate::table::entry::Word;
 use crate::table::format::{Access, Perms};
-use core::fmt;
 
 /// The registers of a vCPU that say how it translates.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -81,18 +80,10 @@ pub enum NoTable {
     Reserved,
 }
 
-impl fmt::Display for NoTable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::PagingOff => "the guest's paging is off: its vCPU runs on the VM's own table",
-            Self::Reserved => {
-                "a reserved bit in CR3 or in a PDPTE: the write that loads it is refused by #GP"
-            }
-        })
-    }
+errors! { NoTable:
+    Self::PagingOff => "the guest's paging is off: its vCPU runs on the VM's own table";
+    Self::Reserved => "a reserved bit in CR3 or in a PDPTE: the write that loads it is refused by #GP";
 }
-
-impl core::error::Error for NoTable {}
 
 /// A guest's page table, and who accesses by way of it: see [`GuestTable::new`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

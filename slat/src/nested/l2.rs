@@ -38,25 +38,13 @@ pub enum NestedError {
     },
 }
 
-impl fmt::Display for NestedError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoMemory => NoMemory.fmt(f),
-            Self::OneStage => f.write_str("the VM is built without two stages, so it runs no nested guests"),
-            Self::TwoStages => f.write_str(
-                "the VM has two stages: build it without two stages to shadow its guest's own tables",
-            ),
-            Self::TooWide { guest, format } => {
-                write!(
-                    f,
-                    "the guest's table translates {guest} bits of address, and the VM's format {format}"
-                )
-            }
-        }
-    }
+errors! { NestedError:
+    Self::NoMemory => "{NoMemory}";
+    Self::OneStage => "the VM is built without two stages, so it runs no nested guests";
+    Self::TwoStages => "the VM has two stages: build it without two stages to shadow its guest's own tables";
+    Self::TooWide { guest, format } =>
+        "the guest's table translates {guest} bits of address, and the VM's format {format}";
 }
-
-impl core::error::Error for NestedError {}
 
 impl From<NoMemory> for NestedError {
     fn from(_: NoMemory) -> Self {

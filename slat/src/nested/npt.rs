@@ -76,12 +76,7 @@ impl L1Format for NptTable {
     }
 
     fn demands(&self, access: &L1Access) -> Perms {
-        match access.access {
-            _ if access.walk_for.is_some() => Perms::WRITE,
-            Access::Read => Perms::READ,
-            Access::Write => Perms::WRITE,
-            Access::Fetch => Perms::EXECUTE,
-        }
+        if access.walk_for.is_some() { Perms::WRITE } else { Perms::to(access.access) }
     }
 
     fn entry(&self, word: Word, level: Level) -> Result<L1Entry, Refusal> {

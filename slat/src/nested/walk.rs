@@ -33,7 +33,6 @@ use crate::sync::idle::Idle;
 use crate::sync::readside::Seat;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, MemoryType, Perms};
-use core::fmt;
 
 /// How often a walk starts over where entries change under it; and how often the host is asked for pages, one or two a level.
 const ATTEMPTS: u32 = 16;
@@ -107,33 +106,15 @@ pub enum L1Stop {
     },
 }
 
-impl fmt::Display for L1Stop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fault(fault) => {
-                let L1Fault { access, why, level, .. } = fault;
-                write!(
-                    f,
-                    "L1's table refuses {:?} at {}: {why:?}, level {}",
-                    access.access,
-                    access.gpa,
-                    level.number()
-                )
-            }
-            Self::Retry => f.write_str("L1 changes its table meanwhile: access once more"),
-            Self::Ask { hva, .. } => write!(f, "the host has to be asked for L1's table at {hva}"),
-            Self::Tracked { gpa, .. } => {
-                write!(
-                    f,
-                    "A or D was set in L1's entry at {gpa}, whose stores are tracked: tell the listeners"
-                )
-            }
-            Self::Unreadable { hva, error } => write!(f, "L1's table at {hva} cannot be read: {error}"),
-        }
-    }
+errors! { L1Stop:
+    Self::Fault(L1Fault { access: L1Access { access, gpa, .. }, why, level, .. }) =>
+        "L1's table refuses {access:?} at {gpa}: {why:?}, level {}", level.number();
+    Self::Retry => "L1 changes its table meanwhile: access once more";
+    Self::Ask { hva, .. } => "the host has to be asked for L1's table at {hva}";
+    Self::Tracked { gpa, .. } =>
+        "A or D was set in L1's entry at {gpa}, whose stores are tracked: tell the listeners";
+    Self::Unreadable { hva, error } => "L1's table at {hva} cannot be read: {error}";
 }
-
-impl core::error::Error for L1Stop {}
 
 impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// Translates an access by L2 through L1's table, whose pages lie in these memslots, as L1's hardware would: checks it, and sets A and

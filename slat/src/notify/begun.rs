@@ -45,11 +45,22 @@ pub(crate) enum Range {
     Hvas(Span<Hva>),
 }
 
+/// How much of that is meant.
+#[derive(Clone, Copy)]
+pub(super) enum Scope<'a> {
+    /// All of it.
+    Whole,
+    /// These of its frames.
+    Parts(&'a [Span<Gfn>]),
+    /// The pages of which the host has told that they change.
+    Told(Span<Hva>),
+}
+
 impl Range {
     pub(super) fn published(self) -> (Span<Gfn>, Span<Hva>) {
         match self {
-            Self::Gfns(_, gfns) => (gfns, Span::new(Hva(0), Hva(0))),
-            Self::Hvas(hvas) => (Span::new(Gfn(0), Gfn(0)), hvas),
+            Self::Gfns(_, gfns) => (gfns, Span::default()),
+            Self::Hvas(hvas) => (Span::default(), hvas),
         }
     }
 }
@@ -84,34 +95,27 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         }
     }
 
-    /// Takes frames back from their holders ([`crate::slots::holds`]), and from nested guests: those in `parts`, or in all that was
-    /// published; or with pages in `told`.
+    /// Takes frames back from their holders ([`crate::slots::holds`]), and from nested guests.
     #[inline(always)]
-    pub(super) fn take_back(
-        &self,
-        idle: Option<&mut Idle>,
-        parts: Option<&[Span<Gfn>]>,
-        told: Option<Span<Hva>>,
-        owed: &mut Owed,
-    ) {
-        self.reach_nested(idle, parts, told, owed);
+    pub(super) fn take_back(&self, idle: Option<&mut Idle>, scope: Scope<'_>, owed: &mut Owed) {
+        self.reach_nested(idle, scope, owed);
         if !self.vm.holds.is_empty() {
-            self.take_held(parts, told, owed);
+            self.take_held(scope, owed);
         }
     }
 
     #[cold]
-    fn take_held(&self, parts: Option<&[Span<Gfn>]>, told: Option<Span<Hva>>, owed: &mut Owed) {
-        let (hvas, space) = match self.range {
-            Range::Hvas(hvas) => (Some(told.unwrap_or(hvas)), None),
-            Range::Gfns(space, _) => (None, Some(space)),
+    fn take_held(&self, scope: Scope<'_>, owed: &mut Owed) {
+        let (hvas, space) = match (self.range, scope) {
+            (Range::Hvas(_), Scope::Told(hvas)) | (Range::Hvas(hvas), _) => (Some(hvas), None),
+            (Range::Gfns(space, _), _) => (None, Some(space)),
         };
         let taken = self.vm.holds.take_back(hvas, |held, hva| {
-            let covers = match (hvas, parts, self.range) {
+            let covers = match (hvas, scope, self.range) {
                 (Some(hvas), ..) => hvas.contains(hva),
-                (None, Some(parts), _) => parts.iter().any(|part| part.contains(held.gfn)),
-                (None, None, Range::Gfns(_, gfns)) => gfns.contains(held.gfn),
-                (None, None, Range::Hvas(_)) => false,
+                (None, Scope::Parts(parts), _) => parts.iter().any(|part| part.contains(held.gfn)),
+                (None, _, Range::Gfns(_, gfns)) => gfns.contains(held.gfn),
+                (None, _, Range::Hvas(_)) => false,
             };
             covers && space.is_none_or(|space| space == held.space) && takes_back(self.why, held.write)
         });

@@ -28,7 +28,7 @@
 
 use super::active::{Epoch, Ticket};
 use super::along::{PageBehind, along};
-use super::begun::{Begun, Range};
+use super::begun::{Begun, Range, Scope};
 use super::edit::Known;
 use super::reserve::Reserve;
 use super::secondary::Again;
@@ -38,7 +38,7 @@ use crate::slots::SpaceId;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Exclusive, Shared};
 use crate::sync::readside::Seat;
-use crate::table::entry::{Version, Word};
+use crate::table::entry::Version;
 use crate::table::format::Format;
 use crate::tlb::debt::Owed;
 use crate::tlb::{Cause, FlushDebt};
@@ -77,8 +77,9 @@ use core::mem::ManuallyDrop;
 #[must_use = "the range is protected only while this lives"]
 pub struct Invalidation<'vm, F: Format, H: Host> {
     pub(super) begun: Begun<'vm, F, H>,
-    /// What its edits owe so far. Its debts are views of this record, so a debt that is leaked is not lost.
-    owed: Owed,
+    /// What its edits owe so far, and those that its owner makes under its number. Its debts are views of this record, so a debt that
+    /// is leaked is not lost.
+    pub(crate) owed: Owed,
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
@@ -200,7 +201,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
             return;
         }
         begun.ticket.owes_again();
-        begun.take_back(None, None, Some(published.clamp(&hvas)), owed);
+        begun.take_back(None, Scope::Told(published.clamp(&hvas)), owed);
         let mut known = Known::first(seat.is_none());
         loop {
             for space in &begun.vm.spaces {
@@ -225,7 +226,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     pub(super) fn apply_on<'i>(&'i mut self, idle: &'i mut Idle, seat: Option<&Seat>) -> FlushDebt<'i> {
         if !self.begun.why.page_by_page() {
             self.begun.edit(idle, None, seat, &mut self.owed);
-            self.begun.take_back(seat.is_none().then_some(idle), None, None, &mut self.owed);
+            self.begun.take_back(seat.is_none().then_some(idle), Scope::Whole, &mut self.owed);
         } else if seat.is_none() {
             self.begun.fill_reserve(idle);
         }
@@ -235,7 +236,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// The same for a reason that is not decided page by page, to be paid with what else it will owe.
     pub(super) fn apply_unpaid(&mut self, idle: &mut Idle) {
         self.begun.edit(idle, None, None, &mut self.owed);
-        self.begun.take_back(Some(idle), None, None, &mut self.owed);
+        self.begun.take_back(Some(idle), Scope::Whole, &mut self.owed);
     }
 
     /// Rule 7 without an edit: owes the flush of `hvas`, if another invalidation over them has not flushed yet.
@@ -247,7 +248,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         if !begun.ticket.unflushed_behind(hvas) {
             return;
         }
-        begun.take_back(None, None, Some(hvas), owed);
+        begun.take_back(None, Scope::Told(hvas), owed);
         for space in &begun.vm.spaces {
             let mut walk = begun.walk::<Shared>(space, idle, seat);
             along(&mut walk, hvas, |_, part| {
@@ -257,31 +258,16 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         }
     }
 
-    /// Reaches shadows in all of the range.
-    pub(super) fn reach_nested(&mut self) {
-        self.begun.reach_nested(None, None, None, &mut self.owed);
-    }
-
     /// Edits these ranges instead, which lie in what was published, under this invalidation's number.
     pub(crate) fn apply_to<'i>(&'i mut self, idle: &'i mut Idle, parts: &[Span<Gfn>]) -> FlushDebt<'i> {
         self.begun.edit(idle, Some(parts), None, &mut self.owed);
-        self.begun.take_back(Some(idle), Some(parts), None, &mut self.owed);
+        self.begun.take_back(Some(idle), Scope::Parts(parts), &mut self.owed);
         self.debt(idle)
     }
 
     /// Its number.
     pub(crate) fn version(&self) -> Version {
         self.begun.ticket.version()
-    }
-
-    /// What it leaves behind where nothing is mapped any more.
-    pub(super) fn hole(&self) -> Word {
-        self.begun.hole()
-    }
-
-    /// What it owes so far, for edits that its owner makes under its number.
-    pub(crate) fn owed(&mut self) -> &mut Owed {
-        &mut self.owed
     }
 
     /// What it owes so far, to be paid.

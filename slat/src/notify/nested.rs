@@ -9,8 +9,8 @@
 //! ```
 //! Whatever the reason, leaves of L2 go: the next access asks T and the host. A VM that never ran a nested guest pays one test.
 
-use super::begun::{Begun, Range};
-use crate::addr::{Gfn, Hva, Span};
+use super::begun::{Begun, Range, Scope};
+use crate::addr::{Gfn, Span};
 use crate::host::Host;
 use crate::shadows::{Pages, Reach, Shadows};
 use crate::slots::behind::Behind;
@@ -24,33 +24,22 @@ use crate::why::Why;
 const STRETCH: u64 = 4096;
 
 impl<F: Format, H: Host> Begun<'_, F, H> {
-    /// Reaches what was made of `parts`, or of all that was published; or of the pages in `told`. With `idle` it may ask for table pages.
+    /// Reaches what was made of the frames. With `idle` it may ask for table pages.
     #[inline(always)]
-    pub(super) fn reach_nested(
-        &self,
-        idle: Option<&mut Idle>,
-        parts: Option<&[Span<Gfn>]>,
-        told: Option<Span<Hva>>,
-        owed: &mut Owed,
-    ) {
+    pub(super) fn reach_nested(&self, idle: Option<&mut Idle>, scope: Scope<'_>, owed: &mut Owed) {
         if self.vm.runs_nested() {
-            self.reach_all_spaces(idle, (parts, told), owed);
+            self.reach_all_spaces(idle, scope, owed);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn reach_all_spaces(
-        &self,
-        idle: Option<&mut Idle>,
-        range: (Option<&[Span<Gfn>]>, Option<Span<Hva>>),
-        owed: &mut Owed,
-    ) {
+    fn reach_all_spaces(&self, idle: Option<&mut Idle>, scope: Scope<'_>, owed: &mut Owed) {
         let reach = |owed: &mut Owed, defers| {
             let mut is_short = false;
             for space in &self.vm.spaces {
                 if let Some(shadows) = space.nested.get() {
-                    is_short |= self.reach_in(space, shadows, range, owed, defers);
+                    is_short |= self.reach_in(space, shadows, scope, owed, defers);
                 }
             }
             is_short
@@ -70,7 +59,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         &self,
         space: &Space<F>,
         shadows: &Shadows<F>,
-        (parts, told): (Option<&[Span<Gfn>]>, Option<Span<Hva>>),
+        scope: Scope<'_>,
         owed: &mut Owed,
         defers: bool,
     ) -> bool {
@@ -80,7 +69,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         let has_seat = left_out
             || self.reserve.with(|cache| {
                 let mut pages = Pages { defers, ..Pages::of(cache) };
-                let has_seat = self.for_frames(space, parts, told, |gfns, all| {
+                let has_seat = self.for_frames(space, scope, |gfns, all| {
                     any |= shadows.reach(host, active, (gfns, all), Reach::Zap, &mut pages);
                 });
                 is_short = pages.is_short;
@@ -94,8 +83,8 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         if any && !seeded!(L1TagOnly) {
             owed.owe_nested();
         }
-        // Frames outside of `parts` or `told` have not been looked at.
-        if any && parts.is_none() && told.is_none() {
+        // Else frames of the range have not been looked at.
+        if any && matches!(scope, Scope::Whole) {
             self.reached.set(true);
         }
         is_short
@@ -108,7 +97,9 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         for space in &self.vm.spaces {
             if let Some(shadows) = space.nested.get() {
                 // Where there is no seat they stay, and cost a needless flush one day.
-                self.for_frames(space, None, None, |gfns, all| shadows.forget(&self.vm.host, gfns, all));
+                self.for_frames(space, Scope::Whole, |gfns, all| {
+                    shadows.reverse.remove(&self.vm.host, gfns, all);
+                });
             }
         }
     }
@@ -118,26 +109,26 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
     fn for_frames(
         &self,
         space: &Space<F>,
-        parts: Option<&[Span<Gfn>]>,
-        told: Option<Span<Hva>>,
+        scope: Scope<'_>,
         mut visit: impl FnMut(Span<Gfn>, Span<Gfn>),
     ) -> bool {
-        let hvas = match (self.range, parts) {
+        let hvas = match (self.range, scope) {
             (Range::Gfns(only, _), _) if only != space.id => return true,
-            (_, Some(parts)) => {
+            (_, Scope::Parts(parts)) => {
                 for &part in parts {
                     visit(part, part);
                 }
                 return true;
             }
-            (Range::Gfns(_, gfns), None) => {
+            (Range::Gfns(_, gfns), _) => {
                 visit(gfns, gfns);
                 return true;
             }
-            (Range::Hvas(hvas), None) => told.map_or(hvas, |told| hvas.clamp(&told)),
+            (Range::Hvas(hvas), Scope::Told(told)) => hvas.clamp(&told),
+            (Range::Hvas(hvas), Scope::Whole) => hvas,
         };
         let Some(seat) = self.vm.try_borrow_seat() else { return false };
-        let (mut left, mut seen, mut all) = (Behind::new(hvas), Gfn(u64::MAX), Span::new(Gfn(0), Gfn(0)));
+        let (mut left, mut seen, mut all) = (Behind::new(hvas), Gfn(u64::MAX), Span::default());
         while !left.is_nothing() {
             // A transaction that gives these frames other pages ends after this section. Until then faults on them wait for it.
             let reading = space.memslots.read(&self.vm.reads, seat.seat());

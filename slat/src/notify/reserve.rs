@@ -50,10 +50,9 @@ impl Reserve {
     /// Fills it up to `wanted` pages, where there are large leaves to split, and says whether it has pages. May ask the host for
     /// memory, hence sleep. Where there is none, or no more may be used, it stays as it is.
     pub(super) fn fill<F: Format, H: Host>(&self, vm: &Vm<F, H>, wanted: usize) -> bool {
-        let reuse = || vm.grace.reuse::<F, H>(&vm.reads, &vm.host, &vm.pool);
         vm.maps_large_pages()
             && self.with(|pages| {
-                _ = vm.pool.top_up(&vm.host, pages, wanted, reuse);
+                _ = vm.pool.top_up(&vm.host, pages, wanted, || vm.dead_tables().reuse());
                 pages.len() > 0
             })
     }

@@ -53,13 +53,7 @@ impl Event {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Again;
 
-impl core::fmt::Display for Again {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("it would have to wait: try again")
-    }
-}
-
-impl core::error::Error for Again {}
+errors! { Again: Self => "it would have to wait: try again"; }
 
 /// What to do with the Accessed bits of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

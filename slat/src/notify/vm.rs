@@ -114,7 +114,7 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
     }
 
     fn forget(&self, idle: &mut Idle, hvas: Span<Hva>) {
-        let mut gfns = Span::new(Gfn(0), Gfn(0));
+        let mut gfns = Span::<Gfn>::default();
         for space in &self.spaces {
             let walk = Walk::<F, H, Lockless>::on_any_seat(self, space, idle);
             let mut left = Behind::new(hvas);

@@ -13,7 +13,7 @@
 //! flushed, and then flushes too; and a vCPU that answers any flush looks for a new root. A flush that is broadcast has no
 //! answers, so none is while a root is being replaced.
 
-use super::begun::Range;
+use super::begun::{Range, Scope};
 use super::invalidation::Invalidation;
 use crate::addr::{Gfn, Span};
 use crate::host::Host;
@@ -62,13 +62,13 @@ impl<F: Format, H: Host> Vm<F, H> {
                 // What was written is to be marked first; where nothing logs, this takes a moment.
                 change.apply_unpaid(idle);
             }
-            self.pool.fill_root(fresh, change.hole());
+            self.pool.fill_root(fresh, change.begun.hole());
             let walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
             let old = space.radix.replace_root(&self.host, fresh);
             drop(walk);
-            change.owed().owe(everything);
-            change.owed().unlink(old, F::ROOT_LEVEL);
-            change.reach_nested();
+            change.owed.owe(everything);
+            change.owed.unlink(old, F::ROOT_LEVEL);
+            change.begun.reach_nested(None, Scope::Whole, &mut change.owed);
             change.debt(idle).settle();
         }
         self.collect(idle);

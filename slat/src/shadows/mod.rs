@@ -200,7 +200,11 @@ impl<F: Format> Shadows<F> {
     /// A vCPU gets as many rows as a fault may need: those that no table has, or a page of its `cache`.
     #[cold]
     pub(crate) fn refill(&self, spare: &mut Spare, cache: &mut Cache) {
-        self.halves(cache, Spare::ENOUGH.saturating_sub(spare.0.len()), |half| spare.0.push(half));
+        while !spare.is_enough()
+            && let Some(half) = self.half(cache)
+        {
+            spare.0.push(half);
+        }
     }
 
     /// What a vCPU has at hand comes back.
@@ -245,11 +249,6 @@ impl<F: Format> Shadows<F> {
             let at = (shadow, &shadow.door.enter());
             self.reach_in(memory, at, &taking, ((all, all), how), &mut Pages::none());
         }
-    }
-
-    /// After the flush, while faults on `g1s` wait, a part of `all`: their hints go.
-    pub(crate) fn forget<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, all: Span<Gfn>) {
-        self.reverse.remove(memory, g1s, all);
     }
 
     /// How many table pages there are in shadows and in the reverse map.

@@ -25,6 +25,7 @@ use crate::table::entry::{Entry, Word};
 use crate::table::format::Format;
 use crate::table::memory::{Node, NodeList, TableMemory};
 use crate::table::pool::Pool;
+use crate::table::retire::for_tables;
 use alloc::vec::Vec;
 
 /// Subtrees that are taken at once from a shadow that vCPUs run on.
@@ -64,7 +65,8 @@ impl<F: Format> Shadows<F> {
         shadow.door.outlast();
         let (mut back, mut halves) = (NodeList::default(), self.halves.lock());
         for &(top, level) in &tops {
-            take_apart::<F, M>(memory, top, level, &mut |node| {
+            // Unlinked; no TLB, section or walk that has met them is left.
+            for_tables::<F, M>(memory, top, level, &mut |node| {
                 halves.extend(Half::take_back::<M>(node));
                 back.push(node);
             });
@@ -148,18 +150,4 @@ pub(crate) fn unlink<F: Format>(
         }
     }
     false
-}
-
-/// Calls `gone` with each table below `node`, children first, and with that.
-fn take_apart<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level, gone: &mut impl FnMut(Node)) {
-    if level > Level::K4 {
-        // SAFETY: unlinked; no TLB, section or walk that has met it is left.
-        for word in unsafe { node.entries() }.iter().map(Entry::peek) {
-            if F::is_table(word, level) {
-                // SAFETY: a link of this table.
-                take_apart::<F, M>(memory, unsafe { Node::follow(memory, F::pfn(word)) }, level.down(), gone);
-            }
-        }
-    }
-    gone(node);
 }

@@ -183,9 +183,9 @@ impl<F: Format> Reverse<F> {
         first
     }
 
-    /// Removes the hints of `g1s`, which no fault relies on any more. That of a page which reaches out of `all` stays: what its leaf was split
-    /// into has no other. Not so *many*, for then all has gone.
-    pub(super) fn remove<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, all: Span<Gfn>) {
+    /// After the flush, while faults on `g1s` wait, a part of `all`: removes their hints. That of a page which reaches out of `all` stays: what
+    /// its leaf was split into has no other. Not so *many*, for then all has gone.
+    pub(crate) fn remove<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, all: Span<Gfn>) {
         self.entries(memory, g1s, |entry, page, word| {
             if all.covers(&page) || word == Hint::MANY || seeded!(HintGoesWithPart) {
                 // Where that fails, a fault has entered another one, and will begin again.

@@ -150,9 +150,7 @@ impl Half {
         // SAFETY: inside the page.
         [Self(page.page()), Self(unsafe { page.page().add(BYTES) })]
     }
-}
 
-impl Half {
     /// Beside a table that the caller has alone.
     pub(super) fn hang<M: TableMemory>(self, table: Node) {
         // SAFETY: the caller has it alone.

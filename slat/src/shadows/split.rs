@@ -127,23 +127,14 @@ impl<F: Format> Shadows<F> {
     }
 
     /// Rows that no table has, or half a page of the `cache`.
-    fn half(&self, cache: &mut Cache) -> Option<Half> {
-        let mut taken = None;
-        self.halves(cache, 1, |half| taken = Some(half));
-        taken
-    }
-
-    /// The same for so many tables, or as many as there are pages for.
-    pub(super) fn halves(&self, cache: &mut Cache, many: usize, mut take: impl FnMut(Half)) {
+    pub(super) fn half(&self, cache: &mut Cache) -> Option<Half> {
         let mut halves = self.halves.lock();
-        for _ in 0..many {
-            if halves.is_empty()
-                && let Some(page) = cache.take()
-            {
-                halves.extend(Half::split(page));
-                self.row_pages.fetch_add(1, Relaxed);
-            }
-            halves.pop().into_iter().for_each(&mut take);
+        if halves.is_empty()
+            && let Some(page) = cache.take()
+        {
+            halves.extend(Half::split(page));
+            self.row_pages.fetch_add(1, Relaxed);
         }
+        halves.pop()
     }
 }

@@ -26,6 +26,16 @@ pub(crate) const CHUNK: usize = if cfg!(loom) { 1 } else { 512 };
 /// Pages of one chunk.
 pub(crate) const CHUNK_PAGES: u64 = WORD * CHUNK as u64;
 
+/// The numbers of the bits of a word that are set, in order.
+#[inline(always)]
+pub(crate) fn bits(mut word: u64) -> impl Iterator<Item = u32> {
+    core::iter::from_fn(move || {
+        let bit = word.trailing_zeros();
+        word &= word.wrapping_sub(1);
+        (bit < u64::BITS).then_some(bit)
+    })
+}
+
 /// The bits of one chunk.
 struct Chunk([AtomicU64; CHUNK]);
 

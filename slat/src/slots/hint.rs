@@ -82,27 +82,17 @@ impl HvaHints {
         search: impl FnOnce() -> Option<Interval>,
     ) -> Option<Span<Gfn>> {
         let hint = &self.0[(hvas.start.0 >> HINT_SHIFT) as usize % HINTS];
-        if let Some(slot) = hint.get(number).filter(|slot| slot.hvas.covers(&hvas) && !hvas.is_empty()) {
-            return Some(part(&slot, hvas));
+        if let Some([start, end, gfn]) = hint.0.get(number) {
+            let slot = Interval { hvas: Span::new(Hva(start), Hva(end)), gfn: Gfn(gfn) };
+            if slot.hvas.covers(&hvas) && !hvas.is_empty() {
+                return Some(part(&slot, hvas));
+            }
         }
         let slot = search()?;
         if slot.hvas.len() > hvas.len() {
-            hint.put(&slot, number);
+            hint.0.put([slot.hvas.start.0, slot.hvas.end.0, slot.gfn.0], number);
         }
         Some(part(&slot, hvas))
-    }
-}
-
-impl HvaHint {
-    /// What it holds, if that is of `version`.
-    #[inline]
-    fn get(&self, version: u64) -> Option<Interval> {
-        let [start, end, gfn] = self.0.get(version)?;
-        Some(Interval { hvas: Span::new(Hva(start), Hva(end)), gfn: Gfn(gfn) })
-    }
-
-    fn put(&self, slot: &Interval, version: u64) {
-        self.0.put([slot.hvas.start.0, slot.hvas.end.0, slot.gfn.0], version);
     }
 }
 

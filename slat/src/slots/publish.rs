@@ -23,7 +23,6 @@ use crate::sync::readside::{ReadSide, Seat, Section};
 use crate::table::Version as Invalidated;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
-use core::fmt;
 
 /// A version, to be published.
 type Set = slat_slots::VersionRoot<Bitmap>;
@@ -59,12 +58,6 @@ pub(crate) struct Writer {
 // SAFETY: a published cell is only read; the others are written under `writer`, and only after a grace period
 // since they were replaced.
 unsafe impl Sync for SlotSets {}
-
-impl fmt::Debug for SlotSets {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SlotSets").finish_non_exhaustive()
-    }
-}
 
 /// A published version of one address space, or a VM, among all of the process. Numbers are a space's own: hints, which their users
 /// may take from one VM to another, remember names.

@@ -73,6 +73,7 @@ struct Counts {
 }
 
 /// See the module's header.
+#[derive(Default)]
 pub(crate) struct Watched {
     /// Frames that are watched: where there are none, nothing else is read.
     frames: AtomicU64,
@@ -81,25 +82,7 @@ pub(crate) struct Watched {
     watches: Mutex<Watches>,
 }
 
-/// A frame has as many watches as it can have, or there is no memory.
-#[derive(Debug)]
-pub(crate) struct Unwatchable;
-
-impl core::fmt::Debug for Watched {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Watched").field("frames", &self.frames).finish_non_exhaustive()
-    }
-}
-
 impl Watched {
-    pub(crate) fn new() -> Self {
-        Self {
-            frames: AtomicU64::new(0),
-            top: AtomicPtr::new(null_mut()),
-            watches: Mutex::new(Watches::default()),
-        }
-    }
-
     /// Whether no frame is watched.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
@@ -139,28 +122,25 @@ impl Watched {
         })
     }
 
-    /// One more watch of each of `gfns`: its number. All of it, or nothing. An invalidation of the frames has to follow, before
+    /// One more watch of each of `gfns`: its number. All of it, or nothing: where a frame has as many as it can have, or there is no
+    /// memory. An invalidation of the frames has to follow, before
     /// the watch counts as begun.
-    pub(crate) fn watch(
-        &self,
-        gfns: Span<Gfn>,
-        listener: Arc<dyn WriteListener>,
-    ) -> Result<u64, Unwatchable> {
+    pub(crate) fn watch(&self, gfns: Span<Gfn>, listener: Arc<dyn WriteListener>) -> Option<u64> {
         let mut watches = self.watches.lock();
         if injected!(Alloc) || watches.list.try_reserve(1).is_err() {
-            return Err(Unwatchable);
+            return None;
         }
         for (first, part) in parts(gfns) {
-            let counts = self.make_counts(first).ok_or(Unwatchable)?;
+            let counts = self.make_counts(first)?;
             if (part.start.0..part.end.0).any(|gfn| counts.of(gfn) == MOST) {
-                return Err(Unwatchable);
+                return None;
             }
         }
         self.count(gfns, |count| count + 1);
         let id = watches.next;
         watches.next += 1;
         watches.list.push(Watch { id, gfns, listener });
-        Ok(id)
+        Some(id)
     }
 
     /// Ends watch `id`; false where there is none. Where a frame has no other, the next store to it may be let through.
@@ -341,7 +321,7 @@ mod tests {
 
     #[test]
     fn counts_nest_and_are_found_in_any_range() {
-        let watched = Watched::new();
+        let watched = Watched::default();
         let watch = |start, end| watched.watch(Span::new(Gfn(start), Gfn(end)), Arc::new(Nothing)).unwrap();
         let any = |start, end| watched.any(Span::new(Gfn(start), Gfn(end)));
         assert!(watched.is_empty() && !any(0, 1 << 20));
@@ -365,12 +345,12 @@ mod tests {
 
     #[test]
     fn a_frame_that_has_all_watches_that_it_can_have_is_refused() {
-        let watched = Watched::new();
+        let watched = Watched::default();
         let gfns = Span::sized(Gfn(3), 1);
         for _ in 0..MOST {
             watched.watch(gfns, Arc::new(Nothing)).unwrap();
         }
-        assert!(watched.watch(Span::sized(Gfn(2), 3), Arc::new(Nothing)).is_err());
+        assert!(watched.watch(Span::sized(Gfn(2), 3), Arc::new(Nothing)).is_none());
         assert!(!watched.has(Gfn(2)) && !watched.has(Gfn(4)), "all of it, or nothing");
     }
 }

@@ -65,12 +65,6 @@ enum Held<'g> {
     Write(&'g RawRwLock),
 }
 
-impl core::fmt::Debug for Lock {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Lock").field("policy", &self.policy).finish_non_exhaustive()
-    }
-}
-
 impl Lock {
     pub(crate) fn new(policy: MmuLock) -> Self {
         Self { policy, mutex: RawMutex::INIT, rwlock: RawRwLock::INIT, waits: Padded::default() }

@@ -17,13 +17,6 @@ pub struct Shared;
 #[derive(Debug)]
 pub struct Exclusive;
 
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for super::Lockless {}
-    impl Sealed for super::Shared {}
-    impl Sealed for super::Exclusive {}
-}
-
 /// What a mode asks of the baseline policies' lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -32,8 +25,8 @@ pub(crate) enum Side {
     Write,
 }
 
-/// One of the three modes.
-pub trait Mode: sealed::Sealed {
+/// One of the three modes. No type outside this crate is one: it cannot name what `SIDE` is.
+pub trait Mode {
     #[doc(hidden)]
     #[allow(private_interfaces)]
     const SIDE: Side;

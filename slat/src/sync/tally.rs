@@ -31,38 +31,26 @@ pub(crate) enum Count {
 
 const COUNTS: usize = Count::Mmio as usize + 1;
 
-/// Why an attempt at a fault is made again, and what that costs the host. See [`Retries`](crate::Retries).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(usize)]
-pub enum RetryCause {
-    /// An invalidation began or ended somewhere between the stamp and the second look.
-    Moved,
-    /// An active invalidation covers the frame.
-    Covered,
-    /// Another thread changed the entry or the memslot first, or the hole is newer than the stamp.
-    Lost,
-    /// The host is asked once more for the page of the same fault, in a way that may sleep.
-    Asked,
-}
-
-impl RetryCause {
-    /// Its name: that of the counter.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Moved => "moved",
-            Self::Covered => "covered",
-            Self::Lost => "lost",
-            Self::Asked => "asked-again",
-        }
+named! {
+    /// Why an attempt at a fault is made again, and what that costs the host. See [`Retries`](crate::Retries).
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    #[repr(usize)]
+    pub enum RetryCause {
+        /// An invalidation began or ended somewhere between the stamp and the second look.
+        Moved "moved",
+        /// An active invalidation covers the frame.
+        Covered "covered",
+        /// Another thread changed the entry or the memslot first, or the hole is newer than the stamp.
+        Lost "lost",
+        /// The host is asked once more for the page of the same fault, in a way that may sleep.
+        Asked "asked-again",
     }
 }
-
-const AGAINS: usize = RetryCause::Asked as usize + 1;
 
 /// One vCPU's counters of [`RetryCause`], on a cache line of their own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(crate) struct Attempts([AtomicU64; AGAINS]);
+pub(crate) struct Attempts([AtomicU64; RetryCause::ALL.len()]);
 
 impl Attempts {
     /// Adds one. Only the thread that runs the vCPU calls this.

@@ -10,6 +10,7 @@
 use super::memory::{CHUNK_PAGES, Node, Note, TableMemory, pages_layout};
 use super::single;
 use crate::addr::{PAGE_SHIFT, PAGE_SIZE, Pfn};
+use crate::slots::bitmap::bits;
 use alloc::alloc::{alloc, dealloc};
 use core::cell::Cell;
 use core::ptr::NonNull;
@@ -210,12 +211,6 @@ unsafe fn free_block<M: TableMemory>(memory: &M, (first, pfn): (NonNull<u8>, Pfn
     }
     // SAFETY: the caller's word.
     unsafe { memory.free_frames(first, pfn, pages) };
-}
-
-/// The numbers of the bits that are set, in order.
-pub(super) fn bits(word: u64) -> impl Iterator<Item = u32> {
-    let rest = |&word: &u64| Some(word & (word - 1)).filter(|&word| word != 0);
-    core::iter::successors(Some(word).filter(|&word| word != 0), rest).map(u64::trailing_zeros)
 }
 
 /// # Safety

@@ -14,8 +14,9 @@
 //! eighth of the chunks in use if that is more. So a VM that grows and shrinks again by up to K chunks makes the host neither
 //! lend nor take back.
 
-use super::chunk::{Chunk, bits};
+use super::chunk::Chunk;
 use super::memory::{CHUNK_PAGES, Node, NodeList};
+use crate::slots::bitmap::bits;
 
 /// Chunks, by their free pages.
 #[derive(Debug)]

@@ -4,15 +4,17 @@ use crate::addr::Pfn;
 use core::fmt::Debug;
 pub use slat_slots::MemoryType;
 
-/// What an access wants, or what an entry allows.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Access {
-    /// A data load.
-    Read,
-    /// A data store.
-    Write,
-    /// An instruction fetch.
-    Fetch,
+named! {
+    /// What an access wants, or what an entry allows.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub enum Access {
+        /// A data load.
+        Read "read",
+        /// A data store.
+        Write "write",
+        /// An instruction fetch.
+        Fetch "fetch",
+    }
 }
 
 /// A set of allowed kinds of access.
@@ -39,15 +41,20 @@ impl Perms {
         Self(read as u8 | (write as u8) << 1 | (execute as u8) << 2)
     }
 
-    /// Whether `access` is allowed.
+    /// What allows `access`, and nothing else.
     #[inline]
-    pub const fn allows(self, access: Access) -> bool {
-        let need = match access {
+    pub(crate) const fn to(access: Access) -> Self {
+        match access {
             Access::Read => Self::READ,
             Access::Write => Self::WRITE,
             Access::Fetch => Self::EXECUTE,
-        };
-        self.0 & need.0 != 0
+        }
+    }
+
+    /// Whether `access` is allowed.
+    #[inline]
+    pub const fn allows(self, access: Access) -> bool {
+        self.0 & Self::to(access).0 != 0
     }
 
     /// Both sets together.

@@ -18,13 +18,7 @@ const BATCH: usize = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoMemory;
 
-impl core::fmt::Display for NoMemory {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("the host has no more memory for table pages")
-    }
-}
-
-impl core::error::Error for NoMemory {}
+errors! { NoMemory: Self => "the host has no more memory for table pages"; }
 
 /// The table pages of one VM or address space. On lines of its own: what lies beside it is read by each fault, the root of the tables
 /// for one, and threads that fetch pages write here.
@@ -86,14 +80,8 @@ impl Pool {
                 return Err(Short::Host);
             }
             let missing = (want - cache.list.len()).min(usize::try_from(left).unwrap_or(usize::MAX));
-            let mut taken = self.free.lock().take(missing);
-            if taken.len() == 0 && !reuse() {
+            if self.take_free(cache, missing) == 0 && !reuse() {
                 self.grow(memory, Growth::Pages(missing))?;
-            }
-            self.out.fetch_add(taken.len() as u64, Relaxed);
-            // Turned around once more: they leave the cache as they came from the chunk.
-            while let Some(node) = taken.pop() {
-                cache.list.push(node);
             }
         }
         Ok(())
@@ -103,14 +91,21 @@ impl Pool {
     pub(crate) fn top_up_free(&self, cache: &mut Cache, want: usize) {
         let left = usize::try_from(self.budget().saturating_sub(self.in_use())).unwrap_or(usize::MAX);
         let missing = want.saturating_sub(cache.list.len()).min(left);
-        if missing == 0 {
-            return;
+        if missing > 0 {
+            self.take_free(cache, missing);
         }
-        let mut taken = self.free.lock().take(missing);
-        self.out.fetch_add(taken.len() as u64, Relaxed);
+    }
+
+    /// So many pages that are free, or as many as there are: how many.
+    fn take_free(&self, cache: &mut Cache, many: usize) -> usize {
+        let mut taken = self.free.lock().take(many);
+        let len = taken.len();
+        self.out.fetch_add(len as u64, Relaxed);
+        // Turned around once more: they leave the cache as they came from the chunk.
         while let Some(node) = taken.pop() {
             cache.list.push(node);
         }
+        len
     }
 
     /// Pages that may be in use.

@@ -215,22 +215,18 @@ impl<F: Format> Radix<F> {
                 at.word
             });
             beside.hang(node, below(at.level));
-            match at.entry.cas(at.word, F::link(node.pfn(memory), at.level)) {
+            let link = F::link(node.pfn(memory), at.level);
+            at.word = match at.entry.cas(at.word, link) {
                 Err(found) if !seeded!(LostLinkBelieved) => {
                     beside.take_back(node);
                     cache.put_back(node);
-                    at.word = found;
-                    if F::is_table(found, at.level) {
-                        // SAFETY: a link of this table, read in the section.
-                        at = unsafe { Self::step_down(memory, gfn, at) };
-                    }
+                    found
                 }
-                _ => {
-                    let level = below(at.level);
-                    // SAFETY: just linked; the caller's section began before it can be unlinked.
-                    let entry = unsafe { &node.entries()[F::index(gfn, level)] };
-                    at = At { node, entry, word: entry.load(), level };
-                }
+                _ => link,
+            };
+            if F::is_table(at.word, at.level) {
+                // SAFETY: a link of this table, made or read in the section.
+                at = unsafe { Self::step_down(memory, gfn, at) };
             }
         }
         Ok(at)

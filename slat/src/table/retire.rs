@@ -21,9 +21,10 @@ use super::entry::{Entry, Word};
 use super::format::Format;
 use super::memory::{Node, NodeList, TableMemory};
 use super::pool::Pool;
-use crate::addr::{Level, Pfn};
+use crate::addr::Level;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Patience, Relaxed};
 use crate::sync::readside::ReadSide;
+use core::marker::PhantomData;
 
 /// Subtrees out of every table, which a hardware walker may still hold.
 #[derive(Debug, Default)]
@@ -82,7 +83,7 @@ pub(crate) trait TableEvents {
 }
 
 /// What waits for a grace period, and what has had one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Grace {
     flushed: Mutex<NodeList>,
     dead: Mutex<Dead>,
@@ -98,15 +99,6 @@ impl Grace {
     /// these many tables; and how many pages it then takes apart at most.
     const BATCH: usize = 32;
 
-    pub(crate) fn new() -> Self {
-        Self {
-            flushed: Mutex::default(),
-            dead: Mutex::default(),
-            leaves: Default::default(),
-            any: AtomicBool::new(false),
-        }
-    }
-
     /// Queues subtrees; true where so many wait that they are worth a grace period.
     #[inline]
     pub(crate) fn defer(&self, mut tops: Flushed) -> bool {
@@ -116,40 +108,6 @@ impl Grace {
             self.any.store(true, Relaxed);
         }
         queue.len() >= Self::BATCH
-    }
-
-    /// Waits for a grace period, and takes a few pages apart. The caller holds `Idle`.
-    #[cold]
-    pub(crate) fn collect_some<F: Format, M: TableMemory + TableEvents>(
-        &self,
-        reads: &ReadSide,
-        memory: &M,
-        pool: &Pool,
-    ) {
-        self.wait(reads, memory);
-        self.take_some_apart::<F, M>(memory, pool);
-    }
-
-    /// Waits for a grace period and gives everything that was queued before it back to the pool, what others have in
-    /// hand included. The caller holds `Idle`.
-    pub(crate) fn collect<F: Format, M: TableMemory + TableEvents>(
-        &self,
-        reads: &ReadSide,
-        memory: &M,
-        pool: &Pool,
-    ) {
-        self.wait(reads, memory);
-        self.wait_for_concurrent_grace_periods();
-        let mut patience = Patience::default();
-        loop {
-            while self.take_apart::<F, M>(memory, pool, Self::BATCH) {}
-            let dead = self.dead.lock();
-            if dead.busy == 0 && dead.tops.len() == 0 {
-                return;
-            }
-            drop(dead);
-            patience.wait();
-        }
     }
 
     /// Returns when all threads that wait for a grace period now have had it. Later ones are counted elsewhere: a
@@ -171,29 +129,6 @@ impl Grace {
         }
     }
 
-    /// One page for the pool, if any can be had without a wait for a reader that takes long.
-    pub(crate) fn reuse<F: Format, M: TableMemory + TableEvents>(
-        &self,
-        reads: &ReadSide,
-        memory: &M,
-        pool: &Pool,
-    ) -> bool {
-        if !self.any.load(Relaxed) {
-            return false;
-        }
-        if self.dead.lock().tops.len() == 0
-            && let Some(taken) = self.take_flushed()
-        {
-            if reads.try_synchronize() {
-                self.bury(taken);
-                memory.grace_period_ended();
-            } else {
-                self.put_back(taken);
-            }
-        }
-        self.take_apart::<F, M>(memory, pool, 1) || self.find_none()
-    }
-
     /// Says so where nothing is queued and no thread has anything in hand. False.
     fn find_none(&self) -> bool {
         let (queue, dead) = (self.flushed.lock(), self.dead.lock());
@@ -201,17 +136,6 @@ impl Grace {
             self.any.store(false, Relaxed);
         }
         false
-    }
-
-    /// The same, however long that takes.
-    pub(crate) fn reuse_late<F: Format, M: TableMemory + TableEvents>(
-        &self,
-        reads: &ReadSide,
-        memory: &M,
-        pool: &Pool,
-    ) -> bool {
-        self.wait(reads, memory);
-        self.take_apart::<F, M>(memory, pool, 1)
     }
 
     /// Flushed subtrees, and those that are being taken apart.
@@ -222,16 +146,6 @@ impl Grace {
     /// Leaves of `level` that died with their tables.
     pub(crate) fn leaves(&self, level: Level) -> u64 {
         self.leaves[usize::from(level.number()) - 1].load(Relaxed)
-    }
-
-    fn wait(&self, reads: &ReadSide, memory: &impl TableEvents) {
-        if let Some(taken) = self.take_flushed() {
-            if !seeded!(GraceSkipped) {
-                reads.synchronize();
-            }
-            self.bury(taken);
-            memory.grace_period_ended();
-        }
     }
 
     /// What is queued, for a thread that waits for a grace period anyway, and then calls [`bury`](Self::bury).
@@ -259,22 +173,97 @@ impl Grace {
         self.dead.lock().waiting[taken.round % 2] -= 1;
     }
 
+    /// Every page that waits, those below the tops included. Exact while nothing else happens.
+    pub(crate) fn count<F: Format, M: TableMemory>(&self, memory: &M) -> u64 {
+        let (flushed, dead) = (self.flushed.lock(), self.dead.lock());
+        let mut pages = 0;
+        for top in flushed.iter().chain(dead.tops.iter()) {
+            // SAFETY: owned by the queues, which are locked.
+            let level = unsafe { top.note() }.level.get();
+            pages += count_tables::<F, M>(memory, top, level);
+        }
+        pages
+    }
+}
+
+/// The dead tables of a VM, the readers that they wait for, and where their pages go.
+pub(crate) struct DeadTables<'a, F, M> {
+    pub(crate) grace: &'a Grace,
+    pub(crate) reads: &'a ReadSide,
+    pub(crate) memory: &'a M,
+    pub(crate) pool: &'a Pool,
+    pub(crate) format: PhantomData<F>,
+}
+
+impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
+    /// Waits for a grace period, and takes a few pages apart. The caller holds `Idle`.
+    pub(crate) fn collect_some(&self) {
+        self.wait();
+        self.take_some_apart();
+    }
+
+    /// Waits for a grace period and gives everything that was queued before it back to the pool, what others have in
+    /// hand included. The caller holds `Idle`.
+    pub(crate) fn collect(&self) {
+        self.wait();
+        self.grace.wait_for_concurrent_grace_periods();
+        let mut patience = Patience::default();
+        loop {
+            while self.take_apart(Grace::BATCH) {}
+            let dead = self.grace.dead.lock();
+            if dead.busy == 0 && dead.tops.len() == 0 {
+                return;
+            }
+            drop(dead);
+            patience.wait();
+        }
+    }
+
+    /// One page for the pool, if any can be had without a wait for a reader that takes long.
+    pub(crate) fn reuse(&self) -> bool {
+        if !self.grace.any.load(Relaxed) {
+            return false;
+        }
+        if self.grace.dead.lock().tops.len() == 0
+            && let Some(taken) = self.grace.take_flushed()
+        {
+            if self.reads.try_synchronize() {
+                self.grace.bury(taken);
+                self.memory.grace_period_ended();
+            } else {
+                self.grace.put_back(taken);
+            }
+        }
+        self.take_apart(1) || self.grace.find_none()
+    }
+
+    /// The same, however long that takes.
+    pub(crate) fn reuse_late(&self) -> bool {
+        self.wait();
+        self.take_apart(1)
+    }
+
+    fn wait(&self) {
+        if let Some(taken) = self.grace.take_flushed() {
+            if !seeded!(GraceSkipped) {
+                self.reads.synchronize();
+            }
+            self.grace.bury(taken);
+            self.memory.grace_period_ended();
+        }
+    }
+
     /// Takes a few pages apart of what is dead by now.
-    pub(crate) fn take_some_apart<F: Format, M: TableMemory + TableEvents>(&self, memory: &M, pool: &Pool) {
-        self.take_apart::<F, M>(memory, pool, Self::BATCH);
+    pub(crate) fn take_some_apart(&self) {
+        self.take_apart(Grace::BATCH);
     }
 
     /// Takes up to `pages` pages apart; whether there was one.
-    fn take_apart<F: Format, M: TableMemory + TableEvents>(
-        &self,
-        memory: &M,
-        pool: &Pool,
-        pages: usize,
-    ) -> bool {
+    fn take_apart(&self, pages: usize) -> bool {
         let (mut free, mut roots, mut children) =
             (NodeList::default(), NodeList::default(), NodeList::default());
         let mut dead = {
-            let mut all = self.dead.lock();
+            let mut all = self.grace.dead.lock();
             if all.tops.len() == 0 {
                 return false;
             }
@@ -287,7 +276,7 @@ impl Grace {
             let level = unsafe { node.note() }.level.get();
             let pages = pages_of::<F>(level);
             for page in (0..pages).map(|page| node.beside(page)) {
-                let leaves = scan::<F, M>(memory, page, level, &mut children);
+                let leaves = scan::<F, M>(self.memory, page, level, &mut children);
                 if leaves > 0 {
                     died[usize::from(level.number()) - 1] += leaves;
                 }
@@ -298,33 +287,21 @@ impl Grace {
             }
             if pages == 1 { free.push(node) } else { roots.push(node) }
         }
-        for (count, leaves) in self.leaves.iter().zip(died).filter(|(_, leaves)| *leaves > 0) {
+        for (count, leaves) in self.grace.leaves.iter().zip(died).filter(|(_, leaves)| *leaves > 0) {
             count.fetch_add(leaves, Relaxed);
         }
-        pool.give_back(free);
-        pool.give_back_roots(roots);
-        pool.trim(memory);
-        let mut all = self.dead.lock();
+        self.pool.give_back(free);
+        self.pool.give_back_roots(roots);
+        self.pool.trim(self.memory);
+        let mut all = self.grace.dead.lock();
         all.tops.append(&mut children);
         all.busy -= 1;
         drop(all);
         // Where that panics nothing is left undone.
         for (level, leaves) in SIZES.into_iter().zip(died).filter(|(_, leaves)| *leaves > 0) {
-            memory.tables_freed(level, leaves);
+            self.memory.tables_freed(level, leaves);
         }
         true
-    }
-
-    /// Every page that waits, those below the tops included. Exact while nothing else happens.
-    pub(crate) fn count<F: Format, M: TableMemory>(&self, memory: &M) -> u64 {
-        let (flushed, dead) = (self.flushed.lock(), self.dead.lock());
-        let mut pages = 0;
-        for top in flushed.iter().chain(dead.tops.iter()) {
-            // SAFETY: owned by the queues, which are locked.
-            let level = unsafe { top.note() }.level.get();
-            pages += count_tables::<F, M>(memory, top, level);
-        }
-        pages
     }
 }
 
@@ -359,17 +336,30 @@ fn scan<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level, childre
     leaves
 }
 
-/// Table pages in the subtree below and with `node`.
-pub(crate) fn count_tables<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level) -> u64 {
-    if level == Level::K4 {
-        return 1;
+/// Calls `visit` with each page of the tables below `node`, and then with its own.
+pub(crate) fn for_tables<F: Format, M: TableMemory>(
+    memory: &M,
+    node: Node,
+    level: Level,
+    visit: &mut impl FnMut(Node),
+) {
+    for page in (0..pages_of::<F>(level)).map(|page| node.beside(page)) {
+        if level > Level::K4 {
+            // SAFETY: the caller sees to it that nothing of this subtree is given back meanwhile, but by `visit`.
+            let words = unsafe { page.entries() }.iter().map(Entry::peek);
+            for link in words.filter(|&word| F::is_table(word, level)) {
+                // SAFETY: as above.
+                let child = unsafe { Node::follow(memory, F::pfn(link)) };
+                for_tables::<F, M>(memory, child, level.down(), visit);
+            }
+        }
+        visit(page);
     }
-    let pages = pages_of::<F>(level);
-    // SAFETY: the caller sees to it that nothing of this subtree is given back meanwhile.
-    let words = (0..pages).flat_map(|page| unsafe { node.beside(page).entries() }).map(Entry::peek);
-    let links = words.filter(|&word| F::is_table(word, level)).map(F::pfn);
-    // SAFETY: as above.
-    links
-        .map(|pfn: Pfn| unsafe { Node::follow(memory, pfn) })
-        .fold(pages as u64, |sum, child| sum + count_tables::<F, M>(memory, child, level.down()))
+}
+
+/// How many those are.
+pub(crate) fn count_tables<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level) -> u64 {
+    let mut pages = 0;
+    for_tables::<F, M>(memory, node, level, &mut |_| pages += 1);
+    pages
 }

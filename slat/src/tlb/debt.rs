@@ -32,20 +32,14 @@ const KICKS: u64 = 1 << 62;
 const NESTED: u64 = 1 << 61;
 
 /// What one walk owes, collected edit by edit.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Owed {
     /// Hull of what lost something.
-    gfns: Span<Gfn>,
+    pub(crate) gfns: Span<Gfn>,
     /// With [`USES`], [`KICKS`] and [`NESTED`]: where nothing is held and nothing nested, these cost nothing.
     edits: u64,
-    pages: u64,
+    pub(crate) pages: u64,
     pub(crate) unlinked: Unlinked,
-}
-
-impl Default for Owed {
-    fn default() -> Self {
-        Self { gfns: Span::new(Gfn(0), Gfn(0)), edits: 0, pages: 0, unlinked: Unlinked::default() }
-    }
 }
 
 impl Owed {
@@ -107,16 +101,8 @@ impl Owed {
         kicks
     }
 
-    pub(crate) fn gfns(&self) -> Span<Gfn> {
-        self.gfns
-    }
-
     pub(crate) fn edits(&self) -> u64 {
         self.edits & (NESTED - 1)
-    }
-
-    pub(crate) fn pages(&self) -> u64 {
-        self.pages
     }
 }
 

@@ -45,8 +45,7 @@ use crate::sync::prim::spin_loop;
 use crate::sync::readside::{Borrowed, Seat};
 use crate::table::cursor::{Cursor, Step};
 use crate::table::entry::{Entry, Word};
-use crate::table::format::Kind;
-use crate::table::format::{Format, Leaf};
+use crate::table::format::{Format, Kind, Leaf};
 use crate::table::memory::{ENTRIES, Node};
 use crate::table::pool::{Cache, NoMemory};
 use crate::table::radix::{At, Radix};
@@ -104,18 +103,16 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// In address space 0, takes write permission from a range so that the next store to each page faults
     /// ([`Walk::write_protect`]), and pays the flush when the debt is settled.
     pub fn write_protect<'g>(&'g self, idle: &'g mut Idle, gfns: Span<Gfn>) -> FlushDebt<'g> {
-        self.write_protect_in(idle, &self.spaces[0], gfns)
+        self.shared(idle).write_protected(gfns)
     }
+}
 
-    pub(crate) fn write_protect_in<'g>(
-        &'g self,
-        idle: &'g mut Idle,
-        space: &'g Space<F>,
-        gfns: Span<Gfn>,
-    ) -> FlushDebt<'g> {
+impl<'g, F: Format, H: Host> Walk<'g, F, H, Shared> {
+    /// [`write_protect`](Self::write_protect), and the end of the walk.
+    pub(crate) fn write_protected(mut self, gfns: Span<Gfn>) -> FlushDebt<'g> {
         let mut owed = Owed::default();
-        Walk::<_, _, Shared>::on_any_seat(self, space, idle).write_protect_into(gfns, &mut owed);
-        FlushDebt::new(self, owed, Cause::WriteProtect)
+        self.write_protect_into(gfns, &mut owed);
+        FlushDebt::new(self.vm, owed, Cause::WriteProtect)
     }
 }
 
@@ -156,14 +153,12 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
 
     /// Along `gfns`, entry by entry, down to entries of level `lowest`.
     pub(crate) fn steps(&mut self, gfns: Span<Gfn>, lowest: Level) -> Steps<'_, 'g, F, H, M> {
-        let cursor = Cursor::new(self.root(), gfns, lowest);
-        Steps::new(self, cursor, true)
+        Steps { cursor: Cursor::new(self.root(), gfns, lowest), walk: self, rests: true }
     }
 
     /// The same for a caller that holds what it must not hold over a rest: steps end where a rest is due.
     pub(crate) fn steps_up_to_a_rest(&mut self, gfns: Span<Gfn>, lowest: Level) -> Steps<'_, 'g, F, H, M> {
-        let cursor = Cursor::new(self.root(), gfns, lowest);
-        Steps::new(self, cursor, false)
+        Steps { rests: false, ..self.steps(gfns, lowest) }
     }
 
     /// Whether it has been in its section for long.
@@ -239,7 +234,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         FlushDebt::new(self.vm, owed, Cause::WriteProtect)
     }
 
-    pub(crate) fn write_protect_into(&mut self, gfns: Span<Gfn>, owed: &mut Owed) {
+    fn write_protect_into(&mut self, gfns: Span<Gfn>, owed: &mut Owed) {
         let mut steps = self.steps(gfns, Level::K4);
         while let Some((walk, step)) = steps.next() {
             let at = step.at;
@@ -307,11 +302,7 @@ pub(crate) struct Steps<'s, 'g, F: Format, H: Host, M: Mode> {
     rests: bool,
 }
 
-impl<'s, 'g, F: Format, H: Host, M: Mode> Steps<'s, 'g, F, H, M> {
-    fn new(walk: &'s mut Walk<'g, F, H, M>, cursor: Cursor<F>, rests: bool) -> Self {
-        Self { walk, cursor, rests }
-    }
-
+impl<'g, F: Format, H: Host, M: Mode> Steps<'_, 'g, F, H, M> {
     /// The first frame that has not been visited yet; the end of the range where all have been.
     pub(crate) fn goal(&self) -> Gfn {
         self.cursor.goal()

@@ -6,6 +6,7 @@
 //! inside an invalidation waits for another one to end, up to 4,032 in the VM at once. Beyond that number, or where there is no
 //! memory for a block, the next invalidation waits for one to end.
 
+use crate::slots::bitmap::bits;
 use crate::sync::blocks::Blocks;
 use crate::sync::prim::{Acquire, AtomicBool, AtomicU64, Padded, Relaxed, Release};
 
@@ -69,12 +70,8 @@ impl Places {
     }
 
     /// The first places whose bits these are; and all of the others, if there are any: which ones, nothing says.
-    pub(super) fn listed(&self, (mut first, beyond): (u64, u64)) -> impl Iterator<Item = &Slot> {
-        let first = core::iter::from_fn(move || {
-            let index = first.trailing_zeros();
-            first &= first.wrapping_sub(1);
-            self.slots.first().get(index as usize)
-        });
+    pub(super) fn listed(&self, (first, beyond): (u64, u64)) -> impl Iterator<Item = &Slot> {
+        let first = bits(first).map_while(|bit| self.slots.first().get(bit as usize));
         first.chain(self.beyond(beyond > 0)).map(|slot| &slot.0)
     }
 

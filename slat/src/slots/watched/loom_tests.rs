@@ -8,7 +8,7 @@ impl WriteListener for Nothing {}
 
 /// A frame is watched for the first time beside a thread that asks for it, and for its neighbour.
 fn asked_beside() {
-    let watched = Arc::new(Watched::new());
+    let watched = Arc::new(Watched::default());
     let theirs = watched.clone();
     let asking = loom::thread::spawn(move || {
         let _ = theirs.has(Gfn(1));
@@ -32,7 +32,7 @@ fn mistake_to_show_counts_before_they_are_made() {
 /// A store is made beside the tables while its frame begins to be watched, as [`crate::writes`] does it: the count, the fence of the
 /// invalidation, and then the listener reads what is there.
 fn stored_beside() {
-    let (watched, word) = (Arc::new(Watched::new()), Arc::new(AtomicU64::new(0)));
+    let (watched, word) = (Arc::new(Watched::default()), Arc::new(AtomicU64::new(0)));
     let id = watched.watch(Span::sized(Gfn(0), 1), Arc::new(Nothing)).expect("there is memory");
     let theirs = (watched.clone(), word.clone());
     let storing = loom::thread::spawn(move || {

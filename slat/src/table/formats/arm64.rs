@@ -15,7 +15,7 @@
 //! Without: AF is set in every leaf, W says what may be written, and DBM stays clear.
 //! Pages are split and joined in place, which needs `FEAT_BBM` level 2; else allow 4 KiB only ([`max_page`](crate::Builder)).
 
-use super::x86::when;
+use super::{read_leaf, when};
 use crate::addr::{Level, PAGE_SHIFT, Pfn};
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf, Perms, assert_format};
@@ -100,14 +100,7 @@ unsafe impl<const IPA: u8, const AD: bool> Format for Arm64<IPA, AD> {
     #[inline]
     fn read_leaf(word: Word) -> Leaf {
         let has = |bits| word.0 & bits != 0;
-        Leaf {
-            pfn: Self::pfn(word),
-            perms: Perms::of(has(READ), has(Self::WRITE), !has(NO_EXECUTE)),
-            memory: Self::memory_type(word),
-            host_writable: has(HOST_WRITE),
-            accessed: has(ACCESSED),
-            dirty: has(if AD { Self::DIRTY } else { STORE }),
-        }
+        read_leaf::<Self>(word, Perms::of(has(READ), has(Self::WRITE), !has(NO_EXECUTE)))
     }
 
     #[inline(always)]

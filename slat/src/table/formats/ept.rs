@@ -20,7 +20,8 @@
 //! Processors before Haswell have no A and D, and bit 6 of the EPT pointer leaves them unused elsewhere: then the two
 //! bits are ignored, no hardware sets them, and what has not been accessed is not present ([`Format::HARDWARE_AD`]).
 
-use super::x86::{ADDRESS, HOST_WRITE, LARGE, address, when};
+use super::x86::{ADDRESS, HOST_WRITE, LARGE, address};
+use super::{read_leaf, when};
 use crate::addr::{Gfn, INDEX_BITS, Level, PAGE_SHIFT, Pfn};
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf, Perms, assert_format};
@@ -112,14 +113,7 @@ unsafe impl<const LEVELS: u8, const AD: bool, const SHARED: u32> Format for Ept<
     #[inline]
     fn read_leaf(word: Word) -> Leaf {
         let has = |bit| word.0 & bit != 0;
-        Leaf {
-            pfn: Self::pfn(word),
-            perms: Perms::of(has(READ), has(WRITE), has(EXECUTE)),
-            memory: Self::memory_type(word),
-            host_writable: has(HOST_WRITE),
-            accessed: !AD || has(ACCESSED),
-            dirty: has(if AD { DIRTY } else { WRITE }),
-        }
+        read_leaf::<Self>(word, Perms::of(has(READ), has(WRITE), has(EXECUTE)))
     }
 }
 

@@ -23,7 +23,7 @@
 //! the host's own: the same, long mode; `arm64…`: Arm ARM, stage 2, for 39, 40 and 48 bits of guest-physical address; `sv…x4`:
 //! RISC-V privileged manual, hypervisor extension. `…-td`: for a trust domain's shared memory, [`Ept`] with its shared bit; `…-c`:
 //! on a host that encrypts its memory, [`Npt`] with its C-bit. Each file's header draws its entries. In a format that ends in `noad`
-//! hardware sets no A and D: they are learnt by fault ([`Format::HARDWARE_AD`](super::format::Format::HARDWARE_AD)).
+//! hardware sets no A and D: they are learnt by fault ([`Format::HARDWARE_AD`]).
 //!
 //! A guest's own paging mode does not matter, be it long mode, PAE, 32-bit or "nonpaging": what is mapped here are
 //! guest-physical addresses, the outcome of the guest's own translation.
@@ -40,7 +40,6 @@ mod arm64;
 mod ept;
 mod npt;
 mod pae;
-mod paging;
 mod riscv;
 #[cfg(test)]
 mod tests;
@@ -51,3 +50,26 @@ pub use ept::{Ept, Ept4, Ept4NoAd, Ept5};
 pub use npt::{Npt, Npt4, Npt5, X64};
 pub use pae::Pae;
 pub use riscv::{RiscV, Sv39x4, Sv39x4NoAd, Sv48x4, Sv57x4};
+
+use super::entry::Word;
+use super::format::{Format, Leaf, Perms};
+
+/// `bit` if `on`.
+#[inline(always)]
+const fn when(on: bool, bit: u64) -> u64 {
+    if on { bit } else { 0 }
+}
+
+/// What a leaf says that allows this. Without A and D a leaf is accessed, and dirty where it may be written.
+#[inline(always)]
+fn read_leaf<F: Format>(word: Word, perms: Perms) -> Leaf {
+    let has = |bits| word.0 & bits != 0;
+    Leaf {
+        pfn: F::pfn(word),
+        perms,
+        memory: F::memory_type(word),
+        host_writable: has(F::HOST_WRITE),
+        accessed: !F::HARDWARE_AD || has(F::ACCESSED),
+        dirty: has(if F::HARDWARE_AD { F::DIRTY } else { F::WRITE }),
+    }
+}

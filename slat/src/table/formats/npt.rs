@@ -13,8 +13,7 @@
 //! write-back memory; other types are a device's. Frames end below it. An encrypted guest's own C-bit, in its own tables, decides for
 //! its private pages whatever stands here.
 
-use super::paging::{self, ACCESSED, DIRTY, MEMORY, PRESENT, USER, WRITE};
-use super::x86::{ADDRESS, HOST_WRITE, LARGE, address};
+use super::x86::{self, ACCESSED, ADDRESS, DIRTY, HOST_WRITE, LARGE, MEMORY, PRESENT, USER, WRITE, address};
 use crate::addr::{Level, Pfn};
 use crate::table::entry::Word;
 use crate::table::format::{Format, Leaf, assert_format};
@@ -75,12 +74,12 @@ unsafe impl<const LEVELS: u8, const C_BIT: u32> Format for Npt<LEVELS, C_BIT> {
 
     #[inline(always)]
     fn leaf(leaf: &Leaf, level: Level) -> Word {
-        paging::leaf::<Self>(leaf, level)
+        x86::leaf::<Self>(leaf, level)
     }
 
     #[inline]
     fn read_leaf(word: Word) -> Leaf {
-        paging::read_leaf::<Self>(word)
+        x86::read_leaf::<Self>(word)
     }
 }
 

@@ -15,8 +15,8 @@
 //! Processors may hold the four PDPTEs in registers from the load of the root on. Where yours does, load the root again
 //! on the way back from each fault: one that was a hole may be a link now.
 
-use super::paging::{self, ACCESSED, DIRTY, MEMORY, PRESENT, USER, WRITE};
-use super::x86::{ADDRESS, LARGE, address, when};
+use super::when;
+use super::x86::{self, ACCESSED, ADDRESS, DIRTY, LARGE, MEMORY, PRESENT, USER, WRITE, address};
 use crate::addr::{Level, Pfn};
 use crate::table::entry::Word;
 use crate::table::format::{Format, Leaf, assert_format};
@@ -54,12 +54,12 @@ unsafe impl Format for Pae {
 
     #[inline(always)]
     fn leaf(leaf: &Leaf, level: Level) -> Word {
-        paging::leaf::<Self>(leaf, level)
+        x86::leaf::<Self>(leaf, level)
     }
 
     #[inline]
     fn read_leaf(word: Word) -> Leaf {
-        paging::read_leaf::<Self>(word)
+        x86::read_leaf::<Self>(word)
     }
 
     #[inline(always)]

@@ -16,7 +16,7 @@
 //! store through one with D clear, faults: what is present has A, and D where it may be written, and what has not been
 //! accessed is withdrawn ([`Format::HARDWARE_AD`]).
 
-use super::x86::when;
+use super::{read_leaf, when};
 use crate::addr::{INDEX_BITS, Level, PAGE_SHIFT, Pfn};
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf, Perms, assert_format};
@@ -100,14 +100,7 @@ unsafe impl<const LEVELS: u8, const AD: bool> Format for RiscV<LEVELS, AD> {
     #[inline]
     fn read_leaf(word: Word) -> Leaf {
         let has = |bit| word.0 & bit != 0;
-        Leaf {
-            pfn: Self::pfn(word),
-            perms: Perms::of(has(READ), has(WRITE), has(EXECUTE)),
-            memory: Self::memory_type(word),
-            host_writable: has(HOST_WRITE),
-            accessed: has(ACCESSED),
-            dirty: has(if AD { DIRTY } else { WRITE }),
-        }
+        read_leaf::<Self>(word, Perms::of(has(READ), has(WRITE), has(EXECUTE)))
     }
 
     /// Without hardware that sets it, D goes with W.
