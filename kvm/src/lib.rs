@@ -31,7 +31,7 @@
 //! println!("{} pages written", vm.harvest(&mut idle, SlotId(0))?.pages());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//! `examples/vmm.rs` is a whole VMM with a guest.
+//! `examples/one_guest.rs` is a whole VMM with a guest.
 //!
 //! # How it works
 //! **All of KVM is the TLB of slat's vCPUs.** KVM's memslots point at a *view*: a second mapping of slat-mm's frames, in which

@@ -1,4 +1,4 @@
-//! A VMM in a hundred lines: a guest whose pages are moved, swapped and logged while it runs. `cargo run -p slat-kvm --example vmm`
+//! A VMM in a hundred lines: a guest whose pages are moved, swapped and logged while it runs. `cargo run -p slat-kvm --example one_guest`
 
 use guest::{Job, Work};
 use slat::slots::Region;
