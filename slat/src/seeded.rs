@@ -251,9 +251,9 @@ bugs! {
     UnmappedUnsaid "unmapped-unsaid" Host "frames that only the swap cache has are found by no thread that needs room",
 
     // --- load: a guest, devices, swap and merging on slat-mm ---
-    RefaultUncharged "refault-uncharged" Load "a page that comes back from swap is charged to no group",
-    FailureBelieved "failure-believed" Load "a page that a swap device failed to store counts as stored",
-    ZeroedInName "zeroed-in-name" Load "free frames are offered as zeroed ahead, and hold what they held",
+    RefaultUncharged "refault-uncharged" Host "a page that comes back from swap is charged to no group",
+    FailureBelieved "failure-believed" Host "a page that a swap device failed to store counts as stored",
+    ZeroedInName "zeroed-in-name" Host "free frames are offered as zeroed ahead, and hold what they held",
     EvictorAlone "evictor-alone" Load "an evictor goes by the limit of its address space, and not by its group's",
 
     // --- unit tests ---

@@ -268,6 +268,23 @@ fn threads_find_the_last_frame_wherever_it_is() {
 }
 
 #[test]
+fn frames_that_were_zeroed_ahead_hold_zeroes() {
+    let arena = Arena::builder().limit(4 << 20).build().unwrap();
+    let all = |take: fn(&Arena) -> Result<Held<'_>, MmError>| {
+        std::iter::from_fn(|| take(&arena).ok()).collect::<Vec<_>>()
+    };
+    for page in all(|arena| arena.page(Level::K4)) {
+        // SAFETY: this thread holds the page.
+        unsafe { arena.frame(page.pfn()).write(7) };
+    }
+    assert!(arena.zero_ahead(64) >= 64);
+    let zeroed = all(|arena| arena.zeroed(Level::K4));
+    assert!(zeroed.len() >= 64);
+    // SAFETY: as above.
+    assert!(zeroed.iter().all(|page| unsafe { arena.frame(page.pfn()).read() } == 0));
+}
+
+#[test]
 fn frames_that_were_zeroed_ahead_are_found_by_threads_that_need_any() {
     for level in [Level::K4, Level::M2] {
         let arena = Arena::builder().limit(8 << 20).nodes(2).poison(0xdd).build().unwrap();

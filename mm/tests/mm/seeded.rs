@@ -5,7 +5,7 @@ use slat::seeded::{Bug, Tool, each_fails_in_a_process};
 use std::collections::BTreeSet;
 
 /// Each mistake, and its test.
-const GUARDS: [(Bug, &str); 25] = [
+const GUARDS: [(Bug, &str); 28] = [
     (Bug::FullBelieved, "swap_others::a_device_that_was_full_for_a_moment_is_asked_again"),
     (Bug::NoFrameIsFull, "swap_others::an_arena_that_was_full_for_a_moment_does_not_make_the_swap_full"),
     (Bug::PoolChargedToAll, "swap_others::an_address_space_pays_for_its_own_copies_only"),
@@ -31,6 +31,9 @@ const GUARDS: [(Bug, &str); 25] = [
     (Bug::ShareUnlooked, "beside::a_share_is_not_broken_where_something_else_is_mapped_by_now"),
     (Bug::MergeUnlooked, "beside::what_may_be_merged_no_more_is_not_merged"),
     (Bug::TrimmedUnlocked, "memory::no_frame_is_trimmed_that_another_thread_takes"),
+    (Bug::RefaultUncharged, "group::the_sums_are_exact_whatever_is_done"),
+    (Bug::FailureBelieved, "swap_device::a_device_that_fails_to_write_loses_nothing"),
+    (Bug::ZeroedInName, "memory::frames_that_were_zeroed_ahead_hold_zeroes"),
     (Bug::ZeroedHidden, "memory::frames_that_were_zeroed_ahead_are_found_by_threads_that_need_any"),
     (Bug::ZeroedLate, "memory::a_frame_is_zeroed_before_another_thread_can_have_it"),
     (Bug::ZoneAlone, "memory::threads_find_the_last_frame_wherever_it_is"),
