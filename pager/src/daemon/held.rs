@@ -61,8 +61,8 @@ impl Held {
         Ok(())
     }
 
-    /// It has all that the keeper had when this worker began.
-    pub fn is_ready(&self) {
+    /// Tells the keeper that this worker has all that there was when it began.
+    pub fn tell_ready(&self) {
         _ = self.keeper().send(&Keep { is_ready: true, ..Keep::default() }, &[]);
     }
 

@@ -99,7 +99,7 @@ impl<W: Wire> Worker<W> {
                         continue;
                     }
                     What::All => {
-                        held.is_ready();
+                        held.tell_ready();
                         continue;
                     }
                     What::Leaves => return Ok(()),

@@ -169,8 +169,8 @@ fn failed_tests(text: &str) -> String {
     let is_name = |line: &&str| line.starts_with("test ") && line.ends_with(" ... FAILED");
     let mut said = Vec::new();
     for name in text.lines().filter(is_name).filter_map(|line| line.split(' ').nth(1)) {
-        let mut lines = text.lines().skip_while(|line| !line.starts_with(&format!("thread '{name}' ")));
-        let panic: Vec<_> = lines.by_ref().take(3).take_while(|line| !line.starts_with("stack ")).collect();
+        let lines = text.lines().skip_while(|line| !line.starts_with(&format!("thread '{name}' ")));
+        let panic: Vec<_> = lines.take(3).take_while(|line| !line.starts_with("stack ")).collect();
         said.push(format!("\n    {name}: {}", panic.join(" ")));
     }
     said.concat()
