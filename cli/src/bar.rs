@@ -1,4 +1,4 @@
-//! Progress: on standard error, on a terminal only.
+//! Progress on standard error. Nothing is drawn where standard error is not a terminal.
 
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use parking_lot::Mutex;
@@ -6,24 +6,24 @@ use std::fmt::{self, Display};
 use std::io::{IsTerminal, stderr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Whether nothing is to be told of what goes on.
+/// True after `--quiet`: no progress is printed.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// From now on nothing is told of what goes on, or it is again: `--quiet`.
+/// Turns `--quiet` on or off.
 pub fn quiet(quiet: bool) {
     QUIET.store(quiet, Relaxed);
 }
 
-/// Whether nothing is told.
+/// Returns whether progress is off.
 pub fn is_quiet() -> bool {
     QUIET.load(Relaxed)
 }
 
-/// A bar up to `len`, if that is known. Nothing where standard error is no terminal, nothing is to be told, or another bar
-/// [listens](listen).
+/// A progress bar up to `len`, where the length is known. The bar is hidden where standard error is not a terminal,
+/// progress is off, or another bar [receives messages](listen).
 pub fn bar(len: Option<u64>, template: &str) -> ProgressBar {
     let wanted = !is_quiet() && LISTENER.lock().is_none();
-    // With this target indicatif stays silent by itself where standard error is no terminal.
+    // indicatif draws nothing to this target where standard error is not a terminal.
     let target = if wanted { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     on(target, len, template)
 }
@@ -36,16 +36,16 @@ fn on(target: ProgressDrawTarget, len: Option<u64>, template: &str) -> ProgressB
     bar
 }
 
-/// `{rate}`: whole things in a second. What indicatif has for it has four decimals.
+/// `{rate}`: whole units per second. indicatif's own key prints four decimals.
 fn rate(state: &ProgressState, out: &mut dyn fmt::Write) {
-    // A bar that cannot be drawn is none.
+    // A bar that cannot be drawn is left out.
     let _ = write!(out, "{}/s", HumanCount(state.per_sec().round() as u64));
 }
 
-/// Who listens to [`say`], if not the terminal.
+/// The bar that shows what [`say`] prints, instead of the terminal.
 static LISTENER: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// One line about what goes on.
+/// Prints one line of progress.
 pub fn say(line: impl Display) {
     match &*LISTENER.lock() {
         Some(bar) => bar.set_message(line.to_string()),
@@ -54,7 +54,7 @@ pub fn say(line: impl Display) {
     }
 }
 
-/// From now on what is [said](say) is this bar's message, which has one line; until it is told `None`.
+/// Makes this bar show the [messages](say), one line each. `None` gives them back to the terminal.
 pub fn listen(bar: Option<ProgressBar>) {
     *LISTENER.lock() = bar;
 }
@@ -67,7 +67,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// What was written to it last.
+    /// The text that was written last.
     #[derive(Clone, Debug, Default)]
     struct Screen(Arc<Mutex<String>>);
 

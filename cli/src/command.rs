@@ -1,4 +1,4 @@
-//! What users of `slat` type, as one tree: the program parses it, tests walk it.
+//! The command line of `slat` as one tree of clap. The program parses it; the tests walk it.
 
 use crate::{Completions, Man, Plan, Run, Top};
 use clap::{Args, Parser, Subcommand};
@@ -16,15 +16,15 @@ use std::ffi::OsString;
   slat-vmm    cargo build --release -p slat-vmm"
 )]
 pub struct Slat {
-    /// For all of them.
+    /// The flags of all subcommands.
     #[command(flatten)]
     pub quiet: Quiet,
-    /// What is asked for.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The flag of every subcommand.
+/// The flag that every subcommand has.
 #[derive(Debug, Args)]
 pub struct Quiet {
     /// Print no progress: neither bars nor notes on standard error. Results and errors are printed
@@ -32,7 +32,7 @@ pub struct Quiet {
     pub quiet: bool,
 }
 
-/// What there is to do.
+/// The subcommands.
 #[derive(Subcommand)]
 #[expect(missing_docs, reason = "what a variant holds says what it is, in its help too")]
 pub enum Command {
@@ -62,7 +62,7 @@ pub enum Command {
     Vmm(Passed),
 }
 
-/// What a [sibling](crate::sibling) reads, and this program does not.
+/// Arguments that a [sibling program](crate::sibling) parses.
 #[derive(Args)]
 pub struct Passed {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]

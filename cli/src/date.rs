@@ -1,4 +1,4 @@
-//! The day, for what keeps results.
+//! The date of a result that is kept.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ pub fn today() -> String {
     day(seconds / (24 * 3600))
 }
 
-/// The day with this number, where that of 1970-01-01 is 0.
+/// The date of day `days` since 1970-01-01.
 fn day(mut days: u64) -> String {
     let is_leap =
         |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));

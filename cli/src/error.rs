@@ -1,4 +1,4 @@
-//! Why the command could not do what it was asked: one line, exit status 2; or 3 where data is lost.
+//! The errors of the command. Each prints one line and exits with status 2; lost data exits with status 3.
 
 use crate::temporary;
 use std::io;
@@ -8,19 +8,19 @@ use std::process::ExitCode;
 /// See the module's header.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The flags, or what they name, ask for something impossible.
+    /// The flags, or the files that they name, cannot be used.
     #[error("{0}")]
     Usage(String),
     /// A trace cannot be read.
     #[error(transparent)]
     Trace(#[from] slat_vcpu::trace::Error),
-    /// The machine could not be built, or broke.
+    /// The machine could not be built, or failed.
     #[error("{0}")]
     Machine(String),
-    /// What the guest had stored cannot be given back.
+    /// Data that the guest stored is lost.
     #[error("{0}")]
     Corrupt(String),
-    /// The system does not give this process so many bytes more.
+    /// The system refused an allocation of this many bytes.
     #[error("out of memory: the system does not give {0} bytes more")]
     OutOfMemory(usize),
     /// The report could not be written.
@@ -52,8 +52,8 @@ impl Error {
     }
 }
 
-/// How a command ends: as it says, or with one line on standard error. A reader that has read enough, such as `head`, is no
-/// error.
+/// The exit status of a command. An error is printed as one line on standard error. A closed pipe, such as that of
+/// `head`, is not an error.
 pub fn exit_code(result: Result<ExitCode, Error>) -> ExitCode {
     match result {
         Ok(code) => code,
@@ -65,7 +65,8 @@ pub fn exit_code(result: Result<ExitCode, Error>) -> ExitCode {
     }
 }
 
-/// Ends the process at once, with one line on standard error: for what other threads would wait for in vain.
+/// Ends the process at once with one line on standard error. Called where other threads would wait for this one
+/// without end.
 pub fn end(error: &Error) -> ! {
     tell(error);
     temporary::remove_all();

@@ -1,13 +1,12 @@
-//! What the command lines of `slat` and `slat-bench` have in common, and a walk over clap's tree that finds what breaks it.
-//!
-//! The tests of both programs make that walk, so a subcommand that is added later keeps the same rules.
+//! Rules that the command lines of `slat` and `slat-bench` share, and a walk over clap's tree that reports each
+//! violation. The tests of both programs run the walk, so a new subcommand follows the rules.
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, ValueEnum};
 use std::ffi::{OsStr, OsString};
 
-/// What each short letter means, wherever it is one: the long name of its flag.
+/// The meaning of each short letter: the long name of its flag.
 pub const LETTERS: [(char, &str); 20] = [
     ('a', "accesses"),
     ('b', "bytes"),
@@ -27,12 +26,12 @@ pub const LETTERS: [(char, &str); 20] = [
     ('u', "uffd"),
     ('v', "vcpus"),
     ('w', "write-percent"),
-    // KVM's `dirty_log_perf_test` has this letter for it.
+    // The letter that KVM's `dirty_log_perf_test` uses.
     ('x', "slots"),
     ('V', "version"),
 ];
 
-/// The value of a flag that switches something: no flag takes `true` or `false`.
+/// The value of a switch. No flag takes `true` or `false`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Switch {
     /// It is done
@@ -42,26 +41,26 @@ pub enum Switch {
 }
 
 impl Switch {
-    /// As a condition.
+    /// The switch as a boolean.
     pub fn is_on(self) -> bool {
         self == Self::On
     }
 }
 
-/// How a command ends and what it takes: the last lines of its help.
+/// The exit statuses and resources of one command: the last lines of its help.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Takes {
-    /// The words that name it, after the program's.
+    /// The words of the command, after the program's name.
     pub command: &'static str,
-    /// With the flags as they stand.
+    /// Time and memory with the default flags.
     pub time: &'static str,
-    /// The same.
+    /// Time and memory with the quick flags.
     pub memory: &'static str,
-    /// Its exit statuses.
+    /// The exit statuses.
     pub ends: &'static str,
 }
 
-/// `root` with what its subcommands take in their help.
+/// Adds time, memory and exit statuses to the help of each subcommand of `root`.
 #[must_use]
 pub fn with_takes(root: Command, all: &[Takes]) -> Command {
     all.iter().fold(root, |root, takes| {
@@ -70,7 +69,7 @@ pub fn with_takes(root: Command, all: &[Takes]) -> Command {
     })
 }
 
-/// `command` with what it takes, and how it ends, in its help.
+/// Adds time, memory and exit statuses to the help of `command`.
 #[must_use]
 pub fn takes(command: Command, time: &str, memory: &str, ends: &str) -> Command {
     let help = command.get_after_help().map_or(String::new(), |help| format!("{help}\n\n"));
@@ -84,20 +83,21 @@ fn below(root: Command, words: &[&'static str], change: &dyn Fn(Command) -> Comm
     }
 }
 
-/// Whether the flag with this id was typed, and does not have its default.
+/// Returns whether the user typed the flag `id`.
 pub fn is_typed(matches: &ArgMatches, id: &str) -> bool {
     matches.value_source(id) == Some(ValueSource::CommandLine)
 }
 
-/// What breaks the rules, a line each:
-/// - a short letter has the meaning of [`LETTERS`];
-/// - the help of a command that does something tells its exit statuses, its time and its memory;
-/// - a default is printed as it has to be typed;
-/// - a switch is `on` or `off`;
-/// - a size may be written as `8G` and as `8GiB`;
-/// - `-q` is understood everywhere.
+/// Returns one line for each violation of these rules:
 ///
-/// `passed` are subcommands that another program reads.
+/// - a short letter has the meaning that [`LETTERS`] gives;
+/// - the help of a command that runs something states its exit statuses, time and memory;
+/// - a default is printed in the form in which it is typed;
+/// - a switch takes `on` or `off`;
+/// - a size is accepted as `8G` and as `8GiB`;
+/// - every command accepts `-q`.
+///
+/// `passed` lists the subcommands that another program parses.
 pub fn broken(mut root: Command, passed: &[&str]) -> Vec<String> {
     root.build();
     let mut broken = Vec::new();
@@ -148,7 +148,7 @@ fn arguments(command: &Command, arg: &Arg, wrong: &mut dyn FnMut(String)) {
         [] => {}
         [one] if accepts(command, arg, one) => {}
         [one] => wrong(format!("--{long}={} is its default, and refused", one.display())),
-        // clap prints them with spaces between them.
+        // clap separates the values by spaces.
         many => wrong(format!("--{long} has {} defaults: make them one text", many.len())),
     }
     let value = arg.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str());
@@ -167,7 +167,7 @@ fn arguments(command: &Command, arg: &Arg, wrong: &mut dyn FnMut(String)) {
     }
 }
 
-/// Whether `command` takes this value, whatever else it wants.
+/// Returns whether `command` accepts this value, apart from other arguments that it requires.
 fn accepts(command: &Command, arg: &Arg, value: &OsStr) -> bool {
     let Some(long) = arg.get_long() else { return true };
     let mut typed = OsString::from(format!("--{long}="));
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
     use clap::builder::PossibleValuesParser;
 
-    /// A command with a subcommand that breaks every rule.
+    /// A command whose subcommand violates every rule.
     fn root() -> Command {
         let arg = |name: &'static str| Arg::new(name).long(name);
         let bad = Command::new("bad")

@@ -1,5 +1,5 @@
-//! `slat completions` and `slat man`: what shells and readers of manuals want of the command, made from its own flags. Where
-//! slat-bench lies beside it, that program makes them, for its benches too.
+//! `slat completions` and `slat man`: shell completions and manual pages, generated from the flags. Where slat-bench
+//! is installed beside this program, slat-bench generates them, so that they include its benches.
 
 use crate::error::Error;
 use clap::{Args, Command};
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 Exit status: 0 printed; 2 bad input.
 Time: none. Memory: 10 MiB.")]
 pub struct Completions {
-    /// The shell that is to understand it
+    /// The shell
     shell: Shell,
 }
 
@@ -28,12 +28,12 @@ pub struct Completions {
 Exit status: 0 written; 2 the folder cannot be written to.
 Time: none. Memory: 10 MiB.")]
 pub struct Man {
-    /// The folder, which is there
+    /// An existing folder
     folder: PathBuf,
 }
 
 impl Completions {
-    /// Prints them, for the command `slat` with this tree.
+    /// Prints the completions of the command tree `root`.
     pub fn print(&self, mut root: Command) -> Result<ExitCode, Error> {
         let mut text = Vec::new();
         clap_complete::generate(self.shell, &mut root, "slat", &mut text);
@@ -43,7 +43,7 @@ impl Completions {
 }
 
 impl Man {
-    /// Writes them, for the command `slat` with this tree.
+    /// Writes the manual pages of the command tree `root`.
     pub fn write(&self, root: Command) -> Result<ExitCode, Error> {
         clap_mangen::generate_to(root.disable_help_subcommand(true), &self.folder)
             .map_err(|error| Error::Usage(format!("{}: {error}", self.folder.display())))?;

@@ -1,7 +1,7 @@
-//! Signals that ask for an end: Ctrl-C, SIGTERM, SIGHUP.
+//! Signals that end the command: SIGINT (Ctrl-C), SIGTERM, SIGHUP.
 //!
-//! The first one asks: what looks at [`asked`] ends with what it has. A process that is still there after a second and a half,
-//! or is asked again, is ended here, and its [temporary files](crate::temporary) are removed.
+//! After the first signal [`asked`] is true, and each loop of the command ends with the results it has. After 1.5 s,
+//! or at the second signal, the signal thread removes the [temporary files](crate::temporary) and ends the process.
 
 use crate::error::Error;
 use crate::temporary;
@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// From the first signal to the end of the process.
+/// The time from the first signal to the end of the process.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 static SIGNAL: AtomicI32 = AtomicI32::new(SIGINT);
 
-/// Hears signals from now on: the first thing that a program does.
+/// Starts the signal thread. A program calls this first.
 pub fn hear() -> Result<(), Error> {
     let failed = |error| Error::Machine(format!("signals: {error}"));
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
@@ -37,22 +37,22 @@ pub fn hear() -> Result<(), Error> {
     Ok(())
 }
 
-/// True from the first signal on.
+/// The flag that the first signal sets.
 pub fn flag() -> &'static AtomicBool {
     &ASKED
 }
 
-/// As if Ctrl-C were pressed: for a screen, which reads the keys itself.
+/// Sets the flag as Ctrl-C does. A screen calls this, because it reads the keys itself.
 pub fn ask() {
     ASKED.store(true, Relaxed);
 }
 
-/// Whether an end was asked for.
+/// Returns whether a signal has arrived.
 pub fn asked() -> bool {
     ASKED.load(Relaxed)
 }
 
-/// The exit status of a command that was asked to end: 128 and the number of the signal, as shells have it.
+/// The exit status of an interrupted command: 128 plus the signal's number, as in shells.
 pub fn status() -> ExitCode {
     ExitCode::from((128 + SIGNAL.load(Relaxed)) as u8)
 }

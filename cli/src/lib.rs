@@ -1,7 +1,7 @@
-//! What the command `slat` is made of: replays, the view of a running guest, the plan; and what programs beside it share.
+//! The parts of the command `slat`: the replay, the live view, the plan, and helpers that other programs share.
 //!
-//! It is not generic code that costs time to build but what is made of it: [`Run::run_in`] is instantiated by the program, for
-//! each of its formats. `slat-bench`, which measures, uses the rest and builds none of that.
+//! [`Run::run_in`] is generic over the page-table format. The program instantiates it, so `slat-bench`, which uses
+//! only the helpers, does not pay for the instances when it is built.
 
 pub mod bar;
 pub mod command;
@@ -19,7 +19,7 @@ pub mod temporary;
 pub mod thread;
 mod top;
 
-/// Of the package; in release builds with the commit, where that is known.
+/// The package version. Release builds add the commit, where it is known.
 pub const VERSION: &str = env!("SLAT_VERSION");
 
 pub use generate::{Completions, Man};

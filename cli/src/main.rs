@@ -1,5 +1,5 @@
-//! The command `slat`: run and watch second-level address translation. Programs beside it do the rest: `slat-bench`, `slat-pager`,
-//! `slat-vmm`.
+//! The command `slat`: runs and watches second-level address translation. `slat-bench`, `slat-pager` and `slat-vmm`
+//! provide the other subcommands.
 
 use clap::{CommandFactory, Parser};
 use slat::table::formats::{
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         Command::Run(run) => replay(&run),
         Command::Plan(plan) => plan.run(),
         Command::Top(top) => top.run(),
-        // It knows the flags of its own subcommands.
+        // slat-bench knows the flags of its own subcommands.
         Command::Completions(_) | Command::Man(_) if BENCH.is_there() => BENCH.run(args_os().skip(1)),
         Command::Completions(completions) => completions.print(Slat::command()),
         Command::Man(man) => man.write(Slat::command()),
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     }))
 }
 
-/// In the format that is asked for.
+/// Runs the replay with the page-table format that the user chose.
 fn replay(run: &Run) -> Result<ExitCode, Error> {
     match run.format {
         FormatName::Ept4 => run.run_in::<Ept4>(),

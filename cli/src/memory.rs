@@ -1,16 +1,16 @@
-//! Memory of the process itself: where the system has none left, the process ends with one line and status 2.
+//! The global allocator: where the system refuses memory, the process ends with one line and status 2.
 //!
-//! Rust's own answer is to abort. The engine gives back an error where a table cannot be had; its table pages come from an
-//! arena, which is not allocated here.
+//! Rust's default is to abort. The engine itself returns an error where it cannot get a table page; its table pages
+//! come from an arena, not from this allocator.
 
 use crate::error::{self, Error};
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// The system's allocator, which never returns without memory.
+/// The system's allocator, except that a failed allocation ends the process.
 #[derive(Debug)]
 pub struct OrEnd;
 
-// SAFETY: the system's allocator, asked as it was asked; a null pointer does not come back.
+// SAFETY: each method passes its arguments to the system's allocator and never returns null.
 unsafe impl GlobalAlloc for OrEnd {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promises.
@@ -41,7 +41,7 @@ fn or_end(memory: *mut u8, bytes: usize) -> *mut u8 {
     memory
 }
 
-/// Tells so with what needs no memory.
+/// Prints the error without allocating.
 #[cold]
 fn none(bytes: usize) -> ! {
     error::end(&Error::OutOfMemory(bytes))

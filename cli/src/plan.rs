@@ -1,4 +1,4 @@
-//! `slat plan`: what an invalidation does to what is mapped, for each reason: the engine's own decisions, printed.
+//! `slat plan`: prints the engine's own table of what an invalidation does to a leaf entry, for each reason.
 
 use crate::error::Error;
 use serde::Serialize;
@@ -17,7 +17,7 @@ pub struct Plan {
     json: bool,
 }
 
-/// A row in words.
+/// One printed row.
 #[derive(Serialize)]
 struct Line {
     why: &'static str,
@@ -41,7 +41,7 @@ impl Line {
     }
 }
 
-/// The rows of one reason and leaf size in as few lines as say the same.
+/// Merges the rows of one reason and leaf size where their text is equal.
 fn lines(rows: &[Row], size: &str) -> Vec<Line> {
     let same = |rows: &[Row]| rows.iter().all(|row| row.edit.name() == rows[0].edit.name());
     let host = |rows: &[Row]| if rows.iter().any(|row| row.now.is_some()) { "any" } else { "" };
@@ -74,9 +74,9 @@ fn lines(rows: &[Row], size: &str) -> Vec<Line> {
 }
 
 impl Plan {
-    /// Prints.
+    /// Prints the plan.
     pub fn run(&self) -> Result<ExitCode, Error> {
-        // What happens to a leaf of which a part changes follows from what would happen to that part.
+        // The edit of a leaf of which a part changes follows from the rows of that part.
         let rows: Vec<_> = rows().into_iter().filter(|row| !row.part).collect();
         let mut lines: Vec<_> = rows
             .chunk_by(|a, b| a.why == b.why)

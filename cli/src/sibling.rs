@@ -1,4 +1,4 @@
-//! Subcommands that a program beside this one does: slat-bench, slat-pager, slat-vmm.
+//! Subcommands that another program of the same folder runs: slat-bench, slat-pager, slat-vmm.
 
 use crate::error::Error;
 use std::env::{args_os, consts::EXE_SUFFIX, current_exe};
@@ -7,20 +7,21 @@ use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// A program that does subcommands of `slat`, where it lies beside it.
+/// A program that runs some subcommands of `slat`, if it is installed in the same folder.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Sibling {
-    /// Its file's name.
+    /// File name.
     pub name: &'static str,
-    /// What it does.
+    /// The subcommands that it runs.
     pub subcommands: &'static [&'static str],
     /// The command that builds it.
     pub build: &'static str,
-    /// Whether it reads the whole command line of `slat`. Others read what comes after their subcommand.
+    /// True if the program parses the whole command line of `slat`. The others get the arguments after the
+    /// subcommand.
     reads_all: bool,
 }
 
-/// The benches and what belongs to them.
+/// Benches, simulations, calibration and the report.
 pub const BENCH: Sibling = Sibling {
     name: "slat-bench",
     subcommands: &["bench", "sim", "calibrate", "report"],
@@ -44,27 +45,26 @@ pub const VMM: Sibling = Sibling {
     reads_all: false,
 };
 
-/// All of them.
+/// All sibling programs.
 pub const SIBLINGS: [&Sibling; 3] = [&BENCH, &PAGER, &VMM];
 
 impl Sibling {
-    /// Which of them does the subcommand that the command line names, and what it is to be told.
+    /// Returns the sibling that runs the subcommand of the command line, and the arguments for it.
     ///
-    /// Flags before a subcommand of slat-bench are slat-bench's, also those that have a meaning here; and so is its help, whichever
-    /// way it is asked for.
+    /// slat-bench also parses the flags before its subcommand, and prints its own help.
     pub fn asked() -> Option<(&'static Self, Vec<OsString>)> {
         let words: Vec<_> = args_os().skip(1).collect();
         let before = |word: &OsString| ["-q", "--quiet", "help"].iter().any(|known| word == *known);
         let at = words.iter().position(|word| !before(word))?;
         let sibling = SIBLINGS.into_iter().find(|sibling| sibling.does(&words[at]))?;
-        Some((sibling, sibling.told(words, at)))
+        Some((sibling, sibling.arguments(words, at)))
     }
 
     fn does(&self, subcommand: &OsStr) -> bool {
         self.subcommands.iter().any(|name| subcommand == *name)
     }
 
-    fn told(&self, mut words: Vec<OsString>, at: usize) -> Vec<OsString> {
+    fn arguments(&self, mut words: Vec<OsString>, at: usize) -> Vec<OsString> {
         if self.reads_all {
             return words;
         }
@@ -73,19 +73,19 @@ impl Sibling {
         if help { vec!["--help".into()] } else { words }
     }
 
-    /// Whether it lies beside this program.
+    /// Returns whether the program is installed beside this one.
     pub fn is_there(&self) -> bool {
         self.path().is_ok_and(|path| path.exists())
     }
 
-    /// Where it lies, if it does.
+    /// The path of the program.
     fn path(&self) -> Result<PathBuf, Error> {
         let here =
             current_exe().map_err(|error| Error::Machine(format!("where this program lies: {error}")))?;
         Ok(here.with_file_name(format!("{}{EXE_SUFFIX}", self.name)))
     }
 
-    /// Hands these words to it, and ends as it ends.
+    /// Replaces this process by the program, with these arguments.
     pub fn run(&self, words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Error> {
         let path = self.path()?;
         become_it(Command::new(&path).args(words)).map_err(|error| self.cannot(&path, &error))

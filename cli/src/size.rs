@@ -1,6 +1,6 @@
-//! Sizes as the command line writes them.
+//! Sizes on the command line.
 
-/// Parses bytes, or a number with K, M, G or T (powers of 1024), also written as KiB, MiB, GiB or TiB.
+/// Parses a number of bytes. The suffixes K, M, G, T and KiB, MiB, GiB, TiB are powers of 1024.
 pub fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text[digits.len()..].to_ascii_uppercase();
@@ -18,7 +18,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is more than 64 bits hold"))
 }
 
-/// Writes bytes as [`size`] reads them, in the largest unit that divides them.
+/// Formats bytes so that [`size`] parses them, in the largest unit that divides them.
 pub fn text(bytes: u64) -> String {
     let units = [("T", 40), ("G", 30), ("M", 20), ("K", 10)];
     let whole = units.into_iter().find(|(_, shift)| bytes != 0 && bytes.is_multiple_of(1 << shift));

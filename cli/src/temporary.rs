@@ -1,4 +1,4 @@
-//! Files that go with the process: removed when their owner is dropped, or when the process is ended without that.
+//! Temporary files and sockets. They are removed when their owner is dropped, and when a signal ends the process.
 
 use parking_lot::Mutex;
 use std::fs::{self, Metadata};
@@ -6,19 +6,19 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Those that are there.
+/// The files that exist now.
 static ALL: Mutex<Vec<(PathBuf, Identity)>> = Mutex::new(Vec::new());
 
-/// Device and inode. A path under which another process has put something else since is left alone.
+/// Device and inode. If another process has replaced the file, it is not removed.
 type Identity = (u64, u64);
 
-/// A file, or a socket, that is removed when this is dropped.
+/// A file or socket that is removed on drop.
 #[derive(Debug)]
 #[must_use = "it is removed when this is dropped"]
 pub struct Temporary(PathBuf);
 
 impl Temporary {
-    /// What lies at `path` now.
+    /// Takes ownership of the file at `path`.
     pub fn at(path: &Path) -> io::Result<Self> {
         ALL.lock().push((path.into(), identity(&fs::symlink_metadata(path)?)));
         Ok(Self(path.into()))
@@ -34,18 +34,18 @@ impl Drop for Temporary {
     }
 }
 
-/// Removes all of them: the process ends.
+/// Removes all temporary files, at the end of the process.
 pub fn remove_all() {
-    // A thread that is just removing one is not waited for.
+    // Another thread may hold the lock while it removes its file; the process does not wait for it.
     if let Some(mut all) = ALL.try_lock() {
         all.drain(..).for_each(|one| remove(&one));
     }
 }
 
-/// Whether [`write_whole`] can write there, as far as can be said before. Nothing stays.
+/// Checks that [`write_whole`] can write to `path`. Leaves nothing behind.
 pub fn writable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
-        // A pipe would wait for its reader.
+        // Opening a pipe would wait for a reader.
         Ok(found) if !found.is_file() && !found.is_dir() => Ok(()),
         Ok(_) => fs::OpenOptions::new().write(true).open(path).map(drop),
         Err(error) if error.kind() == io::ErrorKind::NotFound => part(path).map(drop),
@@ -53,7 +53,7 @@ pub fn writable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What becomes the file at `path`.
+/// Creates the file that [`write_whole`] renames to `path`.
 fn part(path: &Path) -> io::Result<(PathBuf, fs::File, Temporary)> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.part", std::process::id()));
@@ -63,9 +63,9 @@ fn part(path: &Path) -> io::Result<(PathBuf, fs::File, Temporary)> {
     Ok((part, file, temporary))
 }
 
-/// Writes a file that holds all of `bytes` or what it held before, also where the process is ended meanwhile.
+/// Replaces the file at `path` atomically: a process that dies here leaves the old content.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // What is no file, such as a pipe or /dev/stdout, is written to.
+    // Pipes and devices such as /dev/stdout are written directly.
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         return fs::write(path, bytes);
     }
@@ -82,7 +82,7 @@ fn identity(found: &Metadata) -> Identity {
 
 fn remove((path, is): &(PathBuf, Identity)) {
     if fs::symlink_metadata(path).is_ok_and(|found| identity(&found) == *is) {
-        // It may be gone in this moment.
+        // The file may be removed by another process now.
         let _ = fs::remove_file(path);
     }
 }

@@ -1,4 +1,4 @@
-//! Threads: how they are started and waited for, and what those need that run software vCPUs.
+//! Starting and joining threads, and what a thread that runs a software vCPU needs.
 
 use crate::error::{self, Error};
 use rustix::param::page_size;
@@ -10,7 +10,7 @@ use std::io;
 use std::panic::resume_unwind;
 use std::thread::{self, Builder, JoinHandle, Scope, ScopedJoinHandle};
 
-/// Starts a thread. Where the system has none to give, the process ends: what waits for this thread would wait for ever.
+/// Starts a thread. If the system refuses, the process ends: other threads would wait for this one without end.
 pub fn start<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: impl FnOnce() -> T + Send + 'scope,
@@ -18,13 +18,13 @@ pub fn start<'scope, T: Send + 'scope>(
     Builder::new().spawn_scoped(scope, work).unwrap_or_else(|error| none(&error))
 }
 
-/// The same for one that may outlive its maker.
+/// Starts a thread that may outlive its caller.
 pub fn start_free<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     Builder::new().spawn(work).unwrap_or_else(|error| none(&error))
 }
 
-/// Whether a limit of address space (`ulimit -v`) leaves room for so many threads: each has a stack of 2 MiB, and asks for more
-/// before its work begins. Where it gets none then, the standard library ends the process.
+/// Checks that the limit of address space (`ulimit -v`) leaves room for this many threads. Each thread has a stack of
+/// 2 MiB and allocates before its work begins; if that fails, the standard library aborts the process.
 pub fn room_for(threads: u32) -> Result<(), Error> {
     let Some(limit) = getrlimit(Resource::As).current else { return Ok(()) };
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
@@ -38,23 +38,23 @@ pub fn room_for(threads: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// Ends the process, since the system has no thread to give.
+/// Ends the process because no thread could be started.
 pub fn none(error: &io::Error) -> ! {
     error::end(&Error::Machine(format!("no thread more can be started: {error}")))
 }
 
-/// This thread's.
+/// Takes this thread's idle token.
 pub fn idle() -> Result<Idle, Error> {
     Idle::take().ok_or_else(|| Error::Machine("a thread has one vCPU at a time".into()))
 }
 
-/// The frames of an arena, for vCPUs that run while it lives.
+/// The frames of an arena, for vCPUs that the arena outlives.
 pub fn window(arena: &Arena) -> Window {
-    // SAFETY: the arena's mapping, which the machine keeps while vCPUs run on it; its frames are raw memory.
+    // SAFETY: the machine keeps the arena's mapping while vCPUs run on it. Its frames are raw memory.
     unsafe { Window::new(arena.base(), arena.stats().frames + Level::M2.pages()) }
 }
 
-/// What a thread returned. Its panic goes on here.
+/// Returns the thread's result, or continues its panic.
 pub fn joined<T>(thread: thread::Result<T>) -> T {
     thread.unwrap_or_else(|panic| resume_unwind(panic))
 }

@@ -1,7 +1,7 @@
-//! What is done ahead of need, by threads beside the guest's: room below `--limit`, and frames that hold zeroes.
+//! Threads that work ahead of faults: they free memory below `--limit` and zero frames.
 //!
-//! A fault finds both ready as long as these threads keep up, and else does the work itself: the report says how often. They end
-//! within a batch of pages when the run does.
+//! While these threads keep up, a fault neither reclaims nor zeroes. Otherwise the fault does the work itself, and
+//! the report counts it. At the end of the run each thread stops within one batch of pages.
 
 use super::machine::Machine;
 use clap::Args;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use slat::{Format, PAGE_SIZE};
 use slat_mm::{Evictor, ListStats, Lru, Zeroer};
 
-/// Zeroed frames, unless said otherwise: a guest fills them in about a millisecond.
+/// The default of `--zero-ahead`: a guest uses this much in about a millisecond.
 const ZEROED: u64 = 4 << 20;
 
-/// What users type of it.
+/// The flags.
 #[derive(Debug, Args)]
 pub struct AheadArgs {
     /// Threads that evict cold pages before --limit is reached, so that no fault has to; 0: faults make room themselves
@@ -26,19 +26,19 @@ pub struct AheadArgs {
     pub zero_ahead: Option<u64>,
 }
 
-/// What came of it, under the same keys in a report and in samples.
+/// Counters for the report and for samples, under the same keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ahead {
-    /// Frames that were taken one by one, for guest pages and others.
+    /// Frames allocated one at a time, for guest pages and for tables.
     pub frames: u64,
-    /// Of these, those that were zeroed ahead.
+    /// Of these, frames that were zeroed ahead.
     pub zeroed: u64,
-    /// Times that a fault had to make room itself.
+    /// Faults that reclaimed memory themselves.
     pub direct_reclaims: u64,
 }
 
-/// The threads. They stop when this is dropped.
+/// The threads. They stop on drop.
 #[must_use = "dropping it stops the threads"]
 pub struct Threads {
     _evictor: Option<Evictor>,
@@ -46,7 +46,7 @@ pub struct Threads {
 }
 
 impl AheadArgs {
-    /// Starts the threads that are wanted.
+    /// Starts the threads that the flags ask for.
     pub fn start<F: Format>(&self, machine: &Machine<F>) -> Threads {
         let evictors = usize::from(self.evictors.unwrap_or(1));
         let wanted = machine.swap.is_some() && evictors > 0;
@@ -60,7 +60,7 @@ impl AheadArgs {
 }
 
 impl Ahead {
-    /// So far.
+    /// The counters up to now.
     pub fn of<F: Format>(machine: &Machine<F>) -> Self {
         let ListStats { taken, zeroed, .. } = machine.space.arena().list_stats();
         let lru = machine.space.lru().map(Lru::stats).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What users of `slat run` type. Whatever can be refused is refused here, before anything is built.
+//! The flags of `slat run`. Bad input is refused here, before anything is built.
 
 use super::ahead::AheadArgs;
 use super::choices::{DirtyLogName, FormatName, LockName, Pages};
@@ -104,7 +104,7 @@ pub struct Run {
     #[arg(long, value_name = "SECS", value_parser = seconds, requires = "swap")]
     pub reclaim_idle: Option<Duration>,
 
-    /// Room and zeroes before they are needed.
+    /// The work-ahead flags.
     #[command(flatten)]
     pub ahead: AheadArgs,
 
@@ -135,7 +135,7 @@ pub struct Run {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// A guest of the guest.
+    /// The flags of nested guests.
     #[command(flatten)]
     pub nested: NestedArgs,
 
@@ -158,12 +158,12 @@ pub struct Run {
 }
 
 impl Run {
-    /// Guest memory at most, in bytes.
+    /// The size of guest memory in bytes.
     pub fn memory(&self) -> u64 {
         self.memory.unwrap_or(if self.format == FormatName::Pae { 4 << 30 } else { 8 << 30 })
     }
 
-    /// Seed of everything random: of the churn, and of the hypervisor in between.
+    /// The seed of the churn and of the nested hypervisor's changes.
     pub fn seed(&self) -> Result<u64, Error> {
         match self.seed {
             Some(seed) if self.churn == 0 && !self.nested.nested => Err(Error::Usage(format!(
@@ -173,7 +173,7 @@ impl Run {
         }
     }
 
-    /// Where cold pages go; `None` where they stay.
+    /// The swap devices; `None` where `--swap` is absent.
     pub fn swaps(&self) -> Result<Option<Swaps<'_>>, Error> {
         let mut swaps = Swaps { memory: false, files: Vec::new(), overwrite: self.overwrite };
         for swap in &self.swap {
@@ -199,7 +199,7 @@ impl Run {
         Ok((!self.swap.is_empty()).then_some(swaps))
     }
 
-    /// Where events go: a file that is none of those that are read.
+    /// Opens the event file. It must not be one of the trace files.
     pub fn trace_events(&self) -> Result<Option<&str>, Error> {
         let Some(path) = self.trace_events.as_deref() else { return Ok(None) };
         if path == "-" && (self.json || self.top) {
@@ -215,13 +215,13 @@ impl Run {
         Ok(Some(path))
     }
 
-    /// The socket to serve, and the flag that says so.
+    /// The socket's path, and the flag that named it.
     pub fn socket(&self) -> Option<(&'static str, &Path)> {
         let serve = self.serve.as_deref().map(|path| ("--serve", path));
         serve.or_else(|| Some(("--lru-gen", self.lru_gen.as_deref()?)))
     }
 
-    /// How cold pages are found, if `--swap` or `--lru-gen` needs them.
+    /// The LRU's settings, if `--swap` or `--lru-gen` needs an LRU.
     pub fn lru(&self) -> Result<Option<LruSettings>, Error> {
         let wanted = !self.swap.is_empty() || self.lru_gen.is_some();
         if !wanted && self.walk_secondary.is_some() {
@@ -231,8 +231,8 @@ impl Run {
         Ok(wanted.then(|| LruSettings { walk_secondary, ..LruSettings::default() }))
     }
 
-    /// Where the regions begin that the guest's memslots are made of from the start. Each of `replays` places all of
-    /// them, so they are refused here if that is more than the guest's memory.
+    /// The first address of each region that a memslot of the start covers. Each of `replays` replays places all of
+    /// these regions, so more than guest memory holds is refused here.
     pub fn regions(&self, replays: usize) -> Result<Vec<u64>, Error> {
         let mut sorted = self.region.clone();
         sorted.sort_unstable_by_key(|region| region.start);
@@ -249,7 +249,7 @@ impl Run {
         for Declared { start, bytes } in sorted {
             for region in start / Layout::REGION..=(start + bytes - 1) / Layout::REGION {
                 let start = region * Layout::REGION;
-                // Neighbours may share one.
+                // Two neighbouring memslots may share a region.
                 if regions.last() == Some(&start) {
                     continue;
                 }
@@ -266,18 +266,18 @@ impl Run {
     }
 }
 
-/// Where cold pages go.
+/// The swap devices.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Swaps<'r> {
-    /// To memory first, compressed.
+    /// Memory, compressed, comes first.
     pub memory: bool,
-    /// What is left, to these files, and their priorities.
+    /// The files and their priorities.
     pub files: Vec<(&'r Path, Option<i16>)>,
-    /// Whatever they hold.
+    /// Whether files are overwritten whatever they contain.
     pub overwrite: bool,
 }
 
-/// The file that a value of `--swap` names, and what it says of its priority.
+/// The file of one `--swap` value, and its priority.
 fn swap_file(swap: &str) -> (&Path, Option<&str>) {
     let (path, priority) = swap.rsplit_once(",pri=").map_or((swap, None), |(path, pri)| (path, Some(pri)));
     (Path::new(path), priority)

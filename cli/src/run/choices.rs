@@ -1,9 +1,9 @@
-//! What users of `slat run` choose by name: a format, a lock, a dirty log, page sizes.
+//! The named choices of `slat run`: page-table format, MMU lock, dirty log, page sizes.
 
 use clap::ValueEnum;
 use slat::{DirtyError, DirtyLog, Level, MmuLock, RingSize};
 
-/// A format that this command can run.
+/// A page-table format that this command can run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum FormatName {
     /// Intel, four levels
@@ -39,7 +39,7 @@ pub enum FormatName {
     Sv39x4Noad,
 }
 
-/// [`MmuLock`], as users type it.
+/// [`MmuLock`] as a value of a flag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum LockName {
     /// Faults and invalidations meet at the entry
@@ -60,7 +60,7 @@ impl From<LockName> for MmuLock {
     }
 }
 
-/// How writes are logged.
+/// How the guest's writes are logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum DirtyLogName {
     /// Not at all
@@ -72,10 +72,10 @@ pub enum DirtyLogName {
 }
 
 impl DirtyLogName {
-    /// Bytes of a ring.
+    /// Size of a ring in bytes.
     const RING: u32 = 64 << 10;
 
-    /// The policy of a VM that logs like this, if it does.
+    /// The engine's policy for this choice.
     pub fn policy(self) -> Result<DirtyLog, DirtyError> {
         match self {
             Self::Off | Self::Bitmap => Ok(DirtyLog::bitmap()),
@@ -83,7 +83,7 @@ impl DirtyLogName {
         }
     }
 
-    /// As it is typed.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -93,7 +93,7 @@ impl DirtyLogName {
     }
 }
 
-/// Page sizes of the host.
+/// The page sizes of the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Pages {
     /// 4 KiB only
@@ -104,7 +104,7 @@ pub enum Pages {
 }
 
 impl Pages {
-    /// The largest of them.
+    /// The largest page size.
     pub fn largest(self) -> Level {
         match self {
             Self::K4 => Level::K4,

@@ -1,8 +1,8 @@
-//! The host does not sit still: while the guest runs, its pages move to other frames, and now and then a snapshot
-//! of all memory is taken, copy-on-write, and dropped again.
+//! A host that changes guest memory while the guest runs: pages move to other frames, and every thousandth time a
+//! copy-on-write snapshot of all memory is taken and dropped.
 //!
-//! Freed frames are poisoned. A vCPU that goes on using one, because a flush was missing or came late, reads
-//! poison, or writes to a frame that is not its page any more.
+//! Freed frames are filled with poison. A vCPU that uses a freed frame after a missing or late flush reads poison, or
+//! writes to a frame that is not its page.
 
 use super::args::Run;
 use super::machine::Machine;
@@ -12,18 +12,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-/// One snapshot for this many pages moved.
+/// One snapshot per this many moved pages.
 const SNAPSHOT: u64 = 1000;
-/// How often the thread wakes up to do what is due.
+/// The interval at which the thread moves the pages that are due.
 const TICK: Duration = Duration::from_millis(2);
 
-/// The thread that does it.
+/// The thread that moves pages.
 pub struct Churn<'scope> {
     stop: Arc<AtomicBool>,
     thread: Option<ScopedJoinHandle<'scope, ()>>,
 }
 
-/// Starts it, unless the guest is to be left alone.
+/// Starts the thread, unless the rate is 0.
 pub fn start<'scope, F: Format>(
     scope: &'scope Scope<'scope, '_>,
     machine: &'scope Machine<F>,
@@ -32,7 +32,8 @@ pub fn start<'scope, F: Format>(
 ) -> Churn<'scope> {
     let stop = Arc::new(AtomicBool::new(false));
     let (rate, unit) = (run.churn, run.pages.largest().bytes());
-    // A vCPU that is told nothing would go on writing to what a snapshot shares: pages move, no more.
+    // Without flushes, a vCPU would keep writing to pages that a snapshot shares. So pages move, but no snapshot is
+    // taken.
     let snapshots = !run.sabotage_flushes;
     let stopped = stop.clone();
     let thread = (rate > 0).then(|| {
@@ -42,7 +43,7 @@ pub fn start<'scope, F: Format>(
 }
 
 impl Churn<'_> {
-    /// Stops it and waits for its end.
+    /// Stops the thread and joins it.
     pub fn stop(self) {
         self.stop.store(true, Relaxed);
         if let Some(thread) = self.thread
@@ -53,7 +54,7 @@ impl Churn<'_> {
     }
 }
 
-/// Moves pages of `unit` bytes: a part of a huge page could only be moved by splitting it.
+/// Moves whole units of `unit` bytes: moving a part of a huge page would split it.
 fn churn<F: Format>(
     machine: &Machine<F>,
     (rate, seed, unit): (u64, u64, u64),
@@ -71,7 +72,7 @@ fn churn<F: Format>(
             if memory.is_empty() {
                 continue;
             }
-            // Memory may be short, and then the page stays where it is: the guest comes first.
+            // A page stays in place where no frame is free: the guest has priority.
             if snapshots && done % SNAPSHOT == 0 {
                 let _ = machine.space.fork(&mut idle);
             } else {

@@ -1,8 +1,8 @@
-//! `--dirty-log`: a thread that harvests the guest's dirty log every few milliseconds, and compares.
+//! `--dirty-log`: a thread that harvests the guest's dirty log every few milliseconds and checks it.
 //!
-//! It does what a migration does: it copies each page that it is told of, and commits. The copy is a checksum. When the
-//! vCPUs have stopped there is one harvest more, and then every page must hold what it held when the log told of it last,
-//! and a page that it never told of nothing but zeroes. One store that was not logged, and its page is **lost**.
+//! Like a migration, the thread copies each page of a harvest and commits. The copy is a checksum. After the vCPUs
+//! have stopped, the thread harvests once more. Then each page must match its last checksum, and a page that the log
+//! never named must be zero. A store that was not logged makes its page **lost**.
 
 use super::args::Run;
 use super::choices::DirtyLogName;
@@ -18,31 +18,31 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{Scope, ScopedJoinHandle, sleep};
 use std::time::Duration;
 
-/// From the end of a harvest to the next.
+/// The time from the end of a harvest to the next one.
 const PERIOD: Duration = Duration::from_millis(2);
 
-/// What the log has told.
+/// The counters of the log.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct Harvests {
     pub harvests: u64,
-    /// Pages, as often as they were told of.
+    /// Pages in all harvests; a page counts once per harvest.
     pub times: u64,
     /// Different pages.
     pub pages: u64,
-    /// Pages that hold something else in the end.
+    /// Pages whose content differs from the last checksum.
     pub lost: u64,
-    /// By guest frame: the checksum of what the page held when it was told of last.
+    /// By guest frame: the checksum of the page at its last harvest.
     sums: Vec<Option<u64>>,
 }
 
-/// The thread.
+/// The harvesting thread.
 #[must_use = "it harvests until it is stopped"]
 pub struct Harvester<'scope> {
     stop: Arc<AtomicBool>,
-    thread: Option<ScopedJoinHandle<'scope, Result<Told, Error>>>,
+    thread: Option<ScopedJoinHandle<'scope, Result<Harvests, Error>>>,
 }
 
-/// Starts it, where there is a log.
+/// Starts the thread, where a log is on.
 pub fn start<'scope, F: Format>(
     scope: &'scope Scope<'scope, '_>,
     machine: &'scope Machine<F>,
@@ -57,32 +57,32 @@ pub fn start<'scope, F: Format>(
 }
 
 impl Harvester<'_> {
-    /// The vCPUs have stopped: one harvest more, and what they all have told. `None` without a log.
-    pub fn stop(self) -> Result<Option<Told>, Error> {
+    /// Harvests once more after the vCPUs have stopped, and returns the counters. `None` without a log.
+    pub fn stop(self) -> Result<Option<Harvests>, Error> {
         self.stop.store(true, Relaxed);
         self.thread.map(|thread| joined(thread.join())).transpose()
     }
 }
 
-fn harvest<F: Format>(machine: &Machine<F>, live: &Live, stop: &AtomicBool) -> Result<Told, Error> {
+fn harvest<F: Format>(machine: &Machine<F>, live: &Live, stop: &AtomicBool) -> Result<Harvests, Error> {
     let idle = &mut idle()?;
-    let mut told = Told::default();
+    let mut harvests = Harvests::default();
     loop {
-        // Asked before the harvest: the one after the order is the last.
+        // Read before the harvest, so the harvest after the order is the last one.
         let last = stop.load(Relaxed);
-        told.take(idle, machine, live)?;
+        harvests.take(idle, machine, live)?;
         if last {
-            told.compare(idle, machine)?;
-            return Ok(told);
+            harvests.compare(idle, machine)?;
+            return Ok(harvests);
         }
         sleep(PERIOD);
     }
 }
 
-impl Told {
+impl Harvests {
     fn take<F: Format>(&mut self, idle: &mut Idle, machine: &Machine<F>, live: &Live) -> Result<(), Error> {
         let harvest = machine.vm.slots().harvest_all(idle)?;
-        // All regions that were written to have been placed.
+        // Every region with a store has a place by now.
         let pages = (machine.hvas().len() / PAGE_SIZE) as usize;
         self.sums.resize(pages.max(self.sums.len()), None);
         for page in harvest.iter() {
@@ -92,18 +92,18 @@ impl Told {
         }
         self.harvests += 1;
         self.times += harvest.pages();
-        live.told_of(harvest.iter().map(|page| page.gfn), harvest.pages());
+        live.add_logged(harvest.iter().map(|page| page.gfn), harvest.pages());
         harvest.commit();
         Ok(())
     }
 
     fn compare<F: Format>(&mut self, idle: &mut Idle, machine: &Machine<F>) -> Result<(), Error> {
         let zero = rapidhash_v3(&[0; PAGE_SIZE as usize]);
-        for (number, told) in (0..).zip(&self.sums) {
+        for (number, logged) in (0..).zip(&self.sums) {
             let hva = machine.hvas().start + number * PAGE_SIZE;
-            // What is not there was never touched, or went to swap after it was written, and told of.
-            if told.is_some() || machine.space.lookup(hva, Access::Read).is_some() {
-                self.lost += u64::from(sum(idle, machine, hva)? != told.unwrap_or(zero));
+            // An absent page was never touched, or it was harvested and then swapped out.
+            if logged.is_some() || machine.space.lookup(hva, Access::Read).is_some() {
+                self.lost += u64::from(sum(idle, machine, hva)? != logged.unwrap_or(zero));
             }
         }
         Ok(())

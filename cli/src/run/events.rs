@@ -1,11 +1,10 @@
-//! `--trace-events`: what happens in the VM, as text in the manner of `perf script`.
+//! `--trace-events`: the VM's events as text in the format of `perf script`.
 //!
 //! ```text
 //! slat  4711 [001]     0.012345: slat:fault: vcpu=0 gfn=0x108 access=write result=mapped-4k
 //! ```
-//! The program, the thread that did it, the processor that it was on, seconds since the run began, the event. Threads that make
-//! events may hold what others wait for, so they only queue them: a thread of its own writes. Lines are in the order in which
-//! events were queued.
+//! The fields are: program, thread, processor, seconds since the run began, event. The thread that makes an event may
+//! hold a lock, so it only queues the event; a separate thread writes. Lines are in the order of the queue.
 
 use crate::error::Error;
 use crate::thread::start_free;
@@ -19,11 +18,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Where events go.
+/// The destination of events.
 pub struct Events {
     began: Instant,
     path: String,
-    /// `None` is the last one.
+    /// `None` ends the queue.
     queue: Sender<Option<Queued>>,
     writer: Mutex<Option<JoinHandle<io::Result<()>>>>,
 }
@@ -36,7 +35,7 @@ struct Queued {
 }
 
 thread_local! {
-    /// This thread's number, or 0 before it was asked for.
+    /// This thread's number; 0 before the first event.
     static THREAD: Cell<i32> = const { Cell::new(0) };
 }
 
@@ -50,7 +49,7 @@ fn this_thread() -> i32 {
 }
 
 impl Events {
-    /// To this file, which is emptied, or to standard output.
+    /// Writes to this file, which is truncated, or to standard output.
     pub fn to(path: &str) -> Result<Self, Error> {
         let out: Box<dyn Write + Send> = if path == "-" {
             Box::new(io::stdout())
@@ -63,10 +62,10 @@ impl Events {
         Ok(Self { began: Instant::now(), path: path.into(), queue, writer: Mutex::new(Some(writer)) })
     }
 
-    /// Returns when all events until now are written. There are none afterwards.
+    /// Waits until all queued events are written. No event may follow.
     pub fn end(&self) -> Result<(), Error> {
         let Some(writer) = self.writer.lock().take() else { return Ok(()) };
-        // Where that fails the writer has ended, and says why.
+        // If the send fails, the writer has ended and reports why.
         _ = self.queue.send(None);
         match crate::thread::joined(writer.join()) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Error::Report(error)),

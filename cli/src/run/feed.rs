@@ -1,7 +1,7 @@
 //! Traces as streams of batches.
 //!
-//! One thread reads and parses each trace and hands every batch to all vCPUs that replay it: the batch is
-//! shared, the channels are short, so memory does not grow with the trace, and the slowest replay sets the pace.
+//! One thread reads and parses each trace. It sends every batch to all vCPUs that replay the trace. They share the
+//! batch and the channels are short, so memory does not grow with the trace, and the slowest vCPU limits the reader.
 
 use crate::error::Error;
 use slat_vcpu::trace::{self, Access, Reader, bundled};
@@ -9,29 +9,29 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-/// Accesses in a batch; batches under way for each vCPU.
+/// Accesses per batch, and batches queued per vCPU.
 const BATCH: usize = 16 << 10;
 const UNDER_WAY: usize = 4;
 
-/// A trace that can be read, once or again and again.
+/// A trace that can be read once or several times.
 pub struct Source {
     name: String,
     reader: Reader,
-    /// Passes after the first, and how to begin one.
+    /// Further passes, and how to start one.
     again: u32,
     open: Box<dyn Fn() -> Result<Reader, trace::Error> + Send>,
 }
 
-/// What reports and errors call `-`.
+/// The name of standard input in reports and errors.
 const STDIN: &str = "standard input";
 
-/// Times that the bundled traces are replayed: they are short.
+/// The passes of the bundled traces, which are short.
 const BUNDLED_PASSES: u32 = 10;
 
-/// What one vCPU replays, one trace after the other.
+/// The traces that one vCPU replays, in order.
 pub type Jobs = Vec<Receiver<Arc<Vec<Access>>>>;
 
-/// The threads that read.
+/// The reader threads.
 pub struct Feeds {
     names: String,
     threads: Vec<JoinHandle<Result<Fed, trace::Error>>>,
@@ -45,7 +45,7 @@ struct Fed {
     beyond: u64,
 }
 
-/// What has been read, over all traces.
+/// The counters over all traces.
 #[derive(Debug, Default)]
 pub struct Totals {
     pub names: String,
@@ -55,7 +55,7 @@ pub struct Totals {
     pub beyond: u64,
 }
 
-/// Opens every trace, or the bundled ones where none is named.
+/// Opens all traces; the bundled ones if `paths` is empty.
 pub fn open(paths: &[String], strict: bool, passes: Option<u32>) -> Result<Vec<Source>, Error> {
     if paths.iter().filter(|path| *path == "-").count() > 1 {
         return Err(Error::Usage("standard input can be read once: `--trace -` is given more often".into()));
@@ -80,7 +80,7 @@ pub fn open(paths: &[String], strict: bool, passes: Option<u32>) -> Result<Vec<S
     Ok(sources)
 }
 
-/// What the guest runs, for people.
+/// The names of the traces, for reports.
 pub fn names(sources: &[Source]) -> String {
     sources.iter().map(|source| source.name.as_str()).collect::<Vec<_>>().join(", ")
 }
@@ -97,8 +97,8 @@ impl Source {
     }
 }
 
-/// Starts reading. With as many vCPUs as traces or more, vCPU n replays trace n modulo their number; with fewer,
-/// it replays every n-th.
+/// Starts the reader threads. With at least as many vCPUs as traces, vCPU n replays trace n modulo their number. With
+/// fewer, vCPU n replays every vcpus-th trace.
 pub fn start(sources: Vec<Source>, vcpus: usize) -> (Vec<Jobs>, Feeds) {
     let (traces, names) = (sources.len(), names(&sources));
     let mut jobs: Vec<Jobs> = (0..vcpus).map(|_| Vec::new()).collect();
@@ -142,8 +142,8 @@ fn read(source: Source, listeners: &[SyncSender<Arc<Vec<Access>>>]) -> Result<Fe
 }
 
 impl Feeds {
-    /// Waits for the ends of all traces, which the vCPUs have reached, and sums up. A trace whose vCPUs have
-    /// stopped, and which waits for input, is left behind.
+    /// Joins the readers and sums their counters. A reader that waits for input after its vCPUs have stopped is not
+    /// joined.
     pub fn finish(self) -> Result<Totals, Error> {
         let mut totals = Totals { names: self.names, ..Totals::default() };
         let interrupted = crate::interrupt::asked();

@@ -1,9 +1,9 @@
-//! The figures of a run that its report and its live view share, under the same keys.
+//! The figures that a run's report and its live view share, under the same keys.
 
 use serde::{Deserialize, Serialize};
 use slat::Stats;
 
-/// Faults by what they found, and attempts made again.
+/// Faults by result, and retries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Faults {
@@ -27,7 +27,7 @@ pub struct RetryBy {
     pub lost: u64,
 }
 
-/// Look-ups of all vCPUs.
+/// TLB lookups of all vCPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TlbCounts {
@@ -35,7 +35,7 @@ pub struct TlbCounts {
     pub misses: u64,
 }
 
-/// Edits that owed a flush, shootdowns that paid them, and their pages.
+/// Edits that owed a flush, the shootdowns that settled them, and the pages flushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Flushes {
@@ -44,7 +44,7 @@ pub struct Flushes {
     pub pages: u64,
 }
 
-/// Leaves by size.
+/// Leaf entries by size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mapped {
@@ -87,7 +87,7 @@ impl From<&Stats> for Mapped {
     }
 }
 
-/// One vCPU.
+/// The figures of one vCPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VcpuCounts {
@@ -97,7 +97,7 @@ pub struct VcpuCounts {
     pub misses: u64,
 }
 
-/// `part` of `whole`, in percent.
+/// `part` as a percentage of `whole`.
 pub fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }

@@ -1,4 +1,4 @@
-//! The machine that a guest runs on: an arena of frames, an address space, a VM on top, and room for regions.
+//! The machine that a guest runs on: an arena of frames, an address space, a VM, and the regions of guest memory.
 
 use super::args::{Run, Swaps};
 use super::choices::DirtyLogName;
@@ -14,30 +14,31 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Where guest memory lies in the host's address space; a multiple of 1 GiB, as guest address 0 is.
+/// The host address of guest address 0: a multiple of 1 GiB.
 const BASE: Hva = Hva(0x1000_0000_0000);
-/// What a freed frame is filled with: a guest that still reads it finds this.
+/// The byte that fills a freed frame. A guest that still uses the frame reads this value.
 const POISON: u8 = 0xdd;
 
-/// See the module's header.
+/// The machine. See the module's header.
 pub struct Machine<F: Format> {
     pub space: Arc<AddressSpace>,
-    /// Where cold pages go, if they go.
+    /// The swap devices, if there are any.
     pub swap: Option<Arc<Swap>>,
     _swap_files: Vec<Temporary>,
     pub vm: Arc<Vm<F, HostView<Option<Events>>>>,
     pub vcpus: u32,
     memory: u64,
-    /// Whether writes are logged.
+    /// Whether memslots log writes.
     pub logs: bool,
-    /// Regions placed so far: each the next [`Layout::REGION`] of guest addresses, and one memslot.
+    /// Number of regions placed. The next region takes the next [`Layout::REGION`] bytes of guest addresses and one
+    /// memslot.
     placed: AtomicU64,
-    /// The same of the inner guest, whose memory is the guest's business.
+    /// The same count for the nested guest, whose memory L1 maps.
     placed_inside: AtomicU64,
 }
 
 impl<F: Format> Machine<F> {
-    /// Builds it, with no guest memory yet.
+    /// Builds the machine, without guest memory.
     pub fn new(run: &Run, vcpus: u32) -> Result<Self, Error> {
         let memory = run.memory().next_multiple_of(Layout::REGION);
         if memory >> 12 > 1 << F::FRAME_BITS {
@@ -46,7 +47,7 @@ impl<F: Format> Machine<F> {
         let (swaps, lru) = (run.swaps()?, run.lru()?);
         let events = run.trace_events()?.map(Events::to).transpose()?;
         let limit = run.limit.unwrap_or(memory + memory / 8 + (64 << 20));
-        // Where pages leave, the address space keeps to the limit; frames are needed while they do.
+        // With swap, the address space keeps to the limit. Eviction itself needs some frames above it.
         let room = if swaps.is_some() { limit + limit / 8 + (64 << 20) } else { limit };
         let arena = Arena::builder().limit(room).poison(POISON).build().map_err(|error| {
             let asked = run.limit.map_or("-m (--memory)", |_| "--limit");
@@ -60,7 +61,7 @@ impl<F: Format> Machine<F> {
         let files = swaps.iter().flat_map(|swaps| swaps.files.iter().map(|(path, _)| *path));
         let fresh: Vec<_> = files.filter(|file| !file.exists()).collect();
         let swap = swaps.as_ref().map(|swaps| swap(swaps, limit, &arena)).transpose()?;
-        // Those that are made here go with the process.
+        // A swap file that this process makes is removed with it.
         let swap_files = fresh.into_iter().filter_map(|file| Temporary::at(file).ok()).collect();
         if let Some(swap) = &swap {
             builder = builder.swap(swap).limit(limit);
@@ -78,23 +79,23 @@ impl<F: Format> Machine<F> {
         let builder = if run.migrate.sabotage_rearm { builder.sabotage_rearm() } else { builder };
         let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
         space.register(&vm);
-        // What leaves logs from its first page on.
+        // A guest that migrates logs from its first page on.
         let logs = run.dirty_log != DirtyLogName::Off || run.migrate.migrate_to.is_some();
         let (placed, placed_inside) = Default::default();
         Ok(Self { space, swap, _swap_files: swap_files, vm, vcpus, memory, logs, placed, placed_inside })
     }
 
-    /// Makes the next free guest addresses a region. Any thread, any time.
+    /// Places the next region at the next free guest addresses. Callable from any thread at any time.
     pub fn place(&self, idle: &mut Idle) -> Result<Gpa, Error> {
         self.region(idle, self.placed.fetch_add(1, Relaxed))
     }
 
-    /// The next free addresses of the inner guest, which the guest maps when they are used.
+    /// Returns the next free guest addresses of L2. L1 maps them on first use.
     pub fn place_inside(&self) -> Result<Gpa, Error> {
         self.gpa_of(self.placed_inside.fetch_add(1, Relaxed))
     }
 
-    /// Where region `number` is.
+    /// The guest address of region `number`.
     fn gpa_of(&self, number: u64) -> Result<Gpa, Error> {
         let gpa = Gpa(number * Layout::REGION);
         if gpa.0 + Layout::REGION > self.memory {
@@ -107,7 +108,7 @@ impl<F: Format> Machine<F> {
         Ok(gpa)
     }
 
-    /// Makes region `number`: maps memory and adds a memslot.
+    /// Maps memory for region `number` and creates its memslot.
     pub fn region(&self, idle: &mut Idle, number: u64) -> Result<Gpa, Error> {
         let gpa = self.gpa_of(number)?;
         let hva = BASE + gpa.0;
@@ -118,7 +119,7 @@ impl<F: Format> Machine<F> {
         Ok(gpa)
     }
 
-    /// Why the guest cannot go on at `gpa`.
+    /// Translates a failed fault at `gpa` into an error.
     pub fn failed(&self, gpa: Gpa, error: FaultError) -> Error {
         let swap = self.swap.as_ref().map(|swap| swap.stats());
         match (error, swap) {
@@ -141,38 +142,38 @@ impl<F: Format> Machine<F> {
         }
     }
 
-    /// Guest memory at most, in bytes: whole regions.
+    /// The size of guest memory in bytes: whole regions.
     pub fn memory(&self) -> u64 {
         self.memory
     }
 
-    /// Regions placed so far.
+    /// Number of regions placed so far.
     pub fn placed(&self) -> u64 {
         self.placed.load(Relaxed)
     }
 
-    /// The first regions were made one by one: the next one comes after them.
+    /// Sets the number of regions placed: the next region follows them.
     pub fn set_placed(&self, regions: u64) {
         self.placed.store(regions, Relaxed);
     }
 
-    /// Where these frames lie.
+    /// The host addresses of these guest frames.
     pub fn hvas_of(gfns: Span<Gfn>) -> Span<Hva> {
         Span::sized(BASE + gfns.start.gpa().0, gfns.len() * PAGE_SIZE)
     }
 
-    /// How many regions the frames before this one are in.
+    /// Number of regions that contain the frames below `end`.
     pub fn regions_below(end: Gfn) -> u64 {
         end.gpa().0.div_ceil(Layout::REGION)
     }
 
-    /// The guest memory placed so far, as the host sees it.
+    /// The host addresses of all regions placed so far.
     pub fn hvas(&self) -> Span<Hva> {
         let bytes = (self.placed.load(Relaxed) * Layout::REGION).min(self.memory);
         Span::sized(BASE, bytes)
     }
 
-    /// Pages that each vCPU's oracle may remember: together as many as the guest can have, up to 4 GiB.
+    /// Capacity of one vCPU's oracle in pages. All oracles together cover guest memory, up to 4 GiB.
     pub fn oracle_pages(&self) -> usize {
         (self.memory.min(4 << 30) / PAGE_SIZE / u64::from(self.vcpus)) as usize
     }
@@ -183,7 +184,7 @@ impl<F: Format> Machine<F> {
     }
 }
 
-/// Swap for a machine with so much memory: half of it may hold compressed pages.
+/// Builds the swap. Compressed memory may take half of the limit.
 fn swap(swaps: &Swaps<'_>, limit: u64, arena: &Arc<Arena>) -> Result<Arc<Swap>, Error> {
     let add = |builder: SwapBuilder, file: &Path| {
         if swaps.overwrite { builder.overwrite(file) } else { builder.file(file) }
@@ -196,7 +197,7 @@ fn swap(swaps: &Swaps<'_>, limit: u64, arena: &Arc<Arena>) -> Result<Arc<Swap>, 
         }
     }
     builder.build(arena).map_err(|error| {
-        // The file that is refused by itself, too; another one where it was given twice.
+        // Finds the file that the builder refuses. A file given twice is refused only at its second use.
         let refused = |file: &&Path| add(Swap::builder(), file).build(arena).is_err();
         let mut files = swaps.files.iter().map(|(file, _)| *file);
         let file = files.clone().find(refused).or(files.next_back()).unwrap_or(Path::new("mem")).display();

@@ -1,4 +1,4 @@
-//! `slat run`: a guest's memory on slat, from a real trace to a checked byte.
+//! `slat run`: replays a trace in a guest on slat, and checks every byte that the guest reads.
 //!
 //! ```text
 //! trace ──feed──▶ batches ──▶ vCPU threads ──▶ TLB, walk, faults ──▶ slat-mm's pages
@@ -15,12 +15,12 @@
 //! | `churn` | the host moves pages and takes snapshots while the guest runs |
 //! | `dirty_log` | which pages are written, harvested all the while |
 //! | `events` | what happens in the VM, event by event, as text |
-//! | `watch` | what watchers are told meanwhile |
+//! | `watch` | samples for watchers |
 //! | `server` | that, and the LRU's generations, on a Unix socket |
 //! | `ahead` | room, and frames of zeroes, before a fault needs them |
 //! | `reclaimer` | what the guest has not used for long goes to swap |
 //! | `migrate` | the guest goes to another process, or comes from one |
-//! | `figures`, `report` | what came of it, as text or JSON |
+//! | `figures`, `report` | the report, as text or JSON |
 
 pub mod ahead;
 mod args;
@@ -55,18 +55,18 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
-use vcpus::On;
+use vcpus::Setup;
 use watch::{Live, Sampler};
 
 impl Run {
-    /// A number that both sides of a migration must agree on.
+    /// A hash of what the guest replays, which both processes of a migration compare.
     fn identity(&self, traces: &str, vcpus: u32) -> u64 {
         let text = format!("{traces}\n{vcpus} {:?} {:?}", self.iterations, self.strict);
         rapidhash::v3::rapidhash_v3(text.as_bytes())
     }
 
-    /// Runs it and prints the report, with tables of format `F`. Exit status 3 says that the guest found memory that it
-    /// never wrote, or that its dirty log has lost a write, or that it wrote what its hypervisor had protected.
+    /// Runs the replay with page tables of format `F` and prints the report. Exit status 3: the guest read memory
+    /// that it never wrote, the dirty log lost a write, or L2 wrote to memory that L1 had protected.
     pub fn run_in<F: Nest>(&self) -> Result<ExitCode, Error> {
         let seed = self.seed()?;
         self.migrate.check(&self.trace)?;
@@ -84,7 +84,7 @@ impl Run {
         let over = || ended.load(Relaxed) || crate::interrupt::asked();
         let machine = Machine::<F>::new(self, vcpus)?;
         let l1 = self.nested.l1::<F>(vcpus, seed);
-        let on = On { machine: &machine, l1: l1.as_ref(), args: &self.nested };
+        let setup = Setup { machine: &machine, l1: l1.as_ref(), args: &self.nested };
         crate::thread::room_for(vcpus)?;
         let live = Live::new(vcpus);
         let sampler = Sampler::new(&machine, &live, self, guest);
@@ -94,7 +94,7 @@ impl Run {
         let stop = crate::interrupt::flag();
         let bar = progress::Bar::new(!self.top);
         let (jobs, feeds) = feed::start(sources, vcpus as usize);
-        let (outcome, told, sent) = std::thread::scope(|scope| {
+        let (outcome, harvests, sent) = std::thread::scope(|scope| {
             let serving =
                 socket.as_ref().map(|socket| socket.serve(scope, &lru_gen, &sampler)).transpose()?;
             let view = self.top.then(|| top::beside(scope, &sampler));
@@ -108,16 +108,16 @@ impl Run {
             let sending = moves
                 .gate
                 .map(|gate| crate::thread::start(scope, || migrate::send(&machine, gate, self, runs, &over)));
-            let outcome = vcpus::run_all(&on, jobs, &regions, (&bar, &live), moves, stop);
+            let outcome = vcpus::run_all(&setup, jobs, &regions, (&bar, &live), moves, stop);
             ended.store(true, Relaxed);
             let sent = sending.map(|thread| crate::thread::joined(thread.join())).transpose();
             // A thread that waits for a guest ends with the process.
             let arrived = arriving.map(|thread| crate::thread::joined(thread.join())).transpose();
             churn.stop();
-            let told = harvester.stop();
+            let harvests = harvester.stop();
             drop((serving, view, reclaimer, ahead));
             arrived?;
-            Ok::<_, Error>((outcome?, told?, sent))
+            Ok::<_, Error>((outcome?, harvests?, sent))
         })?;
         let feeds = feeds.finish()?;
         bar.finish();
@@ -137,15 +137,22 @@ impl Run {
         }
         let wall = began.elapsed();
         let nested = l1.as_ref().map(|l1| nested::compare(&machine, l1)).transpose()?;
-        let lost = told.as_ref().map_or(0, |told| told.lost)
+        let lost = harvests.as_ref().map_or(0, |harvests| harvests.lost)
             + arrived.as_ref().map_or(0, |arrived| arrived.wrong_pages)
             + nested.map_or(0, |l1| l1.mistakes());
-        // A guest that could not leave has run to its end here.
+        // A guest whose migration failed has run to its end here.
         let (sent, failed) = match sent.map(Option::flatten) {
             Ok(sent) => (sent, None),
             Err(error) => (None, Some(error)),
         };
-        report::print(self, &machine, &outcome, (told.as_ref(), nested), (sent, arrived), (&feeds, wall))?;
+        report::print(
+            self,
+            &machine,
+            &outcome,
+            (harvests.as_ref(), nested),
+            (sent, arrived),
+            (&feeds, wall),
+        )?;
         if let Some(error) = failed {
             return Err(error);
         }

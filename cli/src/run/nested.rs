@@ -1,5 +1,5 @@
-//! `--nested`: the traces run in a guest of the guest (L2). Its hypervisor (L1) keeps L2's tables in its own memory, on the vCPUs of the
-//! machine, and changes them at random ([`slat_vcpu::nested`]).
+//! `--nested`: the traces run in L2, a guest of the guest. L1, its hypervisor, runs on the machine's vCPUs and keeps
+//! L2's tables in its own memory. It changes them at random ([`slat_vcpu::nested`]).
 
 use super::machine::Machine;
 use crate::error::Error;
@@ -11,7 +11,7 @@ use slat_vcpu::nested::{Ended, L1, L1Counts, L1Settings, L1Vcpu, Mistake, Nest, 
 use slat_vcpu::{Cpu, Exit};
 use std::io::Write;
 
-/// What users type.
+/// The flags.
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag that users type")]
 pub struct NestedArgs {
@@ -39,7 +39,7 @@ pub struct NestedArgs {
 }
 
 impl NestedArgs {
-    /// The hypervisor in between, if there is one.
+    /// Builds L1, if `--nested` is set.
     pub fn l1<F: Nest>(&self, vcpus: u32, seed: u64) -> Option<L1<F>> {
         let mistake = self.sabotage_l1_flushes.then_some(Mistake::FlushesIgnored);
         let steps = self.l1_edits.unwrap_or(5000);
@@ -48,16 +48,16 @@ impl NestedArgs {
     }
 }
 
-/// What a vCPU runs its traces on.
+/// The guest of one vCPU that replays traces.
 pub enum Runs<'r, 'vm, F: Nest, H: slat::Host> {
-    /// Its own guest.
+    /// The machine's own guest.
     Own(Box<Cpu<'vm, F, H>>),
-    /// The guest of its guest.
+    /// L2.
     L2(Box<L1Vcpu<'r, 'vm, F, H>>),
 }
 
 impl<'r, 'vm, F: Nest, H: slat::Host> Runs<'r, 'vm, F, H> {
-    /// The vCPU, under a hypervisor in between if there is one.
+    /// Wraps a vCPU, with L1 where `--nested` is set.
     pub fn new(cpu: Cpu<'vm, F, H>, id: VcpuId, l1: Option<&'r L1<F>>, args: &NestedArgs) -> Self {
         let cpu = if args.sabotage_l2_tag { cpu.keeping_l2() } else { cpu };
         match l1 {
@@ -66,7 +66,7 @@ impl<'r, 'vm, F: Nest, H: slat::Host> Runs<'r, 'vm, F, H> {
         }
     }
 
-    /// The vCPU itself.
+    /// The underlying vCPU.
     pub fn cpu(&self) -> &Cpu<'vm, F, H> {
         match self {
             Self::Own(cpu) => cpu,
@@ -75,21 +75,21 @@ impl<'r, 'vm, F: Nest, H: slat::Host> Runs<'r, 'vm, F, H> {
     }
 }
 
-/// A machine, to L1 on one of its vCPUs.
+/// The machine as L1 sees it from one vCPU.
 pub struct Wires<'m, F: Format> {
     pub machine: &'m Machine<F>,
     pub id: VcpuId,
-    /// Times that the vCPU's ring was full.
+    /// Times that the vCPU found its ring full.
     pub ring_full: u64,
 }
 
 impl<F: Format> Wires<'_, F> {
-    /// An exit of the guest's own, dealt with.
+    /// Handles an exit of L1's own.
     pub fn deal_with(&mut self, idle: &mut Idle, exit: Exit) -> Result<(), Error> {
         match exit {
             Exit::Stopped => Ok(()),
             Exit::RingFull => {
-                // Into the slots' bitmaps, for the next harvest: this vCPU does not wait for it.
+                // Drains the ring into the slots' bitmaps for the next harvest, without waiting for that harvest.
                 self.machine.vm.harvest_ring(idle, self.id)?.give_back();
                 self.ring_full += 1;
                 Ok(())
@@ -119,16 +119,16 @@ impl<F: Format> Platform for Wires<'_, F> {
     }
 }
 
-/// Why a guest has left.
+/// Why the guest has left.
 pub enum Left {
-    /// It wants something.
+    /// The replay needs a region or a batch.
     Stopped,
-    /// What L1 has found cannot be: the run ends.
+    /// L1 has found an impossible state: the run ends.
     Wrong,
 }
 
 impl<F: Nest> Runs<'_, '_, F, HostView<Option<super::events::Events>>> {
-    /// Runs the replay until it wants something.
+    /// Runs the replay until it needs something.
     pub fn run(
         &mut self,
         idle: &mut Idle,
@@ -150,7 +150,7 @@ impl<F: Nest> Runs<'_, '_, F, HostView<Option<super::events::Events>>> {
     }
 }
 
-/// L1 compares all pages that it watches, when no vCPU runs any more. Returns what it has done and found.
+/// L1 compares all pages that it watches after the vCPUs have stopped. Returns what it has done and found.
 pub fn compare<F: Nest>(machine: &Machine<F>, l1: &L1<F>) -> Result<L1Counts, Error> {
     let mut idle = crate::thread::idle()?;
     let id = VcpuId(0);
@@ -160,7 +160,7 @@ pub fn compare<F: Nest>(machine: &Machine<F>, l1: &L1<F>) -> Result<L1Counts, Er
     Ok(l1.counts())
 }
 
-/// Lines of the report.
+/// The lines of the report.
 pub fn page(counts: &L1Counts, out: &mut impl Write) -> std::io::Result<()> {
     let L1Counts { refused, protected, cleaned, aged, moved, swapped, relocated, split, .. } = counts;
     let L1Counts { flushed_frames, flushed_table, flushed_all, checked, .. } = counts;

@@ -4,11 +4,11 @@ use crate::bar::bar;
 use indicatif::ProgressBar;
 use std::time::Duration;
 
-/// Accesses so far, and how fast they go. Traces are streams, so their length is unknown.
+/// Accesses so far and their rate. Traces are streams, so their length is unknown.
 pub struct Bar(ProgressBar);
 
 impl Bar {
-    /// A bar, or nothing where it is not wanted or not a terminal.
+    /// A bar; hidden if unwanted or if standard error is not a terminal.
     pub fn new(wanted: bool) -> Self {
         if !wanted {
             return Self(ProgressBar::hidden());
@@ -18,12 +18,12 @@ impl Bar {
         Self(bar)
     }
 
-    /// So many more.
+    /// Adds accesses.
     pub fn add(&self, accesses: u64) {
         self.0.inc(accesses);
     }
 
-    /// Takes it away.
+    /// Clears the bar.
     pub fn finish(&self) {
         self.0.finish_and_clear();
     }

@@ -1,7 +1,8 @@
-//! `--reclaim-idle SECS`: a proactive reclaimer inside the run. What the guest has not used for that long goes to swap.
+//! `--reclaim-idle SECS`: a proactive reclaimer that swaps out pages the guest has not used for SECS seconds.
 //!
-//! Twice in SECS every node begins a new generation. A generation's pages were last used before the next one began; so
-//! when that one is SECS old, they go. It is what a reclaimer on the socket would do with `+`, `read` and `-`.
+//! Every SECS / 2 the thread begins a new generation on each node. The pages of a generation were last used before
+//! the next generation began. When that one is SECS old, the thread evicts them. A reclaimer on the socket does the
+//! same with `+`, `read` and `-`.
 
 use super::args::Run;
 use super::machine::Machine;
@@ -11,11 +12,11 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::Scope;
 use std::time::Duration;
 
-/// The thread's other end: it stops when this is dropped.
+/// The handle of the thread, which stops on drop.
 #[must_use = "dropping it stops the thread"]
 pub struct Reclaimer(#[allow(dead_code, reason = "held for its drop")] Option<SyncSender<()>>);
 
-/// Starts it, where it is wanted.
+/// Starts the thread, if the flag is set.
 pub fn start<'scope, F: Format>(
     scope: &'scope Scope<'scope, '_>,
     machine: &'scope Machine<F>,
@@ -33,11 +34,11 @@ pub fn start<'scope, F: Format>(
     }))
 }
 
-/// Evicts what was not used for `after`, and ages. In this order: a new generation may make one of the two oldest.
+/// Evicts pages unused for `after`, then ages. Ageing first could merge one of the two oldest generations.
 fn pass(space: &AddressSpace, idle: &mut Idle, after: Duration) {
     let Some(lru) = space.lru() else { return };
     for NodeGenerations { node, generations } in lru.generations() {
-        // Another thread may have evicted a generation, or begun one, meanwhile: then there is less to do.
+        // Another thread may have evicted or begun a generation meanwhile: then less is left to do.
         let old = generations.windows(2).filter(|pair| pair[1].age >= after).map(|pair| pair[0].seq);
         if let Some(seq) = old.max() {
             let _ = space.evict(idle, node, seq, None, None);

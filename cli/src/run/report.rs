@@ -1,8 +1,8 @@
-//! What came of a run: a page for people, or one JSON object.
+//! The report of a run: a page of text, or one JSON object.
 
 use super::ahead::Ahead;
 use super::args::Run;
-use super::dirty_log::Told;
+use super::dirty_log::Harvests;
 use super::feed::Totals;
 use super::figures::{Faults, Flushes, Mapped, TlbCounts, percent};
 use super::machine::Machine;
@@ -24,7 +24,7 @@ struct Report {
     lines: u64,
     skipped_lines: u64,
     garbled_lines: u64,
-    /// Whose access reaches beyond what any format maps.
+    /// Accesses beyond the addresses that any format maps.
     beyond_lines: u64,
     vcpus: u32,
     slots: usize,
@@ -45,7 +45,7 @@ struct Report {
     refaults: u64,
     ahead: Ahead,
     generations: Vec<Generation>,
-    /// Of a hypervisor between the machine and the guest, where there is one.
+    /// The figures of L1, if the run was nested.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "by_name")]
     nested: Option<L1Counts>,
     verified_reads: u64,
@@ -54,7 +54,7 @@ struct Report {
     first_corruption: Option<String>,
     wall_s: f64,
     interrupted: bool,
-    /// Where the guest has migrated.
+    /// The figures of the migration, if the guest moved.
     #[serde(rename = "migrated_to", skip_serializing_if = "Option::is_none")]
     sent: Option<Sent>,
     #[serde(rename = "migrated_from", skip_serializing_if = "Option::is_none")]
@@ -92,24 +92,24 @@ struct Generation {
     file: u64,
 }
 
-/// Prints it to standard output.
+/// Prints the report to standard output.
 pub fn print<F: Format>(
     run: &Run,
     machine: &Machine<F>,
     outcome: &Outcome,
-    (told, nested): (Option<&Told>, Option<L1Counts>),
+    (harvests, nested): (Option<&Harvests>, Option<L1Counts>),
     (sent, arrived): (Option<Sent>, Option<Arrived>),
     (feeds, wall): (&Totals, Duration),
 ) -> Result<(), Error> {
     let by = run.dirty_log.name();
     let log = DirtyLogCounts {
         by,
-        harvests: told.map_or(0, |told| told.harvests),
-        told_pages: told.map_or(0, |told| told.times),
-        lost_pages: told.map_or(0, |told| told.lost),
+        harvests: harvests.map_or(0, |log| log.harvests),
+        told_pages: harvests.map_or(0, |log| log.times),
+        lost_pages: harvests.map_or(0, |log| log.lost),
         ring_full: outcome.ring_full,
     };
-    let dirty_pages = told.map_or_else(|| dirty_pages(machine), |told| told.pages);
+    let dirty_pages = harvests.map_or_else(|| dirty_pages(machine), |log| log.pages);
     let report = Report::new(machine, outcome, (dirty_pages, log), feeds, wall);
     let report = Report { nested, sent, arrived, ..report };
     let mut out = std::io::stdout().lock();
@@ -263,7 +263,7 @@ impl Report {
         Ok(())
     }
 
-    /// What the host has done beside the guest.
+    /// The lines on what the host did beside the guest.
     fn host(&self, out: &mut impl Write) -> std::io::Result<()> {
         let Ahead { frames, zeroed, direct_reclaims } = self.ahead;
         if frames > 0 {
@@ -292,7 +292,7 @@ impl Report {
     }
 }
 
-/// What the LRU knows of the guest's pages, oldest first; nothing without one.
+/// The generations of the LRU, oldest first; empty without an LRU.
 fn generations<F: Format>(machine: &Machine<F>) -> Vec<Generation> {
     let Some(lru) = machine.space.lru() else { return Vec::new() };
     let all =
@@ -305,8 +305,7 @@ fn generations<F: Format>(machine: &Machine<F>) -> Vec<Generation> {
     all.collect()
 }
 
-/// Pages of 4 KiB that the guest has written to since they were mapped, by their Dirty bits: where no log knows all of
-/// them.
+/// Pages of 4 KiB whose Dirty bit is set. Used where no log knows them.
 fn dirty_pages<F: Format>(machine: &Machine<F>) -> u64 {
     let Some(mut idle) = Idle::take() else { return 0 };
     let mut pages = 0;

@@ -1,5 +1,5 @@
-//! `--serve PATH`: the running guest on a Unix socket: its samples for watchers, and with `--lru-gen PATH` the
-//! generations of its pages, for people and proactive reclaimers.
+//! `--serve PATH`: the running guest on a Unix socket. Clients read samples; with `--lru-gen PATH` they also read and
+//! change the generations of its pages.
 //!
 //! ```console
 //! $ slat run --limit 64M --swap mem --lru-gen /run/guest &
@@ -20,14 +20,14 @@
 //! watch 500                             the same now and every 500 ms: to the end of the run, or to `watch 0`
 //! {"watch":1,"ended":false,"at_ms":5130,…
 //! ```
-//! **The protocol**: a client sends lines; each gets its answer, whose last line is `ok`, or `error`, the name of the errno
-//! and why. Other lines are `enabled [MASK]` and `min_ttl_ms [MS]`, to read or to write those files of
-//! `/sys/kernel/mm/lru_gen/`. Empty lines are not answered. Clients come and go as they like, several at a time.
-//! Who watches may send other lines meanwhile: what begins with `{` is not their answer. When the run ends, he gets a
-//! last line in which `ended` is true.
+//! **The protocol.** A client sends lines. Each line gets an answer whose last line is `ok`, or `error` with the name
+//! of an errno and the reason. The other commands are `enabled [MASK]` and `min_ttl_ms [MS]`, which read or write the
+//! files of that name in `/sys/kernel/mm/lru_gen/`. Empty lines get no answer. Several clients may be connected. A
+//! client that watches may send other commands meanwhile; lines that begin with `{` are samples, not answers. When
+//! the run ends, each watching client gets a last line in which `ended` is true.
 //!
-//! **The path** is made at the start and removed at the end. A socket that a killed run has left there is replaced; one
-//! that answers, and what is no socket, is refused.
+//! **The path** is created at the start and removed at the end. A stale socket of a killed run is replaced. A socket
+//! that answers, and a file that is not a socket, are refused.
 
 use super::watch::{Samples, Watching};
 use crate::error::Error;
@@ -49,12 +49,12 @@ use std::time::{Duration, Instant};
 
 /// Clients at a time.
 const CLIENTS: usize = 16;
-/// Bytes of a line.
+/// Bytes per line.
 const LONGEST: usize = 4096;
-/// A client that does not read its answers for so long is left.
+/// A client that does not read its answers for this long is dropped.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The socket, bound. Removed when this is dropped.
+/// The bound socket. Its file is removed on drop.
 pub struct Socket {
     path: PathBuf,
     listener: UnixListener,
@@ -77,7 +77,7 @@ impl Socket {
         Ok(Self { path: path.into(), listener, _temporary: temporary })
     }
 
-    /// Serves `lru_gen` and `samples` until what is returned is dropped.
+    /// Serves `lru_gen` and `samples` until the returned value is dropped.
     pub fn serve<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -87,14 +87,13 @@ impl Socket {
         let failed = |error: io::Error| Error::Machine(format!("{}: {error}", self.path.display()));
         let (keep, stop) = UnixStream::pair().map_err(failed)?;
         self.listener.set_nonblocking(true).map_err(failed)?;
-        // If the listener cannot start, clients get no answer; the guest goes on.
+        // Without a listener thread clients get no answer. The guest continues.
         crate::thread::start(scope, move || accept(&self.listener, &stop, (lru_gen, samples)).is_ok());
         Ok(Serving { _keep: keep, lru_gen })
     }
 }
 
-/// A socket being served. All its threads wait for the other end of `keep` along with their clients, so they wake up
-/// when this is dropped.
+/// A served socket. Each of its threads also polls the other end of `keep`, so that a drop wakes all of them.
 #[must_use = "dropping it ends the service"]
 pub struct Serving<'s> {
     _keep: UnixStream,
@@ -107,14 +106,14 @@ impl Drop for Serving<'_> {
     }
 }
 
-/// Gives each client a thread.
+/// Starts one thread per client.
 fn accept(listener: &UnixListener, stop: &UnixStream, served: Served<'_>) -> io::Result<()> {
     let clients = &AtomicUsize::new(0);
     thread::scope(|scope| {
         while ready(listener.as_fd(), stop.as_fd(), None)? != Woken::End {
             let mut client = match listener.accept() {
                 Ok((client, _)) => client,
-                // It has gone again.
+                // The client has closed the connection.
                 Err(error)
                     if [ErrorKind::WouldBlock, ErrorKind::ConnectionAborted].contains(&error.kind()) =>
                 {
@@ -123,7 +122,7 @@ fn accept(listener: &UnixListener, stop: &UnixStream, served: Served<'_>) -> io:
                 Err(error) => return Err(error),
             };
             if clients.fetch_add(1, Relaxed) < CLIENTS {
-                // Whatever fails, fails for this client, which is left.
+                // An error affects only this client, which is dropped.
                 let talks = thread::Builder::new().spawn_scoped(scope, move || {
                     let _ = talk(&mut client, stop, served);
                     clients.fetch_sub(1, Relaxed);
@@ -140,17 +139,17 @@ fn accept(listener: &UnixListener, stop: &UnixStream, served: Served<'_>) -> io:
     })
 }
 
-/// What a client can ask about.
+/// What a client can query.
 type Served<'s> = (&'s LruGen, &'s dyn Samples);
 
-/// A client that watches: how often, and when he is told next.
+/// A client that watches: its interval, and the time of its next sample.
 struct Watch<'s> {
     every: Duration,
     due: Instant,
     _watching: Watching<'s>,
 }
 
-/// One client's lines, until it or the run ends.
+/// Serves one client until the client or the run ends.
 fn talk(client: &mut UnixStream, stop: &UnixStream, (lru_gen, samples): Served<'_>) -> io::Result<()> {
     let mut idle = Idle::take().ok_or(ErrorKind::Other)?;
     client.set_nonblocking(false)?;
@@ -177,7 +176,7 @@ fn talk(client: &mut UnixStream, stop: &UnixStream, (lru_gen, samples): Served<'
         let more = client.read(&mut buffer)?;
         text.extend_from_slice(&buffer[..more]);
         if more == 0 {
-            // The last line may have no end.
+            // The last line may lack its newline.
             text.push(b'\n');
         }
         while let Some(end) = text.iter().position(|&byte| byte == b'\n') {
@@ -208,7 +207,7 @@ fn talk(client: &mut UnixStream, stop: &UnixStream, (lru_gen, samples): Served<'
     Ok(())
 }
 
-/// How often a client wants a sample; `None`: no more.
+/// The interval that a `watch` command asks for; `None` stops the samples.
 fn period(ms: &str) -> Result<Option<Duration>, &'static str> {
     match ms.trim().parse() {
         Ok(0) => Ok(None),
@@ -217,7 +216,7 @@ fn period(ms: &str) -> Result<Option<Duration>, &'static str> {
     }
 }
 
-/// What a line is answered.
+/// The answer to one line.
 fn answer(idle: &mut Idle, (lru_gen, samples): Served<'_>, line: &str) -> String {
     let line = line.trim();
     let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
@@ -235,23 +234,23 @@ fn answer(idle: &mut Idle, (lru_gen, samples): Served<'_>, line: &str) -> String
         .map_or_else(|error: LruGenError| format!("error {}: {error}\n", error.name()), |text| text + "ok\n")
 }
 
-/// Why a thread that waited goes on.
+/// Why a wait has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Woken {
-    /// Something came in, or the other end was closed.
+    /// Input has arrived, or the other end was closed.
     Input,
-    /// It is time.
+    /// The deadline has passed.
     Due,
-    /// The run ends.
+    /// The run has ended.
     End,
 }
 
-/// Waits until something comes in on `from`, or it is time, or the run ends.
+/// Waits for input on `from`, the deadline, or the end of the run.
 fn ready(from: BorrowedFd<'_>, stop: BorrowedFd<'_>, due: Option<Instant>) -> io::Result<Woken> {
     let mut both = [from, stop].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     loop {
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
-        // Longer than a timespec can say is without end.
+        // A duration that exceeds a timespec means no deadline.
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut both, left.as_ref()) {
             Err(Errno::INTR) => {}

@@ -3,7 +3,7 @@
 use super::feed::Jobs;
 use super::figures::VcpuCounts;
 use super::machine::Machine;
-use super::migrate::{Came, Moves, Position, Turn, compare, recall};
+use super::migrate::{Moves, Position, Recalled, Turn, compare, recall};
 use super::nested::{Left, NestedArgs, Runs, Wires};
 use super::progress::Bar;
 use super::watch::{Live, VcpuLive};
@@ -19,30 +19,30 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::Duration;
 
-/// What all vCPUs together have done.
+/// Figures of all vCPUs together.
 #[derive(Default)]
 pub struct Outcome {
     pub accesses: u64,
     pub findings: Findings,
     pub tlb_hits: u64,
     pub tlb_misses: u64,
-    /// Times that a vCPU has found its ring full.
+    /// Times that a vCPU found its ring full.
     pub ring_full: u64,
     /// Nanoseconds of each fault; `None` before the first vCPU has ended.
     pub fault_ns: Option<Histogram<u64>>,
     pub interrupted: bool,
 }
 
-/// Where they run.
-pub struct On<'m, F: Nest> {
+/// The machine that the vCPUs run on.
+pub struct Setup<'m, F: Nest> {
     pub machine: &'m Machine<F>,
-    /// The hypervisor between the machine and the guest that replays.
+    /// L1, between the machine and the guest that replays.
     pub l1: Option<&'m L1<F>>,
     pub args: &'m NestedArgs,
 }
 
-impl<F: Nest> On<'_, F> {
-    /// Makes the next free addresses of the guest that replays a region.
+impl<F: Nest> Setup<'_, F> {
+    /// Places the next region of the guest that replays.
     fn place(&self, idle: &mut Idle) -> Result<Gpa, Error> {
         match self.l1 {
             Some(_) => self.machine.place_inside(),
@@ -51,10 +51,10 @@ impl<F: Nest> On<'_, F> {
     }
 }
 
-/// Runs every vCPU to the end of its traces, with `regions` placed from the start. The first error stops the others
+/// Runs all vCPUs to the end of their traces. `regions` are placed at the start. After an error the other vCPUs stop
 /// at their next batch.
 pub fn run_all<F: Nest>(
-    on: &On<'_, F>,
+    setup: &Setup<'_, F>,
     jobs: Vec<Jobs>,
     regions: &[u64],
     (bar, live): (&Bar, &Live),
@@ -70,7 +70,7 @@ pub fn run_all<F: Nest>(
             .zip(jobs)
             .map(|(id, jobs)| {
                 crate::thread::start(scope, move || {
-                    let result = run_one(on, VcpuId(id), jobs, regions, (bar, live.vcpu(id)), moves, stop);
+                    let result = run_one(setup, VcpuId(id), jobs, regions, (bar, live.vcpu(id)), moves, stop);
                     if result.is_err() {
                         failed.store(true, Relaxed);
                     }
@@ -91,7 +91,7 @@ pub fn run_all<F: Nest>(
 }
 
 fn run_one<F: Nest>(
-    on: &On<'_, F>,
+    setup: &Setup<'_, F>,
     id: VcpuId,
     jobs: Jobs,
     regions: &[u64],
@@ -99,25 +99,25 @@ fn run_one<F: Nest>(
     moves: Moves<'_>,
     stop: &impl Fn() -> bool,
 ) -> Result<Outcome, Error> {
-    let &On { machine, l1, args } = on;
+    let &Setup { machine, l1, args } = setup;
     let mut idle = idle()?;
     let vcpu = machine.vm.vcpu(id).ok_or_else(|| Error::Machine(format!("vCPU {} is in use", id.0)))?;
     let mut runs = Runs::new(Cpu::new(vcpu, machine.window()), id, l1, args);
     let mut wires = Wires { machine, id, ring_full: 0 };
     let mut outcome = Outcome::default();
     let mut turn = Turn::new(moves.gate, id.0);
-    let mut came = None;
+    let mut recalled = None;
     if let Some(arrivals) = moves.arrivals {
-        came = recall(machine, id.0, &jobs, arrivals, stop);
-        if came.is_none() {
+        recalled = recall(machine, id.0, &jobs, arrivals, stop);
+        if recalled.is_none() {
             return Ok(outcome);
         }
     }
-    let first = came.as_ref().map_or(0, |came| came.job);
+    let first = recalled.as_ref().map_or(0, |recalled| recalled.job);
     for (job, batches) in (0..).zip(jobs).skip(first as usize) {
-        let Came { mut replay, batches: mut made, .. } = match came.take() {
-            Some(came) => came,
-            None => fresh(on, &mut idle, job, regions)?,
+        let Recalled { mut replay, batches: mut made, .. } = match recalled.take() {
+            Some(recalled) => recalled,
+            None => fresh(setup, &mut idle, job, regions)?,
         };
         let (mut reported, mut gone, mut is_wrong) = (0, false, false);
         loop {
@@ -126,13 +126,13 @@ fn run_one<F: Nest>(
                 break;
             }
             match replay.wants() {
-                Want::Region(addr) => replay.layout.place(addr, on.place(&mut idle)?),
+                Want::Region(addr) => replay.layout.place(addr, setup.place(&mut idle)?),
                 Want::Batch => {
                     bar.add(replay.accesses - reported);
                     live.set(counts(runs.cpu(), outcome.accesses + replay.accesses));
                     reported = replay.accesses;
                     turn.rest(|| Position { job, batches: made, regions: replay.layout.regions().collect() });
-                    // Wakes up now and then to see whether to stop.
+                    // Wakes every 100 ms to check `stop`.
                     let batch = loop {
                         match batches.recv_timeout(Duration::from_millis(100)) {
                             Err(RecvTimeoutError::Timeout) if !stop() => {}
@@ -145,7 +145,7 @@ fn run_one<F: Nest>(
                             replay.feed(batch);
                             made += 1;
                         }
-                        // The guest goes on elsewhere.
+                        // The guest has left: its vCPU continues in the other process.
                         Some(_) => {
                             gone = true;
                             break;
@@ -171,15 +171,20 @@ fn run_one<F: Nest>(
 }
 
 /// A trace from its beginning.
-fn fresh<F: Nest>(on: &On<'_, F>, idle: &mut Idle, job: u64, regions: &[u64]) -> Result<Came, Error> {
-    let mut replay = Replay::new(on.machine.oracle_pages());
+fn fresh<F: Nest>(
+    setup: &Setup<'_, F>,
+    idle: &mut Idle,
+    job: u64,
+    regions: &[u64],
+) -> Result<Recalled, Error> {
+    let mut replay = Replay::new(setup.machine.oracle_pages());
     for &region in regions {
-        replay.layout.place(region, on.place(idle)?);
+        replay.layout.place(region, setup.place(idle)?);
     }
-    Ok(Came { job, batches: 0, replay })
+    Ok(Recalled { job, batches: 0, replay })
 }
 
-/// What a vCPU has done, with so many accesses.
+/// The counters of a vCPU after this many accesses.
 fn counts<F: slat::Format, H: Host>(cpu: &Cpu<'_, F, H>, accesses: u64) -> VcpuCounts {
     let (hits, misses) = cpu.tlb_counts();
     VcpuCounts { accesses, faults: cpu.fault_ns.len(), hits, misses }
@@ -194,7 +199,7 @@ impl Outcome {
         self.ring_full += other.ring_full;
         self.fault_ns = match (self.fault_ns.take(), other.fault_ns) {
             (Some(mut all), Some(one)) => {
-                // Both have the same bounds, so nothing can be out of range.
+                // Both histograms have the same bounds, so adding cannot fail.
                 let _ = all.add(one);
                 Some(all)
             }

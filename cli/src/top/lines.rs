@@ -1,4 +1,4 @@
-//! A line for each sample: for pipes, logs and terminals that cannot do more.
+//! One line per sample, for pipes, logs and plain terminals.
 
 use super::rates::Rates;
 use super::sample::{AgesBy, Sample};
@@ -6,13 +6,13 @@ use super::words::{bytes, count, percent, time};
 use serde::Serialize;
 use slat::PAGE_SIZE;
 
-/// Turns samples into lines.
+/// Formats samples as lines.
 pub struct Lines {
     json: bool,
     before: Sample,
 }
 
-/// A sample, and what happened since the one before.
+/// A sample and the rates since the one before.
 #[derive(Serialize)]
 struct WithRates<'s> {
     #[serde(flatten)]
@@ -21,24 +21,24 @@ struct WithRates<'s> {
 }
 
 impl Lines {
-    /// Text, or JSON. The first line's rates are since the run began.
+    /// Text or JSON. The rates of the first line are those since the run began.
     pub fn new(json: bool) -> Self {
         Self { json, before: Sample::default() }
     }
 
-    /// The next line, without its end.
+    /// The next line, without a newline.
     pub fn line(&mut self, sample: &Sample) -> String {
         let per_s = Rates::between(&self.before, sample);
         self.before.clone_from(sample);
         if self.json {
-            // Nothing in it can fail.
+            // Serializing this cannot fail.
             return serde_json::to_string(&WithRates { sample, per_s }).unwrap_or_default();
         }
         text(sample, &per_s)
     }
 }
 
-/// Everything that the screen shows, but the map.
+/// All figures of the screen except the map.
 fn text(sample: &Sample, rates: &Rates) -> String {
     let mut parts = vec![
         format!("{:.1} s", sample.at_ms as f64 / 1e3),
@@ -91,7 +91,7 @@ fn text(sample: &Sample, rates: &Rates) -> String {
     parts.join("  ")
 }
 
-/// Those that are not zero: `map 1.2k, mmio 3`.
+/// The counts that are not zero: `map 1.2k, mmio 3`.
 fn named(of: &[(&str, f64)]) -> String {
     let all: Vec<String> = of
         .iter()

@@ -1,4 +1,4 @@
-//! `slat top`: a running guest, live: who faults, what flushes, how old its memory is.
+//! `slat top`: a live view of a running guest: faults, flushes, and the age of its memory.
 //!
 //! ```text
 //! slat run --top          the run itself ─┐
@@ -69,33 +69,33 @@ pub struct Top {
     sabotage_screen: bool,
 }
 
-/// What is wanted of a view.
+/// The options of a view.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(feature = "top"), allow(dead_code, reason = "lines cannot be told to come more often"))]
 struct Wanted {
-    /// From one sample to the next, until a key says otherwise.
+    /// The interval between samples, until a key changes it.
     every: Duration,
-    /// Samples, where that is not all.
+    /// Number of samples; `None` for all.
     most: Option<u64>,
-    /// Negative control: a panic behind the first screen.
+    /// Negative control: panic after the first screen.
     sabotaged: bool,
 }
 
-/// How a view has ended.
+/// Why a view has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
-    /// The run is over.
+    /// The run has ended.
     Run,
-    /// The run is gone, without a farewell.
+    /// The connection to the run was lost.
     Lost,
-    /// As many samples were seen as were wanted, or the user quit.
+    /// The wanted number of samples was shown, or the user quit.
     Enough,
-    /// Ctrl-C.
+    /// A signal arrived.
     Interrupted,
 }
 
 impl Top {
-    /// Watches to the end.
+    /// Watches until the run or the user ends the view.
     pub fn run(&self) -> Result<ExitCode, Error> {
         let wanted = Wanted { every: self.interval, most: self.samples, sabotaged: self.sabotage_screen };
         let mut source = Remote::connect(&self.path, wanted.every)?;
@@ -116,7 +116,7 @@ impl Top {
     }
 }
 
-/// Watches a run from its own process, on standard error: standard output is its report's.
+/// Watches a run of this process on standard error. Standard output belongs to the report.
 pub fn beside<'scope>(scope: &'scope Scope<'scope, '_>, samples: &'scope dyn Samples) -> Beside<'scope> {
     let (keep, ends) = channel();
     let thread = crate::thread::start(scope, move || {
@@ -128,7 +128,7 @@ pub fn beside<'scope>(scope: &'scope Scope<'scope, '_>, samples: &'scope dyn Sam
         } else {
             print(&mut source, &mut io::stderr(), wanted, &mut lines)
         };
-        // A view that fails is not worth the run.
+        // A failed view does not end the run.
         if let Ok(End::Interrupted) = end {
             crate::interrupt::ask();
         }
@@ -136,10 +136,10 @@ pub fn beside<'scope>(scope: &'scope Scope<'scope, '_>, samples: &'scope dyn Sam
     Beside { keep: Some(keep), thread: Some(thread) }
 }
 
-/// Seconds between two samples, by default.
+/// The default interval in seconds.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// A view beside a run. Dropping it ends the view, and waits until the terminal is as it was.
+/// A view beside a run. Drop ends the view and waits until the terminal is restored.
 #[must_use = "dropping it ends the view"]
 pub struct Beside<'scope> {
     keep: Option<Sender<()>>,
@@ -149,12 +149,12 @@ pub struct Beside<'scope> {
 impl Drop for Beside<'_> {
     fn drop(&mut self) {
         drop(self.keep.take());
-        // If it panicked, it has said so; the run goes on.
+        // A panic of the view has been printed; the run continues.
         let _ = self.thread.take().map(ScopedJoinHandle::join);
     }
 }
 
-/// Whether `out` is a terminal on which a screen can be drawn.
+/// Returns whether `out` is a terminal that can show a screen.
 fn can_draw(out: &impl IsTerminal) -> bool {
     cfg!(feature = "top") && out.is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
@@ -167,7 +167,7 @@ fn draw<W: Write>(source: &mut dyn Source, open: fn() -> W, wanted: Wanted) -> R
     print(source, &mut open(), wanted, &mut Lines::new(false))
 }
 
-/// A line for each sample.
+/// Prints one line per sample.
 fn print(
     source: &mut dyn Source,
     out: &mut dyn Write,
@@ -179,11 +179,11 @@ fn print(
         if crate::interrupt::asked() {
             return Ok(End::Interrupted);
         }
-        let Some(told) = source.next(Duration::from_millis(100))? else { continue };
-        let (sample, end) = match told {
-            source::Told::Sample(sample) if sample.ended => (Some(sample), Some(End::Run)),
-            source::Told::Sample(sample) => (Some(sample), None),
-            source::Told::Lost => (None, Some(End::Lost)),
+        let Some(item) = source.next(Duration::from_millis(100))? else { continue };
+        let (sample, end) = match item {
+            source::Item::Sample(sample) if sample.ended => (Some(sample), Some(End::Run)),
+            source::Item::Sample(sample) => (Some(sample), None),
+            source::Item::Lost => (None, Some(End::Lost)),
         };
         if let Some(sample) = sample {
             writeln!(out, "{}", lines.line(&sample))?;

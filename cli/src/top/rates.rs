@@ -1,12 +1,12 @@
-//! What happens in a second: the difference of two samples.
+//! Rates per second: the difference of two samples.
 
 use super::sample::Sample;
 use serde::Serialize;
 
-/// Between two samples, for each second.
+/// Rates between two samples, per second.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Rates {
-    /// From one to the other.
+    /// Time between the samples.
     pub seconds: f64,
     pub accesses: f64,
     pub faults: f64,
@@ -15,16 +15,16 @@ pub struct Rates {
     pub spurious: f64,
     pub mmio: f64,
     pub retries: f64,
-    /// Shootdowns, and the edits that they paid for.
+    /// Shootdowns, and the edits that they settled.
     pub flushes: f64,
     pub flushes_requested: f64,
-    /// By cause, most first; only those that there were since the run began.
+    /// By cause, largest first. Causes that never occurred are left out.
     pub flushes_by: Vec<Cause>,
-    /// TLB look-ups that hit, in percent.
+    /// TLB hits in percent of lookups.
     pub tlb_hit_percent: f64,
-    /// Time that all vCPUs together waited for the lock, in seconds.
+    /// Time that all vCPUs together waited for the lock, in seconds per second.
     pub lock_wait: f64,
-    /// Pages written to, as the dirty log tells, or for the first time.
+    /// Pages written: as the dirty log reports, or pages whose Dirty bit was set for the first time.
     pub dirty: f64,
     pub swapped_out: f64,
     pub swapped_in: f64,
@@ -39,7 +39,7 @@ pub struct Cause {
     pub pages: f64,
 }
 
-/// One vCPU.
+/// The rates of one vCPU.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Vcpu {
     pub accesses: f64,
@@ -48,9 +48,9 @@ pub struct Vcpu {
 }
 
 impl Rates {
-    /// From `before` to `now`, which is later: [`Sample::default`] stands for the beginning of a run.
+    /// The rates from `before` to `now`. [`Sample::default`] is the beginning of a run.
     pub fn between(before: &Sample, now: &Sample) -> Self {
-        // Two in the same millisecond are one apart: nothing is infinite.
+        // Two samples in the same millisecond count as 1 ms apart, so no rate is infinite.
         let seconds = now.at_ms.saturating_sub(before.at_ms).max(1) as f64 / 1e3;
         let rate = |of: &dyn Fn(&Sample) -> u64| of(now).saturating_sub(of(before)) as f64 / seconds;
         Self {
@@ -92,7 +92,7 @@ fn causes(before: &Sample, now: &Sample, seconds: f64) -> Vec<Cause> {
             }
         })
         .collect();
-    // A stable sort: equals stay as the run names them.
+    // The sort is stable: equal rates keep the order of the run.
     causes.sort_by(|one, other| other.flushes.total_cmp(&one.flushes));
     causes
 }
@@ -110,7 +110,7 @@ fn vcpus(before: &Sample, now: &Sample, seconds: f64) -> Vec<Vcpu> {
     now.vcpus.iter().enumerate().map(vcpu).collect()
 }
 
-/// Of the look-ups in between; where there were none, nothing has missed.
+/// Hits as a share of lookups; 100% without lookups.
 fn hit_percent(before: (u64, u64), now: (u64, u64)) -> f64 {
     let (hits, misses) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
     if hits + misses == 0 { 100.0 } else { 100.0 * hits as f64 / (hits + misses) as f64 }

@@ -1,22 +1,21 @@
-//! What a run tells its watchers: one line of JSON for each sample on its socket, or a value in the same process.
+//! A sample of a run: one line of JSON on its socket, or a value in the same process.
 //!
-//! All figures are sums since the run began, so that who misses a line, or comes late, has lost nothing. Keys may be added;
-//! who does not know one passes over it, and one that is missing is zero. What changes its meaning changes
-//! [`Sample::VERSION`].
+//! All figures are sums since the run began, so a watcher that misses a line loses nothing. New keys may be added. A
+//! reader ignores unknown keys and takes a missing key as zero. A change of meaning changes [`Sample::VERSION`].
 
 use crate::run::ahead::Ahead;
 use crate::run::figures::{Faults, Flushes, Mapped, TlbCounts, VcpuCounts};
 use serde::{Deserialize, Serialize};
 
-/// See the module's header.
+/// A sample. See the module's header.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sample {
     /// [`Sample::VERSION`].
     pub watch: u32,
-    /// The run has ended: this is the last line.
+    /// True in the last sample of the run.
     pub ended: bool,
-    /// Since the run began.
+    /// Milliseconds since the run began.
     pub at_ms: u64,
     pub guest: String,
     pub format: String,
@@ -25,7 +24,7 @@ pub struct Sample {
     pub tlb: TlbCounts,
     pub faults: Faults,
     pub flushes: Flushes,
-    /// Those that there were.
+    /// The flushes by cause; causes that never occurred are left out.
     pub flushes_by: Vec<Caused>,
     pub lock: Lock,
     pub mapped: Mapped,
@@ -38,7 +37,7 @@ pub struct Sample {
     pub heat: Heat,
 }
 
-/// Flushes for one reason.
+/// The flushes of one cause.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Caused {
@@ -47,7 +46,8 @@ pub struct Caused {
     pub flushes: Flushes,
 }
 
-/// The lock of a baseline policy: times that it was not free, and how long all waited for it together.
+/// The lock of a baseline policy: times that it was held by another thread, and the time that all threads waited for
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lock {
@@ -55,7 +55,7 @@ pub struct Lock {
     pub wait_ns: u64,
 }
 
-/// Pages written to: as often as the dirty log has told of them; without one, those that have a Dirty bit.
+/// Pages written: pages in all harvests of the dirty log, or pages with a Dirty bit where no log is on.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Dirty {
@@ -63,7 +63,7 @@ pub struct Dirty {
     pub pages: u64,
 }
 
-/// Pages that went to swap and came back.
+/// Pages written to swap and read back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Swapped {
@@ -71,7 +71,7 @@ pub struct Swapped {
     pub r#in: u64,
 }
 
-/// Mapped pages of 4 KiB by when they were last used.
+/// Mapped pages of 4 KiB by the time of their last use.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ages {
@@ -80,16 +80,16 @@ pub struct Ages {
     pub of: Vec<Age>,
 }
 
-/// How the ages of pages are known.
+/// The source of the ages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AgesBy {
-    /// They are not: the format has no Accessed bits, and there is no LRU.
+    /// None: the format has no Accessed bits, and there is no LRU.
     #[default]
     Unknown,
-    /// By Accessed bits, which the watcher clears.
+    /// Accessed bits, which the watcher clears.
     Accessed,
-    /// By the LRU.
+    /// The LRU.
     Generation,
 }
 
@@ -97,49 +97,49 @@ pub enum AgesBy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Age {
-    /// The LRU's number of it.
+    /// The LRU's number of the generation.
     pub generation: Option<u64>,
-    /// They were used at most so long ago; `None`: longer than all before.
+    /// The greatest age of these pages; `None` for pages older than all other classes.
     pub within_ms: Option<u64>,
     pub pages: u64,
 }
 
-/// Guest memory from one end to the other, in equal cells: a digit for each, or [`Heat::NOTHING`].
+/// All guest memory in equal cells: one digit per cell, or [`Heat::NOTHING`].
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Heat {
-    /// Guest frames.
+    /// Number of guest frames.
     pub frames: u64,
     pub frames_per_cell: u64,
-    /// How warm: 9 where all pages were used just now. Empty where ages are unknown.
+    /// Warmth, 0 to 9: 9 where all pages were just used. Empty where ages are unknown.
     pub used: String,
-    /// What part of the mapped pages was written to, in ninths: since the last look, where there is a dirty log; else
-    /// since they were mapped.
+    /// Share of written pages among mapped ones, in ninths: since the last look with a dirty log, since they were
+    /// mapped without.
     pub written: String,
-    /// What part of them is mapped by large leaves.
+    /// Share of mapped pages that large leaf entries map, in ninths.
     pub large: String,
 }
 
 impl Heat {
-    /// Where nothing is mapped.
+    /// The cell of unmapped memory.
     pub const NOTHING: char = '.';
 }
 
 impl Sample {
-    /// Of what the fields mean.
+    /// The version of the meaning of all fields.
     pub const VERSION: u32 = 1;
 
-    /// As a line, without its end.
+    /// Encodes the sample as a line without a newline.
     pub fn line(&self) -> String {
-        // No key of a map, and no foreign implementation, is in it that could fail.
+        // The sample contains no map and no foreign `Serialize`, so encoding cannot fail.
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Reads a line.
+    /// Decodes a line.
     pub fn parse(line: &str) -> Result<Self, String> {
         let mut sample: Self =
             serde_json::from_str(line).map_err(|error| format!("what it says is no sample: {error}"))?;
-        // They are shown on a terminal.
+        // A cause is printed on a terminal, so control characters are removed.
         sample.flushes_by.iter_mut().for_each(|of| of.cause.retain(|char| !char.is_control()));
         match sample.watch {
             Self::VERSION => Ok(sample),
@@ -153,7 +153,7 @@ impl Sample {
 pub mod tests {
     use super::*;
 
-    /// A run after so many half seconds, all of whose figures grow.
+    /// A run after `n` half seconds; each of its figures grows.
     pub fn sample(halves: u64) -> Sample {
         let flushes = |paid: u64| Flushes { requested: 3 * paid, paid, pages: 4 * paid };
         let caused = |cause: &str, paid| Caused { cause: cause.into(), flushes: flushes(paid) };

@@ -1,4 +1,4 @@
-//! Where samples come from: a run in this process, or its socket.
+//! Sources of samples: a run of this process, or the socket of another one.
 
 use super::sample::Sample;
 use crate::error::Error;
@@ -13,30 +13,30 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Bytes of a line at most: many times what a run with a thousand vCPUs says.
+/// Maximum bytes per line: several times what a run with 1,000 vCPUs sends.
 const LONGEST: u64 = 4 << 20;
-/// Who says nothing for so long when he is asked first is no run.
+/// A server that sends nothing for this long after the first command is not a run.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a source says next.
+/// The next item of a source.
 #[derive(Debug)]
-pub enum Told {
-    /// A sample; the last one says so.
+pub enum Item {
+    /// A sample. The last one of the run has `ended` set.
     Sample(Box<Sample>),
-    /// Nothing any more, though the last sample has not come.
+    /// The source has ended without a last sample.
     Lost,
 }
 
-/// See the module's header.
+/// A source of samples.
 pub trait Source {
-    /// What comes next, if it comes within `patience`.
-    fn next(&mut self, patience: Duration) -> Result<Option<Told>, Error>;
+    /// Waits for the next item up to `patience`; `None` if none came.
+    fn next(&mut self, patience: Duration) -> Result<Option<Item>, Error>;
 
-    /// How often from now on.
+    /// Sets the interval.
     fn set_interval(&mut self, every: Duration) -> Result<(), Error>;
 }
 
-/// A run in this process.
+/// A run of this process.
 pub struct Local<'s> {
     samples: &'s dyn Samples,
     idle: Idle,
@@ -48,7 +48,7 @@ pub struct Local<'s> {
 }
 
 impl<'s> Local<'s> {
-    /// For the thread that watches; `None` where it already does something else with the VM.
+    /// The idle token of the watching thread; `None` if the thread already runs a vCPU.
     pub fn new(samples: &'s dyn Samples, every: Duration, ends: Receiver<()>) -> Option<Self> {
         let idle = Idle::take()?;
         Some(Self { samples, idle, every, due: Instant::now(), ends, _watching: samples.watch() })
@@ -56,7 +56,7 @@ impl<'s> Local<'s> {
 }
 
 impl Source for Local<'_> {
-    fn next(&mut self, patience: Duration) -> Result<Option<Told>, Error> {
+    fn next(&mut self, patience: Duration) -> Result<Option<Item>, Error> {
         let left = self.due.saturating_duration_since(Instant::now());
         let ended = self.ends.recv_timeout(left.min(patience)) == Err(RecvTimeoutError::Disconnected);
         if !ended && left > patience {
@@ -64,7 +64,7 @@ impl Source for Local<'_> {
         }
         let sample = self.samples.sample(&mut self.idle);
         self.due = Instant::now() + self.every;
-        Ok(Some(Told::Sample(Box::new(Sample { ended, ..sample }))))
+        Ok(Some(Item::Sample(Box::new(Sample { ended, ..sample }))))
     }
 
     fn set_interval(&mut self, every: Duration) -> Result<(), Error> {
@@ -74,19 +74,19 @@ impl Source for Local<'_> {
     }
 }
 
-/// A run's socket.
+/// The socket of a run.
 pub struct Remote {
     path: PathBuf,
     stream: UnixStream,
     every: Duration,
-    /// Lines, as a thread reads them; an error is the last.
+    /// Lines from the reading thread. An error is the last item.
     lines: Receiver<io::Result<String>>,
-    /// Samples so far.
+    /// Samples received.
     seen: u64,
 }
 
 impl Remote {
-    /// Asks the run that serves `path` for samples. The first has come when this returns.
+    /// Asks the run that serves `path` for samples. Returns after the first one.
     pub fn connect(path: &Path, every: Duration) -> Result<Self, Error> {
         let refused = |why: &dyn Display| Error::Usage(format!("{}: {why}", path.display()));
         match fs::metadata(path) {
@@ -115,7 +115,7 @@ impl Remote {
             }
         });
         let mut this = Self { path: path.into(), stream, every, lines, seen: 0 };
-        // If the run has ended meanwhile, the first read says so.
+        // If the run has ended, the first read fails with the reason.
         let _ = this.set_interval(every);
         Ok(this)
     }
@@ -124,7 +124,7 @@ impl Remote {
         Error::Usage(format!("{}: {why}", self.path.display()))
     }
 
-    fn told(&mut self, line: &str) -> Result<Told, Error> {
+    fn item(&mut self, line: &str) -> Result<Item, Error> {
         if let Some(error) = line.strip_prefix("error ") {
             return Err(match error.split_once(':') {
                 Some(("EINVAL", _)) => self.refused(&"an older slat, which cannot be watched"),
@@ -133,11 +133,11 @@ impl Remote {
         }
         let sample = Sample::parse(line).map_err(|why| self.refused(&why))?;
         self.seen += 1;
-        Ok(Told::Sample(Box::new(sample)))
+        Ok(Item::Sample(Box::new(sample)))
     }
 }
 
-/// A line; an empty one at the end.
+/// Reads a line; an empty one means the end.
 fn read_line(reader: &mut impl BufRead) -> io::Result<String> {
     let mut line = String::new();
     reader.take(LONGEST).read_line(&mut line)?;
@@ -148,10 +148,10 @@ fn read_line(reader: &mut impl BufRead) -> io::Result<String> {
 }
 
 impl Source for Remote {
-    fn next(&mut self, patience: Duration) -> Result<Option<Told>, Error> {
+    fn next(&mut self, patience: Duration) -> Result<Option<Item>, Error> {
         let first = self.seen == 0;
         match self.lines.recv_timeout(if first { PATIENCE } else { patience }) {
-            Ok(Ok(line)) if !line.is_empty() => self.told(&line).map(Some),
+            Ok(Ok(line)) if !line.is_empty() => self.item(&line).map(Some),
             Err(RecvTimeoutError::Timeout) if first => {
                 Err(self.refused(&format!("no answer in {} s", PATIENCE.as_secs())))
             }
@@ -162,13 +162,13 @@ impl Source for Remote {
             Ok(_) | Err(RecvTimeoutError::Disconnected) if first => {
                 Err(self.refused(&"no answer: its run has ended, or another program serves it"))
             }
-            Ok(_) | Err(RecvTimeoutError::Disconnected) => Ok(Some(Told::Lost)),
+            Ok(_) | Err(RecvTimeoutError::Disconnected) => Ok(Some(Item::Lost)),
         }
     }
 
     fn set_interval(&mut self, every: Duration) -> Result<(), Error> {
         self.every = every;
-        // If the run has ended meanwhile, what it has said last is still to be read.
+        // If the run has ended, its last line is still to be read.
         let _ = (&self.stream).write_all(format!("watch {}\n", every.as_millis()).as_bytes());
         Ok(())
     }
@@ -183,8 +183,8 @@ mod tests {
 
     const EVERY: Duration = Duration::from_millis(500);
 
-    /// What is made of a server that is asked to be watched, says this, and goes away.
-    fn told(name: &str, says: &str) -> Result<Vec<Told>, String> {
+    /// The error for a server that sends this answer to `watch` and closes the connection.
+    fn items(name: &str, says: &str) -> Result<Vec<Item>, String> {
         let path = std::env::temp_dir().join(format!("slat-{}-top-{name}", std::process::id()));
         let _ = fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
@@ -201,7 +201,7 @@ mod tests {
             let mut all = Vec::new();
             loop {
                 let Some(next) = remote.next(PATIENCE)? else { continue };
-                let last = matches!(next, Told::Lost);
+                let last = matches!(next, Item::Lost);
                 all.push(next);
                 if last {
                     return Ok(all);
@@ -214,8 +214,8 @@ mod tests {
 
     #[test]
     fn samples_come_one_by_one_and_the_end_is_seen() {
-        let all = told("samples", &format!("{}\n{}\n", sample(1).line(), sample(2).line())).unwrap();
-        let [Told::Sample(one), Told::Sample(two), Told::Lost] = &all[..] else { panic!("{all:?}") };
+        let all = items("samples", &format!("{}\n{}\n", sample(1).line(), sample(2).line())).unwrap();
+        let [Item::Sample(one), Item::Sample(two), Item::Lost] = &all[..] else { panic!("{all:?}") };
         assert_eq!((&**one, &**two), (&sample(1), &sample(2)));
     }
 
@@ -229,11 +229,11 @@ mod tests {
             ("other", "HTTP/1.1 400 Bad Request\r\n\r\n", "no sample"),
             ("cut", &sample(1).line()[..99], "no sample"),
         ] {
-            let error = told(name, says).unwrap_err();
+            let error = items(name, says).unwrap_err();
             assert!(error.contains(why) && !error.contains('\n'), "{name}: {error}");
         }
         let garbled = format!("{}\nnonsense\n", sample(1).line());
-        assert!(told("garbled", &garbled).unwrap_err().contains("no sample"));
+        assert!(items("garbled", &garbled).unwrap_err().contains("no sample"));
     }
 
     #[test]

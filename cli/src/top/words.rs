@@ -1,6 +1,6 @@
-//! Figures as people read them: three digits and a unit, never wider than seven characters.
+//! Formats figures with three digits and a unit, at most seven characters wide.
 
-/// A number: `0`, `950`, `31.2k`, `2.13M`.
+/// A count: `0`, `950`, `31.2k`, `2.13M`.
 pub fn count(value: f64) -> String {
     let value = if value.is_finite() { value.max(0.0) } else { 0.0 };
     if value > 0.0 && value < 9.95 && value.fract() != 0.0 {
@@ -15,10 +15,10 @@ pub fn bytes(value: u64) -> String {
     scaled(value as f64, 1024.0, &["B", "K", "M", "G", "T", "P", "E"])
 }
 
-/// Three digits of `value`, and its unit.
+/// Formats `value` with three digits, and returns its unit.
 fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     let (mut value, mut unit) = (value, 0);
-    // What would be rounded up to the next unit is shown in it.
+    // A value that rounds up to the next unit is shown in that unit.
     while value >= step - 0.5 && unit + 1 < units.len() {
         value /= step;
         unit += 1;

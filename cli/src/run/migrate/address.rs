@@ -1,4 +1,4 @@
-//! Where the other process is: `HOST:PORT`, or the path of a Unix socket.
+//! The address of the other process: `HOST:PORT`, or the path of a Unix socket.
 
 use crate::error::Error;
 use crate::temporary::Temporary;
@@ -11,15 +11,15 @@ use std::str::FromStr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// A side that says nothing for so long is gone.
+/// A connection without a byte for this long is closed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// See the module's header.
+/// The address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
     /// `HOST:PORT`.
     Tcp(String),
-    /// A path: it has a `/`.
+    /// A value that contains `/` is a path.
     Unix(PathBuf),
 }
 
@@ -45,14 +45,14 @@ impl fmt::Display for Address {
     }
 }
 
-/// A connection. Reads and writes give up after a minute without a byte.
+/// A connection. Reads and writes fail after a minute without a byte.
 pub enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
 impl Address {
-    /// Connects to it. Where there is nothing, it goes on trying for so long.
+    /// Connects, and retries for `patience` where no process listens yet.
     pub fn connect(&self, patience: Duration) -> io::Result<Stream> {
         let end = Instant::now() + patience;
         loop {
@@ -73,7 +73,7 @@ impl Address {
         }
     }
 
-    /// Listens there.
+    /// Listens at the address.
     pub fn listen(&self) -> Result<Listener, Error> {
         let failed = |error: io::Error| Error::Usage(format!("--migrate-from {self}: {error}"));
         match self {
@@ -86,7 +86,7 @@ impl Address {
     }
 }
 
-/// A socket that other processes can connect to. That of a path goes with it.
+/// A listening socket. The file of a Unix socket is removed on drop.
 pub enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener, #[allow(dead_code, reason = "the path is removed when it is dropped")] Temporary),

@@ -1,4 +1,4 @@
-//! What is typed of a guest that moves.
+//! The flags of migration.
 
 use super::address::Address;
 use crate::error::Error;
@@ -30,7 +30,7 @@ pub struct Migrate {
 }
 
 impl Migrate {
-    /// Whether the guest that replays `traces` can move: they are read on both sides.
+    /// Checks that a guest with these traces can migrate: both processes read the same traces.
     pub fn check(&self, traces: &[String]) -> Result<(), Error> {
         let moves = [("--migrate-to", &self.migrate_to), ("--migrate-from", &self.migrate_from)];
         match moves.into_iter().find(|(_, address)| address.is_some()) {

@@ -1,4 +1,4 @@
-//! The process that a guest comes to: its memory is filled, and its vCPUs recall their traces, while rounds come.
+//! The receiving process: rounds of pages fill its memory while its vCPUs recall their traces.
 
 use super::address::Listener;
 use super::send::ranges;
@@ -14,15 +14,15 @@ use slat_mm::MmError;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// What came of it, under the keys of the report.
+/// Figures of the receiver, under the keys of the report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Arrived {
     pub at: String,
-    /// From when the guest was complete until the last vCPU ran.
+    /// Nanoseconds from the last round until the last vCPU ran.
     pub resumed_ms: f64,
-    /// Pages whose every byte was compared when the vCPUs' traces had ended.
+    /// Pages compared byte by byte after the vCPUs' traces ended.
     pub compared_pages: u64,
-    /// Of them, pages with a byte that is not what the guest wrote.
+    /// Of these, pages with a wrong byte.
     pub wrong_pages: u64,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for Arrived {
     }
 }
 
-/// What is known of the guest that comes.
+/// The state of the arriving guest.
 #[derive(Default)]
 pub struct Arrivals {
     state: Mutex<State>,
@@ -43,11 +43,11 @@ pub struct Arrivals {
 
 #[derive(Default)]
 struct State {
-    /// By vCPU, as the last round says.
+    /// The position of each vCPU in the last round.
     positions: Vec<Position>,
-    /// Counts the rounds that have said something.
-    told: u64,
-    /// The guest is complete here, since then.
+    /// Number of rounds that carried positions.
+    updates: u64,
+    /// Time at which the guest was complete here.
     complete: Option<Instant>,
     failed: bool,
     resumed: Duration,
@@ -56,27 +56,28 @@ struct State {
 }
 
 impl Arrivals {
-    /// Waits for news of a vCPU after the first `told`. Where it is, and whether that is where it goes on; `None` where no guest comes.
-    pub fn next(&self, vcpu: u32, told: &mut u64) -> Option<(Position, bool)> {
+    /// Waits for a position of vCPU `id` newer than `seen`. Returns the position, and whether the guest is complete;
+    /// `None` if no guest arrives.
+    pub fn next(&self, vcpu: u32, seen: &mut u64) -> Option<(Position, bool)> {
         let mut state = self.state.lock();
-        while state.told == *told && state.complete.is_none() && !state.failed {
+        while state.updates == *seen && state.complete.is_none() && !state.failed {
             self.changed.wait_for(&mut state, Duration::from_millis(100));
             if crate::interrupt::asked() {
                 return None;
             }
         }
-        *told = state.told;
+        *seen = state.updates;
         let position = state.positions.get(vcpu as usize).cloned().unwrap_or_default();
         (!state.failed).then_some((position, state.complete.is_some()))
     }
 
-    /// A vCPU runs.
+    /// Reports that a vCPU runs.
     pub fn resumed(&self) {
         let mut state = self.state.lock();
         state.resumed = state.complete.map_or(Duration::ZERO, |since| since.elapsed());
     }
 
-    /// So many pages were compared at the end, and so many of them were wrong.
+    /// Adds pages that were compared at the end, and how many of them were wrong.
     pub fn compared(&self, [pages, wrong]: [u64; 2]) {
         let mut state = self.state.lock();
         state.compared += pages;
@@ -88,7 +89,7 @@ impl Arrivals {
         self.changed.notify_all();
     }
 
-    /// For the report.
+    /// The figures for the report.
     pub fn report(&self, at: String) -> Arrived {
         let state = self.state.lock();
         let resumed_ms = state.resumed.as_secs_f64() * 1e3;
@@ -96,7 +97,7 @@ impl Arrivals {
     }
 }
 
-/// Receives the guest that replays `runs`, from whichever process connects.
+/// Receives the guest that replays `runs` from the first process that connects.
 pub fn arrive<F: Format>(
     machine: &Machine<F>,
     listener: &Listener,
@@ -133,25 +134,25 @@ struct Arriving<'m, F: Format> {
     machine: &'m Machine<F>,
     runs: u64,
     arrivals: &'m Arrivals,
-    /// The ranges of this machine.
+    /// The memory ranges of this machine.
     own: Vec<MemoryRange>,
     idle: Idle,
-    /// The bytes of the positions.
+    /// The positions as bytes.
     state: Vec<u8>,
-    /// Regions that are placed, and those that the guest has.
+    /// Number of regions placed here, and number of regions of the guest.
     placed: u64,
     wanted: u64,
 }
 
 impl<F: Format> Arriving<'_, F> {
-    /// The positions' pages among these frames, as bytes of the state; none where they are memory.
+    /// The bytes of the state that these frames hold; `None` if the frames are guest memory.
     fn of_state(&mut self, gfns: Span<Gfn>) -> Option<&mut [u8]> {
         let first = self.machine.memory() / PAGE_SIZE;
         let at = gfns.start.0.checked_sub(first)? * PAGE_SIZE;
         self.state.get_mut(at as usize..)?.get_mut(..(gfns.len() * PAGE_SIZE) as usize)
     }
 
-    /// Fills memory. Its regions have places from then on.
+    /// Fills guest memory. From then on its regions have places.
     fn fill(
         &mut self,
         gfns: Span<Gfn>,
@@ -161,7 +162,7 @@ impl<F: Format> Arriving<'_, F> {
         self.place(Machine::<F>::regions_below(gfns.end))?;
         fill(&mut self.idle, self.machine, hvas)?;
         if self.machine.logs {
-            // The host writes here, not the guest.
+            // This is a write of the host, not of the guest.
             self.machine.vm.mark_dirty(hvas);
         }
         Ok(())
@@ -176,8 +177,8 @@ impl<F: Format> Arriving<'_, F> {
         Ok(())
     }
 
-    /// A part of the positions has come: they count when they are whole.
-    fn told(&mut self) -> Result<(), Error> {
+    /// Stores a part of the positions. They count when all parts are here.
+    fn update(&mut self) -> Result<(), Error> {
         let Some(guest) = Guest::decode(&self.state) else { return Ok(()) };
         if guest.runs != self.runs || guest.positions.len() != self.machine.vcpus as usize {
             return Err(Error::Usage(
@@ -187,12 +188,12 @@ impl<F: Format> Arriving<'_, F> {
         self.wanted = guest.placed;
         self.arrivals.change(|state| {
             state.positions = guest.positions;
-            state.told += 1;
+            state.updates += 1;
         });
         Ok(())
     }
 
-    /// It may run here.
+    /// Lets the vCPUs run here.
     fn complete(mut self) -> Result<(), Error> {
         self.place(self.wanted)
     }
@@ -215,7 +216,7 @@ impl<F: Format> Target for Arriving<'_, F> {
     fn write(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<(), Error> {
         if let Some(state) = self.of_state(gfns) {
             state.copy_from_slice(contents);
-            return self.told();
+            return self.update();
         }
         self.fill(gfns, |idle, machine, hvas| machine.space.write(idle, hvas.start, contents))
     }
@@ -223,7 +224,7 @@ impl<F: Format> Target for Arriving<'_, F> {
     fn zero(&mut self, gfns: Span<Gfn>) -> Result<(), Error> {
         if let Some(state) = self.of_state(gfns) {
             state.fill(0);
-            return self.told();
+            return self.update();
         }
         self.fill(gfns, |idle, machine, hvas| machine.space.dontneed(idle, hvas))
     }

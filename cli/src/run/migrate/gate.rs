@@ -1,40 +1,40 @@
-//! vCPUs that can be halted. A vCPU passes the gate before each batch of its trace, and rests behind it: then all that it has
-//! stored is in memory and in the log, and its position is known.
+//! A gate that halts vCPUs. Each vCPU passes the gate before each batch of its trace, and rests behind it while the
+//! gate is closed. While a vCPU rests, all its stores are in memory and in the dirty log, and its position is known.
 
 use super::state::Position;
 use parking_lot::{Condvar, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// See the module's header.
+/// The gate.
 pub struct Gate {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 struct State {
-    /// Where each vCPU was when it rested last.
+    /// The position of each vCPU when it rested last.
     positions: Vec<Position>,
-    /// vCPUs that do not rest.
+    /// Number of vCPUs that run.
     running: usize,
     halted: bool,
-    /// The guest is elsewhere: no vCPU runs here any more.
+    /// True after the guest has left: no vCPU runs here again.
     gone: bool,
-    /// The share of time that each vCPU is to rest.
+    /// The share of time that each vCPU must rest (auto-converge).
     percent: u32,
-    /// Batches that were made, by all vCPUs.
+    /// Batches of all vCPUs.
     batches: u64,
 }
 
 impl Gate {
-    /// Of so many vCPUs, which all rest.
+    /// A gate for `vcpus` vCPUs, all at rest.
     pub fn new(vcpus: u32) -> Self {
         let positions = vec![Position::default(); vcpus as usize];
         let state = State { positions, running: 0, halted: false, gone: false, percent: 0, batches: 0 };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Waits until all vCPUs rest, and keeps them there.
+    /// Closes the gate and waits until all vCPUs rest.
     pub fn halt(&self) {
         let mut state = self.state.lock();
         state.halted = true;
@@ -43,22 +43,22 @@ impl Gate {
         }
     }
 
-    /// Lets them go on.
+    /// Opens the gate.
     pub fn resume(&self) {
         self.change(|state| state.halted = false);
     }
 
-    /// Sends them home, from wherever they rest.
+    /// Ends the run of all vCPUs here.
     pub fn leave(&self) {
         self.change(|state| state.gone = true);
     }
 
-    /// Lets each rest for this share of the time.
+    /// Makes each vCPU rest for this share of its time.
     pub fn slow_down(&self, percent: u8) {
         self.change(|state| state.percent = percent.min(99).into());
     }
 
-    /// Waits until the vCPUs have made so many batches, or `stop`.
+    /// Waits until the vCPUs have made this many batches, or until `stop`.
     pub fn wait_for(&self, batches: u64, stop: impl Fn() -> bool) {
         let mut state = self.state.lock();
         while state.batches < batches && !stop() {
@@ -66,7 +66,7 @@ impl Gate {
         }
     }
 
-    /// Where they are. A vCPU that does not rest is further.
+    /// The positions. A vCPU that runs is further than its position.
     pub fn positions(&self) -> Vec<Position> {
         self.state.lock().positions.clone()
     }
@@ -77,22 +77,22 @@ impl Gate {
     }
 }
 
-/// The turns of one vCPU. Dropped, it rests for good.
+/// The gate for one vCPU. Dropping it makes the vCPU rest for good.
 pub struct Turn<'g> {
     gate: Option<&'g Gate>,
     vcpu: usize,
-    /// Since when it runs, where it does.
+    /// The time since which the vCPU runs.
     runs: Option<Instant>,
     ran: Duration,
 }
 
 impl<'g> Turn<'g> {
-    /// Of this vCPU, which rests; without a gate it is never halted.
+    /// The turn of vCPU `id`, which rests. Without a gate it is never halted.
     pub fn new(gate: Option<&'g Gate>, vcpu: u32) -> Self {
         Self { gate, vcpu: vcpu as usize, runs: None, ran: Duration::ZERO }
     }
 
-    /// Rests, at `position`.
+    /// Rests at `position`.
     pub fn rest(&mut self, position: impl FnOnce() -> Position) {
         if let Some(gate) = self.gate {
             let position = position();
@@ -104,7 +104,7 @@ impl<'g> Turn<'g> {
         self.stop();
     }
 
-    /// Waits for its turn. Whether it may run: not where the guest is gone.
+    /// Waits until the vCPU may run. Returns false if the guest has left.
     pub fn go(&mut self) -> bool {
         let Some(gate) = self.gate else { return true };
         let mut state = gate.state.lock();
@@ -159,15 +159,15 @@ mod tests {
                     }
                 });
             }
-            // Without it a failure here would leave them running.
+            // Without this, a failed assertion would leave the vCPU threads running.
             let _leave = Leave(gate);
             let mut before = 0;
             for _ in 0..50 {
                 gate.wait_for(before + 10, || false);
                 gate.halt();
                 let now = made.load(SeqCst);
-                let told: u64 = gate.positions().iter().map(|position| position.batches).sum();
-                assert_eq!(now, told, "the positions say what was made");
+                let batches: u64 = gate.positions().iter().map(|position| position.batches).sum();
+                assert_eq!(now, batches, "the positions say what was made");
                 thread::yield_now();
                 assert_eq!(made.load(SeqCst), now);
                 assert!(now >= before + 10);

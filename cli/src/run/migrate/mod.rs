@@ -6,11 +6,11 @@
 //!          └──▶ where each vCPU is ───────────▶ vCPUs recall the trace as far as that
 //! halt ──▶ the last round, Go ────────────────▶ vCPUs go on
 //! ```
-//! Memory goes by `slat-migrate`. What else belongs to a guest are the **positions** of its vCPUs: how much of its trace each has
-//! made, and where the trace's regions lie. They go as pages of a range of their own, behind guest memory, so they are
-//! checked, and sent again, like all others. The receiver reads the same traces, and remembers by them what every byte of
-//! memory must be ([`Replay::recall`](slat_vcpu::guest::Replay::recall)); it does so while rounds come, so that little is left to
-//! recall when the guest stands still.
+//! `slat-migrate` sends memory. The **positions** of the vCPUs belong to the guest, too: how many batches of its
+//! trace a vCPU has replayed, and where the trace's regions lie. They are sent as pages of a range behind guest
+//! memory, so they are checked and sent again like all pages. The receiver reads the same traces. From them it
+//! computes what each byte of memory must be ([`Replay::recall`](slat_vcpu::guest::Replay::recall)). It does so while
+//! rounds arrive, so that little is left to recall when the guest stands still.
 //!
 //! | file | idea |
 //! |---|---|
@@ -19,7 +19,7 @@
 //! | `gate` | vCPUs that can be halted between two batches of their traces |
 //! | `state` | the positions as bytes |
 //! | `send` | the process that the guest leaves |
-//! | `arrive` | the one that it comes to |
+//! | `arrive` | the receiving process |
 //! | `recall` | its vCPUs there, until they go on; the comparison in the end |
 
 mod address;
@@ -34,15 +34,15 @@ pub use address::Address;
 pub use args::Migrate;
 pub use arrive::{Arrivals, Arrived, arrive};
 pub use gate::{Gate, Turn};
-pub use recall::{Came, compare, recall};
+pub use recall::{Recalled, compare, recall};
 pub use send::{Sent, send};
 pub use state::Position;
 
-/// How the guest of this run moves.
+/// The direction of a migration.
 #[derive(Clone, Copy, Default)]
 pub struct Moves<'r> {
-    /// It leaves.
+    /// The guest leaves.
     pub gate: Option<&'r Gate>,
-    /// It comes.
+    /// The guest arrives.
     pub arrivals: Option<&'r Arrivals>,
 }

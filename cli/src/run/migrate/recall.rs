@@ -1,4 +1,5 @@
-//! A vCPU of a guest that comes recalls its trace: what it stored elsewhere is expected here.
+//! A vCPU of an arriving guest recalls its trace: it computes what the stores of the sending process have left in
+//! memory.
 
 use super::arrive::Arrivals;
 use crate::error::Error;
@@ -7,49 +8,49 @@ use crate::run::machine::Machine;
 use slat::{Format, Idle, PAGE_SIZE, Span};
 use slat_vcpu::guest::Replay;
 
-/// A vCPU that can go on.
-pub struct Came {
-    /// Which of its traces it is in, and how many batches of it are made.
+/// A vCPU that can continue.
+pub struct Recalled {
+    /// The trace that it replays, and how many batches of it are done.
     pub job: u64,
     pub batches: u64,
     pub replay: Replay,
 }
 
-/// Recalls the trace as far as the guest has come, and further whenever it has come further, until it is complete here. `None` where
-/// it never is, or `stop`.
+/// Recalls the trace up to each position that arrives, until the guest is complete here. Returns `None` if no guest
+/// arrives, or at `stop`.
 pub fn recall<F: Format>(
     machine: &Machine<F>,
     vcpu: u32,
     jobs: &Jobs,
     arrivals: &Arrivals,
     stop: &impl Fn() -> bool,
-) -> Option<Came> {
-    let fresh = |job| Came { job, batches: 0, replay: Replay::new(machine.oracle_pages()) };
-    let (mut came, mut told) = (fresh(0), 0);
+) -> Option<Recalled> {
+    let fresh = |job| Recalled { job, batches: 0, replay: Replay::new(machine.oracle_pages()) };
+    let (mut recalled, mut seen) = (fresh(0), 0);
     loop {
-        let (position, complete) = arrivals.next(vcpu, &mut told)?;
-        if position.job > came.job {
-            // Memory of a trace before is looked at no more.
-            came = fresh(position.job);
+        let (position, complete) = arrivals.next(vcpu, &mut seen)?;
+        if position.job > recalled.job {
+            // The memory of an earlier trace is not compared again.
+            recalled = fresh(position.job);
         }
         for region in &position.regions {
-            came.replay.layout.place(region.start, region.gpa);
+            recalled.replay.layout.place(region.start, region.gpa);
         }
-        while came.batches < position.batches {
-            came.replay.recall(&jobs[came.job as usize].recv().ok()?);
-            came.batches += 1;
+        while recalled.batches < position.batches {
+            recalled.replay.recall(&jobs[recalled.job as usize].recv().ok()?);
+            recalled.batches += 1;
             if stop() {
                 return None;
             }
         }
         if complete {
             arrivals.resumed();
-            return Some(came);
+            return Some(recalled);
         }
     }
 }
 
-/// Compares the memory of a trace that has ended with what it stored: pages that are, and those of them that are wrong.
+/// Compares the memory of a finished trace with its stores. Returns the pages compared, and how many are wrong.
 pub fn compare<F: Format>(machine: &Machine<F>, idle: &mut Idle, replay: &Replay) -> Result<[u64; 2], Error> {
     let [mut pages, mut wrong] = [0; 2];
     let mut found = [0; PAGE_SIZE as usize];

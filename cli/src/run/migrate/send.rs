@@ -1,4 +1,4 @@
-//! The process that the guest leaves: memory and positions, as `slat-migrate` sends them.
+//! The sending process: memory and positions go out by `slat-migrate`.
 
 use super::address::Address;
 use super::gate::Gate;
@@ -16,20 +16,20 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-/// What came of it, under the keys of the report.
+/// Figures of the sender, under the keys of the report.
 #[derive(Serialize)]
 pub struct Sent {
     pub to: String,
-    /// Those that failed among them.
+    /// Attempts that failed.
     pub rounds: usize,
     pub failed_rounds: usize,
     pub bytes: u64,
     pub took_ms: f64,
-    /// The guest stood still, until the receiver had everything.
+    /// Nanoseconds for which the guest stood still: until the receiver had everything.
     pub halted_ms: f64,
 }
 
-/// Sends the guest when it has run for a while; `None` where it ended, or was asked to end, first.
+/// Sends the guest after it has run for a while. Returns `None` if the guest ended or was interrupted before.
 pub fn send<F: Format>(
     machine: &Machine<F>,
     gate: &Gate,
@@ -47,11 +47,11 @@ pub fn send<F: Format>(
     let mut source = Sending { machine, gate, runs, idle: &mut idle, log, state: Vec::new() };
     let downtime = Duration::from_millis(run.migrate.downtime);
     let pre_copy = PreCopy::new().downtime(downtime).tries(10).auto_converge();
-    // A receiver may be about to start. One that was there and is not any more has refused the guest, or has died.
+    // A receiver may be starting. A receiver that has closed the connection has refused the guest, or has died.
     let mut patience = Duration::from_secs(5);
     let outcome = pre_copy
         .send(&mut source, || address.connect(core::mem::replace(&mut patience, Duration::from_millis(200))));
-    // In either case: a vCPU that still runs here has not been sent.
+    // In both cases a vCPU that still runs here has not been sent.
     match outcome {
         Ok(outcome) => {
             gate.leave();
@@ -95,14 +95,14 @@ struct Sending<'m, F: Format> {
     runs: u64,
     idle: &'m mut Idle,
     log: VmLog<'m, F, HostView<Option<Events>>>,
-    /// The positions, as the last harvest found them.
+    /// The positions at the last harvest.
     state: Vec<u8>,
 }
 
-/// Frames of a range at most: `slat-migrate` takes less than 2³².
+/// Frames per range: `slat-migrate` takes fewer than 2³².
 const RANGE: u64 = 1 << 31;
 
-/// The ranges of a machine with so much memory: its memory, whatever of it is placed, and the positions behind it.
+/// The ranges of a machine with this much memory: the memory, and the positions behind it.
 pub fn ranges(memory: u64, vcpus: u32) -> Vec<MemoryRange> {
     let pages = memory / PAGE_SIZE;
     let starts = (0..pages).step_by(RANGE as usize);
@@ -169,7 +169,7 @@ impl<F: Format> Source for Sending<'_, F> {
     }
 
     fn progress(&mut self, progress: Progress) -> ControlFlow<()> {
-        // The last round is soon over, and the guest is complete there.
+        // The last round ends soon; then the guest is complete at the receiver.
         if !progress.last && crate::interrupt::asked() {
             ControlFlow::Break(())
         } else {

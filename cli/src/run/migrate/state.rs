@@ -1,46 +1,47 @@
-//! The positions of a guest's vCPUs, as the bytes of a range of pages.
+//! The positions of a guest's vCPUs as the bytes of a page range.
 //!
 //! ```text
 //! checksum │ length │ what runs │ regions of the machine │ vCPUs │ job, batches, regions, (traced address, guest address)… │ …
 //! ```
-//! Words of 64 bits, the least byte first. The range comes page by page: the checksum says whether all of it is of one moment.
+//! All words have 64 bits, little-endian. The pages of the range arrive one by one; the checksum shows whether all of
+//! them belong to one harvest.
 
 use rapidhash::v3::rapidhash_v3;
 use slat::{Gpa, PAGE_SIZE};
 use slat_vcpu::guest::{Layout, Region};
 
-/// How far a vCPU is.
+/// The position of one vCPU.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Position {
-    /// Which of its traces it replays.
+    /// The index of the trace that it replays.
     pub job: u64,
-    /// Batches of it that are made.
+    /// Batches of that trace that are done.
     pub batches: u64,
-    /// Where its regions lie.
+    /// The places of the trace's regions.
     pub regions: Vec<Region>,
 }
 
-/// All of it.
+/// The state of all vCPUs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Guest {
-    /// A number made of what the guest replays: another one elsewhere is another guest.
+    /// A hash of what the guest replays. Two guests with different hashes are different.
     pub runs: u64,
-    /// Regions that were placed.
+    /// Number of regions placed.
     pub placed: u64,
-    /// One for each vCPU.
+    /// One position per vCPU.
     pub positions: Vec<Position>,
 }
 
 const HEAD: usize = 2;
 
 impl Guest {
-    /// Pages that any of a machine with so much memory has room in.
+    /// Pages that the state of a machine with this much memory takes at most.
     pub fn pages(memory: u64, vcpus: u32) -> u64 {
         let words = HEAD as u64 + 3 + 3 * u64::from(vcpus) + 2 * memory.div_ceil(Layout::REGION);
         (words * 8).div_ceil(PAGE_SIZE)
     }
 
-    /// Whole pages.
+    /// Encodes the state as whole pages.
     pub fn encode(&self) -> Vec<u8> {
         let mut words = vec![0; HEAD];
         words.extend([self.runs, self.placed, self.positions.len() as u64]);
@@ -56,7 +57,7 @@ impl Guest {
         bytes
     }
 
-    /// What `bytes` say, unless they are of two moments.
+    /// Decodes the state; `None` if the pages belong to two harvests.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at * 8..)?.first_chunk()?));
         let length = usize::try_from(word(1)?).ok()?.checked_mul(8)?;
@@ -114,7 +115,7 @@ mod tests {
             let torn: Vec<u8> = new[..page].iter().chain(&old[page..]).copied().collect();
             assert_eq!(Guest::decode(&torn).is_some(), page == 0, "{page}");
         }
-        // No bytes are read that are not there, whatever they say.
+        // Lengths are checked before bytes are read.
         assert_eq!(Guest::decode(&[]), None);
         assert_eq!(Guest::decode(&[0xff; 64]), None);
         for cut in 0..64 {

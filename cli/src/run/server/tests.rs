@@ -1,4 +1,4 @@
-//! What clients of the socket are told, and what is in the way of binding it.
+//! The answers of the socket, and the files that it refuses to bind.
 
 use super::*;
 use crate::run::watch::Live;
@@ -6,7 +6,7 @@ use slat_mm::{AddressSpace, Arena, LruSettings};
 use std::io::{BufRead, BufReader};
 use std::sync::Arc;
 
-/// A run that says how often it was asked, and who watches.
+/// A run that counts its samples and its watchers.
 struct Counted {
     asked: AtomicUsize,
     live: Live,
@@ -29,7 +29,7 @@ impl Samples for Counted {
     }
 }
 
-/// A path that goes with the test.
+/// A path whose file is removed after the test.
 fn path(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("slat-{}-{name}", std::process::id()));
     let _ = fs::remove_file(&path);
@@ -44,7 +44,7 @@ fn lru_gen() -> (LruGen, Arc<AddressSpace>) {
     (lru_gen, space)
 }
 
-/// The answer's lines, up to `ok` or `error`.
+/// The lines of an answer, up to `ok` or `error`.
 fn ask(client: &UnixStream, line: &str) -> Vec<String> {
     let mut client = client;
     client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -79,12 +79,12 @@ fn every_line_is_answered_to_every_client_until_the_end() {
         for bad in ["nonsense\n", "+ 1 0\n", "+ 2 0 0\n", "- 1 9 0\n", "enabled x\n", "\u{0}\n"] {
             assert!(ask(&two, bad)[0].starts_with("error EINVAL: "), "{bad}");
         }
-        // The last line needs no end; then the client is done.
+        // The last line may lack its newline; the client is then done.
         let last = UnixStream::connect(&path).unwrap();
         (&last).write_all(b"enabled").unwrap();
         last.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(ask(&last, ""), ["0x0003", "ok"]);
-        // A line without end is not kept for ever.
+        // A line without a newline is not kept without limit.
         assert!(ask(&one, &"x".repeat(LONGEST))[0].starts_with("error EINVAL: "));
         drop(serving);
         assert_eq!((&two).read(&mut [0]).unwrap(), 0, "the end is heard");
@@ -112,7 +112,7 @@ fn who_watches_is_told_again_and_again_and_of_the_end() {
         (&one).write_all(b"watch 50\n").unwrap();
         let first = next();
         assert!(!first.ended && next().accesses > first.accesses);
-        // Another rhythm, and other lines meanwhile.
+        // Another interval, with another command in between.
         (&one).write_all(b"watch 3600000\nmin_ttl_ms\nwatch 50\n").unwrap();
         let mut lines = BufReader::new(&one).lines().map(|line| line.unwrap());
         let other: Vec<_> = lines.by_ref().filter(|line| !line.starts_with('{')).take(2).collect();
@@ -120,7 +120,7 @@ fn who_watches_is_told_again_and_again_and_of_the_end() {
         (&one).write_all(b"watch 0\n").unwrap();
         assert_eq!(lines.by_ref().find(|line| !line.starts_with('{')).unwrap(), "ok");
         assert_eq!(ask(&one, "enabled\n")[1], "ok", "and nothing comes in between");
-        // Watchers are told of the end, other clients are not.
+        // A watching client gets the last sample; another client does not.
         (&one).write_all(b"watch 3600000\n").unwrap();
         assert!(!Sample::parse(&lines.next().unwrap()).unwrap().ended);
         drop(serving);
@@ -141,7 +141,7 @@ fn a_socket_left_behind_is_replaced_and_nothing_else_is() {
         assert!(error.to_string().contains(why), "{error}");
     };
     refused("another run is serving it");
-    // Another program has replaced the socket: what it made stays.
+    // Another program has replaced the socket: its file stays.
     fs::remove_file(&path).unwrap();
     fs::write(&path, b"data").unwrap();
     drop(socket);

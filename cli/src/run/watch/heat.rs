@@ -1,4 +1,4 @@
-//! Which guest memory is in use: for each page when it was last seen to be, summed up in blocks.
+//! A map of guest memory in use: for each page the time of its last use, summed up in blocks.
 //!
 //! ```text
 //! a look: region after region of guest memory, from where the last look stopped, until enough pages were looked at
@@ -6,8 +6,8 @@
 //!   what the LRU remembers ─▶ the page's generation                           with one: its bits are its own
 //!   leaves as they are ─────▶ mapped, large, written (D bits, or what the dirty log has told)
 //! ```
-//! A guest of half a GiB is looked at as a whole each time; in a larger one a round takes several looks. What is remembered
-//! takes a thousandth of the guest's memory, from the first look on.
+//! A guest of up to 512 MiB is scanned whole at each look; a larger one takes several looks. The map takes a
+//! thousandth of guest memory, from the first look on.
 
 use super::live::Live;
 use crate::run::machine::Machine;
@@ -18,26 +18,26 @@ use slat_vcpu::guest::Layout;
 use std::iter;
 use std::time::{Duration, Instant};
 
-/// Pages of a block: what one cell shows at least.
+/// Pages per block: the least that one cell shows.
 const BLOCK: u64 = 64;
-/// Cells that are told at most: more than a terminal is wide.
+/// Maximum number of cells: more than a terminal is wide.
 const CELLS: usize = 400;
-/// Pages that one look looks at, and then to the end of their region: about a millisecond.
+/// Pages per look, rounded up to the end of a region: about a millisecond.
 const LOOK: u64 = 128 << 10;
-/// Frames of a region.
+/// Frames per region.
 const REGION: u64 = Layout::REGION / PAGE_SIZE;
-/// No two looks come closer, however many watch, and however often.
+/// The shortest time between two looks, for any number of watchers.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Ages of pages that are told apart where there is no LRU, in milliseconds. Before them come those that were used since
-/// the last look, and after them all that are older.
+/// The limits of the age classes in milliseconds, where there is no LRU. The first class is "used since the last
+/// look"; the last one is everything older.
 const WITHIN: [u32; 4] = [1_000, 4_000, 16_000, 64_000];
-/// How many ages there are: those, or generations.
+/// The number of age classes, or of generations.
 const AGES: usize = WITHIN.len() + 2;
-/// How warm a page of each age is, of 9.
+/// The warmth of a page of each class, 0 to 9.
 const WARMTH: [u32; AGES] = [9, 7, 5, 3, 2, 1];
 
-/// Pages of a block that are mapped, by age; and how many of them are parts of large ones, or were written to.
+/// Mapped pages of a block by age, and how many of them are large or written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Block {
     ages: [u32; AGES],
@@ -45,15 +45,15 @@ struct Block {
     written: u32,
 }
 
-/// See the module's header.
+/// The map.
 pub struct Heat {
     began: Instant,
-    /// When the last look was, and how long after the one before: milliseconds, as everywhere here.
+    /// The time of the last look, and of the one before it, in milliseconds.
     looked: Option<(Instant, u32)>,
-    /// When each page was last seen in use, from 1 on. 0: never.
+    /// The look at which each page was last in use, counted from 1; 0 for never.
     used: Vec<u32>,
     blocks: Vec<Block>,
-    /// The region that the next look begins with.
+    /// The region with which the next look begins.
     hand: u64,
     by: AgesBy,
     /// Number and age of each generation, youngest first.
@@ -61,7 +61,7 @@ pub struct Heat {
 }
 
 impl Heat {
-    /// Nothing has been looked at.
+    /// An empty map.
     pub fn new() -> Self {
         Self {
             began: Instant::now(),
@@ -74,7 +74,7 @@ impl Heat {
         }
     }
 
-    /// Looks, if the last look was long enough ago.
+    /// Looks, unless the last look is too recent.
     pub fn look<F: Format>(&mut self, idle: &mut Idle, machine: &Machine<F>, live: &Live) {
         let last = self.looked.map_or(self.began, |(last, _)| last);
         if self.looked.is_some() && last.elapsed() < PERIOD {
@@ -87,7 +87,7 @@ impl Heat {
         self.by = match machine.space.lru() {
             Some(_) => AgesBy::Generation,
             None if F::HARDWARE_AD => AgesBy::Accessed,
-            // Each page that is looked at would cost the guest a fault.
+            // Clearing Accessed bits here would cost the guest a fault per page.
             None => AgesBy::Unknown,
         };
         self.generations = machine.space.lru().map(generations).unwrap_or_default();
@@ -100,12 +100,12 @@ impl Heat {
             done += 1;
         }
         if self.by == AgesBy::Accessed && done > 0 {
-            // A page that a TLB holds would never be seen in use again.
+            // The TLBs must drop the pages: a processor sets no Accessed bit on a TLB hit.
             machine.vm.forget(idle, machine.hvas());
         }
     }
 
-    /// Looks at the region from `first` on. Returns how many pages are mapped there.
+    /// Looks at the region that begins at `first`. Returns the number of mapped pages.
     fn look_at<F: Format>(&mut self, idle: &mut Idle, machine: &Machine<F>, live: &Live, first: Gfn) -> u64 {
         let gfns = Span::sized(first, REGION);
         let now = self.began.elapsed().as_millis() as u32 + 1;
@@ -137,7 +137,7 @@ impl Heat {
             let (leaf, part) = (mapping.leaf, mapping.gfns.clamp(&gfns));
             for page in part.start.0 - first.0..part.end.0 - first.0 {
                 let block = &mut blocks[(page / BLOCK) as usize];
-                // Whatever an LRU remembers, its next pass will find this page in use.
+                // The LRU may not know it yet; its next pass will find the page in use.
                 let young = self.by == AgesBy::Generation && leaf.accessed;
                 block.ages[if young { 0 } else { usize::from(ages[page as usize]) }] += 1;
                 block.large += u32::from(mapping.level > Level::K4);
@@ -147,14 +147,14 @@ impl Heat {
         });
         if machine.logs {
             for (block, at) in blocks.iter_mut().zip((first.0..).step_by(BLOCK as usize)) {
-                // A page may have gone since it was written to.
+                // A page may have been unmapped since it was written.
                 block.written = live.take_written(Gfn(at)).count_ones().min(block.mapped());
             }
         }
         mapped
     }
 
-    /// Pages with a Dirty bit, each as of the last look at it; without a dirty log.
+    /// Pages with a Dirty bit at the last look, where no dirty log is on.
     pub fn dirty(&self) -> u64 {
         self.blocks.iter().map(|block| u64::from(block.written)).sum()
     }
@@ -179,7 +179,7 @@ impl Heat {
         Ages { by: self.by, of }
     }
 
-    /// What each part of guest memory is like.
+    /// The state of each part of guest memory.
     pub fn cells(&self) -> Cells {
         let blocks = self.blocks.len().div_ceil(CELLS).next_power_of_two();
         let cells: Vec<Block> = self
@@ -198,7 +198,7 @@ impl Heat {
     }
 }
 
-/// In a block that maps anything, a number up to 9.
+/// Up to 9 in a block with mapped pages.
 type Digit = Option<u32>;
 
 fn char_of(digit: Digit) -> char {
@@ -218,13 +218,13 @@ impl Block {
         self.ages.iter().sum()
     }
 
-    /// How warm its pages are, all in all.
+    /// The mean warmth of the block's pages.
     fn used(&self) -> Digit {
         let warmth: u32 = self.ages.iter().zip(WARMTH).map(|(pages, warmth)| pages * warmth).sum();
         (2 * warmth + self.mapped()).checked_div(2 * self.mapped())
     }
 
-    /// 0 where there are none; the least that there can be is 1.
+    /// 0 for no page; at least 1 otherwise.
     fn share_written(&self) -> Digit {
         (9 * self.written).checked_next_multiple_of(self.mapped())?.checked_div(self.mapped())
     }
@@ -242,7 +242,8 @@ fn age_of(now: u32, used: u32) -> usize {
     }
 }
 
-/// Number and age in milliseconds of each, youngest first. All nodes have the same youngest; the node with most generations is shown.
+/// Number and age in milliseconds of each generation, youngest first. All nodes have the same youngest one; the node
+/// with most generations is shown.
 fn generations(lru: &Lru) -> Vec<(u64, u64)> {
     let all = lru.generations().into_iter().map(|node| node.generations).max_by_key(Vec::len);
     let of = |found: &slat_mm::Generation| (found.seq, found.age.as_millis() as u64);

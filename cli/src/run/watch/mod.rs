@@ -1,4 +1,4 @@
-//! What the watchers of a run are told, while it goes on.
+//! Samples of a run for its watchers.
 //!
 //! ```text
 //! vCPU threads ──▶ live: a line of counters each ─┐
@@ -12,10 +12,10 @@
 //! | `heat` | which guest memory is in use: a few regions at each look, so that no look takes long |
 //! | `sampler` | all of it put together, when a watcher asks |
 //!
-//! **What it costs the run.** Without a watcher, some plain stores for each batch of accesses. A watcher's own thread does the
-//! rest: sums, and a walk that takes no lock. The guest pays for Accessed bits that are cleared: after each sample its TLBs
-//! forget, as after any aging pass, and are filled again, a few times a second. Where an LRU ages the guest's pages, the
-//! watcher asks the LRU, and nothing is cleared.
+//! **Cost.** Without a watcher: a few plain stores per batch of accesses. A watcher's own thread sums the counters
+//! and walks the tables without a lock. The guest pays for cleared Accessed bits: after each sample its TLBs are
+//! flushed, as after an aging pass, a few times per second. Where an LRU ages the guest's pages, the watcher reads
+//! the LRU and clears nothing.
 
 mod heat;
 mod live;

@@ -1,4 +1,4 @@
-//! The sample of a run at this moment.
+//! Takes a sample of a run.
 
 use super::heat::Heat;
 use super::live::{Live, Watching};
@@ -13,14 +13,14 @@ use std::time::Instant;
 
 /// A run that can be watched.
 pub trait Samples: Sync {
-    /// What it has done and holds, now.
+    /// Takes a sample now.
     fn sample(&self, idle: &mut Idle) -> Sample;
 
-    /// A watcher takes samples until the returned value is dropped.
+    /// Registers a watcher until the returned value is dropped.
     fn watch(&self) -> Watching<'_>;
 }
 
-/// See the module's header.
+/// Takes samples of one run.
 pub struct Sampler<'m, F: Format> {
     machine: &'m Machine<F>,
     live: &'m Live,
@@ -31,7 +31,7 @@ pub struct Sampler<'m, F: Format> {
 }
 
 impl<'m, F: Format> Sampler<'m, F> {
-    /// Of a run that begins now, of a guest of this name.
+    /// A sampler for a run that begins now. `guest` is the guest's name.
     pub fn new(machine: &'m Machine<F>, live: &'m Live, run: &'m Run, guest: String) -> Self {
         Self { machine, live, run, guest, began: Instant::now(), heat: Mutex::new(Heat::new()) }
     }
@@ -70,7 +70,7 @@ impl<F: Format> Samples for Sampler<'_, F> {
             table_bytes: stats.table_bytes,
             dirty: Dirty {
                 by: self.run.dirty_log.name().into(),
-                pages: if self.machine.logs { self.live.told() } else { dirty_bits },
+                pages: if self.machine.logs { self.live.logged() } else { dirty_bits },
             },
             swap: swap.map(|_| Swapped { out: space.swapped_out, r#in: space.swapped_in }),
             ahead: Ahead::of(self.machine),

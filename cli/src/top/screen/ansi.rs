@@ -1,6 +1,6 @@
-//! What is drawn, in the words of ECMA-48 that every terminal of today has.
+//! A ratatui backend that writes ECMA-48 sequences, which all current terminals support.
 //!
-//! ratatui's own backends bring a library that does much more, and with it 21 crates: a fifth of what the command was built of.
+//! ratatui's own backends add a library with 21 crates: a fifth of the command's dependencies.
 
 use ratatui_core::backend::{Backend, ClearType, WindowSize};
 use ratatui_core::buffer::Cell;
@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, ErrorKind::Unsupported, Write};
 
-/// A terminal that `out` writes to. What is drawn is written at once, by [`Backend::flush`].
+/// A terminal behind `out`. [`Backend::flush`] writes the whole drawing at once.
 pub struct Ansi<W> {
     out: W,
     tty: File,
@@ -19,7 +19,7 @@ pub struct Ansi<W> {
 }
 
 impl<W> Ansi<W> {
-    /// The size is that of `tty`.
+    /// A terminal of the size of `tty`.
     pub fn new(out: W, tty: File) -> Self {
         Self { out, tty, drawn: String::new() }
     }
@@ -43,7 +43,7 @@ impl<W> Ansi<W> {
     }
 }
 
-/// Of a colour, where it is not the terminal's own.
+/// The sequence of a colour other than the default.
 fn number(colour: Color) -> Option<u8> {
     Some(match colour {
         Color::Reset | Color::Rgb(..) => return None,
@@ -98,7 +98,7 @@ impl<W: Write> Backend for Ansi<W> {
         Ok(())
     }
 
-    /// A terminal that is asked may not answer; no screen of ours asks.
+    /// A terminal may not answer a query. No screen of this program queries one.
     fn get_cursor_position(&mut self) -> io::Result<Position> {
         Err(Unsupported.into())
     }

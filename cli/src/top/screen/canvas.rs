@@ -1,11 +1,11 @@
-//! A part of the screen, in rows and columns of its own. Whatever does not fit is cut: no size is wrong.
+//! A rectangle of the screen with its own coordinates. What does not fit is clipped.
 
 use super::look::{Ink, Look};
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::Style;
 
-/// See the module's header.
+/// The rectangle.
 pub struct Canvas<'b> {
     buffer: &'b mut Buffer,
     area: Rect,
@@ -26,7 +26,7 @@ impl<'b> Canvas<'b> {
         self.area.height
     }
 
-    /// A part of this one: from a corner, so many columns and rows, or as many as there are.
+    /// A part of this rectangle from a corner, clipped to it.
     pub fn part(&mut self, (x, y): (u16, u16), (width, height): (u16, u16)) -> Canvas<'_> {
         let (x, y) = (x.min(self.area.width), y.min(self.area.height));
         let area = Rect {
@@ -38,7 +38,7 @@ impl<'b> Canvas<'b> {
         Canvas { buffer: self.buffer, area, look: self.look }
     }
 
-    /// Writes from a cell to the right. Returns where it ended.
+    /// Writes text from a cell to the right. Returns the column after it.
     pub fn put(&mut self, (x, y): (u16, u16), text: &str, ink: Ink) -> u16 {
         self.put_styled((x, y), text, self.look.style(ink))
     }
@@ -48,13 +48,13 @@ impl<'b> Canvas<'b> {
             return x;
         }
         let room = usize::from(self.area.width - x);
-        // Nothing of what was drawn here before.
+        // Resets the cell first.
         let style = Style::reset().patch(style);
         let (end, _) = self.buffer.set_stringn(self.area.x + x, self.area.y + y, text, room, style);
         end - self.area.x
     }
 
-    /// Writes so that it ends at the right edge, if there is room.
+    /// Writes right-aligned text, if there is room.
     pub fn put_right(&mut self, y: u16, text: &str, ink: Ink) {
         let wide = text.chars().count() as u16;
         if wide <= self.area.width {
@@ -62,7 +62,7 @@ impl<'b> Canvas<'b> {
         }
     }
 
-    /// Figures one after the other, each behind its name: a figure is there as a whole, or not at all.
+    /// Writes named figures one after the other. A figure that does not fit whole is left out.
     pub fn put_figures(&mut self, (x, y): (u16, u16), figures: &[(&str, String)]) {
         let mut x = x;
         for (name, figure) in figures {
@@ -76,7 +76,7 @@ impl<'b> Canvas<'b> {
         }
     }
 
-    /// The first line of a panel: its name, a line, and a figure at the end of it.
+    /// The first line of a panel: its name, a line, and a figure at the right.
     pub fn title(&mut self, name: &str, figure: &str) {
         let rule = self.look.rule().repeat(usize::from(self.area.width));
         self.put((0, 0), &rule, Ink::Rule);
@@ -87,17 +87,17 @@ impl<'b> Canvas<'b> {
         }
     }
 
-    /// A bar from a cell to the right, of a share of `width` columns.
+    /// A bar of `share` of `width` columns.
     pub fn bar(&mut self, (x, y): (u16, u16), width: u16, share: f64, ink: Ink) {
         let eighths = (share.clamp(0.0, 1.0) * f64::from(width) * 8.0).round() as usize;
         for column in 0..width {
-            // What there is of anything is seen.
+            // A share above zero shows at least one glyph.
             let here = eighths.max(usize::from(share > 0.0)).saturating_sub(usize::from(column) * 8).min(8);
             self.put((x + column, y), self.look.bar(here), ink);
         }
     }
 
-    /// Clears it.
+    /// Clears the rectangle.
     pub fn clear(&mut self) {
         let blank = " ".repeat(usize::from(self.area.width));
         for y in 0..self.area.height {

@@ -1,5 +1,5 @@
-//! Guest memory from left to right, now in the first row and the past below: what is in use shows as columns, what moves
-//! as slopes, what went cold as a trace that fades.
+//! The map: guest memory from left to right, the present in the first row, the past below. Memory in use shows as a
+//! column, moving use as a slope, memory that went cold as a fading trace.
 
 use super::canvas::Canvas;
 use super::history::History;
@@ -9,10 +9,10 @@ use crate::top::sample::{AgesBy, Heat};
 use crate::top::words::{bytes, time};
 use slat::PAGE_SIZE;
 
-/// Columns for the time, where there is room.
+/// Columns of the time axis, where there is room.
 const GUTTER: u16 = 8;
 
-/// Draws it: a title, an axis where there is room, and as many rows of the past as fit.
+/// Draws a title, a time axis where there is room, and as many past rows as fit.
 pub fn draw(canvas: &mut Canvas<'_>, history: &History, state: &State, bare: bool) {
     let (width, height) = (canvas.width(), canvas.height());
     let top = u16::from(!bare);
@@ -67,7 +67,7 @@ fn title(canvas: &mut Canvas<'_>, history: &History, state: &State, columns: u16
     canvas.put((x, 0), high, Ink::Label);
 }
 
-/// One map, in a guest that has so many frames by now.
+/// One row, in a guest of `frames` frames.
 struct Row<'h> {
     frames: u64,
     heat: &'h Heat,
@@ -85,7 +85,7 @@ fn draw_row(canvas: &mut Canvas<'_>, (x, y): (u16, u16), row: &Row<'_>) {
 }
 
 impl Row<'_> {
-    /// How warm a column is: the mean of its cells that map anything, rounded up.
+    /// The warmth of a column: the mean of its mapped cells, rounded up.
     fn warmth(&self, column: u16, columns: u16) -> Option<u8> {
         let per_cell = self.heat.frames_per_cell.max(1);
         let edge = |column: u16| u128::from(self.frames) * u128::from(column) / u128::from(columns);
@@ -99,7 +99,7 @@ impl Row<'_> {
     }
 }
 
-/// Guest addresses below their columns: powers of two apart.
+/// The address axis: labels at powers of two.
 fn draw_axis(canvas: &mut Canvas<'_>, gutter: u16, frames: u64) {
     let columns = canvas.width().saturating_sub(gutter);
     let memory = u128::from(frames) * u128::from(PAGE_SIZE);
@@ -109,7 +109,7 @@ fn draw_axis(canvas: &mut Canvas<'_>, gutter: u16, frames: u64) {
         let x = gutter + (u128::from(columns) * address / memory) as u16;
         let text = if address == 0 { "0".into() } else { bytes(u64::try_from(address).unwrap_or(u64::MAX)) };
         let tick = if canvas.look.ascii { "|" } else { "╵" };
-        // A figure that is cut would be another one.
+        // A clipped figure would read as another figure.
         if x + 1 + text.len() as u16 <= canvas.width() {
             canvas.put((x, canvas.height() - 1), &format!("{tick}{text}"), Ink::Label);
         }

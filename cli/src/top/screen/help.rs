@@ -1,4 +1,4 @@
-//! The help text, shown over the panels.
+//! The help, drawn over the panels.
 
 use super::canvas::Canvas;
 use super::look::Ink;
@@ -25,7 +25,7 @@ const TEXT: [(&str, &str); 18] = [
     ("", "A watched guest refills its TLB at each look, a few times a second."),
 ];
 
-/// Draws it, as much as fits.
+/// Draws as much of the help as fits.
 pub fn draw(canvas: &mut Canvas<'_>) {
     canvas.clear();
     canvas.title("help", "");

@@ -1,6 +1,6 @@
-//! Keys, as a terminal sends them: bytes.
+//! Decodes keys from the bytes that a terminal sends.
 
-/// A key that means something here, or a character.
+/// A key with a meaning here, or a character.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Key {
     Char(char),
@@ -9,14 +9,14 @@ pub enum Key {
     F1,
 }
 
-/// The keys that these bytes are. A sequence that is cut off, and a key that means nothing here, is none.
+/// Decodes bytes. Cut-off sequences and keys without a meaning are dropped.
 pub fn keys(mut bytes: &[u8]) -> Vec<Key> {
     let mut keys = Vec::new();
     while let [first, rest @ ..] = bytes {
         bytes = rest;
         match (first, rest) {
             (0x1b, [b'[' | b'O', sequence @ ..]) => {
-                // The kernel's console has another bracket in F1.
+                // The Linux console sends a second bracket in F1.
                 let skipped = usize::from(rest[0] == b'[' && sequence.first() == Some(&b'['));
                 let ends = sequence[skipped..].iter().position(|byte| (0x40..=0x7e).contains(byte));
                 let length = ends.map_or(sequence.len(), |ends| skipped + ends + 1);
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn what_means_nothing_is_passed_over_whole() {
-        // An arrow, one with Control, F2, the mouse's wheel; letters of other alphabets.
+        // An arrow, an arrow with Control, F2, the mouse wheel, non-Latin letters.
         assert_eq!(keys("\x1b[Ah\x1b[1;5Ch\x1bOQ\x1b[12~h\x1b[<64;1;1Mhßh".as_bytes()), [Char('h'); 5]);
         for cut in ["\x1b[", "\x1bO", "\x1b[1", "\x1b[["] {
             assert_eq!(keys(cut.as_bytes()), [], "{cut:?}");

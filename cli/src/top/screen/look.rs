@@ -1,8 +1,8 @@
-//! Colours and glyphs, as the terminal has them.
+//! Colours and glyphs that the terminal supports.
 
 use ratatui_core::style::{Color, Modifier, Style};
 
-/// How many colours there are.
+/// Number of colours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Depth {
     None,
@@ -10,36 +10,36 @@ pub enum Depth {
     Many,
 }
 
-/// See the module's header.
+/// Colours and glyphs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Look {
     pub depth: Depth,
-    /// No other glyphs.
+    /// ASCII glyphs only.
     pub ascii: bool,
 }
 
-/// What something is drawn for.
+/// The role of a piece of text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ink {
-    /// The name of a panel.
+    /// Name of a panel.
     Title,
-    /// What a figure is.
+    /// Label of a figure.
     Label,
     /// A figure.
     Figure,
     /// Lines between panels.
     Rule,
-    /// Bars of faults, flushes, memory, vCPUs.
+    /// Bars of faults, flushes, memory and vCPUs.
     Faults,
     Flushes,
     Memory,
     Vcpus,
-    /// Something that must not be overlooked.
+    /// A warning.
     Alert,
 }
 
 impl Look {
-    /// As the environment tells.
+    /// Reads the environment variables.
     pub fn of_terminal() -> Self {
         let var = |name| std::env::var(name).unwrap_or_default();
         let many =
@@ -49,7 +49,7 @@ impl Look {
             (true, true) => Depth::Many,
             (true, false) => Depth::Sixteen,
         };
-        // The first that is set counts.
+        // The first of these variables that is set decides.
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().map(var).find(|value| !value.is_empty());
         let utf8 = locale.is_some_and(|locale| {
             let locale = locale.to_ascii_lowercase();
@@ -58,7 +58,7 @@ impl Look {
         Self { depth, ascii: !utf8 }
     }
 
-    /// How something is drawn.
+    /// The style of a role.
     pub fn style(self, ink: Ink) -> Style {
         let style = Style::new();
         let style = match ink {
@@ -77,7 +77,7 @@ impl Look {
         }
     }
 
-    /// How a cell of the map is drawn that is so warm, from 0 to 9.
+    /// The style of a map cell of warmth 0 to 9.
     pub fn heat(self, warmth: u8) -> (&'static str, Style) {
         const MANY: [u8; 10] = [240, 55, 56, 91, 127, 162, 197, 203, 209, 221];
         const SIXTEEN: [Color; 10] = [
@@ -103,7 +103,7 @@ impl Look {
         (glyph, style)
     }
 
-    /// A part of a cell, in eighths from the bottom.
+    /// The glyph of a cell filled from the bottom, in eighths.
     pub fn column(self, eighths: usize) -> &'static str {
         let glyphs = if self.ascii {
             [" ", ".", ".", ":", ":", "|", "|", "#", "#"]
@@ -113,7 +113,7 @@ impl Look {
         glyphs[eighths.min(8)]
     }
 
-    /// The same from the left.
+    /// The glyph of a cell filled from the left, in eighths.
     pub fn bar(self, eighths: usize) -> &'static str {
         let glyphs = if self.ascii {
             [" ", " ", " ", " ", "=", "=", "=", "=", "="]
@@ -123,17 +123,17 @@ impl Look {
         glyphs[eighths.min(8)]
     }
 
-    /// A line from left to right.
+    /// The glyph of a horizontal line.
     pub fn rule(self) -> &'static str {
         if self.ascii { "-" } else { "─" }
     }
 
-    /// Between two things.
+    /// The separator between two items.
     pub fn dot(self) -> &'static str {
         if self.ascii { "-" } else { "·" }
     }
 
-    /// At most.
+    /// The "at most" sign.
     pub fn within(self) -> &'static str {
         if self.ascii { "<" } else { "≤" }
     }

@@ -1,4 +1,4 @@
-//! The terminal: what is drawn, and what keys do.
+//! The screen of `slat top`.
 //!
 //! | file | idea |
 //! |---|---|
@@ -10,10 +10,10 @@
 //! | `view` | what goes where, by the size of the terminal |
 //! | `panels` | faults, flushes, memory, ages, vCPUs |
 //! | `heat` | guest memory from left to right, the past downwards |
-//! | `help` | what it all means |
+//! | `help` | the help text |
 //!
-//! Everything is drawn from a history and a state, into a buffer of any size: there is nothing else to know, and so
-//! nothing else to test.
+//! The drawing depends only on a history and a state, and goes to a buffer of any size. The tests draw into such
+//! buffers.
 
 mod ansi;
 mod canvas;
@@ -29,7 +29,7 @@ mod terminal;
 mod tests;
 mod view;
 
-use super::source::{Source, Told};
+use super::source::{Item, Source};
 use super::{End, Wanted};
 use crate::error::Error;
 use history::History;
@@ -40,10 +40,10 @@ use std::io::Write;
 use std::time::Duration;
 use terminal::Screen;
 
-/// How long a key may wait for its effect.
+/// The longest time until a key takes effect.
 const TURN: Duration = Duration::from_millis(40);
 
-/// Draws each sample on the terminal that `open` writes to, until the run ends or the user quits.
+/// Draws each sample on the terminal behind `open`, until the run ends or the user quits.
 pub fn draw<W: Write + 'static>(
     source: &mut dyn Source,
     open: fn() -> W,
@@ -53,14 +53,14 @@ pub fn draw<W: Write + 'static>(
     let look = Look::of_terminal();
     let mut screen = Screen::take(open)?;
     let (mut history, mut state) = (History::default(), State::new(wanted.every));
-    let (mut told, mut seen, mut changed) = (Some(first), 0, true);
+    let (mut item, mut seen, mut changed) = (Some(first), 0, true);
     loop {
-        match told {
-            Some(Told::Lost) => return Ok(End::Lost),
-            Some(Told::Sample(sample)) if sample.ended => return Ok(End::Run),
-            Some(Told::Sample(sample)) => {
+        match item {
+            Some(Item::Lost) => return Ok(End::Lost),
+            Some(Item::Sample(sample)) if sample.ended => return Ok(End::Run),
+            Some(Item::Sample(sample)) => {
                 seen += 1;
-                // While it is paused time goes on: what is missed is in the next sample's sums.
+                // Samples during a pause are dropped; the next sample's sums include them.
                 if !state.paused {
                     history.add(*sample);
                     changed = true;
@@ -91,16 +91,16 @@ pub fn draw<W: Write + 'static>(
                 Action::Interrupt => return Ok(End::Interrupted),
             }
         }
-        told = source.next(Duration::ZERO)?;
+        item = source.next(Duration::ZERO)?;
     }
 }
 
-/// Who has nothing to say is found out before the terminal is touched.
-fn first(source: &mut dyn Source) -> Result<Option<Told>, Error> {
+/// Waits for the first sample before the terminal is changed.
+fn first(source: &mut dyn Source) -> Result<Option<Item>, Error> {
     loop {
         match source.next(Duration::from_millis(100))? {
-            Some(Told::Lost) => return Ok(None),
-            Some(told) => return Ok(Some(told)),
+            Some(Item::Lost) => return Ok(None),
+            Some(item) => return Ok(Some(item)),
             None if crate::interrupt::asked() => return Ok(None),
             None => {}
         }

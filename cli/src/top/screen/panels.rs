@@ -1,4 +1,4 @@
-//! The panels above the map: each a title with its first figure, and below it as much as there is room for.
+//! The panels above the map. Each has a title with its main figure, and as many lines as there is room for.
 
 use super::canvas::Canvas;
 use super::history::History;
@@ -8,7 +8,7 @@ use crate::top::sample::{Age, AgesBy};
 use crate::top::words::{bytes, count, percent, time};
 use slat::PAGE_SIZE;
 
-/// Faults in a second, by what they found, and how it was before.
+/// Faults per second by result, with their history.
 pub fn faults(canvas: &mut Canvas<'_>, history: &History) {
     let rates = &history.rates;
     canvas.title("faults", &format!("{}/s", count(rates.faults)));
@@ -24,7 +24,7 @@ pub fn faults(canvas: &mut Canvas<'_>, history: &History) {
     graph(&mut canvas.part((0, 2), (width, height.saturating_sub(2))), history);
 }
 
-/// Faults in a second, the newest at the right edge.
+/// Faults per second as a graph, newest at the right.
 pub fn graph(canvas: &mut Canvas<'_>, history: &History) {
     let (width, height) = (canvas.width(), canvas.height());
     let shown = || history.faults.iter().take(usize::from(width));
@@ -40,7 +40,7 @@ pub fn graph(canvas: &mut Canvas<'_>, history: &History) {
         }
     }
     if height > 1 {
-        // Where there is no past yet.
+        // Columns without a sample yet.
         let text = format!("up to {}/s", count(most));
         if history.faults.len() + text.len() < usize::from(width) {
             canvas.put((0, 0), &text, Ink::Label);
@@ -48,7 +48,7 @@ pub fn graph(canvas: &mut Canvas<'_>, history: &History) {
     }
 }
 
-/// Shootdowns in a second, by cause.
+/// Shootdowns per second, by cause.
 pub fn flushes(canvas: &mut Canvas<'_>, history: &History) {
     let rates = &history.rates;
     canvas.title("flushes", &format!("{}/s", count(rates.flushes)));
@@ -66,7 +66,7 @@ pub fn flushes(canvas: &mut Canvas<'_>, history: &History) {
     }
 }
 
-/// What is mapped, in which sizes, and what that costs.
+/// Mapped memory by leaf size, and the memory of its tables.
 pub fn memory(canvas: &mut Canvas<'_>, history: &History) {
     let now = &history.now;
     let guest = now.heat.frames.saturating_mul(PAGE_SIZE);
@@ -111,7 +111,7 @@ pub fn memory(canvas: &mut Canvas<'_>, history: &History) {
     }
 }
 
-/// Mapped memory by when it was last used.
+/// Mapped memory by the time of its last use.
 pub fn ages(canvas: &mut Canvas<'_>, history: &History) {
     let ages = &history.now.ages;
     let by = match ages.by {
@@ -143,7 +143,7 @@ pub fn ages(canvas: &mut Canvas<'_>, history: &History) {
     }
 }
 
-/// What pages of an age have in common: their generation and when it began, or when they were used.
+/// The label of an age class: its generation and start, or its age.
 pub fn name_of(age: &Age, within: &str) -> String {
     match (age.generation, age.within_ms) {
         (Some(generation), Some(ms)) => format!("#{generation} {}", time(ms)),
@@ -153,7 +153,7 @@ pub fn name_of(age: &Age, within: &str) -> String {
     }
 }
 
-/// What each vCPU does; where there are many, as many as fit, side by side.
+/// The vCPUs, as many as fit, side by side if there are many.
 pub fn vcpus(canvas: &mut Canvas<'_>, history: &History) {
     let rates = &history.rates;
     canvas.title("vCPUs", &format!("{} acc/s", count(rates.accesses)));

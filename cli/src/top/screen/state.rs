@@ -1,23 +1,23 @@
-//! What keys change.
+//! The state that keys change.
 
 use super::keys::Key;
 use crate::top::sample::Heat;
 use std::time::Duration;
 
-/// What the map of guest memory shows.
+/// What the map shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Shown {
     /// How recently pages were used.
     #[default]
     Used,
-    /// Which were written to.
+    /// Which pages were written.
     Written,
-    /// Which are parts of large pages.
+    /// Which pages are parts of large pages.
     Large,
 }
 
 impl Shown {
-    /// After this one, in turn.
+    /// The next choice in turn.
     fn next(self) -> Self {
         match self {
             Self::Used => Self::Written,
@@ -26,7 +26,7 @@ impl Shown {
         }
     }
 
-    /// In a word or two.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Used => "in use",
@@ -45,7 +45,7 @@ impl Shown {
     }
 }
 
-/// What the loop has to do for a key.
+/// The effect of a key on the loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     None,
@@ -55,7 +55,7 @@ pub enum Action {
     Interrupt,
 }
 
-/// See the module's header.
+/// The state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct State {
     pub paused: bool,
@@ -64,7 +64,7 @@ pub struct State {
     pub interval: Duration,
 }
 
-/// Milliseconds between samples that `+` and `-` go along.
+/// The intervals in milliseconds that `+` and `-` select.
 const INTERVALS: [u64; 10] = [50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
 
 impl State {
@@ -72,7 +72,7 @@ impl State {
         Self { paused: false, help: false, shown: Shown::default(), interval }
     }
 
-    /// A key was pressed.
+    /// Handles a key.
     pub fn key(&mut self, key: Key) -> Action {
         match key {
             Key::Control('c') => return Action::Interrupt,
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn intervals_go_up_and_down_and_stop_at_the_ends() {
-        // A word of the user's own in between.
+        // An interval of the user's own stays between the fixed ones.
         let mut state = State::new(Duration::from_millis(700));
         let ms = |state: &mut State, key| match state.key(Key::Char(key)) {
             Action::Interval(every) => every.as_millis(),

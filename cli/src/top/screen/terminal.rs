@@ -1,5 +1,4 @@
-//! The terminal, taken for a screen and given back whatever happens: at the end, on an error, and when any thread panics,
-//! before it says why.
+//! Takes the terminal for a screen and restores it: at the end, on an error, and before a panic's message is printed.
 
 use super::ansi::Ansi;
 use super::keys::{Key, keys};
@@ -14,20 +13,20 @@ use std::os::fd::AsFd;
 use std::panic;
 use std::time::Duration;
 
-/// The terminal that is a screen now, and its modes before.
+/// The terminal that is in use, and its modes before.
 static TAKEN: Mutex<Option<(File, Termios)>> = Mutex::new(None);
 
-/// See the module's header.
+/// The terminal.
 pub struct Screen<W: Write> {
     terminal: Terminal<Ansi<W>>,
     open: fn() -> W,
-    /// Where keys come from.
+    /// The source of keys.
     tty: File,
     size: Size,
 }
 
 impl<W: Write> Screen<W> {
-    /// Takes the terminal that `open` writes to.
+    /// Takes the terminal behind `open`.
     pub fn take(open: fn() -> W) -> io::Result<Self>
     where
         W: 'static,
@@ -59,7 +58,7 @@ impl<W: Write> Screen<W> {
         taken.inspect_err(|_| give_back(open))
     }
 
-    /// Draws, unless a panic has taken the terminal back: then it says so.
+    /// Draws. Returns false if a panic has restored the terminal.
     pub fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<bool> {
         if TAKEN.lock().is_none() {
             return Ok(false);
@@ -68,17 +67,17 @@ impl<W: Write> Screen<W> {
         Ok(true)
     }
 
-    /// Keys, awaited so long at most; `None` where the terminal is gone.
+    /// Waits for keys up to `patience`; `None` if the terminal is gone.
     pub fn keys(&mut self, most: Duration) -> Option<Vec<Key>> {
         let mut ready = [PollFd::new(&self.tty, PollFlags::IN)];
-        // A signal ends it sooner, which is no harm.
+        // A signal may end the wait early.
         let _ = poll(&mut ready, most.try_into().ok().as_ref());
-        let told = ready[0].revents();
-        if told.intersects(PollFlags::HUP | PollFlags::ERR) {
+        let events = ready[0].revents();
+        if events.intersects(PollFlags::HUP | PollFlags::ERR) {
             return None;
         }
         let mut bytes = [0; 256];
-        if !told.contains(PollFlags::IN) {
+        if !events.contains(PollFlags::IN) {
             return Some(Vec::new());
         }
         match self.tty.read(&mut bytes) {
@@ -88,15 +87,15 @@ impl<W: Write> Screen<W> {
         }
     }
 
-    /// Whether the terminal has another size than when this was asked before.
+    /// Returns whether the terminal's size has changed since the last call.
     pub fn resized(&mut self) -> io::Result<bool> {
         let size = self.terminal.size()?;
         Ok(std::mem::replace(&mut self.size, size) != size)
     }
 
-    /// Forgets what is on the terminal: others may have written to it.
+    /// Redraws everything next time: another program may have written to the terminal.
     pub fn clear(&mut self) -> io::Result<()> {
-        // Not `clear`, which asks the terminal where its cursor is, and fails where there is no answer.
+        // `clear` would ask the terminal for its cursor, and fail without an answer.
         self.terminal.resize(self.size.into())
     }
 }

@@ -1,4 +1,4 @@
-//! What is drawn: the same history gives the same screen, at any size.
+//! The same history gives the same screen, at each size.
 
 use super::history::History;
 use super::look::{Depth, Look};
@@ -33,7 +33,7 @@ fn draw(history: &History, state: &State, look: Look, (width, height): (u16, u16
     buffer
 }
 
-/// The rows of a terminal after it was drawn on.
+/// The rows of a terminal after a drawing.
 fn text(history: &History, state: &State, look: Look, (width, height): (u16, u16)) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| view::draw(history, state, look, frame.area(), frame.buffer_mut())).unwrap();
@@ -46,7 +46,7 @@ fn text(history: &History, state: &State, look: Look, (width, height): (u16, u16
         .collect()
 }
 
-/// `SLAT_SNAPSHOTS=write` writes them anew.
+/// `SLAT_SNAPSHOTS=write` rewrites the snapshots.
 fn snapshot(name: &str, text: &str) {
     let path = format!("{}/src/top/screen/snapshots/{name}.txt", env!("CARGO_MANIFEST_DIR"));
     if std::env::var("SLAT_SNAPSHOTS").is_ok_and(|what| what == "write") {
@@ -70,7 +70,7 @@ fn screens_are_as_they_were() {
     snapshot("ascii", &drawn);
 }
 
-/// Everything that a run could say, and more than it could.
+/// A sample with every figure, some beyond their range.
 fn hostile() -> Vec<Sample> {
     let most = VcpuCounts { accesses: u64::MAX, faults: u64::MAX, hits: u64::MAX / 2, misses: u64::MAX / 2 };
     let age = Age { generation: Some(u64::MAX), within_ms: Some(u64::MAX), pages: u64::MAX };
@@ -140,7 +140,7 @@ fn colours_are_those_of_the_terminal() {
     assert!(colours(Depth::Many).iter().any(indexed));
 }
 
-/// A map of half as many frames, from before the guest grew, fills half of the row.
+/// A map made before the guest doubled fills half of the row.
 #[test]
 fn the_past_of_a_guest_that_has_grown_stays_where_it_was() {
     let map = |cells: &str| Heat {

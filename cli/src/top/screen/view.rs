@@ -1,5 +1,5 @@
-//! What goes where, by the size of the terminal: panels above the map where there is room for them, else a list of lines,
-//! the most telling first.
+//! The layout by the size of the terminal: panels above the map, or a list of lines where there is no room for
+//! panels.
 
 use super::canvas::Canvas;
 use super::history::History;
@@ -13,12 +13,12 @@ use ratatui_core::layout::Rect;
 use slat::PAGE_SIZE;
 use std::iter;
 
-/// From this size on there are panels.
+/// Panels are drawn from this size on.
 const PANELS: (u16, u16) = (72, 21);
 /// Columns between two panels.
 const GAP: u16 = 2;
 
-/// Draws all of it.
+/// Draws the screen.
 pub fn draw(history: &History, state: &State, look: Look, area: Rect, buffer: &mut Buffer) {
     let mut all = Canvas::new(buffer, area, look);
     let (width, height) = (all.width(), all.height());
@@ -59,7 +59,7 @@ fn draw_title(canvas: &mut Canvas<'_>, history: &History, state: &State) {
     canvas.put_right(0, status, ink);
 }
 
-/// As many as fit, the most needed first.
+/// As many lines as fit, in order of importance.
 fn draw_keys(canvas: &mut Canvas<'_>, state: &State) {
     let pause = if state.paused { "go on" } else { "pause" };
     let keys =
@@ -95,7 +95,7 @@ fn draw_panels(canvas: &mut Canvas<'_>, history: &History, state: &State) {
     heat::draw(&mut canvas.part((0, upper + middle + 1), (width, height)), history, state, false);
 }
 
-/// Lines, and what is left is the map's: a quarter at least.
+/// The lines, then the map: a quarter of the height at least.
 fn draw_list(canvas: &mut Canvas<'_>, history: &History, state: &State) {
     let (width, height) = (canvas.width(), canvas.height());
     let lines = lines(history, canvas.look.within());
@@ -113,10 +113,10 @@ fn draw_list(canvas: &mut Canvas<'_>, history: &History, state: &State) {
     heat::draw(&mut canvas.part((0, wanted), (width, left)), history, state, left < 5);
 }
 
-/// Figures behind their names; some need none.
+/// Named figures; some have no name.
 type Figures = Vec<(&'static str, String)>;
 
-/// Name and figures of each line of a list.
+/// Name and figures of each line.
 fn lines(history: &History, within: &str) -> Vec<(&'static str, Figures)> {
     let (now, rates) = (&history.now, &history.rates);
     let per_s = |value: f64| format!("{}/s", count(value));
