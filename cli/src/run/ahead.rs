@@ -15,7 +15,7 @@ const ZEROED: u64 = 4 << 20;
 /// The flags.
 #[derive(Debug, Args)]
 pub struct AheadArgs {
-    /// Threads that evict cold pages before --limit is reached, so that no fault has to; 0: faults make room themselves
+    /// Threads that evict cold pages before --limit is reached, so that faults need not reclaim; 0: faults reclaim themselves
     /// [default: 1]
     #[arg(long, value_name = "N", requires = "swap", value_parser = clap::value_parser!(u8).range(..=64))]
     pub evictors: Option<u8>,

@@ -15,11 +15,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Replay memory traces on software vCPUs: every TLB miss walks our tables, every fault goes through slot, host
-/// and install, every byte read back is checked
+/// Replay memory traces on software vCPUs. Each TLB miss walks slat's tables, each fault goes through memslot, host and
+/// install, and each byte that the guest reads is checked
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Traces are what valgrind prints, sockets are talked to by socat: each is in Debian's package of its name.
+    after_help = "valgrind writes traces; socat talks to the sockets. Debian has a package of each name.
 
 Examples:
   slat run
@@ -33,30 +33,29 @@ Examples:
   slat run --migrate-from /tmp/move & slat run --migrate-to /tmp/move
   slat run --limit 48M --swap mem --swap /var/tmp/swap --lru-gen /tmp/guest & socat - UNIX-CONNECT:/tmp/guest
 
-Exit status: 0 all reads were right; 2 bad input, or the machine failed; 3 the guest's data is corrupt: it read what
-it never wrote, swap could not give back what it was given, its dirty log lost a write, or with --nested a page was
-written that its hypervisor had protected; 130 interrupted.
+Exit status: 0 all reads were right; 2 bad input, or the machine failed; 3 the guest's data is corrupt: a read returned
+bytes that the guest never wrote, swap lost a page, the dirty log lost a write, or with --nested L2 wrote to a page that
+L1 had protected; 130 interrupted.
 Time: 2 s for the bundled traces; 5 to 20 million accesses a second for others. Memory: 420 MiB for the bundled traces; for
-others twice what the guest touches, of which --limit bounds one half, and 20 MiB. Address space is reserved for all of
---memory: where there is too little, -m asks for less."
+others 20 MiB plus twice what the guest touches, of which --limit bounds one half. The run reserves address space for all of
+--memory; use -m where the system has less."
 )]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag that users type")]
 pub struct Run {
-    /// What `valgrind --tool=lackey --trace-mem=yes` printed: a file, plain, .gz or .zst, or `-` for standard
-    /// input; may be repeated. Without it: the bundled traces
+    /// Trace to replay, as `valgrind --tool=lackey --trace-mem=yes` prints it: a file (plain, .gz, .zst), or `-` for
+    /// standard input; may be repeated [default: the bundled traces]
     #[arg(short, long, value_name = "FILE")]
     pub trace: Vec<String>,
 
-    /// vCPUs; each extra one replays a copy in a range of its own [default: one for each trace]
+    /// Number of vCPUs. With more vCPUs than traces, the extra ones replay copies at other addresses [default: one per trace]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub vcpus: Option<u32>,
 
-    /// Times that each trace is replayed, one after the other, by the same guest in the same memory
-    /// [default: 1, and 10 for the bundled traces]
+    /// Passes over each trace, by the same guest in the same memory [default: 1; 10 for the bundled traces]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub iterations: Option<u32>,
 
-    /// Guest memory at most [default: 8G, and 4G with pae, which maps no more]
+    /// Maximum guest memory [default: 8G; 4G with pae, which cannot map more]
     #[arg(short, long, value_name = "SIZE", value_parser = guest_size)]
     pub memory: Option<u64>,
 
@@ -64,7 +63,7 @@ pub struct Run {
     #[arg(short, long, value_enum, default_value_t = FormatName::Ept4)]
     pub format: FormatName,
 
-    /// What guards the tables: nothing shared, a reader-writer lock (the TDP MMU series), or one mutex (before)
+    /// MMU lock: none, a reader-writer lock (the TDP MMU series), or one mutex (KVM before that series)
     #[arg(long, value_enum, default_value_t = LockName::None)]
     pub mmu_lock: LockName,
 
@@ -72,35 +71,35 @@ pub struct Run {
     #[arg(short, long, value_enum, default_value_t = Pages::K4)]
     pub pages: Pages,
 
-    /// Host memory at most, for pages and tables together; with --swap, cold pages leave when it is reached
-    /// [default: guest memory and an eighth]
+    /// Maximum host memory for pages and tables together; at the limit --swap evicts cold pages
+    /// [default: guest memory plus an eighth]
     #[arg(long, value_name = "SIZE", value_parser = host_size)]
     pub limit: Option<u64>,
 
-    /// Where cold pages go: `mem`, which is compressed and takes up to half of --limit, or a file, which is new, empty,
-    /// or left by a run that was killed. Several may be given: memory is used first, then the file with the highest
-    /// priority that has room, those with the same in turn; without priorities files are used in this order
+    /// Swap device: `mem` (compressed, up to half of --limit), or a file (new, empty, or left by a killed run); may be
+    /// repeated. Memory is used first, then the file with the highest priority that has room; files with the same
+    /// priority take turns. Without priorities the order of the flags counts
     #[arg(long, value_name = "FILE[,pri=N]|mem")]
     pub swap: Vec<String>,
 
-    /// Use the files for --swap whatever they hold, which is lost
+    /// Overwrite the --swap files, whatever they contain
     #[arg(long, requires = "swap")]
     pub overwrite: bool,
 
-    /// Watch it run: a screen on standard error; where that is no terminal, a line now and then
+    /// Watch the run: a screen on standard error, or a line per interval where that is not a terminal
     #[arg(long)]
     pub top: bool,
 
-    /// Serve samples to watchers (`slat top PATH`) on a Unix socket
+    /// Serve samples on a Unix socket, for `slat top PATH`
     #[arg(long, value_name = "PATH")]
     pub serve: Option<PathBuf>,
 
-    /// The same, with an LRU whose generations can be looked at and worked on: lines `read`, `+ memcg node max_seq …`,
+    /// Serve samples and the LRU's generations on a Unix socket: commands `read`, `+ memcg node max_seq …`,
     /// `- memcg node min_seq …` as in the kernel's `lru_gen`, `enabled [MASK]`, `min_ttl_ms [MS]`
     #[arg(long, value_name = "PATH", conflicts_with = "serve")]
     pub lru_gen: Option<PathBuf>,
 
-    /// Swap out what the guest has not used for so many seconds
+    /// Swap out pages that the guest has not used for this many seconds
     #[arg(long, value_name = "SECS", value_parser = seconds, requires = "swap")]
     pub reclaim_idle: Option<Duration>,
 
@@ -108,30 +107,30 @@ pub struct Run {
     #[command(flatten)]
     pub ahead: AheadArgs,
 
-    /// Whether the LRU asks the guest's tables when it ages (the MGLRU aging series), or only before it evicts a page (before)
+    /// on: the LRU reads the guest's tables when it ages (the MGLRU aging series); off: only before it evicts a page
     /// [default: on]
     #[arg(long, value_enum)]
     pub walk_secondary: Option<Switch>,
 
-    /// Declare traced addresses to be a memslot from the start: a range such as 0x4000000+16M; may be repeated.
-    /// Other addresses get memslots of 16 MiB when they are first touched
+    /// Create a memslot for these traced addresses at the start, such as 0x4000000+16M; may be repeated. Other addresses
+    /// get memslots of 16 MiB at their first access
     #[arg(long, value_name = "START+SIZE", value_parser = region)]
     pub region: Vec<Declared>,
 
-    /// Pages per second that the host moves to other frames meanwhile; every thousandth time it takes a
-    /// snapshot of all memory, copy-on-write. 0 leaves the guest alone
+    /// Pages per second that the host moves to other frames during the run. Once per 1,000 pages it takes a copy-on-write
+    /// snapshot of all memory. 0: none
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub churn: u64,
 
-    /// Log the guest's writes, and harvest the log all the while: a bit for each page, or a ring for each vCPU. In the
-    /// end every page must hold what it held when the log told of it last
+    /// Log the guest's writes in a bitmap or in a ring per vCPU, and harvest the log during the run. At the end each page
+    /// must equal its copy of the last harvest that named it
     #[arg(long, value_enum, default_value_t = DirtyLogName::Off)]
     pub dirty_log: DirtyLogName,
 
     #[command(flatten)]
     pub(super) migrate: Migrate,
 
-    /// Seed of what --churn and --nested draw: which pages move, what changes [default: 1]
+    /// Seed of the random choices of --churn and --nested [default: 1]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
@@ -139,20 +138,20 @@ pub struct Run {
     #[command(flatten)]
     pub nested: NestedArgs,
 
-    /// A garbled line of a trace is an error, not a count
+    /// Fail on a garbled trace line instead of counting it
     #[arg(long)]
     pub strict: bool,
 
-    /// Write what happens in the VM to a file, or to standard output (`-`), a line for each event in the manner of `perf script`:
-    /// faults, leaves that go and why, splits, flushes and why, grace periods. Events wait in memory for a file that is slow
+    /// Write the VM's events to a file or to standard output (`-`), one line each in the format of `perf script`: faults,
+    /// zapped leaf entries, splits, flushes, grace periods. Events queue in memory if the file is slow
     #[arg(long, value_name = "FILE|-")]
     pub trace_events: Option<String>,
 
-    /// One JSON object on standard output, and nothing else there
+    /// Print one JSON object on standard output, and nothing else
     #[arg(long)]
     pub json: bool,
 
-    /// Negative control: leave out every TLB flush. The guest must find out
+    /// Negative control: leave out every TLB flush. The guest's checks must fail
     #[arg(long, hide = true)]
     pub sabotage_flushes: bool,
 }

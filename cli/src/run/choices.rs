@@ -20,13 +20,13 @@ pub enum FormatName {
     Ept4Noad,
     /// Arm stage 2, 48 bits of address
     Arm64,
-    /// The same with 40 bits: two pages of root
+    /// Arm stage 2, 40 bits of address: a root of two pages
     #[value(name = "arm64-40")]
     Arm64L40,
-    /// The same with 39 bits
+    /// Arm stage 2, 39 bits of address
     #[value(name = "arm64-39")]
     Arm64L39,
-    /// The same with 48 bits, without Accessed and Dirty bits
+    /// Arm stage 2, 48 bits of address, without Accessed and Dirty bits
     Arm64Noad,
     /// RISC-V, three levels
     Sv39x4,
@@ -42,11 +42,11 @@ pub enum FormatName {
 /// [`MmuLock`] as a value of a flag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum LockName {
-    /// Faults and invalidations meet at the entry
+    /// No lock: faults and invalidations synchronize at the table entry
     None,
-    /// Faults share a lock that invalidations take alone
+    /// A reader-writer lock: faults are readers, invalidations are writers
     ReadWrite,
-    /// One at a time
+    /// A mutex: one fault or invalidation at a time
     Exclusive,
 }
 
@@ -63,11 +63,11 @@ impl From<LockName> for MmuLock {
 /// How the guest's writes are logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum DirtyLogName {
-    /// Not at all
+    /// No log
     Off,
-    /// By a bit for each page of a memslot
+    /// A bitmap per memslot, one bit per page
     Bitmap,
-    /// By a ring of 4096 entries for each vCPU; one that is full stops its vCPU for a moment
+    /// A ring of 4096 entries per vCPU; a full ring stops its vCPU until it is drained
     Ring,
 }
 
@@ -99,7 +99,7 @@ pub enum Pages {
     /// 4 KiB only
     #[value(name = "4k")]
     K4,
-    /// 2 MiB where a whole one fits
+    /// 2 MiB where possible, else 4 KiB
     Thp,
 }
 

@@ -41,30 +41,29 @@ use std::time::Duration;
   slat top /tmp/guest --interval 2 | tee guest.log
   slat top /tmp/guest -n 1 --json | jq .per_s.flushes_by
 
-On a terminal it is a screen, whose keys are on its last line. Elsewhere, or with TERM=dumb, it prints a line for each
+On a terminal it draws a screen; the last line lists the keys. Elsewhere, or with TERM=dumb, it prints one line per
 sample. NO_COLOR is respected.
 
-Exit status: 0 the run has ended, or enough was seen; 2 there is nothing to watch; 130 interrupted.
+Exit status: 0 the run has ended, or -n samples were printed; 2 no run to watch; 130 interrupted.
 Time: as long as the run, or -n samples. Memory: 10 MiB.")]
 pub struct Top {
-    /// The socket that `slat run --serve PATH` (or `--lru-gen PATH`) has made
+    /// Socket of `slat run --serve PATH` or `--lru-gen PATH`
     #[arg(value_name = "PATH")]
     path: PathBuf,
 
-    /// Seconds from one sample to the next
+    /// Seconds between two samples
     #[arg(long, value_name = "SECS", default_value = "0.5", value_parser = interval)]
     interval: Duration,
 
-    /// Samples; then it ends [default: until the run ends]
+    /// Number of samples [default: until the run ends]
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     samples: Option<u64>,
 
-    /// One JSON object for each sample: sums since the run began, and under `per_s` what happened in a second since the
-    /// sample before
+    /// Print one JSON object per sample: sums since the run began, and under `per_s` rates since the previous sample
     #[arg(long)]
     json: bool,
 
-    /// Negative control: panic behind the first screen. The terminal must come back
+    /// Negative control: panic after the first screen. The terminal must be restored
     #[arg(long, hide = true)]
     sabotage_screen: bool,
 }

@@ -6,25 +6,25 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 pub struct Migrate {
-    /// Migrate the guest, while it runs, to the `slat run --migrate-from` of this address: HOST:PORT, or the path of a Unix
-    /// socket. This run then ends
+    /// Migrate the running guest to the `slat run --migrate-from` at this address, HOST:PORT or the path of a Unix socket.
+    /// Then this run ends
     #[arg(long, value_name = "ADDRESS", conflicts_with = "dirty_log")]
     pub migrate_to: Option<Address>,
 
-    /// Begin when the vCPUs together have replayed so many batches of 16384 accesses
+    /// Begin after the vCPUs together have replayed N batches of 16384 accesses
     #[arg(long, value_name = "N", default_value_t = 0, requires = "migrate_to")]
     pub migrate_after: u64,
 
-    /// Milliseconds that the guest may stand still for what is left
+    /// Maximum downtime of the last round, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 30, requires = "migrate_to", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub downtime: u64,
 
-    /// Wait at this address for a guest that migrates, and go on with it. Both runs need the same traces, -v, -i and -m. In
-    /// the end each page is compared with what the guest has stored
+    /// Wait at this address for a migrating guest and continue it. Both runs need the same traces, -v, -i and -m. At the
+    /// end each page is compared with the guest's stores
     #[arg(long, value_name = "ADDRESS")]
     pub migrate_from: Option<Address>,
 
-    /// Negative control: leave out the flush of what a harvest has cleaned. The guest's next process must find out
+    /// Negative control: leave out the flush after a harvest. The receiving process must find wrong pages
     #[arg(long, hide = true, requires = "migrate_to")]
     pub sabotage_rearm: bool,
 }
