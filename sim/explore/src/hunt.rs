@@ -1,4 +1,4 @@
-//! Many seeds, on every processor of this machine, until one fails or time is up.
+//! Runs worlds of many seeds on all processors of this machine, until one fails or the time is up.
 
 use crate::plan::{Plan, draw};
 use crate::shrink;
@@ -9,32 +9,32 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// One world in so many is run twice: both runs must be the same.
+/// One world in this many is run twice, to check that both runs are the same.
 const TWICE: u64 = 64;
 
-/// What is looked for, and for how long.
+/// The parameters of a hunt.
 #[derive(Clone, Debug)]
 pub struct Hunt {
     /// The first seed.
     pub first: u64,
-    /// How many.
+    /// Number of seeds.
     pub seeds: u64,
-    /// Not longer than that.
+    /// Time limit.
     pub at_most: Option<Duration>,
-    /// So many CPUs in each world, whatever the seed says.
+    /// Number of CPUs per world; `None` lets the seed choose.
     pub cpus: Option<u64>,
-    /// The mistake that is made.
+    /// The mistake to make.
     pub bug: Option<Bug>,
 }
 
-/// What came of it.
+/// The result of a hunt.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Worlds that were run, those above the first failing seed included.
+    /// Worlds run, including those with seeds above the first failing one.
     pub worlds: u64,
-    /// Accesses in them.
+    /// Accesses in these worlds.
     pub steps: u64,
-    /// The first seed that fails.
+    /// The first failing seed.
     pub failing: Option<(u64, Wrong)>,
 }
 
@@ -42,10 +42,10 @@ pub struct Found {
 pub const DIFFERS: &str = "two runs of one seed differ";
 
 impl Hunt {
-    /// Runs the worlds. All seeds below the failing one that is returned hold.
+    /// Runs the worlds. All seeds below the returned failing seed have passed.
     ///
     /// # Panics
-    /// Where a worker does.
+    /// When a worker panics.
     pub fn go(&self) -> Found {
         let workers = thread::available_parallelism().map_or(1, usize::from);
         let (next, worlds, steps) = (AtomicU64::new(self.first), AtomicU64::new(0), AtomicU64::new(0));
@@ -85,7 +85,7 @@ impl Hunt {
         }
     }
 
-    /// The command that runs a plan of this hunt again.
+    /// The command that repeats a plan of this hunt.
     pub fn command(&self, plan: &Plan) -> String {
         let mut words = vec![format!("cargo xtask explore --first {} --seeds 1", plan.seed)];
         words.extend(self.cpus.map(|cpus| format!("--cpus {cpus}")));

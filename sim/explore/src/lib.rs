@@ -1,4 +1,4 @@
-//! Deterministic simulation testing of the engine: whole worlds on simulated CPUs, by seed.
+//! Deterministic simulation testing of the engine: whole VMs on simulated CPUs, generated from a seed.
 //!
 //! ```text
 //! seed ─▶ plan ─▶ world: VM, host, vCPUs with TLBs, threads ─▶ outcome
@@ -6,8 +6,8 @@
 //!                   ▼
 //!         wrong? ─▶ shrink ─▶ a command that repeats it, and its story
 //! ```
-//! The engine is the shipped source, in virtual time ([`slat_machine`]), built so that mistakes can be made in it on purpose
-//! ([`slat::seeded`]). One run has one outcome: a seed says all.
+//! The engine is the shipped source in virtual time ([`slat_machine`]). It is built with its seeded mistakes
+//! ([`slat::seeded`]), which a run can switch on. A seed determines a run completely.
 //!
 //! | module | idea |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! The command: `cargo xtask explore`.
+//! The command `cargo xtask explore`.
 
 use slat::seeded::Bug;
 use slat_explore::hunt::Hunt;
@@ -19,7 +19,7 @@ const USAGE: &str = "usage: cargo xtask explore [OPTION…]
   --turn T        of one world another schedule, as a shrunk plan is printed
   --whole         do not shrink";
 
-/// What is asked for.
+/// The arguments.
 struct Request {
     hunt: Hunt,
     every_bug: bool,
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
     verdict(&request, Some(&wrong))
 }
 
-/// Fails where something is wrong that should not be, or nothing is that should.
+/// Fails if a world without a mistake fails, or if a mistake is not found.
 fn verdict(request: &Request, wrong: Option<&Wrong>) -> ExitCode {
     match (request.hunt.bug, wrong) {
         (None, None) | (Some(_), Some(_)) => ExitCode::SUCCESS,
@@ -128,7 +128,7 @@ fn one(request: &Request) -> ExitCode {
     verdict(request, outcome.wrong.as_ref())
 }
 
-/// The story of a plan: the plan, then what each CPU did, by accesses so far.
+/// Prints the plan, then what each CPU did, by number of accesses.
 fn tell(plan: &Plan, request: &Request) {
     println!("{plan:#?}");
     for line in run(plan, request.hunt.bug, true).story {
@@ -136,8 +136,8 @@ fn tell(plan: &Plan, request: &Request) {
     }
 }
 
-/// Each mistake that an explorer can find: those of steps, not of orderings, which are no mistakes where memory is
-/// sequentially consistent; and none of `slat-slots`, which is built without mistakes here.
+/// The mistakes that an explorer can find: mistakes of steps. A mistake of memory orderings has no effect where
+/// memory is sequentially consistent. `slat-slots` is built without mistakes here.
 fn find_all(request: &Request) -> ExitCode {
     use slat::seeded::Tool::{Fuzz, History, Shuttle, Worlds};
     let mut missed = 0;

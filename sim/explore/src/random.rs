@@ -1,18 +1,18 @@
-//! Numbers by seed: `SplitMix64` (Steele, Lea, Flood, 2014).
+//! Pseudo-random numbers: `SplitMix64` (Steele, Lea, Flood, 2014).
 
-/// A sequence of numbers that a seed decides.
+/// A sequence determined by a seed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of `seed`; `stream` tells sequences of one seed apart.
+    /// The sequence of `seed`. `stream` selects one of several sequences of a seed.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut random = Self(seed ^ stream.wrapping_mul(0xd134_2543_de82_ef95));
         random.number();
         random
     }
 
-    /// Any number.
+    /// The next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -21,27 +21,27 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// One below `end`, which is not 0.
+    /// A number below `end`, which is not 0.
     pub fn below(&mut self, end: u64) -> u64 {
         (u128::from(self.number()) * u128::from(end) >> 64) as u64
     }
 
-    /// One of `first..=last`.
+    /// A number in `first..=last`.
     pub fn within(&mut self, first: u64, last: u64) -> u64 {
         first + self.below(last - first + 1)
     }
 
-    /// True once in so many times.
+    /// True once in `times` on average.
     pub fn once_in(&mut self, many: u64) -> bool {
         self.below(many) == 0
     }
 
-    /// One of them.
+    /// One of the items.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
 
-    /// One of them, each as often as its weight says.
+    /// One of the items, by weight.
     pub fn weighted<T: Copy>(&mut self, from: &[(u64, T)]) -> T {
         let mut left = self.below(from.iter().map(|(weight, _)| weight).sum());
         for &(weight, what) in from {

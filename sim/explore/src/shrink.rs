@@ -1,15 +1,16 @@
-//! A failing plan, with as few CPUs and operations as it takes to fail in the same way.
+//! Shrinks a failing plan to few CPUs and operations that fail in the same way.
 //!
-//! Greedy: whole CPUs first, then halves of programs, quarters, single operations, over and over until nothing more can go.
-//! Without an operation everything after it happens at other moments, so each smaller plan is tried under a few schedules.
+//! The search is greedy: it removes whole CPUs, then halves of programs, quarters and single operations, until
+//! nothing more can be removed. Removing an operation shifts everything after it in time, so each smaller plan is
+//! tried under a few schedules.
 
 use crate::plan::{Plan, Role};
 use crate::world::{Outcome, run};
 use slat::seeded::Bug;
 
-/// Schedules tried for each smaller plan.
+/// Schedules per smaller plan.
 const TURNS: u64 = 12;
-/// Runs that shrinking may take.
+/// Maximum number of runs.
 const RUNS: u64 = 6000;
 
 struct Shrinker {
@@ -18,7 +19,7 @@ struct Shrinker {
     runs: u64,
 }
 
-/// The smallest plan that was found to fail in the same way as `plan`, which failed as `what` says.
+/// Returns the smallest plan found that fails in the same way as `plan`, which failed with `what`.
 pub fn shrink(plan: &Plan, bug: Option<Bug>, what: &'static str) -> Plan {
     let mut shrinker = Shrinker { bug, what, runs: 0 };
     let mut best = plan.clone();
@@ -49,9 +50,9 @@ pub fn shrink(plan: &Plan, bug: Option<Bug>, what: &'static str) -> Plan {
 }
 
 impl Shrinker {
-    /// The smaller plan is the best one now if it fails in the same way, under any of a few schedules.
+    /// Makes the smaller plan the best one if it fails in the same way under any of a few schedules.
     fn keep(&mut self, best: &mut Plan, smaller: &Plan) {
-        // A VM without a vCPU may still be wrong; one without any CPU is not.
+        // A VM without a vCPU may still fail; a world without a CPU cannot.
         if smaller.cpus.is_empty() {
             return;
         }
@@ -70,7 +71,8 @@ impl Shrinker {
     }
 }
 
-/// Which CPUs and operations of a drawn plan are kept: `2:1,4+0:3` are operations 1 and 4 of CPU 2, and 3 of CPU 0.
+/// The CPUs and operations of a drawn plan that are kept: `2:1,4+0:3` means operations 1 and 4 of CPU 2, and 3 of CPU
+/// 0.
 pub fn kept(plan: &Plan) -> String {
     let cpu = |cpu: &crate::plan::Cpu| {
         let numbers: Vec<String> = cpu.ops.iter().map(|(number, _)| number.to_string()).collect();
@@ -79,7 +81,7 @@ pub fn kept(plan: &Plan) -> String {
     plan.cpus.iter().map(cpu).collect::<Vec<_>>().join("+")
 }
 
-/// The plan with only what [`kept`] says.
+/// Reduces the plan to what [`kept`] lists.
 pub fn keep(plan: &Plan, kept: &str) -> Result<Plan, String> {
     let mut smaller = Plan { cpus: Vec::new(), ..plan.clone() };
     for part in kept.split('+') {
@@ -95,7 +97,7 @@ pub fn keep(plan: &Plan, kept: &str) -> Result<Plan, String> {
     Ok(smaller)
 }
 
-/// How many vCPUs and threads it has, and operations.
+/// Number of vCPUs, threads and operations.
 pub fn size(plan: &Plan) -> String {
     let vcpus = plan.cpus.iter().filter(|cpu| matches!(cpu.role, Role::Vcpu(_))).count();
     format!("{vcpus} vCPUs, {} threads, {} operations", plan.cpus.len() - vcpus, plan.ops())

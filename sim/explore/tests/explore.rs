@@ -1,4 +1,4 @@
-//! The explorer itself: what it finds, that it finds it again, and that it finds nothing where nothing is wrong.
+//! Tests of the explorer: it finds mistakes, finds them again, and finds nothing in the engine without mistakes.
 
 use slat::seeded::Bug;
 use slat_explore::hunt::Hunt;
@@ -32,7 +32,7 @@ fn two_runs_of_a_seed_are_identical_to_the_last_access() {
         assert_eq!(plan, draw(seed, None));
         let [first, second] = [run(&plan, None, true), run(&plan, None, true)];
         assert_eq!(first, second, "seed {seed}");
-        // Nor does it matter whether its story is told.
+        // Recording the story changes nothing.
         assert_eq!(run(&plan, None, false).hash, first.hash, "seed {seed}");
     }
 }
@@ -65,7 +65,7 @@ fn a_mistake_is_found_shrunk_and_repeated_by_the_command_that_is_printed() {
         "the story ends with what was wrong"
     );
 
-    // What the command says is enough to make the plan again.
+    // The printed command is enough to rebuild the plan.
     let only = shrink::kept(&small);
     let command = hunt.command(&small);
     assert!(command.ends_with(&format!("--only {only} --turn {}", small.turn)), "{command}");

@@ -1,6 +1,7 @@
-//! `core`'s atomics, each operation an access to a line by the CPU that runs.
+//! Atomics with the interface of `core`'s. Each operation is an access to a cache line by the running CPU.
 //!
-//! They are the same words in memory, so a page-table entry can be one. Outside of a run they are `core`'s, and free.
+//! The words have the layout of `core`'s, so a page-table entry can be one. Outside of a run they are `core`'s and
+//! take no virtual time.
 
 use crate::cpu::{Ps, with};
 use crate::lines::Access;
@@ -8,7 +9,7 @@ use core::fmt;
 use core::panic::Location;
 use core::sync::atomic::{self as core_atomic, Ordering};
 
-/// The CPU that runs accesses the line at `address`.
+/// Charges the running CPU for an access to the line at `address`.
 #[inline]
 #[track_caller]
 pub(crate) fn access<T>(address: *const T, access: Access) {
@@ -16,7 +17,7 @@ pub(crate) fn access<T>(address: *const T, access: Access) {
     with(|machine| machine.access(address.addr(), access, site));
 }
 
-/// The CPU that runs loads each line of `whole`, and looks at its words one by one.
+/// Charges the running CPU for loading each line of `whole`.
 #[track_caller]
 pub fn read_words<T>(whole: &T) {
     let begins = core::ptr::from_ref(whole).cast::<u8>();
@@ -38,7 +39,8 @@ macro_rules! charged {
                 Self(core_atomic::$name::new(value))
             }
 
-            /// The cell itself, whose operations are free: what no other CPU uses, and what only counts.
+            /// The underlying atomic, whose operations take no virtual time: for statistics, and for words that only
+            /// one CPU uses.
             #[inline(always)]
             pub const fn free(&self) -> &core_atomic::$name $(<$param>)? {
                 &self.0

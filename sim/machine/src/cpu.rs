@@ -1,10 +1,11 @@
-//! Clocks, and who goes on next.
+//! The clocks of the CPUs, and the choice of the CPU that runs next.
 //!
-//! One CPU runs at a time; the others wait in a queue by their clocks. An operation that another CPU can see has to wait
-//! until no CPU's clock is behind ([`Machine::in_turn`]). One on a line that no other CPU has used, or that this CPU may read
-//! already, may run [ahead](AHEAD) a little ([`Machine::nearly_in_turn`]): who comes for that line first finds what was done
-//! to it, which may be so much from his future. That spares most changes from coroutine to coroutine, and is less than an
-//! interrupt takes.
+//! One CPU runs at a time; the others wait in a queue ordered by their clocks. Before an operation that another CPU
+//! can see, the running CPU waits until no clock is behind its own ([`Machine::in_turn`]). For a line that no other
+//! CPU has used, or that this CPU may already read, the CPU may run a little [ahead](AHEAD)
+//! ([`Machine::nearly_in_turn`]). Another CPU that reaches such a line earlier in virtual time may see a value from
+//! up to that far in its future. This saves most switches between coroutines, and the limit is shorter than an
+//! interrupt.
 
 use crate::costs::Costs;
 use crate::explore::Explorer;
@@ -14,13 +15,13 @@ use corosensei::Yielder;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
-/// Virtual time, in picoseconds: 213 days of them fit.
+/// Virtual time in picoseconds. 64 bits hold 213 days.
 pub type Ps = u64;
 
-/// How far a CPU may run ahead of the others while it uses lines that are its own.
+/// How far a CPU may run ahead of the others on lines that it owns.
 pub const AHEAD: Ps = 500_000;
 
-/// The price list in whole picoseconds.
+/// The prices in whole picoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Prices {
     pub load: Ps,
@@ -40,7 +41,7 @@ pub struct Prices {
     pub read: Ps,
     pub word: Ps,
     pub copy: Ps,
-    /// A page's share of its socket's bandwidth.
+    /// The time for which one page occupies the memory of its socket.
     pub page: Ps,
     pub barrier: Ps,
     pub clock: Ps,
@@ -48,7 +49,7 @@ pub struct Prices {
     pub cpus_per_socket: u32,
 }
 
-/// Nanoseconds as picoseconds.
+/// Converts nanoseconds to picoseconds.
 pub fn ps(ns: f64) -> Ps {
     (ns * 1000.0).round() as Ps
 }
@@ -83,41 +84,41 @@ impl Prices {
     }
 }
 
-/// What is kept of a CPU besides the clock of the one that runs.
+/// The state of a CPU, except the clock of the CPU that runs.
 #[derive(Debug)]
 pub struct Cpu {
     pub clock: Cell<Ps>,
-    /// Which of its entries in the queue counts: an interrupt makes one that is sooner.
+    /// The number of the valid queue entry. An interrupt adds an earlier entry, which makes the old one invalid.
     turn: Cell<u32>,
-    /// The vCPU whose kicks it takes.
+    /// The vCPU whose kicks this CPU takes.
     pub vcpu: Option<u32>,
-    /// It sleeps until its turn, or a kick.
+    /// True while the CPU sleeps until its turn or a kick.
     pub interruptible: Cell<bool>,
-    /// The lock for which it waited is its own.
+    /// True after the lock was handed to this CPU.
     pub handed: Cell<bool>,
-    /// What it has yet to spend before its guest goes on.
+    /// The time that an interrupt adds before the guest continues.
     pub enters: Cell<Ps>,
-    /// Waited for locks and for lines that others were getting.
+    /// Time spent waiting for locks, and for lines in transfer to other CPUs.
     pub waiting: Cell<Ps>,
-    /// Had nothing to do.
+    /// Time asleep.
     pub asleep: Cell<Ps>,
-    /// Lines that it got from other CPUs.
+    /// Lines transferred to this CPU.
     pub transfers: Cell<u64>,
-    /// Its coroutine's way out; set when that begins.
+    /// The suspender of this CPU's coroutine, set when the coroutine begins.
     yielder: Cell<*const Yielder<(), Paused>>,
 }
 
-/// Why a coroutine lets go.
+/// Why a coroutine suspends itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Paused {
-    /// Until its turn, at this time.
+    /// It waits until its turn at this time.
     Until(Ps),
-    /// Until another CPU wakes it.
+    /// It waits until another CPU wakes it.
     Blocked,
 }
 
-/// A place in the queue: when, who, and which of his turns, from the upper bits down. One number, since it is compared all
-/// the while.
+/// A queue entry: time, CPU and turn number in one integer, time in the upper bits. The queue compares entries often,
+/// and one integer compares fast.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn(u128);
 
@@ -139,54 +140,56 @@ impl Turn {
     }
 }
 
-/// Who waits for a lock.
+/// A CPU that waits for a lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter {
     pub cpu: u32,
-    /// For itself alone.
+    /// True for a writer.
     pub alone: bool,
-    /// When it goes to sleep, if it does.
+    /// The time at which the waiter goes to sleep, if it does.
     pub parks: Ps,
 }
 
 /// In order of arrival.
 pub type Waiters = VecDeque<Waiter>;
 
-/// All of it. Shared by coroutines that take turns, so everything in it is a cell, and no borrow outlives a turn.
+/// The machine. The coroutines that share it take turns on one thread, so each field is a cell, and no borrow lasts
+/// beyond a turn.
 pub struct Machine {
     pub prices: Prices,
     pub cpus: Box<[Cpu]>,
-    /// The CPU that runs, and its clock.
+    /// The running CPU and its clock.
     me: Cell<u32>,
     clock: Cell<Ps>,
-    /// Until when it need not look at the queue.
+    /// The running CPU need not look at the queue before this time.
     limit: Cell<Ps>,
-    /// Every other CPU that could run.
+    /// All other CPUs that can run.
     queue: RefCell<BinaryHeap<Reverse<Turn>>>,
     pub lines: RefCell<Lines>,
-    /// By the lock's address.
+    /// Waiters, by the lock's address.
     pub waiters: RefCell<BTreeMap<usize, Waiters>>,
-    /// When each socket's memory is free again.
+    /// The time at which the memory of each socket is free again.
     memory: Box<[Cell<Ps>]>,
     pub kicks: Cell<u64>,
     pub events: Cell<u64>,
-    /// How far a CPU may run ahead: see [`AHEAD`]; nowhere in a run that explores.
+    /// How far a CPU may run ahead: [`AHEAD`], or zero in a run that explores.
     ahead: Ps,
-    /// Who chooses the schedule of a run that explores.
+    /// The explorer that chooses the schedule.
     pub explorer: Option<&'static dyn Explorer>,
-    /// No CPU goes on any more.
+    /// True after the run was stopped.
     pub stopped: Cell<bool>,
 }
 
 thread_local! {
-    /// The machine whose coroutine runs on this thread, if one does.
+    /// The machine whose coroutine runs on this thread.
     static NOW: Cell<*const Machine> = const { Cell::new(core::ptr::null()) };
 }
 
-/// What `f` makes of the machine that runs; `None` where none does, as while a VM is built before its run.
+/// Calls `f` with the running machine. Returns `None` outside of a run, such as while a VM is built.
 #[inline(always)]
 pub fn with<T>(f: impl FnOnce(&Machine) -> T) -> Option<T> {
-    // SAFETY: set by `Machine::let_run` for just as long as that machine, borrowed, lets coroutines run on this thread.
+    // SAFETY: `Machine::let_run` sets the pointer only while it borrows the machine and lets coroutines run on this
+    // thread.
     unsafe { NOW.get().as_ref() }.map(f)
 }
 
@@ -230,7 +233,7 @@ impl Machine {
         Self { ahead: 0, explorer: Some(explorer), ..self }
     }
 
-    /// The CPU that runs.
+    /// The running CPU.
     #[inline(always)]
     pub fn me(&self) -> u32 {
         self.me.get()
@@ -242,7 +245,7 @@ impl Machine {
         self.clock.get()
     }
 
-    /// It has been busy until `then`.
+    /// Moves the running CPU's clock to `then`.
     #[inline(always)]
     pub fn set_clock(&self, then: Ps) {
         self.clock.set(then);
@@ -252,23 +255,23 @@ impl Machine {
         &self.cpus[self.me() as usize]
     }
 
-    /// It has been busy for so long.
+    /// Adds to the running CPU's clock.
     #[inline(always)]
     pub fn spend(&self, time: Ps) {
         self.clock.set(self.clock.get() + time);
     }
 
-    /// Before an operation that others can see: a CPU that is behind goes first.
+    /// Lets CPUs that are behind go first. Called before an operation that other CPUs can see.
     #[inline(never)]
     pub fn in_turn(&self) {
-        // Anything of a CPU that is behind, or as far and before this one in the order of numbers.
+        // A CPU that is behind, or at the same time with a smaller number, goes first.
         let mine = Turn::new(self.clock(), self.me(), 0);
         if self.queue.borrow().peek().is_some_and(|&Reverse(first)| first < mine) {
             self.pause(Paused::Until(self.clock()));
         }
     }
 
-    /// Before one that no other CPU can notice at once.
+    /// Lets CPUs that are far behind go first. Called before an operation that no other CPU can notice at once.
     #[inline(always)]
     pub fn nearly_in_turn(&self) {
         if self.clock.get() > self.limit.get() {
@@ -276,25 +279,25 @@ impl Machine {
         }
     }
 
-    /// Whether no CPU has to go on before then.
+    /// Returns whether no other CPU runs before this time.
     pub fn goes_on_until(&self, then: Ps) -> bool {
         then <= self.limit.get()
     }
 
-    /// Lets others go on.
+    /// Suspends the running coroutine.
     pub fn pause(&self, paused: Paused) {
         let cpu = self.cpu();
         cpu.clock.set(self.clock());
-        // SAFETY: the coroutine that runs set it to its own, which is borrowed for as long as it runs.
+        // SAFETY: the running coroutine set this pointer to its own suspender, which it borrows while it runs.
         unsafe { &*cpu.yielder.get() }.suspend(paused);
     }
 
-    /// A coroutine begins on the CPU that runs.
+    /// Registers the coroutine of the running CPU.
     pub fn begin(&self, yielder: &Yielder<(), Paused>) {
         self.cpu().yielder.set(yielder);
     }
 
-    /// `cpu`, which is blocked or sleeps, goes on at `then`, or when its clock says if that is later.
+    /// Lets the blocked or sleeping `cpu` continue at `then`, or at its clock if that is later.
     pub fn wake(&self, cpu: u32, then: Ps) {
         let woken = &self.cpus[cpu as usize];
         let then = then.max(woken.clock.get());
@@ -303,7 +306,7 @@ impl Machine {
         self.limit.set(self.limit.get().min(then + self.ahead));
     }
 
-    /// The CPU that goes on now, after the one that ran has let go; `None` when none can.
+    /// Chooses the next CPU after the running one has suspended; `None` if no CPU can run.
     pub fn next(&self, paused: Option<Paused>) -> Option<u32> {
         let mut queue = self.queue.borrow_mut();
         let mut mine = match paused {
@@ -311,7 +314,7 @@ impl Machine {
             Some(Paused::Blocked) | None => None,
         };
         loop {
-            // One sift instead of two where the one that ran goes back.
+            // Replacing the top of the heap takes one sift instead of two.
             let next = match mine.take() {
                 None => queue.pop()?,
                 Some(mine) => match queue.peek_mut() {
@@ -329,7 +332,7 @@ impl Machine {
         }
     }
 
-    /// `f`, during which coroutines on this thread find this machine.
+    /// Runs `f`; coroutines on this thread find this machine meanwhile.
     pub fn let_run<T>(&self, f: impl FnOnce() -> T) -> T {
         struct Before(*const Machine);
         impl Drop for Before {
@@ -341,7 +344,7 @@ impl Machine {
         f()
     }
 
-    /// Memory of this CPU's socket is busy with a page, and this CPU with what that takes alone.
+    /// Charges the running CPU and its socket's memory for one page.
     pub fn use_memory(&self, alone: Ps) {
         self.nearly_in_turn();
         let memory = &self.memory[(self.me() / self.prices.cpus_per_socket) as usize];

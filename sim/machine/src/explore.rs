@@ -1,19 +1,20 @@
-//! Runs that explore: the caller chooses how long each access is held up, and so the order; and looks on.
+//! Runs that test correctness: the caller chooses the delay before each access, and so the order of accesses, and
+//! sees each access.
 //!
-//! [`run`](crate::run) asks what a program costs. [`run`] here asks whether it is right: cache lines have no place and no
-//! price, no CPU runs ahead of another, and before each access to shared memory the [`Explorer`] says for how long this CPU is
-//! held up. When its turn has come, the explorer sees the access, just before it is made: what it finds in memory is what
-//! all accesses before have left. It may end the run there.
+//! [`run`](crate::run) computes what a program costs; this [`run`] tests whether it is right. Cache lines have no
+//! place and no price, and no CPU runs ahead of another. The [`Explorer`] chooses a delay before each access to
+//! shared memory. When the access's turn has come, the explorer sees it just before it is made. At that moment memory
+//! contains all earlier accesses. The explorer may end the run there.
 //!
-//! A run that is ended, or in which every CPU waits for another, leaves its coroutines where they are: their stacks are
-//! leaked, and nothing on them is dropped. What they borrowed is not used again.
+//! A run that is ended, or in which every CPU waits for another, keeps its coroutines suspended. Their stacks are
+//! leaked and nothing on them is dropped. Nothing that they borrowed is used again.
 //!
 //! ```
 //! use slat_machine::explore::{Act, Ended, Explorer, run};
 //! use slat_machine::{AtomicU64, Costs, Job, Ordering::Relaxed};
 //! use std::cell::Cell;
 //!
-//! /// Holds up CPU 1, and counts.
+//! /// Delays CPU 1, and counts accesses.
 //! struct Late(Cell<u64>);
 //! impl Explorer for Late {
 //!     fn delay(&self, act: Act) -> u64 {
@@ -40,41 +41,42 @@ use core::panic::Location;
 /// An access to shared memory that is about to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct Act {
-    /// The CPU that makes it.
+    /// The CPU that makes the access.
     pub cpu: u32,
-    /// Of the word, in this process.
+    /// The address of the word in this process.
     pub address: usize,
-    /// What is done to it.
+    /// The kind of access.
     pub access: Access,
-    /// Where in the program.
+    /// The place in the program.
     pub site: &'static Location<'static>,
 }
 
-/// Chooses the schedule of a run, and looks on. Called on the CPU's own stack, between accesses: it may read all memory
-/// that the CPUs share, but by plain atomics of `core`'s.
+/// Chooses the schedule of a run and sees each access. The machine calls it on the CPU's own stack, between accesses.
+/// An explorer may read all memory that the CPUs share, by `core`'s atomics.
 pub trait Explorer {
-    /// For how long a CPU is held up before this access of its own, in picoseconds.
+    /// The delay of a CPU before this access, in picoseconds.
     fn delay(&self, act: Act) -> Ps;
 
-    /// An access is about to be made. False ends the run.
+    /// Called before an access is made. False ends the run.
     fn sees(&self, act: Act) -> bool;
 }
 
 /// How a run ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// All jobs have.
+    /// All jobs returned.
     All,
-    /// The explorer, or a job by [`stop`], ended it.
+    /// The explorer, or a job by [`stop`], ended the run.
     Stopped,
-    /// Every CPU that has not ended waits for another.
+    /// Every CPU that has not ended waits for another CPU.
     Stuck,
 }
 
-/// Each job runs on a CPU of its own, in the order that `explorer` chooses. What is not an access costs what `costs` say.
+/// Runs each job on its own CPU, in the order that `explorer` chooses. Operations other than accesses cost what
+/// `costs` says.
 pub fn run(costs: &Costs, explorer: &dyn Explorer, jobs: Vec<Job<'_>>) -> Ended {
-    // SAFETY: only the lifetime differs. The machine is dropped below, or leaked with coroutines that never run again; and
-    // only a coroutine that runs calls the explorer.
+    // SAFETY: only the lifetime differs. The machine is dropped below, or leaked with coroutines that never run
+    // again, and only a running coroutine calls the explorer.
     let explorer = unsafe { core::mem::transmute::<&dyn Explorer, &'static dyn Explorer>(explorer) };
     let machine = Machine::new(costs, jobs.iter().map(|job| job.vcpu)).explored_by(explorer);
     let machine = ManuallyDrop::new(Box::new(machine));
@@ -88,12 +90,12 @@ pub fn run(costs: &Costs, explorer: &dyn Explorer, jobs: Vec<Job<'_>>) -> Ended 
     ended
 }
 
-/// Ends the run in which it is called, and then never returns. Outside of one it does nothing.
+/// Ends the run of the caller and never returns. Does nothing outside of a run.
 pub fn stop() {
     with(Machine::stop);
 }
 
-/// Number of the CPU that runs; `None` outside of a run.
+/// The number of the running CPU; `None` outside of a run.
 pub fn cpu() -> Option<u32> {
     with(Machine::me)
 }

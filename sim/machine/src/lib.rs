@@ -1,8 +1,8 @@
-//! A machine that is not there: any number of CPUs, in virtual time, on one thread of this one.
+//! A simulated machine: any number of CPUs in virtual time, on one thread of this machine.
 //!
-//! Each CPU is a coroutine with a clock. What it does costs time by a price list ([`Costs`]), and whatever can be seen by
-//! another CPU happens in the order of the clocks: before such an operation every CPU whose clock is behind goes on
-//! first. So one run has one outcome, to the picosecond, whatever else this machine does.
+//! Each CPU is a coroutine with a clock. Its operations cost time by a price list ([`Costs`]). Operations that
+//! another CPU can see happen in the order of the clocks: before such an operation, every CPU whose clock is behind
+//! runs first. So a program has one outcome, to the picosecond, independent of the load of this machine.
 //!
 //! ```
 //! use slat_machine::{AtomicU64, Costs, Job, Ordering::Relaxed, run};
@@ -12,7 +12,7 @@
 //! let alone = run(&Costs::SERVER, vec![Job::new("counter", count)]);
 //! let many = run(&Costs::SERVER, (0..64).map(|_| Job::new("counter", count)).collect());
 //! assert_eq!(shared.load(Relaxed), 65_000);
-//! // No CPU waits for a lock, and still: a line that all of them write is at one CPU at a time.
+//! // No CPU waits for a lock, but a line that all CPUs write is at one CPU at a time.
 //! assert!(many.wall_ns > 100 * alone.wall_ns);
 //! ```
 //!
@@ -28,11 +28,11 @@
 //! | `run` | coroutines, and what a run came to |
 //! | `explore` | runs for correctness: the order is chosen by the caller, and each access is shown to it |
 //!
-//! **What is modelled**: which CPU has a cache line, alone or shared; that a line is at one place at a time, and travels
-//! between CPUs of one socket or further; locks that are handed on first come, first served; interrupts that take time to
-//! arrive; memory whose bandwidth the CPUs of a socket share. **What is not**: capacity of caches and TLBs, SMT, unfair
-//! locks and interconnects, hops between more than two kinds of distance, frequencies, reordered stores (all operations
-//! are sequentially consistent here).
+//! **Modelled**: which CPU has a cache line, exclusive or shared; that a line is at one place at a time and travels
+//! between CPUs of one socket or of two; locks that are handed on in order of arrival; interrupts that take time to
+//! arrive; memory bandwidth that the CPUs of a socket share. **Not modelled**: capacity of caches and TLBs, SMT,
+//! unfair locks and interconnects, more than two distances, frequencies, reordered stores (all operations are
+//! sequentially consistent).
 
 mod acts;
 pub mod atomic;

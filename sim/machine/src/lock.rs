@@ -1,15 +1,16 @@
-//! A mutex and a reader-writer lock, as hypervisors have them, and as programs do.
+//! A mutex and a reader-writer lock: queued spin locks as in hypervisors, or parking locks as in user space.
 //!
-//! Taking or leaving one is a read-modify-write of its line, which CPUs that come meanwhile take away. What becomes of those
-//! who find it taken is the machine's choice ([`Costs::park_after`](crate::Costs)):
+//! Acquiring and releasing a lock are read-modify-writes of its line, which other CPUs transfer meanwhile.
+//! [`Costs::park_after`](crate::Costs) chooses what a waiter does:
 //!
-//! * **A queued spin lock** (0). Who waits does not touch the line again until he is handed the lock, in order of arrival: that
-//!   takes a transfer, and what it takes to notice; then he fetches the line. The fairest, and the best under contention.
-//! * **A parking lock**, as in user space. A waiter spins for so long, and then sleeps. The holder that leaves wakes the first, by a
-//!   call that takes its time, and leaves the lock free: another CPU may be there sooner, and the first sleeps again.
-//!   Only who lets others go first hands it to the first who sleeps. Readers do not enter while a writer waits.
+//! * **Queued spin lock** (0). A waiter does not touch the line until the lock is handed to it, in order of arrival.
+//!   The hand-off takes one transfer and the time to notice; then the waiter fetches the line. This lock is fair, and
+//!   the best one under contention.
+//! * **Parking lock**, as in user space. A waiter spins for this time and then sleeps. The releasing holder wakes the
+//!   first sleeper by a system call and leaves the lock free. Another CPU may take it first; then the sleeper sleeps
+//!   again. Only a fair release hands the lock to the first sleeper. Readers do not enter while a writer waits.
 //!
-//! Outside of a run both spin.
+//! Outside of a run both locks spin.
 
 use crate::atomic::access;
 use crate::cpu::{Machine, Paused, Ps, Waiter, Waiters, with};
@@ -26,7 +27,7 @@ pub struct RawMutex(RawRwLock);
 /// A reader-writer lock.
 #[derive(Debug, Default)]
 pub struct RawRwLock {
-    /// How many read, or [`WRITER`].
+    /// The number of readers, or [`WRITER`].
     held: AtomicU64,
 }
 
@@ -34,19 +35,19 @@ const WRITER: u64 = 1 << 63;
 
 /// A mutex around a value.
 pub type Mutex<T> = lock_api::Mutex<RawMutex, T>;
-/// A mutex that is held.
+/// A held mutex.
 pub type MutexGuard<'m, T> = lock_api::MutexGuard<'m, RawMutex, T>;
 /// A reader-writer lock around a value.
 pub type RwLock<T> = lock_api::RwLock<RawRwLock, T>;
 
 impl Machine {
-    /// Whether a waiter who spins until `parks` has fallen asleep.
+    /// Returns whether a waiter that spins until `parks` has fallen asleep.
     fn sleeps(&self, parks: Ps) -> bool {
         self.prices.park_after > 0 && self.clock() >= parks
     }
 
-    /// `waiter` goes on: a sleeper is woken, one who spins notices, so long after those before him. Returns how long after
-    /// now the last of the spinning ones does.
+    /// Lets `waiter` continue: a sleeper is woken, a spinning waiter notices after those before it. Returns the delay
+    /// of the last spinning waiter from now.
     fn rouse(&self, waiter: Waiter, behind: Ps) -> Ps {
         if self.sleeps(waiter.parks) {
             self.spend(self.prices.wake);
@@ -61,12 +62,12 @@ impl Machine {
 }
 
 impl RawRwLock {
-    /// Takes it if it is free; who waits does not count here.
+    /// Takes the lock if it is free, without regard to waiters.
     fn take(&self, alone: bool) -> bool {
         let take = |held: u64| {
             if alone { (held == 0).then_some(WRITER) } else { (held & WRITER == 0).then_some(held + 1) }
         };
-        // ORDER(lock): AcqRel: between threads, outside of a run, it is an ordinary lock.
+        // ORDER(lock): AcqRel: outside of a run this is an ordinary lock between threads.
         self.held.fetch_update(Ordering::AcqRel, Ordering::Relaxed, take).is_ok()
     }
 
@@ -76,7 +77,7 @@ impl RawRwLock {
         !with(|machine| self.has_to_queue(machine, alone)).unwrap_or(false) && self.take(alone)
     }
 
-    /// Whether a waiter is before the one that comes now.
+    /// Returns whether a waiter precedes the CPU that arrives now.
     fn has_to_queue(&self, machine: &Machine, alone: bool) -> bool {
         let waiters = machine.waiters.borrow();
         let Some(queue) = waiters.get(&self.address()) else { return false };
@@ -96,7 +97,7 @@ impl RawRwLock {
                 machine.cpu().handed.take()
             });
             match queued {
-                // Handed on: it is his, and he fetches the line.
+                // The lock was handed to this CPU, which fetches its line.
                 Some(true) => return access(self, Access::Rmw),
                 Some(false) => {}
                 None => spin_loop(),
@@ -109,7 +110,7 @@ impl RawRwLock {
         self.leave_to(alone, false);
     }
 
-    /// Lets go of it, in favour of him who is next if `fair`: a queue is always.
+    /// Releases the lock. A queued lock, or a `fair` release, hands it to the next waiter.
     #[track_caller]
     fn leave_to(&self, alone: bool, fair: bool) {
         access(self, Access::Rmw);
@@ -129,7 +130,7 @@ impl RawRwLock {
         });
     }
 
-    /// The next waiters that can have it now have it: one that wants it alone, or all readers up to the next such.
+    /// Hands the lock to the next waiters: one writer, or all readers up to the next writer.
     fn hand_on(&self, machine: &Machine, queue: &mut Waiters) {
         let mut handed = 0;
         while let Some(&waiter) = queue.front() {
@@ -138,14 +139,14 @@ impl RawRwLock {
             }
             queue.pop_front();
             machine.cpus[waiter.cpu as usize].handed.set(true);
-            // One after the other they read what the line says.
+            // The readers read the line one after the other.
             handed = machine.rouse(waiter, handed);
         }
     }
 
-    /// The same ones are told that it is free, if it is.
+    /// Tells the next waiters that the lock is free, if it is.
     fn call(&self, machine: &Machine, queue: &mut Waiters) {
-        // ORDER(lock): Relaxed: on this machine everything happens in one order.
+        // ORDER(lock): Relaxed: this machine executes all operations in one order.
         if self.held.load(Ordering::Relaxed) != 0 {
             return;
         }
@@ -167,10 +168,10 @@ impl RawRwLock {
         core::ptr::from_ref(self).addr()
     }
 
-    /// Lets waiters go first; where waiters sleep, the sleeping ones.
+    /// Lets waiters go first; in a parking lock, those that sleep.
     #[track_caller]
     fn bump(&self, alone: bool) {
-        // Its word says whether there are waiters.
+        // The lock's word says whether waiters exist.
         access(self, Access::Load);
         let waits = with(|machine| {
             let waiters = machine.waiters.borrow();
@@ -184,7 +185,7 @@ impl RawRwLock {
     }
 }
 
-// SAFETY: `take` lets one in, or readers only; `unlock` and its like undo that once.
+// SAFETY: `take` admits one writer, or readers only. Each unlock undoes one of them.
 unsafe impl lock_api::RawRwLock for RawRwLock {
     #[allow(clippy::declare_interior_mutable_const, reason = "the trait's way to make one")]
     const INIT: Self = Self { held: AtomicU64::new(0) };
@@ -243,7 +244,7 @@ unsafe impl lock_api::RawMutex for RawMutex {
     }
 }
 
-// SAFETY: to let others in is to leave and to come back.
+// SAFETY: the caller holds the lock, releases it and takes it again.
 unsafe impl lock_api::RawMutexFair for RawMutex {
     #[track_caller]
     unsafe fn unlock_fair(&self) {

@@ -1,4 +1,4 @@
-//! Coroutines, and what a run came to.
+//! Coroutines, and the result of a run.
 
 use crate::Costs;
 use crate::cpu::{Machine, Paused, Ps};
@@ -8,20 +8,20 @@ use corosensei::{Coroutine, CoroutineResult};
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 
-/// Bytes of stack for each CPU; what is not used is not there.
+/// Bytes of stack per CPU. Pages that are not used are not allocated.
 const STACK: usize = 512 << 10;
-/// Lines told of.
+/// Maximum number of lines in a report.
 const HOTTEST: usize = 16;
 
-/// What a CPU has to do.
+/// The work of one CPU.
 pub struct Job<'j> {
-    /// What it is: "vCPU", "ager".
+    /// Kind of work: "vCPU", "ager".
     pub name: &'static str,
-    /// The vCPU whose kicks it takes.
+    /// The vCPU whose kicks this CPU takes.
     pub vcpu: Option<u32>,
-    /// On threads: the CPU that it is tied to, where that is not the one of its place among the jobs. Simulated CPUs are alike.
+    /// On threads: the CPU to pin the thread to, if it is not the one of the job's place. Simulated CPUs are alike.
     pub cpu: Option<usize>,
-    /// The work itself.
+    /// The work.
     pub work: Box<dyn FnOnce() + Send + 'j>,
 }
 
@@ -32,25 +32,25 @@ impl core::fmt::Debug for Job<'_> {
 }
 
 impl<'j> Job<'j> {
-    /// One that takes no kicks.
+    /// A job that takes no kicks.
     pub fn new(name: &'static str, work: impl FnOnce() + Send + 'j) -> Self {
         Self { name, vcpu: None, cpu: None, work: Box::new(work) }
     }
 
-    /// vCPU number `vcpu`.
+    /// The job of vCPU number `vcpu`.
     pub fn vcpu(vcpu: u32, work: impl FnOnce() + Send + 'j) -> Self {
         Self { vcpu: Some(vcpu), ..Self::new("vCPU", work) }
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Told {
-    /// Nanoseconds until the last job of the first one's name had ended.
+    /// Nanoseconds until the last job with the first job's name ended.
     pub wall_ns: u64,
-    /// As they were given.
+    /// In the order of the jobs.
     pub jobs: Vec<JobTold>,
-    /// The hottest first: those for which most was waited.
+    /// The lines with the longest waits, longest first.
     pub lines: Vec<LineTold>,
     /// Kicks sent.
     pub kicks: u64,
@@ -58,43 +58,43 @@ pub struct Told {
     pub events: u64,
 }
 
-/// What one CPU did.
+/// The figures of one CPU.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct JobTold {
     /// See [`Job::name`].
     pub name: &'static str,
-    /// Nanoseconds until it had ended.
+    /// Nanoseconds until the job ended.
     pub ns: u64,
-    /// Of those, waited for locks, and for lines that others were getting.
+    /// Of these, nanoseconds of waiting for locks and for lines in transfer to other CPUs.
     pub waiting_ns: u64,
-    /// Of those, asleep.
+    /// Of these, nanoseconds asleep.
     pub asleep_ns: u64,
-    /// Cache lines that came to its CPU from others.
+    /// Cache lines transferred to this CPU.
     pub transfers: u64,
 }
 
-/// Cache lines that were used at one place of the program.
+/// The cache lines that one place of the program used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LineTold {
     /// The source file, from its `src/` on.
     pub file: String,
-    /// Line of that file.
+    /// The line of that file.
     pub line: u32,
-    /// How many cache lines.
+    /// Number of cache lines.
     pub lines: u64,
-    /// How often they travelled.
+    /// Number of transfers.
     pub transfers: u64,
-    /// Nanoseconds that CPUs waited for others to get them first.
+    /// Nanoseconds that CPUs waited for other transfers of these lines.
     pub waited_ns: u64,
 }
 
 pub(crate) type Running = Coroutine<(), Paused, (), DefaultStack>;
 
-/// Each job runs on a CPU of its own, and all begin together; returns when all have ended. CPUs are numbered, and sockets
-/// filled, in the order of the jobs.
+/// Runs each job on its own CPU. All jobs begin together; the function returns when all have ended. CPUs are
+/// numbered, and sockets filled, in the order of the jobs.
 ///
 /// # Panics
-/// When a job does; when all who have not ended wait for one another.
+/// When a job panics, and when all CPUs that have not ended wait for one another.
 pub fn run(costs: &Costs, jobs: Vec<Job<'_>>) -> Told {
     let names: Vec<&'static str> = jobs.iter().map(|job| job.name).collect();
     let machine = &Machine::new(costs, jobs.iter().map(|job| job.vcpu));
@@ -106,7 +106,7 @@ pub fn run(costs: &Costs, jobs: Vec<Job<'_>>) -> Told {
     told(machine, &names, &ended)
 }
 
-/// Lets the coroutines run until all have ended, or no other can go on; says so of each that ends, and when that was.
+/// Lets the coroutines run until all have ended or no coroutine can continue. Reports the end time of each.
 pub(crate) fn drive(
     machine: &Machine,
     coroutines: &mut [Option<Running>],
@@ -134,20 +134,20 @@ pub(crate) fn drive(
     })
 }
 
-/// What a run unwinds with where the system gives no address space for the stack of a simulated CPU.
+/// The panic payload where the system has no address space for the stack of a simulated CPU.
 #[derive(Debug)]
 pub struct NoStack(pub std::io::Error);
 
 pub(crate) fn begin<'j>(machine: &'j Machine, job: Job<'j>) -> Running {
     let work: Box<dyn FnOnce() + Send + 'j> = job.work;
-    // SAFETY: the coroutine, and with it the work, ends or is dropped inside `run`, which borrows both all the while.
+    // SAFETY: the coroutine ends or is dropped inside `run`, which borrows the work and the machine until then.
     let (machine, work) = unsafe {
         (
             core::mem::transmute::<&'j Machine, &'static Machine>(machine),
             core::mem::transmute::<Box<dyn FnOnce() + Send + 'j>, Box<dyn FnOnce() + Send + 'static>>(work),
         )
     };
-    // Not by a panic's message: the caller may have words of its own for this.
+    // `resume_unwind` prints no message, so the caller can print its own.
     let stack = DefaultStack::new(STACK).unwrap_or_else(|error| resume_unwind(Box::new(NoStack(error))));
     Coroutine::with_stack(stack, move |yielder, ()| {
         machine.begin(yielder);
@@ -175,7 +175,7 @@ fn told(machine: &Machine, names: &[&'static str], ended: &[Ps]) -> Told {
     }
 }
 
-/// Those that were fought over, by the place where.
+/// The contended lines, by place in the program.
 fn lines(machine: &Machine) -> Vec<LineTold> {
     let lines = machine.lines.borrow();
     let mut places = BTreeMap::<(&str, u32), (u64, u64, Ps)>::new();

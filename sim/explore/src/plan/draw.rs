@@ -1,7 +1,7 @@
-//! A plan from a seed.
+//! Draws a plan from a seed.
 //!
-//! A world has a theme, which says what its programs are mostly made of: few things that meet often find more than many that
-//! hardly meet.
+//! Each world has a theme, the kind of operation that most of its programs consist of. A few objects that CPUs use at
+//! the same time find more mistakes than many objects that they rarely share.
 
 use super::layout::{self, FIRST_LARGE, REGION, REGIONS, SLOTS, SMALL, SMALL_SLOTS, USED, WINDOWS};
 use super::op::{Change, Op, Telling};
@@ -10,7 +10,7 @@ use super::{Cpu, Log, Plan, Role, Tables};
 use crate::random::Random;
 use slat::{Access, Gfn, Span, Why};
 
-/// What a world is mostly about.
+/// The theme of a world.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Theme {
     /// Memslots that share a leaf table.
@@ -19,17 +19,17 @@ enum Theme {
     LargeSlots,
     /// The host's pages.
     Pages,
-    /// Tables that go, and are used again.
+    /// Table pages that are freed and used again.
     Tables,
     /// Large pages.
     Huge,
     /// Dirty logs.
     Dirty,
-    /// A bit of all.
+    /// Some of each.
     All,
 }
 
-/// Where things happen in this world: few windows, so that CPUs meet.
+/// The windows of this world: few, so that CPUs meet.
 struct Ground {
     theme: Theme,
     windows: Vec<usize>,
@@ -37,11 +37,11 @@ struct Ground {
     vcpus: u32,
 }
 
-/// Numbers of CPUs, and how often each is drawn.
+/// Numbers of CPUs with their weights.
 const SIZES: &[(u64, u64)] =
     &[(100, 2), (300, 3), (500, 4), (300, 5), (200, 6), (80, 8), (8, 16), (4, 33), (1, 112), (1, 416)];
 
-/// The plan of `seed`, with so many CPUs if that is given.
+/// Draws the plan of `seed`, with `cpus` CPUs if that is given.
 pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
     let mut random = Random::new(seed, 1);
     let drawn = random.weighted(SIZES);
@@ -55,7 +55,7 @@ pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
         (6, Theme::Dirty),
         (2, Theme::All),
     ]);
-    // Transactions are long where another thread holds a snapshot whenever one is published.
+    // A transaction takes long if another thread holds a snapshot whenever a version is published.
     let holds = matches!(theme, Theme::SmallSlots | Theme::LargeSlots) && !random.once_in(4) && cpus > 2;
     let threads =
         if cpus == 1 { 0 } else { random.within(1 + u64::from(holds), (cpus / 2).clamp(2, 4).min(cpus - 1)) };
@@ -84,7 +84,7 @@ pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
     let fails = random.below(16);
     let dear = |random: &mut Random, many: &[u64]| if random.once_in(6) { random.pick(many) } else { 0 };
     let schedule = schedule(&mut random);
-    // A lock whose waiters sleep is not fair: CPUs of very different speeds would keep others from it for ever.
+    // A lock whose waiters sleep is not fair. CPUs of very different speeds would starve others.
     let parks = matches!(schedule, Schedule::Random { .. } | Schedule::Bursts { .. }) && random.once_in(3);
     Plan {
         seed,
@@ -137,11 +137,11 @@ fn log(random: &mut Random) -> Log {
 
 fn budget(random: &mut Random, theme: Theme, vcpus: u32) -> Option<u64> {
     let tight = if theme == Theme::Tables { random.once_in(2) } else { random.once_in(10) };
-    // What each vCPU keeps at hand cannot be taken back: a root's levels each, and a few tables for all.
+    // The tables that each vCPU caches cannot be reclaimed: one per level of a root each, and a few for all.
     tight.then(|| 4 + 4 * u64::from(vcpus) + random.below(6))
 }
 
-/// Windows and memslots of a theme, and the memslots that are there at first.
+/// Windows and memslots of a theme, and the memslots at the start.
 fn ground(random: &mut Random, theme: Theme, vcpus: u32) -> (Ground, Vec<(u32, usize, bool)>) {
     let small = match theme {
         Theme::SmallSlots => true,
@@ -149,7 +149,7 @@ fn ground(random: &mut Random, theme: Theme, vcpus: u32) -> (Ground, Vec<(u32, u
         _ => random.once_in(2),
     };
     let (windows, slots) = if small {
-        // Neighbours in one table; now and then the next table, too.
+        // Neighbours in one table; now and then in the next table, too.
         let first = random.below(6) as usize;
         let last = if random.once_in(4) { FIRST_LARGE - 1 } else { first + random.within(1, 3) as usize };
         ((first..=last.min(FIRST_LARGE - 1)).collect(), (0..random.within(2, 4) as u32).collect())
@@ -169,14 +169,14 @@ fn ground(random: &mut Random, theme: Theme, vcpus: u32) -> (Ground, Vec<(u32, u
     (Ground { theme, windows, slots, vcpus }, at_first)
 }
 
-/// A frame that guests use.
+/// A guest frame that guests use.
 fn gfn(random: &mut Random, ground: &Ground) -> Gfn {
     let window = random.pick(&ground.windows);
     let nth = random.below(USED as u64) as usize;
     Gfn(WINDOWS[window] + layout::used(nth, layout::pages(window)))
 }
 
-/// Frames around there: one, a window, or all.
+/// Frames around `gfn`: one, a window, or all.
 fn gfns(random: &mut Random, ground: &Ground) -> Span<Gfn> {
     match random.below(4) {
         0 => Span::sized(gfn(random, ground), 1),
@@ -185,7 +185,7 @@ fn gfns(random: &mut Random, ground: &Ground) -> Span<Gfn> {
     }
 }
 
-/// Host pages behind a memslot: one of those that guests use, some, or all of them.
+/// Host pages behind a memslot: one page that guests use, some, or all.
 fn host_pages(random: &mut Random, ground: &Ground) -> (u64, u64) {
     let slot = random.pick(&ground.slots);
     let of = if slot < SMALL_SLOTS { SMALL } else { REGION };
@@ -194,12 +194,12 @@ fn host_pages(random: &mut Random, ground: &Ground) -> (u64, u64) {
         0..4 => (first + page, 1),
         4 | 5 => (first, of),
         6 => (first, of / 2 + 4),
-        // Of small slots all of those that share the region.
+        // For small memslots: all memslots that share the region.
         _ => (first / REGION * REGION, REGION),
     }
 }
 
-/// Guests stay in one window for a while, as they do.
+/// A guest stays in one window for a while.
 fn guest_program(random: &mut Random, ground: &Ground, length: u64) -> Vec<(u32, Op)> {
     let mut here = Ground { windows: ground.windows.clone(), slots: Vec::new(), ..*ground };
     let ops = (0..random.within(2, length * 2)).map(|_| {

@@ -1,4 +1,4 @@
-//! What happens in a world, as data: drawn from a seed, shrunk, printed.
+//! A plan: the contents of a world as data, which can be drawn from a seed, shrunk and printed.
 //!
 //! | file | idea |
 //! |---|---|
@@ -21,7 +21,7 @@ use schedule::Schedule;
 pub enum Tables {
     /// Four levels, with Accessed and Dirty.
     Ept4,
-    /// The same without: pages are withdrawn to learn of the next access.
+    /// Four levels without them: the engine withdraws leaf entries to see the next access.
     Ept4NoAd,
     /// Three levels.
     Pae,
@@ -30,80 +30,80 @@ pub enum Tables {
 /// How stores are logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Log {
-    /// A bitmap, by write permissions; large pages are split when a log begins, or by the first store.
+    /// A bitmap, by write permissions. Large leaf entries are split when logging begins, or by the first store.
     Writes {
-        /// Split by the first store.
+        /// Large leaf entries are split by the first store.
         lazy: bool,
     },
     /// A bitmap, by Dirty bits.
     Bits {
-        /// Split by the first store.
+        /// Large leaf entries are split by the first store.
         lazy: bool,
-        /// A fresh log says that every page is dirty.
+        /// A new log reports every page as dirty.
         set: bool,
     },
-    /// A ring for each vCPU.
+    /// A ring per vCPU.
     Ring,
 }
 
-/// What a CPU is.
+/// The role of a CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// Runs the guest's vCPU of this number.
     Vcpu(u32),
-    /// A thread of the VMM, or of the host's.
+    /// A thread of the VMM or of the host.
     Thread,
 }
 
 /// A CPU and its program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cpu {
-    /// Its number in the plan as it was drawn.
+    /// Its number in the drawn plan.
     pub number: u32,
-    /// What it is.
+    /// Its role.
     pub role: Role,
-    /// A vCPU that is kicked makes up to so many accesses more before it answers,
+    /// A kicked vCPU makes up to this many more accesses before it answers,
     pub late: u64,
-    /// each after so many nanoseconds.
+    /// one each this many nanoseconds.
     pub late_ns: u64,
-    /// With their numbers in the program as it was drawn.
+    /// The operations, with their numbers in the drawn program.
     pub ops: Vec<(u32, Op)>,
 }
 
 /// A world. Equal plans make equal runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// What it was drawn from.
+    /// The seed.
     pub seed: u64,
-    /// Another schedule of the same sort, and other choices of the host's: 0 as it is drawn.
+    /// Varies the schedule and the host's choices within the plan; 0 as drawn.
     pub turn: u64,
-    /// The format of the tables.
+    /// The table format.
     pub tables: Tables,
-    /// How stores are logged, where a memslot logs.
+    /// How stores are logged in memslots that log.
     pub log: Log,
-    /// Pages of tables that may be in use.
+    /// Maximum number of table pages.
     pub budget: Option<u64>,
-    /// Large pages do not execute.
+    /// Large pages are not executable.
     pub nx_huge_pages: bool,
-    /// The last of each so many allocations fails; 0: none does.
+    /// The last of each so many allocations fails; 0 for none.
     pub alloc_fails: u64,
-    /// The last of each so many compare-and-swaps of an entry is lost; 0: none is. Not both.
+    /// The last of each so many compare-and-swaps of an entry fails; 0 for none. Not together with the above.
     pub cas_fails: u64,
-    /// The host refuses one in so many requests for a page; 0: none.
+    /// The host refuses one page request in this many; 0 for none.
     pub refuses: u64,
-    /// The host cannot say without sleeping what it has, once in so many look-ups; 0: it always can.
+    /// The host's lookup would have to sleep once in this many; 0 for never.
     pub silent: u64,
-    /// A store to a page that may not be written moves the page, once in so many times; 0: never.
+    /// A store to a read-only page moves the page once in this many; 0 for never.
     pub breaks: u64,
-    /// Nanoseconds that the host sleeps before it brings a page in.
+    /// Nanoseconds that the host sleeps before it provides a page.
     pub host_sleeps_ns: u64,
-    /// Waiters for a lock sleep after so many nanoseconds; 0: they queue.
+    /// Waiters for a lock sleep after this many nanoseconds; 0: they queue.
     pub park_after_ns: u64,
-    /// Regions of the host that are one huge page at first, by bit.
+    /// Bitmap of the host regions that are one huge page at the start.
     pub huge: u64,
-    /// Memslots at first: number, window, and whether each logs.
+    /// Memslots at the start: number, window, and whether each logs.
     pub slots: Vec<(u32, usize, bool)>,
-    /// How CPUs are held up.
+    /// The schedule.
     pub schedule: Schedule,
     /// The CPUs; vCPUs come first.
     pub cpus: Vec<Cpu>,
@@ -115,7 +115,7 @@ impl Plan {
         self.cpus.iter().map(|cpu| cpu.ops.len()).sum()
     }
 
-    /// How many vCPUs the VM has: shrinking leaves them their numbers.
+    /// Number of vCPUs of the VM. Shrinking keeps the numbers of vCPUs.
     pub fn vcpus(&self) -> u32 {
         let number = |cpu: &Cpu| match cpu.role {
             Role::Vcpu(id) => id + 1,

@@ -1,109 +1,110 @@
-//! One step of a CPU's program.
+//! One operation of a CPU's program.
 //!
-//! Every operation makes sense in every state: what cannot be done there (a memslot moves that does not exist) is passed
-//! over. So programs can be shrunk by leaving operations out.
+//! Every operation is valid in every state: one that cannot be done, such as moving an absent memslot, is skipped. So
+//! a program can be shrunk by removing operations.
 
 use slat::{Access, Gfn, Span, Why};
 
-/// What becomes of a range of the host's pages.
+/// A change of a range of host pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// They move to other frames, with their contents.
+    /// The pages move to other frames with their contents.
     Move,
-    /// They lose write permission.
+    /// The pages become read-only.
     Protect,
-    /// They go, with their contents.
+    /// The pages are discarded with their contents.
     Drop,
     /// The region becomes one huge page.
     Collapse,
-    /// Nothing, after all.
+    /// No change.
     Nothing,
 }
 
-/// How the change is told.
+/// How the host announces the change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Telling {
     /// `Vm::invalidate`, `apply`, `settle`.
     Invalidate,
-    /// `Vm::around`, page by page where the reason is such.
+    /// `Vm::around`, page by page if the reason asks for it.
     Around,
-    /// The same, by one who may not wait.
+    /// `Vm::around` by a thread that may not wait.
     AroundWithoutWaiting,
 }
 
-/// See the module's header. Times are in nanoseconds.
+/// One operation. Times are in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
     /// The guest accesses a frame.
     Touch(Gfn, Access),
-    /// The guest computes, and heeds kicks.
+    /// The guest computes and answers kicks.
     Compute(u64),
-    /// The guest computes, and heeds none.
+    /// The guest computes and answers no kicks.
     Linger(u64),
-    /// Leaves the guest; enters it again for the next access.
+    /// The vCPU leaves the guest; the next access enters it again.
     Leave,
     /// Maps frames before the guest uses them.
     Prefault(Span<Gfn>),
-    /// Does nothing.
+    /// Idles.
     Rest(u64),
     /// The host changes pages of one region.
     Change {
         /// The first page.
         first: u64,
-        /// How many.
+        /// Number of pages.
         pages: u64,
-        /// What becomes of them.
+        /// The change.
         change: Change,
-        /// The reason given.
+        /// The reason passed to the engine.
         why: Why,
-        /// How.
+        /// How it is announced.
         telling: Telling,
-        /// The host sleeps for so long between the flush and its own change.
+        /// The host sleeps this long between the flush and its own change.
         sleeps: u64,
     },
-    /// The host puts another frame with the same contents in a page's place, read-only, and tells where it is.
+    /// The host replaces a page's frame by a read-only one with the same contents, and reports the new frame
+    /// (`change_pte`).
     Replace(u64, u64),
-    /// The VMM zaps guest frames, with no reason of the host's.
+    /// The VMM zaps guest frames, without a reason of the host.
     Zap(Span<Gfn>, Why),
-    /// Takes write permission from frames.
+    /// Write-protects frames.
     WriteProtect(Span<Gfn>),
-    /// Tracks stores to frames for so long.
+    /// Tracks stores to frames for this long.
     Track(Span<Gfn>, u64),
-    /// Holds a frame for this access, and uses it for so long.
+    /// Holds a frame for this access, and uses it for this long.
     Keep(Gfn, Access, u64),
-    /// Asks for Accessed bits and clears them, in one of the ways that there are.
+    /// Reads and clears Accessed bits in one of the available ways.
     Age(Span<Gfn>),
-    /// The host asks whether pages are young, and clears the bits; flushes if the second is true.
+    /// The host asks whether pages are young and clears the bits; flushes if the second field is true.
     Young(u64, u64, bool),
-    /// Splits large pages.
+    /// Splits large leaf entries.
     Split(Span<Gfn>),
-    /// Makes large pages of small ones.
+    /// Collapses small pages into large leaf entries.
     Recover(Span<Gfn>),
     /// Replaces the root.
     ZapAll,
-    /// Takes dead tables apart.
+    /// Frees dead table pages.
     Collect,
-    /// Another budget for tables, in pages; then the first one again.
+    /// Sets another budget of table pages, then the first one again.
     Budget(u64),
-    /// Harvests all logs; commits if so.
+    /// Harvests all logs; commits if true.
     Harvest(bool),
-    /// Harvests one slot's log; commits if so.
+    /// Harvests the log of one memslot; commits if true.
     HarvestSlot(u32, bool),
-    /// Harvests one vCPU's ring; commits if so.
+    /// Harvests the ring of one vCPU; commits if true.
     HarvestRing(u32, bool),
-    /// A snapshot of the memslots is held for so long.
+    /// Holds a snapshot of the memslots for this long.
     Hold(u64),
-    /// A memslot is created in a window.
+    /// Creates a memslot in a window.
     Create(u32, usize),
-    /// A memslot goes.
+    /// Deletes a memslot.
     Delete(u32),
-    /// A memslot moves to another window.
+    /// Moves a memslot to another window.
     Move(u32, usize),
-    /// Two memslots change places, in one transaction.
+    /// Exchanges two memslots in one transaction.
     Exchange(u32, u32),
-    /// A memslot logs from now on, or no longer.
+    /// Turns a memslot's log on or off.
     Log(u32, bool),
-    /// A device writes to a page of the host's.
+    /// A device writes to a host page.
     Device(u64),
     /// Walks the tables without a lock.
     Walk(Span<Gfn>),

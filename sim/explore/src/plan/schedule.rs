@@ -1,42 +1,42 @@
-//! How long each CPU is held up before each access: that is the schedule.
+//! The schedule: the delay of each CPU before each access.
 //!
-//! Time is virtual, so a CPU that is held up for long is one that others overtake. Nothing is held up for ever: a CPU
-//! that waits for a slow one lets time pass, too.
+//! Time is virtual, so other CPUs overtake a CPU with a long delay. No delay is infinite: a CPU that waits for a slow
+//! one also lets time pass.
 
 use crate::random::Random;
 
-/// How CPUs are held up. A step is an access.
+/// The kinds of schedules. A step is an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Schedule {
-    /// Each step for a random time, which is now and then a long one.
+    /// A random delay per step, now and then a long one.
     Random {
-        /// One in so many is long.
+        /// One in this many is long.
         long: u64,
     },
-    /// Priorities: a step of the first takes a nanosecond, of the last a million; at so many moments, which are drawn, the one
-    /// that runs becomes the last. As in PCT (Burckhardt, Kothari, Musuvathi, Nagarakatte, 2010).
+    /// Priorities: a step of the first CPU takes a nanosecond, a step of the last one a million. At random steps the
+    /// running CPU becomes the last one, as in PCT (Burckhardt, Kothari, Musuvathi, Nagarakatte, 2010).
     Priorities {
-        /// The moments are below this step.
+        /// The change points are below this step.
         within: u64,
-        /// How many.
+        /// Number of change points.
         changes: u32,
     },
-    /// One CPU is so many times slower than the others; another one each time so many steps were made.
+    /// One CPU is slower than the others by this factor; after this many steps another CPU is.
     Starve {
-        /// Times.
+        /// The factor.
         times: u64,
-        /// Steps until another is.
+        /// Steps until the next CPU becomes slow.
         steps: u64,
     },
-    /// CPUs are preempted where it matters most: right before a read-modify-write, or right after it, once in so many times,
-    /// for up to so long.
+    /// CPUs are preempted right before or right after a read-modify-write, once in this many times, for up to this
+    /// long.
     Decisions {
-        /// Times.
+        /// Once in this many.
         once_in: u64,
         /// Nanoseconds.
         away: u64,
     },
-    /// CPUs are preempted: each runs undisturbed for about so many steps, and then not at all for about so long.
+    /// CPUs are preempted: each runs for about this many steps and then pauses for about this long.
     Bursts {
         /// Steps.
         steps: u64,
@@ -46,7 +46,7 @@ pub enum Schedule {
 }
 
 impl Schedule {
-    /// For how many nanoseconds at most a CPU is held up at a time.
+    /// The maximum delay at a time, in nanoseconds.
     pub fn longest_hold(&self) -> u64 {
         match *self {
             Self::Decisions { away, .. } | Self::Bursts { away, .. } => away,
@@ -55,7 +55,7 @@ impl Schedule {
     }
 }
 
-/// Picoseconds of a nanosecond.
+/// Picoseconds per nanosecond.
 const NS: u64 = 1000;
 
 /// A schedule in progress.
@@ -64,16 +64,16 @@ pub struct Pace {
     schedule: Schedule,
     random: Random,
     steps: u64,
-    /// Of each CPU: picoseconds for a step; or steps left to it; or 1 after a read-modify-write.
+    /// Per CPU: picoseconds per step, or steps left, or 1 after a read-modify-write.
     cpus: Vec<u64>,
-    /// Steps at which priorities change, the next one last.
+    /// The steps at which priorities change, the next one last.
     changes: Vec<u64>,
     lowest: u64,
     starved: u32,
 }
 
 impl Pace {
-    /// The schedule for so many CPUs.
+    /// The schedule of `cpus` CPUs.
     pub fn new(schedule: Schedule, seed: u64, cpus: u32) -> Self {
         let mut random = Random::new(seed, 2);
         let (mut speeds, mut changes) = (vec![0; cpus as usize], Vec::new());
@@ -87,7 +87,7 @@ impl Pace {
         Self { schedule, random, steps: 0, cpus: speeds, changes, lowest: 4_u64.pow(6) * NS, starved: 0 }
     }
 
-    /// For how long `cpu` is held up now, before a read-modify-write if so.
+    /// The delay of `cpu` now; `rmw` if a read-modify-write follows.
     pub fn delay(&mut self, cpu: u32, rmw: bool) -> u64 {
         self.steps += 1;
         match self.schedule {

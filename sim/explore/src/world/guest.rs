@@ -1,7 +1,7 @@
-//! A vCPU: a guest that loads and stores, and the hardware's walker, which takes no lock, enters no section, and sets Accessed
-//! and Dirty as it goes.
+//! A vCPU: a guest that loads and stores, and the hardware's walker, which takes no lock, enters no read section, and
+//! sets Accessed and Dirty.
 //!
-//! A vCPU that is kicked may go on for a while before it answers: as late as its plan says, with accesses in between.
+//! A kicked vCPU may continue before it answers: for as long as its plan says, and it may access memory meanwhile.
 
 use super::World;
 use super::host::Handle;
@@ -12,7 +12,7 @@ use slat::table::{Entry, TableMemory, Word};
 use slat::{Access, Done, Fault, FaultError, Format, Gfn, Idle, InGuest, Span, Vcpu, VcpuId};
 use slat_machine::{compute, guest as run_guest, pause, rest};
 
-/// Faults on one access after which the guest goes on without it: a host may refuse for ever.
+/// Faults on one access after which the guest gives up. A host may refuse a page forever.
 const TRIES: u32 = 50;
 
 /// Runs vCPU `id` through its program.
@@ -36,13 +36,13 @@ struct Guest<'w, F: Format> {
     id: usize,
     vcpu: Vcpu<'w, F, Handle>,
     cpu: &'w Cpu,
-    /// Faults on the access that is being made, and when it began.
+    /// Faults on the current access, and the step at which it began.
     tries: u32,
     begun: Option<u64>,
 }
 
 impl<F: Format> Guest<'_, F> {
-    /// A stay in the guest, which ends with a fault, or with something that is done outside. Returns what is left.
+    /// One stay in the guest. It ends with a fault, or with an operation outside. Returns the rest of the operation.
     fn stay<'p>(&mut self, idle: &mut Idle, mut left: &'p [(u32, Op)]) -> &'p [(u32, Op)] {
         if !matches!(left, [(_, Op::Touch(..) | Op::Compute(_) | Op::Linger(_)), ..]) {
             return left;
@@ -52,7 +52,7 @@ impl<F: Format> Guest<'_, F> {
         let mut inside = self.vcpu.enter(idle, &mut tlb::Handle(tlb)).poll();
         world.story(|| "enters the guest".into());
         tlb.borrow_mut().root = Some(inside.root());
-        world.look();
+        world.check();
         let mut late = self.cpu.late;
         while let Some(((_, op), rest)) = left.split_first() {
             if inside.kicked() {
@@ -70,7 +70,7 @@ impl<F: Format> Guest<'_, F> {
                     let found = tlb.borrow().find(*gfn, *access);
                     let found = found.or_else(|| walk(world, id, inside.root(), (*gfn, *access)));
                     let Some(found) = found else { break };
-                    // A host that takes the page away now waits until this is over.
+                    // From here the host waits until this use is over before it takes the page away.
                     pause();
                     world.used((*gfn, *access), found.frame(*gfn));
                     (self.tries, self.begun) = (0, None);
@@ -94,7 +94,7 @@ impl<F: Format> Guest<'_, F> {
         left
     }
 
-    /// What is done outside of the guest: a fault, mostly. Whether the operation is over.
+    /// An operation outside of the guest, usually a fault. Returns whether it is complete.
     fn outside(&mut self, idle: &mut Idle, op: &Op) -> bool {
         let world = self.world;
         match op {
@@ -109,17 +109,17 @@ impl<F: Format> Guest<'_, F> {
                         world.emulated(*gfn, begun);
                         return true;
                     }
-                    // The VMM makes the store.
+                    // The VMM performs the store.
                     Ok(Done::WriteTracked) => return true,
                     Ok(Done::RingFull | Done::Spurious) | Err(FaultError::Host(_)) => pause(),
-                    // The whole clock has gone round, twice.
+                    // The harvest clock has gone round twice.
                     Err(_) => self.tries += TRIES / 5,
                     Ok(_) => {}
                 }
                 return self.tries >= TRIES;
             }
             Op::Prefault(gfns) => {
-                // An error says that nothing was mapped; the guest's own access will say why.
+                // An error means that nothing was mapped. The guest's own access reports the reason.
                 let mapped = self.vcpu.prefault(idle, *gfns);
                 world.story(|| format!("prefaults {:#x}: {mapped:?}", gfns.start.0));
             }
@@ -132,15 +132,15 @@ impl<F: Format> Guest<'_, F> {
 
 fn answer<F: Format>(world: &World<F>, id: usize, inside: &mut InGuest<'_>) {
     let tlb = &world.tlbs[id];
-    // It makes no access until it has answered, and loaded its root.
+    // The vCPU makes no access until it has answered and loaded its root.
     tlb.borrow_mut().root = None;
     inside.answer(&mut tlb::Handle(tlb));
     world.story(|| "answers".into());
     tlb.borrow_mut().root = Some(inside.root());
-    world.look();
+    world.check();
 }
 
-/// Walks for `gfn` from `root`, or from the lowest link that is remembered.
+/// Walks for `gfn` from `root`, or from the lowest cached link.
 fn walk<F: Format>(
     world: &World<F>,
     id: usize,
@@ -152,7 +152,7 @@ fn walk<F: Format>(
         let (mut level, mut table) = tlb.borrow().begin::<F>(gfn, root);
         loop {
             let page = world.host.memory.at(table).cast::<Entry>();
-            // SAFETY: a page of words, all of which are atomics.
+            // SAFETY: a table page consists of words that are atomics.
             let entry = unsafe { page.add(F::index(gfn, level)).as_ref() };
             let word = entry.load();
             if !F::is_present(word) {
@@ -179,14 +179,14 @@ fn walk<F: Format>(
             let found = Translation { gfns, pfn: leaf.pfn, perms: leaf.perms, dirty };
             tlb.borrow_mut().remember(found);
             world.story(|| format!("walks to {:#x} for {access:?} at {:#x}", found.frame(gfn).0, gfn.0));
-            world.look();
+            world.check();
             return Some(found);
         }
     }
 }
 
-/// Sets what is missing of `bits`; false where the entry changed meanwhile.
+/// Sets those of `bits` that are clear. Returns false if the entry has changed.
 fn touched(entry: &Entry, seen: Word, bits: u64) -> bool {
-    // SAFETY: what a walker sets in that word.
+    // SAFETY: a hardware walker sets these bits in this word.
     seen.0 & bits == bits || unsafe { entry.touch_raw(seen, bits) }
 }

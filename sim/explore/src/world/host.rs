@@ -1,8 +1,8 @@
-//! The primary MMU: regions of 2 MiB, each one huge page or small ones, present or not, writable or not.
+//! The primary MMU: regions of 2 MiB. Each is one huge page or small pages, present or not, writable or not.
 //!
-//! Its frames are used again at once, the last one first. What is taken from guests is told first, and changed when the debt
-//! is settled; a frame is free when the invalidation has ended. Each frame counts the stores to it, and so does each page:
-//! where the two differ a store was lost.
+//! The host reuses frames at once, the last freed one first. It announces a change to the guests, changes the pages
+//! when the debt is settled, and frees a frame when the invalidation has ended. Each frame and each page counts its
+//! stores: if the counts differ, a store was lost.
 
 use super::memory::Memory;
 use crate::plan::Plan;
@@ -21,58 +21,58 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-/// The first region's address.
+/// The address of the first region.
 const RAM: Hva = Hva(0x40_0000_0000);
-/// Small frames begin here, huge ones there.
+/// First numbers of small frames and of huge frames.
 const SMALL: u64 = 1 << 12;
 const HUGE: u64 = 1 << 21;
 
 const PRESENT: u64 = 1;
 const WRITABLE: u64 = 2;
 
-/// 2 MiB: `frame << 2 | writable << 1 | present` for all of it, or, where that is zero, for each page.
+/// A region: `frame << 2 | writable << 1 | present` for all of it, or, if that is zero, per page.
 struct Region {
-    /// Held by the thread that changes it.
+    /// Held by the thread that changes the region.
     lock: Lock<()>,
     huge: AtomicU64,
     small: Box<[AtomicU64]>,
 }
 
-/// What needs no order of its own: all of it changes between two accesses.
+/// State without an order of its own: it changes between two accesses.
 struct Books {
     free: Vec<u64>,
     fresh: u64,
-    /// Stores to frames that are in use, and to pages.
+    /// Stores to frames in use, and to pages.
     frames: BTreeMap<u64, u64>,
     pages: BTreeMap<u64, u64>,
-    /// Pages that are being replaced, by other frames with the same contents: both may be read.
+    /// Pages that are being replaced by frames with the same contents. Both frames may be read.
     replaced: BTreeMap<u64, [Pfn; 2]>,
     random: Random,
 }
 
-/// See the module's header.
+/// The primary MMU. See the module's header.
 pub struct Primary {
     regions: Vec<Region>,
     books: Mutex<Books>,
     pub memory: Memory,
-    /// Once in so many: see [`Plan`].
+    /// Frequencies of [`Plan`].
     refuses: u64,
     silent: u64,
     breaks: u64,
     sleeps_ns: u64,
-    /// Who is told of changes that the host makes while it is asked for a page.
+    /// The listener for changes that the host makes while it serves a page request.
     listener: OnceLock<Listener>,
 }
 
 /// The VM on this host.
 struct Listener(*const dyn SecondaryMmu);
 
-// SAFETY: all CPUs of a world are one thread to the machine.
+// SAFETY: all CPUs of a world run on one thread.
 unsafe impl Send for Listener {}
 // SAFETY: as above.
 unsafe impl Sync for Listener {}
 
-/// A host as a VM has it.
+/// The host as the VM uses it.
 #[derive(Clone)]
 pub struct Handle(pub Arc<Primary>);
 
@@ -122,21 +122,21 @@ impl Primary {
         })
     }
 
-    /// The VM that is told of changes.
+    /// Sets the VM that is told of changes.
     ///
     /// # Safety
-    /// It stays where it is for as long as this host is asked for pages.
+    /// The VM does not move while this host serves page requests.
     pub unsafe fn listen(&self, vm: &dyn SecondaryMmu) {
-        // SAFETY: only the lifetime differs; the caller's word.
+        // SAFETY: only the lifetime differs; the caller guarantees it.
         let vm = unsafe { std::mem::transmute::<&dyn SecondaryMmu, &'static dyn SecondaryMmu>(vm) };
-        // Where there is one already it stays.
+        // A second call keeps the first VM.
         let _ = self.listener.set(Listener(vm));
     }
 
-    /// A page that may not be written moves to a frame of its own, as where a share is broken: under its lock.
+    /// Moves a read-only page to a frame of its own, as when a share is broken. The caller holds its lock.
     fn break_share(&self, idle: &mut Idle, page: u64) {
         let Some(listener) = self.listener.get() else { return };
-        // SAFETY: the caller of `listen` promised it.
+        // SAFETY: the caller of `listen` guarantees it.
         let vm = unsafe { &*listener.0 };
         let (hvas, mut freed) = (hvas(&(page..page + 1)), Vec::new());
         let told = vm.around(idle, Event::new(hvas, Why::ChangePte), &mut |idle, told| {
@@ -152,7 +152,7 @@ impl Primary {
         self.books.lock().expect("nothing panics here")
     }
 
-    /// Once in so many times.
+    /// True once in `times`.
     fn random(&self, once_in: u64) -> bool {
         self.books().random.once_in(once_in)
     }
@@ -161,12 +161,12 @@ impl Primary {
         &self.regions[(page / REGION) as usize]
     }
 
-    /// Held by the thread that changes a page, or its contents, other than through a guest.
+    /// The lock of the thread that changes a page or its contents, except through a guest.
     pub fn lock(&self, page: u64) -> impl Drop + use<'_> {
         self.region(page).lock.lock()
     }
 
-    /// Whether a guest may use `pfn` for `page` at this instant.
+    /// Returns whether a guest may use `pfn` for `page` now.
     pub fn allows(&self, page: u64, pfn: Pfn, access: Access) -> bool {
         let store = access == Access::Write;
         let now = self.find(page, |word| word.free().load(Relaxed));
@@ -174,33 +174,32 @@ impl Primary {
         there || !store && self.books().replaced.get(&page).is_some_and(|frames| frames.contains(&pfn))
     }
 
-    /// A store to a page by way of a frame.
+    /// Counts a store to a page through a frame.
     pub fn stored(&self, page: u64, pfn: Pfn) {
         let mut books = self.books();
         *books.frames.entry(pfn.0).or_default() += 1;
         *books.pages.entry(page).or_default() += 1;
     }
 
-    /// Whether a frame has all stores to its page.
+    /// Returns whether a frame has all stores to its page.
     pub fn is_whole(&self, page: u64, pfn: Pfn) -> bool {
         let books = self.books();
         books.frames.get(&pfn.0).copied().unwrap_or(0) == books.pages.get(&page).copied().unwrap_or(0)
     }
 
-    /// Stores to a page, wherever it was, that are in its frame now.
+    /// Stores to a page, in any frame, that its frame contains now.
     pub fn stores(&self, page: u64) -> u64 {
         let now = self.find(page, |word| word.free().load(Relaxed));
         now.map_or(0, |now| self.books().frames.get(&now.pfn.0).copied().unwrap_or(0))
     }
 
-    /// A device writes to a page, under its lock; where there is one, and it may.
+    /// A device writes to a page under its lock, if the page is present and writable.
     pub fn device(&self, page: u64) -> bool {
         let now = self.find(page, |word| word.load(Relaxed)).filter(|now| now.writable);
         now.inspect(|now| self.stored(page, now.pfn)).is_some()
     }
 
-    /// What the page would be replaced by, under its lock: the frame it has, which must be a small one and read-only, and
-    /// another with the same contents.
+    /// The replacement of a page, under its lock: its small read-only frame, and a frame with the same contents.
     pub fn replacement(&self, page: u64) -> Option<[HostPage; 2]> {
         let now = self.find(page, |word| word.load(Relaxed))?;
         (now.level == Level::K4 && !now.writable && now.pfn.0 < HUGE).then(|| {
@@ -210,18 +209,18 @@ impl Primary {
         })
     }
 
-    /// The page is the other frame now.
+    /// Switches the page to the other frame.
     pub fn replace(&self, page: u64, new: HostPage) {
         self.region(page).small[(page % REGION) as usize].store(new.pfn.0 << 2 | PRESENT, Relaxed);
     }
 
-    /// No guest uses the old one any more.
+    /// Ends the replacement: no guest uses the old frame any more.
     pub fn replaced(&self, page: u64, old: HostPage) {
         self.books().replaced.remove(&page);
         self.free(vec![old.pfn.0]);
     }
 
-    /// Changes `pages`, of one region, at one instant. Returns the frames that are to be freed.
+    /// Changes `pages` of one region at one instant. Returns the frames to free.
     pub fn edit(&self, pages: &Range<u64>, change: Change) -> Vec<u64> {
         let region = self.region(pages.start);
         let (mut freed, huge) = (Vec::new(), region.huge.free().load(Relaxed));
@@ -238,7 +237,7 @@ impl Primary {
                 region.huge.store_free(base << 2 | PRESENT | WRITABLE);
                 return freed;
             }
-            // A huge page moves.
+            // A huge page moves as a whole.
             Change::Collapse => {
                 let (old, base) = (huge >> 2, books.take_huge());
                 for index in 0..REGION {
@@ -281,7 +280,7 @@ impl Primary {
         freed
     }
 
-    /// Frames that are free again are the next to be used.
+    /// Frees frames. They are the next ones to be used.
     pub fn free(&self, frames: Vec<u64>) {
         let mut books = self.books();
         for frame in frames {
@@ -336,7 +335,7 @@ impl Books {
     }
 }
 
-/// A store that takes no time: part of a change that is made at one instant.
+/// Stores without taking virtual time: part of a change that happens at one instant.
 trait StoreFree {
     fn store_free(&self, value: u64);
 }
@@ -389,14 +388,14 @@ impl Host for Handle {
     }
 }
 
-// SAFETY: as those of the memory.
+// SAFETY: as for the memory's methods.
 unsafe impl TableMemory for Handle {
     fn alloc_chunk(&self) -> Option<NonNull<u8>> {
         self.0.memory.alloc_chunk()
     }
 
     unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's guarantee.
         unsafe { self.0.memory.free_chunk(chunk) }
     }
 

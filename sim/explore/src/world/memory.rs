@@ -1,8 +1,8 @@
-//! Memory for tables, whose frames have the same numbers in each run of a plan.
+//! Memory for tables, with the same frame numbers in each run of a plan.
 //!
-//! One worker's worlds come one after the other, and use the same memory: pages are not found clean. A frame that is no table
-//! page leads to a page of words that only the engine writes, into pages that it has taken apart
-//! ([`GIVEN_BACK`]): a walk that loads one has strayed.
+//! The worlds of one worker follow one another and use the same memory, so pages are not clean at the start. A frame
+//! that is not a table page leads to a page of words that only the engine writes, into freed table pages
+//! ([`GIVEN_BACK`]). A walk that loads such a word has used a freed table.
 
 use slat::inject::GIVEN_BACK;
 use slat::table::TableMemory;
@@ -12,11 +12,11 @@ use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Chunks of one world; and one more, for pages that are none.
+/// Chunks per world, and one more for frames that are not table pages.
 const CHUNKS: usize = 96;
 const CHUNK: usize = slat::table::memory::CHUNK_BYTES;
 const PAGES: usize = CHUNK / PAGE_SIZE as usize;
-/// The host's frames are below.
+/// The host's frames are below this number.
 const FIRST: u64 = 1 << 24;
 
 /// Arenas that no world uses.
@@ -24,47 +24,47 @@ static SPARE: Mutex<Vec<Arena>> = Mutex::new(Vec::new());
 
 struct Arena(NonNull<u8>);
 
-// SAFETY: memory that belongs to the owner of the value.
+// SAFETY: the value owns its memory.
 unsafe impl Send for Arena {}
 
-/// See the module's header.
+/// The memory of one world.
 pub struct Memory {
     base: NonNull<u8>,
     lent: AtomicUsize,
     back: AtomicUsize,
 }
 
-// SAFETY: all CPUs of a world are one thread to the machine.
+// SAFETY: all CPUs of a world run on one thread.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Nothing is lent yet.
+    /// Memory of which nothing is lent.
     pub fn new() -> Self {
         let spare = SPARE.lock().expect("nothing panics here").pop();
         let base = spare.map_or_else(fresh, |arena| arena.0);
         Self { base, lent: AtomicUsize::new(0), back: AtomicUsize::new(0) }
     }
 
-    /// Chunks that have not come back.
+    /// Chunks that have not been returned.
     pub fn missing(&self) -> usize {
         self.lent.load(Relaxed) - self.back.load(Relaxed)
     }
 
-    /// Whether tables lie at this address.
+    /// Returns whether tables lie at this address.
     pub fn holds(&self, address: usize) -> bool {
         address.wrapping_sub(self.base.as_ptr().addr()) < self.lent.load(Relaxed) * CHUNK
     }
 
-    /// Whether the word at an address, which lies in a table, is `word`.
+    /// Returns whether the word at this address in a table equals `word`.
     pub fn is_word(&self, address: usize, word: u64) -> bool {
         let offset = address - self.base.as_ptr().addr();
-        // SAFETY: inside what was lent, says the caller; all words there are atomics.
+        // SAFETY: the caller guarantees an address inside of lent memory, whose words are atomics.
         unsafe { self.base.add(offset & !7).cast::<AtomicU64>().as_ref() }.load(Relaxed) == word
     }
 
-    /// A word of a table, loaded without the machine's knowledge.
+    /// Loads a word of a table without virtual time.
     pub fn peek(&self, table: Pfn, index: usize) -> u64 {
         let page = self.at(table).cast::<AtomicU64>();
         // SAFETY: a page of 512 words, all of which are atomics.
@@ -74,7 +74,7 @@ impl Memory {
 
 fn fresh() -> NonNull<u8> {
     let layout = Layout::from_size_align((CHUNKS + 1) * CHUNK, CHUNK).expect("a power of two");
-    // SAFETY: not of size zero.
+    // SAFETY: the size is not zero.
     let base = NonNull::new(unsafe { alloc_zeroed(layout) }).expect("address space");
     for word in 0..512 {
         // SAFETY: the first page of the last chunk, which is never lent.
@@ -89,7 +89,7 @@ impl Drop for Memory {
     }
 }
 
-// SAFETY: each chunk is lent once, and its two names are arithmetic.
+// SAFETY: each chunk is lent once; frame and address differ by a constant.
 unsafe impl TableMemory for Memory {
     fn alloc_chunk(&self) -> Option<NonNull<u8>> {
         let chunk = self.lent.load(Relaxed);
@@ -97,7 +97,7 @@ unsafe impl TableMemory for Memory {
             return None;
         }
         self.lent.store(chunk + 1, Relaxed);
-        // SAFETY: inside.
+        // SAFETY: inside of the memory.
         Some(unsafe { self.base.add(chunk * CHUNK) })
     }
 
@@ -112,7 +112,7 @@ unsafe impl TableMemory for Memory {
     fn at(&self, frame: Pfn) -> NonNull<u8> {
         let index = frame.0.wrapping_sub(FIRST) as usize;
         let index = if index < self.lent.load(Relaxed) * PAGES { index } else { CHUNKS * PAGES };
-        // SAFETY: inside.
+        // SAFETY: inside of the memory.
         unsafe { self.base.add(index * PAGE_SIZE as usize) }
     }
 }

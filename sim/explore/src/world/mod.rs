@@ -1,40 +1,41 @@
-//! A VM on its host, run by a plan, and what must be true of both at any instant.
+//! A VM on its host, run by a plan, with the properties that must hold at every instant.
 //!
-//! Looked at after each write to a table page, after each change of a TLB, of the host's pages, or of the memslots:
+//! Checked after each write to a table page, and after each change of a TLB, of the host's pages or of the memslots:
 //!
-//! * No vCPU that is in the guest could use a frame that its host does not have there, nor store where it may not: neither
-//!   by its TLB, nor by a walk from its root, nor by a walk from a table that it remembers.
-//! * Nor could it store to a frame whose stores are tracked.
-//! * A frame that is held is used only while its host has it there, for that access.
-//! * No walk looks at a table page that was taken apart.
+//! * No vCPU in the guest can use a frame that its host does not map there, or store to a read-only page: by its TLB,
+//!   by a walk from its root, or by a walk from a cached table.
+//! * No vCPU can store to a frame whose stores are tracked.
+//! * A held frame is used only while its host maps it for that access.
+//! * No walk reads a freed table page.
 //!
-//! And in each access, and in the end:
+//! Checked at each access and at the end:
 //!
-//! * A frame that a guest uses holds every store to its page.
+//! * A frame that a guest uses contains every store to its page.
 //! * An access is emulated only where no memslot is.
-//! * What guests and devices have stored is what was copied, when the last harvest has been.
-//! * The tables map nothing that the host has not, every table page and every leaf is accounted for, and all memory goes back.
+//! * After the last harvest, the copies equal the stores of guests and devices.
+//! * The tables map only what the host maps, every table page and leaf entry is accounted for, and all memory is
+//!   returned.
 //! * Every thread ends.
 //!
 //! | file | idea |
 //! |---|---|
 //! | `host`, `memory` | the primary MMU; memory for tables |
-//! | `guest`, `tlb` | a vCPU, and what its processor remembers |
-//! | `slots` | which memslot is where, while transactions are under way |
-//! | `thread` | what threads do that are no vCPU |
-//! | `look` | the oracle |
-//! | `watch` | the schedule, and the moments at which the oracle looks |
-//! | `run` | a plan, run |
+//! | `guest`, `tlb` | a vCPU, and its processor's TLB |
+//! | `slots` | the memslot in each window, also during transactions |
+//! | `thread` | the threads of the host and of the VMM |
+//! | `oracle` | the checks of all of the above |
+//! | `observer` | the schedule, and the moments of the checks |
+//! | `run` | runs a plan |
 
 mod guest;
 mod host;
-mod look;
 mod memory;
+mod observer;
+mod oracle;
 mod run;
 mod slots;
 mod thread;
 mod tlb;
-mod watch;
 
 pub use run::{Outcome, run};
 
@@ -46,41 +47,41 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What went wrong.
+/// A failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wrong {
-    /// Of which sort.
+    /// Its kind.
     pub what: &'static str,
-    /// Where, and how.
+    /// Its place and details.
     pub how: String,
 }
 
-/// A guest could use, or has used, a frame that its host does not have there.
+/// A guest could use, or has used, a frame that its host does not map there.
 pub const STALE: &str = "a guest can use a frame that is not there, or not so";
-/// A guest could store, or has stored, where a listener is to be told first.
+/// A guest could store, or has stored, before a listener was told.
 pub const UNTOLD: &str = "a guest can store to a frame whose stores are tracked";
-/// A page of words that only the engine writes, into pages that are in no table, was read.
+/// A walk read a word that only the engine writes, into pages that are in no table.
 pub const STRAYED: &str = "a table page is used that was taken apart";
 /// A store is missing from the frame.
 pub const TORN: &str = "a frame lacks a store to its page";
-/// An access to a memslot was said to go to none.
+/// An access to a memslot was reported as MMIO.
 pub const EMULATED: &str = "an access to memory was emulated";
 /// A store is missing from the copy.
 pub const LOST: &str = "a store is missing from the copy";
-/// A leaf is left over.
+/// A leaf entry is left over.
 pub const LEFT: &str = "a frame is mapped in the end that is not there, or not so";
-/// The books do not balance.
+/// The counts do not add up.
 pub const BOOKS: &str = "leaves or table pages were miscounted, or lost";
-/// Memory for tables did not come back.
+/// Memory for tables was not returned.
 pub const LENT: &str = "memory for tables did not come back";
 /// Too many steps.
 pub const ENDLESS: &str = "it does not end";
-/// No CPU can go on.
+/// No CPU can continue.
 pub const STUCK: &str = "every CPU waits for another";
-/// The engine, or the world, panicked.
+/// The engine or the world panicked.
 pub const PANICKED: &str = "it panicked";
 
-/// See the module's header. All CPUs that share it are one thread of this machine.
+/// A world. All CPUs that share it run on one thread of this machine.
 pub struct World<'p, F: Format> {
     /// The VM.
     pub vm: Vm<F, Handle>,
@@ -89,18 +90,18 @@ pub struct World<'p, F: Format> {
     plan: &'p Plan,
     /// The TLB of each vCPU.
     pub tlbs: Vec<RefCell<tlb::Tlb>>,
-    /// Which memslot is where.
+    /// The window of each memslot.
     pub windows: Windows,
-    /// Frames whose stores are tracked, once for each tracker.
+    /// Frames whose stores are tracked, once per tracker.
     tracked: RefCell<Vec<Span<Gfn>>>,
-    /// Frames that are held and used: by which frame of the host, for which access.
+    /// Frames that are held and used: the host frame and the access.
     kept: RefCell<Vec<(Gfn, Pfn, Access)>>,
-    /// Stores to each page of the host when it was copied.
+    /// Stores to each host page at the time of its copy.
     copies: RefCell<BTreeMap<u64, u64>>,
     /// Accesses so far.
     steps: Cell<u64>,
     wrong: RefCell<Option<Wrong>>,
-    /// What happened, if that is asked for.
+    /// The story of the run, if wanted.
     story: Option<RefCell<Vec<String>>>,
 }
 
@@ -113,7 +114,7 @@ impl<F: Format> World<'_, F> {
         self.steps.get()
     }
 
-    /// The first thing that goes wrong is what is told.
+    /// Records a failure. Only the first one is kept.
     pub fn wrong(&self, what: &'static str, how: impl FnOnce() -> String) {
         let mut wrong = self.wrong.borrow_mut();
         if wrong.is_none() {
@@ -125,12 +126,12 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    /// Whether anything has gone wrong.
+    /// Returns whether anything has failed.
     pub fn is_wrong(&self) -> bool {
         self.wrong.borrow().is_some()
     }
 
-    /// Something has happened on the CPU that runs.
+    /// Adds a line to the story of the running CPU.
     pub fn story(&self, what: impl FnOnce() -> String) {
         if let Some(story) = &self.story {
             let cpu = slat_machine::explore::cpu();
@@ -139,7 +140,7 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    /// A page of the host is copied as it is.
+    /// Copies a host page as it is now.
     pub fn copied(&self, page: u64) {
         self.copies.borrow_mut().insert(page, self.host.stores(page));
     }

@@ -1,8 +1,8 @@
-//! A plan, run.
+//! Runs a plan.
 
 use super::host::{Handle, Primary};
+use super::observer::Observer;
 use super::slots::Windows;
-use super::watch::Watch;
 use super::{BOOKS, LENT, PANICKED, STUCK, World, Wrong, guest, thread};
 use crate::plan::{Log, Plan, Role, Tables};
 use slat::inject::{self, Point};
@@ -15,20 +15,20 @@ use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// The first thing that was wrong.
+    /// The first failure.
     pub wrong: Option<Wrong>,
-    /// Of all accesses, in order: equal runs have equal ones.
+    /// A hash of all accesses in order. Equal runs have equal hashes.
     pub hash: u64,
-    /// Accesses.
+    /// Number of accesses.
     pub steps: u64,
-    /// What happened, if that was asked for.
+    /// The story, if wanted.
     pub story: Vec<String>,
 }
 
-/// Runs a plan on a thread of its own, on which nothing is left of any other; with a mistake made, if so.
+/// Runs a plan on a fresh thread, with `mistake` switched on if given.
 pub fn run(plan: &Plan, bug: Option<Bug>, tells: bool) -> Outcome {
     std::thread::scope(|scope| {
         let run = move || match bug {
@@ -69,13 +69,13 @@ fn build<F: Format>(plan: &Plan, host: Handle) -> Vm<F, Handle> {
 }
 
 thread_local! {
-    /// What a panic of this world said.
+    /// The message of a panic in this world.
     static SAID: RefCell<Option<String>> = const { RefCell::new(None) };
-    /// Panics are the world's.
+    /// True on a thread that runs a world.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Panics of worlds are told as what went wrong, not on standard error.
+/// Records the panics of worlds as failures instead of printing them.
 fn quiet_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -90,7 +90,7 @@ fn quiet_panics() {
     });
 }
 
-/// Failures that the plan wants.
+/// The failures that the plan injects.
 fn failing<R>(plan: &Plan, work: impl FnOnce() -> R) -> R {
     match (plan.alloc_fails, plan.cas_fails) {
         (0, 0) => work(),
@@ -116,13 +116,13 @@ fn run_with<F: Format>(plan: &Plan, tells: bool) -> Outcome {
         wrong: RefCell::new(None),
         story: tells.then(RefCell::default),
     });
-    let watch = Watch::new(&world);
-    let ended = catch_unwind(AssertUnwindSafe(|| run_world(&world, &watch))).ok();
-    let (hash, steps) = (watch.hash(), world.steps());
+    let observer = Observer::new(&world);
+    let ended = catch_unwind(AssertUnwindSafe(|| run_world(&world, &observer))).ok();
+    let (hash, steps) = (observer.hash(), world.steps());
     if world.is_wrong() || ended != Some(Ended::All) {
-        // Coroutines are left where they are: so is what they borrow.
+        // Coroutines stay suspended, so their borrows must stay valid.
         if ended == Some(Ended::Stuck) {
-            world.wrong(STUCK, || watch.sites());
+            world.wrong(STUCK, || observer.sites());
         }
         world.wrong(PANICKED, || SAID.take().unwrap_or_default());
         return outcome(&world, hash, steps);
@@ -141,9 +141,9 @@ fn outcome<F: Format>(world: &World<F>, hash: u64, steps: u64) -> Outcome {
     Outcome { wrong: world.wrong.borrow().clone(), hash, steps, story }
 }
 
-fn run_world<F: Format>(world: &World<F>, watch: &Watch<F>) -> Ended {
+fn run_world<F: Format>(world: &World<F>, observer: &Observer<F>) -> Ended {
     let plan = world.plan;
-    // SAFETY: the world stays where it is while it runs, and no page is asked for later.
+    // SAFETY: the world does not move while it runs, and no page is requested later.
     unsafe { world.host.listen(&world.vm) };
     {
         let mut idle = Idle::take().expect("one on this thread");
@@ -169,17 +169,17 @@ fn run_world<F: Format>(world: &World<F>, watch: &Watch<F>) -> Ended {
     };
     let costs = Costs { park_after: plan.park_after_ns as f64, ..Costs::SERVER };
     let jobs = plan.cpus.iter().map(job).collect();
-    let ended = failing(plan, || slat_machine::explore::run(&costs, watch, jobs));
+    let ended = failing(plan, || slat_machine::explore::run(&costs, observer, jobs));
     if ended == Ended::All && !world.is_wrong() {
         end(world);
     }
     ended
 }
 
-/// All threads have ended.
+/// Checks the world after all threads have ended.
 fn end<F: Format>(world: &World<F>) {
     let (mut idle, vm) = (Idle::take().expect("one on this thread"), &world.vm);
-    world.look();
+    world.check();
     world.harvest(&mut idle, true);
     world.compare_copies();
     vm.collect(&mut idle);

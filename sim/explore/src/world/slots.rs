@@ -1,4 +1,4 @@
-//! Which memslot is in which window, as far as that can be said while transactions are under way.
+//! The memslot in each window, as far as it is determined while transactions are in progress.
 
 use super::{World, host};
 use crate::plan::layout::{self, WINDOWS};
@@ -10,48 +10,48 @@ use std::cell::RefCell;
 /// A window.
 #[derive(Clone, Default)]
 struct Window {
-    /// The memslot in it; more than one possibility while a transaction is under way.
+    /// The memslot in it; several candidates during a transaction.
     may: Vec<Option<u32>>,
-    /// The last step at which no memslot may have been there, where one is now.
+    /// The last step at which the window may have been empty, if it has a memslot now.
     empty_at: u64,
-    /// A transaction that concerns it is under way.
+    /// True while a transaction concerns the window.
     busy: bool,
 }
 
-/// Every window, and which memslots log.
+/// All windows, and the memslots that log.
 pub struct Windows {
     all: RefCell<Vec<Window>>,
-    /// By number: pages of it have been logged since the last time it was copied whole.
+    /// By number: true if pages of the memslot were logged since its last full copy.
     logs: RefCell<[bool; layout::SLOTS as usize]>,
 }
 
 impl Windows {
-    /// All empty.
+    /// All windows empty.
     pub fn new() -> Self {
         let empty = Window { may: vec![None], ..Window::default() };
         Self { all: RefCell::new(vec![empty; WINDOWS.len()]), logs: RefCell::default() }
     }
 
-    /// The host pages that a frame may stand for, in a window of which it is page `page`.
+    /// The host pages that a frame may stand for, as page `page` of a window.
     pub fn pages(&self, window: usize, page: u64) -> Vec<u64> {
         let all = self.all.borrow();
         all[window].may.iter().flatten().map(|&slot| layout::host_page(slot) + page).collect()
     }
 
-    /// Whether a frame may have been in no memslot at any moment since step `from`.
+    /// Returns whether a frame may have been outside of all memslots at any step since `from`.
     pub fn was_empty(&self, gfn: Gfn, from: u64) -> bool {
         let Some(window) = layout::window_of(gfn) else { return true };
         let window = &self.all.borrow()[window];
         window.may.contains(&None) || window.empty_at >= from
     }
 
-    /// Windows in which a memslot may be.
+    /// The windows that may contain a memslot.
     pub fn in_use(&self) -> Vec<usize> {
         let all = self.all.borrow();
         (0..all.len()).filter(|&window| all[window].may.iter().any(Option::is_some)).collect()
     }
 
-    /// Whether any memslot has ever been in a window.
+    /// Returns whether a memslot was ever in a window.
     fn where_is(&self, slot: u32) -> Option<usize> {
         self.all.borrow().iter().position(|window| window.may.contains(&Some(slot)))
     }
@@ -65,7 +65,7 @@ impl Windows {
         !self.all.borrow()[window].busy
     }
 
-    /// The memslots that log, of those that are somewhere.
+    /// The memslots that log and are in a window.
     pub fn logging(&self) -> Vec<u32> {
         let logs = *self.logs.borrow();
         (0..layout::SLOTS).filter(|&slot| logs[slot as usize] && self.where_is(slot).is_some()).collect()
@@ -73,7 +73,7 @@ impl Windows {
 }
 
 impl<F: Format> World<'_, F> {
-    /// A transaction after which `after` says what is in some windows. Returns whether it was committed.
+    /// Runs a transaction after which `after` lists the contents of some windows. Returns whether it was committed.
     fn change_slots(
         &self,
         idle: &mut Idle,
@@ -97,11 +97,11 @@ impl<F: Format> World<'_, F> {
             window.busy = false;
         }
         self.story(|| format!("  transaction: {done:?}"));
-        self.look();
+        self.check();
         done.is_ok()
     }
 
-    /// A memslot is created.
+    /// Creates a memslot.
     pub fn create(&self, idle: &mut Idle, slot: u32, window: usize, logs: bool) {
         let fits = layout::fits(slot, window) && self.windows.where_is(slot).is_none();
         if !fits || !self.windows.is_free(window) {
@@ -115,7 +115,7 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    /// What an operation on memslots does.
+    /// Performs an operation on memslots.
     pub fn slots_op(&self, idle: &mut Idle, op: &Op) {
         let windows = &self.windows;
         match *op {
@@ -169,7 +169,7 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    /// The memslot logs from now on, and everything in it is copied. No other transaction concerns it meanwhile.
+    /// Starts the log of a memslot and copies its contents. No other transaction concerns it meanwhile.
     fn begins_to_log(&self, slot: u32) {
         let Some(at) = self.windows.where_is(slot) else { return };
         self.windows.all.borrow_mut()[at].busy = true;

@@ -1,4 +1,4 @@
-//! What threads do that are no vCPU: the host's, and the VMM's.
+//! The threads of the host and of the VMM.
 
 use super::{World, host};
 use crate::plan::Cpu;
@@ -17,7 +17,7 @@ pub fn run<F: Format>(world: &World<F>, cpu: &Cpu) {
         world.story(|| format!("{number}: {op:?}"));
         world.operate(&mut idle, op);
         world.story(|| format!("{number}: done"));
-        world.look();
+        world.check();
     }
 }
 
@@ -46,10 +46,10 @@ impl<F: Format> World<'_, F> {
                     vm.forget(idle, host::hvas(&(first..first + pages)));
                 }
             }
-            // For want of memory there are fewer small pages.
+            // Without memory for tables fewer pages are split.
             Op::Split(gfns) => drop(vm.split(idle, *gfns, Level::K4)),
             Op::Recover(gfns) => drop(vm.recover(idle, *gfns)),
-            // For want of memory the root stays.
+            // Without memory for tables the root stays.
             Op::ZapAll => drop(vm.zap_all(idle)),
             Op::Collect => vm.collect(idle),
             Op::Budget(pages) => {
@@ -72,12 +72,12 @@ impl<F: Format> World<'_, F> {
             Op::Create(..) | Op::Delete(_) | Op::Move(..) | Op::Exchange(..) | Op::Log(..) => {
                 self.slots_op(idle, op);
             }
-            // A vCPU's.
+            // An operation of a vCPU.
             Op::Touch(..) | Op::Compute(_) | Op::Linger(_) | Op::Leave | Op::Prefault(_) => {}
         }
     }
 
-    /// The host changes pages of one region as a primary MMU does: tell, wait, change, end; then frames are free.
+    /// The host changes pages of one region as a primary MMU does: announce, wait, change, end, free the frames.
     fn change(
         &self,
         idle: &mut Idle,
@@ -93,11 +93,11 @@ impl<F: Format> World<'_, F> {
             }
             let freed = self.host.edit(&pages, change);
             if change == Change::Drop {
-                // The VMM knows what it has thrown away.
+                // The VMM knows which pages it has discarded.
                 self.copies.borrow_mut().retain(|page, _| !pages.contains(page));
             }
             self.story(|| format!("  the host has changed {pages:#x?}"));
-            self.look();
+            self.check();
             freed
         };
         let mut freed = Vec::new();
@@ -121,14 +121,14 @@ impl<F: Format> World<'_, F> {
         drop(held);
     }
 
-    /// A page becomes another one with the same contents, in place: first the guests lose write permission.
+    /// Replaces a page by one with the same contents: first the guests lose write permission.
     fn replace(&self, idle: &mut Idle, page: u64, sleeps: u64) {
         let held = self.host.lock(page);
         let hvas = host::hvas(&(page..page + 1));
         let mut protecting = self.vm.invalidate(hvas, Why::WriteProtect);
         protecting.apply(idle).settle();
         self.host.edit(&(page..page + 1), Change::Protect);
-        self.look();
+        self.check();
         drop(protecting);
         let Some([old, new]) = self.host.replacement(page) else { return };
         let told = self.vm.around(idle, Event::new(hvas, Why::ChangePte), &mut |idle, pages| {
@@ -139,19 +139,19 @@ impl<F: Format> World<'_, F> {
             }
             pages.flush(idle);
             self.host.replaced(page, old);
-            self.look();
+            self.check();
         });
         told.expect("it may wait");
         drop(held);
     }
 
-    /// Stores to frames are tracked for a while. For want of memory they are not.
+    /// Tracks stores to frames for a while. Without memory for tables, nothing is tracked.
     fn track(&self, idle: &mut Idle, gfns: Span<Gfn>, ns: u64) {
         struct Unheard;
         impl WriteListener for Unheard {}
         let Ok(tracking) = self.vm.track_writes(idle, gfns, Arc::new(Unheard)) else { return };
         self.tracked.borrow_mut().push(gfns);
-        self.look();
+        self.check();
         rest(ns);
         let mut tracked = self.tracked.borrow_mut();
         let mine = tracked.iter().position(|of| *of == gfns).expect("it was put there");
@@ -160,13 +160,13 @@ impl<F: Format> World<'_, F> {
         drop(tracking);
     }
 
-    /// A frame is held, and used for a while, three times. Where it has no memslot, or the host no page, it is not.
+    /// Holds a frame and uses it for a while, three times. Without a memslot or a host page, nothing is held.
     fn keep(&self, idle: &mut Idle, gfn: Gfn, access: Access, ns: u64) {
         let Ok(mut held) = self.vm.hold(idle, gfn, access) else { return };
         for _ in 0..3 {
             if let Some(page) = held.read(idle) {
                 self.kept.borrow_mut().push((gfn, page.pfn(), access));
-                self.look();
+                self.check();
                 rest(ns);
                 let mut kept = self.kept.borrow_mut();
                 let mine =
@@ -195,9 +195,9 @@ impl<F: Format> World<'_, F> {
         self.take(self.vm.slots().harvest_all(idle), commits);
     }
 
-    /// Copies the pages of a harvest, and commits it; or some of them, and gives it back.
+    /// Copies the pages of a harvest and commits it, or copies some and returns the rest.
     fn take(&self, harvest: Result<slat::Harvest<'_, F, host::Handle>, slat::DirtyError>, commits: bool) {
-        // A slot that does not log, a VM without rings, or want of memory: nothing was taken.
+        // The slot does not log, the VM has no rings, or memory ran out: nothing was taken.
         let Ok(harvest) = harvest else { return };
         for page in harvest.iter() {
             pause();

@@ -1,4 +1,4 @@
-//! What a processor remembers: translations, and links to tables by what they serve. Of any size, and never emptied unasked.
+//! The TLB and the paging-structure cache of a processor, without a size limit. Only flushes remove entries.
 
 use slat::{Access, Format, Gfn, Level, Perms, Pfn, Span, Translations};
 use std::cell::RefCell;
@@ -6,61 +6,61 @@ use std::cell::RefCell;
 /// One translation, as the walker found it.
 #[derive(Clone, Copy, Debug)]
 pub struct Translation {
-    /// The frames of the leaf.
+    /// The guest frames of the leaf entry.
     pub gfns: Span<Gfn>,
-    /// Of the first frame.
+    /// The host frame of the first one.
     pub pfn: Pfn,
-    /// What it lets through.
+    /// Its permissions.
     pub perms: Perms,
-    /// Dirty is set in the table: a store need not walk for it.
+    /// True if the Dirty bit is set in the table: a store needs no walk.
     pub dirty: bool,
 }
 
 impl Translation {
-    /// Whether an access can be made by it without a walk.
+    /// Returns whether an access can use it without a walk.
     pub fn serves(&self, gfn: Gfn, access: Access) -> bool {
         let allowed = self.perms.allows(access) && (self.dirty || access != Access::Write);
         allowed && self.gfns.contains(gfn)
     }
 
-    /// The frame of a page in it.
+    /// The host frame of a guest frame in it.
     pub fn frame(&self, gfn: Gfn) -> Pfn {
         self.pfn + (gfn.0 - self.gfns.start.0)
     }
 }
 
-/// See the module's header.
+/// The TLB of one vCPU.
 #[derive(Default, Debug)]
 pub struct Tlb {
-    /// Leaves.
+    /// Leaf entries.
     pub translations: Vec<Translation>,
-    /// The paging-structure cache: which frames, level and frame of the table.
+    /// The paging-structure cache: guest frames, level and frame of the table.
     pub links: Vec<(Span<Gfn>, Level, Pfn)>,
-    /// The root that the vCPU uses while it is in the guest, and answers no flush at this moment.
+    /// The root in use while the vCPU is in the guest and is not answering a flush.
     pub root: Option<Pfn>,
 }
 
 impl Tlb {
-    /// What serves an access.
+    /// The translation that serves an access.
     pub fn find(&self, gfn: Gfn, access: Access) -> Option<Translation> {
         self.translations.iter().find(|found| found.serves(gfn, access)).copied()
     }
 
-    /// Where a walk for `gfn` begins: at the lowest table known, or at the root.
+    /// The start of a walk for `gfn`: the lowest cached table, or the root.
     pub fn begin<F: Format>(&self, gfn: Gfn, root: Pfn) -> (Level, Pfn) {
         let links = self.links.iter().filter(|(served, ..)| served.contains(gfn));
         let lowest = links.min_by_key(|(_, level, _)| level.number());
         lowest.map_or_else(|| (F::ROOT_LEVEL, F::top(root, gfn)), |&(_, level, table)| (level, table))
     }
 
-    /// A walk has found it.
+    /// Adds a translation.
     pub fn remember(&mut self, found: Translation) {
         self.translations.retain(|old| !old.gfns.overlaps(&found.gfns));
         self.translations.push(found);
     }
 }
 
-/// A vCPU's TLB as the engine has it.
+/// A vCPU's TLB as the engine calls it.
 pub struct Handle<'w>(pub &'w RefCell<Tlb>);
 
 impl Translations for Handle<'_> {

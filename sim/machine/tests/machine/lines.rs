@@ -1,10 +1,10 @@
-//! What it takes to get a line, to the nanosecond, by a price list of round numbers.
+//! Transfer times of lines, to the nanosecond, with a price list of round numbers.
 
 use slat_machine::Ordering::Relaxed;
 use slat_machine::{AtomicU64, Costs, Job, compute, now, run};
 use std::sync::Mutex;
 
-/// Two sockets of two CPUs; an operation costs nothing but its journeys.
+/// Two sockets of two CPUs. An operation costs nothing except transfers.
 const COSTS: Costs = Costs {
     load: 0.0,
     store: 0.0,
@@ -20,7 +20,7 @@ const COSTS: Costs = Costs {
 #[derive(Default)]
 struct Line(AtomicU64);
 
-/// When each of four CPUs is done with what it does at its time.
+/// The time at which each of four CPUs has finished its operation.
 fn done(acts: [(u64, &(dyn Fn() + Sync)); 4]) -> [u64; 4] {
     let done = Mutex::new([0; 4]);
     let job = |(cpu, (at, act)): (usize, (u64, &'static (dyn Fn() + Sync)))| {
@@ -31,7 +31,7 @@ fn done(acts: [(u64, &(dyn Fn() + Sync)); 4]) -> [u64; 4] {
             done.lock().unwrap()[cpu] = now();
         })
     };
-    // SAFETY: the run ends before the acts do.
+    // SAFETY: the run ends before the operations are dropped.
     let acts: [(u64, &'static (dyn Fn() + Sync)); 4] = unsafe { std::mem::transmute(acts) };
     run(&COSTS, acts.into_iter().enumerate().map(job).collect());
     done.into_inner().unwrap()
@@ -41,7 +41,7 @@ fn done(acts: [(u64, &(dyn Fn() + Sync)); 4]) -> [u64; 4] {
 fn a_line_travels_near_and_far() {
     let line = Line::default();
     let write = || _ = line.0.fetch_add(1, Relaxed);
-    // First it is no CPU's; then of a CPU of this socket, twice the other's, and back.
+    // No CPU has the line; then a CPU of this socket has it; then one of the other socket; then this one again.
     assert_eq!(
         done([(0, &write), (10_000, &write), (20_000, &write), (30_000, &write)]),
         [0, 10_100, 21_000, 30_100]
@@ -53,10 +53,10 @@ fn writers_come_one_after_the_other_and_readers_nearly_together() {
     let (line, read) = (Line::default(), Line::default());
     let write = || _ = line.0.fetch_add(1, Relaxed);
     let nothing = || ();
-    // All come while the first journey is under way: in the order of their clocks.
+    // All CPUs arrive during the first transfer; they are served in the order of their clocks.
     assert_eq!(done([(0, &write), (5000, &write), (5001, &write), (5002, &nothing)]), [0, 5100, 6100, 5002]);
     let load = || _ = read.0.load(Relaxed);
-    // The second reader waits for a quarter of the first one's journey.
+    // The second reader waits for a quarter of the first one's transfer.
     assert_eq!(done([(0, &load), (5000, &load), (5000, &load), (9000, &load)]), [0, 5100, 6025, 9100]);
 }
 
@@ -76,7 +76,7 @@ fn a_sharer_of_a_line_reads_it_for_nothing_until_a_write() {
         compute(20_000);
         load();
     };
-    // The writer, who has read it, takes it from the other; who fetches it again, and shares it.
+    // The writer has read the line. It takes the line from the other CPU, which fetches it again and shares it.
     assert_eq!(done([(0, &loads), (0, &|| ()), (100, &late), (0, &|| ())]), [11_000, 0, 24_100, 0]);
 }
 
@@ -101,7 +101,7 @@ fn waiting_is_told_and_the_journey_itself_is_no_wait() {
     };
     let told = run(&COSTS, vec![Job::new("CPU", seldom), Job::new("CPU", late)]);
     assert!(told.jobs.iter().all(|job| job.waiting_ns == 0), "{told:?}");
-    // Until it has travelled for the first time, its first user may be a little ahead.
+    // Before the first transfer, the first user may be a little ahead.
     assert!((195..200).contains(&told.lines[0].transfers), "{told:?}");
     let told = run(&COSTS, (0..4).map(|_| Job::new("CPU", add)).collect());
     assert!(told.jobs[1..].iter().all(|job| job.waiting_ns > job.ns / 3), "{told:?}");

@@ -1,4 +1,4 @@
-//! Locks: exclusion, order of arrival, and readers together.
+//! Locks: mutual exclusion, order of arrival, and concurrent readers.
 
 use lock_api::RawMutex as _;
 use slat_machine::Ordering::Relaxed;
@@ -15,7 +15,7 @@ fn a_mutex_lets_one_in_and_hands_on_in_order_of_arrival() {
             compute(1000 * cpu);
             let mut entered = lock.lock();
             *entered += 1;
-            // Operations on shared lines, so that others who could come in would.
+            // Operations on shared lines give other CPUs a chance to enter.
             assert_eq!(inside.fetch_add(1, Relaxed), 0, "no other CPU is in");
             compute(50_000);
             assert_eq!(inside.fetch_sub(1, Relaxed), 1, "nor has come");
@@ -26,7 +26,7 @@ fn a_mutex_lets_one_in_and_hands_on_in_order_of_arrival() {
     assert_eq!(*lock.lock(), 20);
     assert_eq!(order.into_inner().unwrap(), (0..20).collect::<Vec<_>>());
     assert!(told.wall_ns > 20 * 50_000 && told.wall_ns < 20 * 51_000, "{}", told.wall_ns);
-    // The last one waited for nineteen.
+    // The last CPU waited for nineteen others.
     assert!(told.jobs[19].waiting_ns > 19 * 49_000, "{:?}", told.jobs[19]);
 }
 
@@ -59,13 +59,13 @@ fn readers_are_in_together_and_no_writer_with_them() {
 #[test]
 fn a_kick_ends_a_guests_computing_when_it_arrives() {
     let costs = Costs { kick: 100.0, kick_arrives: 700.0, kick_taken: 50.0, ..Costs::SERVER };
-    // What is looked at costs nothing here.
+    // Reading takes no time here.
     let (asked, left) = (std::sync::atomic::AtomicBool::new(false), std::sync::atomic::AtomicU64::new(0));
     let vcpu = || {
         left.store(guest(1_000_000, || asked.load(Relaxed)), Relaxed);
         assert_eq!(now(), 200_825, "sent at 200 us, and sending takes as long as it takes");
         asked.store(false, Relaxed);
-        // What comes too late is no kick of this stretch.
+        // A kick that arrives after the stretch does not end it.
         assert_eq!(guest(500, || asked.load(Relaxed)), 0);
     };
     let kicker = || {
@@ -139,7 +139,7 @@ fn a_run_has_one_outcome() {
     assert_eq!(once(), once());
 }
 
-/// Two who hold a lock for so long, again and again, with a short pause between; how long each waited, and the wall time.
+/// Two CPUs that take a lock in turn with a short pause; how long each waited, and the wall time.
 fn fight(park_after: f64, hold: u64) -> (Vec<u64>, u64) {
     let costs = Costs { park_after, wake_arrives: 50_000.0, ..Costs::SERVER };
     let lock = Mutex::new(0);
@@ -161,15 +161,15 @@ fn fight(park_after: f64, hold: u64) -> (Vec<u64>, u64) {
 fn who_holds_a_parking_lock_may_have_it_again_before_the_sleeper_comes() {
     let (_, queued) = fight(0.0, 10_000);
     let (waits, parked) = fight(3000.0, 10_000);
-    // In a queue they take turns; a sleeper is overtaken a few times before he is there.
+    // In a queue they take turns. A sleeper is overtaken a few times before it runs.
     assert!(queued < 200 * 10_500, "{queued}");
     assert!(waits.iter().any(|&wait| wait > 150_000) && parked < 2 * queued, "{waits:?} {parked} {queued}");
-    // Who need not wait for long does not sleep.
+    // A waiter with a short wait does not sleep.
     let (waits, _) = fight(3000.0, 200);
     assert!(waits.iter().all(|&wait| wait < 50_000), "{waits:?}");
 }
 
-/// A CPU that holds a lock for long, and every now and then lets others go first, or does not: how long the other waited.
+/// A CPU that holds a lock for long and lets others go first now and then, or not; how long the other CPU waited.
 fn generous(park_after: f64, bumps: bool) -> u64 {
     let costs = Costs { park_after, ..Costs::SERVER };
     let lock = Mutex::new(());

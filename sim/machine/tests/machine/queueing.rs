@@ -1,27 +1,27 @@
-//! One lock and N customers, against what is known of such queues: the machine-repairman model.
+//! One lock and N customers, compared with the machine-repairman model of queueing theory.
 //!
 //! ```text
 //!   ┌──▶ think Z ──▶ queue ──▶ lock, held S ──┐       closed: N customers go round for ever
 //!   └─────────────────────────────────────────┘       throughput X(N), time in the queue and the lock R(N)
 //! ```
-//! * Exponential times: an exact product form (Gordon, Newell, 1967), by mean value analysis (Reiser, Lavenberg, 1980):
-//!   `R(n) = S (1 + Q(n-1))`, `X(n) = n / (Z + R(n))`, `Q(n) = X(n) R(n)`.
-//! * Times that are always the same: the asymptotic bounds are met, `X = min(N / (Z + S), 1 / S)` (Denning, Buzen, 1978),
-//!   once customers have fallen into step.
-//! * Between the two, for a lock with thinking of any kind: below the second, above the first.
+//! * Exponential times: an exact product form (Gordon, Newell, 1967), by mean value analysis (Reiser, Lavenberg,
+//!   1980): `R(n) = S (1 + Q(n-1))`, `X(n) = n / (Z + R(n))`, `Q(n) = X(n) R(n)`.
+//! * Constant times: the asymptotic bounds are reached, `X = min(N / (Z + S), 1 / S)` (Denning, Buzen, 1978), after
+//!   customers have fallen into step.
+//! * Constant lock times with any thinking times lie between the two.
 //!
-//! Journeys and hand-offs cost nothing in most of these tests, so that a lock is a queue and nothing else; one test adds them,
-//! which makes each customer hold the lock so much longer.
+//! Transfers and hand-offs cost nothing in most of these tests, so a lock is a pure queue. One test adds them, which
+//! lengthens each customer's hold.
 
 use slat_machine::lock::Mutex;
 use slat_machine::{Costs, Job, JobTold, compute, now, run};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Think and hold, in nanoseconds.
+/// Think and hold times in nanoseconds.
 const THINK: u64 = 10_000;
 const HOLD: u64 = 1000;
 
-/// Nothing costs anything but what customers do.
+/// All prices are zero except the customers' own times.
 const FREE: Costs = Costs {
     load: 0.0,
     store: 0.0,
@@ -35,7 +35,7 @@ const FREE: Costs = Costs {
     ..Costs::SERVER
 };
 
-/// How times are drawn.
+/// The distribution of times.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Times {
     Exponential,
@@ -51,34 +51,34 @@ impl Times {
     }
 }
 
-/// How customers are served; all but the first are wrong.
+/// How customers are served. All variants except the first are mistakes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Lock {
     Right,
-    /// It forgets one of twenty waiters, which is in no other's way until it asks again.
+    /// The lock forgets one of twenty waiters, which asks again later.
     Forgets,
-    /// It is handed on as if each owner held it for a tenth longer.
+    /// The lock is handed on as if each owner held it for a tenth longer.
     HandsOnLate,
-    /// Now and then it lets in any CPU that comes.
+    /// Now and then the lock admits any CPU that arrives.
     LetsTwoIn,
 }
 
-/// What was seen of a steady state.
+/// Measurements of a steady state.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// Customers served in a nanosecond.
+    /// Customers served per nanosecond.
     throughput: f64,
-    /// Nanoseconds from asking for the lock to having left it.
+    /// Nanoseconds from asking for the lock to having released it.
     response: f64,
-    /// The share of their time that customers waited, as the machine tells it.
+    /// Share of time that customers waited, as the machine reports it.
     waiting: f64,
 }
 
-/// Nanoseconds before anything counts, and until the end.
+/// Nanoseconds of warm-up, and until the end.
 const WARM: u64 = 2_000_000;
 const END: u64 = 62_000_000;
 
-/// So many customers go round until the end.
+/// Runs `n` customers until the end.
 fn simulate(customers: u32, times: Times, lock: Lock, costs: &Costs) -> Seen {
     let mutex = &Mutex::new(());
     let (served, response) = (&AtomicU64::new(0), &AtomicU64::new(0));
@@ -119,7 +119,7 @@ fn simulate(customers: u32, times: Times, lock: Lock, costs: &Costs) -> Seen {
     }
 }
 
-/// What is known.
+/// The values that theory predicts.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     throughput: f64,
@@ -138,19 +138,20 @@ fn product_form(customers: u32, hold: f64) -> Known {
     known
 }
 
-/// Times that are always the same: the asymptotic bounds.
+/// Constant times: the asymptotic bounds.
 fn bounds(customers: u32, hold: f64) -> Known {
     let throughput = (f64::from(customers) / (THINK as f64 + hold)).min(1.0 / hold);
     Known { throughput, response: f64::from(customers) / throughput - THINK as f64 }
 }
 
-/// Whether what was seen is what is known, to so many parts of a hundred.
+/// Returns whether measured and predicted values agree within this many percent.
 fn agrees(seen: Seen, known: Known, percent: f64) -> bool {
     let near = |a: f64, b: f64| (a / b - 1.0).abs() <= percent / 100.0;
     near(seen.throughput, known.throughput) && near(seen.response, known.response)
 }
 
-/// Below the knee, at it, beyond it, and far beyond. The knee is where one customer's round is full: (Z + S) / S = 11.
+/// Below the knee, at it, beyond it, and far beyond. The knee is where one customer's round is full: (Z + S) / S =
+/// 11.
 const CUSTOMERS: [u32; 6] = [1, 4, 8, 11, 20, 60];
 
 #[test]
@@ -181,8 +182,8 @@ fn what_the_machine_calls_waiting_is_what_the_queue_makes_wait() {
     }
 }
 
-/// A lock that is always asked for is handed over, and fetched by its next holder, each time; and where another CPU has come
-/// meanwhile, who took its line away, it has to be fetched once more to be left. That makes each hold longer.
+/// A contended lock is handed over and its line fetched by each next holder. Where an arriving CPU has taken the line
+/// meanwhile, the holder fetches it once more to release it. This lengthens each hold.
 #[test]
 fn journeys_and_hand_offs_make_each_hold_longer() {
     let costs = Costs { near: 50.0, handoff: 100.0, cpus_per_socket: 64, ..FREE };

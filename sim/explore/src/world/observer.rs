@@ -1,4 +1,5 @@
-//! The schedule, and the moments at which the oracle looks: after each write to a table page, before anything else happens.
+//! The schedule of a world, and the moments of the oracle's checks: after each write to a table page, before any
+//! other access.
 
 use super::{ENDLESS, STRAYED, World};
 use crate::plan::schedule::Pace;
@@ -9,24 +10,24 @@ use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::Location;
 
-/// Steps after which a world does not end any more: for each CPU, and for all. And one for each nanosecond for which each
-/// operation may be held up: who waits for it looks again and again.
+/// Step limits of a world: per CPU, for all CPUs, and per nanosecond by which an operation may be delayed, because a
+/// waiting CPU polls.
 const STEPS_EACH: u64 = 200_000;
 const STEPS: u64 = 400_000;
 
 /// Watches a world.
-pub struct Watch<'w, 'p, F: Format> {
+pub struct Observer<'w, 'p, F: Format> {
     pub world: &'w World<'p, F>,
     pace: RefCell<Pace>,
-    /// A table page was written by the access that came last.
+    /// True if the last access wrote to a table page.
     written: Cell<bool>,
     hash: RefCell<DefaultHasher>,
     bound: u64,
-    /// Where each CPU was last.
+    /// The place of each CPU's last access.
     sites: RefCell<Vec<Option<&'static Location<'static>>>>,
 }
 
-impl<'w, 'p, F: Format> Watch<'w, 'p, F> {
+impl<'w, 'p, F: Format> Observer<'w, 'p, F> {
     pub fn new(world: &'w World<'p, F>) -> Self {
         let cpus = world.plan.cpus.len() as u32;
         let operations: usize = world.plan.cpus.iter().map(|cpu| cpu.ops.len()).sum();
@@ -42,20 +43,20 @@ impl<'w, 'p, F: Format> Watch<'w, 'p, F> {
         }
     }
 
-    /// Where each CPU was last.
+    /// The place of each CPU's last access.
     pub fn sites(&self) -> String {
         let sites = self.sites.borrow();
         let at = sites.iter().zip(0..).filter_map(|(site, cpu): (_, u32)| Some((cpu, (*site)?)));
         at.map(|(cpu, site)| format!("CPU {cpu} at {site}")).collect::<Vec<_>>().join(", ")
     }
 
-    /// Says whether two runs were the same.
+    /// A hash that tells whether two runs were the same.
     pub fn hash(&self) -> u64 {
         self.hash.borrow().finish()
     }
 }
 
-impl<F: Format> Explorer for Watch<'_, '_, F> {
+impl<F: Format> Explorer for Observer<'_, '_, F> {
     fn delay(&self, act: Act) -> u64 {
         self.pace.borrow_mut().delay(act.cpu, act.access == Access::Rmw)
     }
@@ -64,13 +65,13 @@ impl<F: Format> Explorer for Watch<'_, '_, F> {
         let (world, memory) = (self.world, &self.world.host.memory);
         world.steps.set(world.steps() + 1);
         if self.written.take() {
-            world.look();
+            world.check();
         }
         (act.cpu, act.access as u8, act.site.line(), act.site.column(), slat_machine::now())
             .hash(&mut *self.hash.borrow_mut());
         if memory.holds(act.address) {
             self.written.set(act.access != Access::Load);
-            // A fault that fills a page that is not in any table writes to it without having looked.
+            // A fault fills a page that is not in a table yet without an access before.
             if act.access != Access::Store && memory.is_word(act.address, GIVEN_BACK.0) {
                 world.wrong(STRAYED, || format!("in {}", act.site));
             }

@@ -1,4 +1,4 @@
-//! The oracle: through every TLB of a vCPU in the guest, and by every walk that its processor could make.
+//! The oracle checks each TLB of a vCPU in the guest, and each walk that its processor could make.
 
 use super::{EMULATED, LEFT, LOST, STALE, STRAYED, TORN, UNTOLD, World};
 use crate::plan::layout::{self, USED, WINDOWS};
@@ -7,8 +7,8 @@ use slat::table::Word;
 use slat::{Access, Format, Gfn, Level, Pfn};
 
 impl<F: Format> World<'_, F> {
-    /// Looks at everything: see the header of [`super`]. Touches nothing that the machine would notice.
-    pub fn look(&self) {
+    /// Checks everything in the header of [`super`], without an access that the machine would notice.
+    pub fn check(&self) {
         if self.is_wrong() {
             return;
         }
@@ -30,7 +30,7 @@ impl<F: Format> World<'_, F> {
                 self.wrong(STALE, || format!("frame {:#x} is held as {:#x}, for {access:?}", gfn.0, pfn.0));
             }
         }
-        // Where no memslot is now, one may have been.
+        // A window without a memslot now may have had one before.
         for (window, &first) in WINDOWS.iter().enumerate() {
             if self.windows.pages(window, 0).is_empty() {
                 (0..USED).for_each(|nth| {
@@ -59,7 +59,7 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    /// Walks as the hardware would, but sets nothing.
+    /// Walks as the hardware would, but sets no bits.
     fn look_by(&self, (mut level, mut table): (Level, Pfn), gfn: Gfn, by: &str) {
         loop {
             let word = Word(self.host.memory.peek(table, F::index(gfn, level)));
@@ -78,7 +78,7 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    /// The page that `pfn` is for `gfn`, if the host has it there for this access at this instant.
+    /// The page that `pfn` serves for `gfn`, if the host maps it for this access now.
     fn page(&self, gfn: Gfn, pfn: Pfn, access: Access) -> Option<u64> {
         let window = layout::window_of(gfn)?;
         let pages = self.windows.pages(window, gfn.0 - WINDOWS[window]);
@@ -94,7 +94,7 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    /// A guest uses `pfn`, at this instant.
+    /// Checks a guest's use of `pfn` now.
     pub fn used(&self, (gfn, access): (Gfn, Access), pfn: Pfn) {
         self.story(|| format!("uses {:#x} for {access:?} at {:#x}", pfn.0, gfn.0));
         match self.page(gfn, pfn, access) {
@@ -111,14 +111,14 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    /// A guest's access, begun at step `begun`, was said to go to no memory.
+    /// Checks an access, begun at step `begun`, that was reported as MMIO.
     pub fn emulated(&self, gfn: Gfn, begun: u64) {
         if !self.windows.was_empty(gfn, begun) {
             self.wrong(EMULATED, || format!("frame {:#x}", gfn.0));
         }
     }
 
-    /// All threads have ended, and every log was harvested: what was copied is what was stored.
+    /// All threads have ended and every log was harvested: the copies must equal the stores.
     pub fn compare_copies(&self) {
         for slot in self.windows.logging() {
             let of = if slot < layout::SMALL_SLOTS { layout::SMALL } else { layout::REGION };
@@ -133,7 +133,7 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    /// A leaf that is in the tables when all is over.
+    /// Checks a leaf entry that is left at the end.
     pub fn left_over(&self, gfn: Gfn, pfn: Pfn, access: Access) {
         if self.page(gfn, pfn, access).is_none() {
             self.wrong(LEFT, || format!("frame {:#x} is {:#x}, for {access:?}", gfn.0, pfn.0));
