@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_that_is_broken_is_found() {
+    fn every_violation_is_reported() {
         let broken = broken(root(), &[]).join("\n");
         for line in [
             "root: -q is no flag",
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_command_takes_stands_in_its_help() {
+    fn the_help_of_a_command_states_time_and_memory() {
         let takes = Takes { command: "bad", time: "1 s", memory: "2 MiB", ends: "0 always" };
         let mut root = with_takes(root(), &[takes]);
         let bad = root.find_subcommand_mut("bad").map(|bad| bad.render_long_help().to_string());
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_typed_is_told_from_defaults() {
+    fn typed_flags_are_distinguished_from_defaults() {
         let arg = |name: &'static str| Arg::new(name).long(name).default_value("1");
         let command = Command::new("one").args([arg("a"), arg("b")]);
         let matches = command.try_get_matches_from(["one", "--b", "1"]).unwrap();

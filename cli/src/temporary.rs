@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_goes_with_its_owner_and_what_took_its_place_stays() {
+    fn drop_removes_the_file_but_not_its_replacement() {
         let path = std::env::temp_dir().join(format!("slat-temporary-{}", std::process::id()));
         for replaced in [false, true] {
             fs::write(&path, "mine").unwrap();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_a_file_can_be_written_is_known_before() {
+    fn a_file_that_cannot_be_written_is_detected_early() {
         let path = std::env::temp_dir().join(format!("slat-writable-{}", std::process::id()));
         writable(&path).unwrap();
         assert!(!path.exists(), "nothing stays");

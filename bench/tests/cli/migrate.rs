@@ -111,7 +111,7 @@ fn negative_control_a_failed_round_that_is_committed_is_found_out() {
 /// The working set fits in the TLBs, which go on believing that the guest may write there. What a round has told of once is
 /// not told of again; only the last one, for which the guest stands still, has nothing to miss.
 #[test]
-fn negative_control_a_harvest_without_its_flush_is_found_out() {
+fn negative_control_a_harvest_without_its_flush_is_detected() {
     for how in ["writes", "dirty-bits"] {
         // On a busy machine the guest may not run beside the round that matters: in one of 12 runs, when 6 of them ran at once.
         found_out(&["-b", "4M", "--downtime", "1", "--track", how, "--sabotage-rearm", "--runs", "4"]);

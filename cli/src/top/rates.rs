@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_comes_nothing_is_infinite_or_less_than_nothing() {
+    fn rates_are_finite_and_not_negative() {
         let rates = Rates::between(&sample(4), &sample(4));
         assert_eq!((rates.accesses, rates.tlb_hit_percent), (0.0, 100.0));
         let back = Rates::between(&sample(4), &sample(2));

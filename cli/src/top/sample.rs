@@ -242,7 +242,7 @@ pub mod tests {
     }
 
     #[test]
-    fn keys_that_are_missing_are_zero_and_others_are_passed_over() {
+    fn missing_keys_are_zero_and_unknown_keys_are_ignored() {
         let sample = Sample::parse(r#"{"watch":1,"accesses":5,"faults":{"map":2},"colour":"red"}"#).unwrap();
         assert_eq!((sample.accesses, sample.faults.map, sample.faults.mmio), (5, 2, 0));
         let line = r#"{"watch":1,"flushes_by":[{"cause":"mig\u001b[2Jrate","paid":1}]}"#;
@@ -250,7 +250,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_is_no_sample_is_refused_in_one_line() {
+    fn a_line_that_is_not_a_sample_is_refused_in_one_line() {
         for (line, why) in [
             ("", "no sample"),
             ("ok", "no sample"),

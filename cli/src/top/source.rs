@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_socket_one_line_says_so() {
+    fn a_missing_socket_is_one_line() {
         let path = std::env::temp_dir().join(format!("slat-{}-top-none", std::process::id()));
         let why = |path: &Path| Remote::connect(path, EVERY).err().unwrap().to_string();
         assert!(why(&path).contains("no such socket"));

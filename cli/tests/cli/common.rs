@@ -1,4 +1,4 @@
-//! What tests of `slat run` share: runs that cannot hang, and files that go with the test.
+//! Helpers of the tests of `slat run`: runs with a time limit, and files that are removed with the test.
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde_json::Value;
@@ -9,10 +9,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// No run of these tests takes a tenth of this; one that takes it all has hung.
+/// A run that takes this long has hung. No run of these tests takes a tenth of it.
 pub const BOUND: Duration = Duration::from_secs(120);
 
-/// A file that goes with the test.
+/// A file that is removed with the test.
 pub struct File(PathBuf);
 
 impl File {
@@ -33,7 +33,7 @@ impl Drop for File {
     }
 }
 
-/// A path for a socket, which has to be short, that goes with the test.
+/// A short path for a socket, which is removed with the test.
 pub struct SocketPath(PathBuf);
 
 impl SocketPath {
@@ -64,14 +64,14 @@ pub fn start(args: &[&str]) -> Child {
     command(args).spawn().unwrap()
 }
 
-/// Gives a process less of something than it may want.
+/// Limits a resource of a process.
 pub fn limited(command: &mut Command, what: Resource, most: u64) {
     let limit = Rlimit { current: Some(most), maximum: Some(most) };
     // SAFETY: between fork and exec it makes one system call.
     unsafe { command.pre_exec(move || Ok(setrlimit(what, limit)?)) };
 }
 
-/// Waits for the end of a run, but not for ever.
+/// Waits for the end of a run, up to the limit.
 pub fn end(child: Child, what: &str) -> Output {
     let id = child.id();
     let (send, receive) = mpsc::channel();
@@ -87,12 +87,12 @@ pub fn slat_with(args: &[&str], input: &[u8]) -> Output {
     fed(&mut command(args), input)
 }
 
-/// The same of a command that has been set up.
+/// Runs a prepared command to its end.
 pub fn fed(command: &mut Command, input: &[u8]) -> Output {
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
-        // It may end without reading all of it.
+        // The run may end without reading all of it.
         scope.spawn(move || drop(stdin.write_all(input)));
         end(child, &format!("{command:?}"))
     })
@@ -119,13 +119,13 @@ pub fn report(args: &[&str], input: &[u8]) -> Value {
     report
 }
 
-/// Bad input: exit status 2, one line that says `what`, and nothing on standard output.
+/// Checks bad input: exit status 2, one line that contains `what`, and nothing on standard output.
 pub fn refused(args: &[&str], input: &[u8], what: &str) {
     let output = slat_with(args, input);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(2), "{args:?}: {err}");
     assert!(out.is_empty(), "{args:?} printed {out}");
     assert!(err.contains(what) && !err.contains("panicked"), "{args:?}: expected `{what}` in: {err}");
-    // clap adds a usage hint to what it refuses by itself; ours is one line.
+    // clap adds a usage hint to its own errors; an error of this program is one line.
     assert!(err.lines().count() == 1 || err.starts_with("error: "), "{args:?}: {err}");
 }

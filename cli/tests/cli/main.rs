@@ -1,4 +1,4 @@
-//! The command `slat` as its users meet it.
+//! Tests of the command `slat` from the outside.
 
 mod common;
 mod migrate;
@@ -9,6 +9,6 @@ mod run;
 mod sibling;
 mod swap;
 mod trace;
-// Most of it needs the screen.
+// Most of these tests need the screen.
 #[cfg(feature = "top")]
 mod top;

@@ -10,7 +10,7 @@ use std::process::Output;
 use std::thread::{self, sleep};
 use std::time::Duration;
 
-/// Both processes' outputs. The first sends to `to`, the second listens at `from`.
+/// The outputs of both processes. The first sends to `to`, the second listens at `from`.
 fn migrate([to, from]: [&str; 2], trace: &str, sender: &[&str], receiver: &[&str]) -> [Output; 2] {
     let both = ["--trace", trace, "-v", "2", "-m", "256M", "--json"];
     let receiving = start(&[&both[..], receiver, &["--migrate-from", from]].concat());
@@ -26,7 +26,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
-/// A guest of two vCPUs that stores to 400 pages again and again, and how many accesses it makes.
+/// A guest of two vCPUs that stores to 400 pages repeatedly, and its number of accesses.
 fn guest(name: &str) -> (File, u64) {
     let text = trace(400, 60);
     let accesses = 2 * (text.lines().count() as u64 - 1);
@@ -54,10 +54,10 @@ fn a_guest_goes_on_in_another_process_where_it_left() {
     assert_eq!(number(&came["dirty_log"]["lost_pages"]), 0, "what has come is in the log");
 }
 
-/// Hands bytes on, and breaks each of the first connections after so many of them.
+/// A proxy that breaks each of the first connections after this many bytes.
 fn proxy(listener: &UnixListener, to: &str, breaks: &[usize]) {
     for (stream, most) in listener.incoming().zip(breaks.iter().copied().chain([usize::MAX])) {
-        // The receiver may have begun later.
+        // The receiver may start later.
         let tries =
             (0..500).find_map(|_| UnixStream::connect(to).map_err(|_| sleep(Duration::from_millis(20))).ok());
         let (mut here, mut there) = (stream.unwrap(), tries.expect("a receiver that listens"));
@@ -100,7 +100,7 @@ fn a_connection_that_breaks_five_times_loses_nothing() {
 }
 
 #[test]
-fn negative_control_a_harvest_without_its_flush_is_found_out() {
+fn negative_control_a_harvest_without_its_flush_is_detected() {
     let (trace, _) = guest("rearm.trace");
     let found = (0..20).any(|_| {
         let socket = SocketPath::new("rearm");
@@ -113,14 +113,14 @@ fn negative_control_a_harvest_without_its_flush_is_found_out() {
 }
 
 #[test]
-fn what_cannot_migrate_says_so_in_one_line() {
+fn a_guest_that_cannot_migrate_is_one_line() {
     for address in ["", "guest", "localhost:", ":7000", "localhost:70000"] {
         refused(&["--migrate-to", address], b"", "HOST:PORT");
     }
     refused(&["--trace", "-", "--migrate-from", "/nowhere/at/all"], b"", "standard input");
     refused(&["--migrate-from", "/nowhere/at/all"], b"", "--migrate-from /nowhere/at/all: ");
     refused(&["--migrate-to", "./x", "--dirty-log", "ring"], b"", "--dirty-log");
-    // Another guest than the one that was expected.
+    // Another guest than the expected one.
     let ((trace, accesses), socket) = (guest("other.trace"), SocketPath::new("other"));
     let sender = ["--iterations", "2", "--migrate-after", "3"];
     let [sent, came] = migrate([socket.path(); 2], trace.path(), &sender, &[]);

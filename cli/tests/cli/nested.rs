@@ -1,10 +1,10 @@
-//! `slat run --nested`: the traces in a guest of the guest, whose hypervisor changes its tables at random.
+//! `slat run --nested`: the traces run in L2, whose hypervisor L1 changes its tables at random.
 
 use crate::common::{File, refused, report, slat, text};
 use crate::run::trace;
 use serde_json::Value;
 
-/// A change after each few hundred accesses.
+/// One change per few hundred accesses.
 const EDITS: [&str; 3] = ["--nested", "--l1-edits", "200"];
 
 #[test]
@@ -47,7 +47,7 @@ fn negative_controls_of_what_the_inner_guest_relies_on_are_found() {
 }
 
 #[test]
-fn changes_of_a_hypervisor_that_is_not_there_are_refused() {
+fn l1_edits_without_nested_are_refused() {
     refused(&["--l1-edits", "5"], b"", "--nested");
     refused(&["--nested", "--l1-edits", "many"], b"", "many");
 }

@@ -1,4 +1,4 @@
-//! `slat plan`: the table that an engineer reads, as it is printed.
+//! `slat plan`: the printed table.
 
 use serde_json::Value;
 use std::process::Command;
@@ -10,13 +10,13 @@ fn plan(args: &[&str]) -> String {
 }
 
 #[test]
-fn it_is_the_table_in_the_architecture() {
+fn the_plan_is_the_table_in_architecture_md() {
     let architecture = include_str!("../../../ARCHITECTURE.md");
     assert!(architecture.contains(&plan(&[])), "ARCHITECTURE.md should say:\n{}", plan(&[]));
 }
 
 #[test]
-fn as_json_it_has_the_same_rows() {
+fn json_has_the_same_rows() {
     let report: Value = serde_json::from_str(&plan(&["--json"])).unwrap();
     let rows = report["plan"].as_array().unwrap();
     assert_eq!(rows.len() + 1, plan(&[]).lines().count());

@@ -1,4 +1,5 @@
-//! Rough handling: signals, limits, readers that go away. Each ends a run soon, with one line at most, and leaves nothing behind.
+//! Signals, resource limits, and readers that close the pipe. Each ends a run soon, with at most one line, and leaves
+//! no file behind.
 
 use crate::common::{File, SocketPath, command, end, fed, limited, start, text};
 use rustix::process::Resource;
@@ -12,7 +13,7 @@ fn a_signal_ends_a_run_with_what_it_has_and_nothing_stays() {
         let (socket, swap) = (SocketPath::new("signal"), SocketPath::new("signal.swap"));
         let args = ["-t", "-", "--json", "--lru-gen", socket.path(), "--swap", swap.path()];
         let mut child = start(&args);
-        // It waits for more of its trace.
+        // The run waits for more of its trace.
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(b" S 04000000,8\n L 04000000,8\n").unwrap();
         let began = std::time::Instant::now();
@@ -32,9 +33,9 @@ fn a_signal_ends_a_run_with_what_it_has_and_nothing_stays() {
 }
 
 #[test]
-fn without_memory_or_threads_it_says_so_and_ends() {
+fn without_memory_or_threads_the_run_ends_with_one_line() {
     let cases: [(&[&str], u64, &[&str]); 3] = [
-        // The guest's memory is reserved.
+        // The run reserves the guest's memory.
         (
             &["-t", "-"],
             1 << 30,
@@ -43,7 +44,7 @@ fn without_memory_or_threads_it_says_so_and_ends() {
             ],
         ),
         (&["-t", "-", "--limit", "4G"], 1 << 30, &["--limit asks for less"]),
-        // Each thread has a stack of 2 MiB, and asks for more.
+        // Each thread has a stack of 2 MiB and allocates more.
         (
             &["-t", "-", "-m", "64M", "-v", "1000"],
             1 << 30,
@@ -61,10 +62,10 @@ fn without_memory_or_threads_it_says_so_and_ends() {
 }
 
 #[test]
-fn it_says_its_version_and_writes_completions_and_manual_pages() {
+fn version_completions_and_manual_pages_are_written() {
     let folder = std::env::temp_dir().join(format!("slat-{}-man", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    // With no slat-bench beside it.
+    // No slat-bench is installed beside the command.
     let slat = folder.join("slat");
     std::fs::copy(env!("CARGO_BIN_EXE_slat"), &slat).unwrap();
     let said = |args: &[&str]| {
@@ -84,7 +85,7 @@ fn it_says_its_version_and_writes_completions_and_manual_pages() {
 }
 
 #[test]
-fn a_reader_that_has_read_enough_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let file = File::new("enough.trace", b" S 04000000,8\n L 04000000,8\n");
     for args in [&["plan"][..], &["plan", "--json"], &["run", "-t", file.path()], &["run", "--help"]] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_slat"));

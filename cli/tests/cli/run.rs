@@ -1,4 +1,4 @@
-//! `slat run` as its users meet it: what it prints, how it ends, what it says of bad input.
+//! `slat run` from the outside: its output, its exit status, and its errors.
 
 use crate::common::{File, command, end, refused, report, slat, slat_with, start, text};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
-/// A program's life in lackey's words: code, a stack, a heap of `pages` that is written, read and modified
+/// A program in lackey's format: code, a stack, and a heap of `pages` pages that is written, read and modified
 /// `rounds` times.
 pub fn trace(pages: u64, rounds: u64) -> String {
     let mut text = String::from("==1== Lackey, an example Valgrind tool\n");
@@ -78,7 +78,7 @@ fn traces_come_compressed_piped_repeated_and_in_any_number() {
     assert_eq!(count(&["-t", two.path()], b""), accesses);
     assert_eq!(count(&["-t", "-", "-v", "2"], plain.as_bytes()), 2 * accesses);
     assert_eq!(count(&["-t", "-"], &gzip), accesses, "compression is told by content");
-    // `trace(30, 10)` again, as `zstd -19` writes it.
+    // `trace(30, 10)`, compressed by `zstd -19`.
     let zstd = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/small.trace.zst");
     assert_eq!(count(&["-t", zstd], b""), accesses);
     assert_eq!(count(&["-t", one.path(), "-i", "3"], b""), 3 * accesses);
@@ -159,9 +159,9 @@ fn declared_regions_are_memslots_from_the_start() {
 }
 
 #[test]
-fn a_closed_pipe_ends_it_without_a_panic() {
+fn a_closed_pipe_ends_the_run_without_a_panic() {
     let file = File::new("pipe.trace", trace(8, 2).as_bytes());
-    // Shut down, not just closed: what other tests start at this moment may hold copies for a while.
+    // Shut down, not just closed: processes that other tests start now may hold copies of the descriptor for a while.
     let (reader, writer) = UnixStream::pair().unwrap();
     reader.shutdown(Shutdown::Both).unwrap();
     let child = command(&["-t", file.path()]).stdout(OwnedFd::from(writer)).spawn().unwrap();
@@ -170,12 +170,12 @@ fn a_closed_pipe_ends_it_without_a_panic() {
     assert_eq!((output.status.code(), err), (Some(0), ""), "its reader has read enough");
 }
 
-/// Standard input stays open: only the signal can end this.
+/// Standard input stays open, so only the signal can end the run.
 #[test]
 fn an_interrupt_prints_what_there_is() {
     let mut child = start(&["-t", "-", "--json"]);
     let mut stdin = child.stdin.take().unwrap();
-    // More than pipe and queues hold, so when all is written, the replay runs and the signal has its handler.
+    // More than pipe and queues hold: when all of it is written, the replay runs and the signal handler is installed.
     stdin.write_all(trace(64, 500).as_bytes()).unwrap();
     let kill = Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status();
     assert!(kill.unwrap().success());
@@ -186,11 +186,11 @@ fn an_interrupt_prints_what_there_is() {
     assert!(report["interrupted"] == true && report["accesses"].as_u64().unwrap() > 0);
 }
 
-/// What makes it sure: the host moves pages at random, a million a second, one in 186 of them the guest's; and the
-/// guest runs long enough for thousands of those. None of its 66 pages leaves the TLB by itself, so from its first
-/// move on each is read in a freed frame. The trace never writes to the end of a heap page, and reads it in every
-/// round, so nothing hides the poison there. Three in ten reads are corrupt; one is enough.
-/// (`vcpu/tests/vcpu/stale.rs` is the same in single steps.)
+/// Why the guest must find corruption: the host moves a million random pages per second, one in 186 of them a page of
+/// the guest, and the guest runs long enough for thousands of such moves. The TLB holds all of the guest's 66 pages,
+/// so after its first move each page is read in a freed frame. The trace never writes to the end of a heap page and
+/// reads it in every round, so no write hides the poison there. Three in ten reads are corrupt; one is enough.
+/// (`vcpu/tests/vcpu/stale.rs` tests the same in single steps.)
 #[test]
 fn negative_control_without_flushes_the_guest_finds_corruption() {
     let file = File::new("sabotage.trace", trace(64, 400).as_bytes());
@@ -218,7 +218,7 @@ fn a_log_that_is_harvested_all_the_while_loses_nothing() {
         let log = &report["dirty_log"];
         assert_eq!((&log["by"], &log["lost_pages"]), (&flags[1].into(), &0.into()), "{flags:?}");
         assert!(log["harvests"].as_u64().unwrap() > 0 && log["ring_full"].is_u64(), "{flags:?}");
-        // Of each vCPU: the heap, and a page of its stack.
+        // Per vCPU: the heap, and a page of its stack.
         assert_eq!(report["dirty_pages"], 2 * (30 + 1), "{flags:?}");
         assert!(log["told_pages"].as_u64() >= report["dirty_pages"].as_u64(), "{flags:?}");
     }
@@ -226,7 +226,7 @@ fn a_log_that_is_harvested_all_the_while_loses_nothing() {
     assert_eq!((&off["dirty_log"]["by"], &off["dirty_log"]["harvests"]), (&"off".into(), &0.into()));
 }
 
-/// The host leaves the pages alone, so nothing but the log can be wrong.
+/// The host moves no pages, so only the log can be wrong.
 #[test]
 fn negative_control_without_flushes_the_log_loses_writes() {
     let file = File::new("lost.trace", trace(30, 50).as_bytes());
@@ -256,7 +256,7 @@ fn small_figures_and_odd_lines_are_told_as_they_are() {
     ] {
         assert!(said.contains(line), "{line}:\n{said}");
     }
-    // Nothing is of a type's own words.
+    // Debug output of types must not leak into the text.
     for damaged in
         [&[0x28, 0xb5, 0x2f, 0xfd, 0, 1, 2, 3][..], b"\x28\xb5\x2f\xfd\xff\xff\xff\xff\xff\xff\xff\xff\xff"]
     {

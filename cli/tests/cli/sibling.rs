@@ -1,4 +1,4 @@
-//! Subcommands that programs beside the command do: slat-bench, slat-pager, slat-vmm.
+//! Subcommands that a sibling program runs: slat-bench, slat-pager, slat-vmm.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 const SUBCOMMANDS: [&str; 4] = ["bench", "sim", "calibrate", "report"];
 
-/// A folder with the command in it, that goes with the test.
+/// A folder that contains the command and is removed with the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -20,7 +20,7 @@ impl Folder {
         folder
     }
 
-    /// With this for a `slat-bench` beside the command.
+    /// Adds this file as the `slat-bench` beside the command.
     fn with(self, script: &str) -> Self {
         self.with_program("slat-bench", script)
     }

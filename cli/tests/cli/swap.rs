@@ -1,5 +1,5 @@
-//! `slat run` with swap and the LRU's socket, as its users meet them: idle guests shrink and go on; what a killed run
-//! leaves behind is no obstacle; what fails says so.
+//! `slat run` with swap and the LRU's socket: idle guests shrink and continue; files of a killed run do not block the
+//! next one; errors are reported.
 
 use crate::common::{
     BOUND, File, SocketPath, command, end, fed, limited, refused, report, slat, slat_with, start, text,
@@ -18,7 +18,7 @@ use std::time::Instant;
 const BATCH: u64 = 16 << 10;
 const PAGES: u64 = 512;
 
-/// A batch of accesses of one kind: pages in turn, all of them equally often.
+/// A batch of accesses of one kind: pages in turn, each equally often.
 fn batch(kind: char, pages: u64) -> String {
     let mut text = String::new();
     for access in 0..BATCH {
@@ -28,7 +28,7 @@ fn batch(kind: char, pages: u64) -> String {
     text
 }
 
-/// A store to each of so many pages.
+/// One store to each of `pages` pages.
 fn stores(pages: u64) -> String {
     (0..pages).fold(String::new(), |mut text, page| {
         writeln!(text, " S {:08x},8", 0x400_0000 + page * 4096).unwrap();
@@ -36,7 +36,7 @@ fn stores(pages: u64) -> String {
     })
 }
 
-/// A running guest that has stored to its pages and waits for more of its trace, and a client of its host.
+/// A running guest that has stored to its pages and waits for more of its trace, and a client of its socket.
 struct Guest {
     child: Child,
     client: UnixStream,
@@ -66,7 +66,7 @@ impl Guest {
         self.child.stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
     }
 
-    /// A line's answer, without its `ok`.
+    /// The answer to a line, without its `ok`.
     fn ask(&mut self, line: &str) -> Vec<String> {
         writeln!(self.client, "{line}").unwrap();
         let lines = BufReader::new(&self.client).lines().map(Result::unwrap);
@@ -87,7 +87,7 @@ impl Guest {
         lines.into_iter().map(generation).collect()
     }
 
-    /// Waits until so many pages are there.
+    /// Waits until this many pages are resident.
     fn wait_for_pages(&mut self, pages: u64) {
         let began = Instant::now();
         while self.generations().iter().map(|(_, pages)| pages).sum::<u64>() != pages {
@@ -96,8 +96,7 @@ impl Guest {
         }
     }
 
-    /// Reclaims every page that is not in use, again and again, until the guest is idle and all of its memory has
-    /// gone.
+    /// Reclaims every unused page repeatedly until the guest is idle and all of its memory is swapped out.
     fn reclaim(&mut self) {
         let began = Instant::now();
         while self.generations().iter().any(|&(_, pages)| pages > 0) {
@@ -107,7 +106,7 @@ impl Guest {
         }
     }
 
-    /// Lets it come to its end.
+    /// Lets the guest end.
     fn end(self) -> (Option<i32>, String, String) {
         let output = end(self.child, "the guest");
         (output.status.code(), text(&output.stdout).into(), text(&output.stderr).into())
@@ -149,10 +148,10 @@ fn an_idle_guest_shrinks_over_the_socket_and_goes_on_with_its_bytes() {
 }
 
 #[test]
-fn what_is_idle_for_long_goes_by_itself() {
+fn idle_pages_are_reclaimed_without_a_client() {
     let (socket, swap) = (SocketPath::new("idle"), File::new("idle.swap", b""));
     let mut guest = Guest::start(&socket, &["--swap", swap.path(), "--reclaim-idle", "0.02"]);
-    // All of its pages at once have a block in the file.
+    // Each of its pages has a block in the file at the same time.
     let began = Instant::now();
     while std::fs::metadata(swap.path()).unwrap().len() < PAGES * 4096 {
         assert!(began.elapsed() < BOUND, "{:?}", guest.generations());
@@ -231,14 +230,14 @@ fn a_killed_run_leaves_nothing_in_the_way() {
 #[test]
 fn a_flipped_bit_in_the_swap_file_ends_the_guest_that_reads_it_with_status_3() {
     let (socket, swap) = (SocketPath::new("flipped"), File::new("flipped.swap", b""));
-    // Negative control: the same guest, and the file stays as it is.
+    // Negative control: the same guest with an unchanged file.
     for flip in [false, true] {
         let mut guest = Guest::start(&socket, &["--swap", swap.path()]);
         guest.wait_for_pages(PAGES);
         guest.reclaim();
         let file = std::fs::OpenOptions::new().read(true).write(true).open(swap.path()).unwrap();
         let mut byte = [0];
-        // Behind the block that says that it is swap.
+        // After the header block that marks the file as swap.
         let at = (1 + PAGES / 2) * 4096 + 4000;
         file.read_exact_at(&mut byte, at).unwrap();
         byte[0] ^= u8::from(flip) << 5;
@@ -257,7 +256,7 @@ fn a_flipped_bit_in_the_swap_file_ends_the_guest_that_reads_it_with_status_3() {
     }
 }
 
-/// Of 16 MiB, and a limit on files that swap reaches; the arena, which is a file too, stays below.
+/// A guest of 16 MiB, with a limit on file size that swap reaches. The arena, which is a file too, stays below it.
 #[test]
 fn a_full_swap_file_is_a_clear_error_and_no_hang() {
     let swap = SocketPath::new("full.swap");
@@ -270,7 +269,7 @@ fn a_full_swap_file_is_a_clear_error_and_no_hang() {
     assert!(!Path::new(swap.path()).exists(), "what was made for the run goes with it");
 }
 
-/// A page in each 2 MiB needs a table of its own. Swap takes every page; the tables alone reach the limit.
+/// One page per 2 MiB, each of which needs a table page. Swap takes every page; the tables alone reach the limit.
 #[test]
 fn swap_that_refused_nothing_is_not_blamed_for_a_limit_that_tables_reach() {
     let swap = SocketPath::new("tables.swap");

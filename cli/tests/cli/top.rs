@@ -1,6 +1,6 @@
-//! `slat top` as its users meet it: lines in a pipe, a screen on a terminal, the end of a run, bad input.
+//! `slat top` from the outside: lines in a pipe, a screen on a terminal, the end of a run, bad input.
 //!
-//! The terminal is a real one: a pseudo-terminal, whose other end is this test.
+//! The terminal is a pseudo-terminal; this test holds its other end.
 
 use crate::common::{BOUND, File, SocketPath, command, end, start, text};
 use rustix::fs::OFlags;
@@ -18,10 +18,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-/// Accesses of a guest: some batches, which are what a vCPU publishes its counters after.
+/// The accesses of a guest: several batches, because a vCPU publishes its counters after each batch.
 const ACCESSES: u64 = 4 << 14;
 
-/// A guest that has stored to some pages and waits for more of its trace: it runs until it is told to end.
+/// A guest that has stored to some pages and waits for more of its trace. It runs until it is told to end.
 struct Guest(Child);
 
 impl Guest {
@@ -29,7 +29,7 @@ impl Guest {
         Self::fed(start(&[&["-t", "-", "--churn", "0"], args].concat()))
     }
 
-    /// So many batches that each vCPU has published its counters.
+    /// Enough batches that each vCPU has published its counters.
     fn fed(mut child: Child) -> Self {
         let mut stores = String::new();
         for access in 0..ACCESSES {
@@ -39,7 +39,7 @@ impl Guest {
         Self(child)
     }
 
-    /// Its trace is over.
+    /// Ends the trace.
     fn end(mut self) -> Output {
         drop(self.0.stdin.take());
         end(self.0, "a guest whose trace is over")
@@ -56,12 +56,12 @@ fn watched(args: &[&str]) -> Output {
     end(top(args).spawn().unwrap(), &format!("slat top {args:?}"))
 }
 
-/// Waits until it has seen the run.
+/// Waits until the view has seen the run.
 fn has_begun(top: &mut Child) {
     top.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
 }
 
-/// What a run says of itself, when its guest has done all that it was told to.
+/// The sample of a run whose guest has done everything so far.
 fn settled(socket: &SocketPath) -> Value {
     let began = Instant::now();
     loop {
@@ -98,7 +98,7 @@ fn a_pipe_gets_a_line_for_each_sample() {
     assert_eq!(two["mapped"]["k4"], 512);
     assert_eq!((&two["ages"]["by"], &two["dirty"]["by"]), (&"accessed".into(), &"bitmap".into()));
     assert!(two["vcpus"][0]["accesses"].as_u64().unwrap() > 0);
-    // The log was told of each page, and what made that necessary is counted.
+    // The log has reported each page, and the causes are counted.
     assert!(two["dirty"]["pages"].as_u64().unwrap() >= 512);
     let causes: Vec<_> = two["flushes_by"].as_array().unwrap().iter().map(|of| &of["cause"]).collect();
     assert!(causes.contains(&&"dirty-log".into()), "{causes:?}");
@@ -141,7 +141,7 @@ fn the_lru_tells_generations_and_keeps_its_bits() {
     assert_eq!(guest.end().status.code(), Some(0));
 }
 
-/// Without Accessed bits, a watcher that looked at pages would cost the guest a fault for each.
+/// Without Accessed bits, a watcher that looked at pages would cost the guest a fault per page.
 #[test]
 fn a_watcher_costs_no_faults() {
     let socket = SocketPath::new("top-faults");
@@ -189,7 +189,7 @@ fn a_run_that_is_killed_is_gone() {
 }
 
 #[test]
-fn what_cannot_be_watched_is_refused_in_one_line() {
+fn a_path_that_cannot_be_watched_is_refused_in_one_line() {
     let file = File::new("top.file", b"");
     for (args, why) in [
         (&["/nowhere/guest"][..], "no such socket"),
@@ -209,7 +209,7 @@ fn what_cannot_be_watched_is_refused_in_one_line() {
     crate::common::refused(&["--serve", "/x", "--lru-gen", "/y"], b"", "cannot be used with");
 }
 
-/// Without a terminal, the lines of `--top` go to standard error; standard output is the report's.
+/// Without a terminal, the lines of `--top` go to standard error; standard output has the report.
 #[test]
 fn beside_a_run_lines_go_to_standard_error() {
     let guest = Guest::start(&["--top", "--json"]);
@@ -227,7 +227,7 @@ fn size(columns: u16, rows: u16) -> Winsize {
     Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
-/// A terminal of this test's own, and what was written to it.
+/// A pseudo-terminal, and the bytes that were written to it.
 struct Terminal {
     ours: fs::File,
     theirs: OwnedFd,
@@ -257,12 +257,12 @@ impl Terminal {
         Self { ours, theirs, seen }
     }
 
-    /// Starts a command whose controlling terminal this is; what is piped stays piped.
+    /// Starts a command with this controlling terminal; piped streams stay piped.
     fn spawn(&self, command: &mut Command, env: &[(&str, &str)]) -> Child {
         let theirs = self.theirs.try_clone().unwrap();
         command.env_remove("NO_COLOR").env_remove("COLORTERM");
         command.env("TERM", "xterm-256color").env("LC_ALL", "C.UTF-8").envs(env.iter().copied());
-        // SAFETY: both calls are allowed between fork and exec, and touch nothing but the new process.
+        // SAFETY: both calls are async-signal-safe and touch only the new process.
         unsafe {
             command.pre_exec(move || {
                 setsid()?;
@@ -276,7 +276,7 @@ impl Terminal {
         self.theirs.try_clone().unwrap().into()
     }
 
-    /// Waits until `what` has been written since `from`. Returns where that ends.
+    /// Waits until `what` has been written after offset `from`. Returns the offset of its end.
     fn expect(&self, from: usize, what: &str) -> usize {
         let find = |seen: &Vec<u8>| {
             let seen = seen.get(from..).unwrap_or_default();
@@ -299,18 +299,18 @@ impl Terminal {
         tcsetwinsize(&self.ours, size(columns, rows)).unwrap();
     }
 
-    /// Whether it echoes, reads lines, and makes signals of keys.
+    /// Whether the terminal echoes, reads lines, and turns keys into signals.
     fn modes(&self) -> Modes {
         let modes = tcgetattr(&self.theirs).unwrap();
         (modes.input_modes, modes.output_modes, modes.local_modes)
     }
 
-    /// What was written to it.
+    /// The bytes written to it.
     fn text(&self) -> String {
         String::from_utf8_lossy(&self.seen.0.lock().unwrap()).into_owned()
     }
 
-    /// It is as it was: with such modes, not on the alternate screen, and with a cursor.
+    /// Checks that the terminal is restored: these modes, the main screen, a visible cursor.
     fn is_restored(&self, modes: Modes) {
         let left = self.expect(0, "\x1b[?1049l");
         self.expect(left, "\x1b[?25h");
@@ -321,7 +321,7 @@ impl Terminal {
     }
 }
 
-/// A guest with a screen beside it, which has been drawn.
+/// A guest with a screen beside it that has been drawn.
 fn beside(terminal: &Terminal, args: &[&str], env: &[(&str, &str)]) -> Guest {
     let mut command = command(&[&["-t", "-", "--churn", "0", "--top"], args].concat());
     let guest = Guest::fed(terminal.spawn(command.stderr(terminal.end()), env));
@@ -344,7 +344,7 @@ fn keys_work_on_a_terminal_which_comes_back() {
     let at = terminal.expect(at, "A bits");
     terminal.press(" ");
     let at = terminal.expect(at, "paused");
-    // Whatever was there before is drawn, too.
+    // The whole screen is redrawn.
     terminal.press(" -\x0c");
     let at = terminal.expect(at, "every 1 s");
     terminal.resize((40, 12));
@@ -353,14 +353,14 @@ fn keys_work_on_a_terminal_which_comes_back() {
     terminal.expect(at, "last used");
     terminal.press("q");
     terminal.is_restored(modes);
-    // The run has not ended with its view.
+    // The run continues without its view.
     let output = guest.end();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &report["accesses"]), (Some(0), &ACCESSES.into()));
 }
 
 #[test]
-fn the_screen_goes_when_its_run_ends() {
+fn the_screen_ends_with_its_run() {
     let terminal = Terminal::new((80, 24));
     let modes = terminal.modes();
     let output = beside(&terminal, &["--json"], &[]).end();
@@ -374,7 +374,7 @@ fn control_c_ends_both() {
     let terminal = Terminal::new((80, 24));
     let modes = terminal.modes();
     let mut guest = beside(&terminal, &["--json"], &[]);
-    // Its trace goes on: only the key can end it.
+    // The trace continues: only the key can end the run.
     let stdin = guest.0.stdin.take();
     terminal.press("\x03");
     let output = end(guest.0, "an interrupt");
@@ -390,7 +390,7 @@ fn colours_are_left_out_where_no_color_says_so() {
     let socket = SocketPath::new("top-colours");
     let guest = Guest::start(&["--serve", socket.path()]);
     settled(&socket);
-    // The highest number of a colour that was written.
+    // The highest colour number written.
     let colours = |env: &[(&str, &str)]| {
         let terminal = Terminal::new((80, 24));
         let mut top = top(&[socket.path(), "-n", "1"]);
@@ -417,7 +417,7 @@ fn a_dumb_terminal_gets_lines() {
     assert!(!terminal.text().contains('\x1b'), "{}", terminal.text());
 }
 
-/// `slat top PATH` on a terminal, and how it ends by a key.
+/// Runs `slat top PATH` on a terminal and ends it by a key.
 #[test]
 fn top_has_a_terminal_of_its_own() {
     let socket = SocketPath::new("top-screen");

@@ -1,17 +1,17 @@
-//! `slat run --trace-events`: the lines are those of `perf script`, and add up to the report.
+//! `slat run --trace-events`: the lines have the format of `perf script` and add up to the report.
 
 use crate::common::{File, refused, report, slat, text};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// Pages of a heap, each stored to and loaded from, round after round.
+/// A heap whose pages are each stored to and loaded from, round after round.
 fn guest(pages: u64, rounds: u64) -> String {
     let accesses = (0..rounds * pages).map(|at| 0x400_0000 + at % pages * 4096);
     accesses.flat_map(|at| [format!(" S {at:08x},8\n"), format!(" L {at:08x},8\n")]).collect()
 }
 
-/// The kind of a line's event, after a check of its form; and its values.
+/// Checks the form of a line; returns the kind of its event, and its values.
 fn event(line: &str) -> (&str, Vec<(&str, &str)>) {
     let (head, event) = line.split_once(": slat:").unwrap_or_else(|| panic!("no event: {line}"));
     let head: Vec<&str> = head.split_whitespace().collect();
@@ -23,7 +23,7 @@ fn event(line: &str) -> (&str, Vec<(&str, &str)>) {
     (kind, values.split_whitespace().map(|value| value.split_once('=').unwrap()).collect())
 }
 
-/// How many events of this kind there are that have all of these values; and the sum of the value `of`, if it is named.
+/// Number of events of this kind with all of these values, and the sum of the value `of`, if given.
 fn sum(lines: &str, kind: &str, with: &[(&str, &str)], of: Option<&str>) -> u64 {
     let events = lines.lines().map(event).filter(|(name, _)| *name == kind);
     let events = events.filter(|(_, values)| with.iter().all(|one| values.contains(one)));
@@ -35,7 +35,7 @@ fn sum(lines: &str, kind: &str, with: &[(&str, &str)], of: Option<&str>) -> u64 
         .sum()
 }
 
-/// Whether the lines say what the report does; what differs first.
+/// Compares the lines with the report. Returns the first difference.
 fn compare(lines: &str, report: &Value) -> Result<(), String> {
     let fault = |result| sum(lines, "fault", &[("result", result)], None);
     let retry = |cause| sum(lines, "retry", &[("cause", cause)], None);
@@ -73,7 +73,7 @@ fn the_events_of_a_run_add_up_to_its_report() {
     assert!(report["faults"]["map"].as_u64() > Some(0) && report["flushes"]["paid"].as_u64() > Some(0));
     assert!(sum(&lines, "zap", &[("cause", "migrate")], Some("leaves")) > 0, "the host moves pages");
     assert!(sum(&lines, "flush", &[("cause", "dirty-log")], None) > 0, "and harvests");
-    // The comparison notices one line.
+    // The comparison notices one missing line.
     let left_out = lines.lines().position(|line| event(line).0 == "flush").unwrap();
     let others = lines.split_inclusive('\n').enumerate().filter(|(at, _)| *at != left_out);
     let one_less: String = others.map(|(_, line)| line).collect();
@@ -92,7 +92,7 @@ fn events_go_to_standard_output_before_the_report() {
 }
 
 #[test]
-fn events_go_nowhere_where_they_would_do_harm() {
+fn events_never_overwrite_a_trace() {
     let trace = File::new("events-harm.trace", guest(3, 1).as_bytes());
     refused(&["-t", trace.path(), "--json", "--trace-events", "-"], b"", "--trace-events -: --json");
     refused(&["-t", trace.path(), "--trace-events", trace.path()], b"", "is the same file");

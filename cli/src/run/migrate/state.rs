@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_two_moments_are_nothing() {
+    fn bytes_of_two_harvests_are_refused() {
         let old = guest();
         let mut new = guest();
         new.positions[2].batches += 1;

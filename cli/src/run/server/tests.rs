@@ -94,7 +94,7 @@ fn every_line_is_answered_to_every_client_until_the_end() {
 }
 
 #[test]
-fn who_watches_is_told_again_and_again_and_of_the_end() {
+fn a_watching_client_gets_samples_and_the_end() {
     let path = path("watches");
     let (lru_gen, _space) = lru_gen();
     let (socket, samples) = (Socket::bind("--serve", &path).unwrap(), Counted::new());

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_kept_while_a_reader_watches_and_told_once() {
+    fn written_pages_are_kept_while_watched_and_reported_once() {
         let live = Live::new(1);
         let tell = |gfns: &[u64]| live.add_logged(gfns.iter().copied().map(Gfn), gfns.len() as u64);
         tell(&[1]);

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_passed_over_whole() {
+    fn unknown_sequences_are_skipped_whole() {
         // An arrow, an arrow with Control, F2, the mouse wheel, non-Latin letters.
         assert_eq!(keys("\x1b[Ah\x1b[1;5Ch\x1bOQ\x1b[12~h\x1b[<64;1;1Mhßh".as_bytes()), [Char('h'); 5]);
         for cut in ["\x1b[", "\x1bO", "\x1b[1", "\x1b[["] {

@@ -57,7 +57,7 @@ fn snapshot(name: &str, text: &str) {
 }
 
 #[test]
-fn screens_are_as_they_were() {
+fn screens_match_their_snapshots() {
     let history = history();
     for size in [(200, 60), (100, 30), (80, 24), (60, 16), (40, 12), (20, 5)] {
         snapshot(&format!("{}x{}", size.0, size.1), &text(&history, &state(), LOOK, size));
@@ -98,7 +98,7 @@ fn hostile() -> Vec<Sample> {
 }
 
 #[test]
-fn no_size_and_nothing_that_is_said_panics() {
+fn no_size_and_no_sample_panics() {
     let mut wild = History::default();
     let ages = Ages { by: AgesBy::Unknown, ..Ages::default() };
     let plain = Look { depth: Depth::None, ascii: true };
@@ -142,7 +142,7 @@ fn colours_are_those_of_the_terminal() {
 
 /// A map made before the guest doubled fills half of the row.
 #[test]
-fn the_past_of_a_guest_that_has_grown_stays_where_it_was() {
+fn the_past_of_a_grown_guest_keeps_its_place() {
     let map = |cells: &str| Heat {
         frames: cells.len() as u64 * 64,
         frames_per_cell: 64,

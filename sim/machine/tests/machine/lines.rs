@@ -61,7 +61,7 @@ fn writers_come_one_after_the_other_and_readers_nearly_together() {
 }
 
 #[test]
-fn a_sharer_of_a_line_reads_it_for_nothing_until_a_write() {
+fn a_sharer_reads_its_line_at_no_cost_until_a_write() {
     let line = Line::default();
     let load = || _ = line.0.load(Relaxed);
     let loads = || {
@@ -81,7 +81,7 @@ fn a_sharer_of_a_line_reads_it_for_nothing_until_a_write() {
 }
 
 #[test]
-fn waiting_is_told_and_the_journey_itself_is_no_wait() {
+fn waiting_excludes_the_transfer_itself() {
     let line = Line::default();
     let add = || {
         for _ in 0..100 {

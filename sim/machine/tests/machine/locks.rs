@@ -31,7 +31,7 @@ fn a_mutex_lets_one_in_and_hands_on_in_order_of_arrival() {
 }
 
 #[test]
-fn readers_are_in_together_and_no_writer_with_them() {
+fn readers_share_the_lock_and_exclude_writers() {
     let (lock, readers, most) = (RwLock::new(()), AtomicU64::new(0), AtomicU64::new(0));
     let job = |cpu: u64| {
         let (lock, readers, most) = (&lock, &readers, &most);
@@ -79,7 +79,7 @@ fn a_kick_ends_a_guests_computing_when_it_arrives() {
 }
 
 #[test]
-fn time_asleep_is_told_and_clocks_take_time_to_read() {
+fn sleep_is_reported_and_clocks_take_time_to_read() {
     let sleeper = || {
         let began = Instant::now();
         rest(5000);
@@ -111,7 +111,7 @@ fn outside_of_a_run_a_lock_is_a_lock() {
 
 #[test]
 #[should_panic(expected = "every CPU waits for another")]
-fn who_waits_for_ever_is_found() {
+fn a_deadlock_is_reported() {
     let lock = RawMutex::INIT;
     let twice = || {
         lock.lock();
@@ -158,7 +158,7 @@ fn fight(park_after: f64, hold: u64) -> (Vec<u64>, u64) {
 }
 
 #[test]
-fn who_holds_a_parking_lock_may_have_it_again_before_the_sleeper_comes() {
+fn the_holder_of_a_parking_lock_may_retake_it_before_the_sleeper() {
     let (_, queued) = fight(0.0, 10_000);
     let (waits, parked) = fight(3000.0, 10_000);
     // In a queue they take turns. A sleeper is overtaken a few times before it runs.
@@ -191,7 +191,7 @@ fn generous(park_after: f64, bumps: bool) -> u64 {
 }
 
 #[test]
-fn who_lets_others_go_first_hands_the_lock_to_a_sleeper_too() {
+fn a_fair_release_hands_the_lock_to_a_sleeper() {
     for park_after in [0.0, 3000.0] {
         let (waited, waited_for_all) = (generous(park_after, true), generous(park_after, false));
         assert!(waited < 30_000, "{park_after}: {waited}");

@@ -173,7 +173,7 @@ fn times_that_are_the_same_meet_the_bounds() {
 }
 
 #[test]
-fn what_the_machine_calls_waiting_is_what_the_queue_makes_wait() {
+fn reported_waiting_equals_the_queueing_time() {
     for customers in CUSTOMERS {
         let seen = simulate(customers, Times::Exponential, Lock::Right, &FREE);
         let Known { response, .. } = product_form(customers, HOLD as f64);
@@ -185,7 +185,7 @@ fn what_the_machine_calls_waiting_is_what_the_queue_makes_wait() {
 /// A contended lock is handed over and its line fetched by each next holder. Where an arriving CPU has taken the line
 /// meanwhile, the holder fetches it once more to release it. This lengthens each hold.
 #[test]
-fn journeys_and_hand_offs_make_each_hold_longer() {
+fn transfers_and_hand_offs_lengthen_each_hold() {
     let costs = Costs { near: 50.0, handoff: 100.0, cpus_per_socket: 64, ..FREE };
     let [least, most] =
         [2.0, 3.0].map(|journeys| bounds(60, HOLD as f64 + journeys * costs.near + costs.handoff));
@@ -201,7 +201,7 @@ fn journeys_and_hand_offs_make_each_hold_longer() {
 }
 
 #[test]
-fn a_lock_that_does_not_work_is_found_out() {
+fn a_broken_lock_is_detected() {
     for lock in [Lock::Forgets, Lock::HandsOnLate, Lock::LetsTwoIn] {
         let found = CUSTOMERS.iter().filter(|&&customers| {
             let exponential = simulate(customers, Times::Exponential, lock, &FREE);
