@@ -1,6 +1,6 @@
-//! What the engine asks of the world: one trait.
+//! The trait that the embedder implements.
 //!
-//! A host turns a host-virtual address into a frame, kicks vCPUs out of the guest, and lends memory for tables.
+//! A host translates a host-virtual address to a frame, kicks vCPUs out of the guest, and lends memory for tables.
 //! `slat-mm` is such a host; `examples/embed.rs` shows the smallest one.
 
 use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Pfn, Span};
@@ -27,26 +27,27 @@ use slat_slots::MemoryType;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostPage {
-    /// The frame of the very 4 KiB that was asked for; one that the table's format can name.
+    /// The frame of the 4 KiB at the given address. The table's format must be able to encode it.
     pub pfn: Pfn,
-    /// How large a page the host maps there: frame and address are congruent, and all of it is mapped alike.
-    /// [`Level::K4`] where the host does not know. A page larger than any leaf of the format is mapped in smaller ones.
+    /// The size of the page that the host maps there. Frame and address are congruent modulo this size, and the whole
+    /// page has the same attributes. A host that does not know the size says [`Level::K4`]. A page larger than any leaf
+    /// of the format is mapped in smaller pages.
     pub level: Level,
     /// Whether the guest may write to it now.
     pub writable: bool,
-    /// Whether the guest may execute it. The memslot may forbid it, too.
+    /// Whether the guest may execute it. The memslot may still forbid it.
     pub execute: bool,
-    /// How it is cached, unless the memslot says something narrower.
+    /// The memory type, unless the memslot has a more restrictive one.
     pub memory: MemoryType,
 }
 
 impl HostPage {
-    /// Frame 0: 4 KiB of ordinary memory, which the guest may write and execute. A host says what is different:
-    /// `HostPage { pfn, ..HostPage::PLAIN }`.
+    /// Frame 0: 4 KiB of write-back memory, writable and executable. A host sets the fields that differ: `HostPage {
+    /// pfn, ..HostPage::PLAIN }`.
     pub const PLAIN: Self =
         Self { pfn: Pfn(0), level: Level::K4, writable: true, execute: true, memory: MemoryType::WriteBack };
 
-    /// Whether a leaf of the page would allow the access.
+    /// Whether a leaf for this page allows the access.
     #[inline(always)]
     pub(crate) fn allows(&self, access: Access) -> bool {
         match access {
@@ -57,30 +58,31 @@ impl HostPage {
     }
 }
 
-/// What a host calls a page that it has not got yet: see [`Host::token`].
+/// A host's name for a page that it does not have yet: see [`Host::token`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token(pub u64);
 
-/// Why the host has no page to give, or not now.
+/// Why the host returns no page.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum HostError {
-    /// Nothing is mapped there, or not for this kind of access.
+    /// Nothing is mapped there, or the mapping forbids this kind of access.
     Fault,
     /// Out of memory.
     NoMemory,
     /// The page's memory is broken.
     Poisoned,
-    /// The page could not be read back from where the host had put it. Another try may succeed.
+    /// Reading the page from its backing store failed. A retry may succeed.
     Io,
-    /// The page is on its way, and the host does not make the vCPU's thread wait: the fault returns
-    /// [`Done::Pending`](crate::Done::Pending) at once. When the page is there, the thread that brought it calls
+    /// The page is on its way. The vCPU's thread does not wait: the fault returns
+    /// [`Done::Pending`](crate::Done::Pending) at once. When the page has arrived, the thread that brought it calls
     /// [`Vm::ready`](crate::Vm::ready). (KVM's asynchronous page faults.)
     ///
-    /// The vCPU waits for the page's [token](Host::token) from then on, and then the host is asked for the page **once
-    /// more**: an answer that came in between is not missed. So a host looks whether it has asked for the page already.
+    /// The vCPU first registers for the page's [token](Host::token). Then the engine asks the host for the page **a
+    /// second time**, so that an arrival in between is not missed. The host must therefore check whether it has already
+    /// requested the page.
     Pending,
-    /// The code that runs the vCPU has to provide the page: the fault returns
+    /// The code that runs the vCPU must provide the page: the fault returns
     /// [`Done::NeedsPage`](crate::Done::NeedsPage). (`KVM_EXIT_MEMORY_FAULT` of a user fault.)
     NeedsPage,
 }
@@ -94,19 +96,19 @@ errors! { HostError:
     Self::NeedsPage => "the VMM has to provide the page";
 }
 
-/// The primary MMU under a VM, and the machine around it.
+/// The primary MMU under a VM, with the processors and the table memory.
 ///
-/// **The contract.** Before the host takes a page away from an address, moves it, or withdraws a
-/// permission, it calls [`Vm::invalidate`](crate::Vm::invalidate) for the range, settles the debt, changes its
-/// own entry, and only then ends the invalidation; it frees the frame after that. What
-/// [`lookup`](Self::lookup) and [`resolve`](Self::resolve) return must be what its entry says *now*. Under
-/// that contract no vCPU ever uses a page that the host has taken back.
+/// **The contract.** Before the host takes a page away from an address, moves it, or withdraws a permission, it calls
+/// [`Vm::invalidate`](crate::Vm::invalidate) for the range and settles the debt. Then it changes its own entry, and
+/// then it ends the invalidation. After that it may free the frame. [`lookup`](Self::lookup) and
+/// [`resolve`](Self::resolve) must return what the host's entry says *now*. Under this contract no vCPU ever uses a
+/// page that the host has taken back.
 ///
-/// A page whose memory type changes, or that is not to be executed any more, is told as one that moves: by
+/// A host that changes the memory type of a page, or withdraws its execute permission, reports a move: by
 /// [`Why::Migrate`](crate::Why::Migrate), or page by page.
 ///
-/// **Dirty.** The engine does not report the Dirty bits of what it unmaps: a host takes a page that it has given as
-/// writable for written.
+/// **Dirty.** The engine does not report the Dirty bits of pages that it unmaps. The host must treat each page that it
+/// returned as writable as written.
 ///
 /// ```
 /// use slat::{table::formats::Npt4, *};
@@ -133,7 +135,7 @@ errors! { HostError:
 /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Read })?;
 ///
-/// // To take the page away again: invalidate, settle, change the host's own table, end.
+/// // To take the page away again: invalidate, settle, change the host's own table, end the invalidation.
 /// let page = Hva(0x7000_5000);
 /// let mut change = vm.invalidate(Span::sized(page, 4096), Why::Unmap);
 /// change.apply(&mut idle).settle();
@@ -143,34 +145,36 @@ errors! { HostError:
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Host: TableMemory {
-    /// What is mapped at `hva` for this access, if that can be said without sleeping. The engine asks inside a
-    /// section of the read side: no lock that can be held while notify is called, no allocation. The default
-    /// sends every fault to [`resolve`](Self::resolve).
+    /// Returns the page at `hva` for this access, if the host can do so without sleeping. The engine calls this inside
+    /// a section of the read side: take no lock that may be held during an invalidation, and do not allocate. The
+    /// default sends every fault to [`resolve`](Self::resolve).
     #[inline]
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         let _ = (hva, access);
         None
     }
 
-    /// Makes the page at `hva` present for this access and says where it is. May sleep, and may itself invalidate
-    /// (breaking a copy-on-write share does). A page returned for [`Access::Write`] is writable. A host that does not want the
-    /// thread to wait for the page answers [`HostError::Pending`], or [`HostError::NeedsPage`].
+    /// Makes the page at `hva` present for this access and returns it. May sleep, and may itself invalidate, for
+    /// example to break a copy-on-write share. A page returned for [`Access::Write`] must be writable. If the thread
+    /// must not wait for the page, the host answers [`HostError::Pending`] or [`HostError::NeedsPage`].
     ///
-    /// Where a memslot has [`PrivateMemory`](crate::PrivateMemory), `hva` may name a place there ([`Hva::private_memory`]): then the frame is
-    /// private to the guest.
+    /// If a memslot has [`PrivateMemory`](crate::PrivateMemory), `hva` may be an address in it
+    /// ([`Hva::private_memory`]). The frame is then private to the guest.
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError>;
 
-    /// The eight bytes of guest memory at `hva`, a multiple of eight, as a little-endian number, by one atomic load (Acquire); `None`
-    /// where the page is not there without sleeping. Asked inside a section, as [`lookup`](Self::lookup) is. Tables of a hypervisor in
-    /// the guest are read so ([`nested`](crate::nested)); the default says that none can be.
+    /// Reads eight bytes of guest memory at `hva`, a multiple of eight, as a little-endian number, by one atomic
+    /// Acquire load. Returns `None` if the page is not available without sleeping. Called inside a section, as
+    /// [`lookup`](Self::lookup) is. The engine reads the tables of a hypervisor in the guest this way
+    /// ([`nested`](crate::nested)). The default returns `None`.
     fn read(&self, hva: Hva) -> Option<Word> {
         let _ = hva;
         None
     }
 
-    /// As many words from `hva` on, all in one page: each as by [`read`](Self::read). False where the page is not there without sleeping;
-    /// what `words` hold then means nothing. A flush by a hypervisor in the guest reads whole tables of it. A host that looks an address up
-    /// in tables of its own does that once here; the default calls `read` for each.
+    /// Reads `words` from `hva` on, all in one page, each as [`read`](Self::read) does. Returns false if the page is
+    /// not available without sleeping; `words` are then meaningless. A flush by a hypervisor in the guest reads whole
+    /// tables this way. The default calls `read` for each word; a host with its own tables can look the address up
+    /// once.
     fn read_all(&self, hva: Hva, words: &mut [Word]) -> bool {
         (0..).zip(words).all(|(nth, word)| {
             let read = self.read(hva + nth * 8);
@@ -179,58 +183,60 @@ pub trait Host: TableMemory {
         })
     }
 
-    /// The same bytes, where they are `current`, become `new`: a store of the guest's, by one atomic exchange. `Ok` with what they were,
-    /// or `Err` with what they are; `None` where the page is not there, or not writable, without sleeping. It is resolved then, and asked for
-    /// again, for as long as it takes: a host that answers [`read`](Self::read) has to answer this, too.
+    /// Replaces the eight bytes at `hva` by `new` if they equal `current`, by one atomic compare-and-swap. It counts as
+    /// a store by the guest. Returns `Ok` with the old value, or `Err` with the actual one. Returns `None` if the page
+    /// is not available, or not writable, without sleeping; the engine then resolves the page and calls again until it
+    /// gets an answer. A host that implements [`read`](Self::read) must implement this, too.
     fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
         let _ = (hva, current, new);
         None
     }
 
-    /// What the page at `hva` is called, of which [`resolve`](Self::resolve) has just said that it is
-    /// [pending](HostError::Pending): a number of the host's own choice, for each page or for each request. A page keeps it until
-    /// it is [ready](crate::Vm::ready). The page's address, unless said otherwise.
+    /// Names the page at `hva` that [`resolve`](Self::resolve) has just declared [pending](HostError::Pending). The
+    /// host may choose one number for each page or for each request. A page keeps its token until it is
+    /// [ready](crate::Vm::ready). The default is the page's address.
     fn token(&self, hva: Hva) -> Token {
         Token(hva.0 & !(PAGE_SIZE - 1))
     }
 
-    /// Makes vCPU `vcpu` leave the guest, or answer from inside it, soon: an IPI, a signal. Software vCPUs poll
-    /// [`InGuest::kicked`](crate::InGuest::kicked) and need nothing more. It is called for a flush; and for a token that
-    /// is [ready](crate::Vm::ready), then also where the vCPU is out of the guest: one that sleeps is to be woken.
+    /// Makes vCPU `vcpu` leave the guest soon, or answer from inside it: an IPI, a signal. Software vCPUs poll
+    /// [`InGuest::kicked`](crate::InGuest::kicked) and need nothing more. The engine kicks for a flush, and for a token
+    /// that is [ready](crate::Vm::ready). For a token it also kicks a vCPU outside the guest; the host must wake it if
+    /// it sleeps.
     ///
-    /// Whatever this thread stored before the call is visible on the vCPU's processor when the interrupt is taken there,
-    /// as an operating system's IPI has it. On bare metal that may take a fence before the interrupt is sent (x2APIC's
-    /// WRMSR, Arm's SGI registers). An interrupt that finds the vCPU on its way into the guest may be lost:
-    /// [`Ready::go`](crate::Ready::go) deals with that.
+    /// Stores by this thread before the call must be visible on the vCPU's processor when it takes the interrupt, as
+    /// with an operating system's IPI. On bare metal this may need a fence before the interrupt is sent (x2APIC's
+    /// WRMSR, Arm's SGI registers). An interrupt that arrives while the vCPU enters the guest may be lost;
+    /// [`Ready::go`](crate::Ready::go) handles that.
     ///
-    /// A panic here loses no flush: the other vCPUs are kicked, and all of them are waited for, this one included, before
-    /// the panic goes on to the caller. Without the crate's feature `std` a panic that unwinds from here aborts.
+    /// A panic here loses no flush. The engine kicks the other vCPUs and waits for all of them, this one included; then
+    /// the panic continues in the caller. Without the feature `std` a panic that unwinds from here aborts.
     fn kick(&self, vcpu: VcpuId) {
         let _ = vcpu;
     }
 
-    /// Makes every processor forget, by a broadcast of the hardware, what it holds of these frames, and says whether that is
-    /// done. Called by the thread that pays a flush, when its edits are in the tables, before any vCPU is kicked; within a
-    /// section never. The default says no. Arm has TLBI in the inner-shareable domain, AMD has INVLPGB, and RISC-V's
-    /// firmware has remote fences.
+    /// Makes every processor forget its translations of these frames, by a hardware broadcast. Returns whether that is
+    /// done. The thread that pays a flush calls this after its edits are in the tables and before it kicks any vCPU,
+    /// never inside a section. The default returns false. Arm has TLBI in the inner-shareable domain, AMD has INVLPGB,
+    /// and RISC-V's firmware has remote fences.
     ///
-    /// **True**: the flush is complete. No processor holds a translation of these frames, at any page size, nor a link
-    /// above one, from before the call, under any tag that this VM's vCPUs have, in any address space; not even where the
-    /// vCPU has left. Accesses by what was forgotten are over, and the Accessed and Dirty bits that they set are in the
-    /// tables (Arm: DSB ISH; AMD: TLBSYNC). Walks that begin afterwards see the edits. Nothing is owed any more: no vCPU is
-    /// kicked, and none catches up when it enters.
+    /// **True** means that the flush is complete. No processor holds a translation of these frames from before the
+    /// call, at any page size, nor a link above one. This covers every tag of this VM's vCPUs, in every address space,
+    /// and processors that the vCPU has left. Accesses by the old translations are over, and their Accessed and Dirty
+    /// bits are in the tables (Arm: DSB ISH; AMD: TLBSYNC). Later walks see the edits. The engine then kicks no vCPU,
+    /// and no vCPU catches up when it enters.
     ///
-    /// **False**: nothing is assumed. All of the flush is still owed, and vCPUs are kicked for it.
+    /// **False** guarantees nothing. The whole flush is still owed, and the engine kicks vCPUs for it.
     ///
-    /// It may wait for processors, but not for a vCPU's thread, and does not sleep: an event that may not block pays
-    /// flushes, too. It is not asked while [`Vm::zap_all`](crate::Vm::zap_all) replaces a root, which vCPUs must load. Where
-    /// it panics, vCPUs are kicked as if it had said no, and then the panic goes on.
+    /// The call may wait for processors, but not for a vCPU's thread, and must not sleep, because events that must not
+    /// block also pay flushes. [`Vm::zap_all`](crate::Vm::zap_all) does not call it while it replaces a root, because
+    /// vCPUs must load the new root. If it panics, the engine kicks vCPUs as after false, and then the panic continues.
     ///
     /// ```
     /// use slat::{table::formats::Arm64L48, *};
     /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     ///
-    /// /// A machine whose processors hear broadcasts.
+    /// /// A machine whose processors receive broadcasts.
     /// #[derive(Default)]
     /// struct Machine {
     ///     broadcasts: AtomicU64,
@@ -280,12 +286,13 @@ pub trait Host: TableMemory {
         false
     }
 
-    /// Is told what the VM has just done: see [`TraceEvent`], and [`Observer`](crate::trace::Observer) for a host that hands it
-    /// on. The default does nothing, and costs nothing.
+    /// Reports an event of the VM: see [`TraceEvent`], and [`Observer`](crate::trace::Observer) for a host that
+    /// forwards events. The default does nothing and costs nothing.
     ///
-    /// Called by the thread that did it, maybe inside a section of the read side: what holds for [`lookup`](Self::lookup)
-    /// holds here. No lock is taken that can be held while this VM is called; grace periods wait for it. A panic
-    /// goes on to the caller of the VM, as one of `lookup` does; nothing is lost but the event.
+    /// The thread that caused the event calls this, possibly inside a section of the read side. The rules of
+    /// [`lookup`](Self::lookup) apply: take no lock that may be held while this VM is called, because grace periods
+    /// wait for the section. A panic continues in the caller of the VM, as one of `lookup` does; only the event is
+    /// lost.
     #[inline(always)]
     fn observe(&self, event: TraceEvent) {
         let _ = event;
@@ -302,7 +309,7 @@ impl<H: Host> TableEvents for H {
     }
 }
 
-/// Dropped by unwinding alone, where a second panic aborts.
+/// Dropped only while a panic unwinds; its own panic then aborts.
 #[cfg(not(feature = "std"))]
 struct Unwound;
 
@@ -313,8 +320,9 @@ impl Drop for Unwound {
     }
 }
 
-/// The kicks of one flush. A panic of the host must not cut them short: vCPUs that were not kicked yet would keep stale
-/// translations, and the next flush of the same pages would find nothing to flush. So it is kept until the flush is over.
+/// The kicks of one flush. A panic of the host must not stop them: the remaining vCPUs would keep stale translations,
+/// and the next flush of the same pages would find nothing to flush. The panic is therefore stored until the flush is
+/// over.
 pub(crate) struct Kicks<'h, H> {
     host: &'h H,
     #[cfg(feature = "std")]
@@ -337,19 +345,19 @@ impl<'h, H: Host> Kicks<'h, H> {
         self.kept(|| self.host.kick(vcpu));
     }
 
-    /// Whether the host has broadcast the flush. One that panics has not.
+    /// Whether the host has broadcast the flush; false if it panicked.
     pub(crate) fn broadcast(&self, gfns: Span<Gfn>) -> bool {
         self.kept(|| self.host.broadcast_flush(gfns)) == Some(true)
     }
 
-    /// What the host answers; its panic is kept.
+    /// Returns the host's answer, or stores its panic.
     #[cfg(feature = "std")]
     fn kept<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
         let answer = std::panic::catch_unwind(core::panic::AssertUnwindSafe(call));
         answer.map_err(|panic| self.panic.set(Some(panic))).ok()
     }
 
-    /// The same. A panic that unwinds from here has edited tables and flushed nothing.
+    /// Returns the host's answer. A panic here unwinds with edited tables that nobody has flushed, so it aborts.
     #[cfg(not(feature = "std"))]
     fn kept<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
         let unwound = Unwound;
@@ -358,7 +366,7 @@ impl<'h, H: Host> Kicks<'h, H> {
         Some(answer)
     }
 
-    /// The flush is over: the panic of a kick goes on, if there was one, unless this thread unwinds already.
+    /// Ends the flush. Resumes the stored panic, if any, unless this thread already unwinds.
     #[inline(always)]
     pub(crate) fn end(self) {
         #[cfg(feature = "std")]
@@ -376,7 +384,7 @@ mod tests {
     use core::cell::Cell;
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-    /// Panics for the first vCPU; counts the others.
+    /// Panics for vCPU 0; counts the kicks of the others.
     #[derive(Default)]
     struct First(AtomicU64);
 
@@ -400,7 +408,8 @@ mod tests {
         }
     }
 
-    /// How many vCPUs were kicked after the one whose kick panics, and whether the panic went on, and after them all.
+    /// Returns the number of kicks after the one that panics, whether the panic reached the caller, and whether it did
+    /// so after all kicks.
     fn kicked() -> (u64, bool, bool) {
         let (host, finished) = (First::default(), Cell::new(false));
         let panicked = catch_unwind(AssertUnwindSafe(|| {

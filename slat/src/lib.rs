@@ -1,14 +1,14 @@
 //! Second-level address translation: the memory-virtualization engine of a hypervisor.
 //!
-//! A guest's physical memory is an illusion made of two translations: memslots map guest frames to host
-//! addresses, the host's primary MMU maps those to frames. This crate keeps the product of both in a page table
-//! that hardware (or a software vCPU) walks, and keeps it true while hundreds of vCPUs fault in parallel and the
-//! host changes its mind underneath.
+//! Two translations make a guest's physical memory: memslots map guest frames to host addresses, and the host's primary
+//! MMU maps host addresses to frames. This crate keeps the product of both in a page table, which hardware or a
+//! software vCPU walks. The table stays correct while hundreds of vCPUs fault in parallel and the host changes its
+//! mappings.
 //!
 //! ```
 //! use slat::{table::{TableMemory, formats::Ept4}, *};
 //!
-//! /// The one thing we ask of the world: what is at a host address? Here: frame = address, for ever.
+//! /// The host says what is at a host address. Here the frame is always the address.
 //! struct Identity;
 //! unsafe impl TableMemory for Identity {} // table pages from the global allocator
 //! impl Host for Identity {
@@ -28,7 +28,7 @@
 //! assert_eq!(vcpu.fault(&mut idle, fault)?, Done::Mapped(Level::K4));
 //! assert_eq!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x40005));
 //!
-//! // The host unmaps the page: the guest loses it before the host does.
+//! // The host unmaps the page. The guest loses it before the host does.
 //! let mut change = vm.invalidate(Span::new(Hva(0x4000_5000), Hva(0x4000_6000)), Why::Unmap);
 //! change.apply(&mut idle).settle(); // at most one shootdown
 //! // … here the host changes its own tables and frees the frame …
@@ -37,38 +37,38 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # The rooms, in the order in which data flows
+//! # Modules, in the order of data flow
 //!
-//! | room | what happens there |
+//! | module | contents |
 //! |---|---|
 //! | [`slots`] | gfn → hva, as snapshots (the scalable memslots series) |
-//! | [`fault`] | the pipeline of a fault (the TDP MMU series) |
-//! | [`table`] | formats, entries, and how a table page dies (the TDP MMU series) |
+//! | [`fault`] | the steps of a fault (the TDP MMU series) |
+//! | [`table`] | formats, entries, and the release of table pages (the TDP MMU series) |
 //! | [`walk`] | an open walk over the tables of a VM, in one of three modes |
-//! | [`huge`] | the same memory in larger and smaller pages (the TDP MMU series) |
-//! | [`tlb`] | the flush that an edit owes, and who pays |
-//! | [`age`] | which pages have been accessed (the MGLRU aging series) |
-//! | [`dirty`] | which pages have been written (the TDP MMU series) |
-//! | [`notify`] | the primary MMU says why a range changes (the NUMA protection and change-pte series) |
-//! | [`sync`] | the lock order; who may do what, when |
-//! | [`map`] | a table on its own: pages are mapped one by one |
+//! | [`huge`] | splitting and recovering huge pages (the TDP MMU series) |
+//! | [`tlb`] | the flush that an edit owes, and its payment |
+//! | [`age`] | accessed pages (the MGLRU aging series) |
+//! | [`dirty`] | written pages (the TDP MMU series) |
+//! | [`notify`] | invalidations by the primary MMU, each with a reason (the NUMA protection and change-pte series) |
+//! | [`sync`] | the lock order, and the rules of the read side |
+//! | [`map`] | a table without a VM; its owner maps pages one by one |
 //! | [`memslots`] | the memslots of a running VM |
-//! | [`guest_space`] | each of a VM's address spaces by itself |
-//! | [`nested`] | tables of a hypervisor in the guest, or of a guest without two-stage hardware: how they are read, and shadowed |
-//! | [`vm`] | the wiring |
-//! | [`writes`] | stores to some frames come to a listener |
-//! | [`held`] | frames that the VMM, or hardware, uses beside the tables |
-//! | [`stats`] | what a VM has done and holds |
-//! | [`trace`] | what happens in a VM, one event at a time |
-//! | [`host`] | what is asked of the world |
+//! | [`guest_space`] | one address space of a VM |
+//! | [`nested`] | shadow tables, for a hypervisor in the guest or for a guest without two-stage hardware |
+//! | [`vm`] | the VM and its builder |
+//! | [`writes`] | listeners for stores to chosen frames |
+//! | [`held`] | frames that the VMM or hardware uses by frame number |
+//! | [`stats`] | counters of a VM |
+//! | [`trace`] | one event for each action of a VM |
+//! | [`host`] | the trait that the embedder implements |
 //!
-//! Terms are in `book/src/glossary.md`, the patch series that are cited in `book/src/sources.md`.
+//! `book/src/glossary.md` defines the terms. `book/src/sources.md` lists the patch series.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![deny(missing_docs)]
 
 extern crate alloc;
 
-/// Whether the mistake [`seeded::Bug`] of this name is made here: never, in any build but a test's.
+/// Whether the mistake [`seeded::Bug`] of this name is active. Always false outside tests.
 macro_rules! seeded {
     ($bug:ident) => {{
         #[cfg(all(feature = "std", any(test, seeded)))]
@@ -79,14 +79,14 @@ macro_rules! seeded {
     }};
 }
 
-/// An ordering, or none where the mistake of this name is made.
+/// The given ordering, or `Relaxed` if the mistake of this name is active.
 macro_rules! unless_seeded {
     ($bug:ident, $order:expr) => {
         if seeded!($bug) { $crate::sync::prim::Relaxed } else { $order }
     };
 }
 
-/// Whether what can fail here ([`inject::Point`]) is made to: never, in any build but a test's.
+/// Whether the operation at this [`inject::Point`] must fail. Always false outside tests.
 macro_rules! injected {
     ($point:ident) => {{
         #[cfg(all(feature = "std", any(test, seeded)))]
@@ -97,17 +97,17 @@ macro_rules! injected {
     }};
 }
 
-/// An enumeration of things that have a name each.
+/// An enumeration whose variants have names.
 macro_rules! named {
     ($(#[$about:meta])* pub enum $type:ident { $($(#[$doc:meta])* $one:ident $name:literal,)* }) => {
         $(#[$about])*
         pub enum $type { $($(#[$doc])* $one,)* }
 
         impl $type {
-            /// All of them, in the order of tables and counts.
+            /// All variants, in the order of tables and counts.
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$one),*];
 
-            /// Its name, as reports print it.
+            /// The variant's name, as reports print it.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$one => $name,)* }
             }
@@ -115,7 +115,7 @@ macro_rules! named {
     };
 }
 
-/// What an error says in each case.
+/// Implements `Display` and `Error` for an error type, with one message for each case.
 macro_rules! errors {
     ($error:ident: $($case:pat => $said:literal $(, $value:expr)*;)*) => {
         impl core::fmt::Display for $error {

@@ -1,28 +1,28 @@
-//! The memslots of a running VM: transactions beside faults, and snapshots.
+//! The memslots of a running VM: transactions concurrent with faults, and snapshots.
 //!
 //! ```text
 //! lock the transaction mutex
-//!   operations on the next version       errors end here: nothing was published, nothing is undone by allocating
-//!   begin an invalidation of the gfns that change     faults there wait: they are never taken for MMIO
-//!     the embedder's own operation     an error ends here: the invalidation is called off
-//!     zap what slots lose, and flush once             their ranges only, never the whole VM
+//!   operations on the next version       an error ends here: nothing is published; undoing allocates nothing
+//!   begin an invalidation of the gfns that change     faults there wait; none takes them for MMIO
+//!     the embedder's own operation     an error ends here and cancels the invalidation
+//!     zap what slots lose, and flush once             only these ranges, never the whole VM
 //!     publish the next version
 //!     something was taken from readers?               wait for a grace period
-//!   end                                               faults go on, and see the next version
+//!   end                                               faults continue, and see the next version
 //!   a log was switched on?                            split its large pages, arm it, and flush once
-//!   a log was switched off?                           large pages come back, in place
+//!   a log was switched off?                           recover large pages in place
 //! ```
-//! The slots are still the old ones for notifiers until nothing is mapped through them any more, as in KVM's
-//! invalid phase. KVM's publication must wait for open invalidations, because one must end with the slots that it
-//! began with. Here an invalidation publishes host addresses, and a fault compares its own with them whatever
-//! slots it came through: no transaction waits for another's invalidation. A transaction inside an invalidation is no deadlock, in however many threads: the
-//! active set grows for the invalidation that it begins ([`Vm::invalidate`] says how far).
+//! Notifiers see the old slots until nothing is mapped through them any more, as in KVM's invalid phase. KVM's
+//! publication waits for open invalidations, because an invalidation must end with the slots that it began with. Here
+//! an invalidation publishes host addresses, and a fault compares its own address with them, through whichever slots it
+//! found it. No transaction waits for another thread's invalidation. A transaction inside an invalidation does not
+//! deadlock, in any number of threads: the active set grows for the invalidation that it begins (see [`Vm::invalidate`]
+//! for the limit).
 //!
-//! A transaction waits for vCPUs and readers, so it takes `&mut Idle`; its mutex is never taken inside notify or
-//! a walk.
+//! A transaction waits for vCPUs and readers, so it takes `&mut Idle`. No invalidation and no walk takes its mutex.
 //!
-//! **Why the grace period comes before the end**: an invalidation that looked up the old slots could otherwise zap frames that are
-//! other pages by now, under an old number.
+//! **Why the grace period comes before the end**: an invalidation I may have looked up the old slots. After the end,
+//! other pages may be mapped at those frames, and I would zap them under an old number.
 
 use crate::addr::{Gfn, Gpa, Hva, Span};
 use crate::host::Host;
@@ -71,16 +71,16 @@ pub struct Memslots<'vm, F: Format, H: Host> {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// Its memslots: those of address space 0, the one that every VM has.
+    /// The memslots of address space 0, which every VM has.
     pub fn slots(&self) -> Memslots<'_, F, H> {
         Memslots { vm: self, space: &self.spaces[0] }
     }
 }
 
-/// The number of a published version: what is remembered of a look-up is true while it stands.
+/// The number of a published version. The result of a look-up stays valid while the number stays the same.
 ///
-/// As in KVM each change adds the number of address spaces to it, starting at the space's own number: versions of
-/// different spaces never share one.
+/// As in KVM, the number starts at the number of the address space, and each change adds the number of address spaces.
+/// Versions of different spaces therefore never share a number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Generation(u64);
 
@@ -88,21 +88,21 @@ impl Generation {
     /// Bit 63: see [`is_in_progress`](Self::is_in_progress).
     const IN_PROGRESS: u64 = 1 << 63;
 
-    /// Whether readers of an older version may still be about: something was taken away, and its transaction has
-    /// not returned. What outlives its section must not be remembered under such a number; the final one
-    /// differs from it.
+    /// Whether readers of an older version may still exist: the transaction took something away and has not returned.
+    /// Do not keep anything longer than a section under such a number. The final number differs from it.
     pub const fn is_in_progress(self) -> bool {
         self.0 & Self::IN_PROGRESS != 0
     }
 
-    /// The number itself.
+    /// The number without the flag.
     pub const fn number(self) -> u64 {
         self.0 & !Self::IN_PROGRESS
     }
 }
 
 impl<F: Format, H: Host> Memslots<'_, F, H> {
-    /// Runs `operations` and publishes what they made, at once. An error, theirs or ours, publishes nothing.
+    /// Runs `operations` and publishes their result atomically. After an error of `operations` or of this function,
+    /// nothing is published.
     ///
     /// ```
     /// # use slat::{*, slots::Rule, table::formats::Npt4};
@@ -120,7 +120,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     ///     tx.create(high)
     /// })?;
     ///
-    /// // The two change places: no vCPU ever sees one of them missing.
+    /// // The two slots change places: no vCPU ever sees one of them missing.
     /// vm.slots().commit(&mut idle, |tx| {
     ///     tx.move_to(SlotId(0), Gfn(0x20_0000))?;
     ///     tx.move_to(SlotId(1), Gfn(0))?;
@@ -146,14 +146,15 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         Ok(self.commit_with(idle, operations, |_| Ok::<_, Infallible>(()))?)
     }
 
-    /// The same with an operation of the embedder's own that may fail: a system call that gives another MMU the same slots, as
-    /// `KVM_SET_USER_MEMORY_REGION` does. `confirm` is asked once, when every slot operation has succeeded, with their result.
-    /// Where it refuses, nothing has changed: not the slots, nor what is mapped. After it nothing can fail.
+    /// Commits together with an operation of the embedder that may fail, for example a system call that gives the same
+    /// slots to another MMU, as `KVM_SET_USER_MEMORY_REGION` does. `confirm` is called once with the result of the slot
+    /// operations, after all of them have succeeded. If it refuses, neither the slots nor the mappings have changed.
+    /// After it, nothing can fail.
     ///
-    /// From before `confirm` until the new version is published, faults by way of slots that change wait: nothing is mapped that
-    /// the other MMU has lost already. A frame that gets its first slot is MMIO until that is published: where the other MMU shows it
-    /// earlier, the vCPU faults again. `confirm` may sleep. It must not wait for a vCPU of this VM, nor commit a transaction of
-    /// this address space (without a token it cannot).
+    /// From before `confirm` until the new version is published, faults through the changing slots wait. They map
+    /// nothing that the other MMU has already lost. A frame that gets its first slot is MMIO until the publication; if
+    /// the other MMU shows it earlier, the vCPU faults again. `confirm` may sleep. It must not wait for a vCPU of this
+    /// VM, nor commit a transaction of this address space (it has no `Idle`, so it cannot).
     ///
     /// ```
     /// # use slat::{*, slots::CommitError, table::formats::Npt4};
@@ -183,12 +184,12 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         let vm = self.vm;
         let sets = &self.space.memslots;
         let mut writer = sets.writer.lock();
-        // Before the operations, whose nodes a wait may give back.
+        // Before the operations, which can then use the nodes that a wait frees.
         writer.make_room(sets, &vm.reads);
         let mut tx = writer.map.begin();
         let result = operations(&mut tx)?;
         tx.check()?;
-        // What the operations have asked for stands in `slat-slots`, which knows no failures that are made on purpose.
+        // Operations allocate in `slat-slots`, which has no injected failures.
         if injected!(Alloc) {
             let rule = Rule::NoMemory;
             return Err(SlotError { id: SlotId(0), gpas: Span::new(Gpa(0), Gpa(0)), rule }.into());
@@ -202,7 +203,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         if seeded!(ConfirmedLate) {
             change.apply_to(idle, &tx.effects().zap).settle();
         }
-        // Refused, the invalidation is called off.
+        // If it refuses, dropping `change` cancels the invalidation.
         confirm(&result).map_err(CommitError::Refused)?;
         if !seeded!(SlotPublishedFirst) {
             change.apply_to(idle, &tx.effects().zap).settle();
@@ -212,7 +213,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             let another = Span::default();
             change = Invalidation::begin(vm, Range::Gfns(self.space.id, another), Why::Slot);
         }
-        // SAFETY: under the transaction mutex; room was made.
+        // SAFETY: the transaction mutex is held, and `make_room` made room.
         unsafe { sets.publish(set, change.version(), effects.takes) };
         writer.keep(leftovers);
         if seeded!(SlotPublishedFirst) {
@@ -220,8 +221,8 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         }
         let takes = effects.takes;
         if takes {
-            // Before the end: an invalidation by the host that looked up the old slots may still be zapping frames that
-            // are other pages now, under an old number. One grace period for slots and tables.
+            // Before the end: a host's invalidation that looked up the old slots may still zap frames under an old
+            // number, and these frames may hold other pages after the end. One grace period serves slots and tables.
             let taken = vm.grace.take_flushed();
             writer.wait(sets, &vm.reads);
             if let Some(taken) = taken {
@@ -240,13 +241,13 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             vm.recover_in(idle, self.space, gfns);
         }
         if takes {
-            // A few: the tables of a large slot, or of another thread, are not this thread's to wait for.
+            // Only a few: this thread need not wait for the tables of a large slot, or of another thread.
             vm.dead_tables().take_some_apart();
         }
         Ok(result)
     }
 
-    /// One request, as a VMM would make it of KVM: [`Transaction::set`] in a transaction of its own.
+    /// Makes one request in KVM's form: [`Transaction::set`] in a transaction of its own.
     ///
     /// ```
     /// # use slat::{*, slots::{Change, Region}, table::formats::Npt4};
@@ -270,20 +271,21 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         self.commit(idle, |tx| tx.set(region))
     }
 
-    /// Makes frames private, or shared: each must be in a slot that was
-    /// [created with private memory](Transaction::create_with_private). Frames that are of that kind already keep what they map;
-    /// the others lose it, by one flush, and fault for the memory of their new kind, a large page split where only a part of it
-    /// changes. Nothing is copied, and what either memory holds stays. No fault in flight maps memory of the old kind afterwards,
-    /// and no large page spans both. (`KVM_SET_MEMORY_ATTRIBUTES`; there the attribute is the VM's, here it goes with the slot.)
+    /// Makes frames private or shared. Each must be in a slot that was [created with private
+    /// memory](Transaction::create_with_private). Frames that already are of that kind keep their mappings. The others
+    /// lose them by one flush, and then fault in memory of the new kind; a large page that changes only in part is
+    /// split. Nothing is copied, and both memories keep their contents. No fault in flight maps memory of the old kind
+    /// afterwards, and no large page spans both kinds. (`KVM_SET_MEMORY_ATTRIBUTES`; there the attribute belongs to the
+    /// VM, here to the slot.)
     ///
-    /// Waits for vCPUs that are in the guest, and for readers, as every transaction that takes something away.
+    /// Waits for vCPUs in the guest and for readers, as every transaction that takes something away does.
     /// [`Vcpu::fault_as`](crate::Vcpu::fault_as) has an example.
     pub fn set_private(&self, idle: &mut Idle, gfns: Span<Gfn>, private: bool) -> Result<(), SlotError> {
         self.commit(idle, |tx| tx.set_private(gfns, private))
     }
 
-    /// One version of the slots, held still. Transactions that take something away wait for it to be dropped, and so does one
-    /// of sixteen that only create; the borrow of `idle` keeps this thread from starting one.
+    /// Holds one version of the slots. Transactions that take something away wait until it is dropped; of transactions
+    /// that only create, one in sixteen waits. The borrow of `idle` prevents this thread from starting one.
     pub fn snapshot<'s>(&'s self, _idle: &'s mut Idle) -> Snapshot<'s> {
         let seat = self.vm.borrow_seat();
         let reading = self.space.memslots.read(&self.vm.reads, seat.seat());
@@ -291,28 +293,29 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         Snapshot { reading, generation, _seat: seat, _idle: PhantomData }
     }
 
-    /// The slot that holds `gfn`; of one with private memory the part around `gfn` that is all private, or all shared.
+    /// The slot that contains `gfn`. In a slot with private memory: the part around `gfn` that is all private or all
+    /// shared.
     pub fn find(&self, idle: &mut Idle, gfn: Gfn) -> Option<Slot> {
         self.snapshot(idle).find(gfn)
     }
 
-    /// The slot named `id`.
+    /// The slot with the given id.
     pub fn get(&self, idle: &mut Idle, id: SlotId) -> Option<Slot> {
         self.snapshot(idle).get(id)
     }
 
-    /// Every slot of one version, in order of guest frames; those with private memory in parts.
+    /// Visits every slot of one version in order of guest frames. Slots with private memory come in parts.
     pub fn for_each(&self, idle: &mut Idle, visit: impl FnMut(Slot)) {
         self.snapshot(idle).iter().for_each(visit);
     }
 
-    /// How many the published version has.
+    /// Number of slots in the published version.
     pub fn len(&self) -> usize {
         let seat = self.vm.borrow_seat();
         self.space.memslots.read(&self.vm.reads, seat.seat()).version.len()
     }
 
-    /// Whether there are none.
+    /// Whether the published version has no slots.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -329,7 +332,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     }
 }
 
-/// One version of the slots, held still: look-ups in it agree with each other.
+/// One version of the slots. All look-ups in it agree with each other.
 ///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
@@ -348,7 +351,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
 /// }
 /// # Ok::<(), SlotError>(())
 /// ```
-/// While it is held its thread cannot change them:
+/// While a snapshot exists, its thread cannot change the slots:
 ///
 /// ```compile_fail,E0499
 /// # use slat::*;
@@ -360,11 +363,11 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
 /// # }
 /// ```
 pub struct Snapshot<'s> {
-    /// Left before the seat is given back: fields drop in order.
+    /// Dropped before the seat: fields drop in order.
     reading: Reading<'s>,
     generation: Generation,
     _seat: Borrowed<'s>,
-    /// Stays in its thread: another one could wait for it to be dropped, by itself.
+    /// Keeps the snapshot in its thread: another thread could wait for the snapshot that it holds itself.
     _idle: PhantomData<&'s mut Idle>,
 }
 
@@ -375,14 +378,15 @@ impl fmt::Debug for Snapshot<'_> {
 }
 
 impl Snapshot<'_> {
-    /// The slot that holds `gfn`; of one with private memory the part around `gfn` that is all private, or all shared.
+    /// The slot that contains `gfn`. In a slot with private memory: the part around `gfn` that is all private or all
+    /// shared.
     pub fn find(&self, gfn: Gfn) -> Option<Slot> {
         self.reading.version.find(gfn)
     }
 
-    /// The same by way of `hint`, which any number of threads may share: nothing is searched where the
-    /// last one found the slot of `gfn`, in this version. A hint may be used with any number of VMs and address spaces:
-    /// what it remembers of one is no answer in another.
+    /// Like [`find`](Self::find), but first tries the slot in `hint`, found last in this version. Any number of threads
+    /// may share a hint. A hint may be used with any number of VMs and address spaces, because it knows the version of
+    /// its slot.
     #[inline]
     pub fn find_with(&self, hint: &Hint, gfn: Gfn) -> Option<Slot> {
         let name = self.reading.name.0;
@@ -394,32 +398,32 @@ impl Snapshot<'_> {
         Some(slot)
     }
 
-    /// The slot named `id`.
+    /// The slot with the given id.
     pub fn get(&self, id: SlotId) -> Option<Slot> {
         self.reading.version.get(id)
     }
 
-    /// The slots that have any of `gfns`, in order.
+    /// The slots that contain any of `gfns`, in order.
     pub fn range(&self, gfns: Span<Gfn>) -> impl Iterator<Item = Slot> {
         self.reading.version.range(gfns)
     }
 
-    /// All slots, in order of guest frames; those with private memory in parts.
+    /// All slots in order of guest frames. Slots with private memory come in parts.
     pub fn iter(&self) -> impl Iterator<Item = Slot> {
         self.range(Span::new(Gfn(0), Gfn(u64::MAX)))
     }
 
-    /// Calls `visit` with the frames behind `hvas`, slot by slot, in order of host addresses: once for each alias.
+    /// Calls `visit` with the frames behind `hvas`, slot by slot in order of host addresses, once for each alias.
     pub fn over_hvas(&self, hvas: Span<Hva>, visit: impl FnMut(Span<Gfn>)) {
         self.reading.version.over_hvas(hvas, visit);
     }
 
-    /// How many there are.
+    /// Number of slots.
     pub fn len(&self) -> usize {
         self.reading.version.len()
     }
 
-    /// Whether there are none.
+    /// Whether the version has no slots.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

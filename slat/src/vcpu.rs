@@ -1,4 +1,4 @@
-//! A vCPU as the engine sees it: a seat on the read side, spare table pages, and a place in shootdowns.
+//! A vCPU: a seat on the read side, spare table pages, and a slot in shootdowns.
 
 use crate::addr::Pfn;
 use crate::dirty::ring::Ring;
@@ -20,11 +20,11 @@ use crate::vm::Vm;
 use alloc::boxed::Box;
 use core::marker::PhantomData;
 
-/// One vCPU of a VM, in the hands of the thread that runs it. See [`Vm::vcpu`]; dropping it gives the number
-/// back.
+/// One vCPU of a VM, owned by the thread that runs it. See [`Vm::vcpu`]. Dropping it frees the number for another
+/// thread.
 ///
-/// [`fault`](Self::fault) deals with an access that the hardware could not complete; [`enter`](Self::enter) begins the
-/// time in the guest, which ends when its guard is dropped.
+/// [`fault`](Self::fault) handles an access that the hardware could not complete. [`enter`](Self::enter) returns a
+/// guard; the vCPU is in the guest until the guard is dropped.
 ///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
@@ -49,28 +49,28 @@ pub struct Vcpu<'vm, F: Format, H: Host> {
     pub(crate) vm: &'vm Vm<F, H>,
     pub(crate) space: &'vm Space<F>,
     pub(crate) id: VcpuId,
-    /// Private to this file: sections begin by way of [`awake`](Self::awake) or [`light_section`](Self::light_section).
+    /// Private to this file: sections begin through [`awake`](Self::awake) or [`light_section`](Self::light_section).
     seat: Borrowed<'vm>,
     pub(crate) cache: Cache,
     pub(crate) memo: Memo,
-    /// Where its stores are logged, in a VM with rings.
+    /// The ring that logs the vCPU's stores, in a VM with rings.
     pub(crate) ring: Option<&'vm Ring>,
     pub(crate) loaded: Loaded,
-    /// What it has of shadows, once it has run L2.
+    /// The vCPU's part of shadow tables, once it has run L2.
     pub(crate) nested: Option<Box<VcpuShadows>>,
     pub(crate) waiting: Waiting,
-    /// What the page is called that was pending last, if [any](Waiting::ever) was.
+    /// The token of the last pending page, if there was [one](Waiting::ever).
     pub(crate) token: Token,
-    /// How it enters sections: see [`Vm::enters_lightly`].
+    /// Whether sections begin by one store: see [`Vm::enters_lightly`].
     light: bool,
 }
 
-/// How a vCPU waits for pages that its host said are pending: see [`HostError::Pending`](crate::HostError::Pending).
+/// The state of a wait for pending pages: see [`HostError::Pending`](crate::HostError::Pending).
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Waiting {
-    /// It has waited for a token once.
+    /// The vCPU has waited for a token before.
     pub(crate) ever: bool,
-    /// The host is being asked for the second time, now that it waits for the token that was answered.
+    /// The vCPU waits for the token that the host returned, and now asks the host a second time.
     pub(crate) asks_again: bool,
 }
 
@@ -81,8 +81,8 @@ impl<F: Format, H: Host> core::fmt::Debug for Vcpu<'_, F, H> {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// vCPU number `id`, for the thread that will run it. `None` past the number that the VM was built for, and
-    /// while another thread has it.
+    /// Claims vCPU `id` for the thread that will run it. Returns `None` if the VM has fewer vCPUs, or if another thread
+    /// has this one.
     pub fn vcpu(&self, id: VcpuId) -> Option<Vcpu<'_, F, H>> {
         if id.0 >= self.policy.vcpus {
             return None;
@@ -90,7 +90,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.reads.claim(id.0 as usize).map(|seat| Vcpu::new(self, id, seat))
     }
 
-    /// Whether its vCPUs enter sections by one store: no lock is to be taken, and barriers are asymmetric.
+    /// Whether vCPUs enter sections by one store: the VM has no lock, and barriers are asymmetric.
     fn enters_lightly(&self) -> bool {
         self.lock.policy() == MmuLock::None && self.reads.barrier.is_asymmetric()
     }
@@ -109,23 +109,23 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         Self { vm, space, id, seat, cache, memo, ring, loaded, nested: None, waiting, token: Token(0), light }
     }
 
-    /// Its number.
+    /// The vCPU's number.
     pub fn id(&self) -> VcpuId {
         self.id
     }
 
-    /// The VM that it belongs to.
+    /// The VM that the vCPU belongs to.
     pub fn vm(&self) -> &'vm Vm<F, H> {
         self.vm
     }
 
-    /// The address space that it is in.
+    /// The address space that the vCPU is in.
     pub fn space(&self) -> SpaceId {
         self.space.id
     }
 
-    /// Goes over to another address space, whose root it loads when it enters the guest. False, and nothing is changed,
-    /// where the VM was built without it.
+    /// Moves the vCPU to another address space; the next entry into the guest loads that space's root. Returns false
+    /// and changes nothing if the VM has no such space.
     pub fn switch_to(&mut self, space: SpaceId) -> bool {
         let Some(found) = self.vm.space(space) else { return false };
         if space != self.space.id {
@@ -135,8 +135,8 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         true
     }
 
-    /// Its seat, to begin a section on. A vCPU whose [`InGuest`] was leaked is still in the guest, and its seat looks at
-    /// rest, which grace periods pass over: it comes back first.
+    /// The vCPU's seat, to begin a section on. A vCPU whose [`InGuest`] was leaked is still in the guest. Its seat is
+    /// at rest, so grace periods skip it. This function first takes the vCPU out of the guest.
     #[inline(always)]
     pub(crate) fn awake(&self) -> &'vm Seat {
         if self.seat.is_resting() && !seeded!(LeakedGuardBelieved) {
@@ -145,26 +145,26 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         self.seat.seat()
     }
 
-    /// A section begun by one store, where the seat is [light](Seat::is_light): so it is awake.
+    /// Begins a section by one store, if the seat is [light](Seat::is_light). A light seat is awake.
     #[inline(always)]
     pub(crate) fn light_section(&self) -> Option<Section<'vm>> {
         self.seat.is_light().then(|| ReadSide::enter_light(self.seat.seat()))
     }
 
-    /// Waits in no section: grace periods pass over this vCPU meanwhile.
+    /// Runs `wait` outside any section; grace periods skip this vCPU meanwhile.
     pub(crate) fn rest_while(&self, wait: impl FnOnce()) {
         self.seat.rest();
         wait();
         self.seat.wake(self.light);
     }
 
-    /// Gives the table pages that it has at hand back to the VM: for a vCPU that will not run for long, before
-    /// [`Vm::shrink`]. The next fault that needs a table gets others.
+    /// Returns the vCPU's spare table pages to the VM. For a vCPU that will stay idle, before [`Vm::shrink`]. The next
+    /// fault that needs a table fetches new pages.
     pub fn give_tables_back(&mut self) {
         self.vm.pool.give_back(self.cache.drain());
     }
 
-    /// What it has counted.
+    /// The vCPU's counters.
     pub(crate) fn tally(&self) -> &Tally {
         &self.seat.tally
     }
@@ -175,21 +175,24 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         self.seat.wake(self.light);
     }
 
-    /// The first step into the guest: from here until the guard is dropped, flushes reach this vCPU by a kick. In the guest
-    /// the thread is not idle: it owes answers. The last step is [`Ready::go`], or [`Ready::poll`] for a software vCPU.
+    /// Takes the first step into the guest. Until the guard is dropped, flushes kick this vCPU, and its thread is not
+    /// idle, because it must answer them. The last step is [`Ready::go`], or [`Ready::poll`] for a software vCPU.
     ///
-    /// `cache` stands for the TLB of the processor that this thread is on. The thread stays on that processor until the
-    /// guard is dropped. Before this returns, `cache` forgets what was flushed while the vCPU was out. It forgets
-    /// everything where the root is another one now (load [`Ready::root`]); on another processor than at the last
-    /// entry ([`Translations::cpu`]); and on the first entry after [`Vm::vcpu`], since the last holder of the number
-    /// may have left translations.
+    /// `cache` stands for the TLB of the current processor. The thread must stay on this processor until the guard is
+    /// dropped. Before this function returns, `cache` forgets what was flushed while the vCPU was outside the guest. It
+    /// forgets everything in three cases:
     ///
-    /// A guard that is leaked leaves the vCPU in the guest until its next operation. Until then flushes wait for it.
+    /// * The root has changed; load [`Ready::root`].
+    /// * The processor differs from that of the last entry ([`Translations::cpu`]).
+    /// * This is the first entry after [`Vm::vcpu`], because the previous owner of the number may have left
+    ///   translations.
+    ///
+    /// A leaked guard leaves the vCPU in the guest until its next operation. Flushes wait for it until then.
     pub fn enter<'a>(&'a mut self, idle: &'a mut Idle, cache: &mut impl Translations) -> Ready<'a> {
         self.enter_under(idle, cache, Tag::L1, self.space.radix.root_word())
     }
 
-    /// The same under either tag, on the tables below `root`.
+    /// Enters under the given tag, on the tables below `root`.
     #[inline(always)]
     pub(crate) fn enter_under<'a>(
         &'a mut self,
@@ -202,7 +205,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         seat.rest();
         let root = Root { now: root, loaded: &mut self.loaded };
         let entered = Entered::new(self.light, tag);
-        // Before `cache` is called: where it panics, the guard takes the vCPU out of the guest again.
+        // Made before the call of `cache`: if that panics, the guard takes the vCPU out of the guest again.
         let mut guest = InGuest { tlb: &self.vm.tlb, vcpu, seat, root, entered, _idle: PhantomData };
         guest.tlb.enter(vcpu, cache);
         guest.root.reload(tag, cache);
@@ -221,11 +224,11 @@ impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
     }
 }
 
-/// A vCPU that has forgotten what it had to, one step before the guest. Dropping it goes back.
+/// A vCPU one step before the guest, whose TLB has forgotten what was flushed. Dropping it leaves the guest.
 ///
-/// A kick may arrive between [`Vcpu::enter`] and the instruction that enters the guest. Its interrupt is then taken by the
-/// hypervisor, brings no guest out, and is gone; the flusher waits for a guest that is not interrupted again. So the last
-/// step, [`go`](Self::go), holds interrupts first, and then says whether to go in.
+/// A kick may arrive between [`Vcpu::enter`] and the instruction that enters the guest. The hypervisor then takes its
+/// interrupt, which is lost without a VM exit, and the flusher waits for a guest that nothing interrupts. Therefore the
+/// last step, [`go`](Self::go), first blocks interrupts and then checks for a kick.
 ///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
@@ -243,7 +246,7 @@ impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
 /// #     fn flush(&mut self, _: Span<Gfn>) {}
 /// # }
 /// # thread_local!(static ON: Cell<bool> = const { Cell::new(true) });
-/// /// Interrupts are off while it lives: one that arrives waits, and takes the guest out at once.
+/// /// Interrupts are off while this lives. One that arrives waits, and then causes a VM exit.
 /// struct Off;
 /// impl Off {
 ///     fn new() -> Self {
@@ -254,7 +257,7 @@ impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
 /// impl Drop for Off {
 ///     fn drop(&mut self) {
 ///         # ON.set(true);
-///         /* STI: what waited is taken now */
+///         /* STI: waiting interrupts are taken now */
 ///     }
 /// }
 ///
@@ -263,16 +266,16 @@ impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
 /// # let hardware_enters = |_: Pfn| assert!(!ON.get());
 /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// loop {
-///     let ready = vcpu.enter(&mut idle, &mut Tlb); // INVEPT, where it is needed; interrupts may be on
+///     let ready = vcpu.enter(&mut idle, &mut Tlb); // INVEPT, if needed; interrupts may be on
 ///     let root = ready.root(); // into the control block
 ///     match ready.go(Off::new) {
 ///         Go::In(guest, off) => {
 ///             hardware_enters(root); // VMLAUNCH, ERET … until an exit
-///             drop(guest); // out of the guest: no flush waits for this vCPU any more
+///             drop(guest); // out of the guest: flushes no longer wait for this vCPU
 ///             drop(off);
-///             break; // deal with the exit
+///             break; // handle the exit
 ///         }
-///         Go::Back => {} // a kick was here first: enter again, and forget what it was about
+///         Go::Back => {} // a kick came first: enter again, which flushes
 ///     }
 /// }
 /// # assert!(ON.get());
@@ -282,32 +285,32 @@ impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
 #[must_use = "dropping it leaves the guest again"]
 pub struct Ready<'a>(InGuest<'a>);
 
-/// What the last step into the guest says: see [`Ready::go`].
+/// The result of the last step into the guest: see [`Ready::go`].
 #[derive(Debug)]
 #[must_use = "dropping it leaves the guest again"]
 pub enum Go<'a, K = ()> {
-    /// Into the guest. With it what holds interrupts: drop that after the exit.
+    /// Enter the guest. The second value blocks interrupts; drop it after the exit.
     In(InGuest<'a>, K),
-    /// A kick has come since [`Vcpu::enter`]: enter again. The vCPU is out, and interrupts are not held any more. Where the
-    /// host answers [pending](crate::HostError::Pending), a token may be ready: [take](Vcpu::take_ready) it first. Until it is
-    /// taken, each entry comes back.
+    /// A kick has come since [`Vcpu::enter`]: enter again. The vCPU is outside the guest, and interrupts are no longer
+    /// blocked. If the host answers [pending](crate::HostError::Pending), the kick may mean that a token is ready. Then
+    /// [take](Vcpu::take_ready) it first; every entry returns `Back` until it is taken.
     Back,
 }
 
 impl<'a> Ready<'a> {
-    /// Where the hardware is to walk from: for CR3, EPTP, VTTBR, hgatp.
+    /// The root from which the hardware walks: for CR3, EPTP, VTTBR, hgatp.
     #[inline(always)]
     pub fn root(&self) -> Pfn {
         self.0.root()
     }
 
-    /// The last step before the hardware enters the guest. `hold` makes interrupts wait on this processor, until what it
-    /// returns is dropped. After that, and not before, this looks for a kick. An interrupt that came earlier has left its
-    /// kick to be seen here, so [`Go::Back`]. One that comes later waits, and brings the guest out as soon as it is in.
+    /// Takes the last step before the hardware enters the guest. `hold` blocks interrupts on this processor until its
+    /// result is dropped. Then `go` checks for a kick. A kick whose interrupt came before the block is visible here,
+    /// and `go` returns [`Go::Back`]. A later interrupt waits, and causes a VM exit right after the entry.
     ///
-    /// Nothing sleeps. `hold` is a barrier to the compiler (an `asm!` without `nomem`). Where interrupts wait in any case,
-    /// as NMIs do while AMD's GIF is clear, `hold` is `|| ()`. A VMM that runs `KVM_RUN`-like calls blocks the signal of
-    /// its kicks in `hold`, and has the call unblock it.
+    /// Never sleeps. `hold` must be a compiler barrier (an `asm!` without `nomem`). If interrupts are blocked anyway,
+    /// as NMIs are while AMD's GIF is clear, `hold` is `|| ()`. A VMM that makes calls like `KVM_RUN` blocks the signal
+    /// of its kicks in `hold`, and lets the call unblock it.
     #[inline(always)]
     pub fn go<K>(self, hold: impl FnOnce() -> K) -> Go<'a, K> {
         match Tlb::go(self.0.vcpu, hold) {
@@ -316,8 +319,8 @@ impl<'a> Ready<'a> {
         }
     }
 
-    /// The last step of a software vCPU, which asks [`InGuest::kicked`] before its first access and between accesses: it
-    /// finds a kick that has come already as it finds any other.
+    /// Takes the last step of a software vCPU. Such a vCPU calls [`InGuest::kicked`] before its first access and
+    /// between accesses, so it also finds a kick that has already come.
     #[inline(always)]
     pub fn poll(self) -> InGuest<'a> {
         self.0
@@ -337,7 +340,7 @@ impl<'a> Ready<'a> {
 /// # }
 /// # let mut idle = Idle::take().unwrap();
 /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
-/// struct Tlb; // stands for the processor's
+/// struct Tlb; // stands for the processor's TLB
 /// impl Translations for Tlb {
 ///     fn flush_all(&mut self) { /* INVEPT */ }
 ///     fn flush(&mut self, _: Span<Gfn>) { /* INVEPT */ }
@@ -345,7 +348,7 @@ impl<'a> Ready<'a> {
 /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// let mut guest = vcpu.enter(&mut idle, &mut Tlb).poll();
 /// assert_eq!(guest.root(), vm.root());
-/// // … the guest runs, in software: it polls between accesses …
+/// // … the software guest runs, and polls between accesses …
 /// if guest.kicked() {
 ///     guest.answer(&mut Tlb);
 /// }
@@ -375,35 +378,35 @@ impl AsRef<Self> for InGuest<'_> {
 }
 
 impl InGuest<'_> {
-    /// Whether it is of the VM that flushes by `tlb`.
+    /// Whether the vCPU belongs to the VM that owns `tlb`.
     pub(crate) fn is_flushed_by(&self, tlb: &Tlb) -> bool {
         core::ptr::eq(self.tlb, tlb)
     }
 
-    /// Where the hardware is to walk from: for CR3, EPTP, VTTBR, hgatp. May be another one after each
-    /// [`answer`](Self::answer); then everything cached has been forgotten.
+    /// The root from which the hardware walks: for CR3, EPTP, VTTBR, hgatp. It may change at each
+    /// [`answer`](Self::answer), which then makes the cache forget everything.
     #[inline(always)]
     pub fn root(&self) -> Pfn {
         self.root.pfn(self.entered.tag())
     }
 
-    /// Whether a flush waits for this vCPU, or a page that it waits for is [ready](Self::has_ready). A software vCPU asks
-    /// between accesses; one load of its own line.
+    /// Whether a flush waits for this vCPU, or a token that it waits for is [ready](Self::has_ready). A software vCPU
+    /// calls this between accesses. Costs one load of the vCPU's own cache line.
     #[inline(always)]
     pub fn kicked(&self) -> bool {
         Tlb::kicked(self.vcpu)
     }
 
     /// Whether a token that this vCPU waits for is ready ([`Vm::ready`](crate::Vm::ready)): leave the guest, and
-    /// [take](Vcpu::take_ready) it. One load. It may be one that has been taken already.
+    /// [take](Vcpu::take_ready) it. Costs one load. May still report a token that the vCPU has already taken.
     #[inline(always)]
     pub fn has_ready(&self) -> bool {
         self.vcpu.is_woken()
     }
 
-    /// Forgets what has been flushed, and says so to the operations that wait; the guest goes on. On the processor of
-    /// the [entry](Vcpu::enter). Where `cache` panics, nothing is answered: answer again, or drop the guard, before the
-    /// guest goes on.
+    /// Makes `cache` forget what was flushed, and reports that to the waiting operations; the guest goes on. Call it on
+    /// the processor of the [entry](Vcpu::enter). If `cache` panics, nothing is answered: call again or drop the guard
+    /// before the guest continues.
     pub fn answer(&mut self, cache: &mut impl Translations) {
         self.tlb.catch_up(self.vcpu, cache);
         if !seeded!(RootKept) {

@@ -1,4 +1,4 @@
-//! `Vm` and its builder: the only wiring. Policies are snapshotted here, for the life of the VM.
+//! `Vm` and its builder. The builder fixes all policies for the life of the VM.
 
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 use crate::dirty::ring::Rings;
@@ -26,10 +26,10 @@ use crate::waits::Waits;
 use alloc::boxed::Box;
 use core::marker::PhantomData;
 
-/// Seats for threads that are no vCPU: how many of them can be inside the engine at once before there are made more.
+/// Number of seats made in advance for threads that are not vCPUs. The VM makes more when all are taken.
 const OTHER_SEATS: usize = if cfg!(shuttle) { 4 } else { 32 };
 
-/// What a VM is built with, and keeps.
+/// The policies of a VM.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub(crate) struct Policy {
@@ -38,10 +38,10 @@ pub(crate) struct Policy {
     pub(crate) nx_huge_pages: bool,
     pub(crate) contexts: bool,
     pub(crate) lockless_aging: bool,
-    /// Hardware translates by the guest's tables, and then by the VM's.
+    /// Hardware has a second stage of translation.
     pub(crate) has_two_stages: bool,
     pub(crate) dirty: DirtyLog,
-    /// A mistake: what was made of frames for nested guests is not looked for.
+    /// Mistake: invalidations do not look up the shadow entries of their frames.
     pub(crate) shadows_sabotaged: bool,
 }
 
@@ -52,36 +52,38 @@ pub(crate) struct Policy {
 #[doc = include_str!("vm.md")]
 pub struct Vm<F: Format, H: Host> {
     pub(crate) host: H,
-    /// No other VM of the process has it, nor had.
+    /// Unique in the process; never reused.
     pub(crate) name: Name,
     pub(crate) policy: Policy,
     pub(crate) lock: Lock,
     pub(crate) reads: ReadSide,
     pub(crate) active: Active,
-    /// By number; at least one.
+    /// Indexed by the space's number; at least one.
     pub(crate) spaces: Box<[Space<F>]>,
     pub(crate) pool: Pool,
     pub(crate) grace: Grace,
-    /// A page larger than 4 KiB has been mapped once. On a line of its own: faults read it, and what lies beside it is written.
+    /// A page larger than 4 KiB has been mapped once. On a cache line of its own: faults read it, and its neighbours
+    /// are written.
     large_pages: Padded<AtomicBool>,
     pub(crate) clock: Clock,
     pub(crate) tlb: Tlb,
     pub(crate) waits: Waits,
     pub(crate) holds: Holds,
-    /// An address space has shadows. On a line that is read anyway.
+    /// An address space has shadows. On a cache line that faults read anyway.
     pub(crate) nested: AtomicBool,
-    /// One for each vCPU, or none at all.
+    /// One for each vCPU, or empty.
     pub(crate) rings: Rings,
-    /// Large pages of slots that log are split by stores.
+    /// A store splits a large page of a slot that logs.
     pub(crate) splits_lazily: AtomicBool,
 }
 
-/// Where cold tables are looked for next ([`budget`](crate::budget)).
+/// The position of the search for cold tables ([`budget`](crate::budget)).
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
-    /// Address space and frame to go on at. Who holds it takes back; others wait, and then look again.
+    /// Address space and frame where the search continues. The holder of the lock reclaims; other threads wait, and
+    /// then search again.
     pub(crate) hand: Mutex<(usize, Gfn)>,
-    /// Subtrees taken back so far.
+    /// Number of subtrees reclaimed so far.
     pub(crate) reclaimed: AtomicU64,
 }
 
@@ -108,118 +110,123 @@ pub struct Builder<F, H> {
 }
 
 impl<F: Format, H: Host> Builder<F, H> {
-    /// How many vCPUs the VM can have; 1 unless said otherwise. Each costs 256 bytes.
+    /// Sets the maximum number of vCPUs. Default: 1. Each costs 256 bytes.
     pub fn vcpus(mut self, vcpus: u32) -> Self {
         self.policy.vcpus = vcpus;
         self
     }
 
-    /// What guards the tables; [`MmuLock::None`] unless said otherwise.
+    /// Sets the lock of the tables. Default: [`MmuLock::None`].
     pub fn mmu_lock(mut self, lock: MmuLock) -> Self {
         self.lock = lock;
         self
     }
 
-    /// The largest page to map; 1 GiB unless said otherwise. The host decides within this.
+    /// Sets the largest page size to map. Default: 1 GiB. The host may choose smaller pages.
     pub fn max_page(mut self, level: Level) -> Self {
         self.policy.max_page = level.clamp(Level::K4, Level::G1);
         self
     }
 
-    /// Whether large pages do not execute, as some processors need it to be safe from their guests: a fetch splits its
-    /// page down to 4 KiB ([`huge`](crate::huge)). Off unless said otherwise.
+    /// Maps large pages without execute permission, which some processors need for protection from their guests. A
+    /// fetch splits the page down to 4 KiB ([`huge`](crate::huge)). Default: off.
     pub fn nx_huge_pages(mut self, on: bool) -> Self {
         self.policy.nx_huge_pages = on;
         self
     }
 
-    /// Whether the VM heeds the reasons that its host gives; it does unless said otherwise. Else each is an unmap of the
-    /// whole range when it begins, as KVM takes it: before the NUMA protection and change-pte series.
+    /// Makes the VM use the reason of each invalidation. Default: on. If off, each invalidation unmaps its whole range
+    /// when it begins, as KVM did before the NUMA protection and change-pte series.
     pub fn contexts(mut self, on: bool) -> Self {
         self.policy.contexts = on;
         self
     }
 
-    /// Whether aging passes take no lock under a baseline policy either, as the MGLRU aging series has it; they do not unless said
-    /// otherwise. Without it each takes the MMU lock alone, as before. Under [`MmuLock::None`] there is none to take.
+    /// Makes aging passes take no lock under a baseline policy, as in the MGLRU aging series. Default: on. If off, each
+    /// pass takes the MMU lock exclusively. Under [`MmuLock::None`] there is no lock.
     pub fn lockless_aging(mut self, on: bool) -> Self {
         self.policy.lockless_aging = on;
         self
     }
 
-    /// The host's processor has no second stage of translation (no EPT, no NPT): what vCPUs run on translates the guest's own addresses.
-    /// While the guest's paging is on that is a shadow of its page table ([`Vcpu::guest_paging`](crate::Vcpu::guest_paging)); else it is the
-    /// VM's own table, a direct map. Nested guests are refused. The format is the host's own paging: [`X64`](crate::table::formats::X64).
+    /// Declares that the host's processor has no second stage of translation (no EPT, no NPT). The tables that vCPUs
+    /// run on then translate guest-virtual addresses. While the guest's paging is on, they are a shadow of its page
+    /// table ([`Vcpu::guest_paging`](crate::Vcpu::guest_paging)); otherwise they are the VM's own table, a direct map.
+    /// The VM refuses nested guests. The format is the host's own paging: [`X64`](crate::table::formats::X64).
     pub fn without_two_stages(mut self) -> Self {
         self.policy.has_two_stages = false;
         self
     }
 
-    /// How writes are logged; [`DirtyLog::bitmap`] unless said otherwise. Nothing is logged, and nothing is spent on it,
-    /// before a memslot says so ([`Slot::log_dirty`](crate::Slot::log_dirty)). [`Vm::set_dirty_log`] changes some of it later.
+    /// Sets how writes are logged. Default: [`DirtyLog::bitmap`]. Logging starts, and costs anything, only when a
+    /// memslot asks for it ([`Slot::log_dirty`](crate::Slot::log_dirty)). [`Vm::set_dirty_log`] changes some of the
+    /// settings later.
     pub fn dirty_log(mut self, dirty: DirtyLog) -> Self {
         self.policy.dirty = dirty;
         self
     }
 
-    /// Memslot ids are below this; 32,764 unless said otherwise (KVM's number on x86). Ids cost nothing until they
-    /// are used, and may be as sparse as you like.
+    /// Sets the upper bound of memslot ids, exclusive. Default: 32,764, KVM's number on x86. Unused ids cost nothing,
+    /// and ids may be sparse.
     pub fn max_slots(mut self, ids: u32) -> Self {
         self.limits.ids = ids;
         self
     }
 
-    /// How many address spaces there are, each with memslots and tables of its own; 1 unless said otherwise, and
-    /// at least one. x86 with system management mode has 2.
+    /// Sets the number of address spaces, each with its own memslots and tables. Default and minimum: 1. x86 with
+    /// system management mode has 2.
     pub fn address_spaces(mut self, spaces: u8) -> Self {
         self.spaces = spaces.max(1);
         self
     }
 
-    /// How many bits a guest-physical address has; as many as the format translates unless said otherwise, and
-    /// no more. Memslots beyond are refused.
+    /// Sets the number of bits of a guest-physical address. Default and maximum: as many as the format translates.
+    /// Memslots beyond them are refused.
     pub fn address_bits(mut self, bits: u32) -> Self {
         let frame_bits = bits.saturating_sub(PAGE_SHIFT).min(F::FRAME_BITS);
         self.limits.frames = 1 << frame_bits;
         self
     }
 
-    /// Where the host addresses of memslots may lie: the user half of an address space, for instance. Anywhere
-    /// unless said otherwise.
+    /// Sets where the host addresses of memslots may lie, for example the user half of an address space. Default:
+    /// anywhere.
     pub fn host_addresses(mut self, hvas: Span<Hva>) -> Self {
         self.limits.hvas = hvas;
         self
     }
 
-    /// How many bytes of table pages may be in use; as many as the host gives unless said otherwise. Reaching it takes
-    /// back the coldest tables; see [`Vm::set_table_budget`], which changes it later.
+    /// Sets the limit of table pages in use, in bytes. Default: none. A VM that reaches the limit reclaims its coldest
+    /// tables; [`Vm::set_table_budget`] changes the limit later.
     pub fn table_budget(mut self, bytes: u64) -> Self {
         self.table_budget = bytes;
         self
     }
 
-    /// Negative control: shootdowns pretend. Whatever proves that flushes matter must fail under this.
+    /// Negative control: shootdowns flush nothing. A test that proves the need for flushes must fail under it.
     #[doc(hidden)]
     pub fn sabotage_flushes(mut self) -> Self {
         self.sabotage = true;
         self
     }
 
-    /// Negative control: what a harvest arms is not flushed.
+    /// Negative control: harvests do not flush the pages that they arm.
     #[doc(hidden)]
     pub fn sabotage_rearm(mut self) -> Self {
         self.policy.dirty.sabotaged = true;
         self
     }
 
-    /// Negative control: invalidations do not look for what was made of their frames for nested guests.
+    /// Negative control: invalidations do not look up the shadow entries of their frames.
     #[doc(hidden)]
     pub fn sabotage_reverse_map(mut self) -> Self {
         self.policy.shadows_sabotaged = true;
         self
     }
 
-    /// The VM, empty: no memslots, one table page for each address space.
+    /// Builds the VM, with no memslots and one root table for each address space.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if memory for the tables or the rings is missing.
     pub fn build(self) -> Result<Vm<F, H>, NoMemory> {
         let Self { host, policy, limits, spaces, lock, table_budget, sabotage, .. } = self;
         let barrier = Barrier::detect();
@@ -242,7 +249,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             rings: Rings::default(),
             splits_lazily: AtomicBool::new(policy.dirty.splitting == Splitting::Lazy),
         };
-        // From here on an error drops what there is of the VM, and the host has its memory back.
+        // From here on an error drops the partial VM, which returns its memory to the host.
         let space = |id| Space::new(SpaceId(id), limits, policy.dirty.initially_set, &vm.host, &vm.pool);
         vm.spaces = (0..spaces).map(space).collect::<Result<_, _>>()?;
         if let Some(size) = policy.dirty.ring {
@@ -254,7 +261,7 @@ impl<F: Format, H: Host> Builder<F, H> {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// Starts building a VM on `host`. Does not compile for a format whose constants break what [`Format`] demands.
+    /// Starts building a VM on `host`. A format whose constants violate the rules of [`Format`] does not compile.
     pub fn builder(host: H) -> Builder<F, H> {
         const { assert_format::<F>() };
         Builder {
@@ -282,30 +289,32 @@ impl<F: Format, H: Host> Vm<F, H> {
         }
     }
 
-    /// The host under it.
+    /// The host of the VM.
     pub fn host(&self) -> &H {
         &self.host
     }
 
-    /// Where the tables of address space 0 begin at this moment. A vCPU loads [`InGuest::root`](crate::InGuest::root),
-    /// which changes when it is told to.
+    /// The root of the tables of address space 0 at this moment. A vCPU loads [`InGuest::root`](crate::InGuest::root)
+    /// instead, which changes only when the vCPU answers a flush.
     pub fn root(&self) -> Pfn {
         self.spaces[0].radix.root_word().pfn()
     }
 
-    /// Takes unhooked tables apart now, after a grace period: their leaves are counted off, their pages are free. Little
-    /// by little it happens by itself, when many wait or when pages run short. No thread waits for it.
+    /// Waits for a grace period, and then frees the pages of all unhooked tables and uncounts their leaves. Without
+    /// this call the VM does the same in small steps, when many tables wait or pages run short. No thread waits for
+    /// those steps.
     pub fn collect(&self, _idle: &mut Idle) {
         self.dead_tables().collect();
     }
 
-    /// Gives table memory back to the host: [collects](Self::collect), and then gives back every chunk whose pages are all
-    /// free. Returns by how many bytes the VM holds less than before. Waits for a grace period; may sleep in [`TableMemory::free_chunk`](crate::TableMemory).
+    /// Returns table memory to the host: [collects](Self::collect), and then returns every chunk whose pages are all
+    /// free. Returns the number of bytes by which the VM's memory shrank. Waits for a grace period; may sleep in
+    /// [`TableMemory::free_chunk`](crate::TableMemory).
     ///
-    /// Without this call the VM keeps some free chunks, and gives the rest back when tables are taken apart. No page is moved:
-    /// a chunk with one table in it stays ([`compact`](Self::compact) takes such tables back). So do the pages that a vCPU has
-    /// at hand, up to four more than the format has levels: they go back when the [`Vcpu`](crate::Vcpu) is dropped, or by
-    /// [`Vcpu::give_tables_back`](crate::Vcpu::give_tables_back).
+    /// Without this call the VM keeps some free chunks, and returns the others when it takes tables apart. No page
+    /// moves: a chunk with one table in it stays ([`compact`](Self::compact) reclaims such tables). Each vCPU also
+    /// keeps spare pages, at most four more than the format has levels. They return when the [`Vcpu`](crate::Vcpu) is
+    /// dropped, or by [`Vcpu::give_tables_back`](crate::Vcpu::give_tables_back).
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};
@@ -322,7 +331,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), guest.start, guest.len(), Hva(1 << 40))))?;
     /// vm.vcpu(VcpuId(0)).unwrap().prefault(&mut idle, guest)?;
     /// let large = vm.stats().lent_bytes;
-    /// // The guest gives all but its first 2 MiB back.
+    /// // The guest returns all but its first 2 MiB.
     /// vm.invalidate_gfns(Span::new(Gfn(512), guest.end), Why::Unmap).apply(&mut idle).settle();
     /// assert_eq!(vm.shrink(&mut idle), large - vm.stats().lent_bytes);
     /// assert_eq!(vm.stats().lent_bytes, 64 * PAGE_SIZE); // one chunk
@@ -340,17 +349,18 @@ impl<F: Format, H: Host> Vm<F, H> {
         before.saturating_sub(self.pool.lent()) * PAGE_SIZE
     }
 
-    /// The address space `id`, if the VM was built with so many.
+    /// The address space `id`, or `None` if the VM has fewer.
     pub(crate) fn space(&self, id: SpaceId) -> Option<&Space<F>> {
         self.spaces.get(usize::from(id.0))
     }
 
-    /// Whether there may be a leaf larger than 4 KiB. A thread that is told too late zaps such a leaf where it could split it.
+    /// Whether a leaf larger than 4 KiB may exist. A thread that reads a stale `false` zaps such a leaf instead of
+    /// splitting it.
     pub(crate) fn maps_large_pages(&self) -> bool {
         self.large_pages.load(Relaxed)
     }
 
-    /// A leaf larger than 4 KiB is about to be mapped.
+    /// Records that a leaf larger than 4 KiB is about to be mapped.
     #[inline(never)]
     pub(crate) fn will_map_a_large_page(&self) {
         if !self.maps_large_pages() {
@@ -358,32 +368,33 @@ impl<F: Format, H: Host> Vm<F, H> {
         }
     }
 
-    /// Whether a nested guest was ever run.
+    /// Whether a nested guest has ever run.
     #[inline(always)]
     pub(crate) fn runs_nested(&self) -> bool {
-        // Set before the shadows can be found, so before the first hint: as that, it is seen by an invalidation that a fault with such a
-        // hint does not see.
+        // Set before the shadows, and so the first hint, can be found. The argument for hints therefore holds here: an
+        // invalidation that a fault with such a hint misses sees this flag.
         self.nested.load(Relaxed)
     }
 
-    /// Whether writes are found in the tables: faults then have nothing to log.
+    /// Whether the log is read from the Dirty bits of the tables. Faults then log nothing.
     #[inline(always)]
     pub(crate) fn logs_by_bits(&self) -> bool {
         self.policy.dirty.by_bits::<F>()
     }
 
-    /// An attempt at a fault is made again.
+    /// Counts and reports a retry of a fault.
     pub(crate) fn counts_retry(&self, vcpu: VcpuId, gfn: Gfn, cause: RetryCause) {
         self.tlb.vcpu(vcpu).attempts.add(cause);
         self.host.observe(TraceEvent::Retry { vcpu, gfn, cause });
     }
 
-    /// A seat for a thread that is no vCPU. Where all are taken there will be more; it waits where there is no memory for them.
+    /// Borrows a seat for a thread that is not a vCPU. If all are taken, makes more; if memory for that is missing,
+    /// waits.
     pub(crate) fn borrow_seat(&self) -> Borrowed<'_> {
         self.reads.borrow(self.policy.vcpus as usize + 1)
     }
 
-    /// A seat for an event that may not block: the one that is kept for such events, or any other that is free.
+    /// Borrows a seat for an event that must not block: the reserved one, or any free one.
     pub(crate) fn try_borrow_seat(&self) -> Option<Borrowed<'_>> {
         self.reads.try_borrow(self.policy.vcpus as usize)
     }
@@ -399,7 +410,7 @@ impl<F: Format, H: Host> Pay for Vm<F, H> {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// Frames were taken from their holders: uses of them are waited for first.
+    /// Pays a debt with frames taken from their holders. Waits for the uses of these frames first.
     #[cold]
     #[inline(never)]
     fn pay_held(&self, mut owed: Owed, cause: Cause, may_collect: bool) {
@@ -410,13 +421,13 @@ impl<F: Format, H: Host> Vm<F, H> {
         }
     }
 
-    /// One flush, which is broadcast where that does.
+    /// Flushes once, by broadcast if the host can.
     #[inline(always)]
     fn flush(&self, owed: &mut Owed, (cause, may_collect): (Cause, bool), needs_kicks: bool) {
         self.tlb.by_cause.paid(cause, owed.edits(), owed.pages);
         let unlinked = core::mem::take(&mut owed.unlinked);
         let kicks = Kicks::new(&self.host);
-        // What a harvest arms of L2 is not told to its debt, entry by entry.
+        // A harvest does not record in its debt which entries of L2 it armed.
         let logs = cause == Cause::DirtyLog && self.runs_nested();
         let both = (owed.gfns, owed.is_nested() || logs);
         let flushed = if !needs_kicks && !both.1 && self.tlb.is_broadcast(|| kicks.broadcast(owed.gfns)) {
@@ -425,7 +436,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             self.tlb.shoot_down_both(both, unlinked, |vcpu| kicks.kick(vcpu))
         };
         let many = self.grace.defer(flushed);
-        // Where a kick has panicked, too. A panic of the observer finds nothing undone.
+        // Also after a kick has panicked. The work is complete here, so a panic of the observer undoes nothing.
         let (gfns, edits, pages) = (owed.gfns, owed.edits(), owed.pages);
         self.host.observe(TraceEvent::Flush { gfns, cause, edits, pages });
         kicks.end();
@@ -443,7 +454,7 @@ impl<F: Format, H: Host> core::fmt::Debug for Vm<F, H> {
 
 impl<F: Format, H: Host> Drop for Vm<F, H> {
     fn drop(&mut self) {
-        // SAFETY: `&mut self`: no vCPU, walk or debt is left, so no thread reaches a table page.
+        // SAFETY: `&mut self` means that no vCPU, walk or debt is left, so no thread reaches a table page.
         unsafe { self.pool.release(&self.host) };
     }
 }

@@ -1,15 +1,16 @@
-//! Page tables: one walker, generic in format and mode; formats are one small file each.
+//! Page tables. One walker is generic over format and mode; each format is one small file.
 //!
-//! Start with [`mod@format`] (what a format must say), then [`entry`] (what an entry can be), then [`walk`](crate::walk).
+//! Start with [`mod@format`] (what a format defines), then [`entry`] (the states of an entry), then
+//! [`walk`](crate::walk).
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | [`mod@format`], [`formats`] | geometry, encode, decode; EPT, NPT, PAE, the host's own |
-//! | [`entry`] | the atomic cell; holes that carry versions, tracked leaves, frozen entries |
-//! | `freeze` | an entry that is one thread's for a moment |
-//! | `radix`, `cursor` | the way down, and the way along a range |
-//! | [`memory`], `pool`, `retire` | where table pages live, wait and die |
-//! | `free`, `list`, `chunk`, `single` | pages that are free; lent together, or one at a time |
+//! | [`mod@format`], [`formats`] | geometry, encoding, decoding; EPT, NPT, PAE, the host's own |
+//! | [`entry`] | the atomic entry; holes with versions, tracked leaves, frozen entries |
+//! | `freeze` | an entry that one thread owns for a moment |
+//! | `radix`, `cursor` | the descent to one entry, and the iteration over a range |
+//! | [`memory`], `pool`, `retire` | allocation of table pages, their grace period, and their release |
+//! | `free`, `list`, `chunk`, `single` | free pages, lent in chunks or one at a time |
 
 mod chunk;
 pub(crate) mod cursor;
