@@ -1,5 +1,5 @@
-//! What may be mapped, from memslot, host page, access and level: the one place that decides it, for faults that install, upgrade
-//! or take the short way, and for recovery.
+//! What a leaf may map, decided from memslot, host page, access and level. Faults that install, upgrade or take the
+//! quick path use it, and so does recovery.
 
 use super::Fault;
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
@@ -11,14 +11,15 @@ use crate::vcpu::Vcpu;
 use crate::vm::Vm;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
-    /// The host's page, cut to what policy, format and slot allow. The next stamp is for as large a page.
+    /// The host's page, restricted to what policy, format and slot allow. The next stamp is for a page of this size.
     #[inline(always)]
     pub(super) fn page_for(&mut self, fault: Fault, slot: &Slot, page: HostPage) -> HostPage {
         let mut page = page.through(slot);
         if !self.space.watched.is_empty() || self.memo.is_narrow() {
             page = self.watched_page_for(fault.gpa.gfn(), page);
         }
-        // A large page that does not execute is no answer to a fetch; and it tells of small ones that they do.
+        // A large page without execute permission cannot serve a fetch. If the host forbids execution, its small pages
+        // are mapped.
         let small = self.vm.policy.nx_huge_pages && (fault.access == Access::Fetch || !page.execute);
         if page.level == Level::K4 || small {
             self.memo.reach = Level::M2;
@@ -28,8 +29,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
     }
 
-    /// Stores to a watched frame are its listeners' to be told of: the guest gets it as if the host had it read-only. This is asked
-    /// where the host is, after the stamp: a watch that begins later begins an invalidation after it is counted.
+    /// Stores to a watched frame must reach its listeners, so the guest gets the frame as if the host had it read-only.
+    /// Checked together with the host, after the stamp: a later watch begins an invalidation after it is counted.
     #[cold]
     fn watched_page_for(&mut self, gfn: Gfn, page: HostPage) -> HostPage {
         self.memo.look_around(self.vm, self.space, gfn);
@@ -60,7 +61,7 @@ pub(crate) fn allows(slot: &Slot, access: Access) -> bool {
 }
 
 impl HostPage {
-    /// The page, as the guest may use it through `slot`.
+    /// The page as the guest may use it through `slot`.
     #[inline(always)]
     pub(crate) fn through(self, slot: &Slot) -> Self {
         Self {
@@ -73,8 +74,8 @@ impl HostPage {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// What a large page of `level` around `gfn` would map, where slot, format and policy allow it, and none of its frames is
-    /// watched: its guest frames and the host addresses behind them.
+    /// The guest frames and host addresses that a large page of `level` around `gfn` would map. `None` if slot, format
+    /// or policy forbids it, or if any of its frames is watched.
     pub(crate) fn large_page(
         &self,
         space: &Space<F>,
@@ -90,7 +91,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             .then(|| (gfns, Span::sized(slot.hva_of(gfns.start), level.bytes())))
     }
 
-    /// The leaf for `page`, which has been cut to what is allowed, after `access` to it. Its frame is any of the page's.
+    /// The leaf for `page`, already restricted, after `access` to it. `page.pfn` may be any frame of the page.
     #[inline(always)]
     pub(crate) fn leaf(&self, page: HostPage, access: Access) -> Leaf {
         let withheld = page.level > Level::K4 && self.policy.nx_huge_pages;
@@ -112,7 +113,7 @@ mod tests {
     use crate::table::formats::Ept4;
     use crate::*;
 
-    /// Ordinary memory that may not be written, unless it is said that it may, or that it is a device's, which may.
+    /// Read-only write-back memory, unless `writable` is set, or `device`, which makes it a writable device's memory.
     #[derive(Default)]
     struct Changing {
         writable: AtomicBool,
@@ -143,7 +144,7 @@ mod tests {
         (idle, vm)
     }
 
-    /// The types of two pages of one table that a vCPU maps, in a slot of combined stores.
+    /// Returns the memory types of two pages of one table that a vCPU maps, in a write-combining slot.
     fn mapped() -> [MemoryType; 2] {
         let (mut idle, vm) = vm(MemoryType::WriteCombining);
         vm.host().writable.store(true, Relaxed);
@@ -154,7 +155,7 @@ mod tests {
         })
     }
 
-    /// Whether a page that becomes writable, and a device's, goes before it comes.
+    /// Returns whether a page that becomes both writable and a device's is unmapped before it is mapped anew.
     fn goes_first() -> bool {
         let (mut idle, vm) = vm(MemoryType::WriteBack);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();

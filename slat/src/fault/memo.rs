@@ -1,40 +1,41 @@
-//! What a vCPU remembers of its last fault: the memslot, the leaf table, and the table above it (rule 15 of
+//! A vCPU's memory of its last fault: the memslot, the leaf table, and the table above it (rule 15 of
 //! [`crate::notify`]).
 //!
-//! [`Memo`] is the **slot**, with the number of the version of the slots in which it was found, its *generation*; the **epoch**
-//! under which it was found there; a table of the upper levels, found since; and what was confirmed since, in two ways:
+//! [`Memo`] holds the **slot**; its *generation*, which is the version of the slots that contained it; the **epoch**
+//! under which the vCPU found it there; and a table of the upper levels, found since. It also holds what the vCPU has
+//! confirmed since, in two ways:
 //!
-//! * [`Near`]: frames that are of one region and have one leaf table, under the number of the region
-//!   ([`crate::notify::active`]). What is invalidated elsewhere does not concern them.
-//! * [`Quiet`]: all of the slot, under a value of N at which no invalidation was active in the VM. It is cheaper, and good
-//!   for any leaf table; and the next invalidation ends it, wherever that is.
+//! * [`Near`]: frames of one region and one leaf table, under the region's number ([`crate::notify::active`]).
+//!   Invalidations elsewhere do not affect them.
+//! * [`Quiet`]: the whole slot, under a value of N at which no invalidation was active in the VM. It is cheaper and
+//!   covers every leaf table of the slot. The next invalidation ends it, wherever that is.
 //!
-//! A vCPU that looks up another slot, or the same slot in another generation, confirms anew: the type has no way to change
-//! the slot and to keep the rest.
+//! A vCPU that looks up another slot, or another generation of the same slot, confirms anew. The type offers no way to
+//! change the slot and keep the rest.
 //!
-//! # Why two words answer for what is near
-//! Frames P of slot s are confirmed in this order: load the number V of the region; find no active invalidation listed there,
-//! or on the epoch, that overlaps P; load the epoch, which is still the memo's. A fault in P loads the number of the region
-//! and the epoch. While both stand, no invalidation of P has begun since. Hence:
+//! # Why two words confirm near frames
+//! The vCPU confirms frames P of slot s in this order. It loads the region's number V. It finds no active invalidation
+//! listed there, or on the epoch, that overlaps P. It loads the epoch, which is still the memo's. A later fault in P
+//! loads the region's number and the epoch. While both are unchanged, no invalidation of P has begun since. Hence:
 //!
-//! * *slot*: a transaction moves the epoch when it begins and when it ends, and publishes between. One that was active when
-//!   P was confirmed overlaps no frame of P: what it publishes leaves s as it is in P.
-//! * *tables*: invalidation k unhooks a table only if k covers all frames of the table, and is announced on the lines of all
-//!   their regions, or on the epoch. One that covers the frames of a table of a higher level is wide. The vCPU loads both words
-//!   inside a section, and k waits for that section before it frees the table.
-//! * *holes*: the newest hole that a fault may fill is V. An invalidation of P that begins later has a greater number.
+//! * *slot*: a transaction moves the epoch when it begins and when it ends, and publishes in between. A transaction
+//!   that was active at the confirmation overlaps no frame of P, so its publication leaves s unchanged in P.
+//! * *tables*: invalidation k unhooks a table only if k covers all frames of the table and is announced on the lines of
+//!   all their regions, or on the epoch. An invalidation that covers the frames of a table of a higher level is wide.
+//!   The vCPU loads both words inside a section, and k waits for that section before it frees the table.
+//! * *holes*: V is the newest hole that a fault may fill. An invalidation of P that begins later has a greater number.
 //!
-//! That an invalidation ends changes nothing. One that is active over a part of the table leaves the frame alone to be
-//! confirmed, or nothing.
+//! The end of an invalidation changes nothing. If an invalidation is active over a part of the table, only the faulting
+//! frame is confirmed, or nothing.
 //!
-//! # Why N answers for the slot while it stands
-//! The vCPU loads N, which says that no invalidation is active, and then the epoch, which is still the memo's. While N stands
-//! none has begun: with that the same three points hold for each frame of the slot. To read N at each fault, while
-//! others write it, would cost what regions save. So a vCPU that has found it moved does not read it again before it has
-//! confirmed a few leaf tables by their regions.
+//! # Why N confirms the slot
+//! The vCPU loads N, which says that no invalidation is active, and then the epoch, which is still the memo's. While N
+//! is unchanged, no invalidation has begun, so the three points above hold for every frame of the slot. Reading N at
+//! each fault while others write it would cost what regions save. Therefore a vCPU that found N changed first confirms
+//! a few leaf tables by their regions before it reads N again.
 //!
-//! Faults come in neighbourhoods, so most of the walk is often skipped: all of it inside 2 MiB, the upper levels
-//! inside 1 GiB, like the paging-structure caches of hardware.
+//! Faults cluster, so they often skip most of the walk: all of it inside 2 MiB, the upper levels inside 1 GiB, like
+//! hardware's paging-structure caches.
 
 use super::plain;
 use crate::addr::{Gfn, Hva, INDEX_BITS, Level, PAGE_SIZE, Span};
@@ -55,20 +56,20 @@ use crate::vm::Vm;
 pub(crate) struct Memo {
     slot: Slot,
     generation: u64,
-    /// The frames of the slot that the quick path may map: all of them if the slot is writable and no fault has to log, else
-    /// none; where any frame of the VM is watched, those of one leaf table at most.
+    /// The frames of the slot that the quick path may map: all if the slot is writable and no fault has to log, else
+    /// none. If any frame of the VM is watched: at most those of one leaf table.
     plain: Span<Gfn>,
     epoch: Epoch,
     quiet: Quiet,
-    /// Leaf tables to be confirmed before N is read again.
+    /// Number of leaf tables to confirm before N is read again.
     pause: u32,
-    /// Frames are left out of `plain` for those that are watched.
+    /// Whether `plain` leaves out frames because of watched ones.
     narrow: bool,
-    /// A table above leaf tables, and the number of its first frame over 512 × 512. No table has [`NO_TABLE`].
+    /// A table above leaf tables, and its first frame divided by 512 × 512; [`NO_TABLE`] if there is none.
     parent: Node,
     parent_tag: u64,
     near: Near,
-    /// The largest page that the host had for the last fault that asked, where that is more than a region.
+    /// The size of the host's page at the last fault that asked, but at least a region.
     pub(super) reach: Level,
 }
 
@@ -76,22 +77,22 @@ pub(crate) struct Memo {
 #[derive(Clone, Copy, Debug)]
 struct Quiet {
     number: QuietNumber,
-    /// The leaf tables that have only [plain](Memo::plain) frames of the slot: the first, and how many, by their tags. A tag is
-    /// the number of a table's first frame over 512.
+    /// The leaf tables that have only [plain](Memo::plain) frames of the slot: the tag of the first, and their number.
+    /// A tag is a table's first frame divided by 512.
     first: u64,
     len: u64,
-    /// One of them. No table has [`NO_TABLE`].
+    /// One of these tables; [`NO_TABLE`] if there is none.
     tag: u64,
     table: Node,
 }
 
-/// What was confirmed last under the number of a region.
+/// The last confirmation under the number of a region.
 #[derive(Debug)]
 struct Near {
     line: RegionLine,
-    /// The region's newest hole: the newest that may be filled.
+    /// The region's newest hole, and so the newest that a fault may fill.
     newest: Word,
-    /// The first of the frames, and how many. They are in one region, and have one leaf table.
+    /// The first frame, and the number of frames. All are in one region and have one leaf table.
     first: Gfn,
     len: u64,
     table: Node,
@@ -99,23 +100,23 @@ struct Near {
 
 const NO_TABLE: u64 = u64::MAX;
 
-/// Leaf tables that a vCPU confirms by their regions after it has found N moved. Beside a thread that invalidates back to back
-/// it reads N once for so many tables.
+/// Number of leaf tables that a vCPU confirms by their regions after it found N changed. Beside a thread that
+/// invalidates without pause, the vCPU reads N once for so many tables.
 const PAUSE: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 
-/// How much of a frame's leaf table was confirmed under N.
+/// What was confirmed under N about a frame's leaf table.
 #[derive(Clone, Copy)]
 pub(super) enum ConfirmedTable {
-    /// The table.
+    /// The table itself.
     Table,
-    /// That the slot has all of its frames: the table with this tag is found from the one above it.
+    /// That the slot has all of the table's frames. The table with this tag must be found from the one above it.
     Slot(u64),
 }
 
-/// The memo says nothing about the frame.
+/// The memo has nothing confirmed about the frame.
 pub(super) struct Unremembered;
 
-/// A hole that may be filled, and the host address of the page for it.
+/// A hole that the fault may fill, and the host address of its page.
 pub(super) struct Fillable<'s> {
     pub(super) entry: &'s Entry,
     pub(super) word: Word,
@@ -139,7 +140,7 @@ impl Quiet {
 }
 
 impl Memo {
-    /// Remembers nothing.
+    /// An empty memo.
     pub(crate) fn new() -> Self {
         Self {
             slot: Slot::new(SlotId(0), Gfn(0), 0, Hva(0)),
@@ -156,18 +157,18 @@ impl Memo {
         }
     }
 
-    /// Whether the quick path may map `gfn`, if anything is confirmed of it.
+    /// Whether the quick path may map `gfn`, once it is confirmed.
     #[inline(always)]
     pub(super) fn has(&self, gfn: Gfn) -> bool {
         self.plain.contains(gfn)
     }
 
-    /// The same for a fault that knows what kind of memory the guest means.
+    /// The same for a fault that knows whether the guest means private memory.
     pub(super) fn has_as(&self, gfn: Gfn, private: bool) -> bool {
         self.has(gfn) && self.slot.is_private() == private
     }
 
-    /// What was confirmed of `gfn` under N.
+    /// What was confirmed about `gfn` under N.
     #[inline(always)]
     pub(super) fn known(&self, gfn: Gfn) -> Option<ConfirmedTable> {
         let tag = gfn.0 >> Level::M2.shift();
@@ -178,12 +179,12 @@ impl Memo {
         }
     }
 
-    /// The hole of `gfn`, whatever has to be confirmed for it. `None`: there is none that may be filled; or the full pipeline has to
-    /// look.
+    /// Returns the hole of `gfn`, and confirms whatever is needed for it. Returns `None` if there is no hole that may
+    /// be filled, or if the full path must look.
     ///
     /// # Safety
-    /// For all of `'s` the caller is in a section of the read side that has begun before this call, or holds the lock under
-    /// which all unhooking is done.
+    /// For all of `'s` the caller is in a section of the read side that began before this call, or holds the lock of
+    /// all unhooking.
     pub(super) unsafe fn hole<'s, F: Format, H: Host>(
         &mut self,
         vm: &Vm<F, H>,
@@ -191,7 +192,7 @@ impl Memo {
         (id, gfn): (VcpuId, Gfn),
     ) -> Option<Fillable<'s>> {
         if let Some(known) = self.known(gfn) {
-            // SAFETY: the caller's word.
+            // SAFETY: the caller guarantees it.
             if let Ok(hole) = unsafe { self.hole_in_quiet(vm, known, gfn) } {
                 return hole;
             }
@@ -205,11 +206,11 @@ impl Memo {
         }
         // SAFETY: as above.
         unsafe { self.confirm(vm, space, (id, gfn)) }?;
-        // SAFETY: the table is linked, now or since both words were loaded, and stays allocated for the section.
+        // SAFETY: the table was linked when both words were loaded, or later, and stays allocated for the section.
         unsafe { self.fillable::<F>(self.near.table, self.near.newest, gfn) }
     }
 
-    /// The hole of `gfn`, which was confirmed under N, while N stands.
+    /// Returns the hole of `gfn`, which was confirmed under N, if N is unchanged.
     ///
     /// # Safety
     /// As [`hole`](Self::hole).
@@ -227,16 +228,16 @@ impl Memo {
             if tag >> INDEX_BITS != self.parent_tag {
                 return Err(Unremembered);
             }
-            // SAFETY: the caller's word; the parent is linked, now or since N was loaded.
+            // SAFETY: the caller guarantees it; the parent was linked when N was loaded, or later.
             let table = unsafe { Radix::<F>::table(&vm.host, (self.parent, Level::M2), gfn, Level::K4) };
             let Some(table) = table else { return Ok(None) };
             (self.quiet.table, self.quiet.tag) = (table, tag);
         }
-        // SAFETY: the table is linked, now or since N was loaded, and stays allocated for the section.
+        // SAFETY: the table was linked when N was loaded, or later, and stays allocated for the section.
         Ok(unsafe { self.fillable::<F>(self.quiet.table, self.quiet.number.newest, gfn) })
     }
 
-    /// The hole of `gfn`, if it was confirmed last by its region, and the region's word and the epoch stand.
+    /// Returns the hole of `gfn` if its region confirmed it last, and the region's word and the epoch are unchanged.
     ///
     /// # Safety
     /// As [`hole`](Self::hole).
@@ -253,7 +254,7 @@ impl Memo {
         if !stands {
             return Err(Unremembered);
         }
-        // SAFETY: the table is linked, now or since both words were loaded, and stays allocated for the section.
+        // SAFETY: the table was linked when both words were loaded, or later, and stays allocated for the section.
         Ok(unsafe { self.fillable::<F>(near.table, near.newest, gfn) })
     }
 
@@ -261,15 +262,15 @@ impl Memo {
     /// `table` is allocated for all of `'s`.
     #[inline(always)]
     unsafe fn fillable<'s, F: Format>(&self, table: Node, newest: Word, gfn: Gfn) -> Option<Fillable<'s>> {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees it.
         let entry = unsafe { &table.entries()[F::index(gfn, Level::K4)] };
         let word = entry.load();
         let fillable = word.is_hole() && word <= newest;
         fillable.then(|| Fillable { entry, word, hva: self.slot.hva_of(gfn) })
     }
 
-    /// Confirms `gfn`, and as many frames around it as have its region and its leaf table. `None`: the full pipeline has to
-    /// look the slot up, or to link the table; or an active invalidation covers the frame.
+    /// Confirms `gfn` and the frames around it in its region and its leaf table. Returns `None` if the full path must
+    /// look up the slot or link the table, or if an active invalidation covers the frame.
     ///
     /// # Safety
     /// As [`hole`](Self::hole).
@@ -280,7 +281,7 @@ impl Memo {
         space: &Space<F>,
         (id, gfn): (VcpuId, Gfn),
     ) -> Option<()> {
-        // A wide invalidation that begins or ends costs a round.
+        // Each wide invalidation that begins or ends meanwhile costs a round.
         const ROUNDS: u32 = 4;
         if !self.has(gfn) {
             return None;
@@ -302,21 +303,21 @@ impl Memo {
                 return None;
             }
         };
-        // SAFETY: the caller's word; the words were loaded inside.
+        // SAFETY: the caller guarantees it; the words were loaded inside the section.
         let table = unsafe { self.find_table::<F, H>(vm, space, gfn) }?;
         self.near = Near { line, newest, first: frames.start, len: frames.len(), table };
         self.look_for_quiet(&vm.active);
         Some(())
     }
 
-    /// Reads N, now and then.
+    /// Reads N, unless `pause` says not yet.
     fn look_for_quiet(&mut self, active: &Active) {
         if self.pause > 0 {
             self.pause -= 1;
             return;
         }
         self.pause = PAUSE;
-        // In this order: a transaction that has published before N was read, and has ended, has moved the epoch.
+        // The epoch after N: a transaction that published before N was read, and has ended, has moved the epoch.
         if let Some(number) = active.quiet_number()
             && (active.epoch() == self.epoch || seeded!(QuietUndated))
         {
@@ -324,12 +325,12 @@ impl Memo {
         }
     }
 
-    /// The frames around `gfn` of its slot, its region and its leaf table, or `gfn` alone, that no active invalidation
-    /// covers.
+    /// Returns the frames around `gfn` of its slot, region and leaf table, or `gfn` alone, if no active invalidation
+    /// covers them.
     fn free_around(&self, active: &Active, line: RegionLine, gfn: Gfn) -> Option<Span<Gfn>> {
         let hva = |gfn| self.slot.hva_of(gfn);
         let table = Span::sized(gfn.base(Level::M2), Level::M2.pages()).clamp(&self.plain);
-        // The part of it whose host addresses are in the region: all of it, but for slots that are not congruent.
+        // The part whose host addresses are in the region: everything, unless the slot is not congruent.
         let region = hva(gfn).0 & !(Level::M2.bytes() - 1);
         let (before, after) =
             ((hva(gfn).0 - region) / PAGE_SIZE, (region + Level::M2.bytes() - hva(gfn).0) / PAGE_SIZE);
@@ -339,27 +340,28 @@ impl Memo {
             .find(|&gfns| !active.covered(line, gfns, Span::sized(hva(gfns.start), gfns.len() * PAGE_SIZE)))
     }
 
-    /// Goes over to the epoch of this moment, if the slot is still the one that was published. Nothing is confirmed then.
+    /// Takes the current epoch if the slot is still published. Drops all that was confirmed.
     #[cold]
     fn renew<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, space: &Space<F>, gfn: Gfn) -> bool {
         let epoch = vm.active.epoch();
         let published = self.generation == space.memslots.number() || seeded!(SlotRemembered);
         self.epoch = if published { epoch } else { Epoch::NEVER };
         (self.parent_tag, self.near, self.quiet) = (NO_TABLE, Near::NOTHING, Quiet::NOTHING);
-        // After the epoch: a watch is counted before its invalidation moves that.
+        // After the epoch: a watch is counted before its invalidation moves the epoch.
         if published && (!space.watched.is_empty() || self.narrow) {
             self.look_around(vm, space, gfn);
         }
         published && (self.has(gfn) || seeded!(WatchForgotten))
     }
 
-    /// Whether [`look_around`](Self::look_around) may find more frames for the quick path, where none is watched any more.
+    /// Whether [`look_around`](Self::look_around) may find more frames for the quick path when frames are no longer
+    /// watched.
     #[inline(always)]
     pub(super) fn is_narrow(&self) -> bool {
         self.narrow
     }
 
-    /// Finds out which frames near `gfn` are for the quick path, where any frame of the VM is or was watched.
+    /// Determines the frames near `gfn` for the quick path, if any frame of the VM is or was watched.
     #[cold]
     pub(super) fn look_around<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, space: &Space<F>, gfn: Gfn) {
         let plain;
@@ -369,10 +371,10 @@ impl Memo {
         }
     }
 
-    /// The leaf table of `gfn`, from the table above it, which is found first where it is another one.
+    /// Finds the leaf table of `gfn` from the table above it, and that one first if it is not the remembered one.
     ///
     /// # Safety
-    /// As [`hole`](Self::hole); the epoch has not moved since the parent was found.
+    /// As [`hole`](Self::hole); and the epoch has not moved since the parent was found.
     unsafe fn find_table<F: Format, H: Host>(
         &mut self,
         vm: &Vm<F, H>,
@@ -381,23 +383,23 @@ impl Memo {
     ) -> Option<Node> {
         let parent_tag = gfn.0 >> Level::G1.shift();
         if parent_tag != self.parent_tag {
-            // SAFETY: the caller's word.
+            // SAFETY: the caller guarantees it.
             let root = unsafe { space.radix.top(&vm.host, gfn) };
             // SAFETY: as above.
             self.parent = unsafe { Radix::<F>::table(&vm.host, (root, F::ROOT_LEVEL), gfn, Level::M2) }?;
             self.parent_tag = parent_tag;
         }
-        // SAFETY: the caller's word; the parent is linked, now or since the epoch was loaded.
+        // SAFETY: the caller guarantees it; the parent was linked when the epoch was loaded, or later.
         unsafe { Radix::<F>::table(&vm.host, (self.parent, Level::M2), gfn, Level::K4) }
     }
 
-    /// What a fault on `gfn` that has to wait looks at meanwhile.
+    /// The lists that a waiting fault on `gfn` watches.
     pub(super) fn listed(&self, active: &Active, gfn: Gfn) -> [(u64, u64); 2] {
         active.listed_over(self.slot.gfns.contains(gfn).then(|| self.slot.hva_of(gfn)))
     }
 
-    /// The slot of `gfn`: the remembered one, else that of the hint beside the leaf table `at`, else the tree's. It is not
-    /// confirmed: an active invalidation may cover the frame.
+    /// Finds the slot of `gfn`: the remembered one, else that of the hint beside the leaf table `at`, else that of the
+    /// tree. Does not confirm it: an active invalidation may cover the frame.
     #[inline(always)]
     pub(super) fn slot<F: Format, H: Host>(
         &mut self,
@@ -426,13 +428,14 @@ impl Memo {
         Some(slot)
     }
 
-    /// The only place where the slot changes: with it goes what was confirmed of the last one.
+    /// Replaces the slot, and with it everything that was confirmed for the old one. No other function changes the
+    /// slot.
     fn remember<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, slot: Slot, generation: u64) {
         let plain = plain::all(vm, &slot);
         let kept =
             core::mem::replace(self, Self { slot, generation, plain, reach: self.reach, ..Self::new() });
         if seeded!(SlotChangedStampKept) {
-            // As if its frames were all of their table that the new slot has.
+            // As if the confirmed frames were all frames of their table that the new slot has.
             let table = Span::sized(kept.near.first, kept.near.len).widen(Level::M2.pages()).clamp(&plain);
             (self.epoch, self.near, self.quiet) = (
                 kept.epoch,

@@ -1,12 +1,13 @@
-//! Accesses to no memory: emulated, and remembered in the table.
+//! MMIO accesses, and the words in the table that remember them.
 //!
-//! A guest polls its devices, and each poll is a fault that finds no memslot. So the first one leaves a word behind:
-//! a hole that says "no memslot here, as of invalidation v". Slots are published under numbers of the same count, so the
-//! word is true while none of them is above v; else it is the plain hole(v) that it also is, to every walk. KVM
-//! caches the generation of its slots in such entries, and flushes all of them when its 19 bits wrap; 52 do not.
+//! A guest polls its devices, and each poll faults without a memslot. The first such fault leaves an mmio word: a hole
+//! that says "no memslot here, as of invalidation v". Slots are published under numbers of the same counter. The word
+//! is true until slots are published under a number above v. Every walk also treats it as the plain hole(v), which it
+//! then becomes. KVM caches the generation of its slots in such entries, and flushes them all when its 19 bits wrap;
+//! these 52 bits do not wrap.
 //!
-//! The word stands as high up as no slot is below: a hole of 512 GiB in the guest's memory costs one word, and a guest
-//! that touches all of it costs no tables.
+//! The word stands at the highest level below which no slot lies. A gap of 512 GiB in the guest's memory costs one
+//! word, and a guest that touches all of it costs no tables.
 
 use super::{Done, Outcome};
 use crate::addr::{Gfn, Level, Span};
@@ -22,14 +23,14 @@ use crate::vcpu::Vcpu;
 use crate::walk::Walk;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
-    /// Counts and reports an access to no memory.
+    /// Counts and reports an MMIO access.
     pub(super) fn mmio(&self) -> Outcome {
         self.tally().add(Count::Mmio);
         Outcome::Done(Done::Mmio)
     }
 
-    /// What an mmio word `at` says: `None` where it is true; else the hole that it is now, or the word that another thread
-    /// put there. The epoch was read after the word was.
+    /// Checks the mmio word in `at`. Returns `None` if it is true; else the hole that it has become, or the word that
+    /// another thread stored there. The caller read the epoch after the word.
     #[cold]
     pub(super) fn not_mmio<'w>(&self, mut at: At<'w>) -> Option<At<'w>> {
         if self.space.memslots.unchanged_since(at.word.version()) {
@@ -40,8 +41,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         Some(at)
     }
 
-    /// Remembers that `gfn` has no memslot, as was found after `epoch` was read; `at` is the lowest entry that it has. Where that
-    /// cannot be said for sure it is left alone.
+    /// Remembers that `gfn` has no memslot, as found after `epoch` was read. `at` is the frame's lowest entry. Does
+    /// nothing if that is not certain.
     #[cold]
     pub(super) fn remember_mmio<'w>(
         &mut self,
@@ -50,7 +51,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         gfn: Gfn,
         epoch: Epoch,
     ) -> Result<(), NoMemory> {
-        // The hole may be newer than the slots, of an invalidation that changes none. It was read before the epoch.
+        // The hole may be newer than the slots, if its invalidation changed none. It was read before the epoch.
         let seen = if at.word.is_hole() { at.word.version() } else { Version::default() };
         let newest = seen.max(self.space.memslots.published_under());
         let slots = self.space.memslots.read(&walk.vm.reads, walk.seat).version;
@@ -59,7 +60,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         while level > Level::K4 && slots.range(entry(level)).next().is_some() {
             level = level.down();
         }
-        // No slot, in the version that was published when the epoch was read, and no transaction changes that now.
+        // No slot in the version that was published when the epoch was read, and no transaction is changing that now.
         if !walk.vm.active.nowhere(epoch, entry(level)) || slots.find(gfn).is_some() {
             return Ok(());
         }
@@ -67,9 +68,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             at = walk.link_down(&mut self.cache, gfn, at, level)?;
         }
         let newest = if seeded!(MmioUnlooked) { newest.max(at.word.version()) } else { newest };
-        // A hole that is newer than all that was looked at may be of a transaction that has begun since.
+        // A hole newer than `newest` may belong to a transaction that has begun since.
         if at.level == level && at.word.is_hole() && at.word <= Word::hole(newest) {
-            // Where that fails another thread knows better.
+            // If this fails, another thread has stored a newer word.
             let _ = at.entry.cas(at.word, Word::mmio(newest));
         }
         Ok(())

@@ -1,25 +1,25 @@
-//! A fault, from the guest's access to the leaf: the pipeline on one screen.
+//! The fault path, from the guest's access to the installed leaf.
 //!
 //! ```text
 //! Vcpu::fault
-//!  │  keep a page at hand for every level
+//!  │  ensure one spare page for each level
 //!  ▼
 //! attempt ───────────────────────────── one section of the read side, no lock, no sleep
-//!  │  walk down                          leaf there? ─▶ `present`: spurious, or permission by one CAS
-//!  │                                      withdrawn? ─▶ `tracked`: given back by one CAS
+//!  │  walk down                          leaf present? ─▶ `present`: spurious, or permission by one CAS
+//!  │                                      leaf tracked? ─▶ `tracked`: restored by one CAS
 //!  │  epoch
 //!  │  slot: vCPU hint, table hint, tree  none? ─▶ MMIO, remembered in the table (`mmio`)
-//!  │  stamp: before the host is asked     an invalidation covers it? ─▶ again when it has ended
-//!  │  host.lookup                        it would have to sleep? ─▶ `ask`: epoch, slot, stamp, resolve, walk
+//!  │  stamp, before the host is asked    covered by an invalidation? ─▶ retry after its end
+//!  │  host.lookup                        would sleep? ─▶ `ask`: epoch, slot, stamp, resolve, walk
 //!  ▼
-//! install: link what is missing; hole not newer than the stamp? CAS hole → leaf
+//! install: link missing tables; hole not newer than the stamp? CAS hole → leaf
 //! ```
-//! Where the slot logs writes, only 4 KiB are mapped, without write permission unless this is a store; a permission
-//! that was given is logged ([`dirty`](crate::memslots::Memslots::dirty)), after it was given. A
-//! store is not begun while its vCPU's ring is full.
+//! If the slot logs writes, the fault maps only 4 KiB, and without write permission unless it is a store. It logs a
+//! write permission after it has granted it ([`dirty`](crate::memslots::Memslots::dirty)). A store does not begin while
+//! its vCPU's ring is full.
 //!
-//! Whatever moved meanwhile, a CAS or the comparison with the stamp fails, and the fault starts again with a
-//! new stamp: precise, per entry ([`crate::notify`] has the other side).
+//! After any concurrent change, a CAS or the comparison with the stamp fails, and the fault retries with a new stamp.
+//! The check is precise to one entry. [`crate::notify`] describes the invalidation's side.
 
 mod done;
 pub(crate) mod leaf;
@@ -62,43 +62,46 @@ use crate::walk::Walk;
 pub struct Fault {
     /// The guest-physical address.
     pub gpa: Gpa,
-    /// What the guest wanted.
+    /// The kind of access.
     pub access: Access,
 }
 
-/// Looks at who is active while an invalidation covers a fault's frame, before the fault is attempted again.
+/// How often a fault checks the active invalidations, while one covers its frame, before it makes a full attempt again.
 const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
 
 /// How one attempt ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Done(Done),
-    /// Something moved: again.
+    /// Something changed: retry.
     Retry,
-    /// A wide invalidation began or ended before the host was asked: nothing is lost, look again.
+    /// A wide invalidation began or ended before the host was asked. No work was lost: retry.
     Moved,
-    /// An invalidation covers the frame: again when it has ended.
+    /// An invalidation covers the frame: retry after its end.
     Covered,
-    /// The host has to be asked in a way that may sleep.
+    /// The host must be asked in a way that may sleep.
     Ask,
-    /// What was mapped has gone, so that what the host offers can come: again.
+    /// The fault has unmapped the old page to make room for the host's new one: retry.
     Replaced,
-    /// The host has the page later.
+    /// The host will have the page later.
     Pending,
 }
 
-/// What an access is made by.
+/// The origin of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum By {
-    /// The guest, which is about to use the page, as private or as shared memory where that is known.
+    /// The guest, which is about to use the page: as private or shared memory, if the guest said so.
     Guest { private: Option<bool> },
     /// [`Vcpu::prefault`], ahead of the guest.
     Prefault,
 }
 
 impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
-    /// Deals with a fault. May sleep in the host. Any number of vCPUs fault at once; none waits for another,
-    /// except for an invalidation that covers its own frame.
+    /// Handles a fault. May sleep in the host. Any number of vCPUs may fault at once. A fault waits for no other fault,
+    /// and only for an invalidation that covers its own frame.
+    ///
+    /// # Errors
+    /// [`FaultError`] if the host has no page, or memory for a table is missing.
     #[inline]
     pub fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError> {
         if self.quick(fault) {
@@ -110,9 +113,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     #[cold]
     #[inline(never)]
     fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault, mut by: By) -> Result<Done, FaultError> {
-        // First of all: a table that is taken back for its memory is flushed, and that waits for vCPUs in the guest.
+        // Before everything else: reclaiming a table flushes, and the flush waits for vCPUs in the guest.
         let seat = self.awake();
-        // Asked once: what follows pushes one page at most.
+        // Checked once, because one fault pushes at most one page.
         if fault.access == Access::Write && self.ring.is_some_and(Ring::is_full) {
             self.observed(fault, FaultResult::Deferred);
             return Ok(Done::RingFull);
@@ -121,7 +124,8 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let (mut waits, mut asked) = (None, false);
         loop {
             if self.cache.len() < usize::from(F::LEVELS) {
-                // Not every fault needs a table: an error is one where a page is missed.
+                // The result is ignored, because not every fault needs a table. A fault that misses a page returns the
+                // error.
                 let _ = self.vm.top_up(idle, &mut self.cache, self.vm.pages_at_hand());
             }
             let before = self.memo.listed(&self.vm.active, fault.gpa.gfn());
@@ -144,13 +148,14 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                     patience.wait();
                 }
                 Outcome::Moved => self.again(fault, RetryCause::Moved),
-                // Rule 13. However often it looks, while the same ones are active it waits once.
+                // Rule 13. However often it looks, one wait counts as one while the same invalidations are active.
                 Outcome::Covered => {
                     if waits.replace(before) != Some(before) {
                         self.again(fault, RetryCause::Covered);
                     }
-                    // Its end changes what is listed, a word that few write meanwhile and hundreds may look at: the whole
-                    // attempt is made again when that happens; or now and then, for the one that was ending as it was read.
+                    // The end of an invalidation changes the list. Few threads write that word, and hundreds may read
+                    // it. The fault makes a full attempt when it changes, and also after `LOOKS` reads, in case the
+                    // invalidation ended while `before` was read.
                     self.rest_while(|| {
                         for _ in 0..LOOKS {
                             patience.wait();
@@ -164,7 +169,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
     }
 
-    /// One attempt without sleeping.
+    /// Makes one attempt, without sleeping.
     #[inline]
     fn attempt(
         &mut self,
@@ -194,7 +199,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             at = now;
         }
         let Some(slot) = self.memo.slot(vm, self.space, seat, gfn, Some(at)) else {
-            // Without a page for a table it is looked up again next time.
+            // If no page for a table is left, the next fault looks the slot up again.
             let _ = self.remember_mmio(&walk, at, gfn, epoch);
             return Ok(self.mmio());
         };
@@ -230,13 +235,13 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         self.vm.counts_retry(self.id, fault.gpa.gfn(), cause);
     }
 
-    /// Pages for missing tables; whether what is mapped is about to be used; and where its store is logged.
+    /// The spare table pages; whether the access follows at once; and the ring for a store.
     #[inline(always)]
     fn spare(&mut self, by: By) -> (&mut Cache, bool, Option<&Ring>) {
         (&mut self.cache, by != By::Prefault, self.ring)
     }
 
-    /// The same with the host asked outside of any section, where it may sleep (rule 3).
+    /// Asks the host outside any section, where it may sleep, and then installs (rule 3).
     #[cold]
     fn ask(
         &mut self,
@@ -255,7 +260,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             return Ok(Outcome::Done(Done::MemoryFault { private }));
         }
         let hva = slot.hva_of(gfn);
-        // A newer hole has been seen: the attempt before has raised the number of the region to it.
+        // If the attempt saw a newer hole, it has already raised the region's number to that hole's.
         let stamp = match self.stamp(epoch, gfn, hva, Word::OLDEST) {
             Ok(stamp) => stamp,
             Err(unconfirmed) => return Ok(unconfirmed.into()),
@@ -281,20 +286,21 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let at = walk.descend(gfn);
         if self.memo.slot(vm, self.space, seat, gfn, Some(at)) != Some(slot) {
-            // It may log by now; what it maps would not be noticed.
+            // The slot may log writes by now, and the log would miss a leaf installed for the old slot.
             return Ok(Outcome::Retry);
         }
         let page = self.page_for(fault, &slot, page);
         if F::is_present(at.word) {
-            // Mapped meanwhile, or made writable in place: a host that says so of all that is mapped there, without
-            // sleeping, gets an upgrade. One that has another page there now, and sent no invalidation, gets that.
+            // Another vCPU has mapped the page meanwhile, or made it writable in place. If the host confirms the mapped
+            // page by `lookup`, the retry upgrades the leaf. If the host has another page there and sent no
+            // invalidation, the retry installs that.
             let upgrades = |page| self.upgraded(&slot, at, gfn, page).is_some();
             let answers =
                 fault.access == Access::Write && vm.host.lookup(hva, fault.access).is_some_and(upgrades);
             if answers || F::read_leaf(at.word).perms.allows(fault.access) {
                 return Ok(Outcome::Retry);
             }
-            // No more than the host offers: the rest of a larger leaf stays.
+            // Only as much as the host's page covers: the rest of a larger leaf stays.
             let level = page.level.min(at.level);
             drop(walk);
             vm.take_away(idle, self.space.id, Span::sized(gfn.base(level), level.pages()));
@@ -304,7 +310,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     }
 }
 
-/// Whether the host's page does for the access, in a table of this format.
+/// Whether the host's page serves the access, in a table of this format.
 #[inline(always)]
 pub(crate) fn serves<F: Format>(page: &HostPage, access: Access) -> bool {
     page.allows(access) && F::has_memory_type(page.memory)
@@ -320,20 +326,20 @@ impl From<Unconfirmed> for Outcome {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// Table pages that a vCPU fetches at a time: one for each level is enough for a fault.
+    /// Number of table pages that a vCPU fetches at a time. One for each level is enough for a fault.
     fn pages_at_hand(&self) -> usize {
         usize::from(F::LEVELS) + if self.pool.has_budget() { 0 } else { 4 }
     }
 }
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
-    /// A stamp for the page of `gfn`, and for as large a one as the host had for the last fault.
+    /// Takes a stamp for the page of `gfn`, as large as the host's page of the last fault was.
     fn stamp(&self, epoch: Epoch, gfn: Gfn, hva: Hva, seen: Word) -> Result<Stamp, Unconfirmed> {
         self.vm.active.stamp(epoch, Page::small(gfn, hva), self.memo.reach, seen)
     }
 }
 
-/// Rule 5. Spends the stamp: hole → leaf, by CAS from the very word that was read.
+/// Rule 5. Spends the stamp: replaces the hole by a leaf, by CAS from the word that was read.
 #[inline(always)]
 fn install<'w, F: Format, H: Host>(
     walk: &'w Walk<'_, F, H, Shared>,
@@ -344,10 +350,10 @@ fn install<'w, F: Format, H: Host>(
 ) -> Result<Outcome, NoMemory> {
     let gfn = fault.gpa.gfn();
     if page.level > stamp.reach {
-        // The first of this vCPU's pages that is larger than a region: the next stamp is for such a one.
+        // This page is larger than a region, the first such page of this vCPU. The next stamp covers one.
         return Ok(Outcome::Retry);
     }
-    // Rule 11: no invalidation was active over any part of it. Where one was, a smaller page does.
+    // Rule 11: no invalidation may be active over any part of the page. If one was, map a smaller page.
     let level = if seeded!(LargeUnlooked) { page.level } else { page.level.min(stamp.free) };
     if at.level > level {
         at = walk.link_down(cache, gfn, at, level)?;
@@ -355,7 +361,7 @@ fn install<'w, F: Format, H: Host>(
     if !at.word.is_hole() || at.word > stamp.newest {
         return Ok(Outcome::Retry);
     }
-    // Where writes are logged, and not by D bits, the first store to a page faults, whatever was mapped before it.
+    // If the slot logs writes, and not by D bits, the first store to a page must fault, whatever was mapped before.
     let by_bits = walk.vm.logs_by_bits();
     let writable = page.writable && (!slot.log_dirty || by_bits || fault.access == Access::Write);
     let mut leaf = walk.vm.leaf(HostPage { level: at.level, ..page }, fault.access);
@@ -372,7 +378,7 @@ fn install<'w, F: Format, H: Host>(
         return Ok(Outcome::Retry);
     }
     if logs && !seeded!(MarkedTooEarly) {
-        // ORDER(bitmap): after the permission, which the harvest that takes the mark has to see.
+        // ORDER(bitmap): after the permission. The harvest that takes the mark must see the permission.
         walk.space.log_store(&walk.vm.reads, walk.seat, gfn, ring);
     }
     walk.seat.tally.add(Count::installed(at.level));

@@ -1,5 +1,4 @@
-//! A fault on a page that the host has not got yet, and does not wait for ([`HostError::Pending`]): [`crate::waits`] has the
-//! protocol.
+//! Faults on a page that the host will have later ([`HostError::Pending`]). [`crate::waits`] has the protocol.
 
 use super::{By, Done, Fault, FaultError};
 use crate::host::{Host, Kicks, Token, VcpuId};
@@ -10,7 +9,7 @@ use crate::vm::Vm;
 use alloc::vec::Vec;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
-    /// The host has said that the page is pending: this vCPU waits for its token from here on, and asks once more.
+    /// Handles the host's answer that the page is pending: registers this vCPU for the token, and asks once more.
     #[cold]
     #[inline(never)]
     pub(super) fn pending(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Done, FaultError> {
@@ -20,7 +19,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Ok(Done::Pending);
         }
         if core::mem::replace(&mut self.waiting.asks_again, true) {
-            // The host has another name for the page each time, so no answer would be the last. The guest tries again at once.
+            // The host names the page differently each time, so asking would never end. The guest retries at once.
             self.vm.ready(token);
             self.observed(fault, Done::Pending.into());
             return Ok(Done::Pending);
@@ -33,18 +32,20 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         done
     }
 
-    /// The token of the page for which a fault, or a prefault, ended as [pending](Done::Pending) last.
+    /// The token of the last page for which a fault or a prefault ended as [pending](Done::Pending).
     pub fn pending_token(&self) -> Option<Token> {
         self.waiting.ever.then_some(self.token)
     }
 
-    /// A token that this vCPU waits for and that is [ready](Vm::ready): the accesses that it was answered for may be made
-    /// again. The vCPU does not wait for it any more. `None` where none is ready; one load, as long as none has been.
+    /// Takes a token that this vCPU waits for and that is [ready](Vm::ready). The guest may retry the accesses that
+    /// were answered with it, and the vCPU no longer waits for it. Returns `None` if no token is ready. Costs one load
+    /// until a token is ready.
     ///
-    /// A hypervisor calls this before each entry, and when [`InGuest::has_ready`](crate::InGuest::has_ready) says so. It hands
-    /// the token to its guest, which goes on with the task that waits (KVM: "page ready"); or, where the guest knows of no
-    /// tokens, it lets the vCPU run again. A token is told once, however many faults were answered with it. That it is ready
-    /// promises nothing: where the page has gone again, or its memslot, the access finds what is there.
+    /// A hypervisor calls this before each entry, and when [`InGuest::has_ready`](crate::InGuest::has_ready) returns
+    /// true. It passes the token to its guest, which continues the waiting task (KVM: "page ready"). If the guest knows
+    /// no tokens, the hypervisor lets the vCPU run again. Each token is returned once, even if several faults were
+    /// answered with it. A ready token guarantees nothing: the page or its memslot may be gone again when the guest
+    /// retries.
     pub fn take_ready(&mut self) -> Option<Token> {
         let tlb = self.vm.tlb.vcpu(self.id);
         if !tlb.is_woken() {
@@ -54,7 +55,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         self.vm.waits.take(self.id, tlb)
     }
 
-    /// This vCPU waits for no token any more, and is told of none: where it is reset, or its guest moves away.
+    /// Cancels all waits of this vCPU, for example when it is reset or its guest migrates. No token is returned for
+    /// them.
     pub fn forget_tokens(&mut self) {
         self.vm.waits.forget_all(self.id);
         self.vm.tlb.vcpu(self.id).sleeps();
@@ -62,18 +64,18 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// The page that the host called `token` is there: wakes the vCPUs that wait for it, by [`Host::kick`], and returns how
-    /// many they are. Each finds the token by [`Vcpu::take_ready`]. To be called by any thread that holds no lock that
-    /// [`Host::kick`] takes, **after** the host's own table has the page. Sleeps and waits nowhere. To call it twice, or for a
-    /// token that was never answered, does nothing more.
+    /// Declares that the page with this token has arrived. Wakes the vCPUs that wait for it by [`Host::kick`], and
+    /// returns their number. Each takes the token by [`Vcpu::take_ready`]. Call it **after** the host's own table has
+    /// the page, from any thread that holds no lock that [`Host::kick`] takes. Never sleeps or waits. Calling it twice,
+    /// or for an unknown token, has no effect.
     ///
-    /// A page that could not be had is ready, too: the next fault on it gets the host's error.
+    /// A page that failed to arrive is ready, too: the next fault on it gets the host's error.
     ///
     /// ```
     /// use slat::{table::formats::Ept4, *};
     /// use std::{collections::BTreeSet, sync::Mutex};
     ///
-    /// /// Pages that have come, and pages that are asked for. A page's token is its address, as it is by default.
+    /// /// Pages that have arrived, and pages that were requested. A page's token is its address, the default.
     /// #[derive(Default)]
     /// struct Remote(Mutex<[BTreeSet<u64>; 2]>);
     /// # unsafe impl TableMemory for Remote {}
@@ -81,7 +83,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
     ///         let (page, [here, asked]) = (hva.0 & !0xfff, &mut *self.0.lock().unwrap());
     ///         if !here.contains(&page) {
-    ///             asked.insert(page); // …and, where it is new, a request goes out
+    ///             asked.insert(page); // …and, if it is new, send a request
     ///             return Err(HostError::Pending);
     ///         }
     ///         Ok(HostPage { pfn: Pfn(page >> 12), ..HostPage::PLAIN })
@@ -98,7 +100,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// assert_eq!(vm.waiters(token), [VcpuId(0)]);
     /// assert_eq!(vcpu.take_ready(), None); // the vCPU may run another task of the guest
     ///
-    /// // The page comes, on any thread: first into the host's table.
+    /// // The page arrives, on any thread: first in the host's table.
     /// vm.host().0.lock().unwrap()[0].insert(token.0);
     /// assert_eq!(vm.ready(token), 1);
     ///
@@ -114,7 +116,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         woken
     }
 
-    /// The vCPUs that wait for `token`, which is not ready. Others may begin to wait meanwhile.
+    /// The vCPUs that wait for `token`, which is not ready. Others may start to wait meanwhile.
     pub fn waiters(&self, token: Token) -> Vec<VcpuId> {
         self.waits.of(token)
     }

@@ -1,4 +1,4 @@
-//! Which frames of a memslot the quick path may map: those where no more is to be asked than a vCPU remembers.
+//! The frames of a memslot that the quick path may map, because the vCPU's memo suffices for them.
 
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
@@ -8,15 +8,15 @@ use crate::table::format::Format;
 use crate::vm::Vm;
 use slat_slots::MemoryType;
 
-/// The frames of `slot` where nothing but the host, and a watch, decides what the guest may do, and no fault has to log.
+/// The frames of `slot` whose permissions depend only on the host and on watches, and whose faults have nothing to log.
 pub(super) fn all<F: Format, H: Host>(vm: &Vm<F, H>, slot: &Slot) -> Span<Gfn> {
     let is_ordinary = slot.execute && slot.memory == MemoryType::WriteBack || seeded!(SlotTakenForPlain);
     let is_plain = is_ordinary && !slot.readonly && (!slot.log_dirty || vm.logs_by_bits());
     if is_plain { slot.gfns } else { Span::sized(slot.gfns.start, 0) }
 }
 
-/// Those near `gfn`: all of them or, where any frame of the VM is watched, those of one leaf table that has no such frame. And
-/// whether some are left out for those that are watched.
+/// The plain frames near `gfn`: all, or, if any frame of the VM is watched, those of one leaf table that has no watched
+/// frame. Also returns whether any are left out because of watched frames.
 #[cold]
 pub(super) fn near<F: Format, H: Host>(
     vm: &Vm<F, H>,

@@ -1,11 +1,11 @@
-//! Frames that several vCPUs map together, ahead of the guest.
+//! Ranges that several vCPUs map together, ahead of the guest.
 //!
 //! ```text
 //! Population: frames │ stretch │ stretch │ stretch │ stretch │ …      next ─▶ one read-modify-write takes a stretch
-//!                       vCPU 0    vCPU 1    vCPU 0    not taken       each maps its own, as `Vcpu::prefault_as` does
+//!                       vCPU 0    vCPU 1    vCPU 0    not taken       each vCPU maps its own by `Vcpu::prefault_as`
 //! ```
-//! vCPUs share the number of the next stretch, and nothing else of it. Stretches begin at whole tables of leaves, so that two vCPUs
-//! rarely write to one table.
+//! vCPUs share only the number of the next stretch. Stretches are aligned to whole leaf tables, so two vCPUs rarely
+//! write to one table.
 
 use super::Prefault;
 use crate::addr::{Gfn, Level, Span};
@@ -15,14 +15,14 @@ use crate::sync::prim::{AtomicU64, Relaxed};
 use crate::table::format::Format;
 use crate::vcpu::Vcpu;
 
-/// The least stretch, and the largest: 2 MiB, and 32 MiB.
+/// The smallest and the largest stretch: 2 MiB and 32 MiB.
 const LEAST_FRAMES: u64 = Level::M2.pages();
 const MOST_FRAMES: u64 = 16 * LEAST_FRAMES;
-/// Of memory that is not small, each vCPU of a few hundred finds several stretches.
+/// The target number of stretches, so that each of a few hundred vCPUs gets several.
 const STRETCHES: u64 = 1024;
 
-/// Frames that vCPUs map together before the guest runs, each the stretches that it takes: a whole memslot, or any other range.
-/// It belongs to no VM and holds nothing. Any thread may look at its progress, and stop it.
+/// Frames that vCPUs map together before the guest runs, stretch by stretch: a whole memslot, or any other range. It
+/// belongs to no VM and holds no resources. Any thread may read its progress and stop it.
 ///
 /// ```
 /// use slat::{table::formats::Npt4, *};
@@ -47,7 +47,7 @@ const STRETCHES: u64 = 1024;
 ///             let mut idle = Idle::take().unwrap();
 ///             let mut vcpu = vm.vcpu(VcpuId(id)).unwrap();
 ///             while let Some(rest) = vcpu.populate_with(&mut idle, population) {
-///                 // A frame that could not be mapped. Another try says why: this ends with the host's error.
+///                 // A frame was not mapped. A retry says why; here it would return the host's error.
 ///                 vcpu.prefault(&mut idle, rest).expect("the host has every page");
 ///             }
 ///         });
@@ -61,35 +61,36 @@ const STRETCHES: u64 = 1024;
 pub struct Population {
     gfns: Span<Gfn>,
     how: Prefault,
-    /// Frames of a stretch: a power of two.
+    /// Number of frames in a stretch; a power of two.
     stretch: u64,
-    /// The first frame of the next stretch that a vCPU takes; `gfns.end`, or more, where there is none.
+    /// The first frame of the next stretch; at or above `gfns.end` if there is none.
     next: AtomicU64,
-    /// Frames that are mapped.
+    /// Number of frames that are mapped.
     mapped: AtomicU64,
 }
 
 impl Population {
-    /// These frames, mapped so that such an access needs no fault afterwards.
+    /// A population that maps `gfns`, so that the access in `how` needs no fault afterwards.
     pub fn new(gfns: Span<Gfn>, how: Prefault) -> Self {
         let stretch = (gfns.len() / STRETCHES).clamp(LEAST_FRAMES, MOST_FRAMES).next_power_of_two();
         let first = gfns.start.0 & !(stretch - 1);
         Self { gfns, how, stretch, next: AtomicU64::new(first), mapped: AtomicU64::new(0) }
     }
 
-    /// How many of its frames are mapped by now, and how many they are. It may lag behind vCPUs that still work.
+    /// Returns the number of frames mapped so far, and the total. Vcpus that still work may be ahead of the first
+    /// number.
     pub fn progress(&self) -> (u64, u64) {
         (self.mapped.load(Relaxed), self.gfns.len())
     }
 
-    /// No vCPU takes another stretch. Each finishes the one that it has: 32 MiB at most.
+    /// Stops the population: no vCPU takes another stretch. Each finishes its current one of at most 32 MiB.
     pub fn stop(&self) {
         self.next.store(self.gfns.end.0, Relaxed);
     }
 
-    /// A stretch that no other vCPU gets.
+    /// Takes a stretch that no other vCPU gets.
     fn take(&self) -> Option<Span<Gfn>> {
-        // So that the number does not grow for ever.
+        // Keeps the number from growing forever.
         if self.next.load(Relaxed) >= self.gfns.end.0 {
             return None;
         }
@@ -100,17 +101,17 @@ impl Population {
 }
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
-    /// Takes stretches of `population` and maps them, in the space that the vCPU is in, until none is left: `None`. Other vCPUs
-    /// may still map theirs then. May sleep in the host; nothing is owed.
+    /// Takes stretches of `population` and maps them in the vCPU's address space, until none is left; then returns
+    /// `None`. Other vCPUs may still map theirs at that time. May sleep in the host. No flush is owed.
     ///
-    /// Some frames: this vCPU's stretch ends early, before a frame that [`prefault_as`](Self::prefault_as) ends at, and these are
-    /// the rest of it. No other vCPU maps them. A prefault of the rest says why: it is an error, or it maps nothing, or the page is
-    /// there by now. Where the page is [pending](crate::HostError::Pending), the vCPU waits for its token. The next call takes
-    /// the next stretch.
+    /// Returns frames if this vCPU's stretch ends early, before a frame at which [`prefault_as`](Self::prefault_as)
+    /// stops. They are the rest of the stretch; no other vCPU maps them. A prefault of the rest gives the reason: it
+    /// fails, or maps nothing, or the page has arrived since. If the page is [pending](crate::HostError::Pending), the
+    /// vCPU waits for its token. The next call takes the next stretch.
     pub fn populate_with(&mut self, idle: &mut Idle, population: &Population) -> Option<Span<Gfn>> {
         loop {
             let stretch = population.take()?;
-            // An error comes again where the rest is asked for.
+            // The error is dropped here; it returns when the caller retries the rest.
             let mapped = self.prefault_as(idle, stretch, population.how).unwrap_or(0);
             population.mapped.fetch_add(mapped, Relaxed);
             if mapped < stretch.len() && !seeded!(RestLost) {
@@ -138,7 +139,7 @@ mod tests {
         }
     }
 
-    /// What one vCPU is left with, where the memslot has 700 frames of 2,000.
+    /// Returns the frames mapped, and the rests that one vCPU gets from 2,000 frames, of which the memslot has 700.
     fn rests() -> (u64, Vec<Span<Gfn>>) {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<Npt4, _>::builder(Identity).build().unwrap();
@@ -170,7 +171,7 @@ mod loom_tests {
     use crate::table::format::Access;
     use std::sync::Arc;
 
-    /// Two vCPUs take what there is.
+    /// Two vCPUs take all stretches.
     fn taken(take: fn(&Population) -> Option<Span<Gfn>>) {
         let gfns = Span::new(Gfn(5), Gfn(5 + 2 * LEAST_FRAMES));
         let population = Arc::new(Population::new(gfns, Prefault::young(Access::Write)));
@@ -189,7 +190,7 @@ mod loom_tests {
         explore(|| taken(Population::take));
     }
 
-    /// By a load and a store.
+    /// Takes a stretch by a load and a store.
     #[test]
     fn mistake_a_stretch_that_is_taken_by_two() {
         let take = |population: &Population| {

@@ -1,8 +1,8 @@
-//! Pre-fault: a range is mapped before the guest touches it.
+//! Prefault: maps a range before the guest touches it.
 //!
-//! Each page goes through the pipeline of a fault, as the access that [`Prefault`] names. It is mapped old, since no guest has used
-//! it yet, or young. (In formats without Accessed bits an old page is a tracked leaf, which the first access gives back by one
-//! CAS. A guest whose hypervisor takes no such faults wants young pages.)
+//! Each page takes the path of a fault, with the access that [`Prefault`] names. It is mapped old, because no guest has
+//! used it yet, or young. In formats without Accessed bits an old page is a tracked leaf, which the first access
+//! restores by one CAS. A guest whose hypervisor does not handle such faults needs young pages.
 
 use super::{By, Done, Fault, FaultError};
 use crate::addr::{Gfn, Span};
@@ -16,21 +16,21 @@ use crate::vcpu::Vcpu;
 use crate::walk::Walk;
 use core::ops::ControlFlow;
 
-/// Frames between two reports of [`Vcpu::populate`]: 128 MiB.
+/// Number of frames between two reports of [`Vcpu::populate`]: 128 MiB.
 const STRETCH_FRAMES: u64 = 1 << 15;
 
-/// How pages are mapped ahead of the guest: see [`Vcpu::prefault_as`].
+/// How to map pages ahead of the guest: see [`Vcpu::prefault_as`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Prefault {
-    /// The access that has to be possible afterwards. For a store the host breaks shares, and a page whose writes are logged
-    /// is told as dirty.
+    /// The access that must be possible afterwards. For a store the host breaks shares, and a page whose writes are
+    /// logged is reported dirty.
     pub access: Access,
-    /// Whether the page counts as accessed: the guest's first access then needs nothing, in any format.
+    /// Whether the page counts as accessed. The guest's first access then needs no fault, in any format.
     pub young: bool,
 }
 
 impl Prefault {
-    /// As a load that has not happened yet.
+    /// For loads, mapped old.
     pub const OLD: Self = Self { access: Access::Read, young: false };
 
     /// As if the guest had made this access.
@@ -40,13 +40,15 @@ impl Prefault {
 }
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
-    /// Maps `gfns` from the first frame on, in the space that the vCPU is in, as far as there are memslots and the host
-    /// has pages. Returns how many frames of the range are mapped now; less than asked for where the next one
-    /// has no memslot, or the host none to give: asking again from there tells which. May sleep in the host. An
-    /// error means that not even the first frame could be mapped. (`KVM_PRE_FAULT_MEMORY`.)
+    /// Maps `gfns` in the vCPU's address space, from the first frame on. Returns the number of frames that are mapped
+    /// now. It is less than requested if the next frame has no memslot, or the host has no page for it; another call
+    /// from there tells which. May sleep in the host. (`KVM_PRE_FAULT_MEMORY`.)
     ///
-    /// It ends before a frame whose page is [pending](HostError::Pending), too: the vCPU then waits for the token as after a
-    /// fault, and goes on from there when it has [taken](Vcpu::take_ready) it.
+    /// It also stops before a frame whose page is [pending](HostError::Pending). The vCPU then waits for the token as
+    /// after a fault. Call again from that frame after the vCPU has [taken](Vcpu::take_ready) the token.
+    ///
+    /// # Errors
+    /// [`FaultError`] if not even the first frame could be mapped.
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
@@ -69,9 +71,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         self.prefault_as(idle, gfns, Prefault::OLD)
     }
 
-    /// The same so that an access of this kind needs no fault afterwards, and young, if so wanted. A frame that is mapped
-    /// already gets the permission that it lacks. It ends before a frame for which the access is a device's (a store to a
-    /// read-only memslot) or is emulated (a store that is tracked), or for which the vCPU's dirty ring has no room. May sleep in the host. Nothing is owed.
+    /// Like [`prefault`](Self::prefault), for the access and the age in `how`. A frame that is already mapped gets the
+    /// missing permission. It stops before a frame where the access is emulated (a store to a read-only memslot, or a
+    /// store that is tracked), and before one for which the vCPU's dirty ring has no room. May sleep in the host. No
+    /// flush is owed.
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
@@ -99,7 +102,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         how: Prefault,
     ) -> Result<u64, FaultError> {
         let by = if how.young { By::GUEST } else { By::Prefault };
-        // Whatever is asked: a vCPU that does anything is not in the guest.
+        // Even for an empty range, the vCPU leaves the guest.
         let seat = self.awake();
         let gfns = gfns.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
         let mut next = gfns.start;
@@ -110,7 +113,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                 Ok(Done::Mapped(level)) => next.base(level) + level.pages(),
                 Ok(Done::Fixed | Done::Spurious) => {
                     let walk = Walk::<F, H, Lockless>::on_seat(self.vm, self.space, idle, seat);
-                    // Where it has gone meanwhile it was there.
+                    // If the leaf has gone meanwhile, the frame was mapped.
                     walk.translate(next).map_or(next + 1, |found| found.gfns.end)
                 }
                 Err(error) if next == gfns.start => return Err(error),
@@ -123,12 +126,14 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         Ok(next.0 - gfns.start.0)
     }
 
-    /// Maps a whole memslot of the space that the vCPU is in, from its first frame on, and reports after each 128 MiB how
-    /// many frames are mapped, and of how many. `progress` may stop it. Returns how many are mapped: all of them, or those
-    /// before the stop, or before a frame that [`prefault_as`](Self::prefault_as) ends at; none where there is no such
-    /// memslot. Several vCPUs map one slot together by a [`Population`](crate::Population). May
-    /// sleep in the host; nothing is held between reports. An error means that a first frame after a report could not be
-    /// mapped; those that were reported are.
+    /// Maps a whole memslot of the vCPU's address space, from its first frame on. After each 128 MiB it calls
+    /// `progress` with the number of mapped frames and the total; `progress` may stop it. Returns the number of mapped
+    /// frames. It is less than the total after a stop, or if [`prefault_as`](Self::prefault_as) stops at a frame, and 0
+    /// if there is no such memslot. Several vCPUs map one slot together by a [`Population`](crate::Population). May
+    /// sleep in the host. Holds nothing between reports.
+    ///
+    /// # Errors
+    /// [`FaultError`] if the first frame after a report could not be mapped. The reported frames are mapped.
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};

@@ -1,19 +1,19 @@
-//! A fault on a leaf that is there: another vCPU mapped it meanwhile, or a permission is missing.
+//! A fault on a present leaf: another vCPU mapped it meanwhile, or a permission is missing.
 //!
-//! | leaf | access | what happens |
+//! | leaf | access | action |
 //! |---|---|---|
-//! | allows it | any | spurious: the TLB was behind |
-//! | the host allowed writes, W is clear | write | tracked write: give W back by one CAS, no stamp, no host; logged where the slot logs |
+//! | allows it | any | spurious: the TLB was stale |
+//! | host allowed writes, W is clear | write | tracked write: set W by one CAS, without stamp or host; log it if the slot logs |
 //! | of a watched frame | write | nothing: the store is emulated ([`crate::writes`]) |
-//! | large, and the slot logs, or a frame of it is watched | write | split down to small ones first; by D bits those are all writable where the host allowed it |
-//! | large, and large pages do not execute | fetch | split down to small ones, which do |
-//! | the slot does not execute | fetch | MMIO |
-//! | the host had it read-only | write | ask the host; the same page, writable now: upgrade in place (rule 10) |
+//! | large, and the slot logs or a frame of it is watched | write | split it to small leaves first; when logging by D bits all are writable if the host allowed it |
+//! | large, and large pages do not execute | fetch | split it to small leaves, which execute |
+//! | slot does not execute | fetch | MMIO |
+//! | host had it read-only | write | ask the host; if the same page is writable now, upgrade in place (rule 10) |
 //!
-//! The upgrade **freezes first**. Between reading a leaf and writing it back with W, the page may be zapped,
-//! given away and mapped again: the same word, another right to it. No CAS sees that. A frozen entry is this
-//! vCPU's alone: an invalidation afterwards replaces it and the thaw fails; an invalidation before is seen by
-//! the look at the active ones that is taken *after* the freeze.
+//! The upgrade **freezes the entry first**. Between the load of a leaf and the store of the leaf with W, the host may
+//! zap the page, reuse it, and map it again: the same word, under another right. No CAS detects that. This vCPU owns a
+//! frozen entry. A later invalidation replaces it, and the thaw fails. The vCPU scans the active invalidations *after*
+//! the freeze, and so finds an earlier one.
 
 use super::leaf::allows;
 use super::{Done, Fault, Outcome};
@@ -33,7 +33,7 @@ use crate::vcpu::Vcpu;
 use crate::walk::Walk;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
-    /// See the module's header.
+    /// Handles the fault by the table above.
     #[cold]
     pub(super) fn present<'w>(
         &mut self,
@@ -53,7 +53,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Ok(Outcome::Done(Done::Fixed));
         }
         if fault.access != Access::Write {
-            // Every leaf of ours allows loads. Where the slot allows a fetch, the host did not when the page was mapped.
+            // Every leaf allows loads. If the slot allows this fetch, the host did not when the page was mapped.
             let slot = self.memo.slot(walk.vm, walk.space, walk.seat, fault.gpa.gfn(), None);
             let refused = slot.is_some_and(|slot| !allows(&slot, fault.access));
             return Ok(if refused { self.mmio() } else { Outcome::Ask });
@@ -74,14 +74,14 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                 Err(_) => Outcome::Retry,
             });
         }
-        // A watched leaf does not say that the host allowed writes: what is above need not ask.
+        // `set_writable` above needs no such check: a watched leaf is not marked as host-writable.
         if self.space.watched.any(Span::sized(fault.gpa.gfn().base(at.level), at.level.pages())) {
             return self.watched(walk, at, fault);
         }
         Ok(self.upgrade(walk, at, fault))
     }
 
-    /// A store to a leaf of which any frame is watched: where it is another one, the leaf is split first.
+    /// Handles a store to a leaf with a watched frame. If the store is to another frame, splits the leaf first.
     #[cold]
     fn watched(
         &mut self,
@@ -96,8 +96,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         Ok(Outcome::Retry)
     }
 
-    /// Splits the leaf down to small ones, which may be written if `writable` says so, and returns the one of `gfn`, unless
-    /// another thread takes it meanwhile.
+    /// Splits the leaf down to small ones, writable if `writable` is set. Returns the leaf of `gfn`, or `None` if
+    /// another thread removed it meanwhile.
     fn split_down<'w>(
         &mut self,
         walk: &'w Walk<'_, F, H, Shared>,
@@ -125,13 +125,13 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     }
 
     fn upgrade(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> Outcome {
-        // Where an invalidation is about to change the page, the fault has to wait anyway; and a frozen entry would become a hole, where
-        // a leaf could have stayed.
+        // If an invalidation is about to change the page, the fault has to wait anyway; and a frozen entry would become
+        // a hole, where the leaf could have stayed.
         if let Err(outcome) = self.slot_alone(walk, at, fault.gpa.gfn()) {
             return outcome;
         }
         let frozen = Word::frozen(u64::from(self.id.0));
-        // An invalidation that replaces the frozen entry does not know what it was.
+        // An invalidation that replaces the frozen entry cannot see the old leaf, so its Dirty bit is saved here.
         walk.keep_dirty((at.word, frozen), at.level, fault.gpa.gfn());
         let Some(frozen) = Freeze::new(at.entry, at.word, frozen) else { return Outcome::Retry };
         let (thawed, outcome) = self.decide(walk, at, fault);
@@ -142,7 +142,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
     }
 
-    /// The slot, where stores may come through it, and no invalidation is active over any part of what the entry maps.
+    /// Returns the slot if it allows stores and no invalidation is active over any part of the entry's frames.
     fn slot_alone(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, gfn: Gfn) -> Result<Slot, Outcome> {
         let vm = walk.vm;
         let epoch = vm.active.epoch();
@@ -151,7 +151,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Err(self.mmio());
         }
         let gfns = Span::sized(gfn.base(at.level), at.level.pages());
-        // A leaf that reaches out of the slot is another slot's, which gave way after the leaf was read.
+        // A leaf that extends beyond the slot belongs to another slot, which was replaced after the leaf was read.
         if !slot.gfns.covers(&gfns) && !seeded!(LeafUncompared) {
             return Err(Outcome::Retry);
         }
@@ -162,14 +162,14 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         Ok(slot)
     }
 
-    /// With the entry frozen: what to thaw it to. Sleeps nowhere.
+    /// Decides what to thaw the frozen entry to. Never sleeps.
     fn decide(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> (Word, Outcome) {
         let (vm, gfn) = (walk.vm, fault.gpa.gfn());
         let slot = match self.slot_alone(walk, at, gfn) {
             Ok(slot) => slot,
             Err(outcome) => return (at.word, outcome),
         };
-        // A watch that has begun since the leaf was read.
+        // A watch may have begun since the leaf was read.
         let watched = self.space.watched.any(Span::sized(gfn.base(at.level), at.level.pages()));
         if watched && !seeded!(WatchUnasked) {
             return (at.word, Outcome::Retry);
@@ -181,11 +181,11 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
     }
 
-    /// What the leaf `at` may be in place where the host offers `page` for a store: the same frame, to be used as it was but for the
-    /// store. Whatever else changes needs a flush.
+    /// The page for leaf `at` in place, if the host's page for a store has the same frame and differs only in the write
+    /// permission. Any other change needs a flush.
     pub(super) fn upgraded(&self, slot: &Slot, at: At<'_>, gfn: Gfn, page: HostPage) -> Option<HostPage> {
         let old = F::decode(at.word);
-        // The frame of this very 4 KiB, inside a leaf that may be larger.
+        // The frame of these 4 KiB, inside a leaf that may be larger.
         let mine = old.pfn + (gfn.0 - gfn.base(at.level).0);
         let page = page.through(slot);
         let whole = HostPage { level: at.level, ..page };
@@ -198,7 +198,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     }
 }
 
-/// A leaf may be written again: that is logged where the slot logs.
+/// Counts a leaf that became writable again, and logs it if the slot logs.
 pub(super) fn fixed<F: Format, H: Host>(
     walk: &Walk<'_, F, H, Shared>,
     at: At<'_>,
@@ -207,11 +207,11 @@ pub(super) fn fixed<F: Format, H: Host>(
     walk.seat.tally.add(Count::Permission);
     if !walk.vm.logs_by_bits() && !seeded!(RegainUnmarked) {
         let gfn = fault.gpa.gfn();
-        // ORDER(bitmap): after the permission, which the harvest that takes the mark has to see.
+        // ORDER(bitmap): after the permission. The harvest that takes the mark must see the permission.
         if at.level == Level::K4 {
             walk.space.log_store(&walk.vm.reads, walk.seat, gfn, ring);
         } else {
-            // As no leaf is where writes are logged; but the log may have begun since it was looked at.
+            // No leaf is large where writes are logged. But the log may have begun after the look-up.
             let gfns = Span::sized(gfn.base(at.level), at.level.pages());
             walk.space.memslots.log_writes(&walk.vm.reads, walk.seat, gfns);
         }

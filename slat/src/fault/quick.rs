@@ -1,11 +1,12 @@
-//! The common case of a fault, with nothing in it that the common case does not need.
+//! The common case of a fault, with only the code that it needs.
 //!
-//! A leaf table is there, its entry is a hole, no invalidation of the page is in flight, the slot is the last one, writable and
-//! without a log, and the host answers without sleeping with a small page that may be written. Then a fault is: enter; load N, or,
-//! beside invalidations elsewhere, the region's number and the epoch; the entry (remembered, or one load down); the host; one CAS;
-//! leave. Whatever else is the case, nothing has been changed and the full pipeline takes over.
+//! The case: a leaf table is linked, its entry is a hole, no invalidation of the page is in flight, the slot is the
+//! remembered one, writable and without a log, and the host answers without sleeping with a small writable page. The
+//! fault then does this: enter; load N, or, beside invalidations elsewhere, the region's number and the epoch; load the
+//! entry (of the remembered table, or one level down); call the host; one CAS; leave. In any other case it changes
+//! nothing, and the full path takes over.
 //!
-//! [`super::memo`] says why these loads are enough for the frames that it has confirmed.
+//! [`super::memo`] says why these loads suffice for the confirmed frames.
 
 use super::Fault;
 use super::memo::{ConfirmedTable, Fillable, Unremembered};
@@ -18,14 +19,14 @@ use crate::trace::FaultResult;
 use crate::vcpu::Vcpu;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
-    /// True: mapped a page of 4 KiB. False: nothing was done.
+    /// Returns true if it mapped a page of 4 KiB, and false if it did nothing.
     ///
-    /// It is compiled into the caller's loop. Each value that has to be saved there is one more store that the CAS waits for: so no
-    /// call is in it, but for those that end it.
+    /// It is inlined into the caller's loop. Each register that must be saved there is one more store that the CAS
+    /// waits for. Therefore it makes only calls that end it.
     #[inline(always)]
     pub(super) fn quick(&mut self, fault: Fault) -> bool {
         match self.memo.known(fault.gpa.gfn()) {
-            // Compiled without what another table needs.
+            // Compiled without the code for another table.
             Some(ConfirmedTable::Table) => self.quick_in_quiet(ConfirmedTable::Table, fault),
             Some(known) => self.quick_in_quiet(known, fault),
             None => self.quick_beside(fault),
@@ -42,7 +43,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
     }
 
-    /// The same beside invalidations elsewhere.
+    /// Tries to map beside invalidations elsewhere.
     #[inline(always)]
     fn quick_beside(&mut self, fault: Fault) -> bool {
         if !self.memo.has(fault.gpa.gfn()) {
@@ -62,8 +63,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         self.quick_otherwise(fault)
     }
 
-    /// The same where the memo has to confirm something; behind the lock of a baseline policy; or with a fence, where barriers are
-    /// symmetric or a writer asks for a moment of rest.
+    /// Tries to map outside the common case: the memo must confirm something; or a baseline policy has a lock; or the
+    /// section needs a fence, because barriers are symmetric or a writer waits for a quiescent state.
     #[cold]
     #[inline(never)]
     fn quick_otherwise(&mut self, fault: Fault) -> bool {
@@ -80,7 +81,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         mapped
     }
 
-    /// Ends the section, in which the hole was found, if there is one.
+    /// Fills the hole, if there is one, and ends its section.
     #[inline(always)]
     fn fill(&self, section: Section<'_>, hole: Option<Fillable<'_>>, fault: Fault) -> bool {
         let mapped = hole.is_some_and(|hole| self.fills(&hole, fault));

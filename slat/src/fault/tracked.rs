@@ -1,15 +1,15 @@
-//! A fault on a tracked leaf: mapped, but withdrawn from the hardware to learn of this very access.
+//! A fault on a tracked leaf: mapped, but withdrawn from the hardware to detect this access.
 //!
-//! | saved permissions | access | what happens |
+//! | saved permissions | access | action |
 //! |---|---|---|
-//! | allow it | any | the leaf is present again: one CAS |
-//! | the host allowed writes, W is taken | write | the same, with W, unless a large one is to be split first: a tracked write beside ([`super::present`]) |
-//! | do not allow it | any | the leaf is present again, and what [`super::present`] does with such a one comes next |
+//! | allow it | any | make the leaf present again by one CAS |
+//! | host allowed writes, W is taken | write | the same, with W, unless the leaf is large and must be split first: a tracked write as in [`super::present`] |
+//! | do not allow it | any | make the leaf present again, and continue with [`super::present`] |
 //!
-//! No stamp is taken and no host is asked: unlike an upgrade this spends no right but the one in the word. An invalidation that takes
-//! the page away, or a permission, edits the word itself, as it would a present leaf; so the CAS gives back
-//! what stands at that moment. Should the page have gone and come back meanwhile, to the same frame with the same
-//! permissions, then those are what it gives. No flush either: a translation that a TLB still has is as true as before.
+//! The fault takes no stamp and asks no host. Unlike an upgrade, it uses no right but the one in the word. An
+//! invalidation that takes away the page or a permission edits the word itself, as it would a present leaf, so the CAS
+//! restores the current state. If the page has gone meanwhile and returned with the same frame and permissions, the CAS
+//! restores those. No flush is needed: translations that a TLB still holds are as valid as before.
 
 use super::present::fixed;
 use super::{By, Done, Fault, Outcome};
@@ -24,7 +24,7 @@ use crate::vcpu::Vcpu;
 use crate::walk::Walk;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
-    /// See the module's header.
+    /// Handles the fault by the table above.
     #[cold]
     pub(super) fn tracked<'w>(
         &mut self,
@@ -35,12 +35,12 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     ) -> Result<Outcome, NoMemory> {
         let leaf = at.word.tracked_leaf();
         if by == By::Prefault && leaf.perms.allows(fault.access) {
-            // It is there, and no vCPU accesses it.
+            // The page is mapped, and no vCPU accesses it.
             walk.seat.tally.add(Count::Spurious);
             return Ok(Outcome::Done(Done::Spurious));
         }
         let store = fault.access == Access::Write;
-        // A large page is split before it may be written, where that is logged.
+        // A large page must be split before it becomes writable in a slot that logs.
         let whole = at.level > Level::K4 && store && self.logs(walk, fault.gpa.gfn());
         let gives_write = store && leaf.host_writable && !whole;
         let word = if gives_write { F::set_writable(at.word, true) } else { at.word };
@@ -58,8 +58,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         if store {
             return Ok(fixed(walk, at, (fault, self.ring)));
         }
-        // W that comes back with a load was logged when it was first given, or will be taken again by the harvest that
-        // begins to log: that walk meets this leaf, tracked or present.
+        // W restored by a load needs no log entry. It was logged when it was first given, or a harvest that begins to
+        // log takes it again: that walk meets this leaf, tracked or present.
         walk.seat.tally.add(Count::Permission);
         Ok(Outcome::Done(Done::Fixed))
     }
@@ -87,8 +87,8 @@ mod tests {
         }
     }
 
-    /// A load finds a tracked leaf; then another thread does `between`; then the load gives the leaf back. What came of
-    /// it, and what is mapped.
+    /// Lets a load find a tracked leaf, then lets another thread do `between`, then lets the load restore the leaf.
+    /// Returns the outcome, and the mapped leaf.
     fn load_around(
         between: impl FnOnce(&Vm<Ept4NoAd, Identity>, &mut Idle) + Send,
     ) -> (Outcome, Option<Leaf>) {

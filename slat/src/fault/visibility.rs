@@ -1,9 +1,9 @@
-//! A fault that knows whether the guest meant private or shared memory.
+//! Faults that say whether the guest meant private or shared memory.
 //!
-//! Whether a frame is private is said by the part of the memslot that it is in ([`Memslots::set_private`]), and so is what host
-//! address is behind it. A fault takes both from one look-up and confirms them by one stamp. What it maps is of the kind that
-//! the guest meant, or the fault begins again: no access is carried out on memory of the other kind because a conversion came
-//! between the look and the install.
+//! The part of a memslot that contains a frame determines whether it is private ([`Memslots::set_private`]), and its
+//! host address. A fault takes both from one look-up and confirms them by one stamp. It maps memory of the kind that
+//! the guest meant, or starts again: a conversion between look-up and install never lets an access reach memory of the
+//! other kind.
 //!
 //! [`Memslots::set_private`]: crate::memslots::Memslots::set_private
 
@@ -20,10 +20,10 @@ use crate::vcpu::Vcpu;
 use crate::walk::Walk;
 
 impl By {
-    /// The guest, whatever memory it means.
+    /// An access by the guest to either kind of memory.
     pub(super) const GUEST: Self = Self::Guest { private: None };
 
-    /// What the guest meant, where the slot's part is of the other kind.
+    /// What the guest meant, if the slot's part is of the other kind.
     #[inline(always)]
     pub(super) fn disagrees(self, slot: &Slot) -> Option<bool> {
         match self {
@@ -34,15 +34,15 @@ impl By {
 }
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
-    /// [`fault`](Self::fault) for a guest that has private and shared memory, and says which it means: by the GPA's shared bit
-    /// (TDX), or as the exit reports it (SEV-SNP's bit 34 of the error code). `fault.gpa` is without such a bit. Where the frame is
-    /// of the other kind the answer is [`Done::MemoryFault`], and nothing is done, also where a page of the other kind is mapped.
-    /// May sleep in the host. Nothing is owed.
+    /// Like [`fault`](Self::fault), for a guest that says whether it means private memory: by the GPA's shared bit
+    /// (TDX), or in the exit (SEV-SNP's bit 34 of the error code). `fault.gpa` excludes such a bit. If the frame is of
+    /// the other kind, returns [`Done::MemoryFault`] and does nothing, even if a page is mapped. May sleep in the host.
+    /// No flush is owed.
     ///
     /// ```
     /// use slat::{table::formats::Npt4, *};
     ///
-    /// /// Shared memory at host addresses, private memory without.
+    /// /// A host with shared memory at host addresses, and private memory without.
     /// struct Split;
     /// unsafe impl TableMemory for Split {}
     /// impl Host for Split {
@@ -61,14 +61,14 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// vm.slots().commit(&mut idle, |tx| tx.create_with_private(ram, PrivateMemory(0).at(0)))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     ///
-    /// // All memory is shared at first. The guest means private memory: the VMM is asked, and converts.
+    /// // All memory is shared at first. The guest means private memory: the VMM converts it.
     /// let store = Fault { gpa: Gpa(0x5000), access: Access::Write };
     /// assert_eq!(vcpu.fault_as(&mut idle, store, true)?, Done::MemoryFault { private: true });
     /// vm.slots().set_private(&mut idle, Span::sized(store.gpa.gfn(), 1), true)?;
     /// assert_eq!(vcpu.fault_as(&mut idle, store, true)?, Done::Mapped(Level::K4));
     /// assert_eq!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x8_0005));
     ///
-    /// // What changes at host addresses is no concern of private memory. A change of its own is.
+    /// // Changes at host addresses do not affect private memory. Changes of private memory do.
     /// vm.invalidate(ram.hvas(), Why::Unmap).apply(&mut idle).settle();
     /// assert!(vm.translate(&mut idle, Gfn(5)).is_some());
     /// vm.invalidate(Span::sized(PrivateMemory(0).at(0x5000), 4096), Why::Clear).apply(&mut idle).settle();
@@ -76,7 +76,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Done, FaultError> {
-        // What the quick path maps is of the memo's slot, of which it is one part.
+        // The quick path maps only pages of the memo's slot, which is all private or all shared.
         if self.memo.has_as(fault.gpa.gfn(), private) && self.quick(fault) {
             return Ok(Done::Mapped(Level::K4));
         }
@@ -84,7 +84,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         self.fault_in_full(idle, fault, by).inspect_err(|_| self.observed(fault, FaultResult::Failed))
     }
 
-    /// The same as [`By::disagrees`], whatever is mapped at `at`: no hardware compares a leaf with what the guest means.
+    /// Like [`By::disagrees`], whatever is mapped at `at`: hardware does not compare a leaf with what the guest means.
     #[inline(always)]
     pub(super) fn disagrees(
         &mut self,
@@ -109,7 +109,7 @@ mod tests {
     const RAM: Hva = Hva(1 << 30);
     const OWN: Hva = PrivateMemory(1).at(0);
 
-    /// Converts the page that it is asked for, once; its frames are its addresses.
+    /// A host that converts the first requested page, once. Its frames are its addresses.
     #[derive(Default)]
     struct Converting {
         vm: OnceLock<std::sync::Weak<Vm<Npt4, Converting>>>,
@@ -129,7 +129,8 @@ mod tests {
         }
     }
 
-    /// What comes of an access to shared memory during which the frame is converted.
+    /// Runs an access to shared memory during which the frame is converted. Returns its result, and whether the frame
+    /// is mapped.
     fn converted_meanwhile() -> (Done, bool) {
         let mut idle = Idle::take().unwrap();
         let vm = std::sync::Arc::new(Vm::<Npt4, _>::builder(Converting::default()).build().unwrap());

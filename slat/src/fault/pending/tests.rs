@@ -1,4 +1,4 @@
-//! The steps that keep a wake-up from being lost, and what goes wrong without them.
+//! Tests of the steps that prevent a lost wake-up, each with the step left out.
 
 use crate::seeded::{self, Bug};
 use crate::table::formats::Npt4;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 const TOKEN: Token = Token(9);
 
-/// Its one page comes while the host is on its way back with the answer that it is pending.
+/// A host whose one page becomes ready before its answer "pending" returns.
 #[derive(Default)]
 struct Quick {
     vm: Mutex<Weak<Vm<Npt4, Quick>>>,
@@ -45,7 +45,7 @@ fn vm() -> (Idle, Arc<Vm<Npt4, Quick>>) {
 
 const LOAD: Fault = Fault { gpa: Gpa(0x3000), access: Access::Read };
 
-/// What comes of a fault whose page is ready before it returns; and which vCPUs wait, and are told, afterwards.
+/// Runs a fault whose page is ready before it returns. Returns its result, the number of waiters, and the token taken.
 fn overtaken() -> (Done, usize, Option<Token>) {
     let (mut idle, vm) = vm();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
@@ -56,7 +56,7 @@ fn overtaken() -> (Done, usize, Option<Token>) {
 #[test]
 fn a_page_that_comes_before_the_fault_returns_is_mapped_by_it() {
     assert_eq!(overtaken(), (Done::Mapped(Level::K4), 0, None));
-    // It waits, and no wake-up is to come.
+    // The vCPU waits, and nothing will wake it.
     assert_eq!(seeded::with(Bug::PendingBelieved, overtaken), (Done::Pending, 1, None));
     seeded::found(Bug::PendingBelieved, 1);
 }
@@ -68,7 +68,7 @@ impl Translations for Tlb {
     fn flush(&mut self, _: Span<Gfn>) {}
 }
 
-/// A token is ready after the last look at tokens, and before the entry: whether the vCPU goes into the guest all the same.
+/// Makes a token ready after the last check and before the entry. Returns whether the vCPU enters the guest anyway.
 fn goes_in() -> bool {
     let (mut idle, vm) = vm();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
@@ -76,7 +76,7 @@ fn goes_in() -> bool {
     vm.waits.begin(VcpuId(0), TOKEN).unwrap();
     assert_eq!(vcpu.take_ready(), None);
     vm.ready(TOKEN);
-    // As a flush does that finds it in the guest.
+    // Kicks, as a flush that finds the vCPU in the guest does.
     vm.tlb.vcpu(VcpuId(0)).kick(|| ());
     let Go::In(guest, ()) = vcpu.enter(&mut idle, &mut Tlb).go(|| ()) else {
         assert_eq!(vcpu.take_ready(), Some(TOKEN));

@@ -1,4 +1,4 @@
-//! A leaf that was read before its slot gave way to another one, which begins inside it.
+//! Tests of a leaf that was read before its slot was replaced by one that begins inside the leaf.
 
 use crate::seeded::{self, Bug};
 use crate::table::formats::Npt4;
@@ -6,7 +6,7 @@ use crate::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
-/// Everything is backed by read-only pages of 2 MiB.
+/// A host that backs everything by read-only pages of 2 MiB.
 struct Huge;
 
 // SAFETY: the defaults keep the contract.
@@ -26,8 +26,8 @@ fn slot(gfn: u64, pages: u64) -> Slot {
     Slot::new(SlotId(0), Gfn(gfn), pages, Hva(0x4000_0000))
 }
 
-/// A leaf of 2 MiB is read; slot 0, whose it is, is replaced by one that has its upper half; then a store faults on the
-/// leaf. Whether the upgrade of the leaf survives.
+/// Reads a leaf of 2 MiB of slot 0, replaces the slot by one with the upper half, then faults on the leaf by a store.
+/// Returns whether the upgrade ends without a panic.
 fn survives(mistake: Option<Bug>) -> bool {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Huge).build().unwrap();
@@ -64,7 +64,7 @@ fn a_leaf_that_reaches_out_of_its_slot_is_not_upgraded() {
     assert!(survives(None));
 }
 
-/// Seen by the check for overflow, which test builds have.
+/// The overflow check of test builds finds it.
 #[test]
 fn mistake_the_leaf_is_not_compared_with_the_slot() {
     assert!(!survives(Some(Bug::LeafUncompared)));
