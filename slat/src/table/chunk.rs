@@ -1,11 +1,11 @@
-//! A chunk in the pool's hands: which of its pages are free, and how it is lent and given back.
+//! A chunk: its free pages, and how the host lends and regains it.
 //!
 //! ```text
 //! notes page   [ head | note 1 | note 2 … note 63 ]
-//!                free    page     page      page        of a chunk: right behind; single pages: anywhere
+//!                free    page     page      page        of a chunk: contiguous; single pages: anywhere
 //! ```
-//! Both kinds of memory look the same from here on. A group of single pages may have fewer of them: it has those that were wanted, or
-//! that the host had. Its notes are in a page of the global allocator's, as the nodes of `single` are.
+//! Both kinds of memory look the same above this module. A group of single pages may be smaller: it has as many pages
+//! as were needed, or as the host had. Its notes are in a page of the global allocator, like the nodes of `single`.
 
 use super::memory::{CHUNK_PAGES, Node, Note, TableMemory, pages_layout};
 use super::single;
@@ -15,7 +15,7 @@ use alloc::alloc::{alloc, dealloc};
 use core::cell::Cell;
 use core::ptr::NonNull;
 
-/// A chunk, by its first note. Who may use the head: the holder of the pool's lock.
+/// A chunk, by its first note. Only the holder of the pool's lock may use the head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Chunk(NonNull<Note>);
 
@@ -28,13 +28,13 @@ unsafe impl Send for Chunk {}
 pub(super) struct Head {
     /// Free pages, by number.
     pub(super) free: Cell<u64>,
-    /// Pages that there are: not number 0, which holds the notes.
+    /// All pages. Never includes number 0, which holds the notes.
     all: u64,
-    /// Those of `all` that can be a root together; none where roots have one page.
+    /// The pages of `all` that can form a root; none if roots have one page.
     pub(super) root: u64,
-    /// Pages that the host lent for the notes: one of a chunk, none of single pages.
+    /// Number of pages that the host lent for the notes: one for a chunk, none for single pages.
     notes: u64,
-    /// Its neighbours in the list of the pool.
+    /// The neighbours in the pool's list.
     pub(super) next: Cell<Option<Chunk>>,
     pub(super) previous: Cell<Option<Chunk>>,
 }
@@ -48,19 +48,19 @@ impl Head {
         out == 0 || seeded!(ChunkNotWhole) && out.is_power_of_two()
     }
 
-    /// Pages of tables.
+    /// Number of table pages.
     pub(super) fn pages(&self) -> u64 {
         u64::from(self.all.count_ones())
     }
 
-    /// Pages that the host lent.
+    /// Number of pages that the host lent.
     pub(super) fn lent(&self) -> u64 {
         self.notes + self.pages()
     }
 }
 
 impl Chunk {
-    /// The chunk of a page, and the page's number in it.
+    /// Returns the chunk of a page, and the page's number in it.
     ///
     /// # Safety
     /// The caller owns the page.
@@ -73,16 +73,16 @@ impl Chunk {
         (Self(unsafe { note.sub(number) }), number as u32)
     }
 
-    /// Its own note.
+    /// Returns the chunk's own note.
     ///
     /// # Safety
-    /// The chunk has not been given back, and the caller has the pool's lock or is alone with the chunk.
+    /// The chunk has not been returned, and the caller has the pool's lock or is the only user of the chunk.
     pub(super) unsafe fn head<'a>(self) -> &'a Head {
         // SAFETY: written by `lend`.
         unsafe { self.0.cast().as_ref() }
     }
 
-    /// Its page of this number.
+    /// Returns the page with this number.
     ///
     /// # Safety
     /// As [`head`](Self::head), and there is such a page.
@@ -91,8 +91,9 @@ impl Chunk {
         unsafe { self.0.add(number as usize).as_ref() }.page
     }
 
-    /// A chunk of `memory`, all of whose pages are free. Where roots have more than one page, its last pages can be a root;
-    /// of single pages only if it grows by a root; else by as many pages as it is told.
+    /// Lends a chunk from `memory`, all of whose pages are free. If roots have more than one page, the chunk's last
+    /// pages can form one. A group of single pages has a root only if it grows by one; otherwise it has the requested
+    /// number of pages.
     pub(super) fn lend<M: TableMemory>(memory: &M, root_pages: usize, by: Growth) -> Option<Self> {
         let root_at = CHUNK_PAGES - root_pages;
         let root = if root_pages > 1 { block(root_at, root_pages) } else { 0 };
@@ -111,7 +112,8 @@ impl Chunk {
         Some(unsafe { Self::with_head(chunk, 1, block(1, CHUNK_PAGES - 1), root) })
     }
 
-    /// A group of single pages: those of `root`, if any, and those of numbers below `end`, as many as there are.
+    /// Makes a group of single pages: those of `root`, if any, and then the numbers below `end`, as many as the host
+    /// lends.
     fn group<M: TableMemory>(memory: &M, root: u64, end: usize) -> Option<Self> {
         if injected!(Alloc) {
             return None;
@@ -121,7 +123,7 @@ impl Chunk {
         let add = |number, pages| {
             let (first, pfn) = memory.alloc_frames(pages)?;
             let added = (0..pages).all(|page| {
-                // SAFETY: inside the block; and inside the page of the notes, which this chunk alone uses.
+                // SAFETY: inside the block, and inside the page of the notes, which only this chunk uses.
                 let (pfn, number) = (pfn + page as u64, number + page);
                 // SAFETY: as above.
                 let page = unsafe { first.add(page << PAGE_SHIFT) };
@@ -135,7 +137,7 @@ impl Chunk {
             unsafe { free_block(memory, (first, pfn), pages) };
             None
         };
-        // The root first: without it the others are of no use.
+        // The root first: without it the other pages are useless.
         let begun =
             if root == 0 { Some(0) } else { add(root.trailing_zeros() as usize, root.count_ones() as usize) };
         let all = begun.map_or(0, |begun| {
@@ -151,25 +153,25 @@ impl Chunk {
     }
 
     /// # Safety
-    /// `chunk` begins with notes, which the caller alone uses.
+    /// `chunk` begins with notes that only the caller uses.
     unsafe fn with_head(chunk: NonNull<u8>, notes: u64, all: u64, root: u64) -> Self {
         let head =
             Head { free: Cell::new(all), all, root, notes, next: Cell::new(None), previous: Cell::new(None) };
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees it.
         unsafe { chunk.cast().write(head) };
         Self(chunk.cast())
     }
 
-    /// Gives it back to the host.
+    /// Returns the chunk to the host.
     ///
     /// # Safety
-    /// It was lent by `memory`, once, and no page of it is reachable by any thread.
+    /// `memory` lent it, it is returned once, and no thread can reach a page of it.
     pub(super) unsafe fn give_back<M: TableMemory>(self, memory: &M) {
         if !M::SINGLE_PAGES {
-            // SAFETY: the caller's word.
+            // SAFETY: the caller guarantees it.
             return unsafe { memory.free_chunk(self.0.cast()) };
         }
-        // SAFETY: the caller is alone with it.
+        // SAFETY: the caller is its only user.
         let Head { all, root, .. } = *unsafe { self.head() };
         let singles = bits(all & !root).map(|number| (number, 1));
         let root = Some((root.trailing_zeros(), root.count_ones() as usize)).filter(|_| root != 0);
@@ -177,7 +179,7 @@ impl Chunk {
             // SAFETY: written by `lend`.
             let (page, pfn) =
                 unsafe { (self.node(number).page(), self.0.add(number as usize).as_ref().pfn()) };
-            // SAFETY: lent as so many, says the head; the caller's word.
+            // SAFETY: the head says that so many were lent together; the caller guarantees the rest.
             unsafe { free_block(memory, (page, pfn), pages) };
         }
         // SAFETY: allocated in `group` with this layout.
@@ -185,36 +187,36 @@ impl Chunk {
     }
 }
 
-/// What a pool needs more memory for.
+/// The reason for lending more memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Growth {
-    /// So many pages.
+    /// The pool needs this number of pages.
     Pages(usize),
-    /// A root of several pages.
+    /// The pool needs a root of several pages.
     Root,
 }
 
-/// Of a chunk's pages the memory tells the frames.
+/// The frame in the notes of a chunk's pages: the memory itself knows it.
 const NOT_KEPT: Pfn = Pfn(0);
 
-/// The bits of `pages` pages from page `number` on.
+/// Returns the bits of `pages` pages from page `number` on.
 const fn block(number: usize, pages: usize) -> u64 {
     u64::MAX >> (64 - pages) << number
 }
 
 /// # Safety
-/// These pages were lent by `memory` with each other, and no thread reaches them.
+/// `memory` lent these pages together, and no thread can reach them.
 unsafe fn free_block<M: TableMemory>(memory: &M, (first, pfn): (NonNull<u8>, Pfn), pages: usize) {
     for page in 0..pages {
         // SAFETY: inside the block.
         single::remove(unsafe { first.add(page << PAGE_SHIFT) });
     }
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees it.
     unsafe { memory.free_frames(first, pfn, pages) };
 }
 
 /// # Safety
-/// `notes` is a page that only the caller uses, and has a place of this number.
+/// `notes` is a page that only the caller uses, and `number` is a place in it.
 unsafe fn write_note(notes: NonNull<u8>, number: usize, page: NonNull<u8>, pfn: Pfn) -> NonNull<Note> {
     let note = Note::new(Node::new(page), pfn);
     // SAFETY: inside the page.

@@ -1,12 +1,12 @@
-//! A cursor: every entry of a range of frames, in pre-order, each with a snapshot. It knows where it is and nothing
-//! else: no lock, no section, no mode. [`super::steps`] is the cursor with an open walk under it.
+//! A cursor visits every entry of a range of frames in pre-order, each with a snapshot. It holds only its position: no
+//! lock, no section, no mode. [`Walk::steps`](crate::walk::Walk) adds the open walk.
 //!
-//! A parent comes before its children. Tables that reach out of the range are passed through without a visit: there
-//! is nothing that could be done to them. The cursor looks at an entry again before it goes down through it, so an edit
-//! by the visitor (unhook, zap, split) takes effect at once; and what was a link when it was visited and is none any
-//! more is visited again, since the thread that took it away may owe what the visitor has to know of. The cursor can be sent
-//! back to the root at any time ([`Cursor::restart`]) and goes on at its **goal**, the first frame that has not been
-//! visited yet.
+//! A parent comes before its children. Tables that extend beyond the range are entered without a visit, because the
+//! visitor could not edit them. The cursor reloads an entry before it descends through it, so an edit by the visitor
+//! (unhook, zap, split) takes effect at once. An entry that was a link at its visit and no longer is one is visited
+//! again, because the thread that removed the link may owe a flush that concerns the visitor. [`Cursor::restart`] sends
+//! the cursor back to the root at any time; it continues at its **goal**, the first frame that has not been visited
+//! yet.
 
 use super::entry::{Entry, Word};
 use super::format::Format;
@@ -15,18 +15,18 @@ use super::radix::{At, below};
 use crate::addr::{Gfn, Level, Span};
 use core::marker::PhantomData;
 
-/// See the module's header.
+/// The position of a cursor; see the module's header.
 #[derive(Debug)]
 pub(crate) struct Cursor<F> {
     span: Span<Gfn>,
-    /// No entry below this level is visited.
+    /// The lowest level of visited entries.
     lowest: Level,
-    /// Tables on the way down; `path[level]` is the table of that level, `path[0]` the first page of the root.
+    /// The tables on the way down: `path[level]` is the table of that level, `path[0]` the first page of the root.
     path: [Node; 6],
     level: Level,
     /// The first frame of the entry to visit next.
     next: Gfn,
-    /// The entry visited last, the one before `next`, if it is not done with: whether it was a link.
+    /// Whether the entry before `next` was a link, if it was visited and the cursor has not yet descended past it.
     visited: Option<bool>,
     _format: PhantomData<F>,
 }
@@ -35,16 +35,16 @@ pub(crate) struct Cursor<F> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step<'w> {
     pub(crate) at: At<'w>,
-    /// The frames that the entry covers; may reach out of the cursor's range above the lowest level.
+    /// The frames of the entry. Above the lowest level they may extend beyond the cursor's range.
     pub(crate) gfns: Span<Gfn>,
 }
 
 impl<F: Format> Cursor<F> {
-    /// From `root` over `span`, cut to what the format can map, down to entries of level `lowest`.
+    /// A cursor from `root` over `span`, limited to what the format maps, down to entries of level `lowest`.
     pub(crate) fn new(root: Node, span: Span<Gfn>, lowest: Level) -> Self {
         let top = F::ROOT_LEVEL;
         let span = span.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
-        // A span that is inverted, or lies beyond the format, has no entry: not even the one around its start.
+        // An inverted span, or one beyond the format, has no entry, not even the one around its start.
         let (span, next) = if span.is_empty() {
             (Span::new(span.start, span.start), span.start)
         } else {
@@ -53,22 +53,22 @@ impl<F: Format> Cursor<F> {
         Self { span, lowest, path: [root; 6], level: top, next, visited: None, _format: PhantomData }
     }
 
-    /// Back to `root`, to go on at the goal.
+    /// Returns to `root` and continues at the goal.
     pub(crate) fn restart(&mut self, root: Node) {
         let span = Span::new(self.goal(), self.span.end);
         *self = Self::new(root, span, self.lowest);
     }
 
-    /// The next entry, or `None` past the end of the range.
+    /// Returns the next entry, or `None` after the end of the range.
     ///
     /// # Safety
-    /// Since the cursor was made or restarted the caller has been in one section of the read side, and stays in
-    /// it for all of `'w`; or nothing is unlinked from this table.
+    /// From the cursor's creation or restart until the end of `'w`, the caller is in one section of the read side; or
+    /// nothing is unlinked from this table.
     #[inline]
     pub(crate) unsafe fn next<'w, M: TableMemory>(&mut self, memory: &M) -> Option<Step<'w>> {
         if let Some(was_link) = self.visited.take() {
             let first = Gfn(self.next.0 - self.level.pages());
-            // Nothing lies below the lowest level: no second look there.
+            // No table is below the lowest level, so the entry need not be reloaded.
             let link = (self.level > self.lowest).then(|| self.entry(first).load());
             match link.filter(|&word| F::is_table(word, self.level)) {
                 Some(word) => self.enter(memory, word, first),
@@ -92,8 +92,8 @@ impl<F: Format> Cursor<F> {
         None
     }
 
-    /// The entries after the one visited last, in the same table and in the range, and the frame of the first; none
-    /// above the level of pages.
+    /// Returns the entries after the last visited one, in the same table and in the range, and the frame of the first.
+    /// None above level 1.
     ///
     /// # Safety
     /// As [`next`](Self::next).
@@ -109,28 +109,28 @@ impl<F: Format> Cursor<F> {
         (entries, self.next)
     }
 
-    /// The first frame that has not been visited yet; the end of the range where all have been.
+    /// The first frame that has not been visited yet, or the end of the range.
     pub(crate) fn goal(&self) -> Gfn {
-        // What hangs below an entry above the lowest level has not been visited.
+        // Frames below an entry above the lowest level have not been visited.
         let inside = self.visited.is_some() && self.level > self.lowest;
         let goal = if inside { Gfn(self.next.0 - self.level.pages()) } else { self.next };
         goal.clamp(self.span.start, self.span.end)
     }
 
-    /// The visitor's last look at the entry visited last, where that was later than the cursor's: a link that it met by
-    /// losing a race counts like one that it was shown.
+    /// Reports the visitor's last look at the last visited entry, if it was later than the cursor's. A link that the
+    /// visitor found by losing a race counts as a visited link.
     pub(crate) fn saw(&mut self, word: Word) {
         if let Some(was_link) = &mut self.visited {
             *was_link |= self.level > self.lowest && F::is_table(word, self.level);
         }
     }
 
-    /// Leaves out the next `entries` of those [`ahead`](Self::ahead): they have been visited.
+    /// Skips the next `entries` of those [`ahead`](Self::ahead), which have been visited.
     pub(crate) fn advance(&mut self, entries: u64) {
         self.next = self.next + entries;
     }
 
-    /// The page with `gfn`'s entry of the table where the cursor stands.
+    /// Returns the page with `gfn`'s entry, in the current table.
     fn table(&self, gfn: Gfn) -> Node {
         if F::ROOT_PAGES > 1 && self.level.number() == F::LEVELS {
             return self.path[0].beside(F::root_page(gfn));
@@ -138,23 +138,23 @@ impl<F: Format> Cursor<F> {
         self.path[self.level.number() as usize]
     }
 
-    /// The entry that `gfn` has in the table where the cursor stands.
+    /// Returns `gfn`'s entry in the current table.
     fn entry<'w>(&self, gfn: Gfn) -> &'w Entry {
-        // SAFETY: on the path of this walk: `next` asks for it.
+        // SAFETY: on the path of this walk, which `next` requires.
         unsafe { &self.table(gfn).entries()[F::index(gfn, self.level)] }
     }
 
-    /// Down through `link`, read from an entry of this level that covers the frames from `first` on.
+    /// Descends through `link`, read from an entry of this level that covers the frames from `first` on.
     #[inline(always)]
     fn enter<M: TableMemory>(&mut self, memory: &M, link: Word, first: Gfn) {
-        // SAFETY: a link of this table, read in the section that `next` asks for.
+        // SAFETY: a link of this table, read in the section that `next` requires.
         let node = unsafe { Node::follow(memory, F::pfn(link)) };
         self.level = below(self.level);
         self.path[self.level.number() as usize] = node;
         self.next = first.max(self.span.start.base(self.level));
     }
 
-    /// Up through every table whose last entry has been visited.
+    /// Ascends out of every table whose last entry has been visited.
     fn rise(&mut self) {
         while self.level.number() < F::LEVELS && self.next.0 & (self.level.pages() * ENTRIES as u64 - 1) == 0
         {
@@ -172,7 +172,7 @@ mod tests {
     use crate::table::memory::Heap;
     use alloc::vec::Vec;
 
-    /// A table for the first GiB, with a leaf table under its first and third 2 MiB.
+    /// A table of the first GiB, with leaf tables below its first and third 2 MiB.
     fn map() -> Map<Npt4, Heap> {
         let map = Map::new(Heap).unwrap();
         for page in [0, 1024] {
@@ -181,10 +181,10 @@ mod tests {
         map
     }
 
-    /// Levels and first frames of what a cursor over 2 MiB tables visits, with `meddle` called after each visit.
+    /// Returns the levels and first frames that a cursor over 2 MiB tables visits. Calls `meddle` after each visit.
     fn visits(span: Span<Gfn>, mut meddle: impl FnMut(&mut Cursor<Npt4>, &Step<'_>, Node)) -> Vec<(u8, u64)> {
         let map = map();
-        // SAFETY: nothing is given back while the map lives.
+        // SAFETY: nothing is freed while the map lives.
         let root = unsafe { map.radix().root(&Heap) };
         let mut cursor = Cursor::<Npt4>::new(root, span, Level::M2);
         let mut seen = Vec::new();
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn what_was_a_link_and_is_none_any_more_is_visited_again() {
-        // At the level of 1 GiB: the link to the table below is taken away by another one after its visit.
+        // At level 1 GiB: the link to the table below is removed after its visit.
         let all = Span::new(Gfn(0), Gfn(Level::G1.pages()));
         let mut taken = false;
         let seen = visits(all, |_, step, _| {

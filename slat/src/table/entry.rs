@@ -1,11 +1,11 @@
-//! One entry: the atomic cell, the word in it, and what an absent word can be.
+//! One entry: the atomic cell, its word, and the kinds of absent words.
 //!
-//! | tag | absent word | what it is |
+//! | tag | absent word | meaning |
 //! |---|---|---|
-//! | 00 | **hole** | nothing mapped. Carries the [`Version`] of the last invalidation that covered it: installing is a CAS from the very hole that was read, allowed only where the version is not newer than the fault's stamp |
-//! | 01 | **frozen** | belongs to one thread for a moment, named by its mark: others fault and come back |
-//! | 10 | **mmio** | a hole in all respects but one: no memslot was there as of its version, so a fault need not look for one |
-//! | 11 | **tracked** | a leaf withdrawn from the hardware to learn of the next access; the leaf itself is kept in the word |
+//! | 00 | **hole** | maps nothing. Carries the [`Version`] of the last invalidation that covered it. An install is a CAS from the hole that the fault read, allowed only if its version is not newer than the fault's stamp |
+//! | 01 | **frozen** | one thread owns the entry for a moment, and its mark is in the word. Other threads' faults retry |
+//! | 10 | **mmio** | a hole that also says that no memslot was there as of its version, so a fault need not look one up |
+//! | 11 | **tracked** | a leaf withdrawn from the hardware to detect the next access. The word keeps the leaf |
 //!
 //! ```text
 //! 63 | 62 ........ 46 | 45 ... 41 | 40 ........ 11 | 10 | 9 .. 5 | 4 3 | 2 1 0
@@ -14,38 +14,38 @@
 //! 63 |   62 61     |  60   |     59        | 58 57 56 | 55 ............... 12 | 11 .. 5 | 4 3 | 2 1 0
 //! 1  | memory type | dirty | host_writable |  x  w  r | frame                 |    0    | 1 1 | 0 0 0    tracked
 //! ```
-//! The fixed bits serve every 64-bit format: 2..0 clear is not-present to EPT (and bit 0 to all others); 10 clear
-//! keeps mode-based execution off; 63 set suppresses #VE; 45..41 set point above 62 TiB, where no processor
-//! that has L1TF can have memory. The version lies in order of significance, so of two holes, of either sort, the
-//! larger *word* is the newer one: the check of an install is one integer comparison.
+//! The fixed bits suit every 64-bit format. Bits 2..0 clear mean not-present to EPT, and bit 0 to all others. Bit 10
+//! clear keeps mode-based execution off. Bit 63 set suppresses #VE. Bits 45..41 set point above 62 TiB, where no
+//! processor with L1TF can have memory. The version bits are in order of significance, so of two holes, plain or mmio,
+//! the newer one is the larger *word*. The check of an install is one integer comparison.
 //!
-//! A tracked word does hold the address of real memory. What L1TF may leak through it is that frame, at the guest
-//! address that maps it: the guest's own memory, which it could read a moment ago and may read again without
-//! asking. When the frame is taken from the guest the word becomes a hole, as a present leaf does.
+//! A tracked word does contain the address of real memory. L1TF may leak that frame at the guest address that maps it.
+//! It is the guest's own memory, which the guest could read before and may read again at any time. When the guest loses
+//! the frame, the word becomes a hole, as a present leaf does.
 
 use super::leaf::{Leaf, MemoryType, Perms};
 use crate::addr::{PAGE_SHIFT, Pfn};
 use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release, filled, scanned};
 
-/// The number of an invalidation; zero is before the first. 52 bits: 142 years at a million a second.
+/// The number of an invalidation; zero is before the first. 52 bits last 142 years at a million invalidations a second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Version(pub(crate) u64);
 
 impl Version {
-    /// Bits in a version.
+    /// Number of bits in a version.
     pub const BITS: u32 = 52;
 
-    /// The last that there can be.
+    /// The greatest version.
     #[cfg(all(seeded, virtual_time))]
     pub(crate) const LAST: Self = Self((1 << Self::BITS) - 1);
 
-    /// The number itself.
+    /// The version as an integer.
     pub const fn get(self) -> u64 {
         self.0
     }
 }
 
-/// The contents of an entry at one instant.
+/// The contents of an entry at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Word(pub u64);
 
@@ -59,7 +59,7 @@ const TAG_FROZEN: u64 = 0b01 << 3;
 pub(super) const TAG_MMIO: u64 = 0b10 << 3;
 pub(super) const TAG_TRACKED: u64 = 0b11 << 3;
 
-/// Where a tracked word keeps its leaf.
+/// The fields of a leaf in a tracked word.
 mod kept {
     pub(super) const FRAME: u64 = ((1 << 44) - 1) << 12;
     pub(super) const PERMS: u32 = 56;
@@ -74,7 +74,8 @@ const NO_VE: u64 = 1 << 63;
 /// Mode-based execution: clear in every absent word.
 const USER_EXECUTE: u64 = 1 << 10;
 
-/// Bits that are clear in every absent word: what a format's [`Format::PRESENT`](super::Format::PRESENT) must lie within.
+/// Bits that are clear in every absent word. A format's [`Format::PRESENT`](super::Format::PRESENT) must lie within
+/// them.
 pub(crate) const ALWAYS_CLEAR: u64 = 0b111;
 
 const _: () = {
@@ -97,37 +98,37 @@ impl Word {
     /// The oldest hole, which every fault may fill.
     pub(crate) const OLDEST: Self = Self::hole(Version(0));
 
-    /// A hole last covered by invalidation `version`.
+    /// Returns a hole last covered by invalidation `version`.
     #[inline(always)]
     pub const fn hole(version: Version) -> Self {
         Self(FIXED | TAG_HOLE | spread(version.0))
     }
 
-    /// An entry frozen by the holder of `mark` (unique among the threads that freeze at one time).
+    /// Returns a word frozen by the thread with `mark`, which is unique among the threads that freeze at the same time.
     #[inline]
     pub const fn frozen(mark: u64) -> Self {
         Self(FIXED | TAG_FROZEN | spread(mark))
     }
 
-    /// A frozen link to the table in frame `pfn`. It says which: a table that is linked here later, and frozen, makes
-    /// another word, so that no thread thaws what another one froze.
+    /// Returns a frozen link to the table in frame `pfn`. The frame is in the word: freezing a later link to another
+    /// table makes another word, so no thread thaws what another one froze.
     pub(crate) const fn frozen_link(pfn: Pfn) -> Self {
         Self::frozen(LINKED | pfn.0)
     }
 
-    /// Whether this frozen word was a link.
+    /// Whether the frozen word with this mark was a link.
     pub(crate) const fn was_link(mark: u64) -> bool {
         mark & LINKED != 0
     }
 
-    /// A hole where no memslot is, as of `version`.
+    /// Returns a hole without a memslot, as of `version`.
     #[inline]
     pub const fn mmio(version: Version) -> Self {
         Self(FIXED | TAG_MMIO | spread(version.0))
     }
 
-    /// `leaf`, withdrawn from the hardware until a vCPU accesses it. Its Accessed bit is not kept: that it is clear
-    /// is what the word says.
+    /// Returns `leaf` withdrawn from the hardware until a vCPU accesses it. The Accessed bit is not stored; every
+    /// tracked leaf is old.
     #[inline]
     pub const fn tracked(leaf: &Leaf) -> Self {
         let host_write = if leaf.host_writable { kept::HOST_WRITE } else { 0 };
@@ -145,7 +146,7 @@ impl Word {
         )
     }
 
-    /// Whether the word is a plain hole: neither present nor any of the other absent ones.
+    /// Whether the word is a plain hole, and neither present nor another kind of absent word.
     #[inline(always)]
     pub const fn is_hole(self) -> bool {
         self.0 & (TAG | ALWAYS_CLEAR) == TAG_HOLE
@@ -157,7 +158,7 @@ impl Word {
         self.0 & (TAG | ALWAYS_CLEAR) == TAG_MMIO
     }
 
-    /// Whether the word belongs to one thread for a moment.
+    /// Whether one thread owns the entry for a moment.
     #[inline]
     pub(crate) const fn is_frozen(self) -> bool {
         self.0 & (TAG | ALWAYS_CLEAR) == TAG_FROZEN
@@ -169,7 +170,7 @@ impl Word {
         self.0 & (TAG | ALWAYS_CLEAR) == TAG_TRACKED
     }
 
-    /// The leaf that a tracked word keeps. Meaningless for other words.
+    /// Returns the leaf in a tracked word. Meaningless for other words.
     #[inline]
     pub const fn tracked_leaf(self) -> Leaf {
         Leaf {
@@ -182,7 +183,7 @@ impl Word {
         }
     }
 
-    /// The version of a hole of either sort.
+    /// Returns the version of a hole, plain or mmio.
     #[inline(always)]
     pub(crate) const fn version(self) -> Version {
         Version(gather(self.0))
@@ -201,24 +202,24 @@ impl core::fmt::Debug for Word {
 pub struct Entry(AtomicU64);
 
 impl Entry {
-    /// An entry of its own, in no table page.
+    /// An entry outside any table page.
     #[cfg(all(test, loom))]
     pub(crate) fn new(word: Word) -> Self {
         Self(AtomicU64::new(word.0))
     }
 
-    /// What it holds now.
+    /// Loads the current word.
     #[inline(always)]
     pub fn load(&self) -> Word {
-        // ORDER(link): Acquire pairs with the Release of `cas`: a walk that sees a link sees the table filled, and
-        // one that sees a hole sees what its invalidation had done before.
+        // ORDER(link): Acquire pairs with the Release of `cas`. A walk that sees a link sees the filled table; a walk
+        // that sees a hole sees what its invalidation did before.
         let word = Word(self.0.load(unless_seeded!(FollowRelaxed, Acquire)));
         #[cfg(all(test, shuttle))]
         crate::shuttle_tests::looked(word);
         word
     }
 
-    /// Replaces `old` by `new`, or says what was there instead.
+    /// Replaces `old` by `new`, or returns the actual word as the error.
     #[inline(always)]
     pub(crate) fn cas(&self, old: Word, new: Word) -> Result<(), Word> {
         #[cfg(test)]
@@ -226,8 +227,8 @@ impl Entry {
         if injected!(Cas) && !old.is_frozen() {
             return Err(self.load());
         }
-        // ORDER(link): Release publishes a filled table, or a frame's contents, with the link or leaf to it;
-        // Acquire, because a lost race is decided on the value found.
+        // ORDER(link): Release publishes a filled table or a frame's contents with the link or leaf to it. Acquire,
+        // because after a lost race the caller decides on the found value.
         let publish = unless_seeded!(LinkRelaxed, AcqRel);
         let done = self.0.compare_exchange(old.0, new.0, publish, Acquire).map(drop).map_err(Word);
         #[cfg(test)]
@@ -238,7 +239,7 @@ impl Entry {
     /// Sets Accessed and Dirty bits if the entry still holds `seen`, as a hardware walker does.
     #[inline]
     pub(crate) fn touch(&self, seen: Word, bits: u64) -> bool {
-        // ORDER(ad-bits): Relaxed is enough: the bits publish nothing; a harvester flushes before it believes them.
+        // ORDER(ad-bits): Relaxed is enough. The bits publish nothing; a harvest flushes before it trusts them.
         self.0.compare_exchange(seen.0, seen.0 | bits, Relaxed, Relaxed).is_ok()
     }
 
@@ -251,22 +252,23 @@ impl Entry {
         super::history::wrote();
     }
 
-    /// In a page that is in no table any more: see [`inject::GIVEN_BACK`](crate::inject::GIVEN_BACK). Takes no time.
+    /// Marks an entry of a page that is no longer in any table: see [`inject::GIVEN_BACK`](crate::inject::GIVEN_BACK).
+    /// Costs no virtual time.
     #[cfg(all(seeded, virtual_time))]
     pub(crate) fn give_back(&self) {
-        // ORDER(link): Relaxed; the page is the caller's alone.
+        // ORDER(link): Relaxed; only the caller reaches the page.
         self.0.free().store(crate::inject::GIVEN_BACK.0, Relaxed);
     }
 
-    /// Loads with the ordering given, for walks that only count.
+    /// Loads with Relaxed ordering, for walks that only count.
     #[inline]
     pub fn peek(&self) -> Word {
-        // ORDER(ad-bits): Relaxed; nothing is followed from the value.
+        // ORDER(ad-bits): Relaxed; nothing follows the value.
         Word(scanned(&self.0).load(Ordering::Relaxed))
     }
 
-    /// Replaces whatever is there, for a table whose entries have one writer at a time (a primary MMU under
-    /// its page lock) and any number of readers.
+    /// Replaces the word unconditionally. For a table whose entries have one writer at a time (a primary MMU under its
+    /// page lock) and any number of readers.
     #[inline]
     pub(crate) fn store(&self, word: Word) {
         #[cfg(test)]
@@ -278,20 +280,20 @@ impl Entry {
     }
 }
 
-/// What hardware does to entries, and what a model of it or a test does. The engine follows the links that it finds, so
-/// the caller of these answers for every word that they write.
+/// Operations of hardware, of a model of it, or of tests. The engine follows every link that it finds, so the caller is
+/// responsible for each word that it writes.
 impl Entry {
     /// Sets `bits` if the entry still holds `seen`, as a hardware walker does.
     ///
     /// # Safety
-    /// The format's walker sets `bits` in `seen`: they are [`Format::touch`](super::Format::touch) for a leaf, [`Format::touch_link`](super::Format::touch_link) for a link,
-    /// or some of those.
+    /// The format's walker sets `bits` in `seen`: they are all or some of [`Format::touch`](super::Format::touch) for a
+    /// leaf, and of [`Format::touch_link`](super::Format::touch_link) for a link.
     #[inline]
     pub unsafe fn touch_raw(&self, seen: Word, bits: u64) -> bool {
         self.touch(seen, bits)
     }
 
-    /// Replaces `old` by `new`, or says what was there instead.
+    /// Replaces `old` by `new`, or returns the actual word as the error.
     ///
     /// # Safety
     /// As [`store_raw`](Self::store_raw).
@@ -300,11 +302,11 @@ impl Entry {
         self.cas(old, new)
     }
 
-    /// Replaces whatever is there.
+    /// Replaces the word unconditionally.
     ///
     /// # Safety
-    /// `word` links no table, or a table page of the same VM or map, which stays allocated as long as it is linked here.
-    /// In a VM's table, the caller also answers for what the guest can reach by `word`.
+    /// `word` links no table, or a table page of the same VM or map, which stays allocated while it is linked here. In
+    /// a VM's table, the caller also guarantees that the guest may reach what `word` maps.
     #[inline]
     pub unsafe fn store_raw(&self, word: Word) {
         self.store(word);
@@ -322,7 +324,7 @@ mod tests {
     };
     use proptest::prelude::*;
 
-    /// As many as there are.
+    /// Any version.
     fn versions() -> impl Strategy<Value = u64> {
         near_edges(0..1 << Version::BITS)
     }
@@ -331,7 +333,7 @@ mod tests {
         !F::is_present(word) && (1..=F::LEVELS).all(|level| !F::is_table(word, Level::new(level).unwrap()))
     }
 
-    /// A walker of any format finds nothing in the word, and no #VE or mode-based execution either.
+    /// Whether a walker of any format finds nothing in the word, and no #VE or mode-based execution.
     fn hardware_sees_nothing(word: Word) -> bool {
         is_absent::<Ept4>(word)
             && is_absent::<Ept5>(word)
@@ -373,7 +375,7 @@ mod tests {
             ] {
                 prop_assert_eq!(a.cmp(&b), one.cmp(&other));
             }
-            // Of a hole and an mmio hole the newer is the larger too; of equal age, the one that says more.
+            // Between a hole and an mmio hole the newer is also the larger; at equal versions, the mmio hole is larger.
             prop_assert_eq!(a < b, Word::mmio(Version(a)) < Word::hole(Version(b)));
             prop_assert_eq!(a <= b, Word::hole(Version(a)) < Word::mmio(Version(b)));
         }

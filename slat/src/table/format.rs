@@ -1,38 +1,38 @@
-//! A page-table format: geometry, encode, decode. One small file each, under [`formats`](super::formats).
+//! Page-table formats: geometry, encoding, decoding. Each format is one small file under [`formats`](super::formats).
 //!
-//! A format says how a link and a leaf look. It does not say what an *absent* entry looks like: holes, tracked
-//! leaves and frozen entries are the engine's own and are laid out once, for every 64-bit format, in
-//! [`entry`](super::entry), inside the bits that all hardware ignores when an entry is not present.
+//! A format defines links and leaves. It does not define *absent* entries: the engine lays out holes, tracked leaves
+//! and frozen entries once for every 64-bit format, in [`entry`](super::entry), inside the bits that all hardware
+//! ignores in an entry that is not present.
 //!
-//! To add one: copy the nearest file in `formats/`, change the bits, keep the assertions at its foot, add a
-//! line to `formats/mod.rs` and a row to its table of tests. A format can also live in another crate: [`Format`] is an
-//! `unsafe trait` with a documented obligation, and [`Vm::builder`](crate::Vm::builder) and [`Map::new`](crate::map::Map::new)
-//! check its constants when they are compiled for it.
+//! To add a format: copy the nearest file in `formats/`, change the bits, keep the assertions at its end, add a line to
+//! `formats/mod.rs` and the type to `for_all!` in its tests. Another crate may define formats, too: [`Format`] is an
+//! `unsafe trait` with a documented obligation, and [`Vm::builder`](crate::Vm::builder) and
+//! [`Map::new`](crate::map::Map::new) check its constants at compile time.
 
 use super::entry::{ALWAYS_CLEAR, TAG, TAG_HOLE, TAG_MMIO, TAG_TRACKED, Version, Word, gather};
 pub use super::leaf::{Access, Leaf, MemoryType, Perms};
 use crate::addr::{Gfn, INDEX_BITS, Level, Pfn};
 use core::fmt::Debug;
 
-/// What a word is, at the level where it was found.
+/// The kind of a word, at the level where it was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A link to the table in this frame.
     Table(Pfn),
-    /// A mapped page: decode it with [`Format::read_leaf`].
+    /// A mapped page; [`Format::read_leaf`] decodes it.
     Leaf,
-    /// Nothing mapped; the last invalidation that covered it.
+    /// Maps nothing; the number of the last invalidation that covered it.
     Hole(Version),
-    /// The same, and no memslot was there as of this number.
+    /// A hole without a memslot, as of this number.
     Mmio(Version),
-    /// A leaf withdrawn from the hardware: decode it with [`Word::tracked_leaf`].
+    /// A leaf withdrawn from the hardware; [`Word::tracked_leaf`] decodes it.
     Tracked,
-    /// Owned for a moment by the freezer with this mark.
+    /// Owned for a moment by the thread with this mark.
     Frozen(u64),
 }
 
 impl Word {
-    /// What the word is, found at `level` of a table of format `F`.
+    /// Returns the kind of the word, found at `level` of a table of format `F`.
     #[inline]
     pub fn kind<F: Format>(self, level: Level) -> Kind {
         if F::is_present(self) {
@@ -50,16 +50,16 @@ impl Word {
 
 /// A page-table format of 64-bit entries, 512 to a table page.
 ///
-/// The trait is `unsafe`, not sealed: a hypervisor may have hardware that this crate does not know:
+/// The trait is `unsafe` rather than sealed, because a hypervisor may have hardware that this crate does not know:
 ///
 /// ```
 /// use slat::{Access, Format, Level, Leaf, MemoryType, Perms, Pfn, table::Word};
 ///
-/// /// One bit for each permission, frames where x86 has them.
+/// /// One bit for each permission; frames where x86 has them.
 /// #[derive(Clone, Copy, Default, Debug)]
 /// struct Mine;
 ///
-/// // SAFETY: tests show for each leaf and link what `Format` demands.
+/// // SAFETY: tests check each leaf and link against the obligations of `Format`.
 /// unsafe impl Format for Mine {
 ///     const NAME: &'static str = "mine";
 ///     const LEVELS: u8 = 4;
@@ -122,7 +122,7 @@ impl Word {
 /// #   fn read_leaf(_: Word) -> Leaf { unreachable!() }
 /// }
 /// ```
-/// A format whose constants break an obligation is refused when a VM or a map is compiled for it:
+/// A format whose constants break an obligation does not compile in a VM or a map:
 ///
 /// ```compile_fail,E0080
 /// # use slat::{*, map::Map, table::{Heap, formats::Ept}};
@@ -142,78 +142,77 @@ impl Word {
 /// ```
 ///
 /// # Safety
-/// The engine follows every word that the format calls a link, and writes only what the format makes. An implementation
-/// promises, for every `level` from 2 to [`LEVELS`](Self::LEVELS):
+/// The engine follows every word that the format calls a link, and writes only words that the format makes. An
+/// implementation guarantees, for every `level` from 2 to [`LEVELS`](Self::LEVELS):
 ///
-/// * **Links.** For a frame that fits [`ADDRESS`](Self::ADDRESS), `link(pfn, level)` is present, `is_table` says so, and
-///   `pfn` gives the frame back. Bits of [`touch_link`](Self::touch_link) change none of that.
-/// * **Leaves.** `leaf` makes a present word of a leaf that allows loads, or a [tracked](Word::tracked) one where the leaf
-///   is not accessed and [`HARDWARE_AD`](Self::HARDWARE_AD) is false. No such word links a table, whatever `level` up to
-///   [`MAX_LEAF`](Self::MAX_LEAF) it is made for, nor does one that `touch`, `set_write` or `write_withdrawn` made of it.
-///   `read_leaf` gives back what `leaf` was given.
-/// * **Geometry.** `index` is below 512 and `root_page` below [`ROOT_PAGES`](Self::ROOT_PAGES) for each frame below
-///   `1 << FRAME_BITS`, and two frames share an entry of the lowest level only if they are equal. The defaults keep this.
-/// * **Constants.** They say what their documentation says. Those that are not true of any format are refused at compile
-///   time.
+/// * **Links.** For a frame that fits [`ADDRESS`](Self::ADDRESS), `link(pfn, level)` is present, `is_table` is true for
+///   it, and `pfn` returns the frame. Bits of [`touch_link`](Self::touch_link) change none of that.
+/// * **Leaves.** `leaf` encodes a leaf that allows loads as a present word, or as a [tracked](Word::tracked) one if the
+///   leaf is not accessed and [`HARDWARE_AD`](Self::HARDWARE_AD) is false. No such word links a table, at any `level`
+///   up to [`MAX_LEAF`](Self::MAX_LEAF), nor does a word that `touch`, `set_write` or `write_withdrawn` made of it.
+///   `read_leaf` is the inverse of `leaf`.
+/// * **Geometry.** `index` is below 512, and `root_page` below [`ROOT_PAGES`](Self::ROOT_PAGES), for each frame below
+///   `1 << FRAME_BITS`. Different frames have different entries at the lowest level. The defaults guarantee this.
+/// * **Constants.** They are as documented. Combinations that no format can have fail at compile time.
 pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
-    /// As users type it: `ept4`.
+    /// The name that users type: `ept4`.
     const NAME: &'static str;
-    /// Levels from the root to the 4 KiB leaves.
+    /// Number of levels, from the root to the 4 KiB leaves.
     const LEVELS: u8;
-    /// The level of the root's entries. Not to be overridden.
+    /// The level of the root's entries. Do not override it.
     const ROOT_LEVEL: Level = Level::new(Self::LEVELS).expect("a table has at most six levels");
     /// The largest page that an entry may map.
     const MAX_LEAF: Level;
-    /// An entry above the lowest level links a table where `word & TABLE_MASK == TABLE_BITS`.
+    /// An entry above the lowest level links a table if `word & TABLE_MASK == TABLE_BITS`.
     const TABLE_MASK: u64;
     /// See [`TABLE_MASK`](Self::TABLE_MASK).
     const TABLE_BITS: u64;
-    /// Any of these bits set: hardware takes the entry for present.
+    /// Hardware treats an entry as present if any of these bits is set.
     const PRESENT: u64;
-    /// The bits that hold the frame's address.
+    /// The bits of the frame's address.
     const ADDRESS: u64;
-    /// Set in a leaf: hardware lets stores through. One bit, which [`set_writable`](Self::set_writable) gives and takes.
+    /// The bit of a leaf that permits stores. [`set_writable`](Self::set_writable) sets and clears it.
     const WRITE: u64;
-    /// Set in a leaf, in a bit that hardware ignores: the host allowed writes when the leaf was made.
+    /// A bit of a leaf that hardware ignores: the host allowed writes when the leaf was made.
     const HOST_WRITE: u64;
-    /// Set by the walker in every entry that it goes through; none where [`HARDWARE_AD`](Self::HARDWARE_AD) is false.
+    /// The bits that the walker sets in every entry that it uses; none if [`HARDWARE_AD`](Self::HARDWARE_AD) is false.
     const ACCESSED: u64;
-    /// Set by the walker in a leaf that it stores through; none where [`HARDWARE_AD`](Self::HARDWARE_AD) is false. Of two
-    /// bits the walker sets one, and either says that the page is dirty.
+    /// The bits that the walker sets in a leaf that it stores through; none if [`HARDWARE_AD`](Self::HARDWARE_AD) is
+    /// false. Of two bits the walker sets one; each of them marks the page dirty.
     const DIRTY: u64;
-    /// Whether walkers set Accessed and Dirty. Where not, a leaf is accessed while it is present, and dirty while it
-    /// may be written; one that no vCPU has accessed is a [tracked word](Word::tracked), which the next access gives
-    /// back by a fault.
+    /// Whether walkers set Accessed and Dirty. If not, a present leaf is accessed, and a writable one is dirty. A leaf
+    /// that no vCPU has accessed is a [tracked word](Word::tracked), which a fault restores at the next access.
     const HARDWARE_AD: bool = true;
-    /// How a leaf says each [`MemoryType`], in the order of [`MemoryType::ALL`]; `None` where it knows write-back only: then memslots
-    /// and host pages of other types are refused.
+    /// The bits of each [`MemoryType`] in a leaf, in the order of [`MemoryType::ALL`]. `None` if the format has only
+    /// write-back; memslots and host pages of other types are then refused.
     const MEMORY: Option<[u64; 4]> = None;
 
-    /// A link, standing in an entry of `level`, to the table in frame `pfn`. Links allow everything; leaves decide.
+    /// Encodes a link in an entry of `level` to the table in frame `pfn`. Links allow everything; leaves decide.
     fn link(pfn: Pfn, level: Level) -> Word;
-    /// A leaf of size `level`: a present one, or a tracked word where only that can say that it is not accessed.
+    /// Encodes a leaf of size `level`: as a present word, or as a tracked one if a present word cannot say "not
+    /// accessed".
     fn leaf(leaf: &Leaf, level: Level) -> Word;
-    /// What a present leaf says. Meaningless for other words: [`decode`](Self::decode) reads tracked ones too.
+    /// Decodes a present leaf. Meaningless for other words; [`decode`](Self::decode) reads tracked ones too.
     fn read_leaf(word: Word) -> Leaf;
-    /// Pages of the root, a power of two: where it has more than 512 entries, as many pages lie side by side, aligned to
-    /// their size together. Each is a table like any other: [`root_page`](Self::root_page) says whose.
+    /// Number of pages of the root, a power of two. A root with more than 512 entries has contiguous pages, together
+    /// aligned to their size. Each page is an ordinary table; [`root_page`](Self::root_page) selects it.
     const ROOT_PAGES: usize = 1;
-    /// Guest frames that a table of this format can map: `1 << FRAME_BITS`.
+    /// Number of bits of a guest frame number that the format can map.
     const FRAME_BITS: u32 = Self::LEVELS as u32 * INDEX_BITS + Self::ROOT_PAGES.ilog2();
 
-    /// Whether a leaf can say this type.
+    /// Whether a leaf can have this memory type.
     #[inline(always)]
     fn has_memory_type(memory: MemoryType) -> bool {
         Self::MEMORY.is_some() || memory == MemoryType::WriteBack
     }
 
-    /// The bits of a leaf of this type.
+    /// Returns the bits of this memory type in a leaf.
     #[inline(always)]
     fn memory_bits(memory: MemoryType) -> u64 {
         Self::MEMORY.map_or(0, |types| types[memory as usize])
     }
 
-    /// The type of a present leaf.
+    /// Returns the memory type of a present leaf.
     #[inline(always)]
     fn memory_type(word: Word) -> MemoryType {
         let Some(types) = Self::MEMORY else { return MemoryType::WriteBack };
@@ -222,19 +221,19 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
         MemoryType::ALL.into_iter().find(is_said).unwrap_or_default()
     }
 
-    /// Whether the hardware lets stores through this present leaf.
+    /// Whether the hardware permits stores through this present leaf.
     #[inline(always)]
     fn writable(word: Word) -> bool {
         word.0 & Self::WRITE != 0
     }
 
-    /// What a leaf says, present or tracked.
+    /// Decodes a leaf, present or tracked.
     #[inline]
     fn decode(word: Word) -> Leaf {
         if word.is_tracked() { word.tracked_leaf() } else { Self::read_leaf(word) }
     }
 
-    /// A tracked word of `level` as the present leaf that it keeps: accessed now.
+    /// Converts a tracked word of `level` to a present leaf, accessed now.
     #[inline]
     fn restore(word: Word, level: Level) -> Word {
         Self::leaf(&Leaf { accessed: true, ..word.tracked_leaf() }, level)
@@ -246,7 +245,7 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
         if word.is_tracked() { word.tracked_leaf().host_writable } else { word.0 & Self::HOST_WRITE != 0 }
     }
 
-    /// The leaf, present or tracked, with its write permission given or taken; all else, Dirty bits included, stays.
+    /// Sets or clears the write permission of a leaf, present or tracked. Everything else stays, including Dirty bits.
     #[inline(always)]
     fn set_writable(word: Word, on: bool) -> Word {
         if word.is_tracked() {
@@ -257,13 +256,13 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
         Self::set_write(word, on)
     }
 
-    /// The same for a present leaf.
+    /// Sets or clears the write permission of a present leaf.
     #[inline(always)]
     fn set_write(word: Word, on: bool) -> Word {
         Word(word.0 & !Self::WRITE | if on { Self::WRITE } else { 0 })
     }
 
-    /// The leaf, present or tracked, as it is after the host withdrew write permission.
+    /// Returns the leaf, present or tracked, after the host has withdrawn the write permission.
     #[inline(always)]
     fn write_withdrawn(word: Word) -> Word {
         if word.is_tracked() {
@@ -273,13 +272,14 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
         Word(Self::set_writable(word, false).0 & !Self::HOST_WRITE)
     }
 
-    /// Bits that a walker sets in a leaf that it uses: Accessed, and Dirty for a store.
+    /// Returns the bits that a walker sets in a leaf that it uses: Accessed, and Dirty for a store.
     #[inline(always)]
     fn touch(access: Access) -> u64 {
         Self::ACCESSED | if access == Access::Write { Self::DIRTY } else { 0 }
     }
 
-    /// Bits that a walker sets in a link of `level` that it follows; none where such links have no Accessed bit.
+    /// Returns the bits that a walker sets in a link of `level` that it follows; none if such links have no Accessed
+    /// bit.
     #[inline(always)]
     fn touch_link(_level: Level) -> u64 {
         Self::ACCESSED
@@ -291,44 +291,44 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
         level > Level::K4 && word.0 & Self::TABLE_MASK == Self::TABLE_BITS
     }
 
-    /// Whether hardware takes the word for present.
+    /// Whether hardware treats the word as present.
     #[inline(always)]
     fn is_present(word: Word) -> bool {
         word.0 & Self::PRESENT != 0
     }
 
-    /// The frame in a link or a leaf.
+    /// Returns the frame of a link or a leaf.
     #[inline(always)]
     fn pfn(word: Word) -> Pfn {
         Pfn((word.0 & Self::ADDRESS) >> crate::addr::PAGE_SHIFT)
     }
 
-    /// Which of the root's pages serves `gfn`, a frame that the format can map.
+    /// Returns the index of the root's page for `gfn`, which the format can map.
     #[inline(always)]
     fn root_page(gfn: Gfn) -> usize {
         if Self::ROOT_PAGES == 1 { 0 } else { (gfn.0 >> Self::ROOT_LEVEL.up().shift()) as usize }
     }
 
-    /// The frame of the root's page that serves `gfn`, where `root` is the root's first.
+    /// Returns the frame of the root's page for `gfn`. `root` is the frame of the root's first page.
     #[inline(always)]
     fn top(root: Pfn, gfn: Gfn) -> Pfn {
         Pfn(root.0 + Self::root_page(gfn) as u64)
     }
 
-    /// The index of `gfn`'s entry in its table page of `level`.
+    /// Returns the index of `gfn`'s entry in its table page of `level`.
     #[inline(always)]
     fn index(gfn: Gfn, level: Level) -> usize {
         ((gfn.0 >> level.shift()) & ((1 << INDEX_BITS) - 1)) as usize
     }
 }
 
-/// The bits that tell a leaf's type.
+/// The bits of a leaf that encode its memory type.
 const fn memory_mask([a, b, c, d]: [u64; 4]) -> u64 {
     a | b | c | d
 }
 
-/// Proves at compile time what the constants of every format owe. [`Vm::builder`](crate::Vm::builder) and
-/// [`Map::new`](crate::map::Map::new) evaluate it for their format; each format's file ends in a call too.
+/// Checks the constants of a format at compile time. [`Vm::builder`](crate::Vm::builder) and
+/// [`Map::new`](crate::map::Map::new) evaluate it for their format; each format's file also ends in a call.
 pub(crate) const fn assert_format<F: Format>() {
     assert!(F::LEVELS >= 2 && F::LEVELS <= 5, "the walker's stack holds five levels");
     assert!(F::ROOT_LEVEL.number() == F::LEVELS, "the root's level follows from the number of levels");

@@ -1,44 +1,44 @@
-//! The free pages of a pool: which one is next, and which chunks go back to the host.
+//! The free pages of a pool: their order of use, and the return of chunks to the host.
 //!
-//! Each chunk knows its free pages as bits of one word. The pool lists its chunks by the number of free pages:
+//! Each chunk stores its free pages as bits of one word. The pool lists its chunks by the number of free pages:
 //!
 //! ```text
 //! lists   0: none free   1: one free   …   62: 62 free   whole: all pages are free
-//!                        ▲ a page is taken from the first list that has a chunk, hence from the fullest chunk
+//!                        ▲ pages come from the first list that has a chunk, hence from the fullest chunk
 //! ```
-//! In a chunk the lowest page goes first, so tables of neighbours are neighbours. No page is ever moved. A chunk that is nearly
-//! empty gives no pages out while a fuller one has any, so it becomes whole as its tables die.
+//! In a chunk the lowest page goes first, so tables of neighbours are neighbours. No page ever moves. A nearly empty
+//! chunk gives out no pages while a fuller one has any, so it becomes whole as its tables are freed.
 //!
-//! Whole chunks go back to the host by [`Vm::shrink`](crate::Vm::shrink), all of them; and by themselves, where pages come
-//! back after a grace period and the pool has more than 2 K whole chunks. Then it gives chunks back until it has K: four, or an
-//! eighth of the chunks in use if that is more. So a VM that grows and shrinks again by up to K chunks makes the host neither
-//! lend nor take back.
+//! [`Vm::shrink`](crate::Vm::shrink) returns all whole chunks to the host. The pool also returns whole chunks by
+//! itself, when pages return after a grace period and more than 2 K chunks are whole. It then keeps K: four, or an
+//! eighth of the chunks in use if that is more. A VM that grows and shrinks by up to K chunks therefore causes no
+//! lending and no return.
 
 use super::chunk::Chunk;
 use super::memory::{CHUNK_PAGES, Node, NodeList};
 use crate::slots::bitmap::bits;
 
-/// Chunks, by their free pages.
+/// The chunks of a pool, by their free pages.
 #[derive(Debug)]
 pub(super) struct Free {
-    /// The first of each list: by number; and of those that are whole.
+    /// The first chunk of each list: by number of free pages, and the whole chunks last.
     lists: [Option<Chunk>; WHOLE + 1],
     lens: [usize; WHOLE + 1],
-    /// The lists that have a chunk, as bits; but for the first.
+    /// The lists that have a chunk, as bits, except list 0.
     with_pages: u64,
-    /// Pages lent, those of notes included.
+    /// Number of pages lent, including those of notes.
     pub(super) lent: u64,
-    /// Pages of tables among them.
+    /// Number of table pages among them.
     pub(super) made: u64,
-    /// Pages that are free.
+    /// Number of free pages.
     pub(super) pages: u64,
 }
 
-/// The list of chunks that have nothing but free pages.
+/// The list of chunks whose pages are all free.
 pub(super) const WHOLE: usize = CHUNK_PAGES - 1;
-/// Whole chunks that are kept, at least.
+/// Minimum number of whole chunks to keep.
 pub(super) const KEPT: usize = if cfg!(shuttle) { 1 } else { 4 };
-/// And one for so many in use.
+/// One more whole chunk is kept for each so many in use.
 const KEPT_SHARE: usize = 8;
 
 impl Default for Free {
@@ -48,9 +48,9 @@ impl Default for Free {
 }
 
 impl Free {
-    /// The list of a chunk as it is now.
+    /// The list for the chunk's current state.
     fn list_of(chunk: Chunk) -> usize {
-        // SAFETY: a chunk of the pool, which is locked.
+        // SAFETY: a chunk of the locked pool.
         let head = unsafe { chunk.head() };
         if head.is_whole() { WHOLE } else { head.free.get().count_ones() as usize }
     }
@@ -58,7 +58,7 @@ impl Free {
     fn enlist(&mut self, chunk: Chunk) {
         let list = Self::list_of(chunk);
         let first = self.lists[list].replace(chunk);
-        // SAFETY: chunks of the pool, which is locked.
+        // SAFETY: chunks of the locked pool.
         unsafe {
             chunk.head().next.set(first);
             chunk.head().previous.set(None);
@@ -72,7 +72,7 @@ impl Free {
 
     fn delist(&mut self, chunk: Chunk) {
         let list = Self::list_of(chunk);
-        // SAFETY: chunks of the pool, which is locked.
+        // SAFETY: chunks of the locked pool.
         unsafe {
             let (previous, next) = (chunk.head().previous.get(), chunk.head().next.get());
             if let Some(next) = next {
@@ -89,9 +89,9 @@ impl Free {
         self.lens[list] -= 1;
     }
 
-    /// A chunk more.
+    /// Adds a chunk.
     pub(super) fn add(&mut self, chunk: Chunk) {
-        // SAFETY: the caller's alone.
+        // SAFETY: only the caller reaches it.
         let head = unsafe { chunk.head() };
         self.lent += head.lent();
         self.made += head.pages();
@@ -99,7 +99,7 @@ impl Free {
         self.enlist(chunk);
     }
 
-    /// A chunk of this list leaves.
+    /// Removes the first chunk of this list.
     pub(super) fn remove_first(&mut self, list: usize) -> Option<Chunk> {
         let chunk = self.lists[list]?;
         self.delist(chunk);
@@ -111,10 +111,10 @@ impl Free {
         Some(chunk)
     }
 
-    /// These pages of the chunk are free from now on, or not any more.
+    /// Marks these pages of the chunk free, or in use.
     fn change(&mut self, chunk: Chunk, pages: u64, are_free: bool) {
         self.delist(chunk);
-        // SAFETY: a chunk of the pool, which is locked.
+        // SAFETY: a chunk of the locked pool.
         let free = unsafe { &chunk.head().free };
         debug_assert!(free.get() & pages == if are_free { 0 } else { pages }, "a page is out once");
         free.set(free.get() ^ pages);
@@ -123,12 +123,12 @@ impl Free {
         self.enlist(chunk);
     }
 
-    /// Up to `many` pages, from the fullest chunks. The last of them comes out of the list first.
+    /// Takes up to `many` pages from the fullest chunks. The last one taken is the first in the returned list.
     pub(super) fn take(&mut self, many: usize) -> NodeList {
         let mut taken = NodeList::default();
         while taken.len() < many && self.with_pages != 0 {
             let Some(chunk) = self.lists[self.with_pages.trailing_zeros() as usize] else { break };
-            // SAFETY: a chunk of the pool, which is locked.
+            // SAFETY: a chunk of the locked pool.
             let free = unsafe { chunk.head() }.free.get();
             let pages = bits(free).take(many - taken.len()).fold(0, |pages, number| pages | 1 << number);
             self.change(chunk, pages, false);
@@ -140,11 +140,11 @@ impl Free {
         taken
     }
 
-    /// Pages that can be a root together, of the fullest of the chunks that come first in their lists.
+    /// Takes the pages of a root, from the fullest of the chunks at the head of their lists.
     pub(super) fn take_root(&mut self) -> Option<Node> {
         let chunks = bits(self.with_pages).filter_map(|list| self.lists[list as usize]);
         let has_root = |chunk: &Chunk| {
-            // SAFETY: a chunk of the pool, which is locked.
+            // SAFETY: a chunk of the locked pool.
             let head = unsafe { chunk.head() };
             head.root != 0 && head.free.get() & head.root == head.root
         };
@@ -156,7 +156,7 @@ impl Free {
         Some(unsafe { chunk.node(root.trailing_zeros()) })
     }
 
-    /// Takes back blocks of as many pages.
+    /// Returns blocks of `pages` pages each to their chunks.
     pub(super) fn put(&mut self, mut blocks: NodeList, pages: usize) {
         while let Some(node) = blocks.pop() {
             // SAFETY: the list owned it.
@@ -165,12 +165,12 @@ impl Free {
         }
     }
 
-    /// Chunks that have a page out.
+    /// Number of chunks with a page in use.
     fn in_use(&self) -> usize {
         self.lens[..WHOLE].iter().sum()
     }
 
-    /// Whole chunks that the pool need not keep.
+    /// Number of whole chunks above those to keep.
     pub(super) fn surplus(&self) -> usize {
         let (whole, kept) = (self.lens[WHOLE], KEPT.max(self.in_use() / KEPT_SHARE));
         if whole > 2 * kept { whole - kept } else { 0 }
@@ -186,9 +186,10 @@ impl Free {
             kept <= needed
         });
         let most = lists.count().saturating_sub(1) as u32;
-        // Groups of single pages may be small: what is free in chunks in use must be worth a chunk, and a tenth of what is out.
+        // Groups of single pages may be small, so the free pages of chunks in use must make up a chunk and a tenth of
+        // the used pages.
         let whole = |chunk: &Chunk| {
-            // SAFETY: a chunk of the pool, which is locked.
+            // SAFETY: a chunk of the locked pool.
             unsafe { chunk.head() }.next.get()
         };
         let whole = core::iter::successors(self.lists[WHOLE], whole).map(|chunk| {

@@ -1,12 +1,12 @@
-//! Freezing: an entry that is one thread's for a moment, however that moment ends.
+//! Freezing: one thread owns an entry for a moment.
 //!
-//! While an entry is frozen every other thread turns back at it, or waits. So the thread that froze it thaws it, to what it was where
-//! nothing else was decided: also where the host panics when it is asked, and takes the thread with it.
+//! While an entry is frozen, other threads' faults retry or wait. The thread that froze it must therefore thaw it, even
+//! if the host panics meanwhile. Unless it decided otherwise, it restores the old word.
 
 use super::entry::{Entry, Word};
 use crate::sync::prim::{SeqCst, fence};
 
-/// An entry that this thread has frozen; thawed to what it was when dropped.
+/// An entry that this thread has frozen. Dropping it restores the old word.
 #[derive(Debug)]
 pub(crate) struct Freeze<'w> {
     entry: &'w Entry,
@@ -15,18 +15,20 @@ pub(crate) struct Freeze<'w> {
 }
 
 impl<'w> Freeze<'w> {
-    /// Puts `frozen` in the place of `was`; nothing where the entry has changed. A stamp taken afterwards is good for what
-    /// it is thawed to: it sees an invalidation, or that one sees the frozen entry and replaces it.
+    /// Replaces `was` by `frozen`; returns `None` if the entry has changed. A stamp taken afterwards is valid for the
+    /// thawed word: either the stamp sees an invalidation, or the invalidation sees the frozen entry and replaces it.
     pub(crate) fn new(entry: &'w Entry, was: Word, frozen: Word) -> Option<Self> {
         entry.cas(was, frozen).ok()?;
-        // ORDER(upgrade): the frozen entry before the look at who is active; pairs with the fence in `Ticket::announce`.
+        // ORDER(upgrade): the frozen entry before the scan of active invalidations; pairs with the fence in
+        // `Ticket::announce`.
         if !seeded!(FreezeUnfenced) {
             fence(SeqCst);
         }
         Some(Self { entry, was, frozen })
     }
 
-    /// Thaws it to `word`. False where an invalidation has taken it meanwhile, and owes the flush.
+    /// Thaws the entry to `word`. Returns false if an invalidation has taken the entry meanwhile; it then owes the
+    /// flush.
     #[must_use = "the invalidation that took the entry did not know what it was"]
     pub(crate) fn thaw(self, word: Word) -> bool {
         let ours = self.entry.cas(self.frozen, word).is_ok();

@@ -1,12 +1,12 @@
-//! History, for tests: a look at the tables before and after every single write to an entry, as if all processors stood
-//! still. What is wrong for one instant only is seen here.
+//! Test hooks before and after every single write to an entry, as if all processors stood still. They show states that
+//! are wrong for one moment only.
 
 use super::entry::Entry;
 use std::boxed::Box;
 use std::cell::RefCell;
 use std::thread_local;
 
-/// What is done before a write to an entry that others can reach, and after every write.
+/// A hook before a write to a reachable entry, and a hook after every write.
 type Watch = (Box<dyn FnMut(&Entry)>, Box<dyn FnMut()>);
 
 thread_local! {
@@ -24,21 +24,21 @@ pub(super) fn wrote() {
 }
 
 fn looking(look: impl FnOnce(&mut Watch)) {
-    // Taken out meanwhile: what the watcher writes itself is not watched.
+    // Taken out meanwhile, so that writes of the hook call no hook.
     if let Some(mut watch) = WATCH.take() {
         look(&mut watch);
         WATCH.set(Some(watch));
     }
 }
 
-/// Runs `work` with `watch` called after each of this thread's writes.
+/// Runs `work`, and calls `watch` after each write by this thread.
 pub(crate) fn watched<R>(watch: impl FnMut(), work: impl FnOnce() -> R) -> R {
     meddled(|_| {}, watch, work)
 }
 
-/// The same with `meddle` called before each, at the moment when the writer has decided what to write.
+/// Like [`watched`], and calls `meddle` before each write, after the writer has decided what to write.
 pub(crate) fn meddled<R>(meddle: impl FnMut(&Entry), watch: impl FnMut(), work: impl FnOnce() -> R) -> R {
-    /// Undone however `work` ends.
+    /// Removes the hooks, even if `work` panics.
     struct Undo;
     impl Drop for Undo {
         fn drop(&mut self) {
@@ -48,7 +48,7 @@ pub(crate) fn meddled<R>(meddle: impl FnMut(&Entry), watch: impl FnMut(), work: 
     let meddle: Box<dyn FnMut(&Entry) + '_> = Box::new(meddle);
     let watch: Box<dyn FnMut() + '_> = Box::new(watch);
     let watches = (meddle, watch);
-    // SAFETY: only lifetimes differ; both are taken out again before this returns or unwinds.
+    // SAFETY: only the lifetimes differ; both hooks are removed before this function returns or unwinds.
     let watches: Watch = unsafe { core::mem::transmute(watches) };
     WATCH.set(Some(watches));
     let _undo = Undo;

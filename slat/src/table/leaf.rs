@@ -1,11 +1,11 @@
-//! What a page may be used for, and what one leaf maps.
+//! Kinds of access, permissions, and decoded leaves.
 
 use crate::addr::Pfn;
 use core::fmt::Debug;
 pub use slat_slots::MemoryType;
 
 named! {
-    /// What an access wants, or what an entry allows.
+    /// A kind of access.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub enum Access {
         /// A data load.
@@ -22,7 +22,7 @@ named! {
 pub struct Perms(u8);
 
 impl Perms {
-    /// Nothing.
+    /// No access.
     pub const NONE: Self = Self(0);
     /// Loads.
     pub const READ: Self = Self(1);
@@ -32,16 +32,16 @@ impl Perms {
     pub const EXECUTE: Self = Self(4);
     /// Loads and fetches.
     pub const RX: Self = Self(5);
-    /// Everything.
+    /// All access.
     pub const RWX: Self = Self(7);
 
-    /// What each of the three says.
+    /// Returns the set of the given permissions.
     #[inline(always)]
     pub const fn of(read: bool, write: bool, execute: bool) -> Self {
         Self(read as u8 | (write as u8) << 1 | (execute as u8) << 2)
     }
 
-    /// What allows `access`, and nothing else.
+    /// Returns the set that allows `access` only.
     #[inline]
     pub(crate) const fn to(access: Access) -> Self {
         match access {
@@ -57,27 +57,27 @@ impl Perms {
         self.0 & Self::to(access).0 != 0
     }
 
-    /// Both sets together.
+    /// Returns the union of both sets.
     #[inline]
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// This set less `other`.
+    /// Returns this set without `other`.
     #[inline]
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// The set as a number below eight, for a word that keeps it.
+    /// Returns the set as a number below eight, to store in a word.
     #[inline]
     pub(crate) const fn bits(self) -> u8 {
         self.0
     }
 
-    /// The set from [`bits`](Self::bits), in the lowest three of `bits`.
+    /// Returns the set from the lowest three bits of `bits`; inverse of [`bits`](Self::bits).
     #[inline]
     pub(crate) const fn from_bits(bits: u8) -> Self {
         Self(bits & Self::RWX.0)
@@ -93,17 +93,17 @@ impl Debug for Perms {
     }
 }
 
-/// A leaf, decoded: what one entry maps, and how.
+/// A decoded leaf: the page that one entry maps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Leaf {
-    /// First frame of the page.
+    /// The first frame of the page.
     pub pfn: Pfn,
-    /// What the hardware lets through.
+    /// The access that the hardware permits.
     pub perms: Perms,
-    /// How it is cached.
+    /// The memory type.
     pub memory: MemoryType,
-    /// Whether the *host* allowed writes when this leaf was made. With `perms` less: the VMM tracks writes
-    /// (dirty logging), and the fault that asks gets the permission back by one CAS.
+    /// Whether the *host* allowed writes when this leaf was made. If `perms` lacks write, the VMM tracks writes (dirty
+    /// logging), and the next store's fault restores the permission by one CAS.
     pub host_writable: bool,
     /// The Accessed bit.
     pub accessed: bool,
@@ -112,8 +112,8 @@ pub struct Leaf {
 }
 
 impl Leaf {
-    /// A page of ordinary memory that may be used in any way, and is young and dirty: hardware need set no bit in it. What differs
-    /// is said beside it: `Leaf { perms: Perms::RX, ..Leaf::plain(pfn) }`.
+    /// A leaf for write-back memory with all permissions, young and dirty, so hardware sets no bit in it. Set the
+    /// fields that differ: `Leaf { perms: Perms::RX, ..Leaf::plain(pfn) }`.
     pub const fn plain(pfn: Pfn) -> Self {
         Self {
             pfn,

@@ -1,8 +1,8 @@
-//! Table pages that are in no table: a list that owns them.
+//! Lists that own table pages outside any table.
 
 use super::memory::Node;
 
-/// Table pages in no table, threaded through their own notes. Owning the list is owning the pages.
+/// A list of table pages outside any table, linked through their notes. The owner of the list owns the pages.
 #[derive(Debug, Default)]
 pub(crate) struct NodeList {
     head: Option<Node>,
@@ -16,7 +16,7 @@ impl NodeList {
     }
 
     pub(crate) fn push(&mut self, node: Node) {
-        // SAFETY: the list owns its pages, and now this one.
+        // SAFETY: the list owns its pages, and now also this one.
         unsafe { node.note() }.next.set(self.head);
         self.tail = self.tail.or(Some(node));
         self.head = Some(node);
@@ -25,7 +25,7 @@ impl NodeList {
 
     pub(crate) fn pop(&mut self) -> Option<Node> {
         let node = self.head?;
-        // SAFETY: owned by the list until here.
+        // SAFETY: the list owned it until here.
         self.head = unsafe { node.note() }.next.take();
         self.len -= 1;
         if self.head.is_none() {
@@ -34,7 +34,7 @@ impl NodeList {
         Some(node)
     }
 
-    /// Up to `many` pages of it.
+    /// Moves up to `many` pages to a new list.
     pub(super) fn split_off(&mut self, many: usize) -> Self {
         let mut some = Self::default();
         while some.len < many
@@ -45,9 +45,9 @@ impl NodeList {
         some
     }
 
-    /// Its pages, in order.
+    /// The pages, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = Node> {
-        // SAFETY: owned by the list.
+        // SAFETY: the list owns its pages.
         core::iter::successors(self.head, |node| unsafe { node.note() }.next.get())
     }
 
@@ -60,7 +60,7 @@ impl NodeList {
 
     #[cold]
     fn append_up_to(&mut self, last: Node, other: &mut Self) {
-        // SAFETY: owned by `other`, which is emptied here.
+        // SAFETY: `other` owned the page, and is emptied here.
         unsafe { last.note() }.next.set(self.head);
         self.tail = self.tail.or(other.tail);
         self.head = other.head;

@@ -1,34 +1,34 @@
-//! Where table pages live, and what the engine remembers beside each.
+//! The memory of table pages, and the note that the engine keeps for each page.
 //!
-//! The host lends memory in naturally aligned **chunks** of 64 pages. The first page of a chunk holds one
-//! 64-byte note for each of the others. Pointer arithmetic leads from a table page to its note:
-//! no search, no second allocation, 1.6% of the tables (0.003% of what they map).
+//! The host lends memory in naturally aligned **chunks** of 64 pages. The first page of a chunk holds one 64-byte note
+//! for each of the others. Pointer arithmetic leads from a table page to its note: no search, no second allocation,
+//! 1.6% of the tables (0.003% of the memory that they map).
 //!
 //! ```text
 //! chunk (256 KiB, aligned)   [ note 0 | note 1 … note 63 ] [ page 1 ] [ page 2 ] … [ page 63 ]
 //!                              └ chunk's own   └────────────── belongs to ────────────┘
 //! ```
 //!
-//! A host without blocks of 256 KiB lends [single pages](TableMemory::SINGLE_PAGES): as many as are needed, and later half as many
-//! as there are, 63 at most. The engine groups them: a page of the global allocator's holds the notes of up to 63, wherever those are. A
-//! radix tree leads from a page to its note (`single`).
-//! Which of the two a memory is, is a constant: for chunks the fault path compiles to the arithmetic above.
+//! A host without blocks of 256 KiB lends [single pages](TableMemory::SINGLE_PAGES). The engine asks for as many as it
+//! needs, and later for half as many as it has, 63 at most. It groups them: a page of the global allocator holds the
+//! notes of up to 63 pages, wherever those are. A radix tree leads from a page to its note (`single`). Which kind a
+//! memory is, is a constant, so for chunks the fault path compiles to the arithmetic above.
 //!
-//! # When a chunk goes back
-//! A chunk goes back to the host when all its pages are free (`pool`). No thread reaches it then:
+//! # When a chunk returns to the host
+//! A chunk returns when all its pages are free (`pool`). No thread reaches it then:
 //!
-//! * *Hardware walkers.* A page of a table that was linked is free only after the shootdown of the unhooking. Each vCPU
-//!   that was in the guest has dropped its paging-structure caches by then.
-//! * *Walks.* A walk follows links only inside a section of the read side, and uses no table after the section. A page
-//!   that was linked is free only after a grace period that began after the unhooking. So each section that found the page has
-//!   ended. This covers the notes too: a walk reads the hint in a note of a table that it has reached in its section.
-//! * *vCPUs that remember tables* (`fault/memo.rs`) compare two words, or N, inside a section before they use one. These are
-//!   unchanged only if the table was linked when the section began, or later.
-//! * *Lists and caches.* They own their pages, and a page that one of them owns is not free. The pool writes notes under
-//!   its lock.
+//! * *Hardware walkers.* The page of a linked table becomes free only after the shootdown of its unhooking. By then
+//!   each vCPU that was in the guest has dropped its paging-structure caches.
+//! * *Walks.* A walk follows links only inside a section of the read side, and uses no table after the section. A
+//!   linked page becomes free only after a grace period that began after the unhooking, so each section that found the
+//!   page has ended. This covers notes, too: a walk reads the hint in the note of a table that it has reached in its
+//!   section.
+//! * *vCPUs that remember tables* (`fault/memo.rs`) compare two words, or N, inside a section before they use one. The
+//!   words are unchanged only if the table was linked when the section began, or later.
+//! * *Lists and caches.* They own their pages, and an owned page is not free. The pool writes notes under its lock.
 //!
-//! The root's frame ([`Vm::root`](crate::Vm::root)) is a number. A host that walks tables itself does so from a vCPU in the
-//! guest, or stops before it answers flushes.
+//! The root's frame ([`Vm::root`](crate::Vm::root)) is a number. A host that walks tables itself does so from a vCPU in
+//! the guest, or stops before it answers flushes.
 
 pub(crate) use super::list::NodeList;
 
@@ -41,34 +41,34 @@ use alloc::alloc::{Layout, alloc, dealloc};
 use core::cell::Cell;
 use core::ptr::NonNull;
 
-/// Pages in a chunk. Under shuttle each table page has a chunk of its own, which goes back where the page is free.
+/// Number of pages in a chunk. Under shuttle each table page has its own chunk, which returns when the page is free.
 pub const CHUNK_PAGES: usize = if cfg!(shuttle) { 2 } else { 64 };
-/// Bytes in a chunk, and its alignment.
+/// Size of a chunk in bytes, and its alignment.
 pub const CHUNK_BYTES: usize = CHUNK_PAGES << PAGE_SHIFT;
-/// Entries in a table page.
+/// Number of entries in a table page.
 pub(crate) const ENTRIES: usize = 1 << INDEX_BITS;
 
-/// The memory that tables are made of, and its two names: a pointer for the engine, a frame for the hardware.
+/// The memory of tables, with its two names: a pointer for the engine, a frame for the hardware.
 ///
-/// Every method has a default: chunks from the global allocator, with a frame number that *is* the address.
-/// That is right wherever the walker of the tables is software in this process. A hypervisor overrides `pfn`, `at`, and the
-/// two functions that lend: `alloc_chunk` and `free_chunk`, or `alloc_pages` and `free_pages`.
+/// Every method has a default: chunks from the global allocator, whose frame number *is* the address. The defaults suit
+/// a software walker in this process. A hypervisor overrides `pfn`, `at`, and the two functions that lend:
+/// `alloc_chunk` and `free_chunk`, or `alloc_pages` and `free_pages`.
 ///
-/// A chunk or page may go back at any time between its allocation and the end of the VM: in [`Vm::shrink`](crate::Vm::shrink)
-/// and [`Vm::collect`](crate::Vm::collect), where a flush debt is settled, and where memslots are committed. The calling thread
-/// is in no walk and holds no lock of the engine that another thread needs for a fault; it holds what the host's own code held when
-/// it called the engine.
+/// The engine may return a chunk or page at any time before the end of the VM: in [`Vm::shrink`](crate::Vm::shrink) and
+/// [`Vm::collect`](crate::Vm::collect), when a flush debt is settled, and when memslots are committed. The calling
+/// thread is in no walk and holds no engine lock that a fault needs. It still holds any lock that the host held when it
+/// called the engine.
 ///
 /// ```
 /// # use slat::{*, table::{TableMemory, formats::Npt4, memory::CHUNK_BYTES}};
 /// use std::{alloc::{Layout, alloc, dealloc}, ptr::{NonNull, with_exposed_provenance_mut}};
 ///
-/// /// A kernel that sees physical address p at p + `OFFSET`.
+/// /// A kernel that maps physical address p at p + `OFFSET`.
 /// struct DirectMap;
 /// # const OFFSET: usize = 1 << 40;
 /// # fn chunk() -> Layout { Layout::from_size_align(CHUNK_BYTES, CHUNK_BYTES).unwrap() }
 ///
-/// // SAFETY: chunks come from an allocator; `pfn` and `at` are each other's inverse.
+/// // SAFETY: chunks come from an allocator; `pfn` and `at` are inverse to each other.
 /// unsafe impl TableMemory for DirectMap {
 ///     fn alloc_chunk(&self) -> Option<NonNull<u8>> {
 ///         NonNull::new(unsafe { alloc(chunk()) })
@@ -92,12 +92,12 @@ pub(crate) const ENTRIES: usize = 1 << INDEX_BITS;
 /// ```
 ///
 /// # Safety
-/// `alloc_chunk` must return memory of [`CHUNK_BYTES`], aligned to as much, that no other code uses until
-/// `free_chunk`; likewise `alloc_pages`, of as many pages as it was asked for. `at` and `pfn` must be each other's inverse for
-/// every page of such memory, and stay so. The frame must fit the address bits of the format that links it
+/// `alloc_chunk` must return memory of [`CHUNK_BYTES`], aligned to its size, that no other code uses until
+/// `free_chunk`. `alloc_pages` must do the same for the requested number of pages. `at` and `pfn` must stay inverse to
+/// each other for every page of such memory. The frame must fit the address bits of the format that links it
 /// ([`Format::ADDRESS`](super::Format::ADDRESS)).
 pub unsafe trait TableMemory: Send + Sync {
-    /// Whether the host lends pages one at a time, wherever they are, instead of chunks. Then the engine calls
+    /// Whether the host lends single pages at any address instead of chunks. The engine then calls
     /// [`alloc_pages`](Self::alloc_pages) and [`free_pages`](Self::free_pages), and neither function for chunks.
     ///
     /// ```
@@ -137,47 +137,48 @@ pub unsafe trait TableMemory: Send + Sync {
     /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5123), access: Access::Write })?;
-    /// assert_eq!(vm.stats().lent_bytes, 9 * PAGE_SIZE); // the root, and eight for the vCPU: for a table of each level, and the next faults
+    /// assert_eq!(vm.stats().lent_bytes, 9 * PAGE_SIZE); // the root, and eight for the vCPU: one for each level, and for the next faults
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     const SINGLE_PAGES: bool = false;
 
-    /// A chunk with any contents, or `None` where there is no more. May sleep.
+    /// Allocates a chunk with any contents, or returns `None` if there is no memory. May sleep.
     fn alloc_chunk(&self) -> Option<NonNull<u8>> {
         // SAFETY: the layout has a size that is not zero.
         NonNull::new(unsafe { alloc(chunk_layout()) })
     }
 
-    /// Takes a chunk back. May sleep.
+    /// Frees a chunk. May sleep.
     ///
     /// # Safety
-    /// `chunk` came from [`alloc_chunk`](Self::alloc_chunk) of the same memory, once, and nothing uses it any more.
+    /// `chunk` came from [`alloc_chunk`](Self::alloc_chunk) of the same memory, is freed once, and is no longer used.
     unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        // SAFETY: allocated above with this layout, says the caller.
+        // SAFETY: allocated above with this layout, by the caller's contract.
         unsafe { dealloc(chunk.as_ptr(), chunk_layout()) }
     }
 
-    /// As many pages with any contents, contiguous and aligned to their size; or `None` where there are no more. May sleep.
-    /// `pages` is 1, or [`Format::ROOT_PAGES`](super::Format::ROOT_PAGES) for a root. Called only for
-    /// [single pages](Self::SINGLE_PAGES).
+    /// Allocates `pages` pages with any contents, contiguous and aligned to their size, or returns `None` if there is
+    /// no memory. May sleep. `pages` is 1, or [`Format::ROOT_PAGES`](super::Format::ROOT_PAGES) for a root. Called only
+    /// for [single pages](Self::SINGLE_PAGES).
     fn alloc_pages(&self, pages: usize) -> Option<NonNull<u8>> {
         // SAFETY: the layout has a size that is not zero.
         NonNull::new(unsafe { alloc(pages_layout(pages)) })
     }
 
-    /// Takes pages back. May sleep.
+    /// Frees `pages` pages. May sleep.
     ///
     /// # Safety
-    /// `first` came from [`alloc_pages`](Self::alloc_pages) of the same memory, for as many pages, once, and nothing uses them
-    /// any more.
+    /// `first` came from [`alloc_pages`](Self::alloc_pages) of the same memory with the same `pages`, is freed once,
+    /// and is no longer used.
     unsafe fn free_pages(&self, first: NonNull<u8>, pages: usize) {
-        // SAFETY: allocated above with this layout, says the caller.
+        // SAFETY: allocated above with this layout, by the caller's contract.
         unsafe { dealloc(first.as_ptr(), pages_layout(pages)) }
     }
 
-    /// The same as [`alloc_pages`](Self::alloc_pages), and the frame of the first page: what the engine calls. The default asks
-    /// [`pfn`](Self::pfn) for it. A host that has frames, and knows where it sees each, but not which frame is at an address,
-    /// overrides this, [`free_frames`](Self::free_frames) and [`at`](Self::at). Its `pfn` is not called.
+    /// Allocates like [`alloc_pages`](Self::alloc_pages), and also returns the frame of the first page. The engine
+    /// calls this function; the default calls [`pfn`](Self::pfn) for the frame. A host that cannot find the frame of an
+    /// address overrides this function, [`free_frames`](Self::free_frames) and [`at`](Self::at). The engine then does
+    /// not call its `pfn`.
     ///
     /// ```
     /// use slat::{table::formats::Npt4, *};
@@ -237,27 +238,27 @@ pub unsafe trait TableMemory: Send + Sync {
         Some((first, self.pfn(first)))
     }
 
-    /// Takes pages back, the first of which has this frame. May sleep.
+    /// Frees pages, the first of which has frame `pfn`. May sleep.
     ///
     /// # Safety
-    /// As [`free_pages`](Self::free_pages), of [`alloc_frames`](Self::alloc_frames).
+    /// As for [`free_pages`](Self::free_pages), with pages from [`alloc_frames`](Self::alloc_frames).
     unsafe fn free_frames(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
         let _ = pfn;
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees it.
         unsafe { self.free_pages(first, pages) }
     }
 
-    /// The frame number under which the hardware knows the page at `page`.
+    /// Returns the frame number by which the hardware addresses the page at `page`.
     #[inline(always)]
     fn pfn(&self, page: NonNull<u8>) -> Pfn {
         Pfn(page.as_ptr().expose_provenance() as u64 >> PAGE_SHIFT)
     }
 
-    /// Where this process sees the table page `pfn`.
+    /// Returns the address of table page `pfn` in this process.
     #[inline(always)]
     fn at(&self, pfn: Pfn) -> NonNull<u8> {
         let page = core::ptr::with_exposed_provenance_mut(pfn.address() as usize);
-        // SAFETY: a frame of a chunk is never frame zero: the null page is not allocated.
+        // SAFETY: the null page is never allocated, so no frame of a chunk is frame zero.
         unsafe { NonNull::new_unchecked(page) }
     }
 }
@@ -273,7 +274,7 @@ const fn chunk_layout() -> Layout {
     pages_layout(CHUNK_PAGES)
 }
 
-/// As many pages, aligned to their size.
+/// The layout of `pages` pages, aligned to their size.
 pub(super) const fn pages_layout(pages: usize) -> Layout {
     let bytes = pages << PAGE_SHIFT;
     match Layout::from_size_align(bytes, bytes) {
@@ -282,24 +283,24 @@ pub(super) const fn pages_layout(pages: usize) -> Layout {
     }
 }
 
-/// What the engine remembers beside a table page.
+/// What the engine stores beside a table page.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Note {
-    /// The page.
+    /// The page of this note.
     pub(crate) page: Node,
-    /// The next page in the list that owns this one, while it is in no table.
+    /// The next page in the list that owns this one, while the page is in no table.
     pub(crate) next: Cell<Option<Node>>,
-    /// The level of a dead table, while it waits to be taken apart.
+    /// The level of a dead table, until it is taken apart.
     pub(crate) level: Cell<Level>,
-    /// The lowest bytes of its frame, where it is a single page.
+    /// The lowest bytes of a single page's frame number.
     pfn: [u8; 7],
-    /// The slot that the frames of a leaf table belong to.
+    /// The slot of a leaf table's frames.
     pub(crate) hint: Hint,
 }
 
 impl Note {
-    /// The frame of a single page.
+    /// Returns the frame of a single page.
     pub(super) fn pfn(&self) -> Pfn {
         let [a, b, c, d, e, f, g] = self.pfn;
         Pfn(u64::from_le_bytes([a, b, c, d, e, f, g, 0]))
@@ -316,14 +317,14 @@ impl Note {
 #[repr(C, align(4096))]
 pub(crate) struct TablePage(pub(crate) [Entry; ENTRIES]);
 
-/// A table page in the engine's hands: a pointer that is one word and `Copy`.
+/// A table page: a pointer of one word that is `Copy`.
 ///
-/// A `Node` does not say that its page is still in a table. Who may follow one is decided by who holds it:
-/// a walk, for its section (the grace period keeps the page); a list of [`super::retire`]; or the pool.
+/// A `Node` does not say whether its page is still in a table. Its holder decides who may follow it: a walk for its
+/// section (the grace period keeps the page), a list of [`super::retire`], or the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Node(NonNull<TablePage>);
 
-// SAFETY: a node is a pointer to atomics; who may use it is decided as its documentation says.
+// SAFETY: a node is a pointer to atomics; its documentation says who may use it.
 unsafe impl Send for Node {}
 // SAFETY: as above.
 unsafe impl Sync for Node {}
@@ -335,107 +336,108 @@ const _: () = {
 };
 
 impl Node {
-    /// The page that a link leads to.
+    /// Returns the page of a link.
     ///
     /// # Safety
-    /// `pfn` was read from a link of a table made of `memory`, and is followed in the section that read it.
+    /// `pfn` was read from a link of a table in `memory`, in the current section.
     #[inline(always)]
     pub(crate) unsafe fn follow<M: TableMemory>(memory: &M, pfn: Pfn) -> Self {
         Self(memory.at(pfn).cast())
     }
 
-    /// The page at `page`.
+    /// Returns the node of the page at `page`.
     pub(crate) const fn new(page: NonNull<u8>) -> Self {
         Self(page.cast())
     }
 
-    /// Where it is.
+    /// Returns the address of the page.
     pub(crate) fn page(self) -> NonNull<u8> {
         self.0.cast()
     }
 
-    /// The page `pages` after it: of a root that has more than one.
+    /// Returns the node `pages` pages after this one, in a root of several pages.
     #[inline(always)]
     pub(crate) fn beside(self, pages: usize) -> Self {
         Self(NonNull::new(self.0.as_ptr().wrapping_add(pages)).unwrap_or(self.0))
     }
 
-    /// No page: not to be followed.
+    /// A node without a page. It must not be followed.
     pub(crate) const fn dangling() -> Self {
         Self(NonNull::dangling())
     }
 
-    /// The frame that the hardware knows it by.
+    /// Returns the frame by which the hardware addresses the page.
     pub(crate) fn pfn<M: TableMemory>(self, memory: &M) -> Pfn {
         let note = if M::SINGLE_PAGES { single::find(self.0.cast()) } else { None };
-        // SAFETY: a page that is registered has a note; the caller has the page.
+        // SAFETY: a registered page has a note; the caller owns or reads the page.
         note.map_or_else(|| memory.pfn(self.0.cast()), |note| unsafe { note.cast::<Note>().as_ref() }.pfn())
     }
 
-    /// Its entries.
+    /// Returns the entries.
     ///
     /// # Safety
-    /// The page stays allocated for `'a`: the holder is in a section, or owns the page.
+    /// The page stays allocated for `'a`: the caller is in a section, or owns the page.
     #[inline(always)]
     pub(crate) unsafe fn entries<'a>(self) -> &'a [Entry; ENTRIES] {
-        // SAFETY: table pages are always valid as 512 atomics; allocated, says the caller.
+        // SAFETY: table pages are always valid as 512 atomics, and allocated by the caller's contract.
         unsafe { &(*self.0.as_ptr()).0 }
     }
 
-    /// Its entries as plain words.
+    /// Returns the entries as plain words.
     ///
     /// # Safety
-    /// During `'a` the page is the caller's alone.
+    /// During `'a` no other thread reaches the page.
     pub(crate) unsafe fn words<'a>(self) -> &'a [u64; ENTRIES] {
-        // SAFETY: an entry is one word; no other thread reads or writes it, says the caller.
+        // SAFETY: an entry is one word, and by the caller's contract no other thread reads or writes it.
         let words = unsafe { &*self.0.as_ptr().cast() };
         read_whole(words);
         words
     }
 
-    /// Its note, where the page is of `M`.
+    /// Returns the note of a page of `M`.
     ///
     /// # Safety
     /// As [`entries`](Self::entries).
     #[inline(always)]
     pub(crate) unsafe fn note_in<'a, M: TableMemory>(self) -> &'a Note {
-        // SAFETY: the caller's word; pages of chunks are registered nowhere.
+        // SAFETY: the caller guarantees it; pages of chunks are never registered.
         unsafe { if M::SINGLE_PAGES { self.note() } else { self.note_in_chunk() } }
     }
 
-    /// Its note, whatever memory it is of: in a process without single pages, one load and one comparison more.
+    /// Returns the note of a page of any memory. Without single pages in the process it costs one more load and
+    /// comparison.
     ///
     /// # Safety
     /// As [`entries`](Self::entries).
     #[inline]
     pub(crate) unsafe fn note<'a>(self) -> &'a Note {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees it.
         unsafe {
             single::find(self.0.cast()).map_or_else(|| self.note_in_chunk(), |note| note.cast().as_ref())
         }
     }
 
     /// # Safety
-    /// As [`entries`](Self::entries); the page is of a chunk.
+    /// As [`entries`](Self::entries); and the page is part of a chunk.
     #[inline(always)]
     unsafe fn note_in_chunk<'a>(self) -> &'a Note {
         let page = self.0.cast::<u8>();
         let offset = page.as_ptr().addr() & (CHUNK_BYTES - 1);
-        // SAFETY: both lie in one chunk, whose first page holds initialised notes.
+        // SAFETY: both are in one chunk, whose first page holds initialised notes.
         unsafe { page.sub(offset).cast::<Note>().add(offset >> PAGE_SHIFT).as_ref() }
     }
 
-    /// Fills a page that no other thread can reach with one word.
+    /// Fills a page that no other thread reaches with one word.
     pub(crate) fn fill(self, word: Word) {
-        // SAFETY: the caller owns the page (it is in no table yet).
+        // SAFETY: the caller owns the page, which is in no table yet.
         let entries = unsafe { self.entries() };
         for entry in entries {
             entry.fill(word);
         }
     }
 
-    /// Fills a page that is in no table any more with [`inject::GIVEN_BACK`](crate::inject::GIVEN_BACK): an explorer sees
-    /// who still looks at it.
+    /// Fills a page that is no longer in a table with [`inject::GIVEN_BACK`](crate::inject::GIVEN_BACK), so that an
+    /// explorer detects walks that still use it.
     #[cfg(all(seeded, virtual_time))]
     pub(crate) fn give_back(self) {
         // SAFETY: the caller owns the page.

@@ -1,7 +1,7 @@
-//! The radix table itself: a root, the way down, and the linking of what is missing.
+//! The radix table: a root, the descent, and the linking of missing tables.
 //!
-//! One piece of code for both MMUs: the secondary one ([`Vm`](crate::Vm): gfn → frame) and a primary one
-//! ([`Map`](super::Map): hva → frame). It is generic in the format and in the memory; the level loop unrolls.
+//! Both MMUs use it: the secondary one ([`Vm`](crate::Vm): gfn → frame) and a primary one ([`Map`](super::Map): hva →
+//! frame). It is generic over format and memory. The compiler unrolls the loop over levels.
 
 use super::entry::{Entry, Word};
 use super::format::{Format, Leaf};
@@ -11,41 +11,41 @@ use crate::addr::{Gfn, Level, Pfn};
 use crate::sync::prim::{AcqRel, Acquire, AtomicU64};
 use core::marker::PhantomData;
 
-/// A table of format `F`. Its pages are reached through the read side or through an owner; see each method.
+/// A table of format `F`. Threads reach its pages through the read side, or through an owner; see each method.
 ///
-/// The root is one more entry, above all others: it can be replaced, and what hung there dies like any subtree.
+/// The root is one more entry, above all others. It can be replaced, and the old tables then die like any subtree.
 #[derive(Debug)]
 pub(crate) struct Radix<F> {
     root: RootWord,
     _format: PhantomData<F>,
 }
 
-/// The frame of a root's page: for walks and for the hardware.
+/// The frame of a root's page, for walks and for the hardware.
 #[derive(Debug)]
 pub(crate) struct RootWord(AtomicU64);
 
 impl RootWord {
-    /// At this moment.
+    /// Returns the current frame.
     pub(crate) fn pfn(&self) -> Pfn {
-        // ORDER(link): Acquire pairs with the Release of `replace_root`, as in `Entry::load`; a vCPU's look at its
+        // ORDER(link): Acquire pairs with the Release of `replace_root`, as in `Entry::load`. A vCPU's check of its
         // flushes stays before it.
         Pfn(self.0.load(Acquire))
     }
 }
 
-/// An entry that a walk reached, and what it held at that moment.
+/// An entry that a walk reached, and its word at that moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct At<'w> {
-    /// The table that the entry stands in.
+    /// The table that contains the entry.
     pub(crate) node: Node,
     pub(crate) entry: &'w Entry,
-    /// The snapshot that decisions are made on, and that every CAS starts from.
+    /// The snapshot for decisions. Every CAS starts from it.
     pub(crate) word: Word,
     pub(crate) level: Level,
 }
 
 impl At<'_> {
-    /// Whether nothing has been used below a link since the last look; clears its Accessed bit.
+    /// Whether nothing below a link was accessed since the last call. Clears the link's Accessed bit.
     pub(crate) fn is_cold<F: Format>(self) -> bool {
         let accessed = F::touch_link(self.level);
         if accessed == 0 && self.level > Level::M2 {
@@ -53,18 +53,18 @@ impl At<'_> {
         }
         let is_cold = self.word.0 & accessed == 0;
         if !is_cold {
-            // Where that fails it was used, or is gone.
+            // If this fails, the table was accessed or removed.
             let _ = self.entry.cas(self.word, Word(self.word.0 & !accessed));
         }
         is_cold
     }
 }
 
-/// What a table gets beside it before it is linked.
+/// Work that accompanies the linking of a table.
 pub(crate) trait Beside {
-    /// A table of this level is about to be linked.
+    /// Called when a table of this level is about to be linked.
     fn hang(&mut self, node: Node, level: Level);
-    /// It was not.
+    /// Called when the link lost a race.
     fn take_back(&mut self, node: Node);
 }
 
@@ -74,7 +74,7 @@ impl Beside for () {
 }
 
 impl<F: Format> Radix<F> {
-    /// An empty table: a root of holes.
+    /// Creates an empty table: a root of holes.
     pub(crate) fn new<M: TableMemory>(memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
         let mut cache = Cache::default();
         pool.top_up(memory, &mut cache, F::ROOT_PAGES, || false)?;
@@ -83,64 +83,64 @@ impl<F: Format> Radix<F> {
         Ok(Self { root: RootWord(AtomicU64::new(root.pfn(memory).0)), _format: PhantomData })
     }
 
-    /// The root goes back to the pool.
+    /// Returns the root to the pool.
     ///
     /// # Safety
-    /// No thread but this one has ever reached it, and nothing is linked below it.
+    /// No other thread has ever reached the root, and nothing is linked below it.
     pub(crate) unsafe fn give_back<M: TableMemory>(self, memory: &M, pool: &Pool) {
         let mut roots = NodeList::default();
-        // SAFETY: the caller has it alone.
+        // SAFETY: only the caller reaches it.
         roots.push(unsafe { self.root(memory) });
         if F::ROOT_PAGES == 1 { pool.give_back(roots) } else { pool.give_back_roots(roots) }
     }
 
-    /// What the hardware is to load, at this moment and later.
+    /// The word of the root that hardware must load.
     pub(crate) fn root_word(&self) -> &RootWord {
         &self.root
     }
 
-    /// The root's page, the first where it has several.
+    /// Returns the root's page, the first of several.
     ///
     /// # Safety
     /// As [`descend`](Self::descend).
     #[inline(always)]
     pub(crate) unsafe fn root<M: TableMemory>(&self, memory: &M) -> Node {
-        // SAFETY: the root is linked as long as it is here, and stays for the section.
+        // SAFETY: the root is linked while it is in this word, and stays allocated for the section.
         unsafe { Node::follow(memory, self.root.pfn()) }
     }
 
-    /// The root's page that serves `gfn`.
+    /// Returns the root's page for `gfn`.
     ///
     /// # Safety
     /// As [`descend`](Self::descend).
     #[inline(always)]
     pub(crate) unsafe fn top<M: TableMemory>(&self, memory: &M, gfn: Gfn) -> Node {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees it.
         unsafe { self.root(memory) }.beside(F::root_page(gfn))
     }
 
-    /// Puts `fresh`, filled, in the root's place, and returns the old root: to be flushed, waited for and taken
-    /// apart.
+    /// Replaces the root by `fresh`, which is filled. Returns the old root, which the caller must flush, wait for and
+    /// take apart.
     pub(crate) fn replace_root<M: TableMemory>(&self, memory: &M, fresh: Node) -> Node {
         // ORDER(link): Release publishes the filled page; Acquire, as in `Entry::cas`.
         let old = self.root.0.swap(fresh.pfn(memory).0, unless_seeded!(RootRelaxed, AcqRel));
         #[cfg(test)]
         super::history::wrote();
-        // SAFETY: the frame of a page of this memory, that only the caller takes apart.
+        // SAFETY: the frame of a page of this memory, which only the caller takes apart.
         unsafe { Node::follow(memory, Pfn(old)) }
     }
 
-    /// Down to the lowest entry there is for `gfn`.
+    /// Descends to the lowest entry of `gfn`.
     ///
     /// # Safety
     /// For all of `'w` the caller is in a section of the read side, or nothing is unlinked from this table.
     #[inline(always)]
     pub(crate) unsafe fn descend<'w, M: TableMemory>(&self, memory: &M, gfn: Gfn) -> At<'w> {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees it.
         let mut node = unsafe { self.top(memory, gfn) };
         let mut level = F::ROOT_LEVEL;
         loop {
-            // SAFETY: linked when it was read, see above.
+            // SAFETY: linked when it was read, as above.
             let entry = unsafe { &node.entries()[F::index(gfn, level)] };
             let word = entry.load();
             if !F::is_table(word, level) {
@@ -152,8 +152,8 @@ impl<F: Format> Radix<F> {
         }
     }
 
-    /// The table of `level` that serves `gfn`, if there is one, from `top`, a table of a higher level or the root:
-    /// the same way down, for callers that want nothing else.
+    /// Returns the table of `level` for `gfn`, if there is one, starting at `top`, a table of a higher level or the
+    /// root.
     ///
     /// # Safety
     /// As [`descend`](Self::descend); `top` serves `gfn` and is linked.
@@ -178,9 +178,9 @@ impl<F: Format> Radix<F> {
         Some(node)
     }
 
-    /// Links tables below the hole `at` until `level` is reached. No stamp is asked: a new table is filled with
-    /// the very hole that it replaces, so every entry keeps its version (rule 4 of [`crate::notify`]). Stops early
-    /// where another thread changed an entry first; the caller looks at what came back.
+    /// Links tables below the hole `at` until `level` is reached. Needs no stamp: a new table is filled with the hole
+    /// that it replaces, so every entry keeps its version (rule 4 of [`crate::notify`]). Stops early if another thread
+    /// changed an entry first; the caller checks the result.
     ///
     /// # Safety
     /// As [`descend`](Self::descend).
@@ -191,11 +191,11 @@ impl<F: Format> Radix<F> {
         at: At<'w>,
         level: Level,
     ) -> Result<At<'w>, NoMemory> {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees it.
         unsafe { Self::link_down_beside(memory, cache, &mut (), gfn, at, level) }
     }
 
-    /// The same, with something beside each table.
+    /// Links tables like [`link_down`](Self::link_down), and calls `beside` for each.
     ///
     /// # Safety
     /// As [`descend`](Self::descend).
@@ -232,7 +232,7 @@ impl<F: Format> Radix<F> {
         Ok(at)
     }
 
-    /// From an entry that links a table to `gfn`'s entry in it.
+    /// Descends from an entry that links a table to `gfn`'s entry in it.
     ///
     /// # Safety
     /// As [`descend`](Self::descend).
@@ -246,22 +246,22 @@ impl<F: Format> Radix<F> {
     }
 }
 
-/// The level of the table that a link at `level` leads to.
+/// Returns the level of the table below a link at `level`.
 #[inline(always)]
 pub(super) const fn below(level: Level) -> Level {
-    // SAFETY: no format takes a word at level 1 for a link (`Format::is_table`).
+    // SAFETY: no format treats a word at level 1 as a link (`Format::is_table`).
     unsafe { level.down_unchecked() }
 }
 
-/// Fills `node` with smaller leaves that say together what `large` does, and puts it in its place, which is `at`: returns the link. The large
-/// leaf stands in its entry as `word`, or did before the caller froze that.
+/// Fills `node` with smaller leaves that together equal `large`, and replaces the entry `at` by a link to it. Returns
+/// the link. `word` encodes the large leaf; it is in the entry, or was before the caller froze it.
 pub(crate) fn link_parts<F: Format, M: TableMemory>(
     memory: &M,
     node: Node,
     at: At<'_>,
     (word, large): (Word, Leaf),
 ) -> Result<Word, Word> {
-    // An aging pass asks the link whether anything below was accessed.
+    // Aging passes read the link to learn whether anything below it was accessed.
     let young = if large.accessed { F::touch_link(at.level) } else { 0 };
     let link = Word(F::link(node.pfn(memory), at.level).0 | young);
     let linked = seeded!(SplitLinksFirst) && {
@@ -279,11 +279,11 @@ pub(crate) fn link_parts<F: Format, M: TableMemory>(
     Ok(link)
 }
 
-/// Writes the small leaves, of `level`, of a large one that stands in its entry as `word`.
+/// Writes the small leaves, of `level`, of a large leaf encoded as `word`.
 pub(crate) fn fill_parts<F: Format>(entries: &[Entry], word: Word, large: Leaf, level: Level) {
     for (index, entry) in entries.iter().enumerate() {
         let small = Leaf { pfn: large.pfn + index as u64 * level.pages(), ..large };
-        // Of a leaf withdrawn from the hardware come leaves withdrawn.
+        // A tracked leaf is split into tracked leaves.
         entry.fill(if word.is_tracked() { Word::tracked(&small) } else { F::leaf(&small, level) });
     }
 }

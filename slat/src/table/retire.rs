@@ -3,19 +3,21 @@
 //! ```text
 //!  linked ──unhook──▶ Unlinked ──shootdown──▶ Flushed ──grace period──▶ dead ──taken apart──▶ pool
 //!                     no walk finds it        no hardware walker        no software walk
-//!                     from the root           holds it in a paging-     still stands in it
+//!                     from the root           holds it in a paging-     is still inside it
 //!                                             structure cache
 //! ```
-//! There is no other way from a linked page to the pool: an [`Unlinked`] lives in a
-//! [`FlushDebt`](crate::tlb::FlushDebt), settling the debt yields a [`Flushed`], and only [`Grace`] takes one.
+//! No other way leads from a linked page to the pool. An [`Unlinked`] lives in a [`FlushDebt`](crate::tlb::FlushDebt),
+//! settling the debt yields a [`Flushed`], and only [`Grace`] takes one.
 //!
-//! A whole subtree dies by its top: unhooking 1 GiB is one CAS, whatever hangs there. Its entries are *not* overwritten
-//! (the TDP MMU series fills them with special entries, KVM freezes each). A walk that is already inside the dead table may
-//! continue. Its writes have no effect on the guest: a leaf installed there reaches no TLB that outlives the shootdown, and the
-//! host changes nothing before it; a number written into a hole there is not missed in the live
-//! table, which gets a newer one before the invalidation ends that unhooked ([`crate::notify::active`]).
-//! So the dead are counted and taken apart by plain loads when no other thread can reach them: many times
-//! faster than an exchange for each entry, and at leisure, a page at a time. (`model/` checks all of this.)
+//! A whole subtree dies with its top: unhooking 1 GiB is one CAS. The entries below are *not* overwritten (the TDP MMU
+//! series fills them with special entries; KVM freezes each). A walk that is already inside the dead table may
+//! continue. Its writes have no effect on the guest. A leaf that it installs reaches no TLB that outlives the
+//! shootdown, and the host changes nothing before the shootdown. A number that it writes into a hole is not missed in
+//! the live table, because the live table gets a newer number before the invalidation that unhooked ends
+//! ([`crate::notify::active`]).
+//!
+//! The engine therefore counts and takes apart dead tables by plain loads, a page at a time, when no other thread can
+//! reach them. That is many times faster than an exchange for each entry. (`model/` checks all of this.)
 
 use super::entry::{Entry, Word};
 use super::format::Format;
@@ -26,20 +28,20 @@ use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Patience, Relaxed};
 use crate::sync::readside::ReadSide;
 use core::marker::PhantomData;
 
-/// Subtrees out of every table, which a hardware walker may still hold.
+/// Unhooked subtrees that a hardware walker may still hold.
 #[derive(Debug, Default)]
 pub(crate) struct Unlinked(NodeList);
 
-/// Subtrees that only a software walk that began earlier may still hold.
+/// Subtrees that only earlier software walks may still hold.
 #[derive(Debug, Default)]
 #[must_use = "flushed pages go to the grace queue"]
 pub(crate) struct Flushed(NodeList);
 
 impl Unlinked {
-    /// Adds the subtree below and with `top`, a table of `level`.
+    /// Adds the subtree of `top`, a table of `level`.
     #[cold]
     pub(crate) fn add(&mut self, top: Node, level: Level) {
-        // SAFETY: unhooked by the caller, whose it is now.
+        // SAFETY: the caller unhooked it, and owns it now.
         unsafe { top.note() }.level.set(level);
         self.0.push(top);
     }
@@ -48,13 +50,13 @@ impl Unlinked {
         self.0.len() == 0
     }
 
-    /// The hardware has let go of every page in it: to be called by the shootdown, after its last answer.
+    /// Called by the shootdown after its last answer: no hardware walker holds a page of it.
     pub(crate) fn flushed(self) -> Flushed {
         Flushed(self.0)
     }
 }
 
-/// What a thread has taken from the queue, to wait for a grace period with.
+/// Subtrees that a thread took from the queue before it waits for a grace period.
 #[derive(Debug)]
 #[must_use = "it is to be buried"]
 pub(crate) struct OutOfQueue {
@@ -62,44 +64,45 @@ pub(crate) struct OutOfQueue {
     round: usize,
 }
 
-/// No other thread can reach it.
+/// Subtrees that no other thread can reach.
 #[derive(Debug, Default)]
 struct Dead {
-    /// Tops of subtrees, to be taken apart.
+    /// Tops of subtrees to take apart.
     tops: NodeList,
-    /// Threads that are taking some apart, whose children will be among the tops.
+    /// Number of threads that are taking tables apart. They will add children to `tops`.
     busy: usize,
-    /// Threads that wait for a grace period with some in hand, by the parity of the round in which they began.
+    /// Number of threads that wait for a grace period with subtrees in hand, by the parity of the round in which they
+    /// began.
     waiting: [usize; 2],
     round: usize,
 }
 
-/// Is told what becomes of unhooked tables, where nothing is left to be done about it.
+/// Events of unhooked tables. A panic of an implementation leaves no work undone.
 pub(crate) trait TableEvents {
-    /// No thread is in a table any more that was unhooked before.
+    /// A grace period for unhooked tables has ended.
     fn grace_period_ended(&self);
-    /// Tables were taken apart, which held so many leaves of `level`.
+    /// Tables with `leaves` leaves of `level` were taken apart.
     fn tables_freed(&self, level: Level, leaves: u64);
 }
 
-/// What waits for a grace period, and what has had one.
+/// The queue of subtrees before their grace period, and those after it.
 #[derive(Debug, Default)]
 pub(crate) struct Grace {
     flushed: Mutex<NodeList>,
     dead: Mutex<Dead>,
-    /// Leaves found in the dead, by level.
+    /// Number of leaves found in dead tables, by level.
     leaves: [AtomicU64; 3],
-    /// Whether anything was queued since all was given back. A hint, so that vCPUs which need a page at once, all of them,
-    /// do not meet at two locks to find nothing.
+    /// Whether anything was queued since everything was returned. A hint: if all vCPUs need a page at once, it saves
+    /// them two locks that would show nothing.
     any: AtomicBool,
 }
 
 impl Grace {
-    /// Subtrees waiting before an invalidation that ends waits for a grace period, which costs about as much as filling
-    /// these many tables; and how many pages it then takes apart at most.
+    /// Number of waiting subtrees at which the end of an invalidation waits for a grace period; the wait costs about as
+    /// much as filling so many tables. Also the maximum number of pages that it then takes apart.
     const BATCH: usize = 32;
 
-    /// Queues subtrees; true where so many wait that they are worth a grace period.
+    /// Queues subtrees. Returns true if enough wait to make a grace period worthwhile.
     #[inline]
     pub(crate) fn defer(&self, mut tops: Flushed) -> bool {
         let mut queue = self.flushed.lock();
@@ -110,15 +113,15 @@ impl Grace {
         queue.len() >= Self::BATCH
     }
 
-    /// Returns when all threads that wait for a grace period now have had it. Later ones are counted elsewhere: a
-    /// crowd of them holds up no thread.
+    /// Waits until every thread that waits for a grace period now has had one. Threads that begin later do not delay
+    /// it, because they count in another round.
     fn wait_for_concurrent_grace_periods(&self) {
         let began = self.dead.lock().round;
         for round in [began, began + 1] {
             let mut patience = Patience::default();
             loop {
                 let mut dead = self.dead.lock();
-                // A round ends only when no thread is left of the one before it.
+                // A round ends only when no thread of the round before it is left.
                 if dead.round != round || dead.waiting[(round + 1) % 2] == 0 {
                     dead.round = dead.round.max(round + 1);
                     break;
@@ -129,7 +132,7 @@ impl Grace {
         }
     }
 
-    /// Says so where nothing is queued and no thread has anything in hand. False.
+    /// Clears `any` if nothing is queued and no thread has subtrees in hand. Returns false.
     fn find_none(&self) -> bool {
         let (queue, dead) = (self.flushed.lock(), self.dead.lock());
         if queue.len() + dead.tops.len() + dead.busy + dead.waiting[0] + dead.waiting[1] == 0 {
@@ -138,17 +141,17 @@ impl Grace {
         false
     }
 
-    /// Flushed subtrees, and those that are being taken apart.
+    /// Number of flushed subtrees, and of those being taken apart.
     pub(crate) fn waiting(&self) -> usize {
         self.flushed.lock().len() + self.dead.lock().tops.len()
     }
 
-    /// Leaves of `level` that died with their tables.
+    /// Number of leaves of `level` that died with their tables.
     pub(crate) fn leaves(&self, level: Level) -> u64 {
         self.leaves[usize::from(level.number()) - 1].load(Relaxed)
     }
 
-    /// What is queued, for a thread that waits for a grace period anyway, and then calls [`bury`](Self::bury).
+    /// Takes the queue, for a thread that waits for a grace period anyway and then calls [`bury`](Self::bury).
     pub(crate) fn take_flushed(&self) -> Option<OutOfQueue> {
         let mut queue = self.flushed.lock();
         if queue.len() == 0 {
@@ -160,25 +163,25 @@ impl Grace {
         Some(OutOfQueue { flushed: Flushed(core::mem::take(&mut *queue)), round })
     }
 
-    /// A grace period has begun and ended since these were taken.
+    /// Marks subtrees dead; a grace period has begun and ended since they were taken.
     pub(crate) fn bury(&self, mut taken: OutOfQueue) {
         let mut dead = self.dead.lock();
         dead.tops.append(&mut taken.flushed.0);
         dead.waiting[taken.round % 2] -= 1;
     }
 
-    /// Not yet: another thread may have more patience.
+    /// Requeues subtrees whose grace period this thread did not wait for.
     fn put_back(&self, mut taken: OutOfQueue) {
         self.flushed.lock().append(&mut taken.flushed.0);
         self.dead.lock().waiting[taken.round % 2] -= 1;
     }
 
-    /// Every page that waits, those below the tops included. Exact while nothing else happens.
+    /// Number of all waiting pages, including those below the tops. Exact while no other thread changes them.
     pub(crate) fn count<F: Format, M: TableMemory>(&self, memory: &M) -> u64 {
         let (flushed, dead) = (self.flushed.lock(), self.dead.lock());
         let mut pages = 0;
         for top in flushed.iter().chain(dead.tops.iter()) {
-            // SAFETY: owned by the queues, which are locked.
+            // SAFETY: the queues own it, and are locked.
             let level = unsafe { top.note() }.level.get();
             pages += count_tables::<F, M>(memory, top, level);
         }
@@ -186,7 +189,7 @@ impl Grace {
     }
 }
 
-/// The dead tables of a VM, the readers that they wait for, and where their pages go.
+/// The dead tables of a VM, with the readers to wait for and the pool of their pages.
 pub(crate) struct DeadTables<'a, F, M> {
     pub(crate) grace: &'a Grace,
     pub(crate) reads: &'a ReadSide,
@@ -196,14 +199,14 @@ pub(crate) struct DeadTables<'a, F, M> {
 }
 
 impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
-    /// Waits for a grace period, and takes a few pages apart. The caller holds `Idle`.
+    /// Waits for a grace period and takes a few pages apart. The caller holds `Idle`.
     pub(crate) fn collect_some(&self) {
         self.wait();
         self.take_some_apart();
     }
 
-    /// Waits for a grace period and gives everything that was queued before it back to the pool, what others have in
-    /// hand included. The caller holds `Idle`.
+    /// Waits for a grace period, and returns everything that was queued before it to the pool, including what other
+    /// threads have in hand. The caller holds `Idle`.
     pub(crate) fn collect(&self) {
         self.wait();
         self.grace.wait_for_concurrent_grace_periods();
@@ -219,7 +222,7 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
         }
     }
 
-    /// One page for the pool, if any can be had without a wait for a reader that takes long.
+    /// Frees one page for the pool, if that needs no long wait for a reader.
     pub(crate) fn reuse(&self) -> bool {
         if !self.grace.any.load(Relaxed) {
             return false;
@@ -237,7 +240,7 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
         self.take_apart(1) || self.grace.find_none()
     }
 
-    /// The same, however long that takes.
+    /// Frees one page for the pool, however long the wait.
     pub(crate) fn reuse_late(&self) -> bool {
         self.wait();
         self.take_apart(1)
@@ -253,12 +256,12 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
         }
     }
 
-    /// Takes a few pages apart of what is dead by now.
+    /// Takes a few pages of dead tables apart.
     pub(crate) fn take_some_apart(&self) {
         self.take_apart(Grace::BATCH);
     }
 
-    /// Takes up to `pages` pages apart; whether there was one.
+    /// Takes up to `pages` pages apart. Returns whether there was one.
     fn take_apart(&self, pages: usize) -> bool {
         let (mut free, mut roots, mut children) =
             (NodeList::default(), NodeList::default(), NodeList::default());
@@ -272,7 +275,7 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
         };
         let mut died = [0; 3];
         while let Some(node) = dead.pop() {
-            // SAFETY: the grace period is over: the page is ours alone.
+            // SAFETY: the grace period is over, so only this thread reaches the page.
             let level = unsafe { node.note() }.level.get();
             let pages = pages_of::<F>(level);
             for page in (0..pages).map(|page| node.beside(page)) {
@@ -297,7 +300,7 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
         all.tops.append(&mut children);
         all.busy -= 1;
         drop(all);
-        // Where that panics nothing is left undone.
+        // Last, so that a panic leaves nothing undone.
         for (level, leaves) in SIZES.into_iter().zip(died).filter(|(_, leaves)| *leaves > 0) {
             self.memory.tables_freed(level, leaves);
         }
@@ -305,19 +308,19 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
     }
 }
 
-/// The levels of leaves.
+/// The levels that leaves can have.
 const SIZES: [Level; 3] = [Level::K4, Level::M2, Level::G1];
 
-/// Pages of a table of `level`.
+/// Returns the number of pages of a table of `level`.
 const fn pages_of<F: Format>(level: Level) -> usize {
     if level.number() == F::LEVELS { F::ROOT_PAGES } else { 1 }
 }
 
-/// The leaves in a page of a dead table of `level`; tables that it links are added to `children`.
+/// Returns the number of leaves in a page of a dead table of `level`. Adds the tables that it links to `children`.
 fn scan<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level, children: &mut NodeList) -> u64 {
-    // SAFETY: the grace period is over: the page is ours alone, and what it links.
+    // SAFETY: the grace period is over, so only this thread reaches the page and the pages that it links.
     let words = unsafe { node.words() };
-    // Of the lower halves, four or more at a time: the bits that make a word present are there.
+    // Uses the lower halves, to process four or more at a time: the bits that make a word present are there.
     let present = |&word: &u64| u32::from(word as u32 & F::PRESENT as u32 != 0);
     let mut leaves = u64::from(words.iter().map(present).sum::<u32>());
     if !F::HARDWARE_AD {
@@ -325,7 +328,7 @@ fn scan<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level, childre
     }
     if level > Level::K4 {
         for &word in words.iter().filter(|&&word| F::is_table(Word(word), level)) {
-            // SAFETY: linked from a page that is ours alone.
+            // SAFETY: linked from a page that only this thread reaches.
             let child = unsafe { Node::follow(memory, F::pfn(Word(word))) };
             // SAFETY: as above.
             unsafe { child.note() }.level.set(level.down());
@@ -336,7 +339,7 @@ fn scan<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level, childre
     leaves
 }
 
-/// Calls `visit` with each page of the tables below `node`, and then with its own.
+/// Calls `visit` with each page of the tables below `node`, and then with the pages of `node`.
 pub(crate) fn for_tables<F: Format, M: TableMemory>(
     memory: &M,
     node: Node,
@@ -345,7 +348,7 @@ pub(crate) fn for_tables<F: Format, M: TableMemory>(
 ) {
     for page in (0..pages_of::<F>(level)).map(|page| node.beside(page)) {
         if level > Level::K4 {
-            // SAFETY: the caller sees to it that nothing of this subtree is given back meanwhile, but by `visit`.
+            // SAFETY: by the caller's contract, only `visit` frees pages of this subtree meanwhile.
             let words = unsafe { page.entries() }.iter().map(Entry::peek);
             for link in words.filter(|&word| F::is_table(word, level)) {
                 // SAFETY: as above.
@@ -357,7 +360,7 @@ pub(crate) fn for_tables<F: Format, M: TableMemory>(
     }
 }
 
-/// How many those are.
+/// Returns the number of these pages.
 pub(crate) fn count_tables<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level) -> u64 {
     let mut pages = 0;
     for_tables::<F, M>(memory, node, level, &mut |_| pages += 1);

@@ -6,14 +6,17 @@
 //!                        writable
 //! link                                                  frame                              1  V
 //! ```
-//! `*` is set in a leaf of 4 KiB, clear in a larger one. Memory is Normal write-back, Normal non-cacheable (write-combining),
-//! Device-GRE (uncached) or Device-nGnRE (device); the guest's own attributes may only narrow that. Links allow everything and have no Accessed bit.
-//! With up to 39 bits of address there are three levels from one page of root, up to 43 from 2 to 16 ("concatenated"), else four.
+//! `*` is set in a leaf of 4 KiB, and clear in a larger one. Memory is Normal write-back, Normal non-cacheable
+//! (write-combining), Device-GRE (uncached) or Device-nGnRE (device); the guest's own attributes can only narrow that.
+//! Links allow everything and have no Accessed bit. Up to 39 bits of address need three levels and a root of one page,
+//! up to 43 bits a root of 2 to 16 pages ("concatenated"), and more bits four levels.
 //!
-//! **`AD`**: `VTCR_EL2.HA` and `HD` are set: hardware sets AF, and for a store where DBM is set, W, which so is the Dirty bit:
-//! what may be written is told by DBM. A leaf that loses its write permission loses both, and bit 56 keeps that it was dirty.
-//! Without: AF is set in every leaf, W says what may be written, and DBM stays clear.
-//! Pages are split and joined in place, which needs `FEAT_BBM` level 2; else allow 4 KiB only ([`max_page`](crate::Builder)).
+//! **`AD`**: with `VTCR_EL2.HA` and `HD` set, hardware sets AF. For a store through a leaf with DBM it sets W, which is
+//! thus the Dirty bit; DBM is the write permission. A leaf that loses its write permission loses both, and bit 56
+//! records that it was dirty. Without `AD`, AF is set in every leaf, W is the write permission, and DBM stays clear.
+//!
+//! Splitting and recovering pages in place needs `FEAT_BBM` level 2. Without it, allow 4 KiB only
+//! ([`max_page`](crate::Builder)).
 
 use super::{read_leaf, when};
 use crate::addr::{Level, PAGE_SHIFT, Pfn};
@@ -34,7 +37,7 @@ const NO_EXECUTE: u64 = 0b10 << 53;
 const HOST_WRITE: u64 = 1 << 55;
 const DIRTY_KEPT: u64 = 1 << 56;
 
-/// Stage 2 with `IPA` bits of guest-physical address; `AD`: hardware manages AF and the dirty state.
+/// Stage 2 with `IPA` bits of guest-physical address. `AD`: hardware manages AF and the dirty state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arm64<const IPA: u8, const AD: bool = true>;
 

@@ -1,4 +1,4 @@
-//! Intel EPT, four or five levels, with Accessed and Dirty bits or without (Intel SDM volume 3, "EPT paging
+//! Intel EPT with four or five levels, with or without Accessed and Dirty bits (Intel SDM volume 3, "EPT paging
 //! structures").
 //!
 //! ```text
@@ -9,16 +9,17 @@
 //! | memory type | type | IPAT | effective, with the guest's own PAT |
 //! |---|---|---|---|
 //! | write-back | 6 | 0 | the guest's |
-//! | write-combining | 1 | 0 | write-combining; uncached where the guest says so |
-//! | uncached | 0 | 0 | uncached; write-combining where the guest says so |
+//! | write-combining | 1 | 0 | write-combining; uncached if the guest says so |
+//! | uncached | 0 | 0 | uncached; write-combining if the guest says so |
 //! | device | 0 | 1 | uncached |
 //!
-//! **TDX** (Intel's TDX module specification, "Shared EPT"). A guest-physical address has a bit that says *shared*: 47, or 51 with five
-//! levels. The processor walks the host's table with that bit for shared memory alone; private memory is translated by a table of the
-//! TDX module's. So `SHARED` is set in every index, and frames end below it. Absent entries suppress #VE, as in every format.
+//! **TDX** (Intel's TDX module specification, "Shared EPT"). One bit of a guest-physical address says *shared*: bit 47,
+//! or 51 with five levels. The processor walks the host's table, with that bit set, only for shared memory. A table of
+//! the TDX module translates private memory. So `SHARED` is set in every index, and frames end below it. Absent entries
+//! suppress #VE, as in every format.
 //!
-//! Processors before Haswell have no A and D, and bit 6 of the EPT pointer leaves them unused elsewhere: then the two
-//! bits are ignored, no hardware sets them, and what has not been accessed is not present ([`Format::HARDWARE_AD`]).
+//! Processors before Haswell have no A and D, and bit 6 of the EPT pointer disables them elsewhere. Hardware then
+//! ignores and never sets the two bits, and a leaf that has not been accessed is not present ([`Format::HARDWARE_AD`]).
 
 use super::x86::{ADDRESS, HOST_WRITE, LARGE, address};
 use super::{read_leaf, when};
@@ -30,13 +31,13 @@ const READ: u64 = 1 << 0;
 const WRITE: u64 = 1 << 1;
 const EXECUTE: u64 = 1 << 2;
 const IGNORE_PAT: u64 = 1 << 6;
-/// Write-back, write-combining, uncached, and the last whatever the guest says.
+/// Write-back, write-combining, uncached, and uncached regardless of the guest.
 const MEMORY: [u64; 4] = [6 << 3, 1 << 3, 0, IGNORE_PAT];
 const ACCESSED: u64 = 1 << 8;
 const DIRTY: u64 = 1 << 9;
 
-/// EPT with `LEVELS` levels; `AD`: Accessed and Dirty are enabled in the EPT pointer; `SHARED`: the bit of shared addresses in a trust
-/// domain, whose shared memory this table maps.
+/// EPT with `LEVELS` levels. `AD`: the EPT pointer enables Accessed and Dirty. `SHARED`: the bit of shared addresses in
+/// a trust domain, whose shared memory this table maps.
 ///
 /// ```
 /// use slat::{Format, Gfn, Gpa, Level, table::formats::Ept};
@@ -53,7 +54,7 @@ pub struct Ept<const LEVELS: u8, const AD: bool = true, const SHARED: u32 = 0>;
 pub type Ept4 = Ept<4>;
 /// Five levels: 57 bits of guest-physical address.
 pub type Ept5 = Ept<5>;
-/// Four levels, by a pointer without the enable of Accessed and Dirty.
+/// Four levels, with an EPT pointer that does not enable Accessed and Dirty.
 pub type Ept4NoAd = Ept<4, false>;
 
 // SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.

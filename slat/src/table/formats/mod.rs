@@ -19,22 +19,22 @@
 //! | `ept4-td` | 47 | 4 | 1 | 1G | 1 | 8 | 9 | yes | 53 |
 //! | `npt4-c` | 48 | 4 | 1 | 1G | 1 | 5 | 6 | yes | 53 |
 //!
-//! `ept4`, `ept5`: Intel SDM volume 3, EPT; `npt4`, `npt5`, `pae` (a 32-bit host's): AMD APM volume 2, nested paging; `x64`,
-//! the host's own: the same, long mode; `arm64…`: Arm ARM, stage 2, for 39, 40 and 48 bits of guest-physical address; `sv…x4`:
-//! RISC-V privileged manual, hypervisor extension. `…-td`: for a trust domain's shared memory, [`Ept`] with its shared bit; `…-c`:
-//! on a host that encrypts its memory, [`Npt`] with its C-bit. Each file's header draws its entries. In a format that ends in `noad`
-//! hardware sets no A and D: they are learnt by fault ([`Format::HARDWARE_AD`]).
+//! `ept4`, `ept5`: Intel SDM volume 3, EPT. `npt4`, `npt5`, `pae` (of a 32-bit host): AMD APM volume 2, nested paging.
+//! `x64`, the host's own: the same, long mode. `arm64…`: Arm ARM, stage 2, for 39, 40 and 48 bits of guest-physical
+//! address. `sv…x4`: RISC-V privileged manual, hypervisor extension. `…-td`: [`Ept`] with its shared bit, for a trust
+//! domain's shared memory. `…-c`: [`Npt`] with its C-bit, on a host that encrypts its memory. In formats that end in
+//! `noad` hardware sets no A and D; faults supply them ([`Format::HARDWARE_AD`]). Each file's header shows its entries.
 //!
-//! A guest's own paging mode does not matter, be it long mode, PAE, 32-bit or "nonpaging": what is mapped here are
-//! guest-physical addresses, the outcome of the guest's own translation.
+//! The guest's own paging mode (long mode, PAE, 32-bit, "nonpaging") does not matter. These tables map guest-physical
+//! addresses, the result of the guest's own translation.
 //!
-//! **Roots wider than a page.** RISC-V's root has 2048 entries, Arm's up to 8192. To the engine such a root is as many ordinary
-//! tables side by side: a walk picks one by the frame's highest bits. The pages are lent and given back as one; where a format has
-//! one page, the choice compiles to nothing.
+//! **Roots wider than a page.** RISC-V's root has 2048 entries, Arm's up to 8192. The engine treats such a root as
+//! several ordinary tables side by side; a walk selects one by the highest bits of the frame. Their pages are lent and
+//! returned together. For a format with one root page, the selection compiles to nothing.
 //!
-//! **A Dirty bit that is a permission.** Arm has no Dirty bit: hardware sets the write permission of an entry that has DBM. So the
-//! engine gives and takes DBM as the right to write, and the permission is the Dirty bit. A leaf that loses the right loses the
-//! permission with it, and keeps a mark in a bit of software's that it was dirty.
+//! **A Dirty bit that is a permission.** Arm has no Dirty bit: hardware sets the write permission of an entry that has
+//! DBM. The engine therefore treats DBM as the permission to write, and the write permission as the Dirty bit. A leaf
+//! that loses DBM loses the write permission with it, and a software bit records that it was dirty.
 
 mod arm64;
 mod ept;
@@ -60,7 +60,7 @@ const fn when(on: bool, bit: u64) -> u64 {
     if on { bit } else { 0 }
 }
 
-/// What a leaf says that allows this. Without A and D a leaf is accessed, and dirty where it may be written.
+/// Decodes a leaf with permissions `perms`. Without A and D, a leaf is accessed, and a writable one is dirty.
 #[inline(always)]
 fn read_leaf<F: Format>(word: Word, perms: Perms) -> Leaf {
     let has = |bits| word.0 & bits != 0;

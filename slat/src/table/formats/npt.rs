@@ -5,12 +5,13 @@
 //!        NX  host-     frame     PS  D  A  PCD  PWT  U  W  P
 //!            writable
 //! ```
-//! A nested walk is a user access, so U is set at every level. The same bits are the host's own long-mode
-//! paging for user pages: [`X64`] is what the primary MMU of `slat-mm` is made of.
+//! A nested walk is a user access, so U is set at every level. The same bits are the host's own long-mode paging for
+//! user pages: the primary MMU of `slat-mm` uses [`X64`].
 //!
-//! **Memory encryption** (AMD APM volume 2, "Secure Memory Encryption"). On a host that encrypts its memory, `C_BIT` is the position
-//! that CPUID `8000_001F` says (EBX, bits 5..0): 47 or 51. It is set in links, since tables are in encrypted memory, and in leaves of
-//! write-back memory; other types are a device's. Frames end below it. An encrypted guest's own C-bit, in its own tables, decides for
+//! **Memory encryption** (AMD APM volume 2, "Secure Memory Encryption"). On a host that encrypts its memory, `C_BIT` is
+//! the bit number from CPUID `8000_001F` (EBX, bits 5..0): 47 or 51. The bit is set in links, because tables are in
+//! encrypted memory, and in write-back leaves; leaves of other types map devices. Frames end below the bit. For private
+//! pages of an encrypted guest, the C-bit in the guest's own tables decides, whatever this table says.
 //! its private pages whatever stands here.
 
 use super::x86::{self, ACCESSED, ADDRESS, DIRTY, HOST_WRITE, LARGE, MEMORY, PRESENT, USER, WRITE, address};
@@ -18,7 +19,8 @@ use crate::addr::{Level, Pfn};
 use crate::table::entry::Word;
 use crate::table::format::{Format, Leaf, assert_format};
 
-/// Long-mode paging with `LEVELS` levels, as a nested table; `C_BIT`: where the host encrypts its memory, the bit that says so.
+/// Long-mode paging with `LEVELS` levels, as a nested table. `C_BIT`: the encryption bit, on a host that encrypts its
+/// memory.
 ///
 /// ```
 /// use slat::{Format, Level, Pfn, table::formats::Npt};
@@ -36,11 +38,11 @@ pub struct Npt<const LEVELS: u8, const C_BIT: u32 = 0>;
 pub type Npt4 = Npt<4>;
 /// Five levels: 57 bits of guest-physical address.
 pub type Npt5 = Npt<5>;
-/// The host's own four-level long-mode table: same bits, input addresses of a process.
+/// The host's own four-level long-mode table: the same bits, for the addresses of a process.
 pub type X64 = Npt<4>;
 
 impl<const LEVELS: u8, const C_BIT: u32> Npt<LEVELS, C_BIT> {
-    /// Set where memory is encrypted.
+    /// The encryption bit, or zero.
     const ENCRYPTED: u64 = if C_BIT == 0 { 0 } else { 1 << C_BIT };
 }
 

@@ -6,14 +6,13 @@
 //!                               writable
 //! PDPTE               frame     all else reserved                   P
 //! ```
-//! A nested walk is made in the *host's* own paging mode: a hypervisor on a 32-bit host has this format, and its
-//! guests have 32 bits of guest-physical address. The root is four entries (PDPTEs) at the beginning of a page whose
-//! other holes no walk reaches. They have no permissions and no Accessed bit: setting a reserved bit there faults.
-//! In entries below, bits 62..52 are reserved too, so the record of the host's answer is in one of the three that
-//! software may use.
+//! A nested walk uses the *host's* own paging mode. A hypervisor on a 32-bit host has this format, and its guests have
+//! 32 bits of guest-physical address. The root is four entries (PDPTEs) at the beginning of a page; no walk reaches the
+//! other holes of that page. PDPTEs have no permissions and no Accessed bit: setting a reserved bit there faults. In
+//! lower entries bits 62..52 are reserved, too, so the host's answer is in one of the three bits for software.
 //!
-//! Processors may hold the four PDPTEs in registers from the load of the root on. Where yours does, load the root again
-//! on the way back from each fault: one that was a hole may be a link now.
+//! A processor may keep the four PDPTEs in registers after it loads the root. If yours does, reload the root on return
+//! from each fault, because a PDPTE that was a hole may be a link now.
 
 use super::when;
 use super::x86::{self, ACCESSED, ADDRESS, DIRTY, LARGE, MEMORY, PRESENT, USER, WRITE, address};

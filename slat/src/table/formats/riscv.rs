@@ -6,15 +6,16 @@
 //!                                              writable
 //! link                       frame                          all else clear    V
 //! ```
-//! PBMT is that of `Svpbmt`, enabled in `menvcfg`: what the machine says of the address (write-back), NC (write-combining), IO
-//! (uncached and device, which bit 9 tells apart). Processors without it let only write-back be.
+//! PBMT is that of `Svpbmt`, enabled in `menvcfg`: the platform's type for the address (write-back), NC
+//! (write-combining), or IO (uncached and device; bit 9 distinguishes the two). Processors without it have only
+//! write-back.
 //!
-//! An entry with V links a table where none of R, W and X is set. Every guest access is a user's to this stage. Two bits of
-//! address more than the host's own modes have are in the root: four pages side by side.
+//! An entry with V links a table if R, W and X are clear. To this stage, every guest access is a user access. Addresses
+//! have two bits more than in the host's own modes, and the root has four pages for them.
 //!
-//! **`AD`**: hardware sets A and D (`Svadu`, enabled in `menvcfg` or `henvcfg`). Without (`Svade`), a leaf with A clear, or a
-//! store through one with D clear, faults: what is present has A, and D where it may be written, and what has not been
-//! accessed is withdrawn ([`Format::HARDWARE_AD`]).
+//! **`AD`**: hardware sets A and D (`Svadu`, enabled in `menvcfg` or `henvcfg`). Without (`Svade`), an access through a
+//! leaf with A clear faults, and so does a store through one with D clear. A present leaf then has A, and D if it is
+//! writable; a leaf that has not been accessed is tracked ([`Format::HARDWARE_AD`]).
 
 use super::{read_leaf, when};
 use crate::addr::{INDEX_BITS, Level, PAGE_SHIFT, Pfn};
@@ -29,13 +30,13 @@ const USER: u64 = 1 << 4;
 const ACCESSED: u64 = 1 << 6;
 const DIRTY: u64 = 1 << 7;
 const HOST_WRITE: u64 = 1 << 8;
-/// What the machine says of the address, NC, IO, and the same by a bit that is software's.
+/// The platform's type, NC, IO, and IO with a software bit.
 const MEMORY: [u64; 4] = [0, 1 << 61, 2 << 61, 2 << 61 | 1 << 9];
-/// The lowest bit of the frame's number.
+/// The lowest bit of the frame number.
 const FRAME: u32 = 10;
 const ADDRESS: u64 = (1 << 44) - 1 << FRAME;
 
-/// G-stage paging of `LEVELS` levels; `AD`: hardware sets A and D.
+/// G-stage paging with `LEVELS` levels. `AD`: hardware sets A and D.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RiscV<const LEVELS: u8, const AD: bool = true>;
 
@@ -45,7 +46,7 @@ pub type Sv39x4 = RiscV<3>;
 pub type Sv48x4 = RiscV<4>;
 /// Five levels: 59 bits.
 pub type Sv57x4 = RiscV<5>;
-/// Three levels, A and D by fault.
+/// Three levels; faults supply A and D.
 pub type Sv39x4NoAd = RiscV<3, false>;
 
 // SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.
@@ -103,7 +104,7 @@ unsafe impl<const LEVELS: u8, const AD: bool> Format for RiscV<LEVELS, AD> {
         read_leaf::<Self>(word, Perms::of(has(READ), has(WRITE), has(EXECUTE)))
     }
 
-    /// Without hardware that sets it, D goes with W.
+    /// If hardware does not set D, D equals W.
     #[inline(always)]
     fn set_write(word: Word, on: bool) -> Word {
         let bits = if AD { WRITE } else { WRITE | DIRTY };

@@ -1,4 +1,4 @@
-//! All formats alike: what goes in comes out, and nothing reserved is ever set.
+//! Tests of all formats: decoding inverts encoding, and no reserved bit is ever set.
 
 use super::*;
 use crate::addr::{Level, PAGE_SHIFT, Pfn};
@@ -15,7 +15,7 @@ use proptest::prelude::*;
 type EptOfTrustDomain = Ept<4, true, 47>;
 type NptEncrypted = Npt<4, 51>;
 
-/// Encode, decode, and every editor, for one format.
+/// Checks encoding, decoding and every editor of one format.
 fn leaves_survive<F: Format>(leaf: Leaf, level: Level) {
     if level > F::MAX_LEAF {
         return;
@@ -30,7 +30,7 @@ fn leaves_survive<F: Format>(leaf: Leaf, level: Level) {
     tracked_survives::<F>(Leaf { accessed: false, ..leaf }, level);
 }
 
-/// A tracked word is edited as the leaf that it keeps would be, and comes back as that leaf.
+/// Checks that a tracked word is edited like the leaf that it keeps, and is restored to that leaf.
 fn tracked_survives<F: Format>(leaf: Leaf, level: Level) {
     let word = Word::tracked(&leaf);
     assert_eq!((F::decode(word), F::host_writable(word)), (leaf, leaf.host_writable));
@@ -86,13 +86,13 @@ macro_rules! for_all {
     ($check:ident $args:tt: $($format:ident)*) => { $($check::<$format> $args;)* };
 }
 
-/// Bits from `low` to `high`.
+/// Returns the bits from `low` to `high`.
 const fn bits(low: u32, high: u32) -> u64 {
     u64::MAX >> (63 - high) & u64::MAX << low
 }
 
-/// What the manuals let software set in a present entry of this level, with no extension enabled that the format does not
-/// name. Written down from the manuals, not from the formats.
+/// Returns the bits that the manuals let software set in a present entry of this level, without extensions that the
+/// format does not name. Taken from the manuals, not from the formats.
 fn allowed<F: Format>(level: Level, is_link: bool) -> u64 {
     let frame = if is_link { PAGE_SHIFT } else { level.shift() + PAGE_SHIFT };
     match F::NAME {
@@ -119,7 +119,7 @@ fn allowed<F: Format>(level: Level, is_link: bool) -> u64 {
     }
 }
 
-/// A leaf and its editors set nothing that is reserved.
+/// Checks that a leaf and its editors set no reserved bit.
 fn nothing_reserved_is_set<F: Format>(leaf: Leaf, level: Level) {
     if level > F::MAX_LEAF {
         return;
@@ -181,7 +181,7 @@ proptest! {
     }
 }
 
-/// `7, 56`, or `-`.
+/// Returns bit numbers as text: `7, 56`, or `-`.
 fn named(bits: u64) -> String {
     let all = (0..64).filter(|bit| bits >> bit & 1 == 1).map(|bit| format!("{bit}"));
     if bits == 0 { "-".into() } else { all.collect::<Vec<_>>().join(", ") }
@@ -215,7 +215,8 @@ fn the_table_of_formats_is_what_they_say() {
     assert!(include_str!("mod.rs").contains(&table), "put this into the header of formats/mod.rs:\n{table}");
 }
 
-/// A leaf at 1 GiB with every permission, which has been used, in a page of 4 KiB and in one of 2 MiB; the same read-only; a link.
+/// Encodes a leaf at 1 GiB with every permission, accessed and dirty, of 4 KiB and of 2 MiB; the same read-only; and a
+/// link.
 fn words<F: Format>() -> [u64; 4] {
     let pfn = Pfn(1 << 18);
     let used = Leaf {
@@ -231,12 +232,12 @@ fn words<F: Format>() -> [u64; 4] {
     [F::leaf(&used, Level::K4), F::leaf(&used, Level::M2), F::leaf(&read, Level::K4), link].map(|word| word.0)
 }
 
-/// Bit by bit: a flip of one that no walker looks at, such as a memory type that is as good as another, is noticed here.
+/// Compares bit by bit: finds flips that no walker notices, for example of a memory type that has an equivalent.
 #[test]
 fn words_are_those_of_the_manuals() {
     let npt = [0x0020_0000_4000_0067, 0x0020_0000_4000_00e7, 0x8000_0000_4000_0025, 0x0123_4007];
     assert_eq!([words::<Npt4>(), words::<Npt5>()], [npt; 2]);
-    // Bit 51, or 47, wherever it is write-back memory, or a table.
+    // Bit 51, or 47, in write-back leaves and in links.
     assert_eq!(words::<NptEncrypted>(), npt.map(|word| word | 1 << 51));
     assert_eq!(words::<Npt<5, 47>>(), npt.map(|word| word | 1 << 47));
     assert_eq!(words::<Pae>(), [0x4000_0267, 0x4000_02e7, 0x8000_0000_4000_0025, 0x0123_4007]);
@@ -254,7 +255,8 @@ fn words_are_those_of_the_manuals() {
     assert_eq!(words::<Sv39x4NoAd>(), riscv);
 }
 
-/// A walker with four levels starts at bit 47 of the address, one with five at bit 56: the shared bit is the root's.
+/// A walker with four levels starts at bit 47 of the address, one with five at bit 56: the root's index contains the
+/// shared bit.
 #[test]
 fn a_trust_domains_walk_has_the_shared_bit_at_every_level() {
     fn indices<F: Format>(gpa: u64) -> Vec<u64> {
@@ -269,7 +271,7 @@ fn a_trust_domains_walk_has_the_shared_bit_at_every_level() {
     assert_eq!(EptOfTrustDomain::FRAME_BITS + PAGE_SHIFT, 47, "addresses end below the bit");
 }
 
-/// The bits by which a leaf of each type but write-back differs from one that is write-back.
+/// Returns the bits by which leaves of each other type differ from a write-back leaf.
 fn types<F: Format>() -> [u64; 3] {
     let leaf = |memory| {
         let (pfn, perms) = (Pfn(1 << 18), Perms::RWX);

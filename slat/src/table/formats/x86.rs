@@ -1,19 +1,21 @@
-//! What the x86 formats share: 52 bits of physical address, pages of 4K, 2M, 1G. And what entries of the host's own paging share,
-//! which AMD's nested walk uses, with three levels or five. Where the record of the host's answer goes is the format's business.
+//! Parts shared by the x86 formats: 52 bits of physical address, pages of 4K, 2M, 1G. Also the entries of the host's
+//! own paging, which AMD's nested walk uses with three to five levels. Each format chooses its bit for the host's
+//! answer.
 //!
-//! PCD and PWT choose one of the first four types of the *host's* PAT, which must be write-back, write-combining, uncached as far as
-//! the guest does not combine stores (UC-), and uncached (UC): Linux sets it so; a processor comes with write-through as the second.
+//! PCD and PWT select one of the first four types of the *host's* PAT. These must be write-back, write-combining, UC-
+//! (uncached unless the guest combines stores), and uncached (UC). Linux sets them so; after reset, the second is
+//! write-through.
 
 use super::when;
 use crate::addr::{Level, PAGE_SHIFT, Pfn};
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf, Perms};
 
-/// Bits 51..12 of a link or leaf: the frame's address.
+/// The address bits of a link or leaf: 51..12.
 pub(super) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// Set in a leaf above the lowest level ("PS" to the manuals).
 pub(super) const LARGE: u64 = 1 << 7;
-/// Ignored by hardware in every leaf of EPT and of long mode: the host allowed writes when this leaf was made.
+/// The host allowed writes when this leaf was made. Hardware ignores the bit in every leaf of EPT and of long mode.
 pub(super) const HOST_WRITE: u64 = 1 << 53;
 
 pub(super) const PRESENT: u64 = 1 << 0;
@@ -26,13 +28,13 @@ const PCD: u64 = 1 << 4;
 pub(super) const MEMORY: [u64; 4] = [0, PWT, PCD, PCD | PWT];
 const NO_EXECUTE: u64 = 1 << 63;
 
-/// The address field for `pfn`.
+/// Returns the address field for `pfn`.
 #[inline(always)]
 pub(super) const fn address(pfn: Pfn) -> u64 {
     pfn.0 << PAGE_SHIFT & ADDRESS
 }
 
-/// A leaf of `level`. A nested walk is a user access.
+/// Encodes a leaf of `level`. A nested walk is a user access.
 #[inline(always)]
 pub(super) fn leaf<F: Format>(leaf: &Leaf, level: Level) -> Word {
     Word(
@@ -49,7 +51,7 @@ pub(super) fn leaf<F: Format>(leaf: &Leaf, level: Level) -> Word {
     )
 }
 
-/// What a leaf says.
+/// Decodes a leaf.
 #[inline]
 pub(super) fn read_leaf<F: Format>(word: Word) -> Leaf {
     super::read_leaf::<F>(word, Perms::of(true, word.0 & WRITE != 0, word.0 & NO_EXECUTE == 0))

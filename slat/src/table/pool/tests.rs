@@ -1,4 +1,4 @@
-//! The pool against a plain list of what is out, for chunks and for single pages.
+//! The pool against a plain list of used pages, for chunks and for single pages.
 
 use super::*;
 use crate::seeded::{self, Bug};
@@ -11,8 +11,8 @@ use std::ptr::NonNull;
 use std::sync::Mutex as StdMutex;
 use std::vec::Vec;
 
-/// Memory that lends up to `most` pages, and says where a block goes back that is not lent. `SINGLE`: one page at a time,
-/// scrambled.
+/// Memory that lends up to `most` pages, and records a return of an unlent block. `SINGLE`: lends single pages in
+/// random order.
 struct Lender<const SINGLE: bool> {
     most: u64,
     state: StdMutex<State>,
@@ -20,9 +20,9 @@ struct Lender<const SINGLE: bool> {
 
 #[derive(Default)]
 struct State {
-    /// Pages of each block, by its address.
+    /// Number of pages of each lent block, by its address.
     lent: BTreeMap<usize, usize>,
-    /// Single pages that came back, or were allocated beside others: some of them is next.
+    /// Single pages to lend next, in random order.
     spare: Vec<usize>,
     random: u64,
     wrong: Option<&'static str>,
@@ -111,13 +111,13 @@ unsafe impl<const SINGLE: bool> TableMemory for Lender<SINGLE> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Pages for cache `0`, up to so many.
+    /// Fills cache `0` up to `1` pages.
     TopUp(usize, usize),
-    /// All pages of a cache go back.
+    /// Drains a cache.
     Drain(usize),
-    /// A page of a cache is linked in a table.
+    /// Links a page of a cache in a table.
     Link(usize),
-    /// So many tables die, from this one on.
+    /// Frees `1` tables, from index `0` on.
     Die(usize, usize),
     Root,
     RootDies,
@@ -141,7 +141,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
-/// Everything that is out, and what is wrong.
+/// The pool, and all pages in use.
 struct World<const SINGLE: bool> {
     memory: Lender<SINGLE>,
     pool: Pool,
@@ -165,7 +165,7 @@ impl<const SINGLE: bool> World<SINGLE> {
         }
     }
 
-    /// Words that say whose the page is: no other owner may write it.
+    /// Fills pages with a word of their own; another owner must not write them.
     fn stamp(&mut self, node: Node, pages: usize) {
         self.stamp += 1;
         (0..pages).for_each(|page| node.beside(page).fill(Word(node.page().as_ptr().addr() as u64)));
@@ -174,7 +174,7 @@ impl<const SINGLE: bool> World<SINGLE> {
     fn dies(node: Node, pages: usize) -> Result<(), &'static str> {
         let word = Word(node.page().as_ptr().addr() as u64);
         let entries = (0..pages).map(|page| {
-            // SAFETY: out, and ours.
+            // SAFETY: in use, and owned by the test.
             unsafe { node.beside(page).entries() }
         });
         if entries.flatten().any(|entry| entry.load() != word) {
@@ -276,7 +276,7 @@ impl<const SINGLE: bool> World<SINGLE> {
         Ok(())
     }
 
-    /// All that is out goes back, and then everything.
+    /// Frees all pages in use, and then the whole pool.
     fn end(mut self) -> Result<(), &'static str> {
         (0..3).for_each(|cache| self.pool.give_back(self.caches[cache].drain()));
         while !self.linked.is_empty() {
@@ -316,7 +316,7 @@ proptest! {
     }
 }
 
-/// A chunk is filled, and all tables in it die but one.
+/// Fills a chunk, and frees all tables in it except one.
 #[test]
 fn mistake_a_chunk_goes_back_with_a_page_in_use() {
     let steps: Vec<_> = core::iter::once(Step::TopUp(0, 63))
@@ -332,7 +332,7 @@ fn mistake_a_chunk_goes_back_with_a_page_in_use() {
     seeded::found(Bug::ChunkNotWhole, 1);
 }
 
-/// Grows by `chunks` and shrinks again. How often the host lent and took back chunks, from the second time on.
+/// Grows by `chunks` chunks and shrinks again. Returns how often the lent memory changed, from the second time on.
 fn oscillate(chunks: usize) -> usize {
     let mut world = World::<false>::new(1, u64::MAX);
     let mut changes = 0;
@@ -356,12 +356,12 @@ fn a_pool_that_oscillates_within_what_it_keeps_leaves_the_host_alone() {
 #[test]
 fn pages_come_from_the_fullest_chunk_in_order_of_their_addresses() {
     let mut world = World::<false>::new(1, u64::MAX);
-    // Two chunks, full.
+    // Two full chunks.
     world.step(&Step::TopUp(0, 126)).unwrap();
     (0..126).for_each(|_| world.step(&Step::Link(0)).unwrap());
     let (first, second) = world.linked.split_at(63);
     assert!(first.windows(2).all(|pair| pair[0].beside(1) == pair[1]), "neighbours");
-    // In the first chunk 3 pages die, in the second one 60.
+    // Free 3 pages of the first chunk, and 60 of the second.
     let (mut few, mut many) = (NodeList::default(), NodeList::default());
     first[7..10].iter().rev().for_each(|&node| few.push(node));
     second[..60].iter().for_each(|&node| many.push(node));

@@ -1,4 +1,4 @@
-//! Tables that are linked beside a walk, and tables that go while a walk is in them.
+//! Loom tests of tables that are linked beside a walk, and of tables that are unhooked during a walk.
 
 use super::*;
 use crate::loom_tests::{RACE, explore, explore_within, finds, finds_seeded};
@@ -23,7 +23,7 @@ fn hole(version: u64) -> Word {
     Word::hole(Version(version))
 }
 
-/// To the table with this index.
+/// A link to the table with this index.
 fn link(table: u64) -> Word {
     Ept4::link(Pfn(table), Level::M2)
 }
@@ -40,7 +40,7 @@ fn table_of(word: Word) -> Option<usize> {
     }
 }
 
-/// One thread links a table, the other goes through whatever link it finds.
+/// One thread links a table; another follows the link if it finds one.
 fn links() {
     let shared = Arc::new((Entry::new(hole(3)), Entry::new(leaf(9))));
     let theirs = shared.clone();
@@ -71,7 +71,7 @@ fn mistake_following_what_a_relaxed_load_found() {
     finds_seeded(Bug::FollowRelaxed, UNFILLED, links);
 }
 
-/// The same with a new root.
+/// One thread replaces the root; another reads it.
 fn replaces_the_root() {
     let first = Entry::new(hole(3));
     let radix = Radix::<Ept4> { root: RootWord(AtomicU64::new(1)), _format: PhantomData };
@@ -84,7 +84,7 @@ fn replaces_the_root() {
     });
     let (radix, roots) = &*shared;
     roots[1].fill(hole(3));
-    // SAFETY: no page is looked at: roots are their numbers here.
+    // SAFETY: no page is accessed; roots are numbers here.
     let fresh = unsafe { Node::follow(&Heap, Pfn(2)) };
     assert_eq!(radix.replace_root(&Heap, fresh).pfn(&Heap), Pfn(1));
     walk.join().expect("it ends");
@@ -100,7 +100,7 @@ fn mistake_replacing_a_root_by_a_relaxed_exchange() {
     finds_seeded(Bug::RootRelaxed, UNFILLED, replaces_the_root);
 }
 
-/// A table of one entry, and the memory that it lies in.
+/// A table of one entry, and its memory.
 struct Table {
     entry: Entry,
     page: UnsafeCell<u64>,
@@ -127,7 +127,7 @@ impl Shared {
         }
     }
 
-    /// Faults until it is told that the page is mapped, or has to wait.
+    /// Makes one attempt at a fault.
     fn fault(&self) {
         let Some(seat) = self.reads.claim(0) else { return };
         let _section = self.reads.enter(&seat);
@@ -141,7 +141,7 @@ impl Shared {
         }
         let Some(table) = table_of(upper) else { return };
         let Table { entry, page } = &self.tables[table];
-        // SAFETY: loom checks against its reuse.
+        // SAFETY: loom checks that the memory is not reused.
         page.with(|page| unsafe { *page });
         let word = entry.load();
         if word.is_hole() && word <= stamp.newest {
@@ -149,7 +149,7 @@ impl Shared {
         }
     }
 
-    /// Takes the table away, and has its memory back.
+    /// Unhooks the table, and then reuses its memory.
     fn zap(&self, grace: bool) {
         let ticket = self.active.begin(GFNS, NOWHERE);
         assert_eq!(self.upper.cas(link(0), Word::hole(ticket.version())), Ok(()));
@@ -164,7 +164,7 @@ impl Shared {
     }
 }
 
-/// Faults beside a zap that unhooks their table.
+/// A fault beside a zap that unhooks its table.
 fn retires(grace: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new(Shared::new());
