@@ -1,4 +1,4 @@
-//! What is behind a range of host addresses: the frames of one slot after the other.
+//! The frames behind a range of host addresses, one slot after the other.
 
 use super::hint::part;
 use super::publish::{Reading, SlotSets};
@@ -6,13 +6,13 @@ use crate::addr::{Gfn, Hva, PAGE_SHIFT, Span};
 use crate::sync::readside::{ReadSide, Seat};
 use slat_slots::Place;
 
-/// What is left of a host range whose frames are edited, slot by slot.
+/// The rest of a host range whose frames are edited, slot by slot.
 #[derive(Debug)]
 pub(crate) struct Behind {
     hvas: Span<Hva>,
-    /// The slots before are done with.
+    /// The first place that is not done.
     from: Place,
-    /// In the slot at that place: what lies before is.
+    /// The first host address that is not done in the slot at `from`.
     inside: Hva,
 }
 
@@ -20,7 +20,7 @@ pub(crate) struct Behind {
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) gfns: Span<Gfn>,
-    /// No other slot has any of the range.
+    /// Whether no other slot overlaps the range.
     alone: bool,
     place: Place,
     /// The host address of the first frame.
@@ -28,7 +28,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The host page behind one of its frames.
+    /// Returns the host page behind one of the frames.
     pub(crate) fn hva_of(&self, gfn: Gfn) -> Hva {
         let hva = self.hva + ((gfn.0 - self.gfns.start.0) << PAGE_SHIFT);
         Hva(hva.0 - hva.offset())
@@ -40,12 +40,12 @@ impl Behind {
         Self { hvas, from: Place::FIRST, inside: hvas.start }
     }
 
-    /// Whether a slot that was alone over the range has had all of it. Where slots share the range, only a search tells.
+    /// Whether a slot that covered the range alone is done. If slots share the range, only a search can tell.
     pub(crate) fn is_nothing(&self) -> bool {
         self.hvas.is_empty()
     }
 
-    /// What is left when `part` is done with up to the frame `goal`.
+    /// Returns the rest after `part` has been processed up to the frame `goal`.
     pub(crate) fn after(self, part: &Part, goal: Gfn) -> Self {
         let inside = part.hva + ((goal.0 - part.gfns.start.0) << PAGE_SHIFT);
         if part.alone {
@@ -53,16 +53,16 @@ impl Behind {
         } else if goal < part.gfns.end {
             Self { from: part.place, inside, ..self }
         } else {
-            // The next place may be that of the next slot: nothing of it is done with.
+            // The next place may belong to the next slot, of which nothing is done.
             Self { from: part.place.next(), inside: self.hvas.start, ..self }
         }
     }
 }
 
 impl SlotSets {
-    /// The next slot's frames, if there are any left. They are good for the section in which they were looked up: in a
-    /// later version they may stand for other host pages, and those are not the caller's to edit. Slots that come
-    /// in between need not be seen: faults there wait for the invalidation to end.
+    /// Returns the next slot's frames, if any are left. They are valid for the section in which they were looked up: in
+    /// a later version the frames may have other host pages, which the caller must not edit. The caller may miss slots
+    /// that are created meanwhile, because faults there wait for the invalidation to end.
     pub(crate) fn behind(&self, reads: &ReadSide, seat: &Seat, left: &Behind) -> Option<Part> {
         self.behind_in(&self.read(reads, seat), left)
     }
@@ -75,7 +75,7 @@ impl SlotSets {
             return Some(Part { gfns, alone: true, place: Place::FIRST, hva: hvas.start });
         }
         let (place, slot) = version.search_hvas(hvas, left.from).next()?;
-        // The rest of the slot that the walk had come into.
+        // The rest of the slot that the walk has partly processed.
         let from = if place == left.from { left.inside } else { hvas.start };
         let hvas = Span::new(from.max(slot.hvas.start), hvas.end);
         Some(Part { gfns: part(&slot, hvas), alone: false, place, hva: hvas.start })

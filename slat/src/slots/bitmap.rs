@@ -1,14 +1,14 @@
-//! The marks of one memslot: a bit a page, in chunks that exist once something in them is dirty.
+//! The marks of one memslot: one bit for each page, in chunks that exist once one of their pages is dirty.
 //!
 //! ```text
 //! directory   [ · | ● | · | ALL ]        a word for each 128 MiB of the slot
 //!                   └──▶ 4 KiB of bits
 //! ```
-//! Marking never waits and never fails: vCPUs mark inside a section of the read side. Where no memory can be had
-//! for a chunk, the directory says that all of its pages are dirty: more work for the migration that copies them, and no
-//! page lost. A log in which every page is dirty from the start begins like that, so that it costs nothing.
+//! Marking never waits and never fails, because vCPUs mark inside a section of the read side. If memory for a chunk is
+//! missing, the directory marks all of the chunk's pages dirty. The migration then copies more pages, and loses none. A
+//! log in which every page starts dirty begins like that, at no cost.
 //!
-//! Bits are taken word by word, each by one swap: every mark goes to exactly one of the harvests that take at once.
+//! A harvest takes bits word by word, each by one swap. Of several concurrent harvests exactly one gets each mark.
 
 use crate::sync::prim::{AcqRel, Acquire, AtomicPtr, AtomicU64, Relaxed, Release, SeqCst, fence};
 #[cfg(not(loom))]
@@ -19,14 +19,14 @@ use core::ops::Range;
 use core::ptr::{NonNull, null_mut};
 use slat_slots::{Log, Slot};
 
-/// Pages of one word.
+/// Number of pages in a word.
 pub(crate) const WORD: u64 = 64;
-/// Words of one chunk.
+/// Number of words in a chunk.
 pub(crate) const CHUNK: usize = if cfg!(loom) { 1 } else { 512 };
-/// Pages of one chunk.
+/// Number of pages in a chunk.
 pub(crate) const CHUNK_PAGES: u64 = WORD * CHUNK as u64;
 
-/// The numbers of the bits of a word that are set, in order.
+/// The numbers of the set bits of a word, in order.
 #[inline(always)]
 pub(crate) fn bits(mut word: u64) -> impl Iterator<Item = u32> {
     core::iter::from_fn(move || {
@@ -39,10 +39,10 @@ pub(crate) fn bits(mut word: u64) -> impl Iterator<Item = u32> {
 /// The bits of one chunk.
 struct Chunk([AtomicU64; CHUNK]);
 
-/// In the directory: every page of the chunk is dirty. An address that no chunk has.
+/// In the directory: all pages of the chunk are dirty. No chunk has this address.
 const ALL: *mut Chunk = core::ptr::without_provenance_mut(1);
 
-/// See the module's header.
+/// The dirty log of one memslot; see the module's header.
 pub struct Bitmap {
     directory: Box<[AtomicPtr<Chunk>]>,
     pages: u64,
@@ -56,7 +56,7 @@ impl Log for Bitmap {
 }
 
 impl Bitmap {
-    /// None of `pages` is dirty, or all are. `None` where there is no memory for the directory.
+    /// A log in which all or none of `pages` pages are dirty. `None` if memory for the directory is missing.
     pub(crate) fn new(pages: u64, serial: u64, all: bool) -> Option<Self> {
         let chunks = pages.div_ceil(CHUNK_PAGES) as usize;
         let mut directory = Vec::new();
@@ -67,12 +67,12 @@ impl Bitmap {
         Some(Self { directory: directory.into_boxed_slice(), pages, serial })
     }
 
-    /// Tells logs apart that a slot has one after the other.
+    /// A number that distinguishes successive logs of a slot.
     pub(crate) fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// How many pages its slot has.
+    /// Number of pages of the slot.
     pub(crate) fn pages(&self) -> u64 {
         self.pages
     }
@@ -81,30 +81,30 @@ impl Bitmap {
         self.directory.len()
     }
 
-    /// The words of a chunk that stand for pages.
+    /// Returns the numbers of the chunk's words that represent pages.
     pub(crate) fn words_of(&self, chunk: usize) -> Range<u64> {
         let first = (chunk * CHUNK) as u64;
         first..(first + CHUNK as u64).min(self.pages.div_ceil(WORD))
     }
 
-    /// Page number `page` of the slot has been written, or may be from now on.
+    /// Marks page number `page` of the slot as written, or writable from now on.
     #[inline]
     pub(crate) fn mark(&self, page: u64) {
         debug_assert!(page < self.pages);
         self.mark_word(page / WORD, 1 << (page % WORD));
     }
 
-    /// The same of the pages `bits` of word number `word`. A mark that is set already is set again: only a write tells
-    /// the harvest that takes the mark what came before it.
+    /// Marks the pages `bits` of word number `word`. Sets bits that are already set, too: only a write synchronizes
+    /// with the harvest that takes the mark.
     #[inline]
     pub(crate) fn mark_word(&self, word: u64, bits: u64) {
         if let Some(words) = self.chunk_at(word) {
-            // ORDER(bitmap): Release: the harvest that takes the mark sees what made this thread set it.
+            // ORDER(bitmap): Release. The harvest that takes the mark sees what this thread did before.
             words[word as usize % CHUNK].fetch_or(bits, unless_seeded!(MarkRelaxed, Release));
         }
     }
 
-    /// All of these pages are dirty.
+    /// Marks all of these pages.
     pub(crate) fn mark_pages(&self, pages: Range<u64>) {
         let mut at = pages.start;
         while at < pages.end {
@@ -114,7 +114,7 @@ impl Bitmap {
         }
     }
 
-    /// The words of a chunk, linked if need be; `None` where all of its pages are dirty as it is.
+    /// Returns the words of a chunk, and links it if needed. `None` if all of its pages are dirty already.
     #[inline]
     fn chunk_at(&self, word: u64) -> Option<&[AtomicU64; CHUNK]> {
         let place = &self.directory[word as usize / CHUNK];
@@ -126,15 +126,16 @@ impl Bitmap {
         if matches!(Dirty::at(place), Dirty::Nothing) {
             link_chunk(place, null_mut(), new_chunk().map_or(ALL, NonNull::as_ptr));
         }
-        // ORDER(bitmap-all): what is marked before this look; pairs with the fence in `divide`: nothing is written where
-        // all is dirty, so the thread that divides the chunk sees what was to be marked, or this sees it divided.
+        // ORDER(bitmap-all): earlier marks before this load; pairs with the fence in `divide`. If all pages are dirty,
+        // no mark is written. So either the thread that divides the chunk sees the earlier marks, or this load sees the
+        // chunk divided.
         if !seeded!(WholeUnfenced) {
             fence(SeqCst);
         }
         if let Dirty::Bits(words) = Dirty::at(place) { Some(words) } else { None }
     }
 
-    /// Whether the chunk is dirty as a whole, so that nothing of it can be taken before it is [divided](Self::divide).
+    /// Whether the directory marks the whole chunk dirty. Marks can be taken only after it is [divided](Self::divide).
     pub(crate) fn is_whole(&self, chunk: usize) -> bool {
         matches!(Dirty::at(&self.directory[chunk]), Dirty::All)
     }
@@ -144,7 +145,7 @@ impl Bitmap {
         matches!(Dirty::at(&self.directory[chunk]), Dirty::Nothing)
     }
 
-    /// Gives a chunk that is dirty as a whole bits of its own, all of them set. `None` where there is no memory for them.
+    /// Gives a chunk that is dirty as a whole its own bits, all set. `None` if memory is missing.
     pub(crate) fn divide(&self, chunk: usize) -> Option<()> {
         let fresh = new_chunk()?;
         // SAFETY: fresh, and linked nowhere.
@@ -153,21 +154,21 @@ impl Bitmap {
             // ORDER(bitmap): Relaxed; the link publishes it.
             words[word as usize % CHUNK].store(self.whole_word(word), Relaxed);
         }
-        // Else another thread has.
+        // If this fails, another thread has linked a chunk.
         link_chunk(&self.directory[chunk], ALL, fresh.as_ptr());
-        // ORDER(bitmap-all): the link before whatever is looked at next; see `other_chunk`.
+        // ORDER(bitmap-all): the link before later loads of this thread; see `other_chunk`.
         if !seeded!(DivideUnfenced) {
             fence(SeqCst);
         }
         Some(())
     }
 
-    /// All the pages of a word.
+    /// Returns all page bits of a word.
     fn whole_word(&self, word: u64) -> u64 {
         u64::MAX >> (WORD - (self.pages - word * WORD).min(WORD))
     }
 
-    /// Takes the marks of word number `word` that are in `mask`: none where the chunk is [whole](Self::is_whole).
+    /// Takes the marks of word number `word` in `mask`; none if the chunk is [whole](Self::is_whole).
     #[inline]
     pub(crate) fn take(&self, word: u64, mask: u64) -> u64 {
         let Dirty::Bits(words) = Dirty::at(&self.directory[word as usize / CHUNK]) else { return 0 };
@@ -179,8 +180,8 @@ impl Bitmap {
         word.fetch_and(!mask, unless_seeded!(TakeRelaxed, AcqRel)) & mask
     }
 
-    /// Takes all marks of the words from number `first` on into `into`, which lie in one chunk, and returns how many pages
-    /// those are: none where it is [whole](Self::is_whole).
+    /// Takes all marks of the words from number `first` on, which are in one chunk, into `into`. Returns the number of
+    /// pages; 0 if the chunk is [whole](Self::is_whole).
     pub(crate) fn take_all(&self, first: u64, into: &mut [u64]) -> u64 {
         let from = first as usize % CHUNK;
         let Dirty::Bits(words) = Dirty::at(&self.directory[first as usize / CHUNK]) else {
@@ -192,7 +193,8 @@ impl Bitmap {
             into.fill(0);
             return 0;
         }
-        // Whether a word has any is hard to guess, and a locked instruction waits for the guess: so they are listed first.
+        // The processor predicts badly which words have marks, and a locked instruction waits for the prediction. So
+        // list them first.
         let (mut marked, mut len) = ([0_u16; CHUNK], 0);
         for (index, (word, into)) in words.iter().zip(&mut *into).enumerate() {
             *into = 0;
@@ -209,7 +211,7 @@ impl Bitmap {
         pages
     }
 
-    /// The marks of word number `word`, left as they are.
+    /// Returns the marks of word number `word` and keeps them.
     pub(crate) fn word(&self, word: u64) -> u64 {
         match Dirty::at(&self.directory[word as usize / CHUNK]) {
             Dirty::Nothing => 0,
@@ -224,7 +226,7 @@ fn new_chunk() -> Option<NonNull<Chunk>> {
     if injected!(Alloc) {
         return None;
     }
-    // SAFETY: a chunk has a size; all-zero is 512 atomics of no bits.
+    // SAFETY: a chunk's size is not zero, and all-zero is a valid chunk without marks.
     #[cfg(not(loom))]
     return NonNull::new(unsafe { alloc_zeroed(Layout::new::<Chunk>()) }).map(NonNull::cast);
     #[cfg(loom)]
@@ -232,30 +234,30 @@ fn new_chunk() -> Option<NonNull<Chunk>> {
 }
 
 /// # Safety
-/// From [`new_chunk`], reached by no thread, and freed once.
+/// `chunk` is from [`new_chunk`], no thread reaches it, and it is freed once.
 unsafe fn free_chunk(chunk: *mut Chunk) {
     #[cfg(not(loom))]
-    // SAFETY: the caller's word; the layout is that of `new_chunk`.
+    // SAFETY: the caller guarantees it; the layout is that of `new_chunk`.
     unsafe {
         dealloc(chunk.cast(), Layout::new::<Chunk>());
     }
     #[cfg(loom)]
-    // SAFETY: as above: a box.
+    // SAFETY: as above; it is a box.
     drop(unsafe { Box::from_raw(chunk) });
 }
 
-/// Puts a chunk, or [`ALL`], in the place of `old`; frees the chunk where another thread was faster.
+/// Replaces `old` by a chunk or by [`ALL`]. Frees the chunk if another thread was faster.
 #[cold]
 fn link_chunk(place: &AtomicPtr<Chunk>, old: *mut Chunk, link: *mut Chunk) {
     // ORDER(bitmap): Release: the words before the link; pairs with `Dirty::at`.
     let linked = place.compare_exchange(old, link, unless_seeded!(ChunkRelaxed, AcqRel), Relaxed).is_ok();
     if !linked && link != ALL {
-        // SAFETY: from `new_chunk`, and linked nowhere.
+        // SAFETY: from `new_chunk`, and never linked.
         unsafe { free_chunk(link) };
     }
 }
 
-/// What is dirty of a chunk.
+/// The dirty pages of a chunk.
 enum Dirty<'b> {
     Nothing,
     All,
@@ -265,12 +267,12 @@ enum Dirty<'b> {
 impl<'b> Dirty<'b> {
     #[inline(always)]
     fn at(place: &'b AtomicPtr<Chunk>) -> Self {
-        // ORDER(bitmap): Acquire pairs with the Release of the thread that linked the chunk: its words are seen.
+        // ORDER(bitmap): Acquire pairs with the Release of the thread that linked the chunk, so its words are visible.
         let chunk = place.load(Acquire);
         match NonNull::new(chunk) {
             None => Self::Nothing,
             Some(_) if chunk == ALL => Self::All,
-            // SAFETY: linked once and for all; it lives as long as the directory, which is borrowed.
+            // SAFETY: a linked chunk stays as long as the directory, which is borrowed.
             Some(chunk) => Self::Bits(unsafe { &chunk.as_ref().0 }),
         }
     }
@@ -287,7 +289,7 @@ impl Drop for Bitmap {
                     // SAFETY: none; that is the mistake.
                     unsafe { free_chunk(place.load(Relaxed)) };
                 }
-                // SAFETY: from `new_chunk`; no thread marks any more (`&mut self`).
+                // SAFETY: from `new_chunk`; `&mut self` means that no thread marks.
                 unsafe { free_chunk(place.load(Relaxed)) };
             }
         }

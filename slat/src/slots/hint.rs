@@ -1,8 +1,8 @@
-//! Hints: the memslot that was found last, kept where it is asked for again.
+//! Hints: the memslot found last, kept for the next look-up at the same place.
 //!
-//! The engine keeps one beside each leaf table. One last-used slot per VM or vCPU fails under random faults; a
-//! hint per leaf table does not, because the frames of one table nearly always belong to one slot. Device models
-//! may keep their own, one per queue for instance:
+//! The engine keeps one hint beside each leaf table. One last-used slot for a VM or vCPU fails under random faults. A
+//! hint for each leaf table does not, because the frames of one table nearly always belong to one slot. Device models
+//! may keep their own hints, for example one for each queue:
 //!
 //! ```
 //! # use slat::{*, slots::Hint, table::formats::Npt4};
@@ -20,38 +20,39 @@
 //! assert_eq!(snapshot.find_with(&hint, Gfn(20)), snapshot.find(Gfn(20)));
 //! # Ok::<(), SlotError>(())
 //! ```
-//! It names the version of the slots that it was copied from: any later one, or another VM's, makes it stale at once.
+//! A hint names the version of the slots that it was copied from. It is stale in any later version, and in another VM.
 //!
-//! `HvaHints` are the same for notify: the slot behind a host range without a search. A primary MMU takes pages away in streams,
-//! and asks for the same slot again and again. For each of sixteen stretches of host memory (64 MiB each, by address) the slot
-//! found last is kept, while no two slots share host addresses: then the answer to any range inside it is frames of this slot alone.
+//! `HvaHints` do the same for invalidations: they find the slot behind a host range without a search. A primary MMU
+//! takes pages away in streams, and looks up the same slot repeatedly. For each of sixteen classes of host memory (64
+//! MiB each, by address) the engine keeps the slot found last, if no other slot shares its host addresses. Any range
+//! inside that slot then maps to frames of this slot alone.
 //!
-//! A hint is three words (`Remembered`), and a slot takes two beside its first frame ([`Packed`]).
+//! A hint has three words (`Remembered`); a slot takes two besides its first frame ([`Packed`]).
 
 use crate::addr::{Gfn, Hva, PAGE_SIZE, Span};
 use crate::sync::prim::{Acquire, AtomicU64, Relaxed, Release, fence};
 use slat_slots::{Interval, Packed, Slot};
 
-/// The memslot found last by guest frame. See the module's header. Any number of threads may share one.
+/// The memslot found last by guest frame; see the [module](self). Any number of threads may share a hint.
 #[derive(Debug, Default)]
 pub struct Hint(Remembered);
 
 impl Hint {
-    /// The slot of `gfn` as of `version`, if this is what the hint holds. For one hint all versions are numbers of one
-    /// address space (the engine's own, beside leaf tables), or all are [names](super::publish::Name).
+    /// Returns the slot of `gfn` as of `version`, if the hint has it. All versions used with one hint must be numbers
+    /// of one address space (the engine's hints beside leaf tables), or all [names](super::publish::Name).
     #[inline]
     pub(crate) fn get(&self, gfn: Gfn, version: u64) -> Option<Slot> {
         let [start, place, name] = self.0.get(version)?;
         Some(Packed::from_words([place, name]).slot(Gfn(start))).filter(|slot| slot.gfns.contains(gfn))
     }
 
-    /// Remembers `slot`, found in `version`. Gives up where another thread is writing.
+    /// Stores `slot`, found in `version`. Does nothing if another thread is writing.
     pub(crate) fn put(&self, slot: &Slot, version: u64) {
         let [place, name] = Packed::new(slot).words();
         self.0.put([slot.gfns.start.0, place, name], version);
     }
 
-    /// Forgets it. By who has it alone: another space may count to the same version.
+    /// Clears the hint, because another space may have the same version numbers. The caller must own the hint.
     #[inline]
     pub(crate) fn forget(&self) {
         self.0.forget();
@@ -59,21 +60,21 @@ impl Hint {
 }
 
 const HINTS: usize = 16;
-/// A hint serves 64 MiB of host addresses: this is how many bits are left out of its number.
+/// Number of address bits below the hint's number: a hint serves 64 MiB of host addresses.
 const HINT_SHIFT: u32 = 26;
 
-/// The slots found last by host address. See the module's header.
+/// The slots found last by host address; see the module's header.
 #[derive(Debug, Default)]
 pub(super) struct HvaHints([HvaHint; HINTS]);
 
-/// A slot that is alone behind its host addresses.
+/// A slot whose host addresses no other slot shares.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct HvaHint(Remembered);
 
 impl HvaHints {
-    /// The frames behind `hvas` in version `number`, where they are known to be one slot's and no other's; or where `search` finds
-    /// so.
+    /// Returns the frames behind `hvas` in version `number`, if the hint or `search` finds that one slot alone covers
+    /// them.
     #[inline]
     pub(super) fn alone_over(
         &self,
@@ -96,7 +97,7 @@ impl HvaHints {
     }
 }
 
-/// The frames of `slot` behind `hvas`, some of which lie in it.
+/// Returns the frames of `slot` behind `hvas`, which overlap it.
 #[inline(always)]
 pub(super) fn part(slot: &Interval, hvas: Span<Hva>) -> Span<Gfn> {
     if seeded!(PartRoundedDown) {
@@ -110,9 +111,8 @@ pub(super) fn part(slot: &Interval, hvas: Span<Hva>) -> Span<Gfn> {
     slot.part(hvas)
 }
 
-/// What was found in one version of the slots, in three words that any number of threads read and write. They are guarded by a
-/// sequence number, odd while they are being written, and named by the version that they were copied from: any later one makes
-/// them stale at once.
+/// Three words found in one version of the slots, which any number of threads read and write. A sequence number guards
+/// them and is odd during a write. Any later version makes them stale.
 #[derive(Debug, Default)]
 struct Remembered {
     sequence: AtomicU64,
@@ -121,11 +121,11 @@ struct Remembered {
 }
 
 impl Remembered {
-    /// The words, if they are of `version`.
+    /// Returns the words if they are of `version`.
     #[inline]
     fn get(&self, version: u64) -> Option<[u64; 3]> {
-        // ORDER(hint): Acquire before the words, fence after them; pairs with `put`: equal and even on both
-        // sides means that nothing was written between.
+        // ORDER(hint): Acquire before the words, and a fence after them; pairs with `put`. If the sequence is even, and
+        // equal on both sides, no write came in between.
         let before = self.sequence.load(Acquire);
         if before & 1 == 1 || self.version.load(Relaxed) != version {
             return None;
@@ -139,8 +139,8 @@ impl Remembered {
         (self.sequence.load(Relaxed) == before).then_some(words)
     }
 
-    /// Remembers `words`, found in `version`. Gives up where another thread is writing. Rare, and kept out of the
-    /// fault's own code, which is slower with it inside.
+    /// Stores `words`, found in `version`. Does nothing if another thread is writing. Rare; it is not inlined, because
+    /// that would slow the fault path down.
     #[inline(never)]
     fn put(&self, words: [u64; 3], version: u64) {
         let before = self.sequence.load(Relaxed);
@@ -148,7 +148,7 @@ impl Remembered {
         if before & 1 == 1 || self.sequence.compare_exchange(before, before + 1, Acquire, Relaxed).is_err() {
             return;
         }
-        // ORDER(hint): the odd number before the words, for readers on machines that reorder stores.
+        // ORDER(hint): the odd number before the words, for readers on processors that reorder stores.
         if !seeded!(HintWriteUnfenced) {
             fence(Release);
         }
@@ -160,7 +160,7 @@ impl Remembered {
         self.sequence.store(before + 2, unless_seeded!(HintRelaxed, Release));
     }
 
-    /// Names a version that there never is. Not beside a `put`.
+    /// Names a version that never exists. Must not race with `put`.
     #[inline]
     fn forget(&self) {
         self.version.store(u64::MAX, Relaxed);
@@ -177,15 +177,15 @@ mod tests {
     use alloc::vec::Vec;
     use slat_slots::Place;
 
-    /// Slots come and go, some sharing host addresses for a while. Returns how often hints, which are told that a round's version
-    /// has this number, said something else than the slots.
+    /// Creates and deletes slots, some of which share host addresses for a while. `number_of` is the version number
+    /// that the hints see in a round. Returns the number of look-ups in which hints and slots disagree.
     fn wrong_hints(number_of: impl Fn(u64) -> u64) -> usize {
         let (mut map, hints, mut wrong) = (SlotMap::default(), HvaHints::default(), 0);
         let mut random = fastrand::Rng::with_seed(1);
         let mut random = |below: u64| random.u64(..below);
         for round in 0..600 {
-            // For a hundred rounds each slot has a place of its own; for the next hundred any place is taken. Between
-            // them there are none.
+            // For a hundred rounds each slot has its own place; for the next hundred any place is allowed. All slots
+            // are deleted in between.
             if round % 100 == 0 {
                 let ids: Vec<_> = map.range(Span::new(Gfn(0), Gfn(u64::MAX))).map(|slot| slot.id).collect();
                 map.commit(|tx| ids.into_iter().try_for_each(|id| tx.delete(id).map(drop))).unwrap();

@@ -1,19 +1,21 @@
-//! Frames that the VMM, or hardware, uses beside the tables: what invalidations find of [`crate::held`].
+//! Frames that the VMM or hardware uses beside the tables: the part of [`crate::held`] that invalidations read.
 //!
 //! ```text
 //! hold, refresh                             invalidation
 //! page := hva; state := asking              listed, numbered, announced
 //! fence ──────────────────────────────────  fence
 //! stamp: no invalidation covers the page    over the page, or its frame?  state := taken
-//! host; asking → valid                      flush, if hardware uses it; heavy barrier; a use has begun? wait for its end
+//! host; asking → valid                      flush if hardware uses it; heavy barrier; wait for uses that have begun
 //!
 //! use: begun; light barrier; valid? … ended
 //! ```
-//! A held frame stands for a leaf: what takes a leaf away, or its write permission, takes the frame. The two sides are those of a
-//! freeze (rule 10 of [`crate::notify`]): an invalidation finds the page, or the stamp finds the invalidation.
+//! A held frame stands for a leaf: an invalidation that takes away a leaf, or its write permission, takes back the
+//! frame. The argument is that of a freeze (rule 10 of [`crate::notify`]): the invalidation finds the page, or the
+//! stamp finds the invalidation.
 //!
-//! A use writes a word of its own cell and reads another one there: no other thread's line. An invalidation that meets nothing that
-//! is held pays one load; elsewhere in a VM that holds frames, one load for each of its regions more.
+//! A use writes one word of its own cell and reads another, so it touches no other thread's line. In a VM without held
+//! frames an invalidation pays one load. Otherwise an invalidation that meets no held frame pays one more load for each
+//! of its regions.
 
 use super::SpaceId;
 use crate::addr::{Gfn, Hva, Level, Span};
@@ -21,37 +23,37 @@ use crate::sync::barrier::Barrier;
 use crate::sync::blocks::Blocks;
 use crate::sync::prim::{Acquire, AtomicU64, Patience, Relaxed, Release, SeqCst, fence};
 
-/// Blocks of cells: half a million in all.
+/// Number of blocks of cells: half a million cells in all.
 const BLOCKS: usize = if cfg!(loom) { 1 } else { 16 };
-/// Cells in the first of them.
+/// Number of cells in the first block.
 const FIRST: usize = if cfg!(any(loom, shuttle)) { 1 } else { 8 };
-/// Counts of regions, by a hash.
+/// Number of counters for regions, selected by a hash.
 const REGIONS: usize = if cfg!(loom) { 2 } else { 128 };
-/// An invalidation of more regions looks at all cells.
+/// An invalidation of more regions checks all cells.
 const NARROW: u64 = 16;
 
-/// Of host addresses of a region: as in [`crate::notify`].
+/// Log2 of a region's size in bytes, as in [`crate::notify`].
 const REGION_SHIFT: u32 = Level::M2.bytes().ilog2();
 
 const KIND: u64 = 3;
-/// No thread has the cell.
+/// No thread owns the cell.
 const FREE: u64 = 0;
-/// An invalidation has taken the frame back, or the host has not been asked.
+/// An invalidation has taken the frame back, or the host has not been asked yet.
 const TAKEN: u64 = 1;
 const ASKING: u64 = 2;
 const VALID: u64 = 3;
-/// The holder writes.
+/// The holder writes to the frame.
 const WRITE: u64 = 4;
-/// The holder hands the frame to hardware.
+/// The holder gives the frame to hardware.
 const HARDWARE: u64 = 8;
 const SPACE_SHIFT: u32 = 8;
 
-/// One frame that is held. Its holder alone writes it, but for the [kind](KIND) of `state`.
+/// One held frame. Only its holder writes the cell, except for the [kind](KIND) in `state`.
 #[derive(Debug, Default)]
 pub(crate) struct HoldCell {
-    /// What the frame is at this moment, and how it is used.
+    /// The kind, how the frame is used, and the address space.
     state: AtomicU64,
-    /// Uses that have begun, and that have ended: odd in a use.
+    /// Number of uses begun plus number of uses ended: odd during a use.
     uses: AtomicU64,
     gfn: AtomicU64,
     hva: AtomicU64,
@@ -66,7 +68,7 @@ pub(crate) struct HeldAs {
     pub(crate) hardware: bool,
 }
 
-/// How many frames of each region are held.
+/// Number of held frames by region.
 #[derive(Debug)]
 struct Regions([AtomicU64; REGIONS]);
 
@@ -76,12 +78,12 @@ impl Default for Regions {
     }
 }
 
-/// See the module's header.
+/// All held frames of a VM; see the module's header.
 #[derive(Debug)]
 pub(crate) struct Holds {
-    /// Frames that are held: where there are none, nothing else is read.
+    /// Number of held frames. If zero, nothing else is read.
     frames: AtomicU64,
-    /// Made with the first of them.
+    /// Allocated with the first held frame.
     regions: Blocks<Regions, 1>,
     cells: Blocks<HoldCell, BLOCKS>,
 }
@@ -89,9 +91,9 @@ pub(crate) struct Holds {
 /// What an invalidation has taken back.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TakenBack {
-    /// Any frame: uses that have begun are to be waited for.
+    /// Whether it took any frame. The invalidation must then wait for uses that have begun.
     pub(crate) any: bool,
-    /// Hull of those that hardware uses.
+    /// The hull of the frames that hardware uses.
     pub(crate) hardware: Option<Span<Gfn>>,
 }
 
@@ -122,7 +124,7 @@ impl Holds {
         self.regions.beyond(1).flatten().map(|regions| &regions.0).next()
     }
 
-    /// A cell for a frame that is to be held. `None`: no memory.
+    /// Claims a cell for a frame. Returns `None` if memory is missing.
     pub(crate) fn claim(&self, held: HeldAs) -> Option<&HoldCell> {
         let flags = |on, flag| if on { flag } else { 0 };
         let state = TAKEN
@@ -136,7 +138,7 @@ impl Holds {
         }
         let cell = loop {
             let free = |cell: &&HoldCell| {
-                // ORDER(held-cell): Acquire takes over from the last holder's Release in `give_back`.
+                // ORDER(held-cell): Acquire pairs with the previous holder's Release in `give_back`.
                 cell.state.load(Relaxed) == FREE
                     && cell.state.compare_exchange(FREE, state, Acquire, Relaxed).is_ok()
             };
@@ -152,12 +154,12 @@ impl Holds {
         Some(cell)
     }
 
-    /// The frame is held no more.
+    /// Ends the hold.
     pub(crate) fn give_back(&self, cell: &HoldCell) {
         cell.end();
         self.count(cell.hva(), 1_u64.wrapping_neg());
         self.frames.fetch_sub(1, Relaxed);
-        // ORDER(held-cell): Release hands the cell to its next holder.
+        // ORDER(held-cell): Release hands the cell over to its next holder.
         cell.state.store(FREE, Release);
     }
 
@@ -167,7 +169,7 @@ impl Holds {
         }
     }
 
-    /// The holder is about to ask the host for the page at `hva`: from here on invalidations find it. A stamp has to follow.
+    /// Publishes the page at `hva`, so that invalidations find it. The holder must then take a stamp, and ask the host.
     pub(crate) fn publish(&self, cell: &HoldCell, hva: Hva) {
         let before = cell.hva();
         if region_of(before) != region_of(hva) {
@@ -178,15 +180,15 @@ impl Holds {
             self.count(before, 1_u64.wrapping_neg());
         }
         cell.set(ASKING);
-        // ORDER(held): published before the stamp; pairs with the fence in `announce`: either the stamp sees the invalidation, or
-        // that sees the page.
+        // ORDER(held): published before the stamp; pairs with the fence in `announce`. Either the stamp sees the
+        // invalidation, or the invalidation sees the page.
         if !seeded!(HoldUnfenced) {
             fence(SeqCst);
         }
     }
 
-    /// Marks those taken that `covers` says yes of, by frame, page, and whether they are written. For an invalidation that has been
-    /// announced: of `hvas`, or of more than that says.
+    /// Takes back the frames for which `covers` returns true. The caller is an invalidation that has been announced, of
+    /// `hvas` or of a larger range. `covers` gets the hold and its page.
     #[cold]
     pub(crate) fn take_back(
         &self,
@@ -203,7 +205,8 @@ impl Holds {
             if state & KIND == FREE || !covers(&held, cell.hva()) {
                 continue;
             }
-            // One that is taken already is owed, too: the invalidation that did it need not have flushed yet, nor waited for a use.
+            // A frame that is already taken counts, too: the invalidation that took it may not have flushed or waited
+            // for uses yet.
             if state & KIND == TAKEN && seeded!(HeldUnadopted) {
                 continue;
             }
@@ -231,16 +234,17 @@ impl Holds {
             })
     }
 
-    /// Waits until no use goes on that had begun when its frame was taken back, by whichever invalidation. The caller is in no use.
+    /// Waits for the end of every use that had begun when an invalidation took its frame back. The caller is in no use.
     #[cold]
     pub(crate) fn outlast(&self, barrier: Barrier) {
         if seeded!(HeldUnwaited) {
             return;
         }
-        // ORDER(held-use): marked before the look; pairs with `light` in `begin`.
+        // ORDER(held-use): the mark before this load; pairs with `light` in `begin`.
         barrier.heavy();
         for cell in self.cells() {
-            // ORDER(held-end): Acquire pairs with the Release in `end` and `begin`: a use is over before its frame is given away.
+            // ORDER(held-end): Acquire pairs with the Release in `end` and `begin`. A use is over before its frame is
+            // given away.
             let uses = || cell.uses.load(unless_seeded!(UsesRelaxed, Acquire));
             let then = uses();
             let mut patience = Patience::default();
@@ -265,12 +269,12 @@ impl HoldCell {
         }
     }
 
-    /// By its holder: an invalidation that marks it taken at the same time is one that the stamp finds.
+    /// Sets the kind. Called by the holder: if an invalidation takes the frame at the same time, the stamp finds it.
     fn set(&self, kind: u64) {
         self.state.store(self.state.load(Relaxed) & !KIND | kind, Relaxed);
     }
 
-    /// The host has answered. False where an invalidation has taken the page back since it was published.
+    /// Confirms the host's answer. Returns false if an invalidation has taken the page back since it was published.
     pub(crate) fn confirm(&self) -> bool {
         let asking = self.state.load(Relaxed) & !KIND | ASKING;
         if seeded!(HeldTakenMissed) {
@@ -280,25 +284,25 @@ impl HoldCell {
         self.state.compare_exchange(asking, asking & !KIND | VALID, Relaxed, Relaxed).is_ok()
     }
 
-    /// The host has given nothing.
+    /// The host has returned no page.
     pub(crate) fn refused(&self) {
         self.set(TAKEN);
     }
 
-    /// Whether the frame may be used: in a use, or by a vCPU that has entered the guest.
+    /// Whether the frame may be used, during a use or by a vCPU that has entered the guest.
     #[inline(always)]
     pub(crate) fn is_valid(&self) -> bool {
         self.state.load(Relaxed) & KIND == VALID
     }
 
-    /// Begins a use; false where there is nothing to use.
+    /// Begins a use. Returns false if the frame is not valid.
     #[inline(always)]
     pub(crate) fn begin(&self, barrier: Barrier) -> bool {
         self.end();
         let begun = self.uses.load(Relaxed) + 1;
-        // ORDER(held-use): begun before the look; `light` here pairs with `heavy` in `outlast`: either the invalidation sees the use,
-        // or the use sees that the frame is taken.
-        // ORDER(held-end): Release: who waits for the use before may see this word instead of its end.
+        // ORDER(held-use): begun before the load of `state`. `light` here pairs with `heavy` in `outlast`: either the
+        // invalidation sees the use, or the use sees that the frame is taken.
+        // ORDER(held-end): Release, because a waiter for the previous use may see this word instead of its end.
         self.uses.store(begun, Release);
         barrier.light();
         let valid = self.is_valid();
@@ -308,7 +312,7 @@ impl HoldCell {
         valid
     }
 
-    /// Ends a use, if one goes on: also one whose guard was leaked.
+    /// Ends a use, if one is in progress, even one whose guard was leaked.
     #[inline(always)]
     pub(crate) fn end(&self) {
         let uses = self.uses.load(Relaxed);

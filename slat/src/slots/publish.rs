@@ -1,19 +1,18 @@
-//! Versions of the slots as readers see them.
+//! Versions of the slots, as readers see them.
 //!
 //! ```text
 //! word        version number << 1 | in progress
-//! cells       [ v32 | v33 | v18 | v19 | … ]        version n lies in cell n mod 16
+//! cells       [ v32 | v33 | v18 | v19 | … ]        version n is in cell n mod 16
 //! ```
-//! One store of the word publishes a version; one load of it tells a reader which set is current, its number, and
-//! whether readers of the one before may still be about. So a look-up and the number that it is remembered under
-//! never come from two versions. KVM has two sets and two loads, hence its rule that nothing be cached while
-//! an update is in progress; here the bit is information for users ([`super::Generation`]).
+//! One store of the word publishes a version. One load of it tells a reader which set is current, its number, and
+//! whether readers of the previous one may still exist. A look-up and the number under which it is remembered therefore
+//! never come from two versions. KVM has two sets and two loads, so it must cache nothing during an update. Here the
+//! in-progress bit is only information for users ([`crate::memslots::Generation`]).
 //!
-//! **When does a transaction wait?** What is taken away (a slot deleted, moved, its log ended) is gone for every
-//! reader when the transaction returns: it ends in a grace period. A transaction that only creates takes nothing
-//! away: it publishes and returns, and what it left over waits until the next grace period, or until
-//! the cells run out: one wait for sixteen creations. A cell is written again only after a grace period since
-//! it was replaced.
+//! **When does a transaction wait?** When a transaction returns, no reader sees what it took away (a slot deleted or
+//! moved, a log ended), so it ends with a grace period. A transaction that only creates takes nothing away: it
+//! publishes and returns. Its leftovers wait for the next grace period, or until the cells run out, which costs one
+//! wait for sixteen creations. A cell is written again only after a grace period since it was replaced.
 
 use super::bitmap::Bitmap;
 use super::hint::HvaHints;
@@ -24,55 +23,55 @@ use crate::table::Version as Invalidated;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 
-/// A version, to be published.
+/// A version to publish.
 type Set = slat_slots::VersionRoot<Bitmap>;
 type Leftovers = slat_slots::Leftovers<Bitmap>;
 
-/// Versions that can exist at once.
+/// Maximum number of versions that exist at the same time.
 const CELLS: u64 = 16;
 
 const IN_PROGRESS: u64 = 1;
 
-/// The memslots of one address space, with their past as far as readers may hold it.
+/// The memslots of one address space, with old versions that readers may still hold.
 pub(crate) struct SlotSets {
     word: Padded<AtomicU64>,
     cells: [UnsafeCell<(Set, Name)>; CELLS as usize],
-    /// The number of the invalidation under which the last version was published.
+    /// The number of the invalidation that published the last version.
     changed: AtomicU64,
     pub(super) hva_hints: HvaHints,
-    /// Ids are below this.
+    /// Upper bound of ids, exclusive.
     pub(crate) ids: u32,
-    /// The transaction mutex: outermost of our own locks.
+    /// The transaction mutex, the outermost lock of the engine.
     pub(crate) writer: Mutex<Writer>,
 }
 
-/// What the holder of the transaction mutex has.
+/// The state that the transaction mutex protects.
 pub(crate) struct Writer {
     pub(crate) map: SlotMap,
-    /// No reader holds a version older than this one.
+    /// The oldest version that a reader may hold.
     oldest: u64,
-    /// What versions since then left over: fewer than there are cells, so that it never grows.
+    /// Leftovers of the versions since then: fewer than there are cells, so the vector never grows.
     leftovers: Vec<Leftovers>,
 }
 
-// SAFETY: a published cell is only read; the others are written under `writer`, and only after a grace period
-// since they were replaced.
+// SAFETY: a published cell is only read. Other cells are written under `writer`, after a grace period since they were
+// replaced.
 unsafe impl Sync for SlotSets {}
 
-/// A published version of one address space, or a VM, among all of the process. Numbers are a space's own: hints, which their users
-/// may take from one VM to another, remember names.
+/// The name of a published version, unique among all VMs and address spaces of the process. Numbers are unique in one
+/// space only. Hints use names, because their users may take them from one VM to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Name(pub(crate) u64);
 
 impl Name {
     pub(crate) fn next() -> Self {
-        /// Not of a VM, and nothing is ordered by it: `core`'s in every build.
+        /// Shared by all VMs, and orders nothing, so it is `core`'s atomic in every build.
         static LAST: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
         Self(LAST.fetch_add(1, Relaxed) + 1)
     }
 }
 
-/// The published version, held still by a section of the read side.
+/// The published version, held by a section of the read side.
 pub(crate) struct Reading<'g> {
     pub(crate) version: SlotsVersion<'g>,
     pub(crate) number: u64,
@@ -94,28 +93,28 @@ impl SlotSets {
         }
     }
 
-    /// The number of the published version.
+    /// Returns the number of the published version.
     #[inline(always)]
     pub(crate) fn number(&self) -> u64 {
-        // ORDER(publish): Acquire: a fault's second look at the epoch stays below this load.
+        // ORDER(publish): Acquire: a fault's second load of the epoch stays after this load.
         self.word.0.load(unless_seeded!(NumberRelaxed, Acquire)) >> 1
     }
 
-    /// The same, and whether readers of an older one may still be about.
+    /// Returns the number, and whether readers of an older version may still exist.
     pub(crate) fn progress(&self) -> (u64, bool) {
         let word = self.word.0.load(Acquire);
         (word >> 1, word & IN_PROGRESS != 0)
     }
 
-    /// The published version, on a seat that this thread holds.
+    /// Reads the published version on a seat that this thread holds.
     #[inline(always)]
     pub(crate) fn read<'g>(&'g self, reads: &ReadSide, seat: &'g Seat) -> Reading<'g> {
         let section = reads.enter(seat);
-        // ORDER(publish): Acquire pairs with the Release in `publish`: the cell and the nodes are written before
-        // they are seen. It also keeps a fault's second look at the epoch below this load.
+        // ORDER(publish): Acquire pairs with the Release in `publish`: the cell and the nodes are written before a
+        // reader sees them. Acquire also keeps a fault's second load of the epoch after this load.
         let number = self.word.0.load(Acquire) >> 1;
-        // SAFETY: written before it was published, and not again until a grace period after it was replaced:
-        // this section began before. The same holds for its nodes.
+        // SAFETY: the cell was written before it was published, and is written again only after a grace period since it
+        // was replaced. This section began before that. The same holds for its nodes.
         let (version, name) = unsafe {
             let (set, name) = &*self.cells[(number % CELLS) as usize].get();
             (set.read(), *name)
@@ -123,8 +122,8 @@ impl SlotSets {
         Reading { version, number, name, _section: section }
     }
 
-    /// Whether nothing has been published since invalidation `version`: what was said of the slots as of that number is still
-    /// true. Asked after the epoch was read.
+    /// Whether nothing has been published since invalidation `version`. A statement about the slots as of that number
+    /// is then still true. The caller reads the epoch first.
     #[inline]
     pub(crate) fn unchanged_since(&self, version: Invalidated) -> bool {
         version >= self.published_under()
@@ -132,20 +131,22 @@ impl SlotSets {
 
     /// The invalidation under which the slots were published, or are about to be.
     pub(crate) fn published_under(&self) -> Invalidated {
-        // ORDER(stamp): Acquire, below the epoch: a fault that begins after a transaction sees its number.
+        // ORDER(stamp): Acquire, after the load of the epoch: a fault that begins after a transaction sees the
+        // transaction's number.
         Invalidated(self.changed.load(Acquire))
     }
 
-    /// Publishes `set` under the next number, inside invalidation `under`; `in_progress` until [`Writer::wait`].
+    /// Publishes `set` under the next number, inside invalidation `under`. `in_progress` stays set until
+    /// [`Writer::wait`].
     ///
     /// # Safety
-    /// Under `writer`, which has a free cell ([`Writer::make_room`]).
+    /// The caller holds `writer`, which has a free cell ([`Writer::make_room`]).
     pub(crate) unsafe fn publish(&self, set: Set, under: Invalidated, in_progress: bool) {
-        // Before the version: a stale answer is refused a moment early, and looked up.
+        // Before the version: readers then refuse an answer slightly too early, and look the slot up.
         // ORDER(stamp): Release; pairs with `unchanged_since`.
         self.changed.store(under.0, Release);
         let number = self.number() + 1;
-        // SAFETY: the cell of a version without readers, and one writer.
+        // SAFETY: the cell's version has no readers, and there is one writer.
         unsafe { *self.cells[(number % CELLS) as usize].get() = (set, Name::next()) };
         // ORDER(publish): Release; see `read`.
         self.word.0.store(number << 1 | u64::from(in_progress), unless_seeded!(PublishRelaxed, Release));
@@ -153,20 +154,20 @@ impl SlotSets {
 }
 
 impl Writer {
-    /// Keeps what the version that was just replaced left over, until readers have been waited for.
+    /// Keeps the leftovers of the replaced version until a grace period.
     pub(crate) fn keep(&mut self, leftovers: Leftovers) {
         self.leftovers.push(leftovers);
     }
 
-    /// Makes the next publication possible: a free cell. Waits for readers where there is none.
+    /// Ensures a free cell for the next publication. If there is none, waits for readers.
     pub(crate) fn make_room(&mut self, sets: &SlotSets, reads: &ReadSide) {
         if sets.number() + 1 - self.oldest >= CELLS && !seeded!(CellReusedEarly) {
             self.wait(sets, reads);
         }
     }
 
-    /// Waits until no reader has any version but the published one, and takes back what older ones left over.
-    /// The thread must be in no section.
+    /// Waits until no reader has an older version than the published one, and reclaims the leftovers. The thread must
+    /// be in no section.
     pub(crate) fn wait(&mut self, sets: &SlotSets, reads: &ReadSide) {
         if !seeded!(SlotsFreedEarly) {
             reads.synchronize();
@@ -177,7 +178,7 @@ impl Writer {
             // SAFETY: left over before the grace period that just ended.
             unsafe { self.map.reclaim(leftovers) };
         }
-        // ORDER(publish): Release again: readers take the version from this store from now on.
+        // ORDER(publish): Release, because readers now take the version from this store.
         sets.word.0.store(number << 1, Release);
     }
 }
@@ -185,7 +186,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         for leftovers in self.leftovers.drain(..) {
-            // SAFETY: the VM is dropped: there is no reader.
+            // SAFETY: the VM is dropped, so there is no reader.
             unsafe { self.map.reclaim(leftovers) };
         }
     }

@@ -1,13 +1,13 @@
-//! Which guest frames are watched for stores, and by which listeners: what [`crate::writes`] keeps of an address space.
+//! The guest frames whose stores go to listeners: the part of [`crate::writes`] for one address space.
 //!
 //! ```text
 //! directories, 512 pointers each   [ · | ● | · ]
-//!                                       └──▶ counts of 2 MiB: how many of its frames are watched; 16 bits for each frame
+//!                                       └──▶ counts of 2 MiB: number of watched frames; 16 bits for each frame
 //! ```
-//! Faults read the counts without a lock; they exist where a frame has ever been watched, and stay until the VM goes. Changes are
-//! made under the lock of the list. A fault asks for a count where it asks its host whether a page may be written: after its
-//! stamp, or with the entry frozen. So a count that rises must be followed by an invalidation of its frames; one that falls
-//! takes no permission, and needs none.
+//! Faults read the counts without a lock. Counts are allocated when a frame is first watched, and live as long as the
+//! VM. Changes are made under the lock of the list. A fault reads the count when it asks its host whether a page may be
+//! written: after its stamp, or with the entry frozen. So an invalidation of the frames must follow when a count rises.
+//! When it falls, no permission is taken, and none must follow.
 
 use super::SpaceId;
 use crate::addr::{Gfn, Gpa, Span};
@@ -20,44 +20,44 @@ use core::ptr::null_mut;
 
 const FAN_BITS: u32 = if cfg!(loom) { 1 } else { 9 };
 const FAN: usize = 1 << FAN_BITS;
-/// Directories above the counts: for frames of 54 bits.
+/// Number of directory levels above the counts, for frame numbers of 54 bits.
 const DEPTH: u32 = if cfg!(loom) { 1 } else { 5 };
-/// Frames of one word: 16 bits each.
+/// Number of frames in a word, with 16 bits each.
 const LANES: u64 = 4;
 const WORDS: usize = if cfg!(loom) { 1 } else { 128 };
 const FRAMES: u64 = LANES * WORDS as u64;
-/// The most watches of one frame.
+/// Maximum number of watches of one frame.
 const MOST: u64 = 0xffff;
 
-/// A store to watched frames, as its listeners are told of it.
+/// A store to watched frames, as listeners see it.
 #[derive(Clone, Copy, Debug)]
 pub struct TrackedStore<'a> {
     /// The address space.
     pub space: SpaceId,
-    /// Where.
+    /// The address of the store.
     pub gpa: Gpa,
-    /// What is stored. It lies in one page.
+    /// The bytes stored, all in one page.
     pub bytes: &'a [u8],
 }
 
-/// What is told of the stores to tracked frames ([`Memslots::track_writes`](crate::memslots::Memslots::track_writes)), on the
-/// thread that makes the store, which may sleep meanwhile. Either does nothing unless it is said what. Listeners of one frame are
-/// told in the order in which they began.
+/// A listener for stores to tracked frames ([`Memslots::track_writes`](crate::memslots::Memslots::track_writes)). The
+/// thread that makes the store calls it; the listener may sleep. By default both functions do nothing. Listeners of one
+/// frame are called in the order in which they were registered.
 pub trait WriteListener: Send + Sync {
-    /// The store is about to be made: what is there still stands.
+    /// Called before the store: the memory still has its old contents.
     fn before(&self, _idle: &mut Idle, _store: &TrackedStore<'_>) {}
-    /// The store has been made, and marked dirty where the memslot logs.
+    /// Called after the store, and after it was marked dirty if the memslot logs.
     fn after(&self, _idle: &mut Idle, _store: &TrackedStore<'_>) {}
 }
 
-/// One listener, and its frames.
+/// One listener and its frames.
 struct Watch {
     id: u64,
     gfns: Span<Gfn>,
     listener: Arc<dyn WriteListener>,
 }
 
-/// All of them, and the number of the next.
+/// All watches, and the id of the next.
 #[derive(Default)]
 struct Watches {
     list: Vec<Watch>,
@@ -67,17 +67,17 @@ struct Watches {
 struct Directory([AtomicPtr<()>; FAN]);
 
 struct Counts {
-    /// Frames whose count is not zero.
+    /// Number of frames whose count is not zero.
     watched: AtomicU64,
     words: [AtomicU64; WORDS],
 }
 
-/// See the module's header.
+/// The watched frames of an address space; see the module's header.
 #[derive(Default)]
 pub(crate) struct Watched {
-    /// Frames that are watched: where there are none, nothing else is read.
+    /// Number of watched frames. If zero, nothing else is read.
     frames: AtomicU64,
-    /// Null, or the highest directory.
+    /// The highest directory, or null.
     top: AtomicPtr<()>,
     watches: Mutex<Watches>,
 }
@@ -95,18 +95,18 @@ impl Watched {
         !self.is_empty() && self.any_of(Span::sized(gfn, 1))
     }
 
-    /// Whether `gfn`, to which a store was made beside the tables, is watched: false where no watch of it had begun when the store was
-    /// made.
+    /// Whether `gfn`, to which a store was made outside the tables, is watched. False only if no watch had begun before
+    /// the store.
     pub(crate) fn has_after_store(&self, gfn: Gfn) -> bool {
-        // ORDER(watched-store): the store before the look; pairs with the fence of the invalidation that follows each watch
-        // (`announce`): either the watch is seen, or its listener finds the store made.
+        // ORDER(watched-store): the store before the counts are read; pairs with the fence of the invalidation that
+        // follows each watch (`announce`). Either this thread sees the watch, or its listener finds the store made.
         if !seeded!(StoreUnfenced) {
             fence(SeqCst);
         }
         self.has(gfn)
     }
 
-    /// Whether any of `gfns` is watched. Where any frame is, it looks at each 2 MiB of them.
+    /// Whether any of `gfns` is watched. If any frame of the space is, this checks each 2 MiB of `gfns`.
     #[inline(always)]
     pub(crate) fn any(&self, gfns: Span<Gfn>) -> bool {
         !self.is_empty() && self.any_of(gfns)
@@ -122,9 +122,9 @@ impl Watched {
         })
     }
 
-    /// One more watch of each of `gfns`: its number. All of it, or nothing: where a frame has as many as it can have, or there is no
-    /// memory. An invalidation of the frames has to follow, before
-    /// the watch counts as begun.
+    /// Adds a watch of each of `gfns`, and returns its id. Returns `None`, and adds nothing, if a frame has the maximum
+    /// number of watches or memory is missing. An invalidation of the frames must follow before the watch counts as
+    /// begun.
     pub(crate) fn watch(&self, gfns: Span<Gfn>, listener: Arc<dyn WriteListener>) -> Option<u64> {
         let mut watches = self.watches.lock();
         if injected!(Alloc) || watches.list.try_reserve(1).is_err() {
@@ -143,19 +143,20 @@ impl Watched {
         Some(id)
     }
 
-    /// Ends watch `id`; false where there is none. Where a frame has no other, the next store to it may be let through.
+    /// Ends watch `id`; returns false if there is none. The next store to a frame without other watches may get
+    /// through.
     pub(crate) fn unwatch(&self, id: u64) -> bool {
         let mut watches = self.watches.lock();
         let Some(index) = watches.list.iter().position(|watch| watch.id == id) else { return false };
         let watch = watches.list.remove(index);
         self.count(watch.gfns, |count| count - 1);
         drop(watches);
-        // Its listener goes without the lock.
+        // The listener is dropped without the lock.
         drop(watch);
         true
     }
 
-    /// The listeners of `gfn`.
+    /// Returns the listeners of `gfn`.
     pub(crate) fn listeners(&self, gfn: Gfn) -> Vec<Arc<dyn WriteListener>> {
         if !self.has(gfn) {
             return Vec::new();
@@ -165,7 +166,7 @@ impl Watched {
         of.map(|watch| watch.listener.clone()).collect()
     }
 
-    /// Changes the count of each of `gfns`, which has counts; under the lock.
+    /// Changes the count of each of `gfns`, for which counts exist. The caller holds the lock.
     fn count(&self, gfns: Span<Gfn>, change: impl Fn(u64) -> u64) {
         for (first, part) in parts(gfns) {
             let Some(counts) = self.counts(first) else { continue };
@@ -181,18 +182,19 @@ impl Watched {
         }
     }
 
-    /// The counts that have `gfn`, if there are any.
+    /// Returns the counts of `gfn`, if they exist.
     fn counts(&self, gfn: Gfn) -> Option<&Counts> {
         let mut cell = &self.top;
         for level in (0..DEPTH).rev() {
-            // SAFETY: above the counts a cell leads to a directory.
+            // SAFETY: a cell above the counts leads to a directory.
             cell = unsafe { follow::<Directory>(cell) }?.cell(gfn, level);
         }
-        // SAFETY: one of the lowest directory leads to counts.
+        // SAFETY: a cell of the lowest directory leads to counts.
         unsafe { follow(cell) }
     }
 
-    /// The same, made where there are none; under the lock. `None`: no memory.
+    /// Returns the counts of `gfn`, and allocates them if needed. `None` if memory is missing. The caller holds the
+    /// lock.
     fn make_counts(&self, gfn: Gfn) -> Option<&Counts> {
         let mut cell = &self.top;
         for level in (0..DEPTH).rev() {
@@ -220,7 +222,7 @@ impl Counts {
         Self { watched: AtomicU64::new(0), words: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// The word that has the count of frame `gfn`, and where in it.
+    /// Returns the word with the count of frame `gfn`, and the count's position in it.
     fn place(&self, gfn: u64) -> (&AtomicU64, u64) {
         (&self.words[(gfn % FRAMES / LANES) as usize], gfn % LANES * 16)
     }
@@ -231,7 +233,7 @@ impl Counts {
     }
 }
 
-/// `gfns` by the counts that they have: a frame of each, and the part.
+/// Divides `gfns` by their counts: a frame of each, and the part.
 fn parts(gfns: Span<Gfn>) -> impl Iterator<Item = (Gfn, Span<Gfn>)> {
     let (first, end) = (gfns.start.0 / FRAMES, gfns.end.0.div_ceil(FRAMES));
     let all = if gfns.is_empty() { 0..0 } else { first..end };
@@ -242,18 +244,18 @@ fn parts(gfns: Span<Gfn>) -> impl Iterator<Item = (Gfn, Span<Gfn>)> {
 }
 
 /// # Safety
-/// `cell` is null, or leads to a `T` from `follow_or_make` that stays for as long as the cell.
+/// `cell` is null, or leads to a `T` from `follow_or_make` that lives as long as the cell.
 unsafe fn follow<T>(cell: &AtomicPtr<()>) -> Option<&T> {
-    // ORDER(watched): Acquire pairs with the Release in `follow_or_make`: what it leads to is made.
+    // ORDER(watched): Acquire pairs with the Release in `follow_or_make`, so the target is complete.
     let found = cell.load(Acquire).cast::<T>();
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees it.
     unsafe { found.as_ref() }
 }
 
 /// # Safety
-/// As [`follow`]; and no other thread makes one there meanwhile.
+/// As [`follow`]; and no other thread allocates here meanwhile.
 unsafe fn follow_or_make<T>(cell: &AtomicPtr<()>, make: impl FnOnce() -> T) -> Option<&T> {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees it.
     if let Some(found) = unsafe { follow(cell) } {
         return Some(found);
     }
@@ -263,31 +265,31 @@ unsafe fn follow_or_make<T>(cell: &AtomicPtr<()>, make: impl FnOnce() -> T) -> O
     }
     fresh.push(make());
     let fresh = Box::into_raw(fresh.into_boxed_slice()).cast::<T>();
-    // ORDER(watched): Release: it is made before it can be found.
+    // ORDER(watched): Release: it is complete before another thread finds it.
     cell.store(fresh.cast(), unless_seeded!(WatchedRelaxed, Release));
-    // SAFETY: made just now; it stays until the cell goes.
+    // SAFETY: made just now; it lives until the cell is dropped.
     unsafe { fresh.as_ref() }
 }
 
-/// Frees what `cell` leads to.
+/// Frees the target of `cell`.
 ///
 /// # Safety
-/// As [`follow`], and nothing borrows it any more.
+/// As [`follow`]; and nothing borrows the target.
 unsafe fn free<T>(cell: &AtomicPtr<()>) {
     let found = cell.load(Relaxed).cast::<T>();
     if !found.is_null() {
-        // SAFETY: from `into_raw` of a slice of one; the caller's word for the rest.
+        // SAFETY: from `into_raw` of a slice of one; the caller guarantees the rest.
         drop(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(found, 1)) });
     }
 }
 
-/// Frees all that `cell` leads to, `levels` directories deep.
+/// Frees everything below `cell`, `levels` directories deep.
 ///
 /// # Safety
 /// As [`free`].
 unsafe fn free_below(cell: &AtomicPtr<()>, levels: u32) {
     if levels == 0 {
-        // SAFETY: below the lowest directory are counts; the caller's word for the rest.
+        // SAFETY: counts are below the lowest directory; the caller guarantees the rest.
         unsafe { free::<Counts>(cell) };
         return;
     }
@@ -298,13 +300,13 @@ unsafe fn free_below(cell: &AtomicPtr<()>, levels: u32) {
             unsafe { free_below(below, levels - 1) };
         }
     }
-    // SAFETY: as above; what it led to has gone.
+    // SAFETY: as above; everything below is freed.
     unsafe { free::<Directory>(cell) };
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        // SAFETY: `&mut self`: nothing borrows any of it.
+        // SAFETY: `&mut self`, so nothing borrows any of it.
         unsafe { free_below(&self.top, DEPTH) };
     }
 }

@@ -1,4 +1,4 @@
-//! One thread, or two, that remember, beside one that asks.
+//! Loom tests: one or two threads write a hint while another reads it.
 
 use super::*;
 use crate::loom_tests::{explore, explore_within, finds_seeded};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 const TORN: &str = "words of another version";
 
-/// What is found in a version is its number, three times.
+/// The words of a version are its number, three times.
 fn remembers(asked: u64, versions: &'static [u64]) -> impl Fn() + Send + Sync + 'static {
     move || {
         let remembered = Arc::new(Remembered::default());

@@ -1,4 +1,4 @@
-//! A fault looks a slot up between the epoch and its stamp, beside a transaction.
+//! Loom tests of a fault that looks up a slot between epoch and stamp, beside a transaction.
 
 use super::super::Limits;
 use super::*;
@@ -18,8 +18,8 @@ enum Mistake {
     EndsFirst,
 }
 
-/// A hole that the transaction has left is filled with a page of the slots that it publishes, and with no page of the slots
-/// before; what a version is made of was written before it could be found.
+/// Checks that a hole left by the transaction is filled only with a page of the slots that it publishes, and that a
+/// version is written before a reader finds it.
 fn looks_up(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
     move || {
         let gfns = Span::new(Gfn(0), Gfn(1));
@@ -65,11 +65,11 @@ fn looks_up(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
 
 fn publish(sets: &SlotSets, under: crate::table::Version, made_of: &UnsafeCell<u64>) {
     made_of.with_mut(|value| {
-        // SAFETY: no reader has found it yet, which loom checks.
+        // SAFETY: loom checks that no reader has found it yet.
         unsafe { *value = 1 }
     });
     let set = sets.writer.lock().map.root();
-    // SAFETY: one writer, and cells enough.
+    // SAFETY: there is one writer, and free cells suffice.
     unsafe { sets.publish(set, under, false) };
 }
 

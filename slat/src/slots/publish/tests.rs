@@ -1,4 +1,4 @@
-//! A reader that stays in its version, beside more new ones than there are cells.
+//! Tests of a reader that stays in its version, beside more new versions than there are cells.
 
 use super::CELLS;
 use crate::seeded::{self, Bug};
@@ -17,8 +17,8 @@ impl Host for Nowhere {
     }
 }
 
-/// Whether a reader's cell is written again while it is reading, by a writer that only creates: such a one does not
-/// wait until the cells run out.
+/// Returns whether a writer overwrites a reader's cell during the read. The writer only creates, so it waits only when
+/// the cells run out.
 fn is_overwritten(mistake: Option<Bug>) -> bool {
     let vm = Vm::<Npt4, _>::builder(Nowhere).build().unwrap();
     let (sets, seat) = (&vm.spaces[0].memslots, vm.reads.borrow(0));
@@ -36,7 +36,7 @@ fn is_overwritten(mistake: Option<Bug>) -> bool {
                 None => work(),
             }
         });
-        // Either the writer waits, for which it asks this seat, or the last of its versions is there.
+        // Either the writer asks this seat because it waits, or it has published its last version.
         while !seat.is_asked() && sets.number() < reading.number + CELLS {
             thread::yield_now();
         }

@@ -6,7 +6,7 @@ struct Nothing;
 
 impl WriteListener for Nothing {}
 
-/// A frame is watched for the first time beside a thread that asks for it, and for its neighbour.
+/// A frame is watched for the first time, while another thread looks up this frame and its neighbour.
 fn asked_beside() {
     let watched = Arc::new(Watched::default());
     let theirs = watched.clone();
@@ -29,8 +29,8 @@ fn mistake_to_show_counts_before_they_are_made() {
     finds_seeded(Bug::WatchedRelaxed, RACE, asked_beside);
 }
 
-/// A store is made beside the tables while its frame begins to be watched, as [`crate::writes`] does it: the count, the fence of the
-/// invalidation, and then the listener reads what is there.
+/// A store outside the tables races with a new watch of its frame, as in [`crate::writes`]: the watch is counted, then
+/// comes the fence of the invalidation, then the listener reads the memory.
 fn stored_beside() {
     let (watched, word) = (Arc::new(Watched::default()), Arc::new(AtomicU64::new(0)));
     let id = watched.watch(Span::sized(Gfn(0), 1), Arc::new(Nothing)).expect("there is memory");
