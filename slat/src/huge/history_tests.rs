@@ -1,5 +1,5 @@
-//! Splitting and recovery, write by write: at every write each look-up gives the old translation or the new one, and
-//! a host that changes a page at any moment is obeyed. Each test has its twin with the mistake made.
+//! Tests of splitting and recovery at every single write. Each look-up gives the old or the new translation, and
+//! changes by the host at any moment take effect. Each test has a twin with the mistake made.
 
 use super::recover::recover_along;
 use crate::notify::begun::Range;
@@ -19,11 +19,11 @@ use crate::*;
 use core::cell::Cell;
 
 const HVA: Hva = Hva(0x7f00_0000_0000);
-/// The page that the host changes.
+/// The page that the host moves.
 const MOVED: Gfn = Gfn(77);
 const ALL: Span<Gfn> = Span::new(Gfn(0), Gfn(512));
 
-/// Huge pages, of which one small page may have moved elsewhere: then they are small.
+/// A host of huge pages, one small page of which may have moved elsewhere. Then all pages are small.
 struct OneMoves {
     moved: AtomicBool,
     lookups: AtomicU64,
@@ -54,7 +54,7 @@ impl Host for OneMoves {
     }
 }
 
-/// A VM with one large page mapped.
+/// Makes a VM with one large page mapped.
 fn vm<F: Format>(idle: &mut Idle) -> Vm<F, OneMoves> {
     let host = OneMoves { moved: AtomicBool::new(false), lookups: AtomicU64::new(0) };
     let vm = Vm::<F, _>::builder(host).build().unwrap();
@@ -66,21 +66,21 @@ fn vm<F: Format>(idle: &mut Idle) -> Vm<F, OneMoves> {
     vm
 }
 
-/// What the hardware finds for `gfn`.
+/// Returns the frame that the hardware finds for `gfn`.
 fn seen<F: Format>(vm: &Vm<F, OneMoves>, gfn: Gfn) -> Option<Pfn> {
-    // SAFETY: tables are given back by `collect`, which is not called meanwhile.
+    // SAFETY: only `collect` frees tables, and it is not called meanwhile.
     let at = unsafe { vm.spaces[0].radix.descend(&vm.host, gfn) };
     let inside = gfn.0 & (at.level.pages() - 1);
     F::is_present(at.word).then(|| F::pfn(at.word) + inside)
 }
 
-/// Pages for which the hardware does not find the frame that the host has.
+/// Returns the number of pages for which the hardware does not find the host's frame.
 fn wrong<F: Format>(vm: &Vm<F, OneMoves>) -> usize {
     let frame = |gfn: Gfn| vm.host.page(HVA + gfn.0 * PAGE_SIZE).pfn;
     (0..512).map(Gfn).filter(|&gfn| seen(vm, gfn) != Some(frame(gfn))).count()
 }
 
-/// Writes made by a split, and how many of them left a wrong look-up behind.
+/// Returns the number of writes by a split, and how many of them left a wrong look-up.
 fn watch_split<F: Format>(split: impl FnOnce(&Vm<F, OneMoves>, &mut Idle)) -> (usize, usize) {
     let mut idle = Idle::take().unwrap();
     let vm = vm::<F>(&mut idle);
@@ -109,7 +109,7 @@ fn negative_control_a_split_that_links_before_it_fills() {
     assert!(bad > 500, "{bad} of {writes} writes");
 }
 
-/// The host moves one page, as a primary MMU does; by another thread, in the middle of whatever this one does.
+/// Moves one page, as a primary MMU does, on another thread, in the middle of this thread's work.
 fn move_one<F: Format>(vm: &Vm<F, OneMoves>) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -121,8 +121,8 @@ fn move_one<F: Format>(vm: &Vm<F, OneMoves>) {
     });
 }
 
-/// Recovers while the host moves a page after write number `at` (0: before all). Whether the page's old frame is
-/// mapped in the end; and how many writes there were.
+/// Recovers while the host moves a page after write number `at` (0: before the first). Returns whether the page's old
+/// frame is mapped in the end, and the number of writes.
 fn stale_after_recovery(at: usize) -> (bool, usize) {
     let mut idle = Idle::take().unwrap();
     let vm = vm::<Npt4>(&mut idle);
@@ -158,7 +158,7 @@ fn a_page_that_moves_at_any_write_of_a_recovery_does_not_come_back() {
     }
 }
 
-/// A host that moves a page while it is being asked, when a recovery trusts its answer.
+/// A host that moves a page while a recovery asks it. Returns whether the page's old frame is mapped in the end.
 fn stale_where_the_host_moves_it_when_asked() -> bool {
     struct Asked(OneMoves, AtomicPtr<Vm<Npt4, Asked>>);
     // SAFETY: the defaults keep the contract.
@@ -167,7 +167,7 @@ fn stale_where_the_host_moves_it_when_asked() -> bool {
         fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
             let page = self.0.lookup(hva, access);
             let vm = self.1.swap(core::ptr::null_mut(), Relaxed);
-            // SAFETY: set by the test below to the VM that asks, for the time of the recovery.
+            // SAFETY: the test below sets it to the VM that asks, for the duration of the recovery.
             if let Some(vm) = unsafe { vm.as_ref() } {
                 std::thread::scope(|scope| {
                     scope.spawn(|| {

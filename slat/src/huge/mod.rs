@@ -1,17 +1,18 @@
-//! Huge pages: the same memory in larger and smaller pages, changed in place.
+//! Huge pages: changing the size of mappings in place.
 //!
-//! A fault maps as large a page as four parties allow: the host (how large its own page is), the slot (its frames cover
-//! the page, are congruent to its host addresses, and are not logged), the format, and the VM's policy. Afterwards
-//! the size can change without the guest losing the page:
+//! A fault maps the largest page that four parties allow: the host (the size of its own page), the slot (its frames
+//! cover the page, are congruent to its host addresses, and are not logged), the format, and the VM's policy. Later the
+//! size can change, and the guest keeps the page:
 //!
-//! | file | what happens | who notices |
+//! | file | operation | cost |
 //! |---|---|---|
-//! | `split` | a large leaf becomes a table of smaller ones with the same translations | no thread: one CAS, no hole, no flush |
-//! | `recover` | a table becomes the large leaf that the host has there | vCPUs in the guest, once: one flush |
+//! | `split` | replaces a large leaf by a table of smaller ones with the same translations | one CAS; no hole, no flush |
+//! | `recover` | replaces a table by the large leaf that the host has there | one flush of the vCPUs in the guest |
 //!
-//! **Pages that do not execute.** Some processors can be brought down by a fetch through a large page (the erratum
-//! "machine check on page size change"). With [`Builder::nx_huge_pages`](crate::Builder::nx_huge_pages) large leaves
-//! do not execute: a fetch splits its page down to 4 KiB leaves that do, and [`Vm::recover`](crate::Vm::recover) over
+//! **Pages that do not execute.** A fetch through a large page can bring some processors down (the erratum "machine
+//! check on page size change"). With [`Builder::nx_huge_pages`](crate::Builder::nx_huge_pages) large leaves do not
+//! execute. A fetch splits its page down to 4 KiB leaves, which execute. A periodic [`Vm::recover`](crate::Vm::recover)
+//! over a range restores the large pages of code that no longer runs.
 //! a range, called now and then, gives code that is no longer run its large pages back.
 
 #[cfg(all(test, not(loom)))]

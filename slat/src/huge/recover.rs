@@ -1,22 +1,22 @@
-//! Recovery: a table becomes the one large leaf that the host has there, in place.
+//! Recovery: replaces a table in place by the one large leaf that the host has there.
 //!
 //! ```text
-//! begin an invalidation of the frames         faults there wait; no vCPU's memory of a table is true any more
-//!   link → frozen                             a walk that comes now turns back; one in the table may go on
+//! begin an invalidation of the frames         faults there wait; no vCPU's memory of a table stays valid
+//!   link → frozen                             a walk that arrives now retries; one inside the table may continue
 //!   epoch; slot; no other active over it?     no invalidation works inside the table, and none will: it would
-//!                                             meet the frozen entry, and replace it
-//!   the host's answer, without sleeping       as large, congruent: or thaw to the link again
-//!   frozen → large leaf                       fails where an invalidation came by: then nothing is mapped
-//! one flush                                   small translations, and links to the dead table, are forgotten
-//! end; grace period; the table is taken apart
+//!                                             find the frozen entry, and replace it
+//!   the host's answer, without sleeping       as large and congruent; otherwise thaw to the link again
+//!   frozen → large leaf                       fails if an invalidation replaced it: then nothing is mapped
+//! one flush                                   forgets small translations, and links to the dead table
+//! end; grace period; take the table apart
 //! ```
-//! **Why freeze?** An invalidation that works *inside* the table leaves the link as it is. Without the frozen
-//! entry it could zap one small page, flush, and let the host give the frame away, and the CAS from the link to
-//! the large leaf would still succeed and bring the frame back. The frozen entry stands on its way; as with an upgrade
-//! ([`crate::fault`]) it is frozen *first*, stamped after.
+//! **Why freeze?** An invalidation that works *inside* the table keeps the link. Without the frozen entry it could zap
+//! one small page, flush, and let the host give the frame away. The CAS from the link to the large leaf would still
+//! succeed and bring the frame back. Such an invalidation finds the frozen entry on its way down. As in an upgrade
+//! ([`crate::fault`]), the entry is frozen *first*, and the stamp is taken afterwards.
 //!
-//! While an entry is frozen a vCPU without a translation faults, and waits for the invalidation to end. Accessed and
-//! Dirty of the small pages are not collected: the large one is young, and dirty where it may be written.
+//! While an entry is frozen, a vCPU without a translation faults and waits for the invalidation to end. Accessed and
+//! Dirty of the small pages are not collected: the large leaf is young, and dirty if it is writable.
 
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::{Host, HostPage};
@@ -35,14 +35,15 @@ use crate::vm::Vm;
 use crate::walk::Walk;
 use crate::why::Why;
 
-/// What one invalidation covers at most: faults on it wait for one flush, and this many tables.
+/// Maximum number of frames of one invalidation. Faults on them wait for one flush and for so many tables.
 const FRAMES_AT_ONCE: u64 = 64 * Level::M2.pages();
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// Makes large leaves of the tables in `gfns` of address space 0 wherever host, slot and policy allow: after the host
-    /// made a huge page of small ones, or to undo the splits of fetches
-    /// ([`Builder::nx_huge_pages`](crate::Builder::nx_huge_pages)). Where a dirty log ends, that is done already. Returns
-    /// how many. Asks the host by [`Host::lookup`] only. Waits for vCPUs to answer flushes.
+    /// Replaces the tables in `gfns` of address space 0 by large leaves where host, slot and policy allow. Call it
+    /// after the host has made a huge page of small ones, or to undo splits by fetches
+    /// ([`Builder::nx_huge_pages`](crate::Builder::nx_huge_pages)). The engine does it by itself when a dirty log ends.
+    /// Returns the number of tables replaced. Asks the host only by [`Host::lookup`]. Waits for vCPUs to answer
+    /// flushes.
     pub fn recover(&self, idle: &mut Idle, gfns: Span<Gfn>) -> u64 {
         self.recover_in(idle, &self.spaces[0], gfns)
     }
@@ -64,7 +65,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         recovered
     }
 
-    /// The first table in `gfns` that could be a large leaf, as things are at this moment.
+    /// Returns the first table in `gfns` that could be a large leaf at this moment.
     fn next_candidate(&self, idle: &mut Idle, space: &Space<F>, gfns: Span<Gfn>) -> Option<(Gfn, Level)> {
         let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);
         let mut steps = walk.steps(gfns, Level::M2);
@@ -79,14 +80,14 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     fn recover_stretch(&self, idle: &mut Idle, space: &Space<F>, gfns: Span<Gfn>) -> u64 {
-        // Its end pays for all tables together, also where the host panics when it is asked.
+        // Its end pays for all tables together, even if the host panics in between.
         let mut change = Invalidation::begin(self, Range::Gfns(space.id, gfns), Why::Migrate);
         let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
         recover_along(&mut walk, &mut change, gfns)
     }
 
-    /// The leaf that slot, policy and host would have in the place of a table, if `confirmed` says that they may be
-    /// asked.
+    /// Returns the leaf that slot, policy and host allow instead of a table. Asks the host only if `confirmed` returns
+    /// true.
     fn large_leaf<M: Mode>(
         &self,
         walk: &Walk<'_, F, H, M>,
@@ -112,7 +113,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 }
 
-/// Recovers every table in `gfns` that can be, under `change`, which covers them and owes the flush.
+/// Recovers the tables in `gfns` under `change`, which covers them and owes the flush. Returns their number.
 pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
     walk: &mut Walk<'_, F, H, M>,
     change: &mut Invalidation<'_, F, H>,
@@ -139,7 +140,7 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
         if ours {
             recovered += 1;
         }
-        // Else an invalidation made a hole of it: the table is ours to give back all the same.
+        // Otherwise an invalidation has made a hole of the entry, and the table is still this thread's to unlink.
         if !seeded!(RecoverFlushesNothing) {
             change.owed.owe(step.gfns);
         }

@@ -1,8 +1,8 @@
-//! Splitting: one CAS from the large leaf to a table that says the same, 512 times.
+//! Splitting: one CAS from the large leaf to a table with the same translations.
 //!
-//! There is no hole in between, and no flush afterwards: what TLBs hold stays true. No stamp either, and no
-//! invalidation: what the leaf allowed is allowed below, whenever it was decided. The hardware may set Accessed or
-//! Dirty meanwhile; then the CAS fails and the table is filled again, so neither is lost.
+//! There is no hole in between, and no flush afterwards, because translations in TLBs stay true. Splitting needs no
+//! stamp and no invalidation: the small leaves allow what the large one allowed. If the hardware sets Accessed or Dirty
+//! meanwhile, the CAS fails and the table is filled again, so neither bit is lost.
 
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
@@ -19,14 +19,16 @@ use crate::trace::TraceEvent;
 use crate::vm::Vm;
 use crate::walk::Walk;
 
-/// Table pages taken along by a walk that splits: it leaves when they are used up.
+/// Number of table pages that a splitting walk takes along. It ends when they are used up.
 const PAGES: usize = 64;
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// Splits every larger leaf that maps any of `gfns` in address space 0 down to leaves of `to`, and returns how many
-    /// leaves were split; those may reach out of the range. Before writes are to be tracked page by page, for
-    /// instance. The guest notices nothing. Asks for table pages between its walks, hence may sleep; an error leaves
-    /// what has been split so far.
+    /// Splits every larger leaf that maps any of `gfns` in address space 0 down to leaves of `to`. Returns the number
+    /// of leaves split. Split leaves may extend beyond the range. Use it, for example, before writes are tracked page
+    /// by page. The guest notices nothing. Asks for table pages between its walks, so it may sleep.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if table pages are missing. Leaves split so far stay split.
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
@@ -70,7 +72,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             drop(walk);
             let Some(goal) = stopped else { break Ok(split) };
             left.start = goal.max(left.start);
-            // What there is is used before it is an error that there is no more.
+            // Pages in the cache are used up before a lack of memory is an error.
             if let Err(error) = self.top_up(idle, &mut cache, PAGES)
                 && cache.len() == 0
             {
@@ -83,7 +85,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 }
 
 impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
-    /// Splits until the cache is empty; then says where.
+    /// Splits until the cache is empty, and then returns the frame where it stopped.
     fn split_some(&mut self, cache: &mut Cache, gfns: Span<Gfn>, to: Level, split: &mut u64) -> Option<Gfn> {
         if to >= F::ROOT_LEVEL {
             return None; // no leaf is larger
@@ -109,14 +111,14 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         None
     }
 
-    /// A leaf of `level` that maps `gfn` is a table now.
+    /// Counts and reports that a leaf of `level` that maps `gfn` was split.
     fn has_split(&self, level: Level, gfn: Gfn) {
         self.seat.tally.add(Count::split(level));
         self.vm.host.observe(TraceEvent::Split { gfn, level });
     }
 
-    /// Makes the leaf `at`, which maps `gfn`, a table of smaller leaves, since a part of it changes; returns the link. Where another thread, or
-    /// the hardware, changed the leaf first, the page comes back with what is there.
+    /// Replaces the leaf `at`, which maps `gfn`, by a table of smaller leaves, because a part of it changes. Returns
+    /// the link. If another thread or the hardware changed the leaf first, returns the page and the word found.
     pub(crate) fn split_for_part(&self, page: Node, at: At<'_>, gfn: Gfn) -> Result<Word, (Node, Word)> {
         let large = F::decode(at.word);
         let large = Leaf { dirty: large.dirty && !seeded!(SplitForgetsDirty), ..large };
@@ -130,9 +132,9 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         }
     }
 
-    /// Splits the leaf `at`, and goes down to `gfn`'s entry in the new table; comes back with what is there where
-    /// another thread changed it first. With `writable` the small leaves get the permission that an armed one lacks, all of
-    /// them clean ([`crate::dirty`]).
+    /// Splits the leaf `at`, and descends to `gfn`'s entry in the new table. If another thread changed the leaf first,
+    /// returns the entry as found. With `writable`, armed small leaves regain the write permission, and all of them are
+    /// clean ([`crate::dirty`]).
     pub(crate) fn split_leaf<'w>(
         &'w self,
         cache: &mut Cache,
@@ -159,9 +161,9 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     }
 }
 
-/// Fills `node` with what the leaf `large` says, and puts it in its place, which is `at`: returns the link.
+/// Fills `node` with leaves equal to `large`, and replaces the entry `at` by a link to it. Returns the link.
 fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Leaf) -> Result<Word, Word> {
-    // Small pages execute where large ones were not let: that is why they are small.
+    // Large pages without execute permission are split so that the small ones can execute.
     let small = at.level.down() == Level::K4 && vm.policy.nx_huge_pages;
     let execute = if small { Perms::EXECUTE } else { Perms::NONE };
     let large = Leaf { perms: large.perms.with(execute), ..large };

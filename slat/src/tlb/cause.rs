@@ -1,19 +1,19 @@
-//! Why flushes are owed, and how many for each reason: what tells an administrator who makes vCPUs wait.
+//! Counters of flushes by cause. They tell an administrator what makes vCPUs wait.
 //!
-//! A flush interrupts vCPUs, so counters that all who pay share cost nothing beside it. They have cache lines of their own:
-//! what a vCPU reads when it enters the guest lies next door.
+//! A flush interrupts vCPUs, so counters that all payers share cost nothing in comparison. They have their own cache
+//! lines, because a vCPU reads their neighbours when it enters the guest.
 
 use crate::sync::prim::{AtomicU64, Padded, Relaxed};
 pub use crate::why::Cause;
 
-/// What one cause owed, or all: see [`Stats::flushes`](crate::Stats::flushes).
+/// The flushes of one cause, or of all: see [`Stats::flushes`](crate::Stats::flushes).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Flushes {
-    /// Edits that took something away.
+    /// Number of edits that took something away.
     pub requested: u64,
-    /// Shootdowns made.
+    /// Number of shootdowns.
     pub paid: u64,
-    /// Frames covered by those edits.
+    /// Number of frames that these edits covered.
     pub pages: u64,
 }
 
@@ -35,12 +35,12 @@ struct Counted {
     pages: AtomicU64,
 }
 
-/// See the module's header.
+/// The counters of all causes.
 #[derive(Debug, Default)]
 pub(crate) struct ByCause(Padded<[Counted; Cause::COUNT]>);
 
 impl ByCause {
-    /// One shootdown, for as many edits, of as many pages.
+    /// Counts one shootdown, for `edits` edits of `pages` pages.
     pub(crate) fn paid(&self, cause: Cause, edits: u64, pages: u64) {
         let counted = &self.0[cause.index()];
         counted.requested.fetch_add(edits, Relaxed);
@@ -48,7 +48,7 @@ impl ByCause {
         counted.pages.fetch_add(pages, Relaxed);
     }
 
-    /// All of them, in the order of [`Cause::ALL`].
+    /// Returns all counters, in the order of [`Cause::ALL`].
     pub(crate) fn read(&self) -> [Flushes; Cause::COUNT] {
         self.0.each_ref().map(|counted| Flushes {
             requested: counted.requested.load(Relaxed),
@@ -83,7 +83,7 @@ mod tests {
         }
     }
 
-    /// Each takes something away from two pages of eight, once; no other cause is charged for it.
+    /// Each cause takes something away from two pages of eight, once. No other cause is charged for it.
     #[test]
     fn each_flush_is_counted_for_its_cause() {
         let mut idle = Idle::take().unwrap();

@@ -1,14 +1,14 @@
-//! `FlushDebt`: the flush that an edit owes, as a value that cannot be ignored.
+//! `FlushDebt`: the flush that an edit owes, as a value that the compiler does not let you ignore.
 //!
-//! Walks take things away and collect what that owes; the debt is settled once, when the walk is over, by at
-//! most one shootdown for all of it. Only then may the host reuse the pages, and only then do the table pages
-//! that the walk unhooked go on to their grace period.
+//! Walks take things away and collect what they owe. The debt is settled once, after the walk, by at most one
+//! shootdown. Only then may the host reuse the pages, and only then does the grace period of the unhooked table pages
+//! begin.
 //!
-//! Dropping a debt pays it: [`FlushDebt::settle`] exists so that the reader sees where. A debt that is leaked
-//! (`core::mem::forget`) is not paid at that moment. An invalidation keeps its own record of what it owes, so it pays a
-//! leaked debt with its next one, or when it ends. The debt of a write protection is lost: the next write protection of the
-//! same pages owes their flush again, since a clear W never proves that no TLB writes. Not using a debt at all is an error of
-//! the compiler where `unused_must_use` is denied:
+//! Dropping a debt pays it; [`FlushDebt::settle`] makes the place visible. A debt that is leaked (`core::mem::forget`)
+//! is not paid at that moment. An invalidation keeps its own record of its debt, so it pays a leaked debt with its next
+//! one, or when it ends. The debt of a write protection is lost. The next write protection of the same pages owes their
+//! flush again, because a clear W never proves that no TLB writes. Code that does not use a debt at all fails to
+//! compile if `unused_must_use` is denied:
 //!
 //! ```compile_fail
 //! #![deny(unused_must_use)]
@@ -24,40 +24,41 @@ use crate::table::memory::Node;
 use crate::table::retire::Unlinked;
 use core::marker::PhantomData;
 
-/// In the count of edits: frames were taken from their holders, and uses that have begun are waited for.
+/// Flag in the count of edits: frames were taken from their holders, and uses that have begun must end.
 const USES: u64 = 1 << 63;
-/// The same: hardware has such a frame, and lets go of it when its vCPU leaves the guest. A broadcast does not do.
+/// Flag in the count of edits: hardware has such a frame, and releases it when its vCPU leaves the guest. A broadcast
+/// is not enough.
 const KICKS: u64 = 1 << 62;
-/// The same: what L2's tag has is to be forgotten, whatever its frames are.
+/// Flag in the count of edits: everything under L2's tag must be forgotten, for all frames.
 const NESTED: u64 = 1 << 61;
 
-/// What one walk owes, collected edit by edit.
+/// The debt of one walk, collected edit by edit.
 #[derive(Debug, Default)]
 pub(crate) struct Owed {
-    /// Hull of what lost something.
+    /// The hull of the frames that lost something.
     pub(crate) gfns: Span<Gfn>,
-    /// With [`USES`], [`KICKS`] and [`NESTED`]: where nothing is held and nothing nested, these cost nothing.
+    /// The count, with [`USES`], [`KICKS`] and [`NESTED`]. The flags cost nothing if nothing is held or nested.
     edits: u64,
     pub(crate) pages: u64,
     pub(crate) unlinked: Unlinked,
 }
 
 impl Owed {
-    /// An edit took something away from `gfns`.
+    /// Adds an edit that took something away from `gfns`.
     pub(crate) fn owe(&mut self, gfns: Span<Gfn>) {
         self.gfns = self.gfns.hull(&gfns);
         self.edits += 1;
         self.pages += gfns.len();
     }
 
-    /// As many edits took a page each away from `gfns`.
+    /// Adds `pages` edits that each took a page away from `gfns`.
     pub(crate) fn owe_pages(&mut self, gfns: Span<Gfn>, pages: u64) {
         self.gfns = self.gfns.hull(&gfns);
         self.edits += pages;
         self.pages += pages;
     }
 
-    /// Frames were taken from their holders: this hull of some from hardware.
+    /// Adds frames taken from their holders. `hardware` is the hull of those that hardware uses.
     #[cold]
     pub(crate) fn owe_held(&mut self, hardware: Option<Span<Gfn>>) {
         self.edits |= USES;
@@ -69,7 +70,8 @@ impl Owed {
         }
     }
 
-    /// A shadow was reached: frames of L1 name nothing under L2's tag, so all of it is forgotten ([`crate::nested`]).
+    /// Adds an edit of a shadow. L1's frame numbers mean nothing under L2's tag, so everything under that tag must be
+    /// forgotten ([`crate::nested`]).
     #[cold]
     pub(crate) fn owe_nested(&mut self) {
         self.edits |= NESTED;
@@ -79,7 +81,7 @@ impl Owed {
         self.edits & NESTED != 0
     }
 
-    /// A table of `level` left the tree with all below it: they wait in this debt.
+    /// Adds an unhooked table of `level` with everything below it.
     pub(crate) fn unlink(&mut self, top: Node, level: Level) {
         self.unlinked.add(top, level);
     }
@@ -88,13 +90,13 @@ impl Owed {
         self.edits == 0 && self.unlinked.is_empty()
     }
 
-    /// Whether uses of held frames are to be waited for.
+    /// Whether the payer must wait for uses of held frames.
     #[inline(always)]
     pub(crate) fn waits_for_uses(&self) -> bool {
         self.edits >= USES
     }
 
-    /// They have been. Whether a broadcast does not do for what else is owed.
+    /// Records that the payer has waited. Returns whether the rest needs kicks, because a broadcast is not enough.
     pub(crate) fn has_waited_for_uses(&mut self) -> bool {
         let kicks = self.edits & KICKS != 0;
         self.edits &= KICKS - 1;
@@ -106,34 +108,34 @@ impl Owed {
     }
 }
 
-/// Who pays: a VM, with its format and host forgotten.
+/// The payer of a debt: a VM, without its format and host as type parameters.
 pub(crate) trait Pay {
-    /// One shootdown for all of `owed`; its tables go to the grace queue, which is collected where this thread
-    /// `may_collect`. Waits for answers.
+    /// Makes one shootdown for all of `owed` and waits for the answers. The tables go to the grace queue, which is
+    /// collected if this thread `may_collect`.
     fn pay(&self, owed: Owed, cause: Cause, may_collect: bool);
 
-    /// Nothing is owed any more.
+    /// Called when nothing is owed any more.
     fn paid(&self) {}
 }
 
-/// A flush that is owed. See the module's header. Settling waits for vCPUs to answer: the thread must be idle,
-/// which the borrow `'g` of its [`Idle`](crate::Idle) guarantees.
+/// An owed flush; see the [module](self). Settling waits for vCPUs to answer. The thread must therefore be idle, which
+/// the borrow `'g` of its [`Idle`](crate::Idle) guarantees.
 #[must_use = "an unpaid flush debt means stale translations"]
 pub struct FlushDebt<'g> {
     payer: &'g dyn Pay,
     owed: Record<'g>,
     cause: Cause,
     /// Whether the payer may wait for a grace period. A walk's own debt is paid inside that walk; an invalidation's
-    /// after it.
+    /// debt after it.
     may_collect: bool,
     _idle: PhantomData<&'g mut ()>,
 }
 
-/// Where it is written what a debt owes.
+/// The record of what a debt owes.
 enum Record<'g> {
-    /// In the debt alone: that of a walk.
+    /// In the debt itself: that of a walk.
     Here(Owed),
-    /// In the payer, an invalidation, which outlives a debt that is leaked.
+    /// In the payer, an invalidation, which outlives a leaked debt.
     Kept(&'g mut Owed),
 }
 
@@ -157,26 +159,26 @@ impl<'g> FlushDebt<'g> {
         Self { payer, owed: Record::Here(owed), cause, may_collect: false, _idle: PhantomData }
     }
 
-    /// What an invalidation owes, as it keeps record of it.
+    /// The debt that an invalidation keeps in `owed`.
     pub(crate) fn of(payer: &'g dyn Pay, owed: &'g mut Owed, cause: Cause) -> Self {
         Self { payer, owed: Record::Kept(owed), cause, may_collect: true, _idle: PhantomData }
     }
 
-    /// The same, to be paid without a wait for a grace period.
+    /// The same debt, paid without a wait for a grace period.
     pub(crate) fn without_grace(self) -> Self {
         let mut this = self;
         this.may_collect = false;
         this
     }
 
-    /// Pays. Returns whether there was anything to pay.
+    /// Pays. Returns whether anything was owed.
     #[allow(clippy::must_use_candidate, reason = "the payment is the point")]
     pub fn settle(self) -> bool {
         !self.owed.owed().is_nothing()
     }
 
-    /// Frames that lost a translation; with zero there is nothing to flush. Includes what earlier debts of the same
-    /// invalidation owe that were leaked.
+    /// Number of frames that lost a translation, including those of leaked debts of the same invalidation. Zero means
+    /// that there is nothing to flush.
     pub fn pages(&self) -> u64 {
         self.owed.owed().pages
     }

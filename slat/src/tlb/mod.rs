@@ -1,9 +1,9 @@
-//! Translations that processors still hold, and who must be told.
+//! The translations that processors still hold, and their shootdown.
 //!
-//! An edit that takes something away leaves stale copies in TLBs and paging-structure caches. The edit returns
-//! that as a [`FlushDebt`] ([`debt`]), a must-use value that many edits can share; settling it pays at most one
-//! shootdown (`shootdown`), to only those vCPUs that are in guest mode in *this* VM. The others catch up when
-//! they next enter. Payments are counted by [`Cause`].
+//! An edit that takes something away leaves stale copies in TLBs and paging-structure caches. The edit returns a
+//! [`FlushDebt`] ([`debt`]), a must-use value that many edits can share. Settling it makes at most one shootdown
+//! (`shootdown`), which interrupts only the vCPUs in guest mode in *this* VM. Other vCPUs catch up at their next entry.
+//! [`Cause`] counts the payments.
 
 mod cause;
 pub mod debt;

@@ -1,26 +1,29 @@
-//! The shootdown: a numbered request, answered by each vCPU that is in guest mode.
+//! The shootdown: a numbered request, which each vCPU in guest mode answers.
 //!
-//! Flushes of a VM are numbered by one generation; a ring keeps the range of each of the last 64. A vCPU
-//! remembers the last generation that it has carried out, and catches up range by range, or all at once where
-//! the ring has moved on.
+//! One generation counter numbers the flushes of a VM. A ring keeps the ranges of the last 64. A vCPU remembers the
+//! last generation that it has carried out. It catches up range by range, or all at once if the ring has overwritten a
+//! range.
 //!
 //! ```text
 //! flusher                                  vCPU
 //! write ring[g]; generation := g           enter: mode := Guest
 //! fence ───────────────────────────────── fence
 //! mode == Guest and seen < g ?             generation != seen ?  flush, seen := generation
-//!   kicked := true, interrupt it           hold interrupts; kicked ?  go back and enter again
+//!   kicked := true, interrupt it           block interrupts; kicked ?  go back and enter again
 //!   wait for seen ≥ g or mode Out          … guest runs; interrupted ?  out; or polls kicked:  flush, seen := generation
 //! ```
-//! One of the two sees the other: a flusher that misses the mode is one whose generation the vCPU sees on entry. An
-//! interrupt that comes before interrupts are held is lost, since the handler has nothing to bring out of the guest. Its
-//! flusher has said `kicked` before, so the vCPU goes back. One that comes later waits, and brings the guest out.
-//! Flusher and vCPU each pay for a fence. The read side's asymmetric barrier would be wrong here: an entry into the guest costs a
-//! thousand times a fence, so it need not be spared, and a flush would cost a system call.
+//! Either the flusher sees the mode, or the vCPU sees the generation on entry. An interrupt that arrives before the
+//! vCPU blocks interrupts is lost, because no guest runs yet. Its flusher has set `kicked` before, so the vCPU goes
+//! back. A later interrupt waits, and causes a VM exit.
 //!
-//! Where hardware broadcasts flushes, the host does it, and no vCPU is asked ([`Tlb::is_broadcast`]): nothing is numbered,
-//! since vCPUs that are out have forgotten too. A broadcast loads no root. So while one is being replaced, which
-//! `roots` counts, flushes kick: a thread that has met a hole of the new root finds the count.
+//! Flusher and vCPU each pay for a fence. The read side's asymmetric barrier would be wrong here. An entry into the
+//! guest costs a thousand times as much as a fence, so saving the fence gains nothing, and each flush would cost a
+//! system call.
+//!
+//! If hardware broadcasts flushes, the host does so, and no vCPU is kicked ([`Tlb::is_broadcast`]). Such a flush gets
+//! no number, because vCPUs outside the guest have forgotten the translations, too. A broadcast loads no root. While a
+//! root is being replaced, which `roots` counts, flushes therefore kick. A thread that has found a hole of the new root
+//! sees the count.
 
 use super::super::table::retire::{Flushed, Unlinked};
 use crate::addr::{Gfn, Position, Span};
@@ -33,19 +36,19 @@ use crate::sync::tally::{Attempts, RetryCause};
 use crate::tlb::ByCause;
 use alloc::boxed::Box;
 
-/// The number of a processor, for [`Translations::cpu`]. No other processor has it.
+/// The number of a processor, for [`Translations::cpu`]. Unique to the processor.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CpuId(pub u64);
 
-/// What a processor caches, told what to forget: the TLB of a software vCPU, or a wrapper of INVEPT / INVLPGA / TLBI /
-/// HFENCE on the processor that this thread is on. Where a processor tells translations apart by a tag (ASID, VMID), the
-/// vCPUs under one tag are in one address space: a tag for each vCPU, or for each [`SpaceId`](crate::SpaceId) of the VM.
+/// The translations cached by a processor: the TLB of a software vCPU, or a wrapper of INVEPT / INVLPGA / TLBI / HFENCE
+/// on the current processor. If the processor tags translations (ASID, VMID), all vCPUs under one tag must be in one
+/// address space: use a tag for each vCPU, or for each [`SpaceId`](crate::SpaceId) of the VM.
 ///
 /// ```
 /// use slat::{Gfn, Hva, Span, Translations};
 /// use std::collections::BTreeMap;
 ///
-/// /// What a software vCPU has cached: host addresses by guest frame.
+/// /// The cache of a software vCPU: host addresses by guest frame.
 /// struct SoftTlb(BTreeMap<Gfn, Hva>);
 ///
 /// impl Translations for SoftTlb {
@@ -62,18 +65,17 @@ pub struct CpuId(pub u64);
 /// assert!(tlb.0.into_keys().eq([Gfn(1)]));
 /// ```
 pub trait Translations {
-    /// The processor whose translations these are. A vCPU that enters the guest on another processor than the last time
-    /// makes it forget everything first: translations from an earlier stay, before flushes that the vCPU carried out
-    /// elsewhere, may be left there.
+    /// The processor that holds these translations. A vCPU that enters the guest on another processor than last time
+    /// first makes this one forget everything. The processor may still hold translations from the vCPU's earlier time
+    /// there, which the vCPU has since flushed elsewhere.
     ///
-    /// The default is one number for all. It is right where each vCPU has translations of its own that go where it goes
-    /// (a software vCPU), and where each vCPU stays on one processor. A hypervisor that lets vCPUs migrate must return
-    /// the number of the processor that the calling thread is on, and pin the thread to it while the vCPU is in the
-    /// guest.
+    /// The default is one number for all processors. It is correct if each vCPU has its own translations that move with
+    /// it (a software vCPU), or if each vCPU stays on one processor. A hypervisor that migrates vCPUs must return the
+    /// number of the calling thread's processor, and pin the thread while the vCPU is in the guest.
     ///
     /// ```
     /// use slat::{CpuId, Gfn, Span, Translations};
-    /// struct ThisCpu(CpuId); // made anew for each entry, by a thread that is pinned
+    /// struct ThisCpu(CpuId); // made for each entry, by a pinned thread
     /// impl Translations for ThisCpu {
     ///     fn cpu(&self) -> CpuId {
     ///         self.0
@@ -85,27 +87,27 @@ pub trait Translations {
     fn cpu(&self) -> CpuId {
         CpuId(0)
     }
-    /// Forget everything, paging-structure caches included.
+    /// Forgets everything, including paging-structure caches.
     fn flush_all(&mut self);
-    /// Forget at least every translation of these frames, at every page size, and every cached link above them.
+    /// Forgets at least every translation of these frames, of every page size, and every cached link above them.
     fn flush(&mut self, gfns: Span<Gfn>);
-    /// Forget everything that came from shadow tables, for L2 ([`crate::nested`]), paging-structure caches included. Where L1 and L2 run
-    /// under two tags, only that of L2. Everything, unless said otherwise.
+    /// Forgets everything that came from shadow tables, for L2 ([`crate::nested`]), including paging-structure caches.
+    /// If L1 and L2 have different tags, only that of L2. The default forgets everything.
     fn flush_nested(&mut self) {
         self.flush_all();
     }
 }
 
 const RING: u64 = if cfg!(loom) { 1 } else { 64 };
-/// In the end of a range: L2's tag, too, and all of it.
+/// Flag in the end of a range: also forget everything under L2's tag.
 const NESTED: u64 = 1 << 63;
-/// In the place of a number: the range is being written.
+/// Instead of a number: a flusher is writing the range.
 const WRITING: u64 = u64::MAX;
-/// More flushes behind than this: forget everything at once.
+/// A vCPU that is more flushes behind than this forgets everything at once.
 const CATCH_UP: u64 = 16;
 
-/// The range of one numbered flush; `generation` is written last and names what the range belongs to. On a cache line of its
-/// own: a write of the next one does not take this one's cache line from its readers.
+/// The range of one numbered flush. `generation` is written last and names the flush of the range. On its own cache
+/// line, so that writing the next range does not take this line from its readers.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Ranged {
@@ -114,57 +116,60 @@ struct Ranged {
     end: AtomicU64,
 }
 
-/// What the flusher needs to know of one vCPU; and, on the other one of its two lines, what that vCPU counts.
+/// What the flusher needs to know of one vCPU; and the vCPU's counters, on the second of two lines.
 #[derive(Debug, Default)]
 pub(crate) struct VcpuTlb {
     in_guest: AtomicBool,
-    /// Why it is to leave the guest, or to answer: [`KICKED`], [`READY`].
+    /// Why the vCPU must leave the guest or answer: [`KICKED`], [`READY`].
     wanted: AtomicU8,
-    /// The last generation carried out.
+    /// The last generation that the vCPU has carried out.
     seen: AtomicU64,
     pub(crate) attempts: Attempts,
 }
 
 /// A flush waits for the vCPU.
 const KICKED: u8 = 1;
-/// A token that the vCPU waits for is ready ([`crate::waits`]). Only the vCPU takes that back: an entry does not.
+/// A token that the vCPU waits for is ready ([`crate::waits`]). Only the vCPU clears this, and not by an entry.
 const READY: u8 = 2;
 
 impl VcpuTlb {
-    /// Says that the vCPU is wanted, and then interrupts it: one that the interrupt does not bring out has not looked yet.
+    /// Marks the vCPU as kicked, and then interrupts it. A vCPU that the interrupt does not bring out checks the mark
+    /// later.
     pub(crate) fn kick(&self, interrupt: impl Fn()) {
         if seeded!(InterruptedFirst) {
             interrupt();
         }
-        // ORDER(kick): Release; the generation before it is visible to a vCPU that sees the kick.
-        // ORDER(kick-held): the store before the interrupt; the processor that takes the interrupt sees it (`Host::kick`).
+        // ORDER(kick): Release. A vCPU that sees the kick sees the earlier generation.
+        // ORDER(kick-held): the store before the interrupt; the processor that takes the interrupt sees the store
+        // (`Host::kick`).
         self.wanted.fetch_or(KICKED, Release);
         if !seeded!(InterruptedFirst) {
             interrupt();
         }
     }
 
-    /// Says that a token is ready, and then interrupts the vCPU, as [`kick`](Self::kick) does.
+    /// Marks a token as ready, and then interrupts the vCPU, as [`kick`](Self::kick) does.
     pub(crate) fn wake(&self, interrupt: impl Fn()) {
-        // ORDER(wake): Release; the wait before it is found by the vCPU that sees this.
+        // ORDER(wake): Release. A vCPU that sees this finds the wait that became ready before.
         self.wanted.fetch_or(READY, Release);
         interrupt();
     }
 
-    /// Whether it has been woken since it last said that it sleeps. It may have taken all tokens that are ready by then.
+    /// Whether the vCPU has been woken since it last called [`sleeps`](Self::sleeps). It may already have taken all
+    /// ready tokens.
     #[inline(always)]
     pub(crate) fn is_woken(&self) -> bool {
         self.wanted.load(Relaxed) & READY != 0
     }
 
-    /// The vCPU is about to look which tokens are ready.
+    /// Clears the wake-up before the vCPU checks which tokens are ready.
     pub(crate) fn sleeps(&self) {
-        // ORDER(wake): Acquire; what was ready before the wake-up that this takes back is found.
+        // ORDER(wake): Acquire. The vCPU finds the tokens that became ready before the wake-up that this clears.
         self.wanted.fetch_and(!READY, Acquire);
     }
 }
 
-/// See [`Tlb::replaces_root`].
+/// The replacement of a root: see [`Tlb::replaces_root`].
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Replacing<'t>(&'t AtomicU64);
@@ -172,22 +177,22 @@ pub(crate) struct Replacing<'t>(&'t AtomicU64);
 impl Drop for Replacing<'_> {
     fn drop(&mut self) {
         if !seeded!(RootUncounted) {
-            // ORDER(root-count): Release; the answers of all vCPUs before it.
+            // ORDER(root-count): Release; the answers of all vCPUs come before.
             self.0.fetch_sub(1, unless_seeded!(RootCountRelaxed, Release));
         }
     }
 }
 
-/// The flush side of one VM.
+/// The flush state of one VM.
 #[derive(Debug)]
 pub(crate) struct Tlb {
     generation: Padded<AtomicU64>,
     ring: Box<[Ranged]>,
     vcpus: Box<[Padded<VcpuTlb>]>,
     pub(crate) by_cause: ByCause,
-    /// Roots that are being replaced, and that not all vCPUs have loaded yet.
+    /// Number of roots that are being replaced, and that some vCPUs have not loaded yet.
     roots: AtomicU64,
-    /// Negative control: pretend to flush.
+    /// Negative control: flushes do nothing.
     sabotaged: bool,
 }
 
@@ -212,30 +217,31 @@ impl Tlb {
         self.vcpus.iter().fold(0, |sum, vcpu| sum.wrapping_add(vcpu.attempts.get(why)))
     }
 
-    /// A root is about to be replaced: until the guard is dropped, which is after its flush, no flush is broadcast.
+    /// Announces the replacement of a root. Until the guard is dropped, after the flush, no flush is broadcast.
     pub(crate) fn replaces_root(&self) -> Replacing<'_> {
         if !seeded!(RootUncounted) {
-            // ORDER(root-count): before the new root is published, which carries it to each thread that finds that (`replace_root`).
+            // ORDER(root-count): before the new root is published. A thread that finds the root sees the count
+            // (`replace_root`).
             self.roots.fetch_add(1, Relaxed);
         }
         Replacing(&self.roots)
     }
 
-    /// Whether a flush has been carried out by `broadcast`, on every processor. If not, all of it is still to be done.
+    /// Whether `broadcast` has flushed on every processor. If not, the whole flush is still owed.
     pub(crate) fn is_broadcast(&self, broadcast: impl FnOnce() -> bool) -> bool {
-        // ORDER(root-count): Acquire; where no root is counted any more, all vCPUs have answered its flush before.
+        // ORDER(root-count): Acquire. If no root is counted, all vCPUs have answered the flushes of earlier ones.
         !self.sabotaged && self.roots.load(Acquire) == 0 && broadcast()
     }
 
-    /// Returns once no vCPU holds a translation of `gfns`, nor a link to a page of `pages`, from before the
-    /// call. `kick` makes a vCPU leave the guest or answer soon.
+    /// Returns when no vCPU holds a translation of `gfns`, or a link to a page of `pages`, from before the call. `kick`
+    /// makes a vCPU leave the guest or answer soon.
     #[cfg(all(test, loom))]
     pub(crate) fn shoot_down(&self, gfns: Span<Gfn>, pages: Unlinked, kick: impl Fn(VcpuId)) -> Flushed {
         self.shoot_down_both((gfns, false), pages, kick)
     }
 
-    /// Returns once no vCPU holds a translation of `gfns`, nor a link to a page of `pages`, from before the
-    /// call; nor, where so said, any translation of L2. `kick` makes a vCPU leave the guest or answer soon.
+    /// Returns when no vCPU holds a translation of `gfns`, or a link to a page of `pages`, from before the call; with
+    /// `nested`, also no translation of L2. `kick` makes a vCPU leave the guest or answer soon.
     pub(crate) fn shoot_down_both(
         &self,
         (gfns, nested): (Span<Gfn>, bool),
@@ -251,8 +257,8 @@ impl Tlb {
             fence(SeqCst);
         }
         let behind = |vcpu: &VcpuTlb| {
-            // ORDER(flush-answer): Acquire pairs with the Release in `catch_up` and `leave`: the vCPU's last
-            // access through an old translation is over before the page is given away.
+            // ORDER(flush-answer): Acquire pairs with the Release in `catch_up` and `leave`. The vCPU's last access
+            // through an old translation is over before the page is given away.
             vcpu.in_guest.load(Acquire)
                 && vcpu.seen.load(unless_seeded!(AnswersRelaxed, Acquire)) < generation
         };
@@ -273,14 +279,15 @@ impl Tlb {
         pages.flushed()
     }
 
-    /// Asks every vCPU to forget its translations of `gfns`, soon, and waits for none: for a caller that takes nothing away, and
-    /// would only like to see the next access; and all that it has of L2, where so said. A vCPU that is out of the guest forgets when it enters.
+    /// Asks every vCPU to forget its translations of `gfns` soon, and waits for none; with `nested`, also everything of
+    /// L2. For callers that take nothing away and only want to detect the next access. A vCPU outside the guest forgets
+    /// when it enters.
     pub(crate) fn ask(&self, (gfns, nested): (Span<Gfn>, bool), kick: impl Fn(VcpuId)) {
         if self.sabotaged {
             return;
         }
         self.number(gfns, nested);
-        // ORDER(flush): as in `shoot_down`.
+        // ORDER(flush): as in `shoot_down_both`.
         fence(SeqCst);
         for (index, vcpu) in self.vcpus.iter().enumerate() {
             if vcpu.in_guest.load(Relaxed) {
@@ -289,13 +296,14 @@ impl Tlb {
         }
     }
 
-    /// Numbers a flush, and writes down its range.
+    /// Numbers a flush, and records its range.
     fn number(&self, gfns: Span<Gfn>, nested: bool) -> u64 {
         // ORDER(flush): AcqRel puts the edits before the number; pairs with the Acquire of `catch_up`.
         let generation = self.generation.fetch_add(1, unless_seeded!(GenerationRelaxed, AcqRel)) + 1;
         let ranged = &self.ring[(generation % RING) as usize];
-        // A reader that finds another number forgets everything. So it does where a writer was overtaken by a whole round
-        // of the ring: the cell is the slow one's still, since two at once would leave a range that is neither's.
+        // A reader that finds another number forgets everything. That also covers a slow writer that others overtook by
+        // a whole round of the ring. It keeps the cell, because two writers at once would leave a range that belongs to
+        // neither.
         // ORDER(flush-range): Acquire takes the cell over from its last writer.
         if ranged.generation.swap(WRITING, Acquire) != WRITING {
             // ORDER(flush-range): the mark before the range, the range before the number; pairs with `range_of`.
@@ -309,51 +317,52 @@ impl Tlb {
         generation
     }
 
-    /// The vCPU enters the guest, having forgotten what was flushed while it was out.
+    /// Enters the guest, after forgetting what was flushed while the vCPU was outside.
     pub(crate) fn enter(&self, vcpu: &VcpuTlb, cache: &mut impl Translations) {
         vcpu.in_guest.swap(true, Relaxed);
-        // ORDER(flush): `in_guest` before the generation's load; pairs with the fence in `shoot_down`.
+        // ORDER(flush): `in_guest` before the load of the generation; pairs with the fence in `shoot_down_both`.
         fence_after_rmw();
         if seeded!(EnterUnflushed) {
-            // As if they were carried out.
+            // As if the flushes were carried out.
             vcpu.wanted.fetch_and(!KICKED, Relaxed);
             return vcpu.seen.store(self.generation.load(Relaxed), Relaxed);
         }
-        // A kick that is left from an earlier stay goes, too: where no kick is seen there is none to clear.
+        // This also clears a kick that is left from an earlier stay; if no kick is visible, there is none to clear.
         let kicked = || vcpu.wanted.load(Relaxed) & KICKED != 0;
-        // ORDER(flush): Acquire; the edits before the number, which a flush makes this vCPU forget.
+        // ORDER(flush): Acquire. The edits come before the number, whose flush this vCPU carries out.
         while kicked() || self.generation.load(Acquire) != vcpu.seen.load(Relaxed) {
             self.catch_up(vcpu, cache);
         }
     }
 
-    /// The last step into the guest: interrupts are held, and then no kick has come since [`enter`](Self::enter). `None`
-    /// where one has.
+    /// Takes the last step into the guest: blocks interrupts, and then checks for kicks since [`enter`](Self::enter).
+    /// Returns `None` after a kick.
     #[inline(always)]
     pub(crate) fn go<K>(vcpu: &VcpuTlb, hold: impl FnOnce() -> K) -> Option<K> {
         let early = seeded!(LookedBeforeHeld) && Self::kicked(vcpu);
         let held = hold();
-        // ORDER(kick-held): held before the load. An interrupt that was taken before carries its kick here; a later one waits.
+        // ORDER(kick-held): blocked before the load. An interrupt taken earlier made its kick visible here; a later one
+        // waits.
         let kicked = if seeded!(LookedBeforeHeld) { early } else { Self::kicked(vcpu) };
         (!kicked || seeded!(GoUnlooked)).then_some(held)
     }
 
-    /// The vCPU leaves the guest.
+    /// Leaves the guest.
     pub(crate) fn leave(vcpu: &VcpuTlb) {
         // ORDER(flush-answer): every guest access before this store.
         vcpu.in_guest.store(false, unless_seeded!(LeaveRelaxed, Release));
     }
 
-    /// Whether a flush waits for this vCPU, or a token is ready for it: polled by software vCPUs between accesses.
+    /// Whether a flush waits for this vCPU, or a token is ready for it. Software vCPUs poll this between accesses.
     #[inline(always)]
     pub(crate) fn kicked(vcpu: &VcpuTlb) -> bool {
         vcpu.wanted.load(Relaxed) != 0
     }
 
-    /// Carries out every flush up to now and answers it.
+    /// Carries out every flush up to now, and answers.
     pub(crate) fn catch_up(&self, vcpu: &VcpuTlb, cache: &mut impl Translations) {
         let answered = if seeded!(ReadyForgotten) { KICKED | READY } else { KICKED };
-        // ORDER(kick): Acquire; a kick that this clears had its generation set before.
+        // ORDER(kick): Acquire. A kick that this clears had set its generation before.
         vcpu.wanted.fetch_and(!answered, unless_seeded!(KickRelaxed, Acquire));
         let now = self.generation.load(Acquire);
         let seen = vcpu.seen.load(Relaxed);
@@ -382,7 +391,7 @@ impl Tlb {
 
     fn range_of(&self, generation: u64) -> Option<(Span<Gfn>, bool)> {
         let ranged = &self.ring[(generation % RING) as usize];
-        // ORDER(flush-range): Acquire before, fence after: pairs with `shoot_down`.
+        // ORDER(flush-range): Acquire before, fence after; pairs with `number`.
         let before = ranged.generation.load(Acquire);
         let (start, end) = (ranged.start.load(Relaxed), ranged.end.load(Relaxed));
         if !seeded!(RangeReadUnfenced) {

@@ -1,8 +1,7 @@
 //! `Walk<Mode>`: an open walk over a VM's tables.
 //!
-//! Opening one enters the read side (or takes the lock of a baseline policy); dropping it leaves. The mode says
-//! what it may do ([`mode`](crate::sync::mode)); the borrow of [`Idle`] says what the thread may not do
-//! meanwhile: sleep.
+//! Opening a walk enters the read side, or takes the lock of a baseline policy; dropping it leaves. The mode says what
+//! the walk may do ([`mode`](crate::sync::mode)). The borrow of [`Idle`] keeps the thread from sleeping meanwhile.
 //!
 //! ```compile_fail,E0599
 //! # use slat::*;
@@ -22,15 +21,15 @@
 //! ```
 //!
 //! # Steps
-//! A walk is a section of the read side (or a lock, under a baseline policy), and no thread's hold may grow with the VM:
-//! grace periods wait for sections, vCPUs for locks. So after a fixed number of entries the next step **rests**: it
-//! leaves, enters again in the same mode, and goes on from the root at the goal frame. KVM's iterator asks its caller
-//! not to use anything that it held before a yield. Here that does not compile: a step borrows the walk, and the
-//! next one can only be taken when the last one is gone.
+//! A walk is a section of the read side, or holds a lock under a baseline policy. No hold may grow with the VM, because
+//! grace periods wait for sections, and vCPUs for locks. After a fixed number of entries the next step therefore
+//! **rests**: it leaves, enters again in the same mode, and continues from the root at the goal frame. KVM's iterator
+//! forbids its caller to use anything that it held before a yield. Here that does not compile: a step borrows the walk,
+//! and the caller must drop it before the next step.
 //!
-//! What a walk owes stays owed over a rest. KVM must flush before it lets go of its lock, because others take what
-//! the tables say for what the TLBs say; here they do not: a hole carries the number of its invalidation, and
-//! a walk that meets one that has not been flushed owes the flush too (rule 7 of [`crate::notify`]).
+//! What a walk owes stays owed over a rest. KVM must flush before it releases its lock, because other threads assume
+//! that the TLBs match the tables. Here a hole carries the number of its invalidation, and a walk that finds an
+//! unflushed one owes the flush, too (rule 7 of [`crate::notify`]).
 
 mod pass;
 
@@ -54,14 +53,14 @@ use crate::tlb::{Cause, FlushDebt};
 use crate::vm::Vm;
 use core::marker::PhantomData;
 
-/// See the module's header.
+/// An open walk; see the [module](self).
 pub struct Walk<'g, F: Format, H: Host, M: Mode> {
     pub(crate) vm: &'g Vm<F, H>,
     pub(crate) space: &'g Space<F>,
     pub(crate) seat: &'g Seat,
-    /// Entries visited since it was opened, or rested.
+    /// Number of entries visited since the walk was opened or last rested.
     taken: u64,
-    /// Left before the seat is given back: fields drop in order.
+    /// Dropped before the seat: fields drop in order.
     gate: Gate<'g>,
     _borrowed: Option<Borrowed<'g>>,
     _idle: PhantomData<(&'g mut Idle, M)>,
@@ -73,42 +72,42 @@ impl<F: Format, H: Host, M: Mode> core::fmt::Debug for Walk<'_, F, H, M> {
     }
 }
 
-/// What a VM maps at a frame.
+/// A leaf that a VM maps at a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapping {
-    /// The frames that the leaf covers.
+    /// The frames of the leaf.
     pub gfns: Span<Gfn>,
-    /// Its size.
+    /// The size of the leaf.
     pub level: Level,
-    /// Its contents.
+    /// The contents of the leaf.
     pub leaf: Leaf,
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// Opens a walk of address space 0 that only looks, and takes no lock under any policy.
+    /// Opens a read-only walk of address space 0. Takes no lock under any policy.
     pub fn lockless<'g>(&'g self, idle: &'g mut Idle) -> Walk<'g, F, H, Lockless> {
         Walk::on_any_seat(self, &self.spaces[0], idle)
     }
 
-    /// Opens a walk of address space 0 that edits beside others.
+    /// Opens a walk of address space 0 that edits concurrently with others.
     pub fn shared<'g>(&'g self, idle: &'g mut Idle) -> Walk<'g, F, H, Shared> {
         Walk::on_any_seat(self, &self.spaces[0], idle)
     }
 
-    /// What address space 0 maps at `gfn` at this moment.
+    /// Returns the current mapping of `gfn` in address space 0.
     pub fn translate(&self, idle: &mut Idle, gfn: Gfn) -> Option<Mapping> {
         self.lockless(idle).translate(gfn)
     }
 
-    /// In address space 0, takes write permission from a range so that the next store to each page faults
-    /// ([`Walk::write_protect`]), and pays the flush when the debt is settled.
+    /// Takes the write permission from a range in address space 0, so that the next store to each page faults
+    /// ([`Walk::write_protect`]). The flush is paid when the debt is settled.
     pub fn write_protect<'g>(&'g self, idle: &'g mut Idle, gfns: Span<Gfn>) -> FlushDebt<'g> {
         self.shared(idle).write_protected(gfns)
     }
 }
 
 impl<'g, F: Format, H: Host> Walk<'g, F, H, Shared> {
-    /// [`write_protect`](Self::write_protect), and the end of the walk.
+    /// Calls [`write_protect`](Self::write_protect), and ends the walk.
     pub(crate) fn write_protected(mut self, gfns: Span<Gfn>) -> FlushDebt<'g> {
         let mut owed = Owed::default();
         self.write_protect_into(gfns, &mut owed);
@@ -129,7 +128,7 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
         Self { vm, space, seat, taken: 0, gate, _borrowed: None, _idle: PhantomData }
     }
 
-    /// Opens a walk for a thread without a seat of its own.
+    /// Opens a walk for a thread without its own seat.
     pub(crate) fn on_any_seat(vm: &'g Vm<F, H>, space: &'g Space<F>, _idle: &'g mut Idle) -> Self {
         let borrowed = vm.borrow_seat();
         let seat = borrowed.seat();
@@ -137,43 +136,42 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
         Self { vm, space, seat, taken: 0, gate, _borrowed: Some(borrowed), _idle: PhantomData }
     }
 
-    /// Down to the lowest entry there is for `gfn`.
+    /// Descends to the lowest entry of `gfn`.
     #[inline(always)]
     pub(crate) fn descend(&self, gfn: Gfn) -> At<'_> {
-        // SAFETY: this walk is a section of the read side (or holds the lock under which all unlinking is done)
-        // for as long as it is borrowed.
+        // SAFETY: this walk is a section of the read side, or holds the lock of all unlinking, as long as it is
+        // borrowed.
         unsafe { self.space.radix.descend(&self.vm.host, gfn) }
     }
 
-    /// The table's root.
+    /// Returns the root of the table.
     pub(crate) fn root(&self) -> Node {
         // SAFETY: as in `descend`.
         unsafe { self.space.radix.root(&self.vm.host) }
     }
 
-    /// Along `gfns`, entry by entry, down to entries of level `lowest`.
+    /// Iterates over the entries of `gfns`, down to entries of level `lowest`.
     pub(crate) fn steps(&mut self, gfns: Span<Gfn>, lowest: Level) -> Steps<'_, 'g, F, H, M> {
         Steps { cursor: Cursor::new(self.root(), gfns, lowest), walk: self, rests: true }
     }
 
-    /// The same for a caller that holds what it must not hold over a rest: steps end where a rest is due.
+    /// The same for a caller that must not rest while it holds something: the steps end when a rest is due.
     pub(crate) fn steps_up_to_a_rest(&mut self, gfns: Span<Gfn>, lowest: Level) -> Steps<'_, 'g, F, H, M> {
         Steps { rests: false, ..self.steps(gfns, lowest) }
     }
 
-    /// Whether it has been in its section for long.
+    /// Whether the walk must rest before its next step.
     pub(crate) fn is_rest_due(&self) -> bool {
         self.taken >= ENTRIES_A_SECTION
     }
 
-    /// Leaves and enters again. What was reached before must not be used any more: nothing that borrows the walk is.
+    /// Leaves the section and enters again. Nothing borrows the walk, so nothing reached before is used later.
     pub(crate) fn rest(&mut self) {
         self.gate.rest(&self.vm.reads);
         self.taken = 0;
     }
 
-    /// What is mapped at `gfn` at this moment. A leaf that is withdrawn to learn of the next access counts: as one that
-    /// has not been accessed.
+    /// Returns the current mapping of `gfn`. A tracked leaf counts as mapped and not accessed.
     pub fn translate(&self, gfn: Gfn) -> Option<Mapping> {
         if gfn.0 >> F::FRAME_BITS != 0 {
             return None;
@@ -188,12 +186,12 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
 }
 
 impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
-    /// Calls `visit` with every leaf that maps any of `gfns`, in order, each as it was when the walk came by, and no
-    /// leaf for frames that all have been visited. A long walk rests in between: leaves may then be seen as they are
-    /// after changes that others were seen before, and a large one after some of the small ones that it replaced.
+    /// Calls `visit` with every leaf that maps any of `gfns`, in order, as it was when the walk passed. Skips a leaf if
+    /// all of its frames have been visited. A long walk rests in between. Later leaves may then reflect changes that
+    /// earlier ones do not, and a large leaf may follow some of the small ones that it replaced.
     pub fn for_each(&mut self, gfns: Span<Gfn>, mut visit: impl FnMut(Mapping)) {
         let mut steps = self.steps(gfns, Level::K4);
-        // A large leaf is looked at again after a rest, and a table that has taken its place is gone through.
+        // After a rest the walk visits a large leaf again, or enters a table that has replaced it.
         let mut seen = Gfn(0);
         while let Some((_, step)) = steps.next() {
             let (word, level) = (step.at.word, step.at.level);
@@ -220,14 +218,14 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         unsafe { Radix::<F>::link_down(&self.vm.host, cache, gfn, at, level) }
     }
 
-    /// From an entry that links a table to `gfn`'s entry in it.
+    /// Descends from an entry that links a table to `gfn`'s entry in it.
     pub(crate) fn step_down<'w>(&'w self, gfn: Gfn, at: At<'w>) -> At<'w> {
         // SAFETY: as in `descend`.
         unsafe { Radix::<F>::step_down(&self.vm.host, gfn, at) }
     }
 
-    /// Takes write permission from every leaf in the range; the record that the host allows writes stays, so
-    /// the next store gets it back by one CAS ([`fault`](crate::fault)). This is how writes are tracked.
+    /// Takes the write permission from every leaf in the range. The leaf still records that the host allows writes, so
+    /// the next store restores the permission by one CAS ([`fault`](crate::fault)). This tracks writes.
     pub fn write_protect(&mut self, gfns: Span<Gfn>) -> FlushDebt<'_> {
         let mut owed = Owed::default();
         self.write_protect_into(gfns, &mut owed);
@@ -241,9 +239,9 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             let mut word = at.word;
             loop {
                 let new: Word = match word.kind::<F>(at.level) {
-                    // A clear W never proves that no TLB writes: tightening such a leaf owes a flush too.
+                    // A clear W never proves that no TLB writes. Tightening such a leaf owes a flush, too.
                     Kind::Leaf | Kind::Tracked if F::host_writable(word) => F::set_writable(word, false),
-                    // Rule 7: who emptied this, or tightened it before, may not have flushed yet.
+                    // Rule 7: the invalidation that zapped or tightened this may not have flushed yet.
                     Kind::Hole(version) | Kind::Mmio(version) if walk.vm.active.unflushed(version) => {
                         owed.owe(step.gfns);
                         break;
@@ -252,7 +250,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
                         owed.owe(step.gfns);
                         break;
                     }
-                    // Another thread is about to thaw it, maybe writable: what comes out must be looked at.
+                    // Another thread is about to thaw it, maybe to a writable leaf, so wait for the result.
                     Kind::Frozen(_) => {
                         spin_loop();
                         word = at.entry.load();
@@ -273,7 +271,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         self.withdraw_nested(gfns, owed);
     }
 
-    /// L2's leaves that were made of `gfns` lose write permission.
+    /// Takes the write permission from L2's leaves that were made of `gfns`.
     #[inline(always)]
     pub(crate) fn withdraw_nested(&self, gfns: Span<Gfn>, owed: &mut Owed) {
         if let Some(shadows) = self.space.nested.get()
@@ -290,25 +288,25 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     }
 }
 
-/// Entries between two rests: some ten microseconds of work.
+/// Number of entries between two rests: about ten microseconds of work.
 const ENTRIES_A_SECTION: u64 = 8 * ENTRIES as u64;
 
-/// An open walk that goes along a range, entry by entry, and rests now and then.
+/// The steps of an open walk along a range, with rests.
 #[derive(Debug)]
 pub(crate) struct Steps<'s, 'g, F: Format, H: Host, M: Mode> {
     walk: &'s mut Walk<'g, F, H, M>,
     cursor: Cursor<F>,
-    /// Whether it may rest by itself; else it stops where it should.
+    /// Whether the steps rest by themselves; otherwise they end when a rest is due.
     rests: bool,
 }
 
 impl<'g, F: Format, H: Host, M: Mode> Steps<'_, 'g, F, H, M> {
-    /// The first frame that has not been visited yet; the end of the range where all have been.
+    /// The first frame that has not been visited yet, or the end of the range.
     pub(crate) fn goal(&self) -> Gfn {
         self.cursor.goal()
     }
 
-    /// The next entry, and the walk that it belongs to; or `None` past the end of the range.
+    /// Returns the next entry and its walk, or `None` after the end of the range.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<(&Walk<'g, F, H, M>, Step<'_>)> {
         if self.walk.is_rest_due() {
@@ -318,25 +316,25 @@ impl<'g, F: Format, H: Host, M: Mode> Steps<'_, 'g, F, H, M> {
             self.rest();
         }
         self.walk.taken += 1;
-        // SAFETY: the walk is one section from its opening or last rest, where the cursor began, to the next; a step
-        // that borrows `self` ends before that.
+        // SAFETY: the walk is one section from its opening or last rest, where the cursor began, to the next rest. A
+        // step borrows `self`, so it ends before that.
         let step = unsafe { self.cursor.next(&self.walk.vm.host) };
         step.map(|step| (&*self.walk, step))
     }
 
-    /// The entries after the one visited last, in the same table and in the range, and the frame of the first; none
-    /// above the level of pages.
+    /// Returns the entries after the last visited one, in the same table and in the range, and the frame of the first.
+    /// None above level 1.
     pub(crate) fn ahead(&self) -> (&Walk<'g, F, H, M>, (&[Entry], Gfn)) {
         // SAFETY: as in `next`.
         (self.walk, unsafe { self.cursor.ahead() })
     }
 
-    /// What the visitor found in the entry visited last, if it looked again: see [`Cursor::saw`].
+    /// Reports what the visitor found when it reloaded the last visited entry: see [`Cursor::saw`].
     pub(crate) fn saw(&mut self, word: Word) {
         self.cursor.saw(word);
     }
 
-    /// Leaves out the next `entries` of those [`ahead`](Self::ahead): they have been visited.
+    /// Skips the next `entries` of those [`ahead`](Self::ahead), which have been visited.
     pub(crate) fn advance(&mut self, entries: u64) {
         self.walk.taken += entries;
         self.cursor.advance(entries);

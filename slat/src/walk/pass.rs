@@ -1,4 +1,4 @@
-//! An aging pass by an open walk: over guest frames, or over whatever memslots map of a host range.
+//! Aging passes by an open walk: over guest frames, or over the mappings of a host range.
 
 use super::Walk;
 use crate::addr::{Gfn, Hva, Span};
@@ -11,11 +11,11 @@ use crate::sync::mode::{Lockless, Mode};
 use crate::table::format::Format;
 
 impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
-    /// Tells `seen` which pages of `gfns` were accessed since this was asked before, table by table in order, and makes
-    /// them pages that were not. A large page is told as all of its pages. `seen` runs inside a section of the read
-    /// side: it is short, and waits for no other thread.
+    /// Calls `seen` with the pages of `gfns` that were accessed since the last pass, table by table in order, and
+    /// clears their Accessed state. A large page counts as all of its pages. `seen` runs inside a section of the read
+    /// side: it must be short, and must not wait for another thread.
     ///
-    /// No flush is owed, so none is paid: a page that a TLB holds is noticed when that forgets it.
+    /// Owes no flush. A page that a TLB holds is noticed only after the TLB forgets it.
     ///
     /// ```
     /// # use slat::*;
@@ -32,12 +32,12 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
         });
     }
 
-    /// Whether any page of `gfns` was accessed. Changes nothing; ends at the first.
+    /// Whether any page of `gfns` was accessed. Changes nothing, and stops at the first such page.
     pub fn is_young(&mut self, gfns: Span<Gfn>) -> bool {
         self.is_young_by(gfns, Scan::detect())
     }
 
-    /// The same by one of the scans, for measurements.
+    /// Like [`is_young`](Self::is_young) with a given scan, for measurements.
     #[doc(hidden)]
     pub fn is_young_by(&mut self, gfns: Span<Gfn>, scan: Scan) -> bool {
         let mut found = false;
@@ -50,7 +50,7 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
 }
 
 impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
-    /// A pass over `gfns`, with rests; and over what L2 has of them.
+    /// Makes a pass over `gfns`, with rests, including L2's use of them.
     fn pass(&mut self, gfns: Span<Gfn>, how: How, mut seen: impl FnMut(AccessedPages<Gfn>) -> bool) {
         let mut at = gfns.start;
         while let Some(used) = self.used_by_l2(Span::new(at, gfns.end)) {
@@ -66,7 +66,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         self.pass_own(Span::new(at, gfns.end), how, &mut seen);
     }
 
-    /// The same over the guest's own mappings. False where `seen` has had enough.
+    /// Makes a pass over the guest's own mappings. Returns false if `seen` has stopped it.
     fn pass_own(
         &mut self,
         gfns: Span<Gfn>,
@@ -80,7 +80,8 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         });
         let mut at = gfns.start;
         while at < gfns.end.min(Gfn(1 << F::FRAME_BITS)) {
-            // SAFETY: this walk is one section from its opening or last rest, in which the root is read, to the next.
+            // SAFETY: this walk is one section from its opening or last rest, after which it read the root, to the next
+            // rest.
             at = unsafe { pass.stretch(self.root(), Span::new(at, gfns.end)) };
             if at < gfns.end.min(Gfn(1 << F::FRAME_BITS)) {
                 self.rest();
@@ -89,7 +90,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         goes_on
     }
 
-    /// The first 2 MiB of `gfns` of which L2 may have a page; none in a VM without nested guests.
+    /// Returns the first 2 MiB of `gfns` of which L2 may have a page; `None` in a VM without nested guests.
     #[inline(always)]
     fn used_by_l2(&self, gfns: Span<Gfn>) -> Option<Span<Gfn>> {
         if !self.vm.runs_nested() || seeded!(AgingForgetsShadows) {
@@ -98,7 +99,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         self.space.nested.get()?.next_used(&self.vm.host, gfns)
     }
 
-    /// Which of `gfns`, of one 2 MiB, the guest or L2 has accessed.
+    /// Returns the pages of `gfns`, within 2 MiB, that the guest or L2 has accessed.
     #[cold]
     fn young_of_l2(&self, gfns: Span<Gfn>, how: How) -> Option<AccessedPages<Gfn>> {
         let mut bits = self.space.nested.get()?.young(&self.vm.host, gfns, how.clears());
@@ -110,14 +111,14 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
             });
             true
         });
-        // One leaf table, for which no rest is due.
+        // One leaf table, so no rest is due.
         // SAFETY: as in `pass_own`.
         unsafe { pass.stretch(self.root(), gfns) };
         let count = bits.iter().map(|word| word.count_ones()).sum();
         (count > 0).then(|| AccessedPages::new(gfns.start, (gfns.len() as u32, count), bits))
     }
 
-    /// The same over whatever is mapped of `hvas`. After a rest the slots are looked up again: frames may stand for
+    /// Makes a pass over all mappings of `hvas`. After a rest it looks the slots up again, because frames may have
     /// other pages by then.
     pub(crate) fn pass_behind(
         &mut self,

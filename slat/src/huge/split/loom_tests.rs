@@ -1,4 +1,4 @@
-//! A large leaf is split beside a fault that gives it, or one of its small ones, a permission back.
+//! Loom tests of a split beside a fault that restores a permission of the large leaf, or of a small one.
 
 use super::*;
 use crate::addr::Pfn;
@@ -14,20 +14,20 @@ use std::sync::Arc;
 const LOST: &str = "a permission that was given is gone";
 const HOLE: &str = "a hole where a page is mapped";
 
-/// The entry of 2 MiB, and the first of the small ones.
+/// The entry of 2 MiB, and the first small entry.
 struct Shared {
     upper: Entry,
     lower: Entry,
 }
 
 impl Shared {
-    /// What serves the page.
+    /// Returns the entry that maps the page.
     fn at(&self) -> (&Entry, Word) {
         let word = self.upper.load();
         if Ept4::is_table(word, Level::M2) { (&self.lower, self.lower.load()) } else { (&self.upper, word) }
     }
 
-    /// As [`replace`]. Once looked at, the leaf is taken for what it was if `stale` says so.
+    /// Splits like [`replace`]. With `stale`, later attempts use the leaf as first loaded.
     fn split(&self, stale: bool) {
         let mut word = self.upper.load();
         let mut large = Ept4::decode(word);

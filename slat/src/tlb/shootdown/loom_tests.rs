@@ -1,4 +1,4 @@
-//! A vCPU that enters the guest, a flusher that reuses what its translations lead to.
+//! Loom tests of a vCPU that enters the guest, and a flusher that reuses the page of its translations.
 
 use super::*;
 use crate::loom_tests::{RACE, explore_within, finds, finds_seeded};
@@ -30,12 +30,12 @@ impl Shared {
         Self { tlb: Tlb::new(1, false), entry: AtomicU64::new(1), page: UnsafeCell::new(0) }
     }
 
-    /// A guest access.
+    /// Makes a guest access.
     fn access(&self, cached: &mut Cached) {
         cached.0 |= self.entry.load(Relaxed) == 1;
         if cached.0 {
             self.page.with(|page| {
-                // SAFETY: the reuse of the page is what loom checks against.
+                // SAFETY: loom checks that the page is not reused.
                 unsafe { *page }
             });
         }
@@ -54,7 +54,7 @@ impl Shared {
     }
 }
 
-/// In the guest twice; while there the second time, it answers.
+/// Enters the guest twice, and answers during the second time.
 fn enters(flush: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new(Shared::new());
@@ -101,7 +101,7 @@ fn mistakes_about_answers() {
     }
 }
 
-/// A vCPU that answers a kick, if it sees one.
+/// A vCPU answers a kick, if it sees one.
 fn kicks() {
     let tlb = Arc::new(Tlb::new(1, false));
     let theirs = tlb.clone();
@@ -128,7 +128,8 @@ fn mistake_clearing_a_kick_by_a_relaxed_exchange() {
     finds_seeded(Bug::KickRelaxed, "not carried out", kicks);
 }
 
-/// A vCPU on hardware, whose processor takes interrupts until they are held: one that is taken there brings out no guest.
+/// A vCPU on hardware, whose processor takes interrupts until they are blocked. An interrupt taken there brings no
+/// guest out.
 fn interrupts() {
     let shared = Arc::new((Tlb::new(1, false), AtomicBool::new(false)));
     let theirs = shared.clone();
@@ -137,12 +138,12 @@ fn interrupts() {
         let (vcpu, mut cached) = (tlb.vcpu(VcpuId(0)), Cached(true));
         loop {
             tlb.enter(vcpu, &mut cached);
-            // The last one that is taken.
+            // The last interrupt that is taken.
             let taken = Tlb::go(vcpu, || pending.swap(false, AcqRel));
             if taken == Some(true) {
                 assert_eq!(vcpu.seen.load(Relaxed), 1, "a kick is lost: its flush is not carried out");
             }
-            // The guest runs until the next interrupt, or to an exit of its own.
+            // The guest runs until the next interrupt, or until its own exit.
             Tlb::leave(vcpu);
             if taken.is_some() {
                 return;
@@ -167,14 +168,14 @@ fn mistakes_about_the_last_step_into_the_guest() {
     }
 }
 
-/// A root, and a page that only the old one, 0, leads to.
+/// A root, and a page that only the old root, 0, leads to.
 struct Roots {
     tlb: Tlb,
     root: AtomicU64,
     page: UnsafeCell<u64>,
 }
 
-/// A root is replaced beside another flusher, who takes away the page that only the old root leads to.
+/// Replaces a root beside another flusher, which takes away the page that only the old root leads to.
 fn broadcasts() {
     let tlb = Tlb::new(1, false);
     let shared = Arc::new(Roots { tlb, root: AtomicU64::new(0), page: UnsafeCell::new(0) });
@@ -190,7 +191,7 @@ fn broadcasts() {
         }
         if loaded == 0 {
             page.with(|page| {
-                // SAFETY: the reuse of the page is what loom checks against.
+                // SAFETY: loom checks that the page is not reused.
                 unsafe { *page }
             });
         }
@@ -205,7 +206,7 @@ fn broadcasts() {
         drop(replaces);
     });
     let Roots { tlb, root, page } = &*shared;
-    // Nothing is cached, so the broadcast itself has nothing to do. Where there is none, this flusher would kick.
+    // Nothing is cached, so the broadcast itself does nothing. If there were none, this flusher would kick.
     if root.load(Acquire) == 1 && tlb.is_broadcast(|| true) {
         page.with_mut(|page| {
             // SAFETY: as above.
@@ -228,7 +229,7 @@ fn mistakes_about_broadcasts_beside_a_new_root() {
     }
 }
 
-/// Two flushers whose numbers share a cell of the ring, as two that are a whole round apart do.
+/// Two flushers whose numbers share a cell of the ring, as if they were a whole round apart.
 fn share_a_cell(number: fn(&Tlb, Span<Gfn>, bool) -> u64) -> impl Fn() + Send + Sync + 'static {
     move || {
         let tlb = Arc::new(Tlb::new(1, false));
