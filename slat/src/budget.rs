@@ -1,27 +1,27 @@
-//! A budget for table memory: reaching it takes the coldest tables back instead of failing (the TDP MMU series' work item; KVM's
-//! direct MMU ignores its limit).
+//! A budget for table memory. A VM that reaches it takes its coldest tables back instead of failing (the TDP MMU
+//! series' work item; KVM's direct MMU ignores its limit).
 //!
-//! The walker of the hardware sets Accessed in every link that it follows, so a clear bit in a link says that nothing
-//! *below* has been used lately: a clock goes over the links, in pre-order, as far as it must:
+//! The hardware walker sets Accessed in every link that it follows. A clear bit in a link therefore says that nothing
+//! *below* was accessed lately. A clock goes over the links in pre-order, as far as needed:
 //!
 //! ```text
-//! hand ─▶ link, Accessed      clear it, go down                 second chance
-//!         link, not Accessed  the whole subtree is cold: unhook it, as the host would by an invalidation
+//! hand ─▶ link, Accessed      clear it, descend                 second chance
+//!         link, not Accessed  the whole subtree is cold: unhook it, as an invalidation by the host would
 //! ```
-//! A stretch of cold subtrees costs one invalidation and one flush; what they mapped faults back in. Processors keep
-//! links in paging-structure caches and set no bit from there: the clock is as approximate as aging is, and as harmless.
-//! Links without an Accessed bit look cold, so only leaf tables go by them: the clock becomes first in, first out. A list in order
-//! of use would be written by every fault; a clock needs none.
+//! A stretch of cold subtrees costs one invalidation and one flush. Later faults map the pages again. Processors keep
+//! links in paging-structure caches and then set no bit, so the clock is approximate, like aging, and as harmless.
+//! Links without an Accessed bit look cold. For such formats the clock considers only leaf tables, and becomes first
+//! in, first out. A list in order of use would need a write by every fault; a clock needs none.
 //!
 //! # Compaction
-//! [`Vm::compact`] takes tables back for another reason: they lie in chunks where few others are. It keeps as many of the
-//! fullest chunks as the tables need, and unhooks the leaf tables and the tables above them that lie elsewhere. No table
-//! is moved: what they mapped faults back in, into the chunks that were kept, since a page comes from the fullest chunk.
+//! [`Vm::compact`] takes tables back for another reason: their chunks hold few tables. It keeps as many of the fullest
+//! chunks as the tables need. It unhooks the leaf tables in other chunks, and the tables above those. No table moves:
+//! later faults map the pages again in the kept chunks, because a new page comes from the fullest chunk.
 //!
-//! Tables of guests of the guest ([`crate::shadows`]) come first where no vCPU runs on them, and last where one does.
+//! Shadow tables ([`crate::shadows`]) are taken back first if no vCPU runs on them, and last otherwise.
 //!
-//! The budget counts pages in use: in the tables, unhooked, or at hand in the caches of vCPUs. Memory that the
-//! *host* refuses is another matter: [`NoMemory`], and the VM goes on.
+//! The budget counts pages in use: in the tables, unhooked, or in the caches of vCPUs. If the *host* refuses memory,
+//! operations fail with [`NoMemory`], and the VM stays usable.
 
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
@@ -43,50 +43,50 @@ use crate::walk::Walk;
 use crate::why::Why;
 use core::marker::PhantomData;
 
-/// Cold subtrees taken back by one invalidation.
+/// Maximum number of cold subtrees taken back by one invalidation.
 const SUBTREES_AT_ONCE: usize = 16;
-/// Links looked at in one go: faults beside them wait for the flush.
+/// Maximum number of links checked before a flush: faults on their frames wait for it.
 const LINKS: usize = 512;
 
-/// Subtrees to be taken back, neighbours of each other.
+/// Neighbouring subtrees to take back.
 struct Found {
     gfns: [Span<Gfn>; SUBTREES_AT_ONCE],
     len: usize,
 }
 
-/// Which subtrees are looked for.
+/// The subtrees to find.
 #[derive(Clone, Copy)]
 enum Wanted {
-    /// Those whose links lack the Accessed bit, which is cleared elsewhere.
+    /// Those whose links lack the Accessed bit. The search clears the bit of other links.
     Cold,
     /// Those whose top is in a chunk with more free pages than this.
     Sparse(u32),
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// From now on at most `bytes` of table pages are in use; the coldest are taken back until that is so. What is
-    /// needed for one fault, and what vCPUs have at hand, cannot be taken back: where the budget is less, faults that
-    /// need a table fail with [`FaultError::NoMemory`](crate::FaultError::NoMemory). Waits for vCPUs to answer flushes.
+    /// Limits the table pages in use to `bytes`, and takes the coldest tables back until they fit. The VM cannot take
+    /// back what one fault needs, and what vCPUs keep as spare pages. If the budget is less, faults that need a table
+    /// fail with [`FaultError::NoMemory`](crate::FaultError::NoMemory). Waits for vCPUs to answer flushes.
     pub fn set_table_budget(&self, idle: &mut Idle, bytes: u64) {
         self.pool.set_budget(bytes);
         while self.pool.in_use() > self.pool.budget() && self.reclaim(idle) {}
     }
 
-    /// Its dead tables, of all address spaces.
+    /// The dead tables of all address spaces.
     pub(crate) fn dead_tables(&self) -> DeadTables<'_, F, H> {
         let Self { grace, reads, host: memory, pool, .. } = self;
         DeadTables { grace, reads, memory, pool, format: PhantomData }
     }
 
-    /// Waits for a grace period, and takes a few of them apart.
+    /// Waits for a grace period, and takes a few dead tables apart.
     #[cold]
     pub(crate) fn collect_some(&self) {
         self.dead_tables().collect_some();
     }
 
-    /// Fills a cache of table pages up to `want`. Pages that wait for a grace period are used before the host is asked
-    /// for more, unless a reader keeps them for long: then where the host has no more. Where the budget is used up, cold
-    /// tables are taken back.
+    /// Fills a cache of table pages up to `want`. Uses pages that wait for a grace period before it asks the host for
+    /// more. If a reader delays the grace period, it asks the host first. If the budget is used up, takes cold tables
+    /// back.
     #[cold]
     pub(crate) fn top_up(&self, idle: &mut Idle, cache: &mut Cache, want: usize) -> Result<(), NoMemory> {
         loop {
@@ -99,12 +99,12 @@ impl<F: Format, H: Host> Vm<F, H> {
         }
     }
 
-    /// Takes cold tables back; false where two rounds of the clock found none.
+    /// Takes cold tables back. Returns false if two rounds of the clock found none.
     pub(crate) fn reclaim(&self, idle: &mut Idle) -> bool {
         let mut hand = self.clock.hand.lock();
         let before = self.pool.in_use();
         if before < self.pool.budget() || self.take_back_from_a_shadow(idle, false) {
-            // Or another thread has, while this one waited.
+            // Or another thread has taken tables back while this one waited for the lock.
             return true;
         }
         // The first round may only clear bits.
@@ -131,7 +131,8 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.take_back_from_a_shadow(idle, true)
     }
 
-    /// The tables of a shadow that no vCPU holds; or some that are cold, of one that is `held`. False where there is none.
+    /// Takes back the tables of a shadow that no vCPU holds; or, with `held`, some cold tables of one that a vCPU
+    /// holds. Returns false if there is none.
     pub(crate) fn take_back_from_a_shadow(&self, _idle: &mut Idle, held: bool) -> bool {
         if !self.runs_nested() {
             return false;
@@ -153,12 +154,12 @@ impl<F: Format, H: Host> Vm<F, H> {
         subtrees.is_some()
     }
 
-    /// [Shrinks](Self::shrink) table memory to little more than its tables need: where it lies in more chunks than that, takes
-    /// tables back that keep a chunk with few others. What they mapped faults back in. Returns by how many bytes the VM holds less
-    /// than before. Waits for vCPUs to answer flushes, one for each 16 tables, and for grace periods; may sleep in
-    /// [`TableMemory::free_chunk`](crate::TableMemory::free_chunk).
+    /// [Shrinks](Self::shrink) table memory to little more than the tables need. If the tables lie in more chunks than
+    /// necessary, takes back tables in sparsely used chunks; later faults map their pages again. Returns the number of
+    /// bytes by which the VM's memory shrank. Waits for vCPUs to answer flushes, one flush for each 16 tables, and for
+    /// grace periods. May sleep in [`TableMemory::free_chunk`](crate::TableMemory::free_chunk).
     ///
-    /// It leaves alone: roots, tables that map 512 GiB or more, and what vCPUs have at hand
+    /// Keeps roots, tables that map 512 GiB or more, and the spare pages of vCPUs
     /// ([`Vcpu::give_tables_back`](crate::Vcpu::give_tables_back)).
     ///
     /// ```
@@ -179,12 +180,12 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// #     vcpu.fault(&mut idle, Fault { gpa: Gfn(table * 512).gpa(), access: Access::Write })?;
     /// # }
     /// # vcpu.give_tables_back();
-    /// // 2,000 tables, of which the guest keeps each 50th.
+    /// // 2,000 tables, of which the guest keeps every 50th.
     /// for table in (0..2000).filter(|table| table % 50 != 0) {
     ///     vm.invalidate_gfns(Span::sized(Gfn(table * 512), 512), Why::Unmap).apply(&mut idle).settle();
     /// }
     /// vm.shrink(&mut idle);
-    /// assert!(vm.stats().lent_bytes > 30 * 64 * PAGE_SIZE); // one table or two in each chunk
+    /// assert!(vm.stats().lent_bytes > 30 * 64 * PAGE_SIZE); // one or two tables in each chunk
     /// vm.compact(&mut idle);
     /// assert!(vm.stats().lent_bytes <= 2 * 64 * PAGE_SIZE);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -205,7 +206,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         bytes + self.shrink(idle)
     }
 
-    /// Unhooks these subtrees, by one invalidation and one flush.
+    /// Unhooks these subtrees by one invalidation and one flush.
     fn take_back(&self, idle: &mut Idle, space: &Space<F>, found: &Found) {
         let gfns = &found.gfns[..found.len];
         if let Some(hull) = gfns.iter().copied().reduce(|hull, gfns| hull.hull(&gfns)) {
@@ -214,7 +215,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         }
     }
 
-    /// Goes over links from `from` on. Returns the subtrees that are wanted, and where to go on unless that was the end.
+    /// Checks links from `from` on. Returns the wanted subtrees, and where to continue unless the end was reached.
     fn find(&self, idle: &mut Idle, space: &Space<F>, from: Gfn, wanted: Wanted) -> (Found, Option<Gfn>) {
         let mut found = Found { gfns: [Span::default(); SUBTREES_AT_ONCE], len: 0 };
         let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);
@@ -240,7 +241,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             if is_wanted {
                 found.gfns[found.len] = gfns;
                 found.len += 1;
-                // Nothing below it needs a look.
+                // Everything below it goes with it.
                 end = gfns.end;
             }
         }

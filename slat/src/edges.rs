@@ -1,11 +1,11 @@
-//! Numbers worth trying, for tests that take any: most mistakes about ranges show at an edge, and hardly any number that is
-//! drawn from all of them lies at one.
+//! Test numbers near edges. Most mistakes about ranges show at an edge, and uniformly drawn numbers hardly ever lie at
+//! one.
 
 use core::ops::Range;
 use proptest::prelude::*;
 
-/// Numbers of `range`: any of it; and those at the edges of tables (of 2 MiB, 1 GiB, 512 GiB and so on, in frames), of
-/// words, and of the range itself, and right beside them.
+/// Any number of `range`, and more often numbers at or next to the edges of tables (of 2 MiB, 1 GiB, 512 GiB and so on,
+/// in frames), of powers of two, and of the range itself.
 pub(crate) fn near_edges(range: Range<u64>) -> impl Strategy<Value = u64> + Clone {
     let (first, last) = (range.start, range.end - 1);
     let within = move |(edge, beside): (u64, i64)| edge.saturating_add_signed(beside).clamp(first, last);

@@ -1,19 +1,20 @@
-//! A table on its own: pages are mapped one by one, without memslots, a host, or faults.
+//! A table without a VM: the owner maps pages one by one, without memslots, a host, or faults.
 //!
-//! The same radix table as the engine's, with the simplest rule of life: tables are linked when needed and stay
-//! until the map is dropped. So a [`Place`] lives as long as the map, and readers need no section. Which thread may
-//! *write* an entry at a time is the owner's business.
+//! It is the engine's radix table with the simplest life cycle: tables are linked when needed and stay until the map is
+//! dropped. A [`Place`] therefore lives as long as the map, and readers need no section. The owner decides which thread
+//! may *write* an entry at a time.
 //!
-//! The map stays in the engine because it is for embedders: a hypervisor that manages frames itself maps GFN to PFN with it, in
-//! any format of this crate, and `slat-mm` maps pages of an address space to its frames. Outside it would need the engine's
-//! table pool, radix walk, range cursor and aging pass as public interfaces, each with safety rules that only the engine can keep.
+//! The map is part of the engine because it is for embedders. A hypervisor that manages frames itself maps GFN to PFN
+//! with it, in any format of this crate; `slat-mm` maps pages of an address space to its frames. A separate crate would
+//! need the engine's table pool, radix walk, range cursor and aging pass as public interfaces, each with safety rules
+//! that only the engine can keep.
 //!
-//! [`Map::map`] and [`Map::unmap`] are for ranges of frames. What they change is in the tables when they return, and **flushes are the
-//! owner's**: a processor that walks the map may use what was there until its TLB has forgotten it. The example `map_frames` has a
-//! hypervisor's second stage by this alone.
+//! [`Map::map`] and [`Map::unmap`] change ranges of frames. Their changes are in the tables when they return, and **the
+//! owner must flush**: a processor that walks the map may use the old entries until its TLB forgets them. In the
+//! example `map_frames` a hypervisor's second stage is such a map.
 //!
-//! Safe code cannot make a map follow a link that the map did not make: a place takes words that link nothing, and only
-//! the map links tables, of its own memory.
+//! Safe code cannot make a map follow a foreign link: a place takes only words that link nothing, and the map links
+//! only tables of its own memory.
 //!
 //! ```
 //! use slat::map::Map;
@@ -39,7 +40,7 @@ use crate::table::memory::{ENTRIES, TableMemory};
 use crate::table::pool::{Cache, NoMemory, Pool};
 use crate::table::radix::{At, Radix};
 
-/// A table whose pages live as long as it. See the module's header.
+/// A table whose pages live as long as the map; see the [module](self).
 #[derive(Debug)]
 pub struct Map<F: Format, M: TableMemory> {
     radix: Radix<F>,
@@ -47,13 +48,13 @@ pub struct Map<F: Format, M: TableMemory> {
     memory: M,
 }
 
-/// Why [`Map::reach`] has no entry to give.
+/// Why [`Map::reach`] returns no entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ReachError {
-    /// The memory has no chunk left for a table.
+    /// The memory has no more chunks for tables.
     NoMemory,
-    /// The format has no such page number: it has 2 to the power of this many.
+    /// The format has no such page: page numbers must be below 2 to the power of this number.
     Beyond(u32),
 }
 
@@ -79,50 +80,54 @@ impl<F: Format, M: TableMemory> Clone for Place<'_, F, M> {
 impl<F: Format, M: TableMemory> Copy for Place<'_, F, M> {}
 
 impl<F: Format, M: TableMemory> Place<'_, F, M> {
-    /// The level of the table that it stands in: how much it maps.
+    /// The level of the entry's table, which is the size that the entry maps.
     #[inline]
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// What it holds now. A link, if another thread has linked a table here since it was looked up.
+    /// The current word. It is a link if another thread has linked a table here since the look-up.
     #[inline]
     pub fn load(&self) -> Word {
         self.entry.load()
     }
 
-    /// Replaces whatever is there. Pages below a table that has been linked here meanwhile are not found any more; the
-    /// owner's own lock prevents that.
+    /// Replaces the word unconditionally. If a table has been linked here meanwhile, its pages are lost to look-ups;
+    /// the owner's lock must prevent that.
     ///
     /// # Panics
-    /// Where the format takes `word` for a link at this level: only the map links tables.
+    /// If the format treats `word` as a link at this level: only the map links tables.
     #[inline]
     pub fn store(&self, word: Word) {
         self.entry.store(unlinked::<F>(word, self.level));
     }
 
-    /// Stores `word`, and returns how many pages were mapped there.
+    /// Stores `word`, and returns the number of pages that were mapped here.
     fn replace(&self, word: Word) -> u64 {
         let mut old = self.load();
         let word = unlinked::<F>(word, self.level);
-        // A walker may set Accessed and Dirty.
+        // A walker may set Accessed and Dirty meanwhile.
         while let Err(found) = self.entry.cas(old, word) {
             old = found;
         }
         if F::is_present(old) { self.level.pages() } else { 0 }
     }
 
-    /// Sets the format's Accessed bit if the entry still holds `seen`, as a hardware walker does.
+    /// Sets the format's Accessed bit if the entry still contains `seen`, as a hardware walker does.
     #[inline]
     pub fn accessed(&self, seen: Word) -> bool {
         self.entry.touch(seen, F::ACCESSED)
     }
 
-    /// Replaces its leaf `seen`, larger than 4 KiB, by a table of smaller leaves in place: a reader sees the large leaf or
-    /// all of the small ones. `child(i)` is the word for the i-th 512th. False where the entry holds something else.
+    /// Replaces the leaf `seen`, larger than 4 KiB, by a table of smaller leaves in place. A reader sees either the
+    /// large leaf or all of the small ones. `child(i)` is the word of the i-th 512th. Returns false if the entry
+    /// contains another word.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if there is no page for the table.
     ///
     /// # Panics
-    /// At 4 KiB, and where the format takes a child for a link.
+    /// At 4 KiB, or if the format treats a child as a link.
     pub fn split(&self, seen: Word, child: impl Fn(u64) -> Word) -> Result<bool, NoMemory> {
         let Self { map, entry, level } = *self;
         let below = level.down();
@@ -143,7 +148,7 @@ impl<F: Format, M: TableMemory> Place<'_, F, M> {
     }
 }
 
-/// `word`, which links nothing where it stands in an entry of `level`.
+/// Returns `word`, which must not be a link in an entry of `level`.
 #[inline(always)]
 fn unlinked<F: Format>(word: Word, level: Level) -> Word {
     let links = F::is_table(word, level) && !seeded!(LinkTaken);
@@ -151,7 +156,7 @@ fn unlinked<F: Format>(word: Word, level: Level) -> Word {
     word
 }
 
-/// Pages for tables of a map, at hand: [`Map::reach_with`] takes them. Those that are not linked go back to the map when this is dropped.
+/// Spare table pages of a map, for [`Map::reach_with`]. Dropping it returns unused pages to the map.
 #[derive(Debug)]
 pub struct TableReserve<'m, F: Format, M: TableMemory> {
     map: &'m Map<F, M>,
@@ -171,7 +176,7 @@ impl<'m, F: Format, M: TableMemory> TableReserve<'m, F, M> {
 impl<F: Format, M: TableMemory> Drop for TableReserve<'_, F, M> {
     fn drop(&mut self) {
         let rest = self.cache.drain();
-        // Without any, the pool's lock is not taken: a fault that finds its table shares nothing.
+        // With no page left, skip the pool's lock: a fault that finds its table then touches no shared line.
         if rest.len() > 0 && !seeded!(SpareLost) {
             self.map.pool.give_back(rest);
         }
@@ -179,7 +184,7 @@ impl<F: Format, M: TableMemory> Drop for TableReserve<'_, F, M> {
 }
 
 impl<F: Format, M: TableMemory> Map<F, M> {
-    /// An empty map in `memory`. Does not compile for a format whose constants break what [`Format`] demands.
+    /// Makes an empty map in `memory`. A format whose constants violate the rules of [`Format`] does not compile.
     pub fn new(memory: M) -> Result<Self, NoMemory> {
         const { assert_format::<F>() };
         let pool = Pool::new(F::ROOT_PAGES);
@@ -187,25 +192,25 @@ impl<F: Format, M: TableMemory> Map<F, M> {
         Ok(Self { radix, pool, memory })
     }
 
-    /// The lowest entry there is for page number `page`. `None` where the format has no such page.
+    /// Returns the lowest entry of page number `page`, or `None` if the format has no such page.
     #[inline]
     pub fn find(&self, page: Gfn) -> Option<Place<'_, F, M>> {
         self.at(page).map(|at| self.place(at.entry, at.level))
     }
 
-    /// The entry of `page` at `level`, tables linked on the way. Where a larger leaf is in the way, its entry
-    /// comes back instead: [`Place::level`] tells. May ask the memory for a chunk, hence may sleep.
+    /// Returns the entry of `page` at `level`, and links missing tables. If a larger leaf is in the way, returns the
+    /// leaf's entry instead; check [`Place::level`]. May ask the memory for a chunk, so it may sleep.
     pub fn reach(&self, page: Gfn, level: Level) -> Result<Place<'_, F, M>, ReachError> {
         self.reach_with(page, level, &mut TableReserve::new(self))
     }
 
-    /// Pages for `pages` tables, kept at hand. May ask the memory for a chunk, hence may sleep.
+    /// Reserves pages for `pages` tables. May ask the memory for a chunk, so it may sleep.
     ///
     /// ```
     /// # use slat::{map::Map, table::{Heap, formats::X64}, Gfn, Level};
     /// let map = Map::<X64, _>::new(Heap)?;
     /// let mut tables = map.reserve(3)?;
-    /// // Whatever becomes of the memory meanwhile: three levels can be linked.
+    /// // Three levels can now be linked, whatever happens to the memory.
     /// assert_eq!(map.reach_with(Gfn(7), Level::K4, &mut tables)?.level(), Level::K4);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -215,11 +220,11 @@ impl<F: Format, M: TableMemory> Map<F, M> {
         Ok(reserve)
     }
 
-    /// [`reach`](Self::reach), with tables from a reserve of this map first: where it has one for each that is missing, this cannot fail for
-    /// want of memory.
+    /// Like [`reach`](Self::reach), and takes tables from a reserve of this map first. If the reserve has a page for
+    /// each missing table, this cannot fail for lack of memory.
     ///
     /// # Panics
-    /// Where the reserve is another map's.
+    /// If the reserve belongs to another map.
     pub fn reach_with<'m>(
         &'m self,
         page: Gfn,
@@ -242,22 +247,24 @@ impl<F: Format, M: TableMemory> Map<F, M> {
             } else if missing >= missed {
                 return Err(ReachError::NoMemory);
             } else {
-                // Another thread may have linked some of the tables, by pages that were free until then; or need what is left.
+                // Another thread may have linked some of the tables with pages that were free until then, or may need
+                // the pages left.
                 missed = missing;
                 self.pool.give_back(spare.cache.drain());
             }
-            // Look again in any case: a thread that links tables for a neighbour may have been faster, by several levels.
+            // Look again in any case: a thread that links tables for a neighbour may have linked several levels first.
         }
     }
 
-    /// Where a walker begins: for EPTP, nCR3, VTTBR, hgatp, CR3. It stays.
+    /// The root from which a walker starts: for EPTP, nCR3, VTTBR, hgatp, CR3. It never changes.
     pub fn root(&self) -> Pfn {
         self.radix.root_word().pfn()
     }
 
-    /// Maps `pages` to the frames from `first.pfn` on, in pages as large as frames and format allow, each as `first` says. Returns how
-    /// many pages were mapped there before, to other frames or the same: where that is not 0, the owner flushes. May ask the memory for
-    /// chunks, hence may sleep; without memory the pages before stay mapped. No other thread edits these pages.
+    /// Maps `pages` to the frames from `first.pfn` on, with the attributes of `first`, in the largest pages that frames
+    /// and format allow. Returns the number of pages that were mapped before, to any frames. If it is not 0, the owner
+    /// must flush. May ask the memory for chunks, so it may sleep. Without memory, the pages before the failing one
+    /// stay mapped. No other thread may edit these pages.
     ///
     /// ```
     /// use slat::{map::Map, table::{Heap, formats::Npt4}, *};
@@ -266,7 +273,7 @@ impl<F: Format, M: TableMemory> Map<F, M> {
     /// let ram = Span::sized(Gfn(0), 1024);
     /// assert_eq!(map.map(ram, &Leaf::plain(Pfn(1 << 18)))?, 0);
     /// assert_eq!(map.find(Gfn(600)).unwrap().level(), Level::M2);
-    /// // One page goes; the large page around it is split.
+    /// // One page is unmapped, so the large page around it is split.
     /// assert_eq!(map.unmap(Span::sized(Gfn(600), 1))?, 1); // … and then INVEPT, TLBI
     /// assert_eq!(map.find(Gfn(601)).unwrap().level(), Level::K4);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -293,9 +300,9 @@ impl<F: Format, M: TableMemory> Map<F, M> {
         Ok(before)
     }
 
-    /// Unmaps `pages`, and returns how many of them were mapped: where that is not 0, the owner flushes before it uses their frames again.
-    /// A large page that reaches out of the range is split, which may ask the memory for a chunk; without one the pages before are
-    /// unmapped. Tables stay. No other thread edits these pages.
+    /// Unmaps `pages`, and returns the number of pages that were mapped. If it is not 0, the owner must flush before it
+    /// reuses their frames. A large page that extends beyond the range is split, which may ask the memory for a chunk;
+    /// without one, the pages before it are unmapped. Tables stay. No other thread may edit these pages.
     pub fn unmap(&self, pages: Span<Gfn>) -> Result<u64, ReachError> {
         if pages.end > Gfn(1 << F::FRAME_BITS) {
             return Err(ReachError::Beyond(F::FRAME_BITS));
@@ -316,7 +323,8 @@ impl<F: Format, M: TableMemory> Map<F, M> {
         Ok(before)
     }
 
-    /// The entry of `page` at `level`, larger leaves split on the way; or a smaller one, where there is a table.
+    /// Returns the entry of `page` at `level`, and splits larger leaves on the way. Returns a smaller entry if there is
+    /// a table.
     fn reach_exactly(&self, page: Gfn, level: Level) -> Result<Place<'_, F, M>, ReachError> {
         loop {
             let place = self.reach(page, level)?;
@@ -332,8 +340,8 @@ impl<F: Format, M: TableMemory> Map<F, M> {
         }
     }
 
-    /// Visits every entry that maps or could map a page of `pages`, in order, links excepted: leaves and holes,
-    /// with the pages that each covers (which may reach out of `pages`).
+    /// Visits every leaf and hole that maps or could map a page of `pages`, in order. Passes the pages of each entry,
+    /// which may extend beyond `pages`.
     pub fn for_each(&self, pages: Span<Gfn>, mut visit: impl FnMut(Span<Gfn>, Place<'_, F, M>)) {
         // SAFETY: nothing is ever unlinked from a map.
         let root = unsafe { self.radix.root(&self.memory) };
@@ -346,8 +354,8 @@ impl<F: Format, M: TableMemory> Map<F, M> {
         }
     }
 
-    /// Tells `seen` which pages have Accessed set in their leaves, table by table in order, and clears it. Leaves only:
-    /// nothing but their owner walks this table.
+    /// Calls `seen` with the pages whose leaves have Accessed set, table by table in order, and clears the bits. Uses
+    /// leaves only, because only the owner walks this table.
     pub fn age(&self, pages: Span<Gfn>, mut seen: impl FnMut(&AccessedPages<Gfn>)) {
         let mut pass =
             Pass::<F, Accessed, M, _>::new(&self.memory, How::every_leaf(Found::Cleared), |accessed| {
@@ -365,7 +373,7 @@ impl<F: Format, M: TableMemory> Map<F, M> {
 
     #[inline(always)]
     fn at(&self, page: Gfn) -> Option<At<'_>> {
-        // SAFETY: nothing is ever unlinked from a map; the format has the page.
+        // SAFETY: nothing is ever unlinked from a map, and the format has the page.
         (page.0 >> F::FRAME_BITS == 0).then(|| unsafe { self.radix.descend(&self.memory, page) })
     }
 
@@ -379,7 +387,7 @@ impl<F: Format, M: TableMemory> Map<F, M> {
         &self.radix
     }
 
-    /// Bytes of table pages in use.
+    /// Number of bytes of table pages in use.
     pub fn table_bytes(&self) -> u64 {
         self.pool.in_use() * crate::addr::PAGE_SIZE
     }
@@ -387,7 +395,7 @@ impl<F: Format, M: TableMemory> Map<F, M> {
 
 impl<F: Format, M: TableMemory> Drop for Map<F, M> {
     fn drop(&mut self) {
-        // SAFETY: `&mut self`: no reference to an entry is left.
+        // SAFETY: `&mut self` means that no reference to an entry is left.
         unsafe { self.pool.release(&self.memory) };
     }
 }

@@ -1,8 +1,8 @@
 //! An address space of a VM: its memslots, and the table that faults fill from them.
 //!
-//! Most VMs have one. On x86 a second one is what vCPUs see in system management mode: memslots and mappings of
-//! its own, over the same host memory. Invalidations by host address reach every space; flushes name guest frames
-//! and no space, so a vCPU forgets those frames whichever space it is in.
+//! Most VMs have one. On x86 a second one serves system management mode, with its own memslots and mappings over the
+//! same host memory. Invalidations by host address reach every space. Flushes name guest frames and no space, so a vCPU
+//! forgets those frames in whichever space it is.
 
 use crate::shadows::Shadows;
 use crate::slots::publish::SlotSets;
@@ -14,13 +14,13 @@ use crate::table::memory::TableMemory;
 use crate::table::pool::{NoMemory, Pool};
 use crate::table::radix::Radix;
 
-/// See the module's header.
+/// One address space of a VM.
 pub(crate) struct Space<F> {
     pub(crate) id: SpaceId,
     pub(crate) memslots: SlotSets,
     pub(crate) radix: Radix<F>,
     pub(crate) watched: Watched,
-    /// Shadows of L1's tables: made with the first nested guest.
+    /// Shadows of L1's tables, made with the first nested guest.
     pub(crate) nested: Once<Shadows<F>>,
 }
 
@@ -31,7 +31,7 @@ impl<F> core::fmt::Debug for Space<F> {
 }
 
 impl<F: Format> Space<F> {
-    /// No memslots, one table page. A log that begins has all pages dirty, or none.
+    /// A space without memslots, with one root table. `all_dirty`: new logs start with all pages dirty.
     pub(crate) fn new<M: TableMemory>(
         id: SpaceId,
         limits: Limits,

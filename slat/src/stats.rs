@@ -1,4 +1,4 @@
-//! What a VM has done and holds: sums of what is counted on the way, and a census of its table pages.
+//! Statistics of a VM: sums of counters, and a census of its table pages.
 
 use crate::addr::{Level, PAGE_SIZE};
 use crate::host::Host;
@@ -14,93 +14,93 @@ pub use crate::tlb::Flushes;
 use crate::vm::Vm;
 use crate::walk::Walk;
 
-/// What a VM has done and holds. Sums over all threads, each read at a slightly different moment.
+/// Statistics of a VM: sums over all threads. Each is read at a slightly different moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
-    /// Leaves installed, each for one fault.
+    /// Number of leaves installed, each for one fault.
     pub mapped_faults: u64,
-    /// Faults that gave a permission back in place.
+    /// Number of faults that restored a permission in place.
     pub permission_faults: u64,
-    /// Faults that found nothing wrong any more.
+    /// Number of faults that another vCPU had already handled.
     pub spurious_faults: u64,
-    /// Faults on no memslot, or writes to a read-only one.
+    /// Number of faults without a memslot, and of writes to read-only ones.
     pub mmio_faults: u64,
-    /// Leaves of 2 MiB and of 1 GiB split in place; tables replaced by leaves of that size.
+    /// Number of leaves of 2 MiB and of 1 GiB split in place.
     pub splits: [u64; 2],
-    /// See [`splits`](Self::splits).
+    /// Number of tables replaced by leaves of 2 MiB and of 1 GiB.
     pub recovered: [u64; 2],
-    /// Attempts at a fault that were made again: the sum of [`retries_by`](Self::retries_by).
+    /// Number of retried attempts at faults: the sum of [`retries_by`](Self::retries_by).
     pub retries: u64,
-    /// The same by cause.
+    /// The retried attempts by cause.
     pub retries_by: Retries,
-    /// Calls of [`Host::resolve`] after the first one of the same fault: what the host had answered
-    /// could not be mapped.
+    /// Number of calls of [`Host::resolve`] after the first one of the same fault, because the host's page could not be
+    /// mapped.
     pub asked_again: u64,
-    /// Times that the lock of a baseline policy was not free; none under [`MmuLock::None`](crate::MmuLock::None).
+    /// How often the lock of a baseline policy was not free; zero under [`MmuLock::None`](crate::MmuLock::None).
     pub lock_waits: u64,
-    /// Nanoseconds that threads waited for it, all together; without `std` there is no clock.
+    /// Nanoseconds that all threads waited for the lock; zero without `std`, which has the clock.
     pub lock_wait_ns: u64,
-    /// Leaves mapped now: of 4 KiB, 2 MiB, 1 GiB. Those that went with whole tables are counted off when the tables are
-    /// taken apart ([`Vm::collect`]).
+    /// Number of leaves mapped now, of 4 KiB, 2 MiB, 1 GiB. Leaves of unhooked tables count until the tables are taken
+    /// apart ([`Vm::collect`]).
     pub leaves: [u64; 3],
-    /// Edits that owed a flush; shootdowns that paid them; 4 KiB pages they covered.
+    /// Edits that owed a flush, shootdowns that paid them, and the 4 KiB pages that they covered.
     pub flushes: Flushes,
-    /// The same by what made them necessary, in the order of [`Cause::ALL`].
+    /// The flushes by cause, in the order of [`Cause::ALL`].
     pub flushes_by: [Flushes; Cause::COUNT],
-    /// Bytes of table pages in use: linked, at hand, or waiting for a grace period.
+    /// Bytes of table pages in use: linked, spare, or waiting for a grace period.
     pub table_bytes: u64,
-    /// Bytes that the host lent for tables, free pages and the notes of chunks included.
+    /// Bytes that the host lent for tables, including free pages and the notes of chunks.
     pub lent_bytes: u64,
-    /// Subtrees taken back because the budget for tables was used up.
+    /// Number of subtrees taken back because the table budget was used up.
     pub tables_reclaimed: u64,
-    /// Subtrees unhooked and flushed that wait for a grace period, or to be taken apart.
+    /// Number of flushed subtrees that wait for a grace period, or to be taken apart.
     pub tables_waiting: u64,
 }
 
-/// Attempts at a fault that were made again, by cause. See [`Stats::retries`].
+/// Retried attempts at faults by cause. See [`Stats::retries`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Retries {
-    /// An invalidation began or ended, anywhere in the guest, between the two looks of the attempt.
+    /// An invalidation anywhere in the guest began or ended between the two checks of the attempt.
     pub moved: u64,
-    /// An active invalidation covered the frame. A fault that waits counts once until an invalidation begins or ends,
-    /// however often it looks meanwhile.
+    /// An active invalidation covered the frame. A waiting fault counts once until an invalidation begins or ends,
+    /// however often it checks meanwhile.
     pub covered: u64,
-    /// Another thread changed the page-table entry or the memslot first, or an invalidation that began after the attempt
-    /// had reached the entry.
+    /// Another thread changed the page-table entry or the memslot first; or an invalidation that began after the
+    /// attempt had reached the entry.
     pub lost: u64,
 }
 
 impl Retries {
-    /// All of them.
+    /// The sum of all causes.
     pub fn total(&self) -> u64 {
         self.moved + self.covered + self.lost
     }
 }
 
 impl Stats {
-    /// Bytes of guest memory mapped now.
+    /// Number of bytes of guest memory mapped now.
     pub fn mapped_bytes(&self) -> u64 {
         let sizes = [Level::K4, Level::M2, Level::G1].map(Level::bytes);
         self.leaves.iter().zip(sizes).map(|(count, size)| count * size).sum()
     }
 }
 
-/// Where the table pages of a VM are, counted by looking. Exact while nothing else happens; then every page that was
-/// allocated is in one of the three places, or at hand in the cache of a vCPU.
+/// The places of a VM's table pages, found by a walk. Exact while no other thread changes them: every allocated page is
+/// then in one of the three places, or in the cache of a vCPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TablePages {
-    /// In the tables.
+    /// Number of pages in the tables.
     pub reachable: u64,
-    /// Unhooked: waiting for a grace period, or to be taken apart.
+    /// Number of unhooked pages that wait for a grace period, or to be taken apart.
     pub waiting: u64,
-    /// In the pool.
+    /// Number of pages in the pool.
     pub free: u64,
-    /// Made out of what the host lent.
+    /// Number of table pages in the memory that the host lent.
     pub allocated: u64,
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// What it has done and holds.
+    /// Returns the VM's statistics.
     pub fn stats(&self) -> Stats {
         let total = |count| self.reads.total(count);
         let (lock_waits, lock_wait_ns) = self.lock.waits();
@@ -147,7 +147,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         }
     }
 
-    /// Counts its table pages.
+    /// Counts the VM's table pages by a walk.
     pub fn table_pages(&self, idle: &mut Idle) -> TablePages {
         let reachable = self.spaces.iter().map(|space| {
             let walk = Walk::<F, H, Lockless>::on_any_seat(self, space, idle);

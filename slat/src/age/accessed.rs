@@ -1,9 +1,9 @@
-//! `AccessedPages`: what one leaf table says.
+//! `AccessedPages`: the accessed pages of one leaf table.
 
 use crate::addr::{Hva, Position, Span};
 use crate::slots::bitmap::bits;
 
-/// Pages that were accessed, among up to 512 that follow one another: of guest frames, or of host memory.
+/// The accessed pages among up to 512 consecutive pages, of guest frames or of host memory.
 ///
 /// ```
 /// # use slat::{age::AccessedPages, Gfn, Span};
@@ -19,43 +19,44 @@ pub struct AccessedPages<A = Hva> {
 }
 
 impl<A: Position> AccessedPages<A> {
-    /// Pages in one of these at most.
+    /// Maximum number of pages in one value.
     pub const MOST: u64 = 512;
 
-    /// The `count` with a bit in `bits`, of the pages from `first` on; bits past `len` pages are clear.
+    /// `count` accessed pages with their bits in `bits`, among `len` pages from `first` on. Bits beyond `len` are
+    /// clear.
     pub(crate) fn new(first: A, (len, count): (u32, u32), bits: [u64; 8]) -> Self {
         Self { first, len, count, bits }
     }
 
-    /// All pages of a span, of which there are at most 512.
+    /// All pages of a span, at most 512.
     pub fn all(pages: Span<A>) -> Self {
         let len = (pages.len() / A::PAGE).min(Self::MOST) as u32;
         let bits = core::array::from_fn(|word| ones(len.saturating_sub(word as u32 * 64)));
         Self { first: pages.start, len, count: len, bits }
     }
 
-    /// The first of the pages that it is about.
+    /// The first of the consecutive pages.
     pub fn first(&self) -> A {
         self.first
     }
 
-    /// How many pages it is about.
+    /// Number of consecutive pages, accessed or not.
     #[allow(clippy::len_without_is_empty, reason = "it is about one page at least")]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// A bit for each page, the lowest of the first word for the first.
+    /// One bit for each page, starting with the lowest bit of the first word.
     pub fn bits(&self) -> &[u64; 8] {
         &self.bits
     }
 
-    /// How many were accessed.
+    /// Number of accessed pages.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Those that were accessed, in order.
+    /// The accessed pages, in order.
     pub fn pages(&self) -> impl Iterator<Item = A> + use<A> {
         let first = self.first.raw();
         (0..).step_by(64).zip(self.bits).flat_map(move |(word, left)| {
@@ -63,13 +64,13 @@ impl<A: Position> AccessedPages<A> {
         })
     }
 
-    /// The same pages, elsewhere.
+    /// The same pages, starting at `first`.
     pub(crate) fn at<B: Position>(&self, first: B) -> AccessedPages<B> {
         AccessedPages { first, len: self.len, count: self.count, bits: self.bits }
     }
 }
 
-/// A word with its lowest `count` bits set; all of them from 64 on.
+/// A word with its lowest `count` bits set; all bits from 64 on.
 pub(super) const fn ones(count: u32) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }

@@ -1,9 +1,9 @@
-//! Leaf tables, some at a time: what is young in them, found as fast as memory is read.
+//! Scans of several leaf tables at a time, at the speed of memory.
 //!
-//! Tables that lie behind each other in memory are read one after the other: the processor sees that coming. Others are
-//! read side by side, a group of entries of each in turn, while the same groups of the next ones are on their way to the
-//! second-level cache: many short streams are what hides the time to memory. (Fetching into the first-level cache is bound
-//! by how few of its lines can be on their way.)
+//! Tables that are contiguous in memory are read one after the other; the processor prefetches them. Others are read
+//! side by side: one group of entries of each in turn, while the same groups of the next tables are fetched into the
+//! second-level cache. Many short streams hide the memory latency. (Fetches into the first-level cache are limited by
+//! its few outstanding lines.)
 
 use super::accessed::ones;
 #[cfg(all(target_arch = "x86_64", feature = "std", not(any(miri, loom, virtual_time))))]
@@ -15,17 +15,17 @@ use crate::table::format::Format;
 use crate::table::memory::ENTRIES;
 use core::ops::Range;
 
-/// Tables looked at together: their entries stay in the first-level cache until those that are young are edited.
+/// Number of tables scanned together. Their entries stay in the first-level cache until the young ones are edited.
 pub(super) const TOGETHER: usize = 4;
-/// Groups in a table.
+/// Number of groups in a table.
 const GROUPS: usize = ENTRIES / GROUP;
-/// Of the table that comes next in memory, groups that are fetched early: by then the processor goes on by itself.
+/// Number of groups of the next contiguous table to fetch early; then the processor prefetches by itself.
 const EARLY: usize = 2;
 
-/// The young entries of a table, a bit each.
+/// The young entries of a table, one bit each.
 pub(super) type YoungBits = [u64; GROUPS];
 
-/// A leaf table, and the frames in it that are asked about.
+/// A leaf table, and the frames of it to scan.
 #[derive(Clone, Copy)]
 pub(super) struct LeafTable<'w> {
     pub(super) entries: &'w [Entry; ENTRIES],
@@ -33,7 +33,7 @@ pub(super) struct LeafTable<'w> {
 }
 
 impl<'w> LeafTable<'w> {
-    /// The entries that are asked about.
+    /// Returns the indices of the entries to scan.
     #[inline(always)]
     pub(super) fn asked<F: Format>(&self) -> Range<usize> {
         let first = F::index(self.gfns.start, Level::K4);
@@ -50,8 +50,8 @@ impl<'w> LeafTable<'w> {
     }
 }
 
-/// Finds what is young in `tables`, of which there are [`TOGETHER`] at most, and says of each whether it has any; `ahead`
-/// are those that come next, to be fetched.
+/// Finds the young entries in `tables`, at most [`TOGETHER`]. Returns for each table whether it has any. `ahead` are
+/// the next tables, to be prefetched.
 #[inline(always)]
 pub(super) fn scan_together<F: Format, B: Bit>(
     scan: Scan,
@@ -67,7 +67,7 @@ pub(super) fn scan_together<F: Format, B: Bit>(
     match scan {
         Scan::Portable => scan_whole(tables, ahead, young, portable::<F, B>),
         #[cfg(all(target_arch = "x86_64", feature = "std", not(any(miri, loom, virtual_time))))]
-        // SAFETY: this variant is made where the processor has AVX2.
+        // SAFETY: this variant exists only if the processor has AVX2.
         Scan::Avx2 => unsafe { scan_whole_avx2::<F, B>(tables, ahead, young) },
     }
 }
@@ -81,11 +81,11 @@ unsafe fn scan_whole_avx2<F: Format, B: Bit>(
     ahead: &[*const Entry],
     young: &mut [YoungBits; TOGETHER],
 ) -> [bool; TOGETHER] {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees it.
     scan_whole(tables, ahead, young, |group| unsafe { avx2::<F, B>(group) })
 }
 
-/// Tables all of whose entries are asked about.
+/// Scans tables with all of their entries.
 #[inline(always)]
 fn scan_whole(
     tables: &[LeafTable<'_>],
@@ -93,7 +93,7 @@ fn scan_whole(
     young: &mut [YoungBits; TOGETHER],
     look: impl Fn(&[Entry; GROUP]) -> u64,
 ) -> [bool; TOGETHER] {
-    // Kept aside: the bits themselves are still on their way to memory when this is asked.
+    // Kept apart, because the bits themselves are still on their way to memory when this is read.
     let mut any = [0; TOGETHER];
     let follow = |pair: &[LeafTable<'_>]| pair[0].is_followed_by(pair[1].entries.as_ptr());
     if tables.windows(2).all(follow) {
@@ -121,7 +121,7 @@ fn scan_whole(
     any.map(|any| any != 0)
 }
 
-/// A table of which some entries are asked about, often one.
+/// Scans some entries of a table, often one.
 #[cold]
 fn scan_part<F: Format, B: Bit>(scan: Scan, table: &LeafTable<'_>, young: &mut YoungBits) -> bool {
     *young = [0; GROUPS];
@@ -146,13 +146,13 @@ fn fetch_group(table: *const Entry, group: usize) {
     }
 }
 
-/// The groups that have any of these entries.
+/// Returns the groups that contain any of these entries.
 #[inline(always)]
 pub(super) fn groups(entries: Range<usize>) -> Range<usize> {
     entries.start / GROUP..entries.end.div_ceil(GROUP)
 }
 
-/// Which of a group's entries are among these.
+/// Returns which of a group's entries are in the range, as bits.
 #[inline(always)]
 pub(super) fn within(group: usize, entries: Range<usize>) -> u64 {
     let from = entries.start.saturating_sub(group * GROUP).min(GROUP);

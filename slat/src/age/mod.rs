@@ -1,32 +1,32 @@
-//! Which pages a guest has accessed, asked without a lock (the MGLRU aging series).
+//! Aging: which pages a guest has accessed, found without a lock (the MGLRU aging series).
 //!
 //! ```text
-//! root ─▶ link, Accessed: clear it, go down ─▶ leaf table: 64 entries at a time ─▶ bits ─▶ the caller
+//! root ─▶ link, Accessed: clear it, descend ─▶ leaf table: 64 entries at a time ─▶ bits ─▶ the caller
 //!         link, not Accessed: nothing below     └ each young one: a CAS without A,
-//!         was used, pass over all of it             or a tracked word where there is no A
+//!         was accessed, skip all of it              or a tracked word if there is no A
 //! ```
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | [`AccessedPages`] | what a pass tells: up to 512 pages, a bit each |
-//! | `scan` | 64 entries of a table → the young ones: AVX2, or plain loads |
-//! | `leaves` | leaf tables one by one or side by side, and the next ones on their way |
-//! | `pass` | along a table: what to pass over, what to clear and tell, when to rest |
-//! | [`walk`](crate::walk) | a pass over a VM: over guest frames, or over what memslots map of host memory |
+//! | [`AccessedPages`] | the result of a pass: up to 512 pages, one bit each |
+//! | `scan` | 64 entries of a table → the young ones, by AVX2 or plain loads |
+//! | `leaves` | leaf tables one by one or side by side, with prefetch of the next ones |
+//! | `pass` | the iteration along a table: what to skip, clear and report, and when to rest |
+//! | [`walk`](crate::walk) | a pass over a VM: over guest frames, or over the mappings of host memory |
 //!
-//! **Aging takes nothing away.** Where hardware keeps Accessed bits they are cleared in place; where it does not, a young
-//! leaf is withdrawn as a [tracked](crate::table::Word::tracked) word and the next access gives it back. Either is one CAS,
-//! which gives up politely: a leaf that changes meanwhile is left to the thread that changes it. So there is no invalidation,
-//! no flush, and no lock: a pass runs in [`Lockless`](crate::sync::mode::Lockless) walks, and holds up no other thread.
+//! **Aging takes nothing away.** If hardware keeps Accessed bits, a pass clears them in place. If not, it withdraws a
+//! young leaf as a [tracked](crate::table::Word::tracked) word, and the next access restores the leaf. Either is one
+//! CAS, which gives up if the leaf changes meanwhile. There is no invalidation, no flush, and no lock: a pass runs in
+//! [`Lockless`](crate::sync::mode::Lockless) walks, and delays no other thread.
 //!
-//! **Bits may be wrong**, one way or the other, without harm: a TLB that holds a translation sets no bit; one
-//! that holds a *link* sets the leaf's and not the link's, and the leaf is passed over with all its table. A caller that wants
-//! the next access to be noticed asks TLBs to forget, once after a pass, and waits for none of them
-//! ([`SecondaryMmu::forget`](crate::SecondaryMmu::forget)). Dirty is
-//! another matter: an aging pass never clears it, and no link is asked about it. ([`crate::dirty`] goes along leaves in the
-//! same way for its own bit.)
+//! **Bits may be wrong** either way, without harm. A TLB that holds a translation sets no bit. A TLB that holds a
+//! *link* sets the leaf's bit but not the link's, and a pass then skips the whole table. A caller that must detect the
+//! next access asks TLBs to forget, once after a pass, and waits for none of them
+//! ([`SecondaryMmu::forget`](crate::SecondaryMmu::forget)). Dirty bits differ: an aging pass never clears them, and no
+//! link has one. ([`crate::dirty`] iterates over leaves in the same way for the Dirty bit.)
 //!
-//! **Lockless, or a hook under a lock; never both.** The MGLRU aging series checks at run time that no range walk has both. Here there
-//! is nothing to check: a lockless walk has no method that could need a lock, and a walk with a lock has none that ages.
+//! **Lockless, or a hook under a lock; never both.** The MGLRU aging series checks at run time that no range walk has
+//! both. Here no check is needed: a lockless walk has no method that needs a lock, and a walk with a lock has no method
+//! that ages.
 //!
 //! ```compile_fail,E0599
 //! # use slat::*;
@@ -35,12 +35,13 @@
 //! # }
 //! ```
 //! For measurements of "before", [`Builder::lockless_aging`](crate::vm::Builder::lockless_aging) puts the MMU lock of a
-//! baseline policy back around each call.
+//! baseline policy around each call.
 //!
-//! **Why a compare-and-swap, and not KVM's atomic *and*?** An absent entry has a version in A's place, and an *and* that comes late
-//! would change a number that the protocol counts on.
+//! **Why a compare-and-swap, and not KVM's atomic *and*?** An absent entry has version bits in the place of A. A late
+//! *and* would change a number that the protocol relies on.
 //!
-//! **Only links of leaf tables are cleared.** A pass rests, and what a higher link would say after the rest is out of date. Where
+//! **Only links of leaf tables are cleared.** A pass rests, and the bits of a higher link are out of date after the
+//! rest. A query of a single page ignores links.
 //! one page is asked about, no link is believed.
 
 mod accessed;

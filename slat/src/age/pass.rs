@@ -1,8 +1,9 @@
-//! One pass along a table: down to the links of leaf tables, over those that were accessed, resting where it is due.
+//! One aging pass along a table: it descends to the links of leaf tables, enters those that were accessed, and rests
+//! when due.
 //!
-//! Leaf tables are where the entries are, so it is their links that are asked what to pass over, 64 at a time. The order
-//! matters in one place: a link's bit is cleared *before* its table is looked at. A processor that goes through the link
-//! afterwards sets it again, and the next pass looks again; the other way round, that access could be lost for good.
+//! Most entries are in leaf tables, so their links decide what to skip, 64 at a time. One order matters: a pass clears
+//! a link's bit *before* it reads the link's table. A processor that walks through the link afterwards sets the bit
+//! again, and the next pass reads the table again. In the other order, that access could be lost for good.
 
 use super::accessed::AccessedPages;
 use super::leaves::{LeafTable, TOGETHER, YoungBits, groups, scan_together, within};
@@ -13,61 +14,61 @@ use crate::table::format::Format;
 use crate::table::memory::{ENTRIES, Node, TableMemory};
 use core::marker::PhantomData;
 
-/// Work done in one go, before a rest is due: some ten microseconds.
+/// Amount of work before a rest is due: about ten microseconds.
 const WORK_A_SECTION: u64 = 4096;
-/// What looking at a leaf table counts, where an edited entry counts 1.
+/// Work of scanning a leaf table, where an edited entry counts 1.
 const LOOK: u64 = 64;
 /// The level whose entries link leaf tables, or map pages of 2 MiB.
 const LINKS: Level = Level::M2;
 
-/// What becomes of the bits that are found.
+/// What a pass does with the bits that it finds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
-    /// They stay.
+    /// The pass keeps them.
     Kept,
-    /// They are cleared.
+    /// The pass clears them.
     Cleared,
 }
 
-/// How to go along.
+/// How a pass works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct How {
     pub(super) found: Found,
-    /// Whether links say what is worth a look: where a walker sets their bits.
+    /// Whether links decide which tables are scanned. Only if a walker sets their bits.
     pub(super) by_links: bool,
     pub(super) scan: Scan,
 }
 
 impl How {
-    /// Clears what it finds, and passes over what no walk came through.
+    /// Clears what it finds, and skips tables that no walker used.
     pub(crate) fn by_links() -> Self {
         Self { by_links: true, ..Self::every_leaf(Found::Cleared) }
     }
 
-    /// Looks at every leaf, whatever the links say.
+    /// Scans every leaf, whatever the links say.
     pub(crate) fn every_leaf(found: Found) -> Self {
         Self { found, by_links: false, scan: Scan::detect() }
     }
 
-    /// Whether it clears what it finds.
+    /// Whether the pass clears what it finds.
     pub(crate) fn clears(self) -> bool {
         self.found == Found::Cleared
     }
 
-    /// The same by this scan.
+    /// The same with this scan.
     pub(crate) fn by(self, scan: Scan) -> Self {
         Self { scan, ..self }
     }
 }
 
-/// See the module's header. `seen` says whether to go on.
+/// A pass; see the module's header. `seen` returns whether to continue.
 pub(crate) struct Pass<'p, F, B, M, S> {
     memory: &'p M,
     how: How,
     /// Work left until the rest.
     left: u64,
     stopped: bool,
-    /// Where the young entries of a table are.
+    /// The indices of the young entries of a table.
     at: [u16; ENTRIES],
     seen: S,
     _format: PhantomData<(F, B)>,
@@ -86,11 +87,11 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         }
     }
 
-    /// Goes along `gfns` from the table's `root` until a rest is due, and returns where it is to go on: the end of the
-    /// range where all of it is done, or `seen` has had enough.
+    /// Works along `gfns` from the table's `root` until a rest is due. Returns the frame at which to continue: the end
+    /// of the range if all of it is done, or if `seen` has stopped the pass.
     ///
     /// # Safety
-    /// During the call the caller is in a section of the read side, in which `root` was read; or nothing is unlinked
+    /// During the call the caller is in a section of the read side, in which it read `root`; or nothing is unlinked
     /// from this table.
     pub(crate) unsafe fn stretch(&mut self, root: Node, gfns: Span<Gfn>) -> Gfn {
         self.left = WORK_A_SECTION;
@@ -102,7 +103,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         let mut at = gfns.start;
         while at < gfns.end && !self.is_over() {
             let page = Span::sized(at.base(above), above.pages()).clamp(&gfns);
-            // SAFETY: the caller's word.
+            // SAFETY: the caller guarantees it.
             at = unsafe { self.table(root.beside(F::root_page(at)), F::ROOT_LEVEL, page) };
             if at < page.end {
                 break;
@@ -111,14 +112,14 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         if self.stopped { gfns.end } else { at }
     }
 
-    /// Along the part `gfns`, which is not empty, of a table above those that link leaf tables. All of its links are
-    /// followed: a bit that is cleared here would hide what is left to do after a rest.
+    /// Works along the non-empty part `gfns` of a table above those that link leaf tables. Follows all of its links: a
+    /// bit cleared here would hide the work that is left after a rest.
     ///
     /// # Safety
     /// As [`stretch`](Self::stretch).
     unsafe fn table(&mut self, node: Node, level: Level, gfns: Span<Gfn>) -> Gfn {
         if level == Level::M2 {
-            // SAFETY: the caller's word.
+            // SAFETY: the caller guarantees it.
             return unsafe { self.links(node, gfns) };
         }
         // SAFETY: linked when it was read, in the caller's section.
@@ -133,7 +134,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
             if F::is_table(word, level) {
                 // SAFETY: a link of this table, read in the section.
                 let below = unsafe { Node::follow(self.memory, F::pfn(word)) };
-                // SAFETY: the caller's word.
+                // SAFETY: the caller guarantees it.
                 let goal = unsafe { self.table(below, level.down(), part) };
                 if goal < part.end {
                     return goal;
@@ -146,8 +147,8 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         at
     }
 
-    /// Along the part `gfns` of a table that links leaf tables, or maps pages of 2 MiB: 64 entries at a time, those of them
-    /// that are worth it [together](TOGETHER).
+    /// Works along the part `gfns` of a table that links leaf tables or maps pages of 2 MiB: 64 entries at a time, and
+    /// of those, the selected ones [together](TOGETHER).
     ///
     /// # Safety
     /// As [`stretch`](Self::stretch).
@@ -157,7 +158,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         let first = gfns.start.base(LINKS);
         let from = F::index(first, LINKS);
         let asked = from..from + ((gfns.end.0 - first.0).div_ceil(LINKS.pages())) as usize;
-        // Where leaves have an Accessed bit and links have none, links say nothing.
+        // If leaves have an Accessed bit and links have none, links say nothing.
         let by_links = self.how.by_links && F::touch_link(LINKS) == F::ACCESSED;
         for index in groups(asked.clone()) {
             let group = &entries.as_chunks::<GROUP>().0[index];
@@ -171,7 +172,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
                 if self.is_over() {
                     return part_of(left.trailing_zeros() as usize).start;
                 }
-                // SAFETY: the caller's word.
+                // SAFETY: the caller guarantees it.
                 unsafe { self.some((entries, group), &mut left, part_of) };
             }
             self.left = self.left.saturating_sub(1);
@@ -179,7 +180,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         gfns.end
     }
 
-    /// The next of those `left` in a group of links of the table `all`.
+    /// Works on the next of those `left` in a group of links of the table `all`.
     ///
     /// # Safety
     /// As [`stretch`](Self::stretch).
@@ -190,7 +191,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         left: &mut u64,
         part_of: impl Fn(usize) -> Span<Gfn>,
     ) {
-        // What stands in the places that are not used does not matter.
+        // A filler for unused places.
         let none = LeafTable { entries: all, gfns: Span::default() };
         let (mut tables, mut len) = ([none; TOGETHER], 0);
         for offset in bits(left).take(TOGETHER) {
@@ -204,7 +205,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
                 len += 1;
             } else if B::LARGE && is_young::<F, B>(word) {
                 self.clear(entry, word);
-                // In order: what comes before it first.
+                // In order: first the tables before it.
                 self.leaves(&tables[..core::mem::take(&mut len)], &[]);
                 self.tell_all(gfns);
             }
@@ -214,7 +215,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         for offset in bits(&mut coming).take(TOGETHER) {
             let word = group[offset].peek();
             if F::is_table(word, LINKS) {
-                // SAFETY: a link of this table, read in the section; and the page is not read, only fetched.
+                // SAFETY: a link of this table, read in the section; the page is only prefetched.
                 ahead[known] = unsafe { Node::follow(self.memory, F::pfn(word)).entries() }.as_ptr();
                 known += 1;
             }
@@ -222,12 +223,12 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         self.leaves(&tables[..len], &ahead[..known]);
     }
 
-    /// A link that is followed, to the pages `gfns` of its table, loses its bit where those are all of them.
+    /// Clears the bit of a link that is followed, if `gfns` are all pages of its table.
     #[inline(always)]
     fn pass_through(&self, entry: &Entry, word: Word, gfns: Span<Gfn>) {
         let bit = F::touch_link(LINKS);
         if self.how.by_links && self.how.found == Found::Cleared && bit != 0 && gfns.len() == LINKS.pages() {
-            // The thread that replaced the link meanwhile has put a fresh one there: that is looked at next time.
+            // If another thread has replaced the link meanwhile, the new link is read in the next pass.
             let _ = entry.cas(word, Word(word.0 & !bit));
         }
     }
@@ -236,7 +237,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         self.left == 0 || self.stopped
     }
 
-    /// Over leaf tables.
+    /// Scans leaf tables.
     #[inline(always)]
     fn leaves(&mut self, tables: &[LeafTable<'_>], ahead: &[*const Entry]) {
         if tables.is_empty() || self.stopped {
@@ -265,9 +266,9 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         self.tell(AccessedPages::new(table.gfns.start, (table.gfns.len() as u32, count), bits));
     }
 
-    /// Those of a table; how many there are. First where they are, then one after the other: a processor that guesses
-    /// wrong where a group ends has no locked instruction to wait for. Where all of a group are young there is nothing
-    /// to find out.
+    /// Clears the young entries of a table, and returns their number. It first lists them, and then clears one after
+    /// the other, so that a mispredicted end of a group delays no locked instruction. A group of only young entries
+    /// needs no list.
     #[inline]
     fn clear_all(&mut self, entries: &[Entry; ENTRIES], young: &YoungBits) -> u32 {
         let (mut len, mut whole) = (0, 0);
@@ -289,7 +290,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         (len + whole) as u32
     }
 
-    /// Since it was found young it may have become anything, a hole too.
+    /// Clears an entry that was found young. It may be anything by now, even a hole.
     #[inline(always)]
     fn clear_young(&self, entry: &Entry) {
         let word = entry.peek();
@@ -298,8 +299,8 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         }
     }
 
-    /// Makes a young leaf one that is not. Where it has changed it is looked at again if the bit must be exact; else that
-    /// is given up.
+    /// Clears the bit of a young leaf. If the leaf has changed, tries again if the bit must be exact, and otherwise
+    /// gives up.
     #[inline(always)]
     fn clear(&self, entry: &Entry, mut word: Word) {
         if self.how.found == Found::Kept {
@@ -319,7 +320,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         }
     }
 
-    /// A large leaf, or as much of it as was asked about.
+    /// Reports a large leaf, as far as it is in `gfns`.
     #[cold]
     fn tell_all(&mut self, gfns: Span<Gfn>) {
         let mut at = gfns.start;
@@ -335,7 +336,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
     }
 }
 
-/// The numbers of the bits that are set, lowest first; each is taken out as it comes.
+/// Returns the numbers of the set bits, lowest first, and clears each.
 #[inline(always)]
 fn bits(left: &mut u64) -> impl Iterator<Item = usize> {
     core::iter::from_fn(|| {
@@ -347,7 +348,7 @@ fn bits(left: &mut u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// `bits` with the lowest `by` left out.
+/// Returns `bits` without the lowest `by`, shifted down.
 #[cold]
 fn shifted_down(bits: &[u64; 8], by: usize) -> [u64; 8] {
     let word = |index: usize| bits.get(index).copied().unwrap_or(0);

@@ -1,23 +1,23 @@
-//! 64 entries of a leaf table → a bit for each that is young.
+//! Scans 64 entries of a leaf table, and returns one bit for each young entry.
 //!
-//! A pass over idle memory is bound by how fast tables can be read, so this loop is what it costs. An entry
-//! is young where A and any of `PRESENT` is set: absent words have other things to say in A's place. Formats without A ask
-//! for `PRESENT` alone.
+//! The speed of reading tables limits a pass over idle memory, so this loop is its main cost. An entry is young if A
+//! and any bit of `PRESENT` are set; absent words use the place of A for other data. Formats without A test `PRESENT`
+//! only.
 //!
-//! The AVX2 loop compares four entries at once. They change meanwhile, and in Rust's model a plain load that races with an
-//! atomic store is undefined; so the loads are assembly, which is no load of the model's, and the loop of relaxed loads
-//! below it says what they must find. It needs `std`, which can ask the processor and owns the vector registers: a kernel
-//! that uses this crate without `std` has its guest's values in them.
+//! The AVX2 loop compares four entries at once. They change meanwhile, and in Rust's memory model a plain load that
+//! races with an atomic store is undefined. The loads are therefore assembly, which the model does not see as loads;
+//! the loop of relaxed loads defines what they must find. The AVX2 loop needs `std`, which can query the processor and
+//! owns the vector registers. In a kernel that uses this crate without `std`, those registers hold values of its guest.
 
 use crate::table::{Entry, Format, Word};
 
-/// Which bit a pass looks for. What is said of young entries holds for those that have the bit, whichever it is.
+/// The bit that a pass looks for. The docs of this module call an entry with the bit young, whichever bit it is.
 pub(crate) trait Bit: Copy {
-    /// The bit in format `F`.
+    /// Returns the bit in format `F`.
     fn of<F: Format>() -> u64;
-    /// Whether leaves larger than 4 KiB are told too.
+    /// Whether leaves larger than 4 KiB are reported, too.
     const LARGE: bool;
-    /// Whether a bit that was found is cleared for certain, where the leaf is still one.
+    /// Whether the pass must clear a bit that it found, as long as the entry remains a leaf.
     const EXACT: bool;
 }
 
@@ -45,41 +45,42 @@ impl Bit for Written {
         F::DIRTY
     }
 
-    // All pages of a large leaf of a slot that logs are marked, or it is write-protected.
+    // In a slot that logs, all pages of a large leaf are marked, or the leaf is write-protected.
     const LARGE: bool = false;
     const EXACT: bool = true;
 }
 
-/// Entries looked at together.
+/// Number of entries in a group.
 pub(super) const GROUP: usize = 64;
 
-/// Whether the entry is a leaf, or a link, that was accessed.
+/// Whether the entry is a leaf or a link that was accessed.
 #[inline(always)]
 pub(super) fn is_young<F: Format, B: Bit>(word: Word) -> bool {
     let seen = word.0 & (B::of::<F>() | F::PRESENT);
-    // PRESENT lies below A and D, so that both are set exactly where this is more than the bit. Of two bits, either.
+    // PRESENT is below A and D, so both are set exactly if this is greater than the bit. If there are two bits, either
+    // counts.
     if is_one_bit::<F, B>() { seen > B::of::<F>() } else { seen > F::PRESENT && seen & F::PRESENT != 0 }
 }
 
-/// Whether format `F` has one bit for it, or none, where being present says it.
+/// Whether format `F` has one bit for it, or none, in which case a present entry is young.
 #[inline(always)]
 fn is_one_bit<F: Format, B: Bit>() -> bool {
     B::of::<F>().count_ones() <= 1
 }
 
-/// How to look at a group, decided once for a pass.
+/// The scan method, chosen once for a pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Scan {
     /// Relaxed loads, one by one.
     Portable,
-    /// Four at once.
+    /// Vectors of four entries.
     #[cfg(all(target_arch = "x86_64", feature = "std", not(any(miri, loom, virtual_time))))]
     Avx2,
 }
 
 impl Scan {
-    /// The fastest that this processor has.
+    /// Returns the fastest scan of this processor.
     #[inline]
     pub fn detect() -> Self {
         #[cfg(all(target_arch = "x86_64", feature = "std", not(any(miri, loom, virtual_time))))]
@@ -89,19 +90,19 @@ impl Scan {
         Self::Portable
     }
 
-    /// The young ones of a group.
+    /// Returns the young entries of a group.
     #[inline(always)]
     pub(super) fn group<F: Format, B: Bit>(self, entries: &[Entry; GROUP]) -> u64 {
         match self {
             Self::Portable => portable::<F, B>(entries),
             #[cfg(all(target_arch = "x86_64", feature = "std", not(any(miri, loom, virtual_time))))]
-            // SAFETY: this variant is made where the processor has AVX2.
+            // SAFETY: this variant exists only if the processor has AVX2.
             Self::Avx2 => unsafe { avx2::<F, B>(entries) },
         }
     }
 }
 
-/// A cache line at a time: a line without any A in it is done with.
+/// Scans one cache line at a time. A line without any A is skipped.
 #[inline(always)]
 pub(super) fn portable<F: Format, B: Bit>(entries: &[Entry; GROUP]) -> u64 {
     const LINE: usize = 8;
@@ -118,7 +119,7 @@ pub(super) fn portable<F: Format, B: Bit>(entries: &[Entry; GROUP]) -> u64 {
     young
 }
 
-/// Without a branch: four entries are compared at once, and the answers packed until each is one bit.
+/// Scans without branches: compares four entries at once, and packs the results to one bit each.
 ///
 /// # Safety
 /// The processor has AVX2.
@@ -137,8 +138,8 @@ pub(super) unsafe fn avx2<F: Format, B: Bit>(entries: &[Entry; GROUP]) -> u64 {
     let both = _mm256_set1_epi64x((B::of::<F>() | F::PRESENT).cast_signed());
     let four = |first: usize| -> __m256i {
         let seen: __m256i;
-        // SAFETY: reads 32 bytes of the group, each entry by one aligned 8-byte part of a load, which x86 makes whole; what
-        // another thread stores meanwhile is seen or not.
+        // SAFETY: reads 32 bytes of the group. Each entry is one aligned 8-byte part of the load, which x86 loads
+        // without tearing. The load sees a concurrent store or not.
         unsafe {
             core::arch::asm!("vpand {seen}, {both}, [{at}]", seen = out(ymm_reg) seen, both = in(ymm_reg) both,
                 at = in(reg) entries.as_ptr().add(first), options(nostack, preserves_flags, readonly));
@@ -149,7 +150,7 @@ pub(super) unsafe fn avx2<F: Format, B: Bit>(entries: &[Entry; GROUP]) -> u64 {
         let some = _mm256_cmpgt_epi64(seen, present);
         _mm256_and_si256(some, _mm256_cmpgt_epi64(_mm256_and_si256(seen, present), _mm256_setzero_si256()))
     };
-    // Packing goes by halves of a vector, so that pairs come out of order: the permutations put them back.
+    // Packing works on halves of a vector and reorders pairs; the permutations restore the order.
     let sixteen = |first: usize| {
         let low = _mm256_packs_epi32(four(first), four(first + LANES));
         let high = _mm256_packs_epi32(four(first + 2 * LANES), four(first + 3 * LANES));
@@ -163,11 +164,11 @@ pub(super) unsafe fn avx2<F: Format, B: Bit>(entries: &[Entry; GROUP]) -> u64 {
     u64::from(half(0)) | u64::from(half(GROUP / 2)) << (GROUP / 2)
 }
 
-/// Asks for the cache line of an entry that will be looked at soon, in the second-level cache. A hint: it may be anywhere.
+/// Prefetches the cache line of an entry into the second-level cache. A hint; the address may be invalid.
 #[inline(always)]
 pub(super) fn fetch_ahead(entry: *const Entry) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: SSE is part of x86-64; a prefetch of any address does nothing that could be noticed.
+    // SAFETY: SSE is part of x86-64, and a prefetch of any address has no visible effect.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T1 }>(entry.cast());
     }
@@ -213,7 +214,7 @@ mod tests {
         bit: impl Fn(Leaf) -> bool,
     ) -> Result<(), TestCaseError> {
         let page: Box<TablePage> = Box::new(TablePage(core::array::from_fn(|_| {
-            // SAFETY: an entry is a word of zeroes.
+            // SAFETY: an entry is a word, and zero is a valid word.
             unsafe { core::mem::zeroed() }
         })));
         for (entry, &(what, number)) in page.0.iter().zip(words) {

@@ -1,4 +1,4 @@
-//! Maps: places, ranges, splits, and what safe code cannot do to them.
+//! Tests of maps: places, ranges, splits, and misuse by safe code.
 
 use super::*;
 use crate::seeded::{self, Bug};
@@ -60,11 +60,11 @@ fn a_split_shows_the_same_translation_before_and_after() {
 
 type Race = Box<dyn FnOnce() + Send>;
 
-/// Memory in which another thread is faster: what is set up happens when a thread is about to link a table.
+/// Memory in which another thread is faster: the prepared action runs when a thread is about to link a table.
 #[derive(Clone, Default)]
 struct Racing(Arc<Mutex<Option<Race>>>);
 
-// SAFETY: the trait's own way, but for what happens first.
+// SAFETY: the trait's default, after the prepared action.
 unsafe impl TableMemory for Racing {
     fn pfn(&self, page: NonNull<u8>) -> Pfn {
         let race = self.0.lock().unwrap().take();
@@ -75,7 +75,7 @@ unsafe impl TableMemory for Racing {
     }
 }
 
-/// Neighbours link the same tables, several levels of them: the later thread ends at its own entry all the same.
+/// Two neighbours link the same tables, several levels of them. The later thread must still reach its own entry.
 #[test]
 fn two_who_link_tables_at_once_both_reach_their_pages() {
     let racing = Racing::default();
@@ -91,18 +91,18 @@ fn two_who_link_tables_at_once_both_reach_their_pages() {
     }
 }
 
-/// One chunk: 63 table pages.
+/// Memory with one chunk: 63 table pages.
 #[derive(Default)]
 struct Small(Mutex<bool>);
 
-// SAFETY: the trait's own way, once.
+// SAFETY: the trait's default, once.
 unsafe impl TableMemory for Small {
     fn alloc_chunk(&self) -> Option<NonNull<u8>> {
         (!core::mem::replace(&mut *self.0.lock().unwrap(), true)).then(|| Heap.alloc_chunk())?
     }
 }
 
-/// Pages that are linked nowhere when the memory has run out.
+/// Returns the number of pages that are not linked after the memory has run out.
 fn lost_pages() -> u64 {
     let map = Map::<X64, _>::new(Small::default()).unwrap();
     let linked = (0..58).filter(|table| map.reach(Gfn(table * 512), Level::K4).is_ok()).count() as u64;
@@ -121,7 +121,7 @@ fn mistake_pages_that_were_not_used_are_lost() {
     seeded::found(Bug::SpareLost, 1);
 }
 
-/// Whether a look-up follows a link that was forged: to a table of another map, so that nothing is harmed.
+/// Returns whether a look-up follows a forged link. The link leads to a table of another map, so it does no harm.
 fn follows_a_forged_link() -> bool {
     let [map, victim] = [(); 2].map(|()| Map::<X64, _>::new(Heap).unwrap());
     let word = leaf(9, Level::K4);
@@ -145,7 +145,7 @@ fn mistake_a_map_takes_links() {
     seeded::found(Bug::LinkTaken, 1);
 }
 
-/// Each page's frame and permissions, as a walker of the map finds them.
+/// Returns each page's frame and permissions, as a walker of the map finds them.
 fn pages(map: &Map<X64, Heap>, pages: u64) -> Vec<Option<(u64, Perms)>> {
     let page = |page: u64| {
         let place = map.find(Gfn(page)).unwrap();
@@ -186,7 +186,7 @@ fn ranges_are_mapped_in_the_largest_pages_that_fit() {
     assert!(!X64::is_present(map.find(Gfn((1 << 36) - 1)).unwrap().load()), "nothing of it");
 }
 
-/// Random ranges are mapped and unmapped; page by page, the map says what a list of pages says.
+/// Maps and unmaps random ranges, and compares the map with a list, page by page.
 #[test]
 fn mapping_and_unmapping_agree_with_a_list() {
     const PAGES: u64 = 3 * 512;

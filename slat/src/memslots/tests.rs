@@ -1,4 +1,4 @@
-//! An embedder that refuses a transaction.
+//! Tests of an embedder that refuses a transaction.
 
 use super::*;
 use crate::seeded::{self, Bug};
@@ -16,7 +16,7 @@ impl Host for Plain {
     }
 }
 
-/// Pages that are mapped after the embedder has refused to delete their slot, of 8.
+/// Returns the number of pages, of 8, that stay mapped after the embedder has refused to delete their slot.
 fn left_by_a_refusal() -> u64 {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Plain).build().unwrap();

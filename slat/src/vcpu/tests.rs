@@ -1,4 +1,4 @@
-//! The steps that a leaked guard and a change of processors need, and what goes wrong without them.
+//! Tests of leaked guards and of changes of processors, each with the step left out.
 
 use crate::seeded::{self, Bug};
 use crate::table::formats::Npt4;
@@ -26,7 +26,7 @@ impl Host for Stays {
     }
 }
 
-/// Counts how often all is forgotten, on one processor.
+/// Counts complete flushes on one processor.
 struct Forgets<'c>(CpuId, &'c Cell<u32>);
 
 impl Translations for Forgets<'_> {
@@ -41,7 +41,7 @@ impl Translations for Forgets<'_> {
     fn flush(&mut self, _: Span<Gfn>) {}
 }
 
-/// Whether a grace period ends beside a `prefault` after a leaked guard, while that is in its section.
+/// Returns whether a grace period ends while a `prefault`, made after a leaked guard, is in its section.
 fn passes_over_a_section(bug: Option<Bug>) -> bool {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Stays(Barrier::new(2))).build().unwrap();
@@ -75,8 +75,8 @@ fn mistake_a_section_on_a_seat_that_looks_at_rest() {
     seeded::found(Bug::LeakedGuardBelieved, 1);
 }
 
-/// How often all is forgotten by a vCPU that enters on each processor of `cpus`, gives its number back, and enters under
-/// the same number again.
+/// Returns the number of complete flushes by a vCPU that enters on each processor of `cpus`, is dropped, and does so
+/// again under the same number.
 fn forgets_all(cpus: &[u64]) -> u32 {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Stays(Barrier::new(2))).build().unwrap();
@@ -96,7 +96,8 @@ fn all_is_forgotten_on_a_first_entry_and_on_another_processor() {
     assert_eq!(forgets_all(&[7, 8, 8, 7]), 6, "each change of processors");
 }
 
-/// Whether a vCPU that panics while another processor forgets all, and comes back, has the first one forget all.
+/// Returns whether the first processor flushes completely for a vCPU that returns after a panic during another
+/// processor's flush.
 fn forgets_all_after_a_panic() -> bool {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Stays(Barrier::new(2))).build().unwrap();
@@ -109,7 +110,7 @@ fn forgets_all_after_a_panic() -> bool {
     forgets.get() == 2
 }
 
-/// The translations of a processor that cannot forget.
+/// The translations of a processor that cannot flush.
 struct PanicsOn(CpuId);
 
 impl Translations for PanicsOn {

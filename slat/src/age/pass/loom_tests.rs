@@ -1,4 +1,4 @@
-//! Aging, which takes no lock and owes no flush, beside a zap that takes the leaf and its table away, and a walker.
+//! Loom tests of aging, without a lock or flush, beside a zap of the leaf and its table, and a hardware walker.
 
 use super::super::scan::Accessed;
 use super::*;
@@ -14,16 +14,16 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq)]
 enum Mistake {
     None,
-    /// The leaf is stored as it was, without its bit.
+    /// Aging stores the old leaf without its bit.
     Store,
-    /// Aging is in no section.
+    /// Aging is outside any section.
     NoSection,
 }
 
 struct Shared {
     reads: ReadSide,
     entry: Entry,
-    /// The memory that the entry lies in.
+    /// The memory of the entry.
     page: UnsafeCell<u64>,
 }
 
@@ -41,7 +41,7 @@ fn ages(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
             if word.is_hole() {
                 return;
             }
-            // SAFETY: loom checks against its reuse.
+            // SAFETY: loom checks that the memory is not reused.
             page.with(|page| unsafe { *page });
             if mistake == Mistake::Store {
                 entry.store(Word(word.0 & !Ept4::ACCESSED));
@@ -58,7 +58,7 @@ fn ages(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
         }
         assert!(!written || word.0 & Ept4::DIRTY != 0, "a store that no harvest will find");
         reads.synchronize();
-        // SAFETY: loom checks that no thread looks at it.
+        // SAFETY: loom checks that no thread reads it.
         page.with_mut(|page| unsafe { *page = 1 });
         aging.join().expect("it ends");
         assert!(entry.load().is_hole(), "a leaf that comes back");
