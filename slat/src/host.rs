@@ -357,7 +357,7 @@ impl<'h, H: Host> Kicks<'h, H> {
         answer.map_err(|panic| self.panic.set(Some(panic))).ok()
     }
 
-    /// Returns the host's answer. A panic here unwinds with edited tables that nobody has flushed, so it aborts.
+    /// Returns the host's answer. A panic here would unwind with edited tables and no flush, so it aborts.
     #[cfg(not(feature = "std"))]
     fn kept<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
         let unwound = Unwound;

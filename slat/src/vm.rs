@@ -48,7 +48,6 @@ pub(crate) struct Policy {
 /// A virtual machine's second level of address translation: gfn → frame, in page-table format `F`, on host `H`.
 ///
 /// Everything takes `&self`: share it by reference or in an `Arc`.
-///
 #[doc = include_str!("vm.md")]
 pub struct Vm<F: Format, H: Host> {
     pub(crate) host: H,
@@ -62,8 +61,7 @@ pub struct Vm<F: Format, H: Host> {
     pub(crate) spaces: Box<[Space<F>]>,
     pub(crate) pool: Pool,
     pub(crate) grace: Grace,
-    /// A page larger than 4 KiB has been mapped once. On a cache line of its own: faults read it, and its neighbours
-    /// are written.
+    /// A page larger than 4 KiB has been mapped. On its own cache line, because faults read it.
     large_pages: Padded<AtomicBool>,
     pub(crate) clock: Clock,
     pub(crate) tlb: Tlb,
@@ -80,8 +78,7 @@ pub struct Vm<F: Format, H: Host> {
 /// The position of the search for cold tables ([`budget`](crate::budget)).
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
-    /// Address space and frame where the search continues. The holder of the lock reclaims; other threads wait, and
-    /// then search again.
+    /// Address space and frame where the search continues. The holder reclaims; other threads wait, then search again.
     pub(crate) hand: Mutex<(usize, Gfn)>,
     /// Number of subtrees reclaimed so far.
     pub(crate) reclaimed: AtomicU64,
@@ -158,9 +155,8 @@ impl<F: Format, H: Host> Builder<F, H> {
         self
     }
 
-    /// Sets how writes are logged. Default: [`DirtyLog::bitmap`]. Logging starts, and costs anything, only when a
-    /// memslot asks for it ([`Slot::log_dirty`](crate::Slot::log_dirty)). [`Vm::set_dirty_log`] changes some of the
-    /// settings later.
+    /// Sets how writes are logged. Default: [`DirtyLog::bitmap`]. Logging costs nothing until a memslot asks for it
+    /// ([`Slot::log_dirty`](crate::Slot::log_dirty)). [`Vm::set_dirty_log`] changes some of the settings later.
     pub fn dirty_log(mut self, dirty: DirtyLog) -> Self {
         self.policy.dirty = dirty;
         self
@@ -188,8 +184,7 @@ impl<F: Format, H: Host> Builder<F, H> {
         self
     }
 
-    /// Sets where the host addresses of memslots may lie, for example the user half of an address space. Default:
-    /// anywhere.
+    /// Sets where the host addresses of memslots may lie, for example the user half. Default: anywhere.
     pub fn host_addresses(mut self, hvas: Span<Hva>) -> Self {
         self.limits.hvas = hvas;
         self
@@ -223,10 +218,7 @@ impl<F: Format, H: Host> Builder<F, H> {
         self
     }
 
-    /// Builds the VM, with no memslots and one root table for each address space.
-    ///
-    /// # Errors
-    /// [`NoMemory`] if memory for the tables or the rings is missing.
+    /// Builds the VM, with no memslots and one root table for each address space. Fails if memory is missing.
     pub fn build(self) -> Result<Vm<F, H>, NoMemory> {
         let Self { host, policy, limits, spaces, lock, table_budget, sabotage, .. } = self;
         let barrier = Barrier::detect();
@@ -294,15 +286,13 @@ impl<F: Format, H: Host> Vm<F, H> {
         &self.host
     }
 
-    /// The root of the tables of address space 0 at this moment. A vCPU loads [`InGuest::root`](crate::InGuest::root)
-    /// instead, which changes only when the vCPU answers a flush.
+    /// The current root of address space 0. A vCPU must load [`InGuest::root`](crate::InGuest::root) instead.
     pub fn root(&self) -> Pfn {
         self.spaces[0].radix.root_word().pfn()
     }
 
-    /// Waits for a grace period, and then frees the pages of all unhooked tables and uncounts their leaves. Without
-    /// this call the VM does the same in small steps, when many tables wait or pages run short. No thread waits for
-    /// those steps.
+    /// Waits for a grace period, then frees the pages of all unhooked tables and uncounts their leaves. The VM also
+    /// does so by itself in small steps, when many tables wait or pages run short. No thread waits for those steps.
     pub fn collect(&self, _idle: &mut Idle) {
         self.dead_tables().collect();
     }
@@ -354,8 +344,8 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.spaces.get(usize::from(id.0))
     }
 
-    /// Whether a leaf larger than 4 KiB may exist. A thread that reads a stale `false` zaps such a leaf instead of
-    /// splitting it.
+    /// Whether a leaf larger than 4 KiB may exist. A stale `false` makes a thread zap such a leaf instead of splitting
+    /// it.
     pub(crate) fn maps_large_pages(&self) -> bool {
         self.large_pages.load(Relaxed)
     }
@@ -371,8 +361,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// Whether a nested guest has ever run.
     #[inline(always)]
     pub(crate) fn runs_nested(&self) -> bool {
-        // Set before the shadows, and so the first hint, can be found. The argument for hints therefore holds here: an
-        // invalidation that a fault with such a hint misses sees this flag.
+        // Set before the shadows, and so before the first hint. If a fault with a hint does not see an invalidation,
+        // the invalidation sees the hint, and so this flag.
         self.nested.load(Relaxed)
     }
 
@@ -388,8 +378,8 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.host.observe(TraceEvent::Retry { vcpu, gfn, cause });
     }
 
-    /// Borrows a seat for a thread that is not a vCPU. If all are taken, makes more; if memory for that is missing,
-    /// waits.
+    /// Borrows a seat for a thread that is not a vCPU. Makes more if all are taken; waits if memory for them is
+    /// missing.
     pub(crate) fn borrow_seat(&self) -> Borrowed<'_> {
         self.reads.borrow(self.policy.vcpus as usize + 1)
     }

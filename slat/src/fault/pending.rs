@@ -1,4 +1,5 @@
-//! Faults on a page that the host will have later ([`HostError::Pending`]). [`crate::waits`] has the protocol.
+//! Faults on a page that the host will have later ([`HostError::Pending`](crate::HostError::Pending)).
+//! [`crate::waits`] has the protocol.
 
 use super::{By, Done, Fault, FaultError};
 use crate::host::{Host, Kicks, Token, VcpuId};

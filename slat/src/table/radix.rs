@@ -1,6 +1,6 @@
 //! The radix table: a root, the descent, and the linking of missing tables.
 //!
-//! Both MMUs use it: the secondary one ([`Vm`](crate::Vm): gfn → frame) and a primary one ([`Map`](super::Map): hva →
+//! Both MMUs use it: the secondary one ([`Vm`](crate::Vm): gfn → frame) and a primary one ([`Map`](crate::map::Map): hva →
 //! frame). It is generic over format and memory. The compiler unrolls the loop over levels.
 
 use super::entry::{Entry, Word};
