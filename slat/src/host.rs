@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kick_that_panics_keeps_no_other_vcpu_from_being_kicked() {
+    fn a_kick_that_panics_does_not_stop_other_kicks() {
         assert_eq!(kicked(), (2, true, true));
     }
 

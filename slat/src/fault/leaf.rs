@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_way_is_for_ordinary_memory() {
+    fn the_quick_path_maps_only_write_back_memory() {
         assert_eq!(mapped(), [MemoryType::WriteCombining; 2]);
         assert_ne!(seeded::with(Bug::SlotTakenForPlain, mapped), [MemoryType::WriteCombining; 2]);
         seeded::found(Bug::SlotTakenForPlain, 1);

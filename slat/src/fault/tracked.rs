@@ -112,20 +112,20 @@ mod tests {
     }
 
     #[test]
-    fn a_zap_in_between_wins() {
+    fn a_tracked_leaf_that_is_zapped_meanwhile_is_not_restored() {
         let (outcome, leaf) = load_around(|vm, idle| invalidate(vm, idle, Why::Migrate));
         assert_eq!((outcome, leaf), (Outcome::Retry, None));
     }
 
     #[test]
-    fn a_permission_taken_in_between_stays_taken() {
+    fn a_permission_that_is_withdrawn_meanwhile_is_not_restored() {
         let (outcome, leaf) = load_around(|vm, idle| invalidate(vm, idle, Why::Protect));
         let leaf = leaf.unwrap();
         assert_eq!((outcome, leaf.accessed, leaf.perms), (Outcome::Retry, false, Perms::RX));
     }
 
     #[test]
-    fn with_nothing_in_between_it_is_given_back() {
+    fn an_unchanged_tracked_leaf_is_restored() {
         let (outcome, leaf) = load_around(|_, _| {});
         let leaf = leaf.unwrap();
         assert_eq!((outcome, leaf.accessed, leaf.perms), (Outcome::Done(Done::Fixed), true, Perms::RWX));

@@ -212,13 +212,13 @@ fn a_page_that_moves_while_the_host_is_asked_does_not_come_back() {
 }
 
 #[test]
-fn negative_control_without_the_freeze_it_comes_back() {
+fn negative_control_without_the_freeze_the_old_page_returns() {
     assert!(seeded::with(Bug::RecoverUnfrozen, stale_where_the_host_moves_it_when_asked));
     seeded::found(Bug::RecoverUnfrozen, 1);
 }
 
 #[test]
-fn words_of_a_frozen_link_are_no_other_threads() {
+fn a_frozen_link_differs_from_other_frozen_words() {
     let frozen = Word::frozen_link(Pfn(7));
     assert!(matches!(frozen.kind::<Ept4>(Level::M2), Kind::Frozen(mark) if Word::was_link(mark)));
     assert!(frozen != Word::frozen_link(Pfn(8)) && !Word::was_link(u64::from(u32::MAX)));

@@ -77,7 +77,7 @@ unsafe impl TableMemory for Racing {
 
 /// Two neighbours link the same tables, several levels of them. The later thread must still reach its own entry.
 #[test]
-fn two_who_link_tables_at_once_both_reach_their_pages() {
+fn two_threads_that_link_the_same_tables_both_reach_their_pages() {
     let racing = Racing::default();
     let map = Arc::new(Map::<X64, _>::new(racing.clone()).unwrap());
     let faster = map.clone();

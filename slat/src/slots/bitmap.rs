@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_gone_and_the_rest_stays() {
+    fn taken_marks_are_cleared_and_others_stay() {
         let bitmap = Bitmap::new(200, 0, false).unwrap();
         bitmap.mark_pages(10..140);
         assert_eq!((bitmap.take_all(2, &mut [7, 7]), bitmap.word(2)), (12, 0));

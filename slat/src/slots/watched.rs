@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_has_all_watches_that_it_can_have_is_refused() {
+    fn a_frame_with_the_maximum_number_of_watches_is_refused() {
         let watched = Watched::default();
         let gfns = Span::sized(Gfn(3), 1);
         for _ in 0..MOST {

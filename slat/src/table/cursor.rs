@@ -205,13 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_at_its_goal_wherever_it_is_sent_back() {
+    fn a_restarted_cursor_continues_at_its_goal() {
         let sent_back = visits(SPAN, |cursor, _, root| cursor.restart(root));
         assert_eq!(sent_back, visits(SPAN, |_, _, _| {}));
     }
 
     #[test]
-    fn what_was_a_link_and_is_none_any_more_is_visited_again() {
+    fn a_link_that_is_removed_after_its_visit_is_visited_again() {
         // At level 1 GiB: the link to the table below is removed after its visit.
         let all = Span::new(Gfn(0), Gfn(Level::G1.pages()));
         let mut taken = false;
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn so_is_what_the_visitor_found_to_be_a_link_when_it_lost_a_race() {
+    fn a_link_that_the_visitor_found_by_losing_a_race_is_visited_again() {
         let pages = Level::G1.pages();
         let mut met = false;
         let seen = visits(Span::new(Gfn(pages), Gfn(2 * pages)), |cursor, step, root| {

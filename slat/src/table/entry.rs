@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_present_word_is_no_absent_one() {
+    fn a_present_word_is_not_an_absent_word() {
         let leaf = Leaf {
             pfn: Pfn(0b11 << 3),
             perms: Perms::RX,

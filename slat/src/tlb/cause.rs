@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_has_a_place_and_a_name_of_its_own() {
+    fn each_cause_has_a_unique_index_and_name() {
         for (index, cause) in Cause::ALL.into_iter().enumerate() {
             assert_eq!(cause.index(), index);
             assert_eq!(Cause::ALL.iter().filter(|other| other.name() == cause.name()).count(), 1);

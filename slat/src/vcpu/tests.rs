@@ -70,7 +70,7 @@ fn a_grace_period_waits_for_a_section_after_a_leaked_guard() {
 }
 
 #[test]
-fn mistake_a_section_on_a_seat_that_looks_at_rest() {
+fn mistake_a_section_begins_on_a_resting_seat() {
     assert!(passes_over_a_section(Some(Bug::LeakedGuardBelieved)));
     seeded::found(Bug::LeakedGuardBelieved, 1);
 }
@@ -91,7 +91,7 @@ fn forgets_all(cpus: &[u64]) -> u32 {
 }
 
 #[test]
-fn all_is_forgotten_on_a_first_entry_and_on_another_processor() {
+fn everything_is_flushed_on_a_first_entry_and_on_another_processor() {
     assert_eq!(forgets_all(&[7, 7, 7]), 2, "the first entry under a number, only");
     assert_eq!(forgets_all(&[7, 8, 8, 7]), 6, "each change of processors");
 }
@@ -126,18 +126,18 @@ impl Translations for PanicsOn {
 }
 
 #[test]
-fn a_processor_forgets_all_where_another_could_not() {
+fn a_processor_flushes_everything_after_another_has_panicked() {
     assert!(forgets_all_after_a_panic());
 }
 
 #[test]
-fn mistake_what_was_loaded_is_believed_after_a_panic() {
+fn mistake_the_loaded_root_is_trusted_after_a_panic() {
     assert!(!seeded::with(Bug::LoadedKept, forgets_all_after_a_panic));
     seeded::found(Bug::LoadedKept, 1);
 }
 
 #[test]
-fn mistake_what_is_cached_elsewhere_is_believed() {
+fn mistake_the_cache_of_another_processor_is_trusted() {
     assert_eq!(seeded::with(Bug::CachesBelieved, || forgets_all(&[7, 8])), 0);
     seeded::found(Bug::CachesBelieved, 1);
 }

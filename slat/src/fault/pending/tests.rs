@@ -54,7 +54,7 @@ fn overtaken() -> (Done, usize, Option<Token>) {
 }
 
 #[test]
-fn a_page_that_comes_before_the_fault_returns_is_mapped_by_it() {
+fn a_page_that_arrives_before_the_fault_returns_is_mapped() {
     assert_eq!(overtaken(), (Done::Mapped(Level::K4), 0, None));
     // The vCPU waits, and nothing will wake it.
     assert_eq!(seeded::with(Bug::PendingBelieved, overtaken), (Done::Pending, 1, None));
@@ -87,7 +87,7 @@ fn goes_in() -> bool {
 }
 
 #[test]
-fn no_vcpu_enters_the_guest_beside_a_token_that_is_ready() {
+fn no_vcpu_enters_the_guest_while_a_token_is_ready() {
     assert!(!goes_in());
     assert!(seeded::with(Bug::ReadyForgotten, goes_in));
     seeded::found(Bug::ReadyForgotten, 1);

@@ -31,13 +31,13 @@ fn remembers(asked: u64, versions: &'static [u64]) -> impl Fn() + Send + Sync + 
 }
 
 #[test]
-fn what_is_remembered_is_of_one_version() {
+fn a_hint_is_of_one_version() {
     explore(remembers(1, &[2]));
     explore(remembers(2, &[2]));
 }
 
 #[test]
-fn and_of_one_of_several_concurrent_writers() {
+fn a_hint_with_concurrent_writers_is_of_one_version() {
     explore_within(3, remembers(2, &[2, 3]));
 }
 

@@ -50,7 +50,7 @@ fn a_version_outlives_every_newer_one_while_it_is_read() {
 }
 
 #[test]
-fn mistake_the_cells_go_round_without_a_wait() {
+fn mistake_cells_are_reused_without_a_wait() {
     assert!(is_overwritten(Some(Bug::CellReusedEarly)));
     seeded::found(Bug::CellReusedEarly, 1);
 }

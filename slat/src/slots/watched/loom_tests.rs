@@ -20,12 +20,12 @@ fn asked_beside() {
 }
 
 #[test]
-fn what_is_found_of_a_watch_is_made() {
+fn counts_are_complete_before_they_are_found() {
     explore_within(3, asked_beside);
 }
 
 #[test]
-fn mistake_to_show_counts_before_they_are_made() {
+fn mistake_counts_are_linked_before_they_are_complete() {
     finds_seeded(Bug::WatchedRelaxed, RACE, asked_beside);
 }
 

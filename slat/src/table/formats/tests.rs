@@ -206,7 +206,7 @@ fn row<F: Format>(table: &mut String) {
 }
 
 #[test]
-fn the_table_of_formats_is_what_they_say() {
+fn the_documented_table_matches_the_formats() {
     let mut table = String::from(
         "//! | name | bits of address | levels | pages of the root | largest page | W | A | D | A in links | host's answer |\n\
          //! |---|---|---|---|---|---|---|---|---|---|\n",

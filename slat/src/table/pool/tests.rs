@@ -306,7 +306,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 64 }))]
 
     #[test]
-    fn each_page_is_out_once_and_chunks_go_back_when_none_is(
+    fn each_page_has_one_user_and_whole_chunks_are_returned(
         steps in steps(),
         root_pages in prop_oneof![Just(1_usize), Just(2), Just(4), Just(16)],
         most in prop_oneof![2 => Just(u64::MAX), 1 => 1..600_u64],
@@ -318,7 +318,7 @@ proptest! {
 
 /// Fills a chunk, and frees all tables in it except one.
 #[test]
-fn mistake_a_chunk_goes_back_with_a_page_in_use() {
+fn mistake_a_chunk_is_returned_with_a_page_in_use() {
     let steps: Vec<_> = core::iter::once(Step::TopUp(0, 63))
         .chain((0..63).map(|_| Step::Link(0)))
         .chain([Step::Die(0, 62), Step::Shrink])
@@ -348,7 +348,7 @@ fn oscillate(chunks: usize) -> usize {
 }
 
 #[test]
-fn a_pool_that_oscillates_within_what_it_keeps_leaves_the_host_alone() {
+fn a_pool_that_oscillates_within_its_reserve_does_not_call_the_host() {
     assert_eq!(oscillate(2 * KEPT), 0);
     assert_eq!(oscillate(2 * KEPT + 1), 9, "negative control: more than it keeps");
 }

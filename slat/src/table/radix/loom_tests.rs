@@ -57,7 +57,7 @@ fn links() {
 }
 
 #[test]
-fn who_finds_a_link_finds_a_filled_table() {
+fn a_walk_that_finds_a_link_finds_a_filled_table() {
     explore(links);
 }
 
@@ -91,7 +91,7 @@ fn replaces_the_root() {
 }
 
 #[test]
-fn who_finds_a_root_finds_a_filled_table() {
+fn a_walk_that_finds_a_root_finds_a_filled_table() {
     explore(replaces_the_root);
 }
 
@@ -180,7 +180,7 @@ fn retires(grace: bool) -> impl Fn() + Send + Sync + 'static {
 }
 
 #[test]
-fn a_table_stays_while_a_fault_stands_in_it() {
+fn a_table_is_not_reused_while_a_fault_is_inside_it() {
     explore_within(2, retires(true));
 }
 

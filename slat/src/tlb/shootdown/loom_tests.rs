@@ -88,7 +88,7 @@ fn mistake_reuse_without_a_shootdown() {
 }
 
 #[test]
-fn mistakes_about_who_is_in_the_guest() {
+fn mistakes_about_the_guest_mode() {
     for bug in [Bug::GenerationRelaxed, Bug::ShootdownUnfenced, Bug::RmwUnfenced] {
         finds_seeded(bug, RACE, enters(true));
     }
