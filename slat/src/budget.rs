@@ -33,7 +33,7 @@ use crate::sync::mode::Shared;
 use crate::sync::prim::Relaxed;
 use crate::table::format::Format;
 use crate::table::memory::Node;
-use crate::table::pool::{Cache, NoMemory, Short};
+use crate::table::pool::{Cache, NoMemory, PageShortage};
 use crate::table::retire::DeadTables;
 use crate::tlb::debt::Owed;
 use crate::tlb::{Cause, FlushDebt};
@@ -92,8 +92,8 @@ impl<F: Format, H: Host> Vm<F, H> {
         loop {
             match self.pool.top_up(&self.host, cache, want, || self.dead_tables().reuse()) {
                 Ok(()) => return Ok(()),
-                Err(Short::Budget) if self.reclaim(idle) => {}
-                Err(Short::Host) if self.dead_tables().reuse_late() => {}
+                Err(PageShortage::Budget) if self.reclaim(idle) => {}
+                Err(PageShortage::Host) if self.dead_tables().reuse_late() => {}
                 Err(_) => return Err(NoMemory),
             }
         }

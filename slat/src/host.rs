@@ -311,10 +311,10 @@ impl<H: Host> TableEvents for H {
 
 /// Dropped only while a panic unwinds; its own panic then aborts.
 #[cfg(not(feature = "std"))]
-struct Unwound;
+struct AbortOnUnwind;
 
 #[cfg(not(feature = "std"))]
-impl Drop for Unwound {
+impl Drop for AbortOnUnwind {
     fn drop(&mut self) {
         panic!("a host panicked while it flushed: the flush cannot be finished");
     }
@@ -342,25 +342,25 @@ impl<'h, H: Host> Kicks<'h, H> {
         if seeded!(KicksCutShort) {
             return self.host.kick(vcpu);
         }
-        self.kept(|| self.host.kick(vcpu));
+        self.catch_panic(|| self.host.kick(vcpu));
     }
 
     /// Whether the host has broadcast the flush; false if it panicked.
     pub(crate) fn broadcast(&self, gfns: Span<Gfn>) -> bool {
-        self.kept(|| self.host.broadcast_flush(gfns)) == Some(true)
+        self.catch_panic(|| self.host.broadcast_flush(gfns)) == Some(true)
     }
 
     /// Returns the host's answer, or stores its panic.
     #[cfg(feature = "std")]
-    fn kept<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
+    fn catch_panic<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
         let answer = std::panic::catch_unwind(core::panic::AssertUnwindSafe(call));
         answer.map_err(|panic| self.panic.set(Some(panic))).ok()
     }
 
     /// Returns the host's answer. A panic here would unwind with edited tables and no flush, so it aborts.
     #[cfg(not(feature = "std"))]
-    fn kept<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
-        let unwound = Unwound;
+    fn catch_panic<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
+        let unwound = AbortOnUnwind;
         let answer = call();
         core::mem::forget(unwound);
         Some(answer)

@@ -226,7 +226,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             let taken = vm.grace.take_flushed();
             writer.wait(sets, &vm.reads);
             if let Some(taken) = taken {
-                vm.grace.bury(taken);
+                vm.grace.mark_dead(taken);
             }
             vm.host.observe(TraceEvent::GracePeriod);
         }

@@ -140,7 +140,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     #[inline(always)]
     pub(crate) fn awake(&self) -> &'vm Seat {
         if self.seat.is_resting() && !seeded!(LeakedGuardBelieved) {
-            self.come_back();
+            self.leave_leaked_guest();
         }
         self.seat.seat()
     }
@@ -170,7 +170,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     }
 
     #[cold]
-    fn come_back(&self) {
+    fn leave_leaked_guest(&self) {
         Tlb::leave(self.vm.tlb.vcpu(self.id));
         self.seat.wake(self.light);
     }

@@ -331,7 +331,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         if seeded!(ShrinkUnwaited)
             && let Some(taken) = self.grace.take_flushed()
         {
-            self.grace.bury(taken);
+            self.grace.mark_dead(taken);
         }
         let before = self.pool.lent();
         self.collect(idle);

@@ -141,7 +141,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
                 }
             } else if B::LARGE && is_young::<F, B>(word) {
                 self.clear(entry, word);
-                self.tell_all(part);
+                self.report_all(part);
             }
         }
         at
@@ -207,7 +207,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
                 self.clear(entry, word);
                 // In order: first the tables before it.
                 self.leaves(&tables[..core::mem::take(&mut len)], &[]);
-                self.tell_all(gfns);
+                self.report_all(gfns);
             }
         }
         let (mut ahead, mut coming) = ([core::ptr::null(); TOGETHER], *left);
@@ -263,7 +263,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         self.left = self.left.saturating_sub(count.into());
         let first = F::index(table.gfns.start, Level::K4);
         let bits = if first == 0 { *young } else { shifted_down(young, first) };
-        self.tell(AccessedPages::new(table.gfns.start, (table.gfns.len() as u32, count), bits));
+        self.report(AccessedPages::new(table.gfns.start, (table.gfns.len() as u32, count), bits));
     }
 
     /// Clears the young entries of a table, and returns their number. It first lists them, and then clears one after
@@ -322,16 +322,16 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
 
     /// Reports a large leaf, as far as it is in `gfns`.
     #[cold]
-    fn tell_all(&mut self, gfns: Span<Gfn>) {
+    fn report_all(&mut self, gfns: Span<Gfn>) {
         let mut at = gfns.start;
         while at < gfns.end && !self.stopped {
             let part = Span::new(at, gfns.end.min(at.base(Level::M2) + AccessedPages::<Gfn>::MOST));
-            self.tell(AccessedPages::all(part));
+            self.report(AccessedPages::all(part));
             at = part.end;
         }
     }
 
-    fn tell(&mut self, accessed: AccessedPages<Gfn>) {
+    fn report(&mut self, accessed: AccessedPages<Gfn>) {
         self.stopped |= !(self.seen)(accessed);
     }
 }

@@ -114,7 +114,7 @@ pub(super) enum ConfirmedTable {
 }
 
 /// The memo has nothing confirmed about the frame.
-pub(super) struct Unremembered;
+pub(super) struct NotConfirmed;
 
 /// A hole that the fault may fill, and the host address of its page.
 pub(super) struct Fillable<'s> {
@@ -220,13 +220,13 @@ impl Memo {
         vm: &Vm<F, H>,
         known: ConfirmedTable,
         gfn: Gfn,
-    ) -> Result<Option<Fillable<'s>>, Unremembered> {
+    ) -> Result<Option<Fillable<'s>>, NotConfirmed> {
         if !vm.active.is_at(self.quiet.number) && !seeded!(TableRemembered) {
-            return Err(Unremembered);
+            return Err(NotConfirmed);
         }
         if let ConfirmedTable::Slot(tag) = known {
             if tag >> INDEX_BITS != self.parent_tag {
-                return Err(Unremembered);
+                return Err(NotConfirmed);
             }
             // SAFETY: the caller guarantees it; the parent was linked when N was loaded, or later.
             let table = unsafe { Radix::<F>::table(&vm.host, (self.parent, Level::M2), gfn, Level::K4) };
@@ -246,13 +246,13 @@ impl Memo {
         &self,
         active: &Active,
         gfn: Gfn,
-    ) -> Result<Option<Fillable<'s>>, Unremembered> {
+    ) -> Result<Option<Fillable<'s>>, NotConfirmed> {
         let near = &self.near;
         let stands = gfn.0.wrapping_sub(near.first.0) < near.len
             && (active.newest_of(near.line) == near.newest && active.epoch() == self.epoch
                 || seeded!(TableRemembered));
         if !stands {
-            return Err(Unremembered);
+            return Err(NotConfirmed);
         }
         // SAFETY: the table was linked when both words were loaded, or later, and stays allocated for the section.
         Ok(unsafe { self.fillable::<F>(near.table, near.newest, gfn) })

@@ -67,7 +67,7 @@ pub struct Fault {
 }
 
 /// How often a fault checks the active invalidations, while one covers its frame, before it makes a full attempt again.
-const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
+const CHECKS_BEFORE_RETRY: u32 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
 
 /// How one attempt ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -144,20 +144,20 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                 Outcome::Replaced => {}
                 Outcome::Pending => return self.pending(idle, fault, by),
                 Outcome::Retry | Outcome::Ask => {
-                    self.again(fault, RetryCause::Lost);
+                    self.count_retry(fault, RetryCause::Lost);
                     patience.wait();
                 }
-                Outcome::Moved => self.again(fault, RetryCause::Moved),
+                Outcome::Moved => self.count_retry(fault, RetryCause::Moved),
                 // Rule 13. However often it looks, one wait counts as one while the same invalidations are active.
                 Outcome::Covered => {
                     if waits.replace(before) != Some(before) {
-                        self.again(fault, RetryCause::Covered);
+                        self.count_retry(fault, RetryCause::Covered);
                     }
                     // The end of an invalidation changes the list. Few threads write that word, and hundreds may read
-                    // it. The fault makes a full attempt when it changes, and also after `LOOKS` reads, in case the
+                    // it. The fault makes a full attempt when it changes, and also after some checks, in case the
                     // invalidation ended while `before` was read.
                     self.rest_while(|| {
-                        for _ in 0..LOOKS {
+                        for _ in 0..CHECKS_BEFORE_RETRY {
                             patience.wait();
                             if self.memo.listed(&self.vm.active, fault.gpa.gfn()) != before {
                                 break;
@@ -231,7 +231,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         self.vm.host.observe(TraceEvent::Fault { vcpu: self.id, gfn: gpa.gfn(), access, result });
     }
 
-    fn again(&self, fault: Fault, cause: RetryCause) {
+    fn count_retry(&self, fault: Fault, cause: RetryCause) {
         self.vm.counts_retry(self.id, fault.gpa.gfn(), cause);
     }
 
@@ -266,7 +266,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             Err(unconfirmed) => return Ok(unconfirmed.into()),
         };
         if core::mem::replace(asked, true) {
-            self.again(fault, RetryCause::Asked);
+            self.count_retry(fault, RetryCause::Asked);
         }
         let page = match vm.host.resolve(idle, hva, fault.access) {
             Ok(page) => page,

@@ -9,7 +9,7 @@
 //! [`super::memo`] says why these loads suffice for the confirmed frames.
 
 use super::Fault;
-use super::memo::{ConfirmedTable, Fillable, Unremembered};
+use super::memo::{ConfirmedTable, Fillable, NotConfirmed};
 use crate::addr::Level;
 use crate::host::{Host, HostPage};
 use crate::sync::mode::Shared;
@@ -29,51 +29,51 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             // Compiled without the code for another table.
             Some(ConfirmedTable::Table) => self.quick_in_quiet(ConfirmedTable::Table, fault),
             Some(known) => self.quick_in_quiet(known, fault),
-            None => self.quick_beside(fault),
+            None => self.quick_near(fault),
         }
     }
 
     #[inline(always)]
     fn quick_in_quiet(&mut self, known: ConfirmedTable, fault: Fault) -> bool {
-        let Some(section) = self.light_section() else { return self.quick_otherwise(fault) };
+        let Some(section) = self.light_section() else { return self.confirm_and_map(fault) };
         // SAFETY: inside a section.
         match unsafe { self.memo.hole_in_quiet(self.vm, known, fault.gpa.gfn()) } {
-            Ok(hole) => self.fill(section, hole, fault),
-            Err(Unremembered) => self.quick_again(section, fault),
+            Ok(hole) => self.map_and_leave(section, hole, fault),
+            Err(NotConfirmed) => self.leave_and_confirm(section, fault),
         }
     }
 
     /// Tries to map beside invalidations elsewhere.
     #[inline(always)]
-    fn quick_beside(&mut self, fault: Fault) -> bool {
+    fn quick_near(&mut self, fault: Fault) -> bool {
         if !self.memo.has(fault.gpa.gfn()) {
             return false;
         }
-        let Some(section) = self.light_section() else { return self.quick_otherwise(fault) };
+        let Some(section) = self.light_section() else { return self.confirm_and_map(fault) };
         // SAFETY: inside a section.
         match unsafe { self.memo.hole_near::<F>(&self.vm.active, fault.gpa.gfn()) } {
-            Ok(hole) => self.fill(section, hole, fault),
-            Err(Unremembered) => self.quick_again(section, fault),
+            Ok(hole) => self.map_and_leave(section, hole, fault),
+            Err(NotConfirmed) => self.leave_and_confirm(section, fault),
         }
     }
 
     #[inline(always)]
-    fn quick_again(&mut self, section: Section<'_>, fault: Fault) -> bool {
+    fn leave_and_confirm(&mut self, section: Section<'_>, fault: Fault) -> bool {
         drop(section);
-        self.quick_otherwise(fault)
+        self.confirm_and_map(fault)
     }
 
     /// Tries to map outside the common case: the memo must confirm something; or a baseline policy has a lock; or the
     /// section needs a fence, because barriers are symmetric or a writer waits for a quiescent state.
     #[cold]
     #[inline(never)]
-    fn quick_otherwise(&mut self, fault: Fault) -> bool {
+    fn confirm_and_map(&mut self, fault: Fault) -> bool {
         let (vm, who) = (self.vm, (self.id, fault.gpa.gfn()));
         let seat = self.awake();
         let gate = vm.lock.enter::<Shared>(&vm.reads, seat);
         // SAFETY: inside a section, or under the lock under which all unhooking is done.
         let hole = unsafe { self.memo.hole(vm, self.space, who) };
-        let mapped = hole.is_some_and(|hole| self.fills(&hole, fault));
+        let mapped = hole.is_some_and(|hole| self.map_hole(&hole, fault));
         drop(gate);
         if mapped {
             seat.mapped_under_lock();
@@ -83,8 +83,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 
     /// Fills the hole, if there is one, and ends its section.
     #[inline(always)]
-    fn fill(&self, section: Section<'_>, hole: Option<Fillable<'_>>, fault: Fault) -> bool {
-        let mapped = hole.is_some_and(|hole| self.fills(&hole, fault));
+    fn map_and_leave(&self, section: Section<'_>, hole: Option<Fillable<'_>>, fault: Fault) -> bool {
+        let mapped = hole.is_some_and(|hole| self.map_hole(&hole, fault));
         if mapped {
             section.end_mapped();
         }
@@ -92,7 +92,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     }
 
     #[inline(always)]
-    fn fills(&self, hole: &Fillable<'_>, fault: Fault) -> bool {
+    fn map_hole(&self, hole: &Fillable<'_>, fault: Fault) -> bool {
         let Some(page) = self.vm.host.lookup(hole.hva, fault.access) else { return false };
         if page != (HostPage { pfn: page.pfn, ..HostPage::PLAIN }) {
             return false;

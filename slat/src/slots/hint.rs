@@ -27,7 +27,7 @@
 //! MiB each, by address) the engine keeps the slot found last, if no other slot shares its host addresses. Any range
 //! inside that slot then maps to frames of this slot alone.
 //!
-//! A hint has three words (`Remembered`); a slot takes two besides its first frame ([`Packed`]).
+//! A hint has three words (`SeqlockWords`); a slot takes two besides its first frame ([`Packed`]).
 
 use crate::addr::{Gfn, Hva, PAGE_SIZE, Span};
 use crate::sync::prim::{Acquire, AtomicU64, Relaxed, Release, fence};
@@ -35,7 +35,7 @@ use slat_slots::{Interval, Packed, Slot};
 
 /// The memslot found last by guest frame; see the [module](self). Any number of threads may share a hint.
 #[derive(Debug, Default)]
-pub struct Hint(Remembered);
+pub struct Hint(SeqlockWords);
 
 impl Hint {
     /// Returns the slot of `gfn` as of `version`, if the hint has it. All versions used with one hint must be numbers
@@ -70,7 +70,7 @@ pub(super) struct HvaHints([HvaHint; HINTS]);
 /// A slot whose host addresses no other slot shares.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct HvaHint(Remembered);
+struct HvaHint(SeqlockWords);
 
 impl HvaHints {
     /// Returns the frames behind `hvas` in version `number`, if the hint or `search` finds that one slot alone covers
@@ -114,13 +114,13 @@ pub(super) fn part(slot: &Interval, hvas: Span<Hva>) -> Span<Gfn> {
 /// Three words found in one version of the slots, which any number of threads read and write. A sequence number guards
 /// them and is odd during a write. Any later version makes them stale.
 #[derive(Debug, Default)]
-struct Remembered {
+struct SeqlockWords {
     sequence: AtomicU64,
     version: AtomicU64,
     words: [AtomicU64; 3],
 }
 
-impl Remembered {
+impl SeqlockWords {
     /// Returns the words if they are of `version`.
     #[inline]
     fn get(&self, version: u64) -> Option<[u64; 3]> {

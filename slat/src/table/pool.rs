@@ -36,15 +36,15 @@ pub(crate) struct Pool {
 
 /// Why a page is missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Short {
+pub(crate) enum PageShortage {
     /// The budget is used up.
     Budget,
     /// The host has no more memory.
     Host,
 }
 
-impl From<Short> for NoMemory {
-    fn from(_: Short) -> Self {
+impl From<PageShortage> for NoMemory {
+    fn from(_: PageShortage) -> Self {
         Self
     }
 }
@@ -69,15 +69,15 @@ impl Pool {
         cache: &mut Cache,
         want: usize,
         reuse: impl Fn() -> bool,
-    ) -> Result<(), Short> {
+    ) -> Result<(), PageShortage> {
         while cache.list.len() < want {
             // Threads that pass this check at the same time may exceed the budget, each by the pages that it takes.
             let left = self.budget().saturating_sub(self.in_use());
             if left == 0 {
-                return Err(Short::Budget);
+                return Err(PageShortage::Budget);
             }
             if injected!(Alloc) {
-                return Err(Short::Host);
+                return Err(PageShortage::Host);
             }
             let missing = (want - cache.list.len()).min(usize::try_from(left).unwrap_or(usize::MAX));
             if self.take_free(cache, missing) == 0 && !reuse() {
@@ -125,12 +125,12 @@ impl Pool {
 
     /// Adds a chunk. Of single pages it adds as many as requested, but at least half as many as exist. Small tables
     /// then need few pages, and large tables few pages of notes. May sleep.
-    fn grow<M: TableMemory>(&self, memory: &M, by: Growth) -> Result<(), Short> {
+    fn grow<M: TableMemory>(&self, memory: &M, by: Growth) -> Result<(), PageShortage> {
         let by = match by {
             Growth::Pages(pages) => Growth::Pages(pages.max(self.allocated() as usize / 2)),
             Growth::Root => Growth::Root,
         };
-        let chunk = Chunk::lend(memory, self.root_pages, by).ok_or(Short::Host)?;
+        let chunk = Chunk::lend(memory, self.root_pages, by).ok_or(PageShortage::Host)?;
         self.free.lock().add(chunk);
         Ok(())
     }

@@ -58,8 +58,8 @@ impl Unlinked {
 
 /// Subtrees that a thread took from the queue before it waits for a grace period.
 #[derive(Debug)]
-#[must_use = "it is to be buried"]
-pub(crate) struct OutOfQueue {
+#[must_use = "pass it to `mark_dead` after a grace period"]
+pub(crate) struct AwaitingGrace {
     flushed: Flushed,
     round: usize,
 }
@@ -133,7 +133,7 @@ impl Grace {
     }
 
     /// Clears `any` if nothing is queued and no thread has subtrees in hand. Returns false.
-    fn find_none(&self) -> bool {
+    fn clear_hint_if_empty(&self) -> bool {
         let (queue, dead) = (self.flushed.lock(), self.dead.lock());
         if queue.len() + dead.tops.len() + dead.busy + dead.waiting[0] + dead.waiting[1] == 0 {
             self.any.store(false, Relaxed);
@@ -151,8 +151,8 @@ impl Grace {
         self.leaves[usize::from(level.number()) - 1].load(Relaxed)
     }
 
-    /// Takes the queue, for a thread that waits for a grace period anyway and then calls [`bury`](Self::bury).
-    pub(crate) fn take_flushed(&self) -> Option<OutOfQueue> {
+    /// Takes the queue, for a thread that waits for a grace period anyway and then calls [`mark_dead`](Self::mark_dead).
+    pub(crate) fn take_flushed(&self) -> Option<AwaitingGrace> {
         let mut queue = self.flushed.lock();
         if queue.len() == 0 {
             return None;
@@ -160,18 +160,18 @@ impl Grace {
         let mut dead = self.dead.lock();
         let round = dead.round;
         dead.waiting[round % 2] += 1;
-        Some(OutOfQueue { flushed: Flushed(core::mem::take(&mut *queue)), round })
+        Some(AwaitingGrace { flushed: Flushed(core::mem::take(&mut *queue)), round })
     }
 
     /// Marks subtrees dead; a grace period has begun and ended since they were taken.
-    pub(crate) fn bury(&self, mut taken: OutOfQueue) {
+    pub(crate) fn mark_dead(&self, mut taken: AwaitingGrace) {
         let mut dead = self.dead.lock();
         dead.tops.append(&mut taken.flushed.0);
         dead.waiting[taken.round % 2] -= 1;
     }
 
     /// Requeues subtrees whose grace period this thread did not wait for.
-    fn put_back(&self, mut taken: OutOfQueue) {
+    fn put_back(&self, mut taken: AwaitingGrace) {
         self.flushed.lock().append(&mut taken.flushed.0);
         self.dead.lock().waiting[taken.round % 2] -= 1;
     }
@@ -231,13 +231,13 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
             && let Some(taken) = self.grace.take_flushed()
         {
             if self.reads.try_synchronize() {
-                self.grace.bury(taken);
+                self.grace.mark_dead(taken);
                 self.memory.grace_period_ended();
             } else {
                 self.grace.put_back(taken);
             }
         }
-        self.take_apart(1) || self.grace.find_none()
+        self.take_apart(1) || self.grace.clear_hint_if_empty()
     }
 
     /// Frees one page for the pool, however long the wait.
@@ -251,7 +251,7 @@ impl<F: Format, M: TableMemory + TableEvents> DeadTables<'_, F, M> {
             if !seeded!(GraceSkipped) {
                 self.reads.synchronize();
             }
-            self.grace.bury(taken);
+            self.grace.mark_dead(taken);
             self.memory.grace_period_ended();
         }
     }

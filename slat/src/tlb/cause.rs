@@ -29,7 +29,7 @@ impl Flushes {
 
 /// The counters of one cause.
 #[derive(Debug, Default)]
-struct Counted {
+struct CauseCounters {
     requested: AtomicU64,
     paid: AtomicU64,
     pages: AtomicU64,
@@ -37,7 +37,7 @@ struct Counted {
 
 /// The counters of all causes.
 #[derive(Debug, Default)]
-pub(crate) struct ByCause(Padded<[Counted; Cause::COUNT]>);
+pub(crate) struct ByCause(Padded<[CauseCounters; Cause::COUNT]>);
 
 impl ByCause {
     /// Counts one shootdown, for `edits` edits of `pages` pages.

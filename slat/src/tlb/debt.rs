@@ -123,7 +123,7 @@ pub(crate) trait Pay {
 #[must_use = "an unpaid flush debt means stale translations"]
 pub struct FlushDebt<'g> {
     payer: &'g dyn Pay,
-    owed: Record<'g>,
+    owed: OwedRecord<'g>,
     cause: Cause,
     /// Whether the payer may wait for a grace period. A walk's own debt is paid inside that walk; an invalidation's
     /// debt after it.
@@ -132,18 +132,18 @@ pub struct FlushDebt<'g> {
 }
 
 /// The record of what a debt owes.
-enum Record<'g> {
+enum OwedRecord<'g> {
     /// In the debt itself: that of a walk.
-    Here(Owed),
+    InDebt(Owed),
     /// In the payer, an invalidation, which outlives a leaked debt.
-    Kept(&'g mut Owed),
+    InPayer(&'g mut Owed),
 }
 
-impl Record<'_> {
+impl OwedRecord<'_> {
     fn owed(&self) -> &Owed {
         match self {
-            Self::Here(owed) => owed,
-            Self::Kept(owed) => owed,
+            Self::InDebt(owed) => owed,
+            Self::InPayer(owed) => owed,
         }
     }
 }
@@ -156,12 +156,12 @@ impl core::fmt::Debug for FlushDebt<'_> {
 
 impl<'g> FlushDebt<'g> {
     pub(crate) fn new(payer: &'g dyn Pay, owed: Owed, cause: Cause) -> Self {
-        Self { payer, owed: Record::Here(owed), cause, may_collect: false, _idle: PhantomData }
+        Self { payer, owed: OwedRecord::InDebt(owed), cause, may_collect: false, _idle: PhantomData }
     }
 
     /// The debt that an invalidation keeps in `owed`.
     pub(crate) fn of(payer: &'g dyn Pay, owed: &'g mut Owed, cause: Cause) -> Self {
-        Self { payer, owed: Record::Kept(owed), cause, may_collect: true, _idle: PhantomData }
+        Self { payer, owed: OwedRecord::InPayer(owed), cause, may_collect: true, _idle: PhantomData }
     }
 
     /// The same debt, paid without a wait for a grace period.
@@ -187,8 +187,8 @@ impl<'g> FlushDebt<'g> {
 impl Drop for FlushDebt<'_> {
     fn drop(&mut self) {
         let owed = match &mut self.owed {
-            Record::Here(owed) => owed,
-            Record::Kept(owed) => &mut **owed,
+            OwedRecord::InDebt(owed) => owed,
+            OwedRecord::InPayer(owed) => &mut **owed,
         };
         if seeded!(FlushedTooEarly) {
             self.payer.paid();

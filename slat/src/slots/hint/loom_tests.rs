@@ -10,7 +10,7 @@ const TORN: &str = "words of another version";
 /// The words of a version are its number, three times.
 fn remembers(asked: u64, versions: &'static [u64]) -> impl Fn() + Send + Sync + 'static {
     move || {
-        let remembered = Arc::new(Remembered::default());
+        let remembered = Arc::new(SeqlockWords::default());
         remembered.put([1; 3], 1);
         let theirs = remembered.clone();
         let asks = loom::thread::spawn(move || {
