@@ -37,7 +37,7 @@
 //! Faults cluster, so they often skip most of the walk: all of it inside 2 MiB, the upper levels inside 1 GiB, like
 //! hardware's paging-structure caches.
 
-use super::plain;
+use super::quick_frames;
 use crate::addr::{Gfn, Hva, INDEX_BITS, Level, PAGE_SIZE, Span};
 use crate::host::{Host, VcpuId};
 use crate::notify::active::{Active, Epoch, QuietNumber, RegionLine};
@@ -365,7 +365,7 @@ impl Memo {
     #[cold]
     pub(super) fn look_around<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, space: &Space<F>, gfn: Gfn) {
         let plain;
-        (plain, self.narrow) = plain::near(vm, space, &self.slot, gfn);
+        (plain, self.narrow) = quick_frames::near(vm, space, &self.slot, gfn);
         if plain != self.plain {
             (self.plain, self.near, self.quiet) = (plain, Near::NOTHING, Quiet::NOTHING);
         }
@@ -431,7 +431,7 @@ impl Memo {
     /// Replaces the slot, and with it everything that was confirmed for the old one. No other function changes the
     /// slot.
     fn remember<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, slot: Slot, generation: u64) {
-        let plain = plain::all(vm, &slot);
+        let plain = quick_frames::all(vm, &slot);
         let kept =
             core::mem::replace(self, Self { slot, generation, plain, reach: self.reach, ..Self::new() });
         if seeded!(SlotChangedStampKept) {

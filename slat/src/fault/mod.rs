@@ -26,11 +26,11 @@ pub(crate) mod leaf;
 pub(crate) mod memo;
 mod mmio;
 mod pending;
-mod plain;
 mod population;
 mod prefault;
 mod present;
 mod quick;
+mod quick_frames;
 mod tracked;
 mod visibility;
 

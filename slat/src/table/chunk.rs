@@ -5,10 +5,10 @@
 //!                free    page     page      page        of a chunk: contiguous; single pages: anywhere
 //! ```
 //! Both kinds of memory look the same above this module. A group of single pages may be smaller: it has as many pages
-//! as were needed, or as the host had. Its notes are in a page of the global allocator, like the nodes of `single`.
+//! as were needed, or as the host had. Its notes are in a page of the global allocator, like the nodes of `page_notes`.
 
 use super::memory::{CHUNK_PAGES, Node, Note, TableMemory, pages_layout};
-use super::single;
+use super::page_notes;
 use crate::addr::{PAGE_SHIFT, PAGE_SIZE, Pfn};
 use crate::slots::bitmap::bits;
 use alloc::alloc::{alloc, dealloc};
@@ -128,7 +128,7 @@ impl Chunk {
                 // SAFETY: as above.
                 let page = unsafe { first.add(page << PAGE_SHIFT) };
                 // SAFETY: as above.
-                single::insert(page, unsafe { write_note(notes, number, page, pfn) }.cast()).is_some()
+                page_notes::insert(page, unsafe { write_note(notes, number, page, pfn) }.cast()).is_some()
             });
             if added {
                 return Some(block(number, pages));
@@ -209,7 +209,7 @@ const fn block(number: usize, pages: usize) -> u64 {
 unsafe fn free_block<M: TableMemory>(memory: &M, (first, pfn): (NonNull<u8>, Pfn), pages: usize) {
     for page in 0..pages {
         // SAFETY: inside the block.
-        single::remove(unsafe { first.add(page << PAGE_SHIFT) });
+        page_notes::remove(unsafe { first.add(page << PAGE_SHIFT) });
     }
     // SAFETY: the caller guarantees it.
     unsafe { memory.free_frames(first, pfn, pages) };

@@ -11,7 +11,7 @@
 //!
 //! A host without blocks of 256 KiB lends [single pages](TableMemory::SINGLE_PAGES). The engine asks for as many as it
 //! needs, and later for half as many as it has, 63 at most. It groups them: a page of the global allocator holds the
-//! notes of up to 63 pages, wherever those are. A radix tree leads from a page to its note (`single`). Which kind a
+//! notes of up to 63 pages, wherever those are. A radix tree leads from a page to its note (`page_notes`). Which kind a
 //! memory is, is a constant, so for chunks the fault path compiles to the arithmetic above.
 //!
 //! # When a chunk returns to the host
@@ -30,10 +30,10 @@
 //! The root's frame ([`Vm::root`](crate::Vm::root)) is a number. A host that walks tables itself does so from a vCPU in
 //! the guest, or stops before it answers flushes.
 
-pub(crate) use super::list::NodeList;
+pub(crate) use super::node_list::NodeList;
 
 use super::entry::{Entry, Word};
-use super::single;
+use super::page_notes;
 use crate::addr::{INDEX_BITS, Level, PAGE_SHIFT, PAGE_SIZE, Pfn};
 use crate::slots::Hint;
 use crate::sync::prim::read_whole;
@@ -368,7 +368,7 @@ impl Node {
 
     /// Returns the frame by which the hardware addresses the page.
     pub(crate) fn pfn<M: TableMemory>(self, memory: &M) -> Pfn {
-        let note = if M::SINGLE_PAGES { single::find(self.0.cast()) } else { None };
+        let note = if M::SINGLE_PAGES { page_notes::find(self.0.cast()) } else { None };
         // SAFETY: a registered page has a note; the caller owns or reads the page.
         note.map_or_else(|| memory.pfn(self.0.cast()), |note| unsafe { note.cast::<Note>().as_ref() }.pfn())
     }
@@ -413,7 +413,7 @@ impl Node {
     pub(crate) unsafe fn note<'a>(self) -> &'a Note {
         // SAFETY: the caller guarantees it.
         unsafe {
-            single::find(self.0.cast()).map_or_else(|| self.note_in_chunk(), |note| note.cast().as_ref())
+            page_notes::find(self.0.cast()).map_or_else(|| self.note_in_chunk(), |note| note.cast().as_ref())
         }
     }
 

@@ -10,24 +10,24 @@
 //! | `freeze` | an entry that one thread owns for a moment |
 //! | `radix`, `cursor` | the descent to one entry, and the iteration over a range |
 //! | [`memory`], `pool`, `retire` | allocation of table pages, their grace period, and their release |
-//! | `free`, `list`, `chunk`, `single` | free pages, lent in chunks or one at a time |
+//! | `free_pages`, `node_list`, `chunk`, `page_notes` | free pages, lent in chunks or one at a time |
 
 mod chunk;
 pub(crate) mod cursor;
 pub mod entry;
 pub mod format;
 pub mod formats;
-mod free;
+mod free_pages;
 pub(crate) mod freeze;
 #[cfg(test)]
 pub(crate) mod history;
 mod leaf;
-mod list;
 pub mod memory;
+mod node_list;
+mod page_notes;
 pub(crate) mod pool;
 pub(crate) mod radix;
 pub(crate) mod retire;
-mod single;
 
 pub use entry::{Entry, Version, Word};
 pub use format::{Access, Format, Kind, Leaf, Perms};

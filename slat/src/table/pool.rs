@@ -1,12 +1,12 @@
 //! Table pages that are in no table: the pool of a VM, and the small cache of each vCPU.
 //!
 //! A fault must not allocate inside its section. Each vCPU therefore keeps one page for every level that it might link,
-//! and fills its cache before it enters. Pages return only after a grace period ([`super::retire`]). [`super::free`]
+//! and fills its cache before it enters. Pages return only after a grace period ([`super::retire`]). [`super::free_pages`]
 //! decides which page is next, and which chunks return to the host.
 
 use super::chunk::{Chunk, Growth};
 use super::entry::Word;
-use super::free::{Free, WHOLE};
+use super::free_pages::{Free, WHOLE};
 use super::memory::{Node, NodeList, TableMemory};
 use crate::addr::PAGE_SIZE;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};

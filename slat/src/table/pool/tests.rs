@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::seeded::{self, Bug};
-use crate::table::free::KEPT;
+use crate::table::free_pages::KEPT;
 use crate::table::memory::{CHUNK_BYTES, CHUNK_PAGES};
 use proptest::prelude::*;
 use std::alloc::{Layout, alloc, dealloc};
