@@ -21,8 +21,8 @@
 //!
 //! A transaction waits for vCPUs and readers, so it takes `&mut Idle`. No invalidation and no walk takes its mutex.
 //!
-//! **Why the grace period comes before the end**: an invalidation I may have looked up the old slots. After the end,
-//! other pages may be mapped at those frames, and I would zap them under an old number.
+//! **Why the grace period comes before the end**: an invalidation k may have looked up the old slots. After the end,
+//! other pages may be mapped at those frames, and k would zap them under an old number.
 
 use crate::addr::{Gfn, Gpa, Hva, Span};
 use crate::host::Host;

@@ -51,7 +51,7 @@ use crate::table::memory::Node;
 use crate::table::radix::{At, Radix};
 use crate::vm::Vm;
 
-/// See the module's header.
+/// A vCPU's memory of its last fault; see the module's header.
 #[derive(Debug)]
 pub(crate) struct Memo {
     slot: Slot,

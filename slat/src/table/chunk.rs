@@ -91,7 +91,7 @@ impl Chunk {
         unsafe { self.0.add(number as usize).as_ref() }.page
     }
 
-    /// Lends a chunk from `memory`, all of whose pages are free. If roots have more than one page, the chunk's last
+    /// Borrows a chunk from `memory`, all of whose pages are free. If roots have more than one page, the chunk's last
     /// pages can form one. A group of single pages has a root only if it grows by one; otherwise it has the requested
     /// number of pages.
     pub(super) fn lend<M: TableMemory>(memory: &M, root_pages: usize, by: Growth) -> Option<Self> {
