@@ -1,15 +1,15 @@
 //! The active set: the numbers of invalidations, the invalidations in flight, and the stamps of faults.
 //!
-//! This is the heart of the engine: how a fault and an invalidation that race are told apart without a lock.
-//! A hole carries the number of the last invalidation that covered it. A fault takes a **stamp** before it asks
-//! the host, and installs by CAS from the very hole it saw, provided that the hole is not newer than the stamp.
-//! [`crate::notify`] states the rules of the protocol, numbered, each with the hazard that it prevents.
+//! The active set orders a fault and an invalidation that race, without a lock. A hole carries the number of the last
+//! invalidation that covered it. A fault takes a **stamp** before it asks the host. It installs by CAS from the hole
+//! that it read, and only if that hole is not newer than the stamp. [`crate::notify`] states the numbered rules of the
+//! protocol, each with the hazard that it prevents.
 //!
 //! ```text
-//! N = K (newest number, 52 bits) | n (active ones, 12 bits)      moved and read by invalidations only
-//! a line for each region: a number, and who is active there; and the epoch, for all regions   ([`lines`])
+//! N = K (newest number, 52 bits) | n (active invalidations, 12 bits)   only invalidations write it
+//! a line for each region: a number, and the invalidations listed there; one more line, the epoch   ([`lines`])
 //!
-//! fault                                    invalidation, narrow: of few regions of host addresses
+//! fault                                    narrow invalidation
 //! the hole; e := epoch                     begin: place := {ranges, unflushed}; listed on each of its lines
 //! memslot of the gfn                              k := next number of N
 //! V := the newer of hole and region               number of each of its regions := the newer of that and k
@@ -18,21 +18,22 @@
 //! the host's answer                        the host changes its entry
 //! hole ≤ hole(V)?  CAS hole → leaf         end: unlisted; n := n−1; the place is free
 //! ```
-//! A **wide** one is listed on the epoch alone, which it moves when it begins and when it ends. What is written elsewhere a
-//! fault does not read; and nothing that it reads does it read again, but for the epoch.
+//! A **wide** invalidation is listed on the epoch alone. It moves the epoch when it begins and when it ends. A fault
+//! reads only the line of its region and the epoch, and reads only the epoch twice.
 //!
-//! # Why one look is enough
-//! * **Listed, then numbered.** A thread that sees a number, in a hole, in N, or announced to a region, sees every
-//!   invalidation listed that has this number or an older one. So one that covers the page and has a number up to V is found listed,
-//!   or it has ended: then the host had changed before the fault asks.
-//! * One that the fault does not find has a number above V. Where it has passed, the hole is too new and the install is refused;
-//!   where it has not, it will meet the leaf and take it away.
-//! * No hole is older than what has covered it. A newer one may have worked below a link that an older one unhooks then, or
-//!   have passed by a leaf that an older one takes away then: so the older one looks afterwards whether one has been announced
-//!   since, and goes over its range again under a new number ([`Ticket::is_followed`]).
-//! * The slots are published inside a wide one. One that covers the page and has published since the fault looked is found
-//!   listed, or it has moved the epoch. A narrow one walks the slots of its own time: if a fault has found a slot that it has
-//!   not, then it was numbered before the transaction ended, and so that fault finds it listed.
+//! # Why one scan is enough
+//! * **Listed, then numbered.** A thread that reads a number, in a hole, in N, or on a region's line, finds listed
+//!   every active invalidation with this number or an older one. An invalidation that covers the page and has a number
+//!   up to V is therefore listed, or has ended. If it has ended, the host changed before the fault asks.
+//! * An invalidation that the fault does not find has a number above V. If it has passed the entry, the hole is too new
+//!   and the install is refused. Otherwise it reaches the entry later and zaps the new leaf.
+//! * No hole is older than the last invalidation that covered it. But a newer one may work below a link that an older
+//!   one then unhooks, or pass a leaf that it then zaps. So the older one looks for a newer announcement after its
+//!   edits, and edits its range again under a new number ([`Ticket::is_followed`]).
+//! * Slots are published inside a wide invalidation. If it covers the page and has published since the fault's look-up,
+//!   the fault finds it listed, or finds the epoch moved. A narrow invalidation walks the slots that are published at
+//!   that time. If a fault has found a slot that the invalidation has not, the invalidation took its number before the
+//!   transaction ended, so that fault finds the invalidation listed.
 
 use crate::addr::{Gfn, Hva, Level, Position, Span};
 use crate::sync::prim::{
@@ -59,7 +60,7 @@ const _: () = assert!(MOST <= COUNT as usize + 1, "N counts them all");
 const ACTIVE: u64 = 1;
 const UNFLUSHED: u64 = 2;
 
-/// See the module's header.
+/// The active set of a VM. See the module's header.
 #[derive(Debug)]
 pub(crate) struct Active {
     numbers: Padded<Numbers>,
@@ -67,12 +68,12 @@ pub(crate) struct Active {
     places: Places,
 }
 
-/// What each invalidation writes when it begins and when it ends, and no fault reads: one line for both.
+/// Words that each invalidation writes when it begins and ends, on one cache line. Most faults read neither.
 #[derive(Debug, Default)]
 struct Numbers {
-    /// N.
+    /// N: newest number and number of active invalidations.
     word: AtomicU64,
-    /// Which of the first places are taken.
+    /// Bitmap of the first places that are taken.
     taken: AtomicU64,
 }
 
@@ -81,11 +82,11 @@ struct Numbers {
 pub(crate) struct Ticket<'a> {
     active: &'a Active,
     claim: Claim<'a>,
-    /// The first of the regions on whose lines it is announced, and the one after the last.
+    /// The first region on whose line it is announced, and the one after the last.
     regions: (u64, u64),
-    /// Whether it is announced on the epoch.
+    /// Whether it is listed on the epoch.
     wide: Cell<bool>,
-    /// What is published of guest frames.
+    /// The guest frames that its place publishes.
     gfns: Cell<Span<Gfn>>,
     version: Cell<Version>,
     hole: Cell<Word>,
@@ -100,27 +101,27 @@ impl Active {
         Self { numbers: Padded::default(), lines: Lines::new(), places: Places::new(places) }
     }
 
-    /// The hole of the newest invalidation that a region has heard of.
+    /// Returns the hole of the newest number on the region's line.
     #[inline(always)]
     pub(crate) fn newest_of(&self, line: RegionLine) -> Word {
         self.lines.at(line).newest()
     }
 
-    /// N, if no invalidation is active.
+    /// Returns N, if no invalidation is active.
     pub(crate) fn quiet_number(&self) -> Option<QuietNumber> {
-        // ORDER(quiet): Acquire: before the epoch is looked at; and as in `is_at`.
+        // ORDER(quiet): Acquire: before the caller reads the epoch; and as in `is_at`.
         let word = self.numbers.word.load(unless_seeded!(QuietRelaxed, Acquire));
         (word & COUNT == 0 || seeded!(QuietBeside)).then(|| QuietNumber::new(word))
     }
 
-    /// Whether none has begun since.
+    /// Whether no invalidation has begun or ended since `number` was read.
     #[inline(always)]
     pub(crate) fn is_at(&self, number: QuietNumber) -> bool {
-        // ORDER(quiet): Acquire pairs with the Release in `drop`: the host of each that has ended has changed.
+        // ORDER(quiet): Acquire pairs with the Release in `drop`: the host of each ended invalidation has changed.
         self.numbers.word.load(unless_seeded!(QuietRelaxed, Acquire)) == number.word
     }
 
-    /// Whether an active invalidation covers any of these, which are in one region, the one of `line`.
+    /// Whether an active invalidation covers any of `gfns` or `hvas`, which lie in the region of `line`.
     #[inline]
     pub(crate) fn covered(&self, line: RegionLine, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         let listed = [self.lines.at(line), &self.lines.epoch].map(Line::listed);
@@ -128,41 +129,41 @@ impl Active {
         listed.any(|slot| is_over(slot, gfns, hvas)) && !seeded!(StampUnconfirmed)
     }
 
-    /// The newest number.
+    /// Returns the newest number.
     #[cfg(test)]
     pub(crate) fn newest(&self) -> Version {
-        // ORDER(begin): Acquire; tests alone look at it.
+        // ORDER(begin): Acquire; only tests call this.
         Version(self.numbers.word.load(Acquire) >> COUNT_BITS)
     }
 
-    /// What faults that wait for an invalidation over `hva` look at: it changes when that one ends.
+    /// The lists that a fault polls while an invalidation over `hva` is active: they change when it ends.
     pub(crate) fn listed_over(&self, hva: Option<Hva>) -> [(u64, u64); 2] {
         [hva.map_or((0, 0), |hva| self.lines.of(hva).listed()), self.lines.epoch.listed()]
     }
 
-    /// Whether the invalidation that wrote holes of `version` has not flushed yet: then a thread that relies on such a hole
-    /// owes its flush too (rule 7).
+    /// Whether the invalidation that wrote holes of `version` has not flushed yet. A thread that relies on such a hole
+    /// then owes its flush too (rule 7).
     pub(crate) fn unflushed(&self, version: Version) -> bool {
         self.any_unflushed(None, wrote(version))
     }
 
-    /// Whether an active invalidation over `gfns` has not flushed yet: then a leaf that is left alone may
-    /// be stale in a TLB on its account (rule 7). An invalidation of host addresses may cover any frame.
+    /// Whether an active invalidation over `gfns` has not flushed yet. It may have left a stale copy of a leaf in a TLB
+    /// (rule 7). An invalidation of host addresses may cover any frame.
     pub(crate) fn unflushed_over(&self, gfns: Span<Gfn>) -> bool {
         self.any_unflushed(None, covers(gfns))
     }
 
-    /// The same among all but the one that asks.
+    /// Whether a place other than `mine` is unflushed and matches.
     fn any_unflushed(&self, mine: Option<&Slot>, matches: impl Fn(u64, &Slot) -> bool) -> bool {
-        // No other, mostly: one load.
-        // ORDER(adopt): Acquire pairs with the Release in `drop`: one that has ended has paid.
+        // Mostly there is no other: one load answers.
+        // ORDER(adopt): Acquire pairs with the Release in `drop`: an invalidation that has ended has paid.
         let active = self.numbers.word.load(unless_seeded!(OthersRelaxed, Acquire)) & COUNT;
         active > u64::from(mine.is_some())
             && self.places.used().any(|slot| !is(slot, mine) && is_unflushed(slot, &matches))
     }
 
-    /// Rule 1: publishes the ranges, then the number. Where no place is free the set grows; [`places`] says when that is
-    /// over, and this waits.
+    /// Begins an invalidation by rule 1: publishes the ranges, then the number. If no place is free, the set grows; if
+    /// it cannot grow ([`places`]), this waits for another invalidation to end.
     pub(crate) fn begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Ticket<'_> {
         let mut patience = Patience::default();
         loop {
@@ -173,7 +174,7 @@ impl Active {
         }
     }
 
-    /// The same, unless it would have to wait.
+    /// Like [`begin`](Self::begin), but returns `None` instead of waiting.
     pub(crate) fn begin_now(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Option<Ticket<'_>> {
         loop {
             let ticket = self.try_begin(gfns, hvas);
@@ -183,12 +184,12 @@ impl Active {
         }
     }
 
-    /// The same, unless it would have to wait, or to allocate.
+    /// Like [`begin`](Self::begin), but returns `None` instead of waiting or allocating.
     pub(crate) fn try_begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Option<Ticket<'_>> {
         let claim = self.places.claim(&self.numbers.taken)?;
         set(&claim.slot.gfns, gfns);
         set(&claim.slot.hvas, hvas);
-        // ORDER(active): Release: the ranges before the state. It has no number yet, and no hole of it is anywhere.
+        // ORDER(active): Release: the ranges before the state. The invalidation has no number and no hole yet.
         claim.slot.state.store(UNFLUSHED | ACTIVE, Release);
         let regions = if gfns.is_empty() { Lines::narrow(hvas) } else { None };
         let ticket = Ticket {
@@ -205,9 +206,9 @@ impl Active {
         Some(ticket)
     }
 
-    /// Part of rule 1: the next number, which no other invalidation gets, and `more` active ones.
+    /// Part of rule 1: takes the next number, which is unique, and counts `more` active invalidations.
     fn number(&self, more: u64) -> Version {
-        // ORDER(begin): AcqRel: the list before the number, for each thread that sees this number or a later one.
+        // ORDER(begin): AcqRel: the list before the number, for each thread that reads this number or a later one.
         let before =
             self.numbers.word.fetch_add((1 << COUNT_BITS) + more, unless_seeded!(NumberedRelaxed, AcqRel));
         let version = Version((before >> COUNT_BITS) + 1);
@@ -216,14 +217,14 @@ impl Active {
     }
 }
 
-/// Whether `slot` is the one that the caller has.
+/// Whether `slot` is the caller's own.
 fn is(slot: &Slot, mine: Option<&Slot>) -> bool {
     mine.is_some_and(|mine| core::ptr::eq(slot, mine))
 }
 
 fn is_active(slot: &Slot) -> bool {
-    // ORDER(active): Acquire pairs with the Release in `try_begin`: an active slot's ranges are whole. Ranges torn by the
-    // slot's next user do no harm: the one before has ended.
+    // ORDER(active): Acquire pairs with the Release in `try_begin`: an active slot's ranges are whole. Ranges torn by
+    // the slot's next user do no harm: the previous invalidation has ended.
     slot.state.load(unless_seeded!(StateRelaxed, Acquire)) & ACTIVE != 0
 }
 
@@ -237,10 +238,10 @@ fn is_over(slot: &Slot, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
     is_active(slot) && (span::<Gfn>(&slot.gfns).overlaps(&gfns) || span::<Hva>(&slot.hvas).overlaps(&hvas))
 }
 
-/// One that was widened has had several numbers. Another invalidation with a number between owes nothing by this answer, only
-/// pays once more.
+/// Matches the slot of the invalidation that wrote holes of `version`. A widened invalidation has had several numbers.
+/// Another invalidation's number may lie between them; the caller then pays one flush too many.
 fn wrote(version: Version) -> impl Fn(u64, &Slot) -> bool {
-    // ORDER(active): Acquire, as in `span`: if it is the slot's next user's, then the one before has paid.
+    // ORDER(active): Acquire, as in `span`: if the slot's next user wrote it, the previous invalidation has paid.
     move |last, slot| (slot.first.load(unless_seeded!(FirstRelaxed, Acquire))..=last).contains(&version.0)
 }
 
@@ -249,30 +250,30 @@ fn covers(gfns: Span<Gfn>) -> impl Fn(u64, &Slot) -> bool {
 }
 
 fn span<T: Position>(cells: &[AtomicU64; 2]) -> Span<T> {
-    // ORDER(active): Acquire: a thread that reads a range of the slot's next user sees that the one before has ended.
+    // ORDER(active): Acquire: a reader of the slot's next range sees the end of the previous invalidation.
     let [start, end] = cells.each_ref().map(|cell| cell.load(unless_seeded!(RangesRelaxed, Acquire)));
     Span::new(T::from_raw(start), T::from_raw(end))
 }
 
-/// The start first: of a span that grows, a reader of one old and one new end sees no less than the old span.
+/// Stores the start first. While a span grows, a reader of one old and one new end sees at least the old span.
 fn set<T: Position>(cells: &[AtomicU64; 2], span: Span<T>) {
-    // ORDER(active): Release: whatever the slot's last user did before; pairs with `span`.
+    // ORDER(active): Release: after all accesses of the slot's last user; pairs with `span`.
     cells[0].store(span.start.raw(), Release);
     cells[1].store(span.end.raw(), Release);
 }
 
 impl Ticket<'_> {
-    /// Its number: what it writes into holes from now on.
+    /// Its current number, which its edits write into holes.
     pub(crate) fn version(&self) -> Version {
         self.version.get()
     }
 
-    /// The hole of its number.
+    /// The hole with its current number.
     pub(crate) fn hole(&self) -> Word {
         self.hole.get()
     }
 
-    /// Takes the next number, and counts `more` active ones.
+    /// Takes the next number, and counts `more` active invalidations.
     fn take_number(&self, more: u64) {
         let version = self.active.number(more);
         let slot = self.claim.slot;
@@ -280,13 +281,13 @@ impl Ticket<'_> {
             // ORDER(active): Release, as in `set`.
             slot.first.store(version.0, Release);
         }
-        // ORDER(adopt): Release, and before the edits, which are Release too: an invalidation that meets one of them sees this.
+        // ORDER(adopt): Release, before the edits (also Release): a thread that meets an edit sees this state.
         slot.state.store(version.0 << 2 | UNFLUSHED | ACTIVE, Release);
         self.version.set(version);
         self.hole.set(Word::hole(version));
     }
 
-    /// Rule 1: lists it, numbers it, and tells its regions, or all.
+    /// Rule 1: lists the place, takes a number, and announces it to the regions or on the epoch.
     fn announce(&self) {
         let list = || self.lines().for_each(|line| line.list(&self.claim));
         if !seeded!(NumberedFirst) {
@@ -300,11 +301,11 @@ impl Ticket<'_> {
             self.active.lines.epoch.move_on();
         }
         self.regions().for_each(|line| line.announce(self.hole()));
-        // ORDER(upgrade): listed before any entry is looked at; pairs with the fence after a freeze (rule 10): either the
-        // freezer sees this one, or this one's walk sees the frozen entry.
-        // ORDER(follow): announced before any entry is looked at; pairs with the fence in `is_followed`.
-        // ORDER(held): and before what is held is looked at; pairs with the fence in `Holds::publish`.
-        // ORDER(watched-store): a count before its listener reads; pairs with the fence in `has_after_store`.
+        // ORDER(upgrade): listed before its walk reads an entry; pairs with the fence after a freeze (rule 10): either
+        // the freezer sees this invalidation, or this one's walk sees the frozen entry.
+        // ORDER(follow): announced before its walk reads an entry; pairs with the fence in `is_followed`.
+        // ORDER(held): announced before it reads the holds; pairs with the fence in `Holds::publish`.
+        // ORDER(watched-store): the count before the listener reads; pairs with the fence in `has_after_store`.
         if !seeded!(BeginUnfenced) {
             fence_after_rmw();
         }
@@ -320,42 +321,41 @@ impl Ticket<'_> {
         self.wide.get().then_some(&self.active.lines.epoch.0).into_iter().chain(self.regions())
     }
 
-    /// Rule 14. After an edit that takes something away, before its flush: whether a newer invalidation has been announced to one of its
-    /// regions since it was numbered. That one may have passed by what this one has taken away since, and has left no number
-    /// there; or it has left one below a link that is gone. A fault that could fill the older hole waits for this
-    /// invalidation: which [takes a new number](Self::renumber), and goes over its range once more.
+    /// Rule 14, after edits that took something away, before the flush: whether a newer invalidation has been announced
+    /// to one of its regions. The newer one may have passed a leaf that this one zapped later, and left no number
+    /// there; or it left its number below a link that this one unhooked. A fault that could fill the older hole waits
+    /// for this invalidation. So this one [takes a new number](Self::renumber) and edits again.
     ///
-    /// A wide one moves the epoch to end: such a fault sees that, and starts over.
+    /// A wide invalidation needs no look: it moves the epoch when it ends, and such a fault then starts over.
     pub(crate) fn is_followed(&self) -> bool {
         if self.wide.get() || seeded!(NewerHidden) {
             return false;
         }
-        // ORDER(follow): the edits before the look; pairs with the fence in `announce`: either this one sees the newer number, or
-        // the newer one's walk sees the edits.
+        // ORDER(follow): the edits before the look; pairs with the fence in `announce`: either this invalidation sees
+        // the newer number, or the newer one's walk sees the edits.
         fence(SeqCst);
         self.regions().any(|line| line.newest() > self.hole())
     }
 
-    /// It goes on under a new number.
+    /// Continues under a new number.
     pub(crate) fn renumber(&self) {
         self.take_number(0);
     }
 
-    /// Whether an active invalidation other than this one is over any of these, or a slot may have changed since `epoch`
-    /// was read: one look at all places.
+    /// Whether no other active invalidation covers `gfns` or `hvas`, and `epoch` stands. Scans all places.
     pub(crate) fn is_alone(&self, epoch: Epoch, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         if seeded!(RecoveredBeside) {
             return true;
         }
-        // ORDER(active): Acquire: with a number its place is seen. After a freeze and its fence: one that is not seen
-        // here will see the frozen entry.
+        // ORDER(active): Acquire: a thread that reads a number sees its place. The caller has frozen the entry and
+        // fenced: an invalidation that is not seen here will see the frozen entry.
         let _ = self.active.numbers.word.load(Acquire);
         let mut others = self.active.places.used().filter(|slot| !is(slot, Some(self.claim.slot)));
         !others.any(|slot| is_over(slot, gfns, hvas)) && self.active.epoch() == epoch
     }
 
-    /// Rule 11: nothing is zapped outside of what is published. A leaf that reaches out of the range is published first,
-    /// under a new number: as if this one ended and a wider one began at once.
+    /// Rule 11: publishes the frames of a leaf that reaches out of the range, and takes a new number, before the leaf
+    /// is zapped. It is as if this invalidation ended and a wider one began at once.
     pub(crate) fn widen(&self, gfns: Span<Gfn>) {
         if self.gfns.get().covers(&gfns) {
             return;
@@ -371,7 +371,7 @@ impl Ticket<'_> {
         fence(SeqCst);
     }
 
-    /// It is listed on the epoch from now on, and goes on under a new number.
+    /// Lists it on the epoch from now on, under a new number.
     pub(crate) fn go_wide(&self) {
         if !self.wide.replace(true) {
             self.active.lines.epoch.list(&self.claim);
@@ -382,23 +382,23 @@ impl Ticket<'_> {
         fence(SeqCst);
     }
 
-    /// [`Active::unflushed`], by another than this one.
+    /// Like [`Active::unflushed`], among the other invalidations.
     #[inline]
     pub(crate) fn unflushed(&self, version: Version) -> bool {
         self.another_unflushed(wrote(version))
     }
 
-    /// [`Active::unflushed_over`], by another than this one.
+    /// Like [`Active::unflushed_over`], among the other invalidations.
     pub(crate) fn unflushed_over(&self, gfns: Span<Gfn>) -> bool {
         self.another_unflushed(covers(gfns))
     }
 
-    /// Whether another active invalidation of any of these host addresses has not flushed yet.
+    /// Whether another active invalidation of any of `hvas` has not flushed yet.
     pub(crate) fn unflushed_behind(&self, hvas: Span<Hva>) -> bool {
         self.another_unflushed(|_, slot| span::<Hva>(&slot.hvas).overlaps(&hvas))
     }
 
-    /// One that owes a flush of what this one covers is listed on the epoch, or on a line of this one's ([`go_wide`](Self::go_wide)).
+    /// Any debtor of its range is listed on the epoch or one of its lines ([`go_wide`](Self::go_wide)).
     #[inline]
     fn another_unflushed(&self, matches: impl Fn(u64, &Slot) -> bool) -> bool {
         let (active, mine) = (self.active, self.claim.slot);
@@ -413,32 +413,32 @@ impl Ticket<'_> {
         self.regions().any(&hides) || hides(&active.lines.epoch)
     }
 
-    /// It goes on to edit: what it has paid was for earlier edits.
+    /// Marks it unflushed again: it makes further edits after a flush.
     pub(crate) fn owes_again(&self) {
-        // ORDER(adopt): Release, and before the edits, which are Release too: a thread that meets one of them sees this.
+        // ORDER(adopt): Release, before the edits (also Release): a thread that meets an edit sees this state.
         self.claim.slot.state.store(self.version().0 << 2 | UNFLUSHED | ACTIVE, Release);
     }
 
-    /// Whatever this invalidation owed is paid.
+    /// Marks everything that it owed as paid.
     pub(crate) fn flushed(&self) {
         // ORDER(adopt): Release: the flush before the mark.
         self.claim.slot.state.store(self.version().0 << 2 | ACTIVE, unless_seeded!(PaidRelaxed, Release));
     }
 }
 
-/// The end, in the order of rule 8.
+/// Ends the invalidation, in the order of rule 8.
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         if self.wide.get() && !seeded!(EpochKept) {
-            // A number for no invalidation: one that is numbered later sees what this one has published; one that was numbered
-            // before is found listed by each fault that sees the epoch move.
+            // A number for no invalidation. An invalidation with a later number sees what this one published. One with
+            // an earlier number is found listed by each fault that sees the epoch move.
             if !seeded!(EndUnnumbered) {
                 let _ = self.active.number(0);
             }
             self.active.lines.epoch.move_on();
         }
         self.lines().for_each(|line| line.unlist(&self.claim));
-        // ORDER(adopt): Release: paid before the count.
+        // ORDER(adopt): Release: paid before the count falls.
         self.active.numbers.word.fetch_sub(1, Release);
         self.claim.end();
     }

@@ -1,4 +1,4 @@
-//! Walking what memslots map of a host range: part by part, with rests; and what was told of the pages there.
+//! Walks of the frames that memslots map of a host range, part by part, with rests; and the host's pages behind them.
 
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Span};
 use crate::host::{Host, HostPage};
@@ -7,8 +7,8 @@ use crate::sync::mode::Mode;
 use crate::table::format::Format;
 use crate::walk::{Steps, Walk};
 
-/// Calls `visit` with steps along each range of frames that is backed by a part of `hvas`; it returns where it ended, and
-/// goes on from there where the walk had to rest.
+/// Calls `visit` with steps along each range of frames that a part of `hvas` backs. `visit` returns where it ended. The
+/// walk rests where it must, and continues from there.
 pub(super) fn along<F: Format, H: Host, M: Mode>(
     walk: &mut Walk<'_, F, H, M>,
     hvas: Span<Hva>,
@@ -22,7 +22,7 @@ pub(super) fn along<F: Format, H: Host, M: Mode>(
         let mut steps = walk.steps_up_to_a_rest(part.gfns, Level::K4);
         let goal = visit(&mut steps, &part);
         left = left.after(&part, goal);
-        // Not before the slots are looked up again: frames that are other pages by then are not ours.
+        // Rest before the slots are looked up again: they may then map other pages at these frames.
         if walk.is_rest_due() {
             walk.rest();
         }
@@ -33,13 +33,13 @@ pub(super) fn along<F: Format, H: Host, M: Mode>(
 #[derive(Clone, Copy)]
 pub(super) struct PageBehind {
     gfns: Span<Gfn>,
-    /// With the frame of the first of them.
+    /// The host's page, with the frame behind the first of `gfns`.
     page: HostPage,
 }
 
 impl PageBehind {
-    /// The host says that `hvas` maps `page` now: what that says of `part`, which has some of `hvas`. The page ends where a
-    /// page of its level ends; nothing is known of what comes after.
+    /// Restricts what the host told, that `hvas` maps `page` now, to `part`, which has some of `hvas`. The page ends
+    /// where a page of its level ends; nothing is known of the frames after it.
     pub(super) fn part(part: &Part, hvas: Span<Hva>, page: HostPage) -> Option<Self> {
         let inside = hvas.start.0 >> PAGE_SHIFT & (page.level.pages() - 1);
         let before = (part.hva_of(part.gfns.start).0 >> PAGE_SHIFT) - (hvas.start.0 >> PAGE_SHIFT);
@@ -48,7 +48,7 @@ impl PageBehind {
         Some(Self { gfns: Span::sized(part.gfns.start, left), page })
     }
 
-    /// The host's page behind `gfn`, with the frame of that very page.
+    /// Returns the host's page behind `gfn`, with the frame of exactly that page.
     #[inline]
     pub(super) fn of(&self, gfn: Gfn) -> Option<HostPage> {
         let ahead = if seeded!(ToldFirstFrame) { 0 } else { gfn.0.wrapping_sub(self.gfns.start.0) };
@@ -63,7 +63,7 @@ mod tests {
     use crate::table::{TableMemory, formats::Npt4};
     use crate::*;
 
-    /// Small read-only pages, whose frames are their addresses.
+    /// A host of small read-only pages, whose frame numbers are their addresses.
     struct Linear;
 
     // SAFETY: the defaults keep the contract.
@@ -75,7 +75,7 @@ mod tests {
         }
     }
 
-    /// The frame that guest frame 3 maps when a page of 2 MiB, in frame 512, has taken the place of its small ones.
+    /// Returns the frame that guest frame 3 maps after a 2 MiB page in frame 512 replaced its small pages.
     fn third_frame() -> Option<Pfn> {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<Npt4, _>::builder(Linear).build().unwrap();

@@ -1,4 +1,4 @@
-//! An invalidation from its begin to its end: its range, its reason, its number, and the table pages that it has at hand.
+//! An invalidation between begin and end: its range, reason, number and spare table pages.
 
 use super::active::Ticket;
 use super::plan::takes_back;
@@ -19,12 +19,12 @@ use crate::walk::Walk;
 use crate::why::Why;
 use core::cell::Cell;
 
-/// Where an edit begins: one contiguous range cuts two leaves of 1 GiB at most, and then one of 2 MiB in each.
+/// Spare pages when an edit begins. A range cuts at most two leaves of 1 GiB, then one of 2 MiB in each.
 const WANTED: u64 = 4;
-/// The most for an invalidation that is told page by page: each page may lie in another large leaf.
+/// Maximum for an invalidation that is told page by page: each page may lie in another large leaf.
 const MOST: u64 = 64;
 
-/// An invalidation from its begin to its end, without the record of what it owes.
+/// An invalidation between begin and end, without the record of its debts.
 #[derive(Debug)]
 pub(super) struct Begun<'vm, F: Format, H: Host> {
     pub(super) vm: &'vm Vm<F, H>,
@@ -32,27 +32,27 @@ pub(super) struct Begun<'vm, F: Format, H: Host> {
     pub(super) range: Range,
     pub(super) why: Why,
     pub(super) reserve: Reserve,
-    /// Shadows were reached in all of the range, and its hints stand.
+    /// Whether shadows were reached in all of the range, so that its hints can be dropped after the flush.
     pub(super) reached: Cell<bool>,
 }
 
-/// What is invalidated: guest frames directly, or whatever memslots map a host range.
+/// The range that is invalidated: guest frames, or the frames that memslots map of a host range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Range {
-    /// Of one address space.
+    /// Frames of one address space.
     Gfns(SpaceId, Span<Gfn>),
-    /// In every address space.
+    /// Host addresses, in every address space.
     Hvas(Span<Hva>),
 }
 
-/// How much of that is meant.
+/// The part of the range that an edit covers.
 #[derive(Clone, Copy)]
 pub(super) enum Scope<'a> {
-    /// All of it.
+    /// All of the range.
     Whole,
-    /// These of its frames.
+    /// These frames of the range.
     Parts(&'a [Span<Gfn>]),
-    /// The pages of which the host has told that they change.
+    /// The pages that the host told as changed.
     Told(Span<Hva>),
 }
 
@@ -95,7 +95,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         }
     }
 
-    /// Takes frames back from their holders ([`crate::slots::holds`]), and from nested guests.
+    /// Takes frames back from their holders ([`crate::slots::holds`]) and from nested guests.
     #[inline(always)]
     pub(super) fn take_back(&self, idle: Option<&mut Idle>, scope: Scope<'_>, owed: &mut Owed) {
         self.reach_nested(idle, scope, owed);

@@ -1,15 +1,15 @@
 //! `Detached`: an invalidation between two callbacks.
 //!
-//! A primary MMU that says "begin" in one call and "end" in another, as Linux's MMU notifiers do
-//! (`invalidate_range_start`, `invalidate_range_end`), has nothing in between that could borrow the VM. So the guard comes apart: a
-//! value without a lifetime stays with the host, in a map by range or in the event itself.
+//! Some primary MMUs say "begin" in one call and "end" in another, as Linux's MMU notifiers do
+//! (`invalidate_range_start`, `invalidate_range_end`). No borrow of the VM can last from one to the other. The host
+//! therefore detaches the guard to a value without a lifetime, and keeps it in a map by range or in the event itself.
 //!
-//! | misuse | what comes of it |
+//! | misuse | result |
 //! |---|---|
-//! | ended twice | does not compile: the value is gone |
-//! | ended in another VM | that says no, and gives the value back |
-//! | never ended | the same as a guard that is leaked: faults on the range wait for ever. The compiler warns of an unused one |
-//! | ended when its VM is gone | there is no VM to end it in; dropping it does nothing |
+//! | ended twice | does not compile: the value has moved |
+//! | ended in another VM | that VM refuses, and returns the value |
+//! | never ended | as with a leaked guard, faults on the range wait for ever; the compiler warns of an unused value |
+//! | ended after its VM was dropped | no VM accepts it; dropping it does nothing |
 
 use super::active::UnboundTicket;
 use super::begun::{Begun, Range};
@@ -23,8 +23,8 @@ use crate::vm::Vm;
 use crate::why::Why;
 use core::cell::Cell;
 
-/// An [`Invalidation`] that borrows nothing: see [`Invalidation::detach`]. Any thread may have it. Faults on its range wait until it
-/// is [attached](Vm::attach) and ends; dropped, it never ends.
+/// An [`Invalidation`] that borrows nothing: see [`Invalidation::detach`]. Any thread may hold it. Faults on its range
+/// wait until it is [attached](Vm::attach) and dropped as a guard. Dropping this value itself never ends it.
 #[derive(Debug)]
 #[must_use = "faults on the range wait until it is attached to its VM and dropped there"]
 pub struct Detached {
@@ -36,7 +36,7 @@ pub struct Detached {
 }
 
 impl<F: Format, H: Host> Invalidation<'_, F, H> {
-    /// Lets go of the VM and goes on: for a host whose begin and end are two callbacks. [`Vm::attach`] gives the guard back.
+    /// Releases the borrow of the VM, for a host whose begin and end are two callbacks. [`Vm::attach`] restores it.
     ///
     /// ```
     /// use slat::{notify::Detached, table::formats::Npt4, *};
@@ -91,8 +91,11 @@ impl<F: Format, H: Host> Invalidation<'_, F, H> {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// The guard of an invalidation that was [detached](Invalidation::detach): for more edits, or to be dropped, which ends it. One
-    /// of another VM comes back as it is.
+    /// Restores the guard of a [detached](Invalidation::detach) invalidation, for more edits, or to be dropped, which
+    /// ends it.
+    ///
+    /// # Errors
+    /// Returns the value unchanged if it belongs to another VM.
     #[allow(clippy::result_large_err, reason = "an error gives the value back, which is rare")]
     pub fn attach(&self, detached: Detached) -> Result<Invalidation<'_, F, H>, Detached> {
         let bound = if detached.vm == self.name { self.active.bind(&detached.ticket) } else { None };
@@ -136,7 +139,7 @@ mod tests {
         Vm::<Npt4, _>::builder(Plain).build().unwrap()
     }
 
-    /// Whether faults on the first page wait, which this asks as they do: without one.
+    /// Whether faults on the first page wait: asks for a stamp, as a fault does.
     fn waits(vm: &Vm<Npt4, Plain>) -> bool {
         let (epoch, page) = (vm.active.epoch(), crate::notify::active::Page::small(Gfn(0), Hva(0)));
         vm.active.stamp(epoch, page, Level::K4, crate::table::Word::OLDEST).is_err()

@@ -1,7 +1,7 @@
-//! What an invalidation does to the entries of its range: rules 6, 7, 9, 11 and 14 of [`crate::notify`].
+//! Edits of the entries in an invalidation's range: rules 6, 7, 9, 11 and 14 of [`crate::notify`].
 //!
-//! Each entry is edited by the plan ([`super::plan`]), by a compare-and-swap from the word that was read. What an edit
-//! changed is booked: the flush that it owes, the tables that it unhooked, the leaves that are gone.
+//! The plan ([`super::plan`]) decides the edit of each entry. A compare-and-swap from the word that was read makes it.
+//! Then the edit is booked: the flush that it owes, the tables that it unhooked, the leaves that it removed.
 
 use super::along::{PageBehind, along};
 use super::begun::{Begun, Range};
@@ -24,59 +24,58 @@ use crate::why::Cause;
 /// What is known of the pages in a range that is edited.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Known<'a> {
-    /// The host's page, where it was told.
+    /// The host's page behind the frames, if the host told it.
     now: Option<&'a PageBehind>,
-    /// No leaf is left in any table of the range.
+    /// Whether no leaf is left in any table of the range.
     emptied: bool,
     pass: Pass,
-    /// A leaf that is to be split stays where no table page is at hand: it will be asked for, and the edit made once more.
+    /// Whether a leaf to be split stays if no table page is spare. The caller then asks for pages and edits again.
     defers: bool,
 }
 
-/// Which time an invalidation goes over its range.
+/// The passes of an invalidation over its range.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Pass {
     #[default]
     First,
-    /// Tables that are there now have been linked since the first, and stay.
+    /// A second pass under the same number. Tables found now were linked after the first pass, and stay.
     Again,
-    /// The same, under a new number.
+    /// A second pass under a new number.
     Renumbered,
 }
 
-/// What an edit makes of an entry.
+/// The change that an edit makes to an entry.
 enum Change {
     Nothing,
     To(Word),
-    /// A table of smaller leaves.
+    /// Replaces a large leaf by a table of smaller leaves.
     Split,
 }
 
 impl Known<'_> {
-    /// Before anything is edited.
+    /// What is known before the first pass.
     pub(super) fn first(defers: bool) -> Self {
         Self { defers, ..Self::default() }
     }
 
-    /// The same with the page that the host told, if it told one.
+    /// Adds the page that the host told, if it told one.
     pub(super) fn with<'p>(&self, now: Option<&'p PageBehind>) -> Known<'p> {
         Known { now, ..*self }
     }
 
-    /// The host's page of `gfn`, where it was told.
+    /// Returns the host's page of `gfn`, if the host told it.
     fn of(&self, gfn: Gfn) -> Option<HostPage> {
         self.now.and_then(|page| page.of(gfn))
     }
 
-    /// That of the first of `gfns`, where one page is behind all of them.
+    /// Returns the host's page of the first of `gfns`, if one told page is behind all of them.
     fn of_all(&self, gfns: Span<Gfn>) -> Option<HostPage> {
         self.of(Gfn(gfns.end.0 - 1)).and(self.of(gfns.start))
     }
 }
 
 impl<F: Format, H: Host> Begun<'_, F, H> {
-    /// Edits these ranges, or all that was published. May ask for table pages in between, unless it is on a given seat: then
-    /// it may not wait.
+    /// Edits `parts`, or all of the published range. May ask for table pages between passes, unless on a given seat.
     pub(super) fn edit(
         &self,
         idle: &mut Idle,
@@ -92,9 +91,9 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         }
     }
 
-    /// After an edit: whether it is to be made once more. For large leaves that it left for want of a table page, as long as
-    /// `refill` finds some; and then under a new number, where a newer invalidation may have passed by what was taken away
-    /// since ([`Ticket::is_followed`]).
+    /// Returns what the next pass starts from, if one is due. One is due while large leaves are left for want of a
+    /// table page; they are split only if `refill` finds some. A last one is due, under a new number, if a newer
+    /// invalidation may have passed by what was taken away since ([`Ticket::is_followed`]).
     #[inline(always)]
     pub(super) fn once_more(
         &self,
@@ -148,7 +147,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
             {
                 return;
             }
-            // Once more, for the tables that were passed through.
+            // Once more, for the tables whose leaves the first pass edited.
             known.emptied = true;
         }
     }
@@ -163,7 +162,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         self.edit_along(&mut walk.steps(gfns, Level::K4), gfns, known, owed);
     }
 
-    /// Edits along `steps` over `gfns`; returns where they ended.
+    /// Edits along `steps` over `gfns`; returns where the steps ended.
     pub(super) fn edit_along<M: Edits>(
         &self,
         steps: &mut Steps<'_, '_, F, H, M>,
@@ -223,9 +222,9 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         steps.goal()
     }
 
-    /// Rule 6 for a row of 4K entries, the first of them for `first`: plain holes, which most entries of a sparse guest
-    /// are, and leaves that go whatever they say; a load and a CAS each. Stops at the first that is anything else, and
-    /// returns how many it has done.
+    /// Rule 6 for a row of 4 KiB entries, the first of which maps `first`. Handles plain holes, which most entries of a
+    /// sparse guest are, and leaves that the reason zaps in any case: a load and a CAS each. Stops at the first other
+    /// entry, and returns the number of entries done.
     fn edit_row<M: Edits>(
         &self,
         walk: &Walk<'_, F, H, M>,
@@ -262,7 +261,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         done
     }
 
-    /// What a leaf becomes that goes beyond the range: a hole, under a number that covers all of it.
+    /// Returns the hole for a leaf that reaches out of the range, after widening the invalidation to all of `covers`.
     fn zap_beyond(&self, covers: Span<Gfn>) -> Word {
         if !seeded!(LargeNotWidened) {
             self.ticket.widen(covers);
@@ -270,7 +269,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         self.hole()
     }
 
-    /// Rule 6, for one entry as it was read: what to make it, if anything. Of what it `covers`, `part` is in the range.
+    /// Rule 6 for one entry as read: decides its change. The entry maps `covers`, of which `part` is in the range.
     fn edit_entry(
         &self,
         (word, level): (Word, Level),
@@ -285,8 +284,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                 Change::To(hole)
             }
             Kind::Table(_) => Change::Nothing,
-            // A tracked leaf was in TLBs before, and the pass that withdrew it need not have flushed: it owes what a present
-            // one does.
+            // A tracked leaf was in TLBs before, and the pass that withdrew it may not have flushed: a flush is owed.
             Kind::Leaf | Kind::Tracked => {
                 let old = F::decode(word);
                 let edit = if whole {
@@ -306,7 +304,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                         Change::To(if tracked { Word::tracked(&new) } else { F::leaf(&new, level) })
                     }
                     Edit::Nothing => {
-                        // Rule 7: left alone, but another's flush over it may still be due.
+                        // Rule 7: the leaf stays, but another invalidation's flush over it may still be due.
                         if self.ticket.unflushed_over(part) {
                             owed.owe(part);
                         }
@@ -315,11 +313,11 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                 }
             }
             Kind::Hole(version) | Kind::Mmio(version) => {
-                // Rule 7: who emptied this has not flushed yet: stale copies may exist on its account.
+                // Rule 7: the invalidation that wrote this hole has not flushed yet; TLBs may hold stale copies.
                 if self.ticket.unflushed(version) {
                     owed.owe(covers);
                     if part != covers && !seeded!(AdoptedNarrowly) {
-                        // Other regions' invalidations will find this one's number there, and must find this one by it.
+                        // Invalidations of other regions will find this one's number there, and must find its debt.
                         self.ticket.go_wide();
                     }
                 }
@@ -334,7 +332,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
 }
 
 impl<F: Format, H: Host> Begun<'_, F, H> {
-    /// Books what an edit changed: one function of the old word and the new.
+    /// Books an edit: a function of the old word and the new one.
     fn book<M: Edits>(
         &self,
         walk: &Walk<'_, F, H, M>,
@@ -348,12 +346,12 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                 if !seeded!(UnhookOwesNothing) {
                     owed.owe(covers);
                 }
-                // Rule 9, with a difference: what hangs there is not overwritten (`table/retire.rs` says why).
-                // SAFETY: linked until this walk unhooked it just now, in its section.
+                // Rule 9, but the subtree is not overwritten (`table/retire.rs` says why).
+                // SAFETY: the table was linked until this walk unhooked it just now, in its section.
                 let top = unsafe { Node::follow(&walk.vm.host, pfn) };
                 owed.unlink(top, level.down());
             }
-            // The table that hung there is given back by the recovery that froze the link (`huge/recover.rs`).
+            // The recovery that froze the link gives the table back (`huge/recover.rs`).
             Kind::Frozen(mark) if Word::was_link(mark) => owed.owe(covers),
             kind @ (Kind::Leaf | Kind::Tracked | Kind::Frozen(_)) => {
                 let forgets = !new.is_hole() && seeded!(ProtectOwesNothing);
@@ -369,7 +367,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         }
     }
 
-    /// Leaves are gone, and that is booked.
+    /// Reports zapped leaves to the host's trace.
     fn zapped<M: Edits>(&self, walk: &Walk<'_, F, H, M>, gfns: Span<Gfn>, level: Level, leaves: u64) {
         let cause = Cause::Change(self.why);
         walk.vm.host.observe(TraceEvent::Zap { gfns, level, leaves, cause });

@@ -4,9 +4,9 @@
 //! let mut change = vm.invalidate(range, why);   begin: faults on the range wait from here
 //! change.apply(&mut idle).settle();             walk, then one flush: no vCPU uses the range any more
 //! …the host changes its own entries…
-//! drop(change);                                 end: faults on the range go on and see the new state
+//! drop(change);                                 end: faults on the range continue and see the new state
 //! ```
-//! It cannot end while its debt is open. The compiler refuses to drop it before the debt:
+//! The guard cannot end while its debt is open. The compiler refuses to drop it before the debt:
 //!
 //! ```compile_fail,E0505
 //! # use slat::*;
@@ -17,14 +17,14 @@
 //! debt.settle();
 //! # }
 //! ```
-//! A debt that is leaked (`core::mem::forget`) stays on the record of its invalidation, which pays it with the next debt or
-//! when it ends. A host whose begin and end are two calls [detaches](super::detached) the guard in between.
-//! An invalidation that is leaked never ends: faults on its range wait for ever, its place in the active set
-//! and the tables that it owes a flush for are not given back before the VM is dropped, and the host must not change the
-//! range. Invalidations that meet its holes go on paying its flush.
+//! The invalidation records a debt that is leaked (`core::mem::forget`), and pays it with the next debt or when it
+//! ends. A host whose begin and end are two calls [detaches](super::detached) the guard in between.
 //!
-//! No invalidation stops the world, waits for a fault, or makes a fault elsewhere retry
-//! ([`super::active`] has the argument).
+//! A leaked invalidation never ends. Faults on its range wait for ever. Its place in the active set, and the tables
+//! whose flush it owes, are freed only when the VM is dropped. The host must not change the range. Invalidations that
+//! meet its holes pay its flush each time.
+//!
+//! No invalidation stops all vCPUs, waits for a fault, or makes a fault elsewhere retry ([`super::active`] says why).
 
 use super::active::{Epoch, Ticket};
 use super::along::{PageBehind, along};
@@ -47,8 +47,10 @@ use crate::why::Why;
 use core::cell::Cell;
 use core::mem::ManuallyDrop;
 
-/// See the module's header. Dropping one that was never applied calls it off: the host then changes nothing. Dropping one
-/// whose debt was leaked pays that debt, and so waits for vCPUs in the guest: its thread must not be in the guest itself.
+/// A guard around a change in the primary MMU; see the module's header.
+///
+/// Dropping a guard that was never applied cancels it: the host then changes nothing. Dropping one whose debt was
+/// leaked pays that debt, and so waits for vCPUs in the guest: the dropping thread must not be in the guest itself.
 ///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
@@ -77,26 +79,26 @@ use core::mem::ManuallyDrop;
 #[must_use = "the range is protected only while this lives"]
 pub struct Invalidation<'vm, F: Format, H: Host> {
     pub(super) begun: Begun<'vm, F, H>,
-    /// What its edits owe so far, and those that its owner makes under its number. Its debts are views of this record, so a debt that
-    /// is leaked is not lost.
+    /// Debts of its edits so far, and of edits that its owner makes under its number. A [`FlushDebt`] is a view of this
+    /// record, so a leaked debt is not lost.
     pub(crate) owed: Owed,
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// The host is about to change `hvas`: begins an [`Invalidation`], which see. Faults on the range wait from
-    /// here until it is dropped.
+    /// Begins an [`Invalidation`]: the host is about to change `hvas`. Faults on the range wait from here until the
+    /// guard is dropped.
     ///
-    /// A thread may begin any number of them inside each other. Up to 4,032 are in flight at once in a VM; the next one waits for
-    /// one to end. Where more than 64 are, this allocates (16 KiB at first), and waits where there is no memory. While more than
-    /// 64 are, faults beside one of the others, and edits, look at up to as many places as there were at most.
+    /// A thread may nest any number of them. Up to 4,032 are in flight at once in a VM; the next one waits for one to
+    /// end. The 65th and later ones may allocate (16 KiB at first), and wait if there is no memory. While more than 64
+    /// are in flight, edits, and faults that they are announced to, scan up to as many places as were ever in use.
     ///
-    /// A fault elsewhere is not disturbed: one of at most 16 pieces of 2 MiB (aligned, of host addresses) costs faults in other
-    /// pieces nothing. A wider one costs each fault that it meets one more attempt when it begins, and when it ends.
+    /// An invalidation of at most 16 regions (aligned 2 MiB pieces of host addresses) costs faults in other regions
+    /// nothing. A wider one costs each concurrent fault one more attempt when it begins, and one when it ends.
     pub fn invalidate(&self, hvas: Span<Hva>, why: Why) -> Invalidation<'_, F, H> {
         Invalidation::begin(self, Range::Hvas(hvas), why)
     }
 
-    /// The same, or [`Again`] where it would have to wait for another one to end, or for memory.
+    /// Like [`invalidate`](Self::invalidate), but returns [`Again`] instead of waiting.
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};
@@ -117,7 +119,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         Invalidation::begin_now(self, Range::Hvas(hvas), why).ok_or(Again)
     }
 
-    /// The same by guest frames of address space 0, whatever they are backed by.
+    /// Like [`invalidate`](Self::invalidate), for guest frames of address space 0, whatever backs them.
     pub fn invalidate_gfns(&self, gfns: Span<Gfn>, why: Why) -> Invalidation<'_, F, H> {
         self.invalidate_in(SpaceId(0), gfns, why)
     }
@@ -126,8 +128,8 @@ impl<F: Format, H: Host> Vm<F, H> {
         Invalidation::begin(self, Range::Gfns(space, gfns), why)
     }
 
-    /// Zaps one leaf so that something else can be mapped: for a host that cannot say without sleeping that it
-    /// has made the page writable in place.
+    /// Zaps one leaf so that something else can be mapped. For a host that cannot say without sleeping that it has made
+    /// the page writable in place.
     #[cold]
     pub(crate) fn take_away(&self, idle: &mut Idle, space: SpaceId, gfns: Span<Gfn>) {
         let mut change = Invalidation::begin(self, Range::Gfns(space, gfns), Why::Clear);
@@ -142,13 +144,13 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         Self::begun(vm, vm.active.begin(gfns, hvas), range, why)
     }
 
-    /// The same, or nothing where it would have to wait for another to end, or for memory.
+    /// Like [`begin`](Self::begin), but returns `None` instead of waiting for another to end, or for memory.
     pub(crate) fn begin_now(vm: &'vm Vm<F, H>, range: Range, why: Why) -> Option<Self> {
         let (gfns, hvas) = range.published();
         Some(Self::begun(vm, vm.active.begin_now(gfns, hvas)?, range, why))
     }
 
-    /// The same, or nothing where it would have to ask for memory, too.
+    /// Like [`begin_now`](Self::begin_now), but also returns `None` where that would allocate.
     pub(super) fn try_begin(vm: &'vm Vm<F, H>, range: Range, why: Why) -> Option<Self> {
         let (gfns, hvas) = range.published();
         Some(Self::begun(vm, vm.active.try_begin(gfns, hvas)?, range, why))
@@ -160,23 +162,22 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         Self { begun, owed: Owed::default() }
     }
 
-    /// Edits every entry of the range by the plan, takes [held](crate::held) frames back, and returns what that owes. Waits for no
-    /// fault; settling waits for vCPUs in the guest, and for uses of held frames that have begun. Whatever follows from the host's change must come after the settling.
+    /// Edits every entry of the range by the plan, takes [held](crate::held) frames back, and returns the debt. The
+    /// edits wait for no fault. Settling the debt waits for vCPUs in the guest, and for uses of held frames that have
+    /// begun. The host acts on its change only after settling.
     ///
-    /// A large page that reaches out of the range is split, and loses the part that is in it. That takes a table page, for
-    /// which this may sleep; where there is none, the whole page goes.
+    /// A large page that reaches out of the range is split, and loses the part in the range. For the table page this
+    /// may sleep; without one, the whole page is zapped.
     ///
-    /// Where the reason is decided [page by page](Why::page_by_page), nothing happens here, but that such table pages are
-    /// asked for.
+    /// If the reason is decided [page by page](Why::page_by_page), this only asks for such table pages.
     pub fn apply<'i>(&'i mut self, idle: &'i mut Idle) -> FlushDebt<'i> {
         self.apply_on(idle, None)
     }
 
-    /// The host's pages at `hvas`, in the range, map `to` now, or nothing: where the reason is decided
-    /// [page by page](Why::page_by_page), edits what is mapped there, and returns what that owes. `to` names the frame of
-    /// the first page of `hvas`; where it is larger than 4 KiB, those that follow have the frames that follow. What lies
-    /// beyond that one page is zapped. The host's own entry must not change meanwhile; frames that it mapped must not be
-    /// used again before the settling.
+    /// Tells that the host's pages at `hvas`, in the range, map `to` now, or nothing. If the reason is decided [page by
+    /// page](Why::page_by_page), edits what is mapped there, and returns the debt. `to` names the frame of the first
+    /// page of `hvas`; if it is larger than 4 KiB, the following pages have the following frames. Frames beyond that
+    /// one page are zapped. The host must not change its entry meanwhile, nor reuse the old frames before settling.
     pub fn changed<'i>(
         &'i mut self,
         idle: &'i mut Idle,
@@ -187,7 +188,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         self.debt(idle)
     }
 
-    /// The same as part of what it owes, on this seat, or on any.
+    /// Like [`changed`](Self::changed), on the given seat or on any, with the debt added to what is owed.
     pub(super) fn changed_on(
         &mut self,
         idle: &mut Idle,
@@ -216,13 +217,13 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         }
     }
 
-    /// One more of the same range, beside it: what an event that may not block must not need.
+    /// Begins another invalidation of the same range: a seeded mistake needs it.
     pub(super) fn another(&self) -> Self {
         let Begun { vm, range, why, .. } = self.begun;
         Self::begin(vm, range, why)
     }
 
-    /// [`apply`](Self::apply) on this seat, or on any.
+    /// Like [`apply`](Self::apply), on the given seat or on any.
     pub(super) fn apply_on<'i>(&'i mut self, idle: &'i mut Idle, seat: Option<&Seat>) -> FlushDebt<'i> {
         if !self.begun.why.page_by_page() {
             self.begun.edit(idle, None, seat, &mut self.owed);
@@ -233,7 +234,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         self.debt(idle)
     }
 
-    /// The same for a reason that is not decided page by page, to be paid with what else it will owe.
+    /// Like [`apply`](Self::apply), for a reason that is not decided page by page, with the debt added to what is owed.
     pub(super) fn apply_unpaid(&mut self, idle: &mut Idle) {
         self.begun.edit(idle, None, None, &mut self.owed);
         self.begun.take_back(Some(idle), Scope::Whole, &mut self.owed);
@@ -241,8 +242,8 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
 
     /// Rule 7 without an edit: owes the flush of `hvas`, if another invalidation over them has not flushed yet.
     ///
-    /// That one keeps every fault on the frames behind `hvas` waiting until it has flushed, so their translations in TLBs
-    /// are from before it. Frames that no memslot maps any more have been flushed by the transaction that took the memslot away.
+    /// Until that invalidation has flushed, every fault on the frames behind `hvas` waits, so their translations in
+    /// TLBs are older. Frames that no memslot maps any more were flushed by the transaction that took the memslot away.
     pub(super) fn adopt_on(&mut self, idle: &mut Idle, hvas: Span<Hva>, seat: Option<&Seat>) {
         let Self { begun, owed } = self;
         if !begun.ticket.unflushed_behind(hvas) {
@@ -258,7 +259,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         }
     }
 
-    /// Edits these ranges instead, which lie in what was published, under this invalidation's number.
+    /// Edits `parts`, which lie in the published range, under this invalidation's number, instead of the whole range.
     pub(crate) fn apply_to<'i>(&'i mut self, idle: &'i mut Idle, parts: &[Span<Gfn>]) -> FlushDebt<'i> {
         self.begun.edit(idle, Some(parts), None, &mut self.owed);
         self.begun.take_back(Some(idle), Scope::Parts(parts), &mut self.owed);
@@ -270,17 +271,17 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         self.begun.ticket.version()
     }
 
-    /// What it owes so far, to be paid.
+    /// Returns the debt so far.
     pub(crate) fn debt<'i>(&'i mut self, _idle: &'i mut Idle) -> FlushDebt<'i> {
         self.open_debt()
     }
 
-    /// Whether no other invalidation is active over any of it, and the slots are those of `epoch`: after a freeze.
+    /// After a freeze: whether no other invalidation is active over any of it, and the slots are those of `epoch`.
     pub(crate) fn is_alone(&self, epoch: Epoch, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         self.begun.ticket.is_alone(epoch, gfns, hvas)
     }
 
-    /// Its record and the rest, without its end.
+    /// Takes it apart into its record and its debts, without ending it.
     pub(super) fn into_parts(self) -> (Begun<'vm, F, H>, Owed) {
         let mut this = ManuallyDrop::new(self);
         let owed = core::mem::take(&mut this.owed);
@@ -297,8 +298,8 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     }
 }
 
-/// The end. It pays what is still owed: where a debt was leaked, where the owner unwinds, or where its edits are paid
-/// together here. A grace period is not waited for, since the thread may be in a walk.
+/// Ends the invalidation and pays its open debts: where a debt was leaked, where the owner unwinds, or where debts are
+/// paid here together. It waits for no grace period, since the thread may be in a walk.
 impl<F: Format, H: Host> Drop for Invalidation<'_, F, H> {
     fn drop(&mut self) {
         self.begun.reserve.drain(self.begun.vm);

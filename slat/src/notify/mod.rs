@@ -1,23 +1,23 @@
-//! The primary MMU says what it is about to change, and why.
+//! Announcements of changes by the primary MMU, and what slat does for each.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | [`Why`] | the reasons |
-//! | [`plan`] | reason × leaf → the least drastic edit |
-//! | [`SecondaryMmu`] | who is told, and what: [`Event`], [`Pages`], [`Young`] |
-//! | [`Invalidation`] | begin, edit, flush, (the host changes), end: a guard |
-//! | [`Detached`] | the same guard in two callbacks |
-//! | `begun` | an invalidation from its begin to its end |
-//! | `edit` | what an invalidation does to each entry, and what that owes |
-//! | `nested` | what it does to shadows of L1's tables |
-//! | `reserve` | table pages at hand, to split large leaves of which a part changes |
-//! | `vm`, `along` | a VM as a secondary MMU; what memslots map of a host range |
-//! | `zap_all` | everything at once: the root is replaced |
+//! | [`Why`] | the reasons for a change |
+//! | [`plan`] | maps reason and leaf to the least drastic edit |
+//! | [`SecondaryMmu`] | the listener's trait, and its arguments: [`Event`], [`Pages`], [`Young`] |
+//! | [`Invalidation`] | a guard: begin, edit, flush, (the host changes), end |
+//! | [`Detached`] | the same guard for a host whose begin and end are two callbacks |
+//! | `begun` | an invalidation between begin and end, without its debts |
+//! | `edit` | edits of the entries in the range, and the debts that they leave |
+//! | `nested` | edits of shadows of L1's tables |
+//! | `reserve` | spare table pages for splits of large leaves |
+//! | `vm`, `along` | a VM as a secondary MMU; walks of the frames behind a host range |
+//! | `zap_all` | unmaps everything: replaces the root |
 //! | `active` | the active set: numbers, places, lines, stamps |
 //!
-//! A primary MMU that serves several VMs (or devices) talks to each through [`SecondaryMmu`].
+//! A primary MMU that serves several VMs or devices calls each of them through [`SecondaryMmu`].
 //!
-//! Where the code says "rule 7", it means rule 7 of the protocol below.
+//! In the code, "rule 7" means rule 7 of the protocol below.
 #![doc = include_str!("protocol.md")]
 
 pub(crate) mod active;

@@ -1,13 +1,13 @@
-//! What an invalidation does to shadows of L1's tables ([`crate::nested`]).
+//! Invalidations and shadows of L1's tables ([`crate::nested`]).
 //!
 //! ```text
-//! announced     each L1 frame of the range: its hints; what stands where they say becomes a hole; a leaf that reaches out of the
-//!               range is split first
-//!               any hint at all?  L2's tag is owed a flush
+//! announced     for each L1 frame of the range: zap the shadow entries that its hints name, after splitting a leaf that
+//!               reaches out of the range
+//!               any hint at all?  a flush of L2's tag is owed
 //! flush
-//! paid          the hints of the range go, but for those of large pages that reach out of it; faults on its frames still wait
+//! paid          drop the hints of the range, except those of large pages that reach out of it; faults on its frames still wait
 //! ```
-//! Whatever the reason, leaves of L2 go: the next access asks T and the host. A VM that never ran a nested guest pays one test.
+//! Leaves of L2 are zapped for every reason. A VM that never ran a nested guest pays one test.
 
 use super::begun::{Begun, Range, Scope};
 use crate::addr::{Gfn, Span};
@@ -20,11 +20,11 @@ use crate::table::format::Format;
 use crate::tlb::debt::Owed;
 use crate::why::Why;
 
-/// Frames that are looked at in one section.
+/// Number of frames per section.
 const STRETCH: u64 = 4096;
 
 impl<F: Format, H: Host> Begun<'_, F, H> {
-    /// Reaches what was made of the frames. With `idle` it may ask for table pages.
+    /// Zaps the shadow entries of the frames in `scope`. With `idle` it may ask for table pages.
     #[inline(always)]
     pub(super) fn reach_nested(&self, idle: Option<&mut Idle>, scope: Scope<'_>, owed: &mut Owed) {
         if self.vm.runs_nested() {
@@ -54,7 +54,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         }
     }
 
-    /// Whether leaves were left for want of table pages, which may be where it `defers`.
+    /// Zaps the shadow entries of one space. Returns whether it left leaves for want of pages, if it `defers`.
     fn reach_in(
         &self,
         space: &Space<F>,
@@ -75,7 +75,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                 is_short = pages.is_short;
                 has_seat
             });
-        // L1's tables may have lain in the slot. Or there is no seat to look slots up on: whatever stands goes.
+        // L1's tables may lie in the slot. Without a seat, slots cannot be looked up: all shadow entries are zapped.
         if !has_seat || self.why == Why::Slot && !seeded!(SlotMovedUnderTables) {
             shadows.reach_all(host, active, Reach::Zap);
             any = true;
@@ -83,20 +83,20 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         if any && !seeded!(L1TagOnly) {
             owed.owe_nested();
         }
-        // Else frames of the range have not been looked at.
+        // Otherwise frames of the range have not been looked at.
         if any && matches!(scope, Scope::Whole) {
             self.reached.set(true);
         }
         is_short
     }
 
-    /// What was owed is paid: hints of the whole range are of no use any more.
+    /// Drops the hints of the whole range: the flush is paid.
     #[cold]
     pub(super) fn forget_nested(&self) {
         self.reached.set(false);
         for space in &self.vm.spaces {
             if let Some(shadows) = space.nested.get() {
-                // Where there is no seat they stay, and cost a needless flush one day.
+                // Without a seat the hints stay, and may cost a needless flush later.
                 self.for_frames(space, Scope::Whole, |gfns, all| {
                     shadows.reverse.remove(&self.vm.host, gfns, all);
                 });
@@ -104,8 +104,8 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         }
     }
 
-    /// Calls `visit` with frames of `space` that are invalidated, each time inside a section in which a slot that has them stays, and with the
-    /// frames around them of which that is true. False where there is no seat for that.
+    /// Calls `visit` with invalidated frames of `space`. Each call is inside a section in which the frames' slot stays.
+    /// The second argument is the frames around them for which that holds too. Returns false without a seat.
     fn for_frames(
         &self,
         space: &Space<F>,
@@ -130,7 +130,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         let Some(seat) = self.vm.try_borrow_seat() else { return false };
         let (mut left, mut seen, mut all) = (Behind::new(hvas), Gfn(u64::MAX), Span::default());
         while !left.is_nothing() {
-            // A transaction that gives these frames other pages ends after this section. Until then faults on them wait for it.
+            // A transaction on these frames ends after this section. Until then faults on them wait for it.
             let reading = space.memslots.read(&self.vm.reads, seat.seat());
             let Some(part) = space.memslots.behind_in(&reading, &left) else { break };
             let goal = part.gfns.end.min(part.gfns.start + STRETCH);

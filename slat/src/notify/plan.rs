@@ -1,5 +1,4 @@
-//! The plan: what an invalidation does to a leaf. One match, to be read by an engineer in a minute, printed by
-//! `slat plan`, and tested row by row.
+//! The plan: what an invalidation does to a leaf. It is one match; `slat plan` prints it, and a test checks each row.
 //!
 //! | why | when | leaf | the host's page now | edit |
 //! |---|---|---|---|---|
@@ -15,18 +14,17 @@
 //! | change-pte | page by page | writable | another | zap |
 //! | change-pte | page by page | any | none | zap |
 //! | change-pte | page by page | larger than 4 KiB | any | zap |
-//! | change-pte | page by page | any | of another memory type, or no longer to be executed | zap |
-//! | any | | larger, and reaches out of what changes | | nothing where its part would stay as it is; else **split** |
+//! | change-pte | page by page | any | of another memory type, or no longer executable | zap |
+//! | any | | larger, and reaches out of the changed range | | nothing if its part would stay as it is; else **split** |
 //!
-//! The rows in which a change of one page leaves no hole are the change-pte series' three safe transitions: from read-only to
-//! writable whichever page, from writable to read-only on the same page, from read-only to read-only on another page
-//! (which then has the same contents: that is the host's promise). A replaced leaf is read-only whatever the host
-//! offers: who still has the old page in a TLB must not miss a store to the new one. The first store asks the host, after
-//! the flush.
+//! Three transitions of one page leave no hole, as in the change-pte series: read-only to writable on any page,
+//! writable to read-only on the same page, and read-only to read-only on another page. In the last, the host promises
+//! equal contents. A replaced leaf is read-only whatever the host offers: a vCPU with the old page in its TLB must not
+//! miss a store to the new one. The first store asks the host, after the flush.
 //!
-//! A split leaf becomes a table of smaller leaves with the same translations. Those in the range then go by the rows
-//! above; the others stay mapped. Where the invalidation has no table page at hand (`reserve` says when), the whole leaf is
-//! zapped, and what is left of it faults back in.
+//! A split leaf becomes a table of smaller leaves with the same translations. The leaves in the range are then edited
+//! by the rows above; the others stay mapped. If the invalidation has no spare table page (`reserve` says when), it
+//! zaps the whole leaf, and faults map the remainder again.
 
 use crate::addr::{Level, Pfn};
 use crate::host::HostPage;
@@ -35,23 +33,23 @@ use crate::why::Why;
 use alloc::vec::Vec;
 use slat_slots::MemoryType;
 
-/// What happens to one leaf.
+/// The edit of one leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Edit {
-    /// It stays as it is.
+    /// The leaf stays as it is.
     Nothing,
-    /// It loses write permission, and the record that the host allowed writes.
+    /// The leaf loses write permission, and the record that the host allowed writes.
     DropWrite,
-    /// It maps this frame instead, read-only, and was never a hole.
+    /// The leaf maps this frame instead, read-only, without being a hole in between.
     Replace(Pfn),
-    /// It becomes a table of smaller leaves, of which those that change are edited.
+    /// The leaf becomes a table of smaller leaves, of which the changed ones are edited.
     Split,
-    /// It becomes a hole.
+    /// The leaf becomes a hole.
     Zap,
 }
 
 impl Edit {
-    /// Its name, as `slat plan` prints it.
+    /// Returns its name, as `slat plan` prints it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -63,8 +61,8 @@ impl Edit {
     }
 }
 
-/// The least drastic edit that `why` allows for `old`, a leaf of `level`; `now` is the host's page where it was told
-/// (only [page by page](Why::page_by_page)).
+/// Returns the least drastic edit that `why` allows for `old`, a leaf of `level`. `now` is the host's page, if the host
+/// told it (only [page by page](Why::page_by_page)).
 #[inline]
 pub fn plan(why: Why, old: &Leaf, level: Level, now: Option<HostPage>) -> Edit {
     let writable = old.host_writable || old.perms.allows(Access::Write);
@@ -74,7 +72,7 @@ pub fn plan(why: Why, old: &Leaf, level: Level, now: Option<HostPage>) -> Edit {
         (Why::Protect | Why::WriteProtect | Why::SoftDirty, _) if writable => Edit::DropWrite,
         (Why::ChangePte, None) => Edit::Zap,
         (Why::ChangePte, _) if level > Level::K4 => Edit::Zap,
-        // The memslot, too, may be why the leaf says something narrower than the page. Such slots are for devices, and rarely changed.
+        // The memslot may also narrow the leaf's memory type or permissions. Such slots are for devices: rare.
         (Why::ChangePte, Some(page)) if page.memory != old.memory || executes && !page.execute => Edit::Zap,
         (Why::ChangePte, Some(page)) => match (writable, page.pfn == old.pfn) {
             (false, true) => Edit::Nothing,
@@ -87,8 +85,8 @@ pub fn plan(why: Why, old: &Leaf, level: Level, now: Option<HostPage>) -> Edit {
     }
 }
 
-/// The same for a leaf larger than 4 KiB of which only a part changes. `part` is what a small leaf would say that maps the
-/// part; `now` holds for all of it.
+/// Like [`plan`], for a leaf larger than 4 KiB of which only a part changes. `part` is the small leaf that would map
+/// that part; `now` holds for all of it.
 #[inline]
 pub fn plan_part(why: Why, part: &Leaf, now: Option<HostPage>) -> Edit {
     match plan(why, part, Level::K4, now) {
@@ -97,7 +95,7 @@ pub fn plan_part(why: Why, part: &Leaf, now: Option<HostPage>) -> Edit {
     }
 }
 
-/// Whether every leaf goes, whatever it says.
+/// Whether the reason zaps every leaf, whatever its contents.
 #[inline]
 pub(super) const fn zaps(why: Why) -> bool {
     matches!(
@@ -113,30 +111,30 @@ pub(super) const fn zaps(why: Why) -> bool {
     )
 }
 
-/// Whether a frame that is held is taken back, where it is held to write or only to read: as a leaf would change.
+/// Whether the reason takes a held frame back; `write` says whether it is held to write. As for a leaf.
 #[inline]
 pub(super) const fn takes_back(why: Why, write: bool) -> bool {
     write || zaps(why) || matches!(why, Why::ChangePte)
 }
 
-/// One row of the plan, for a caller that wants to see it whole.
+/// One row of the plan, as [`rows`] lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
     /// The reason.
     pub why: Why,
-    /// The leaf's size: pages of 4 KiB and 2 MiB, where that makes a difference; else 4 KiB.
+    /// The leaf's size: 4 KiB, or 2 MiB where the size matters.
     pub level: Level,
-    /// Whether it reaches out of what changes.
+    /// Whether the leaf reaches out of the changed range.
     pub part: bool,
     /// Whether the leaf is writable, or the host gave it so.
     pub writable: bool,
-    /// What the host maps there now, if it was told: the same frame or another, and whether it may be written.
+    /// The host's page now, if told: whether it is the same frame, and whether it is writable.
     pub now: Option<(bool, bool)>,
-    /// What happens.
+    /// The edit.
     pub edit: Edit,
 }
 
-/// Every case that [`plan`] tells apart, as it decides them.
+/// Returns every case that [`plan`] distinguishes, with its edit.
 pub fn rows() -> Vec<Row> {
     let frame = Pfn(1);
     let mut rows = Vec::new();

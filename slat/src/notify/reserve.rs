@@ -1,11 +1,11 @@
-//! Table pages that an invalidation has at hand, to split large leaves of which a part changes.
+//! Spare table pages of an invalidation, to split large leaves of which a part changes.
 //!
-//! An invalidation must not ask for memory inside a walk, nor while its host holds the lock of a page. So it asks before:
+//! An invalidation must not ask for memory inside a walk, nor while its host holds the lock of a page. It asks earlier:
 //!
-//! | invalidation | asks | where it has none |
+//! | invalidation | asks | without a page |
 //! |---|---|---|
 //! | edits its range when it begins | after a walk that met such a leaf, then walks again | zaps the leaf |
-//! | is told page by page | when it begins and at each flush; in between it takes what is free | zaps the leaf |
+//! | is told page by page | when it begins and at each flush; in between it takes free pages | zaps the leaf |
 //! | may not block | never | zaps the leaf |
 //!
 //! A VM that never mapped a large page asks for none.
@@ -17,38 +17,38 @@ use crate::table::pool::Cache;
 use crate::vm::Vm;
 use core::cell::{Cell, RefCell};
 
-/// See the module's header. In cells: a walk borrows the invalidation that it edits for.
+/// The spare pages. See the module's header. In cells, since a walk borrows the invalidation.
 #[derive(Debug, Default)]
 pub(super) struct Reserve {
     pages: RefCell<Cache>,
-    /// It has had pages.
+    /// Whether it ever had pages.
     used: Cell<bool>,
-    /// A walk met a leaf to split, and had no page.
+    /// Whether a walk met a leaf to split, and found no page.
     short: Cell<bool>,
 }
 
 impl Reserve {
-    /// Does something with the pages.
+    /// Calls `act` with the pages.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut Cache) -> T) -> T {
         self.used.set(true);
         act(&mut self.pages.borrow_mut())
     }
 
-    /// A page; or none, which is [remembered](Self::was_short).
+    /// Takes a page. If there is none, [`was_short`](Self::was_short) is true next.
     pub(super) fn take(&self) -> Option<Node> {
         let page = self.with(Cache::take);
         self.short.set(page.is_none() || self.short.get());
         page
     }
 
-    /// Whether there was no page when one was wanted, since this was asked last.
+    /// Whether [`take`](Self::take) found no page since the last call of this.
     #[inline]
     pub(super) fn was_short(&self) -> bool {
         self.short.replace(false)
     }
 
-    /// Fills it up to `wanted` pages, where there are large leaves to split, and says whether it has pages. May ask the host for
-    /// memory, hence sleep. Where there is none, or no more may be used, it stays as it is.
+    /// Fills it up to `wanted` pages, if the VM has large leaves to split. Returns whether it has pages. May ask the
+    /// host for memory, so may sleep. Without memory, or above the budget, it stays as it is.
     pub(super) fn fill<F: Format, H: Host>(&self, vm: &Vm<F, H>, wanted: usize) -> bool {
         vm.maps_large_pages()
             && self.with(|pages| {
@@ -57,7 +57,7 @@ impl Reserve {
             })
     }
 
-    /// The same with pages that are free already. Asks for none.
+    /// Fills it up to `wanted` pages from those that are free already. Asks the host for none.
     pub(super) fn refill<F: Format, H: Host>(&self, vm: &Vm<F, H>, wanted: usize) -> bool {
         self.with(|pages| {
             vm.pool.top_up_free(pages, wanted);
@@ -65,7 +65,7 @@ impl Reserve {
         })
     }
 
-    /// Gives the pages back that were not used.
+    /// Gives the unused pages back.
     #[inline]
     pub(super) fn drain<F: Format, H: Host>(&self, vm: &Vm<F, H>) {
         if self.used.get() {
@@ -91,7 +91,7 @@ mod tests {
 
     const BASE: Hva = Hva(1 << 30);
 
-    /// Large pages, whose frames are their addresses.
+    /// A host of large pages, whose frame numbers are their addresses.
     struct Large;
 
     // SAFETY: the defaults keep the contract.
@@ -103,7 +103,7 @@ mod tests {
         }
     }
 
-    /// A VM with two large pages mapped, and written.
+    /// A VM with two large pages, mapped by stores.
     fn vm(idle: &mut Idle) -> Vm<Npt4, Large> {
         let vm = Vm::<Npt4, _>::builder(Large).build().unwrap();
         vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, BASE))).unwrap();
@@ -159,13 +159,13 @@ mod tests {
         assert_eq!((vm.stats().splits, vm.stats().leaves), ([0, 0], [0, 0, 0]));
     }
 
-    /// Pages that are in use after so many invalidations more than before.
+    /// Returns how many more table pages are in use after `many` invalidations.
     fn kept(many: u64) -> u64 {
         let mut idle = Idle::take().unwrap();
         let vm = vm(&mut idle);
         let before = vm.pool.in_use();
         for _ in 0..many {
-            // Told of nothing: it uses none of its pages.
+            // The change tells no page, so the invalidation uses none of its spare pages.
             vm.around(&mut idle, Event::new(both_ends(), Why::Reclaim), &mut |_, _| {}).unwrap();
         }
         vm.pool.in_use() - before
@@ -182,7 +182,7 @@ mod tests {
         seeded::found(Bug::ReserveLeaked, 1);
     }
 
-    /// Whether a page that was written is dirty after its neighbour was taken away.
+    /// Whether a page that was written is dirty after its neighbour was zapped.
     fn stays_dirty() -> bool {
         let mut idle = Idle::take().unwrap();
         let vm = vm(&mut idle);

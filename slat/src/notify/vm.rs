@@ -21,13 +21,13 @@ use crate::walk::Walk;
 use crate::why::Why;
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// The reason as this VM takes it: where it was built to ignore reasons, each is an unmap.
+    /// Returns the reason as this VM treats it: an unmap, if the VM was built to ignore reasons.
     pub(super) fn heard(&self, range: Range, why: Why) -> Why {
         let ignored = !self.policy.contexts && matches!(range, Range::Hvas(_));
         if ignored { Why::Unmap } else { why }
     }
 
-    /// By this VM's policy: lockless, or under the lock as before the MGLRU aging series.
+    /// Ages the range by this VM's policy: lockless, or under the lock as in KVM before the MGLRU aging series.
     fn pass_over(
         &self,
         space: &Space<F>,
@@ -57,11 +57,11 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
             invalidation.apply(idle).settle();
             Told { invalidation, kept: None }
         } else {
-            // The lock of a baseline policy is waited for asleep.
+            // A baseline policy's lock would be waited for asleep.
             if self.lock.policy() != MmuLock::None {
                 return Err(Again);
             }
-            // Kept to the end: no page that is told waits for one.
+            // Kept to the end, so that no told page waits for a seat.
             let seat = self.try_borrow_seat().ok_or(Again)?;
             let mut invalidation = Invalidation::try_begin(self, range, event.why).ok_or(Again)?;
             invalidation.apply_on(idle, Some(seat.seat())).without_grace().settle();
@@ -81,7 +81,7 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
         for space in &self.spaces {
             let mut owed = Owed::default();
             let found = if young == Young::Test { Found::Kept } else { Found::Cleared };
-            // A page that a fault has brought is young, even before a walker has come through its links.
+            // A page that a fault has mapped is young, even before a hardware walker sets Accessed in its links.
             self.pass_over(space, idle, hvas, How::every_leaf(found), |_, gfns| {
                 any = true;
                 if young == Young::ClearAndFlush {
@@ -134,8 +134,7 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
     }
 }
 
-/// An open invalidation that is told page by page. A change that panics leaves nothing unpaid behind: the invalidation pays
-/// what it owes when it ends.
+/// An open invalidation that is told page by page. If the change panics, the invalidation pays its debts when it ends.
 struct Told<'vm, F: Format, H: Host> {
     invalidation: Invalidation<'vm, F, H>,
     /// The seat of an event that may not block.
@@ -198,15 +197,15 @@ mod tests {
         }
     }
 
-    /// What a thread might have to wait for.
+    /// The resource of which all others are taken.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     enum All {
         Seats,
         Places,
     }
 
-    /// Whether an event that may not block, which tells a page, settles it and flushes while all other seats or places are taken,
-    /// is over by itself; after so long they are free.
+    /// Whether an event that may not block ends by itself while all other seats or places are taken. It tells a page,
+    /// settles it and flushes. After `patience` the others are freed.
     fn tells_while_taken(all: All, mistake: Option<Bug>, patience: Duration) -> bool {
         let vm = Vm::<Npt4, _>::builder(Nowhere).build().unwrap();
         let [hvas, elsewhere] = [0, 1 << 30].map(|start| Span::sized(Hva(start), 4096));
@@ -266,7 +265,7 @@ mod tests {
         seeded::found(Bug::PlaceNotKept, 1);
     }
 
-    /// A page for whatever is asked.
+    /// A host that resolves each address to the same page.
     struct One;
 
     // SAFETY: the defaults keep the contract.
@@ -278,7 +277,7 @@ mod tests {
         }
     }
 
-    /// Flushes when a change settles a page, to copy it, while another one that took the page away has not flushed.
+    /// Returns the flushes by a change that settles a page whose earlier invalidation has not flushed.
     fn flushes_before_a_copy(mistake: Option<Bug>) -> u64 {
         let vm = &Vm::<Npt4, _>::builder(One).build().unwrap();
         let (hvas, mut idle) = (Span::sized(Hva(0), 4096), Idle::take().unwrap());

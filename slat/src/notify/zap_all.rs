@@ -1,17 +1,17 @@
-//! Zap all, fast: the root is replaced, and what hung there dies like any subtree.
+//! `zap_all`: replaces the root; the old tables die like any unhooked subtree.
 //!
 //! ```text
-//! begin an invalidation of everything     faults wait: for one shootdown, whatever the VM's size
+//! begin an invalidation of everything     faults wait for one shootdown, whatever the VM's size
 //!   root := a fresh page of hole(k)       walks that begin now find nothing mapped
-//!   shootdown                             every vCPU forgets everything and loads the new root
-//! end                                     faults go on, into the new table
-//! grace period; the old tables are taken apart page by page, and no thread waits for that
+//!   shootdown                             every vCPU flushes its TLB and loads the new root
+//! end                                     faults continue, into the new table
+//! grace period; the old tables are collected page by page, and no thread waits for that
 //! ```
-//! The root is an entry above all others, and this is unhooking it ([`crate::table::retire`]): so invalidations by the
-//! host go on beside it. One that walks the old table does nothing that could be missed in the new one, which holds no
-//! leaf before this one ends; one that finds the new root finds holes of an invalidation that may not have
-//! flushed, and then flushes too; and a vCPU that answers any flush looks for a new root. A flush that is broadcast has no
-//! answers, so none is while a root is being replaced.
+//! The root acts as the entry above all others, and this unhooks it ([`crate::table::retire`]). The host's
+//! invalidations may therefore run beside it. One that walks the old table can miss nothing in the new one, which holds
+//! no leaf before this invalidation ends. One that walks the new table finds holes of an invalidation that may not have
+//! flushed, and then flushes too. A vCPU that answers any flush looks for a new root. A broadcast flush has no answers,
+//! so none is sent while a root is replaced.
 
 use super::begun::{Range, Scope};
 use super::invalidation::Invalidation;
@@ -27,9 +27,12 @@ use crate::walk::Walk;
 use crate::why::Why;
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// Unmaps every guest frame of every address space. vCPUs load a new root ([`InGuest::root`](crate::InGuest::root));
-    /// faults wait only for that. Returns when the old tables have been taken apart, which may take long; faults go on
-    /// meanwhile. May sleep. An error means that there is no page for a new root; spaces before it are zapped.
+    /// Unmaps every guest frame of every address space. vCPUs load a new root
+    /// ([`InGuest::root`](crate::InGuest::root)); faults wait only for that. Returns when the old tables have been
+    /// collected, which may take long; faults run meanwhile. May sleep.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if there is no page for a new root. Address spaces before it are then zapped already.
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
@@ -55,11 +58,11 @@ impl<F: Format, H: Host> Vm<F, H> {
         let everything = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
         for space in &self.spaces {
             let fresh = self.fresh_root(idle)?;
-            // Outlives the invalidation, whose end pays where nothing else has.
+            // Outlives the invalidation: its end pays if nothing else has paid.
             let _replaces = self.tlb.replaces_root();
             let mut change = Invalidation::begin(self, Range::Gfns(space.id, everything), Why::Unmap);
             if self.logs_by_bits() {
-                // What was written is to be marked first; where nothing logs, this takes a moment.
+                // Marks first what was written. Where no memslot logs, this is short.
                 change.apply_unpaid(idle);
             }
             self.pool.fill_root(fresh, change.begun.hole());
@@ -75,7 +78,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         Ok(())
     }
 
-    /// A root that nothing is in yet. Where there are not pages enough for one, those that there were go back.
+    /// Allocates an empty root. If there are too few pages for one, it gives them back.
     fn fresh_root(&self, idle: &mut Idle) -> Result<Node, NoMemory> {
         let mut spare = Cache::default();
         let filled = self.top_up(idle, &mut spare, F::ROOT_PAGES);

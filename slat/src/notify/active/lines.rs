@@ -1,13 +1,12 @@
-//! The words that tell faults of invalidations: a line for each region of host addresses, and the epoch.
+//! Words through which faults learn of invalidations: a line for each region of host addresses, and the epoch.
 //!
-//! A **region** is 2 MiB of host address space: what a leaf table maps. Each has a line among 256, by a hash of its number.
-//! An invalidation of host addresses that covers few regions is announced on their lines, and nowhere else. So a fault
-//! reads what invalidations elsewhere do not write. The **epoch** is one more line, for wide invalidations: those of many
-//! regions, and those of guest frames, memslot transactions among them.
+//! A **region** is 2 MiB of host address space: what a leaf table maps. A hash of its number chooses one of 256 lines.
+//! A narrow invalidation is announced only on the lines of its regions, so a fault elsewhere reads no word that it
+//! writes. The **epoch** is one more line, for wide invalidations: those of many regions, and those of guest frames,
+//! which include memslot transactions.
 //!
-//! **Instead of** one word for the VM, which every invalidation would write and every fault read: what is invalidated elsewhere
-//! costs a fault nothing. Listing wide invalidations on all lines, without an epoch, would cost each memslot transaction 256
-//! exchanges.
+//! **Rejected alternatives.** One word for the VM: every invalidation would write it and every fault read it. Wide
+//! invalidations listed on all lines, without an epoch: each memslot transaction would cost 256 exchanges.
 
 use super::places::Claim;
 use crate::addr::{Hva, Level, Span};
@@ -20,28 +19,28 @@ const LINES: usize = if cfg!(loom) { 2 } else { 256 };
 /// An invalidation of more regions than this is wide.
 const NARROW: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
 
-/// What invalidations say of themselves to faults on a region, or to all. Alone on its cache line. Of two neighbours, which
-/// some processors fetch together, the regions are far apart; a pair of lines for each would cost 16 KiB more in every VM.
+/// What invalidations announce to faults on a region, or to all faults. Alone on its cache line. Some processors fetch
+/// two neighbouring lines together, but their regions are far apart. Padding would cost 16 KiB a VM.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Line {
-    /// Of a region: the hole of a number that no invalidation announced there is above; it rises with each that begins and is
-    /// the newest. A hole, since a fault compares it with holes. Of the epoch: how many have begun and ended.
+    /// Of a region: the hole of the newest number announced there. It only rises. A hole, since faults compare it with
+    /// holes. Of the epoch: number of begins and ends.
     word: AtomicU64,
-    /// Which of the first places belong to those that are active.
+    /// Bitmap of the first places that are listed here.
     listed: AtomicU64,
-    /// How many of those that are active have other places.
+    /// Number of listed invalidations with other places.
     beyond: AtomicU64,
 }
 
-/// See the module's header.
+/// All lines of an active set. See the module's header.
 #[derive(Debug)]
 pub(super) struct Lines {
     pub(super) epoch: Padded<Line>,
     regions: Box<[Line; LINES]>,
 }
 
-/// The line of a region.
+/// The index of a region's line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RegionLine(usize);
 
@@ -50,7 +49,7 @@ impl Lines {
         Self { epoch: Padded::default(), regions: Box::new(core::array::from_fn(|_| Line::region())) }
     }
 
-    /// The line of the region of `hva`.
+    /// Returns the line of the region of `hva`.
     #[inline(always)]
     pub(super) fn of(&self, hva: Hva) -> &Line {
         self.at(RegionLine::of(hva))
@@ -61,7 +60,7 @@ impl Lines {
         &self.regions[line.0 % LINES]
     }
 
-    /// The lines on which an invalidation of `hvas` is announced; `None` where it is wide.
+    /// Returns the regions (first, end) of a narrow invalidation of `hvas`; `None` if it is wide.
     pub(super) fn narrow(hvas: Span<Hva>) -> Option<(u64, u64)> {
         let (first, end) = (hvas.start.0 >> REGION_SHIFT, hvas.end.0.div_ceil(1 << REGION_SHIFT));
         (!hvas.is_empty() && end - first <= NARROW).then_some((first, end))
@@ -69,16 +68,16 @@ impl Lines {
 }
 
 impl RegionLine {
-    /// Where nothing is confirmed.
+    /// A placeholder where nothing is confirmed.
     pub(crate) const NONE: Self = Self(0);
 
-    /// Of the region of `hva`.
+    /// Returns the line of the region of `hva`.
     #[inline(always)]
     pub(crate) fn of(hva: Hva) -> Self {
         Self::of_region(hva.0 >> REGION_SHIFT)
     }
 
-    /// Of the region with this number. Neighbours have different lines, and so have regions a power of two apart.
+    /// Returns the line of region number `region`. Neighbours, and regions a power of two apart, differ.
     #[inline(always)]
     pub(super) fn of_region(region: u64) -> Self {
         const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -87,12 +86,12 @@ impl RegionLine {
 }
 
 impl Line {
-    /// Of a region that has heard of no invalidation.
+    /// A region's line before its first announcement.
     fn region() -> Self {
         Self { word: AtomicU64::new(Word::OLDEST.0), ..Self::default() }
     }
 
-    /// The newest hole of a region.
+    /// Returns the newest hole of a region.
     #[inline(always)]
     pub(super) fn newest(&self) -> Word {
         Word(self.word())
@@ -100,31 +99,31 @@ impl Line {
 
     #[inline(always)]
     pub(super) fn word(&self) -> u64 {
-        // ORDER(begin): Acquire pairs with the Release in `announce` and `move_on`: with a number here all that were
-        // numbered before it are seen listed; with a move of the epoch, what was published by then.
+        // ORDER(begin): Acquire pairs with the Release in `announce` and `move_on`: a reader of a number sees all
+        // invalidations with older numbers listed; a reader of a moved epoch sees what was published by then.
         self.word.load(unless_seeded!(StampRelaxed, Acquire))
     }
 
-    /// The number of a region, which may be told of an invalidation that it has not heard of: by a hole.
+    /// Returns the newer of the region's number and `seen`, a hole that a fault met; raises the number to it.
     #[inline]
     pub(super) fn newest_since(&self, seen: Word) -> Word {
         let newest = self.newest();
         if newest < seen {
-            // For others, who then need not look at it again.
+            // Other faults then need not raise it again.
             self.announce(seen);
         }
         newest.max(seen)
     }
 
-    /// Who is active here: as [`Places::listed`](super::places::Places::listed) understands it.
+    /// Returns the listed invalidations, as [`Places::listed`](super::places::Places::listed) takes them.
     #[inline(always)]
     pub(super) fn listed(&self) -> (u64, u64) {
-        // ORDER(active): Acquire pairs with the Release in `unlist`: the host of one that has ended has changed.
+        // ORDER(active): Acquire pairs with the Release in `unlist`: the host of an ended invalidation has changed.
         let order = unless_seeded!(ListRelaxed, Acquire);
         (self.listed.load(order), self.beyond.load(order))
     }
 
-    /// The same but for one of the first places.
+    /// Returns the listed invalidations without `claim`, if that has one of the first places.
     pub(super) fn listed_but(&self, claim: &Claim<'_>) -> (u64, u64) {
         let (first, beyond) = self.listed();
         (first & !claim.bit().unwrap_or_default(), beyond)
@@ -132,7 +131,7 @@ impl Line {
 
     /// Lists an invalidation that is about to take its number.
     pub(super) fn list(&self, claim: &Claim<'_>) {
-        // ORDER(active): AcqRel: the place before its bit; and bits of others stay in order.
+        // ORDER(active): AcqRel: the place before its bit; and the bits of others stay in order.
         match claim.bit() {
             Some(bit) => self.listed.fetch_or(bit, AcqRel),
             None => self.beyond.fetch_add(1, AcqRel),
@@ -141,17 +140,17 @@ impl Line {
 
     /// Announces the number of `hole` to the region.
     pub(super) fn announce(&self, hole: Word) {
-        // ORDER(begin): AcqRel: the lists, of this one and of those numbered before, before the number.
+        // ORDER(begin): AcqRel: the lists, of this invalidation and of those with older numbers, before the number.
         self.word.fetch_max(hole.0, unless_seeded!(BeginRelaxed, AcqRel));
     }
 
-    /// The epoch moves: a wide invalidation begins, or is about to end.
+    /// Moves the epoch: a wide invalidation begins, or is about to end.
     pub(super) fn move_on(&self) {
         // ORDER(begin): AcqRel: as in `announce`; and what was published before the end.
         self.word.fetch_add(1, unless_seeded!(BeginRelaxed, AcqRel));
     }
 
-    /// Its invalidation is over.
+    /// Removes an invalidation that ends.
     pub(super) fn unlist(&self, claim: &Claim<'_>) {
         // ORDER(active): Release: what the host changed, and the slots published, before the end; pairs with `listed`.
         // AcqRel, since the bits of others stay in order.

@@ -1,6 +1,6 @@
-//! Stamps against invalidations, on one entry: the shipped orderings of N, the lines, the active set and the entries.
+//! Stamps and invalidations on one entry, with the shipped orderings of N, the lines, the active set and the entries.
 //!
-//! The host is one word without any ordering of its own: what a fault installs is right only if the protocol carries
+//! The host is one word without any ordering of its own: a fault installs the right frame only if the protocol carries
 //! the host's change to it. A leaf is `frame << 12 | 7`; without bit 1 it is read-only.
 
 use super::*;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub(in crate::notify) const NOWHERE: Span<Hva> = Span::new(Hva(0), Hva(0));
 /// Frame 0, and its page.
 pub(in crate::notify) const PAGE: Page = Page::small(Gfn(0), Hva(0x1000));
-/// What an invalidation covers: that page by its frame, which is wide; or by its host address, which is narrow.
+/// The range of an invalidation: that page by its frame, which is wide; or by its host address, which is narrow.
 pub(in crate::notify) type Ranges = (Span<Gfn>, Span<Hva>);
 pub(in crate::notify) const WIDE: Ranges = (Span::new(Gfn(0), Gfn(1)), NOWHERE);
 pub(in crate::notify) const NARROW: Ranges = (Span::new(Gfn(0), Gfn(0)), Span::new(Hva(0x1000), Hva(0x2000)));
@@ -25,7 +25,7 @@ pub(in crate::notify) const NARROW: Ranges = (Span::new(Gfn(0), Gfn(0)), Span::n
 pub(in crate::notify) const BESIDE: Ranges = (Span::new(Gfn(0), Gfn(0)), Span::new(Hva(0x8000), Hva(0x9000)));
 pub(in crate::notify) const WRITE: u64 = 2;
 
-/// What a thread leaves out.
+/// A step that a thread leaves out.
 #[derive(Clone, Copy, PartialEq)]
 pub(in crate::notify) enum Mistake {
     None,
@@ -41,7 +41,7 @@ pub(in crate::notify) struct Shared {
     pub(in crate::notify) frame: AtomicU64,
     /// Whether the host allows writes.
     pub(in crate::notify) writable: AtomicU64,
-    /// A vCPU caches the page.
+    /// Whether a vCPU caches the page.
     pub(in crate::notify) cached: AtomicU64,
 }
 
@@ -73,7 +73,7 @@ impl Shared {
         }
     }
 
-    /// A fault's stamp, confirmed, and the host's answer.
+    /// Takes a stamp, asks the host, and returns both; `None` if the stamp is not confirmed.
     pub(in crate::notify) fn ask(&self, mistake: Mistake) -> Option<(Stamp, u64)> {
         let early = (mistake == Mistake::HostFirst).then(|| self.frame.load(Relaxed));
         let stamp = self.stamp(Level::M2)?;
@@ -92,7 +92,7 @@ impl Shared {
         }
     }
 
-    /// Zaps one entry; whether a flush is owed.
+    /// Zaps one entry. Returns whether a flush is owed.
     pub(in crate::notify) fn zap(ticket: &Ticket<'_>, entry: &Entry, adopts: bool) -> bool {
         let mine = Word::hole(ticket.version());
         let mut word = entry.load();
@@ -110,13 +110,13 @@ impl Shared {
 }
 
 impl Shared {
-    /// When the host has gone over to frame 2, the page maps that, or nothing.
+    /// Asserts that the page maps frame 2 or nothing once the host has changed to frame 2.
     fn assert_nothing_taken_back(&self) {
         let word = self.tables[0].load();
         assert!(!is_leaf(word) || word == leaf(2, WRITE), "a frame that the host has taken back");
     }
 
-    /// Every entry of the page: the one above the table, and the table's.
+    /// Edits every entry of the page: the one above the table, and the table's.
     pub(in crate::notify) fn edit(&self, ticket: &Ticket<'_>) {
         let mut upper = self.upper.load();
         while upper.is_hole() && upper < Word::hole(ticket.version()) {
@@ -131,7 +131,7 @@ impl Shared {
     }
 }
 
-/// A fault fills a hole beside an invalidation of it.
+/// A fault fills a hole while an invalidation covers it.
 fn fill((gfns, hvas): Ranges, faults: u32, mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new(Shared::new(hole(0), hole(0)));
@@ -174,7 +174,7 @@ fn mistakes_about_lines() {
     }
 }
 
-/// A fault that has found N quiet fills a hole beside an invalidation of it, or after that.
+/// A fault that finds N quiet fills a hole while an invalidation covers it, or after the invalidation.
 fn fill_in_quiet() {
     let shared = Arc::new(Shared::new(hole(0), hole(0)));
     let theirs = shared.clone();
@@ -208,7 +208,7 @@ fn mistakes_about_n() {
     }
 }
 
-/// A fault beside an invalidation of its page, inside one of another page of the region: whose number may be newer.
+/// A fault and an invalidation of its page, inside one of another page of the region, whose number may be newer.
 fn overtaken((gfns, hvas): Ranges) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new(Shared::new(hole(0), hole(0)));
@@ -240,7 +240,7 @@ fn mistake_a_number_is_taken_before_the_list() {
     finds_seeded(Bug::NumberedFirst, "taken back", overtaken(NARROW));
 }
 
-/// A fault finds a slot that is being published, beside an invalidation by host address, which walks what slots there are.
+/// A fault finds a slot that is being published. An invalidation by host address walks the slots that are published.
 fn published() {
     let shared = Arc::new((Shared::new(hole(0), hole(0)), AtomicU64::new(0)));
     let theirs = shared.clone();
@@ -288,10 +288,10 @@ fn mistake_the_host_is_asked_before_the_stamp() {
     assert!(finds("taken back", fill(NARROW, 1, Mistake::HostFirst)));
 }
 
-/// A fault beside an invalidation whose place in the set goes to the next one, over other frames; `another` thread's.
+/// A fault and an invalidation, whose place goes to the next one, over other frames; that is `another` thread's.
 fn hands_its_slot_on(another: bool) {
     let shared = Arc::new(Shared::new(hole(0), hole(0)));
-    // SAFETY: it ends before the set goes.
+    // SAFETY: the reference ends before the set is dropped.
     let active: &'static Active = unsafe { &*(&raw const shared.active) };
     let ticket = active.begin(NARROW.0, NARROW.1);
     let next = || drop(active.begin(BESIDE.0, BESIDE.1));
@@ -326,8 +326,8 @@ fn mistakes_about_a_slot_that_is_handed_on() {
     finds_seeded(Bug::TakenRelaxed, "taken back", || hands_its_slot_on(true));
 }
 
-/// A fault fills a hole beside an invalidation of it. It may map a page larger than a region, and looks at all places.
-/// The set may have to grow for the invalidation: its one place is taken, by an invalidation of other frames.
+/// A fault fills a hole while an invalidation covers it. It may map a page larger than a region, so it scans all
+/// places. If the set `grows`, an invalidation of other frames holds its one place.
 fn fill_far(grows: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
         let active = Active::with_places(if grows { 1 } else { 2 });
@@ -364,7 +364,7 @@ fn mistakes_about_all_places() {
     }
 }
 
-/// Two faults fill the same hole beside an invalidation of it.
+/// Two faults fill the same hole while an invalidation covers it.
 fn fill_at_once() {
     let shared = Arc::new(Shared::new(hole(0), hole(0)));
     let faults = [(), ()].map(|()| {
@@ -385,6 +385,6 @@ fn fill_at_once() {
 }
 
 #[test]
-fn nor_do_two_faults_on_one_page() {
+fn two_faults_on_one_page_install_nothing_taken_back() {
     explore_within(2, fill_at_once);
 }

@@ -1,47 +1,46 @@
-//! Where invalidations publish themselves: places, which faults and edits scan.
+//! Places in which invalidations publish their ranges. Faults and edits scan them.
 //!
-//! The set begins with 64 places. Where all are taken it grows by blocks of 128, 256, … 2,048 places, which stay until the VM
-//! is dropped: 16 KiB to 256 KiB each. While a place of such a block is taken, a fault or an edit that scans the set scans the
-//! blocks too; else it does not. So a thread may begin any number of invalidations inside each other, and no transaction
-//! inside an invalidation waits for another one to end, up to 4,032 in the VM at once. Beyond that number, or where there is no
-//! memory for a block, the next invalidation waits for one to end.
-
+//! The set begins with 64 places. When all are taken, it grows by blocks of 128, 256, … 2,048 places (16 KiB to 256 KiB
+//! each), which stay until the VM is dropped. A fault or an edit scans the blocks only while a place in a block is
+//! taken. A thread may therefore nest any number of invalidations, and a transaction inside an invalidation waits for
+//! no other one, up to 4,032 in the VM at once. Beyond that, or without memory for a block, the next one waits for one
+//! to end.
 use crate::slots::bitmap::bits;
 use crate::sync::blocks::Blocks;
 use crate::sync::prim::{Acquire, AtomicBool, AtomicU64, Padded, Relaxed, Release};
 
-/// Places that there are from the start.
+/// Number of places at the start.
 pub(super) const SLOTS: usize = if cfg!(loom) { 3 } else { 64 };
-/// Blocks of more places, each with twice as many as the one before.
+/// Maximum number of further blocks, each with twice as many places as the one before.
 const BLOCKS: usize = 5;
-/// Fewer than this at once.
+/// Upper bound, exclusive, of the places in use at once.
 pub(super) const MOST: usize = SLOTS << (BLOCKS + 1);
 const _: () = assert!(SLOTS <= 64, "a bit each");
 
 /// One invalidation in flight.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
-    /// Claimed by a thread, before and after it is active: one beyond the first ones.
+    /// For a place beyond the first ones: whether a thread has claimed it. Set before it is active, cleared after.
     taken: AtomicBool,
     /// `k << 2 | unflushed << 1 | active`. 54 bits.
     pub(super) state: AtomicU64,
-    /// The number that it began with: it has another one for each time that it was widened.
+    /// The number with which it began. Each widening takes a further number.
     pub(super) first: AtomicU64,
     pub(super) gfns: [AtomicU64; 2],
     pub(super) hvas: [AtomicU64; 2],
 }
 
-/// See the module's header.
+/// All places of an active set. See the module's header.
 #[derive(Debug)]
 pub(super) struct Places {
     slots: Blocks<Slot, BLOCKS>,
-    /// How many of them were ever used: scans pass over the others. Written as often as that grows.
+    /// Number of first places that were ever used; scans skip the others. Written only when it grows.
     used: Padded<AtomicU64>,
-    /// How many of those beyond the first ones are taken, or about to be.
+    /// Number of places beyond the first ones that are taken or about to be.
     beyond: Padded<AtomicU64>,
 }
 
-/// A place that its holder has to itself. Given back by [`Claim::end`].
+/// Exclusive use of a place, until [`Claim::end`].
 #[derive(Debug)]
 pub(super) struct Claim<'a> {
     pub(super) slot: &'a Slot,
@@ -50,50 +49,50 @@ pub(super) struct Claim<'a> {
 
 #[derive(Clone, Copy, Debug)]
 enum Place<'a> {
-    /// One of the first: its bit, and where it is taken.
+    /// One of the first places: its bit, and the bitmap of taken places.
     First(u64, &'a AtomicU64),
-    /// Another one, and where they are counted.
+    /// A place beyond the first ones, and their count.
     Beyond(&'a AtomicU64),
 }
 
 impl Places {
-    /// So many, until it grows.
+    /// A set with `places` first places.
     pub(super) fn new(places: usize) -> Self {
         Self { slots: Blocks::new(places, 2 * places), used: Padded::default(), beyond: Padded::default() }
     }
 
-    /// Every place that an invalidation counted by N can have. Relaxed is enough: one that begins counts its place before it
-    /// moves N by a Release, and the caller has read N by an Acquire.
+    /// Returns every place that an invalidation counted by N can have. Relaxed is enough: an invalidation counts its
+    /// place before it moves N by a Release, and the caller has read N by an Acquire.
     pub(super) fn used(&self) -> impl Iterator<Item = &Slot> {
         let first = self.slots.first().iter().take(self.used.load(Relaxed) as usize);
         first.chain(self.used_beyond()).map(|slot| &slot.0)
     }
 
-    /// The first places whose bits these are; and all of the others, if there are any: which ones, nothing says.
+    /// Returns the first places whose bits are set; and all places beyond them, if any of those is listed.
     pub(super) fn listed(&self, (first, beyond): (u64, u64)) -> impl Iterator<Item = &Slot> {
         let first = bits(first).map_while(|bit| self.slots.first().get(bit as usize));
         first.chain(self.beyond(beyond > 0)).map(|slot| &slot.0)
     }
 
-    /// The same of those beyond the first ones.
+    /// Returns all places beyond the first ones, if any is taken.
     fn used_beyond(&self) -> impl Iterator<Item = &Padded<Slot>> {
-        // ORDER(places): Acquire pairs with the Release in `Claim::end`: where none is left, all that were there have
-        // paid. One that the caller has found in N is counted: it did that before it moved N.
+        // ORDER(places): Acquire pairs with the Release in `Claim::end`: if the count is zero, each of their
+        // invalidations has paid. One that the caller has found in N is counted: it was counted before N moved.
         let any = self.beyond.load(unless_seeded!(BeyondRelaxed, Acquire)) > 0;
         self.beyond(any)
     }
 
-    /// Those beyond the first ones, if there are `any`.
+    /// Returns all places beyond the first ones, if `any`.
     fn beyond(&self, any: bool) -> impl Iterator<Item = &Padded<Slot>> {
         self.slots.beyond(if any { BLOCKS } else { 0 }).flatten()
     }
 
-    /// Makes more. False where all are made, or where there is no memory.
+    /// Adds a block. False if all blocks exist, or without memory.
     pub(super) fn grow(&self) -> bool {
         self.slots.grow()
     }
 
-    /// The claim that was made of this set.
+    /// Returns the claim that [`Claim::unbound`] took from this set.
     pub(super) fn bind<'a>(&'a self, taken: &'a AtomicU64, unbound: &Unbound) -> Option<Claim<'a>> {
         match *unbound {
             Unbound::First(bit) => {
@@ -108,13 +107,12 @@ impl Places {
         }
     }
 
-    /// A place that is free, if there is one. Hands it to `begin`, which moves N. `taken` has a bit for each of the first
-    /// places.
+    /// Claims a free place, if there is one; `begin` then moves N. `taken` has a bit for each first place.
     pub(super) fn claim<'a>(&'a self, taken: &'a AtomicU64) -> Option<Claim<'a>> {
         loop {
             let free = taken.load(Relaxed).trailing_ones() as usize;
             let Some(slot) = self.slots.first().get(free) else { break };
-            // ORDER(active): Acquire takes over from the last user's Release.
+            // ORDER(active): Acquire pairs with the last user's Release.
             if taken.fetch_or(1 << free, Acquire) & 1 << free == 0 {
                 if self.used.load(Relaxed) <= free as u64 {
                     self.used.fetch_max(free as u64 + 1, Relaxed);
@@ -124,7 +122,7 @@ impl Places {
         }
         // ORDER(active): as above.
         let take = |slot: &Slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, Acquire);
-        // Counted before the caller moves N, which is by a Release; see `used_beyond`.
+        // Counted before the caller moves N by a Release; see `used_beyond`.
         let beyond = &self.beyond.0;
         if !seeded!(BeyondLate) {
             beyond.fetch_add(1, Relaxed);
@@ -137,17 +135,17 @@ impl Places {
     }
 }
 
-/// A claim, with its set forgotten.
+/// A claim without its set.
 #[derive(Debug)]
 pub(super) enum Unbound {
     /// One of the first places, by its bit.
     First(u64),
-    /// Another one, by its address.
+    /// A place beyond the first ones, by its address.
     Beyond(usize),
 }
 
 impl Claim<'_> {
-    /// The same with its set forgotten.
+    /// Returns the claim without its set.
     pub(super) fn unbound(&self) -> Unbound {
         match self.place {
             Place::First(bit, _) => Unbound::First(bit),
@@ -155,7 +153,7 @@ impl Claim<'_> {
         }
     }
 
-    /// Its bit, if it is one of the first places.
+    /// Its bit, for one of the first places.
     pub(super) fn bit(&self) -> Option<u64> {
         match self.place {
             Place::First(bit, _) => Some(bit),
@@ -163,7 +161,7 @@ impl Claim<'_> {
         }
     }
 
-    /// Its invalidation has begun.
+    /// Called when its invalidation has begun.
     pub(super) fn begun(&self) {
         if let Place::Beyond(beyond) = self.place
             && seeded!(BeyondLate)
@@ -172,7 +170,7 @@ impl Claim<'_> {
         }
     }
 
-    /// Its invalidation is listed nowhere, and counted off: the place is free.
+    /// Frees the place: its invalidation is unlisted and counted off.
     pub(super) fn end(&self) {
         // ORDER(active): Release; pairs with `covered`.
         self.slot.state.store(0, unless_seeded!(ClearRelaxed, Release));

@@ -1,4 +1,4 @@
-//! What a fault reads of the active set: the epoch, then a stamp.
+//! The fault's side of the active set: it reads the epoch, then takes a stamp.
 
 use super::lines::Line;
 use super::places::Slot;
@@ -8,27 +8,27 @@ use crate::shadows::Numbers;
 use crate::sync::prim::Acquire;
 use crate::table::{Version, Word};
 
-/// How many wide invalidations had begun and ended at a moment before the memslot was looked up.
+/// Number of begins and ends of wide invalidations, as read before the memslot look-up.
 ///
-/// While it stands, no slot changes, and no table above those of a region goes.
+/// While it is unchanged, no slot changes, and no table above the leaf tables is unhooked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Epoch(u64);
 
 impl Epoch {
-    /// Equal to no epoch that is read: it never counts so far.
+    /// Equal to no epoch that is read: the count never gets there.
     pub(crate) const NEVER: Self = Self(u64::MAX);
 }
 
-/// N, at a moment at which no invalidation was active.
+/// N, read while no invalidation was active.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QuietNumber {
     pub(super) word: u64,
-    /// The newest hole that may be filled while it stands.
+    /// The newest hole that may be filled while N is unchanged.
     pub(crate) newest: Word,
 }
 
 impl QuietNumber {
-    /// N has no such value: each of so many would have a place.
+    /// Equal to no N: N never counts so many active invalidations.
     pub(crate) const NEVER: Self = Self { word: u64::MAX, newest: Word::OLDEST };
 
     pub(super) fn new(word: u64) -> Self {
@@ -36,29 +36,29 @@ impl QuietNumber {
     }
 }
 
-/// What a fault may fill, as of before it asks the host: spent by its install.
+/// Bound on the holes that a fault may fill, taken before it asks the host. Its install consumes it.
 ///
-/// It proves nothing by itself. It bounds what an install may fill: holes of invalidations up to this one.
+/// It proves nothing by itself: an install may fill holes of invalidations up to `newest`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(crate) struct Stamp {
     /// The newest hole that the fault may fill.
     pub(crate) newest: Word,
-    /// How large a page no active invalidation covers a part of, around the frame; and up to where that was looked for.
+    /// The largest page around the frame that no active invalidation overlaps; and the largest size that was checked.
     pub(crate) free: Level,
     pub(crate) reach: Level,
 }
 
-/// A fault may not go on yet.
+/// Reason why a fault may not continue yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unconfirmed {
-    /// An active invalidation covers the frame: wait for it.
+    /// An active invalidation covers the frame: the fault waits for it.
     Covered,
-    /// A wide invalidation began or ended meanwhile: look the slot up again.
+    /// A wide invalidation began or ended meanwhile: the fault looks the slot up again.
     Moved,
 }
 
-/// What a fault is about to map, or to edit: the page of this size around a frame, and the host addresses behind it.
+/// The page that a fault is about to map or edit: its size, a frame in it, and the host address behind that frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
     pub(crate) gfn: Gfn,
@@ -83,20 +83,20 @@ impl Numbers for Active {
     }
 
     fn now(&self) -> Version {
-        // ORDER(begin): Acquire: what was done before that number was taken.
+        // ORDER(begin): Acquire: sees what was done before that number was taken.
         Version(self.numbers.word.load(Acquire) >> COUNT_BITS)
     }
 }
 
 impl Active {
-    /// Before the memslot is looked up.
+    /// Returns the epoch; called before the memslot look-up.
     #[inline(always)]
     pub(crate) fn epoch(&self) -> Epoch {
         Epoch(self.lines.epoch.word())
     }
 
-    /// Rule 2. After the memslot is known, before the host is asked: a stamp for `page`, and for larger ones up to `reach`. `epoch`
-    /// was read before the slot; `seen` is the word that is to be filled, if it is known and a hole.
+    /// Rule 2, after the memslot look-up and before the host is asked: returns a stamp for `page`, and for larger pages
+    /// up to `reach`. `epoch` was read before the slot. `seen` is the word to be filled, if it is known and a hole.
     #[inline]
     pub(crate) fn stamp(
         &self,
@@ -113,7 +113,7 @@ impl Active {
         let (newest, free) = if reach <= Level::M2 {
             let line = self.lines.of(page.hva);
             let newest = line.newest_since(seen);
-            // ORDER(active): Acquire: of its own number, which the hole has carried.
+            // ORDER(active): Acquire: pairs with the number that the hole carries.
             debug_assert!(
                 newest.version().0 <= self.numbers.word.load(Acquire) >> COUNT_BITS,
                 "no number from elsewhere"
@@ -121,16 +121,16 @@ impl Active {
             let free = free_of(self.listed_on(line).chain(self.listed_on(&self.lines.epoch)), page, reach);
             (newest, free)
         } else {
-            // ORDER(begin): Acquire: with a number its place is seen.
+            // ORDER(begin): Acquire: a thread that reads a number sees its place.
             let newest = Word::hole(Version(self.numbers.word.load(Acquire) >> COUNT_BITS));
             (newest, free_of(self.places.used(), page, reach))
         };
         let free = free.ok_or(Unconfirmed::Covered)?;
-        // ORDER(begin): Acquire loads before this one stay before it (the memslot, the number, the lists, the places).
+        // ORDER(begin): the Acquire loads before this one (memslot, number, lists, places) stay before it.
         if self.epoch() == epoch { Ok(Stamp { newest, free, reach }) } else { Err(Unconfirmed::Moved) }
     }
 
-    /// Where no memslot was found: whether none of `gfns` is about to get one, since `epoch` was read.
+    /// After a look-up that found no memslot: whether no transaction since `epoch` may give one to any of `gfns`.
     pub(crate) fn nowhere(&self, epoch: Epoch, gfns: Span<Gfn>) -> bool {
         let covers = |slot: &Slot| is_active(slot) && span::<Gfn>(&slot.gfns).overlaps(&gfns);
         !self.listed_on(&self.lines.epoch).any(covers) && self.epoch() == epoch
@@ -141,7 +141,7 @@ impl Active {
     }
 }
 
-/// Over how large a page around `page`, up to `reach`, none of `slots` is active; `None` where one is over the page itself.
+/// Returns the largest page around `page`, up to `reach`, that no active slot overlaps; `None` if one overlaps `page`.
 #[inline]
 fn free_of<'s>(slots: impl Iterator<Item = &'s Slot>, page: Page, reach: Level) -> Option<Level> {
     let mut free = reach;
@@ -152,7 +152,7 @@ fn free_of<'s>(slots: impl Iterator<Item = &'s Slot>, page: Page, reach: Level) 
             if free == page.level {
                 return None;
             }
-            // SAFETY: above the page's own level, and that is 1 at least.
+            // SAFETY: `free` is above the page's own level, which is at least 1.
             free = unsafe { free.down_unchecked() };
         }
     }

@@ -12,7 +12,7 @@ fn hvas(start: u64, len: u64) -> Span<Hva> {
     Span::sized(Hva(start), len)
 }
 
-/// The page of `gfn`, where frame 0 is backed by 1 GiB.
+/// Returns the page of `gfn`. Frame 0 is backed by the host address 1 GiB.
 fn page(gfn: u64) -> Page {
     Page::small(Gfn(gfn), Hva(Level::G1.bytes() + (gfn << 12)))
 }

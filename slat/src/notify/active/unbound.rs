@@ -1,4 +1,4 @@
-//! A ticket without its active set: what a value keeps that outlives the borrow of its VM.
+//! A ticket without its active set, for a value that outlives the borrow of its VM.
 
 use super::places::Unbound;
 use super::{Active, Ticket};
@@ -7,7 +7,7 @@ use crate::table::{Version, Word};
 use core::cell::Cell;
 use core::mem::ManuallyDrop;
 
-/// See the module's header. Its invalidation goes on; dropping this does not end it.
+/// See the module's header. The invalidation continues; dropping this does not end it.
 #[derive(Debug)]
 pub(crate) struct UnboundTicket {
     claim: Unbound,
@@ -19,7 +19,7 @@ pub(crate) struct UnboundTicket {
 }
 
 impl Ticket<'_> {
-    /// Without its set.
+    /// Detaches the ticket from its set.
     pub(crate) fn unbind(self) -> UnboundTicket {
         let this = ManuallyDrop::new(self);
         UnboundTicket {
@@ -34,7 +34,7 @@ impl Ticket<'_> {
 }
 
 impl Active {
-    /// The ticket again, where it is of this set.
+    /// Attaches the ticket to this set again; `None` if it belongs to another set.
     pub(crate) fn bind(&self, unbound: &UnboundTicket) -> Option<Ticket<'_>> {
         let &UnboundTicket { ref claim, regions, wide, gfns, version, hole } = unbound;
         Some(Ticket {

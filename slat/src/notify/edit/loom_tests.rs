@@ -1,4 +1,4 @@
-//! Invalidations beside each other and beside an upgrade: what one has taken away, or passed by, and who owes its flush.
+//! Two invalidations, or one and an upgrade: what one zaps or passes by while the other runs, and which owes the flush.
 
 use crate::loom_tests::{explore_within, finds, finds_seeded};
 use crate::notify::active::Active;
@@ -13,11 +13,11 @@ use crate::{Format, Level};
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
-/// One invalidation unhooks a table while a newer one works inside it, and would hide its hole.
+/// One invalidation unhooks a table in which a newer one edits, and would hide the newer hole.
 fn unhook(older: Ranges, newer: Ranges) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new(Shared::new(link(0), hole(0)));
-        // SAFETY: the thread that gets it is joined before the set goes.
+        // SAFETY: the thread that gets it is joined before the set is dropped.
         let active: &'static Active = unsafe { &*(&raw const shared.active) };
         let older = active.begin(older.0, older.1);
         let theirs = shared.clone();
@@ -67,11 +67,11 @@ fn mistake_to_take_a_table_away_and_look_at_no_vcpu() {
     finds_seeded(Bug::NewerHidden, "taken back", unhook(NARROW, NARROW));
 }
 
-/// An older invalidation takes a read-only leaf away that a newer one, of write permission, has passed by; then a fault of a
-/// store asks the host.
+/// An older invalidation zaps a read-only leaf that a newer one, which withdraws write permission, has passed by. Then
+/// a store's fault asks the host.
 fn pass_by() {
     let shared = Arc::new(Shared::new(hole(0), leaf(1, 0)));
-    // SAFETY: the threads that get it are joined before the set goes.
+    // SAFETY: the threads that get it are joined before the set is dropped.
     let active: &'static Active = unsafe { &*(&raw const shared.active) };
     let older = active.begin(NARROW.0, NARROW.1);
     let theirs = shared.clone();
@@ -114,7 +114,7 @@ fn mistake_to_take_a_leaf_away_and_look_at_no_vcpu() {
     finds_seeded(Bug::NewerHidden, "withdrawn", pass_by);
 }
 
-/// An upgrade beside an invalidation that withdraws write permission: both store, then load.
+/// An upgrade and an invalidation that withdraws write permission: both store, then load.
 fn upgrade((gfns, hvas): Ranges) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new(Shared::new(hole(0), leaf(1, 0)));
@@ -157,8 +157,8 @@ fn mistakes_about_the_fences_of_an_upgrade() {
     }
 }
 
-/// Two invalidations of a page that a vCPU caches: the one that finds the other's hole must not go on before its flush.
-/// The first one's place in the set may go to another at once, over other frames.
+/// Two invalidations of a page that a vCPU caches. One that finds the other's hole must not continue before its flush.
+/// The first one's place may go to another invalidation at once, over other frames.
 fn adopt((gfns, hvas): Ranges, mistake: Mistake, hands_on: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new((Shared::new(hole(0), leaf(1, WRITE)), UnsafeCell::new(0)));
@@ -173,7 +173,7 @@ fn adopt((gfns, hvas): Ranges, mistake: Mistake, hands_on: bool) -> impl Fn() + 
             ticket.flushed();
             assert_eq!(shared.cached.load(Relaxed), 0, "the host changes what a vCPU still caches");
             if change {
-                // SAFETY: one of the two does it.
+                // SAFETY: only one of the two runs this.
                 host.with_mut(|host| unsafe { *host += 1 });
             }
             drop(ticket);
