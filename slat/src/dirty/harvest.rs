@@ -54,12 +54,12 @@ pub(crate) struct TakenFromSlot {
     pub(crate) slot: Slot,
     /// Of the log that they were in.
     pub(crate) serial: u64,
-    pub(crate) told: Told,
+    pub(crate) told: TakenWords,
 }
 
 /// Pages of one log, by words.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct TakenWords {
     /// Numbers of words, and the bits taken from them.
     pub(crate) words: Vec<(u64, u64)>,
     /// How many pages those are.

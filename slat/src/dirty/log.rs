@@ -17,7 +17,7 @@
 //! Any number of harvests may run at once: each bit goes to one of them.
 
 use super::DirtyError;
-use super::harvest::{Harvest, TakenFromSlot, Told};
+use super::harvest::{Harvest, TakenFromSlot, TakenWords};
 use super::mark::tables_before_marks;
 use super::take::{LogId, current, tables};
 use crate::addr::{Gfn, Hva, Level, Span};
@@ -289,7 +289,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     ) -> Result<(), DirtyError> {
         let (slot, log) = self.look_up(id)?;
         harvest.reserve()?;
-        let mut told = Told::default();
+        let mut told = TakenWords::default();
         // Mostly that is room enough; what is not used costs nothing.
         let most = slot.gfns.len().div_ceil(WORD).min(ROOM as u64) as usize;
         if injected!(Alloc) || told.words.try_reserve(most.max(CHUNK)).is_err() {

@@ -8,7 +8,7 @@
 //! So a page that several rings have, or a device wrote too, is told once, in order; and a harvest that is given back
 //! waits in the bitmap, not in a ring that may be full again.
 
-use super::harvest::{DirtyPage, Harvest, TakenFromSlot, Told};
+use super::harvest::{DirtyPage, Harvest, TakenFromSlot, TakenWords};
 use super::ring::{Pushed, Ring, Taking, merge};
 use super::take::{LogId, current};
 use super::{DirtyError, DirtyLog, Splitting};
@@ -287,7 +287,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             return Ok(());
         };
         harvest.reserve()?;
-        let mut told = Told::default();
+        let mut told = TakenWords::default();
         if injected!(Alloc) || told.words.try_reserve_exact(merge(pages).count()).is_err() {
             return Err(DirtyError::NoMemory);
         }

@@ -1,6 +1,6 @@
 //! Taking from one log, chunk by chunk: what is dirty is clean afterwards, and armed.
 
-use super::harvest::Told;
+use super::harvest::TakenWords;
 use super::mark::tables_before_marks;
 use super::{DirtyError, Splitting};
 use crate::addr::{Gfn, Level, Span};
@@ -60,7 +60,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         &self,
         idle: &mut Idle,
         log: LogId,
-        into: &mut Told,
+        into: &mut TakenWords,
         owed: &mut Owed,
     ) -> Result<(), DirtyError> {
         self.outlast_faults_without(idle);
@@ -158,7 +158,7 @@ fn take_chunks<F: Format, H: Host>(
     log: LogId,
     chunk: &mut usize,
     room: &mut Room,
-    into: &mut Told,
+    into: &mut TakenWords,
     owed: &mut Owed,
 ) -> Pause {
     let by_bits = walk.vm.logs_by_bits();

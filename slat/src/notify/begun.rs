@@ -53,7 +53,7 @@ pub(super) enum Scope<'a> {
     /// These frames of the range.
     Parts(&'a [Span<Gfn>]),
     /// The pages that the host told as changed.
-    Told(Span<Hva>),
+    Changed(Span<Hva>),
 }
 
 impl Range {
@@ -107,7 +107,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
     #[cold]
     fn take_held(&self, scope: Scope<'_>, owed: &mut Owed) {
         let (hvas, space) = match (self.range, scope) {
-            (Range::Hvas(_), Scope::Told(hvas)) | (Range::Hvas(hvas), _) => (Some(hvas), None),
+            (Range::Hvas(_), Scope::Changed(hvas)) | (Range::Hvas(hvas), _) => (Some(hvas), None),
             (Range::Gfns(space, _), _) => (None, Some(space)),
         };
         let taken = self.vm.holds.take_back(hvas, |held, hva| {

@@ -202,7 +202,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
             return;
         }
         begun.ticket.owes_again();
-        begun.take_back(None, Scope::Told(published.clamp(&hvas)), owed);
+        begun.take_back(None, Scope::Changed(published.clamp(&hvas)), owed);
         let mut known = Known::first(seat.is_none());
         loop {
             for space in &begun.vm.spaces {
@@ -249,7 +249,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         if !begun.ticket.unflushed_behind(hvas) {
             return;
         }
-        begun.take_back(None, Scope::Told(hvas), owed);
+        begun.take_back(None, Scope::Changed(hvas), owed);
         for space in &begun.vm.spaces {
             let mut walk = begun.walk::<Shared>(space, idle, seat);
             along(&mut walk, hvas, |_, part| {

@@ -124,7 +124,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                 visit(gfns, gfns);
                 return true;
             }
-            (Range::Hvas(hvas), Scope::Told(told)) => hvas.clamp(&told),
+            (Range::Hvas(hvas), Scope::Changed(told)) => hvas.clamp(&told),
             (Range::Hvas(hvas), Scope::Whole) => hvas,
         };
         let Some(seat) = self.vm.try_borrow_seat() else { return false };

@@ -55,7 +55,7 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
         let mut told = if event.may_block {
             let mut invalidation = Invalidation::begin(self, range, event.why);
             invalidation.apply(idle).settle();
-            Told { invalidation, kept: None }
+            PageByPage { invalidation, kept: None }
         } else {
             // A baseline policy's lock would be waited for asleep.
             if self.lock.policy() != MmuLock::None {
@@ -65,7 +65,7 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
             let seat = self.try_borrow_seat().ok_or(Again)?;
             let mut invalidation = Invalidation::try_begin(self, range, event.why).ok_or(Again)?;
             invalidation.apply_on(idle, Some(seat.seat())).without_grace().settle();
-            Told { invalidation, kept: Some(seat) }
+            PageByPage { invalidation, kept: Some(seat) }
         };
         change(idle, &mut told);
         told.flush(idle);
@@ -135,7 +135,7 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
 }
 
 /// An open invalidation that is told page by page. If the change panics, the invalidation pays its debts when it ends.
-struct Told<'vm, F: Format, H: Host> {
+struct PageByPage<'vm, F: Format, H: Host> {
     invalidation: Invalidation<'vm, F, H>,
     /// The seat of an event that may not block.
     kept: Option<Borrowed<'vm>>,
@@ -145,7 +145,7 @@ fn kept<'a>(seat: Option<&'a Borrowed<'_>>) -> Option<&'a Seat> {
     seat.filter(|_| !seeded!(SeatNotKept)).map(Borrowed::seat)
 }
 
-impl<F: Format, H: Host> Pages for Told<'_, F, H> {
+impl<F: Format, H: Host> Pages for PageByPage<'_, F, H> {
     fn changed(&mut self, idle: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>) {
         if self.kept.is_some() && seeded!(PlaceNotKept) {
             self.invalidation = self.invalidation.another();
