@@ -1,15 +1,15 @@
-//! Arming: a store to the page is noticed from here on.
+//! Arming: from here on the next store to the page is noticed.
 //!
 //! | leaf | [`Track::Writes`](super::Track) | [`Track::DirtyBits`](super::Track) |
 //! |---|---|---|
 //! | 4 KiB | W is taken: the store faults, and is logged | D is cleared: the walker sets it |
-//! | larger | W is taken: the store faults, and splits it | W and D are: the same |
-//! | withdrawn, or frozen for a moment | the same, of what will come out of it | |
+//! | larger | W is taken: the store faults, and splits it | W and D are cleared: as left |
+//! | tracked, or frozen for a moment | the same, of the leaf that it becomes | |
 //!
-//! Armed are tables. What TLBs still let through ends with the flush that arming owes, and belongs to the harvest that took the
-//! page from the log before.
+//! Arming changes tables. A store that a TLB still allows ends with the flush that arming owes; it belongs to the
+//! harvest that took the page from the log.
 //!
-//! **A large leaf of a slot that logs** is either armed, or all of its pages are marked already: so its D bit says nothing.
+//! **A large leaf of a slot that logs** is armed, or all of its pages are marked already. Its D bit is not read.
 
 use super::Splitting;
 use crate::addr::{Gfn, Level, Span};
@@ -29,7 +29,7 @@ use crate::tlb::{Cause, FlushDebt};
 use crate::vm::Vm;
 use crate::walk::Walk;
 
-/// What the leaf is when it is armed; nothing where it is already, or is no leaf.
+/// Returns the armed word; `None` if it is armed already, or is no leaf.
 #[inline(always)]
 fn armed<F: Format>(word: Word, level: Level, by_bits: bool) -> Option<Word> {
     if F::is_present(word) {
@@ -44,7 +44,7 @@ fn armed<F: Format>(word: Word, level: Level, by_bits: bool) -> Option<Word> {
         .then(|| F::set_writable(word, false))
 }
 
-/// Arms one entry, and says whether its D bit was set.
+/// Arms one entry. Returns whether its D bit was set.
 #[inline(always)]
 pub(super) fn arm_entry<F: Format>(entry: &Entry, mut word: Word, level: Level, by_bits: bool) -> bool {
     loop {
@@ -54,7 +54,7 @@ pub(super) fn arm_entry<F: Format>(entry: &Entry, mut word: Word, level: Level, 
                 Err(found) => word = found,
             }
         } else if let Kind::Frozen(_) = word.kind::<F>(level) {
-            // Another thread is about to thaw it, maybe writable: what comes out must be looked at.
+            // Another thread is about to thaw it, maybe to a writable leaf: arm the result.
             spin_loop();
             word = entry.load();
         } else {
@@ -64,8 +64,8 @@ pub(super) fn arm_entry<F: Format>(entry: &Entry, mut word: Word, level: Level, 
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// The slots of `gfns` log from now on, and none of their pages counts as written: published, and no fault is under way that
-    /// does not know.
+    /// Arms slots of `gfns` that begin a log in which no page is dirty. The log is published, and each fault that did
+    /// not know of it has ended.
     pub(crate) fn begin_logs(&self, idle: &mut Idle, space: &Space<F>, gfns: &[Span<Gfn>]) {
         if gfns.is_empty() {
             return;
@@ -73,8 +73,8 @@ impl<F: Format, H: Host> Vm<F, H> {
         let mut owed = Owed::default();
         for &gfns in gfns {
             if self.splitting() == Splitting::Eager {
-                // No large page comes any more; those that are there need not fault to become small. Those for which there
-                // is no table page do.
+                // No new large page is mapped. The present ones are split here, without a fault each, as far as table
+                // pages last.
                 let _ = self.split_in(idle, space, gfns, Level::K4);
             }
             Walk::<F, H, Shared>::on_any_seat(self, space, idle).arm_all(gfns, &mut owed);
@@ -84,8 +84,8 @@ impl<F: Format, H: Host> Vm<F, H> {
 }
 
 impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
-    /// Arms every leaf of `gfns`, and owes the flush of all of them, whatever was found: a W that is clear never proves
-    /// that no TLB writes.
+    /// Arms every leaf of `gfns`, and owes the flush of all of them, whatever was found: a clear W does not prove that
+    /// no TLB allows writes.
     pub(crate) fn arm_all(&mut self, gfns: Span<Gfn>, owed: &mut Owed) {
         let by_bits = self.vm.logs_by_bits();
         let mut steps = self.steps(gfns, Level::K4);
@@ -105,8 +105,8 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         }
     }
 
-    /// Arms the pages of `slot` whose bits are set in `words`, the first of which is its word number `first`. Those whose
-    /// D bit was set are told to `written`, by word and bits, and the rest is cleared from `words`.
+    /// Arms the pages of `slot` whose bits are set in `words`, the first of which is word number `first` of the slot.
+    /// Passes to `written` the pages whose D bit was set, as word index and bits.
     #[inline]
     pub(super) fn arm_words(
         &self,
@@ -142,7 +142,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         }
     }
 
-    /// The same of L2's leaves; the first bit stands for the frame `first`. Their flush belongs to that of what is taken from the log.
+    /// Arms L2's leaves likewise; the first bit is frame `first`. The flush of the log's pages covers them.
     #[cold]
     fn arm_nested(&self, shadows: &Shadows<F>, first: Gfn, words: &[u64]) {
         let words = if seeded!(ArmForgetsShadows) { &[] } else { words };
@@ -155,11 +155,11 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         }
     }
 
-    /// The leaf table of `gfn`; where there is none, whatever maps the frame is armed.
+    /// Returns the leaf table of `gfn`; if there is none, arms whatever maps the frame.
     fn table_of(&self, gfn: Gfn, by_bits: bool) -> Table<'_> {
         let mut at = self.descend(gfn);
         while at.level > Level::K4 {
-            // Split, or recovered and thawed, meanwhile: what is below counts.
+            // Split, or recovered and thawed, meanwhile: the tables below count.
             arm_entry::<F>(at.entry, at.word, at.level, by_bits);
             let word = at.entry.load();
             if !F::is_table(word, at.level) {
@@ -174,7 +174,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
 
 /// The leaf table that was needed last.
 struct Table<'w> {
-    /// Its first frame over 512.
+    /// Its first frame divided by 512.
     tag: u64,
     entries: Option<&'w [Entry; ENTRIES]>,
 }

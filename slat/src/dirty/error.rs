@@ -1,67 +1,67 @@
-//! Why a dirty log cannot be asked, or not like that. Nothing has been cleared then.
+//! Errors of dirty logs. After an error nothing has been cleared.
 
 use crate::slots::SlotId;
 
-/// See the module's header.
+/// Why a call on a dirty log failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DirtyError {
-    /// Ids are below this (`EINVAL`).
+    /// A slot id at or above the VM's limit (`EINVAL`).
     Id {
-        /// The slot that was asked for.
+        /// The requested slot.
         id: SlotId,
-        /// The VM's limit.
+        /// The VM's limit, exclusive.
         limit: u32,
     },
     /// There is no such slot (`ENOENT`).
     NoSuchSlot(SlotId),
     /// The slot does not log (`ENOENT`).
     NotLogged(SlotId),
-    /// A range that begins at no multiple of 64 pages (`EINVAL`).
+    /// A range that does not begin at a multiple of 64 pages (`EINVAL`).
     Misaligned {
         /// The slot.
         id: SlotId,
         /// The first page.
         first: u64,
     },
-    /// A range whose pages are no multiple of 64 and do not end the slot, or that reaches out of it (`EINVAL`).
+    /// A range that reaches out of the slot, or neither ends it nor has a multiple of 64 pages (`EINVAL`).
     Range {
         /// The slot.
         id: SlotId,
         /// The first page.
         first: u64,
-        /// How many.
+        /// Number of pages.
         pages: u64,
-        /// How many the slot has.
+        /// Number of pages in the slot.
         of: u64,
     },
-    /// Fewer words than the pages have bits for (`EINVAL`).
+    /// Fewer words than the pages need (`EINVAL`).
     Short {
-        /// The words that there are.
+        /// Words given.
         words: usize,
-        /// The words that are needed.
+        /// Words needed.
         needed: u64,
     },
-    /// A VM with rings: ask [`harvest_all`](crate::memslots::Memslots::harvest_all), which empties them (`ENXIO`).
+    /// The VM has rings: call [`harvest_all`](crate::memslots::Memslots::harvest_all), which empties them (`ENXIO`).
     RingOnly,
-    /// A VM without rings (`ENXIO`).
+    /// The VM has no rings (`ENXIO`).
     NoRing,
-    /// A ring has a power of two of bytes, at least 4096 (`EINVAL`).
+    /// A ring size that is no power of two, or below 4096 bytes (`EINVAL`).
     RingSize(u32),
-    /// A ring has at most 1 MiB (`E2BIG`).
+    /// A ring size above 1 MiB (`E2BIG`).
     RingTooLarge(u32),
     /// The VM was built without this vCPU (`EINVAL`).
     NoSuchVcpu(crate::VcpuId),
-    /// A VM's rings, and how its stores are noticed, do not change (`EINVAL`).
+    /// A change of the ring size or of [`Track`](super::Track), which are fixed (`EINVAL`).
     Fixed,
-    /// Rings come while no thread has a vCPU (`EINVAL`).
+    /// Rings were requested while a thread holds a vCPU (`EINVAL`).
     VcpuTaken,
-    /// No memory to note what would have been taken (`ENOMEM`).
+    /// No memory to note the dirty pages (`ENOMEM`).
     NoMemory,
 }
 
 impl DirtyError {
-    /// As KVM numbers it.
+    /// Returns KVM's errno.
     pub const fn errno(&self) -> i32 {
         match self {
             Self::NoSuchSlot(_) | Self::NotLogged(_) => 2,

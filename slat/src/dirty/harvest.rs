@@ -1,8 +1,8 @@
-//! `Harvest`: what was taken from dirty logs, until it is safe elsewhere.
+//! `Harvest`: pages taken from dirty logs, until they are safe elsewhere.
 //!
-//! Copying pages can fail half-way: a connection is lost, a disk is full, the migration is called off. Then what
-//! had been taken must be dirty again, or the pages are lost to the next attempt. So a harvest is a value that is
-//! committed by the caller that has all of its pages, and that gives its bits back otherwise: by itself, when it is dropped.
+//! Copying pages can fail half-way: a connection is lost, a disk is full, the migration is cancelled. The pages must
+//! then be dirty again, or the next attempt loses them. So the caller commits a harvest when all of its pages are safe.
+//! A harvest that is dropped without that gives its bits back.
 
 use crate::addr::{Gfn, Hva, PAGE_SHIFT};
 use crate::host::Host;
@@ -13,9 +13,10 @@ use crate::vm::Vm;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// See the module's header; made by [`Memslots::harvest`](crate::memslots::Memslots::harvest).
+/// Pages taken from dirty logs; see the module's header. Made by
+/// [`Memslots::harvest`](crate::memslots::Memslots::harvest).
 ///
-/// Its pages may be copied from now on: whatever a vCPU stores that these copies miss is in the log again.
+/// Its pages may be copied from now on: a store that a copy misses is in the log again.
 ///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
@@ -48,11 +49,11 @@ pub struct Harvest<'vm, F: Format, H: Host> {
     pages: u64,
 }
 
-/// Pages of one slot.
+/// Pages taken from one slot.
 pub(crate) struct TakenFromSlot {
     pub(crate) space: SpaceId,
     pub(crate) slot: Slot,
-    /// Of the log that they were in.
+    /// The serial of the log that they were in.
     pub(crate) serial: u64,
     pub(crate) told: TakenWords,
 }
@@ -60,38 +61,38 @@ pub(crate) struct TakenFromSlot {
 /// Pages of one log, by words.
 #[derive(Default)]
 pub(crate) struct TakenWords {
-    /// Numbers of words, and the bits taken from them.
+    /// Word numbers, and the bits taken from these words.
     pub(crate) words: Vec<(u64, u64)>,
-    /// How many pages those are.
+    /// Number of pages.
     pub(crate) pages: u64,
 }
 
 /// One dirty page.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DirtyPage {
-    /// The address space of its slot.
+    /// Address space of its slot.
     pub space: SpaceId,
     /// Its slot.
     pub slot: SlotId,
-    /// Its number in the slot.
+    /// Page number in the slot.
     pub page: u64,
-    /// The guest frame that it was when it was harvested. Slots move.
+    /// Its guest frame when it was harvested. Slots move.
     pub gfn: Gfn,
     /// The host address behind it.
     pub hva: Hva,
 }
 
-/// Up to 64 pages of a slot, some of which are dirty.
+/// Up to 64 pages of a slot, of which at least one is dirty.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DirtyWord {
-    /// The first of them, whether it is dirty or not. Its number is a multiple of 64.
+    /// The first page, dirty or not. Its page number is a multiple of 64.
     pub first: DirtyPage,
-    /// Bit *n* stands for the *n*th page from it on.
+    /// Bit *n* stands for the *n*th page from `first` on.
     pub bits: u64,
 }
 
 impl DirtyWord {
-    /// Those that are dirty, in order.
+    /// Returns the dirty pages, in order.
     pub fn pages(self) -> impl Iterator<Item = DirtyPage> {
         let first = self.first;
         bits(self.bits).map(u64::from).map(move |nth| {
@@ -106,7 +107,7 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
         Self { vm, taken: Vec::new(), pages: 0 }
     }
 
-    /// Adds what was taken from one log.
+    /// Adds the pages of one log.
     pub(crate) fn add(&mut self, taken: TakenFromSlot) {
         self.pages += taken.told.pages;
         self.taken.push(taken);
@@ -118,22 +119,22 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
         if refused { Err(super::DirtyError::NoMemory) } else { Ok(()) }
     }
 
-    /// How many pages there are.
+    /// Returns the number of pages.
     pub fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// Whether there are none.
+    /// Whether it has no pages.
     pub fn is_empty(&self) -> bool {
         self.pages == 0
     }
 
-    /// The pages, slot by slot.
+    /// Returns the pages, slot by slot.
     pub fn iter(&self) -> impl Iterator<Item = DirtyPage> {
         self.words().flat_map(DirtyWord::pages)
     }
 
-    /// The same by 64 of them: those words that have any.
+    /// Returns the pages by words of 64; only words with dirty pages.
     pub fn words(&self) -> impl Iterator<Item = DirtyWord> {
         self.taken.iter().flat_map(|&TakenFromSlot { space, slot, ref told, .. }| {
             told.words.iter().map(move |&(word, bits)| {
@@ -144,12 +145,12 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
         })
     }
 
-    /// Its pages are safe: the log is rid of them.
+    /// Ends the harvest: its pages are safe elsewhere.
     pub fn commit(mut self) {
         self.taken.clear();
     }
 
-    /// They are not: they are dirty again. So they are where it is dropped.
+    /// Marks its pages dirty again, as dropping it does.
     pub fn give_back(self) {}
 }
 
@@ -165,7 +166,7 @@ impl<F: Format, H: Host> Drop for Harvest<'_, F, H> {
             for words in taken.told.words.chunks(part) {
                 // One section.
                 let reading = space.memslots.read(&self.vm.reads, seat.seat());
-                // A log that has ended wants nothing back, and the next one of that slot began after it.
+                // A log that has ended takes nothing back; the slot's next log began later.
                 let log = reading.version.log(taken.slot.id).filter(|log| log.serial() == taken.serial);
                 let Some(log) = log else { break };
                 for &(word, bits) in words {

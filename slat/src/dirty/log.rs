@@ -1,18 +1,18 @@
-//! Asking the dirty logs of a running VM: harvest, look, clear, mark.
+//! Calls on the dirty logs of a running VM: harvest, look, clear, mark.
 //!
 //! ```text
-//! by D bits: the tables first       each D that is set is cleared, and its page told
-//! fence                             who zaps a page marks it before the leaf goes: found above, or below
-//! the bitmap, word by word          its marks are taken. Who gives a permission marks the page after it: the mark is left
-//!                                   for the next harvest, or taken, and then the permission is seen below
-//! arm those pages (`arm`)           their next store is noticed
-//! by D bits: a grace period         who marked a leaf before its mark was taken, and takes the leaf away, has done so
-//! one flush of all that was told    no store of before is still under way when the pages are copied
+//! by D bits: the tables first       clears each D that is set, and notes its page
+//! fence                             an invalidation marks a page before it zaps the leaf: D is found above, or the mark below
+//! the bitmap, word by word          takes its marks. A fault marks after it gives W: the mark is left for the next
+//!                                   harvest, or taken, and then arming sees the W
+//! arm those pages (`arm`)           the next store to them is noticed
+//! by D bits: a grace period         an invalidation that marked a leaf before its mark was taken has zapped the leaf by now
+//! one flush of all these pages      no earlier store is still in flight when the pages are copied
 //! ```
-//! **No lock against changes of the slots.** The work is done in sections of the read side, some ten microseconds each,
-//! and each looks the slot up. A transaction that moves a slot, or begins or ends its log, ends in a grace period before
-//! any fault goes on in the new place: so within one section, what is mapped at a frame belongs to the slot that was
-//! looked up, and a page is marked in the log that is harvested, or in none that counts.
+//! **No lock against changes of the slots.** The work is done in sections of the read side, of some ten microseconds.
+//! Each section looks the slot up. A transaction that moves a slot, or begins or ends its log, ends in a grace period
+//! before any fault continues in the new place. Within one section, what is mapped at a frame therefore belongs to the
+//! slot that was looked up. Its pages are marked in the log that is harvested, or in one that has ended.
 //!
 //! Any number of harvests may run at once: each bit goes to one of them.
 
@@ -36,14 +36,15 @@ use crate::walk::Walk;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Words for which a harvest has room from the start: 1 GiB, all of it dirty.
+/// Words for which a harvest reserves room at first: 1 GiB, all dirty.
 const ROOM: usize = 4096;
 
 impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
-    /// Takes what slot `id` has logged: those pages are clean from now on, and the next store to each is logged again.
-    /// What a vCPU stored before is in memory when this returns, so the pages can be copied. Waits for vCPUs to answer
-    /// one flush, and by D bits for walks under way, unless nothing was dirty. The TDP MMU series; KVM's `GET_DIRTY_LOG` without manual
-    /// protection.
+    /// Takes the log of slot `id`: its pages are clean from now on, and the next store to each is logged again. What
+    /// vCPUs stored before is in memory on return, so the pages can be copied.
+    ///
+    /// Waits for vCPUs to answer one flush, and by D bits for walks under way, unless nothing was dirty. It is KVM's
+    /// `GET_DIRTY_LOG` without manual protection, of the TDP MMU series.
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
@@ -78,14 +79,14 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         Ok(harvest)
     }
 
-    /// The same of every slot of this address space that logs, with one flush for all of them. In a VM with rings these are
-    /// emptied, of whatever address space their pages are: every vCPU has room again.
+    /// Like [`harvest`](Self::harvest), for every slot of this address space that logs, with one flush. In a VM with
+    /// rings it empties the rings, including pages of other address spaces: every vCPU has room again.
     pub fn harvest_all(&self, idle: &mut Idle) -> Result<Harvest<'vm, F, H>, DirtyError> {
         let (mut harvest, mut owed) = (Harvest::new(self.vm), Owed::default());
         self.vm.empty_rings(idle);
         for id in self.logging(idle)? {
             match self.take(idle, id, &mut harvest, &mut owed) {
-                // Gone since they were listed.
+                // Deleted, or no longer logged, since they were listed.
                 Ok(()) | Err(DirtyError::NoSuchSlot(_) | DirtyError::NotLogged(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -94,9 +95,9 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         Ok(harvest)
     }
 
-    /// Copies what slot `id` has logged, and changes nothing: page *n* of the slot is bit *n* mod 64 of word *n* / 64.
-    /// `into` has a word for each 64 pages at least; those past them are left alone. Returns how many pages are dirty.
-    /// KVM's `GET_DIRTY_LOG` with manual protection: [`clear_dirty`](Self::clear_dirty) is its other half.
+    /// Copies the log of slot `id` without changing it: page *n* of the slot is bit *n* mod 64 of word *n* / 64. `into`
+    /// needs a word for each 64 pages; further words are left alone. Returns the number of dirty pages. KVM's
+    /// `GET_DIRTY_LOG` with manual protection; [`clear_dirty`](Self::clear_dirty) is the second step.
     pub fn dirty_bits(&self, idle: &mut Idle, id: SlotId, into: &mut [u64]) -> Result<u64, DirtyError> {
         self.bitmaps()?;
         let (slot, log) = self.look_up(id)?;
@@ -112,7 +113,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         Ok(pages)
     }
 
-    /// Calls `visit` with each frame of slot `id` that is dirty, in order, and changes nothing.
+    /// Calls `visit` with each dirty frame of slot `id`, in order. Changes nothing.
     pub fn dirty(&self, idle: &mut Idle, id: SlotId, mut visit: impl FnMut(Gfn)) -> Result<(), DirtyError> {
         self.bitmaps()?;
         let (slot, log) = self.look_up(id)?;
@@ -124,10 +125,12 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         })
     }
 
-    /// Of the `pages` of slot `id` from page `first` on, cleans those set in `bits` (bit 0 of the first word is page
-    /// `first`): the next store to each is logged again. Waits for vCPUs to answer one flush. Returns how many were dirty.
-    /// Copy pages *after* this, not between [`dirty_bits`](Self::dirty_bits) and it. KVM's `CLEAR_DIRTY_LOG`, with its
-    /// rules: `first` is a multiple of 64, and so is `pages` unless it ends the slot. An error clears nothing.
+    /// Cleans pages of slot `id`: of the `pages` from page `first` on, those set in `bits` (bit 0 of the first word is
+    /// page `first`). The next store to each is logged again. Waits for vCPUs to answer one flush. Returns how many
+    /// were dirty.
+    ///
+    /// Copy pages *after* this, not between [`dirty_bits`](Self::dirty_bits) and this. KVM's `CLEAR_DIRTY_LOG`, with
+    /// its rules: `first` is a multiple of 64, and so is `pages` unless it ends the slot. An error clears nothing.
     pub fn clear_dirty(
         &self,
         idle: &mut Idle,
@@ -139,7 +142,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         self.bitmaps()?;
         let whole = |page: u64| page.is_multiple_of(WORD);
         if !whole(first) {
-            // Before anything is looked up, as in KVM.
+            // Before any look-up, as in KVM.
             return Err(DirtyError::Misaligned { id, first });
         }
         let (slot, log) = self.look_up(id)?;
@@ -155,7 +158,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         let bits = &bits[..needed as usize];
         let words = first / WORD..first / WORD + needed;
         self.outlast_faults_without(idle);
-        // Whatever can fail comes first.
+        // All that can fail comes before the first clean.
         for chunk in chunks_of(&words) {
             self.divide(idle, log, chunk)?;
         }
@@ -164,7 +167,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
             let mut asked = [0; CHUNK + 1];
             let all = (chunk * CHUNK) as u64..((chunk + 1) * CHUNK) as u64;
             for word in words.start.max(all.start)..words.end.min(all.end) {
-                // Pages past the end of the slot do not exist.
+                // The slot has no pages past its end.
                 let exist = u64::MAX >> (WORD - (of - word * WORD).min(WORD));
                 asked[(word - all.start) as usize] = bits[(word - words.start) as usize] & exist;
             }
@@ -174,17 +177,17 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         Ok(cleaned)
     }
 
-    /// A device, or the VMM, has written these frames by itself: they are dirty where their slot logs. After the write. Marks
-    /// a long range section by section, so that a transaction beside it does not wait for all of it. Never sleeps: any thread may
-    /// call it, also in the guest.
+    /// Marks frames that a device or the VMM has written, where their slots log. Call it after the write. Marks a long
+    /// range section by section, so that a concurrent transaction does not wait for all of it. Never sleeps: any thread
+    /// may call it, also in the guest.
     pub fn mark_dirty(&self, gfns: Span<Gfn>) {
         let seat = self.vm.borrow_seat();
         self.space.memslots.mark_dirty(&self.vm.reads, seat.seat(), gfns);
     }
 
-    /// The same for those pages of slot `id` that are set in `bits`, from page `first` on, a multiple of 64 (bit 0 of the first word
-    /// is page `first`): what another log found, such as KVM's, or a device's. Pages past the end of the slot are none.
-    /// Where the log ends meanwhile nothing is marked, and that is no error.
+    /// Marks pages of slot `id` that another log found, such as KVM's or a device's: those set in `bits`, from page
+    /// `first` on, a multiple of 64 (bit 0 of the first word is page `first`). Ignores bits past the end of the slot.
+    /// If the log ends meanwhile, it marks nothing, which is no error.
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};
@@ -214,7 +217,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         let seat = self.vm.borrow_seat();
         let mut word = first / WORD;
         for bits in bits.chunks(CHUNK) {
-            // One section.
+            // One section per chunk.
             let reading = self.space.memslots.read(&self.vm.reads, seat.seat());
             let Some(bitmap) = reading.version.log(id).filter(|bitmap| bitmap.serial() == log.serial) else {
                 break;
@@ -230,8 +233,8 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         Ok(())
     }
 
-    /// Whether `gfn` is in a slot that logs, and has been written since its slot was harvested. Changes nothing, and never
-    /// sleeps: any thread may ask, also in the guest. In a VM with rings, what still waits in a ring is not seen.
+    /// Whether `gfn` is in a slot that logs, and was written since the last harvest. Changes nothing and never sleeps:
+    /// any thread may call it, also in the guest. Does not see pages that wait in a ring.
     pub fn is_dirty(&self, gfn: Gfn) -> bool {
         let (vm, seat) = (self.vm, self.vm.borrow_seat());
         let reading = self.space.memslots.read(&vm.reads, seat.seat());
@@ -240,7 +243,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
             return false;
         };
         let by_leaf = vm.logs_by_bits() && {
-            // SAFETY: `reading` is a section, in which what is reached stays allocated; the slot's frames are the format's.
+            // SAFETY: in `reading`, reachable tables stay allocated; the slot's frames fit the format.
             let at = unsafe { self.space.radix.descend(&vm.host, gfn) };
             at.level == Level::K4 && F::is_present(at.word) && at.word.0 & F::DIRTY != 0
         };
@@ -249,12 +252,12 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         by_leaf || bitmap.word(page / WORD) >> (page % WORD) & 1 != 0
     }
 
-    /// A VM whose vCPUs log into rings has no bitmap that would tell everything.
+    /// Refuses a VM with rings: its bitmaps are incomplete.
     fn bitmaps(&self) -> Result<(), DirtyError> {
         if self.vm.rings.all().is_empty() { Ok(()) } else { Err(DirtyError::RingOnly) }
     }
 
-    /// The slots that log.
+    /// Returns the slots that log.
     fn logging(&self, idle: &mut Idle) -> Result<Vec<SlotId>, DirtyError> {
         let mut ids = Vec::new();
         for slot in self.snapshot(idle).iter().filter(|slot| slot.log_dirty) {
@@ -266,7 +269,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         Ok(ids)
     }
 
-    /// The slot and its log.
+    /// Returns the slot and the identity of its log.
     fn look_up(&self, id: SlotId) -> Result<(Slot, LogId), DirtyError> {
         let limit = self.space.memslots.ids;
         if id.0 >= limit {
@@ -290,13 +293,13 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         let (slot, log) = self.look_up(id)?;
         harvest.reserve()?;
         let mut told = TakenWords::default();
-        // Mostly that is room enough; what is not used costs nothing.
+        // Enough room for most logs. Unused room costs nothing.
         let most = slot.gfns.len().div_ceil(WORD).min(ROOM as u64) as usize;
         if injected!(Alloc) || told.words.try_reserve(most.max(CHUNK)).is_err() {
             return Err(DirtyError::NoMemory);
         }
         let result = self.take_log(idle, log, &mut told, owed);
-        // Where that failed, what has been taken goes back with it.
+        // After an error, the harvest gives back what was taken.
         harvest.add(TakenFromSlot { space: self.space.id, slot, serial: log.serial, told });
         result
     }
@@ -326,8 +329,8 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// A device, or the VMM, has written these host addresses by itself: the pages are dirty in every slot that logs and
-    /// maps them, in every address space. After the write, and section by section, as
+    /// Marks host addresses that a device or the VMM has written, in every slot that logs and maps them, in every
+    /// address space. Call it after the write. Works section by section, like
     /// [`Memslots::mark_dirty`](crate::memslots::Memslots::mark_dirty).
     pub fn mark_dirty(&self, hvas: Span<Hva>) {
         let seat = self.borrow_seat();
@@ -336,10 +339,10 @@ impl<F: Format, H: Host> Vm<F, H> {
         }
     }
 
-    /// Pays for what has been armed. By D bits, after a grace period: a thread that marks a leaf to take it away does both in one
-    /// section. Between the two its mark can be taken, its D cleared, and set again by the next store; then the leaf says
-    /// what it said before, and goes. When the section is over, that store is either in the leaf's D, or nothing is mapped any
-    /// more once this flush is done, and the copy comes after that.
+    /// Pays for what has been armed. By D bits, it first waits for a grace period: an invalidation marks a leaf and
+    /// then zaps it in one section. In between, a harvest may take the mark and clear D, and a store set D again: the
+    /// leaf's word is as it was, and the zap succeeds. Once the section is over, that store is in the leaf's D, or the
+    /// leaf is gone and this flush ends the store. The copy comes after both.
     pub(crate) fn flush_armed(&self, owed: Owed) {
         if self.policy.dirty.sabotaged {
             return;
@@ -351,7 +354,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 }
 
-/// The chunks that have any of these words.
+/// Returns the chunks that contain any of these words.
 fn chunks_of(words: &Range<u64>) -> Range<usize> {
     let chunk = |word: u64| word as usize / CHUNK;
     if words.is_empty() { 0..0 } else { chunk(words.start)..chunk(words.end - 1) + 1 }

@@ -1,4 +1,4 @@
-//! Marks, permissions and leaves that go, beside a harvest. What a harvest does to tables is reduced to one entry.
+//! Marks, permissions and zapped leaves during a harvest. Tables are reduced to one entry.
 
 use super::arm::arm_entry;
 use super::mark::tables_before_marks;
@@ -20,11 +20,11 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq)]
 enum Mistake {
     None,
-    /// The page is marked before it may be written.
+    /// The fault marks the page before it may be written.
     MarkFirst,
     /// The harvest arms the page before it takes the mark.
     ArmFirst,
-    /// The leaf goes before its D bit is marked.
+    /// The invalidation zaps the leaf before it marks its D bit.
     MarkLate,
     /// The harvest looks at the marks before the tables.
     MarksFirst,
@@ -40,12 +40,12 @@ fn leaf(bits: u64) -> Word {
 struct Shared {
     bitmap: Bitmap,
     entry: Entry,
-    /// What the vCPU did before it marked.
+    /// The vCPU's accesses before it marked.
     done: UnsafeCell<u64>,
 }
 
-/// A fault gives a permission and marks the page, beside a harvest. The page is marked already, or the whole chunk is, or
-/// nothing.
+/// A fault gives a permission and marks the page during a harvest. Before that, the page is marked, or the whole chunk,
+/// or nothing.
 fn permission(marked: bool, all: bool, mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
     move || {
         let bitmap = Bitmap::new(1, 0, all).unwrap();
@@ -86,7 +86,7 @@ fn permission(marked: bool, all: bool, mistake: Mistake) -> impl Fn() + Send + S
     }
 }
 
-/// A leaf with its D bit set goes, beside the last harvest.
+/// An invalidation zaps a leaf with its D bit set during the last harvest.
 fn goes(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
     move || {
         let bitmap = Bitmap::new(1, 0, false).unwrap();
@@ -149,7 +149,7 @@ fn mistakes_where_all_pages_are_dirty() {
     }
 }
 
-/// One harvest divides what is dirty as a whole, another takes it.
+/// One harvest divides a chunk that is dirty as a whole, another harvest takes it.
 fn divides() {
     let bitmap = Arc::new(Bitmap::new(1, 0, true).unwrap());
     let theirs = bitmap.clone();
@@ -175,7 +175,7 @@ fn mistake_linking_a_chunk_by_a_relaxed_exchange() {
 
 #[test]
 fn mistake_marked_before_it_may_be_written() {
-    // Or the harvest sees the mark, and not what was done before.
+    // Or the harvest sees the mark, and not the accesses before it.
     let mistake = || permission(false, false, Mistake::MarkFirst);
     assert!(finds(LOST, mistake()) || finds(RACE, mistake()));
 }
@@ -207,7 +207,7 @@ fn mistake_marks_before_tables() {
     assert!(finds(LOST, goes(Mistake::MarksFirst)));
 }
 
-/// A vCPU's translation of the page: with one, it stores without a look at the entry.
+/// A vCPU's translation of the page: while it has one, it stores without reading the entry.
 struct Cached(bool);
 
 impl Translations for Cached {
@@ -219,7 +219,7 @@ impl Translations for Cached {
     }
 }
 
-/// A guest stores twice, beside a harvest by D bits that copies the page; walkers set D by exchanges that order nothing.
+/// A guest stores twice while a harvest by D bits copies the page; walkers set D by exchanges that order nothing.
 fn copies(flush: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
         let entry = Entry::new(leaf(WRITE | Ept4::DIRTY));

@@ -1,18 +1,17 @@
-//! Marking: pages of slots that log are dirty from here on.
+//! Marking: pages of slots that log become dirty.
 //!
-//! **D bits outlive their leaves**: what is written in a leaf is marked in the bitmap before the leaf goes.
-//!
-//! Before, not after: who finds no leaf any more looks at the marks next ([`super::log`]), and must find this one. Where the edit
-//! then fails, because the leaf has changed, the page was written all the same. And where a whole harvest takes the mark in
-//! between, the edit may succeed though the leaf has been written once more: so a harvest waits for such edits
+//! **D bits outlive their leaves**: an invalidation marks a page with D in the bitmap before it zaps the leaf. A
+//! harvest that finds no leaf reads the bitmap next ([`super::log`]), so the bit must already be set. If the edit then
+//! fails because the leaf has changed, the page was written anyway. If a whole harvest takes the mark in between, the
+//! edit may succeed although the leaf has been written once more: a harvest therefore waits for such edits
 //! ([`super::log`]).
 //!
-//! Who looks up the slot does so between reading the leaf and replacing it, in one section: if the edit succeeds, the leaf
-//! was there at that moment, and it was this slot's ([`super::log`] says why).
+//! The invalidation looks the slot up between reading the leaf and replacing it, in one section. If the edit succeeds,
+//! the leaf was there at the look-up, and was this slot's ([`super::log`] says why).
 //!
-//! **Tables** go with what hangs in them, and no harvest looks at their leaves again. So where anything is logged by D bits,
-//! tables are emptied leaf by leaf first, and go in a second pass, when faults have long been waiting and nothing can
-//! have come back ([`Invalidation`](crate::Invalidation)).
+//! **Tables** are unhooked with their leaves, which no harvest reads again. While any slot logs by D bits, an
+//! invalidation first zaps a table leaf by leaf, and unhooks it in a second pass. Faults have waited since the begin,
+//! so no leaf can have come back ([`Invalidation`](crate::Invalidation)).
 
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::Host;
@@ -28,8 +27,8 @@ use crate::table::format::Format;
 use crate::walk::Walk;
 
 impl SlotSets {
-    /// Logs writes to `gfns`, where slots log, in one section: those of one leaf. After each has been made possible, or been
-    /// made: a thread that takes the mark sees that, and takes the possibility away.
+    /// Logs writes to `gfns`, the frames of one leaf, where slots log, in one section. Call it after the write
+    /// permission was given, or the write made: a harvest that takes the mark sees the permission, and withdraws it.
     #[inline]
     pub(crate) fn log_writes(&self, reads: &ReadSide, seat: &Seat, gfns: Span<Gfn>) {
         let reading = self.read(reads, seat);
@@ -38,7 +37,7 @@ impl SlotSets {
         }
     }
 
-    /// Logs writes to `gfns`, where slots log, after they have been made: any number of pages, section by section.
+    /// Logs writes to any number of frames where slots log, after the writes, section by section.
     pub(crate) fn mark_dirty(&self, reads: &ReadSide, seat: &Seat, gfns: Span<Gfn>) {
         let mut left = gfns;
         while let Some(goal) = self.mark_part(reads, seat, left) {
@@ -46,7 +45,7 @@ impl SlotSets {
         }
     }
 
-    /// One section of it. Where to go on, if there may be more.
+    /// Marks in one section. Returns where to continue, if there may be more.
     fn mark_part(&self, reads: &ReadSide, seat: &Seat, left: Span<Gfn>) -> Option<Gfn> {
         let reading = self.read(reads, seat);
         if !reading.version.logs_any() {
@@ -76,7 +75,7 @@ impl SlotSets {
         }
     }
 
-    /// One section of it: each part is marked in the version in which it was looked up.
+    /// Marks in one section. Each part is marked in the version in which it was looked up.
     fn mark_part_behind(&self, reads: &ReadSide, seat: &Seat, mut left: Behind) -> Option<Behind> {
         let reading = self.read(reads, seat);
         if !reading.version.logs_any() {
@@ -99,35 +98,35 @@ impl SlotSets {
     }
 }
 
-/// The D bits of tables have been read, and the marks are looked at next.
+/// Orders reads of D bits in tables before reads of marks.
 pub(super) fn tables_before_marks() {
-    // ORDER(keep): the entries before the marks: a harvest that saw no leaf any more sees its mark. See `keep_dirty`.
+    // ORDER(keep): the entries before the marks: a harvest that saw no leaf sees its mark. See `keep_dirty`.
     if !seeded!(KeepUnfenced) {
         fence(SeqCst);
     }
 }
 
 impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
-    /// The entry of `gfn` is about to become `new` from `old`. Large leaves of slots that log have nothing to keep
-    /// (`arm`).
+    /// Marks the page of `gfn` if its entry, about to become `new` from `old`, loses a D bit. Large leaves of slots
+    /// that log need no mark (`arm`).
     #[inline(always)]
     pub(crate) fn keep_dirty(&self, (old, new): (Word, Word), level: Level, gfn: Gfn) {
         let dirty = |word: Word| F::is_present(word) && word.0 & F::DIRTY != 0;
         let keeps = self.vm.logs_by_bits() && !seeded!(LeafUnmarked);
         if keeps && level == Level::K4 && dirty(old) && !dirty(new) {
-            // ORDER(keep): the mark before the CAS by which the leaf goes, a Release; pairs with `tables_before_marks`.
+            // ORDER(keep): the mark before the CAS that zaps the leaf, a Release; pairs with `tables_before_marks`.
             self.space.memslots.log_writes(&self.vm.reads, self.seat, Span::sized(gfn, 1));
         }
     }
 
-    /// Whether leaves in a table may have something to keep, for the section of this walk.
+    /// Whether tables must be zapped leaf by leaf in this walk's section, since leaves may have D bits to mark.
     pub(crate) fn keeps_tables(&self) -> bool {
         let keeps = self.vm.logs_by_bits() && !seeded!(TableUnemptied);
         keeps && self.space.memslots.read(&self.vm.reads, self.seat).version.logs_any()
     }
 }
 
-/// Words that are marked in one section, where a slot that is looked at counts as one: some ten microseconds.
+/// Words marked in one section, counting each slot as one word: some ten microseconds.
 fn room() -> u64 {
     if seeded!(MarkedAtOnce) { 1 << 40 } else { CHUNK as u64 }
 }

@@ -1,21 +1,23 @@
-//! Dirty logging: which pages of a memslot have been written (the TDP MMU series). Exact: a page that is missed is lost.
+//! Dirty logging: which pages of a memslot were written (the TDP MMU series). The log is exact: a migration loses a
+//! missed page.
 //!
-//! A slot that logs is mapped page by page. A store to a page is noticed in one of two ways ([`Track`]), both *armed* by a
-//! harvest: write protection, where the store faults and the fault marks the page; or the D bits that walkers set, where
-//! the harvest looks for them. Marks live in a `bitmap` that belongs to the slot: it moves with the slot, and goes when
-//! the log is switched off. Devices and the VMM mark there too. In a VM with rings a fault tells its vCPU's `ring` instead.
+//! A slot that logs is mapped page by page. A harvest *arms* each page, so that the next store to it is noticed
+//! ([`Track`]). With write protection the store faults, and the fault marks the page. With D bits the hardware walker
+//! sets D, and the next harvest reads it. Marks are bits in a `bitmap` of the slot: it moves with the slot, and is
+//! freed when the log ends. Devices and the VMM mark there too. In a VM with rings, a fault pushes the page into its
+//! vCPU's `ring`.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
 //! | `settings` | [`DirtyLog`]: how a VM logs |
-//! | `log` | what is asked of a running VM: harvest, look, clear, mark; and why nothing is lost beside faults, zaps and moves |
-//! | `take` | one log, chunk by chunk: taken, or cleaned in part |
-//! | `harvest` | [`Harvest`]: what was taken, until it is committed or given back |
-//! | `arm` | making the next store noticed again |
-//! | `mark` | marking pages of slots that log, and D bits of leaves that go; their bitmaps are in [`slots`](crate::slots) |
-//! | `ring` | what one vCPU has written, in order; a full one stops it; many pages merged into words |
-//! | `rings` | what is asked of the rings of a running VM, and where a store goes |
-//! | `error` | [`DirtyError`]: why a log cannot be asked |
+//! | `log` | calls on a running VM: harvest, look, clear, mark; their order beside faults, zaps and moves |
+//! | `take` | takes one log, chunk by chunk, or cleans part of it |
+//! | `harvest` | [`Harvest`]: pages that were taken, until they are committed or given back |
+//! | `arm` | arms pages |
+//! | `mark` | marks pages of slots that log, and D bits of leaves that go; the bitmaps are in [`slots`](crate::slots) |
+//! | `ring` | the pages that one vCPU has written, in order; a full ring stops the vCPU; pages merged into words |
+//! | `rings` | calls on the rings of a running VM; the log of a store |
+//! | `error` | [`DirtyError`] |
 //!
 //! # Life of a dirty page
 //! ```text
@@ -26,27 +28,27 @@
 //!             └────────────────────────┼────────────────────────┤
 //!                                      └── give back, or drop ◀─┘
 //! ```
-//! A dirty bit that is lost is a corrupted guest. So each hand-over has an order, and both of its sides a loom test:
+//! A lost dirty bit corrupts the guest. Each hand-over therefore has an order, and loom tests both of its sides:
 //!
-//! | actor | first | then | so that |
+//! | actor | first | then | reason |
 //! |---|---|---|---|
 //! | a fault that gives W | the permission | the mark | a harvest that takes the mark sees the permission, and takes it |
-//! | a harvest, of marks | takes the mark | arms the page | a mark that comes later is left for the next harvest |
+//! | a harvest, of marks | takes the mark | arms the page | a later mark is left for the next harvest |
 //! | a harvest, by D bits | the tables | the marks | a leaf that is gone was marked before it went |
-//! | an invalidation of a leaf with D | the mark | the hole | as above; where the edit fails the page was written anyway |
-//! | a harvest, by D bits | arms | a grace period, then the flush | an edit that marked a leaf before is over by then |
+//! | an invalidation of a leaf with D | the mark | the hole | as above; if the edit fails, the page was written anyway |
+//! | a harvest, by D bits | arms | a grace period, then the flush | an edit that marked a leaf earlier has ended by then |
 //! | a harvest | all of it | one flush, then the caller copies | a store through an old translation is over before the copy |
-//! | a slot that logs from now on | published, grace period | armed | a fault that saw no log is over |
-//! | the first harvest of a slot that begins with all pages dirty | a grace period | takes the marks | the same |
+//! | a transaction that begins a log | publishes, grace period | arms | a fault that saw no log has ended |
+//! | the first harvest of a slot that begins with all pages dirty | a grace period | takes the marks | as above |
 //!
 //! # Decisions
-//! * **A log is armed by a plain walk**, not by an invalidation: faults do not wait for it. The publication's grace period says that
-//!   no fault has a permission that the walk misses; a fault that slept looks its slot up again.
-//! * **A mark is always a write**, also where it is set: only a write orders the mark after what it stands for.
-//! * **Taken bits are a list of words**, where KVM keeps a second bitmap: what is clean costs nothing.
-//! * **A VM with rings keeps bitmaps too**: devices have no vCPU, and harvests that are given back need a place.
-//! * **A log whose pages are all dirty is one word for 128 MiB**: switching it on costs no memory, and large pages are split when
-//!   their part is first harvested.
+//! * **A plain walk arms a log**, not an invalidation: faults do not wait for it. After the publication's grace period
+//!   no fault gives a permission that the walk misses. A fault that slept looks its slot up again.
+//! * **Marking always writes**, even if the mark is set: only a write orders the mark after the store's permission.
+//! * **Taken bits are a list of words.** KVM keeps a second bitmap. Clean pages cost nothing here.
+//! * **A VM with rings keeps bitmaps too**, for devices, which have no vCPU, and for harvests that are given back.
+//! * **A log whose pages are all dirty is one word for 128 MiB.** Switching it on costs no memory; large pages are
+//!   split when their part is first harvested.
 
 mod arm;
 mod error;

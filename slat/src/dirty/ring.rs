@@ -1,25 +1,25 @@
-//! The ring of one vCPU: the pages that its stores made writable, in the order in which it did.
+//! The ring of one vCPU: the pages that its stores made writable, in order.
 //!
 //! ```text
 //!            tail                 head            soft limit        size
-//!  …  taken   │  to be told        │   room         │  reserve       │
+//!  …  taken   │  to be collected   │   room         │  reserve       │
 //!             └─ collectors,       └─ the vCPU      └─ from here on the vCPU stores nothing
 //!                one at a time        alone
 //! ```
-//! A page is pushed **after** its leaf was given write permission, and the collector that takes the entry takes the permission
-//! back afterwards. So a page is writable only while its entry is in the ring, or about to be, or in the hands of a
-//! collector that has not come to the leaf yet: no store goes untold.
+//! The vCPU pushes a page **after** its leaf got write permission. The collector that takes the entry withdraws the
+//! permission afterwards. A page is therefore writable only while its entry is in the ring, is about to be, or is held
+//! by a collector that has not reached the leaf yet. No store is missed.
 //!
-//! Nothing is overwritten. Past the soft limit the vCPU's next store waits for a collector
-//! ([`Done::RingFull`](crate::Done::RingFull)); it is the only vCPU that stops. A fault pushes one page at most, so
-//! the reserve is never used up; should it be, [`Ring::push`] refuses, and the page goes to its slot's bitmap.
+//! No entry is overwritten. Above the soft limit the vCPU's next store waits for a collector
+//! ([`Done::RingFull`](crate::Done::RingFull)); other vCPUs continue. A fault pushes at most one page, so the reserve
+//! never runs out. If it did, [`Ring::push`] would refuse, and the page would be marked in its slot's bitmap.
 //!
-//! **In two steps.** A collector may also be told of entries and leave them where they are (`collect`): the vCPU gets no room by
-//! that, and the pages stay writable. What was told goes in a second step (`take_told`), all of it or the first of it, when its pages
-//! are armed. What is pushed between the two waits for the next collector. An entry that concerns no memslot any more is struck out when
-//! it would be told: the second step counts it for nothing.
+//! **Two steps.** A collector may also report entries and leave them in place (`collect`). The vCPU then gets no room,
+//! and the pages stay writable. The second step (`take_told`) removes all or the first of the reported entries, and
+//! arms their pages. Entries that are pushed between the two steps wait for the next collector. If an entry's log has
+//! ended, `collect` strikes it out, and the second step does not count it.
 //!
-//! What became of the slot meanwhile is found out when the entry is taken ([`Pushed`]).
+//! The collector that takes an entry checks whether its slot and log still exist ([`Pushed`]).
 
 use super::{DirtyError, RingSize};
 use crate::slots::bitmap::{Bitmap, WORD};
@@ -31,20 +31,20 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use lock_api::MutexGuard;
 
-/// See the module's header.
+/// The ring of one vCPU. See the module's header.
 pub(crate) struct Ring {
-    /// How many pages were ever pushed. Stored by the vCPU alone.
+    /// Number of pages ever pushed. Stored only by the vCPU.
     head: Padded<AtomicU64>,
-    /// How many were ever taken. Stored under `taking` alone.
+    /// Number of pages ever taken. Stored only under `taking`.
     tail: Padded<AtomicU64>,
-    /// How many were ever told: not fewer than were taken.
+    /// Number of pages ever reported: at least the number taken.
     taking: Mutex<u64>,
     entries: Box<[Entry]>,
-    /// From this many on the vCPU has to stop.
+    /// Number of waiting entries from which on the vCPU has to stop.
     soft_limit: u64,
 }
 
-/// See [`Pushed::to_words`].
+/// One page; see [`Pushed::to_words`].
 #[derive(Default)]
 struct Entry([AtomicU64; 2]);
 
@@ -61,7 +61,7 @@ impl Entry {
 }
 
 impl Ring {
-    /// An empty one.
+    /// An empty ring.
     pub(crate) fn new(size: RingSize) -> Result<Self, NoMemory> {
         Self::with(size.entries() as usize, u64::from(size.soft_limit()))
     }
@@ -82,22 +82,22 @@ impl Ring {
         })
     }
 
-    /// Whether its vCPU has to stop storing until a collector has taken something. Asked by the vCPU.
+    /// Whether its vCPU must not store until a collector has taken entries. Called by the vCPU.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting() >= self.soft_limit
     }
 
-    /// How many pages are to be told. By the vCPU, or under `taking`.
+    /// Returns the number of entries that are not taken. Called by the vCPU, or under `taking`.
     fn waiting(&self) -> u64 {
-        // The vCPU's own, or about to be loaded again by one who takes: late news is good enough for both.
+        // The vCPU's own word, or one that a collector loads again: a stale value is harmless.
         let head = self.head.load(Relaxed);
-        // ORDER(ring-room): Acquire pairs with the Release in `Taking::drop`: entries are written again only after
-        // they were read.
+        // ORDER(ring-room): Acquire pairs with the Release in `Taking::drop`: entries are overwritten only after they
+        // were read.
         head - self.tail.load(Acquire)
     }
 
-    /// Tells of a page whose leaf has been given write permission, by the thread that has the vCPU. False, and
-    /// nothing is done, where there is no room at all.
+    /// Pushes a page whose leaf got write permission. Called by the thread that has the vCPU. Returns false, and does
+    /// nothing, if there is no room at all.
     #[must_use = "a page that was not pushed has to be told in another way"]
     pub(crate) fn push(&self, pushed: Pushed) -> bool {
         if self.waiting() >= self.entries.len() as u64 {
@@ -105,25 +105,24 @@ impl Ring {
         }
         let head = self.head.load(Relaxed);
         self.entry(head).put(pushed);
-        // ORDER(ring): Release: the entry before it can be found, and the permission before it can be taken back.
-        // Pairs with `take`.
+        // ORDER(ring): Release: the entry, and the permission, before a collector finds it. Pairs with `take`.
         self.head.store(head + 1, unless_seeded!(RingRelaxed, Release));
         true
     }
 
-    /// What was pushed so far, in order. Collectors take turns; the vCPU is not held up. What is not taken stays.
+    /// Takes the entries so far, in order. Collectors take turns; the vCPU does not wait. Entries not iterated stay.
     pub(crate) fn take(&self) -> Taking<'_> {
         let told = self.taking.lock();
         Taking { ring: self, next: self.tail.load(Relaxed), until: self.head(), tells: false, told }
     }
 
-    /// What was pushed so far and was not told, in order. It stays.
+    /// Returns the entries so far that were not reported, in order. They stay in the ring.
     pub(super) fn collect(&self) -> Taking<'_> {
         let told = self.taking.lock();
         Taking { ring: self, next: *told, until: self.head(), tells: true, told }
     }
 
-    /// What was told and not taken, in order: so many at most, and what is struck out among and right after them.
+    /// Takes reported entries, in order: at most `most`, plus the struck-out ones among and right after them.
     pub(super) fn take_told(&self, most: u64) -> Taking<'_> {
         let told = self.taking.lock();
         let next = self.tail.load(Relaxed);
@@ -143,35 +142,35 @@ impl Ring {
         self.head.load(Acquire)
     }
 
-    /// How many were told and not taken.
+    /// Returns the number of entries that were reported and not taken.
     pub(super) fn waits_for_reset(&self) -> u64 {
         let told = self.taking.lock();
         *told - self.tail.load(Relaxed)
     }
 
-    /// Entries that it has room for.
+    /// Number of entries that it has room for.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 }
 
-/// What a collector takes of a ring, or is told, while it is its turn.
+/// A collector's turn on a ring: an iterator over entries that are taken or reported.
 pub(crate) struct Taking<'r> {
     ring: &'r Ring,
     next: u64,
     until: u64,
-    /// Whether what it has come to stays.
+    /// Whether iterated entries stay in the ring.
     tells: bool,
     told: MutexGuard<'r, RawMutex, u64>,
 }
 
 impl Taking<'_> {
-    /// Strikes out the entry that it has just come to, which stays without being told.
+    /// Strikes out the entry that was iterated last.
     pub(super) fn strike_out(&self) {
         self.ring.entry(self.next - 1).put(Pushed::STRUCK_OUT);
     }
 
-    /// The same as a list. Where there is no memory for it, nothing is taken.
+    /// Returns the entries as a list. Without memory, takes nothing.
     pub(super) fn list(self) -> Result<Vec<Pushed>, DirtyError> {
         let mut pages = Vec::new();
         if injected!(Alloc) || pages.try_reserve_exact(self.len()).is_err() {
@@ -206,23 +205,23 @@ impl Drop for Taking<'_> {
     fn drop(&mut self) {
         *self.told = self.next.max(*self.told);
         if !self.tells {
-            // ORDER(ring-room): Release: what was taken has been read; pairs with `Ring::waiting`.
+            // ORDER(ring-room): Release: the taken entries have been read; pairs with `Ring::waiting`.
             self.ring.tail.store(self.next, unless_seeded!(RoomRelaxed, Release));
         }
     }
 }
 
-/// The rings of a VM: none, or one for each vCPU from the moment when they are made.
+/// The rings of a VM: none, or one for each vCPU once they are made.
 #[derive(Default)]
 pub(crate) struct Rings(Once<Box<[Ring]>>);
 
 impl Rings {
-    /// All of them, by number.
+    /// Returns all rings, by vCPU number.
     pub(crate) fn all(&self) -> &[Ring] {
         self.0.get().map_or(&[], |rings| rings)
     }
 
-    /// One of this size for each of so many vCPUs, where there is none yet.
+    /// Makes a ring of `size` for each of `vcpus` vCPUs, if there are no rings yet.
     pub(crate) fn make(&self, size: RingSize, vcpus: u32) -> Result<(), NoMemory> {
         self.0.set((0..vcpus).map(|_| Ring::new(size)).collect::<Result<_, _>>()?);
         Ok(())
@@ -235,19 +234,19 @@ impl Rings {
 /// 127 .. 120   119 .. 88   87 .. 48             47 .. 0
 /// space        slot        serial of its log    page
 /// ```
-/// The number orders them slot by slot, and by pages in each; a shift says whether two are of one log, or of one word.
-/// It names the log, not only the slot: what was left over from a slot which is gone, or whose log was switched off since,
-/// says nothing about the slot that has its id now. It names no frame, so a slot may move meanwhile.
+/// The number sorts pages by slot, then by page; a shift tells whether two are of one log, or of one word. It names the
+/// log, not only the slot: an entry of a deleted slot, or of a log that has ended, does not match the slot that has the
+/// id now. It names no frame, so a slot may move meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Pushed(u128);
 
-/// Bits of a page's number: no slot has as many pages.
+/// Bits of a page number: no slot has more pages.
 const PAGE: u32 = 48;
 /// Bits of a serial.
 const SERIAL: u32 = 40;
 
 impl Pushed {
-    /// Of an address space that no VM has.
+    /// An entry that was struck out: no VM has this address space.
     const STRUCK_OUT: Self = Self(u128::MAX);
 
     /// Page `page` of the slot that `log` belongs to.
@@ -257,17 +256,17 @@ impl Pushed {
         Self(name << PAGE | u128::from(page))
     }
 
-    /// As two words, the upper first.
+    /// Returns it as two words, the upper first.
     fn to_words(self) -> [u64; 2] {
         [(self.0 >> 64) as u64, self.0 as u64]
     }
 
-    /// From such.
+    /// Reverses [`to_words`](Self::to_words).
     fn from_words([upper, lower]: [u64; 2]) -> Self {
         Self(u128::from(upper) << 64 | u128::from(lower))
     }
 
-    /// The address space of its slot.
+    /// Returns the address space of its slot.
     pub(crate) fn space(self) -> SpaceId {
         SpaceId((self.0 >> 120) as u8)
     }
@@ -276,37 +275,37 @@ impl Pushed {
         SlotId((self.0 >> (PAGE + SERIAL)) as u32)
     }
 
-    /// Counted from the slot's first.
+    /// Returns the page number in the slot.
     pub(crate) fn page(self) -> u64 {
         self.0 as u64 & ((1 << PAGE) - 1)
     }
 
-    /// Whether both are of the same log.
+    /// Whether both pages are of the same log.
     pub(crate) fn shares_log(&self, other: &Self) -> bool {
         (self.0 ^ other.0) >> PAGE == 0
     }
 
-    /// Whether both are of the same 64 pages of it.
+    /// Whether both pages are in the same 64 pages of a log.
     fn shares_word(&self, other: &Self) -> bool {
         self.0 / u128::from(WORD) == other.0 / u128::from(WORD)
     }
 
-    /// Whether it is of `log`, which its slot has now. 2^40 logs are one a millisecond for thirty years; and should one be
-    /// taken for another, it is told of a page too many.
+    /// Whether it is of `log`, the present log of its slot. Serials repeat after 2^40 logs: at one a millisecond,
+    /// thirty years. A wrong match only reports one page too many.
     pub(crate) fn is_of(self, log: &Bitmap) -> bool {
         (self.0 >> PAGE) as u64 & ((1 << SERIAL) - 1) == serial(log) && self.page() < log.pages()
     }
 }
 
-/// As much of a log's serial as there is room for.
+/// The low bits of a log's serial.
 fn serial(log: &Bitmap) -> u64 {
     log.serial() & ((1 << SERIAL) - 1)
 }
 
-/// Merges sorted pages of one log into words: the number of each that has any, and its bits.
+/// Merges sorted pages of one log into words: each non-empty word's number and bits.
 ///
-/// Sorted, not in the order of the stores as KVM has it: a page that was pushed twice is one bit wherever it stood, what
-/// is told comes in the order in which bitmaps tell it, and neighbours are armed together.
+/// Sorted, unlike KVM, which keeps the order of stores: a page that was pushed twice is one bit, the order is that of
+/// bitmaps, and neighbours are armed together.
 pub(crate) fn merge(pages: &[Pushed]) -> impl Iterator<Item = (u64, u64)> {
     pages.chunk_by(Pushed::shares_word).map(|pages| {
         (pages[0].page() / WORD, pages.iter().fold(0, |bits, pushed| bits | 1 << (pushed.page() % WORD)))

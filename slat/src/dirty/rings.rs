@@ -1,12 +1,12 @@
-//! Asking the rings of a running VM: one by one, or all of them by way of the bitmaps.
+//! Calls on the rings of a running VM: one by one, or all of them through the bitmaps.
 //!
 //! ```text
-//! one vCPU's     sort what it pushed, merge it into words     arm those pages     one flush
-//! all            mark what they pushed in the slots' bitmaps, and harvest those
-//! one's, in two steps        tell what it pushed, in order; later, of all: arm what was told, one flush
+//! one vCPU's                sort its pages, merge them into words, arm these pages, one flush
+//! all                       mark their pages in the slots' bitmaps, and harvest those
+//! one vCPU's, in two steps  report its pages, in order; later, for all vCPUs: arm the reported pages, one flush
 //! ```
-//! So a page that several rings have, or a device wrote too, is told once, in order; and a harvest that is given back
-//! waits in the bitmap, not in a ring that may be full again.
+//! A page that several rings hold, or that a device wrote too, is thus reported once, in order. A harvest that is given
+//! back waits in the bitmap, since the ring may be full again.
 
 use super::harvest::{DirtyPage, Harvest, TakenFromSlot, TakenWords};
 use super::ring::{Pushed, Ring, Taking, merge};
@@ -26,16 +26,16 @@ use crate::vm::Vm;
 use crate::walk::Walk;
 use alloc::vec::Vec;
 
-/// Words armed in one section: some ten microseconds, where they lie apart.
+/// Words armed in one section: some ten microseconds, if they lie apart.
 const WORDS_A_SECTION: usize = 256;
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// Takes what one vCPU has written since its ring was last harvested: those pages are clean from now on, and the next
-    /// store to each, by whichever vCPU, is logged again. The vCPU has room again. What was stored before is in memory when
-    /// this returns, so the pages can be copied. Waits for vCPUs to answer one flush, unless nothing was written.
+    /// Takes the pages that one vCPU has written since its ring was last harvested. They are clean from now on; the
+    /// next store to each, by any vCPU, is logged again. The vCPU has room again. What was stored before is in memory
+    /// on return, so the pages can be copied. Waits for vCPUs to answer one flush, unless nothing was written.
     ///
-    /// Marks of devices are in no ring, nor is what was given back: both wait for
-    /// [`harvest_all`](crate::memslots::Memslots::harvest_all). KVM's `RESET_DIRTY_RINGS`, of one vCPU.
+    /// Devices' marks and pages that were given back are in no ring:
+    /// [`harvest_all`](crate::memslots::Memslots::harvest_all) returns them. KVM's `RESET_DIRTY_RINGS`, of one vCPU.
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
@@ -71,12 +71,13 @@ impl<F: Format, H: Host> Vm<F, H> {
         Ok(harvest)
     }
 
-    /// Tells the pages that one vCPU has written and that were not told yet, in the order of its stores; a page may come more
-    /// than once. Returns how many. Nothing is clean by that, and the vCPU has no more room than before:
-    /// [`reset_rings`](Self::reset_rings) is the second step. Copy pages **after** that one: until then stores to them go
-    /// unnoticed. `tell` may not ask rings. Pages of slots that are gone, or do not log any more, are not told.
+    /// Reports the pages that one vCPU has written and that were not reported yet, in the order of its stores; a page
+    /// may be reported more than once. Returns the number of pages. They stay dirty and keep their room in the ring,
+    /// until [`reset_rings`](Self::reset_rings). Copy pages **after** the reset: until then stores to them go
+    /// unnoticed.
     ///
-    /// As KVM's ring is read: entries are collected by the VMM, and `KVM_RESET_DIRTY_RINGS` makes them clean.
+    /// `tell` may not call ring functions. Skips pages of slots that are deleted or no longer log. Like KVM's ring: the
+    /// VMM collects entries, and `KVM_RESET_DIRTY_RINGS` makes them clean.
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
@@ -133,18 +134,19 @@ impl<F: Format, H: Host> Vm<F, H> {
         Ok(told)
     }
 
-    /// The second step: all that was [collected](Self::collect_ring), of every vCPU, is clean from now on. The next store to each
-    /// page is logged again, the vCPUs have room again, and what was stored before is in memory when this returns. Waits for
-    /// vCPUs to answer one flush, unless nothing was collected. Returns how many entries are gone. After an error those that
-    /// are neither gone nor collected wait for [`harvest_all`](crate::memslots::Memslots::harvest_all). KVM's
-    /// `RESET_DIRTY_RINGS`, where the VMM has read all that was published.
+    /// Cleans all [collected](Self::collect_ring) pages, of every vCPU. The next store to each is logged again, the
+    /// vCPUs have room again, and what was stored before is in memory on return. Waits for vCPUs to answer one flush,
+    /// unless nothing was collected. Returns the number of entries removed.
+    ///
+    /// After an error, entries that were neither removed nor collected wait for
+    /// [`harvest_all`](crate::memslots::Memslots::harvest_all). KVM's `RESET_DIRTY_RINGS`.
     pub fn reset_rings(&self, idle: &mut Idle) -> Result<u64, DirtyError> {
         self.reset_rings_in_part(idle, |_| u64::MAX)
     }
 
-    /// The same of the pages of each vCPU that were told first: so many as `pages` says. The others stay told: they are written
-    /// still, and take up room. For a VMM that publishes what it is told to another one, which says how much it has read. KVM's
-    /// `RESET_DIRTY_RINGS`, which resets the entries that are flagged.
+    /// Like [`reset_rings`](Self::reset_rings), for the first `pages(vcpu)` collected pages of each vCPU. The others
+    /// stay collected: writable, and in the ring. For a VMM that passes pages on to a reader, which says how many it
+    /// has read. KVM's `RESET_DIRTY_RINGS`, which resets the flagged entries.
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
@@ -181,13 +183,13 @@ impl<F: Format, H: Host> Vm<F, H> {
             gone += self.take_ring(idle, ring.take_told(pages(id)), &mut harvest, &mut owed)?;
         }
         self.flush_armed(owed);
-        // The embedder has them.
+        // The embedder has the pages.
         harvest.commit();
         Ok(gone)
     }
 
-    /// How many entries of one vCPU were [collected](Self::collect_ring) and not [reset](Self::reset_rings): room that it is
-    /// owed.
+    /// Returns the number of entries of one vCPU that were [collected](Self::collect_ring) and not
+    /// [reset](Self::reset_rings).
     pub fn collected_not_reset(&self, _idle: &mut Idle, vcpu: VcpuId) -> Result<u64, DirtyError> {
         Ok(self.ring(vcpu)?.waits_for_reset())
     }
@@ -200,8 +202,8 @@ impl<F: Format, H: Host> Vm<F, H> {
         rings.get(vcpu.0 as usize).ok_or(DirtyError::NoSuchVcpu(vcpu))
     }
 
-    /// Takes entries into `harvest`, arms their pages, and owes the flush. Returns how many entries. An error takes nothing, or
-    /// leaves what was taken in the bitmaps.
+    /// Takes entries into `harvest`, arms their pages, and owes the flush. Returns the number of entries. On an error,
+    /// entries stay in the ring, or become marks in the bitmaps.
     fn take_ring<'vm>(
         &'vm self,
         idle: &mut Idle,
@@ -214,24 +216,24 @@ impl<F: Format, H: Host> Vm<F, H> {
         for pages in all.chunk_by(Pushed::shares_log) {
             result = result.and_then(|()| self.take_pushed(idle, pages, harvest, owed));
             if result.is_err() {
-                // Neither told nor lost.
+                // Not in the harvest; the marks keep them.
                 self.mark_pushed(pages.iter().copied());
             }
         }
         result.map(|()| all.len() as u64)
     }
 
-    /// Changes how writes are logged while the VM lives, as KVM's capabilities do. What changes:
+    /// Changes how a running VM logs writes, as KVM's capabilities do. What may change:
     ///
-    /// | setting | when it may change | what it holds for |
+    /// | setting | when it may change | applies to |
     /// |---|---|---|
     /// | [`initially_set`](DirtyLog::initially_set) | always | logs that begin from now on |
-    /// | [`splitting`](DirtyLog::splitting) | always | large pages that are divided from now on |
-    /// | rings, where there are none | while no thread has a vCPU | stores from now on; marks of before are in the bitmaps, where `harvest_all` finds them |
-    /// | rings of another size, or none any more | never | |
-    /// | [`track`](DirtyLog::track), where the format has D bits | never | |
+    /// | [`splitting`](DirtyLog::splitting) | always | large pages that are split from now on |
+    /// | rings, if there are none | while no thread holds a vCPU | stores from now on; earlier marks are in the bitmaps, for `harvest_all` |
+    /// | rings of another size, or no rings any more | never | |
+    /// | [`track`](DirtyLog::track), if the format has D bits | never | |
     ///
-    /// An error changes nothing. Waits for transactions.
+    /// Waits for transactions. An error changes nothing.
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};
@@ -258,7 +260,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             return Err(DirtyError::Fixed);
         }
         if let (None, Some(size)) = (size, dirty.ring) {
-            // While this has all of them, no vCPU logs elsewhere.
+            // While this holds all vCPU seats, no vCPU logs elsewhere.
             let seats = (0..self.policy.vcpus).map(|id| self.reads.claim(id as usize));
             let _seats: Vec<_> = seats.collect::<Option<_>>().ok_or(DirtyError::VcpuTaken)?;
             self.rings.make(size, self.policy.vcpus).map_err(|_| DirtyError::NoMemory)?;
@@ -270,12 +272,12 @@ impl<F: Format, H: Host> Vm<F, H> {
         Ok(())
     }
 
-    /// When large pages of slots that log become small ones.
+    /// Returns when large pages of slots that log are split.
     pub(super) fn splitting(&self) -> Splitting {
         if self.splits_lazily.load(Relaxed) { Splitting::Lazy } else { Splitting::Eager }
     }
 
-    /// Takes sorted pages of one log into `harvest`, arms them, and owes their flush. An error does nothing.
+    /// Takes sorted pages of one log into `harvest`, arms them, and owes their flush. An error changes nothing.
     fn take_pushed<'vm>(
         &'vm self,
         idle: &mut Idle,
@@ -299,7 +301,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         let Some(log) = log.map(|log| LogId { slot: id, serial: log.serial() }) else { return Ok(()) };
         let mut taken = None;
         for stretch in told.words.chunks(WORDS_A_SECTION) {
-            // A log that has ended wants to know nothing.
+            // The log has ended: its pages are not needed.
             let Some((slot, _)) = current(&walk, log) else { return Ok(()) };
             for &(word, bits) in stretch {
                 if !seeded!(RingUnarmed) {
@@ -322,14 +324,14 @@ impl<F: Format, H: Host> Vm<F, H> {
         Ok(())
     }
 
-    /// Marks all that any vCPU has pushed in the bitmaps, where a harvest of those finds it.
+    /// Marks all pages in all rings in the bitmaps, for a harvest of those.
     pub(super) fn empty_rings(&self, _idle: &mut Idle) {
         for ring in self.rings.all() {
             self.mark_pushed(ring.take());
         }
     }
 
-    /// Marks pages in the bitmaps of their logs, as far as those go on.
+    /// Marks pages in the bitmaps of their logs; skips logs that have ended.
     fn mark_pushed(&self, pages: impl Iterator<Item = Pushed>) {
         let seat = self.borrow_seat();
         for pushed in pages {
@@ -343,8 +345,8 @@ impl<F: Format, H: Host> Vm<F, H> {
 }
 
 impl<F: Format> Space<F> {
-    /// Logs a store of a vCPU to `gfn`, where its slot logs: into its ring, where it has one. After the store has been made
-    /// possible, as [`SlotSets::log_writes`].
+    /// Logs a store of a vCPU to `gfn`, if its slot logs: in the vCPU's ring, if it has one. Call it after the write
+    /// permission was given, like [`SlotSets::log_writes`].
     ///
     /// [`SlotSets::log_writes`]: crate::slots::publish::SlotSets::log_writes
     #[inline]

@@ -1,4 +1,5 @@
-//! How a VM logs writes: chosen when it is built; some of it can change later ([`Vm::set_dirty_log`](crate::Vm::set_dirty_log)).
+//! Settings of dirty logging, chosen when a VM is built. Some can change later
+//! ([`Vm::set_dirty_log`](crate::Vm::set_dirty_log)).
 
 use super::DirtyError;
 use crate::table::Format;
@@ -25,19 +26,19 @@ pub struct DirtyLog {
 /// How a store to a page is noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Track {
-    /// By taking write permission: the first store to each page faults. Works with every format, and costs a fault for
-    /// each page of each round.
+    /// Write protection: the first store to each page faults. Works with every format. Costs a fault for each page
+    /// between two harvests.
     Writes,
-    /// By the Dirty bits that walkers set: no store faults, and a harvest looks at every leaf. Where the format has
-    /// none: as [`Writes`](Self::Writes).
+    /// The Dirty bits that hardware walkers set: no store faults, and a harvest reads every leaf. In a format without D
+    /// bits, the same as [`Writes`](Self::Writes).
     DirtyBits,
 }
 
-/// When a large page becomes small ones, so that its stores can be told apart.
+/// When large pages are split, so that stores are logged by 4 KiB.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Splitting {
-    /// When the log is switched on; with [`DirtyLog::initially_set`] when the first of its 128 MiB is harvested. Beside
-    /// running vCPUs, with rests.
+    /// When the log is switched on; with [`DirtyLog::initially_set`], when the first of its 128 MiB is harvested. vCPUs
+    /// keep running, and the walk rests.
     Eager,
     /// By the first store to it.
     Lazy,
@@ -50,59 +51,63 @@ impl Default for DirtyLog {
 }
 
 impl DirtyLog {
-    /// A bit for each page, by [`Track::Writes`], [`Splitting::Eager`]. A fresh log is empty, but for pages that were
-    /// written before and taken from the guest just while it began.
+    /// A bitmap per slot, [`Track::Writes`], [`Splitting::Eager`]. A fresh log is empty, except for pages that were
+    /// written before and zapped while it began.
     pub const fn bitmap() -> Self {
         let (track, splitting) = (Track::Writes, Splitting::Eager);
         Self { track, splitting, initially_set: false, ring: None, sabotaged: false }
     }
 
-    /// A ring for each vCPU: what it has written, in order, found without looking anywhere else. By [`Track::Writes`]:
-    /// a ring has to be told of the store itself. Its memory is had when the VM is built.
+    /// A ring per vCPU: the pages that it has written, in order, without a scan. Implies [`Track::Writes`]: each store
+    /// must fault to be pushed. Its memory is allocated when the VM is built.
     pub const fn ring(size: RingSize) -> Self {
         Self { ring: Some(size), ..Self::bitmap() }
     }
 
-    /// The same, with stores noticed this way. A ring takes no notice.
+    /// Sets how stores are noticed. Ignored with a ring.
     #[must_use]
     pub const fn track(self, track: Track) -> Self {
         if self.ring.is_some() { self } else { Self { track, ..self } }
     }
 
-    /// The same, with large pages split then.
+    /// Sets when large pages are split.
     #[must_use]
     pub const fn splitting(self, splitting: Splitting) -> Self {
         Self { splitting, ..self }
     }
 
-    /// The same, but a fresh log says of every page that it is dirty. Switching it on then touches no table, whatever the
-    /// slot's size: each part is tracked from its first harvest on. A migration copies everything once anyway. With
-    /// rings, it is [`harvest_all`](crate::memslots::Memslots::harvest_all) that brings those pages.
+    /// A fresh log marks every page dirty. Switching it on then touches no table, whatever the slot's size; each part
+    /// is tracked from its first harvest on. A migration copies every page once anyway. With rings,
+    /// [`harvest_all`](crate::memslots::Memslots::harvest_all) returns these pages.
     #[must_use]
     pub const fn initially_set(self) -> Self {
         Self { initially_set: true, ..self }
     }
 
-    /// Whether the tables of format `F` say themselves what was written.
+    /// Whether the D bits of format `F` log writes.
     #[inline(always)]
     pub(crate) const fn by_bits<F: Format>(&self) -> bool {
         F::HARDWARE_AD && matches!(self.track, Track::DirtyBits)
     }
 }
 
-/// The size of a vCPU's ring, by the rules of KVM's.
+/// Size of a vCPU's ring, by KVM's rules.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RingSize(u32);
 
 impl RingSize {
     /// Bytes of an entry.
     pub const ENTRY: u32 = 16;
-    /// The most entries of a ring.
+    /// Maximum number of entries.
     pub const MOST: u32 = 1 << 16;
-    /// Entries kept for stores that are under way when it is full.
+    /// Entries reserved for stores under way when the ring is full.
     pub const RESERVED: u32 = 64;
 
-    /// A ring of so many bytes, 16 for each entry: a power of two, at least 4096 (`EINVAL`), at most 1 MiB (`E2BIG`).
+    /// A ring of `bytes` bytes, 16 for each entry.
+    ///
+    /// # Errors
+    /// [`RingSize`](DirtyError::RingSize) unless a power of two of at least 4096 (`EINVAL`);
+    /// [`RingTooLarge`](DirtyError::RingTooLarge) above 1 MiB (`E2BIG`).
     pub const fn new(bytes: u32) -> Result<Self, DirtyError> {
         if bytes > Self::MOST * Self::ENTRY {
             return Err(DirtyError::RingTooLarge(bytes));
@@ -113,12 +118,12 @@ impl RingSize {
         Ok(Self(bytes / Self::ENTRY))
     }
 
-    /// How many stores it can hold.
+    /// Number of stores that it can hold.
     pub const fn entries(self) -> u32 {
         self.0
     }
 
-    /// From so many on it counts as full: the vCPU's next store waits for a harvest.
+    /// Number of entries from which on it counts as full: the vCPU's next store waits for a harvest.
     pub const fn soft_limit(self) -> u32 {
         self.0 - Self::RESERVED
     }

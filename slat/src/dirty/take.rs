@@ -1,4 +1,4 @@
-//! Taking from one log, chunk by chunk: what is dirty is clean afterwards, and armed.
+//! Taking from one log, chunk by chunk: dirty pages become clean and armed.
 
 use super::harvest::TakenWords;
 use super::mark::tables_before_marks;
@@ -19,31 +19,31 @@ use crate::walk::Walk;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Pages armed in one section, and a few more: some ten microseconds.
+/// Pages armed in one section, with a few more allowed: some ten microseconds.
 const PAGES_A_SECTION: u64 = 4096;
 
-/// Words of which the marks are taken together.
+/// Words of marks taken together.
 const PART: usize = 64;
 
-/// The words of one chunk, and one for what reaches over when bits are shifted.
+/// The words of one chunk, and one more for bits that a shift carries over.
 pub(super) type Words = [u64; CHUNK + 1];
 
-/// One log of a slot: which another one may follow.
+/// Identity of one log: a slot may have another log later.
 #[derive(Clone, Copy)]
 pub(super) struct LogId {
     pub(super) slot: SlotId,
     pub(super) serial: u64,
 }
 
-/// What a chunk is taken into.
+/// Buffers into which a chunk is taken.
 struct Room {
-    /// What is dirty; all zero between two chunks.
+    /// The dirty pages; all zero between two chunks.
     dirty: Words,
-    /// What was marked, of the words taken last.
+    /// The marks of the words taken last.
     marks: Words,
 }
 
-/// Why taking pauses.
+/// Reason why taking pauses.
 enum Pause {
     /// No chunk is left.
     Over,
@@ -54,8 +54,7 @@ enum Pause {
 }
 
 impl<F: Format, H: Host> Memslots<'_, F, H> {
-    /// Takes all that is dirty in a log into `into`, by word numbers, and owes the flush. What was taken before an error
-    /// is in it.
+    /// Takes all dirty pages of a log into `into`, by word numbers, and owes the flush. Also fills it on an error.
     pub(super) fn take_log(
         &self,
         idle: &mut Idle,
@@ -81,9 +80,9 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         }
     }
 
-    /// A log that begins with all pages dirty is published while faults are under way that do not know of it, and what they map
-    /// is not marked. Who takes from it before they are over has to wait for them; who began it does, too. To be called when the
-    /// log has been seen in a published version.
+    /// Waits for faults that do not know of the log yet. A log that begins with all pages dirty is published while such
+    /// faults run; what they map is not marked. A harvest before they end must wait for them; the transaction that
+    /// began the log waits too. Call it after the log was seen in a published version.
     pub(super) fn outlast_faults_without(&self, _idle: &mut Idle) {
         let (_, in_progress) = self.space.memslots.progress();
         if in_progress && !seeded!(HarvestBeforeGrace) {
@@ -91,8 +90,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         }
     }
 
-    /// Makes parts of a chunk that is dirty as a whole; and of the large pages in it small ones, where that is not left to
-    /// the stores.
+    /// Divides a chunk that is dirty as a whole, and, with eager splitting, splits the large pages in it.
     pub(super) fn divide(&self, idle: &mut Idle, log: LogId, chunk: usize) -> Result<(), DirtyError> {
         let walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
         let whole = current(&walk, log).filter(|(_, bitmap)| bitmap.is_whole(chunk));
@@ -101,7 +99,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         };
         drop(walk);
         if self.vm.splitting() == Splitting::Eager {
-            // Without table pages they stay large: then the first store to each splits it.
+            // Without table pages they stay large: the first store to each splits it then.
             let _ = self.vm.split_in(idle, self.space, gfns, Level::K4);
         }
         let walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
@@ -132,7 +130,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             let first = words.start + from as u64;
             let mut dirty = [0; CHUNK + 1];
             if by_bits {
-                // The tables before the marks, as in a harvest: what an invalidation zaps meanwhile is found in one of them.
+                // The tables before the marks, as in a harvest: a page that is zapped meanwhile is in one of them.
                 let told = |index, bits| dirty[from + index] |= bits;
                 walk.arm_words(&slot, first, &asked[from..next], told);
             }
@@ -152,7 +150,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     }
 }
 
-/// From `chunk` on, until there is a reason to pause.
+/// Takes chunks from `chunk` on, until there is a reason to pause.
 fn take_chunks<F: Format, H: Host>(
     walk: &mut Walk<'_, F, H, Shared>,
     log: LogId,
@@ -164,7 +162,7 @@ fn take_chunks<F: Format, H: Host>(
     let by_bits = walk.vm.logs_by_bits();
     while let Some((slot, bitmap)) = current(walk, log) {
         let chunks = bitmap.chunks();
-        // Where only marks count, what has none is passed over.
+        // By marks alone, chunks without marks are skipped.
         let far = chunks.min(*chunk + PAGES_A_SECTION as usize);
         *chunk = (*chunk..far).find(|&chunk| by_bits || !bitmap.is_clean(chunk)).unwrap_or(far);
         if *chunk == chunks {
@@ -184,7 +182,7 @@ fn take_chunks<F: Format, H: Host>(
         let by_tables = if by_bits { tables(walk, log, *chunk, Found::Cleared, &mut room.dirty) } else { 0 };
         let marked = if seeded!(MarksBeforeTables) { early } else { take_marks(walk, log, *chunk, room) };
         if by_tables + marked > 0 {
-            // Where it has moved meanwhile, what was armed before went with the move, which flushed.
+            // If the slot has moved meanwhile, the move flushed what was armed before.
             let slot = current(walk, log).map_or(slot, |(slot, _)| slot);
             let noted = note(&mut into.words, (*chunk * CHUNK) as u64, &room.dirty);
             // A page may be in both.
@@ -203,7 +201,7 @@ fn take_chunks<F: Format, H: Host>(
     Pause::Over
 }
 
-/// Takes the marks of a chunk that is not whole, and arms their pages. Returns how many there were.
+/// Takes the marks of a chunk that is not whole, and arms their pages. Returns their number.
 fn take_marks<F: Format, H: Host>(
     walk: &mut Walk<'_, F, H, Shared>,
     log: LogId,
@@ -233,8 +231,8 @@ fn take_marks<F: Format, H: Host>(
     all
 }
 
-/// Adds the pages of a chunk whose D bits are set, and returns how many there were. What an invalidation zaps beside this is in
-/// the bitmap when the leaf is gone: that is looked at afterwards.
+/// Adds the pages of a chunk whose D bits are set. Returns their number. A leaf that an invalidation zaps meanwhile is
+/// in the bitmap when it is gone; the caller reads that afterwards.
 pub(super) fn tables<F: Format, H: Host, M: Mode>(
     walk: &mut Walk<'_, F, H, M>,
     log: LogId,
@@ -265,7 +263,7 @@ pub(super) fn tables<F: Format, H: Host, M: Mode>(
     pages
 }
 
-/// The slot and its log, if that is still the log that was asked for; good until the walk rests.
+/// Returns the slot and its log, if it is still the log that was asked for. Valid until the walk rests.
 pub(super) fn current<'w, F: Format, H: Host, M: Mode>(
     walk: &'w Walk<'_, F, H, M>,
     log: LogId,
@@ -275,11 +273,11 @@ pub(super) fn current<'w, F: Format, H: Host, M: Mode>(
     Some((version.get(log.slot)?, bitmap))
 }
 
-/// Adds the bits of pages from page `first` of a chunk on; those past its end are none.
+/// Adds the bits of pages from page `first` of a chunk on, without those past its end.
 fn add(into: &mut Words, first: u64, bits: &[u64; 8]) {
     let (word, shift) = ((first / WORD) as usize, first % WORD);
     if shift == 0 && word + bits.len() <= CHUNK {
-        // Mostly: slots begin where tables do.
+        // The usual case: slots begin where tables do.
         let into = &mut into[word..][..bits.len()];
         into.iter_mut().zip(bits).for_each(|(into, bits)| *into |= bits);
         return;
@@ -292,8 +290,8 @@ fn add(into: &mut Words, first: u64, bits: &[u64; 8]) {
     }
 }
 
-/// Adds the words of a chunk that have any bits, each with its number, the first of which is `first`. There is room for
-/// all of them. Whether a word has any is hard to guess, so there is no branch on it. Returns what was added.
+/// Adds the non-zero words of a chunk with their numbers, from `first` on. The caller has reserved room. Whether a word
+/// is zero is hard to predict, so there is no branch on it. Returns the added words.
 fn note<'n>(into: &'n mut Vec<(u64, u64)>, first: u64, words: &Words) -> &'n [(u64, u64)] {
     let len = into.len();
     let room = &mut into.spare_capacity_mut()[..CHUNK];
@@ -302,7 +300,7 @@ fn note<'n>(into: &'n mut Vec<(u64, u64)>, first: u64, words: &Words) -> &'n [(u
         room[noted % CHUNK].write((number, bits));
         noted += usize::from(bits != 0);
     }
-    // SAFETY: so many have been written, from the end on.
+    // SAFETY: `noted` elements were written at the end.
     unsafe { into.set_len(len + noted) };
     &into[len..]
 }
@@ -313,7 +311,7 @@ fn frames(slot: &Slot, words: Range<u64>) -> Span<Gfn> {
     Span::new(first + words.start * WORD, (first + words.end * WORD).min(slot.gfns.end))
 }
 
-/// Owes the flush of dirty pages, the first of whose words is number `first`, and returns how many there are.
+/// Owes the flush of the dirty pages of a chunk whose first word is number `first`. Returns their number.
 fn owe(owed: &mut Owed, slot: &Slot, first: u64, dirty: &Words) -> u64 {
     let Some(from) = dirty.iter().position(|bits| *bits != 0) else { return 0 };
     let to = dirty.iter().rposition(|bits| *bits != 0).unwrap_or(from) + 1;
@@ -342,7 +340,7 @@ mod tests {
                 "{first}"
             );
         }
-        // The last table of a chunk, reaching out of it: those bits are none.
+        // The last table of a chunk reaches out of it: bits past the end are dropped.
         let mut into = [0; CHUNK + 1];
         add(&mut into, CHUNK_PAGES - 3, &[0b111, 0, 0, 0, 0, 0, 0, 0]);
         assert!(pages(&into).into_iter().eq(CHUNK_PAGES - 3..CHUNK_PAGES));

@@ -1,4 +1,4 @@
-//! A zap that is late: a whole harvest fits between the mark of a leaf's D and the CAS that takes the leaf away.
+//! A late zap: a whole harvest fits between the mark of a leaf's D and the CAS that zaps the leaf.
 //!
 //! ```text
 //! zap                        harvest                     vCPU
@@ -34,7 +34,7 @@ impl Host for Identity {
     }
 }
 
-/// Whether the second store is in no copy, and in no log.
+/// Whether the second store is in no copy and in no log.
 fn second_store_is_lost(dirty: DirtyLog) -> bool {
     let impatient = dirty.sabotaged;
     let mut idle = Idle::take().unwrap();
@@ -67,7 +67,7 @@ fn second_store_is_lost(dirty: DirtyLog) -> bool {
         while at.entry.load() == at.word || bitmap.word(0) != 0 {
             yield_now();
         }
-        // A thread that does not wait for this section is done in a moment; one that does is not waited for long.
+        // A thread that does not wait for this section ends at once. One that waits is given a bounded number of turns.
         let mut turns = 0;
         while !copied.load(SeqCst) && (impatient || turns < 1000) {
             turns += 1;

@@ -16,12 +16,12 @@ impl Host for Nowhere {
     }
 }
 
-/// Pages that one section marks at most.
+/// Most pages that one section marks.
 const PART: u64 = CHUNK as u64 * WORD;
 const HVA: Hva = Hva(1 << 40);
 
-/// A VM whose slots 0, at frame 7, and 2 log 3 parts and a few pages; slot 1 between them does not. Slot 3 logs and shares
-/// host addresses with the end of slot 0.
+/// A VM whose slots 0, at frame 7, and 2 log 3 parts and a few pages; slot 1 between them does not log. Slot 3 logs and
+/// shares host addresses with the end of slot 0.
 fn logging(idle: &mut Idle) -> Vm<Npt4, Nowhere> {
     let vm = Vm::<Npt4, _>::builder(Nowhere).build().unwrap();
     let slot = |id, gfn, pages, hva| Slot::new(SlotId(id), Gfn(gfn), pages, hva);
@@ -41,7 +41,7 @@ fn frames(gfns: Span<Gfn>) -> impl Iterator<Item = Gfn> {
     (gfns.start.0..gfns.end.0).map(Gfn)
 }
 
-/// What is dirty, and clean again.
+/// Harvests all dirty pages.
 fn harvested(vm: &Vm<Npt4, Nowhere>, idle: &mut Idle) -> Vec<Gfn> {
     let harvest = vm.slots().harvest_all(idle).unwrap();
     let mut pages: Vec<_> = harvest.iter().map(|page| page.gfn).collect();
@@ -73,7 +73,7 @@ fn pages_are_marked_to_the_last_though_they_are_marked_part_by_part() {
     }
 }
 
-/// How many sections it takes to mark 6 parts: by frames, by host addresses, and as a harvest that is given back.
+/// Returns how many sections it takes to mark 6 parts: by frames, by host addresses, by a given-back harvest.
 fn sections(mistake: Option<Bug>) -> [u64; 3] {
     let mut idle = Idle::take().unwrap();
     let vm = logging(&mut idle);
@@ -103,7 +103,7 @@ fn mistakes_all_is_marked_in_one_section() {
     let [by_gfn, by_hva, _] = sections(Some(Bug::MarkedAtOnce));
     assert_eq!([by_gfn, by_hva], [1, 1]);
     seeded::found(Bug::MarkedAtOnce, 1);
-    // One for each of the three slots.
+    // One section for each of the three slots.
     assert_eq!(sections(Some(Bug::GivenBackAtOnce))[2], 3);
     seeded::found(Bug::GivenBackAtOnce, 1);
 }

@@ -1,7 +1,7 @@
-//! A vCPU that makes pages writable and tells of it, beside a collector.
+//! A vCPU that makes pages writable and pushes them, and a collector.
 //!
-//! The vCPU is the first thread of each test. It loads `head` before it stores it, and loom takes that load for the last
-//! one that the store may race with: begun by the collector, the other order would not be tried.
+//! The vCPU is the first thread of each test. It loads `head` before it stores it. loom takes that load for the last
+//! one that the store may race with: if the collector began, loom would not try the other order.
 
 use super::*;
 use crate::loom_tests::{RACE, explore, finds, finds_seeded};
@@ -16,15 +16,15 @@ fn page(page: u64) -> Pushed {
 #[derive(Clone, Copy, PartialEq)]
 enum Mistake {
     None,
-    /// The vCPU tells of a page before it is writable.
+    /// The vCPU pushes a page before it is writable.
     ToldFirst,
     /// An entry is published, then written.
     PublishedFirst,
-    /// Room is made, then what stood there is read.
+    /// The collector makes room before it reads the entry.
     RoomFirst,
 }
 
-/// [`Ring::push`], or one that is wrong in one thing.
+/// [`Ring::push`], or a version with one mistake.
 fn push(ring: &Ring, pushed: Pushed, mistake: Mistake) {
     let head = ring.head.load(Relaxed);
     let entry = &ring.entries[(head % ring.entries.len() as u64) as usize];
@@ -36,7 +36,7 @@ fn push(ring: &Ring, pushed: Pushed, mistake: Mistake) {
     }
 }
 
-/// A page that is writable when all is over is one that a collector will be told of.
+/// A page that is writable at the end is in the ring, or has been collected.
 fn stores(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new((Ring::with(2, 2).expect("memory"), AtomicU64::new(0)));
@@ -63,11 +63,11 @@ fn stores(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
     }
 }
 
-/// More pages than there is room for, each told once and in order.
+/// More pages than there is room for: each is reported once, in order.
 fn goes_round(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
     move || {
         const PAGES: u64 = 3;
-        // What stands in an entry, once more: loom has loads in their order, and says of these if they might be late.
+        // A copy of each entry in a cell that loom checks: loom orders loads, so the entry itself shows no late read.
         let shadow = [UnsafeCell::new(0), UnsafeCell::new(0)];
         let shared = Arc::new((Ring::with(2, 2).expect("memory"), shadow));
         let theirs = shared.clone();

@@ -134,7 +134,7 @@ fn neighbours_become_one_word_whatever_came_between_them() {
     assert_eq!(merge(&[]).count(), 0);
 }
 
-/// What is found in a ring, where 1 was pushed, read, then 2 pushed, and what was read is reset.
+/// Pushes 1, reports it, pushes 2, resets, and returns what is found in the ring.
 fn left_by_a_reset() -> (Vec<u64>, u64, Vec<u64>) {
     let ring = Ring::with(8, 6).unwrap();
     assert!(ring.push(page(1)));
