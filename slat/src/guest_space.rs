@@ -1,10 +1,10 @@
-//! `GuestSpace`: one of a VM's address spaces, by itself. All are peers: what can be done in one can be done in each.
+//! `GuestSpace`: one of a VM's address spaces. All are equal: each offers every operation.
 //!
-//! | asked of | reaches |
+//! | call | address spaces |
 //! |---|---|
 //! | [`Vm::guest_space`]: slots, walks, zap, split, recovery, write protection, aging, dirty logs | that space |
 //! | the methods of [`Vm`] of the same names | space 0 |
-//! | [`Vcpu::fault`](crate::Vcpu::fault), `prefault`, `populate`, `enter` | the space that the vCPU is in ([`Vcpu::switch_to`](crate::Vcpu::switch_to)) |
+//! | [`Vcpu::fault`](crate::Vcpu::fault), `prefault`, `populate`, `enter` | the vCPU's present space ([`Vcpu::switch_to`](crate::Vcpu::switch_to)) |
 //! | [`Vm::invalidate`], [`SecondaryMmu`](crate::SecondaryMmu), [`Vm::mark_dirty`](crate::Vm::mark_dirty): by host address | all spaces |
 //! | rings; [`Vm::zap_all`], [`Vm::stats`], budgets and table memory | all spaces |
 
@@ -25,7 +25,7 @@ use crate::why::Why;
 
 /// One address space of a VM. See the module's header, and [`Vm::guest_space`].
 ///
-/// System management mode, as KVM has it: a vCPU that enters it sees SMRAM, and goes on in the memory of all others.
+/// The example is system management mode, as in KVM: a vCPU in it sees SMRAM, and otherwise the same memory.
 ///
 /// ```
 /// # use slat::{*, table::formats::Ept4};
@@ -55,7 +55,7 @@ use crate::why::Why;
 /// vcpu.fault(&mut idle, fault)?;
 /// let frame = |space: &GuestSpace<'_, _, _>, idle: &mut Idle| space.translate(idle, Gfn(0xa0)).unwrap().leaf.pfn;
 /// assert_eq!([frame(&normal, &mut idle), frame(&smm, &mut idle)], [Pfn(0x4_00a0), Pfn(0x8_0000)]);
-/// // Each is changed by itself.
+/// A change in one space does not touch the other.
 /// smm.invalidate(Span::sized(Gfn(0xa0), 16), Why::Unmap).apply(&mut idle).settle();
 /// assert!(smm.translate(&mut idle, Gfn(0xa0)).is_none() && normal.translate(&mut idle, Gfn(0xa0)).is_some());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -75,12 +75,13 @@ impl<F: Format, H: Host> Clone for GuestSpace<'_, F, H> {
 impl<F: Format, H: Host> Copy for GuestSpace<'_, F, H> {}
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// The address space `id`, if the VM was built with so many ([`Builder::address_spaces`](crate::Builder::address_spaces)).
+    /// Returns address space `id`, if the VM was built with it
+    /// ([`Builder::address_spaces`](crate::Builder::address_spaces)).
     pub fn guest_space(&self, id: SpaceId) -> Option<GuestSpace<'_, F, H>> {
         Some(GuestSpace { vm: self, space: self.space(id)? })
     }
 
-    /// All of them, by number.
+    /// Returns all address spaces, by number.
     pub fn guest_spaces(&self) -> impl Iterator<Item = GuestSpace<'_, F, H>> {
         self.spaces.iter().map(|space| GuestSpace { vm: self, space })
     }
@@ -92,17 +93,17 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         self.space.id
     }
 
-    /// Its memslots, and their dirty logs.
+    /// Its memslots, with their dirty logs.
     pub fn slots(&self) -> Memslots<'vm, F, H> {
         Memslots { vm: self.vm, space: self.space }
     }
 
-    /// Where its tables begin at this moment. A vCPU loads [`InGuest::root`](crate::InGuest::root), which changes when it is told to.
+    /// Its present root. A vCPU loads [`InGuest::root`](crate::InGuest::root), which changes at its answers.
     pub fn root(&self) -> Pfn {
         self.space.radix.root_word().pfn()
     }
 
-    /// Opens a walk that only looks, and ages; it takes no lock under any policy.
+    /// Opens a walk that only reads, and ages; it takes no lock under any policy.
     pub fn lockless<'g>(&'g self, idle: &'g mut Idle) -> Walk<'g, F, H, Lockless> {
         Walk::on_any_seat(self.vm, self.space, idle)
     }
@@ -112,29 +113,29 @@ impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
         Walk::on_any_seat(self.vm, self.space, idle)
     }
 
-    /// What is mapped at `gfn` at this moment.
+    /// Returns what is mapped at `gfn` now.
     pub fn translate(&self, idle: &mut Idle, gfn: Gfn) -> Option<Mapping> {
         self.lockless(idle).translate(gfn)
     }
 
-    /// Something is about to change behind these guest frames, whatever they are backed by: as [`Vm::invalidate`] by host addresses.
-    /// By [`Why::Unmap`] it zaps them.
+    /// Begins an invalidation of guest frames, whatever backs them, like [`Vm::invalidate`] of host addresses. With
+    /// [`Why::Unmap`], applying it zaps them.
     pub fn invalidate(&self, gfns: Span<Gfn>, why: Why) -> Invalidation<'vm, F, H> {
         self.vm.invalidate_in(self.space.id, gfns, why)
     }
 
-    /// Takes write permission from a range so that the next store to each page faults
-    /// ([`Walk::write_protect`]), and pays the flush when the debt is settled.
+    /// Withdraws write permission from a range, so that the next store to each page faults ([`Walk::write_protect`]).
+    /// Settling the debt pays the flush.
     pub fn write_protect<'g>(&'g self, idle: &'g mut Idle, gfns: Span<Gfn>) -> FlushDebt<'g> {
         self.shared(idle).write_protected(gfns)
     }
 
-    /// Splits large leaves: as [`Vm::split`].
+    /// Splits large leaves, like [`Vm::split`].
     pub fn split(&self, idle: &mut Idle, gfns: Span<Gfn>, to: Level) -> Result<u64, NoMemory> {
         self.vm.split_in(idle, self.space, gfns, to)
     }
 
-    /// Makes large leaves of tables: as [`Vm::recover`].
+    /// Recovers large leaves from tables, like [`Vm::recover`].
     pub fn recover(&self, idle: &mut Idle, gfns: Span<Gfn>) -> u64 {
         self.vm.recover_in(idle, self.space, gfns)
     }

@@ -1,33 +1,37 @@
-//! Held frames: guest memory that the VMM or hardware uses beside the tables.
+//! Held frames: guest memory that the VMM or hardware uses by frame number, not through the tables.
 //!
-//! A para-virtual clock page, a posted-interrupt descriptor, a virtual-APIC page, a page of descriptors, the pages that a
-//! nested guest's control block names: each is a guest frame that is used by its frame number, not by way of the guest's page tables.
-//! The host may move it all the same. So the frame is held: it is **valid or refused, never stale**, as KVM's `gfn_to_pfn_cache`.
+//! Examples are a para-virtual clock page, a posted-interrupt descriptor, a virtual-APIC page, a page of descriptors,
+//! and the pages that a nested guest's control block names. The host may still move such a page. A held frame is
+//! **valid or refused, never stale**, as with KVM's `gfn_to_pfn_cache`.
 //!
 //! ```text
-//! hold, refresh   slot ─▶ host ─▶ frame     `Host::resolve`, asked as a fault asks; may sleep
-//! read, write     a use of the frame        None where an invalidation has taken it: refresh first
+//! hold, refresh   slot ─▶ host ─▶ frame     calls `Host::resolve`, as a fault does; may sleep
+//! read, write     a use of the frame        None if an invalidation has taken the frame: refresh first
 //! current         the frame for hardware    the same, between `Vcpu::enter` and `Ready::go`
 //! ```
-//! **What takes it back.** What would take a leaf of the same frame: an invalidation of its page or of its frame, by
-//! address or page by page; a memslot transaction that takes the frame's memory away, moves it, or makes it read-only, private or shared;
-//! and where the frame is held to write, write protection by the host ([`Why::Protect`](crate::Why::Protect) and those like it), and the
-//! begin of [write tracking](Memslots::track_writes), under which no frame is held to write. One that
-//! is called off takes nothing. A frame may be refused without need: where the engine zaps its tables for reasons of its own.
-//! Dirty logs, aging and [`Vm::zap_all`] take nothing.
+//! **What takes a frame back.** The changes that would take a leaf of the same frame:
+//! * an invalidation of its page or its frame, by address or page by page;
+//! * a memslot transaction that removes or moves the frame's memory, or makes it read-only, private or shared;
+//! * if the frame is held to write: write protection by the host ([`Why::Protect`](crate::Why::Protect) and the like),
+//!   and the begin of [write tracking](Memslots::track_writes).
 //!
-//! **What is owed.** The debt of such an invalidation is not settled before uses that had begun have ended, and, of frames that
-//! [hardware](HeldForHardware) uses, before each vCPU that was in the guest has left it or answered: also where no leaf maps the frame, and where
-//! hardware broadcasts flushes. So when the invalidation has ended, nothing uses the page that the host takes back.
+//! An invalidation that is cancelled takes nothing. The engine may also refuse a frame needlessly, when it zaps tables
+//! for its own reasons. Dirty logs, aging and [`Vm::zap_all`] take nothing.
 //!
-//! **What may sleep.** [`Vm::hold`] and [`Held::refresh`]: the host may, and they wait for an invalidation that covers the frame to end.
-//! A use may not: while it lasts, its thread has no [`Idle`] to give away, and invalidations of the frame wait for it. It must not
-//! wait for the host, as an access to the page's host address may. So use the frame by a mapping of its own, and shortly.
+//! **What is owed.** Settling such an invalidation waits for all uses that had begun. For frames that
+//! [hardware](HeldForHardware) uses, it also waits until each vCPU that was in the guest has left it or answered, even
+//! if no leaf maps the frame, and even if hardware broadcasts flushes. After the invalidation nothing uses the old
+//! page.
 //!
-//! **What it costs.** A use: a store and a load of a cache line of its own, and the store that ends it. An invalidation in a
-//! VM that holds nothing: one load. A fault: nothing.
+//! **What may sleep.** [`Vm::hold`] and [`Held::refresh`]: the host may sleep, and they wait for an invalidation that
+//! covers the frame. A use must not sleep: its thread has lent its [`Idle`], and invalidations of the frame wait for
+//! it. It must not wait for the host either, as an access to the page's host address may. Access the frame through a
+//! separate mapping, and briefly.
 //!
-//! `slots/holds.rs` is what invalidations see of this, and says why one of the two sides always sees the other.
+//! **Costs.** A use: a store and a load of its own cache line, and the store that ends it. An invalidation in a VM that
+//! holds nothing: one load. A fault: nothing.
+//!
+//! `slots/holds.rs` is the side that invalidations see; it says why one of the two sides always sees the other.
 
 use crate::addr::{Gfn, Hva, Level, Pfn, Span};
 use crate::host::{Host, HostError, Token};
@@ -46,12 +50,12 @@ mod hardware;
 
 pub use hardware::HeldForHardware;
 
-/// Looks at who is active while an invalidation covers the frame, before it is asked for again.
+/// Polls of the active set, while an invalidation covers the frame, before the next attempt.
 const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
 
 /// A guest frame that is held, to read or to write. See the module's header, and [`Vm::hold`].
 ///
-/// One thread uses it at a time; where several use one frame, each holds it. Dropping it waits for nothing.
+/// One thread uses it at a time; several threads hold a frame each by itself. Dropping it waits for nothing.
 pub struct Held<'vm, F: Format, H: Host> {
     slots: Memslots<'vm, F, H>,
     cell: &'vm HoldCell,
@@ -61,8 +65,8 @@ pub struct Held<'vm, F: Format, H: Host> {
     pfn: Pfn,
 }
 
-/// A use of a held frame. An invalidation that takes the frame back waits until this is dropped: keep it for a few accesses. One that
-/// is leaked ends with the next call on its [`Held`].
+/// A use of a held frame. An invalidation that takes the frame back waits until this is dropped: keep it for a few
+/// accesses. A leaked use ends with the next call on its [`Held`].
 #[must_use = "the frame may be used only while this lives"]
 pub struct HeldUse<'h, F: Format, H: Host> {
     slots: &'h Memslots<'h, F, H>,
@@ -70,22 +74,22 @@ pub struct HeldUse<'h, F: Format, H: Host> {
     gfn: Gfn,
     pfn: Pfn,
     writes: bool,
-    /// The thread is not idle: nothing may sleep, and no invalidation may be settled by it.
+    /// Borrowed: the thread may not sleep, nor settle an invalidation.
     _idle: PhantomData<&'h mut Idle>,
 }
 
-/// Why a frame cannot be held, or not now. Nothing is held, or what is held stays refused.
+/// Why a frame cannot be held now. Nothing is held; a frame that was held stays refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum HoldError {
     /// No memslot has the frame.
     NoMemslot,
-    /// It is to be written, and its memslot is read-only.
+    /// Write access to a read-only memslot.
     ReadOnly,
-    /// It is to be written, and [stores to it are tracked](Memslots::track_writes), which a listener could not be told of here: make
-    /// each by [`Memslots::emulate_store`], or hold it when the last tracker has gone.
+    /// Write access while [stores to the frame are tracked](Memslots::track_writes), of which no listener would learn.
+    /// Make each store by [`Memslots::emulate_store`], or hold the frame after the last tracker is dropped.
     Tracked,
-    /// The page is on its way to the host ([`HostError::Pending`]), which calls it so. Again when it is there.
+    /// The page is not there yet ([`HostError::Pending`]); the host calls it by this token. Try again when it is there.
     Pending(Token),
     /// The host has no page for it.
     Host(HostError),
@@ -110,11 +114,11 @@ impl<F: Format, H: Host> Vm<F, H> {
 }
 
 impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
-    /// Holds `gfn` of this address space: finds its memslot and asks the host for the page, for `access`. A frame that is held to write
-    /// may be read, too. Nothing is mapped, and the guest may fault on the frame or not.
+    /// Holds `gfn` of this address space: finds its memslot and asks the host for the page, for `access`. A frame held
+    /// to write may be read, too. This maps nothing; the guest may fault on the frame or not.
     ///
-    /// Sleeps where the host does, and waits for an invalidation that covers the frame. Allocates a cell of 128 bytes, which the
-    /// VM keeps. The module's header says what takes the frame back, and what that waits for.
+    /// Sleeps if the host does, and waits for an invalidation that covers the frame. Allocates a cell of 128 bytes,
+    /// which the VM keeps. The module's header says what takes the frame back, and what waits for its uses.
     ///
     /// ```
     /// use slat::{*, table::formats::Npt4};
@@ -174,22 +178,22 @@ impl<F: Format, H: Host> Held<'_, F, H> {
         self.gfn
     }
 
-    /// Whether the frame may be used at this moment, as far as can be said without a use.
+    /// Whether the frame is valid now. It may be taken back at once: only a use protects it.
     pub fn is_valid(&self) -> bool {
         self.cell.is_valid()
     }
 
-    /// Begins a use that reads. `None` where the frame has been taken back: [`refresh`](Self::refresh).
+    /// Begins a use that reads. `None` if the frame has been taken back: call [`refresh`](Self::refresh).
     #[inline]
     pub fn read<'h>(&'h mut self, _idle: &'h mut Idle) -> Option<HeldUse<'h, F, H>> {
         self.used(false)
     }
 
-    /// The same to write: when the use ends, the frame is dirty where its memslot logs. There is no use to
-    /// write while stores to the frame [are tracked](crate::Vm::track_writes): it is refused then.
+    /// Begins a use that writes. When it ends, the frame is marked dirty if its memslot logs. `None` if the frame has
+    /// been taken back, as it is while stores to it [are tracked](crate::Vm::track_writes).
     ///
     /// # Panics
-    /// Where the frame is not held to write.
+    /// If the frame is not held to write.
     #[inline]
     pub fn write<'h>(&'h mut self, _idle: &'h mut Idle) -> Option<HeldUse<'h, F, H>> {
         assert!(self.access == Access::Write, "{:?} is held for {:?}, not to write", self.gfn, self.access);
@@ -203,15 +207,15 @@ impl<F: Format, H: Host> Held<'_, F, H> {
         begun.then_some(HeldUse { slots, cell, gfn: *gfn, pfn: *pfn, writes, _idle: PhantomData })
     }
 
-    /// Hardware has written the frame, or may have: it is dirty where its memslot logs. After the write.
+    /// Marks the frame dirty if its memslot logs. Call it after hardware has written the frame, or may have.
     pub fn mark_dirty(&self) {
         self.slots.mark_dirty(Span::sized(self.gfn, 1));
     }
 
-    /// Asks for the frame anew where it has been taken back; else does nothing. Sleeps and waits as [`Vm::hold`] does. After an error the
-    /// frame stays refused, and may be asked for again.
+    /// Asks for the frame again if it has been taken back; otherwise does nothing. Sleeps and waits as [`Vm::hold`]
+    /// does. After an error the frame stays refused; call it again later.
     ///
-    /// No hardware may use the frame meanwhile: the vCPU whose control block has it is out of the guest.
+    /// No hardware may use the frame meanwhile: the vCPU whose control block names it must be out of the guest.
     pub fn refresh(&mut self, idle: &mut Idle) -> Result<(), HoldError> {
         self.cell.end();
         let mut patience = Patience::default();
@@ -225,7 +229,8 @@ impl<F: Format, H: Host> Held<'_, F, H> {
         Ok(())
     }
 
-    /// Asks once: as a fault asks whose host may sleep (rules 2 and 3 of [`crate::notify`]), with the cell in the place of an entry.
+    /// Asks once, as a fault does whose host may sleep (rules 2 and 3 of [`crate::notify`]), with the cell as the
+    /// entry.
     fn ask(&mut self, idle: &mut Idle, patience: &mut Patience) -> Result<(), HoldError> {
         let vm = self.slots.vm;
         let epoch = vm.active.epoch();
@@ -267,7 +272,7 @@ impl<F: Format, H: Host> Held<'_, F, H> {
     }
 }
 
-/// What came of one question to the host.
+/// Result of asking the host once.
 enum Asked<T> {
     /// The cell is valid, and this is the frame.
     Valid(T),
@@ -277,7 +282,7 @@ enum Asked<T> {
     Again,
 }
 
-/// The page of `cell` is the one at `hva`, as was looked up; the stamp; the host. In this order.
+/// Publishes `hva` as the cell's page, takes the stamp, then asks the host, in this order.
 fn asked<T, E>(
     (holds, cell): (&Holds, &HoldCell),
     hva: Hva,
@@ -300,7 +305,7 @@ impl<F: Format, H: Host> Drop for Held<'_, F, H> {
     }
 }
 
-/// Whatever the host is.
+/// For any host.
 impl<F: Format, H: Host> core::fmt::Debug for Held<'_, F, H> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let Self { cell, gfn, access, pfn, .. } = self;
@@ -320,7 +325,7 @@ impl<F: Format, H: Host> core::fmt::Debug for HeldUse<'_, F, H> {
 }
 
 impl<F: Format, H: Host> HeldUse<'_, F, H> {
-    /// The host's frame: valid until this is dropped.
+    /// The host's frame, valid until this is dropped.
     #[inline(always)]
     pub fn pfn(&self) -> Pfn {
         self.pfn
@@ -331,7 +336,7 @@ impl<F: Format, H: Host> Drop for HeldUse<'_, F, H> {
     #[inline]
     fn drop(&mut self) {
         if self.writes && !seeded!(HeldUnmarked) {
-            // In the use still: the memslot and its log are those of the frame.
+            // Before the use ends: the memslot and its log are still those of the frame.
             self.slots.mark_dirty(Span::sized(self.gfn, 1));
         }
         self.cell.end();

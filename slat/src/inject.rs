@@ -1,37 +1,37 @@
-//! Failures made on purpose: of memory, and of races.
+//! Injected failures, of memory and of races.
 //!
-//! Memory runs out where it is not expected, and a compare-and-swap is lost at the worst moment. Where either can happen
-//! the code asks `injected!(Alloc)` or `injected!(Cas)`: `false`, and nothing else, in every build but a test's. A test
-//! counts how often an operation passes such places, and then lets each of them fail in turn ([`nth`]), or many at once
-//! ([`every`]). Afterwards the VM has gone on, or said clearly why not, and nothing is lost.
+//! Where memory can run out, or a compare-and-swap can fail, the code asks `injected!(Alloc)` or `injected!(Cas)`.
+//! Outside tests that is the constant `false`. A test counts how often an operation passes such places. Then it lets
+//! each of them fail in turn ([`nth`]), or many at once ([`every`]). Afterwards the VM must work, or must have returned
+//! an error, and nothing may be lost.
 //!
-//! What needs no hook is made with real threads, by `tests/inject`: a grace period that takes long, a vCPU that does not
+//! `tests/inject` injects the failures that need no hook with real threads: a long grace period, a vCPU that does not
 //! answer, a host that blocks, refuses or panics.
 
 use core::cell::Cell;
 
-/// Where something can fail.
+/// A kind of place that can fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Point {
-    /// Memory is asked for, by one who can do without.
+    /// An allocation whose caller can continue without it.
     Alloc,
-    /// A word that others write too is compared and exchanged: an entry that is not frozen. A lost race is made
-    /// again, or given up, whatever was found.
+    /// A compare-and-swap of a word that other threads write, such as an entry that is not frozen. The caller retries
+    /// it, or gives up, whatever it found.
     Cas,
 }
 
-/// In every entry of a table page that was taken apart, where an explorer looks on: the newest hole that there can be, which
-/// no fault fills. A walk that loads it has strayed into a page that is in no table.
+/// The value of every entry of a collected table page, under an explorer: the newest possible hole, which no fault
+/// fills. A walk that loads it has strayed into a page that is in no table.
 #[cfg(all(seeded, virtual_time))]
 pub const GIVEN_BACK: crate::table::Word = crate::table::Word::hole(crate::table::Version::LAST);
 
-/// Which of those that are passed fail.
+/// Which of the passed places fail.
 #[derive(Clone, Copy)]
 enum Which {
     None,
-    /// This one, counted from 0.
+    /// The one with this number, counted from 0.
     Nth(u64),
-    /// The last of each so many.
+    /// Every place whose number is one less than a multiple of this.
     Every(u64),
 }
 
@@ -39,7 +39,7 @@ std::thread_local! {
     static PLAN: Cell<Option<(Point, Which, u64)>> = const { Cell::new(None) };
 }
 
-/// Whether it fails here, now.
+/// Whether the current place fails.
 pub fn strikes(point: Point) -> bool {
     let Some((planned, which, passed)) = PLAN.get().filter(|(planned, ..)| *planned == point) else {
         return false;
@@ -52,23 +52,23 @@ pub fn strikes(point: Point) -> bool {
     }
 }
 
-/// Runs `work`, in which nothing fails, and counts how often it could.
+/// Runs `work` without a failure, and counts the places that it passes.
 pub fn count<R>(point: Point, work: impl FnOnce() -> R) -> (R, u64) {
     planned(point, Which::None, work)
 }
 
-/// Runs `work` on this thread with the failure of number `nth`, counted from 0.
+/// Runs `work` on this thread; the place with number `nth`, counted from 0, fails.
 pub fn nth<R>(point: Point, nth: u64, work: impl FnOnce() -> R) -> R {
     planned(point, Which::Nth(nth), work).0
 }
 
-/// Runs `work` on this thread with the last of each `many` failing; and how often it could.
+/// Runs `work` on this thread; the last of each `many` places fails. Returns the number of places passed.
 pub fn every<R>(point: Point, many: u64, work: impl FnOnce() -> R) -> (R, u64) {
     planned(point, Which::Every(many), work)
 }
 
 fn planned<R>(point: Point, which: Which, work: impl FnOnce() -> R) -> (R, u64) {
-    /// Undone however `work` ends.
+    /// Clears the plan, however `work` ends.
     struct Undo;
     impl Drop for Undo {
         fn drop(&mut self) {

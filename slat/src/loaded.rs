@@ -1,13 +1,13 @@
-//! What a vCPU's cached translations come from: roots, and the processor that has them.
+//! The sources of a vCPU's cached translations: its roots, and the processor whose TLB has them.
 //!
-//! A vCPU that runs L2 has two tags: translations of its own frames come from the address space's root, those of L2 from a shadow's.
-//! Where a root is another one than what was loaded, all under its tag is forgotten; on another processor all under both.
+//! A vCPU that runs L2 has two tags: translations of its own frames come from the address space's root, those of L2
+//! from a shadow's. If a tag's root is not the loaded one, the vCPU flushes the tag; on another processor, both.
 
 use crate::addr::Pfn;
 use crate::table::radix::RootWord;
 use crate::tlb::shootdown::{CpuId, Translations};
 
-/// See the module's header.
+/// The roots and the processor of a vCPU's cached translations. See the module's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Loaded {
     /// The root under each tag.
@@ -15,16 +15,16 @@ pub(crate) struct Loaded {
     cpu: CpuId,
 }
 
-/// Which translations.
+/// The tag of translations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tag {
-    /// Of the vCPU's own frames.
+    /// Translations of the vCPU's own frames.
     L1,
-    /// Of the frames of a nested guest.
+    /// Translations of a nested guest's frames.
     L2,
 }
 
-/// How a vCPU has entered the guest: how it will enter sections when it is back, and under which tag it runs. One byte.
+/// How a vCPU has entered the guest: how it enters sections after the exit, and its tag. One byte.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entered(u8);
 
@@ -47,20 +47,20 @@ impl Entered {
     }
 }
 
-/// No root has this frame.
+/// A frame that no root has.
 const NO_ROOT: Pfn = Pfn(u64::MAX);
 
 impl Loaded {
-    /// Before the first entry: the number's last holder may have left translations.
+    /// The state before the first entry: the number's last holder may have left translations.
     pub(crate) const UNKNOWN: Self = Self { roots: [NO_ROOT; 2], cpu: CpuId(0) };
 
-    /// The next entry under L2's tag forgets all that is there.
+    /// Makes the next entry under L2's tag flush that tag.
     pub(crate) fn forget_l2(&mut self) {
         self.roots[Tag::L2 as usize] = NO_ROOT;
     }
 }
 
-/// What the vCPU's caches come from, beside the root that it should use.
+/// The root that a vCPU should use, and the roots that its caches come from.
 #[derive(Debug)]
 pub(crate) struct Root<'a> {
     pub(crate) now: &'a RootWord,
@@ -68,15 +68,15 @@ pub(crate) struct Root<'a> {
 }
 
 impl Root<'_> {
-    /// The one that is loaded.
+    /// Returns the loaded root.
     #[inline(always)]
     pub(crate) fn pfn(&self, tag: Tag) -> Pfn {
         self.loaded.roots[tag as usize]
     }
 
-    /// Loads the root, and forgets what came from another one, or is on another processor. After the flushes have been carried out: an
-    /// operation that replaces a root flushes afterwards, and one that meets a hole of the fresh root before that flushes too. So each
-    /// answer must look.
+    /// Loads the root, and flushes what came from another root or is on another processor. Call it after the pending
+    /// flushes, at each answer. An operation that replaces a root flushes afterwards, and an operation that meets a
+    /// hole of the new root before that flushes too.
     #[inline(always)]
     pub(crate) fn reload(&mut self, tag: Tag, cache: &mut impl Translations) {
         let cpu = if seeded!(ProcessorBelieved) { self.loaded.cpu } else { cache.cpu() };
@@ -85,8 +85,8 @@ impl Root<'_> {
         if (!moved && self.pfn(tag) == now) || seeded!(CachesBelieved) {
             return;
         }
-        // Unknown until it is done: where it panics, the next entry or answer forgets all, wherever that is. Flushes have been carried
-        // out here by now, and what was loaded before has not seen them.
+        // Unknown until the flush is done: if it panics, the next entry or answer flushes everything, on any processor.
+        // Pending flushes were carried out here, and not on the processor before.
         if !seeded!(LoadedKept) {
             self.loaded.roots[tag as usize] = NO_ROOT;
             if moved {

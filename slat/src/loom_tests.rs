@@ -1,12 +1,11 @@
 //! How loom is run: `RUSTFLAGS="--cfg loom" cargo test -p slat --release --lib loom_tests`.
 //!
-//! The tests lie beside what they test, in `loom_tests.rs` of that room: the shipped code, on loom's atomics, thread
-//! against thread, every execution that the memory model allows; where those are too many, and with three threads, every
-//! one with so many preemptions as the test says. Each goes with mistakes that loom must find: a test that finds nothing is
-//! no test. An ordering that is weakened, or left out, is weakened in the shipped code ([`crate::seeded`]).
+//! The tests lie in `loom_tests.rs` of each folder: the shipped code on loom's atomics, in every execution that the
+//! memory model allows. Where those are too many, and with three threads, a test bounds the number of preemptions. Each
+//! test has mistakes that loom must find. A weakened or omitted ordering is weakened in the shipped code
+//! ([`crate::seeded`]).
 //!
-//! `sync/orderings.md` lists every `ORDER(tag)` of the engine, with the test that is about it first of all, and says what loom
-//! does not show.
+//! `sync/orderings.md` lists every `ORDER(tag)` of the engine with its main test, and what loom does not show.
 
 use crate::seeded::{self, Bug, Tool};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{println, thread};
 
-/// Preemptions in which a mistake is looked for, at most.
+/// Maximum number of preemptions with which a mistake is looked for.
 const ENOUGH: usize = 3;
 
 /// Runs `test` in every execution.
@@ -22,7 +21,7 @@ pub(crate) fn explore(test: impl Fn() + Send + Sync + 'static) {
     explored(None, test);
 }
 
-/// The same in those with so many preemptions at most.
+/// Runs `test` in every execution with at most `preemptions` preemptions.
 pub(crate) fn explore_within(preemptions: usize, test: impl Fn() + Send + Sync + 'static) {
     explored(Some(preemptions), test);
 }
@@ -44,12 +43,12 @@ fn counted(preemptions: Option<usize>, test: impl Fn() + Send + Sync + 'static, 
     });
 }
 
-/// Whether `test` fails in any, saying `what`.
+/// Whether `test` fails in any execution, with a message that contains `what`.
 pub(crate) fn finds(what: &str, test: impl Fn() + Send + Sync + 'static) -> bool {
     finds_after(what, test).is_some()
 }
 
-/// Demands that `test` fails, saying `what`, where the shipped code makes the mistake `bug`.
+/// Panics unless `test` fails with `what` while the shipped code makes the mistake `bug`.
 pub(crate) fn finds_seeded(bug: Bug, what: &str, test: impl Fn() + Send + Sync + 'static) {
     let executions = seeded::with(bug, || finds_after(what, test));
     let executions = executions.unwrap_or_else(|| panic!("not found: {}", bug.what()));
@@ -58,7 +57,7 @@ pub(crate) fn finds_seeded(bug: Bug, what: &str, test: impl Fn() + Send + Sync +
     }
 }
 
-/// After how many executions it fails. With few preemptions first: most mistakes need no more, and there are few executions.
+/// Returns the number of executions until `test` fails. Begins with few preemptions: most mistakes need no more.
 fn finds_after(what: &str, test: impl Fn() + Send + Sync + 'static) -> Option<u64> {
     let (executions, test) = (Arc::new(AtomicU64::new(0)), Arc::new(test));
     (1..=ENOUGH).find_map(|preemptions| {
@@ -71,5 +70,5 @@ fn finds_after(what: &str, test: impl Fn() + Send + Sync + 'static) -> Option<u6
     })
 }
 
-/// What loom says of two accesses that nothing keeps apart.
+/// loom's message for two unordered accesses.
 pub(crate) const RACE: &str = "Causality violation";

@@ -1,4 +1,4 @@
-//! `OwnedVcpu`: a vCPU that keeps its VM.
+//! `OwnedVcpu`: a vCPU that keeps its VM alive.
 
 use crate::fault::{Done, Fault, FaultError};
 use crate::host::{Host, VcpuId};
@@ -9,8 +9,8 @@ use crate::vcpu::{Ready, Vcpu};
 use crate::vm::Vm;
 use alloc::sync::Arc;
 
-/// A [`Vcpu`] that shares its VM instead of borrowing it: for a struct that has both, and for a thread that outlives its maker.
-/// See [`Vm::owned_vcpu`].
+/// A [`Vcpu`] that shares its VM instead of borrowing it: for a struct that holds both, and for threads that outlive
+/// their creator. See [`Vm::owned_vcpu`].
 ///
 /// ```
 /// use slat::{table::formats::Npt4, *};
@@ -24,7 +24,7 @@ use alloc::sync::Arc;
 /// # }
 /// # struct Registers;
 ///
-/// /// As a VMM has it.
+/// A VMM's struct.
 /// struct Cpu {
 ///     vm: Arc<Vm<Npt4, Identity>>,
 ///     vcpu: OwnedVcpu<Npt4, Identity>,
@@ -38,7 +38,7 @@ use alloc::sync::Arc;
 ///     cpu.vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30)))).unwrap();
 ///     let fault = Fault { gpa: Gpa(0x5000), access: Access::Write };
 ///     assert_eq!(cpu.vcpu.fault(&mut idle, fault), Ok(Done::Mapped(Level::K4)));
-///     // All that a vCPU can:
+/// Other calls go through `with`:
 ///     let mapped = cpu.vcpu.with(|vcpu| vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(8))));
 ///     assert_eq!(mapped, Ok(8));
 /// })
@@ -48,7 +48,7 @@ use alloc::sync::Arc;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What borrows the VM by way of the vCPU does not leave [`with`](Self::with):
+/// A borrow of the VM through the vCPU cannot leave [`with`](Self::with):
 ///
 /// ```compile_fail
 /// # use slat::*;
@@ -64,23 +64,23 @@ pub struct OwnedVcpu<F: Format, H: Host + 'static> {
 }
 
 impl<F: Format, H: Host + 'static> Vm<F, H> {
-    /// The same as [`vcpu`](Self::vcpu), for a thread or a struct that shares the VM.
+    /// Like [`vcpu`](Self::vcpu), for a thread or a struct that shares the VM.
     pub fn owned_vcpu(self: &Arc<Self>, id: VcpuId) -> Option<OwnedVcpu<F, H>> {
         let vm = self.clone();
-        // SAFETY: the VM stays where it is, and lives, as long as `vm` does, which the vCPU does not outlive: it is private to
-        // `OwnedVcpu`. What is handed out of it borrows that value, or, in `with`, lives for a time of which the closure knows nothing.
+        // SAFETY: the VM stays in place and lives as long as `vm`. The vCPU does not outlive `vm`: it is private to
+        // `OwnedVcpu`. What leaves it borrows that value, or, in `with`, has a lifetime that the closure cannot name.
         let borrowed = unsafe { &*Arc::as_ptr(&vm) };
         Some(OwnedVcpu { vcpu: borrowed.vcpu(id)?, vm })
     }
 }
 
 impl<F: Format, H: Host + 'static> OwnedVcpu<F, H> {
-    /// Does something with it as a [`Vcpu`], of which this has the methods that are called most.
+    /// Calls `work` with the [`Vcpu`], for methods that this type does not forward.
     pub fn with<R>(&mut self, work: impl for<'vm> FnOnce(&mut Vcpu<'vm, F, H>) -> R) -> R {
         work(&mut self.vcpu)
     }
 
-    /// The VM that it belongs to.
+    /// Its VM.
     pub fn vm(&self) -> &Arc<Vm<F, H>> {
         &self.vm
     }
@@ -110,7 +110,7 @@ mod tests {
     use crate::{Access, Gpa, HostError, HostPage, Hva, Span};
     use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-    /// Says when it goes.
+    /// A host that records its drop.
     struct Told(Arc<AtomicBool>);
 
     impl Drop for Told {
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(first.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }), Ok(Done::Mmio));
         let root = first.vm().root();
         assert_eq!(first.enter(&mut idle, &mut Tlb).root(), root);
-        // A guard that was leaked does not outlive it either.
+        // A leaked guard does not outlive it either.
         core::mem::forget(first.enter(&mut idle, &mut Tlb));
         assert!(!gone.load(SeqCst));
         drop(first);
@@ -164,7 +164,7 @@ mod tests {
         let (vm, gone) = vm();
         let mut first = vm.owned_vcpu(VcpuId(0)).unwrap();
         drop(vm);
-        // The only vCPUs that live long enough for the exchange are those of this VM.
+        // Only vCPUs of this VM have the lifetime that the exchange needs.
         first.with(|vcpu| {
             let second = vcpu.vm().vcpu(VcpuId(1)).unwrap();
             *vcpu = second;

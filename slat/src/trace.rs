@@ -1,8 +1,8 @@
-//! What happens in a VM, one event at a time, as it happens: for tracers, and for tests that count.
+//! Events of a VM, reported as they happen: for tracers, and for tests that count.
 //!
-//! [`Host::observe`](crate::Host::observe) is told each event. A host that does not override it pays for nothing: the calls are
-//! compiled into the VM's own code for that host, and vanish there. Each counter of [`Stats`](crate::Stats) is the sum of some
-//! events, but for the waits for a baseline policy's lock, which have none:
+//! The engine passes each event to [`Host::observe`](crate::Host::observe). A host that does not override it pays
+//! nothing: the compiler removes the calls. Each counter of [`Stats`](crate::Stats) is a sum of events, except the
+//! waits for a baseline policy's lock, which have no event:
 //!
 //! | counter | sum of |
 //! |---|---|
@@ -11,17 +11,17 @@
 //! | `splits`, `recovered` | [`Split`](TraceEvent::Split), [`Recovered`](TraceEvent::Recovered), by level |
 //! | `flushes_by` | [`Flush`](TraceEvent::Flush), by cause |
 //! | `tables_reclaimed` | `subtrees` of [`Reclaimed`](TraceEvent::Reclaimed) |
-//! | `leaves` | leaves that faults mapped, less those of [`Zap`](TraceEvent::Zap) and [`TablesFreed`](TraceEvent::TablesFreed); a split takes one and brings 512 smaller ones; a recovery brings one |
+//! | `leaves` | leaves that faults mapped, minus those of [`Zap`](TraceEvent::Zap) and [`TablesFreed`](TraceEvent::TablesFreed); a split removes one leaf and adds 512 smaller ones; a recovery adds one |
 //!
 //! ```
 //! use slat::{table::formats::Ept4, trace::{FaultResult, TraceEvent}, *};
 //! use std::sync::Mutex;
 //!
-//! /// A host that keeps what it is told.
+//! A host that records the events.
 //! #[derive(Default)]
-//! struct Told(Mutex<Vec<TraceEvent>>);
-//! unsafe impl TableMemory for Told {}
-//! impl Host for Told {
+//! struct Recorder(Mutex<Vec<TraceEvent>>);
+//! unsafe impl TableMemory for Recorder {}
+//! impl Host for Recorder {
 //!     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
 //!         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
 //!     }
@@ -31,18 +31,18 @@
 //! }
 //!
 //! let mut idle = Idle::take().unwrap();
-//! let vm = Vm::<Ept4, _>::builder(Told::default()).build()?;
+//! let vm = Vm::<Ept4, _>::builder(Recorder::default()).build()?;
 //! let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
 //! vm.slots().commit(&mut idle, |tx| tx.create(ram))?;
 //! vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
 //! vm.invalidate(ram.hvas(), Why::Migrate).apply(&mut idle).settle();
 //!
-//! let told = vm.host().0.lock().unwrap();
+//! let events = vm.host().0.lock().unwrap();
 //! let result = FaultResult::Mapped(Level::K4);
-//! assert_eq!(told[0], TraceEvent::Fault { vcpu: VcpuId(0), gfn: Gfn(5), access: Access::Write, result });
-//! assert!(matches!(told[1], TraceEvent::Zap { leaves: 1, cause: Cause::Change(Why::Migrate), .. }));
-//! assert!(matches!(told[2], TraceEvent::Flush { pages: 1, .. }));
-//! assert_eq!(told[0].to_string(), "fault: vcpu=0 gfn=0x5 access=write result=mapped-4k");
+//! assert_eq!(events[0], TraceEvent::Fault { vcpu: VcpuId(0), gfn: Gfn(5), access: Access::Write, result });
+//! assert!(matches!(events[1], TraceEvent::Zap { leaves: 1, cause: Cause::Change(Why::Migrate), .. }));
+//! assert!(matches!(events[2], TraceEvent::Flush { pages: 1, .. }));
+//! assert_eq!(events[0].to_string(), "fault: vcpu=0 gfn=0x5 access=write result=mapped-4k");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -57,26 +57,26 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct VcpuId(pub u32);
 
-/// How a fault was dealt with: [`Done`](crate::Done), or an error.
+/// Result of a fault: a [`Done`](crate::Done), or an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FaultResult {
-    /// A leaf of this level was installed.
+    /// The fault installed a leaf of this level.
     Mapped(Level),
-    /// A permission was given back, in place.
+    /// The fault restored a permission of the leaf in place.
     Fixed,
-    /// Nothing was wrong any more.
+    /// The entry already allowed the access.
     Spurious,
-    /// The access is a device's.
+    /// The access goes to a device.
     Mmio,
-    /// Nothing was done: a dirty ring is full, a page is pending, or the VMM has to provide it, to convert it, or to emulate the store.
+    /// The fault changed nothing: a dirty ring is full, a page is pending, or the VMM must provide, convert or emulate.
     Deferred,
-    /// An error: no page, or no memory for tables.
+    /// The fault failed: no page, or no memory for tables.
     Failed,
 }
 
 impl FaultResult {
-    /// Its name: the size of what was mapped, or a word.
+    /// Returns its name: a word, with the size for a mapping.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mapped(Level::K4) => "mapped-4k",
@@ -91,84 +91,84 @@ impl FaultResult {
     }
 }
 
-/// Something that has happened in a VM. See the [module's page](crate::trace).
+/// An event in a VM. See the [module's page](crate::trace).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TraceEvent {
     /// A fault has ended, or one page of a prefault.
     Fault {
-        /// Whose.
+        /// The faulting vCPU.
         vcpu: VcpuId,
-        /// The frame that was accessed.
+        /// The accessed frame.
         gfn: Gfn,
-        /// How.
+        /// Kind of access.
         access: Access,
-        /// What came of it.
+        /// Result of the fault.
         result: FaultResult,
     },
-    /// An attempt at a fault is made again; or, with [`RetryCause::Asked`], the host is asked again for the same fault.
+    /// A fault starts another attempt. With [`RetryCause::Asked`], it asks the host again within the same attempt.
     Retry {
-        /// Whose.
+        /// The faulting vCPU.
         vcpu: VcpuId,
-        /// The frame that is accessed.
+        /// The accessed frame.
         gfn: Gfn,
-        /// Why.
+        /// Cause of the retry.
         cause: RetryCause,
     },
-    /// Leaves of one level were taken out of the tables. Their flush is owed.
+    /// Leaves of one level were zapped. Their flush is owed.
     Zap {
-        /// The frames that they mapped, or a span around these.
+        /// The frames that they mapped, or a span around them.
         gfns: Span<Gfn>,
-        /// Their level.
+        /// Level of the leaves.
         level: Level,
-        /// How many.
+        /// Number of leaves.
         leaves: u64,
-        /// What for.
+        /// Cause of the edit.
         cause: Cause,
     },
-    /// A leaf became a table of smaller ones, in place.
+    /// A leaf became a table of smaller leaves, in place.
     Split {
-        /// A frame that it maps.
+        /// A frame that the leaf maps.
         gfn: Gfn,
-        /// The level that it had.
+        /// Level of the leaf.
         level: Level,
     },
     /// A table became one leaf, in place.
     Recovered {
-        /// The first frame that it maps.
+        /// The first frame that the leaf maps.
         gfn: Gfn,
-        /// The leaf's level.
+        /// Level of the leaf.
         level: Level,
     },
-    /// A flush was paid: no vCPU has a translation any more that the edits took away.
+    /// A flush was paid: no vCPU has a translation any more that the edits removed.
     Flush {
-        /// A span around the frames that lost something.
+        /// A span around the frames whose translations the edits removed.
         gfns: Span<Gfn>,
-        /// What the edits were for.
+        /// Cause of the edits.
         cause: Cause,
-        /// How many edits.
+        /// Number of edits.
         edits: u64,
-        /// 4 KiB pages that they covered.
+        /// Number of 4 KiB pages in the edits.
         pages: u64,
     },
-    /// A grace period has ended: no thread is in a table that was unhooked before.
+    /// A grace period has ended: no thread is in a table that was unhooked before it.
     GracePeriod,
-    /// Tables that had their grace period were taken apart, and held so many leaves of this level, which are counted off now.
+    /// Dead tables were collected. They held leaves of this level, which are now subtracted from the count.
     TablesFreed {
-        /// The leaves' level.
+        /// Level of the leaves.
         level: Level,
-        /// How many.
+        /// Number of leaves.
         leaves: u64,
     },
-    /// Cold tables were taken back, since the budget for tables is used up. Their flush was an event before.
+    /// Cold tables were reclaimed, because the budget for tables is used up. Their flush was an earlier event.
     Reclaimed {
-        /// How many, each with what was below it.
+        /// Number of subtrees.
         subtrees: u64,
     },
 }
 
 impl TraceEvent {
-    /// Its kind, in one word.
+    /// Returns its kind, as one word.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Fault { .. } => "fault",
@@ -184,7 +184,7 @@ impl TraceEvent {
     }
 }
 
-/// Its name, and its values by name: `fault: vcpu=0 gfn=0x5 access=write result=mapped-4k`.
+/// The event's name, and its values by name: `fault: vcpu=0 gfn=0x5 access=write result=mapped-4k`.
 impl fmt::Display for TraceEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.name())?;
@@ -214,10 +214,10 @@ impl fmt::Display for TraceEvent {
     }
 }
 
-/// Is told events by a host that has it as a type parameter, such as `slat-mm`'s `HostView`. `()` is free. What holds for
-/// [`Host::observe`](crate::Host::observe) holds here.
+/// A receiver of events, for hosts that take one as a type parameter, such as `slat-mm`'s `HostView`. `()` costs
+/// nothing. The rules of [`Host::observe`](crate::Host::observe) apply.
 pub trait Observer: Send + Sync {
-    /// This has just happened.
+    /// Receives an event that has just happened.
     fn observe(&self, event: TraceEvent);
 }
 
@@ -226,7 +226,7 @@ impl Observer for () {
     fn observe(&self, _: TraceEvent) {}
 }
 
-/// Where it is said at run time whether there is an observer.
+/// An observer that is chosen at run time.
 impl<O: Observer> Observer for Option<O> {
     #[inline]
     fn observe(&self, event: TraceEvent) {

@@ -1,4 +1,4 @@
-//! Which vCPUs wait for which pages, of those that the host said are pending ([`HostError::Pending`](crate::HostError::Pending)).
+//! vCPUs that wait for pages which the host said are pending ([`HostError::Pending`](crate::HostError::Pending)).
 //!
 //! ```text
 //! vCPU v, in a fault                        pager P
@@ -8,14 +8,13 @@
 //! asks the host once more                   no wait counted? nothing to do
 //! pending still: returns t                  else each wait for t: ready; wakes its vCPU
 //! ```
-//! One of the two sees the other: the second question finds the page, or P finds the wait. So no wake-up is lost where the page
-//! comes before the fault has returned. A wait that is left over, since the page came in time, is taken back by v.
+//! One of the two sees the other: v's second question finds the page, or P finds the wait. No wake-up is lost if the
+//! page arrives before the fault has returned. If the page arrived in time, v removes its wait.
 //!
-//! A wait holds no reference to a page, a memslot or a table. Whatever changes while it waits, the vCPU makes its access again,
-//! and that fault begins anew.
+//! A wait holds no reference to a page, a memslot or a table. Whatever changes meanwhile, the vCPU repeats its access,
+//! and a new fault begins.
 //!
-//! Waits lie in shards, by token: P looks at a few of them, however many vCPUs there are. Only faults that are pending write
-//! here.
+//! Waits lie in shards, by token: P scans one shard, however many vCPUs there are. Only pending faults write here.
 
 use crate::host::{Token, VcpuId};
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed, SeqCst, fence, fence_after_rmw};
@@ -25,13 +24,13 @@ use alloc::vec::Vec;
 
 const SHARDS: usize = 16;
 
-/// See the module's header.
+/// All waits of a VM. See the module's header.
 #[derive(Debug, Default)]
 pub(crate) struct Waits([Shard; SHARDS]);
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// How many waits there are, or less for a moment.
+    /// Number of waits; for a moment it may be too low.
     count: AtomicU64,
     /// A leaf lock.
     all: Mutex<Vec<Wait>>,
@@ -48,14 +47,14 @@ struct Wait {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Waits,
-    /// The page is there.
+    /// The page has arrived.
     Ready,
-    /// The same, and a thread has begun to wake the vCPU.
+    /// The page has arrived, and a thread has begun to wake the vCPU.
     Woken,
 }
 
 impl Shard {
-    /// Removes the first wait for which `is` is true.
+    /// Removes the first wait that satisfies `is`.
     fn remove(&self, is: impl Fn(&Wait) -> bool) -> Option<Wait> {
         let mut all = self.all.lock();
         let at = all.iter().position(is)?;
@@ -68,11 +67,11 @@ impl Shard {
 
 impl Waits {
     fn shard(&self, token: Token) -> &Shard {
-        // The top bits of a product: hosts number pages, or say where they are.
+        // The top bits of a product spread tokens: hosts use page numbers or addresses.
         &self.0[(token.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize % SHARDS]
     }
 
-    /// vCPU `vcpu` waits for `token`: the host is to be asked once more. False: it has waited before, and was asked since.
+    /// Records that `vcpu` waits for `token`. The caller then asks the host again. Returns false if it waits already.
     pub(crate) fn begin(&self, vcpu: VcpuId, token: Token) -> Result<bool, NoMemory> {
         let shard = self.shard(token);
         let mut all = shard.all.lock();
@@ -90,8 +89,8 @@ impl Waits {
         Ok(true)
     }
 
-    /// The page of `token` is in the host's table: calls `wake` for each vCPU that waits for it, within no lock. Returns for
-    /// how many.
+    /// Calls `wake` for each vCPU that waits for `token`, whose page is in the host's table, without holding a lock.
+    /// Returns the number of vCPUs.
     pub(crate) fn ready(&self, token: Token, wake: impl Fn(VcpuId)) -> usize {
         let shard = self.shard(token);
         // ORDER(wait): the host's table before the count; pairs with the fence in `begin`.
@@ -101,7 +100,7 @@ impl Waits {
         if shard.count.load(Relaxed) == 0 {
             return 0;
         }
-        // Those that wait now, and none that begins to wait meanwhile: so this ends.
+        // Only waits that exist now, not those that begin meanwhile, so the loop ends.
         for wait in shard.all.lock().iter_mut().filter(|wait| wait.token == token) {
             if wait.state == State::Waits {
                 wait.state = State::Ready;
@@ -121,7 +120,7 @@ impl Waits {
         woken
     }
 
-    /// A token of `vcpu` that is ready, which it does not wait for any more. It stays woken while there are others.
+    /// Removes and returns a ready token of `vcpu`. The vCPU stays woken while it has others.
     pub(crate) fn take(&self, vcpu: VcpuId, tlb: &VcpuTlb) -> Option<Token> {
         let is_ready = |wait: &Wait| wait.vcpu == vcpu && wait.state != State::Waits;
         tlb.sleeps();
@@ -138,19 +137,19 @@ impl Waits {
         token
     }
 
-    /// `vcpu` does not wait for `token` any more.
+    /// Removes the wait of `vcpu` for `token`.
     pub(crate) fn forget(&self, vcpu: VcpuId, token: Token) {
         self.shard(token).remove(|wait| wait.vcpu == vcpu && wait.token == token);
     }
 
-    /// The same for all tokens.
+    /// Removes all waits of `vcpu`.
     pub(crate) fn forget_all(&self, vcpu: VcpuId) {
         for shard in &self.0 {
             while shard.remove(|wait| wait.vcpu == vcpu).is_some() {}
         }
     }
 
-    /// The vCPUs that wait for `token`.
+    /// Returns the vCPUs that wait for `token`.
     pub(crate) fn of(&self, token: Token) -> Vec<VcpuId> {
         let waits = |wait: &&Wait| wait.token == token && wait.state == State::Waits;
         self.shard(token).all.lock().iter().filter(waits).map(|wait| wait.vcpu).collect()

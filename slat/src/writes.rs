@@ -1,28 +1,29 @@
-//! Write tracking: stores to some guest frames come to a listener.
+//! Write tracking: each store to some guest frames is reported to a listener.
 //!
-//! A hypervisor that runs nested guests on tables of its own must know when the guest changes the tables that it copied; a device
-//! model, when the guest writes memory that the device reads; a snapshot, what was there before the first store. Dirty logs
-//! tell afterwards, and by page. Here each store is told with its bytes.
+//! A hypervisor that shadows a nested guest's tables must learn of stores to those tables. A device model must learn of
+//! stores to memory that the device reads. A snapshot must save the old contents before the first store. Dirty logs
+//! report afterwards, and by page; write tracking reports each store with its bytes.
 //!
 //! ```text
-//! track_writes    count the frames                 ([`crate::slots::watched`])
-//!                 invalidate them as write-protected; a larger page that reaches out is split; one flush
+//! track_writes    counts the frames                ([`crate::slots::watched`])
+//!                 invalidates them as write-protected; splits a larger page that reaches out; one flush
 //! a store         the leaf is read-only, and does not say that the host had it writable: `Done::WriteTracked`
 //! emulate_store   listeners: before; the caller stores; marked dirty; listeners: after
-//! drop            count the frames off: the next store asks the host, and is let through
+//! drop            counts the frames off: the next store asks the host, and is let through
 //! ```
-//! **A tracked frame is one whose page the host has read-only.** A fault asks for the count where it asks the host: after its
-//! stamp, or with the entry frozen. So no rule of [`crate::notify`] is added: to begin is a host's write protection, and a fault
-//! that had asked before finds its entry changed. What gives the permission back without a stamp, since the leaf says that
-//! the host allowed stores, finds that the leaf does not say so. The short way of a fault keeps to leaf tables in which no frame is
-//! tracked.
+//! **The engine treats a tracked frame as one whose page the host maps read-only.** A fault reads the count where it
+//! asks the host: after its stamp, or with the entry frozen. This adds no rule to [`crate::notify`]: the begin is a
+//! host's write protection, and a fault that asked before it finds its entry changed. A permission is restored without
+//! a stamp only if the leaf says that the host allowed stores, and a tracked leaf does not say so. The short path of a
+//! fault skips leaf tables with tracked frames.
 //!
-//! **Tracked is a frame of an address space**, not of a memslot as in KVM. A memslot may be deleted, moved away, made again, or log:
-//! the frames stay tracked, also those that have no memslot. An alias of the same memory, at another frame or in another address
-//! space, is not tracked; nor is what the VMM or a device stores by itself. Of the engine's own stores to guest memory, those of A and
-//! D by [`Memslots::walk_l1`] are told, after they are made; and no tracked frame is [held](crate::held) to write.
+//! **A tracked frame belongs to an address space**, not to a memslot as in KVM. A memslot may be deleted, moved,
+//! created again, or log: the frames stay tracked, with or without a memslot. An alias of the same memory, at another
+//! frame or in another address space, is not tracked; nor are stores by the VMM or a device. Of the engine's own stores
+//! to guest memory, A and D by [`Memslots::walk_l1`] are reported, after they are made. No tracked frame is
+//! [held](crate::held) to write.
 //!
-//! Before the first tracker a fault pays one load of a word that nothing writes, off its short way.
+//! Before the first tracker a fault pays one load of a word that nothing writes, off its short path.
 
 use crate::addr::{Gfn, Gpa, Hva, PAGE_SIZE, Span};
 use crate::host::Host;
@@ -39,7 +40,7 @@ use alloc::sync::Arc;
 
 pub use crate::slots::watched::{TrackedStore, WriteListener};
 
-/// Stores to some frames are tracked while this lives: see [`Memslots::track_writes`]. To drop it waits for no vCPU.
+/// A guard: stores to some frames are tracked while it lives. See [`Memslots::track_writes`]. Its drop does not wait.
 #[derive(Debug)]
 #[must_use = "stores are tracked only while this lives"]
 pub struct WriteTracking<'vm, F: Format> {
@@ -49,12 +50,12 @@ pub struct WriteTracking<'vm, F: Format> {
 }
 
 impl<F: Format> WriteTracking<'_, F> {
-    /// The frames.
+    /// The tracked frames.
     pub fn gfns(&self) -> Span<Gfn> {
         self.gfns
     }
 
-    /// Goes on without the guard, until [`Memslots::untrack_writes`] is given this name.
+    /// Continues to track without the guard, until [`Memslots::untrack_writes`] is called with the returned name.
     #[must_use = "nothing else ends it"]
     pub fn detach(self) -> TrackerId {
         TrackerId(core::mem::ManuallyDrop::new(self).id)
@@ -67,20 +68,20 @@ impl<F: Format> Drop for WriteTracking<'_, F> {
     }
 }
 
-/// Names a tracker of one address space whose guard was [given up](WriteTracking::detach). It is never used again.
+/// Name of a tracker whose guard was [detached](WriteTracking::detach), unique in its address space. Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TrackerId(u64);
 
-/// Why a store is not emulated: it was not made. No listener was told, unless the memslot went while one was.
+/// Why a store was not emulated. It was not made. No listener was called, unless the memslot was deleted while one ran.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// There is no memslot, or a read-only one: the store is a device's.
+    /// There is no memslot, or a read-only one: the store goes to a device.
     NoMemory,
-    /// The frame shows [private memory](crate::Slot::is_private), which has no host address to write to. The VMM converts the frame, or
-    /// ends the guest.
+    /// The frame shows [private memory](crate::Slot::is_private), which has no host address. The VMM converts the
+    /// frame, or ends the guest.
     Private,
-    /// The bytes do not lie in one page: make a store of each part.
+    /// The bytes do not lie in one page: emulate a store for each part.
     CrossesPage,
 }
 
@@ -103,16 +104,20 @@ impl<F: Format, H: Host> Vm<F, H> {
 }
 
 impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
-    /// From the return of this call until the guard is dropped no vCPU stores to `gfns` of this address space by itself: each
-    /// store faults as [`Done::WriteTracked`](crate::Done::WriteTracked), and is [emulated](Self::emulate_store), which tells
-    /// `listener`. Loads and fetches go on as before.
+    /// Tracks stores to `gfns` of this address space until the guard is dropped. From the return of this call no vCPU
+    /// stores to them directly: each store faults as [`Done::WriteTracked`](crate::Done::WriteTracked), and the VMM
+    /// [emulates](Self::emulate_store) it, which calls `listener`. Loads and fetches are unaffected.
     ///
-    /// Trackers of one frame nest: it is tracked until the last of them goes. After that its next store faults once more, and is
-    /// let through. The frames may have memslots, or get them later; memslots that go, move or log change nothing.
+    /// Trackers of one frame nest: it is tracked until the last of them is dropped. Its next store then faults once
+    /// more, and is let through. The frames may have memslots, or get them later. Deleting, moving or logging a memslot
+    /// changes nothing.
     ///
-    /// Begins an invalidation of the frames, and flushes: waits for vCPUs in the guest. Nothing is owed. An error, with nothing done,
-    /// where there is no memory (1 KiB for each 2 MiB in which a frame was ever tracked, which the VM keeps), or where a
-    /// frame has 65,535 trackers already. Takes time by the frame.
+    /// Begins an invalidation of the frames, and flushes: waits for vCPUs in the guest. Takes time proportional to the
+    /// number of frames.
+    ///
+    /// # Errors
+    /// [`NoMemory`], with nothing changed, without memory (1 KiB, which the VM keeps, for each 2 MiB in which a frame
+    /// was ever tracked), or if a frame has 65,535 trackers already.
     ///
     /// ```
     /// use slat::*;
@@ -160,8 +165,8 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         listener: Arc<dyn WriteListener>,
     ) -> Result<WriteTracking<'vm, F>, NoMemory> {
         let gfns = gfns.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
-        // Counted, then invalidated: a fault that was stamped before, and saw no count, finds its entry changed. Also where each frame
-        // is tracked already: the one that counted first need not have flushed yet.
+        // Counted, then invalidated: a fault that took its stamp before, and saw no count, finds its entry changed.
+        // Also if each frame is tracked already: the earlier tracker may not have flushed yet.
         let id = self.space.watched.watch(gfns, listener).ok_or(NoMemory)?;
         let tracking = WriteTracking { space: self.space, id, gfns };
         let mut change = Invalidation::begin(self.vm, Range::Gfns(self.space.id, gfns), Why::WriteProtect);
@@ -171,7 +176,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         Ok(tracking)
     }
 
-    /// Ends a tracker whose guard was [given up](WriteTracking::detach); false where it has ended already.
+    /// Ends a tracker whose guard was [detached](WriteTracking::detach). Returns false if it has ended already.
     pub fn untrack_writes(&self, tracker: TrackerId) -> bool {
         self.space.watched.unwatch(tracker.0)
     }
@@ -181,12 +186,13 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         self.space.watched.has(gfn)
     }
 
-    /// Makes a store for the guest, of `bytes` at `gpa`: tells the listeners of the frame, calls `store` with the host address, which
-    /// copies the bytes, marks the page dirty where the memslot logs, and tells the listeners again. For a frame that is not
-    /// tracked the same without listeners: so a store that faulted just before its tracker went is made all the same.
+    /// Makes a store of the guest, of `bytes` at `gpa`: calls the frame's listeners, calls `store` with the host
+    /// address, which copies the bytes, marks the page dirty if the memslot logs, and calls the listeners again. A
+    /// frame that is not tracked has no listeners, but the store is made: its tracker may have been dropped since the
+    /// fault.
     ///
-    /// The memslot stays while `store` runs: a transaction that takes it away waits. Stores of several vCPUs to one page are not
-    /// ordered here. May sleep in the listeners, and in `store`.
+    /// The memslot stays while `store` runs: a transaction that removes it waits. Stores of several vCPUs to one page
+    /// are not ordered here. The listeners and `store` may sleep.
     pub fn emulate_store(
         &self,
         idle: &mut Idle,
@@ -210,7 +216,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
             listener.before(idle, &told);
         }
         let snapshot = self.snapshot(idle);
-        // It may have gone while listeners slept; then the store goes nowhere, as it would a moment later.
+        // The memslot may be deleted while listeners sleep; the store is then not made, as after the deletion.
         let slot = writable(&snapshot)?;
         store(Hva(slot.hva_of(gfn).0 + offset));
         drop(snapshot);

@@ -10,8 +10,8 @@ use crate::vcpu::InGuest;
 use crate::vm::Vm;
 use core::ops::{Deref, DerefMut};
 
-/// A frame that is held for hardware: a number in a control block of the vCPU, which the processor uses while the guest runs. See
-/// [`Vm::hold_for_hardware`].
+/// A frame that is held for hardware: a vCPU's control block names it, and the processor uses it while the guest runs.
+/// See [`Vm::hold_for_hardware`].
 pub struct HeldForHardware<'vm, F: Format, H: Host>(Held<'vm, F, H>);
 
 impl<F: Format, H: Host> Vm<F, H> {
@@ -27,11 +27,11 @@ impl<F: Format, H: Host> Vm<F, H> {
 }
 
 impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
-    /// [`hold`](Self::hold) for a frame that hardware uses while the guest runs, as its control block says: a posted-interrupt descriptor, a
-    /// virtual-APIC page, the bitmaps of a nested guest.
+    /// Like [`hold`](Self::hold), for a frame that hardware uses while the guest runs, because a control block names
+    /// it: a posted-interrupt descriptor, a virtual-APIC page, the bitmaps of a nested guest.
     ///
-    /// Each vCPU holds the frame by itself, and asks for the [current](HeldForHardware::current) frame at each entry. An invalidation
-    /// that takes it back kicks the vCPUs that are in the guest.
+    /// Each vCPU holds the frame for itself, and reads the [current](HeldForHardware::current) frame at each entry. An
+    /// invalidation that takes the frame back kicks the vCPUs that are in the guest.
     ///
     /// ```
     /// use slat::{*, table::formats::Ept4};
@@ -80,14 +80,16 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
 }
 
 impl<F: Format, H: Host> HeldForHardware<'_, F, H> {
-    /// The frame for the control block of a vCPU that has entered and not gone in yet ([`Ready`](crate::Ready)). `None` where it has been
-    /// taken back: leave, and [refresh](Held::refresh) it. To be asked **at each entry**, after [`Vcpu::enter`](crate::Vcpu::enter), and after each
-    /// [`InGuest::answer`] that lets the guest go on. Before it, an invalidation would find the vCPU out of the guest, and not kick it.
+    /// Returns the frame for the control block of a vCPU that has entered but not gone in yet
+    /// ([`Ready`](crate::Ready)). `None` if the frame has been taken back: leave, and [refresh](Held::refresh) it. Call
+    /// it **at each entry**, after [`Vcpu::enter`](crate::Vcpu::enter), and after each [`InGuest::answer`] that lets
+    /// the guest continue. An earlier call is no use: an invalidation would find the vCPU out of the guest, and not
+    /// kick it.
     ///
-    /// Drop it only when the frame is in no control block of a vCPU that runs: from then on no vCPU is kicked for it.
+    /// Drop it only when no control block of a running vCPU names the frame: no vCPU is kicked for it afterwards.
     ///
     /// # Panics
-    /// Where the vCPU is another VM's.
+    /// If the vCPU belongs to another VM.
     #[inline]
     pub fn current<'a>(&self, guest: &impl AsRef<InGuest<'a>>) -> Option<Pfn> {
         assert!(

@@ -1,4 +1,4 @@
-//! A frame that is held, beside invalidations whose host uses the old frame again.
+//! A held frame, and invalidations whose host reuses the old frame.
 
 use super::*;
 use crate::loom_tests::{RACE, explore_within, finds_seeded};
@@ -17,7 +17,7 @@ const HVA: Hva = Hva(0x1000);
 struct Shared {
     holds: Holds,
     active: Active,
-    /// Where the host has the page.
+    /// The host's frame of the page.
     frame: AtomicU64,
     frames: [UnsafeCell<u64>; 2],
 }
@@ -44,7 +44,7 @@ impl Shared {
         }
     }
 
-    /// Uses the frame that was found, if it may.
+    /// Uses the frame that was found, if it is valid.
     fn use_once(&self, cell: &HoldCell, frame: usize) {
         if cell.begin(Barrier::symmetric()) {
             self.frames[frame].with(|page| {
@@ -68,7 +68,7 @@ impl Shared {
         drop(ticket);
     }
 
-    /// The host uses the old frame again.
+    /// The host reuses the old frame.
     fn reuse(&self) {
         self.frames[0].with_mut(|page| {
             // SAFETY: as above.
@@ -77,7 +77,7 @@ impl Shared {
     }
 }
 
-/// A frame that is asked for and used, while the host moves its page.
+/// One thread asks for the frame and uses it while the host moves its page.
 fn asks() {
     let shared = Shared::new();
     let theirs = shared.clone();
@@ -89,7 +89,7 @@ fn asks() {
     host.join().expect("it ends");
 }
 
-/// A frame that is held, and used.
+/// One thread uses a held frame while the host moves its page.
 fn uses() {
     let shared = Shared::new();
     let cell = shared.claim();
@@ -101,7 +101,7 @@ fn uses() {
     host.join().expect("it ends");
 }
 
-/// The same where another invalidation has taken the frame back, and goes on to its flush later.
+/// As [`uses`], but another invalidation has taken the frame back, and flushes later.
 fn uses_beside_two() {
     let shared = Shared::new();
     let cell = shared.claim();

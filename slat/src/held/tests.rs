@@ -8,7 +8,7 @@ use std::thread;
 
 const HVA: Hva = Hva(1 << 30);
 
-/// Frames are addresses; flushes are broadcast, or not.
+/// A host whose frame numbers are its addresses, with or without broadcast flushes.
 struct Machine {
     broadcasts: bool,
 }
@@ -39,8 +39,8 @@ fn vm(idle: &mut Idle, broadcasts: bool) -> Vm<Npt4, Machine> {
     vm
 }
 
-/// A vCPU is in the guest with a frame in its control block, which no leaf maps, and the host takes the page. Whether the vCPU was
-/// kicked before the flush was settled; and has to ask for the frame anew.
+/// A vCPU is in the guest with a frame in its control block, which no leaf maps, and the host takes the page. Returns
+/// whether the vCPU was kicked before the flush was settled, and must ask for the frame again.
 fn kicked(broadcasts: bool, mistake: Option<Bug>) -> bool {
     let mut idle = Idle::take().unwrap();
     let vm = vm(&mut idle, broadcasts);
@@ -91,7 +91,7 @@ fn mistake_the_flush_of_a_held_frame_is_broadcast() {
     seeded::found(Bug::HeldBroadcast, 1);
 }
 
-/// Whether a frame that is written is dirty when the use is over, and not before.
+/// Whether a written frame is dirty after the use, and not before.
 fn marked() -> bool {
     let mut idle = Idle::take().unwrap();
     let vm = vm(&mut idle, false);
@@ -119,7 +119,7 @@ struct Unheard;
 
 impl WriteListener for Unheard {}
 
-/// A frame is held to write when its stores begin to be tracked. Whether it can be written then, and after it was asked for anew.
+/// A frame is held to write when tracking of its stores begins. Returns whether it can then be written, and refreshed.
 fn written_while_tracked() -> (bool, Result<(), HoldError>) {
     let mut idle = Idle::take().unwrap();
     let vm = vm(&mut idle, false);

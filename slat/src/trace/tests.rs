@@ -1,4 +1,4 @@
-//! The sums of events are what [`Stats`] says, after operations drawn by seed, on one thread and on several.
+//! The sums of events equal [`Stats`], after operations drawn by seed, on one thread and on several.
 
 use super::*;
 use crate::seeded::{self, Bug};
@@ -10,11 +10,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 
-/// What events add up to.
+/// Sums of the events.
 #[derive(Default)]
 struct Sums {
     stats: Stats,
-    /// Leaves that came and went, by size.
+    /// Leaves added minus leaves removed, by size.
     leaves: [i64; 3],
     grace_periods: u64,
 }
@@ -66,7 +66,7 @@ impl Sums {
         }
     }
 
-    /// What the VM must say, which has these gauges, and waits for a lock that no event tells.
+    /// Returns the [`Stats`] that the sums imply; gauges, and waits for a lock, which have no event, come from `now`.
     fn expected(&self, now: &Stats) -> Stats {
         Stats {
             leaves: self.leaves.map(|count| u64::try_from(count).expect("more leaves went than came")),
@@ -80,7 +80,7 @@ impl Sums {
     }
 }
 
-/// Frame = address. Pages are read-only until a store has asked for them, and some are only told by `resolve`.
+/// Frame numbers are addresses. Pages are read-only until a store asks; for some only `resolve` answers.
 #[derive(Default)]
 struct Counting {
     sums: Mutex<Sums>,
@@ -140,7 +140,7 @@ fn span(random: &mut fastrand::Rng) -> Span<Gfn> {
     Span::sized(Gfn(first), random.u64(1..=most))
 }
 
-/// One thing that the guest does, or its hypervisor ahead of it.
+/// One operation of the guest, or of its hypervisor ahead of it.
 fn guest<F: Format>(vcpu: &mut Vcpu<'_, F, Counting>, idle: &mut Idle, random: &mut fastrand::Rng) {
     let access = [Access::Read, Access::Write, Access::Fetch][random.usize(..3)];
     if random.u32(..16) == 0 {
@@ -151,7 +151,7 @@ fn guest<F: Format>(vcpu: &mut Vcpu<'_, F, Counting>, idle: &mut Idle, random: &
     }
 }
 
-/// One thing that the host does, or its VMM.
+/// One operation of the host, or of its VMM.
 fn host<F: Format>(vm: &World<F>, idle: &mut Idle, random: &mut fastrand::Rng) {
     let gfns = span(random);
     let hvas = Span::sized(RAM + gfns.start.0 * PAGE_SIZE, gfns.len() * PAGE_SIZE);
@@ -176,14 +176,14 @@ fn host<F: Format>(vm: &World<F>, idle: &mut Idle, random: &mut fastrand::Rng) {
         14 if random.u32(..4) == 0 => _ = vm.zap_all(idle),
         14 => vm.collect(idle),
         _ => {
-            // Away and back.
+            // Deletes the slot and creates it again.
             let slot = vm.slots().commit(idle, |tx| tx.delete(SLOT)).unwrap();
             vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
         }
     }
 }
 
-/// The sums of a VM's events beside what it says, when nothing happens any more.
+/// Compares the sums of a VM's events with its counters, after all operations have ended.
 fn compare<F: Format>(vm: &World<F>, idle: &mut Idle, what: &str) -> (Stats, u64) {
     vm.collect(idle);
     let (now, sums) = (vm.stats(), vm.host().sums.lock().unwrap());
@@ -191,7 +191,7 @@ fn compare<F: Format>(vm: &World<F>, idle: &mut Idle, what: &str) -> (Stats, u64
     (now, sums.grace_periods)
 }
 
-/// So many operations on this thread.
+/// Runs `operations` operations on this thread.
 fn alone<F: Format>(seed: u64, operations: u32) -> (Stats, u64) {
     let mut idle = Idle::take().unwrap();
     let (vm, mut random) = (world::<F>(&mut idle, seed), fastrand::Rng::with_seed(seed));
@@ -207,7 +207,7 @@ fn alone<F: Format>(seed: u64, operations: u32) -> (Stats, u64) {
     compare(&vm, &mut idle, &format!("{} alone, seed {seed}", F::NAME))
 }
 
-/// The same on three threads.
+/// Runs the operations on three threads.
 fn together<F: Format>(seed: u64, operations: u32) {
     let mut idle = Idle::take().unwrap();
     let vm = world::<F>(&mut idle, seed);

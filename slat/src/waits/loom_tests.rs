@@ -1,4 +1,4 @@
-//! A vCPU whose page comes while its fault is on its way back.
+//! A vCPU whose page arrives while its fault returns.
 
 use super::*;
 use crate::loom_tests::{explore, finds, finds_seeded};
@@ -10,16 +10,16 @@ use std::sync::Arc;
 const VCPU: VcpuId = VcpuId(0);
 const TOKEN: Token = Token(7);
 
-/// Where a fault asks the host for the last time.
+/// When a fault asks the host for the last time.
 #[derive(Clone, Copy, PartialEq)]
 enum Asks {
-    /// Once more after the wait has begun, as it should.
+    /// Once more after its wait has begun, as it must.
     Again,
-    /// Before that alone.
+    /// Only before its wait begins.
     Once,
 }
 
-/// One fault, and a pager that brings its page. It is mapped, or the vCPU is woken.
+/// One fault, and a pager that brings its page: the page is mapped, or the vCPU is woken.
 fn pends(asks: Asks) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new((Waits::default(), Tlb::new(1, false), AtomicBool::new(false)));
@@ -62,7 +62,7 @@ fn mistakes_about_the_wait_and_the_page() {
     }
 }
 
-/// A vCPU that takes what is ready while a second page comes: it finds that one now, or is woken for it.
+/// A vCPU takes a ready token while a second page arrives: it finds that token too, or is woken for it.
 #[test]
 fn no_wake_up_is_lost_beside_one_that_is_taken() {
     explore(|| {

@@ -1,4 +1,4 @@
-//! Mistakes that a single thread shows.
+//! Mistakes that one thread shows.
 
 use super::*;
 use crate::seeded::{self, Bug};
@@ -24,8 +24,8 @@ struct Unheard;
 
 impl WriteListener for Unheard {}
 
-/// Whether a page that a vCPU has stored to is writable still when stores to it are tracked; and how many are dirty after a store that
-/// the VMM made.
+/// Whether a page that a vCPU has stored to is still writable when stores to it are tracked; and the number of dirty
+/// pages after the VMM emulates a store.
 fn tracked() -> (bool, usize) {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Ept4, _>::builder(Identity).build().unwrap();
