@@ -24,7 +24,7 @@ use alloc::sync::Arc;
 /// # }
 /// # struct Registers;
 ///
-/// A VMM's struct.
+/// /// A VMM's struct.
 /// struct Cpu {
 ///     vm: Arc<Vm<Npt4, Identity>>,
 ///     vcpu: OwnedVcpu<Npt4, Identity>,
@@ -38,7 +38,7 @@ use alloc::sync::Arc;
 ///     cpu.vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30)))).unwrap();
 ///     let fault = Fault { gpa: Gpa(0x5000), access: Access::Write };
 ///     assert_eq!(cpu.vcpu.fault(&mut idle, fault), Ok(Done::Mapped(Level::K4)));
-/// Other calls go through `with`:
+///     // Other calls go through `with`:
 ///     let mapped = cpu.vcpu.with(|vcpu| vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(8))));
 ///     assert_eq!(mapped, Ok(8));
 /// })

@@ -17,7 +17,7 @@
 //! use slat::{table::formats::Ept4, trace::{FaultResult, TraceEvent}, *};
 //! use std::sync::Mutex;
 //!
-//! A host that records the events.
+//! /// A host that records the events.
 //! #[derive(Default)]
 //! struct Recorder(Mutex<Vec<TraceEvent>>);
 //! unsafe impl TableMemory for Recorder {}

@@ -5,12 +5,13 @@
 //!        frame     user X  D  A  PS  IPAT  type  X W R
 //! link   51....12  10         8  7..3: reserved  X W R
 //! ```
-//! An entry is present where any of R, W, X is set (and user X, where execution is mode-based). Of a present entry **misconfiguration
-//! comes before rights**: W without R, X without R where that is not offered, type 2, 3 or 7, a reserved bit. It is looked for level
-//! by level; rights are compared when the leaf is known. Where A and D are enabled, each access by L2's own walk is a store to EPT.
+//! An entry is present if any of R, W, X is set (or user X, with mode-based execution). In a present entry
+//! **misconfiguration precedes rights**: W without R, X without R where that is not offered, type 2, 3 or 7, a reserved
+//! bit. It is checked level by level; rights are compared once the leaf is known. If A and D are enabled, each access
+//! by L2's own walk is a store to EPT.
 //!
-//! 4-level EPT translates 48 bits; addresses beyond are not present. The ignored bits (57 to 63) belong to features that are not
-//! offered: sub-page permissions, supervisor shadow stacks, #VE.
+//! 4-level EPT translates 48 bits; higher addresses are not present. The ignored bits (57 to 63) belong to features
+//! that are not offered: sub-page permissions, supervisor shadow stacks, #VE.
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame, x86_memory_type};
 use crate::addr::{Gpa, Level, PAGE_SHIFT};
@@ -26,11 +27,11 @@ const ACCESSED: u64 = 1 << 8;
 const DIRTY: u64 = 1 << 9;
 const USER_EXECUTE: u64 = 1 << 10;
 
-/// What L0 offers L1, or what L1 has chosen of it.
+/// Features that L0 offers L1, or that L1 has chosen of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a bit of a capability register")]
 pub struct EptFeatures {
-    /// Bits of a physical address of L1's (MAXPHYADDR).
+    /// Bits of an L1 physical address (MAXPHYADDR).
     pub physical_bits: u32,
     /// `IA32_VMX_EPT_VPID_CAP[0]`: entries may allow fetches alone.
     pub execute_only: bool,
@@ -40,12 +41,12 @@ pub struct EptFeatures {
     pub large_1g: bool,
     /// `IA32_VMX_EPT_VPID_CAP[21]`: a pointer may enable A and D.
     pub accessed_dirty: bool,
-    /// Mode-based execute control is on in the VMCS: bit 10 allows fetches by users, bit 2 those by supervisors.
+    /// Mode-based execute control is on in the VMCS: bit 10 allows fetches by users, bit 2 fetches by supervisors.
     pub mode_based_execute: bool,
 }
 
 impl EptFeatures {
-    /// Nothing beyond four levels and pages of 2 MiB, for physical addresses of so many bits.
+    /// Four levels and pages of 2 MiB only, for physical addresses of `physical_bits` bits.
     pub const fn of(physical_bits: u32) -> Self {
         let (execute_only, five_levels, large_1g, accessed_dirty) = (false, false, false, false);
         Self { physical_bits, execute_only, five_levels, large_1g, accessed_dirty, mode_based_execute: false }
@@ -79,7 +80,7 @@ pub enum EptExit {
 }
 
 impl EptTable {
-    /// The table that an EPT pointer names; `None` where VM entry and INVEPT fail with it.
+    /// Returns the table that an EPT pointer names; `None` if VM entry and INVEPT fail with it.
     pub fn new(pointer: u64, features: EptFeatures) -> Option<Self> {
         let level = Level::new((pointer >> 3 & 0b111) as u8 + 1)?;
         let has_level = level.number() == 4 || level.number() == 5 && features.five_levels;
@@ -146,7 +147,7 @@ impl L1Format for EptTable {
         }
         let found = if fault.why == Refusal::Rights { fault.rights } else { L1Rights::plain(Perms::NONE) };
         let by_user = u64::from(found.user.allows(Access::Fetch) && self.features.mode_based_execute) << 6;
-        // Bit 7: there is a linear address. Bit 8: the access is not by its walk, but to what it names.
+        // Bit 7: there is a linear address. Bit 8: the access is to the translated address, not by the walk.
         let to_final = u64::from(carried & 1 << 7 != 0 && walk_for.is_none());
         let wanted = u64::from(self.demands(&fault.access).bits());
         let allowed = u64::from(found.perms.bits());

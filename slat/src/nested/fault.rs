@@ -1,34 +1,38 @@
-//! A fault of L2: T, then memslots and host, then the shadow. F1 to F10 are the steps of the book's chapter on nested guests.
+//! A fault of L2: T, then memslots and host, then the shadow. F1 to F10 are the steps of the book's chapter on nested
+//! guests.
 //!
 //! ```text
 //! one section of the read side, no lock
 //!   F2  the shadow's line
 //!   F1  walk the shadow                                          a leaf that serves? spurious, after F8
 //!   F2  the epoch
-//!   F3  T, with A and D                                          refused? L1's, and the leaf goes
+//!   F3  T, with A and D                                          refused? to L1, and the leaf is zapped
 //!   F4  memslot of g1; no transaction has T's own frames
 //!   F5  stamp: no invalidation covers page or g1
-//!   F6  the host's page; rights = T ∧ memslot ∧ host ∧ log       it would sleep? leave, ask, begin again
+//!   F6  the host's page; rights = T ∧ memslot ∧ host ∧ log       would sleep? leave, ask, begin again
 //!   F7  (shadow, g2) under g1 in the reverse map
-//!   F9  link what is missing; hole ─▶ frozen
-//!   F8  fence; has one been announced since F2 and F5?           thaw, begin again
+//!   F9  link missing tables; hole ─▶ frozen
+//!   F8  fence; announced since F2 and F5?                        thaw, begin again
 //!   F9  the row; frozen ─▶ leaf                                  condemned? thaw, begin again
 //!   F10 stores allowed, and the memslot logs: mark g1
 //! ```
-//! **F7 before F8**: an invalidation is announced, and then looks for hints. It finds this one, or F8 finds it. **Frozen before F8**: a flush by L1
-//! moves the line, and then looks at entries. It meets this one, or F8 finds the line moved. **F2 before F3**: what T said before a flush is
-//! not installed after it. **The line before F1**: a table that the walk meets may be unlinked. The line moves after that, so a later
-//! fault that remembers the table finds the line moved. **The row before the leaf, while the entry is frozen**: no other fault has it meanwhile.
+//! **F7 before F8**: an invalidation is announced, and then looks for hints. It finds this hint, or F8 finds it.
+//! **Frozen before F8**: a flush by L1 moves the line, and then looks at entries. It meets the frozen entry, or F8
+//! finds the line moved. **F2 before F3**: what T said before a flush is not installed after it. **The line before
+//! F1**: a table that the walk meets may be unlinked. The line moves after the unlinking, so a later fault that
+//! remembers the table finds the line moved. **The row before the leaf, while the entry is frozen**: no other fault
+//! holds the entry meanwhile.
 //!
-//! A leaf that does not serve becomes a hole, without a flush: whatever TLBs have of it, the L1 frame that it was made of keeps
-//! its hint, and each invalidation of a frame with a hint flushes L2's tag. What L1 flushes next finds it among the drops
+//! A leaf that does not serve becomes a hole, without a flush. TLBs may still hold it, but its L1 frame keeps its hint,
+//! and each invalidation of a frame with a hint flushes L2's tag. L1's next flush finds it among the drops
 //! ([`Drops`](crate::shadows::Drops)).
 //!
-//! **Level**: the smallest of what T, host, memslot, format and policy have. Where a table is linked already, what that has. A page of 1 GiB
-//! spans lines of many regions, so F5 and F8 look at N in their place; where N has moved, the next attempt maps 2 MiB.
+//! **Level**: the smallest that T, host, memslot, format and policy allow. If a table is linked already, the table's
+//! level. A page of 1 GiB spans lines of many regions, so F5 and F8 read N instead. If N has moved, the next attempt
+//! maps 2 MiB.
 //!
-//! A host that has to be asked in a way that may sleep is asked outside. Its answer counts if nothing was announced since F2 and F5 when
-//! the next attempt comes to F6.
+//! A host that may sleep is asked outside the section. Its answer counts if nothing was announced between F2 and F5 and
+//! the next attempt's F6.
 
 use super::format::{L1Access, L1Fault, L1Format};
 use super::freeze::Announced;
@@ -53,21 +57,22 @@ use alloc::vec::Vec;
 /// What a fault learns from one attempt to the next.
 #[derive(Default)]
 struct Learned {
-    /// What the host has answered.
+    /// The host's answer.
     offered: Option<(Ask, HostPage)>,
-    /// L1's own mapping of the frame, and all that was made of it, has gone.
+    /// Whether L1's own mapping of the frame, and all shadow entries made of it, were zapped.
     replaced: bool,
-    /// Something was announced meanwhile, anywhere perhaps: a page of 2 MiB at most, of which less is to be looked at.
+    /// Whether something was announced meanwhile, perhaps elsewhere: then maps at most 2 MiB.
     narrow: bool,
-    /// N, when the host was asked for a page that may be of 1 GiB.
+    /// N when the host was asked for a page that may have 1 GiB.
     wide: Option<Word>,
 }
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
-    /// Deals with an access of L2 that the hardware could not complete. May sleep in the host, and in listeners of stores to T. Any number
-    /// of vCPUs fault at once; none waits for another, except for an invalidation that covers its own frame. See [`Vcpu::nested`](crate::Vcpu::nested).
+    /// Handles an access of L2 that the hardware could not complete. May sleep in the host, and in listeners of stores
+    /// to T. Any number of vCPUs fault at once. None waits for another; a fault waits for an invalidation that covers
+    /// its own frame. See [`Vcpu::nested`](crate::Vcpu::nested).
     ///
-    /// L2 is mapped in pages of 1 GiB or 2 MiB where T, the memslot, the host and the format have as large ones, and in pages of 4 KiB elsewhere.
+    /// Maps pages of 1 GiB or 2 MiB if T, the memslot, the host and the format allow it, otherwise 4 KiB.
     pub fn fault(&mut self, idle: &mut Idle, access: L1Access) -> Result<L2Done, FaultError> {
         if let Some(done) = self.quick(&access) {
             return Ok(done);
@@ -83,7 +88,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             // Tables of the shadow and of the reverse map, and a page of rows.
             let want = 2 * usize::from(F::LEVELS);
             if self.vcpu.cache.len() < want {
-                // Not every fault needs a table: an error is one where a page is missed.
+                // Not every fault needs a table: a missing page is an error only where one is needed.
                 let _ = self.vcpu.vm.top_up(idle, &mut self.vcpu.cache, want);
             }
             if let Some(state) = &mut self.vcpu.nested
@@ -128,7 +133,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
     }
 
-    /// The host does not give a page of L1's at once: the vCPU waits for it as it does for its own. Nothing where it is there by now.
+    /// Waits for a page of L1's that the host does not give at once. Returns `None` if it is there by now.
     fn comes_late(
         &mut self,
         idle: &mut Idle,
@@ -144,7 +149,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         Ok(waits.then_some(L2Done::Handled { done, gpa: fault.gpa }))
     }
 
-    /// What L2's tables map at `gpa` at this moment, whatever T says of it: the frame is that of the very 4 KiB.
+    /// Returns what L2's tables map at `gpa` now, whatever T says. The frame is that of exactly the 4 KiB.
     pub fn translate(&self, gpa: Gpa) -> Option<Leaf> {
         let gfn = gpa.gfn();
         if gfn.0 >> F::FRAME_BITS != 0 {
@@ -161,7 +166,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         Memslots { vm: self.vcpu.vm, space: self.vcpu.space }
     }
 
-    /// F1 to F10, once.
+    /// One attempt: F1 to F10.
     fn attempt(&mut self, access: &L1Access, learned: &mut Learned) -> Result<Met, FaultError> {
         let (vm, space, seat) = (self.vcpu.vm, self.vcpu.space, self.vcpu.awake());
         let (host, active, g2) = (&vm.host, &vm.active, access.gpa.gfn());
@@ -171,12 +176,12 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let is_ours = g2.0 >> F::FRAME_BITS == 0;
         let reading = space.memslots.read(&vm.reads, seat);
         let late = seeded!(LineReadLate);
-        // Before the walk: the table that this comes to may be unlinked, and is remembered.
+        // Read before the walk, which may reach an unlinked table and remember it.
         let line = shadow.line.now();
         // SAFETY: in the section of `reading`.
         let at = unsafe { shadow.radix.descend(host, if is_ours { g2 } else { Gfn(0) }) };
         if at.word.is_frozen() {
-            // Its fault goes on soon.
+            // The other fault completes soon.
             return Ok(Met::Changed);
         }
         let (epoch, line) = (active.epoch(), if late { shadow.line.now() } else { line });
@@ -251,8 +256,9 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         self.install(seat, access, &Found { at, leaf, slot, page, stores, gpa }, &announced, learned.replaced)
     }
 
-    /// T refuses. Hardware forgets the translation that it hit, so L1 need not flush it: the leaf goes, and what this vCPU's own TLB may
-    /// have. Once more when the vCPU comes back: another one may have read T before L1 changes it, and install that after.
+    /// Handles a refusal by T. Hardware drops the translation that it hit, so L1 need not flush it: this zaps the leaf,
+    /// and flushes this vCPU's TLB of it. It is zapped again when the vCPU returns: another vCPU may have read T before
+    /// L1 changes it, and installed its leaf later.
     fn refused(&mut self, at: At<'_>, fault: L1Fault) -> Met {
         let active = &self.vcpu.vm.active;
         let is_ours = fault.access.gpa.gfn().0 >> F::FRAME_BITS == 0;

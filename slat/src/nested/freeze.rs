@@ -1,4 +1,4 @@
-//! F8 and F9 of a fault of L2: a hole is frozen, what was announced is looked at again, and the row and the leaf are written.
+//! F8 and F9 of a fault of L2: freezes a hole, checks for new announcements, and writes the row and the leaf.
 
 use crate::addr::Hva;
 use crate::notify::active::{Active, Epoch, RegionLine, Stamp};
@@ -6,7 +6,7 @@ use crate::shadows::{HOLE, Numbers, Row, Rows, thaw};
 use crate::sync::prim::{SeqCst, fence};
 use crate::table::entry::{Entry, Word};
 
-/// What had been announced before T was read, and before the host was asked for `hva`.
+/// The announcements that were read before T, and before the host was asked for `hva`.
 pub(super) struct Announced {
     pub(super) epoch: Epoch,
     pub(super) stamp: Stamp,
@@ -16,7 +16,7 @@ pub(super) struct Announced {
     pub(super) wide: Option<Word>,
 }
 
-/// F9 and F8: a hole is frozen, and then it is looked whether what was announced before `stands`. False: it is not frozen.
+/// F9 and F8: freezes a hole, then checks that the announcements stand. Returns false if not frozen.
 #[inline(always)]
 pub(super) fn freeze(entry: &Entry, mine: Word, stands: impl Fn() -> bool) -> bool {
     let early = seeded!(CheckedBeforeFrozen).then(&stands);
@@ -30,7 +30,7 @@ pub(super) fn freeze(entry: &Entry, mine: Word, stands: impl Fn() -> bool) -> bo
     stands
 }
 
-/// F9: the row, and the leaf for the frozen entry. False where that was condemned: it is a hole then.
+/// F9: writes the row, and the leaf into the frozen entry. Returns false if the entry was condemned: it is a hole then.
 #[inline(always)]
 pub(super) fn thaw_with(
     entry: &Entry,
@@ -57,7 +57,7 @@ impl Announced {
         stands(active, (self.epoch, self.stamp), self.hva)
     }
 
-    /// The same for all regions of a page of 1 GiB: after [`stands`](Self::stands).
+    /// Checks all regions of a page of 1 GiB, after [`stands`](Self::stands).
     #[inline(always)]
     pub(super) fn stands_wide(&self, active: &Active) -> bool {
         // ORDER(nested-hint): after the fence in `stands`.
@@ -67,7 +67,7 @@ impl Announced {
 
 /// F8, after the hint: whether nothing was announced since F2 and F5 that the fault would have waited for.
 pub(super) fn stands(active: &Active, (epoch, stamp): (Epoch, Stamp), hva: Hva) -> bool {
-    // ORDER(nested-hint): the hint before the look at what is announced; pairs with the fence in `Ticket::announce`.
+    // ORDER(nested-hint): the hint before the announcements are read; pairs with the fence in `Ticket::announce`.
     if !seeded!(HintUnfenced) {
         fence(SeqCst);
     }

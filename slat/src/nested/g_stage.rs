@@ -5,10 +5,10 @@
 //!        N   PBMT    -       frame     -     D  A  G  U  X  W  R  V
 //! link   0   0       0       frame     -     0  0  -  0  0  0  0  V
 //! ```
-//! All refusals of an entry are one guest-page fault: not present, reserved bits (60 to 54; N without `Svnapot`, PBMT without
-//! `Svpbmt`), W without R, a superpage that is not aligned to its size, D, A or U in a link. Each access is a user's: U has to be set.
-//! With `Svadu` hardware sets A and D in the leaf. Without (`Svade`), a leaf with A clear, or a store with D clear, faults.
-//! An entry in no memory is an access fault, told as of the access that the walk is for.
+//! All refusals of an entry are one guest-page fault: not present; reserved bits (60 to 54; N without `Svnapot`, PBMT
+//! without `Svpbmt`); W without R; a misaligned superpage; D, A or U in a link. Each access is a user's: U must be set.
+//! With `Svadu` hardware sets A and D in the leaf. Without it (`Svade`), a leaf with A clear faults, and a store with D
+//! clear. An entry in no memory is an access fault, reported for the access that the walk is for.
 
 use super::format::{L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits};
 use crate::addr::{Gfn, Gpa, Level, PAGE_SHIFT};
@@ -25,14 +25,14 @@ const DIRTY: u64 = 1 << 7;
 const MEMORY: u64 = bits(61, 63);
 const RESERVED: u64 = bits(54, 61) | 1 << 63;
 
-/// What L0 offers L1, or what L1 has chosen of it.
+/// Features that L0 offers L1, or that L1 has chosen of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct GStageFeatures {
     /// `menvcfg.ADUE`: hardware sets A and D (`Svadu`).
     pub adue: bool,
     /// `menvcfg.PBMTE`: leaves have memory types (`Svpbmt`).
     pub pbmte: bool,
-    /// L1's `sstatus.MXR`: what may be executed may be read.
+    /// L1's `sstatus.MXR`: executable pages are readable.
     pub mxr: bool,
 }
 
@@ -47,16 +47,16 @@ pub struct GStageTable {
 /// A trap that is taken to L1 in HS-mode.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GuestPageFault {
-    /// `scause`: 20, 21 or 23 for a fetch, a load, a store; of an entry that is in no memory 1, 5 or 7, an access fault.
+    /// `scause`: 20, 21 or 23 for a fetch, load or store; 1, 5 or 7, an access fault, for an entry in no memory.
     pub cause: u64,
     /// `htval`: the guest-physical address, shifted right by two; 0 for an access fault.
     pub htval: u64,
-    /// `htinst` of an access by L2's own walk: that it is a load, or a store of A and D. Else 0, and L0 may put the instruction there.
+    /// `htinst` of an access by L2's own walk: a load, or a store of A and D. Otherwise 0.
     pub htinst: u64,
 }
 
 impl GStageTable {
-    /// The table of `hgatp`; `None` for mode Bare, and for modes that are reserved.
+    /// Returns the table of `hgatp`; `None` for mode Bare, and for reserved modes.
     pub fn new(hgatp: u64, features: GStageFeatures) -> Option<Self> {
         let level = match hgatp >> 60 {
             mode @ 8..=10 => Level::new(mode as u8 - 5)?,

@@ -1,4 +1,4 @@
-//! A guest whose own page tables are shadowed, for want of a second stage: how a vCPU runs on one, and which of its flushes is which call.
+//! Guests whose own page tables are shadowed, for lack of a second stage: its vCPUs, and its flushes by instruction.
 //!
 //! | the guest's instruction | call |
 //! |---|---|
@@ -8,14 +8,15 @@
 //! | `INVPCID` of all; writes that change `CR0.PG`, `CR4.PGE`, `PSE`, `PAE`, `LA57`, set `SMEP` or clear `PCIDE` | [`GuestFlush::All`] |
 //! | writes to `CR0.WP`, `CR4.SMAP`, `EFER.NXE`, `EFLAGS.AC`; a change of privilege; what fills an entry that was not present | none |
 //!
-//! **Global pages** are not told apart: `CR3` drops them, too, where the guest's table does not say them any more, as a processor may at any
-//! time. `INVLPG` goes to all tables that the vCPU has been on, for a global page may be in each.
+//! **Global pages** are not distinguished: a write to `CR3` also drops those that the guest's table no longer maps, as
+//! a processor may at any time. `INVLPG` goes to all tables that the vCPU has run on, since each may map a global page.
 //!
-//! **INVLPG takes the whole page**, whatever it was mapped by. Where the host has smaller pages than the guest, a shadow has that in
-//! parts. So in a shadow where that has ever happened it goes over the largest page that there may be: 2 MiB, 4 MiB of 32-bit paging, or
-//! 1 GiB where the guest is offered such pages; and keeps of them what the guest's tables still say. Elsewhere one entry is looked at.
+//! **INVLPG flushes the whole page**, whatever its size. If the host's pages are smaller than the guest's, a shadow
+//! holds the page in parts. In a shadow where that has happened, INVLPG goes over the largest possible page: 2 MiB, 4
+//! MiB with 32-bit paging, or 1 GiB if the guest is offered such pages. It keeps the leaves that the guest's tables
+//! still confirm. In other shadows it reads one entry.
 //!
-//! A guest's page fault makes its processor forget what it has of the address under the PCID at hand, at any privilege: so do shadows.
+//! A guest's page fault drops its translations of the address under the current PCID, at any privilege; so do shadows.
 
 use super::guest_table::GuestTable;
 use super::l2::{L2, NestedError};
@@ -25,27 +26,28 @@ use crate::sync::idle::Idle;
 use crate::table::format::Format;
 use crate::vcpu::Vcpu;
 
-/// A flush that a guest asks for on one of its vCPUs: see [`Vcpu::guest_flushes`].
+/// A flush that a guest requests on one of its vCPUs: see [`Vcpu::guest_flushes`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GuestFlush {
     /// `INVLPG`: the page around the address, under any PCID.
     Address(Gva),
     /// `INVPCID`, type 0: the page under this PCID.
     AddressOf(u16, Gva),
-    /// All under this PCID.
+    /// Everything under this PCID.
     Pcid(u16),
-    /// All.
+    /// Everything.
     All,
 }
 
 impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
-    /// The vCPU runs on the guest's own page table: on a shadow of it, in a VM that is built
-    /// [without two stages](crate::Builder::without_two_stages). Made anew when the guest changes `CR3`, another register that counts, or its
-    /// privilege: each is a table of its own ([`GuestTable::new`]). While its paging is off, the vCPU itself [enters](Self::enter), and
-    /// [deals with faults](Self::fault): linear addresses are guest-physical ones.
+    /// Runs the vCPU on a shadow of the guest's own page table, in a VM that is built [without two
+    /// stages](crate::Builder::without_two_stages). Call it again when the guest changes `CR3`, another register of the
+    /// key, or its privilege: each is a table of its own ([`GuestTable::new`]). While paging is off, linear addresses
+    /// are guest-physical ones, and the vCPU itself [enters](Self::enter) and [handles faults](Self::fault).
     ///
-    /// Here L1 is the guest's kernel, whose table translates; L2 is what runs on that, the kernel included; and an address of L2 is a
-    /// [linear one](GuestTable::access). What [`L2Done::ForL1`](super::L2Done::ForL1) says is a page fault, to be injected.
+    /// Here L1 is the guest's kernel, which owns the table. L2 is all code that runs on it, the kernel included. An
+    /// address of L2 is a [linear one](GuestTable::access). Inject [`L2Done::ForL1`](super::L2Done::ForL1) as a page
+    /// fault.
     ///
     /// ```
     /// use slat::{nested::*, table::{TableMemory, Word, formats::X64}, *};
@@ -102,14 +104,14 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// drop(inside); // out of the guest, by the next fault, or an instruction that is intercepted
     /// drop(guest);
     ///
-    /// // Its user has no part in that page: a page fault. P and U in the error code.
+    /// // Its user may not access that page: a page fault, with P and U in the error code.
     /// let user = GuestTable::new(&registers, offered, Privilege::User)?;
     /// let mut guest = vcpu.guest_paging(&mut idle, user)?;
     /// let load = user.access(at, Access::Read).unwrap();
     /// let L2Done::ForL1(fault) = guest.fault(&mut idle, load)? else { panic!() };
     /// assert_eq!(user.injection(&fault), PageFault { address: at, code: 0b00101 });
     ///
-    /// // The kernel unmaps the page, and says so: INVLPG.
+    /// // The kernel unmaps the page, and flushes it: INVLPG.
     /// vm.host().0[3 * 512 + 5].store(0, Release);
     /// vcpu.guest_flushes(GuestFlush::Address(at));
     /// let mut guest = vcpu.guest_paging(&mut idle, kernel)?;
@@ -135,8 +137,8 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         self.runs_on(idle, table).map_err(NestedError::from)
     }
 
-    /// The guest flushes, on this vCPU, what it has of its page tables: see [`guest_paging`](Self::guest_paging), which has an example.
-    /// A flush of an address is carried out now; another one when the vCPU runs on a table that it covers. Sleeps nowhere.
+    /// Flushes this vCPU's translations of the guest's page tables: see [`guest_paging`](Self::guest_paging), which has
+    /// an example. Flushes an address now, more when the vCPU next runs on a table that is covered. Never sleeps.
     pub fn guest_flushes(&mut self, flush: GuestFlush) {
         match flush {
             GuestFlush::Address(address) => self.flush_address(address, |_| true),

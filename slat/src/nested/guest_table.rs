@@ -1,5 +1,5 @@
-//! A guest's own page table on x86, for a host whose processor has no second stage: 32-bit paging, PAE, four and five levels (Intel SDM
-//! volume 3, "Paging"; AMD APM volume 2, "Page Translation and Protection").
+//! A guest's own page table on x86, for a host processor without a second stage: 32-bit paging, PAE, four and five
+//! levels (Intel SDM volume 3, "Paging"; AMD APM volume 2, "Page Translation and Protection").
 //!
 //! ```text
 //!            root     levels  entries      root entries in registers
@@ -7,14 +7,15 @@
 //! PAE        PDPTEs   2       512 × 8 B    four, loaded by a write to CR3; reserved bits there refuse the write (#GP)
 //! long mode  CR3      4, 5    512 × 8 B
 //! ```
-//! A linear address takes the place of L2's. Its sign is left out ([`GuestTable::access`] puts that aside), so that it fits the table.
-//! A page of 4 MiB is two of 2 MiB to the walk, and a table of 1,024 entries two halves.
+//! A linear address takes the place of L2's guest-physical one. [`GuestTable::access`] drops its sign bits, so that it
+//! fits the table. The walk treats a page of 4 MiB as two of 2 MiB, and a table of 1,024 entries as two halves.
 //!
-//! **The key says who accesses.** A shadow entry has no bit for U: the two kinds of accesses have a shadow each, and a vCPU changes from
-//! one to the other as it changes its privilege. A hypervisor has to see that change: one that runs its guest's kernel deprivileged does
-//! (PVM), and so does an emulator; VMX and SVM with paging intercepted do not. A leaf of one shadow is never used by accesses of the other.
-//! `CR0.WP`, `CR4.SMEP`, `CR4.SMAP` with `EFLAGS.AC`, and `EFER.NXE` are part of the key in the same way, as far as they count for
-//! that kind: no flush is needed when they change. So is the PCID. Translations under one PCID are no other's.
+//! **The privilege is part of the key.** A shadow entry has no bit for U. User and supervisor accesses have a shadow
+//! each, and a vCPU switches shadows with its privilege. The hypervisor has to see that switch. PVM does, since it runs
+//! the guest's kernel deprivileged, and so does an emulator; VMX and SVM with paging intercepted do not. A leaf of one
+//! shadow never serves accesses of the other. `CR0.WP`, `CR4.SMEP`, `CR4.SMAP` with `EFLAGS.AC`, and `EFER.NXE` are
+//! part of the key as far as they matter for that privilege, so their changes need no flush. The PCID is part of the
+//! key, too: translations of one PCID serve no other.
 //!
 //! | | user | supervisor |
 //! |---|---|---|
@@ -23,6 +24,7 @@
 //! | fetches | the same, and NX in none | NX in none; with SMEP: not where U is in all |
 //!
 //! Not offered: protection keys, shadow stacks, linear-address masking.
+//! Not offered: protection keys, shadow stacks, linear-address masking.
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame};
 use super::x86_entry::{ACCESSED, DIRTY, EntryRules, PRESENT, X86Entry, pdpte};
@@ -30,12 +32,12 @@ use crate::addr::{Gfn, Gpa, Gva, INDEX_BITS, Level, PAGE_SHIFT, Span};
 use crate::table::entry::Word;
 use crate::table::format::{Access, Perms};
 
-/// The registers of a vCPU that say how it translates.
+/// The registers of a vCPU that control its translation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct GuestRegisters {
     /// `CR0`: PG, WP.
     pub cr0: u64,
-    /// `CR3`, without the bit that asks for no flush.
+    /// `CR3`, without the bit that suppresses the flush.
     pub cr3: u64,
     /// `CR4`: PSE, PAE, LA57, PCIDE, SMEP, SMAP.
     pub cr4: u64,
@@ -43,38 +45,38 @@ pub struct GuestRegisters {
     pub efer: u64,
     /// The `PAT` register.
     pub pat: u64,
-    /// With PAE: the four entries that the last write to `CR3`, or one that has begun PAE paging, has loaded. What the guest stores
-    /// to that memory later has no effect before the next such write.
+    /// With PAE: the four entries that the last write to `CR3` loaded, or the write that began PAE paging. Later stores
+    /// of the guest to that memory have no effect before the next such write.
     pub pdptes: [u64; 4],
 }
 
-/// What the guest's processor is said to have.
+/// Paging features that the guest's processor reports.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GuestPaging {
-    /// Bits of a physical address of the guest's (MAXPHYADDR).
+    /// Bits of a guest-physical address (MAXPHYADDR).
     pub physical_bits: u32,
-    /// CPUID `8000_0001` EDX bit 26: entries may map 1 GiB. `INVLPG` is cheaper without: see [`GuestFlush`](super::GuestFlush).
+    /// CPUID `8000_0001` EDX bit 26: entries may map 1 GiB. Slows `INVLPG`: see [`GuestFlush`](super::GuestFlush).
     pub large_1g: bool,
-    /// Bit 8 of links above those that may map 2 MiB is reserved, as on AMD's processors; else ignored, as on Intel's.
+    /// Bit 8 of links above those that may map 2 MiB is reserved, as on AMD; otherwise ignored, as on Intel.
     pub reserves_global: bool,
 }
 
-/// Who accesses.
+/// Privilege of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Privilege {
     /// Privilege level 3.
     User,
-    /// Levels 0 to 2; and the processor's own accesses to its tables at any level, such as the GDT's.
+    /// Levels 0 to 2; and the processor's own accesses to its tables, such as the GDT, at any level.
     Supervisor,
-    /// The same where `EFLAGS.AC` is set.
+    /// A supervisor with `EFLAGS.AC` set.
     SupervisorWithAc,
 }
 
-/// Why there is no table.
+/// Why registers give no table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NoTable {
-    /// `CR0.PG` is clear: linear addresses are guest-physical ones. The VM's own table is a direct map: [`Vcpu::enter`](crate::Vcpu::enter),
-    /// [`Vcpu::fault`](crate::Vcpu::fault).
+    /// `CR0.PG` is clear: linear addresses are guest-physical ones. The VM's own table is a direct map:
+    /// [`Vcpu::enter`](crate::Vcpu::enter), [`Vcpu::fault`](crate::Vcpu::fault).
     PagingOff,
     /// A reserved bit in `CR3`, or in a PDPTE: the processor refuses the write that would load it, by #GP.
     Reserved,
@@ -85,7 +87,7 @@ errors! { NoTable:
     Self::Reserved => "a reserved bit in CR3 or in a PDPTE: the write that loads it is refused by #GP";
 }
 
-/// A guest's page table, and who accesses by way of it: see [`GuestTable::new`].
+/// A guest's page table, and the privilege of the accesses through it: see [`GuestTable::new`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GuestTable {
     root: Root,
@@ -96,13 +98,13 @@ pub struct GuestTable {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Root {
-    /// With pages of 4 MiB, or without.
+    /// Whether pages of 4 MiB are on.
     Short(Gpa, bool),
     Pae([Option<Gfn>; 4]),
     Long(Gpa, Level),
 }
 
-/// Who accesses, and what of the registers counts for that.
+/// The privilege of accesses, and the register bits that matter for it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a bit of a register")]
 struct Role {
@@ -113,14 +115,14 @@ struct Role {
     no_user_fetch: bool,
     /// CR4.SMAP without AC, of a supervisor.
     no_user_data: bool,
-    /// A page fault says that the access was a fetch.
+    /// Whether a page fault's error code reports fetches.
     tells_fetch: bool,
 }
 
-/// A page fault, vector 14, that is the guest's to deal with.
+/// A page fault, vector 14, that the guest has to handle.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PageFault {
-    /// For `CR2`.
+    /// Address for `CR2`.
     pub address: Gva,
     /// The error code: P, W, U, RSVD, I in bits 0 to 4.
     pub code: u32,
@@ -138,7 +140,7 @@ const LMA: u64 = 1 << 10;
 const NXE: u64 = 1 << 11;
 
 impl GuestTable {
-    /// The table that a vCPU with these registers accesses memory by, at this privilege.
+    /// Returns the table through which a vCPU with these registers accesses memory at this privilege.
     pub fn new(
         registers: &GuestRegisters,
         paging: GuestPaging,
@@ -183,20 +185,20 @@ impl GuestTable {
         })
     }
 
-    /// An access to a linear address, as a fault is told of it; `None` of one that is not canonical, or has more than 32 bits where
-    /// the guest has no more: the processor refuses it before it looks at any table (#GP, #SS).
+    /// Returns the access to a linear address, for a fault. `None` if the address is not canonical, or has more than 32
+    /// bits in a guest without long mode: the processor refuses it before it reads any table (#GP, #SS).
     pub fn access(&self, address: Gva, access: Access) -> Option<L1Access> {
         let gpa = Gpa(address.0 & bits(0, self.address_bits()));
         let is_good = self.address_of(gpa) == address;
         is_good.then(|| L1Access { user: self.role.is_user, ..L1Access::new(gpa, access) })
     }
 
-    /// The PCID that its translations have: 0 where the guest has none.
+    /// Returns the PCID of its translations: 0 if the guest has none.
     pub fn pcid(&self) -> u16 {
         self.pcid
     }
 
-    /// How many bits a linear address has.
+    /// Number of bits of a linear address.
     pub(super) fn address_bits(&self) -> u32 {
         match self.root {
             Root::Long(_, level) => level.up().shift() + PAGE_SHIFT,
@@ -204,7 +206,7 @@ impl GuestTable {
         }
     }
 
-    /// The frame of the address, and those of the largest page that it may be in.
+    /// Returns the frame of the address, and the frames of the largest page that may contain it.
     pub(super) fn block(&self, address: Gva) -> Option<(Gfn, Span<Gfn>)> {
         let gfn = self.access(address, Access::Read)?.gpa.gfn();
         let pages = match self.root {
@@ -215,7 +217,7 @@ impl GuestTable {
         Some((gfn, Span::sized(Gfn(gfn.0 & !(pages - 1)), pages)))
     }
 
-    /// With its sign.
+    /// Restores the sign bits.
     fn address_of(&self, gpa: Gpa) -> Gva {
         let unused = 64 - self.address_bits();
         let signed = ((gpa.0 << unused) as i64 >> unused) as u64;
@@ -223,7 +225,7 @@ impl GuestTable {
     }
 }
 
-/// What PAE's root entries link.
+/// Decodes PAE's root entries.
 fn links(pdptes: [u64; 4], physical_bits: u32) -> Result<[Option<Gfn>; 4], NoTable> {
     let mut links = [None; 4];
     for (link, entry) in links.iter_mut().zip(pdptes) {
@@ -315,7 +317,7 @@ impl L1Format for GuestTable {
     fn injection(&self, fault: &L1Fault) -> PageFault {
         let when = |on: bool, bit: u64| if on { bit as u32 } else { 0 };
         let L1Access { gpa, access, .. } = fault.access;
-        // A bus that nothing answers on gives ones: an entry with reserved bits.
+        // An unmapped bus address reads as ones: an entry with reserved bits.
         let is_reserved = matches!(fault.why, Refusal::Reserved | Refusal::NoMemory);
         let code = when(is_reserved || fault.why == Refusal::Rights, PRESENT)
             | when(access == Access::Write, 1 << 1)

@@ -1,4 +1,4 @@
-//! F7 to F10: what a fault of L2 has found becomes a leaf of its shadow. See [`super::fault`] for the order.
+//! F7 to F10: a fault of L2 installs its leaf in the shadow. See [`super::fault`] for the order.
 
 use super::format::{L1Access, L1Format};
 use super::freeze::{Announced, freeze, thaw_with};
@@ -30,7 +30,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let (g1, level) = (leaf.gfn, page.level);
         let composed = self.compose(page, &leaf, &slot, stores);
         let new = F::leaf(&composed, level);
-        // What a format cannot say, or what is not all of what T allows.
+        // The format cannot encode the rights, or T does not allow them all.
         if F::decode(new).perms != composed.perms || !composed.perms.allows(access.access) {
             return Ok(done(Done::Mmio, gpa));
         }
@@ -80,7 +80,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             self.shadows.reverse.add(host, &mut self.vcpu.cache, (g1, level), hint)?;
         }
         if composed.perms.allows(Access::Write) && slot.log_dirty && !seeded!(WriteUnmarked) {
-            // ORDER(bitmap): after the permission, which a thread that takes the mark has to see.
+            // ORDER(bitmap): after the permission, which a harvest that takes the mark has to see.
             space.log_store(&vm.reads, seat, g1, self.vcpu.ring);
         }
         if level == Level::K4 {
@@ -89,7 +89,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         Ok(done(Done::Mapped(level), gpa))
     }
 
-    /// F8, and what becomes of the leaf that F1 has met.
+    /// F8 for a leaf that F1 has met: keeps it if it serves, otherwise drops it.
     fn met_leaf(&self, found: &Found<'_>, announced: &Announced, composed: Leaf, is_row: bool) -> Met {
         let (active, &Found { at, page, stores, gpa, .. }) = (&self.vcpu.vm.active, found);
         if !announced.stands(active) {
@@ -97,7 +97,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let serves = page.level == at.level && is_row && serves_still(F::decode(at.word), composed, stores);
         if serves && at.word.is_tracked() && !seeded!(WithdrawnServes) {
-            // By an aging pass: this is the access that it was to learn of.
+            // An aging pass withdrew it: this is the access that the pass waits for.
             let given = at.entry.cas(at.word, F::restore(at.word, at.level)).is_ok();
             let done = L2Done::Handled { done: Done::Mapped(at.level), gpa };
             return if given { Met::Done(done) } else { Met::Changed };
@@ -109,7 +109,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         Met::Changed
     }
 
-    /// How large a page T, host, memslot, format and policy agree on around the frame.
+    /// Returns the largest page around the frame that T, host, memslot, format and policy allow.
     pub(super) fn level(&self, page: HostPage, l1: &L1Leaf, slot: &Slot, access: Access) -> Level {
         let (vm, space) = (self.vcpu.vm, self.vcpu.space);
         let small = vm.policy.nx_huge_pages && (access == Access::Fetch || !page.execute);
@@ -124,7 +124,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         level
     }
 
-    /// What the leaf says: what T, memslot and host allow together, and no store that is to be noticed.
+    /// Composes the leaf: what T, memslot and host allow together, without stores that must be noticed.
     fn compose(&self, page: HostPage, l1: &L1Leaf, slot: &Slot, stores: bool) -> Leaf {
         let page = page.through(slot);
         let watched = self.vcpu.space.watched.has(l1.gfn);
@@ -140,7 +140,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
                 page.execute && !withheld && both.allows(Access::Fetch),
             ),
             memory: if F::has_memory_type(memory) { memory } else { page.memory },
-            // Nothing gives write permission back in place: T has a say in it.
+            // T has a say in write permission, so nothing restores it in place.
             host_writable: false,
             accessed: true,
             dirty: stores,
@@ -152,15 +152,15 @@ fn done(done: Done, gpa: Gpa) -> Met {
     Met::Done(L2Done::Handled { done, gpa })
 }
 
-/// The rows beside an entry of a shadow, and which is its own.
+/// Returns the rows beside an entry of a shadow, and the index of its own row.
 fn rows_of<'a, F: Format, H: Host>(at: &At<'a>, g2: Gfn) -> Option<(Rows<'a>, usize)> {
     // SAFETY: `at` was met in a section that goes on.
     let rows = unsafe { Rows::of::<H>(at.node) };
     rows.map(|rows| (rows, F::index(g2, at.level)))
 }
 
-/// Whether the leaf that is there does for the access, and allows no more than what would be mapped now. A permission to store may be
-/// missing that the access does not need.
+/// Whether the present leaf serves the access, and allows no more than a new one would. It may lack a store permission
+/// that the access does not need.
 fn serves_still(old: Leaf, new: Leaf, stores: bool) -> bool {
     let missing = new.perms.without(old.perms);
     let serves = missing.without(Perms::WRITE) == Perms::NONE && (!stores || old.perms.allows(Access::Write));

@@ -1,4 +1,4 @@
-//! L1's flushes of what its vCPUs have of T.
+//! L1's flushes of its vCPUs' translations through T.
 //!
 //! | L1's instruction | scope | call |
 //! |---|---|---|
@@ -9,14 +9,14 @@
 //! | `INVLPG`, `INVPCID`, writes to control registers, of a guest without two stages | this vCPU | [`Vcpu::guest_flushes`] |
 //! | `INVVPID`, `INVLPGA`; writes to control registers; L2's entry and exit | no table | none |
 //!
-//! A flush for one vCPU is noted, and carried out when that vCPU enters L2 the next time: storms of them cost one. What T says no longer
-//! goes (`revalidate`), unless a flush that **began** after this one was asked for has ended: then that one has read whatever L1 had
-//! written. The vCPU's own TLB is flushed where anything was dropped since it was flushed last. What other vCPUs
-//! have in their TLBs stays there, as L1's hardware would leave it; the L1 frames keep their hints, so the host's next invalidation of
-//! such a page flushes it. No vCPU is kicked.
+//! A flush for one vCPU is recorded, and carried out when that vCPU next enters L2: many flushes cost one. It zaps the
+//! leaves that T no longer confirms (`revalidate`). It is skipped if a flush of the same shadow that **began** after
+//! the request has ended: that one has read everything that L1 had written. The vCPU's own TLB is flushed if anything
+//! was dropped since its last flush. Other vCPUs' TLBs keep their copies, as L1's hardware would. The L1 frames keep
+//! their hints, so the host's next invalidation of such a page flushes it. No vCPU is kicked.
 //!
-//! A flush for all vCPUs has been carried out on each of them when it returns, and walks of L1's table that began before are over. Where
-//! nothing was dropped since the last one of those, there is nothing to carry out on them.
+//! When a flush for all vCPUs returns, each vCPU has carried it out, and walks of L1's table that began before have
+//! ended. If nothing was dropped since the last such flush, the vCPUs have nothing to carry out.
 
 use super::format::L1Format;
 use super::revalidate::Revalidation;
@@ -35,18 +35,18 @@ use crate::why::Why;
 use alloc::vec::Vec;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
-    /// L1 flushes, on this vCPU, what it has of its tables of this format for which `covers` says so. Carried out when the vCPU
-    /// [runs L2](Self::nested) the next time. Sleeps nowhere; [`nested`](Self::nested) has an example.
+    /// Flushes this vCPU's translations through L1's tables of this format for which `covers` returns true. Carried out
+    /// when the vCPU next [runs L2](Self::nested). Never sleeps; [`nested`](Self::nested) has an example.
     pub fn l1_flushes<T: L1Format>(&mut self, covers: impl Fn(&T) -> bool) {
         if let Some(state) = &mut self.nested {
             state.owes(covers, self.vm.active.now());
         }
     }
 
-    /// The same for an address of each table, now: `block` says which frames the largest page around it may have, the address's first. They
-    /// are gone over where a page of the table was mapped by smaller ones; else the address alone, with all of its leaf. As a
-    /// [flush for all vCPUs](Vm::l1_broadcasts), but for the TLB: this vCPU forgets, where anything was dropped, before it runs L2 again; what
-    /// others have stays, as L1's hardware would leave it.
+    /// Flushes an address of each table now. `block` returns its frame, and the frames of the largest page that may
+    /// contain it. The block is gone over if any page of the shadow was mapped by smaller ones; otherwise the address
+    /// alone, with all of its leaf. Acts as a [flush for all vCPUs](Vm::l1_broadcasts), except for TLBs: this vCPU
+    /// flushes, if anything was dropped, before it runs L2 again. Other vCPUs' copies stay, as on L1's hardware.
     pub(super) fn l1_flushes_frames<T: L1Format>(&mut self, block: impl Fn(&T) -> Option<(Gfn, Span<Gfn>)>) {
         let (vm, space, seat) = (self.vm, self.space, self.awake());
         let (Some(shadows), Some(state)) = (space.nested.get(), &mut self.nested) else { return };
@@ -71,8 +71,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// L1 flushes, on all its vCPUs in address space `space`, what they have of frames `g2s` of L2, in tables of this format for
-    /// which `covers` says so. Returns when no vCPU uses what T said before: waits for those that are in L2, or in L1.
+    /// Flushes, on all of L1's vCPUs in address space `space`, frames `g2s` of L2, in tables of this format for which
+    /// `covers` returns true. On return no vCPU uses what T said before: waits for vCPUs that are in L2 or L1.
     ///
     /// ```
     /// # use slat::{*, nested::*};
@@ -110,8 +110,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             FlushDebt::new(self, owed, Cause::Change(Why::Clear)).settle();
             shadows.drops.settled(dropped);
         }
-        // L1 may use its table's pages for something else now, as after its barrier: no fault reads them, or sets A and D there, that has
-        // come to them before.
+        // L1 may now reuse its table's pages, as after its barrier: no earlier fault still uses them.
         if !seeded!(BroadcastUnwaited) {
             self.reads.synchronize();
         }

@@ -18,22 +18,22 @@ use crate::vm::Vm;
 use alloc::boxed::Box;
 use core::fmt;
 
-/// Why a vCPU does not run on a table of its guest's.
+/// Why a vCPU cannot run on a guest's table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum NestedError {
     /// There is no memory for tables.
     NoMemory,
-    /// The VM was built for a host without two stages ([`Builder::without_two_stages`](crate::Builder::without_two_stages)): its guests
-    /// have no guests.
+    /// The VM was built for a host without two stages
+    /// ([`Builder::without_two_stages`](crate::Builder::without_two_stages)): it runs no nested guests.
     OneStage,
-    /// The VM has two stages: the hardware walks its guest's own table.
+    /// The VM has two stages: the hardware walks the guest's own table.
     TwoStages,
-    /// The guest's table translates more bits of address than the VM's format.
+    /// The guest's table translates more address bits than the VM's format.
     TooWide {
-        /// Bits of an address of the guest's.
+        /// Address bits of the guest's table.
         guest: u32,
-        /// Bits that the format translates.
+        /// Address bits of the format.
         format: u32,
     },
 }
@@ -53,23 +53,23 @@ impl From<NoMemory> for NestedError {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// How many tables of its guests there can be shadows for at once: of nested guests one for each vCPU, and as many that none
-    /// runs on. A guest's kernel has tables for each process, each with a shadow or two.
+    /// Maximum number of shadows at once. For nested guests: one for each vCPU, and as many unused ones. A guest's
+    /// kernel has tables per process, each with one or two shadows.
     fn shadows(&self) -> usize {
         self.policy.vcpus as usize * if self.policy.has_two_stages { 2 } else { 16 }
     }
 }
 
-/// A vCPU that runs L2, the guest of its guest, on a table of L1. See [`Vcpu::nested`]. Dropping it is L2's exit: the vCPU is L1's again.
+/// A vCPU that runs L2, the guest of its guest, on a table of L1. See [`Vcpu::nested`]. Dropping it is L2's exit to L1.
 pub struct L2<'v, 'vm, F: Format, H: Host, T: L1Format> {
     pub(super) vcpu: &'v mut Vcpu<'vm, F, H>,
     pub(super) table: T,
     pub(super) shadows: &'vm Shadows<F>,
     pub(crate) shadow: &'vm Shadow<F>,
     pub(super) index: usize,
-    /// The slot that a fault looked up last, and the version of the slots.
+    /// The version of the slots, and the slot that a fault found last.
     pub(super) memo: Option<(u64, Slot)>,
-    /// What the next fault may take the short way by.
+    /// State for the short path of the next fault.
     pub(super) quick: Option<Quick<'vm>>,
 }
 
@@ -83,12 +83,15 @@ impl<F: Format, H: Host, T: L1Format> fmt::Debug for L2<'_, '_, F, H, T> {
 }
 
 impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
-    /// L1 enters L2 on this vCPU (`VMLAUNCH`, `VMRUN`, `ERET`, `SRET`), with `table` as its second-level table. What L1 has flushed on this
-    /// vCPU since it was there last ([`l1_flushes`](Self::l1_flushes)) is carried out first.
+    /// L1 enters L2 on this vCPU (`VMLAUNCH`, `VMRUN`, `ERET`, `SRET`), with `table` as its second-level table. Flushes
+    /// by L1 on this vCPU since its last entry ([`l1_flushes`](Self::l1_flushes)) are carried out first.
     ///
-    /// The first call makes what nested guests need: ten table pages or a few more. A VM in which it is never called has none of it. It may
-    /// sleep in [`TableMemory`](crate::TableMemory), and waits for another vCPU's flush of the same shadow. An error means that there
-    /// is no memory for tables, or that the VM is built [without two stages](crate::Builder::without_two_stages).
+    /// The first call allocates what nested guests need: about ten table pages. A VM without such a call has none of
+    /// it. May sleep in [`TableMemory`](crate::TableMemory), and waits for another vCPU's flush of the same shadow.
+    ///
+    /// # Errors
+    /// [`NoMemory`](NestedError::NoMemory) without memory for tables; [`OneStage`](NestedError::OneStage) if the VM is
+    /// built [without two stages](crate::Builder::without_two_stages).
     ///
     /// ```
     /// use slat::{nested::*, table::{TableMemory, Word, formats::Npt4}, *};
@@ -126,15 +129,15 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(0x10_0000))))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     ///
-    /// // L1 runs L2, which loads from its frame 5: L1's frame 7 is behind it, and the host's frame 0x107.
+    /// // L1 runs L2, which loads from its frame 5. L1's frame 7 is behind it, and behind that the host's frame 0x107.
     /// let mut l2 = vcpu.nested(&mut idle, ept)?;
     /// let load = L1Access::new(Gpa(0x5123), Access::Read);
     /// assert_eq!(l2.fault(&mut idle, load)?, L2Done::Handled { done: Done::Mapped(Level::K4), gpa: Gpa(0x7123) });
     /// assert_eq!(l2.translate(load.gpa).unwrap().pfn, Pfn(0x107));
     /// let guest = l2.enter(&mut idle, &mut Tlb(0)).poll(); // on `guest.root()`
-    /// drop(guest); // out of L2, by the next fault
+    /// drop(guest); // L2 exits with its next fault
     ///
-    /// // It loads from frame 6, of which L1 has to be told.
+    /// // It loads from frame 6, which T does not map: L1 gets a fault.
     /// let elsewhere = L1Access::new(Gpa(0x6000), Access::Read);
     /// let L2Done::ForL1(fault) = l2.fault(&mut idle, elsewhere)? else { panic!() };
     /// let exit = ept.injection(&fault);
@@ -149,7 +152,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// assert!(matches!(l2.fault(&mut idle, elsewhere)?, L2Done::Handled { .. }));
     /// assert!(matches!(l2.fault(&mut idle, load)?, L2Done::ForL1(_)));
     ///
-    /// // The host takes the page behind L1's frame 7 away. L1 has no part in that, and L2 has it no more.
+    /// // The host takes the page behind L1's frame 7 away, without L1's knowledge: L2 loses it, too.
     /// let page = Span::sized(Hva(0x10_7000), 4096);
     /// vm.invalidate(page, Why::Unmap).apply(&mut idle).settle();
     /// assert_eq!(l2.translate(elsewhere.gpa), None);
@@ -166,7 +169,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         self.runs_on(idle, table).map_err(NestedError::from)
     }
 
-    /// The same, whatever the table is of.
+    /// Runs the vCPU on a table, whether L1's or the guest's own.
     pub(super) fn runs_on<'v, T: L1Format>(
         &'v mut self,
         idle: &mut Idle,
@@ -182,7 +185,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             let fresh = Shadows::new(host, &vm.pool, vm.shadows())?;
             space.nested.set_after(&vm.nested, fresh, |fresh| {
                 if !seeded!(SlowerKept) {
-                    // SAFETY: made just now, and another thread was faster.
+                    // SAFETY: made by this call; another thread's was published first.
                     unsafe { fresh.give_back_unused(host, &vm.pool) };
                 }
             })
@@ -193,7 +196,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         } else {
             let hold = || shadows.hold((host, &vm.pool, active), table);
             let hold = match hold() {
-                // Another shadow goes for its root.
+                // Reclaim frees another shadow's root.
                 Err(NoMemory) if vm.pool.in_use() >= vm.pool.budget() && vm.reclaim(idle) => hold()?,
                 held => held?,
             };
@@ -202,7 +205,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             }
             hold
         };
-        // Held, so it is there.
+        // Held, so it exists.
         let shadow = shadows.shadow(hold.index).ok_or(NoMemory)?;
         let first = Some(active.now()).filter(|_| !seeded!(FirstEntryUnflushed));
         if let Some(asked) = state.visits(hold, table, first) {
@@ -214,7 +217,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                 served = false;
             });
             if shadows.drops.since(state.forgot) && !(served && seeded!(ServedUnforgotten)) {
-                // Before the TLB is told to, which is when the vCPU enters the guest.
+                // Before the TLB is flushed, which is when the vCPU enters the guest.
                 state.forgot = active.now();
                 self.loaded.forget_l2();
             }
@@ -222,13 +225,13 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         Ok(L2 { vcpu: self, table, shadows, shadow, index: hold.index, memo: None, quick: None })
     }
 
-    /// What T has refused on this vCPU goes: what a fault under way has read of it is not installed any more.
+    /// Zaps what T has refused on this vCPU, so that no fault under way installs its older answer.
     pub(super) fn comes_back(&mut self) {
         let (Some(shadows), Some(state)) = (self.space.nested.get(), &mut self.nested) else { return };
         let (host, active) = (&self.vm.host, &self.vm.active);
         for (index, g2) in state.refused.drain(..) {
             if let Some((shadow, inside)) = shadows.visit(index).filter(|_| !seeded!(RefusedOnce)) {
-                // Nor by the short way.
+                // Nor by the short path.
                 shadow.line.announce();
                 let (taking, g2s) = (shadows.drops.taking(active), Span::sized(g2, 1));
                 shadows.reach_in(
@@ -242,7 +245,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
     }
 
-    /// It holds no shadow any more.
+    /// Gives up the held shadow.
     pub(crate) fn let_go_of_shadow(&mut self) {
         let held = self.nested.as_mut().and_then(|state| state.held.take());
         if let (Some(held), Some(shadows)) = (held, self.space.nested.get()) {
@@ -253,7 +256,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
     }
 
-    /// The same, and it has been in none: those of another address space follow.
+    /// Gives up all state of shadows: the vCPU moves to another address space.
     pub(crate) fn forget_shadows(&mut self) {
         self.let_go_of_shadow();
         self.nested = None;
@@ -267,12 +270,12 @@ impl<'vm, F: Format, H: Host, T: L1Format> L2<'_, 'vm, F, H, T> {
         self.vcpu
     }
 
-    /// As [`Vcpu::take_ready`].
+    /// Like [`Vcpu::take_ready`].
     pub fn take_ready(&mut self) -> Option<Token> {
         self.vcpu.take_ready()
     }
 
-    /// The first step into L2: as [`Vcpu::enter`], on the shadow's root and under L2's tag ([`Translations::flush_nested`]).
+    /// Like [`Vcpu::enter`], on the shadow's root and under L2's tag ([`Translations::flush_nested`]).
     pub fn enter<'a>(&'a mut self, idle: &'a mut Idle, cache: &mut impl Translations) -> Ready<'a> {
         if T::GOES_ON {
             self.vcpu.comes_back();

@@ -1,4 +1,4 @@
-//! What a fault of L2 comes to, meets on its way, and remembers.
+//! Results of a fault of L2, findings of its attempts, and what the vCPU remembers.
 
 use super::format::L1Fault;
 use super::under::Upper;
@@ -14,39 +14,39 @@ use crate::table::format::{Access, Leaf};
 use crate::table::memory::{ENTRIES, Node};
 use crate::table::radix::At;
 
-/// How an access of L2 was dealt with.
+/// Result of an access of L2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum L2Done {
-    /// As an access of L1's own to its address `gpa`, which is what T translates L2's address to. After [`Done::Mapped`] and
-    /// [`Done::Spurious`] L2 may try again. Of [`Done::Mmio`] and [`Done::WriteTracked`] the VMM emulates the access, at `gpa`. That is
-    /// also the answer where our tables cannot say what T does: L1 was offered more than this format has.
+    /// Handled like an access of L1's own to its address `gpa`, to which T translates L2's address. After
+    /// [`Done::Mapped`] and [`Done::Spurious`] L2 may try again. For [`Done::Mmio`] and [`Done::WriteTracked`] the VMM
+    /// emulates the access at `gpa`. [`Done::Mmio`] also covers what this format cannot encode.
     Handled {
-        /// How.
+        /// Result for L1's address.
         done: Done,
-        /// Where, in L1's memory.
+        /// L1's address.
         gpa: Gpa,
     },
-    /// T refuses the access. L1 is told, by [`L1Format::injection`](crate::nested::L1Format::injection): L2's exit.
+    /// T refuses the access: L2 exits to L1, with [`L1Format::injection`](crate::nested::L1Format::injection).
     ForL1(L1Fault),
 }
 
-/// What an attempt met.
+/// Outcome of an attempt.
 pub(super) enum Met {
     Done(L2Done),
-    /// Something has changed: again.
+    /// Something has changed: try again.
     Changed,
-    /// An invalidation covers what is needed: again when it has ended.
+    /// An invalidation covers what is needed: try again when it has ended.
     Covered,
     /// T cannot be walked without sleeping.
     Table(L1Stop),
     /// The host has to be asked in a way that may sleep.
     Ask(Ask),
-    /// Another page than that of the leaf is behind the frame, and the host may have told no one.
+    /// The frame has another page than the leaf maps, perhaps without an invalidation by the host.
     Another(Span<Gfn>),
 }
 
-/// A question to the host, and what had been announced when it was asked.
+/// A question to the host, and the announcements before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Ask {
     pub(super) gpa: Gpa,
@@ -56,36 +56,36 @@ pub(super) struct Ask {
     pub(super) newest: Word,
 }
 
-/// What F1 to F6 have found.
+/// Findings of F1 to F6.
 pub(super) struct Found<'a> {
     pub(super) at: At<'a>,
     pub(super) leaf: L1Leaf,
     pub(super) slot: Slot,
-    /// As large as it is to be mapped.
+    /// With the size that is to be mapped.
     pub(super) page: HostPage,
     pub(super) stores: bool,
     pub(super) gpa: Gpa,
 }
 
-/// What the next fault may take the short way by: see [`super::quick`].
+/// State for the short path of the next fault: see [`super::quick`].
 #[derive(Debug)]
 pub(super) struct Quick<'vm> {
     pub(super) number: QuietNumber,
     pub(super) line: u64,
-    /// Of L2's 2 MiB: the first frame over 512.
+    /// The first frame of L2's 2 MiB, divided by 512.
     pub(super) tag: u64,
-    /// The table of the shadow, and its rows. There as long as the line stands.
+    /// The table of the shadow, and its rows. Valid while the line is unchanged.
     pub(super) table: Node,
     pub(super) rows: RowsOf,
     /// T's entry for the first of them.
     pub(super) of_t: Hva,
     pub(super) upper: Upper,
     pub(super) slot: Slot,
-    /// The same of L1's frames that hints are at hand for.
+    /// The hints of 2 MiB of L1's frames, with the first frame divided by 512.
     pub(super) hints: Option<(u64, &'vm [Entry; ENTRIES])>,
 }
 
-/// A leaf of `level` around a frame, as the very page of that frame.
+/// Returns a leaf of `level` as the 4 KiB leaf of exactly `gfn`.
 pub(super) fn very_page(leaf: Leaf, gfn: Gfn, level: Level) -> Leaf {
     Leaf { pfn: Pfn(leaf.pfn.0 + (gfn.0 & (level.pages() - 1))), ..leaf }
 }

@@ -1,41 +1,43 @@
 //! Nested guests: guests of a hypervisor that is itself a guest.
 //!
-//! L0 is the hypervisor that this crate is in, L1 a hypervisor in its guest, and L2 L1's guest. **T** is L1's own second-level
-//! table, in L1's memory. An L2 address is translated twice: by T to an L1 frame, and by memslots and host to a host frame.
+//! L0 is the hypervisor that contains this crate, L1 a hypervisor in its guest, and L2 L1's guest. **T** is L1's own
+//! second-level table, in L1's memory. An L2 address is translated twice: by T to an L1 frame, and by memslots and host
+//! to a host frame.
 //!
 //! ```text
 //! g2 ── T, in L1's memory ──▶ g1 ── memslot ──▶ Hva ── primary MMU ──▶ Pfn
 //! ```
-//! A **shadow** is a table in the host's format that maps g2 to host frames: T composed with memslots and host, filled by faults of L2. L1
-//! is promised a TLB: what it stores to T comes into effect at its flush, or earlier. What the host takes back L2 loses at once: a
-//! reverse map leads from an L1 frame to the entries that were made of it. A VM without nested guests has neither.
+//! A **shadow** is a table in the host's format that maps g2 to host frames: T composed with memslots and host. Faults
+//! of L2 fill it. To L1 a shadow acts as a TLB: a store to T takes effect at L1's flush, or earlier. L2 loses at once
+//! what the host takes back: a reverse map leads from an L1 frame to the shadow entries made of it. A VM without nested
+//! guests has neither.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `format` | what a format of T must say ([`L1Format`]); an access of L2, and what T refuses it for |
-//! | `walk` | the walk: entries are read by host address, checked, and get A and D ([`Memslots::walk_l1`](crate::memslots::Memslots::walk_l1)) |
+//! | `format` | the trait of T's formats ([`L1Format`]); an access of L2, and the reasons why T refuses it |
+//! | `walk` | the walk: reads entries by host address, checks them, sets A and D ([`Memslots::walk_l1`](crate::memslots::Memslots::walk_l1)) |
 //! | `l2` | a vCPU that runs L2 on a table of L1 ([`Vcpu::nested`](crate::Vcpu::nested)) |
-//! | `fault` | an access of L2: T, memslots, host, shadow ([`L2::fault`]) |
-//! | `install`, `freeze` | what was found becomes a leaf of the shadow |
-//! | `met` | what a fault comes to, meets, and remembers |
-//! | `quick` | the same where the last fault was near |
-//! | `l1_flush` | which flush of L1 is which call |
-//! | `under` | what T says of 2 MiB, without an access |
-//! | `revalidate` | a flush by L1 keeps what T still says |
-//! | `crate::shadows` | shadows, the reverse map, and what a vCPU keeps of them |
-//! | `crate::notify` | `nested`: what an invalidation does to them |
+//! | `fault` | a fault of L2: T, memslots, host, shadow ([`L2::fault`]) |
+//! | `install`, `freeze` | install the leaf in the shadow |
+//! | `met` | results of a fault, and what the vCPU remembers of it |
+//! | `quick` | the short path for a fault near the last one |
+//! | `l1_flush` | flushes of L1, by instruction |
+//! | `under` | reads what T says of 2 MiB, without an access |
+//! | `revalidate` | a flush by L1 keeps the leaves that T still confirms |
+//! | `crate::shadows` | shadows, the reverse map, and a vCPU's state of them |
+//! | `crate::notify` | `nested`: edits of shadows by an invalidation |
 //! | `stored` | entries of eight bytes, or four |
 //! | `guest_table` | a guest's own page table, on a host without two stages ([`Vcpu::guest_paging`](crate::Vcpu::guest_paging)) |
-//! | `guest_flush` | which flush of that guest is which call |
+//! | `guest_flush` | flushes of that guest, by instruction |
 //! | `x86_entry` | entries of x86's own paging |
 //! | `ept`, `npt`, `stage2`, `g_stage` | the formats of Intel, AMD, Arm and RISC-V, as their hardware reads them |
 //!
-//! **T is hostile input.** Its entries may name any frame, loop, change while they are read, and have any bit set. A walk reads one
-//! entry a level. What it reads is a number; no memory outside L1's memslots is read or written.
+//! **T is hostile input.** Its entries may name any frame, loop, change while they are read, and have any bit set. A
+//! walk reads one entry per level, and treats it as a number. It reads and writes no memory outside L1's memslots.
 //!
-//! **These formats are not [`Format`](crate::Format)s.** A `Format` makes the entries of the engine's own tables and reads what it has
-//! made. An [`L1Format`] reads what another hypervisor has made, with every bit that hardware would look at. The tests encode by
-//! one and decode by the other.
+//! **These formats are not [`Format`](crate::Format)s.** A `Format` encodes the entries of the engine's own tables and
+//! decodes only those. An [`L1Format`] decodes entries that another hypervisor wrote, with every bit that hardware
+//! would check. The tests encode with one and decode with the other.
 
 mod ept;
 mod fault;

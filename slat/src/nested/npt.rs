@@ -1,8 +1,10 @@
-//! L1's nested page table on AMD: its own paging mode (AMD APM volume 2, "Nested Paging", "Page Translation and Protection").
+//! L1's nested page table on AMD: its own paging mode (AMD APM volume 2, "Nested Paging", "Page Translation and
+//! Protection").
 //!
-//! Entries are those of [`super::x86_entry`], as AMD's processors have them. T has the mode that L1 was in at VMRUN: long mode with four or five levels, or PAE, where 62 to 52 are reserved, too. A nested
-//! walk is a **user's** access: U has to be set along the path. Each access by L2's own walk is a **store**. NX is reserved where L1
-//! has `EFER.NXE` clear. A is set in every entry but a PDPTE, and D in the leaf.
+//! Entries are those of [`super::x86_entry`], by AMD's rules. T has L1's mode at VMRUN: long mode with four or five
+//! levels, or PAE, where bits 62 to 52 are reserved, too. A nested walk is a **user's** access: U must be set along the
+//! path. Each access by L2's own walk is a **store**. NX is reserved if L1 has `EFER.NXE` clear. Hardware sets A in
+//! every entry except a PDPTE, and D in the leaf.
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame};
 use super::x86_entry::{ACCESSED, DIRTY, EntryRules, X86Entry, pdpte};
@@ -10,16 +12,16 @@ use crate::addr::{Gpa, Level, PAGE_SHIFT};
 use crate::table::entry::Word;
 use crate::table::format::{Access, MemoryType, Perms};
 
-/// What L1 was in when it ran L2.
+/// L1's mode when it ran L2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NptMode {
-    /// Levels of its paging: 5 with `CR4.LA57`, 4 in long mode, 3 with PAE. Two, 32-bit paging without PAE, are not read yet.
+    /// Levels of its paging: 5 with `CR4.LA57`, 4 in long mode, 3 with PAE. Not supported: 2, 32-bit paging.
     pub levels: u8,
     /// `EFER.NXE`: entries may refuse fetches.
     pub nx: bool,
     /// L1's own `PAT` register.
     pub pat: u64,
-    /// Bits of a physical address of L1's.
+    /// Bits of an L1 physical address.
     pub physical_bits: u32,
     /// CPUID `8000_0001` EDX bit 26: entries may map 1 GiB.
     pub large_1g: bool,
@@ -33,7 +35,7 @@ pub struct NptTable {
     mode: NptMode,
 }
 
-/// What `#VMEXIT(NPF)`, code 0x400, tells L1.
+/// The report of `#VMEXIT(NPF)`, code 0x400, to L1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NestedPageFault {
     /// `EXITINFO1`.
@@ -43,7 +45,7 @@ pub struct NestedPageFault {
 }
 
 impl NptTable {
-    /// The table at `nCR3`; `None` where VMRUN fails with it, or the mode is not read yet.
+    /// Returns the table at `nCR3`; `None` if VMRUN fails with it, or the mode is not supported.
     pub fn new(ncr3: u64, mode: NptMode) -> Option<Self> {
         let level = Level::new(mode.levels).filter(|level| (3..=5).contains(&level.number()))?;
         let root = if mode.levels == 3 { Gpa(ncr3 & bits(5, 32)) } else { frame(ncr3).gpa() };

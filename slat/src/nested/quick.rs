@@ -1,18 +1,19 @@
-//! The common case of a fault of L2: the last one was in the same 2 MiB of L2, and nothing that it found has changed but T's own entry.
+//! The short path for a fault of L2 in the same 2 MiB as the last one, while only T's own entry may have changed.
 //!
 //! ```text
-//! remembered   N, at a moment at which no invalidation was active; the shadow's line; a table of the shadow, with its rows;
-//!              T's leaf table for the same addresses, and what the entries above it say; a memslot; the hints of 2 MiB of L1
+//! remembered   N, read while no invalidation was active; the shadow's line; a table of the shadow, with its rows; T's leaf
+//!              table for the same addresses, and the entries above it; a memslot; the hints of 2 MiB of L1
 //! a fault      entry: a hole; T's entry: read, A and D set; the memslot; the host's page, if it is small and plain
 //!              the hint; frozen; N and line, as they were? the row; the leaf
 //! ```
-//! It is F1 to F9 of [`super::fault`], with all that did not change left out. **N** answers for memslots, for T's own memslots, for watched
-//! frames and for the host, as for a fault of L1's own ([`crate::fault`]). **The line** answers for what T's upper entries say: a
-//! processor keeps those in its paging-structure caches until L1 flushes. A refusal makes the vCPU forget; and moves the line when the
-//! vCPU comes back, for what was refused may then be changed without a flush.
+//! It is F1 to F9 of [`super::fault`], without the steps whose result is unchanged. An unchanged **N** confirms the
+//! memslots, T's own memslots, watched frames and the host's answer, as for a fault of L1's own ([`crate::fault`]). An
+//! unchanged **line** confirms T's upper entries: a processor keeps those in its paging-structure caches until L1
+//! flushes. After a refusal by T the vCPU forgets this state. When it returns, it moves the line, since L1 may change a
+//! refused entry without a flush.
 //!
-//! No hint is ever unlinked, so they are remembered as they are. A table of a shadow may be ([`crate::shadows`]): the line moves when it was
-//! unlinked, and its memory is used for something else after a grace period. So a fault looks at the line in its section, before the table.
+//! A hint is never unlinked, so the hints need no check. A table of a shadow may be unlinked ([`crate::shadows`]): the
+//! line then moves, and its memory is reused after a grace period. A fault reads the line first, in its section.
 
 use super::format::{L1Access, L1Format};
 use super::freeze::{Announced, freeze, thaw_with};
@@ -28,7 +29,7 @@ use crate::table::format::{Access, Format, Leaf, MemoryType, Perms};
 use crate::table::radix::At;
 
 impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
-    /// Deals with the access, or does nothing.
+    /// Handles the access, or returns `None` with nothing done.
     #[inline(always)]
     pub(super) fn quick(&mut self, access: &L1Access) -> Option<L2Done> {
         let quick = self.quick.as_mut()?;
@@ -41,7 +42,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return None;
         }
         let index = F::index(g2, Level::K4);
-        // SAFETY: in a section in which the line stood: not given back before it ends.
+        // SAFETY: the line stood in this section, so the table is not freed before the section ends.
         let (entries, rows) = unsafe { (quick.table.entries(), quick.rows.rows()) };
         let entry = &entries[index];
         if entry.load() != HOLE {
@@ -89,7 +90,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         }
         let mine = frozen(self.vcpu.id());
         let stands = || {
-            // ORDER(nested-hint): the hint, and the frozen entry, before the looks at N and at the line. As in `stands`.
+            // ORDER(nested-hint): the hint, and the frozen entry, before N and the line are read. As in `stands`.
             fence_after_rmw();
             vm.active.is_at(quick.number) && self.shadow.line.now() == quick.line || seeded!(QuickUnchecked)
         };
@@ -103,7 +104,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         Some(L2Done::Handled { done: Done::Mapped(Level::K4), gpa })
     }
 
-    /// The next fault is near this one, perhaps, which has mapped 4 KiB by the entry `down`.
+    /// Remembers a fault that has mapped 4 KiB by the entry `down`: the next one may be near it.
     pub(super) fn remember(&mut self, g2: Gfn, found: &Found<'_>, announced: &Announced, down: &At<'_>) {
         self.quick = None;
         let (vm, space, slot, shadow) = (self.vcpu.vm, self.vcpu.space, found.slot, self.shadow);
@@ -112,7 +113,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if found.leaf.level > Level::K4 || !is_plain || !space.watched.is_empty() {
             return;
         }
-        // Rule 15: N, and then the epoch under which the slot was found, and the line before T was read.
+        // Rule 15: N, then the epoch under which the slot was found, and the line before T was read.
         let Some(number) = vm.active.quiet_number() else { return };
         if vm.active.epoch() != announced.epoch || shadow.line.now() != announced.line {
             return;

@@ -1,18 +1,18 @@
-//! A flush by L1 that keeps what T still says.
+//! A flush by L1: keeps the leaves that T still confirms.
 //!
 //! ```text
-//! the line moves                        faults under way that have read T before install nothing
+//! the line moves                        faults that have read T before install nothing
 //! for each table of the shadow that has leaves, in a section of its own
 //!   T's entries for the same addresses  read all at once
 //!   leaf by leaf: row = T's frame and type, rights within T's, A, D for stores?     it stays
-//!   a large leaf, of which T has a table by now: split, and each part by itself
-//!   else                                a hole; a vCPU that has it cached finds it among the drops
+//!   a large leaf where T has a table now: split, then each part is checked
+//!   otherwise                           a hole; a vCPU that caches it finds it among the drops
 //!   frozen?                             condemned
 //! ```
-//! Holes are left as they are, and TLBs are flushed where anything was dropped since they were flushed last: a flush by L1 that changes nothing
-//! writes nothing but the line. T's table that cannot be read without sleeping counts as one that says nothing.
+//! Holes stay as they are. A vCPU flushes its TLB only if anything was dropped since its last flush. A flush by L1 that
+//! changes nothing writes only the line. If a table of T cannot be read without sleeping, it confirms nothing.
 //!
-//! Most entries of a table differ from the one before in the frame alone. So a verdict on all else is kept: then two comparisons do.
+//! Most entries of a table differ from the entry before only in the frame. The verdict on all other bits is kept.
 
 use super::format::L1Format;
 use super::stored::read_all;
@@ -30,7 +30,7 @@ use crate::table::format::{Format, MemoryType, Perms};
 use crate::table::memory::{ENTRIES, Node};
 use crate::table::pool::Cache;
 
-/// What a flush goes over.
+/// The shadow, the table and the slots that a flush goes over.
 pub(super) struct Revalidation<'a, F: Format, H: Host, T> {
     pub(super) slots: Memslots<'a, F, H>,
     pub(super) shadows: &'a Shadows<F>,
@@ -38,7 +38,7 @@ pub(super) struct Revalidation<'a, F: Format, H: Host, T> {
     pub(super) table: T,
 }
 
-/// The last leaf that stays, beside T's entry: what both say but for the frames.
+/// The last leaf that stayed, and T's entry: their bits without the frames.
 #[derive(Clone, Copy)]
 struct Verdict {
     leaf: u64,
@@ -52,7 +52,7 @@ impl Verdict {
 }
 
 impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
-    /// What T says no longer of `g2s` goes. The line has moved.
+    /// Drops all of `g2s` that T no longer confirms. The caller has moved the line.
     pub(super) fn run(&self, seat: &Seat, inside: &Inside<'_>, g2s: Span<Gfn>) {
         let (vm, mut cache) = (self.slots.vm, Cache::default());
         self.over((seat, inside), g2s, &self.shadows.drops.taking(&vm.active), &mut cache);
@@ -84,12 +84,12 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
                     continue;
                 }
                 if under.level() < at.level {
-                    // A table, and half a page at most.
+                    // A table, and half a page of rows at most.
                     self.slots.vm.pool.top_up_free(cache, 2);
                     let (to, at_entry) = ((self.shadow, inside), (at, gfns.start));
                     let split = self.shadows.split(host, to, taking, at_entry, &mut Pages::of(cache));
                     at.word = split.unwrap_or(at.word);
-                    // What L1 flushes is a page as large as its TLB may have it.
+                    // L1 flushes a page as large as its TLB may hold it.
                     if F::is_table(at.word, at.level) && !g2s.covers(&gfns) && !seeded!(SplitPartAlone) {
                         self.over((seat, inside), gfns, taking, cache);
                         continue;
@@ -106,7 +106,7 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
         }
     }
 
-    /// What translates the 2 MiB around `g2`.
+    /// Returns T's translation of the 2 MiB around `g2`.
     fn under(&self, seat: &Seat, g2: Gfn) -> Under {
         let reading = self.slots.space.memslots.read(&self.slots.vm.reads, seat);
         Under::look(&self.slots.vm.host, &mut |gfn| reading.version.find(gfn), &self.table, g2)
@@ -183,10 +183,10 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
     }
 }
 
-/// Leaves that are compared at once.
+/// Number of leaves that are compared at once.
 const AT_ONCE: usize = 8;
 
-/// Some leaves of a table, T's entries for the same addresses, and the rows of the table from `first` on.
+/// Leaves of a table, T's entries for the same addresses, and the rows of the table from `first` on.
 struct Leaves<'a> {
     entries: &'a [Entry],
     words: &'a [Word],
@@ -195,7 +195,7 @@ struct Leaves<'a> {
 }
 
 impl Leaves<'_> {
-    /// Whether the next ones stay by what is known of the last.
+    /// Whether the verdict on the last leaf covers the next ones, so that they stay.
     #[inline(always)]
     fn all_stay<F: Format, T: L1Format>(&self, from: usize, verdict: &Verdict) -> bool {
         let (Some(entries), Some(words), Some(rows)) = (
@@ -222,13 +222,13 @@ fn frame<T: L1Format>(entry: Word) -> Gfn {
     Gfn((entry.0 & T::LEAF_FRAME) >> T::LEAF_FRAME.trailing_zeros())
 }
 
-/// A leaf without its frame, and without what hardware sets.
+/// A leaf without its frame, A and D.
 #[inline(always)]
 fn plain<F: Format>(word: Word) -> u64 {
     word.0 & !(F::ADDRESS | F::ACCESSED | F::DIRTY)
 }
 
-/// Whether a leaf lets through no more than that.
+/// Whether a leaf allows no more than `allowed`.
 fn within<F: Format>(word: Word, allowed: Perms) -> bool {
     allowed != Perms::NONE && F::decode(word).perms.without(allowed) == Perms::NONE
 }

@@ -5,11 +5,11 @@
 //!        XN      DBM  frame     AF  W  R  MemAttr     V
 //! link                47....12                     1  1        all else is ignored
 //! ```
-//! Arm counts levels down to 3. `VTCR_EL2` says where the walk starts (SL0) and how many bits it translates (T0SZ); up to sixteen
-//! tables lie side by side there. **Faults have a level**, and an order: translation, address size, access flag, permission.
-//! With `HA` hardware sets AF; with `HD` too, an entry with DBM may be written, and the store sets W, which so says that the page is
-//! dirty. The contiguous hint is ignored: it allows what the entries say one by one. Other granules, 52 bits, and big-endian tables
-//! are not read yet.
+//! Arm counts levels down to 3. `VTCR_EL2` gives the start level (SL0) and the number of translated bits (T0SZ). The
+//! root is up to sixteen adjacent tables. **Faults have a level**, and an order: translation, address size, access
+//! flag, permission. With `HA` hardware sets AF. With `HD` too, an entry with DBM may be written, and the store sets W,
+//! which then means dirty. The contiguous hint is ignored: the entries themselves give the rights. Not supported: other
+//! granules, 52 bits, big-endian tables.
 
 use super::format::{L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame};
 use crate::addr::{Gpa, INDEX_BITS, Level, PAGE_SHIFT};
@@ -22,19 +22,19 @@ const READ: u64 = 1 << 6;
 const WRITE: u64 = 1 << 7;
 const ACCESSED: u64 = 1 << 10;
 const DBM: u64 = 1 << 51;
-/// Without `FEAT_XNX` alone; with it the upper of two bits.
+/// The only bit without `FEAT_XNX`; with it the upper of two bits.
 const NO_EXECUTE: u64 = 1 << 54;
 const OTHERWISE: u64 = 1 << 53;
 const ADDRESS: u64 = bits(PAGE_SHIFT, 48);
 
-/// What L0 offers L1, or what L1 has chosen of it.
+/// Features that L0 offers L1, or that L1 has chosen of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Stage2Features {
-    /// `FEAT_HAFDBS` is offered: `VTCR_EL2.HA` and `HD` are heeded.
+    /// `FEAT_HAFDBS` is offered: `VTCR_EL2.HA` and `HD` take effect.
     pub hardware_ad: bool,
-    /// `FEAT_XNX`: fetches at EL0 and EL1 are told apart.
+    /// `FEAT_XNX`: fetches at EL0 and EL1 have separate rights.
     pub xnx: bool,
-    /// `HCR_EL2.FWB`: leaves say what a page is, not what is added to stage 1.
+    /// `HCR_EL2.FWB`: a leaf's memory type replaces that of stage 1, instead of combining with it.
     pub fwb: bool,
 }
 
@@ -53,11 +53,11 @@ pub struct Stage2Table {
 /// An abort that is taken to L1 at EL2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Stage2Abort {
-    /// An instruction abort (EC 0x20); else a data abort (EC 0x24).
+    /// An instruction abort (EC 0x20); otherwise a data abort (EC 0x24).
     pub instruction: bool,
     /// `ISS.IFSC` or `DFSC`, with the level.
     pub status: u8,
-    /// `ISS.S1PTW`: by L2's own walk.
+    /// `ISS.S1PTW`: the access was by L2's own walk.
     pub s1ptw: bool,
     /// `ISS.WnR` of a data abort.
     pub write: bool,
@@ -66,14 +66,14 @@ pub struct Stage2Abort {
 }
 
 impl Stage2Table {
-    /// The table of `VTTBR_EL2` and `VTCR_EL2`; `None` where they do not fit together, so that each access is a translation fault at
-    /// level 0, or ask for what is not read yet.
+    /// Returns the table of `VTTBR_EL2` and `VTCR_EL2`. `None` if they are inconsistent, so that each access is a
+    /// translation fault at level 0, or if they request an unsupported feature.
     pub fn new(vttbr: u64, vtcr: u64, features: Stage2Features) -> Option<Self> {
         let (start, input_bits) = (2 - (vtcr >> 6 & 0b11).min(3) as i32, 64 - (vtcr & 0b11_1111) as u32);
         let level = Level::new(u8::try_from(4 - start).ok()?).filter(|_| start >= 0)?;
         let output_bits = [32, 36, 40, 42, 44, 48].get((vtcr >> 16 & 0b111) as usize).copied()?;
         let is_4k = vtcr & 0b11 << 14 == 0;
-        // A table at least, and sixteen at most.
+        // At least one table, and at most sixteen.
         let index =
             input_bits.checked_sub(PAGE_SHIFT + level.shift()).filter(|index| (1..=13).contains(index))?;
         let sets_accessed = features.hardware_ad && vtcr & 1 << 21 != 0;
@@ -143,7 +143,7 @@ impl L1Format for Stage2Table {
             Refusal::Rights => 0b00_1100,
             Refusal::NoMemory => 0b01_0100,
         };
-        // What no entry was read for is told of level 0.
+        // A refusal before any entry was read has level 0.
         let level = fault.table.map_or(0, |_| 4 - fault.level.number());
         let access = fault.access;
         let instruction = access.purpose() == Access::Fetch;

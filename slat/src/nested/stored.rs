@@ -1,7 +1,7 @@
 //! Entries of T as they are stored: eight bytes, or four. The host reads and exchanges eight at once.
 //!
-//! An entry of four bytes has a neighbour in its eight. To set A or D in one leaves the other as it is at that moment: where the
-//! neighbour changes meanwhile, the exchange is made again.
+//! Two four-byte entries share eight bytes. Setting A or D in one must not change the other: if the neighbour changes
+//! meanwhile, the exchange is repeated.
 
 use super::format::L1Format;
 use crate::addr::{Gpa, Hva, Level};
@@ -9,7 +9,7 @@ use crate::host::Host;
 use crate::table::entry::Word;
 use crate::table::memory::ENTRIES;
 
-/// How often the exchange of four bytes is made again before the entry counts as changed.
+/// Attempts of a four-byte exchange before the entry counts as changed.
 const ATTEMPTS: u32 = 16;
 
 #[inline(always)]
@@ -17,21 +17,21 @@ fn bytes<T: L1Format>(table: &T) -> u64 {
     if table.is_short() { 4 } else { 8 }
 }
 
-/// Where the entry of `gpa` is in the table of `level` that begins at `at`. A root may be wider than a page, and begin inside one.
-/// What it says is only looked up.
+/// Returns the address of `gpa`'s entry in the table of `level` that begins at `at`. A root may be wider than a page,
+/// and begin inside one. The address is only looked up.
 #[inline(always)]
 pub(super) fn place_of<T: L1Format>(table: &T, at: Gpa, gpa: Gpa, level: Level) -> Gpa {
     let bytes = bytes(table);
     Gpa(at.0.wrapping_add((table.index(gpa, level) as u64).wrapping_mul(bytes)) & !(bytes - 1))
 }
 
-/// The entry this many after the one at `hva`.
+/// Returns the address of the `nth` entry after the one at `hva`.
 #[inline(always)]
 pub(super) fn nth<T: L1Format>(table: &T, hva: Hva, nth: usize) -> Hva {
     hva + nth as u64 * bytes(table)
 }
 
-/// The eight bytes that have the four at `hva`, and how far those are shifted there.
+/// Returns the address of the eight bytes around the four at `hva`, and the shift of the four.
 fn around(hva: Hva) -> (Hva, u64) {
     (Hva(hva.0 & !7), (hva.0 & 4) * 8)
 }
@@ -40,7 +40,7 @@ fn half(word: Word, shift: u64) -> Word {
     Word(word.0 >> shift & 0xffff_ffff)
 }
 
-/// As [`Host::read`].
+/// Like [`Host::read`].
 #[inline(always)]
 pub(super) fn read<T: L1Format, H: Host>(table: &T, host: &H, hva: Hva) -> Option<Word> {
     if !table.is_short() {
@@ -50,7 +50,7 @@ pub(super) fn read<T: L1Format, H: Host>(table: &T, host: &H, hva: Hva) -> Optio
     host.read(hva).map(|word| half(word, shift))
 }
 
-/// As [`Host::read_all`], from the entry `first` after `hva` on.
+/// Like [`Host::read_all`], from the entry `first` after `hva` on.
 #[inline(always)]
 pub(super) fn read_all<T: L1Format, H: Host>(
     table: &T,
@@ -78,7 +78,7 @@ fn read_all_short<H: Host>(host: &H, hva: Hva, words: &mut [Word]) -> bool {
     true
 }
 
-/// As [`Host::compare_exchange`], but for the answer: the eight bytes as they are now.
+/// Like [`Host::compare_exchange`], but returns the eight bytes as they are now.
 pub(super) fn exchange<T: L1Format, H: Host>(
     table: &T,
     host: &H,

@@ -1,4 +1,4 @@
-//! What T says of 2 MiB of L2 without an access: nothing is demanded or set. For flushes by L1, and for what a fault remembers.
+//! Reads what T says of 2 MiB of L2, without an access: for flushes by L1, and for the short path of a fault.
 
 use super::format::{L1Entry, L1Format, L1Rights};
 use super::stored::{place_of, read};
@@ -8,28 +8,28 @@ use crate::slots::Slot;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Perms};
 
-/// What translates 2 MiB of L2, for a flush that asks what T says by now: nothing is set or demanded.
+/// T's translation of 2 MiB of L2.
 pub(super) enum Under {
-    /// Nothing that can be read, from an entry of this level on.
+    /// Nothing readable, from an entry of this level on.
     Nothing(Level),
-    /// One leaf, which maps all of it, as it was read, and the L1 frame of the first page.
+    /// One leaf that maps all of it, as read, and the L1 frame of the first page.
     Page(L1Entry, Word, Gfn, Upper, Level),
-    /// A leaf table; where the host sees its first entry of those.
+    /// A leaf table, by the host address of its first entry for the range.
     Table(Hva, Upper),
 }
 
-/// What the entries above a leaf say together.
+/// Bits of the entries above a leaf, combined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Upper {
     pub(super) rights: L1Rights,
-    /// A is set in all of them. So it counts where a bus drops stores.
+    /// Whether A is set in all of them. Counts as set where a bus drops stores.
     pub(super) accessed: bool,
-    /// The table of the leaf is in a read-only memslot: its A and D stay clear.
+    /// Whether the leaf's table is in a read-only memslot, so that its A and D stay clear.
     pub(super) is_read_only: bool,
 }
 
 impl Upper {
-    /// What a leaf below, read as `word`, lets through: A as far as the format sets it, and D for stores.
+    /// Returns the accesses that a leaf below, read as `word`, allows, given its A, and its D for stores.
     #[inline(always)]
     pub(super) fn allows<T: L1Format>(self, table: &T, entry: &L1Entry, word: Word) -> Perms {
         let has = |bits: u64| bits & !word.0 == 0 || self.is_read_only;
@@ -50,7 +50,7 @@ impl Upper {
 }
 
 impl Under {
-    /// The level at which T says it.
+    /// The level of T's entry that decides.
     pub(super) fn level(&self) -> Level {
         match *self {
             Self::Nothing(level) | Self::Page(.., level) => level,
@@ -58,7 +58,7 @@ impl Under {
         }
     }
 
-    /// Around `g2`, in a section in which `find` finds memslots.
+    /// Reads T around `g2`, in a section in which `find` finds memslots.
     pub(super) fn look<T: L1Format, H: Host>(
         host: &H,
         find: &mut impl FnMut(Gfn) -> Option<Slot>,

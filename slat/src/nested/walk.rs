@@ -3,23 +3,24 @@
 //! ```text
 //! one section of the read side
 //!   entry by entry, from the root   L1 frame of the table ─▶ memslot ─▶ Hva ─▶ `Host::read`
-//!     no memslot?                   L1's: its table is in no memory
+//!     no memslot?                   to L1: its table is in no memory
 //!     the host would sleep?         `Ask`: leave the section, resolve, start over
-//!     refused by the format?        L1's, with the level
-//!   the rights of all entries together: not enough?                      L1's
+//!     refused by the format?        to L1, with the level
+//!   the rights of all entries together: not enough?                      to L1
 //!   A of each entry, D of the leaf for a store: `Host::compare_exchange`, then the table's page is dirty
 //!     the entry has changed?        start over
 //! ```
-//! **Rights are compared at the end**, all together, when no entry below can be misconfigured any more. **A and D are set after
-//! that**: an access that is refused leaves T as it was. Hardware may set A earlier; no L1 may count on it.
+//! **The walk compares rights at the end**, all together, when every entry is known to be well-formed. **It sets A and
+//! D after that**: a refused access leaves T unchanged. Hardware may set A earlier; L1 must not rely on it.
 //!
-//! **W is withheld while D is clear.** A leaf that was walked for a load may be composed, but a store by way of it would not set D.
+//! **It withholds W while D is clear.** A leaf that was walked for a load may be composed, but a store through it would
+//! not set D.
 //!
-//! T's pages are read by host address under the memslots of the section. They need no mapping of ours, and so no invalidation. To
-//! set A or D is a store of the guest's own: the host makes the page writable first, the page is marked dirty afterwards, and where its
-//! stores are tracked ([`Memslots::track_writes`]) the listeners are told **after** it, with the eight bytes of the entry. Told is out of
-//! the section, where listeners may sleep; then the walk starts over. (KVM tells no listener: its shadow entries are correct with A and D
-//! older than the guest's. A listener that keeps a copy needs them.)
+//! The walk reads T's pages by host address, under the memslots of the section. They need no mapping here, and so no
+//! invalidation. Setting A or D is a store of the guest: the host makes the page writable first, and the walk marks it
+//! dirty afterwards. If its stores are tracked ([`Memslots::track_writes`]), the listeners are called **after** the
+//! store, with the eight bytes of the entry. They may sleep, so this happens outside the section, and the walk then
+//! starts over. (KVM calls no listener here.)
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
 use super::stored::{exchange, place_of, read};
@@ -34,38 +35,39 @@ use crate::sync::readside::Seat;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, MemoryType, Perms};
 
-/// How often a walk starts over where entries change under it; and how often the host is asked for pages, one or two a level.
+/// Attempts of a walk whose entries change, or for which the host is asked for pages, one or two per level.
 const ATTEMPTS: u32 = 16;
 
-/// No table has more levels.
+/// Upper bound of T's levels.
 const LEVELS: usize = 6;
 
-/// What T maps at an address.
+/// T's mapping of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct L1Leaf {
-    /// The L1 frame of the very 4 KiB that was asked for.
+    /// The L1 frame of exactly the 4 KiB asked for.
     pub gfn: Gfn,
-    /// How large a page T's leaf maps.
+    /// Size of the page that T's leaf maps.
     pub level: Level,
-    /// What a shadow entry may allow: [`allowed`](Self::allowed), without stores where D is clear in T and the access is no store.
+    /// Rights that a shadow entry may have: [`allowed`](Self::allowed), without stores while D is clear, unless the
+    /// access is a store.
     pub rights: L1Rights,
-    /// What T's entries allow together.
+    /// Rights that T's entries allow together.
     pub allowed: L1Rights,
-    /// How T's leaf says that the page is cached.
+    /// Memory type of T's leaf.
     pub memory: MemoryType,
     /// Whether A is set along the path, as far as the format sets it.
     pub accessed: bool,
-    /// Whether D is set in the leaf, or the format sets none.
+    /// Whether D is set in the leaf, or the format has no D.
     pub dirty: bool,
     tables: [Gfn; LEVELS],
     count: u8,
-    /// Where the host sees the entry, and what the entries above it say.
+    /// The host address of the entry, and the rights of the entries above it.
     pub(super) place: Hva,
     pub(super) upper: Upper,
 }
 
 impl L1Leaf {
-    /// The L1 frames of the table pages that were read, the root's first.
+    /// The L1 frames of the table pages that were read, from the root on.
     pub fn tables(&self) -> &[Gfn] {
         &self.tables[..usize::from(self.count)]
     }
@@ -75,31 +77,31 @@ impl L1Leaf {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum L1Stop {
-    /// The access is L1's to deal with.
+    /// T refuses the access: L1 handles the fault.
     Fault(L1Fault),
-    /// Entries changed under the walk, each time that it started over. L1 edits its table meanwhile: let L2 access once more.
+    /// Entries changed in every attempt, since L1 edits its table: let L2 repeat the access.
     Retry,
-    /// The host cannot give the page of a table for this access without sleeping: [`Host::resolve`] it and walk again.
-    /// [`Memslots::walk_l1`] does that; of it this means that the host resolves the page, and never lets it be read.
+    /// The host cannot give a table page for this access without sleeping: call [`Host::resolve`] and walk again.
+    /// [`Memslots::walk_l1`] does that. It returns this only if the host resolves the page but never lets it be read.
     Ask {
-        /// Where the entry is, in L1's memory.
+        /// Address of the entry in L1's memory.
         gpa: Gpa,
-        /// The same for the host.
+        /// Host address of the entry.
         hva: Hva,
         /// A load of the entry, or a store of A or D.
         access: Access,
     },
-    /// The walk has set A or D in an entry whose frame's [stores are tracked](Memslots::track_writes): tell the listeners
-    /// ([`Memslots::tell_l1_store`]), and walk again. [`Memslots::walk_l1`] does that, and answers this never.
+    /// The walk has set A or D in an entry whose frame's [stores are tracked](Memslots::track_writes): call
+    /// [`Memslots::tell_l1_store`], and walk again. [`Memslots::walk_l1`] does that, and never returns this.
     Tracked {
-        /// Where the eight bytes are that have the entry, in L1's memory.
+        /// Address in L1's memory of the eight bytes that contain the entry.
         gpa: Gpa,
-        /// What they are now.
+        /// Their present value.
         word: Word,
     },
     /// The host has no such page, or not now.
     Unreadable {
-        /// The address of the entry.
+        /// Host address of the entry.
         hva: Hva,
         /// The host's answer.
         error: HostError,
@@ -117,12 +119,11 @@ errors! { L1Stop:
 }
 
 impl<F: Format, H: Host> Memslots<'_, F, H> {
-    /// Translates an access by L2 through L1's table, whose pages lie in these memslots, as L1's hardware would: checks it, and sets A and
-    /// D. The answer is about this moment: nothing is remembered, and L1 may change its table at once.
+    /// Translates an access by L2 through L1's table, whose pages lie in these memslots, as L1's hardware would: checks
+    /// it, and sets A and D. The result is a snapshot: L1 may change its table at once, and nothing is remembered.
     ///
-    /// Sleeps in the host where a page of the table is not there, and starts over; and in listeners, where stores to a page of the table are
-    /// tracked. `Host` has to offer [`Host::read`] and
-    /// [`Host::compare_exchange`].
+    /// Sleeps in the host if a table page is absent, and in listeners if stores to a table page are tracked; then
+    /// starts over. The host must implement [`Host::read`] and [`Host::compare_exchange`].
     ///
     /// ```
     /// use slat::{nested::*, table::{TableMemory, Word, formats::Npt4}, *};
@@ -166,7 +167,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// assert!(leaf.dirty && leaf.rights.perms.allows(Access::Write));
     /// assert_eq!(vm.host().read(Hva(0x10_3000)), Some(Word(0x123_4000 | 3 << 8 | 6 << 3 | 0b011)));
     ///
-    /// // It fetches: that is L1's to deal with, by an EPT violation.
+    /// // It fetches: L1 gets an EPT violation.
     /// let fetch = L1Access::new(Gpa(0x10), Access::Fetch);
     /// let Err(L1Stop::Fault(fault)) = vm.slots().walk_l1(&mut idle, &ept, fetch) else { panic!() };
     /// let exit = EptExit::Violation { gpa: Gpa(0x10), qualification: 0b011_100 };
@@ -194,8 +195,8 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         Err(stop)
     }
 
-    /// The listeners of a tracked frame are told of a store that [`try_walk_l1`](Self::try_walk_l1) has made: see [`L1Stop::Tracked`].
-    /// May sleep in the listeners.
+    /// Calls the listeners of a tracked frame, for a store that [`try_walk_l1`](Self::try_walk_l1) has made: see
+    /// [`L1Stop::Tracked`]. The listeners may sleep.
     pub fn tell_l1_store(&self, idle: &mut Idle, gpa: Gpa, word: Word) {
         let bytes = word.0.to_le_bytes();
         let store = TrackedStore { space: self.space.id, gpa, bytes: &bytes };
@@ -204,19 +205,19 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         }
     }
 
-    /// The same without sleeping: [`L1Stop::Ask`] where the host would, and [`L1Stop::Tracked`] where a listener is to be told.
+    /// Like [`walk_l1`](Self::walk_l1), without sleeping: returns [`L1Stop::Ask`] or [`L1Stop::Tracked`] instead.
     pub fn try_walk_l1<T: L1Format>(&self, table: &T, access: L1Access) -> Result<L1Leaf, L1Stop> {
         let seat = self.vm.borrow_seat();
         self.walk_l1_on(seat.seat(), table, &access, true)
     }
 
-    /// What T maps at `gpa`, without an access: nothing is checked or set, and what T allows is in the answer. Never sleeps.
+    /// Returns what T maps at `gpa`, without an access: checks and sets nothing, and returns the rights. Never sleeps.
     pub fn look_l1<T: L1Format>(&self, table: &T, gpa: Gpa) -> Result<L1Leaf, L1Stop> {
         let seat = self.vm.borrow_seat();
         self.walk_l1_on(seat.seat(), table, &L1Access::new(gpa, Access::Read), false)
     }
 
-    /// One walk, in a section on `seat`; with an access, or only a look.
+    /// Walks once, in a section on `seat`, for an access or for a look.
     pub(super) fn walk_l1_on<T: L1Format>(
         &self,
         seat: &Seat,
@@ -228,7 +229,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         self.walk_l1_in(&mut |gfn| reading.version.find(gfn), seat, table, access, is_access)
     }
 
-    /// The same in a section, in which `find` finds memslots.
+    /// Walks in a section in which `find` finds memslots.
     pub(super) fn walk_l1_in<T: L1Format>(
         &self,
         find: &mut impl FnMut(Gfn) -> Option<Slot>,
@@ -261,7 +262,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
 /// An entry that was read.
 #[derive(Clone, Copy, Debug)]
 struct Used {
-    /// The L1 frame of its table page, and where the host sees the entry.
+    /// The L1 frame of its table page; the host address of the entry is next.
     table: Gfn,
     hva: Hva,
     is_read_only: bool,
@@ -276,12 +277,12 @@ struct Path {
     leaf: Used,
     level: Level,
     rights: L1Rights,
-    /// Of the entries above the leaf.
+    /// Rights of the entries above the leaf.
     upper: L1Rights,
 }
 
 impl Path {
-    /// Reads the entries, and what they allow together.
+    /// Reads the entries, and combines their rights.
     fn descend<T: L1Format, H: Host>(
         host: &H,
         find: &mut impl FnMut(Gfn) -> Option<Slot>,
@@ -297,7 +298,7 @@ impl Path {
         }
         let (mut used, mut count) = ([None; LEVELS], 0);
         loop {
-            // A root may be wider than a page, and begin inside one. What it says is only looked up.
+            // A root may be wider than a page, and begin inside one. T's address is only looked up.
             let place = place_of(table, at, access.gpa, level);
             let gfn = place.gfn();
             let refused = |why| fault(why, level, rights, Some(gfn));
@@ -319,7 +320,7 @@ impl Path {
         }
     }
 
-    /// Whether the access is allowed; then whether it sets D.
+    /// Checks whether the access is allowed. Returns whether it sets D.
     fn check<T: L1Format>(&self, table: &T, access: &L1Access) -> Result<bool, L1Stop> {
         if covers(table, access, self.rights) {
             return Ok(table.demands(access).allows(Access::Write));
@@ -331,8 +332,8 @@ impl Path {
         L1Stop::Fault(L1Fault { access: *access, why, level, rights: self.rights, table: Some(table) })
     }
 
-    /// Sets A and D, the upper entries first. `mark` is told of each store, and says whether it is tracked: then this ends. True where an
-    /// entry has changed.
+    /// Sets A and D, the upper entries first. `mark` is called for each store, and returns whether it is tracked; if
+    /// so, this ends with [`L1Stop::Tracked`]. Returns true if an entry has changed.
     fn touch<T: L1Format, H: Host>(
         &mut self,
         t: &T,
@@ -405,7 +406,7 @@ impl Path {
     }
 }
 
-/// Whether the rights are enough for the access.
+/// Whether the rights suffice for the access.
 fn covers<T: L1Format>(table: &T, access: &L1Access, rights: L1Rights) -> bool {
     table.demands(access).without(rights.of(access.user)) == Perms::NONE
 }

@@ -1,5 +1,5 @@
-//! Entries of x86's own paging, which a processor walks for a guest, and AMD's second stage for a nested one (AMD APM volume 2, "Page
-//! Translation and Protection"; Intel SDM volume 3, "Paging").
+//! Entries of x86's own paging, for a guest's table or for AMD's second stage (AMD APM volume 2, "Page Translation and
+//! Protection"; Intel SDM volume 3, "Paging").
 //!
 //! ```text
 //! leaf    63  51....12  8  7   6  5  4    3    2  1  0     PAT: bit 7 of 4 KiB, bit 12 of larger pages
@@ -26,12 +26,12 @@ const LARGE: u64 = 1 << 7;
 const GLOBAL: u64 = 1 << 8;
 const NO_EXECUTE: u64 = 1 << 63;
 
-/// What is not in an entry.
+/// Rules for entries that come from registers and CPUID.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a bit of a register")]
 pub(super) struct EntryRules {
     pub(super) physical_bits: u32,
-    /// NX is heeded; else reserved.
+    /// Whether NX takes effect; otherwise it is reserved.
     pub(super) nx: bool,
     pub(super) pat: u64,
     pub(super) large_1g: bool,
@@ -40,19 +40,19 @@ pub(super) struct EntryRules {
     pub(super) reserves_global: bool,
 }
 
-/// What an entry says.
+/// A decoded entry.
 pub(super) struct X86Entry {
     pub(super) gfn: Gfn,
     pub(super) is_leaf: bool,
     pub(super) memory: MemoryType,
-    /// U.
+    /// U: whether users may access.
     pub(super) user: bool,
-    /// The same for both: loads, W, not NX.
+    /// Rights of users and supervisors alike: loads, W, not NX.
     pub(super) perms: Perms,
 }
 
 impl EntryRules {
-    /// One of eight bytes.
+    /// Decodes an entry of eight bytes.
     pub(super) fn entry(&self, entry: u64, level: Level) -> Result<X86Entry, Refusal> {
         let has = |bit| entry & bit != 0;
         if !has(PRESENT) {
@@ -81,14 +81,14 @@ impl EntryRules {
         })
     }
 
-    /// One of four bytes; with pages of 4 MiB (`CR4.PSE`), at the level of 2 MiB.
+    /// Decodes an entry of four bytes; with pages of 4 MiB (`CR4.PSE`), at the level of 2 MiB.
     pub(super) fn short(&self, entry: u64, level: Level, has_large: bool) -> Result<X86Entry, Refusal> {
         let has = |bit| entry & bit != 0;
         if !has(PRESENT) {
             return Err(Refusal::NotPresent);
         }
         let is_large = level > Level::K4 && has_large && has(LARGE);
-        // Where bits 32 and up of the frame's address end.
+        // End of the field with bits 32 and up of the frame's address.
         let end = 13 + self.physical_bits.clamp(32, 40) - 32;
         if is_large && entry & bits(end, 22) != 0 {
             return Err(Refusal::Reserved);
@@ -105,7 +105,7 @@ impl EntryRules {
         })
     }
 
-    /// The memory type of a leaf, by the PAT.
+    /// Returns the memory type of a leaf, by the PAT.
     fn memory(&self, entry: u64, pat: u64) -> MemoryType {
         let bit = |bit: u64, value: u32| if entry & bit != 0 { value } else { 0 };
         match self.pat >> (8 * (bit(PWT, 1) + bit(PCD, 2) + bit(pat, 4))) & 0b111 {
@@ -115,7 +115,7 @@ impl EntryRules {
     }
 }
 
-/// The table that one of PAE's four root entries links.
+/// Returns the table that one of PAE's four root entries links.
 pub(super) fn pdpte(entry: u64, physical_bits: u32) -> Result<Gfn, Refusal> {
     let reserved = bits(physical_bits, 64) | bits(52, 64) | bits(5, 9) | USER | WRITE;
     match entry & PRESENT {
