@@ -1,8 +1,8 @@
-//! Which L1 frames L2 has accessed: Accessed in the leaves that hints lead to.
+//! Aging of L1 frames that L2 accesses: reads Accessed in the leaves that hints lead to.
 //!
-//! L1's own mapping of a frame may be cold, or not be there: only L2 uses it. So an aging pass over L1 frames asks here too. As in
-//! [`crate::age`], nothing is taken away: a bit is cleared, or a leaf withdrawn, by one exchange that gives up where the leaf changes. A frame
-//! with more hints than there are places is as old as those say that it has.
+//! L1's own mapping of a frame may be cold or absent while L2 uses the frame, so an aging pass over L1 frames also asks
+//! here. As in [`crate::age`], the pass zaps nothing: one exchange clears a bit or withdraws a leaf, unless the leaf
+//! changes. For a frame with more hints than places, only the hints that it has count.
 
 use super::{Hint, Row, Rows, Shadows, g2s_of};
 use crate::addr::{Gfn, Level, Span};
@@ -12,13 +12,13 @@ use crate::table::format::Format;
 use crate::table::memory::TableMemory;
 
 impl<F: Format> Shadows<F> {
-    /// The first 2 MiB, or what of them lies in `g1s`, in which a frame has a hint.
+    /// Returns the first 2 MiB, clamped to `g1s`, in which a frame has a hint.
     pub(crate) fn next_used<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>) -> Option<Span<Gfn>> {
         let first = self.reverse.first(memory, g1s)?.max(g1s.start);
         Some(Span::sized(first.base(Level::M2), Level::M2.pages()).clamp(&g1s))
     }
 
-    /// Which of `g1s`, frames of one 2 MiB, L2 has accessed since they were `cleared`: a bit each, the first for the first.
+    /// Returns a bit for each of `g1s`, frames of one 2 MiB, that L2 has accessed since its bit was cleared.
     pub(crate) fn young<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, clears: bool) -> [u64; 8] {
         let mut bits = [0; 8];
         self.reverse.hints(memory, g1s, |page, hint| {
@@ -53,7 +53,7 @@ impl<F: Format> Shadows<F> {
     }
 }
 
-/// A young leaf, as one that is not.
+/// Returns a young leaf as an old one.
 fn aged<F: Format>(word: Word) -> Option<Word> {
     if F::HARDWARE_AD {
         (F::is_present(word) && word.0 & F::ACCESSED != 0).then_some(Word(word.0 & !F::ACCESSED))

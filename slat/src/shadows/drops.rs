@@ -1,49 +1,49 @@
-//! Whether anything was taken from leaves of shadows that the TLB of some vCPU may still have.
+//! Drops: whether anything was taken from leaves of shadows that the TLB of some vCPU may still hold.
 //!
-//! A fault takes a leaf that does not serve, and flushes nothing; an invalidation by the host flushes, but later; a log withdraws write. A flush
-//! by L1 must make a vCPU forget what any of them took, and nothing where none did. So each **says before that it is under way**, and takes a
-//! number **after** it was done:
+//! A fault takes a leaf that does not serve, and flushes nothing. An invalidation by the host flushes, but later. A log
+//! withdraws write. A flush by L1 must make a vCPU flush what any of them took, and nothing otherwise. Each taker
+//! therefore **announces itself before** the edit, and takes a number **after** it:
 //!
-//! * A vCPU that meets no leaf any more finds it under way, or numbered.
-//! * A number from before would not do: another vCPU may forget, load the leaf once more, and only then is it taken.
+//! * A vCPU that finds the leaf gone sees the taker under way, or its number.
+//! * A number taken before the edit would not suffice: another vCPU may flush, and load the leaf again before the edit.
 
 use super::Numbers;
 use crate::sync::prim::{Acquire, AtomicU64, Relaxed, Release};
 use crate::table::entry::Version;
 use core::cell::Cell;
 
-/// See the module's header. One for all shadows of an address space: L2's tag is flushed as a whole.
+/// The drops of all shadows of an address space, since L2's tag is flushed as a whole. See the module's header.
 #[derive(Debug, Default)]
 pub(crate) struct Drops {
     under_way: AtomicU64,
-    /// The newest number of those that are done.
+    /// The newest number of a finished drop.
     newest: AtomicU64,
-    /// All vCPUs have forgotten what was done by then.
+    /// All vCPUs have flushed the drops up to this number.
     settled: AtomicU64,
 }
 
 impl Drops {
-    /// For one that may take something.
+    /// Returns a guard for a walk that may take something.
     pub(crate) fn taking<'a, N: Numbers>(&'a self, active: &'a N) -> Taking<'a, N> {
         Taking { drops: self, active, begun: Cell::new(false) }
     }
 
-    /// Whether anything was taken since that number, or is being taken. To be asked after a look at the entries.
+    /// Whether anything was taken since number `forgot`, or is being taken. Called after a look at the entries.
     pub(crate) fn since(&self, forgot: Version) -> bool {
-        // ORDER(drops): Acquire pairs with the end of `Taking`: where none is under way, their numbers are seen.
+        // ORDER(drops): Acquire pairs with the end of `Taking`: if none is under way, their numbers are seen.
         let under_way = self.under_way.load(Acquire) > 0;
         under_way || self.newest.load(Relaxed) > forgot.0
     }
 
-    /// What all vCPUs have to forget, if there is anything: a number for [`settled`](Self::settled).
+    /// Returns the newest drop that some vCPU may not have flushed, for [`settled`](Self::settled).
     pub(crate) fn unsettled(&self) -> Option<Version> {
         let settled = Version(self.settled.load(Relaxed));
         self.since(settled).then(|| Version(self.newest.load(Relaxed)))
     }
 
-    /// All vCPUs have forgotten it.
+    /// Records that all vCPUs have flushed up to `newest`.
     pub(crate) fn settled(&self, newest: Version) {
-        // Told apart from the drops by number alone.
+        // Only the number is compared, so Relaxed is enough.
         self.settled.fetch_max(newest.0, Relaxed);
     }
 }
@@ -57,7 +57,7 @@ pub(crate) struct Taking<'a, N: Numbers> {
 }
 
 impl<N: Numbers> Taking<'_, N> {
-    /// Before the exchange that takes something.
+    /// Called before the exchange that takes something.
     #[inline]
     pub(crate) fn begin(&self) {
         if !self.begun.replace(true) {
@@ -70,7 +70,7 @@ impl<N: Numbers> Taking<'_, N> {
         if seeded!(DropNotedLate) {
             return;
         }
-        // ORDER(drops): before the exchange, whose Release brings it along to a thread that meets what it has left.
+        // ORDER(drops): before the exchange, whose Release carries it to a thread that finds the leaf gone.
         self.drops.under_way.fetch_add(1, Relaxed);
         if seeded!(DropNotedEarly) {
             self.finish();

@@ -1,21 +1,21 @@
-//! Shadows: tables in the host's format, from a frame of L2 to a frame of the host. One for each table of L1 that a vCPU uses.
+//! Shadows: tables in the host's format that map frames of L2 to frames of the host, one for each table of L1 in use.
 //!
 //! ```text
 //! Shadows   of an address space, made with its first nested guest
-//!   directory   which table of L1 each shadow is for, and how many vCPUs hold it
+//!   directory   for each shadow: its table of L1, and how many vCPUs hold it
 //!   all         the shadows: a table each, filled by faults of L2
 //!   reverse     L1 frame ─▶ (shadow, g2)
 //! ```
-//! A shadow is a TLB that L1's vCPUs share. T is not write-protected: what L1 stores there comes into effect at its flush, or earlier.
-//! What L0's host does comes into effect at once: [`Shadows::reach`].
+//! A shadow acts as a TLB that L1's vCPUs share. T is not write-protected: L1's store to it takes effect at L1's flush,
+//! or earlier. A change by L0's host takes effect at once: [`Shadows::reach`].
 //!
-//! **Holes have no numbers**, unlike those of L1's own tables: a fault freezes its entry, and looks then whether anything was announced since it
-//! read T and asked the host ([`shadow`]).
+//! **Holes have no numbers**, unlike those of L1's own tables: a fault freezes its entry, and then checks whether
+//! anything was announced since it read T and asked the host ([`shadow`]).
 //!
-//! **Nothing is unlinked** from the reverse map before the VM is dropped, so it is walked in no section. Tables of a shadow may be
-//! [taken](reclaim) at any time: faults walk it in a section of the read side, all others inside its [`door`]. Roots stay. A shadow whose
-//! vCPUs have all gone to other tables of L1 serves another one: the one that has not been used for longest. For each vCPU it is then a shadow
-//! where it has never been, so a flush comes before its first entry.
+//! **The reverse map unlinks no table** before the VM is dropped, so it is walked in no section. Tables of a shadow may
+//! be [reclaimed](reclaim) at any time: faults walk them in a section of the read side, all other walks inside the
+//! [`door`]. Roots stay. When all shadows are in use, the one that no vCPU holds and that was unused for longest serves
+//! the next table of L1. Each vCPU then flushes before its first entry there.
 
 mod aging;
 mod door;
@@ -55,38 +55,38 @@ use core::any::Any;
 use reverse::{MOST, Reverse};
 use rows::Half;
 
-/// Where numbers come from: the active set.
+/// The source of numbers: the active set.
 pub(crate) trait Numbers {
-    /// A number that no invalidation has, and no other caller.
+    /// Takes a number that no invalidation and no other caller has.
     fn fresh(&self) -> Version;
-    /// The newest number.
+    /// Returns the newest number.
     fn now(&self) -> Version;
 }
 
-/// A table of L1, whatever its format.
+/// A table of L1, of any format.
 pub(crate) type AnyTable = Box<dyn Any + Send + Sync>;
 
-/// See the module's header.
+/// The shadows of an address space. See the module's header.
 #[derive(Debug)]
-// Which of its words share a cache line does not depend on the allocator.
+// Aligned, so that the allocator does not decide which words share a cache line.
 #[repr(align(64))]
 pub(crate) struct Shadows<F> {
     pub(crate) reverse: Reverse<F>,
     pub(crate) drops: Drops,
     all: Box<[Once<Shadow<F>>]>,
     directory: Mutex<Vec<Named>>,
-    /// Rows that no table has, and pages that were made to rows.
+    /// Rows that no table has; next, the number of pages that were made into rows.
     halves: Mutex<Vec<Half>>,
     row_pages: AtomicU64,
 }
 
-/// Which table of L1 a shadow is for.
+/// The table of L1 that a shadow is for.
 #[derive(Debug)]
 struct Named {
     table: AnyTable,
-    /// Since when: a number that no other has.
+    /// The number at which it got this table, unique among shadows.
     since: Version,
-    /// vCPUs that hold it.
+    /// Number of vCPUs that hold it.
     holders: u32,
     used: Version,
 }
@@ -95,21 +95,21 @@ struct Named {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hold {
     pub(crate) index: usize,
-    /// Since when it is for this table of L1.
+    /// The number at which it got this table of L1.
     pub(crate) since: Version,
 }
 
-/// What becomes of leaves that are reached.
+/// The edit of leaves that are reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {
-    /// They become holes.
+    /// A leaf becomes a hole.
     Zap,
-    /// They lose write permission: the next store faults. Holes stay.
+    /// A leaf loses write permission: the next store faults. Holes stay.
     WithdrawWrite,
 }
 
 impl<F: Format> Shadows<F> {
-    /// For `many` tables of L1 at once, or a few more.
+    /// Shadows for `many` tables of L1 at once, at least eight.
     pub(crate) fn new<M: TableMemory>(memory: &M, pool: &Pool, many: usize) -> Result<Self, NoMemory> {
         let many = many.clamp(8, MOST);
         Ok(Self {
@@ -122,7 +122,7 @@ impl<F: Format> Shadows<F> {
         })
     }
 
-    /// Its memory goes back to the pool.
+    /// Gives its memory back to the pool.
     ///
     /// # Safety
     /// No thread but this one has ever reached it.
@@ -131,12 +131,12 @@ impl<F: Format> Shadows<F> {
         unsafe { self.reverse.give_back(memory, pool) };
     }
 
-    /// The shadow with this number, which a vCPU holds or a hint names.
+    /// Returns the shadow with this number, which a vCPU holds or a hint names.
     pub(crate) fn shadow(&self, index: usize) -> Option<&Shadow<F>> {
         self.all.get(index)?.get()
     }
 
-    /// The same for a walk that is no fault.
+    /// Returns the shadow, and enters its door, for a walk outside of a fault.
     pub(crate) fn visit(&self, index: usize) -> Option<(&Shadow<F>, Inside<'_>)> {
         let shadow = self.shadow(index)?;
         Some((shadow, shadow.door.enter()))
@@ -146,7 +146,7 @@ impl<F: Format> Shadows<F> {
         self.all.iter().filter_map(Once::get)
     }
 
-    /// The shadow for `table`, held for a vCPU until [`let_go`](Self::let_go).
+    /// Returns the shadow for `table`, held for a vCPU until [`let_go`](Self::let_go).
     pub(crate) fn hold<T: Copy + Eq + Send + Sync + 'static, M: TableMemory>(
         &self,
         (memory, pool, active): (&M, &Pool, &impl Numbers),
@@ -179,12 +179,12 @@ impl<F: Format> Shadows<F> {
         Ok(Hold { index, since: directory[index].since })
     }
 
-    /// A vCPU holds it no longer.
+    /// Ends a vCPU's hold.
     pub(crate) fn let_go(&self, hold: Hold) {
         self.directory.lock()[hold.index].holders -= 1;
     }
 
-    /// Calls `visit` with each shadow that is for a table of this format which `covers` takes.
+    /// Calls `visit` with each shadow that is for a table of this format for which `covers` is true.
     pub(crate) fn for_tables<T: Copy + Eq + Send + Sync + 'static>(
         &self,
         covers: impl Fn(&T) -> bool,
@@ -197,7 +197,7 @@ impl<F: Format> Shadows<F> {
         }
     }
 
-    /// A vCPU gets as many rows as a fault may need: those that no table has, or a page of its `cache`.
+    /// Gives a vCPU as many rows as a fault may need: rows that no table has, or a page of its `cache`.
     #[cold]
     pub(crate) fn refill(&self, spare: &mut Spare, cache: &mut Cache) {
         while !spare.is_enough()
@@ -207,16 +207,17 @@ impl<F: Format> Shadows<F> {
         }
     }
 
-    /// What a vCPU has at hand comes back.
+    /// Takes a vCPU's spare rows back.
     pub(crate) fn give_back(&self, spare: &mut Spare) {
         self.halves.lock().append(&mut spare.0);
     }
 
-    /// What was made of `g1s`, a part of `all`, goes, or can be written no more; a leaf that goes and reaches out of `all` is [split] first.
-    /// True where anything was ever made of them that an invalidation has not removed: then **the caller owes a flush of L2's tag**, whatever
-    /// it was that stood there. For a fault may since have put the leaf of another L1 frame in the place of what a TLB still has.
+    /// Edits all leaves made of `g1s`, a part of `all`. A leaf that is zapped and reaches out of `all` is [split]
+    /// first. Returns true if any leaf was ever made of them whose hint no invalidation has removed. **The caller then
+    /// owes a flush of L2's tag**, whatever leaf is there now: a fault may have replaced a leaf that a TLB still holds
+    /// by that of another L1 frame.
     ///
-    /// After the invalidation is announced: so a fault that enters its hint too late for this sees it, and begins again.
+    /// Call it after the invalidation is announced: a fault whose hint comes too late then begins again.
     pub(crate) fn reach<M: TableMemory>(
         &self,
         memory: &M,
@@ -242,7 +243,7 @@ impl<F: Format> Shadows<F> {
         any
     }
 
-    /// The same for whatever there is.
+    /// Edits all leaves of all shadows.
     pub(crate) fn reach_all<M: TableMemory>(&self, memory: &M, active: &impl Numbers, how: Reach) {
         let (taking, all) = (self.drops.taking(active), Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
         for shadow in self.shadows() {
@@ -251,7 +252,7 @@ impl<F: Format> Shadows<F> {
         }
     }
 
-    /// How many table pages there are in shadows and in the reverse map.
+    /// Returns the number of table pages in shadows and in the reverse map.
     pub(crate) fn pages<M: TableMemory>(&self, memory: &M) -> u64 {
         let count = |root| count_tables::<F, M>(memory, root, F::ROOT_LEVEL);
         let in_shadow = |shadow: &Shadow<F>| {
@@ -265,7 +266,7 @@ impl<F: Format> Shadows<F> {
     }
 }
 
-/// What was made of `g1s`, by a hint of `page` that names `g2`.
+/// Returns the frames of L2 made of `g1s`, by a hint of `page` that names `g2`.
 fn g2s_of(page: Span<Gfn>, g2: Gfn, g1s: Span<Gfn>) -> Span<Gfn> {
     let part = g1s.clamp(&page);
     let whole = page == part || seeded!(PartByStart);

@@ -1,19 +1,19 @@
-//! Table memory of shadows that goes back: all of a shadow that no vCPU holds, the one that has not been used for longest first; or what is
-//! cold in one that vCPUs run on.
+//! Reclaim of table memory from shadows: all of a shadow that no vCPU holds, the longest unused first; or cold tables
+//! of a shadow that vCPUs run on.
 //!
 //! ```text
 //! unlinked     a link becomes a hole; a drop, from before it until after it
-//! the line     moves: a fault that remembers a table looks at the line first, and has read it before it walked to the table
+//! the line     moves: a fault that remembers a table reads the line first, and had read it before it walked to the table
 //! flush        of L2's tag: no processor has a link to the tables any more
 //! grace        faults that were in a section, and walks that were inside the door, have ended
 //! freed
 //! ```
-//! A fault that is in an unlinked table installs a leaf there. That is harmless. The leaf has its hint, so an invalidation that comes
-//! later flushes L2's tag, and with it the links by which a processor might still come to that leaf. A flush by L1 finds the drop.
+//! A fault that is in an unlinked table may install a leaf there, which is harmless. The leaf has its hint, so a later
+//! invalidation flushes L2's tag, and with it the cached links to that table. A flush by L1 finds the drop.
 //!
-//! Refilling it costs faults of L2, and nothing is lost: so shadows that no vCPU holds go before the tables of L1's own memory. The others go
-//! last, by a clock over their links ([`crate::budget`]). The reverse map stays; it has 8 bytes for each L1 frame that L2 has
-//! ever used, whatever the number of shadows.
+//! Reclaim loses nothing, and costs faults of L2. Shadows that no vCPU holds therefore go before the tables of L1's own
+//! memory, and the others last, by a clock over their links ([`crate::budget`]). The reverse map stays: 8 bytes for
+//! each L1 frame that L2 has ever used, whatever the number of shadows.
 
 use super::drops::Taking;
 use super::rows::Half;
@@ -28,15 +28,15 @@ use crate::table::pool::Pool;
 use crate::table::retire::for_tables;
 use alloc::vec::Vec;
 
-/// Subtrees that are taken at once from a shadow that vCPUs run on.
+/// Maximum number of subtrees reclaimed at once from a shadow that vCPUs run on.
 const AT_ONCE: usize = 16;
 
-/// A table that was unlinked with all below it, and its level.
+/// The root of an unlinked subtree, and its level.
 type Top = (Node, Level);
 
 impl<F: Format> Shadows<F> {
-    /// Takes tables of one shadow: all of one that no vCPU holds; or, of one that is `held`, some that are cold. `flush` makes all TLBs forget
-    /// L2's tag, `grace` waits for faults under way. Returns how many subtrees went.
+    /// Reclaims tables of one shadow: all of one that no vCPU holds; or, of one that is `held`, some cold ones. `flush`
+    /// flushes L2's tag in all TLBs, `grace` waits for faults under way. Returns the number of subtrees.
     pub(crate) fn reclaim<M: TableMemory>(
         &self,
         (memory, pool, active): (&M, &Pool, &impl Numbers),
@@ -44,7 +44,7 @@ impl<F: Format> Shadows<F> {
         flush: impl FnOnce(),
         grace: impl FnOnce(),
     ) -> u64 {
-        // Kept to the end: one at a time, and no vCPU gets a shadow meanwhile that none held.
+        // Locked to the end: one reclaim at a time, and no vCPU gets an unheld shadow meanwhile.
         let directory = self.directory.lock();
         let which = directory.iter().enumerate().filter(|(_, named)| (named.holders > 0) == held);
         let mut which: Vec<_> = which.map(|(index, named)| (named.used, index)).collect();
@@ -76,7 +76,7 @@ impl<F: Format> Shadows<F> {
         tops.len() as u64
     }
 
-    /// Pages of rows both of whose halves no table has.
+    /// Frees pages of rows of which no table has either half.
     fn pair(&self, halves: &mut Vec<Half>, back: &mut NodeList) {
         halves.sort_unstable_by_key(Half::address);
         let mut kept = Vec::with_capacity(halves.len());
@@ -94,7 +94,7 @@ impl<F: Format> Shadows<F> {
 }
 
 impl<F: Format> Shadow<F> {
-    /// Unlinks all tables below the root; or some that are cold, from where the clock's hand is.
+    /// Unlinks all tables below the root; or some cold ones, from the clock's hand on.
     fn unlink<M: TableMemory>(
         &self,
         memory: &M,
@@ -103,14 +103,14 @@ impl<F: Format> Shadow<F> {
     ) -> Vec<Top> {
         let mut tops = Vec::new();
         let from = Gfn(self.hand.load(Relaxed));
-        // The first round may only clear bits, and the last one goes on up to where the first one began.
+        // The first round may only clear bits. The last one ends where the first began.
         let rounds: &[Gfn] = if only_cold { &[from, Gfn(0), Gfn(0)] } else { &[Gfn(0)] };
         for &start in rounds {
             // SAFETY: the root stays.
             let root = unsafe { self.radix.root(memory) };
             let all = Span::new(start, Gfn(1 << F::FRAME_BITS));
             let mut cursor = Cursor::<F>::new(root, all, Level::M2);
-            // SAFETY: tables are unlinked here alone, by one thread at a time.
+            // SAFETY: only this function unlinks tables, by one thread at a time.
             while let Some(step) = unsafe { cursor.next(memory) } {
                 let at = step.at;
                 if F::is_table(at.word, at.level) && (!only_cold || at.is_cold::<F>()) {
@@ -133,7 +133,7 @@ impl<F: Format> Shadow<F> {
     }
 }
 
-/// A link becomes a hole, whether or not hardware sets bits in it meanwhile. It stays a link to the same table: only its unlinking changes that.
+/// Makes a link a hole, even if hardware sets bits in it meanwhile: only unlinking changes the linked table.
 pub(crate) fn unlink<F: Format>(
     taking: &Taking<'_, impl Numbers>,
     entry: &Entry,

@@ -1,12 +1,13 @@
-//! The way back: from a frame of L1 to the shadow entries that were made of it.
+//! The reverse map: from a frame of L1 to the shadow entries that were made of it.
 //!
-//! Tables of the engine's own kind, indexed by the L1 frame. Their words are no leaves but **hints**: (shadow, g2). A frame has up to
-//! four of them, one in each table; a fifth makes the last one *many*: all entries of all shadows. Tables are linked where a hint is
-//! needed: 8 bytes for each L1 frame that L2 uses, in one of them mostly. Two more tables do the same for pages of 2 MiB, and two for pages of 1 GiB.
+//! It consists of tables of the engine's own kind, indexed by the L1 frame. Their words are not leaves but **hints**:
+//! (shadow, g2). A frame has up to four hints, one in each table. A fifth turns the last one into *many*: all entries
+//! of all shadows. Tables are linked where a hint needs one: mostly 8 bytes for each L1 frame that L2 uses. Two more
+//! tables serve pages of 2 MiB, and two pages of 1 GiB.
 //!
-//! A hint says where to look. What stands there may be a hole by now, or the leaf of another L1 frame. What counts is the converse: **no
-//! TLB leads from L2 to a page by way of an L1 frame that has no hint.** A fault enters the hint before its leaf; an invalidation removes
-//! it after its flush, while faults on the frame still wait for it.
+//! A hint says where to look. The entry there may be a hole by now, or the leaf of another L1 frame. Only the converse
+//! holds: **no TLB maps L2 to a page through an L1 frame that has no hint.** A fault enters the hint before its leaf.
+//! An invalidation removes it after its flush, while faults on the frame still wait.
 
 use crate::addr::{Gfn, Level, Span};
 use crate::table::cursor::Cursor;
@@ -17,39 +18,39 @@ use crate::table::pool::{Cache, NoMemory, Pool};
 use crate::table::radix::Radix;
 use alloc::vec::Vec;
 
-/// Hints of a frame before it has *many*; of a page of 2 MiB, or of 1 GiB.
+/// Maximum number of hints of a 4 KiB frame before *many*; then of a page of 2 MiB, or of 1 GiB.
 const SMALL: usize = 4;
 const LARGE: usize = 2;
 const PLANES: usize = SMALL + 2 * LARGE;
 const FRAME_BITS: u32 = 40;
-/// In the place of a shadow's number: all of them.
+/// Instead of a shadow's number: all shadows.
 const ALL: u64 = (1 << 12) - 1;
 /// No hint.
 const NONE: Word = Word::OLDEST;
 
-/// How many shadows hints can tell apart.
+/// Maximum number of shadows that hints can tell apart.
 pub(super) const MOST: usize = ALL as usize;
 
-/// See the module's header.
+/// The reverse map. See the module's header.
 #[derive(Debug)]
 pub(crate) struct Reverse<F> {
-    /// Those for pages of 4 KiB, then those for 2 MiB, then those for 1 GiB.
+    /// The tables for pages of 4 KiB, then for 2 MiB, then for 1 GiB.
     planes: [Radix<F>; PLANES],
 }
 
-/// Where to look.
+/// A place to look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Hint {
-    /// At this frame of L2 in this shadow.
+    /// This frame of L2, in this shadow.
     At(usize, Gfn),
-    /// Everywhere.
+    /// All entries of all shadows.
     Many,
 }
 
 impl Hint {
     const MANY: Word = Word::frozen(ALL << FRAME_BITS);
 
-    /// Beyond the frames that a word has room for it is *many*.
+    /// Encodes the hint. A frame beyond the word's bits becomes *many*.
     fn word(self) -> Word {
         match self {
             Self::At(shadow, g2) if g2.0 >> FRAME_BITS == 0 => {
@@ -59,7 +60,7 @@ impl Hint {
         }
     }
 
-    /// Enters it where there is none, or it is there already.
+    /// Enters the hint if the entry has none. Returns true if the entry has this hint now.
     #[inline(always)]
     pub(crate) fn enter(self, entry: &Entry) -> bool {
         let (wanted, word) = (self.word(), entry.load());
@@ -99,7 +100,7 @@ impl<F: Format> Reverse<F> {
         Ok(Self { planes: planes? })
     }
 
-    /// Its memory goes back to the pool.
+    /// Gives its memory back to the pool.
     ///
     /// # Safety
     /// No thread but this one has ever reached it.
@@ -117,8 +118,8 @@ impl<F: Format> Reverse<F> {
         }
     }
 
-    /// F7: enters a hint for a page of `level`, up to 1 GiB, around `g1`. Not changed where it is there already: the invalidation that removes it bumps the entry that the fault met, or
-    /// the fault finds it listed.
+    /// F7: enters a hint for a page of `level`, up to 1 GiB, around `g1`. A present hint stays: if an invalidation
+    /// removes it, the fault finds its entry changed, or the invalidation listed.
     pub(crate) fn add<M: TableMemory>(
         &self,
         memory: &M,
@@ -150,7 +151,7 @@ impl<F: Format> Reverse<F> {
         Ok(())
     }
 
-    /// Where the first hints of the 2 MiB around `g1` are, if any of them was ever entered.
+    /// Returns the first hints of the 2 MiB around `g1`, if any of them was ever entered.
     pub(crate) fn beside<'a, M: TableMemory>(&self, memory: &M, g1: Gfn) -> Option<&'a [Entry; ENTRIES]> {
         // SAFETY: nothing is ever unlinked from a plane.
         let top = unsafe { self.planes[0].top(memory, g1) };
@@ -173,7 +174,7 @@ impl<F: Format> Reverse<F> {
         });
     }
 
-    /// The first frame of `g1s` with a hint, or of a page that has one.
+    /// Returns the first frame of `g1s` that has a hint, or the start of the page that has one.
     pub(super) fn first<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>) -> Option<Gfn> {
         let mut first = None;
         self.entries(memory, g1s, |_, page, _| {
@@ -183,19 +184,19 @@ impl<F: Format> Reverse<F> {
         first
     }
 
-    /// After the flush, while faults on `g1s` wait, a part of `all`: removes their hints. That of a page which reaches out of `all` stays: what
-    /// its leaf was split into has no other. Not so *many*, for then all has gone.
+    /// Removes the hints of `g1s`, a part of `all`, after the flush, while faults on `g1s` wait. The hint of a page
+    /// that reaches out of `all` stays, for the parts of its split leaf. *Many* is removed.
     pub(crate) fn remove<M: TableMemory>(&self, memory: &M, g1s: Span<Gfn>, all: Span<Gfn>) {
         self.entries(memory, g1s, |entry, page, word| {
             if all.covers(&page) || word == Hint::MANY || seeded!(HintGoesWithPart) {
-                // Where that fails, a fault has entered another one, and will begin again.
+                // If it fails, a fault has entered another hint, and will begin again.
                 let _ = entry.cas(word, NONE);
             }
             true
         });
     }
 
-    /// Those in each plane until `visit` has had enough of it.
+    /// Calls `visit` with the hints in each plane, until it returns false.
     fn entries<M: TableMemory>(
         &self,
         memory: &M,
@@ -220,7 +221,7 @@ impl<F: Format> Reverse<F> {
         }
     }
 
-    /// The roots, to count pages by.
+    /// Returns the roots, to count pages.
     pub(super) fn roots<M: TableMemory>(&self, memory: &M) -> impl Iterator<Item = Node> {
         // SAFETY: roots stay.
         self.planes.iter().map(|plane| unsafe { plane.root(memory) })

@@ -1,16 +1,16 @@
-//! Rows: beside each leaf of a shadow, the L1 frame that it was composed from, and the memory type that T gave it. Four bytes.
+//! Rows: for each leaf of a shadow, the L1 frame that it was composed from, and T's memory type. Four bytes.
 //!
 //! ```text
 //! 31 30 | 29 ............ 0
 //! type  | L1 frame               all ones: not known
 //! ```
-//! A flush by L1 compares them with T. A frame beyond 4 TiB, or the last before, is not known, and its leaf goes at each flush. All else that T says of a leaf is in
-//! the leaf.
+//! A flush by L1 compares them with T. A frame at the end of 4 TiB or beyond is not known, and its leaf is dropped at
+//! each flush. All else that T says of a leaf is in the leaf.
 //!
-//! A fault writes a row while it has the entry frozen, so each row has one writer at a time; and the leaf after it. A thread that meets a leaf
-//! reads its row, or one that is newer.
+//! A fault writes a row while it has the entry frozen, and the leaf after it, so each row has one writer at a time. A
+//! thread that meets a leaf reads its row, or a newer one.
 //!
-//! Two tables share a page of rows. A table's rows hang where its page has its place in a list, as long as it is in none.
+//! Two tables share a page of rows. While a table is linked, the list pointer of its page points to its rows.
 
 use crate::addr::{Gfn, Level, PAGE_SIZE};
 use crate::sync::prim::{AtomicU32, Relaxed};
@@ -21,18 +21,18 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-/// See the module's header.
+/// The row of a leaf. See the module's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Row(u32);
 
 const FRAME_BITS: u32 = 30;
-/// Of a table.
+/// Bytes of a table's rows.
 const BYTES: usize = ENTRIES * size_of::<AtomicU32>();
 
 impl Row {
     const UNKNOWN: Self = Self(u32::MAX);
 
-    /// Of a leaf that T composes from `g1` with this type.
+    /// The row of a leaf that T composes from `g1` with this type.
     #[inline(always)]
     pub(crate) fn new(g1: Gfn, memory: MemoryType) -> Self {
         if (g1.0 + 1) >> FRAME_BITS != 0 {
@@ -41,20 +41,20 @@ impl Row {
         Self(g1.0 as u32 | (memory.bits() as u32) << FRAME_BITS)
     }
 
-    /// Zero where it is known that T said so, without a branch.
+    /// Returns zero if the row is known and equal to these, without a branch.
     #[inline(always)]
     pub(crate) fn differs(self, g1: Gfn, memory: MemoryType) -> u64 {
         let of = g1.0 as u32 | (memory.bits() as u32) << FRAME_BITS;
         u64::from(self.0 ^ of) | (g1.0 + 1) >> FRAME_BITS
     }
 
-    /// Whether it is known that T said so.
+    /// Whether the row is known and equals `of`.
     #[inline(always)]
     pub(crate) fn is(self, of: Self) -> bool {
         self == of && self != Self::UNKNOWN
     }
 
-    /// Of a part that begins so many frames after.
+    /// The row of a part that begins `ahead` frames later.
     pub(super) fn part(self, ahead: u64) -> Self {
         let frame = u64::from(self.0 & ((1 << FRAME_BITS) - 1)) + ahead;
         if self == Self::UNKNOWN || (frame + 1) >> FRAME_BITS != 0 {
@@ -63,12 +63,12 @@ impl Row {
         Self(self.0 + ahead as u32)
     }
 
-    /// Whether it is not known that it is another frame's.
+    /// Whether the row is of `g1`, or not known.
     pub(crate) fn may_name(self, g1: Gfn) -> bool {
         self == Self::UNKNOWN || u64::from(self.0 & ((1 << FRAME_BITS) - 1)) == g1.0
     }
 
-    /// Whether it is not known that T said something else.
+    /// Whether the row equals `of`, or is not known.
     #[inline(always)]
     pub(crate) fn may_be(self, of: Self) -> bool {
         self == of || self == Self::UNKNOWN
@@ -81,7 +81,7 @@ pub(crate) struct Rows<'a>(&'a [AtomicU32]);
 
 #[cfg(all(test, loom))]
 impl<'a> Rows<'a> {
-    /// Of no table.
+    /// Rows without a table.
     pub(crate) fn apart(rows: &'a [AtomicU32]) -> Self {
         Self(rows)
     }
@@ -94,14 +94,14 @@ impl Rows<'_> {
         Row(self.0[index].load(Relaxed))
     }
 
-    /// By the fault that has the entry frozen.
+    /// Called by the fault that has the entry frozen.
     #[inline(always)]
     pub(crate) fn set(self, index: usize, row: Row) {
         // ORDER(rows): before the leaf, whose exchange is a Release one.
         self.0[index].store(row.0, Relaxed);
     }
 
-    /// Those of a table; `None` of a root.
+    /// Returns the rows of a table; `None` for a root.
     ///
     /// # Safety
     /// `node` is a table of a shadow, made of pages of `M`, and stays linked for `'a`.
@@ -112,12 +112,12 @@ impl Rows<'_> {
     }
 }
 
-/// Where the rows of a table are, for as long as it is linked.
+/// The place of a table's rows, valid while it is linked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowsOf(Node);
 
 impl RowsOf {
-    /// `None` of a root.
+    /// Returns the place of a table's rows; `None` for a root.
     ///
     /// # Safety
     /// `node` is a table of a shadow, made of pages of `M`, and linked.
@@ -128,10 +128,10 @@ impl RowsOf {
     }
 
     /// # Safety
-    /// The table is linked for `'a`, or the caller in a section or inside the door where it was.
+    /// The table is linked for `'a`, or the caller is in a section or inside the door in which it was.
     #[inline(always)]
     pub(crate) unsafe fn rows<'a>(self) -> Rows<'a> {
-        // SAFETY: half a page that the table has alone.
+        // SAFETY: half a page that only this table has.
         Rows(unsafe { self.0.page().cast::<[AtomicU32; ENTRIES]>().as_ref() })
     }
 }
@@ -140,26 +140,26 @@ impl RowsOf {
 #[derive(Debug)]
 pub(crate) struct Half(NonNull<u8>);
 
-// SAFETY: memory that its holder has alone.
+// SAFETY: memory that only its holder has.
 unsafe impl Send for Half {}
 
 impl Half {
-    /// Both halves of a page that the caller has alone.
+    /// Returns both halves of a page that only the caller has.
     pub(crate) fn split(page: Node) -> [Self; 2] {
         const { assert!(cfg!(loom) || 2 * BYTES == PAGE_SIZE as usize) };
         // SAFETY: inside the page.
         [Self(page.page()), Self(unsafe { page.page().add(BYTES) })]
     }
 
-    /// Beside a table that the caller has alone.
+    /// Attaches the rows to a table that only the caller has.
     pub(super) fn hang<M: TableMemory>(self, table: Node) {
-        // SAFETY: the caller has it alone.
+        // SAFETY: only the caller has it.
         unsafe { table.note_in::<M>() }.next.set(Some(Node::new(self.0)));
     }
 
-    /// Those of a table that no other thread reaches any more.
+    /// Detaches the rows of a table that no other thread reaches any more.
     pub(super) fn take_back<M: TableMemory>(table: Node) -> Option<Self> {
-        // SAFETY: the caller has it alone.
+        // SAFETY: only the caller has it.
         let rows = unsafe { table.note_in::<M>() }.next.take()?;
         Some(Self(rows.page()))
     }
@@ -168,18 +168,18 @@ impl Half {
         self.0.as_ptr().addr()
     }
 
-    /// Whether it is the second half of the page of which the other is the first.
+    /// Whether this is the second half of the page whose first half is `first`.
     pub(super) fn completes(&self, first: &Self) -> bool {
         first.address().is_multiple_of(PAGE_SIZE as usize) && first.address() + BYTES == self.address()
     }
 
-    /// The page of which this is the first half; the caller has the second.
+    /// Returns the page of which this is the first half; the caller has the second.
     pub(super) fn page(self) -> Node {
         Node::new(self.0)
     }
 }
 
-/// Halves that a vCPU has at hand. A fault links three tables with rows at most.
+/// Spare rows of a vCPU. A fault links at most three tables with rows.
 #[derive(Debug, Default)]
 pub(crate) struct Spare(pub(super) Vec<Half>);
 
@@ -192,13 +192,13 @@ impl Spare {
         self.0.len() >= Self::ENOUGH
     }
 
-    /// The same, ready to be hung beside tables of `M`.
+    /// Returns the spare rows as an attacher for tables of `M`.
     pub(crate) fn beside<M: TableMemory>(&mut self, largest: Level) -> Hanging<'_, M> {
         Hanging(self, largest, PhantomData)
     }
 }
 
-/// Hangs rows beside tables that may have leaves: up to this level.
+/// Attaches rows to tables that may have leaves: up to this level.
 pub(crate) struct Hanging<'a, M>(&'a mut Spare, Level, PhantomData<M>);
 
 impl<M: TableMemory> Beside for Hanging<'_, M> {

@@ -1,15 +1,15 @@
-//! One shadow: its table, the line of L1's flushes, and what becomes of entries that are reached.
+//! One shadow: its table, the line of L1's flushes, and the edits of its entries.
 //!
 //! ```text
 //! hole ──fault──▶ frozen ──fault──▶ leaf ──edit──▶ hole
 //!                   └─────edit────▶ condemned ──fault──▶ hole
 //! ```
-//! A frozen entry belongs to its fault until that has written the row, and the leaf. An edit **condemns** it, and so leaves the row to one
-//! writer: then the fault installs nothing.
+//! A frozen entry belongs to its fault until the fault has written the row and the leaf. An edit **condemns** it, so
+//! that the row keeps one writer: the fault then installs nothing.
 //!
-//! **A flush by L1 announces itself on the line**, and then looks at leaves and frozen entries. A fault freezes its entry, and then looks whether
-//! the line is what it was before it read T. So a flush leaves holes as they are: either it meets the frozen entry, or the fault finds the line
-//! moved.
+//! **A flush by L1 announces itself on the line**, and then looks at leaves and frozen entries. A fault freezes its
+//! entry, and then checks that the line is as it was before it read T. A flush can therefore leave holes as they are:
+//! it meets the frozen entry, or the fault finds the line moved.
 
 use super::door::Door;
 use super::drops::Taking;
@@ -23,81 +23,81 @@ use crate::table::pool::{NoMemory, Pool};
 use crate::table::radix::{At, Radix};
 use crate::trace::VcpuId;
 
-/// See the module's header.
+/// A shadow. See the module's header.
 #[derive(Debug)]
-// As `Shadows`.
+// As for `Shadows`.
 #[repr(align(64))]
 pub(crate) struct Shadow<F> {
     pub(crate) radix: Radix<F>,
     pub(crate) line: FlushLine,
     pub(crate) door: Door,
-    /// Where the clock over its links goes on.
+    /// Where the clock over its links continues.
     pub(super) hand: AtomicU64,
-    /// The number that the newest flush began with that has ended.
+    /// The number at the begin of the newest flush that has ended.
     flushed: Mutex<Version>,
 }
 
-/// How many flushes by L1 have been announced; and what those of one address have to look at.
+/// Number of flushes that L1 has announced; and whether a flush of one address must look at a whole page.
 #[derive(Debug, Default)]
 pub(crate) struct FlushLine {
     announced: AtomicU64,
-    /// A page of T's was mapped by smaller ones once: a flush of an address in it is about all of them.
+    /// Whether a page of T's was ever mapped by smaller ones: a flush of an address then covers all of them.
     splinters: AtomicBool,
 }
 
 impl FlushLine {
-    /// F2 and F8: before T is read, and when the entry is frozen.
+    /// F2 and F8: read before T is read, and when the entry is frozen.
     #[inline(always)]
     pub(crate) fn now(&self) -> u64 {
         // ORDER(shadow-line): Acquire: T is read after it.
         self.announced.load(Acquire)
     }
 
-    /// A flush by L1 begins. To be followed by a walk of what is there.
+    /// Announces a flush by L1. The caller then walks the shadow.
     pub(crate) fn announce(&self) {
         if seeded!(LineUnmoved) {
             return;
         }
-        // ORDER(shadow-line): before the walk; pairs with the fence between freezing an entry and the look at the line. Release: what L1
-        // has stored comes with it.
+        // ORDER(shadow-line): before the walk; pairs with the fence between freezing an entry and reading the line.
+        // Release: carries what L1 has stored.
         self.announced.fetch_add(1, AcqRel);
         fence_after_rmw();
     }
 
-    /// A fault is about to map a part of a page of T's: before it freezes its entry.
+    /// Records that a fault is about to map a part of a page of T's. Called before it freezes its entry.
     pub(crate) fn will_splinter(&self) {
-        // ORDER(shadow-line): before the freeze, so a flush of an address, which has moved the line, finds this, or the fault finds the
-        // line moved.
+        // ORDER(shadow-line): before the freeze: a flush of an address, which has moved the line, sees this, or the
+        // fault finds the line moved.
         if !self.splinters() {
             self.splinters.store(true, Relaxed);
         }
     }
 
-    /// Whether any fault did: after the line has moved.
+    /// Whether any fault mapped a part. Called after the line has moved.
     pub(crate) fn splinters(&self) -> bool {
         // ORDER(shadow-line): after the fence in `announce`.
         self.splinters.load(Relaxed)
     }
 }
 
-/// Nothing mapped. All are alike: when a fault has frozen one, it looks whether anything was announced since it began.
+/// A hole. All are equal: a fault that has frozen one checks whether anything was announced since it began.
 pub(crate) const HOLE: Word = Word::OLDEST;
 
-/// In the mark of a frozen entry: its fault installs nothing.
+/// Bit in the mark of a frozen entry: its fault installs nothing.
 const CONDEMNED: u64 = 1 << (Version::BITS - 2);
 
-/// An entry in the hands of a vCPU's fault.
+/// An entry that a vCPU's fault has frozen.
 pub(crate) fn frozen(vcpu: VcpuId) -> Word {
     Word::frozen(u64::from(vcpu.0))
 }
 
-/// The same, after an edit.
+/// A frozen entry after an edit.
 fn condemned(word: Word) -> Word {
     Word::frozen(word.version().get() | CONDEMNED)
 }
 
 impl<F: Format> Shadow<F> {
-    /// An empty one.
+    /// An empty shadow.
     pub(super) fn new<M: TableMemory>(memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
         let radix = Radix::new(memory, pool)?;
         Ok(Self {
@@ -109,8 +109,8 @@ impl<F: Format> Shadow<F> {
         })
     }
 
-    /// A flush by L1 of the whole shadow, asked for when the newest number was `asked`: `walk` makes it now, unless one that began later
-    /// has ended. One at a time.
+    /// Flushes the whole shadow for L1, requested when the newest number was `asked`: calls `walk`, unless a flush that
+    /// began later has ended. One at a time.
     pub(crate) fn flush(&self, active: &impl Numbers, asked: Version, walk: impl FnOnce()) {
         let mut flushed = self.flushed.lock();
         if *flushed > asked || seeded!(FlushBelieved) && *flushed > Version::default() {
@@ -123,13 +123,13 @@ impl<F: Format> Shadow<F> {
     }
 }
 
-/// A leaf that does not serve goes, without a flush: the L1 frame that it was made of keeps its hint.
+/// Drops a leaf that does not serve, without a flush: the L1 frame that it was made of keeps its hint.
 pub(crate) fn drop_leaf(taking: &Taking<'_, impl Numbers>, entry: &Entry, word: Word) {
     taking.begin();
     let _ = entry.cas(word, HOLE);
 }
 
-/// A flush by L1 takes a leaf that T does not say any more, or an entry from the fault that has it frozen.
+/// Drops a leaf that T no longer confirms, or condemns a frozen entry, for a flush by L1.
 pub(crate) fn drop_or_condemn<F: Format>(
     taking: &Taking<'_, impl Numbers>,
     entry: &Entry,
@@ -141,7 +141,7 @@ pub(crate) fn drop_or_condemn<F: Format>(
     }
 }
 
-/// A frozen entry is given up by the thread that has it, condemned or not. What another one has made of it, where a mistake lets that be, stays.
+/// Gives up a frozen entry, condemned or not. If a mistake let another thread replace it, its word stays.
 #[cold]
 pub(crate) fn thaw(entry: &Entry, mine: Word) {
     let mut word = mine;
@@ -153,7 +153,7 @@ pub(crate) fn thaw(entry: &Entry, mine: Word) {
     }
 }
 
-/// Edits one entry, until it is as it should be. A link that stands there is returned.
+/// Edits one entry until `how` is done. Returns the link if the entry is one.
 pub(crate) fn edit<F: Format>(
     taking: &Taking<'_, impl Numbers>,
     entry: &Entry,
@@ -189,7 +189,7 @@ pub(crate) fn maps<F: Format>(at: &At<'_>) -> bool {
     is_leaf::<F>(at.word) && !F::is_table(at.word, at.level)
 }
 
-/// The same, present or tracked, of one that is no link.
+/// Whether an entry that is no link is a leaf, present or tracked.
 #[inline(always)]
 pub(crate) fn is_leaf<F: Format>(word: Word) -> bool {
     F::is_present(word) || word.is_tracked()

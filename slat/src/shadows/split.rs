@@ -1,18 +1,20 @@
-//! A large leaf of which a part changes becomes a table of smaller ones: as the engine's own do ([`crate::huge`]), with a row beside each.
+//! Splits a large leaf of which a part changes into a table of smaller ones, like the engine's own ([`crate::huge`]),
+//! with a row for each.
 //!
 //! ```text
 //! leaf ──split──▶ frozen ──split──▶ link: a table of smaller leaves
 //!                   └─────edit────▶ condemned ──split──▶ hole
 //! ```
-//! **Frozen in between**, other than a leaf of L1's own: the rows are made of the leaf's. By one exchange from leaf to link they might be made
-//! of an older row, where another fault has put the same frame there meanwhile by way of another frame of L1.
+//! **Frozen in between**, unlike a leaf of L1's own, since the rows derive from the leaf's row. By one exchange from
+//! leaf to link they might derive from an older row, if another fault has mapped the same frame meanwhile through
+//! another L1 frame.
 //!
-//! **The hint of the large page stays**, and leads to whatever its leaf was split into: an invalidation goes over all entries of the part
-//! that it is about. It removes the hint with the whole page. A hint that stays for nothing costs a needless flush.
+//! **The hint of the large page stays**, and leads to the parts: an invalidation edits all entries of its range, and
+//! removes the hint with the whole page. A stale hint costs a needless flush.
 //!
-//! **It counts as a drop.** What condemns the entry meanwhile notes none, and a TLB may have the leaf.
+//! **A split counts as a drop.** An edit that condemns the entry meanwhile records none, and a TLB may hold the leaf.
 //!
-//! Without table pages at hand the whole leaf goes.
+//! Without spare table pages the whole leaf is zapped.
 
 use super::rows::{Half, Rows};
 use super::shadow::{edit, thaw};
@@ -30,14 +32,14 @@ use crate::table::radix::{At, link_parts};
 #[derive(Debug)]
 pub(crate) struct Pages<'p> {
     pub(crate) cache: Option<&'p mut Cache>,
-    /// A leaf that is to be split stays where there are none: the caller comes once more.
+    /// Whether a leaf to be split stays if there is no page: the caller then repeats the edit.
     pub(crate) defers: bool,
-    /// There were none where one was wanted.
+    /// Whether a page was missing.
     pub(crate) is_short: bool,
 }
 
 impl<'p> Pages<'p> {
-    /// Large leaves go whole.
+    /// No pages: large leaves are zapped whole.
     pub(crate) fn none() -> Self {
         Self { cache: None, defers: false, is_short: false }
     }
@@ -48,7 +50,7 @@ impl<'p> Pages<'p> {
 }
 
 impl<F: Format> Shadows<F> {
-    /// Edits what stands for `g2s` in a shadow. A leaf that reaches out of `all` is split before it goes, or goes whole.
+    /// Edits the entries of `g2s` in a shadow. Before it zaps a leaf that reaches out of `all`, it splits it.
     pub(crate) fn reach_in<M: TableMemory>(
         &self,
         memory: &M,
@@ -77,7 +79,7 @@ impl<F: Format> Shadows<F> {
         }
     }
 
-    /// Makes the leaf `at`, whose first frame is `g2`, a table of smaller ones. Comes back with what stands there then.
+    /// Splits the leaf `at`, whose first frame is `g2`. Returns the entry's word afterwards.
     pub(crate) fn split<M: TableMemory>(
         &self,
         memory: &M,
@@ -101,7 +103,7 @@ impl<F: Format> Shadows<F> {
             shadow.line.will_splinter();
         }
         taking.begin();
-        // The page is this thread's alone, so no other has the same mark.
+        // Only this thread has the page, so the mark is unique.
         let mine = Word::frozen_link(node.pfn(memory));
         half.hang::<M>(node);
         let split = at.entry.cas(at.word, mine).and_then(|()| {
@@ -126,7 +128,7 @@ impl<F: Format> Shadows<F> {
         })
     }
 
-    /// Rows that no table has, or half a page of the `cache`.
+    /// Returns rows that no table has, or half a page of the `cache`.
     pub(super) fn half(&self, cache: &mut Cache) -> Option<Half> {
         let mut halves = self.halves.lock();
         if halves.is_empty()

@@ -1,4 +1,4 @@
-//! What a vCPU keeps of shadows between its visits to L2.
+//! A vCPU's state of shadows between its visits to L2.
 
 use super::{AnyTable, Hold, Spare};
 use crate::addr::Gfn;
@@ -6,40 +6,40 @@ use crate::table::entry::Version;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// What a vCPU has of shadows: see [`Vcpu::nested`](crate::Vcpu::nested).
+/// A vCPU's state of shadows: see [`Vcpu::nested`](crate::Vcpu::nested).
 #[derive(Debug, Default)]
 pub(crate) struct VcpuShadows {
-    /// The one that it ran L2 on last. No other table of L1 gets it meanwhile.
+    /// The shadow on which it last ran L2. No other table of L1 gets it meanwhile.
     pub(crate) held: Option<Hold>,
-    /// Those that it has ever been in.
+    /// The shadows that it has ever run on.
     visited: Vec<Visited>,
     /// Entries whose leaf T has refused: L1 may have changed T since, without a flush.
     pub(crate) refused: Vec<(usize, Gfn)>,
-    /// The newest number when it was told to forget all that is under L2's tag of this vCPU.
+    /// The newest number when this vCPU's L2 tag was last told to flush.
     pub(crate) forgot: Version,
     /// Rows for tables that its faults link.
     pub(crate) spare: Spare,
 }
 
-/// A shadow that a vCPU has been in, as the shadow of a table.
+/// A shadow that a vCPU has run on, with its table at that time.
 #[derive(Debug)]
 struct Visited {
     hold: Hold,
     table: AnyTable,
-    /// The newest number when L1 flushed last on this vCPU; nothing where that has been carried out.
+    /// The newest number at L1's last flush on this vCPU; `None` once it is carried out.
     asked: Option<Version>,
 }
 
 impl VcpuShadows {
-    /// The one that it holds, if it is for this table.
+    /// Returns the held shadow, if it is for this table.
     pub(crate) fn holds<T: Copy + Eq + 'static>(&self, table: T) -> Option<Hold> {
         let held = self.held?;
         let named = self.visited.iter().find(|visited| visited.hold == held)?;
         (named.table.downcast_ref::<T>() == Some(&table)).then_some(held)
     }
 
-    /// The vCPU enters L2 on this shadow. Returns what is to be flushed first, by the newest number when L1 asked for it: `first` where
-    /// it has never been there.
+    /// Records that the vCPU enters L2 on this shadow. Returns the flush that is due first, as the newest number when
+    /// L1 requested it; `first` on a first visit.
     pub(crate) fn visits<T: Send + Sync + 'static>(
         &mut self,
         hold: Hold,
@@ -55,7 +55,7 @@ impl VcpuShadows {
         first
     }
 
-    /// L1 has flushed, on this vCPU, what it has of its tables for which `covers` says so.
+    /// Records a flush by L1, on this vCPU, of its tables for which `covers` is true.
     pub(crate) fn owes<T: 'static>(&mut self, covers: impl Fn(&T) -> bool, asked: Version) {
         for visited in &mut self.visited {
             if visited.table.downcast_ref().is_some_and(&covers) {
@@ -64,7 +64,7 @@ impl VcpuShadows {
         }
     }
 
-    /// The shadows that it has been in for tables of this format. They may be for others by now: then it has not been in those.
+    /// Returns the shadows that it has run on, with their tables of this format. They may serve other tables by now.
     pub(crate) fn tables<T: Copy + 'static>(&self) -> impl Iterator<Item = (usize, T)> {
         self.visited.iter().filter_map(|visited| Some((visited.hold.index, *visited.table.downcast_ref()?)))
     }
