@@ -1,28 +1,27 @@
-//! Asymmetric barriers: the frequent side pays nothing, the rare side pays for both.
+//! Asymmetric barriers: the frequent side is free, and the rare side pays for both.
 //!
-//! A store-then-load on one side and a store-then-load on the other (Dekker's pattern) needs a full fence on
-//! each. Here the frequent side ([`Barrier::light`]) only keeps the *compiler* from moving the two; the rare
-//! side ([`Barrier::heavy`]) makes every running thread of the process execute a full fence, through
-//! `membarrier(PRIVATE_EXPEDITED)`. Measured: the light side is free, a fence there would double the cost of a
-//! fault; the heavy side is 0.3 to 10 us.
+//! A store-then-load on both sides (Dekker's pattern) needs a full fence on each. Here the frequent side
+//! ([`Barrier::light`]) only keeps the *compiler* from reordering the two. The rare side ([`Barrier::heavy`]) makes
+//! every running thread of the process execute a full fence, by `membarrier(PRIVATE_EXPEDITED)`. Measured: the light
+//! side is free, where a fence would double the cost of a fault; the heavy side takes 0.3 to 10 us.
 //!
-//! Where membarrier is missing (bare metal, other systems, loom) both sides are a `SeqCst` fence.
+//! Without membarrier (bare metal, other systems, loom) both sides are a `SeqCst` fence.
 
 use super::prim::{SeqCst, compiler_fence, fence};
 
-/// Which pair of fences this machine offers. Chosen once, when a VM is built.
+/// The pair of fences that this machine offers. Chosen when a VM is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Barrier {
     asymmetric: bool,
 }
 
 impl Barrier {
-    /// The cheapest pair that works here.
+    /// Returns the cheapest pair that works here.
     pub(crate) fn detect() -> Self {
         Self { asymmetric: membarrier::register() }
     }
 
-    /// Both sides pay a fence: works everywhere.
+    /// A fence on both sides: works everywhere.
     #[cfg(any(test, loom))]
     pub(crate) const fn symmetric() -> Self {
         Self { asymmetric: false }
@@ -37,8 +36,8 @@ impl Barrier {
     #[inline(always)]
     pub(crate) fn light(self) {
         if self.asymmetric {
-            // ORDER(asymmetric): keeps the compiler from moving a later load above the earlier store; the
-            // processor is kept from it by the membarrier of the thread that calls `heavy`.
+            // ORDER(asymmetric): keeps the compiler from moving a later load above the earlier store; the membarrier of
+            // the thread that calls `heavy` keeps the processor from it.
             compiler_fence(SeqCst);
         } else {
             // ORDER(asymmetric): store before, load after; pairs with the fence in `heavy`.
@@ -50,7 +49,7 @@ impl Barrier {
 
     /// The rare side.
     pub(crate) fn heavy(self) {
-        // ORDER(asymmetric): my earlier stores before my later loads; pairs with every `light`.
+        // ORDER(asymmetric): this thread's earlier stores before its later loads; pairs with every `light`.
         if !seeded!(HeavyUnfenced) {
             fence(SeqCst);
         }
@@ -70,7 +69,7 @@ mod membarrier {
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
     }
 
-    /// Tells the kernel that this process will ask. Idempotent; false where the kernel cannot.
+    /// Registers this process with the kernel. Idempotent; false if the kernel does not support it.
     pub(super) fn register() -> bool {
         call(REGISTER_PRIVATE_EXPEDITED) == 0
     }
@@ -78,15 +77,14 @@ mod membarrier {
     /// Returns once every running thread of this process has passed a full fence.
     pub(super) fn all_threads() {
         let failed = call(PRIVATE_EXPEDITED);
-        // It can only fail unregistered, and `register` succeeded before anything could call this.
+        // Fails only if unregistered, and `register` succeeded before anything could call this.
         assert_eq!(failed, 0, "membarrier stopped working after it was registered");
     }
 }
 
 #[cfg(not(all(feature = "std", target_os = "linux", not(any(loom, shuttle, tsan, virtual_time)))))]
 mod membarrier {
-    /// Under shuttle and in virtual time every store is seen at once: barriers are as asymmetric as can be, and have nothing
-    /// to do but to take their time.
+    /// Under shuttle and in virtual time every store is visible at once: barriers are asymmetric, and only take time.
     pub(super) fn register() -> bool {
         cfg!(any(shuttle, virtual_time))
     }

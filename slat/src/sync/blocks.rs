@@ -1,46 +1,46 @@
-//! Cells that never move and grow in number: those that a set begins with, and blocks of more where all are taken.
+//! A set of cells that never move and whose number grows: the first cells, and further blocks when all are taken.
 //!
-//! Each block has twice as many cells as the one before. It is linked once, and stays until the set is dropped: a thread that
-//! has found a cell may keep it.
+//! Each block has twice as many cells as the one before. It is linked once, and stays until the set is dropped: a
+//! thread may keep a cell that it has found.
 
 use super::prim::{Acquire, AtomicPtr, Padded, Relaxed, Release};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ptr::null_mut;
 
-/// See the module's header. It grows by `BLOCKS` blocks at most.
+/// A growing set of cells. See the module's header. It grows by at most `BLOCKS` blocks.
 #[derive(Debug)]
 pub(crate) struct Blocks<T, const BLOCKS: usize> {
     first: Box<[Padded<T>]>,
     /// Cells in the first block.
     len: usize,
-    /// Null, or a block of cells, linked once and for all. After a null one all are null.
+    /// Null, or a block of cells, linked once. After a null pointer all are null.
     blocks: Box<[AtomicPtr<Padded<T>>; BLOCKS]>,
 }
 
 impl<T: Default, const BLOCKS: usize> Blocks<T, BLOCKS> {
-    /// `first` cells, until it grows; then `len` more, twice as many, and so on.
+    /// `first` cells; then blocks of `len`, twice `len`, and so on.
     pub(crate) fn new(first: usize, len: usize) -> Self {
         let blocks = Box::new(core::array::from_fn(|_| AtomicPtr::new(null_mut())));
         Self { first: (0..first).map(|_| Padded::default()).collect(), len, blocks }
     }
 
-    /// Those that it began with.
+    /// The first cells.
     #[inline(always)]
     pub(crate) fn first(&self) -> &[Padded<T>] {
         &self.first
     }
 
-    /// The others, up to `most` blocks of them, as many as there are.
+    /// Returns the existing blocks, up to `most`.
     #[inline(always)]
     pub(crate) fn beyond(&self, most: usize) -> impl Iterator<Item = &[Padded<T>]> {
         (0..most).map_while(|block| {
-            // SAFETY: null, or linked by `grow` with so many cells, and freed when the set is dropped.
+            // SAFETY: null, or linked by `grow` with this length, and freed when the set is dropped.
             unsafe { self.block(block).as_ref() }
         })
     }
 
-    /// Makes the next block. False where all are made, or where there is no memory.
+    /// Makes the next block. False if all exist, or without memory.
     #[cold]
     pub(crate) fn grow(&self) -> bool {
         let Some(block) = (0..BLOCKS).find(|&block| self.block(block).is_null()) else { return false };
@@ -61,7 +61,7 @@ impl<T: Default, const BLOCKS: usize> Blocks<T, BLOCKS> {
 }
 
 impl<T, const BLOCKS: usize> Blocks<T, BLOCKS> {
-    /// Null where it has not been made.
+    /// Returns a block, or null if it does not exist.
     fn block(&self, block: usize) -> *mut [Padded<T>] {
         // ORDER(blocks): Acquire pairs with the Release in `grow`: the cells are made.
         let first = self.blocks[block].load(Acquire);

@@ -1,8 +1,8 @@
-//! How a walk enters: through the read side, and before it through the lock of a baseline policy.
+//! The entry of a walk: a section of the read side, preceded by the lock of a baseline policy, if the VM has one.
 //!
-//! The TDP MMU series asks for a reader-writer lock where there was one mutex; its *point* is faults in parallel, which
-//! the read side gives without a shared line. All three stay as policies of a VM, chosen when it is built, so
-//! that "before", "as described" and "ours" are measured with the same code:
+//! The TDP MMU series replaces one mutex by a reader-writer lock, so that faults run in parallel. The read side gives
+//! that without a shared line. All three are policies of a VM, chosen when it is built, so that one program measures
+//! them with the same code:
 //!
 //! | policy | a fault enters by | an invalidation enters by |
 //! |---|---|---|
@@ -10,33 +10,33 @@
 //! | [`MmuLock::ReadWrite`] | the lock, reading | the lock, writing |
 //! | [`MmuLock::None`] | its seat | its seat: they meet at the entry, by CAS |
 //!
-//! The two locks exist to be measured, and are here, not in a wrapper around `fault` and `apply` in the benches, for two reasons.
-//! A walk lets the lock go now and then, in its middle, for others that wait: a wrapper would hold it for the whole walk, and
-//! the baseline would look worse than it is. And a fault holds no lock while the host is asked: a wrapper would hold it.
+//! The two locks exist only for measurements. They are here and not in a wrapper around `fault` and `apply` in the
+//! benches, for two reasons. A walk releases the lock now and then for waiters, while a wrapper would hold it for the
+//! whole walk and make the baseline look slower. A fault holds no lock while it asks the host, while a wrapper would.
 //!
-//! Whatever the lock, a walk is a section of the read side: the memslots that it looks at are kept by that alone, as in KVM,
-//! whose faults are in an SRCU section besides. Without it a version of the slots could go under a walk that had only a lock.
+//! Under every policy a walk is a section of the read side, which alone keeps the memslots that it reads, as in KVM,
+//! whose faults also are SRCU sections. With a lock alone, a version of the slots could be freed during a walk.
 //!
-//! A lock that is not free at once is waited for by the clock; one that is free costs nothing more than itself.
+//! A lock that is not free at once is timed by the clock. A free lock has no further cost.
 
 use super::mode::{Mode, Side};
 use super::prim::{AtomicU64, Padded, RawMutex, RawMutexFair as _, RawRwLock, RawRwLockFair as _, Relaxed};
 use super::readside::{ReadSide, Seat, Section};
 use lock_api::{RawMutex as _, RawRwLock as _};
 
-/// What guards the second-level tables of a VM. Snapshotted when the VM is built, for its whole life.
+/// The lock around a VM's second-level tables. Fixed when the VM is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MmuLock {
-    /// Nothing shared: per-thread seats, edits by CAS, stamps in the holes. The default.
+    /// No shared lock: per-thread seats, edits by CAS, stamps in the holes. The default.
     #[default]
     None,
-    /// One reader-writer lock, as the TDP MMU series describes: faults read, invalidations write.
+    /// One reader-writer lock, as in the TDP MMU series: faults read, invalidations write.
     ReadWrite,
-    /// One mutex for everything: how it was before.
+    /// One mutex for everything, as before that series.
     Exclusive,
 }
 
-/// The two baseline locks, and which of them (or neither) this VM uses.
+/// The two baseline locks, and the policy of this VM.
 pub(crate) struct Lock {
     policy: MmuLock,
     mutex: RawMutex,
@@ -44,7 +44,7 @@ pub(crate) struct Lock {
     waits: Padded<Waits>,
 }
 
-/// Written by the threads that wait alone.
+/// Written only by threads that wait.
 #[derive(Default)]
 struct Waits {
     count: AtomicU64,
@@ -53,7 +53,7 @@ struct Waits {
 
 /// An open gate. Dropping it leaves.
 pub(crate) struct Gate<'g> {
-    /// Ends after the lock is given back, which `drop` does.
+    /// Ends after `drop` has released the lock.
     section: Section<'g>,
     held: Held<'g>,
 }
@@ -93,14 +93,14 @@ impl Lock {
                 Held::Write(&self.rwlock)
             }
             (MmuLock::Exclusive, _) => {
-                // By the trait's name: spin's mutex has a `lock` of its own, whose guard would let go at once.
+                // Called through the trait: spin's own `lock` returns a guard that would release it at once.
                 if !lock_api::RawMutex::try_lock(&self.mutex) {
                     self.wait(|| lock_api::RawMutex::lock(&self.mutex));
                 }
                 Held::Mutex(&self.mutex)
             }
         };
-        // After the lock, which may be waited for.
+        // After the lock, for which this may have waited.
         Gate { section: reads.enter_outermost(seat), held }
     }
 
@@ -115,14 +115,14 @@ impl Lock {
         self.waits.ns.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
     }
 
-    /// How often a lock was not free, and how many nanoseconds it was waited for, where there is a clock.
+    /// Returns how often a lock was not free, and the nanoseconds waited, if there is a clock.
     pub(crate) fn waits(&self) -> (u64, u64) {
         (self.waits.count.load(Relaxed), self.waits.ns.load(Relaxed))
     }
 }
 
 impl Gate<'_> {
-    /// Leaves, lets those in who wait, and enters again in the same mode.
+    /// Leaves, lets waiters in, and enters again in the same mode.
     #[inline]
     pub(crate) fn rest(&mut self, reads: &ReadSide) {
         match &self.held {
@@ -164,7 +164,7 @@ mod tests {
     use crate::sync::mode::{Exclusive, Shared};
     use std::thread;
 
-    /// What a thread that enters in mode `B`, while another is inside in mode `A`, counts: waits and nanoseconds.
+    /// Returns the waits and nanoseconds of a thread that enters in mode `B` while another is inside in mode `A`.
     fn beside<A: Mode, B: Mode>(policy: MmuLock) -> (u64, u64) {
         let (lock, reads) = (Lock::new(policy), ReadSide::new(2, Barrier::symmetric()));
         let first = reads.claim(0).unwrap();

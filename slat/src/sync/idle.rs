@@ -1,8 +1,8 @@
 //! `Idle`: a value that proves that this thread holds no MMU lock and is inside no walk.
 //!
-//! There is one per thread, and it cannot leave it. Whatever may sleep (asking the host for a page, waiting
-//! for a shootdown or a grace period) takes `&mut Idle`; a [`Walk`](crate::walk::Walk) borrows the same value
-//! for as long as it lives. So sleeping inside a walk does not compile:
+//! Each thread has one, and it cannot leave the thread. Every function that may sleep (asking the host for a page,
+//! waiting for a shootdown or a grace period) takes `&mut Idle`. A [`Walk`](crate::walk::Walk) borrows the same value
+//! while it lives, so sleeping inside a walk does not compile:
 //!
 //! ```compile_fail,E0499
 //! # use slat::{*, table::TableMemory};
@@ -13,8 +13,8 @@
 //! # }
 //! ```
 //!
-//! **Per thread, not per VM**: a host that breaks a copy-on-write share inside a fault notifies other VMs from the same thread. A
-//! VM lends a seat for that.
+//! **Per thread, not per VM**: a host that breaks a copy-on-write share inside a fault notifies other VMs from the same
+//! thread. Each of those VMs lends it a seat.
 
 use core::marker::PhantomData;
 
@@ -23,7 +23,7 @@ use core::marker::PhantomData;
 pub struct Idle {
     /// Makes the token stay on its thread: raw pointers are neither `Send` nor `Sync`.
     _thread: PhantomData<*mut ()>,
-    /// Whether it is the one that [`take`](Self::take) counts.
+    /// Whether it is the token that [`take`](Self::take) counts.
     #[cfg(feature = "std")]
     counted: bool,
 }
@@ -41,7 +41,7 @@ thread_local! {
 }
 
 impl Idle {
-    /// This thread's token, or `None` while it is out already.
+    /// Takes this thread's token; `None` while it is taken.
     ///
     /// ```
     /// use slat::Idle;
@@ -53,12 +53,12 @@ impl Idle {
     /// ```
     #[cfg(feature = "std")]
     pub fn take() -> Option<Self> {
-        // Made only when it was free: dropping one gives it back.
+        // Constructed only if it was free: dropping one gives it back.
         TAKEN.with(|taken| (!taken.replace(true)).then(|| Self { _thread: PhantomData, counted: true }))
     }
 
-    /// A token made from nothing: for kernels, which know their own threads, and for callbacks of foreign code whose caller
-    /// has the thread's token and does not use it meanwhile.
+    /// Creates a token unchecked: for kernels, which track their own threads, and for callbacks from foreign code,
+    /// whose caller has the thread's token and does not use it meanwhile.
     ///
     /// ```
     /// use slat::Idle;
@@ -75,12 +75,12 @@ impl Idle {
     /// ```
     ///
     /// # Safety
-    /// No other token of this processor or thread may be in use while this one is: two would let a walk and a
-    /// sleep meet, which deadlocks, and let one seat be entered twice, which frees memory under a reader.
+    /// While this token is in use, no other token of the thread or processor may be. Two would allow a sleep inside a
+    /// walk, which deadlocks, and two entries of one seat, which frees memory under a reader.
     pub unsafe fn assume() -> Self {
         Self {
             _thread: PhantomData,
-            // Where none is out this one counts: none is taken beside it.
+            // If no token is taken, this one counts: [`take`](Self::take) then returns `None`.
             #[cfg(feature = "std")]
             counted: TAKEN.try_with(|taken| !taken.replace(true)).unwrap_or(false),
         }
@@ -90,7 +90,7 @@ impl Idle {
 #[cfg(feature = "std")]
 impl Drop for Idle {
     fn drop(&mut self) {
-        // A thread being torn down has lost its flag already; then there is nothing to give back.
+        // A thread that is being torn down has lost its flag: there is nothing to give back.
         if self.counted {
             let _ = TAKEN.try_with(|taken| taken.set(false));
         }

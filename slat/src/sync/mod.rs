@@ -1,4 +1,4 @@
-//! Who may do what, when: the lock order, the read side, and the proofs in types.
+//! The lock order, the read side, and types that prove what a thread may do.
 //!
 //! ```text
 //! THE LOCK ORDER (outermost first)
@@ -14,20 +14,20 @@
 //! a dirty ring's turn: the thread that empties it (dirty/ring.rs)                 likewise; no vCPU waits for it
 //! └── a section of the read side
 //! ```
-//! May sleep, hence takes `&mut Idle` ([`idle`]): asking the host ([`Host::resolve`](crate::Host::resolve)), a
-//! shootdown, a grace period, a slot transaction, the reclaim of tables. May not: anything inside a walk.
+//! Functions that may sleep take `&mut Idle` ([`idle`]): asking the host ([`Host::resolve`](crate::Host::resolve)), a
+//! shootdown, a grace period, a slot transaction, the reclaim of tables. Inside a walk nothing may sleep.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
 //! | [`idle`] | proof that a thread may sleep |
-//! | [`mode`] | what a walk may do: `Lockless`, `Shared`, `Exclusive` |
+//! | [`mode`] | the modes of a walk: `Lockless`, `Shared`, `Exclusive` |
 //! | `readside` | seats, sections, the grace period |
-//! | `barrier` | the asymmetric fence under both |
-//! | `blocks`, `once` | cells that never move and grow in number; a value that is made at its first use |
-//! | `gate` | how a walk enters: the read side, or the lock of a baseline policy |
+//! | `barrier` | the asymmetric fence below the read side |
+//! | `blocks`, `once` | cells that never move and whose number grows; a value made at its first use |
+//! | `gate` | the entry of a walk: the read side, and the lock of a baseline policy |
 //! | `tally` | counters, one set per seat |
-//! | `prim` | atomics and locks, swappable for loom, shuttle and virtual time |
-//! | `orderings.md` | every named ordering: what pairs with what, its test, its mistakes |
+//! | `prim` | atomics and locks, with versions for loom, shuttle and virtual time |
+//! | `orderings.md` | every named ordering: its two sides, its test, its mistakes |
 
 pub(crate) mod barrier;
 pub(crate) mod blocks;

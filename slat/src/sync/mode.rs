@@ -1,4 +1,4 @@
-//! The three modes of a walk, as types: what a walk may do is decided when it is opened.
+//! The three modes of a walk, as types: the mode is fixed when the walk is opened.
 //!
 //! | mode | may | may not |
 //! |---|---|---|
@@ -6,18 +6,18 @@
 //! | [`Shared`] | the above; CAS leaves; link children; freeze; unhook into a debt | assume that it is alone |
 //! | [`Exclusive`] | the above, alone under a baseline policy | assume that it is alone under `MmuLock::None`, where it is another `Shared` |
 
-/// Loads, and edits that only give back. Takes no lock under any policy.
+/// Loads, and edits that only restore permissions. Takes no lock under any policy.
 #[derive(Debug)]
 pub struct Lockless;
-/// Edits by compare-and-swap, beside others that do the same.
+/// Edits by compare-and-swap, beside other walks that do the same.
 #[derive(Debug)]
 pub struct Shared;
-/// Edits that a baseline policy makes alone: its write side. Under `MmuLock::None` nothing stops the world, and the same
-/// code edits beside others.
+/// Edits that a baseline policy serialises: its write side. Under `MmuLock::None` it excludes no other walk, and the
+/// same code edits beside others.
 #[derive(Debug)]
 pub struct Exclusive;
 
-/// What a mode asks of the baseline policies' lock.
+/// The side of a baseline policy's lock that a mode takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Neither,
@@ -25,7 +25,7 @@ pub(crate) enum Side {
     Write,
 }
 
-/// One of the three modes. No type outside this crate is one: it cannot name what `SIDE` is.
+/// One of the three modes. Sealed: no type outside this crate can name `SIDE`'s type.
 pub trait Mode {
     #[doc(hidden)]
     #[allow(private_interfaces)]
@@ -45,7 +45,7 @@ impl Mode for Exclusive {
     const SIDE: Side = Side::Write;
 }
 
-/// The modes that may change what is mapped.
+/// The modes that may change mappings.
 pub trait Edits: Mode {}
 impl Edits for Shared {}
 impl Edits for Exclusive {}

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use core::marker::PhantomData;
 use core::ptr::null_mut;
 
-/// See the module's header.
+/// A lazily made value. See the module's header.
 #[derive(Debug)]
 pub(crate) struct Once<T>(AtomicPtr<T>, PhantomData<T>);
 
@@ -16,7 +16,7 @@ impl<T> Default for Once<T> {
 }
 
 impl<T> Once<T> {
-    /// The value, if it has been made.
+    /// Returns the value, if it has been made.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<&T> {
         // ORDER(once): Acquire pairs with the exchange in `set`: the value before the pointer.
@@ -24,10 +24,10 @@ impl<T> Once<T> {
         unsafe { self.0.load(Acquire).as_ref() }
     }
 
-    /// As [`set_or`](Self::set_or); and `flag` is set before any thread can find the value. What a thread does with the value and then a
-    /// fence is seen, with the flag, after the fence of a thread that it did not see.
+    /// Like [`set_or`](Self::set_or), and sets `flag` before any thread can find the value. A thread that uses the
+    /// value and then fences makes the flag visible to every thread whose fence comes later.
     pub(crate) fn set_after(&self, flag: &AtomicBool, value: T, back: impl FnOnce(T)) -> &T {
-        // ORDER(once): before the value, which brings it along.
+        // ORDER(once): before the value, which carries it along.
         if !seeded!(FlagAfterValue) {
             flag.store(true, Relaxed);
         }
@@ -38,12 +38,12 @@ impl<T> Once<T> {
         value
     }
 
-    /// The value; this one, unless another thread was faster.
+    /// Sets the value; returns it, or the value of a faster thread.
     pub(crate) fn set(&self, value: T) -> &T {
         self.set_or(value, drop)
     }
 
-    /// The same; `back` gets this one where another thread was faster.
+    /// Like [`set`](Self::set); `back` gets the value if another thread was faster.
     pub(crate) fn set_or(&self, value: T, back: impl FnOnce(T)) -> &T {
         let fresh = Box::into_raw(Box::new(value));
         // ORDER(once): Release publishes the value; Acquire, for the value of a faster thread.

@@ -1,11 +1,11 @@
-//! The primitives under everything: atomics, fences, locks, and how to wait.
+//! The primitives of the engine: atomics, fences, locks, and waits.
 //!
-//! One place swaps them. In a shipped build they are `core`'s atomics, with parking locks under `std` and
-//! spinning ones without it. Under `--cfg loom` the atomics are loom's, so that the protocols of
-//! [`super::readside`] and [`crate::notify::active`] are explored interleaving by interleaving. Under `--cfg shuttle` they
-//! are still `core`'s, since page tables lie in memory that is lent, but before each operation another thread may go
-//! on: so whole VMs run under many schedules. Under `--cfg virtual_time` (the package `slat-virtual`, which is this same
-//! source) each operation costs a simulated CPU what it would cost a real one, and locks and waits do too.
+//! Only this module replaces them. A shipped build has `core`'s atomics, with parking locks under `std` and spinning
+//! ones without it. Under `--cfg loom` the atomics are loom's, which explores the protocols of [`super::readside`] and
+//! [`crate::notify::active`] interleaving by interleaving. Under `--cfg shuttle` they are `core`'s, since page tables
+//! lie in borrowed memory, with a possible thread switch before each operation: whole VMs run under many schedules.
+//! Under `--cfg virtual_time` (the package `slat-virtual`, built from the same source) each operation, lock and wait
+//! costs a simulated CPU its price.
 
 #[cfg(not(any(loom, tsan, virtual_time)))]
 pub(crate) use core::sync::atomic::fence;
@@ -17,7 +17,7 @@ pub(crate) use core::sync::atomic::{
 
 #[cfg(not(any(loom, shuttle, virtual_time)))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64};
-// Where time is simulated, too: what lies beside an entry comes with the line.
+// Also in virtual time: a row beside an entry comes with the entry's line.
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use core::sync::atomic::AtomicU32;
 
@@ -38,30 +38,29 @@ pub(crate) use simulated::{
     read_whole, scanned, spin_loop,
 };
 
-/// The cell itself, for accesses around which no schedule need be tried: no other thread can reach it, or nothing is decided
-/// on what is found.
+/// The cell itself, for accesses that need no schedule: no other thread reaches it, or nothing depends on its value.
 #[cfg(not(any(shuttle, virtual_time)))]
 #[inline(always)]
 pub(crate) fn quiet(cell: &AtomicU64) -> &AtomicU64 {
     cell
 }
 
-/// The same for a thread that reads all words of a table, and for the one that fills it.
+/// Like [`quiet`], for a thread that reads all words of a table, and for the thread that fills it.
 #[cfg(not(virtual_time))]
 pub(crate) use {quiet as scanned, quiet as filled};
 
-/// What is read by plain loads: no other thread uses it. Costs nothing but those.
+/// Reads `T` by plain loads, since no other thread uses it. Only virtual time charges for it.
 #[cfg(not(virtual_time))]
 #[inline(always)]
 pub(crate) fn read_whole<T>(_: &T) {}
 
-/// So many bytes have been copied by plain loads and stores. Costs nothing but those.
+/// A copy of so many bytes by plain loads and stores. Only virtual time charges for it.
 #[cfg(not(virtual_time))]
 #[inline(always)]
 pub(crate) fn copied(_bytes: usize) {}
 
-/// ThreadSanitizer knows no fences. An exchange on one place for all orders at least as much: what it then calls a race
-/// is one; a race that only a weaker fence would show is loom's to find.
+/// ThreadSanitizer knows no fences. An exchange on one global word orders at least as much: a race that it then reports
+/// is real, and loom finds races that only a weaker fence would show.
 #[cfg(tsan)]
 pub(crate) fn fence(_: Ordering) {
     static PLACE: AtomicU64 = AtomicU64::new(0);
@@ -81,16 +80,16 @@ pub(crate) use core::hint::spin_loop;
 #[cfg(loom)]
 pub(crate) use loom::hint::spin_loop;
 
-/// loom has no compiler fence, and no membarrier to pair it with: the symmetric fence stands in for both.
+/// loom has no compiler fence, and no membarrier to pair it with: a symmetric fence replaces both.
 #[cfg(loom)]
 pub(crate) fn compiler_fence(order: Ordering) {
     fence(order);
 }
 
-/// A full fence straight after a read-modify-write of this thread. On x86 that instruction is one already.
+/// A full fence directly after a read-modify-write of this thread. On x86 that instruction is a full fence already.
 #[inline(always)]
 pub(crate) fn fence_after_rmw() {
-    // ORDER(rmw): everything before, the read-modify-write included, before everything after. Callers say who pairs.
+    // ORDER(rmw): everything before, including the read-modify-write, before everything after. Callers name the pair.
     if cfg!(all(any(target_arch = "x86", target_arch = "x86_64"), not(any(loom, tsan, miri)))) {
         compiler_fence(SeqCst);
     } else if !seeded!(RmwUnfenced) {
@@ -110,7 +109,7 @@ pub(crate) use lock_api::{RawMutexFair, RawRwLockFair};
 #[cfg(any(not(feature = "std"), shuttle))]
 pub(crate) use spinning::{RawMutexFair, RawRwLockFair};
 
-/// Spinning locks do not know their waiters: to let others in is to let go for a moment.
+/// Spinning locks do not know their waiters: a bump releases the lock for a moment.
 #[cfg(any(not(feature = "std"), shuttle))]
 mod spinning {
     use lock_api::{RawMutex as _, RawRwLock as _};
@@ -153,14 +152,14 @@ mod spinning {
     }
 }
 
-/// A clock that only goes forward, where there is one.
+/// A monotonic clock, where there is one.
 #[cfg(all(feature = "std", not(virtual_time)))]
 pub(crate) use std::time::Instant;
 
 /// A mutex: parks under `std`, spins without it.
 pub(crate) type Mutex<T> = lock_api::Mutex<RawMutex, T>;
 
-/// A value alone on its cache lines (two of them: processors fetch lines in pairs).
+/// A value alone on its cache lines (two, since processors fetch lines in pairs).
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub T);
@@ -173,20 +172,19 @@ impl<T> core::ops::Deref for Padded<T> {
     }
 }
 
-/// Waits a little for another thread: spins first, then (under `std`) gives the processor away, since the
-/// thread waited for may need it.
+/// Waits for another thread: spins first, then (under `std`) yields the processor, which that thread may need.
 #[derive(Debug, Default)]
 pub(crate) struct Patience(u32);
 
 impl Patience {
-    /// One more wait, longer than the last.
+    /// Waits once more, longer than the last time.
     pub(crate) fn wait(&mut self) {
         self.0 = self.0.saturating_add(1);
         #[cfg(loom)]
         loom::thread::yield_now();
         #[cfg(shuttle)]
         spin_loop();
-        // As long as below; the longest stands for giving the processor away, too.
+        // As long as below; the longest wait also stands for a yield.
         #[cfg(virtual_time)]
         slat_machine::pauses(1 << self.0.min(6));
         #[cfg(not(any(loom, shuttle, virtual_time)))]

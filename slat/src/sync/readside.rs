@@ -1,34 +1,34 @@
-//! The read side: one padded seat per thread that walks; readers never touch a shared line.
+//! The read side: one padded seat per thread that walks. Readers write no shared line.
 //!
-//! Entering is a plain store to one's own seat, leaving another. A writer that has *unlinked* something (a
-//! table page, a node of the slot set) and wants its memory back waits for a **grace period**: after a heavy
-//! barrier it looks at every seat once; a seat that was inside then must be seen to move. A section that began
-//! later cannot have found what was unlinked.
+//! A reader enters by a plain store to its own seat, and leaves by another. A writer that has *unlinked* something (a
+//! table page, a node of the slot set) waits for a **grace period** before it reuses the memory. After a heavy barrier
+//! it reads every seat. A seat that was inside a section must then be seen to move. A later section cannot find what
+//! was unlinked.
 //!
-//! A seat is one word, odd inside a section. The store that ends a section also says what the section did, so the
-//! word moves with every section ("moved" is one comparison, and a busy reader cannot hold a writer up), and the
-//! commonest thing that is counted costs no store of its own:
+//! A seat is one word, odd inside a section. The store that ends a section also records what the section did. The word
+//! thus moves with every section, so a busy reader does not hold up a writer. The most frequent count needs no store of
+//! its own:
 //!
 //! ```text
 //! 63 .. 49                         48 .. 1                           0
 //! sections that did anything else  sections that mapped a 4K page    inside
 //! ```
-//! The upper count wraps, which is harmless: a writer that happens to see the same odd word again waits on.
+//! The upper count wraps, which is harmless: a writer that sees the same odd word again continues to wait.
 //!
-//! The heavy barrier interrupts every CPU that runs a thread of the process: microseconds. It is there for threads that
-//! may be entering a section at that moment, by a store that no other thread sees yet. A seat **at rest** is not about to be entered: no thread
-//! holds the seat, or its vCPU is in the guest. Rest begins and ends with a fence, which an entry into the guest
-//! hardly notices. And the holder of a seat that is awake is **asked** for a moment of rest: the next section on its seat begins with that
-//! fence. A vCPU that faults and faults answers at once, for two transfers of its seat's line. Where all are seen at
-//! rest, or have answered, the grace period is over; the barrier is for holders that are awake and enter nothing.
+//! The heavy barrier interrupts every CPU that runs a thread of the process, for microseconds. Only threads that may be
+//! entering a section need it: no other thread sees their store yet. A seat **at rest** is not about to be entered: no
+//! thread holds it, or its vCPU is in the guest. Rest begins and ends with a fence, whose cost is small beside an entry
+//! into the guest. A writer also **asks** an awake seat for a moment of rest: the next section on it begins with that
+//! fence. A vCPU that faults continuously answers at once, for two transfers of its seat's line. When every seat was
+//! seen at rest or has answered, the grace period is over. The barrier covers holders that are awake but enter no
+//! section.
 //!
-//! **Seats grow in number.** A thread that holds a seat, by a snapshot of the memslots or a walk, may ask for another one. Where
-//! every seat were held by such a thread, each would wait for another one, for ever. So where all are taken there will be more:
-//! 64, then 128 and so on, which stay until the VM is dropped. Grace periods look at all of them.
+//! **The number of seats grows.** A thread that holds a seat, by a snapshot of the memslots or a walk, may need another
+//! one. If such threads held all seats, each would wait for ever. So when all are taken, 64 more are made, then 128 and
+//! so on, which stay until the VM is dropped. Grace periods read all of them.
 //!
-//! **Instead of** a reader-writer lock, whose line every fault would write: here a fault writes its own seat only, and the rare
-//! writer pays for the barrier. A process-wide barrier for each grace period would interrupt every CPU, so a seat says by itself
-//! whether its holder is at rest.
+//! **Rejected alternatives.** A reader-writer lock: every fault would write its line. Here a fault writes only its own
+//! seat, and the rare writer pays for the barrier. A process-wide barrier for each grace period.
 
 use super::barrier::Barrier;
 use super::blocks::Blocks;
@@ -40,24 +40,24 @@ use super::tally::{Count, Tally};
 
 /// No thread holds the seat.
 const FREE: u8 = 0;
-/// Its holder may enter a section at any moment. Without this bit it is at rest.
+/// Its holder may enter a section at any moment. Without this bit the seat is at rest.
 const AWAKE: u8 = 1;
-/// With [`AWAKE`]: its holder enters by one store, since barriers are asymmetric and no lock is to be taken.
+/// With [`AWAKE`]: its holder enters by one store, since barriers are asymmetric and there is no lock to take.
 const LIGHT: u8 = 2;
 /// With [`AWAKE`]: a writer asks for a moment of rest.
 const ASKED: u8 = 4;
-/// Its holder is in the guest, or waits for an invalidation to end, and will say so before it enters a section.
+/// Its holder is in the guest, or waits for an invalidation to end. It wakes the seat before it enters a section.
 const RESTING: u8 = 8;
 
-/// Looks at seats that are awake before the heavy barrier is taken for cheaper: about as long as it takes where it is
-/// dear, on a virtual machine.
+/// Polls of awake seats before the heavy barrier is used: about as long as the barrier takes on a virtual machine,
+/// where it is expensive.
 const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
 
-/// Seats looked at before any of them is waited for.
+/// Seats that are read before any of them is waited for.
 const ROW: usize = 64;
-/// Blocks of more seats: four million in all.
+/// Maximum number of further blocks: four million seats in all.
 const BLOCKS: usize = if cfg!(loom) { 1 } else { 16 };
-/// Seats in the first of them.
+/// Seats in the first of these blocks.
 const MORE: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
 
 const INSIDE: u64 = 1;
@@ -67,11 +67,11 @@ const OTHER: u64 = 1 << 49;
 /// One thread's place on the read side.
 #[derive(Debug, Default)]
 pub(crate) struct Seat {
-    /// See the module's header. Written by the seat's holder only.
+    /// The word of the module's header. Only the seat's holder writes it.
     word: AtomicU64,
-    /// [`FREE`], [`RESTING`], or [`AWAKE`] with what goes with it.
+    /// [`FREE`], [`RESTING`], or [`AWAKE`] with its flags.
     state: AtomicU8,
-    /// What its holder has counted.
+    /// Counters of its holders.
     pub(crate) tally: Tally,
 }
 
@@ -82,16 +82,16 @@ pub(crate) struct ReadSide {
     pub(crate) barrier: Barrier,
 }
 
-/// A read section: what was reachable when it began stays allocated until it ends.
+/// A read section: memory reachable at its begin stays allocated until its end.
 #[derive(Debug)]
 pub(crate) struct Section<'s> {
-    /// `None` inside another section of the same seat: the outer one does the work.
+    /// `None` inside another section of the same seat, which the outer one covers.
     seat: Option<&'s Seat>,
     /// The seat's word before it.
     before: u64,
 }
 
-/// A seat held for a while by a thread without one of its own; given back when dropped.
+/// A seat held by a thread without its own; dropping it gives the seat back.
 #[derive(Debug)]
 pub(crate) struct Borrowed<'s>(&'s Seat);
 
@@ -100,24 +100,24 @@ impl ReadSide {
         Self { seats: Blocks::new(seats, MORE), barrier }
     }
 
-    /// Seat `index`, unless it is taken.
+    /// Claims seat `index`, unless it is taken.
     pub(crate) fn claim(&self, index: usize) -> Option<Borrowed<'_>> {
         Self::claim_seat(self.seats.first().get(index)?)
     }
 
     fn claim_seat(seat: &Seat) -> Option<Borrowed<'_>> {
-        // ORDER(seat): Acquire takes over from the last holder's Release in `Borrowed::drop`, so its plain
-        // word is continued, not begun again.
+        // ORDER(seat): Acquire pairs with the last holder's Release in `Borrowed::drop`, so that its plain word is
+        // continued.
         let won = seat.state.load(Relaxed) == FREE
             && seat.state.compare_exchange(FREE, AWAKE, Acquire, Relaxed).is_ok();
         // ORDER(rest): awake before every load of a section; pairs with the fence in `all_rest`.
         fence_after_rmw();
-        // Made only when won: dropping one gives the seat back.
+        // Constructed only if won: dropping one gives the seat back.
         won.then(|| Borrowed(seat))
     }
 
-    /// Any free seat from `first` on. Where all are taken there will be more. Where there is no memory for them it waits until
-    /// one is given back.
+    /// Borrows any free seat from `first` on. If all are taken, it makes more; without memory it waits until one is
+    /// given back.
     pub(crate) fn borrow(&self, first: usize) -> Borrowed<'_> {
         let mut patience = Patience::default();
         loop {
@@ -129,35 +129,35 @@ impl ReadSide {
         }
     }
 
-    /// Any free seat from `first` on, if there is one.
+    /// Borrows any free seat from `first` on, if there is one.
     pub(crate) fn try_borrow(&self, first: usize) -> Option<Borrowed<'_>> {
         let first = self.seats.first().get(first..).unwrap_or_default();
         first.iter().chain(self.seats.beyond(BLOCKS).flatten()).find_map(|seat| Self::claim_seat(seat))
     }
 
-    /// All seats, up to [`ROW`] at once. A writer that finds no block of more seats, after its fence, is seen by every section on a
-    /// seat of it: the seat's holder has read the link to the block before the fence of `claim`.
+    /// Returns all seats, up to [`ROW`] at once. A writer that misses a block after its fence need not wait for it: the
+    /// holder of a seat in it followed the link before the fence of `claim`, and sees the unlinking.
     fn rows(&self) -> impl Iterator<Item = &[Padded<Seat>]> {
         let beyond = self.seats.beyond(if seeded!(SeatsUnlooked) { 0 } else { BLOCKS });
         self.seats.first().chunks(ROW).chain(beyond.flat_map(|block| block.chunks(ROW)))
     }
 
-    /// All seats.
+    /// Returns all seats.
     fn all(&self) -> impl Iterator<Item = &Seat> {
         self.rows().flatten().map(|seat| &seat.0)
     }
 
-    /// The sum of one counter over all seats.
+    /// Returns the sum of one counter over all seats.
     pub(crate) fn total(&self, what: Count) -> u64 {
         self.all().fold(0, |sum, seat| sum.wrapping_add(seat.tally.get(what)))
     }
 
-    /// Pages of 4 KiB mapped by sections that said so when they ended.
+    /// Returns the number of 4 KiB pages counted by the ends of sections.
     pub(crate) fn total_mapped(&self) -> u64 {
         self.all().map(Seat::mapped).sum()
     }
 
-    /// Sections that did anything but map a page of 4 KiB.
+    /// Returns the number of sections that did anything but map a 4 KiB page.
     #[cfg(test)]
     pub(crate) fn total_sections(&self) -> u64 {
         self.all().map(|seat| seat.word.load(Relaxed) / OTHER).sum()
@@ -172,7 +172,7 @@ impl ReadSide {
         self.enter_outermost(seat)
     }
 
-    /// The same where the caller knows that no section is open on this seat: it holds the thread's `Idle`.
+    /// Like [`enter`](Self::enter), with no section open on the seat: the caller holds the `Idle`.
     #[inline(always)]
     pub(crate) fn enter_outermost<'s>(&self, seat: &'s Seat) -> Section<'s> {
         let now = seat.word.load(Relaxed);
@@ -180,15 +180,15 @@ impl ReadSide {
         if seat.is_asked() {
             seat.answer();
         }
-        // ORDER(grace): this store before every load of the section. `light` here pairs with `heavy` in
-        // `synchronize`: either the writer sees this seat inside, or this section sees the unlinking.
+        // ORDER(grace): this store before every load of the section. `light` here pairs with `heavy` in `synchronize`:
+        // either the writer sees this seat inside, or this section sees the unlinking.
         // ORDER(grace-end): Release: a writer that waits for the section before may see this word instead of its end.
         seat.word.store(now + INSIDE, unless_seeded!(NextSectionRelaxed, Release));
         self.barrier.light();
         Section { seat: Some(seat), before: now }
     }
 
-    /// The same where the caller has seen that this seat is [light](Seat::is_light): one store.
+    /// Like [`enter_outermost`](Self::enter_outermost), on a [light](Seat::is_light) seat: one store.
     #[inline(always)]
     pub(crate) fn enter_light(seat: &Seat) -> Section<'_> {
         let now = seat.word.load(Relaxed);
@@ -199,29 +199,28 @@ impl ReadSide {
         Section { seat: Some(seat), before: now }
     }
 
-    /// Waits for a grace period: every section that may have seen what the caller unlinked before has ended.
-    /// The caller must not be inside a section itself (its callers take `&mut Idle`).
+    /// Waits for a grace period: every section that may have seen what the caller unlinked has ended. The caller must
+    /// be inside no section (its callers take `&mut Idle`).
     pub(crate) fn synchronize(&self) {
         if !self.all_rest() {
             self.outlast(u32::MAX);
         }
     }
 
-    /// The same, unless a section takes long: then false.
+    /// Like [`synchronize`](Self::synchronize), but returns false if a section takes long.
     pub(crate) fn try_synchronize(&self) -> bool {
         self.all_rest() || self.outlast(LOOKS)
     }
 
-    /// The same by the heavy barrier, without a look at what is at rest. Looks at an open section so often at most, unless that is
-    /// `u32::MAX`.
+    /// Waits by the heavy barrier, without looking for rest. Polls an open section at most `most` times, without bound
+    /// if that is `u32::MAX`.
     fn outlast(&self, most: u32) -> bool {
         self.barrier.heavy();
-        // ORDER(grace-end): Acquire pairs with the Release that ends a section: its loads are over before
-        // the memory they looked at is reused.
+        // ORDER(grace-end): Acquire pairs with the Release that ends a section: its loads are over before the memory is
+        // reused.
         let word = |seat: &Seat| seat.word.load(unless_seeded!(WaitRelaxed, Acquire));
         let mut looks = 0;
-        // All of a row are looked at before any is waited for: so writers that wait do it at once, and a section that began
-        // meanwhile is none of theirs.
+        // All seats of a row are read before any is waited for: concurrent writers do not queue.
         self.rows().all(|row| {
             let mut then = [0; ROW];
             row.iter().zip(&mut then).for_each(|(seat, then)| *then = word(seat));
@@ -239,18 +238,18 @@ impl ReadSide {
         })
     }
 
-    /// Whether every seat was seen at rest, after what the caller unlinked. A vCPU that deals with a fault will be
-    /// back in the guest, or fault again, in a moment: worth a short wait.
+    /// Whether every seat was seen at rest, after the caller's unlinking. A vCPU in a fault will soon be back in the
+    /// guest, or fault again, so a short wait is worthwhile.
     fn all_rest(&self) -> bool {
         // ORDER(rest): the unlinking before the looks. Pairs with the fences in `claim`, `Seat::wake`, `Seat::answer`:
         // either the seat is seen awake here, or its next section sees the unlinking.
         if !seeded!(RestUnfenced) {
             fence(SeqCst);
         }
-        // ORDER(rest): Acquire pairs with the Release in `rest`, `answer`, `Borrowed::drop`, which RMWs
-        // continue: the loads of earlier sections are over.
+        // ORDER(rest): Acquire pairs with the Release in `rest`, `answer`, `Borrowed::drop`, which RMWs continue: the
+        // loads of earlier sections are over.
         let state = |seat: &Seat| seat.state.load(Acquire);
-        // All are asked before any answer is waited for. A seat that is at rest now has answered.
+        // All are asked before any answer is waited for. A seat at rest needs no answer.
         for seat in self.all() {
             let mut now = state(seat);
             while now & (AWAKE | ASKED) == AWAKE
@@ -261,7 +260,7 @@ impl ReadSide {
         }
         let mut looks = 0;
         self.all().all(|seat| {
-            // Not asked any more: it was at rest since it was seen to be asked, by any writer.
+            // No longer asked: it was at rest after it was seen to be asked, by any writer.
             while state(seat) & (AWAKE | ASKED) == AWAKE | ASKED {
                 looks += 1;
                 if looks > LOOKS {
@@ -275,8 +274,7 @@ impl ReadSide {
 }
 
 impl Seat {
-    /// Whether the next section can be entered by one store: its holder says that barriers are asymmetric, and no writer asks
-    /// for a moment of rest.
+    /// Whether one store enters the next section: the seat was [lightened](Self::lighten), and no writer asks for rest.
     #[inline(always)]
     pub(crate) fn is_light(&self) -> bool {
         self.state.load(Relaxed) == AWAKE | LIGHT
@@ -291,7 +289,7 @@ impl Seat {
         self.state.load(Relaxed) & ASKED != 0
     }
 
-    /// A moment of rest: in no section, and a full fence.
+    /// A moment of rest: in no section, with a full fence.
     #[cold]
     fn answer(&self) {
         // ORDER(rest): Release for the sections before; answered before every load of the next one. See `all_rest`.
@@ -299,7 +297,7 @@ impl Seat {
         fence_after_rmw();
     }
 
-    /// Its holder enters the guest, or waits: in no section until [`wake`](Self::wake). A full fence.
+    /// Puts the seat at rest: its holder enters no section until [`wake`](Self::wake). A full fence.
     pub(crate) fn rest(&self) {
         debug_assert!(self.word.load(Relaxed) & INSIDE == 0, "no section is open in the guest");
         // ORDER(rest): Release; see `all_rest`.
@@ -307,32 +305,32 @@ impl Seat {
         fence_after_rmw();
     }
 
-    /// Whether it is at rest while it is held.
+    /// Whether a held seat is at rest.
     pub(crate) fn is_resting(&self) -> bool {
         self.state.load(Relaxed) == RESTING
     }
 
-    /// Its holder is back, and as [light](Self::is_light) as it was. A full fence.
+    /// Wakes the seat: its holder is back, as [light](Self::is_light) as before. A full fence.
     pub(crate) fn wake(&self, light: bool) {
         self.state.swap(AWAKE | if light { LIGHT } else { 0 }, Relaxed);
         // ORDER(rest): awake before every load of the next section; pairs with the fence in `all_rest`.
         fence_after_rmw();
     }
 
-    /// Counts a page of 4 KiB mapped outside of any section (under the lock of a baseline policy).
+    /// Counts a 4 KiB page mapped outside of any section (under the lock of a baseline policy).
     pub(crate) fn mapped_under_lock(&self) {
         // ORDER(grace-end): Release: a writer that waits for the section before may see this word instead of its end.
         self.word.store(self.word.load(Relaxed) + MAPPED, unless_seeded!(CountedRelaxed, Release));
     }
 
-    /// Sections that mapped a page of 4 KiB.
+    /// Returns the number of sections that mapped a 4 KiB page.
     fn mapped(&self) -> u64 {
         self.word.load(Relaxed) % OTHER / MAPPED
     }
 }
 
 impl Section<'_> {
-    /// Ends it and begins another one: what was reachable before may be gone. Nothing, inside another section.
+    /// Ends the section and begins another: what was reachable may be freed. Does nothing inside another one.
     pub(crate) fn rest(&mut self, side: &ReadSide) {
         if let Some(seat) = self.seat {
             self.before = self.before.wrapping_add(OTHER);
@@ -344,7 +342,7 @@ impl Section<'_> {
         }
     }
 
-    /// Ends the section, which has mapped a page of 4 KiB.
+    /// Ends the section, and counts a 4 KiB page that it mapped.
     #[inline(always)]
     pub(crate) fn end_mapped(self) {
         if let Some(seat) = self.seat {
@@ -366,7 +364,7 @@ impl Drop for Section<'_> {
 }
 
 impl<'s> Borrowed<'s> {
-    /// The seat itself, for as long as the read side lives; used while it is held.
+    /// Returns the seat itself, which the caller may use while it is held.
     #[inline(always)]
     pub(crate) fn seat(&self) -> &'s Seat {
         self.0

@@ -1,9 +1,9 @@
-//! Counters without a shared line: one set per seat, written by its holder only, summed on reading. [`Attempts`] is a
-//! second set, per vCPU: what only a fault counts, and only when it does not succeed at once.
+//! Counters without a shared line: one set per seat, which only its holder writes; a reader sums them. [`Attempts`] is
+//! a second set, per vCPU, which only a fault that needs another attempt writes.
 
 use super::prim::{AtomicU64, Relaxed, quiet};
 
-/// What is counted on the paths that run in parallel.
+/// Events counted on parallel paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub(crate) enum Count {
@@ -11,7 +11,7 @@ pub(crate) enum Count {
     Installed4K,
     Installed2M,
     Installed1G,
-    /// Leaves taken away, by level.
+    /// Leaves removed, by level.
     Removed4K,
     Removed2M,
     Removed1G,
@@ -21,33 +21,33 @@ pub(crate) enum Count {
     /// Tables replaced by a leaf, by its level.
     Recovered2M,
     Recovered1G,
-    /// Faults that gave a permission back.
+    /// Faults that restored a permission.
     Permission,
-    /// Faults that found nothing wrong any more.
+    /// Faults whose entry already allowed the access.
     Spurious,
-    /// Faults on no memslot, or writes to a read-only one.
+    /// Faults without a memslot, or writes to a read-only one.
     Mmio,
 }
 
 const COUNTS: usize = Count::Mmio as usize + 1;
 
 named! {
-    /// Why an attempt at a fault is made again, and what that costs the host. See [`Retries`](crate::Retries).
+    /// Cause of another attempt at a fault, or of another question to the host. See [`Retries`](crate::Retries).
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     #[repr(usize)]
     pub enum RetryCause {
-        /// An invalidation began or ended somewhere between the stamp and the second look.
+        /// An invalidation began or ended somewhere between the stamp and its check.
         Moved "moved",
         /// An active invalidation covers the frame.
         Covered "covered",
         /// Another thread changed the entry or the memslot first, or the hole is newer than the stamp.
         Lost "lost",
-        /// The host is asked once more for the page of the same fault, in a way that may sleep.
+        /// The host is asked again for the page of the same fault, by a call that may sleep.
         Asked "asked-again",
     }
 }
 
-/// One vCPU's counters of [`RetryCause`], on a cache line of their own.
+/// One vCPU's counters by [`RetryCause`], on their own cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Attempts([AtomicU64; RetryCause::ALL.len()]);
@@ -63,7 +63,7 @@ impl Attempts {
     }
 }
 
-/// A counter that one thread writes: load and store need not be one operation.
+/// Adds to a counter that one thread writes: load and store need not be one operation.
 #[inline(always)]
 fn add(cell: &AtomicU64, many: u64) {
     let cell = quiet(cell);
@@ -99,7 +99,7 @@ impl Tally {
         self.add_many(what, 1);
     }
 
-    /// The same for many at once.
+    /// Adds `many`. Only the seat's holder calls this.
     #[inline(always)]
     pub(crate) fn add_many(&self, what: Count, many: u64) {
         add(&self.0[what as usize], many);

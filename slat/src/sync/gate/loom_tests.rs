@@ -1,5 +1,5 @@
-//! An exclusive walk beside a lockless one, which no lock keeps out: the read side stands between them under every
-//! policy. The locks themselves are not ours to explore.
+//! An exclusive walk and a lockless one, which no lock excludes: the read side orders them under every policy. The
+//! locks themselves are not explored.
 
 use super::*;
 use crate::loom_tests::{RACE, explore, finds};

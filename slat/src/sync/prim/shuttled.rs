@@ -1,34 +1,34 @@
-//! The primitives under shuttle, which runs all threads of a test on one, and decides at each step who goes on.
+//! The primitives under shuttle, which runs all threads of a test on one thread, and picks the next one at each step.
 //!
-//! Shuttle's own atomics are no words: a page-table entry cannot be one. So these are `core`'s, each operation after a
-//! [`step`] at which another thread may be chosen. A thread that waits says so ([`spin_loop`]): then another one *is* chosen, and
-//! schedules by priority put the one who waits behind all others. Every operation is sequentially consistent here, whatever
-//! its ordering says: orderings are loom's to check.
+//! Shuttle's own atomics are not plain words, so a page-table entry cannot be one. These are `core`'s atomics, with a
+//! [`step`] before each operation, at which shuttle may switch threads. A waiting thread calls [`spin_loop`]: shuttle
+//! then *does* switch, and schedules by priority put the waiting thread last. Every operation is sequentially
+//! consistent here, whatever its ordering: loom checks the orderings.
 
 use core::fmt;
 use core::sync::atomic::{self as core_atomic, Ordering};
 
 std::thread_local! {
-    /// Shuttle's atomics may be used by the threads of one test, which are one to the machine; other tests run beside it.
+    /// Only the threads of one test may use shuttle's atomics; other tests run beside it.
     static STEP: shuttle::sync::atomic::AtomicBool = const { shuttle::sync::atomic::AtomicBool::new(false) };
 }
 
-/// Another thread may go on here: what shuttle does before an access to an atomic of its own.
+/// Lets shuttle switch threads, as before an access to its own atomics.
 pub(crate) fn step() {
     STEP.with(|step| step.load(Ordering::Relaxed));
 }
 
-/// Waits for another thread, which is to go on now.
+/// Lets shuttle run another thread, for which this one waits.
 pub(crate) fn spin_loop() {
     shuttle::thread::yield_now();
 }
 
-/// Without a step. See [`prim::quiet`](super::quiet) of other builds.
+/// Accesses without a step. See [`prim::quiet`](super::quiet) of other builds.
 pub(crate) fn quiet(cell: &AtomicU64) -> &core_atomic::AtomicU64 {
     &cell.0
 }
 
-/// Locks spin, as far as shuttle can tell.
+/// To shuttle, locks spin.
 pub(crate) type RawMutex = spin::mutex::SpinMutex<(), Turn>;
 pub(crate) type RawRwLock = spin::rwlock::RwLock<(), Turn>;
 
@@ -43,7 +43,7 @@ impl spin::RelaxStrategy for Turn {
 
 macro_rules! stepping {
     ($name:ident $(<$param:ident>)?, $value:ty, $($operation:ident)*) => {
-        /// `core`'s, with a step before each operation.
+        /// `core`'s atomic, with a step before each operation.
         #[repr(transparent)]
         pub(crate) struct $name $(<$param>)? (core_atomic::$name $(<$param>)?);
 

@@ -1,4 +1,4 @@
-//! The primitives in virtual time: those of a simulated machine, on whose CPUs the engine runs.
+//! The primitives in virtual time: those of a simulated machine whose CPUs run the engine.
 
 use super::Ordering;
 
@@ -7,12 +7,12 @@ pub(crate) use slat_machine::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Instant, fence, pause as spin_loop,
 };
 
-/// What no other thread uses, and what only counts, is free: it is not what costs time.
+/// Thread-private words, and counters, cost no simulated time.
 pub(crate) fn quiet(cell: &AtomicU64) -> &core::sync::atomic::AtomicU64 {
     cell.free()
 }
 
-/// A scan loads each line once, and then has its words.
+/// A scan pays for one load of each line, and reads its other words free.
 pub(crate) fn scanned(cell: &AtomicU64) -> &core::sync::atomic::AtomicU64 {
     if begins_a_line(cell) {
         cell.load(Ordering::Relaxed);
@@ -20,7 +20,7 @@ pub(crate) fn scanned(cell: &AtomicU64) -> &core::sync::atomic::AtomicU64 {
     cell.free()
 }
 
-/// Stores to a line are one, as far as it matters where the line is.
+/// Filling a line costs one store.
 pub(crate) fn filled(cell: &AtomicU64) -> &core::sync::atomic::AtomicU64 {
     if begins_a_line(cell) {
         cell.store(0, Ordering::Relaxed);
@@ -28,12 +28,12 @@ pub(crate) fn filled(cell: &AtomicU64) -> &core::sync::atomic::AtomicU64 {
     cell.free()
 }
 
-/// Loads each line of it, and looks at each word.
+/// Pays for a load of each line, and a look at each word.
 pub(crate) fn read_whole<T>(whole: &T) {
     slat_machine::read_words(whole);
 }
 
-/// So many bytes have been copied.
+/// Pays for a copy of `bytes` bytes.
 pub(crate) fn copied(bytes: usize) {
     slat_machine::copy(bytes);
 }

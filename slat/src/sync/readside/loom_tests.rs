@@ -1,4 +1,4 @@
-//! A reader in a section, a writer that reuses what the reader may have found.
+//! A reader in a section, and a writer that reuses what the reader may have found.
 
 use super::*;
 use crate::loom_tests::{RACE, explore, finds, finds_seeded};
@@ -6,7 +6,7 @@ use crate::seeded::Bug;
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
-/// Two places, and which of them is current. loom reports a load of a place that is being reused.
+/// Two places, and the index of the current one. loom reports a load of a place that is being reused.
 #[derive(Default)]
 struct Shared {
     current: AtomicU64,
@@ -15,7 +15,7 @@ struct Shared {
 
 impl Shared {
     fn read(&self) {
-        // Relaxed: nothing but sections and grace periods may keep the two apart.
+        // Relaxed: only sections and grace periods may order the two.
         let place = self.current.load(Relaxed);
         self.places[place as usize].with(|value| {
             // SAFETY: the write to a place is what loom checks against.
@@ -31,7 +31,7 @@ impl Shared {
     }
 }
 
-/// The current place is replaced and reused after a wait, beside sections that read it.
+/// A writer replaces the current place and reuses it after `wait`, while sections read it.
 fn replaced(wait: fn(&ReadSide)) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));
@@ -52,12 +52,12 @@ fn replaced(wait: fn(&ReadSide)) -> impl Fn() + Send + Sync + 'static {
     }
 }
 
-/// The wait by the barrier, without the looks that come first.
+/// Waits by the barrier, without the looks that come first.
 fn outlast(side: &ReadSide) {
     assert!(side.outlast(u32::MAX));
 }
 
-/// A section ends, and then a page that was mapped in it is counted, as under a baseline policy: in the same word.
+/// A section ends, and then a page that it mapped is counted in the same word, as under a baseline policy.
 fn counted_afterwards() -> impl Fn() + Send + Sync + 'static {
     || {
         let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));
@@ -113,8 +113,8 @@ fn mistakes_where_a_section_ends() {
     }
 }
 
-/// A vCPU comes back from the guest and enters a section as asymmetric barriers have it: by a plain store. The writer
-/// reuses the place only where it saw every reader at rest: the other case takes the heavy barrier, which loom lacks.
+/// A vCPU comes back from the guest and enters a section by a plain store, as with asymmetric barriers. The writer
+/// reuses the place only if it saw every reader at rest: otherwise it would use the heavy barrier, which loom lacks.
 fn at_rest() -> impl Fn() + Send + Sync + 'static {
     || {
         let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));
@@ -150,11 +150,11 @@ fn mistakes_about_rest() {
     }
 }
 
-/// A vCPU enters sections as asymmetric barriers have it, and answers between them where it is asked.
+/// A vCPU enters sections by plain stores, as with asymmetric barriers, and answers between them when it is asked.
 fn asked() -> impl Fn() + Send + Sync + 'static {
     || {
         let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));
-        // Held for ever: giving it back would be a rest.
+        // Never given back: that would be a rest.
         core::mem::forget(shared.0.claim(0));
         let theirs = shared.clone();
         let reader = loom::thread::spawn(move || {
@@ -164,7 +164,7 @@ fn asked() -> impl Fn() + Send + Sync + 'static {
                 if seat.is_asked() {
                     seat.answer();
                 }
-                // As `enter_light`, whose fence for the compiler loom takes for more.
+                // As `enter_light`, whose compiler fence loom treats as more.
                 let now = seat.word.load(Relaxed);
                 seat.word.store(now + INSIDE, Release);
                 shared.read();
@@ -202,7 +202,7 @@ fn handed_on() -> impl Fn() + Send + Sync + 'static {
         let theirs = shared.clone();
         let hold = |(side, count): &(ReadSide, UnsafeCell<u64>)| {
             let mut patience = Patience::default();
-            // The only one that there is.
+            // The only seat.
             let seat = loop {
                 match side.try_borrow(0) {
                     Some(seat) => break seat,
@@ -234,7 +234,7 @@ fn mistake_giving_a_seat_back_by_a_relaxed_store() {
     finds_seeded(Bug::SeatRelaxed, RACE, handed_on());
 }
 
-/// All seats are taken, so a reader makes one more, and enters there, beside a writer that replaces and reuses what it reads.
+/// All seats are taken, so a reader makes another, and enters there. A writer replaces and reuses its place.
 fn added(wait: fn(&ReadSide)) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new((ReadSide::new(0, Barrier::symmetric()), Shared::default()));

@@ -1,4 +1,4 @@
-//! Grace periods beside real threads; each with its negative control.
+//! Grace periods on real threads, each with a negative control.
 
 use super::*;
 use crate::seeded::{self, Bug};
@@ -27,7 +27,7 @@ fn nested_sections_are_one_section() {
 #[test]
 fn a_borrowed_seat_has_one_holder() {
     let side = ReadSide::new(3, Barrier::detect());
-    // More are made where two threads meet at one that a third gives back.
+    // More are made when two threads meet at a seat that a third gives back.
     let holders: Vec<AtomicU64> = (0..256).map(|_| AtomicU64::new(0)).collect();
     thread::scope(|scope| {
         for _ in 0..4 {
@@ -46,7 +46,7 @@ fn a_borrowed_seat_has_one_holder() {
     });
 }
 
-/// Whether a thread gets a seat while all that there are from the start are held; after so long they are given back.
+/// Whether a thread gets a seat while all initial seats are held; after `patience` they are given back.
 fn borrows_beyond_the_first(mistake: Option<Bug>, patience: Duration) -> bool {
     let side = ReadSide::new(3, Barrier::symmetric());
     let held: Vec<_> = (0..3).map(|_| side.borrow(0)).collect();
@@ -74,8 +74,8 @@ fn mistake_to_wait_for_a_seat() {
     seeded::found(Bug::SeatsFixed, 1);
 }
 
-/// A reader holds a cell across its unlinking; the writer poisons the cell, after a grace period or (the
-/// negative control) at once. Returns how often the reader saw poison.
+/// A reader holds a cell while a writer unlinks it. The writer poisons the cell, after a grace period or (the negative
+/// control) at once. Returns how often the reader saw poison.
 fn poisoned_reads(grace: bool) -> usize {
     let side = ReadSide::new(1, Barrier::detect());
     let cells = [AtomicU64::new(1), AtomicU64::new(1)];
@@ -107,8 +107,8 @@ fn poisoned_reads(grace: bool) -> usize {
     })
 }
 
-/// A reader goes to rest, comes back, waits a little for the writer to replace what it reads, and reads; the writer
-/// poisons the old one, after a grace period or (the negative control) at once. Returns how often poison was seen.
+/// A reader rests, comes back, waits a little for the writer to replace what it reads, and reads. The writer poisons
+/// the old cell, after a grace period or (the negative control) at once. Returns how often the reader saw poison.
 fn poisoned_reads_beside_rest(grace: bool) -> usize {
     const ROUNDS: usize = 1000;
     let side = ReadSide::new(2, Barrier::detect());
@@ -123,7 +123,7 @@ fn poisoned_reads_beside_rest(grace: bool) -> usize {
                 seat.wake(false);
                 let _section = side.enter(&seat);
                 let mine = current.load(Acquire);
-                // Not for ever: the writer may be waiting for this very section.
+                // Bounded: the writer may be waiting for this very section.
                 let mut patience = Patience::default();
                 for _ in 0..40 {
                     if current.load(Relaxed) != mine {
