@@ -1,12 +1,12 @@
-//! Mistakes made on purpose, to show that each would be found.
+//! Mistakes made on purpose, to show that the tests find each of them.
 //!
-//! Every race that this crate avoids is avoided by some step: a second look, a fence, a flush before a free. Here each of those steps has
-//! a name, and the code beside it reads `seeded!(Name)`: `false`, and nothing else, in every build but a test's. A test that is said to guard
-//! the step runs the shipped code without it and must fail; where it does not, the test is worth nothing. `cargo xtask nightly --only
-//! seeded-bugs` runs them all and prints what found each, and after how many executions.
+//! Every race in this crate is prevented by some step: a second look, a fence, a flush before a free. Each such step
+//! has a name here, and the code beside it reads `seeded!(Name)`, which is the constant `false` outside tests. A test
+//! that guards the step also runs the code without it, and must then fail. `cargo xtask nightly --only seeded-bugs`
+//! runs all of them, and prints the tool and the executions of each.
 //!
-//! One mistake at a time: [`with`] makes it on this thread (loom and shuttle run all their threads on one), and the variable `SLAT_SEEDED`,
-//! under `--cfg seeded`, in the whole process. Mistakes in `slat-slots` are made in a process only, and by its own tests.
+//! One mistake at a time: [`with`] makes it on this thread (loom and shuttle run all their threads on one), and the
+//! variable `SLAT_SEEDED`, under `--cfg seeded`, in the whole process. The tests of `slat-slots` use the variable only.
 
 use core::cell::Cell;
 use std::process::Command;

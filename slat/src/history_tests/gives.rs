@@ -1,5 +1,5 @@
-//! The table, first part: what gives the guest something, or changes how it is mapped. Nothing of it owes a flush, but for
-//! what makes one large page of many small ones.
+//! Rows of the table, first part: operations that give the guest something, or change how it is mapped. They owe no
+//! flush, except the recovery of a large page from small ones.
 
 use super::record::Between;
 use super::row::{Owes, Row};
@@ -146,7 +146,7 @@ fn sizes<F: Format>() -> Vec<Row<F>> {
     ]
 }
 
-/// A page of 1 GiB.
+/// Maps a page of 1 GiB.
 fn large<F: Format>(world: &World<F>, idle: &mut Idle) {
     world.host_maps(Level::G1);
     assert_eq!(world.fault(idle, GIB.start, Access::Write), Done::Mapped(Level::G1));

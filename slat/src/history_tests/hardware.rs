@@ -1,5 +1,5 @@
-//! The table once more, with a walker that stores to a page at the worst moment: when the thread that changes its entry has looked
-//! at it, and not yet written. The change must be lost, not the D bit.
+//! All rows again, with a walker that stores to a page at the worst moment: after the thread that changes its entry has
+//! read it, and before it writes. The change must be lost, not the D bit.
 
 use super::look::{Look, look};
 use super::rows;
@@ -13,7 +13,7 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-/// Stores by way of `entry`, if it is a leaf of one of `probes` that lets it: what that wrote.
+/// Stores through `entry`, if it is a writable leaf of one of `probes`. Returns what that changed.
 fn store_by<F: Format>(world: &World<F>, entry: &Entry, probes: &[Gfn]) -> Option<(Gfn, Look)> {
     probes.iter().find_map(|&gfn| {
         // SAFETY: tables are given back by `collect`, which overwrites nothing.
@@ -23,7 +23,7 @@ fn store_by<F: Format>(world: &World<F>, entry: &Entry, probes: &[Gfn]) -> Optio
     })
 }
 
-/// Pages that were stored to in each operation, and lost.
+/// Returns the number of stores, and the pages whose store an operation lost.
 fn lost<F: Format>() -> (u64, Vec<String>) {
     let mut idle = Idle::take().unwrap();
     let (mut stores, mut lost) = (0, Vec::new());
@@ -37,7 +37,7 @@ fn lost<F: Format>() -> (u64, Vec<String>) {
         for (gfn, then) in stored {
             let (then, now) = (then.seen.translation().unwrap(), look(&world, gfn).seen.translation());
             let stays = now.filter(|now| now.pfn == then.pfn);
-            // What goes where nothing logs is the host's to know.
+            // Where nothing logs, the host keeps track of dirty pages.
             let cared_for = stays.is_some_and(|now| now.dirty)
                 || (stays.is_none() && !(logs && ALL.contains(gfn)))
                 || world.knows_dirty(&mut idle, gfn);

@@ -1,4 +1,4 @@
-//! The table, third part: dirty logs, by write protection and by D bits.
+//! Rows of the table, third part: dirty logs, by write protection and by D bits.
 
 use super::record::Between;
 use super::row::{Owes, Row};
@@ -68,7 +68,7 @@ fn by<F: Format>(how: &str, built: fn(Builder<F, Backing>) -> Builder<F, Backing
         row("harvest", World::harvest).after(stores).owes(Owes::Flush(PART)),
         row("clear a part", |world, idle| {
             assert_eq!(world.vm.slots().clear_dirty(idle, SlotId(0), 64, 64, &[u64::MAX]), Ok(1));
-            // The thread that clears copies.
+            // Only the thread that clears the bit copies the page.
             world.told(Gfn(64));
         })
         .after(stores)
@@ -90,7 +90,7 @@ fn by<F: Format>(how: &str, built: fn(Builder<F, Backing>) -> Builder<F, Backing
     ]
 }
 
-/// Large pages that stay so until they are stored to.
+/// Large pages that the first store splits.
 fn lazily<F: Format>(how: &str, built: fn(Builder<F, Backing>) -> Builder<F, Backing>) -> Vec<Row<F>> {
     let row = |what: &str, operation: fn(&World<F>, &mut Idle)| {
         Row::new(format!("{what}, lazily by {how}"), operation).built(built)

@@ -1,4 +1,4 @@
-//! A look-up as the hardware makes it: every link on the way, and what it ends at.
+//! A look-up as the hardware makes it: every link on the way, and the final entry.
 
 use super::world::World;
 use crate::table::entry::Version;
@@ -6,10 +6,10 @@ use crate::table::format::Kind;
 use crate::table::memory::Node;
 use crate::{Format, Gfn, Level, Perms, Pfn, Span};
 
-/// What a page is mapped to. Accessed is left out: it may be wrong.
+/// The translation of a page. Without Accessed, which may be wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Translation {
-    /// Of this very 4 KiB.
+    /// Frame of exactly this 4 KiB.
     pub(super) pfn: Pfn,
     pub(super) perms: Perms,
     pub(super) host_writable: bool,
@@ -17,17 +17,17 @@ pub(super) struct Translation {
 }
 
 impl Translation {
-    /// Whether a TLB that goes on using it does nothing that `now` would not let it do, and hides no store.
+    /// Whether a TLB that still uses it allows only what `now` allows, and hides no store.
     pub(super) fn is_still(self, now: Self) -> bool {
         let lets = now.perms.with(self.perms) == now.perms;
         self.pfn == now.pfn && lets && (now.dirty || !self.dirty)
     }
 }
 
-/// What a look-up ends at.
+/// The entry at which a look-up ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Seen {
-    /// Nothing is mapped, as of this invalidation.
+    /// A hole, with the number of this invalidation.
     Nothing(Version),
     /// The entry is frozen: the guest faults, and comes back.
     Waiting,
@@ -45,7 +45,7 @@ impl Seen {
         }
     }
 
-    /// The same to a lookup: of what invalidation a hole is does not matter to it.
+    /// Whether a look-up sees no difference: a hole's number does not matter to it.
     pub(super) fn is_same(self, other: Self) -> bool {
         self == other || matches!((self, other), (Self::Nothing(_), Self::Nothing(_)))
     }
@@ -54,7 +54,7 @@ impl Seen {
 /// One look-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Look {
-    /// The tables that it goes through, by their level; the root's frame is the hardware's own.
+    /// The tables on the way, by their level; the hardware has the root's frame in a register.
     pub(super) tables: [Option<Pfn>; 6],
     pub(super) seen: Seen,
 }
@@ -92,7 +92,7 @@ pub(super) fn look<F: Format>(world: &World<F>, gfn: Gfn) -> Look {
     }
 }
 
-/// The frames that go by one table of `level`.
+/// Returns the frames that one table of `level` serves.
 pub(super) fn behind(gfn: Gfn, level: Level) -> Span<Gfn> {
     Span::sized(gfn.base(level.up()), level.up().pages())
 }

@@ -1,5 +1,5 @@
-//! The table once more, with compare-and-swaps that are lost, as if another thread had been there for a moment: one after the
-//! other, and many at once. The outcome is the same, and so is the flush.
+//! All rows again, with compare-and-swaps that are lost, as if another thread had written meanwhile: one after the
+//! other, and many at once. Outcome and flush stay the same.
 
 use super::rows;
 use super::thorough::thorough;
@@ -10,18 +10,18 @@ use crate::*;
 use std::string::String;
 use std::vec::Vec;
 
-/// Makes every operation with the last of each `many` lost, or with number `nth` lost.
+/// Runs every operation with the last of each `many` lost, or with number `nth` lost; asserts that nothing differs.
 fn all_the_same<F: Format>(lose: impl Fn(&mut dyn FnMut()) -> u64) -> u64 {
     let (lost, wrong) = differences::<F>(lose);
     assert!(wrong.is_empty(), "{wrong:?}");
     lost
 }
 
-/// The same; how many were lost, and what went wrong.
+/// Returns how many exchanges were lost, and what went wrong.
 fn differences<F: Format>(lose: impl Fn(&mut dyn FnMut()) -> u64) -> (u64, Vec<String>) {
     let mut idle = Idle::take().unwrap();
     let (mut lost, mut wrong) = (0, Vec::new());
-    // Those that give up are others' tests: they may do nothing.
+    // Operations that may give up are tested elsewhere.
     for row in rows::<F>().into_iter().filter(|row| !row.may_give_up) {
         let so = |operation: &mut dyn FnMut()| lost += lose(operation);
         wrong.extend(row.run_so(&mut idle, &mut 0, so).err());

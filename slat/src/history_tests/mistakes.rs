@@ -1,4 +1,4 @@
-//! Mistakes made in the shipped code, and what the table says of them.
+//! Mistakes in the shipped code, and the row that finds each.
 
 use super::rows;
 use crate::seeded::{self, Bug, Tool};
@@ -6,10 +6,10 @@ use crate::table::formats::{Ept4NoAd, Npt4};
 use crate::{Format, Idle};
 use std::string::String;
 
-/// Found by other tests of history: in `hardware`, in `lost`, and in those of [`crate::huge`].
+/// Mistakes that other history tests find: in `hardware`, in `lost`, and in [`crate::huge`].
 const ELSEWHERE: [Bug; 3] = [Bug::SplitByStore, Bug::LostSplitBelieved, Bug::RecoverUnfrozen];
 
-/// Goes along the table to the first row that goes wrong.
+/// Runs the rows up to the first that fails. Returns its message.
 fn first_wrong<F: Format>(looks: &mut u64) -> Option<String> {
     let mut idle = Idle::take().unwrap();
     rows::<F>().into_iter().find_map(|row| row.run(&mut idle, looks).err())

@@ -1,20 +1,20 @@
-//! History: every operation on the tables, looked at after each of its writes, as if all processors stood still.
+//! History: every operation on the tables, checked after each of its writes, as if all processors stood still.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `world` | a VM, and a host that does as it is told |
+//! | `world` | a VM, and a host that a test controls |
 //! | `look` | a look-up as the hardware makes it |
-//! | `record` | what must hold after every write |
-//! | `stale` | the worst TLB there can be: what an operation has to flush |
-//! | `row` | an operation, what it is made on, and the flush that it owes |
+//! | `record` | the properties that hold after every write |
+//! | `stale` | the worst possible TLB: what an operation has to flush |
+//! | `row` | an operation, its starting state, and the flush that it owes |
 //! | `gives`, `takes`, `logs` | the table of all operations |
-//! | `hardware` | the same operations, with a walker that stores between a look and the write that follows from it |
+//! | `hardware` | the same operations, with a walker that stores between a read and the write that follows from it |
 //! | `lost` | the same, with compare-and-swaps that are lost |
-//! | `mistakes` | which of the mistakes of [`crate::seeded`] are found, and after how many looks |
+//! | `mistakes` | which mistakes of [`crate::seeded`] are found, and after how many looks |
 //!
-//! The table runs on every format. It says for each kind of change exactly what it flushes: nothing, or once a range, with
-//! tables or without. Where an operation writes a whole table, every page is looked at after each write with
-//! `SLAT_THOROUGH=1`; without, one in 37 and the edges.
+//! The table runs on every format. It states for each kind of change exactly what it flushes: nothing, or once a range,
+//! with tables or without. Where an operation writes a whole table, every page is looked up after each write with
+//! `SLAT_THOROUGH=1`; otherwise one in 37, and the edges.
 
 mod gives;
 mod hardware;
@@ -35,12 +35,12 @@ use crate::{Format, Idle};
 use row::Row;
 use std::vec::Vec;
 
-/// All operations.
+/// Returns all operations.
 fn rows<F: Format>() -> Vec<Row<F>> {
     gives::rows().into_iter().chain(takes::rows()).chain(logs::rows()).collect()
 }
 
-/// Makes all of them, none of which does anything wrong; and how often the tables were looked at.
+/// Runs all operations, none of which may fail. Returns how often the tables were looked at.
 fn run_clean<F: Format>() -> u64 {
     let mut idle = Idle::take().unwrap();
     let (mut looks, mut wrong) = (0, Vec::new());

@@ -1,14 +1,14 @@
-//! One operation, looked at after each of its writes.
+//! One operation, checked after each of its writes.
 //!
-//! | at every write | |
+//! | at every write | reason |
 //! |---|---|
-//! | each look-up gives what it gave before the operation, or what it gives after it | no third, and back to none; no hole in between, unless the operation says so |
+//! | each look-up gives what it gave before the operation, or what it gives after it | no third value, and no return to the first; no hole in between, unless the operation allows it |
 //! | the numbers of holes never fall | an answer from before an invalidation is refused for ever |
-//! | what is taken away is covered by an invalidation that is published | faults there wait |
-//! | what is mapped has a slot | an invalidation by the host finds it |
+//! | a zapped leaf is covered by a published invalidation | faults there wait |
+//! | each mapped frame has a slot | an invalidation by the host finds it |
 //!
-//! And in the end: what a TLB may hold that had been asked at every instant, and never forgot anything by itself, was
-//! flushed after it had become wrong ([`super::stale`]).
+//! At the end: every translation that a TLB could have held at any instant was flushed after it had become wrong
+//! ([`super::stale`]).
 
 use super::look::{Look, Seen, look};
 use super::stale::{Flushes, Stale};
@@ -21,18 +21,18 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-/// What look-ups may find while an operation is under way, besides the old and the new.
+/// What look-ups may find during an operation, besides the old and the new.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Between {
     /// Nothing else.
     Nothing,
-    /// A frozen entry: a thread that comes now waits a moment.
+    /// A frozen entry: a thread waits for a moment.
     Waiting,
-    /// That, or a hole: first the old page goes, then the new one comes.
+    /// A frozen entry or a hole: the old page is zapped before the new one is mapped.
     Hole,
 }
 
-/// What happened.
+/// Record of an operation.
 pub(super) struct Record {
     /// Whether any entry was written.
     pub(super) wrote: bool,
@@ -44,13 +44,13 @@ pub(super) struct Record {
     pub(super) after: Vec<(Gfn, Look)>,
 }
 
-/// What is known while it goes on.
+/// State during an operation.
 struct Watcher<'w, F: Format> {
     world: &'w World<F>,
-    /// The last look at each, and the newest invalidation seen in its holes.
+    /// The last look at each probe, and the newest number in its holes.
     now: Vec<(Gfn, Look)>,
     newest: Vec<Version>,
-    /// What changed, in order: which, and to what.
+    /// The changes, in order: index of the probe, and the new value.
     changes: Vec<(usize, Seen)>,
     stale: Vec<Stale>,
     /// Flushes paid before.
@@ -59,7 +59,7 @@ struct Watcher<'w, F: Format> {
     wrong: Option<String>,
 }
 
-/// Shootdowns made so far.
+/// Returns the number of shootdowns so far.
 fn paid<F: Format>(world: &World<F>) -> u64 {
     world.vm.tlb.by_cause.read().iter().map(|flushes| flushes.paid).sum()
 }
@@ -111,7 +111,7 @@ impl<F: Format> Watcher<'_, F> {
     }
 }
 
-/// Does `operation` and looks at `probes`, and adds how often; or says what is wrong.
+/// Runs `operation` and looks at `probes`; adds the number of looks. Returns what was wrong as an error.
 pub(super) fn record<F: Format>(
     world: &World<F>,
     idle: &mut Idle,
@@ -120,7 +120,7 @@ pub(super) fn record<F: Format>(
     operation: impl FnOnce(&World<F>, &mut Idle),
 ) -> Result<Record, String> {
     let vm = &world.vm;
-    // What was flushed before is not this operation's.
+    // Earlier flushes do not belong to this operation.
     let _ = Flushes::of(vm, idle);
     let tables = vm.table_pages(idle).reachable;
     let before: Vec<_> = probes.iter().map(|&gfn| (gfn, look(world, gfn))).collect();
@@ -158,7 +158,7 @@ pub(super) fn record<F: Format>(
     Ok(Record { wrote: looks > 0, flushes: flushes.0, tables, before, after })
 }
 
-/// Each look-up goes from old to new once.
+/// Checks that each look-up changes once from old to new.
 fn old_or_new(
     before: &[(Gfn, Look)],
     after: &[(Gfn, Look)],

@@ -1,4 +1,4 @@
-//! A row of the table: an operation, what it is made on, and what it owes.
+//! A row of the table: an operation, its starting state, and what it owes.
 
 use super::look::Seen;
 use super::record::{Between, record};
@@ -10,7 +10,7 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-/// What an operation flushes: once, and exactly that; and whether tables go with it.
+/// The flush of an operation: once, and exactly this range; with or without tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owes {
     Nothing,
@@ -20,23 +20,23 @@ pub(super) enum Owes {
 
 type Step<F> = Box<dyn Fn(&World<F>, &mut Idle)>;
 
-/// Whether a look can tell that something was done.
+/// Whether a look can see the operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Changes {
     WhatIsSeen,
-    /// Accessed bits alone, which a look leaves out.
+    /// Only Accessed bits, which a look leaves out.
     Accessed,
 }
 
-/// Of the pages of slot 0 that are no edges one in so many is looked at after each write, in rows that look at more than the
-/// edges: prime, so they lie differently in each word of a bitmap. At night each page is.
+/// Of the pages of slot 0 that are no edges, one in this many is looked up after each write, in rows that look at more
+/// than the edges. Prime, so that they lie at different bits of a bitmap's words. At night each page is looked up.
 const STRIDE: usize = 37;
 
 fn stride() -> usize {
     thorough(1, STRIDE)
 }
 
-/// See the module's header.
+/// A row of the table. See the module's header.
 pub(super) struct Row<F: Format> {
     pub(super) name: String,
     built: fn(Builder<F, Backing>) -> Builder<F, Backing>,
@@ -47,14 +47,14 @@ pub(super) struct Row<F: Format> {
     renumbers: Option<Span<Gfn>>,
     owes: Owes,
     changes: Changes,
-    /// What was stored before it was over is none of its business.
+    /// Whether stores before the end of the operation may be lost.
     pub(super) forgets: bool,
-    /// Where it loses a race it may leave things as they are.
+    /// Whether the operation may give up if it loses a race.
     pub(super) may_give_up: bool,
 }
 
 impl<F: Format> Row<F> {
-    /// An operation on a VM with nothing mapped, that owes nothing.
+    /// An operation on a VM with nothing mapped, which owes nothing.
     pub(super) fn new(name: impl Into<String>, operation: impl Fn(&World<F>, &mut Idle) + 'static) -> Self {
         Self {
             name: name.into(),
@@ -71,17 +71,17 @@ impl<F: Format> Row<F> {
         }
     }
 
-    /// On a VM that is built so.
+    /// Sets how the VM is built.
     pub(super) fn built(self, built: fn(Builder<F, Backing>) -> Builder<F, Backing>) -> Self {
         Self { built, ..self }
     }
 
-    /// After this.
+    /// Adds an operation that runs before.
     pub(super) fn after(self, before: impl Fn(&World<F>, &mut Idle) + 'static) -> Self {
         Self { before: Box::new(before), ..self }
     }
 
-    /// Looked at in every page of slot 0, and not only at the edges.
+    /// Looks at every page of slot 0, not only at the edges.
     pub(super) fn in_every_page(self) -> Self {
         Self { every_page: true, ..self }
     }
@@ -90,12 +90,12 @@ impl<F: Format> Row<F> {
         Self { between, ..self }
     }
 
-    /// It changes what no look sees.
+    /// Declares that no look sees its changes.
     pub(super) fn of_accessed_bits(self) -> Self {
         Self { changes: Changes::Accessed, ..self }
     }
 
-    /// Every hole of `gfns` is one of this operation's afterwards.
+    /// Requires that every hole of `gfns` has this operation's number afterwards.
     pub(super) fn renumbers(self, gfns: Span<Gfn>) -> Self {
         Self { renumbers: Some(gfns), ..self }
     }
@@ -112,12 +112,12 @@ impl<F: Format> Row<F> {
         Self { may_give_up: true, ..self }
     }
 
-    /// The pages that are looked at: all that may be mapped, some beside them, and some far away.
+    /// Returns the frames that are looked up: all that may be mapped, some beside them, and some far away.
     pub(super) fn probes(&self) -> Vec<Gfn> {
         self.some_probes(1)
     }
 
-    /// The same, but of the pages that are no edges one in `stride`.
+    /// Returns the same probes, but of the pages that are no edges one in `stride`.
     fn some_probes(&self, stride: usize) -> Vec<Gfn> {
         let beside = [2, 66, 300, 509, 514, 574, 577, 800, 1021, 1024, 2048, 2049, 2113, 3071, 1 << 17];
         let mut probes: Vec<u64> = EDGES.into_iter().chain(beside).collect();
@@ -132,7 +132,7 @@ impl<F: Format> Row<F> {
         probes.into_iter().map(Gfn).collect()
     }
 
-    /// A VM on which the operation can be made.
+    /// A VM on which the operation can run.
     pub(super) fn world(&self, idle: &mut Idle) -> World<F> {
         let world = World::new(idle, self.built);
         (self.before)(&world, idle);
@@ -143,12 +143,12 @@ impl<F: Format> Row<F> {
         (self.operation)(world, idle);
     }
 
-    /// Makes the operation; or says what was wrong. Adds how often the tables were looked at.
+    /// Runs the operation. Returns what was wrong as an error. Adds the number of looks at the tables.
     pub(super) fn run(&self, idle: &mut Idle, looks: &mut u64) -> Result<(), String> {
         self.run_so(idle, looks, |operation| operation())
     }
 
-    /// The same with the operation made by `so`.
+    /// Runs the operation through `so`.
     pub(super) fn run_so(
         &self,
         idle: &mut Idle,

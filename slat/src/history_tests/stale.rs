@@ -1,20 +1,20 @@
-//! The worst TLB there can be: it was asked for everything at every instant, and forgets nothing by itself.
+//! The worst possible TLB: it was asked for everything at every instant, and drops nothing by itself.
 //!
-//! It holds every translation that a look-up ever gave, and every link on the way, as a paging-structure cache does. What
-//! is no longer true has to be flushed, by a shootdown that began after it had become wrong. What was shot down is learnt
-//! as hardware learns it: by a vCPU that was out of the guest meanwhile, when it enters.
+//! It holds every translation that a look-up ever gave, and every link on the way, as a paging-structure cache does. A
+//! translation that has become wrong must be flushed by a shootdown that began later. The flushed ranges are learnt as
+//! hardware learns them: by a vCPU that was out of the guest meanwhile, when it enters.
 
 use super::look::{Look, Seen, Translation, behind};
 use crate::tlb::Translations;
 use crate::*;
 use std::vec::Vec;
 
-/// Something that was true until a write.
+/// A translation or link that was valid until a write.
 #[derive(Debug)]
 pub(super) struct Stale {
     pub(super) gfn: Gfn,
     what: What,
-    /// Shootdowns that had begun by then.
+    /// Number of shootdowns that had begun by then.
     pub(super) flushed: u64,
 }
 
@@ -26,7 +26,7 @@ enum What {
 }
 
 impl Stale {
-    /// What `old` says and `new` does not.
+    /// Returns what `old` has and `new` has not.
     pub(super) fn of<F: Format>(gfn: Gfn, old: Look, new: Look, flushed: u64) -> impl Iterator<Item = Self> {
         let page = old.seen.translation().filter(|_| old.seen != new.seen).map(What::Page);
         let links = (1..F::LEVELS).filter_map(move |level| {
@@ -37,7 +37,7 @@ impl Stale {
         page.into_iter().chain(links).map(move |what| Self { gfn, what, flushed })
     }
 
-    /// Whether it does no harm, things being as they are now.
+    /// Whether it is harmless, given the present look-up.
     pub(super) fn is_true(&self, now: &Look) -> bool {
         match (&self.what, now.seen) {
             (What::Page(page), Seen::Maps(now) | Seen::Withdrawn(now)) => page.is_still(now),
@@ -46,7 +46,7 @@ impl Stale {
         }
     }
 
-    /// Whether a flush of `gfns` takes it.
+    /// Whether a flush of `gfns` removes it.
     pub(super) fn goes(&self, gfns: Span<Gfn>) -> bool {
         match self.what {
             What::Page(_) => gfns.contains(self.gfn),
@@ -57,7 +57,7 @@ impl Stale {
 
 const EVERYTHING: Span<Gfn> = Span::new(Gfn(0), Gfn(u64::MAX));
 
-/// The ranges that were flushed since this was asked before.
+/// The ranges that were flushed since the last call of [`of`](Self::of).
 #[derive(Default)]
 pub(super) struct Flushes(pub(super) Vec<Span<Gfn>>);
 
@@ -66,7 +66,7 @@ impl Flushes {
         let mut flushes = Self::default();
         let mut vcpu = vm.vcpu(VcpuId(1)).unwrap();
         drop(vcpu.enter(idle, &mut flushes));
-        // The last one is for the number, which was taken anew.
+        // The last flush is for the number, which was claimed again.
         assert_eq!(flushes.0.pop(), Some(EVERYTHING));
         flushes
     }

@@ -1,4 +1,4 @@
-//! The table, second part: what takes something from the guest. Each reason over each range, the slots, the tables.
+//! Rows of the table, second part: operations that take something: each reason over each range, slots, tables.
 
 use super::row::{Owes, Row};
 use super::world::{ALL, HVA, ONE, PART, World, frame, hvas, page};
@@ -18,7 +18,7 @@ pub(super) fn rows<F: Format>() -> Vec<Row<F>> {
     rows
 }
 
-/// What an invalidation flushes, that covers so much.
+/// Returns the flush of an invalidation that covers `gfns`.
 fn flush(why: Why, gfns: Span<Gfn>) -> Owes {
     match why {
         // Page by page: nothing, before a page is told.
@@ -49,11 +49,11 @@ fn reasons<F: Format>(why: Why) -> Vec<Row<F>> {
             .after(|world, idle| world.store(idle, Gfn(65)))
             .owes(flush(why, ONE)),
         row("large pages", ALL).after(World::populate_large).owes(match flush(why, ALL) {
-            // There are none below.
+            // There are no tables below.
             Owes::FlushAndTables(gfns) => Owes::Flush(gfns),
             other => other,
         }),
-        // Both are split first.
+        // Both large pages are split first.
         row("a part of large pages", PART)
             .after(World::populate_large)
             .owes(flush(why, PART))
@@ -123,7 +123,7 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
             .owes(Owes::Flush(ONE)),
         change("numa, told", Why::Numa, None).after(World::populate).renumbers(ONE).owes(Owes::Flush(ONE)),
         change("reclaim, told where nothing is mapped", Why::Reclaim, None).renumbers(ONE),
-        // Nor may it ask for a table page: the large leaf goes whole.
+        // It may not ask for a table page, so it zaps the whole large leaf.
         Row::new("reclaim a page in one of 2M, in an event that may not block", |world: &World<F>, idle| {
             let event = Event { may_block: false, ..Event::new(hvas(ONE), Why::Reclaim) };
             world.vm.around(idle, event, &mut |idle, told| told.changed(idle, hvas(ONE), None)).unwrap();
@@ -139,7 +139,7 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
     ]
 }
 
-/// Debts that are leaked: their invalidation pays them when it ends, once.
+/// Leaked debts: their invalidation pays them once, when it ends.
 fn leaked<F: Format>() -> Vec<Row<F>> {
     vec![
         Row::new("unmap all, and the debt is leaked", |world: &World<F>, idle| {
@@ -200,7 +200,7 @@ fn slots<F: Format>() -> Vec<Row<F>> {
 }
 
 fn tables<F: Format>() -> Vec<Row<F>> {
-    // Accessed bits of links are what reclaim goes by; where there are none in a root, leaf tables go.
+    // Reclaim reads Accessed bits of links; where a root has none, it frees leaf tables.
     let root = F::ROOT_LEVEL;
     let cold = if F::touch_link(root) == 0 { ALL } else { Span::sized(Gfn(0), root.pages()) };
     vec![

@@ -1,4 +1,4 @@
-//! A VM whose host does as it is told, for one thread: what an operation is made on.
+//! A VM on a host that a test controls, for one thread: the starting state of an operation.
 
 use crate::sync::prim::{AtomicBool, AtomicU64, Relaxed};
 use crate::table::TableMemory;
@@ -11,19 +11,19 @@ use std::vec::Vec;
 pub(super) const HVA: Hva = Hva(0x7f00_0000_0000);
 /// The frames of slot 0: two leaf tables.
 pub(super) const ALL: Span<Gfn> = Span::new(Gfn(0), Gfn(1024));
-/// Some of them, of both tables.
+/// Some of these frames, in both tables.
 pub(super) const PART: Span<Gfn> = Span::new(Gfn(64), Gfn(576));
-/// One of them.
+/// One of these frames.
 pub(super) const ONE: Span<Gfn> = Span::new(Gfn(65), Gfn(66));
-/// Those that are mapped where not all are: the edges of words, of tables, and of [`PART`].
+/// The frames that are mapped in most rows: the edges of words, of tables, and of [`PART`].
 pub(super) const EDGES: [u64; 16] =
     [0, 1, 63, 64, 65, 127, 128, 510, 511, 512, 513, 575, 576, 640, 1022, 1023];
-/// The frames of slot 1, where the format has pages of 1 GiB: one such page.
+/// The frames of slot 1, if the format has pages of 1 GiB: one such page.
 pub(super) const GIB: Span<Gfn> = Span::new(Gfn(1 << 18), Gfn(2 << 18));
 /// The host's frame for host page 0.
 const FRAMES: u64 = 1 << 20;
 
-/// The host: frame by address, but for pages that it was told to have elsewhere.
+/// A host whose frames follow from addresses, except for pages that a test has placed elsewhere.
 pub(super) struct Backing {
     pub(super) level: AtomicU64,
     pub(super) writable: AtomicBool,
@@ -57,10 +57,10 @@ impl Host for Backing {
     }
 }
 
-/// See the module's header.
+/// A VM and its host. See the module's header.
 pub(super) struct World<F: Format> {
     pub(super) vm: Vm<F, Backing>,
-    /// Pages that harvests told.
+    /// Pages that harvests have returned.
     told: Mutex<BTreeSet<Gfn>>,
 }
 
@@ -84,12 +84,12 @@ impl<F: Format> World<F> {
         Self { vm, told: Mutex::default() }
     }
 
-    /// The host's pages are of this size from now on.
+    /// Sets the size of the host's pages.
     pub(super) fn host_maps(&self, level: Level) {
         self.vm.host.level.store(level.number().into(), Relaxed);
     }
 
-    /// The host lets the guest write, or not.
+    /// Sets whether the host lets the guest write.
     pub(super) fn host_lets_write(&self, writable: bool) {
         self.vm.host.writable.store(writable, Relaxed);
     }
@@ -100,7 +100,7 @@ impl<F: Format> World<F> {
         vcpu.fault(idle, Fault { gpa: gfn.gpa(), access }).unwrap()
     }
 
-    /// The guest stores to `gfn`: by the hardware, where the leaf lets it.
+    /// The guest stores to `gfn`: by the hardware, if the leaf allows it.
     pub(super) fn store(&self, idle: &mut Idle, gfn: Gfn) {
         // SAFETY: tables are given back by `collect`, which is not called meanwhile.
         let at = unsafe { self.vm.spaces[0].radix.descend(&self.vm.host, gfn) };
@@ -118,7 +118,7 @@ impl<F: Format> World<F> {
         }
     }
 
-    /// Both tables of slot 0 are large leaves.
+    /// Maps both tables of slot 0 by large leaves.
     pub(super) fn populate_large(&self, idle: &mut Idle) {
         self.host_maps(Level::M2);
         for gfn in [0, 512] {
@@ -136,15 +136,15 @@ impl<F: Format> World<F> {
         harvest.commit();
     }
 
-    /// A harvest was told that `gfn` is dirty.
+    /// Records that a harvest returned `gfn`.
     pub(super) fn told(&self, gfn: Gfn) {
         self.told.lock().unwrap().insert(gfn);
     }
 
-    /// Whether `gfn` is in its slot's log, or was told.
+    /// Whether `gfn` is in its slot's log, or a harvest returned it.
     pub(super) fn knows_dirty(&self, idle: &mut Idle, gfn: Gfn) -> bool {
         let mut found = self.told.lock().unwrap().contains(&gfn);
-        // Of a slot that does not log nothing is known.
+        // A slot that does not log has no dirty pages.
         let _ = self.vm.slots().dirty(idle, SlotId(0), |dirty| found |= dirty == gfn);
         found
     }
@@ -155,7 +155,7 @@ impl<F: Format> World<F> {
         change.apply(idle).settle();
     }
 
-    /// The host maps `gfns`, one by one, to these pages from now on, and says so.
+    /// The host maps `gfns`, one by one, to these pages, and reports each.
     pub(super) fn change(&self, idle: &mut Idle, why: Why, changes: &[(Gfn, Option<HostPage>)]) {
         let event = Event::new(hvas(ALL), why);
         let change = &mut |idle: &mut Idle, told: &mut dyn Pages| {
@@ -167,7 +167,7 @@ impl<F: Format> World<F> {
         self.vm.around(idle, event, change).unwrap();
     }
 
-    /// The slots that are published.
+    /// Returns the published slots.
     pub(super) fn slots(&self) -> Vec<Slot> {
         let seat = self.vm.borrow_seat();
         let reading = self.vm.spaces[0].memslots.read(&self.vm.reads, seat.seat());
@@ -175,12 +175,12 @@ impl<F: Format> World<F> {
     }
 }
 
-/// A small page of the host's.
+/// Returns a small page of the host's.
 pub(super) fn page(pfn: Pfn, writable: bool) -> HostPage {
     HostPage { pfn, writable, ..HostPage::PLAIN }
 }
 
-/// The frame that the host usually has for `gfn`.
+/// Returns the host's default frame for `gfn`.
 pub(super) fn frame(gfn: Gfn) -> Pfn {
     Pfn(FRAMES + gfn.0)
 }

@@ -1,4 +1,4 @@
-//! What a thread has allocated and not given back: the allocator of these tests counts.
+//! Memory that a thread has allocated and not freed: the allocator of these tests counts.
 
 use core::cell::Cell;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -13,7 +13,7 @@ std::thread_local! {
 }
 
 fn count(bytes: i64) {
-    // A thread that ends gives things back when its count is gone.
+    // A thread that ends frees memory after its count is gone.
     let _ = LIVE.try_with(|live| live.set(live.get() + bytes));
 }
 
@@ -44,7 +44,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Bytes that `work` takes and does not give back, on this thread.
+/// Returns the bytes that `work` allocates and does not free, on this thread.
 pub(super) fn leaked(work: impl FnOnce()) -> i64 {
     let before = LIVE.get();
     work();

@@ -1,4 +1,4 @@
-//! See the folder's header.
+//! Memory runs out in each operation. See the folder's header.
 
 use super::leak::leaked;
 use crate::inject::{self, Point};
@@ -13,9 +13,9 @@ use std::vec::Vec;
 
 const HVA: Hva = Hva(0x7f00_0000_0000);
 const RAM: SlotId = SlotId(0);
-/// Of slot 0: two large pages, of which the second is mapped page by page.
+/// Pages of slot 0: two large pages, of which the second is mapped page by page.
 const PAGES: u64 = 1024;
-/// Pages of it that are stored to where a log is kept.
+/// Pages that are stored to if a log is kept.
 const STORED: [u64; 4] = [0, 64, 511, 600];
 
 /// A host with large pages at first; counts the chunks that it has lent.
@@ -64,11 +64,11 @@ unsafe impl TableMemory for &Lender {
 type TestVm<'h> = Vm<Npt4, &'h Lender>;
 type Said = Result<(), Box<dyn Error>>;
 
-/// An operation, and how the VM is built that it is made on.
+/// An operation, and the VM on which it runs.
 struct Case {
     name: &'static str,
     log: DirtyLog,
-    /// Whether slot 0 logs before, and [`STORED`] are in its log.
+    /// Whether slot 0 logs before, with [`STORED`] in its log.
     logs: bool,
     operation: fn(&TestVm<'_>, &mut Idle, &mut Vec<u64>) -> Said,
 }
@@ -77,7 +77,7 @@ fn store(vm: &TestVm<'_>, idle: &mut Idle, gfn: Gfn) -> Result<Done, FaultError>
     vm.vcpu(VcpuId(0)).unwrap().fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write })
 }
 
-/// Commits a harvest; its pages are told.
+/// Commits a harvest, and records its pages.
 fn take<H: Host>(harvest: Harvest<'_, Npt4, H>, told: &mut Vec<u64>) {
     told.extend(harvest.iter().map(|page| page.page));
     harvest.commit();
@@ -144,7 +144,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Makes the operation of `case` on a VM of its own. What it said, and whether anything is wrong then.
+/// Runs the operation of `case` on a VM of its own. Returns its result, and panics if anything is wrong afterwards.
 fn run(case: &Case, injected: impl Fn(&mut dyn FnMut())) -> Said {
     let (mut idle, host) = (Idle::take().unwrap(), Lender::default());
     let vm = TestVm::builder(&host).dirty_log(case.log).build().unwrap();
@@ -202,7 +202,7 @@ fn memory_runs_out_at_every_place() {
     std::println!("EXECUTIONS Inject memory {places}");
 }
 
-/// So does the VM that is not even built.
+/// A VM that cannot be built leaks nothing either.
 #[test]
 fn a_vm_that_cannot_be_built_leaves_nothing_behind() {
     let build = |nth| {

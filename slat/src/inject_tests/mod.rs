@@ -1,14 +1,14 @@
-//! Memory that runs out, at each place where it is asked for, in turn.
+//! Allocations fail one after the other, at each place that asks for memory.
 //!
-//! Each operation goes on, or says clearly that there is no memory. Then the VM still does everything, no dirty page is
-//! lost, its table pages add up, and when it is dropped every byte is back.
+//! Each operation continues without the memory, or reports that there is none. Afterwards the VM still works, no dirty
+//! page is lost, its table pages add up, and dropping it frees every byte.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `memory` | the operations, and what must hold afterwards |
+//! | `memory` | the operations, and the checks afterwards |
 //! | `leak` | an allocator that counts, for this thread |
 //!
-//! Races that are lost are in [`crate::history_tests`]; what takes threads is in `tests/inject`.
+//! Lost races are tested in [`crate::history_tests`]; failures that need threads, in `tests/inject`.
 
 mod leak;
 mod memory;

@@ -1,7 +1,7 @@
-//! Three invalidators and more at once, over the same pages and over several regions, narrow and wide, beside faults whose
-//! host sleeps.
+//! Three and more concurrent invalidations, over the same pages and over several regions, narrow and wide, while faults
+//! ask a host that sleeps.
 //!
-//! Here a narrow invalidation has two regions at most. Their changes hold no lock but for the moment of the edit.
+//! Here a narrow invalidation has at most two regions. The changes hold a lock only for the moment of the edit.
 
 use super::host::{Change, Primary, REGION, hva};
 use super::run::{explore, finds};
@@ -25,7 +25,7 @@ fn crowd(vcpus: u32) -> World<Pae> {
     world
 }
 
-/// One page, two regions, and four, which are wide, move or go at once.
+/// Invalidations of one page, of two regions, and of four, which are wide, move pages or drop them at once.
 fn crowding() {
     let world = crowd(2);
     at_once(&[
@@ -38,7 +38,7 @@ fn crowding() {
     world.end();
 }
 
-/// Memslots are exchanged beside changes of their pages, one of them wide, and of a range of frames.
+/// Transactions exchange memslots while their pages change, one by a wide invalidation, and a range of frames.
 fn exchanging() {
     let world = crowd(2);
     let half = |id, gfn, page| Slot::new(SlotId(id), Gfn(gfn), 2 * REGION, hva(page));

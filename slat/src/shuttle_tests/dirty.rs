@@ -1,4 +1,4 @@
-//! Stores beside harvests, aging, and pages that move: nothing that was stored is missing from the last copy.
+//! Stores during harvests, aging, and moves of pages: no store is missing from the last copy.
 
 use super::host::{Change, Primary, REGION};
 use super::run::{explore, finds};
@@ -22,7 +22,7 @@ fn storing(log: DirtyLog, huge: bool) {
     world.end();
 }
 
-/// The log begins while two guests store already.
+/// The log begins while two guests already store.
 fn beginning(log: DirtyLog, huge: bool) {
     let world = World::<Pae>::new(2, Primary::new(huge), |builder| builder.dirty_log(log));
     at_once(&[
@@ -37,7 +37,7 @@ fn beginning(log: DirtyLog, huge: bool) {
     world.end();
 }
 
-/// The log begins with all pages dirty while two guests store already, and another thread harvests it as soon as it is there.
+/// The log begins with all pages dirty while two guests already store, and another thread harvests it at once.
 fn harvested_at_once(log: DirtyLog) {
     let world = World::<Pae>::new(2, Primary::new(false), |builder| builder.dirty_log(log.initially_set()));
     at_once(&[
@@ -70,7 +70,7 @@ fn begun_over_large_pages() {
     beginning(DirtyLog::bitmap().splitting(Splitting::Lazy), true);
 }
 
-/// A page that is stored to again and again moves, beside harvests by D bits.
+/// A page that is stored to repeatedly moves during harvests by D bits.
 fn taken_away() {
     let log = DirtyLog::bitmap().track(Track::DirtyBits);
     let world = World::<Pae>::new(2, Primary::new(false), |builder| builder.dirty_log(log));
@@ -96,7 +96,7 @@ fn by_rings() {
     storing(DirtyLog::ring(RingSize::new(4096).expect("within the rules")), false);
 }
 
-/// Large pages become small ones by the stores to them.
+/// Stores split large pages.
 fn of_large_pages() {
     storing(DirtyLog::bitmap().track(Track::DirtyBits).initially_set(), true);
 }
@@ -171,7 +171,7 @@ fn mistake_to_harvest_while_faults_do_not_know_of_the_log() {
     finds(Bug::HarvestBeforeGrace, &[LOST], harvested_at_once_by_permissions);
 }
 
-/// So it was, until this and the model of dirty logs found it.
+/// A former defect, which this scenario and the model of dirty logs found.
 #[test]
 fn mistake_not_to_wait_for_who_takes_a_leaf_away() {
     finds(Bug::HarvestUnwaited, &[LOST], taken_away);

@@ -1,4 +1,4 @@
-//! Faults beside invalidations by the host.
+//! Faults during invalidations by the host.
 
 use super::host::{Change, Primary};
 use super::run::{explore, finds};
@@ -20,7 +20,7 @@ fn moving() {
     world.end();
 }
 
-/// The same under the reader-writer lock of the TDP MMU series.
+/// As [`moving`], under the reader-writer lock of the TDP MMU series.
 fn moving_under_a_lock() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder.mmu_lock(MmuLock::ReadWrite));
     at_once(&[
@@ -46,7 +46,7 @@ fn protecting() {
     world.end();
 }
 
-/// One guest reads a page and writes it then, another reads it again and again, and it moves.
+/// One guest reads a page and then writes it, another reads it repeatedly, and it moves.
 fn upgrading() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
     at_once(&[
@@ -69,7 +69,7 @@ fn freezing() {
     world.end();
 }
 
-/// Pages are replaced by others with the same contents, in place, and written again.
+/// The host replaces pages by others with the same contents, in place; guests write them again.
 fn replacing() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
     at_once(&[
@@ -83,7 +83,7 @@ fn replacing() {
     world.end();
 }
 
-/// Six vCPUs, and pages that go to swap: no thread is waited for.
+/// Six vCPUs, and pages that go to swap in events that may not block.
 fn swapping() {
     let world = World::<Pae>::new(6, Primary::new(false), |builder| builder);
     at_once(&[
@@ -100,7 +100,7 @@ fn swapping() {
     world.end();
 }
 
-/// Pages are withdrawn to learn of the next access, by a format without Accessed bits, and move.
+/// An aging pass withdraws leaves, in a format without Accessed bits, and pages move.
 fn tracking() {
     let world = World::<Ept4NoAd>::new(3, Primary::new(false), |builder| builder);
     at_once(&[
@@ -114,7 +114,7 @@ fn tracking() {
     world.end();
 }
 
-/// Stores to a page are tracked, by one and by two, while vCPUs use it and its neighbour, and both move.
+/// One or two trackers track stores to a page, while vCPUs use it and its neighbour, and both move.
 fn telling() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
     at_once(&[
@@ -127,7 +127,7 @@ fn telling() {
     world.end();
 }
 
-/// The same of small pages of which large ones are made.
+/// As [`telling`], for small pages of which large ones are made.
 fn telling_of_huge() {
     let world = World::<Pae>::new(2, Primary::new(true), |builder| builder);
     at_once(&[

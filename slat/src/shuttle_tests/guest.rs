@@ -1,5 +1,5 @@
-//! A vCPU: a guest that loads and stores, caches that believe what they hold until they are told otherwise, and the
-//! hardware's walker, which takes no lock, enters no section, and sets Accessed and Dirty as it goes.
+//! A vCPU: a guest that loads and stores; caches that keep entries until a flush; and the hardware's walker, which
+//! takes no lock, enters no section, and sets Accessed and Dirty.
 
 use super::world::World;
 use crate::sync::prim::{spin_loop, step};
@@ -11,14 +11,14 @@ use std::vec::Vec;
 #[derive(Clone, Copy)]
 struct Translation {
     gfns: Span<Gfn>,
-    /// Of the first frame.
+    /// Frame of the first page.
     pfn: Pfn,
     perms: Perms,
-    /// Dirty is set in the table: a store need not walk for it.
+    /// Whether Dirty is set in the table: a store then needs no walk.
     dirty: bool,
 }
 
-/// Translations, and links to tables by what they serve: the paging-structure cache. Of any size, and never emptied unasked.
+/// Cached translations, and links to tables by the frames they serve: the paging-structure cache.
 #[derive(Default)]
 struct Caches {
     translations: Vec<Translation>,
@@ -46,14 +46,14 @@ impl Caches {
         self.translations.iter().find(serves).copied()
     }
 
-    /// The lowest table known for `gfn`.
+    /// The lowest cached table for `gfn`.
     fn link(&self, gfn: Gfn) -> Option<(Level, Pfn)> {
         let links = self.links.iter().filter(|(served, ..)| served.contains(gfn));
         links.map(|&(_, level, table)| (level, table)).min_by_key(|(level, _)| level.number())
     }
 }
 
-/// Runs vCPU `id` until each access of `program` has been made.
+/// Runs vCPU `id` until it has made each access of `program`.
 pub(super) fn run<F: Format>(world: &World<F>, id: u32, program: &[(u64, Access)]) {
     let mut idle = Idle::take().expect("one on each thread");
     let mut vcpu = world.vm.vcpu(VcpuId(id)).expect("one thread for each");
@@ -70,8 +70,8 @@ pub(super) fn run<F: Format>(world: &World<F>, id: u32, program: &[(u64, Access)
                 left = rest;
             }
             Ok(Done::WriteTracked) => left = rest,
-            // Until another thread has harvested, or has given a table back; or has flushed the link to one that it has taken
-            // away, by which this vCPU still walks.
+            // Until another thread has harvested, or has given a table back; or has flushed the link to a table that it
+            // has unhooked, through which this vCPU still walks.
             Ok(Done::RingFull | Done::Spurious) | Err(FaultError::NoMemory) => spin_loop(),
             Ok(_) => {}
             Err(error) => panic!("{error}"),
@@ -79,7 +79,7 @@ pub(super) fn run<F: Format>(world: &World<F>, id: u32, program: &[(u64, Access)
     }
 }
 
-/// A stay in the guest, which ends with a fault, or where nothing is left to do. Returns what is left.
+/// Runs in the guest until a fault, or until nothing is left. Returns the remaining accesses.
 fn stay<'p, F: Format>(
     world: &World<F>,
     guest: &mut InGuest<'_>,
@@ -94,7 +94,7 @@ fn stay<'p, F: Format>(
         let Some(found) = caches.find(wanted).or_else(|| walk(world, guest.root(), caches, wanted)) else {
             break;
         };
-        // An invalidation that takes the page away now has to wait until this is over.
+        // An invalidation that zaps the page now has to wait until this access is over.
         step();
         world.used(wanted, found.pfn + (gfn - found.gfns.start.0));
         left = rest;
@@ -102,7 +102,7 @@ fn stay<'p, F: Format>(
     left
 }
 
-/// Walks for `gfn` from `root`, or from the lowest link that is cached.
+/// Walks for `gfn` from `root`, or from the lowest cached link.
 fn walk<F: Format>(
     world: &World<F>,
     root: Pfn,
@@ -145,7 +145,7 @@ fn walk<F: Format>(
     }
 }
 
-/// Sets what is missing of `bits`; false where the entry changed meanwhile.
+/// Sets the missing bits of `bits`; false if the entry changed meanwhile.
 fn touched(entry: &Entry, seen: Word, bits: u64) -> bool {
     seen.0 & bits == bits || entry.touch(seen, bits)
 }

@@ -1,9 +1,11 @@
-//! The primary MMU: four regions of 2 MiB, of which most guests have two, each one huge page or a few small ones, present or not, writable or not.
+//! The primary MMU: four regions of 2 MiB, of which most guests have two. Each is one huge page or a few small ones,
+//! present or not, writable or not.
 //!
-//! Its frames are used again at once, the last one first. What is taken from guests is told first, and changed when
-//! the debt is settled; a frame is free when the invalidation has ended. Each frame counts the stores to it.
+//! It reuses freed frames at once, the last one first. It announces each change first, and makes it when the debt is
+//! settled. A frame is free when the invalidation has ended. Each frame counts the stores to it.
 //!
-//! Its words are loaded and stored one step at a time, in whatever order is asked for: here all are sequentially consistent.
+//! Its words are loaded and stored one step at a time, with any ordering: under shuttle all are sequentially
+//! consistent.
 
 use super::memory::Memory;
 use crate::notify::{Event, SecondaryMmu};
@@ -16,12 +18,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// Small pages that a region has, from its beginning on.
+/// Small pages at the start of a region.
 pub(super) const PAGES: u64 = 4;
 /// Pages from one region to the next.
 pub(super) const REGION: u64 = Level::M2.pages();
 const REGIONS: u64 = 4;
-/// Steps of others between the look of a host that sleeps and its answer, at least.
+/// Minimum number of steps of other threads between a sleeping host's look and its answer.
 const SLEEP: u32 = 8;
 /// The first region's address.
 const RAM: Hva = Hva(0x40_0000_0000);
@@ -32,7 +34,7 @@ const HUGE: u64 = 1 << 20;
 const PRESENT: u64 = 1;
 const WRITABLE: u64 = 2;
 
-/// `frame << 2 | writable << 1 | present`; zero where nothing is.
+/// `frame << 2 | writable << 1 | present`; zero if no page is there.
 type Word = AtomicU64;
 
 #[derive(Default)]
@@ -41,11 +43,11 @@ struct Region {
     lock: Mutex<()>,
     huge: Word,
     small: [Word; PAGES as usize],
-    /// What it was when it was a huge page, for the pages behind the small ones.
+    /// Its word when it was a huge page, for the pages beyond the small ones.
     rest: Word,
 }
 
-/// Frames that are free, and how often each was written.
+/// Free frames, and the number of stores to each frame.
 #[derive(Default)]
 struct Frames {
     free: Vec<u64>,
@@ -53,33 +55,33 @@ struct Frames {
     stores: BTreeMap<u64, u64>,
 }
 
-/// See the module's header.
+/// The primary MMU. See the module's header.
 pub(super) struct Primary {
     regions: [Region; REGIONS as usize],
     frames: std::sync::Mutex<Frames>,
     /// A page that is being replaced by another with the same contents: both may be read.
     replaced: std::sync::Mutex<Option<(u64, [Pfn; 2])>>,
-    /// It sleeps before each answer.
+    /// Whether it sleeps before each answer.
     sleeps: bool,
-    /// All but the first region is private memory.
+    /// Whether all regions but the first are private memory.
     divided: bool,
     pub(super) memory: Memory,
 }
 
-/// What becomes of a range of pages.
+/// The change of a range of pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
-    /// They move to other frames, with their contents.
+    /// The pages move to other frames, with their contents.
     Move,
-    /// They lose write permission.
+    /// The pages lose write permission.
     Protect,
-    /// They go.
+    /// The pages are dropped.
     Drop,
     /// The region becomes a huge page.
     Collapse,
 }
 
-/// A host as a VM has it.
+/// The host as a VM holds it.
 #[derive(Clone)]
 pub(super) struct Handle(pub(super) Arc<Primary>);
 
@@ -87,18 +89,18 @@ pub(super) fn hva(page: u64) -> Hva {
     RAM + (page << PAGE_SHIFT)
 }
 
-/// The name of a page of private memory, where there is such.
+/// The host address of a page of private memory, if there is such memory.
 pub(super) fn own(page: u64) -> Hva {
     PrivateMemory(1).at(page << PAGE_SHIFT)
 }
 
-/// Every page of the first two regions that guests use.
+/// Returns every page of the first two regions that guests use.
 pub(super) fn pages() -> impl Iterator<Item = u64> {
     (0..2).flat_map(|region| (0..PAGES).map(move |index| region * REGION + index))
 }
 
 impl Primary {
-    /// Nothing is present yet; or each region is a huge page, if `huge`.
+    /// A host with nothing present; or with a huge page in each region, if `huge`.
     pub(super) fn new(huge: bool) -> Arc<Self> {
         let region = |number| Region {
             huge: Word::new(if huge { (HUGE + number * REGION) << 2 | PRESENT | WRITABLE } else { 0 }),
@@ -114,14 +116,14 @@ impl Primary {
         })
     }
 
-    /// Nothing is present yet, and each answer comes late: others are about between the look and the answer.
+    /// A host with nothing present, which sleeps before each answer: other threads run between look and answer.
     pub(super) fn sleepy() -> Arc<Self> {
         let mut primary = Self::new(false);
         Arc::get_mut(&mut primary).expect("no thread has it yet").sleeps = true;
         primary
     }
 
-    /// Nothing is present yet; all but the first region is private memory.
+    /// A host with nothing present, and private memory in all regions but the first.
     pub(super) fn divided() -> Arc<Self> {
         let mut primary = Self::new(false);
         Arc::get_mut(&mut primary).expect("no thread has it yet").divided = true;
@@ -147,13 +149,13 @@ impl Primary {
         *self.frames().stores.entry(pfn.0).or_default() += 1;
     }
 
-    /// How many stores there have been to a page, wherever it was.
+    /// Returns the number of stores to a page, in all its frames.
     pub(super) fn stores(&self, page: u64) -> u64 {
         let now = self.find(page, |word| quiet(word).load(Relaxed));
         now.map_or(0, |now| self.frames().stores.get(&now.pfn.0).copied().unwrap_or(0))
     }
 
-    /// Changes `pages`, which lie in one region, as a primary MMU does: tell, wait, change, end.
+    /// Changes `pages`, which lie in one region, as a primary MMU does: announce, wait, change, end.
     pub(super) fn change<F: Format>(
         &self,
         idle: &mut Idle,
@@ -170,7 +172,7 @@ impl Primary {
         self.free(freed);
     }
 
-    /// The same of pages in any number of regions, beside other changes of them: told first, and locked for the edit alone.
+    /// Changes pages in any number of regions, while others change them: announces first, and locks only for the edit.
     pub(super) fn change_beside<F: Format>(
         &self,
         idle: &mut Idle,
@@ -192,7 +194,7 @@ impl Primary {
         self.free(freed);
     }
 
-    /// `page`, a small one, becomes another one with the same contents, in place: first no vCPU may write to it any more.
+    /// Replaces `page`, a small one, by another with the same contents, in place, once no vCPU may write to it.
     pub(super) fn replace<F: Format>(&self, idle: &mut Idle, vm: &Vm<F, Handle>, page: u64) {
         let region = self.region(page);
         let _held = region.lock.lock();
@@ -220,7 +222,7 @@ impl Primary {
         self.free([old >> 2].into());
     }
 
-    /// `page`, a small one, goes to swap and comes back elsewhere, unless that would have to wait for a thread.
+    /// Swaps `page`, a small one, out and in again elsewhere, unless that would have to wait for a thread.
     pub(super) fn reclaim<F: Format>(&self, idle: &mut Idle, vm: &Vm<F, Handle>, page: u64) {
         let region = self.region(page);
         let _held = region.lock.lock();
@@ -252,7 +254,7 @@ impl Primary {
             return freed;
         }
         if huge != 0 {
-            // Small ones first, in place: while it says something it hides them.
+            // The small words first: a non-zero word hides the huge page.
             region.small.iter().zip(0..).for_each(|(word, index)| word.store(huge + (index << 2), Relaxed));
             region.rest.store(huge, Relaxed);
             region.huge.store(0, Relaxed);
@@ -308,7 +310,7 @@ impl Primary {
         self.frames().free.extend(frames.into_iter().filter(|&frame| frame != 0 && frame < HUGE));
     }
 
-    /// A small frame with what is in `frame`.
+    /// Returns a small frame with a copy of `frame`.
     fn copied(&self, frame: u64) -> u64 {
         let to = self.frames().take();
         self.copy(frame, to);
@@ -330,7 +332,7 @@ impl Frames {
         frame
     }
 
-    /// How many frames of huge pages there have been.
+    /// Returns the number of frames of huge pages so far.
     fn huge(&mut self) -> u64 {
         self.fresh += 1;
         self.fresh

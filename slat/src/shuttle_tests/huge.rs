@@ -1,4 +1,4 @@
-//! Large pages that become small ones, and large again, beside faults and pages that move.
+//! Large pages that are split and recovered during faults and moves of pages.
 
 use super::host::{Change, Primary, REGION};
 use super::run::{explore, finds};
@@ -9,7 +9,7 @@ use crate::{Access::*, Gfn, Level, Span, Why};
 
 const FIRST: Span<Gfn> = Span::new(Gfn(0), Gfn(REGION));
 
-/// Split and recovered, while a page of it moves: then it is no large page any more.
+/// A large page is split and recovered, while a page of it moves, after which it cannot be recovered.
 fn splitting() {
     let world = World::<Pae>::new(3, Primary::new(true), |builder| builder);
     at_once(&[
@@ -23,7 +23,7 @@ fn splitting() {
     world.end();
 }
 
-/// Small pages become a large one, in another place; and are protected.
+/// Small pages collapse into a large one, in another place, and are protected.
 fn collapsing() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
     at_once(&[

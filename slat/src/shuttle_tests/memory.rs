@@ -1,7 +1,7 @@
 //! Memory for tables that knows which of its pages are tables.
 //!
-//! A page that is given back is filled with a word that is written nowhere else ([`GIVEN_BACK`]), and a thread that loads it later has
-//! strayed. A frame number that is no table page leads to a trap: a page of such words.
+//! A page that is given back is filled with a word that is written nowhere else ([`GIVEN_BACK`]): a thread that loads
+//! this word has strayed. A frame number of no table page leads to a trap, a page of such words.
 
 use crate::addr::Pfn;
 use crate::table::memory::{CHUNK_BYTES, CHUNK_PAGES};
@@ -12,17 +12,17 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread_local;
 
-/// In every entry of a page that is in no table: the newest hole that there can be, which no fault fills.
+/// The value of every entry of a page that is in no table: the newest possible hole, which no fault fills.
 pub(crate) const GIVEN_BACK: Word = Word::hole(Version((1 << Version::BITS) - 1));
 
-/// Chunks for one VM; and one more, for the trap.
+/// Chunks for one VM. One more is the trap.
 const CHUNKS: usize = 64;
-/// Frames of the host are below, at first, or far above.
+/// The first frame of table pages. The host's frames are below it, or far above.
 const FIRST: u64 = 0x1_0000;
 
 thread_local! {
     static STRAYED: Cell<bool> = const { Cell::new(false) };
-    /// Executions come one after the other, each with one VM: they use the same memory.
+    /// Executions run one after the other, each with one VM: they share this memory.
     static BASE: NonNull<u8> = {
         let layout = Layout::from_size_align((CHUNKS + 1) * CHUNK_BYTES, CHUNK_BYTES).expect("a power of two");
         // SAFETY: not of size zero.
@@ -37,10 +37,10 @@ pub(crate) fn looked(word: Word) {
     }
 }
 
-/// See the module's header.
+/// Memory for the tables of one VM. See the module's header.
 pub(super) struct Memory {
     base: NonNull<u8>,
-    /// The chunks that are lent now, as bits.
+    /// Bitmap of the chunks that are lent.
     lent: AtomicU64,
 }
 
@@ -55,12 +55,12 @@ impl Memory {
         Self { base: BASE.with(|base| *base), lent: AtomicU64::new(0) }
     }
 
-    /// Whether a thread came to a page that was no table any more.
+    /// Whether a thread loaded an entry of a page that was no table any more.
     pub(super) fn strayed() -> bool {
         STRAYED.get()
     }
 
-    /// Chunks that have not come back.
+    /// Returns the number of chunks that are lent.
     pub(super) fn lent(&self) -> u32 {
         self.lent.load(Relaxed).count_ones()
     }
@@ -86,7 +86,7 @@ impl Memory {
         Pfn(FIRST + (page.as_ptr().addr() - self.base.as_ptr().addr()) as u64 / 4096)
     }
 
-    /// The page of a frame: the trap, where it is none of ours.
+    /// Returns the page of a frame; the trap for a frame of no table page.
     pub(super) fn page(&self, frame: Pfn) -> NonNull<u8> {
         let index = frame.0.wrapping_sub(FIRST) as usize;
         let is_lent = |chunk: usize| chunk < CHUNKS && self.lent.load(Relaxed) >> chunk & 1 == 1;

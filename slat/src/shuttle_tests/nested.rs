@@ -1,7 +1,8 @@
-//! Faults of nested guests beside the host, and beside L1's stores and flushes.
+//! Faults of nested guests during changes by the host, and during L1's stores and flushes.
 //!
-//! Frames of the host are used once: what is dead stays dead. A vCPU in L2 has a TLB of one entry, which it keeps until it is told to
-//! forget; each use is compared with what is dead at that moment, and with what L1's table has said since the vCPU's last flush.
+//! The host uses each frame once: a dead frame stays dead. A vCPU in L2 has a TLB of one entry, which it keeps until a
+//! flush. Each use is checked against the frames that are dead at that moment, and against L1's table since the vCPU's
+//! last flush.
 
 use super::run::{explore, finds};
 use super::world::{at_once, idle};
@@ -20,11 +21,11 @@ const DATA: u64 = 8;
 const FRAMES: u64 = 16;
 const PAGES: u64 = 2;
 
-/// L1's table for L2's frame 0, and what is behind two frames of L1.
+/// L1's table for L2's frame 0, and the host frames of two frames of L1.
 struct Small {
     t: AtomicU64,
     frames: [AtomicU64; PAGES as usize],
-    /// Frames that the host has given out, and taken back.
+    /// Number of frames that the host has given out; then those that it has taken back.
     given: AtomicU64,
     dead: AtomicU64,
 }
@@ -53,7 +54,7 @@ struct Nest {
     vm: Vm<Npt4, Small>,
 }
 
-/// T, for L1's frame.
+/// T's entry for L1's frame `page`.
 fn t(page: u64) -> u64 {
     (DATA + page) << 12 | 6 << 3 | 7
 }
@@ -87,14 +88,14 @@ impl Nest {
         Self { vm }
     }
 
-    /// Tables are linked, and nothing is mapped or hinted at.
+    /// Links the tables, without a mapping or a hint.
     fn linked(self) -> Self {
         self.guest(0, 1, None);
         self.moves(0);
         self
     }
 
-    /// A vCPU loads from L2's frame 0, `loads` times. Where L1 has flushed, it has said `page` at that time, and says so still.
+    /// A vCPU loads from L2's frame 0, `loads` times. If L1 has flushed, its table maps `page` since then.
     fn guest(&self, id: u32, loads: u32, flushes: Option<u64>) {
         idle(|idle| {
             let host = self.vm.host();
@@ -158,19 +159,19 @@ fn moving() {
     at_once(&[&|| nest.guest(0, 3, None), &|| nest.guest(1, 2, None), &|| nest.moves(0)]);
 }
 
-/// The same with one, where tables are linked.
+/// As [`moving`], with one vCPU, and tables that are linked.
 fn moving_beside_one() {
     let nest = Nest::new(1).linked();
     at_once(&[&|| nest.guest(0, 3, None), &|| nest.moves(0)]);
 }
 
-/// It moves twice at once.
+/// The page moves twice at once.
 fn moving_twice() {
     let nest = Nest::new(1).linked();
     at_once(&[&|| nest.guest(0, 4, None), &|| nest.moves(0), &|| nest.moves(0)]);
 }
 
-/// L1 maps another frame, and flushes on one vCPU, while the other one faults on what was there.
+/// L1 maps another frame, and flushes on one vCPU, while the other vCPU faults on the old mapping.
 fn flushing() {
     let nest = Nest::new(2);
     at_once(&[&|| nest.guest(0, 2, Some(1)), &|| nest.guest(1, 1, None)]);

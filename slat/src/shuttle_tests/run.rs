@@ -1,6 +1,6 @@
-//! Runs a scenario under many schedules: at random, and by priorities with a few changes of mind (PCT).
+//! Runs a scenario under many schedules: at random, and by priorities with a few changes (PCT).
 //!
-//! The seeds are fixed: each run tries the same schedules. One that fails is printed.
+//! The seeds are fixed: each run tries the same schedules. A schedule that fails is printed.
 
 use crate::seeded::{self, Bug};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{env, println, string::String, thread};
 
-/// Executions of a scenario, unless `SLAT_SHUTTLE_EXECUTIONS` says otherwise: half at random, half by priorities.
+/// Executions of a scenario without `SLAT_SHUTTLE_EXECUTIONS`: half at random, half by priorities.
 const EXECUTIONS: usize = 1500;
-/// Where a mistake is to be found, by each scheduler.
+/// Maximum number of executions in which each scheduler has to find a mistake.
 const AT_MOST: usize = 50_000;
 const SEED: u64 = 0x51a7;
-/// Changes of priority in one execution: most races need two or three things to come at the wrong moment.
+/// Changes of priority in one execution: most races need two or three events in an unusual order.
 const CHANGES: usize = 3;
-/// More steps than any execution takes that ends.
+/// More steps than any terminating execution takes.
 const STEPS: usize = 1_000_000;
 
 /// Runs `scenario` under many schedules, none of which may fail.
@@ -34,7 +34,7 @@ pub(super) fn explore(scenario: fn()) {
     println!("EXECUTIONS Shuttle {name} {}", count.load(Relaxed));
 }
 
-/// Demands that `scenario` fails, saying any of `what`, where the shipped code makes the mistake `bug`.
+/// Panics unless `scenario` fails with any message of `what` while the shipped code makes the mistake `bug`.
 pub(super) fn finds(bug: Bug, what: &[&str], scenario: fn()) {
     let count = Arc::default();
     let said = seeded::with(bug, || {
@@ -46,7 +46,7 @@ pub(super) fn finds(bug: Bug, what: &[&str], scenario: fn()) {
     seeded::found(bug, count.load(Relaxed));
 }
 
-/// What the first execution says that fails.
+/// Returns the message of the first execution that fails.
 fn fails(scheduler: impl Scheduler + 'static, scenario: fn(), count: &Arc<AtomicU64>) -> Option<String> {
     let run = || run(scheduler, FailurePersistence::None, scenario, count);
     let panic = catch_unwind(AssertUnwindSafe(run)).err()?;
@@ -67,7 +67,7 @@ fn run(
     });
 }
 
-/// How executions are run.
+/// The settings of an execution.
 pub(super) fn config(persistence: FailurePersistence) -> Config {
     let mut config = Config::new();
     config.stack_size = 1 << 18;

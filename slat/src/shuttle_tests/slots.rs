@@ -1,4 +1,4 @@
-//! Memslots that move, go and come, beside faults and pages that move.
+//! Memslots that move, are deleted and created, during faults and moves of pages.
 
 use super::host::{Change, Handle, Primary, REGION, hva, own};
 use super::run::{explore, finds};
@@ -7,10 +7,10 @@ use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, Gfn, Host, Slot, SlotId, Span, Why};
 
-/// Where the memslot moves to.
+/// The frame to which the memslot moves.
 const AWAY: u64 = 4 * REGION;
 
-/// The memslot moves by four regions, and another comes into its place, with the host's regions in the other order.
+/// The memslot moves by four regions, and another takes its place, with the host's regions in the other order.
 fn moving() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
     let half = |id, gfn, page| Slot::new(SlotId(id), Gfn(gfn), REGION, hva(page));
@@ -37,7 +37,7 @@ fn moving() {
     world.end();
 }
 
-/// The memslot is exchanged for two halves in the other order, in one transaction, and then they for it.
+/// A transaction exchanges the memslot for two halves in the other order; another one reverses that.
 fn exchanging() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
     let half = |id, gfn, page| Slot::new(SlotId(id), Gfn(gfn), REGION, hva(page));
@@ -62,7 +62,7 @@ fn exchanging() {
     world.end();
 }
 
-/// The memslot goes, and another comes.
+/// The memslot is deleted, and another is created.
 fn deleting() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
     at_once(&[
@@ -84,13 +84,13 @@ fn deleting() {
     world.end();
 }
 
-/// Two memslots share a leaf table. One goes beside faults on both; a reader of the old slots holds its transaction up
-/// after the publication, until the guest has gone.
+/// Two memslots share a leaf table. One is deleted during faults on both. A reader of the old slots delays its
+/// transaction after the publication, until the guest has ended.
 fn sharing() {
     let world = World::<Pae>::new(1, Primary::new(false), |builder| builder);
     let slot = |id, gfn, page| Slot::new(SlotId(id), Gfn(gfn), 2, hva(page));
     world.slots([(0, 0..2), (2, 2..4)].into(), |idle| {
-        // The host sleeps for none of them: the quick path maps them.
+        // The host sleeps for none of these pages, so the short path maps them.
         for page in 0..4 {
             Handle(world.host.clone()).resolve(idle, hva(page), Write).expect("it has room");
         }
@@ -119,7 +119,7 @@ fn sharing() {
     world.end();
 }
 
-/// A memslot comes where a guest has found none, and has no table yet.
+/// A memslot is created where a guest has found none, and has no table yet.
 fn appearing() {
     let world = World::<Pae>::new(2, Primary::new(false), |builder| builder);
     world.slots([(0, 0..REGION)].into(), |idle| {
@@ -141,7 +141,7 @@ fn appearing() {
     world.end();
 }
 
-/// A frame becomes private, and shared again, beside changes of both of its pages.
+/// A frame becomes private, and shared again, while both of its pages change.
 fn converting() {
     let world = World::<Pae>::new(2, Primary::divided(), |builder| builder);
     world.slots([(0, 0..REGION)].into(), |idle| {

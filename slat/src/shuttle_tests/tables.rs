@@ -1,4 +1,4 @@
-//! Faults and lockless walks beside whatever takes tables away, and uses their pages again.
+//! Faults and lockless walks while other threads unhook tables and reuse their pages.
 
 use super::host::{Change, Primary, REGION};
 use super::run::{explore, finds};
@@ -10,12 +10,12 @@ use crate::{Access::*, Builder, Host, Why};
 /// The second region's first page.
 const SECOND: u64 = REGION;
 
-/// Pages of tables are used again at once: no thread keeps more at hand than a fault needs.
+/// A VM whose table pages are reused at once: no thread keeps more spare pages than a fault needs.
 fn thrifty<H: Host>(builder: Builder<Pae, H>) -> Builder<Pae, H> {
     builder.table_budget(1 << 30)
 }
 
-/// A whole region goes with its table, again and again, beside faults in it and in another; each time `after` is done.
+/// A whole region is unmapped with its table repeatedly, during faults in it and in another; `after` runs each time.
 fn unmapping_and(after: impl Fn(&World<Pae>) + Sync) {
     let world = World::<Pae>::new(3, Primary::new(false), thrifty);
     at_once(&[
@@ -39,14 +39,14 @@ fn unmapping() {
     unmapping_and(|world| idle(|idle| world.vm.collect(idle)));
 }
 
-/// Its memory goes back to the host at once: no walk may come there any more.
+/// Free table memory goes back to the host at once: no walk may be in it.
 fn shrinking() {
     unmapping_and(|world| {
         idle(|idle| world.vm.shrink(idle));
     });
 }
 
-/// The root is replaced, beside faults, lockless walks, and pages that move.
+/// The root is replaced during faults, lockless walks, and moves of pages.
 fn zapping_all() {
     let world = World::<Pae>::new(3, Primary::new(false), thrifty);
     at_once(&[
@@ -60,7 +60,7 @@ fn zapping_all() {
     world.end();
 }
 
-/// The root is replaced, beside pages of two regions that move, and a guest that stays.
+/// The root is replaced while pages of two regions move, and a guest stays in guest mode.
 fn zapping_beside_moves() {
     let world = World::<Pae>::new(1, Primary::new(false), thrifty);
     at_once(&[
@@ -72,7 +72,7 @@ fn zapping_beside_moves() {
     world.end();
 }
 
-/// Pages of one region move, beside faults in both: a quiet moment of the VM is over at each move.
+/// Pages of one region move during faults in both: each move ends a quiet moment of the VM.
 fn moving() {
     let world = World::<Pae>::new(2, Primary::new(false), |builder| builder);
     at_once(&[
@@ -84,7 +84,7 @@ fn moving() {
     world.end();
 }
 
-/// The root is replaced, and its tables go, beside one guest.
+/// The root is replaced, and its tables are freed, while one guest runs.
 fn zapping_beside_one() {
     let world = World::<Pae>::new(1, Primary::new(false), thrifty);
     at_once(&[
@@ -99,9 +99,9 @@ fn zapping_beside_one() {
     world.end();
 }
 
-/// A budget that holds one region's tables, and guests that use two.
+/// A budget for one region's tables, and guests that use two.
 fn reclaiming() {
-    // The root, a table for 1 GiB and one for 2 MiB; and as many at the hands of each of two vCPUs.
+    // The root, a table for 1 GiB and one for 2 MiB; and as many spare pages of each of two vCPUs.
     let pages = 3 + 2 * 3 + 1;
     let world = World::<Pae>::new(2, Primary::new(false), |builder| builder.table_budget(pages << 12));
     at_once(&[

@@ -1,12 +1,11 @@
-//! A VM on its host, and what is true of both at any instant.
+//! A VM on its host, and the properties of both that hold at any instant.
 //!
-//! * A guest uses a frame only while its host has it there, and stores only while it may: looked at in the very step of
+//! * A guest uses a frame only while its host has the page there, and stores only while it may. Checked in the step of
 //!   each access.
-//! * No thread looks at a table page that was given back.
+//! * No thread loads an entry of a table page that was given back.
 //! * A guest access is emulated only where no memslot is.
-//! * What guests have stored is what was copied, when the last harvest has been.
-//! * When all is over the tables map nothing that the host has not, every table page is accounted for, and all memory
-//!   goes back.
+//! * After the last harvest, the copies have all stores of guests.
+//! * At the end the tables map only what the host has, every table page is accounted for, and all memory goes back.
 
 use super::guest;
 use super::host::{Change, Handle, Primary, REGION, hva, page_of, pages};
@@ -18,10 +17,10 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::vec::Vec;
 
-/// Where the pages of the host are in the guest: the first frame of each stretch, and its pages.
+/// The host's pages in the guest: the first frame of each range, and its pages.
 pub(super) type Layout = Vec<(u64, Range<u64>)>;
 
-/// What can be wrong.
+/// Messages of failures.
 pub(super) const FRAME: &str = "a guest uses a frame that is not there, or not so";
 pub(super) const STRAYED: &str = "a thread looks at a table page that was given back";
 pub(super) const UNTOLD: &str = "a guest stores by itself to a frame whose stores are tracked";
@@ -32,27 +31,27 @@ pub(super) const PAGES: &str = "table pages were lost";
 pub(super) const LEAVES: &str = "leaves were miscounted";
 pub(super) const LENT: &str = "memory for tables did not come back";
 
-/// What is said where a page is used, or left behind, that the host has taken back.
+/// Messages where a page is used, or left behind, that the host has taken back.
 pub(super) const STALE: &[&str] = &[FRAME, MAPPED];
-/// What is said where a table is used, or left behind, that is in no table any more.
+/// Messages where a page is used, or left behind, that is in no table any more.
 pub(super) const GONE: &[&str] = &[STRAYED, FRAME, MAPPED, PAGES, LEAVES];
 
-/// See the module's header.
+/// A VM on its host. See the module's header.
 pub(super) struct World<F: Format> {
     pub(super) vm: Vm<F, Handle>,
     pub(super) host: Arc<Primary>,
-    /// All that there have been, and will be when what is under way is done; and which of them is the one now.
+    /// All layouts so far, and those that running transactions will make; and the index of the present one.
     layouts: Mutex<(usize, Vec<Layout>)>,
     wrong: Mutex<Option<&'static str>>,
-    /// Guests that have not gone.
+    /// Number of guests that have not ended.
     running: AtomicU64,
     /// Frames whose stores are tracked.
     tracked: Mutex<Range<u64>>,
-    /// Stores to each page of the host when it was copied.
+    /// Number of stores to each page of the host when it was copied.
     copies: Mutex<BTreeMap<u64, u64>>,
 }
 
-/// Runs all of them at once.
+/// Runs all threads at once.
 pub(super) fn at_once(threads: &[&(dyn Fn() + Sync)]) {
     shuttle::thread::scope(|scope| {
         for thread in threads {
@@ -61,13 +60,13 @@ pub(super) fn at_once(threads: &[&(dyn Fn() + Sync)]) {
     });
 }
 
-/// Something that this thread does with its token.
+/// Calls `work` with this thread's token.
 pub(super) fn idle<R>(work: impl FnOnce(&mut Idle) -> R) -> R {
     work(&mut Idle::take().expect("one on each thread"))
 }
 
 impl<F: Format> World<F> {
-    /// A VM with `vcpus` and one memslot, from frame 0 on, of both regions of `host`.
+    /// A VM with `vcpus` vCPUs and one memslot, from frame 0 on, of both regions of `host`.
     pub(super) fn new(
         vcpus: u32,
         host: Arc<Primary>,
@@ -83,20 +82,20 @@ impl<F: Format> World<F> {
         Self { vm, host, layouts, wrong, running, tracked: Mutex::new(0..0), copies }
     }
 
-    /// vCPU `id` makes these accesses.
+    /// Runs the accesses of `program` on vCPU `id`.
     pub(super) fn guest(&self, id: u32, program: &[(u64, Access)]) {
         guest::run(self, id, program);
         self.running.fetch_sub(1, Relaxed);
     }
 
-    /// The memslot logs from now on.
+    /// Begins the memslot's log.
     pub(super) fn begin_log(&self) {
         idle(|idle| {
             self.vm.slots().commit(idle, |tx| tx.set_log_dirty(SlotId(0), true)).expect("it is there")
         });
     }
 
-    /// The memslot logs from now on, and everything is copied.
+    /// Begins the memslot's log, and copies everything.
     pub(super) fn log(&self) {
         self.begin_log();
         for page in pages() {
@@ -109,7 +108,7 @@ impl<F: Format> World<F> {
         self.copies.lock().expect("no thread panics")
     }
 
-    /// Harvests the log `rounds` times beside the guests, and once more when all of them have gone. What others do goes on.
+    /// Harvests the log `rounds` times while the guests run, and once more when all of them have ended.
     pub(super) fn migrate(&self, rounds: u32) {
         self.harvests(rounds);
         self.outlast_guests();
@@ -120,7 +119,7 @@ impl<F: Format> World<F> {
         }
     }
 
-    /// Waits until all guests have gone.
+    /// Waits until all guests have ended.
     pub(super) fn outlast_guests(&self) {
         while self.running.load(Relaxed) > 0 {
             spin_loop();
@@ -142,23 +141,23 @@ impl<F: Format> World<F> {
         });
     }
 
-    /// The host changes `pages`.
+    /// Changes `pages` on the host.
     pub(super) fn change(&self, pages: Range<u64>, change: (Change, Why)) {
         idle(|idle| self.host.change(idle, &self.vm, pages, change));
     }
 
-    /// The same beside other changes of them, in any number of regions.
+    /// Changes pages in any number of regions, while others change them.
     pub(super) fn change_beside(&self, pages: Range<u64>, change: (Change, Why)) {
         idle(|idle| self.host.change_beside(idle, &self.vm, pages, change));
     }
 
-    /// Pages are aged, without a lock, `times` times.
+    /// Ages the pages `times` times, without a lock.
     pub(super) fn age(&self, times: u32) {
         let gfns = Span::new(Gfn(0), Gfn(2 * REGION));
         idle(|idle| (0..times).for_each(|_| self.vm.lockless(idle).age(gfns, |_| ())));
     }
 
-    /// The memslots are as `layout` says when `work` has been done.
+    /// Runs `work`, after which the memslots are as `layout` says.
     pub(super) fn slots(&self, layout: Layout, work: impl FnOnce(&mut Idle)) {
         self.layouts().1.push(layout);
         idle(work);
@@ -169,7 +168,7 @@ impl<F: Format> World<F> {
         self.layouts.lock().expect("no thread panics")
     }
 
-    /// What a frame may have stood for since layout number `from`.
+    /// Returns the pages that a frame may have shown since layout number `from`.
     fn pages(&self, gfn: Gfn, from: usize) -> Vec<Option<u64>> {
         let page = |layout: &Layout| {
             let inside = |(first, pages): &&(u64, Range<u64>)| {
@@ -180,7 +179,7 @@ impl<F: Format> World<F> {
         self.layouts().1[from..].iter().map(page).collect()
     }
 
-    /// Stores to `gfns` are tracked, for a while, `times` times; by two trackers of which one goes first, where `nests` says so.
+    /// Tracks stores to `gfns` for a while, `times` times; if `nests`, by two trackers of which one ends first.
     pub(super) fn track(&self, gfns: Range<u64>, times: u32, nests: bool) {
         struct Unheard;
         impl WriteListener for Unheard {}
@@ -198,7 +197,7 @@ impl<F: Format> World<F> {
         });
     }
 
-    /// The number of the oldest layout that may be seen now.
+    /// Returns the number of the oldest layout that a thread may see now.
     pub(super) fn layout(&self) -> usize {
         self.layouts().0
     }
@@ -207,7 +206,7 @@ impl<F: Format> World<F> {
         self.pages(gfn, self.layout()).into_iter().flatten().any(|page| self.host.allows(page, pfn, access))
     }
 
-    /// A guest uses `pfn`, at this instant.
+    /// Checks that a guest may use `pfn` at this instant.
     pub(super) fn used(&self, (gfn, access): (Gfn, Access), pfn: Pfn) {
         if !self.allows(gfn, access, pfn) {
             self.wrong(FRAME);
@@ -220,19 +219,19 @@ impl<F: Format> World<F> {
         }
     }
 
-    /// A guest's access, begun when layout number `from` was the oldest, was said to go to no memory.
+    /// Checks a guest's access, begun when layout number `from` was the oldest, that was said to go to no memory.
     pub(super) fn emulated(&self, gfn: Gfn, from: usize) {
         if self.pages(gfn, from).iter().all(Option::is_some) {
             self.wrong(EMULATED);
         }
     }
 
-    /// The first thing that is wrong is what is told when all is over: other threads could wait for one that panicked here.
+    /// Records the first failure, reported at the end: other threads could wait for one that panics here.
     pub(super) fn wrong(&self, what: &'static str) {
         self.wrong.lock().expect("no thread panics").get_or_insert(what);
     }
 
-    /// All threads have gone.
+    /// Final checks, when all threads have ended.
     pub(super) fn end(self) {
         let (mut idle, vm) = (Idle::take().expect("one on each thread"), &self.vm);
         vm.collect(&mut idle);
@@ -241,7 +240,7 @@ impl<F: Format> World<F> {
             leaves[usize::from(found.level.number()) - 1] += 1;
             let leaf = found.leaf;
             let access = if leaf.perms.allows(Access::Write) { Access::Write } else { Access::Read };
-            // Of a large page those that the host's table says.
+            // Of a large page, the pages that the host's table has.
             if !self.allows(found.gfns.start, access, leaf.pfn) {
                 self.wrong(MAPPED);
             }
