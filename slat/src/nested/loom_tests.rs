@@ -1,4 +1,4 @@
-//! A fault of L2 beside an invalidation by the host: one L1 frame, one entry of a shadow, the shipped orderings.
+//! A fault of L2 and an invalidation by the host: one L1 frame, one entry of a shadow, the shipped orderings.
 
 use super::freeze::{freeze, stands, thaw_with};
 use crate::loom_tests::{explore, explore_within, finds_seeded};
@@ -21,16 +21,16 @@ const HINT: Word = Word::frozen(1);
 
 struct Shared {
     active: Active,
-    /// Of the shadow.
+    /// An entry of the shadow.
     entry: Entry,
-    /// Of the reverse map.
+    /// An entry of the reverse map.
     hint: Entry,
     /// The host's page.
     frame: AtomicU64,
 }
 
 impl Shared {
-    /// F1 to F9, once.
+    /// One attempt: F1 to F9.
     fn fault(&self) {
         let met = self.entry.load();
         let epoch = self.active.epoch();
@@ -46,7 +46,7 @@ impl Shared {
         }
     }
 
-    /// The host goes over to frame 2.
+    /// The host changes to frame 2.
     fn invalidate(&self) {
         let change = self.active.begin(Span::new(Gfn(0), Gfn(0)), Span::sized(PAGE.hva, 4096));
         if self.hint.load() != NONE {
@@ -64,7 +64,7 @@ impl Shared {
     }
 }
 
-/// One fault, which may be made `times` in a row, beside an invalidation of its page.
+/// A fault, repeated at most `times` times, and an invalidation of its page.
 fn beside(times: u32) -> impl Fn() + Send + Sync + 'static {
     move || {
         let (entry, hint) = (Entry::new(NONE), Entry::new(NONE));
@@ -116,7 +116,7 @@ fn a_value_that_is_found_has_been_made() {
     });
 }
 
-/// A first nested guest, another vCPU that finds the shadows just then, and an invalidation.
+/// A first nested guest, another vCPU that finds the shadows at that moment, and an invalidation.
 fn a_first_guest() -> impl Fn() + Send + Sync + 'static {
     || {
         #[derive(Default)]
@@ -166,7 +166,7 @@ impl Numbers for Count {
     }
 }
 
-/// One entry of a shadow with its row, and what L1's table names.
+/// One entry of a shadow with its row, and the frame that L1's table names.
 struct Kept {
     numbers: Count,
     drops: Drops,
@@ -195,12 +195,12 @@ impl Kept {
         Arc::new(Self { numbers, drops, line, entry: Entry::new(entry), row, t: AtomicU64::new(1) })
     }
 
-    /// F1 to F9, once: the frame that T names.
+    /// F1 to F9, once: maps the frame that T names.
     fn fault(&self, vcpu: u32) {
         self.fault_of(vcpu, false);
     }
 
-    /// The same for a part of a page of T's.
+    /// F1 to F9, once, for a part of a page of T's.
     fn fault_in_part(&self, vcpu: u32) {
         self.fault_of(vcpu, true);
     }
@@ -231,7 +231,7 @@ impl Kept {
         self.flush_if(frame, |_| true);
     }
 
-    /// The same, of this entry where `looks` says so.
+    /// L1 names another frame, and flushes; the flush covers this entry if `looks` says so.
     fn flush_if(&self, frame: u64, looks: impl Fn(&FlushLine) -> bool) {
         self.t.store(frame, Relaxed);
         self.line.announce();
@@ -246,7 +246,7 @@ impl Kept {
     }
 }
 
-/// What is there in the end is what T says, with its own row.
+/// At the end the entry holds T's frame, with its own row.
 fn flushed(and_a_fault: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
         let kept = Kept::new(NONE);
@@ -276,7 +276,7 @@ fn a_flush_meets_the_frozen_entry_or_the_fault_finds_the_line_moved() {
     finds_seeded(Bug::FrozenTaken, STRANGE, flushed(true));
 }
 
-/// A fault maps a part of a page of T's. A flush of an address elsewhere in the page looks there, too.
+/// A fault maps a part of a page of T's. A flush of another address in the page must cover this entry, too.
 fn in_parts() {
     let kept = Kept::new(NONE);
     let theirs = kept.clone();
@@ -314,7 +314,7 @@ fn a_leaf_comes_with_its_row() {
     finds_seeded(Bug::RowAfterLeaf, STRANGE, flushed(true));
 }
 
-/// A vCPU whose TLB has a leaf looks twice whether it has to forget, while the leaf goes.
+/// A vCPU whose TLB holds a leaf checks twice for drops, while the leaf is dropped.
 fn dropped() {
     let kept = Kept::new(leaf(1));
     let theirs = kept.clone();
@@ -362,14 +362,14 @@ impl Linked {
     }
 }
 
-/// A walk of a shadow, and a thread that takes the table which it comes to.
+/// A walk of a shadow, and a thread that frees the table which the walk reaches.
 fn behind_a_door() {
     let shadow = Linked::new();
     let theirs = shadow.clone();
     let walk = loom::thread::spawn(move || {
         let _inside = theirs.door.enter();
         if Ept4::is_table(theirs.link.load(), Level::M2) {
-            // SAFETY: inside; loom says where another thread writes.
+            // SAFETY: inside the door; loom reports concurrent writes.
             theirs.table.with(|table| unsafe { *table });
         }
     });
@@ -388,7 +388,7 @@ fn a_table_of_a_shadow_is_freed_when_no_walk_is_in_it() {
     }
 }
 
-/// A vCPU whose TLB came by way of the table flushes for L1, while the table is unlinked, and not yet flushed.
+/// A vCPU whose TLB walked through the table flushes for L1, while the table is unlinked and not yet flushed.
 fn unlinked() {
     let shadow = Linked::new();
     let theirs = shadow.clone();

@@ -1,4 +1,4 @@
-//! L1's frames that L2 alone uses: an aging pass over L1's memory finds them.
+//! L1's frames that only L2 uses: an aging pass over L1's memory finds them.
 
 use crate::nested::*;
 use crate::notify::{SecondaryMmu, Young};
@@ -10,7 +10,8 @@ use std::vec::Vec;
 
 const BASE: Hva = Hva(0x4000_0000);
 const LARGE: u64 = 512;
-/// L1's tables, by frame: 1 links 2, 2 links 3, and 3 links 4 and maps 2 MiB. Table 4 maps L2's frames to those from here on.
+/// L1's tables, by frame: 1 links 2, 2 links 3, and 3 links 4 and maps 2 MiB. Table 4 maps L2's frames to those from
+/// here on.
 const DATA: u64 = 64;
 const RIGHTS: u64 = 6 << 3 | 7;
 
@@ -66,7 +67,7 @@ impl<F: Format> Aged<F> {
         g2s.iter().map(&mut touch).collect()
     }
 
-    /// Frames of L1 that were accessed, by guest frames and by host addresses in turns.
+    /// Returns the frames of L1 that were accessed, asked by guest frames and by host addresses in turns.
     fn ages(&mut self, by_hva: bool) -> Vec<u64> {
         let mut young = Vec::new();
         if by_hva {
@@ -85,7 +86,8 @@ fn frames_of_l2_are_told_once<F: Format>(by_hva: bool) {
     let mut aged = Aged::<F>::new();
     assert!(aged.ages(by_hva).is_empty());
     assert_eq!(aged.touches(&[3, 9]), [true; 2]);
-    // L1's own mappings, of one of them and of a frame between: told in order, and once. Where walkers set bits in links none has, so links
+    // L1's own mappings, of one of them and of a frame between: reported in order, and once. If walkers set bits in
+    // links, none is set here: L1's links then say that nothing below was accessed, which says nothing about L2.
     // say that nothing below was accessed: that is no word about L2.
     let mut vcpu = aged.vm.vcpu(VcpuId(0)).unwrap();
     for frame in [DATA + 9, DATA + 5] {
@@ -110,7 +112,7 @@ fn an_aging_pass_finds_what_l2_has_accessed() {
     }
 }
 
-/// Whether one page is young, and whether it is asked of L2, too.
+/// Whether one page is young; the pass also asks L2.
 #[test]
 fn one_page_that_l2_uses_is_young() {
     let mut aged = Aged::<Ept4>::new();
@@ -123,7 +125,7 @@ fn one_page_that_l2_uses_is_young() {
     assert!(!young(DATA + 3, Young::Test));
 }
 
-/// Without Accessed bits a leaf is withdrawn, and the next access gives it back: at once, and it is young.
+/// Without Accessed bits a pass withdraws the leaf, and the next access restores it at once, as young.
 fn withdrawn_comes_back() -> bool {
     let mut aged = Aged::<Ept4NoAd>::new();
     aged.touches(&[3]);

@@ -1,5 +1,5 @@
-//! A flush that L1 broadcasts, while a fault of another vCPU walks its table. When it returns, L1 may use the table's pages for something
-//! else: so no walk that has followed an old link may still be under way.
+//! A flush that L1 broadcasts, while a fault of another vCPU walks its table. When it returns, L1 may reuse the table's
+//! pages, so no walk that has followed an old link may still be under way.
 
 use super::*;
 use crate::seeded::{self, Bug};
@@ -8,15 +8,15 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// The walk is there; the flush returned; how long it must not.
+/// Signals that the walk is there and that the flush returned; and how long it must not return.
 type Meets = (Sender<()>, Receiver<()>, Duration);
 
-/// L1's tables, whose reader stops before it reads the last one.
+/// L1's tables. The reader stops before it reads the last one.
 struct Slow {
     words: Vec<AtomicU64>,
-    /// Says that the walk is there, and waits for the flush that must not return: so long.
+    /// Signals that the walk is there, and waits this long for the flush, which must not return.
     meets: Mutex<Option<Meets>>,
-    /// It returned.
+    /// Whether it returned.
     early: AtomicU64,
 }
 
@@ -62,7 +62,7 @@ fn returns_early(bug: Option<Bug>, patience: Duration) -> bool {
     let vm = Vm::<Npt4, _>::builder(host).vcpus(1).build().unwrap();
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 10, BASE))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    // The shadow is there before L1 flushes it.
+    // The shadow exists before L1 flushes it.
     let _ = vcpu.nested(&mut idle, table).unwrap();
     *vm.host().meets.lock().unwrap() = Some((there, has_returned, patience));
     std::thread::scope(|scope| {
@@ -78,7 +78,7 @@ fn returns_early(bug: Option<Bug>, patience: Duration) -> bool {
                 Some(bug) => seeded::with(bug, flush),
                 None => flush(),
             }
-            // The fault may be over.
+            // The fault may have ended.
             let _ = returned.send(());
         });
         let mut l2 = vcpu.nested(&mut idle, table).unwrap();

@@ -1,5 +1,5 @@
-//! Bit by bit: what the manuals say of an entry, as tables of (entry, access, outcome). The cases of EPT and NPT are those that
-//! kvm-unit-tests has, written down from the manuals.
+//! Bit by bit: the manuals' rules for an entry, as tables of (entry, access, outcome). The cases of EPT and NPT are
+//! those of kvm-unit-tests, written from the manuals.
 
 use super::*;
 use crate::nested::Refusal::*;
@@ -13,7 +13,7 @@ pub(super) fn access(access: Access) -> L1Access {
     L1Access::new(GPA, access)
 }
 
-/// By L2's own walk, for an access of this kind.
+/// An access by L2's own walk, for an access of this kind.
 pub(super) fn by_walk(access: Access, walk_for: Access) -> L1Access {
     L1Access { walk_for: Some(walk_for), ..L1Access::new(GPA, access) }
 }
@@ -31,7 +31,7 @@ fn ept_chain(world: &World, level: u8, leaf: u64) {
     chain(world, 4, level, |frame| frame << 12 | 7, leaf);
 }
 
-/// Write-back, in a page of `level`.
+/// A write-back leaf of `level`.
 const fn ept_leaf(rights: u64, level: u8) -> u64 {
     1 << 30 | 6 << 3 | rights | (level > 1) as u64 * 0x80
 }
@@ -53,7 +53,7 @@ fn ept_rights_are_those_of_the_three_bits_and_the_qualification_tells_them() {
             }
         }
     }
-    // Linear address valid, not by its walk; advanced information; what else was in the exit is not handed on.
+    // Linear address valid, not by its walk; advanced information. Other bits of the exit are not passed on.
     ept_chain(&world, 1, ept_leaf(1, 1));
     let with = |carried, walk_for| L1Access { walk_for, carried, ..access(W) };
     let told =
@@ -88,7 +88,7 @@ fn ept_misconfiguration_comes_before_everything_but_absence() {
     let bits = [(1, 46), (1, 51), (2, 12), (2, 20), (3, 12), (3, 29), (3, 50)];
     let reserved = bits.into_iter().map(|(level, bit)| (level, ept_leaf(7, level) | 1 << bit));
     for (level, leaf) in leaves.chain(types).chain(reserved) {
-        // Beyond what the upper entries allow, too.
+        // Rights that the upper entries lack, too.
         for upper in [1, 7] {
             chain(&world, 4, level, |frame| frame << 12 | upper, leaf);
             for kind in ALL {
@@ -108,7 +108,7 @@ fn ept_misconfiguration_comes_before_everything_but_absence() {
         world.put(CHAIN[0], 0, world.get(CHAIN[0], 0) | (1 << bit & !(1 << 7)));
         assert!(world.walk(&table, access(R)).is_ok(), "bit {bit} is ignored");
     }
-    // Absent whatever else is set.
+    // Not present, whatever else is set.
     ept_chain(&world, 1, !7);
     let fault = world.fault(&table, access(R));
     assert_eq!(
@@ -187,7 +187,7 @@ fn npt_faults_are_those_of_a_user_in_l1s_mode() {
     let nx = 1 << 63;
     let (p, w, u, rsvd, id) = (1, 2, 4, 8, 16);
     let cases = [
-        // entry, access, EXITINFO1 without the bit that says where; None where it goes on
+        // Entry, access, EXITINFO1 without the bit for the place; None if the access continues.
         (0, R, Some(u)),
         (0, W, Some(u | w)),
         (0, X, Some(u | id)),
@@ -214,7 +214,7 @@ fn npt_faults_are_those_of_a_user_in_l1s_mode() {
             }
         }
     }
-    // L2's walk stores, though it loads.
+    // L2's walk counts as a store, though it loads.
     npt_chain(&world, 1, 5);
     let found = world.told(&npt(LONG_MODE), by_walk(R, X));
     assert_eq!(found, NestedPageFault { info1: p | w | u | WALK, info2: GPA });
@@ -228,7 +228,7 @@ fn npt_reserved_bits_depend_on_level_and_mode() {
     let mut world = World::new();
     let no_nx = NptMode { nx: false, ..LONG_MODE };
     let no_1g = NptMode { large_1g: false, ..LONG_MODE };
-    // Mode, level of the leaf, which entry of the chain, bit; whether it is reserved.
+    // Mode, level of the leaf, index of the entry in the chain, bit; whether the bit is reserved.
     let cases = [
         (LONG_MODE, 1, 0, 7, true),
         (LONG_MODE, 1, 0, 8, true),
@@ -255,7 +255,7 @@ fn npt_reserved_bits_depend_on_level_and_mode() {
         assert_eq!(is_reserved, reserved, "level {level}, entry {nth}, bit {bit}: {found:?}");
         assert!(reserved || found.is_ok());
     }
-    // PAE: a root of four entries that begins at any 32 bytes; no rights or A there; 52 to 62 are reserved below.
+    // PAE: a root of four entries at any multiple of 32 bytes; no rights or A there; 52 to 62 are reserved below.
     let pae = NptTable::new(CHAIN[0] << 12 | 0x7e0, NptMode { levels: 3, ..LONG_MODE }).unwrap();
     let far = L1Access::new(Gpa(3 << 30 | 0x678), W);
     let root = 0x7e0 / 8 + 3;

@@ -1,4 +1,4 @@
-//! The same for Arm and RISC-V.
+//! Bit by bit, for Arm and RISC-V.
 
 use super::cases::{GPA, R, W, X, access, by_walk, chain};
 use super::*;
@@ -15,7 +15,7 @@ fn stage_2_faults_have_a_status_and_a_level() {
     let leaf = 1 << 30 | 1 << 10 | 3 << 6 | 0xf << 2;
     let (none, both) = (0, 3 << 21);
     let status = |world: &mut World, table: &Stage2Table, kind| world.told(table, access(kind)).status;
-    // Level of the leaf here, its bits, HA and HD, access, status; 0xff where it goes on.
+    // Level of the leaf here, its bits, HA and HD, access, status; 0xff if the access continues.
     let cases = [
         (1, leaf | 3, none, R, 0xff),
         (1, leaf | 1, none, R, 0b00_0111),
@@ -42,7 +42,7 @@ fn stage_2_faults_have_a_status_and_a_level() {
             expected => assert_eq!(status(&mut world, &table, kind), expected, "{level} {word:#x} {kind:?}"),
         }
     }
-    // HD set the write permission, and HA the access flag; in links nothing.
+    // HD sets the write permission, and HA the access flag; nothing in links.
     chain(&world, 4, 1, |frame| frame << 12 | 3, leaf & !(1 << 7) & !(1 << 10) | 3 | 1 << 51);
     assert_eq!(world.walk(&stage2(both, STAGE2), access(R)).unwrap().rights.perms, Perms::RX);
     assert!(world.walk(&stage2(both, STAGE2), access(W)).unwrap().dirty);
@@ -124,7 +124,7 @@ fn g_stage_refusals_are_guest_page_faults_of_the_purpose() {
     let svade = GStageFeatures { adue: false, ..G_STAGE };
     let plain = GStageFeatures::default();
     let used = 0xdf;
-    // Level, bits of the leaf beside its frame, features, access, why; None where it goes on.
+    // Level, bits of the leaf beside its frame, features, access, reason; None if the access continues.
     let cases = [
         (1, used, G_STAGE, W, None),
         (1, 0, G_STAGE, R, Some(NotPresent)),

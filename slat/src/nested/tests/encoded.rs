@@ -1,10 +1,11 @@
-//! Tables of our own formats, read as L1's: what was encoded is decoded, and a store leaves what our formats say that hardware does.
+//! Tables of our own formats, read as L1's: decoding reverses encoding, and a store sets the bits that our formats
+//! expect of hardware.
 
 use super::*;
 use crate::edges::near_edges;
 use proptest::prelude::*;
 
-/// A memory type as these formats of L1 read it: some know fewer.
+/// A memory type as these formats of L1 read it: some have fewer.
 fn read_back(memory: MemoryType, has_uncached: bool, has_device: bool) -> MemoryType {
     match memory {
         MemoryType::Uncached if !has_uncached => MemoryType::Device,
@@ -25,7 +26,7 @@ fn agrees<F: Format, T: L1Format>(world: &mut World, table: &T, gfn: u64, leaf: 
         Leaf { accessed: true, dirty: leaf.perms.allows(Access::Write), ..leaf }
     };
     for access in ALL {
-        // The root's pages lie side by side.
+        // The root's pages are adjacent.
         let (mut at, mut places) = (CHAIN[0] + F::root_page(gfn) as u64, Vec::new());
         let mut now = F::ROOT_LEVEL;
         while now > level {
@@ -56,7 +57,7 @@ fn agrees<F: Format, T: L1Format>(world: &mut World, table: &T, gfn: u64, leaf: 
                 let withheld = if is_dirty || stored { Perms::NONE } else { Perms::WRITE };
                 assert_eq!(walked.rights.perms, leaf.perms.without(withheld), "{}", F::NAME);
                 assert!(walked.accessed);
-                // Where Arm's page is not writable, nothing says that it is dirty.
+                // Where Arm's page is not writable, no bit says that it is dirty.
                 assert!(walked.dirty == is_dirty || !leaf.perms.allows(Access::Write), "{}", F::NAME);
                 let frames: Vec<u64> = walked.tables().iter().map(|frame| frame.0).collect();
                 assert!(frames.iter().eq(places.iter().map(|(frame, ..)| frame)), "{frames:?}");
@@ -95,7 +96,7 @@ fn every(world: &mut World, gfn: u64, leaf: Leaf, level: Level) {
     agrees::<Ept4, _>(world, &ept(root, 4, true), gfn, leaf, level);
     agrees::<Ept5, _>(world, &ept(root, 5, true), gfn, leaf, level);
     agrees::<Ept4NoAd, _>(world, &ept(root, 4, false), gfn, leaf, level);
-    // What our format has as the first four types: write-back, write-combining (for write-through), UC- and UC.
+    // Our format's first four types: write-back, write-combining (for write-through), UC- and UC.
     let npt = |levels| NptTable::new(root << 12, NptMode { levels, pat: 0x0007_0106, ..LONG_MODE }).unwrap();
     agrees::<Npt4, _>(world, &npt(4), gfn, leaf, level);
     agrees::<Npt5, _>(world, &npt(5), gfn, leaf, level);

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// Says when it is asked, and waits.
+/// Signals when it is called, and waits.
 type Meeting = (Sender<()>, Receiver<()>);
 
-/// A host that says when it is asked for memory, and then waits to be told to go on: once.
+/// A host that signals when it is asked for memory, and then waits for permission: once.
 #[derive(Default)]
 struct Slow {
     meeting: OnceLock<Mutex<Option<Meeting>>>,
@@ -54,7 +54,7 @@ fn ept() -> EptTable {
     EptTable::new(3 << 3 | 6, EptFeatures::of(46)).unwrap()
 }
 
-/// A VM, and all the free pages of its pool.
+/// A VM, with all the free pages of its pool taken.
 fn vm() -> (Vm<Npt4, Slow>, Cache) {
     let vm = Vm::<Npt4, _>::builder(Slow::default()).vcpus(2).build().unwrap();
     let mut taken = Cache::default();
@@ -62,14 +62,14 @@ fn vm() -> (Vm<Npt4, Slow>, Cache) {
     (vm, taken)
 }
 
-/// Pages that are nowhere.
+/// Returns the number of pages that are lost.
 fn lost((vm, mut taken): (Vm<Npt4, Slow>, Cache), idle: &mut Idle) -> u64 {
     vm.pool.give_back(taken.drain());
     let pages = vm.table_pages(idle);
     pages.allocated - pages.reachable - pages.waiting - pages.free
 }
 
-/// A vCPU makes its tables, and another one is faster meanwhile.
+/// A vCPU makes its tables, and another vCPU is faster.
 fn lost_in_a_race(mistaken: bool) -> u64 {
     let mut idle = Idle::take().unwrap();
     let (vm, taken) = vm();
@@ -77,7 +77,7 @@ fn lost_in_a_race(mistaken: bool) -> u64 {
     vm.host().meeting.set(Mutex::new(Some((asked, go_on)))).unwrap();
     let mut faster = vm.vcpu(VcpuId(1)).unwrap();
     std::thread::scope(|scope| {
-        // Where this thread panics, the other does not wait for it.
+        // If this thread panics, the other one does not wait for it.
         let tell = tell;
         let slower = scope.spawn(|| {
             let begin = || {
@@ -96,7 +96,7 @@ fn lost_in_a_race(mistaken: bool) -> u64 {
     lost((vm, taken), &mut idle)
 }
 
-/// The pool refuses its `nth` page, for each there is.
+/// The pool refuses its `nth` page, for each page.
 fn lost_without_memory() -> u64 {
     let mut idle = Idle::take().unwrap();
     let mut sum = 0;

@@ -1,4 +1,4 @@
-//! Leaves of L2 of 1 GiB: where T, memslot, host and format have as large ones; what becomes of them when a part of that changes.
+//! Leaves of L2 of 1 GiB: when T, memslot, host and format allow them, and how a change of a part of one edits them.
 
 use crate::nested::*;
 use crate::seeded::{self, Bug};
@@ -16,16 +16,16 @@ use std::vec::Vec;
 
 const LARGE: u64 = 512;
 const GIB: u64 = LARGE * LARGE;
-/// L1's tables are in its first frames; its memory is two pages of 1 GiB, from the second one on.
+/// L1's tables are in its first frames; its memory is two pages of 1 GiB, from the second GiB on.
 const TABLES: Hva = Hva(0x1000_0000);
 const BASE: Hva = Hva(0x40_0000_0000);
 const FRAMES: u64 = 1 << 26;
 const RIGHTS: u64 = 6 << 3 | 7;
 
-/// Tells the other thread that it is time, and hears that it is done.
+/// Signals the other thread, and waits for its answer.
 type Moment = (Sender<()>, Receiver<()>);
 
-/// The host: pages of 1 GiB, but for those around small pages that have moved.
+/// A host with pages of 1 GiB, except around small pages that have moved.
 struct Whole {
     words: Vec<AtomicU64>,
     moved: Mutex<BTreeMap<u64, Pfn>>,
@@ -52,7 +52,7 @@ impl Whole {
         self.words[2 * LARGE as usize].store((page * GIB) << 12 | 1 << 7 | RIGHTS, Relaxed);
     }
 
-    /// The same by 512 entries: the first 2 MiB as before, and the others the last one first.
+    /// L1 maps it by 512 entries: the first 2 MiB as before, the others in reverse order.
     fn maps_in_parts(&self, page: u64) {
         for nth in 0..LARGE {
             let g1 = page * GIB + (LARGE - nth) % LARGE * LARGE;
@@ -61,7 +61,7 @@ impl Whole {
         self.words[2 * LARGE as usize].store(3 << 12 | 7, Relaxed);
     }
 
-    /// The frame of L1 that T names now.
+    /// Returns the frame of L1 that T names now.
     fn g1(&self, g2: u64) -> u64 {
         let upper = self.words[2 * LARGE as usize].load(Relaxed);
         if upper & 1 << 7 != 0 {
@@ -117,7 +117,7 @@ fn ept() -> EptTable {
     EptTable::new(1 << 12 | 3 << 3 | 6, offered).unwrap()
 }
 
-/// An access that faults: how large a page is mapped then; 0 where none is.
+/// An access that faults. Returns the size of the page that is then mapped; 0 if none is.
 fn touch<F: Format>(vcpu: &mut Vcpu<'_, F, Whole>, idle: &mut Idle, g2: u64) -> u8 {
     let mut l2 = vcpu.nested(idle, ept()).unwrap();
     match l2.fault(idle, L1Access::new(Gfn(g2).gpa(), Access::Write)).unwrap() {
@@ -134,7 +134,7 @@ fn flushes<F: Format>(vm: &Vm<F, Whole>, idle: &mut Idle) {
     vm.l1_broadcasts(idle, SpaceId(0), Span::new(Gfn(0), Gfn(GIB)), |_: &EptTable| true);
 }
 
-/// A small page of L1's goes to another frame; or, without one, its whole GiB back to where it was.
+/// Moves a small page of L1's to another frame; or, without one, its whole GiB back to its first place.
 fn moves<F: Format>(vm: &Vm<F, Whole>, idle: &mut Idle, g1: u64, to: Option<Pfn>) {
     let (first, pages) = if to.is_some() { (g1, 1) } else { (g1 / GIB * GIB, GIB) };
     let hvas = Span::sized(BASE + (first - GIB << PAGE_SHIFT), pages << PAGE_SHIFT);
@@ -159,11 +159,11 @@ fn mapped_by_one<F: Format>() {
     }
     assert_eq!(frame(&mut vcpu, &mut idle, GIB - 1), Some(Pfn(FRAMES + 2 * GIB - 1)));
     assert_eq!(touch(&mut vcpu, &mut idle, LARGE + 1), 0, "it is there");
-    // What T says still stays, at no cost.
+    // A leaf that T still confirms stays, at no cost.
     let before = vm.stats().flushes.paid;
     flushes(&vm, &mut idle);
     assert_eq!((touch(&mut vcpu, &mut idle, 9), vm.stats().flushes.paid), (0, before));
-    // A small page moves: it goes, and nothing else.
+    // A small page moves: only that page is zapped.
     moves(&vm, &mut idle, GIB + 5 * LARGE + 1, Some(Pfn(99)));
     let there = |idle: &mut Idle, vcpu: &mut Vcpu<'_, F, Whole>| {
         [7, 5 * LARGE, 5 * LARGE + 2, 6 * LARGE, GIB - 1].map(|g2| frame(vcpu, idle, g2).is_some())
@@ -172,7 +172,7 @@ fn mapped_by_one<F: Format>() {
     assert_eq!(frame(&mut vcpu, &mut idle, 5 * LARGE + 1), None);
     assert_eq!(touch(&mut vcpu, &mut idle, 5 * LARGE + 1), 1);
     assert_eq!(frame(&mut vcpu, &mut idle, 5 * LARGE + 1), Some(Pfn(99)));
-    // T says it by one page still: the parts stay.
+    // T still maps it by one page: the parts stay.
     flushes(&vm, &mut idle);
     assert_eq!(there(&mut idle, &mut vcpu), [true; 5]);
     // Its neighbour, of which no fault has made a small leaf, and a large part.
@@ -180,12 +180,12 @@ fn mapped_by_one<F: Format>() {
     moves(&vm, &mut idle, GIB + 6 * LARGE, Some(Pfn(101)));
     assert_eq!(there(&mut idle, &mut vcpu), [true, true, false, false, true]);
     assert_eq!(frame(&mut vcpu, &mut idle, 6 * LARGE + 1), Some(Pfn(FRAMES + GIB + 6 * LARGE + 1)));
-    // L2's tables go when memory is short, and then there is nothing small. Links that have no Accessed bit stay above leaf tables.
+    // L2's tables are reclaimed, and then no small leaf is left. Links without an Accessed bit stay above leaf tables.
     moves(&vm, &mut idle, GIB, None);
     assert!(vm.take_back_from_a_shadow(&mut idle, true));
     let largest = if F::touch_link(Level::G1) == 0 { 2 } else { 3 };
     assert_eq!(touch(&mut vcpu, &mut idle, 3 * LARGE), largest);
-    // T is in parts by now, of which two are what they were.
+    // T maps parts now, of which two are unchanged.
     assert_eq!(touch(&mut vcpu, &mut idle, 7), if largest == 2 { 2 } else { 0 });
     vm.host().maps_in_parts(1);
     flushes(&vm, &mut idle);
@@ -193,7 +193,7 @@ fn mapped_by_one<F: Format>() {
     assert_eq!(same.map(|g2| frame(&mut vcpu, &mut idle, g2).is_some()), [true, largest == 3]);
     assert_eq!([LARGE, GIB - 1].map(|g2| frame(&mut vcpu, &mut idle, g2)), [None; 2]);
     assert_eq!(touch(&mut vcpu, &mut idle, LARGE), 2);
-    // A log has small pages.
+    // A log needs small pages.
     vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(SlotId(1), true)).unwrap();
     assert_eq!(touch(&mut vcpu, &mut idle, 8), 1);
     drop(vcpu);
@@ -235,19 +235,20 @@ fn what_l2_accessed_by_a_gibibyte_is_young() {
     told::<Ept4NoAd>();
 }
 
-/// Frames of L2 that are looked at: in the first, the second, a middle, and the last 2 MiB.
+/// Frames of L2 that are checked: in the first, the second, a middle, and the last 2 MiB.
 fn samples() -> Vec<u64> {
     [0, 1, 256, 511].into_iter().flat_map(|large| [0, 1, 511].map(|small| large * LARGE + small)).collect()
 }
 
-/// Whatever happens in a row, L2 has nothing that the host took back, and after a flush nothing that T does not say.
+/// After any sequence of operations, L2 maps nothing that the host took back, and after a flush nothing that T does not
+/// map.
 fn world<F: Format>(seed: u64, steps: u32) -> Result<BTreeSet<u8>, String> {
     let mut idle = Idle::take().unwrap();
     let vm = vm::<F>(&mut idle);
     let (mut rng, mut vcpu) = (Rng::with_seed(seed), vm.vcpu(VcpuId(0)).unwrap());
     let (samples, mut levels) = (samples(), BTreeSet::new());
     let now = || samples.iter().map(|&g2| vm.host().g1(g2)).collect::<Vec<_>>();
-    // What T was since the last flush.
+    // T's values since the last flush.
     let mut said: Vec<BTreeSet<u64>> = now().into_iter().map(|g1| [g1].into()).collect();
     for step in 0..steps {
         let (g2, page) = (samples[rng.usize(..samples.len())], rng.u64(1..3));
@@ -284,7 +285,8 @@ fn pages_of_all_sizes_are_what_t_and_the_host_say() {
     assert_eq!((0..24).flat_map(of).collect::<BTreeSet<u8>>(), [0, 1, 2, 3].into());
 }
 
-/// A small page moves in the middle of a fault, elsewhere in the same GiB. How large a page is mapped, and what L2 has where the page moved.
+/// A small page moves during a fault elsewhere in the same GiB. Returns the size of the mapped page, and what L2 maps
+/// at the moved page.
 fn elsewhere() -> (u8, Option<Pfn>) {
     const AWAY: u64 = 300 * LARGE;
     let mut idle = Idle::take().unwrap();

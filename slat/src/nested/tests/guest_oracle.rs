@@ -1,5 +1,5 @@
-//! A slow walker of a guest's page tables on x86, written from the manuals' text: one bit after the other. It shares no code with the
-//! decoders.
+//! A slow walker of a guest's page tables on x86, written from the manuals' text, one bit after the other. It shares no
+//! code with the decoders.
 
 use super::oracle::Words;
 use super::{ALIAS, ALIASES, NOWHERE, READ_ONLY};
@@ -15,14 +15,15 @@ pub struct Walker {
     pub privilege: Privilege,
 }
 
-/// Where an access leads; and whether loads, stores and fetches may take the same way before anything in the tables changes.
+/// The address of an access; and whether loads, stores and fetches may use the same translation until the tables
+/// change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Leads {
     pub frame: u64,
     pub may: [bool; 3],
 }
 
-/// How the walk goes: the shift of each level's index, how many bits that has, how many bytes an entry.
+/// The shape of a walk: the shift of each level's index, its bits, and the bytes of an entry.
 type Way = (u64, &'static [u32], u32, u64);
 
 fn has(register: u64, bit: u32) -> bool {
@@ -82,7 +83,8 @@ impl Walker {
         }
     }
 
-    /// Walks; changes `words`, and adds the frames of the tables that it changes to `marked`. Or the error code of a page fault.
+    /// Walks; changes `words`, and adds the frames of the tables that it changes to `marked`. Returns the error code of
+    /// a page fault as an error.
     pub fn walk(
         &self,
         words: &mut Words,
@@ -155,7 +157,7 @@ impl Walker {
     }
 }
 
-/// The address in the first frames of what is reached by the alias.
+/// Returns the address in the first frames of what the alias reaches.
 fn real(place: u64) -> u64 {
     if place >= ALIAS.0 << 12 { place - (ALIAS.0 << 12) } else { place }
 }

@@ -1,4 +1,5 @@
-//! A guest's own page tables: each combination of rights, and random ones, against a slow walker; what registers say; four-byte entries.
+//! A guest's own page tables: all combinations of rights, and random ones, against a slow walker; registers; four-byte
+//! entries.
 
 use super::guest_oracle::{Leads, Walker};
 use super::oracle::Words;
@@ -39,7 +40,7 @@ fn registers((cr4, efer): (u64, u64), switches: u64) -> GuestRegisters {
     }
 }
 
-/// One access, as the table has it and as the walker has it: the answers, the tables, and what is marked.
+/// Compares one access by the table with the walker's: the answers, the tables, and the marks.
 fn compare(
     world: &mut World,
     words: &mut Words,
@@ -83,7 +84,7 @@ fn chain(world: &World, walker: &Walker, upper: u64, leaf: u64) -> (Words, u64) 
     let links: &[u64] =
         match (walker.registers.cr4 & PAE, walker.registers.cr4 & LA57, walker.registers.efer & LMA) {
             (0, ..) => {
-                // Two entries of four bytes each; those beside them say nothing, and stay so.
+                // Two entries of four bytes each; their neighbours are zero, and stay so.
                 let low = |frame: u64, bits: u64| (frame << 12 | bits) & 0xffff_ffff;
                 words.insert(ROOT << 12, low(16, upper) | 0xdead_0000 << 32);
                 words.insert(16 << 12 | 2 << 3, low(33, leaf) << 32 | 0xbeef_0000);
@@ -108,7 +109,7 @@ fn chain(world: &World, walker: &Walker, upper: u64, leaf: u64) -> (Words, u64) 
     (words, 0x5123)
 }
 
-/// Each combination of W, U and NX in two entries, of the registers' bits, of privileges and accesses.
+/// All combinations of W, U and NX in two entries, of the registers' bits, of privileges and accesses.
 fn each_combination() -> [u32; 2] {
     let mut world = World::new();
     let mut ends = [0; 2];
@@ -203,7 +204,7 @@ fn address(rng: &mut Rng, registers: &GuestRegisters) -> u64 {
     ((va << unused) as i64 >> unused) as u64
 }
 
-/// Worlds of random words, and accesses in each. How they ended: by error code, or allowed.
+/// Worlds of random words, and accesses in each. Returns how they ended: by error code, or allowed.
 fn random(mode: (u64, u64), seeds: u64) -> BTreeMap<Option<u32>, u32> {
     let mut ends = BTreeMap::new();
     for seed in 0..seeds {
@@ -267,7 +268,7 @@ fn registers_say_which_table_there_is() {
         assert_eq!(table(&with(1 << bit | 1), Privilege::User), Err(NoTable::Reserved), "bit {bit}");
         assert!(table(&with(1 << bit), Privilege::User).is_ok(), "bit {bit}, not present");
     }
-    // What counts for an access makes another table, and what does not makes none.
+    // A register bit that matters for an access makes another table; other bits do not.
     let [user, kernel, with_ac] = PRIVILEGES.map(|privilege| table(&long, privilege).unwrap());
     assert!(user != kernel && kernel != with_ac);
     let without = |bit: u64| GuestRegisters { cr4: long.cr4 & !bit, ..long };
@@ -280,7 +281,7 @@ fn registers_say_which_table_there_is() {
     let by_pcid = |pcid: u64| GuestRegisters { cr4: long.cr4 | PCIDE, cr3: long.cr3 | pcid, ..long };
     assert_eq!(table(&by_pcid(7), Privilege::User).unwrap().pcid(), 7);
     assert_ne!(table(&by_pcid(7), Privilege::User), table(&by_pcid(8), Privilege::User));
-    // Addresses that the processor refuses before it looks.
+    // Addresses that the processor refuses before it reads a table.
     assert_eq!(user.access(Gva(1 << 47), Access::Read), None);
     assert!(
         user.access(Gva((1 << 47) - 1), Access::Read).is_some()
@@ -305,7 +306,7 @@ fn root_entries_in_registers_do_not_change_with_memory() {
         Walker { registers: registers(MODES[1], 0), paging: PAGING, privilege: Privilege::Supervisor };
     let (_, va) = chain(&world, &walker, 7, 7);
     let table = GuestTable::new(&walker.registers, PAGING, walker.privilege).unwrap();
-    // CR3 names the page of the directory here: its entries are not looked at again.
+    // CR3 names the page of the directory here: its entries are not read again.
     let access = |va| table.access(Gva(va), Access::Read).unwrap();
     assert_eq!(world.walk(&table, access(va)).unwrap().gfn, Gfn(33));
     assert_eq!(world.walk(&table, access(0xc000_0000 + va)).unwrap().gfn, Gfn(33));

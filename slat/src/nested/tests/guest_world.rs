@@ -1,13 +1,13 @@
-//! A guest with page tables of its own, once on two stages and once by shadows: each load and store gives the same, whatever its kernel
-//! and the host do meanwhile.
+//! A guest with page tables of its own, once on two stages and once on shadows: each load and store gives the same
+//! result, whatever its kernel and the host do meanwhile.
 //!
 //! ```text
 //! two stages   the test's walker for the guest's table, with no cache ─▶ g1 ─▶ the VM's table, by faults of `Vcpu`
-//! shadows      `Vcpu::guest_paging`: a TLB that remembers until it is told to forget ─▶ the shadow, by faults of `L2`
+//! shadows      `Vcpu::guest_paging`: a TLB that keeps entries until a flush ─▶ the shadow, by faults of `L2`
 //! ```
-//! The kernel flushes what its manual says, and nothing else: so what its accesses find is determined. Each VM has a host of its own, with
-//! bytes, which moves, unmaps, protects, ages and logs at the same steps. A page that has moved leaves poison behind, and its frame is
-//! used again for nothing else.
+//! The kernel flushes exactly what its manual demands, so the result of each access is determined. Each VM has a host
+//! of its own, with bytes, which moves, unmaps, protects, ages and logs at the same steps. A moved page leaves poison
+//! behind, and its frame is not reused.
 
 use super::guest_oracle::{Walker, load, store};
 use super::guest_tables::{LMA, NXE, PAE, PAT, PCIDE, PG, PSE, SMAP, SMEP, WP};
@@ -27,18 +27,19 @@ use std::vec::Vec;
 /// Pages of the guest. The tables are in the first; a page of 4 MiB is behind [`LARGE`].
 const PAGES: u64 = 40;
 const DATA: u64 = 24;
-/// Frames of 2 MiB pages that the guest maps: what is in there of the memslots is the first few of each.
+/// Frames of 2 MiB pages that the guest maps; the memslots have the first few frames of each.
 const LARGE: u64 = 1024;
 const LARGE_PAGES: u64 = 1024 + 4;
 const BASE: Hva = Hva(0x7000_0000);
 const POISON: u64 = 0xdead_dead_dead_dead;
 
-/// A host: what is behind each page of the guest, and whether it may be written. Frames hold one word of data each page, and tables.
+/// A host: the frame behind each page of the guest, and whether it may be written. Frames hold one word of data per
+/// page, and tables.
 struct Bytes {
     words: Vec<AtomicU64>,
-    /// By page: the frame now, and whether it is writable.
+    /// By page: its frame now, and whether it is writable.
     frames: Vec<AtomicU64>,
-    /// What each frame holds in its first word: by frame.
+    /// By frame: its first word.
     data: std::sync::Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -97,7 +98,7 @@ impl Host for Bytes {
     }
 }
 
-/// What a vCPU has cached, by linear frame: it forgets all with each root.
+/// A vCPU's cached translations, by linear frame: each new root empties them.
 #[derive(Default)]
 struct Tlb(BTreeMap<u64, Leaf>);
 
@@ -111,7 +112,7 @@ impl Translations for &mut Tlb {
     }
 }
 
-/// What an access comes to.
+/// Result of an access.
 #[derive(PartialEq, Eq, Debug)]
 enum End {
     Value(u64),
@@ -119,7 +120,7 @@ enum End {
     Device(u64),
 }
 
-/// How the guest's mode lays its tables out: two roots, the table above the leaves, leaf tables.
+/// The layout of the guest's tables by its mode: two roots, the table above the leaves, leaf tables.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     mode: (u64, u64),
@@ -127,7 +128,7 @@ struct Layout {
 }
 
 const LAYOUTS: [(u64, u64); 4] = [(PSE, 0), (PAE, 0), (PAE, LMA), (PAE | PCIDE | SMEP | SMAP, LMA)];
-/// Pages of each address space that are used; the next pages are a large one.
+/// Pages used in each address space; the next pages are a large one.
 const VAS: u64 = 6;
 
 impl Layout {
@@ -139,17 +140,17 @@ impl Layout {
         if self.is_short { 4 } else { 8 }
     }
 
-    /// How many 4 KiB a large page has.
+    /// Number of 4 KiB pages in a large page.
     fn large(&self) -> u64 {
         if self.is_short { 1024 } else { 512 }
     }
 
-    /// Where the entry for small page `nth` is, of the address space.
+    /// Returns the place of the entry for small page `nth` of the address space.
     fn leaf(&self, space: u64, nth: u64) -> u64 {
         (space * 8 + 3) << 12 | nth * self.size()
     }
 
-    /// Where the entries above are, for small pages, and for a large one.
+    /// Returns the places of the entries above, for small pages and for a large one.
     fn upper(&self, space: u64, nth: u64) -> u64 {
         (space * 8 + 2) << 12 | nth * self.size()
     }
@@ -189,7 +190,7 @@ impl World<'_> {
         GuestTable::new(&self.layout.registers(self.space, self.wp), PAGING, self.privilege).unwrap()
     }
 
-    /// The kernel stores an entry, in both worlds. By their hosts' words: the tables' pages stay where they are.
+    /// The kernel stores an entry, in both worlds, through their hosts' words: the tables' pages stay in place.
     fn edit(&mut self, place: u64, entry: u64) {
         store(&mut self.words, place, self.layout.size(), entry);
         let mut now = Words::new();
@@ -203,7 +204,7 @@ impl World<'_> {
         load(&self.words, place, self.layout.size())
     }
 
-    /// The address of small page `nth`, or of a page of the large one.
+    /// Returns the address of small page `nth`, or of a page of the large one.
     fn address(&mut self) -> u64 {
         let nth = self.rng.u64(..VAS + 3);
         let first = self.layout.large() << 12;
@@ -220,7 +221,7 @@ impl World<'_> {
         Some(BASE + (nth << PAGE_SHIFT))
     }
 
-    /// On two stages.
+    /// An access on two stages.
     fn in_two(&mut self, idle: &mut Idle, va: u64, access: Access, value: u64) -> Result<End, String> {
         let registers = self.layout.registers(self.space, self.wp);
         let walker = Walker { registers, paging: PAGING, privilege: self.privilege };
@@ -243,7 +244,7 @@ impl World<'_> {
         Err(format!("the guest gets nowhere at {g1:#x} on two stages"))
     }
 
-    /// By the shadow.
+    /// An access on the shadow.
     fn in_one(&mut self, idle: &mut Idle, va: u64, access: Access, value: u64) -> Result<End, String> {
         let table = self.table();
         let asked = table.access(Gva(va), access).unwrap();
@@ -297,7 +298,7 @@ impl World<'_> {
         self.same_tables()
     }
 
-    /// A and D, and all else, are the same in both.
+    /// Checks that A, D and all else are equal in both worlds.
     fn same_tables(&self) -> Result<(), String> {
         let shadowed = &self.vms[1].host().words;
         let differs =
@@ -311,7 +312,8 @@ impl World<'_> {
         self.vcpus[1].guest_flushes(flush);
     }
 
-    /// The kernel edits an entry of a small page, or the upper one of them all, or the large page; and flushes where it has to.
+    /// The kernel edits an entry of a small page, their common upper entry, or the large page; and flushes where it
+    /// must.
     fn kernel(&mut self) {
         let space = self.rng.u64(..2);
         let layout = self.layout;
@@ -338,7 +340,8 @@ impl World<'_> {
             _ => self.rng.u64(DATA..=PAGES) << 12 | 1 | rights(&mut self.rng),
         };
         self.edit(place, after);
-        // What was not present, or only gains rights, is not flushed. A page may be in both address spaces under one PCID or two.
+        // An entry that was not present, or only gains rights, is not flushed. A page may be in both address spaces
+        // under one PCID or two.
         let gains = before & !(6 | nx) == after & !(6 | nx)
             && before & 2 & !after == 0
             && (before ^ after) & 4 == 0
@@ -359,8 +362,8 @@ impl World<'_> {
         }
     }
 
-    /// The kernel unmaps a page that its user then accesses, and flushes only where that was no page fault: else its processor has
-    /// forgotten the page, for the kernel's own accesses too. Then it maps another one.
+    /// The kernel unmaps a page that its user then accesses, and flushes only if that gave no page fault: a fault makes
+    /// its processor drop the page, for the kernel's own accesses too. Then the kernel maps another page.
     fn lazily(&mut self, idle: &mut Idle) -> Result<(), String> {
         let nth = self.rng.u64(..VAS);
         let (place, va) = (self.layout.leaf(self.space, nth), nth << 12);
@@ -379,7 +382,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The same of both hosts.
+    /// One operation on both hosts.
     fn host(&mut self, idle: &mut Idle) {
         let g1 = if self.rng.u8(..3) == 0 {
             LARGE + self.rng.u64(..4) * 512 % LARGE_PAGES
@@ -403,7 +406,7 @@ impl World<'_> {
         self.next += 1;
     }
 
-    /// A log of both, harvested: the same data pages are dirty.
+    /// Harvests a log of both: the same data pages are dirty.
     fn harvest(&mut self, idle: &mut Idle) -> Result<(), String> {
         let mut dirty = self.vms.map(|vm| {
             let harvest = vm.slots().harvest(idle, SlotId(1)).unwrap();
@@ -428,7 +431,7 @@ impl World<'_> {
                 self.wp = self.rng.u8(..4) != 0;
             }
             30..=32 => {
-                // A write to CR3. With PCIDs it may ask for no flush.
+                // A write to CR3. With PCIDs it may suppress the flush.
                 self.space = 1 - self.space;
                 let pcid = if self.layout.mode.0 & PCIDE != 0 { self.space as u16 + 1 } else { 0 };
                 if pcid == 0 || self.rng.u8(..4) == 0 {
@@ -542,7 +545,8 @@ fn mistakes_about_guests_on_one_stage() {
     }
 }
 
-/// Whether a vCPU that has flushed a page may store there, by what another one has installed after: it remembers the entries above.
+/// Whether a vCPU that has flushed a page may store there through a leaf that another vCPU has installed later, since
+/// it remembers the entries above.
 fn stores_after_flush() -> bool {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<X64, _>::builder(Bytes::new()).vcpus(2).without_two_stages().build().unwrap();
@@ -552,7 +556,7 @@ fn stores_after_flush() -> bool {
         vm.host().words[(frame * 512 + nth) as usize].store(entry, Relaxed);
     };
     (0..3).for_each(|frame| put(frame, 0, (frame + 1) << 12 | 7));
-    // Two that may be loaded, and one that may be written.
+    // Two pages that may be loaded, and one that may be written.
     [0x65, 0x65, 0x67]
         .into_iter()
         .enumerate()
@@ -567,7 +571,7 @@ fn stores_after_flush() -> bool {
     for nth in 0..2 {
         assert!(matches!(guest.fault(&mut idle, loads(nth)), Ok(L2Done::Handled { .. })));
     }
-    // No stores to any page, and INVLPG of one. That takes no leaf: so it is the line that tells the other vCPU.
+    // Withdraws stores to all pages, and INVLPG of one. That drops no leaf, so only the line tells the other vCPU.
     put(2, 0, 3 << 12 | 0x65);
     flusher.guest_flushes(GuestFlush::Address(Gva(2 << 12)));
     let _ = guest.fault(&mut idle, store).unwrap();

@@ -1,4 +1,4 @@
-//! Leaves of L2 of 2 MiB: where T, memslot and host have as large ones; what becomes of them when one of these changes.
+//! Leaves of L2 of 2 MiB: when T, memslot and host allow them, and how changes of these edit them.
 
 use crate::nested::*;
 use crate::seeded::{self, Bug};
@@ -21,7 +21,7 @@ const BASE: Hva = Hva(0x4000_0000);
 const G2S: u64 = 2 * LARGE;
 const RIGHTS: u64 = 6 << 3 | 7;
 
-/// The host: the frame behind each 2 MiB, which is one page or was taken apart, small page by small page.
+/// The host: the frame behind each 2 MiB, which is one page, or was split into small pages.
 struct Halves {
     words: Vec<AtomicU64>,
     frames: Vec<AtomicU64>,
@@ -66,7 +66,7 @@ struct World<'vm> {
     vm: &'vm Vm<Npt4, Halves>,
     vcpu: Vcpu<'vm, Npt4, Halves>,
     ept: EptTable,
-    /// The number of the next 2 MiB of the host's.
+    /// The number of the host's next 2 MiB.
     next: u64,
 }
 
@@ -96,7 +96,7 @@ impl<'vm> World<'vm> {
         self.vm.host().words[entry(nth)].store(page * LARGE << 12 | 1 << 7 | RIGHTS, Relaxed);
     }
 
-    /// L1 maps them by a leaf table, to frames of the page with this number, the last of them first.
+    /// L1 maps them by a leaf table, to frames of the page with this number, in reverse order.
     fn maps_small(&self, nth: u64, page: u64) {
         for small in 0..LARGE {
             let g1 = page * LARGE + (LARGE - 1 - small);
@@ -105,7 +105,7 @@ impl<'vm> World<'vm> {
         self.vm.host().words[entry(nth)].store((4 + nth) << 12 | 7, Relaxed);
     }
 
-    /// The frame of L1 that T names now.
+    /// Returns the frame of L1 that T names now.
     fn g1(&self, g2: u64) -> u64 {
         let upper = self.vm.host().words[entry(g2 / LARGE)].load(Relaxed);
         if upper & 1 << 7 != 0 {
@@ -115,7 +115,7 @@ impl<'vm> World<'vm> {
         self.vm.host().words[(table * 512 + g2 % LARGE) as usize].load(Relaxed) >> 12 & 0xf_ffff
     }
 
-    /// The host moves a small page of what was one, or all of it to another place.
+    /// The host moves a small page of a large one, or all of it.
     fn moves(&mut self, idle: &mut Idle, g1: u64, all: bool) {
         let (first, pages) = if all { (g1 / LARGE * LARGE, LARGE) } else { (g1, 1) };
         let hvas = Span::sized(BASE + (first << PAGE_SHIFT), pages << PAGE_SHIFT);
@@ -132,7 +132,7 @@ impl<'vm> World<'vm> {
         Pfn(self.vm.host().frames[g1 as usize].load(Relaxed))
     }
 
-    /// An access that faults, if it does; what is mapped then.
+    /// An access that may fault. Returns what is mapped then.
     fn touch(&mut self, idle: &mut Idle, g2: u64, access: Access) -> L2Done {
         let mut l2 = self.vcpu.nested(idle, self.ept).unwrap();
         l2.fault(idle, L1Access::new(Gfn(g2).gpa(), access)).unwrap()
@@ -147,7 +147,7 @@ impl<'vm> World<'vm> {
         self.vm.l1_broadcasts(idle, SpaceId(0), Span::new(Gfn(0), Gfn(G2S)), |_: &EptTable| true);
     }
 
-    /// How many pages are mapped; all of them to what is behind T at this moment.
+    /// Returns how many pages are mapped; asserts that all map what is behind T now.
     fn mapped(&mut self, idle: &mut Idle) -> usize {
         let frames = self.frames(idle);
         for (g2, pfn) in (0..).zip(&frames) {
@@ -168,17 +168,17 @@ fn two_mebibytes_are_mapped_where_all_have_them() {
     let mut world = World::new(&vm, &mut idle);
     assert!(is_mapped(world.touch(&mut idle, 7, Access::Write), Level::M2));
     assert_eq!(world.mapped(&mut idle), LARGE as usize);
-    // What T says still stays, at no cost.
+    // A leaf that T still confirms stays, at no cost.
     let before = world.vm.stats().flushes.paid;
     world.flush(&mut idle);
     assert_eq!((world.mapped(&mut idle), world.vm.stats().flushes.paid), (LARGE as usize, before));
-    // One small page of it moves, and then another one: each goes alone, and comes back small.
+    // One small page of it moves, and then another one: only these are zapped, and mapped again as small ones.
     for page in [9, 10] {
         world.moves(&mut idle, DATA + page, false);
         assert_eq!(world.mapped(&mut idle), LARGE as usize - 1);
         assert!(is_mapped(world.touch(&mut idle, page, Access::Write), Level::K4));
     }
-    // T says it by one page still.
+    // T still maps it by one page.
     world.flush(&mut idle);
     assert_eq!(world.mapped(&mut idle), LARGE as usize);
     // T has small pages, in another order; the host has a large one.
@@ -198,13 +198,13 @@ fn a_large_leaf_goes_whole_where_no_more_table_pages_may_be_used() {
     assert_eq!(world.mapped(&mut idle), 0);
 }
 
-/// What L2 has after L1 has made a table of its page of 2 MiB, and has flushed an address in it.
+/// Returns what L2 maps after L1 has made a table of its page of 2 MiB, and has flushed an address in it.
 fn parts_after_a_flush() -> usize {
     let mut idle = Idle::take().unwrap();
     let vm = vm();
     let mut world = World::new(&vm, &mut idle);
     assert!(is_mapped(world.touch(&mut idle, 7, Access::Write), Level::M2));
-    // Page 0 stays where it was.
+    // Page 0 stays in its place.
     world.maps_small(0, 1);
     vm.host().words[4 * 512].store(DATA << 12 | RIGHTS, Relaxed);
     vm.l1_broadcasts(&mut idle, SpaceId(0), Span::sized(Gfn(9), 1), |_: &EptTable| true);
@@ -228,7 +228,7 @@ fn a_log_takes_large_leaves_apart() {
     assert_eq!(harvest.iter().map(|page| page.gfn).collect::<Vec<_>>(), [Gfn(DATA + 8)]);
     harvest.commit();
     assert!(world.frames(&mut idle)[8].is_some());
-    // Armed: the next store is told again.
+    // Armed: the next store is logged again.
     assert!(is_mapped(world.touch(&mut idle, 8, Access::Write), Level::K4));
     assert!(world.vm.slots().is_dirty(Gfn(DATA + 8)));
 }
@@ -245,12 +245,13 @@ fn frames_whose_stores_are_watched_are_mapped_small() {
     let _watch = world.vm.slots().track_writes(&mut idle, watch, std::sync::Arc::new(Deaf)).unwrap();
     let done = world.touch(&mut idle, 3, Access::Write);
     assert!(matches!(done, L2Done::Handled { done: Done::WriteTracked, .. }), "{done:?}");
-    // What is not watched has been split off.
+    // Frames that are not watched have been split off.
     let parts = world.frames(&mut idle);
     assert!(parts[7].is_some() && parts[3].is_none());
 }
 
-/// A guest without two stages has a page of 2 MiB, the host moves a small part, and then the guest unmaps the page: what is left.
+/// A guest without two stages has a page of 2 MiB, the host moves a small part, and then the guest unmaps the page.
+/// Returns what is left.
 fn parts_after_invlpg() -> usize {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<X64, _>::builder(Halves::new()).without_two_stages().build().unwrap();
@@ -290,13 +291,14 @@ fn invlpg_takes_all_parts_of_a_page_that_was_split() {
     assert_eq!(parts_after_invlpg(), 0);
 }
 
-/// Whatever happens in a row, L2 has nothing that the host took back, and after a flush nothing that T does not say.
+/// After any sequence of operations, L2 maps nothing that the host took back, and after a flush nothing that T does not
+/// map.
 fn world(seed: u64, steps: u32) -> Result<BTreeSet<u8>, String> {
     let mut idle = Idle::take().unwrap();
     let vm = vm();
     let (mut rng, mut world) = (Rng::with_seed(seed), World::new(&vm, &mut idle));
     let mut levels = BTreeSet::new();
-    // What T was since the last flush.
+    // T's values since the last flush.
     let mut said: Vec<BTreeSet<u64>> = (0..G2S).map(|g2| [world.g1(g2)].into()).collect();
     for step in 0..steps {
         let (g2, nth, page) = (rng.u64(..G2S), rng.u64(..2), rng.u64(1..5));

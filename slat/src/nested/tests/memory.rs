@@ -1,4 +1,4 @@
-//! Where T's pages are: out, gone, read-only, in no memslot; and entries that change while they are walked.
+//! Where T's pages are: swapped out, gone, read-only, in no memslot; and entries that change during a walk.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn a_page_of_a_table_that_is_out_is_asked_for() {
     let gpa = Gfn(CHAIN[0]).gpa();
     assert_eq!(stop, Err(L1Stop::Ask { gpa, hva, access: Access::Read }), "the first of them");
     assert_eq!(world.vm.slots().look_l1(&table, LOAD.gpa), stop);
-    // Each once to be read, and once to be written.
+    // Each page once to be read, and once to be written.
     assert_eq!(world.walk(&table, STORE).unwrap().gfn, Gfn(0x77));
     assert_eq!(world.vm.host().resolved.load(Relaxed), 8);
     assert_eq!(world.get(CHAIN[3], 0) >> 8 & 3, 3);
@@ -39,7 +39,7 @@ fn a_page_that_the_host_cannot_give_is_told_with_its_error() {
     let hva = BASE + (CHAIN[2] << 12);
     world.set_page(CHAIN[2], BROKEN);
     assert_eq!(world.walk(&table, LOAD), Err(L1Stop::Unreadable { hva, error: HostError::Poisoned }));
-    // One that it says it has, and never lets be read: so often, and no longer.
+    // A page that the host resolves and never lets be read: a bounded number of attempts.
     world.set_page(CHAIN[2], NEVER);
     let gpa = Gfn(CHAIN[2]).gpa();
     assert_eq!(world.walk(&table, LOAD), Err(L1Stop::Ask { gpa, hva, access: Access::Read }));
@@ -49,7 +49,7 @@ fn a_page_that_the_host_cannot_give_is_told_with_its_error() {
 #[test]
 fn a_vcpu_waits_for_a_page_of_a_table_that_is_on_its_way() {
     let mut world = World::new();
-    // The leaf is a page of L1's that is there.
+    // The leaf is a page of L1's that is present.
     let table = chain(&world);
     world.put(CHAIN[3], 0, 0x20 << 12 | 6 << 3 | 7);
     let World { idle, vm } = &mut world;
@@ -141,7 +141,7 @@ fn what_is_set_is_dirty_once_and_a_look_sets_nothing() {
     world.clean();
     world.walk(&table, STORE).unwrap();
     assert_eq!(world.dirty(), [0; 0]);
-    // What is refused sets nothing.
+    // A refused access sets nothing.
     let table = chain(&world);
     world.put(CHAIN[3], 0, 0x77 << 12 | 6 << 3 | 1);
     world.fault(&table, STORE);
@@ -176,11 +176,11 @@ fn tables_are_found_behind_an_alias_and_in_wide_roots() {
     assert_eq!((beyond.why, beyond.table), (Refusal::NotPresent, None));
 }
 
-/// Stores that were told, by frame and what they left.
+/// Reported stores, by frame, with the resulting word.
 #[derive(Default)]
 struct Told(std::sync::Mutex<Stores>);
 
-/// Where, and what they left.
+/// The address, and the resulting word.
 type Stores = Vec<(Gpa, u64)>;
 
 impl WriteListener for Told {
@@ -190,7 +190,8 @@ impl WriteListener for Told {
     }
 }
 
-/// What is told of a walk by a store through a chain whose second and last tables are tracked; and those tables afterwards.
+/// Returns the stores reported for a walk by a store through a chain whose second and last tables are tracked; and the
+/// tables afterwards.
 pub(super) fn told_of_a_walk() -> [Stores; 2] {
     let mut world = World::new();
     let table = chain(&world);

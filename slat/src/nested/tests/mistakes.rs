@@ -10,7 +10,7 @@ fn oracle_disagrees() -> bool {
     catch_unwind(AssertUnwindSafe(|| random::compare(table, drawn, 3, 24, &mut random::Ends::new()))).is_err()
 }
 
-/// Whether a store takes an entry that changed while its A was to be set.
+/// Whether a store uses an entry that changed while its A was to be set.
 fn change_is_unseen() -> bool {
     let mut world = World::new();
     for level in 0..3 {

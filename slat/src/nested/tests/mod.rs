@@ -2,16 +2,16 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `cases`, `cases_arm_riscv` | does each bit do what the manuals say, and is L1 told what its hardware would tell? |
-//! | `encoded` | do tables that our own formats have made read as what they were made of? |
-//! | `oracle`, `random` | do walks of hostile tables end as those of a slow walker that reads the manuals' drawings? |
-//! | `guest_oracle`, `guest_tables` | the same of a guest's own page tables |
+//! | `cases`, `cases_arm_riscv` | does each bit act as in the manuals, and does L1 get the report of its hardware? |
+//! | `encoded` | do tables that our own formats encoded decode to the same? |
+//! | `oracle`, `random` | do walks of hostile tables end as those of a slow walker that follows the manuals' drawings? |
+//! | `guest_oracle`, `guest_tables` | the same for a guest's own page tables |
 //! | `guest_world` | does a guest get the same bytes on one stage as on two? |
-//! | `memory` | tables that are out, gone, read-only, in no memslot, or change meanwhile; the dirty log |
+//! | `memory` | tables that are swapped out, gone, read-only, in no memslot, or change meanwhile; the dirty log |
 //! | `shadows` | does any vCPU use what L0 or L1 has taken away, whatever both do? |
-//! | `large`, `gibibyte` | are leaves as large as can be, and what becomes of them? |
+//! | `large`, `gibibyte` | are leaves as large as they can be, and how are they edited? |
 //! | `broadcast` | does a flush for all vCPUs wait for walks of what it flushes? |
-//! | `windows` | does a fault of L2 lose what happens in any moment of it? |
+//! | `windows` | does a fault of L2 miss an event at any moment during it? |
 //! | `mistakes` | is each seeded mistake found? |
 
 mod aging;
@@ -40,37 +40,37 @@ use crate::table::formats::Npt4;
 use crate::*;
 use alloc::vec::Vec;
 
-/// Frames of L1's memory that there are at all.
+/// Number of frames of L1's memory.
 const FRAMES: u64 = 64;
-/// From here on they are in a read-only memslot.
+/// The first frame of a read-only memslot.
 const READ_ONLY: u64 = 48;
-/// From here on they are in none.
+/// The first frame that is in no memslot.
 const NOWHERE: u64 = 56;
 /// The first frames once more, where physical addresses are high.
 const ALIAS: Gfn = Gfn(1 << 20);
 const ALIASES: u64 = 8;
 const BASE: Hva = Hva(0x7000_0000);
-/// Ignored by hardware in every entry of every format here.
+/// Bits that hardware ignores in every entry of every format here.
 const IGNORED: u64 = 1 << 9;
 
-/// What the host does with a page.
+/// The host's treatment of a page.
 const THERE: u8 = 0;
-/// Not there until it is resolved.
+/// Absent until it is resolved.
 const OUT: u8 = 1;
 /// Readable; not writable until it is resolved for that.
 const SHARED: u8 = 2;
-/// It cannot be resolved.
+/// Cannot be resolved.
 const BROKEN: u8 = 3;
-/// It is resolved, and still not there.
+/// Resolved, and still absent.
 const NEVER: u8 = 4;
-/// On its way.
+/// Pending.
 const LATE: u8 = 5;
 
 /// L1's memory, and its host.
 struct Ram {
     words: Vec<AtomicU64>,
     pages: Vec<AtomicU8>,
-    /// So many exchanges find that L1 has changed the entry by [`IGNORED`].
+    /// Number of exchanges that find that L1 has changed the entry by [`IGNORED`].
     meddles: AtomicU64,
     resolved: AtomicU64,
 }
@@ -152,14 +152,14 @@ impl World {
         world
     }
 
-    /// Nothing is dirty any more.
+    /// Cleans all pages.
     fn clean(&mut self) {
         for id in [SlotId(0), SlotId(2)] {
             self.vm.slots().harvest(&mut self.idle, id).unwrap().commit();
         }
     }
 
-    /// Frames of tables that are dirty, in order; those of the alias after all others.
+    /// Returns the dirty frames of tables, in order; those of the alias after all others.
     fn dirty(&self) -> Vec<u64> {
         let frames = (0..FRAMES).chain(ALIAS.0..ALIAS.0 + ALIASES);
         frames.filter(|&frame| self.vm.slots().is_dirty(Gfn(frame))).collect()
@@ -181,7 +181,7 @@ impl World {
         self.vm.slots().walk_l1(&mut self.idle, table, access)
     }
 
-    /// The fault that the walk ends with.
+    /// Returns the fault that the walk ends with.
     fn fault<T: L1Format>(&mut self, table: &T, access: L1Access) -> L1Fault {
         match self.walk(table, access) {
             Err(L1Stop::Fault(fault)) => fault,
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// What L1 is told of it.
+    /// Returns the report to L1.
     fn told<T: L1Format>(&mut self, table: &T, access: L1Access) -> T::Injection {
         table.injection(&self.fault(table, access))
     }
@@ -200,7 +200,7 @@ const CHAIN: [u64; 5] = [8, 16, 17, 18, 19];
 
 const ALL: [Access; 3] = [Access::Read, Access::Write, Access::Fetch];
 
-/// EPT with everything that there is, and a pointer to `root`.
+/// EPT with every feature, and a pointer to `root`.
 fn ept(root: u64, levels: u64, accessed_dirty: bool) -> EptTable {
     let features =
         EptFeatures { five_levels: true, large_1g: true, accessed_dirty: true, ..EptFeatures::of(46) };

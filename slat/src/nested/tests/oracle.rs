@@ -1,5 +1,5 @@
-//! A slow walker that knows formats as the manuals draw them: fields from the highest bit down, each with a letter. It shares no code
-//! with the decoders.
+//! A slow walker that has formats as the manuals draw them: fields from the highest bit down, each with a letter. It
+//! shares no code with the decoders.
 //!
 //! ```text
 //! f frame   0 must be clear   . ignored   p present   r w x rights   u x of users   U users may   n no x   a A   d D   m type
@@ -11,7 +11,7 @@ use crate::*;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
-/// Whose table it is.
+/// The owner of the table format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Ept { accessed_dirty: bool, execute_only: bool, by_mode: bool },
@@ -20,7 +20,7 @@ pub enum Kind {
     RiscV { adue: bool, mxr: bool },
 }
 
-/// A table: kind, where its root is, how many levels, how many bits of address it translates, and of an L1 address.
+/// A table: kind, root, number of levels, bits of its input address, and bits of an L1 address.
 #[derive(Clone, Copy, Debug)]
 pub struct Drawn {
     pub kind: Kind,
@@ -44,7 +44,7 @@ pub struct Said {
     pub dirty: bool,
 }
 
-/// L1's memory by address, as far as it is not zero.
+/// L1's memory by address, without words that are zero.
 pub type Words = BTreeMap<u64, u64>;
 
 /// The fields of a drawing: the highest bit, the lowest, the letter.
@@ -57,7 +57,7 @@ fn fields(drawing: &str) -> impl Iterator<Item = (u32, u32, char)> {
     })
 }
 
-/// Of the drawing, the bits with this letter, gathered.
+/// Returns the bits with this letter, gathered.
 fn field(drawing: &str, word: u64, letter: char) -> Option<u64> {
     let mut found = None;
     for (high, low, _) in fields(drawing).filter(|field| field.2 == letter) {
@@ -68,7 +68,7 @@ fn field(drawing: &str, word: u64, letter: char) -> Option<u64> {
     found
 }
 
-/// The bit that the letter stands for, by itself; none where it is not drawn.
+/// Returns the bit that the letter marks; zero if it is not drawn.
 fn bit_of(drawing: &str, letter: char) -> u64 {
     fields(drawing).find(|field| field.2 == letter).map_or(0, |(_, low, _)| 1 << low)
 }
@@ -121,7 +121,7 @@ impl Drawn {
         }
     }
 
-    /// Whether the entry is a leaf; what it allows; its type. Or why it is refused.
+    /// Returns whether the entry is a leaf, its rights and its type; or why it is refused.
     fn says(&self, word: u64, level: u8) -> Answer {
         let drawing = self.drawing(word, level);
         let is_leaf = drawing.contains(" m ");
@@ -138,7 +138,7 @@ impl Drawn {
         }
     }
 
-    /// Which of A and D hardware sets in this entry.
+    /// Returns which of A and D hardware sets in this entry.
     fn sets(&self, word: u64, level: u8, store: bool) -> u64 {
         let drawing = self.drawing(word, level);
         let (a, d) = (bit_of(drawing, 'a'), if store { bit_of(drawing, 'd') } else { 0 });
@@ -227,22 +227,22 @@ impl Drawn {
     }
 }
 
-/// The address in the first frames of what is reached by the alias.
+/// Returns the address in the first frames of what the alias reaches.
 fn real(place: u64) -> u64 {
     let first = ALIAS.0 << 12;
     if place >= first { place - first } else { place }
 }
 
-/// Whether an entry is a leaf; what it allows; its type. Or why it is refused.
+/// Whether an entry is a leaf, its rights and its type; or why it is refused.
 type Answer = Result<(bool, Rights, MemoryType), Refusal>;
 
-/// An entry beside its drawing.
+/// An entry with its drawing.
 struct Drawing {
     drawing: &'static str,
     word: u64,
     level: u8,
     is_leaf: bool,
-    /// A bit that must be clear is set, or the address is too large.
+    /// Whether a bit that must be clear is set, or the address is too large.
     is_reserved: bool,
 }
 

@@ -1,10 +1,10 @@
-//! Random tables, mostly wrong: what each walk answers, sets and marks is what the oracle does.
+//! Random tables, mostly wrong: each walk answers, sets and marks exactly what the oracle does.
 
 use super::oracle::{Drawn, Kind, Said, Words};
 use super::*;
 use fastrand::Rng;
 
-/// The entries of each page that are used: paths meet there.
+/// The entries used in each page: paths meet there.
 const ENTRIES: [u64; 3] = [0, 1, 511];
 
 /// A word that may be an entry.
@@ -57,7 +57,7 @@ fn gpa(rng: &mut Rng, drawn: &Drawn) -> Gpa {
 /// How walks ended: leaves, and each refusal.
 pub(super) type Ends = std::collections::BTreeMap<std::string::String, u32>;
 
-/// Worlds of random words, and walks in each: as `table` makes them, and as it is drawn.
+/// Worlds of random words, and walks in each: by `table`, and by its drawing.
 pub(super) fn compare<T: L1Format>(table: T, drawn: Drawn, seed: u64, worlds: u32, ends: &mut Ends) {
     let mut rng = Rng::with_seed(seed);
     for nth in 0..worlds {

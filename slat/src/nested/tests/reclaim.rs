@@ -1,4 +1,5 @@
-//! Table memory of shadows that goes back under a budget: of tables of L1 that no vCPU runs on; and of those that vCPUs run on.
+//! Reclaim of shadows' table memory under a budget: of tables of L1 that no vCPU runs on, and of those that vCPUs run
+//! on.
 
 use crate::nested::*;
 use crate::seeded::{self, Bug};
@@ -8,15 +9,15 @@ use crate::table::{TableMemory, Word};
 use crate::*;
 
 const BASE: Hva = Hva(0x4000_0000);
-/// Pages of 2 MiB that L2 touches one small page of.
+/// Pages of 2 MiB, of each of which L2 touches one small page.
 const TABLES: u64 = 40;
 const RIGHTS: u64 = 6 << 3 | 7;
 
-/// L1's tables: frame `r` of the first sixteen is a root, which links 16, and that 17, which links 18 for each 2 MiB: all of L2's memory
-/// is L1's frames from 512 on, over and over.
+/// L1's tables: frame `r` of the first sixteen is a root, which links 16, and that 17, which links 18 for each 2 MiB:
+/// all of L2's memory is L1's frames from 512 on, repeated.
 #[derive(Default)]
 struct Flat {
-    /// Entries that were read.
+    /// Number of entries that were read.
     reads: AtomicU64,
 }
 
@@ -88,7 +89,7 @@ fn shadows_that_no_vcpu_holds_go_first_and_the_coldest_of_them() {
     for root in 1..=4 {
         touches(&mut vcpu, &mut idle, root);
     }
-    // Little more than is in use: the first shadow goes for the fifth.
+    // A budget little above the use: the first shadow is reclaimed for the fifth.
     vm.set_table_budget(&mut idle, vm.stats().table_bytes + 16 * PAGE_SIZE);
     touches(&mut vcpu, &mut idle, 5);
     assert!(vm.stats().table_bytes <= vm.pool.budget() * PAGE_SIZE);
@@ -107,7 +108,7 @@ fn a_vcpu_takes_back_what_it_has_mapped_itself_where_nothing_else_is_left() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     touches(&mut vcpu, &mut idle, 1);
     vm.set_table_budget(&mut idle, vm.stats().table_bytes - 16 * PAGE_SIZE);
-    // Each comes, by and by, and is right.
+    // Each page is mapped in the end, and right.
     touches(&mut vcpu, &mut idle, 1);
     touches(&mut vcpu, &mut idle, 1);
     let left = mapped(&mut vcpu, &mut idle, 1);
@@ -143,7 +144,7 @@ fn what_vcpus_share_goes_too_and_their_tlbs_forget_it() {
     assert!(vm.stats().table_bytes <= before - 16 * PAGE_SIZE && vm.stats().tables_reclaimed > 0);
     drop(l2.enter(&mut idle, &mut &mut cached).poll());
     assert!(!cached.0, "no link to what was freed is cached");
-    // Each comes, by and by, on either vCPU, and is right.
+    // Each page is mapped in the end, on either vCPU, and right.
     for _ in 0..2 {
         touches(&mut first, &mut idle, 1);
         touches(&mut second, &mut idle, 1);
@@ -157,8 +158,8 @@ fn what_vcpus_share_goes_too_and_their_tlbs_forget_it() {
     adds_up(&vm, &mut idle);
 }
 
-/// A vCPU faults near its last fault, when the table that it remembers has gone. How many entries of L1's table it reads: one goes by what is
-/// remembered.
+/// A vCPU faults near its last fault, after the table that it remembers was freed. Returns how many entries of L1's
+/// table it reads: one on the short path.
 fn near_what_went() -> u64 {
     let mut idle = Idle::take().unwrap();
     let vm = vm(&mut idle);
@@ -168,7 +169,7 @@ fn near_what_went() -> u64 {
         l2.fault(&mut idle, L1Access::new(Gfn(page).gpa(), Access::Read)).unwrap();
     }
     assert!(vm.take_back_from_a_shadow(&mut idle, true));
-    // A section of the usual kind: then the grace period has ended for this vCPU, too, and faults may go the short way.
+    // An ordinary section: the grace period has then ended for this vCPU, too, and faults may take the short path.
     assert!(l2.translate(Gpa(0)).is_none());
     let before = vm.host().reads.load(Relaxed);
     l2.fault(&mut idle, L1Access::new(Gfn(2).gpa(), Access::Read)).unwrap();

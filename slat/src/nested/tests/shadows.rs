@@ -1,8 +1,8 @@
-//! Shadows beside everything that L0, L1 and L2 do, one step after the other, against a plain model: what each vCPU may use.
+//! Shadows under every operation of L0, L1 and L2, step by step, against a plain model of what each vCPU may use.
 //!
-//! Each vCPU has a TLB that remembers until it is told to forget. Frames of the host are never used twice. So a translation of L2 that leads
-//! to a frame that is no longer behind L1's memory is one that L0 has forgotten to take back. T is remembered since each vCPU's last
-//! flush: a translation that none of those values gives is one that L1's flush has left.
+//! Each vCPU has a TLB that keeps entries until a flush. The host uses each frame once. A translation of L2 to a frame
+//! that is no longer behind L1's memory is therefore one that L0 did not take back. The model keeps T's values since
+//! each vCPU's last flush: a translation by none of these values is one that L1's flush has left.
 
 use crate::nested::*;
 use crate::seeded::{self, Bug};
@@ -18,12 +18,12 @@ use std::vec::Vec;
 
 /// Pages of the host, each behind one frame of L1 at first.
 const PAGES: u64 = 40;
-/// L1's tables are in the frames before; from here on is what L2 may have.
+/// L1's tables are in the frames before; L2 may have the frames from here on.
 const DATA: u64 = 24;
 /// The slot with the tables, and two slots with the rest.
 const SLOTS: [(u64, u64); 3] = [(0, DATA), (DATA, 8), (DATA + 8, 8)];
 const BASE: Hva = Hva(0x7000_0000);
-/// Frames of L2 that it uses, and T's roots: frames 8 and 12.
+/// Frames of L2 in use, and T's roots: frames 8 and 12.
 const G2S: u64 = 6;
 const ROOTS: [u64; 2] = [8, 12];
 const VCPUS: u32 = 2;
@@ -31,7 +31,7 @@ const READ_WRITE: u64 = 7;
 const ACCESSED: u64 = 1 << 8;
 const DIRTY: u64 = 1 << 9;
 
-/// The host: what is behind each of its pages, and whether that may be written.
+/// The host: the frame behind each of its pages, and whether it may be written.
 struct Moving {
     words: Vec<AtomicU64>,
     frames: Vec<AtomicU64>,
@@ -85,7 +85,7 @@ impl Host for Moving {
     }
 }
 
-/// What a vCPU has cached of L2: by root and frame, the host's frame and whether it may be written.
+/// A vCPU's cached translations of L2: by root and frame, the host's frame and whether it may be written.
 #[derive(Default)]
 struct Cached(BTreeMap<(usize, u64), (Pfn, bool)>);
 
@@ -102,7 +102,7 @@ impl Translations for &mut Cached {
 /// The values of T since a flush, by root and frame of L2.
 type Allowed = BTreeMap<(usize, u64), BTreeSet<u64>>;
 
-/// How often each thing happened.
+/// Number of times that each event happened.
 pub(super) type Happened = BTreeMap<&'static str, u64>;
 
 struct World<'vm> {
@@ -110,14 +110,14 @@ struct World<'vm> {
     vm: &'vm Vm<Npt4, Moving>,
     vcpus: Vec<(Vcpu<'vm, Npt4, Moving>, Cached, Allowed)>,
     tables: [EptTable; 2],
-    /// The number of the next frame of the host.
+    /// The number of the host's next frame.
     next: u64,
-    /// Frames of L1 that L2 has stored to since they were harvested.
+    /// Frames of L1 that L2 has stored to since the last harvest.
     written: BTreeSet<u64>,
     logs: bool,
-    /// vCPUs that have been in the shadow of a root.
+    /// vCPUs that have run on the shadow of a root.
     entered: BTreeSet<(usize, usize)>,
-    /// Where the slots lie.
+    /// The places of the slots.
     bases: [Hva; 3],
 }
 
@@ -138,7 +138,7 @@ impl World<'_> {
         }
     }
 
-    /// The first of them mostly: a vCPU that goes over to another one forgets.
+    /// Mostly the first root: a vCPU that changes roots flushes.
     fn root(&mut self) -> usize {
         usize::from(self.rng.u8(..6) == 0)
     }
@@ -147,20 +147,20 @@ impl World<'_> {
         BASE + (self.rng.u64(DATA..PAGES) << PAGE_SHIFT)
     }
 
-    /// The host's page behind frame `g1` of L1.
+    /// Returns the host's page behind frame `g1` of L1.
     fn behind(&self, g1: u64) -> Option<HostPage> {
         let nth = SLOTS.iter().position(|&(first, len)| (first..first + len).contains(&g1))?;
         Some(self.vm.host().behind(self.bases[nth] + ((g1 - SLOTS[nth].0) << PAGE_SHIFT)))
     }
 
-    /// L2 accesses a frame: as its TLB says, or its tables, or by a fault.
+    /// L2 accesses a frame: by its TLB, by its tables, or by a fault.
     fn access(&mut self, idle: &mut Idle, happened: &mut Happened) -> Result<(), String> {
         let (nth, root, g2) = (self.rng.usize(..VCPUS as usize), self.root(), self.rng.u64(..G2S));
         let store = self.rng.bool();
         let access = L1Access::new(Gfn(g2).gpa(), if store { Access::Write } else { Access::Read });
         let table = self.tables[root];
         if self.entered.insert((nth, root)) {
-            // It has nothing of what T was before.
+            // It has no translation of T's old value.
             let now: Vec<_> = (0..G2S).map(|g2| ((root, g2), [self.t(root, g2)].into())).collect();
             self.vcpus[nth].2.extend(now);
         }
@@ -195,7 +195,7 @@ impl World<'_> {
         }
         let now = self.vm.host().word(entry(root, g2)).load(Relaxed);
         if refused {
-            // Hardware has forgotten what it hit.
+            // Hardware has dropped the translation that it hit.
             allowed.insert((root, g2), [now].into());
             return Ok(());
         }
@@ -229,7 +229,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The host changes a page, by one of its ways.
+    /// The host changes a page, in one of its ways.
     fn host(&mut self, idle: &mut Idle) {
         let hva = self.pages_of();
         let pages = self.rng.u64(1..4).min(PAGES - page(hva) as u64);
@@ -248,7 +248,7 @@ impl World<'_> {
         }
     }
 
-    /// A memslot goes and comes back, with other pages behind it.
+    /// A memslot is deleted and created again, with other pages behind it.
     fn slots(&mut self, idle: &mut Idle) {
         let nth = self.rng.usize(1..3);
         let (first, len) = SLOTS[nth];
@@ -260,11 +260,11 @@ impl World<'_> {
         self.vm.slots().commit(idle, |tx| tx.delete(slot.id)).unwrap();
         self.vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
         self.bases[nth] = at;
-        // A new slot's log begins with nothing.
+        // A new slot's log begins empty.
         self.written.retain(|g1| !slot.gfns.contains(Gfn(*g1)));
     }
 
-    /// The slot with L1's tables goes, and another memory is there: a copy in which one entry says something else.
+    /// The slot with L1's tables is replaced by other memory: a copy in which one entry differs.
     fn move_tables(&mut self, idle: &mut Idle) {
         let (first, len) = SLOTS[0];
         self.vm.slots().commit(idle, |tx| tx.delete(SlotId(0))).unwrap();
@@ -273,7 +273,7 @@ impl World<'_> {
         self.vm.host().word(entry(root, g2)).store(word, Relaxed);
         let slot = Slot::new(SlotId(0), Gfn(first), len, BASE);
         self.vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
-        // L1 has no part in this: no vCPU may use what was there before.
+        // L1 does nothing here: no vCPU may use the old mapping.
         for (.., allowed) in &mut self.vcpus {
             allowed.insert((root, g2), [word].into());
         }
@@ -363,7 +363,7 @@ impl World<'_> {
     }
 }
 
-/// One world. What was wrong.
+/// Runs one world. Returns what was wrong.
 pub(super) fn world(seed: u64, steps: u32, happened: &mut Happened) -> Result<(), String> {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Moving::new(seed % 4 == 3)).vcpus(VCPUS).build().unwrap();
@@ -404,7 +404,7 @@ pub(super) fn world(seed: u64, steps: u32, happened: &mut Happened) -> Result<()
     Ok(())
 }
 
-/// How many seeds from `first` on, 256 at most, it takes until a world shows that something is wrong.
+/// Returns how many seeds from `first` on, at most 256, it takes until a world fails.
 pub(super) fn seeds_until_wrong(first: u64) -> Option<u64> {
     (1..=256).find(|&nth| world(first + nth - 1, 400, &mut Happened::new()).is_err())
 }
@@ -419,7 +419,7 @@ fn no_vcpu_uses_what_l0_or_l1_has_taken_away() {
     assert!(happened["tables taken"] > 50, "{happened:?}");
 }
 
-/// Each is looked for from a seed on that is not far from one that shows it: the search from 0 takes 17 seconds.
+/// Each search starts at a seed shortly before one that shows the mistake: from 0 it takes 17 seconds.
 #[test]
 fn mistakes_about_shadows() {
     for (bug, first) in [
@@ -442,7 +442,7 @@ fn mistakes_about_shadows() {
     }
 }
 
-/// Whether the leaf of a shadow is there when its place has gone to another table of L1, with an empty one where that was.
+/// Whether the leaf of a shadow is still visible after its place went to another table of L1, an empty one.
 fn recycled() -> bool {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Moving::new(false)).build().unwrap();

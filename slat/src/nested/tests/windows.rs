@@ -1,5 +1,5 @@
-//! One fault of L2, and something else that happens as a whole in each moment of it: when the host is asked, and whenever the fault follows
-//! a link.
+//! One fault of L2, and another operation that runs completely at each moment of it: when the host is asked, and
+//! whenever the fault follows a link.
 
 use super::*;
 use crate::seeded::{self, Bug};
@@ -15,35 +15,35 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 const DATA: u64 = 8;
 
-/// What happens meanwhile.
+/// The operation that runs meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Meanwhile {
-    /// The host takes the page behind L1's frame 8 away, and puts another one there.
+    /// The host replaces the page behind L1's frame 8.
     Host,
-    /// L1 maps frame 9 for it, and flushes.
+    /// L1 maps frame 9 instead, and flushes.
     Flush,
-    /// L1 maps frame 9 for it, and flushes that address: a guest without two stages, by `INVLPG`.
+    /// L1 maps frame 9 instead, and flushes that address: a guest without two stages, by `INVLPG`.
     Address,
-    /// L1 maps frame 9, after a refusal: no flush. The vCPU that was refused enters L2 again.
+    /// L1 maps frame 9, after a refusal, without a flush. The refused vCPU enters L2 again.
     Comeback,
-    /// Table memory is short: the shadow's tables are unlinked and flushed. The fault goes on before they are freed.
+    /// Reclaim unlinks and flushes the shadow's tables. The fault continues before they are freed.
     Reclaim,
 }
 
-/// Tells the other thread that it is time, and hears that it is done.
+/// Signals the other thread, and waits for its answer.
 type Moment = (Sender<()>, Receiver<()>);
 
 struct Watched {
     words: Vec<AtomicU64>,
     frames: [AtomicU64; 2],
     meanwhile: Mutex<Option<Moment>>,
-    /// Moments that are left until it happens; none before it is set.
+    /// Number of moments until it happens; none before it is set.
     left: AtomicU64,
-    /// Entries of L1's table that were read.
+    /// Number of entries of L1's table that were read.
     reads: AtomicU64,
-    /// Told when TLBs have been flushed, which is before the end of a reclaim.
+    /// Signalled when TLBs have been flushed, which is before the end of a reclaim.
     flushed: Mutex<Option<Sender<()>>>,
-    /// Tables of the shadow were freed, and the fault has not gone on since its moment.
+    /// Whether tables of the shadow were freed while the fault was held at its moment.
     freed: AtomicBool,
 }
 
@@ -66,7 +66,7 @@ impl Watched {
     }
 }
 
-/// Entries that L1's table is read by, but for a fault that remembers its leaf table.
+/// Entries of L1's table that a fault reads if it does not remember its leaf table.
 const WALK: u64 = 4;
 
 const FREED: &str = "tables are freed while a fault is in them";
@@ -103,7 +103,7 @@ fn table() -> EptTable {
     EptTable::new(3 << 3 | 6, EptFeatures::of(46)).unwrap()
 }
 
-/// The host's page behind L1's frame 8 becomes `frame`.
+/// Makes the host's page behind L1's frame 8 `frame`.
 fn moves(vm: &Vm<Npt4, Watched>, idle: &mut Idle, frame: u64) {
     let mut change = vm.invalidate(Span::sized(BASE + (DATA << PAGE_SHIFT), PAGE_SIZE), Why::Migrate);
     change.apply(idle).settle();
@@ -133,7 +133,7 @@ fn other(vm: &Vm<Npt4, Watched>, what: Meanwhile, (ready, go, done): (Sender<()>
         Meanwhile::Host => moves(vm, &mut idle, 0x77),
         Meanwhile::Flush => {
             remaps(vm);
-            // A flush for all would wait for the fault.
+            // A flush for all vCPUs would wait for the fault.
             vcpu.l1_flushes(|_: &EptTable| true);
             let _ = vcpu.nested(&mut idle, table()).unwrap();
         }
@@ -158,8 +158,8 @@ fn other(vm: &Vm<Npt4, Watched>, what: Meanwhile, (ready, go, done): (Sender<()>
     done.send(()).unwrap();
 }
 
-/// The frame that L2 has in the end, if it happened in the given moment; `None` where the fault has not so many. What it should be is
-/// beside it.
+/// Returns the frame that L2 has in the end, if the operation ran at the given moment, and the expected one; `None` if
+/// the fault has fewer moments.
 fn in_moment(what: Meanwhile, near: bool, moment: u64) -> Option<(Option<Pfn>, Pfn)> {
     let ((ready, is_ready), (go, goes), (done, is_done)) = (channel(), channel(), channel());
     let host = Watched {
@@ -214,7 +214,7 @@ fn in_moment(what: Meanwhile, near: bool, moment: u64) -> Option<(Option<Pfn>, P
         }
         if what == Meanwhile::Reclaim {
             other.join().unwrap();
-            // Near what was mapped before, whose table is not there any more, or is.
+            // Near an earlier mapping, whose table is freed, or is not.
             let gone = l2.translate(Gpa(0)).is_none();
             let before = vm.host().reads.load(Relaxed);
             l2.fault(&mut idle, L1Access::new(Gpa(2 * PAGE_SIZE), Access::Read)).unwrap();
@@ -229,7 +229,7 @@ fn in_moment(what: Meanwhile, near: bool, moment: u64) -> Option<(Option<Pfn>, P
     })
 }
 
-/// Whether L2 has what it must not have, in any moment; after how many.
+/// Whether L2 maps what it must not, at any moment; and after how many moments.
 fn goes_wrong(what: Meanwhile, near: bool) -> Option<u64> {
     for moment in 1..1000 {
         match in_moment(what, near, moment) {
