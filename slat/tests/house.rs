@@ -1,10 +1,10 @@
-//! What the sources say of themselves holds: rules that are checked by reading.
+//! Checks of the sources by reading them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Each mistake that loom must find has a row in the list of orderings, and each row names mistakes that there are.
+/// Each mistake that loom must find has a row in the list of orderings, and each row names existing mistakes.
 #[test]
 fn each_ordering_names_the_mistakes_that_weaken_it() {
     let read = |path| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
@@ -16,11 +16,11 @@ fn each_ordering_names_the_mistakes_that_weaken_it() {
     assert_eq!(named.filter(|name| *name != "none").collect::<BTreeSet<_>>(), mistakes);
 }
 
-/// A feature is one because a test says so: each name in the book's table is that of a test.
+/// Each feature in the book's table names a test that exists.
 #[test]
 fn the_tests_that_the_feature_table_names_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    // What is published has no book.
+    // The published package has no book.
     let Ok(table) = fs::read_to_string(root.join("book/src/features.md")) else { return };
     let folders = [
         "slat",
@@ -43,7 +43,7 @@ fn the_tests_that_the_feature_table_names_exist() {
     assert_eq!(names.into_iter().filter(|name| !exists(name)).collect::<Vec<_>>(), [""; 0]);
 }
 
-/// Why no test runs a line is worth reading while the line is there.
+/// The reason why no test runs a line is valid only while the line exists.
 #[test]
 fn each_reason_for_a_line_that_no_test_runs_names_one() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -69,14 +69,14 @@ fn names_of_tests_are_told_from_other_code() {
     );
 }
 
-/// The name of a test in a span of code: a sentence of four words at least.
+/// Returns the name of a test in a span of code: a sentence of at least four words.
 fn test_named(code: &str) -> Option<&str> {
     let name = code.rsplit("::").next()?;
     let word = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '_';
     (name.matches('_').count() >= 3 && name.chars().all(word)).then_some(name)
 }
 
-/// The sources below a folder, one after the other.
+/// Returns the sources below a folder, concatenated.
 fn sources(folder: &Path) -> String {
     let below = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let text = below.filter(|path| !path.ends_with("target")).map(|path| {
@@ -91,7 +91,7 @@ fn sources(folder: &Path) -> String {
     text.collect()
 }
 
-/// The engine's modules, the lowest first: each imports only what stands before it, but for [`UP`].
+/// The engine's modules, the lowest first: each imports only modules above it in this list, except for [`UP`].
 const ORDER: [&str; 28] = [
     "why",
     "sync",
@@ -123,7 +123,7 @@ const ORDER: [&str; 28] = [
     "stats",
 ];
 
-/// Imports that run back up. To be fewer, never more.
+/// Imports in the other direction. The list may only shrink.
 const UP: [&str; 5] = [
     "slots/publish imports table/entry",
     "vcpu imports fault/memo",
@@ -170,7 +170,8 @@ fn circles_are_found() {
     );
 }
 
-/// Which file imports which: by `use`, or by a path in its code. A name that a file hands on counts for the file that has it.
+/// Returns which file imports which: by `use`, or by a path in its code. A re-exported name counts for the file that
+/// defines it.
 struct Graph {
     imports: BTreeSet<(String, String)>,
 }
@@ -197,7 +198,7 @@ impl Graph {
         Self::of(&files)
     }
 
-    /// Of these files, by module. The crate's root has no name; it hands names on, and imports nothing.
+    /// Imports of these files, by module. The crate's root has no name; it re-exports, and imports nothing.
     fn of(files: &BTreeMap<String, String>) -> Self {
         let (mut uses, mut handed_on) = (Vec::new(), BTreeMap::new());
         for (file, text) in files {
@@ -229,7 +230,7 @@ impl Graph {
         }
     }
 
-    /// The files of each circle.
+    /// Returns the files of each cycle.
     fn circles(&self) -> Vec<String> {
         let reached = |from: &str| {
             let (mut seen, mut left) = (BTreeSet::new(), vec![from.to_owned()]);
@@ -249,13 +250,13 @@ impl Graph {
     }
 }
 
-/// The paths that a file's code names, tests excepted. Those that it hands on come with the name that they get.
+/// Returns the paths that a file's code names, without tests. Re-exports come with their new name.
 fn paths(text: &str) -> Vec<(String, Option<String>)> {
     let (mut code, mut lines) = (String::new(), text.lines().peekable());
     while let Some(line) = lines.next() {
         let line = line.split("//").next().unwrap_or_default();
         if line.trim().starts_with("#[cfg(") && line.contains("test") && !line.contains("not(test") {
-            // An item of tests: the one at the file's end, or a line.
+            // An item of tests: the module at the file's end, or a line.
             if lines.next().is_some_and(|next| next.starts_with("mod ") && next.ends_with('{')) {
                 break;
             }
@@ -295,7 +296,7 @@ fn paths(text: &str) -> Vec<(String, Option<String>)> {
     found
 }
 
-/// `a::{b, c::{d, e}}` as three paths.
+/// Expands `a::{b, c::{d, e}}` to three paths.
 fn expand(import: &str) -> Vec<String> {
     let Some((before, inner)) = import.split_once('{') else {
         return if import.is_empty() { Vec::new() } else { vec![import.trim().to_owned()] };
@@ -318,7 +319,7 @@ fn expand(import: &str) -> Vec<String> {
     paths
 }
 
-/// A path as it is from the crate's root on; none that leads into another crate.
+/// Returns a path from the crate's root; `None` for a path into another crate.
 fn absolute(files: &BTreeMap<String, String>, file: &str, path: &str) -> Option<String> {
     let path = path.replace("::", "/");
     let mut path = path.strip_suffix("/self").unwrap_or(&path);
@@ -358,13 +359,13 @@ const NO_ACTORS: [&str; 13] = [
     "those who",
 ];
 
-/// What may have them: what was written before the rule, and the rule itself.
+/// Files that may use them: texts from before the rule, and the rule itself.
 const MAY: [&str; 2] = ["CHANGELOG.md", "slat/tests/house.rs"];
 
 #[test]
 fn every_text_names_its_actors() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    // What is published has no repository around it.
+    // The published package has no repository around it.
     if !root.join("CONTRIBUTING.md").exists() {
         return;
     }
@@ -390,7 +391,7 @@ fn words_that_name_no_actor_are_found() {
     assert_eq!(found("// thosewho, bodyguards, and those whose\n"), [0; 0]);
 }
 
-/// The numbers of the lines that have such a word.
+/// Returns the numbers of the lines that have such a word.
 fn without_actor(text: &str) -> impl Iterator<Item = usize> {
     let has = |line: &str| {
         let line = line.to_ascii_lowercase();
@@ -402,7 +403,7 @@ fn without_actor(text: &str) -> impl Iterator<Item = usize> {
     (1..).zip(text.lines()).filter(move |(_, line)| has(line)).map(|(number, _)| number)
 }
 
-/// Sources, and what is written about them.
+/// Sources, and the texts about them.
 fn collect(folder: &Path, texts: &mut Vec<std::path::PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

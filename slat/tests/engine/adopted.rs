@@ -1,4 +1,4 @@
-//! What programs that adopted the engine asked for: memslots that are cut, transactions that an embedder refuses, dirty logs whose
+//! Requests of programs that adopted the engine: cut memslots, transactions that an embedder refuses, dirty logs whose
 //! rules change, rings that are read in two steps, marks by words.
 
 use crate::common::identity::Identity;
@@ -41,12 +41,12 @@ fn a_slot_that_is_cut_keeps_what_stays_mapped() {
     assert_eq!(store(&mut vcpu, &mut idle, 19), Done::Spurious);
     assert_eq!(store(&mut vcpu, &mut idle, 20), Done::Mmio);
     assert_eq!(store(&mut vcpu, &mut idle, 30), Done::Spurious);
-    // The rest is a slot like any other: its pages go with it, and those of the other stay.
+    // The rest is a slot like any other: its pages are zapped with it, and those of the other slots stay.
     vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(1))).unwrap();
     assert!(mapped(&vm, &mut idle).into_iter().eq(0..20));
     vm.slots().commit(&mut idle, |tx| tx.cut(RAM, Span::new(Gfn(0), Gfn(8)), RAM)).unwrap();
     assert!(mapped(&vm, &mut idle).into_iter().eq(8..20));
-    // Its host addresses are those of before.
+    // Its host addresses are unchanged.
     vm.invalidate(Span::sized(HVA + 9 * PAGE_SIZE, PAGE_SIZE), Why::Unmap).apply(&mut idle).settle();
     assert_eq!(vm.translate(&mut idle, Gfn(9)), None);
     assert_eq!(store(&mut vcpu, &mut idle, 9), Done::Mapped(Level::K4));
@@ -68,8 +68,8 @@ fn a_large_page_that_is_cut_is_split_and_loses_that_part_alone() {
     assert_eq!(vm.recover(&mut idle, Span::new(Gfn(0), Gfn(512))), 0);
 }
 
-/// A vCPU uses all of a slot, which is cut and made whole again. What stays is mapped all the time; what goes is gone when the
-/// commit returns.
+/// A vCPU uses all of a slot, which is cut and made whole again. What stays is mapped all the time; what is removed is
+/// unmapped when the commit returns.
 #[test]
 fn a_slot_is_cut_beside_a_running_vcpu() {
     let (mut idle, vm) = vm::<Ept4>(256, DirtyLog::bitmap());
@@ -108,8 +108,8 @@ fn a_slot_is_cut_beside_a_running_vcpu() {
     });
 }
 
-/// A slot that logs is cut while a harvest of it is out. All that stays counts as written, and is told again, wherever its mark was; and
-/// after that a store is noticed as before.
+/// A slot that logs is cut while a harvest of it is held. All frames that stay count as written, and are harvested
+/// again, wherever their marks were. After that stores are logged as before.
 fn cut_while_it_logs<F: Format>(dirty: DirtyLog) {
     let (mut idle, vm) = vm::<F>(256, dirty);
     vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(RAM, true)).unwrap();
@@ -126,7 +126,7 @@ fn cut_while_it_logs<F: Format>(dirty: DirtyLog) {
     assert_eq!(store(&mut vcpu, &mut idle, 75), Done::Mmio);
     for gfn in [69, 90, 255] {
         store(&mut vcpu, &mut idle, gfn);
-        // Where the hardware marks the leaf, the fault has had it marked.
+        // If the hardware sets D, the fault has had it set.
         assert_eq!(store(&mut vcpu, &mut idle, gfn), Done::Spurious);
     }
     let harvest = vm.slots().harvest_all(&mut idle).unwrap();
@@ -155,8 +155,8 @@ impl Translations for OnePage<'_> {
     }
 }
 
-/// A vCPU stores while its slot is cut twice, and another thread copies what harvests tell. When the vCPU has stopped, one more harvest
-/// brings what the copy of the frames that stayed lacks.
+/// A vCPU stores while its slot is cut twice, and another thread copies harvested pages. When the vCPU has stopped, one
+/// more harvest returns the stores that the copy of the remaining frames lacks.
 #[test]
 fn a_slot_that_logs_is_cut_beside_a_vcpu_that_stores_and_a_harvest() {
     const PAGES: usize = 32;
@@ -182,7 +182,7 @@ fn a_slot_that_logs_is_cut_beside_a_vcpu_that_stores_and_a_harvest() {
                     let found = vm.translate(&mut idle, gfn);
                     kept.set(found.filter(|found| found.leaf.perms.allows(Access::Write)).map(|_| gfn));
                     let guest = vcpu.enter(&mut idle, &mut tlb).poll();
-                    // What was taken since it was translated has been forgotten.
+                    // A flush has removed what was taken since the translation.
                     if kept.get().is_some() {
                         memory[gfn.0 as usize].fetch_add(1, SeqCst);
                     }
@@ -219,17 +219,17 @@ fn what_the_embedder_refuses_changes_nothing() {
     assert_eq!(refused, Err(CommitError::Refused(16)), "it sees the result of the operations");
     assert_eq!((slots.generation(), slots.len(), mapped(&vm, &mut idle).len()), (before, 1, 16));
     assert_eq!(store(&mut vcpu, &mut idle, 3), Done::Spurious);
-    // A refused operation does not come that far.
+    // A refused operation does not get there.
     let unasked =
         slots.commit_with(&mut idle, |tx| tx.delete(SlotId(7)), |_| -> Result<(), ()> { panic!("asked") });
     assert!(matches!(unasked, Err(CommitError::Slots(error)) if error.rule == Rule::Missing));
-    // One that changes nothing does.
+    // An operation that changes nothing does.
     assert_eq!(slots.commit_with(&mut idle, |_| Ok(()), |()| Err(5)), Err(CommitError::Refused(5)));
     assert_eq!(slots.commit_with(&mut idle, |tx| tx.delete(RAM), |_| Ok::<_, ()>(())).unwrap().id, RAM);
     assert_eq!(mapped(&vm, &mut idle), []);
 }
 
-/// What a fault on a slot says that is being deleted, which comes while the embedder's operation runs.
+/// Returns the result of a fault on a slot that is being deleted, during the embedder's operation.
 fn fault_meanwhile(by_confirm: bool) -> Done {
     let (mut idle, vm) = vm::<Npt4>(16, DirtyLog::bitmap());
     let (begun, faulting) = (Barrier::new(2), AtomicBool::new(false));
@@ -357,7 +357,7 @@ fn what_is_collected_is_clean_when_it_is_reset() {
     assert_eq!(store(&mut vcpu, &mut idle, 5), Done::Fixed, "logged again");
     assert_eq!(store(&mut vcpu, &mut idle, 300), Done::Mapped(Level::K4));
     assert_eq!(collect(&mut idle), [5, 300]);
-    // Between the steps the log ends: there is nothing to make clean, and the room is free.
+    // The log ends between the steps: there is nothing to clean, and the room is free.
     store(&mut vcpu, &mut idle, 301);
     vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(RAM, false)).unwrap();
     assert_eq!(collect(&mut idle), [], "page 301 is of a log that has ended");
@@ -377,7 +377,7 @@ fn a_part_of_what_is_collected_is_reset_and_the_rest_stays_written() {
             store(&mut vcpu, &mut idle, gfn);
         }
         if log == 0 {
-            // Another log: what was pushed says nothing any more, and is not counted among what is told.
+            // Another log: entries of the first one no longer match, and are not counted.
             vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(RAM, false)).unwrap();
             vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(RAM, true)).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Aging (the MGLRU aging series): which pages were accessed, told without a lock or a flush, over every format.
+//! Aging (the MGLRU aging series): accessed pages, reported without a lock or a flush, over every format.
 
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
 use slat::table::{Entry, Word};
@@ -30,7 +30,7 @@ struct Machine<F: Format> {
 }
 
 impl<F: Format> Machine<F> {
-    /// Memory at guest address 0, in two slots, the second of which is no neighbour of the first on the host.
+    /// Memory at guest address 0, in two slots, the second of which does not adjoin the first on the host.
     fn new() -> Self {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<F, _>::builder(Identity).build().unwrap();
@@ -38,7 +38,7 @@ impl<F: Format> Machine<F> {
         Self { idle, vm }
     }
 
-    /// What a vCPU does: faults if need be, and walks, setting the bits that a walker sets.
+    /// Acts as a vCPU: faults if necessary, and walks, setting the bits that a walker sets.
     fn access(&mut self, gfn: u64, access: Access) {
         let mut vcpu = self.vm.vcpu(VcpuId(0)).unwrap();
         vcpu.fault(&mut self.idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap();
@@ -65,7 +65,7 @@ impl<F: Format> Machine<F> {
 
 const ALL: Span<Gfn> = Span::new(Gfn(0), Gfn(PAGES));
 
-/// Sets `bits` in the leaf of `gfn` and, with `links`, what a walker sets on the way there.
+/// Sets `bits` in the leaf of `gfn` and, with `links`, a walker's bits on the way.
 fn walk<F: Format>(vm: &Vm<F, Identity>, gfn: Gfn, bits: u64, links: bool) {
     let entry = leaf_entry(vm, gfn, |level| if links { F::touch_link(level) } else { 0 });
     let word = entry.load();
@@ -73,7 +73,7 @@ fn walk<F: Format>(vm: &Vm<F, Identity>, gfn: Gfn, bits: u64, links: bool) {
     assert!(F::is_present(word) && unsafe { entry.touch_raw(word, bits) });
 }
 
-/// The lowest entry for `gfn`, with `bits` of its level set in each link on the way there.
+/// Returns the lowest entry for `gfn`, after setting `bits` of its level in each link on the way.
 fn leaf_entry<F: Format>(vm: &Vm<F, Identity>, gfn: Gfn, bits: impl Fn(Level) -> u64) -> &Entry {
     let (mut table, mut level) = (vm.root(), F::ROOT_LEVEL);
     loop {
@@ -134,7 +134,7 @@ fn large_pages<F: Format>() {
     );
 }
 
-/// A table is passed over where no walk came through its link; a walker with the link in its cache is not noticed.
+/// A pass skips a table if no walk came through its link; it misses a walker that has the link in its cache.
 fn parents<F: Format>() {
     let mut machine = Machine::<F>::new();
     machine.access(3, Access::Read);
@@ -168,7 +168,7 @@ fn as_a_secondary_mmu<F: Format>() {
     forgetting(vm, idle);
 }
 
-/// What a vCPU was told to forget.
+/// The flushes that a vCPU was asked for.
 #[derive(Default)]
 struct Told(Vec<Span<Gfn>>);
 
@@ -182,7 +182,7 @@ impl Translations for Told {
     }
 }
 
-/// TLBs are asked to forget, in the guest and out of it, and no thread waits for them: there is one thread.
+/// A pass asks TLBs to flush, in the guest and out of it, and waits for no thread: there is only one.
 fn forgetting<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle) {
     let (page, nothing) = (Span::sized(RAM + PAGE_SIZE, PAGE_SIZE), Span::sized(Hva(0x1000), PAGE_SIZE));
     let (mut told, mut vcpu) = (Told::default(), vm.vcpu(VcpuId(0)).unwrap());
@@ -221,7 +221,7 @@ fn every_format_ages() {
     all::<Ept4NoAd>();
 }
 
-/// A long pass rests, and goes on where it was; holes, however old, are no pages.
+/// A long pass rests, and continues where it was; holes, however old, are no pages.
 #[test]
 fn a_long_pass_finds_every_page_once() {
     let mut idle = Idle::take().unwrap();
@@ -234,7 +234,7 @@ fn a_long_pass_finds_every_page_once() {
         let fault = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
         vcpu.fault(&mut idle, fault).unwrap();
         walk(&vm, Gfn(gfn), 0, true);
-        // Every hole is covered by many invalidations: its bits say anything.
+        // Many invalidations cover every hole, so its bits take many values.
         if gfn % 64 == 0 {
             vm.invalidate_gfns(Span::sized(Gfn(gfn + 1), 64), Why::Clear).apply(&mut idle).settle();
         }
@@ -245,7 +245,7 @@ fn a_long_pass_finds_every_page_once() {
     assert_eq!(young, touched);
 }
 
-/// Every page is written once, as a walker does it, while another thread ages. Whether all of them are dirty.
+/// A walker writes every page once while another thread ages. Returns whether all of them are dirty.
 fn dirty_is_kept<F: Format>() -> bool {
     let mut machine = Machine::<F>::new();
     for gfn in 0..512 {
@@ -261,7 +261,7 @@ fn dirty_is_kept<F: Format>() -> bool {
         });
         for gfn in (0..512).map(|page| Gfn(page * 7 % 512)) {
             let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-            // Where there is no Dirty bit, the fault that gives a tracked leaf back is what says so.
+            // Without a Dirty bit, the fault that restores a tracked leaf marks it.
             while !store(vm, gfn) {
                 vcpu.fault(&mut machine.idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
             }
@@ -271,7 +271,7 @@ fn dirty_is_kept<F: Format>() -> bool {
     machine.dirty().len() == 512
 }
 
-/// A store's walk; false where it faults.
+/// A store's walk; false if it faults.
 fn store<F: Format>(vm: &Vm<F, Identity>, gfn: Gfn) -> bool {
     loop {
         let entry = leaf_entry(vm, gfn, F::touch_link);
@@ -295,7 +295,8 @@ fn dirty_survives_aging_beside_a_store() {
     }
 }
 
-/// Accessed cleared by a load and a store, with a walker's store in between: the same look finds that Dirty is lost.
+/// A load clears Accessed and a store follows, with a walker's store in between: the look then finds that Dirty is
+/// lost.
 #[test]
 fn negative_control_a_clear_that_loses_dirty_is_found_out() {
     let mut machine = Machine::<Ept4>::new();

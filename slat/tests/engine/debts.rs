@@ -1,5 +1,5 @@
-//! A flush that is owed, as its holder sees it: what it covers is known before it is paid, it is paid once, and nothing is
-//! owed where nothing was taken.
+//! A flush debt, as its holder sees it: its range is known before it is paid, it is paid once, and an edit that takes
+//! nothing owes nothing.
 
 use crate::common::identity::Identity;
 use slat::table::formats::Ept4;
@@ -28,7 +28,7 @@ fn a_walks_debt_says_what_it_owes_and_is_paid_once() {
     assert!(!walk.write_protect(Span::sized(Gfn(PAGES), 16)).settle(), "nothing is mapped there");
     drop(walk);
     assert_eq!(paid(), before + 1);
-    // A W that is clear never proves that no TLB writes: it is owed again, and paid where the debt is dropped.
+    // A clear W does not prove that no TLB writes: the flush is owed again, and paid where the debt is dropped.
     drop(vm.write_protect(&mut idle, range));
     assert_eq!(paid(), before + 2);
     let writable =

@@ -1,4 +1,4 @@
-//! Dirty logs: what is marked, what a log survives, and that no page is writable without a mark.
+//! Dirty logs: marks, changes that a log survives, and that no page is writable without a mark.
 
 use crate::common::identity::Identity;
 use crate::common::random::Random;
@@ -119,7 +119,7 @@ fn large_pages_are_split_for_the_log_and_come_back_after_it() {
     assert_eq!(touch(&mut vcpu, &mut idle, 600, Access::Write), Done::Mapped(Level::M2));
 }
 
-/// Pages that a vCPU may write though they are not marked.
+/// Returns the pages that a vCPU may write though they are not marked.
 fn unmarked(vm: &Vm<Ept4, Identity>, idle: &mut Idle) -> usize {
     let marked = dirty(vm, idle).unwrap_or_default();
     let mut writable = Vec::new();
@@ -132,7 +132,7 @@ fn unmarked(vm: &Vm<Ept4, Identity>, idle: &mut Idle) -> usize {
     writable.len()
 }
 
-/// vCPUs store and load while the log is switched on, off and moved about. Whenever it is on and all stand still,
+/// vCPUs store and load while the log is switched on, off and moved. Whenever it is on and all threads stand still,
 /// each writable page is marked. The negative control is in the same loop: while the log is off, some are not.
 #[test]
 fn no_page_is_writable_without_a_mark() {

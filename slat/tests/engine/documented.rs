@@ -1,4 +1,4 @@
-//! What a newcomer meets first has an example: a type by its page, a task by a file in `examples/`.
+//! Everything that a newcomer meets first has an example: a type by its page, a task by a file in `examples/`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn crate_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The Rust files below `folder`, with their paths.
+/// Returns the Rust files below `folder`, with their paths.
 fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -43,7 +43,7 @@ fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// What stands above the public item `name`: its documentation and attributes. A page that is included is read.
+/// Returns the documentation and attributes of the public item `name`, with included pages.
 fn page(sources: &[(PathBuf, String)], name: &str) -> Option<String> {
     let is_item = |line: &str| {
         let rest = line.strip_prefix("pub ")?;
@@ -64,7 +64,7 @@ fn page(sources: &[(PathBuf, String)], name: &str) -> Option<String> {
     })
 }
 
-/// Whether the page has an example that is run: a block of code without a word that says otherwise.
+/// Whether the page has an example that is run: a block of code without an attribute that prevents it.
 fn has_example(page: &str) -> bool {
     page.lines().filter(|line| line.starts_with("```")).step_by(2).any(|opens| opens == "```")
 }
@@ -72,7 +72,7 @@ fn has_example(page: &str) -> bool {
 #[test]
 fn the_page_of_each_type_that_an_embedder_names_has_an_example() {
     let mut sources = sources(&crate_folder().join("src"));
-    // What the engine hands on is documented where it is.
+    // A re-exported item is documented where it is defined.
     sources.extend(self::sources(&crate_folder().join("../slots/src")));
     let without =
         PAGES.into_iter().filter(|name| !page(&sources, name).is_some_and(|page| has_example(&page)));

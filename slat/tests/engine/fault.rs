@@ -1,4 +1,4 @@
-//! The pipeline of a fault, seen from outside: outcomes, permissions, large pages, slots, invalidation.
+//! The path of a fault, from outside: outcomes, permissions, large pages, slots, invalidation.
 
 use crate::common::identity::Identity;
 use slat::slots::Rule;
@@ -47,8 +47,8 @@ fn a_host_that_sleeps_is_asked_outside_of_the_walk() {
     assert_eq!(vm.translate(&mut idle, Gfn(9)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 9));
 }
 
-/// A write to a page that the host had read-only and makes writable in place: by upgrade where the host can
-/// say so without sleeping, by zap and reinstall where it cannot.
+/// A write to a page that the host had read-only and makes writable in place: by upgrade if the host can answer without
+/// sleeping, otherwise by zap and reinstall.
 #[test]
 fn a_page_made_writable_in_place_is_upgraded() {
     for sleeps in [false, true] {
@@ -66,7 +66,7 @@ fn a_page_made_writable_in_place_is_upgraded() {
     }
 }
 
-/// The same of a small part of a large page: it is mapped by itself, and the rest stays.
+/// As above, for a small part of a large page: it is mapped by itself, and the rest stays.
 #[test]
 fn a_part_of_a_large_page_made_writable_is_mapped_by_itself() {
     let (mut idle, vm) = vm::<Npt4>(512);
@@ -112,7 +112,7 @@ fn large_pages_where_slot_and_host_agree() {
     let mapping = vm.translate(&mut idle, Gfn(512 * 3 + 1)).unwrap();
     assert_eq!((mapping.level, mapping.leaf.pfn), (Level::G1, Pfn(HVA.0 >> 12)));
 
-    // One page of it goes: the large leaf is split, twice, and all others stay.
+    // One page of it is zapped: the large leaf is split, twice, and all others stay.
     let mut change = vm.invalidate(Span::sized(HVA + 4096 * 77, 4096), Why::Clear);
     assert_eq!(change.apply(&mut idle).pages(), 1);
     drop(change);
@@ -122,7 +122,7 @@ fn large_pages_where_slot_and_host_agree() {
     assert_eq!(vm.stats().splits, [1, 1]);
 }
 
-/// Invalidations publish what they change and no more: were the neighbours covered, this would wait for ever.
+/// Invalidations publish exactly their range: if the neighbours were covered, this would wait for ever.
 #[test]
 fn faults_beside_an_open_invalidation_go_on() {
     let (mut idle, vm) = vm::<Ept4>(2048);
@@ -135,7 +135,7 @@ fn faults_beside_an_open_invalidation_go_on() {
         assert_eq!(vcpu.fault(&mut idle, at(gfn, Access::Write)), Ok(Done::Mapped(Level::K4)));
     }
     assert_eq!(vm.stats().retries, 0);
-    // A page as large as the host offers would cover what is being changed: a smaller one does.
+    // A page as large as the host offers would cover the changing range: a smaller one does not.
     vm.host().offer(Level::G1);
     assert_eq!(vcpu.fault(&mut idle, at(1536, Access::Write)), Ok(Done::Mapped(Level::M2)));
     drop((one, other));
@@ -264,8 +264,8 @@ fn tables_cost_two_thousandths_of_a_dense_guest() {
     assert!(stats.table_bytes + notes <= bound, "{} of {bound}", stats.table_bytes + notes);
 }
 
-/// A transaction inside an invalidation does not wait for its end; a vCPU that faults through the slots that it
-/// published does, since the invalidation covers host addresses, whatever slot leads there.
+/// A transaction inside an invalidation does not wait for its end. A vCPU that faults through the slots that it
+/// published does: the invalidation covers host addresses, whatever slot maps them.
 #[test]
 fn slots_made_and_moved_inside_an_invalidation_wait_for_its_end() {
     let (mut idle, vm) = vm::<Ept4>(64);
@@ -288,7 +288,7 @@ fn slots_made_and_moved_inside_an_invalidation_wait_for_its_end() {
                 vcpu.fault(&mut idle, at(gfn, Access::Read))
             })
         });
-        // Each fault on the page counts once that it has to wait; the neighbour's did not.
+        // Each fault on the page counts its wait once; the neighbour's did not wait.
         while vm.stats().retries < 2 {
             std::thread::yield_now();
         }
@@ -308,7 +308,7 @@ fn slots_made_and_moved_inside_an_invalidation_wait_for_its_end() {
     }
 }
 
-/// Nothing keeps a user from leaking the guard of a vCPU in the guest. The next fault finds out.
+/// A user may leak the guard of a vCPU in the guest. The next fault detects that.
 #[test]
 fn a_vcpu_whose_guard_was_leaked_is_back_when_it_faults() {
     struct Nothing;
@@ -324,8 +324,8 @@ fn a_vcpu_whose_guard_was_leaked_is_back_when_it_faults() {
     vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(7))).unwrap();
 }
 
-/// Beside an invalidation that stays open, faults elsewhere take the short way with what was found since; what is
-/// unhooked meanwhile is not found again.
+/// While an invalidation stays open, faults elsewhere take the short path with what was found since; a table that is
+/// unhooked meanwhile is not used again.
 #[test]
 fn what_is_remembered_beside_an_open_invalidation_dies_with_the_next() {
     let (mut idle, vm) = vm::<Npt4>(2048);
@@ -341,7 +341,7 @@ fn what_is_remembered_beside_an_open_invalidation_dies_with_the_next() {
     for gfn in [0, 512, 1024] {
         map(&mut idle, gfn);
     }
-    // One page of the first table is away for the whole test.
+    // One page of the first table is invalidated for the whole test.
     let mut open = vm.invalidate(page(0), Why::Clear);
     open.apply(&mut idle).settle();
     for gfn in [1, 513, 2, 514, 515, 3] {

@@ -1,5 +1,5 @@
-//! One scenario, every format: what the engine does must not depend on how the bits lie. And leaves that are withdrawn
-//! from the hardware, in the format that needs them.
+//! One scenario, every format: the engine's behaviour must not depend on the position of bits. And leaves that are
+//! withdrawn from the hardware, in the format that needs that.
 
 use crate::common::identity::Identity;
 use slat::notify::plan::{Edit, plan};
@@ -25,7 +25,7 @@ impl<F: Format> Machine<F> {
         Self::with(Level::K4, false)
     }
 
-    /// On a host with pages of `level`.
+    /// A VM on a host with pages of `level`.
     fn with(level: Level, nx: bool) -> Self {
         let mut idle = Idle::take().unwrap();
         let vm = Vm::<F, _>::builder(Identity::of(level)).nx_huge_pages(nx).build().unwrap();
@@ -53,14 +53,14 @@ impl<F: Format> Machine<F> {
         found
     }
 
-    /// What `f` asks the host.
+    /// Returns the questions that `f` asks the host.
     fn asks(&mut self, f: impl FnOnce(&mut Self)) -> u64 {
         let before = self.vm.host().looked.load(Relaxed);
         f(self);
         self.vm.host().looked.load(Relaxed) - before
     }
 
-    /// Reachable table pages, after checking that none is lost.
+    /// Returns the reachable table pages, after checking that none is lost.
     fn tables(&mut self) -> u64 {
         self.vm.collect(&mut self.idle);
         let pages = self.vm.table_pages(&mut self.idle);
@@ -105,7 +105,7 @@ fn every_format_does_the_same() {
     scenario::<Npt<4, 51>>();
 }
 
-/// A slot over each seam between two pages of a root, and one beside none.
+/// A slot over each boundary between two pages of a root, and one beside none.
 fn a_root_of_many_pages<F: Format>() {
     let mut machine = Machine::<F>::new();
     let page = 1_u64 << (u32::from(F::LEVELS) * 9);
@@ -160,7 +160,7 @@ fn every_page_of_a_root_is_reached() {
     a_root_of_many_pages::<Arm64<43>>();
 }
 
-/// A clean page becomes dirty by the walker's own bit, and stays so when it is write-protected.
+/// The walker's own bit makes a clean page dirty; it stays dirty when it is write-protected.
 #[test]
 fn what_was_dirty_stays_dirty_without_the_permission_to_write() {
     let mut machine = Machine::<Arm64L48>::new();
@@ -206,7 +206,7 @@ fn faults_and_tracking<F: Format>() {
     assert!(machine.tables() > 2 * (u64::from(F::LEVELS) - 1), "two ways down");
 }
 
-/// By each reason: present leaves and leaves mapped ahead alike do as the plan says, and owe a flush for it.
+/// For each reason: present leaves and leaves mapped ahead are edited by the plan, and owe a flush for it.
 fn invalidations<F: Format>() {
     for why in Why::ALL {
         let mut machine = Machine::<F>::new();
@@ -241,14 +241,14 @@ fn invalidations<F: Format>() {
                         leaf.host_writable = false;
                     }
                 }
-                // Without a bit of its own, a present leaf is dirty where it may be written.
+                // Without a D bit, a present leaf is dirty if it may be written.
                 leaf.dirty &= F::HARDWARE_AD || !leaf.accessed || leaf.perms.allows(Access::Write);
                 Some(Mapping { leaf, ..*found })
             })
             .collect();
         assert_eq!(machine.leaves(), expected, "{} {why:?}", F::NAME);
         assert_eq!(machine.vm.stats().leaves[0], expected.len() as u64);
-        // A load of what was left alone; of what was taken, a fault as any.
+        // A load of a remaining page; a normal fault on a zapped one.
         let done = machine.touch(Gfn(12), Access::Read);
         assert_eq!(done, if expected.is_empty() { Done::Mapped(Level::K4) } else { first_use::<F>() });
         machine.tables();
@@ -274,7 +274,7 @@ fn large_pages<F: Format>() {
     assert_eq!((machine.vm.stats().leaves, machine.tables()), ([0, 2, 0], tables));
     assert_eq!(machine.touch(Gfn(1000), Access::Write), Done::Spurious, "present as a whole");
 
-    // A large leaf that reaches out of what changes is split; where its part stays as it is, not even that.
+    // A large leaf that reaches out of the changed range is split; if its part stays as it is, it is not.
     machine.prefault(1024, 1025);
     let mut change = machine.vm.invalidate_gfns(frames(1023, 1025), Why::Protect);
     change.apply(&mut machine.idle).settle();
@@ -299,7 +299,7 @@ fn the_end_of_all<F: Format>() {
     assert_eq!(machine.prefault(100, 1100), 1000);
     machine.vm.slots().commit(&mut machine.idle, |tx| tx.delete(SLOT)).unwrap();
     assert_eq!(machine.touch(Gfn(9), Access::Read), Done::Mmio);
-    // Leaf tables went with the slot; those above them are shared with whatever comes next.
+    // Leaf tables were freed with the slot; the tables above them are shared with what comes next.
     assert_eq!((machine.vm.stats().leaves, machine.tables()), ([0; 3], empty + u64::from(F::LEVELS) - 2));
 }
 
@@ -376,7 +376,8 @@ fn a_fetch_from_a_tracked_large_page_that_does_not_execute_splits_it() {
     assert_eq!(machine.touch(Gfn(8), Access::Fetch), Done::Spurious);
 }
 
-/// Links without an Accessed bit say nothing about what is below them: leaf tables go, in the order of the clock.
+/// Links without an Accessed bit say nothing about the tables below: leaf tables are reclaimed, in the order of the
+/// clock.
 #[test]
 fn a_budget_takes_leaf_tables_where_links_have_no_accessed_bit() {
     fn least<F: Format>() {

@@ -1,4 +1,4 @@
-//! Frames that are held: valid, or refused; whatever the host and the memslots do.
+//! Held frames are valid or refused, whatever the host and the memslots do.
 
 use slat::notify::{Event, SecondaryMmu};
 use slat::table::formats::{Ept4, Npt4};
@@ -17,7 +17,7 @@ const RAM: SlotId = SlotId(0);
 struct Mover {
     moved: AtomicU64,
     readonly: AtomicBool,
-    /// What it answers where that is no page.
+    /// The host's answer, if it is no page.
     error: std::sync::Mutex<Option<HostError>>,
     kicks: AtomicU64,
 }
@@ -61,7 +61,7 @@ fn frame(gfn: u64) -> Pfn {
     Pfn((HVA.0 >> PAGE_SHIFT) + gfn)
 }
 
-/// The frame that may be used now.
+/// Returns the frame that may be used now.
 fn read<F: Format, H: Host>(held: &mut Held<'_, F, H>, idle: &mut Idle) -> Option<Pfn> {
     held.read(idle).map(|page| page.pfn())
 }
@@ -73,7 +73,7 @@ fn a_held_frame_is_refused_from_an_invalidation_on_until_it_is_refreshed() {
     assert_eq!((held.gfn(), read(&mut held, &mut idle)), (Gfn(5), Some(frame(5))));
     assert_eq!(vm.translate(&mut idle, Gfn(5)), None, "nothing is mapped for it");
 
-    // Neighbours are another matter, by address and by frame.
+    // An invalidation of neighbours, by address and by frame, leaves it.
     for gfn in [4, 6, 600] {
         vm.invalidate(page(gfn), Why::Unmap).apply(&mut idle).settle();
         vm.invalidate_gfns(Span::sized(Gfn(gfn), 1), Why::Unmap).apply(&mut idle).settle();
@@ -136,7 +136,7 @@ fn memslots_that_move_take_their_frames_back() {
         |idle: &mut Idle, work: &mut dyn FnMut(&mut slots::Transaction<'_>) -> Result<(), SlotError>| {
             vm.slots().commit(idle, |tx| work(tx)).unwrap();
         };
-    // What changes nothing of the frame leaves it.
+    // A change of other frames leaves it.
     let more = Slot::new(SlotId(1), Gfn(PAGES), 8, Hva(1 << 40));
     commit(&mut idle, &mut |tx| tx.create(more));
     commit(&mut idle, &mut |tx| tx.set_log_dirty(RAM, true).map(drop));
@@ -153,7 +153,7 @@ fn memslots_that_move_take_their_frames_back() {
     assert!(held.write(&mut idle).is_none());
     held.refresh(&mut idle).unwrap();
     assert_eq!(read(&mut held, &mut idle), Some(frame(4)));
-    // From now on it is that page's.
+    // From now on it has that page.
     vm.invalidate(page(5), Why::Unmap).apply(&mut idle).settle();
     assert!(held.is_valid());
     vm.invalidate(page(4), Why::Unmap).apply(&mut idle).settle();
@@ -248,7 +248,7 @@ fn a_frame_that_is_held_to_read_is_not_written() {
     let _ = held.write(&mut idle);
 }
 
-/// From begin to settled, with a use open: how long the use lasts.
+/// Invalidates and settles with a use open. Returns how long the use lasts.
 #[test]
 fn an_invalidation_waits_for_a_use_that_has_begun_and_for_no_other() {
     let (mut idle, vm) = vm();
@@ -292,7 +292,7 @@ fn a_use_that_is_leaked_ends_with_the_next_call() {
     assert!(!vm.invalidate(page(5), Why::Unmap).apply(&mut idle).settle());
 }
 
-/// What a real TLB would do.
+/// A real TLB would flush here.
 struct Tlb;
 
 impl Translations for Tlb {
@@ -338,7 +338,7 @@ fn a_vcpu_of_another_vm_is_refused() {
     let _ = apic.current(&vcpu.enter(&mut idle, &mut Tlb));
 }
 
-/// Pages whose frames say by a number whether they may be used, and a host that moves them all the time.
+/// Pages whose frame numbers show whether they may be used, and a host that moves them continuously.
 struct Moving {
     /// The frame of each page: it moves among four.
     now: [AtomicU64; 4],

@@ -1,4 +1,4 @@
-//! Huge pages: who may have them, split and recovered in place, not executable where that is asked.
+//! Huge pages: when they are mapped, split and recovered in place, and not executable on request.
 
 use slat::table::formats::{Ept4, Npt4};
 use slat::table::memory::{CHUNK_BYTES, TableMemory};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 const RAM: Hva = Hva(0x40_0000_0000);
 const GIB: u64 = Level::G1.pages();
 
-/// Frame = address; pages of the level set; so many chunks of table memory.
+/// Frame = address; pages of the level set; a limited number of chunks of table memory.
 struct Sized {
     level: AtomicU8,
     chunks: AtomicU64,
@@ -48,7 +48,7 @@ impl Host for Sized {
     }
 }
 
-/// A VM of 2 GiB on a host with pages of `level` and so many chunks.
+/// A VM of 2 GiB on a host with pages of `level` and `chunks` chunks.
 fn vm<F: Format>(level: Level, chunks: u64, nx: bool) -> (Idle, Vm<F, Sized>) {
     let mut idle = Idle::take().unwrap();
     let host = Sized { level: AtomicU8::new(level.number()), chunks: AtomicU64::new(chunks) };
@@ -152,8 +152,8 @@ fn without_table_memory_a_split_stops_where_it_is_and_the_vm_goes_on() {
     assert!(vm.split(&mut idle, frames(0, 512), Level::K4).is_ok());
 }
 
-/// A walk that rests looks at the leaf before once more: that is no second leaf. Nor are the small ones that a
-/// large one is split into behind it.
+/// A walk that rests reads the leaf before it once more: that counts no second leaf. Nor do the small leaves into which
+/// a large one is split behind the walk.
 #[test]
 fn a_leaf_is_visited_once_however_often_the_walk_rests() {
     let (mut idle, vm) = vm::<Npt4>(Level::M2, 64, false);

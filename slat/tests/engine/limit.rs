@@ -1,4 +1,4 @@
-//! Table memory with a budget: the coldest tables go, the guest goes on.
+//! Table memory with a budget: the coldest tables are reclaimed, and the guest continues.
 
 use crate::common::identity::Identity;
 use slat::table::formats::Npt4;
@@ -22,7 +22,7 @@ fn touch(vcpu: &mut Vcpu<'_, Npt4, Identity>, idle: &mut Idle, gfn: u64) -> Resu
     vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write })
 }
 
-/// Goes down to `gfn` as the hardware does, and sets Accessed on the way. Whether it is mapped.
+/// Walks to `gfn` as the hardware does, setting Accessed on the way. Returns whether it is mapped.
 fn walk_in_hardware(vm: &Vm<Npt4, Identity>, gfn: Gfn) -> bool {
     let mut table = vm.root();
     for level in (1..=4).rev().filter_map(Level::new) {
@@ -55,7 +55,7 @@ fn the_coldest_tables_go_and_the_hot_one_stays() {
     let stats = vm.stats();
     assert!(stats.tables_reclaimed > 400, "{stats:?}");
     assert!(stats.leaves[0] > BUDGET / 4 && stats.leaves[0] < BUDGET, "what fits is mapped: {stats:?}");
-    // Negative control: what is not used does not stay.
+    // Negative control: an unused table does not stay.
     assert!(!walk_in_hardware(&vm, Gfn(TABLE + 1)));
     drop(vcpu);
     let pages = vm.table_pages(&mut idle);
@@ -74,7 +74,7 @@ fn a_budget_can_be_lowered_and_lifted_while_the_vm_runs() {
     assert!(vm.stats().leaves[0] < 100 * TABLE);
     assert!(touch(&mut vcpu, &mut idle, 399 * TABLE + 7).is_ok(), "it faults back in");
 
-    // Less than one fault needs, beside what the vCPU has at hand: a typed error, and the VM goes on.
+    // Less than one fault needs, beside the vCPU's spare pages: a typed error, and the VM continues.
     vm.set_table_budget(&mut idle, 0);
     let failed = (0..20).map(|region| touch(&mut vcpu, &mut idle, region * TABLE)).find(Result::is_err);
     assert_eq!(failed, Some(Err(FaultError::NoMemory)));

@@ -1,5 +1,5 @@
-//! The engine from outside, through its public interface: one binary, since most of the time to build a test is its link.
-//! `soak` is another binary: it is run alone, and for as long as is asked.
+//! The engine from outside, through its public interface: one binary, since linking takes most of a test's build time.
+//! `soak` is another binary: it is run alone, for a duration of choice.
 //!
 //! | file | what is tested |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! Memory types, and pages that do not execute: what slot and host say, through every way in which a leaf is made or changed.
+//! Memory types, and pages that do not execute: the settings of slot and host, through every way in which a leaf is
+//! made or changed.
 
 use crate::common::own::Own;
 use slat::slots::Rule;
@@ -9,7 +10,7 @@ use std::sync::Mutex;
 const RAM: Hva = Hva(0x40_0000_0000);
 const LARGE: u64 = Level::M2.pages();
 
-/// Frame = address; whatever else the test says.
+/// Frame = address; the test sets everything else.
 struct Says(Mutex<HostPage>);
 
 // SAFETY: the defaults keep the contract.
@@ -49,7 +50,7 @@ fn leaf<F: Format>(vm: &Vm<F, Says>, idle: &mut Idle, gfn: u64) -> Leaf {
     vm.translate(idle, Gfn(gfn)).unwrap().leaf
 }
 
-/// Of each type of slot and of page the narrower one, mapped small and large; then split, and made large again.
+/// For each type of slot and page, the narrower one is mapped, small and large; then split, and recovered.
 fn the_narrower_is_mapped<F: Format>() {
     for (of_slot, of_page) in MemoryType::ALL.into_iter().flat_map(|a| MemoryType::ALL.map(|b| (a, b))) {
         for level in [Level::K4, Level::M2] {
@@ -57,7 +58,7 @@ fn the_narrower_is_mapped<F: Format>() {
             let (mut idle, vm) = vm::<F>(host, slot().memory(of_slot), false);
             let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
             let narrower = of_slot.max(of_page);
-            // The second fault of a vCPU may take a shorter way than the first.
+            // The second fault of a vCPU may take the short path.
             for gfn in [0, 1, LARGE, LARGE + 1] {
                 vcpu.fault(&mut idle, fault(gfn, Access::Write)).unwrap();
                 let found = leaf(&vm, &mut idle, gfn);
@@ -118,7 +119,7 @@ fn a_fetch_that_the_host_refuses_is_an_error_until_it_allows_it() {
     }
 }
 
-/// A page becomes writable, and is of another type since: the old translations go before the new one comes.
+/// A page becomes writable, and has another type since: the old translations are flushed before the new one is mapped.
 #[test]
 fn a_page_that_is_writable_now_and_of_another_type_is_not_upgraded_in_place() {
     let device = HostPage { memory: MemoryType::Device, ..HostPage::PLAIN };

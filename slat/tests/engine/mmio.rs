@@ -1,4 +1,5 @@
-//! Accesses to no memory are remembered in the table, as high up as no slot is below, and forgotten when slots change.
+//! Accesses to no memory are remembered in the table, at the highest level below which there is no slot, and forgotten
+//! when slots change.
 
 use crate::common::identity::Identity;
 use slat::table::formats::{Ept5, Npt4};
@@ -16,7 +17,7 @@ fn touch<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle, gfn: u64) -> Done {
     vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }).unwrap()
 }
 
-/// The level at which `gfn` is remembered as mmio, if it is.
+/// Returns the level at which `gfn` is remembered as MMIO, if it is.
 fn remembered<F: Format>(vm: &Vm<F, Identity>, gfn: u64) -> Option<u8> {
     let mut table = vm.root();
     for level in (1..=F::LEVELS).rev().filter_map(Level::new) {
@@ -40,7 +41,7 @@ fn in_format<F: Format>() {
     assert_eq!(touch(&vm, &mut idle, GIB - 1), Done::Mmio);
     assert_eq!(vm.table_pages(&mut idle).reachable, pages, "and no table");
 
-    // A slot: what was remembered is forgotten, there and elsewhere.
+    // A slot: the remembered words are forgotten, there and elsewhere.
     vm.slots().commit(&mut idle, |tx| tx.create(slot(0, 512, 512))).unwrap();
     assert_eq!(touch(&vm, &mut idle, 600), Done::Mapped(Level::K4));
     assert_eq!(touch(&vm, &mut idle, 5), Done::Mmio);
@@ -54,7 +55,7 @@ fn in_format<F: Format>() {
     assert_eq!((remembered(&vm, 2200), remembered(&vm, 2201)), (Some(1), None));
     assert_eq!(touch(&vm, &mut idle, 2050), Done::Mapped(Level::K4));
 
-    // The slot grows over it by way of another one, is deleted, comes back.
+    // The slot grows over it through another one, is deleted, comes back.
     vm.slots().commit(&mut idle, |tx| tx.create(slot(2, 2148, 300))).unwrap();
     assert_eq!(touch(&vm, &mut idle, 2200), Done::Mapped(Level::K4));
     vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(2)).map(drop)).unwrap();

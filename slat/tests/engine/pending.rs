@@ -1,4 +1,4 @@
-//! Faults that do not block: tokens, the vCPUs that wait for them and are woken, and what may change meanwhile.
+//! Faults that do not block: tokens, the vCPUs that wait for them and are woken, and changes meanwhile.
 
 use slat::table::formats::Npt4;
 use slat::table::memory::TableMemory;
@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
 
-/// What the host does where it has no page.
+/// The host's answer if it has no page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Absent {
     /// Pending, under the page's address.
@@ -16,11 +16,11 @@ enum Absent {
     Pending,
     /// Pending, under another number each time.
     Renamed,
-    /// The VMM provides it.
+    /// The VMM provides the page.
     Needed,
 }
 
-/// Pages that have come, by host address, with the frame; and those that were asked for.
+/// Pages that have arrived, by host address, with the frame; then pages that were asked for.
 #[derive(Default)]
 struct Remote {
     absent: Absent,
@@ -139,7 +139,7 @@ fn a_vcpu_waits_for_many_tokens_and_takes_each() {
     assert!(taken.into_iter().eq((0..100).map(token)));
 }
 
-/// From the guest's other task to the one whose page has come.
+/// The guest switches from its other task to the one whose page has arrived.
 #[test]
 fn a_ready_token_brings_a_vcpu_out_of_the_guest_until_it_is_taken() {
     let (mut idle, vm) = vm(Absent::Pending);
@@ -167,7 +167,7 @@ fn a_ready_token_brings_a_vcpu_out_of_the_guest_until_it_is_taken() {
 fn what_changes_while_a_vcpu_waits_is_found_by_its_next_access() {
     let (mut idle, vm) = vm(Absent::Pending);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    // The page comes, and is taken away again before the vCPU looks.
+    // The page arrives, and is taken away again before the vCPU looks.
     vcpu.fault(&mut idle, load(1)).unwrap();
     vm.host().comes(hva(1));
     vm.ready(token(1));
@@ -205,7 +205,7 @@ fn a_prefault_ends_before_a_page_on_its_way_and_is_told_when_to_go_on() {
     assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(3), Gfn(8))), Ok(5));
 }
 
-/// KVM's user fault: out to the VMM, which provides the page, and the access is made again.
+/// KVM's user fault: an exit to the VMM, which provides the page; the access is then repeated.
 #[test]
 fn a_page_that_the_vmm_has_to_provide_leaves_to_it() {
     let (mut idle, vm) = vm(Absent::Needed);
@@ -251,7 +251,7 @@ fn a_host_that_renames_its_pages_makes_no_fault_last() {
     }
 }
 
-/// vCPUs that each stop where a page is missing, and go on by wake-ups alone; a thread that brings pages beside them.
+/// vCPUs that each stop at a missing page, and continue only by wake-ups; a thread that brings pages.
 #[test]
 fn no_wake_up_is_lost_between_threads() {
     let (idle, vm) = vm(Absent::Pending);
@@ -265,7 +265,7 @@ fn no_wake_up_is_lost_between_threads() {
                 let mut idle = Idle::take().unwrap();
                 let mut vcpu = vm.vcpu(VcpuId(id)).unwrap();
                 for gfn in 0..pages {
-                    // In another order each, so that pages are waited for by one vCPU, and by several.
+                    // In another order each, so that one vCPU waits for a page, or several do.
                     let gfn = gfn * [1, 511, 257][id as usize] % pages;
                     while vcpu.fault(&mut idle, load(gfn)).unwrap() == Done::Pending {
                         while vcpu.take_ready() != Some(token(gfn)) {

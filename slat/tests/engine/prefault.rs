@@ -1,4 +1,4 @@
-//! Pages that are mapped ahead of the guest, as for an access: what that access finds, what is logged, what is reported.
+//! Pages that are mapped ahead of the guest, as for an access: the result of that access, the log, the report.
 
 use crate::common::identity::Identity;
 use slat::table::formats::{Arm64NoAd, Ept4, Ept4NoAd, Npt4, Sv39x4NoAd};
@@ -19,7 +19,7 @@ fn vm<F: Format>(idle: &mut Idle, pages: Level, change: fn(Slot) -> Slot) -> Vm<
 
 const ACCESSES: [Access; 3] = [Access::Read, Access::Write, Access::Fetch];
 
-/// What accesses of each kind find that were made ready so; and whether the host was asked for them.
+/// Returns the results of accesses of each kind to prepared pages; and whether the host was asked for them.
 fn found<F: Format>(young: bool) -> ([Done; 3], bool) {
     let mut idle = Idle::take().unwrap();
     let vm = vm::<F>(&mut idle, Level::K4, |slot| slot);
@@ -60,7 +60,7 @@ fn a_page_that_is_mapped_as_for_a_store_is_logged() {
         let mut idle = Idle::take().unwrap();
         let vm = vm::<F>(&mut idle, Level::K4, Slot::log_dirty);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        // One is there already, for loads.
+        // One page is there already, for loads.
         assert_eq!(vcpu.prefault(&mut idle, Span::sized(Gfn(5), 1)), Ok(1));
         assert_eq!(vcpu.prefault_as(&mut idle, Span::sized(Gfn(4), 3), how), Ok(3));
         let writable = |gfn: u64| vm.lockless(&mut idle).translate(Gfn(gfn)).unwrap().leaf.perms;
@@ -113,7 +113,7 @@ fn population_reports_each_stretch_and_stops_where_it_is_told() {
     assert_eq!(vcpu.populate(&mut idle, SlotId(9), how, |_, _| panic!("no such slot")), Ok(0));
 }
 
-/// Three vCPUs populate what a closure makes of a memslot; how many frames each of them was left with.
+/// Three vCPUs populate what a closure makes of a memslot. Returns how many frames each of them left out.
 fn together(gfns: Span<Gfn>, pages: Level, stop: bool) -> (Vm<Ept4, Identity>, Population, Vec<Span<Gfn>>) {
     let vm = Vm::<Ept4, _>::builder(Identity::of(Level::M2)).max_page(pages).vcpus(3).build().unwrap();
     let ram = Slot::new(RAM, Gfn(0), PAGES, Hva(1 << 38));

@@ -1,4 +1,5 @@
-//! Frames with private and shared memory: conversions, invalidations of either, and faults that say which they mean.
+//! Frames with private and shared memory: conversions, invalidations of either, and faults that name the memory they
+//! want.
 
 use slat::notify::{Event, SecondaryMmu};
 use slat::slots::Rule;
@@ -7,12 +8,12 @@ use slat::*;
 
 const SHARED: Hva = Hva(0x40_0000_0000);
 const PRIVATE: Hva = PrivateMemory(5).at(1 << 30);
-/// Where the host has private memory.
+/// Host addresses of private memory.
 const OWN: u64 = 1 << 30;
 const LARGE: u64 = Level::M2.pages();
 const PAGES: u64 = 4 * LARGE;
 
-/// Pages of this size, of both kinds of memory.
+/// A host with pages of this size, of both kinds of memory.
 struct Both(Level);
 
 // SAFETY: the defaults keep the contract.
@@ -46,7 +47,7 @@ fn store(gfn: u64) -> Fault {
     Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }
 }
 
-/// The frame's page, and how large the leaf is.
+/// Returns the frame's page, and the size of the leaf.
 fn mapped<F: Format>(vm: &Vm<F, Both>, idle: &mut Idle, gfn: u64) -> Option<(Pfn, Level)> {
     let found = vm.translate(idle, Gfn(gfn))?;
     Some((found.leaf.pfn + (gfn - found.gfns.start.0), found.level))
@@ -79,10 +80,10 @@ fn a_large_page_spans_no_two_kinds<F: Format>() {
     }
     let all = Span::new(Gfn(0), Gfn(PAGES));
     assert_eq!(vm.recover(&mut idle, all), 0, "two kinds make no large page");
-    // Said again, it takes nothing.
+    // A repeated conversion takes nothing.
     vm.slots().set_private(&mut idle, Span::new(Gfn(6), Gfn(8)), true).unwrap();
     assert_eq!(mapped(&vm, &mut idle, 6), Some((private(6), Level::K4)));
-    // All of it private: what was so already stays.
+    // All of it becomes private: private frames stay.
     vm.slots().set_private(&mut idle, Span::new(Gfn(0), Gfn(LARGE)), true).unwrap();
     assert_eq!((mapped(&vm, &mut idle, 4), mapped(&vm, &mut idle, 6)), (None, Some((private(6), Level::K4))));
     assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(LARGE))), Ok(LARGE));
@@ -160,7 +161,7 @@ fn a_fault_of_the_other_kind_does_nothing<F: Format>() {
     for (gfn, private) in [(0, false), (1, true)] {
         assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "a hole");
         assert_eq!(mapped(&vm, &mut idle, gfn), None);
-        // Withdrawn, where the format has no Accessed bit.
+        // Withdrawn, if the format has no Accessed bit.
         vcpu.prefault(&mut idle, Span::sized(Gfn(gfn), 1)).unwrap();
         assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "an old leaf");
         assert!(!vm.translate(&mut idle, Gfn(gfn)).unwrap().leaf.accessed);
@@ -168,7 +169,7 @@ fn a_fault_of_the_other_kind_does_nothing<F: Format>() {
         assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "a leaf");
         assert_eq!(vcpu.fault_as(&mut idle, store(gfn), private), Ok(Done::Spurious));
     }
-    // The vCPU remembers the slot's part by now: the short way.
+    // The vCPU remembers the slot's part by now: the short path.
     assert_eq!(vcpu.fault_as(&mut idle, store(2), false), Ok(Done::Mapped(Level::K4)));
     assert_eq!(vcpu.fault_as(&mut idle, store(3), true), refused(true));
     assert_eq!(vcpu.fault_as(&mut idle, store(3), false), Ok(Done::Mapped(Level::K4)));
@@ -214,7 +215,7 @@ fn attributes_go_with_the_memslot() {
     assert!(!slots.find(&mut idle, Gfn(5)).unwrap().is_private(), "a new slot is shared");
 }
 
-/// A slot of memory that is private for good, by (number, offset) alone.
+/// A slot whose memory is always private, by (number, offset) alone.
 #[test]
 fn a_memslot_may_have_private_memory_alone() {
     let (mut idle, vm) = vm::<Npt4>(Level::K4);
@@ -249,8 +250,8 @@ fn a_tracked_store_to_private_memory_is_not_emulated() {
     drop(tracking);
 }
 
-/// What stays of a slot that is cut is private or shared as before, and keeps what it maps; each piece converts on, and hears of changes
-/// of its own memories.
+/// The rest of a cut slot is private or shared as before, and keeps its mappings. Each piece can be converted further,
+/// and changes of its own memories reach it.
 #[test]
 fn a_slot_with_private_memory_is_cut_and_what_stays_is_of_its_kind() {
     let (mut idle, vm) = vm::<Npt4>(Level::K4);
@@ -273,7 +274,7 @@ fn a_slot_with_private_memory_is_cut_and_what_stays_is_of_its_kind() {
     assert_eq!(touch(&mut idle, 6, true), Done::Mmio);
     let above = slots.get(&mut idle, SlotId(1)).unwrap();
     assert_eq!((above.gfns, above.hva), (Span::new(Gfn(9), Gfn(PAGES)), SHARED + 9 * PAGE_SIZE));
-    // A change of private page 11 is heard by the piece above; its shared page is behind it after a conversion.
+    // A change of private page 11 reaches the piece above; its shared page backs it after a conversion.
     let page = |memory: Hva, nth: u64| Span::sized(memory + nth * PAGE_SIZE, PAGE_SIZE);
     vm.invalidate(page(SHARED, 11), Why::Unmap).apply(&mut idle).settle();
     assert_eq!(still(&vm, &mut idle), [3, 4, 9, 11, 12]);

@@ -1,5 +1,5 @@
-//! Reasons that are decided page by page (the NUMA protection and change-pte series), listeners that may not wait, and who is young: over every
-//! format.
+//! Reasons that are decided page by page (the NUMA protection and change-pte series), listeners that may not wait, and
+//! young pages, over every format.
 
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
 use slat::table::memory::TableMemory;
@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 const RAM: Hva = Hva(0x40_0000_0000);
 const PAGES: u64 = 1024;
-/// What comes in the place of a page that goes while the host answers.
+/// The frame that replaces a page which is taken away while the host answers.
 const LATER: Pfn = Pfn(77);
 
-/// A host that maps what it is told to map; anything else at frame = address, writable.
+/// A host with a settable table; other pages are at frame = address, writable.
 #[derive(Default)]
 struct Told {
     pages: Mutex<BTreeMap<u64, HostPage>>,
-    /// The next to ask about this page has it taken away while the answer is on its way; whether that is told.
+    /// The next question about this page has it taken away before the answer; and whether that is told.
     late: Mutex<Option<(u64, bool)>>,
     listener: OnceLock<Weak<dyn SecondaryMmu>>,
 }
@@ -75,7 +75,7 @@ impl<F: Format> Machine<F> {
         Self { idle, vm }
     }
 
-    /// What the host maps at a page from now on.
+    /// Sets what the host maps at a page.
     fn host_maps(&self, at: u64, page: HostPage) {
         self.vm.host().pages.lock().unwrap().insert((RAM + at * PAGE_SIZE).0, page);
     }
@@ -89,7 +89,7 @@ impl<F: Format> Machine<F> {
         self.vm.translate(&mut self.idle, Gfn(gfn)).map(|found| found.leaf)
     }
 
-    /// The pages of one change, each of which the host then maps as it says; and what the leaves were inside.
+    /// Changes pages in one event, each as given. Returns what the leaves were inside.
     fn change(&mut self, why: Why, pages: &[(u64, Option<HostPage>)]) -> Vec<Option<Leaf>> {
         let Self { idle, vm } = self;
         let mut inside = Vec::new();
@@ -147,7 +147,7 @@ fn safe_transitions<F: Format>() {
     assert_eq!(machine.leaf(5).unwrap().pfn, Pfn(105));
 }
 
-/// Of a range that NUMA balancing announces, only what it tells goes; table pages never do.
+/// Of a range that NUMA balancing announces, only told pages are zapped; table pages never are.
 fn numa<F: Format>() {
     let mut machine = Machine::<F>::new();
     (0..PAGES).for_each(|gfn| {
@@ -178,8 +178,8 @@ fn context_off<F: Format>() {
     assert_eq!(machine.leaf(9), None);
 }
 
-/// A fault that asked the host before a page was told to have gone does not bring the old page back: the hole is too
-/// new, in a table or above it. Of a page that is not told, the answer stands: the negative control.
+/// A fault that asked the host before a page was told as unmapped does not map the old page again: the hole is too new,
+/// in a table or above it. For a page that is not told, the answer stands: the negative control.
 fn answers_that_come_late<F: Format>() {
     for (gfn, tells) in [(0, true), (0, false), (600, true), (600, false)] {
         let mut machine = Machine::<F>::new();
@@ -207,7 +207,7 @@ fn who_is_young<F: Format>() {
     assert!(vm.young(idle, all, Young::ClearAndFlush) && !vm.young(idle, all, Young::Test));
     assert_eq!(vm.stats().flushes.paid, before.flushes.paid + 1);
     assert_eq!(vm.stats().leaves, before.leaves, "nothing is taken away");
-    // Nothing that was written is lost, and the next access is seen.
+    // No written page is lost, and the next access is seen.
     let done = machine.touch(2, Access::Write);
     if F::HARDWARE_AD {
         assert_eq!(done, Done::Spurious, "{}", F::NAME);
@@ -269,7 +269,7 @@ fn a_store_that_waits_for_a_change_leaves_no_hole() {
     assert_eq!((leaf.pfn, leaf.perms.allows(Access::Write)), (Pfn(100), true));
 }
 
-/// With everything taken that could be waited for, it answers at once, and nothing has changed.
+/// If everything that it could wait for is taken, it answers at once, and nothing has changed.
 #[test]
 fn a_listener_that_may_not_wait_says_again() {
     let mut machine = Machine::<Npt4>::new();
@@ -306,8 +306,8 @@ fn a_lock_that_sleeps_is_not_waited_for() {
     }
 }
 
-/// Slots may share host addresses; then they are gone through in the order of their ids. A walk that rested inside one begins
-/// the next at its beginning.
+/// Slots may share host addresses; the engine then goes through them in the order of their ids. A walk that rested
+/// inside one begins the next at its beginning.
 #[test]
 fn a_walk_that_rests_in_a_slot_leaves_out_nothing_of_the_next() {
     // More entries than a walk visits between two rests.
@@ -326,7 +326,7 @@ fn a_walk_that_rests_in_a_slot_leaves_out_nothing_of_the_next() {
     assert_eq!(left.filter(|&gfn| vm.translate(idle, gfn).is_some()).count(), 0);
 }
 
-/// A host that is about to copy a page pays what another change of that page owes yet, and nothing else.
+/// A host that is about to copy a page pays the open debt of another change of that page, and nothing else.
 #[test]
 fn settling_pays_the_open_debts_of_a_page_and_only_those() {
     for lock in [MmuLock::None, MmuLock::ReadWrite] {

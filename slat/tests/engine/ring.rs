@@ -1,5 +1,5 @@
-//! Dirty rings: what a vCPU's ring tells, which vCPU a full one stops, what survives moves and ends with a log, and that no
-//! page is writable without a ring or a harvest that will say so.
+//! Dirty rings: what a vCPU's ring returns, which vCPU a full ring stops, what survives moves and ends with a log, and
+//! that no page is writable without an entry or a harvest to come.
 
 use crate::common::identity::Identity;
 use crate::common::random::Random;
@@ -13,7 +13,7 @@ use std::thread::ScopedJoinHandle;
 const SLOT: SlotId = SlotId(3);
 const HVA: Hva = Hva(0x4000_0000);
 const PAGES: u64 = 1024;
-/// The smallest ring: 256 entries, 192 of them until it counts as full.
+/// The smallest ring: 256 entries, of which 192 until it counts as full.
 const FULL: u64 = 192;
 
 fn ring() -> DirtyLog {
@@ -38,7 +38,7 @@ fn store<F: Format>(vcpu: &mut Vcpu<'_, F, Identity>, idle: &mut Idle, gfn: u64)
     touch(vcpu, idle, gfn, Access::Write)
 }
 
-/// The frames that a harvest tells, committed.
+/// Returns the frames of a committed harvest.
 fn told<F: Format>(harvest: Harvest<'_, F, Identity>) -> Vec<u64> {
     let gfns: Vec<_> = harvest.iter().map(|page| page.gfn.0).collect();
     assert_eq!(harvest.pages(), gfns.len() as u64);
@@ -54,7 +54,7 @@ fn all<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle) -> Vec<u64> {
     told(vm.slots().harvest_all(idle).unwrap())
 }
 
-/// The frames that a vCPU may write.
+/// Returns the frames that a vCPU may write.
 fn writable<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle) -> Vec<u64> {
     let mut writable = Vec::new();
     vm.lockless(idle).for_each(Span::new(Gfn(0), Gfn(4 * PAGES)), |mapping| {
@@ -271,15 +271,15 @@ fn a_vm_has_rings_or_it_has_none() {
     assert_eq!((error, error.errno()), (DirtyError::NoRing, 6));
 }
 
-/// What vCPUs stored and what a collector beside them was told, when both are done.
+/// The stores of vCPUs and the pages that a concurrent collector got, at the end.
 struct Round {
     stored: BTreeSet<u64>,
     told: BTreeSet<u64>,
-    /// Stores that had to wait for the collector.
+    /// Number of stores that had to wait for the collector.
     full: u64,
 }
 
-/// The collector leaves when all are done, or when it fails: then no vCPU may wait for it.
+/// The collector ends when all are done, or when it fails: then no vCPU may wait for it.
 struct Leaves<'g>(&'g AtomicBool);
 
 impl Drop for Leaves<'_> {
@@ -288,8 +288,8 @@ impl Drop for Leaves<'_> {
     }
 }
 
-/// vCPUs store all over the slot, `stores` each. Once one of them has to wait, and again and again until all are done,
-/// `collect` harvests; and once more then. What it hands back is told.
+/// vCPUs store all over the slot, `stores` times each. Once one of them has to wait, `collect` harvests repeatedly
+/// until all are done, and once more. The pages that it returns are recorded.
 fn round(
     (idle, vm): (&mut Idle, &Vm<Ept4, Identity>),
     (vcpus, stores): (u32, u64),
@@ -330,7 +330,7 @@ fn round(
     Round { stored, told, full: full.into_inner() }
 }
 
-/// Every page that was stored to is told, and no other; when all is told none is writable.
+/// Every page that was stored to is returned, and no other; when all are returned none is writable.
 #[test]
 fn nothing_is_dropped_beside_running_vcpus() {
     let (mut idle, vm) = vm::<Ept4>(3);
@@ -358,7 +358,7 @@ fn nothing_is_dropped_beside_running_vcpus() {
     }
 }
 
-/// The comparison above finds a page that was dropped: here those of one harvest that was not noted.
+/// The comparison above finds a lost page: here the pages of one harvest that was not recorded.
 #[test]
 fn negative_control_a_harvest_that_is_not_noted_is_missed() {
     let (mut idle, vm) = vm::<Ept4>(2);

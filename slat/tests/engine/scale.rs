@@ -1,6 +1,6 @@
-//! Large and empty costs little: 416 vCPUs, 12 TiB, and memory for what is mapped only.
+//! Large and empty VMs cost little: 416 vCPUs, 12 TiB, and memory only for what is mapped.
 //!
-//! The allocator of this binary counts what each thread holds, so "an empty VM" is what it really allocates: seats,
+//! The allocator of this binary counts what each thread holds. "An empty VM" is thus what it really allocates: seats,
 //! flush state, memslots, the first chunk of tables.
 
 use crate::common::identity::Identity;
@@ -20,12 +20,12 @@ const SLOTS: u64 = 64;
 struct Counting;
 
 thread_local! {
-    /// Bytes allocated less bytes freed by this thread.
+    /// Bytes allocated minus bytes freed by this thread.
     static HELD: Cell<isize> = const { Cell::new(0) };
 }
 
 fn count(bytes: isize) {
-    // A thread being torn down counts no more.
+    // A thread that is being torn down no longer counts.
     let _ = HELD.try_with(|held| held.set(held.get() + bytes));
 }
 
@@ -47,7 +47,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What this thread holds more after `make` than before, while what was made lives.
+/// Returns how much more this thread holds after `make`, while the result lives.
 fn held<T>(make: impl FnOnce() -> T) -> (T, u64) {
     let before = HELD.get();
     let made = make();
@@ -114,13 +114,13 @@ fn an_empty_vm_of_416_vcpus_and_12_tib_costs_less_than_a_mebibyte_and_256_bytes_
 #[test]
 fn tables_of_a_sparse_12_tib_guest_are_those_of_what_is_mapped() {
     const THREADS: u64 = 4;
-    // Places of 2 MiB, at random over all of the guest, each with some pages in it.
+    // Places of 2 MiB, at random over all of the guest, each with some mapped pages.
     let (places, faults) = if cfg!(debug_assertions) { (8_000, 125_000) } else { (30_000, 500_000) };
     let mut idle = Idle::take().unwrap();
     let vm = &empty(VCPUS);
     populate(vm, &mut idle);
 
-    // All vCPUs are there; a few threads run some of them, in turn.
+    // All vCPUs exist; a few threads run some of them, in turn.
     let gfn = |random: &mut Random, place: u64| {
         let at = Random::new(place).below(GUEST / Level::M2.bytes());
         Gfn(at * Level::M2.pages() + random.below(Level::M2.pages()))
@@ -155,7 +155,7 @@ fn tables_of_a_sparse_12_tib_guest_are_those_of_what_is_mapped() {
     };
     let linked = tables(Level::M2) + tables(Level::G1) + tables(Level::G1.up()) + 1;
     assert_eq!(vm.table_pages(&mut idle).reachable, linked);
-    // The host lent them, their notes, what vCPUs had at hand, and less than a chunk more for each that asked at once.
+    // The host lent them, their notes, the vCPUs' spare pages, and less than a chunk more for each that asked at once.
     let at_hand = u64::from(VCPUS) * 8;
     let bound = (linked + at_hand) * PAGE_SIZE / 63 * 64 + (THREADS << 18);
     assert!(stats.lent_bytes <= bound, "{} bytes, not {bound}", stats.lent_bytes);
@@ -169,7 +169,7 @@ fn tables_cost_two_thousandths_of_what_is_mapped_densely_with_their_notes() {
     let vm = empty(VCPUS);
     populate(&vm, &mut idle);
     let mut vcpu = vm.vcpu(VcpuId(VCPUS - 1)).unwrap();
-    // Not where a memslot begins.
+    // Not at the begin of a memslot.
     let gfns = Span::sized(Gfn(5 << 30 >> PAGE_SHIFT), 4 << 30 >> PAGE_SHIFT);
     for gfn in gfns.start.0..gfns.end.0 {
         map(&mut vcpu, &mut idle, Gfn(gfn));

@@ -19,7 +19,7 @@ fn touch<F: Format, H: Host>(vcpu: &mut Vcpu<'_, F, H>, idle: &mut Idle, gfn: u6
     vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap();
 }
 
-/// A guest of `gibs` GiB, in memslots of 1 TiB at most.
+/// A guest of `gibs` GiB, in memslots of at most 1 TiB.
 fn guest(idle: &mut Idle, gibs: u64) -> Vm<Npt4, Identity> {
     let vm = Vm::<Npt4, _>::builder(Identity::default()).build().unwrap();
     let slot = |first: u64| {
@@ -39,7 +39,7 @@ fn touch_gibs(vm: &Vm<Npt4, Identity>, idle: &mut Idle, gibs: std::ops::Range<u6
     }
 }
 
-/// What the host lends a guest that never had more than 1 GiB.
+/// The memory that the host lends a guest that never had more than 1 GiB.
 fn lent_to_one_gib(idle: &mut Idle) -> u64 {
     let vm = guest(idle, 1);
     touch_gibs(&vm, idle, 0..1, 1);
@@ -73,7 +73,7 @@ fn a_guest_of_12_tib_that_shrinks_to_1_gib_needs_what_1_gib_needs() {
     assert_eq!(stats.leaves, [512, 0, 0], "no page of the first GiB was lost");
 }
 
-/// The tables of its first GiB were made at random among all others: hardly a chunk becomes free by itself.
+/// The tables of its first GiB were made at random among all others: hardly a chunk becomes free.
 #[test]
 fn a_guest_that_was_touched_at_random_is_compacted() {
     const GIBS: u64 = 64;
@@ -120,7 +120,7 @@ fn chunks_go_back_by_themselves() {
     assert!(kept <= 10 * CHUNK_BYTES as u64, "{kept} bytes are kept");
 }
 
-/// The pages that a vCPU has at hand keep their chunk, until they are given back.
+/// A vCPU's spare pages keep their chunk, until they are given back.
 #[test]
 fn a_vcpu_gives_back_what_it_has_at_hand() {
     let mut idle = Idle::take().unwrap();
@@ -139,8 +139,8 @@ fn a_vcpu_gives_back_what_it_has_at_hand() {
     assert!(vm.translate(&mut idle, Gfn(TABLE)).is_some(), "it gets others");
 }
 
-/// Lends blocks of the heap, and fills with a pattern what comes back. Where `SINGLE`, page by page in scrambled order: each
-/// comes from among many that were allocated before.
+/// Lends blocks of the heap, and fills returned blocks with a pattern. If `SINGLE`, page by page in scrambled order:
+/// each page is one of many that were allocated before.
 #[derive(Default)]
 struct Lender<const SINGLE: bool>(Mutex<Lent>);
 
@@ -179,7 +179,8 @@ impl<const SINGLE: bool> Lender<SINGLE> {
         let mut lent = self.0.lock().unwrap();
         let address = block.as_ptr().addr();
         assert_eq!(lent.blocks.remove(&address), Some(pages), "lent, once, as so many pages");
-        // SAFETY: lent above, and given back by the engine. A walk that comes here finds leaves of frames that there are not.
+        // SAFETY: lent above, and given back by the engine. A walk that strays here finds leaves of frames that do not
+        // exist.
         unsafe { block.write_bytes(0xa7, pages << PAGE_SHIFT) };
         if pages > 1 {
             // SAFETY: allocated above with this layout.
@@ -201,7 +202,7 @@ impl<const SINGLE: bool> Drop for Lender<SINGLE> {
     }
 }
 
-/// Frames of single pages are not their addresses, and the lender does not say which frame is at an address.
+/// Frames of single pages are not their addresses, and the lender does not map addresses to frames.
 const FIRST: u64 = 0x1_0000;
 
 // SAFETY: blocks of the heap, each lent once; a frame is the address, or so many more.
@@ -249,7 +250,7 @@ impl<const SINGLE: bool> Host for Lender<SINGLE> {
     }
 }
 
-/// Faults of two vCPUs and lockless walks, beside invalidations, new roots, and memory that goes back.
+/// Faults of two vCPUs and lockless walks, during invalidations, new roots, and memory that goes back.
 fn churn<F: Format, const SINGLE: bool>() {
     const REGIONS: u64 = 1024;
     let rounds = if cfg!(debug_assertions) { 40 } else { 200 };
@@ -304,7 +305,7 @@ fn single_pages_come_and_go_beside_faults() {
     churn::<Npt4, true>();
 }
 
-/// Small tables lie in groups of few pages: that these are many is no reason to take tables back.
+/// Small tables lie in groups of few pages: their number is no reason to reclaim tables.
 #[test]
 fn a_few_single_pages_are_lent_and_not_compacted() {
     let mut idle = Idle::take().unwrap();

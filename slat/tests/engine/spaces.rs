@@ -4,7 +4,7 @@ use crate::common::identity::Identity;
 use slat::table::formats::{Ept4, Npt5};
 use slat::*;
 
-/// What a vCPU caches: only how often it was told to forget everything.
+/// A vCPU's caches: only the number of full flushes.
 #[derive(Default)]
 struct Forgot(u32);
 
@@ -71,15 +71,15 @@ fn each_space_has_slots_tables_and_generations_of_its_own() {
     assert_eq!(pfn(vm.guest_space(SMM).unwrap().translate(&mut idle, Gfn(40))), None);
 }
 
-/// Table pages come from one pool, and what is remembered beside one is good for the space that it serves: each space counts
-/// the versions of its own slots.
+/// Table pages come from one pool, and a hint beside a table is valid for the table's space: each space counts the
+/// versions of its own slots.
 #[test]
 fn a_table_page_forgets_the_slots_of_the_space_that_had_it_before() {
     const TABLES: u64 = 16;
     let table = Level::M2.pages();
     let (mut idle, vm) = vm::<Npt5>();
     let (mut vcpu, mut second) = (vm.vcpu(VcpuId(0)).unwrap(), vm.vcpu(VcpuId(1)).unwrap());
-    // One slot of SMM in many tables. The second fault in each finds the slot by way of the table, and leaves it there.
+    // One slot of SMM in many tables. The second fault in each finds the slot by the hint beside the table.
     let smram = Slot::new(SlotId(0), Gfn(0), TABLES * table, RAM);
     vm.guest_space(SMM).unwrap().slots().commit(&mut idle, |tx| tx.create(smram)).unwrap();
     for index in 0..TABLES {
@@ -91,7 +91,7 @@ fn a_table_page_forgets_the_slots_of_the_space_that_had_it_before() {
     }
     vm.zap_all(&mut idle).unwrap();
     vm.collect(&mut idle);
-    // A slot of space 0, its first version too, in tables that are made of the same pages. It leaves out one frame of each.
+    // A slot of space 0, its first version too, in tables that reuse these pages. It leaves out one frame of each.
     let ram = |index| Slot::new(SlotId(index as u32), Gfn(index * table + 1), table - 1, RAM);
     vm.slots().commit(&mut idle, |tx| (0..TABLES).try_for_each(|index| tx.create(ram(index)))).unwrap();
     vcpu.switch_to(SpaceId(0));
@@ -126,7 +126,7 @@ fn the_host_takes_a_page_away_from_every_space() {
     assert_eq!(vm.stats().leaves[0], 14);
 }
 
-/// Everything that is done in an address space, in each of three, beside two others that must not notice.
+/// Every operation on an address space, in each of three, beside two others that must not notice.
 #[test]
 fn one_scenario_runs_in_each_space() {
     for by_bits in [false, true] {
@@ -148,7 +148,7 @@ fn scenario(chosen: SpaceId, by_bits: bool) {
     let space = vm.guest_space(chosen).unwrap();
     assert_eq!((space.id(), space.root()), (chosen, vm.guest_space(chosen).unwrap().root()));
     let ram = SlotId(0);
-    // Other host addresses in each: what reaches a space by those reaches that one alone.
+    // Other host addresses in each: a change of those reaches only that space.
     for (nth, one) in vm.guest_spaces().enumerate() {
         let hva = RAM + ((nth as u64) << 30);
         one.slots().commit(&mut idle, |tx| tx.create(Slot::new(ram, Gfn(0), PAGES, hva))).unwrap();
@@ -173,7 +173,7 @@ fn scenario(chosen: SpaceId, by_bits: bool) {
     let before = others(&mut idle);
     assert_eq!(seen(&mut idle, chosen).len(), 2, "large pages");
 
-    // Split, and made large again.
+    // Split, and recovered.
     assert_eq!(space.split(&mut idle, Span::sized(Gfn(0), 1), Level::K4), Ok(1));
     assert_eq!(seen(&mut idle, chosen).len(), 513);
     assert_eq!(space.recover(&mut idle, all), 1);

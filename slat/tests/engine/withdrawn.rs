@@ -1,5 +1,5 @@
-//! Leaves that were in use and are then withdrawn from the hardware, to learn of the next access: in every format, those
-//! with Accessed bits too, which do not need it and must bear it.
+//! Leaves that were in use and are then withdrawn from the hardware, to learn of the next access: in every format,
+//! including formats with Accessed bits, which do not need it.
 
 use crate::common::identity::Identity;
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
@@ -42,7 +42,7 @@ macro_rules! in_every_format {
     };
 }
 
-/// The lowest entry for `gfn`, as the hardware finds it, and what it holds.
+/// Returns the lowest entry for `gfn`, as the hardware finds it, and its word.
 fn entry<F: Format>(vm: &Vm<F, Identity>, gfn: u64) -> (&Entry, Word, Level) {
     let (mut table, mut level) = (vm.root(), F::ROOT_LEVEL);
     loop {
@@ -54,7 +54,7 @@ fn entry<F: Format>(vm: &Vm<F, Identity>, gfn: u64) -> (&Entry, Word, Level) {
     }
 }
 
-/// Withdraws the leaf of `gfn`, as aging does where the hardware has no Accessed bits.
+/// Withdraws the leaf of `gfn`, as aging does without Accessed bits in the hardware.
 fn withdraw<F: Format>(vm: &Vm<F, Identity>, gfn: u64) {
     let (entry, word, _) = entry(vm, gfn);
     // SAFETY: a tracked word links nothing.
@@ -118,8 +118,8 @@ fn an_access_gives_a_withdrawn_leaf_back_and_no_host_is_asked() {
     in_every_format!(give_back);
 }
 
-/// A TLB may hold what a leaf said before it was withdrawn: an invalidation that takes from a withdrawn leaf owes what it would owe
-/// for a present one.
+/// A TLB may hold the old word of a withdrawn leaf: an invalidation that takes from the leaf owes the same as for a
+/// present one.
 #[test]
 fn what_is_taken_from_a_withdrawn_leaf_is_owed_and_does_not_come_back() {
     fn take<F: Format>(idle: &mut Idle) {

@@ -1,5 +1,5 @@
-//! What errors and values say to people, word by word: a message is part of what is promised. Names that the command
-//! prints must be different ones, and a debugger's line must say which of many it is.
+//! The texts of errors and values, word by word: a message is part of the interface. Names that the command prints must
+//! differ, and a debugger's line must identify its value.
 
 use crate::common::identity::Identity;
 use slat::notify::plan::Edit;

@@ -1,4 +1,4 @@
-//! Stores to tracked frames come to their listeners, whatever else happens to the frames.
+//! Stores to tracked frames reach their listeners, whatever else happens to the frames.
 
 use crate::common::identity::Identity;
 use slat::table::formats::{Arm64, Ept4, Ept4NoAd, Npt4, Sv39x4};
@@ -9,7 +9,7 @@ const RAM: SlotId = SlotId(0);
 const HVA: Hva = Hva(1 << 30);
 const PAGES: u64 = 2048;
 
-/// What a listener was told.
+/// The stores that a listener received.
 #[derive(Default)]
 struct Told(Mutex<Vec<(&'static str, Gpa, usize)>>);
 
@@ -58,7 +58,7 @@ fn writable<F: Format>(idle: &mut Idle, vm: &Vm<F, Identity>, gfn: u64) -> bool 
     vm.translate(idle, Gfn(gfn)).is_some_and(|found| found.leaf.perms.allows(Access::Write))
 }
 
-/// From before any fault on, and from after a store on.
+/// Tracked from before any fault, and from after a store.
 fn stores_fault_until_it_is_lifted<F: Format>() {
     for mapped in [false, true] {
         let mut idle = Idle::take().unwrap();
@@ -74,7 +74,7 @@ fn stores_fault_until_it_is_lifted<F: Format>() {
         assert_eq!(fault(&mut idle, 5, Access::Write), Done::WriteTracked, "{}", F::NAME);
         fault(&mut idle, 5, Access::Read);
         assert_eq!(fault(&mut idle, 5, Access::Read), Done::Spurious, "loads go on");
-        // The short way of a fault goes on beside it, and in other tables.
+        // The short path of a fault works beside it, and in other tables.
         for gfn in [4, 6, 511, 512, 600, 7, 1024] {
             assert_eq!(fault(&mut idle, gfn, Access::Write), Done::Mapped(Level::K4));
             assert!(writable(&mut idle, &vm, gfn));
@@ -147,7 +147,7 @@ fn a_large_page_is_split_and_comes_back() {
         assert_eq!(store(&mut idle, &vm, 5), Done::WriteTracked);
         assert_eq!(writable(&mut idle, &vm, 300), !whole);
         drop(tracking);
-        // Another frame of it is tracked still.
+        // Another of its frames is still tracked.
         assert_eq!(vm.recover(&mut idle, Span::new(Gfn(0), Gfn(PAGES))), 0);
         assert_eq!(store(&mut idle, &vm, 9), Done::WriteTracked);
         assert_eq!(store(&mut idle, &vm, 5), Done::Fixed);

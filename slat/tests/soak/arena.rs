@@ -1,5 +1,5 @@
-//! Memory for tables, in one piece, under frame numbers that no page of the host ever has: a walker that follows what
-//! is no link, because its table was freed under it, finds no table there and says so instead of reading wild.
+//! Memory for tables, in one piece, under frame numbers that no page of the host ever has. A walker whose table was
+//! freed follows a stray link: it then finds no table there, and reports that instead of reading arbitrary memory.
 
 use slat::Pfn;
 use slat::table::memory::{CHUNK_BYTES, CHUNK_PAGES};
@@ -16,7 +16,7 @@ pub struct Arena {
     free: Mutex<Vec<usize>>,
 }
 
-// SAFETY: memory of its own; who uses which chunk is what `free` says.
+// SAFETY: memory of its own; `free` says which chunk has a user.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
@@ -46,7 +46,7 @@ impl Arena {
         Pfn(FIRST + (self.offset(page) >> 12) as u64)
     }
 
-    /// The page of a frame, if it is one of ours.
+    /// Returns the page of a frame of this arena.
     pub fn page(&self, frame: Pfn) -> Option<NonNull<u8>> {
         let index = frame.0.checked_sub(FIRST).filter(|&index| index < (CHUNKS * CHUNK_PAGES) as u64)?;
         // SAFETY: inside.

@@ -1,5 +1,5 @@
-//! What a vCPU caches: translations, small and large, and links to tables of every level (the paging-structure cache).
-//! All of it is believed until the engine says that it is to be forgotten.
+//! A vCPU's caches: translations, small and large, and links to tables of every level (the paging-structure cache).
+//! Entries stay until the engine asks for a flush.
 
 use slat::{Access, Gfn, Level, Perms, Pfn, Span, Translations};
 
@@ -7,10 +7,10 @@ use slat::{Access, Gfn, Level, Perms, Pfn, Span, Translations};
 #[derive(Clone, Copy, Debug)]
 pub struct Translation {
     pub gfns: Span<Gfn>,
-    /// Of the first frame.
+    /// Frame of the first page.
     pub pfn: Pfn,
     pub perms: Perms,
-    /// Dirty is set in the table: a store need not walk for it.
+    /// Whether Dirty is set in the table: a store then needs no walk.
     pub dirty: bool,
 }
 
@@ -30,14 +30,14 @@ const LARGE: usize = 32;
 const LINKS: usize = 16;
 const LEVELS: usize = 5;
 
-/// The frames that a table serves, and where it is.
+/// The frames that a table serves, and the table's page.
 type Link = (Span<Gfn>, Pfn);
 
-/// See the module's header.
+/// All caches of a vCPU. See the module's header.
 pub struct Caches {
     small: Vec<Option<Translation>>,
     large: Vec<Option<Translation>>,
-    /// By the level of the table.
+    /// Links, by the level of the table.
     links: [[Option<Link>; LINKS]; LEVELS],
 }
 
@@ -61,7 +61,7 @@ impl Caches {
         }
     }
 
-    /// The lowest table known for `gfn`.
+    /// Returns the lowest cached table for `gfn`.
     pub fn link(&self, gfn: Gfn) -> Option<(Level, Pfn)> {
         (1..LEVELS as u8).filter_map(Level::new).find_map(|level| {
             let (gfns, table) = self.links[usize::from(level.number())][line(gfn, level)]?;
@@ -69,7 +69,7 @@ impl Caches {
         })
     }
 
-    /// `table`, of `level`, serves `gfn`.
+    /// Caches the link to `table`, of `level`, for `gfn`.
     pub fn insert_link(&mut self, gfn: Gfn, level: Level, table: Pfn) {
         let gfns = Span::sized(gfn.base(level.up()), level.up().pages());
         self.links[usize::from(level.number())][line(gfn, level)] = Some((gfns, table));

@@ -1,4 +1,4 @@
-//! When all have gone: the tables hold what the host holds, and every leaf and every table page is accounted for.
+//! Final checks: the tables hold what the host holds, and every leaf and every table page is accounted for.
 
 use crate::host::{REGION, hva};
 use crate::places::{ALIASES, SIZE, SLOTS, alias, frames_of, places_of, slot_at};
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 const SPACES: [SpaceId; 2] = [SpaceId(0), ALIASES];
 
-/// No thread is about any more, and no vCPU is left.
+/// Called when all threads and vCPUs have ended.
 pub fn check<F: Format>(world: &World<F>, idle: &mut Idle) {
     let vm = &world.vm;
     vm.set_table_budget(idle, u64::MAX);
@@ -86,7 +86,8 @@ fn pages_add_up<F: Format>(vm: &Vm<F, crate::host::Primary>, idle: &mut Idle) ->
     pages
 }
 
-/// Each slot goes over all of its places first: what faults in flight linked there, after it had gone, goes too.
+/// Each slot first moves over all of its places: that frees tables which faults in flight linked there after it had
+/// moved on.
 fn take_slots_away<F: Format>(world: &World<F>, idle: &mut Idle) {
     let vm = &world.vm;
     for slot in 0..SLOTS {
@@ -104,7 +105,7 @@ fn take_slots_away<F: Format>(world: &World<F>, idle: &mut Idle) {
     vm.collect(idle);
 }
 
-/// How many tables there can be that serve frames of a place, and frames beside.
+/// Returns the maximum number of tables that serve frames of a place, and frames beside it.
 fn tables_that_reach_out<F: Format>() -> u64 {
     let places = (0..SLOTS).flat_map(|slot| places_of(slot).map(|gfn| (0, Span::sized(gfn, SIZE))));
     let mut tables = BTreeSet::new();

@@ -1,4 +1,5 @@
-//! The guest: a vCPU that loads, stores and fetches all over its memory, through caches that believe what they hold.
+//! The guest: a vCPU that loads, stores and fetches all over its memory, through caches that keep entries until a
+//! flush.
 
 use crate::host::some_page;
 use crate::nested::{self, Both};
@@ -11,18 +12,19 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Accesses in one stay in the guest, unless there is a fault.
 const STAY: u64 = 1000;
-/// Accesses that a kicked vCPU makes before it answers, at most: what it holds is stale for long, if a flush does not wait.
+/// Maximum number of accesses that a kicked vCPU makes before it answers: its entries stay stale for long if a flush
+/// does not wait.
 const LATEST: u64 = 64;
-/// Frames used lately, to be used again.
+/// Frames used lately, for reuse.
 const RECENT: usize = 64;
-/// Pages pre-faulted at once, at most.
+/// Maximum number of pages pre-faulted at once.
 const AHEAD: u64 = 600;
 
-/// What the guest's program touches next.
+/// The next accesses of the guest's program.
 struct Program {
     random: Random,
     recent: [Gfn; RECENT],
-    /// One access in so many goes to a new frame.
+    /// One access in this many goes to a new frame.
     restless: u64,
 }
 
@@ -56,12 +58,12 @@ pub fn run<F: Format>(world: &World<F>, id: VcpuId) {
                 share.about_to("pre-fault");
                 let (first, _) = program.next(world, vcpu.space());
                 let ahead = Span::sized(first, program.random.below(AHEAD));
-                // Where the first frame cannot be mapped the reason is one of those of a fault.
+                // If the first frame cannot be mapped, the reason is one of a fault's.
                 let _ = vcpu.prefault(&mut idle, ahead);
                 count(&world.counts.prefaults);
             }
             12 => {
-                // Its seat goes to itself, its table pages to the pool; what is cached is as good as ever.
+                // Dropping the vCPU returns its seat and its spare table pages; its cached entries stay valid.
                 drop(vcpu);
                 vcpu = world.vm.vcpu(id).unwrap();
                 caches.flush_all();
@@ -96,7 +98,7 @@ pub fn run<F: Format>(world: &World<F>, id: VcpuId) {
     }
 }
 
-/// A stay in the guest; ends with a fault, or when it has been long enough.
+/// Runs in the guest until a fault, or for a bounded number of accesses.
 fn stay<F: Format>(
     world: &World<F>,
     vcpu: &mut Vcpu<'_, F, crate::host::Primary>,
@@ -140,7 +142,7 @@ fn stay<F: Format>(
     };
     drop(guest);
     world.counts.uses.fetch_add(uses, Relaxed);
-    // Frames of the other space mean something else: the caches forget them when the root changes.
+    // Frames of the other space mean something else: the caches are flushed when the root changes.
     debug_assert!(space == vcpu.space() && space <= ALIASES);
     fault
 }

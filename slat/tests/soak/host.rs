@@ -1,11 +1,12 @@
-//! The primary MMU: 24 regions of 2 MiB, more than a narrow invalidation has, each one huge page or 512 small ones, present or not, writable or not.
+//! The primary MMU: 24 regions of 2 MiB, more than a narrow invalidation has. Each is one huge page or 512 small ones,
+//! present or not, writable or not.
 //!
-//! A frame number is used once: a vCPU that shows an old one uses what was taken back. Of a region `huge` is looked at
-//! first; while it says something, the words of the small pages mean nothing. Changes to a region are made by one
-//! thread at a time; what is taken from guests is told first, and changed when the debt is settled. Of a sixth of the regions
-//! no answer comes without sleep, and others may come between the look and the answer. Two changes need
-//! not be told, since they take nothing: small pages that happen to lie as a huge one does become one, or a huge page
-//! becomes small ones, in place.
+//! It uses a frame number once: a vCPU that shows an old one uses a page that was taken back. A look-up reads a
+//! region's `huge` first; while that is set, the words of the small pages are ignored. One thread at a time changes a
+//! region. It announces the change first, and makes it when the debt is settled. For a sixth of the regions the host
+//! sleeps before each answer, and other threads may run between the look and the answer. Two changes need no
+//! announcement, since they take nothing: small pages that lie as a huge one does become one, or a huge page becomes
+//! small ones, in place.
 
 use crate::VCPUS;
 use crate::arena::Arena;
@@ -34,7 +35,7 @@ const HUGE: u64 = 1 << 36;
 const PRESENT: u64 = 1;
 const WRITABLE: u64 = 2;
 
-/// One entry: `frame << 2 | writable << 1 | present`; zero where nothing is.
+/// One entry: `frame << 2 | writable << 1 | present`; zero if no page is there.
 #[derive(Default)]
 struct Page(AtomicU64);
 
@@ -55,7 +56,7 @@ struct Region {
     small: Vec<Page>,
 }
 
-/// See the module's header.
+/// The primary MMU. See the module's header.
 pub struct Primary {
     regions: Vec<Region>,
     arena: Arena,
@@ -66,16 +67,16 @@ pub struct Primary {
     l1: L1,
 }
 
-/// What becomes of a range of pages.
+/// The change of a range of pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Its pages move to other frames.
+    /// The pages move to other frames.
     Move,
-    /// They lose write permission.
+    /// The pages lose write permission.
     Protect,
-    /// They go.
+    /// The pages are dropped.
     Drop,
-    /// Its regions, of which it has all, become a huge page each.
+    /// Each region of the range, which covers all of it, becomes a huge page.
     Collapse,
 }
 
@@ -87,12 +88,12 @@ pub fn page_of(hva: Hva) -> u64 {
     (hva.0 - RAM.0) >> PAGE_SHIFT
 }
 
-/// Whether an answer for this page comes late.
+/// Whether the host sleeps before it answers for this page.
 fn sleeps(page: u64) -> bool {
     page / REGION % 6 == 5
 }
 
-/// Mostly one of a few pages in each region, so that guests and meddlers meet; at times any.
+/// Returns mostly one of a few pages in each region, so that guests and meddlers meet; at times any page.
 pub fn some_page(random: &mut Random) -> u64 {
     match random.below(8) {
         0 => random.below(PAGES),
@@ -122,12 +123,12 @@ impl Primary {
         &self.l1
     }
 
-    /// The table page of a frame, if it is one.
+    /// Returns the table page of a frame, if it is one.
     pub fn table(&self, frame: Pfn) -> Option<NonNull<u8>> {
         self.arena.page(frame)
     }
 
-    /// What its own table says at this moment.
+    /// Returns what the host's own table has now.
     pub fn now(&self, hva: Hva) -> Option<HostPage> {
         let (region, index) = self.locate(page_of(hva));
         let huge = region.huge.get();
@@ -148,8 +149,8 @@ impl Primary {
         })
     }
 
-    /// Several changes at once, of pages that may be the same, beside those of other threads: all are told before one is made,
-    /// and locks are held while entries are edited.
+    /// Makes several changes at once, of pages that may be the same, while other threads make theirs: announces all
+    /// before it makes the first, and holds locks only to edit entries.
     pub fn change_at_once<F: Format>(
         &self,
         idle: &mut Idle,
@@ -174,7 +175,7 @@ impl Primary {
         }
     }
 
-    /// Changes `pages` as a primary MMU does: tell, wait, change, end.
+    /// Changes `pages` as a primary MMU does: announce, wait, change, end.
     pub fn change<F: Format>(
         &self,
         idle: &mut Idle,
@@ -190,20 +191,20 @@ impl Primary {
         let mut invalidation = vm.invalidate(Span::new(hva(pages.start), hva(pages.end)), why);
         invalidation.apply(idle).settle();
         if self.mistake != Mistake::RashHost {
-            // Time for what the open invalidation must keep off.
+            // Time for accesses that the open invalidation must keep off.
             std::thread::yield_now();
             self.edit(&pages, change);
         }
     }
 
-    /// The huge page of `region` becomes small ones, in place.
+    /// Splits the huge page of `region` into small ones, in place.
     pub fn demote(&self, region: u64) {
         let region = &self.regions[region as usize];
         let _held = region.lock.lock().unwrap();
         region.demote();
     }
 
-    /// The pages of `region` become a huge one, if they lie so. No vCPU loses anything.
+    /// Makes the pages of `region` a huge one, if they lie so. No vCPU loses anything.
     pub fn promote(&self, region: u64) {
         let region = &self.regions[region as usize];
         let _held = region.lock.lock().unwrap();
@@ -223,7 +224,7 @@ impl Primary {
         (&self.regions[(page / REGION) as usize], (page % REGION) as usize)
     }
 
-    /// Every region of `pages`, in order.
+    /// Returns every region of `pages`, in order.
     fn hold(&self, pages: &Range<u64>) -> Vec<MutexGuard<'_, ()>> {
         let regions = &self.regions[(pages.start / REGION) as usize..pages.end.div_ceil(REGION) as usize];
         regions.iter().map(|region| region.lock.lock().unwrap()).collect()
@@ -239,7 +240,7 @@ impl Primary {
             let whole = here.end - here.start == REGION;
             let huge = region.huge.get();
             if whole && (huge != 0 || change == Change::Collapse) {
-                // Hidden until `huge` says nothing.
+                // Hidden until `huge` is zero.
                 region.small.iter().for_each(|word| word.set(0));
                 region.huge.set(match change {
                     Change::Move | Change::Collapse => {
@@ -272,7 +273,7 @@ impl Primary {
 }
 
 impl Region {
-    /// Its pages as small ones, whatever they are.
+    /// Returns its pages as small ones.
     fn as_small(&self) -> Vec<u64> {
         let huge = self.huge.get();
         let words = self.small.iter().zip(0..);

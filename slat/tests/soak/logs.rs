@@ -1,13 +1,13 @@
-//! What has been written while a dirty log was on: the thread that stores notes the number of the log that it finds on. A log that
-//! is on must have marked every page noted under its number.
+//! Stores during dirty logs: a thread that stores notes the number of the log that is on. A log that is on must have
+//! marked every page noted under its number.
 
 use crate::places::{SIZE, SLOTS};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 struct Log {
-    /// The number of the log that is on; zero: none.
+    /// The number of the log that is on; zero for none.
     on: AtomicU64,
-    /// By page: the last log that a store was noted under.
+    /// By page: the last log number under which a store was noted.
     written: Vec<AtomicU64>,
 }
 
@@ -25,19 +25,19 @@ impl Logs {
         Self { slots: (0..SLOTS).map(log).collect(), number: AtomicU64::new(0) }
     }
 
-    /// The slot logs from now on: its transaction is over. Returns the log's number.
+    /// Called when the transaction that begins a slot's log is over. Returns the log's number.
     pub fn begin(&self, slot: u64) -> u64 {
         let number = self.number.fetch_add(1, SeqCst) + 1;
         self.slots[slot as usize].on.store(number, SeqCst);
         number
     }
 
-    /// It may not from now on: its transaction is about to begin.
+    /// Called when the transaction that ends a slot's log is about to begin.
     pub fn end(&self, slot: u64) {
         self.slots[slot as usize].on.store(0, SeqCst);
     }
 
-    /// A store to `page` of `slot`, by a vCPU that does not answer before it is noted.
+    /// Notes a store to `page` of `slot`, by a vCPU that has not answered since.
     pub fn store(&self, (slot, page): (u64, u64)) {
         let log = &self.slots[slot as usize];
         let number = log.on.load(SeqCst);
@@ -46,7 +46,7 @@ impl Logs {
         }
     }
 
-    /// The pages of `slot` noted under `number`.
+    /// Returns the pages of `slot` noted under `number`.
     pub fn noted(&self, slot: u64, number: u64) -> Vec<u64> {
         let pages = self.slots[slot as usize].written.iter().zip(0..);
         pages.filter(|(written, _)| written.load(SeqCst) == number).map(|(_, page)| page).collect()

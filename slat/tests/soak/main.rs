@@ -1,23 +1,23 @@
-//! Everything at once: four vCPUs run on what their caches believe, while four meddlers do to the host, the tables, the
-//! memslots and the budget whatever can be done to them, in every order that the machine comes up with.
+//! Everything at once: four vCPUs use their caches, while four meddlers change the host, the tables, the memslots and
+//! the budget in every way, in whatever order the machine schedules them.
 //!
 //! ```text
 //!   guest ──▶ caches ──▶ walker ──▶ the tables          host ◀── meddlers: pages move, go, lose W, become huge
-//!     │         hold on until they                        ▲      zap all, split, recover, write-protect
-//!     │         are told to forget                        │      slots: create, delete, move, log
-//!     └──────── each use is judged ───────────────────────┘      budget, collect, look at all
+//!     │         keep entries                              ▲      zap all, split, recover, write-protect
+//!     │         until a flush                             │      slots: create, delete, move, log
+//!     └──────── each use is judged ───────────────────────┘      budget, collect, read everything
 //! ```
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | [`host`], [`arena`] | the primary MMU: no frame is used twice; memory for tables, where strays are seen |
-//! | [`guest`], [`walker`], [`caches`] | a vCPU as the hardware is |
-//! | [`meddlers`], [`memslots`] | what is done to it |
+//! | [`host`], [`arena`] | the primary MMU, which uses no frame twice; memory for tables, which detects strays |
+//! | [`guest`], [`walker`], [`caches`] | a vCPU that acts as hardware does |
+//! | [`meddlers`], [`memslots`] | threads that change the VM |
 //! | [`nested`] | a guest of the guest, and its hypervisor's table |
-//! | [`world`], [`places`], [`logs`] | what is known for certain, and the judgement |
-//! | [`ending`] | when all have gone, everything is accounted for |
-//! | [`watch`], [`tally`] | who has done how much; who hangs |
+//! | [`world`], [`places`], [`logs`] | the known facts, and the judgement |
+//! | [`ending`] | the final checks, in which everything is accounted for |
+//! | [`watch`], [`tally`] | the progress of each thread; a watchdog |
 //!
-//! Without more ado it is a fixed amount of work. `SLAT_SOAK_SECONDS` makes it last: `cargo xtask soak`.
+//! By default it is a fixed amount of work. `SLAT_SOAK_SECONDS` sets a duration: `cargo xtask soak`.
 
 mod arena;
 mod caches;
@@ -49,11 +49,11 @@ use world::{Mistake, Setting, World};
 const VCPUS: usize = 4;
 const MEDDLERS: usize = 4;
 
-/// Steps of each thread in each world, where no time is given.
+/// Steps of each thread in each world, without a given duration.
 const STEPS: u64 = 150;
-/// Steps after which a mistake is not found.
+/// Steps after which a mistake counts as not found.
 const MANY_STEPS: u64 = 100_000;
-/// One world, at most, where time is given; where that is little, each sort has its part.
+/// Maximum duration of one world with a given duration; a short one is divided among the sorts.
 const WORLD: Duration = Duration::from_secs(10);
 
 /// Runs a world until each thread has done `amount`.
@@ -89,7 +89,7 @@ fn run<F: Format>(setting: Setting, amount: Amount, before: &Tally) -> Tally {
     world.tally()
 }
 
-/// A format; how its VM is built, and whether its vCPUs run L2.
+/// A format, its VM's settings, and whether its vCPUs run L2.
 type Sort = (fn(Setting, Amount, &Tally) -> Tally, MmuLock, bool, bool);
 
 const SORTS: [Sort; 6] = [
@@ -101,7 +101,7 @@ const SORTS: [Sort; 6] = [
     (run::<Ept4>, MmuLock::Exclusive, false, true),
 ];
 
-/// Every sort of world, one after the other, for so long; each once where no time is given.
+/// Runs every sort of world, one after the other, for the given duration; each once without one.
 fn soak(time: Option<Duration>) -> Tally {
     let end = time.map(|time| (Instant::now() + time, (time / SORTS.len() as u32).min(WORLD)));
     let mut sum = Tally::default();
@@ -130,7 +130,7 @@ fn everything_at_once() {
     }
 }
 
-/// Runs a world with a mistake in it, until the vCPUs find it: another one where, beside other work, they do not.
+/// Runs a world with a mistake until the vCPUs find it; another world if, beside other work, they do not.
 fn stale_uses(mistake: Mistake) -> u64 {
     let stale = |seed| {
         let setting =

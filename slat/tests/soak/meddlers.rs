@@ -1,5 +1,5 @@
-//! The meddlers: each does everything that can be done to a VM, one thing after the other, and its own sort of things
-//! twice as often.
+//! The meddlers: each makes every change that a VM offers, one after the other, and its own sort of change twice as
+//! often.
 
 use crate::VCPUS;
 use crate::host::{Change, PAGES, REGION, REGIONS, some_page};
@@ -11,15 +11,15 @@ use crate::watch::Share;
 use crate::world::{Mistake, World, count};
 use slat::*;
 
-/// Budgets for tables, in pages for each level: from never enough to hardly ever too little.
+/// Budgets for tables, in pages for each level: from never enough to almost always enough.
 const BUDGETS: [u64; 4] = [5, 9, 14, 20];
-/// Pages of tables for L2, and to find its entries by.
+/// Table pages for L2 and its reverse map.
 const SHADOWS: u64 = 80;
-/// One change of the host in so many is several at once.
+/// One change of the host in this many is several at once.
 const AT_ONCE: u64 = 64;
-/// Regions of a change that is announced to all faults.
+/// Number of regions in a change that is announced to all faults.
 const WIDE: u64 = 18;
-/// Steps that the vCPUs make, together, before a meddler's next one; at most.
+/// Maximum number of steps that all vCPUs make together before a meddler's next one.
 const PACE: u64 = 400;
 
 /// Runs meddler number `index` until every thread has done its share.
@@ -44,7 +44,7 @@ pub fn run<F: Format>(world: &World<F>, index: usize) {
     }
 }
 
-/// One of them.
+/// One meddler.
 pub struct Meddler<'w, F: Format> {
     pub world: &'w World<F>,
     pub share: Share<'w>,
@@ -53,7 +53,7 @@ pub struct Meddler<'w, F: Format> {
 }
 
 impl<F: Format> Meddler<'_, F> {
-    /// Guests use what they have been given before it is taken away again; at times they have to hurry.
+    /// Guests use what they have been given before it is taken away again; at times the meddler does not wait.
     fn let_guests_run(&mut self) {
         self.share.about_to("let the guests run");
         let watch = &self.world.watch;
@@ -94,7 +94,7 @@ impl<F: Format> Meddler<'_, F> {
         count(&self.world.counts.host_changes);
     }
 
-    /// A page, its neighbours, two regions, and so many that it is wide.
+    /// A page, its neighbours, two regions, or so many that the change is wide.
     fn change_at_once(&mut self) {
         let random = &mut self.random;
         let page = some_page(random);
@@ -129,7 +129,7 @@ impl<F: Format> Meddler<'_, F> {
             }
             1..6 => {
                 self.share.about_to("split");
-                // Where the budget says no, what has been split stays.
+                // If the budget refuses, the pages split so far stay.
                 let _ = vm.split(&mut self.idle, gfns, Level::K4);
                 if self.random.one_in(2) {
                     self.let_guests_run();
@@ -183,7 +183,7 @@ impl<F: Format> Meddler<'_, F> {
         }
     }
 
-    /// A frame is held and used now and then, while others change what it is.
+    /// Holds a frame and uses it now and then, while others change its page.
     fn hold(&mut self) {
         self.share.about_to("hold a frame");
         let gfn = frame_of(&self.world.places, SpaceId(0), some_page(&mut self.random));

@@ -1,4 +1,4 @@
-//! Memslots come, go, move and log, while their guests run; what a log marked is compared with what was stored.
+//! Memslots are created, deleted, moved and logged while their guests run; each log is compared with the stores.
 
 use crate::VCPUS;
 use crate::meddlers::Meddler;
@@ -76,7 +76,7 @@ impl<F: Format> Changing<'_, '_, F> {
         count(&world.counts.slot_changes);
     }
 
-    /// Changes where the slot is.
+    /// Moves the slot.
     fn place(
         &mut self,
         to: Option<Gfn>,
@@ -89,9 +89,9 @@ impl<F: Format> Changing<'_, '_, F> {
         count(&world.counts.slot_changes);
     }
 
-    /// Every page whose store was noted under the log that is on is marked. A vCPU may use a permission that another one
-    /// has got a moment ago and has not marked yet: what is missing is looked for again when all faults of
-    /// that time are over.
+    /// Checks that every page whose store was noted under the present log is marked. A vCPU may use a permission that
+    /// another one has just got and not marked yet: missing pages are looked for again when all faults of that time
+    /// have ended.
     fn check(&mut self, state: &State) {
         let world = self.meddler.world;
         if state.log == 0 {

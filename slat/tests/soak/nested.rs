@@ -1,8 +1,9 @@
-//! L2 beside everything: each vCPU now and then runs a guest of its guest. Its hypervisor's table, T, is in L1's memory, and changes at random.
+//! L2 during everything else: each vCPU now and then runs a guest of its guest. Its hypervisor's table, T, is in L1's
+//! memory, and changes at random.
 //!
-//! T's pages are the first pages of the host, seen through the slot that stays. Any thread stores to T; each entry is told before it is
-//! there. A vCPU flushes by itself, or with all others. What it uses must be what T has said since its last flush, on what the host has
-//! now.
+//! T's pages are the first pages of the host, seen through the slot that stays. Any thread stores to T; it records each
+//! entry before the store. A vCPU flushes alone, or with all others. What it uses must be what T has mapped since its
+//! last flush, on the host's present pages.
 
 use crate::caches::{Caches, Translation};
 use crate::host::{Primary, hva, page_of, some_page};
@@ -21,20 +22,20 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 const TABLES: u64 = 5;
 /// Frames of L2, across the border of two leaf tables.
 const G2S: u64 = 48;
-/// Uses in one stay, and steps that a kicked vCPU makes before it answers, at most.
+/// Maximum numbers of uses in one stay, and of steps that a kicked vCPU makes before it answers.
 const STAY: u64 = 300;
 const LATEST: u64 = 40;
 const STORES: u64 = 2;
 
-/// What T says of a frame of L2, and since when.
+/// T's value for a frame of L2, and its time.
 type Told = Vec<(u64, u64)>;
 
-/// See the module's header.
+/// T and its history. See the module's header.
 pub struct L1 {
     words: Vec<AtomicU64>,
     clock: AtomicU64,
     told: Vec<Mutex<Told>>,
-    /// By vCPU: the moment of its last flush.
+    /// By vCPU: the time of its last flush.
     flushed: Vec<AtomicU64>,
 }
 
@@ -42,7 +43,7 @@ fn g2_of(number: u64) -> Gfn {
     Gfn(500 + number)
 }
 
-/// The place of a frame's entry among T's words.
+/// Returns the place of a frame's entry among T's words.
 fn place_of(g2: Gfn) -> usize {
     ((3 + g2.0 / 512) * 512 + g2.0 % 512) as usize
 }
@@ -51,7 +52,7 @@ fn ept() -> EptTable {
     EptTable::new(alias().gfns.start.gpa().0 | 3 << 3 | 6, EptFeatures::of(46)).expect("a good pointer")
 }
 
-/// An entry for a page of the host.
+/// Returns an entry for a page of the host.
 fn entry(page: u64, stores: bool) -> u64 {
     (alias().gfns.start + page).gpa().0 | 6 << 3 | 5 | if stores { STORES } else { 0 }
 }
@@ -71,24 +72,24 @@ impl L1 {
         }
     }
 
-    /// What a page of T holds, where it is there.
+    /// Returns a word of a page of T, if it is present.
     pub fn read(&self, hva: Hva) -> Option<Word> {
         let at = (page_of(hva) * 512 + hva.offset() / 8) as usize;
         self.words.get(at).map(|word| Word(word.load(SeqCst)))
     }
 
-    /// T says something else of a frame.
+    /// Changes T's value for a frame.
     fn store(&self, g2: Gfn, word: u64) {
         let mut told = self.told[g2.0 as usize].lock().unwrap();
         let oldest = self.flushed.iter().map(|flushed| flushed.load(SeqCst)).min().unwrap_or(0);
-        // No vCPU goes by what was said before that, but for the last word.
+        // No vCPU uses earlier values, except the last one.
         let first = told.partition_point(|&(at, _)| at <= oldest).saturating_sub(1);
         told.drain(..first);
         told.push((self.clock.fetch_add(1, SeqCst) + 1, word));
         self.words[place_of(g2)].store(word, SeqCst);
     }
 
-    /// The present moment: what was told before is in T.
+    /// Returns the present time: values recorded before are in T.
     fn now(&self) -> u64 {
         let _all: Vec<_> = (0..G2S).map(|number| drop(self.told[g2_of(number).0 as usize].lock())).collect();
         self.clock.load(SeqCst)
@@ -197,7 +198,7 @@ pub fn stay<F: Format>(
     }
 }
 
-/// vCPU `id` uses `found`, and has not answered since it looked it up.
+/// Judges a use of `found` by vCPU `id`, which has not answered since it looked it up.
 fn judge<F: Format>(world: &World<F>, id: usize, (gfn, access): (Gfn, Access), found: &Translation) {
     let (host, frame) = (world.vm.host(), found.frame(gfn));
     let (l1, store) = (host.l1(), access == Access::Write);
@@ -214,7 +215,7 @@ fn judge<F: Format>(world: &World<F>, id: usize, (gfn, access): (Gfn, Access), f
     }
 }
 
-/// What a vCPU caches, of L1 and of L2.
+/// A vCPU's caches, of L1 and of L2.
 pub struct Both {
     pub l1: Caches,
     l2: Caches,

@@ -1,9 +1,9 @@
-//! Where the memslots are, as the test knows it: what a guest frame may be backed by at this moment.
+//! The places of the memslots, as the test knows them: the pages that may back a guest frame at this moment.
 //!
-//! Two slots of address space 0, of half the host's memory each, come, go and move over places that are aligned to tables
-//! or not, overlap each other, or lie across 1 GiB. Address space 1 has one slot that stays: all of the memory,
-//! an alias. While a transaction is under way a slot is where it was *or* where it will be; when it has
-//! returned, only there.
+//! Two slots of address space 0, each of half the host's memory, are created, deleted and moved over places that are
+//! aligned to tables or not, overlap each other, or lie across 1 GiB. Address space 1 has one slot that stays: all of
+//! the memory, an alias. While a transaction runs, a slot is at its old *or* its new place; when it has returned, only
+//! at the new one.
 
 use crate::host::{PAGES, REGION, hva, page_of};
 use slat::{Gfn, Hva, Level, Slot, SlotId, SpaceId, Span};
@@ -11,11 +11,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 pub const SLOTS: u64 = 2;
-/// Pages of each.
+/// Pages of each slot.
 pub const SIZE: u64 = PAGES / SLOTS;
-/// Frames that a slot moves within.
+/// Frames within which a slot moves.
 const WINDOW: u64 = 2 * Level::G1.pages();
-/// Places in them.
+/// Number of places in them.
 const PLACES: [u64; 4] = [0, 5 * REGION, Level::G1.pages() - 4 * REGION, 20 * REGION + 3];
 
 /// The other space, and its only slot.
@@ -48,7 +48,7 @@ pub struct Known {
 #[derive(Default)]
 pub struct State {
     pub at: Option<Gfn>,
-    /// The number of its dirty log; zero: it does not log.
+    /// The number of its dirty log; zero if it does not log.
     pub log: u64,
 }
 
@@ -67,20 +67,20 @@ impl Known {
         Place(self.place.load(SeqCst))
     }
 
-    /// A transaction begins, after which it will be there.
+    /// Called when a transaction begins that puts the slot at `after`.
     pub fn going(&self, to: Option<Gfn>) {
         let now = self.place();
         let to = to.map_or(NOWHERE, |gfn| gfn.0);
         self.place.store((now.0 >> 48).wrapping_add(1) << 48 | now.after() << 24 | to, SeqCst);
     }
 
-    /// It is over.
+    /// Called when the transaction has returned.
     pub fn gone(&self) {
         let now = self.place();
         self.place.store((now.0 >> 48).wrapping_add(1) << 48 | now.after() << 24 | now.after(), SeqCst);
     }
 
-    /// Where it is, or will be.
+    /// Returns the slot's place now, or after the running transaction.
     pub fn start(&self) -> Option<Gfn> {
         Some(self.place().after()).filter(|&after| after != NOWHERE).map(Gfn)
     }
@@ -99,7 +99,7 @@ impl Places {
         &self.slots[slot as usize]
     }
 
-    /// Host addresses that `gfn` may stand for at this moment.
+    /// Returns the host addresses that may back `gfn` at this moment.
     pub fn behind(&self, space: SpaceId, gfn: Gfn) -> impl Iterator<Item = Hva> {
         let bases = if space == ALIASES {
             [Some((0, ALIAS.0, PAGES)), None]
@@ -114,7 +114,8 @@ impl Places {
         })
     }
 
-    /// Whether `gfn` has a slot, and no transaction is about to take it away: the same answer twice means all the time.
+    /// Whether `gfn` has a slot, and no transaction is about to remove it. Two equal answers hold for the time between
+    /// them.
     pub fn there(&self, space: SpaceId, gfn: Gfn) -> Option<There> {
         if space == ALIASES {
             return self.behind(space, gfn).next().map(|_| There(None));
@@ -135,17 +136,17 @@ pub fn slot_at(slot: u64, gfn: Gfn) -> Slot {
     Slot::new(SlotId(slot as u32), gfn, SIZE, hva(slot * SIZE))
 }
 
-/// Places of slot number `slot`.
+/// Returns the places of slot number `slot`.
 pub fn places_of(slot: u64) -> [Gfn; PLACES.len()] {
     PLACES.map(|place| Gfn(slot * WINDOW + place))
 }
 
-/// Every frame that a slot of `space` can ever have, and some beside.
+/// Returns every frame that a slot of `space` can ever have, and some beside.
 pub fn frames_of(space: SpaceId) -> Span<Gfn> {
     if space == ALIASES { alias().gfns } else { Span::new(Gfn(0), Gfn(SLOTS * WINDOW)) }
 }
 
-/// The frame of `page` in `space`, where the places in `known` say; the first place of its slot where it is nowhere.
+/// Returns the frame of `page` in `space`, by the places in `known`; if its slot is deleted, by the slot's first place.
 pub fn frame_of(known: &Places, space: SpaceId, page: u64) -> Gfn {
     if space == ALIASES {
         return ALIAS + page;
@@ -154,7 +155,7 @@ pub fn frame_of(known: &Places, space: SpaceId, page: u64) -> Gfn {
     known.known(slot).start().unwrap_or(Gfn(slot * WINDOW)) + page % SIZE
 }
 
-/// The slot of a host address, and the number of its page in that slot.
+/// Returns the slot of a host address, and the page number in that slot.
 pub fn part_of(hva: Hva) -> (u64, u64) {
     (page_of(hva) / SIZE, page_of(hva) % SIZE)
 }

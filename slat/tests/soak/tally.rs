@@ -1,4 +1,4 @@
-//! How much has happened: added up over worlds, and told in one line.
+//! Counters: summed over worlds, and printed in one line.
 
 use crate::counts::tally;
 

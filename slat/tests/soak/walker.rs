@@ -7,14 +7,14 @@ use slat::{Access, Format, Gfn, Pfn, Span};
 
 /// Why there is no translation.
 pub enum Missing {
-    /// An entry says no: a fault.
+    /// An entry does not allow the access: a fault.
     Fault,
     /// A link leads to no table: a table was freed under the walker.
     Stray,
 }
 
-/// Walks for `gfn` from `root`, or from the lowest link in `caches`. Sets Accessed in what it goes through, and Dirty in a
-/// leaf that it stores through. The vCPU is in the guest, and has not answered since `caches` were filled.
+/// Walks for `gfn` from `root`, or from the lowest link in `caches`. Sets Accessed on the way, and Dirty in a leaf for
+/// a store. The vCPU is in the guest, and has not answered since `caches` were filled.
 pub fn walk<F: Format>(
     host: &Primary,
     root: Pfn,
@@ -53,7 +53,7 @@ pub fn walk<F: Format>(
     }
 }
 
-/// Sets what is missing of `bits`; false where the entry changed meanwhile.
+/// Sets the missing bits of `bits`; false if the entry changed meanwhile.
 fn touched(entry: &Entry, seen: Word, bits: u64) -> bool {
     // SAFETY: what a walker sets in that word.
     seen.0 & bits == bits || unsafe { entry.touch_raw(seen, bits) }

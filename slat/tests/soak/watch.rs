@@ -1,19 +1,19 @@
-//! Who has done how much, what each does at the moment, and when all may go.
+//! The progress of each thread, its present action, and the end of all threads.
 //!
-//! No thread leaves before every thread has done its share, so that the last ones are not alone; except where something is
-//! wrong: then all do. The watchdog ends the process, with a word on each thread, where one has made no step for a minute.
+//! No thread ends before every thread has done its share, so that the last ones are not alone. After a failure all end.
+//! The watchdog ends the process, with a message on each thread, if one has made no step for a minute.
 
 use std::fmt::Write as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// A thread that makes no step for so long hangs.
+/// A thread that makes no step for this long hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two reports of progress.
+/// Time between two progress reports.
 const REPORT: Duration = Duration::from_secs(5);
 
-/// How much each thread is to do.
+/// The share of each thread.
 #[derive(Clone, Copy)]
 pub enum Amount {
     Steps(u64),
@@ -26,17 +26,17 @@ struct Doing {
     what: Mutex<&'static str>,
 }
 
-/// See the module's header.
+/// The progress of all threads. See the module's header.
 pub struct Watch {
     amount: Amount,
     threads: Vec<Doing>,
-    /// Threads that have not done their share.
+    /// Number of threads that have not done their share.
     busy: AtomicU64,
     stopped: AtomicBool,
     over: AtomicBool,
 }
 
-/// One thread's part. Where the thread panics, all go.
+/// One thread's part. If the thread panics, all end.
 pub struct Share<'w> {
     watch: &'w Watch,
     thread: usize,
@@ -60,7 +60,7 @@ impl Watch {
         Share { watch: self, thread, done: false }
     }
 
-    /// Something is wrong: all go.
+    /// Ends all threads after a failure.
     pub fn stop(&self) {
         self.stopped.store(true, SeqCst);
     }
@@ -74,22 +74,22 @@ impl Watch {
         self.busy.load(SeqCst) > 0 && !self.is_stopped()
     }
 
-    /// Whether what `thread` did when it had begun `steps` of them is over.
+    /// Whether `thread` has finished what it did when it had begun `steps` of its steps.
     pub fn is_over(&self, thread: usize, steps: u64) -> bool {
         self.steps(thread) != steps || self.threads[thread].left.load(SeqCst)
     }
 
-    /// Steps that `thread` has begun.
+    /// Returns the steps that `thread` has begun.
     pub fn steps(&self, thread: usize) -> u64 {
         self.threads[thread].steps.load(SeqCst)
     }
 
-    /// All have gone: the watchdog may go, too.
+    /// All threads have ended: the watchdog may end, too.
     pub fn over(&self) {
         self.over.store(true, SeqCst);
     }
 
-    /// The watchdog. Calls `report` now and then; `state` says more where a thread hangs.
+    /// The watchdog. Calls `report` now and then; `state` adds details if a thread hangs.
     pub fn guard(&self, report: impl Fn(), state: impl Fn() -> String) {
         let steps = || (0..self.threads.len()).map(|thread| self.steps(thread)).collect::<Vec<_>>();
         let mut last: Vec<_> = steps().into_iter().map(|steps| (steps, Instant::now())).collect();
@@ -101,7 +101,7 @@ impl Watch {
                     *last = (now, Instant::now());
                 }
             }
-            // Who has gone makes no step; then all are about to.
+            // A thread that has ended makes no step; then all are about to end.
             if last.iter().any(|(_, since)| since.elapsed() > PATIENCE) {
                 eprintln!("no step for a minute:\n{}{}", self.describe(), state());
                 std::process::exit(1);
@@ -124,7 +124,7 @@ impl Watch {
 }
 
 impl Share<'_> {
-    /// Begins a step. False: that was all, for every thread.
+    /// Begins a step. Returns false when every thread is to end.
     pub fn next(&mut self) -> bool {
         let watch = self.watch;
         let steps = watch.threads[self.thread].steps.fetch_add(1, SeqCst);
@@ -138,7 +138,7 @@ impl Share<'_> {
         watch.goes_on()
     }
 
-    /// What the thread is about to do.
+    /// Records the thread's next action.
     pub fn about_to(&self, what: &'static str) {
         *self.watch.threads[self.thread].what.lock().unwrap() = what;
     }

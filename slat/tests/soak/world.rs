@@ -1,7 +1,7 @@
-//! A VM in the middle of everything: the engine, the host under it, and what the test knows for certain.
+//! A VM during the test: the engine, the host under it, and the known facts.
 //!
-//! The judgement is made between two answers of a vCPU: a translation that it uses there must be what the host says *now*,
-//! through a memslot that is there now or was when a transaction that has not returned began.
+//! A use is judged between two answers of a vCPU: a translation that it uses there must be what the host has *now*,
+//! through a memslot that exists now, or existed when a running transaction began.
 
 use crate::caches::Translation;
 use crate::host::{Primary, page_of};
@@ -13,30 +13,30 @@ use crate::{MEDDLERS, VCPUS};
 use slat::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A mistake made on purpose: the test must find it.
+/// A mistake made on purpose, which the test must find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mistake {
     None,
-    /// Shootdowns pretend.
+    /// Shootdowns do nothing.
     NoFlush,
-    /// The host changes its page, and tells afterwards.
+    /// The host changes its page before it announces that.
     RashHost,
-    /// Where the host changes several places at once, it ends its invalidations, and changes then.
+    /// Where the host changes several places at once, it ends its invalidations before it changes them.
     EndsFirst,
 }
 
-/// How a VM is built, and its guests and meddlers choose.
+/// The VM's settings, and the choices of its guests and meddlers.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub lock: MmuLock,
     pub nx_huge_pages: bool,
-    /// vCPUs run L2 now and then.
+    /// Whether vCPUs run L2 now and then.
     pub nested: bool,
     pub mistake: Mistake,
     pub seed: u64,
 }
 
-/// What is wrong.
+/// A failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
     /// A translation was used that the host, or a memslot, had taken back.
@@ -51,7 +51,7 @@ pub enum Wrong {
     Executes,
 }
 
-/// See the module's header.
+/// A VM during the test. See the module's header.
 pub struct World<F: Format> {
     pub vm: Vm<F, Primary>,
     pub setting: Setting,
@@ -61,7 +61,7 @@ pub struct World<F: Format> {
     pub counts: Counts,
 }
 
-/// What the VM does not count by itself.
+/// Counters that the VM does not have.
 #[derive(Default)]
 pub struct Counts {
     pub uses: AtomicU64,
@@ -104,7 +104,7 @@ impl<F: Format> World<F> {
         }
     }
 
-    /// A vCPU in `space` uses `found` for `gfn`, and has not answered since it looked it up.
+    /// Judges a use of `found` for `gfn` by a vCPU in `space`, which has not answered since it looked it up.
     pub fn judge(&self, space: SpaceId, gfn: Gfn, access: Access, found: &Translation) {
         let host = self.vm.host();
         let frame = found.frame(gfn);
@@ -125,7 +125,7 @@ impl<F: Format> World<F> {
         }
     }
 
-    /// Frame `gfn` of space 0 is held, and used as `pfn`.
+    /// Judges a use of frame `gfn` of space 0, held as `pfn`.
     pub fn judge_held(&self, gfn: Gfn, pfn: Pfn) {
         let host = self.vm.host();
         let is_true = |hva: Hva| host.now(hva).is_some_and(|page| page.pfn == pfn);
@@ -134,7 +134,7 @@ impl<F: Format> World<F> {
         }
     }
 
-    /// Something is wrong. The first of its kind says what; then all go.
+    /// Records a failure. The first of its kind is printed; then all threads end.
     pub fn wrong(&self, wrong: Wrong, what: impl FnOnce() -> String) {
         count(&self.counts.wrong);
         if matches!(wrong, Wrong::StaleUse | Wrong::StrayLink) {

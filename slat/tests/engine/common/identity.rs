@@ -1,5 +1,5 @@
-//! A host whose frame is the address, with switches for what it says. One type for many tests: each host's type is a whole
-//! engine to compile.
+//! A host whose frame is the address, with switches for its answers. One type for many tests: each host's type compiles
+//! a whole engine.
 
 use slat::table::memory::TableMemory;
 use slat::*;
@@ -8,20 +8,20 @@ use std::sync::atomic::{
     Ordering::{Relaxed, SeqCst},
 };
 
-/// Says at once that each page is 4 KiB and writable, until it is told otherwise.
+/// Answers at once that each page is 4 KiB and writable, unless switched.
 #[derive(Default, Debug)]
 pub struct Identity {
-    /// Added to each frame's number: a question after the host has moved its pages shows.
+    /// Added to each frame's number: shows a question after the host has moved its pages.
     pub shift: AtomicU64,
     /// The number of the level that it offers; 0 is [`Level::K4`].
     level: AtomicU8,
-    /// Its pages may not be written, until it is asked to resolve a store.
+    /// Its pages are read-only, until it is asked to resolve a store.
     pub readonly: AtomicBool,
     /// It does not answer [`Host::lookup`].
     pub sleeps: AtomicBool,
-    /// How often it was asked without sleeping.
+    /// Number of questions without sleeping.
     pub looked: AtomicU64,
-    /// How often it was asked where it may sleep.
+    /// Number of questions where it may sleep.
     pub resolved: AtomicU64,
 }
 
@@ -38,7 +38,7 @@ impl Identity {
         Self { sleeps: AtomicBool::new(true), ..Self::default() }
     }
 
-    /// Pages are of `level` from now on.
+    /// Sets the level of its pages.
     pub fn offer(&self, level: Level) {
         self.level.store(level.number(), SeqCst);
     }

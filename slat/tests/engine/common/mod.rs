@@ -1,4 +1,4 @@
-//! What several of these tests use. `tally`, `random` and `thorough` are also other tests', by their paths.
+//! Helpers for several of these tests. Other tests include `tally`, `random` and `thorough` by path, too.
 
 pub mod identity;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -4,7 +4,7 @@ use slat::table::Word;
 use slat::table::formats::Npt4;
 use slat::{Format, Leaf, Level, Pfn};
 
-/// What a hypervisor's author adds: here, the nested format of AMD under another name.
+/// A format that a hypervisor's author adds: here, the nested format of AMD under another name.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Own;
 

@@ -1,16 +1,16 @@
-//! Numbers with names: added up over worlds, and told in one line.
+//! Named counters: summed over worlds, and printed in one line.
 
-/// Makes a `Tally` of these fields, each told by its name.
+/// Makes a `Tally` of these fields, each printed by its name.
 macro_rules! tally {
     ($($(#[$attribute:meta])* $field:ident $name:literal)*) => {
-        /// What happened.
+        /// The counters.
         #[derive(Clone, Copy, Default)]
         pub struct Tally {
             $($(#[$attribute])* pub $field: u64,)*
         }
 
         impl Tally {
-            /// Every number that must not be zero over all settings, with its name: all but the last two.
+            /// Returns every counter that must not be zero over all settings, with its name: all but the last two.
             pub fn must_have_happened(&self) -> Vec<(u64, &'static str)> {
                 let mut all = vec![$((self.$field, $name)),*];
                 all.truncate(all.len() - 2);

@@ -1,6 +1,6 @@
-//! How much the tests explore. `SLAT_THOROUGH=1` asks for what the nightly tier runs.
+//! The amount that tests explore. `SLAT_THOROUGH=1` asks for the nightly tier.
 
-/// The first amount with `SLAT_THOROUGH=1`, else the second.
+/// Returns the first amount with `SLAT_THOROUGH=1`, otherwise the second.
 pub fn thorough<T>(night: T, push: T) -> T {
     if std::env::var_os("SLAT_THOROUGH").is_some() { night } else { push }
 }

@@ -1,4 +1,4 @@
-//! Every error of a dirty log: its type, its words, its number; and that nothing was changed by who got it.
+//! Every error of a dirty log: its type, its text, its number; and that a refused call changed nothing.
 
 use super::subject::access;
 use crate::common::identity::Identity;
@@ -35,7 +35,7 @@ fn bits(vm: &Vm, idle: &mut Idle) -> [u64; 2] {
     bits
 }
 
-/// The error, its words and its number, of each way to ask for a log.
+/// The error, its text and its number, for each wrong call on a log.
 fn refusals(vm: &Vm, idle: &mut Idle, id: SlotId) -> Vec<(DirtyError, String, i32)> {
     let slots = vm.slots();
     let mut room = [0; 2];
@@ -113,7 +113,7 @@ fn a_clear_out_of_rule_is_an_error_and_clears_nothing() {
         assert!(!refused.to_string().contains('\n'), "{refused}");
         assert_eq!(bits(&vm, &mut idle), before, "{first} {pages}");
     }
-    // What is in rule, beside it.
+    // A valid call, beside it.
     for (first, pages, cleared) in [(0, 0, 0), (64, 0, 0), (64, 36, 12), (0, 64, 22), (0, 100, 0)] {
         assert_eq!(
             vm.slots().clear_dirty(&mut idle, LOGS, first, pages, &all),

@@ -1,6 +1,5 @@
-//! A leaf that was written, lost its write permission, and is taken away in the middle of the fault of the next store:
-//! while its entry is frozen no other thread can see that it was dirty. The next store fails, so that nothing else
-//! tells the page.
+//! A leaf that was written and lost its write permission is zapped during the fault of the next store. While its entry
+//! is frozen, no other thread can see that it was dirty. The store fails, so that nothing else marks the page.
 //!
 //! ```text
 //! store ─▶ D      write-protect      store ─▶ fault: entry frozen, the host is asked ─┐
@@ -21,7 +20,7 @@ const SLOT: SlotId = SlotId(0);
 const HVA: Hva = Hva(0x4000_0000);
 const PAGE: Gfn = Gfn(9);
 
-/// A host whose frame is the address. The next one who asks, once it is told so, lets another thread do something first.
+/// A host whose frame is the address. When armed, the next question lets another thread run first.
 #[derive(Default)]
 struct Interrupted {
     read_only: AtomicBool,

@@ -1,4 +1,4 @@
-//! What becomes of a harvest that is still held when its log, its slot or its pages change.
+//! A harvest that is still held when its log, its slot or its pages change.
 
 use super::subject::access;
 use crate::common::identity::Identity;
@@ -34,7 +34,7 @@ fn pages(harvest: &Harvest<'_, Ept4, Identity>) -> Vec<(u32, u64)> {
     harvest.iter().map(|page| (page.slot.0, page.page)).collect()
 }
 
-/// The frames that the slot's log has.
+/// Returns the frames in the slot's log.
 fn logged(vm: &Vm, idle: &mut Idle) -> Result<Vec<u64>, DirtyError> {
     let mut gfns = Vec::new();
     vm.slots().dirty(idle, SLOT, |gfn| gfns.push(gfn.0))?;
@@ -170,7 +170,7 @@ fn a_device_writes_to_all_aliases() {
     assert_eq!(harvest.iter().map(|page| page.gfn.0).collect::<Vec<_>>(), [61, 62]);
     harvest.commit();
 
-    // Where nothing is, nothing is marked; what lies partly inside is.
+    // An address without a slot is not marked; a range partly inside a slot is.
     for hvas in
         [Span::new(HVA, HVA), Span::new(Hva(0), HVA), Span::new(HVA + PAGES * PAGE_SIZE, Hva(u64::MAX))]
     {
@@ -180,7 +180,7 @@ fn a_device_writes_to_all_aliases() {
     vm.mark_dirty(Span::new(Hva(0), Hva(u64::MAX)));
     assert_eq!(elsewhere.harvest_all(&mut idle).unwrap().pages(), PAGES);
 
-    // By guest frame it is what that frame's slot says, in this address space alone.
+    // By guest frame, only that frame's slot in this address space counts.
     vm.slots().harvest_all(&mut idle).unwrap().commit();
     vm.slots().mark_dirty(Span::new(Gfn(198), Gfn(1001)));
     assert_eq!(pages(&vm.slots().harvest_all(&mut idle).unwrap()), [(1, 198), (1, 199), (2, 0)]);

@@ -1,12 +1,12 @@
-//! The kernel's own dirty logs, through `/dev/kvm`: the model must be right about the real thing, and slat agrees with
-//! both in the same walk.
+//! The kernel's own dirty logs, through `/dev/kvm`: the model must agree with the kernel, and slat with both, in the
+//! same walk.
 //!
-//! The guest is real, too: a vCPU in real mode that runs one instruction, a load or a store, and halts. What the kernel
-//! is not asked, since it has nothing like it: to take a log of every slot at once, to take a harvest back, to be told
-//! what a device wrote. Its `GET` takes the log for good where the VM is automatic, and only looks where it is manual.
-//! How many pages `CLEAR` really cleared it does not say; the next `GET` does.
+//! The guest is real, too: a vCPU in real mode that runs one instruction, a load or a store, and halts. The kernel is
+//! not asked for what it does not have: to take a log of every slot at once, to take a harvest back, to be told what a
+//! device wrote. Its `GET` takes the log for good where the VM is automatic, and only reads it where it is manual. The
+//! kernel does not say how many pages `CLEAR` really cleared; the next `GET` does.
 //!
-//! Where `/dev/kvm` cannot be opened the tests say so and pass; with `SLAT_REQUIRE_KVM=1` in the environment they fail.
+//! If `/dev/kvm` cannot be opened the tests say so and pass; with `SLAT_REQUIRE_KVM=1` in the environment they fail.
 
 use super::model::{IDS, Model, Operation, Reply, SMALL};
 use super::operations::Operations;
@@ -25,7 +25,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
-/// Where the guest's instructions are: a slot of their own, above all others.
+/// The place of the guest's instructions: a slot of their own, above all others.
 const CODE_GFN: u64 = 240;
 const CODE_ID: u32 = 40;
 /// `mov [di], al; hlt` and `mov al, [di]; hlt`, each in 16 bytes.
@@ -49,13 +49,13 @@ const BYTES: usize = 1 << 20;
 impl Memory {
     fn new() -> Self {
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a fresh mapping, wherever the kernel likes.
+        // SAFETY: a fresh mapping, at an address that the kernel chooses.
         let memory = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, prot, flags, -1, 0) };
         assert_ne!(memory, libc::MAP_FAILED, "{}", io::Error::last_os_error());
         Self(NonNull::new(memory.cast()).expect("not at zero"))
     }
 
-    /// Where slot `id` lies, which has its pages for itself.
+    /// Returns the place of slot `id`, whose pages no other slot has.
     fn of(&self, id: u32) -> NonNull<u8> {
         let page = if id == CODE_ID { CODE_GFN } else { SMALL[id as usize].places[0] };
         // SAFETY: inside, as all places are.
@@ -80,8 +80,8 @@ struct Kvm {
 }
 
 impl Kvm {
-    /// A VM whose logs are automatic (0), manual (1), or manual and set when they begin (3); `None` where the kernel
-    /// cannot be asked for that.
+    /// A VM whose logs are automatic (0), manual (1), or manual and set when they begin (3); `None` if the kernel does
+    /// not offer that.
     fn new(device: &Device, manual: u64) -> Option<Self> {
         let vm = device.create_vm().expect("a VM");
         if manual != 0 {
@@ -89,7 +89,7 @@ impl Kvm {
             cap.args[0] = manual;
             vm.enable_cap(&cap).ok()?;
         }
-        // Intel's real mode wants three pages of its own, which no slot has. Others do not know the request.
+        // Intel's real mode needs three pages of its own, which no slot has. Others do not know the request.
         let _ = vm.set_tss_address(0xfffb_d000);
         let vcpu = vm.create_vcpu(0).expect("a vCPU");
         let ids = vm.check_extension_int(Cap::NrMemslots) as u32;
@@ -113,7 +113,7 @@ impl Kvm {
         unsafe { self.vm.set_user_memory_region(region) }.expect("nothing is in the way");
     }
 
-    /// What is known of a slot is so from now on.
+    /// Makes the present state of a slot known.
     fn place(&mut self, id: u32, known: Option<(usize, bool)>) {
         let shape = &SMALL[id as usize];
         let (place, log) = known.unwrap_or_default();
@@ -141,7 +141,7 @@ impl Kvm {
         }
     }
 
-    /// An id as the kernel counts them: the first that cannot be is another one there.
+    /// An id as the kernel counts them: the first invalid id is another number there.
     fn id(&self, id: u32) -> u32 {
         if id >= IDS { self.ids + (id - IDS) } else { id }
     }
@@ -199,7 +199,7 @@ impl Subject for Kvm {
     }
 }
 
-/// The nearest thing that the kernel can be asked, too.
+/// Returns the nearest request that the kernel has.
 fn asked_of_kvm(operation: Operation, manual: bool) -> Operation {
     match operation {
         Operation::Device { id, page, .. } => Operation::Store { id, page },
@@ -210,7 +210,7 @@ fn asked_of_kvm(operation: Operation, manual: bool) -> Operation {
 }
 
 impl Operation {
-    /// `GET`, by what it does in such a VM.
+    /// `GET`, by its effect in such a VM.
     fn with_get(self, manual: bool) -> Self {
         match self {
             Self::Harvest { id, .. } | Self::Get { id } if manual => Self::Get { id },

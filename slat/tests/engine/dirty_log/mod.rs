@@ -1,23 +1,23 @@
-//! The rules of dirty logs, asked from every side: what is told, what stays, and what is refused.
+//! The rules of dirty logs, asked from every side: what is returned, what stays, and what is refused.
 //!
 //! ```text
 //!   operations ──▶ model       the rules, as plainly as they can be written: a set of pages
-//!             ├───▶ slat       must tell what the model tells, page by page, and refuse what it refuses
-//!             └───▶ /dev/kvm   the same, of a guest that really runs: it is whose rules they are
+//!             ├───▶ slat       must return what the model returns, page by page, and refuse what it refuses
+//!             └───▶ /dev/kvm   the same, with a guest that really runs: the rules are KVM's
 //! ```
 //! A walk is a function of its seed: stores and loads of a guest, writes of a device, harvests that are committed or
-//! given back, bits got and cleared in parts, logs switched on and off, slots that come, move and go, and pages taken
-//! away under them; one request in a few is a bad one. One thread: so nothing spurious is allowed, either.
+//! given back, bits got and cleared in parts, logs switched on and off, slots that are created, moved and deleted, and
+//! pages taken away under them; a few requests are invalid. One thread: so nothing spurious is allowed, either.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
 //! | [`model`] | the rules |
-//! | [`operations`] | operations worth doing |
+//! | [`operations`] | operations worth testing |
 //! | [`subject`] | slat, with a guest whose walker sets Dirty |
-//! | [`kvm`] | the kernel, where there is one |
-//! | [`errors`] | every error: its type, its words, its number; and that nothing was changed |
-//! | [`frozen`] | a leaf that is taken away in the middle of its next store's fault |
-//! | [`harvests`] | what becomes of a harvest that is still held when its log or its slot changes |
+//! | [`kvm`] | the kernel, if there is one |
+//! | [`errors`] | every error: its type, its text, its number; and that nothing was changed |
+//! | [`frozen`] | a leaf that is zapped during its next store's fault |
+//! | [`harvests`] | a harvest that is still held when its log or its slot changes |
 
 mod errors;
 mod frozen;
@@ -38,13 +38,13 @@ use slat::{DirtyLog, Format, Idle, RingSize, Splitting, Track};
 use std::collections::BTreeSet;
 use subject::Slat;
 
-/// What keeps dirty logs.
+/// A keeper of dirty logs.
 trait Subject {
-    /// Does it, and says what came of it.
+    /// Runs an operation, and returns its result.
     fn ask(&mut self, idle: &mut Idle, operation: &Operation) -> Result<Reply, i32>;
 }
 
-/// Does so many operations with all of them, as `choose` says; the first disagreement, in words.
+/// Runs `steps` operations on all subjects, as `choose` says. Returns the first disagreement, as text.
 fn walk(
     seed: u64,
     steps: u64,
@@ -130,7 +130,7 @@ fn what_is_told_is_what_was_stored_and_no_more() {
     }
 }
 
-/// Write protection tells single pages of large ones, too.
+/// Write protection logs single pages of large ones, too.
 #[test]
 fn of_large_pages_what_is_told_is_what_was_stored_and_no_more() {
     for splitting in [Splitting::Eager, Splitting::Lazy] {
@@ -175,7 +175,7 @@ fn of_rings_what_is_told_is_what_was_stored_and_no_more() {
 
 type Mistake = fn(Result<Reply, i32>) -> Result<Reply, i32>;
 
-/// Slat, misheard: a subject that errs.
+/// Slat, with a wrapper that reports errors.
 struct Mistaken(Slat<Npt4>, Mistake);
 
 impl Subject for Mistaken {

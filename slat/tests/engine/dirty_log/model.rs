@@ -1,4 +1,4 @@
-//! The rules of dirty logs, as plainly as they can be written. It shares no code with what it judges.
+//! The rules of dirty logs, as plainly as they can be written. It shares no code with its subjects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ const ENOENT: i32 = 2;
 /// Ids are below this.
 pub const IDS: u32 = 64;
 
-/// Something that is done to a VM, or in it. Pages are numbered from their slot's first.
+/// An operation on a VM, or in it. Pages are numbered from their slot's first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
     Create {
@@ -18,7 +18,7 @@ pub enum Operation {
     Delete {
         id: u32,
     },
-    /// To its place of this number.
+    /// Moves the slot to its place of this number.
     Move {
         id: u32,
         place: usize,
@@ -27,7 +27,7 @@ pub enum Operation {
         id: u32,
         on: bool,
     },
-    /// The guest stores to a page of a slot that is there; or loads from it.
+    /// The guest stores to a page of an existing slot; or loads from it.
     Store {
         id: u32,
         page: u64,
@@ -36,7 +36,7 @@ pub enum Operation {
         id: u32,
         page: u64,
     },
-    /// A device writes to so many pages.
+    /// A device writes to this many pages.
     Device {
         id: u32,
         page: u64,
@@ -54,11 +54,11 @@ pub enum Operation {
     HarvestAll {
         commit: bool,
     },
-    /// What is dirty.
+    /// The dirty pages.
     Get {
         id: u32,
     },
-    /// Of the pages that `bits` names, by words of 64 from `first` on, those among the next `pages`.
+    /// Cleans pages that `bits` names, by words of 64 from `first` on, among the next `pages`.
     Clear {
         id: u32,
         first: u64,
@@ -88,26 +88,26 @@ impl Operation {
     }
 }
 
-/// What came of it.
+/// Result of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
     Done,
     /// Dirty pages, in order.
     Pages(Vec<u64>),
-    /// So many pages were really cleared.
+    /// Number of pages really cleared.
     Cleared(u64),
-    /// It was done; what came of it is not said.
+    /// It was done; there is no further result.
     Unsaid,
 }
 
-/// A slot: where it is by the number of its place, and its log.
+/// A slot: the number of its place, and its log.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub place: usize,
     pub log: Option<BTreeSet<u64>>,
 }
 
-/// See the module's header.
+/// The model. See the module's header.
 #[derive(Debug)]
 pub struct Model {
     pub shapes: &'static [Shape; 3],
@@ -115,21 +115,21 @@ pub struct Model {
     pub slots: BTreeMap<u32, Record>,
 }
 
-/// A slot's size, and where it can be. The windows of two slots have no frame in common.
+/// A slot's size, and its possible places. The windows of two slots have no frame in common.
 #[derive(Debug)]
 pub struct Shape {
     pub pages: u64,
     pub places: [u64; 3],
 }
 
-/// By id. All of it lies below 1 MiB, where a guest in real mode can go: words of 64 pages, parts of one, one page.
+/// By id. All of it lies below 1 MiB, which a guest in real mode can reach: words of 64 pages, parts of one, one page.
 pub static SMALL: [Shape; 3] = [
     Shape { pages: 100, places: [0, 5, 16] },
     Shape { pages: 64, places: [116, 117, 127] },
     Shape { pages: 1, places: [192, 193, 200] },
 ];
 
-/// The same with room for pages of 2 MiB, in some places.
+/// As above, with room for pages of 2 MiB, in some places.
 pub static LARGE: [Shape; 3] = [
     Shape { pages: 1100, places: [0, 512, 700] },
     Shape { pages: 640, places: [2048, 2050, 2560] },
@@ -212,7 +212,7 @@ impl Model {
         self.slots.get_mut(&id).expect("only what is there is changed")
     }
 
-    /// The log of a slot that a request names.
+    /// Returns the log of a slot that a request names.
     fn log(&mut self, id: u32) -> Result<&mut BTreeSet<u64>, i32> {
         if id >= IDS {
             return Err(EINVAL);

@@ -1,9 +1,9 @@
-//! Operations worth doing: mostly on slots that are there, and within them; at times beside them.
+//! Operations worth testing: mostly on existing slots, and within them; at times beside them.
 
 use super::model::{IDS, Model, Operation};
 use crate::common::random::Random;
 
-/// See the module's header.
+/// A source of operations. See the module's header.
 pub struct Operations(Random);
 
 impl Operations {
@@ -11,7 +11,7 @@ impl Operations {
         Self(Random::new(seed))
     }
 
-    /// One that `model` can be asked for.
+    /// Returns an operation for `model`.
     pub fn next(&mut self, model: &Model) -> Operation {
         let random = &mut self.0;
         let id = random.below(model.shapes.len() as u64) as u32;
@@ -39,7 +39,7 @@ impl Operations {
         }
     }
 
-    /// Mostly this one; else one that is not there, or cannot be.
+    /// Mostly this value; otherwise one that does not exist, or is invalid.
     fn id(&mut self, id: u32) -> u32 {
         let random = &mut self.0;
         match random.below(8) {
@@ -60,7 +60,7 @@ impl Operations {
             3 => (first, pages) = (words * 64, 0),
             _ => {}
         }
-        // As many words as any of these needs: to be short of them is another error.
+        // As many words as any of these needs: a short buffer is another error.
         let bits = (0..pages.div_ceil(64)).map(|_| random.0.u64(..) | random.0.u64(..)).collect();
         Operation::Clear { id: self.id(id), first, pages, bits }
     }

@@ -1,4 +1,4 @@
-//! Slat, asked as a VMM asks it; its guest walks the tables as the hardware does, setting Accessed and Dirty.
+//! Slat, called as a VMM calls it; its guest walks the tables as the hardware does, setting Accessed and Dirty.
 
 use super::Subject;
 use super::model::{IDS, Operation, Reply, Shape};
@@ -7,7 +7,7 @@ use slat::slots::Region;
 use slat::table::{Entry, Kind};
 use slat::*;
 
-/// An access of a guest: through the tables where they allow it, by a fault where not.
+/// An access of a guest: through the tables if they allow it, otherwise by a fault.
 pub fn access<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle, gfn: Gfn, access: Access) {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     while !walks(vm, gfn, access) {
@@ -19,7 +19,7 @@ pub fn access<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle, gfn: Gfn, acce
     }
 }
 
-/// What the hardware's walker does; false: it faults. There is no other thread.
+/// A hardware walk; false if it faults. There is no other thread.
 fn walks<F: Format, H: Host>(vm: &Vm<F, H>, gfn: Gfn, access: Access) -> bool {
     let (mut table, mut level) = (vm.root(), F::ROOT_LEVEL);
     loop {
@@ -44,14 +44,14 @@ fn walks<F: Format, H: Host>(vm: &Vm<F, H>, gfn: Gfn, access: Access) -> bool {
     }
 }
 
-/// Of slot 0's first page; each slot's are 1 GiB further on.
+/// Host address of slot 0's first page; each slot's is 1 GiB further.
 const HVA: Hva = Hva(0x4000_0000);
 
 fn hva(id: u32, page: u64) -> Hva {
     HVA + (u64::from(id) << 30) + page * PAGE_SIZE
 }
 
-/// See the module's header.
+/// Slat as a subject. See the module's header.
 pub struct Slat<F: Format> {
     shapes: &'static [Shape; 3],
     vm: Vm<F, Identity>,
@@ -78,7 +78,7 @@ impl<F: Format> Slat<F> {
         self.vm.slots().set(idle, region).expect("nothing is in the way");
     }
 
-    /// The pages of a harvest, which agrees with itself; then it is ended.
+    /// Returns the pages of a harvest, after checking it against itself; then ends it.
     fn pages_of(shapes: &[Shape; 3], harvest: Harvest<'_, F, Identity>, commit: bool) -> Vec<u64> {
         let pages: Vec<_> = harvest.iter().map(|page| page.page).collect();
         for page in harvest.iter() {

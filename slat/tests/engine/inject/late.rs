@@ -1,6 +1,6 @@
-//! A thread that others wait for takes long. The threads that need it wait; no other does.
+//! A thread that others wait for takes long. Only threads that need it wait.
 //!
-//! Threads tell each other by channels where they are, so that "takes long" is for as long as the test likes.
+//! Threads signal their progress by channels, so the test decides how long "long" is.
 
 use super::world::{ALL, HVA, NoTlb, RAM, TestVm, hvas, on_a_vm, one, store, unmap};
 use slat::*;
@@ -12,7 +12,7 @@ fn idle() -> Idle {
     Idle::take().expect("one for each thread")
 }
 
-/// What goes on beside the wait: faults, aging, invalidations of what no vCPU has.
+/// Operations during the wait: faults, aging, invalidations of pages that no vCPU has.
 fn others_go_on(vm: &TestVm<'_>, idle: &mut Idle, vcpu: VcpuId) {
     for gfn in (1024..ALL.end.0).map(Gfn) {
         store(vm, idle, vcpu, gfn).unwrap();
@@ -30,7 +30,7 @@ fn a_reader_that_stays_keeps_memory_and_no_thread() {
         let ((inside, is_inside), (go, goes)) = (channel(), channel::<()>());
         let (collected, deleted) = (AtomicBool::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
-            // Where something is wrong here, the other goes.
+            // After a failure here, the other thread ends.
             let go = go;
             scope.spawn(move || {
                 let mut idle = self::idle();
@@ -59,7 +59,7 @@ fn a_reader_that_stays_keeps_memory_and_no_thread() {
             });
             (0..2).for_each(|_| begun.recv().unwrap());
             others_go_on(vm, idle, VcpuId(1));
-            // Tables are there, too, although none that was unmapped can be used again yet.
+            // Tables are available, too, although no unmapped one can be reused yet.
             for table in 0..100 {
                 store(vm, idle, VcpuId(1), many.gfns.start + table * 512).unwrap();
             }
@@ -75,7 +75,7 @@ fn a_reader_that_stays_keeps_memory_and_no_thread() {
     });
 }
 
-/// Tables that wait for such a reader are used again when it goes; until then the host has others.
+/// Tables that wait for such a reader are reused when it ends; until then the host lends others.
 #[test]
 fn a_reader_that_stays_keeps_no_fault() {
     on_a_vm(MmuLock::None, |vm, idle| {
@@ -148,7 +148,7 @@ fn a_vcpu_that_does_not_answer_keeps_its_flusher_and_who_waits_for_him() {
     });
 }
 
-/// A vCPU that is out of the guest is not waited for, for however long it stops.
+/// A flush does not wait for a vCPU that is out of the guest, however long it stops.
 #[test]
 fn a_vcpu_that_stops_out_of_the_guest_keeps_no_thread() {
     for lock in super::world::POLICIES {
@@ -167,7 +167,7 @@ fn a_vcpu_that_stops_out_of_the_guest_keeps_no_thread() {
     }
 }
 
-/// Nor of one whose host blocks; and what the host said before is not believed afterwards.
+/// Nor for a vCPU whose host blocks; and the host's earlier answer is not used afterwards.
 #[test]
 fn a_host_that_blocks_keeps_its_own_fault_only() {
     for lock in super::world::POLICIES {

@@ -1,4 +1,4 @@
-//! A thread goes in the middle of something: what it held is free, what it had begun is over or undone.
+//! A thread unwinds in the middle of an operation: what it held is free, what it had begun is over or undone.
 
 use super::world::{ALL, NoTlb, POLICIES, RAM, TestVm, When, hvas, on_a_vm, one, store, unmap};
 use slat::*;
@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 
-/// Runs `work` on a thread of its own, which it takes with it.
+/// Runs `work` on a thread of its own, which its panic ends.
 fn dies(vm: &TestVm<'_>, work: impl FnOnce(&TestVm<'_>, &mut Idle) + Send) {
     let died = thread::scope(|scope| scope.spawn(|| work(vm, &mut Idle::take().unwrap())).join());
     assert!(died.is_err(), "it panics");
@@ -54,7 +54,7 @@ fn in_the_host_that_answers_without_sleeping() {
             for gfn in [Gfn(5), Gfn(6), Gfn(700)] {
                 *vm.host().0.looked_up.lock().unwrap() = Some(gfn);
                 dies(vm, |vm, idle| assert!(store(vm, idle, VcpuId(0), gfn).is_ok()));
-                // A grace period ends: the section did.
+                // A grace period ends, because the section did.
                 unmap(vm, idle, ALL);
                 vm.collect(idle);
                 store(vm, idle, VcpuId(0), Gfn(4)).unwrap();
@@ -83,7 +83,7 @@ fn in_an_upgrade() {
     }
 }
 
-/// With the link of a table frozen, and another table in hand that is to be given back.
+/// With the link of a table frozen, and another table in hand that must be given back.
 #[test]
 fn in_a_recovery() {
     for lock in POLICIES {
@@ -121,7 +121,7 @@ fn in_a_transaction() {
     });
 }
 
-/// The host goes while it changes its own pages, of which it had told one: what is owed is paid, and faults go on.
+/// The host panics while it changes its pages, of which it had told one: the debt is paid, and faults continue.
 #[test]
 fn in_a_change_of_the_host() {
     for lock in POLICIES {

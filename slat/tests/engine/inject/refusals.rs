@@ -1,4 +1,4 @@
-//! A host without a page to give: the fault says why, and the next one is none the worse.
+//! A host without a page: the fault says why, and the next one is unaffected.
 
 use super::world::{POLICIES, When, on_a_vm, store};
 use slat::*;

@@ -1,4 +1,4 @@
-//! A watchdog: what hangs is an error, not a test without an end.
+//! A watchdog: a hang is an error, not an endless test.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Nothing here takes a second, on a quiet machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Does `work`; where that does not end, ends the process, with a word on `what` it was.
+/// Runs `work`; if it does not end, ends the process, naming `what` it was.
 pub fn guarded<R>(what: &str, work: impl FnOnce() -> R) -> R {
     let bark = || {
         eprintln!("{what}: a thread waits for ever");
@@ -15,7 +15,7 @@ pub fn guarded<R>(what: &str, work: impl FnOnce() -> R) -> R {
     watched(LIMIT, bark, work)
 }
 
-/// Does `work`; where it takes longer than `limit`, `bark`s.
+/// Runs `work`; if it takes longer than `limit`, calls `bark`.
 fn watched<R>(limit: Duration, bark: impl FnOnce() + Send, work: impl FnOnce() -> R) -> R {
     std::thread::scope(|scope| {
         let (works, over) = channel::<()>();
@@ -24,7 +24,7 @@ fn watched<R>(limit: Duration, bark: impl FnOnce() + Send, work: impl FnOnce() -
                 bark();
             }
         });
-        // Gone when the work is over, also where it panics.
+        // Disconnected when the work ends, also by a panic.
         let _works = works;
         work()
     })
@@ -33,7 +33,7 @@ fn watched<R>(limit: Duration, bark: impl FnOnce() + Send, work: impl FnOnce() -
 #[test]
 fn negative_control_it_barks_at_what_hangs() {
     let (barks, barked) = channel();
-    // This work ends when the dog has barked, and not before.
+    // This work ends after the bark, and not before.
     let heard = watched(Duration::from_millis(1), move || barks.send(()).unwrap(), || barked.recv());
     assert_eq!(heard, Ok(()));
 }

@@ -1,4 +1,4 @@
-//! A VM whose host is told what to do when it is asked for a page; and what must hold in the end.
+//! A VM whose host a test controls when it is asked for a page; and the final checks.
 
 use slat::table::Heap;
 use slat::table::TableMemory;
@@ -17,24 +17,24 @@ pub const RAM: SlotId = SlotId(0);
 pub const ALL: Span<Gfn> = Span::new(Gfn(0), Gfn(2048));
 pub const POLICIES: [MmuLock; 3] = [MmuLock::None, MmuLock::ReadWrite, MmuLock::Exclusive];
 
-/// What happens when the host is asked for a page.
+/// The host's reaction to a question for a page.
 pub enum When {
-    /// It has none.
+    /// It has no page.
     Refuses(HostError),
     /// It panics.
     Panics,
-    /// It says that it was asked, and waits.
+    /// It signals that it was asked, and waits.
     Waits(Sender<()>, Receiver<()>),
 }
 
-/// See the module's header.
+/// The host. See the module's header.
 #[derive(Default)]
 pub struct Staged {
-    /// For the next one who asks for the page, in a way that may sleep.
+    /// For the next question for the page that may sleep.
     asked: Mutex<HashMap<Gfn, When>>,
-    /// Those pages that it has elsewhere.
+    /// Pages that it has elsewhere.
     moved: Mutex<HashMap<Gfn, Pfn>>,
-    /// The next one who asks for this page without sleeping: the host panics.
+    /// The host panics at the next question for this page without sleeping.
     pub looked_up: Mutex<Option<Gfn>>,
     pub large: AtomicBool,
     pub read_only: AtomicBool,
@@ -65,12 +65,12 @@ impl Staged {
         HostPage { pfn, level, writable: !self.read_only.load(SeqCst), ..HostPage::PLAIN }
     }
 
-    /// The next one who asks for `gfn` finds this.
+    /// Sets the reaction to the next question for `gfn`.
     pub fn will(&self, gfn: Gfn, when: When) {
         self.asked.lock().unwrap().insert(gfn, when);
     }
 
-    /// The next one who asks for `gfn` waits: until the second of these is told, and then the first says so.
+    /// The next question for `gfn` signals the first channel, and waits for the second.
     pub fn will_wait(&self, gfn: Gfn) -> (Receiver<()>, Sender<()>) {
         let ((says, asked), (go, goes)) = (channel(), channel());
         self.will(gfn, When::Waits(says, goes));
@@ -82,7 +82,7 @@ impl Staged {
     }
 }
 
-/// By reference: so the host can be asked when the VM is gone.
+/// By reference, so that the host can be inspected when the VM is dropped.
 pub struct Lent<'h>(pub &'h Staged);
 
 // SAFETY: by way of the host's own.
@@ -125,7 +125,7 @@ impl Host for Lent<'_> {
             }
             None => {}
         }
-        // What it was before the wait: that is what makes late answers dangerous.
+        // The value from before the wait, which makes late answers dangerous.
         if access == Access::Write && !page.writable { Err(HostError::Fault) } else { Ok(page) }
     }
 
@@ -136,7 +136,7 @@ impl Host for Lent<'_> {
 
 pub type TestVm<'h> = Vm<Npt4, Lent<'h>>;
 
-/// Runs a test on a VM with four vCPUs, then sees whether the VM is sound, and whether all of its memory comes back.
+/// Runs a test on a VM with four vCPUs, then checks the VM, and that all of its memory comes back.
 pub fn on_a_vm(lock: MmuLock, test: impl FnOnce(&TestVm<'_>, &mut Idle)) {
     let host = Staged::default();
     super::watchdog::guarded("a test of failures", || {
@@ -150,7 +150,7 @@ pub fn on_a_vm(lock: MmuLock, test: impl FnOnce(&TestVm<'_>, &mut Idle)) {
     assert_eq!(host.lent.load(SeqCst), 0, "the host has its memory back");
 }
 
-/// Every vCPU can fault, every page goes, no table page is missing.
+/// Every vCPU can fault, every page can be unmapped, no table page is missing.
 fn is_sound(vm: &TestVm<'_>, idle: &mut Idle) {
     let host = vm.host().0;
     host.read_only.store(false, SeqCst);
@@ -192,7 +192,7 @@ pub fn one(gfn: Gfn) -> Span<Gfn> {
     Span::sized(gfn, 1)
 }
 
-/// A TLB that nothing is in.
+/// An empty TLB.
 pub struct NoTlb;
 
 impl Translations for NoTlb {

@@ -1,10 +1,9 @@
-//! The kernel's own memslots, through `/dev/kvm`: the oracle must be right about the real thing.
+//! The kernel's own memslots, through `/dev/kvm`: the oracle must agree with the kernel.
 //!
-//! Acceptance and errno are compared at every step. The state cannot be read back, but it can be felt: at the
-//! end of each walk the kernel is asked for things that only the expected state refuses in the expected way
-//! ([`Kvm::audit`]).
+//! Acceptance and errno are compared at every step. The state cannot be read back, but it can be probed: at the end of
+//! each walk the kernel gets requests that only the expected state refuses in the expected way ([`Kvm::audit`]).
 //!
-//! What is asked of the kernel only in part, each for its reason:
+//! The kernel is asked only in part for the following, each for its reason:
 //!
 //! | exception | why |
 //! |---|---|
@@ -38,7 +37,7 @@ fn errno(error: kvm_ioctls::Error) -> i32 {
 pub struct Kvm {
     vm: VmFd,
     limits: Limits,
-    /// Memory that is really there. What walks ask for need not be: the kernel looks when a guest does.
+    /// Memory that exists. The requests of walks need none: the kernel looks only when a guest does.
     mapped: Vec<u8>,
 }
 
@@ -55,7 +54,7 @@ impl Kvm {
         kvm
     }
 
-    /// The first page number for which the kernel refuses `request`.
+    /// Returns the first page number for which the kernel refuses `request`.
     fn first_refused(&mut self, request: impl Fn(u64) -> Request) -> u64 {
         let (mut accepted, mut refused) = (0, 1 << 52);
         while refused - accepted > 1 {
@@ -97,7 +96,7 @@ impl Subject for Kvm {
 
     fn check(&mut self, _: &Oracle, _: &mut Random) {}
 
-    /// Feels for the state, slot by slot, then takes it down.
+    /// Probes the state, slot by slot, then removes it.
     fn audit(&mut self, oracle: &Oracle) {
         const EEXIST: Result<(), i32> = Err(17);
         const EINVAL: Result<(), i32> = Err(22);
@@ -113,7 +112,7 @@ impl Subject for Kvm {
                 Request { space, id, flags, gpa: gfn * PAGE, bytes: pages * PAGE, hva }
             };
             for (&id, &slot) in slots {
-                // Its frames are taken, and those around it only where another slot has them.
+                // Its frames are taken, and those around it only if another slot has them.
                 for gfn in [slot.gfn, slot.end() - 1] {
                     assert_eq!(self.set(&one(gfn)), EEXIST, "{space}:{id} {slot:x?}");
                 }
@@ -123,16 +122,16 @@ impl Subject for Kvm {
                         assert_eq!(self.set(&delete(spare)), Ok(()));
                     }
                 }
-                // Size, host address and read-only flag are what they were, or this would be EINVAL.
+                // Size, host address and read-only flag are unchanged, or this would be EINVAL.
                 if let Some((_, other)) = slots.iter().find(|&(&other, _)| other != id) {
                     assert_eq!(self.set(&whole(id, slot, other.gfn)), EEXIST, "{space}:{id} {slot:x?}");
                 }
-                // A log is there exactly where it was asked for.
+                // A log exists exactly where it was requested.
                 let log = self.vm.get_dirty_log(space << 16 | id, (slot.pages * PAGE) as usize);
                 let expected = if slot.flags & LOG_DIRTY != 0 { Ok(()) } else { Err(ENOENT) };
                 assert_eq!(log.map(drop).map_err(errno), expected, "{space}:{id} {slot:x?}");
             }
-            // The frames were theirs, each its own, and no slot is left that should not be.
+            // Each slot had exactly its frames, and no slot is left over.
             for (&id, slot) in slots {
                 assert_eq!(self.set(&delete(id)), Ok(()));
                 for gfn in [slot.gfn, slot.end() - 1] {
@@ -147,7 +146,7 @@ impl Subject for Kvm {
     }
 }
 
-/// The oracle is right about the kernel, and slat agrees with both, in the same walk.
+/// The oracle agrees with the kernel, and slat with both, in the same walk.
 #[test]
 fn the_kernel_the_oracle_and_slat_agree() {
     let Some(device) = device() else { return };

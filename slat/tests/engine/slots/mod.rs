@@ -1,20 +1,20 @@
-//! The rules of memslots, asked from every side; and their promises to readers, kept under fire.
+//! The rules of memslots, asked from every side; and their promises to readers, under load.
 //!
 //! ```text
 //!   requests ──▶ oracle      the rules, as plainly as they can be written
 //!          ├───▶ slat        must answer and look as the oracle does
-//!          └───▶ /dev/kvm    must answer as the oracle does: it is whose rules they are
+//!          └───▶ /dev/kvm    must answer as the oracle does: the rules are KVM's
 //! ```
-//! The oracle shares no code with the others. A subject that disagrees with it is named with the seed and the step,
-//! and a walk is a function of its seed.
+//! The oracle shares no code with the others. A subject that disagrees with it is named with the seed and the step. A
+//! walk is a function of its seed.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | [`oracle`], [`requests`], [`walk`] | the rules; requests worth making; a walk of them |
-//! | [`subject`] | slat, compared step by step with everything that can be asked of it |
-//! | [`kvm`] | the kernel, where there is one |
+//! | [`oracle`], [`requests`], [`walk`] | the rules; requests worth testing; a walk of them |
+//! | [`subject`] | slat, compared step by step through every query |
+//! | [`kvm`] | the kernel, if there is one |
 //! | [`transactions`] | many operations at once: all, or nothing |
-//! | [`readers`], [`vcpus`] | what others see while a writer is at work |
+//! | [`readers`], [`vcpus`] | what other threads see during a writer's work |
 //! | [`scale`] | many slots |
 
 mod oracle;
@@ -31,7 +31,7 @@ mod kvm;
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// Counts a thread out of those still at work; where it panics, too, so that the others end and the test fails.
+/// Counts a thread as finished, also if it panics, so that the others end and the test fails.
 struct Leaving<'w>(&'w AtomicU64);
 
 impl Drop for Leaving<'_> {

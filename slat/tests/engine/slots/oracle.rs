@@ -1,21 +1,21 @@
 //! The rules of `KVM_SET_USER_MEMORY_REGION`, as plainly as they can be written.
 //!
-//! One map per address space, from id to record. Overlap is found by looking at every record. The rules are
-//! asked in the kernel's order, because the order shows: a region that overlaps another *and* reaches past the
-//! guest's last frame is `EEXIST`, not `EINVAL`.
+//! One map per address space, from id to record. It finds overlap by reading every record. It checks the rules in the
+//! kernel's order, because the order is visible: a region that overlaps another *and* reaches past the guest's last
+//! frame is `EEXIST`, not `EINVAL`.
 //!
-//! Left out: `ENOMEM`, and the refusal of a slot that would make the number of all pages wrap (it takes more
-//! slots than there are ids).
+//! Left out: `ENOMEM`, and the refusal of a slot that would make the number of all pages wrap (it takes more slots than
+//! there are ids).
 
 use std::collections::BTreeMap;
 
 pub const PAGE: u64 = 4096;
 pub const LOG_DIRTY: u32 = 1;
 pub const READONLY: u32 = 2;
-/// A slot's pages are counted in an `int` somewhere.
+/// The kernel counts a slot's pages in an `int`.
 pub const MOST_PAGES: u64 = (1 << 31) - 1;
 
-/// What a VM can take.
+/// The limits of a VM.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Valid ids are below this.
@@ -24,11 +24,11 @@ pub struct Limits {
     pub spaces: u32,
     /// The first guest frame out of reach.
     pub gfn_end: u64,
-    /// The first byte that is not the user's.
+    /// The first byte beyond user addresses.
     pub hva_end: u64,
 }
 
-/// One call, field by field, nothing checked. The kernel packs `space` and `id` into one word.
+/// One call, field by field, unchecked. The kernel packs `space` and `id` into one word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     pub space: u32,
@@ -58,7 +58,7 @@ impl Record {
     }
 }
 
-/// What an accepted request did. Those that take something away carry what was there.
+/// The effect of an accepted request. Variants that remove something carry its old value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     Created,
@@ -118,7 +118,7 @@ impl Rule {
 #[derive(Clone, Debug)]
 pub struct Oracle {
     pub limits: Limits,
-    /// Negative control: an oracle that forgot a rule must be found out.
+    /// Negative control: an oracle without one rule must be detected.
     pub forgets: Option<Rule>,
     pub spaces: Vec<BTreeMap<u32, Record>>,
 }
@@ -133,7 +133,7 @@ impl Oracle {
         &self.spaces[space as usize]
     }
 
-    /// What the request would do, without doing it.
+    /// Returns the effect of the request, without applying it.
     pub fn judge(&self, request: &Request) -> Result<Change, Rule> {
         let Request { space, id, flags, gpa, bytes, hva } = *request;
         let limits = self.limits;
@@ -174,7 +174,7 @@ impl Oracle {
         Ok(old.map_or(Change::Created, Change::Moved))
     }
 
-    /// Does what the request asks for, where the rules allow it.
+    /// Applies the request if the rules allow it.
     pub fn set(&mut self, request: &Request) -> Result<Change, Rule> {
         let change = self.judge(request)?;
         let slots = &mut self.spaces[request.space as usize];
@@ -187,20 +187,20 @@ impl Oracle {
         Ok(change)
     }
 
-    /// The slot that holds `gfn`.
+    /// Returns the slot that contains `gfn`.
     pub fn find(&self, space: u32, gfn: u64) -> Option<(u32, Record)> {
         let mut holders = self.slots(space).iter().filter(|(_, slot)| slot.gfn <= gfn && gfn < slot.end());
         holders.next().map(|(&id, &slot)| (id, slot))
     }
 
-    /// The slots of one address space, in order of guest frames.
+    /// Returns the slots of one address space, in order of guest frames.
     pub fn by_gfn(&self, space: u32) -> Vec<(u32, Record)> {
         let mut slots: Vec<_> = self.slots(space).iter().map(|(&id, &slot)| (id, slot)).collect();
         slots.sort_unstable_by_key(|(_, slot)| slot.gfn);
         slots
     }
 
-    /// Guest frames behind the host addresses `[start, end)`, slot by slot, in order of guest frames: whole
+    /// Returns the guest frames behind the host addresses `[start, end)`, slot by slot, in order of guest frames: whole
     /// pages, even where the range only touches them.
     pub fn over_hvas(&self, space: u32, start: u64, end: u64) -> Vec<(u64, u64)> {
         let clamp = |slot: &Record| {

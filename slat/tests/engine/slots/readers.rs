@@ -1,10 +1,9 @@
-//! Readers beside a writer: what they see is one published set, never a mixture, and it stays while they look.
+//! Readers during a writer's transactions: they see one published set, never a mixture, and it stays while they look.
 //!
-//! Sixteen slots carry the number of their set, each for itself: from one set to the next all of them move by one
-//! frame, over their own old range; every fortieth time all are deleted and come back where they began, with
-//! other host addresses. One transaction each. Between those, lone slots come, change and go, one operation at a
-//! time. So from any slot that a reader meets it can compute which set it belongs to, and from the writer's two
-//! counters which sets it may belong to.
+//! Sixteen slots each carry the number of their set. From one set to the next all of them move by one frame, over their
+//! own old range. Every fortieth time all are deleted and created where they began, with other host addresses. Each is
+//! one transaction. In between, lone slots are created, changed and deleted, one operation at a time. A reader can thus
+//! compute from any slot its set, and from the writer's two counters the sets to which it may belong.
 
 use super::Leaving;
 use super::oracle::PAGE;
@@ -22,9 +21,9 @@ const MANY: u32 = 16;
 const PAGES: u64 = 8;
 /// Frames from one slot's first place to the next slot's.
 const STREET: u64 = 64;
-/// Steps up the street before all begin again.
+/// Moves before all slots begin again.
 const STEPS: u64 = 40;
-/// The ids, and streets, of lone slots.
+/// Ids, and ranges, of lone slots.
 const LONE: Range<u32> = 100..124;
 const READERS: u64 = 2;
 
@@ -34,13 +33,13 @@ fn slot_of(number: u64, id: u32) -> Slot {
     Slot::new(SlotId(id), gfn, PAGES, hvas_of(number).start + u64::from(id) * PAGES * PAGE)
 }
 
-/// Where the host addresses of set `number` lie, slot beside slot.
+/// Returns the host addresses of set `number`, slot beside slot.
 fn hvas_of(number: u64) -> Span<Hva> {
     let bytes = u64::from(MANY) * PAGES * PAGE;
     Span::sized(Hva(ARENA + number / STEPS * bytes), bytes)
 }
 
-/// The set that `slot` belongs to, if it belongs to any.
+/// Returns the set that `slot` belongs to, if any.
 fn number_of(slot: &Slot) -> u64 {
     let step = slot.gfns.start.0 - u64::from(slot.id.0) * STREET;
     let lap = (slot.hva.0 - ARENA) / hvas_of(0).len();
@@ -54,7 +53,7 @@ struct World {
     /// The newest set that may be published, and the newest that certainly is.
     begun: AtomicU64,
     done: AtomicU64,
-    /// Readers still at it, and the writer.
+    /// Readers that still run, and the writer.
     reading: AtomicU64,
     writing: AtomicU64,
 }
@@ -104,7 +103,8 @@ impl World {
             let lone =
                 |id: u32| Slot::new(SlotId(id), Gfn(u64::from(id) * STREET), PAGES, Hva(u64::from(id) << 20));
             if random.one_in(8) {
-                // More in a row than there can be versions at once: a creation alone waits for no reader.
+                // More in a row than there can be versions at once: a transaction that only creates waits for no
+                // reader.
                 let there: Vec<_> = LONE.filter_map(|id| slots.get(idle, SlotId(id))).collect();
                 let cleared =
                     slots.commit(idle, |tx| there.iter().try_for_each(|slot| tx.delete(slot.id).map(drop)));
@@ -127,13 +127,13 @@ impl World {
         }
     }
 
-    /// Whether set `number` may have been the published one during a look-up that began when `done` was read.
+    /// Whether set `number` may have been published during a look-up that began when `done` was read.
     fn may_be(&self, number: u64, done: u64) -> bool {
         (done..=self.begun.load(SeqCst)).contains(&number)
     }
 }
 
-/// Every way of asking one snapshot, and the answers compared with each other. Returns all slots and the number.
+/// Queries one snapshot in every way, and compares the answers. Returns all slots and the number.
 fn look_closely(snapshot: &Snapshot<'_>) -> (Vec<Slot>, u64) {
     let all: Vec<_> = snapshot.iter().collect();
     assert_eq!(all.len(), snapshot.len());
@@ -174,7 +174,7 @@ fn a_snapshot_is_one_published_set_while_it_is_held() {
                 assert!(*before != generation || *seen == all, "two versions of one number");
                 changes += u64::from(*before != generation);
             }
-            // Another turn for the writer: what is held must not change, nor its memory be used for another.
+            // Lets the writer run: the held snapshot must not change, nor its memory be reused.
             std::thread::yield_now();
             assert_eq!(look_closely(&snapshot), (all.clone(), number));
             assert_eq!(snapshot.generation(), generation);
@@ -183,7 +183,7 @@ fn a_snapshot_is_one_published_set_while_it_is_held() {
     });
 }
 
-/// One-shot look-ups: each is of a set that was published between its begin and its end.
+/// Single look-ups: each is of a set that was published between its begin and its end.
 #[test]
 fn a_look_up_is_of_the_present() {
     World::churn(|world, idle| {
@@ -208,7 +208,7 @@ fn a_look_up_is_of_the_present() {
     });
 }
 
-/// Two look-ups are not a snapshot: between them the writer gets its turn, sooner or later.
+/// Two look-ups are not a snapshot: the writer runs between them, sooner or later.
 #[test]
 fn negative_control_two_look_ups_see_a_mixture() {
     let deadline = Instant::now() + Duration::from_secs(30);

@@ -1,24 +1,24 @@
-//! Requests worth making: a walk of valid ones, some of them with one field spoilt.
+//! Requests worth testing: a walk of valid ones, some of them with one field spoilt.
 //!
-//! Most requests start as something a VMM would ask for in the current state: a slot beside or one page into
-//! another, a move by a page, a delete with rubbish in the fields that a delete ignores. One in five then gets
-//! one field replaced by a value from a rule's edge. So a refusal mostly has one reason, and the walk keeps a
-//! population of ten to two hundred slots to be interesting about.
+//! Most requests start as something that a VMM would request in the current state: a slot beside or one page into
+//! another, a move by a page, a delete with garbage in the fields that a delete ignores. One in five then gets one
+//! field replaced by a value at a rule's edge. A refusal thus mostly has one reason, and the walk keeps ten to two
+//! hundred slots.
 //!
 //! The same seed and the same oracle give the same requests.
 
 use super::oracle::{Change, LOG_DIRTY, Limits, MOST_PAGES, Oracle, PAGE, READONLY, Record, Request};
 use crate::common::random::Random;
 
-/// Makes up requests.
+/// A source of requests.
 pub struct Requests {
     pub random: Random,
     limits: Limits,
-    /// Where most host addresses come from, so that slots share them.
+    /// The range of most host addresses, so that slots share them.
     arena: u64,
     /// The largest slot, in pages, that a request may succeed in creating.
     most: u64,
-    /// The population that the walk is drifting towards.
+    /// The number of slots that the walk approaches.
     target: usize,
     made: u64,
 }
@@ -41,21 +41,21 @@ impl Requests {
         if self.random.one_in(5) {
             self.spoil(&mut request);
         }
-        // Real kernels spend memory by the page: a slot as large as the rules allow may be asked for, not had.
+        // Kernels spend memory by the page: a slot as large as the rules allow may be requested, but not created.
         if oracle.judge(&request) == Ok(Change::Created) && request.bytes / PAGE > self.most {
             request.bytes = PAGE * (1 + self.random.below(8));
         }
         request
     }
 
-    /// A live slot, if there is one.
+    /// Returns a live slot, if there is one.
     fn live(&mut self, oracle: &Oracle, space: u32) -> Option<(u32, Record)> {
         let slots = oracle.slots(space);
         let nth = self.random.below(slots.len().max(1) as u64);
         slots.iter().nth(nth as usize).map(|(&id, &slot)| (id, slot))
     }
 
-    /// What a VMM might ask for, given that `(id, slot)` is live.
+    /// Returns a VMM's likely request, given that `(id, slot)` is live.
     fn sensible(&mut self, oracle: &Oracle, space: u32, (id, slot): (u32, Record)) -> Request {
         let same = Request {
             space,
@@ -120,7 +120,7 @@ impl Requests {
         Request { space, id, flags, gpa, bytes, hva: self.hva(bytes) }
     }
 
-    /// Where to move a slot: over its own range, beside or onto another, or away.
+    /// Returns a place to move a slot to: over its own range, beside or onto another, or away.
     fn destination(&mut self, oracle: &Oracle, space: u32, slot: Record) -> u64 {
         let step = PAGE * (1 + self.random.below(slot.pages.min(8)));
         let here = slot.gfn * PAGE;
@@ -135,7 +135,7 @@ impl Requests {
         }
     }
 
-    /// Touching `other`, or into it by one page, or right on it.
+    /// Touching `other`, or into it by one page, or exactly on it.
     fn beside(&mut self, other: Record, pages: u64) -> u64 {
         let (start, end, bytes) = (other.gfn * PAGE, other.end() * PAGE, pages * PAGE);
         match self.random.below(10) {
@@ -147,7 +147,7 @@ impl Requests {
         }
     }
 
-    /// One of a few neighbourhoods, close enough to each other's slots to collide now and then.
+    /// Returns one of a few ranges, close enough to each other's slots to collide now and then.
     fn somewhere(&mut self, pages: u64) -> u64 {
         let reach = self.limits.gfn_end * PAGE;
         let last = reach.saturating_sub(pages * PAGE);
@@ -162,7 +162,7 @@ impl Requests {
         }
     }
 
-    /// A user address for `bytes`: aligned, often shared with other slots, not always mapped.
+    /// Returns a user address for `bytes`: aligned, often shared with other slots, not always mapped.
     fn hva(&mut self, bytes: u64) -> u64 {
         let last = self.limits.hva_end.saturating_sub(bytes) / PAGE * PAGE;
         let page = self.random.below(1024) * PAGE;
@@ -174,7 +174,7 @@ impl Requests {
         }
     }
 
-    /// One field at the edge of one of its rules, or past it.
+    /// Puts one field at the edge of one of its rules, or past it.
     fn spoil(&mut self, request: &mut Request) {
         let Limits { ids, spaces, gfn_end, hva_end } = self.limits;
         let Request { gpa, bytes, hva, .. } = *request;
@@ -183,7 +183,7 @@ impl Requests {
                 let over = ids.saturating_add(1);
                 request.id = self.random.pick(&[0, ids - 1, ids, over, 0x7ffd, 0x7fff, 0x8000, 0xffff]);
             }
-            // 0x100: more than the type of an address space can say, too.
+            // 0x100: more than the type of an address space can hold, too.
             1 => request.space = self.random.pick(&[spaces, 2, 0xff, 0x100, 0xffff]),
             2 | 3 => request.flags ^= 1 << self.random.below(32),
             4..8 => {
@@ -200,7 +200,7 @@ impl Requests {
                     u64::MAX - (PAGE - 1),
                     u64::MAX,
                 ]);
-                // Else a large size is always refused for its host addresses, wherever the arena lies.
+                // Otherwise a large size would always be refused for its host addresses.
                 request.hva = self.random.pick(&[hva, PAGE]);
             }
             8..13 => {

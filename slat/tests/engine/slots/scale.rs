@@ -1,7 +1,7 @@
-//! 50,000 slots, and a million with `SLAT_THOROUGH=1`: every rule and every look-up is the same at that size.
+//! 50,000 slots, and a million with `SLAT_THOROUGH=1`: every rule and every look-up works the same at that size.
 //!
-//! Slot number `n` has eight of the sixteen frames from `16 n` on, and an id that is as far from its neighbours'
-//! as 32 bits allow. The model is one byte for each: how far up its sixteen frames it lies, or away.
+//! Slot number `n` has eight of the sixteen frames from `16 n` on, and an id that is as far from its neighbours' as 32
+//! bits allow. The model is one byte for each: its offset in its sixteen frames, or deleted.
 
 use super::oracle::PAGE;
 use super::subject::Nothing;
@@ -24,13 +24,13 @@ fn id(n: u32) -> SlotId {
     SlotId(n.wrapping_mul(0x9e37_79b1))
 }
 
-/// Slot `n`, `up` frames from the begin of its room. Each shares its host pages with three others.
+/// Slot `n`, `up` frames from the begin of its range. Each shares its host pages with three others.
 fn slot(n: u32, up: u8) -> Slot {
     Slot::new(id(n), Gfn(u64::from(n) * ROOM + u64::from(up)), PAGES, Hva(u64::from(n / 4) * PAGES * PAGE))
 }
 
 fn create_all(mut create: impl FnMut(Slot) -> Result<(), SlotError>) -> Result<(), SlotError> {
-    // In no order that a tree could like.
+    // In an order that favours no tree.
     (0..*MANY)
         .map(|n| (u64::from(n) * 617_777 % u64::from(*MANY)) as u32)
         .try_for_each(|n| create(slot(n, 0)))
@@ -117,7 +117,7 @@ fn many_slots_in_one_transaction_then_one_by_one() {
     }
     drop(snapshot);
 
-    // And all away, but one.
+    // Deletes all slots but one.
     let kept = model.iter().position(|&place| place != AWAY).unwrap() as u32;
     slots
         .commit(&mut idle, |tx| {
@@ -129,7 +129,7 @@ fn many_slots_in_one_transaction_then_one_by_one() {
     assert_eq!(slots.find(&mut idle, slot(kept, model[kept as usize]).gfns.start).unwrap().id, id(kept));
 }
 
-/// What a slot costs does not depend on how sparse ids are, nor on how many there may be.
+/// A slot's cost depends neither on how sparse ids are, nor on their limit.
 #[test]
 fn a_slot_costs_150_bytes_at_most() {
     let limits = slat::slots::Limits { ids: u32::MAX, ..slat::slots::Limits::default() };

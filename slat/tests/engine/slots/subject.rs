@@ -1,5 +1,5 @@
-//! slat as the subject of a walk. At every step: the answer, down to the rule that was broken and the slot that
-//! was there before; all content; look-ups where slots begin and end; generations; dirty logs.
+//! slat as the subject of a walk. Compared at every step: the answer, with the broken rule and the old slot; all
+//! content; look-ups where slots begin and end; generations; dirty logs.
 
 use super::oracle::{Change, LOG_DIRTY, Limits, Oracle, PAGE, READONLY, Record, Request, Rule};
 use super::requests::Requests;
@@ -13,7 +13,7 @@ use slat::table::memory::TableMemory;
 use slat::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Host addresses that the tests like to use. Nothing is mapped there, and nothing is read.
+/// Host addresses for the tests. Nothing is mapped there, and nothing is read.
 pub const ARENA: u64 = 0x7000_0000_0000;
 
 /// A host with nothing behind its addresses.
@@ -31,14 +31,15 @@ impl Host for Nothing {
 /// Pages of a slot whose log is read only where all slots are compared.
 const LARGE_LOG: u64 = 1 << 14;
 
-/// Checks of which the last compares all slots, the others one slot and what is around it; at night each compares all.
+/// Period of checks: one in this many compares all slots, the others one slot and its surroundings; at night each
+/// compares all.
 const CONTENT_EVERY: u64 = 8;
 
 fn content_every() -> u64 {
     thorough(1, CONTENT_EVERY)
 }
 
-/// A VM without vCPUs, and what its generations and dirty logs must say.
+/// A VM without vCPUs, and the expected values of its generations and dirty logs.
 pub struct Slat {
     pub vm: Vm<Ept5, Nothing>,
     pub idle: Idle,
@@ -49,7 +50,7 @@ pub struct Slat {
     content_every: u64,
 }
 
-/// `record` as slat has it.
+/// Returns `record` as slat has it.
 pub fn slot(id: u32, record: &Record) -> Slot {
     let Record { gfn, pages, hva, flags } = *record;
     Slot {
@@ -59,13 +60,13 @@ pub fn slot(id: u32, record: &Record) -> Slot {
     }
 }
 
-/// `request` as slat takes it; the address space is chosen elsewhere.
+/// Returns `request` as slat takes it; the address space is chosen elsewhere.
 pub fn region(request: &Request) -> Region {
     let &Request { id, flags, gpa, bytes, hva, .. } = request;
     Region { slot: SlotId(id), flags, gpa: Gpa(gpa), bytes, hva: Hva(hva) }
 }
 
-/// What slat should say where the oracle says this.
+/// Returns slat's answer for this answer of the oracle.
 fn in_slats_words(id: u32, change: Change) -> slots::Change {
     match change {
         Change::Created => slots::Change::Created,
@@ -76,7 +77,7 @@ fn in_slats_words(id: u32, change: Change) -> slots::Change {
     }
 }
 
-/// Whether `error` names the rule, and the slot that asked.
+/// Whether `error` names the rule, and the requesting slot.
 fn names(error: SlotError, id: u32, rule: Rule) -> bool {
     use slots::Rule as Named;
     let same = match error.rule {
@@ -119,7 +120,7 @@ impl Slat {
         (0..).map_while(|space| Some(self.vm.guest_space(SpaceId(space))?.slots().generation())).collect()
     }
 
-    /// The generation of `changed` must have advanced, and no other.
+    /// Checks that the generation of `changed` has advanced, and no other.
     pub fn check_generations(&mut self, changed: Option<u32>) {
         let now = self.generations_now();
         for (space, (before, after)) in (0..).zip(self.generations.iter().zip(&now)) {
@@ -130,7 +131,8 @@ impl Slat {
         self.generations = now;
     }
 
-    /// The dirty logs, after a change: carried along by moves, ended with the flag or the slot, begun empty.
+    /// Checks the dirty logs after a change: moves keep them, the flag or the slot's deletion ends them, new ones begin
+    /// empty.
     fn follow(&mut self, request: &Request, change: Change) {
         let key = (request.space, request.id);
         let logs = request.bytes != 0 && request.flags & LOG_DIRTY != 0;
@@ -147,7 +149,7 @@ impl Slat {
         }
     }
 
-    /// All slots of all address spaces, by all ways of asking.
+    /// Queries all slots of all address spaces in every way.
     pub fn check_content(&mut self, oracle: &Oracle) {
         for space in 0..oracle.limits.spaces {
             let expected: Vec<_> =
@@ -175,7 +177,7 @@ impl Subject for Slat {
         let Some(slots) =
             space.and_then(|space| self.vm.guest_space(SpaceId(space)).map(|space| space.slots()))
         else {
-            // There is no subject to ask: as good as EINVAL, whatever else is wrong with the request.
+            // There is no such address space to ask: counts as EINVAL, whatever else is wrong.
             return if expected.is_err_and(|rule| rule.errno() == Rule::Space.errno()) {
                 Ok(())
             } else {
@@ -210,7 +212,7 @@ impl Subject for Slat {
             return;
         };
 
-        // Just outside of a slot, where its neighbour is or no slot; ids that perhaps no slot has.
+        // Just outside of a slot, where its neighbour is or no slot; ids that may have no slot.
         for gfn in [record.gfn.wrapping_sub(1), record.end(), random.below(oracle.limits.gfn_end), u64::MAX] {
             let expected = oracle.find(space, gfn).map(|(id, record)| slot(id, &record));
             assert_eq!(slots.find(&mut self.idle, Gfn(gfn)), expected, "{gfn:#x}");
@@ -239,7 +241,7 @@ impl Subject for Slat {
         assert_eq!(behind, oracle.over_hvas(space, hvas.start.0, hvas.end.0), "{hvas:?}");
         drop(snapshot);
 
-        // The log: one more page of it, if there is one at all.
+        // The log: one more page of it, if there is a log.
         let page = random.below(record.pages);
         slots.mark_dirty(Span::sized(Gfn(record.gfn + page), 1));
         let expected = self.dirty.get_mut(&(space, id)).map(|expected| {
@@ -262,7 +264,7 @@ impl Subject for Slat {
     }
 }
 
-/// KVM's limits, then others: few ids and frames, all host addresses; ids and address spaces galore.
+/// KVM's limits, then others: few ids and frames, all host addresses; many ids and address spaces.
 #[test]
 fn slat_answers_and_looks_as_the_oracle_does() {
     let kvm = Limits { ids: 32_764, spaces: 2, gfn_end: 1 << 40, hva_end: (1 << 47) - PAGE };

@@ -1,8 +1,8 @@
 //! Many operations at once: all of them, or nothing.
 //!
-//! A group of random requests, each made for the state that the ones before it leave behind, goes to the oracle
-//! one by one and to slat in one transaction. Three ways to end it: the first refusal ends everything; refusals
-//! are shrugged off, and the rest is published; or all went well and the caller thinks better of it.
+//! A group of random requests, each made for the state after the ones before, goes to the oracle one by one and to slat
+//! in one transaction. It ends in three ways: the first refusal ends everything; refusals are ignored, and the rest is
+//! published; or all succeed and the caller aborts.
 
 use super::oracle::{Change, LOG_DIRTY, Limits, Oracle, PAGE, READONLY, Record, Request, Rule};
 use super::requests::Requests;
@@ -14,7 +14,7 @@ use slat::*;
 
 const LIMITS: Limits = Limits { ids: 32_764, spaces: 2, gfn_end: 1 << 40, hva_end: (1 << 47) - PAGE };
 
-/// Does `request` the way that a program would write it: by the operation's own name, where it has one.
+/// Applies `request` as a program would: by the operation's own method, if it has one.
 fn by_name(
     tx: &mut Transaction<'_>,
     request: &Request,
@@ -68,7 +68,8 @@ fn random_groups_are_all_or_nothing() {
         let group: Vec<_> = (0..many)
             .filter_map(|_| {
                 let request = requests.next(&after);
-                // One transaction is of one address space; and what ends at a refusal should get somewhere first.
+                // One transaction is of one address space; and one that ends at a refusal should do some operations
+                // first.
                 let fits = request.space == space
                     && !(end != End::RefusalsIgnored && after.judge(&request).is_err() && !random.one_in(4));
                 let judged = fits.then(|| after.set(&request))?;
@@ -118,7 +119,7 @@ fn random_groups_are_all_or_nothing() {
 
 const PAGES: u64 = 16;
 
-/// Slot `id`, at the `place`th of the places beside each other.
+/// Slot `id`, at the `place`th of adjacent places.
 fn at(id: u32, place: u64) -> Slot {
     Slot::new(SlotId(id), Gfn(place * PAGES), PAGES, Hva(ARENA + u64::from(id) * PAGES * PAGE))
 }
@@ -145,7 +146,7 @@ fn assert_holds(map: &SlotMap, expected: &[Slot]) {
 #[test]
 fn two_slots_change_places() {
     let mut map = map([at(0, 0), at(1, 1)]);
-    // One at a time is in the other's way; by a place that is free, all is well.
+    // One at a time, the slots are in each other's way; with a free place it works.
     let refused = map.commit(|tx| tx.move_to(SlotId(0), Gfn(PAGES))).unwrap_err();
     assert_eq!(refused.errno(), 17);
     map.commit(|tx| {
@@ -178,15 +179,15 @@ fn a_slot_is_replaced_in_its_place() {
         assert_eq!(tx.delete(SlotId(1))?, at(1, 1));
         assert_eq!(tx.get(SlotId(1)), None);
         tx.create(smaller)?;
-        // Where the old one ended, another may begin.
+        // Another may begin where the old one ended.
         tx.create(Slot { gfns: Span::sized(Gfn(PAGES + 7), PAGES), ..rest })
     })
     .unwrap();
     assert_holds(&map, &[at(0, 0), smaller, Slot { gfns: Span::sized(Gfn(PAGES + 7), PAGES), ..rest }]);
 }
 
-/// A refusal leaves the transaction as it was, and a transaction that comes to nothing leaves the map so; with
-/// dirty logs begun and ended on the way, which are memory of their own.
+/// A refusal leaves the transaction unchanged, and an aborted transaction leaves the map unchanged, including dirty
+/// logs that it began and ended, which are memory of their own.
 #[test]
 fn what_is_undone_leaves_no_trace() {
     let before: Vec<_> =
@@ -221,7 +222,7 @@ fn what_is_undone_leaves_no_trace() {
     assert_holds(&map, &after.collect::<Vec<_>>());
 }
 
-/// What the type of a slot allows and the rules do not.
+/// Values that a slot's type allows and the rules do not.
 #[test]
 fn slots_that_cannot_be_are_refused() {
     let mut slat = Slat::new(LIMITS);
@@ -249,7 +250,7 @@ fn slots_that_cannot_be_are_refused() {
     }
     assert!(slat.vm.slots().is_empty());
 
-    // Nor can a move, by name, leave what guest addresses reach.
+    // Nor can a move, by its method, leave the reach of guest addresses.
     let slots = slat.vm.slots();
     slots.commit(&mut slat.idle, |tx| tx.create(at(0, 0).readonly())).unwrap();
     for gfn in [(1 << 40) - PAGES + 1, 1 << 40, u64::MAX - PAGES, u64::MAX] {

@@ -1,9 +1,9 @@
-//! vCPUs beside a writer. A slot that moves over its own range keeps the frames that both places share: no fault
-//! there is ever taken for MMIO. A slot that is deleted has nothing mapped when its transaction returns, and from
-//! then on every fault is MMIO.
+//! vCPUs during a writer's transactions. A slot that moves over its own range keeps the frames that both places share:
+//! no fault there is ever MMIO. A deleted slot has nothing mapped when its transaction returns, and from then on every
+//! fault is MMIO.
 //!
-//! The writer counts its transactions in `epoch`, odd while one is under way. A vCPU that reads the same even
-//! number before and after a fault knows which slots there were, and holds slat to it.
+//! The writer counts its transactions in `epoch`, odd while one runs. A vCPU that reads the same even number before and
+//! after a fault knows the slots, and checks the result against them.
 
 use super::Leaving;
 use super::subject::ARENA;
@@ -14,12 +14,12 @@ use slat::*;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// The slot that moves, and by how much at most: the frames from `FIRST + SWAY` to `FIRST + PAGES` are always its.
+/// The slot that moves, and its largest offset: it always has the frames from `FIRST + SWAY` to `FIRST + PAGES`.
 const ROVER: SlotId = SlotId(3);
 const PAGES: u64 = 64;
 const SWAY: u64 = 32;
 const FIRST: u64 = 1024 - 16; // across a boundary of tables
-/// The slot that comes and goes.
+/// The slot that is created and deleted.
 const GUEST: Slot = Slot {
     id: SlotId(4),
     gfns: Span::new(Gfn(8192), Gfn(8192 + 24)),
@@ -34,7 +34,7 @@ fn rover(by: u64) -> Slot {
     Slot::new(ROVER, Gfn(FIRST + by), PAGES, Hva(ARENA))
 }
 
-/// A frame for each address; of every third it says so only when asked to sleep.
+/// A frame for each address; for every third it answers only when asked to sleep.
 struct Linear;
 
 // SAFETY: the defaults keep the contract.
@@ -58,17 +58,17 @@ impl Host for Linear {
 
 struct World {
     vm: Vm<Npt4, Linear>,
-    /// Transactions begun and ended: odd while one is under way.
+    /// Transactions begun and ended: odd while one runs.
     epoch: AtomicU64,
-    /// Where the rover is, and whether the guest is there (0 or 1), at an even epoch.
+    /// The rover's place, and whether the guest slot exists (0 or 1), at an even epoch.
     by: AtomicU64,
     there: AtomicU64,
     vcpus: AtomicU64,
-    /// The writer, still at it.
+    /// Whether the writer still runs.
     writing: AtomicU64,
-    /// Faults of which it was known how they must end.
+    /// Number of faults whose result was known.
     known: AtomicU64,
-    /// MMIO where there should be none; only the negative control lives to count it.
+    /// Number of wrong MMIO results; only the negative control gets to count it.
     lost: AtomicU64,
 }
 
@@ -90,14 +90,14 @@ impl World {
         }
     }
 
-    /// What the tables must hold at `gfn` right after a fault there; `None` where it is MMIO.
+    /// Returns what the tables must hold at `gfn` directly after a fault there; `None` for MMIO.
     fn expected(&self, gfn: Gfn) -> Option<Pfn> {
         let slots = [Some(rover(self.by.load(SeqCst))), (self.there.load(SeqCst) == 1).then_some(GUEST)];
         let slot = slots.into_iter().flatten().find(|slot| slot.gfns.contains(gfn))?;
         Some(Linear::page(slot.hva_of(gfn)).pfn)
     }
 
-    /// Faults until `enough`, watching.
+    /// Faults until `enough`, and checks.
     fn vcpu(&self, id: VcpuId, enough: impl Fn() -> bool) {
         let _leaving = Leaving(&self.vcpus);
         let mut idle = Idle::take().unwrap();
@@ -126,13 +126,13 @@ impl World {
         }
     }
 
-    /// One transaction, or whatever `change` makes of it, after which the slots are so.
+    /// Runs one transaction, or what `change` makes of it, after which the slots are as given.
     fn change(&self, idle: &mut Idle, by: u64, there: u64, change: impl FnOnce(&mut Idle)) {
         self.epoch.fetch_add(1, SeqCst);
         change(idle);
         self.by.store(by, SeqCst);
         self.there.store(there, SeqCst);
-        // What slots have lost is not mapped, and no vCPU can map it again; the rest is the new place's.
+        // Frames that slots have lost are not mapped, and no vCPU can map them; the others belong to the new place.
         for gfn in (FIRST..FIRST + PAGES + SWAY).chain(GUEST.gfns.start.0..GUEST.gfns.end.0).map(Gfn) {
             let mapped = self.vm.translate(idle, gfn).map(|mapping| mapping.leaf.pfn);
             assert!(mapped.is_none() || mapped == self.expected(gfn), "{gfn}: {mapped:?}");
@@ -140,7 +140,7 @@ impl World {
         self.epoch.fetch_add(1, SeqCst);
     }
 
-    /// Gives the vCPUs a time without changes, in which they know what they must see.
+    /// Gives the vCPUs a time without changes, in which they know the expected results.
     fn pause(&self) {
         let known = self.known.load(SeqCst);
         while self.known.load(SeqCst) == known && self.vcpus.load(SeqCst) > 0 {
@@ -166,7 +166,7 @@ fn a_move_is_never_mmio_and_a_deletion_always() {
             let mut random = Random::new(41);
             let (mut by, mut there) = (0, 0);
             while world.vcpus.load(SeqCst) > 0 {
-                // At times both slots change at once; the rover may stay where it is.
+                // At times both slots change at once; the rover may stay in its place.
                 if random.one_in(2) {
                     by = random.below(SWAY + 1);
                 }
@@ -202,7 +202,7 @@ fn a_move_is_never_mmio_and_a_deletion_always() {
     }
 }
 
-/// A move made of a deletion and a creation, in two transactions, does show.
+/// A move made of a deletion and a creation, in two transactions, is visible.
 #[test]
 fn negative_control_two_transactions_are_mmio_in_between() {
     let deadline = Instant::now() + Duration::from_secs(30);

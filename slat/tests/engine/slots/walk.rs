@@ -1,19 +1,19 @@
-//! A walk: one seed, many requests, the oracle and the subject that is compared with it, step by step.
+//! A walk: one seed, many requests, the oracle and the subjects that are compared with it, step by step.
 
 use super::oracle::{Change, Limits, Oracle, Request, Rule};
 use super::requests::Requests;
 use crate::common::random::Random;
 use std::collections::BTreeMap;
 
-/// What keeps memslots.
+/// A keeper of memslots.
 pub trait Subject {
-    /// Does what is asked. An error tells what it said instead of what was expected.
+    /// Applies a request. An error has the actual answer instead of the expected one.
     fn ask(&mut self, request: &Request, expected: Result<Change, Rule>) -> Result<(), String>;
 
-    /// Panics where it does not hold what the oracle holds. After each step.
+    /// Panics unless it holds what the oracle holds. Called after each step.
     fn check(&mut self, oracle: &Oracle, random: &mut Random);
 
-    /// The same once, at the end; may take its time, and the slots with it.
+    /// Panics unless it holds what the oracle holds. Called at the end; may be slow, and may remove the slots.
     fn audit(&mut self, oracle: &Oracle);
 }
 
@@ -54,7 +54,7 @@ impl Tally {
         }
     }
 
-    /// Agreement means something only where every rule was asked, often.
+    /// Agreement means something only if every rule was asked, often.
     pub fn must_be_worth_something(&self) {
         assert!(self.accepted * 3 >= self.requests, "too few accepted: {self:?}");
         assert!(self.most_slots >= 100, "too few slots: {self:?}");
@@ -65,7 +65,7 @@ impl Tally {
     }
 }
 
-/// `steps` requests from `seed`, to all subjects, which start empty. Ends at the first disagreement.
+/// Sends `steps` requests from `seed` to all subjects, which start empty. Ends at the first disagreement.
 pub fn walk(
     seed: u64,
     steps: u64,
@@ -95,7 +95,7 @@ pub fn walk(
     Ok(tally)
 }
 
-/// An oracle that forgot a rule.
+/// An oracle without one rule.
 struct Forgetful(Oracle);
 
 impl Subject for Forgetful {
@@ -113,8 +113,8 @@ impl Subject for Forgetful {
     fn audit(&mut self, _: &Oracle) {}
 }
 
-/// A subject that forgets one rule gives itself away by its answers, errno for errno. But for two: one that knows no limit
-/// of address spaces would have nowhere to look, and a region that wraps is out of reach as well.
+/// A subject without one rule is detected by its answers, errno for errno. Except two: a subject without a limit of
+/// address spaces would have nowhere to look, and a region that wraps is out of reach as well.
 #[test]
 fn negative_control_no_rule_can_be_forgotten() {
     let limits = Limits { ids: 32_764, spaces: 2, gfn_end: 1 << 40, hva_end: (1 << 47) - 4096 };

@@ -1,4 +1,4 @@
-//! What a host or a caller says is checked once, with one error, before anything changes.
+//! Answers of a host and arguments of a caller are checked once, with one error, before anything changes.
 
 use super::common::{By, page, ram, vm, write};
 use slat::table::formats::{Arm64L40, Ept4, Npt4, Sv39x4};
@@ -13,7 +13,7 @@ fn a_page_has_a_level_that_exists_or_cannot_be_said() {
     assert!(std::panic::catch_unwind(|| Level::new(6).unwrap().up()).is_err());
 }
 
-/// Where the host says `level`, the largest leaf that slot and format allow is mapped, to the right frame.
+/// If the host says `level`, the largest leaf that slot and format allow is mapped, to the right frame.
 fn mapped_as<F: Format>(level: Level) {
     let mut idle = Idle::take().unwrap();
     let lookup = move |hva: Hva| Some(HostPage { level, ..page(hva) });
@@ -55,7 +55,8 @@ fn leaves_are_split_down_to_any_level_that_exists() {
     }
 }
 
-/// Frames 0 to 7 read-only in frames 0x40000 to 0x40007; then a change of `hvas` to `to` is told. What is mapped now?
+/// Frames 0 to 7 read-only in frames 0x40000 to 0x40007; then a change of `hvas` to `to` is told. Returns what is
+/// mapped now.
 fn told(hvas: Span<Hva>, to: HostPage) -> [Option<u64>; 8] {
     vm!(Npt4, |hva| Some(HostPage { writable: false, ..page(hva) }), idle, vm, vcpu);
     for gfn in 0..8 {
@@ -79,7 +80,7 @@ fn each_small_leaf_of_a_large_page_that_is_told_maps_its_own_frame() {
     let all = Span::sized(Hva(0x4000_0000), 2 << 20);
     assert_eq!(told(all, page(0x8_0000, Level::M2)), frames(0x8_0000));
     assert_eq!(told(all, page(0x8_0000, Level::G1)), frames(0x8_0000), "a page larger than what is told");
-    // From the third page on: `to` names the frame of that one.
+    // From the third page on: `to` names that page's frame.
     let some = Span::new(Hva(0x4000_2000), Hva(0x4000_6000));
     let mut expect = frames(0x4_0000);
     (2..6).for_each(|gfn| expect[gfn] = Some(0x8_0000 + gfn as u64));
@@ -95,7 +96,7 @@ fn what_lies_beyond_the_page_that_is_told_is_zapped() {
     assert_eq!(told(some, HostPage { pfn: Pfn(0x8_0000), writable: false, ..HostPage::PLAIN }), expect);
 }
 
-/// Every call that takes a span of frames, with one that is empty.
+/// Every call that takes a span of frames, with an empty one.
 fn nothing_happens<F: Format>(gfns: Span<Gfn>) {
     vm!(F, |hva| Some(page(hva)), idle, vm, vcpu);
     let before = (vm.translate(&mut idle, Gfn(5)), vm.stats().leaves);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 type Answer = Box<dyn Fn(Hva) -> Option<HostPage> + Send + Sync>;
 
-/// A host that answers every question by a function; boxed, since each host's type is a whole engine to compile.
+/// A host that answers every question by a function; boxed, since each host's type compiles a whole engine.
 pub struct By(Answer);
 
 impl By {
@@ -51,7 +51,7 @@ pub fn hva5() -> Span<Hva> {
     Span::sized(Hva(0x4000_5000), 4096)
 }
 
-/// A TLB that holds the guest frames that a test puts into it, until it is told to forget them.
+/// A TLB that holds the guest frames that a test puts into it, until a flush.
 #[derive(Default, Debug)]
 pub struct Tlb(pub Vec<u64>);
 
@@ -65,7 +65,7 @@ impl Translations for Tlb {
     }
 }
 
-/// Whether `what` ends within a minute. Where it does not, its thread is left behind.
+/// Whether `what` ends within a minute. Otherwise its thread is left behind.
 pub fn ends<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> bool {
     let (done, wait) = mpsc::channel();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Invalidations end, and owe what they must, however their owner ends them.
+//! Invalidations end, and pay their debts, however their owner ends them.
 
 use super::common::{By, Tlb, ends, hva5, page, ram, vm, write};
 use slat::table::TableMemory;
@@ -114,9 +114,9 @@ impl Host for KickPanics {
     }
 }
 
-/// Runs `flush` beside two vCPUs in the guest that have used frame 5, and answer when they are kicked; the kicks of `whose`
-/// panic. Then whether `flush` panicked, whether each vCPU had forgotten the frame by then, and how many pages the next
-/// invalidation of the frame owes.
+/// Runs `flush` while two vCPUs are in the guest, have used frame 5, and answer when they are kicked; the kicks of
+/// `whose` panic. Returns whether `flush` panicked, whether each vCPU had dropped the frame by then, and how many pages
+/// the next invalidation of the frame owes.
 fn flushed_beside_panicking_kicks(
     whose: &[VcpuId],
     flush: impl FnOnce(&Vm<Npt4, KickPanics>, &mut Idle),
@@ -328,8 +328,8 @@ fn a_zap_all_that_finds_no_memory_for_a_root_loses_none() {
 /// Pages of a slot that takes long to mark: 1 TiB.
 const LONG: u64 = 1 << 28;
 
-/// Whether a transaction that takes something away, begun while `marks` marks the pages of slot 1 from first to last, has
-/// returned before the last page is marked.
+/// Whether a transaction that removes something, begun while `marks` marks the pages of slot 1 from first to last,
+/// returns before the last page is marked.
 fn a_transaction_overtakes(marks: impl Fn(&Vm<Npt4, By>, &mut Idle) + Sync) -> bool {
     vm!(Npt4, (|hva| Some(page(hva))) as fn(Hva) -> Option<HostPage>, idle, vm, _vcpu);
     vm.slots().commit(&mut idle, |tx| tx.create(ram(1, LONG, LONG, 1 << 42).log_dirty())).unwrap();
@@ -345,8 +345,8 @@ fn a_transaction_overtakes(marks: impl Fn(&Vm<Npt4, By>, &mut Idle) + Sync) -> b
     })
 }
 
-/// Where all is marked in one section a transaction never overtakes it. Elsewhere it does, unless its thread is not let
-/// run for all of the time that the marking takes.
+/// If all is marked in one section, a transaction never overtakes it. Otherwise it does, unless its thread does not run
+/// during all of the marking.
 fn a_transaction_overtakes_in_one_of_many_tries(marks: impl Fn(&Vm<Npt4, By>, &mut Idle) + Sync) -> bool {
     (0..30).any(|_| a_transaction_overtakes(&marks))
 }
@@ -361,7 +361,7 @@ fn a_transaction_does_not_wait_for_all_pages_that_a_device_marks() {
     }));
 }
 
-/// What [`a_transaction_overtakes`] says of a section that is as long as the marking.
+/// Returns what [`a_transaction_overtakes`] returns for a section as long as the marking.
 #[test]
 fn negative_control_a_transaction_waits_for_a_reader_that_holds_one_section() {
     assert!(!a_transaction_overtakes(|vm, _| {

@@ -49,7 +49,7 @@ fn where_all_places_are_taken_a_thread_that_may_not_wait_is_told_so() {
     }));
 }
 
-/// Changes one page inside `depth` events over it, each of which tells it.
+/// Changes one page inside `depth` nested events over it, each of which tells it.
 fn nested(vm: &impl SecondaryMmu, idle: &mut Idle, event: Event, depth: usize) -> usize {
     let mut reached = 0;
     let outcome = vm.around(idle, event, &mut |idle, told| {

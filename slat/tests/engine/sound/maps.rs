@@ -27,7 +27,7 @@ fn leaf(pfn: u64, level: Level) -> Word {
     leaf_of::<X64>(pfn, Perms::RWX, level)
 }
 
-/// Whether the place takes no such word, and is what it was.
+/// Whether the place refuses such a word, and is unchanged.
 fn refuses<F: Format>(place: Place<'_, F, Heap>, word: Word) -> bool {
     let was = place.load();
     catch_unwind(AssertUnwindSafe(|| place.store(word))).is_err() && place.load() == was
@@ -82,7 +82,7 @@ fn a_split_refuses_children_that_are_links_and_loses_no_page() {
     assert_eq!((map.table_bytes(), place.load()), (before, large));
 }
 
-/// The last page there is works, the next one and those that would share its entry are refused.
+/// The last page works; the next one, and pages that would share its entry, are refused.
 fn edges<F: Format>() {
     let map = Map::<F, _>::new(Heap).unwrap();
     let pages = 1 << F::FRAME_BITS;
@@ -134,7 +134,7 @@ fn a_format_of_another_crate_works_by_an_unsafe_impl() {
     edges::<Own>();
 }
 
-/// Memory that has so many chunks, of 63 table pages each.
+/// Memory with `chunks` chunks, of 63 table pages each.
 struct Few(AtomicUsize);
 
 // SAFETY: chunks and frames are the default's.

@@ -1,4 +1,4 @@
-//! What a vCPU remembers of its last fault is never believed longer than it is true.
+//! A vCPU never uses its memo of the last fault longer than it is valid.
 
 use super::common::{Tlb, hva5, page, ram, vm, write};
 use slat::table::formats::Npt4;
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Barrier, mpsc};
 use std::thread;
 
-/// Slots A (frames 0 to 7) and B (8 to 15) share a leaf table. A transaction deletes B, and stands still twice: before it
-/// publishes, since vCPU 1 has not answered its flush, and after, since a snapshot is held. vCPU 0 confirms A beside
+/// Slots A (frames 0 to 7) and B (8 to 15) share a leaf table. A transaction deletes B, and stops twice: before it
+/// publishes, since vCPU 1 has not answered its flush, and after, since a snapshot is held. vCPU 0 confirms A during
 /// the active invalidation, and looks B up.
 #[test]
 fn a_slot_that_is_gone_is_not_mapped_by_the_stamp_of_its_neighbour() {
@@ -66,8 +66,8 @@ fn a_slot_that_is_gone_is_not_mapped_by_the_stamp_of_its_neighbour() {
     assert_eq!(vm.translate(&mut idle, Gfn(9)), None);
 }
 
-/// A frame beside an active invalidation in its own 2 MiB is confirmed alone: a host that panics in the middle of that
-/// fault leaves nothing behind that serves for the covered frame.
+/// Beside an active invalidation in its own 2 MiB a frame is confirmed alone: a host that panics during that fault
+/// leaves nothing behind that serves the covered frame.
 #[test]
 fn a_host_that_panics_beside_an_invalidation_leaves_no_stamp_for_its_frames() {
     static PANICS: AtomicBool = AtomicBool::new(false);

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A TLB that panics where it is told to forget.
+/// A TLB that panics on a flush.
 struct Panics;
 
 impl Translations for Panics {
@@ -48,7 +48,7 @@ impl Translations for OfCpu {
     }
 }
 
-/// Waits for `flag`, for `ms` milliseconds at most. Whether it is set.
+/// Waits for `flag`, for at most `ms` milliseconds. Returns whether it is set.
 fn is_set_within(ms: u64, flag: &AtomicBool) -> bool {
     let until = Instant::now() + Duration::from_millis(ms);
     while !flag.load(SeqCst) && Instant::now() < until {
@@ -57,7 +57,7 @@ fn is_set_within(ms: u64, flag: &AtomicBool) -> bool {
     flag.load(SeqCst)
 }
 
-/// The read is of freed memory where the deletion does not wait for the reader: `AddressSanitizer` says so.
+/// If the deletion does not wait for the reader, the read is of freed memory: `AddressSanitizer` reports it.
 #[test]
 fn slots_outlive_a_reader_whose_guard_was_leaked() {
     let vm = Vm::<Npt4, _>::builder(By::new(|_| None)).build().unwrap();
@@ -115,7 +115,7 @@ fn a_deletion_waits_for_a_reader_whose_guard_was_leaked() {
     assert!(!EARLY.load(SeqCst), "deleted while a reader was in its section");
 }
 
-/// Whether a flush of frame 5 ends that waits for vCPU 0, whose guard was leaked, while the vCPU does `next`.
+/// Whether a flush of frame 5 ends that waits for vCPU 0, whose guard was leaked, while the vCPU runs `next`.
 fn flush_ends(next: impl FnOnce(&mut Idle, &mut Vcpu<'_, Npt4, By>) + Send + 'static) -> bool {
     ends(|| {
         vm!(Npt4, page_of, idle, vm, vcpu);
@@ -242,14 +242,14 @@ fn a_processor_forgets_what_a_panic_on_another_kept_from_it() {
     drop(vcpu.enter(&mut idle, &mut a));
     a.1.0.push(5); // used there
     vm.invalidate(hva5(), Why::Unmap).apply(&mut idle).settle();
-    // Its own processor is another one; it forgets ranges, and cannot forget all.
+    // Its own processor is another one; it flushes ranges, and cannot flush everything.
     let mut b = ForgetsRanges;
     assert!(catch_unwind(AssertUnwindSafe(|| drop(vcpu.enter(&mut idle, &mut b)))).is_err());
     drop(vcpu.enter(&mut idle, &mut a));
     assert!(a.1.0.is_empty(), "processor A translates to a frame that was given back: {a:?}");
 }
 
-/// The TLB of processor 0, which panics where it is told to forget all.
+/// The TLB of processor 0, which panics on a full flush.
 struct ForgetsRanges;
 
 impl Translations for ForgetsRanges {
