@@ -1,5 +1,5 @@
-//! Which pages does a guest use? A pass now and then, an age for each page, and the cold ones are reclaimed.
-//! To see it: `cargo run -p slat --example aging`.
+//! Aging: a pass now and then finds the pages that the guest uses, keeps an age for each, and reclaims the cold ones.
+//! Run it: `cargo run -p slat --example aging`.
 
 use slat::table::formats::Sv39x4NoAd;
 use slat::{
@@ -20,11 +20,11 @@ impl Host for Identity {
 
 const RAM: Hva = Hva(1 << 30);
 const PAGES: u64 = 256;
-/// The guest goes on using every 16th page.
+/// The guest keeps using every 16th page.
 const HOT: usize = 16;
 
-/// REPLACE: the guest runs. This format is of hardware without Accessed bits, so each first access after a pass is a fault,
-/// which says that the page is used; with others the walker sets the bit, and nothing faults.
+/// REPLACE: the guest runs. This format is of hardware without Accessed bits, so the first access after a pass faults,
+/// which marks the page as used; in other formats the walker sets the bit without a fault.
 fn run(
     vcpu: &mut Vcpu<Sv39x4NoAd, Identity>,
     idle: &mut Idle,
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("another thread runs vCPU 0")?;
     run(&mut vcpu, &mut idle, 0..PAGES)?;
 
-    // The age of a page: passes since it was used.
+    // The age of a page: passes since its last use.
     let mut ages = vec![0u32; PAGES as usize];
     for pass in 0..4 {
         run(&mut vcpu, &mut idle, (0..PAGES).step_by(HOT))?;
@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             *age += 1;
         }
         let mut young = 0;
-        // No lock, no flush: vCPUs go on faulting meanwhile. What is told here is asked anew by the next pass.
+        // No lock, no flush: vCPUs may fault meanwhile. The next pass starts anew.
         vm.lockless(&mut idle).age(Span::sized(Gfn(0), PAGES), |seen| {
             seen.pages().for_each(|gfn| ages[gfn.0 as usize] = 0);
             young += seen.count();

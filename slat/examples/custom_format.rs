@@ -1,5 +1,5 @@
 //! A page-table format of your own hardware: constants and three functions, in your crate.
-//! To see it: `cargo run -p slat --example custom_format`.
+//! Run it: `cargo run -p slat --example custom_format`.
 
 use slat::table::Word;
 use slat::{
@@ -7,7 +7,7 @@ use slat::{
     Perms, Pfn, Slot, SlotId, TableMemory, VcpuId, Vm,
 };
 
-/// REPLACE: your processor's bits. Here a leaf has bit 63; a link has not; the frame's number begins at bit 8.
+/// REPLACE: your processor's bits. Here a leaf has bit 63, and a link has not; the frame number begins at bit 8.
 #[derive(Clone, Copy, Default, Debug)]
 struct Mine;
 
@@ -19,8 +19,8 @@ fn when(on: bool, bit: u64) -> u64 {
     if on { bit } else { 0 }
 }
 
-// SAFETY: links and leaves are told apart by one bit, frames lie in bits of their own. REPLACE: a test for each level,
-// as slat's `table/formats/tests.rs` has it.
+// SAFETY: one bit distinguishes links and leaves, and frames have bits of their own. REPLACE: a test for each level, as
+// in slat's `table/formats/tests.rs`.
 unsafe impl Format for Mine {
     const NAME: &'static str = "mine";
     const LEVELS: u8 = 3; // 39 bits of guest address

@@ -1,5 +1,5 @@
-//! A primary MMU of your own under two VMs: it gives frames on demand, and moves a page while both VMs map it.
-//! To see it: `cargo run -p slat --example custom_primary_mmu`. `slat-mm` is a whole one.
+//! A primary MMU of your own under two VMs: it allocates frames on demand, and moves a page while both VMs map it.
+//! Run it: `cargo run -p slat --example custom_primary_mmu`. `slat-mm` is a complete one.
 
 use slat::table::formats::Npt4;
 use slat::{
@@ -9,7 +9,7 @@ use slat::{
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// One address space, which any number of VMs see. REPLACE: your page tables. Here frames by host page.
+/// One address space, seen by any number of VMs. REPLACE: your page tables. Here frames by host page.
 #[derive(Clone, Default)]
 struct Process(Arc<Mutex<BTreeMap<Hva, Pfn>>>);
 
@@ -25,7 +25,7 @@ impl Host for Process {
     }
 }
 
-/// Tells every listener, each around the next one; `change` is innermost: no guest uses the range while it runs.
+/// Announces the event to every listener, nested; `change` is innermost: no guest uses the range while it runs.
 fn around(
     idle: &mut Idle,
     listeners: &[&dyn SecondaryMmu],
@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Compaction moves the page to another frame.
     let event = Event::new(Span::sized(page, PAGE_SIZE), Why::Migrate);
     around(&mut idle, &[&vms[0], &vms[1]], event, &mut || {
-        // REPLACE: copy the contents, which no guest writes now, to the new frame.
+        // REPLACE: copy the contents to the new frame; no guest writes them now.
         process.0.lock().unwrap().insert(page, Pfn(0xa000));
     })?;
     assert_eq!(vms[0].translate(&mut idle, Gfn(0)), None); // the old frame may be freed

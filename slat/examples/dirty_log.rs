@@ -1,5 +1,5 @@
-//! Pre-copy migration on a dirty log: copy what was written, round by round, until little is left.
-//! To see it: `cargo run -p slat --example dirty_log`.
+//! Pre-copy migration with a dirty log: copies the written pages, round by round, until few are left.
+//! Run it: `cargo run -p slat --example dirty_log`.
 
 use slat::table::formats::Ept4;
 use slat::{
@@ -44,14 +44,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (mut here, mut there) = (vec![0; PAGES], vec![0; PAGES]);
     run(&mut vcpu, &mut idle, &mut here, 0..512)?;
 
-    // From here on stores are logged; then everything is copied once.
+    // From here on stores are logged; then every page is copied once.
     vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(RAM, true))?;
     there.copy_from_slice(&here);
     for round in 1.. {
-        // Meanwhile the guest has run: less in each round, since a round with fewer pages is shorter.
+        // The guest has run meanwhile: each round has fewer pages, since a shorter round leaves less time for stores.
         run(&mut vcpu, &mut idle, &mut here, 0..(256 >> round))?;
 
-        // What was stored before is in memory when this returns; what is stored later is in the log again.
+        // On return, earlier stores are in memory; later stores are in the log again.
         let harvest = vm.slots().harvest(&mut idle, RAM)?;
         for page in harvest.iter() {
             there[page.page as usize] = here[page.page as usize]; // REPLACE: send it; on an error, drop the harvest
@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     assert_eq!(here, there, "a page was lost");
 
-    // The migration is over, or called off: no store faults for the log's sake any more.
+    // The migration has ended or was cancelled: no store faults for the log any more.
     vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(RAM, false))?;
     println!("{:?}", vm.stats());
     Ok(())

@@ -1,4 +1,4 @@
-//! The smallest hypervisor: one vCPU, RAM, a ROM and an exit handler. Copy it; REPLACE says what a real one does.
+//! The smallest hypervisor: one vCPU, RAM, a ROM and an exit handler. Copy it; REPLACE marks the stubs.
 
 use slat::table::formats::Ept4;
 use slat::{
@@ -11,7 +11,7 @@ struct Machine;
 const RAM: Hva = Hva(0x1_0000_0000);
 
 // SAFETY: the defaults take table pages from the global allocator and keep the contract.
-// REPLACE on bare metal: all four functions, so that a table's frame number is what the hardware must be told.
+// REPLACE on bare metal: all four functions, so that a table's frame number is the one that the hardware needs.
 unsafe impl TableMemory for Machine {}
 impl Host for Machine {
     fn resolve(&self, _may_sleep: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -37,10 +37,11 @@ impl Translations for Tlb {
     }
 }
 
-/// REPLACE: the body of the loop around VMLAUNCH. Here the guest touches `gpa` at once, and that is a violation.
+/// REPLACE: the body of the loop around VMLAUNCH. Here the guest accesses `gpa` at once, which is a violation.
 fn run(vcpu: &mut Vcpu<Ept4, Machine>, idle: &mut Idle, gpa: u64, access: Access) {
     let mut tlb = Tlb(CpuId(0)); // REPLACE: pin the thread (until the guard is dropped), and ask which processor it is on
-    // Forgets what was flushed meanwhile. REPLACE `|| ()`: interrupts off, so a kick waits. One that was first: enter again.
+    // Carries out pending flushes. REPLACE `|| ()`: disable interrupts, so that a kick waits. If a kick came first:
+    // enter again.
     let Go::In(guest, ()) = vcpu.enter(idle, &mut tlb).go(|| ()) else { return run(vcpu, idle, gpa, access) };
     drop(guest); // VMLAUNCH … EPT violation: out of the guest, with GUEST_PHYSICAL_ADDRESS and EXIT_QUALIFICATION
     match vcpu.fault(idle, Fault { gpa: Gpa(gpa), access }) {
@@ -64,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     run(&mut vcpu, &mut idle, 0xffff_fff0, Access::Write); // a ROM stays as it is
     run(&mut vcpu, &mut idle, 0x5008, Access::Write);
 
-    // Who writes to the page from here on? The next store to it faults and gets its permission back.
+    // Withdraw write permission, to see the next store to the page: it faults, and gets the permission back.
     vm.write_protect(&mut idle, Span::sized(Gfn(5), 1)).settle();
     run(&mut vcpu, &mut idle, 0x5010, Access::Write); // REPLACE: note that it is dirty
 

@@ -1,5 +1,5 @@
-//! What the hot paths cost, in instructions: run by `cargo xtask gate` under callgrind, which counts inside [`measured`]
-//! and nowhere else. `gate` alone lists the paths, and `gate PATH` runs one of them [`TIMES`] times.
+//! Instructions of the hot paths: `cargo xtask gate` runs this under callgrind, which counts only inside [`measured`].
+//! `gate` alone lists the paths, and `gate PATH` runs one of them [`TIMES`] times.
 
 use slat::slots::Hint;
 use slat::table::formats::Ept4;
@@ -13,7 +13,7 @@ use std::hint::black_box;
 const TIMES: u64 = 4096;
 const HVA: Hva = Hva(1 << 40);
 
-/// Frame = address, writable, and known without sleep.
+/// A host whose frame is the address, writable, and known without sleeping.
 struct Identity;
 
 // SAFETY: the defaults keep the contract.
@@ -29,7 +29,7 @@ impl Host for Identity {
     }
 }
 
-/// A TLB that holds nothing.
+/// An empty TLB.
 struct Nothing;
 
 impl Translations for Nothing {
@@ -39,13 +39,13 @@ impl Translations for Nothing {
 
 type Machine = Vm<Ept4, Identity>;
 
-/// A path: what is made ready, and then what is counted.
+/// A path: its preparation, and the operation that is counted.
 type Path = fn(&mut Idle, &Machine);
 
 const PATHS: &[(&str, Path)] = &[
     ("fault-install", |idle, vm| {
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        // The tables are there already, as mostly.
+        // Usually the tables exist already.
         for gfn in (0..TIMES).step_by(512) {
             touch(&mut vcpu, idle, gfn, Access::Write);
         }
@@ -74,12 +74,12 @@ const PATHS: &[(&str, Path)] = &[
     }),
     ("age-leaf", |idle, vm| {
         drop(mapped(idle, vm));
-        // One call, which looks at every leaf: those are the operations.
+        // One call reads every leaf: the leaves are the operations.
         let hvas = Span::sized(HVA, TIMES * PAGE_SIZE);
         counted(|| assert!(vm.young(idle, hvas, Young::Clear)));
     }),
     ("harvest-page", |idle, vm| {
-        // One log for all of them: what is done once for each log is not what is asked.
+        // One log for all pages: the cost of each log is not counted.
         let slot = Slot::new(SlotId(0), Gfn(0), TIMES, HVA).log_dirty();
         vm.slots()
             .commit(idle, |tx| {
@@ -103,13 +103,13 @@ const PATHS: &[(&str, Path)] = &[
     }),
 ];
 
-/// What callgrind counts: a function that is there to be found by name.
+/// The function that callgrind finds by name and counts.
 #[inline(never)]
 fn counted(work: impl FnOnce()) {
     work();
 }
 
-/// `operation` on each page.
+/// Runs `operation` on each page.
 fn measured(mut operation: impl FnMut(u64)) {
     counted(|| (0..TIMES).for_each(&mut operation));
 }
@@ -131,7 +131,7 @@ fn find(idle: &mut Idle, vm: &Machine, gfn: impl Fn(u64) -> Gfn) {
     measured(|number| _ = black_box(snapshot.find_with(&hint, gfn(number))));
 }
 
-/// Each page's own invalidation, from begin to end.
+/// An invalidation of each page, from begin to end.
 fn invalidate(idle: &mut Idle, vm: &Machine) {
     measured(|gfn| {
         let hvas = Span::sized(HVA + gfn * PAGE_SIZE, PAGE_SIZE);
@@ -149,7 +149,7 @@ fn main() {
     let (_, path) = PATHS.iter().find(|(path, _)| *path == name).expect("a path of that name");
     let mut idle = Idle::take().expect("this thread's only one");
     let vm = Machine::builder(Identity).vcpus(1).build().unwrap();
-    // 64 slots, so that finding one is a search.
+    // 64 slots, so that finding one takes a search.
     let slot = |id: u32| {
         let first = u64::from(id) * (TIMES / 64);
         Slot::new(SlotId(id), Gfn(first), TIMES / 64, HVA + first * PAGE_SIZE)

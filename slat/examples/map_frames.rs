@@ -1,11 +1,12 @@
-//! A second stage without memslots: a hypervisor that manages frames itself maps guest frames to them one by one, or in ranges.
-//! To see it: `cargo run -p slat --example map_frames`.
+//! A second stage without memslots: a hypervisor that manages frames itself maps guest frames to them, one by one or in
+//! ranges.
+//! Run it: `cargo run -p slat --example map_frames`.
 
 use slat::map::{Map, ReachError};
 use slat::table::{Format, Heap, formats::Arm64L48};
 use slat::{Access, Gfn, Leaf, MemoryType, Perms, Pfn, Span};
 
-/// What one guest may reach. The tables are REPLACE: of your own frames, by `TableMemory`.
+/// The memory of one guest. REPLACE: allocate the tables from your own frames, by `TableMemory`.
 struct Stage2 {
     map: Map<Arm64L48, Heap>,
     flushes: u32,
@@ -16,7 +17,7 @@ impl Stage2 {
         Ok(Self { map: Map::new(Heap)?, flushes: 0 })
     }
 
-    /// The guest gets these frames.
+    /// Gives these frames to the guest.
     fn give(&mut self, gfns: Span<Gfn>, first: Leaf) -> Result<(), ReachError> {
         if self.map.map(gfns, &first)? > 0 {
             self.flush(gfns); // they were others before
@@ -24,7 +25,7 @@ impl Stage2 {
         Ok(())
     }
 
-    /// The guest loses them. When this returns they are free for another use.
+    /// Takes these frames from the guest. On return they are free for another use.
     fn take(&mut self, gfns: Span<Gfn>) -> Result<(), ReachError> {
         if self.map.unmap(gfns)? > 0 {
             self.flush(gfns);
@@ -37,7 +38,7 @@ impl Stage2 {
         self.flushes += 1;
     }
 
-    /// What the processor's walker would find.
+    /// Returns what the processor's walker would find.
     fn translate(&self, gfn: Gfn, access: Access) -> Option<Pfn> {
         let place = self.map.find(gfn)?;
         let word = place.load();
@@ -49,7 +50,7 @@ impl Stage2 {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut stage2 = Stage2::new()?;
     println!("VTTBR_EL2 gets {:?}", stage2.map.root());
-    // 1 GiB of memory at guest address 1 GiB; frames that are as aligned are mapped in large pages.
+    // 1 GiB of memory at guest address 1 GiB; frames with the same alignment are mapped in large pages.
     let ram = Span::sized(Gfn(1 << 18), 1 << 18);
     stage2.give(ram, Leaf::plain(Pfn(0x8_0000)))?;
     // A device's registers, and one page that the guest may only read.

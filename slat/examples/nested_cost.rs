@@ -1,7 +1,8 @@
-//! What L2 costs the engine: a fault of L2, with L1's tables there, beside a fault of L1's own; a flush by L1 after which all of 1 GiB stays,
-//! and one after which all of it goes; bytes for each 4 KiB.
+//! The costs of L2: a fault of L2 with L1's tables present, compared with a fault of L1's own; a flush by L1 after
+//! which all of 1 GiB stays, and one after which all of it is dropped; bytes for each 4 KiB.
 //!
-//! `cargo run --profile bench -p slat --example nested_cost`. Each row is the median of rounds in which both sides take turns.
+//! Run it: `cargo run --profile bench -p slat --example nested_cost`. Each row is the median of rounds in which both
+//! sides take turns.
 
 use slat::nested::{EptFeatures, EptTable, L1Access, L2Done};
 use slat::table::{Word, formats::Ept4};
@@ -18,14 +19,14 @@ use std::sync::atomic::{
 use std::thread;
 use std::time::Instant;
 
-/// Pages of L2 that are touched in a round.
+/// Pages of L2 that a round touches.
 const PAGES: u64 = 512 * 512;
-/// Where L1's tables end and L2's pages begin, in frames of L1.
+/// The first frame of L1 after its tables, where L2's pages begin.
 const DATA: u64 = 1024;
 const BASE: Hva = Hva(1 << 40);
 const ROUNDS: usize = 9;
 
-/// Frame = address. L1's tables are words here; the rest of its memory is never read.
+/// A host whose frame is the address. L1's tables are words here; the rest of its memory is never read.
 struct Flat(Vec<AtomicU64>);
 
 // SAFETY: the defaults keep the contract.
@@ -58,7 +59,7 @@ fn tables() -> Vec<AtomicU64> {
     words.into_iter().map(AtomicU64::new).collect()
 }
 
-/// Counts what a vCPU's TLB is told to forget of L2.
+/// Counts the flushes of L2's tag in a vCPU's TLB.
 struct Flushes(u32);
 
 impl Translations for Flushes {
@@ -80,12 +81,13 @@ fn timed(work: impl FnOnce()) -> f64 {
     began.elapsed().as_nanos() as f64 / PAGES as f64
 }
 
-/// A vCPU's faults of L2 on these pages, for a thread of its own; all threads begin at once. Returns when it began and ended.
+/// A vCPU's faults of L2 on these pages, on its own thread; all threads begin at once. Returns the times of begin and
+/// end.
 fn faults(vm: &Vm<Ept4, Flat>, id: u32, ept: EptTable, pages: Range<u64>, left: &AtomicU32) -> [Instant; 2] {
     let mut idle = Idle::take().expect("a thread of its own");
     let mut vcpu = vm.vcpu(VcpuId(id)).expect("it is free");
     let mut l2 = vcpu.nested(&mut idle, ept).expect("there is memory");
-    // Awake when the last one comes.
+    // Awake when the last thread arrives.
     left.fetch_sub(1, SeqCst);
     while left.load(SeqCst) > 0 {
         spin_loop();
@@ -99,7 +101,7 @@ fn faults(vm: &Vm<Ept4, Flat>, id: u32, ept: EptTable, pages: Range<u64>, left: 
     [began, Instant::now()]
 }
 
-/// Nanoseconds for each page, by so many vCPUs at once, each with a part of its own.
+/// Nanoseconds for each page, by several vCPUs at once, each with its own part.
 fn by_threads(vm: &Vm<Ept4, Flat>, vcpus: u32, ept: EptTable) -> f64 {
     let (left, each) = (&AtomicU32::new(vcpus), PAGES / u64::from(vcpus));
     let part = |id: u32| u64::from(id) * each..u64::from(id + 1) * each;
@@ -150,13 +152,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         refaults += (0..PAGES).filter(|&page| l2.translate(Gfn(page).gpa()).is_none()).count();
         flushed += tlb.0 - before;
         kicks += vm.stats().flushes.paid - shootdowns;
-        // L1 takes the permission to write from all of it.
+        // L1 withdraws write permission from all of it.
         let leaves = || vm.host().0[3 * 512..][..PAGES as usize].iter();
         leaves().for_each(|word| word.store(word.load(Relaxed) & !2, Relaxed));
         vcpu.l1_flushes(|table: &EptTable| *table == ept);
         flush.push(timed(|| drop(black_box(vcpu.nested(&mut idle, ept)))));
         leaves().for_each(|word| word.store(word.load(Relaxed) | 2, Relaxed));
-        // Both sides begin with the tables linked, and nothing mapped.
+        // Both sides begin with linked tables and without mappings.
         drop(vcpu);
         for (threads, times) in [(1, &mut one), (2, &mut two)] {
             vm.invalidate(data, Why::Clear).apply(&mut idle).settle();

@@ -1,5 +1,5 @@
-//! A device that the guest drives itself: its registers and its frame buffer, each with the memory type that it needs.
-//! To see it: `cargo run -p slat --example passthrough`.
+//! A device that the guest drives itself: its registers and its frame buffer, each with its memory type.
+//! Run it: `cargo run -p slat --example passthrough`.
 
 use slat::table::formats::Ept4;
 use slat::{
@@ -8,13 +8,13 @@ use slat::{
 };
 
 const RAM: Hva = Hva(0x7000_0000);
-/// Where the hypervisor has mapped the device's BARs. REPLACE: by what your own page tables say.
+/// The hypervisor's mapping of the device's BARs. REPLACE: the addresses in your own page tables.
 const REGISTERS: Hva = Hva(0x8000_0000);
 const FRAME_BUFFER: Hva = Hva(0x9000_0000);
-/// Where the machine has them.
+/// Their physical addresses.
 const DEVICE: Pfn = Pfn(0xf_e000);
 
-/// Frame = address, but for the device.
+/// A host whose frame is the address, except for the device.
 struct Machine;
 
 // SAFETY: the defaults keep the contract.
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let vm = Vm::<Ept4, _>::builder(Machine).build()?;
     vm.slots().commit(&mut idle, |tx| {
         tx.create(Slot::new(SlotId(0), Gfn(0), 0x800, RAM))?;
-        // Each access as the guest makes it, and no code.
+        // Each access exactly as the guest makes it; no execution.
         let registers = Slot::new(SlotId(1), Gfn(0xc_0000), 4, REGISTERS);
         tx.create(registers.memory(MemoryType::Device).no_execute())?;
         // Stores may be combined.
@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let leaf = vm.translate(&mut idle, gpa.gfn()).expect("just mapped").leaf;
         println!("{what}: {:?}, {:?}, {:?}", leaf.pfn, leaf.perms, leaf.memory);
     }
-    // The guest jumps to the device: for the hypervisor to say what becomes of that.
+    // The guest jumps to the device: the hypervisor decides what follows.
     let jump = vcpu.fault(&mut idle, Fault { gpa: Gpa(0xc000_0000), access: Access::Fetch })?;
     assert_eq!(jump, Done::Mmio);
     println!("a fetch from the registers: {jump:?}");

@@ -1,5 +1,6 @@
 //! Post-copy migration without a blocked thread: one thread drives all vCPUs, and the pages come from another machine.
-//! A vCPU whose page is on its way stops; the others run on. To see it: `cargo run -p slat --example post_copy`.
+//! A vCPU that waits for a page stops; the others run.
+//! Run it: `cargo run -p slat --example post_copy`.
 
 use slat::table::formats::Ept4;
 use slat::{
@@ -28,7 +29,7 @@ impl Host for Target {
         if let Some(&pfn) = pages.here.get(&page) {
             return Ok(HostPage { pfn, ..HostPage::PLAIN });
         }
-        // Asked for once, however many vCPUs want it. This function is called again before the fault returns.
+        // Requested once, however many vCPUs want it. The engine calls this again before the fault returns.
         if pages.asked.insert(page) {
             pages.requests.push_back(page);
         }
@@ -36,7 +37,8 @@ impl Host for Target {
     }
 }
 
-/// REPLACE: an event of the thread's poll loop. One page arrives, is written to a frame, and then its vCPUs may go on.
+/// REPLACE: an event of the thread's poll loop. One page arrives and is written to a frame; then its vCPUs may
+/// continue.
 fn page_arrives(vm: &Vm<Ept4, Target>) -> bool {
     let mut pages = vm.host().0.lock().unwrap();
     let Some(page) = pages.requests.pop_front() else { return false };
@@ -54,12 +56,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let vm = Vm::<Ept4, _>::builder(Target::default()).vcpus(3).build()?;
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 64, Hva(1 << 40))))?;
     let touches = |id: u32| (0..6).map(|step| Gfn(u64::from(id % 2) + 3 * step)).collect();
-    // Each vCPU, what it is about to touch, and the page that it stops for.
+    // Each vCPU, its next access, and the page that it waits for.
     let runs = (0..3).filter_map(|id| Some((vm.vcpu(VcpuId(id))?, touches(id), None::<Token>)));
     let mut runs: Vec<(_, VecDeque<Gfn>, _)> = runs.collect();
     while runs.iter().any(|(_, touches, _)| !touches.is_empty()) {
         for (vcpu, touches, stopped) in &mut runs {
-            // Before each entry: what is ready. A vCPU that has other tasks would run them until then.
+            // Before each entry: takes a ready token. Until then, the guest could run other tasks.
             while vcpu.take_ready().is_some_and(|token| Some(token) == *stopped) {
                 *stopped = None;
             }

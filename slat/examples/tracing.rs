@@ -1,5 +1,5 @@
-//! Events of a VM for the crate `tracing`, and so for whatever a program collects its traces with.
-//! To see it: `cargo run -p slat --example tracing`. A program has a subscriber already; here is the smallest one.
+//! Events of a VM as events of the crate `tracing`, for any collector of a program's traces.
+//! Run it: `cargo run -p slat --example tracing`. A program has a subscriber already; this is the smallest one.
 
 use slat::table::formats::Ept4;
 use slat::trace::TraceEvent;
@@ -22,7 +22,7 @@ impl Host for Traced {
         Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
     }
 
-    // Where the thread is inside a section, so is the subscriber: one that queues is right, one that waits is not.
+    // The thread may be inside a section, and then so is the subscriber: it may queue, but must not wait.
     fn observe(&self, event: TraceEvent) {
         match event {
             TraceEvent::Fault { vcpu, gfn, access, result } => {

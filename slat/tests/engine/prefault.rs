@@ -113,7 +113,7 @@ fn population_reports_each_stretch_and_stops_where_it_is_told() {
     assert_eq!(vcpu.populate(&mut idle, SlotId(9), how, |_, _| panic!("no such slot")), Ok(0));
 }
 
-/// Three vCPUs populate what a closure makes of a memslot. Returns how many frames each of them left out.
+/// Three vCPUs populate `gfns` together. Returns the spans that they did not populate.
 fn together(gfns: Span<Gfn>, pages: Level, stop: bool) -> (Vm<Ept4, Identity>, Population, Vec<Span<Gfn>>) {
     let vm = Vm::<Ept4, _>::builder(Identity::of(Level::M2)).max_page(pages).vcpus(3).build().unwrap();
     let ram = Slot::new(RAM, Gfn(0), PAGES, Hva(1 << 38));

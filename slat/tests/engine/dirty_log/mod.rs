@@ -175,7 +175,7 @@ fn of_rings_what_is_told_is_what_was_stored_and_no_more() {
 
 type Mistake = fn(Result<Reply, i32>) -> Result<Reply, i32>;
 
-/// Slat, with a wrapper that reports errors.
+/// Slat, with a mistake in its answers.
 struct Mistaken(Slat<Npt4>, Mistake);
 
 impl Subject for Mistaken {
