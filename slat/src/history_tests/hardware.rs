@@ -1,9 +1,9 @@
 //! All rows again, with a walker that stores to a page at the worst moment: after the thread that changes its entry has
 //! read it, and before it writes. The change must be lost, not the D bit.
 
-use super::look::{Look, look};
+use super::controlled_host::{ALL, World};
+use super::lookup::{Look, look};
 use super::rows;
-use super::world::{ALL, World};
 use crate::seeded::{self, Bug};
 use crate::table::entry::Entry;
 use crate::table::formats::{Arm64L48, Ept4, Npt4, Pae, Sv39x4};

@@ -1,8 +1,8 @@
 //! Rows of the table, third part: dirty logs, by write protection and by D bits.
 
+use super::controlled_host::{ALL, Backing, PART, World};
+use super::operation::{Owes, Row};
 use super::record::Between;
-use super::row::{Owes, Row};
-use super::world::{ALL, Backing, PART, World};
 use crate::*;
 use std::format;
 use std::vec::Vec;

@@ -2,42 +2,42 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `world` | a VM, and a host that a test controls |
-//! | `look` | a look-up as the hardware makes it |
+//! | `controlled_host` | a VM, and a host that a test controls |
+//! | `lookup` | a look-up as the hardware makes it |
 //! | `record` | the properties that hold after every write |
-//! | `stale` | the worst possible TLB: what an operation has to flush |
-//! | `row` | an operation, its starting state, and the flush that it owes |
-//! | `gives`, `takes`, `logs` | the table of all operations |
+//! | `stale_tlb` | the worst possible TLB: what an operation has to flush |
+//! | `operation` | an operation, its starting state, and the flush that it owes |
+//! | `granting`, `revoking`, `logs` | the table of all operations |
 //! | `hardware` | the same operations, with a walker that stores between a read and the write that follows from it |
-//! | `lost` | the same, with compare-and-swaps that are lost |
+//! | `lost_races` | the same, with compare-and-swaps that are lost |
 //! | `mistakes` | which mistakes of [`crate::seeded`] are found, and after how many looks |
 //!
 //! The table runs on every format. It states for each kind of change exactly what it flushes: nothing, or once a range,
 //! with tables or without. Where an operation writes a whole table, every page is looked up after each write with
 //! `SLAT_THOROUGH=1`; otherwise one in 37, and the edges.
 
-mod gives;
+mod controlled_host;
+mod granting;
 mod hardware;
 mod logs;
-mod look;
-mod lost;
+mod lookup;
+mod lost_races;
 mod mistakes;
+mod operation;
 mod record;
-mod row;
-mod stale;
-mod takes;
+mod revoking;
+mod stale_tlb;
 #[path = "../../tests/engine/common/thorough.rs"]
 mod thorough;
-mod world;
 
 use crate::table::formats::{Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv39x4};
 use crate::{Format, Idle};
-use row::Row;
+use operation::Row;
 use std::vec::Vec;
 
 /// Returns all operations.
 fn rows<F: Format>() -> Vec<Row<F>> {
-    gives::rows().into_iter().chain(takes::rows()).chain(logs::rows()).collect()
+    granting::rows().into_iter().chain(revoking::rows()).chain(logs::rows()).collect()
 }
 
 /// Runs all operations, none of which may fail. Returns how often the tables were looked at.

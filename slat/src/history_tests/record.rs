@@ -10,9 +10,9 @@
 //! At the end: every translation that a TLB could have held at any instant was flushed after it had become wrong
 //! ([`super::stale`]).
 
-use super::look::{Look, Seen, look};
-use super::stale::{Flushes, Stale};
-use super::world::{World, hva};
+use super::controlled_host::{World, hva};
+use super::lookup::{Look, Seen, look};
+use super::stale_tlb::{Flushes, Stale};
 use crate::notify::active::{Page, Unconfirmed};
 use crate::table::entry::{Version, Word};
 use crate::table::history::watched;

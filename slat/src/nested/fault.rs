@@ -37,7 +37,7 @@
 use super::format::{L1Access, L1Fault, L1Format};
 use super::freeze::Announced;
 use super::l2::L2;
-use super::met::{Ask, Found, L2Done, Met, very_page};
+use super::outcome::{Ask, Found, L2Done, Met, very_page};
 use super::walk::L1Stop;
 use crate::addr::{Gfn, Gpa, Level, Span};
 use crate::dirty::ring::Ring;

@@ -3,7 +3,7 @@
 use super::format::{L1Access, L1Format};
 use super::freeze::{Announced, freeze, thaw_with};
 use super::l2::L2;
-use super::met::{Found, L2Done, Met, very_page};
+use super::outcome::{Found, L2Done, Met, very_page};
 use super::walk::L1Leaf;
 use crate::addr::{Gfn, Gpa, Level, Pfn, Span};
 use crate::fault::{Done, FaultError};

@@ -1,7 +1,7 @@
 //! A vCPU that runs L2.
 
 use super::format::L1Format;
-use super::met::Quick;
+use super::outcome::Quick;
 use super::revalidate::Revalidation;
 use crate::addr::{Gfn, Span};
 use crate::host::{Host, Token};

@@ -19,14 +19,14 @@
 //! | `l2` | a vCPU that runs L2 on a table of L1 ([`Vcpu::nested`](crate::Vcpu::nested)) |
 //! | `fault` | a fault of L2: T, memslots, host, shadow ([`L2::fault`]) |
 //! | `install`, `freeze` | install the leaf in the shadow |
-//! | `met` | results of a fault, and what the vCPU remembers of it |
+//! | `outcome` | results of a fault, and what the vCPU remembers of it |
 //! | `quick` | the short path for a fault near the last one |
 //! | `l1_flush` | flushes of L1, by instruction |
-//! | `under` | reads what T says of 2 MiB, without an access |
+//! | `l1_mapping` | reads what T says of 2 MiB, without an access |
 //! | `revalidate` | a flush by L1 keeps the leaves that T still confirms |
 //! | `crate::shadows` | shadows, the reverse map, and a vCPU's state of them |
 //! | `crate::notify` | `nested`: edits of shadows by an invalidation |
-//! | `stored` | entries of eight bytes, or four |
+//! | `entry_words` | entries of eight bytes, or four |
 //! | `guest_table` | a guest's own page table, on a host without two stages ([`Vcpu::guest_paging`](crate::Vcpu::guest_paging)) |
 //! | `guest_flush` | flushes of that guest, by instruction |
 //! | `x86_entry` | entries of x86's own paging |
@@ -39,6 +39,7 @@
 //! decodes only those. An [`L1Format`] decodes entries that another hypervisor wrote, with every bit that hardware
 //! would check. The tests encode with one and decode with the other.
 
+mod entry_words;
 mod ept;
 mod fault;
 mod format;
@@ -48,18 +49,17 @@ mod guest_flush;
 mod guest_table;
 mod install;
 mod l1_flush;
+mod l1_mapping;
 mod l2;
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod met;
 mod npt;
+mod outcome;
 mod quick;
 mod revalidate;
 mod stage2;
-mod stored;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
-mod under;
 mod walk;
 mod x86_entry;
 
@@ -69,7 +69,7 @@ pub use g_stage::{GStageFeatures, GStageTable, GuestPageFault};
 pub use guest_flush::GuestFlush;
 pub use guest_table::{GuestPaging, GuestRegisters, GuestTable, NoTable, PageFault, Privilege};
 pub use l2::{L2, NestedError};
-pub use met::L2Done;
 pub use npt::{NestedPageFault, NptMode, NptTable};
+pub use outcome::L2Done;
 pub use stage2::{Stage2Abort, Stage2Features, Stage2Table};
 pub use walk::{L1Leaf, L1Stop};

@@ -15,11 +15,11 @@
 //! A hint is never unlinked, so the hints need no check. A table of a shadow may be unlinked ([`crate::shadows`]): the
 //! line then moves, and its memory is reused after a grace period. A fault reads the line first, in its section.
 
+use super::entry_words::{nth, read};
 use super::format::{L1Access, L1Format};
 use super::freeze::{Announced, freeze, thaw_with};
 use super::l2::L2;
-use super::met::{Found, L2Done, Quick};
-use super::stored::{nth, read};
+use super::outcome::{Found, L2Done, Quick};
 use crate::addr::{Gfn, Gpa, Hva, Level};
 use crate::fault::Done;
 use crate::host::{Host, HostPage};

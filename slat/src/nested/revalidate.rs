@@ -14,9 +14,9 @@
 //!
 //! Most entries of a table differ from the entry before only in the frame. The verdict on all other bits is kept.
 
+use super::entry_words::read_all;
 use super::format::L1Format;
-use super::stored::read_all;
-use super::under::Under;
+use super::l1_mapping::Under;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::memslots::Memslots;

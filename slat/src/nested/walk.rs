@@ -22,9 +22,9 @@
 //! store, with the eight bytes of the entry. They may sleep, so this happens outside the section, and the walk then
 //! starts over. (KVM calls no listener here.)
 
+use super::entry_words::{exchange, place_of, read};
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
-use super::stored::{exchange, place_of, read};
-use super::under::Upper;
+use super::l1_mapping::Upper;
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::host::{Host, HostError};
 use crate::memslots::Memslots;

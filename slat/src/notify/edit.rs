@@ -3,8 +3,8 @@
 //! The plan ([`super::plan`]) decides the edit of each entry. A compare-and-swap from the word that was read makes it.
 //! Then the edit is booked: the flush that it owes, the tables that it unhooked, the leaves that it removed.
 
-use super::along::{PageBehind, along};
 use super::begun::{Begun, Range};
+use super::host_range::{PageBehind, along};
 use super::plan::{Edit, plan, plan_part, zaps};
 use crate::addr::{Gfn, Level, Span};
 use crate::host::{Host, HostPage};

@@ -27,9 +27,9 @@
 //! No invalidation stops all vCPUs, waits for a fault, or makes a fault elsewhere retry ([`super::active`] says why).
 
 use super::active::{Epoch, Ticket};
-use super::along::{PageBehind, along};
 use super::begun::{Begun, Range, Scope};
 use super::edit::Known;
+use super::host_range::{PageBehind, along};
 use super::reserve::Reserve;
 use super::secondary::Again;
 use crate::addr::{Gfn, Hva, Span};

@@ -11,7 +11,7 @@
 //! | `edit` | edits of the entries in the range, and the debts that they leave |
 //! | `nested` | edits of shadows of L1's tables |
 //! | `reserve` | spare table pages for splits of large leaves |
-//! | `vm`, `along` | a VM as a secondary MMU; walks of the frames behind a host range |
+//! | `vm`, `host_range` | a VM as a secondary MMU; walks of the frames behind a host range |
 //! | `zap_all` | unmaps everything: replaces the root |
 //! | `active` | the active set: numbers, places, lines, stamps |
 //!
@@ -21,10 +21,10 @@
 #![doc = include_str!("protocol.md")]
 
 pub(crate) mod active;
-mod along;
 pub(crate) mod begun;
 mod detached;
 mod edit;
+mod host_range;
 pub(crate) mod invalidation;
 mod nested;
 pub mod plan;

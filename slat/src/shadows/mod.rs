@@ -20,20 +20,20 @@
 mod aging;
 mod door;
 mod drops;
+mod leaf_rows;
 mod reclaim;
 mod reverse;
-mod rows;
 mod shadow;
 mod split;
-mod visits;
+mod vcpu_state;
 
 pub(crate) use door::Inside;
 pub(crate) use drops::{Drops, Taking};
+pub(crate) use leaf_rows::{Row, Rows, RowsOf, Spare};
 pub(crate) use reverse::Hint;
-pub(crate) use rows::{Row, Rows, RowsOf, Spare};
 pub(crate) use shadow::{HOLE, Shadow, drop_leaf, drop_or_condemn, frozen, is_leaf, maps, thaw};
 pub(crate) use split::Pages;
-pub(crate) use visits::VcpuShadows;
+pub(crate) use vcpu_state::VcpuShadows;
 #[cfg(all(test, loom))]
 pub(crate) use {
     door::Door,
@@ -52,8 +52,8 @@ use crate::table::retire::count_tables;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::any::Any;
+use leaf_rows::Half;
 use reverse::{MOST, Reverse};
-use rows::Half;
 
 /// The source of numbers: the active set.
 pub(crate) trait Numbers {

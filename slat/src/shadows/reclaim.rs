@@ -16,7 +16,7 @@
 //! each L1 frame that L2 has ever used, whatever the number of shadows.
 
 use super::drops::Taking;
-use super::rows::Half;
+use super::leaf_rows::Half;
 use super::{HOLE, Numbers, Shadow, Shadows};
 use crate::addr::{Gfn, Level, Span};
 use crate::sync::prim::Relaxed;

@@ -16,7 +16,7 @@
 //!
 //! Without spare table pages the whole leaf is zapped.
 
-use super::rows::{Half, Rows};
+use super::leaf_rows::{Half, Rows};
 use super::shadow::{edit, thaw};
 use super::{Inside, Numbers, Reach, Shadow, Shadows, Taking, maps};
 use crate::addr::{Gfn, Level, Span};

@@ -1,8 +1,8 @@
 //! Stores during harvests, aging, and moves of pages: no store is missing from the last copy.
 
 use super::host::{Change, Primary, REGION};
-use super::run::{explore, finds};
-use super::world::{LOST, World, at_once};
+use super::schedules::{explore, finds};
+use super::vm_on_host::{LOST, World, at_once};
 use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, DirtyLog, RingSize, Splitting, Track, Why};

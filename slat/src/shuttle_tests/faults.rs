@@ -1,8 +1,8 @@
 //! Faults during invalidations by the host.
 
 use super::host::{Change, Primary};
-use super::run::{explore, finds};
-use super::world::{STALE, UNTOLD, World, at_once, idle};
+use super::schedules::{explore, finds};
+use super::vm_on_host::{STALE, UNTOLD, World, at_once, idle};
 use crate::seeded::Bug;
 use crate::table::formats::{Ept4NoAd, Pae};
 use crate::{Access::*, Gfn, MmuLock, Span, Why};

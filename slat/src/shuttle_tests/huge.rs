@@ -1,8 +1,8 @@
 //! Large pages that are split and recovered during faults and moves of pages.
 
 use super::host::{Change, Primary, REGION};
-use super::run::{explore, finds};
-use super::world::{STALE, World, at_once, idle};
+use super::schedules::{explore, finds};
+use super::vm_on_host::{STALE, World, at_once, idle};
 use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, Gfn, Level, Span, Why};

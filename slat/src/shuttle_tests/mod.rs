@@ -1,8 +1,8 @@
 //! How shuttle is run: `RUSTFLAGS="--cfg shuttle" cargo test -p slat --release --lib shuttle_tests`.
 //!
 //! Whole VMs run here: the shipped code with [`crate::sync::prim`]'s atomics for shuttle, on a toy host ([`host`]),
-//! with vCPUs whose caches keep entries until a flush ([`guest`]), under many schedules ([`run`]). All schedules are
-//! sequentially consistent; loom checks the orderings. [`world`] and [`memory`] check what must hold at every step.
+//! with vCPUs whose caches keep entries until a flush ([`software_vcpu`]), under many schedules ([`schedules`]). All schedules are
+//! sequentially consistent; loom checks the orderings. [`vm_on_host`] and [`memory`] check what must hold at every step.
 //!
 //! | scenarios | concurrent operations |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | [`tables`] | faults, lockless walks; whole regions that go, roots, tables reclaimed and reused |
 //! | [`huge`] | faults; splits, recoveries, pages that move |
 //! | [`slots`] | faults, pages that move; transactions |
-//! | [`crowd`] | faults whose host sleeps; three and more invalidations of the same pages, narrow and wide, transactions |
+//! | [`many_invalidations`] | faults whose host sleeps; three and more invalidations of the same pages, narrow and wide, transactions |
 //! | [`dirty`] | stores; harvests by permissions, by D bits and by rings; aging; pages that move |
 //!
 //! Each scenario must fail under its mistakes in the shipped code ([`crate::seeded`]). `SLAT_SHUTTLE_EXECUTIONS` sets
@@ -18,17 +18,17 @@
 //! `SLAT_SHUTTLE_REPLAY` set to it and the test's name, but only on the same code. A defect that was found here is
 //! therefore kept as a narrow scenario that finds it soon, and as a named mistake.
 
-mod crowd;
 mod dirty;
 mod faults;
-mod guest;
 mod host;
 mod huge;
+mod many_invalidations;
 mod memory;
 mod nested;
-mod run;
+mod schedules;
 mod slots;
+mod software_vcpu;
 mod tables;
-mod world;
+mod vm_on_host;
 
 pub(crate) use memory::{GIVEN_BACK, looked};

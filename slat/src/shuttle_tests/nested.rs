@@ -4,8 +4,8 @@
 //! flush. Each use is checked against the frames that are dead at that moment, and against L1's table since the vCPU's
 //! last flush.
 
-use super::run::{explore, finds};
-use super::world::{at_once, idle};
+use super::schedules::{explore, finds};
+use super::vm_on_host::{at_once, idle};
 use crate::nested::*;
 use crate::seeded::Bug;
 use crate::sync::prim::{AtomicU64, Relaxed, quiet, step};

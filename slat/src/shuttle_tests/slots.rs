@@ -1,8 +1,8 @@
 //! Memslots that move, are deleted and created, during faults and moves of pages.
 
 use super::host::{Change, Handle, Primary, REGION, hva, own};
-use super::run::{explore, finds};
-use super::world::{EMULATED, STALE, World, at_once, idle};
+use super::schedules::{explore, finds};
+use super::vm_on_host::{EMULATED, STALE, World, at_once, idle};
 use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, Gfn, Host, Slot, SlotId, Span, Why};

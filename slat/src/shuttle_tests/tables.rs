@@ -1,8 +1,8 @@
 //! Faults and lockless walks while other threads unhook tables and reuse their pages.
 
 use super::host::{Change, Primary, REGION};
-use super::run::{explore, finds};
-use super::world::{GONE, STALE, World, at_once, idle};
+use super::schedules::{explore, finds};
+use super::vm_on_host::{GONE, STALE, World, at_once, idle};
 use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, Builder, Host, Why};

@@ -12,7 +12,7 @@ use crate::VCPUS;
 use crate::arena::Arena;
 use crate::nested::L1;
 use crate::random::Random;
-use crate::world::Mistake;
+use crate::vm_under_test::Mistake;
 use slat::table::Word;
 use slat::table::memory::TableMemory;
 use slat::*;

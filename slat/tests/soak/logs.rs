@@ -1,7 +1,7 @@
 //! Stores during dirty logs: a thread that stores notes the number of the log that is on. A log that is on must have
 //! marked every page noted under its number.
 
-use crate::places::{SIZE, SLOTS};
+use crate::slot_places::{SIZE, SLOTS};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 struct Log {

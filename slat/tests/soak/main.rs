@@ -10,12 +10,12 @@
 //! | file | contents |
 //! |---|---|
 //! | [`host`], [`arena`] | the primary MMU, which uses no frame twice; memory for tables, which detects strays |
-//! | [`guest`], [`walker`], [`caches`] | a vCPU that acts as hardware does |
+//! | [`vcpu_thread`], [`walker`], [`caches`] | a vCPU that acts as hardware does |
 //! | [`meddlers`], [`memslots`] | threads that change the VM |
 //! | [`nested`] | a guest of the guest, and its hypervisor's table |
-//! | [`world`], [`places`], [`logs`] | the known facts, and the judgement |
-//! | [`ending`] | the final checks, in which everything is accounted for |
-//! | [`watch`], [`tally`] | the progress of each thread; a watchdog |
+//! | [`vm_under_test`], [`slot_places`], [`logs`] | the known facts, and the judgement |
+//! | [`final_checks`] | the final checks, in which everything is accounted for |
+//! | [`progress`], [`tally`] | the progress of each thread; a watchdog |
 //!
 //! By default it is a fixed amount of work. `SLAT_SOAK_SECONDS` sets a duration: `cargo xtask soak`.
 
@@ -23,28 +23,28 @@ mod arena;
 mod caches;
 #[path = "../engine/common/tally.rs"]
 mod counts;
-mod ending;
-mod guest;
+mod final_checks;
 mod host;
 mod logs;
 mod meddlers;
 mod memslots;
 mod nested;
-mod places;
+mod progress;
 #[path = "../engine/common/random.rs"]
 mod random;
+mod slot_places;
 mod tally;
+mod vcpu_thread;
+mod vm_under_test;
 mod walker;
-mod watch;
-mod world;
 
+use progress::Amount;
 use slat::table::formats::{Ept4, Ept5, Npt4, Npt5};
 use slat::*;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use tally::Tally;
-use watch::Amount;
-use world::{Mistake, Setting, World};
+use vm_under_test::{Mistake, Setting, World};
 
 const VCPUS: usize = 4;
 const MEDDLERS: usize = 4;
@@ -70,7 +70,7 @@ fn run<F: Format>(setting: Setting, amount: Amount, before: &Tally) -> Tally {
     };
     std::thread::scope(|scope| {
         let world = &world;
-        let vcpus = (0..VCPUS).map(|id| scope.spawn(move || guest::run(world, VcpuId(id as u32))));
+        let vcpus = (0..VCPUS).map(|id| scope.spawn(move || vcpu_thread::run(world, VcpuId(id as u32))));
         let mut threads: Vec<_> = vcpus.collect();
         threads.extend((0..MEDDLERS).map(|index| scope.spawn(move || meddlers::run(world, index))));
         let watchdog =
@@ -84,7 +84,7 @@ fn run<F: Format>(setting: Setting, amount: Amount, before: &Tally) -> Tally {
     });
     if setting.mistake == Mistake::None {
         assert_eq!(world.counts.wrong.load(Relaxed), 0, "{name}: said above");
-        ending::check(&world, &mut idle);
+        final_checks::check(&world, &mut idle);
     }
     world.tally()
 }

@@ -5,10 +5,10 @@ use crate::VCPUS;
 use crate::host::{Change, PAGES, REGION, REGIONS, some_page};
 use crate::memslots;
 use crate::nested;
-use crate::places::{frame_of, frames_of};
+use crate::progress::Share;
 use crate::random::Random;
-use crate::watch::Share;
-use crate::world::{Mistake, World, count};
+use crate::slot_places::{frame_of, frames_of};
+use crate::vm_under_test::{Mistake, World, count};
 use slat::*;
 
 /// Budgets for tables, in pages for each level: from never enough to almost always enough.

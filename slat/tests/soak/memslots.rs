@@ -2,8 +2,8 @@
 
 use crate::VCPUS;
 use crate::meddlers::Meddler;
-use crate::places::{Known, SLOTS, State, places_of, slot_at};
-use crate::world::{Wrong, count};
+use crate::slot_places::{Known, SLOTS, State, places_of, slot_at};
+use crate::vm_under_test::{Wrong, count};
 use slat::*;
 use std::collections::BTreeSet;
 

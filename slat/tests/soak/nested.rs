@@ -7,11 +7,11 @@
 
 use crate::caches::{Caches, Translation};
 use crate::host::{Primary, hva, page_of, some_page};
-use crate::places::{ALIASES, alias};
+use crate::progress::Share;
 use crate::random::Random;
+use crate::slot_places::{ALIASES, alias};
+use crate::vm_under_test::{World, Wrong, count};
 use crate::walker::{Missing, walk};
-use crate::watch::Share;
-use crate::world::{World, Wrong, count};
 use slat::nested::{EptFeatures, EptTable, L1Access, L2Done};
 use slat::table::Word;
 use slat::*;

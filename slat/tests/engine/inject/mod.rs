@@ -4,16 +4,16 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `late` | a thread that others wait for takes long: which threads wait, and which do not |
+//! | `slow_threads` | a thread that others wait for takes long: which threads wait, and which do not |
 //! | `refusals` | a host without a page |
 //! | `panics` | a thread that unwinds in the middle of an operation |
-//! | `world` | the VM, its host, and the final checks |
+//! | `controlled_host` | the VM, its host, and the final checks |
 //! | `watchdog` | ends the process if a thread waits for ever |
 //!
 //! Failed allocations and lost races need hooks in the engine: `src/inject_tests`, `src/history_tests`.
 
-mod late;
+mod controlled_host;
 mod panics;
 mod refusals;
+mod slow_threads;
 mod watchdog;
-mod world;

@@ -1,6 +1,6 @@
 //! A host without a page: the fault says why, and the next one is unaffected.
 
-use super::world::{POLICIES, When, on_a_vm, store};
+use super::controlled_host::{POLICIES, When, on_a_vm, store};
 use slat::*;
 
 #[test]

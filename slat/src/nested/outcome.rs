@@ -1,7 +1,7 @@
 //! Results of a fault of L2, findings of its attempts, and what the vCPU remembers.
 
 use super::format::L1Fault;
-use super::under::Upper;
+use super::l1_mapping::Upper;
 use super::walk::{L1Leaf, L1Stop};
 use crate::addr::{Gfn, Gpa, Hva, Level, Pfn, Span};
 use crate::fault::Done;

@@ -1,6 +1,6 @@
 //! A look-up as the hardware makes it: every link on the way, and the final entry.
 
-use super::world::World;
+use super::controlled_host::World;
 use crate::table::entry::Version;
 use crate::table::format::Kind;
 use crate::table::memory::Node;

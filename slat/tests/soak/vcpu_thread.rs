@@ -3,10 +3,10 @@
 
 use crate::host::some_page;
 use crate::nested::{self, Both};
-use crate::places::{ALIASES, frame_of};
 use crate::random::Random;
+use crate::slot_places::{ALIASES, frame_of};
+use crate::vm_under_test::{World, Wrong, count};
 use crate::walker::{Missing, walk};
-use crate::world::{World, Wrong, count};
 use slat::*;
 use std::sync::atomic::Ordering::Relaxed;
 

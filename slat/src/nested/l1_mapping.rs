@@ -1,7 +1,7 @@
 //! Reads what T says of 2 MiB of L2, without an access: for flushes by L1, and for the short path of a fault.
 
+use super::entry_words::{place_of, read};
 use super::format::{L1Entry, L1Format, L1Rights};
-use super::stored::{place_of, read};
 use crate::addr::{Gfn, Hva, Level};
 use crate::host::Host;
 use crate::slots::Slot;

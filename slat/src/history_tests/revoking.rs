@@ -1,7 +1,7 @@
 //! Rows of the table, second part: operations that take something: each reason over each range, slots, tables.
 
-use super::row::{Owes, Row};
-use super::world::{ALL, HVA, ONE, PART, World, frame, hvas, page};
+use super::controlled_host::{ALL, HVA, ONE, PART, World, frame, hvas, page};
+use super::operation::{Owes, Row};
 use crate::*;
 use std::format;
 use std::vec::Vec;

@@ -1,9 +1,9 @@
 //! A row of the table: an operation, its starting state, and what it owes.
 
-use super::look::Seen;
+use super::controlled_host::{ALL, Backing, EDGES, GIB, World};
+use super::lookup::Seen;
 use super::record::{Between, record};
 use super::thorough::thorough;
-use super::world::{ALL, Backing, EDGES, GIB, World};
 use crate::*;
 use std::boxed::Box;
 use std::format;

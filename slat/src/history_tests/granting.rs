@@ -1,9 +1,9 @@
 //! Rows of the table, first part: operations that give the guest something, or change how it is mapped. They owe no
 //! flush, except the recovery of a large page from small ones.
 
+use super::controlled_host::{ALL, GIB, ONE, World};
+use super::operation::{Owes, Row};
 use super::record::Between;
-use super::row::{Owes, Row};
-use super::world::{ALL, GIB, ONE, World};
 use crate::*;
 use std::vec::Vec;
 
@@ -47,7 +47,7 @@ fn maps<F: Format>() -> Vec<Row<F>> {
             world.vm.vcpu(VcpuId(0)).unwrap().prefault(idle, Span::new(Gfn(500), Gfn(520))).unwrap();
         }),
         Row::new("create a slot", |world: &World<F>, idle| {
-            let slot = Slot::new(SlotId(5), Gfn(2048), 1024, super::world::HVA);
+            let slot = Slot::new(SlotId(5), Gfn(2048), 1024, super::controlled_host::HVA);
             world.vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
         }),
     ]

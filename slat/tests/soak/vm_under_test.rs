@@ -6,9 +6,9 @@
 use crate::caches::Translation;
 use crate::host::{Primary, page_of};
 use crate::logs::Logs;
-use crate::places::{ALIASES, Places, alias, part_of};
+use crate::progress::{Amount, Watch};
+use crate::slot_places::{ALIASES, Places, alias, part_of};
 use crate::tally::Tally;
-use crate::watch::{Amount, Watch};
 use crate::{MEDDLERS, VCPUS};
 use slat::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

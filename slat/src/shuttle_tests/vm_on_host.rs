@@ -7,9 +7,9 @@
 //! * After the last harvest, the copies have all stores of guests.
 //! * At the end the tables map only what the host has, every table page is accounted for, and all memory goes back.
 
-use super::guest;
 use super::host::{Change, Handle, Primary, REGION, hva, page_of, pages};
 use super::memory::Memory;
+use super::software_vcpu;
 use crate::sync::prim::{AtomicU64, Relaxed, spin_loop, step};
 use crate::*;
 use std::collections::BTreeMap;
@@ -84,7 +84,7 @@ impl<F: Format> World<F> {
 
     /// Runs the accesses of `program` on vCPU `id`.
     pub(super) fn guest(&self, id: u32, program: &[(u64, Access)]) {
-        guest::run(self, id, program);
+        software_vcpu::run(self, id, program);
         self.running.fetch_sub(1, Relaxed);
     }
 

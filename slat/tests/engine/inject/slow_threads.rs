@@ -2,7 +2,7 @@
 //!
 //! Threads signal their progress by channels, so the test decides how long "long" is.
 
-use super::world::{ALL, HVA, NoTlb, RAM, TestVm, hvas, on_a_vm, one, store, unmap};
+use super::controlled_host::{ALL, HVA, NoTlb, RAM, TestVm, hvas, on_a_vm, one, store, unmap};
 use slat::*;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;
@@ -151,7 +151,7 @@ fn a_vcpu_that_does_not_answer_keeps_its_flusher_and_who_waits_for_him() {
 /// A flush does not wait for a vCPU that is out of the guest, however long it stops.
 #[test]
 fn a_vcpu_that_stops_out_of_the_guest_keeps_no_thread() {
-    for lock in super::world::POLICIES {
+    for lock in super::controlled_host::POLICIES {
         on_a_vm(lock, |vm, idle| {
             let mut stopped = vm.vcpu(VcpuId(0)).unwrap();
             stopped.fault(idle, Fault { gpa: Gfn(5).gpa(), access: Access::Write }).unwrap();
@@ -170,7 +170,7 @@ fn a_vcpu_that_stops_out_of_the_guest_keeps_no_thread() {
 /// Nor for a vCPU whose host blocks; and the host's earlier answer is not used afterwards.
 #[test]
 fn a_host_that_blocks_keeps_its_own_fault_only() {
-    for lock in super::world::POLICIES {
+    for lock in super::controlled_host::POLICIES {
         on_a_vm(lock, |vm, idle| {
             let (asked, go) = vm.host().0.will_wait(Gfn(5));
             thread::scope(|scope| {

@@ -1,7 +1,7 @@
 //! A vCPU: a guest that loads and stores; caches that keep entries until a flush; and the hardware's walker, which
 //! takes no lock, enters no section, and sets Accessed and Dirty.
 
-use super::world::World;
+use super::vm_on_host::World;
 use crate::sync::prim::{spin_loop, step};
 use crate::table::{Entry, Word};
 use crate::*;

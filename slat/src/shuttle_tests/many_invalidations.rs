@@ -4,8 +4,8 @@
 //! Here a narrow invalidation has at most two regions. The changes hold a lock only for the moment of the edit.
 
 use super::host::{Change, Primary, REGION, hva};
-use super::run::{explore, finds};
-use super::world::{GONE, STALE, World, at_once, idle};
+use super::schedules::{explore, finds};
+use super::vm_on_host::{GONE, STALE, World, at_once, idle};
 use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, Gfn, Slot, SlotId, Span, Why};

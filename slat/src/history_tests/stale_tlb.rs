@@ -4,7 +4,7 @@
 //! translation that has become wrong must be flushed by a shootdown that began later. The flushed ranges are learnt as
 //! hardware learns them: by a vCPU that was out of the guest meanwhile, when it enters.
 
-use super::look::{Look, Seen, Translation, behind};
+use super::lookup::{Look, Seen, Translation, behind};
 use crate::tlb::Translations;
 use crate::*;
 use std::vec::Vec;

@@ -1,8 +1,8 @@
 //! Final checks: the tables hold what the host holds, and every leaf and every table page is accounted for.
 
 use crate::host::{REGION, hva};
-use crate::places::{ALIASES, SIZE, SLOTS, alias, frames_of, places_of, slot_at};
-use crate::world::World;
+use crate::slot_places::{ALIASES, SIZE, SLOTS, alias, frames_of, places_of, slot_at};
+use crate::vm_under_test::World;
 use slat::*;
 use std::collections::BTreeSet;
 
