@@ -37,7 +37,7 @@
 use super::format::{L1Access, L1Fault, L1Format};
 use super::freeze::Announced;
 use super::l2::L2;
-use super::outcome::{Ask, Found, L2Done, Met, very_page};
+use super::outcome::{Ask, Found, L2Done, Outcome, very_page};
 use super::walk::L1Stop;
 use crate::addr::{Gfn, Gpa, Level, Span};
 use crate::dirty::ring::Ring;
@@ -98,28 +98,28 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             }
             let vm = self.vcpu.vm;
             match self.attempt(&access, &mut learned)? {
-                Met::Done(done) => return Ok(done),
-                Met::Changed => {
+                Outcome::Done(done) => return Ok(done),
+                Outcome::Changed => {
                     learned.narrow = true;
                     patience.wait();
                 }
-                Met::Covered => self.vcpu.rest_while(|| patience.wait()),
-                Met::Table(L1Stop::Tracked { gpa, word }) => self.slots().tell_l1_store(idle, gpa, word),
-                Met::Table(L1Stop::Ask { gpa, hva, access }) => {
+                Outcome::Covered => self.vcpu.rest_while(|| patience.wait()),
+                Outcome::Table(L1Stop::Tracked { gpa, word }) => self.slots().tell_l1_store(idle, gpa, word),
+                Outcome::Table(L1Stop::Ask { gpa, hva, access }) => {
                     if let Err(error) = vm.host.resolve(idle, hva, access)
                         && let Some(done) = self.comes_late(idle, Fault { gpa, access }, error)?
                     {
                         return Ok(done);
                     }
                 }
-                Met::Table(L1Stop::Unreadable { error, .. }) => return Err(error.into()),
+                Outcome::Table(L1Stop::Unreadable { error, .. }) => return Err(error.into()),
                 // L1 edits T meanwhile: L2 tries again.
-                Met::Table(_) => return Ok(L2Done::Handled { done: Done::Spurious, gpa: Gpa(0) }),
-                Met::Another(g1s) => {
+                Outcome::Table(_) => return Ok(L2Done::Handled { done: Done::Spurious, gpa: Gpa(0) }),
+                Outcome::AnotherPage(g1s) => {
                     vm.take_away(idle, self.vcpu.space(), g1s);
                     learned.replaced = true;
                 }
-                Met::Ask(ask) => match vm.host.resolve(idle, ask.hva, ask.access) {
+                Outcome::Ask(ask) => match vm.host.resolve(idle, ask.hva, ask.access) {
                     Ok(page) if serves::<F>(&page, ask.access) => learned.offered = Some((ask, page)),
                     Ok(_) => return Err(HostError::Fault.into()),
                     Err(error) => {
@@ -167,7 +167,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     }
 
     /// One attempt: F1 to F10.
-    fn attempt(&mut self, access: &L1Access, learned: &mut Learned) -> Result<Met, FaultError> {
+    fn attempt(&mut self, access: &L1Access, learned: &mut Learned) -> Result<Outcome, FaultError> {
         let (vm, space, seat) = (self.vcpu.vm, self.vcpu.space, self.vcpu.awake());
         let (host, active, g2) = (&vm.host, &vm.active, access.gpa.gfn());
         let slots = Memslots { vm, space };
@@ -182,7 +182,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let at = unsafe { shadow.radix.descend(host, if is_ours { g2 } else { Gfn(0) }) };
         if at.word.is_frozen() {
             // The other fault completes soon.
-            return Ok(Met::Changed);
+            return Ok(Outcome::Changed);
         }
         let (epoch, line) = (active.epoch(), if late { shadow.line.now() } else { line });
         // Tables and pages of L1 are in few slots.
@@ -201,24 +201,24 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             Err(L1Stop::Fault(fault)) => {
                 let moves = |table| !active.nowhere(epoch, Span::sized(table, 1));
                 return Ok(if fault.table.is_some_and(moves) {
-                    Met::Covered
+                    Outcome::Covered
                 } else {
                     self.refused(at, fault)
                 });
             }
-            Err(stop) => return Ok(Met::Table(stop)),
+            Err(stop) => return Ok(Outcome::Table(stop)),
         };
         if leaf.tables().iter().any(|&table| !active.nowhere(epoch, Span::sized(table, 1))) {
-            return Ok(Met::Covered);
+            return Ok(Outcome::Covered);
         }
         let g1 = leaf.gfn;
         let gpa = Gpa(g1.gpa().0 | access.gpa.offset());
-        let handled = |done| Ok(Met::Done(L2Done::Handled { done, gpa }));
+        let handled = |done| Ok(Outcome::Done(L2Done::Handled { done, gpa }));
         let stores = self.table.demands(access).allows(Access::Write);
         let wants = if stores { Access::Write } else { access.access };
         let Some(slot) = find(g1) else {
             let nowhere = active.nowhere(epoch, Span::sized(g1, 1));
-            return if nowhere { handled(Done::Mmio) } else { Ok(Met::Covered) };
+            return if nowhere { handled(Done::Mmio) } else { Ok(Outcome::Covered) };
         };
         if !is_ours || !allows(&slot, wants) {
             return handled(Done::Mmio);
@@ -232,8 +232,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let hva = slot.hva_of(g1);
         let stamp = match active.stamp(epoch, Page::small(g1, hva), Level::M2, Word::OLDEST) {
             Ok(stamp) => stamp,
-            Err(Unconfirmed::Covered) => return Ok(Met::Covered),
-            Err(Unconfirmed::Moved) => return Ok(Met::Changed),
+            Err(Unconfirmed::Covered) => return Ok(Outcome::Covered),
+            Err(Unconfirmed::Moved) => return Ok(Outcome::Changed),
         };
         // A page of 1 GiB has more than one region.
         let is_wide = leaf.level > Level::M2
@@ -247,7 +247,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let wide = wide.filter(|_| offered.is_none() || learned.wide == wide);
         learned.wide = wide;
         let page = offered.or_else(|| host.lookup(hva, wants).filter(|page| serves::<F>(page, wants)));
-        let Some(page) = page else { return Ok(Met::Ask(ask)) };
+        let Some(page) = page else { return Ok(Outcome::Ask(ask)) };
         let free = if wide.is_some() { Level::G1 } else { stamp.free };
         let level = self.level(page, &leaf, &slot, access.access).min(free).min(at.level);
         let page = HostPage { level, ..page };
@@ -259,7 +259,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     /// Handles a refusal by T. Hardware drops the translation that it hit, so L1 need not flush it: this zaps the leaf,
     /// and flushes this vCPU's TLB of it. It is zapped again when the vCPU returns: another vCPU may have read T before
     /// L1 changes it, and installed its leaf later.
-    fn refused(&mut self, at: At<'_>, fault: L1Fault) -> Met {
+    fn refused(&mut self, at: At<'_>, fault: L1Fault) -> Outcome {
         let active = &self.vcpu.vm.active;
         let is_ours = fault.access.gpa.gfn().0 >> F::FRAME_BITS == 0;
         self.quick = None;
@@ -284,6 +284,6 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             let beside: Vec<usize> = beside.map(|(index, _)| index).collect();
             state.refused.extend(beside.into_iter().map(|index| (index, fault.access.gpa.gfn())));
         }
-        Met::Done(L2Done::ForL1(fault))
+        Outcome::Done(L2Done::ForL1(fault))
     }
 }

@@ -3,7 +3,7 @@
 use super::format::{L1Access, L1Format};
 use super::freeze::{Announced, freeze, thaw_with};
 use super::l2::L2;
-use super::outcome::{Found, L2Done, Met, very_page};
+use super::outcome::{Found, L2Done, Outcome, very_page};
 use super::walk::L1Leaf;
 use crate::addr::{Gfn, Gpa, Level, Pfn, Span};
 use crate::fault::{Done, FaultError};
@@ -23,7 +23,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         found: &Found<'_>,
         announced: &Announced,
         replaced: bool,
-    ) -> Result<Met, FaultError> {
+    ) -> Result<Outcome, FaultError> {
         let (vm, space) = (self.vcpu.vm, self.vcpu.space);
         let (host, active, g2) = (&vm.host, &vm.active, access.gpa.gfn());
         let &Found { at, leaf, slot, page, stores, gpa } = found;
@@ -38,7 +38,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             && rows_of::<F, H>(&at, g2)
                 .is_none_or(|(rows, index)| rows.get(index).may_be(Row::new(g1.base(at.level), leaf.memory)));
         if is_row && very_page(F::decode(at.word), g2, at.level).pfn != page.pfn && !replaced {
-            return Ok(Met::Another(Span::sized(g1.base(at.level), at.level.pages())));
+            return Ok(Outcome::AnotherPage(Span::sized(g1.base(at.level), at.level.pages())));
         }
         if level > Level::K4 {
             vm.will_map_a_large_page();
@@ -50,7 +50,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         if is_leaf::<F>(at.word) {
             return Ok(self.met_leaf(found, announced, composed, is_row));
         }
-        let Some(state) = &mut self.vcpu.nested else { return Ok(Met::Changed) };
+        let Some(state) = &mut self.vcpu.nested else { return Ok(Outcome::Changed) };
         if at.level > level && !state.spare.is_enough() {
             return Err(FaultError::NoMemory);
         }
@@ -67,14 +67,14 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             announced.stands(active) && announced.stands_wide(active) && line
         };
         if down.level > level || down.word != HOLE || !freeze(down.entry, mine, stands) {
-            return Ok(Met::Changed);
+            return Ok(Outcome::Changed);
         }
         if is_part && seeded!(SplinterUntold) {
             self.shadow.line.will_splinter();
         }
         let (rows, row) = (rows_of::<F, H>(&down, g2), Row::new(g1.base(level), leaf.memory));
         if !thaw_with(down.entry, rows, (mine, new), row) {
-            return Ok(Met::Changed);
+            return Ok(Outcome::Changed);
         }
         if seeded!(HintAfterLeaf) {
             self.shadows.reverse.add(host, &mut self.vcpu.cache, (g1, level), hint)?;
@@ -90,23 +90,23 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     }
 
     /// F8 for a leaf that F1 has met: keeps it if it serves, otherwise drops it.
-    fn met_leaf(&self, found: &Found<'_>, announced: &Announced, composed: Leaf, is_row: bool) -> Met {
+    fn met_leaf(&self, found: &Found<'_>, announced: &Announced, composed: Leaf, is_row: bool) -> Outcome {
         let (active, &Found { at, page, stores, gpa, .. }) = (&self.vcpu.vm.active, found);
         if !announced.stands(active) {
-            return Met::Changed;
+            return Outcome::Changed;
         }
         let serves = page.level == at.level && is_row && serves_still(F::decode(at.word), composed, stores);
         if serves && at.word.is_tracked() && !seeded!(WithdrawnServes) {
             // An aging pass withdrew it: this is the access that the pass waits for.
             let given = at.entry.cas(at.word, F::restore(at.word, at.level)).is_ok();
             let done = L2Done::Handled { done: Done::Mapped(at.level), gpa };
-            return if given { Met::Done(done) } else { Met::Changed };
+            return if given { Outcome::Done(done) } else { Outcome::Changed };
         }
         if serves && at.entry.load() == at.word {
-            return Met::Done(L2Done::Handled { done: Done::Spurious, gpa });
+            return Outcome::Done(L2Done::Handled { done: Done::Spurious, gpa });
         }
         drop_leaf(&self.shadows.drops.taking(active), at.entry, at.word);
-        Met::Changed
+        Outcome::Changed
     }
 
     /// Returns the largest page around the frame that T, host, memslot, format and policy allow.
@@ -148,8 +148,8 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     }
 }
 
-fn done(done: Done, gpa: Gpa) -> Met {
-    Met::Done(L2Done::Handled { done, gpa })
+fn done(done: Done, gpa: Gpa) -> Outcome {
+    Outcome::Done(L2Done::Handled { done, gpa })
 }
 
 /// Returns the rows beside an entry of a shadow, and the index of its own row.

@@ -9,7 +9,7 @@ use crate::table::entry::Word;
 use crate::table::format::{Access, Perms};
 
 /// T's translation of 2 MiB of L2.
-pub(super) enum Under {
+pub(super) enum L1Mapping {
     /// Nothing readable, from an entry of this level on.
     Nothing(Level),
     /// One leaf that maps all of it, as read, and the L1 frame of the first page.
@@ -49,7 +49,7 @@ impl Upper {
     }
 }
 
-impl Under {
+impl L1Mapping {
     /// The level of T's entry that decides.
     pub(super) fn level(&self) -> Level {
         match *self {

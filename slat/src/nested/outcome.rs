@@ -32,7 +32,7 @@ pub enum L2Done {
 }
 
 /// Outcome of an attempt.
-pub(super) enum Met {
+pub(super) enum Outcome {
     Done(L2Done),
     /// Something has changed: try again.
     Changed,
@@ -43,7 +43,7 @@ pub(super) enum Met {
     /// The host has to be asked in a way that may sleep.
     Ask(Ask),
     /// The frame has another page than the leaf maps, perhaps without an invalidation by the host.
-    Another(Span<Gfn>),
+    AnotherPage(Span<Gfn>),
 }
 
 /// A question to the host, and the announcements before it.

@@ -16,7 +16,7 @@
 
 use super::entry_words::read_all;
 use super::format::L1Format;
-use super::l1_mapping::Under;
+use super::l1_mapping::L1Mapping;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::memslots::Memslots;
@@ -76,14 +76,14 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
         while let Some(step) = unsafe { cursor.next(host) } {
             let Step { mut at, gfns } = step;
             if maps::<F>(&at) {
-                let under = self.under(seat, gfns.start);
+                let mapping = self.l1_mapping(seat, gfns.start);
                 // SAFETY: linked.
                 let row =
                     unsafe { Rows::of::<H>(at.node) }.map(|rows| rows.get(F::index(gfns.start, at.level)));
-                if row.is_some_and(|row| self.stays_large(&under, (at.word, at.level), row)) {
+                if row.is_some_and(|row| self.stays_large(&mapping, (at.word, at.level), row)) {
                     continue;
                 }
-                if under.level() < at.level {
+                if mapping.level() < at.level {
                     // A table, and half a page of rows at most.
                     self.slots.vm.pool.top_up_free(cache, 2);
                     let (to, at_entry) = ((self.shadow, inside), (at, gfns.start));
@@ -107,13 +107,13 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
     }
 
     /// Returns T's translation of the 2 MiB around `g2`.
-    fn under(&self, seat: &Seat, g2: Gfn) -> Under {
+    fn l1_mapping(&self, seat: &Seat, g2: Gfn) -> L1Mapping {
         let reading = self.slots.space.memslots.read(&self.slots.vm.reads, seat);
-        Under::look(&self.slots.vm.host, &mut |gfn| reading.version.find(gfn), &self.table, g2)
+        L1Mapping::look(&self.slots.vm.host, &mut |gfn| reading.version.find(gfn), &self.table, g2)
     }
 
-    fn stays_large(&self, under: &Under, (word, level): (Word, Level), row: Row) -> bool {
-        let &Under::Page(entry, t, g1, upper, of_t) = under else { return false };
+    fn stays_large(&self, mapping: &L1Mapping, (word, level): (Word, Level), row: Row) -> bool {
+        let &L1Mapping::Page(entry, t, g1, upper, of_t) = mapping else { return false };
         let is_whole = of_t >= level || seeded!(WholeBelieved);
         is_whole
             && row.is(Row::new(g1, entry.memory))
@@ -127,11 +127,13 @@ impl<F: Format, H: Host, T: L1Format> Revalidation<'_, F, H, T> {
         let mut words = [Word(0); ENTRIES];
         let words = &mut words[..count];
         let (mut page, mut upper) = (None, None);
-        match self.under(seat, g2s.start) {
-            Under::Table(hva, above) if read_all(&self.table, &self.slots.vm.host, (hva, first), words) => {
+        match self.l1_mapping(seat, g2s.start) {
+            L1Mapping::Table(hva, above)
+                if read_all(&self.table, &self.slots.vm.host, (hva, first), words) =>
+            {
                 upper = Some(above);
             }
-            Under::Page(entry, t, g1, above, _) => {
+            L1Mapping::Page(entry, t, g1, above, _) => {
                 words.fill(t);
                 (page, upper) = (Some((entry, g1)), Some(above));
             }

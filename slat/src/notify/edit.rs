@@ -4,7 +4,7 @@
 //! Then the edit is booked: the flush that it owes, the tables that it unhooked, the leaves that it removed.
 
 use super::begun::{Begun, Range};
-use super::host_range::{PageBehind, along};
+use super::host_range::{PageBehind, walk_behind};
 use super::plan::{Edit, plan, plan_part, zaps};
 use crate::addr::{Gfn, Level, Span};
 use crate::host::{Host, HostPage};
@@ -140,7 +140,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                 (Some(parts), _) => parts.iter().for_each(|&gfns| self.edit_frames(walk, gfns, known, owed)),
                 (None, Range::Gfns(_, gfns)) => self.edit_frames(walk, gfns, known, owed),
                 (None, Range::Hvas(hvas)) => {
-                    along(walk, hvas, |steps, part| self.edit_along(steps, part.gfns, known, owed));
+                    walk_behind(walk, hvas, |steps, part| self.edit_along(steps, part.gfns, known, owed));
                 }
             }
             if known.emptied || known.pass != Pass::First || !self.why.frees_tables() || !walk.keeps_tables()

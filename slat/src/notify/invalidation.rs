@@ -29,7 +29,7 @@
 use super::active::{Epoch, Ticket};
 use super::begun::{Begun, Range, Scope};
 use super::edit::Known;
-use super::host_range::{PageBehind, along};
+use super::host_range::{PageBehind, walk_behind};
 use super::reserve::Reserve;
 use super::secondary::Again;
 use crate::addr::{Gfn, Hva, Span};
@@ -207,7 +207,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         loop {
             for space in &begun.vm.spaces {
                 let mut walk = begun.walk::<Exclusive>(space, idle, seat);
-                along(&mut walk, published.clamp(&hvas), |steps, part| {
+                walk_behind(&mut walk, published.clamp(&hvas), |steps, part| {
                     let now = to.and_then(|page| PageBehind::part(part, hvas, page));
                     begun.edit_along(steps, part.gfns, known.with(now.as_ref()), owed)
                 });
@@ -252,7 +252,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         begun.take_back(None, Scope::Changed(hvas), owed);
         for space in &begun.vm.spaces {
             let mut walk = begun.walk::<Shared>(space, idle, seat);
-            along(&mut walk, hvas, |_, part| {
+            walk_behind(&mut walk, hvas, |_, part| {
                 owed.owe(part.gfns);
                 part.gfns.end
             });
