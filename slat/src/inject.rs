@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_planned_fails_and_nothing_else() {
+    fn only_planned_places_fail() {
         let strikes = || (0..6).map(|_| strikes(Point::Cas)).collect::<std::vec::Vec<_>>();
         assert_eq!(count(Point::Cas, strikes), (vec![false; 6], 6));
         assert_eq!(nth(Point::Cas, 1, strikes), [false, true, false, false, false, false]);

@@ -164,7 +164,7 @@ fn divides() {
 }
 
 #[test]
-fn what_one_divides_another_takes() {
+fn a_chunk_that_one_harvest_divides_another_takes() {
     explore(divides);
 }
 
@@ -253,7 +253,7 @@ fn copies(flush: bool) -> impl Fn() + Send + Sync + 'static {
 }
 
 #[test]
-fn what_is_stored_is_copied_or_told() {
+fn a_store_is_copied_or_logged() {
     explore_within(3, copies(true));
 }
 

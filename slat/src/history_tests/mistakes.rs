@@ -16,7 +16,7 @@ fn first_wrong<F: Format>(looks: &mut u64) -> Option<String> {
 }
 
 #[test]
-fn each_is_found() {
+fn each_mistake_is_found() {
     let here = |bug: &&Bug| bug.tool() == Tool::History && !ELSEWHERE.contains(bug);
     for &bug in Bug::ALL.iter().filter(here) {
         let mut looks = 0;

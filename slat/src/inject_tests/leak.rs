@@ -52,7 +52,7 @@ pub(super) fn leaked(work: impl FnOnce()) -> i64 {
 }
 
 #[test]
-fn what_is_not_given_back_is_counted() {
+fn bytes_that_are_not_freed_are_counted() {
     assert_eq!(leaked(|| drop(std::vec![0_u8; 100])), 0);
     let mut kept = std::vec::Vec::new();
     assert_eq!(leaked(|| kept = std::vec![0_u8; 100]), 100);

@@ -332,7 +332,7 @@ fn dropped() {
 }
 
 #[test]
-fn what_is_gone_is_found_among_the_drops() {
+fn a_leaf_that_is_gone_is_found_among_the_drops() {
     explore(dropped);
     for bug in [Bug::DropNotedLate, Bug::DropNotedEarly] {
         finds_seeded(bug, CACHED, dropped);
@@ -401,7 +401,7 @@ fn unlinked() {
 }
 
 #[test]
-fn what_was_unlinked_is_found_among_the_drops() {
+fn a_table_that_was_unlinked_is_found_among_the_drops() {
     explore(unlinked);
     finds_seeded(Bug::UnlinkUnnoted, GONE, unlinked);
 }

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_stays_dirty_beside_what_changes() {
+    fn a_written_page_stays_dirty_when_its_neighbour_is_zapped() {
         assert!(stays_dirty());
     }
 

@@ -91,7 +91,7 @@ fn log(serial: u64) -> Bitmap {
 }
 
 #[test]
-fn it_says_all_that_was_put_into_it() {
+fn an_entry_encodes_its_space_slot_and_page() {
     let last = (1 << PAGE) - 1;
     for (space, slot, serial, page) in [
         (0, 0, 0, 0),
@@ -111,7 +111,7 @@ fn it_says_all_that_was_put_into_it() {
 }
 
 #[test]
-fn it_is_of_the_log_that_it_was_pushed_for() {
+fn an_entry_matches_only_the_log_that_it_was_pushed_for() {
     let pushed = Pushed::new(SpaceId(0), SlotId(3), &log(7), 5);
     assert!(pushed.is_of(&log(7)) && !pushed.is_of(&log(8)));
     let late = Pushed::new(SpaceId(0), SlotId(3), &log((1 << SERIAL) + 7), 5);

@@ -51,7 +51,7 @@ fn an_exclusive_walk_waits_for_lockless_ones() {
 }
 
 #[test]
-fn without_a_lock_too() {
+fn an_exclusive_walk_without_a_lock_waits_for_lockless_ones() {
     explore(replaces(MmuLock::None, true));
 }
 

@@ -139,7 +139,7 @@ fn at_rest() -> impl Fn() + Send + Sync + 'static {
 }
 
 #[test]
-fn who_is_seen_at_rest_will_see_what_was_replaced() {
+fn a_seat_that_was_seen_at_rest_sees_what_was_replaced() {
     explore(at_rest());
 }
 
@@ -181,7 +181,7 @@ fn asked() -> impl Fn() + Send + Sync + 'static {
 }
 
 #[test]
-fn who_has_answered_will_see_what_was_replaced() {
+fn a_seat_that_has_answered_sees_what_was_replaced() {
     explore(asked());
 }
 

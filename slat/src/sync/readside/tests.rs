@@ -154,7 +154,7 @@ fn poisoned_reads_beside_rest(grace: bool) -> usize {
 }
 
 #[test]
-fn who_comes_back_from_rest_sees_what_was_unlinked_meanwhile() {
+fn a_reader_back_from_rest_sees_what_was_unlinked_meanwhile() {
     assert_eq!(poisoned_reads_beside_rest(true), 0);
 }
 

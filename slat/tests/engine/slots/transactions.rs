@@ -189,7 +189,7 @@ fn a_slot_is_replaced_in_its_place() {
 /// A refusal leaves the transaction unchanged, and an aborted transaction leaves the map unchanged, including dirty
 /// logs that it began and ended, which are memory of their own.
 #[test]
-fn what_is_undone_leaves_no_trace() {
+fn an_aborted_transaction_leaves_no_trace() {
     let before: Vec<_> =
         (0..40).map(|n| if n % 2 == 0 { at(n, n.into()) } else { at(n, n.into()).log_dirty() }).collect();
     let mut map = map(before.iter().copied());
