@@ -65,7 +65,7 @@ bugs! {
     HostBeforeFlush "dirty: unmap 0..2 | write" "the host changes its entry before the flush",
     LeakedUnpaid "leak 0..2 | slow fault on 0 | fault on 1" "an invalidation whose debt was leaked ends without its flush",
     NoAdoption "split | clear 0..2 | unmap 0..2" "a hole of an invalidation that has not flushed yet owes nothing",
-    AdoptedNarrowly "by region: zap all | clear 2..3 | clear 0..1" "who owes another's flush over a hole that goes beyond its range stays on the lines of its regions",
+    AdoptedNarrowly "by region: zap all | clear 2..3 | clear 0..1" "an adopter of a flush beyond its range stays on the lines of its regions",
     NoAdoptionAtLeaves "nothing: protect 0..2 | protect 0..2 | slow fault on 0" "a leaf left alone beside an invalidation that has not flushed yet owes nothing",
     WidenWithoutNumber "by host address: clear 0..1 | clear 1..2, recover | slow fault on 1" "a wider range is published under the old number",
     FrozenWithoutFlush "dirty: recover | clear 0..2" "a frozen entry is replaced and owes nothing",
