@@ -27,7 +27,7 @@ impl Host for Machine {
 struct Tlb(CpuId);
 impl Translations for Tlb {
     fn cpu(&self) -> CpuId {
-        self.0 // a vCPU that comes from another processor makes this one forget everything
+        self.0 // a vCPU that comes from another processor flushes everything here
     }
     fn flush_all(&mut self) {
         println!("  INVEPT");
@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     change.apply(&mut idle).settle();
     println!("gfn 5 is {:?}; the host may free the frame", vm.translate(&mut idle, Gfn(5)));
     drop(change);
-    run(&mut vcpu, &mut idle, 0x5008, Access::Read); // asks the host anew
+    run(&mut vcpu, &mut idle, 0x5008, Access::Read); // asks the host again
     println!("{:?}", vm.stats());
     Ok(())
 }

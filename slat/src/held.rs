@@ -141,7 +141,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// loop {
     ///     if let Some(page) = clock.write(&mut idle) {
     ///         write_time_to(page.pfn()); // by the hypervisor's own mapping of that frame
-    ///         break; // marked dirty; an invalidation that waits for the use goes on
+    ///         break; // marked dirty; an invalidation that waits for the use continues
     ///     }
     ///     clock.refresh(&mut idle)?; // the host has moved the page since
     /// }

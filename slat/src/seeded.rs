@@ -279,7 +279,7 @@ bugs! {
     ToldFirstFrame "told-first-frame" Unit "every small leaf of a large page that is told gets its first frame",
     ResetUncollected "reset-uncollected" Unit "a reset of dirty rings takes what was pushed since the rings were read",
     DetachedEnded "detached-ended" Unit "an invalidation ends when it is detached from its VM",
-    CutUnzapped "cut-unzapped" Unit "frames cut out of a memslot are not zapped",
+    CutUnzapped "cut-unzapped" Unit "frames cut out of a memslot are not reported, and stay mapped",
     CutClean "cut-clean" Unit "what is left of a memslot that logs counts as clean",
     CutShared "cut-shared" Unit "frames that are private are shared where the memslot around them is cut",
     ConfirmedLate "confirmed-late" Unit "the embedder's operation in a transaction is asked for when the lost frames are zapped already",

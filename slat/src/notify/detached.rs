@@ -62,7 +62,7 @@ impl<F: Format, H: Host> Invalidation<'_, F, H> {
     ///     }
     ///     fn invalidate_range_end(&self, hvas: Span<Hva>) {
     ///         let begun = self.open.lock().unwrap().remove(&hvas.start.0).expect("begun");
-    ///         drop(self.vm.attach(begun).expect("of this VM")); // faults go on
+    ///         drop(self.vm.attach(begun).expect("of this VM")); // faults continue
     ///     }
     /// }
     ///

@@ -70,7 +70,7 @@ use core::mem::ManuallyDrop;
 /// let mut change = vm.invalidate(first, Why::Migrate); // faults on the page wait from here
 /// change.apply(&mut idle).settle(); // no vCPU uses the page any more
 /// // … here the host copies the page to another frame and changes its own table …
-/// drop(change); // faults go on, and ask the host anew
+/// drop(change); // faults continue, and ask the host again
 /// assert_eq!(vm.translate(&mut idle, Gfn(0)), None);
 /// assert!(vm.translate(&mut idle, Gfn(1)).is_some(), "not in the range");
 /// # Ok::<(), Box<dyn std::error::Error>>(())

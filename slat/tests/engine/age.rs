@@ -187,7 +187,7 @@ fn forgetting<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle) {
     let (page, nothing) = (Span::sized(RAM + PAGE_SIZE, PAGE_SIZE), Span::sized(Hva(0x1000), PAGE_SIZE));
     let (mut told, mut vcpu) = (Told::default(), vm.vcpu(VcpuId(0)).unwrap());
     drop(vcpu.enter(idle, &mut told));
-    told.0.clear(); // the first entry forgets all
+    told.0.clear(); // the first entry flushes everything
     vm.forget(idle, page);
     drop(vcpu.enter(idle, &mut told));
     assert_eq!(told.0, [Span::new(Gfn(1), Gfn(2))], "out of the guest: when it enters");

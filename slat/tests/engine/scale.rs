@@ -77,7 +77,7 @@ fn map(vcpu: &mut Vcpu<'_, Npt4, Identity>, idle: &mut Idle, gfn: Gfn) {
 /// Everything that it allocates, and itself.
 #[test]
 fn an_empty_vm_costs_less_than_300_kib() {
-    drop(empty(1)); // What a process pays once.
+    drop(empty(1)); // Costs that a process pays once.
     let (vm, allocated) = held(|| empty(1));
     let cost = allocated + size_of_val(&vm) as u64;
     let tables = vm.stats().lent_bytes;
@@ -88,7 +88,7 @@ fn an_empty_vm_costs_less_than_300_kib() {
 #[test]
 fn an_empty_vm_of_416_vcpus_and_12_tib_costs_less_than_a_mebibyte_and_256_bytes_a_vcpu() {
     let mut idle = Idle::take().unwrap();
-    drop(empty(1)); // What a process pays once.
+    drop(empty(1)); // Costs that a process pays once.
     let (one, base) = held(|| empty(1));
     let (vm, cost) = held(|| {
         let vm = empty(VCPUS);

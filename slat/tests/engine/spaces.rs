@@ -46,7 +46,7 @@ fn each_space_has_slots_tables_and_generations_of_its_own() {
     assert_eq!(vcpu.fault(&mut idle, at(40)), Ok(Done::Mapped(Level::K4)));
     assert_eq!(vcpu.fault(&mut idle, at(80)), Ok(Done::Mmio));
     drop(vcpu.enter(&mut idle, &mut tlb));
-    tlb.0 = 0; // the first entry forgets all
+    tlb.0 = 0; // the first entry flushes everything
     assert!(vcpu.switch_to(SMM) && vcpu.switch_to(SMM));
     for _ in 0..2 {
         assert_eq!(vcpu.enter(&mut idle, &mut tlb).root(), vm.guest_space(SMM).unwrap().root());
