@@ -40,8 +40,7 @@ impl Translations for Tlb {
 /// REPLACE: the body of the loop around VMLAUNCH. Here the guest accesses `gpa` at once, which is a violation.
 fn run(vcpu: &mut Vcpu<Ept4, Machine>, idle: &mut Idle, gpa: u64, access: Access) {
     let mut tlb = Tlb(CpuId(0)); // REPLACE: pin the thread (until the guard is dropped), and ask which processor it is on
-    // Carries out pending flushes. REPLACE `|| ()`: disable interrupts, so that a kick waits. If a kick came first:
-    // enter again.
+    // Carries out pending flushes. REPLACE `|| ()`: disable interrupts, so a kick waits. If one came first, enter again.
     let Go::In(guest, ()) = vcpu.enter(idle, &mut tlb).go(|| ()) else { return run(vcpu, idle, gpa, access) };
     drop(guest); // VMLAUNCH … EPT violation: out of the guest, with GUEST_PHYSICAL_ADDRESS and EXIT_QUALIFICATION
     match vcpu.fault(idle, Fault { gpa: Gpa(gpa), access }) {

@@ -1,6 +1,5 @@
 //! Post-copy migration without a blocked thread: one thread drives all vCPUs, and the pages come from another machine.
-//! A vCPU that waits for a page stops; the others run.
-//! Run it: `cargo run -p slat --example post_copy`.
+//! A vCPU that waits for a page stops; the others run. Run it: `cargo run -p slat --example post_copy`.
 
 use slat::table::formats::Ept4;
 use slat::{
@@ -37,8 +36,7 @@ impl Host for Target {
     }
 }
 
-/// REPLACE: an event of the thread's poll loop. One page arrives and is written to a frame; then its vCPUs may
-/// continue.
+/// REPLACE: an event of the thread's poll loop. One page arrives and is written to a frame; its vCPUs may continue.
 fn page_arrives(vm: &Vm<Ept4, Target>) -> bool {
     let mut pages = vm.host().0.lock().unwrap();
     let Some(page) = pages.requests.pop_front() else { return false };
