@@ -210,7 +210,7 @@ fn a_slot_that_logs_is_cut_beside_a_vcpu_that_stores_and_a_harvest() {
 }
 
 #[test]
-fn what_the_embedder_refuses_changes_nothing() {
+fn a_transaction_that_the_embedder_refuses_changes_nothing() {
     let (mut idle, vm) = vm::<Npt4>(16, DirtyLog::bitmap());
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     (0..16).for_each(|gfn| _ = store(&mut vcpu, &mut idle, gfn));
@@ -334,7 +334,7 @@ fn rings_come_to_a_vm_that_logs_already() {
 }
 
 #[test]
-fn what_is_collected_is_clean_when_it_is_reset() {
+fn collected_pages_are_clean_after_the_reset() {
     let ring = DirtyLog::ring(RingSize::new(4096).unwrap());
     let (mut idle, vm) = vm::<Ept4>(600, ring);
     vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(RAM, true)).unwrap();

@@ -327,7 +327,7 @@ fn a_vcpu_whose_guard_was_leaked_is_back_when_it_faults() {
 /// While an invalidation stays open, faults elsewhere take the short path with what was found since; a table that is
 /// unhooked meanwhile is not used again.
 #[test]
-fn what_is_remembered_beside_an_open_invalidation_dies_with_the_next() {
+fn a_memo_beside_an_open_invalidation_ends_with_the_next() {
     let (mut idle, vm) = vm::<Npt4>(2048);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let page = |page: u64| Span::sized(HVA + page * PAGE_SIZE, PAGE_SIZE);

@@ -162,7 +162,7 @@ fn every_page_of_a_root_is_reached() {
 
 /// The walker's own bit makes a clean page dirty; it stays dirty when it is write-protected.
 #[test]
-fn what_was_dirty_stays_dirty_without_the_permission_to_write() {
+fn a_dirty_leaf_stays_dirty_when_it_loses_write_permission() {
     let mut machine = Machine::<Arm64L48>::new();
     machine.touch(Gfn(1), Access::Write);
     let before = machine.leaf(1).unwrap();

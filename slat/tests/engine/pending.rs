@@ -164,7 +164,7 @@ fn a_ready_token_brings_a_vcpu_out_of_the_guest_until_it_is_taken() {
 }
 
 #[test]
-fn what_changes_while_a_vcpu_waits_is_found_by_its_next_access() {
+fn changes_during_a_wait_are_found_by_the_next_access() {
     let (mut idle, vm) = vm(Absent::Pending);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     // The page arrives, and is taken away again before the vCPU looks.

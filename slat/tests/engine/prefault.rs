@@ -152,7 +152,7 @@ fn vcpus_populate_frames_together_and_each_frame_is_counted_once() {
 }
 
 #[test]
-fn what_cannot_be_populated_comes_back_to_one_vcpu() {
+fn frames_that_cannot_be_populated_are_returned_to_one_vcpu() {
     // The memslot ends in the middle of a stretch, and the next stretch lies behind it.
     let gfns = Span::new(Gfn(PAGES - 1000), Gfn(PAGES + 1000));
     let (_, population, mut rests) = together(gfns, Level::K4, false);

@@ -137,7 +137,7 @@ fn an_invalidation_of_one_kind_of_memory_leaves_the_other_alone() {
 }
 
 #[test]
-fn what_is_told_of_one_kind_of_memory_page_by_page_or_to_age_it_leaves_the_other_alone() {
+fn changes_and_aging_of_one_kind_of_memory_leave_the_other_alone() {
     let whole = |at: Hva| Span::sized(at, PAGES * PAGE_SIZE);
     let (mut idle, vm) = halves();
     assert!(vm.young(&mut idle, whole(PRIVATE), Young::ClearAndFlush));

@@ -155,7 +155,7 @@ fn a_harvest_that_is_given_back_comes_again() {
 }
 
 #[test]
-fn what_is_told_moves_with_its_slot_and_ends_with_its_log() {
+fn ring_entries_move_with_their_slot_and_end_with_its_log() {
     let (mut idle, vm) = vm::<Ept4>(1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let log = |idle: &mut Idle, on| vm.slots().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();

@@ -121,7 +121,7 @@ fn an_access_gives_a_withdrawn_leaf_back_and_no_host_is_asked() {
 /// A TLB may hold the old word of a withdrawn leaf: an invalidation that takes from the leaf owes the same as for a
 /// present one.
 #[test]
-fn what_is_taken_from_a_withdrawn_leaf_is_owed_and_does_not_come_back() {
+fn an_edit_of_a_withdrawn_leaf_owes_a_flush_and_lasts() {
     fn take<F: Format>(idle: &mut Idle) {
         let vm = vm::<F>(idle);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();

@@ -44,7 +44,7 @@ fn soft_full_it_still_takes_pages_and_full_it_refuses_them() {
 }
 
 #[test]
-fn what_a_collector_leaves_is_still_there() {
+fn entries_that_a_collector_leaves_stay() {
     let ring = Ring::with(8, 6).unwrap();
     (0..6).for_each(|at| assert!(ring.push(page(at))));
     assert_eq!(ring.take().len(), 6, "looked at, and not taken");
@@ -156,7 +156,7 @@ fn mistake_a_reset_takes_what_was_pushed_since() {
 }
 
 #[test]
-fn what_was_read_takes_up_room_until_it_is_taken() {
+fn reported_entries_take_up_room_until_they_are_taken() {
     let ring = Ring::with(8, 6).unwrap();
     (0..6).for_each(|at| assert!(ring.push(page(at))));
     assert_eq!(ring.collect().by_ref().take(4).count(), 4);

@@ -122,7 +122,7 @@ fn of_two_vcpus_that_begin_at_once_one_gives_its_tables_back() {
 }
 
 #[test]
-fn what_was_made_before_memory_ran_out_goes_back() {
+fn pages_made_before_memory_ran_out_go_back() {
     assert_eq!(lost_without_memory(), 0);
     assert!(seeded::with(Bug::PlanesLost, lost_without_memory) > 0);
     seeded::found(Bug::PlanesLost, 1);

@@ -214,7 +214,7 @@ fn one_gibibyte_is_mapped_where_all_have_it() {
 
 /// An aging pass asks a leaf of 1 GiB for each 2 MiB of it; the first answer is the last.
 #[test]
-fn what_l2_accessed_by_a_gibibyte_is_young() {
+fn frames_that_l2_accessed_by_a_gibibyte_leaf_are_young() {
     fn told<F: Format>() {
         let mut idle = Idle::take().unwrap();
         let vm = vm::<F>(&mut idle);
@@ -307,7 +307,7 @@ fn elsewhere() -> (u8, Option<Pfn>) {
 }
 
 #[test]
-fn what_moves_elsewhere_in_a_gibibyte_is_not_mapped_with_it() {
+fn a_page_that_moved_is_not_mapped_by_the_gibibyte_around_it() {
     assert_eq!(elsewhere(), (2, None));
 }
 

@@ -580,14 +580,14 @@ fn stores_after_flush() -> bool {
 }
 
 #[test]
-fn what_one_vcpu_remembers_does_not_outlive_the_flush_of_another() {
+fn upper_entries_that_a_vcpu_remembers_do_not_outlive_the_flush_of_another() {
     assert!(!stores_after_flush());
     assert!(seeded::with(Bug::FramesLineUnmoved, stores_after_flush));
     seeded::found(Bug::FramesLineUnmoved, 1);
 }
 
 #[test]
-fn what_a_vm_is_not_built_for_is_refused() {
+fn a_vm_refuses_guests_that_it_is_not_built_for() {
     let mut idle = Idle::take().unwrap();
     let two = Vm::<X64, _>::builder(Bytes::new()).build().unwrap();
     let one = Vm::<X64, _>::builder(Bytes::new()).without_two_stages().build().unwrap();

@@ -124,7 +124,7 @@ fn an_entry_that_changes_is_read_again_and_not_for_ever() {
 }
 
 #[test]
-fn what_is_set_is_dirty_once_and_a_look_sets_nothing() {
+fn a_walk_dirties_each_table_once_and_a_look_none() {
     let mut world = World::new();
     let table = chain(&world);
     let look = world.vm.slots().look_l1(&table, LOAD.gpa).unwrap();

@@ -128,7 +128,7 @@ impl Translations for &mut Processor {
 }
 
 #[test]
-fn what_vcpus_share_goes_too_and_their_tlbs_forget_it() {
+fn shadows_that_vcpus_share_are_reclaimed_and_flushed() {
     let mut idle = Idle::take().unwrap();
     let vm = Vm::<Npt4, _>::builder(Flat::default()).vcpus(2).build().unwrap();
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 2048, BASE))).unwrap();

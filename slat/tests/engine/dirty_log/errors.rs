@@ -178,7 +178,7 @@ fn a_ring_has_a_size_by_the_rules() {
 }
 
 #[test]
-fn what_a_ring_has_no_room_for_is_an_error() {
+fn a_vm_with_rings_refuses_unknown_vcpus_and_bitmap_calls() {
     let (mut idle, vm) = vm(DirtyLog::ring(RingSize::new(4096).unwrap()));
     for vcpu in [1, u32::MAX] {
         let refused = vm.harvest_ring(&mut idle, VcpuId(vcpu)).unwrap_err();

@@ -42,7 +42,7 @@ fn logged(vm: &Vm, idle: &mut Idle) -> Result<Vec<u64>, DirtyError> {
 }
 
 #[test]
-fn what_is_held_comes_back_to_the_same_log() {
+fn a_held_harvest_is_given_back_to_its_own_log() {
     let (mut idle, vm) = vm(DirtyLog::bitmap());
     store(&vm, &mut idle, &[0, 63, 64, 199]);
     let first = vm.slots().harvest(&mut idle, SLOT).unwrap();

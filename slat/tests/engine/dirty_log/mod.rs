@@ -116,7 +116,7 @@ fn agree<F: Format>(log: DirtyLog, initially_set: bool, (shapes, large): (&'stat
 }
 
 #[test]
-fn what_is_told_is_what_was_stored_and_no_more() {
+fn rings_report_exactly_the_stores() {
     let tracks = [Track::Writes, Track::DirtyBits];
     for log in tracks.map(|track| DirtyLog::bitmap().track(track)) {
         for (log, initially_set) in [(log, false), (log.initially_set(), true)] {

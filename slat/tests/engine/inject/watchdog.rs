@@ -39,6 +39,6 @@ fn negative_control_it_barks_at_what_hangs() {
 }
 
 #[test]
-fn it_is_quiet_where_work_ends() {
+fn the_watchdog_is_silent_when_the_work_ends() {
     assert_eq!(watched(LIMIT, || unreachable!("nothing hangs"), || 5), 5);
 }

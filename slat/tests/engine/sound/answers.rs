@@ -88,7 +88,7 @@ fn each_small_leaf_of_a_large_page_that_is_told_maps_its_own_frame() {
 }
 
 #[test]
-fn what_lies_beyond_the_page_that_is_told_is_zapped() {
+fn frames_beyond_the_told_page_are_zapped() {
     let some = Span::new(Hva(0x4000_2000), Hva(0x4000_6000));
     let mut expect: [_; 8] = std::array::from_fn(|gfn| Some(0x4_0000 + gfn as u64));
     (3..6).for_each(|gfn| expect[gfn] = None);

@@ -180,7 +180,7 @@ fn a_tlb_that_panics_on_entry_leaves_the_vcpu_outside() {
 }
 
 #[test]
-fn what_a_panicking_tlb_did_not_forget_is_forgotten_by_the_next_entry() {
+fn the_next_entry_flushes_what_a_panicking_tlb_kept() {
     vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
     let mut tlb = Tlb::default();
     for flushed in [false, true] {
