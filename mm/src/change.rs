@@ -1,4 +1,5 @@
-//! Changes that take away: each tells the secondary MMUs why, edits inside, and frees frames afterwards.
+//! Changes that take pages away. Each notifies the secondary MMUs with its reason, edits entries inside, and
+//! frees frames afterwards.
 //!
 //! | operation | why | entries |
 //! |---|---|---|
@@ -8,7 +9,7 @@
 //! | [`reap`](AddressSpace::reap) | unmap, without waiting | emptied |
 //! | [`mprotect`](AddressSpace::mprotect) to read-only | protect | lose write permission |
 //! | [`mprotect`](AddressSpace::mprotect) to none | clear | parked: the frames stay |
-//! | [`mprotect`](AddressSpace::mprotect) to more | – | as they are; faults find out |
+//! | [`mprotect`](AddressSpace::mprotect) to more | – | unchanged; faults raise the permission |
 //! | [`fork`](AddressSpace::fork) | write-protect | lose write permission, and are shared with the child |
 //! | [`clear_soft_dirty`](AddressSpace::clear_soft_dirty) | soft-dirty | lose write permission |
 //! | [`mremap`](AddressSpace::mremap) | remap | move to other addresses |
@@ -16,14 +17,15 @@
 //! | [`pageout`](AddressSpace::pageout) | reclaim | swapped |
 //! | a write to a share ([`crate::fault`]) | change-pte | a copy |
 //!
-//! Entries that are swapped out are emptied, shared and moved as others are; to change permissions, or frames, they have
-//! to come back first.
+//! Swapped entries are emptied, shared and moved like others. A fault has to read them back before their
+//! permission or frame can change.
 //!
-//! Mappings change before the notification: when it begins, no thread edits entries of the range by the old ones, and what others find
-//! there meanwhile is told in [`crate::mappings`]. `lookup` sees entries only.
+//! A change publishes the mappings before it notifies. When the notification begins, no thread edits entries of
+//! the range by the old mappings; [`crate::mappings`] says what faults find meanwhile. `lookup` reads entries
+//! only.
 //!
-//! **A huge page that reaches over an end of the range** is split first, which may fail. Until it is known that it has not, the range
-//! is busy: faults wait, and the refused change leaves nothing behind.
+//! **A huge page that crosses an end of the range** is split first, which may fail. The range is busy until the
+//! split has succeeded: faults wait, and a refused change has no effect.
 
 use crate::error::MmError;
 use crate::held::Released;
@@ -38,14 +40,14 @@ use slat::{Gfn, Hva, Idle, Level, Pages, Span, Why};
 use std::sync::Arc;
 
 impl AddressSpace {
-    /// Unmaps whatever is mapped in the range. May sleep.
+    /// Unmaps all mappings in the range. May sleep.
     pub fn munmap(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), MmError> {
         let hvas = aligned(hvas)?;
         let claim = self.mappings().claim_one(hvas);
         self.unmap(&claim, idle, hvas)
     }
 
-    /// The same in a range that is claimed.
+    /// Unmaps a range that the caller has claimed.
     pub(crate) fn unmap(&self, claim: &Claim<'_>, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), MmError> {
         if !self.mappings().any_over(claim, hvas) {
             return Ok(());
@@ -67,29 +69,29 @@ impl AddressSpace {
         result
     }
 
-    /// These mappings have gone: where they kept files, those may go now. Versions keep the rest for a while.
+    /// Frees versions at once if a removed mapping kept a file; versions keep files alive otherwise.
     fn let_files_go(&self, gone: &[Vma]) {
         if gone.iter().any(|vma| !matches!(vma.backing, Backing::Anonymous)) {
             self.free_versions();
         }
     }
 
-    /// Makes sure that no entry reaches over an end of the range, which is claimed: so that what follows cannot fail half-way. On an
-    /// error nothing has changed. Otherwise the range may be busy, until the mappings are changed.
+    /// Splits entries that cross an end of the claimed range, so that the change cannot fail half-way. On an
+    /// error nothing has changed. On success the range may be busy, until the caller changes the mappings.
     fn divide(&self, claim: &Claim<'_>, hvas: Span<Hva>) -> Result<(), MmError> {
         let pages = pages_of(hvas);
         if [pages.start, pages.end].iter().all(|end| *end == end.base(Level::M2)) {
             return Ok(());
         }
         self.edit(claim, |edit| edit.change(hvas, |vma| vma.stage = Stage::Busy));
-        // From here on no fault makes a huge page that reaches out of the range.
+        // From here on no fault makes a huge page that crosses an end of the range.
         self.outlast(pages);
         self.split_ends(pages).inspect_err(|_| {
             self.edit(claim, |edit| edit.change(hvas, |vma| vma.stage = Stage::Here));
         })
     }
 
-    /// Changes what is allowed in the range, all of which must be mapped. May sleep.
+    /// Changes the protection of the range, all of which must be mapped. May sleep.
     pub fn mprotect(&self, idle: &mut Idle, hvas: Span<Hva>, prot: Prot) -> Result<(), MmError> {
         let hvas = aligned(hvas)?;
         let pages = pages_of(hvas);
@@ -125,15 +127,15 @@ impl AddressSpace {
     }
 
     /// Drops the contents of the range (`MADV_DONTNEED`): anonymous memory reads as zeroes afterwards, private
-    /// file mappings as their file. What is not mapped is passed over. May sleep.
+    /// file mappings read their file again. Skips parts that are not mapped. May sleep.
     pub fn dontneed(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), MmError> {
         let pages = pages_of(aligned(hvas)?);
         let state = self.state.read();
         self.empty(&state, idle, pages, Why::Clear)
     }
 
-    /// Ends the address space: nothing is mapped any more, and nothing can be; faults, maps and forks are refused
-    /// ([`MmError::Exited`]). Every secondary MMU is told once. May sleep.
+    /// Ends the address space: unmaps everything, and refuses later faults, maps and forks
+    /// ([`MmError::Exited`]). Notifies every secondary MMU once. May sleep.
     pub fn exit(&self, idle: &mut Idle) -> Result<(), MmError> {
         let Ok((claim, ())) = self.claim(&[EVERYWHERE], |_| Ok((vec![EVERYWHERE], ()))) else {
             return Ok(()); // it has exited before
@@ -150,9 +152,9 @@ impl AddressSpace {
         result
     }
 
-    /// A copy of this address space, as fork makes: what is private is shared until either side writes, what is
-    /// shared stays shared. The copy has no secondary MMUs. May sleep. Where memory runs out there is no copy,
-    /// and this side's pages come back writable one by one, at faults.
+    /// Makes a copy of this address space, like `fork`. Private pages are shared until either side writes;
+    /// shared mappings stay shared. The copy has no secondary MMUs. May sleep. If memory runs out there is no
+    /// copy, and faults make this side's pages writable again one by one.
     pub fn fork(&self, idle: &mut Idle) -> Result<Arc<Self>, MmError> {
         let child = self.builder_of_same().build()?;
         let (_claim, vmas) = self.claim(&[], |vmas| {
@@ -173,7 +175,7 @@ impl AddressSpace {
                     }
                     let Some(found) = filled.found() else { return Ok(()) };
                     if self.is_pinned(found.pfn, found.level) {
-                        // Shared, the next write here would leave the device behind.
+                        // A shared frame would leave the device with the old frame at this side's next write.
                         let own = self.arena.page(found.level)?;
                         self.arena.copy(found.pfn, own.pfn(), found.level);
                         child.lru_enter(found.page, found.level, own.pfn(), self.lru_kind(found.page));
@@ -184,7 +186,7 @@ impl AddressSpace {
                     found.set(pte);
                     self.arena.share(Span::sized(found.pfn, found.level.pages()));
                     child.lru_enter(found.page, found.level, found.pfn, self.lru_kind(found.page));
-                    // It has not used it yet.
+                    // The child has not accessed the page yet.
                     copy.store(pte.idle_word(found.level));
                     Ok(())
                 });
@@ -198,14 +200,14 @@ impl AddressSpace {
         }
         drop(forking);
         let all = child.mappings().claim_one(EVERYWHERE);
-        // Registrations with user faults stay behind.
+        // The child does not inherit registrations with user faults.
         let own = |vma| Vma { served: None, stage: Stage::Here, ..vma };
         child.edit(&all, |edit| vmas.into_iter().map(own).for_each(|vma| edit.insert(vma)));
         drop(all);
         Ok(child)
     }
 
-    /// Empties the range inside a notification, and then frees the frames that have no other reference.
+    /// Empties the range inside a notification, then frees frames that have no other reference.
     fn empty(&self, state: &State, idle: &mut Idle, pages: Span<Gfn>, why: Why) -> Result<(), MmError> {
         let mut released = self.arena.released();
         let mut result = Ok(());
@@ -229,7 +231,7 @@ impl AddressSpace {
         self.release(filled.pte, filled.level, released);
     }
 
-    /// Splits what reaches over an end of the range.
+    /// Splits entries that cross an end of the range.
     pub(crate) fn split_ends(&self, pages: Span<Gfn>) -> Result<(), MmError> {
         for end in [pages.start, pages.end] {
             if end != end.base(Level::M2) {
@@ -242,8 +244,8 @@ impl AddressSpace {
     }
 }
 
-/// Wakes the threads that sleep where handlers were registered. No thread posts there any more: the version without them has been
-/// outlasted.
+/// Wakes threads that sleep at handlers whose registration has ended. No thread posts there any more: the
+/// version that named the handlers has been outlasted.
 pub(crate) fn end_service(ended: impl Iterator<Item = (Served, Span<Gfn>)>) {
     ended.for_each(|(served, pages)| served.wake(pages));
 }

@@ -1,4 +1,4 @@
-//! What can go wrong in a primary MMU. Each error leaves the address space as whole as it was.
+//! Errors of the primary MMU. An operation that fails leaves the address space consistent.
 
 use slat::{Access, Again, HostError, Hva, Level, Span, table::NoMemory};
 use std::io;
@@ -15,10 +15,10 @@ pub enum MmError {
         /// Its `errno`.
         errno: i32,
     },
-    /// An arena is made of whole blocks of 2 MiB; this many bytes hold none, or more than can be addressed.
+    /// An arena consists of whole blocks of 2 MiB; this many bytes hold none, or exceed the address space.
     #[error("an arena of {0} bytes: not possible (the least is 2 MiB)")]
     BadLimit(u64),
-    /// So many nodes do not share the arena: there are 1 to 255, and each has a block of 2 MiB.
+    /// The number of nodes is not 1 to 255, or a node would have less than 2 MiB.
     #[error("an arena of {0} nodes: not possible (each has at least 2 MiB)")]
     BadNodes(u8),
     /// The arena is full: no page of this size is left.
@@ -39,73 +39,73 @@ pub enum MmError {
     /// The address space has exited.
     #[error("the address space has exited")]
     Exited,
-    /// The call would have to wait, and may not. What was not done yet is as it was. Try again.
+    /// The call would have to wait, and may not. The rest of the work is not done. Try again.
     #[error("{}", slat::Again)]
     Again,
     /// Nothing is mapped at the address.
     #[error("nothing is mapped at {0}")]
     NotMapped(Hva),
-    /// What is mapped there does not allow this access.
+    /// The mapping does not allow this access.
     #[error("the mapping at {0} does not allow {1:?}")]
     Denied(Hva, Access),
-    /// The mapping reaches past the end of its file, and so does this address.
+    /// The address is past the end of the mapped file.
     #[error("{0} lies past the end of the mapped file")]
     PastEnd(Hva),
-    /// An offset into a file that is not a multiple of 4 KiB.
+    /// The offset into a file is not a multiple of 4 KiB.
     #[error("file offset {0}: not a multiple of 4 KiB")]
     BadOffset(u64),
-    /// A file in another arena than the address space.
+    /// The file is in another arena than the address space.
     #[error("the file lives in another arena")]
     ForeignFile,
-    /// An address space in another arena than KSM.
+    /// The address space is in another arena than KSM.
     #[error("the address space lives in another arena")]
     ForeignSpace,
-    /// Swap for another arena than the address space's.
+    /// The swap stores pages of another arena.
     #[error("the swap stores pages of another arena")]
     ForeignSwap,
-    /// Another swap uses the file.
+    /// Another swap uses this file.
     #[error("the swap file is in use")]
     SwapInUse,
-    /// The file for swap is there, and holds something else.
+    /// The file exists and does not hold swap.
     #[error("the file holds something else than swap")]
     NotSwap,
-    /// What is there in place of a file for swap is a folder, a device, a FIFO or a socket.
+    /// The path is a directory, a device, a FIFO or a socket.
     #[error("is there, and no file")]
     NotAFile,
-    /// More groups than an arena can have.
+    /// The arena has as many groups as it can have: 4096.
     #[error("an arena has 4096 groups at most")]
     TooManyGroups,
-    /// A group of another arena.
+    /// The group is in another arena.
     #[error("the group is another arena's")]
     ForeignGroup,
-    /// More files and devices than a swap can have.
+    /// The swap has as many files and devices as it can have: 32.
     #[error("swap has 32 files and devices at most")]
     TooManyDevices,
-    /// The page that belongs at the address could not be read back from swap; the number is the device's `errno`. It is
-    /// there still: another try may succeed.
+    /// The page at the address could not be read back from swap. Its copy stays in swap: another try may
+    /// succeed.
     #[error("the page at {hva} cannot be read back from swap: {}", io::Error::from_raw_os_error(*errno))]
     SwapIo {
-        /// Where it was wanted.
+        /// The address that needed the page.
         hva: Hva,
-        /// What the device said.
+        /// The device's `errno`.
         errno: i32,
     },
-    /// The page that belongs at the address came back from swap as something else.
+    /// The page at the address came back from swap with other contents.
     #[error("the page at {0} is corrupt in swap")]
     SwapCorrupt(Hva),
-    /// A setting outside of what is possible.
+    /// A setting is out of its range.
     #[error("{name} {value}: not within {least}..={most}")]
     BadSetting {
-        /// Its name.
+        /// Name of the setting.
         name: &'static str,
-        /// What it was to be.
+        /// The value that was given.
         value: u64,
-        /// The least that it may be.
+        /// The least value allowed.
         least: u64,
-        /// The most that it may be.
+        /// The greatest value allowed.
         most: u64,
     },
-    /// There is a page at the address already.
+    /// A page is present at the address already.
     #[error("there is a page at {0} already")]
     AlreadyThere(Hva),
     /// The address is not registered with this handler of user faults.
@@ -114,10 +114,10 @@ pub enum MmError {
     /// The file behind the address has no page there, or there is no file.
     #[error("no page of a file is there for {0}")]
     NotInFile(Hva),
-    /// Faults of this mapping cannot be left to a user's thread.
+    /// This mapping cannot have a handler of user faults.
     #[error("range {0:?}: user faults need anonymous or shared memory, minor ones a shared file")]
     Unservable(Span<Hva>),
-    /// Faults of this mapping are left to another handler.
+    /// The mapping is registered with another handler.
     #[error("range {0:?} is registered with another handler")]
     ServedByOther(Span<Hva>),
 }

@@ -1,5 +1,5 @@
-//! Faults: what belongs at an address is brought in; nothing is taken from an MMU that could notice, except by
-//! breaking a share or moving to the node that asks.
+//! Faults: bring in the page that belongs at an address. A fault takes nothing away from a secondary MMU,
+//! except when it breaks a share or moves a page to the faulting node.
 //!
 //! | entry | mapping | access | what happens |
 //! |---|---|---|---|
@@ -8,32 +8,34 @@
 //! | empty | private file | read | the file's page, not writable |
 //! | empty | private file | write | a copy of the file's page |
 //! | parked | any | any | mapped again, not writable yet |
-//! | protnone | any | any | mapped again as it was; or, first, **moved to the node that asks** ([`Why::Migrate`]) |
+//! | protnone | any | any | mapped again as it was; or, first, **moved to the faulting node** ([`Why::Migrate`]) |
 //! | swapped | any | any | read back, then parked |
 //! | not writable | shared file | write | writable |
 //! | not writable | private, sole owner | write | writable, in place |
 //! | not writable | private, huge | write | split, then again |
 //! | not writable | private | write | **a copy in its place** ([`Why::ChangePte`]), then again |
 //!
-//! Where a handler is registered ([`crate::user_fault`]), a fault on an empty entry may wait for it first.
+//! A fault on an empty entry may first wait for a registered handler ([`crate::user_fault`]).
 //!
-//! All but the rows in bold only give, so no secondary MMU is told. Sole means that the frame has one reference,
-//! which is this entry's: another can only come from a fork, which takes it under the page lock.
+//! Rows without bold only give, so they notify no secondary MMU. Sole owner means that this entry holds the
+//! frame's only reference. Only a fork could add another, and it takes the page lock first.
 //!
-//! **The mapping is read under the page lock**, each time that a row is chosen: [`crate::mappings`]. A fault that has to let go in
-//! between, to sleep or to notify, looks at the mapping again. Where that is busy, the fault waits.
+//! **A fault reads the mapping under the page lock**, each time that it chooses a row: [`crate::mappings`]. A
+//! fault that releases the lock to sleep or to notify reads the mapping again. A fault waits while its mapping
+//! is busy.
 //!
-//! **Settle before you copy.** A copy of a page is whole only if no vCPU still stores to the old frame. Changes that are
-//! told page by page (swapping out, merging, hints) edit an entry, let go of the page lock, and flush when their notification
-//! ends. Another thread can meet the edited entry before that flush. So a change copies a page only after the flush for it:
+//! **Settle before you copy.** A copy of a page is whole only if no vCPU still stores to the old frame. A
+//! change that notifies page by page (swap-out, merge, hint) edits an entry, releases the page lock, and
+//! flushes when its notification ends. Another thread can meet the edited entry before that flush. So a change
+//! copies a page only after that flush:
 //!
-//! | copy | who has flushed before it |
+//! | copy | flush before it |
 //! |---|---|
 //! | a broken share, here; also for pins, KSM's unmerging and guests of other VMs, which all fault | [`Pages::settle`](slat::Pages::settle), under the page lock |
-//! | migration, NUMA | `Why::Migrate` is eager: it has taken away all of its range, adopted what others owed, and flushed |
-//! | a pinned page, in a fork | `Why::WriteProtect` is eager: it has withdrawn permission of all of its range, adopted what others owed, and flushed |
-//! | a private mapping's first write to its file's page | none: the entry was empty. Stores by shared mappings may be in the copy or not |
-//! | contents on their way to swap; the comparison before a merge | their own notification, which has ended. Its reference to the frame keeps others from writing in place; for swap, the frame's mark keeps them from starting the same. Other address spaces that share the frame lost permission before they could ([`crate::swap`]) |
+//! | migration, NUMA | `Why::Migrate` is eager: it has taken its whole range away, adopted the debts of others, and flushed |
+//! | a pinned page, in a fork | `Why::WriteProtect` is eager: it has write-protected its whole range, adopted the debts of others, and flushed |
+//! | a private mapping's first write to its file's page | none: the entry was empty. The copy may or may not have concurrent stores through shared mappings |
+//! | contents on their way to swap; the comparison before a merge | their own notification, which has ended. Its reference to the frame keeps other threads from writing in place; for swap, the frame's mark keeps them from a second swap-out. Other address spaces that share the frame lost permission earlier ([`crate::swap`]) |
 
 use crate::error::MmError;
 use crate::file::{File, Page};
@@ -51,14 +53,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 impl AddressSpace {
-    /// Makes the page at `hva` present for this access, and says where it is. May sleep; may notify secondary
-    /// MMUs. A page returned for a write is writable.
+    /// Makes the page at `hva` present for this access, and returns it; for a write it is writable. May sleep;
+    /// may notify secondary MMUs.
     pub fn fault(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, MmError> {
         self.counters.add(Counted::Fault);
         self.with_room(idle, |idle| self.fault_within(idle, hva, access))
     }
 
-    /// The same with the memory that there is.
+    /// The fault itself, without making room under a limit.
     fn fault_within(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, MmError> {
         let page = page_of(hva);
         loop {
@@ -77,7 +79,7 @@ impl AddressSpace {
         }
     }
 
-    /// Every row of the table but those in bold.
+    /// Handles every row of the table but those in bold.
     fn bring_in(&self, hva: Hva, access: Access) -> Result<Next<'_>, MmError> {
         let page = page_of(hva);
         let early = seeded!(MappingBeforeLock).then(|| {
@@ -109,7 +111,7 @@ impl AddressSpace {
                     }
                 }
                 Pte::Swapped { entry, shadow } => {
-                    // Without swap nothing is swapped.
+                    // Entries are swapped only with swap.
                     let swap = self.swap.as_ref().ok_or(MmError::SwapCorrupt(hva_of(page)))?;
                     return Ok(Next::SwapIn(swap.hold(entry), shadow));
                 }
@@ -139,7 +141,8 @@ impl AddressSpace {
         }
     }
 
-    /// Fills an empty entry with what the mapping says. Where that is a page of a file that is in swap, says which.
+    /// Fills an empty entry by its mapping. Returns the file and page index instead where that page of a file
+    /// is in swap.
     fn fill(&self, vma: &Vma, page: Gfn, access: Access) -> Result<Option<(Arc<File>, u64)>, MmError> {
         self.may_take(Level::K4)?;
         let may_write = vma.prot == Prot::ReadWrite;
@@ -164,7 +167,7 @@ impl AddressSpace {
                 } else if access == Access::Write {
                     let copy = self.arena.page(Level::K4)?;
                     self.arena.copy(held.pfn(), copy.pfn(), Level::K4);
-                    // It is in the file's cache from now on.
+                    // The charge is for the file page, which the file's cache holds from now on.
                     self.charge(Level::K4, held.pfn(), Kind::File);
                     self.counters.add(Counted::CowBreak);
                     (copy, Level::K4, true)
@@ -180,7 +183,7 @@ impl AddressSpace {
         Ok(None)
     }
 
-    /// A huge page for the region, if it may have one: no table is linked under it, and the arena has one left.
+    /// Returns a huge page for the region if no table is linked under it and the arena has one left.
     fn huge(&self, vma: &Vma, page: Gfn) -> Option<Held<'_>> {
         let fits = self.thp && vma.covers_huge(page) && self.map.find(page).0 >= Level::M2;
         let may = fits && self.may_take(Level::M2).is_ok();
@@ -189,11 +192,11 @@ impl AddressSpace {
         Some(held)
     }
 
-    /// The last row: the page at this address becomes a copy of what is shared. Looks again under the page
-    /// lock, and does nothing where the share has gone meanwhile, or something else is mapped there.
+    /// The last row: replaces a shared page by a copy. Reads the entry again under the page lock, and does
+    /// nothing if the share has gone or something else is mapped there.
     ///
-    /// The copy is read-only at first, so that a guest that reads the old page goes on with the new one; the fault,
-    /// which looks again, finds that it is the sole owner.
+    /// The copy is read-only at first, so that a guest that reads the old page can map the new one. The fault
+    /// then looks again and finds that it is the sole owner.
     pub(crate) fn break_share(&self, state: &State, idle: &mut Idle, page: Gfn) -> Result<(), MmError> {
         let mut fresh = Some(self.arena.page(Level::K4)?);
         let mut released = self.arena.released();
@@ -206,15 +209,16 @@ impl AddressSpace {
                 && (is_own || seeded!(ShareUnlooked))
                 && let Some(fresh) = fresh.take()
             {
-                // The share may be younger than its flush. See the header.
+                // The share may not be flushed yet: "settle before you copy" in the header.
                 told.settle(idle, hvas_of(pages));
-                // Now only shared mappings of its file write to a share: the copy is whole.
+                // From here on only shared mappings of the file write to the share, so the copy is whole.
                 self.arena.copy(pfn, fresh.pfn(), level);
                 self.lru_replace(page, level, fresh.pfn(), Some(Kind::Anon));
                 let copy = Pte::Mapped { pfn: fresh.keep(), writable: false };
                 entry.store(copy.word(level));
                 told.changed(idle, hvas_of(pages), copy.host_page(page, level));
-                // The flush comes before a thread can find the copy, see that it has a sole owner, and write to it in place.
+                // Flush before another thread can find the copy, see that it has a sole owner, and write to it
+                // in place.
                 told.flush(idle);
                 released.add(pfn, level);
                 self.counters.add(Counted::CowBreak);
@@ -223,8 +227,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Reads memory as this process sees it, bringing it in as needed. Each page is read whole, as it is at
-    /// one moment between changes; guests may be writing to it all the same.
+    /// Copies memory into `buffer`, as this process sees it, and brings pages in as needed. Each page is read
+    /// under its page lock, so no change happens in between; guests may write to it meanwhile.
     pub fn read(&self, idle: &mut Idle, hva: Hva, buffer: &mut [u8]) -> Result<(), MmError> {
         self.each_piece(idle, hva, buffer.len(), Access::Read, |frame, done, len| {
             // SAFETY: `len` bytes of a frame that an entry maps, under its page lock; the buffer's part.
@@ -232,8 +236,8 @@ impl AddressSpace {
         })
     }
 
-    /// Writes memory as this process sees it, bringing it in and breaking shares as needed. On an error the
-    /// pages before it are written.
+    /// Copies `bytes` to memory, as this process sees it; brings pages in and breaks shares as needed. On an
+    /// error the pages before the failing one are written.
     pub fn write(&self, idle: &mut Idle, hva: Hva, bytes: &[u8]) -> Result<(), MmError> {
         self.each_piece(idle, hva, bytes.len(), Access::Write, |frame, done, len| {
             // SAFETY: `len` bytes of a frame that an entry maps writable, under its page lock.
@@ -241,8 +245,8 @@ impl AddressSpace {
         })
     }
 
-    /// Calls `visit` with where each page's piece of the range lies, how many bytes came before it, and its
-    /// length; under the page lock, so that no change takes the frame away meanwhile.
+    /// Calls `visit` for each page's piece of the range, with its address, the bytes before it, and its length.
+    /// The page lock is held, so no change takes the frame away meanwhile.
     fn each_piece(
         &self,
         idle: &mut Idle,
@@ -271,8 +275,8 @@ impl AddressSpace {
         self.there(hva, access).map(visit).is_some()
     }
 
-    /// Calls `visit` with so many words of eight bytes from `hva` on, a multiple of eight, if they lie in one page that is there for
-    /// this access and its lock is free: never waits.
+    /// Calls `visit` with `count` eight-byte words from `hva` on. `None` if the words are unaligned or cross a
+    /// page, the page is not present for this access, or its lock is taken. Never waits.
     pub(crate) fn with_words<R>(
         &self,
         hva: Hva,
@@ -289,27 +293,28 @@ impl AddressSpace {
         Some(visit(unsafe { std::slice::from_raw_parts(first.cast(), count) }))
     }
 
-    /// Where `hva` is in a frame that is there for this access; under the page lock.
+    /// Returns where `hva` is in its frame, if the page is present for this access. The caller holds the page
+    /// lock.
     fn there(&self, hva: Hva, access: Access) -> Option<*mut u8> {
         let page = self.lookup(hva, access).filter(|page| page.writable || access != Access::Write)?;
         Some(self.arena.frame(page.pfn).wrapping_add(hva.offset() as usize))
     }
 }
 
-/// What a fault needs yet.
+/// What a fault does next.
 enum Next<'a> {
-    /// Nothing.
+    /// Returns this page.
     There(HostPage),
-    /// A change of the mapping has to end.
+    /// Waits until a change of the mapping ends.
     Wait,
-    /// The last row.
+    /// Breaks the share: the last row.
     BreakShare,
-    /// The row of a protnone page, of this size, that has to move.
+    /// Moves a protnone page of this size to the faulting node.
     BringHome(Level),
-    /// The row of a swapped page.
+    /// Reads a swapped page back.
     SwapIn(HeldCopy<'a>, Shadow),
-    /// This page of a file has to be read back first.
+    /// Reads this page of a file back first.
     SwapInFile(Arc<File>, u64),
-    /// A user's thread.
+    /// Waits for a user's thread.
     Sleep(Asleep),
 }

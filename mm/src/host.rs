@@ -1,4 +1,4 @@
-//! An address space as the host of a VM: what the engine asks, answered.
+//! An address space as the host of a VM: answers what the engine asks.
 
 use crate::arena::ArenaHandle;
 use crate::space::AddressSpace;
@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
-/// See the module's header. Build a [`Vm`](slat::Vm) on it, then register the VM with the address space:
+/// An [`AddressSpace`] as a [`Host`]. Build a [`Vm`](slat::Vm) on it, then register the VM with the address
+/// space:
 ///
 /// ```
 /// use slat::{table::formats::Npt4, *};
@@ -25,7 +26,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What happens in the VM is told to `O` ([`slat::trace`]). `()` is told nothing, and costs nothing.
+/// `O` observes events of the VM ([`slat::trace`]). `()` observes nothing and costs nothing.
 ///
 /// ```
 /// # use slat::{table::formats::Npt4, trace::{Observer, TraceEvent}, *};
@@ -47,7 +48,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// vCPUs that do not poll are kicked: by a signal to the thread that is in `KVM_RUN`, for instance.
+/// vCPUs that do not poll need a kick, for example a signal to the thread that is in `KVM_RUN`:
 ///
 /// ```
 /// use slat::{table::formats::Npt4, *};
@@ -64,7 +65,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 /// # Ok::<(), MmError>(())
 /// ```
 ///
-/// Where another MMU stands for all processors, flushes are [broadcast](Self::with_broadcast) to that.
+/// Where another MMU holds the translations of all processors, [broadcast](Self::with_broadcast) flushes to it.
 #[derive(Clone)]
 pub struct HostView<O = ()> {
     space: Arc<AddressSpace>,
@@ -81,14 +82,14 @@ impl<O> fmt::Debug for HostView<O> {
 }
 
 impl HostView {
-    /// A view of `space`, which lives at least as long.
+    /// Builds a view of `space`, and keeps `space` alive.
     pub fn new(space: &Arc<AddressSpace>) -> Self {
         Self::observed(space, ())
     }
 }
 
 impl<O> HostView<O> {
-    /// The same, with an observer of the VM that is built on it.
+    /// Like `new`, with an observer of the VM that is built on it.
     pub fn observed(space: &Arc<AddressSpace>, observer: O) -> Self {
         Self {
             space: space.clone(),
@@ -99,13 +100,13 @@ impl<O> HostView<O> {
         }
     }
 
-    /// The same, with vCPUs [kicked](Host::kick) in this way. Without it vCPUs poll.
+    /// [Kicks](Host::kick) vCPUs by calling `kick`. Without this, vCPUs poll.
     #[must_use]
     pub fn with_kick(self, kick: impl Fn(VcpuId) + Send + Sync + 'static) -> Self {
         Self { kick: Some(Arc::new(kick)), ..self }
     }
 
-    /// The same, with flushes [broadcast](Host::broadcast_flush) in this way. Without it vCPUs are kicked.
+    /// [Broadcasts](Host::broadcast_flush) flushes by calling `broadcast`. Without this, flushes kick vCPUs.
     ///
     /// ```
     /// # use slat::{table::formats::Npt4, *};
@@ -113,7 +114,7 @@ impl<O> HostView<O> {
     /// # let arena = Arena::builder().limit(64 << 20).build()?;
     /// # let space = AddressSpace::builder(&arena).build()?;
     /// let host = HostView::new(&space).with_broadcast(|gfns| {
-    ///     // KVM's tables are all that holds translations: take `gfns` out of the mapping that its memslots point at.
+    ///     // Only KVM's tables hold translations: remove `gfns` from the mapping that its memslots point at.
     ///     true
     /// });
     /// assert!(host.broadcast_flush(Span::new(Gfn(0), Gfn(9))));
@@ -135,7 +136,7 @@ impl<O> HostView<O> {
     }
 }
 
-// SAFETY: passed on to the arena's handle, which keeps the contract.
+// SAFETY: forwards to the arena's handle, which keeps the contract.
 unsafe impl<O: Observer> TableMemory for HostView<O> {
     fn alloc_chunk(&self) -> Option<NonNull<u8>> {
         self.tables.alloc_chunk().inspect(|_| self.space.lru_lend(1))
@@ -143,7 +144,7 @@ unsafe impl<O: Observer> TableMemory for HostView<O> {
 
     unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
         self.space.lru_lend(-1);
-        // SAFETY: the caller's word.
+        // SAFETY: the caller keeps `free_chunk`'s contract.
         unsafe { self.tables.free_chunk(chunk) }
     }
 
@@ -169,11 +170,11 @@ impl<O: Observer> Host for HostView<O> {
     }
 
     fn read(&self, hva: Hva) -> Option<Word> {
-        // ORDER(guest): Acquire, as a walker has it: what an entry names is read after the entry.
+        // ORDER(guest): Acquire, as in a walker: memory that an entry names is read after the entry.
         self.space.with_words(hva, 1, Access::Read, |words| Word(u64::from_le(words[0].load(Acquire))))
     }
 
-    // One look at the page for all of them: a page of 512 words took as many otherwise.
+    // One page lookup for all words; the default takes one for each of 512.
     fn read_all(&self, hva: Hva, words: &mut [Word]) -> bool {
         // ORDER(guest): Acquire, each, as in `read`.
         let read = |(word, from): (&mut Word, &AtomicU64)| *word = Word(u64::from_le(from.load(Acquire)));

@@ -1,18 +1,18 @@
 //! A primary MMU in user space on real memory, for [`slat`]: mappings, demand paging, copy-on-write, huge
-//! pages, migration, and a notification with its reason before anything is taken away.
+//! pages, page migration. Before it takes anything away it notifies every VM, with the reason.
 //!
 //! ```
 //! use slat::{table::formats::Npt4, *};
 //! use slat_mm::*;
 //! use std::sync::Arc;
 //!
-//! // A machine with 64 MiB, an address space on it, and 4 MiB mapped.
+//! Build an arena of 64 MiB and an address space on it, and map 4 MiB.
 //! let mut idle = Idle::take().unwrap();
 //! let arena = Arena::builder().limit(64 << 20).build()?;
 //! let space = AddressSpace::builder(&arena).thp(true).build()?;
 //! let memory = space.mmap(Place::Fixed(Hva(0x4000_0000)), 4 << 20, Prot::ReadWrite, Backing::Anonymous)?;
 //!
-//! // A VM whose guest memory it is.
+//! Build a VM that uses this mapping as guest memory.
 //! let vm = Arc::new(Vm::<Npt4, _>::builder(HostView::new(&space)).build()?);
 //! space.register(&vm);
 //! vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, memory.start)))?;
@@ -20,7 +20,8 @@
 //! vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
 //! let before = vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn;
 //!
-//! // The host moves the page: the guest loses it before it moves, and finds it again at its next fault.
+//! The host migrates the page: it takes the guest's mapping away first; the guest's next fault maps the new
+//! frame.
 //! space.write(&mut idle, memory.start + 0x5000, b"hello")?;
 //! space.migrate(&mut idle, memory)?;
 //! assert_eq!(vm.translate(&mut idle, Gfn(5)), None);
@@ -32,34 +33,35 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # The rooms
+//! # Modules
 //!
-//! | room | what happens there |
+//! | module | contents |
 //! |---|---|
-//! | `mapping`, `frames`, `arena`, `held`, `trim`, `zero` | memory from the system, and back to it; which frames are free, and which hold zeroes; references to frames |
-//! | `file`, `vma` | what a range of addresses means |
-//! | `ledger`, `group` | what is charged to which group of address spaces; their limits |
-//! | `vmas`, `mappings`, `page_lock`, `state` | all of them, in versions: how changes make them, and who reads them under what |
-//! | `prim` | locks and atomics, swappable for virtual time |
-//! | `notes`, `pin` | what else is known of a frame; pages that a device uses |
-//! | `numa` | nodes; pages that move to where they are used |
-//! | `pte` | what an entry of the table says |
-//! | `table` | its entries |
+//! | `mapping`, `frames`, `arena`, `held`, `trim`, `zero` | memory from the system, and back to it; free and zeroed frames; references to frames |
+//! | `file`, `vma` | files; what one mapping says |
+//! | `ledger`, `group` | what is charged to which group of address spaces; the groups' limits |
+//! | `vmas`, `mappings`, `page_lock`, `state` | all mappings of an address space, in versions; how changes publish versions, and which locks protect readers |
+//! | `prim` | locks and atomics that a simulation can replace |
+//! | `notes`, `pin` | marks and counts of each frame; pages that a device uses |
+//! | `numa` | nodes; moving pages to the node that uses them |
+//! | `pte` | what a page-table entry says |
+//! | `table` | the page table and its entries |
 //! | `space` | the address space; the order of its locks |
-//! | `listeners`, `notify` | who is told of changes, and how |
+//! | `listeners`, `notify` | the registered secondary MMUs, and how they are notified |
 //! | `fault` | bringing pages in; breaking shares |
-//! | `change`, `moving` | taking away; moving |
-//! | `reap` | taking away without waiting |
+//! | `change`, `moving` | changes that take pages away, or move them |
+//! | `reap` | taking pages away without waiting |
 //! | `soft_dirty`, `clean` | which pages were written |
 //! | `host` | the address space as a VM's host |
 //! | `user_fault` | faults that a user's thread serves |
-//! | `lru` | which pages are cold, and making room by them |
-//! | [`lru_gen`] | the kernel's text interface to that |
-//! | `ksm` | pages with the same contents become one |
-//! | `swap` | pages that need no frame for a while |
+//! | `lru` | which pages are cold, and evicting them |
+//! | [`lru_gen`] | the kernel's text interface to the LRU |
+//! | `ksm` | merging pages with equal contents |
+//! | `swap` | pages whose contents are in a backing store |
 #![deny(missing_docs)]
 
-/// Whether the mistake of this name (`slat::seeded::Bug`) is made here: never, but under `--cfg seeded`.
+/// Whether the seeded mistake of this name (`slat::seeded::Bug`) is switched on. Always false without `--cfg
+/// seeded`.
 macro_rules! seeded {
     ($bug:ident) => {{
         #[cfg(seeded)]

@@ -1,45 +1,50 @@
-//! The mappings of an address space: versions, the ranges that changes have to themselves, and which thread waits for what.
+//! The mappings of an address space: versions, ranges that changes claim, and which thread waits for which.
 //!
-//! Faults read the mappings and take no lock but their page lock. Structure changes (mmap, munmap, mprotect, mremap, fork, exit,
-//! registrations of handlers, advice) each make a new version.
+//! Faults read the mappings and take only their page lock. Each structure change (mmap, munmap, mprotect,
+//! mremap, fork, exit, registration of handlers, advice) publishes a new version.
 //!
 //! ```text
 //! fault F on page p                             change C of range R
-//!                                               claims R                  changes of ranges that overlap wait
-//!                                               publishes a version       in it R says what holds from now on
+//!                                               claims R                  changes of overlapping ranges wait
+//!                                               publishes a version       it holds the new state of R
 //! takes the page lock of p                      outlasts                  takes each page lock of R once
-//! reads the version that is current             edits the entries of R    inside a notification, under page locks
-//! edits the entry of p by what it says          publishes once more       where R was kept
-//! lets go                                       lets go of its claim      threads that wait go on
+//! reads the current version                     edits the entries of R    inside a notification, under page locks
+//! edits the entry of p by that version          publishes once more       if the first version reserved R
+//! releases the page lock                        releases its claim        waiting threads continue
 //! ```
 //!
-//! **Why no fault installs by a version that is over.** F reads the version under the page lock of p. If F has let go before C
-//! outlasts that lock, C finds what F did: the entry, and the table that F linked, since C looks after it has held the lock. If
-//! F takes the lock later, F finds C's version. So when C begins to edit, every entry of R is one that C will find, and no thread
-//! makes another by the old version. C needs no look at F, and F none at C. This is the engine's rule 1 with the page lock
-//! in the place of the region's number: C announces, then looks at entries.
+//! **Why no fault installs a page by an old version.** F reads the version under the page lock of p. If F
+//! releases that lock before C outlasts it, C finds what F did: the entry, and the table that F linked, since C
+//! reads them after it has held the lock. If F takes the lock later, F finds C's version. So when C begins to
+//! edit, C will find every entry of R, and no thread makes another by the old version. C does not have to look
+//! for F, nor F for C. This is the engine's rule 1, with the page lock in place of the region's number: C
+//! announces, then reads entries.
 //!
-//! **What F does meanwhile** is what the version says of R ([`Stage`](crate::vma::Stage)):
+//! **What F does meanwhile** depends on what the version says of R ([`Stage`](crate::vma::Stage)):
 //!
 //! | change | while it edits, the version says |
 //! |---|---|
-//! | munmap | gone: F finds nothing mapped, and nothing is placed there until the entries are empty |
-//! | mprotect to less, madvise, (un)register | the new permissions: F goes by those |
+//! | munmap | gone: F finds nothing mapped, and no mapping is placed there until the entries are empty |
+//! | mprotect to less, madvise, (un)register | the new permissions: F follows those |
 //! | mremap | the old range is gone; at the new range F waits |
-//! | fork | private mappings are busy: F waits, so what the child gets is of one moment |
-//! | munmap, mprotect to less, mremap whose ends may cut a huge page | busy at first: F waits until the page is split, or the change refused |
+//! | fork | private mappings are busy: F waits, so the child gets the state of one moment |
+//! | munmap, mprotect to less, mremap whose ends may cut a huge page | busy at first: F waits until the page is split, or the change is refused |
 //!
-//! **vCPUs that store late** are the notification's business, as before: C edits inside it, by its reason, and a frame is given
-//! back, or copied, after the flush. A fault of the engine that asked before C's version is found by the engine's own rules: the
-//! notification begins after the version was published, so a fault whose stamp is newer asks a host that has changed.
+//! **Late stores by vCPUs** are handled by the notification: C edits inside it, with its reason, and frees or
+//! copies a frame only after the flush. The engine's own rules find an engine fault that called the host before
+//! C's version. The notification begins after the version was published, so an engine fault with a newer stamp
+//! calls a host that has changed.
 //!
-//! **Work that names no mapping** (aging, eviction, merging, balancing, dontneed, migrate) claims nothing. It edits entries under their page
-//! locks, and where a mapping decides it reads the version under that lock, at the moment of the edit.
+//! **Operations that name no mapping** (aging, eviction, merging, balancing, dontneed, migrate) claim nothing.
+//! They edit entries under their page locks. Where the mapping matters, they read the version under that lock
+//! at the moment of the edit.
 //!
-//! **Memory.** A version is read under a page lock, or under a reader's hold on the listeners ([`crate::state`]). What versions have
-//! replaced is gathered, and freed when each page lock has been free once and no such hold was met ([`Mappings::take_retired`]).
+//! **Memory.** Threads read a version under a page lock, or while they hold the listeners for reading
+//! ([`crate::state`]). What versions have replaced is collected. It is freed after each page lock has been free
+//! once and no thread was found to hold the listeners ([`Mappings::take_retired`]).
 //!
-//! The lock here is the last of the order but for the condition's: nothing is taken, and nothing waited for, while it is held.
+//! The lock here is the innermost of the order. While a thread holds it, it takes no other lock, and waits only
+//! on the condition variable.
 
 use crate::error::MmError;
 use crate::prim::{AtomicPtr, AtomicU64};
@@ -54,49 +59,50 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// Versions whose leftovers are freed together: each time costs a look at every page lock.
+/// Number of versions whose replaced parts are freed together: each time takes every page lock once.
 const TOGETHER: usize = 64;
 
-/// What every fault reads, and hardly anything writes: on lines of its own.
+/// Fields that every fault reads and few operations write, on cache lines of their own.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shown {
     /// The root of the current version.
     root: AtomicPtr<()>,
-    /// Forks under way.
+    /// Number of forks under way.
     forks: AtomicU64,
-    /// See [`AddressSpace::exit`](crate::AddressSpace::exit).
+    /// Set by [`AddressSpace::exit`](crate::AddressSpace::exit).
     exited: AtomicBool,
 }
 
-/// See the module's header.
+/// The mappings of one address space.
 #[derive(Debug)]
 pub(crate) struct Mappings {
     shown: Shown,
     writer: Mutex<Writer>,
-    /// A claim was let go of, or a version published.
+    /// Signalled when a claim is released or a version is published.
     moved_on: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Writer {
     map: RangeMap<VmaRef>,
-    /// Ranges that changes have to themselves, each change's in order.
+    /// Claims by number; the ranges of each are in order.
     claims: Vec<(u64, Vec<Span<Hva>>)>,
     claimed: u64,
     retired: RetiredVmas,
-    /// Versions whose leftovers these are.
+    /// Number of versions published since `retired` was last taken.
     versions: usize,
 }
 
-/// The ranges that a change of the mappings has to itself, until it is dropped. No other change alters what is mapped there.
+/// Ranges that one change of the mappings has claimed, until this is dropped. No other change alters mappings
+/// there.
 #[must_use = "the ranges are claimed only while this lives"]
 pub(crate) struct Claim<'a> {
     mappings: &'a Mappings,
     number: u64,
 }
 
-/// While it lives, faults on private mappings wait.
+/// A fork under way: while this lives, faults on private mappings wait.
 #[must_use = "faults wait only while this lives"]
 pub(crate) struct Forking<'a>(&'a Mappings);
 
@@ -110,7 +116,7 @@ impl Mappings {
         Self { shown, writer: Mutex::default(), moved_on: Condvar::new() }
     }
 
-    /// The mappings as they are now.
+    /// Returns the current version of the mappings.
     ///
     /// # Safety
     /// During `'g` the thread holds a page lock, or the listeners, of this address space.
@@ -118,7 +124,8 @@ impl Mappings {
     pub(crate) unsafe fn read<'g>(&self) -> Vmas<'g> {
         // ORDER(vmas): Acquire pairs with the Release in `edit`: the nodes and mappings of the version are read after its root.
         let raw = self.shown.root.load(Acquire);
-        // SAFETY: made by `into_raw`. What is retired from now on is reclaimed after the caller has let go.
+        // SAFETY: made by `into_raw`. What is retired from now on is freed after the caller has released its
+        // lock.
         Vmas::new(unsafe { RangeRoot::from_raw(raw).read() })
     }
 
@@ -127,14 +134,14 @@ impl Mappings {
         self.shown.exited.load(Relaxed)
     }
 
-    /// Whether a fault on this mapping has to [wait](Self::wait).
+    /// Whether a fault on this mapping must [wait](Self::wait).
     #[inline]
     pub(crate) fn is_busy(&self, vma: &Vma) -> bool {
-        // Relaxed: a fork shows itself, and then outlasts the page lock that the caller holds.
+        // Relaxed: a fork raises the count, and then outlasts the page lock that the caller holds.
         vma.stage == Stage::Busy || self.shown.forks.load(Relaxed) > 0 && !vma.is_shared()
     }
 
-    /// Waits until the mapping at `hva` is busy no more. The caller holds no lock.
+    /// Waits until the mapping at `hva` is not busy. The caller holds no lock.
     #[cold]
     pub(crate) fn wait(&self, _idle: &mut Idle, hva: Hva) {
         let mut writer = self.writer.lock();
@@ -143,8 +150,9 @@ impl Mappings {
         }
     }
 
-    /// Claims the ranges that `decide` names, in order, and returns what else it says. It is asked anew after a wait for another
-    /// change; first when none is under way over `first`. The caller holds no lock, and no claim. May sleep.
+    /// Claims the ranges that `decide` returns, in order, and returns its second value. Calls `decide` again
+    /// after each wait for another change, and first when no change is under way in `first`. The caller holds
+    /// no lock and no claim. May sleep.
     pub(crate) fn claim<R>(
         &self,
         first: &[Span<Hva>],
@@ -165,18 +173,19 @@ impl Mappings {
         }
     }
 
-    /// Claims one range, whatever is mapped there.
+    /// Claims one range, mapped or not.
     pub(crate) fn claim_one(&self, span: Span<Hva>) -> Claim<'_> {
         let claimed = self.claim(&[span], |_| Ok((vec![span], ())));
         claimed.unwrap_or_else(|_| unreachable!("nothing is refused")).0
     }
 
-    /// Whether anything is mapped in a range that is claimed.
+    /// Whether anything is mapped in a claimed range.
     pub(crate) fn any_over(&self, _claim: &Claim<'_>, span: Span<Hva>) -> bool {
         Vmas::new(self.writer.lock().map.view()).over(span).next().is_some()
     }
 
-    /// Makes the next version and publishes it. Whether it is time to [free](Self::take_retired) what versions have replaced.
+    /// Publishes the next version. Returns whether it is time to [free](Self::take_retired) what versions have
+    /// replaced.
     pub(crate) fn edit(&self, _claim: &Claim<'_>, with: impl FnOnce(&mut VmaEdit<'_>)) -> bool {
         let mut guard = self.writer.lock();
         let writer = &mut *guard;
@@ -192,25 +201,26 @@ impl Mappings {
         full
     }
 
-    /// Says that the address space has exited: before the version without mappings is published.
+    /// Marks the address space as exited. Called before the version without mappings is published.
     pub(crate) fn set_exited(&self) {
         self.shown.exited.store(true, Relaxed);
     }
 
-    /// From now on, and once page locks have been outlasted, faults on private mappings wait.
+    /// Makes faults on private mappings wait, as soon as page locks have been outlasted.
     pub(crate) fn begin_fork(&self) -> Forking<'_> {
         self.shown.forks.fetch_add(1, Relaxed);
         Forking(self)
     }
 
-    /// What versions have replaced so far. The caller frees it by [`free`](Self::free), after it has outlasted all readers.
+    /// Takes what versions have replaced so far. The caller passes it to [`free`](Self::free) after it has
+    /// outlasted all readers.
     pub(crate) fn take_retired(&self) -> RetiredVmas {
         let mut writer = self.writer.lock();
         writer.versions = 0;
         mem::take(&mut writer.retired)
     }
 
-    /// It could not be freed now: after the next edit it is tried again.
+    /// Keeps what could not be freed now; the next edit tries again.
     pub(crate) fn keep_retired(&self, retired: RetiredVmas) {
         let mut writer = self.writer.lock();
         writer.retired.append(retired);
@@ -220,12 +230,12 @@ impl Mappings {
     /// Frees what versions have replaced.
     ///
     /// # Safety
-    /// Every thread that held a page lock or the listeners when it was taken has let go since.
+    /// Every thread that held a page lock or the listeners when `retired` was taken has released them since.
     pub(crate) unsafe fn free(&self, retired: RetiredVmas) {
         let RetiredVmas { nodes, vmas } = retired;
-        // SAFETY: from this map; no reader is left, says the caller.
+        // SAFETY: from this map; the caller has outlasted all readers.
         unsafe { self.writer.lock().map.reclaim(nodes) };
-        // Files and handlers may be dropped here: no lock is held.
+        // Files and handlers may be dropped here, so no lock is held.
         for vma in vmas {
             // SAFETY: as above.
             unsafe { vma.free() };
@@ -234,7 +244,7 @@ impl Mappings {
 }
 
 impl Writer {
-    /// Whether another change is under way in any of these ranges.
+    /// Whether another change has claimed any part of these ranges.
     fn is_claimed(&self, spans: &[Span<Hva>]) -> bool {
         let over = |claimed: &[Span<Hva>], span: &Span<Hva>| {
             let next = claimed.partition_point(|claimed| claimed.end <= span.start);
@@ -262,7 +272,7 @@ impl Drop for Claim<'_> {
 
 impl Drop for Forking<'_> {
     fn drop(&mut self) {
-        // Under the lock: a thread that is about to wait has not looked yet, or sleeps already.
+        // Under the lock, so that no thread misses the wakeup between its look and its wait.
         let writer = self.0.writer.lock();
         self.0.shown.forks.fetch_sub(1, Relaxed);
         drop(writer);

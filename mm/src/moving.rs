@@ -1,4 +1,4 @@
-//! Changes that move: a range to another address, or pages to other frames. The contents go along.
+//! Changes that move a range to another address, or pages to other frames, with their contents.
 
 use crate::change::end_service;
 use crate::error::MmError;
@@ -10,20 +10,20 @@ use crate::table::Reserve;
 use crate::vma::{Place, Stage, Vma, aligned};
 use slat::{Gfn, Hva, Idle, Level, Pfn, Span, Why};
 
-/// What becomes of a range.
+/// What `mremap` does with a range.
 enum Remap {
-    /// It stays, and is as long or shorter.
+    /// The range stays, and is as long as before or shorter.
     Shrink,
-    /// It stays, and gets longer.
+    /// The range stays and gets longer.
     Grow,
-    /// It goes there.
+    /// The range moves to this one.
     Move(Span<Hva>),
 }
 
 impl AddressSpace {
-    /// Makes the range, which must lie in one mapping, `new_len` bytes long, and returns where it is now. With
-    /// [`Place::Anywhere`] it stays where it is if it can; with the others it goes there. Only the old range is
-    /// invalidated ([`Why::Remap`]; what is cut off: [`Why::Unmap`]). May sleep.
+    /// Makes the range, which must lie in one mapping, `new_len` bytes long, and returns the range afterwards.
+    /// With [`Place::Anywhere`] it stays in place if it can; with other places it moves there. Only the old
+    /// range is invalidated ([`Why::Remap`]; a part that is cut off: [`Why::Unmap`]). May sleep.
     pub fn mremap(
         &self,
         idle: &mut Idle,
@@ -87,7 +87,8 @@ impl AddressSpace {
         }
     }
 
-    /// Moves `kept`, which is busy, to `new`, whose place is kept, and unmaps `tail`. On an error nothing has changed.
+    /// Moves `kept`, which is busy, to the reserved range `new`, and unmaps `tail`. On an error nothing has
+    /// changed.
     fn move_mapping(
         &self,
         claim: &Claim<'_>,
@@ -123,7 +124,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Moves what has entries, under the page locks of both places. Faults wait on both; others may find the entries where they are.
+    /// Moves entries under the page locks of both places. Faults wait at both places; threads that do not read
+    /// the mappings may find entries at either.
     fn move_entries<'a>(&'a self, pages: Span<Gfn>, shift: u64, reserve: &mut Reserve<'a>) {
         let mut at = pages.start;
         while at < pages.end {
@@ -133,7 +135,7 @@ impl AddressSpace {
                 at = at.base(level) + level.pages();
                 continue;
             }
-            // As far as either place stays in its region.
+            // The part ends where either place leaves its 2 MiB region.
             let rest = |page: Gfn| (page.base(Level::M2) + Level::M2.pages()).0 - page.0;
             let part = Span::new(at, pages.end.min(at + rest(at).min(rest(to))));
             let _locks = self.page_locks.lock_two(at, to);
@@ -154,9 +156,9 @@ impl AddressSpace {
         }
     }
 
-    /// Links the tables that the new place needs, and splits what cannot be huge there: where the two places
-    /// lie differently in their 2 MiB, or small pages were mapped there before. Returns a table for each huge page that goes as one: other
-    /// threads may split it before it goes.
+    /// Links the tables that the new place needs. Splits huge pages that cannot be huge there: their offset in
+    /// 2 MiB differs, or the new place has a table of small pages. Returns a spare table for each huge page
+    /// that moves whole, since other threads may split it before it moves.
     fn prepare_move(&self, pages: Span<Gfn>, shift: u64) -> Result<Reserve<'_>, MmError> {
         let mut huge = 0;
         self.each_filled(pages, |filled| {
@@ -167,22 +169,23 @@ impl AddressSpace {
                 huge += usize::from(filled.level > Level::K4);
                 return Ok(());
             }
-            // The walk goes on with the small entries.
+            // The walk continues with the small entries.
             self.split(filled.level, filled.entry)
         })?;
         Ok(self.map.reserve(huge)?)
     }
 
-    /// Moves the pages of the range to other frames, as compaction does, and returns how many moved (a huge
-    /// page is one). Shared frames stay: this address space does not know all their addresses. Huge pages stay huge while the
-    /// arena has huge pages left. May sleep. Where memory runs out, some have moved.
+    /// Moves the pages of the range to other frames, like compaction, and returns how many moved (a huge page
+    /// counts as one). Shared frames stay, since this address space does not know all addresses that map them.
+    /// Huge pages stay huge while the arena has huge pages left. May sleep. If memory runs out, some pages have
+    /// moved.
     pub fn migrate(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<u64, MmError> {
         let pages = pages_of(aligned(hvas)?);
         let state = self.state.read();
         let mut moved = 0;
         let mut at = pages.start;
         while at < pages.end {
-            // One region at a time: the copying is done while faults on the region wait.
+            // One region per notification, since faults on it wait while its pages are copied.
             let part = Span::new(at, pages.end.min(at.base(Level::M2) + Level::M2.pages()));
             at = part.end;
             let mut movable = false;
@@ -209,8 +212,8 @@ impl AddressSpace {
         Ok(moved)
     }
 
-    /// Gives an entry a new frame with the same contents, and returns the old one; `None` where it has to stay,
-    /// or has been split so that its parts can move.
+    /// Gives an entry a new frame with the same contents, and returns the old frame. `None` if the page has to
+    /// stay, or was split so that its parts can move.
     fn move_page(&self, found: &Found<'_>) -> Result<Option<Pfn>, MmError> {
         if !self.is_sole(found.pfn, found.level) {
             return Ok(None);

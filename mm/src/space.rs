@@ -1,30 +1,34 @@
-//! An address space: mappings, the page table that caches them, and the secondary MMUs that keep copies of it.
+//! An address space: mappings, the page table that caches them, and the secondary MMUs that hold copies of its
+//! entries.
 //!
 //! ```text
 //! THE LOCKS (outermost first)
 //!
 //! (the LRU's reclaimers, and its walker: one aging pass at a time)
-//! a claim of ranges            changes of the mappings: each waits for others that overlap       crate::mappings
-//! └── state                    read: whatever notifies            write: who registers           crate::state
+//! a claim of ranges            changes of the mappings; changes of overlapping ranges wait         crate::mappings
+//! └── state                    read: operations that notify       write: registrations           crate::state
 //!     └── notify               SecondaryMmu::around, one inside the other     (slat's own order follows from here)
-//!         └── page lock of a 2 MiB region          edits of its entries; two at once only where mremap moves some
+//!         └── page lock of a 2 MiB region          edits of its entries; two at once only in mremap
 //!             └── a file's cache or the kept copies, then swap's books, then the arena; a queue of
 //!                 user faults; the LRU's regions, then a shard of its counters
-//! the mappings' own lock       nothing is taken inside it
+//! the mappings' own lock       no lock is taken while it is held
 //! ```
-//! **A fault takes the page lock, and nothing else**, unless it breaks a share or moves a page: then it notifies. The mappings are
-//! versions that it reads under the page lock: [`crate::mappings`] says why that is enough.
+//! **A fault takes the page lock and no other lock**, unless it breaks a share or moves a page: then it
+//! notifies. A fault reads the current version of the mappings under the page lock; [`crate::mappings`] says
+//! why that is enough.
 //!
-//! No notification begins under a page lock: a change takes it inside the innermost call, looks at the entry again, and
-//! edits; so one change of a long range is one notification. What it tells page by page it tells under the page lock. A
-//! shootdown waits for vCPUs in the guest only, and none of those waits for a page lock.
+//! No notification begins under a page lock. A change takes the page lock inside the innermost `around` call,
+//! reads the entry again, and edits it; so one change of a long range is one notification. A change that
+//! notifies page by page does so under the page lock. A shootdown waits only for vCPUs in the guest, and a vCPU
+//! in the guest waits for no page lock.
 //!
-//! **What a change may do outside of a notification**: give. A page where there was none, write permission to
-//! a page's sole owner, smaller leaves for the same frames. **What it may do only inside**: take away, move,
-//! withdraw. Frames are given back after the notification has ended ([`Released`](crate::held::Released)).
+//! **Outside a notification** a change may only give: a page where there was none, write permission to a page's
+//! sole owner, smaller leaves for the same frames. **Only inside a notification** may it take a page away, move
+//! it, or withdraw permission. Frames are freed after the notification has ended
+//! ([`Released`](crate::held::Released)).
 //!
-//! [`lookup`](AddressSpace::lookup) takes no lock at all: entries are atomic, and tables stay until the address
-//! space is dropped. Its answer may be old when it arrives; the engine's stamp finds that out.
+//! [`lookup`](AddressSpace::lookup) takes no lock: entries are atomic, and table pages stay until the address
+//! space is dropped. Its answer may be out of date; the engine's stamp detects that.
 
 mod builder;
 
@@ -50,7 +54,7 @@ use slat::table::{Word, formats::X64};
 use slat::{Access, Format, Gfn, HostPage, Hva, Level, PAGE_SIZE, Pfn, Span};
 use std::sync::Arc;
 
-/// See the module's header.
+/// An address space on an [`Arena`]. Build one with [`AddressSpace::builder`].
 #[derive(Debug)]
 pub struct AddressSpace {
     pub(crate) arena: Arc<Arena>,
@@ -59,31 +63,31 @@ pub struct AddressSpace {
     pub(crate) page_locks: PageLocks,
     pub(crate) thp: bool,
     pub(crate) clean: Clean,
-    /// Entries that say swapped are its.
+    /// Backing store of the entries that are swapped out.
     pub(crate) swap: Option<Arc<Swap>>,
-    /// What it has stored.
+    /// Counts what this address space has stored in swap.
     pub(crate) stored: Arc<Account>,
     /// Copies in swap of pages that are mapped.
     pub(crate) kept: Kept,
-    /// Address spaces that forks have made of it, or that it is a fork of.
+    /// Address spaces that are related to this one by forks.
     pub(crate) kin: Arc<Kin>,
-    /// What is read ahead of need.
+    /// State of read-ahead from swap.
     pub(crate) ahead: Ahead,
     pub(crate) counters: Counters,
     pub(crate) numa: numa::Counters,
-    /// Boxed: most address spaces have none.
+    /// Boxed, since most address spaces have no LRU.
     pub(crate) lru: Option<Box<Lru>>,
-    /// Its group, if it is in one.
+    /// Membership in its group, if it has one.
     pub(crate) member: Option<Member>,
 }
 
 impl AddressSpace {
-    /// The arena under it.
+    /// Returns the arena that this address space allocates from.
     pub fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
-    /// Maps `len` bytes and returns where. Nothing is brought in before it is used.
+    /// Maps `len` bytes and returns the range. Pages are brought in at their first access.
     ///
     /// ```
     /// # use slat_mm::*;
@@ -103,7 +107,7 @@ impl AddressSpace {
                 return Err(MmError::BadOffset(*offset));
             }
         }
-        // What is going away at a fixed place has gone when this looks.
+        // `claim` waits first for changes that are under way at a fixed place.
         let fixed = match place {
             Place::Fixed(hva) => vec![Span::sized(hva, len)],
             _ => Vec::new(),
@@ -119,8 +123,8 @@ impl AddressSpace {
         Ok(span)
     }
 
-    /// What is mapped at `hva` now, without a lock: what [`slat::Host::lookup`] asks for. `None` where a fault
-    /// would have to bring it in. For a write the answer may say that the page is not writable.
+    /// Returns what is mapped at `hva` now, without a lock, as [`slat::Host::lookup`] requires. `None` where a
+    /// fault would have to bring the page in. For a write the answer may be a page that is not writable.
     #[inline]
     pub fn lookup(&self, hva: Hva, _access: Access) -> Option<HostPage> {
         if hva >= ADDRESSES.end {
@@ -130,24 +134,24 @@ impl AddressSpace {
         let (level, entry) = self.map.find(page);
         let word = entry.load();
         let found = Pte::of(word, level).host_page(page, level);
-        // Only an LRU clears it. Who asks is about to use the page.
+        // Only an LRU clears Accessed. The caller is about to use the page.
         if found.is_some() && word.0 & X64::ACCESSED == 0 {
             entry.accessed(word);
         }
         found
     }
 
-    /// What it has done so far.
+    /// Returns counts of what this address space has done so far.
     pub fn stats(&self) -> MmStats {
         self.counters.sum()
     }
 
-    /// What NUMA balancing has done so far.
+    /// Returns counts of what NUMA balancing has done so far.
     pub fn numa_stats(&self) -> NumaStats {
         self.numa.sum()
     }
 
-    /// Bytes of page tables in use.
+    /// Returns the bytes of page tables in use.
     pub fn table_bytes(&self) -> u64 {
         self.map.bytes()
     }
@@ -157,12 +161,11 @@ impl AddressSpace {
         self.state.read().listeners.heed_pages()
     }
 
-    /// The mappings.
     pub(crate) fn mappings(&self) -> &Mappings {
         &self.state.mappings
     }
 
-    /// See [`Mappings::claim`]. Refused where the address space has exited.
+    /// [`Mappings::claim`], refused after the address space has exited.
     pub(crate) fn claim<R>(
         &self,
         first: &[Span<Hva>],
@@ -172,46 +175,47 @@ impl AddressSpace {
             .claim(first, |vmas| if self.state.exited() { Err(MmError::Exited) } else { decide(vmas) })
     }
 
-    /// Changes the mappings that are claimed. The caller holds no lock.
+    /// Changes mappings in the claimed ranges. The caller holds no lock.
     pub(crate) fn edit(&self, claim: &Claim<'_>, with: impl FnOnce(&mut VmaEdit<'_>)) {
         if self.mappings().edit(claim, with) {
             self.free_versions();
         }
     }
 
-    /// Frees what versions of the mappings have replaced, unless an operation that notifies is under way: then later. The caller holds
-    /// no lock.
+    /// Frees what earlier versions of the mappings have replaced. Postpones this while an operation that
+    /// notifies is under way. The caller holds no lock.
     #[cold]
     pub(crate) fn free_versions(&self) {
         let retired = self.mappings().take_retired();
         self.page_locks.outlast_all();
         if self.state.is_outlasted() {
-            // SAFETY: every holder of either has let go since.
+            // SAFETY: every thread that held a page lock or the listeners has released it since.
             unsafe { self.mappings().free(retired) };
         } else {
             self.mappings().keep_retired(retired);
         }
     }
 
-    /// After a version was published: waits until no thread edits entries of `pages` by an older one.
+    /// Waits until no thread edits entries of `pages` by an older version. Called after a version was
+    /// published.
     pub(crate) fn outlast(&self, pages: Span<Gfn>) {
         if !seeded!(VersionNotOutlasted) {
             self.page_locks.outlast(pages);
         }
     }
 
-    /// The page lock of the region around `page`.
+    /// Takes the page lock of the region around `page`.
     pub(crate) fn lock_region(&self, page: Gfn) -> RegionLock<'_> {
         self.page_locks.lock(page, self.mappings(), || self.counters.add(Counted::LockWait))
     }
 
-    /// The same, if it is free.
+    /// Takes the same lock if it is free.
     pub(crate) fn try_lock_region(&self, page: Gfn) -> Option<RegionLock<'_>> {
         self.page_locks.try_lock(page, self.mappings())
     }
 
-    /// Visits what has frames in `pages`, in order, each entry under its page lock. No entry reaches
-    /// out of `pages`: one that would is split first. Stops at the first error, the visitor's included.
+    /// Visits each entry in `pages` that maps frames, in order, under its page lock. An entry that would reach
+    /// out of `pages` is split first. Stops at the first error, the visitor's included.
     pub(crate) fn each_page(
         &self,
         pages: Span<Gfn>,
@@ -220,7 +224,7 @@ impl AddressSpace {
         self.each_filled(pages, |filled| filled.found().map_or(Ok(()), &mut visit))
     }
 
-    /// The same, with those that are swapped out.
+    /// Like [`each_page`](Self::each_page), with entries that are swapped out too.
     pub(crate) fn each_filled(
         &self,
         pages: Span<Gfn>,
@@ -230,8 +234,8 @@ impl AddressSpace {
         while at < pages.end {
             let (level, _) = self.map.find(at);
             if level > Level::M2 {
-                // No table is linked here: nothing is mapped under this entry, or is being mapped only now, by a fault
-                // that comes after us. A change of the mappings has outlasted the others.
+                // No table is linked here: nothing is mapped under this entry, or a fault that comes after this
+                // walk is mapping it now. A change of the mappings has outlasted earlier faults.
                 at = at.base(level) + level.pages();
                 continue;
             }
@@ -255,8 +259,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// [`each_filled`](Self::each_filled) for who may not wait, and has no memory: where a page lock is not free it says
-    /// [`MmError::Again`] and stops; huge entries that reach out of `pages` are passed over.
+    /// [`each_filled`](Self::each_filled) for callers that may not wait and may not allocate. Stops with
+    /// [`MmError::Again`] where a page lock is not free; skips huge entries that reach out of `pages`.
     pub(crate) fn each_filled_at_once(
         &self,
         pages: Span<Gfn>,
@@ -280,8 +284,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Splits a huge entry in place; other entries stay. Translations stay what they were, so no secondary
-    /// MMU is told. The caller holds the page lock.
+    /// Splits a huge entry in place; leaves other entries as they are. Translations do not change, so no
+    /// secondary MMU is notified. The caller holds the page lock.
     pub(crate) fn split(&self, level: Level, entry: Entry<'_>) -> Result<(), MmError> {
         let mut word = entry.load();
         let pte = Pte::of(word, level);
@@ -294,7 +298,7 @@ impl AddressSpace {
                 let idle = word.0 & X64::ACCESSED == 0;
                 if idle { small.idle_word(Level::K4) } else { small.word(Level::K4) }
             };
-            // Only the Accessed bit can change meanwhile.
+            // Only the Accessed bit can change meanwhile, so the loop ends.
             while !entry.split(word, |index| small(word, index))? {
                 word = entry.load();
             }
@@ -303,15 +307,16 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// The pages are written to from now on, or have gone: they are not what they were. Under their page lock.
+    /// Forgets that `pages` are clean, and their kept copies in swap: they are written to from now on, or gone.
+    /// The caller holds their page lock.
     #[inline]
     pub(crate) fn no_longer_same(&self, pages: Span<Gfn>) {
         self.clean.remove(pages);
         self.kept.remove(self.swap.as_deref(), pages);
     }
 
-    /// Gives back what an entry held that said `pte`, and says something else now: frames through `released`, a copy in
-    /// swap at once: no secondary MMU has a mapping of it.
+    /// Gives back what `pte`, which an entry no longer says, held: frames through `released`, a copy in swap at
+    /// once, since no secondary MMU maps that.
     pub(crate) fn release(&self, pte: Pte, level: Level, released: &mut Released<'_>) {
         if let Some(pfn) = pte.pfn() {
             released.add(pfn, level);
@@ -327,7 +332,7 @@ impl AddressSpace {
     }
 }
 
-/// One entry that holds something: frames, or a copy in swap; under its page lock.
+/// An entry, under its page lock, that holds frames or a copy in swap.
 pub(crate) struct Filled<'a> {
     /// First page that it maps.
     pub(crate) page: Gfn,
@@ -343,14 +348,14 @@ impl<'a> Filled<'a> {
         self.entry.store(pte.word(self.level));
     }
 
-    /// The same as one that holds frames, if it does.
+    /// Returns the entry as one that maps frames, if it does.
     pub(crate) fn found(&self) -> Option<Found<'a>> {
         let &Self { page, level, entry, pte, lock } = self;
         pte.pfn().map(|pfn| Found { page, level, entry, pte, pfn, lock })
     }
 }
 
-/// One entry that holds frames, under its page lock.
+/// An entry, under its page lock, that maps frames.
 pub(crate) struct Found<'a> {
     /// First page that it maps.
     pub(crate) page: Gfn,
@@ -370,8 +375,8 @@ impl Found<'_> {
 }
 
 impl Drop for AddressSpace {
-    /// Gives every frame back. No secondary MMU is left to tell: each holds a [`HostView`](crate::HostView), which
-    /// holds this address space.
+    /// Gives every frame back. No secondary MMU is registered any more: each holds a
+    /// [`HostView`](crate::HostView), which holds this address space.
     fn drop(&mut self) {
         let mut released = self.arena.released();
         self.map.for_each(pages_of(EVERYWHERE), |_, level, entry| {

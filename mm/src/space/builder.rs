@@ -1,4 +1,4 @@
-//! How an address space is set up.
+//! Builds address spaces.
 
 use super::AddressSpace;
 use crate::arena::Arena;
@@ -28,39 +28,40 @@ pub struct AddressSpaceBuilder {
 }
 
 impl AddressSpaceBuilder {
-    /// Whether anonymous memory gets huge pages of 2 MiB where a mapping covers one; off unless said otherwise.
+    /// Whether anonymous memory gets huge pages of 2 MiB where a mapping covers one. Off by default.
     pub fn thp(mut self, on: bool) -> Self {
         self.thp = on;
         self
     }
 
-    /// Keeps track of which pages are cold, so that they can be evicted ([`crate::Lru`]); off unless said otherwise.
+    /// Tracks which pages are cold, so that they can be evicted ([`crate::Lru`]). Off by default.
     pub fn lru(mut self, settings: LruSettings) -> Self {
         self.lru = Some(settings);
         self
     }
 
-    /// How many bytes it may [use](AddressSpace::charged): a fault that needs more evicts cold pages first, by an
-    /// [LRU](Self::lru) with the usual settings where none was asked for.
+    /// Limits the bytes that the address space may [use](AddressSpace::charged). A fault that needs more evicts
+    /// cold pages first. Adds an [LRU](Self::lru) with default settings if none is set.
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = Some(bytes);
         self
     }
 
-    /// Charges what it uses to this group, whose limit it keeps ([`crate::Group`]); its forks are in the group, too. It has an
-    /// [LRU](Self::lru), with the usual settings where none was asked for.
+    /// Charges the address space and its forks to this group ([`crate::Group`]), and keeps the group's limit.
+    /// Adds an [LRU](Self::lru) with default settings if none is set.
     pub fn group(mut self, group: &Arc<Group>) -> Self {
         self.group = Some(group.clone());
         self
     }
 
-    /// Where pages go that are swapped out ([`AddressSpace::pageout`]); its forks use it too. Without, none are.
+    /// Swaps pages out to this swap ([`AddressSpace::pageout`]); forks use it too. Without swap no page is
+    /// swapped out.
     pub fn swap(mut self, swap: &Arc<Swap>) -> Self {
         self.swap = Some(swap.clone());
         self
     }
 
-    /// The address space, with nothing mapped. Its tables need 256 KiB of the arena.
+    /// Builds the address space, with nothing mapped. Its tables need 256 KiB of the arena.
     pub fn build(self) -> Result<Arc<AddressSpace>, MmError> {
         if self.swap.as_ref().is_some_and(|swap| !Arc::ptr_eq(swap.arena(), &self.arena)) {
             return Err(MmError::ForeignSwap);
@@ -112,7 +113,7 @@ impl AddressSpace {
         }
     }
 
-    /// The same settings, for a fork; but no limit of its own.
+    /// A builder with the same settings for a fork, but without a limit.
     pub(crate) fn builder_of_same(&self) -> AddressSpaceBuilder {
         let (lru, group) = (self.lru().map(Lru::settings), self.group().cloned());
         AddressSpaceBuilder {
