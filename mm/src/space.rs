@@ -39,7 +39,7 @@ use crate::clean::Clean;
 use crate::error::MmError;
 use crate::group::Member;
 use crate::held::Released;
-use crate::lru::{Kin, Lru};
+use crate::lru::{ForkFamily, Lru};
 use crate::mappings::{Claim, Mappings};
 use crate::numa::{self, NumaStats};
 use crate::page_lock::{PageLocks, RegionLock};
@@ -70,7 +70,7 @@ pub struct AddressSpace {
     /// Copies in swap of pages that are mapped.
     pub(crate) kept: Kept,
     /// Address spaces that are related to this one by forks.
-    pub(crate) kin: Arc<Kin>,
+    pub(crate) family: Arc<ForkFamily>,
     /// State of read-ahead from swap.
     pub(crate) ahead: Ahead,
     pub(crate) counters: Counters,

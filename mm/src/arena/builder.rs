@@ -90,7 +90,7 @@ impl ArenaBuilder {
             poison: self.poison,
             table_frames: AtomicU64::new(0),
             stale_writes: AtomicU64::new(0),
-            let_go: Shards::new(),
+            unshared: Shards::new(),
             unmapped: Mutex::default(),
         }))
     }

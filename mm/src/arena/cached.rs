@@ -40,8 +40,8 @@ impl Arena {
     }
 
     /// How often a reference to a frame was given back that has others. Such a frame may be evictable from then on.
-    pub(crate) fn let_go(&self) -> u64 {
-        self.let_go.iter().map(|count| count.load(Relaxed)).sum()
+    pub(crate) fn unshared(&self) -> u64 {
+        self.unshared.iter().map(|count| count.load(Relaxed)).sum()
     }
 
     /// Those of the frames to which the swap cache has had the last reference that are `whose`. They are not told again until then.

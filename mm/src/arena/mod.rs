@@ -74,7 +74,7 @@ pub struct Arena {
     table_frames: AtomicU64,
     stale_writes: AtomicU64,
     /// Times that a reference to a frame was given back that has others.
-    let_go: Shards<AtomicU64>,
+    unshared: Shards<AtomicU64>,
     /// Frames to which the swap cache has the last reference; some have others again.
     unmapped: Mutex<BTreeSet<Pfn>>,
 }
@@ -291,7 +291,7 @@ impl Arena {
                 self.end_use(pfn);
                 free.end = pfn + 1;
             } else {
-                self.let_go.mine().fetch_add(1, Relaxed);
+                self.unshared.mine().fetch_add(1, Relaxed);
                 self.give(free);
                 free = Span::sized(pfn + 1, 0);
             }

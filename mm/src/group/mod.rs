@@ -29,7 +29,7 @@ pub use stat::GroupStats;
 use crate::arena::Arena;
 use crate::error::MmError;
 use crate::ledger::{Ledger, Owner};
-use crate::lru::{LruStats, Seen};
+use crate::lru::{LruStats, ReclaimState};
 use parking_lot::Mutex;
 use slat::Idle;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -51,7 +51,7 @@ pub(crate) trait Tenant: Send + Sync + std::fmt::Debug {
     /// Makes room whatever it takes; whether it is worth another try.
     fn reclaim(&self, idle: &mut Idle, pages: u64) -> bool;
     /// What has to change before a page of its is evictable that was not.
-    fn seen(&self) -> Seen;
+    fn reclaim_state(&self) -> ReclaimState;
     /// Faults, and what its LRU did.
     fn events(&self) -> (u64, LruStats);
 }

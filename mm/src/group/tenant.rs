@@ -2,7 +2,7 @@
 
 use super::{Group, Member, Tenant};
 use crate::ledger::Ledger;
-use crate::lru::{Lru, LruStats, Seen};
+use crate::lru::{Lru, LruStats, ReclaimState};
 use crate::space::AddressSpace;
 use slat::{Idle, Level};
 use std::sync::Arc;
@@ -31,8 +31,8 @@ impl Tenant for AddressSpace {
         self.reclaim_alone(idle, pages)
     }
 
-    fn seen(&self) -> Seen {
-        self.seen()
+    fn reclaim_state(&self) -> ReclaimState {
+        self.reclaim_state()
     }
 
     fn events(&self) -> (u64, LruStats) {
@@ -68,10 +68,10 @@ impl AddressSpace {
         ledger.has_room(bytes)
     }
 
-    /// [`seen`](Self::seen) of all of its group, if it is that which has no room.
-    pub(crate) fn seen_in_group(&self) -> Option<Seen> {
+    /// [`reclaim_state`](Self::reclaim_state) of all of its group, if it is that which has no room.
+    pub(crate) fn reclaim_state_of_group(&self) -> Option<ReclaimState> {
         let member = self.member.as_ref().filter(|_| !self.group_has_room(Level::K4))?;
-        Some(member.group().members().iter().map(|space| space.seen()).sum())
+        Some(member.group().members().iter().map(|space| space.reclaim_state()).sum())
     }
 
     /// Makes room in the group, if it is that which is missing; whether it is worth another try. `None`: it is not.

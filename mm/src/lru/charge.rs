@@ -6,9 +6,9 @@ use slat::PAGE_SIZE;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 /// A generation begins when this part of the limit has come in since the last.
-const AHEAD: u64 = 4;
+const GENERATIONS_PER_LIMIT: u64 = 4;
 /// A thread says that so much of that part has come in by its faults.
-const STEPS: u64 = 16;
+const FLUSHES_PER_GENERATION: u64 = 16;
 
 /// What counts.
 #[derive(Debug)]
@@ -18,47 +18,50 @@ pub(super) struct Charge {
     resident: Count,
     lent: AtomicI64,
     /// Pages that have come since the last generation began, but for those that threads have not said yet.
-    came: AtomicI64,
-    unsaid: Shards<AtomicI64>,
+    since_generation: AtomicI64,
+    pending: Shards<AtomicI64>,
     /// A thread says it when there are so many.
-    step: i64,
+    flush_at: i64,
 }
 
 impl Charge {
     pub(super) fn new(limit: Option<u64>) -> Self {
-        let [lent, came] = [const { AtomicI64::new(0) }; 2];
+        let [lent, since_generation] = [const { AtomicI64::new(0) }; 2];
         let limit = limit.unwrap_or(u64::MAX);
-        let step = (limit / PAGE_SIZE / AHEAD / STEPS).clamp(1, 32) as i64;
-        Self { limit, resident: Count::new(), lent, came, unsaid: Shards::new(), step }
+        let flush_at =
+            (limit / PAGE_SIZE / GENERATIONS_PER_LIMIT / FLUSHES_PER_GENERATION).clamp(1, 32) as i64;
+        Self { limit, resident: Count::new(), lent, since_generation, pending: Shards::new(), flush_at }
     }
 
-    /// Pages that came, or went.
+    /// Pages that since_generation, or went.
     pub(super) fn add_resident(&self, pages: i64) {
         self.resident.add(pages);
         if pages > 0 && self.limit < u64::MAX {
-            let unsaid = self.unsaid.mine();
-            let now = unsaid.fetch_add(pages, Relaxed) + pages;
-            if now >= self.step {
-                unsaid.fetch_sub(now, Relaxed);
-                self.came.fetch_add(now, Relaxed);
+            let pending = self.pending.mine();
+            let now = pending.fetch_add(pages, Relaxed) + pages;
+            if now >= self.flush_at {
+                pending.fetch_sub(now, Relaxed);
+                self.since_generation.fetch_add(now, Relaxed);
             }
         }
     }
 
-    /// Pages that were lent for tables of VMs, or came back.
+    /// Pages that were lent for tables of VMs, or since_generation back.
     pub(super) fn add_lent(&self, pages: i64) {
         self.lent.fetch_add(pages, Relaxed);
     }
 
     /// A generation has begun.
     pub(super) fn begin(&self) {
-        self.came.store(0, Relaxed);
+        self.since_generation.store(0, Relaxed);
     }
 
     /// Whether another generation should begin ahead of need; true for one of the threads that ask.
     pub(super) fn is_time(&self) -> bool {
-        let enough = |came: i64| self.limit < u64::MAX && came as u64 * PAGE_SIZE > self.limit / AHEAD;
-        enough(self.came.load(Relaxed)) && enough(self.came.swap(0, Relaxed))
+        let enough = |since_generation: i64| {
+            self.limit < u64::MAX && since_generation as u64 * PAGE_SIZE > self.limit / GENERATIONS_PER_LIMIT
+        };
+        enough(self.since_generation.load(Relaxed)) && enough(self.since_generation.swap(0, Relaxed))
     }
 
     pub(super) fn pages(&self) -> u64 {

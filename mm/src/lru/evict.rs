@@ -16,8 +16,8 @@
 //! those that may not be evicted, or could not be stored, to the next one. So one round of the hand empties a generation.
 
 use super::bloom::is_dense;
+use super::fork_family::FamilyMember;
 use super::generations::{Kind, MIN_GENS};
-use super::kin::Relative;
 use super::region::{Mark, index, number, region_of};
 use super::stats::Counted;
 use super::tiers;
@@ -33,13 +33,13 @@ use slat::{Gfn, Idle, Level, Pfn, Span, Young};
 /// Pages that are evicted with one notification at most: faults on those between wait for it.
 const BATCH: u64 = 64;
 /// Passes that are made for one who needs pages, while all candidates turn out to be young. Then he takes what he finds.
-const PATIENCE: u32 = 3;
+const SPARING_PASSES: u32 = 3;
 /// Swappiness that leaves files alone.
 pub(super) const ANON_ONLY: u8 = 201;
 
 /// What came of a batch.
 #[derive(Clone, Copy, Default, Debug)]
-struct Tried {
+struct BatchResult {
     /// Pages that have left the oldest generation.
     looked_at: u64,
     /// Of these, evicted.
@@ -117,7 +117,7 @@ impl AddressSpace {
             let generations = &lru.generations;
             let can_swap = kinds.contains(&Kind::Anon);
             lru.pass_by_empty(node, can_swap);
-            if passes <= 2 * PATIENCE && lru.should_age(node, &kinds) {
+            if passes <= 2 * SPARING_PASSES && lru.should_age(node, &kinds) {
                 if self.make_pass(lru, idle, generations.max_seq(), can_swap, false).is_err() {
                     break;
                 }
@@ -131,7 +131,7 @@ impl AddressSpace {
             if generations.age(generations.min_seq(node, kind) + 1) < settings.min_ttl {
                 break;
             }
-            let tried = self.evict_batch(lru, idle, (node, kind), most - evicted, passes <= PATIENCE);
+            let tried = self.evict_batch(lru, idle, (node, kind), most - evicted, passes <= SPARING_PASSES);
             evicted += tried.evicted;
             if tried.looked_at == 0 {
                 break;
@@ -161,11 +161,11 @@ impl AddressSpace {
         (node, kind): (Node, Kind),
         most: u64,
         spare_young: bool,
-    ) -> Tried {
+    ) -> BatchResult {
         let pages = lru.choose(node, kind, most.min(BATCH));
         let (tried, shared) = self.evict_pages(lru, idle, kind, &pages, spare_young);
         if !shared.is_empty() && !seeded!(KinForgotten) {
-            self.kin.others(self).iter().for_each(|kin| kin.evict_shared(idle, &shared));
+            self.family.others(self).iter().for_each(|member| member.evict_shared(idle, &shared));
         }
         tried
     }
@@ -178,7 +178,7 @@ impl AddressSpace {
         kind: Kind,
         pages: &[Gfn],
         spare_young: bool,
-    ) -> (Tried, Vec<(Gfn, Pfn)>) {
+    ) -> (BatchResult, Vec<(Gfn, Pfn)>) {
         let Some(&first) = pages.first() else { return Default::default() };
         if self.state.exited() {
             return Default::default();
@@ -196,7 +196,7 @@ impl AddressSpace {
         let going: Vec<Gfn> = pages.iter().copied().filter(is_cold).collect();
         let going = self.spare(lru, kind, going);
         let SwappedOut { gone, shared, full } = self.put_away(lru, state, idle, &going);
-        (Tried { looked_at: pages.len() as u64, evicted: gone.len() as u64, full }, shared)
+        (BatchResult { looked_at: pages.len() as u64, evicted: gone.len() as u64, full }, shared)
     }
 
     /// What maps these pages of one region, one huge page or small ones, where they may be evicted. Others are one
@@ -344,10 +344,10 @@ impl AddressSpace {
     }
 }
 
-impl Relative for AddressSpace {
+impl FamilyMember for AddressSpace {
     fn evict_shared(&self, idle: &mut Idle, shared: &[(Gfn, Pfn)]) {
         let (Some(lru), Some(&(first, _))) = (self.lru(), shared.first()) else { return };
-        // Tried: two threads would wait for each other, each with the lock of its own address space.
+        // BatchResult: two threads would wait for each other, each with the lock of its own address space.
         let Some(_together) = lru.reclaimers.try_read() else { return };
         let (settings, generations) = (lru.settings(), &lru.generations);
         if !self.evictable_kinds(settings.swappiness).contains(&Kind::Anon) {

@@ -19,7 +19,7 @@ use std::time::Duration;
 const LOW: u64 = 32;
 const HIGH: u64 = 16;
 /// Pages that one thread evicts before it looks again.
-const TURN: u64 = 64;
+const BATCH: u64 = 64;
 /// Where nothing could be evicted it is tried again after so long, or when a fault asks.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -48,7 +48,7 @@ impl Evictor {
     /// [`LruError::Off`](super::LruError::Off) where the address space has no LRU.
     pub fn start(space: &Arc<AddressSpace>, threads: usize) -> Result<Self, super::LruError> {
         let lru = space.lru().ok_or(super::LruError::Off)?;
-        *lru.need.stop.lock() = false;
+        *lru.wakeup.stop.lock() = false;
         let thread = |_| {
             let space = Arc::downgrade(space);
             let thread = Builder::new().name("evictor".into()).spawn(move || {
@@ -67,8 +67,8 @@ impl Drop for Evictor {
         if let Some(space) = self.space.upgrade()
             && let Some(lru) = space.lru()
         {
-            *lru.need.stop.lock() = true;
-            lru.need.changed.notify_all();
+            *lru.wakeup.stop.lock() = true;
+            lru.wakeup.changed.notify_all();
         }
         for thread in self.threads.drain(..) {
             // A panic has been printed by its own thread. One that has dropped the address space ends by itself.
@@ -85,16 +85,16 @@ impl AddressSpace {
         let Some(lru) = self.lru() else { return false };
         let mut evicted = 1;
         // All of `high`, unless nothing goes.
-        while evicted > 0 && !*lru.need.stop.lock() && self.lacks_room(lru, HIGH) {
-            evicted = self.reclaim_beside_others(idle, TURN) + self.write_back_if_full(lru);
+        while evicted > 0 && !*lru.wakeup.stop.lock() && self.lacks_room(lru, HIGH) {
+            evicted = self.reclaim_beside_others(idle, BATCH) + self.write_back_if_full(lru);
         }
-        let mut stop = lru.need.stop.lock();
+        let mut stop = lru.wakeup.stop.lock();
         if *stop {
             return false;
         }
-        lru.need.waits.store(true, Relaxed);
+        lru.wakeup.waits.store(true, Relaxed);
         if evicted == 0 || !self.lacks_room(lru, LOW) {
-            lru.need.changed.wait_for(&mut stop, PAUSE);
+            lru.wakeup.changed.wait_for(&mut stop, PAUSE);
         }
         !*stop
     }
@@ -103,14 +103,14 @@ impl AddressSpace {
     fn write_back_if_full(&self, lru: &Lru) -> u64 {
         let half = self.bound(lru) / 2;
         let much = half < u64::MAX / 2 && self.stored.bytes() > half;
-        if much { self.write_back_own(TURN) as u64 } else { 0 }
+        if much { self.write_back_own(BATCH) as u64 } else { 0 }
     }
 
     /// Wakes the evictor, if there is one and little room.
     #[inline]
     pub(super) fn wake_evictor(&self, lru: &Lru) {
-        if lru.need.waits.load(Relaxed) && self.lacks_room(lru, LOW) {
-            lru.need.wake();
+        if lru.wakeup.waits.load(Relaxed) && self.lacks_room(lru, LOW) {
+            lru.wakeup.wake();
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A page is refused where it would go beyond ([`MmError::OutOfFrames`], as from an arena that is full), under whatever
 //! locks its taker holds. The taker lets go of them, **reclaims** and asks again; if neither it nor another thread
-//! could evict a page meanwhile, the refusal is the answer; and that of the next, while nothing changes ([`super::vain`]). Threads
+//! could evict a page meanwhile, the refusal is the answer; and that of the next, while nothing changes ([`super::backoff`]). Threads
 //! that ask at the same moment may each get one page too many.
 //!
 //! Tables count, and are not refused: the next thread that takes a page makes room for them too.
@@ -11,7 +11,7 @@
 //! room would find all pages equally young, whatever was done with them since they came.
 
 use super::stats::Counted;
-use super::{Lru, LruError, Seen};
+use super::{Lru, LruError, ReclaimState};
 use crate::error::MmError;
 use crate::numa::Node;
 use crate::space::AddressSpace;
@@ -123,9 +123,9 @@ impl AddressSpace {
         }
         let Some(lru) = self.lru() else { return false };
         lru.counters.add(Counted::DirectReclaims, 1);
-        let seen = || self.seen_in_group().unwrap_or_else(|| self.seen());
-        let before = seen();
-        let made = !lru.vain.would_be(before)
+        let state = || self.reclaim_state_of_group().unwrap_or_else(|| self.reclaim_state());
+        let before = state();
+        let made = !lru.backoff.is_pending(before)
             && self.made_room_in_group(idle).unwrap_or_else(|| {
                 self.reclaim_beside_others(idle, CLUSTER) > 0
                     || self.write_back_own(CLUSTER) > 0
@@ -135,18 +135,18 @@ impl AddressSpace {
             lru.counters.add(Counted::Refused, 1);
             // Where pages have to get older first, time alone changes what may go.
             if lru.settings().min_ttl.is_zero() {
-                lru.vain.was(before, seen());
+                lru.backoff.record_failure(before, state());
             }
         }
         made
     }
 
     /// What has to change before a page of its is evictable that was not.
-    pub(crate) fn seen(&self) -> Seen {
-        let Some(lru) = self.lru() else { return Seen::default() };
+    pub(crate) fn reclaim_state(&self) -> ReclaimState {
+        let Some(lru) = self.lru() else { return ReclaimState::default() };
         let (stats, swappiness) = (lru.stats(), lru.settings().swappiness.into());
         let tried = stats.evicted + stats.promoted + stats.protected + stats.store_failed;
-        Seen { resident: self.resident_pages(), tried, swappiness, let_go: self.arena.let_go() }
+        ReclaimState { resident: self.resident_pages(), tried, swappiness, unshared: self.arena.unshared() }
     }
 
     /// Frees frames that only the swap cache has; how many.

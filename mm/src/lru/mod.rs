@@ -15,9 +15,9 @@
 //! | `track` | what the address space says: pages come, go, move |
 //! | `aging`, `bloom` | a pass over Accessed bits; what it passes over |
 //! | `evict`, `hand`, `tiers` | the coldest go; which are looked at next; which are spared though they are old |
-//! | `kin` | what forks share goes from all of them |
+//! | `fork_family` | what forks share goes from all of them |
 //! | `limit`, `charge` | what counts towards the limit; a fault that makes room |
-//! | `vain` | where nothing can go, it is not looked for again and again |
+//! | `backoff` | where nothing can go, it is not looked for again and again |
 //! | `evictor` | threads that make room ahead of need |
 //!
 //! **Who is asked.** What a guest uses it uses through a secondary MMU; this address space's own table hears of it once, at
@@ -35,37 +35,37 @@
 //! 8 bytes for each page of regions in use. An address space without an LRU pays a branch at each of these places.
 
 mod aging;
+mod backoff;
 mod bloom;
 mod charge;
 mod error;
 mod evict;
 mod evictor;
+mod fork_family;
 mod generations;
 mod hand;
-mod kin;
 mod limit;
-mod need;
 mod region;
 mod stats;
 mod tiers;
 mod track;
-mod vain;
+mod wakeup;
 mod young;
 
 pub use error::LruError;
 pub use evictor::Evictor;
 pub use stats::LruStats;
 
+pub(crate) use backoff::ReclaimState;
+pub(crate) use fork_family::ForkFamily;
 pub(crate) use generations::Kind;
-pub(crate) use kin::Kin;
-pub(crate) use vain::Seen;
 
 use crate::numa::Node;
 use crate::pte::{hva_of, page_of};
+use backoff::Backoff;
 use bloom::Filters;
 use charge::Charge;
 use generations::Generations;
-use need::Need;
 use parking_lot::{Mutex, RwLock};
 use region::Regions;
 use slat::{Gfn, Hva, Level, Span};
@@ -73,7 +73,7 @@ use stats::Counters;
 use std::fmt;
 use std::time::Duration;
 use tiers::Tiers;
-use vain::Vain;
+use wakeup::EvictorWakeup;
 
 /// How to tell cold pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -134,8 +134,8 @@ pub struct Lru {
     hands: Box<[[Mutex<Gfn>; 2]]>,
     charge: Charge,
     /// What an evictor is told.
-    need: Need,
-    vain: Vain,
+    wakeup: EvictorWakeup,
+    backoff: Backoff,
     /// Held for reading by who needs room, for writing by who found none and will not believe it yet.
     reclaimers: RwLock<()>,
     counters: Counters,
@@ -159,8 +159,8 @@ impl Lru {
             walker: Mutex::new(()),
             hands: (0..nodes).map(|_| Default::default()).collect(),
             charge: Charge::new(limit),
-            need: Need::default(),
-            vain: Vain::default(),
+            wakeup: EvictorWakeup::default(),
+            backoff: Backoff::default(),
             reclaimers: RwLock::new(()),
             counters: Counters::new(),
             on_evict: RwLock::default(),

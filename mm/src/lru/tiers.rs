@@ -20,7 +20,7 @@ const NOISE: u64 = 64;
 
 /// What became of the pages of a tier.
 #[derive(Clone, Copy, Default, Debug)]
-struct Fate {
+struct TierCounts {
     /// Went, or were spared.
     total: u64,
     /// Of those that went, came back soon.
@@ -29,13 +29,13 @@ struct Fate {
 
 /// See the module's header. Of all nodes together.
 #[derive(Debug, Default)]
-pub(super) struct Tiers(Mutex<[[Fate; TIERS]; 2]>);
+pub(super) struct Tiers(Mutex<[[TierCounts; TIERS]; 2]>);
 
 impl Tiers {
     /// The highest tier of a kind that is not spared.
     pub(super) fn highest_that_goes(&self, kind: Kind) -> u8 {
-        let fates = self.0.lock()[kind as usize];
-        let spared = (1..TIERS).find(|&tier| is_worse(fates[0], fates[tier]));
+        let counts = self.0.lock()[kind as usize];
+        let spared = (1..TIERS).find(|&tier| is_worse(counts[0], counts[tier]));
         spared.map_or(TIERS as u8, |tier| tier as u8) - 1
     }
 
@@ -60,15 +60,15 @@ impl Tiers {
 
     /// The past counts half from now on.
     pub(super) fn fade(&self, kind: Kind) {
-        for fate in &mut self.0.lock()[kind as usize] {
-            fate.total /= 2;
-            fate.refaulted /= 2;
+        for counts in &mut self.0.lock()[kind as usize] {
+            counts.total /= 2;
+            counts.refaulted /= 2;
         }
     }
 }
 
 /// Whether pages of a tier come back more than twice as often as those of the lowest.
-fn is_worse(lowest: Fate, tier: Fate) -> bool {
+fn is_worse(lowest: TierCounts, tier: TierCounts) -> bool {
     tier.refaulted >= NOISE
         && tier.refaulted * (lowest.total + NOISE) > 2 * (lowest.refaulted + 1) * tier.total
 }

@@ -5,7 +5,7 @@ use crate::arena::Arena;
 use crate::clean::Clean;
 use crate::error::MmError;
 use crate::group::{Group, Member};
-use crate::lru::{Kin, Lru, LruSettings};
+use crate::lru::{ForkFamily, Lru, LruSettings};
 use crate::numa;
 use crate::page_lock::PageLocks;
 use crate::state::Shared;
@@ -24,7 +24,7 @@ pub struct AddressSpaceBuilder {
     lru: Option<LruSettings>,
     limit: Option<u64>,
     group: Option<Arc<Group>>,
-    kin: Arc<Kin>,
+    family: Arc<ForkFamily>,
 }
 
 impl AddressSpaceBuilder {
@@ -85,13 +85,13 @@ impl AddressSpaceBuilder {
             stored: Arc::new(Account::new(member.as_ref().map(Member::owner).unwrap_or_default())),
             member,
             kept: Kept::default(),
-            kin: self.kin,
+            family: self.family,
             ahead: Ahead::default(),
             counters: Counters::new(),
             numa: numa::Counters::new(),
         });
         let weak = Arc::downgrade(&space);
-        space.kin.add(weak.clone());
+        space.family.add(weak.clone());
         if let Some(member) = &space.member {
             member.join(weak);
         }
@@ -109,7 +109,7 @@ impl AddressSpace {
             lru: None,
             limit: None,
             group: None,
-            kin: Arc::default(),
+            family: Arc::default(),
         }
     }
 
@@ -120,7 +120,7 @@ impl AddressSpace {
             swap: self.swap.clone(),
             lru,
             group,
-            kin: self.kin.clone(),
+            family: self.family.clone(),
             ..Self::builder(&self.arena).thp(self.thp)
         }
     }

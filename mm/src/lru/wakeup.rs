@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What an evictor and the faults have in common.
 #[derive(Debug, Default)]
-pub(super) struct Need {
+pub(super) struct EvictorWakeup {
     /// Threads wait to be woken. Where there is no evictor none does.
     // ORDER(evictor): Relaxed: a hint; a fault that misses it finds the next.
     pub(super) waits: AtomicBool,
@@ -13,7 +13,7 @@ pub(super) struct Need {
     pub(super) changed: Condvar,
 }
 
-impl Need {
+impl EvictorWakeup {
     /// There is less room than there should be.
     #[inline]
     pub(super) fn wake(&self) {

@@ -2,7 +2,7 @@
 //! times, before it is refused.
 //!
 //! So what was so at a look that found nothing to try is remembered. As long as it is so the next thread is refused at once, but for each
-//! one of [`ANYWAY`] that looks all the same. A page may be evictable from now on where
+//! one of [`RETRY_EVERY`] that looks all the same. A page may be evictable from now on where
 //!
 //! * one has come, or gone;
 //! * a thread has let go of a frame that others have: a device its pin, KSM its own reference, a thread what it had in hand;
@@ -14,11 +14,11 @@ use std::iter::Sum;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Of so many threads that would look in vain one looks all the same.
-const ANYWAY: u32 = 64;
+const RETRY_EVERY: u32 = 64;
 
 /// What has to change before a page is evictable that was not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ReclaimState {
     /// Pages that are there.
     pub(crate) resident: u64,
     /// Pages that were tried so far.
@@ -26,36 +26,36 @@ pub(crate) struct Seen {
     /// What settings allow.
     pub(crate) swappiness: u64,
     /// Frames of the arena that others had, and that were let go of.
-    pub(crate) let_go: u64,
+    pub(crate) unshared: u64,
 }
 
-impl Sum for Seen {
+impl Sum for ReclaimState {
     /// Of several address spaces on one arena.
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), |sum, one| Self {
             resident: sum.resident + one.resident,
             tried: sum.tried + one.tried,
             swappiness: sum.swappiness + one.swappiness,
-            let_go: one.let_go,
+            unshared: one.unshared,
         })
     }
 }
 
 /// See the module's header.
 #[derive(Debug, Default)]
-pub(super) struct Vain {
-    last: Mutex<Option<Seen>>,
+pub(super) struct Backoff {
+    last: Mutex<Option<ReclaimState>>,
     refused: AtomicU32,
 }
 
-impl Vain {
+impl Backoff {
     /// Whether the next look would be in vain, too.
-    pub(super) fn would_be(&self, now: Seen) -> bool {
-        *self.last.lock() == Some(now) && self.refused.fetch_add(1, Relaxed) % ANYWAY != ANYWAY - 1
+    pub(super) fn is_pending(&self, now: ReclaimState) -> bool {
+        *self.last.lock() == Some(now) && self.refused.fetch_add(1, Relaxed) % RETRY_EVERY != RETRY_EVERY - 1
     }
 
     /// A look has found nothing to try; what was so before and after it.
-    pub(super) fn was(&self, before: Seen, after: Seen) {
+    pub(super) fn record_failure(&self, before: ReclaimState, after: ReclaimState) {
         *self.last.lock() = Some(after).filter(|_| before == after);
     }
 }
@@ -65,14 +65,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_of_many_looks_all_the_same_and_any_after_a_change() {
-        let (vain, seen) = (Vain::default(), Seen { resident: 5, ..Seen::default() });
-        assert!(!vain.would_be(seen), "none has looked");
-        vain.was(seen, Seen { tried: 1, ..seen });
-        assert!(!vain.would_be(seen), "there was something to try");
-        vain.was(seen, seen);
-        let refused = (0..ANYWAY).filter(|_| vain.would_be(seen)).count();
-        assert_eq!(refused as u32, ANYWAY - 1);
-        assert!(!vain.would_be(Seen { let_go: 1, ..seen }));
+    fn one_retry_in_many_is_made_and_any_after_a_change() {
+        let (backoff, state) = (Backoff::default(), ReclaimState { resident: 5, ..ReclaimState::default() });
+        assert!(!backoff.is_pending(state), "none has looked");
+        backoff.record_failure(state, ReclaimState { tried: 1, ..state });
+        assert!(!backoff.is_pending(state), "there was something to try");
+        backoff.record_failure(state, state);
+        let refused = (0..RETRY_EVERY).filter(|_| backoff.is_pending(state)).count();
+        assert_eq!(refused as u32, RETRY_EVERY - 1);
+        assert!(!backoff.is_pending(ReclaimState { unshared: 1, ..state }));
     }
 }

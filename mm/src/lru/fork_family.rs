@@ -1,4 +1,4 @@
-//! Kin: address spaces that forks have made of one. They share pages at the same addresses, so where the page of one is evicted, those
+//! ForkFamily: address spaces that forks have made of one. They share pages at the same addresses, so where the page of one is evicted, those
 //! of the others are next.
 //!
 //! A frame is free when no entry maps it any more, so the coldest pages of one address space alone would free little. Each of the kin is
@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::{Arc, Weak};
 
 /// What one of the kin asks of another.
-pub(crate) trait Relative: Send + Sync + Debug {
+pub(crate) trait FamilyMember: Send + Sync + Debug {
     /// Evicts those of these pages of one region that it has in these frames, and has not used, as its settings allow. The caller holds no
     /// lock but that of its own reclaimers.
     fn evict_shared(&self, idle: &mut Idle, shared: &[(Gfn, Pfn)]);
@@ -20,18 +20,18 @@ pub(crate) trait Relative: Send + Sync + Debug {
 
 /// See the module's header. All of the kin have it.
 #[derive(Debug, Default)]
-pub(crate) struct Kin(Mutex<Vec<Weak<dyn Relative>>>);
+pub(crate) struct ForkFamily(Mutex<Vec<Weak<dyn FamilyMember>>>);
 
-impl Kin {
+impl ForkFamily {
     /// It is one of them.
-    pub(crate) fn add(&self, one: Weak<dyn Relative>) {
+    pub(crate) fn add(&self, one: Weak<dyn FamilyMember>) {
         let mut all = self.0.lock();
         all.retain(|one| one.strong_count() > 0);
         all.push(one);
     }
 
     /// Those that are there, but for `one`.
-    pub(super) fn others(&self, one: &dyn Relative) -> Vec<Arc<dyn Relative>> {
+    pub(super) fn others(&self, one: &dyn FamilyMember) -> Vec<Arc<dyn FamilyMember>> {
         let all = self.0.lock();
         all.iter().filter(|other| !ptr::addr_eq(other.as_ptr(), one)).filter_map(Weak::upgrade).collect()
     }
