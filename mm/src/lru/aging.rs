@@ -1,14 +1,14 @@
 //! Aging: a pass over all regions, after which a new generation begins.
 //!
 //! ```text
-//! for each region      dense in the last pass, or new; or all of them, where that is forced
-//!   Accessed bits of the primary table, and of each secondary MMU that can be asked      no lock, no flush
-//!   page lock: pages that were accessed are of the youngest generation     not free? the next who has it says so
-//! max_seq + 1          whatever comes from here on is younger
-//! forget               all TLBs of each secondary MMU that was asked, soon: one that holds a page hides its next access
+//! for each region      new, or dense in the last pass; every region if the pass is forced
+//!   Accessed bits of the primary table, and of each secondary MMU that answers in bulk   no lock, no flush
+//!   page lock: accessed pages move to the youngest generation     lock taken? its next holder moves them
+//! max_seq + 1          pages that come from here on are younger
+//! forget               flushes each secondary MMU that was asked, soon: a cached translation hides the next access
 //! ```
-//! So young pages are of the last generation but one when the pass ends, as if they had been put there by a fault just
-//! before. One thread makes a pass, others wait for it and find it made.
+//! When the pass ends, young pages are in the last generation but one, as if a fault had put them there just
+//! before. One thread makes a pass; others wait for it and find it done.
 
 use super::bloom::is_dense;
 use super::generations::{Kind, MAX_GENS, MIN_GENS};
@@ -23,13 +23,14 @@ use slat::{Gfn, Idle, Level, Span};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl AddressSpace {
-    /// Begins a new generation: whatever was accessed since the last one is of the one before it. `seq` is the youngest
-    /// generation that the caller knows of. With `can_swap` anonymous pages are looked at, with `force_scan` also those
-    /// that are not worth it. True where a pass was made; false where another thread has made it meanwhile. May sleep.
+    /// Begins a new generation; pages accessed since the last one stay in the one before it. `seq` is the
+    /// youngest generation that the caller knows of. `can_swap` includes anonymous pages; `force_scan` includes
+    /// regions that are not dense. Returns true if it made a pass, false if another thread has made it
+    /// meanwhile. May sleep.
     ///
     /// # Errors
-    /// [`LruError::Invalid`] where there is no generation `seq` yet; [`LruError::OutOfRange`] where there are as many
-    /// generations as there can be, unless forced: then the oldest two become one.
+    /// [`LruError::Invalid`] if there is no generation `seq` yet; [`LruError::OutOfRange`] if the number of
+    /// generations is at its maximum and the pass is not forced. A forced pass merges the oldest two.
     pub fn age(
         &self,
         idle: &mut Idle,
@@ -50,7 +51,7 @@ impl AddressSpace {
         self.make_pass(lru, idle, seq, can_swap, force_scan)
     }
 
-    /// The pass that ends generation `seq`, unless there was one.
+    /// Makes the pass that ends generation `seq`, unless another thread has made it.
     pub(super) fn make_pass(
         &self,
         lru: &Lru,
@@ -90,7 +91,7 @@ impl AddressSpace {
             }
             lru.counters.add(Counted::RegionsWalked, 1);
             young.add_all(&region.take_late(&YoungPages::ALL));
-            // A region without young pages costs no lock, and the pass does not wait for a lock.
+            // A region without young pages costs no lock, and the pass does not wait for one.
             if !young.is_empty() || region.present() == 0 {
                 if let Some(_lock) = self.try_lock_region(first) {
                     let found = lru.make_young(&region, &young, |mark| can_swap || mark.kind == Kind::File);
@@ -115,7 +116,8 @@ impl AddressSpace {
         Ok(true)
     }
 
-    /// Which of these pages, of one region, were accessed through this address space itself. Their bits are clear then.
+    /// Returns which of these pages, all of one region, were accessed through the primary table, and clears
+    /// their Accessed bits.
     pub(super) fn take_accessed(&self, pages: Span<Gfn>) -> YoungPages {
         let mut young = YoungPages::default();
         self.map.age(pages, |accessed| young.add_own(accessed));
@@ -131,9 +133,9 @@ impl AddressSpace {
 }
 
 impl Lru {
-    /// Whether a pass should be made before anything of this node is evicted, as the kernel decides: when eviction has
-    /// come to the youngest two generations; or is about to, and young pages are more than half, or old ones fewer than
-    /// a quarter.
+    /// Whether a pass should come before eviction on this node, as the kernel decides. It should if only two
+    /// generations are left; or if three are left, and young pages are more than half or old pages fewer than a
+    /// quarter.
     pub(super) fn should_age(&self, node: Node, kinds: &[Kind]) -> bool {
         let generations = &self.generations;
         let max = generations.max_seq();
@@ -150,8 +152,8 @@ impl Lru {
         young * MIN_GENS > total || old * (MIN_GENS + 2) < total
     }
 
-    /// These pages are of the youngest generation, where they are there and `which` says so; how many of them are. The
-    /// caller holds the page lock.
+    /// Moves those of these pages that are present and pass `which` to the youngest generation; returns how
+    /// many. The caller holds the page lock.
     pub(super) fn make_young(
         &self,
         region: &Region,
@@ -170,7 +172,7 @@ impl Lru {
             let Some(mark) = region.get(index).filter(&which) else { continue };
             region.update(index, Mark { seq, tier: (mark.tier + 1).min(3), ..mark });
             found += 1;
-            // Neighbours are mostly alike: counted together.
+            // Neighbours mostly have equal marks, so runs are counted together.
             if let Some(last) = last.filter(|&last| !last.is_counted_with(mark)) {
                 count(last, std::mem::take(&mut run));
             }
@@ -190,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_pass_is_due_as_in_the_kernel() {
-        // Pages of the oldest generation to the youngest.
+        // Number of pages from the oldest generation to the youngest.
         let due = |pages: &[i64]| {
             let lru = Lru::new(LruSettings::default(), None, 1);
             let first = lru.generations.max_seq() + 1 - pages.len() as u64;
@@ -200,10 +202,10 @@ mod tests {
             lru.generations.pass_by_empty(Node(0), false);
             lru.should_age(Node(0), &[Kind::Anon])
         };
-        assert!(due(&[7, 9]), "two: nothing can be evicted");
-        assert!(due(&[0, 0, 7, 9]), "empty ones do not count");
-        assert!(!due(&[1, 0, 0, 9]), "four: there is enough to evict first");
-        assert!(!due(&[30, 40, 30]), "three, of about the same size");
+        assert!(due(&[7, 9]), "two generations: none can be evicted");
+        assert!(due(&[0, 0, 7, 9]), "empty generations do not count");
+        assert!(!due(&[1, 0, 0, 9]), "four generations: enough pages to evict first");
+        assert!(!due(&[30, 40, 30]), "three generations of about the same size");
         assert!(due(&[25, 24, 51]), "most are young");
         assert!(due(&[24, 26, 50]), "few are old");
         assert!(!due(&[25, 25, 50]));

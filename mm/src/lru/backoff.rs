@@ -1,36 +1,36 @@
-//! Looking in vain: where all that a group has is pinned, or merged, each thread that needs room would look at every page, several
-//! times, before it is refused.
+//! Backoff after a failed reclaim. If all pages of a group are pinned or merged, each thread that needs room
+//! would scan every page several times before it is refused.
 //!
-//! So what was so at a look that found nothing to try is remembered. As long as it is so the next thread is refused at once, but for each
-//! one of [`RETRY_EVERY`] that looks all the same. A page may be evictable from now on where
+//! A reclaim that found no page to try records the state at that moment. While the state is unchanged the next
+//! threads are refused at once; one of [`RETRY_EVERY`] retries anyway. A page may have become evictable if
 //!
-//! * one has come, or gone;
-//! * a thread has let go of a frame that others have: a device its pin, KSM its own reference, a thread what it had in hand;
-//! * one was tried, whatever came of it: a device has room again without telling;
-//! * the settings are others.
+//! * a page has come or gone;
+//! * a thread has dropped one of several references to a frame: a device's pin, KSM's, or a temporary one;
+//! * a page was tried, with any result: a device may have room again without notice;
+//! * the settings have changed.
 
 use parking_lot::Mutex;
 use std::iter::Sum;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Of so many threads that would look in vain one looks all the same.
+/// One of this many threads retries while the state is unchanged.
 const RETRY_EVERY: u32 = 64;
 
-/// What has to change before a page is evictable that was not.
+/// The state on which it depends whether a page is evictable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ReclaimState {
-    /// Pages that are there.
+    /// Number of present pages.
     pub(crate) resident: u64,
-    /// Pages that were tried so far.
+    /// Number of pages tried so far.
     pub(crate) tried: u64,
-    /// What settings allow.
+    /// The swappiness setting.
     pub(crate) swappiness: u64,
-    /// Frames of the arena that others had, and that were let go of.
+    /// Number of references that were dropped while the frame kept others, in the whole arena.
     pub(crate) unshared: u64,
 }
 
 impl Sum for ReclaimState {
-    /// Of several address spaces on one arena.
+    /// Combines address spaces of one arena.
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), |sum, one| Self {
             resident: sum.resident + one.resident,
@@ -41,7 +41,7 @@ impl Sum for ReclaimState {
     }
 }
 
-/// See the module's header.
+/// The state at the last failed reclaim of an LRU.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     last: Mutex<Option<ReclaimState>>,
@@ -49,12 +49,12 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Whether the next look would be in vain, too.
+    /// Whether the next reclaim would fail too. False for one of [`RETRY_EVERY`] calls.
     pub(super) fn is_pending(&self, now: ReclaimState) -> bool {
         *self.last.lock() == Some(now) && self.refused.fetch_add(1, Relaxed) % RETRY_EVERY != RETRY_EVERY - 1
     }
 
-    /// A look has found nothing to try; what was so before and after it.
+    /// Records a reclaim that found no page to try, unless the state changed during it.
     pub(super) fn record_failure(&self, before: ReclaimState, after: ReclaimState) {
         *self.last.lock() = Some(after).filter(|_| before == after);
     }
@@ -67,9 +67,9 @@ mod tests {
     #[test]
     fn one_retry_in_many_is_made_and_any_after_a_change() {
         let (backoff, state) = (Backoff::default(), ReclaimState { resident: 5, ..ReclaimState::default() });
-        assert!(!backoff.is_pending(state), "none has looked");
+        assert!(!backoff.is_pending(state), "no failure is recorded");
         backoff.record_failure(state, ReclaimState { tried: 1, ..state });
-        assert!(!backoff.is_pending(state), "there was something to try");
+        assert!(!backoff.is_pending(state), "a page was tried");
         backoff.record_failure(state, state);
         let refused = (0..RETRY_EVERY).filter(|_| backoff.is_pending(state)).count();
         assert_eq!(refused as u32, RETRY_EVERY - 1);

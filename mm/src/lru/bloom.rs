@@ -1,11 +1,11 @@
-//! Bloom filters: which regions are worth a look in the next pass.
+//! Bloom filters: which regions the next pass should scan.
 //!
-//! A pass that looks at every page costs more than it learns where few are young. So a region that a pass finds dense is
-//! remembered for the next one, and the others are passed over; a page there that is in use all the same is found when it
-//! is about to be evicted, and then its region is looked at again if enough of its pages were. Two filters take turns: one
-//! is asked, the other is being filled. One that says yes may err, one that says no never does.
+//! Scanning every page of a region costs more than it tells if few are young. A pass inserts regions that it
+//! finds dense for the next pass, which skips all others. Eviction still asks about each page of a skipped
+//! region; if enough of those are young, it inserts the region. Two filters alternate: one is read while the
+//! other is filled. A filter has false positives and no false negatives.
 //!
-//! As the kernel's: 2^15 bits, two for each region.
+//! Sizes as in the kernel: 2^15 bits, two for each region.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -16,16 +16,16 @@ const WORDS: usize = (1 << BITS) / u64::BITS as usize;
 struct Filter(Box<[AtomicU64]>);
 
 impl Filter {
-    /// Word and bit of both keys.
+    /// Word index and bit mask of both keys.
     fn keys(region: u64) -> [(usize, u64); 2] {
-        // The upper bits of a product by an odd number of many bits depend on all lower ones.
+        // The upper bits of a product by a large odd number depend on all lower bits.
         let hash = region.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - 2 * BITS);
         [hash >> BITS, hash & ((1 << BITS) - 1)]
             .map(|key| ((key / u64::from(u64::BITS)) as usize, 1 << (key % u64::from(u64::BITS))))
     }
 }
 
-/// See the module's header.
+/// Two filters: one for generations with an even number, one for odd.
 #[derive(Debug)]
 pub(super) struct Filters([Filter; 2]);
 
@@ -38,13 +38,13 @@ impl Filters {
         &self.0[(seq % 2) as usize]
     }
 
-    /// Whether the pass that ends generation `seq` should look at the region.
+    /// Whether the pass that ends generation `seq` should scan the region.
     pub(super) fn contains(&self, seq: u64, region: u64) -> bool {
         let filter = self.of(seq);
         Filter::keys(region).iter().all(|&(word, bit)| filter.0[word].load(Relaxed) & bit != 0)
     }
 
-    /// It should.
+    /// Makes the pass that ends generation `seq` scan the region.
     pub(super) fn insert(&self, seq: u64, region: u64) {
         let filter = self.of(seq);
         for (word, bit) in Filter::keys(region) {
@@ -52,13 +52,13 @@ impl Filters {
         }
     }
 
-    /// It should look at nothing, so far.
+    /// Makes the pass that ends generation `seq` scan no region.
     pub(super) fn clear(&self, seq: u64) {
         self.of(seq).0.iter().for_each(|word| word.store(0, Relaxed));
     }
 }
 
-/// Whether a region is dense: on average one young page in each cache line of its table.
+/// Whether a region is dense: at least one young page per cache line of its table on average.
 pub(super) fn is_dense(young: u64, present: u64) -> bool {
     young > 0 && young * 8 >= present
 }
@@ -74,7 +74,7 @@ mod tests {
         assert!((0..512).all(|region| filters.contains(7, region * 3)));
         assert!((0..512).all(|region| !filters.contains(8, region * 3)));
         let wrong = (10_000..20_000).filter(|&region| filters.contains(7, region)).count();
-        assert!(wrong < 100, "{wrong} of 10,000: more than such a filter errs");
+        assert!(wrong < 100, "{wrong} of 10,000: too many false positives");
         filters.clear(7);
         assert!((0..512).all(|region| !filters.contains(7, region * 3)));
     }

@@ -1,26 +1,27 @@
-//! What counts towards the limit of an address space ([`super::limit`]). Threads that fault share no line of it.
+//! What counts towards the limit of an address space ([`super::limit`]). Faulting threads share no cache line
+//! of it.
 
 use crate::ledger::Count;
 use crate::shards::Shards;
 use slat::PAGE_SIZE;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-/// A generation begins when this part of the limit has come in since the last.
+/// A generation begins after the limit divided by this has been brought in.
 const GENERATIONS_PER_LIMIT: u64 = 4;
-/// A thread says that so much of that part has come in by its faults.
+/// A thread adds its pages to the shared count this often per generation.
 const FLUSHES_PER_GENERATION: u64 = 16;
 
-/// What counts.
+/// Pages and table pages charged to an address space.
 #[derive(Debug)]
 pub(super) struct Charge {
     pub(super) limit: u64,
-    // ORDER(charge): Relaxed, all: numbers, and nothing else is known from them.
+    // ORDER(charge): Relaxed, all: numbers; no other memory depends on them.
     resident: Count,
     lent: AtomicI64,
-    /// Pages that have come since the last generation began, but for those that threads have not said yet.
+    /// Pages brought in since the last generation began, without those still in `pending`.
     since_generation: AtomicI64,
     pending: Shards<AtomicI64>,
-    /// A thread says it when there are so many.
+    /// A thread flushes its shard of `pending` at this many pages.
     flush_at: i64,
 }
 
@@ -33,7 +34,7 @@ impl Charge {
         Self { limit, resident: Count::new(), lent, since_generation, pending: Shards::new(), flush_at }
     }
 
-    /// Pages that since_generation, or went.
+    /// Adds pages that were brought in, or subtracts pages that left.
     pub(super) fn add_resident(&self, pages: i64) {
         self.resident.add(pages);
         if pages > 0 && self.limit < u64::MAX {
@@ -46,17 +47,17 @@ impl Charge {
         }
     }
 
-    /// Pages that were lent for tables of VMs, or since_generation back.
+    /// Adds pages lent for tables of VMs, or subtracts returned ones.
     pub(super) fn add_lent(&self, pages: i64) {
         self.lent.fetch_add(pages, Relaxed);
     }
 
-    /// A generation has begun.
+    /// Starts counting for a new generation.
     pub(super) fn begin(&self) {
         self.since_generation.store(0, Relaxed);
     }
 
-    /// Whether another generation should begin ahead of need; true for one of the threads that ask.
+    /// Whether another generation should begin ahead of need. Returns true to one of the threads that ask.
     pub(super) fn is_time(&self) -> bool {
         let enough = |since_generation: i64| {
             self.limit < u64::MAX && since_generation as u64 * PAGE_SIZE > self.limit / GENERATIONS_PER_LIMIT
@@ -68,7 +69,7 @@ impl Charge {
         self.with_lent(self.resident.exact())
     }
 
-    /// As many or more: one look at what other threads seldom write.
+    /// An upper bound of `pages`, from one value that other threads seldom write.
     pub(super) fn pages_at_most(&self) -> u64 {
         self.with_lent(self.resident.at_most())
     }

@@ -1,6 +1,6 @@
-//! Why a command to the LRU was refused.
+//! Errors of commands to the LRU.
 
-/// See the module's header.
+/// Why the LRU refused a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LruError {
@@ -10,10 +10,11 @@ pub enum LruError {
     /// The arena has no such node.
     #[error("the arena has no such node")]
     NoSuchNode,
-    /// A generation that is not there yet, or one of the youngest, which are not evicted; or a setting out of range.
+    /// The generation does not exist yet, or is one of the youngest, which are not evicted; or a setting is out
+    /// of range.
     #[error("no such generation, or one of the youngest")]
     Invalid,
-    /// There are as many generations as there can be, and the pass was not to be forced.
+    /// The number of generations is at its maximum, and the pass was not forced.
     #[error("there are as many generations as there can be")]
     OutOfRange,
     /// The address space has exited.
@@ -22,7 +23,7 @@ pub enum LruError {
 }
 
 impl LruError {
-    /// The number that the kernel's interface answers with.
+    /// Returns the `errno` of the kernel's interface.
     pub fn errno(self) -> i32 {
         match self {
             Self::Off | Self::NoSuchNode | Self::Invalid => libc::EINVAL,

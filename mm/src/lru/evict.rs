@@ -1,19 +1,20 @@
-//! Eviction: the coldest pages go to swap, a batch at a time.
+//! Eviction: moves the coldest pages to swap, in batches.
 //!
 //! ```text
-//! choose     the hand goes on to pages of the oldest generation, in one region          no lock
-//! ask        each Accessed bit once more, of this table and of every secondary MMU      who was used after all is young
-//! spare      tiers that come back too often                                             a generation younger
-//! take       around(Reclaim) { each page parked under its lock, and told }              [`crate::swap`]
-//! store      its contents; is it parked still? then it is gone
-//! kin        the same of forks that share it
+//! choose     the hand finds pages of the oldest generation in one region                no lock
+//! ask        reads each Accessed bit again, here and in every secondary MMU             accessed pages become young
+//! spare      keeps pages of tiers that refault too often                                one generation younger
+//! take       around(Reclaim) { parks each page under its lock, and notifies }           [`crate::swap`]
+//! store      writes the contents; the page is gone if it is still parked
+//! family     does the same in forks that share the page
 //! ```
-//! **Second chance.** Aging may have passed over a region, or a listener that cannot be asked about many pages at once;
-//! and it was a while ago. So eviction asks every listener about every candidate, page by page. Where it meets only young
-//! pages for several generations, it evicts young pages.
+//! **Second chance.** Aging may have skipped a region, or a listener that cannot answer in bulk, and its answer
+//! is old. So eviction asks every listener about every candidate, page by page. If it finds only young pages
+//! for several passes, it evicts young pages.
 //!
-//! **Nothing is looked at twice.** Whatever leaves the oldest generation does so upwards: young pages to the youngest,
-//! those that may not be evicted, or could not be stored, to the next one. So one round of the hand empties a generation.
+//! **Each page is looked at once per round.** A page leaves the oldest generation upwards: young pages to the
+//! youngest, pages that may not be evicted or could not be stored to the next one. So one round of the hand
+//! empties a generation.
 
 use super::bloom::is_dense;
 use super::fork_family::FamilyMember;
@@ -30,29 +31,29 @@ use crate::state::{Reading, State};
 use crate::swap::{Leaving, Shadow, SwappedOut};
 use slat::{Gfn, Idle, Level, Pfn, Span, Young};
 
-/// Pages that are evicted with one notification at most: faults on those between wait for it.
+/// Most pages that one notification evicts. Faults on pages of the range wait for it.
 const BATCH: u64 = 64;
-/// Passes that are made for one who needs pages, while all candidates turn out to be young. Then he takes what he finds.
+/// Number of passes during which eviction spares young pages. After that it evicts them.
 const SPARING_PASSES: u32 = 3;
-/// Swappiness that leaves files alone.
+/// Swappiness that evicts no file pages.
 pub(super) const ANON_ONLY: u8 = 201;
 
-/// What came of a batch.
+/// Result of a batch.
 #[derive(Clone, Copy, Default, Debug)]
 struct BatchResult {
     /// Pages that have left the oldest generation.
     looked_at: u64,
-    /// Of these, evicted.
+    /// Evicted pages among these.
     evicted: u64,
     /// The swap had no room for one of them.
     full: bool,
 }
 
 impl AddressSpace {
-    /// Evicts pages of `node` in the generations up to `min_seq`, at most `nr`, and returns how many. May sleep.
+    /// Evicts at most `nr` pages of `node` in generations up to `min_seq`, and returns how many. May sleep.
     ///
     /// # Errors
-    /// [`LruError::Invalid`] where `min_seq` is one of the two youngest generations, or `swappiness` above 201.
+    /// [`LruError::Invalid`] if `min_seq` is one of the two youngest generations, or `swappiness` is above 201.
     pub fn evict(
         &self,
         idle: &mut Idle,
@@ -72,7 +73,7 @@ impl AddressSpace {
             if self.state.exited() {
                 return Err(LruError::Interrupted);
             }
-            // Who finds nothing else to evict waits for what we have in hand.
+            // A reclaimer that finds nothing else to evict waits for this thread's pages.
             let _together = lru.reclaimers.read();
             lru.pass_by_empty(node, kinds.contains(&Kind::Anon));
             let old = |&kind: &Kind| lru.generations.min_seq(node, kind) <= min_seq;
@@ -91,8 +92,8 @@ impl AddressSpace {
         Ok(evicted)
     }
 
-    /// Evicts the coldest `pages` pages, aging as needed, and returns how many went; fewer where nothing is left to
-    /// evict. May sleep.
+    /// Evicts the coldest `pages` pages, aging as needed, and returns how many; fewer if no more can be
+    /// evicted. May sleep.
     pub fn reclaim(&self, idle: &mut Idle, pages: u64) -> u64 {
         let Some(lru) = self.lru() else { return 0 };
         let mut evicted = self.drop_unmapped();
@@ -127,7 +128,7 @@ impl AddressSpace {
             let old = |&kind: &Kind| generations.min_seq(node, kind) + MIN_GENS <= generations.max_seq();
             let old = kinds.iter().copied().filter(old);
             let Some(kind) = lru.first_to_go(node, old, settings.swappiness) else { break };
-            // A page that was used since the next generation began is in that one.
+            // A page that was used after the next generation began is in that one or a younger one.
             if generations.age(generations.min_seq(node, kind) + 1) < settings.min_ttl {
                 break;
             }
@@ -136,7 +137,7 @@ impl AddressSpace {
             if tried.looked_at == 0 {
                 break;
             }
-            // Others of the kind would find no room either. Who needs pages next asks again.
+            // Other pages of the kind find no room either; the next reclaimer tries again.
             if tried.full {
                 kinds.retain(|&other| other != kind);
             }
@@ -144,7 +145,7 @@ impl AddressSpace {
         evicted
     }
 
-    /// Which kinds of pages can be evicted at all.
+    /// Returns the kinds of pages that can be evicted at all.
     fn evictable_kinds(&self, swappiness: u8) -> Vec<Kind> {
         let may = |kind: &Kind| match kind {
             Kind::Anon => swappiness > 0 && self.can_swap(),
@@ -153,7 +154,7 @@ impl AddressSpace {
         Kind::ALL.into_iter().filter(may).collect()
     }
 
-    /// Tries to evict some pages of the oldest generation, of one region.
+    /// Tries to evict some pages of the oldest generation in one region.
     fn evict_batch(
         &self,
         lru: &Lru,
@@ -170,7 +171,8 @@ impl AddressSpace {
         tried
     }
 
-    /// Tries to evict these pages of one region. Those that have gone, but whose frame others map, are returned, too.
+    /// Tries to evict these pages of one region. Also returns evicted pages whose frame other address spaces
+    /// map.
     fn evict_pages(
         &self,
         lru: &Lru,
@@ -186,7 +188,7 @@ impl AddressSpace {
         let state = self.state.read();
         let candidates = self.candidates(lru, pages);
         let cold = self.ask(lru, &state, idle, candidates, spare_young);
-        // Of a huge page only what was asked for: it is divided first. No memory for the table: it stays.
+        // Splits a huge page, since only these parts are to go. Without memory for the table the page stays.
         if cold.iter().any(|entry| entry.len() > 1) {
             let _lock = self.lock_region(first);
             let (level, entry) = self.map.find(first);
@@ -199,8 +201,8 @@ impl AddressSpace {
         (BatchResult { looked_at: pages.len() as u64, evicted: gone.len() as u64, full }, shared)
     }
 
-    /// What maps these pages of one region, one huge page or small ones, where they may be evicted. Others are one
-    /// generation younger from now on.
+    /// Returns the entries, huge or small, that map those of these pages of one region that may be evicted.
+    /// Moves the others to the next generation.
     fn candidates(&self, lru: &Lru, pages: &[Gfn]) -> Vec<Span<Gfn>> {
         let mut found: Vec<Span<Gfn>> = Vec::new();
         let Some(&first) = pages.first() else { return found };
@@ -225,8 +227,8 @@ impl AddressSpace {
         found
     }
 
-    /// Which of these candidates were not used since the last question. The others, and young neighbours, are of the
-    /// youngest generation afterwards, unless eviction takes young pages.
+    /// Returns the candidates that were not accessed since they were last asked about. Accessed candidates and
+    /// young neighbours move to the youngest generation, unless `spare_young` is false.
     fn ask(
         &self,
         lru: &Lru,
@@ -239,7 +241,7 @@ impl AddressSpace {
         let (mut cold, mut young, asked) = (Vec::new(), YoungPages::default(), candidates.len() as u64);
         for entry in candidates {
             if young.contains(entry.start) {
-                continue; // a neighbour of one before
+                continue; // a young neighbour of an earlier candidate
             }
             let used = self.was_accessed(state, idle, entry) | lru.was_found_late(entry);
             if used && spare_young {
@@ -253,7 +255,7 @@ impl AddressSpace {
             let _lock = self.lock_region(first);
             let found = lru.regions.with(first, |region| lru.make_young(region, &young, |_| true));
             lru.counters.add(Counted::Promoted, found.unwrap_or(0));
-            // Where they are many the next pass had better look at all of them.
+            // If many are young, the next pass should scan the whole region.
             if is_dense(asked - cold.len() as u64, asked) {
                 lru.filters.insert(lru.generations.max_seq(), number(first));
             }
@@ -261,14 +263,14 @@ impl AddressSpace {
         cold
     }
 
-    /// Whether any page of an entry was accessed since its bits were cleared, which they are now.
+    /// Clears the Accessed bits of an entry, and returns whether any was set.
     fn was_accessed(&self, state: &State, idle: &mut Idle, entry: Span<Gfn>) -> bool {
         let own = !self.take_accessed(entry).is_empty();
         own | state.listeners.young(idle, hvas_of(entry), Young::Clear)
     }
 
-    /// Neighbours of a page that was in use probably are, too. Only where this table's bits say it all: asking others
-    /// about each of them would cost more than it saves.
+    /// Neighbours of an accessed page are probably accessed too. Only done without secondary MMUs: asking them
+    /// about each neighbour costs more than it saves.
     fn look_around(&self, state: &State, entry: Span<Gfn>, young: &mut YoungPages) {
         if state.listeners.each().next().is_none() {
             let around = Span::sized(Gfn(entry.start.0 & !(BATCH - 1)), BATCH);
@@ -276,8 +278,8 @@ impl AddressSpace {
         }
     }
 
-    /// Evicts these pages of one region, which are in order. Where the swap is full the rest stays. `state` is let go of before
-    /// anything is stored.
+    /// Evicts these pages of one region, which are in order. If the swap is full the rest stays. Releases
+    /// `state` before it stores anything.
     fn put_away(&self, lru: &Lru, state: Reading<'_>, idle: &mut Idle, pages: &[Gfn]) -> SwappedOut {
         let Some(&first) = pages.first() else { return SwappedOut::default() };
         let oldest = |mark: Mark| lru.generations.min_seq(mark.node, mark.kind);
@@ -314,7 +316,8 @@ impl AddressSpace {
         out
     }
 
-    /// Of these pages of one region, those of tiers that go. The others pass to the next generation.
+    /// Returns those of these pages of one region whose tier may be evicted. Moves the others to the next
+    /// generation.
     fn spare(&self, lru: &Lru, kind: Kind, pages: Vec<Gfn>) -> Vec<Gfn> {
         let highest = lru.tiers.highest_that_goes(kind);
         let Some(&first) = pages.first() else { return pages };
@@ -338,7 +341,7 @@ impl AddressSpace {
         pages.into_iter().filter(|page| !spared.contains(page)).collect()
     }
 
-    /// Whether pages may go to swap. Whether that is full is asked by trying: what is full may have room unnoticed.
+    /// Whether pages can be swapped out. A full swap counts too: it may get room without notice.
     pub(super) fn can_swap(&self) -> bool {
         self.swap.is_some()
     }
@@ -347,7 +350,8 @@ impl AddressSpace {
 impl FamilyMember for AddressSpace {
     fn evict_shared(&self, idle: &mut Idle, shared: &[(Gfn, Pfn)]) {
         let (Some(lru), Some(&(first, _))) = (self.lru(), shared.first()) else { return };
-        // BatchResult: two threads would wait for each other, each with the lock of its own address space.
+        // `try_read`: two threads could otherwise wait for each other, each holding the lock of its own address
+        // space.
         let Some(_together) = lru.reclaimers.try_read() else { return };
         let (settings, generations) = (lru.settings(), &lru.generations);
         if !self.evictable_kinds(settings.swappiness).contains(&Kind::Anon) {

@@ -1,11 +1,12 @@
-//! Eviction ahead of need: threads that keep some room below the limit, so that faults seldom have to make it.
+//! Background eviction: threads keep some room below the limit, so that faults seldom have to reclaim.
 //!
 //! ```text
 //! 0 ─────────────────────────────────────────── high ───── low ───── limit
-//!                                     stop here ◀─┘          └─▶ begin here     a fault makes room itself
+//!                                     stop here ◀─┘          └─▶ begin here     a fault reclaims itself
 //! ```
-//! A fault that finds less room than `low` wakes them and goes on: it waits for no device. Each thread waits for one batch; with
-//! several threads as many batches are on their way to devices at once. Where the limit is a [group's](crate::Group), its room counts.
+//! A fault that finds less room than `low` wakes the threads and continues: it waits for no device. Each thread
+//! waits for one batch, so several threads keep several batches in flight. If the limit is a
+//! [group's](crate::Group), the group's room counts.
 
 use super::Lru;
 use crate::space::AddressSpace;
@@ -15,16 +16,16 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, Builder, JoinHandle};
 use std::time::Duration;
 
-/// These parts of the limit are kept free: the evictor begins with less than the former, and ends with the latter.
+/// The evictor begins below a free part of limit / `LOW`, and ends at limit / `HIGH`.
 const LOW: u64 = 32;
 const HIGH: u64 = 16;
-/// Pages that one thread evicts before it looks again.
+/// Pages that a thread evicts before it checks the room again.
 const BATCH: u64 = 64;
-/// Where nothing could be evicted it is tried again after so long, or when a fault asks.
+/// Time until the next try when no page could be evicted and no fault asks.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Threads that evict the coldest pages of an address space before its limit, or that of its group, is reached, until this is
-/// dropped or the address space is.
+/// Threads that evict the coldest pages of an address space before its limit, or its group's, is reached. They
+/// stop when this or the address space is dropped.
 ///
 /// ```
 /// # use slat_mm::*;
@@ -42,17 +43,17 @@ pub struct Evictor {
 }
 
 impl Evictor {
-    /// Starts it, with so many threads, one at least, as far as the system has threads to give.
+    /// Starts `threads` threads, at least one; fewer if the system refuses some.
     ///
     /// # Errors
-    /// [`LruError::Off`](super::LruError::Off) where the address space has no LRU.
+    /// [`LruError::Off`](super::LruError::Off) if the address space has no LRU.
     pub fn start(space: &Arc<AddressSpace>, threads: usize) -> Result<Self, super::LruError> {
         let lru = space.lru().ok_or(super::LruError::Off)?;
         *lru.wakeup.stop.lock() = false;
         let thread = |_| {
             let space = Arc::downgrade(space);
             let thread = Builder::new().name("evictor".into()).spawn(move || {
-                // A new thread has one.
+                // A new thread always has one.
                 let Some(mut idle) = Idle::take() else { return };
                 while space.upgrade().is_some_and(|space| space.evict_ahead(&mut idle)) {}
             });
@@ -71,7 +72,7 @@ impl Drop for Evictor {
             lru.wakeup.changed.notify_all();
         }
         for thread in self.threads.drain(..) {
-            // A panic has been printed by its own thread. One that has dropped the address space ends by itself.
+            // A panic was printed by its own thread. A thread that drops the address space ends by itself.
             if thread.thread().id() != thread::current().id() {
                 let _ = thread.join();
             }
@@ -80,11 +81,11 @@ impl Drop for Evictor {
 }
 
 impl AddressSpace {
-    /// One turn of an evictor's thread; false where it is over.
+    /// One turn of an evictor's thread; false if it has to stop.
     fn evict_ahead(&self, idle: &mut Idle) -> bool {
         let Some(lru) = self.lru() else { return false };
         let mut evicted = 1;
-        // All of `high`, unless nothing goes.
+        // Evict up to `high`, or until no page can be evicted.
         while evicted > 0 && !*lru.wakeup.stop.lock() && self.lacks_room(lru, HIGH) {
             evicted = self.reclaim_beside_others(idle, BATCH) + self.write_back_if_full(lru);
         }
@@ -99,14 +100,15 @@ impl AddressSpace {
         !*stop
     }
 
-    /// Compressed copies take room, too: where pages went and there is little room all the same, the oldest go to a device.
+    /// Writes the oldest compressed copies to a device if they take more than half of the limit: compressed
+    /// copies count too.
     fn write_back_if_full(&self, lru: &Lru) -> u64 {
         let half = self.bound(lru) / 2;
         let much = half < u64::MAX / 2 && self.stored.bytes() > half;
         if much { self.write_back_own(BATCH) as u64 } else { 0 }
     }
 
-    /// Wakes the evictor, if there is one and little room.
+    /// Wakes the evictor's threads if any wait and little room is left.
     #[inline]
     pub(super) fn wake_evictor(&self, lru: &Lru) {
         if lru.wakeup.waits.load(Relaxed) && self.lacks_room(lru, LOW) {
@@ -114,13 +116,13 @@ impl AddressSpace {
         }
     }
 
-    /// Whether less than this part of the limit is free.
+    /// Whether less than limit / `part` is free.
     fn lacks_room(&self, lru: &Lru, part: u64) -> bool {
         let spare = (self.bound(lru) / part).max(PAGE_SIZE);
         !self.has_room(lru, spare) || !seeded!(EvictorAlone) && !self.group_has_bytes(spare)
     }
 
-    /// The lower of its own limit and its group's.
+    /// Returns the lower of its own limit and its group's.
     fn bound(&self, lru: &Lru) -> u64 {
         lru.charge.limit.min(self.group_limit())
     }

@@ -1,17 +1,18 @@
-//! Generations: how many there are, how old, and how many pages are in each.
+//! Generations: their numbers, ages, and counts of pages.
 //!
 //! ```text
 //! min_seq[anon] ≤ min_seq[file]                                    max_seq
 //!      │ oldest: evicted next                                         │ youngest: faults put pages here
 //!   [ 17 ]              [ 18 ]              [ 19 ]                 [ 20 ]          2 to 4 at a time
 //! ```
-//! The youngest is one for all nodes, since a pass clears the Accessed bits of all of them; each node and kind of page has
-//! its own oldest. A page of a generation below the oldest counts as of the oldest, so **two generations become one** by
-//! one number more and two counters added, whatever their size.
+//! All nodes share the youngest generation, since a pass clears the Accessed bits of all nodes. Each node and
+//! kind of page has its own oldest. A page whose generation is below the oldest counts as in the oldest. So
+//! **merging the two oldest generations** increments `min_seq` and adds two counters, whatever their size.
 //!
-//! **The counters** are sharded: a thread that brings a page in locks its own shard, for two additions. The numbers change
-//! under the locks of all shards, so who holds one shard sees numbers and counters that belong together, and the sums
-//! are exact. A shard may be below zero: who takes a page away is not always who brought it.
+//! **The counters** are sharded: a thread that brings a page in locks its own shard for two additions.
+//! `min_seq` and `max_seq` change only while all shards are locked. So a thread that holds one shard sees
+//! consistent numbers and counters, and the sums are exact. A shard may be negative: one thread can remove a
+//! page that another brought in.
 
 use crate::numa::Node;
 use crate::shards::Shards;
@@ -20,18 +21,18 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// So many of the youngest are not evicted: a page that was just brought in had no chance to be used again.
+/// Number of youngest generations that are not evicted, since their pages had no chance to be used again.
 pub(super) const MIN_GENS: u64 = 2;
-/// So many there are at most.
+/// Most generations at a time.
 pub(super) const MAX_GENS: u64 = 4;
 const SLOTS: usize = MAX_GENS as usize;
 
-/// What kind of page.
+/// Kind of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// Of this address space alone.
+    /// Private to this address space.
     Anon,
-    /// A file's own.
+    /// A page of a file.
     File,
 }
 
@@ -39,24 +40,24 @@ impl Kind {
     pub(super) const ALL: [Self; 2] = [Self::Anon, Self::File];
 }
 
-/// Pages of one kind in each generation, by its number modulo their number.
+/// Pages of one kind in each generation, indexed by its number modulo `SLOTS`.
 type Slots = [i64; SLOTS];
 
-/// See the module's header.
+/// The generations of one address space.
 #[derive(Debug)]
 pub(super) struct Generations {
-    // ORDER(generations): Relaxed, all of these: they change under all shards' locks, and who acts on them holds one;
-    // others only look.
+    // ORDER(generations): Relaxed, all of these. They change while all shards are locked; threads that depend
+    // on them hold a shard, others only report them.
     max_seq: AtomicU64,
     min_seq: Box<[[AtomicU64; 2]]>,
-    /// When each began: nanoseconds since `start`.
+    /// Start of each generation, in nanoseconds since `start`.
     births: [AtomicU64; SLOTS],
     start: Instant,
     shards: Shards<Mutex<Vec<[Slots; 2]>>>,
 }
 
 impl Generations {
-    /// As many as there can be, all of them empty.
+    /// Starts with the most generations, all empty.
     pub(super) fn new(nodes: u8) -> Self {
         let shards: Shards<Mutex<Vec<[Slots; 2]>>> = Shards::new();
         shards.iter().for_each(|shard| shard.lock().resize(usize::from(nodes), Default::default()));
@@ -69,33 +70,33 @@ impl Generations {
         }
     }
 
-    /// The youngest.
+    /// Number of the youngest generation.
     pub(super) fn max_seq(&self) -> u64 {
         self.max_seq.load(Relaxed)
     }
 
-    /// The oldest of a node and kind.
+    /// Number of the oldest generation of a node and kind.
     pub(super) fn min_seq(&self, node: Node, kind: Kind) -> u64 {
         self.min_seq[usize::from(node.0)][kind as usize].load(Relaxed)
     }
 
-    /// How many nodes there are.
+    /// Returns all nodes.
     pub(super) fn nodes(&self) -> impl Iterator<Item = Node> + use<> {
         (0..self.min_seq.len() as u8).map(Node)
     }
 
-    /// How long ago a generation began.
+    /// Returns how long ago a generation began.
     pub(super) fn age(&self, seq: u64) -> Duration {
         let birth = Duration::from_nanos(self.births[seq as usize % SLOTS].load(Relaxed));
         self.start.elapsed().saturating_sub(birth)
     }
 
-    /// This thread's counters. Nothing else is locked while they are.
+    /// Locks this thread's counters. The thread takes no other lock while it holds them.
     pub(super) fn counters(&self) -> CountersGuard<'_> {
         CountersGuard { of: self, shard: self.shards.mine().lock() }
     }
 
-    /// Pages in a generation. Exact where no thread changes them meanwhile.
+    /// Returns the pages in a generation. Exact if no thread changes them meanwhile.
     pub(super) fn pages(&self, node: Node, kind: Kind, seq: u64) -> u64 {
         let slot = |shard: &Mutex<Vec<[Slots; 2]>>| {
             shard.lock()[usize::from(node.0)][kind as usize][seq as usize % SLOTS]
@@ -103,7 +104,7 @@ impl Generations {
         self.shards.iter().map(slot).sum::<i64>().max(0) as u64
     }
 
-    /// Begins the next generation. Where there are as many as there can be, the oldest two become one.
+    /// Begins the next generation. Merges the oldest two where their number is at its maximum.
     pub(super) fn begin_next(&self) {
         let mut all = self.lock_all();
         let max = self.max_seq();
@@ -118,8 +119,8 @@ impl Generations {
         self.max_seq.store(max + 1, Relaxed);
     }
 
-    /// Where the oldest generations of a node are empty, the next are the oldest. With `can_swap`, anonymous pages do
-    /// not run away from files: their oldest is never younger than theirs.
+    /// Drops empty oldest generations of a node. With `can_swap` the oldest of anonymous pages is never younger
+    /// than the oldest of files.
     pub(super) fn pass_by_empty(&self, node: Node, can_swap: bool) {
         let is_empty = |kind| {
             let seq = self.min_seq(node, kind);
@@ -147,7 +148,7 @@ impl Generations {
         }
     }
 
-    /// What is in the oldest generation is in the next one.
+    /// Merges the oldest generation into the next one.
     fn drop_oldest(&self, all: &mut [MutexGuard<'_, Vec<[Slots; 2]>>], node: Node, kind: Kind) {
         let oldest = self.min_seq(node, kind);
         for shard in all {
@@ -157,7 +158,7 @@ impl Generations {
         self.min_seq[usize::from(node.0)][kind as usize].store(oldest + 1, Relaxed);
     }
 
-    /// In their order, so that two who do this do not wait for each other in turn.
+    /// Locks all shards, in order, so that two threads cannot deadlock.
     fn lock_all(&self) -> Vec<MutexGuard<'_, Vec<[Slots; 2]>>> {
         self.shards.iter().map(Mutex::lock).collect()
     }
@@ -167,14 +168,14 @@ fn slot(shard: &[[Slots; 2]], node: Node, kind: Kind, seq: u64) -> i64 {
     shard[usize::from(node.0)][kind as usize][seq as usize % SLOTS]
 }
 
-/// One shard of the counters, locked: as long as it is, no generation begins or ends.
+/// One locked shard of the counters. No generation begins or ends while it is held.
 pub(super) struct CountersGuard<'a> {
     of: &'a Generations,
     shard: MutexGuard<'a, Vec<[Slots; 2]>>,
 }
 
 impl CountersGuard<'_> {
-    /// `pages` more, or fewer, in the generation that `seq` counts as.
+    /// Adds `pages`, which may be negative, to the generation that `seq` counts as.
     pub(super) fn add(&mut self, node: Node, kind: Kind, seq: u64, pages: i64) {
         let seq = seq.max(self.min_seq(node, kind));
         self.shard[usize::from(node.0)][kind as usize][seq as usize % SLOTS] += pages;
@@ -200,20 +201,20 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_two_become_one_where_there_is_no_room_for_a_next() {
+    fn the_oldest_two_are_merged_at_the_maximum() {
         let generations = Generations::new(1);
         for (seq, pages) in [(0, 5), (1, 7), (3, 9)] {
             generations.counters().add(NODE, Kind::Anon, seq, pages);
         }
         generations.begin_next();
         assert_eq!(histogram(&generations, Kind::Anon), [(1, 12), (2, 0), (3, 9), (4, 0)]);
-        // One that was of generation 0 leaves by the number that it was given.
+        // A page that entered generation 0 leaves under the same number.
         generations.counters().add(NODE, Kind::Anon, 0, -1);
         assert_eq!(histogram(&generations, Kind::Anon), [(1, 11), (2, 0), (3, 9), (4, 0)]);
     }
 
     #[test]
-    fn empty_ones_are_passed_by_but_for_the_youngest_two() {
+    fn empty_generations_are_dropped_but_not_the_youngest_two() {
         let generations = Generations::new(1);
         generations.pass_by_empty(NODE, false);
         assert_eq!(histogram(&generations, Kind::File), [(2, 0), (3, 0)]);
@@ -221,7 +222,7 @@ mod tests {
         generations.begin_next();
         generations.pass_by_empty(NODE, false);
         assert_eq!(generations.min_seq(NODE, Kind::File), 2, "not empty");
-        assert_eq!(generations.min_seq(NODE, Kind::Anon), 3, "each kind by itself");
+        assert_eq!(generations.min_seq(NODE, Kind::Anon), 3, "the kinds are independent");
     }
 
     #[test]
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_exact_whichever_thread_brings_and_takes() {
+    fn sums_are_exact_when_threads_add_and_remove_pages() {
         let generations = Generations::new(1);
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! Which pages eviction looks at next: a hand for each node and kind goes round through the regions.
+//! Which pages eviction looks at next: each node and kind has a hand that goes round the regions.
 
 use super::Lru;
 use super::generations::Kind;
@@ -8,7 +8,7 @@ use crate::numa::Node;
 use slat::{Gfn, Level, Span};
 
 impl Lru {
-    /// Generations that have been used up are no more.
+    /// Drops empty oldest generations, and lets the tier counts of their kind fade.
     pub(super) fn pass_by_empty(&self, node: Node, can_swap: bool) {
         let oldest = || Kind::ALL.map(|kind| self.generations.min_seq(node, kind));
         let before = oldest();
@@ -20,7 +20,7 @@ impl Lru {
         }
     }
 
-    /// Of several kinds, that whose oldest generation is the oldest; of two as old, that which comes back less.
+    /// Returns the kind whose oldest generation is the oldest; between equals, the kind that refaults less.
     pub(super) fn first_to_go(
         &self,
         node: Node,
@@ -31,7 +31,7 @@ impl Lru {
         kinds.min_by_key(|&kind| (self.generations.min_seq(node, kind), kind == later))
     }
 
-    /// Whether a pass found any page of an entry in use, and could not say so then.
+    /// Whether a pass found any page of an entry accessed while the page lock was taken. Clears that record.
     pub(super) fn was_found_late(&self, entry: Span<Gfn>) -> bool {
         let mut asked = YoungPages::default();
         asked.add(entry);
@@ -39,8 +39,8 @@ impl Lru {
         late.is_some_and(|late| !late.is_empty())
     }
 
-    /// Up to `most` pages of the oldest generation, in order and in one region, from where the hand is. Nothing is
-    /// locked: they are looked at again. None where a whole round finds none.
+    /// Returns up to `most` pages of the oldest generation, in order, from one region, starting at the hand.
+    /// Takes no page lock, so the caller checks them again. Empty if a whole round finds none.
     pub(super) fn choose(&self, node: Node, kind: Kind, most: u64) -> Vec<Gfn> {
         let mut hand = self.hands[usize::from(node.0)][kind as usize].lock();
         let oldest = self.generations.min_seq(node, kind);
@@ -71,8 +71,8 @@ impl Lru {
         }
     }
 
-    /// Pages that stay although they are old are one generation younger; how many that are. The caller holds the page
-    /// lock.
+    /// Moves pages that stay although they are old to the next generation; returns how many. The caller holds
+    /// the page lock.
     pub(super) fn pass_over(&self, pages: Span<Gfn>) -> u64 {
         let mut passed = 0;
         self.change(pages, |mark| {

@@ -1,14 +1,14 @@
-//! The limit of an address space: what counts towards it, and making room.
+//! The limit of an address space: what counts towards it, and how a fault makes room.
 //!
-//! A page is refused where it would go beyond ([`MmError::OutOfFrames`], as from an arena that is full), under whatever
-//! locks its taker holds. The taker lets go of them, **reclaims** and asks again; if neither it nor another thread
-//! could evict a page meanwhile, the refusal is the answer; and that of the next, while nothing changes ([`super::backoff`]). Threads
-//! that ask at the same moment may each get one page too many.
+//! A page beyond the limit is refused with [`MmError::OutOfFrames`], as by a full arena, whatever locks the
+//! caller holds. The caller releases its locks, **reclaims** and tries again. If neither it nor another thread
+//! could evict a page meanwhile, the operation fails; later ones fail at once while nothing changes
+//! ([`super::backoff`]). Concurrent callers may each exceed the limit by one page.
 //!
-//! Tables count, and are not refused: the next thread that takes a page makes room for them too.
+//! Page tables count and are never refused: the next thread that takes a page makes room for them too.
 //!
-//! **Generations begin ahead of need**: one for each quarter of the limit that has come in. Otherwise the first who needs
-//! room would find all pages equally young, whatever was done with them since they came.
+//! **Generations begin ahead of need**, one for each quarter of the limit brought in. Otherwise the first
+//! reclaimer would find all pages equally young, however they were used.
 
 use super::stats::Counted;
 use super::{Lru, LruError, ReclaimState};
@@ -18,25 +18,25 @@ use crate::space::AddressSpace;
 use slat::table::memory::{CHUNK_BYTES, CHUNK_PAGES};
 use slat::{Idle, Level, PAGE_SIZE};
 
-/// Pages that are reclaimed at once by who needs one.
+/// Number of pages that a fault reclaims at once.
 const CLUSTER: u64 = 32;
 
 impl AddressSpace {
-    /// Its LRU, if it has one.
+    /// Returns the LRU, if the address space has one.
     #[inline]
     pub fn lru(&self) -> Option<&Lru> {
         self.lru.as_deref()
     }
 
-    /// For a command about a node.
+    /// Returns the LRU for a command about a node.
     pub(super) fn lru_of(&self, node: Node) -> Result<&Lru, LruError> {
         let lru = self.lru().ok_or(LruError::Off)?;
         if node.0 < self.arena.nodes() { Ok(lru) } else { Err(LruError::NoSuchNode) }
     }
 
-    /// Bytes that count towards the [limit](crate::AddressSpaceBuilder::limit): pages, page tables of this address
-    /// space and of its VMs, and what its own copies take of the swap's memory: each its share of the frames that it lies in.
-    /// Without an LRU pages and tables of VMs are not counted.
+    /// Returns the bytes that count towards the [limit](crate::AddressSpaceBuilder::limit): pages, page tables
+    /// of this address space and of its VMs, and the share of the swap's memory that its own copies take.
+    /// Without an LRU, pages and tables of VMs are not counted.
     pub fn charged(&self) -> u64 {
         self.charged_beside(self.lru().map_or(0, |lru| lru.charge.pages()))
     }
@@ -49,7 +49,7 @@ impl AddressSpace {
         pages * PAGE_SIZE + self.table_bytes() + stored
     }
 
-    /// Whether a page of this level may be taken.
+    /// Checks the limits for a new page of this level.
     #[inline]
     pub(crate) fn may_take(&self, level: Level) -> Result<(), MmError> {
         match self.lru() {
@@ -60,13 +60,13 @@ impl AddressSpace {
         }
     }
 
-    /// Whether a page may be mapped that is in a frame already, and charged.
+    /// Checks the address space's limit for a page whose frame exists and is charged already.
     pub(crate) fn may_map(&self, level: Level) -> Result<(), MmError> {
         let has_room = self.lru().is_none_or(|lru| self.has_room(lru, level.bytes()));
         has_room.then_some(()).ok_or(MmError::OutOfFrames(level))
     }
 
-    /// Whether so many pages may be taken, and there would be room for another.
+    /// Whether `pages` pages fit below the limits, with room for one more.
     pub(crate) fn has_room_for(&self, pages: u64) -> bool {
         self.lru().is_none_or(|lru| self.has_room(lru, (pages + 1) * PAGE_SIZE))
             && self.group_has_room(Level::K4)
@@ -79,7 +79,7 @@ impl AddressSpace {
             || self.charged() + bytes <= limit
     }
 
-    /// A table page chunk was lent to a VM, or came back.
+    /// Counts chunks of table pages that a VM has borrowed, or returned if negative.
     pub(crate) fn lru_lend(&self, chunks: i64) {
         if let Some(lru) = self.lru() {
             lru.charge.add_lent(chunks * CHUNK_PAGES as i64);
@@ -89,14 +89,15 @@ impl AddressSpace {
         }
     }
 
-    /// Runs `attempt` until it needs no memory that is not there, or none can be had. Nothing is locked. May sleep.
+    /// Runs `attempt` until it does not lack memory, or no room can be made. The caller holds no lock. May
+    /// sleep.
     pub(crate) fn with_room<T>(
         &self,
         idle: &mut Idle,
         mut attempt: impl FnMut(&mut Idle) -> Result<T, MmError>,
     ) -> Result<T, MmError> {
         if let Some(lru) = self.lru().filter(|lru| lru.charge.is_time()) {
-            // Where it cannot be made, or was made just now, the next one comes.
+            // An error or a pass by another thread is harmless: the next pass comes later.
             let _ = self.make_pass(lru, idle, lru.generations.max_seq(), self.can_swap(), false);
         }
         loop {
@@ -112,7 +113,7 @@ impl AddressSpace {
         }
     }
 
-    /// Direct reclaim, where memory is what was missing; whether it is worth another try.
+    /// Reclaims if `missing` is a lack of memory; returns whether the caller should try again.
     #[cold]
     pub(crate) fn made_room(&self, idle: &mut Idle, missing: MmError) -> bool {
         if !matches!(missing, MmError::OutOfFrames(_) | MmError::OutOfTables) {
@@ -133,7 +134,7 @@ impl AddressSpace {
             });
         if !made {
             lru.counters.add(Counted::Refused, 1);
-            // Where pages have to get older first, time alone changes what may go.
+            // With `min_ttl`, time alone makes pages evictable, so a failure is not recorded.
             if lru.settings().min_ttl.is_zero() {
                 lru.backoff.record_failure(before, state());
             }
@@ -141,7 +142,7 @@ impl AddressSpace {
         made
     }
 
-    /// What has to change before a page of its is evictable that was not.
+    /// Returns the state on which the success of a reclaim depends.
     pub(crate) fn reclaim_state(&self) -> ReclaimState {
         let Some(lru) = self.lru() else { return ReclaimState::default() };
         let (stats, swappiness) = (lru.stats(), lru.settings().swappiness.into());
@@ -149,31 +150,32 @@ impl AddressSpace {
         ReclaimState { resident: self.resident_pages(), tried, swappiness, unshared: self.arena.unshared() }
     }
 
-    /// Frees frames that only the swap cache has; how many.
+    /// Frees frames that only the swap cache holds; returns how many.
     pub(super) fn drop_unmapped(&self) -> u64 {
         self.swap.as_ref().map_or(0, |swap| swap.drop_unmapped())
     }
 
-    /// Pages that its LRU knows.
+    /// Returns the pages that the LRU counts.
     pub(crate) fn resident_pages(&self) -> u64 {
         self.lru().map_or(0, |lru| lru.charge.pages())
     }
 
-    /// Moves the oldest of its own copies out of memory, if that is what it pays for; how many.
+    /// Moves the oldest of its own copies out of memory, if it pays for them; returns how many.
     pub(crate) fn write_back_own(&self, copies: u64) -> usize {
         let swap = self.swap.as_ref().filter(|_| self.stored.bytes() > 0);
         swap.map_or(0, |swap| swap.write_back_of(copies as usize, Some(&self.stored)))
     }
 
-    /// Evicts up to so many pages; how many. Others may hold more, which they are about to evict.
+    /// Evicts up to `pages` pages; returns how many. Other threads may hold further pages that they are about
+    /// to evict.
     pub(crate) fn reclaim_beside_others(&self, idle: &mut Idle, pages: u64) -> u64 {
         let Some(lru) = self.lru() else { return 0 };
         let _together = lru.reclaimers.read();
         self.reclaim(idle, pages)
     }
 
-    /// The same, and waits for other reclaimers first, which may have held all pages that could go: with the lock held for writing,
-    /// none does. Whether any page went meanwhile.
+    /// Waits until no other reclaimer holds pages, then evicts up to `pages` pages, with `reclaimers` held for
+    /// writing. Returns whether any page was evicted meanwhile.
     pub(crate) fn reclaim_alone(&self, idle: &mut Idle, pages: u64) -> bool {
         let Some(lru) = self.lru() else { return false };
         let evicted = || lru.stats().evicted;

@@ -1,38 +1,37 @@
-//! The multi-gen LRU: which pages are cold, and making room by them (after the MGLRU aging series).
+//! The multi-gen LRU: finds cold pages and evicts them (after the MGLRU aging series).
 //!
 //! ```text
-//!    a fault                     in use at the next pass, or when it was about to go
+//!    a fault                     accessed, as a pass or eviction finds
 //!      │                      ┌────────────────────────────────────────────────┐
 //!      ▼                      │                                                ▼
 //! [ youngest ]  a pass ▶ [ one older ]  a pass ▶ [ … ]  a pass ▶ [ oldest ] ▶ asked once more ▶ swap
 //!      ▲                                                                                       │
-//!      └───────────────────────────── a fault, and how it was used ────────────────────────────┘
+//!      └───────────────────────────── a fault; the page keeps its tier ────────────────────────┘
 //! ```
 //! | file | idea |
 //! |---|---|
-//! | `generations` | how many there are, how old, how many pages in each |
-//! | `region`, `young` | what is remembered of a page: a word beside its entry; which of 512 were in use |
-//! | `track` | what the address space says: pages come, go, move |
-//! | `aging`, `bloom` | a pass over Accessed bits; what it passes over |
-//! | `evict`, `hand`, `tiers` | the coldest go; which are looked at next; which are spared though they are old |
-//! | `fork_family` | what forks share goes from all of them |
+//! | `generations` | numbers, ages and page counts of generations |
+//! | `region`, `young` | what is stored about a page: a word beside its entry; which of 512 pages were accessed |
+//! | `track` | what the address space reports: pages come, go, move |
+//! | `aging`, `bloom` | a pass over Accessed bits; which regions it skips |
+//! | `evict`, `hand`, `tiers` | eviction of the coldest; which pages it looks at next; which old pages it spares |
+//! | `fork_family` | evicting a shared page from all forks |
 //! | `limit`, `charge` | what counts towards the limit; a fault that makes room |
-//! | `backoff` | where nothing can go, it is not looked for again and again |
-//! | `evictor` | threads that make room ahead of need |
+//! | `backoff` | refusing reclaims at once while none can succeed |
+//! | `evictor`, `wakeup` | threads that make room ahead of need |
 //!
-//! **Who is asked.** What a guest uses it uses through a secondary MMU; this address space's own table hears of it once, at
-//! the fault. So a pass asks every secondary MMU that can answer about many pages at once
-//! ([`ages`](slat::SecondaryMmu::ages)), without a lock; others are passed over. Before a page goes all of them are asked about
-//! it. [`LruSettings::walk_secondary`] leaves the first of these out, as the kernel did.
+//! **Whose Accessed bits count.** A guest accesses memory through a secondary MMU; the primary table sees only
+//! its first fault. So a pass asks, without a lock, every secondary MMU that answers about many pages at once
+//! ([`ages`](slat::SecondaryMmu::ages)), and skips others. Eviction asks all of them before a page goes. With
+//! [`LruSettings::walk_secondary`] off, a pass asks none, as in the kernel.
 //!
-//! **What it promises.** Bits are hints: a page that is taken for cold is brought back by the next access, with what it
-//! held. Nothing that is pinned or merged is evicted. Each page that is there is in one generation, and the sums
-//! are exact. The thread that takes memory keeps the limit; where nothing can be evicted its access fails, and
-//! nothing else.
-//! Where one thread uses an address space, the same accesses evict the same pages.
+//! **Guarantees.** Accessed bits are hints: the next access to an evicted page brings it back with its
+//! contents. Pinned and merged pages are not evicted. Each present page is in one generation, and the sums are
+//! exact. The thread that takes memory enforces the limit; if nothing can be evicted, only its access fails.
+//! With one thread, the same accesses evict the same pages.
 //!
-//! **What it costs** a fault: a lock of this thread's own, a look at an ordered map, a store: some tens of nanoseconds; and
-//! 8 bytes for each page of regions in use. An address space without an LRU pays a branch at each of these places.
+//! **Cost** to a fault: a per-thread lock, a lookup in an ordered map, and a store: some tens of nanoseconds.
+//! Each page of a region in use takes 8 bytes. Without an LRU each of these places costs a branch.
 
 mod aging;
 mod backoff;
@@ -75,19 +74,20 @@ use std::time::Duration;
 use tiers::Tiers;
 use wakeup::EvictorWakeup;
 
-/// How to tell cold pages.
+/// Settings of an LRU.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LruSettings {
-    /// Whether an aging pass asks the secondary MMUs, too (those that can be asked about many pages at once). Where it
-    /// does not, what guests use looks idle until it is about to be evicted.
+    /// Whether an aging pass also asks the secondary MMUs that answer about many pages at once. Otherwise pages
+    /// that guests use look idle until eviction asks.
     pub walk_secondary: bool,
-    /// Whether a pass looks at the pages at all; else a new generation begins without a look at any page, and only eviction looks.
+    /// Whether a pass scans pages. Otherwise it only begins a new generation, and only eviction looks at pages.
     pub walk_pages: bool,
-    /// Whether a pass makes TLBs forget afterwards, so that the next access to a page that they hold is noticed.
+    /// Whether a pass flushes TLBs afterwards, so that the next access to a cached page sets its Accessed bit.
     pub flush: bool,
-    /// Pages younger than this are not evicted: memory runs out instead. Zero: there is no such promise.
+    /// Age below which pages are not evicted; memory runs out instead. Zero turns this off.
     pub min_ttl: Duration,
-    /// How much rather anonymous pages are evicted than a file's: 0 to 200, where 0 is never and 201 is only they.
+    /// Preference for evicting anonymous pages over file pages, 0 to 200. 0 evicts files only; 201 evicts
+    /// anonymous pages only.
     pub swappiness: u8,
 }
 
@@ -102,20 +102,20 @@ impl Default for LruSettings {
 pub struct NodeGenerations {
     /// The node.
     pub node: Node,
-    /// Oldest first.
+    /// The generations, oldest first.
     pub generations: Vec<Generation>,
 }
 
-/// One generation: pages that were last seen in use between two aging passes.
+/// One generation: pages that were last found accessed between two aging passes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Generation {
-    /// Its number; the youngest has the highest.
+    /// Number of the generation; the youngest has the highest.
     pub seq: u64,
-    /// How long ago it began.
+    /// Time since it began.
     pub age: Duration,
-    /// Anonymous pages in it.
+    /// Number of anonymous pages.
     pub anon: u64,
-    /// Pages of files in it.
+    /// Number of file pages.
     pub file: u64,
 }
 
@@ -128,15 +128,14 @@ pub struct Lru {
     regions: Regions,
     filters: Filters,
     tiers: Tiers,
-    /// Held by who makes a pass.
+    /// Held by the thread that makes a pass.
     walker: Mutex<()>,
-    /// Where eviction goes on, for each node and kind.
+    /// Position of eviction, for each node and kind.
     hands: Box<[[Mutex<Gfn>; 2]]>,
     charge: Charge,
-    /// What an evictor is told.
     wakeup: EvictorWakeup,
     backoff: Backoff,
-    /// Held for reading by who needs room, for writing by who found none and will not believe it yet.
+    /// Held for reading by reclaimers; for writing by a reclaimer that found no page, to wait for the others.
     reclaimers: RwLock<()>,
     counters: Counters,
     on_evict: RwLock<Option<OnEvict>>,
@@ -167,7 +166,7 @@ impl Lru {
         }
     }
 
-    /// The generations of each node of the arena. Exact where no thread changes them meanwhile.
+    /// Returns the generations of each node of the arena. Exact if no thread changes them meanwhile.
     pub fn generations(&self) -> Vec<NodeGenerations> {
         let of = &self.generations;
         let node = |node| {
@@ -187,8 +186,8 @@ impl Lru {
         of.nodes().map(node).collect()
     }
 
-    /// Tells `seen` the generation of each page of `hvas` that is there, in order. Reads words that faults and passes write
-    /// meanwhile: each is what it was at some moment. Does not wait.
+    /// Calls `seen` with the generation of each present page of `hvas`, in order. Faults and passes may write
+    /// meanwhile: each value held at some moment. Does not wait.
     pub fn for_each_page(&self, hvas: Span<Hva>, mut seen: impl FnMut(Hva, u64)) {
         let mut at = page_of(hvas.start).base(Level::M2);
         while let Some((first, region)) = self.regions.next(at).filter(|(first, _)| hva_of(*first) < hvas.end)
@@ -202,27 +201,27 @@ impl Lru {
         }
     }
 
-    /// What it has done so far.
+    /// Returns counts of what the LRU has done so far.
     pub fn stats(&self) -> LruStats {
         self.counters.sum()
     }
 
-    /// How it is set.
+    /// Returns the current settings.
     pub fn settings(&self) -> LruSettings {
         self.settings.read().clone()
     }
 
-    /// Sets it anew: from the next pass or eviction on.
+    /// Replaces the settings, from the next pass or eviction on.
     pub fn set(&self, settings: LruSettings) {
         *self.settings.write() = settings;
     }
 
-    /// Whether passes ask the secondary MMUs from now on.
+    /// Sets whether passes ask the secondary MMUs.
     pub fn set_walk_secondary(&self, on: bool) {
         self.settings.write().walk_secondary = on;
     }
 
-    /// Calls `seen` for each page that is evicted from now on, while it is: for measuring.
+    /// Calls `seen` during each later eviction of a page: for measurements.
     #[doc(hidden)]
     pub fn on_evict(&self, seen: Box<dyn Fn(Hva) + Send + Sync>) {
         *self.on_evict.write() = Some(seen);

@@ -1,16 +1,16 @@
-//! What is remembered of the pages of an address space: a word for each, in regions of 2 MiB.
+//! What the LRU stores about the pages of an address space: a word for each, in regions of 2 MiB.
 //!
 //! ```text
 //! 63 .......... 16 | 15 .......... 8 | 7 .. 4 |  3   |  2 1  |  0
-//! generation + 1   | node            |   –    | gone | tier  | a file's         0: there is no page
+//! generation + 1   | node            |   –    | gone | tier  | file page        0: no page is present
 //! ```
-//! **Gone**: a file's page was evicted, and the word is what it was then. Its entry is empty, so it cannot say so itself, as
-//! those of anonymous pages do ([`super::tiers`]).
+//! **Gone** marks an evicted page of a file, with the word that it had. Its page-table entry is empty, while
+//! the entry of an anonymous page keeps a shadow ([`super::tiers`]).
 //!
-//! A region comes into being with its first page and changes under its page lock. That is all there is: **no lists**.
-//! A list would keep the order of pages within a generation; it would cost a lock that every fault on a node takes, two
-//! pointers for each page, and cache misses to follow them. Here a fault stores one word, which only its own region
-//! uses, and eviction finds the oldest by reading words in a row, 64 to a microsecond or so, once around for each
+//! A region is created with its first page, and changes under its page lock. There are **no lists**. A list
+//! would keep the order of pages within a generation. But it would cost a lock shared by all faults of a node,
+//! two pointers for each page, and cache misses to follow them. Here a fault stores one word of its own region.
+//! Eviction finds the oldest pages by reading consecutive words, about 64 per microsecond, once around per
 //! generation.
 
 use super::generations::Kind;
@@ -25,14 +25,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// What is remembered of a page that is there.
+/// What the LRU stores about a present page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Mark {
-    /// Its generation when it was last looked at; one below the oldest counts as the oldest.
+    /// Its generation when it was last looked at. A number below the oldest counts as the oldest.
     pub(super) seq: u64,
     pub(super) node: Node,
     pub(super) kind: Kind,
-    /// How often it was found in use, up to 3.
+    /// How often it was found accessed, up to 3.
     pub(super) tier: u8,
 }
 
@@ -40,7 +40,7 @@ impl Mark {
     const TIER: u64 = 0b110;
     const GONE: u64 = 1 << 3;
 
-    /// Whether both are in the same generation, of the same node and kind.
+    /// Whether both have the same generation, node and kind.
     pub(super) fn is_counted_with(self, other: Self) -> bool {
         Self { tier: 0, ..self } == Self { tier: 0, ..other }
     }
@@ -64,15 +64,16 @@ impl Mark {
     }
 }
 
-/// The words of 2 MiB. They change under its page lock; without it they may be read as a hint.
+/// The words of a 2 MiB region. They change under its page lock; other threads may read them as a hint.
 #[derive(Debug)]
 pub(super) struct Region {
-    // ORDER(marks): Relaxed, all of them: the page lock orders the threads that change them.
+    // ORDER(marks): Relaxed, all of them: the page lock orders the threads that write them.
     words: [AtomicU64; PAGES],
     present: AtomicU32,
-    /// The pass that looked at it last; 0: none has.
+    /// Number of the last pass that scanned it; 0 if none has.
     pub(super) seen: AtomicU64,
-    /// Pages that a pass found in use while another thread had the page lock. The next holder of that lock makes them young.
+    /// Pages that a pass found accessed while another thread held the page lock. The next holder of that lock
+    /// makes them young.
     late: [AtomicU64; PAGES / 64],
 }
 
@@ -86,17 +87,17 @@ impl Region {
         }
     }
 
-    /// Without the page lock: these were in use, and are not marked young yet.
+    /// Records accessed pages without the page lock; they are not marked young yet.
     pub(super) fn add_late(&self, young: &YoungPages) {
         for (late, &bits) in self.late.iter().zip(young.words()) {
             late.fetch_or(bits, Relaxed);
         }
     }
 
-    /// Takes those that are not marked young yet. The caller marks them.
+    /// Takes those of `asked` that are recorded and not marked young yet. The caller marks them.
     pub(super) fn take_late(&self, asked: &YoungPages) -> YoungPages {
         let take = |(late, &asked): (&AtomicU64, &u64)| {
-            // Mostly there are none, and looking costs others nothing.
+            // Mostly there are none, and a load does not take the cache line away from others.
             if late.load(Relaxed) & asked == 0 { 0 } else { late.fetch_and(!asked, Relaxed) & asked }
         };
         let mut words = self.late.iter().zip(asked.words()).map(take);
@@ -107,7 +108,7 @@ impl Region {
         Mark::of(self.words[index].load(Relaxed))
     }
 
-    /// Says what is there now, and returns what was.
+    /// Sets the mark of a page, and returns the old one.
     pub(super) fn set(&self, index: usize, mark: Option<Mark>) -> Option<Mark> {
         let new = mark.map_or(0, Mark::word);
         let old = Mark::of(self.words[index].load(Relaxed));
@@ -121,25 +122,25 @@ impl Region {
         old
     }
 
-    /// Says something else of a page that is there.
+    /// Changes the mark of a present page.
     pub(super) fn update(&self, index: usize, mark: Mark) {
         self.words[index].store(mark.word(), Relaxed);
     }
 
-    /// The page that was there was evicted, with this mark. Says nothing where there is one again.
+    /// Records the mark of an evicted page. Does nothing if a page is present there again.
     pub(super) fn set_gone(&self, index: usize, mark: Mark) {
         if self.words[index].load(Relaxed) == 0 {
             self.words[index].store(mark.word() | Mark::GONE, Relaxed);
         }
     }
 
-    /// The mark of the page that was evicted from there.
+    /// Returns the mark of the page that was evicted from there.
     pub(super) fn gone(&self, index: usize) -> Option<Mark> {
         let word = self.words[index].load(Relaxed);
         if word & Mark::GONE == 0 { None } else { Mark::decode(word) }
     }
 
-    /// What was evicted from there does not come back.
+    /// Forgets evicted pages that cannot come back.
     pub(super) fn forget_gone(&self, indices: Range<usize>) {
         for word in &self.words[indices] {
             if word.load(Relaxed) & Mark::GONE != 0 {
@@ -148,7 +149,7 @@ impl Region {
         }
     }
 
-    /// How many pages are there.
+    /// Returns the number of pages present.
     pub(super) fn present(&self) -> u64 {
         u64::from(self.present.load(Relaxed))
     }
@@ -156,8 +157,8 @@ impl Region {
 
 type Map = BTreeMap<u64, Arc<Region>>;
 
-/// The regions that have pages: one map for each of a few threads, all the same. A fault reads its thread's own, so faults share no
-/// lock; a region that comes or goes changes all of them, with all locked.
+/// The regions that have pages: several equal maps, one for each shard of threads. A fault reads its own
+/// shard's map, so faults share no lock. Adding or removing a region locks and changes all maps.
 #[derive(Debug)]
 pub(super) struct Regions(Shards<RwLock<Map>>);
 
@@ -166,12 +167,12 @@ impl Regions {
         Self(Shards::new())
     }
 
-    /// Runs `with` on the region of a page, if there is one.
+    /// Runs `with` on the region of a page, if it exists.
     pub(super) fn with<T>(&self, page: Gfn, with: impl FnOnce(&Region) -> T) -> Option<T> {
         self.0.mine().read().get(&number(page)).map(|region| with(region))
     }
 
-    /// Changes all maps alike.
+    /// Makes the same change to all maps.
     fn change(&self, change: impl Fn(&mut Map)) {
         let mut all: Vec<_> = self.0.iter().map(RwLock::write).collect();
         for map in &mut all {
@@ -179,18 +180,18 @@ impl Regions {
         }
     }
 
-    /// The same, and there is one. The caller holds its page lock.
+    /// Like `with`, but creates the region if needed. The caller holds its page lock.
     pub(super) fn with_new<T>(&self, page: Gfn, with: impl Fn(&Region) -> T) -> T {
         if let Some(done) = self.with(page, &with) {
             return done;
         }
         let fresh = Arc::new(Region::new());
-        // The page lock is held: no other thread adds this one.
+        // The page lock keeps other threads from adding the same region.
         self.change(|map| drop(map.insert(number(page), fresh.clone())));
         with(&fresh)
     }
 
-    /// The first region that begins at `from` or later, and its first page.
+    /// Returns the first region that begins at `from` or later, with its first page.
     pub(super) fn next(&self, from: Gfn) -> Option<(Gfn, Arc<Region>)> {
         let from = number(from + (Level::M2.pages() - 1));
         let regions = self.0.mine().read();
@@ -198,7 +199,7 @@ impl Regions {
         Some((first_page(number), region.clone()))
     }
 
-    /// Forgets a region without pages. The caller holds its page lock.
+    /// Removes a region without pages. The caller holds its page lock.
     pub(super) fn forget_empty(&self, page: Gfn) {
         if self.with(page, Region::present) == Some(0) {
             self.change(|map| drop(map.remove(&number(page))));
@@ -206,7 +207,7 @@ impl Regions {
     }
 }
 
-/// The number of the region around a page.
+/// Returns the number of the region around a page.
 pub(super) fn number(page: Gfn) -> u64 {
     page.0 >> Level::M2.shift()
 }
@@ -215,7 +216,7 @@ fn first_page(number: u64) -> Gfn {
     Gfn(number << Level::M2.shift())
 }
 
-/// All pages of the region around `page`.
+/// Returns all pages of the region around `page`.
 pub(super) fn region_of(page: Gfn) -> Span<Gfn> {
     Span::sized(page.base(Level::M2), Level::M2.pages())
 }
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_late_is_taken_once_by_who_asks_for_it() {
+    fn a_late_page_is_taken_once() {
         let region = Region::new();
         let pages = |first, len| {
             let mut pages = YoungPages::default();

@@ -1,10 +1,10 @@
-//! What the LRU has done: counters of a few threads, summed when they are read.
+//! What the LRU has done: sharded counters, summed when they are read.
 
 use crate::shards::Shards;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What is counted.
+/// Index of a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Counted {
     Passes,
@@ -23,36 +23,37 @@ pub(crate) enum Counted {
 
 const COUNTERS: usize = Counted::Refused as usize + 1;
 
-/// See the module's header.
+/// The counters, one set for each shard of threads.
 #[derive(Debug)]
 pub(crate) struct Counters(Shards<[AtomicU64; COUNTERS]>);
 
-/// What the LRU of an address space has done so far. Pages are of 4 KiB; a huge one counts as 512.
+/// What the LRU of an address space has done so far. Pages are 4 KiB; a huge page counts as 512.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LruStats {
-    /// Aging passes that were finished.
+    /// Aging passes that were completed.
     pub passes: u64,
-    /// Pages that they found to have been accessed.
+    /// Pages that passes found accessed.
     pub young: u64,
-    /// Regions of 2 MiB that they looked at.
+    /// Regions of 2 MiB that passes scanned.
     pub regions_walked: u64,
-    /// Regions that they passed over: the Bloom filter said that few pages are young there.
+    /// Regions that passes skipped because the Bloom filter said that few pages are young there.
     pub regions_skipped: u64,
-    /// Pages that were evicted.
+    /// Pages evicted.
     pub evicted: u64,
-    /// Candidates that had been accessed after all, and are young again.
+    /// Eviction candidates that had been accessed since aging and became young again.
     pub promoted: u64,
-    /// Candidates that were spared because pages of their tier come back too often.
+    /// Eviction candidates spared because pages of their tier refault too often.
     pub protected: u64,
     /// Faults on evicted pages.
     pub refaults: u64,
-    /// Times that a fault had to make room first.
+    /// Reclaims that a fault had to make first.
     pub direct_reclaims: u64,
-    /// Candidates that cannot be evicted: pinned, merged, of a file that others map, or in another thread's hands.
+    /// Eviction candidates that cannot be evicted: pinned, merged, of a file that others map, or in use by
+    /// another thread.
     pub unevictable: u64,
-    /// Candidates that stayed because the swap would not take them.
+    /// Eviction candidates that stayed because the swap did not take them.
     pub store_failed: u64,
-    /// Times that no room could be made, and a fault was refused.
+    /// Faults refused because no room could be made.
     pub refused: u64,
 }
 

@@ -1,45 +1,46 @@
-//! Tiers: of equally old pages, those that were in use more often; and whether it pays to spare them.
+//! Tiers order equally old pages by how often they were accessed; feedback decides which tiers eviction spares.
 //!
-//! A page's tier is how often it was found in use while it was there, up to 3; a page that goes leaves its tier behind in
-//! its entry, and takes it up again if it comes back. **Feedback** decides which tiers are spared: where pages of a tier
-//! that went came back more often than those of the lowest, measured by how many went, that tier and those above pass to
-//! the next generation instead, and come down a tier.
+//! A page's tier is how often it was found accessed while it was present, up to 3. An evicted page leaves its
+//! tier in its entry, and gets it back if it refaults. **Feedback**: a tier is spared if its evicted pages
+//! refault more often, relative to how many were evicted, than those of the lowest tier. That tier and those
+//! above move to the next generation instead, and drop one tier.
 //!
-//! In the kernel tiers count accesses through file descriptors, the only ones that leave no Accessed bit there. Its
-//! controller is the same: the lowest tier's rate is the set point, others must be twice as bad; counts fade by half
-//! whenever a generation has been used up.
+//! In the kernel tiers count accesses through file descriptors, which leave no Accessed bit. Its controller is
+//! the same: the refault rate of the lowest tier is the set point, and a tier is spared at twice that rate.
+//! Counts halve whenever a generation has been used up.
 
 use super::generations::{Kind, MAX_GENS};
 use crate::swap::Shadow;
 use parking_lot::Mutex;
 
-/// How many there are.
+/// Number of tiers.
 const TIERS: usize = 4;
-/// Fewer refaults than this say nothing.
+/// Fewer refaults than this are ignored as noise.
 const NOISE: u64 = 64;
 
-/// What became of the pages of a tier.
+/// Evictions and refaults of one tier.
 #[derive(Clone, Copy, Default, Debug)]
 struct TierCounts {
-    /// Went, or were spared.
+    /// Pages evicted or spared.
     total: u64,
-    /// Of those that went, came back soon.
+    /// Evicted pages that refaulted soon.
     refaulted: u64,
 }
 
-/// See the module's header. Of all nodes together.
+/// Counts by kind and tier, for all nodes together.
 #[derive(Debug, Default)]
 pub(super) struct Tiers(Mutex<[[TierCounts; TIERS]; 2]>);
 
 impl Tiers {
-    /// The highest tier of a kind that is not spared.
+    /// Returns the highest tier of a kind that is not spared.
     pub(super) fn highest_that_goes(&self, kind: Kind) -> u8 {
         let counts = self.0.lock()[kind as usize];
         let spared = (1..TIERS).find(|&tier| is_worse(counts[0], counts[tier]));
         spared.map_or(TIERS as u8, |tier| tier as u8) - 1
     }
 
-    /// Whether files go rather than anonymous pages as old: the lowest tiers are compared, weighed by swappiness.
+    /// Whether files are evicted before equally old anonymous pages: compares the lowest tiers, weighted by
+    /// swappiness.
     pub(super) fn files_go_first(&self, swappiness: u8) -> bool {
         let [anon, file] = self.0.lock().map(|tiers| tiers[0]);
         let weight = u64::from(swappiness);
@@ -48,17 +49,17 @@ impl Tiers {
                 <= (anon.refaulted + 1) * file.total * (200 - weight.min(200))
     }
 
-    /// Pages of a tier went, or were spared.
+    /// Counts a page of a tier that was evicted or spared.
     pub(super) fn passed(&self, kind: Kind, tier: u8) {
         self.0.lock()[kind as usize][usize::from(tier)].total += 1;
     }
 
-    /// One has come back.
+    /// Counts a page that refaulted.
     pub(super) fn refaulted(&self, kind: Kind, tier: u8) {
         self.0.lock()[kind as usize][usize::from(tier)].refaulted += 1;
     }
 
-    /// The past counts half from now on.
+    /// Halves the counts of a kind.
     pub(super) fn fade(&self, kind: Kind) {
         for counts in &mut self.0.lock()[kind as usize] {
             counts.total /= 2;
@@ -67,27 +68,27 @@ impl Tiers {
     }
 }
 
-/// Whether pages of a tier come back more than twice as often as those of the lowest.
+/// Whether pages of a tier refault more than twice as often as those of the lowest.
 fn is_worse(lowest: TierCounts, tier: TierCounts) -> bool {
     tier.refaulted >= NOISE
         && tier.refaulted * (lowest.total + NOISE) > 2 * (lowest.refaulted + 1) * tier.total
 }
 
-/// Bits of a generation's number in a shadow.
+/// Bits for a generation's number in a shadow.
 const SEQ_BITS: u32 = Shadow::BITS - 2;
 
-/// What the entry of an anonymous page remembers: the oldest generation when it went, and its tier.
+/// What the entry of an evicted anonymous page stores: the oldest generation at that time, and the page's tier.
 pub(super) fn shadow(oldest: u64, tier: u8) -> Shadow {
     Shadow::new((oldest as u32) << 2 | u32::from(tier))
 }
 
-/// The same back. Of the generation's number only the lowest bits are left.
+/// Decodes a shadow. Only the low bits of the generation's number are left.
 pub(super) fn of_shadow(shadow: Shadow) -> (u64, u8) {
     (u64::from(shadow.bits() >> 2), (shadow.bits() & 3) as u8)
 }
 
-/// Whether what went while `oldest` was the oldest generation went not more generations ago than there can be; `now` is
-/// the oldest now.
+/// Whether a page that was evicted while `oldest` was the oldest generation was evicted fewer than `MAX_GENS`
+/// generations ago; `now` is the oldest now.
 pub(super) fn went_lately(oldest: u64, now: u64) -> bool {
     now.wrapping_sub(oldest) & ((1 << SEQ_BITS) - 1) < MAX_GENS
 }
@@ -128,7 +129,7 @@ mod tests {
         (0..300).for_each(|_| tiers.refaulted(Kind::File, 0));
         assert!(!tiers.files_go_first(60));
         (0..200).for_each(|_| tiers.refaulted(Kind::Anon, 0));
-        assert!(tiers.files_go_first(60) && !tiers.files_go_first(100), "as much rather as was said");
+        assert!(tiers.files_go_first(60) && !tiers.files_go_first(100), "weighted by swappiness");
     }
 
     #[test]

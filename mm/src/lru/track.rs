@@ -1,5 +1,5 @@
-//! What the rest of an address space says to its LRU: pages come, go, and change places. Each is said under the page's
-//! lock, next to the entry's own change. Without an LRU each is one branch that never changes its mind.
+//! What an address space reports to its LRU: pages that come, go, and move. Each report is made under the
+//! page's lock, next to the change of the entry. Without an LRU each costs one predictable branch.
 
 use super::Lru;
 use super::generations::Kind;
@@ -14,14 +14,14 @@ use slat::{Gfn, Hva, Level, PAGE_SIZE, Pfn, Span};
 use std::ops::Range;
 
 impl Kind {
-    /// Of the pages that a mapping brings in, unless they are copies of a file's.
+    /// Kind of the pages that a mapping brings in, except copies of a file's pages.
     pub(crate) fn of(vma: &Vma) -> Self {
         if vma.is_shared() { Self::File } else { Self::Anon }
     }
 }
 
 impl AddressSpace {
-    /// A page is there now: of the youngest generation, since a thread is about to use it.
+    /// Adds a page, to the youngest generation, since a thread is about to use it.
     #[inline]
     pub(crate) fn lru_enter(&self, page: Gfn, level: Level, pfn: Pfn, kind: Kind) {
         if let Some(lru) = &self.lru {
@@ -30,14 +30,14 @@ impl AddressSpace {
         }
     }
 
-    /// Its group pays for the page, if none did before.
+    /// Charges the page to the group, if it is not charged yet.
     pub(crate) fn charge(&self, level: Level, pfn: Pfn, kind: Kind) {
         if let Some(member) = &self.member {
             self.arena.charge(Span::sized(pfn, level.pages()), member.owner(), kind == Kind::File);
         }
     }
 
-    /// The page has gone.
+    /// Removes a page.
     #[inline]
     pub(crate) fn lru_leave(&self, page: Gfn, level: Level) {
         if let Some(lru) = &self.lru {
@@ -45,7 +45,7 @@ impl AddressSpace {
         }
     }
 
-    /// Nothing comes back to these addresses: the caller empties them.
+    /// Forgets evicted pages at these addresses; they cannot come back, since the caller empties them.
     pub(crate) fn lru_forget(&self, pages: Span<Gfn>) {
         let Some(lru) = &self.lru else { return };
         let mut at = pages.start.base(Level::M2);
@@ -56,7 +56,7 @@ impl AddressSpace {
         }
     }
 
-    /// The page has another frame, and is as old as before. Its kind is said where it is another one, too.
+    /// Records that a page has another frame; it keeps its age. `kind` changes its kind.
     #[inline]
     pub(crate) fn lru_replace(&self, page: Gfn, level: Level, pfn: Pfn, kind: Option<Kind>) {
         if let Some(lru) = &self.lru {
@@ -70,7 +70,7 @@ impl AddressSpace {
         }
     }
 
-    /// The page is at another address, and as old as before. The caller holds the page locks of both.
+    /// Records that a page is at another address; it keeps its age. The caller holds both page locks.
     #[inline]
     pub(crate) fn lru_move(&self, from: Gfn, to: Gfn, level: Level) {
         if let Some(lru) = &self.lru {
@@ -78,7 +78,7 @@ impl AddressSpace {
         }
     }
 
-    /// A page that was evicted had to come back: its entry said `shadow`.
+    /// Records that an evicted page was read back at a fault; its entry held `shadow`.
     pub(crate) fn lru_refaulted(&self, page: Gfn, shadow: Shadow) {
         let Some(lru) = self.lru() else { return };
         let (oldest, tier) = of_shadow(shadow);
@@ -88,19 +88,19 @@ impl AddressSpace {
         });
     }
 
-    /// A page that was evicted is used, and was read back before.
+    /// Records the use of an evicted page that was read ahead.
     pub(crate) fn lru_used_ahead(&self) {
         if let Some(lru) = self.lru() {
             lru.counters.add(Counted::Refaults, 1);
         }
     }
 
-    /// What kind of page is at `page`; [`Kind::Anon`] without an LRU.
+    /// Returns the kind of the page at `page`; [`Kind::Anon`] without an LRU.
     pub(crate) fn lru_kind(&self, page: Gfn) -> Kind {
         self.lru().and_then(|lru| lru.mark(page)).map_or(Kind::Anon, |mark| mark.kind)
     }
 
-    /// The generation of the page at `hva`, if one is there.
+    /// Returns the generation of the page at `hva`, if one is present.
     pub fn generation(&self, hva: Hva) -> Option<u64> {
         let lru = self.lru()?;
         let mark = lru.mark(Gfn(hva.0 / PAGE_SIZE))?;
@@ -113,8 +113,8 @@ impl Lru {
         self.regions.with(page, |region| region.get(index(page))).flatten()
     }
 
-    /// A page was evicted while generation `oldest` was, and has come back: the tier that it is of now. What went long
-    /// ago, more generations than there can be, is new.
+    /// Counts a refault of a page that was evicted while `oldest` was the oldest generation; returns its tier.
+    /// A page that was evicted `MAX_GENS` or more generations ago counts as new.
     fn came_back(&self, oldest: u64, (kind, tier): (Kind, u8), node: Node) -> u8 {
         self.counters.add(Counted::Refaults, 1);
         let now = self.generations.min_seq(node, kind);
@@ -156,7 +156,7 @@ impl Lru {
         self.charge.add_resident(-left);
     }
 
-    /// Remembers something else of those pages of one region that are there.
+    /// Changes the marks of those of these pages of one region that are present.
     #[cold]
     pub(super) fn change(&self, pages: Span<Gfn>, mut to: impl FnMut(Mark) -> Mark) {
         self.regions.with(pages.start, |region| {
@@ -182,7 +182,7 @@ impl Lru {
     }
 }
 
-/// Where in their region these pages are.
+/// Returns the indices of these pages in their region.
 fn indices(pages: Span<Gfn>) -> Range<usize> {
     let first = index(pages.start);
     first..first + pages.len() as usize

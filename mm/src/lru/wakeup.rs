@@ -1,20 +1,20 @@
-//! How a fault tells an [`Evictor`](super::Evictor) that there is less room than there should be.
+//! How a fault tells an [`Evictor`](super::Evictor) that little room is left.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What an evictor and the faults have in common.
+/// State shared by an evictor and the faults.
 #[derive(Debug, Default)]
 pub(super) struct EvictorWakeup {
-    /// Threads wait to be woken. Where there is no evictor none does.
-    // ORDER(evictor): Relaxed: a hint; a fault that misses it finds the next.
+    /// Whether threads of an evictor wait to be woken.
+    // ORDER(evictor): Relaxed: a hint; if one fault misses it, a later fault sees it.
     pub(super) waits: AtomicBool,
     pub(super) stop: Mutex<bool>,
     pub(super) changed: Condvar,
 }
 
 impl EvictorWakeup {
-    /// There is less room than there should be.
+    /// Wakes the evictor's threads if any wait.
     #[inline]
     pub(super) fn wake(&self) {
         if self.waits.load(Relaxed) {

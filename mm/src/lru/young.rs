@@ -1,42 +1,42 @@
-//! Which pages of a region were accessed: a bit each, gathered from several tables.
+//! A bit for each page of a region that was accessed, collected from several tables.
 
 use crate::pte::page_of;
 use slat::{AccessedPages, Gfn, Hva, Level, Span};
 
-/// Pages of a region.
+/// Number of pages in a region.
 pub(super) const PAGES: usize = Level::M2.pages() as usize;
 
-/// Where in its region a page is.
+/// Returns the index of a page in its region.
 pub(super) fn index(page: Gfn) -> usize {
     (page.0 - page.base(Level::M2).0) as usize
 }
 
-/// See the module's header.
+/// A set of accessed pages of one region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct YoungPages([u64; PAGES / 64]);
 
 impl YoungPages {
-    /// These pages, which lie in the region.
+    /// Adds these pages, which lie in the region.
     pub(super) fn add(&mut self, pages: Span<Gfn>) {
         self.merge(index(pages.start), AccessedPages::all(pages).bits());
     }
 
-    /// What the primary table says.
+    /// Adds the answer of the primary table.
     pub(super) fn add_own(&mut self, accessed: &AccessedPages<Gfn>) {
         self.merge(index(accessed.first()), accessed.bits());
     }
 
-    /// What a secondary MMU says.
+    /// Adds the answer of a secondary MMU.
     pub(super) fn add_secondary(&mut self, accessed: &AccessedPages<Hva>) {
         self.merge(index(page_of(accessed.first())), accessed.bits());
     }
 
-    /// What others say.
+    /// Adds all pages of another set.
     pub(super) fn add_all(&mut self, other: &Self) {
         self.merge(0, &other.0);
     }
 
-    /// Bits past the end of the region are another's.
+    /// Bits past the end of the region are ignored.
     fn merge(&mut self, first: usize, bits: &[u64; PAGES / 64]) {
         let (words, shift) = (first / 64, first % 64);
         for (word, &bits) in bits.iter().enumerate().filter(|(_, bits)| **bits != 0) {
@@ -49,12 +49,12 @@ impl YoungPages {
         }
     }
 
-    /// A bit for each page of the region.
+    /// Builds a set from a bit for each page.
     pub(super) fn of(words: [u64; PAGES / 64]) -> Self {
         Self(words)
     }
 
-    /// All of them.
+    /// All pages of a region.
     pub(super) const ALL: Self = Self([u64::MAX; PAGES / 64]);
 
     pub(super) fn words(&self) -> &[u64; PAGES / 64] {
@@ -69,7 +69,7 @@ impl YoungPages {
         *self == Self::default()
     }
 
-    /// Where in the region they are, in order.
+    /// Returns the indices of the pages, in order.
     pub(super) fn indices(&self) -> impl Iterator<Item = usize> {
         self.0.into_iter().enumerate().flat_map(|(word, mut left)| {
             std::iter::from_fn(move || {

@@ -1,44 +1,44 @@
-//! What may be written, parsed.
+//! Parses commands.
 
 use super::LruGenError;
 
-/// One command. Sequence numbers are those that reading shows.
+/// One command. Generations are numbered as reading shows them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
     /// `+ memcg node max_seq [can_swap [force_scan]]`: begin a new generation after `max_seq`.
     Age {
-        /// Which address space.
+        /// Number of the address space.
         memcg: u32,
-        /// Which node.
+        /// Number of the node.
         node: u32,
         /// The youngest generation that the writer knows of.
         seq: u64,
-        /// Whether anonymous pages count; the default is whether there is a swap.
+        /// Whether to age anonymous pages; by default if swappiness is above 0.
         can_swap: Option<bool>,
-        /// Whether nothing is passed over; the default is yes.
+        /// Whether to scan regions that are not dense too; by default yes.
         force_scan: bool,
     },
     /// `- memcg node min_seq [swappiness [nr_to_reclaim]]`: evict the generations up to `min_seq`.
     Evict {
-        /// Which address space.
+        /// Number of the address space.
         memcg: u32,
-        /// Which node.
+        /// Number of the node.
         node: u32,
         /// The last generation to evict.
         seq: u64,
-        /// How much rather anonymous pages than a file's, 0 to 200; `max`, or 201, is anonymous pages only.
+        /// Preference for anonymous pages over file pages, 0 to 200; `max` or 201 evicts anonymous pages only.
         swappiness: Option<u8>,
-        /// Pages at most.
+        /// Most pages to evict.
         nr: Option<u64>,
     },
 }
 
-/// The most that a swappiness can be: anonymous pages only.
+/// The largest swappiness: anonymous pages only.
 const SWAPPINESS_MAX: u64 = 201;
 
 impl Command {
-    /// All commands of a text: between them stand commas, semicolons or newlines; empty ones do not count. Each is
-    /// parsed when its turn comes, so that those before a bad one have been carried out, as in the kernel.
+    /// Parses all commands of a text, separated by commas, semicolons or newlines; empty ones are skipped. Each
+    /// is parsed on demand, so that commands before a bad one are carried out, as in the kernel.
     ///
     /// ```
     /// use slat_mm::lru_gen::Command;
@@ -52,7 +52,7 @@ impl Command {
     }
 
     fn one(text: &str) -> Option<Self> {
-        // The kernel wants no space after the first letter; nor do we.
+        // As in the kernel, no space is needed after the sign.
         let sign = text.chars().next()?;
         let mut words = text[sign.len_utf8()..].split_ascii_whitespace();
         let (memcg, node) = (number(words.next()?)?, number(words.next()?)?);
@@ -84,12 +84,12 @@ impl Command {
     }
 }
 
-/// Digits and nothing else: the standard parser takes a sign.
+/// Parses digits only: the standard parser accepts a sign.
 fn number(word: &str) -> Option<u64> {
     word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok())?
 }
 
-/// What an error shows of a text that may hold anything: its beginning, in one line.
+/// Shortens any text to one line for an error.
 pub(super) fn shown(text: &str) -> String {
     const MOST: usize = 40;
     let mut shown: String =
@@ -112,7 +112,7 @@ mod tests {
         first
     }
 
-    /// What the kernel's own parser takes, and what the fields mean.
+    /// Commands that the kernel's own parser accepts, and their fields.
     #[test]
     fn commands_as_the_kernel_takes_them() {
         let age = |can_swap, force_scan| Command::Age { memcg: 1, node: 0, seq: 3, can_swap, force_scan };
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(Command::all(" \n").count(), 0);
     }
 
-    /// Any command, as text: signs and spaces as people write them.
+    /// Any command as text, with varying signs and spaces.
     fn written() -> impl Strategy<Value = (Command, String)> {
         let fields = (any::<u32>(), any::<u32>(), any::<u64>(), any::<bool>());
         let options = (0..=201u8, any::<u64>(), 0..3usize);

@@ -1,12 +1,12 @@
-//! Why a command was refused, with the kernel's number for it.
+//! Errors of commands, with the kernel's `errno` for each.
 
 use crate::lru::LruError;
 
-/// See the module's header.
+/// Why a command was refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LruGenError {
-    /// No command or setting; this is how it begins.
+    /// The text is no command or setting; it begins like this.
     #[error("`{0}` is no command")]
     Garbage(String),
     /// No address space has this number.
@@ -15,19 +15,19 @@ pub enum LruGenError {
     /// The arena has no such node.
     #[error("there is no node {0}")]
     NoSuchNode(u32),
-    /// The core cannot be switched off: it is the address spaces' for their lives.
+    /// The core cannot be switched off: an address space has its LRU for its whole life.
     #[error("the LRU itself cannot be switched off")]
     CoreIsOn,
-    /// The LRU's own answer.
+    /// The LRU refused the command.
     #[error(transparent)]
     Lru(#[from] LruError),
-    /// [`LruGen::interrupt`](super::LruGen::interrupt) was called meanwhile.
+    /// [`LruGen::interrupt`](super::LruGen::interrupt) was called during the command.
     #[error("interrupted")]
     Interrupted,
 }
 
 impl LruGenError {
-    /// The number that the kernel's interface answers with.
+    /// Returns the `errno` of the kernel's interface.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Garbage(_) | Self::NoSuchMemcg(_) | Self::NoSuchNode(_) => libc::EINVAL,
@@ -37,7 +37,7 @@ impl LruGenError {
         }
     }
 
-    /// Its name: `EINVAL`.
+    /// Returns the name of the `errno`, for example `EINVAL`.
     pub fn name(&self) -> &'static str {
         match self.errno() {
             libc::ERANGE => "ERANGE",

@@ -1,5 +1,5 @@
-//! The kernel's text interface to the multi-gen LRU, over address spaces: what `/sys/kernel/debug/lru_gen` and
-//! `/sys/kernel/mm/lru_gen/` are there: a reclaimer looks at generations, and evicts ahead of time.
+//! The kernel's text interface to the multi-gen LRU, over address spaces: like `/sys/kernel/debug/lru_gen` and
+//! `/sys/kernel/mm/lru_gen/`. A user-space reclaimer reads the generations, and evicts ahead of need.
 //!
 //! ```text
 //! memcg     1 /guest                                    an address space: its number and name
@@ -10,19 +10,19 @@
 //! ```
 //! | written | what happens | errors |
 //! |---|---|---|
-//! | `+ memcg node max_seq [can_swap [force_scan]]` | a new generation begins after `max_seq`; what was used since the last is its | EINVAL: no such generation yet. ERANGE: no room, and `force_scan` is 0 |
-//! | `- memcg node min_seq [swappiness [nr]]` | the generations up to `min_seq` are evicted, `nr` pages at most | EINVAL: one of the two youngest. EINTR: [interrupted](LruGen::interrupt) |
+//! | `+ memcg node max_seq [can_swap [force_scan]]` | begins a new generation after `max_seq`; pages used since the last one stay in `max_seq` | EINVAL: no such generation yet. ERANGE: no room, and `force_scan` is 0 |
+//! | `- memcg node min_seq [swappiness [nr]]` | evicts the generations up to `min_seq`, at most `nr` pages | EINVAL: one of the two youngest. EINTR: [interrupted](LruGen::interrupt) |
 //!
-//! A reclaimer ages now and then, reads how old the generations are, and evicts those that were not used for long.
+//! A reclaimer ages periodically, reads how old the generations are, and evicts the old ones.
 //!
 //! | file | idea |
 //! |---|---|
-//! | `command` | what may be written, parsed |
-//! | `print` | what reading shows |
+//! | `command` | parses what is written |
+//! | `print` | formats what is read |
 //! | `settings` | `enabled` and `min_ttl_ms` |
 //!
-//! **Where it differs from the kernel's.** A number that does not fit is refused, not cut. There are no memcgs: each
-//! address space counts as one.
+//! **Differences from the kernel.** A number that does not fit is refused, not truncated. There are no memcgs:
+//! each address space counts as one.
 
 mod command;
 mod error;
@@ -40,10 +40,10 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-/// Pages that are evicted between two looks at whether a caller [interrupts](LruGen::interrupt).
+/// Pages evicted between two checks for an [interrupt](LruGen::interrupt).
 const BATCH: u64 = 64;
 
-/// See the module's header.
+/// Numbered address spaces, with the kernel's text commands.
 ///
 /// ```
 /// use slat::Idle;
@@ -65,7 +65,7 @@ pub struct LruGen {
     interrupted: AtomicBool,
 }
 
-/// What is known of an address space, whose number is its place, from 1.
+/// One address space. Its number is its index plus one.
 #[derive(Debug)]
 struct Entry {
     path: String,
@@ -73,23 +73,23 @@ struct Entry {
 }
 
 impl LruGen {
-    /// No address spaces yet.
+    /// Starts without address spaces.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds an address space under a name (a cgroup's path, in the kernel) and returns its number. One that was built
-    /// without an LRU has no nodes to show. When it is dropped, its number names no address space.
+    /// Adds an address space under a name (in the kernel, a cgroup's path) and returns its number. An address
+    /// space without an LRU is not shown. After an address space is dropped, its number names none.
     ///
     /// # Panics
-    /// After 65,535 of them.
+    /// If 65,535 address spaces were added before.
     pub fn add(&self, path: &str, space: &Arc<AddressSpace>) -> u16 {
         let mut spaces = self.spaces.write();
         spaces.push(Entry { path: path.into(), space: Arc::downgrade(space) });
         u16::try_from(spaces.len()).expect("a memcg's number has 16 bits")
     }
 
-    /// The generations of all address spaces.
+    /// Returns the generations of all address spaces, as text.
     pub fn read(&self) -> String {
         let mut text = String::new();
         for (number, entry) in (1u16..).zip(self.spaces.read().iter()) {
@@ -104,12 +104,12 @@ impl LruGen {
         text
     }
 
-    /// Carries out the commands of `text`, one after the other, up to the first that fails. May sleep.
+    /// Executes the commands of `text` in order, up to the first that fails. May sleep.
     pub fn write(&self, idle: &mut Idle, text: &str) -> Result<(), LruGenError> {
         Command::all(text).try_for_each(|command| self.carry_out(idle, command?))
     }
 
-    /// Lets evictions that run now, and from now on, end with `EINTR` soon: for who wants to stop.
+    /// Makes current and later evictions end soon with `EINTR`.
     pub fn interrupt(&self) {
         self.interrupted.store(true, Relaxed);
     }
@@ -118,7 +118,7 @@ impl LruGen {
         match command {
             Command::Age { memcg, node, seq, can_swap, force_scan } => {
                 let (space, node) = (self.space(memcg)?, node_of(node)?);
-                // No swappiness, no swapping; who has no swap at all knows that itself.
+                // Swappiness 0 means no swapping; the address space checks whether it has a swap.
                 let swappiness = space.lru().map_or(0, |lru| lru.settings().swappiness);
                 let can_swap = can_swap.unwrap_or(swappiness > 0);
                 space.age(idle, node, seq, can_swap, force_scan)?;

@@ -1,9 +1,9 @@
-//! What reading shows, byte for byte as the kernel prints it.
+//! Formats generations, byte for byte as the kernel prints them.
 
 use crate::lru::{Generation, NodeGenerations};
 use std::fmt;
 
-/// One address space.
+/// One address space to print.
 pub(super) struct Memcg<'a> {
     pub(super) number: u16,
     pub(super) path: &'a str,
@@ -12,7 +12,8 @@ pub(super) struct Memcg<'a> {
 
 impl fmt::Display for Memcg<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // With its first node, as in the kernel: who has none is not shown.
+        // The header comes with the first node, as in the kernel, so an address space without nodes is not
+        // shown.
         if !self.nodes.is_empty() {
             writeln!(f, "memcg {:5} {}", self.number, self.path)?;
         }

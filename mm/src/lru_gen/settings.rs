@@ -1,13 +1,13 @@
-//! `enabled` and `min_ttl_ms`: settings of all address spaces at once.
+//! `enabled` and `min_ttl_ms`: settings for all address spaces at once.
 //!
 //! | bit of `enabled` | what it switches |
 //! |---|---|
-//! | 0x0001 | the LRU itself; always on, as it was built |
-//! | 0x0002 | aging looks at the pages' own Accessed bits, a table at a time |
-//! | 0x0004 | the kernel's Accessed bits of tables; never on here: whole tables are passed over without being asked |
+//! | 0x0001 | the LRU itself; always on |
+//! | 0x0002 | aging scans the Accessed bits of pages |
+//! | 0x0004 | the kernel's Accessed bits of non-leaf entries; never on here |
 //! | 0x0008 | aging asks secondary MMUs too (the MGLRU aging series) |
 //!
-//! Bits that this machine does not have are ignored, as in the kernel; the mask shows what is on.
+//! Unsupported bits are ignored, as in the kernel; reading shows which bits are on.
 
 use super::command::shown;
 use super::{LruGen, LruGenError};
@@ -19,7 +19,8 @@ const WALK_PAGES: u32 = 2;
 const WALK_SECONDARY: u32 = 8;
 
 impl LruGen {
-    /// What is on everywhere, as the kernel prints it: `0x000b`. Without an address space it is the default.
+    /// Returns the bits that are on in every address space, as the kernel prints them: `0x000b`. Without
+    /// address spaces, the default.
     pub fn read_enabled(&self) -> String {
         let mut mask = CORE | WALK_PAGES | WALK_SECONDARY;
         self.each(|settings| {
@@ -30,10 +31,10 @@ impl LruGen {
         format!("{mask:#06x}\n")
     }
 
-    /// Switches: a mask, decimal, octal or hexadecimal as in C, or `y` for everything.
+    /// Sets the bits from a mask (decimal, octal or hexadecimal as in C), or all bits from `y`.
     ///
     /// # Errors
-    /// [`LruGenError::CoreIsOn`] for a mask without the core, or `n`.
+    /// [`LruGenError::CoreIsOn`] for `n` or a mask without the core bit.
     pub fn write_enabled(&self, text: &str) -> Result<(), LruGenError> {
         let text = text.trim();
         let mask = match text.as_bytes() {
@@ -52,7 +53,7 @@ impl LruGen {
         Ok(())
     }
 
-    /// How long pages that were used are kept at least, in milliseconds: the longest of any address space.
+    /// Returns the longest `min_ttl` of all address spaces, in milliseconds.
     pub fn read_min_ttl_ms(&self) -> String {
         let mut most = Duration::ZERO;
         self.each(|settings| {
@@ -62,7 +63,7 @@ impl LruGen {
         format!("{}\n", most.as_millis())
     }
 
-    /// Sets it, for all of them; 0 promises nothing.
+    /// Sets `min_ttl` of all address spaces, in milliseconds; 0 turns it off.
     pub fn write_min_ttl_ms(&self, text: &str) -> Result<(), LruGenError> {
         let text = text.trim();
         let ms = mask(text).ok_or_else(|| LruGenError::Garbage(shown(text)))?;
@@ -73,7 +74,7 @@ impl LruGen {
         Ok(())
     }
 
-    /// Visits the settings of every LRU, and sets them anew where the visitor says so.
+    /// Visits the settings of every LRU, and stores them if the visitor returns true.
     fn each(&self, mut visit: impl FnMut(&mut LruSettings) -> bool) {
         for space in self.spaces.read().iter().filter_map(|entry| entry.space.upgrade()) {
             if let Some(lru) = space.lru() {
@@ -86,7 +87,7 @@ impl LruGen {
     }
 }
 
-/// A number of 32 bits as C writes it.
+/// Parses a 32-bit number as C writes it.
 fn mask(text: &str) -> Option<u32> {
     let lower = text.to_ascii_lowercase();
     let (digits, radix) = match lower.strip_prefix("0x") {
@@ -94,7 +95,7 @@ fn mask(text: &str) -> Option<u32> {
         None if lower.len() > 1 && lower.starts_with('0') => (&lower[1..], 8),
         None => (lower.as_str(), 10),
     };
-    // The standard parser takes a sign; the kernel's of unsigned numbers does not take a minus.
+    // The standard parser accepts a sign; the kernel's unsigned parser does not accept a minus.
     let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     plain.then(|| u32::from_str_radix(digits, radix).ok())?
 }
