@@ -1,9 +1,9 @@
-//! A file: contents that several mappings, in one address space or in many, may share.
+//! A file: contents that several mappings, in one address space or many, may share.
 //!
-//! It is its own page cache. A page comes into being when a thread first maps it, filled from the contents
-//! that the file was made with, and stays as long as the file, or until it is [evicted](crate::swap::files). The file
-//! holds one reference to each of its frames, so a frame of a file never has a sole owner in an address space: a private
-//! mapping copies before it writes.
+//! A file is its own page cache. A page is created when a thread first maps it, filled with the file's initial
+//! contents. It stays until the file is dropped or the page is [evicted](crate::swap::files). The file holds a
+//! reference to each of its frames, so no address space is the sole owner of one: a private mapping copies
+//! before it writes.
 
 use crate::arena::Arena;
 use crate::error::MmError;
@@ -14,7 +14,7 @@ use slat::{Level, PAGE_SIZE, Pfn, Span};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// See the module's header. Map it with [`Backing::Shared`](crate::Backing::Shared) or
+/// A file in memory. Map it with [`Backing::Shared`](crate::Backing::Shared) or
 /// [`Backing::Private`](crate::Backing::Private).
 #[derive(Debug)]
 pub struct File {
@@ -26,33 +26,34 @@ pub struct File {
 
 pub(crate) type Cache = BTreeMap<u64, Cached>;
 
-/// Where a page is that came into being.
+/// Place of a page in the cache.
 #[derive(Debug)]
 pub(crate) enum Cached {
-    /// In a frame, to which the file has a reference. A thread that takes another reference cancels `leaving`.
+    /// In a frame that the file holds a reference to. A thread that takes another reference clears `leaving`.
     Frame { pfn: Pfn, leaving: bool },
-    /// In swap. The file has a reference to the copy.
+    /// In swap. The file holds a reference to the copy.
     Swapped(Arc<Swap>, SwapEntry),
 }
 
-/// A page that was asked for.
+/// Result of a lookup.
 #[derive(Debug)]
 pub(crate) enum Page<'a> {
-    /// A reference to it.
+    /// The page, with a reference.
     There(Held<'a>),
-    /// It has to be [read back](File::swap_in) first, by who may sleep.
+    /// The page must be [read back](File::swap_in) first, by a thread that may sleep.
     Swapped,
-    /// The file ends before.
+    /// The page is past the end of the file.
     PastEnd,
 }
 
 impl File {
-    /// A file of zeroes, as a memfd is: `bytes` long, rounded up to pages. Costs nothing until it is used.
+    /// Creates a file of zeroes, like a memfd, `bytes` long rounded up to pages. Pages take no memory until
+    /// they are used.
     pub fn zeroed(arena: &Arc<Arena>, bytes: u64) -> Arc<Self> {
         Self::new(arena, Vec::new(), bytes)
     }
 
-    /// A file with these contents; zeroes follow to the end of its last page.
+    /// Creates a file with these contents, padded with zeroes to a whole page.
     pub fn with_contents(arena: &Arc<Arena>, contents: Vec<u8>) -> Arc<Self> {
         let bytes = contents.len() as u64;
         Self::new(arena, contents, bytes)
@@ -63,12 +64,12 @@ impl File {
         Arc::new(Self { arena: arena.clone(), contents, pages, cache: Mutex::default() })
     }
 
-    /// The arena that its pages live in.
+    /// Returns the arena of its pages.
     pub(crate) fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
-    /// Page `index`, brought in if need be.
+    /// Returns page `index`, created if needed.
     pub(crate) fn page(&self, index: u64) -> Result<Page<'_>, MmError> {
         if index >= self.pages {
             return Ok(Page::PastEnd);
@@ -90,23 +91,23 @@ impl File {
         Ok(Page::There(Held::new(&self.arena, pfn, Level::K4)))
     }
 
-    /// Its pages that came into being.
+    /// Locks and returns the cache of created pages.
     pub(crate) fn cache(&self) -> MutexGuard<'_, Cache> {
         self.cache.lock()
     }
 
-    /// Whether page `index` is in the file: in its cache, or in what it was made with. `None` past the end.
+    /// Whether page `index` is in the cache or in the initial contents. `None` past the end.
     pub(crate) fn holds(&self, index: u64) -> Option<bool> {
         (index < self.pages).then(|| self.was_made_with(index) || self.cache.lock().contains_key(&index))
     }
 
-    /// Whether the file was made with a page `index`.
+    /// Whether the initial contents reach page `index`.
     pub(crate) fn was_made_with(&self, index: u64) -> bool {
         index < (self.contents.len() as u64).div_ceil(PAGE_SIZE)
     }
 
-    /// Makes `page` the file's page `index`, and returns a reference to it. `None` where there is one, or no room
-    /// for one.
+    /// Makes `page` the file's page `index`, and returns a reference to it. `None` if that page exists or is
+    /// past the end.
     pub(crate) fn add<'a>(&self, index: u64, page: Held<'a>) -> Option<Held<'a>> {
         let mut cache = self.cache.lock();
         if index >= self.pages || self.was_made_with(index) || cache.contains_key(&index) {
@@ -118,7 +119,7 @@ impl File {
         Some(page)
     }
 
-    /// What the file was made with, of page `index`; zeroes follow.
+    /// Returns the initial contents of page `index`, without the zeroes that follow.
     pub(crate) fn made_with(&self, index: u64) -> &[u8] {
         let start = self.contents.len().min((index * PAGE_SIZE) as usize);
         let end = self.contents.len().min(start + PAGE_SIZE as usize);
@@ -128,7 +129,7 @@ impl File {
     fn read_in(&self, index: u64) -> Result<Held<'_>, MmError> {
         let page = self.arena.zeroed(Level::K4)?;
         let bytes = self.made_with(index);
-        // SAFETY: a page that only we hold; the slice is no longer than it.
+        // SAFETY: only this function holds the page, and the slice fits.
         unsafe { self.arena.frame(page.pfn()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Ok(page)
     }

@@ -1,70 +1,70 @@
-//! Which frames are free: blocks of 2 MiB, and bits for the frames of those that were broken up.
+//! Free frames: blocks of 2 MiB, and a bit for each frame of partly used blocks.
 //!
 //! ```text
 //! block = 8 words of 64 bits, a bit for each free frame of 4 KiB
 //!         a bit   one frame
-//!         a word  a chunk of table pages (256 KiB)       one comparison finds it
+//!         a word  a chunk of table pages (256 KiB)       found by one comparison
 //!         all     a huge frame (2 MiB)
 //! ```
-//! Nothing is split or merged by hand: what a block can give is what its bits say, and three ordered sets
-//! remember which blocks can give what. Each is searched lowest first, so that use gathers at the bottom of the
-//! arena and blocks at the top become whole again. Small requests go to broken blocks, and in them to words
-//! that are broken already.
+//! There is no explicit split or merge: a block's bits say what it can give, and three ordered sets list which
+//! blocks can give what. Each set is searched lowest first, so use collects at the bottom of the arena and
+//! blocks at the top become whole again. Small requests go to partly used blocks, and in them to partly used
+//! words.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Frames in a block.
+/// Number of frames in a block.
 pub(crate) const BLOCK: u64 = 512;
 const WORD: u64 = u64::BITS as u64;
 const WHOLE: [u64; 8] = [u64::MAX; 8];
 
-/// How much to take at once; aligned to its size.
+/// A size to allocate, aligned to itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unit {
-    /// 64 frames: what the engine asks for to make tables of.
+    /// 64 frames: the engine's unit of table memory.
     Chunk,
     /// 512 frames: a huge page.
     Block,
 }
 
-/// The free frames of an arena. Frames are numbered from zero.
+/// The free frames of an arena, numbered from zero.
 #[derive(Debug)]
 pub(crate) struct FreeFrames {
-    /// The blocks in use so far; the arena's end comes later.
+    /// Blocks used so far; further blocks are added on demand.
     blocks: Vec<[u64; 8]>,
-    /// Frames of all blocks. The last block may have fewer than the others.
+    /// Number of frames in all blocks. The last block may be shorter.
     frames: u64,
     whole: BTreeSet<usize>,
     broken: BTreeSet<usize>,
-    /// Broken blocks with a whole word.
+    /// Partly used blocks with a whole word.
     chunky: BTreeSet<usize>,
     free: u64,
 }
 
 impl FreeFrames {
-    /// `limit` blocks, all free; memory is used only for those that have been in use.
+    /// Starts with `limit` free blocks. Memory is allocated only for blocks that have been used.
     pub(crate) fn new(limit: usize) -> Self {
         Self::of(limit as u64 * BLOCK)
     }
 
-    /// So many frames, all free.
+    /// Starts with `frames` free frames.
     pub(crate) fn of(frames: u64) -> Self {
         let none = BTreeSet::new;
         Self { blocks: Vec::new(), frames, whole: none(), broken: none(), chunky: none(), free: frames }
     }
 
-    /// Free frames, of all sizes.
+    /// Returns the number of free frames.
     pub(crate) fn free(&self) -> u64 {
         self.free
     }
 
-    /// Takes `want` single frames, or as many as there are.
+    /// Takes `want` single frames, or as many as are free.
     pub(crate) fn take_frames(&mut self, want: usize, into: &mut Vec<u64>) {
         let full = into.len() + want;
         while into.len() < full {
             let Some(block) = self.broken.first().copied().or_else(|| self.whole_block()) else {
-                // The last block may be a broken one from the beginning.
+                // The last block may be incomplete from the start.
                 if self.broken.is_empty() {
                     return;
                 }
@@ -100,7 +100,7 @@ impl FreeFrames {
         Some(block as u64 * BLOCK + taken.start as u64 * WORD)
     }
 
-    /// Takes frames back, however they were taken.
+    /// Frees frames, in any grouping.
     pub(crate) fn give(&mut self, frames: Range<u64>) {
         let mut at = frames.start;
         while at < frames.end {
@@ -118,12 +118,12 @@ impl FreeFrames {
         }
     }
 
-    /// How many blocks have been in use so far.
+    /// Returns the number of blocks that have been used.
     pub(crate) fn blocks(&self) -> usize {
         self.blocks.len()
     }
 
-    /// The free frames of one block, neighbours together.
+    /// Returns the free frames of one block as runs.
     pub(crate) fn runs(&self, block: usize) -> impl Iterator<Item = Range<u64>> {
         let words = self.blocks.get(block).copied().unwrap_or_default();
         let is_free = move |frame: &u64| words[(frame / WORD) as usize] >> (frame % WORD) & 1 != 0;
@@ -137,7 +137,7 @@ impl FreeFrames {
         })
     }
 
-    /// The lowest whole block, one never used before if need be.
+    /// Returns the lowest whole block; adds a new block if there is none.
     fn whole_block(&mut self) -> Option<usize> {
         let number = self.blocks.len();
         let left = self.frames.saturating_sub(number as u64 * BLOCK);
@@ -152,7 +152,7 @@ impl FreeFrames {
         self.whole.first().copied()
     }
 
-    /// Puts a block into the sets that its bits say.
+    /// Updates the sets from the bits of a block.
     fn sort(&mut self, block: usize) {
         let words = self.blocks[block];
         let whole = words == WHOLE;
@@ -186,8 +186,8 @@ mod tests {
         let mut free = FreeFrames::new(3);
         assert_eq!(free.take(Unit::Block), Some(0));
         assert_eq!(one(&mut free), Some(512));
-        assert_eq!(free.take(Unit::Chunk), Some(512 + 64), "the broken word is passed over");
-        assert_eq!(one(&mut free), Some(513), "and used up first");
+        assert_eq!(free.take(Unit::Chunk), Some(512 + 64), "skips the partly used word");
+        assert_eq!(one(&mut free), Some(513), "uses that word first");
         assert_eq!(free.take(Unit::Block), Some(1024));
         assert_eq!(free.take(Unit::Block), None);
         free.give(512..514);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn free_frames_of_a_block_are_told_in_runs() {
+    fn free_frames_of_a_block_are_listed_as_runs() {
         let mut free = FreeFrames::new(2);
         assert_eq!(free.runs(0).count(), 0, "never used");
         let mut held = Vec::new();
@@ -213,7 +213,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken and given back in whatever order: no frame twice, and in the end all blocks are whole.
+        /// After any sequence of takes and gives, no frame is given out twice, and in the end all blocks are
+        /// whole.
         #[test]
         fn no_frame_is_given_out_twice(steps in prop::collection::vec((0u8..4, any::<prop::sample::Index>()), 1..300)) {
             let mut free = FreeFrames::new(4);

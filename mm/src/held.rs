@@ -1,5 +1,5 @@
-//! References to frames, as values: what is neither in an entry nor in a file is in one of these, and comes
-//! back by itself.
+//! References to frames, as values: a reference that neither an entry nor a file holds is owned by one of
+//! these, and dropped with it.
 
 use crate::arena::Arena;
 use crate::error::MmError;
@@ -7,7 +7,7 @@ use crate::numa::Node;
 use slat::{Level, Pfn, Span};
 use std::mem::ManuallyDrop;
 
-/// One reference to each frame of a page. Dropping it gives them back.
+/// A reference to each frame of a page. Dropping it drops them.
 #[derive(Debug)]
 #[must_use]
 pub struct Held<'a> {
@@ -17,17 +17,17 @@ pub struct Held<'a> {
 }
 
 impl<'a> Held<'a> {
-    /// The caller hands over references that it has.
+    /// Takes over references that the caller holds.
     pub(crate) fn new(arena: &'a Arena, pfn: Pfn, level: Level) -> Self {
         Self { arena, pfn, level }
     }
 
-    /// Its first frame.
+    /// Returns the first frame of the page.
     pub fn pfn(&self) -> Pfn {
         self.pfn
     }
 
-    /// The references live on in an entry or a file, which gives them back some day.
+    /// Hands the references over to an entry or a file, which drops them later.
     pub(crate) fn keep(self) -> Pfn {
         ManuallyDrop::new(self).pfn
     }
@@ -39,12 +39,12 @@ impl Drop for Held<'_> {
     }
 }
 
-/// References that were taken out of entries during a change. They are given back when this is dropped, which
-/// must come after the change's invalidation has ended: until then the frames stay what they were.
+/// References taken out of entries by a change. Drop this after the change's invalidation has ended: until then
+/// the frames must stay in use.
 #[derive(Debug)]
 pub(crate) struct Released<'a> {
     arena: &'a Arena,
-    /// Neighbours that were released one after another are one run.
+    /// Neighbours that were released in a row form one run.
     runs: Vec<Span<Pfn>>,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Released<'a> {
         Self { arena, runs: Vec::new() }
     }
 
-    /// Adds the references of the entry that mapped this page.
+    /// Adds the references of an entry that mapped this page.
     pub(crate) fn add(&mut self, pfn: Pfn, level: Level) {
         let page = Span::sized(pfn, level.pages());
         match self.runs.last_mut() {
@@ -73,26 +73,25 @@ impl Drop for Released<'_> {
 }
 
 impl Arena {
-    /// A page of one level, 4 KiB or 2 MiB, with any contents and one reference to each of its frames; of this
-    /// thread's node if it has one.
+    /// Allocates a page of 4 KiB or 2 MiB with arbitrary contents; prefers this thread's node.
     pub fn page(&self, level: Level) -> Result<Held<'_>, MmError> {
         let pfn = self.nearest(|node| node.take_page(level, false)).ok_or(MmError::OutOfFrames(level))?;
         Ok(self.hold(pfn, level, false))
     }
 
-    /// The same, filled with zeroes.
+    /// Like [`page`](Self::page), filled with zeroes.
     pub fn zeroed(&self, level: Level) -> Result<Held<'_>, MmError> {
         let pfn = self.nearest(|node| node.take_page(level, true)).ok_or(MmError::OutOfFrames(level))?;
         Ok(self.hold(pfn, level, true))
     }
 
-    /// The same as [`page`](Self::page), of this node and no other.
+    /// Like [`page`](Self::page), from this node only.
     pub fn page_on(&self, node: Node, level: Level) -> Result<Held<'_>, MmError> {
         let pfn = self.node(node).take_page(level, false).ok_or(MmError::OutOfFrames(level))?;
         Ok(self.hold(pfn, level, false))
     }
 
-    /// The first reference to each frame of a page that was free.
+    /// Takes the first reference to each frame of a free page.
     fn hold(&self, pfn: Pfn, level: Level, zero: bool) -> Held<'_> {
         for frame in 0..level.pages() {
             self.begin_use(pfn + frame, 0, zero);
@@ -100,7 +99,7 @@ impl Arena {
         Held::new(self, pfn, level)
     }
 
-    /// Gives back references that were taken out of entries, when dropped.
+    /// Starts collecting references that a change takes out of entries.
     pub(crate) fn released(&self) -> Released<'_> {
         Released::new(self)
     }

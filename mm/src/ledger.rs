@@ -1,10 +1,11 @@
-//! Whose a frame is: counters of groups, and which group a frame is charged to.
+//! Charges of frames to groups.
 //!
-//! A frame is charged when it comes to an address space of a group, and for as long as it is in use (`Arena::charge`). Its note
-//! has the group's number, so that the thread that lets go of it last knows which ledger to credit.
+//! A frame is charged when it enters an address space of a group, for as long as it is in use
+//! (`Arena::charge`). The frame's note stores the group's number, so that the thread that drops the last
+//! reference knows which ledger to credit.
 //!
-//! Threads share no line: each has a **stock** of its own, out of which it charges and into which it credits. Where that is used up,
-//! or too large, a batch comes from the sum, or goes back. The sum without the stocks is exact.
+//! Threads share no cache line: each charges and credits a **stock** of its own. When the stock is empty or too
+//! large, the thread moves a batch between it and the sum. The sum minus the stocks is exact.
 
 use crate::error::MmError;
 use crate::shards::Shards;
@@ -13,13 +14,13 @@ use slat::PAGE_SIZE;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-/// What a stock is filled by, and reduced by when it has twice that.
+/// Size to which a stock is refilled, or cut when it exceeds twice that.
 const BATCH: i64 = 32;
-/// Ledgers are made as many at a time.
+/// Number of ledgers allocated at a time.
 const ROW: usize = 64;
 
 /// A number that many threads change.
-// ORDER(charge): Relaxed, all here: numbers, and nothing else is known from them.
+// ORDER(charge): Relaxed, all here: numbers; no other memory depends on them.
 #[derive(Debug)]
 pub(crate) struct Count {
     sum: AtomicI64,
@@ -31,24 +32,24 @@ impl Count {
         Self { sum: AtomicI64::new(0), stocks: Shards::new() }
     }
 
-    /// Adds, or subtracts.
+    /// Adds `count`, which may be negative.
     pub(crate) fn add(&self, count: i64) {
         let stock = self.stocks.mine();
         let left = stock.fetch_sub(count, Relaxed) - count;
         if !(0..=2 * BATCH).contains(&left) {
-            // Another thread of the stock may do the same at once: the number stays what it is.
+            // Another thread may refill the same stock at once; the total stays correct.
             let more = BATCH - left;
             self.sum.fetch_add(more, Relaxed);
             stock.fetch_add(more, Relaxed);
         }
     }
 
-    /// The number, or more: one look at a line that is seldom written.
+    /// Returns an upper bound: one load from a line that is seldom written.
     pub(crate) fn at_most(&self) -> u64 {
         self.sum.load(Relaxed).max(0) as u64
     }
 
-    /// The number.
+    /// Returns the number.
     pub(crate) fn exact(&self) -> u64 {
         let stocks: i64 = self.stocks.iter().map(|stock| stock.load(Relaxed)).sum();
         (self.sum.load(Relaxed) - stocks).max(0) as u64
@@ -58,15 +59,15 @@ impl Count {
 /// What is charged to a group.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    /// In bytes.
+    /// Limit in bytes.
     pub(crate) limit: AtomicU64,
-    /// Frames of anonymous pages, and of files' pages.
+    /// Frames of anonymous pages, and of file pages.
     frames: [Count; 2],
-    /// Bytes of its address spaces' own tables, of tables of their VMs, and of compressed copies.
+    /// Bytes of page tables, of tables lent to VMs, and of compressed copies.
     pub(crate) tables: AtomicI64,
     pub(crate) lent: AtomicI64,
     pub(crate) stored: AtomicI64,
-    /// Copies in swap.
+    /// Number of copies in swap.
     pub(crate) copies: AtomicI64,
 }
 
@@ -77,12 +78,12 @@ impl Ledger {
         Self { limit: AtomicU64::new(u64::MAX), frames, tables, lent, stored, copies }
     }
 
-    /// So many frames more of a file's pages, or of anonymous ones.
+    /// Adds frames of file pages, or of anonymous pages; `frames` may be negative.
     pub(crate) fn add(&self, is_file: bool, frames: i64) {
         self.frames[usize::from(is_file)].add(frames);
     }
 
-    /// Frames of anonymous pages, and of files'.
+    /// Returns the frames of anonymous pages and of file pages.
     pub(crate) fn frames(&self) -> [u64; 2] {
         self.frames.each_ref().map(Count::exact)
     }
@@ -92,30 +93,30 @@ impl Ledger {
         others.iter().sum::<i64>().max(0) as u64
     }
 
-    /// All that is charged, in bytes.
+    /// Returns everything charged, in bytes.
     pub(crate) fn charged(&self) -> u64 {
         self.frames().iter().sum::<u64>() * PAGE_SIZE + self.others()
     }
 
-    /// Whether so many bytes more are within the limit.
+    /// Whether `bytes` more fit within the limit.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         let limit = self.limit.load(Relaxed);
         let at_most = || self.frames.iter().map(Count::at_most).sum::<u64>() * PAGE_SIZE + self.others();
         limit == u64::MAX || at_most() + bytes <= limit || self.charged() + bytes <= limit
     }
 
-    /// Nothing is charged to it.
+    /// Whether nothing is charged to it.
     fn is_empty(&self) -> bool {
         self.charged() == 0 && self.copies.load(Relaxed) == 0
     }
 }
 
-/// A group's number. Zero is none.
+/// Number of a group; zero for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Owner(u16);
 
 impl Owner {
-    /// Bits of its number.
+    /// Bits in the number.
     pub(crate) const BITS: u32 = 12;
 
     pub(crate) fn of(number: u64) -> Self {
@@ -131,7 +132,7 @@ impl Owner {
 #[derive(Debug)]
 pub(crate) struct Ledgers {
     rows: [OnceLock<Box<[Ledger; ROW]>>; (1 << Owner::BITS) / ROW],
-    /// How many have been in use, and those that are not any more. Frames may be charged to these yet.
+    /// How many numbers have been used, and which of these are free. Frames may still be charged to a free one.
     numbers: Mutex<(u16, Vec<Owner>)>,
 }
 
@@ -145,12 +146,12 @@ impl Ledgers {
         Some(&self.rows[at / ROW].get()?[at % ROW])
     }
 
-    /// All that have been in use.
+    /// Returns all ledgers that have been allocated.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Ledger> {
         self.rows.iter().filter_map(OnceLock::get).flat_map(|row| row.iter())
     }
 
-    /// A number for a new group.
+    /// Takes a number for a new group.
     pub(crate) fn take(&self) -> Result<Owner, MmError> {
         let mut numbers = self.numbers.lock();
         let is_empty = |owner: &Owner| self.get(*owner).is_some_and(Ledger::is_empty);
@@ -164,7 +165,7 @@ impl Ledgers {
         Ok(Owner(next + 1))
     }
 
-    /// The group is no more.
+    /// Returns the number of a dropped group.
     pub(crate) fn give(&self, owner: Owner) {
         if let Some(ledger) = self.get(owner) {
             ledger.limit.store(u64::MAX, Relaxed);
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_is_exact_whatever_threads_have_in_stock() {
+    fn a_count_is_exact_with_any_stocks() {
         let count = Count::new();
         std::thread::scope(|scope| {
             for thread in 1..=4 {
@@ -196,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_used_again_when_nothing_is_charged_to_them() {
+    fn numbers_are_reused_when_nothing_is_charged_to_them() {
         let ledgers = Ledgers::new();
         let [one, other] = [(); 2].map(|()| ledgers.take().unwrap());
         ledgers.get(one).unwrap().frames[0].add(1);
         ledgers.give(one);
         ledgers.give(other);
         assert_eq!(ledgers.take(), Ok(other));
-        assert_ne!(ledgers.take(), Ok(one), "a frame is charged to it yet");
+        assert_ne!(ledgers.take(), Ok(one), "a frame is still charged to it");
         let taken = std::iter::from_fn(|| ledgers.take().ok()).count();
         assert_eq!((taken, ledgers.take()), (4096 - 3, Err(MmError::TooManyGroups)));
         ledgers.get(one).unwrap().frames[0].add(-1);

@@ -1,26 +1,28 @@
-//! Who is told of changes: any number of secondary MMUs, each told of each change.
+//! The listeners: any number of secondary MMUs, each notified of every change.
 //!
 //! ```text
 //! first.around ─── begin
 //!   second.around ── begin
-//!     the change, once; what it tells page by page goes to both
+//!     the change, once; page-by-page notifications go to both
 //!   ◀─────────────── end
 //! ◀──────────────── end
 //! ```
-//! The calls are nested, so each listener that has begun ends, whatever the listeners inside it answer. The first listener that
-//! would have to wait calls off a change that may not wait ([`Again`]); the listeners around it end. A change that may wait is
-//! made: a listener that refuses it, against its contract, is passed over.
+//! The calls are nested, so each listener that has begun also ends, whatever the inner listeners return. A
+//! change that may not wait is called off by the first listener that would have to wait ([`Again`]); the
+//! listeners around it end. A change that may wait is always made: a listener that refuses it, against its
+//! contract, is skipped.
 //!
-//! **Coming and going** is possible at any time; it waits for changes in progress, since a listener that missed the
-//! beginning of a change could copy what the change is about to take away. A listener that goes is told
-//! [`Why::Exit`](slat::Why::Exit) over all addresses, and nothing after it. Inside [`around`](SecondaryMmu::around) no listener can
-//! come or go: the change holds the same lock.
+//! **Registering and unregistering** is possible at any time. Both wait for changes in progress, since a
+//! listener that missed the beginning of a change could copy a page that the change is about to take away. A
+//! listener that is unregistered gets [`Why::Exit`](slat::Why::Exit) over all addresses, and no call after
+//! that. Inside [`around`](SecondaryMmu::around) no listener can be registered or unregistered: the change
+//! holds the same lock.
 
 use slat::notify::{Both, NoPages};
 use slat::{Again, Event, Hva, Idle, Pages, SecondaryMmu, Span, Young};
 use std::sync::{Arc, Weak};
 
-/// See the module's header.
+/// The registered secondary MMUs.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners(Vec<Weak<dyn SecondaryMmu>>);
 
@@ -30,7 +32,7 @@ impl Listeners {
         self.0.push(mmu);
     }
 
-    /// Removes it, and listeners that were dropped. Returns whether it was there.
+    /// Removes a listener, and those that were dropped. Returns whether it was registered.
     pub(crate) fn remove(&mut self, mmu: &Weak<dyn SecondaryMmu>) -> bool {
         let is_it = |other: &Weak<dyn SecondaryMmu>| std::ptr::addr_eq(other.as_ptr(), mmu.as_ptr());
         let known = self.0.iter().any(is_it);
@@ -38,18 +40,18 @@ impl Listeners {
         known
     }
 
-    /// Each of them that is still there.
+    /// Returns the listeners that still exist.
     pub(crate) fn each(&self) -> impl Iterator<Item = Arc<dyn SecondaryMmu>> + '_ {
         self.0.iter().filter_map(Weak::upgrade)
     }
 
-    /// Whether all of them take a change page by page.
+    /// Whether all of them accept changes page by page.
     pub(crate) fn heed_pages(&self) -> bool {
         self.each().all(|mmu| mmu.heeds_pages())
     }
 
-    /// Whether any page of the range was used through one of them; whatever else `young` asks for, of all of them. A test
-    /// stops at the first that says yes.
+    /// Whether any page of the range was accessed through a listener. `Young::Test` stops at the first yes;
+    /// other kinds ask all.
     pub(crate) fn young(&self, idle: &mut Idle, hvas: Span<Hva>, young: Young) -> bool {
         let mut found = false;
         for mmu in self.each() {
@@ -61,7 +63,7 @@ impl Listeners {
         found
     }
 
-    /// Tells them all, one inside the other, and runs `change` in the innermost.
+    /// Calls `around` of all listeners, nested, and runs `change` in the innermost.
     pub(crate) fn around(
         &self,
         idle: &mut Idle,
@@ -72,7 +74,7 @@ impl Listeners {
     }
 }
 
-/// `told` passes each change on to the listeners that were told before.
+/// `told` passes each change on to the listeners that have begun.
 fn nest(
     listeners: &[Weak<dyn SecondaryMmu>],
     idle: &mut Idle,

@@ -1,7 +1,7 @@
-//! Memory from the operating system: the only room that calls it.
+//! Memory from the operating system: the only module that calls it.
 //!
-//! Mappings are lazily populated: a page costs memory from its first use on. Alignment is had by reserving
-//! addresses generously, placing the mapping inside, and giving the rest back.
+//! Mappings are lazily populated: a page takes memory when it is first used. To align a mapping, the module
+//! reserves a larger range of addresses, places the mapping inside, and unmaps the rest.
 
 use crate::error::MmError;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
@@ -15,7 +15,7 @@ use std::ptr::{self, NonNull};
 /// Every mapping starts on a multiple of this.
 const ALIGN: usize = Level::M2.bytes() as usize;
 
-/// Zeroed memory of this process, readable and writable, until it is dropped.
+/// Zeroed memory of this process, readable and writable, unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -23,14 +23,14 @@ pub(crate) struct Mapping {
     memfd: Option<OwnedFd>,
 }
 
-// SAFETY: plain memory; who reads and writes which part when is decided by the owners of the parts.
+// SAFETY: plain memory; the owners of its parts synchronize access to them.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Memory that other mappings and processes can share through its file descriptor. Anonymous where the
-    /// system has no memfd.
+    /// Memory that other mappings and processes can share through its file descriptor. Anonymous if the system
+    /// has no memfd.
     pub(crate) fn shared(len: usize) -> Result<Self, MmError> {
         let Ok(memfd) = memfd_create("slat-arena", MemfdFlags::CLOEXEC) else {
             return Self::anonymous(len);
@@ -39,8 +39,8 @@ impl Mapping {
         Self::place(len, Some(memfd))
     }
 
-    /// The first `len` bytes of a file that there is already, and that stays so long at least. They are zeroed: what it held
-    /// goes back to the system.
+    /// Maps the first `len` bytes of an existing file, which must not be truncated below that. Discards its
+    /// contents, so the bytes are zero.
     pub(crate) fn of_file(file: OwnedFd, len: usize) -> Result<Self, MmError> {
         let mapping = Self::place(len, Some(file))?;
         mapping.discard(0..len)?;
@@ -55,16 +55,16 @@ impl Mapping {
     fn place(len: usize, memfd: Option<OwnedFd>) -> Result<Self, MmError> {
         let reserved = len.checked_add(ALIGN).ok_or(MmError::BadLimit(len as u64))?;
         let lazy = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the system's choice replaces no other mapping.
+        // SAFETY: a new mapping at an address that the system chooses replaces no other.
         let found = unsafe { mmap_anonymous(ptr::null_mut(), reserved, ProtFlags::empty(), lazy) };
         let found = found.map_err(os("mmap"))?;
         let head = found.align_offset(ALIGN);
         let base = found.cast::<u8>().wrapping_add(head);
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: every address touched lies in the reservation made above, which is ours alone; what is
-        // unmapped is not used again.
+        // SAFETY: every address lies in the reservation above, which only this function uses; unmapped parts
+        // are not used again.
         let placed = unsafe {
-            // Nothing is there to be unmapped where it is aligned already; that is refused, and no matter.
+            // `munmap` refuses an empty range, which is harmless.
             let _ = munmap(found, head);
             let _ = munmap(base.wrapping_add(len).cast(), ALIGN - head);
             match &memfd {
@@ -78,15 +78,14 @@ impl Mapping {
         match placed.map(|placed| NonNull::new(placed.cast())) {
             Ok(Some(base)) => Ok(Self { base, len, memfd }),
             other => {
-                // SAFETY: what is left of the reservation.
+                // SAFETY: the rest of the reservation.
                 let _ = unsafe { munmap(base.cast(), len) };
                 Err(os("mmap")(other.err().unwrap_or(Errno::NOMEM)))
             }
         }
     }
 
-    /// Asks the system to take this part of it from one of the machine's nodes. Best effort: where it will not,
-    /// the memory comes from anywhere.
+    /// Asks the system to allocate this part on one node of the machine. Best effort.
     pub(crate) fn prefer(&self, part: Range<usize>, node: u32) {
         #[cfg(target_os = "linux")]
         if let Some(mask) = 1u64.checked_shl(node)
@@ -94,8 +93,8 @@ impl Mapping {
             && part.end <= self.len
         {
             // rustix has no mbind.
-            // SAFETY: a part of our mapping, of which contents and addresses stay; the mask has 64 bits, and the
-            // kernel counts one more than it reads.
+            // SAFETY: a part of this mapping, whose contents and addresses do not change; the mask has 64 bits,
+            // and the kernel reads one less than it is told.
             unsafe {
                 let start = self.base.as_ptr().add(part.start);
                 libc::syscall(
@@ -111,13 +110,13 @@ impl Mapping {
         }
     }
 
-    /// Gives the memory of this part back to the system: it is zero afterwards, and costs memory when it is used again. Whole
-    /// pages, to which nothing has a right.
+    /// Returns the memory of this part, whole pages that nothing uses, to the system. It reads as zeroes
+    /// afterwards, and takes memory again at its next use.
     pub(crate) fn discard(&self, part: Range<usize>) -> Result<(), MmError> {
         assert!(part.start <= part.end && part.end <= self.len, "a part of it");
         let len = part.end - part.start;
         let Some(memfd) = &self.memfd else {
-            // SAFETY: a part of this mapping whose frames are free.
+            // SAFETY: a part of this mapping, whose frames are free.
             let gone =
                 unsafe { madvise(self.base.as_ptr().add(part.start).cast(), len, Advice::LinuxDontNeed) };
             return gone.map_err(os("madvise"));
@@ -126,19 +125,19 @@ impl Mapping {
         fallocate(memfd, hole, part.start as u64, len as u64).map_err(os("fallocate"))
     }
 
-    /// Where it begins.
+    /// Returns the first byte's address.
     #[inline(always)]
     pub(crate) const fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Bytes in it.
+    /// Returns the length in bytes.
     #[inline(always)]
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    /// The file behind it.
+    /// Returns the file behind it.
     pub(crate) fn memfd(&self) -> Option<BorrowedFd<'_>> {
         self.memfd.as_ref().map(AsFd::as_fd)
     }
@@ -146,7 +145,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `place`. Users of a part of it hold the owner; a pointer that outlived the owner broke its rules.
+        // SAFETY: mapped by `place`. Users of its parts hold the owner.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -161,7 +160,7 @@ mod tests {
 
     #[test]
     fn both_kinds_are_aligned_zeroed_and_lazy() {
-        // Far more than any machine has: only addresses are used.
+        // Larger than any machine's memory: only addresses are used.
         for mapping in [Mapping::shared(1 << 40).unwrap(), Mapping::anonymous(1 << 40).unwrap()] {
             assert_eq!(mapping.base().as_ptr().addr() % ALIGN, 0);
             let last = mapping.base().as_ptr().wrapping_add(mapping.len() - 1);
@@ -174,7 +173,7 @@ mod tests {
         }
     }
 
-    /// Node 0 is always there; the others need not be.
+    /// Node 0 always exists; the others may not.
     #[test]
     fn a_preference_changes_no_contents() {
         let mapping = Mapping::shared(4 * ALIGN).unwrap();
@@ -192,7 +191,7 @@ mod tests {
     fn what_is_discarded_is_zero_and_its_neighbours_stay() {
         const PAGE: usize = 4096;
         for mapping in [Mapping::shared(ALIGN).unwrap(), Mapping::anonymous(ALIGN).unwrap()] {
-            // SAFETY: inside of the mapping, which is ours.
+            // SAFETY: inside the mapping, which only this test uses.
             let page = |page: usize| unsafe { &mut *mapping.base().as_ptr().add(page * PAGE) };
             (0..4).for_each(|number| *page(number) = 7);
             mapping.discard(PAGE..3 * PAGE).unwrap();

@@ -1,11 +1,11 @@
-//! What is remembered of a frame beside its references: a word for each, lazily populated.
+//! Notes about frames beside their references: a word for each frame, lazily populated.
 //!
 //! ```text
 //! 63 ... 24 | 23 ... 12 | 8         | 7 .......... 0
-//! pins      | group     | a file's  | last accessing node + 1; 0: no access was seen
+//! pins      | group     | file page | last accessing node + 1; 0: no access seen
 //! ```
-//! * A **pin** says that a device uses the frame ([`crate::pin`]). Each comes with a reference.
-//! * The **last accessing node** is what the balancer learnt from the last hint fault ([`crate::numa`]).
+//! * A **pin** says that a device uses the frame ([`crate::pin`]). Each pin comes with a reference.
+//! * The **last accessing node** is known from the last hint fault ([`crate::numa`]).
 
 use crate::error::MmError;
 use crate::ledger::Owner;
@@ -25,59 +25,61 @@ const PIN: u64 = OWNERS + (1 << OWNER);
 
 const _: () = assert!(PIN == 1 << 24);
 
-/// See the module's header.
+/// A note for each frame of an arena.
 #[derive(Debug)]
 pub(crate) struct Notes(Mapping);
 
 impl Notes {
-    /// Of this many frames.
+    /// Allocates notes for this many frames.
     pub(crate) fn new(frames: u64) -> Result<Self, MmError> {
         Ok(Self(Mapping::anonymous(frames as usize * size_of::<AtomicU64>())?))
     }
 
     /// # Panics
-    /// For what is no frame of the arena.
+    /// If `pfn` is no frame of the arena.
     fn of(&self, pfn: Pfn) -> &AtomicU64 {
         let len = self.0.len() / size_of::<AtomicU64>();
-        // SAFETY: as many zeroed, aligned words, only ever used as atomics.
+        // SAFETY: that many zeroed, aligned words, only ever used as atomics.
         let words: &[AtomicU64] = unsafe { std::slice::from_raw_parts(self.0.base().as_ptr().cast(), len) };
         &words[pfn.0 as usize]
     }
 
-    /// A frame is used anew.
+    /// Clears the note of a frame at its next use.
     pub(crate) fn forget(&self, pfn: Pfn) {
         let word = self.of(pfn);
-        // Looking costs no memory, writing would.
+        // A load does not populate the page; a store would.
         if word.load(Relaxed) != 0 {
             word.store(0, Relaxed);
         }
     }
 
-    /// One pin more. The caller has a reference for it.
+    /// Adds a pin. The caller has a reference for it.
     pub(crate) fn pin(&self, pfn: Pfn) {
         self.of(pfn).fetch_add(PIN, Relaxed);
     }
 
-    /// One pin less. Its reference is given back after this.
+    /// Removes a pin. The caller drops its reference after this.
     pub(crate) fn unpin(&self, pfn: Pfn) {
-        // ORDER(pin): Release: whatever the device did comes before; pairs with `pins`.
+        // ORDER(pin): Release: the device's accesses come before; pairs with `pins`.
         self.of(pfn).fetch_sub(PIN, Release);
     }
 
-    /// How often the frame is pinned.
+    /// Returns the number of pins of a frame.
     pub(crate) fn pins(&self, pfn: Pfn) -> u64 {
-        // ORDER(pin): Acquire: who finds no device sees that it is done.
+        // ORDER(pin): Acquire: a thread that finds no pin sees all accesses of the device.
         self.of(pfn).load(Acquire) / PIN
     }
 
-    /// The frame is this group's, unless it is one's already; whether it was not. The caller has a reference to it.
+    /// Assigns the frame to a group, unless it has one; returns whether it had none. The caller has a reference
+    /// to it.
     pub(crate) fn own(&self, pfn: Pfn, owner: Owner, is_file: bool) -> bool {
         let owned = owner.number() << OWNER | if is_file { FILE } else { 0 };
         let step = |word: u64| (word & OWNERS == 0).then_some(word | owned);
         self.of(pfn).fetch_update(Relaxed, Relaxed, step).is_ok()
     }
 
-    /// Whose it was, and whether it was a file's page; it is none's now. The caller has let go of it last.
+    /// Returns the frame's group and whether it was a file page, and clears both. The caller has dropped the
+    /// last reference.
     pub(crate) fn disown(&self, pfn: Pfn) -> Option<(Owner, bool)> {
         let word = self.of(pfn).load(Relaxed);
         if word & OWNERS == 0 {
@@ -87,11 +89,11 @@ impl Notes {
         Some((Owner::of((word & OWNERS) >> OWNER), word & FILE != 0))
     }
 
-    /// `node` has accessed the frame; who had before?
+    /// Records an access by `node`, and returns the node of the previous access.
     pub(crate) fn accessed(&self, pfn: Pfn, node: Node) -> Option<Node> {
         let new = u64::from(node.0) + 1;
         let step = |word: u64| Some(word & !NODE | new);
-        // It cannot fail: `step` always has an answer.
+        // Cannot fail, since `step` always returns a value.
         let old = self.of(pfn).fetch_update(Relaxed, Relaxed, step).unwrap_or_default();
         (old & NODE).checked_sub(1).map(|node| Node(node as u8))
     }

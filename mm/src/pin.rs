@@ -1,18 +1,19 @@
-//! Pins: pages that a device uses without a fault.
+//! Pins: pages that a device uses without faults.
 //!
-//! An assigned device has no faults: what it was given must stay present and stay where it is. So a pinned page
-//! is left alone by whatever would move it, share it or make it [protnone](crate::numa): it has a reference that no
-//! entry accounts for. What its owner asks for is done all the same: after `munmap` the entry is gone, and the frame
-//! waits for the device, as with the kernel's `get_user_pages`.
+//! An assigned device cannot fault: its pages must stay present and in place. So operations that would move or
+//! share a pinned page, or make it [protnone](crate::numa), leave it alone: it has a reference that no entry
+//! accounts for. Requests of the owner are still carried out: after `munmap` the entry is gone, and the frame
+//! stays in use for the device, as with the kernel's `get_user_pages`.
 //!
-//! | meets a pinned page | and |
+//! | operation | on a pinned page |
 //! |---|---|
 //! | migration, the NUMA scanner, merging | leaves it alone: it has more references than entries |
-//! | a fork | copies it for the child at once, else the next write here would leave the device behind |
-//! | a write to it where it was made read-only | writes in place: pins are no share |
+//! | a fork | copies it for the child at once; otherwise this side's next write would leave the device with the old frame |
+//! | a write after the page was made read-only | writes in place: pins are not shares |
 //!
-//! A pin **for reading** is that of a page that may be a share, of a fork or of KSM: it stays one, and the next write breaks it. Its
-//! owner then goes on with a copy, and the pin keeps what was there. [`PinnedPage`] is a guard for one access: no list, one page.
+//! A page pinned **for reading** may be shared by a fork or KSM. It stays shared, and the next write breaks the
+//! share: the writer gets a copy, and the pin keeps the old contents. [`PinnedPage`] is a guard for one access
+//! to one page.
 
 use crate::arena::Arena;
 use crate::error::MmError;
@@ -22,7 +23,7 @@ use crate::vma::aligned;
 use slat::{Access, Gfn, HostPage, Hva, Idle, Level, Pfn, Span};
 use std::sync::Arc;
 
-/// Pinned pages, until it is dropped.
+/// Pinned pages; dropping it unpins them.
 ///
 /// ```
 /// use slat::{Hva, Idle};
@@ -45,24 +46,24 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// The frames, one for each page of the range, in order.
+    /// Returns the frames, one for each page of the range, in order.
     pub fn frames(&self) -> &[Pfn] {
         &self.frames
     }
 }
 
 impl Drop for Pinned {
-    /// The device is done with them.
+    /// Unpins the frames: the device no longer uses them.
     fn drop(&mut self) {
         for &pfn in &self.frames {
-            // In this order: a thread that looks in between finds one reference too many, which does no harm.
+            // In this order: in between, other threads see one reference too many, which is harmless.
             self.arena.notes().unpin(pfn);
             self.arena.put(Span::sized(pfn, 1));
         }
     }
 }
 
-/// One page, pinned for a moment: a guard for an access by the VMM or a device model.
+/// One page, pinned for an access by the VMM or a device model.
 ///
 /// ```
 /// use slat::{Access, Hva, Idle};
@@ -73,7 +74,7 @@ impl Drop for Pinned {
 /// let space = AddressSpace::builder(&arena).build()?;
 /// let rom = space.mmap(Place::Fixed(Hva(0x10_0000)), 4096, Prot::Read, Backing::Anonymous)?;
 /// let page = space.pin_page(&mut idle, rom.start, Access::Read)?;
-/// // SAFETY: the page stays while the guard lives; no guest writes to a read-only mapping.
+/// SAFETY: the page is pinned while the guard lives; no guest writes to a read-only mapping.
 /// assert_eq!(unsafe { page.as_ptr().read() }, 0);
 /// assert!(space.pin_page(&mut idle, rom.start, Access::Write).is_err());
 /// # Ok::<(), MmError>(())
@@ -87,13 +88,13 @@ pub struct PinnedPage {
 }
 
 impl PinnedPage {
-    /// Its frame.
+    /// Returns its frame.
     pub fn frame(&self) -> Pfn {
         self.pfn
     }
 
-    /// Where this process sees the address that was asked for; up to the end of its page while the guard lives. Guests and devices
-    /// may write to it meanwhile.
+    /// Returns the address in this process of the byte that was asked for. Valid to the end of its page while
+    /// the guard lives. Guests and devices may write to it meanwhile.
     pub fn as_ptr(&self) -> *mut u8 {
         self.arena.frame(self.pfn).wrapping_add(self.offset as usize)
     }
@@ -107,12 +108,13 @@ impl Drop for PinnedPage {
 }
 
 impl AddressSpace {
-    /// Brings every page of the range in, for writing, and pins it. On an error none is pinned. May sleep.
+    /// Brings in every page of the range for writing, and pins it. On an error none is pinned. May sleep.
     pub fn pin(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<Pinned, MmError> {
         self.pin_for(idle, hvas, Access::Write)
     }
 
-    /// The same for this access: for reading, pages of read-only mappings too, and shares without breaking them.
+    /// Like [`pin`](Self::pin), for this access. `Access::Read` also pins pages of read-only mappings, and does
+    /// not break shares.
     pub fn pin_for(&self, idle: &mut Idle, hvas: Span<Hva>, access: Access) -> Result<Pinned, MmError> {
         let pages = pages_of(aligned(hvas)?);
         let mut pinned = Pinned { arena: self.arena.clone(), frames: Vec::new() };
@@ -122,7 +124,7 @@ impl AddressSpace {
         Ok(pinned)
     }
 
-    /// Brings the page of one address in for this access, and pins it for as long as the guard lives. May sleep.
+    /// Brings in the page at `hva` for this access, and pins it while the guard lives. May sleep.
     pub fn pin_page(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<PinnedPage, MmError> {
         let pfn = self.pin_frame(idle, hva, access)?;
         Ok(PinnedPage { arena: self.arena.clone(), pfn, offset: hva.offset() })
@@ -137,7 +139,7 @@ impl AddressSpace {
         }
     }
 
-    /// Pins the page if it is there for this access.
+    /// Pins the page if it is present for this access.
     fn pin_if_there(&self, hva: Hva, access: Access) -> Option<Pfn> {
         let _lock = self.lock_region(page_of(hva));
         let serves = |found: &HostPage| found.writable || access != Access::Write;
@@ -155,7 +157,7 @@ impl AddressSpace {
     /// Whether this entry is the only one that maps its frames; devices may use them too.
     pub(crate) fn is_only_mapping(&self, pfn: Pfn, level: Level) -> bool {
         (0..level.pages()).map(|frame| pfn + frame).all(|pfn| {
-            // In this order: a pin that is taken off in between makes it look shared, which does no harm.
+            // In this order: a pin removed in between makes the frame look shared, which is harmless.
             let references = u64::from(self.arena.references(pfn));
             let cached = u64::from(seeded!(ShareOverwritten) && self.arena.is_cached(pfn));
             references == 1 + cached + self.arena.notes().pins(pfn)

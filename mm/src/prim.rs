@@ -1,8 +1,8 @@
-//! What a fault shares with other threads: locks, atomics, and what is a thread's own.
+//! Primitives that faults share between threads: locks, atomics, thread-local numbers.
 //!
-//! Under `--cfg virtual_time` (the package `slat-mm-virtual`, which is this same source) they are a simulated machine's, as the engine's
-//! are (`slat::sync::prim`): each operation costs a simulated CPU what it would cost a real one. What no fault for new memory takes is
-//! left as it is: no other CPU goes on while one is there.
+//! Under `--cfg virtual_time` (package `slat-mm-virtual`, the same source) they are those of a simulated
+//! machine, like `slat::sync::prim`: each operation takes the time on a simulated CPU that it would take on a
+//! real one. Locks that no fault for new memory takes stay real: no other simulated CPU runs while one is held.
 
 #[cfg(not(virtual_time))]
 pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -26,23 +26,23 @@ mod simulated {
 /// Fills a page of 4 KiB with zeroes.
 ///
 /// # Safety
-/// Only the caller has a right to its bytes.
+/// The caller has the only right to the page's bytes.
 #[cfg(not(virtual_time))]
 pub(crate) unsafe fn zero_page(page: *mut u8) {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller keeps the condition.
     unsafe { page.write_bytes(0, slat::PAGE_SIZE as usize) };
 }
 
-/// The price of that. Nothing looks at what simulated pages hold.
+/// Charges the cost of zeroing. Simulated pages have no contents.
 ///
 /// # Safety
-/// None is needed.
+/// None needed.
 #[cfg(virtual_time)]
 pub(crate) unsafe fn zero_page(_: *mut u8) {
     slat_machine::zero_page();
 }
 
-/// The number of the thread that asks. Those of threads that have ended are given to new ones, lowest first.
+/// Returns the number of the calling thread. Numbers of threads that have ended are reused, lowest first.
 #[cfg(not(virtual_time))]
 #[inline]
 pub(crate) fn thread_number() -> usize {
@@ -50,7 +50,7 @@ pub(crate) fn thread_number() -> usize {
 
     struct Number(usize);
 
-    /// Numbers that were in use, and how many there are.
+    /// Free numbers, and how many numbers exist.
     static NUMBERS: Mutex<(BTreeSet<usize>, usize)> = Mutex::new((BTreeSet::new(), 0));
 
     impl Drop for Number {
@@ -69,11 +69,11 @@ pub(crate) fn thread_number() -> usize {
     }
 
     thread_local! { static MINE: Number = take(); }
-    // A thread that is about to end shares.
+    // A thread that is about to end shares number 0.
     MINE.try_with(|mine| mine.0).unwrap_or(0)
 }
 
-/// The same, of a simulated CPU.
+/// Returns the number of the simulated CPU.
 #[cfg(virtual_time)]
 pub(crate) fn thread_number() -> usize {
     use std::cell::Cell;

@@ -1,4 +1,4 @@
-//! How an arena is made: on memory of its own, or in a file that there is already.
+//! Builds arenas, on new memory or in an existing file.
 
 use super::Arena;
 use crate::error::MmError;
@@ -24,36 +24,36 @@ pub struct ArenaBuilder {
 }
 
 impl ArenaBuilder {
-    /// Bytes of all frames together, rounded down to blocks of 2 MiB; 1 GiB unless said otherwise. They cost
-    /// nothing until they are used.
+    /// Limits the bytes of all frames, rounded down to blocks of 2 MiB; 1 GiB by default. Frames take no memory
+    /// until they are used.
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = bytes;
         self
     }
 
-    /// How many nodes its blocks are dealt out to, the first ones to node 0 and so on; 1 unless said otherwise, at
-    /// most 255. Where the machine has several, they are bound to its nodes in turn, best effort.
+    /// Divides the blocks into this many nodes of consecutive blocks, 1 to 255; 1 by default. On a machine with
+    /// several nodes they are bound to those in turn, best effort.
     pub fn nodes(mut self, nodes: u8) -> Self {
         self.nodes = nodes;
         self
     }
 
-    /// Fills freed frames with `byte`. For tests and for hunting bugs: it costs a pass over every page freed.
+    /// Fills freed frames with `byte`. For tests and debugging: it writes every freed page.
     pub fn poison(mut self, byte: u8) -> Self {
         self.poison = Some(byte);
         self
     }
 
-    /// The arena, with every frame free.
+    /// Builds the arena, with every frame free.
     pub fn build(self) -> Result<Arc<Arena>, MmError> {
         self.on(Mapping::shared)
     }
 
-    /// The same, in a file that there is already, a memfd for instance: see [`Arena::from_fd`]. Its length says how many bytes
-    /// there are; [`limit`](Self::limit) does not matter.
+    /// Like [`build`](Self::build), in an existing file such as a memfd: see [`Arena::from_fd`]. The file's
+    /// length replaces [`limit`](Self::limit).
     ///
     /// # Safety
-    /// As for [`Arena::from_fd`].
+    /// The conditions of [`Arena::from_fd`].
     pub unsafe fn build_on(self, file: OwnedFd) -> Result<Arc<Arena>, MmError> {
         let len = rustix::fs::fstat(&file).map_or(0, |stat| stat.st_size as u64);
         let Some(limit) = len.checked_sub(Level::M2.bytes()).filter(|&limit| limit >= Level::M2.bytes())
@@ -96,7 +96,7 @@ impl ArenaBuilder {
     }
 }
 
-/// Where there is a choice, each node's memory comes from a node of the machine.
+/// Binds each node's memory to a node of the machine, if both have several.
 fn bind(memory: &Mapping, nodes: &[NodeFrames]) {
     let real = real_nodes();
     if nodes.len() > 1 && real.len() > 1 {
@@ -113,32 +113,33 @@ impl Arena {
         ArenaBuilder { limit: 1 << 30, nodes: 1, poison: None }
     }
 
-    /// An arena in a file that there is already, a memfd for instance, which other processes may have, too: frame `n` is at offset
-    /// `n` × 4096. **What the file held is gone**: all of it is free. It has as many frames as whole blocks of 2 MiB, of which
-    /// the first is not used. Other settings: [`ArenaBuilder::build_on`].
+    /// Builds an arena in an existing file, such as a memfd, which other processes may have open. Frame `n` is
+    /// at offset `n` × 4096. **The file's contents are discarded**: all frames are free. The arena has as many
+    /// frames as whole blocks of 2 MiB, without the first block. For other settings use
+    /// [`ArenaBuilder::build_on`].
     ///
     /// ```
     /// use slat_mm::*;
     /// use std::os::fd::AsFd;
     /// # let limit = 64 << 20;
     /// # let other = Arena::builder().limit(limit).build()?;
-    /// // A descriptor that a parent process, or a part of this one, has made.
+    /// The descriptor was created by a parent process or another part of this one.
     /// let file = other.memfd().unwrap().try_clone_to_owned().unwrap();
-    /// // SAFETY: the parent uses only what it is told to use, and does not make the file shorter.
+    /// SAFETY: the parent accesses only frames that it may, and does not truncate the file.
     /// let arena = unsafe { Arena::from_fd(file) }?;
     /// assert_eq!(arena.stats().frames, limit / 4096);
     /// # Ok::<(), MmError>(())
     /// ```
     ///
     /// # Safety
-    /// While the arena lives, nothing makes the file shorter. Any other user of the file uses a frame only while it has a right
-    /// to the frame's contents (see [`frame`](Self::frame)), since tables of VMs are in the file.
+    /// The file is not truncated while the arena lives. Other users of the file access a frame only while they
+    /// have a right to its contents (see [`frame`](Self::frame)), since tables of VMs are in the file.
     ///
     /// # Errors
-    /// [`MmError::BadLimit`]: it is shorter than 4 MiB, or no file. [`MmError::Os`]: it cannot be mapped for writing, or parts
-    /// of it cannot be given back to the system.
+    /// [`MmError::BadLimit`] if it is shorter than 4 MiB or not a file. [`MmError::Os`] if it cannot be mapped
+    /// for writing, or the system cannot discard parts of it.
     pub unsafe fn from_fd(file: OwnedFd) -> Result<Arc<Self>, MmError> {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller keeps the conditions.
         unsafe { Self::builder().build_on(file) }
     }
 }

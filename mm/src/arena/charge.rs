@@ -1,11 +1,11 @@
-//! Frames are charged to groups: [`ledger`](crate::ledger).
+//! Charging frames to groups: [`ledger`](crate::ledger).
 
 use super::Arena;
 use crate::ledger::Owner;
 use slat::{Pfn, Span};
 
 impl Arena {
-    /// Charges these frames, which are in use, to a group, as far as they are charged to none.
+    /// Charges those of these frames, which are in use, to a group that are charged to none.
     pub(crate) fn charge(&self, frames: Span<Pfn>, owner: Owner, is_file: bool) {
         let Some(ledger) = self.ledgers().get(owner) else { return };
         let charged =
@@ -13,7 +13,7 @@ impl Arena {
         ledger.add(is_file, charged.count() as i64);
     }
 
-    /// The frame has lost its last reference.
+    /// Credits a frame's group after the last reference is dropped.
     pub(crate) fn credit(&self, pfn: Pfn) {
         if let Some((owner, is_file)) = self.notes().disown(pfn)
             && let Some(ledger) = self.ledgers().get(owner)

@@ -1,4 +1,4 @@
-//! An arena as the memory of page tables.
+//! An arena as the memory for page tables.
 
 use super::{Arena, TABLE};
 use crate::frames::Unit;
@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// An arena as the memory that tables are made of: cheap to clone, one load from a frame number to its bytes.
+/// An arena as [`TableMemory`]: cheap to clone; one load from a frame number to its bytes.
 #[derive(Clone, Debug)]
 pub struct ArenaHandle {
     arena: Arc<Arena>,
@@ -22,7 +22,7 @@ unsafe impl Send for ArenaHandle {}
 unsafe impl Sync for ArenaHandle {}
 
 impl ArenaHandle {
-    /// The arena.
+    /// Returns the arena.
     pub fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
@@ -34,8 +34,8 @@ impl From<&Arc<Arena>> for ArenaHandle {
     }
 }
 
-// SAFETY: chunks are aligned because their first frames are and the base is; the allocator's
-// bits give each to one owner; `at` and `pfn` add and subtract the same base.
+// SAFETY: chunks are aligned since their first frames and the base are; the allocator's bits give each chunk to
+// one owner; `at` and `pfn` add and subtract the same base.
 unsafe impl TableMemory for ArenaHandle {
     fn alloc_chunk(&self) -> Option<NonNull<u8>> {
         let pfn = self.arena.nearest(|node| node.take_unit(Unit::Chunk))?;

@@ -9,7 +9,7 @@ fn arena(blocks: u64) -> Arc<Arena> {
 }
 
 fn bytes(arena: &Arena, pfn: Pfn, level: Level) -> &[u8] {
-    // SAFETY: tests look at pages that they hold, or at freed pages, which no other thread uses.
+    // SAFETY: tests read pages that they hold, or freed pages that no other thread uses.
     unsafe { std::slice::from_raw_parts(arena.frame(pfn), level.bytes() as usize) }
 }
 
@@ -45,7 +45,7 @@ fn the_last_frame_is_given_out_then_an_error_then_all_comes_back() {
     assert_eq!(arena.stats(), ArenaStats { frames: 1024, in_use: 0, tables: 0, stale_writes: 0 });
 }
 
-/// Frames on the lists of other threads are found before a caller is told that there are none.
+/// The arena takes frames from other threads' lists before it reports that none are left.
 #[test]
 fn lists_of_other_threads_are_emptied_before_memory_is_out() {
     let arena = arena(1);
@@ -75,7 +75,7 @@ fn freed_frames_are_poisoned_and_used_ones_zeroed_on_demand() {
     assert!(bytes(&arena, pfn, Level::K4).iter().all(|&byte| byte == 0));
     drop(again);
     assert_eq!(arena.stats().stale_writes, 0);
-    // SAFETY: no other thread uses it. This write is the mistake to be found.
+    // SAFETY: no other thread uses it. This write is the bug to detect.
     unsafe { arena.frame(pfn).add(100).write(1) };
     drop(arena.page(Level::M2).unwrap());
     assert_eq!(arena.stats().stale_writes, 1, "a stale writer is counted");
@@ -149,13 +149,13 @@ fn memory_comes_from_the_threads_node_and_from_the_next_where_it_has_none() {
     let [one, two, _zero] = huge;
     drop(two);
     assert_eq!(arena.page_on(Node(1), Level::K4).map(drop), Err(MmError::OutOfFrames(Level::K4)));
-    assert_eq!(of(&arena.page(Level::K4).unwrap()), 2, "the next");
+    assert_eq!(of(&arena.page(Level::K4).unwrap()), 2, "the next node");
     drop(one);
-    assert_eq!(of(&arena.page(Level::K4).unwrap()), 1, "its own again");
+    assert_eq!(of(&arena.page(Level::K4).unwrap()), 1, "its own node again");
     assert_eq!([0, 1, 2].map(|node| arena.node_stats(Node(node)).in_use), [BLOCK, 0, 0]);
 }
 
-/// Neighbours at the border of two nodes are one run when they are released.
+/// `Released` joins neighbours at the border of two nodes to one run.
 #[test]
 fn a_run_over_two_nodes_goes_back_to_both() {
     let arena = Arena::builder().limit(2 * Level::M2.bytes()).nodes(2).build().unwrap();

@@ -1,25 +1,26 @@
-//! Groups of address spaces with one limit, as memory cgroups: what is charged to which, and making room.
+//! Groups of address spaces with one limit, like memory cgroups: what is charged to which group, and how a
+//! group makes room.
 //!
 //! | what | is charged to |
 //! |---|---|
-//! | a page, of 4 KiB or 2 MiB | the group whose address space had it first, until no entry and no file has it any more |
-//! | a page that a fork shares | as before: the parent's. A fork is in its parent's group |
-//! | a copy of a shared page, after a write | the group that wrote |
-//! | a page that forks share, once some of their entries say its copy in swap | as before, as long as an entry, or the swap cache, has its frame; the copy is counted once |
-//! | that page read back | the group that reads it first; the others share the frame again |
-//! | a page of a file | the group that mapped it first, whichever others map it later |
-//! | a merged page | the group whose page it was before others became the same |
+//! | a page of 4 KiB or 2 MiB | the group whose address space had it first, until no entry and no file has it |
+//! | a page that a fork shares | the parent's group, as before; a fork is in its parent's group |
+//! | a copy of a shared page, after a write | the writer's group |
+//! | a page that forks share, some of whose entries point to its copy in swap | as before, while an entry or the swap cache has its frame; the copy is counted once |
+//! | that page, read back | the group that reads it first; the others share the frame again |
+//! | a page of a file | the group that mapped it first |
+//! | a merged page | the group whose page was first |
 //! | tables of an address space and of its VMs | its group |
-//! | a compressed copy in memory | the group of the address space that swapped the page out, also while only forks refer to it: its share of the frames |
+//! | a compressed copy in memory: its share of the frames | the group of the address space that swapped the page out, even while only forks refer to it |
 //! | a copy on a device | no group; it is counted |
 //!
-//! So each frame is charged once, and the sums are exact. What a group has to pay for does not change because another group uses
-//! the same: it never gets more. As in Linux it pays for a page that it had first as long as others use it.
+//! Each frame is charged once, so the sums are exact. A group's charge does not grow because another group uses
+//! the same page. As in Linux, a group pays for a page that it had first while others use it.
 //!
-//! **Making room.** A page is refused where it would go beyond the limit, as from an arena that is full. The thread that takes it
-//! evicts from the address spaces of its own group, in proportion to what they have, and asks again. What forks share goes from
-//! all of them, unless one uses it. Where all that can go is
-//! compressed, the oldest copies of the group move to a device. Another group is never asked: it keeps its working set.
+//! **Making room.** A page beyond the limit is refused, as by a full arena. The thread evicts from the address
+//! spaces of its own group, in proportion to their sizes, and tries again. Pages that forks share are evicted
+//! from all of them, unless one has accessed the page. When everything evictable is compressed, the group's
+//! oldest copies move to a device. Other groups keep their working sets.
 
 mod stat;
 mod tenant;
@@ -35,28 +36,29 @@ use slat::Idle;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-/// Pages that are reclaimed at once by a thread that needs one.
+/// Number of pages that a thread reclaims at once.
 const CLUSTER: u64 = 32;
 
-/// What a group asks of each of its address spaces.
+/// What a group needs from each of its address spaces.
 pub(crate) trait Tenant: Send + Sync + std::fmt::Debug {
-    /// Charges the tables that it has by now.
+    /// Charges the tables that it has now.
     fn count_tables(&self);
-    /// Pages that it has in frames.
+    /// Returns the number of its present pages.
     fn resident(&self) -> u64;
-    /// Evicts so many pages, while others of the group do; how many went.
+    /// Evicts up to `pages` pages, concurrently with other threads; returns how many.
     fn evict(&self, idle: &mut Idle, pages: u64) -> u64;
-    /// Moves so many of its compressed copies to a device; how many went.
+    /// Moves up to `pages` of its compressed copies to a device; returns how many.
     fn write_back(&self, pages: u64) -> u64;
-    /// Makes room whatever it takes; whether it is worth another try.
+    /// Waits for other reclaimers, then evicts; returns whether the caller should try again.
     fn reclaim(&self, idle: &mut Idle, pages: u64) -> bool;
-    /// What has to change before a page of its is evictable that was not.
+    /// Returns the state on which the success of a reclaim depends.
     fn reclaim_state(&self) -> ReclaimState;
-    /// Faults, and what its LRU did.
+    /// Returns the number of faults, and counts of its LRU.
     fn events(&self) -> (u64, LruStats);
 }
 
-/// See the module's header. Address spaces are [built into](crate::AddressSpaceBuilder::group) one, and stay there.
+/// Address spaces with a common limit. An address space is [built into](crate::AddressSpaceBuilder::group) a
+/// group and stays in it.
 ///
 /// ```
 /// use slat::*;
@@ -80,10 +82,10 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group of address spaces on this arena, with nothing in it, and a limit in bytes, if there is to be one.
+    /// Creates an empty group of address spaces on this arena, with an optional limit in bytes.
     ///
     /// # Errors
-    /// [`MmError::TooManyGroups`] beyond 4096.
+    /// [`MmError::TooManyGroups`] above 4096 groups.
     pub fn new(arena: &Arc<Arena>, limit: Option<u64>) -> Result<Arc<Self>, MmError> {
         let owner = arena.ledgers().take()?;
         let group = Self { arena: arena.clone(), owner, members: Mutex::default() };
@@ -91,14 +93,14 @@ impl Group {
         Ok(Arc::new(group))
     }
 
-    /// Another limit, from the next page on that is taken.
+    /// Sets the limit in bytes, from the next page on.
     pub fn set_limit(&self, limit: Option<u64>) {
         if let Some(ledger) = self.ledger() {
             ledger.limit.store(limit.unwrap_or(u64::MAX), Relaxed);
         }
     }
 
-    /// Bytes that are charged to it. Exact where no thread takes pages meanwhile.
+    /// Returns the bytes charged to it. Exact if no thread takes pages meanwhile.
     pub fn charged(&self) -> u64 {
         self.members().iter().for_each(|space| space.count_tables());
         self.ledger().map_or(0, Ledger::charged)
@@ -112,15 +114,15 @@ impl Group {
         self.arena.ledgers().get(self.owner)
     }
 
-    /// Those of its address spaces that are there.
+    /// Returns its address spaces that still exist.
     fn members(&self) -> Vec<Arc<dyn Tenant>> {
         let mut members = self.members.lock();
         members.retain(|space| space.strong_count() > 0);
-        // Not dropped under the lock, should one be the last.
+        // The clones are dropped after the lock is released, since one may be the last reference.
         members.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Evicts pages of its address spaces; whether it is worth another try.
+    /// Evicts pages of its address spaces; returns whether the caller should try again.
     fn make_room(&self, idle: &mut Idle) -> bool {
         let members = self.members();
         let sizes = members.iter().map(|space| space.resident()).collect::<Vec<_>>();
@@ -141,7 +143,7 @@ impl Drop for Group {
     }
 }
 
-/// An address space's place in its group.
+/// An address space's membership in its group.
 #[derive(Debug)]
 pub(crate) struct Member {
     group: Arc<Group>,
@@ -170,14 +172,14 @@ impl Member {
         self.group.ledger()
     }
 
-    /// So many bytes of tables were lent to a VM.
+    /// Counts bytes of tables lent to a VM, or returned if negative.
     pub(crate) fn lend(&self, bytes: i64) {
         if let Some(ledger) = self.group.ledger() {
             ledger.lent.fetch_add(bytes, Relaxed);
         }
     }
 
-    /// Its own tables are of so many bytes now.
+    /// Sets the bytes of its own tables.
     fn count_tables(&self, bytes: u64) {
         if self.tables.load(Relaxed) != bytes
             && let Some(ledger) = self.group.ledger()

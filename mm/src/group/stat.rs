@@ -1,4 +1,4 @@
-//! What a group has, and what has happened in it, as the kernel's `memory.stat` says it.
+//! Statistics of a group, in the form of the kernel's `memory.stat`.
 
 use super::Group;
 use crate::lru::LruStats;
@@ -6,30 +6,30 @@ use slat::PAGE_SIZE;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What is charged to a [`Group`] now, in bytes, and what its address spaces that are there now have done. It prints as the lines of
-/// `memory.stat`, with the kernel's names.
+/// What is charged to a [`Group`] now, in bytes, and what its existing address spaces have done. `Display`
+/// prints the lines of `memory.stat` with the kernel's names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GroupStats {
-    /// Anonymous pages, copies of files' private pages among them.
+    /// Anonymous pages, including copies of private file pages.
     pub anon: u64,
-    /// Pages of files.
+    /// File pages.
     pub file: u64,
     /// Tables of its address spaces.
     pub page_tables: u64,
-    /// Tables that were lent to their VMs.
+    /// Tables lent to their VMs.
     pub secondary_page_tables: u64,
-    /// Compressed copies in memory: their shares of the frames that they lie in.
+    /// Compressed copies in memory: their shares of frames.
     pub compressed: u64,
-    /// Pages that are in swap, wherever, but those of zeroes. They are not charged, but for [`compressed`](Self::compressed).
+    /// Pages in swap, except zero pages. Only [`compressed`](Self::compressed) copies are charged.
     pub swapped: u64,
-    /// Faults.
+    /// Number of faults.
     pub faults: u64,
     /// What the LRUs did.
     pub lru: LruStats,
 }
 
 impl GroupStats {
-    /// All that is charged.
+    /// Returns everything charged, in bytes.
     pub fn charged(&self) -> u64 {
         self.anon + self.file + self.page_tables + self.secondary_page_tables + self.compressed
     }
@@ -56,7 +56,7 @@ impl fmt::Display for GroupStats {
 }
 
 impl Group {
-    /// What it has, and what has happened in it. Exact where no thread uses its address spaces meanwhile.
+    /// Returns its statistics. Exact if no thread uses its address spaces meanwhile.
     pub fn stats(&self) -> GroupStats {
         let mut stats = GroupStats::default();
         for space in self.members() {

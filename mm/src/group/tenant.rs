@@ -1,4 +1,4 @@
-//! An address space in its group.
+//! An address space as a member of a group.
 
 use super::{Group, Member, Tenant};
 use crate::ledger::Ledger;
@@ -41,23 +41,23 @@ impl Tenant for AddressSpace {
 }
 
 impl AddressSpace {
-    /// The group that it is in.
+    /// Returns its group, if it has one.
     pub fn group(&self) -> Option<&Arc<Group>> {
         self.member.as_ref().map(Member::group)
     }
 
-    /// Whether the group, if there is one, has room for a page of this level.
+    /// Whether its group, if any, has room for a page of this level.
     pub(crate) fn group_has_room(&self, level: Level) -> bool {
         self.group_has_bytes(level.bytes())
     }
 
-    /// Its group's limit in bytes; the end of numbers where there is none.
+    /// Returns its group's limit in bytes; `u64::MAX` without a group.
     pub(crate) fn group_limit(&self) -> u64 {
         let ledger = self.member.as_ref().and_then(|member| member.ledger());
         ledger.map_or(u64::MAX, |ledger| ledger.limit.load(Relaxed))
     }
 
-    /// Whether the group, if there is one, has room for so much.
+    /// Whether its group, if any, has room for `bytes` bytes.
     pub(crate) fn group_has_bytes(&self, bytes: u64) -> bool {
         let Some(ledger) = self.member.as_ref().and_then(|member| member.ledger()) else { return true };
         self.count_tables();
@@ -68,13 +68,13 @@ impl AddressSpace {
         ledger.has_room(bytes)
     }
 
-    /// [`reclaim_state`](Self::reclaim_state) of all of its group, if it is that which has no room.
+    /// Returns the sum of [`reclaim_state`](Self::reclaim_state) over its group, if the group has no room.
     pub(crate) fn reclaim_state_of_group(&self) -> Option<ReclaimState> {
         let member = self.member.as_ref().filter(|_| !self.group_has_room(Level::K4))?;
         Some(member.group().members().iter().map(|space| space.reclaim_state()).sum())
     }
 
-    /// Makes room in the group, if it is that which is missing; whether it is worth another try. `None`: it is not.
+    /// Makes room in its group, and returns whether the caller should try again. `None` if the group has room.
     pub(crate) fn made_room_in_group(&self, idle: &mut Idle) -> Option<bool> {
         let member = self.member.as_ref().filter(|_| !self.group_has_room(Level::K4))?;
         Some(member.group().make_room(idle))
