@@ -1,4 +1,4 @@
-//! The pages of an address space that were not written since the last clear ([`crate::soft_dirty`]).
+//! Pages of an address space not written since the last clear ([`crate::soft_dirty`]).
 
 use parking_lot::Mutex;
 use slat::{Gfn, Level, Span};
@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// A bit for each page of a region of 2 MiB.
 type Bits = [u64; Level::M2.pages() as usize / 64];
 
-/// The clean pages of an address space. Those of a region change under its page lock.
+/// The clean pages of an address space. A region's bits change under its page lock.
 #[derive(Debug, Default)]
 pub(crate) struct Clean {
-    /// Whether there ever were any: until then this costs a load for each write permission given.
+    /// Whether `regions` was ever filled. Until then each grant of write permission costs one load here.
     used: AtomicBool,
     regions: Mutex<BTreeMap<Gfn, Bits>>,
 }
 
 impl Clean {
     pub(crate) fn insert(&self, pages: Span<Gfn>) {
-        // Who gives write permission to one of these pages does it under the page lock that is held here.
+        // A fault that grants write permission to one of these pages holds the same page lock as this caller.
         self.used.store(true, Relaxed);
         let mut regions = self.regions.lock();
         for page in (pages.start.0..pages.end.0).map(Gfn) {
@@ -27,7 +27,7 @@ impl Clean {
         }
     }
 
-    /// They are written to from now on, or have gone.
+    /// Removes pages that are written to from now on, or gone.
     #[inline]
     pub(crate) fn remove(&self, pages: Span<Gfn>) {
         if self.used.load(Relaxed) {

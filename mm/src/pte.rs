@@ -1,17 +1,18 @@
-//! What an entry of the primary table says: the page-table format's words, with our meaning.
+//! Entries of the primary table: the words of the page-table format, with slat-mm's meaning.
 //!
 //! | entry | word | a fault on it |
 //! |---|---|---|
-//! | empty | hole | asks the mapping what belongs there |
+//! | empty | hole | fills it by the mapping |
 //! | mapped, writable | leaf | nothing to do |
-//! | mapped, not writable | leaf | a write: the frame may be shared, see [`crate::fault`] |
-//! | parked | frozen, the frame as its mark | maps it again: it was behind `PROT_NONE` |
-//! | protnone | tracked, the leaf as it was | a hint: maps it again, here or on the node that asks ([`crate::numa`]) |
-//! | swapped | frozen, the copy's number and a shadow as its mark | reads the copy back ([`crate::swap`]) |
+//! | mapped, not writable | leaf | on a write: the frame may be shared, see [`crate::fault`] |
+//! | parked | frozen, with the frame as its mark | maps it again: it was behind `PROT_NONE` |
+//! | protnone | tracked, with the leaf as it was | a hint: maps it again, here or on the faulting node ([`crate::numa`]) |
+//! | swapped | frozen, with the copy's number and a shadow as its mark | reads the copy back ([`crate::swap`]) |
 //!
-//! A parked page keeps its frame while no access is allowed: the format has no present leaf without reads. A
-//! protnone one keeps its write permission too: nothing is forbidden there; NUMA balancing wants to know which CPU accesses it. A swapped
-//! one has no frame and no permissions: it comes back as the mapping says by then.
+//! A parked page keeps its frame while no access is allowed: the format has no present leaf without read
+//! permission. A protnone page also keeps its write permission: accesses are allowed, but NUMA balancing wants
+//! to see which CPU makes the next one. A swapped page has no frame and no permissions: the mapping decides
+//! when it comes back.
 
 use crate::swap::{Shadow, SwapEntry};
 use slat::table::formats::X64;
@@ -31,21 +32,21 @@ pub(crate) enum Pte {
         pfn: Pfn,
         writable: bool,
     },
-    /// Of a page of 4 KiB only.
+    /// Only for pages of 4 KiB.
     Swapped {
         entry: SwapEntry,
         shadow: Shadow,
     },
 }
 
-/// Marks of parked entries are frames, of 40 bits; those of swapped ones have this bit, the shadow below it and the
-/// copy's number in the lowest 32.
+/// Set in the mark of a swapped entry, above the shadow and the copy's number in the lowest 32 bits. The mark
+/// of a parked entry is a frame of 40 bits.
 const SWAPPED: u64 = 1 << (u32::BITS + Shadow::BITS);
 const _: () =
     assert!(SWAPPED > 1 << 40 && SWAPPED < 1 << (Version::BITS - 1), "the engine's own marks are above");
 
 impl Pte {
-    /// The entry found at `level`.
+    /// Decodes the word of an entry at `level`.
     #[inline]
     pub(crate) fn of(word: Word, level: Level) -> Self {
         match word.kind::<X64>(level) {
@@ -63,7 +64,7 @@ impl Pte {
         }
     }
 
-    /// Encodes it for `level`.
+    /// Encodes the entry for `level`.
     pub(crate) fn word(self, level: Level) -> Word {
         match self {
             Self::Empty => Word::hole(Version::default()),
@@ -76,13 +77,13 @@ impl Pte {
         }
     }
 
-    /// The same, not accessed so far.
+    /// Encodes the entry with its Accessed bit clear.
     pub(crate) fn idle_word(self, level: Level) -> Word {
         let word = self.word(level);
         if X64::is_present(word) { Word(word.0 & !X64::ACCESSED) } else { word }
     }
 
-    /// The frame that it holds a reference to.
+    /// Returns the first frame that it holds a reference to.
     pub(crate) fn pfn(self) -> Option<Pfn> {
         match self {
             Self::Empty | Self::Swapped { .. } => None,
@@ -90,7 +91,7 @@ impl Pte {
         }
     }
 
-    /// The same with another frame, if it has one.
+    /// Returns the same entry with another frame, if it has one.
     pub(crate) fn with_frame(self, pfn: Pfn) -> Self {
         match self {
             Self::Empty | Self::Swapped { .. } => self,
@@ -100,7 +101,7 @@ impl Pte {
         }
     }
 
-    /// The same without write permission.
+    /// Returns the same entry without write permission.
     pub(crate) fn read_only(self) -> Self {
         match self {
             Self::Mapped { pfn, .. } => Self::Mapped { pfn, writable: false },
@@ -109,12 +110,12 @@ impl Pte {
         }
     }
 
-    /// The same behind `PROT_NONE`.
+    /// Returns the same entry behind `PROT_NONE`.
     pub(crate) fn parked(self) -> Self {
         self.pfn().map_or(self, Self::Parked)
     }
 
-    /// What a secondary MMU is told about `page`, in an entry of `level`.
+    /// Returns `page` as secondary MMUs see it, from an entry at `level`.
     #[inline]
     pub(crate) fn host_page(self, page: Gfn, level: Level) -> Option<HostPage> {
         match self {
@@ -141,24 +142,24 @@ fn leaf(pfn: Pfn, writable: bool) -> Leaf {
     }
 }
 
-/// The number of the page at `hva`, as a table counts them. The engine's name for a table's input is gfn, also
-/// where the table is a primary MMU's.
+/// Returns the number of the page at `hva`. The engine calls a table's input a gfn, also in a primary MMU's
+/// table.
 #[inline]
 pub(crate) const fn page_of(hva: Hva) -> Gfn {
     Gfn(hva.0 >> PAGE_SHIFT)
 }
 
-/// Where a page begins.
+/// Returns the address of a page.
 pub(crate) const fn hva_of(page: Gfn) -> Hva {
     Hva(page.0 << PAGE_SHIFT)
 }
 
-/// The pages of an aligned range.
+/// Returns the pages of an aligned range.
 pub(crate) const fn pages_of(hvas: Span<Hva>) -> Span<Gfn> {
     Span::new(page_of(hvas.start), page_of(hvas.end))
 }
 
-/// The addresses of pages.
+/// Returns the addresses of pages.
 pub(crate) const fn hvas_of(pages: Span<Gfn>) -> Span<Hva> {
     Span::new(hva_of(pages.start), hva_of(pages.end))
 }

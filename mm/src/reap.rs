@@ -1,10 +1,12 @@
-//! The reaper: takes memory from an address space that is to give it back, when there is none left to wait with.
+//! The reaper: takes memory away from an address space when the system is out of memory and nothing may wait.
 //!
-//! Threads may be waiting for memory, and hold locks. The reaper must not wait for them. So it tries each lock instead of
-//! taking it, and its notifications may not block. Where it would have to wait it returns [`MmError::Again`]; what it has
-//! not taken by then is as it was. It does take the locks at the end of the order: no thread sleeps while it holds one.
+//! Threads may wait for memory while they hold locks, so the reaper must not wait for them. It tries each lock
+//! instead of taking it, and its notifications may not block. If it would have to wait, it returns
+//! [`MmError::Again`], and pages that it has not taken stay as they were. It does take the innermost locks of
+//! the order: no thread sleeps while it holds one.
 //!
-//! It takes no memory either: a huge page that reaches out of the range stays, since dividing it takes a table.
+//! The reaper allocates nothing: a huge page that crosses an end of the range stays, since a split needs a
+//! table.
 
 use crate::error::MmError;
 use crate::pte::{hva_of, pages_of};
@@ -15,13 +17,13 @@ use crate::vma::{Backing, Vma, aligned};
 use slat::{Hva, Idle, Span, Why};
 
 impl AddressSpace {
-    /// Takes the pages of anonymous mappings in the range away, which read as zeroes afterwards, and returns how many (a
-    /// huge page is one). Never sleeps; waits for no lock but those that are held for a moment, and for vCPUs to
-    /// leave the guest.
+    /// Removes the pages of anonymous mappings in the range, which read as zeroes afterwards, and returns how
+    /// many (a huge page counts as one). Never sleeps. Waits only for locks that are held briefly, and for
+    /// vCPUs to leave the guest.
     ///
     /// # Errors
-    /// [`MmError::Again`] where it would have to wait. Pages that were taken before that are gone, the others are
-    /// untouched; ask again later.
+    /// [`MmError::Again`] if it would have to wait. Pages removed before that are gone, the others are
+    /// unchanged; try again later.
     pub fn reap(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<u64, MmError> {
         let hvas = aligned(hvas)?;
         let reaped = match self.state.try_read() {
@@ -43,7 +45,7 @@ impl AddressSpace {
             let mut result = Ok(());
             self.try_around(state, idle, pages, Why::Unmap, &mut |_, _| {
                 result = self.each_filled_at_once(pages, |filled| {
-                    // Something else may be mapped there by now.
+                    // Another mapping may be there by now.
                     if !filled.lock.find(hva_of(filled.page)).is_some_and(is_anonymous) {
                         return;
                     }

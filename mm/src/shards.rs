@@ -1,14 +1,14 @@
-//! One of a few for each thread, so that threads rarely meet: counters, free frames.
+//! Sharded values, such as counters and free frames: each thread mostly uses its own shard.
 
 use crate::prim::thread_number;
 use std::ops::Deref;
 use std::sync::OnceLock;
 use std::thread::available_parallelism;
 
-/// How many of each at least. More threads than CPUs share.
+/// Least number of shards. If there are more threads than shards, threads share.
 const SHARDS: usize = 16;
 
-/// A value alone on its cache lines (two of them: processors fetch lines in pairs).
+/// A value on cache lines of its own (two, since processors fetch lines in pairs).
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Padded<T>(T);
@@ -20,7 +20,7 @@ impl<T> Deref for Padded<T> {
     }
 }
 
-/// A fixed number of `T`s, each alone on its cache lines.
+/// A fixed number of `T`s, each on its own cache lines.
 #[derive(Debug)]
 pub(crate) struct Shards<T>(Box<[Padded<T>]>);
 
@@ -31,45 +31,45 @@ impl<T> FromIterator<T> for Shards<T> {
 }
 
 impl<T: Default> Shards<T> {
-    /// One for each of a few threads, or for each CPU.
+    /// Creates one shard for each CPU, and at least [`SHARDS`].
     pub(crate) fn new() -> Self {
         Self::with(shards())
     }
 
-    /// `count` of them, to be picked by number.
+    /// Creates `count` shards, to be picked by number.
     pub(crate) fn with(count: usize) -> Self {
         (0..count).map(|_| T::default()).collect()
     }
 }
 
 impl<T> Shards<T> {
-    /// This thread's.
+    /// Returns this thread's shard.
     #[inline]
     pub(crate) fn mine(&self) -> &T {
         self.pick(thread_number())
     }
 
-    /// The one for `number`.
+    /// Returns the shard for `number`.
     #[inline]
     pub(crate) fn pick(&self, number: usize) -> &T {
         &self.0[number % self.0.len()]
     }
 
-    /// How many.
+    /// Returns the number of shards.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// All of them.
+    /// Returns all shards.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|padded| &padded.0)
     }
 }
 
-/// How many a thread's own are. A machine with more CPUs than [`SHARDS`] has one for each.
+/// Returns the number of shards for threads: at least one for each CPU.
 pub(crate) fn shards() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
-    // Of the machines that are simulated, the largest has as many.
+    // The largest simulated machine has this many CPUs.
     let cpus = || if cfg!(virtual_time) { 1024 } else { available_parallelism().map_or(1, usize::from) };
     *COUNT.get_or_init(|| cpus().next_power_of_two().max(SHARDS))
 }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-    /// However many have come and gone.
+    /// Also after many threads have come and gone.
     #[test]
     fn a_few_threads_share_no_shard_and_no_line() {
         let shards = Shards::<AtomicU64>::new();
@@ -98,7 +98,7 @@ mod tests {
             let threads = [(); 4].map(|()| scope.spawn(mine));
             threads.map(|thread| thread.join().unwrap())
         });
-        // Other tests' threads come and go meanwhile: they may have numbers between these.
+        // Threads of other tests come and go meanwhile, and may take numbers between these.
         assert!(std::collections::BTreeSet::from(mine).len() >= 3, "{mine:?}");
     }
 }

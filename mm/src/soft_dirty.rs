@@ -1,11 +1,11 @@
 //! Soft-dirty: which pages were written since the last clear.
 //!
-//! Clearing withdraws write permission, of this table and of every secondary MMU, and remembers the pages as **clean**.
-//! The next write to one faults, and the code that gives write permission marks the page as no longer clean. What is not
-//! remembered as clean counts as written, new pages and moved ones included.
+//! Clearing write-protects the pages, in this table and in every secondary MMU, and records them as **clean**.
+//! The next write to one faults, and the fault removes the record when it grants write permission. A page
+//! without a record counts as written, including new and moved pages.
 //!
-//! Only pages that are there, or swapped out, are clean: the code that takes one away removes its mark. So an entry that is
-//! filled has no mark, and filling it costs nothing.
+//! Only pages that are present or swapped out are recorded: a change that takes a page away removes its record.
+//! So an empty entry has no record, and filling it costs nothing.
 
 use crate::error::MmError;
 use crate::pte::{Pte, hva_of, pages_of};
@@ -14,8 +14,8 @@ use crate::vma::aligned;
 use slat::{Gfn, Hva, Idle, PAGE_SIZE, Span, Why};
 
 impl AddressSpace {
-    /// From now on the pages of the range count as not written, until they are (`clear_refs`). Their next writes
-    /// fault. Writes through another mapping of the same file are not noticed. May sleep.
+    /// Marks the pages of the range as not written (`clear_refs`); their next writes fault. Writes through
+    /// another mapping of the same file are not noticed. May sleep.
     ///
     /// ```
     /// # use slat_mm::*;
@@ -46,8 +46,9 @@ impl AddressSpace {
         result
     }
 
-    /// The pages of the range that are there, or swapped out, and were written since [`clear_soft_dirty`](Self::clear_soft_dirty), or
-    /// never cleared; neighbours as one span. Huge pages are written as one.
+    /// Returns the present or swapped pages of the range that were written since
+    /// [`clear_soft_dirty`](Self::clear_soft_dirty), or never cleared; neighbours as one span. A write dirties
+    /// a whole huge page.
     pub fn soft_dirty(&self, hvas: Span<Hva>) -> Result<Vec<Span<Hva>>, MmError> {
         let pages = pages_of(aligned(hvas)?);
         let mut written: Vec<Span<Hva>> = Vec::new();

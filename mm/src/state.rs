@@ -1,8 +1,9 @@
-//! What an operation that notifies holds: the listeners, as they are, and with them the right to read the mappings.
+//! The listeners of an address space, and the right to read the mappings, as held by an operation that
+//! notifies.
 //!
-//! A thread that tells the secondary MMUs of a change must find the same listeners from its beginning to its end; and each of them
-//! must be told. So **registering waits for changes in progress**. There is a reader-writer lock for each of a few threads, and
-//! a copy of the listeners in each: an operation takes its own, and registering takes all of them. Operations share nothing.
+//! A notification must find the same listeners from its beginning to its end, so **registering waits for
+//! changes in progress**. Each shard of threads has a reader-writer lock and a copy of the listeners. An
+//! operation takes its own shard's lock, registering takes all. So operations share no cache line.
 
 use crate::listeners::Listeners;
 use crate::mappings::Mappings;
@@ -11,20 +12,20 @@ use crate::shards::Shards;
 use crate::vmas::Vmas;
 use std::ops::Deref;
 
-/// What a reader holds still.
+/// What a reader keeps unchanged.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) listeners: Listeners,
 }
 
-/// See the module's header.
+/// The mappings, and the listeners in several copies.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) mappings: Mappings,
     states: Shards<RwLock<State>>,
 }
 
-/// The listeners, held. One at a time for each thread.
+/// The listeners, locked for reading. A thread holds at most one.
 pub(crate) struct Reading<'a> {
     state: RwLockReadGuard<'a, State>,
     mappings: &'a Mappings,
@@ -35,36 +36,37 @@ impl Shared {
         Self { mappings: Mappings::new(), states: Shards::new() }
     }
 
-    /// Holds the listeners. Waits while one is registered.
+    /// Locks the listeners for reading. Waits while a listener is registered or unregistered.
     pub(crate) fn read(&self) -> Reading<'_> {
         Reading { state: self.states.mine().read(), mappings: &self.mappings }
     }
 
-    /// The same, unless it would have to wait.
+    /// Locks the listeners for reading if that needs no wait.
     pub(crate) fn try_read(&self) -> Option<Reading<'_>> {
         Some(Reading { state: self.states.mine().try_read()?, mappings: &self.mappings })
     }
 
-    /// Holds all copies of the listeners, to change them. Waits for changes in progress.
+    /// Locks all copies of the listeners for writing. Waits for changes in progress.
     pub(crate) fn write(&self) -> Vec<RwLockWriteGuard<'_, State>> {
         self.states.iter().map(RwLock::write).collect()
     }
 
-    /// Whether each reader of before has let go, as far as can be told without waiting.
+    /// Whether each earlier reader has released its lock, as far as is known without waiting.
     pub(crate) fn is_outlasted(&self) -> bool {
         self.states.iter().all(|state| state.try_write().is_some())
     }
 
-    /// See [`Mappings::exited`].
+    /// Whether the address space has exited.
     pub(crate) fn exited(&self) -> bool {
         self.mappings.exited()
     }
 }
 
 impl Reading<'_> {
-    /// The mappings as they are now. They may change at any time, but under the page lock of an address.
+    /// Returns the current version of the mappings. Without a page lock, newer versions may be published at any
+    /// time.
     pub(crate) fn vmas(&self) -> Vmas<'_> {
-        // SAFETY: what is replaced while the listeners are held is freed later: see `crate::mappings`.
+        // SAFETY: what is replaced while the listeners are locked is freed later: see `crate::mappings`.
         unsafe { self.mappings.read() }
     }
 }

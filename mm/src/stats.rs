@@ -1,11 +1,11 @@
-//! What an address space has done: counters of a few threads, summed when they are read.
+//! What an address space has done: sharded counters, summed when they are read.
 
 use crate::prim::AtomicU64;
 use crate::shards::Shards;
 use slat::Why;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What is counted.
+/// Index of a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Counted {
     Fault,
@@ -20,13 +20,13 @@ pub(crate) enum Counted {
     SwappedOut,
     SwappedIn,
     LockWait,
-    /// Followed by one counter for each reason.
+    /// The first of one counter for each reason.
     Notified,
 }
 
 const COUNTERS: usize = Counted::Notified as usize + Why::ALL.len();
 
-/// See the module's header.
+/// The counters, one set for each shard of threads.
 #[derive(Debug)]
 pub(crate) struct Counters(Shards<[AtomicU64; COUNTERS]>);
 
@@ -35,33 +35,33 @@ pub(crate) struct Counters(Shards<[AtomicU64; COUNTERS]>);
 pub struct MmStats {
     /// Faults, of secondary MMUs and of this process.
     pub faults: u64,
-    /// Of these, how many were given a fresh page of zeroes.
+    /// Faults that got a new page of zeroes.
     pub demand_zero: u64,
     /// Pages copied because a write met a share.
     pub cow_breaks: u64,
-    /// Pages made writable in place, copies of shares among them.
+    /// Pages made writable in place, including copies of shares.
     pub reuses: u64,
-    /// Huge pages mapped at a fault.
+    /// Huge pages mapped at faults.
     pub huge_mappings: u64,
-    /// Huge pages whose mapping was divided.
+    /// Huge pages whose mapping was split.
     pub splits: u64,
-    /// Pages moved to other frames; huge ones count once.
+    /// Pages moved to other frames; a huge page counts once.
     pub migrated: u64,
-    /// Pages that the reaper took; huge ones count once.
+    /// Pages taken by the reaper; a huge page counts once.
     pub reaped: u64,
-    /// Times that it would have had to wait, and gave up.
+    /// Reaps that stopped because they would have had to wait.
     pub reap_again: u64,
-    /// Pages that were swapped out, and pages of files that could go without.
+    /// Pages swapped out, including file pages that were dropped without a copy.
     pub swapped_out: u64,
-    /// Pages that were read back and mapped again.
+    /// Pages read back and mapped again.
     pub swapped_in: u64,
-    /// Times that a thread found the page lock of a region taken, and waited for it.
+    /// Times that a thread waited for a page lock.
     pub lock_waits: u64,
     notified: [u64; Why::ALL.len()],
 }
 
 impl MmStats {
-    /// Changes of this kind that secondary MMUs were told of, if there were any.
+    /// Returns the number of changes with this reason of which secondary MMUs were notified.
     pub fn notified(&self, why: Why) -> u64 {
         self.notified[index(why)]
     }

@@ -1,9 +1,9 @@
-//! Giving the memory of free frames back to the operating system.
+//! Returning the memory of free frames to the operating system.
 //!
-//! A frame that was used once keeps its memory when it is free again, so that the next use finds it at hand. [`Arena::trim`] punches
-//! it out of the file. It does so under the lock under which frames are taken, a block of 2 MiB at a time: a thread that takes one
-//! waits for the punch of one block at most, and finds the frame as one that was never used. So no thread is told that memory is
-//! out while it is on its way to the system.
+//! A frame that was used keeps its memory when it is freed, so that the next use is fast. [`Arena::trim`]
+//! punches free frames out of the file. It does so under the lock of the free frames, one block of 2 MiB at a
+//! time. So a thread that takes a frame waits for the punch of one block at most, and finds a frame that was
+//! never used. No thread runs out of memory because frames are being trimmed.
 
 use crate::arena::Arena;
 use crate::error::MmError;
@@ -11,13 +11,14 @@ use crate::numa::Node;
 use slat::{PAGE_SIZE, Pfn, Span};
 
 impl Arena {
-    /// Gives the memory of free frames back to the operating system, and returns how many bytes that are. Frames that
-    /// become free meanwhile may be left out. They stay free, and cost memory again from their next use on.
+    /// Returns the memory of free frames to the operating system, and returns the number of bytes. May miss
+    /// frames that become free meanwhile. The frames stay free, and take memory again when they are next used.
     ///
-    /// Call it when a guest has gone, or its memory has been swapped out, and others need the memory. It takes about as long
-    /// as freeing the memory takes the kernel (0.1 ms for 2 MiB), and threads that allocate meanwhile wait for 2 MiB of it at most.
+    /// Call it when a guest has gone or was swapped out and others need the memory. It takes about as long as
+    /// the kernel takes to free the memory (0.1 ms for 2 MiB). Threads that allocate meanwhile wait for 2 MiB
+    /// of it at most.
     ///
-    /// With [poison](crate::ArenaBuilder::poison), stale writes to these frames are not found any more.
+    /// With [poison](crate::ArenaBuilder::poison), stale writes to these frames are no longer detected.
     ///
     /// ```
     /// use slat::*;
@@ -29,12 +30,12 @@ impl Arena {
     /// space.write(&mut idle, memory.start, &vec![7; 1 << 20])?;
     /// space.munmap(&mut idle, memory)?;
     /// assert_eq!(arena.trim()?, 1 << 20);
-    /// assert_eq!(arena.trim()?, 0, "it has gone");
+    /// assert_eq!(arena.trim()?, 0, "it was returned before");
     /// # Ok::<(), MmError>(())
     /// ```
     ///
     /// # Errors
-    /// [`MmError::Os`]: the system cannot take memory out of this file. What was not given back is as it was.
+    /// [`MmError::Os`] if the system cannot punch this file. Frames not yet returned are unchanged.
     pub fn trim(&self) -> Result<u64, MmError> {
         let mut frames = 0;
         for node in 0..self.nodes() {
@@ -66,7 +67,7 @@ mod tests {
     use slat::{Level, TableMemory};
     use std::os::fd::OwnedFd;
 
-    /// Bytes that the arena's file has.
+    /// Bytes allocated to the arena's file.
     fn held(arena: &Arena) -> u64 {
         fstat(arena.memfd().unwrap()).unwrap().st_blocks as u64 * 512
     }
@@ -92,7 +93,7 @@ mod tests {
             fill(&arena, page.pfn(), Level::K4, 2);
         }
         assert_eq!(held(&arena), (512 + 600) * PAGE_SIZE);
-        // Every third frame stays: what is free lies between what is not.
+        // Every third frame stays, so that free frames lie between frames in use.
         let (kept, gone): (Vec<_>, Vec<_>) = small.into_iter().enumerate().partition(|(n, _)| n % 3 == 0);
         drop(gone);
         assert_eq!(arena.trim(), Ok(400 * PAGE_SIZE));
@@ -103,7 +104,7 @@ mod tests {
         drop(kept);
         assert_eq!(arena.trim(), Ok((512 + 200) * PAGE_SIZE));
         assert_eq!((held(&arena), arena.trim()), (0, Ok(0)));
-        // They are frames like those that were never used: zero, and whole blocks.
+        // The frames are as if never used: zero, and whole blocks.
         let again = arena.zeroed(Level::M2).unwrap();
         assert!(is_all(&arena, again.pfn(), Level::M2, 0));
         assert_eq!(arena.stats().stale_writes, 0, "they are not taken for poisoned");
@@ -131,7 +132,7 @@ mod tests {
         assert_eq!(
             (arena.stats().frames, held(&arena)),
             (3 * 512, 0),
-            "without the first 2 MiB, and punched"
+            "no frames in the first 2 MiB, and the contents punched"
         );
         let page = arena.page(Level::K4).unwrap();
         fill(&arena, page.pfn(), Level::K4, 5);

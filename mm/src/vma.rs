@@ -1,5 +1,4 @@
-//! Mappings: which ranges of addresses mean what. The page table is only a cache of what these say, filled by
-//! faults.
+//! Mappings: what each range of addresses means. Faults fill the page table from the mappings.
 
 use crate::error::MmError;
 use crate::file::File;
@@ -8,24 +7,24 @@ use crate::user_fault::Served;
 use slat::{Access, Gfn, Hva, Level, PAGE_SIZE, Span};
 use std::sync::Arc;
 
-/// The addresses that may be mapped: all but the first 64 KiB, so that null pointers fault, up to 128 TiB.
+/// Addresses that may be mapped: from 64 KiB, so that null pointers fault, up to 128 TiB.
 pub(crate) const ADDRESSES: Span<Hva> = Span::new(Hva(0x1_0000), Hva(1 << 47));
-/// All of them and those below: where whole regions are wanted.
+/// All addresses from 0, for operations on whole regions.
 pub(crate) const EVERYWHERE: Span<Hva> = Span::new(Hva(0), ADDRESSES.end);
 
-/// What a mapping allows. Fetches count as reads.
+/// Allowed accesses of a mapping. Fetches count as reads.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Prot {
-    /// No access; the pages are kept.
+    /// No access; the pages stay.
     None,
-    /// Reads.
+    /// Read access.
     Read,
-    /// Reads and writes.
+    /// Read and write access.
     ReadWrite,
 }
 
 impl Prot {
-    /// Whether it allows `access`.
+    /// Whether `access` is allowed.
     pub const fn allows(self, access: Access) -> bool {
         match self {
             Self::None => false,
@@ -35,23 +34,23 @@ impl Prot {
     }
 }
 
-/// Where a mapping's contents come from.
+/// Where the contents of a mapping come from.
 #[derive(Clone, Debug)]
 pub enum Backing {
-    /// Zeroes, of this address space alone.
+    /// Zeroes, private to this address space.
     Anonymous,
-    /// The file's own pages: every address space that maps them sees every write.
+    /// The file's own pages: all mappings of the file see every write.
     Shared {
         /// The file.
         file: Arc<File>,
-        /// Where in the file the mapping begins, in bytes.
+        /// Offset in the file at which the mapping begins, in bytes.
         offset: u64,
     },
-    /// The file's pages until one is written: that one is copied first.
+    /// The file's pages; a write copies the page first.
     Private {
         /// The file.
         file: Arc<File>,
-        /// Where in the file the mapping begins, in bytes.
+        /// Offset in the file at which the mapping begins, in bytes.
         offset: u64,
     },
 }
@@ -59,11 +58,11 @@ pub enum Backing {
 /// Where to put a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// Exactly there, or nowhere. What is there already is not replaced.
+    /// Exactly this address. Fails if something is mapped in the range.
     Fixed(Hva),
-    /// There if the range is free, else above it, else anywhere.
+    /// This address if the range is free, else above it, else anywhere.
     Near(Hva),
-    /// Wherever there is room.
+    /// Any free range.
     Anywhere,
 }
 
@@ -73,52 +72,52 @@ pub(crate) struct Vma {
     pub(crate) span: Span<Hva>,
     pub(crate) prot: Prot,
     pub(crate) backing: Backing,
-    /// Which faults a user's thread serves.
+    /// Which faults a user's thread serves, if any.
     pub(crate) served: Option<Served>,
-    /// Whether its pages may be merged with others: said by [`Advice`](crate::Advice).
+    /// Whether KSM may merge its pages, as set by [`Advice`](crate::Advice).
     pub(crate) mergeable: bool,
     pub(crate) stage: Stage,
 }
 
-/// What a change that is under way lets others do with a mapping.
+/// What a change in progress allows other threads to do with a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// Everything: there is no such change.
+    /// Everything: no change is in progress.
     Here,
-    /// Faults wait until the change says something else.
+    /// Faults wait until the change sets another stage.
     Busy,
-    /// Nothing is mapped here any more. The place is kept until its entries are empty.
+    /// Nothing is mapped here any more. The range is reserved until its entries are empty.
     Gone,
 }
 
 impl Vma {
-    /// Whether its pages are a file's own, never copied.
+    /// Whether it maps a file's own pages, without copying.
     pub(crate) fn is_shared(&self) -> bool {
         matches!(self.backing, Backing::Shared { .. })
     }
 
-    /// Whether KSM may touch its pages: it was said so, and they are its own.
+    /// Whether KSM may merge its pages: it was allowed to, and the pages are private.
     pub(crate) fn is_mergeable(&self) -> bool {
         self.mergeable && !self.is_shared()
     }
 
-    /// The index of `page` in the file behind it.
+    /// Returns the index of `page` in its file.
     pub(crate) fn file_page(&self, page: Gfn, offset: u64) -> u64 {
         page.0 - page_of(self.span.start).0 + offset / PAGE_SIZE
     }
 
-    /// Whether all of the 2 MiB around `page` belongs to it.
+    /// Whether it covers the 2 MiB around `page`.
     pub(crate) fn covers_huge(&self, page: Gfn) -> bool {
         self.span.covers(&hvas_of(Span::sized(page.base(Level::M2), Level::M2.pages())))
     }
 
-    /// A place that is kept.
+    /// Returns a reserved range.
     pub(crate) fn kept(span: Span<Hva>) -> Self {
         let (prot, backing, stage) = (Prot::None, Backing::Anonymous, Stage::Gone);
         Self { span, prot, backing, served: None, mergeable: false, stage }
     }
 
-    /// The part of it in `span`, which it overlaps.
+    /// Returns its part in `span`, which it overlaps.
     pub(crate) fn part(&self, span: Span<Hva>) -> Self {
         let span = self.span.clamp(&span);
         let mut backing = self.backing.clone();
@@ -129,7 +128,7 @@ impl Vma {
     }
 }
 
-/// The range, if it is one of whole pages that can be mapped.
+/// Checks that the range has whole pages and can be mapped.
 pub(crate) fn aligned(span: Span<Hva>) -> Result<Span<Hva>, MmError> {
     let fits = !span.is_empty() && ADDRESSES.covers(&span);
     let whole = span.start.offset() == 0 && span.end.offset() == 0;

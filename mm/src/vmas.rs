@@ -1,10 +1,10 @@
 //! All mappings of an address space: a copy-on-write tree, in versions.
 //!
-//! The set is ordered by address and its members do not overlap. An operation on a range cuts it out, mappings
-//! that reach over an end divided, and puts back what remains. Neighbours are not merged.
+//! The mappings are ordered by address and do not overlap. An operation on a range cuts it out, splits mappings
+//! that cross an end, and inserts what remains. Neighbours are not merged.
 //!
-//! [`Vmas`] is one version, and [`VmaEdit`] makes the next ([`slat_slots::ranges`]). [`crate::mappings`] publishes versions, and says who
-//! may read them.
+//! [`Vmas`] is one version; [`VmaEdit`] makes the next ([`slat_slots::ranges`]). [`crate::mappings`] publishes
+//! versions, and says which threads may read them.
 
 use crate::error::MmError;
 use crate::vma::{ADDRESSES, Place, Stage, Vma, aligned};
@@ -14,10 +14,10 @@ use std::alloc::{Layout, handle_alloc_error};
 use std::mem;
 use std::ptr::NonNull;
 
-/// Where mappings go whose place does not matter.
+/// Where the search for a place begins by default.
 const ANYWHERE: Hva = Hva(0x7000_0000_0000);
 
-/// A mapping in the tree. It lives until no reader of a version with it is left.
+/// A mapping in the tree. It is freed after all readers of versions that contain it have finished.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VmaRef(NonNull<Vma>);
 
@@ -34,14 +34,14 @@ impl VmaRef {
     /// Frees the mapping.
     ///
     /// # Safety
-    /// It is in no version that is or will be read, and was not freed before.
+    /// No current or later reader reads a version that contains it, and it was not freed before.
     pub(crate) unsafe fn free(self) {
-        // SAFETY: from `new`, says the caller.
+        // SAFETY: from `new`; the caller frees it once.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
-/// One version of all mappings of an address space, held still during `'g`.
+/// One version of all mappings of an address space, protected during `'g`.
 #[derive(Clone, Copy)]
 pub(crate) struct Vmas<'g>(RangeView<'g, VmaRef>);
 
@@ -50,37 +50,37 @@ impl<'g> Vmas<'g> {
         Self(view)
     }
 
-    /// The mapping at `hva`.
+    /// Returns the mapping at `hva`.
     #[inline]
     pub(crate) fn find(self, hva: Hva) -> Option<&'g Vma> {
         let (_, vma) = self.0.find(hva)?;
         Some(Self::get(vma)).filter(|vma| vma.stage != Stage::Gone)
     }
 
-    /// The mappings that overlap `span`, in order.
+    /// Returns the mappings that overlap `span`, in order.
     pub(crate) fn over(self, span: Span<Hva>) -> impl Iterator<Item = &'g Vma> {
         self.all_over(span).filter(|vma| vma.stage != Stage::Gone)
     }
 
-    /// The same, with places that are kept.
+    /// Returns the mappings and reserved ranges that overlap `span`, in order.
     pub(crate) fn all_over(self, span: Span<Hva>) -> impl Iterator<Item = &'g Vma> {
         let found = self.0.from(span.start).take_while(move |(range, _)| range.start < span.end);
         found.map(|(_, vma)| Self::get(vma))
     }
 
     fn get(vma: VmaRef) -> &'g Vma {
-        // SAFETY: a mapping of a version that is held still: freed only after that.
+        // SAFETY: a mapping of a version that is protected during `'g`.
         unsafe { &*vma.0.as_ptr() }
     }
 
-    /// Whether every page of `span` is mapped, or the first that is not.
+    /// Checks that every page of `span` is mapped; the error names the first that is not.
     pub(crate) fn covered(self, span: Span<Hva>) -> Result<(), MmError> {
         let end =
             self.over(span).fold(span.start, |at, vma| if vma.span.start <= at { vma.span.end } else { at });
         if end >= span.end { Ok(()) } else { Err(MmError::NotMapped(end)) }
     }
 
-    /// Where a mapping of `len` bytes goes.
+    /// Chooses a place for a mapping of `len` bytes.
     pub(crate) fn place(self, place: Place, len: u64) -> Result<Span<Hva>, MmError> {
         let from = match place {
             Place::Fixed(hva) => {
@@ -96,7 +96,7 @@ impl<'g> Vmas<'g> {
         if len == 0 || !len.is_multiple_of(PAGE_SIZE) {
             return Err(MmError::BadRange(Span::sized(from, len)));
         }
-        // Where a huge page fits in, let it.
+        // Aligned for huge pages if one fits.
         let unit = if len >= Level::M2.bytes() { Level::M2.bytes() } else { PAGE_SIZE };
         let exact = Span::sized(from, len);
         if matches!(place, Place::Near(_)) && aligned(exact).is_ok() && self.all_over(exact).next().is_none()
@@ -107,7 +107,7 @@ impl<'g> Vmas<'g> {
         found.ok_or(MmError::NoRoom(len))
     }
 
-    /// The first gap of `len` bytes from `from` on.
+    /// Returns the first gap of `len` bytes from `from` on.
     fn gap(self, from: Hva, len: u64, unit: u64) -> Option<Span<Hva>> {
         let up = |hva: Hva| hva.0.checked_next_multiple_of(unit).map(Hva);
         let mut at = up(from)?;
@@ -122,20 +122,20 @@ impl<'g> Vmas<'g> {
     }
 }
 
-/// The next version in the making. Dropping it undoes it.
+/// The next version under construction. Dropping it discards the changes.
 pub(crate) struct VmaEdit<'m> {
     edit: RangeEdit<'m, VmaRef>,
     /// Mappings that only this version has.
     made: Made,
-    /// Mappings that this version has no more.
+    /// Mappings that this version has removed.
     gone: Vec<VmaRef>,
 }
 
-/// Frees what it holds, unless that is taken out.
+/// Mappings that are freed on drop, unless taken out before.
 #[derive(Default)]
 struct Made(Vec<VmaRef>);
 
-/// What a version has replaced: to be freed when no reader of an older one is left.
+/// What a version has replaced: freed after all readers of older versions have finished.
 #[derive(Debug)]
 pub(crate) struct RetiredVmas {
     pub(crate) nodes: RetiredRanges<VmaRef>,
@@ -153,12 +153,12 @@ impl<'m> VmaEdit<'m> {
         Self { edit, made: Made::default(), gone: Vec::new() }
     }
 
-    /// The version in the making.
+    /// Returns the version under construction.
     pub(crate) fn vmas(&self) -> Vmas<'_> {
         Vmas(self.edit.view())
     }
 
-    /// Adds a mapping where there is none.
+    /// Adds a mapping to a free range.
     pub(crate) fn insert(&mut self, vma: Vma) {
         let span = vma.span;
         let vma = VmaRef::new(vma);
@@ -166,7 +166,7 @@ impl<'m> VmaEdit<'m> {
         self.edit.insert(span, vma).unwrap_or_else(|NoMemory| no_memory());
     }
 
-    /// Removes what is mapped in `span`, kept places too, and returns it, in order.
+    /// Removes mappings and reservations in `span`, and returns them in order.
     pub(crate) fn cut(&mut self, span: Span<Hva>) -> Vec<Vma> {
         let all: Vec<Vma> = self.vmas().all_over(span).cloned().collect();
         for vma in &all {
@@ -180,7 +180,7 @@ impl<'m> VmaEdit<'m> {
         all.iter().map(|vma| vma.part(span)).collect()
     }
 
-    /// Replaces each mapping of `span` by what `to` makes of it.
+    /// Applies `to` to each mapping in `span`.
     pub(crate) fn change(&mut self, span: Span<Hva>, mut to: impl FnMut(&mut Vma)) {
         for mut vma in self.cut(span) {
             to(&mut vma);
@@ -188,12 +188,12 @@ impl<'m> VmaEdit<'m> {
         }
     }
 
-    /// Removes what is mapped in `span`, and what keeps its place.
+    /// Removes mappings and reservations in `span`.
     pub(crate) fn free(&mut self, span: Span<Hva>) {
         self.cut(span);
     }
 
-    /// The root of the version, which is the current one now, and what it has replaced.
+    /// Returns the root of the new version and what it has replaced.
     pub(crate) fn publish(mut self) -> (RangeRoot<VmaRef>, RetiredVmas) {
         self.made.0.clear();
         let (root, nodes) = self.edit.publish();
@@ -204,13 +204,13 @@ impl<'m> VmaEdit<'m> {
 impl Drop for Made {
     fn drop(&mut self) {
         for vma in self.0.drain(..) {
-            // SAFETY: of a version that was not published.
+            // SAFETY: the version was not published.
             unsafe { vma.free() };
         }
     }
 }
 
-/// As all collections of the standard library end.
+/// Fails like the standard library's collections.
 fn no_memory() -> ! {
     handle_alloc_error(Layout::new::<Vma>())
 }
@@ -227,7 +227,7 @@ mod tests {
         Span::new(Hva(start * PAGE_SIZE), Hva(end * PAGE_SIZE))
     }
 
-    /// Calls `with` with an edit of these mappings.
+    /// Calls `with` with an edit that has these mappings.
     fn with_vmas(spans: &[(u64, u64)], with: impl FnOnce(&mut VmaEdit<'_>)) {
         let mut map = RangeMap::new();
         let mut edit = VmaEdit::new(map.edit());

@@ -1,9 +1,9 @@
-//! Frames are zeroed ahead of need, by a thread that runs when no other wants its processor.
+//! Zeroing frames ahead of need, by a thread with idle priority.
 //!
-//! A fault on fresh memory spends most of its time on zeroing, and, where the frame was never used, in the kernel, which finds memory
-//! for it. Both are done here, before. The frames are free all the while: a thread that needs one takes it, also for other things, and
-//! [`Arena::trim`] gives it back to the system. What is in them is checked as that of other free frames is, where the arena
-//! [poisons](crate::ArenaBuilder::poison) them.
+//! A fault on fresh memory spends most of its time on zeroing, and, for a frame that was never used, in the
+//! kernel, which allocates memory. The zeroer does both ahead of time. The frames stay free: any allocation may
+//! take them, and [`Arena::trim`] returns them to the system. In an arena with
+//! [poison](crate::ArenaBuilder::poison) their zeroes are checked like the fill of other free frames.
 
 use crate::arena::Arena;
 use crate::numa::{ListStats, Node};
@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// Time between two looks at what is left.
+/// Time between two checks of the number of zeroed frames.
 const PERIOD: Duration = Duration::from_millis(2);
 
 impl Arena {
-    /// Makes free frames of each node hold zeroes, until there are so many, or no more are free; how many were made so.
+    /// Zeroes free frames of each node until the node has `frames` of them, or no more are free. Returns how
+    /// many were zeroed.
     ///
     /// ```
     /// # use slat_mm::*;
@@ -31,7 +32,7 @@ impl Arena {
         std::iter::repeat_with(|| self.zero_some(frames)).take_while(|&made| made > 0).sum()
     }
 
-    /// The same for a few frames of the first node that lacks some: a batch.
+    /// Zeroes a batch of frames on the first node that lacks some.
     fn zero_some(&self, frames: u64) -> u64 {
         let of_node = |node| {
             let node = self.node(Node(node));
@@ -41,7 +42,7 @@ impl Arena {
         (0..self.nodes()).map(of_node).find(|&made| made > 0).unwrap_or(0)
     }
 
-    /// What became of requests for single frames: how often threads shared anything.
+    /// Returns counts of single-frame allocations: how often they used shared state.
     pub fn list_stats(&self) -> ListStats {
         (0..self.nodes()).map(|node| self.node(Node(node)).list_stats()).fold(
             ListStats::default(),
@@ -55,9 +56,9 @@ impl Arena {
     }
 }
 
-/// A thread that keeps so many frames of each node zeroed ahead of need, until this is dropped, which waits for a batch of 32 frames
-/// at most. The kernel runs it when no other thread wants its processor (`SCHED_IDLE`). Where the system has no thread to give there
-/// is none, and faults zero their frames.
+/// A thread that keeps `frames` frames of each node zeroed ahead of need. Dropping this stops it, after at most
+/// one batch of 32 frames. The kernel runs it only when no other thread wants its processor (`SCHED_IDLE`). If
+/// the system cannot start a thread, faults zero their frames.
 ///
 /// ```
 /// # use slat_mm::*;
@@ -73,7 +74,7 @@ pub struct Zeroer {
 }
 
 impl Zeroer {
-    /// Starts it.
+    /// Starts the thread.
     pub fn start(arena: &Arc<Arena>, frames: u64) -> Self {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let (stopped, arena) = (stop.clone(), arena.clone());
@@ -98,17 +99,17 @@ impl Drop for Zeroer {
         *flag.lock() = true;
         changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A panic has been printed by its own thread.
+            // A panic was printed by its own thread.
             let _ = thread.join();
         }
     }
 }
 
-/// This thread gives way to all others. Where the system does not do so it runs as they do.
+/// Gives the calling thread idle priority; it keeps its priority if the system refuses.
 fn run_when_idle() {
-    // SAFETY: all fields of it are numbers.
+    // SAFETY: all fields are numbers.
     let none: libc::sched_param = unsafe { std::mem::zeroed() };
-    // SAFETY: of the calling thread; it reads one value, which is there.
+    // SAFETY: changes the calling thread; reads one valid value.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) };
 }
 
@@ -119,7 +120,7 @@ mod tests {
     use std::thread;
 
     fn is_zero(arena: &Arena, page: &crate::Held<'_>) -> bool {
-        // SAFETY: held, and no other thread uses it.
+        // SAFETY: the caller holds the page, and no other thread uses it.
         let bytes: &[u8; PAGE_SIZE as usize] = unsafe { &*arena.frame(page.pfn()).cast() };
         *bytes == [0; PAGE_SIZE as usize]
     }
@@ -133,13 +134,13 @@ mod tests {
             unsafe { arena.frame(page.pfn()).write_bytes(7, PAGE_SIZE as usize) };
         }
         drop(used);
-        assert_eq!(arena.zero_ahead(70), 140, "of each node");
-        assert_eq!((arena.zero_ahead(70), arena.stats().in_use), (0, 0), "they are free");
+        assert_eq!(arena.zero_ahead(70), 140, "70 on each node");
+        assert_eq!((arena.zero_ahead(70), arena.stats().in_use), (0, 0), "zeroed frames are free");
         let zeroes: Vec<_> = (0..100).map(|_| arena.zeroed(Level::K4).unwrap()).collect();
-        assert_eq!(arena.list_stats().zeroed, 70, "and then others");
+        assert_eq!(arena.list_stats().zeroed, 70, "then others are zeroed on demand");
         assert!(zeroes.iter().all(|page| is_zero(&arena, page)));
         drop(zeroes);
-        assert!(arena.zero_ahead(512) > 600, "all but a few of each node");
+        assert!(arena.zero_ahead(512) > 600, "all but a few on each node");
         let all: Vec<_> = std::iter::from_fn(|| arena.page(Level::K4).ok()).collect();
         assert_eq!((all.len(), arena.stats().stale_writes), (1024, 0));
         drop(all);
@@ -154,11 +155,11 @@ mod tests {
         let pfn = page.pfn();
         drop(page);
         arena.zero_ahead(512);
-        // SAFETY: no other thread uses it. This write is the mistake to be found.
+        // SAFETY: no other thread uses it. This write is the bug to detect.
         unsafe { arena.frame(pfn).add(9).write(1) };
         let all: Vec<_> = std::iter::from_fn(|| arena.zeroed(Level::K4).ok()).collect();
         assert_eq!((all.len(), arena.stats().stale_writes), (512, 1));
-        assert!(all.iter().all(|page| is_zero(&arena, page)), "and is of no consequence");
+        assert!(all.iter().all(|page| is_zero(&arena, page)), "the write has no effect");
     }
 
     #[test]
@@ -184,11 +185,11 @@ mod tests {
         assert_eq!((arena.list_stats().taken, arena.stats().in_use), (800, 0));
     }
 
-    /// What two threads use of the arena's books: they meet once in a batch, and nowhere else.
+    /// Threads that take frames meet once per batch in the arena's bookkeeping, and nowhere else.
     #[test]
     fn threads_that_take_frames_share_no_line_but_once_in_a_batch() {
         const EACH: u64 = 4096;
-        /// Frames whose states are in one pair of lines, and whose notes are in two.
+        /// Number of frames whose states share one pair of lines, and whose notes share two.
         const LINES: u64 = 128 / size_of::<u32>() as u64;
         let arena = Arena::builder().limit(64 << 20).build().unwrap();
         arena.zero_ahead(2 * EACH);

@@ -1,43 +1,43 @@
 //! Faults that a user's thread serves: demand paging, post-copy migration, lazy restore. The semantics are
-//! those of Linux's userfaultfd; the differences are in the table.
+//! those of Linux's userfaultfd, except for the differences in the table.
 //!
 //! ```text
-//! a thread that faults (a vCPU, or this process)           a handler's thread
-//!   registered, and the page is missing?
-//!   post an event, under the page lock ──────────────────▶ read
-//!   let go of every lock, sleep                            copy │ zero_page │ continue_ │ wake
-//!   awake ◀─────────────────────────────────────────────── each wakes who sleeps on its pages
-//!   fault again, from the start
+//! a faulting thread (a vCPU, or this process)              a handler's thread
+//!   the mapping is registered and the page is missing
+//!   posts an event, under the page lock ─────────────────▶ read
+//!   releases every lock, sleeps                            copy │ zero_page │ continue_ │ wake
+//!   wakes up ◀──────────────────────────────────────────── each wakes the threads that sleep on its pages
+//!   faults again, from the start
 //! ```
 //!
 //! | | userfaultfd | here |
 //! |---|---|---|
 //! | registered | per mapping, one descriptor | the same: [`UserFaults::register`]; else [`MmError::ServedByOther`] |
 //! | **missing**, anonymous | no entry | the same; registered memory gets no huge pages at faults |
-//! | **missing**, shared file | no page in the page cache | the same; what a file was made with is in it |
+//! | **missing**, shared file | no page in the page cache | the same; a file's initial contents count as in the cache |
 //! | **minor** | a page in the cache, no entry; shmem | the same; shared mappings of a [`File`](crate::File) |
-//! | private file mappings | refused, shmem's excepted | refused: [`MmError::Unservable`] |
-//! | an event | read once, by one reader | the same; a wake before it is read takes it back |
-//! | two threads on one page | an event each | the same |
+//! | private file mappings | refused, except shmem's | refused: [`MmError::Unservable`] |
+//! | an event | read once, by one reader | the same; a wake before the read removes it |
+//! | two threads on one page | one event each | the same |
 //! | `UFFDIO_COPY`, `ZEROPAGE`, `CONTINUE` | all or nothing for a page; a short count says where it stopped | the same; [`Stopped`] says where and why |
-//! | `EEXIST` | there is a page; no sleeper is woken | [`MmError::AlreadyThere`]; its sleepers are woken, so that none is forgotten |
+//! | `EEXIST` | a page is present; no sleeper is woken | [`MmError::AlreadyThere`]; the page's sleepers are woken |
 //! | `ENOENT` | the mapping went away, or is not registered | [`MmError::NotServed`] |
 //! | `EFAULT` of `CONTINUE` | no page in the cache | [`MmError::NotInFile`] |
 //! | `UFFDIO_WAKE` | woken threads fault again, and post again | the same: [`UserFaults::wake`] |
 //! | `UFFDIO_UNREGISTER`, close | wake all sleepers; faults are served as usual | the same: [`UserFaults::unregister`], [`close`](UserFaults::close), drop |
-//! | munmap, mremap elsewhere | ends registration; sleepers need a wake | ends registration, and wakes |
+//! | munmap, mremap elsewhere | ends registration; sleepers need a wake | ends registration, and wakes the sleepers |
 //! | mremap in place, mprotect | keep it | the same |
 //! | fork | the child is not registered | the same |
 //! | write protection, events of forks and unmaps | yes | no |
 //!
-//! **Nothing is lost.** A fault looks at the entry and posts under the page lock. A handler installs
-//! a page under that lock and wakes afterwards: the fault sees the page, or the wake finds the sleeper.
-//! Registration is a part of the mapping, which a fault reads under the page lock: it posts by the version before, which is outlasted
-//! before sleepers are woken, or finds the one after.
-//! A sleeper holds no lock, so pages may be resolved, unmapped and moved meanwhile; it then faults anew, by what
-//! the mappings say by then.
+//! **No wakeup is lost.** A fault reads the entry and posts under the page lock. A handler installs a page
+//! under that lock and wakes sleepers afterwards. So the fault sees the page, or the wake finds the sleeper. A
+//! registration is part of the mapping, which a fault reads under the page lock. A fault that posts by the old
+//! version is outlasted before the sleepers are woken; later faults find the new version. A sleeper holds no
+//! lock, so its page may be resolved, unmapped or moved meanwhile; it then faults again, by the current
+//! mappings.
 //!
-//! The process itself faults too: a handler that reads registered memory where a page is missing waits for itself.
+//! This process faults too: a handler that reads a missing page of registered memory waits for itself.
 
 mod queue;
 mod resolve;
@@ -58,8 +58,8 @@ use slat::{Access, Gfn, Hva, Idle, Span};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A handler of faults, with its queue: what userfaultfd's file descriptor is. Any number of threads may read and
-/// resolve through one. Dropping it closes it.
+/// A handler of faults with its queue, like userfaultfd's file descriptor. Any number of threads may read and
+/// resolve faults through it. Dropping it closes it.
 ///
 /// ```
 /// use slat::{Hva, Idle, PAGE_SIZE};
@@ -91,14 +91,14 @@ pub struct UserFaults {
 }
 
 impl UserFaults {
-    /// A handler of faults in `space`, registered nowhere.
+    /// Creates a handler of faults in `space`, without registrations.
     pub fn new(space: &Arc<AddressSpace>) -> Self {
         Self { space: space.clone(), queue: Arc::default() }
     }
 
-    /// From now on faults of this kind in the range are posted here. All of it must be mapped, anonymous or shared
-    /// (minor faults: shared), and registered by no other handler. What was registered here is registered anew. Pages that are there
-    /// stay.
+    /// Posts later faults of this kind in the range to this handler. All of the range must be mapped, anonymous
+    /// or shared (minor faults: shared), and registered with no other handler. Replaces earlier registrations
+    /// with this handler. Present pages stay.
     pub fn register(&self, hvas: Span<Hva>, what: Serve) -> Result<(), MmError> {
         let hvas = aligned(hvas)?;
         let (claim, ()) = self.space.claim(&[hvas], |vmas| {
@@ -123,32 +123,32 @@ impl UserFaults {
         Ok(())
     }
 
-    /// Takes the registration back, and wakes who sleeps in the range: their faults are served as usual. What is
-    /// not registered here is passed over.
+    /// Ends registrations in the range, and wakes threads that sleep there: their faults are served as usual.
+    /// Skips parts that are not registered here.
     pub fn unregister(&self, _idle: &mut Idle, hvas: Span<Hva>) -> Result<(), MmError> {
         self.let_go(aligned(hvas)?);
         Ok(())
     }
 
-    /// The next fault, in the order in which they happened; waits for one until `timeout` has passed (zero: not at
-    /// all; `None`: for ever).
+    /// Returns the next fault, in the order of posting. Waits up to `timeout` (zero: not at all; `None`:
+    /// without limit).
     pub fn read(&self, _idle: &mut Idle, timeout: Option<Duration>) -> Result<UserFault, NoFault> {
         self.queue.read(timeout)
     }
 
-    /// Wakes who sleeps in the range, whether or not the pages are there now. Where they are not, the faults are
-    /// posted again.
+    /// Wakes threads that sleep in the range, whether or not their pages are present. Faults on missing pages
+    /// are posted again.
     pub fn wake(&self, hvas: Span<Hva>) {
-        // A page that is touched is meant.
+        // Includes pages that the range covers in part.
         self.queue.wake(Span::new(page_of(hvas.start), page_of(hvas.end) + u64::from(hvas.end.offset() > 0)));
     }
 
-    /// Takes all registrations back, wakes all sleepers and sends all readers away.
+    /// Ends all registrations, wakes all sleepers, and makes all reads return [`NoFault::Closed`].
     pub fn close(&self, _idle: &mut Idle) {
         self.shut();
     }
 
-    /// How many threads sleep now, and how many events have not been read.
+    /// Returns the number of sleeping threads, and of unread events.
     pub fn waiting(&self) -> (usize, usize) {
         self.queue.waiting()
     }
@@ -163,8 +163,8 @@ impl UserFaults {
         self.serve_anew(&claim, hvas, || None);
     }
 
-    /// Registers the mappings of the range anew that are registered here, or nowhere. What was registered before is served no more, so
-    /// sleepers are woken: a fault of a kind that is served no more would sleep for ever.
+    /// Replaces the registrations of mappings in the range that are registered here or nowhere. Wakes sleepers
+    /// of the earlier ones: a fault of a kind that is no longer served would sleep for ever.
     fn serve_anew(&self, claim: &Claim<'_>, hvas: Span<Hva>, serve: impl Fn() -> Option<Served>) {
         let mut ended = Vec::new();
         self.space.edit(claim, |edit| {
@@ -185,16 +185,16 @@ impl UserFaults {
 }
 
 impl Drop for UserFaults {
-    /// Claims ranges, and takes page locks, without an [`Idle`] to show: drop it where the thread holds none of the address space's
-    /// locks, which is everywhere but in a notification.
+    /// Claims ranges and takes page locks, without an [`Idle`] as proof. Do not drop it inside a notification,
+    /// where the thread holds locks of the address space.
     fn drop(&mut self) {
         self.shut();
     }
 }
 
 impl Vma {
-    /// At a fault on an empty entry, under its page lock: if a handler is to serve it, posts the event. The caller
-    /// lets go of its locks, and sleeps.
+    /// Posts an event if a handler serves this fault on an empty entry. The caller holds the page lock; it then
+    /// releases its locks and sleeps.
     pub(crate) fn post(&self, page: Gfn, access: Access) -> Option<Asleep> {
         let served = self.served.as_ref()?;
         let there = match &self.backing {
@@ -205,8 +205,8 @@ impl Vma {
         served.what.covers(kind).then(|| served.queue.post(page, access, kind))
     }
 
-    /// The mapping is no longer registered. Once the version before is outlasted, threads that sleep in it are to be
-    /// [woken](end_service).
+    /// Ends the mapping's registration. Once the earlier version is outlasted, the caller [wakes](end_service)
+    /// the threads that sleep in it.
     pub(crate) fn end_service(&mut self) -> Option<(Served, Span<Gfn>)> {
         Some((self.served.take()?, pages_of(self.span)))
     }

@@ -1,8 +1,9 @@
-//! The queue between threads that fault and handlers that serve: which threads sleep where, which events are unread.
+//! The queue between faulting threads and handlers: which threads sleep on which pages, and which events are
+//! unread.
 //!
-//! A sleeper is in the queue from the moment it posts until it is woken. It is asleep *because* it is in
-//! the queue; so a wake that comes between the post and the sleep is not missed. Its event goes with it: each
-//! unread event belongs to a thread that still sleeps.
+//! A sleeper is in the queue from its post until it is woken. It sleeps *while* it is in the queue, so a wake
+//! between the post and the sleep is not missed. A wake also removes the sleeper's event, so each unread event
+//! belongs to a thread that still sleeps.
 
 use crate::pte::hva_of;
 use parking_lot::{Condvar, Mutex};
@@ -12,40 +13,40 @@ use std::sync::Arc;
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-/// What a fault found.
+/// Why a fault needs a handler.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FaultKind {
-    /// No page.
+    /// The page does not exist.
     Missing,
-    /// The page is in the file, and not mapped here.
+    /// The page is in the file and not mapped here.
     Minor,
 }
 
 /// A fault that a handler is to serve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UserFault {
-    /// Where the page begins.
+    /// Address of the page.
     pub page: Hva,
-    /// What was wanted.
+    /// Access that faulted.
     pub access: Access,
-    /// What was found.
+    /// Kind of the fault.
     pub kind: FaultKind,
-    /// Who sleeps.
+    /// The thread that sleeps.
     pub thread: ThreadId,
 }
 
-/// Why there was no fault to read.
+/// Why no fault was read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum NoFault {
-    /// None in time.
+    /// No fault within the timeout.
     #[error("no fault in time")]
     TimedOut,
-    /// The handler is closed; there will be none.
+    /// The handler is closed; no more faults will come.
     #[error("the handler of faults is closed")]
     Closed,
 }
 
-/// See the module's header. Its lock is a leaf.
+/// The sleepers and unread events of one handler. Its lock is innermost.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     inner: Mutex<Inner>,
@@ -55,13 +56,13 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct Inner {
     posted: u64,
-    /// By page, and by number within it.
+    /// By page, and by number of the event.
     sleepers: BTreeMap<(Gfn, u64), Arc<Condvar>>,
     unread: BTreeMap<u64, UserFault>,
     closed: bool,
 }
 
-/// A thread that has posted and is to sleep.
+/// A thread that has posted an event and will sleep.
 #[derive(Debug)]
 #[must_use = "a thread that has posted is in the queue until it is woken"]
 pub(crate) struct Asleep {
@@ -71,7 +72,7 @@ pub(crate) struct Asleep {
 }
 
 impl Queue {
-    /// Posts an event of this thread.
+    /// Posts an event for the calling thread.
     pub(crate) fn post(self: &Arc<Self>, page: Gfn, access: Access, kind: FaultKind) -> Asleep {
         let bell = Arc::new(Condvar::new());
         let event = UserFault { page: hva_of(page), access, kind, thread: thread::current().id() };
@@ -84,7 +85,7 @@ impl Queue {
         Asleep { queue: self.clone(), key, bell }
     }
 
-    /// Wakes who sleeps on `pages`.
+    /// Wakes threads that sleep on `pages`.
     pub(crate) fn wake(&self, pages: Span<Gfn>) {
         let mut inner = self.inner.lock();
         let Inner { sleepers, unread, .. } = &mut *inner;
@@ -100,9 +101,9 @@ impl Queue {
         }
     }
 
-    /// See [`UserFaults::read`](super::UserFaults::read).
+    /// [`UserFaults::read`](super::UserFaults::read).
     pub(crate) fn read(&self, timeout: Option<Duration>) -> Result<UserFault, NoFault> {
-        // A time that the clock cannot say is never.
+        // A deadline beyond the clock's range is no deadline.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut inner = self.inner.lock();
         let mut late = false;
@@ -123,13 +124,13 @@ impl Queue {
         }
     }
 
-    /// Sends readers away. Nothing is registered any more, so no thread sleeps and no event is unread.
+    /// Makes all reads fail. Nothing is registered any more, so no thread sleeps and no event is unread.
     pub(crate) fn close(&self) {
         self.inner.lock().closed = true;
         self.readers.notify_all();
     }
 
-    /// Sleepers, and events unread.
+    /// Returns the number of sleepers, and of unread events.
     pub(crate) fn waiting(&self) -> (usize, usize) {
         let inner = self.inner.lock();
         (inner.sleepers.len(), inner.unread.len())
@@ -137,7 +138,7 @@ impl Queue {
 }
 
 impl Asleep {
-    /// Sleeps until it is woken. The caller holds no lock.
+    /// Sleeps until the thread is woken. The caller holds no lock.
     pub(crate) fn sleep(self, _idle: &mut Idle) {
         let mut inner = self.queue.inner.lock();
         while inner.sleepers.contains_key(&self.key) {
@@ -146,14 +147,14 @@ impl Asleep {
     }
 }
 
-/// Which faults of a range are to be served.
+/// Which faults of a range to serve.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Serve {
     /// [`FaultKind::Missing`].
     Missing,
     /// [`FaultKind::Minor`].
     Minor,
-    /// All of them.
+    /// Both kinds.
     Both,
 }
 
@@ -165,7 +166,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Wakes who sleeps on `pages`.
+    /// Wakes threads that sleep on `pages`.
     pub(crate) fn wake(&self, pages: Span<Gfn>) {
         self.queue.wake(pages);
     }

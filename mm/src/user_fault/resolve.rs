@@ -1,7 +1,7 @@
-//! What a handler does about a fault, or before it happens: gives a page, whole and at once.
+//! How a handler resolves a fault, or a page ahead of faults.
 //!
-//! Each page is filled first and then installed under its page lock, by what the mapping says under that lock; so no thread sees half
-//! of it. A range goes region by region of 2 MiB, and the sleepers are woken after each.
+//! A page is filled first, then installed under its page lock, by the mapping at that moment. So no thread sees
+//! a partly filled page. A range is processed in regions of 2 MiB; sleepers are woken after each region.
 
 use super::UserFaults;
 use crate::error::MmError;
@@ -16,21 +16,21 @@ use slat::{Gfn, Hva, Idle, Level, PAGE_SIZE, Pfn, Span};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("stopped at {at}: {why}")]
 pub struct Stopped {
-    /// The page where it stopped. Everything before it is there, and its sleepers are awake.
+    /// The page where it stopped. The pages before it are present, and their sleepers were woken.
     pub at: Hva,
-    /// Why.
+    /// Why it stopped.
     pub why: MmError,
 }
 
 impl UserFaults {
-    /// Installs pages with `contents`, whole pages of them, from `page` on, and wakes who sleeps there. All of them
-    /// must be registered here, and none of them be there yet. In a shared mapping they become the file's.
+    /// Installs `contents`, a multiple of 4 KiB, from `page` on, and wakes the sleepers. All pages must be
+    /// registered here, and not present. In a shared mapping they become pages of the file.
     pub fn copy(&self, idle: &mut Idle, page: Hva, contents: &[u8]) -> Result<(), Stopped> {
         self.resolve(idle, Span::sized(page, contents.len() as u64), |idle, at| {
             let fresh = self.space.arena.page(Level::K4)?;
             let skip = (hva_of(at).0 - page.0) as usize;
             let bytes = &contents[skip..skip + PAGE_SIZE as usize];
-            // SAFETY: a frame that only we hold, and as many bytes as it has.
+            // SAFETY: only this function holds the frame; `bytes` has its length.
             unsafe {
                 self.space.arena.frame(fresh.pfn()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             };
@@ -38,18 +38,19 @@ impl UserFaults {
         })
     }
 
-    /// Installs pages of zeroes, as [`copy`](Self::copy) would.
+    /// Installs pages of zeroes, under the conditions of [`copy`](Self::copy).
     pub fn zero_page(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Stopped> {
         self.resolve(idle, hvas, |idle, at| self.give(idle, at, self.space.arena.zeroed(Level::K4)?))
     }
 
-    /// Maps the pages that are in the file, and wakes who sleeps there. All of them must be registered here and be
-    /// in the file, and none of them be mapped yet.
+    /// Maps pages that are in the file, and wakes the sleepers. All pages must be registered here and in the
+    /// file, and not mapped.
     pub fn continue_(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Stopped> {
         self.resolve(idle, hvas, |idle, at| self.give_files(idle, at))
     }
 
-    /// Calls `give` with each page, and wakes. A page that was there already ends it, and is woken too.
+    /// Calls `give` for each page, then wakes the sleepers. Stops at a page that is already present, and wakes
+    /// its sleepers too.
     fn resolve(
         &self,
         idle: &mut Idle,
@@ -78,11 +79,11 @@ impl UserFaults {
         Ok(())
     }
 
-    /// Gives `page`, which has to be missing, a frame.
+    /// Maps a new frame at `page`, which must be missing.
     fn give(&self, idle: &mut Idle, page: Gfn, fresh: Held<'_>) -> Result<(), MmError> {
         let mut fresh = Some(fresh);
         self.give_with(idle, page, |vma| {
-            // It is asked for once.
+            // `give_with` calls this once.
             let fresh = fresh.take().ok_or(MmError::AlreadyThere(hva_of(page)))?;
             match &vma.backing {
                 Backing::Anonymous => Ok(fresh.keep()),
@@ -97,7 +98,7 @@ impl UserFaults {
         })
     }
 
-    /// Gives `page`, which has to be unmapped, the file's frame.
+    /// Maps the file's frame at `page`, which must be unmapped.
     fn give_files(&self, idle: &mut Idle, page: Gfn) -> Result<(), MmError> {
         let hva = hva_of(page);
         loop {
@@ -128,8 +129,8 @@ impl UserFaults {
         }
     }
 
-    /// Makes the empty entry of `page`, whose faults are served here, map the frame that `frame` hands over a reference to. Waits while
-    /// a change has the mapping to itself.
+    /// Maps the frame that `frame` returns, with its reference, at the empty entry of `page`, whose faults are
+    /// served here. Waits while the mapping is busy.
     fn give_with(
         &self,
         idle: &mut Idle,
