@@ -1,33 +1,36 @@
-//! Reading ahead: with a page that an access wants, neighbours that went to the same device come back, if lately such were used.
+//! Read-ahead: with a page that an access needs, swap reads neighbours that went to the same device, if earlier
+//! ones were used.
 //!
-//! How many is decided for each mapping, as Linux does it for VMAs: as many as were used of the last ones, and two, as a power of two;
-//! at least half of the last number; just the page itself, where none was used and the page is no neighbour of the last one. They lie
-//! before the page, behind it, or around it, as the last one does.
+//! The number is decided per mapping, as in Linux per VMA. It is the number of pages used from the last window,
+//! plus two, rounded up to a power of two, and at least half of the last window. It is the page alone if none
+//! was used and the page is no neighbour of the last one. The window lies before, behind or around the page, as
+//! the last page suggests.
 //!
-//! A page that was read ahead is **parked**: its entry has the frame, and no MMU maps it. So the first access faults, at no cost of the
-//! device's, and is counted. It takes no room that would have to be made: where the limit is near, none is read ahead.
+//! A page that was read ahead is **parked**: its entry has the frame, and no MMU maps it. So the first access
+//! faults, without device I/O, and is counted. Nothing is evicted for read-ahead: near the limit no page is
+//! read ahead.
 
 use crate::pte::pages_of;
 use slat::{Gfn, Hva, Span};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Mappings share what is remembered by their addresses; these many are told apart.
+/// Number of slots. Mappings share a slot if their addresses hash to the same.
 const MAPPINGS: usize = 16;
 const PAGE_BITS: u32 = 40;
 const COUNT_BITS: u32 = 8;
 
-/// What is remembered of the mappings of an address space. All of it is a hint.
+/// Read-ahead state of the mappings of an address space. All of it is a hint.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead([AtomicU64; MAPPINGS]);
 
-/// Of one mapping.
+/// State of one mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Last {
-    /// The page that was wanted.
+    /// The page that an access needed.
     page: Gfn,
-    /// Pages that were read with it, itself included.
+    /// Pages read with it, including itself.
     read: u64,
-    /// Pages that were read ahead, and used since.
+    /// Pages read ahead and used since.
     used: u64,
 }
 
@@ -45,7 +48,7 @@ impl Last {
             | count(self.used) << (PAGE_BITS + COUNT_BITS)
     }
 
-    /// The pages to read where `page` is wanted, up to `most`.
+    /// Returns the window, of at most `most` pages, to read when `page` is needed.
     fn next(self, page: Gfn, most: u64) -> Span<Gfn> {
         let (is_next, is_before) = (self.page + 1 == page, page + 1 == self.page);
         let wanted = match self.used {
@@ -69,7 +72,7 @@ impl Ahead {
         &self.0[number as usize % MAPPINGS]
     }
 
-    /// The pages to read where `page` of a mapping is wanted, up to `most`.
+    /// Returns the window, of at most `most` pages, to read when `page` of a mapping is needed.
     pub(super) fn window(&self, mapping: Span<Hva>, page: Gfn, most: u64) -> Span<Gfn> {
         let word = self.of(mapping);
         let pages = Last::of(word.load(Relaxed)).next(page, most);
@@ -77,7 +80,7 @@ impl Ahead {
         pages.clamp(&pages_of(mapping))
     }
 
-    /// A page of it that was read ahead is used.
+    /// Counts the use of a page of the mapping that was read ahead.
     pub(super) fn used(&self, mapping: Span<Hva>) {
         let word = self.of(mapping);
         let last = Last::of(word.load(Relaxed));
@@ -89,7 +92,7 @@ impl Ahead {
 mod tests {
     use super::*;
 
-    /// Accesses to these pages, of which those that were read ahead are used; and what is read at each that is not there.
+    /// Runs accesses to these pages; returns the window of each access that misses.
     fn reads(pages: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
         let (mut last, mut there, mut reads) = (Last::of(0), Vec::new(), Vec::new());
         for page in pages {

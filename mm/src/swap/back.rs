@@ -1,19 +1,21 @@
-//! The way back: a fault on a swapped entry.
+//! Swap-in: a fault on a swapped entry.
 //!
 //! ```text
-//! under the page lock          entry says swapped(copy)? ─▶ hold the copy
-//! no lock                      read it into a fresh frame, check it: sleeps, may fail
-//! under the page lock again    entry says the same still? ─▶ parked; its reference to the copy goes
+//! under the page lock          entry says swapped(copy)? ─▶ take a reference to the copy
+//! no lock                      read it into a new frame, check it: may sleep, may fail
+//! under the page lock          entry still the same? ─▶ parked; drop the entry's reference to the copy
 //! ```
-//! While we hold the copy its number is not used again, so an entry that says the same means the same page, also if it was
-//! moved away and back meanwhile. Where it says something else another thread was faster, and the fault looks again.
+//! The reference keeps the copy's number from being reused. So an entry with the same number means the same
+//! page, even if it was moved away and back meanwhile. If the entry differs, another thread was faster, and the
+//! fault looks again.
 //!
-//! Where a frame holds what the copy holds ([the swap cache](super::cache)), that is mapped, and nothing is read.
+//! If a frame equals the copy ([the swap cache](super::cache)), the fault maps it and reads nothing.
 //!
-//! With it come neighbours, as far as they are [read ahead](super::ahead), in the same way.
+//! Neighbours that are [read ahead](super::ahead) come back in the same way.
 //!
-//! A page is only given, so no MMU is notified. It is parked at first: what the mapping allows may have changed while nothing
-//! was locked, so the fault looks at that again before it maps the page, not writable as any that was parked.
+//! A swap-in only gives a page, so it notifies no MMU. The page is parked at first, since the mapping may have
+//! changed while no lock was held. The fault reads the mapping again before it maps the page, without write
+//! permission like every parked page.
 
 use super::{HeldCopy, Shadow, SwapError};
 use crate::error::MmError;
@@ -25,8 +27,8 @@ use crate::stats::Counted;
 use slat::{Gfn, Hva, Idle, Level};
 
 impl AddressSpace {
-    /// Reads the copy that the entry of `page` was found to say, and maps it if the entry says so still. The caller
-    /// holds no lock. May sleep.
+    /// Reads the copy that the entry of `page` pointed to, and maps it if the entry still points to it. The
+    /// caller holds no lock. May sleep.
     pub(crate) fn swap_in(
         &self,
         _idle: &mut Idle,
@@ -65,7 +67,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// The page is in `fresh` from now on, if its entry still says the copy. Under its page lock.
+    /// Makes the entry map `fresh` if it still points to the copy; returns whether it did. The caller holds the
+    /// page lock.
     fn bring_back(
         &self,
         page: Gfn,
@@ -86,7 +89,7 @@ impl AddressSpace {
             if copy.swap().keeps(copy.entry()) {
                 self.kept.insert(page, copy.swap().hold(copy.entry()));
             }
-            // The entry's reference to the copy; ours goes by itself.
+            // The entry's reference to the copy; the caller drops its own.
             self.release(found, level, released);
             self.counters.add(Counted::SwappedIn);
         }
@@ -95,7 +98,7 @@ impl AddressSpace {
 }
 
 impl SwapError {
-    /// The same as the error of an access to `hva`.
+    /// Converts to the error of an access to `hva`.
     pub(super) fn at(self, hva: Hva) -> MmError {
         match self {
             Self::Io { errno } => MmError::SwapIo { hva, errno },

@@ -1,9 +1,9 @@
-//! Which blocks of a device are free, and how the device did lately.
+//! Free blocks of a device, and the state of each device.
 
 use crate::frames::FreeFrames;
 
-/// Free blocks, lowest first: what was used before comes before what was not, so that a file that cannot grow still has room, and
-/// pages that go together lie together.
+/// Free blocks, lowest first. Used blocks are reused before new ones, so that a file that cannot grow still has
+/// room, and pages that go together lie together.
 #[derive(Debug)]
 pub(super) struct Blocks {
     free: FreeFrames,
@@ -11,7 +11,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// So many, all free.
+    /// Starts with `limit` free blocks.
     pub(super) fn new(limit: u32) -> Self {
         Self { free: FreeFrames::of(limit.into()), limit: limit.into() }
     }
@@ -21,7 +21,7 @@ impl Blocks {
         let mut taken = Vec::with_capacity(want.min(self.free.free() as usize));
         self.free.take_frames(want, &mut taken);
         taken.sort_unstable();
-        // There are no more blocks than `u32`s.
+        // The number of blocks fits in a `u32`.
         taken.into_iter().map(|block| block as u32).collect()
     }
 
@@ -38,21 +38,21 @@ impl Blocks {
     }
 }
 
-/// A device that failed, or was full, is asked for one page at a time until it takes one: after the devices that work, and before
-/// them once in so many batches, so that it is found out when it works again.
+/// A device that failed or was full gets one page at a time until it takes one: after the working devices, and
+/// before them once in this many batches, so that its recovery is noticed.
 pub(super) const PROBES: u64 = 16;
 
-/// What the books know of a device.
+/// State of a device.
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) priority: i16,
     pub(super) blocks: Blocks,
-    /// The last page that it was asked to store was not stored.
+    /// The last page for it was not stored.
     pub(super) is_troubled: bool,
 }
 
-/// The order in which devices are asked for a batch, by number: troubled ones last, or first where it is their turn; else by
-/// priority; of those with the same, another one comes first for each batch.
+/// Returns the order in which to try devices for a batch, by number. Failing devices come last, or first when
+/// probed; others by priority, and round-robin within a priority.
 pub(super) fn order(rooms: &[Room], batch: u64) -> Vec<usize> {
     let count = rooms.len() as u64;
     let probes = batch.is_multiple_of(PROBES) && !seeded!(NeverProbed);

@@ -1,7 +1,7 @@
-//! The books of swap: which copies there are, how often each is referred to, and where it lies.
+//! The books of swap: the table of copies, with references and place of each.
 //!
-//! A copy in the pool may [move](super::write_back) to a device. A thread that reads it there says so first, and it does not move
-//! while one does.
+//! A copy in the pool may [move](super::write_back) to a device. A thread that reads it in the pool registers
+//! as a reader first; a copy with readers does not move.
 
 use super::blocks::{Room, order};
 use super::entry::SwapEntry;
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bytes of pools' frames that an address space's copies take: what it, or its group, pays for.
+/// Bytes of pool frames that an address space's copies take; it, or its group, pays for them.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     bytes: AtomicU64,
@@ -27,7 +27,7 @@ impl Account {
         Self { bytes: AtomicU64::new(0), group }
     }
 
-    /// So many bytes more, or less, and so many copies.
+    /// Adds bytes and copies; both may be negative.
     fn add(&self, arena: &Arena, bytes: i64, copies: i64) {
         self.bytes.fetch_add(bytes as u64, Relaxed);
         if let Some(ledger) = arena.ledgers().get(self.group) {
@@ -46,39 +46,41 @@ impl Account {
     }
 }
 
-/// See the module's header.
+/// The copies of a swap, and the free room.
 #[derive(Debug)]
 pub(super) struct Books {
     pub(super) rows: Vec<Row>,
-    /// Rows that are free.
+    /// Free rows.
     free: Vec<SwapEntry>,
-    /// Those that went to the pool, oldest first, with what they were then. Some have gone since, or moved.
+    /// Copies that went to the pool, oldest first, with their serial numbers then. Some have been freed or
+    /// moved since.
     oldest: VecDeque<(SwapEntry, u64)>,
     pub(super) pool: Pool,
     /// One for each device.
     pub(super) rooms: Vec<Room>,
-    /// Batches that were planned.
+    /// Number of batches planned.
     batches: u64,
-    /// The swap cache: frames, and the copies that hold the same.
+    /// The swap cache: frames, and the copies that equal them.
     pub(super) cached: BTreeMap<Pfn, SwapEntry>,
     done: SwapStats,
-    /// The last page that was to be stored found no room, and nothing was stored or freed since. A hint: eviction asks again.
+    /// The last page found no room, and nothing was stored or freed since. A hint: eviction tries anyway.
     full: bool,
 }
 
 /// One copy.
 #[derive(Debug)]
 pub(super) struct Row {
-    /// Not counted for the page of zeroes, of which there is one.
+    /// Number of references; not counted for the zero page.
     pub(super) references: u32,
     place: Place,
-    /// Of the page as it was.
+    /// Checksum of the page.
     sum: u64,
-    /// Of the address space that stored it: it pays for the pool's memory, also for as long as only its forks refer to the copy.
+    /// The address space that stored it. It pays for the pool's memory, even while only its forks refer to the
+    /// copy.
     owner: Option<Arc<Account>>,
-    /// Threads that read it where it lies.
+    /// Number of threads that read it in place.
     readers: u32,
-    /// Of this copy alone: entries are used again.
+    /// Unique to this copy, since entries are reused.
     serial: u64,
     /// Its frame in the [swap cache](super::cache).
     pub(super) frame: Option<Pfn>,
@@ -97,11 +99,11 @@ pub(super) struct Mover {
 /// Where a copy lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// Nowhere: it is zeroes.
+    /// Nowhere: a page of zeroes.
     Zero,
     /// In the pool.
     Memory(Slot),
-    /// In this block of the device with this number.
+    /// In a block of a device, by their numbers.
     Block(u8, u32),
 }
 
@@ -129,7 +131,7 @@ impl Books {
         }
     }
 
-    /// A new copy, with one reference. Where there are as many as have numbers, its place is free again.
+    /// Adds a copy with one reference. If no number is free, frees its place.
     pub(super) fn add(
         &mut self,
         arena: &Arena,
@@ -165,7 +167,7 @@ impl Books {
         Ok(entry)
     }
 
-    /// A copy in the pool is the youngest.
+    /// Makes a copy in the pool the youngest.
     fn age(&mut self, entry: SwapEntry, serial: u64) {
         if self.oldest.len() >= 2 * self.rows.len() {
             let rows = &self.rows;
@@ -174,7 +176,7 @@ impl Books {
         self.oldest.push_back((entry, serial));
     }
 
-    /// A reference more to the page of zeroes.
+    /// Adds a reference to the zero page.
     pub(super) fn add_zero(&mut self) -> SwapEntry {
         self.done.stored += 1;
         self.done.zero += 1;
@@ -182,19 +184,20 @@ impl Books {
         SwapEntry::ZERO
     }
 
-    /// Where the copy lies, and its sum. The caller has a reference to it.
+    /// Returns the copy's place and checksum. The caller has a reference to it.
     pub(super) fn find(&self, entry: SwapEntry) -> (Place, u64) {
         let row = &self.rows[entry.0 as usize];
         (row.place, row.sum)
     }
 
-    /// The same, and it stays there until [`loaded`](Self::loaded).
+    /// Returns the same, and keeps the copy there until [`loaded`](Self::loaded).
     pub(super) fn find_to_read(&mut self, entry: SwapEntry) -> (Place, u64) {
         self.rows[entry.0 as usize].readers += 1;
         self.find(entry)
     }
 
-    /// The oldest copies of the pool, `most` at most: of `owner` alone, if one is said. Each has a reference more.
+    /// Returns the oldest copies in the pool, at most `most`; only those of `owner` if given. Each gets a
+    /// reference.
     pub(super) fn choose_movers(&mut self, most: usize, owner: Option<&Account>) -> Vec<Mover> {
         let mut movers = Vec::new();
         let mut passed = Vec::new();
@@ -219,8 +222,8 @@ impl Books {
         movers
     }
 
-    /// A copy that was to move is in this place, too, if it could be stored there. It stays where it was if a thread reads it
-    /// there, or if only the caller refers to it yet. The caller's reference goes.
+    /// Finishes a move: sets the copy's new place if it was stored there. The copy stays if a thread is reading
+    /// it, or only the caller refers to it. Drops the caller's reference.
     pub(super) fn moved(&mut self, arena: &Arena, mover: &Mover, to: Result<Place, SwapError>) -> bool {
         let row = &mut self.rows[mover.entry.0 as usize];
         let moves = row.references > 1 && row.readers == 0;
@@ -244,14 +247,15 @@ impl Books {
         moved
     }
 
-    /// Where up to so many pages go, device after device, without those in the mask `closed`. A device in trouble gets one page.
+    /// Plans where up to `want` pages go, device after device, without those in the mask `closed`. A failing
+    /// device gets one page.
     pub(super) fn plan(&mut self, mut want: usize, closed: u64) -> Vec<(u8, Vec<u32>)> {
         self.batches += 1;
         let mut plan = Vec::new();
         let mut first = true;
         for at in order(&self.rooms, self.batches) {
             let room = &mut self.rooms[at];
-            // One that is troubled is asked when it is its turn, or where there is no other.
+            // A failing device is tried when it comes first: it is being probed, or no working device has room.
             if want == 0 || closed >> at & 1 != 0 || room.is_troubled && !first {
                 continue;
             }
@@ -265,7 +269,7 @@ impl Books {
         plan
     }
 
-    /// A device stored a page, or did not: then its block is free.
+    /// Records the result of storing a page on a device; frees its block on failure.
     pub(super) fn tried(&mut self, device: u8, block: u32, ok: bool) {
         let room = &mut self.rooms[usize::from(device)];
         room.is_troubled = !ok;
@@ -302,7 +306,7 @@ impl Books {
         }
     }
 
-    /// Bytes of the pool's frames that a copy takes.
+    /// Returns the bytes of pool frames that a copy takes.
     fn price(&self, place: Place) -> u64 {
         match place {
             Place::Memory(slot) => self.pool.share(slot),
@@ -325,7 +329,7 @@ impl Books {
         self.full = false;
     }
 
-    /// A thread has read a copy, or tried to; `ahead` of need, or because an access wants it.
+    /// Records the result of reading a copy, `ahead` of need or for an access.
     pub(super) fn loaded(&mut self, entry: SwapEntry, ok: bool, ahead: bool) {
         self.rows[entry.0 as usize].readers -= 1;
         self.done.loaded += u64::from(ok);
@@ -333,12 +337,12 @@ impl Books {
         self.done.load_errors += u64::from(!ok && !ahead);
     }
 
-    /// A page that was read ahead is used.
+    /// Counts the use of a page that was read ahead.
     pub(super) fn used_ahead(&mut self) {
         self.done.read_ahead_used += 1;
     }
 
-    /// What was stored there is not wanted any more.
+    /// Frees the place of a page that is no longer needed.
     pub(super) fn forget(&mut self, arena: &Arena, place: Place) {
         self.vacate(arena, place, None);
     }
@@ -355,15 +359,15 @@ impl Books {
         }
     }
 
-    /// One page of a batch has found no room.
+    /// Records that a page of a batch found no room.
     pub(super) fn found_full(&mut self) {
         self.full = true;
     }
 
-    /// Whether the copy may stay although its page came back.
+    /// Whether to keep the copy although its page came back.
     pub(super) fn may_keep(&self, entry: SwapEntry) -> bool {
         match self.find(entry).0 {
-            // One that others have to share is not this page's.
+            // A cached copy is shared with other entries.
             _ if self.rows[entry.0 as usize].frame.is_some() => false,
             Place::Block(device, _) => self.rooms[usize::from(device)].blocks.are_half_free() && !self.full,
             Place::Zero | Place::Memory(_) => false,

@@ -1,25 +1,28 @@
-//! The swap cache: frames that hold what a copy holds, while entries of several address spaces share the one or the other.
+//! The swap cache: frames that equal a copy, while entries of several address spaces share the frame or the
+//! copy.
 //!
 //! ```text
-//!            space A          space B          space C
-//!            entry            entry            entry
-//! shared     frame ◀───────── frame ◀───────── frame                 a fork's share: written by no thread
-//! A's goes   copy ──┐         frame            frame                 stored once; the cache has a reference to the frame
-//! B's goes   copy ◀─┴──────── copy             frame                 not stored again: one reference more to the copy
-//! A's back   frame            copy             frame                 not read: one reference more to the frame
-//! all go     copy             copy             copy                  the frame is free
+//!                space A          space B          space C
+//!                entry            entry            entry
+//! shared         frame ◀───────── frame ◀───────── frame              shared by forks: no thread writes to it
+//! A evicts       copy ──┐         frame            frame              stored once; the cache has a reference to the frame
+//! B evicts       copy ◀─┴──────── copy             frame              not stored again: one more reference to the copy
+//! A faults       frame            copy             frame              not read: one more reference to the frame
+//! all evict      copy             copy             copy               the frame is free
 //! ```
-//! **Each address space evicts its own entries**, as it finds them cold: there is no map from a frame to all entries. What the cache says
-//! makes that as good: one write, one copy, and as many references as entries.
+//! **Each address space evicts its own entries**, when it finds them cold; there is no map from a frame to all
+//! its entries. With the cache the cost is still one write, one copy, and one reference per entry.
 //!
-//! **Why both hold the same.** A frame is cached while a reference of the cache's own keeps it: so no entry that maps it is its only owner, and
-//! a thread that writes gets another frame. The copy never changes. A frame is cached together with a copy right after
-//! it was stored, or read, by the thread that has a reference to it; or while another entry shares it.
+//! **Why both hold the same contents.** The cache's own reference keeps the frame, so no entry that maps it is
+//! its only owner, and a thread that writes gets another frame. The copy never changes. A thread with a
+//! reference to the frame caches it together with the copy right after it has stored or read the copy, or while
+//! another entry shares it.
 //!
-//! **When it ends**: where the copy has no reference left, since all entries say the frame again; and where no entry maps the frame any more.
-//! The thread that takes the last entry to swap sees that. Others that take one away (a write that breaks the share, munmap, exit) leave the frame to the
-//! cache, for those whose entries say the copy; the arena notes it, and the next thread that needs room takes it
-//! ([`Swap::drop_unmapped`]), before it evicts anything.
+//! **When a frame leaves the cache**: when the copy has no reference left, since all entries map the frame
+//! again; and when no entry maps the frame. The thread that swaps out the last entry notices the latter. Other
+//! threads that remove an entry (a broken share, munmap, exit) leave the frame to the cache, for entries that
+//! point to the copy. The arena records the frame, and the next thread that needs room frees it
+//! ([`Swap::drop_unmapped`]) before it evicts.
 
 use super::books::Books;
 use super::entry::SwapEntry;
@@ -29,7 +32,7 @@ use crate::held::Held;
 use slat::{Level, Pfn, Span};
 
 impl Books {
-    /// The frame holds what the copy holds, from now on for all to know. The caller has a reference to both.
+    /// Records that the frame equals the copy. The caller has a reference to both.
     fn cache(&mut self, arena: &Arena, entry: SwapEntry, pfn: Pfn) {
         let row = &mut self.rows[entry.0 as usize];
         if entry != SwapEntry::ZERO && row.frame.is_none() && !self.cached.contains_key(&pfn) {
@@ -42,7 +45,7 @@ impl Books {
         }
     }
 
-    /// The copy has no frame any more, if it had one.
+    /// Drops the copy's frame, if it has one.
     pub(super) fn uncache(&mut self, arena: &Arena, entry: SwapEntry) {
         if let Some(pfn) = self.rows[entry.0 as usize].frame.take() {
             self.cached.remove(&pfn);
@@ -51,7 +54,7 @@ impl Books {
         }
     }
 
-    /// The frame goes, if no more than so many references to it are left beside the cache's; whether it did.
+    /// Drops the frame if at most `others` references remain beside the cache's; returns whether it did.
     fn uncache_unmapped(&mut self, arena: &Arena, pfn: Pfn, others: u32) -> bool {
         let entry = self.cached.get(&pfn).copied().filter(|_| arena.references(pfn) <= others + 1);
         entry.inspect(|&entry| self.uncache(arena, entry)).is_some()
@@ -59,7 +62,7 @@ impl Books {
 }
 
 impl Swap {
-    /// The copy that holds what the frame holds, if one is known. The caller has a reference to the frame.
+    /// Returns the copy that equals the frame, if one is known. The caller has a reference to the frame.
     pub(super) fn copy_of(&self, pfn: Pfn) -> Option<HeldCopy<'_>> {
         if !self.arena.is_cached(pfn) {
             return None;
@@ -72,7 +75,7 @@ impl Swap {
         Some(HeldCopy::new(self, entry))
     }
 
-    /// The frame that holds what the copy holds, if there is one, with a reference more.
+    /// Returns the frame that equals the copy, if there is one, with a reference.
     pub(super) fn frame_of(&self, copy: &HeldCopy<'_>) -> Option<Held<'_>> {
         let books = self.books.lock();
         let pfn = books.rows[copy.entry().0 as usize].frame?;
@@ -80,9 +83,10 @@ impl Swap {
         Some(Held::new(&self.arena, pfn, Level::K4))
     }
 
-    /// The copy was read into `fresh`, which no entry maps yet: the frame to map. Where others refer to the copy they share it.
+    /// Returns the frame to map after the copy was read into `fresh`, which no entry maps yet. Other entries
+    /// that refer to the copy will share it.
     pub(super) fn share_loaded<'a>(&'a self, copy: &HeldCopy<'_>, fresh: Held<'a>) -> Held<'a> {
-        // One is the caller's, one the entry's.
+        // One reference is the caller's, one the entry's.
         let mut books = self.books.lock();
         if books.rows[copy.entry().0 as usize].references > 2 {
             books.cache(&self.arena, copy.entry(), fresh.pfn());
@@ -91,8 +95,8 @@ impl Swap {
         self.frame_of(copy).unwrap_or(fresh)
     }
 
-    /// An entry that maps the frame is to say the copy, which holds the same, next; whether others map it still. The caller has a
-    /// reference to both.
+    /// Caches the frame if other entries still map it; returns whether they do. The caller is about to make an
+    /// entry that maps it point to the copy, and has a reference to both.
     pub(super) fn keep_for_others(&self, copy: &HeldCopy<'_>, pfn: Pfn) -> bool {
         // One reference is the caller's, one the entry's.
         if self.arena.references(pfn) <= 2 {
@@ -106,7 +110,7 @@ impl Swap {
         true
     }
 
-    /// Frees the cached frames that no entry maps any more; how many. Their copies stay.
+    /// Frees cached frames that no entry maps any more; returns how many. Their copies stay.
     pub(crate) fn drop_unmapped(&self) -> u64 {
         let mut books = self.books.lock();
         let unmapped = self.arena.take_unmapped(|pfn| books.cached.contains_key(pfn));

@@ -1,6 +1,6 @@
-//! Where blocks of 4 KiB go: a file, or anything that can be written and read at an offset.
+//! Devices for blocks of 4 KiB: a file, or anything that can be written and read at an offset.
 //!
-//! A device may do a part of what it was asked to, or be interrupted: it is asked again for the rest.
+//! A device may do part of a request, or be interrupted; it is called again for the rest.
 
 use slat::PAGE_SIZE;
 use std::fmt::Debug;
@@ -10,11 +10,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 pub(super) const PAGE: usize = PAGE_SIZE as usize;
-/// What a page holds.
+/// The bytes of a page.
 pub(super) type Bytes = [u8; PAGE];
 
-/// Something that keeps blocks. Each is written before it is read, by one thread at a time; different blocks at once.
-/// Give it to a [swap](super::SwapBuilder::device) in an [`Arc`] to keep a hand on it.
+/// A device that stores blocks. Each block is written before it is read, by one thread at a time; different
+/// blocks concurrently. Give it to a [swap](super::SwapBuilder::device) in an [`Arc`] to keep access to it.
 ///
 /// ```
 /// use slat_mm::*;
@@ -41,29 +41,30 @@ pub(super) type Bytes = [u8; PAGE];
 /// # Ok::<(), MmError>(())
 /// ```
 pub trait SwapDevice: Debug + Send + Sync {
-    /// Writes `bytes`, or the first of them, at this offset, and says how many. May sleep.
+    /// Writes a prefix of `bytes` at this offset, and returns its length. May sleep.
     ///
     /// # Errors
-    /// `ENOSPC`, `EDQUOT` and `EFBIG` say that there is no room: the page is kept, and others are tried later. After
-    /// [`ErrorKind::Interrupted`] it is called again.
+    /// `ENOSPC`, `EDQUOT` and `EFBIG` mean that there is no room: the page stays, and others are tried later.
+    /// [`ErrorKind::Interrupted`] makes the caller try again.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
 
-    /// Fills `bytes`, or the first of them, with what lies at this offset, and says how many. May sleep.
+    /// Fills a prefix of `bytes` from this offset, and returns its length. May sleep.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// The same as [`write_at`](Self::write_at), from several pieces in a row, so that neighbouring blocks are one write. A device
-    /// that does not say how writes the first piece.
+    /// Like [`write_at`](Self::write_at), from several consecutive pieces, so that neighbouring blocks take one
+    /// write. The default writes the first piece.
     fn write_vectored_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         pieces.first().map_or(Ok(0), |piece| self.write_at(piece, offset))
     }
 
-    /// The same as [`read_at`](Self::read_at), into several pieces in a row.
+    /// Like [`read_at`](Self::read_at), into several consecutive pieces. The default reads the first piece.
     fn read_vectored_at(&self, pieces: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
         pieces.first_mut().map_or(Ok(0), |piece| self.read_at(piece, offset))
     }
 
-    /// The file that it is, and where in it offset 0 lies: the kernel is then asked for many blocks at once (`io_uring`), as far as
-    /// it offers that. The other functions do what was left over. Where there is no such file, there is none to be asked.
+    /// Returns the file behind the device, and the offset of the device in it. If the kernel supports
+    /// `io_uring`, batches of blocks then go to it; the other functions do the rest. `None`, the default, if
+    /// there is no such file.
     fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         None
     }
@@ -98,21 +99,21 @@ pub(super) enum Failed {
     NoSpace,
     /// The device failed.
     Os(i32),
-    /// There is no such block: the file has been cut off.
+    /// The block does not exist: the file was truncated.
     Ended,
 }
 
-/// What became of each page of a run of blocks.
+/// Result for each page of a run of blocks.
 pub(super) type Outcome = Vec<Result<(), Failed>>;
 
-/// Writes these pages to blocks in a row, of which the first is at `offset`. A page that the device fails to write does not keep it
-/// from being asked for the next; a full device is not asked on.
+/// Writes these pages to consecutive blocks, the first at `offset`. After a page fails the next is tried,
+/// unless the device is full.
 ///
 /// # Safety
-/// The pages can be read, and no thread writes to them.
+/// The pages are readable, and no thread writes to them.
 pub(super) unsafe fn write(device: &dyn SwapDevice, pages: &[NonNull<Bytes>], offset: u64) -> Outcome {
     each(pages.len(), |page, within| {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller keeps the condition.
         let slice = |page: &NonNull<Bytes>| IoSlice::new(unsafe { &*page.as_ptr() });
         let mut pieces: Vec<_> = pages[page..].iter().map(slice).collect();
         pieces[0].advance(within);
@@ -123,13 +124,13 @@ pub(super) unsafe fn write(device: &dyn SwapDevice, pages: &[NonNull<Bytes>], of
     })
 }
 
-/// The same for reading them.
+/// Reads consecutive blocks into these pages.
 ///
 /// # Safety
-/// The pages can be written to, and no other thread uses them.
+/// The pages are writable, and no other thread uses them.
 pub(super) unsafe fn read(device: &dyn SwapDevice, pages: &[NonNull<Bytes>], offset: u64) -> Outcome {
     each(pages.len(), |page, within| {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller keeps the condition.
         let slice = |page: &NonNull<Bytes>| IoSliceMut::new(unsafe { &mut *page.as_ptr() });
         let mut pieces: Vec<_> = pages[page..].iter().map(slice).collect();
         pieces[0].advance(within);
@@ -137,7 +138,7 @@ pub(super) unsafe fn read(device: &dyn SwapDevice, pages: &[NonNull<Bytes>], off
     })
 }
 
-/// Asks until all of so many pages are done, or have failed. `ask` begins at a page, and a byte of it.
+/// Calls `ask` until all pages are done or have failed. `ask` starts at a page and a byte of it.
 fn each(pages: usize, mut ask: impl FnMut(usize, usize) -> io::Result<usize>) -> Outcome {
     let mut outcome = Outcome::new();
     let mut within = 0;

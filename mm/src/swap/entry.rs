@@ -1,24 +1,24 @@
-//! References to copies: numbers in entries of page tables, and values elsewhere.
+//! References to copies: numbers in page-table entries, and values elsewhere.
 
-/// The number of a copy. An entry that says one has a reference to it.
+/// Number of a copy. An entry with this number has a reference to the copy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct SwapEntry(pub(crate) u32);
 
 impl SwapEntry {
-    /// The copy of every page of zeroes.
+    /// The copy of every zero page.
     pub(super) const ZERO: Self = Self(0);
 }
 
-/// What an entry remembers of the page that was there, for the eviction that decides what goes: when it went, how it was used.
-/// Swap does not look into it.
+/// What an entry stores about the evicted page for the LRU: when it was evicted, and how it was used. Swap does
+/// not interpret it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Shadow(u32);
 
 impl Shadow {
-    /// Bits that there are room for.
+    /// Number of bits.
     pub(crate) const BITS: u32 = 18;
 
-    /// The lowest [`BITS`](Self::BITS) of `bits`.
+    /// Keeps the lowest [`BITS`](Self::BITS) of `bits`.
     pub(crate) const fn new(bits: u32) -> Self {
         Self(bits & ((1 << Self::BITS) - 1))
     }

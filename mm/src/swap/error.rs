@@ -1,19 +1,19 @@
-//! What goes wrong with a page on its way.
+//! Errors of storing and loading pages.
 
 use super::device::Failed;
 
-/// Why a page was not stored, or not read back. Nothing has changed.
+/// Why a page was not stored or not read back. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SwapError {
     /// No room is left.
     Full,
-    /// There is room in the pool, but the arena has no frame for it at the moment.
+    /// The pool has room, but the arena has no frame for it now.
     NoFrame,
-    /// It does not compress, and there is nowhere else to put it.
+    /// The page does not compress, and there is no device.
     Incompressible,
     /// The device failed.
     Io { errno: i32 },
-    /// What came back is not what was stored.
+    /// The contents are not what was stored.
     Corrupt,
     /// There is no swap.
     NoSwap,

@@ -1,13 +1,13 @@
-//! A page's way out of a file, and back in. A file is a page cache: there may be many who map the page, so it goes when
-//! the last of them has let go of it.
+//! A page's way out of a file, and back in. A file is a page cache: several address spaces may map a page, so
+//! the page leaves when the last of them has unmapped it.
 //!
 //! ```text
-//! under the file's lock        two references, the file's and that of who lets go? ─▶ the page is leaving
-//! no lock                      as the file was made? ─▶ nothing to keep; else stored: sleeps, may fail
-//! under the file's lock again  leaving still? ─▶ dropped, or swapped
+//! under the file's lock        two references, the file's and the caller's? ─▶ the page is leaving
+//! no lock                      equal to the initial contents? ─▶ nothing to store; else store: may sleep, may fail
+//! under the file's lock        still leaving? ─▶ dropped, or swapped
 //! ```
-//! Who maps the page takes a reference from the file, under its lock, and says that it is not leaving any more. So while
-//! it is, no thread can write to it.
+//! A thread that maps the page takes a reference from the file, under the file's lock, and clears `leaving`. So
+//! while a page is leaving, no thread can write to it.
 
 use super::{HeldCopy, Swap, SwapError};
 use crate::arena::Arena;
@@ -17,18 +17,18 @@ use slat::{Hva, Idle, Level, PAGE_SIZE, Pfn, Span};
 use std::sync::Arc;
 
 impl File {
-    /// Whether `pfn` is its page `index`, and only the file and the caller have it.
+    /// Whether `pfn` is the file's page `index`, and only the file and the caller have references.
     pub(crate) fn is_last(&self, index: u64, pfn: Pfn) -> bool {
         self.has(index, pfn) && self.arena().references(pfn) == 2
     }
 
-    /// Whether `pfn` is its page `index`.
+    /// Whether `pfn` is the file's page `index`.
     pub(super) fn has(&self, index: u64, pfn: Pfn) -> bool {
         matches!(self.cache().get(&index), Some(&Cached::Frame { pfn: found, .. }) if found == pfn)
     }
 
-    /// Begins to let go of page `index`, which is in frame `pfn`: the caller has a reference to it, and no MMU has it mapped. `None`
-    /// where a thread wants it; else whether it has to be stored.
+    /// Starts to evict page `index` in frame `pfn`; the caller has a reference to it, and no MMU maps it.
+    /// Returns whether it must be stored; `None` if a thread wants it.
     pub(super) fn begin_to_evict(&self, (index, pfn): (u64, Pfn)) -> Option<bool> {
         match self.cache().get_mut(&index) {
             Some(Cached::Frame { pfn: found, leaving })
@@ -41,7 +41,8 @@ impl File {
         Some(!(self.was_made_with(index) && holds(self.arena(), pfn, self.made_with(index))))
     }
 
-    /// The end of that: the page is this copy from now on, or needs none. False where a fault wanted it meanwhile.
+    /// Finishes an eviction: replaces the page by this copy, or drops it. Returns false if a fault took the
+    /// page back meanwhile.
     pub(super) fn evict(
         &self,
         (index, pfn): (u64, Pfn),
@@ -59,7 +60,7 @@ impl File {
             }
             _ => drop(cache.remove(&index)),
         }
-        // The file's own. The caller has one yet.
+        // The file's reference; the caller still has its own.
         self.arena().put(Span::sized(pfn, 1));
         Ok(true)
     }
@@ -77,7 +78,7 @@ impl File {
         let fresh = self.arena().page(Level::K4)?;
         swap.load(&copy, fresh.pfn()).map_err(|error| error.at(hva))?;
         let mut cache = self.cache();
-        // Another copy may be there by now, of what was written meanwhile.
+        // The page may have been written and swapped out again meanwhile, as another copy.
         if let Some(Cached::Swapped(of, found)) = cache.get(&index)
             && (Arc::ptr_eq(of, &swap), *found) == (true, entry)
         {
@@ -88,9 +89,9 @@ impl File {
     }
 }
 
-/// Whether the page, to which no thread writes, holds `made` and then zeroes.
+/// Whether the page, to which no thread writes, equals `made` followed by zeroes.
 fn holds(arena: &Arena, pfn: Pfn, made: &[u8]) -> bool {
-    // SAFETY: a frame of this arena, to which the caller has a right and no thread writes.
+    // SAFETY: a frame of this arena that the caller may read; no thread writes to it.
     let bytes: &[u8; PAGE_SIZE as usize] = unsafe { &*arena.frame(pfn).cast() };
     let (start, rest) = bytes.split_at(made.len());
     start == made && rest.iter().all(|&byte| byte == 0)

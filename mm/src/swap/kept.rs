@@ -1,11 +1,12 @@
-//! Copies that are kept of pages that came back: a page that was not written meanwhile goes again without being stored.
+//! Kept copies: copies of pages that came back. If the page is not written until it is swapped out again, it
+//! need not be stored.
 //!
-//! A page that comes back is not writable, so the first write to it is noticed, and the fault that gives write permission says
-//! that the page is not what it was: [`AddressSpace::no_longer_same`](crate::AddressSpace), at the same places that make
-//! it soft-dirty. So **of a page that has a kept copy the entry is not writable, and both hold the same**.
+//! A page comes back without write permission, so the fault of its first write removes the kept copy
+//! ([`AddressSpace::no_longer_same`](crate::AddressSpace)), in the same places that make it soft-dirty. So
+//! **the entry of a page with a kept copy is not writable, and the page equals the copy**.
 //!
-//! Only copies on a device are kept, and only while it is half empty: in memory they would take the room that swapping out
-//! is to make. Where the device is full all the same, all of them go.
+//! Only copies on a device are kept, and only while it is half empty: in memory they would take the room that
+//! swap-out is to make. If the device gets full anyway, all kept copies are dropped.
 
 use super::{HeldCopy, Sabotage, Swap, SwapEntry};
 use parking_lot::Mutex;
@@ -14,30 +15,30 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// The kept copies of an address space. Those of a page change under its page lock, or go.
+/// The kept copies of an address space. A page's copy changes only under its page lock, or is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    /// Whether there ever were any: until then this costs a load for each write permission given.
+    /// Whether `copies` was ever filled. Until then each grant of write permission costs one load here.
     used: AtomicBool,
-    /// With a reference to each.
+    /// Each with a reference.
     copies: Mutex<BTreeMap<Gfn, SwapEntry>>,
 }
 
 impl Kept {
-    /// The page holds what the copy holds.
+    /// Records that the page equals the copy.
     pub(super) fn insert(&self, page: Gfn, copy: HeldCopy<'_>) {
-        // Who gives write permission to the page does it under the page lock that is held here.
+        // A fault that grants write permission to the page holds the same page lock as this caller.
         self.used.store(true, Relaxed);
         self.copies.lock().insert(page, copy.keep());
     }
 
-    /// The copy of the page, if there is one. It is the caller's now.
+    /// Takes the page's copy, if it has one, with its reference.
     pub(super) fn take<'a>(&self, swap: &'a Swap, page: Gfn) -> Option<HeldCopy<'a>> {
         let entry = self.used.load(Relaxed).then(|| self.copies.lock().remove(&page)).flatten();
         entry.map(|entry| HeldCopy::new(swap, entry))
     }
 
-    /// The pages are written to from now on, or have gone.
+    /// Drops the copies of pages that are written to from now on, or gone.
     #[inline]
     pub(crate) fn remove(&self, swap: Option<&Swap>, pages: Span<Gfn>) {
         if self.used.load(Relaxed)
@@ -60,7 +61,7 @@ impl Kept {
         }
     }
 
-    /// All of them go; whether there were any.
+    /// Drops all copies; returns whether there were any.
     pub(crate) fn clear(&self, swap: &Swap) -> bool {
         let copies = mem::take(&mut *self.copies.lock());
         for &entry in copies.values() {

@@ -1,4 +1,4 @@
-//! Copies on their way back to pages.
+//! Loading copies into pages.
 
 use super::books::Place;
 use super::device::{Bytes, PAGE};
@@ -11,14 +11,15 @@ use slat::Pfn;
 use std::ptr::NonNull;
 
 impl Swap {
-    /// Makes page `into`, which is the caller's alone, hold what was stored. On an error it holds anything. May sleep.
+    /// Fills page `into`, which only the caller uses, with what was stored. On an error its contents are
+    /// undefined. May sleep.
     pub(crate) fn load(&self, copy: &HeldCopy<'_>, into: Pfn) -> Result<(), SwapError> {
         self.load_all(&[(copy, into)]).pop().unwrap_or(Err(SwapError::Corrupt))
     }
 
-    /// The same for several, of which those that are neighbours on a device are read at once. May sleep.
+    /// Loads several copies; reads neighbours on a device at once. May sleep.
     ///
-    /// Errors of those after the first are not counted: no access has asked for them.
+    /// Counts only an error of the first, since no access has asked for the others.
     pub(super) fn load_all(&self, copies: &[(&HeldCopy<'_>, Pfn)]) -> Vec<Result<(), SwapError>> {
         let mut books = self.books.lock();
         let found: Vec<(Place, u64)> =
@@ -32,11 +33,11 @@ impl Swap {
             )
             .collect();
         drop(books);
-        // Where a copy lies stays so until `loaded`.
+        // The copies stay in place until `loaded`.
         let mut blocks: Vec<(u8, u32, usize)> = Vec::new();
         let mut results = vec![Ok(()); copies.len()];
         for (at, (&(place, _), &(_, into))) in found.iter().zip(copies).enumerate() {
-            // SAFETY: a frame of this arena that is the caller's alone.
+            // SAFETY: a frame of this arena that only the caller uses.
             let bytes: &mut Bytes = unsafe { self.bytes(into).as_mut() };
             match (place, &extents[at]) {
                 (Place::Block(device, block), _) => blocks.push((device, block, at)),
@@ -55,7 +56,7 @@ impl Swap {
             .map(|blocks| {
                 let asked: Vec<(u32, NonNull<Bytes>)> =
                     blocks.iter().map(|&(_, block, at)| (block, self.bytes(copies[at].1))).collect();
-                // SAFETY: frames that are the caller's alone; they are waited for below.
+                // SAFETY: frames that only the caller uses; the requests are awaited below.
                 (blocks, unsafe { self.ports[usize::from(blocks[0].0)].begin(Way::Read, &asked) })
             })
             .collect();
@@ -65,7 +66,7 @@ impl Swap {
             }
         }
         for (at, (&(place, sum), &(copy, into))) in found.iter().zip(copies).enumerate() {
-            // SAFETY: as above.
+            // SAFETY: a frame of this arena that only the caller uses.
             let bytes: &Bytes = unsafe { self.bytes(into).as_ref() };
             if results[at].is_ok() && place != Place::Zero && rapidhash_v3(bytes) != sum {
                 results[at] = Err(SwapError::Corrupt);
@@ -76,7 +77,7 @@ impl Swap {
     }
 }
 
-/// Whether what was compressed becomes a whole page.
+/// Decompresses into a page; returns whether the result fills it.
 pub(super) fn decompress(compressed: &[u8], into: &mut Bytes) -> bool {
     decompress_into(compressed, into).is_ok_and(|len| len == PAGE)
 }

@@ -1,41 +1,42 @@
-//! Swap: what pages hold, kept where they need no frame of their own, until an access wants it back.
+//! Swap: keeps the contents of pages that have no frame until an access needs them.
 //!
 //! ```text
-//!                    zeroes?           no room of its own
-//! page ─▶ contents ─ compresses well?  memory: the pool, in frames of the arena ─┐ the oldest, where the pool is full
-//!                    else              a device: one block, as it is ◀───────────┘
+//!                    zeroes?           nothing is stored
+//! page ─▶ contents ─ compresses well?  memory: the pool, in frames of the arena ─┐ the oldest copies, when the pool is full
+//!                    else              a device: one block, uncompressed ◀───────┘
 //! ```
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `entry` | what an entry of a page table says of a copy; references to copies, as values |
-//! | `books` | which copies there are, how often each is referred to, where it lies |
+//! | `entry` | the number of a copy in a page-table entry; references to copies, as values |
+//! | `books` | the table of copies: references and place of each |
 //! | `pool` | compressed pages in frames: size classes |
-//! | `device`, `swap_file` | blocks on anything, or on a file; what can go wrong there |
-//! | `blocks` | which blocks of a device are free; which of several devices is asked first |
-//! | `request`, `ring` | runs of blocks that are written or read at once, and what carries that out |
-//! | `store`, `load` | a batch of pages on its way to copies, and back |
-//! | `writing` | those of them that go to devices |
-//! | `write_back` | copies move from the pool to a device |
+//! | `device`, `swap_file` | blocks on any device, or in a file; their errors |
+//! | `blocks` | free blocks of a device; the order in which devices are tried |
+//! | `request`, `ring` | runs of blocks that are written or read at once, and who executes them |
+//! | `store`, `load` | storing a batch of pages as copies, and loading it |
+//! | `writing` | the part of a batch that goes to devices |
+//! | `write_back` | moving copies from the pool to a device |
 //! | `ahead` | which pages are read ahead of need |
-//! | `settings`, `stats` | how swap is set up, and what it tells of itself |
+//! | `settings`, `stats` | settings and statistics |
 //! | `out`, `back` | a page's way out of an address space, and back in |
-//! | `cache` | frames that hold what a copy holds, for entries that share both |
-//! | `kept` | a page that was not written since goes again without being stored |
+//! | `cache` | frames that equal a copy, for entries that share both |
+//! | `kept` | copies of pages that came back, so that an unwritten page need not be stored again |
 //! | `files` | a page's way out of a file, and back in |
 //!
-//! A copy never changes. It lives as long as it is referred to: by entries (forks share), and by a thread that reads it
-//! meanwhile. With each goes a **checksum** of the page, kept here and not with the contents: what comes back is what
-//! was stored, or an error ([`MmError::SwapCorrupt`](crate::MmError::SwapCorrupt)), wherever the bytes went astray.
+//! A copy never changes. It lives while it has references: from entries (forks share), and from threads that
+//! read it. Each copy has a **checksum** of the page, kept apart from its contents. So a load returns what was
+//! stored, or an error ([`MmError::SwapCorrupt`](crate::MmError::SwapCorrupt)), wherever bytes were damaged.
 //!
-//! **What it promises**: a page that cannot be stored stays where it is, unharmed; a copy that cannot be read back harms
-//! the access that wants it and nothing else, and may be asked for again; copies without a reference cost nothing.
+//! **Guarantees**: a page that cannot be stored stays present, unchanged. A copy that cannot be read back fails
+//! only the access that needs it, and may be read again. Copies without references take no room.
 //!
-//! Contents in a file are of no use afterwards: the file is emptied when it is taken into use, which one
-//! [`Swap`] does at a time, and when that is dropped.
+//! The contents of a swap file are useless after a restart: a [`Swap`] truncates its file when it opens it and
+//! when it is dropped. A file belongs to one `Swap` at a time.
 //!
-//! **Whether swap is full is asked by trying one batch**, not by a flag that a freed copy clears: a disk, or the arena, gets room
-//! back without telling. **An address space pays for its copies' shares of the pool's frames**, so that one that swaps much does not
-//! take the limit of the others; half-empty groups are charged to no space.
+//! **Eviction tests whether swap is full by trying one batch**, not by a flag that a freed copy clears: a disk,
+//! or the arena, can get room without notice. **An address space pays for its copies' shares of the pool's
+//! frames**, so an address space that swaps much does not use up the limit of others. Unused parts of the
+//! pool's frames are charged to no address space.
 
 mod ahead;
 mod back;
@@ -86,20 +87,21 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// See the module's header. Give it to an [address space](crate::AddressSpaceBuilder::swap), or to several.
+/// A backing store for swapped pages. Give it to one or more [address
+/// spaces](crate::AddressSpaceBuilder::swap).
 #[derive(Debug)]
 pub struct Swap {
     arena: Arc<Arena>,
-    /// Whether there is a pool.
+    /// Whether it has a pool.
     memory: bool,
-    /// One for each device, numbered as in the books.
+    /// One for each device, with the same numbers as in the books.
     ports: Vec<Port>,
-    /// See [`kept`].
+    /// [`kept`].
     keep_copies: bool,
-    /// See [`ahead`].
+    /// [`ahead`].
     read_ahead: u8,
     sabotage: Sabotage,
-    /// A leaf lock; held for no reading or writing of the device.
+    /// An innermost lock, not held during device I/O.
     books: Mutex<Books>,
 }
 
@@ -109,45 +111,47 @@ impl Swap {
         SwapBuilder::default()
     }
 
-    /// The arena whose pages it stores.
+    /// Returns the arena whose pages it stores.
     pub(crate) fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
-    /// What it holds, and what it has done so far.
+    /// Returns what it holds, and what it has done so far.
     pub fn stats(&self) -> SwapStats {
         self.books.lock().stats()
     }
 
-    /// Bytes of the frames that compressed pages lie in.
+    /// Returns the bytes of the frames that hold compressed pages.
     pub fn pool_bytes(&self) -> u64 {
         self.stats().memory_bytes
     }
 
-    /// Whether it looks as if a page would find room; false when the last one did not and nothing was stored or freed since.
-    /// Pages that do not compress may be refused all the same where there is no file, and any page for as long as the arena has
-    /// no frame for the pool. Eviction tries a batch of pages whatever this says: room may come back unnoticed, as on a disk.
+    /// Whether the next page is likely to find room. False if the last page found none and nothing was stored
+    /// or freed since. An incompressible page may be refused anyway without a device, and any page while the
+    /// arena has no frame for the pool. Eviction tries a batch in any case, since room may appear unnoticed, as
+    /// on a disk.
     pub fn has_room(&self) -> bool {
         self.books.lock().has_room()
     }
 
-    /// Where the page lies.
+    /// Returns the bytes of a page.
     fn bytes(&self, page: Pfn) -> NonNull<Bytes> {
         NonNull::new(self.arena.frame(page).cast()).unwrap_or(NonNull::dangling())
     }
 
-    /// Whether the kernel is asked for many blocks at once, by `io_uring`: where a device is a file, and the kernel lets itself be
-    /// asked. Else threads ask for them.
+    /// Whether batches of blocks go to the kernel by `io_uring`: a device is a file, and the kernel supports
+    /// it. Otherwise threads read and write them.
     pub fn has_ring(&self) -> bool {
         self.ports.iter().any(Port::has_ring)
     }
 
-    /// Whether the copy is kept of a page that came back.
+    /// Whether to keep the copy of a page that came back.
     fn keeps(&self, entry: SwapEntry) -> bool {
         self.keep_copies && self.books.lock().may_keep(entry)
     }
 
-    /// The device that the copy lies on, if it has to be read from one. The caller has a reference to it, or a lock that keeps one.
+    /// Returns the device to read the copy from, if it must be read. The caller has a reference to it, or a
+    /// lock that keeps one.
     fn device_of(&self, entry: SwapEntry) -> Option<u8> {
         let books = self.books.lock();
         match books.find(entry).0 {
@@ -157,32 +161,32 @@ impl Swap {
         }
     }
 
-    /// Whether to look at entries again when the device is done: always, but in a negative control.
+    /// Whether to check entries again after I/O: always, except in a negative control.
     fn looks_again(&self) -> bool {
         self.sabotage != Sabotage::LookAgain
     }
 
-    /// One reference more, which is given back when it is dropped.
+    /// Takes a reference, which the result drops.
     pub(crate) fn hold(&self, entry: SwapEntry) -> HeldCopy<'_> {
         self.books.lock().hold(entry);
         HeldCopy::new(self, entry)
     }
 
-    /// One reference less. What has no reference left is gone.
+    /// Drops a reference. A copy without references is removed.
     pub(crate) fn put(&self, entry: SwapEntry) {
         self.books.lock().put(&self.arena, entry);
     }
 }
 
 impl Drop for Swap {
-    /// Address spaces hold their swap, so no copy is referred to any more.
+    /// Each address space holds its swap, so no copy has references any more.
     fn drop(&mut self) {
         let forgotten = self.books.get_mut().stats().references;
         debug_assert!(forgotten == 0 || std::thread::panicking(), "{forgotten} references were forgotten");
     }
 }
 
-/// A reference to a copy. Dropping it gives it back.
+/// A reference to a copy. Dropping it drops the reference.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct HeldCopy<'a> {
@@ -191,7 +195,7 @@ pub(crate) struct HeldCopy<'a> {
 }
 
 impl<'a> HeldCopy<'a> {
-    /// The caller hands over a reference that it has.
+    /// Takes over a reference that the caller has.
     fn new(swap: &'a Swap, entry: SwapEntry) -> Self {
         Self { swap, entry }
     }
@@ -200,12 +204,12 @@ impl<'a> HeldCopy<'a> {
         self.entry
     }
 
-    /// Where it lies.
+    /// Returns the swap that holds the copy.
     pub(crate) fn swap(&self) -> &'a Swap {
         self.swap
     }
 
-    /// The reference lives on in an entry of a page table, which gives it back some day.
+    /// Hands the reference over to a page-table entry, which drops it later.
     pub(crate) fn keep(self) -> SwapEntry {
         ManuallyDrop::new(self).entry
     }

@@ -1,4 +1,4 @@
-//! Pages that are read with the one that an access wants: which, how many of them [`ahead`](super::ahead) says.
+//! Which pages are read together with a page that an access needs; [`ahead`](super::ahead) says how many.
 
 use super::{HeldCopy, Shadow};
 use crate::held::Held;
@@ -6,7 +6,7 @@ use crate::pte::{Pte, hva_of};
 use crate::space::AddressSpace;
 use slat::{Gfn, Hva, Level, Pfn, Span};
 
-/// A page that is read ahead.
+/// A page to read ahead.
 pub(super) struct Neighbour<'a> {
     pub(super) page: Gfn,
     pub(super) copy: HeldCopy<'a>,
@@ -15,7 +15,7 @@ pub(super) struct Neighbour<'a> {
 }
 
 impl AddressSpace {
-    /// What is to be read with `page`, whose copy is `wanted`. Nothing is locked.
+    /// Returns the pages to read with `page`, whose copy is `wanted`. The caller holds no lock.
     pub(super) fn neighbours(&self, page: Gfn, wanted: &HeldCopy<'_>) -> Vec<Neighbour<'_>> {
         let Some(swap) = self.swap.as_deref().filter(|swap| swap.read_ahead > 1) else { return Vec::new() };
         let Some(device) = swap.device_of(wanted.entry()) else { return Vec::new() };
@@ -39,7 +39,7 @@ impl AddressSpace {
         (window.start.0..window.end.0).map(Gfn).filter(|&other| other != page).filter_map(neighbour).collect()
     }
 
-    /// A fault has found the page with this frame parked.
+    /// Records that a fault has found the page with this frame parked.
     #[inline]
     pub(crate) fn found_parked(&self, mapping: Span<Hva>, pfn: Pfn) {
         if self.swap.is_some() && self.arena.take_ahead(pfn) {

@@ -1,4 +1,4 @@
-//! What stands for the kernel's ring where this crate is built without the feature `io-uring`: there is none.
+//! A stand-in for the kernel's ring without the feature `io-uring`. It has no values.
 
 use super::request::Request;
 use std::os::fd::BorrowedFd;

@@ -1,29 +1,32 @@
-//! The way out: pages become copies.
+//! Swap-out: pages become copies.
 //!
 //! ```text
-//! around(Reclaim)              { under the page lock: a reference to the frame is ours; entry := parked; told }
-//! no notification, no lock     the frame's contents are stored: sleeps, may fail
-//! under the page lock          entry parked still? ─▶ swapped(copy), or, where that failed, mapped, not writable yet
+//! around(Reclaim)              { under the page lock: take a reference to the frame; entry := parked; notify }
+//! no notification, no lock     store the frame's contents: may sleep, may fail
+//! under the page lock          entry still parked? ─▶ swapped(copy); if the store failed, mapped without write permission
 //! ```
-//! **No lock is held while the device writes**, [`State`]'s neither: a VM that registers would wait for the device. So
-//! mappings may change meanwhile. An entry that still says parked has the same frame, of which the contents cannot have changed,
-//! wherever it lies and whatever the mapping allows by now; so it may say swapped. To say mapped again, the mapping is
-//! looked at again.
+//! **No lock is held while the device writes**, not even [`State`]'s: registering a VM would wait for the
+//! device. So mappings may change meanwhile. An entry that is still parked has the same frame, whose contents
+//! cannot have changed, at whatever address it is now and whatever its mapping allows; so it may become
+//! swapped. To become mapped again, it needs another look at the mapping.
 //!
-//! **Why the contents stand still while they are stored.** Once the notification is over no MMU maps the page.
-//! A fault on it meanwhile maps it again, read-only, and is noticed: the entry is not parked any more, and the page
-//! stays. A write to it finds a frame with two references, ours is one, and goes to a copy. So no thread waits for the
-//! device, neither guest nor fault. And the frame is marked as leaving until we are done: no other thread parks it again, whose entry
-//! we would take for ours before its flush.
+//! **Why the contents do not change while they are stored.** After the notification no MMU maps the page. A
+//! fault on it meanwhile maps it again, read-only. The swap-out notices that, since the entry is no longer
+//! parked, and the page stays. A write finds a frame with two references, one of them the swap-out's, and goes
+//! to a copy. So neither guest nor fault waits for the device. The frame is marked as leaving until the
+//! swap-out ends: another thread could otherwise park the entry again, and this thread would take that entry
+//! for its own before the other's flush.
 //!
-//! **A fork's share** goes from one address space at a time, and others may map it while it is stored ([`super::cache`]). They cannot write to
-//! it: their entries have been without permission since the fork, whose notification ended before the child had a mapping
-//! there, without which nothing goes as a share; and none of them gets permission while the frame has our reference. What our
-//! own vCPUs could write by a flush that a fork of ours still owes is over with our notification, as above.
+//! **A page that forks share** is swapped out of one address space at a time; others may map it while it is
+//! stored ([`super::cache`]). They cannot write to it. Their entries lost write permission at the fork, whose
+//! notification ended before the child had a mapping there, and only a mapping makes the page a share. No entry
+//! gets permission while the frame has the swap-out's reference. A store by this address space's own vCPUs, for
+//! which one of its forks still owes a flush, has ended with the swap-out's notification, as above.
 //!
-//! **What goes**: pages of 4 KiB of which the entry is the only owner, or which forks share. Huge ones are split first. And pages of files
-//! that nothing else maps: their entry becomes empty, the way is the [file's](super::files). Passed over is a merged page (KSM would keep
-//! its frame), a pinned one, a file's page that is mapped twice.
+//! **Which pages**: pages of 4 KiB whose entry is the only owner, or that forks share; huge pages are split
+//! first. Also file pages that nothing else maps: their entry becomes empty, and the [file](super::files) drops
+//! them. Merged pages (KSM would keep the frame), pinned pages, and file pages that are mapped twice are
+//! skipped.
 
 use super::{HeldCopy, Shadow, SwapError};
 use crate::error::MmError;
@@ -39,40 +42,40 @@ use crate::vma::{Backing, Vma, aligned};
 use slat::{Access, Gfn, Hva, Idle, Level, Pfn, Span, Why};
 use std::sync::Arc;
 
-/// Pages that go together, at most: for each there is a reference to a frame and a place in a list.
+/// Largest batch. Each page takes a reference to a frame and a place in a list.
 const BATCH: usize = 64;
 
-/// A page that is to go, and what its entry shall remember.
+/// A page to swap out, and the shadow for its entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaving {
     pub(crate) page: Gfn,
     pub(crate) shadow: Shadow,
 }
 
-/// What became of a batch.
+/// Result of a batch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SwappedOut {
-    /// Those that are gone. The others are where they were.
+    /// Pages that were swapped out. The others were not changed.
     pub(crate) gone: Vec<Gfn>,
-    /// Of these, those whose frame other entries map still.
+    /// Pages among these whose frame other entries still map.
     pub(crate) shared: Vec<(Gfn, Pfn)>,
-    /// There was no room for one of them, and no other was stored after it.
+    /// A page found no room, and no later page was stored.
     pub(crate) full: bool,
 }
 
-/// A page on its way out.
+/// A page that is being swapped out.
 struct Parting<'a> {
     space: &'a AddressSpace,
     leaving: Leaving,
-    /// What its entry said.
+    /// Its entry before.
     was: Pte,
-    /// What it says for now.
+    /// Its entry for now.
     now: Pte,
-    /// Ours: one more than the entry has, or had, where its page is a file's.
+    /// The swap-out's own reference. For a file page it was the entry's.
     frame: Held<'a>,
-    /// The file, and which of its pages it is.
+    /// The file and the index of the page, for a file page.
     file: Option<(Arc<File>, u64)>,
-    /// Of a page that is not a file's: what it holds is there already.
+    /// For other pages: a copy that already holds the same contents.
     copy: Option<HeldCopy<'a>>,
 }
 
@@ -83,9 +86,9 @@ impl Drop for Parting<'_> {
 }
 
 impl AddressSpace {
-    /// Takes the pages of the range out of memory and returns how many (of 4 KiB), as far as they are neither shared nor pinned
-    /// (`MADV_PAGEOUT`): into swap, or, where a file was made with them, without. They come back when they are used. Ends
-    /// early where there is no room left; pages that cannot be stored stay. May sleep.
+    /// Swaps out the pages of the range that are neither shared nor pinned (`MADV_PAGEOUT`), and returns how
+    /// many (of 4 KiB). A file page that equals the file's initial contents is dropped without a copy. Pages
+    /// come back at their next access. Stops when no room is left; pages that cannot be stored stay. May sleep.
     ///
     /// ```
     /// use slat::{Hva, Idle};
@@ -106,7 +109,7 @@ impl AddressSpace {
     /// ```
     ///
     /// # Errors
-    /// [`MmError::BadRange`]; [`MmError::OutOfTables`] where a huge page cannot be split.
+    /// [`MmError::BadRange`]; [`MmError::OutOfTables`] if a huge page cannot be split.
     pub fn pageout(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<u64, MmError> {
         let pages = pages_of(aligned(hvas)?);
         let (mut at, mut gone) = (pages.start, 0);
@@ -125,12 +128,12 @@ impl AddressSpace {
         Ok(gone)
     }
 
-    /// The pages of `part`, which lies in one region, that may go. Huge ones among them are split.
+    /// Returns the pages of `part`, which lies in one region, that may be swapped out. Splits huge ones.
     fn evictable(&self, part: Span<Gfn>) -> Result<Vec<Leaving>, MmError> {
         let mut found = Vec::new();
         self.each_page(part, |at| {
             if at.level > Level::K4 {
-                // The walk goes on with the small entries.
+                // The walk continues with the small entries.
                 return if self.is_sole(at.pfn, at.level) { self.split(at.level, at.entry) } else { Ok(()) };
             }
             if self.may_leave(at.lock, at.page, at.pfn, at.level) {
@@ -141,7 +144,7 @@ impl AddressSpace {
         Ok(found)
     }
 
-    /// Whether the page, which has this frame, can be swapped out, and no other address space has it, as far as one can tell.
+    /// Whether the page in this frame can be swapped out and probably no other address space has it.
     fn may_leave(&self, lock: &RegionLock<'_>, page: Gfn, pfn: Pfn, level: Level) -> bool {
         let cached = || self.arena.is_cached(pfn) && self.arena.references(pfn) == 2;
         self.is_sole(pfn, level)
@@ -149,14 +152,14 @@ impl AddressSpace {
                 && (file_of(lock, page, pfn).is_some() || cached() && self.is_share(lock, page, pfn, level))
     }
 
-    /// The same where others may have it too.
+    /// Whether the page can be swapped out, also if others have it.
     pub(crate) fn may_be_evicted(&self, lock: &RegionLock<'_>, page: Gfn, pfn: Pfn, level: Level) -> bool {
-        // What another thread has in hand is told of by that.
+        // The thread that has the page in hand reports it.
         (!self.arena.is_leaving(pfn) || level > Level::K4)
             && (self.may_leave(lock, page, pfn, level) || self.is_share(lock, page, pfn, level))
     }
 
-    /// Whether forks share the page, which has this frame; no device uses it, and KSM has no part in it.
+    /// Whether forks share the page in this frame, and neither a device nor KSM uses the frame.
     fn is_share(&self, lock: &RegionLock<'_>, page: Gfn, pfn: Pfn, level: Level) -> bool {
         let is_own = lock.find(hva_of(page)).is_some_and(|vma| {
             !vma.is_shared() && file_behind(vma, page).is_none_or(|(file, index)| !file.has(index, pfn))
@@ -164,13 +167,15 @@ impl AddressSpace {
         is_own && !self.arena.is_merged(pfn) && !self.is_pinned(pfn, level)
     }
 
-    /// Swaps out these pages, which lie in one region, in order. Those that may not go, or not any more, stay. May sleep.
+    /// Swaps out these pages of one region, which are in order. Skips pages that may not be swapped out any
+    /// more. May sleep.
     ///
-    /// `state` is let go of before anything is stored.
+    /// Releases `state` before it stores anything.
     pub(crate) fn swap_out(&self, state: Reading<'_>, idle: &mut Idle, pages: &[Leaving]) -> SwappedOut {
         let mut parting = Vec::new();
         let scattered = state.listeners.heed_pages();
-        // Where another thread takes away all of a range, nothing else may lie in it.
+        // A notification without page-by-page calls takes away its whole range, so the range may hold no other
+        // page.
         for run in pages.chunk_by(|one, next| scattered || one.page + 1 == next.page) {
             self.part(&state, idle, run, &mut parting);
         }
@@ -182,7 +187,7 @@ impl AddressSpace {
         };
         let mut out = SwappedOut::default();
         let mut left = self.store_all(parting, &mut out);
-        // Room is better used for pages that have none than for those that are mapped.
+        // Room is better used for pages without a copy than for kept copies of mapped pages.
         let is_full = left.iter().any(|(_, error)| *error == SwapError::Full);
         if is_full && self.swap.as_ref().is_some_and(|swap| self.kept.clear(swap)) {
             out.full = false;
@@ -195,14 +200,14 @@ impl AddressSpace {
         out
     }
 
-    /// Stores these pages, and lets go of those of which that has been done. Returns the others, with why.
+    /// Stores these pages, and finishes those that were stored. Returns the others, with their errors.
     fn store_all<'a>(
         &'a self,
         mut parting: Vec<Parting<'a>>,
         out: &mut SwappedOut,
     ) -> Vec<(Parting<'a>, SwapError)> {
         let swap = self.swap.as_ref();
-        // Pages that have to be stored: the others are where they go already, or are wanted by a thread.
+        // Some pages need no store: a copy exists already, or a thread wants the page.
         let mut needs: Vec<Option<bool>> = Vec::new();
         for one in &parting {
             needs.push(match &one.file {
@@ -247,7 +252,7 @@ impl AddressSpace {
         left
     }
 
-    /// Takes those of `run` that may go out of all MMUs, with one notification.
+    /// Takes the pages of `run` that may be swapped out away from all MMUs, with one notification.
     fn part<'a>(&'a self, state: &State, idle: &mut Idle, run: &[Leaving], parting: &mut Vec<Parting<'a>>) {
         let [first, ..] = run else { return };
         let pages = Span::new(first.page, run[run.len() - 1].page + 1);
@@ -258,7 +263,7 @@ impl AddressSpace {
                 let was = Pte::of(entry.load(), level);
                 let Some(pfn) = was.pfn().filter(|_| level == Level::K4) else { continue };
                 let page = Span::sized(leaving.page, 1);
-                // Looked at once: another address space may map the file's page next.
+                // Checked once: another address space may map the file's page at any time.
                 let file = file_of(&lock, leaving.page, pfn);
                 let is_own = || self.is_sole(pfn, level) || self.is_share(&lock, leaving.page, pfn, level);
                 if file.is_none() && !is_own() || !self.arena.begin_leaving(pfn) {
@@ -281,7 +286,7 @@ impl AddressSpace {
         });
     }
 
-    /// The page's entry says the copy from now on, unless the page was wanted meanwhile.
+    /// Makes the page's entry point to the copy, unless a fault has taken the page back meanwhile.
     fn leave_behind(&self, one: &Parting<'_>, copy: HeldCopy<'_>, out: &mut SwappedOut) -> bool {
         let _lock = self.lock_region(one.leaving.page);
         let (level, entry) = self.map.find(one.leaving.page);
@@ -293,16 +298,16 @@ impl AddressSpace {
             }
             entry.store(Pte::Swapped { entry: copy.keep(), shadow: one.leaving.shadow }.word(level));
             self.lru_leave(one.leaving.page, level);
-            // The entry's reference. The notification is over: the frame may go as soon as we let go of it.
+            // The entry's reference to the frame. The notification has ended, so the frame may be freed as soon
+            // as `one` is dropped.
             self.release(found, level, &mut self.arena.released());
         }
         leaves
     }
 
-    /// The page's entry says what it said before, unless the page was wanted meanwhile, or the mapping does not allow it any
-    /// more.
+    /// Restores the page's entry, unless a fault has done so, or the mapping no longer allows it.
     ///
-    /// Not writable, so that who writes is noticed: soft-dirty may have been cleared while it was on its way.
+    /// Without write permission, so that a write is noticed: soft-dirty may have been cleared meanwhile.
     fn come_back(&self, one: &Parting<'_>) {
         let lock = self.lock_region(one.leaving.page);
         let allowed = lock.find(hva_of(one.leaving.page)).is_some_and(|vma| {
@@ -317,20 +322,20 @@ impl AddressSpace {
             entry.store(one.was.read_only().word(level));
             if one.file.is_some() {
                 self.lru_enter(one.leaving.page, level, one.frame.pfn(), Kind::File);
-                // The entry's again.
+                // The entry's reference.
                 self.arena.share(Span::sized(one.frame.pfn(), 1));
             }
         }
     }
 }
 
-/// The file, and which of its pages it is, where the frame that is mapped at `page` is a file's that nothing else maps.
+/// Returns the file and index of the page, if the frame mapped at `page` is a file's and nothing else maps it.
 fn file_of<'a>(lock: &'a RegionLock<'_>, page: Gfn, pfn: Pfn) -> Option<(&'a Arc<File>, u64)> {
     let (file, index) = file_behind(lock.find(hva_of(page))?, page)?;
     file.is_last(index, pfn).then_some((file, index))
 }
 
-/// The file that the mapping shows at `page`, and which of its pages.
+/// Returns the file and index that the mapping shows at `page`.
 fn file_behind(vma: &Vma, page: Gfn) -> Option<(&Arc<File>, u64)> {
     match &vma.backing {
         Backing::Shared { file, offset } | Backing::Private { file, offset } => {

@@ -4,10 +4,10 @@
 //! class  4: slots of  320 bytes, 12 in 1 frame        [0|1|2|3|4|5|6|7|8|9|10|11|]
 //! class 42: slots of 2752 bytes,  4 in 3 frames       [   0   |   1  ⋮|   2   ⋮|   3   |]
 //! ```
-//! A **class** is for contents of up to so many bytes, 64 apart. Its slots lie side by side in **groups** of as many
-//! frames, up to four, as leave little over; so a slot may begin in one frame and end in the next, and the frames of a
-//! group need not be neighbours. New contents go into the first group that has room, so that the last ones empty; one that
-//! is empty is given back at once. Nothing is moved to make that happen sooner.
+//! A **class** holds contents up to a size; sizes are multiples of 64 bytes. Its slots lie in **groups** of one
+//! to four frames, as many as leave little unused. So a slot may span two frames, which need not be neighbours.
+//! New contents go to the first group with room, so that the last groups empty; an empty group is freed at
+//! once. No contents are moved for that.
 
 use super::error::SwapError;
 use crate::arena::Arena;
@@ -15,15 +15,15 @@ use slat::{Level, PAGE_SIZE, Pfn, Span};
 use std::collections::BTreeSet;
 
 const PAGE: usize = PAGE_SIZE as usize;
-/// Classes are so many bytes apart.
+/// Size difference between classes, in bytes.
 const STEP: usize = 64;
-/// The most bytes that are kept here: with more, too little is saved.
+/// Largest compressed size that the pool takes; larger ones would save too little.
 pub(super) const LARGEST: usize = PAGE / 4 * 3;
 const CLASSES: usize = LARGEST / STEP;
-/// Frames of a group, at most.
+/// Most frames of a group.
 const FRAMES: usize = 4;
 
-/// A class: how its groups are made.
+/// Layout of the groups of a class.
 #[derive(Clone, Copy, Debug)]
 struct Class {
     size: usize,
@@ -42,13 +42,13 @@ const SHAPES: [Class; CLASSES] = {
 };
 
 impl Class {
-    /// The fewest frames of which little is left over, or, of each, the least.
+    /// Chooses the fewest frames that leave at most 1/16 unused, else the number that wastes least.
     const fn of(size: usize) -> Self {
         let mut best = Self { size, frames: 1, slots: PAGE / size };
         let mut frames = 2;
         while frames <= FRAMES && best.slots * size * 16 < best.frames * PAGE * 15 {
             let slots = frames * PAGE / size;
-            // Slots are bits of a word.
+            // Slots are bits of one word.
             if slots <= u64::BITS as usize && slots * best.frames > best.slots * frames {
                 best = Self { size, frames, slots };
             }
@@ -58,13 +58,13 @@ impl Class {
     }
 }
 
-/// See the module's header. Its owner guards it.
+/// Compressed pages in frames of an arena. The owner's lock protects it.
 #[derive(Debug)]
 pub(super) struct Pool {
     groups: Vec<Group>,
-    /// Groups without frames.
+    /// Numbers of groups without frames.
     spare: Vec<u32>,
-    /// Of each class, the groups that have room.
+    /// For each class, the groups with room.
     roomy: [BTreeSet<u32>; CLASSES],
     frames: u64,
     limit: u64,
@@ -74,13 +74,13 @@ pub(super) struct Pool {
 #[derive(Debug)]
 struct Group {
     class: usize,
-    /// As many as the class says; the others are no frames.
+    /// Only the first frames, as many as the class says, are valid.
     frames: [Pfn; FRAMES],
     /// A bit for each slot.
     used: u64,
 }
 
-/// Where contents lie: a slot that is theirs.
+/// A slot in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Slot {
     group: u32,
@@ -88,7 +88,7 @@ pub(super) struct Slot {
     len: u16,
 }
 
-/// A slot's bytes. They stay where they are as long as the slot is in use.
+/// Place of a slot's bytes, valid while the slot is in use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
     frames: [Pfn; FRAMES],
@@ -97,26 +97,26 @@ pub(super) struct Extent {
 }
 
 impl Pool {
-    /// An empty pool that takes up to so many frames.
+    /// Creates an empty pool of up to `limit` frames.
     pub(super) fn new(limit: u64) -> Self {
         let roomy = [const { BTreeSet::new() }; CLASSES];
         Self { groups: Vec::new(), spare: Vec::new(), roomy, frames: 0, limit, bytes: 0 }
     }
 
-    /// Frames that it has taken.
+    /// Returns the frames in use.
     pub(super) fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// Bytes of what is in it.
+    /// Returns the bytes of its contents.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// A slot for `len` bytes, [`LARGEST`] at most.
+    /// Takes a slot for `len` bytes, at most [`LARGEST`].
     ///
     /// # Errors
-    /// [`SwapError::Full`] where the limit is reached, [`SwapError::NoFrame`] where the arena is full.
+    /// [`SwapError::Full`] at the limit; [`SwapError::NoFrame`] if the arena is full.
     pub(super) fn insert(&mut self, arena: &Arena, len: usize) -> Result<Slot, SwapError> {
         let class = len.max(1).div_ceil(STEP) - 1;
         let group = match self.roomy[class].first() {
@@ -133,7 +133,7 @@ impl Pool {
         Ok(Slot { group, index: index as u8, len: len as u16 })
     }
 
-    /// The slot is free again.
+    /// Frees a slot.
     pub(super) fn remove(&mut self, arena: &Arena, slot: Slot) {
         self.bytes -= u64::from(slot.len);
         let group = &mut self.groups[slot.group as usize];
@@ -151,7 +151,7 @@ impl Pool {
         self.spare.push(slot.group);
     }
 
-    /// The slot's share of its group's frames, in bytes.
+    /// Returns the slot's share of its group's frames, in bytes.
     pub(super) fn share(&self, slot: Slot) -> u64 {
         let Class { frames, slots, .. } = SHAPES[self.groups[slot.group as usize].class];
         frames as u64 * PAGE_SIZE / slots as u64
@@ -163,13 +163,13 @@ impl Pool {
         Extent { frames: group.frames, start, len: slot.len.into() }
     }
 
-    /// A group of this class, with all its slots free.
+    /// Creates a group of this class, with all slots free.
     fn begin_group(&mut self, arena: &Arena, class: usize) -> Result<u32, SwapError> {
         let count = SHAPES[class].frames;
         if self.frames + count as u64 > self.limit {
             return Err(SwapError::Full);
         }
-        // Where there are not enough, dropping them gives back those that there were.
+        // If a frame is missing, dropping `held` frees the others.
         let mut held = [const { None }; FRAMES];
         for held in &mut held[..count] {
             *held = Some(arena.page(Level::K4).map_err(|_| SwapError::NoFrame)?);
@@ -180,7 +180,7 @@ impl Pool {
             self.groups[number as usize] = group;
             number
         } else {
-            // There are fewer groups than copies, and those have numbers of 32 bits.
+            // There are fewer groups than copies, whose numbers have 32 bits.
             self.groups.push(group);
             self.groups.len() as u32 - 1
         };
@@ -191,30 +191,31 @@ impl Pool {
 }
 
 impl Extent {
-    /// Fills the slot, which is the caller's, with as many bytes as it is for.
+    /// Writes the slot, which only the caller uses.
     pub(super) fn write(&self, arena: &Arena, bytes: &[u8]) {
         let mut rest = &bytes[..self.len];
         self.each_piece(arena, |place, len| {
             let (piece, after) = rest.split_at(len);
-            // SAFETY: `len` bytes of a frame of the pool, in a slot that no other thread uses.
+            // SAFETY: `len` bytes of a pool frame, in a slot that no other thread uses.
             unsafe { place.copy_from_nonoverlapping(piece.as_ptr(), len) };
             rest = after;
         });
     }
 
-    /// Copies what the slot holds into the buffer, and returns that part of it. No thread fills the slot meanwhile.
+    /// Copies the slot's contents to the buffer, and returns that part of it. No thread writes the slot
+    /// meanwhile.
     pub(super) fn read<'a>(&self, arena: &Arena, buffer: &'a mut [u8; LARGEST]) -> &'a [u8] {
         let mut rest = &mut buffer[..self.len];
         self.each_piece(arena, |place, len| {
             let (piece, after) = std::mem::take(&mut rest).split_at_mut(len);
-            // SAFETY: `len` bytes of a frame of the pool, in a slot that is filled.
+            // SAFETY: `len` bytes of a pool frame, in a slot that was written.
             unsafe { place.copy_to_nonoverlapping(piece.as_mut_ptr(), len) };
             rest = after;
         });
         &buffer[..self.len]
     }
 
-    /// Calls `visit` with where each frame's piece of the slot lies, and its length.
+    /// Calls `visit` with the address and length of the slot's part in each frame.
     fn each_piece(&self, arena: &Arena, mut visit: impl FnMut(*mut u8, usize)) {
         let (mut at, end) = (self.start, self.start + self.len);
         while at < end {
@@ -266,20 +267,20 @@ mod tests {
         let mut hoard: Vec<_> = std::iter::from_fn(|| arena.page(Level::K4).ok()).collect();
         hoard.truncate(hoard.len() - 2);
         let in_use = arena.stats().in_use;
-        assert_eq!(pool.insert(&arena, LARGEST), Err(SwapError::NoFrame), "three frames are needed");
-        assert_eq!((pool.frames(), arena.stats().in_use), (0, in_use), "and two were given back");
+        assert_eq!(pool.insert(&arena, LARGEST), Err(SwapError::NoFrame), "it needs three frames");
+        assert_eq!((pool.frames(), arena.stats().in_use), (0, in_use), "it freed the two that it got");
         assert!(pool.insert(&arena, STEP).is_ok());
     }
 
     #[derive(Clone, Debug)]
     enum Step {
         Insert(usize),
-        /// The one with this number, of those that are there.
+        /// The existing slot with this number.
         Remove(usize),
     }
 
     fn steps() -> impl Strategy<Value = Step> {
-        // Few sizes, so that groups fill up; and all of them.
+        // Few sizes, so that groups fill up, and all sizes.
         let len = prop_oneof![Just(320usize), Just(2700), Just(LARGEST), 1..=LARGEST];
         prop_oneof![3 => len.prop_map(Step::Insert), 2 => any::<usize>().prop_map(Step::Remove)]
     }
@@ -292,7 +293,7 @@ mod tests {
             ..ProptestConfig::default()
         })]
 
-        /// Contents are what was put in; neighbours in a frame or across frames do not meet; nothing is kept without a reference.
+        /// Contents read back unchanged; slots do not overlap; no frame is kept without a slot.
         #[test]
         fn a_pool_is_a_map(steps in prop::collection::vec(steps(), 1..400)) {
             let arena = arena();

@@ -1,4 +1,4 @@
-//! A device, and what carries out its requests: the kernel's ring, or threads.
+//! A device, with the kernel's ring or the threads that execute its requests.
 
 use super::device::{Bytes, PAGE, SwapDevice};
 use super::request::{Request, Requests, ThreadPool, Way};
@@ -6,41 +6,42 @@ use super::ring::Ring;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A device, and what asks it.
+/// One device and the executor of its requests.
 #[derive(Debug)]
 pub(super) struct Port {
     device: Arc<dyn SwapDevice>,
-    /// Where it is a file and the kernel lets itself be asked.
+    /// Present if the device is a file and the kernel supports it.
     ring: Option<Ring>,
     pool: Arc<ThreadPool>,
 }
 
 impl Port {
-    /// Of this device; with the kernel's help, if that is wanted and can be had.
+    /// Wraps this device, with a ring if wanted and available.
     pub(super) fn new(device: Arc<dyn SwapDevice>, ring: bool) -> Self {
         let ring = if ring && device.file().is_some() { Ring::new() } else { None };
         Self { device, ring, pool: Arc::default() }
     }
 
-    /// Whether the kernel is asked.
+    /// Whether requests go to the kernel.
     pub(super) fn has_ring(&self) -> bool {
         self.ring.is_some()
     }
 
-    /// Begins to write these pages to these blocks, or to read them, which are in order: neighbours are one request. A block is
-    /// where it lies on the device, in pages.
+    /// Starts to write these pages to these blocks, or to read them. The blocks, numbered in pages, are in
+    /// order; neighbours form one request.
     ///
     /// # Safety
-    /// Until the requests are done the pages stay, no other thread writes to them, and none reads them where they are read in.
+    /// Until the requests are done the pages stay allocated, and no other thread writes to them, or reads them
+    /// during a read.
     pub(super) unsafe fn begin(&self, way: Way, pages: &[(u32, NonNull<Bytes>)]) -> Requests {
         let runs = pages.chunk_by(|one, next| one.0 + 1 == next.0);
         let request = |run: &[(u32, NonNull<Bytes>)]| {
             let pages = run.iter().map(|&(_, page)| page).collect();
-            // SAFETY: the caller's word.
+            // SAFETY: the caller keeps the condition.
             unsafe { Request::new(self.device.clone(), way, u64::from(run[0].0) * PAGE as u64, pages) }
         };
         let requests: Vec<_> = runs.map(request).collect();
-        // The thread that waits begins with the first.
+        // The waiting thread executes the first request itself.
         match (&self.ring, self.device.file(), requests.get(1..).unwrap_or_default()) {
             (_, _, []) => {}
             _ if seeded!(OneAtATime) => {}

@@ -1,12 +1,13 @@
-//! Requests to a device: runs of blocks that are written or read at once, and those that wait for them.
+//! Requests to a device: runs of blocks that are written or read at once, and how threads wait for them.
 //!
 //! ```text
-//!            begin          a thread of the pool, the kernel, or the thread that waits
-//! [waiting] ───────▶ [under way] ───────▶ [done: what became of each page]
+//!            begin          a pool thread, the kernel, or the waiting thread
+//! [waiting] ───────▶ [under way] ───────▶ [done: a result for each page]
 //! ```
-//! A thread begins all requests of a batch, and waits for them afterwards. It carries the first out itself, so a batch whose blocks
-//! are neighbours wakes no other thread. The others go to the kernel, where the device is a file and the kernel has `io_uring`; else
-//! to the threads of the device's pool. What none of these has begun the waiting thread takes: where no thread can be had all goes on.
+//! A thread starts all requests of a batch, and waits for them afterwards. It executes the first itself, so a
+//! batch of neighbouring blocks wakes no other thread. The others go to the kernel if the device is a file and
+//! the kernel has `io_uring`, else to the device's thread pool. The waiting thread executes requests that
+//! nothing else has started, so progress needs no other thread.
 
 use super::device::{Bytes, Failed, Outcome, PAGE, SwapDevice, read, write};
 use parking_lot::{Condvar, Mutex};
@@ -16,17 +17,17 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// Threads of a device, at most.
+/// Most threads of a device.
 const THREADS: usize = 8;
 
-/// What is asked.
+/// Direction of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
     Write,
     Read,
 }
 
-/// Pages in a row on a device.
+/// A request for consecutive pages on a device.
 #[derive(Debug)]
 pub(super) struct Request {
     device: Arc<dyn SwapDevice>,
@@ -41,21 +42,22 @@ pub(super) struct Request {
 enum State {
     Waiting,
     UnderWay,
-    /// The kernel has done so many bytes from the beginning, and none where it failed.
+    /// The kernel has done this many bytes from the start; 0 if it failed.
     Returned(usize),
     Done(Outcome),
 }
 
-// SAFETY: the thread that began the request keeps the pages for it until it is done: `Requests` waits.
+// SAFETY: the thread that started the request keeps the pages until it is done, since `Requests` waits.
 unsafe impl Send for Request {}
-// SAFETY: as above; each is used by the one thread that took the request from `Waiting`.
+// SAFETY: as above; only the thread that took the request from `Waiting` accesses the pages.
 unsafe impl Sync for Request {}
 
 impl Request {
-    /// These pages, to or from the device at `offset` on.
+    /// Creates a request for these pages, from `offset` on the device.
     ///
     /// # Safety
-    /// Until it is done the pages stay, no other thread writes to them, and none reads them where they are read in.
+    /// Until it is done the pages stay allocated, and no other thread writes to them, or reads them during a
+    /// read.
     pub(super) unsafe fn new(
         device: Arc<dyn SwapDevice>,
         way: Way,
@@ -66,13 +68,13 @@ impl Request {
         Arc::new(Self { device, way, offset, pages, state, changed })
     }
 
-    /// The pages as the kernel wants them.
+    /// Returns the pages in the kernel's form.
     pub(super) fn iovecs(&self) -> Vec<libc::iovec> {
         let iovec = |page: &NonNull<Bytes>| libc::iovec { iov_base: page.as_ptr().cast(), iov_len: PAGE };
         self.pages.iter().map(iovec).collect()
     }
 
-    /// Carries it out, unless that has begun.
+    /// Executes the request, unless that has started.
     fn run(&self) {
         let first = {
             let mut state = self.state.lock();
@@ -84,13 +86,13 @@ impl Request {
             *state = State::UnderWay;
             first
         };
-        // Also where the device panics: then the thread that waits must not.
+        // Records the end even if the device panics, so that the waiting thread does not hang.
         let mut ends = Ends(self, vec![Ok(()); first]);
         let (rest, offset) = (&self.pages[first..], self.offset + (first * PAGE) as u64);
         if rest.is_empty() {
             return;
         }
-        // SAFETY: the thread that began the request keeps the pages for it; this thread alone took it from `Waiting`.
+        // SAFETY: the thread that started the request keeps the pages; only this thread took it from `Waiting`.
         let outcome = unsafe {
             match self.way {
                 Way::Write => write(&*self.device, rest, offset),
@@ -100,7 +102,8 @@ impl Request {
         ends.1.extend(outcome);
     }
 
-    /// The kernel is asked: no thread carries it out meanwhile. False where it is too late for that.
+    /// Takes the request for the kernel, so that no thread executes it. Returns false if it has started
+    /// already.
     pub(super) fn take(&self) -> bool {
         let mut state = self.state.lock();
         let waits = matches!(*state, State::Waiting);
@@ -110,7 +113,7 @@ impl Request {
         waits
     }
 
-    /// The kernel has answered. Where it has not done everything the thread that waits does the rest, and learns why.
+    /// Records the kernel's result. The waiting thread executes the rest, and gets its errors.
     pub(super) fn returned(&self, result: i32) {
         *self.state.lock() = State::Returned(usize::try_from(result).unwrap_or(0));
         self.changed.notify_all();
@@ -128,7 +131,7 @@ impl Request {
     }
 }
 
-/// The end of a request: those pages that nothing is known of failed.
+/// Ends a request on drop: pages without a result have failed.
 struct Ends<'r>(&'r Request, Outcome);
 
 impl Drop for Ends<'_> {
@@ -140,12 +143,12 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Requests that were begun. Dropping it waits for them.
+/// Started requests. Dropping this waits for them.
 #[derive(Debug, Default)]
 pub(super) struct Requests(pub(super) Vec<Arc<Request>>);
 
 impl Requests {
-    /// What became of each page, in the order in which they were given.
+    /// Waits, and returns the result of each page, in the order given.
     pub(super) fn wait(mut self) -> Outcome {
         mem::take(&mut self.0).iter().flat_map(|request| request.wait()).collect()
     }
@@ -157,7 +160,7 @@ impl Drop for Requests {
     }
 }
 
-/// Threads that carry out requests: as many as there ever were requests at once, up to [`THREADS`].
+/// Threads that execute requests: as many as were ever needed at once, up to [`THREADS`].
 #[derive(Debug, Default)]
 pub(super) struct ThreadPool {
     queue: Mutex<Queue>,
@@ -173,14 +176,14 @@ struct Queue {
 }
 
 impl ThreadPool {
-    /// Hands these to its threads, and begins more where there are too few.
+    /// Queues these requests, and starts threads if too few are idle.
     pub(super) fn submit(self: &Arc<Self>, requests: &[Arc<Request>]) {
         let mut queue = self.queue.lock();
         queue.requests.extend(requests.iter().cloned());
         while queue.idle < queue.requests.len() && queue.threads.len() < THREADS {
             let pool = self.clone();
             let thread = thread::Builder::new().name("slat-swap".into()).spawn(move || pool.serve());
-            // Without it the threads that wait do more themselves.
+            // Without a thread, waiting threads do more themselves.
             let Ok(thread) = thread else { break };
             queue.threads.push(thread);
             queue.idle += 1;
@@ -195,7 +198,7 @@ impl ThreadPool {
             let Some(request) = queue.requests.pop_front() else { return };
             queue.idle -= 1;
             drop(queue);
-            // A panic of the device's is told to the thread that waits, as an error.
+            // The waiting thread gets a panic of the device as an error.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| request.run()));
             drop(request);
             queue = self.queue.lock();
@@ -203,7 +206,7 @@ impl ThreadPool {
         }
     }
 
-    /// No request comes any more: waits for its threads.
+    /// Ends the threads and waits for them. No more requests come.
     pub(super) fn end(&self) {
         let threads = {
             let mut queue = self.queue.lock();

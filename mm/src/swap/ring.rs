@@ -1,7 +1,8 @@
-//! The kernel's ring (`io_uring`): a thread puts many requests into it with one call, and the kernel carries them out at once.
+//! The kernel's ring (`io_uring`): a thread submits many requests with one call, and the kernel executes them
+//! concurrently.
 //!
-//! A thread of the ring's own takes the answers out and wakes the threads that wait. What the kernel does not do at once, or not
-//! whole, the waiting thread does itself in the plain way, so errors are the same with a ring and without.
+//! A thread of the ring reads the completions and wakes waiting threads. What the kernel does not complete, the
+//! waiting thread executes itself, so errors are the same with and without a ring.
 
 use super::request::{Request, Way};
 use io_uring::squeue::PushError;
@@ -12,19 +13,19 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// Requests that can be put in at once. There may be more on their way.
+/// Submission entries. More requests may be in flight.
 const ENTRIES: u32 = 256;
 
-/// What the kernel reads while a request is on its way; it comes back as the answer's number.
+/// What the kernel reads while a request is in flight; the completion carries its address.
 struct Entry {
     request: Arc<Request>,
     iovecs: Vec<libc::iovec>,
 }
 
-/// See the module's header.
+/// A ring with its completion thread.
 pub(super) struct Ring {
     ring: Arc<IoUring>,
-    /// Held by the thread that puts requests in.
+    /// Held by the thread that submits.
     submitting: Mutex<()>,
     thread: Option<JoinHandle<()>>,
 }
@@ -36,7 +37,7 @@ impl std::fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// A ring, where the kernel offers it: an old one does not, and one may be told not to.
+    /// Creates a ring if the kernel supports and allows it.
     pub(super) fn new() -> Option<Self> {
         let ring = Arc::new(IoUring::new(ENTRIES).ok()?);
         let answers = ring.clone();
@@ -45,7 +46,7 @@ impl Ring {
         Some(Self { ring, submitting: Mutex::new(()), thread: Some(thread) })
     }
 
-    /// Asks the kernel. What it does not take stays where it was.
+    /// Submits requests. Requests that the kernel does not take are left to the waiting thread.
     pub(super) fn submit(&self, file: BorrowedFd<'_>, start: u64, requests: &[Arc<Request>]) {
         let _alone = self.submitting.lock();
         for request in requests.iter().filter(|request| request.take()) {
@@ -58,17 +59,18 @@ impl Ring {
             };
             let entry = Box::into_raw(entry);
             if self.push(&asked.user_data(entry as u64)).is_err() {
-                // SAFETY: made just above; the kernel has not seen it.
+                // SAFETY: made above; the kernel has not seen it.
                 unsafe { Box::from_raw(entry) }.request.returned(0);
             }
         }
-        // The thread of the answers submits what this call may have left.
+        // The completion thread submits what this call may have left.
         let _ = self.ring.submit();
     }
 
-    /// Puts one in, and makes room for it if need be.
+    /// Queues an entry, and submits first if the queue is full.
     fn push(&self, asked: &io_uring::squeue::Entry) -> Result<(), PushError> {
-        // SAFETY: what it points to stays until its answer is taken out. `submitting` is held, or the ring is being dropped.
+        // SAFETY: what it points to lives until its completion is read. `submitting` is held, or the ring is
+        // being dropped.
         let push = || unsafe { self.ring.submission_shared().push(asked) };
         push().or_else(|_| {
             let _ = self.ring.submit();
@@ -78,7 +80,7 @@ impl Ring {
 }
 
 impl Drop for Ring {
-    /// No request is on its way: each is waited for by the thread that began it.
+    /// No request is in flight: the thread that started it waits for it.
     fn drop(&mut self) {
         while self.push(&opcode::Nop::new().build().user_data(0)).is_err() {
             thread::yield_now();
@@ -90,22 +92,22 @@ impl Drop for Ring {
     }
 }
 
-/// Takes answers out until the last one comes.
+/// Reads completions until the last one.
 fn reap(ring: &IoUring) {
     loop {
-        // SAFETY: this thread alone takes answers out.
+        // SAFETY: only this thread reads completions.
         for answer in unsafe { ring.completion_shared() } {
             let entry = answer.user_data() as *mut Entry;
             if entry.is_null() {
                 return;
             }
-            // SAFETY: the kernel is done with it, and says so once.
+            // SAFETY: the kernel has finished with it, and completes it once.
             let entry = unsafe { Box::from_raw(entry) };
             entry.request.returned(answer.result());
         }
         match ring.submit_and_wait(1) {
             Err(error) if !matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ResourceBusy) => {
-                // It is asked again: requests are on their way.
+                // Try again, since requests are in flight.
                 thread::yield_now();
             }
             _ => {}

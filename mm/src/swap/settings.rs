@@ -1,4 +1,4 @@
-//! How swap is set up.
+//! Settings of swap.
 
 use super::Swap;
 use super::blocks::{Blocks, Room};
@@ -14,8 +14,8 @@ use slat::PAGE_SIZE;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Builds a [`Swap`]. Pages go to memory first, if there is any, and what does not compress or fit there to a file or
-/// device, if there are any. With none of them, pages of zeroes can be swapped out.
+/// Builds a [`Swap`]. Pages go to memory first, if any; pages that do not compress or fit there go to files and
+/// devices, if any. Without either, only zero pages can be swapped out.
 #[derive(Debug)]
 #[must_use]
 pub struct SwapBuilder {
@@ -40,64 +40,64 @@ impl Default for SwapBuilder {
     }
 }
 
-/// Files and devices of a swap, at most.
+/// Most files and devices of a swap.
 const MOST: usize = 32;
 
-/// Negative controls: what is left out.
+/// Negative controls: the step that is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[doc(hidden)]
 pub enum Sabotage {
     /// Nothing.
     #[default]
     None,
-    /// Whether the entry still says what it said, once the device is done.
+    /// Checking entries again after I/O.
     LookAgain,
-    /// That a page was written, of which a copy is kept.
+    /// Dropping the kept copy when its page is written.
     NoteWrites,
 }
 
-/// Where pages go that do not go to memory.
+/// A file or device.
 #[derive(Debug)]
 enum Device {
-    /// And whether it is overwritten whatever it holds.
+    /// With a flag: overwrite whatever it holds.
     File(PathBuf, bool),
     Other(Arc<dyn SwapDevice>, u64),
 }
 
 impl SwapBuilder {
-    /// Keeps compressed pages in up to so many bytes of frames of the arena; none unless said otherwise. Where the arena
-    /// has no frame left either, pages go to the file.
+    /// Keeps compressed pages in frames of the arena, up to this many bytes; none by default. If the arena has
+    /// no free frame, pages go to files and devices.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = bytes;
         self
     }
 
-    /// Uses this file, beside others: opened when the swap is built, made if there is none, readable by this user only. It grows as
-    /// needed. When the swap is dropped it is emptied, and removed if it was made. One that is there must be empty, or
-    /// be what a process that was killed has left of such a swap.
+    /// Adds a file. Building the swap opens it, or creates it with access for this user only. It grows as
+    /// needed. Dropping the swap truncates it, and removes it if it was created. An existing file must be
+    /// empty, or left by a swap whose process was killed.
     pub fn file(self, path: impl Into<PathBuf>) -> Self {
         self.add(Device::File(path.into(), false))
     }
 
-    /// The same whatever the file holds, which is lost.
+    /// Adds a file whose contents are overwritten, whatever they are.
     pub fn overwrite(self, path: impl Into<PathBuf>) -> Self {
         self.add(Device::File(path.into(), true))
     }
 
-    /// Uses this device, beside others, of so many bytes, rounded down to blocks of 4 KiB.
+    /// Adds a device of this many bytes, rounded down to blocks of 4 KiB.
     pub fn device(self, device: impl SwapDevice + 'static, bytes: u64) -> Self {
         self.add(Device::Other(Arc::new(device), bytes))
     }
 
-    /// Each goes after those before it, unless it is said otherwise.
+    /// Adds a file or device with a lower priority than the earlier ones.
     fn add(mut self, device: Device) -> Self {
         let lowest = self.devices.iter().map(|(_, priority)| *priority).min().unwrap_or(0);
         self.devices.push((device, lowest.min(0).saturating_sub(1)));
         self
     }
 
-    /// The priority of the last file or device that was said. Pages go to that with the highest as long as there is room; to
-    /// several with the same in turn. Where none is said each is used after those said before it.
+    /// Sets the priority of the last file or device. Pages go to the one with the highest priority that has
+    /// room, and round-robin to those with equal priority. By default each comes after those added before it.
     ///
     /// ```
     /// # use slat_mm::*;
@@ -114,38 +114,40 @@ impl SwapBuilder {
         self
     }
 
-    /// So many pages are read from a device at once, at most, where an access wants one and lately its neighbours were used; 8
-    /// unless said otherwise, and 1 for no more than what is wanted.
+    /// Sets the most pages that one access reads from a device, if neighbours read earlier were used; 8 by
+    /// default, 1 to read only what is needed.
     pub fn read_ahead(mut self, pages: u8) -> Self {
         self.read_ahead = pages;
         self
     }
 
-    /// Whether the kernel is asked for many blocks of a file at once (`io_uring`), where it offers that. On unless said otherwise.
+    /// Whether batches of a file's blocks go to the kernel at once (`io_uring`), if it supports that. On by
+    /// default.
     pub fn ring(mut self, on: bool) -> Self {
         self.ring = on;
         self
     }
 
-    /// Whether the file or device, while it is half empty, keeps the copy of a page that came back, until the page is
-    /// written or has gone: so long it can go again without being stored. On unless said otherwise.
+    /// Whether files and devices that are half empty keep the copy of a page that came back, until the page is
+    /// written or removed. If it is swapped out before, it need not be stored again. On by default.
     pub fn keep_copies(mut self, on: bool) -> Self {
         self.keep_copies = on;
         self
     }
 
-    /// Negative control: something is left out. Whatever proves that it matters must fail under this.
+    /// Negative control: leaves a step out. The test that covers it must fail.
     #[doc(hidden)]
     pub fn sabotage(mut self, what: Sabotage) -> Self {
         self.sabotage = what;
         self
     }
 
-    /// Swap for pages of this arena, with nothing in it.
+    /// Builds an empty swap for pages of this arena.
     ///
     /// # Errors
-    /// [`MmError::SwapInUse`] where another swap uses the file; [`MmError::NotSwap`] and [`MmError::NotAFile`] where what
-    /// is there is something else; [`MmError::Os`] where it cannot be had; [`MmError::TooManyDevices`] beyond 32.
+    /// [`MmError::SwapInUse`] if another swap uses the file; [`MmError::NotSwap`] and [`MmError::NotAFile`] if
+    /// the path holds something else; [`MmError::Os`] if it cannot be opened; [`MmError::TooManyDevices`]
+    /// above 32.
     pub fn build(self, arena: &Arc<Arena>) -> Result<Arc<Swap>, MmError> {
         let (mut ports, mut rooms) = (Vec::new(), Vec::new());
         for (device, priority) in self.devices {

@@ -1,35 +1,35 @@
-//! What swap tells of itself.
+//! Statistics of a swap.
 
 /// What swap holds, and what it has done so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SwapStats {
-    /// Pages that were stored.
+    /// Pages stored.
     pub stored: u64,
-    /// Of these, pages of zeroes.
+    /// Zero pages among these.
     pub zero: u64,
-    /// Pages that were read back; some of them more than once.
+    /// Pages read back; a page may count several times.
     pub loaded: u64,
-    /// Pages that were refused: no room.
+    /// Pages refused for lack of room.
     pub refused: u64,
-    /// Times that a device failed to store a page. Where another took it, it was stored all the same.
+    /// Failures of a device to store a page. Another device may have stored it.
     pub store_errors: u64,
-    /// Pages that could not be read back, or not as they were.
+    /// Pages that could not be read back, or failed their checksum.
     pub load_errors: u64,
-    /// References to copies that there are now: by entries that are swapped out, by files, and those that are
-    /// [kept](super::SwapBuilder::keep_copies).
+    /// Current references to copies: by swapped entries, by files, and by
+    /// [kept](super::SwapBuilder::keep_copies) copies.
     pub references: u64,
-    /// Bytes of compressed pages in memory now.
+    /// Current bytes of compressed pages in memory.
     pub compressed_bytes: u64,
-    /// Bytes of the frames that they lie in.
+    /// Bytes of the frames that hold them.
     pub memory_bytes: u64,
-    /// Bytes of blocks in use on the devices now.
+    /// Current bytes of used blocks on devices.
     pub file_bytes: u64,
-    /// Frames that hold what a copy holds, for entries that share both: the swap cache.
+    /// Frames in the swap cache: they equal a copy, for entries that share both.
     pub cached: u64,
-    /// Pages that were read ahead of need, and of these, those that were used.
+    /// Pages read ahead.
     pub read_ahead: u64,
-    /// See there.
+    /// Pages read ahead that were used.
     pub read_ahead_used: u64,
-    /// Compressed pages that moved from memory to a device.
+    /// Compressed pages moved from memory to a device.
     pub written_back: u64,
 }

@@ -1,7 +1,7 @@
-//! A batch of pages on its way to copies.
+//! Storing a batch of pages as copies.
 //!
-//! What compresses goes to the pool at once. The rest is begun with the devices, and waited for by [`Storing::wait`]. Where the pool
-//! is full its oldest copies move to a device meanwhile: the next batch finds room there.
+//! Compressible pages go to the pool at once. Writes of the others start, and [`Storing::wait`] waits for them.
+//! If the pool is full, its oldest copies move to a device meanwhile, so that the next batch finds room.
 
 use super::books::Account;
 use super::device::{Bytes, PAGE};
@@ -16,29 +16,29 @@ use rapidhash::v3::rapidhash_v3;
 use slat::Pfn;
 use std::sync::Arc;
 
-/// See the module's header. Dropping it waits, and lets go of what was stored.
+/// A batch being stored. Dropping it waits, and frees what was stored.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Storing<'a> {
     swap: &'a Swap,
     owner: Arc<Account>,
-    /// In the order of the pages. `None`: it is on its way to a device.
+    /// In the order of the pages. `None` while a page is being written to a device.
     copies: Vec<Option<Result<HeldCopy<'a>, SwapError>>>,
-    /// Those that are, and their sums.
+    /// Pages being written to devices, with their checksums.
     on_their_way: Vec<(Pfn, u64)>,
     writing: Option<Writing<'a>>,
     moving: Option<WriteBack<'a>>,
 }
 
 impl Swap {
-    /// Begins to store what the pages hold, and charges what that takes of the pool to `owner`. Until it is over no thread may write
-    /// to the pages, and they may not go. May sleep.
+    /// Starts to store these pages, and charges their pool memory to `owner`. Until the result is dropped the
+    /// pages stay allocated, and no thread writes to them. May sleep.
     pub(crate) fn store(&self, pages: &[Pfn], owner: &Arc<Account>) -> Storing<'_> {
         let believed = seeded!(FullBelieved) && !self.has_room();
         let (mut copies, mut on_their_way) = (Vec::new(), Vec::new());
         let mut moving = None;
         for &page in pages {
-            // SAFETY: a frame of this arena, to which the caller has a right and no thread writes.
+            // SAFETY: a frame of this arena that the caller may read; no thread writes to it.
             let bytes: &Bytes = unsafe { self.bytes(page).as_ref() };
             let copy = if believed { Err(SwapError::Full) } else { self.store_at_once(bytes, owner) };
             match copy {
@@ -58,12 +58,12 @@ impl Swap {
             }
         }
         let asked = on_their_way.iter().map(|&(page, _)| self.bytes(page));
-        // SAFETY: the caller's word; `Storing` waits.
+        // SAFETY: the caller keeps the condition; `Storing` waits.
         let writing = (!on_their_way.is_empty()).then(|| unsafe { Writing::begin(self, asked) });
         Storing { swap: self, owner: owner.clone(), copies, on_their_way, writing, moving }
     }
 
-    /// The copy of a page that needs no device.
+    /// Stores a page that needs no device.
     fn store_at_once(&self, bytes: &Bytes, owner: &Arc<Account>) -> Result<HeldCopy<'_>, SwapError> {
         if is_zero(bytes) {
             return Ok(HeldCopy::new(self, self.books.lock().add_zero()));
@@ -76,7 +76,7 @@ impl Swap {
 
     fn store_in_memory(&self, bytes: &Bytes, owner: &Arc<Account>) -> Result<SwapEntry, SwapError> {
         let mut buffer = [0; get_maximum_output_size(PAGE)];
-        // It has room for whatever comes.
+        // The buffer fits any result.
         let len = compress_into(bytes, &mut buffer).map_err(|_| SwapError::Incompressible)?;
         if len > pool::LARGEST {
             return Err(SwapError::Incompressible);
@@ -84,14 +84,14 @@ impl Swap {
         let sum = rapidhash_v3(bytes);
         let mut books = self.books.lock();
         let slot = books.pool.insert(&self.arena, len)?;
-        // Under the lock, though no other thread knows the slot yet: it is a short copy.
+        // Under the lock, although no other thread knows the slot: the copy is short.
         books.pool.extent(slot).write(&self.arena, &buffer[..len]);
         books.add(&self.arena, Place::Memory(slot), sum, owner)
     }
 }
 
 impl<'a> Storing<'a> {
-    /// The copies, in the order of the pages. May sleep.
+    /// Waits, and returns the copies in the order of the pages. May sleep.
     pub(crate) fn wait(mut self) -> Vec<Result<HeldCopy<'a>, SwapError>> {
         let places = self.writing.take().map_or_else(Vec::new, Writing::wait);
         let mut places = places.into_iter().zip(std::mem::take(&mut self.on_their_way));
@@ -102,7 +102,7 @@ impl<'a> Storing<'a> {
             }
             let (place, (page, sum)) = places.next().ok_or(SwapError::Full)?;
             if place.is_err() && has_moved {
-                // SAFETY: the word given to `store`.
+                // SAFETY: the condition of `store`.
                 return self.swap.store_at_once(unsafe { self.swap.bytes(page).as_ref() }, &self.owner);
             }
             let entry = self.swap.books.lock().add(&self.swap.arena, place?, sum, &self.owner)?;
@@ -125,6 +125,6 @@ impl Drop for Storing<'_> {
 }
 
 fn is_zero(bytes: &Bytes) -> bool {
-    // In pieces that a processor compares in a few steps: most pages end the search at once.
+    // In pieces that a processor compares in a few steps: most pages end the search early.
     bytes.chunks_exact(64).all(|piece| piece == [0; 64])
 }

@@ -1,4 +1,4 @@
-//! A file as a device: taken into use by one [`Swap`](super::Swap) at a time, told from other files by a mark, and emptied.
+//! A file as a swap device: locked by one [`Swap`](super::Swap), recognized by a mark, and truncated.
 
 use super::device::{SwapDevice, errno};
 use crate::error::MmError;
@@ -12,25 +12,25 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What a swap file begins with, in a block of its own, so that it can be told from a file that holds something else.
+/// The first bytes of a swap file, in a block of its own, which distinguish it from other files.
 const MARK: &[u8; 16] = b"slat swap file 1";
 
-/// A file that one [`Swap`](super::Swap) uses at a time, of this process or of any.
+/// A file that one [`Swap`](super::Swap) of any process uses at a time.
 #[derive(Debug)]
 pub(super) struct SwapFile {
     file: File,
-    /// Where it is, if it was made for this use.
+    /// Its path, if this use created it.
     made: Option<PathBuf>,
 }
 
 impl SwapFile {
-    /// Opens the file, or makes one that only this user can read, takes it into use, and empties it. Says how many bytes
-    /// fit, as far as that is known.
+    /// Opens the file, or creates one with access for this user only; locks and truncates it. Returns how many
+    /// bytes fit, as far as is known.
     ///
-    /// It is emptied once it is ours, and not by opening it: it may hold another's pages. One that holds anything but swap is
-    /// emptied only to `overwrite` it.
+    /// Truncates after locking, not while opening: another swap may use it. A file that holds anything but swap
+    /// is truncated only with `overwrite`.
     pub(super) fn open(path: &Path, overwrite: bool) -> Result<(Self, u64), MmError> {
-        // Before it is opened, which some devices take for a command.
+        // Checked before opening, since opening some devices has side effects.
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             return Err(MmError::NotAFile);
         }
@@ -85,11 +85,12 @@ impl SwapDevice for SwapFile {
 }
 
 impl Drop for SwapFile {
-    /// What it holds is guests' memory, and of no use any more. Where it cannot be emptied, the next user does it.
+    /// Truncates the file, which holds guests' memory and is useless now. If that fails, the next user
+    /// truncates it.
     fn drop(&mut self) {
         let _ = self.file.set_len(0);
         let is = |found: io::Result<fs::Metadata>| found.map(|found| (found.dev(), found.ino())).ok();
-        // Before the lock is given up, and not what another has put there.
+        // Removes it while it is locked, unless another file has taken its path.
         if let Some(path) = &self.made
             && is(fs::symlink_metadata(path)) == is(self.file.metadata())
         {
@@ -98,7 +99,7 @@ impl Drop for SwapFile {
     }
 }
 
-/// How large this process may make a file. Beyond, the kernel does not only refuse to write: it ends the process.
+/// Returns the process's limit of file size. Writing past it kills the process.
 fn largest_file() -> u64 {
     getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }

@@ -1,4 +1,5 @@
-//! Swap on its own: what is stored comes back, or an error does; what has no reference is gone.
+//! Tests of swap without address spaces: a load returns what was stored, or an error; copies without references
+//! are freed.
 
 use super::books::Place;
 use super::device::PAGE;
@@ -9,7 +10,7 @@ use slat::{Level, PAGE_SIZE};
 use std::collections::BTreeMap;
 use std::io;
 
-/// Blocks in memory, of which so many are room, and a switch to fail.
+/// `ROOM` blocks in memory, with a switch that makes them fail.
 #[derive(Debug, Default)]
 struct Blocks(Mutex<(Vec<u8>, bool)>);
 
@@ -40,7 +41,7 @@ fn arena() -> Arc<Arena> {
     Arena::builder().limit(4 << 20).poison(0xdd).build().unwrap()
 }
 
-/// A page of which so many eighths do not compress.
+/// A page with this many eighths that do not compress.
 fn page(arena: &Arena, seed: u64, noise: usize) -> Held<'_> {
     let page = arena.zeroed(Level::K4).unwrap();
     fastrand::Rng::with_seed(seed).fill(&mut bytes_of(arena, page.pfn())[..PAGE / 8 * noise]);
@@ -49,7 +50,7 @@ fn page(arena: &Arena, seed: u64, noise: usize) -> Held<'_> {
 
 #[expect(clippy::mut_from_ref, reason = "frames are reached through the arena that they belong to")]
 fn bytes_of(arena: &Arena, pfn: Pfn) -> &mut Bytes {
-    // SAFETY: a frame that one test, on one thread, holds.
+    // SAFETY: a frame that a single-threaded test holds.
     unsafe { &mut *arena.frame(pfn).cast() }
 }
 
@@ -68,7 +69,9 @@ fn a_bit_flipped_in_memory_is_found() {
     let swap = Swap::builder().memory(1 << 20).build(&arena).unwrap();
     let one = page(&arena, 1, 4);
     let copy = store(&swap, &one).unwrap();
-    let (Place::Memory(slot), _) = swap.books.lock().find(copy.entry()) else { panic!("it compresses") };
+    let (Place::Memory(slot), _) = swap.books.lock().find(copy.entry()) else {
+        panic!("the page compresses")
+    };
     let extent = swap.books.lock().pool.extent(slot);
     let mut buffer = [0; pool::LARGEST];
     let good = extent.read(&arena, &mut buffer).to_vec();
@@ -95,7 +98,7 @@ fn a_copy_lives_as_long_as_an_entry_refers_to_it() {
     assert!(load(&swap, &arena, &second).is_ok());
     drop(second);
     assert_eq!((swap.stats().references, swap.pool_bytes()), (1, 0));
-    assert_eq!(store(&swap, &some).unwrap().entry(), entry, "its number is used again");
+    assert_eq!(store(&swap, &some).unwrap().entry(), entry, "the number is reused");
     assert_eq!(load(&swap, &arena, &swap.hold(zero)), Ok([0; PAGE]));
     swap.put(zero);
     assert_eq!(swap.stats().references, 0);
@@ -124,7 +127,7 @@ fn what_does_not_fit_anywhere_is_refused_for_the_right_reason() {
     let memory = Swap::builder().memory(2 * PAGE_SIZE).build(&arena).unwrap();
     let noise = page(&arena, 1, 8);
     assert_eq!(store(&memory, &noise).map(drop), Err(SwapError::Incompressible));
-    assert!(memory.has_room(), "for others");
+    assert!(memory.has_room(), "other pages fit");
     let some = page(&arena, 2, 3);
     let held: Vec<_> = std::iter::from_fn(|| store(&memory, &some).ok()).collect();
     assert_eq!((held.len(), store(&memory, &some).map(drop)), (5, Err(SwapError::Full)));
@@ -138,7 +141,7 @@ fn what_does_not_fit_anywhere_is_refused_for_the_right_reason() {
         Err(SwapError::NoFrame),
         "the arena has no frame for the pool"
     );
-    assert!(memory.has_room(), "the pool has, as soon as the arena has a frame");
+    assert!(memory.has_room(), "the pool has room once the arena has a frame");
     drop(hoard);
     assert!(store(&memory, &some).is_ok());
     assert_eq!((memory.stats().refused, memory.stats().store_errors), (4, 0));
@@ -148,11 +151,11 @@ fn what_does_not_fit_anywhere_is_refused_for_the_right_reason() {
 enum Step {
     /// A page with this seed and noise.
     Store(u64, usize),
-    /// One reference more, or less, to the copy with this number of those that are there.
+    /// Adds or drops a reference to the existing copy with this number.
     Hold(usize),
     Put(usize),
     Load(usize),
-    /// The device fails, or works, from now on.
+    /// The device fails, or works, from here on.
     Fail(bool),
 }
 
@@ -174,14 +177,14 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// With little room in memory and on a device, which fails at times.
+    /// With little room in memory and on a device that sometimes fails.
     #[test]
     fn swap_is_a_map(steps in prop::collection::vec(steps(), 1..150)) {
         let arena = arena();
         let blocks = Arc::<Blocks>::default();
         let builder = Swap::builder().memory(8 * PAGE_SIZE).device(blocks.clone(), 1 << 30);
         let swap = builder.build(&arena).unwrap();
-        // For each copy its references and what it holds.
+        // References and contents of each copy.
         let mut model: BTreeMap<SwapEntry, (u64, Bytes)> = BTreeMap::new();
         let pick = |model: &BTreeMap<SwapEntry, (u64, Bytes)>, pick: usize| {
             model.keys().nth(pick % model.len().max(1)).copied()
@@ -194,7 +197,7 @@ proptest! {
                         Ok(copy) => {
                             let bytes = *bytes_of(&arena, page.pfn());
                             let found = model.entry(copy.keep()).or_insert((0, bytes));
-                            prop_assert!(found.0 == 0 || noise == 0, "only zeroes are one copy");
+                            prop_assert!(found.0 == 0 || noise == 0, "only zero pages share a copy");
                             found.0 += 1;
                         }
                         Err(error) => {

@@ -1,8 +1,8 @@
-//! Write-back: the oldest copies move from the pool to a device, so that memory is for those that went last.
+//! Write-back: moves the oldest copies from the pool to a device, so that memory holds the latest.
 //!
-//! A copy is decompressed and checked first; what is not as it was stored stays, so that the access that wants it learns of it. While
-//! it is written it lies in both places. Then it moves, unless a thread reads it in the old one, or it has gone
-//! ([`Books::moved`](super::books::Books)).
+//! A copy is decompressed and checked first. A corrupt copy stays, so that the access that needs it gets the
+//! error. During the write the copy is in both places. Then it moves, unless a thread is reading the old place,
+//! or the copy was freed ([`Books::moved`](super::books::Books)).
 
 use super::books::{Account, Mover};
 use super::device::Bytes;
@@ -12,23 +12,23 @@ use super::{Swap, pool};
 use rapidhash::v3::rapidhash_v3;
 use std::ptr::NonNull;
 
-/// Copies that move together, at most.
+/// Most copies that move together.
 const BATCH: usize = 64;
 
-/// Copies on their way. Dropping it waits.
+/// Copies being moved. Dropping it waits.
 #[derive(Debug)]
 pub(super) struct WriteBack<'a> {
     swap: &'a Swap,
-    // Before the pages: it is dropped first, and waits.
+    // Declared before the pages, so that it is dropped first, and waits.
     writing: Option<Writing<'a>>,
     movers: Vec<Mover>,
-    /// What the movers hold.
+    /// Contents of the movers.
     _pages: Vec<Box<Bytes>>,
 }
 
 impl Swap {
-    /// Moves up to `pages` compressed copies, those that went to memory first, to the files and devices, and returns how many: for
-    /// making room in memory ahead of need. It happens by itself where memory is full. May sleep.
+    /// Moves up to `pages` of the oldest compressed copies to files and devices, and returns how many. Makes
+    /// room in memory ahead of need; when memory is full this happens automatically. May sleep.
     ///
     /// ```
     /// use slat::{Hva, Idle, PAGE_SIZE};
@@ -50,7 +50,7 @@ impl Swap {
         self.write_back_of(pages, None)
     }
 
-    /// The same for the copies of one owner.
+    /// Moves copies of one owner, or of all.
     pub(crate) fn write_back_of(&self, pages: usize, owner: Option<&Account>) -> usize {
         let mut moved = 0;
         while moved < pages {
@@ -81,14 +81,14 @@ impl Swap {
             }
         }
         let asked = pages.iter_mut().map(|page| NonNull::from(&mut **page));
-        // SAFETY: they are ours, and `WriteBack` waits before they go.
+        // SAFETY: only `WriteBack` uses them, and it waits before it drops them.
         let writing = (!movers.is_empty()).then(|| unsafe { Writing::begin(self, asked) });
         WriteBack { swap: self, writing, movers, _pages: pages }
     }
 }
 
 impl WriteBack<'_> {
-    /// How many have moved. May sleep.
+    /// Waits, and returns how many have moved. May sleep.
     pub(super) fn wait(mut self) -> usize {
         self.finish()
     }

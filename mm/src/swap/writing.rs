@@ -1,13 +1,13 @@
-//! Pages on their way to devices: a batch, begun at once and waited for later.
+//! Writing a batch of pages to devices: started at once, awaited later.
 //!
 //! ```text
-//! plan     blocks of the devices that are asked, by priority          books
-//! begin    each device's pages, neighbours together                   no lock
-//! wait     stored, or another round for those that were refused       no lock, then books
+//! plan     choose blocks of devices, by priority                      books
+//! begin    start each device's pages, neighbours together             no lock
+//! wait     stored, or another round for refused pages                 no lock, then books
 //! ```
-//! A page that one device refuses goes to the next. A device that refuses one is **in trouble**: it gets one page at a time until it
-//! takes one ([`PROBES`](super::blocks::PROBES)). So a device that is full, or fails, and works again later is found out by trying,
-//! and costs others little meanwhile.
+//! A page that one device refuses goes to the next. A device that refuses a page is **failing**: it gets one
+//! page at a time until it takes one ([`PROBES`](super::blocks::PROBES)). So trying finds out when a device
+//! works again, at little cost to others.
 
 use super::Swap;
 use super::books::Place;
@@ -16,43 +16,43 @@ use super::error::SwapError;
 use super::request::{Requests, Way};
 use std::ptr::NonNull;
 
-/// A page on its way.
+/// A page being written.
 #[derive(Debug)]
 struct Page {
     bytes: NonNull<Bytes>,
-    /// Why it was not stored so far; or where it is.
+    /// Where it was stored, or why not yet.
     place: Result<Place, SwapError>,
-    /// It has been said where it ends.
+    /// The page was stored.
     settled: bool,
 }
 
-/// What was begun with one device.
+/// The pages of a round that go to one device.
 #[derive(Debug)]
 struct Part {
     device: u8,
-    /// Which page goes to which block.
+    /// Index of each page, and its block.
     pages: Vec<(usize, u32)>,
     requests: Requests,
 }
 
-/// See the module's header. Dropping it waits.
+/// A batch being written. Dropping it waits.
 #[derive(Debug)]
 pub(super) struct Writing<'a> {
     swap: &'a Swap,
-    // Before the pages: it is dropped first, and waits.
+    // Declared before the pages, so that it is dropped first, and waits.
     parts: Vec<Part>,
     pages: Vec<Page>,
-    /// Devices that are not asked any more, by bits.
+    /// Bit mask of devices that refused a page of this batch.
     closed: u64,
-    /// It has been said that there was no room.
+    /// A lack of room was counted.
     was_full: bool,
 }
 
 impl<'a> Writing<'a> {
-    /// Begins to write these pages.
+    /// Starts to write these pages.
     ///
     /// # Safety
-    /// Until this is dropped they stay, and no thread writes to them.
+    /// Until this is dropped the pages stay allocated, and no thread writes to them.
     pub(super) unsafe fn begin(swap: &'a Swap, pages: impl Iterator<Item = NonNull<Bytes>>) -> Self {
         let page = |bytes| Page { bytes, place: Err(SwapError::Full), settled: false };
         let mut writing =
@@ -61,7 +61,7 @@ impl<'a> Writing<'a> {
         writing
     }
 
-    /// Where each page is, or why it is nowhere, in the order in which they were given. May sleep.
+    /// Waits, and returns the place or error of each page, in the order given. May sleep.
     pub(super) fn wait(mut self) -> Vec<Result<Place, SwapError>> {
         while !self.parts.is_empty() {
             self.settle();
@@ -73,7 +73,7 @@ impl<'a> Writing<'a> {
         std::mem::take(&mut self.pages).into_iter().map(|page| page.place).collect()
     }
 
-    /// Begins a round with those that are nowhere yet.
+    /// Starts a round with the pages that are not stored yet.
     fn go_on(&mut self) {
         let mut left: Vec<usize> = (0..self.pages.len()).filter(|&at| !self.pages[at].settled).collect();
         if left.is_empty() {
@@ -83,13 +83,13 @@ impl<'a> Writing<'a> {
         for (device, blocks) in plan {
             let pages: Vec<(usize, u32)> = left.drain(..blocks.len()).zip(blocks).collect();
             let asked: Vec<_> = pages.iter().map(|&(at, block)| (block, self.pages[at].bytes)).collect();
-            // SAFETY: the word given to `begin`; `parts` is waited for before the pages go.
+            // SAFETY: the condition of `begin`; `parts` is awaited before the pages are dropped.
             let requests = unsafe { self.swap.ports[usize::from(device)].begin(Way::Write, &asked) };
             self.parts.push(Part { device, pages, requests });
         }
     }
 
-    /// Waits for a round.
+    /// Waits for the current round.
     fn settle(&mut self) {
         for Part { device, pages, requests } in std::mem::take(&mut self.parts) {
             let held = if seeded!(BooksHeld) { Some(self.swap.books.lock()) } else { None };
@@ -105,7 +105,7 @@ impl<'a> Writing<'a> {
                     Err(failed) => {
                         page.place = Err(failed.into());
                         self.closed |= 1 << device;
-                        // A page that finds a full device is one refusal; those behind it were not asked for.
+                        // A full device counts as one refusal: pages behind the first were not tried.
                         if failed != Failed::NoSpace || !std::mem::replace(&mut self.was_full, true) {
                             books.failed_to_store(failed.into());
                         }
