@@ -9,7 +9,7 @@
 //! └── state                    read: operations that notify       write: registrations           crate::state
 //!     └── notify               SecondaryMmu::around, one inside the other     (slat's own order follows from here)
 //!         └── page lock of a 2 MiB region          edits of its entries; two at once only in mremap
-//!             └── a file's cache or the kept copies, then swap's books, then the arena; a queue of
+//!             └── a file's cache or the kept copies, then swap's table, then the arena; a queue of
 //!                 user faults; the LRU's regions, then a shard of its counters
 //! the mappings' own lock       no lock is taken while it is held
 //! ```
@@ -46,7 +46,7 @@ use crate::page_lock::{PageLocks, RegionLock};
 use crate::pte::{Pte, page_of, pages_of};
 use crate::state::Shared;
 use crate::stats::{Counted, Counters, MmStats};
-use crate::swap::{Account, Ahead, Kept, Swap};
+use crate::swap::{Account, KeptCopies, Readahead, Swap};
 use crate::table::{Entry, Table};
 use crate::vma::{ADDRESSES, Backing, EVERYWHERE, Place, Prot, Stage, Vma};
 use crate::vmas::{VmaEdit, Vmas};
@@ -68,11 +68,11 @@ pub struct AddressSpace {
     /// Counts what this address space has stored in swap.
     pub(crate) stored: Arc<Account>,
     /// Copies in swap of pages that are mapped.
-    pub(crate) kept: Kept,
+    pub(crate) kept: KeptCopies,
     /// Address spaces that are related to this one by forks.
     pub(crate) family: Arc<ForkFamily>,
     /// State of read-ahead from swap.
-    pub(crate) ahead: Ahead,
+    pub(crate) ahead: Readahead,
     pub(crate) counters: Counters,
     pub(crate) numa: numa::Counters,
     /// Boxed, since most address spaces have no LRU.

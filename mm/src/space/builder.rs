@@ -10,7 +10,7 @@ use crate::numa;
 use crate::page_lock::PageLocks;
 use crate::state::Shared;
 use crate::stats::Counters;
-use crate::swap::{Account, Ahead, Kept, Swap};
+use crate::swap::{Account, KeptCopies, Readahead, Swap};
 use crate::table::Table;
 use std::sync::Arc;
 
@@ -84,9 +84,9 @@ impl AddressSpaceBuilder {
             swap: self.swap,
             stored: Arc::new(Account::new(member.as_ref().map(Member::owner).unwrap_or_default())),
             member,
-            kept: Kept::default(),
+            kept: KeptCopies::default(),
             family: self.family,
-            ahead: Ahead::default(),
+            ahead: Readahead::default(),
             counters: Counters::new(),
             numa: numa::Counters::new(),
         });

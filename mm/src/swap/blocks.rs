@@ -44,23 +44,23 @@ pub(super) const PROBES: u64 = 16;
 
 /// State of a device.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct DeviceState {
     pub(super) priority: i16,
     pub(super) blocks: Blocks,
     /// The last page for it was not stored.
-    pub(super) is_troubled: bool,
+    pub(super) is_failing: bool,
 }
 
 /// Returns the order in which to try devices for a batch, by number. Failing devices come last, or first when
 /// probed; others by priority, and round-robin within a priority.
-pub(super) fn order(rooms: &[Room], batch: u64) -> Vec<usize> {
-    let count = rooms.len() as u64;
+pub(super) fn order(device_states: &[DeviceState], batch: u64) -> Vec<usize> {
+    let count = device_states.len() as u64;
     let probes = batch.is_multiple_of(PROBES) && !seeded!(NeverProbed);
-    let mut order: Vec<usize> = (0..rooms.len()).collect();
+    let mut order: Vec<usize> = (0..device_states.len()).collect();
     order.sort_by_key(|&at| {
-        let room = &rooms[at];
+        let room = &device_states[at];
         let turn = (at as u64 + count - batch % count) % count;
-        (room.is_troubled != probes, -i32::from(room.priority), turn)
+        (room.is_failing != probes, -i32::from(room.priority), turn)
     });
     order
 }

@@ -24,14 +24,14 @@
 //! point to the copy. The arena records the frame, and the next thread that needs room frees it
 //! ([`Swap::drop_unmapped`]) before it evicts.
 
-use super::books::Books;
+use super::copy_table::CopyTable;
 use super::entry::SwapEntry;
 use super::{HeldCopy, Swap};
 use crate::arena::Arena;
 use crate::held::Held;
 use slat::{Level, Pfn, Span};
 
-impl Books {
+impl CopyTable {
     /// Records that the frame equals the copy. The caller has a reference to both.
     fn cache(&mut self, arena: &Arena, entry: SwapEntry, pfn: Pfn) {
         let row = &mut self.rows[entry.0 as usize];
@@ -67,18 +67,18 @@ impl Swap {
         if !self.arena.is_cached(pfn) {
             return None;
         }
-        let mut books = self.books.lock();
-        let entry = *books.cached.get(&pfn)?;
+        let mut table = self.table.lock();
+        let entry = *table.cached.get(&pfn)?;
         if !seeded!(ShareUncounted) {
-            books.hold(entry);
+            table.hold(entry);
         }
         Some(HeldCopy::new(self, entry))
     }
 
     /// Returns the frame that equals the copy, if there is one, with a reference.
     pub(super) fn frame_of(&self, copy: &HeldCopy<'_>) -> Option<Held<'_>> {
-        let books = self.books.lock();
-        let pfn = books.rows[copy.entry().0 as usize].frame?;
+        let table = self.table.lock();
+        let pfn = table.rows[copy.entry().0 as usize].frame?;
         self.arena.share(Span::sized(pfn, 1));
         Some(Held::new(&self.arena, pfn, Level::K4))
     }
@@ -87,11 +87,11 @@ impl Swap {
     /// that refer to the copy will share it.
     pub(super) fn share_loaded<'a>(&'a self, copy: &HeldCopy<'_>, fresh: Held<'a>) -> Held<'a> {
         // One reference is the caller's, one the entry's.
-        let mut books = self.books.lock();
-        if books.rows[copy.entry().0 as usize].references > 2 {
-            books.cache(&self.arena, copy.entry(), fresh.pfn());
+        let mut table = self.table.lock();
+        if table.rows[copy.entry().0 as usize].references > 2 {
+            table.cache(&self.arena, copy.entry(), fresh.pfn());
         }
-        drop(books);
+        drop(table);
         self.frame_of(copy).unwrap_or(fresh)
     }
 
@@ -102,18 +102,18 @@ impl Swap {
         if self.arena.references(pfn) <= 2 {
             return false;
         }
-        let mut books = self.books.lock();
-        if books.uncache_unmapped(&self.arena, pfn, 2) || self.arena.references(pfn) <= 2 {
+        let mut table = self.table.lock();
+        if table.uncache_unmapped(&self.arena, pfn, 2) || self.arena.references(pfn) <= 2 {
             return false;
         }
-        books.cache(&self.arena, copy.entry(), pfn);
+        table.cache(&self.arena, copy.entry(), pfn);
         true
     }
 
     /// Frees cached frames that no entry maps any more; returns how many. Their copies stay.
     pub(crate) fn drop_unmapped(&self) -> u64 {
-        let mut books = self.books.lock();
-        let unmapped = self.arena.take_unmapped(|pfn| books.cached.contains_key(pfn));
-        unmapped.into_iter().filter(|&pfn| books.uncache_unmapped(&self.arena, pfn, 0)).count() as u64
+        let mut table = self.table.lock();
+        let unmapped = self.arena.take_unmapped(|pfn| table.cached.contains_key(pfn));
+        unmapped.into_iter().filter(|&pfn| table.uncache_unmapped(&self.arena, pfn, 0)).count() as u64
     }
 }

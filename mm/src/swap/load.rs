@@ -1,9 +1,9 @@
 //! Loading copies into pages.
 
-use super::books::Place;
+use super::copy_table::Place;
 use super::device::{Bytes, PAGE};
 use super::error::SwapError;
-use super::request::Way;
+use super::request::Direction;
 use super::{HeldCopy, Swap, pool};
 use lz4_flex::block::decompress_into;
 use rapidhash::v3::rapidhash_v3;
@@ -21,18 +21,18 @@ impl Swap {
     ///
     /// Counts only an error of the first, since no access has asked for the others.
     pub(super) fn load_all(&self, copies: &[(&HeldCopy<'_>, Pfn)]) -> Vec<Result<(), SwapError>> {
-        let mut books = self.books.lock();
+        let mut table = self.table.lock();
         let found: Vec<(Place, u64)> =
-            copies.iter().map(|(copy, _)| books.find_to_read(copy.entry())).collect();
+            copies.iter().map(|(copy, _)| table.find_to_read(copy.entry())).collect();
         let extents: Vec<_> = found
             .iter()
             .map(
                 |(place, _)| {
-                    if let Place::Memory(slot) = place { Some(books.pool.extent(*slot)) } else { None }
+                    if let Place::Memory(slot) = place { Some(table.pool.extent(*slot)) } else { None }
                 },
             )
             .collect();
-        drop(books);
+        drop(table);
         // The copies stay in place until `loaded`.
         let mut blocks: Vec<(u8, u32, usize)> = Vec::new();
         let mut results = vec![Ok(()); copies.len()];
@@ -57,7 +57,7 @@ impl Swap {
                 let asked: Vec<(u32, NonNull<Bytes>)> =
                     blocks.iter().map(|&(_, block, at)| (block, self.bytes(copies[at].1))).collect();
                 // SAFETY: frames that only the caller uses; the requests are awaited below.
-                (blocks, unsafe { self.ports[usize::from(blocks[0].0)].begin(Way::Read, &asked) })
+                (blocks, unsafe { self.ports[usize::from(blocks[0].0)].begin(Direction::Read, &asked) })
             })
             .collect();
         for (blocks, requests) in reading {
@@ -71,7 +71,7 @@ impl Swap {
             if results[at].is_ok() && place != Place::Zero && rapidhash_v3(bytes) != sum {
                 results[at] = Err(SwapError::Corrupt);
             }
-            self.books.lock().loaded(copy.entry(), results[at].is_ok(), at > 0);
+            self.table.lock().loaded(copy.entry(), results[at].is_ok(), at > 0);
         }
         results
     }

@@ -8,7 +8,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `entry` | the number of a copy in a page-table entry; references to copies, as values |
-//! | `books` | the table of copies: references and place of each |
+//! | `copy_table` | the table of copies: references and place of each |
 //! | `pool` | compressed pages in frames: size classes |
 //! | `device`, `swap_file` | blocks on any device, or in a file; their errors |
 //! | `blocks` | free blocks of a device; the order in which devices are tried |
@@ -16,11 +16,11 @@
 //! | `store`, `load` | storing a batch of pages as copies, and loading it |
 //! | `writing` | the part of a batch that goes to devices |
 //! | `write_back` | moving copies from the pool to a device |
-//! | `ahead` | which pages are read ahead of need |
+//! | `readahead` | which pages are read ahead of need |
 //! | `settings`, `stats` | settings and statistics |
-//! | `out`, `back` | a page's way out of an address space, and back in |
+//! | `swap_out`, `swap_in` | a page's way out of an address space, and back in |
 //! | `cache` | frames that equal a copy, for entries that share both |
-//! | `kept` | copies of pages that came back, so that an unwritten page need not be stored again |
+//! | `kept_copies` | copies of pages that came back, so that an unwritten page need not be stored again |
 //! | `files` | a page's way out of a file, and back in |
 //!
 //! A copy never changes. It lives while it has references: from entries (forks share), and from threads that
@@ -38,21 +38,19 @@
 //! frames**, so an address space that swaps much does not use up the limit of others. Unused parts of the
 //! pool's frames are charged to no address space.
 
-mod ahead;
-mod back;
 mod blocks;
-mod books;
 mod cache;
+mod copy_table;
 mod device;
 mod entry;
 mod error;
 pub(crate) mod files;
-mod kept;
+mod kept_copies;
 mod load;
 mod neighbours;
-mod out;
 mod pool;
 mod port;
+mod readahead;
 #[cfg_attr(not(feature = "io-uring"), allow(dead_code, reason = "a ring alone asks for it"))]
 mod request;
 #[cfg_attr(not(feature = "io-uring"), path = "no_ring.rs")]
@@ -61,6 +59,8 @@ mod settings;
 mod stats;
 mod store;
 mod swap_file;
+mod swap_in;
+mod swap_out;
 #[cfg(test)]
 mod tests;
 mod write_back;
@@ -70,15 +70,15 @@ pub use device::SwapDevice;
 pub use settings::{Sabotage, SwapBuilder};
 pub use stats::SwapStats;
 
-pub(crate) use ahead::Ahead;
-pub(crate) use books::Account;
+pub(crate) use copy_table::Account;
 pub(crate) use entry::{Shadow, SwapEntry};
 pub(crate) use error::SwapError;
-pub(crate) use kept::Kept;
-pub(crate) use out::{Leaving, SwappedOut};
+pub(crate) use kept_copies::KeptCopies;
+pub(crate) use readahead::Readahead;
+pub(crate) use swap_out::{Leaving, SwappedOut};
 
 use crate::arena::Arena;
-use books::Books;
+use copy_table::CopyTable;
 use device::Bytes;
 use parking_lot::Mutex;
 use port::Port;
@@ -94,15 +94,15 @@ pub struct Swap {
     arena: Arc<Arena>,
     /// Whether it has a pool.
     memory: bool,
-    /// One for each device, with the same numbers as in the books.
+    /// One for each device, with the same numbers as in the table.
     ports: Vec<Port>,
-    /// [`kept`].
+    /// [`kept_copies`].
     keep_copies: bool,
-    /// [`ahead`].
+    /// [`readahead`].
     read_ahead: u8,
     sabotage: Sabotage,
     /// An innermost lock, not held during device I/O.
-    books: Mutex<Books>,
+    table: Mutex<CopyTable>,
 }
 
 impl Swap {
@@ -118,7 +118,7 @@ impl Swap {
 
     /// Returns what it holds, and what it has done so far.
     pub fn stats(&self) -> SwapStats {
-        self.books.lock().stats()
+        self.table.lock().stats()
     }
 
     /// Returns the bytes of the frames that hold compressed pages.
@@ -131,7 +131,7 @@ impl Swap {
     /// arena has no frame for the pool. Eviction tries a batch in any case, since room may appear unnoticed, as
     /// on a disk.
     pub fn has_room(&self) -> bool {
-        self.books.lock().has_room()
+        self.table.lock().has_room()
     }
 
     /// Returns the bytes of a page.
@@ -147,41 +147,41 @@ impl Swap {
 
     /// Whether to keep the copy of a page that came back.
     fn keeps(&self, entry: SwapEntry) -> bool {
-        self.keep_copies && self.books.lock().may_keep(entry)
+        self.keep_copies && self.table.lock().may_keep(entry)
     }
 
     /// Returns the device to read the copy from, if it must be read. The caller has a reference to it, or a
     /// lock that keeps one.
     fn device_of(&self, entry: SwapEntry) -> Option<u8> {
-        let books = self.books.lock();
-        match books.find(entry).0 {
-            _ if books.rows[entry.0 as usize].frame.is_some() => None,
-            books::Place::Block(device, _) => Some(device),
-            books::Place::Zero | books::Place::Memory(_) => None,
+        let table = self.table.lock();
+        match table.find(entry).0 {
+            _ if table.rows[entry.0 as usize].frame.is_some() => None,
+            copy_table::Place::Block(device, _) => Some(device),
+            copy_table::Place::Zero | copy_table::Place::Memory(_) => None,
         }
     }
 
     /// Whether to check entries again after I/O: always, except in a negative control.
-    fn looks_again(&self) -> bool {
+    fn rechecks(&self) -> bool {
         self.sabotage != Sabotage::LookAgain
     }
 
     /// Takes a reference, which the result drops.
     pub(crate) fn hold(&self, entry: SwapEntry) -> HeldCopy<'_> {
-        self.books.lock().hold(entry);
+        self.table.lock().hold(entry);
         HeldCopy::new(self, entry)
     }
 
     /// Drops a reference. A copy without references is removed.
     pub(crate) fn put(&self, entry: SwapEntry) {
-        self.books.lock().put(&self.arena, entry);
+        self.table.lock().put(&self.arena, entry);
     }
 }
 
 impl Drop for Swap {
     /// Each address space holds its swap, so no copy has references any more.
     fn drop(&mut self) {
-        let forgotten = self.books.get_mut().stats().references;
+        let forgotten = self.table.get_mut().stats().references;
         debug_assert!(forgotten == 0 || std::thread::panicking(), "{forgotten} references were forgotten");
     }
 }

@@ -1,4 +1,4 @@
-//! Which pages are read together with a page that an access needs; [`ahead`](super::ahead) says how many.
+//! Which pages are read together with a page that an access needs; [`readahead`](super::readahead) says how many.
 
 use super::{HeldCopy, Shadow};
 use crate::held::Held;
@@ -46,7 +46,7 @@ impl AddressSpace {
             self.ahead.used(mapping);
             self.lru_used_ahead();
             if let Some(swap) = &self.swap {
-                swap.books.lock().used_ahead();
+                swap.table.lock().used_ahead();
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A device, with the kernel's ring or the threads that execute its requests.
 
 use super::device::{Bytes, PAGE, SwapDevice};
-use super::request::{Request, Requests, ThreadPool, Way};
+use super::request::{Direction, Request, Requests, ThreadPool};
 use super::ring::Ring;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -33,12 +33,12 @@ impl Port {
     /// # Safety
     /// Until the requests are done the pages stay allocated, and no other thread writes to them, or reads them
     /// during a read.
-    pub(super) unsafe fn begin(&self, way: Way, pages: &[(u32, NonNull<Bytes>)]) -> Requests {
+    pub(super) unsafe fn begin(&self, direction: Direction, pages: &[(u32, NonNull<Bytes>)]) -> Requests {
         let runs = pages.chunk_by(|one, next| one.0 + 1 == next.0);
         let request = |run: &[(u32, NonNull<Bytes>)]| {
             let pages = run.iter().map(|&(_, page)| page).collect();
             // SAFETY: the caller keeps the condition.
-            unsafe { Request::new(self.device.clone(), way, u64::from(run[0].0) * PAGE as u64, pages) }
+            unsafe { Request::new(self.device.clone(), direction, u64::from(run[0].0) * PAGE as u64, pages) }
         };
         let requests: Vec<_> = runs.map(request).collect();
         // The waiting thread executes the first request itself.

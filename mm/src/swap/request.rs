@@ -22,7 +22,7 @@ const THREADS: usize = 8;
 
 /// Direction of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum Direction {
     Write,
     Read,
 }
@@ -31,7 +31,7 @@ pub(super) enum Way {
 #[derive(Debug)]
 pub(super) struct Request {
     device: Arc<dyn SwapDevice>,
-    pub(super) way: Way,
+    pub(super) direction: Direction,
     pub(super) offset: u64,
     pages: Vec<NonNull<Bytes>>,
     state: Mutex<State>,
@@ -60,12 +60,12 @@ impl Request {
     /// read.
     pub(super) unsafe fn new(
         device: Arc<dyn SwapDevice>,
-        way: Way,
+        direction: Direction,
         offset: u64,
         pages: Vec<NonNull<Bytes>>,
     ) -> Arc<Self> {
         let (state, changed) = (Mutex::new(State::Waiting), Condvar::new());
-        Arc::new(Self { device, way, offset, pages, state, changed })
+        Arc::new(Self { device, direction, offset, pages, state, changed })
     }
 
     /// Returns the pages in the kernel's form.
@@ -87,16 +87,16 @@ impl Request {
             first
         };
         // Records the end even if the device panics, so that the waiting thread does not hang.
-        let mut ends = Ends(self, vec![Ok(()); first]);
+        let mut ends = EndGuard(self, vec![Ok(()); first]);
         let (rest, offset) = (&self.pages[first..], self.offset + (first * PAGE) as u64);
         if rest.is_empty() {
             return;
         }
         // SAFETY: the thread that started the request keeps the pages; only this thread took it from `Waiting`.
         let outcome = unsafe {
-            match self.way {
-                Way::Write => write(&*self.device, rest, offset),
-                Way::Read => read(&*self.device, rest, offset),
+            match self.direction {
+                Direction::Write => write(&*self.device, rest, offset),
+                Direction::Read => read(&*self.device, rest, offset),
             }
         };
         ends.1.extend(outcome);
@@ -132,9 +132,9 @@ impl Request {
 }
 
 /// Ends a request on drop: pages without a result have failed.
-struct Ends<'r>(&'r Request, Outcome);
+struct EndGuard<'r>(&'r Request, Outcome);
 
-impl Drop for Ends<'_> {
+impl Drop for EndGuard<'_> {
     fn drop(&mut self) {
         let mut outcome = mem::take(&mut self.1);
         outcome.resize(self.0.pages.len(), Err(Failed::Os(libc::EIO)));

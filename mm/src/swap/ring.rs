@@ -4,7 +4,7 @@
 //! A thread of the ring reads the completions and wakes waiting threads. What the kernel does not complete, the
 //! waiting thread executes itself, so errors are the same with and without a ring.
 
-use super::request::{Request, Way};
+use super::request::{Direction, Request};
 use io_uring::squeue::PushError;
 use io_uring::{IoUring, opcode, types::Fd};
 use parking_lot::Mutex;
@@ -53,9 +53,9 @@ impl Ring {
             let entry = Box::new(Entry { request: request.clone(), iovecs: request.iovecs() });
             let (fd, offset) = (Fd(file.as_raw_fd()), start + request.offset);
             let (iovecs, count) = (entry.iovecs.as_ptr(), entry.iovecs.len() as u32);
-            let asked = match request.way {
-                Way::Write => opcode::Writev::new(fd, iovecs, count).offset(offset).build(),
-                Way::Read => opcode::Readv::new(fd, iovecs, count).offset(offset).build(),
+            let asked = match request.direction {
+                Direction::Write => opcode::Writev::new(fd, iovecs, count).offset(offset).build(),
+                Direction::Read => opcode::Readv::new(fd, iovecs, count).offset(offset).build(),
             };
             let entry = Box::into_raw(entry);
             if self.push(&asked.user_data(entry as u64)).is_err() {

@@ -1,8 +1,8 @@
 //! Settings of swap.
 
 use super::Swap;
-use super::blocks::{Blocks, Room};
-use super::books::Books;
+use super::blocks::{Blocks, DeviceState};
+use super::copy_table::CopyTable;
 use super::device::SwapDevice;
 use super::pool::Pool;
 use super::port::Port;
@@ -41,7 +41,7 @@ impl Default for SwapBuilder {
 }
 
 /// Most files and devices of a swap.
-const MOST: usize = 32;
+const MAX_DEVICES: usize = 32;
 
 /// Negative controls: the step that is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -149,7 +149,7 @@ impl SwapBuilder {
     /// the path holds something else; [`MmError::Os`] if it cannot be opened; [`MmError::TooManyDevices`]
     /// above 32.
     pub fn build(self, arena: &Arc<Arena>) -> Result<Arc<Swap>, MmError> {
-        let (mut ports, mut rooms) = (Vec::new(), Vec::new());
+        let (mut ports, mut device_states) = (Vec::new(), Vec::new());
         for (device, priority) in self.devices {
             let (device, bytes): (Arc<dyn SwapDevice>, u64) = match device {
                 Device::Other(device, bytes) => (device, bytes),
@@ -158,12 +158,12 @@ impl SwapBuilder {
                     (Arc::new(file), bytes)
                 }
             };
-            if ports.len() == MOST {
+            if ports.len() == MAX_DEVICES {
                 return Err(MmError::TooManyDevices);
             }
             ports.push(Port::new(device, self.ring));
             let blocks = Blocks::new(u32::try_from(bytes / PAGE_SIZE).unwrap_or(u32::MAX));
-            rooms.push(Room { priority, blocks, is_troubled: false });
+            device_states.push(DeviceState { priority, blocks, is_failing: false });
         }
         Ok(Arc::new(Swap {
             arena: arena.clone(),
@@ -172,7 +172,7 @@ impl SwapBuilder {
             keep_copies: self.keep_copies,
             read_ahead: self.read_ahead,
             sabotage: self.sabotage,
-            books: Mutex::new(Books::new(Pool::new(self.memory / PAGE_SIZE), rooms)),
+            table: Mutex::new(CopyTable::new(Pool::new(self.memory / PAGE_SIZE), device_states)),
         }))
     }
 }

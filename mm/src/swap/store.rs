@@ -3,14 +3,14 @@
 //! Compressible pages go to the pool at once. Writes of the others start, and [`Storing::wait`] waits for them.
 //! If the pool is full, its oldest copies move to a device meanwhile, so that the next batch finds room.
 
-use super::books::Account;
+use super::copy_table::Account;
 use super::device::{Bytes, PAGE};
 use super::entry::SwapEntry;
 use super::error::SwapError;
 use super::write_back::WriteBack;
 use super::writing::Writing;
 use super::{HeldCopy, Swap, pool};
-use crate::swap::books::Place;
+use crate::swap::copy_table::Place;
 use lz4_flex::block::{compress_into, get_maximum_output_size};
 use rapidhash::v3::rapidhash_v3;
 use slat::Pfn;
@@ -51,7 +51,7 @@ impl Swap {
                 }
                 copy => {
                     if let Err(error) = copy {
-                        self.books.lock().failed_to_store(error);
+                        self.table.lock().failed_to_store(error);
                     }
                     copies.push(Some(copy));
                 }
@@ -66,7 +66,7 @@ impl Swap {
     /// Stores a page that needs no device.
     fn store_at_once(&self, bytes: &Bytes, owner: &Arc<Account>) -> Result<HeldCopy<'_>, SwapError> {
         if is_zero(bytes) {
-            return Ok(HeldCopy::new(self, self.books.lock().add_zero()));
+            return Ok(HeldCopy::new(self, self.table.lock().add_zero()));
         }
         if !self.memory {
             return Err(SwapError::Full);
@@ -82,11 +82,11 @@ impl Swap {
             return Err(SwapError::Incompressible);
         }
         let sum = rapidhash_v3(bytes);
-        let mut books = self.books.lock();
-        let slot = books.pool.insert(&self.arena, len)?;
+        let mut table = self.table.lock();
+        let slot = table.pool.insert(&self.arena, len)?;
         // Under the lock, although no other thread knows the slot: the copy is short.
-        books.pool.extent(slot).write(&self.arena, &buffer[..len]);
-        books.add(&self.arena, Place::Memory(slot), sum, owner)
+        table.pool.extent(slot).write(&self.arena, &buffer[..len]);
+        table.add(&self.arena, Place::Memory(slot), sum, owner)
     }
 }
 
@@ -105,12 +105,12 @@ impl<'a> Storing<'a> {
                 // SAFETY: the condition of `store`.
                 return self.swap.store_at_once(unsafe { self.swap.bytes(page).as_ref() }, &self.owner);
             }
-            let entry = self.swap.books.lock().add(&self.swap.arena, place?, sum, &self.owner)?;
+            let entry = self.swap.table.lock().add(&self.swap.arena, place?, sum, &self.owner)?;
             Ok(HeldCopy::new(self.swap, entry))
         };
         let copies: Vec<_> = std::mem::take(&mut self.copies).into_iter().map(&mut copy).collect();
         if copies.iter().any(|copy| matches!(copy, Err(SwapError::Full))) {
-            self.swap.books.lock().found_full();
+            self.swap.table.lock().found_full();
         }
         copies
     }
@@ -119,7 +119,7 @@ impl<'a> Storing<'a> {
 impl Drop for Storing<'_> {
     fn drop(&mut self) {
         for place in self.writing.take().map_or_else(Vec::new, Writing::wait).into_iter().flatten() {
-            self.swap.books.lock().forget(&self.swap.arena, place);
+            self.swap.table.lock().forget(&self.swap.arena, place);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Tests of swap without address spaces: a load returns what was stored, or an error; copies without references
 //! are freed.
 
-use super::books::Place;
+use super::copy_table::Place;
 use super::device::PAGE;
 use super::*;
 use crate::held::Held;
@@ -69,10 +69,10 @@ fn a_bit_flipped_in_memory_is_found() {
     let swap = Swap::builder().memory(1 << 20).build(&arena).unwrap();
     let one = page(&arena, 1, 4);
     let copy = store(&swap, &one).unwrap();
-    let (Place::Memory(slot), _) = swap.books.lock().find(copy.entry()) else {
+    let (Place::Memory(slot), _) = swap.table.lock().find(copy.entry()) else {
         panic!("the page compresses")
     };
-    let extent = swap.books.lock().pool.extent(slot);
+    let extent = swap.table.lock().pool.extent(slot);
     let mut buffer = [0; pool::LARGEST];
     let good = extent.read(&arena, &mut buffer).to_vec();
     for at in (0..good.len()).step_by(97) {
@@ -110,10 +110,10 @@ fn a_copy_that_a_thread_reads_stays_where_it_is() {
     let swap =
         Swap::builder().memory(1 << 20).device(Arc::<Blocks>::default(), 1 << 20).build(&arena).unwrap();
     let [read, other] = [1, 2].map(|seed| store(&swap, &page(&arena, seed, 4)).unwrap());
-    let place = || swap.books.lock().find(read.entry()).0;
-    let (before, _) = swap.books.lock().find_to_read(read.entry());
+    let place = || swap.table.lock().find(read.entry()).0;
+    let (before, _) = swap.table.lock().find_to_read(read.entry());
     assert_eq!((swap.write_back(8), place() == before), (1, true));
-    swap.books.lock().loaded(read.entry(), true, false);
+    swap.table.lock().loaded(read.entry(), true, false);
     assert_eq!((swap.write_back(8), place() == before), (1, false));
     for (seed, copy) in [(1, &read), (2, &other)] {
         assert_eq!(load(&swap, &arena, copy).as_ref(), Ok(&*bytes_of(&arena, page(&arena, seed, 4).pfn())));

@@ -2,9 +2,9 @@
 //!
 //! A copy is decompressed and checked first. A corrupt copy stays, so that the access that needs it gets the
 //! error. During the write the copy is in both places. Then it moves, unless a thread is reading the old place,
-//! or the copy was freed ([`Books::moved`](super::books::Books)).
+//! or the copy was freed ([`CopyTable::moved`](super::copy_table::CopyTable)).
 
-use super::books::{Account, Mover};
+use super::copy_table::{Account, Mover};
 use super::device::Bytes;
 use super::load::decompress;
 use super::writing::Writing;
@@ -67,7 +67,7 @@ impl Swap {
         if self.ports.is_empty() {
             return WriteBack { swap: self, writing: None, movers: Vec::new(), _pages: Vec::new() };
         }
-        let all = self.books.lock().choose_movers(pages, owner);
+        let all = self.table.lock().choose_movers(pages, owner);
         let (mut movers, mut pages) = (Vec::new(), Vec::new());
         for mover in all {
             let mut page = Box::new([0; super::device::PAGE]);
@@ -77,7 +77,7 @@ impl Swap {
                 movers.push(mover);
                 pages.push(page);
             } else {
-                self.books.lock().put(&self.arena, mover.entry);
+                self.table.lock().put(&self.arena, mover.entry);
             }
         }
         let asked = pages.iter_mut().map(|page| NonNull::from(&mut **page));
@@ -97,7 +97,7 @@ impl WriteBack<'_> {
         let places = self.writing.take().map_or_else(Vec::new, Writing::wait);
         let mut moved = 0;
         for (mover, place) in self.movers.drain(..).zip(places) {
-            moved += usize::from(self.swap.books.lock().moved(&self.swap.arena, &mover, place));
+            moved += usize::from(self.swap.table.lock().moved(&self.swap.arena, &mover, place));
         }
         moved
     }

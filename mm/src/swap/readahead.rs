@@ -21,7 +21,7 @@ const COUNT_BITS: u32 = 8;
 
 /// Read-ahead state of the mappings of an address space. All of it is a hint.
 #[derive(Debug, Default)]
-pub(crate) struct Ahead([AtomicU64; MAPPINGS]);
+pub(crate) struct Readahead([AtomicU64; MAPPINGS]);
 
 /// State of one mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,7 +66,7 @@ impl Last {
     }
 }
 
-impl Ahead {
+impl Readahead {
     fn of(&self, mapping: Span<Hva>) -> &AtomicU64 {
         let number = pages_of(mapping).start.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         &self.0[number as usize % MAPPINGS]

@@ -17,14 +17,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The kept copies of an address space. A page's copy changes only under its page lock, or is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct KeptCopies {
     /// Whether `copies` was ever filled. Until then each grant of write permission costs one load here.
     used: AtomicBool,
     /// Each with a reference.
     copies: Mutex<BTreeMap<Gfn, SwapEntry>>,
 }
 
-impl Kept {
+impl KeptCopies {
     /// Records that the page equals the copy.
     pub(super) fn insert(&self, page: Gfn, copy: HeldCopy<'_>) {
         // A fault that grants write permission to the page holds the same page lock as this caller.

@@ -64,7 +64,7 @@ pub(crate) struct SwappedOut {
 }
 
 /// A page that is being swapped out.
-struct Parting<'a> {
+struct Outgoing<'a> {
     space: &'a AddressSpace,
     leaving: Leaving,
     /// Its entry before.
@@ -79,7 +79,7 @@ struct Parting<'a> {
     copy: Option<HeldCopy<'a>>,
 }
 
-impl Drop for Parting<'_> {
+impl Drop for Outgoing<'_> {
     fn drop(&mut self) {
         self.space.arena.end_leaving(self.frame.pfn());
     }
@@ -172,12 +172,12 @@ impl AddressSpace {
     ///
     /// Releases `state` before it stores anything.
     pub(crate) fn swap_out(&self, state: Reading<'_>, idle: &mut Idle, pages: &[Leaving]) -> SwappedOut {
-        let mut parting = Vec::new();
+        let mut outgoing = Vec::new();
         let scattered = state.listeners.heed_pages();
         // A notification without page-by-page calls takes away its whole range, so the range may hold no other
         // page.
         for run in pages.chunk_by(|one, next| scattered || one.page + 1 == next.page) {
-            self.part(&state, idle, run, &mut parting);
+            self.unmap_run(&state, idle, run, &mut outgoing);
         }
         let _held = if seeded!(StoredUnderLock) {
             Some(state)
@@ -186,7 +186,7 @@ impl AddressSpace {
             None
         };
         let mut out = SwappedOut::default();
-        let mut left = self.store_all(parting, &mut out);
+        let mut left = self.store_all(outgoing, &mut out);
         // Room is better used for pages without a copy than for kept copies of mapped pages.
         let is_full = left.iter().any(|(_, error)| *error == SwapError::Full);
         if is_full && self.swap.as_ref().is_some_and(|swap| self.kept.clear(swap)) {
@@ -195,7 +195,7 @@ impl AddressSpace {
             left = self.store_all(again.into_iter().map(|(one, _)| one).collect(), &mut out);
         }
         for (one, _) in left {
-            self.come_back(&one);
+            self.restore_entry(&one);
         }
         out
     }
@@ -203,19 +203,19 @@ impl AddressSpace {
     /// Stores these pages, and finishes those that were stored. Returns the others, with their errors.
     fn store_all<'a>(
         &'a self,
-        mut parting: Vec<Parting<'a>>,
+        mut outgoing: Vec<Outgoing<'a>>,
         out: &mut SwappedOut,
-    ) -> Vec<(Parting<'a>, SwapError)> {
+    ) -> Vec<(Outgoing<'a>, SwapError)> {
         let swap = self.swap.as_ref();
         // Some pages need no store: a copy exists already, or a thread wants the page.
         let mut needs: Vec<Option<bool>> = Vec::new();
-        for one in &parting {
+        for one in &outgoing {
             needs.push(match &one.file {
                 Some((file, index)) => file.begin_to_evict((*index, one.frame.pfn())),
                 None => Some(one.copy.is_none()),
             });
         }
-        let pages: Vec<Pfn> = parting
+        let pages: Vec<Pfn> = outgoing
             .iter()
             .zip(&needs)
             .filter(|(_, needs)| **needs == Some(true))
@@ -224,7 +224,7 @@ impl AddressSpace {
         let mut copies =
             swap.map_or_else(Vec::new, |swap| swap.store(&pages, &self.stored).wait()).into_iter();
         let mut left = Vec::new();
-        for (mut one, needs) in parting.drain(..).zip(needs) {
+        for (mut one, needs) in outgoing.drain(..).zip(needs) {
             let copy = match (needs, one.copy.take()) {
                 (None, _) => continue,
                 (Some(false), copy) => Ok(copy),
@@ -233,7 +233,7 @@ impl AddressSpace {
             let page = one.leaving.page;
             let gone = match (&one.file, copy) {
                 (Some((file, index)), copy) => file.evict((*index, one.frame.pfn()), swap, copy),
-                (None, Ok(Some(copy))) => Ok(self.leave_behind(&one, copy, out)),
+                (None, Ok(Some(copy))) => Ok(self.point_to_copy(&one, copy, out)),
                 (None, Ok(None)) => Ok(false),
                 (None, Err(error)) => Err(error),
             };
@@ -253,7 +253,13 @@ impl AddressSpace {
     }
 
     /// Takes the pages of `run` that may be swapped out away from all MMUs, with one notification.
-    fn part<'a>(&'a self, state: &State, idle: &mut Idle, run: &[Leaving], parting: &mut Vec<Parting<'a>>) {
+    fn unmap_run<'a>(
+        &'a self,
+        state: &State,
+        idle: &mut Idle,
+        run: &[Leaving],
+        outgoing: &mut Vec<Outgoing<'a>>,
+    ) {
         let [first, ..] = run else { return };
         let pages = Span::new(first.page, run[run.len() - 1].page + 1);
         self.around(state, idle, pages, Why::Reclaim, &mut |idle, told| {
@@ -280,18 +286,18 @@ impl AddressSpace {
                 };
                 entry.store(now.word(level));
                 let frame = Held::new(&self.arena, pfn, level);
-                parting.push(Parting { space: self, leaving, was, now, frame, file, copy });
+                outgoing.push(Outgoing { space: self, leaving, was, now, frame, file, copy });
                 told.changed(idle, hvas_of(page), None);
             }
         });
     }
 
     /// Makes the page's entry point to the copy, unless a fault has taken the page back meanwhile.
-    fn leave_behind(&self, one: &Parting<'_>, copy: HeldCopy<'_>, out: &mut SwappedOut) -> bool {
+    fn point_to_copy(&self, one: &Outgoing<'_>, copy: HeldCopy<'_>, out: &mut SwappedOut) -> bool {
         let _lock = self.lock_region(one.leaving.page);
         let (level, entry) = self.map.find(one.leaving.page);
         let found = Pte::of(entry.load(), level);
-        let leaves = found == one.now || !copy.swap().looks_again();
+        let leaves = found == one.now || !copy.swap().rechecks();
         if leaves {
             if copy.swap().keep_for_others(&copy, one.frame.pfn()) {
                 out.shared.push((one.leaving.page, one.frame.pfn()));
@@ -308,7 +314,7 @@ impl AddressSpace {
     /// Restores the page's entry, unless a fault has done so, or the mapping no longer allows it.
     ///
     /// Without write permission, so that a write is noticed: soft-dirty may have been cleared meanwhile.
-    fn come_back(&self, one: &Parting<'_>) {
+    fn restore_entry(&self, one: &Outgoing<'_>) {
         let lock = self.lock_region(one.leaving.page);
         let allowed = lock.find(hva_of(one.leaving.page)).is_some_and(|vma| {
             let same = |(file, index): &(Arc<File>, u64)| {

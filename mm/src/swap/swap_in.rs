@@ -11,7 +11,7 @@
 //!
 //! If a frame equals the copy ([the swap cache](super::cache)), the fault maps it and reads nothing.
 //!
-//! Neighbours that are [read ahead](super::ahead) come back in the same way.
+//! Neighbours that are [read ahead](super::readahead) come back in the same way.
 //!
 //! A swap-in only gives a page, so it notifies no MMU. The page is parked at first, since the mapping may have
 //! changed while no lock was held. The fault reads the mapping again before it maps the page, without write
@@ -79,7 +79,7 @@ impl AddressSpace {
     ) -> bool {
         let (level, entry) = self.map.find(page);
         let found = Pte::of(entry.load(), level);
-        let is_out = found == (Pte::Swapped { entry: copy.entry(), shadow }) || !copy.swap().looks_again();
+        let is_out = found == (Pte::Swapped { entry: copy.entry(), shadow }) || !copy.swap().rechecks();
         if is_out {
             self.lru_enter(page, level, fresh.pfn(), Kind::Anon);
             if seeded!(RefaultUncharged) {

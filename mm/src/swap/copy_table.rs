@@ -1,9 +1,9 @@
-//! The books of swap: the table of copies, with references and place of each.
+//! The table of copies: references and place of each.
 //!
 //! A copy in the pool may [move](super::write_back) to a device. A thread that reads it in the pool registers
 //! as a reader first; a copy with readers does not move.
 
-use super::blocks::{Room, order};
+use super::blocks::{DeviceState, order};
 use super::entry::SwapEntry;
 use super::error::SwapError;
 use super::pool::{Extent, Pool, Slot};
@@ -36,7 +36,7 @@ impl Account {
         }
     }
 
-    /// ORDER(account): Relaxed, here and in `Books`: a number that is compared with a limit.
+    /// ORDER(account): Relaxed, here and in `CopyTable`: a number that is compared with a limit.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
@@ -48,7 +48,7 @@ impl Account {
 
 /// The copies of a swap, and the free room.
 #[derive(Debug)]
-pub(super) struct Books {
+pub(super) struct CopyTable {
     pub(super) rows: Vec<Row>,
     /// Free rows.
     free: Vec<SwapEntry>,
@@ -57,7 +57,7 @@ pub(super) struct Books {
     oldest: VecDeque<(SwapEntry, u64)>,
     pub(super) pool: Pool,
     /// One for each device.
-    pub(super) rooms: Vec<Room>,
+    pub(super) device_states: Vec<DeviceState>,
     /// Number of batches planned.
     batches: u64,
     /// The swap cache: frames, and the copies that equal them.
@@ -107,8 +107,8 @@ pub(super) enum Place {
     Block(u8, u32),
 }
 
-impl Books {
-    pub(super) fn new(pool: Pool, rooms: Vec<Room>) -> Self {
+impl CopyTable {
+    pub(super) fn new(pool: Pool, device_states: Vec<DeviceState>) -> Self {
         let zero = Row {
             references: 0,
             place: Place::Zero,
@@ -123,7 +123,7 @@ impl Books {
             free: Vec::new(),
             oldest: VecDeque::new(),
             pool,
-            rooms,
+            device_states,
             batches: 0,
             cached: BTreeMap::new(),
             done: SwapStats::default(),
@@ -253,13 +253,13 @@ impl Books {
         self.batches += 1;
         let mut plan = Vec::new();
         let mut first = true;
-        for at in order(&self.rooms, self.batches) {
-            let room = &mut self.rooms[at];
+        for at in order(&self.device_states, self.batches) {
+            let room = &mut self.device_states[at];
             // A failing device is tried when it comes first: it is being probed, or no working device has room.
-            if want == 0 || closed >> at & 1 != 0 || room.is_troubled && !first {
+            if want == 0 || closed >> at & 1 != 0 || room.is_failing && !first {
                 continue;
             }
-            let blocks = room.blocks.take(if room.is_troubled { 1 } else { want });
+            let blocks = room.blocks.take(if room.is_failing { 1 } else { want });
             first &= blocks.is_empty();
             want -= blocks.len();
             if !blocks.is_empty() {
@@ -271,8 +271,8 @@ impl Books {
 
     /// Records the result of storing a page on a device; frees its block on failure.
     pub(super) fn tried(&mut self, device: u8, block: u32, ok: bool) {
-        let room = &mut self.rooms[usize::from(device)];
-        room.is_troubled = !ok;
+        let room = &mut self.device_states[usize::from(device)];
+        room.is_failing = !ok;
         if !ok {
             room.blocks.give(block);
         }
@@ -322,7 +322,7 @@ impl Books {
             Place::Zero => {}
             Place::Memory(slot) => self.pool.remove(arena, slot),
             Place::Block(device, block) => {
-                let room = &mut self.rooms[usize::from(device)];
+                let room = &mut self.device_states[usize::from(device)];
                 room.blocks.give(block);
             }
         }
@@ -369,7 +369,9 @@ impl Books {
         match self.find(entry).0 {
             // A cached copy is shared with other entries.
             _ if self.rows[entry.0 as usize].frame.is_some() => false,
-            Place::Block(device, _) => self.rooms[usize::from(device)].blocks.are_half_free() && !self.full,
+            Place::Block(device, _) => {
+                self.device_states[usize::from(device)].blocks.are_half_free() && !self.full
+            }
             Place::Zero | Place::Memory(_) => false,
         }
     }
@@ -383,7 +385,7 @@ impl Books {
             compressed_bytes: self.pool.bytes(),
             memory_bytes: self.pool.frames() * PAGE_SIZE,
             cached: self.cached.len() as u64,
-            file_bytes: self.rooms.iter().map(|room| room.blocks.in_use()).sum::<u64>() * PAGE_SIZE,
+            file_bytes: self.device_states.iter().map(|room| room.blocks.in_use()).sum::<u64>() * PAGE_SIZE,
             ..self.done
         }
     }
