@@ -1,4 +1,4 @@
-//! Which mappings take part: each has to say so.
+//! Advice: which mappings take part in merging.
 
 use crate::error::MmError;
 use crate::pte::{Pte, pages_of};
@@ -6,18 +6,18 @@ use crate::space::AddressSpace;
 use crate::vma::aligned;
 use slat::{Hva, Idle, Span};
 
-/// What a mapping is for.
+/// Advice for a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Advice {
-    /// Its pages may be merged with others ([`Ksm`](crate::Ksm)). Shared file mappings are left alone all the same.
+    /// Pages may be merged with others ([`Ksm`](crate::Ksm)). Has no effect on shared file mappings.
     Mergeable,
-    /// They may not; what is merged becomes private again, at once.
+    /// Pages may not be merged; merged pages get copies at once.
     Unmergeable,
 }
 
 impl AddressSpace {
-    /// Says what the range, all of which must be mapped, is for; forks inherit it. May sleep. Where memory runs
-    /// out, some pages are still shared: nothing new is, and the same call goes on later.
+    /// Sets the advice of the range, all of which must be mapped; forks inherit it. May sleep. If memory runs
+    /// out, some pages are still shared; no more are merged, and the same call can be repeated.
     ///
     /// ```
     /// # use slat_mm::*;
@@ -44,7 +44,7 @@ impl AddressSpace {
         if advice == Advice::Mergeable {
             return Ok(());
         }
-        // From here on nothing new is merged: a thread that merges looks at the mapping under the page lock.
+        // From here on no page is merged: a merge checks the mapping under the page lock.
         self.outlast(pages_of(hvas));
         let state = self.state.read();
         let mut merged = Vec::new();

@@ -1,21 +1,21 @@
-//! What is in a page: a checksum of it, and whether two pages hold the same.
+//! Contents of pages: checksums and comparisons.
 //!
-//! Guests may be writing meanwhile. Each word is loaded once, whole; the checksum of a page that
-//! changes meanwhile is of no use and does no harm: bytes are compared again while no vCPU can write to the page.
+//! Guests may write meanwhile. Each word is loaded once, whole. A wrong checksum of a changing page is
+//! harmless: bytes are compared again while no vCPU can write to the page.
 
 use crate::arena::Arena;
 use slat::{PAGE_SIZE, Pfn};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const WORDS: usize = PAGE_SIZE as usize / size_of::<u64>();
-/// Sums run side by side, so that a processor does not wait for one multiplication after the other.
+/// Number of independent sums, so that a processor can overlap the multiplications.
 const LANES: usize = 4;
-/// Odd, with its bits spread: the golden ratio's.
+/// An odd factor from the golden ratio.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn words(arena: &Arena, pfn: Pfn) -> &[AtomicU64; WORDS] {
-    // SAFETY: a frame of the arena's mapping, which lives as long as the borrow; other users of
-    // the frame race with these loads as another processor would.
+    // SAFETY: a frame of the arena's mapping, which outlives the borrow; other users of the frame race with
+    // these loads like another processor.
     unsafe { &*arena.frame(pfn).cast() }
 }
 

@@ -1,18 +1,18 @@
-//! What is remembered of each page between two scans: the checksum gate.
+//! What is stored about each page between two passes: the checksum gate.
 //!
-//! A page whose checksum moved since the last pass is **volatile** and no candidate: it would be written, and
-//! copied, soon after it was merged. A pass meets the pages of an address space in order, so what it remembers
-//! are two lists in order: what the last pass saw, and what this one has seen so far. Pages that this one does
-//! not meet are forgotten when it ends.
+//! A page whose checksum changed since the last pass is **volatile** and not a candidate: it would be written,
+//! and copied, soon after the merge. A pass meets the pages of an address space in order, so two ordered lists
+//! are enough: pages of the last pass, and pages of this one so far. Pages that this pass does not meet are
+//! forgotten when it ends.
 
 use slat::Gfn;
 
-/// What became of a page.
+/// State of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// It has changed since the last pass, or was not there.
+    /// Changed since the last pass, or new.
     Volatile,
-    /// It has not, and no other page has the same contents.
+    /// Unchanged, and no other page has the same contents.
     Unshared,
     /// It is shared.
     Merged,
@@ -29,13 +29,14 @@ struct Item {
 #[derive(Debug, Default)]
 pub(super) struct Items {
     before: Vec<Item>,
-    /// So many of these lie behind.
+    /// Number of these that the pass has gone by.
     behind: usize,
     now: Vec<Item>,
 }
 
 impl Items {
-    /// The pass meets `page`, which lies behind all that it has met; returns whether it is what it was.
+    /// Records `page`, which comes after all pages met so far; returns whether its checksum is that of the last
+    /// pass.
     pub(super) fn meet(&mut self, page: Gfn, checksum: u64) -> bool {
         let ahead = &self.before[self.behind..];
         self.behind += ahead.iter().take_while(|item| item.page < page).count();
@@ -45,20 +46,20 @@ impl Items {
         stays
     }
 
-    /// Says what became of a page that this pass has met.
+    /// Sets the state of a page that this pass has met.
     pub(super) fn set(&mut self, page: Gfn, kind: Kind) {
         if let Ok(at) = self.now.binary_search_by_key(&page, |item| item.page) {
             self.now[at].kind = kind;
         }
     }
 
-    /// The pass has met all of them.
+    /// Ends a pass that has met all pages.
     pub(super) fn end_pass(&mut self) {
         self.before = std::mem::take(&mut self.now);
         self.behind = 0;
     }
 
-    /// How many pages are of this kind.
+    /// Returns the number of pages in this state.
     pub(super) fn count(&self, kind: Kind) -> u64 {
         let last = self.now.last().map(|item| item.page);
         let ahead = self.before[self.behind..].iter().filter(|item| Some(item.page) > last);
@@ -74,17 +75,13 @@ mod tests {
     fn a_page_is_a_candidate_when_two_passes_saw_the_same() {
         let mut items = Items::default();
         for page in [1, 2, 3] {
-            assert!(!items.meet(Gfn(page), page), "a page that was not seen before");
+            assert!(!items.meet(Gfn(page), page), "a new page");
         }
         assert_eq!(items.count(Kind::Volatile), 3);
         items.end_pass();
         assert!(items.meet(Gfn(1), 1));
         items.set(Gfn(1), Kind::Unshared);
-        assert_eq!(
-            [Kind::Volatile, Kind::Unshared].map(|kind| items.count(kind)),
-            [2, 1],
-            "3 of them in all"
-        );
+        assert_eq!([Kind::Volatile, Kind::Unshared].map(|kind| items.count(kind)), [2, 1], "3 in total");
         assert!(!items.meet(Gfn(3), 4), "it has changed");
         items.end_pass();
         assert_eq!([Kind::Volatile, Kind::Unshared].map(|kind| items.count(kind)), [1, 1], "2 is forgotten");

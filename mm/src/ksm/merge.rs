@@ -1,21 +1,22 @@
-//! Pages become shares of others: the two changes of a merge, and who must not notice.
+//! The two changes of a merge, and why neither loses a write.
 //!
 //! ```text
-//! protect   around(WriteProtect)  { entry read-only; one reference of our own }
-//! compare                          what is compared cannot change any more
-//! replace   around(ChangePte)     { the same frame still? entry := stable frame, read-only; told }
-//!           our reference and the entry's go: the old frame is free
+//! protect   around(WriteProtect)  { entry read-only; take a reference }
+//! compare                          the bytes compared cannot change any more
+//! replace   around(ChangePte)     { still the same frame? entry := stable frame, read-only; notify }
+//!           drop KSM's reference and the entry's: the old frame is free
 //! ```
-//! Guests read on all the while: where the reason is heeded, no translation is ever missing (the change-pte series).
+//! Guests read throughout: a secondary MMU that uses the reason never loses a translation (the change-pte
+//! series).
 //!
-//! **Why comparing once is enough.** KSM holds a reference, so the entry is not the sole owner of its frame. So
-//! a thread that writes gets a copy in another frame, and this one, which cannot be freed either, keeps its contents.
-//! An entry that still names it has not been written since the comparison. One that does not is given up.
+//! **Why one comparison is enough.** KSM holds a reference, so the entry is not the sole owner of its frame. A
+//! thread that writes gets a copy in another frame. The old frame cannot be freed and keeps its contents. An
+//! entry that still maps the frame has not been written since the comparison; other entries are skipped.
 //!
-//! **Many go together.** Each step costs a notification and a flush, whether it is for one page or for many, so the
-//! scanner gathers pages into a [`Batch`]: a run of neighbours. Where all who listen take a change page by page
-//! ([`heeds_pages`](slat::SecondaryMmu::heeds_pages)) there may be gaps in it; then the first step, too, is told page by
-//! page, as a change of the entry, so that nothing happens to those between.
+//! **Batches.** Each step costs a notification and a flush, for one page or many, so the scanner collects pages
+//! in a [`Batch`]: a run of neighbours. If all listeners accept changes page by page
+//! ([`heeds_pages`](slat::SecondaryMmu::heeds_pages)), it may have gaps. Then the first step also notifies page
+//! by page, as changes of entries, so that pages in the gaps are not affected.
 
 use super::contents;
 use crate::held::Held;
@@ -27,18 +28,18 @@ use crate::table::Entry;
 use crate::vma::{ADDRESSES, Vma};
 use slat::{Gfn, Idle, Level, Pages, Pfn, Span, Why};
 
-/// Entries that are looked at before the address space is let go of for a moment.
+/// Number of entries to look at before the locks are released for a moment.
 const STEPS: usize = 4096;
 
-/// Pages of one address space, in order, that are to be merged together, and with what.
+/// Pages of one address space, in order, to merge together, with their new frames.
 #[derive(Debug)]
 pub(super) struct Batch<'a> {
-    /// Each with its frame to be. The reference is the entry's once the page is merged; until then it says that there is
-    /// one sharer more to come.
+    /// Each page with its new frame. After the merge the reference is the entry's; until then it counts as one
+    /// more sharer.
     pages: Vec<(Gfn, Held<'a>)>,
     /// Whether it may have gaps.
     scattered: bool,
-    /// How many at most.
+    /// Most pages.
     most: usize,
 }
 
@@ -47,7 +48,7 @@ impl<'a> Batch<'a> {
         Self { pages: Vec::new(), scattered: space.heeds_pages(), most: most as usize }
     }
 
-    /// Whether there is room for `page`.
+    /// Whether it has room for `page`.
     pub(super) fn takes(&self, page: Gfn) -> bool {
         let near = |&(last, _): &(Gfn, Held<'_>)| {
             if self.scattered { last.base(Level::M2) == page.base(Level::M2) } else { last + 1 == page }
@@ -65,34 +66,34 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// A page on the scanner's way.
+/// What the scan has found.
 pub(super) enum Sight {
-    /// One that could be merged: its frame has this one owner.
+    /// A page that could be merged: its entry is the frame's sole owner.
     Alone { pfn: Pfn, checksum: u64 },
-    /// One that is merged.
+    /// A merged page.
     Merged,
-    /// None yet: go on from here.
+    /// No page yet: continue from here.
     Nothing,
 }
 
-/// Negative controls: what a merge leaves out.
+/// Negative controls: the step that a merge leaves out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[doc(hidden)]
 pub enum Sabotage {
     /// Nothing.
     #[default]
     None,
-    /// The comparison: equal checksums of another day are believed.
+    /// The comparison: old checksums are trusted.
     Compare,
-    /// The write protection: a vCPU can still write meanwhile.
+    /// The write protection: a vCPU can still write.
     Protect,
 }
 
 impl AddressSpace {
-    /// The first page from `from` on that is merged or could be, and where it is. `None`: there is none.
+    /// Returns the first page from `from` on that is merged or could be; `None` if there is none.
     ///
-    /// Huge pages are seen as the small ones that they are made of. Passed over is what has more references than
-    /// its entry: a fork's share, a file's page, a page that a device holds. The scan cannot tell them apart.
+    /// Huge pages count as their small parts. Skips frames with more references than one entry: a fork's share,
+    /// a file's page, a pinned page. The scan cannot distinguish these.
     pub(super) fn next_mergeable(&self, from: Gfn) -> Option<(Gfn, Sight)> {
         let state = self.state.read();
         let mut steps = STEPS;
@@ -122,8 +123,8 @@ impl AddressSpace {
         None
     }
 
-    /// Takes write permission to `page` away, and returns a reference to its frame, if it may be merged and
-    /// still has this checksum. It counts as merged from here on.
+    /// Write-protects `page`, and returns a reference to its frame, if it may be merged and still has this
+    /// checksum. Marks the frame as merged.
     pub(super) fn make_stable(
         &self,
         idle: &mut Idle,
@@ -143,13 +144,13 @@ impl AddressSpace {
         })
     }
 
-    /// Makes each page of the batch a share of its frame, where both hold the same, and says which it has made so. The
-    /// others may not be merged, or are being written, or hold something else.
+    /// Makes each page of the batch share its new frame if both hold the same bytes; returns which pages were
+    /// merged. The others may not be merged, are being written, or differ.
     pub(super) fn merge(&self, idle: &mut Idle, batch: Batch<'_>, sabotage: Sabotage) -> Vec<(Gfn, bool)> {
         let state = self.state.read();
         let range = batch.range();
         let pages: Vec<Gfn> = batch.pages.iter().map(|&(page, _)| page).collect();
-        // With gaps, page by page: those between keep their permission.
+        // With gaps, notify page by page: pages in the gaps keep their permission.
         let gaps = range.len() > pages.len() as u64;
         let why = if gaps { Why::ChangePte } else { Why::WriteProtect };
         let mut old = self.protect(&state, idle, (&pages, range), why, sabotage);
@@ -172,15 +173,15 @@ impl AddressSpace {
         }
         let done = |((page, stable), merged): ((Gfn, Held<'_>), bool)| {
             if merged {
-                stable.keep(); // the entry's from now on
+                stable.keep(); // now the entry's reference
             }
             (page, merged)
         };
         batch.pages.into_iter().zip(merged).map(done).collect()
     }
 
-    /// Takes write permission to these pages away, with one notification of `range` around them, and returns a
-    /// reference to the frame of each that may be merged.
+    /// Write-protects these pages with one notification of `range`, and returns a reference to the frame of
+    /// each that may be merged.
     fn protect(
         &self,
         state: &State,
@@ -190,7 +191,7 @@ impl AddressSpace {
         sabotage: Sabotage,
     ) -> Vec<Option<Held<'_>>> {
         let allowed: Vec<bool> = pages.iter().map(|&page| self.may_merge(page)).collect();
-        // A page without write permission loses nothing.
+        // A page without write permission needs no notification.
         let unnoticed = |_: Entry<'_>, writable: bool| !writable || sabotage == Sabotage::Protect;
         let take = |(&page, &allowed)| if allowed { self.take_alone(page, unnoticed) } else { None };
         let mut held: Vec<_> = pages.iter().zip(&allowed).map(take).collect();
@@ -213,16 +214,16 @@ impl AddressSpace {
         held
     }
 
-    /// Whether the mapping wants it, and the page is small, which it becomes if need be. Out of memory for a table it
-    /// stays huge.
+    /// Whether the mapping allows merging and the page is small; splits a huge page. Without memory for a table
+    /// the page stays huge.
     fn may_merge(&self, page: Gfn) -> bool {
         let lock = self.lock_region(page);
         let (level, entry) = self.map.find(page);
         is_mergeable(&lock, page) && self.split(level, entry).is_ok()
     }
 
-    /// Under the page lock: one more reference to the frame of `page`, if its entry is the only owner so far and
-    /// `prepare`, which is told whether it may be written, agrees.
+    /// Takes a reference to the frame of `page`, under the page lock, if its entry is the sole owner and
+    /// `prepare`, which gets whether it is writable, agrees.
     fn take_alone(&self, page: Gfn, prepare: impl FnOnce(Entry<'_>, bool) -> bool) -> Option<Held<'_>> {
         let _lock = self.lock_region(page);
         let (level, entry) = self.map.find(page);
@@ -234,7 +235,8 @@ impl AddressSpace {
         })
     }
 
-    /// Makes the entry of `page` name another frame, read-only, if it still names the old one, and the mapping still wants it.
+    /// Makes the entry of `page` map another frame, read-only, if it still maps the old one and the mapping
+    /// still allows it.
     fn replace(&self, idle: &mut Idle, page: Gfn, (from, to): (Pfn, Pfn), told: &mut dyn Pages) -> bool {
         let lock = self.lock_region(page);
         let (level, entry) = self.map.find(page);
@@ -251,7 +253,7 @@ impl AddressSpace {
     }
 }
 
-/// Whether the mapping at `page` wants its pages merged, as it is now.
+/// Whether the current mapping at `page` allows merging.
 fn is_mergeable(lock: &RegionLock<'_>, page: Gfn) -> bool {
     lock.find(hva_of(page)).is_some_and(Vma::is_mergeable)
 }

@@ -1,30 +1,31 @@
-//! KSM, kernel same-page merging: pages with the same contents, in any of several address spaces, become one frame
-//! without write permission. A thread that writes gets a copy again.
+//! KSM, kernel same-page merging: pages with equal contents, in one or more address spaces, become one frame
+//! without write permission. A thread that writes gets a copy.
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
 //! | `advise` | which mappings take part |
-//! | `settings` | how much is scanned, and what may be shared how often |
-//! | `scan` | page after page, and what becomes of each; the unstable tree |
-//! | `items` | what is remembered of a page between passes: the checksum gate |
-//! | `contents` | checksums, comparisons |
-//! | `stable` | the frames that are shared, and why they never change |
+//! | `settings` | how much is scanned, and how often a frame may be shared |
+//! | `scan` | the scan, page by page; the unstable tree |
+//! | `items` | what is stored about a page between passes: the checksum gate |
+//! | `contents` | checksums and comparisons |
+//! | `stable` | the shared frames, and why they never change |
 //! | `merge` | write-protect, compare, replace: one page becomes a share |
 //! | `scanner` | a thread that scans |
-//! | `stats` | what has been found |
+//! | `stats` | statistics |
 //!
-//! **The promise**: a program cannot find out by reading and writing. A page is replaced by one with the same bytes at a
-//! moment when no thread can write to either. A thread that writes afterwards writes to a copy of its own. Secondary MMUs are told
-//! of the two steps for what they are, a write protection and a change of the entry ([`Why::WriteProtect`],
-//! [`Why::ChangePte`](slat::Why::ChangePte)), so that a guest that only reads notices nothing at all.
+//! **Guarantee**: reads and writes do not reveal a merge. A page is replaced by one with the same bytes while
+//! no thread can write to either. A thread that writes afterwards writes to a copy of its own. Secondary MMUs
+//! get both steps with their own reasons, a write protection and a change of the entry ([`Why::WriteProtect`],
+//! [`Why::ChangePte`](slat::Why::ChangePte)), so a guest that only reads does not fault.
 //!
-//! **The locks**: the scan's own is above all of [`crate::space`]'s. Code that an address space calls does not
-//! take it.
+//! **The locks**: the scan's lock comes before all locks of [`crate::space`]. Code that an address space calls
+//! does not take it.
 //!
 //! [`Why::WriteProtect`]: slat::Why::WriteProtect
 //!
-//! **Up to 64 pages are merged together**, or as many as [`KsmBuilder::merge_together`] says: neighbours, or pages of one region with
-//! gaps where all listeners take changes page by page. Two notifications and two flushes for all of them.
+//! **Up to 64 pages are merged together**, or as many as [`KsmBuilder::merge_together`] says: neighbours, or,
+//! if all listeners accept changes page by page, pages of one region with gaps. Together they cost two
+//! notifications and two flushes.
 
 mod advise;
 mod contents;
@@ -52,8 +53,8 @@ use settings::{Settings, within};
 use slat::Idle;
 use std::sync::Arc;
 
-/// See the module's header; [`AddressSpace::madvise`] has an example. Dropping it ends the merging; what is merged
-/// stays shared until it is written, as after a fork.
+/// Merges equal pages of several address spaces; see the example of [`AddressSpace::madvise`]. Dropping it ends
+/// the merging; merged pages stay shared until they are written, as after a fork.
 #[derive(Debug)]
 pub struct Ksm {
     arena: Arc<Arena>,
@@ -62,7 +63,7 @@ pub struct Ksm {
 }
 
 impl KsmBuilder {
-    /// KSM on this arena, with no address space to scan yet.
+    /// Builds KSM on this arena, without address spaces to scan.
     pub fn build(self) -> Result<Arc<Ksm>, MmError> {
         let Settings { pages_to_scan, max_page_sharing, merge_together, .. } = self.settings;
         within("pages_to_scan", pages_to_scan, 1..=u64::MAX)?;
@@ -73,7 +74,7 @@ impl KsmBuilder {
 }
 
 impl Ksm {
-    /// Starts setting it up for the frames of `arena`.
+    /// Starts building KSM for the frames of `arena`.
     pub fn builder(arena: &Arc<Arena>) -> KsmBuilder {
         KsmBuilder::new(arena)
     }
@@ -84,8 +85,8 @@ impl Ksm {
         Ok(Self { arena, settings, scan })
     }
 
-    /// From now on `space` is scanned too, until it is dropped; its forks only if they are added. Only
-    /// mappings that are [advised](Advice::Mergeable) take part.
+    /// Scans `space` from now on, until it is dropped. Forks must be added themselves. Only
+    /// [advised](Advice::Mergeable) mappings take part.
     pub fn add(&self, space: &Arc<AddressSpace>) -> Result<(), MmError> {
         if !Arc::ptr_eq(space.arena(), &self.arena) {
             return Err(MmError::ForeignSpace);
@@ -94,18 +95,19 @@ impl Ksm {
         Ok(())
     }
 
-    /// Looks at up to `pages` pages more, and returns how many were merged. Ends early where a pass over all address
-    /// spaces ends: `u64::MAX` is the rest of this one. May sleep. What cannot be merged for want of memory stays.
+    /// Scans up to `pages` further pages, and returns how many were merged. Stops at the end of a pass over all
+    /// address spaces; `u64::MAX` scans the rest of the pass. May sleep. Pages that cannot be merged for lack
+    /// of memory stay.
     pub fn scan(&self, idle: &mut Idle, pages: u64) -> u64 {
         self.scan.lock().scan(idle, pages)
     }
 
-    /// Starts a thread that scans as the settings say.
+    /// Starts a thread that scans by the settings.
     pub fn start(self: &Arc<Self>) -> Result<Scanner, MmError> {
         Scanner::start(self)
     }
 
-    /// What it has found so far. Waits for a scan to end.
+    /// Returns what was found so far. Waits for a scan to end.
     pub fn stats(&self) -> KsmStats {
         self.scan.lock().stats()
     }

@@ -1,17 +1,17 @@
-//! The scan: pages in order, address space after address space, and what becomes of each.
+//! The scan: pages in order, one address space after the other.
 //!
 //! ```text
-//! page ─▶ merged already?                   met
-//!      ─▶ checksum moved since last pass?   volatile
-//!      ─▶ zeroes?                           a share of the zero page, if that is set
-//!      ─▶ in the stable tree?               a share of the frame found there
-//!      ─▶ in the unstable tree?             both: that page becomes stable, this one a share of it
-//!      ─▶                                   into the unstable tree
+//! page ─▶ merged already?                       nothing to do
+//!      ─▶ checksum changed since last pass?     volatile
+//!      ─▶ zeroes?                               shares the zero page, if that is enabled
+//!      ─▶ in the stable tree?                   shares the frame found there
+//!      ─▶ in the unstable tree?                 that page becomes stable, this one shares its frame
+//!      ─▶                                       inserted in the unstable tree
 //! ```
-//! The **unstable tree** holds pages that are not write-protected: what it says was true when the page was looked at, in
-//! this pass. It is emptied at the end of each. Both trees are ordered by checksum, where the kernel's are by contents:
-//! a look-up costs integer comparisons, not pages of memory, and the order stays true whatever guests write. Bytes
-//! decide in the end, when they can no longer change ([`super::merge`]).
+//! The **unstable tree** holds pages that are not write-protected, with their checksums in this pass. It is
+//! emptied after each pass. Both trees are ordered by checksum; the kernel's are ordered by contents. A look-up
+//! compares integers, not pages, and the order stays valid whatever guests write. The final comparison of bytes
+//! happens when they can no longer change ([`super::merge`]).
 
 use super::contents;
 use super::items::{Items, Kind};
@@ -27,13 +27,13 @@ use slat::{Gfn, Idle, Level, Pfn, Span};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-/// Everything that the scanner knows.
+/// State of the scanner.
 #[derive(Debug)]
 pub(super) struct Scan {
     arena: Arc<Arena>,
     settings: Settings,
     spaces: BTreeMap<SpaceNumber, Member>,
-    /// Where the pass goes on.
+    /// Where the pass continues.
     at: (SpaceNumber, Gfn),
     stable: Stable,
     unstable: BTreeMap<u64, (SpaceNumber, Gfn)>,
@@ -42,7 +42,7 @@ pub(super) struct Scan {
     merges: u64,
 }
 
-/// In the order of joining.
+/// In the order of `add`.
 type SpaceNumber = u64;
 
 #[derive(Debug)]
@@ -51,14 +51,14 @@ struct Member {
     items: Items,
 }
 
-/// The one page of zeroes. KSM holds a reference to it.
+/// The shared page of zeroes. KSM holds a reference to it.
 #[derive(Clone, Copy, Debug)]
 struct Zero {
     pfn: Pfn,
     checksum: u64,
 }
 
-/// What the scan has gathered: pages that are to be merged together.
+/// Pages collected to be merged together.
 struct Gathered<'a> {
     number: SpaceNumber,
     space: Arc<AddressSpace>,
@@ -93,7 +93,7 @@ impl Scan {
         })
     }
 
-    /// Adds an address space, behind the others, if it is not there.
+    /// Adds an address space at the end, unless it is known.
     pub(super) fn add(&mut self, space: &Arc<AddressSpace>) {
         let there = self.spaces.values().any(|member| member.space.as_ptr() == Arc::as_ptr(space));
         if !there {
@@ -103,7 +103,7 @@ impl Scan {
         }
     }
 
-    /// Looks at up to `pages` pages; ends early at the end of a pass. Returns how many it merged.
+    /// Scans up to `pages` pages; stops at the end of a pass. Returns how many it merged.
     pub(super) fn scan(&mut self, idle: &mut Idle, pages: u64) -> u64 {
         let arena = self.arena.clone();
         let before = self.merges;
@@ -143,7 +143,7 @@ impl Scan {
         self.merges - before
     }
 
-    /// What becomes of one page. Where it has to become a share of a frame that is known, that frame, with a reference.
+    /// Processes one page. Returns a frame, with a reference, if the page shall share it.
     fn look<'a>(
         &mut self,
         idle: &mut Idle,
@@ -174,16 +174,16 @@ impl Scan {
         None
     }
 
-    /// The zero page, or a stable one that has room, if it holds the same.
+    /// Returns the zero page, or a stable frame that is not shared too often, if its bytes are equal.
     fn known(&self, pfn: Pfn, checksum: u64) -> Option<Pfn> {
         let zero = self.zero.filter(|zero| zero.checksum == checksum).map(|zero| zero.pfn);
         let stable = self.stable.find(&self.arena, checksum, self.settings.max_page_sharing);
-        // A look at the bytes: other contents with this checksum are not worth a write protection.
+        // Compares bytes now: equal checksums alone are not worth a write protection.
         zero.into_iter().chain(stable).find(|&stable| contents::equal(&self.arena, pfn, stable))
     }
 
-    /// A page of the unstable tree becomes stable, to be shared at once. `None` where there is none, or it is not what it
-    /// was.
+    /// Makes a page of the unstable tree stable, to be shared at once. `None` if there is none or it has
+    /// changed.
     fn take_unstable(&mut self, idle: &mut Idle, checksum: u64) -> Option<Pfn> {
         let (number, page) = self.unstable.remove(&checksum)?;
         let owner = self.spaces.get(&number)?.space.upgrade()?;
@@ -196,7 +196,7 @@ impl Scan {
         Some(pfn)
     }
 
-    /// Merges what has been gathered.
+    /// Merges the collected pages.
     fn merge(&mut self, idle: &mut Idle, gathered: &mut Option<Gathered<'_>>) {
         let Some(Gathered { number, space, batch }) = gathered.take() else { return };
         for (page, merged) in space.merge(idle, batch, self.settings.sabotage) {

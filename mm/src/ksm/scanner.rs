@@ -1,4 +1,4 @@
-//! The scanner thread: it scans some pages, sleeps, and goes on until it is ended.
+//! The scanner thread: scans some pages and sleeps, repeatedly.
 
 use super::Ksm;
 use crate::error::MmError;
@@ -7,10 +7,10 @@ use slat::Idle;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// Pages between two looks whether it has to end.
+/// Number of pages between two checks of the stop flag.
 const PART: u64 = 256;
 
-/// A thread that scans. Dropping it waits until the thread has ended, which is after the few pages that it looks at.
+/// A thread that scans. Dropping this waits for it to end, after at most a few pages.
 #[derive(Debug)]
 #[must_use = "dropping it ends the thread"]
 pub struct Scanner {
@@ -29,7 +29,7 @@ impl Scanner {
         let stop = Arc::<Stop>::default();
         let (ksm, asked) = (ksm.clone(), stop.clone());
         let run = move || {
-            // A new thread has none yet.
+            // A new thread always has one.
             let Some(mut idle) = Idle::take() else { return };
             loop {
                 let mut left = ksm.settings.pages_to_scan;
@@ -63,7 +63,7 @@ impl Drop for Scanner {
         *self.stop.asked.lock() = true;
         self.stop.bell.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A scan does not panic; if it did, the report was printed by the thread.
+            // A scan does not panic; if it did, its thread printed the report.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! How KSM is set up. Names, defaults and meanings are the kernel's, where the kernel has the setting.
+//! Settings of KSM. Names, defaults and meanings are the kernel's where the kernel has the setting.
 
 use super::merge::Sabotage;
 use crate::arena::Arena;
@@ -38,33 +38,33 @@ impl KsmBuilder {
         Self { arena: arena.clone(), settings }
     }
 
-    /// How many pages the scanner thread looks at before it sleeps; 100 unless said otherwise, at least one.
+    /// Number of pages that the scanner thread scans before it sleeps, at least 1; 100 by default.
     pub fn pages_to_scan(mut self, pages: u64) -> Self {
         self.settings.pages_to_scan = pages;
         self
     }
 
-    /// How long it sleeps then; 20 ms unless said otherwise. Zero: it lets others run and goes on.
+    /// Time that the thread sleeps then; 20 ms by default. Zero: it only yields.
     pub fn sleep(mut self, time: Duration) -> Self {
         self.settings.sleep = time;
         self
     }
 
-    /// How many entries may share one frame; 256 unless said otherwise, at least two. Beyond, duplicates are made. So
-    /// the work of finding all entries of a frame is bounded. Forks may go beyond it.
+    /// Most entries that share one frame, at least 2; 256 by default. Further pages share a duplicate, which
+    /// bounds the work of finding all entries of a frame. Forks may exceed it.
     pub fn max_page_sharing(mut self, entries: u32) -> Self {
         self.settings.max_page_sharing = entries;
         self
     }
 
-    /// Whether pages of zeroes share one frame, however many they are, in no tree; off unless said otherwise.
+    /// Whether all zero pages share one frame, outside the trees; off by default.
     pub fn use_zero_pages(mut self, on: bool) -> Self {
         self.settings.use_zero_pages = on;
         self
     }
 
-    /// How many pages are merged together at most; 64 unless said otherwise, from 1 to 512. Together they cost two
-    /// notifications and two flushes; a thread that writes to one of them waits for all.
+    /// Most pages merged together, 1 to 512; 64 by default. A batch costs two notifications and two flushes. A
+    /// thread that writes to one of its pages waits for the whole batch.
     ///
     /// ```
     /// # use slat_mm::{Arena, Ksm};
@@ -78,7 +78,7 @@ impl KsmBuilder {
         self
     }
 
-    /// Negative control: merges leave something out. Whatever proves that it matters must fail under this.
+    /// Negative control: merges leave a step out. The test that covers it must fail.
     #[doc(hidden)]
     pub fn sabotage(mut self, what: Sabotage) -> Self {
         self.settings.sabotage = what;

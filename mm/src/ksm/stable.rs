@@ -1,37 +1,37 @@
-//! The stable tree: pages that are shared already. No thread writes to them, so each keeps its place in the order.
+//! The stable tree: shared pages. No thread writes to them, so their order is stable.
 //!
 //! ```text
-//! checksum ─▶ chain of frames: duplicates, each shared by as many entries as are allowed,
+//! checksum ─▶ chain of frames: duplicates, each shared by as many entries as allowed,
 //!             or (rarely) other contents with the same checksum
 //! ```
-//! **The tree holds one reference to each of its frames.** So an entry that maps one is never its sole owner, and
-//! a thread that writes gets a copy, even through the last entry: while a frame is in the tree its contents never change
-//! and it is not used for anything else. The price is that a frame without entries stays until it is
-//! [pruned](Stable::prune), once in each full scan. All other references are entries, the entries that forks
-//! have made included: how often a page is shared is its reference count, and needs no book.
+//! **The tree holds a reference to each of its frames.** So an entry that maps one is never its sole owner, and
+//! a thread that writes gets a copy, even through the last entry. A frame in the tree never changes, and is not
+//! reused. In return, a frame without entries stays until it is [pruned](Stable::prune), once per full scan.
+//! All other references are entries, including those made by forks, so the number of sharers is the reference
+//! count minus one.
 
 use crate::arena::Arena;
 use slat::{Pfn, Span};
 use std::collections::BTreeMap;
 
-/// See the module's header.
+/// Frames by checksum of their contents.
 #[derive(Debug, Default)]
 pub(super) struct Stable(BTreeMap<u64, Vec<Pfn>>);
 
 impl Stable {
-    /// Frames whose contents have this checksum, and that fewer than `most` entries share. A merge may add one
-    /// entry to the frame that it finds.
+    /// Returns frames with this checksum that fewer than `most` entries share. A merge may add one entry to the
+    /// frame that it finds.
     pub(super) fn find(&self, arena: &Arena, checksum: u64, most: u32) -> impl Iterator<Item = Pfn> {
         let chain = self.0.get(&checksum).into_iter().flatten();
         chain.copied().filter(move |&pfn| sharers(arena, pfn) < most)
     }
 
-    /// Adds a frame, with a reference to it that is the tree's from now on.
+    /// Adds a frame, and takes over a reference to it.
     pub(super) fn insert(&mut self, checksum: u64, pfn: Pfn) {
         self.0.entry(checksum).or_default().push(pfn);
     }
 
-    /// Frees the frames that no entry maps any more.
+    /// Frees frames that no entry maps.
     pub(super) fn prune(&mut self, arena: &Arena) {
         self.0.retain(|_, chain| {
             chain.retain(|&pfn| {
@@ -45,13 +45,13 @@ impl Stable {
         });
     }
 
-    /// How many frames are shared, and how many entries share them beyond the first of each.
+    /// Returns the number of shared frames, and of entries beyond the first of each.
     pub(super) fn count(&self, arena: &Arena) -> (u64, u64) {
         let sharers = self.0.values().flatten().map(|&pfn| u64::from(sharers(arena, pfn)));
         sharers.filter(|&count| count > 0).fold((0, 0), |(pages, more), count| (pages + 1, more + count - 1))
     }
 
-    /// Gives every frame back. Those that are still shared are ordinary shares from now on, as after a fork.
+    /// Drops all frames. Those still shared become ordinary shares, as after a fork.
     pub(super) fn clear(&mut self, arena: &Arena) {
         for pfn in std::mem::take(&mut self.0).into_values().flatten() {
             give_back(arena, pfn);
@@ -59,13 +59,13 @@ impl Stable {
     }
 }
 
-/// Entries that map a frame to which KSM itself holds a reference.
+/// Returns the number of entries that map a frame that KSM holds.
 pub(super) fn sharers(arena: &Arena, pfn: Pfn) -> u32 {
-    // The swap cache may have one, too: of a page that was on its way to swap when it was merged.
+    // The swap cache may also hold a reference, if the page was being swapped out when it was merged.
     arena.references(pfn).saturating_sub(1 + u32::from(arena.is_cached(pfn)))
 }
 
-/// Gives KSM's own reference to a merged frame back.
+/// Drops KSM's own reference to a merged frame.
 pub(super) fn give_back(arena: &Arena, pfn: Pfn) {
     arena.set_merged(pfn, false);
     arena.put(Span::sized(pfn, 1));

@@ -1,21 +1,22 @@
-//! What KSM has found, in the kernel's terms.
+//! Statistics of KSM, in the kernel's terms.
 
-/// What [`Ksm`](super::Ksm) has found so far. Exact when nothing changes meanwhile: frames are counted where they lie,
-/// by their references; pages by what the last scan saw of them.
+/// What [`Ksm`](super::Ksm) has found so far. Exact if nothing changes meanwhile: frames are counted by their
+/// references, pages by their state in the last scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KsmStats {
-    /// Frames that are shared.
+    /// Shared frames.
     pub pages_shared: u64,
-    /// Entries that share them, beyond the first of each: so many frames are saved. Those that forks made count too.
+    /// Entries that share them, beyond the first of each: the number of frames saved. Includes entries made by
+    /// forks.
     pub pages_sharing: u64,
-    /// Pages that do not change, and whose contents no other page has.
+    /// Unchanged pages whose contents no other page has.
     pub pages_unshared: u64,
-    /// Pages that changed since the pass before, or were seen for the first time.
+    /// Pages that changed since the last pass, or are new.
     pub pages_volatile: u64,
-    /// Entries that share the page of zeroes; none of the above.
+    /// Entries that share the zero page; not included above.
     pub zero_pages: u64,
-    /// Passes over all address spaces.
+    /// Completed passes over all address spaces.
     pub full_scans: u64,
-    /// Entries that came to share a frame, all in all; the first of each frame included.
+    /// Entries merged in total, including the first of each frame.
     pub merges: u64,
 }

@@ -1,12 +1,12 @@
-//! Hint faults: a thread accesses a protnone page, and the balancer learns of it.
+//! Hint faults: a thread accesses a protnone page, and the balancer learns the node.
 //!
-//! The page is mapped again as it was. It moves to the node that asks if it lies elsewhere and the hint before
-//! this one came from the same node: **two strikes**, the kernel's rule. A page that two nodes use in turn would
-//! otherwise move back and forth for ever, and a single stray access would cost a copy.
+//! The page is mapped again as it was. It moves to the faulting node if it is on another node and the last hint
+//! came from the same faulting node: **two strikes**, the kernel's rule. Otherwise a page that two nodes use in
+//! turn would move back and forth, and one stray access would cost a copy.
 //!
-//! The move is a change like any other, inside a notification. No vCPU has the page mapped any more, but a vCPU
-//! may not have flushed yet, and a copy made beside a store through a stale translation loses that store. The
-//! engine knows which flushes are due, so the notification mostly costs none.
+//! The move is a change inside a notification. No vCPU's table maps the page any more, but a vCPU may not have
+//! flushed yet, and a store through a stale translation during the copy would be lost. The engine knows which
+//! flushes are owed, so the notification mostly needs none.
 
 use super::stats::Counted;
 use crate::pte::Pte;
@@ -15,7 +15,8 @@ use crate::state::State;
 use slat::{Gfn, Idle, Level, Pfn, Span, Why};
 
 impl AddressSpace {
-    /// A hint fault on this frame, whose page lock the caller holds: whether it should move to this thread's node.
+    /// Records a hint fault on this frame; returns whether the page should move to this thread's node. The
+    /// caller holds the page lock.
     pub(crate) fn hint(&self, pfn: Pfn, level: Level) -> bool {
         let here = self.arena.here();
         self.numa.add(Counted::Hint, 1);
@@ -27,8 +28,8 @@ impl AddressSpace {
         before == Some(here) && self.is_sole(pfn, level)
     }
 
-    /// Moves a protnone page to this thread's node and maps it again; where that node is full, where it is. Looks
-    /// again under the page lock, and does nothing where another thread was faster.
+    /// Moves a protnone page to this thread's node and maps it; maps it in place if that node is full. Reads
+    /// the entry again under the page lock, and does nothing if another thread was faster.
     pub(crate) fn bring_home(&self, state: &State, idle: &mut Idle, page: Gfn, level: Level) {
         let pages = Span::sized(page.base(level), level.pages());
         let mut fresh = self.arena.page_on(self.arena.here(), level).ok();

@@ -1,24 +1,24 @@
-//! NUMA balancing: pages move to where they are used.
+//! NUMA balancing: moves pages to the nodes that use them.
 //!
 //! ```text
 //!            scan                            access                       again from the same node
 //!  mapped ─────────▶ protnone ─────────▶ hint fault ─────▶ mapped, or ──────────────▶ moved there
-//!          secondary MMUs are told     which node asks?    protnone at the next scan
+//!          notifies secondary MMUs       from which node?  protnone at the next scan
 //! ```
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `node`, `pool` | where a thread runs; the free frames of a node |
-//! | `scan`, `scanner` | round and round through the address space; a thread that does it |
-//! | `policy` | how the secondary MMUs are told, and what that costs guests |
-//! | `hint` | who asked for the page, and whether it moves |
-//! | `stats` | what came of it |
+//! | `node`, `pool`, `zones` | the node of a thread; the free frames of a node |
+//! | `scan`, `scanner` | the scan, round and round an address space; a thread that scans |
+//! | `policy` | how secondary MMUs are notified, and the cost for guests |
+//! | `hint` | hint faults, and which pages move |
+//! | `stats` | statistics |
 //!
-//! The scanner leaves alone what may not or should not move: shared and merged pages, pinned ones
-//! ([`crate::pin`]), files' own, mappings without access, and what is protnone already ([`Skip`]).
+//! The scanner skips pages that may not or should not move: shared, merged and pinned pages ([`crate::pin`]),
+//! file pages, mappings without access, and pages that are protnone already ([`Skip`]).
 //!
-//! **What it promises**: contents and permissions stay; when a scan is over, no thread uses a page that it
-//! made protnone without a hint fault; a page that was pinned before a scan is neither unmapped nor flushed by it, except
-//! under [`Policy::Range`].
+//! **Guarantees**: contents and permissions do not change. After a scan no thread uses a page that it made
+//! protnone without a hint fault. A scan neither unmaps nor flushes a page that was pinned before, except under
+//! [`Policy::Range`].
 
 mod hint;
 mod node;
@@ -43,17 +43,17 @@ pub(crate) use stats::Counters;
 
 use std::time::Duration;
 
-/// How to balance.
+/// Settings of NUMA balancing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// How secondary MMUs are told.
+    /// How secondary MMUs are notified.
     pub policy: Policy,
-    /// Bytes of mapped addresses for each scan of a [`Scanner`]; 256 MiB, as in Linux.
+    /// Bytes of mapped addresses that a [`Scanner`] scans per period; 256 MiB, as in Linux.
     pub scan_bytes: u64,
-    /// Time between two scans of a [`Scanner`]; 1 s, the least of Linux.
+    /// Time between two scans of a [`Scanner`]; 1 s, Linux's minimum.
     pub period: Duration,
-    /// Bytes that [`Policy::PageBatched`] handles in one notification with one flush, in whole 2 MiB; 16 MiB. Faults in
-    /// the stretch that is being handled wait for its end.
+    /// Bytes that [`Policy::PageBatched`] covers by one notification and flush, in whole 2 MiB; 16 MiB by
+    /// default. Faults in the current stretch wait for its end.
     pub stretch: u64,
 }
 

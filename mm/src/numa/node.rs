@@ -1,21 +1,21 @@
-//! Nodes: which one a thread runs on, and which ones the machine really has.
+//! Nodes: which one a thread runs on, and which ones the machine has.
 //!
-//! Nodes are a matter of configuration ([`ArenaBuilder::nodes`](crate::ArenaBuilder::nodes)), so that policies can
-//! be tried on any machine: a thread *says* where it runs. Where the machine has several nodes with memory, the
-//! arena's nodes are bound to them in turn, best effort; tying the threads to their CPUs is then the caller's part.
+//! Nodes are configured ([`ArenaBuilder::nodes`](crate::ArenaBuilder::nodes)) and a thread *declares* its node,
+//! so that policies can be tried on any machine. On a machine with several nodes, the arena's nodes are bound
+//! to them in turn, best effort; the caller binds the threads to CPUs.
 
 use std::cell::Cell;
 use std::fs;
 
-/// A node of an arena: some of its memory, and the threads that have it near.
+/// A node of an arena: part of its memory, and the threads near it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Node(pub u8);
 
 thread_local! { static HERE: Cell<Node> = const { Cell::new(Node(0)) }; }
 
 impl Node {
-    /// The calling thread runs on this node from now on: what it brings in is allocated here first, and its
-    /// accesses are this node's. An arena with fewer nodes counts on from its first.
+    /// Declares that the calling thread runs on this node: its allocations prefer this node, and its accesses
+    /// count for it. An arena with fewer nodes takes the number modulo theirs.
     ///
     /// ```
     /// use slat_mm::Node;
@@ -26,18 +26,18 @@ impl Node {
         HERE.set(self);
     }
 
-    /// Where the calling thread runs; node 0 unless it has said otherwise.
+    /// Returns the calling thread's node; node 0 by default.
     pub fn here() -> Self {
         HERE.get()
     }
 }
 
-/// The machine's nodes that have memory; empty where the system does not say.
+/// Returns the machine's nodes with memory; empty if the system does not say.
 pub(crate) fn real_nodes() -> Vec<u32> {
     fs::read_to_string("/sys/devices/system/node/has_memory").map_or_else(|_| Vec::new(), |list| parse(&list))
 }
 
-/// Reads the kernel's way to write a set of numbers: `0-1,4`.
+/// Parses the kernel's notation for a set of numbers, such as `0-1,4`.
 fn parse(list: &str) -> Vec<u32> {
     let ranges = list.trim().split(',').filter_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

@@ -1,17 +1,17 @@
-//! How the secondary MMUs are told that pages become protnone. The pages are the same under every policy; what
-//! the guest loses and what it pays are not.
+//! How secondary MMUs are notified that pages become protnone. All policies make the same pages protnone; they
+//! differ in what the guest loses and pays.
 //!
-//! | policy | who is told | the guest loses | flushes |
+//! | policy | notification | the guest loses | flushes |
 //! |---|---|---|---|
-//! | [`Range`](Policy::Range) | each 2 MiB with a present page, before ([`Why::Clear`]) | all of it, protnone or not | one for each |
-//! | [`Page`](Policy::Page) | the same 2 MiB, and inside each page that changes ([`Why::Numa`]) | those pages | one for each page |
-//! | [`PageBatched`](Policy::PageBatched) | from the first page that will change to the last, in one stretch of up to [`Settings::stretch`], and inside each run of neighbours that do; not at all where none will | those pages | one for each stretch |
+//! | [`Range`](Policy::Range) | of each 2 MiB with a present page, as a whole ([`Why::Clear`]) | all of the 2 MiB | one per 2 MiB |
+//! | [`Page`](Policy::Page) | of the same 2 MiB, and inside it of each page that changes ([`Why::Numa`]) | those pages | one per page |
+//! | [`PageBatched`](Policy::PageBatched) | from the first page that will change to the last, in stretches of up to [`Settings::stretch`], and inside it of each run of neighbours that change; none if no page will change | those pages | one per stretch |
 //!
-//! The first is Linux, the second is the NUMA protection series. Range flushes once for each 2 MiB here: KVM's walk may have to let
-//! go of its lock and flush page by page, which this engine's does not.
+//! The first is Linux, the second is the NUMA protection series. Range flushes once per 2 MiB here, while KVM's
+//! walk may release its lock and flush page by page.
 //!
-//! What was told is zapped at once, and flushed before the notification ends: when the scan is over, no thread uses
-//! the pages without a hint fault.
+//! A page is zapped when it is reported, and flushed before the notification ends. So after the scan no thread
+//! uses it without a hint fault.
 
 use super::Settings;
 use super::stats::{Counted, Skip};
@@ -21,19 +21,19 @@ use crate::space::{AddressSpace, Found};
 use crate::state::State;
 use slat::{Gfn, Hva, Idle, Level, Span, Why};
 
-/// See the module's header.
+/// How the balancer notifies secondary MMUs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Policy {
-    /// Before: whole ranges are unmapped, whatever changes in them.
+    /// Linux's baseline: unmaps whole ranges, whatever changes in them.
     Range,
-    /// As the NUMA protection series describes: page by page.
+    /// Page by page, as in the NUMA protection series.
     Page,
-    /// Page by page, and one flush for many.
+    /// Page by page, with one flush for many pages.
     #[default]
     PageBatched,
 }
 
-/// What is in a stretch.
+/// What a stretch contains.
 #[derive(Clone, Copy, Debug)]
 struct Survey {
     /// Whether any page is mapped.
@@ -44,9 +44,10 @@ struct Survey {
 
 /// Pages that became protnone, neighbours together.
 ///
-/// The listeners are told when all are collected and the page locks are free again. Until then guests go on using the pages, and
-/// wait only while the listeners are told. That does no harm: no vCPU faults the pages in before the notification ends; a thread
-/// that changes one of them meanwhile has a notification of its own; and telling twice zaps nothing twice.
+/// Listeners are notified when all pages are collected and the page locks are free. Until then guests use the
+/// pages, and they wait only during the notifications. This is safe: no vCPU faults the pages in before the
+/// notification ends. A thread that changes one of them meanwhile has a notification of its own. Reporting a
+/// page twice zaps it once.
 #[derive(Debug, Default)]
 struct Runs(Vec<Span<Gfn>>);
 
@@ -60,7 +61,7 @@ impl Runs {
 }
 
 impl AddressSpace {
-    /// Makes protnone what may be in `pages`, which lie in one mapping and, but for
+    /// Makes the eligible pages in `pages` protnone. They lie in one mapping and, except for
     /// [`PageBatched`](Policy::PageBatched), in one region.
     pub(super) fn make_protnone(
         &self,
@@ -109,7 +110,7 @@ impl AddressSpace {
         result
     }
 
-    /// Looks before any listener is told, and counts what will be left alone.
+    /// Inspects the pages before any listener is notified, and counts those to skip.
     fn survey(&self, pages: Span<Gfn>) -> Result<Survey, MmError> {
         let mut survey = Survey { present: false, wanted: None };
         self.each_page(pages, |found| {
@@ -124,7 +125,7 @@ impl AddressSpace {
         Ok(survey)
     }
 
-    /// Why this page, of a mapping that the scanner may touch, is left as it is.
+    /// Returns why this page, of a mapping that the scanner may change, is skipped.
     fn reason_to_skip(&self, found: &Found<'_>) -> Option<Skip> {
         match found.pte {
             Pte::Protnone { .. } => Some(Skip::Already),
@@ -136,13 +137,13 @@ impl AddressSpace {
     }
 }
 
-/// Where the stretch that begins at `at` ends at the latest.
+/// Returns the last possible end of a stretch that begins at `at`.
 pub(super) fn stretch_end(at: Hva, settings: &Settings) -> Hva {
     let region = Level::M2.bytes();
     let unit = match settings.policy {
         Policy::Range | Policy::Page => region,
         Policy::PageBatched => settings.stretch.max(1).checked_next_multiple_of(region).unwrap_or(region),
     };
-    // Stretches are aligned, so that a scan that stopped in one does not shift all that follow.
+    // Stretches are aligned, so that a scan that stopped inside one does not shift all later ones.
     Hva((at.0 / unit).saturating_add(1).saturating_mul(unit))
 }

@@ -1,16 +1,18 @@
-//! The free frames of one node: zones, and a small list for each of a few threads before them.
+//! The free frames of one node: zones, and in front of them a small list per shard of threads.
 //!
 //! ```text
 //!                     a batch              a batch
-//! a thread with     ◀─────────▶  zones,  ◀─────────▶  a thread's
-//! nothing else to do   zeroed    a lock               own lists
+//! the zeroer's      ◀─────────▶  zones,  ◀─────────▶  a thread's
+//! thread               zeroed    a lock               own lists
 //!                      ahead     for each
 //! ```
-//! Single frames go through the lists; all else, and what a list lacks or has too much of, comes from the
-//! [zones](Zones) under their locks. When those are empty the lists are emptied too, so a node is out of memory only
-//! when it is. A thread that needs a page of zeroes takes one that was [zeroed ahead](crate::zero), if there is one.
+//! Single frames go through the lists. Other requests, and batches that refill or drain a list, use the
+//! [zones](Zones) under their locks. When the zones are empty the lists are emptied too, so a node reports no
+//! memory only when no frame is free. A request for a zero page takes one that was [zeroed ahead](crate::zero),
+//! if there is one.
 //!
-//! So threads that take and give back single frames share a line once in a batch, with a few others. [`ListStats`] counts.
+//! So threads that take and free single frames touch a shared cache line once per batch, with few other
+//! threads. [`ListStats`] counts this.
 
 use super::zones::{AllZones, Zones};
 use crate::frames::{BLOCK, Unit};
@@ -19,13 +21,13 @@ use crate::shards::Shards;
 use slat::{Level, Pfn, Span};
 use std::ops::Range;
 
-/// A thread's list is filled by this many frames, and emptied by as many when it has twice that.
+/// Number of frames that refill a list, or leave it when it holds twice as many.
 const BATCH: usize = 32;
 
-/// A zone with fewer free frames than this, or as many, has none zeroed ahead.
+/// A zone with at most this many free frames has none zeroed ahead.
 const SPARE: u64 = 4 * BATCH as u64;
 
-/// What a thread has at hand.
+/// The frames in a thread's list.
 #[derive(Debug, Default)]
 struct List {
     frames: Vec<u64>,
@@ -33,20 +35,20 @@ struct List {
     done: ListStats,
 }
 
-/// What became of requests for single frames, and of such frames that were given back.
+/// Counts of single frames taken and freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ListStats {
-    /// Frames that were taken.
+    /// Frames taken.
     pub taken: u64,
-    /// Of these, those that had been zeroed ahead.
+    /// Frames among these that were zeroed ahead.
     pub zeroed: u64,
-    /// Batches: times that a lock was taken that threads share.
+    /// Batches: times that a shared lock was taken.
     pub batches: u64,
-    /// Times that a thread waited for a list, which another one used.
+    /// Times that a thread waited for a list that another thread was using.
     pub waits: u64,
 }
 
-/// See the module's header.
+/// The free frames of one node.
 #[derive(Debug)]
 pub(crate) struct NodeFrames {
     frames: Span<Pfn>,
@@ -55,23 +57,23 @@ pub(crate) struct NodeFrames {
 }
 
 impl NodeFrames {
-    /// All of these blocks of an arena, free.
+    /// Creates a node of these blocks of an arena, all free.
     pub(crate) fn new(blocks: Range<u64>) -> Self {
         let count = blocks.end - blocks.start;
         Self {
-            // No frame lies in the first 2 MiB of the memory.
+            // No frame is in the first 2 MiB of the memory.
             frames: Span::sized(Pfn((blocks.start + 1) * BLOCK), count * BLOCK),
             zones: Zones::new(count),
             lists: Shards::new(),
         }
     }
 
-    /// The frames that are this node's, free or not.
+    /// Returns all frames of the node, free or not.
     pub(crate) fn frames(&self) -> Span<Pfn> {
         self.frames
     }
 
-    /// How many are free.
+    /// Returns the number of free frames.
     pub(crate) fn free(&self) -> u64 {
         let len = |list: &Mutex<List>| {
             let list = list.lock();
@@ -81,7 +83,7 @@ impl NodeFrames {
         self.zones.free() + listed
     }
 
-    /// What its lists have done.
+    /// Returns the counts of its lists.
     pub(crate) fn list_stats(&self) -> ListStats {
         self.lists.iter().fold(ListStats::default(), |sum, list| {
             let done = list.lock().done;
@@ -94,7 +96,7 @@ impl NodeFrames {
         })
     }
 
-    /// Takes a page of 4 KiB or 2 MiB; there are no others. One that is to hold zeroes may hold them already.
+    /// Takes a page of 4 KiB or 2 MiB; other sizes are not available. With `zero`, prefers a page zeroed ahead.
     pub(crate) fn take_page(&self, level: Level, zero: bool) -> Option<Pfn> {
         match level {
             Level::K4 => self.take_frame(zero),
@@ -103,7 +105,7 @@ impl NodeFrames {
         }
     }
 
-    /// This thread's list.
+    /// Locks this thread's list.
     fn list(&self) -> MutexGuard<'_, List> {
         let list = self.lists.mine();
         list.try_lock().unwrap_or_else(|| {
@@ -117,7 +119,7 @@ impl NodeFrames {
         let mut list = self.list();
         list.done.taken += 1;
         if zero && list.zeroed.is_empty() {
-            // Where the list has frames a look at other zones would be one for each fault.
+            // If the list has other frames, asking other zones would cost every fault a search.
             let elsewhere = list.frames.is_empty();
             list.done.batches += u64::from(self.zones.take_zeroed(BATCH, elsewhere, &mut list.zeroed));
         }
@@ -143,10 +145,10 @@ impl NodeFrames {
         first.or_else(|| self.gather().take(unit)).map(|frame| self.frames.start + frame)
     }
 
-    /// Empties every thread's lists, and returns all that is free, locked.
+    /// Empties all lists, and returns all free frames, locked.
     #[cold]
     fn gather(&self) -> AllZones<'_> {
-        // The lock of a list comes before those of the zones: they are never wanted the other way round.
+        // Lock order: lists before zones.
         let mut listed: Vec<u64> = Vec::new();
         for list in self.lists.iter() {
             let mut list = list.lock();
@@ -158,8 +160,8 @@ impl NodeFrames {
         all
     }
 
-    /// Calls `with` with free frames, neighbours of one block together. No thread can take them until `with` returns. It is called
-    /// with all that were free at the beginning, and maybe with some that became free since. The lock is let go after each block.
+    /// Calls `with` for runs of free frames of one block, which no thread can take until `with` returns. Covers
+    /// all frames free at the start, and maybe some freed since. Releases the lock between blocks.
     pub(crate) fn with_free<E>(&self, mut with: impl FnMut(Span<Pfn>) -> Result<(), E>) -> Result<(), E> {
         drop(self.gather());
         for (first, zone) in self.zones.iter() {
@@ -171,7 +173,7 @@ impl NodeFrames {
                 if seeded!(TrimmedUnlocked) {
                     let runs: Vec<_> = zone.free.runs(block).collect();
                     MutexGuard::unlocked(&mut zone, || {
-                        // Threads that were stopped meanwhile use some of them.
+                        // Threads that allocate meanwhile use some of them.
                         self.wait_until_taken(40);
                         runs.iter().try_for_each(|run| with(span(run)))
                     })?;
@@ -188,16 +190,16 @@ impl NodeFrames {
         Ok(())
     }
 
-    /// How many frames hold zeroes ahead of need, but for those that threads have at hand.
+    /// Returns the number of frames zeroed ahead, without those in threads' lists.
     pub(crate) fn zeroed(&self) -> u64 {
         self.zones.zeroed()
     }
 
-    /// Takes up to a batch of frames, which `zero` makes hold zeroes, and offers them to threads that want such; how many. No lock
-    /// is held meanwhile.
+    /// Takes up to a batch of frames, zeroes them by `zero`, and offers them as zeroed; returns how many. Holds
+    /// no lock meanwhile.
     pub(crate) fn zero_ahead(&self, most: u64, zero: impl Fn(Pfn)) -> u64 {
         let mut frames = Vec::new();
-        // The thread may be kept from its processor: where memory is short others need these frames.
+        // A small batch: this thread may be preempted, and others may need these frames.
         self.zones.take_to_zero(BATCH.min(most as usize), SPARE, &mut frames);
         if seeded!(ZeroedLate) {
             self.zones.give_zeroed(frames.iter().copied());
@@ -212,7 +214,7 @@ impl NodeFrames {
         frames.len() as u64
     }
 
-    /// Waits until threads have taken one frame more than so many, or do not: those before it are in use by then.
+    /// Waits until threads have taken more than `frames` further frames, or for about 2 s at most.
     #[cold]
     fn wait_until_taken(&self, frames: u64) {
         let until = self.list_stats().taken + frames;
@@ -220,7 +222,7 @@ impl NodeFrames {
         waits.for_each(|_| std::thread::sleep(std::time::Duration::from_millis(1)));
     }
 
-    /// Takes frames of this node back, however they were taken.
+    /// Frees frames of this node, in any grouping.
     pub(crate) fn give(&self, frames: Span<Pfn>) {
         let (start, end) = (frames.start.0 - self.frames.start.0, frames.end.0 - self.frames.start.0);
         if end - start > 1 {

@@ -1,4 +1,4 @@
-//! The scanner: round and round through the address space, a piece at a time.
+//! The scan: round and round an address space, a piece at a time.
 
 use super::Settings;
 use super::policy::stretch_end;
@@ -11,13 +11,13 @@ use parking_lot::Mutex;
 use slat::{Hva, Idle, PAGE_SIZE, Span};
 use std::sync::Arc;
 
-/// Scans an address space when it is told to. [`Scanner`](super::Scanner) does so by itself, from time to time.
+/// Scans an address space on request. A [`Scanner`](super::Scanner) scans periodically.
 ///
 /// ```
 /// use slat::{Access, Hva, Idle};
 /// use slat_mm::*;
 ///
-/// // Two nodes; memory that a thread of node 1 uses lies on node 0.
+/// Two nodes. A thread of node 1 uses memory that is on node 0.
 /// let mut idle = Idle::take().unwrap();
 /// let arena = Arena::builder().limit(16 << 20).nodes(2).build()?;
 /// let space = AddressSpace::builder(&arena).build()?;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// space.write(&mut idle, span.start, b"hello")?;
 /// Node(1).run_here();
 ///
-/// // The second access between scans moves it.
+/// The second access between scans moves the page.
 /// let balancer = Balancer::new(&space, Settings::default());
 /// for _ in 0..2 {
 ///     balancer.scan(&mut idle, 1 << 20)?;
@@ -40,23 +40,23 @@ use std::sync::Arc;
 pub struct Balancer {
     space: Arc<AddressSpace>,
     settings: Settings,
-    /// Where the next scan begins. Held for the whole of one: two at once would tell everything twice.
+    /// Where the next scan begins. Locked during a scan, so that scans do not overlap.
     at: Mutex<Hva>,
 }
 
 impl Balancer {
-    /// A balancer of `space` that begins at its lowest address.
+    /// Creates a balancer of `space` that begins at its lowest address.
     pub fn new(space: &Arc<AddressSpace>, settings: Settings) -> Self {
         Self { space: space.clone(), settings, at: Mutex::new(ADDRESSES.start) }
     }
 
-    /// Its settings.
+    /// Returns its settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Makes protnone what it may in the next `bytes` of mapped addresses, from where the last scan ended; once
-    /// around at most. Waits while another thread scans. May sleep.
+    /// Makes eligible pages protnone in the next `bytes` of mapped addresses, from where the last scan ended,
+    /// once around at most. Waits while another thread scans. May sleep.
     pub fn scan(&self, idle: &mut Idle, bytes: u64) -> Result<(), MmError> {
         let mut at = self.at.lock();
         let (begin, mut left, mut wrapped) = (*at, bytes, false);
@@ -74,8 +74,8 @@ impl Balancer {
         Ok(())
     }
 
-    /// Scans the first stretch of `ahead`, of `most` bytes and a page at most, and says which; empty where a mapping
-    /// was passed over. `None`: nothing is mapped there. The mappings may change between two steps.
+    /// Scans the first stretch of `ahead`, up to `most` bytes and at least a page, and returns it; an empty one
+    /// if a mapping was skipped. `None` if nothing is mapped there. The mappings may change between two steps.
     fn step(&self, idle: &mut Idle, ahead: Span<Hva>, most: u64) -> Result<Option<Span<Hva>>, MmError> {
         let space = &*self.space;
         let state = space.state.read();

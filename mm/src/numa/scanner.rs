@@ -6,8 +6,8 @@ use slat::Idle;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// A thread that scans [`scan_bytes`](super::Settings::scan_bytes) every [`period`](super::Settings::period), until
-/// this is dropped: then it ends its scan and is waited for.
+/// A thread that scans [`scan_bytes`](super::Settings::scan_bytes) every [`period`](super::Settings::period).
+/// Dropping this waits for its current scan, and ends it.
 #[derive(Debug)]
 #[must_use = "dropping it stops the thread"]
 pub struct Scanner {
@@ -16,12 +16,12 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// Starts it. The first scan comes after the first period.
+    /// Starts the thread. The first scan comes after the first period.
     pub fn start(balancer: Balancer) -> Self {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
-            // A new thread has one.
+            // A new thread always has one.
             let Some(mut idle) = Idle::take() else { return };
             let (flag, changed) = &*stopped;
             loop {
@@ -31,7 +31,7 @@ impl Scanner {
                     return;
                 }
                 drop(stop);
-                // Memory may be short for a moment; what was not scanned comes up again.
+                // A lack of memory may be temporary; the pages come up again.
                 let _ = balancer.scan(&mut idle, balancer.settings().scan_bytes);
             }
         });
@@ -45,7 +45,7 @@ impl Drop for Scanner {
         *flag.lock() = true;
         changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A panic has been printed by its own thread.
+            // A panic was printed by its own thread.
             let _ = thread.join();
         }
     }

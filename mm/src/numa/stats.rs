@@ -1,20 +1,20 @@
-//! What balancing has done to an address space: counters of a few threads, summed when they are read.
+//! What balancing has done to an address space: sharded counters, summed when they are read.
 
 use crate::shards::Shards;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Why the scanner left a page as it was.
+/// Why the scanner skipped a page.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Skip {
-    /// Its frame has more than one reference: it is shared after a fork, merged with others, or a file's.
+    /// Its frame has more than one reference: shared by a fork, merged, or a file's.
     Shared,
-    /// A device uses it.
+    /// A device has pinned it.
     Pinned,
-    /// It is protnone since an earlier scan: no thread has accessed it since.
+    /// It is protnone since an earlier scan, and no thread has accessed it since.
     Already,
     /// Its mapping allows no access.
     NoAccess,
-    /// Its mapping is one of a shared file.
+    /// Its mapping is of a shared file.
     File,
 }
 
@@ -23,7 +23,7 @@ impl Skip {
     pub const ALL: [Self; 5] = [Self::Shared, Self::Pinned, Self::Already, Self::NoAccess, Self::File];
 }
 
-/// What is counted.
+/// Index of a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Counted {
     Scanned,
@@ -35,42 +35,42 @@ pub(crate) enum Counted {
     Notified,
     Told,
     Flushed,
-    /// Followed by one counter for each reason.
+    /// The first of one counter for each reason.
     Skipped,
 }
 
 const COUNTERS: usize = Counted::Skipped as usize + Skip::ALL.len();
 
-/// See the module's header.
+/// The counters, one set for each shard of threads.
 #[derive(Debug)]
 pub(crate) struct Counters(Shards<[AtomicU64; COUNTERS]>);
 
-/// What balancing has done to an address space so far. Pages are of 4 KiB: a huge one counts as 512.
+/// What balancing has done to an address space so far. Pages are 4 KiB; a huge page counts as 512.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NumaStats {
-    /// Pages of address space that the scanner passed over, of mappings that it may touch.
+    /// Pages of address space scanned, in eligible mappings.
     pub scanned: u64,
     /// Pages that became protnone.
     pub protnone: u64,
-    /// Hint faults; one on a huge page is one.
+    /// Hint faults; a fault on a huge page counts once.
     pub hint_faults: u64,
-    /// Of these, how many found their page on the node that asked.
+    /// Hint faults whose page was on the faulting node.
     pub local_faults: u64,
-    /// Pages that were moved to the node that asked.
+    /// Pages moved to the faulting node.
     pub migrated: u64,
-    /// Times that a page was to move and its node had no frame left.
+    /// Moves that failed because the node had no free frame.
     pub no_room: u64,
-    /// Notifications by the scanner, each for all secondary MMUs.
+    /// Notifications by the scanner, each of all secondary MMUs.
     pub notified: u64,
-    /// In these, changes told: of a page, a huge page, or a run of neighbours.
+    /// Changes reported in these: of a page, a huge page, or a run of neighbours.
     pub told: u64,
-    /// In these, flushes asked for right after a change.
+    /// Flushes requested in these, right after a change.
     pub flushed: u64,
     skipped: [u64; Skip::ALL.len()],
 }
 
 impl NumaStats {
-    /// Pages that the scanner left as they were for this reason. Of mappings that it does not look into at all
+    /// Returns the number of pages skipped for this reason. In mappings that are skipped as a whole
     /// ([`Skip::File`], [`Skip::NoAccess`]) every page counts, present or not.
     pub fn skipped(&self, why: Skip) -> u64 {
         self.skipped[why as usize]

@@ -1,18 +1,19 @@
-//! The free frames of a node that are on no thread's list: in zones, each under a lock of its own.
+//! The free frames of a node that are in no list: zones, each with its own lock.
 //!
 //! ```text
-//! node   │ zone 0 │ zone 1 │ zone 2 │ …       as many blocks in each, neighbours together
+//! node   │ zone 0 │ zone 1 │ zone 2 │ …       equal numbers of consecutive blocks
 //!            ▲        ▲
-//!      threads 0, 3   threads 1, 4            each begins at its own zone, and goes on where that has none
+//!      threads 0, 3   threads 1, 4            each begins at its own zone, and tries the next ones if that is empty
 //! ```
-//! A lock that hundreds of CPUs take for each batch is what they wait for, however short it is held: each hand-over moves its line
-//! between sockets. Here a few threads share a zone. A small node has one zone only: its frames gather at its bottom, so that whole
-//! blocks remain.
+//! A lock that hundreds of CPUs take for each batch becomes a bottleneck, however briefly it is held: each
+//! hand-over moves its cache line between sockets. Here a few threads share a zone. A small node has a single
+//! zone, so that its used frames stay at the bottom and whole blocks remain.
 //!
-//! Frames that were [zeroed ahead](crate::zero) belong to their zones, too, under the same locks. A fault that looks for one reads a
-//! hint of its own zone, and those of the others once in a batch; it writes nothing that the whole node shares.
+//! Frames that were [zeroed ahead](crate::zero) belong to their zones, under the same locks. A fault that looks
+//! for one reads a hint of its own zone, and the hints of others once per batch; it writes nothing that the
+//! whole node shares.
 //!
-//! A thread holds the lock of one zone at a time; or [all of them](Zones::lock_all), taken in order.
+//! A thread holds the lock of one zone, or of [all zones](Zones::lock_all), taken in order.
 
 use crate::frames::{BLOCK, FreeFrames, Unit};
 use crate::prim::{AtomicU64, Mutex, MutexGuard, thread_number};
@@ -20,35 +21,35 @@ use crate::shards::{Padded, Shards, shards};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Blocks of a zone at least: 64 MiB.
+/// Least blocks of a zone: 64 MiB.
 const SMALLEST: u64 = 32;
-/// Threads with lists of their own that share a zone at most, where the node is large enough.
+/// Number of lists that share a zone, if the node is large enough.
 const THREADS: usize = 8;
 
-/// See the module's header. Frames are numbered from the node's first.
+/// The zones of one node. Frames are numbered from the node's first.
 #[derive(Debug)]
 pub(super) struct Zones {
     zones: Shards<Zone>,
-    /// Frames of each zone but the last, which may have fewer.
+    /// Number of frames in each zone but the last, which may have fewer.
     each: u64,
 }
 
 #[derive(Debug)]
 struct Zone {
-    /// The number of its first frame.
+    /// Number of its first frame.
     first: u64,
     frames: Mutex<Frames>,
-    /// How many of them were zeroed ahead. On lines of its own: a fault that finds none here shares none with those that take the lock.
+    /// Number of frames zeroed ahead. On its own cache lines: a fault that finds none here does not touch the lock's line.
     // ORDER(zeroed): Relaxed: a hint; the frames are found under the lock.
     zeroed: Padded<AtomicU64>,
 }
 
-/// What is free in a zone.
+/// The free frames of a zone.
 #[derive(Debug)]
 pub(super) struct Frames {
-    /// Numbered from the zone's first.
+    /// Numbered from the zone's first frame.
     pub(super) free: FreeFrames,
-    /// Those that hold zeroes are not among these. Numbered from the node's first.
+    /// Frames zeroed ahead, which are not in `free`. Numbered from the node's first frame.
     zeroed: Vec<u64>,
 }
 
@@ -59,13 +60,13 @@ pub(super) struct AllZones<'a> {
 }
 
 impl Zone {
-    /// Of so many blocks, all free.
+    /// Creates a zone of free blocks.
     fn new(first: u64, blocks: u64) -> Self {
         let frames = Frames { free: FreeFrames::new(blocks as usize), zeroed: Vec::new() };
         Self { first, frames: Mutex::new(frames), zeroed: Padded::default() }
     }
 
-    /// Locks it. No frame of it counts as zeroed ahead from then on.
+    /// Locks the zone, and makes its zeroed frames ordinary free frames.
     fn lock(&self) -> MutexGuard<'_, Frames> {
         let mut frames = self.frames.lock();
         if !seeded!(ZeroedHidden) {
@@ -78,20 +79,20 @@ impl Zone {
 }
 
 impl Zones {
-    /// For so many blocks, all free.
+    /// Creates zones for this many blocks, all free.
     pub(super) fn new(blocks: u64) -> Self {
         let most = (blocks / SMALLEST).clamp(1, (shards() / THREADS) as u64);
         Self::with(blocks, blocks.div_ceil(most))
     }
 
-    /// With so many blocks in each zone.
+    /// Creates zones of `each` blocks.
     fn with(blocks: u64, each: u64) -> Self {
         let zones = (0..blocks).step_by(each as usize);
         let zones = zones.map(|first| Zone::new(first * BLOCK, each.min(blocks - first)));
         Self { zones: zones.collect(), each: each * BLOCK }
     }
 
-    /// The zones, this thread's first.
+    /// Returns the zones, this thread's first.
     fn mine_first(&self) -> impl Iterator<Item = &Zone> {
         let mine = thread_number();
         let looked = if seeded!(ZoneAlone) { 1 } else { self.zones.len() };
@@ -102,7 +103,7 @@ impl Zones {
         self.zones.pick((frame / self.each) as usize)
     }
 
-    /// Frames that are free, whatever they hold.
+    /// Returns the number of free frames, zeroed or not.
     pub(super) fn free(&self) -> u64 {
         let free = |zone: &Zone| {
             let frames = zone.frames.lock();
@@ -111,12 +112,12 @@ impl Zones {
         self.zones.iter().map(free).sum()
     }
 
-    /// Frames that were zeroed ahead.
+    /// Returns the number of frames zeroed ahead.
     pub(super) fn zeroed(&self) -> u64 {
         self.zones.iter().map(|zone| zone.zeroed.load(Relaxed)).sum()
     }
 
-    /// Takes up to `want` single frames, of the first zone that has any.
+    /// Takes up to `want` single frames from the first zone that has any.
     pub(super) fn take_frames(&self, want: usize, into: &mut Vec<u64>) {
         let before = into.len();
         for zone in self.mine_first() {
@@ -127,8 +128,8 @@ impl Zones {
         }
     }
 
-    /// Takes up to `want` frames that were zeroed ahead, of this thread's zone, or with `elsewhere` of the first zone that has any;
-    /// whether there was one.
+    /// Takes up to `want` zeroed frames from this thread's zone, or with `elsewhere` from the first zone that
+    /// has any; returns whether there was one.
     pub(super) fn take_zeroed(&self, want: usize, elsewhere: bool, into: &mut Vec<u64>) -> bool {
         for zone in self.mine_first().take(if elsewhere { usize::MAX } else { 1 }) {
             if zone.zeroed.load(Relaxed) == 0 {
@@ -145,8 +146,8 @@ impl Zones {
         false
     }
 
-    /// Takes up to `want` single frames that are to be zeroed ahead: of the zone with the fewest such, if more than `spare` are free
-    /// there; else of the next.
+    /// Takes up to `want` single frames to zero, from the zone with the fewest zeroed frames among those with
+    /// more than `spare` free.
     pub(super) fn take_to_zero(&self, want: usize, spare: u64, into: &mut Vec<u64>) {
         let mut zones: Vec<&Zone> = self.zones.iter().collect();
         zones.sort_by_key(|zone| zone.zeroed.load(Relaxed));
@@ -158,7 +159,7 @@ impl Zones {
         }
     }
 
-    /// Offers frames of one zone that hold zeroes now.
+    /// Offers frames of one zone as zeroed.
     pub(super) fn give_zeroed(&self, frames: impl DoubleEndedIterator<Item = u64> + Clone) {
         let Some(frame) = frames.clone().next() else { return };
         let zone = self.zone_of(frame);
@@ -172,7 +173,7 @@ impl Zones {
         self.mine_first().find_map(|zone| zone.frames.lock().free.take(unit).map(|frame| zone.first + frame))
     }
 
-    /// Takes frames back, neighbours of each other.
+    /// Frees a run of frames.
     pub(super) fn give(&self, mut frames: Range<u64>) {
         while !frames.is_empty() {
             let zone = self.zone_of(frames.start);
@@ -182,7 +183,7 @@ impl Zones {
         }
     }
 
-    /// Takes single frames back, those of one zone by one hold of its lock.
+    /// Frees single frames; takes the lock of each zone once.
     pub(super) fn give_each(&self, frames: &mut [u64]) {
         frames.sort_unstable();
         for frames in frames.chunk_by(|one, next| one / self.each == next / self.each) {
@@ -192,12 +193,12 @@ impl Zones {
         }
     }
 
-    /// No thread takes or gives back until the result is dropped.
+    /// Locks all zones.
     pub(super) fn lock_all(&self) -> AllZones<'_> {
         AllZones { zones: self.zones.iter().map(Zone::lock).collect(), each: self.each }
     }
 
-    /// Each zone, with its first frame.
+    /// Returns each zone with its first frame.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Mutex<Frames>)> {
         self.zones.iter().map(|zone| (zone.first, &zone.frames))
     }
@@ -211,7 +212,7 @@ fn take_of(zone: &Zone, frames: &mut Frames, want: usize, into: &mut Vec<u64>) {
 }
 
 impl AllZones<'_> {
-    /// Takes single frames back.
+    /// Frees single frames.
     pub(super) fn give_each(&mut self, frames: &[u64]) {
         for frame in frames {
             let at = frame % self.each;
@@ -219,7 +220,7 @@ impl AllZones<'_> {
         }
     }
 
-    /// Takes a frame.
+    /// Takes a single frame.
     pub(super) fn take_frame(&mut self) -> Option<u64> {
         let mut one = Vec::with_capacity(1);
         self.first(|free| {
@@ -233,7 +234,7 @@ impl AllZones<'_> {
         self.first(|free| free.take(unit))
     }
 
-    /// What `take` gets of the first zone that has it.
+    /// Returns what `take` gets from the first zone that has it.
     fn first(&mut self, mut take: impl FnMut(&mut FreeFrames) -> Option<u64>) -> Option<u64> {
         let count = self.zones.len();
         let (begin, looked) = if seeded!(ZoneAlone) { (thread_number() % count, 1) } else { (0, count) };
@@ -246,7 +247,7 @@ impl AllZones<'_> {
 mod tests {
     use super::*;
 
-    /// Takes all single frames.
+    /// Takes all frames, one by one.
     fn all(zones: &Zones) -> Vec<u64> {
         let mut all = Vec::new();
         let mut before = usize::MAX;
@@ -285,7 +286,7 @@ mod tests {
         assert_eq!(free, [2, 2, 2, 1]);
         let mut blocks: Vec<_> = std::iter::from_fn(|| zones.take(Unit::Block)).collect();
         blocks.sort_unstable();
-        assert!(blocks.iter().copied().eq((0..7).map(|block| block * BLOCK)), "they are whole again");
+        assert!(blocks.iter().copied().eq((0..7).map(|block| block * BLOCK)), "the blocks are whole again");
         // Over the ends of three zones.
         zones.give(BLOCK..6 * BLOCK + 1);
         let free: Vec<_> = zones.iter().map(|(_, zone)| zone.lock().free.free()).collect();
@@ -309,7 +310,7 @@ mod tests {
             taken.iter().map(|frame| frame / BLOCK).collect::<Vec<_>>()
         };
         assert_eq!([zero(0), zero(0), zero(0)], [[0; 4], [1; 4], [0; 4]]);
-        assert_eq!(zero(BLOCK - 4), [0; 0], "none has so many");
+        assert_eq!(zero(BLOCK - 4), [0; 0], "no zone has so many");
         assert_eq!((zones.zeroed(), zones.free()), (12, 2 * BLOCK));
         zones.give(zones.take(Unit::Chunk).map(|chunk| chunk..chunk + 64).unwrap());
         let mut all = Vec::new();
