@@ -1,13 +1,13 @@
-//! A VMM's guest memory: hotplug beside devices that look addresses up, each in a snapshot of its own.
+//! Guest memory of a VMM: hotplug beside devices that look addresses up, each in its own snapshot.
 //!
-//! `GuestMemory` has the shape of vm-memory's `GuestAddressSpace`: a handle that can be cloned, whose `memory()` is one version for as
-//! long as it is held.
+//! `GuestMemory` has the shape of vm-memory's `GuestAddressSpace`: a handle that can be cloned, whose
+//! `memory()` returns one version.
 
 use slat_slots::{Gfn, Gpa, Hva, Limits, PAGE_SHIFT, SharedSlots, Slot, SlotError, SlotId, Snapshot};
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 
-/// The part that devices have.
+/// The devices' handle.
 #[derive(Clone)]
 struct GuestMemory(Arc<RwLock<Snapshot>>);
 
@@ -17,7 +17,7 @@ impl GuestMemory {
     }
 }
 
-/// The part that the VMM's own thread has: it alone changes the slots.
+/// The owner's side: only this part changes the slots.
 struct MemoryManager {
     slots: Mutex<SharedSlots>,
     devices: GuestMemory,
@@ -30,17 +30,17 @@ impl MemoryManager {
         Self { slots: Mutex::new(slots), devices }
     }
 
-    /// Plugs all of `slots` at once, or none.
+    /// Adds all of `slots` at once, or none.
     fn plug(&self, slots: &[Slot]) -> Result<(), SlotError> {
         let mut owner = self.slots.lock().unwrap();
         owner.commit(|tx| slots.iter().try_for_each(|&slot| tx.create(slot)))?;
-        // Here a VMM makes the same changes at KVM, before devices see them.
+        // Here a VMM makes the same changes in KVM, before devices see them.
         *self.devices.0.write().unwrap() = owner.snapshot();
         Ok(())
     }
 }
 
-/// Where a device finds guest address `gpa`.
+/// Returns the host address of guest address `gpa`.
 fn host_address(memory: &Snapshot, gpa: Gpa) -> Option<Hva> {
     let slot = memory.find(gpa.gfn())?;
     Some(slot.hva_of(gpa.gfn()) + gpa.offset())
@@ -67,7 +67,7 @@ fn main() -> Result<(), SlotError> {
         manager.plug(&[dimm(id)])?;
     }
     let found: usize = devices.into_iter().map(|device| device.join().unwrap()).sum();
-    assert_eq!(found, 4 * 10_000, "the first two modules are there in every version");
+    assert_eq!(found, 4 * 10_000, "every version has the first two modules");
 
     let refused = manager.plug(&[dimm(200), Slot::new(SlotId(201), Gfn(5), 1, Hva(0))]).unwrap_err();
     assert_eq!(manager.devices.memory().len(), 100, "neither of them");

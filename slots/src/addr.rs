@@ -1,10 +1,10 @@
-//! Addresses, one type each, so that a guest frame is never taken for a host frame.
+//! Addresses, one type each, so that a guest frame cannot be used as a host frame.
 //!
 //! ```text
 //! Gpa ── >> 12 ──▶ Gfn ── memslot ──▶ Hva ── primary MMU ──▶ Pfn
 //! ```
-//! A number loses its meaning only where a page-table format packs it into an entry, and gets it back
-//! where the format unpacks it. Everything here is `Copy`, one word, and free.
+//! A number loses its type only when a page-table format packs it into an entry, and regains it when the format
+//! unpacks it. All types here are `Copy` and one word.
 
 use core::fmt;
 use core::ops::{Add, Range};
@@ -57,13 +57,13 @@ macro_rules! address {
     };
 }
 
-/// A place on one of the number lines of this module: what a [`Span`] is made of.
+/// A position on one of the number lines of this module; a [`Span`] has two.
 pub trait Position: Copy + Ord + fmt::Debug {
-    /// What a page of 4 KiB is on this line: 1 for frames, 4096 for bytes.
+    /// Size of a 4 KiB page on this line: 1 for frames, 4096 for bytes.
     const PAGE: u64;
     /// The position with this number.
     fn from_raw(raw: u64) -> Self;
-    /// Its number: frames for [`Gfn`] and [`Pfn`], bytes for [`Gpa`] and [`Hva`].
+    /// Returns its number: frames for [`Gfn`] and [`Pfn`], bytes for [`Gpa`] and [`Hva`].
     fn raw(self) -> u64;
 }
 
@@ -80,12 +80,12 @@ address! {
     Gva, PAGE_SIZE
 }
 address! {
-    /// An address in the host's own address space (the primary MMU's input), in bytes.
+    /// An address in the host's address space (the primary MMU's input), in bytes.
     Hva, PAGE_SIZE
 }
 address! {
-    /// A physical frame number, in pages of 4 KiB. "Physical" is whatever the walker of the tables
-    /// understands: machine frames on bare metal, frames of an arena in user space.
+    /// A physical frame number, in pages of 4 KiB. "Physical" is what the tables' walker uses: machine frames
+    /// on bare metal, frames of an arena in user space.
     Pfn, 1
 }
 
@@ -104,8 +104,8 @@ impl Gpa {
 }
 
 impl Gpa {
-    /// The address without the bit at this position, and whether that was set: where a bit of guest addresses says that memory is
-    /// shared, or private.
+    /// Returns the address without the bit at this position, and whether it was set. For guests whose addresses
+    /// have a bit that marks shared or private memory.
     #[inline]
     pub const fn split_bit(self, bit: u32) -> (Self, bool) {
         (Self(self.0 & !(1 << bit)), self.0 >> bit & 1 != 0)
@@ -126,11 +126,11 @@ impl Gfn {
     }
 }
 
-/// Memory that has no host address, as KVM's `guest_memfd`: a number that the embedder gives it, below
+/// Memory without a host address, like KVM's `guest_memfd`. The embedder chooses its number, below
 /// [`PrivateMemory::COUNT`].
 ///
-/// Such memory is named by number and offset, and the name is an [`Hva`] of a part of the address space that no processor
-/// has. So whatever takes a host address takes it: a memslot, an invalidation, a question to the host. It is
+/// Number and offset together are encoded as an [`Hva`] in a part of the address space that no processor uses.
+/// So everything that takes a host address accepts it: a memslot, an invalidation, a host call. Such memory is
 /// private: see [`Slot::is_private`](crate::Slot::is_private).
 ///
 /// ```
@@ -144,17 +144,17 @@ impl Gfn {
 pub struct PrivateMemory(pub u16);
 
 impl PrivateMemory {
-    /// How many have names.
+    /// Number of private memories.
     pub const COUNT: u16 = 1 << 14;
-    /// Bytes of each: offsets are below this.
+    /// Bytes of each; offsets are below this.
     pub const BYTES: u64 = 1 << 48;
-    /// The highest two bits of an address: 10. Neither half of an address space has it.
+    /// The top two bits of an address, 10. No address of a user or kernel half has them.
     const MARK: u64 = 1 << 63;
 
-    /// The name of what is `offset` bytes inside.
+    /// Encodes the address `offset` bytes inside.
     ///
     /// # Panics
-    /// Where the number or the offset is too great.
+    /// If the number or the offset is too large.
     pub const fn at(self, offset: u64) -> Hva {
         assert!(
             self.0 < Self::COUNT && offset < Self::BYTES,
@@ -165,14 +165,14 @@ impl PrivateMemory {
 }
 
 impl PrivateMemory {
-    /// The names of all of it.
+    /// Returns all its addresses.
     pub(crate) fn names(self) -> Span<Hva> {
         Span::sized(self.at(0), Self::BYTES)
     }
 }
 
 impl Hva {
-    /// Which private memory this names, if it names such, and the offset in it.
+    /// Returns the private memory and the offset in it, if this address encodes them.
     #[inline]
     pub const fn private_memory(self) -> Option<(PrivateMemory, u64)> {
         let named = self.0 >> 62 == PrivateMemory::MARK >> 62;
@@ -198,7 +198,7 @@ impl Pfn {
 /// A level of a table, counted from the leaves: an entry of level 1 maps 4 KiB, of level 2 2 MiB,
 /// of level 3 1 GiB. Higher levels hold tables only.
 ///
-/// There are six levels and no other value: a host cannot say that a page has level 0.
+/// There are six levels and no other values: a host cannot make a page of level 0.
 ///
 /// ```
 /// # use slat_slots::Level;
@@ -254,7 +254,7 @@ impl Level {
     /// The level below.
     ///
     /// # Panics
-    /// At level 1: below a leaf there is memory.
+    /// At level 1.
     #[inline]
     pub const fn down(self) -> Self {
         assert!(self.0 > Self::K4.0, "there is no level below 1");
@@ -309,7 +309,7 @@ impl<T: Position> Span<T> {
         Self { start, end }
     }
 
-    /// `len` positions from `start`; stops at the end of the number line rather than wrap.
+    /// `len` positions from `start`; ends at the end of the number line and does not wrap.
     #[inline]
     pub fn sized(start: T, len: u64) -> Self {
         Self { start, end: T::from_raw(start.raw().saturating_add(len)) }
@@ -345,7 +345,7 @@ impl<T: Position> Span<T> {
         !self.is_empty() && !other.is_empty() && self.start < other.end && other.start < self.end
     }
 
-    /// What lies in both; empty where nothing does.
+    /// The positions in both; empty if there are none.
     #[inline]
     pub fn clamp(&self, other: &Self) -> Self {
         Self { start: self.start.max(other.start), end: self.end.min(other.end) }
@@ -363,7 +363,7 @@ impl<T: Position> Span<T> {
         }
     }
 
-    /// Grown outwards to multiples of `unit` (a power of two, in the positions of `T`).
+    /// The span extended to multiples of `unit` (a power of two, in the positions of `T`).
     #[inline]
     pub fn widen(&self, unit: u64) -> Self {
         debug_assert!(unit.is_power_of_two());
@@ -397,7 +397,7 @@ mod tests {
         assert_eq!(a.clamp(&Span::new(Gfn(0), Gfn(12))), Span::new(Gfn(10), Gfn(12)));
         assert_eq!(a.hull(&Span::new(Gfn(0), Gfn(0))), a);
         assert_eq!(a.widen(16), Span::new(Gfn(0), Gfn(32)));
-        assert_eq!(Span::sized(Gfn(u64::MAX), 5).len(), 0, "the number line ends, it does not wrap");
+        assert_eq!(Span::sized(Gfn(u64::MAX), 5).len(), 0, "a span ends at the end of the number line");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Slots are cut at random: what they lose is told, and what stays is not.
+//! Slots are cut at random: exactly the frames that they lose are zapped.
 
 use crate::addr::{Gfn, Hva, PrivateMemory, Span};
 use crate::log::Log;
@@ -12,13 +12,13 @@ use std::vec::Vec;
 
 const ALL: Span<Gfn> = Span::new(Gfn(0), Gfn(u64::MAX));
 
-/// The host address of each frame.
+/// Returns the host address of each frame.
 fn frames(map: &SlotMap<()>) -> BTreeMap<u64, Hva> {
     let of = |slot: Slot| (slot.gfns.start.0..slot.gfns.end.0).map(move |gfn| (gfn, slot.hva_of(Gfn(gfn))));
     map.range(ALL).flat_map(of).collect()
 }
 
-/// The cuts until a frame is lost and not told of, or told of and not lost.
+/// Returns the number of cuts until a lost frame is not zapped, or a remaining one is.
 fn wrong_after(cuts: u64) -> Option<u64> {
     let mut map = SlotMap::<()>::default();
     let mut random = fastrand::Rng::with_seed(7);
@@ -38,7 +38,7 @@ fn wrong_after(cuts: u64) -> Option<u64> {
         assert_eq!(tx.cut(old.id, gone, SlotId(100 + cut as u32)), Ok(old));
         let zapped: Vec<Span<Gfn>> = tx.effects().zap.clone();
         let (_, leftovers, effects) = tx.finish();
-        // SAFETY: left over by this map; there is no reader.
+        // SAFETY: left over by this map; there are no readers.
         unsafe { map.reclaim(leftovers) };
         map.done(effects);
         map.audit();
@@ -49,7 +49,7 @@ fn wrong_after(cuts: u64) -> Option<u64> {
             if told == after.contains_key(gfn) {
                 return Some(cut);
             }
-            assert!(after.get(gfn).is_none_or(|now| now == hva), "what stays is where it was");
+            assert!(after.get(gfn).is_none_or(|now| now == hva), "remaining frames keep their host address");
         }
         assert!(after.keys().all(|gfn| before.contains_key(gfn)));
     }
@@ -57,7 +57,7 @@ fn wrong_after(cuts: u64) -> Option<u64> {
 }
 
 #[test]
-fn what_a_cut_slot_loses_is_told_and_nothing_else() {
+fn exactly_the_frames_that_are_cut_out_are_zapped() {
     assert_eq!(wrong_after(if cfg!(miri) { 40 } else { 3_000 }), None);
 }
 
@@ -88,13 +88,14 @@ fn a_cut_that_breaks_a_rule_changes_nothing() {
     assert_eq!(cut(0, 12, 13, 40_000).rule, Rule::Id { limit: 32_764 });
     assert_eq!(cut(2, 32, 33, 7).rule, Rule::Missing);
     assert_eq!(frames(&map), before);
-    // At an end nothing is left over, so the id of the rest does not count.
+    // At an end of the slot only one part remains, so `rest` is not used.
     map.commit(|tx| tx.cut(SlotId(0), Span::new(Gfn(10), Gfn(12)), SlotId(0))).unwrap();
-    map.commit(|tx| tx.cut(SlotId(1), Span::new(Gfn(30), Gfn(40)), SlotId(0))).expect("all of it: deleted");
+    map.commit(|tx| tx.cut(SlotId(1), Span::new(Gfn(30), Gfn(40)), SlotId(0)))
+        .expect("cutting all of it deletes it");
     assert_eq!(map.range(ALL).map(|slot| slot.gfns).collect::<Vec<_>>(), [Span::new(Gfn(12), Gfn(20))]);
 }
 
-/// Which pages a log says are written.
+/// The pages that a log says are written.
 struct Written(Vec<AtomicBool>);
 
 impl Log for Written {
@@ -103,7 +104,7 @@ impl Log for Written {
     }
 }
 
-/// Pages of a slot that logs that are written before it is cut, and count as clean in what is left of it.
+/// Returns the pages that are written before a logging slot is cut, and count as clean in its pieces.
 fn lost_of_a_log() -> Vec<u64> {
     let mut map = SlotMap::<Written>::default();
     map.commit(|tx| tx.create(Slot::new(SlotId(0), Gfn(10), 10, Hva(0)).log_dirty())).unwrap();
@@ -113,7 +114,8 @@ fn lost_of_a_log() -> Vec<u64> {
     map.audit();
     let mut lost = Vec::new();
     for (id, gfns) in [(0, 11..14), (1, 15..20)] {
-        let (slot, log) = (map.get(SlotId(id)).unwrap(), map.version().log(SlotId(id)).expect("it logs on"));
+        let (slot, log) =
+            (map.get(SlotId(id)).unwrap(), map.version().log(SlotId(id)).expect("each piece logs"));
         assert_eq!((slot.gfns.start.0..slot.gfns.end.0, slot.log_dirty), (gfns.clone(), true));
         assert_eq!(log.0.len() as u64, slot.gfns.len());
         lost.extend(gfns.zip(&log.0).filter(|(_, page)| !page.load(Relaxed)).map(|(gfn, _)| gfn));
@@ -134,7 +136,8 @@ fn mistake_what_is_left_of_a_slot_that_logs_counts_as_clean() {
     std::println!("SEEDED cut-clean Unit 1");
 }
 
-/// The cuts of slots with two kinds of memory, converted at random, until a frame that stays shows other memory than before.
+/// Cuts slots with private memory, converted at random. Returns the number of cuts until a remaining frame uses
+/// other memory than before.
 fn changed_after(cuts: u64) -> Option<u64> {
     let mut random = fastrand::Rng::with_seed(11);
     let mut map = SlotMap::<()>::default();
@@ -162,7 +165,7 @@ fn changed_after(cuts: u64) -> Option<u64> {
         if after.iter().any(|(gfn, hva)| before.get(gfn) != Some(hva)) {
             return Some(cut);
         }
-        // Each piece converts on, both of its memories where they were.
+        // Each piece can be converted, and both its memories are where they were.
         for part in map.range(ALL).collect::<Vec<_>>() {
             let whole = map.get(part.id).unwrap();
             assert!(whole.gfns.covers(&part.gfns) && !whole.is_private());

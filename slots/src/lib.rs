@@ -14,13 +14,13 @@
 //!     tx.create(Slot::new(rom, Gfn(0xf_fff0), 16, Hva(0x7e00_0000_0000)).readonly())
 //! })?;
 //!
-//! // A device holds a snapshot: owned, cheap to clone, Send and Sync.
+//! // A device holds a snapshot. It is owned, cheap to clone, Send and Sync.
 //! let seen = memory.snapshot();
 //! let slot = seen.find(Gfn(0x10_0005)).unwrap();
 //! assert_eq!((slot.id, slot.hva_of(Gfn(0x10_0005))), (high, Hva(0x7f00_c000_5000)));
 //! assert_eq!(seen.find(Gfn(0xd_0000)), None, "the hole");
 //!
-//! // Which guest frames show these host pages?
+//! // Which guest frames map to these host pages?
 //! let mut frames = Vec::new();
 //! seen.over_hvas(Span::new(Hva(0x7f00_bfff_f000), Hva(0x7f00_c000_1000)), |gfns| frames.push(gfns));
 //! assert_eq!(frames, [Span::new(Gfn(0xb_ffff), Gfn(0xc_0000)), Span::new(Gfn(0x10_0000), Gfn(0x10_0001))]);
@@ -33,7 +33,7 @@
 //! assert_eq!(refused.unwrap_err().errno(), 17, "EEXIST");
 //! assert!(memory.snapshot().get(rom).is_some());
 //!
-//! // The upper RAM is unplugged, and logging begins for the lower. The device's snapshot is as it was until it takes another.
+//! // Unplug the upper RAM and log writes to the lower. The device's snapshot does not change.
 //! memory.commit(|tx| {
 //!     tx.delete(high)?;
 //!     tx.set_log_dirty(low, true)
@@ -50,37 +50,39 @@
 //! hva range ──by_hva──▶ gfn ranges       slots may overlap here (aliases)
 //! id ──by_id──▶ slot                    slot operations
 //! ```
-//! All three are copy-on-write B+trees; together they are one version of the slots. A change costs O(log n) whatever their number: the
-//! next version shares every node with the last that the change did not touch. Readers never block, and see one version, never a
-//! mixture. (The idea is that of the scalable memslots series, Linux, 2021-11.)
+//! All three are copy-on-write B+trees; together they are one version of the slots. A change costs O(log n):
+//! the next version shares all nodes with the last that the change did not touch. Readers never block, and see
+//! one version, never a mixture. (The idea is that of the scalable memslots series, Linux, 2021-11.)
 //!
-//! | module | idea |
+//! | module | contents |
 //! |---|---|
 //! | [`addr`] | addresses and frames, one type each; ranges; page sizes |
-//! | `slot` | [`Slot`]; the same in two words, [`Packed`] |
-//! | [`rules`] | what may be asked for, and why it may be refused: KVM's rules, in KVM's order |
-//! | [`shared`] | [`SharedSlots`] and [`Snapshot`]: versions that are held by reference counts |
-//! | [`map`] | [`SlotMap`]: one owner; what an embedder with a read side of its own builds on |
-//! | `transaction` | [`Transaction`]: operations on the next version, in the making |
+//! | `slot` | [`Slot`]; a slot in two words, [`Packed`] |
+//! | [`rules`] | requests, and why they are refused: KVM's rules, in KVM's order |
+//! | [`shared`] | [`SharedSlots`] and [`Snapshot`]: versions with reference counts |
+//! | [`map`] | [`SlotMap`]: one owner; for embedders with a read side of their own |
+//! | `transaction` | [`Transaction`]: operations on the next version |
 //! | `private` | slots with shared and private memory, frame by frame |
-//! | `version` | [`Version`]: one version, to be asked |
-//! | `log` | [`Log`]: a value of the user's own for each slot that logs writes |
-//! | [`ranges`] | the B+tree by itself: a map from ranges to values, in versions |
-//! | `tree`, `pool` | the B+tree; memory for its nodes, which never fails half-way |
+//! | `version` | [`Version`]: look-ups in one version |
+//! | `log` | [`Log`]: a user-defined value for each slot that logs writes |
+//! | [`ranges`] | the B+tree alone: a map from ranges to values, in versions |
+//! | `tree`, `pool` | the B+tree; memory for its nodes, allocated before an edit |
 //!
-//! The crate has no atomic operation and no lock of its own. Snapshots are [`Arc`](alloc::sync::Arc)s.
+//! The crate has no atomic operations or locks of its own. Snapshots are [`Arc`](alloc::sync::Arc)s.
 //!
 //! # Decisions
-//! * **Trees** instead of a sorted array, of which each change copies every slot, or two sets of everything. Readers see one
-//!   version, and a change costs O(log n).
-//! * **Ids are a third tree**, not a hash table: only slot operations look ids up, and a million ids are four nodes deep.
-//! * **A version knows whether any two slots share host addresses.** Where none do, a host address is found as a guest frame is.
+//! * **Trees** instead of a sorted array, where each change copies every slot, or two copies of everything.
+//!   Readers see one version, and a change costs O(log n).
+//! * **Ids are a third tree**, not a hash table: only slot operations look ids up, and a tree of a million ids
+//!   has four levels.
+//! * **A version knows whether any two slots share host addresses.** If none do, a look-up by host address is
+//!   as simple as one by frame.
 #![cfg_attr(not(any(test, seeded)), no_std)]
 #![deny(missing_docs)]
 
 extern crate alloc;
 
-/// Whether the mistake of this name is made here: never, in any build but a test's. See `seeded`.
+/// Whether the seeded mistake of this name is switched on. Always false except in tests. See `seeded`.
 macro_rules! seeded {
     ($name:literal) => {{
         #[cfg(any(test, seeded))]

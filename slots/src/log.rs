@@ -1,4 +1,4 @@
-//! What is kept for a slot while its writes are logged: the user's own type.
+//! The user's value for a slot while its writes are logged.
 
 use crate::pool::NoMemory;
 use crate::seeded::refused;
@@ -6,10 +6,10 @@ use crate::slot::Slot;
 use alloc::alloc::{Layout, alloc, dealloc};
 use core::ptr::NonNull;
 
-/// What is kept for a slot while its writes are logged: a dirty bitmap, for instance.
+/// The user's value for a slot while its writes are logged, such as a dirty bitmap.
 ///
-/// It is made when a transaction creates a logging slot or switches a slot's logging on. It stays with the slot when the slot moves,
-/// and is dropped when logging ends and no reader of an older version is left.
+/// A transaction creates it with a logging slot, or when it switches logging on. It moves with its slot. It is
+/// dropped after logging has ended and all readers of older versions have finished.
 ///
 /// ```
 /// use slat_slots::{Gfn, Hva, Limits, Log, SharedSlots, Slot, SlotId};
@@ -28,19 +28,19 @@ use core::ptr::NonNull;
 /// # Ok::<(), slat_slots::SlotError>(())
 /// ```
 pub trait Log: Sized + Send + Sync {
-    /// The log of `slot`, which begins. `serial` tells the logs of one map apart. With `set`, every page counts as written. `None`
-    /// where there is no memory: the operation is refused.
+    /// Creates the log of `slot`. `serial` distinguishes the logs of one map. With `set`, every page counts as
+    /// written. `None` refuses the operation for lack of memory.
     fn begin(slot: &Slot, serial: u64, set: bool) -> Option<Self>;
 }
 
-/// Nothing is kept.
+/// Stores nothing.
 impl Log for () {
     fn begin(_: &Slot, _: u64, _: bool) -> Option<Self> {
         Some(())
     }
 }
 
-/// A log: owned by the map, lent to readers of the versions that hold it.
+/// A log, owned by the map and borrowed by readers of the versions that contain it.
 pub(crate) struct Kept<L>(NonNull<L>);
 
 impl<L> Clone for Kept<L> {
@@ -51,13 +51,13 @@ impl<L> Clone for Kept<L> {
 
 impl<L> Copy for Kept<L> {}
 
-// SAFETY: a shared log may be used, and an ended one freed, on any thread, as `L` allows; the map decides who frees it.
+// SAFETY: like a shared `L`, which any thread may use and, after it has ended, free; the map frees it once.
 unsafe impl<L: Send + Sync> Send for Kept<L> {}
 // SAFETY: as above.
 unsafe impl<L: Send + Sync> Sync for Kept<L> {}
 
 impl<L> Kept<L> {
-    /// Not a box, whose allocation cannot be refused.
+    /// Not a `Box`, whose allocation cannot fail gracefully.
     pub(crate) fn new(log: L) -> Result<Self, NoMemory> {
         if refused() {
             return Err(NoMemory);
@@ -66,26 +66,26 @@ impl<L> Kept<L> {
         let place = if layout.size() == 0 {
             NonNull::dangling()
         } else {
-            // SAFETY: it has a size.
+            // SAFETY: its size is not zero.
             NonNull::new(unsafe { alloc(layout) }).ok_or(NoMemory)?.cast::<L>()
         };
-        // SAFETY: fresh from the allocator, with the layout of what is written, or of no size.
+        // SAFETY: newly allocated with the layout of `L`, or of size zero.
         unsafe { place.write(log) };
         Ok(Self(place))
     }
 
     /// # Safety
-    /// For all of `'g` the caller reads a version that holds this log.
+    /// During `'g` the caller reads a version that contains this log.
     pub(crate) unsafe fn get<'g>(self) -> &'g L {
-        // SAFETY: made in `new`; freed when no version that is read holds it.
+        // SAFETY: created in `new`; freed when no version that contains it is read any more.
         unsafe { self.0.as_ref() }
     }
 
     /// # Safety
-    /// No version that is still read holds it, and it is freed once.
+    /// No version that contains it is read any more, and it is freed once.
     pub(crate) unsafe fn free(self) {
         let layout = Layout::new::<L>();
-        // SAFETY: made in `new` with this layout; the caller's word.
+        // SAFETY: created in `new` with this layout; the caller keeps the condition.
         unsafe {
             self.0.drop_in_place();
             if layout.size() > 0 {

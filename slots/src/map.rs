@@ -1,7 +1,8 @@
 //! `SlotMap`: the slots of one address space, found by guest frame, by host address and by id.
 //!
-//! By itself it is an ordinary map with one owner. [`SharedSlots`](crate::SharedSlots) adds snapshots. An embedder that has a read
-//! side of its own (RCU, epochs) publishes versions by [`SlotMap::begin`], and gives their nodes back by [`SlotMap::reclaim`].
+//! A `SlotMap` is an ordinary map with one owner. [`SharedSlots`](crate::SharedSlots) adds snapshots. An
+//! embedder with its own read side (RCU, epochs) publishes versions from [`SlotMap::begin`], and returns their
+//! nodes by [`SlotMap::reclaim`].
 //!
 //! ```
 //! use slat_slots::{Gfn, Hva, Limits, Slot, SlotId, SlotMap, Span};
@@ -30,14 +31,14 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::mem;
 
-/// See the module's header.
+/// The slots of one address space, with one owner.
 pub struct SlotMap<L = ()> {
     trees: Trees<L>,
     limits: Limits,
     facts: Facts,
-    /// In a fresh log every page counts as written.
+    /// Whether a new log starts with every page written.
     logs_set: bool,
-    /// Memory for the list of each transaction.
+    /// Memory for the `zap` list of the next transaction.
     spare: Vec<Span<Gfn>>,
 }
 
@@ -57,29 +58,29 @@ impl<L: Log> Default for SlotMap<L> {
 }
 
 impl<L: Log> SlotMap<L> {
-    /// No slots. Costs no memory, whatever the limits.
+    /// Creates a map without slots; allocates nothing.
     pub fn new(limits: Limits) -> Self {
         Self::with_logs(limits, false)
     }
 
-    /// The same; with `logs_set`, every page of a fresh [`Log`] counts as written.
+    /// Creates a map without slots. With `logs_set`, a new [`Log`] starts with every page written.
     pub fn with_logs(limits: Limits, logs_set: bool) -> Self {
         let (by_gfn, by_hva, by_id) = (Tree::new(), Tree::new(), Tree::new());
         let trees = Each { by_gfn, by_hva, by_id, logs: Tree::new(), backings: Tree::new() };
         Self { trees, limits, facts: Facts { len: 0, disjoint: true, logs: 0 }, logs_set, spare: Vec::new() }
     }
 
-    /// From now on every page of a fresh [`Log`] counts as written, or none does. Logs that have begun stay as they are.
+    /// Sets whether a new [`Log`] starts with every page written. Existing logs do not change.
     pub fn set_logs_set(&mut self, logs_set: bool) {
         self.logs_set = logs_set;
     }
 
-    /// Whether every page of a fresh [`Log`] counts as written.
+    /// Whether a new [`Log`] starts with every page written.
     pub fn logs_set(&self) -> bool {
         self.logs_set
     }
 
-    /// Runs `operations` and keeps what they made. An error, theirs or ours, changes nothing.
+    /// Runs `operations` and commits their result. On an error, from them or from the commit, nothing changes.
     pub fn commit<R>(
         &mut self,
         operations: impl FnOnce(&mut Transaction<'_, L>) -> Result<R, SlotError>,
@@ -88,54 +89,53 @@ impl<L: Log> SlotMap<L> {
         let result = operations(&mut tx)?;
         tx.check()?;
         let (_, leftovers, effects) = tx.finish();
-        // SAFETY: from this map; with `&mut self` there is no reader, and `VersionRoot::read` allows no other.
+        // SAFETY: from this map; `&mut self` excludes readers, as `VersionRoot::read` requires.
         unsafe { self.reclaim(leftovers) };
         let _ = self.done(effects);
         Ok(result)
     }
 
-    /// The slot that holds `gfn`.
+    /// Returns the slot that contains `gfn`.
     #[inline]
     pub fn find(&self, gfn: Gfn) -> Option<Slot> {
         self.version().find(gfn)
     }
 
-    /// The slot named `id`.
+    /// Returns the slot with this id.
     pub fn get(&self, id: SlotId) -> Option<Slot> {
         self.version().get(id)
     }
 
-    /// Calls `visit` with the frames behind `hvas`, slot by slot.
+    /// Calls `visit` with the frames that map to `hvas`, slot by slot.
     pub fn over_hvas(&self, hvas: Span<Hva>, visit: impl FnMut(Span<Gfn>)) {
         self.version().over_hvas(hvas, visit);
     }
 
-    /// The slots that have any of `gfns`, in order.
+    /// Returns the slots that overlap `gfns`, in order.
     pub fn range(&self, gfns: Span<Gfn>) -> impl Iterator<Item = Slot> {
         self.version().range(gfns)
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub fn len(&self) -> usize {
         self.facts.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no slots.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of heap for nodes: in use, at hand for the next operation, or waiting for readers. Dirty logs come
-    /// on top.
+    /// Bytes of heap for nodes: in use, free, or waiting for readers. Does not include dirty logs.
     pub fn bytes(&self) -> usize {
         let Each { by_gfn, by_hva, by_id, logs, backings } = &self.trees;
         by_gfn.bytes() + by_hva.bytes() + by_id.bytes() + logs.bytes() + backings.bytes()
     }
 
-    /// Begins the next version, which [`Transaction::finish`] makes the current one. Dropping the transaction undoes it.
+    /// Begins the next version; [`Transaction::finish`] makes it current. Dropping the transaction undoes it.
     ///
-    /// For an embedder whose readers go on in older versions: it publishes the [`VersionRoot`], and calls
-    /// [`reclaim`](Self::reclaim) with the [`Leftovers`] when no reader of an older one is left.
+    /// For an embedder whose readers may read older versions. It publishes the [`VersionRoot`], and passes the
+    /// [`Leftovers`] to [`reclaim`](Self::reclaim) after all readers of older versions have finished.
     ///
     /// ```
     /// use slat_slots::{Gfn, Hva, Slot, SlotId, SlotMap};
@@ -143,11 +143,11 @@ impl<L: Log> SlotMap<L> {
     /// let mut tx = slots.begin();
     /// tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x7000_0000)))?;
     /// let (version, leftovers, effects) = tx.finish();
-    /// // … publish `version`, and wait for the readers of the one before …
-    /// // SAFETY: left over by this map; there is no reader.
+    /// Here: publish `version`, and wait for the readers of the version before.
+    /// SAFETY: left over by this map; there are no readers.
     /// unsafe { slots.reclaim(leftovers) };
     /// assert_eq!(slots.done(effects), [], "no log has ended");
-    /// // SAFETY: nothing is reclaimed while it is read.
+    /// SAFETY: nothing is reclaimed while the version is read.
     /// assert_eq!(unsafe { version.read() }.find(Gfn(5)).unwrap().id, SlotId(0));
     /// # Ok::<(), slat_slots::SlotError>(())
     /// ```
@@ -159,8 +159,8 @@ impl<L: Log> SlotMap<L> {
         Transaction::new(edits, (self.limits, self.logs_set), &mut self.facts, mem::take(&mut self.spare))
     }
 
-    /// What the last transaction meant has been done, but for the frames whose logs have ended: those are returned. The lists'
-    /// memory serves the next transaction.
+    /// Ends the last transaction after its effects were applied. Returns the frames whose logging has ended,
+    /// and reuses the lists' memory.
     pub fn done(&mut self, Effects { mut zap, unlogged, .. }: Effects) -> Vec<Span<Gfn>> {
         zap.clear();
         zap.shrink_to(64);
@@ -168,7 +168,7 @@ impl<L: Log> SlotMap<L> {
         unlogged
     }
 
-    /// The current version, for publication.
+    /// Returns the current version, for publication.
     pub fn root(&self) -> VersionRoot<L> {
         let Each { by_gfn, by_hva, by_id, logs, backings } = &self.trees;
         let (by_gfn, by_hva, by_id) = (by_gfn.root(), by_hva.root(), by_id.root());
@@ -176,20 +176,20 @@ impl<L: Log> SlotMap<L> {
         VersionRoot { roots, facts: self.facts }
     }
 
-    /// The current version, for its owner.
+    /// Returns the current version, for look-ups by the owner.
     pub fn version(&self) -> Version<'_, L> {
-        // SAFETY: reclaiming takes `&mut self`, which the borrow excludes.
+        // SAFETY: `reclaim` takes `&mut self`, which the borrow excludes.
         unsafe { self.root().read() }
     }
 }
 
 impl<L> SlotMap<L> {
-    /// Takes nodes back for later operations, and drops logs that have ended.
+    /// Frees nodes for later operations, and drops logs that have ended.
     ///
     /// # Safety
-    /// They come from this map, and no reader is left of a version from before they were left over.
+    /// `leftovers` comes from this map, and all readers of versions older than it have finished.
     pub unsafe fn reclaim(&mut self, Leftovers { nodes, logs }: Leftovers<L>) {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller keeps the condition.
         unsafe {
             self.trees.by_gfn.reclaim(nodes.by_gfn);
             self.trees.by_hva.reclaim(nodes.by_hva);
@@ -198,7 +198,7 @@ impl<L> SlotMap<L> {
             self.trees.backings.reclaim(nodes.backings);
         }
         for log in logs {
-            // SAFETY: the caller's word; a log ends once.
+            // SAFETY: the caller keeps the condition; a log ends once.
             unsafe { log.free() };
         }
     }
@@ -207,23 +207,26 @@ impl<L> SlotMap<L> {
 impl<L> Drop for SlotMap<L> {
     fn drop(&mut self) {
         let logs = self.trees.logs.root();
-        // SAFETY: with `&mut self` there is no reader, and the map dies.
+        // SAFETY: `&mut self` excludes readers, and the map is being dropped.
         unsafe { logs.read().range(0..).for_each(|(_, log)| log.free()) };
     }
 }
 
 #[cfg(test)]
 impl<L: Log> SlotMap<L> {
-    /// Checks every promise of the indexes, and that no node is lost.
+    /// Checks the invariants of all indexes, and that no node is lost.
     pub(crate) fn audit(&self) {
         let Each { by_gfn, by_hva, by_id, logs, backings } = &self.trees;
         assert!(by_gfn.accounts_for(0) && by_hva.accounts_for(0) && by_id.accounts_for(0));
         assert!(logs.accounts_for(0) && backings.accounts_for(0));
         assert_eq!((by_gfn.len(), by_id.len()), (by_hva.len(), self.len()));
-        assert!(by_gfn.len() == self.len() || backings.len() > 0, "the others are in one part");
+        assert!(
+            by_gfn.len() == self.len() || backings.len() > 0,
+            "without private memory a slot is one part"
+        );
     }
 
-    /// Lets the allocator fail once each index has so many more nodes than it needs.
+    /// Makes the allocator fail when an index has `more` nodes beyond those in use.
     pub(crate) fn limit_blocks(&mut self, more: usize) {
         let Each { by_gfn, by_hva, by_id, logs, backings } = &mut self.trees;
         backings.limit_more(more);
@@ -239,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_begin_with_the_slot_that_reaches_in() {
+    fn a_range_begins_with_a_slot_that_overlaps_its_start() {
         let mut map = SlotMap::<()>::default();
         let slot = |id: u32| Slot::new(SlotId(id), Gfn(u64::from(id) * 10), 8, Hva(0x1000));
         map.commit(|tx| (0..100).try_for_each(|id| tx.create(slot(id)))).unwrap();
@@ -253,7 +256,8 @@ mod tests {
         assert_eq!(ids(0, u64::MAX).len(), 100);
     }
 
-    /// Slots come and go, some sharing host addresses for a while; every range answers as a scan does.
+    /// Slots are created and deleted at random, some with shared host addresses; look-ups of ranges must agree
+    /// with a linear scan.
     #[test]
     fn host_ranges_are_found_with_and_without_aliases() {
         let mut map = SlotMap::<()>::default();
@@ -261,8 +265,8 @@ mod tests {
         let mut random = |below: u64| random.u64(..below);
         let mut disjoint = [0, 0];
         for round in 0..if cfg!(miri) { 20 } else { 600 } {
-            // For a hundred rounds each slot has a place of its own; for the next hundred any place is taken. Between
-            // them there are none.
+            // For a hundred rounds each slot has a host range of its own, for the next hundred any range. In
+            // between all slots are deleted.
             if round % 100 == 0 {
                 let ids: Vec<_> = map.range(Span::new(Gfn(0), Gfn(u64::MAX))).map(|slot| slot.id).collect();
                 map.commit(|tx| ids.into_iter().try_for_each(|id| tx.delete(id).map(drop))).unwrap();
@@ -297,7 +301,7 @@ mod tests {
         }
         assert!(
             cfg!(miri) || disjoint.iter().all(|&rounds| rounds > 50),
-            "both ways were tried: {disjoint:?}"
+            "both cases were tested: {disjoint:?}"
         );
     }
 }

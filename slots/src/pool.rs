@@ -1,12 +1,12 @@
 //! Memory for the nodes of a [`Tree`](crate::tree::Tree): a free list in front of the allocator.
 //!
-//! An edit copies the few nodes on its path and retires as many, so the nodes that it takes are nearly always
-//! those that an earlier edit retired. In the order of a block's life:
+//! An edit copies the few nodes on its path and retires as many, so it mostly reuses nodes that earlier edits
+//! retired. The life of a block:
 //!
-//! 1. [`Pool::reserve`] asks the allocator for what the free list lacks. Nothing else here can fail.
+//! 1. [`Pool::reserve`] allocates what the free list lacks. Only this step can fail.
 //! 2. [`Pool::take`] fills a reserved block.
-//! 3. A [`Chain`] collects retired blocks, threaded through the blocks themselves: it never allocates.
-//! 4. [`Pool::reclaim`] takes a chain back after its grace period, whole, in one step.
+//! 3. A [`Chain`] collects retired blocks, linked through the blocks themselves, so it never allocates.
+//! 4. [`Pool::reclaim`] takes a whole chain back after its grace period, in one step.
 
 use crate::seeded::refused;
 use alloc::alloc::{alloc, dealloc};
@@ -25,17 +25,17 @@ impl core::fmt::Display for NoMemory {
 
 impl core::error::Error for NoMemory {}
 
-/// A cache-aligned `T` and the link that threads it onto a [`Chain`].
+/// A cache-aligned `T`, and the link that connects it to a [`Chain`].
 ///
-/// Readers may hold a reference to `body` while the writer threads the block onto a chain, so nothing ever
-/// makes a reference to the whole block.
+/// Readers may hold a reference to `body` while the writer links the block to a chain, so no code creates a
+/// reference to the whole block.
 #[repr(C, align(64))]
 pub(crate) struct Block<T> {
     pub(crate) body: T,
     next: Option<NonNull<Self>>,
 }
 
-/// Blocks that the holder of the chain owns.
+/// Blocks owned by the holder of the chain.
 #[must_use = "the blocks of a dropped chain are lost: reclaim it after a grace period"]
 pub(crate) struct Chain<T> {
     head: Option<NonNull<Block<T>>>,
@@ -43,7 +43,7 @@ pub(crate) struct Chain<T> {
     pub(crate) len: usize,
 }
 
-// SAFETY: holding a chain is holding its blocks, so it may go where a `T` may go. `&Chain` gives access to none.
+// SAFETY: a chain owns its blocks, so it may be sent like a `T`. `&Chain` gives access to none.
 unsafe impl<T: Send> Send for Chain<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Chain<T> {}
@@ -55,12 +55,12 @@ impl<T> Default for Chain<T> {
 }
 
 impl<T> Chain<T> {
-    /// Puts a block in front.
+    /// Adds a block at the front.
     ///
     /// # Safety
     /// The block comes from a pool and is on no chain.
     pub(crate) unsafe fn push(&mut self, block: NonNull<Block<T>>) {
-        // SAFETY: allocated, says the caller; only the holder of its chain touches a block's link.
+        // SAFETY: the caller's block is allocated; only the holder of its chain accesses a block's link.
         unsafe { (*block.as_ptr()).next = self.head };
         self.head = Some(block);
         self.tail = self.tail.or(self.head);
@@ -69,7 +69,7 @@ impl<T> Chain<T> {
 
     fn pop(&mut self) -> Option<NonNull<Block<T>>> {
         let block = self.head?;
-        // SAFETY: blocks on a chain are allocated, and this chain is its own.
+        // SAFETY: blocks on a chain are allocated, and this chain owns them.
         self.head = unsafe { (*block.as_ptr()).next };
         self.tail = self.tail.filter(|&tail| tail != block);
         self.len -= 1;
@@ -91,9 +91,9 @@ impl<T> Chain<T> {
 /// The blocks of one tree that are not in use.
 pub(crate) struct Pool<T> {
     pub(crate) free: Chain<T>,
-    /// Blocks lent by the allocator: in the tree, retired or free.
+    /// Allocated blocks: in the tree, retired or free.
     pub(crate) allocated: usize,
-    /// Tests let the allocator fail by lowering this.
+    /// Tests lower this to make the allocator fail.
     #[cfg(test)]
     pub(crate) limit: usize,
 }
@@ -110,10 +110,10 @@ impl<T> Default for Pool<T> {
 }
 
 impl<T> Pool<T> {
-    /// Blocks that stay free however small the tree becomes.
+    /// Number of blocks that stay free even if the tree is small.
     const SPARE: usize = 64;
 
-    /// Bytes lent by the allocator: in the tree, retired or free.
+    /// Returns the allocated bytes: in the tree, retired or free.
     pub(crate) fn bytes(&self) -> usize {
         self.allocated * size_of::<Block<T>>()
     }
@@ -128,30 +128,30 @@ impl<T> Pool<T> {
             if refused() {
                 return Err(NoMemory);
             }
-            // SAFETY: a block is not of size zero, it holds a link.
+            // SAFETY: a block contains a link, so its size is not zero.
             let block = NonNull::new(unsafe { alloc(Layout::new::<Block<T>>()) }).ok_or(NoMemory)?;
             self.allocated += 1;
-            // SAFETY: fresh from the allocator.
+            // SAFETY: newly allocated.
             unsafe { self.free.push(block.cast()) };
         }
         Ok(())
     }
 
-    /// A reserved block, filled with a copy of `body`.
+    /// Returns a reserved block with a copy of `body`.
     pub(crate) fn take(&mut self, body: &T) -> NonNull<Block<T>>
     where
         T: Copy,
     {
         let block = self.free.pop().expect("the caller has reserved the blocks it takes");
-        // SAFETY: a free block is the pool's own; `body` is in a block in use, or in none.
+        // SAFETY: the pool owns a free block; `body` is in a used block or in none.
         unsafe { (&raw mut (*block.as_ptr()).body).copy_from_nonoverlapping(body, 1) };
         block
     }
 
-    /// Takes blocks back, and returns those that the size of the tree no longer justifies to the allocator.
+    /// Takes blocks back, and frees those that the tree's size does not justify.
     ///
     /// # Safety
-    /// The blocks come from this pool, and no reader of them is left.
+    /// The blocks come from this pool, and all their readers have finished.
     pub(crate) unsafe fn reclaim(&mut self, retired: Chain<T>) {
         self.free.append(retired);
         while self.free.len > self.allocated / 2 + Self::SPARE {
@@ -159,7 +159,7 @@ impl<T> Pool<T> {
         }
     }
 
-    /// Gives every free block back.
+    /// Frees every free block.
     #[cfg(test)]
     pub(crate) fn trim(&mut self) {
         while self.free.len > 0 {
@@ -167,7 +167,7 @@ impl<T> Pool<T> {
         }
     }
 
-    /// Gives one free block back to the allocator.
+    /// Frees one free block.
     fn shrink(&mut self) {
         if let Some(block) = self.free.pop() {
             self.allocated -= 1;

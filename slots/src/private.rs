@@ -1,17 +1,16 @@
-//! Slots with shared and private memory: which of both a frame has is an attribute of the frame.
+//! Slots with shared and private memory: an attribute of each frame says which of the two it uses.
 //!
 //! ```text
-//! slot 7     frames  0 ................................ 512     shared memory at `hva`, private memory at another
+//! slot 7     frames  0 ................................ 512     shared memory at `hva`, private memory at another address
 //! private            0 ....... 5 | 6 ...... 8 |
-//! parts              | shared  |p|p  private  |  shared  |      one where neighbours agree: by frame and by host address
+//! parts              | shared  |p|p  private  |  shared  |      equal neighbours form one part, in both indexes
 //! ```
-//! By frame and by host address such a slot stands in *parts*, each of which is all private or all shared and has the host
-//! address of its own kind of memory. So whatever works on slots works on parts: what is remembered of a look-up, a large
-//! page's frames, an invalidation by host address, which finds the frames that show that kind of memory at this moment and no
-//! others. A conversion is a transaction like any other. What is not used costs nothing: a slot with one kind of memory is one
-//! part.
+//! The gfn and hva indexes contain such a slot as *parts*. A part is all private or all shared, and has the
+//! host address of that memory. So all operations on slots work on parts: cached look-ups, large pages, and
+//! invalidations by host address, which find only frames that use that memory now. A conversion is an ordinary
+//! transaction. A slot with one kind of memory is a single part, at no extra cost.
 //!
-//! KVM keeps attributes for frames that have no slot. Here they go with the slot, and a new one is shared.
+//! KVM keeps attributes also for frames without a slot. Here they belong to the slot, and a new slot is shared.
 
 use crate::addr::{Gfn, Hva, Span};
 use crate::log::Log;
@@ -20,7 +19,7 @@ use crate::rules::{Rule, SlotError};
 use crate::slot::Slot;
 use crate::transaction::{Transaction, room};
 
-/// Both backings of a slot, and its size.
+/// Both memories of a slot, and its size.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backings {
     pages: u64,
@@ -29,13 +28,13 @@ pub(crate) struct Backings {
 }
 
 impl Backings {
-    /// The whole slot, of which this is the first part.
+    /// Returns the whole slot, whose first part is `part`.
     pub(crate) fn whole(&self, part: Slot) -> Slot {
         let gfns = Span::sized(part.gfns.start, self.pages);
         Slot { gfns, hva: self.shared, ..part }
     }
 
-    /// Its part of these frames.
+    /// Returns its part with these frames.
     fn part(&self, whole: &Slot, gfns: Span<Gfn>, private: bool) -> Slot {
         let memory = Slot { hva: if private { self.private } else { self.shared }, ..*whole };
         Slot { gfns, hva: memory.hva_of(gfns.start), ..memory }
@@ -43,9 +42,9 @@ impl Backings {
 }
 
 impl<L: Log> Transaction<'_, L> {
-    /// Adds a slot with two kinds of memory: shared at its host address, and private at `private`, an offset in a
-    /// [`PrivateMemory`](crate::PrivateMemory). All of its frames are shared at first. As with KVM's `guest_memfd` the slot neither moves
-    /// nor logs, and is not read-only.
+    /// Adds a slot with shared memory at its host address, and private memory at `private`, an offset in a
+    /// [`PrivateMemory`](crate::PrivateMemory). All its frames start as shared. Like a slot with KVM's
+    /// `guest_memfd`, it cannot be moved, logged or read-only.
     pub fn create_with_private(&mut self, slot: Slot, private: Hva) -> Result<(), SlotError> {
         self.check_new(&slot)?;
         if slot.readonly || slot.log_dirty || slot.is_private() || private.private_memory().is_none() {
@@ -61,9 +60,10 @@ impl<L: Log> Transaction<'_, L> {
         Ok(())
     }
 
-    /// Makes `gfns` private, or shared. Each of them must have a slot [with private memory](Self::create_with_private); slots may
-    /// follow each other. What the frames of the other kind mapped is gone before the commit is over; those that are of this kind
-    /// already keep what they map. Where memory runs out, the whole transaction is refused.
+    /// Converts `gfns` to private or shared. Each frame must have a slot [with private
+    /// memory](Self::create_with_private); the range may span several slots. Page-table entries of converted
+    /// frames are zapped before the commit returns; frames that already have this kind keep theirs. If memory
+    /// runs out, the whole transaction is refused.
     ///
     /// ```
     /// use slat_slots::{PrivateMemory, Gfn, Hva, Slot, SlotId, SlotMap, Span};
@@ -79,7 +79,7 @@ impl<L: Log> Transaction<'_, L> {
     /// assert_eq!(slots.find(Gfn(8)).unwrap().hva_of(Gfn(8)), Hva(0x7000_8000));
     /// assert_eq!(slots.get(SlotId(7)), Some(ram), "the whole slot");
     ///
-    /// // Which frames show these host pages? Those that are private do not.
+    /// Which frames map to these host pages? Private frames do not.
     /// let mut shown = Vec::new();
     /// slots.over_hvas(ram.hvas(), |gfns| shown.push(gfns));
     /// assert_eq!(shown, [Span::new(Gfn(0), Gfn(5)), Span::new(Gfn(8), Gfn(512))]);
@@ -101,7 +101,7 @@ impl<L: Log> Transaction<'_, L> {
         Ok(())
     }
 
-    /// The slot of `gfn`, if it has private memory.
+    /// Returns the slot of `gfn`, if it has private memory.
     fn convertible(&self, gfn: Gfn) -> Result<(Slot, Backings), SlotError> {
         let version = self.edits.version();
         let found = version.find(gfn);
@@ -125,7 +125,7 @@ impl<L: Log> Transaction<'_, L> {
         if self.effects.zap.len() == zapped {
             return Ok(());
         }
-        // What reaches out of `gfns`, or touches them, is joined with them where it is of the same kind.
+        // Parts that extend beyond `gfns`, or are adjacent, are joined with it if they have the same kind.
         let version = self.edits.version();
         let around = |gfn: Gfn| version.find(gfn).expect("the parts are all of the slot");
         let left = around(Gfn(gfns.start.0.saturating_sub(1)).max(whole.gfns.start));
@@ -157,7 +157,7 @@ impl<L: Log> Transaction<'_, L> {
         Ok(())
     }
 
-    /// Makes a slot in parts into `pieces`: what lies in `gone` goes.
+    /// Cuts a slot in parts into `pieces`, without the frames in `gone`.
     pub(crate) fn cut_parts(
         &mut self,
         (whole, backings): (&Slot, &Backings),
@@ -176,7 +176,7 @@ impl<L: Log> Transaction<'_, L> {
     ) -> Result<(), NoMemory> {
         self.effects.changed = self.effects.changed.hull(&whole.gfns);
         let first = self.edits.version().find(gone.start).expect("the parts are all of the slot");
-        // Parts above are another slot's from now on, unless nothing lies below.
+        // Parts above `gone` get another id, unless nothing remains below.
         let end = if pieces.len() == 2 { whole.gfns.end } else { gone.end };
         let mut at = first.gfns.start;
         while at < end {
@@ -204,7 +204,7 @@ impl<L: Log> Transaction<'_, L> {
         Ok(())
     }
 
-    /// Removes what a deletion has left of `whole`, the `first` part of which is gone.
+    /// Removes the parts of `whole` after the `first`, which is already removed.
     pub(crate) fn delete_parts(&mut self, whole: &Slot, first: &Slot) -> Result<(), SlotError> {
         let mut at = first.gfns.end;
         let mut removed = || {
@@ -221,7 +221,7 @@ impl<L: Log> Transaction<'_, L> {
         removed.map_err(|_| self.break_off(whole))
     }
 
-    /// Memory ran out with an operation half done: nothing of this transaction may be published.
+    /// Marks the transaction as broken: memory ran out half-way, so it must not be published.
     fn break_off(&mut self, slot: &Slot) -> SlotError {
         let error = slot.refused(Rule::NoMemory);
         self.broken = Some(error);
@@ -251,9 +251,9 @@ mod tests {
         Span::new(Gfn(0), Gfn(u64::MAX))
     }
 
-    /// Two neighbours, converted at random, against one flag a frame.
+    /// Converts frames of two adjacent slots at random, and compares with one flag per frame.
     #[test]
-    fn parts_say_what_was_last_said_of_each_frame() {
+    fn parts_agree_with_the_last_conversion_of_each_frame() {
         let mut map = SlotMap::<()>::default();
         map.commit(|tx| (0..2).try_for_each(|id| tx.create_with_private(slot(id), private(id)))).unwrap();
         let mut random = fastrand::Rng::with_seed(5);
@@ -267,9 +267,9 @@ mod tests {
             let zapped: Vec<_> = tx.effects().zap.iter().flat_map(|gfns| gfns.start.0..gfns.end.0).collect();
             let differ: Vec<_> =
                 (gfns.start.0..gfns.end.0).filter(|&gfn| flags[gfn as usize] != to).collect();
-            assert_eq!(zapped, differ, "round {round}: those that change are zapped, and no others");
+            assert_eq!(zapped, differ, "round {round}: exactly the changed frames are zapped");
             let (_, leftovers, effects) = tx.finish();
-            // SAFETY: left over by this map; there is no reader.
+            // SAFETY: left over by this map; there are no readers.
             unsafe { map.reclaim(leftovers) };
             map.done(effects);
             flags[gfns.start.0 as usize..gfns.end.0 as usize].fill(to);
@@ -283,11 +283,11 @@ mod tests {
                     });
                 }
             }
-            assert_eq!(shown, [1; 2 * PAGES as usize], "each frame shows one of its backings");
+            assert_eq!(shown, [1; 2 * PAGES as usize], "each frame uses one of its memories");
             let mut last = None;
             for part in map.range(everywhere()) {
                 let id = part.id.0;
-                assert_ne!(last, Some((id, part.is_private())), "neighbours that agree are one part");
+                assert_ne!(last, Some((id, part.is_private())), "equal neighbours form one part");
                 last = Some((id, part.is_private()));
                 for gfn in (part.gfns.start.0..part.gfns.end.0).map(Gfn) {
                     assert_eq!(part.is_private(), flags[gfn.0 as usize], "round {round}, {gfn:?}");
@@ -327,7 +327,7 @@ mod tests {
         }
     }
 
-    /// Memory runs out at every point: nothing changes, nothing is lost, also where the error is ignored.
+    /// Memory runs out at every point: nothing changes and nothing is lost, even if the error is ignored.
     #[test]
     fn a_conversion_without_memory_leaves_no_trace() {
         let mut map = SlotMap::<()>::default();

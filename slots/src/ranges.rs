@@ -1,12 +1,13 @@
-//! A copy-on-write map from ranges of host addresses to values: the memslots' own tree, for an embedder with a read side of its own.
+//! A copy-on-write map from ranges of host addresses to values: the memslots' tree, for embedders with a read
+//! side of their own.
 //!
 //! ```text
-//! RangeMap ── edit ──▶ RangeEdit ── publish ──▶ RangeRoot      one word: the embedder shows it to its readers
-//!    ▲                                   └────▶ RetiredRanges  nodes that only older versions have
-//!    └─────────── reclaim ◀── no reader of an older version is left ──┘
+//! RangeMap ── edit ──▶ RangeEdit ── publish ──▶ RangeRoot      one word: the embedder publishes it to its readers
+//!    ▲                                   └────▶ RetiredRanges  nodes that only older versions contain
+//!    └─────────── reclaim ◀── all readers of older versions have finished ──┘
 //! ```
-//! Ranges do not overlap. A published version never changes: a reader sees one version, and takes no lock. An edit costs O(log n), and
-//! dropping it undoes it.
+//! Ranges do not overlap. A published version never changes: a reader sees one version, and takes no lock. An edit costs O(log n);
+//! dropping it discards its changes.
 //!
 //! ```
 //! use slat_slots::{Hva, Span, ranges::RangeMap};
@@ -16,7 +17,7 @@
 //! edit.insert(a, 'a')?;
 //! edit.insert(b, 'b')?;
 //! let (_, retired) = edit.publish();
-//! // SAFETY: no version was read by its root.
+//! SAFETY: no version was read through a root.
 //! unsafe { map.reclaim(retired) };
 //! assert_eq!(map.view().find(Hva(0x2fff)), Some((a, 'a')));
 //! assert_eq!(map.view().find(Hva(0x3000)), None);
@@ -30,10 +31,10 @@ use crate::addr::{Hva, Span};
 use crate::tree::{Edit, Retired, Root, Tree, View};
 use core::fmt;
 
-/// The writer's side: the current version, and the memory of all. See the module's header.
+/// The writer's side: the current version, and the memory of all versions.
 pub struct RangeMap<V: Copy>(Tree<Hva, V, Hva>);
 
-/// The next version in the making. Dropping it undoes it.
+/// The next version under construction. Dropping it discards its changes.
 #[must_use = "an edit that is not published is undone"]
 pub struct RangeEdit<'m, V: Copy>(Edit<'m, Hva, V, Hva>);
 
@@ -41,11 +42,11 @@ pub struct RangeEdit<'m, V: Copy>(Edit<'m, Hva, V, Hva>);
 #[derive(Clone, Copy)]
 pub struct RangeRoot<V: Copy>(Root<Hva, V, Hva>);
 
-/// One version, held still for reading during `'g`.
+/// One version, protected during `'g`.
 #[derive(Clone, Copy)]
 pub struct RangeView<'g, V: Copy>(View<'g, Hva, V, Hva>);
 
-/// What is in no current version, but may be read by a reader of an older one. Several may be put together.
+/// Nodes that are not in the current version, but may be read in an older one. Several can be joined.
 #[must_use = "the memory of dropped nodes is lost: reclaim them when no reader is left"]
 pub struct RetiredRanges<V: Copy>(Retired<Hva, V, Hva>);
 
@@ -68,14 +69,14 @@ impl<V: Copy> fmt::Debug for RetiredRanges<V> {
 }
 
 impl<V: Copy> RangeMap<V> {
-    /// No ranges. Costs no memory.
+    /// Creates a map without ranges; allocates nothing.
     pub fn new() -> Self {
         Self(Tree::new())
     }
 
-    /// The current version.
+    /// Returns the current version.
     pub fn view(&self) -> RangeView<'_, V> {
-        // SAFETY: while the map is borrowed, nothing is edited, and nothing reclaimed.
+        // SAFETY: the borrow excludes edits and reclaims.
         RangeView(unsafe { self.0.root().read() })
     }
 
@@ -84,42 +85,43 @@ impl<V: Copy> RangeMap<V> {
         RangeEdit(self.0.edit())
     }
 
-    /// Takes back what edits have retired, for later ones.
+    /// Takes back retired nodes for later edits.
     ///
     /// # Safety
-    /// It comes from this map. No reader is left of a version from before it was retired.
+    /// `retired` comes from this map. All readers of versions older than it have finished.
     pub unsafe fn reclaim(&mut self, retired: RetiredRanges<V>) {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller keeps the condition.
         unsafe { self.0.reclaim(retired.0) };
     }
 }
 
 impl<V: Copy> RangeEdit<'_, V> {
-    /// The version in the making.
+    /// Returns the version under construction.
     pub fn view(&self) -> RangeView<'_, V> {
         RangeView(self.0.view())
     }
 
-    /// Sets the value of `range`, which is not empty, and overlaps no other.
+    /// Sets the value of `range`, which is not empty and overlaps no other range.
     ///
     /// # Errors
-    /// [`NoMemory`]: nothing has changed by this call.
+    /// [`NoMemory`]; this call has changed nothing.
     pub fn insert(&mut self, range: Span<Hva>, value: V) -> Result<(), NoMemory> {
         debug_assert!(self.view().from(range.start).next().is_none_or(|(next, _)| next.start >= range.end));
         self.0.insert(range.start, value, range.end).map(|_| ())
     }
 
-    /// Removes the range that begins at `start`, if there is one, and returns its value.
+    /// Removes the range that begins at `start`, if it exists, and returns its value.
     ///
     /// # Errors
-    /// [`NoMemory`]: nothing has changed by this call.
+    /// [`NoMemory`]; this call has changed nothing.
     pub fn remove(&mut self, start: Hva) -> Result<Option<V>, NoMemory> {
         self.0.remove(start)
     }
 
-    /// Makes this version the current one. Cannot fail.
+    /// Makes this version current. Cannot fail.
     ///
-    /// What is retired may be read until the root has replaced the older ones for all readers, and readers of before have ended.
+    /// Readers may read the retired nodes until the new root has replaced the older ones for all of them, and
+    /// earlier readers have finished.
     pub fn publish(self) -> (RangeRoot<V>, RetiredRanges<V>) {
         let (root, retired) = self.0.publish();
         (RangeRoot(root), RetiredRanges(retired))
@@ -130,40 +132,40 @@ impl<V: Copy> RangeRoot<V> {
     /// The version of a map without ranges.
     pub const EMPTY: Self = Self(Root::EMPTY);
 
-    /// The same as a pointer, for an atomic word.
+    /// Converts the root to a pointer, for an atomic word.
     pub fn into_raw(self) -> *mut () {
         self.0.into_raw()
     }
 
-    /// The root that [`into_raw`](Self::into_raw) made this of.
+    /// Converts a pointer of [`into_raw`](Self::into_raw) back to the root.
     ///
     /// # Safety
-    /// It did, of a root of this type.
+    /// `raw` came from `into_raw` of a root of this type.
     pub unsafe fn from_raw(raw: *mut ()) -> Self {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller keeps the condition.
         Self(unsafe { Root::from_raw(raw) })
     }
 
     /// Reads this version.
     ///
     /// # Safety
-    /// During `'g` the map lives, and what it has retired since it published this root is not reclaimed.
+    /// During `'g` the map lives, and nodes that it has retired since it published this root are not reclaimed.
     #[inline]
     pub unsafe fn read<'g>(self) -> RangeView<'g, V> {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller keeps the condition.
         RangeView(unsafe { self.0.read() })
     }
 }
 
 impl<'g, V: Copy + 'g> RangeView<'g, V> {
-    /// The range that contains `at`, and its value.
+    /// Returns the range that contains `at`, and its value.
     #[inline]
     pub fn find(self, at: Hva) -> Option<(Span<Hva>, V)> {
         let (start, value, end) = self.0.floor_interval(at)?;
         (at < end).then_some((Span::new(start, end), value))
     }
 
-    /// The ranges that end after `at`, in order: first the one that contains it, if there is one.
+    /// Returns the ranges that end after `at`, in order.
     pub fn from(self, at: Hva) -> impl Iterator<Item = (Span<Hva>, V)> + use<'g, V> {
         self.0
             .overlapping(at, Hva(0)..Hva(u64::MAX))
@@ -172,22 +174,22 @@ impl<'g, V: Copy + 'g> RangeView<'g, V> {
 }
 
 impl<V: Copy> RetiredRanges<V> {
-    /// Nothing.
+    /// No nodes.
     pub fn none() -> Self {
         Self(Retired::default())
     }
 
-    /// Puts `other` to these.
+    /// Adds the nodes of `other`.
     pub fn append(&mut self, other: Self) {
         self.0.append(other.0);
     }
 
-    /// How many nodes it is.
+    /// Returns the number of nodes.
     pub fn len(&self) -> usize {
         self.0.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no nodes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -205,9 +207,9 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a `BTreeMap`; versions that were published stay as they were until they are reclaimed.
+        /// Compared with a `BTreeMap`. Published versions do not change until they are reclaimed.
         #[test]
-        fn every_version_says_what_was_put_into_it(steps in prop::collection::vec((0u64..200, 1u64..20, any::<bool>(), any::<bool>()), 1..120)) {
+        fn every_version_contains_what_was_inserted(steps in prop::collection::vec((0u64..200, 1u64..20, any::<bool>(), any::<bool>()), 1..120)) {
             let mut map = RangeMap::new();
             let mut model: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
             let (mut retired, mut versions) = (RetiredRanges::none(), Vec::new());
@@ -231,7 +233,7 @@ mod tests {
                 }
             }
             for (root, model) in &versions {
-                // SAFETY: nothing has been reclaimed yet, and roots go through a word and back.
+                // SAFETY: nothing has been reclaimed yet. The roots also go through `into_raw` and back.
                 let view = unsafe { RangeRoot::from_raw(root.into_raw()).read() };
                 for at in (0..220).step_by(7) {
                     let found = model.range(..=at).next_back().filter(|(_, (end, _))| *end > at);

@@ -1,4 +1,5 @@
-//! Memory runs out at every point of a transaction: it is refused as a whole, nothing changes, nothing is lost.
+//! Memory runs out at every point of a transaction: the whole transaction is refused, nothing changes, nothing
+//! is lost.
 
 use crate::addr::{Gfn, Hva, Span};
 use crate::log::Log;
@@ -12,7 +13,7 @@ use std::vec::Vec;
 const SLOTS: u32 = 3000;
 
 fn slot(id: u32) -> Slot {
-    // Aliases: a hundred host ranges for all of them.
+    // Aliases: all slots share a hundred host ranges.
     Slot::new(SlotId(id), Gfn(u64::from(id) * 16), 8, Hva(u64::from(id % 100) << 20))
 }
 
@@ -28,7 +29,7 @@ fn content(map: &SlotMap) -> Vec<Slot> {
     slots
 }
 
-/// A transaction of every kind of operation, spread over the map.
+/// A transaction with every kind of operation, spread over the map.
 fn everything(tx: &mut Transaction<'_>) -> Result<(), SlotError> {
     for id in (0..SLOTS).step_by(37) {
         tx.delete(SlotId(id))?;
@@ -79,7 +80,7 @@ fn a_transaction_without_memory_leaves_no_trace() {
     assert_eq!(after.iter().filter(|slot| slot.log_dirty).count(), 200 + (1..SLOTS).step_by(37).count() / 2);
 }
 
-/// A user who goes on after an error finds each operation done or not done, never half.
+/// If the user continues after an error, each operation was done or not done, never half.
 #[test]
 fn an_operation_without_memory_does_nothing() {
     let mut map = SlotMap::<()>::new(Limits::default());
@@ -109,7 +110,7 @@ fn an_operation_without_memory_does_nothing() {
     assert!(refused > 1000, "memory ran out often: {refused}");
 }
 
-/// A log of some size, so that its memory can be refused.
+/// A log with a size, so that its allocation can be refused.
 struct Marks([u64; 4]);
 
 impl Log for Marks {
@@ -118,7 +119,7 @@ impl Log for Marks {
     }
 }
 
-/// Of nodes, lists and logs: each place where memory is asked for refuses in turn.
+/// For nodes, lists and logs: each allocation is refused in turn.
 #[test]
 fn memory_is_refused_at_every_place() {
     let few = |tx: &mut Transaction<'_, Marks>| {
@@ -136,7 +137,7 @@ fn memory_is_refused_at_every_place() {
             (0..200).try_for_each(|id| tx.create(if id % 4 == 0 { slot(id).log_dirty() } else { slot(id) }))
         })
         .unwrap();
-        // What is at hand is not asked for.
+        // Nodes that are free already are not allocated.
         map.limit_blocks(usize::MAX / 2);
         let all = Span::new(Gfn(0), Gfn(u64::MAX));
         let before: Vec<_> = map.range(all).collect();
@@ -151,5 +152,5 @@ fn memory_is_refused_at_every_place() {
         done = !refused;
         places += 1;
     }
-    assert!(places > 20, "memory is asked for {places} times");
+    assert!(places > 20, "{places} allocations");
 }

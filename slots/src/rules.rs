@@ -1,23 +1,24 @@
-//! The rules of memslots: what may be asked for, what it amounts to, and why it may be refused.
+//! The rules of memslots: requests, their meaning, and why they are refused.
 //!
-//! They are those of KVM's `KVM_SET_USER_MEMORY_REGION`, checked in the same order, so that a VMM finds its habits
-//! kept and every refusal has one errno. A [`Region`] is the request as a VMM makes it, perhaps nonsense;
-//! `Limits::check` makes it a [`Slot`] that is sound by itself; the
-//! [`Transaction`](crate::Transaction) compares that with the slots there are.
+//! The rules are those of KVM's `KVM_SET_USER_MEMORY_REGION`, checked in the same order, so every refusal has
+//! the same errno. A [`Region`] is an unchecked request. `Limits::check` turns it into a [`Slot`] that is valid
+//! by itself; the [`Transaction`](crate::Transaction) checks that against the existing slots.
 //!
 //! | check | what must hold | errno |
 //! |---|---|---|
 //! | 1 | the id is below the VM's limit | `EINVAL` |
-//! | 2 | no unknown flags, in a deletion neither | `EINVAL` |
+//! | 2 | no unknown flags, not even in a deletion | `EINVAL` |
 //! | 3–5 | size, guest address and host address are multiples of 4 KiB; the host range is the user's | `EINVAL` |
 //! | 6, 7 | the range does not wrap; at most 2³¹ − 1 pages | `EINVAL` |
-//! | 8 | what is deleted exists | `EINVAL` |
+//! | 8 | a slot to delete exists | `EINVAL` |
 //! | 9 | size, host address and read-only flag of a slot never change: delete it and create another | `EINVAL` |
 //! | 10 | no frame belongs to two slots; host addresses may | `EEXIST` |
 //! | 11 | the frames lie in reach of guest addresses | `EINVAL` |
 //! | 12 | nodes can be had (KVM asks for memory before it looks at reach) | `ENOMEM` |
+//! | 11 | the frames are within the guest's address width | `EINVAL` |
+//! | 12 | nodes can be allocated (KVM allocates before check 11) | `ENOMEM` |
 //!
-//! A slot may move over its own old range; slots may touch.
+//! A slot may move to a range that overlaps its old one; slots may be adjacent.
 
 use crate::addr::{Gfn, Gpa, Hva, PAGE_SHIFT, PAGE_SIZE, Position, Span};
 use crate::memory_type::MemoryType;
@@ -27,7 +28,7 @@ use core::fmt;
 /// The most pages of one slot.
 pub const MAX_PAGES: u64 = (1 << 31) - 1;
 
-/// A request, field by field as in `KVM_SET_USER_MEMORY_REGION`. Anything may be wrong with it.
+/// An unchecked request, with the fields of `KVM_SET_USER_MEMORY_REGION`.
 ///
 /// ```
 /// use slat_slots::{Change, Gpa, Hva, Limits, Region, SlotError, SlotId, SlotMap};
@@ -43,22 +44,22 @@ pub const MAX_PAGES: u64 = (1 << 31) - 1;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// Which slot.
+    /// Id of the slot.
     pub slot: SlotId,
     /// [`LOG_DIRTY`](Self::LOG_DIRTY), [`READONLY`](Self::READONLY).
     pub flags: u32,
-    /// Where the guest sees it.
+    /// Guest address of the slot, in bytes.
     pub gpa: Gpa,
-    /// Its size; zero deletes the slot.
+    /// Size in bytes; zero deletes the slot.
     pub bytes: u64,
-    /// The host address behind it.
+    /// Host address of the slot.
     pub hva: Hva,
 }
 
 impl Region {
-    /// Writes are to be logged.
+    /// Logs guest writes.
     pub const LOG_DIRTY: u32 = 1;
-    /// Guest writes are refused; they surface as MMIO.
+    /// Refuses guest writes; they become MMIO.
     pub const READONLY: u32 = 2;
 
     /// The request that deletes `slot`.
@@ -80,43 +81,43 @@ impl From<Slot> for Region {
     }
 }
 
-/// What a request amounted to.
+/// What a request has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// A new slot.
     Created,
-    /// This slot is gone.
+    /// This slot was deleted.
     Deleted(Slot),
-    /// This slot has other frames now, and perhaps other flags.
+    /// This slot was moved, and its flags may have changed.
     Moved(Slot),
-    /// This slot has other flags now.
+    /// This slot's flags have changed.
     Flags(Slot),
-    /// Everything was so already.
+    /// Nothing, since the slot was already as requested.
     Nothing,
 }
 
-/// What the slots of one address space may be.
+/// Limits of the slots of an address space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Ids are below this.
+    /// Upper bound of ids (exclusive).
     pub ids: u32,
-    /// Guest frames are below this.
+    /// Upper bound of guest frames (exclusive).
     pub frames: u64,
-    /// Where host addresses of a slot may lie. Backings are not meant.
+    /// Bounds of host addresses. Do not apply to private memory.
     pub hvas: Span<Hva>,
-    /// Whether a slot can be of ordinary memory only, since the table's format knows no other type.
+    /// Whether all slots must be ordinary memory, since the table format has no other memory types.
     pub write_back_only: bool,
 }
 
 impl Default for Limits {
-    /// KVM's on x86: 32,764 ids, 52 bits of guest address. Any host address.
+    /// KVM's limits on x86: 32,764 ids, 52 bits of guest address. Any host address.
     fn default() -> Self {
         Self { ids: 32_764, frames: 1 << 40, hvas: Span::new(Hva(0), Hva(u64::MAX)), write_back_only: false }
     }
 }
 
 impl Limits {
-    /// Checks 1 to 7: the slot that `region` describes, or nothing where it asks for a deletion.
+    /// Checks 1 to 7. Returns the slot that `region` describes, or `None` for a deletion.
     pub(crate) fn check(&self, region: &Region) -> Result<Option<Slot>, SlotError> {
         let Region { slot: id, flags, gpa, bytes, hva } = *region;
         let unknown = flags & !(Region::LOG_DIRTY | Region::READONLY);
@@ -145,7 +146,7 @@ impl Limits {
         Err(region.refused(rule))
     }
 
-    /// Whether a slot of this size may lie at `hva`: a host address in bounds, or all of it in one backing.
+    /// Whether a slot of this size may be at `hva`: a host address in bounds, or inside one private memory.
     pub(crate) fn allows(&self, hva: Hva, bytes: u64) -> bool {
         let end = hva.0.checked_add(bytes);
         let bounds = hva.private_memory().map_or(self.hvas, |(memory, _)| memory.names());
@@ -158,65 +159,66 @@ impl Limits {
     }
 }
 
-/// Why a slot operation was refused: which slot, where, and the rule. Nothing has changed.
+/// Why a slot operation was refused: the slot, its addresses, and the rule. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotError {
-    /// The slot that the request named.
+    /// Id in the request.
     pub id: SlotId,
-    /// The guest addresses that it named; empty where it named none.
+    /// Guest addresses in the request; empty if it had none.
     pub gpas: Span<Gpa>,
-    /// The rule that it broke.
+    /// The rule that the request broke.
     pub rule: Rule,
 }
 
-/// See [`SlotError`].
+/// The rule that a request broke; the texts say what is required.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Rule {
     /// Ids are below the VM's limit.
     Id {
-        /// See [`Limits::ids`].
+        /// [`Limits::ids`].
         limit: u32,
     },
-    /// There are no such flags.
+    /// Only known flags are set. These are not.
     UnknownFlags(u32),
-    /// A slot has whole pages of 4 KiB.
+    /// A slot's size is a multiple of 4 KiB.
     Size,
-    /// A slot has one page at least. (A [`Region`] of none is a deletion.)
+    /// A slot has at least one page. (An empty [`Region`] is a deletion.)
     Empty,
-    /// Its guest address is a multiple of 4 KiB.
+    /// The guest address is a multiple of 4 KiB.
     GuestAddress,
-    /// Its host address is a multiple of 4 KiB, and all of its range may be used by guests.
+    /// The host address is a multiple of 4 KiB, and guests may use its whole range.
     HostAddress(Hva),
-    /// It does not reach past the last guest address there is.
+    /// The range does not extend beyond the last guest address.
     Wraps,
-    /// It has [`MAX_PAGES`] at most.
+    /// A slot has at most [`MAX_PAGES`].
     TooLong,
-    /// What is deleted or changed exists.
+    /// The slot to delete or change exists.
     Missing,
-    /// What is created by that name does not.
+    /// The id of a new slot is free.
     Exists,
-    /// Size, host address, read-only flag, execute permission and memory type never change. This is what the slot is.
+    /// Size, host address, read-only flag, execute permission and memory type never change. This is the
+    /// existing slot.
     Fixed(Slot),
-    /// No frame belongs to two slots. This is the other.
+    /// No frame belongs to two slots. This is the other slot.
     Overlaps(Slot),
-    /// It lies below the first frame that guest addresses do not reach.
+    /// All frames are below this one, which guest addresses do not reach.
     Reach(Gfn),
-    /// The format of the VM's tables knows this memory type.
+    /// The VM's table format has this memory type.
     MemoryType(MemoryType),
-    /// What is cut out of a slot is a part of it. This is what was to be cut out.
+    /// The frames to cut are part of the slot. These are not.
     Part(Span<Gfn>),
-    /// A slot with two kinds of memory has shared memory at a host address and private memory in a backing. It neither moves nor
-    /// logs, and is not read-only (KVM's rule).
+    /// A slot with private memory has shared memory at a host address and private memory in a
+    /// [`PrivateMemory`](crate::PrivateMemory). It cannot be moved, logged or read-only (KVM's rule).
     Private,
-    /// Each of these frames has a slot with private memory. This is the first that has none.
+    /// Each frame has a slot with private memory. This is the first that has none.
     NotPrivate(Gfn),
-    /// The host has memory for the set's own nodes and for dirty logs.
+    /// The host has memory for nodes and dirty logs.
     NoMemory,
 }
 
 impl SlotError {
-    /// The same answer as a Linux error number, for callers that return one.
+    /// Returns the Linux error number of this refusal.
     pub const fn errno(&self) -> i32 {
         const ENOMEM: i32 = 12;
         const EEXIST: i32 = 17;
@@ -238,7 +240,7 @@ impl Slot {
         SlotError { id: self.id, gpas: self.gpas(), rule }
     }
 
-    /// Its guest addresses, in bytes; cut where they cannot be told in 64 bits.
+    /// Its guest addresses, in bytes; truncated if they exceed 64 bits.
     pub fn gpas(&self) -> Span<Gpa> {
         let address = |gfn: Gfn| Gpa(u64::try_from(u128::from(gfn.0) << PAGE_SHIFT).unwrap_or(u64::MAX));
         Span::new(address(self.gfns.start), address(self.gfns.end))
@@ -287,11 +289,10 @@ impl fmt::Display for SlotError {
 
 impl core::error::Error for SlotError {}
 
-/// Why a transaction with an operation of the embedder's own came to nothing: see
-/// [`SharedSlots::commit_with`](crate::SharedSlots::commit_with). Nothing has changed.
+/// Why a [`SharedSlots::commit_with`](crate::SharedSlots::commit_with) failed. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CommitError<E> {
-    /// A slot operation was refused. The embedder was not asked.
+    /// A slot operation was refused. The embedder's operation was not called.
     Slots(SlotError),
     /// The embedder's operation failed.
     Refused(E),
@@ -314,7 +315,7 @@ impl<E: fmt::Display> fmt::Display for CommitError<E> {
 
 impl<E: fmt::Debug + fmt::Display> core::error::Error for CommitError<E> {}
 
-/// Of a transaction without such an operation.
+/// For a transaction without such an operation.
 impl From<CommitError<core::convert::Infallible>> for SlotError {
     fn from(error: CommitError<core::convert::Infallible>) -> Self {
         match error {
@@ -324,7 +325,7 @@ impl From<CommitError<core::convert::Infallible>> for SlotError {
     }
 }
 
-/// A range of addresses, as error messages show it.
+/// Displays a range of addresses in error messages.
 struct Range<T>(Span<T>);
 
 impl<T: Position + fmt::Display> fmt::Display for Range<T> {

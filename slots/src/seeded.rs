@@ -1,15 +1,15 @@
-//! Mistakes and failures made on purpose: by this crate's tests, and by a process that is built with `--cfg seeded`.
+//! Seeded mistakes and failures: for this crate's tests, and for processes built with `--cfg seeded`.
 //!
-//! `slat/src/seeded.rs` lists the mistakes, and says what has to find each.
+//! `slat/src/seeded.rs` lists the mistakes, and what must find each.
 
-/// Whether memory is refused here, now: never, in any build but a test's.
+/// Whether this allocation is refused. Always false except in tests.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn refused() -> bool {
     false
 }
 
-/// Whether the mistake of this name is made: on this thread, or in the whole process, where `SLAT_SEEDED` names it.
+/// Whether the mistake of this name is switched on: for this thread, or by `SLAT_SEEDED` for the process.
 #[cfg(any(test, seeded))]
 pub(crate) fn is(name: &str) -> bool {
     static EVERYWHERE: std::sync::OnceLock<Option<std::string::String>> = std::sync::OnceLock::new();
@@ -29,11 +29,11 @@ mod planned {
 
     std::thread_local! {
         pub(super) static MADE: Cell<Option<&'static str>> = const { Cell::new(None) };
-        /// Places left until the one where memory is refused.
+        /// Number of allocations until the one that is refused.
         static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
-    /// Runs `work` on this thread with the mistake made.
+    /// Runs `work` on this thread with the mistake switched on.
     pub(crate) fn with<R>(name: &'static str, work: impl FnOnce() -> R) -> R {
         MADE.set(Some(name));
         let result = work();
@@ -47,7 +47,7 @@ mod planned {
         left == Some(0)
     }
 
-    /// Runs `work`, in which memory is refused at place number `nth`, counted from 0; and whether `work` came there.
+    /// Runs `work` with allocation number `nth`, from 0, refused; returns whether `work` got there.
     pub(crate) fn nth<R>(nth: u64, work: impl FnOnce() -> R) -> (R, bool) {
         LEFT.set(Some(nth));
         let result = work();

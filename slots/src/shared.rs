@@ -5,11 +5,12 @@
 //!                              ▲                        ▲
 //! Snapshot ────────────────────┘       Snapshot ────────┘         each version: an Arc of its root
 //! ```
-//! A transaction replaces the current version. The nodes that only older versions hold are its debt. The debt of version n is paid,
-//! and its nodes are used again, in the first transaction that finds no snapshot of version n or of an older one. So a commit waits
-//! for no reader, and a reader pays one reference count for each snapshot, and nothing for a look-up.
+//! A transaction replaces the current version. Nodes that only older versions contain are the debt of the
+//! replaced version. The first transaction that finds no snapshot of version n or older reuses the nodes of
+//! version n's debt. So a commit waits for no reader. A reader pays one reference count per snapshot, and
+//! nothing per look-up.
 //!
-//! The trees live as long as the last snapshot, also without the owner.
+//! The trees live until the last snapshot is dropped, even without the owner.
 
 use crate::addr::{Gfn, Hva, Span};
 use crate::log::Log;
@@ -25,7 +26,7 @@ use core::convert::Infallible;
 use core::fmt;
 use core::mem;
 
-/// The memslots of an address space, with snapshots. See the module's header.
+/// The memslots of an address space, with snapshots.
 ///
 /// ```
 /// use slat_slots::{Gfn, Hva, SharedSlots, Slot, SlotId};
@@ -38,11 +39,11 @@ use core::mem;
 /// ```
 pub struct SharedSlots<L = ()> {
     current: Snapshot<L>,
-    /// Versions that were replaced, the oldest first. Each has its debt in `Home`.
+    /// Replaced versions, oldest first. `Home` has the debt of each.
     past: VecDeque<Snapshot<L>>,
 }
 
-/// One version of the slots, which stays as it is. A clone is the same version, and costs one atomic increment.
+/// One version of the slots, which does not change. A clone shares the version, and costs one atomic increment.
 ///
 /// ```
 /// # use slat_slots::{Gfn, Hva, SharedSlots, Slot, SlotId, Span};
@@ -61,17 +62,17 @@ pub struct SharedSlots<L = ()> {
 /// ```
 pub struct Snapshot<L = ()>(Arc<Held<L>>);
 
-/// A version, and what keeps its nodes.
+/// A version, and the trees that keep its nodes.
 struct Held<L> {
     root: VersionRoot<L>,
     home: Arc<Home<L>>,
 }
 
-/// The trees of all versions: reached by the one `SharedSlots`, kept by every snapshot.
+/// The trees of all versions: accessed by the `SharedSlots`, kept alive by every snapshot.
 struct Home<L>(UnsafeCell<(SlotMap<L>, VecDeque<Leftovers<L>>)>);
 
-// SAFETY: only `SharedSlots::commit` and `Drop` look inside, each by `&mut`. What snapshots share is nodes, which are plain data, and
-// logs.
+// SAFETY: only `SharedSlots::commit` and `Drop` access the inside, through `&mut`. Snapshots share nodes, which
+// are plain data, and logs.
 unsafe impl<L: Send + Sync> Send for Home<L> {}
 // SAFETY: as above.
 unsafe impl<L: Send + Sync> Sync for Home<L> {}
@@ -80,7 +81,7 @@ impl<L> Drop for Home<L> {
     fn drop(&mut self) {
         let (map, debts) = self.0.get_mut();
         for debt in debts.drain(..) {
-            // SAFETY: from this map; the last snapshot is gone.
+            // SAFETY: from this map; the last snapshot was dropped.
             unsafe { map.reclaim(debt) };
         }
     }
@@ -99,12 +100,12 @@ impl<L> fmt::Debug for SharedSlots<L> {
 }
 
 impl<L: Log> SharedSlots<L> {
-    /// No slots.
+    /// Creates slots without any slot.
     pub fn new(limits: Limits) -> Self {
         Self::with_logs(limits, false)
     }
 
-    /// The same; with `logs_set`, every page of a fresh [`Log`] counts as written.
+    /// Like [`new`](Self::new); with `logs_set`, a new [`Log`] starts with every page written.
     pub fn with_logs(limits: Limits, logs_set: bool) -> Self {
         let map = SlotMap::with_logs(limits, logs_set);
         let root = map.root();
@@ -112,8 +113,8 @@ impl<L: Log> SharedSlots<L> {
         Self { current: Snapshot(Arc::new(Held { root, home })), past: VecDeque::new() }
     }
 
-    /// Runs `operations` and makes what they made the current version. An error, theirs or ours, changes nothing. Waits for no
-    /// reader.
+    /// Runs `operations` and commits their result. On an error, from them or from the commit, nothing changes.
+    /// Waits for no reader.
     pub fn commit<R>(
         &mut self,
         operations: impl FnOnce(&mut Transaction<'_, L>) -> Result<R, SlotError>,
@@ -121,15 +122,15 @@ impl<L: Log> SharedSlots<L> {
         Ok(self.commit_with(operations, |_| Ok::<_, Infallible>(()))?)
     }
 
-    /// The same with an operation of the embedder's own that may fail: a system call that gives another MMU the same slots.
-    /// `confirm` is asked once, when every slot operation has succeeded, with their result. After it nothing can fail. Where it
-    /// refuses, nothing has changed.
+    /// Commits together with an operation of the embedder that may fail, such as a system call that gives
+    /// another MMU the same slots. Calls `confirm` once, with the result of the slot operations, after all of
+    /// them have succeeded; nothing can fail after it. If it fails, nothing has changed.
     ///
     /// ```
     /// use slat_slots::{CommitError, Gfn, Hva, SharedSlots, Slot, SlotId};
     /// let mut slots: SharedSlots = SharedSlots::default();
     /// let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(0x7000_0000));
-    /// // KVM_SET_USER_MEMORY_REGION says EINVAL.
+    /// // KVM_SET_USER_MEMORY_REGION returned EINVAL.
     /// let refused = slots.commit_with(|tx| tx.create(ram), |()| Err("errno 22"));
     /// assert_eq!(refused, Err(CommitError::Refused("errno 22")));
     /// assert!(slots.snapshot().is_empty());
@@ -140,14 +141,14 @@ impl<L: Log> SharedSlots<L> {
         confirm: impl FnOnce(&R) -> Result<(), E>,
     ) -> Result<R, CommitError<E>> {
         let home = self.current.0.home.clone();
-        // SAFETY: `&mut self`, and there is one `SharedSlots` for each home.
+        // SAFETY: `&mut self`; each home has one `SharedSlots`.
         let (map, debts) = unsafe { &mut *home.0.get() };
-        // From the oldest on: nodes of a newer debt may be in an older version.
+        // Oldest first: an older version may contain nodes of a newer debt.
         let unheld = |version: &mut Snapshot<L>| Arc::get_mut(&mut version.0).is_some();
         while self.past.front_mut().is_some_and(|version| seeded!("snapshot-unasked") || unheld(version)) {
             self.past.pop_front();
             if let Some(debt) = debts.pop_front() {
-                // SAFETY: from this map. No snapshot of this version is left, and none of an older one.
+                // SAFETY: from this map. No snapshot of this version or an older one is left.
                 unsafe { map.reclaim(debt) };
             }
         }
@@ -163,7 +164,7 @@ impl<L: Log> SharedSlots<L> {
         Ok(result)
     }
 
-    /// The current version.
+    /// Returns a snapshot of the current version.
     pub fn snapshot(&self) -> Snapshot<L> {
         self.current.clone()
     }
@@ -182,51 +183,51 @@ impl<L> fmt::Debug for Snapshot<L> {
 }
 
 impl<L> Snapshot<L> {
-    /// The version, for all look-ups that there are.
+    /// Returns the version, for further look-ups.
     #[inline]
     pub fn version(&self) -> Version<'_, L> {
-        // SAFETY: `home` keeps the map. Leftovers since this version are reclaimed by `commit`, which finds its `Arc` shared, or by
-        // the drop of `home`.
+        // SAFETY: `home` keeps the map. Leftovers since this version are reclaimed when `commit` finds its
+        // `Arc` not shared, or when `home` is dropped.
         unsafe { self.0.root.read() }
     }
 
-    /// The slot that holds `gfn`.
+    /// Returns the slot that contains `gfn`.
     #[inline]
     pub fn find(&self, gfn: Gfn) -> Option<Slot> {
         self.version().find(gfn)
     }
 
-    /// The slot named `id`.
+    /// Returns the slot with this id.
     pub fn get(&self, id: SlotId) -> Option<Slot> {
         self.version().get(id)
     }
 
-    /// The log of slot `id`, if it has one.
+    /// Returns the log of slot `id`, if it has one.
     pub fn log(&self, id: SlotId) -> Option<&L> {
         self.version().log(id)
     }
 
-    /// Calls `visit` with the frames behind `hvas`, slot by slot, in order of host addresses: once for each slot that shares them.
+    /// Calls `visit` with the frames that map to `hvas`, in order of host addresses: once for each slot.
     pub fn over_hvas(&self, hvas: Span<Hva>, visit: impl FnMut(Span<Gfn>)) {
         self.version().over_hvas(hvas, visit);
     }
 
-    /// The slots that have any of `gfns`, in order.
+    /// Returns the slots that overlap `gfns`, in order.
     pub fn range(&self, gfns: Span<Gfn>) -> impl Iterator<Item = Slot> {
         self.version().range(gfns)
     }
 
-    /// All slots, in order of guest frames.
+    /// Returns all slots, in order of guest frames.
     pub fn iter(&self) -> impl Iterator<Item = Slot> {
         self.range(Span::new(Gfn(0), Gfn(u64::MAX)))
     }
 
-    /// How many there are.
+    /// Returns the number of slots.
     pub fn len(&self) -> usize {
         self.version().len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no slots.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,10 +1,10 @@
-//! A memslot: a range of guest frames, and the host address behind it.
+//! A memslot: a range of guest frames and its host address.
 
 use crate::addr::{Gfn, Hva, PAGE_SHIFT, PAGE_SIZE, Span};
 use crate::memory_type::MemoryType;
 use core::fmt;
 
-/// A memslot's name in its address space, chosen by the user; sparse.
+/// Id of a memslot in its address space, chosen by the user; ids may be sparse.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SlotId(pub u32);
 
@@ -14,27 +14,28 @@ impl fmt::Display for SlotId {
     }
 }
 
-/// A memslot: a range of guest frames, and the host address behind it.
+/// A memslot: a range of guest frames and its host address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Slot {
-    /// Its name.
+    /// Its id.
     pub id: SlotId,
     /// The guest frames.
     pub gfns: Span<Gfn>,
-    /// The host address of the first of them, or its place in [`PrivateMemory`](crate::PrivateMemory); a multiple of 4 KiB.
+    /// The host address of the first frame, or its place in [`PrivateMemory`](crate::PrivateMemory); a multiple
+    /// of 4 KiB.
     pub hva: Hva,
-    /// Whether guest writes are refused (they surface as MMIO).
+    /// Whether guest writes are refused; a refused write becomes MMIO.
     pub readonly: bool,
     /// Whether guest writes are logged, page by page.
     pub log_dirty: bool,
-    /// Whether the guest may execute what is there. A fetch where it may not surfaces as MMIO.
+    /// Whether the guest may execute from it. A refused fetch becomes MMIO.
     pub execute: bool,
-    /// How its pages are cached, unless the host says something narrower of a page.
+    /// How its pages are cached; the host may give a page a narrower type.
     pub memory: MemoryType,
 }
 
 impl Slot {
-    /// A slot of ordinary memory, writable and executable, of `pages` frames from `gfn`, backed from `hva` on.
+    /// A writable and executable slot of ordinary memory: `pages` frames from `gfn`, at host address `hva`.
     pub fn new(id: SlotId, gfn: Gfn, pages: u64, hva: Hva) -> Self {
         Self {
             id,
@@ -59,15 +60,15 @@ impl Slot {
         Self { log_dirty: true, ..self }
     }
 
-    /// The same slot, which the guest cannot execute.
+    /// The same slot, not executable.
     #[must_use]
     pub fn no_execute(self) -> Self {
         Self { execute: false, ..self }
     }
 
-    /// The same slot, cached in this way.
+    /// The same slot with this memory type.
     ///
-    /// The registers of a device that the guest drives itself, at guest address 3 GiB:
+    /// For example the registers of a device that the guest drives itself, at guest address 3 GiB:
     ///
     /// ```
     /// use slat_slots::{Gfn, Hva, MemoryType, Slot, SlotId};
@@ -86,8 +87,8 @@ impl Slot {
         Hva(self.hva.0 + ((gfn.0 - self.gfns.start.0) << PAGE_SHIFT))
     }
 
-    /// Whether its memory is the guest's own, so that no access reaches it that the guest means to share: memory that has a host
-    /// address is shared, [`PrivateMemory`](crate::PrivateMemory) has none.
+    /// Whether its memory is private to the guest. Memory with a host address is shared;
+    /// [`PrivateMemory`](crate::PrivateMemory) has none.
     #[inline]
     pub const fn is_private(&self) -> bool {
         self.hva.private_memory().is_some()
@@ -99,19 +100,19 @@ impl Slot {
         Span::sized(self.hva, self.gfns.len() << PAGE_SHIFT)
     }
 
-    /// These of its frames as a slot.
+    /// The part of the slot with these frames.
     pub(crate) fn part(self, gfns: Span<Gfn>) -> Self {
         Self { gfns, hva: self.hva_of(gfns.start), ..self }
     }
 
-    /// The same slot from another frame on.
+    /// The same slot moved to start at `gfn`.
     pub(crate) fn at(self, gfn: Gfn) -> Self {
         Self { gfns: Span::sized(gfn, self.gfns.len()), ..self }
     }
 }
 
-/// A slot in two words: what the gfn index keeps beside its key, the first frame. Look-ups pay for size. For caches of slots that are
-/// kept in atomic words.
+/// A slot in two words, without its first frame, which is the key in the gfn index. Small, so that look-ups are
+/// fast. Also for caches of slots in atomic words.
 ///
 /// ```text
 /// place   host address (page-aligned)  | memory type (2 bits) | no execute | log dirty | read-only
@@ -130,7 +131,7 @@ const NO_EXECUTE: u64 = 4;
 const MEMORY: u32 = 3;
 
 impl Packed {
-    /// `slot`, which keeps the rules of [`Limits`](crate::Limits), without its first frame.
+    /// Packs `slot`, which must keep the rules of [`Limits`](crate::Limits), without its first frame.
     pub fn new(slot: &Slot) -> Self {
         let flags = u64::from(slot.readonly) * READONLY
             | u64::from(slot.log_dirty) * LOG_DIRTY
@@ -141,7 +142,7 @@ impl Packed {
         }
     }
 
-    /// The slot, whose first frame is `gfn`.
+    /// Unpacks the slot that starts at `gfn`.
     #[inline(always)]
     pub fn slot(self, gfn: Gfn) -> Slot {
         let has = |flag| self.place & flag != 0;
@@ -156,13 +157,13 @@ impl Packed {
         }
     }
 
-    /// Both words.
+    /// Returns both words.
     #[inline(always)]
     pub fn words(self) -> [u64; 2] {
         [self.place, self.name]
     }
 
-    /// What [`words`](Self::words) took apart.
+    /// Reverses [`words`](Self::words).
     #[inline(always)]
     pub fn from_words(words: [u64; 2]) -> Self {
         let [place, name] = words;

@@ -1,8 +1,8 @@
-//! `Transaction`: slot operations on the next version, in the making. No reader sees it before it is committed.
+//! `Transaction`: slot operations on the next version. No reader sees them before the commit.
 //!
-//! Each operation succeeds as a whole or changes nothing; a transaction that is dropped undoes itself without
-//! allocating. Besides the next version it collects what that means for page tables: the frames that lose their
-//! slot are to be zapped, those whose writes are logged from now on are to lose write permission.
+//! Each operation succeeds as a whole or changes nothing. A dropped transaction undoes itself without
+//! allocating. A transaction also collects its effects on page tables: frames that lose their slot must be
+//! zapped, frames whose logging begins must be write-protected.
 
 use crate::addr::{Gfn, Span};
 use crate::log::{Kept, Log};
@@ -16,8 +16,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::mem;
 
-/// See the module's header. Made by [`SharedSlots::commit`](crate::SharedSlots::commit) and
-/// [`SlotMap::commit`](crate::SlotMap::commit).
+/// Slot operations that take effect together. Created by [`SharedSlots::commit`](crate::SharedSlots::commit)
+/// and [`SlotMap::commit`](crate::SlotMap::commit).
 ///
 /// ```
 /// use slat_slots::{Gfn, Hva, Limits, Slot, SlotError, SlotId, SlotMap};
@@ -26,13 +26,13 @@ use core::mem;
 /// slots.commit(|tx| {
 ///     tx.create(Slot::new(low, Gfn(0), 512, Hva(0x7000_0000)))?;
 ///     tx.move_to(low, Gfn(0x1000))?;
-///     tx.create(Slot::new(high, Gfn(0), 512, Hva(0x7020_0000)))?; // where `low` was
+///     tx.create(Slot::new(high, Gfn(0), 512, Hva(0x7020_0000)))?; // the former place of `low`
 ///     assert_eq!(tx.len(), 2, "a transaction sees its own operations");
 ///     Ok(())
 /// })?;
 /// let refused = slots.commit(|tx| {
 ///     tx.delete(low)?;
-///     tx.set_log_dirty(SlotId(9), true) // there is no such slot
+///     tx.set_log_dirty(SlotId(9), true) // no such slot
 /// });
 /// assert!(refused.is_err() && slots.get(low).is_some(), "all or nothing");
 /// # Ok::<(), SlotError>(())
@@ -40,36 +40,36 @@ use core::mem;
 pub struct Transaction<'t, L = ()> {
     pub(crate) edits: Edits<'t, L>,
     pub(crate) limits: Limits,
-    /// In a fresh log every page counts as written.
+    /// Whether a new log starts with every page written.
     logs_set: bool,
-    /// As they will be.
+    /// Facts of the next version.
     pub(crate) facts: Facts,
-    /// The map's own, to be brought up to date.
+    /// The map's facts, updated by `finish`.
     current: &'t mut Facts,
     pub(crate) effects: Effects,
     fresh: Fresh<L>,
     ended: Vec<Kept<L>>,
-    /// Why an operation stopped half-way.
+    /// Error of an operation that stopped half-way.
     pub(crate) broken: Option<SlotError>,
 }
 
-/// What a transaction means for page tables that were filled by way of the slots.
+/// Effects of a transaction on page tables that were filled from the slots.
 #[derive(Debug)]
 pub struct Effects {
-    /// Hull of the frames for which something is different; empty where nothing is.
+    /// Hull of all changed frames; empty if nothing changed.
     pub changed: Span<Gfn>,
-    /// Frames that had a slot and have another, or none.
+    /// Frames that had a slot and now have another or none; to be zapped.
     pub zap: Vec<Span<Gfn>>,
-    /// Frames whose writes are logged from now on.
+    /// Frames whose writes are logged from now on; to be write-protected.
     pub log: Vec<Span<Gfn>>,
-    /// Frames whose writes are no longer logged, and that stay where they are.
+    /// Frames whose writes are no longer logged, and that did not move.
     pub unlogged: Vec<Span<Gfn>>,
-    /// Whether something was taken from readers, so that they must be waited for.
+    /// Whether the transaction took something away from readers, so that the embedder must wait for them.
     pub takes: bool,
 }
 
 impl Effects {
-    /// The list for the frames of a slot that has moved, or that logs from now on, or no longer.
+    /// Returns the list for frames of a slot that has moved, or whose logging begins or ends.
     fn of(&mut self, moves: bool, logs: bool) -> &mut Vec<Span<Gfn>> {
         match (moves, logs) {
             (true, _) => &mut self.zap,
@@ -79,13 +79,13 @@ impl Effects {
     }
 }
 
-/// Logs that no version holds yet: they go with a transaction that comes to nothing.
+/// Logs that no version holds yet; freed if the transaction is dropped.
 struct Fresh<L>(Vec<Kept<L>>);
 
 impl<L> Drop for Fresh<L> {
     fn drop(&mut self) {
         for log in self.0.drain(..) {
-            // SAFETY: made by this transaction, which was never published.
+            // SAFETY: created by this transaction, which was not published.
             unsafe { log.free() };
         }
     }
@@ -98,7 +98,7 @@ impl<L> fmt::Debug for Transaction<'_, L> {
 }
 
 impl<'t, L: Log> Transaction<'t, L> {
-    /// `zap` is an empty list, for its memory.
+    /// `zap` is an empty list, passed to reuse its memory.
     pub(crate) fn new(
         edits: Edits<'t, L>,
         (limits, logs_set): (Limits, bool),
@@ -112,7 +112,7 @@ impl<'t, L: Log> Transaction<'t, L> {
         Self { edits, limits, logs_set, facts, current, effects, fresh, ended, broken: None }
     }
 
-    /// Does what `region` asks for, by the rules of [`crate::rules`]: creates, deletes, moves, changes flags, or
+    /// Executes `region` by the rules of [`crate::rules`]: creates, deletes, moves, changes flags, or does
     /// nothing.
     pub fn set(&mut self, region: Region) -> Result<Change, SlotError> {
         let Some(slot) = self.limits.check(&region)? else {
@@ -120,7 +120,7 @@ impl<'t, L: Log> Transaction<'t, L> {
         };
         match self.get(slot.id) {
             None => self.put_in(slot).map(|()| Change::Created),
-            // A request in KVM's terms says nothing of these.
+            // A request in KVM's terms does not include these fields.
             Some(old) => self.change(old, Slot { execute: old.execute, memory: old.memory, ..slot }),
         }
     }
@@ -131,7 +131,7 @@ impl<'t, L: Log> Transaction<'t, L> {
         self.put_in(slot)
     }
 
-    /// Whether `slot` is sound by itself, and its id is free.
+    /// Checks `slot` by itself, and that its id is free.
     pub(crate) fn check_new(&self, slot: &Slot) -> Result<(), SlotError> {
         let rule = if slot.id.0 >= self.limits.ids {
             Rule::Id { limit: self.limits.ids }
@@ -151,7 +151,7 @@ impl<'t, L: Log> Transaction<'t, L> {
         Err(slot.refused(rule))
     }
 
-    /// Removes a slot and returns it. What it mapped is gone before the commit is over.
+    /// Removes a slot and returns it. Its page-table entries are zapped before the commit returns.
     pub fn delete(&mut self, id: SlotId) -> Result<Slot, SlotError> {
         let no_memory = SlotError { rule: Rule::NoMemory, ..SlotError::missing(id) };
         let logs = self.edits.version().logs_any();
@@ -171,22 +171,23 @@ impl<'t, L: Log> Transaction<'t, L> {
         Ok(old)
     }
 
-    /// Moves a slot to other guest frames, which may overlap its own, and returns what it was. What it mapped is
-    /// gone before the commit is over; its dirty log goes with it.
+    /// Moves a slot to other guest frames, which may overlap its own, and returns the old slot. Its old
+    /// page-table entries are zapped before the commit returns. Its dirty log moves with it.
     pub fn move_to(&mut self, id: SlotId, gfn: Gfn) -> Result<Slot, SlotError> {
         let old = self.known(id)?;
         self.change(old, old.at(gfn))?;
         Ok(old)
     }
 
-    /// Takes the frames `gone` out of a slot, and returns what it was. What they mapped is gone before the commit is over; what
-    /// the others map stays mapped. The slot keeps what lies below `gone`, and what lies above becomes slot `rest`, which need
-    /// be a free id only where both are left. Where only one is left, the slot is that one; where none is, it is deleted.
+    /// Removes the frames `gone` from a slot, and returns the old slot. Page-table entries of these frames are
+    /// zapped before the commit returns; others stay. The slot keeps its frames below `gone`; those above
+    /// become slot `rest`, whose id must be free if both parts remain. If only one part remains, it keeps the
+    /// slot's id; if none remains, the slot is deleted.
     ///
-    /// Frames that stay are private, or shared, as they were. **Of a slot that logs, every page that stays counts as written** from
-    /// then on, as where a log is [initially set](crate::SlotMap::with_logs): its log begins anew, since a harvest or a ring that is under
-    /// way may hold marks of the old one, by numbers of pages that are other pages by now. So no mark of what stays is lost; those of
-    /// what goes are, as in a deletion.
+    /// Remaining frames stay private or shared. **If the slot logs writes, every remaining page counts as
+    /// written**, as in a log that is [initially set](crate::SlotMap::with_logs). The logs start again, since a
+    /// harvest or ring in progress may hold marks of the old log, with page numbers that are no longer valid.
+    /// So no mark of a remaining page is lost; marks of removed pages are, as in a deletion.
     ///
     /// ```
     /// use slat_slots::{Gfn, Hva, Slot, SlotError, SlotId, SlotMap, Span};
@@ -242,7 +243,7 @@ impl<'t, L: Log> Transaction<'t, L> {
         Ok(old)
     }
 
-    /// The logs of what `old`, which logs, is cut into: in each every page counts as written.
+    /// Creates the logs of the pieces of `old`, which logs writes. Every page counts as written.
     fn logs_of_pieces(&mut self, old: &Slot, pieces: &[Slot]) -> Result<[Option<Kept<L>>; 2], SlotError> {
         let reserved = room(&mut self.ended).is_ok() && !refused() && self.fresh.0.try_reserve(2).is_ok();
         if !reserved {
@@ -255,7 +256,7 @@ impl<'t, L: Log> Transaction<'t, L> {
                 Err(error) => {
                     for made in logs.into_iter().flatten() {
                         self.fresh.0.pop();
-                        // SAFETY: made above, and in no version.
+                        // SAFETY: created above, and in no version.
                         unsafe { made.free() };
                     }
                     return Err(error);
@@ -265,25 +266,25 @@ impl<'t, L: Log> Transaction<'t, L> {
         Ok(logs)
     }
 
-    /// Switches the logging of writes, and returns what the slot was. Switched on, the log is empty; switched
-    /// off, it is gone.
+    /// Switches logging of writes on or off, and returns the old slot. Switching it on creates a new log;
+    /// switching it off drops the log.
     pub fn set_log_dirty(&mut self, id: SlotId, log_dirty: bool) -> Result<Slot, SlotError> {
         let old = self.known(id)?;
         self.change(old, Slot { log_dirty, ..old })?;
         Ok(old)
     }
 
-    /// The slot of this id, as this transaction has it by now.
+    /// Returns the slot with this id, as of this transaction.
     pub fn get(&self, id: SlotId) -> Option<Slot> {
         self.edits.version().get(id)
     }
 
-    /// How many slots there are by now.
+    /// Returns the number of slots, as of this transaction.
     pub fn len(&self) -> usize {
         self.facts.len
     }
 
-    /// Whether there are none by now.
+    /// Whether there are no slots, as of this transaction.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -306,7 +307,7 @@ impl<'t, L: Log> Transaction<'t, L> {
         Ok(())
     }
 
-    /// Moves, changes flags, both, or nothing.
+    /// Moves the slot, changes flags, both, or nothing.
     fn change(&mut self, old: Slot, new: Slot) -> Result<Change, SlotError> {
         let fixed = |slot: Slot| (slot.hva, slot.gfns.len(), slot.readonly, slot.execute, slot.memory);
         if fixed(old) != fixed(new) {
@@ -344,7 +345,7 @@ impl<'t, L: Log> Transaction<'t, L> {
         Ok(Change::Flags(old))
     }
 
-    /// Whether the frames of `slot` are free, but for the slot of its own id, and in reach.
+    /// Checks that the frames of `slot` are free, except for the slot with its own id, and within the limit.
     fn check_place(&self, slot: &Slot) -> Result<(), SlotError> {
         let version = self.edits.version();
         let mut last =
@@ -352,7 +353,7 @@ impl<'t, L: Log> Transaction<'t, L> {
         if let Some(own) = last.filter(|last| last.id == slot.id) {
             last = version.last_below(own.gfns.start);
         }
-        // If this one ends before the place begins, so do all before it.
+        // If this slot ends before the place begins, so do all slots before it.
         match last.filter(|last| last.gfns.overlaps(&slot.gfns)) {
             Some(other) => Err(slot.refused(Rule::Overlaps(version.get(other.id).unwrap_or(other)))),
             None => self.limits.check_reach(slot),
@@ -360,7 +361,7 @@ impl<'t, L: Log> Transaction<'t, L> {
     }
 
     /// Reserves the nodes that the next operation may need, so that it cannot stop half-way; with `logs`, for
-    /// dirty logs as well.
+    /// dirty logs too.
     fn prepare(&mut self, logs: bool) -> Result<(), NoMemory> {
         if logs {
             room(&mut self.ended)?;
@@ -369,7 +370,7 @@ impl<'t, L: Log> Transaction<'t, L> {
         self.edits.reserve(logs)
     }
 
-    /// Edits the indexes, for which everything is reserved.
+    /// Edits the indexes; the nodes are reserved.
     fn step(
         &mut self,
         slot: &Slot,
@@ -393,26 +394,28 @@ impl<'t, L: Log> Transaction<'t, L> {
         Ok(())
     }
 
-    /// Whether the transaction may be committed: not where memory ran out half-way through a slot of many parts.
+    /// Fails if memory ran out half-way through a slot of many parts; then the transaction must not be
+    /// committed.
     pub fn check(&self) -> Result<(), SlotError> {
         self.broken.map_or(Ok(()), Err)
     }
 
-    /// What the operations mean for page tables.
+    /// Returns the effects on page tables so far.
     pub fn effects(&self) -> &Effects {
         &self.effects
     }
 
-    /// Bytes of the nodes that the operations have copied: what a model of costs counts.
+    /// Returns the bytes of nodes copied so far, for a cost model.
     pub fn copied_bytes(&self) -> usize {
         self.edits.copied_bytes()
     }
 
-    /// Makes the next version the map's current one, for an embedder that publishes it ([`SlotMap::begin`](crate::SlotMap::begin)).
-    /// Cannot fail, where [`check`](Self::check) does not. Returns the version, what it no longer holds, and what the operations mean for page tables.
+    /// Makes the next version current, for an embedder that publishes it
+    /// ([`SlotMap::begin`](crate::SlotMap::begin)). Cannot fail if [`check`](Self::check) succeeds. Returns the
+    /// version, what it no longer holds, and the effects on page tables.
     #[inline]
     pub fn finish(mut self) -> (VersionRoot<L>, Leftovers<L>, Effects) {
-        // Published, or ended among the leftovers: no longer this transaction's to free.
+        // The version holds these logs now, or the leftovers do.
         mem::take(&mut self.fresh.0);
         let (set, leftovers) = self.edits.publish(self.facts, self.ended);
         *self.current = self.facts;
@@ -420,7 +423,7 @@ impl<'t, L: Log> Transaction<'t, L> {
     }
 }
 
-/// Makes the next push succeed.
+/// Reserves room for the next push.
 pub(crate) fn room<T>(list: &mut Vec<T>) -> Result<(), NoMemory> {
     if refused() || list.try_reserve(1).is_err() { Err(NoMemory) } else { Ok(()) }
 }

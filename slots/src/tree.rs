@@ -1,9 +1,9 @@
-//! The ordered map under the slot sets: a copy-on-write B+tree with wide nodes.
+//! The ordered map under the slots: a copy-on-write B+tree with wide nodes.
 //!
-//! A published version never changes. An [`Edit`] copies each node that it touches once, on the way down to
-//! the leaf; [`Edit::publish`] hands out the new [`Root`], which shares every other node with the old one,
-//! and the copied originals as [`Retired`]. Readers of the old root go on undisturbed; when a grace period has
-//! outlasted them, [`Tree::reclaim`] takes the originals back for the next edit.
+//! A published version never changes. An [`Edit`] copies each node that it touches once, on the way down to the
+//! leaf. [`Edit::publish`] returns the new [`Root`], which shares all other nodes with the old one, and the
+//! copied originals as [`Retired`]. Readers of the old root are not affected. After a grace period
+//! [`Tree::reclaim`] takes the originals back for the next edit.
 //!
 //! ```text
 //!   old root ──▶ [ a b c ]        [ a b' c ] ◀── new root
@@ -11,15 +11,15 @@
 //!                  │ │  ┌───────────┘ │          b was copied to b'; a and c are shared
 //!                  ▼ ▼  ▼             ▼
 //! ```
-//! A node has 40 entries, each a key, an end and what lies below: a value in a leaf, a node elsewhere.
-//! The key of a node's entry is the least key below it, exactly, and its end is the furthest end below it. So:
+//! A node has up to 40 entries. An entry has a key, an end, and a value (in a leaf) or a child. The key of an
+//! inner entry is exactly the least key below it, its end the furthest end below it. So:
 //! - the entry with the greatest key ≤ k (`floor`, the gfn look-up) is found on one path;
-//! - the intervals `[key, end)` that meet a range are found without visiting subtrees that have none.
+//! - the intervals `[key, end)` that overlap a range are found without visiting subtrees that have none.
 //!
 //! Every node but the root is at least a quarter full, which bounds the height.
 //!
-//! Promises: one writer at a time (`&mut`); look-ups are wait-free and write nothing; memory can run out only
-//! in [`Edit::reserve`], before anything is changed; dropping an edit undoes it and never allocates.
+//! Guarantees: one writer at a time (`&mut`). Look-ups are wait-free and write nothing. Memory can run out only
+//! in [`Edit::reserve`], before anything is changed. Dropping an edit undoes it, without allocating.
 
 #[cfg(test)]
 mod audit;
@@ -31,52 +31,52 @@ use core::mem;
 use node::{Below, End, Entry, FANOUT, Key, Link, Node};
 pub(crate) use view::{Root, View};
 
-/// Entries that a node other than the root has at least.
+/// Least entries of a node other than the root.
 const MIN: usize = FANOUT / 4;
 
-/// Nodes that are in no current version, but that a reader of an older version may still use.
+/// Nodes that are not in the current version, but may be read in an older one.
 pub(crate) type Retired<K, V, E = ()> = Chain<Node<K, V, E>>;
 
-/// The current version and the memory of all: the writer's side.
+/// The writer's side: the current version, and the memory of all versions.
 pub(crate) struct Tree<K: Key, V: Copy, E: End = ()> {
     root: Option<Link<K, V, E>>,
     len: usize,
-    /// Edits begun so far.
+    /// Number of edits begun.
     edits: u64,
     pool: Pool<Node<K, V, E>>,
 }
 
-/// The next version of a tree in the making. Dropping it undoes everything.
+/// The next version of a tree under construction. Dropping it discards its changes.
 pub(crate) struct Edit<'t, K: Key, V: Copy, E: End = ()> {
     tree: &'t mut Tree<K, V, E>,
     root: Option<Link<K, V, E>>,
     len: usize,
     retired: Retired<K, V, E>,
-    /// Nodes made, each a copy of another or of one on the stack.
+    /// Number of nodes made.
     made: usize,
 }
 
-/// What an insertion did to the node below.
+/// Effect of an insertion on the node below.
 enum Inserted<K: Key, V: Copy, E: End> {
     Added,
-    /// The value that was there, and whether the interval ends earlier now.
+    /// The old value, and whether the interval now ends earlier.
     Replaced(V, bool),
-    /// Added, and the node's upper half moved out to this new neighbour on its right.
+    /// Added, and the node's upper half moved to this new right neighbour.
     Split(Entry<K, V, E>),
 }
 
 impl<K: Key, V: Copy, E: End> Tree<K, V, E> {
-    /// An empty tree. Costs no memory.
+    /// Creates an empty tree; allocates nothing.
     pub(crate) fn new() -> Self {
         Self { root: None, len: 0, edits: 0, pool: Pool::default() }
     }
 
-    /// The current version.
+    /// Returns the current version.
     pub(crate) fn root(&self) -> Root<K, V, E> {
         Root(self.root)
     }
 
-    /// Bytes lent by the allocator.
+    /// Returns the allocated bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.pool.bytes()
     }
@@ -90,14 +90,14 @@ impl<K: Key, V: Copy, E: End> Tree<K, V, E> {
     /// Takes retired nodes back, for later edits.
     ///
     /// # Safety
-    /// They come from this tree, and no reader is left of a version from before they were retired: a grace period has
-    /// passed since its successor was published.
+    /// `retired` comes from this tree. All readers of versions older than it have finished: a grace period has
+    /// passed since the next version was published.
     pub(crate) unsafe fn reclaim(&mut self, retired: Retired<K, V, E>) {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller keeps the condition.
         unsafe { self.pool.reclaim(retired) };
     }
 
-    /// Frees what edits made from `stamp` on at and below `link`: all of it lies at the top.
+    /// Frees the nodes at and below `link` that edits from `stamp` on have made; these are all at the top.
     fn free_since(&mut self, link: Link<K, V, E>, stamp: u64) {
         if link.stamp < stamp {
             return;
@@ -107,7 +107,7 @@ impl<K: Key, V: Copy, E: End> Tree<K, V, E> {
                 self.free_since(*link.child(at), stamp);
             }
         }
-        // SAFETY: from this pool, on no chain; the callers know that it has no reader.
+        // SAFETY: from this pool, on no chain; the callers ensure that no reader uses it.
         unsafe { self.pool.free.push(link.0) };
     }
 }
@@ -121,25 +121,25 @@ impl<K: Key, V: Copy, E: End> Drop for Tree<K, V, E> {
 }
 
 impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
-    /// The version in the making.
+    /// Returns the version under construction.
     pub(crate) fn view(&self) -> View<'_, K, V, E> {
         View { root: self.root.as_deref() }
     }
 
-    /// Bytes of the nodes that were made so far.
+    /// Returns the bytes of nodes made so far.
     pub(crate) fn made_bytes(&self) -> usize {
         self.made * size_of::<Node<K, V, E>>()
     }
 
-    /// Makes the next `edits` insertions or removals succeed. Each of them does it for itself.
+    /// Makes the next `edits` insertions or removals succeed. Each operation also does this for itself.
     pub(crate) fn reserve(&mut self, edits: usize) -> Result<(), NoMemory> {
-        // On each level an insertion copies a node and splits it, a removal copies a node and its neighbour;
-        // the tree may grow by a root, which the next one copies.
+        // Per level, an insertion copies and splits a node, and a removal copies a node and its neighbour. The
+        // tree may grow by a root, which the next operation copies.
         let height = self.root.map_or(0, |root| root.level + 1);
         self.tree.pool.reserve((2 * height + edits) * edits)
     }
 
-    /// Sets the value of `key`, and where its interval ends. Returns the value it replaces.
+    /// Sets the value of `key` and the end of its interval. Returns the value that it replaces.
     pub(crate) fn insert(&mut self, key: K, value: V, end: E) -> Result<Option<V>, NoMemory> {
         self.reserve(1)?;
         let entry = Entry { key, end, below: Below { value } };
@@ -163,7 +163,7 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
         Ok(None)
     }
 
-    /// Removes `key`. Returns its value, or none if there is no such key.
+    /// Removes `key`. Returns its value, or `None` if it is not in the tree.
     pub(crate) fn remove(&mut self, key: K) -> Result<Option<V>, NoMemory> {
         self.reserve(1)?;
         let Some(mut root) = self.root else { return Ok(None) };
@@ -181,17 +181,17 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
         Ok(removed.map(|(value, _)| value))
     }
 
-    /// Makes this version the current one. Cannot fail.
+    /// Makes this version current. Cannot fail.
     ///
-    /// Readers may use what is retired until the new root has replaced the old one for them and a
-    /// grace period has passed; then it goes to [`Tree::reclaim`].
+    /// Readers may use the retired nodes until the new root has replaced the old one for them and a grace
+    /// period has passed. Then pass them to [`Tree::reclaim`].
     pub(crate) fn publish(mut self) -> (Root<K, V, E>, Retired<K, V, E>) {
         self.tree.root = self.root.take();
         self.tree.len = self.len;
         (self.tree.root(), mem::take(&mut self.retired))
     }
 
-    /// Inserts into `node`, which is this edit's own, or below it.
+    /// Inserts into `node`, which this edit owns, or below it.
     fn insert_below(&mut self, node: &mut Node<K, V, E>, entry: Entry<K, V, E>) -> Inserted<K, V, E> {
         let rank = node.rank(entry.key);
         let (at, entry) = if node.level > 0 {
@@ -200,7 +200,7 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
             let below = self.own(&mut child);
             let inserted = self.insert_below(below, entry);
             match inserted {
-                // Nothing below ends earlier than before: no need to look at all of it.
+                // No interval below ends earlier than before, so the other entries need no look.
                 Inserted::Added | Inserted::Replaced(_, false) => {
                     node.set(at, Entry::ending(child, node.ends[at].max(entry.end)));
                     return inserted;
@@ -225,8 +225,8 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
             node.insert(at, entry);
             return Inserted::Added;
         }
-        // Slots are mostly set up in address order: a node that grows at its end keeps three quarters, since
-        // little will come before it.
+        // Slots are mostly created in address order. A node that grows at its end keeps three quarters, since
+        // few keys will be inserted before them.
         let left = if at == FANOUT { FANOUT - MIN } else { FANOUT / 2 };
         let mut link = self.make(node);
         let right = self.own(&mut link);
@@ -240,7 +240,7 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
         Inserted::Split(Entry::of(link))
     }
 
-    /// Removes `key` from `node`, which is this edit's own, or from below it.
+    /// Removes `key` from `node`, which this edit owns, or from below it.
     fn remove_below(&mut self, node: &mut Node<K, V, E>, key: K) -> Option<(V, E)> {
         let at = node.rank(key).checked_sub(1)?;
         if node.level == 0 {
@@ -251,18 +251,19 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
         let mut child = *node.child(at);
         let below = self.own(&mut child);
         let removed = self.remove_below(below, key);
-        // Something else ends later than what is gone: no need to look at all of it.
+        // Another interval ends later than the removed one, so the other entries need no look.
         let end = node.ends[at];
         let outlived = removed.is_some_and(|(_, gone)| gone < end);
         node.set(at, if outlived { Entry::ending(child, end) } else { Entry::of(child) });
         if child.len < MIN {
-            // With the neighbour on its right; the last one with that on its left.
+            // Balance with the right neighbour; the last child with its left one.
             self.level_out(node, at.min(node.len - 2));
         }
         removed
     }
 
-    /// Merges children `at` and `at + 1` of `node`, or shares their entries evenly if one cannot hold all.
+    /// Merges children `at` and `at + 1` of `node`, or distributes their entries evenly if one node cannot hold
+    /// them.
     fn level_out(&mut self, node: &mut Node<K, V, E>, at: usize) {
         let (mut left_link, mut right_link) = (*node.child(at), *node.child(at + 1));
         let left = self.own(&mut left_link);
@@ -286,31 +287,32 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
         node.set(at, Entry::of(left_link));
     }
 
-    /// A new node of this edit's own, like `node`.
+    /// Creates a copy of `node` that this edit owns.
     fn make(&mut self, node: &Node<K, V, E>) -> Link<K, V, E> {
         self.made += 1;
         let block = self.tree.pool.take(node);
-        // SAFETY: fresh from the pool: no other reference exists.
+        // SAFETY: newly taken from the pool: no other reference exists.
         unsafe { (*block.as_ptr()).body.stamp = self.tree.edits };
         Link(block)
     }
 
-    /// Makes what `link` points to this edit's own: a copy, if it is not yet.
+    /// Makes this edit own the node of `link`: copies it if needed.
     fn own<'l>(&mut self, link: &'l mut Link<K, V, E>) -> &'l mut Node<K, V, E> {
         if link.stamp < self.tree.edits {
             let copy = self.make(link);
             self.discard(mem::replace(link, copy));
         }
         // SAFETY: made by this edit, so no version that is read contains it. The callers hold one such
-        // reference for each level, and siblings are different nodes.
+        // reference per level, and siblings are different nodes.
         unsafe { &mut (*link.0.as_ptr()).body }
     }
 
-    /// Lets go of a node that is no longer in this version.
+    /// Retires a node that is no longer in this version, or frees it if this edit owns it.
     fn discard(&mut self, link: Link<K, V, E>) {
         let mine = link.stamp == self.tree.edits;
         let chain = if mine { &mut self.tree.pool.free } else { &mut self.retired };
-        // SAFETY: from this pool, and on no chain: each node leaves a version once. An edit's own has no reader.
+        // SAFETY: from this pool and on no chain: each node leaves a version once. A node that this edit owns
+        // has no reader.
         unsafe { chain.push(link.0) };
     }
 }

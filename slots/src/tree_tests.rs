@@ -1,5 +1,5 @@
-//! The tree beside `BTreeMap`: random transactions, old versions that stay readable, and every block accounted
-//! for after each of them.
+//! The tree compared with `BTreeMap`: random transactions, old versions that stay readable, and every block
+//! accounted for after each transaction.
 
 use crate::pool::NoMemory;
 use crate::tree::{Edit, Retired, Root, Tree, View};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::vec::Vec;
 
-/// As the hva index: several intervals may start at one address.
+/// Like the hva index: several intervals may start at one address.
 type Key = u128;
 
 fn key(at: u64, tie: u32) -> Key {
@@ -20,12 +20,12 @@ type Intervals = Tree<Key, u64, u64>;
 /// Value and end by key.
 type Model = BTreeMap<Key, (u64, u64)>;
 
-/// The numbers below `2^bits`, far apart from one another.
+/// The numbers below `2^bits`, in bit-reversed order.
 fn scattered(bits: u32) -> impl Iterator<Item = u64> {
     (0..1_u64 << bits).map(move |i| i.reverse_bits() >> (64 - bits))
 }
 
-/// Runs one edit to its end and reclaims at once: there are no readers.
+/// Publishes one edit and reclaims at once: there are no readers.
 fn commit(tree: &mut Tree<u64, u64>, edit: impl FnOnce(&mut Edit<'_, u64, u64>)) {
     let mut next = tree.edit();
     edit(&mut next);
@@ -34,7 +34,7 @@ fn commit(tree: &mut Tree<u64, u64>, edit: impl FnOnce(&mut Edit<'_, u64, u64>))
     unsafe { tree.reclaim(retired) };
 }
 
-/// Every question about `view` has the model's answer; `probes` are asked about one by one.
+/// Checks that all look-ups in `view` agree with the model; single look-ups for `probes`.
 fn assert_reads_as(view: View<'_, Key, u64, u64>, model: &Model, probes: Range<u64>) {
     let plain = |(&key, &(value, _)): (&Key, &(u64, u64))| (key, value);
     assert!(view.range(0..).eq(model.iter().map(plain)), "all entries, in order");
@@ -58,9 +58,9 @@ fn assert_reads_as(view: View<'_, Key, u64, u64>, model: &Model, probes: Range<u
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// As many intervals from here on, a few places apart.
+    /// Inserts `count` intervals from here on, a few positions apart.
     Insert { at: u64, count: u64, len: u64 },
-    /// Every interval that starts here or in so many places after.
+    /// Removes every interval that starts in the next `count` positions.
     Remove { at: u64, count: u64 },
 }
 
@@ -112,7 +112,7 @@ fn apply(
     Ok(())
 }
 
-/// A version that was published and whose nodes have not all been reclaimed.
+/// A published version whose retired nodes may not be reclaimed yet.
 struct Past {
     root: Root<Key, u64, u64>,
     model: Model,
@@ -152,12 +152,12 @@ proptest! {
             }
             assert_reads_as(tree.view(), &model, stamp % 3000..stamp % 3000 + 5);
             for old in &past {
-                // SAFETY: what the tree retired since then is in `past`.
+                // SAFETY: what the tree has retired since then is in `past`.
                 assert_reads_as(unsafe { old.root.read() }, &old.model, 0..0);
             }
             if *outcome == Outcome::PublishAndReclaim {
                 for old in past.drain(..) {
-                    // SAFETY: no reader of the past is left.
+                    // SAFETY: no reader of past versions is left.
                     unsafe { tree.reclaim(old.retired) };
                 }
             }
@@ -226,7 +226,7 @@ fn an_edit_copies_each_node_once_and_an_abort_gives_all_back() {
         (0..1000).for_each(|key| assert!(edit.insert(key, key + round, ()).unwrap().is_some()));
     }
     let (_, retired) = edit.publish();
-    assert_eq!(retired.len, nodes, "nine rounds retire every node once");
+    assert_eq!(retired.len, nodes, "each node is retired once, in nine rounds");
     assert!(tree.accounts_for(nodes));
     assert!(tree.allocated() <= before + nodes + 10, "the second edit used what the first gave back");
     // SAFETY: no reader of this tree is left.
@@ -281,7 +281,7 @@ fn the_greatest_key_is_a_key() {
     assert!(tree.view().range(u64::MAX..).eq([(u64::MAX, 0)]));
 }
 
-/// An old version is read on other threads beside edits: under Miri a write to a shared node is a data race.
+/// Threads read an old version beside edits: under Miri a write to a shared node is a data race.
 #[test]
 fn readers_of_an_old_version_do_not_notice_edits() {
     let mut tree = Tree::new();

@@ -1,8 +1,8 @@
-//! One version of the slots: its roots, to be published; the same held still, to be asked; and the next one, in the
-//! making.
+//! One version of the slots: its roots, for publication; the same protected, for look-ups; and the next version
+//! under construction.
 //!
-//! A version is five trees: slots by frame, by host address and by id, the logs of those that have one, and both backings of
-//! those that have private memory. By frame and by host address such a slot is there in [parts](crate::private).
+//! A version has five trees: slots by frame, by host address and by id; logs; and the memories of slots with
+//! private memory. The first two contain such a slot as [parts](crate::private).
 
 use crate::addr::{Gfn, Hva, PAGE_SHIFT, PAGE_SIZE, Span};
 use crate::log::Kept;
@@ -13,21 +13,22 @@ use crate::tree::{Edit, Retired, Root, Tree, View};
 use alloc::vec::Vec;
 use core::fmt;
 
-/// One of something for each index: trees, edits of them, roots, views.
+/// One value for each index: trees, edits, roots, views.
 #[derive(Clone, Copy)]
 pub(crate) struct Each<G, H, I, L, B> {
     pub(crate) by_gfn: G,
     pub(crate) by_hva: H,
     pub(crate) by_id: I,
-    /// The dirty logs of those slots that have one.
+    /// The dirty logs of slots that have one.
     pub(crate) logs: L,
     pub(crate) backings: B,
 }
 
-/// The writer's side. In the hva index an interval's value is the slot's first frame, its end a host address.
+/// The writer's side. In the hva index the value of an interval is the slot's first frame, its end a host
+/// address.
 pub(crate) type Trees<L> =
     Each<Tree<u64, Packed>, Tree<u128, u64, u64>, Tree<u32, u64>, Tree<u32, Kept<L>>, Tree<u32, Backings>>;
-/// The next version in the making.
+/// The next version under construction.
 pub(crate) type Edits<'t, L> = Each<
     Edit<'t, u64, Packed>,
     Edit<'t, u128, u64, u64>,
@@ -52,23 +53,24 @@ type Nodes<L> = Each<
     Retired<u32, Backings>,
 >;
 
-/// One version of the slots as an embedder publishes it: a few words. It keeps no node: see [`read`](Self::read).
+/// One version of the slots for publication: a few words. It does not keep nodes alive: see
+/// [`read`](Self::read).
 pub struct VersionRoot<L = ()> {
     pub(crate) roots: Roots<L>,
     pub(crate) facts: Facts,
 }
 
-/// What is known of all slots of a version.
+/// Properties of all slots of a version.
 #[derive(Clone, Copy)]
 pub(crate) struct Facts {
     pub(crate) len: usize,
-    /// No two slots share a host address. Where this says false they may, or may have once.
+    /// True if no two slots share a host address. False if they may, or may once have.
     pub(crate) disjoint: bool,
-    /// Dirty logs that there have been.
+    /// Number of dirty logs ever created.
     pub(crate) logs: u64,
 }
 
-/// One version of the slots, held still for reading during `'g`. See [`Snapshot`](crate::Snapshot) for one that is owned.
+/// One version of the slots, protected during `'g`. A [`Snapshot`](crate::Snapshot) is an owned version.
 pub struct Version<'g, L = ()> {
     views: Views<'g, L>,
     facts: Facts,
@@ -104,8 +106,8 @@ impl<L> fmt::Debug for Version<'_, L> {
     }
 }
 
-/// What a new version no longer holds, but perhaps a reader of an older one: nodes, and logs that ended. A debt: see
-/// [`SlotMap::reclaim`](crate::SlotMap::reclaim).
+/// What a new version no longer contains, but a reader of an older one may: nodes, and logs that have ended.
+/// Pass it to [`SlotMap::reclaim`](crate::SlotMap::reclaim).
 #[must_use = "its memory is lost unless `SlotMap::reclaim` takes it after a grace period"]
 pub struct Leftovers<L = ()> {
     pub(crate) nodes: Nodes<L>,
@@ -118,27 +120,27 @@ impl<L> fmt::Debug for Leftovers<L> {
     }
 }
 
-/// First host address, then id, since slots may share addresses.
+/// Host address first, then id, since slots may share addresses.
 pub(crate) fn hva_key(hva: Hva, id: SlotId) -> u128 {
     u128::from(hva.0) << 32 | u128::from(id.0)
 }
 
-/// A slot's place in the order of host addresses, in which a search can go on.
+/// A slot's position in the order of host addresses, from which a search can continue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place(u128);
 
 impl Place {
-    /// Before all.
+    /// Before all slots.
     pub const FIRST: Self = Self(0);
 
-    /// The one after.
+    /// Returns the next position.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
     }
 }
 
-/// A slot as the order of host addresses has it.
+/// A slot in the order of host addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interval {
     /// Its host addresses.
@@ -153,7 +155,7 @@ impl Interval {
         Self { hvas: Span::new(Hva((key >> 32) as u64), Hva(end)), gfn: Gfn(gfn) }
     }
 
-    /// Its frames behind `hvas`, some of which lie in it. A frame counts where one of its bytes does.
+    /// Returns its frames that map to `hvas`, which overlaps it. A frame counts if one of its bytes does.
     #[inline(always)]
     pub fn part(&self, hvas: Span<Hva>) -> Span<Gfn> {
         let frame = |bytes: u64| self.gfn + (bytes >> PAGE_SHIFT);
@@ -167,13 +169,13 @@ impl<L> VersionRoot<L> {
     /// Reads this version.
     ///
     /// # Safety
-    /// During `'g` its map lives, and what the map has left over since this version is not reclaimed: for instance because `'g`
-    /// is a section of the embedder's read side in which this version was found published, and a grace period lies between
-    /// its replacement and [`SlotMap::reclaim`](crate::SlotMap::reclaim).
+    /// During `'g` the map lives, and what it has left over since this version is not reclaimed. For example,
+    /// `'g` is a section of the embedder's read side in which this version was the published one, and a grace
+    /// period separates its replacement from [`SlotMap::reclaim`](crate::SlotMap::reclaim).
     #[inline(always)]
     pub unsafe fn read<'g>(self) -> Version<'g, L> {
         let Each { by_gfn, by_hva, by_id, logs, backings } = self.roots;
-        // SAFETY: the caller's word.
+        // SAFETY: the caller keeps the condition.
         let views = unsafe {
             Each {
                 by_gfn: by_gfn.read(),
@@ -188,21 +190,22 @@ impl<L> VersionRoot<L> {
 }
 
 impl<'g, L> Version<'g, L> {
-    /// The slot that holds `gfn`; of one with private memory the part around `gfn` that is all private, or all shared.
+    /// Returns the slot that contains `gfn`; for a slot with private memory, the part around `gfn` that is all
+    /// private or all shared.
     #[inline(always)]
     pub fn find(self, gfn: Gfn) -> Option<Slot> {
         let (start, packed) = self.views.by_gfn.floor(gfn.0)?;
         Some(packed.slot(Gfn(start))).filter(|slot| slot.gfns.contains(gfn))
     }
 
-    /// The slot named `id`.
+    /// Returns the slot with this id.
     pub fn get(self, id: SlotId) -> Option<Slot> {
         let gfn = self.views.by_id.get(id.0)?;
         let part = self.views.by_gfn.get(gfn)?.slot(Gfn(gfn));
         Some(self.backings(id).map_or(part, |backings| backings.whole(part)))
     }
 
-    /// Where the private memory of slot `id` is, if it has both kinds.
+    /// Returns the address of slot `id`'s private memory, if it has both kinds.
     pub fn private_memory(self, id: SlotId) -> Option<Hva> {
         self.backings(id).map(|backings| backings.private)
     }
@@ -211,16 +214,17 @@ impl<'g, L> Version<'g, L> {
         self.views.backings.get(id.0)
     }
 
-    /// The slots that have any of `gfns`, in order; those with private memory in parts, as [`find`](Self::find) has them.
+    /// Returns the slots that overlap `gfns`, in order; slots with private memory in parts, as in
+    /// [`find`](Self::find).
     pub fn range(self, gfns: Span<Gfn>) -> impl Iterator<Item = Slot> + use<'g, L> {
-        // The slot below may reach in.
+        // The slot before may overlap the start.
         let below = self.views.by_gfn.floor(gfns.start.0);
         let first = below.map_or(gfns.start.0, |(start, _)| start);
         let slots = self.views.by_gfn.range(first..).map(|(start, packed)| packed.slot(Gfn(start)));
         slots.take_while(move |slot| slot.gfns.start < gfns.end).filter(move |slot| slot.gfns.overlaps(&gfns))
     }
 
-    /// Calls `visit` with the frames behind `hvas`, slot by slot, in order of host addresses: once for each slot that shares them.
+    /// Calls `visit` with the frames that map to `hvas`, in order of host addresses: once for each slot.
     #[inline]
     pub fn over_hvas(self, hvas: Span<Hva>, mut visit: impl FnMut(Span<Gfn>)) {
         match self.alone_over(hvas) {
@@ -229,20 +233,20 @@ impl<'g, L> Version<'g, L> {
         }
     }
 
-    /// The slots that have any of `hvas`, each with its place in their order; those from `from` on.
+    /// Returns the slots that overlap `hvas` from position `from` on, each with its position.
     pub fn search_hvas(
         self,
         hvas: Span<Hva>,
         from: Place,
     ) -> impl Iterator<Item = (Place, Interval)> + use<'g, L> {
-        // Nothing meets an empty range.
+        // No slot overlaps an empty range.
         let until = if hvas.is_empty() { 0 } else { hva_key(hvas.end, SlotId(0)) };
         let slots = self.views.by_hva.overlapping(hvas.start.0, from.0..until);
         slots.map(|slot| (Place(slot.0), Interval::of(slot)))
     }
 
-    /// The slot that all of `hvas` lie in, where it is known that no other shares them: mostly. Then it is found as
-    /// a frame would be.
+    /// Returns the slot that contains all of `hvas`, if no other slot is known to share them, as is usual. This
+    /// look-up costs as much as one by frame.
     #[inline(always)]
     pub fn alone_over(self, hvas: Span<Hva>) -> Option<Interval> {
         if !self.facts.disjoint || hvas.is_empty() {
@@ -252,14 +256,14 @@ impl<'g, L> Version<'g, L> {
         Some(Interval::of(last)).filter(|slot| slot.hvas.covers(&hvas))
     }
 
-    /// The log of slot `id`, if it has one.
+    /// Returns the log of slot `id`, if it has one.
     #[inline]
     pub fn log(self, id: SlotId) -> Option<&'g L> {
-        // SAFETY: this version holds it, and is read for all of `'g`.
+        // SAFETY: this version contains it, and is protected during `'g`.
         self.views.logs.get(id.0).map(|log| unsafe { log.get() })
     }
 
-    /// The slot that begins last below `end`.
+    /// Returns the last slot that begins below `end`.
     pub(crate) fn last_below(self, end: Gfn) -> Option<Slot> {
         let (start, packed) = self.views.by_gfn.floor(end.0.checked_sub(1)?)?;
         Some(packed.slot(Gfn(start)))
@@ -271,36 +275,35 @@ impl<'g, L> Version<'g, L> {
         !self.views.logs.is_empty()
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub fn len(self) -> usize {
         self.facts.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no slots.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// Whether host addresses of a slot that is not in this version are free; told truly where the version
-    /// is disjoint.
+    /// Whether no slot of this version uses these host addresses. Exact if the version is disjoint.
     pub(crate) fn is_free(self, hvas: Span<Hva>) -> bool {
-        // Only the slot that begins last below the end can reach in, or one that it would share addresses with.
+        // Only the last slot that begins below the end can overlap, or one that shares addresses with it.
         let last = self.views.by_hva.floor_interval(hva_key(hvas.end, SlotId(0)) - 1);
         last.is_none_or(|(_, _, end)| end <= hvas.start.0)
     }
 }
 
 impl<L> Edits<'_, L> {
-    /// Makes the next of the operations below succeed in every index.
+    /// Makes the next operation succeed in every index.
     pub(crate) fn reserve(&mut self, logs: bool) -> Result<(), NoMemory> {
-        // A move is two edits of the gfn index.
+        // A move edits the gfn index twice.
         self.by_gfn.reserve(2)?;
         self.by_hva.reserve(1)?;
         self.by_id.reserve(1)?;
         if logs { self.logs.reserve(1) } else { Ok(()) }
     }
 
-    /// The same for [`cut`](Self::cut) into two pieces at most.
+    /// Makes a [`cut`](Self::cut) into up to two pieces succeed.
     pub(crate) fn reserve_cut(&mut self, logs: bool) -> Result<(), NoMemory> {
         self.by_gfn.reserve(3)?;
         self.by_hva.reserve(3)?;
@@ -308,12 +311,12 @@ impl<L> Edits<'_, L> {
         if logs { self.logs.reserve(3) } else { Ok(()) }
     }
 
-    /// The first part of slot `id` begins at `gfn`.
+    /// Records that the first part of slot `id` begins at `gfn`.
     pub(crate) fn name(&mut self, id: SlotId, gfn: Gfn) -> Result<(), NoMemory> {
         self.by_id.insert(id.0, gfn.0, ()).map(drop)
     }
 
-    /// Makes `old` into its `pieces`.
+    /// Replaces `old` by `pieces`.
     pub(crate) fn cut(&mut self, old: &Slot, pieces: &[Slot]) -> Result<(), NoMemory> {
         self.remove(old.id)?;
         pieces.iter().try_for_each(|piece| self.insert(piece))
@@ -325,13 +328,13 @@ impl<L> Edits<'_, L> {
         Ok(())
     }
 
-    /// Removes slot `id`, if there is one; of a slot in parts the first.
+    /// Removes slot `id`, if it exists; only the first part of a slot in parts.
     pub(crate) fn remove(&mut self, id: SlotId) -> Result<Option<Slot>, NoMemory> {
         let Some(gfn) = self.by_id.remove(id.0)? else { return Ok(None) };
         self.remove_part(id, Gfn(gfn))
     }
 
-    /// Removes what begins at `gfn` from the orders of frames and of host addresses.
+    /// Removes the part that begins at `gfn` from the gfn and hva indexes.
     pub(crate) fn remove_part(&mut self, id: SlotId, gfn: Gfn) -> Result<Option<Slot>, NoMemory> {
         let Some(slot) = self.by_gfn.remove(gfn.0)?.map(|packed| packed.slot(gfn)) else {
             return Ok(None);
@@ -340,7 +343,7 @@ impl<L> Edits<'_, L> {
         Ok(Some(slot))
     }
 
-    /// The other way round.
+    /// Adds a part to the gfn and hva indexes.
     pub(crate) fn insert_part(&mut self, part: &Slot) -> Result<(), NoMemory> {
         let gfn = part.gfns.start.0;
         self.by_gfn.insert(gfn, Packed::new(part), ())?;
@@ -348,7 +351,7 @@ impl<L> Edits<'_, L> {
         Ok(())
     }
 
-    /// Makes `old` into `new`, which has its id, size and host address.
+    /// Replaces `old` by `new`, which has the same id, size and host address.
     pub(crate) fn replace(&mut self, old: &Slot, new: &Slot) -> Result<(), NoMemory> {
         let gfn = new.gfns.start.0;
         if old.gfns != new.gfns {
@@ -368,7 +371,7 @@ impl<L> Edits<'_, L> {
         self.logs.remove(id.0)
     }
 
-    /// The version in the making, as far as it has come.
+    /// Returns the version under construction.
     pub(crate) fn version(&self) -> Version<'_, L> {
         let Each { by_gfn, by_hva, by_id, logs, backings } = self;
         let (by_gfn, by_hva, by_id) = (by_gfn.view(), by_hva.view(), by_id.view());
@@ -376,19 +379,19 @@ impl<L> Edits<'_, L> {
         Version { views, facts: Facts { len: 0, disjoint: false, logs: 0 } }
     }
 
-    /// Bytes of the nodes that were copied so far.
+    /// Returns the bytes of nodes copied so far.
     pub(crate) fn copied_bytes(&self) -> usize {
         let Each { by_gfn, by_hva, by_id, logs, backings } = self;
         let made = by_gfn.made_bytes() + by_hva.made_bytes() + by_id.made_bytes();
         made + logs.made_bytes() + backings.made_bytes()
     }
 
-    /// Whether there is a slot of this id.
+    /// Whether a slot with this id exists.
     pub(crate) fn has(&self, id: SlotId) -> bool {
         self.by_id.view().get(id.0).is_some()
     }
 
-    /// Makes it the map's current version.
+    /// Makes this version the map's current one.
     pub(crate) fn publish(self, facts: Facts, logs: Vec<Kept<L>>) -> (VersionRoot<L>, Leftovers<L>) {
         let (by_gfn, old_by_gfn) = self.by_gfn.publish();
         let (by_hva, old_by_hva) = self.by_hva.publish();

@@ -1,4 +1,4 @@
-//! Versions stay as they are while they are held, and nothing is lost in any order of letting go.
+//! Tests: versions do not change while they are held, and nothing is lost whatever the order of drops.
 
 use super::*;
 use crate::addr::Gfn;
@@ -13,7 +13,7 @@ fn ids(snapshot: &Snapshot<Counted>) -> Vec<u32> {
     snapshot.iter().map(|slot| slot.id.0).collect()
 }
 
-/// A log that counts how many there are.
+/// A log that counts its instances.
 struct Counted(SlotId);
 
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
@@ -38,8 +38,8 @@ fn snapshots_are_send_sync_and_clone() {
     is::<Snapshot<Counted>>();
 }
 
-/// Slots come and go beside snapshots that are held for a while. Returns the first commit after which a snapshot showed another
-/// version than its own.
+/// Creates and deletes slots while snapshots are held. Returns the first commit after which a snapshot showed
+/// another version than its own.
 fn wrong_after() -> Option<u64> {
     let mut random = fastrand::Rng::with_seed(7);
     let mut slots = SharedSlots::<Counted>::default();
@@ -75,7 +75,7 @@ fn a_snapshot_shows_its_version_as_long_as_it_is_held() {
     assert_eq!(wrong_after(), None);
 }
 
-/// Nodes stay allocated, and one thread reads and writes them: what is read is wrong, and defined.
+/// Nodes stay allocated, and only one thread reads and writes them: what it reads is wrong, but defined.
 #[cfg(not(miri))]
 #[test]
 fn mistake_nodes_of_a_version_that_is_held_are_used_again() {
@@ -88,7 +88,7 @@ fn memory_does_not_grow_where_no_snapshot_is_held() {
     let mut slots: SharedSlots = SharedSlots::default();
     slots.commit(|tx| (0..1000).try_for_each(|id| tx.create(slot(id)))).unwrap();
     let bytes = |slots: &SharedSlots| {
-        // SAFETY: this thread alone.
+        // SAFETY: only this thread uses it.
         unsafe { &*slots.current.0.home.0.get() }.0.bytes()
     };
     let change = |slots: &mut SharedSlots, round: u64| {
@@ -100,12 +100,12 @@ fn memory_does_not_grow_where_no_snapshot_is_held() {
     assert!((10..100).all(|round| change(&mut slots, round) <= 1));
     assert_eq!(bytes(&slots), before);
 
-    // Control: a snapshot that is held keeps its nodes, and those of every version after it.
+    // Control: a held snapshot keeps its nodes, and those of every later version.
     let held = slots.snapshot();
     assert_eq!((100..150).map(|round| change(&mut slots, round)).max(), Some(50));
     assert!(bytes(&slots) > before);
     drop(held);
-    assert_eq!(change(&mut slots, 200), 1, "all debts are paid at once");
+    assert_eq!(change(&mut slots, 200), 1, "all nodes are reused at once");
 }
 
 #[test]

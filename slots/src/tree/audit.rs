@@ -1,20 +1,20 @@
-//! What tests ask of a tree from inside: is every node as promised, and is every block accounted for?
+//! Checks of a tree for tests: are the invariants of every node kept, and is every block accounted for?
 
 use super::node::{End, Entry, FANOUT, Key, Node};
 use super::{MIN, Tree, View};
 
 impl<K: Key, V: Copy, E: End> Tree<K, V, E> {
-    /// The current version. Only for the writer, between edits.
+    /// Returns the current version. For the writer only, between edits.
     pub(crate) fn view(&self) -> View<'_, K, V, E> {
         View { root: self.root.as_deref() }
     }
 
-    /// Entries of the current version.
+    /// Returns the number of entries of the current version.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Checks every promise of the current version's nodes. Returns how many nodes there are.
+    /// Checks the invariants of the current version's nodes. Returns the number of nodes.
     pub(crate) fn audit(&self) -> usize {
         let Some(root) = self.root else {
             assert_eq!(self.len, 0, "no root, no entries");
@@ -26,29 +26,29 @@ impl<K: Key, V: Copy, E: End> Tree<K, V, E> {
         nodes
     }
 
-    /// Whether each block lent by the allocator is in the current version, free, or among those `retired`.
+    /// Whether each allocated block is in the current version, free, or among `retired` others.
     pub(crate) fn accounts_for(&self, retired: usize) -> bool {
         self.audit() + self.pool.free.len + retired == self.pool.allocated
     }
 
-    /// Blocks lent by the allocator.
+    /// Returns the number of allocated blocks.
     pub(crate) fn allocated(&self) -> usize {
         self.pool.allocated
     }
 
-    /// Lets the allocator fail once `more` blocks than are in use are lent; free ones go back to it first.
+    /// Makes the allocator fail after `more` blocks beyond those in use; frees the free ones first.
     pub(crate) fn limit_more(&mut self, more: usize) {
         self.pool.trim();
         self.limit(self.pool.allocated + more);
     }
 
-    /// Lets the allocator fail once `blocks` are lent.
+    /// Makes the allocator fail at `blocks` blocks.
     pub(crate) fn limit(&mut self, blocks: usize) {
         self.pool.limit = blocks;
     }
 }
 
-/// Nodes and entries at and below `node`.
+/// Returns the number of nodes and entries at and below `node`.
 fn audit_below<K: Key, V: Copy, E: End>(node: &Node<K, V, E>, level: usize) -> (usize, usize) {
     assert_eq!(node.level, level, "all leaves lie on level 0");
     assert!(node.keys[..node.len].is_sorted_by(|a, b| a < b), "keys are sorted, each is there once");

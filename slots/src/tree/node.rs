@@ -1,18 +1,19 @@
-//! One node: a sorted table of [`FANOUT`] entries in columns, and the search that every look-up is made of.
+//! A node: a sorted table of up to [`FANOUT`] entries in columns, and the search that every look-up uses.
 
 use crate::addr::Hva;
 use crate::pool::Block;
 use core::ops::{Deref, Range};
 use core::ptr::NonNull;
 
-/// Entries of a node. So many that 32,764 slots lie on three levels, and no more: an edit copies a node a level.
+/// Most entries of a node. Enough that 32,764 slots need three levels; not more, since an edit copies a node
+/// per level.
 pub(super) const FANOUT: usize = 40;
-/// Keys that are compared at once: those of a cache line, where a key is one word.
+/// Number of keys compared at once: one cache line of one-word keys.
 const GROUP: usize = 8;
 
-/// What a [`Tree`](super::Tree) is ordered by.
+/// Key of a [`Tree`](super::Tree).
 pub(crate) trait Key: Copy + Ord {
-    /// The greatest key. It may be used; unused places are filled with it.
+    /// The greatest key. It may be used; unused places contain it.
     const MAX: Self;
 }
 
@@ -28,23 +29,24 @@ impl Key for Hva {
     const MAX: Self = Self(u64::MAX);
 }
 
-/// For what does not order alone: slots may share their first host address, so the hva index adds the id.
+/// For keys with a tie-breaker: slots may share their first host address, so the hva index adds the id.
 impl Key for u128 {
     const MAX: Self = Self::MAX;
 }
 
-/// Where an interval ends: an address, or `()` in a tree of points.
+/// End of an interval: an address, or `()` in a tree of points.
 pub(crate) trait End: Copy + Ord {}
 impl<T: Copy + Ord> End for T {}
 
 /// A pointer to a node.
 ///
-/// Held by the node above or by the tree, edit or [`Root`](super::Root) that it begins. All but a `Root` keep
-/// what they point to from being reused, so code that can reach a link may follow it; hence `Root::read` is unsafe.
+/// Held by the node above, or by the tree, edit or [`Root`](super::Root) that starts with it. All but a `Root`
+/// keep their nodes from being reused, so code that can reach a link may follow it; therefore `Root::read` is
+/// unsafe.
 #[derive(Clone, Copy)]
 pub(crate) struct Link<K: Key, V: Copy, E: End>(pub(super) NonNull<Block<Node<K, V, E>>>);
 
-/// What an entry leads to; the node's level says which.
+/// What an entry points to; the node's level decides.
 #[derive(Clone, Copy)]
 pub(super) union Below<K: Key, V: Copy, E: End> {
     /// On level 0.
@@ -60,23 +62,23 @@ pub(super) struct Entry<K: Key, V: Copy, E: End> {
     pub(super) below: Below<K, V, E>,
 }
 
-/// Entries 0 to `len` in key order, by columns. Past `len` keys are `K::MAX`, the other columns leftovers.
+/// Entries 0 to `len` in key order, in columns. Past `len`, keys are `K::MAX` and the other columns are
+/// undefined.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Node<K: Key, V: Copy, E: End> {
-    // First what every visit needs, on a line with the first keys.
+    // First the fields that every visit needs, on one line with the first keys.
     pub(super) len: usize,
     /// Levels below this one: 0 is a leaf.
     pub(super) level: usize,
-    /// The edit that made this node, and may write to it. Never newer than the stamp of the node above.
+    /// Number of the edit that made this node and may write to it. Not newer than the stamp of the node above.
     pub(super) stamp: u64,
     pub(super) keys: [K; FANOUT],
     pub(super) below: [Below<K, V, E>; FANOUT],
     pub(super) ends: [E; FANOUT],
 }
 
-// SAFETY: a node is written only by the edit that made it, before it is published. What it shares with
-// the holders of links is plain data.
+// SAFETY: only the edit that made a node writes it, before it is published. After that it is plain data.
 unsafe impl<K: Key + Send + Sync, V: Copy + Send + Sync, E: End + Send + Sync> Send for Link<K, V, E> {}
 // SAFETY: as above.
 unsafe impl<K: Key + Send + Sync, V: Copy + Send + Sync, E: End + Send + Sync> Sync for Link<K, V, E> {}
@@ -92,13 +94,13 @@ impl<K: Key, V: Copy, E: End> Deref for Link<K, V, E> {
 }
 
 impl<K: Key, V: Copy, E: End> Entry<K, V, E> {
-    /// The entry that leads to `child`, which is not empty.
+    /// Creates the entry for `child`, which is not empty.
     pub(super) fn of(child: Link<K, V, E>) -> Self {
         let furthest = child.ends[1..child.len].iter().fold(child.ends[0], |a, &b| a.max(b));
         Self::ending(child, furthest)
     }
 
-    /// The same where it is known how far the intervals below reach.
+    /// Creates the entry for `child` when the furthest end below is known.
     pub(super) fn ending(child: Link<K, V, E>, end: E) -> Self {
         Self { key: child.keys[0], end, below: Below { child } }
     }
@@ -112,10 +114,10 @@ impl<K: Key, V: Copy, E: End> Node<K, V, E> {
         Self { keys, below: [below; FANOUT], ends: [end; FANOUT], len: 1, level, stamp: 0 }
     }
 
-    /// How many keys satisfy `before`, which holds for those up to some key.
+    /// Returns how many keys satisfy `before`, which holds for a prefix of the keys.
     ///
-    /// Finds the group by the first keys of all but one, then counts inside it: twelve comparisons without a
-    /// branch that could be mispredicted.
+    /// Finds the group by the first keys of all groups but one, then counts inside it: twelve comparisons
+    /// without a branch that could be mispredicted.
     #[inline(always)]
     pub(super) fn count(&self, before: impl Fn(K) -> bool) -> usize {
         let groups = (1..FANOUT / GROUP).map(|group| usize::from(before(self.keys[group * GROUP])));
@@ -124,13 +126,13 @@ impl<K: Key, V: Copy, E: End> Node<K, V, E> {
         (first + inside.sum::<usize>()).min(self.len)
     }
 
-    /// How many keys are ≤ `key`.
+    /// Returns how many keys are ≤ `key`.
     #[inline(always)]
     pub(super) fn rank(&self, key: K) -> usize {
         self.count(|k| k <= key)
     }
 
-    /// How many entries have nothing to do with keys from `first` on.
+    /// Returns how many entries to skip for keys from `first` on.
     #[inline(always)]
     pub(super) fn skipped(&self, first: K) -> usize {
         match self.level {
@@ -142,14 +144,14 @@ impl<K: Key, V: Copy, E: End> Node<K, V, E> {
     #[inline(always)]
     pub(super) fn value(&self, at: usize) -> V {
         debug_assert!(self.level == 0);
-        // SAFETY: entries of a leaf are made with values only.
+        // SAFETY: entries of a leaf are created with values only.
         unsafe { self.below[at].value }
     }
 
     #[inline(always)]
     pub(super) fn child(&self, at: usize) -> &Link<K, V, E> {
         debug_assert!(self.level > 0);
-        // SAFETY: entries above the leaves are made by `Entry::of` only.
+        // SAFETY: entries above the leaves are created by `Entry::of` only.
         unsafe { &self.below[at].child }
     }
 

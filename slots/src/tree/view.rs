@@ -4,14 +4,14 @@ use super::node::{End, Key, Link, Node};
 use core::ops::{Range, RangeFrom};
 use core::ptr::NonNull;
 
-/// More levels than there are slots for: an eleventh needs 2 · 10^10 entries, and ids have 32 bits.
+/// More levels than needed: an eleventh level needs 2 · 10^10 entries, and ids have 32 bits.
 const MAX_HEIGHT: usize = 10;
 
-/// One version of a tree, to be published to readers. One word.
+/// One version of a tree for publication, in one word.
 #[derive(Clone, Copy)]
 pub(crate) struct Root<K: Key, V: Copy, E: End = ()>(pub(super) Option<Link<K, V, E>>);
 
-/// One version of a tree, held still for reading during `'g`.
+/// One version of a tree, protected during `'g`.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'g, K: Key, V: Copy, E: End = ()> {
     pub(super) root: Option<&'g Node<K, V, E>>,
@@ -21,15 +21,15 @@ impl<K: Key, V: Copy, E: End> Root<K, V, E> {
     /// The version without entries.
     pub(crate) const EMPTY: Self = Self(None);
 
-    /// The same as a pointer; null for none.
+    /// Converts the root to a pointer; null for no entries.
     pub(crate) fn into_raw(self) -> *mut () {
         self.0.map_or(core::ptr::null_mut(), |link| link.0.as_ptr().cast())
     }
 
-    /// The root that this was made of.
+    /// Converts a pointer of `into_raw` back to the root.
     ///
     /// # Safety
-    /// It was, of a root of this type.
+    /// `raw` came from `into_raw` of a root of this type.
     pub(crate) unsafe fn from_raw(raw: *mut ()) -> Self {
         Self(NonNull::new(raw.cast()).map(Link))
     }
@@ -37,12 +37,12 @@ impl<K: Key, V: Copy, E: End> Root<K, V, E> {
     /// Reads this version.
     ///
     /// # Safety
-    /// During `'g` the tree lives, and what it has retired since it published this root is not reclaimed:
-    /// for instance because `'g` is a read section that found this root published, and a grace period lies
-    /// between publishing its successor and reclaiming.
+    /// During `'g` the tree lives, and what it has retired since it published this root is not reclaimed. For
+    /// example, `'g` is a read section that found this root published, and a grace period separates the next
+    /// publication from the reclaim.
     #[inline(always)]
     pub(crate) unsafe fn read<'g>(self) -> View<'g, K, V, E> {
-        // SAFETY: see above: for `'g` this root is like one that keeps its nodes.
+        // SAFETY: by the condition above, this root keeps its nodes during `'g`.
         View { root: self.0.map(|link| unsafe { &(*link.0.as_ptr()).body }) }
     }
 }
@@ -54,13 +54,13 @@ impl<'g, K: Key, V: Copy + 'g, E: End> View<'g, K, V, E> {
         self.root.is_none()
     }
 
-    /// The entry with the greatest key ≤ `key`.
+    /// Returns the entry with the greatest key ≤ `key`.
     #[inline]
     pub(crate) fn floor(self, key: K) -> Option<(K, V)> {
         self.floor_interval(key).map(|(key, value, _)| (key, value))
     }
 
-    /// The same with its end.
+    /// Returns the entry with the greatest key ≤ `key`, with its end.
     #[inline]
     pub(crate) fn floor_interval(self, key: K) -> Option<(K, V, E)> {
         let mut node = self.root?;
@@ -71,22 +71,22 @@ impl<'g, K: Key, V: Copy + 'g, E: End> View<'g, K, V, E> {
         Some((node.keys[at], node.value(at), node.ends[at]))
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     #[inline]
     pub(crate) fn get(self, key: K) -> Option<V> {
         self.floor(key).filter(|&(found, _)| found == key).map(|(_, value)| value)
     }
 
-    /// All entries with keys from `keys.start` on, in key order.
+    /// Returns all entries with keys from `keys.start` on, in key order.
     pub(crate) fn range(self, keys: RangeFrom<K>) -> impl Iterator<Item = (K, V)> + use<'g, K, V, E> {
         let from = keys.start;
         let places = self.walk(move |node| u64::MAX << node.skipped(from));
         places.map(|(node, at)| (node.keys[at], node.value(at)))
     }
 
-    /// All entries with a key in `keys` and an end > `from`, in key order: where the keys begin with the least of all,
-    /// the intervals `[key, end)` that meet the range from `from` to the end of the keys. Each with its end.
-    /// O(log n) for each run of neighbours among them.
+    /// Returns all entries with a key in `keys` and an end > `from`, with their ends, in key order. If `keys`
+    /// starts at the least key, these are the intervals `[key, end)` that overlap the range from `from` to the
+    /// end of `keys`. O(log n) for each run of neighbours among them.
     pub(crate) fn overlapping(
         self,
         from: E,
@@ -101,8 +101,8 @@ impl<'g, K: Key, V: Copy + 'g, E: End> View<'g, K, V, E> {
         places.map(|(node, at)| (node.keys[at], node.value(at), node.ends[at]))
     }
 
-    /// The places of all entries that `hits` lets through, in key order. It answers for a node with one bit for each entry,
-    /// and for entries above the leaves whether any below may pass.
+    /// Returns the places of all entries that `hits` accepts, in key order. `hits` returns a bit for each entry
+    /// of a node; above the leaves the bit says whether an entry below may be accepted.
     #[inline(always)]
     fn walk<F: Fn(&Node<K, V, E>) -> u64>(self, hits: F) -> Walk<'g, K, V, E, F> {
         let mut walk = Walk { path: [Stop { node: None, ahead: 0 }; MAX_HEIGHT], level: 0, top: 0, hits };
@@ -114,15 +114,15 @@ impl<'g, K: Key, V: Copy + 'g, E: End> View<'g, K, V, E> {
     }
 }
 
-/// Where a walk stands on one level.
+/// Position of a walk on one level.
 #[derive(Clone, Copy)]
 struct Stop<'g, K: Key, V: Copy, E: End> {
     node: Option<&'g Node<K, V, E>>,
-    /// Its entries that are still to be visited, a bit for each.
+    /// Its entries that are still to visit, a bit for each.
     ahead: u64,
 }
 
-/// A walk over the leaves of one version, with a stop on each level from `level` to `top`.
+/// A walk over the leaves of one version, with a position on each level from `level` to `top`.
 struct Walk<'g, K: Key, V: Copy, E: End, F> {
     path: [Stop<'g, K, V, E>; MAX_HEIGHT],
     level: usize,
