@@ -1,8 +1,8 @@
-//! A checksum against accidents: bytes that change on the way, pages that are mixed up or missing. It is no signature.
+//! A checksum against accidents: changed bytes, swapped or missing pages. It is not a signature.
 
 use rapidhash::v3::rapidhash_v3;
 
-/// Over the pieces that were added so far, in this order: the same pieces on both sides.
+/// Over the pieces added so far, in this order. Both sides must add the same pieces.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sum(u64);
 
@@ -12,7 +12,7 @@ impl Sum {
         self.0 = (self.0 ^ rapidhash_v3(bytes)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     }
 
-    /// The checksum.
+    /// Returns the checksum.
     pub(crate) fn value(self) -> u64 {
         self.0
     }
@@ -41,8 +41,8 @@ mod tests {
         }
         let mut other = bytes.clone();
         other.rotate_left(32);
-        assert_ne!(of(&[&other]), sum, "the same words, elsewhere in the same lanes");
+        assert_ne!(of(&[&other]), sum, "the same words in other places of the same lanes");
         assert_ne!(of(&[&[0; 64]]), of(&[&[0; 32]]));
-        assert_ne!(of(&[&[1], &[2]]), of(&[&[2], &[1]]), "two pieces in each other's place");
+        assert_ne!(of(&[&[1], &[2]]), of(&[&[2], &[1]]), "two pieces swapped");
     }
 }

@@ -1,4 +1,4 @@
-//! One connection to the receiver, and a round over it: pages are read, told zero from not zero, and sent.
+//! One connection to the receiver, and rounds over it: reads pages, separates zero pages, and sends them.
 
 use crate::error::{Interrupted, MigrateError, WireError};
 use crate::guest::{MemoryRange, Progress, Source};
@@ -9,38 +9,38 @@ use std::ops::ControlFlow;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// See the module's header.
+/// A connection to the receiver.
 pub(crate) struct Connection<S: Read + Write>(pub(crate) Writing<S>);
 
-/// How a round is sent.
+/// Parameters of a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
-    /// Its number, from 1.
+    /// Number of the round, from 1.
     pub(crate) round: u64,
-    /// The guest stands still.
+    /// Whether the guest is halted.
     pub(crate) last: bool,
-    /// Bytes per second at most.
+    /// Limit in bytes per second.
     pub(crate) bandwidth: Option<u64>,
 }
 
-/// What a round has sent, be it received or not.
+/// What a round has sent, whether or not it was received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sent {
-    /// Pages that were zero.
+    /// Zero pages.
     pub zeroes: u64,
-    /// Bytes that were given to the stream.
+    /// Bytes written to the stream.
     pub bytes: u64,
 }
 
 impl<S: Read + Write> Connection<S> {
-    /// Says hello over a new stream.
+    /// Sends `Hello` over a new stream.
     pub(crate) fn new(stream: S, ranges: &[MemoryRange]) -> Result<Self, WireError> {
         let mut to = Writing::new(stream);
         to.greet(ranges)?;
         Ok(Self(to))
     }
 
-    /// Sends a round and waits until it is received. `sent` says how far it came, in any case.
+    /// Sends a round and waits for its confirmation. Updates `sent` even if it fails.
     pub(crate) fn send<G: Source>(
         &mut self,
         source: &mut G,
@@ -68,19 +68,19 @@ impl<S: Read + Write> Connection<S> {
         Ok(())
     }
 
-    /// Lets the receiver have the guest.
+    /// Hands the guest over to the receiver.
     pub(crate) fn go(&mut self) -> Result<(), WireError> {
         self.0.send(Frame::Go)?;
         self.0.flush()
     }
 
-    /// Tells the receiver that there will be no migration.
+    /// Tells the receiver that the migration is cancelled.
     pub(crate) fn cancel(&mut self) -> Result<(), WireError> {
         self.0.send(Frame::Cancel)?;
         self.0.flush()
     }
 
-    /// The pages of a word, neighbours together.
+    /// Sends the pages of a word, in runs.
     fn word<G: Source>(
         &mut self,
         source: &mut G,
@@ -92,7 +92,7 @@ impl<S: Read + Write> Connection<S> {
         while bits != 0 {
             let first = u64::from(bits.trailing_zeros());
             let pages = u64::from((!(bits >> first)).trailing_zeros()).min(MOST_PAGES - first);
-            // The run was at `first`; a word of ones is one run.
+            // Clears the run; a word of ones is a single run.
             bits &= u64::MAX.checked_shl((first + pages) as u32).unwrap_or(0);
             let contents = &mut contents[..(pages * PAGE_SIZE) as usize];
             let from = DirtyPage {
@@ -121,7 +121,7 @@ impl<S: Read + Write> Connection<S> {
     }
 }
 
-/// How many pages these are.
+/// Returns the number of pages in these words.
 pub(crate) fn pages(words: &[DirtyWord]) -> u64 {
     words.iter().map(|word| u64::from(word.bits.count_ones())).sum()
 }
@@ -133,7 +133,7 @@ fn tell<G: Source>(source: &mut G, progress: Progress) -> Result<(), Interrupted
     }
 }
 
-/// A limit of a stream's speed, from when it was made.
+/// Limits the speed of a stream, on average since its creation.
 #[derive(Debug)]
 struct Pace {
     bytes_per_s: Option<u64>,
@@ -146,7 +146,7 @@ impl Pace {
         Self { bytes_per_s, began: Instant::now(), sent: 0 }
     }
 
-    /// So many bytes have been sent: sleeps for as long as they are ahead of time.
+    /// Counts sent bytes, and sleeps while they are ahead of the limit.
     fn sent(&mut self, bytes: u64) {
         self.sent += bytes;
         if let Some(limit) = self.bytes_per_s {
@@ -156,7 +156,7 @@ impl Pace {
     }
 }
 
-/// The first pages that are alike, all zero or none, and whether they are zero.
+/// Returns the longest prefix of pages that are all zero or all not, and which.
 fn alike(pages: &[u8]) -> (&[u8], bool) {
     let mut zero = pages.chunks_exact(PAGE_SIZE as usize).map(is_zero);
     let first = zero.next().unwrap_or(false);
@@ -164,7 +164,7 @@ fn alike(pages: &[u8]) -> (&[u8], bool) {
     (&pages[..(1 + more) * PAGE_SIZE as usize], first)
 }
 
-/// Whether a page is.
+/// Whether a page is zero.
 fn is_zero(page: &[u8]) -> bool {
     page.chunks_exact(64).all(|line| line.iter().fold(0, |all, byte| all | byte) == 0)
 }
@@ -174,9 +174,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_of_zeroes_are_told_from_others() {
+    fn zero_pages_are_separated_from_others() {
         let mut pages = vec![0; 5 * PAGE_SIZE as usize];
-        // The last byte of page 2; all of page 3.
+        // The last byte of page 2, and all of page 3.
         pages[3 * PAGE_SIZE as usize - 1..4 * PAGE_SIZE as usize].fill(7);
         let mut rest = pages.as_slice();
         let mut runs = Vec::new();

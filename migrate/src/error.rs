@@ -1,90 +1,91 @@
-//! Why a migration, or one connection of it, is over.
+//! Errors of a migration or of one of its connections.
 
 use crate::wire::{Frame, MOST_PAGES, Receipt, VERSION};
 use slat::{Gfn, Span};
 use std::io::{self, ErrorKind};
 
-/// Why there is no migration.
+/// Why a migration failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError<E> {
-    /// The guest, its memory or its log: what [`Source`](crate::Source) or [`Target`](crate::Target) has returned.
+    /// An error of the guest, from [`Source`](crate::Source) or [`Target`](crate::Target).
     #[error(transparent)]
     Guest(E),
-    /// The sender has tried a round as often as it may. Its guest runs, and its log knows of every page that the receiver
-    /// does not have: another [`PreCopy::send`](crate::PreCopy::send) to the same receiver goes on from there.
+    /// The sender has used all tries of a round. Its guest runs, and its log has every page that the receiver
+    /// lacks: another [`PreCopy::send`](crate::PreCopy::send) to the same receiver continues from there.
     #[error("round {round} failed {tries} times: {error}")]
     Failed {
-        /// The number of the round, from 1.
+        /// Number of the round, from 1.
         round: u64,
-        /// How often it was tried.
+        /// Number of tries.
         tries: u32,
-        /// What was wrong the last time.
+        /// The last error.
         error: WireError,
     },
-    /// The receiver has refused a connection, or found it closed. It keeps what it has received: serve another connection.
+    /// The receiver has refused a connection, or found it closed. It keeps what it has received: serve another
+    /// connection.
     #[error("the receiver refused the stream: {0}")]
     Refused(WireError),
-    /// [`Source::progress`](crate::Source::progress) asked for it, or the sender said so to the receiver.
+    /// [`Source::progress`](crate::Source::progress) asked for it, or the sender told the receiver.
     #[error("the migration was cancelled")]
     Cancelled,
 }
 
-/// Why a connection is no good any more. What its round has brought does not count.
+/// Why a connection cannot be used any more. Its unfinished round does not count.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// The other side is gone, in the middle of it.
+    /// The other side closed the connection.
     #[error("the other side closed the connection")]
     Closed,
     /// The stream could not be opened, read or written.
     #[error(transparent)]
     Io(io::Error),
-    /// What came first is no migration.
+    /// The stream does not begin like a migration.
     #[error("a stream that begins with {0:#x} is no migration")]
     NotOurs(u64),
-    /// A migration by other rules.
+    /// The migration has another version.
     #[error("version {} of the stream; this side has {}", .0, VERSION)]
     Version(u32),
-    /// No frame is of this kind.
+    /// The frame has an unknown kind.
     #[error("no frame is of kind {0}")]
     Kind(u32),
-    /// A frame of so many pages, or one that reaches past the last guest frame.
+    /// The frame has a wrong number of pages, or extends beyond the last guest frame.
     #[error("a frame of {} pages; from 1 to {} are possible, below guest address 2^64", .0, MOST_PAGES)]
     Length(u64),
-    /// A field that has no meaning in this frame is not zero.
+    /// A field that this frame does not use is not zero.
     #[error("{0:?} with an unused field that is not zero")]
     Unused(Frame),
-    /// Pages that are not those that were sent, or not where they were.
+    /// Pages or their place differ from what was sent.
     #[error("the frames {:#x}..{:#x} came damaged", .0.start.0, .0.end.0)]
     Damaged(Span<Gfn>),
-    /// Pages that are not in one range of guest memory.
+    /// Pages are not inside one range of guest memory.
     #[error("the frames {:#x}..{:#x} are in no slot", .0.start.0, .0.end.0)]
     Place(Span<Gfn>),
-    /// The ranges of guest memory are not in order, or overlap, or a slot occurs twice.
+    /// Ranges of guest memory are not in order, overlap, or name a slot twice.
     #[error("the frames {:#x}..{:#x} overlap others, or are not in order", .0.start.0, .0.end.0)]
     Overlap(Span<Gfn>),
-    /// More memory than the receiver takes.
+    /// The sender has more memory than the receiver accepts.
     #[error("the sender has {sender} bytes of memory, the receiver {receiver}")]
     TooLarge {
-        /// Bytes that the sender has.
+        /// The sender's bytes.
         sender: u64,
-        /// Bytes that the receiver takes at most.
+        /// The receiver's limit in bytes.
         receiver: u64,
     },
-    /// The memory is not that of the connections before.
+    /// The memory differs from that of earlier connections.
     #[error("the sender is another machine now")]
     OtherMachine,
-    /// Not the frame that has to come now.
+    /// A frame out of turn.
     #[error("{0:?} has no place here")]
     Unexpected(Frame),
-    /// The sides do not agree on what was in this round.
+    /// The sides disagree about a round.
     #[error("round {}: {} pages with checksum {:#x} here, round {}: {} with {:#x} there",
         here.round, here.pages, here.sum, there.round, there.pages, there.sum)]
     Differs {
-        /// What this side has seen.
+        /// This side's view.
         here: Receipt,
-        /// What the other one has.
+        /// The other side's view.
         there: Receipt,
     },
 }
@@ -100,7 +101,7 @@ impl From<io::Error> for WireError {
 
 /// Why a round was not received.
 pub(crate) enum Interrupted<E> {
-    /// The connection is no good any more: another one may be.
+    /// The connection cannot be used any more; another may be.
     Wire(WireError),
     /// The migration is over.
     Over(MigrateError<E>),

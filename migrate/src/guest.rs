@@ -1,4 +1,4 @@
-//! What a migration needs of the guest: [`Source`] here, [`Target`] there.
+//! What a migration needs of the guest: [`Source`] at the sender, [`Target`] at the receiver.
 
 use slat::{DirtyPage, DirtyWord, Gfn, SlotId, Span};
 use std::error::Error;
@@ -9,86 +9,88 @@ use std::ops::ControlFlow;
 pub struct MemoryRange {
     /// The slot's id. Ids are unique.
     pub slot: SlotId,
-    /// Its frames: at least one, and less than 2³².
+    /// Its frames: at least 1, fewer than 2³².
     pub gfns: Span<Gfn>,
 }
 
-/// How far a round is.
+/// Progress of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// The number of the round, from 1.
+    /// Number of the round, from 1.
     pub round: u64,
-    /// The guest stands still.
+    /// Whether the guest is halted.
     pub last: bool,
-    /// Pages of the round.
+    /// Pages in the round.
     pub pages: u64,
-    /// Of them, pages that were given to the stream. 0 in the first call for a round.
+    /// Pages written to the stream so far; 0 in the first call for a round.
     pub sent: u64,
 }
 
-/// The guest that leaves: its memory, its dirty log, its vCPUs. All calls come from the thread that calls
+/// The guest at the sender: its memory, dirty log and vCPUs. All calls come from the thread that called
 /// [`PreCopy::send`](crate::PreCopy::send), and may sleep.
 ///
-/// With the engine's own log, [`VmLog`](crate::VmLog) does the work of the four functions of the log. With KVM's, a word of
-/// `KVM_GET_DIRTY_LOG` is a [`DirtyWord`], and `give_back` is a bitmap of your own to which the next `harvest` is added.
+/// For the engine's log, [`VmLog`](crate::VmLog) implements the four functions of the log. For KVM's log, a
+/// word of `KVM_GET_DIRTY_LOG` is a [`DirtyWord`]; `give_back` stores it in a bitmap that the next `harvest`
+/// includes.
 pub trait Source {
-    /// What can go wrong. An error ends the migration; the guest then runs on.
+    /// Errors of the guest. An error ends the migration; the guest then continues here.
     type Error: Error + 'static;
 
-    /// The guest memory to migrate. It must be the same at each call.
+    /// Returns the guest memory to migrate, the same on each call.
     fn ranges(&self) -> Vec<MemoryRange>;
 
-    /// Begins to log writes. The first harvest after it tells of **every** page that may hold anything but zeroes: of all pages
-    /// for instance. Where writes are logged already, nothing is to be done: what was harvested and committed is at the
-    /// receiver.
+    /// Starts logging writes. The first harvest after it must contain **every** page that may be non-zero, for
+    /// example all pages. If writes are logged already, this does nothing: the receiver has everything that was
+    /// harvested and committed.
     fn start_log(&mut self) -> Result<(), Self::Error>;
 
-    /// Takes the pages that were written since the last harvest. A store that is made after this returns is in the log again.
+    /// Takes the pages written since the last harvest. A store after this returns is logged again.
     fn harvest(&mut self) -> Result<Vec<DirtyWord>, Self::Error>;
 
-    /// The receiver has all pages that were harvested.
+    /// The receiver has all harvested pages: forget them.
     fn commit(&mut self);
 
-    /// It does not: the pages that were harvested and not committed are dirty again, if there are any.
+    /// Makes pages that were harvested and not committed dirty again, if there are any.
     fn give_back(&mut self);
 
-    /// Reads whole pages from `first` on, as many as `contents` has room for. They lie in one slot, one after another.
+    /// Reads whole pages from `first` on, as many as fit `contents`. They are consecutive pages of one slot.
     fn read(&mut self, first: DirtyPage, contents: &mut [u8]) -> Result<(), Self::Error>;
 
-    /// Stops the vCPUs and what else writes to the guest's memory. When this returns, every store is in memory and in the log.
-    /// After an error [`resume`](Self::resume) is not called.
+    /// Stops the vCPUs and everything else that writes guest memory. When this returns, every store is in
+    /// memory and in the log. After an error, [`resume`](Self::resume) is not called.
     fn halt(&mut self) -> Result<(), Self::Error>;
 
-    /// Lets the guest run again after [`halt`](Self::halt): the migration has failed, or a round of it.
+    /// Lets the guest run again after [`halt`](Self::halt), since a round or the migration has failed.
     fn resume(&mut self);
 
-    /// The guest writes faster than the stream takes: it may run `100 - percent` percent of the time from now on. 0 ends it.
-    /// Called only with [`PreCopy::auto_converge`](crate::PreCopy::auto_converge).
+    /// Limits the guest to `100 - percent` percent of the time, since it writes faster than the stream sends. 0
+    /// removes the limit. Called only with [`PreCopy::auto_converge`](crate::PreCopy::auto_converge).
     fn slow_down(&mut self, percent: u8) {
         let _ = percent;
     }
 
-    /// Called at the beginning of each round, and after each 64 pages at most. A break cancels the migration: the guest runs on,
-    /// and the receiver is told. A callback that is served by another thread, such as a cancel button, is a flag that is read here.
+    /// Called at the start of each round, and at least every 64 pages. `Break` cancels the migration: the guest
+    /// continues here, and the receiver is told. To cancel from another thread, check a flag here.
     fn progress(&mut self, progress: Progress) -> ControlFlow<()> {
         let _ = progress;
         ControlFlow::Continue(())
     }
 }
 
-/// The memory that the guest comes to. What is written here is written by the host: mark it in the machine's own dirty log if
-/// it is to migrate onwards.
+/// The guest's memory at the receiver. These writes are the host's: mark them in the target's dirty log if it
+/// will be migrated further.
 pub trait Target {
-    /// What can go wrong. An error ends the migration for this receiver.
+    /// Errors of the target. An error ends the migration for this receiver.
     type Error: Error + 'static;
 
-    /// Makes the memory, all zeroes. Called once, before anything is written. The ranges are in order of their frames, they do not
-    /// overlap, they end at or below guest address 2⁶⁴, and are no larger in all than the receiver's limit.
+    /// Creates the memory, filled with zeroes. Called once, before any write. The ranges are in order of
+    /// frames, do not overlap, end at or below guest address 2⁶⁴, and together do not exceed the receiver's
+    /// limit.
     fn create(&mut self, ranges: &[MemoryRange]) -> Result<(), Self::Error>;
 
-    /// Writes `contents` to these frames, which lie in one range.
+    /// Writes `contents` to these frames, which are in one range.
     fn write(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<(), Self::Error>;
 
-    /// Makes these frames zero. They lie in one range.
+    /// Makes these frames zero. They are in one range.
     fn zero(&mut self, gfns: Span<Gfn>) -> Result<(), Self::Error>;
 }

@@ -10,7 +10,7 @@
 //! const PAGES: usize = 512;
 //! const PAGE: usize = PAGE_SIZE as usize;
 //!
-//! // The guest that leaves: its memory, a dirty log of one bit for each page, and a lock that its vCPU takes to run.
+//! // The source guest: its memory, a dirty log with one bit per page, and a lock that its vCPU holds to run.
 //! struct Machine {
 //!     memory: Vec<Mutex<[u8; PAGE]>>,
 //!     log: Vec<AtomicU64>,
@@ -70,7 +70,7 @@
 //!     }
 //! }
 //!
-//! // The memory that it comes to.
+//! // The target's memory.
 //! #[derive(Default)]
 //! struct There(Vec<u8>);
 //!
@@ -101,7 +101,7 @@
 //! let done = AtomicBool::new(false);
 //!
 //! let (outcome, target) = thread::scope(|scope| {
-//!     // The guest stores all the while.
+//!     // The guest stores during the migration.
 //!     scope.spawn(|| {
 //!         for (page, byte) in (0..PAGES / 8).cycle().zip((2..=255).cycle()) {
 //!             let _runs = machine.run.lock().unwrap();
@@ -115,11 +115,11 @@
 //!         let mut receiver = Receiver::new(There::default(), 2 << 20);
 //!         receiver.serve(there).map(|()| receiver.into_target())
 //!     });
-//!     let mut once = Some(here); // another connection where this one breaks: here there is none
+//!     let mut once = Some(here); // only one connection, which does not break
 //!     let connect = || once.take().ok_or(io::ErrorKind::NotConnected.into());
 //!     let outcome = PreCopy::new().downtime(Duration::from_millis(20)).max_rounds(5).send(&mut source, connect);
 //!     done.store(true, SeqCst);
-//!     source.halted = None; // the guest's thread ends; it has not stored since it was halted
+//!     source.halted = None; // lets the guest's thread end; it has not stored since the halt
 //!     (outcome, receiving.join().unwrap())
 //! });
 //!
@@ -130,30 +130,31 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! On the engine's VM, [`VmLog`] is the log. `bench/src/bench/migrate` of the repository migrates one over TCP.
+//! For the engine's VM, [`VmLog`] is the log. `bench/src/bench/migrate` of the repository migrates a VM over
+//! TCP.
 //!
 //! | | |
 //! |---|---|
 //! | [`PreCopy::send`] | sends the guest of a [`Source`], in rounds |
-//! | stop conditions | [`downtime`](PreCopy::downtime): the rest fits; [`max_rounds`](PreCopy::max_rounds): it need not fit |
+//! | stop conditions | [`downtime`](PreCopy::downtime): the remaining pages fit; [`max_rounds`](PreCopy::max_rounds): even if they do not |
 //! | limits | [`bandwidth`](PreCopy::bandwidth); [`auto_converge`](PreCopy::auto_converge) slows the vCPUs down |
-//! | cancel | [`Source::progress`] breaks; [`cancel`] |
-//! | a connection breaks | the round is given back to the log and tried over another one, to the same receiver |
+//! | cancelling | [`Source::progress`] returns `Break`; [`cancel`] |
+//! | a broken connection | the round goes back to the log, and is sent over another connection to the same receiver |
 //! | [`Receiver`] | fills a [`Target`], connection by connection |
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! * After `Ok` on both sides, every byte of the ranges at the target is as it was at the source when it was halted.
-//! * A page that was received and not written since is not sent again, also after a connection has broken.
-//! * The guest may run on one side only: the receiver is told to go after it has everything and while the guest stands still here,
-//!   and the sender never resumes a guest for which it has told that. A word that gets lost leaves the guest halted on both sides.
-//!   What manages both must see the receiver's `Ok` before it gives up the sender's memory.
-//! * What comes over the wire is refused where it is wrong, by one [`WireError`], and never a panic: frames outside of the memory,
-//!   pages out of turn, memory that overlaps or is too large, pages that do not have their checksum. The checksum is no
-//!   protection against an attacker: the stream has to be.
+//! * After `Ok` on both sides, every byte of the ranges at the target is as at the source when it was halted.
+//! * A page that was received and not written since is not sent again, even after a connection has broken.
+//! * The guest runs on one side only. The sender sends `Go` after the receiver has everything and while the
+//!   guest is halted, and never resumes a guest after that. If `Go` is lost, the guest stays halted on both
+//!   sides. The manager of both must see the receiver's `Ok` before it frees the sender's memory.
+//! * The receiver refuses wrong input with a [`WireError`], and never panics: frames outside of the memory,
+//!   pages out of turn, memory that overlaps or is too large, pages with a wrong checksum. The checksum does
+//!   not protect against attackers: the stream must.
 //!
-//! Registers and devices are not sent: what the VMM sends itself goes with the last round, while the guest stands still.
-//! Post-copy, compression and parallel streams are not there yet.
+//! Registers and devices are not sent: the VMM sends them itself, with the last round, while the guest is
+//! halted. Post-copy, compression and parallel streams are not implemented.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,11 @@
-//! The engine's dirty log, as a [`Source`](crate::Source) wants it.
+//! The engine's dirty log, for a [`Source`](crate::Source).
 
 use slat::{DirtyError, DirtyWord, Format, Harvest, Host, Idle, SlotError, SlotId, Vm};
 
-/// The dirty log of a [`Vm`]'s own address space, and what was harvested from it last. Dropped, it gives that back.
+/// The dirty log of a [`Vm`]'s own address space, with its last harvest. Dropping this gives the harvest back.
 ///
-/// Build the VM with [`DirtyLog::initially_set`](slat::DirtyLog::initially_set), or have its slots log from the start.
+/// Build the VM with [`DirtyLog::initially_set`](slat::DirtyLog::initially_set), or let its slots log from
+/// their creation.
 ///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
@@ -21,12 +22,12 @@ use slat::{DirtyError, DirtyWord, Format, Harvest, Host, Idle, SlotError, SlotId
 /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
 /// let mut log = VmLog::new(&vm);
 /// log.start(&mut idle, [SlotId(0)])?;
-/// assert_eq!(log.harvest(&mut idle)?.len(), 8, "512 pages, by 64");
+/// assert_eq!(log.harvest(&mut idle)?.len(), 8, "512 pages, 64 per word");
 /// log.commit();
 ///
 /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
 /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
-/// // The migration goes on, by another call: what was stored since is dirty, and no more.
+/// // Another call continues the migration: only pages stored to since are dirty.
 /// log.start(&mut idle, [SlotId(0)])?;
 /// assert_eq!(log.harvest(&mut idle)?[0].bits, 1 << 5);
 /// log.give_back();
@@ -40,12 +41,12 @@ pub struct VmLog<'vm, F: Format, H: Host> {
 }
 
 impl<'vm, F: Format, H: Host> VmLog<'vm, F, H> {
-    /// The log of `vm`.
+    /// Wraps the log of `vm`.
     pub fn new(vm: &'vm Vm<F, H>) -> Self {
         Self { vm, harvest: None }
     }
 
-    /// See [`Source::start_log`](crate::Source::start_log). Slots that log already go on.
+    /// [`Source::start_log`](crate::Source::start_log). Slots that log already continue.
     pub fn start(
         &mut self,
         idle: &mut Idle,
@@ -56,20 +57,20 @@ impl<'vm, F: Format, H: Host> VmLog<'vm, F, H> {
             .commit(idle, |tx| slots.into_iter().try_for_each(|id| tx.set_log_dirty(id, true).map(drop)))
     }
 
-    /// See [`Source::harvest`](crate::Source::harvest). What was harvested before and not committed is given back first.
+    /// [`Source::harvest`](crate::Source::harvest). Gives an uncommitted harvest back first.
     pub fn harvest(&mut self, idle: &mut Idle) -> Result<Vec<DirtyWord>, DirtyError> {
         self.give_back();
         Ok(self.harvest.insert(self.vm.slots().harvest_all(idle)?).words().collect())
     }
 
-    /// See [`Source::commit`](crate::Source::commit).
+    /// [`Source::commit`](crate::Source::commit).
     pub fn commit(&mut self) {
         if let Some(harvest) = self.harvest.take() {
             harvest.commit();
         }
     }
 
-    /// See [`Source::give_back`](crate::Source::give_back).
+    /// [`Source::give_back`](crate::Source::give_back).
     pub fn give_back(&mut self) {
         self.harvest = None;
     }

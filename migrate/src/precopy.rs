@@ -1,4 +1,4 @@
-//! The sender: rounds while the guest runs, until what is left fits the time that the guest may stand still.
+//! The sender: rounds while the guest runs, until the remaining pages fit the downtime.
 //!
 //! ```text
 //! start the log ─▶ harvest ─▶ send ─▶ received? ─▶ commit ─┐
@@ -9,11 +9,12 @@
 //!                       │ fits, or rounds are used up
 //!                       ▼
 //!            halt ─▶ give back ─▶ harvest ─▶ send ─▶ received? ─▶ commit, Go
-//!                                              │ no: give back, the guest runs on here
+//!                                              │ no: give back, resume the guest here
 //! ```
-//! A round is what one harvest has told. Its bits are gone for good only when the receiver has said that it has the round;
-//! whatever goes wrong before returns them to the log, and with them all that was written meanwhile. A page is read after the
-//! harvest that told of it, so a store that comes too late for the copy is logged again.
+//! A round sends the pages of one harvest. Their bits leave the log for good only after the receiver has
+//! confirmed the round. If anything fails earlier, the bits go back to the log, which also has all pages
+//! written meanwhile. A page is read after the harvest that reported it, so a store that the copy misses is
+//! logged again.
 
 use crate::connection::{Connection, Order, Sent, pages};
 use crate::error::{Interrupted, MigrateError, WireError};
@@ -23,12 +24,13 @@ use slat::{DirtyWord, PAGE_SIZE};
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
-/// The least share of time that auto-converge takes from the guest, in percent; by how much it grows; the largest.
+/// Auto-converge: first share of time taken from the guest, step, and maximum, in percent.
 const SLOW_DOWN: [u8; 3] = [20, 10, 99];
 
-/// How to migrate by pre-copy: memory is sent while the guest runs, in rounds, each with what was written during the last one.
+/// Settings of a pre-copy migration: memory is sent while the guest runs, in rounds, each with the pages
+/// written during the last one.
 ///
-/// The last round is sent while the guest stands still. It begins when what is left can be sent within
+/// The last round is sent while the guest is halted. It begins when the remaining pages can be sent within
 /// [`downtime`](Self::downtime) at the last round's speed, or after [`max_rounds`](Self::max_rounds).
 #[derive(Clone, Copy, Debug)]
 pub struct PreCopy {
@@ -39,39 +41,40 @@ pub struct PreCopy {
     auto_converge: bool,
 }
 
-/// One round, or one that failed.
+/// One attempt at a round.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Round {
-    /// Its number, from 1. A round that failed and the one after it have the same.
+    /// Number of the round, from 1. A failed attempt and the next one have the same number.
     pub number: u64,
-    /// Whether the receiver has it.
+    /// Whether the receiver confirmed it.
     pub received: bool,
-    /// Whether the guest stood still.
+    /// Whether the guest was halted.
     pub last: bool,
-    /// Pages that the harvest has told of.
+    /// Pages of the harvest.
     pub told: u64,
-    /// What was sent.
+    /// Counts of what was sent.
     pub sent: Sent,
-    /// From the harvest until it was received, or had failed.
+    /// Time from the harvest to the confirmation or failure.
     pub took: Duration,
-    /// In how long the pages were written, where it is known.
+    /// Time in which the pages were written, if known.
     pub written_in: Option<Duration>,
-    /// The share of time that auto-converge had taken from the guest, in percent.
+    /// Share of time that auto-converge took from the guest, in percent.
     pub slowed_down: u8,
 }
 
-/// What came of a migration.
+/// Result of a migration.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// In order, those that failed among them. The last one was sent while the guest stood still.
+    /// All rounds in order, including failed attempts. The last was sent while the guest was halted.
     pub rounds: Vec<Round>,
-    /// Starting the log.
+    /// Time to start the log.
     pub enable: Duration,
-    /// From the first harvest until the receiver had everything.
+    /// Time from the first harvest until the receiver had everything.
     pub total: Duration,
-    /// From the order to halt until the receiver had everything: the downtime, but for what the receiver takes to run the guest.
+    /// Time from the call of `halt` until the receiver had everything: the downtime without the receiver's time
+    /// to run the guest.
     pub halted: Duration,
 }
 
@@ -82,7 +85,7 @@ impl Default for PreCopy {
 }
 
 impl PreCopy {
-    /// A downtime of 300 ms, 30 rounds at most, each tried 4 times, as fast as the stream is, and no auto-converge.
+    /// 300 ms of downtime, at most 30 rounds with 4 tries each, no bandwidth limit, and no auto-converge.
     pub fn new() -> Self {
         Self {
             downtime: Duration::from_millis(300),
@@ -93,41 +96,46 @@ impl PreCopy {
         }
     }
 
-    /// How long the guest may stand still while the last round is sent. It is an estimate: the stream may become slower.
+    /// Sets how long the guest may be halted while the last round is sent. An estimate: the stream may become
+    /// slower.
     pub fn downtime(self, downtime: Duration) -> Self {
         Self { downtime, ..self }
     }
 
-    /// The guest stands still for this round at the latest, whether the rest fits or not. 1: it is halted first, and everything is
-    /// sent then. 0 is taken for 1.
+    /// Sets the round for which the guest is halted at the latest, whether the rest fits or not. With 1 it is
+    /// halted first, and then everything is sent. 0 counts as 1.
     pub fn max_rounds(self, max_rounds: u64) -> Self {
         Self { max_rounds, ..self }
     }
 
-    /// Bytes per second at most, on average over a round. 0 is taken for 1.
+    /// Limits the bytes per second, on average over a round. 0 counts as 1.
     pub fn bandwidth(self, bytes_per_s: u64) -> Self {
         Self { bandwidth: Some(bytes_per_s.max(1)), ..self }
     }
 
-    /// How often a round is tried, each time over a new connection. 0 is taken for 1.
+    /// Sets how often a round is tried, each time over a new connection. 0 counts as 1.
     pub fn tries(self, tries: u32) -> Self {
         Self { tries, ..self }
     }
 
-    /// Slows the vCPUs down ([`Source::slow_down`]) where the rounds do not become shorter: by 20% of their time when a round has
-    /// more than half as many pages as the one before, by 10% more each time that this happens again, up to 99%.
+    /// Slows the vCPUs down ([`Source::slow_down`]) if rounds do not become shorter. Takes 20% of their time
+    /// when a round has more than half as many pages as the last one, and 10% more each time this happens
+    /// again, up to 99%.
     pub fn auto_converge(self) -> Self {
         Self { auto_converge: true, ..self }
     }
 
-    /// Migrates the guest, which runs, over the streams that `connect` opens: the first one, and another one each time that one
-    /// breaks. Sleeps until it is over. Set the streams' timeouts: a receiver that says nothing is waited for as long as they say.
-    /// Bytes whose `write` or `flush` has failed must not all arrive: the guest runs on here then.
+    /// Migrates the running guest over the streams that `connect` opens: a first one, and another each time one
+    /// breaks. Sleeps until the migration is over. Set timeouts on the streams: `send` waits for a silent
+    /// receiver as long as they allow. If `write` or `flush` fails, its bytes must not all arrive, since the
+    /// guest then continues here.
     ///
-    /// After `Ok` the guest stands still here, and may run at the receiver, where it is complete. It must not run here any more,
-    /// also where the receiver is then lost.
+    /// After `Ok` the guest is halted here, and may run at the receiver, which has all of it. It must not run
+    /// here any more, even if the receiver is lost later.
     ///
-    /// After an error the guest runs here, as fast as before. Its log is left on, and knows of every page that the receiver does
+    /// After an error the guest runs here at full speed. The log stays on, and has every page that the receiver
+    /// lacks. Another call with the same receiver continues from there, even in the same round. Or [`cancel`]
+    /// it.
     /// not have: another call with the same receiver goes on from there, also in the same round. Or [`cancel`] it.
     pub fn send<G: Source, S: Read + Write>(
         &self,
@@ -154,12 +162,12 @@ impl PreCopy {
     }
 }
 
-/// Tells the receiver at the other end of a new stream that there will be no migration.
+/// Tells the receiver at the other end of a new stream that the migration is cancelled.
 pub fn cancel(stream: impl Read + Write) -> Result<(), WireError> {
     Connection(Writing::new(stream)).cancel()
 }
 
-/// A migration under way.
+/// A migration in progress.
 struct Migration<'m, G, S: Read + Write, C> {
     settings: &'m PreCopy,
     source: &'m mut G,
@@ -168,7 +176,7 @@ struct Migration<'m, G, S: Read + Write, C> {
     ranges: Vec<MemoryRange>,
     connection: Option<Connection<S>>,
     halted: bool,
-    /// In percent.
+    /// Share of time taken from the guest, in percent.
     slowed_down: u8,
     rounds: Vec<Round>,
 }
@@ -182,7 +190,7 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
         loop {
             let harvesting = Instant::now();
             let mut words = self.source.harvest().map_err(MigrateError::Guest)?;
-            // The halted guest is harvested once more.
+            // If this is the last round, the halted guest is harvested once more.
             let last = number >= self.settings.max_rounds || self.fits(pages(&words), harvesting.elapsed());
             let halting = Instant::now();
             if last {
@@ -198,7 +206,7 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
             let mut sent = Sent::default();
             let order = Order { round: number, last, bandwidth: self.settings.bandwidth };
             let result = self.send(&words, order, &mut sent);
-            // After a round that failed, what it had told of is told of again.
+            // After a failed attempt the harvest contains its pages again.
             let afresh = self.rounds.last().is_some_and(|round| round.received);
             self.rounds.push(Round {
                 number,
@@ -226,7 +234,7 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
                 Err(Interrupted::Over(error)) => return Err(error),
                 Err(Interrupted::Wire(error)) => {
                     self.source.give_back();
-                    // The guest is not kept waiting for another connection.
+                    // The guest does not wait for another connection.
                     self.resume();
                     self.connection = None;
                     tries += 1;
@@ -238,7 +246,7 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
         }
     }
 
-    /// Whether this much can be harvested in so long, and sent at the speed of the last round, while the guest stands still.
+    /// Whether this many pages can be harvested and sent within the downtime, at the speed of the last round.
     fn fits(&self, pages: u64, harvest: Duration) -> bool {
         let Some(round) = self.rounds.iter().rfind(|round| round.received) else { return false };
         let bytes_per_s = round.sent.bytes as f64 / round.took.as_secs_f64();
@@ -246,7 +254,7 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
         (pages * PAGE_SIZE) as f64 <= bytes_per_s * left.as_secs_f64()
     }
 
-    /// Slows the guest down where so many pages are no fewer than half of the last round's.
+    /// Slows the guest down if `pages` is more than half of the last round's pages.
     fn converge(&mut self, pages: u64) {
         let [first, more, most] = SLOW_DOWN;
         let writes_too_fast =
@@ -257,7 +265,7 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
         }
     }
 
-    /// Sends a round, over a new connection where there is none.
+    /// Sends a round, over a new connection if there is none.
     fn send(
         &mut self,
         words: &[DirtyWord],
@@ -281,7 +289,7 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
         }
     }
 
-    /// After an error: the guest runs as before, and what was harvested is dirty.
+    /// After an error: lets the guest run as before, and makes harvested pages dirty again.
     fn undo(&mut self, cancelled: bool) {
         self.source.give_back();
         self.resume();
@@ -289,7 +297,7 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
             self.source.slow_down(0);
         }
         if cancelled {
-            // Where the receiver is gone it is told nothing.
+            // An unreachable receiver cannot be told.
             let _ = match &mut self.connection {
                 Some(connection) => connection.cancel(),
                 None => Ok(()),

@@ -12,12 +12,13 @@ use std::thread;
 const PAGES: u64 = 1024;
 const PAGE: usize = PAGE_SIZE as usize;
 
-/// A guest of which a byte in each page is looked at. It writes when a page is read, so that all is in an order that is known.
+/// A guest whose pages are compared by one byte each. It writes when a page is read, so that the order of
+/// events is fixed.
 struct Guest {
     memory: Vec<u8>,
     log: BTreeSet<u64>,
     taken: BTreeSet<u64>,
-    /// Pages that it writes for each 16 pages that are read, where it runs at its full speed.
+    /// Pages that it writes per 16 pages read, at full speed.
     speed: u64,
     slowed_down: u8,
     runs: bool,
@@ -25,7 +26,7 @@ struct Guest {
     next: u64,
     /// What happened, in order.
     calls: Vec<&'static str>,
-    /// Ends the migration or the connection.
+    /// May end the migration or the connection.
     watch: fn(Progress) -> ControlFlow<()>,
 }
 
@@ -86,7 +87,7 @@ impl Source for Guest {
             let slow = u64::from(100 - self.slowed_down);
             if self.runs && self.read.is_multiple_of(16) {
                 for _ in 0..self.speed * slow / 100 {
-                    // Of all pages, not only of those that are still to come in this round.
+                    // Any page, not only those still to come in this round.
                     self.next = (self.next + 7) % PAGES;
                     self.memory[self.next as usize] = self.memory[self.next as usize].wrapping_add(1);
                     self.log.insert(self.next);
@@ -143,7 +144,8 @@ impl Target for Ram {
     }
 }
 
-/// A receiver in a thread of its own, and senders that open connections to it; what it has in the end.
+/// Runs a receiver in a thread of its own, and senders that open connections to it; returns the receiver's
+/// memory.
 fn with_receiver(senders: impl FnOnce(&Sender<UnixStream>)) -> Result<Vec<u8>, MigrateError<Infallible>> {
     let (open, opened) = channel();
     thread::scope(|scope| {
@@ -164,7 +166,7 @@ fn connect(open: &Sender<UnixStream>) -> io::Result<UnixStream> {
     Ok(here)
 }
 
-/// As fast as in 40 ms for all of the memory.
+/// A speed at which all of the memory takes 40 ms.
 const LIMIT: u64 = PAGES * PAGE_SIZE * 25;
 
 #[test]
@@ -174,7 +176,8 @@ fn the_guest_is_halted_once_the_rest_fits_the_downtime() {
         let settings = PreCopy::new().bandwidth(LIMIT / 5).downtime(Duration::from_millis(45));
         let outcome = settings.send(&mut guest, || connect(open)).unwrap();
         let told: Vec<u64> = outcome.rounds.iter().map(|round| round.told).collect();
-        // A quarter of each round is written while it is sent. The limit is 51 ms for round 2, and 13 ms for round 3.
+        // A quarter of each round's pages is written while it is sent. Sending takes at least 51 ms for round
+        // 2, and 13 ms for round 3.
         assert_eq!(told[..3], [PAGES, PAGES / 4, PAGES / 16]);
         assert!(outcome.rounds[2].last && told.len() == 3);
         assert_eq!(outcome.rounds[0].slowed_down, 0);
@@ -199,7 +202,7 @@ fn the_guest_is_halted_for_the_last_round_at_the_latest() {
     }
 }
 
-/// The guest writes as fast as pages are sent: without auto-converge no round becomes shorter.
+/// The guest writes as fast as pages are sent, so without auto-converge no round becomes shorter.
 #[test]
 fn auto_converge_slows_a_guest_down_that_writes_too_fast() {
     let rounds = |settings: PreCopy| {
@@ -221,8 +224,8 @@ fn auto_converge_slows_a_guest_down_that_writes_too_fast() {
 }
 
 #[test]
-fn what_is_cancelled_runs_on_and_the_receiver_is_told() {
-    // While the guest runs, and while it stands still.
+fn a_cancelled_guest_continues_and_the_receiver_is_told() {
+    // Cancel while the guest runs, and while it is halted.
     let watches: [fn(Progress) -> ControlFlow<()>; 2] = [
         |at| if at.round == 3 && at.sent > 100 { Break(()) } else { Continue(()) },
         |at| if at.last && at.sent > 0 { Break(()) } else { Continue(()) },
@@ -243,7 +246,7 @@ fn what_is_cancelled_runs_on_and_the_receiver_is_told() {
     }
 }
 
-/// Streams that break when so many bytes were written.
+/// A stream that breaks after this many bytes written.
 struct Breaks(UnixStream, usize);
 
 impl Read for Breaks {
@@ -264,8 +267,8 @@ impl Write for Breaks {
     }
 }
 
-/// Connections that break after a number of bytes that no frame ends at, until one holds: nothing is lost, and what a round has
-/// brought is not sent again.
+/// Connections break in the middle of frames until one holds. Nothing is lost, and pages of confirmed rounds
+/// are not sent again.
 #[test]
 fn a_migration_goes_on_where_its_connection_broke() {
     let all = (PAGES * PAGE_SIZE) as usize;

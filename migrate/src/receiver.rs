@@ -1,13 +1,15 @@
-//! The receiver: memory that is made by what the stream says, filled as pages come in, and handed over when it is complete.
+//! The receiver: creates memory as the stream says, fills it as pages arrive, and hands it over when it is
+//! complete.
 //!
-//! It outlives connections. One that breaks has brought some pages of a round that does not count; the sender gives that
-//! round's bits back, connects again, and sends those pages once more. What rounds before have brought is here, and is
-//! not sent again. Connections are served one after another, each to its end, so a page of an old one never overwrites a page
-//! of the next.
+//! It survives broken connections. A broken connection leaves pages of a round that does not count; the sender
+//! gives that round's bits back, connects again, and sends those pages again. Pages of earlier rounds are kept
+//! and not sent again. Connections are served one after another, each to its end, so a page of an old
+//! connection never overwrites one of the next.
 //!
-//! What comes in is not trusted: each frame is looked at before anything is done, and [`WireError`] says what was wrong. Pages
-//! are written once their own checksum is right; they count once that of their round is. A page that a damaged frame wrote
-//! somewhere else would stay wrong: the round that is tried again knows nothing of it.
+//! The receiver does not trust its input: it checks each frame before it acts, and [`WireError`] says what was
+//! wrong. Pages are written after their own checksum was verified, and count after that of their round was
+//! verified. Without the first check, a damaged frame could write a page to a wrong place, and the repeated
+//! round would not correct it.
 
 use crate::error::{Interrupted, MigrateError, WireError};
 use crate::guest::{MemoryRange, Target};
@@ -16,32 +18,32 @@ use slat::{Gfn, PAGE_SIZE, Span};
 use std::collections::HashSet;
 use std::io::{self, BufReader, Read, Write};
 
-/// Ranges of guest memory at most.
+/// Most ranges of guest memory.
 const MOST_RANGES: u64 = 1 << 16;
 
-/// The receiving end of a migration. See [`PreCopy`](crate::PreCopy) for the other one.
+/// The receiving end of a migration. [`PreCopy`](crate::PreCopy) is the sending end.
 ///
-/// The stream is neither encrypted nor authenticated. What it says is checked, so a stranger can make this refuse a migration or
-/// receive the stranger's guest, and nothing else: use TLS or a tunnel where strangers can connect.
+/// The stream is neither encrypted nor authenticated. Its contents are checked, so a stranger can only make the
+/// receiver refuse a migration or receive the stranger's guest. Use TLS or a tunnel if strangers can connect.
 #[derive(Debug)]
 pub struct Receiver<T> {
     target: T,
     most_bytes: u64,
-    /// In order of frames, once they are known.
+    /// In order of frames; `None` until they are known.
     ranges: Option<Vec<MemoryRange>>,
 }
 
 impl<T: Target> Receiver<T> {
-    /// Receives into `target` a guest of `most_bytes` of memory at most.
+    /// Receives a guest of at most `most_bytes` of memory into `target`.
     pub fn new(target: T, most_bytes: u64) -> Self {
         Self { target, most_bytes, ranges: None }
     }
 
-    /// Serves the connections that `accept` opens, one after another, until the guest may run here. Set the streams' timeouts: a
-    /// sender that says nothing is waited for as long as they say.
+    /// Serves the connections that `accept` opens, one after another, until the guest may run here. Set
+    /// timeouts on the streams: `receive` waits for a silent sender as long as they allow.
     ///
-    /// A connection that breaks or that is refused leaves what earlier rounds have brought. If the sender then gives up, the
-    /// error says what was refused last; or what was wrong with `accept`.
+    /// A connection that breaks or is refused leaves earlier rounds in place. If the sender then gives up, the
+    /// error says what was refused last, or why `accept` failed.
     pub fn receive<S: Read + Write>(
         &mut self,
         mut accept: impl FnMut() -> io::Result<S>,
@@ -50,7 +52,7 @@ impl<T: Target> Receiver<T> {
         loop {
             let stream = accept().map_err(|error| MigrateError::Refused(error.into()))?;
             match self.serve(stream) {
-                // The sender knows that its connections were closed. This is why.
+                // The sender only knows that its connections were closed. This is the reason.
                 Err(MigrateError::Cancelled) => {
                     return Err(refused.map_or(MigrateError::Cancelled, MigrateError::Refused));
                 }
@@ -61,8 +63,8 @@ impl<T: Target> Receiver<T> {
         }
     }
 
-    /// Serves one connection. `Ok`: the guest may run here. [`MigrateError::Refused`]: serve another one, if the sender wants it.
-    /// After any other error the migration is over.
+    /// Serves one connection. After `Ok` the guest may run here. After [`MigrateError::Refused`], serve another
+    /// connection if the sender opens one. After any other error the migration is over.
     pub fn serve(&mut self, stream: impl Read + Write) -> Result<(), MigrateError<T::Error>> {
         self.serve_frames(stream).map_err(|why| match why {
             Interrupted::Wire(error) => MigrateError::Refused(error),
@@ -70,12 +72,12 @@ impl<T: Target> Receiver<T> {
         })
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub fn target(&self) -> &T {
         &self.target
     }
 
-    /// The memory, to run the guest.
+    /// Returns the memory, to run the guest.
     pub fn into_target(self) -> T {
         self.target
     }
@@ -113,7 +115,7 @@ impl<T: Target> Receiver<T> {
         }
     }
 
-    /// The memory that the next frames describe: it is made, or it is the one that is here already.
+    /// Reads the description of the memory, and creates the memory or checks that it is the existing one.
     fn memory(&mut self, from: &mut Reading<impl Read>, count: u64) -> Result<(), Interrupted<T::Error>> {
         let (mut ranges, mut bytes, mut end) = (Vec::new(), 0, Gfn(0));
         let mut slots = HashSet::new();
@@ -124,7 +126,7 @@ impl<T: Target> Receiver<T> {
                         return Err(WireError::Overlap(range.gfns).into());
                     }
                     end = range.gfns.end;
-                    // 2¹⁶ ranges of less than 2³² pages.
+                    // At most 2¹⁶ ranges of less than 2³² pages: no overflow.
                     bytes += range.gfns.len() * PAGE_SIZE;
                     ranges.push(range);
                 }
@@ -149,7 +151,7 @@ impl<T: Target> Receiver<T> {
         }
     }
 
-    /// Refuses frames that are not in one range.
+    /// Refuses frames that are not inside one range.
     fn look_up(&self, gfns: Span<Gfn>) -> Result<(), WireError> {
         let ranges = self.ranges.as_deref().unwrap_or(&[]);
         let after = ranges.partition_point(|range| range.gfns.start <= gfns.start);

@@ -7,7 +7,7 @@ use std::thread;
 
 const PAGE: usize = PAGE_SIZE as usize;
 
-/// Memory from the first range's first frame to the last one's last.
+/// Memory from the first frame of the first range to the last frame of the last.
 #[derive(Default)]
 struct Ram {
     first: Gfn,
@@ -43,7 +43,7 @@ impl Target for Ram {
     }
 }
 
-/// A receiver of 8 pages in a thread of its own, and the memory that it hands over in the end.
+/// Runs a receiver of 8 pages in a thread of its own; returns its memory.
 fn receiver(senders: impl FnOnce(SocketAddr)) -> Result<Vec<u8>, MigrateError<Infallible>> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -62,7 +62,7 @@ fn range(slot: u32, first: u64, pages: u64) -> MemoryRange {
     MemoryRange { slot: SlotId(slot), gfns: Span::sized(Gfn(first), pages) }
 }
 
-/// A sender that has said hello: 8 pages from frame 16 on.
+/// A sender that has sent `Hello`: 8 pages from frame 16 on.
 fn sender(address: SocketAddr) -> Writing<TcpStream> {
     let mut to = Writing::new(TcpStream::connect(address).unwrap());
     to.greet(&[range(5, 16, 8)]).unwrap();
@@ -73,7 +73,7 @@ fn page(to: &mut Writing<impl Write>, gfn: u64, byte: u8) {
     to.pages(Span::sized(Gfn(gfn), 1), &[byte; PAGE]).unwrap();
 }
 
-/// Ends a round that has arrived.
+/// Ends a round, and waits for its confirmation.
 fn end(to: &mut Writing<TcpStream>, round: u64, last: bool) {
     let receipt = to.end_round(round, last).unwrap();
     Reading::new(to.stream()).receipt(receipt).unwrap();
@@ -90,7 +90,7 @@ fn cancelled(address: SocketAddr) {
 #[test]
 fn what_earlier_connections_brought_stays_and_later_ones_win() {
     let memory = receiver(|address| {
-        // A stranger who found an open port.
+        // A stranger has found the open port.
         TcpStream::connect(address).unwrap().write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
         let mut to = sender(address);
         for gfn in 16..20 {
@@ -100,7 +100,8 @@ fn what_earlier_connections_brought_stays_and_later_ones_win() {
         page(&mut to, 17, 2);
         page(&mut to, 18, 2);
         to.flush().unwrap();
-        // It breaks in the middle of round 2, which is sent again: one page has gone back to zeroes meanwhile.
+        // The connection breaks in the middle of round 2, which is sent again; one page has become zero
+        // meanwhile.
         drop(to);
         let mut to = sender(address);
         page(&mut to, 17, 3);
@@ -121,7 +122,7 @@ fn a_migration_that_is_complete_waits_for_the_word() {
         let mut to = sender(address);
         page(&mut to, 16, 1);
         end(&mut to, 1, true);
-        // The sender is gone before it said so: the guest runs on there, and comes later.
+        // The sender is gone before `Go`: the guest continues there, and is migrated later.
         drop(to);
         let mut to = sender(address);
         page(&mut to, 16, 2);
@@ -139,7 +140,7 @@ fn a_stream_that_is_refused_is_told_when_the_sender_gives_up() {
         let mut to = sender(address);
         page(&mut to, 24, 1);
         to.flush().unwrap();
-        // It is closed.
+        // The receiver has closed the connection.
         assert!(Reading::new(to.stream()).next(&mut []).is_err());
         cancelled(address);
     });
@@ -147,7 +148,7 @@ fn a_stream_that_is_refused_is_told_when_the_sender_gives_up() {
     assert_eq!(says, "the receiver refused the stream: the frames 0x18..0x19 are in no slot");
 }
 
-/// What a receiver of 8 pages says of a stream; `None` where the guest may run.
+/// Returns how a receiver of 8 pages refuses a stream; `None` if the guest may run.
 fn refused(receiver: &mut Receiver<Ram>, bytes: &[u8]) -> Option<WireError> {
     match receiver.serve(Both { from: bytes, to: Vec::new() }) {
         Ok(()) => None,
@@ -156,7 +157,7 @@ fn refused(receiver: &mut Receiver<Ram>, bytes: &[u8]) -> Option<WireError> {
     }
 }
 
-/// A stream of two directions: what is read, and what was written.
+/// A stream with both directions: input, and what was written.
 struct Both<'b> {
     from: &'b [u8],
     to: Vec<u8>,
@@ -178,7 +179,7 @@ impl Write for Both<'_> {
     }
 }
 
-/// The bytes of a hello with these ranges.
+/// The bytes of a `Hello` with these ranges.
 fn hello(ranges: &[MemoryRange]) -> Vec<u8> {
     let mut bytes = Vec::new();
     Writing::new(&mut bytes).greet(ranges).unwrap();
@@ -189,7 +190,7 @@ fn hello(ranges: &[MemoryRange]) -> Vec<u8> {
 fn memory_that_cannot_be_is_refused_before_it_is_made() {
     let new = || Receiver::new(Ram::default(), 8 * PAGE_SIZE);
     let says = |ranges: &[MemoryRange]| refused(&mut new(), &hello(ranges)).unwrap();
-    assert!(matches!(says(&[range(5, 16, 8)]), WireError::Closed), "that much is allowed");
+    assert!(matches!(says(&[range(5, 16, 8)]), WireError::Closed), "within the limit");
     assert!(says(&[range(5, 16, 9)]).to_string().contains("the receiver 32768"));
     assert!(matches!(says(&[range(1, 0, 4), range(2, 3, 4)]), WireError::Overlap(_)));
     assert!(matches!(says(&[range(1, 4, 4), range(2, 0, 4)]), WireError::Overlap(_)), "not in order");
@@ -197,7 +198,7 @@ fn memory_that_cannot_be_is_refused_before_it_is_made() {
     assert!(matches!(says(&[range(1, (1 << 52) - 1, 2)]), WireError::Length(2)), "past the last frame");
     let many = Frame::Hello { ranges: MOST_RANGES + 1 }.encode();
     assert!(matches!(refused(&mut new(), &many), Some(WireError::Unexpected(_))));
-    // Pages before the memory is known, in no range, and in two.
+    // Pages before the memory is known, in no range, and across two ranges.
     let mut pages = Frame::Hello { ranges: 1 }.encode().to_vec();
     pages.extend(Frame::Pages(Span::sized(Gfn(0), 1), 0).encode());
     assert!(matches!(refused(&mut new(), &pages), Some(WireError::Unexpected(_))));
@@ -219,7 +220,7 @@ fn another_machine_is_refused_and_the_first_goes_on() {
     assert!(matches!(refused(&mut receiver, &hello(&[range(5, 16, 8)])), Some(WireError::Closed)));
 }
 
-/// A whole migration in few bytes: a range, a round with a page and zeroes, a last round, the word.
+/// A whole migration in few bytes: a range, a round with a page and zeroes, a last round, `Go`.
 fn whole() -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut to = Writing::new(&mut bytes);
@@ -235,13 +236,13 @@ fn whole() -> Vec<u8> {
 }
 
 #[test]
-fn each_byte_that_is_changed_is_refused_and_the_right_stream_is_received_after_it() {
+fn a_changed_byte_is_refused_and_the_right_stream_is_received_after_it() {
     let whole = whole();
     assert_eq!(whole.len(), 9 * FRAME + 2 * PAGE);
     let contents =
         |at: usize| [4 * FRAME, 7 * FRAME + PAGE].iter().any(|first| (*first..first + PAGE).contains(&at));
     for at in 0..whole.len() {
-        // Of the contents, which are all alike, some.
+        // Of the contents, which are uniform, only some bytes.
         if contents(at) && at % 97 != 0 {
             continue;
         }
@@ -251,7 +252,7 @@ fn each_byte_that_is_changed_is_refused_and_the_right_stream_is_received_after_i
             changed[at] ^= change;
             match receiver.serve(Both { from: &changed, to: Vec::new() }) {
                 Err(MigrateError::Refused(_)) => {}
-                // A frame that says the whole migration is off.
+                // The changed byte made a `Cancel` frame.
                 Err(MigrateError::Cancelled) => assert!(at % 4 == 0 || contents(at), "{at} ^ {change:#x}"),
                 other => panic!("{at} ^ {change:#x}: {other:?}"),
             }
@@ -271,7 +272,7 @@ fn a_stream_that_ends_early_makes_no_guest() {
     }
 }
 
-/// The test above sees a checksum that is not compared: contents are what nothing else looks at.
+/// The test above would find a checksum that is not compared: only the checksum covers the contents.
 #[test]
 fn negative_control_contents_that_fit_their_checksum_are_received() {
     let mut bytes = Vec::new();

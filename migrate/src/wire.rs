@@ -1,20 +1,20 @@
-//! The stream between two machines: frames of 24 bytes, and pages behind some of them.
+//! The stream between two machines: frames of 24 bytes, some followed by pages.
 //!
 //! ```text
 //! sender                                       receiver
-//! Hello, Range, Range, …, EndOfRound 0         makes the memory, or finds it as it was left
-//! Pages (and their contents), Zeroes, …        as often as there are pages in the round
-//! EndOfRound ────────────────────────────────▶ compares: so many pages, this checksum
-//!            ◀──────────────────────────────── Received: the same, as it came
+//! Hello, Range, Range, …, EndOfRound 0         creates the memory, or keeps the existing one
+//! Pages (and their contents), Zeroes, …        as many as the round has
+//! EndOfRound ────────────────────────────────▶ compares the number of pages and the checksum
+//!            ◀──────────────────────────────── Received: the same values
 //! …
-//! End        ────────────────────────────────▶ as EndOfRound, of the last round
+//! End        ────────────────────────────────▶ like EndOfRound, for the last round
 //!            ◀──────────────────────────────── Received
 //! Go                                           from here on the guest is the receiver's
 //! ```
-//! A round is received once both sides have said so; until then it never was, whatever part of it has arrived. Each side
-//! computes the checksum over the frames that it has sent or read itself. Pages have a checksum of their own, which is compared
-//! before they are written. All numbers are little-endian. A field that a
-//! frame does not use is zero.
+//! A round counts when both sides have confirmed it; until then nothing of it counts, whatever has arrived.
+//! Each side computes the checksum over the frames that it has sent or read. Pages have a checksum of their
+//! own, which is verified before they are written. All numbers are little-endian. Fields that a frame does not
+//! use are zero.
 
 use crate::checksum::Sum;
 use crate::error::WireError;
@@ -23,61 +23,62 @@ use slat::{Gfn, PAGE_SHIFT, PAGE_SIZE, SlotId, Span};
 use std::array;
 use std::io::{BufWriter, Read, Write};
 
-/// Bytes of a frame, without pages.
+/// Bytes of a frame without its pages.
 pub(crate) const FRAME: usize = 24;
-/// Pages of one frame at most.
+/// Most pages of one frame.
 pub(crate) const MOST_PAGES: u64 = 64;
-/// The first bytes of a stream: what it is, and which of its kind.
+/// The first bytes of a stream.
 const MAGIC: u64 = u64::from_le_bytes(*b"slat mig");
 pub(crate) const VERSION: u32 = 2;
-/// Frames are below this: the bytes of all of them have addresses of 64 bits.
+/// Upper bound of guest frames: their addresses fit 64 bits.
 const GFNS: u64 = 1 << (64 - PAGE_SHIFT);
 
 /// A message of the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Frame {
-    /// The beginning of each connection. So many [`Range`](Self::Range)s follow, and an [`EndOfRound`](Self::EndOfRound) of number 0.
+    /// Begins each connection. [`Range`](Self::Range)s follow, and an [`EndOfRound`](Self::EndOfRound) with
+    /// number 0.
     Hello {
-        /// How many.
+        /// Number of ranges.
         ranges: u64,
     },
-    /// Guest memory that there is.
+    /// A range of guest memory.
     Range(MemoryRange),
-    /// Pages with contents, which follow, and the checksum over both: 64 pages at most.
+    /// Pages whose contents follow, at most 64, with the checksum over both.
     Pages(Span<Gfn>, u64),
-    /// Pages of zeroes, and the checksum over where they are: 64 at most.
+    /// Pages of zeroes, at most 64, with the checksum over their place.
     Zeroes(Span<Gfn>, u64),
-    /// All pages of a round have been sent.
+    /// All pages of a round were sent.
     EndOfRound(Receipt),
-    /// The same of the last round: the guest stands still.
+    /// All pages of the last round were sent; the guest is halted.
     End(Receipt),
-    /// What has come.
+    /// The receiver has this round.
     Received(Receipt),
     /// The guest is the receiver's.
     Go,
-    /// There will be no migration.
+    /// The migration is cancelled.
     Cancel,
 }
 
-/// A round, as one side has seen it.
+/// A round, as seen by one side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Receipt {
-    /// Its number, from 1; 0 is what a connection begins with.
+    /// Number of the round, from 1; 0 for the beginning of a connection.
     pub round: u64,
-    /// Pages in it, those of zeroes included.
+    /// Number of pages, including zero pages.
     pub pages: u32,
-    /// The checksum over its frames, its number and whether it is the last.
+    /// Checksum over its frames, its number, and whether it is the last.
     pub sum: u64,
 }
 
 impl Frame {
-    /// Kind, pages, place, number.
+    /// Returns the fields kind, pages, place and number.
     fn fields(self) -> (u32, u32, u64, u64) {
         let of_round = |kind, Receipt { round, pages, sum }| (kind, pages, round, sum);
         match self {
             Self::Hello { ranges } => (1, VERSION, ranges, MAGIC),
-            // A slot has less than 2³¹ pages, the other two at most MOST_PAGES.
+            // A slot has fewer than 2³¹ pages, the other two at most MOST_PAGES.
             Self::Range(range) => (2, range.gfns.len() as u32, range.gfns.start.0, range.slot.0.into()),
             Self::Pages(gfns, sum) => (3, gfns.len() as u32, gfns.start.0, sum),
             Self::Zeroes(gfns, sum) => (4, gfns.len() as u32, gfns.start.0, sum),
@@ -124,7 +125,7 @@ impl Frame {
             9 => Self::Cancel,
             kind => return Err(WireError::Kind(kind)),
         };
-        // Each frame has one spelling.
+        // Each frame has exactly one encoding.
         if frame.encode() == bytes { Ok(frame) } else { Err(WireError::Unused(frame)) }
     }
 }
@@ -138,19 +139,19 @@ pub(crate) struct Writing<W: Write> {
 }
 
 impl<W: Write> Writing<W> {
-    /// Over a connection on which nothing was said yet.
+    /// Starts on a new connection.
     pub(crate) fn new(out: W) -> Self {
         Self { out: BufWriter::with_capacity(64 << 10, out), round: Tally::default(), bytes: 0 }
     }
 
-    /// Says hello, and which memory there is. Nothing is waited for.
+    /// Sends `Hello` and the ranges. Does not wait.
     pub(crate) fn greet(&mut self, ranges: &[MemoryRange]) -> Result<(), WireError> {
         self.send_counted(Frame::Hello { ranges: ranges.len() as u64 }, 0)?;
         ranges.iter().try_for_each(|&range| self.send_counted(Frame::Range(range), 0))?;
         self.end_round(0, false).map(drop)
     }
 
-    /// Sends pages, [`MOST_PAGES`] at most, with their contents.
+    /// Sends at most [`MOST_PAGES`] pages with their contents.
     pub(crate) fn pages(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<(), WireError> {
         debug_assert!(gfns.len() <= MOST_PAGES && contents.len() as u64 == gfns.len() * PAGE_SIZE);
         self.send_counted(Frame::Pages(gfns, sum_of(gfns, contents)), gfns.len())?;
@@ -158,12 +159,12 @@ impl<W: Write> Writing<W> {
         Ok(self.out.write_all(contents)?)
     }
 
-    /// Says that pages, [`MOST_PAGES`] at most, are zero.
+    /// Sends that at most [`MOST_PAGES`] pages are zero.
     pub(crate) fn zeroes(&mut self, gfns: Span<Gfn>) -> Result<(), WireError> {
         self.send_counted(Frame::Zeroes(gfns, sum_of(gfns, &[])), gfns.len())
     }
 
-    /// Ends the round, and says what the other side must have seen of it.
+    /// Ends the round, and returns the receipt that the other side must have.
     pub(crate) fn end_round(&mut self, round: u64, last: bool) -> Result<Receipt, WireError> {
         let receipt = std::mem::take(&mut self.round).receipt(round, last);
         self.send(if last { Frame::End(receipt) } else { Frame::EndOfRound(receipt) })?;
@@ -171,18 +172,18 @@ impl<W: Write> Writing<W> {
         Ok(receipt)
     }
 
-    /// Any frame without contents.
+    /// Sends a frame without contents.
     pub(crate) fn send(&mut self, frame: Frame) -> Result<(), WireError> {
         self.bytes += FRAME as u64;
         Ok(self.out.write_all(&frame.encode())?)
     }
 
-    /// Hands all that was sent to the stream.
+    /// Flushes everything to the stream.
     pub(crate) fn flush(&mut self) -> Result<(), WireError> {
         Ok(self.out.flush()?)
     }
 
-    /// The other direction of the stream.
+    /// Returns the stream, to read from it.
     pub(crate) fn stream(&mut self) -> &mut W {
         self.out.get_mut()
     }
@@ -200,18 +201,18 @@ pub(crate) struct Reading<R: Read> {
 }
 
 impl<R: Read> Reading<R> {
-    /// Over a connection on which nothing was said yet.
+    /// Starts on a new connection.
     pub(crate) fn new(from: R) -> Self {
         Self { from, round: Tally::default() }
     }
 
-    /// The stream, as it was given.
+    /// Returns the stream.
     pub(crate) fn stream(&mut self) -> &mut R {
         &mut self.from
     }
 
-    /// The next frame. Contents of [`Frame::Pages`] are in the beginning of `contents`; it has room for [`MOST_PAGES`], or
-    /// there must be none. The ends of rounds have been compared with what came.
+    /// Returns the next frame. Stores contents of [`Frame::Pages`] at the start of `contents`, which has room
+    /// for [`MOST_PAGES`] or is empty. Verifies the ends of rounds.
     pub(crate) fn next(&mut self, contents: &mut [u8]) -> Result<Frame, WireError> {
         let mut bytes = [0; FRAME];
         self.from.read_exact(&mut bytes)?;
@@ -219,7 +220,7 @@ impl<R: Read> Reading<R> {
         match frame {
             Frame::Pages(gfns, sum) => {
                 let len = (gfns.len() * PAGE_SIZE) as usize;
-                // A caller without room for contents expects another frame.
+                // A caller that passes no room expects another frame.
                 let contents = contents.get_mut(..len).ok_or(WireError::Unexpected(frame))?;
                 self.from.read_exact(contents)?;
                 self.pages(&bytes, gfns, sum == sum_of(gfns, contents))?;
@@ -238,13 +239,13 @@ impl<R: Read> Reading<R> {
         Ok(frame)
     }
 
-    /// Counts pages that came as they were sent. Others would be written where the round that is tried again writes nothing.
+    /// Counts pages, and refuses damaged ones: they could be written where the repeated round writes nothing.
     fn pages(&mut self, frame: &[u8], gfns: Span<Gfn>, same: bool) -> Result<(), WireError> {
         self.round.add(frame, gfns.len());
         if same { Ok(()) } else { Err(WireError::Damaged(gfns)) }
     }
 
-    /// Waits until the other side has received a round as it was sent.
+    /// Waits for the confirmation of the round `sent`.
     pub(crate) fn receipt(&mut self, sent: Receipt) -> Result<(), WireError> {
         match self.next(&mut [])? {
             Frame::Received(there) if there == sent => Ok(()),
@@ -254,7 +255,7 @@ impl<R: Read> Reading<R> {
     }
 }
 
-/// The checksum over pages and where they are. Pages of zeroes have no contents.
+/// Returns the checksum over pages and their place. Zero pages have no contents.
 fn sum_of(gfns: Span<Gfn>, contents: &[u8]) -> u64 {
     let mut sum = Sum::default();
     sum.add(&gfns.start.0.to_le_bytes());
@@ -263,7 +264,7 @@ fn sum_of(gfns: Span<Gfn>, contents: &[u8]) -> u64 {
     sum.value()
 }
 
-/// What has gone by in a round.
+/// Running totals of a round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     pages: u32,
@@ -272,7 +273,7 @@ struct Tally {
 
 impl Tally {
     fn add(&mut self, frame: &[u8], pages: u64) {
-        // As many as slots have: below 2³¹ each, and counted modulo 2³² on both sides.
+        // Each slot has fewer than 2³¹ pages; the sum is modulo 2³² on both sides.
         self.pages = self.pages.wrapping_add(pages as u32);
         self.sum.add(frame);
     }

@@ -10,7 +10,7 @@ fn range() -> MemoryRange {
     MemoryRange { slot: SlotId(3), gfns: gfns(16, 64) }
 }
 
-/// A stream of one range and one round, and the receipt for it.
+/// A stream with one range and one round, and its receipt.
 fn stream() -> (Vec<u8>, Receipt) {
     let mut bytes = Vec::new();
     let mut out = Writing::new(&mut bytes);
@@ -26,7 +26,7 @@ fn stream() -> (Vec<u8>, Receipt) {
     (bytes, receipt)
 }
 
-/// All frames of a stream, until one is refused.
+/// Reads frames of a stream until one is refused.
 fn frames(bytes: &[u8]) -> (Vec<Frame>, WireError) {
     let mut contents = vec![0; MOST_PAGES as usize * PAGE];
     let mut from = Reading::new(bytes);
@@ -40,7 +40,7 @@ fn frames(bytes: &[u8]) -> (Vec<Frame>, WireError) {
 }
 
 #[test]
-fn frames_come_as_they_were_sent() {
+fn frames_arrive_as_they_were_sent() {
     let (bytes, receipt) = stream();
     let (frames, end) = frames(&bytes);
     let Frame::EndOfRound(hello) = frames[2] else { panic!("{frames:?}") };
@@ -82,14 +82,14 @@ fn negative_control_a_changed_byte_is_found_out() {
         assert!(damaged == matches!(end, WireError::Damaged(_)), "{at}: {end}");
         assert!(damaged != matches!(end, WireError::Differs { .. }), "{at}: {end}");
     }
-    // A frame that is missing, and one that comes twice: each is as it was sent.
+    // A missing frame and a duplicate one; each frame is intact.
     let frame = bytes[zeroes..zeroes + FRAME].to_vec();
     let without = [&bytes[..zeroes], &bytes[zeroes + FRAME..]].concat();
     let twice = [&bytes[..zeroes], &frame, &bytes[zeroes..]].concat();
     for bytes in [without, twice] {
         assert!(matches!(frames(&bytes).1, WireError::Differs { .. }));
     }
-    // Two pages in each other's place.
+    // Two pages swapped.
     let mut bytes = bytes;
     let pages = &mut bytes[4 * FRAME..][..2 * PAGE];
     pages.rotate_left(PAGE);
@@ -97,7 +97,7 @@ fn negative_control_a_changed_byte_is_found_out() {
 }
 
 #[test]
-fn what_is_no_migration_is_refused_by_name() {
+fn other_streams_are_refused_with_the_reason() {
     let first = |kind: u32, pages: u32, place: u64, number: u64| {
         let mut bytes = [kind.to_le_bytes(), pages.to_le_bytes()].concat();
         bytes.extend([place.to_le_bytes(), number.to_le_bytes()].concat());

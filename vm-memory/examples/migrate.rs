@@ -1,5 +1,5 @@
-//! Pre-copy by slat-migrate of memory that is vm-memory's: a guest stores while its pages go over a socket, is halted, and is equal on
-//! the other side. `cargo run -p slat-vm-memory --example migrate`
+//! Pre-copy of vm-memory's memory by slat-migrate: a guest stores while its pages go over a socket, is halted,
+//! and has equal memory on the other side. `cargo run -p slat-vm-memory --example migrate`
 
 use slat::{DirtyPage, DirtyWord, Hva, SpaceId, Span};
 use slat_migrate::{MemoryRange, PreCopy, Receiver, Source, Target};
@@ -26,12 +26,12 @@ fn machine() -> Result<Machine, Box<dyn Error>> {
     Ok(machine)
 }
 
-/// The guest that leaves.
+/// The source guest.
 struct Here<'m> {
     machine: &'m Machine,
-    /// What was harvested and is not committed.
+    /// Harvested words that are not committed.
     taken: Vec<DirtyWord>,
-    /// Its thread holds this while it stores.
+    /// The guest's thread holds this while it stores.
     run: &'m Mutex<()>,
     halted: Option<MutexGuard<'m, ()>>,
 }
@@ -43,7 +43,7 @@ impl Source for Here<'_> {
         vec![MemoryRange { slot: SlotId(0), gfns: Span::sized(Gfn(0), PAGES) }]
     }
 
-    /// Each region logs from its beginning.
+    /// Each region logs from its creation.
     fn start_log(&mut self) -> Result<(), Self::Error> {
         Ok(())
     }
@@ -92,13 +92,13 @@ impl Source for Here<'_> {
     }
 }
 
-/// The memory that it comes to.
+/// The target's memory.
 struct There(Machine);
 
 impl Target for There {
     type Error = vm_memory::GuestMemoryError;
 
-    /// It is there already, all zeroes.
+    /// The memory exists already, filled with zeroes.
     fn create(&mut self, _: &[MemoryRange]) -> Result<(), Self::Error> {
         Ok(())
     }
@@ -118,7 +118,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut source = Here { machine: &here, taken: Vec::new(), run: &run, halted: None };
     let (out, back) = UnixStream::pair()?;
     let outcome = thread::scope(|scope| {
-        // The guest stores into page after page, a number that grows.
+        // The guest stores an increasing number to one page after the other.
         let guest = scope.spawn(|| {
             for n in 1u64.. {
                 let _runs = run.lock().expect("no thread panics");
@@ -136,10 +136,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         let outcome =
             PreCopy::new().downtime(Duration::from_millis(20)).max_rounds(6).send(&mut source, connect);
         over.store(true, SeqCst);
-        source.resume(); // its thread ends without another store
-        let stores = guest.join().expect("it goes on to the end");
+        source.resume(); // the thread then ends without another store
+        let stores = guest.join().expect("the guest does not panic");
         println!("{stores} stores of the guest while it moved");
-        receiver.join().expect("it goes on to the end")?;
+        receiver.join().expect("the receiver does not panic")?;
         outcome.map_err(Box::<dyn Error>::from)
     })?;
     println!("{} rounds, halted for {:?}", outcome.rounds.len(), outcome.halted);

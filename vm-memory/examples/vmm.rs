@@ -1,5 +1,5 @@
-//! The memory of a small VMM: a kernel is loaded, a virtio device serves its ring while memory is plugged and unplugged, and what was
-//! written is copied by the dirty log. Loader and queue are rust-vmm's, as they are on crates.io.
+//! The memory of a small VMM. It loads a kernel, a virtio device serves its ring while memory is plugged and
+//! unplugged, and written pages are copied by the dirty log. Loader and queue are rust-vmm's, from crates.io.
 //!
 //! `cargo run -p slat-vm-memory --example vmm`
 
@@ -16,7 +16,7 @@ use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, MmapRegion};
 
 const RAM: usize = 4 << 20;
 const KERNEL: u64 = 0x10_0000;
-/// Where a DIMM is plugged.
+/// Address at which a DIMM is plugged.
 const HOT: GuestAddress = GuestAddress(1 << 32);
 const REQUESTS: u16 = 2000;
 
@@ -26,7 +26,7 @@ fn dimm(id: u32, at: GuestAddress, len: usize) -> Result<Region<MmapRegion<()>>,
     Ok(Region::new(SlotId(id), at, MmapRegion::new(len)?)?)
 }
 
-/// An ELF file with one segment, to be loaded at `KERNEL`.
+/// An ELF file with one segment, loaded at `KERNEL`.
 fn kernel(code: &[u8]) -> Vec<u8> {
     let mut elf = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 62, 0, 1, 0, 0, 0];
     elf.extend([KERNEL, 64, 0].iter().flat_map(|word| word.to_le_bytes())); // entry, program headers, sections
@@ -38,7 +38,8 @@ fn kernel(code: &[u8]) -> Vec<u8> {
     elf
 }
 
-/// The device: inverts each request. It takes a snapshot for each, so it sees memory come and go.
+/// The device inverts each request. It takes a snapshot per request, so it sees memory being plugged and
+/// unplugged.
 fn serve(machine: &Machine, mut queue: Queue) -> Result<(), virtio_queue::Error> {
     let mut served = 0;
     while served < REQUESTS {
@@ -67,7 +68,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let loaded = Elf::load(memory.raw(), None, &mut Cursor::new(kernel(&code)), None)?;
     println!("kernel at {KERNEL:#x}..{:#x}", loaded.kernel_end);
 
-    // A virtio queue in guest memory, and in it chain 0: 64 bytes to the device, 64 bytes from it. Each slot of the ring names it.
+    // A virtio queue in guest memory with chain 0: 64 bytes to the device, 64 bytes from it. Each slot of the
+    // ring names it.
     let part = |at, flags: u32, next| RawDescriptor::from(Descriptor::new(at, 64, flags as u16, next));
     memory.write_obj(part(0x20_0000, VRING_DESC_F_NEXT, 1), GuestAddress(0x1000))?;
     memory.write_obj(part(0x20_1000, VRING_DESC_F_WRITE, 0), GuestAddress(0x1010))?;
@@ -98,7 +100,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         machine.memory().raw().slots().len()
     );
 
-    // Pre-copy: what the log says is copied. Here everything was written since the log began.
+    // Pre-copy: copy the pages in the log. All pages here were written since the log began.
     let (target, mut pages, mut page) = (dimm(0, GuestAddress(0), RAM)?, 0, [0; 4096]);
     memory.raw().harvest(|gfn| {
         let at = gfn.0 * 4096;

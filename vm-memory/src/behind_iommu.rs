@@ -1,4 +1,4 @@
-//! Memory as a device behind an IOMMU sees it.
+//! Memory of a device behind an IOMMU.
 
 use std::fmt;
 use std::iter::FusedIterator;
@@ -10,12 +10,12 @@ use vm_memory::{Address, GuestAddress, GuestMemory, GuestMemoryError, Permission
 
 /// The memory of a device whose addresses an [`Iommu`] translates.
 ///
-/// What the IOMMU allows must be allowed by the memory below too: a device cannot write to a read-only memslot. A store is marked in
-/// the dirty log of the guest frame that it reaches, so a migration sends it. (vm-memory's `IommuMemory` takes raw memory, and marks
-/// in a bitmap by the device's addresses, as vhost-user wants it.)
+/// The memory below must also allow what the IOMMU allows: a device cannot write to a read-only memslot. A
+/// store is marked in the dirty log at the guest frame that it reaches, so a migration sends it. (vm-memory's
+/// `IommuMemory` takes raw memory, and marks in a bitmap by device addresses, as vhost-user needs.)
 ///
-/// The guard of the IOMMU's IOTLB is held until the last slice of an access has been made. With [`Live`](crate::Live) below, that
-/// may include the time in which a page comes in.
+/// An access holds the guard of the IOMMU's IOTLB until it has made its last slice. With [`Live`](crate::Live)
+/// below, this may include the time to bring a page in.
 ///
 /// ```
 /// use slat_vm_memory::{BehindIommu, Checked, Memory, Region, SlotId};
@@ -23,7 +23,7 @@ use vm_memory::{Address, GuestAddress, GuestMemory, GuestMemoryError, Permission
 /// use vm_memory::iommu::{Error, Iommu, Iotlb, IotlbIterator, IovaRange};
 /// use vm_memory::{Bytes, GuestAddress, MmapRegion, Permissions};
 ///
-/// /// An IOMMU that knows nothing but what its IOTLB holds.
+/// /// An IOMMU that only knows its IOTLB.
 /// #[derive(Debug, Default)]
 /// struct Table(RwLock<Iotlb>);
 ///
@@ -75,26 +75,27 @@ impl<M: fmt::Debug, I> fmt::Debug for BehindIommu<M, I> {
 }
 
 impl<M, I> BehindIommu<M, I> {
-    /// `memory` behind `iommu`. With `None`, the device's addresses are the guest's: the guest has not switched the IOMMU on.
+    /// Creates `memory` behind `iommu`. With `None` the guest has not enabled the IOMMU: device addresses are
+    /// guest addresses.
     pub fn new(memory: M, iommu: Option<Arc<I>>) -> Self {
         Self { memory, iommu }
     }
 
-    /// The memory without the IOMMU.
+    /// Returns the memory without the IOMMU.
     pub fn memory(&self) -> &M {
         &self.memory
     }
 }
 
 impl<M: GuestMemory, I: Iommu> BehindIommu<M, I> {
-    /// The parts of the guest's memory that the device's addresses stand for, in order.
+    /// Returns the parts of guest memory that the device's addresses translate to, in order.
     fn parts(
         &self,
         addr: GuestAddress,
         count: usize,
         access: Permissions,
     ) -> Result<impl Iterator<Item = MappedRange>> {
-        // vm-memory's IOTLB adds up the two.
+        // vm-memory's IOTLB adds the two without a check.
         if self.iommu.is_some() && addr.checked_add(count as u64).is_none() {
             return Err(GuestMemoryError::GuestAddressOverflow);
         }
@@ -160,7 +161,7 @@ impl<M: GuestMemory, I: Iommu> GuestMemory for BehindIommu<M, I> {
         Ok(UpToAnError { slices, ended: false })
     }
 
-    /// The memory's own, while there is no IOMMU before it.
+    /// Returns the memory's own, if there is no IOMMU.
     fn physical_memory(&self) -> Option<&M::PhysicalMemory> {
         if self.iommu.is_none() { self.memory.physical_memory() } else { None }
     }

@@ -1,4 +1,4 @@
-//! Memory that asks for permissions.
+//! Memory with permission checks.
 
 use crate::memory::Memory;
 use crate::region::SlotRegion;
@@ -11,7 +11,8 @@ use vm_memory::{
     Address, GuestAddress, GuestMemory, GuestMemoryBackend, GuestMemoryError, Permissions, VolatileSlice,
 };
 
-/// The regions of one version of the slots, for devices: a slice for writing is only had of what the guest may write to.
+/// The regions of one version of the slots, for devices: only memory that the guest may write gives slices for
+/// writing.
 #[derive(Debug)]
 pub struct Checked<R>(Memory<R>);
 
@@ -28,12 +29,12 @@ impl<R> Default for Checked<R> {
 }
 
 impl<R> Checked<R> {
-    /// `memory`, with permissions.
+    /// Adds permission checks to `memory`.
     pub fn new(memory: Memory<R>) -> Self {
         Self(memory)
     }
 
-    /// The same without. Kernel loaders want it, and whatever fills a ROM.
+    /// Returns the memory without permission checks, for kernel loaders and code that fills ROMs.
     pub fn raw(&self) -> &Memory<R> {
         &self.0
     }
@@ -53,12 +54,12 @@ impl<R> fmt::Debug for Slices<'_, R> {
     }
 }
 
-/// A write to read-only memory.
+/// The error of a write to read-only memory.
 pub(crate) fn denied() -> GuestMemoryError {
     GuestMemoryError::IOError(io::ErrorKind::PermissionDenied.into())
 }
 
-/// The address after `len` more bytes. The last one may be the last there is.
+/// Returns the address after `len` more bytes; wraps to 0 only after the last address.
 pub(crate) fn advance(at: GuestAddress, len: usize) -> Result<GuestAddress> {
     match at.overflowing_add(len as u64) {
         (GuestAddress(past), true) if past != 0 => Err(GuestMemoryError::GuestAddressOverflow),
@@ -121,7 +122,7 @@ impl<R: SlotRegion> GuestMemory for Checked<R> {
         Ok(Slices { memory: &self.0, at: addr, left: count, write: access.has_write() })
     }
 
-    /// The raw memory: the addresses are the same.
+    /// Returns the raw memory, which has the same addresses.
     fn physical_memory(&self) -> Option<&Memory<R>> {
         Some(&self.0)
     }

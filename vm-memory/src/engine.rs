@@ -1,4 +1,4 @@
-//! The dirty log of the engine's VM as vm-memory's.
+//! The dirty log of the engine's VM as a vm-memory bitmap.
 
 use slat::{Format, Gpa, Host, Hva, Slot, Span, Vm};
 use slat_mm::PinnedPage;
@@ -6,32 +6,32 @@ use std::fmt;
 use std::sync::Arc;
 use vm_memory::bitmap::{Bitmap, BitmapSlice, WithBitmapSlice};
 
-/// The engine's dirty log for one memslot: what a device writes is dirty in every slot that logs and shows the page, and comes with
-/// the next harvest of the VM.
+/// The engine's dirty log for one memslot. A device's write is marked in every logging slot that maps the page,
+/// and is part of the VM's next harvest.
 pub struct EngineLog<F: Format, H: Host> {
     vm: Arc<Vm<F, H>>,
     gpa: Gpa,
     hva: Hva,
 }
 
-/// [`EngineLog`] from some byte on.
+/// [`EngineLog`] from an offset on.
 pub struct EngineMarks<'a, F: Format, H: Host> {
     vm: &'a Vm<F, H>,
     gpa: Gpa,
     hva: Hva,
-    /// The page that its slice shows stays where it is.
+    /// Keeps the page of the slice in place.
     pin: Option<Arc<PinnedPage>>,
 }
 
 impl<F: Format, H: Host> EngineLog<F, H> {
-    /// The log of `slot` in `vm`, in which its pages are known by their host addresses.
+    /// The log of `slot` in `vm`, which identifies pages by host address.
     pub fn new(vm: &Arc<Vm<F, H>>, slot: &Slot) -> Self {
         Self { vm: vm.clone(), gpa: slot.gpas().start, hva: slot.hva }
     }
 }
 
 impl<'a, F: Format, H: Host> EngineMarks<'a, F, H> {
-    /// Marks from `gpa` on, whose page is pinned.
+    /// Marks from `gpa` on; `pin` holds its page.
     pub(crate) fn pinned(vm: &'a Vm<F, H>, gpa: Gpa, hva: Hva, pin: PinnedPage) -> Self {
         Self { vm, gpa, hva, pin: Some(Arc::new(pin)) }
     }

@@ -1,4 +1,4 @@
-//! rust-vmm's [`vm_memory`] traits on slat: memslots, dirty logs, and memory whose pages move.
+//! rust-vmm's [`vm_memory`] traits on slat: memslots, dirty logs, and memory whose pages can move.
 //!
 //! ```
 //! use slat_vm_memory::{Region, SlotId, SlotMemory};
@@ -24,7 +24,7 @@
 //! device.raw().harvest(|gfn| pages.push(gfn.0));
 //! assert_eq!(pages, [5]);
 //!
-//! // The RAM is unplugged. The device's snapshot stays as it is, until the device takes another.
+//! // Unplug the RAM. The device's snapshot does not change.
 //! memory.commit(|tx| tx.remove(SlotId(0)))?;
 //! assert!(device.read_obj::<u64>(GuestAddress(0x5ff8)).is_ok());
 //! assert!(memory.memory().read_obj::<u64>(GuestAddress(0x5ff8)).is_err());
@@ -35,10 +35,10 @@
 //! | trait of vm-memory | here | |
 //! |---|---|---|
 //! | `GuestMemoryRegion` | [`Region`] | a memslot and the memory behind it; its length is in bytes, not pages |
-//! | `GuestMemoryBackend` | [`Memory`] | the regions of one version of the slots: raw, permissions are not asked |
+//! | `GuestMemoryBackend` | [`Memory`] | the regions of one version of the slots, without permission checks |
 //! | `GuestMemory` | [`Checked`] | the same with permissions: read-only slots refuse writes |
-//! | `GuestAddressSpace` | [`SlotMemory`] | the slots as they change, in transactions; each `memory()` is a snapshot |
-//! | `Bitmap` | [`Marks`] | a dirty log of the region's own, one bit for each page |
+//! | `GuestAddressSpace` | [`SlotMemory`] | the current slots, changed by transactions; each `memory()` is a snapshot |
+//! | `Bitmap` | [`Marks`] | a dirty log of the region, one bit per page |
 #![cfg_attr(feature = "mm", doc = "| | [`EngineLog`] | the dirty log of the engine's VM |")]
 #![cfg_attr(
     feature = "mm",
@@ -46,11 +46,11 @@
 )]
 #![cfg_attr(feature = "iommu", doc = "| `GuestMemory` | [`BehindIommu`] | any of these, behind an `Iommu` |")]
 //!
-//! # What a device may rely on
-//! * A snapshot never changes. What it shows stays mapped while it is held.
-//! * A store through vm-memory's traits is marked after it is made, in the same call. So a page that a harvest finds clean holds
-//!   nothing new; a store beside the harvest is found by it or by the next one.
-//! * A log is made with its region and lives as long: no snapshot is too old to mark in it.
+//! # Guarantees for devices
+//! * A snapshot never changes. Its memory stays mapped while it is held.
+//! * A store through vm-memory's traits is marked after it is made, in the same call. So a page that a harvest
+//!   finds clean has no new contents; the current or the next harvest finds a concurrent store.
+//! * A log is created with its region and lives as long, so old snapshots can mark in it too.
 #![deny(missing_docs)]
 
 #[cfg(feature = "iommu")]

@@ -1,4 +1,4 @@
-//! Memory of slat-mm as it is at each moment: a page comes in when it is used.
+//! Memory of slat-mm in its current state: an access brings pages in.
 
 use crate::checked::{advance, denied};
 use crate::engine::{EngineLog, EngineMarks};
@@ -17,12 +17,14 @@ use vm_memory::{
     Address, GuestAddress, GuestMemory, GuestMemoryError, GuestUsize, Permissions, VolatileSlice,
 };
 
-/// The memory of a VM on slat-mm: its slots and its pages as they are at each access.
+/// The memory of a VM on slat-mm: each access sees its current slots and pages.
 ///
-/// An access looks up the slot, brings the page in, and pins it for as long as its slice lives. So pages may be in swap, shared or
-/// moving meanwhile, and memslots may come and go. Marks go to the VM's dirty log. A slice is of one page at most.
+/// An access looks up the slot, brings the page in, and pins it while its slice lives. Other pages may be
+/// swapped out, shared or moved meanwhile, and memslots may change. Writes are marked in the VM's dirty log. A
+/// slice covers at most one page.
 ///
-/// An access takes the thread's [`Idle`], since it may sleep: where the caller holds that, it ends in an error of kind `WouldBlock`.
+/// An access takes the thread's [`Idle`], since it may sleep. If the caller holds the `Idle`, the access fails
+/// with an error of kind `WouldBlock`.
 ///
 /// ```
 /// use slat::{table::formats::Npt4, *};
@@ -41,7 +43,7 @@ use vm_memory::{
 /// drop(idle);
 ///
 /// let memory = Live::new(&vm, &space);
-/// memory.write_slice(b"hello", GuestAddress(0x5ffe))?; // over a page boundary
+/// memory.write_slice(b"hello", GuestAddress(0x5ffe))?; // across a page boundary
 /// let mut idle = Idle::take().unwrap();
 /// space.migrate(&mut idle, ram)?; // both pages move
 /// assert_eq!(vm.slots().harvest_all(&mut idle)?.pages(), 2);
@@ -82,20 +84,21 @@ impl<F: Format, H: Host> fmt::Debug for LiveSlices<'_, F, H> {
     }
 }
 
-/// This thread's token.
+/// Takes this thread's `Idle`.
 fn idle() -> io::Result<Idle> {
     Idle::take().ok_or_else(|| io::Error::new(io::ErrorKind::WouldBlock, "the calling thread holds its Idle"))
 }
 
 impl<F: Format, H: Host + 'static> Live<F, H> {
-    /// The memory of `vm`, whose memslots are in `space`.
+    /// Wraps the memory of `vm`, whose memslots are backed by `space`.
     pub fn new(vm: &Arc<Vm<F, H>>, space: &Arc<AddressSpace>) -> Self {
         Self { vm: vm.clone(), space: space.clone() }
     }
 
-    /// The slots of this moment as raw memory, for kernel loaders and others that want regions: every page comes in, is pinned, and is
-    /// mapped once more, so that each region is contiguous. Guests use the same pages. They stay until the value is dropped. A slot
-    /// whose host mapping is read-only is an error. May sleep.
+    /// Returns the current slots as raw memory, for kernel loaders and other users of regions. Brings in and
+    /// pins every page, and maps it a second time, so that each region is contiguous. Guests use the same
+    /// pages. They stay pinned until the value is dropped. Fails for a slot whose host mapping is read-only.
+    /// May sleep.
     pub fn view(&self) -> io::Result<Memory<Region<View, EngineLog<F, H>>>> {
         let mut idle = idle()?;
         let mut slots = Vec::new();
@@ -129,8 +132,9 @@ impl<'a, F: Format, H: Host + 'static> LiveSlices<'a, F, H> {
         let pin = pin.map_err(|error| GuestMemoryError::IOError(io::Error::other(error)))?;
         let (at, marks) = (pin.as_ptr(), EngineMarks::pinned(vm, gpa, hva, pin));
         (self.at, self.left) = (next, self.left - len);
-        // SAFETY: up to the end of its page, which stays there while the slice lives: the slice has the marks, they have the pin.
-        // vm-memory hands out what it makes of a slice together with its bitmap, and copies by volatile accesses.
+        // SAFETY: up to the end of its page. The slice holds the marks, which hold the pin, which keeps the
+        // page in place. vm-memory keeps the bitmap with every part of a slice, and copies by volatile
+        // accesses.
         Ok(unsafe { VolatileSlice::with_bitmap(at, len, marks, None) })
     }
 }
@@ -161,7 +165,7 @@ impl<F: Format, H: Host + 'static> GuestMemory for Live<F, H> {
     type PhysicalMemory = Memory<Region<View, EngineLog<F, H>>>;
     type Bitmap = EngineLog<F, H>;
 
-    /// Whether there are slots that allow the access. Brings no page in.
+    /// Whether slots exist that allow the access. Brings no page in.
     fn check_range(&self, addr: GuestAddress, count: usize, access: Permissions) -> bool {
         let (Some(end), Ok(mut idle)) = (addr.checked_add(count as GuestUsize), idle()) else { return false };
         let (mut at, end) = (Gpa(addr.0).gfn(), Gfn(end.0.div_ceil(PAGE_SIZE)));

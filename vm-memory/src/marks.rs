@@ -1,4 +1,4 @@
-//! A dirty log of one region: a bit for each page.
+//! A dirty log of one region: one bit per page.
 
 use slat_slots::PAGE_SIZE;
 use std::sync::atomic::AtomicU64;
@@ -7,7 +7,7 @@ use vm_memory::bitmap::{Bitmap, BitmapSlice, NewBitmap, WithBitmapSlice};
 
 const PAGE: usize = PAGE_SIZE as usize;
 
-/// The dirty log of a region: one bit for each page of 4 KiB. Devices mark while it is taken.
+/// The dirty log of a region: one bit per page of 4 KiB. Devices may mark during a harvest.
 ///
 /// ```
 /// use slat_vm_memory::Marks;
@@ -23,7 +23,7 @@ const PAGE: usize = PAGE_SIZE as usize;
 #[derive(Debug, Default)]
 pub struct Marks(Box<[AtomicU64]>);
 
-/// [`Marks`] from some byte on.
+/// [`Marks`] from an offset on.
 #[derive(Clone, Copy, Debug)]
 pub struct MarksFrom<'a> {
     marks: &'a Marks,
@@ -31,15 +31,15 @@ pub struct MarksFrom<'a> {
 }
 
 impl Marks {
-    /// Takes all marks: calls `visit` with the number of each dirty page of the region, in order. What was stored before a mark that is
-    /// taken is in memory by then. A mark that is set meanwhile is taken now, or left for the next time.
+    /// Takes all marks: calls `visit` with the number of each dirty page of the region, in order. Stores before
+    /// a taken mark are visible then. A mark set meanwhile is taken now or by the next call.
     pub fn take(&self, mut visit: impl FnMut(u64)) {
         for (n, word) in self.0.iter().enumerate() {
-            // Most are clean. A mark beside this load is left for the next time.
+            // Most words are zero. A mark set concurrently with this load is left for the next call.
             if word.load(Relaxed) == 0 {
                 continue;
             }
-            // Acquire: of the stores that came before each mark.
+            // Acquire: sees the stores before each mark.
             let mut bits = word.swap(0, Acquire);
             while bits != 0 {
                 visit(n as u64 * 64 + u64::from(bits.trailing_zeros()));
@@ -51,7 +51,8 @@ impl Marks {
     #[inline]
     fn mark_page(&self, page: usize) {
         if let Some(word) = self.0.get(page / 64) {
-            // A write, also where the mark is set: it orders the store that it stands for before the harvest that takes it.
+            // A read-modify-write even if the mark is set: it orders the store before the harvest that takes
+            // the mark.
             word.fetch_or(1 << (page % 64), Release);
         }
     }
@@ -74,7 +75,7 @@ impl Bitmap for Marks {
             return;
         }
         let (first, last) = (offset / PAGE, offset.saturating_add(len - 1) / PAGE);
-        // Past the end there are no pages.
+        // Pages past the end do not exist.
         for page in first..=last.min(self.0.len() * 64) {
             self.mark_page(page);
         }

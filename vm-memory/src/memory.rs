@@ -7,13 +7,14 @@ use slat_slots::{Gfn, SharedSlots, SlotError, Snapshot};
 use std::sync::Arc;
 use vm_memory::{GuestAddress, GuestMemoryBackend};
 
-/// The regions of one version of the slots, raw: permissions are not asked. Nothing in it ever changes; a clone shares the regions.
+/// The regions of one version of the slots, without permission checks. It never changes; a clone shares the
+/// regions.
 ///
-/// Kernel loaders and IOMMUs take this one. For devices there is [`Checked`](crate::Checked).
+/// For kernel loaders and IOMMUs. Devices use [`Checked`](crate::Checked).
 #[derive(Debug)]
 pub struct Memory<R> {
     slots: Snapshot,
-    /// By address. A look-up in an array costs as much as one in the slots' tree, and has references to give.
+    /// In order of addresses. A look-up costs as much as in the slots' tree, and can return references.
     regions: Vec<Arc<R>>,
 }
 
@@ -31,19 +32,19 @@ impl<R> Default for Memory<R> {
 }
 
 impl<R> Memory<R> {
-    /// The slots, at this version.
+    /// Returns the slots of this version.
     pub fn slots(&self) -> &Snapshot {
         &self.slots
     }
 
-    /// Its regions, in order.
+    /// Returns the regions, in order.
     pub fn regions(&self) -> &[Arc<R>] {
         &self.regions
     }
 }
 
 impl<R: SlotRegion> Memory<R> {
-    /// Memory of these regions, in any order, that stays as it is. An error if any two share a page, or an id.
+    /// Creates constant memory from these regions, in any order. Fails if two share a page or an id.
     pub fn new(regions: impl IntoIterator<Item = Arc<R>>) -> Result<Self, SlotError> {
         let memory = SlotMemory::default();
         memory.commit(|tx| regions.into_iter().try_for_each(|region| tx.share(region)))?;
@@ -57,7 +58,8 @@ impl<R: SlotRegion> Memory<R> {
 }
 
 impl<M: Mapped> Memory<Region<M>> {
-    /// Takes every mark of its dirty logs: calls `visit` with each guest frame that was written, in order. See [`Marks::take`].
+    /// Takes all marks of its dirty logs: calls `visit` with each written guest frame, in order. See
+    /// [`Marks::take`].
     pub fn harvest(&self, mut visit: impl FnMut(Gfn)) {
         for region in &self.regions {
             let (log, start): (&Marks, Gfn) = (region.log(), region.slot().gfns.start);

@@ -1,4 +1,4 @@
-//! A memslot as a region: memory of this process, and a bitmap.
+//! A memslot as a region: memory of this process, with a bitmap.
 
 use crate::marks::Marks;
 use slat_slots::{Gpa, Hva, PAGE_SIZE, Rule, Slot, SlotError, SlotId, Span};
@@ -12,25 +12,25 @@ use vm_memory::{
     MemoryRegionAddress, VolatileSlice,
 };
 
-/// Memory of this process that stays where it is.
+/// Memory of this process at a fixed address.
 ///
 /// # Safety
-/// While the value lives, also when it is moved, the `len` bytes from `as_ptr` on are mapped, and nothing but volatile and atomic
-/// accesses reaches them. Both functions always answer the same.
+/// While the value lives, even if it is moved, the `len` bytes from `as_ptr` on are mapped, and are accessed
+/// only by volatile and atomic accesses. Both functions always return the same values.
 pub unsafe trait Mapped {
-    /// Its first byte, at a multiple of 4 KiB.
+    /// Returns its first byte, at a multiple of 4 KiB.
     fn as_ptr(&self) -> *mut u8;
 
-    /// How many bytes there are.
+    /// Returns its length in bytes.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Whether its length is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-// SAFETY: unmapped when dropped; vm-memory reaches it by volatile accesses.
+// SAFETY: unmapped when dropped; vm-memory uses volatile accesses.
 #[cfg(feature = "mmap")]
 unsafe impl<B: Bitmap> Mapped for vm_memory::MmapRegion<B> {
     fn as_ptr(&self) -> *mut u8 {
@@ -42,7 +42,7 @@ unsafe impl<B: Bitmap> Mapped for vm_memory::MmapRegion<B> {
     }
 }
 
-// SAFETY: that of what it holds, which does not move.
+// SAFETY: the inner value keeps the contract, and does not move.
 unsafe impl<M: Mapped + ?Sized> Mapped for Arc<M> {
     fn as_ptr(&self) -> *mut u8 {
         (**self).as_ptr()
@@ -53,15 +53,15 @@ unsafe impl<M: Mapped + ?Sized> Mapped for Arc<M> {
     }
 }
 
-/// A region that knows its memslot.
+/// A region with a memslot.
 pub trait SlotRegion: GuestMemoryRegion {
-    /// The slot: the region's bytes in whole pages, logging where its writes are.
+    /// Returns the slot: the region's bytes in whole pages, with logging.
     fn slot(&self) -> Slot;
 }
 
-/// A memslot, the memory behind it, and where its writes are marked: in [`Marks`] unless something else is said.
+/// A memslot, its memory, and the bitmap that marks its writes: [`Marks`] by default.
 ///
-/// Its length is that of the memory, in bytes. The slot has as many pages as that needs.
+/// Its length is that of the memory, in bytes. The slot has enough pages for it.
 pub struct Region<M, B = Marks> {
     slot: Slot,
     base: *mut u8,
@@ -70,7 +70,7 @@ pub struct Region<M, B = Marks> {
     memory: M,
 }
 
-// SAFETY: the pointer is to `memory`, and is used by volatile accesses only.
+// SAFETY: the pointer is to `memory`, and is used for volatile accesses only.
 unsafe impl<M: Send, B: Send> Send for Region<M, B> {}
 // SAFETY: as above.
 unsafe impl<M: Sync, B: Sync> Sync for Region<M, B> {}
@@ -82,7 +82,8 @@ impl<M, B> fmt::Debug for Region<M, B> {
 }
 
 impl<M: Mapped> Region<M> {
-    /// `memory` at `start` as slot `id`. The address is a multiple of 4 KiB, and there is a byte at least.
+    /// Creates slot `id` with `memory` at `start`, which is a multiple of 4 KiB. The memory has at least one
+    /// byte.
     pub fn new(id: SlotId, start: GuestAddress, memory: M) -> Result<Self, SlotError> {
         let marks = Marks::with_len(memory.len());
         Self::with_bitmap(id, start, memory, marks)
@@ -90,7 +91,7 @@ impl<M: Mapped> Region<M> {
 }
 
 impl<M: Mapped, B> Region<M, B> {
-    /// The same with another bitmap.
+    /// Like [`new`](Self::new), with another bitmap.
     pub fn with_bitmap(id: SlotId, start: GuestAddress, memory: M, bitmap: B) -> Result<Self, SlotError> {
         let (base, len, gpa) = (memory.as_ptr(), memory.len(), Gpa(start.0));
         let refused = |rule| Err(SlotError { id, gpas: Span::sized(gpa, 0), rule });
@@ -108,14 +109,14 @@ impl<M: Mapped, B> Region<M, B> {
         Ok(Self { slot, base, len, bitmap, memory })
     }
 
-    /// The same, read-only: [`Checked`](crate::Checked) memory refuses writes. Raw memory does not ask.
+    /// The same region, read-only: [`Checked`](crate::Checked) memory refuses writes, raw memory does not.
     #[must_use]
     pub fn readonly(self) -> Self {
         Self { slot: self.slot.readonly(), ..self }
     }
 }
 
-/// The memory behind it.
+/// Gives access to its memory.
 impl<M, B> Deref for Region<M, B> {
     type Target = M;
 
@@ -125,7 +126,7 @@ impl<M, B> Deref for Region<M, B> {
 }
 
 impl<M, B> Region<M, B> {
-    /// Its dirty log, or what else marks its writes.
+    /// Returns its bitmap: a dirty log, or the value given to `with_bitmap`.
     pub fn log(&self) -> &B {
         &self.bitmap
     }
@@ -166,7 +167,7 @@ impl<M: Mapped, B: Bitmap> GuestMemoryRegion for Region<M, B> {
         if at.checked_add(count).is_none_or(|end| end > self.len) {
             return Err(GuestMemoryError::InvalidBackendAddress);
         }
-        // SAFETY: in bounds; mapped as long as `memory`, which lives as long as the slice.
+        // SAFETY: in bounds; `memory` keeps it mapped, and lives as long as the slice.
         Ok(unsafe { VolatileSlice::with_bitmap(self.base.add(at), count, self.bitmap.slice_at(at), None) })
     }
 }

@@ -1,4 +1,4 @@
-//! The slots as they change: transactions beside devices that hold snapshots.
+//! The current slots: transactions change them while devices hold snapshots.
 
 use crate::checked::Checked;
 use crate::memory::Memory;
@@ -9,14 +9,16 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use vm_memory::GuestAddressSpace;
 
-/// The memory of a machine, whose regions come and go. A clone is the same memory. See the crate's first page.
+/// The memory of a machine, whose regions can be added and removed. Clones share it. The crate's first page has
+/// an example.
 ///
-/// A device keeps a `SlotMemory` and asks it for [`memory`](GuestAddressSpace::memory) at each request. That costs one reference count.
+/// A device keeps a `SlotMemory`, and calls [`memory`](GuestAddressSpace::memory) for each request. This costs
+/// one reference count.
 pub struct SlotMemory<R>(Arc<Shared<R>>);
 
 struct Shared<R> {
     slots: Mutex<SharedSlots>,
-    /// Replaced under the mutex.
+    /// Replaced while `slots` is locked.
     current: RwLock<Arc<Checked<R>>>,
 }
 
@@ -53,8 +55,8 @@ impl<R> SlotMemory<R> {
 }
 
 impl<R: SlotRegion> SlotMemory<R> {
-    /// Runs `operations` and publishes what they made, at once. An error, theirs or ours, changes nothing. Waits for other
-    /// transactions, and for no device.
+    /// Runs `operations` and publishes their result at once. On an error, from them or from the commit, nothing
+    /// changes. Waits for other transactions, but not for devices.
     pub fn commit<T>(
         &self,
         operations: impl FnOnce(&mut SlotTransaction<'_, '_, R>) -> Result<T, SlotError>,
@@ -62,15 +64,16 @@ impl<R: SlotRegion> SlotMemory<R> {
         Ok(self.commit_with(operations, |_| Ok::<_, Infallible>(()))?)
     }
 
-    /// The same with an operation of the embedder's own that may fail: a system call that gives a hypervisor the same slots.
-    /// `confirm` is asked once, when every operation has succeeded. Where it refuses, nothing has changed.
+    /// Commits together with an operation of the embedder that may fail, such as a system call that gives a
+    /// hypervisor the same slots. Calls `confirm` once, after all operations have succeeded. If it fails,
+    /// nothing has changed.
     ///
     /// ```
     /// use slat_vm_memory::{CommitError, Region, SlotId, SlotMemory};
     /// use vm_memory::{GuestAddress, MmapRegion};
     /// let memory = SlotMemory::default();
     /// let ram = Region::new(SlotId(0), GuestAddress(0), MmapRegion::<()>::new(4096)?)?;
-    /// // KVM_SET_USER_MEMORY_REGION says EINVAL.
+    /// // KVM_SET_USER_MEMORY_REGION returned EINVAL.
     /// let refused = memory.commit_with(|tx| tx.insert(ram), |()| Err("errno 22"));
     /// assert_eq!(refused, Err(CommitError::Refused("errno 22")));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -92,26 +95,28 @@ impl<R: SlotRegion> SlotMemory<R> {
             std::mem::replace(&mut *current, next)
         };
         drop(slots);
-        // May unmap what was removed: under no lock.
+        // Dropped without locks, since it may unmap removed regions.
         drop(old);
         Ok(result)
     }
 }
 
 impl<R: SlotRegion> SlotTransaction<'_, '_, R> {
-    /// Adds a region. An error if its slot breaks one of the [rules](slat_slots::Rule): it shares a page with another, or its id.
+    /// Adds a region. Fails if its slot breaks one of the [rules](slat_slots::Rule), for example if it shares a
+    /// page or the id with another.
     pub fn insert(&mut self, region: R) -> Result<(), SlotError> {
         self.share(Arc::new(region))
     }
 
-    /// The same with a region that other memory has, too.
+    /// Adds a region that other memory also uses.
     pub fn share(&mut self, region: Arc<R>) -> Result<(), SlotError> {
         self.slots.create(region.slot())?;
         self.regions.push(region);
         Ok(())
     }
 
-    /// Removes slot `id`. Its memory is unmapped when this region and the last snapshot with it are dropped.
+    /// Removes slot `id`. Its memory is unmapped when the returned region and the last snapshot with it are
+    /// dropped.
     pub fn remove(&mut self, id: SlotId) -> Result<Arc<R>, SlotError> {
         self.slots.delete(id)?;
         let place = self.regions.iter().position(|region| region.slot().id == id);

@@ -1,4 +1,4 @@
-//! Pages of slat-mm, pinned, and mapped side by side.
+//! Pages of slat-mm, pinned, and mapped contiguously.
 
 use crate::region::Mapped;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
@@ -8,14 +8,14 @@ use std::fmt;
 use std::io;
 use std::ptr;
 
-/// Memory of an address space of slat-mm, pinned and mapped contiguously, while it lives.
+/// Memory of an address space of slat-mm, pinned and mapped contiguously.
 pub struct View {
     base: *mut u8,
     len: usize,
     pages: Pinned,
 }
 
-// SAFETY: the pointer is to a mapping of its own, which is used by volatile accesses only.
+// SAFETY: the pointer is to this value's own mapping, which is used for volatile accesses only.
 unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
@@ -27,22 +27,22 @@ impl fmt::Debug for View {
 }
 
 impl View {
-    /// Brings all of `hvas` in, for writing. May sleep.
+    /// Brings in and pins all of `hvas` for writing, and maps it. May sleep.
     pub fn new(space: &AddressSpace, idle: &mut Idle, hvas: Span<Hva>) -> io::Result<Self> {
         let pages = space.pin(idle, hvas).map_err(io::Error::other)?;
         let memfd = space.arena().memfd().ok_or(io::ErrorKind::Unsupported)?;
         let len = hvas.len() as usize;
-        // SAFETY: new addresses, at which nothing may be accessed yet.
+        // SAFETY: a new mapping without access, at an address that the system chooses.
         let base = unsafe {
             mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)?
         };
         let view = Self { base: base.cast(), len, pages };
         let mut at = 0;
-        // One mapping for each run of neighbours.
+        // One mapping per run of neighbours.
         for run in view.pages.frames().chunk_by(|a, b| a.0 + 1 == b.0) {
             let bytes = run.len() * PAGE_SIZE as usize;
             let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
-            // SAFETY: inside of what was mapped above. An error unmaps all of it.
+            // SAFETY: inside the mapping made above. An error unmaps all of it.
             unsafe { mmap(view.base.add(at).cast(), bytes, access, flags, memfd, run[0].0 * PAGE_SIZE)? };
             at += bytes;
         }

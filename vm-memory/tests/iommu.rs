@@ -7,7 +7,7 @@ use vm_memory::bitmap::NewBitmap;
 use vm_memory::iommu::{Error, Iommu, IommuMemory, Iotlb, IotlbIterator, IovaRange};
 use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryError, MmapRegion, Permissions};
 
-/// Knows nothing but what its IOTLB holds.
+/// An IOMMU that only knows its IOTLB.
 #[derive(Debug, Default)]
 struct Table(RwLock<Iotlb>);
 
@@ -36,7 +36,7 @@ impl Table {
 
 type Ram = Checked<Region<MmapRegion<()>>>;
 
-/// RAM of four pages at 0, a ROM of one at 1 MiB, and an IOMMU that maps nothing.
+/// RAM of four pages at 0, a ROM of one page at 1 MiB, and an IOMMU without mappings.
 fn machine() -> (Ram, Arc<Table>, BehindIommu<Ram, Table>) {
     let region =
         |id, start, len| Region::new(SlotId(id), GuestAddress(start), MmapRegion::new(len).unwrap()).unwrap();
@@ -58,7 +58,7 @@ fn a_store_through_an_iommu_is_marked_at_the_guests_frame() {
     table.map(0x7000, 0x3000, 0x1000, Permissions::ReadWrite);
     table.map(0x8000, 0x1000, 0x1000, Permissions::ReadWrite);
     let bytes: Vec<u8> = (0..=255).cycle().take(0x1000).collect();
-    device.write_slice(&bytes, GuestAddress(0x7800)).unwrap(); // over both
+    device.write_slice(&bytes, GuestAddress(0x7800)).unwrap(); // across both pages
     assert_eq!(harvest(&memory), BTreeSet::from([3, 1]));
     let mut half = [0; 0x800];
     memory.read_slice(&mut half, GuestAddress(0x1000)).unwrap();
@@ -67,7 +67,7 @@ fn a_store_through_an_iommu_is_marked_at_the_guests_frame() {
     assert_eq!(half, bytes[..0x800]);
     assert!(device.physical_memory().is_none());
 
-    // vm-memory's own marks elsewhere, so a harvest by guest frames would miss the store.
+    // vm-memory's own `IommuMemory` marks elsewhere, so a harvest by guest frames would miss the store.
     let by_iova = Marks::with_len(0x10_0000);
     let other = IommuMemory::new(memory.raw().clone(), Table::default(), true, by_iova);
     other.iommu().map(0x7000, 0x3000, 0x1000, Permissions::ReadWrite);
@@ -93,7 +93,7 @@ fn both_the_iommu_and_the_memslot_must_allow_an_access() {
     assert!(check(0x9000, 0x1000, Permissions::Write) && !check(0x9000, 0x1001, Permissions::Write));
     assert_eq!(harvest(&memory), BTreeSet::from([3]));
 
-    // The control: raw memory, as vm-memory's own takes it, lets the device write to the ROM.
+    // Control: raw memory, as vm-memory's own type takes it, lets the device write to the ROM.
     let raw = BehindIommu::new(memory.raw().clone(), Some(table));
     raw.write_obj(1u64, GuestAddress(0x7000)).unwrap();
 }
@@ -112,7 +112,7 @@ fn hostile_addresses_end_in_errors() {
     }
     assert!(device.check_range(GuestAddress(0x9000), 0, Permissions::Read), "nothing");
     assert_eq!(device.get_slices(GuestAddress(0x9000), 0, Permissions::Read).unwrap().count(), 0);
-    // Without the IOMMU, the device's addresses are the guest's.
+    // Without the IOMMU, device addresses are guest addresses.
     let direct = BehindIommu::<_, Table>::new(memory, None);
     direct.write_obj(3u64, GuestAddress(0x2000)).unwrap();
     assert!(

@@ -18,7 +18,7 @@ struct Machine {
 
 const ROM: GuestAddress = GuestAddress(0xffff_0000);
 
-/// 1 MiB at 0 and 1 MiB at 4 GiB, both logging, far apart for the host; 64 KiB of ROM.
+/// 1 MiB at 0 and 1 MiB at 4 GiB, both logging, at distant host addresses; 64 KiB of ROM.
 fn machine() -> Machine {
     let mut idle = Idle::take().unwrap();
     let arena = Arena::builder().limit(16 << 20).poison(0xdd).build().unwrap();
@@ -54,7 +54,7 @@ impl Machine {
 }
 
 #[test]
-fn what_was_written_is_there_after_swap_and_migration_and_is_marked() {
+fn written_pages_survive_swap_and_migration_and_are_marked() {
     let machine = machine();
     let text: Vec<u8> = (0..9000u32).map(|n| (n * 7) as u8).collect();
     let at = GuestAddress(0x1_0000_0800);
@@ -71,7 +71,7 @@ fn what_was_written_is_there_after_swap_and_migration_and_is_marked() {
     machine.memory.read_slice(&mut back, at).unwrap();
     assert_eq!(back, text);
     assert_eq!(machine.dirty(), [0; 0], "reads");
-    // A page that came back from swap by a read is written: the next time, that goes to swap.
+    // Write to a page that a read brought back from swap; the next swap-out must store the new contents.
     machine.memory.write_obj(77u64, at).unwrap();
     assert_eq!(machine.space.pageout(&mut Idle::take().unwrap(), high).unwrap(), 3);
     assert_eq!(machine.memory.read_obj::<u64>(at).unwrap(), 77);
@@ -93,7 +93,7 @@ fn a_page_stays_where_a_slice_shows_it() {
     part.copy_from(&[9u8; 4]);
     drop(part);
     assert_eq!(machine.memory.read_obj::<u64>(GuestAddress(0)).unwrap(), 0x0909_0909_0101_0101);
-    // Control: without a slice both move.
+    // Control: without a slice both pages move.
     assert_eq!(machine.space.migrate(&mut Idle::take().unwrap(), low).unwrap(), 2);
 }
 
@@ -128,7 +128,7 @@ fn a_view_shows_the_guests_pages_side_by_side_and_marks() {
     let machine = machine();
     let (low, text) = (machine.hvas(0), vec![3u8; 0x3000]);
     machine.memory.write_slice(&text, GuestAddress(0x1800)).unwrap();
-    machine.space.migrate(&mut Idle::take().unwrap(), low).unwrap(); // they lie elsewhere, in another order
+    machine.space.migrate(&mut Idle::take().unwrap(), low).unwrap(); // the pages are in other frames, in another order
     machine.dirty();
     let view = machine.memory.view().unwrap();
     let region = view.find_region(GuestAddress(0)).unwrap();

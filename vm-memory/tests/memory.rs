@@ -1,4 +1,5 @@
-//! Memslots, permissions and dirty logs through vm-memory's traits. Each oracle is shown to find the mistake that it is for.
+//! Memslots, permissions and dirty logs through vm-memory's traits. A control shows that each oracle finds its
+//! mistake.
 
 use slat_slots::Rule;
 use slat_vm_memory::{Checked, Mapped, Marks, Memory, Region, SlotId, SlotMemory, SlotRegion};
@@ -45,7 +46,7 @@ fn regions_have_lengths_in_bytes_and_slots_whole_pages() {
 }
 
 #[test]
-fn an_access_over_regions_that_touch_is_one_and_a_hole_ends_it() {
+fn an_access_spans_adjacent_regions_and_ends_at_a_hole() {
     let memory =
         Checked::new(memory_of([region(0, 0, 0x1000), region(1, 0x1000, 0x1000), region(2, 0x3000, 0x1000)]));
     memory.write_slice(&[7; 0x2000], GuestAddress(0)).unwrap();
@@ -81,10 +82,10 @@ fn what_breaks_a_rule_of_memslots_is_refused_and_changes_nothing() {
     assert_eq!(odd(!0xfff, 0x1000), Rule::Wraps);
 }
 
-/// So many bytes at an address that is never used.
+/// Memory of this length at an address that is never used.
 #[derive(Debug)]
 struct Part(usize);
-// SAFETY: nothing uses it: it is refused for its length or its address.
+// SAFETY: never accessed, since it is refused for its length or address.
 unsafe impl Mapped for Part {
     fn as_ptr(&self) -> *mut u8 {
         std::ptr::without_provenance_mut(0x1000)
@@ -95,7 +96,7 @@ unsafe impl Mapped for Part {
     }
 }
 
-/// Which ways of writing reach `memory`.
+/// Returns how many kinds of writes reach `memory`.
 fn writes_that_pass(memory: &impl GuestMemory, at: GuestAddress) -> usize {
     let ways = [
         memory.write(&[1], at).is_ok(),
@@ -111,19 +112,19 @@ fn writes_that_pass(memory: &impl GuestMemory, at: GuestAddress) -> usize {
 #[test]
 fn a_read_only_slot_refuses_every_way_of_writing() {
     let raw = memory_of([region(0, 0, 0x1000).readonly(), region(1, 0x1000, 0x1000)]);
-    raw.write_obj(5u64, GuestAddress(0x100)).unwrap(); // as a loader fills a ROM
+    raw.write_obj(5u64, GuestAddress(0x100)).unwrap(); // like a loader that fills a ROM
     let memory = Checked::new(raw.clone());
     assert_eq!(writes_that_pass(&memory, GuestAddress(0x100)), 0);
     assert_eq!(memory.read_obj::<u64>(GuestAddress(0x100)).unwrap(), 5);
     assert_eq!(writes_that_pass(&memory, GuestAddress(0x1000)), 6);
-    // What begins in RAM ends before the ROM.
+    // A write that begins in RAM ends before the ROM.
     let wrapped = Checked::new(memory_of([region(0, 0, 0x1000), region(1, 0x1000, 0x1000).readonly()]));
     assert_eq!(wrapped.write(&[1; 0x1000], GuestAddress(0x800)).unwrap(), 0x800);
-    // Control: raw memory does not ask, and the count shows it.
+    // Control: raw memory does not check permissions, and the count shows it.
     assert_eq!(writes_that_pass(&raw, GuestAddress(0x100)), 6);
 }
 
-/// A log that does not hear of stores to odd pages.
+/// A log that ignores stores to odd pages.
 #[derive(Debug)]
 struct Deaf(Marks);
 
@@ -163,7 +164,8 @@ impl Bitmap for DeafFrom<'_> {
 
 const PAGES: u64 = 64;
 
-/// A device writes while a harvester copies what is dirty, again and again. How many pages the copy misses in the end.
+/// A device writes while a harvester copies dirty pages, repeatedly. Returns how many pages the copy misses in
+/// the end.
 fn missed<B: Bitmap + Send + Sync>(marks: B, take: impl Fn(&B, &mut dyn FnMut(u64)) + Sync) -> usize {
     let ram = Ram::new((PAGES * 4096) as usize).unwrap();
     let memory = memory_of([Region::with_bitmap(SlotId(0), GuestAddress(0), ram, marks).unwrap()]);
@@ -195,7 +197,7 @@ fn missed<B: Bitmap + Send + Sync>(marks: B, take: impl Fn(&B, &mut dyn FnMut(u6
 fn a_copy_made_by_the_log_beside_a_writing_device_is_exact() {
     let marks = || Marks::with_len((PAGES * 4096) as usize);
     assert_eq!(missed(marks(), |marks, visit| marks.take(visit)), 0);
-    // Control: stores that are not marked are found.
+    // Control: unmarked stores are found.
     assert_eq!(missed(Deaf(marks()), |deaf, visit| deaf.0.take(visit)), 32);
 }
 
@@ -221,9 +223,9 @@ fn an_old_snapshot_marks_in_the_log_of_all_snapshots() {
     assert_eq!(harvest(memory.memory().raw()), BTreeSet::from([2]));
 }
 
-/// Says when it is unmapped.
+/// Records when it is unmapped.
 struct Told(Ram, Arc<AtomicBool>);
-// SAFETY: that of the mapping.
+// SAFETY: the inner mapping keeps the contract.
 unsafe impl Mapped for Told {
     fn as_ptr(&self) -> *mut u8 {
         self.0.as_ptr()
@@ -246,14 +248,15 @@ fn a_removed_region_is_gone_from_new_snapshots_and_unmapped_with_the_last_old_on
     let old = memory.memory();
     memory.commit(|tx| tx.remove(SlotId(3)).map(drop)).unwrap();
     assert!(memory.memory().read_obj::<u8>(GuestAddress(0)).is_err());
-    // Control: a stale region would still answer, as the old snapshot does.
+    // Control: a stale region would still be readable, as in the old snapshot.
     assert!(old.read_obj::<u8>(GuestAddress(0)).is_ok());
-    assert!(!gone.load(Relaxed), "a device looks at it");
+    assert!(!gone.load(Relaxed), "a device holds it");
     drop(old);
-    assert!(gone.load(Relaxed), "and no one does");
+    assert!(gone.load(Relaxed), "no device holds it");
 }
 
-/// Two DIMMs come and go, `together` or one after the other, until `enough` is said of how often and of how often a device saw one alone.
+/// Adds and removes two DIMMs, `together` or one after the other, until `enough` accepts the number of rounds
+/// and of times that a device saw only one.
 fn halves_seen(together: bool, enough: impl Fn(u32, u64) -> bool) -> u64 {
     let memory = SlotMemory::default();
     memory.commit(|tx| tx.insert(region(0, 0, 0x1000))).unwrap();
@@ -297,6 +300,6 @@ fn halves_seen(together: bool, enough: impl Fn(u32, u64) -> bool) -> u64 {
 #[test]
 fn memory_comes_and_goes_under_devices() {
     assert_eq!(halves_seen(true, |round, _| round == 300), 0);
-    // Control: what is two transactions is seen half done.
+    // Control: with two transactions a device sees only one DIMM.
     assert_ne!(halves_seen(false, |round, halves| halves > 0 || round == 100_000), 0);
 }
