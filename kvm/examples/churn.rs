@@ -1,5 +1,6 @@
-//! A running guest with two vCPUs, whose pages are moved, swapped out and merged a million times. Every word is checked by the
-//! guest; then the dirty log is compared with what it wrote. Each check is made once more with a mistake, and must find it.
+//! A guest with two vCPUs whose pages are migrated, swapped out and merged a million times while it runs. The
+//! guest checks every word; then the dirty log is compared with what it wrote. Each check is repeated with a
+//! seeded mistake, which it must find.
 //!
 //! `cargo run --release -p slat-kvm --example churn -- [OPERATIONS]`; `cargo xtask clients kvm` runs it.
 
@@ -18,12 +19,12 @@ use std::time::{Duration, Instant};
 mod guest;
 
 const PAGES: u64 = 2048;
-/// The pages from here on have the same contents now and then.
+/// Pages from here on have equal contents from time to time.
 const ALIKE: u64 = 1536;
-/// Pages of one job.
+/// Number of pages per job.
 const CHUNK: u64 = 32;
 
-/// What the host has done, and the guest found.
+/// What the host has done, and what the guest has found.
 #[derive(Default)]
 struct Churn {
     moved: AtomicU64,
@@ -31,9 +32,9 @@ struct Churn {
     merged: AtomicU64,
     jobs: AtomicU64,
     wrong: AtomicU64,
-    /// Operations before the first wrong word.
+    /// Number of operations before the first wrong word.
     first: AtomicU64,
-    /// vCPUs that have filled all pages.
+    /// Number of vCPUs that have filled all pages.
     filled: AtomicU64,
     over: AtomicBool,
 }
@@ -43,8 +44,8 @@ impl Churn {
         [&self.moved, &self.swapped, &self.merged].into_iter().map(|count| count.load(Relaxed)).sum()
     }
 
-    /// A vCPU: checks a part that it has filled, and fills it with something else, until it is over, or something
-    /// is wrong; then checks all.
+    /// A vCPU: checks a part that it has filled, and fills it with other contents, repeatedly. At the end, or
+    /// when a word is wrong, it checks everything.
     fn guest(&self, stage: &Stage, number: u64) {
         let mut idle = Idle::take().expect("a new thread has its token");
         let mut vcpu = stage.vcpu(number);
@@ -54,7 +55,7 @@ impl Churn {
             let start = DATA_AT.0 + chunk * CHUNK * PAGE_SIZE;
             let mask = if chunk * CHUNK < ALIKE { !0 } else { 0x7ff };
             let work = Work { job, start, pages: CHUNK, mask, salt };
-            // A page that has changed on its way to swap is wrong, too.
+            // A page that was corrupted in swap counts as wrong too.
             let wrong = stage.run(&mut idle, (number, &mut vcpu), work).unwrap_or_else(|error| {
                 println!("  {error}");
                 PAGE_SIZE / 8
@@ -71,7 +72,7 @@ impl Churn {
             let chunk = (random >> 33) % (PAGES / CHUNK);
             let salt = &mut salts[chunk as usize];
             run(Job::Check, chunk, *salt);
-            // Few contents, where pages are to be alike.
+            // Few different contents where pages are to be merged.
             *salt = if chunk * CHUNK < ALIKE { random } else { random >> 60 & 1 };
             run(Job::Fill, chunk, *salt);
         }
@@ -81,8 +82,8 @@ impl Churn {
         self.over.store(true, Relaxed);
     }
 
-    /// The host: moves and swaps out, in turns, until there have been so many operations, one in fifty of
-    /// them a page swapped out.
+    /// The host: migrates and swaps out in turns, until `operations` operations were made, one in fifty of them
+    /// a swap-out.
     fn host(&self, stage: &Stage, operations: u64) {
         let mut idle = Idle::take().expect("a new thread has its token");
         while self.filled.load(Relaxed) < 2 {
@@ -93,7 +94,7 @@ impl Churn {
         while !self.over.load(Relaxed) && !done() {
             let part =
                 Span::sized(stage.data.start + turn % 4 * (PAGES / 4) * PAGE_SIZE, PAGES / 4 * PAGE_SIZE);
-            // Few are swapped out at once: each comes back by a fault.
+            // Few pages per swap-out, since each comes back by a fault.
             let few = Span::sized(part.start + turn % 15 * 32 * PAGE_SIZE, 32 * PAGE_SIZE);
             self.moved.fetch_add(stage.space.migrate(&mut idle, part).expect("there is memory"), Relaxed);
             self.swapped.fetch_add(stage.space.pageout(&mut idle, few).expect("there is swap"), Relaxed);
@@ -119,7 +120,7 @@ impl Churn {
     }
 }
 
-/// Runs guest and host beside each other. `None` where there is no KVM.
+/// Runs guest and host concurrently. `None` if there is no KVM.
 fn churn(idle: &mut Idle, operations: u64, sabotage: Option<Sabotage>) -> Option<Churn> {
     let stage = Stage::new(idle, PAGES, false, |builder| with(builder, sabotage))?;
     let churn = Churn::default();
@@ -145,7 +146,8 @@ fn with(builder: Builder, sabotage: Option<Sabotage>) -> Builder {
     }
 }
 
-/// Rounds of stores beside moves and swap. How many pages the guest wrote, and how many rounds had another log.
+/// Rounds of stores with concurrent migration and swap. Returns the number of pages that the guest wrote, and
+/// of rounds with a different log.
 fn logs(idle: &mut Idle, rounds: u64, kvm_log: bool, sabotage: Option<Sabotage>) -> Option<(usize, u64)> {
     let stage = Stage::new(idle, PAGES, false, |builder| with(builder.kvm_log(kvm_log), sabotage))?;
     let mut vcpus = [0, 1].map(|number| (number, stage.vcpu(number)));
@@ -156,7 +158,7 @@ fn logs(idle: &mut Idle, rounds: u64, kvm_log: bool, sabotage: Option<Sabotage>)
     scope(|scope| {
         scope.spawn(|| {
             let mut idle = Idle::take().expect("a new thread has its token");
-            // Not so often that each store finds its page gone: most are to pages that are shown for reading.
+            // Not too often: most stores should meet pages that are mapped read-only.
             for turn in 0.. {
                 if over.load(Relaxed) {
                     break;
@@ -170,7 +172,7 @@ fn logs(idle: &mut Idle, rounds: u64, kvm_log: bool, sabotage: Option<Sabotage>)
             }
         });
         for round in 0..rounds {
-            // Two vCPUs, each every so many pages from somewhere on, and reads of all.
+            // Each of two vCPUs stores to every n-th page from some page on, and reads all.
             let works = [0, 1].map(|vcpu| {
                 let (first, stride) = (round * 37 + vcpu * 11, 3 + vcpu + round % 5);
                 let start = DATA_AT.0 + first % 512 * PAGE_SIZE;
@@ -182,7 +184,7 @@ fn logs(idle: &mut Idle, rounds: u64, kvm_log: bool, sabotage: Option<Sabotage>)
                     scope.spawn(move || {
                         let mut idle = Idle::take().expect("a new thread has its token");
                         let read = Work { job: Job::Check, start: DATA_AT.0, pages: PAGES, mask: 0, salt: 0 };
-                        // A store to a page that is shown for reading is told, too.
+                        // Stores to pages that are mapped read-only must be reported too.
                         for work in [read, work] {
                             stage.run(&mut idle, (*number, vcpu), work).expect("there is memory");
                         }

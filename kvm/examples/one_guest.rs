@@ -1,4 +1,5 @@
-//! A VMM in a hundred lines: a guest whose pages are moved, swapped and logged while it runs. `cargo run -p slat-kvm --example one_guest`
+//! A VMM in a hundred lines: a guest whose pages are migrated, swapped and logged while it runs. `cargo run -p
+//! slat-kvm --example one_guest`
 
 use guest::{Job, Work};
 use slat::slots::Region;
@@ -13,23 +14,23 @@ mod guest;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The guest's own memory, and what it works on.
+/// The guest's own memory, and the memory that it works on.
 const LOW: SlotId = SlotId(0);
 const DATA: SlotId = SlotId(1);
 const DATA_AT: u64 = 16 << 20;
 const PAGES: u64 = 2048;
 
-/// Runs a vCPU until its job is done. How many words it found wrong.
+/// Runs a vCPU until its job is done. Returns how many words it found wrong.
 fn run(vm: &KvmVm, idle: &mut Idle, vcpu: &mut VcpuFd, work: Work) -> Result<u64> {
     guest::begin(vcpu, 0, work)?;
     loop {
         match vcpu.run() {
             Ok(VcpuExit::IoOut(guest::DONE, _)) => return Ok(vcpu.get_regs()?.rbx),
-            // An instruction that KVM emulates, at a page that was not there.
+            // KVM emulates an instruction at a page that was not mapped.
             Ok(VcpuExit::MmioRead(gpa, data)) => vm.read(idle, Gpa(gpa), data)?,
             Ok(VcpuExit::MmioWrite(gpa, data)) => vm.write(idle, Gpa(gpa), data)?,
             Ok(exit) => return Err(format!("the guest has failed: {exit:?}").into()),
-            // A page was just being mapped; or it cannot be had.
+            // A page was just being mapped, or cannot be brought in.
             Err(error) if KvmVm::is_transient(&error) => vm.take_error().map_or(Ok(()), Err)?,
             Err(error) => return Err(error.into()),
         }
@@ -44,14 +45,14 @@ fn main() -> Result<()> {
             return Ok(());
         }
     };
-    // 64 MiB of memory, and as much swap.
+    // 64 MiB of memory and 64 MiB of swap.
     let mut idle = Idle::take().ok_or("another token is out")?;
     let arena = Arena::builder().limit(64 << 20).build()?;
     let swap = Swap::builder().memory(64 << 20).build(&arena)?;
     let space = AddressSpace::builder(&arena).swap(&swap).build()?;
     let low = space.mmap(Place::Anywhere, guest::OWN, Prot::ReadWrite, Backing::Anonymous)?;
     let data = space.mmap(Place::Anywhere, PAGES << 12, Prot::ReadWrite, Backing::Anonymous)?;
-    // KVM may walk the guest's page tables in software: they stay where they are.
+    // KVM may walk the guest's page tables in software, so they are pinned.
     let _pinned = space.pin(&mut idle, low)?;
 
     let vm = match KvmVm::builder(&space).build(kvm.create_vm()?) {
@@ -77,7 +78,7 @@ fn main() -> Result<()> {
     println!("          {} words wrong", run(&vm, &mut idle, &mut vcpu, work(Job::Check, 7))?);
     println!("          {} with another salt", run(&vm, &mut idle, &mut vcpu, work(Job::Check, 8))?);
 
-    // From now on stores are logged.
+    // Log stores from now on.
     vm.set(&mut idle, Region { flags: Region::LOG_DIRTY, ..region })?;
     vm.harvest(&mut idle, DATA)?.commit();
     let touched = Work { job: Job::Touch, pages: 100, mask: 8192, ..work(Job::Touch, 9) };

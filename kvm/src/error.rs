@@ -1,23 +1,23 @@
-//! Why an operation was refused.
+//! Errors of a [`KvmVm`](crate::KvmVm).
 
 use kvm_ioctls::Error;
 use rustix::io::Errno;
 use slat::{SlotError, SlotId};
 use std::io;
 
-/// Why an operation was refused. Nothing has changed then, unless an error says otherwise.
+/// Why an operation failed. It has changed nothing, unless the error says otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KvmError {
-    /// The memslots' rules.
+    /// A rule of memslots.
     #[error(transparent)]
     Slots(#[from] SlotError),
     /// KVM refused a memslot that the rules allow.
     #[error("KVM refuses memslot {}: {error}", id.0)]
     Kvm {
-        /// Its number.
+        /// Its id.
         id: SlotId,
-        /// What KVM said.
+        /// KVM's error.
         error: Error,
     },
     /// The operating system refused a call.
@@ -25,10 +25,10 @@ pub enum KvmError {
     Os {
         /// The call.
         call: &'static str,
-        /// What it said.
+        /// Its error.
         error: io::Error,
     },
-    /// The arena has no file that could be mapped a second time: the system has no memfd.
+    /// The system has no memfd, so the arena has no file that can be mapped twice.
     #[error("the arena has no memfd")]
     NoFile,
     /// No memory for tables.
@@ -37,10 +37,10 @@ pub enum KvmError {
     /// Guest memory could not be read or written.
     #[error(transparent)]
     Memory(#[from] slat_mm::MmError),
-    /// No memslot is there.
+    /// No memslot contains the address.
     #[error("no memslot at {0}")]
     NoSlot(slat::Gpa),
-    /// The dirty log could not be asked.
+    /// The dirty log could not be harvested.
     #[error(transparent)]
     Dirty(#[from] slat::DirtyError),
     /// A pager thread could not serve a fault.

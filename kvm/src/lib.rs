@@ -1,4 +1,5 @@
-//! Real KVM on [`slat`]: the memory of an unmodified guest moves, is swapped, merged, aged and dirty-logged from user space.
+//! Real KVM on [`slat`]: the memory of an unmodified guest is migrated, swapped, merged, aged and dirty-logged
+//! from user space.
 //!
 //! ```no_run
 //! use slat_kvm::{KvmVm, kvm_ioctls::{Kvm, VcpuExit}};
@@ -12,12 +13,12 @@
 //! let space = AddressSpace::builder(&arena).swap(&swap).build()?;
 //! let ram = space.mmap(Place::Anywhere, 256 << 20, Prot::ReadWrite, Backing::Anonymous)?;
 //!
-//! // A VM of KVM's, and one of slat's, with the same memslots.
+//! // A VM of KVM and a VM of slat with the same memslots.
 //! let vm = KvmVm::builder(&space).build(Kvm::new()?.create_vm()?)?;
 //! vm.set(&mut idle, Region { slot: SlotId(0), flags: Region::LOG_DIRTY, gpa: Gpa(0), bytes: 256 << 20, hva: ram.start })?;
 //! vm.write(&mut idle, Gpa(0x1000), &[0xf4])?;
 //!
-//! // The guest runs, while its memory goes to swap, and comes back page by page.
+//! // Run the guest after its memory was swapped out: it comes back page by page.
 //! let mut vcpu = vm.fd().create_vcpu(0)?;
 //! space.pageout(&mut idle, ram)?;
 //! loop {
@@ -31,43 +32,49 @@
 //! println!("{} pages written", vm.harvest(&mut idle, SlotId(0))?.pages());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//! `examples/one_guest.rs` is a whole VMM with a guest.
+//! `examples/one_guest.rs` is a complete VMM with a guest.
 //!
 //! # How it works
-//! **All of KVM is the TLB of slat's vCPUs.** KVM's memslots point at a *view*: a second mapping of slat-mm's frames, in which
-//! pages appear when they are touched.
+//! **KVM as a whole is the TLB of slat's vCPUs.** KVM's memslots point to a *view*: a second mapping of
+//! slat-mm's frames, whose pages are filled when they are touched.
 //! ```text
-//! guest ── KVM's tables ── the view ── userfaultfd ─▶ pager thread: a vCPU of slat's faults; slot → slat-mm → leaf;
-//!              ▲               ▲                        the page is shown as the leaf says
+//! guest ── KVM's tables ── the view ── userfaultfd ─▶ pager thread: a slat vCPU faults; slot → slat-mm → leaf;
+//!              ▲               ▲                        the view maps the page as the leaf says
 //!              │ MMU notifiers │ madvise(DONTNEED)
-//!              └───────────────┴──────────────────────── a flush of slat's: before a page moves, is merged, swapped, logged, aged
+//!              └───────────────┴──────────────────────── a slat flush: before a page is migrated, merged, swapped, logged, aged
 //! ```
-//! * A guest that touches a page which the view does not show sleeps in the kernel. So does a store to a page that is
-//!   shown for reading, which is how the dirty log sees it. Neither needs a change of the guest, or an exit to the VMM.
-//! * A flush is [broadcast](slat::Host::broadcast_flush): the thread that pays it empties the view, and the kernel's MMU notifiers make
-//!   KVM forget. No vCPU is kicked.
-//! * slat's tables have no Accessed bits ([`Tables`]): a page that has been aged leaves the view, and its next use is a fault.
+//! * A vCPU that touches a page which the view does not map sleeps in the kernel. So does a vCPU that stores to
+//!   a read-only page, which is how the dirty log sees stores. Neither needs a change of the guest, or an exit
+//!   to the VMM.
+//! * A flush is [broadcast](slat::Host::broadcast_flush): the thread that owes it empties the view, and the
+//!   kernel's MMU notifiers make KVM flush. No vCPU is kicked.
+//! * slat's tables have no Accessed bits ([`Tables`]): aging removes a page from the view, and its next use is
+//!   a fault.
 //!
-//! # What to know
-//! * **The arena's file** must be a memfd ([`Arena::memfd`](slat_mm::Arena::memfd)), and userfaultfd must be allowed for faults of the kernel: as
-//!   root, with `CAP_SYS_PTRACE`, with `vm.unprivileged_userfaultfd` 1, or by `/dev/userfaultfd`. Linux 6.4 or later.
-//! * **Frames that are not neighbours cost a mapping each**, of which a process has `vm.max_map_count` (65,530). The view keeps to a
-//!   [budget](Builder::mappings), and forgets pages where there are more. Huge pages ([`thp`](slat_mm::AddressSpaceBuilder::thp)) need few.
-//! * **A page that is just being mapped may fail** a `KVM_RUN` with `EFAULT`: run it again ([`KvmVm::is_transient`]). Where KVM walks the
-//!   guest's page tables in software (no EPT or NPT), it shows such a failure to the guest. There, put page tables and
-//!   descriptor tables in a memslot whose memory is [pinned](slat_mm::AddressSpace::pin), without a log, and [kept](KvmVm::keep_mapped).
-//! * **An instruction that KVM emulates** may find such a page missing, and end in an MMIO exit for an address in a memslot. Answer it
-//!   by [`KvmVm::read`] and [`KvmVm::write`].
-//! * KVM is told of memslots by [`KvmVm::set`] alone. Devices write by [`KvmVm::write`], which the dirty log sees.
+//! # Requirements and limits
+//! * **The arena's file** must be a memfd ([`Arena::memfd`](slat_mm::Arena::memfd)), and userfaultfd must be
+//!   allowed for kernel faults: as root, with `CAP_SYS_PTRACE`, with `vm.unprivileged_userfaultfd` 1, or by
+//!   `/dev/userfaultfd`. Linux 6.4 or later.
+//! * **Each run of neighbouring frames needs a mapping**, and a process has at most `vm.max_map_count`
+//!   (65,530). The view keeps to a [budget](Builder::mappings), and drops pages above it. Huge pages
+//!   ([`thp`](slat_mm::AddressSpaceBuilder::thp)) need few mappings.
+//! * **`KVM_RUN` may fail with `EFAULT`** while a page is being mapped: run the vCPU again
+//!   ([`KvmVm::is_transient`]). If KVM walks the guest's page tables in software (no EPT or NPT), it reports
+//!   this failure to the guest. In that case put page tables and descriptor tables in a memslot whose memory is
+//!   [pinned](slat_mm::AddressSpace::pin), without a log, and [kept](KvmVm::keep_mapped).
+//! * **An instruction that KVM emulates** may find such a page missing, and cause an MMIO exit for an address
+//!   in a memslot. Answer it with [`KvmVm::read`] and [`KvmVm::write`].
+//! * Change KVM's memslots only with [`KvmVm::set`]. Devices write with [`KvmVm::write`], which marks the dirty
+//!   log.
 //!
-//! | module | idea |
+//! | module | contents |
 //! |---|---|
-//! | `slots` | memslots of both, changed together |
-//! | `window` | the addresses of one memslot, and the mappings there |
-//! | `view` | showing and forgetting pages, under one lock; the budget |
-//! | `pager` | threads that fault as vCPUs of slat's |
+//! | `slots` | memslots of both VMs, changed together |
+//! | `window` | the addresses of one memslot, and its mappings |
+//! | `view` | mapping and dropping pages, under one lock; the budget |
+//! | `pager` | threads that fault as slat vCPUs |
 //! | `uffd` | userfaultfd |
-//! | `error` | [`KvmError`]: why an operation was refused |
+//! | `error` | [`KvmError`] |
 #![deny(missing_docs)]
 #![cfg(target_os = "linux")]
 
@@ -96,15 +103,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use view::View;
 
-/// The format of slat's tables, which no hardware walks: one without Accessed and Dirty bits, since nothing sets them.
+/// The format of slat's tables, which no hardware walks. It has no Accessed and Dirty bits, since nothing would
+/// set them.
 pub type Tables = Ept4NoAd;
 
-/// A VM of KVM's with slat below it. See the crate's page.
+/// A KVM VM whose memory slat manages. See the crate's page.
 ///
-/// Dropping it takes KVM's memslots away: vCPUs that still run find no memory. Stop them before.
+/// Dropping it deletes KVM's memslots: vCPUs that still run find no memory, so stop them first.
 #[derive(Debug)]
 pub struct KvmVm {
-    /// Stopped first: its threads use all the rest.
+    /// Dropped first: its threads use the other fields.
     pagers: Option<Pagers>,
     view: Arc<View>,
     vm: Arc<Vm<Tables, HostView>>,
@@ -127,42 +135,43 @@ pub struct Builder {
     sabotage: Option<Sabotage>,
 }
 
-/// What a [`KvmVm`] has done, and holds. Exact when nothing runs meanwhile.
+/// What a [`KvmVm`] has done, and holds. Exact if nothing runs meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ViewStats {
-    /// Faults that userfaultfd has told.
+    /// Faults reported by userfaultfd.
     pub faults: u64,
     /// Faults that could not be served: see [`KvmVm::take_error`].
     pub errors: u64,
-    /// Pages that were shown.
+    /// Pages that the view has mapped.
     pub filled: u64,
-    /// How often frames had to be mapped for that: the others were behind their addresses already.
+    /// Calls that mapped new frames for that; otherwise the frames were mapped already.
     pub mapped: u64,
-    /// Flushes that slat asked for.
+    /// Flushes that slat requested.
     pub flushes: u64,
-    /// Pieces of 2 MiB whose mappings were taken away to keep the [budget](Builder::mappings).
+    /// Pieces of 2 MiB whose mappings were removed to keep the [budget](Builder::mappings).
     pub evicted: u64,
-    /// Mappings that the view has.
+    /// Current mappings of the view.
     pub mappings: u64,
 }
 
 impl Builder {
-    /// How many threads serve faults, each one at a time; 2 unless said otherwise, and at least one.
+    /// Sets the number of pager threads, at least 1; 2 by default. Each serves one fault at a time.
     pub fn pagers(mut self, pagers: u32) -> Self {
         self.pagers = pagers.max(1);
         self
     }
 
-    /// How many mappings the view may have, which is how many runs of neighbouring frames it shows; half of `vm.max_map_count`
-    /// unless said otherwise. Where there are more, it forgets pages. A VM has one at least for each memslot, and a page in use.
+    /// Sets the most mappings of the view, one for each run of neighbouring frames; half of `vm.max_map_count`
+    /// by default. Above it, the view drops pages. A VM has at least one mapping for each memslot, and the page
+    /// in use.
     pub fn mappings(mut self, mappings: usize) -> Self {
         self.mappings = Some(mappings);
         self
     }
 
-    /// Whether KVM logs stores, too, in memslots that log; it does not unless said otherwise, since userfaultfd tells slat of every
-    /// store. [`KvmVm::harvest`] merges what it has.
+    /// Whether KVM also logs stores in logging memslots; off by default, since userfaultfd reports every store
+    /// to slat. [`KvmVm::harvest`] merges KVM's log.
     pub fn kvm_log(mut self, on: bool) -> Self {
         self.kvm_log = on;
         self
@@ -178,7 +187,8 @@ impl Builder {
     /// Puts slat below `kvm`, a VM without memslots.
     ///
     /// # Errors
-    /// [`KvmError::NoFile`], [`KvmError::NoMemory`], or [`KvmError::Os`] where the kernel offers no such userfaultfd.
+    /// [`KvmError::NoFile`], [`KvmError::NoMemory`], or [`KvmError::Os`] if the kernel lacks the userfaultfd
+    /// features.
     pub fn build(self, kvm: VmFd) -> Result<KvmVm, KvmError> {
         let budget = self.mappings.unwrap_or_else(|| max_map_count() / 2);
         let view = Arc::new(View::new(self.space.arena(), budget, self.sabotage)?);
@@ -203,37 +213,38 @@ fn max_map_count() -> usize {
 }
 
 impl KvmVm {
-    /// Starts building one whose guest memory is of `space`.
+    /// Starts building a VM whose guest memory is in `space`.
     pub fn builder(space: &Arc<AddressSpace>) -> Builder {
         Builder { space: space.clone(), pagers: 2, mappings: None, kvm_log: false, sabotage: None }
     }
 
-    /// KVM's VM, for vCPUs and all else but memory.
+    /// Returns KVM's VM, for vCPUs and everything but memory.
     pub fn fd(&self) -> &VmFd {
         &self.kvm
     }
 
-    /// Where guest memory is.
+    /// Returns the address space with the guest memory.
     pub fn space(&self) -> &Arc<AddressSpace> {
         &self.space
     }
 
-    /// slat's memslots, for looking at them and for their dirty logs. They are changed by [`set`](Self::set), which tells KVM.
+    /// Returns slat's memslots, for look-ups and dirty logs. Change them with [`set`](Self::set), which also
+    /// changes KVM's.
     pub fn slots(&self) -> Memslots<'_, Tables, HostView> {
         self.vm.slots()
     }
 
-    /// What slat maps at `gfn` at this moment. KVM has it, or can have it without slat.
+    /// Returns what slat maps at `gfn` now. KVM maps it too, or can without asking slat.
     pub fn translate(&self, idle: &mut Idle, gfn: Gfn) -> Option<Mapping> {
         self.vm.translate(idle, gfn)
     }
 
-    /// What slat has done, and holds.
+    /// Returns what slat has done, and holds.
     pub fn stats(&self) -> Stats {
         self.vm.stats()
     }
 
-    /// What the view has done, and holds.
+    /// Returns what the view has done, and holds.
     pub fn view_stats(&self) -> ViewStats {
         let counters = &self.view.counters;
         ViewStats {
@@ -247,24 +258,24 @@ impl KvmVm {
         }
     }
 
-    /// The last error of a pager thread since this was asked. The vCPU that waited for a page which cannot be had (memory has run
-    /// out, or swap cannot be read) gets `EFAULT` from `KVM_RUN`. Ask then. Run again, the vCPU asks for the page again, after some
-    /// milliseconds.
+    /// Returns the last error of a pager thread, and clears it. A vCPU that needs a page which cannot be
+    /// brought in (memory is full, or swap cannot be read) gets `EFAULT` from `KVM_RUN`; then call this. If the
+    /// vCPU runs again, it asks for the page again, after some milliseconds.
     pub fn take_error(&self) -> Option<KvmError> {
         self.trouble.lock().take()
     }
 
-    /// Whether `KVM_RUN` failed for a reason that goes away: a signal (`EINTR`), `EAGAIN`, or `EFAULT`, which says that a page was
-    /// just being mapped, or cannot be had ([`take_error`](Self::take_error)). Run the vCPU again.
+    /// Whether `KVM_RUN` failed for a transient reason: a signal (`EINTR`), `EAGAIN`, or `EFAULT` since a page
+    /// was just being mapped, or cannot be brought in ([`take_error`](Self::take_error)). Run the vCPU again.
     pub fn is_transient(error: &kvm_ioctls::Error) -> bool {
         [libc::EINTR, libc::EAGAIN, libc::EFAULT].contains(&error.errno())
     }
 
-    /// The pages of a memslot that were written since the last harvest, by the guest or by [`write`](Self::write): see
-    /// [`Memslots::harvest`]. Where KVM [logs](Builder::kvm_log), too, what it has is among them.
+    /// Harvests the pages of a memslot that the guest or [`write`](Self::write) has written since the last
+    /// harvest: see [`Memslots::harvest`]. Includes KVM's log if KVM [logs](Builder::kvm_log) too.
     pub fn harvest(&self, idle: &mut Idle, id: SlotId) -> Result<Harvest<'_, Tables, HostView>, KvmError> {
         if self.kvm_log {
-            // KVM's first: what is written in between slat has.
+            // KVM's log first: slat's log has stores in between.
             let len = self.slots().get(idle, id).map_or(0, |slot| slot.gpas().len());
             let bits = self.kvm.get_dirty_log(id.0, len as usize);
             self.slots().mark_dirty_bits(id, 0, &bits.map_err(|error| KvmError::Kvm { id, error })?)?;
@@ -272,14 +283,14 @@ impl KvmVm {
         Ok(self.slots().harvest(idle, id)?)
     }
 
-    /// The view does not forget pages of this memslot to keep its [budget](Builder::mappings), until the memslot is deleted: for page
-    /// tables, where KVM walks them in software. A memslot that there is not is passed over.
+    /// Exempts this memslot's pages from the [budget](Builder::mappings), until the memslot is deleted: for
+    /// page tables, if KVM walks them in software. Does nothing if the memslot does not exist.
     pub fn keep_mapped(&self, id: SlotId) {
         self.view.keep(id);
     }
 
-    /// Reads guest memory, as a device does. May sleep. Bytes that are read beside a store of the guest are the old ones or the
-    /// new ones.
+    /// Reads guest memory, like a device. May sleep. A byte that the guest stores meanwhile is the old or the
+    /// new one.
     pub fn read(&self, idle: &mut Idle, gpa: Gpa, buffer: &mut [u8]) -> Result<(), KvmError> {
         let mut done = 0;
         while done < buffer.len() {
@@ -290,8 +301,8 @@ impl KvmVm {
         Ok(())
     }
 
-    /// Writes guest memory, as a device does, and marks it in the dirty log. May sleep. A read-only memslot is written, too: it is
-    /// so for the guest alone.
+    /// Writes guest memory, like a device, and marks it in the dirty log. May sleep. Also writes read-only
+    /// memslots: they are read-only for the guest.
     pub fn write(&self, idle: &mut Idle, gpa: Gpa, bytes: &[u8]) -> Result<(), KvmError> {
         let mut done = 0;
         while done < bytes.len() {
@@ -303,7 +314,7 @@ impl KvmVm {
         Ok(())
     }
 
-    /// The host addresses of at most `len` bytes at `gpa`, all of one memslot.
+    /// Returns the host addresses of at most `len` bytes at `gpa`, all in one memslot.
     fn part(&self, idle: &mut Idle, gpa: Gpa, len: usize) -> Result<(Span<slat::Hva>, usize), KvmError> {
         let slot = self.slots().find(idle, gpa.gfn()).ok_or(KvmError::NoSlot(gpa))?;
         let len = (len as u64).min(slot.gpas().end.0 - gpa.0);
@@ -314,7 +325,7 @@ impl KvmVm {
 
 impl Drop for KvmVm {
     fn drop(&mut self) {
-        // A memslot goes while faults are served: KVM waits for vCPUs that sleep in one.
+        // The pagers serve faults while memslots are deleted: KVM waits for vCPUs that sleep in one.
         self.forget_slots();
         self.pagers.take();
     }

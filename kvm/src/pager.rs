@@ -1,4 +1,4 @@
-//! The pager threads: each is a vCPU of slat's, which faults for whatever KVM waits for.
+//! The pager threads: each is a slat vCPU that faults for the pages that KVM waits for.
 
 use crate::error::KvmError;
 use crate::view::View;
@@ -12,10 +12,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// A page that cannot be had is asked for again after this.
+/// Time until a page that could not be brought in is tried again.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Stopped and waited for when it is dropped.
+/// The pager threads. Dropping this stops them and waits.
 #[derive(Debug)]
 pub(crate) struct Pagers {
     threads: Vec<JoinHandle<()>>,
@@ -33,7 +33,7 @@ struct Pager {
 }
 
 impl Pagers {
-    /// As many threads as `vm` has vCPUs. The last error of any is left in `trouble`.
+    /// Starts a thread for each vCPU of `vm`. Threads leave their last error in `trouble`.
     pub(crate) fn start(
         vm: &Arc<Engine>,
         view: &Arc<View>,
@@ -86,12 +86,12 @@ impl Pager {
         let access = if is_store { Access::Write } else { Access::Read };
         let served = match self.view.gfn_at(address) {
             Some(gfn) => fault(idle, vcpu, gfn, access),
-            // Its memslot has gone.
+            // The memslot was deleted.
             None => Ok(()),
         };
         let shown = served.and_then(|()| self.view.show(idle, &self.vm, address));
         let Err(error) = shown else { return };
-        // Said before the vCPU is out.
+        // Recorded before the vCPU leaves `KVM_RUN`.
         self.note(error);
         for step in [View::refuse, View::offer] {
             if let Err(error) = step(&self.view, address) {
@@ -107,7 +107,7 @@ impl Pager {
     }
 }
 
-/// slat's tables have the page afterwards, unless something takes it at once.
+/// Afterwards slat's tables map the page, unless it is taken away at once.
 fn fault(
     idle: &mut Idle,
     vcpu: &mut OwnedVcpu<Tables, HostView>,
@@ -116,7 +116,7 @@ fn fault(
 ) -> Result<(), KvmError> {
     match vcpu.fault(idle, Fault { gpa: gfn.gpa(), access })? {
         Done::Mapped(_) | Done::Fixed | Done::Spurious => {}
-        // A memslot that moves or goes: KVM has the new one already, or has not lost the old one yet.
+        // A memslot is being moved or deleted: KVM has the new one already, or still has the old one.
         _ => thread::yield_now(),
     }
     Ok(())

@@ -1,15 +1,17 @@
-//! Memslots of slat's and of KVM's, changed together.
+//! Memslots of slat and KVM, changed together.
 //!
-//! **KVM waits for its vCPUs** when memslots change: a vCPU that sleeps in a fault holds the old version. slat's transactions make
-//! faults wait for them. So KVM must not be asked within a transaction where a vCPU can wait for a fault of that memslot:
+//! **KVM waits for its vCPUs** when memslots change, since a vCPU that sleeps in a fault holds the old version.
+//! slat's transactions make faults wait. So KVM must not be called inside a transaction if a vCPU can wait for
+//! a fault in that memslot:
 //!
-//! | change | order | where the second fails |
+//! | change | order | if the second fails |
 //! |---|---|---|
-//! | created | KVM within slat's transaction ([`commit_with`](slat::memslots::Memslots::commit_with)); its window is closed until both have it, so no vCPU sleeps there | nothing has changed |
-//! | moved, flags | KVM, then slat; meanwhile pages come by the old frames' numbers | KVM gets the old memslot back |
+//! | created | KVM inside slat's transaction ([`commit_with`](slat::memslots::Memslots::commit_with)); its window is closed until both have it, so no vCPU sleeps there | nothing has changed |
+//! | moved, flags | KVM, then slat; meanwhile pages are found by their old frame numbers | KVM gets the old memslot back |
 //! | deleted | KVM, then slat | the same |
 //!
-//! slat's rules are KVM's, and are asked first by a transaction that is called off. So the second fails where memory is out.
+//! slat's rules are KVM's. A transaction that is called off checks them first, so the second step fails only
+//! for lack of memory.
 
 use crate::{KvmError, KvmVm};
 use kvm_bindings::{KVM_MEM_LOG_DIRTY_PAGES, KVM_MEM_READONLY, kvm_userspace_memory_region};
@@ -17,13 +19,13 @@ use slat::slots::{Change, CommitError, Region, Slot};
 use slat::{Gfn, Idle, PAGE_SIZE, Span};
 
 impl KvmVm {
-    /// Creates, moves or deletes a memslot, or changes its flags, as `KVM_SET_USER_MEMORY_REGION` does, in both VMs or in neither.
-    /// [`Region::hva`] is an address of [`space`](Self::space)'s. Guests may run meanwhile; what a memslot loses they
-    /// lose before this returns. Waits for faults that are under way.
+    /// Creates, moves or deletes a memslot, or changes its flags, like `KVM_SET_USER_MEMORY_REGION`, in both
+    /// VMs or in neither. [`Region::hva`] is an address in [`space`](Self::space). Guests may run meanwhile;
+    /// frames that a memslot loses are unmapped before this returns. Waits for faults in progress.
     ///
     /// # Errors
-    /// [`KvmError::Slots`] by KVM's rules. [`KvmError::Kvm`] where KVM refuses all the same: it has no memory, or knows fewer
-    /// guest addresses.
+    /// [`KvmError::Slots`] by KVM's rules. [`KvmError::Kvm`] if KVM itself fails: it lacks memory, or supports
+    /// fewer guest addresses.
     pub fn set(&self, idle: &mut Idle, region: Region) -> Result<Change, KvmError> {
         let _changes = self.changes.lock();
         let id = region.slot;
@@ -46,7 +48,7 @@ impl KvmVm {
         }
     }
 
-    /// What a request amounts to, without making it.
+    /// Returns what a request would change, without changing it.
     fn outcome(&self, idle: &mut Idle, region: Region) -> Result<Change, KvmError> {
         match self.slots().commit_with(idle, |tx| tx.set(region), |change| Err::<(), _>(*change)) {
             Ok(change) | Err(CommitError::Refused(change)) => Ok(change),
@@ -78,7 +80,7 @@ impl KvmVm {
         self.slots().get(idle, old.id).map_or(old.gfns, |slot| slot.gfns)
     }
 
-    /// KVM's memslot is `region`, at the window's addresses.
+    /// Sets KVM's memslot to `region`, at the window's addresses.
     fn tell_kvm(&self, region: Region, base: usize) -> Result<(), KvmError> {
         let log = region.flags & Region::LOG_DIRTY != 0 && self.kvm_log;
         let readonly = region.flags & Region::READONLY != 0;
@@ -91,17 +93,17 @@ impl KvmVm {
             memory_size: region.bytes,
             userspace_addr: base as u64,
         };
-        // SAFETY: the addresses are a window's: memory of the guest's, which this process uses by the arena alone. It is
-        // unmapped after KVM's memslot has gone.
+        // SAFETY: the addresses are a window's: guest memory, which this process accesses only through the
+        // arena. It is unmapped after KVM's memslot was deleted.
         unsafe { self.kvm.set_user_memory_region(told) }
             .map_err(|error| KvmError::Kvm { id: region.slot, error })
     }
 
-    /// KVM has no memslots any more.
+    /// Deletes all of KVM's memslots.
     pub(crate) fn forget_slots(&self) {
         for id in self.view.ids() {
             if let Err(error) = self.tell_kvm(Region::deletion(id), 0) {
-                // Its window must stay, or KVM would find other memory there.
+                // The window must stay, or KVM could find other memory there.
                 self.view.leak(id);
                 debug_assert!(false, "{error}");
             }

@@ -1,4 +1,4 @@
-//! The userfaultfd of this process: faults of the views come to it, and it fills them.
+//! The userfaultfd of this process, which reports faults of the views and fills their pages.
 
 use libc::Ioctl;
 use std::io;
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const API: u64 = 0xAA;
 
-/// The number of a request with this direction (1 write, 2 read, 3 both), number and size of its argument.
+/// Encodes a request with this direction (1 write, 2 read, 3 both), number, and argument size.
 const fn request(direction: u32, number: u32, size: usize) -> Ioctl {
     (direction << 30 | (size as u32) << 16 | (API as u32) << 8 | number) as Ioctl
 }
@@ -17,40 +17,41 @@ const WAKE: Ioctl = request(2, 0x02, 16);
 const PROTECT: Ioctl = request(3, 0x06, 24);
 const CONTINUE: Ioctl = request(3, 0x07, 32);
 
-/// Of `/dev/userfaultfd`: a new userfaultfd.
+/// Request to `/dev/userfaultfd` for a new userfaultfd.
 const NEW: Ioctl = request(0, 0x00, 0);
 
-/// Faults of pages that are missing.
+/// Faults on missing pages.
 pub(crate) const MISSING: u64 = 1;
-/// Stores to pages that are write-protected.
+/// Stores to write-protected pages.
 pub(crate) const STORES: u64 = 2;
-/// Faults of pages that are in the file, and not in the page table.
+/// Faults on pages that are in the file but not in the page table.
 pub(crate) const MINOR: u64 = 4;
 
-/// Stores say so, faults of shared memory and of pages that it has already, and write protection of shared memory.
+/// Features: store flag, missing and minor faults of shared memory, and write protection of shared memory.
 const FEATURES: u64 = 1 | 1 << 5 | 1 << 10 | 1 << 12;
 
-/// How far a request to fill pages came.
+/// Result of a request to fill pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Filled {
-    /// So many bytes are there now, and who waits for them is awake.
+    /// This many bytes are mapped now, and waiting threads were woken.
     Bytes(usize),
-    /// The first page is there already.
+    /// The first page is mapped already.
     Exists,
     /// The file has no memory for the first page yet.
     Hole,
-    /// The address space changes just now.
+    /// The address space is changing.
     Again,
 }
 
-/// See the module's header.
+/// A userfaultfd.
 #[derive(Debug)]
 pub(crate) struct Uffd(OwnedFd);
 
 impl Uffd {
     pub(crate) fn new() -> io::Result<Self> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
-        // SAFETY: the call takes numbers, and returns a new descriptor or -1. Faults of the kernel are meant, too: KVM has them.
+        // SAFETY: the call takes numbers, and returns a new descriptor or -1. It includes kernel faults, which
+        // KVM causes.
         let mut fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as i32;
         if fd < 0 {
             let device = std::fs::File::open("/dev/userfaultfd")?;
@@ -60,19 +61,19 @@ impl Uffd {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it is new, and nothing else owns it.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         let uffd = Self(unsafe { OwnedFd::from_raw_fd(fd) });
         uffd.ioctl(HANDSHAKE, &mut [API, FEATURES, 0])?;
         Ok(uffd)
     }
 
-    /// Faults of these kinds in the range are told from now on.
+    /// Reports faults of these kinds in the range from now on.
     pub(crate) fn register(&self, start: usize, len: usize, kinds: u64) -> io::Result<()> {
         self.ioctl(REGISTER, &mut [start as u64, len as u64, kinds, 0])
     }
 
-    /// Puts pages of the file into the page table, from `start` on, and wakes who waits for them. Without `writable` a store to
-    /// them is told.
+    /// Maps pages of the file from `start` on, and wakes threads that wait for them. Without `writable`, stores
+    /// to them are reported.
     pub(crate) fn fill(&self, start: usize, len: usize, writable: bool) -> io::Result<Filled> {
         let mode = if writable { 0 } else { 2 };
         let mut fill = [start as u64, len as u64, mode, 0];
@@ -88,21 +89,21 @@ impl Uffd {
         }
     }
 
-    /// Whether stores to pages that are there already are told. Wakes who waits for them where they are not any more.
+    /// Sets whether stores to mapped pages are reported. Wakes waiting threads when they no longer are.
     pub(crate) fn set_writable(&self, start: usize, len: usize, writable: bool) -> io::Result<()> {
         self.ioctl(PROTECT, &mut [start as u64, len as u64, u64::from(!writable)])
     }
 
-    /// Wakes who waits for a page in this range: what is not there faults anew.
+    /// Wakes threads that wait for a page in this range; they fault again if it is missing.
     pub(crate) fn wake(&self, start: usize, len: usize) -> io::Result<()> {
         self.ioctl(WAKE, &mut [start as u64, len as u64])
     }
 
-    /// The next fault: its address, and whether it is a store.
+    /// Returns the next fault: its address, and whether it is a store.
     pub(crate) fn read(&self) -> io::Result<Option<(usize, bool)>> {
         const PAGEFAULT: u64 = 0x12;
         let mut message = [0u64; 4];
-        // SAFETY: the kernel writes at most 32 bytes there.
+        // SAFETY: the kernel writes at most 32 bytes.
         let got = unsafe { libc::read(self.0.as_raw_fd(), message.as_mut_ptr().cast(), 32) };
         if got < 0 {
             let error = io::Error::last_os_error();
@@ -113,8 +114,8 @@ impl Uffd {
     }
 
     fn ioctl<const WORDS: usize>(&self, request: Ioctl, argument: &mut [u64; WORDS]) -> io::Result<()> {
-        // SAFETY: each request above names the size of its argument, words of 64 bits, of which callers pass as many. What it
-        // does to memory it does to what was registered: mappings of a view.
+        // SAFETY: each request above encodes the size of its argument, and callers pass that many 64-bit words.
+        // The requests change only registered memory: mappings of a view.
         let answer = unsafe { libc::ioctl(self.0.as_raw_fd(), request, argument.as_mut_ptr()) };
         if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

@@ -1,8 +1,8 @@
-//! All windows of a VM: the TLB of slat's vCPUs, which is what KVM is to slat.
+//! All windows of a VM: for slat, KVM is the TLB of its vCPUs, and this is its contents.
 //!
-//! A page is shown, and forgotten, under one lock. A flush comes after its edits are in slat's tables, and a page is looked up in
-//! them under the lock. So of a page that is looked up before a flush the flush finds the entry, and a page that is looked up after
-//! it is looked up in the edited tables.
+//! Pages are mapped and dropped under one lock. A flush comes after its edits are in slat's tables, and the
+//! lookup in the tables is done under the lock. So a flush drops every page that was looked up before it, and a
+//! later lookup sees the edited tables.
 
 use crate::error::KvmError;
 use crate::uffd::{Filled, Uffd};
@@ -15,17 +15,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A mistake made on purpose, to show that tests would find it.
+/// A seeded mistake, to show that tests find it.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sabotage {
     /// The view is not flushed.
     FlushLeftOut,
-    /// Stores to pages that slat shows for reading are not told.
+    /// Stores to pages that slat maps read-only are not reported.
     StoresUntold,
 }
 
-/// What the pager threads and flushes have done.
+/// Counts of pager threads and flushes.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) faults: AtomicU64,
@@ -36,10 +36,10 @@ pub(crate) struct Counters {
     pub(crate) evicted: AtomicU64,
 }
 
-/// See the module's header.
+/// The windows of one VM.
 #[derive(Debug)]
 pub(crate) struct View {
-    /// Dropped before `uffd`, whose end would let faults through.
+    /// Dropped before `uffd`, since without that faults would fill pages.
     windows: Mutex<Windows>,
     pub(crate) uffd: Uffd,
     file: OwnedFd,
@@ -53,7 +53,7 @@ pub(crate) struct View {
 #[derive(Debug, Default)]
 struct Windows {
     each: Vec<Window>,
-    /// Where the next mappings are taken away: a window, and a page in it.
+    /// Where the next mappings are removed: a window, and a page in it.
     hand: (usize, usize),
 }
 
@@ -75,7 +75,7 @@ impl View {
         })
     }
 
-    /// A closed window for a memslot; its first address.
+    /// Creates a closed window for a memslot, and returns its first address.
     pub(crate) fn reserve(&self, id: SlotId, gfns: Span<Gfn>) -> Result<usize, KvmError> {
         let window = Window::reserve(id, gfns)?;
         let base = window.base();
@@ -83,42 +83,42 @@ impl View {
         Ok(base)
     }
 
-    /// Opens a window: faults are served.
+    /// Opens a window: its faults are served.
     pub(crate) fn open(&self, id: SlotId) -> Result<(), KvmError> {
         let mut windows = self.windows.lock();
         windows.of(id).map_or(Ok(()), |window| window.open(&self.uffd))
     }
 
-    /// The memslot of a window has other frames now.
+    /// Records that the window's memslot has other frames.
     pub(crate) fn move_to(&self, id: SlotId, gfns: Span<Gfn>) {
         if let Some(window) = self.windows.lock().of(id) {
             window.gfns = gfns;
         }
     }
 
-    /// The mappings of a window are not taken away to keep the budget.
+    /// Exempts a window from the budget.
     pub(crate) fn keep(&self, id: SlotId) {
         if let Some(window) = self.windows.lock().of(id) {
             window.kept = true;
         }
     }
 
-    /// A memslot has gone, or never came.
+    /// Closes the window of a memslot that was deleted or not created.
     pub(crate) fn close(&self, id: SlotId) {
         self.windows.lock().each.retain(|window| window.id != id);
     }
 
-    /// The first address of a memslot's window.
+    /// Returns the first address of a memslot's window.
     pub(crate) fn base(&self, id: SlotId) -> Option<usize> {
         self.windows.lock().of(id).map(|window| window.base())
     }
 
-    /// The memslots that have windows.
+    /// Returns the memslots that have windows.
     pub(crate) fn ids(&self) -> Vec<SlotId> {
         self.windows.lock().each.iter().map(|window| window.id).collect()
     }
 
-    /// KVM keeps this memslot: its window stays, closed, for as long as the process lives.
+    /// Keeps a window closed for the life of the process, since KVM still has its memslot.
     pub(crate) fn leak(&self, id: SlotId) {
         let mut windows = self.windows.lock();
         if let Some(at) = windows.each.iter().position(|window| window.id == id) {
@@ -126,17 +126,17 @@ impl View {
         }
     }
 
-    /// Mappings of all windows.
+    /// Returns the number of mappings of all windows.
     pub(crate) fn mappings(&self) -> usize {
         self.windows.lock().each.iter().map(Window::mappings).sum()
     }
 
-    /// The guest's frame at an address.
+    /// Returns the guest frame at an address.
     pub(crate) fn gfn_at(&self, address: usize) -> Option<Gfn> {
         self.windows.lock().at(address).map(|(window, page)| window.gfns.start + page as u64)
     }
 
-    /// KVM forgets these frames. slat's flush: what it took away is in its tables already.
+    /// Makes KVM drop these frames. This is slat's flush: its tables have the edits already.
     pub(crate) fn flush(&self, gfns: Span<Gfn>) {
         self.counters.flushes.fetch_add(1, Relaxed);
         if self.sabotage == Some(Sabotage::FlushLeftOut) {
@@ -151,8 +151,8 @@ impl View {
         }
     }
 
-    /// Shows the guest's page at an address as slat's tables have it at this moment, and wakes who waits for it. Where they have
-    /// none, it faults again.
+    /// Maps the guest page at an address as slat's tables have it now, and wakes waiting threads. If the tables
+    /// have no page, the threads fault again.
     pub(crate) fn show<F: Format, H: Host>(
         &self,
         idle: &mut Idle,
@@ -163,7 +163,7 @@ impl View {
         let shown = windows.at(address).and_then(|(window, page)| {
             let gfn = window.gfns.start + page as u64;
             let mapping = vm.translate(idle, gfn)?;
-            // A large leaf may be larger than the memslot.
+            // A large leaf may extend beyond the memslot.
             let pages = window.pages_of(mapping.gfns);
             let first = mapping.leaf.pfn + (window.gfns.start.0 + pages.start as u64 - mapping.gfns.start.0);
             Some(self.show_pages(window, &pages, first, mapping.leaf.perms.allows(Access::Write)))
@@ -175,7 +175,7 @@ impl View {
         self.wake(address)
     }
 
-    /// A vCPU that waits for the page at an address, which cannot be had, gets `EFAULT` for it; until it is
+    /// Makes a vCPU that waits for a page which cannot be brought in get `EFAULT`, until the page is
     /// [offered](Self::offer) again.
     pub(crate) fn refuse(&self, address: usize) -> Result<(), KvmError> {
         let mut windows = self.windows.lock();
@@ -185,7 +185,7 @@ impl View {
         self.wake(address)
     }
 
-    /// The page at an address is asked for anew.
+    /// Lets accesses to the page at an address fault again.
     pub(crate) fn offer(&self, address: usize) -> Result<(), KvmError> {
         let mut windows = self.windows.lock();
         windows.at(address).map_or(Ok(()), |(window, page)| window.blank(&self.uffd, page..page + 1))
@@ -220,10 +220,10 @@ impl View {
                     set.map_err(KvmError::io("UFFDIO_WRITEPROTECT"))?;
                     done += PAGE_SIZE as usize;
                 }
-                // A frame that was never used: the file has it from its first use on.
+                // A frame that was never used: a read makes the file allocate it.
                 Filled::Hole => {
                     let frame = self.arena.frame(first + (done as u64 / PAGE_SIZE));
-                    // SAFETY: a frame of the arena. It is read as a device would read it, and the byte is not used.
+                    // SAFETY: a frame of the arena, read like by a device; the byte is not used.
                     unsafe { frame.read_volatile() };
                 }
                 Filled::Again => std::thread::yield_now(),
@@ -236,8 +236,8 @@ impl View {
         Ok(())
     }
 
-    /// Takes mappings away, 2 MiB of scattered ones at a time, until there are no more than the budget says: a TLB may forget.
-    /// What is at `address` stays, since a vCPU waits for it.
+    /// Removes mappings, 2 MiB of scattered ones at a time, until the budget is kept, as a TLB may drop
+    /// entries. Keeps the page at `address`, since a vCPU waits for it.
     fn keep_budget(&self, windows: &mut Windows, address: usize) -> Result<(), KvmError> {
         let mut mappings: usize = windows.each.iter().map(Window::mappings).sum();
         let mut rounds = 0;
@@ -248,7 +248,7 @@ impl View {
                 rounds += 1;
                 continue;
             };
-            let Some(pages) = window.crumbled(page) else {
+            let Some(pages) = window.next_fragmented(page) else {
                 windows.hand = (at + 1, 0);
                 rounds += 1;
                 continue;
@@ -266,7 +266,7 @@ impl View {
 }
 
 impl Windows {
-    /// The window and the page at an address.
+    /// Returns the window and the page at an address.
     fn at(&mut self, address: usize) -> Option<(&mut Window, usize)> {
         self.each.iter_mut().find_map(|window| window.page_at(address).map(|page| (window, page)))
     }

@@ -1,13 +1,13 @@
-//! One memslot's window: the addresses of this process that KVM's memslot points at, and what is mapped there.
+//! One memslot's window: the addresses of this process that KVM's memslot points to, and their mappings.
 //!
 //! ```text
 //! guest frames      0        1        2        3        4        5       …
-//! the window        blank    frame 9  frame 10 blank    frame 7  blank       addresses, one after the other
+//! the window        blank    frame 9  frame 10 blank    frame 7  blank       consecutive addresses
 //! mappings          ───────  ─────────────────  ───────  ───────  ──────      one for each run of neighbours
 //! ```
-//! A page is **blank** (anonymous memory that nothing ever fills) or mapped to a frame of the arena's file. A mapping is not
-//! yet a translation: its page-table entries are filled by userfaultfd only, and taken out by a flush, which leaves the
-//! mapping. So a page that faults again with the same frame behind it costs one call.
+//! A page is **blank** (anonymous memory that is never filled) or mapped to a frame of the arena's file. A
+//! mapping is not yet a translation: only userfaultfd fills its page-table entries. A flush clears the entries
+//! and keeps the mapping. So a page that faults again with the same frame costs one call.
 
 use crate::error::KvmError;
 use crate::uffd::{MINOR, MISSING, STORES, Uffd};
@@ -21,32 +21,32 @@ use std::ptr;
 
 const PAGE: usize = PAGE_SIZE as usize;
 const HUGE: usize = Level::M2.bytes() as usize;
-/// No frame of an arena has this number.
+/// Not a frame of any arena.
 const BLANK: u64 = 0;
 
-/// See the module's header.
+/// The window of one memslot.
 #[derive(Debug)]
 pub(crate) struct Window {
     pub(crate) id: SlotId,
-    /// Where slat's memslot is.
+    /// Guest frames of slat's memslot.
     pub(crate) gfns: Span<Gfn>,
-    /// Its mappings are not taken away to keep the budget.
+    /// Whether it is exempt from the budget.
     pub(crate) kept: bool,
     base: usize,
-    /// The frame behind each page, or [`BLANK`].
+    /// The frame mapped at each page, or [`BLANK`].
     frames: Vec<u64>,
-    /// Places where one mapping ends and another begins.
+    /// Number of places where one mapping ends and another begins.
     borders: usize,
 }
 
 impl Window {
-    /// Addresses for a memslot, closed: an access is an error (`EFAULT`) until they are [opened](Self::open). A page of 2 MiB of
-    /// the guest's is one of addresses.
+    /// Reserves addresses for a memslot, closed: accesses fail with `EFAULT` until they are
+    /// [opened](Self::open). The alignment to 2 MiB is that of the guest frames.
     pub(crate) fn reserve(id: SlotId, gfns: Span<Gfn>) -> Result<Self, KvmError> {
         let pages = gfns.len() as usize;
         let len = pages * PAGE;
         let lazy = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the system's choice disturbs nothing; what is unmapped of it was never used.
+        // SAFETY: a new mapping at an address that the system chooses; its unmapped parts were never used.
         unsafe {
             let found = mmap_anonymous(ptr::null_mut(), len + HUGE, ProtFlags::empty(), lazy)
                 .map_err(KvmError::os("mmap"))?;
@@ -61,28 +61,28 @@ impl Window {
         }
     }
 
-    /// From now on faults are told to `uffd`.
+    /// Reports faults to `uffd` from now on.
     pub(crate) fn open(&mut self, uffd: &Uffd) -> Result<(), KvmError> {
         self.blank(uffd, 0..self.frames.len())
     }
 
-    /// Its first address.
+    /// Returns its first address.
     pub(crate) fn base(&self) -> usize {
         self.base
     }
 
-    /// Mappings that it consists of.
+    /// Returns the number of its mappings.
     pub(crate) fn mappings(&self) -> usize {
         self.borders + 1
     }
 
-    /// The page at an address.
+    /// Returns the page at an address.
     pub(crate) fn page_at(&self, address: usize) -> Option<usize> {
         let page = address.checked_sub(self.base)? / PAGE;
         (page < self.frames.len()).then_some(page)
     }
 
-    /// The pages that show these frames of the guest.
+    /// Returns the pages of these guest frames.
     pub(crate) fn pages_of(&self, gfns: Span<Gfn>) -> Range<usize> {
         let part = self.gfns.clamp(&gfns);
         if part.is_empty() {
@@ -91,16 +91,16 @@ impl Window {
         (part.start.0 - self.gfns.start.0) as usize..(part.end.0 - self.gfns.start.0) as usize
     }
 
-    /// Their addresses: the first, and how many bytes.
+    /// Returns the first address and the length in bytes of these pages.
     pub(crate) fn addresses(&self, pages: &Range<usize>) -> (usize, usize) {
         (self.base + pages.start * PAGE, pages.len() * PAGE)
     }
 
-    /// KVM and this process lose what they have of these pages, and fault for them anew. The kernel's MMU notifiers have told KVM
-    /// when this returns.
+    /// Drops these pages from KVM's tables and this process's; accesses fault again. When this returns, the
+    /// kernel's MMU notifiers have notified KVM.
     pub(crate) fn forget(&self, pages: &Range<usize>) -> Result<(), KvmError> {
         let (start, len) = self.addresses(pages);
-        // SAFETY: pages of our own mapping, in which this process keeps nothing: what they show is in the arena's file.
+        // SAFETY: pages of this window's mapping, whose contents are in the arena's file.
         unsafe { madvise(ptr::without_provenance_mut(start), len, Advice::LinuxDontNeed) }
             .map_err(KvmError::os("madvise"))
     }
@@ -110,8 +110,8 @@ impl Window {
         self.frames[pages.clone()].iter().zip(first.0..).all(|(&frame, expected)| frame == expected)
     }
 
-    /// Maps frames of the arena's file at these pages, for reading at first where a store is to be told. What comes between this
-    /// and [`make_writable`](Self::make_writable) finds the right frames, or fails with `EFAULT`.
+    /// Maps frames of the arena's file at these pages; read-only at first if stores must be reported. An access
+    /// before [`make_writable`](Self::make_writable) finds the right frames, or fails with `EFAULT`.
     pub(crate) fn map(
         &mut self,
         uffd: &Uffd,
@@ -123,24 +123,24 @@ impl Window {
         let (start, len) = self.addresses(pages);
         let access = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: inside of the window, which is ours.
+        // SAFETY: inside the window, which this value owns.
         unsafe { mmap(ptr::without_provenance_mut(start), len, access, flags, file, first.address()) }
             .map_err(KvmError::os("mmap"))?;
         self.note(pages, Some(first));
         uffd.register(start, len, MISSING | MINOR | STORES).map_err(KvmError::io("UFFDIO_REGISTER"))
     }
 
-    /// Stores to these pages do what userfaultfd says from now on, where [`map`](Self::map) was not for writing.
+    /// Lets userfaultfd decide about stores to these pages, after a [`map`](Self::map) for reading.
     pub(crate) fn make_writable(&self, pages: &Range<usize>) -> Result<(), KvmError> {
         let (start, len) = self.addresses(pages);
-        // SAFETY: inside of the window, which is ours.
+        // SAFETY: inside the window, which this value owns.
         unsafe {
             mprotect(ptr::without_provenance_mut(start), len, MprotectFlags::READ | MprotectFlags::WRITE)
         }
         .map_err(KvmError::os("mprotect"))
     }
 
-    /// Takes the mappings of these pages away: they are one blank one. An access meanwhile fails with `EFAULT`.
+    /// Replaces the mappings of these pages by a blank one. An access meanwhile fails with `EFAULT`.
     pub(crate) fn blank(&mut self, uffd: &Uffd, pages: Range<usize>) -> Result<(), KvmError> {
         self.shut(&pages)?;
         let (start, len) = self.addresses(&pages);
@@ -148,19 +148,19 @@ impl Window {
         self.make_writable(&pages)
     }
 
-    /// Takes the mappings of these pages away. An access fails with `EFAULT` until they are [blank](Self::blank).
+    /// Removes the mappings of these pages. Accesses fail with `EFAULT` until they are [blank](Self::blank).
     pub(crate) fn shut(&mut self, pages: &Range<usize>) -> Result<(), KvmError> {
         let (start, len) = self.addresses(pages);
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: inside of the window, which is ours.
+        // SAFETY: inside the window, which this value owns.
         unsafe { mmap_anonymous(ptr::without_provenance_mut(start), len, ProtFlags::empty(), flags) }
             .map_err(KvmError::os("mmap"))?;
         self.note(pages, None);
         Ok(())
     }
 
-    /// From page `from` on, the next 2 MiB that consist of several mappings.
-    pub(crate) fn crumbled(&self, from: usize) -> Option<Range<usize>> {
+    /// Returns the next 2 MiB from page `from` on that have several mappings.
+    pub(crate) fn next_fragmented(&self, from: usize) -> Option<Range<usize>> {
         const PIECE: usize = HUGE / PAGE;
         if self.kept {
             return None;
@@ -175,11 +175,11 @@ impl Window {
         None
     }
 
-    /// Its addresses stay taken, and nothing is there.
+    /// Keeps its addresses reserved, without memory.
     pub(crate) fn leak(mut self) {
         let len = std::mem::take(&mut self.frames).len() * PAGE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: inside of the window, which is ours.
+        // SAFETY: inside the window, which this value owns.
         let _ =
             unsafe { mmap_anonymous(ptr::without_provenance_mut(self.base), len, ProtFlags::empty(), flags) };
         std::mem::forget(self);
@@ -210,7 +210,7 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: ours. KVM's memslot, which pointed here, has gone.
+        // SAFETY: this value owns the range. KVM's memslot, which pointed here, was deleted.
         let _ = unsafe { munmap(ptr::without_provenance_mut(self.base), self.frames.len() * PAGE) };
     }
 }

@@ -1,4 +1,5 @@
-//! Guests of real KVM. Each test says in one line where it is skipped: without `/dev/kvm`, or userfaultfd for the kernel's faults.
+//! Guests on real KVM. Without `/dev/kvm`, or userfaultfd for kernel faults, each test prints one line and is
+//! skipped.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use guest::stage::{DATA, DATA_AT, LOW, Stage, bound};
@@ -25,7 +26,7 @@ fn work(job: Job, pages: u64, salt: u64) -> Work {
     Work { job, start: DATA_AT.0, pages, mask: !0, salt }
 }
 
-/// The pages that the log says were written, in numbers from the memslot's first.
+/// Returns the pages that the log reports as written, numbered from the memslot's first.
 fn logged(stage: &Stage, idle: &mut Idle) -> Vec<u64> {
     let harvest = stage.vm.harvest(idle, DATA).unwrap();
     let pages = harvest.iter().map(|page| page.gfn.0 - DATA_AT.gfn().0).collect();
@@ -49,14 +50,14 @@ fn a_guest_finds_its_memory_after_moves_swap_and_trims() {
     assert_eq!(stage.space.pageout(&mut idle, stage.data), Ok(PAGES));
     assert!(stage.arena.trim().unwrap() >= PAGES * PAGE_SIZE, "frames that are free go back to the system");
     assert_eq!(wrong(&mut idle, Job::Check, 5), 0);
-    assert_eq!(wrong(&mut idle, Job::Check, 6), PAGES * 512, "and the guest does look");
+    assert_eq!(wrong(&mut idle, Job::Check, 6), PAGES * 512, "the guest does check");
     let faults = stage.vm.view_stats().faults;
     assert_eq!(wrong(&mut idle, Job::Check, 5), 0);
-    assert_eq!(stage.vm.view_stats().faults, faults, "what is shown costs no fault");
+    assert_eq!(stage.vm.view_stats().faults, faults, "a mapped page costs no fault");
     assert_eq!(stage.vm.view_stats().errors, 0);
 }
 
-/// The same with the flush left out: the test above would see it.
+/// The same with the flush left out: the test above would find it.
 #[test]
 fn a_flush_that_is_left_out_is_found() {
     let mut idle = idle();
@@ -68,7 +69,7 @@ fn a_flush_that_is_left_out_is_found() {
     assert_ne!(
         stage.run(&mut idle, (0, &mut vcpu), work(Job::Check, PAGES, 5)).unwrap(),
         0,
-        "it reads poison"
+        "the guest reads poison"
     );
 }
 
@@ -87,14 +88,18 @@ fn the_dirty_log_has_what_the_guest_and_devices_wrote_and_nothing_else() {
         stage.vm.set(&mut idle, stage.region(Region::LOG_DIRTY)).unwrap();
         logged(&stage, &mut idle);
         assert_eq!(run(&mut idle, work(Job::Check, PAGES, 5)), 0);
-        assert_eq!(logged(&stage, &mut idle), [], "loads are no stores");
-        // Every third page, and one by a device across the end of a page.
+        assert_eq!(logged(&stage, &mut idle), [], "loads are not logged");
+        // Every third page, and one write by a device across the end of a page.
         run(&mut idle, Work { mask: 3 * PAGE_SIZE, ..work(Job::Touch, 20, 5) });
         stage.vm.write(&mut idle, Gpa(DATA_AT.0 + 101 * PAGE_SIZE - 2), b"device").unwrap();
         let mut expected: Vec<u64> = (0..20).map(|n| 3 * n).chain([100, 101]).collect();
         expected.sort_unstable();
         if sabotage {
-            assert_eq!(logged(&stage, &mut idle), [100, 101], "negative control: the guest's are not seen");
+            assert_eq!(
+                logged(&stage, &mut idle),
+                [100, 101],
+                "negative control: the guest's stores are not logged"
+            );
         } else {
             assert_eq!(logged(&stage, &mut idle), expected);
             assert_eq!(logged(&stage, &mut idle), []);
@@ -111,10 +116,10 @@ fn memslots_are_changed_in_both_or_in_neither() {
         stage.space.mmap(Place::Anywhere, 16 * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
     let region =
         Region { slot: SlotId(7), flags: 0, gpa: Gpa(64 << 20), bytes: 16 * PAGE_SIZE, hva: other.start };
-    // By the rules, which are asked first.
+    // Refused by the rules, which are checked first.
     let overlaps = vm.set(&mut idle, Region { gpa: DATA_AT, ..region });
     assert!(matches!(overlaps, Err(KvmError::Slots(error)) if error.errno() == libc::EEXIST));
-    // By KVM alone: it has a memslot there that slat does not know of.
+    // Refused by KVM alone: it has a memslot there that slat does not know.
     let foreign = kvm_userspace_memory_region {
         slot: 100,
         guest_phys_addr: region.gpa.0,
@@ -122,7 +127,7 @@ fn memslots_are_changed_in_both_or_in_neither() {
         userspace_addr: 0x1000_0000,
         ..Default::default()
     };
-    // SAFETY: nothing runs.
+    // SAFETY: no vCPU runs.
     unsafe { vm.fd().set_user_memory_region(foreign) }.unwrap();
     let refused = vm.set(&mut idle, region);
     assert!(matches!(refused, Err(KvmError::Kvm { error, .. }) if error.errno() == libc::EEXIST));
@@ -132,7 +137,7 @@ fn memslots_are_changed_in_both_or_in_neither() {
     let moved = vm.set(&mut idle, region);
     assert!(matches!(moved, Err(KvmError::Kvm { .. })));
     assert_eq!(vm.slots().get(&mut idle, SlotId(7)).unwrap().gpas().start, elsewhere.gpa);
-    // SAFETY: as above.
+    // SAFETY: no vCPU runs.
     unsafe { vm.fd().set_user_memory_region(kvm_userspace_memory_region { memory_size: 0, ..foreign }) }
         .unwrap();
     assert!(matches!(vm.set(&mut idle, region).unwrap(), Change::Moved(_)));
@@ -142,7 +147,8 @@ fn memslots_are_changed_in_both_or_in_neither() {
     assert_eq!(vm.slots().len(), 2);
 }
 
-/// Two vCPUs work in one memslot while another one comes, moves and goes; and what is in that is found where it is.
+/// Two vCPUs work in one memslot while another is created, moved and deleted; the contents of that one are
+/// found at its current address.
 #[test]
 fn memslots_come_move_and_go_under_running_guests() {
     let mut idle = idle();
@@ -184,7 +190,7 @@ fn memslots_come_move_and_go_under_running_guests() {
             assert_eq!(
                 stage.run(&mut idle, (2, &mut vcpu), there(Job::Check, 96)).unwrap(),
                 0,
-                "it has moved"
+                "the memslot has moved"
             );
             stage.vm.set(&mut idle, at(64)).unwrap();
             assert_eq!(stage.run(&mut idle, (2, &mut vcpu), there(Job::Check, 64)).unwrap(), 0, "and back");
@@ -209,7 +215,7 @@ fn huge_pages_are_one_leaf_and_one_mapping() {
     assert_eq!(stage.vm.translate(&mut idle, Gfn(DATA_AT.gfn().0 + 600)).unwrap().gfns.len(), 512);
     stage.space.migrate(&mut idle, stage.data).unwrap();
     assert_eq!(stage.run(&mut idle, (0, &mut vcpu), work(Job::Check, 4 * 512, 5)).unwrap(), 0);
-    // A log divides them: stores are told page by page.
+    // Logging splits them: stores are reported page by page.
     stage.vm.set(&mut idle, stage.region(Region::LOG_DIRTY)).unwrap();
     logged(&stage, &mut idle);
     stage.run(&mut idle, (0, &mut vcpu), Work { mask: 700 * PAGE_SIZE, ..work(Job::Touch, 2, 5) }).unwrap();
@@ -226,7 +232,7 @@ fn the_view_keeps_its_budget_of_mappings() {
     };
     let mut vcpu = stage.vcpu(0);
     stage.run(&mut idle, (0, &mut vcpu), work(Job::Fill, many, 5)).unwrap();
-    // Every other page moves: no two neighbours are neighbours any more.
+    // Every other page is migrated, so that no two neighbouring pages have neighbouring frames.
     for page in (0..many).step_by(2) {
         stage.space.migrate(&mut idle, Span::sized(stage.data.start + page * PAGE_SIZE, PAGE_SIZE)).unwrap();
     }
@@ -235,7 +241,7 @@ fn the_view_keeps_its_budget_of_mappings() {
     assert!(view.evicted > 0, "{view:?}");
     let of_all = stage.arena.stats().in_use - guest::OWN / PAGE_SIZE;
     assert!(of_all >= many, "it is the view that forgets: {of_all} frames");
-    // What is being mapped stays, and it is in a piece of 2 MiB; so does the guest's own memory.
+    // The page being mapped stays, with its piece of 2 MiB; so does the guest's own memory.
     assert!(view.mappings <= BUDGET + 512 + guest::OWN / PAGE_SIZE, "{view:?}");
 }
 

@@ -1,10 +1,10 @@
-//! A guest of 128 bytes, in 64-bit mode, ring 3, which writes memory and checks it. It is assembled by hand.
+//! A guest of 128 bytes, in 64-bit mode, ring 3, which writes memory and checks it. Assembled by hand.
 //!
 //! ```text
-//! 0x1000 page tables: 1 GiB as it is, in pages of 2 MiB       0xa000 interrupts      0xc000 + n × 0x1000 TSS of vCPU n
+//! 0x1000 page tables: 1 GiB identity, in pages of 2 MiB       0xa000 interrupts      0xc000 + n × 0x1000 TSS of vCPU n
 //! 0x8000 code                      0x9000 segments            0x2_0000 + n × 0x1000  stack of vCPU n
 //! ```
-//! A job ends by `ud2`, of which ring 0 makes an exit.
+//! A job ends with `ud2`, which ring 0 turns into an exit.
 
 pub mod stage;
 
@@ -13,24 +13,24 @@ use slat_kvm::kvm_ioctls::{Error, VcpuFd};
 
 /// Bytes of memory that the guest needs for itself, from address 0.
 pub const OWN: u64 = 1 << 20;
-/// The port that a job's end is written to.
+/// The port to which the end of a job is written.
 pub const DONE: u16 = 0x42;
 
 const CODE: u64 = 0x8000;
 
-/// What a vCPU can do.
+/// The jobs of a vCPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(dead_code, reason = "no example does all")]
 pub enum Job {
     /// Fills half of each page: the word at address `a` becomes `a & mask ^ salt`.
     Fill,
-    /// Counts the words that are not so.
+    /// Counts words that differ from `Fill`'s.
     Check,
     /// Stores a word every `mask` bytes.
     Touch,
 }
 
-/// Half of `pages` pages from `start` on.
+/// A job on half of each of `pages` pages from `start` on.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
     pub job: Job,
@@ -84,7 +84,7 @@ const TOUCH: [u8; 13] = [
     0x0f, 0x0b,                               //       ud2
 ];
 
-/// Ring 0: the end of a job, or a fault that should not be.
+/// Ring 0: the end of a job, or an unexpected fault.
 #[rustfmt::skip]
 const ENDS: [u8; 32] = [
     0xe6, DONE as u8, 0xf4,                   // out 0x42, al; hlt
@@ -103,19 +103,19 @@ impl Job {
     }
 }
 
-/// Writes the guest by `put`, which is given addresses and bytes.
+/// Writes the guest through `put`, which gets addresses and bytes.
 pub fn load<E>(mut put: impl FnMut(u64, &[u8]) -> Result<(), E>) -> Result<(), E> {
     const ENDS_AT: u64 = CODE + 0xc0;
     put(Job::Fill.address(), &FILL)?;
     put(Job::Check.address(), &CHECK)?;
     put(Job::Touch.address(), &TOUCH)?;
     put(ENDS_AT, &ENDS)?;
-    // Page tables for all vCPUs: present, writable, user.
+    // Page tables of all vCPUs: present, writable, user.
     put(0x1000, &0x2007u64.to_le_bytes())?;
     put(0x2000, &0x3007u64.to_le_bytes())?;
     let pages: Vec<u8> = (0..512u64).flat_map(|page| (page << 21 | 0xe7).to_le_bytes()).collect();
     put(0x3000, &pages)?;
-    // Segments: 0x10 code of ring 0, 0x18 data; 0x28 data of ring 3, 0x30 code.
+    // Segments: 0x10 code and 0x18 data of ring 0; 0x28 data and 0x30 code of ring 3.
     let segments = [
         0,
         0,
@@ -133,7 +133,7 @@ pub fn load<E>(mut put: impl FnMut(u64, &[u8]) -> Result<(), E>) -> Result<(), E
         put(tss + 4, &stack.to_le_bytes())?;
         put(tss + 0x66, &0x68u16.to_le_bytes())?;
     }
-    // Interrupt 6 is the end of a job.
+    // Interrupt 6 ends a job.
     for vector in 0..32 {
         let to = ENDS_AT + if vector == 6 { 0 } else { 16 };
         let gate = [to & 0xffff | 0x10 << 16 | 0xee << 40 | to >> 16 << 48, 0];
@@ -146,7 +146,7 @@ const fn tss(vcpu: u64) -> u64 {
     0xc000 + vcpu * 0x1000
 }
 
-/// Lets vCPU `number` begin.
+/// Starts a job on vCPU `number`.
 pub fn begin(vcpu: &VcpuFd, number: u64, work: Work) -> Result<(), Error> {
     let mut special = vcpu.get_sregs()?;
     (special.cr0, special.cr3, special.cr4, special.efer) = (0x8005_0033, 0x1000, 0x20, 0x501);

@@ -1,4 +1,4 @@
-//! What programs and tests share: a guest on slat-mm's memory, and a loop that runs it.
+//! Shared by examples and tests: a guest on slat-mm's memory, and a loop that runs it.
 
 use super::{DONE, OWN, Work, begin, load};
 use slat::slots::Region;
@@ -11,23 +11,24 @@ use std::time::Duration;
 
 /// The memslot of the guest's own memory.
 pub const LOW: SlotId = SlotId(0);
-/// The memslot of what it works on.
+/// The memslot of the memory that it works on.
 pub const DATA: SlotId = SlotId(1);
-/// Where that is.
+/// Guest address of that memory.
 pub const DATA_AT: Gpa = Gpa(16 << 20);
 
-/// A guest with two memslots, and swap for all of them.
+/// A guest with two memslots, and swap for all its memory.
 pub struct Stage {
     pub vm: KvmVm,
     pub space: Arc<AddressSpace>,
     pub arena: Arc<Arena>,
-    /// What it works on.
+    /// Host addresses of the memory that it works on.
     pub data: Span<Hva>,
     _pinned: Pinned,
 }
 
 impl Stage {
-    /// `pages` pages to work on. `None`, and a line that says why, where this machine has no KVM or no such userfaultfd.
+    /// Creates a guest with `pages` pages to work on. If this machine has no KVM or lacks userfaultfd features,
+    /// prints a line with the reason and returns `None`.
     pub fn new(
         idle: &mut Idle,
         pages: u64,
@@ -56,17 +57,18 @@ impl Stage {
         Some(stage)
     }
 
-    /// The memslot of what it works on.
+    /// Returns the memslot of the memory that it works on.
     pub fn region(&self, flags: u32) -> Region {
         Region { slot: DATA, flags, gpa: DATA_AT, bytes: self.data.len(), hva: self.data.start }
     }
 
-    /// A vCPU.
+    /// Creates a vCPU.
     pub fn vcpu(&self, number: u64) -> VcpuFd {
         self.vm.fd().create_vcpu(number).expect("a vCPU")
     }
 
-    /// Runs a vCPU until its job is done. How many words it found wrong; or why a page could not be had.
+    /// Runs a vCPU until its job is done. Returns how many words it found wrong, or why a page could not be
+    /// brought in.
     pub fn run(
         &self,
         idle: &mut Idle,
@@ -87,7 +89,7 @@ impl Stage {
     }
 }
 
-/// Ends the process when it takes longer: a vCPU that sleeps for ever cannot be woken.
+/// Ends the process after `time`: a vCPU that sleeps forever cannot be woken.
 pub fn bound(time: Duration) {
     std::thread::spawn(move || {
         std::thread::sleep(time);
