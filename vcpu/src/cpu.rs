@@ -1,4 +1,4 @@
-//! A vCPU in software: an OS thread with a TLB and a paging-structure cache that really hold stale translations.
+//! A vCPU in software: an OS thread with a TLB and a paging-structure cache that keep stale translations.
 //!
 //! ```text
 //! enter ─▶ go? in ──▶ kicked? answer ─▶ one step of the program ─┐
@@ -7,15 +7,15 @@
 //!      │                                                        │ fault
 //!      └── Vcpu::fault ◀── leave the guest ◀────────────────────┘
 //! ```
-//! Between two answers the vCPU uses what its caches say, whatever the tables say by then. So an invalidation that takes a
-//! page away without waiting for the answer is found out: the guest reads and writes memory that is no longer
-//! its own ([`crate::oracle`]).
+//! Between two answers the vCPU uses its caches, whatever the tables say. So an invalidation that takes a page
+//! away without waiting for the answer is detected: the guest accesses memory that is no longer its own
+//! ([`crate::oracle`]).
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `caches` | what a vCPU caches, under a tag for its guest and one for the guest of that |
+//! | `caches` | the caches of a vCPU, with a tag for its guest and one for the nested guest |
 //! | `core` | the vCPU as an instruction sees it |
-//! | `nested` | the same vCPU, when it runs the guest of its guest |
+//! | `nested` | the vCPU while it runs the nested guest |
 
 mod caches;
 mod core;
@@ -37,31 +37,31 @@ use std::time::{Duration, Instant};
 /// One software vCPU, for the thread that runs it.
 pub struct Cpu<'vm, F: Format, H: Host> {
     vcpu: Vcpu<'vm, F, H>,
-    /// Taken while it runs.
+    /// `None` while it runs.
     caches: Option<Box<Caches>>,
-    /// Its VM, to processors that it shares with others.
+    /// Number of its VM, on processors that it shares.
     tag: u32,
     window: Window,
     timed: bool,
     exit: Duration,
     late: Option<Late>,
-    /// Taken, and not told yet.
+    /// Tokens taken and not yet passed to the program.
     ready: Vec<Token>,
-    /// Time that each fault took, from leaving the guest until it may enter again, in nanoseconds.
+    /// Time of each fault, from leaving the guest until it may enter again, in nanoseconds.
     pub fault_ns: Histogram<u64>,
 }
 
-/// How late a kicked vCPU answers. Until it answers it may use what its caches hold.
+/// Delays the answer of a kicked vCPU. Until it answers it may use its caches.
 #[derive(Debug)]
 struct Late {
     random: fastrand::Rng,
     most: u64,
-    /// Steps that it takes before the next answer.
+    /// Steps until the next answer.
     left: u64,
 }
 
 impl Late {
-    /// Whether it answers now. If not, it takes another step, and lets other threads run.
+    /// Whether the vCPU answers now. If not, it takes another step, and lets other threads run.
     fn answers(&mut self) -> bool {
         let now = self.left == 0;
         if now {
@@ -74,19 +74,21 @@ impl Late {
     }
 }
 
-/// What runs on a vCPU.
+/// A program that runs on a vCPU.
 pub trait Program {
-    /// One instruction: all of its accesses through `core`, or a fault and no effect; then it is run again.
+    /// Executes one instruction. It makes all its accesses through `core`, or faults without effect and is
+    /// executed again.
     fn step(&mut self, core: &mut Core<'_, impl Format, impl Host>) -> Result<Step, Fault>;
 
-    /// The page of the last step's fault is on its way, under this token. Whether the program has another task to go on with,
-    /// whose steps come next. A program of one task says no, and the vCPU leaves the guest.
+    /// The page of the last step's fault is pending, with this token. Returns whether the program continues
+    /// with another task. With a single task it returns false, and the vCPU leaves the guest.
     fn page_not_present(&mut self, token: Token) -> bool {
         let _ = token;
         false
     }
 
-    /// The page is there: the task that waits for it can go on. Called for each token once, whatever the answer was.
+    /// The page is there, so the waiting task can continue. Called once for each token, whatever
+    /// `page_not_present` returned.
     fn page_ready(&mut self, token: Token) {
         let _ = token;
     }
@@ -95,9 +97,9 @@ pub trait Program {
 /// How an instruction ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Go on.
+    /// Continue.
     Next,
-    /// The program is over, or wants to leave the guest.
+    /// The program has ended, or leaves the guest.
     Stop,
 }
 
@@ -106,11 +108,11 @@ enum Stayed {
     Fault(Fault),
     Stopped,
     StepsDone,
-    /// Before the first step; or a token is ready.
+    /// Before the first step, or since a token is ready.
     Kicked,
 }
 
-/// One stay in the guest, or in the guest of the guest.
+/// A stay in the guest, or in the nested guest.
 struct Stay<'s, F: Format, H: Host> {
     vm: &'s Vm<F, H>,
     window: Window,
@@ -127,7 +129,7 @@ impl<F: Format, H: Host> Stay<'_, F, H> {
         left: &mut u64,
     ) -> Stayed {
         let Self { vm, window, late, under } = self;
-        // No interrupt comes here: a kick is a word, which the guest looks at.
+        // There are no interrupts: a kick sets a word that the guest polls.
         let Go::In(mut guest, ()) = ready.go(|| ()) else { return Stayed::Kicked };
         while *left > 0 {
             *left -= 1;
@@ -137,7 +139,7 @@ impl<F: Format, H: Host> Stay<'_, F, H> {
                     return Stayed::Kicked;
                 }
             }
-            // From here to the end of the step, what the caches hold may be used.
+            // From here to the end of the step, cached translations may be used.
             let mut caches = home.caches();
             let mut core = Core::new(vm, caches.under(under), window, guest.root());
             match program.step(&mut core) {
@@ -150,7 +152,7 @@ impl<F: Format, H: Host> Stay<'_, F, H> {
     }
 }
 
-/// What an exit and an entry take.
+/// Spends the time of an exit and an entry.
 fn spend(exit: Duration) {
     if exit.is_zero() {
         return;
@@ -161,22 +163,22 @@ fn spend(exit: Duration) {
     }
 }
 
-/// Why the guest was left.
+/// Why the vCPU has left the guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
     /// The program stopped.
     Stopped,
-    /// An access to no memory, or a store that is tracked: emulate it, or put memory there.
+    /// An access without a memslot, or a tracked store: emulate it, or add memory.
     Mmio(Fault),
-    /// A store, and the vCPU's dirty ring is full: run it again when it has been harvested.
+    /// A store with a full dirty ring: run again after a harvest.
     RingFull,
-    /// A fault that cannot be dealt with; or not now, where the error is [`HostError::Pending`] or [`HostError::NeedsPage`]: run
-    /// it again when the page is there. A thread of this vCPU alone parks until [`Cpu::is_ready`].
+    /// A fault that failed. With [`HostError::Pending`] or [`HostError::NeedsPage`], run again when the page is
+    /// there: a thread that runs only this vCPU parks until [`Cpu::is_ready`].
     Failed(Fault, FaultError),
 }
 
 impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
-    /// A vCPU whose frames are seen through `window`.
+    /// Creates a vCPU that accesses frames through `window`.
     ///
     /// # Panics
     /// Never: the histogram's bounds are constants.
@@ -195,35 +197,34 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         }
     }
 
-    /// The same without a look at the clock for each fault, which takes longer than the fault.
+    /// Does not measure fault times: reading the clock takes longer than the fault.
     #[must_use]
     pub fn untimed(self) -> Self {
         Self { timed: false, ..self }
     }
 
-    /// The same with exits as dear as on hardware: before each fault is dealt with, so much time is spent on leaving the
-    /// guest and coming back. Here both are a few stores.
+    /// Makes exits as expensive as on hardware: before each fault is handled, spends this much time for leaving
+    /// the guest and coming back. Otherwise both are a few stores.
     #[must_use]
     pub fn with_exits_of(self, exit: Duration) -> Self {
         Self { exit, ..self }
     }
 
-    /// The same with late answers: a kicked vCPU takes up to `steps` more steps before it answers, a number drawn from `seed`,
-    /// and lets other threads run between them. Tests want this: an answer at once hides a missing wait.
+    /// Delays answers: a kicked vCPU takes up to `steps` more steps before it answers, a number drawn from
+    /// `seed`, and lets other threads run in between. For tests: an immediate answer hides a missing wait.
     #[must_use]
     pub fn answering_late(self, seed: u64, steps: u64) -> Self {
         Self { late: Some(Late { random: fastrand::Rng::with_seed(seed), most: steps, left: 0 }), ..self }
     }
 
-    /// The same as a vCPU of VM number `vm` to [processors](Processor) that it shares with vCPUs of other VMs; 0 unless said
-    /// otherwise.
+    /// Sets the VM number on [processors](Processor) that it shares with vCPUs of other VMs; 0 by default.
     #[must_use]
     pub fn tagged(self, vm: u32) -> Self {
         Self { tag: vm, ..self }
     }
 
-    /// Runs `program` until it stops, touches no memory, has filled its dirty ring, or fails. On a processor of its own, whose
-    /// caches go where the vCPU goes.
+    /// Runs `program` until it stops, accesses no memory, fills its dirty ring, or fails. The vCPU has a
+    /// processor of its own, and its caches move with it.
     pub fn run(&mut self, idle: &mut Idle, program: &mut impl Program) -> Exit {
         let mut caches = self.caches.take().unwrap_or_default();
         let exit = loop {
@@ -242,13 +243,13 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         exit
     }
 
-    /// The same for `steps` steps at most, on a processor that it shares: `None` where it has made them all. Waits while
-    /// another vCPU is on that processor. It may be another processor each time.
+    /// Runs at most `steps` steps on a shared processor. Returns `None` after all of them. Waits while another
+    /// vCPU is on that processor. Each call may use another processor.
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};
     /// # use slat_vcpu::{Cpu, Exit, Processor, cpu::Program};
-    /// /// In turns of 100 steps on each of the processors.
+    /// /// Runs in turns of 100 steps on each of the processors.
     /// fn in_turns(cpu: &mut Cpu<'_, Npt4, impl Host>, on: &[Processor], program: &mut impl Program) -> Exit {
     ///     let mut idle = Idle::take().unwrap();
     ///     let mut turns = on.iter().cycle();
@@ -265,7 +266,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         let mut left = steps;
         while left > 0 {
             self.tell(program);
-            // Another vCPU may have the processor while this one's fault is dealt with.
+            // Other vCPUs may use the processor while this one's fault is handled.
             let mut stay = processor.stay(Tag { vm: self.tag, space: self.vcpu.space() });
             let fault = match self.stay_in(idle, &mut stay, program, &mut left) {
                 Stayed::Fault(fault) => fault,
@@ -281,7 +282,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         None
     }
 
-    /// One stay in the guest.
+    /// Makes one stay in the guest.
     fn stay_in(
         &mut self,
         idle: &mut Idle,
@@ -295,7 +296,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
             .run(ready, home, program, left)
     }
 
-    /// A fault, outside of the guest. `None`: the guest may go on.
+    /// Handles a fault, outside of the guest. `None` if the guest may continue.
     fn deal_with(&mut self, idle: &mut Idle, fault: Fault, program: &mut impl Program) -> Option<Exit> {
         spend(self.exit);
         let began = self.timed.then(Instant::now);
@@ -327,20 +328,21 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         }
     }
 
-    /// Whether a page that it has waited for is ready: out of the guest, after [`Exit::Failed`] by a page that is pending. The
-    /// host's kick wakes the thread, which may sleep between two looks. The program is told by the next
-    /// [`run`](Self::run).
+    /// Whether a page that it waits for is ready. Called out of the guest, after [`Exit::Failed`] with a
+    /// pending page. The host's kick wakes the thread, which may sleep between two calls. The next
+    /// [`run`](Self::run) tells the program.
     pub fn is_ready(&mut self) -> bool {
         self.ready.extend(self.vcpu.take_ready());
         !self.ready.is_empty()
     }
 
-    /// Goes over to another address space of the VM, as on entry to system management mode; false if it has none.
+    /// Switches to another address space of the VM, as on entry to system management mode; returns false if it
+    /// does not exist.
     pub fn switch_to(&mut self, space: SpaceId) -> bool {
         self.vcpu.switch_to(space)
     }
 
-    /// Hits and misses so far of its own TLB, that of [`run`](Self::run), under both tags.
+    /// Returns hits and misses of its own TLB, used by [`run`](Self::run), under both tags.
     pub fn tlb_counts(&self) -> (u64, u64) {
         self.caches.as_ref().map_or((0, 0), |caches| caches.tlb_counts())
     }

@@ -1,19 +1,19 @@
-//! Software vCPUs that really cache translations, and the guests that run on them.
+//! Software vCPUs that cache translations like hardware, and the guests that run on them.
 //!
-//! The engine's claim is that no vCPU ever uses a page that the host has taken back. Nothing proves a flush to be
-//! needed like a TLB that holds on to what it was told; so this crate has one, with everything around it:
+//! The engine guarantees that no vCPU ever uses a page that the host has taken back. A missing flush shows only
+//! with a TLB that keeps stale translations, so this crate has one, with everything around it:
 //!
-//! | file | idea |
+//! | module | contents |
 //! |---|---|
 //! | [`cpu`] | a vCPU on an OS thread: guest mode, faults, answers |
 //! | [`processor`] | processors, shared by more vCPUs than there are processors |
-//! | [`tlb`], [`psc`] | what it caches: translations, links |
-//! | [`walker`] | what it does on a miss: the walk of the hardware, Accessed and Dirty included |
-//! | [`window`] | where it sees physical memory |
-//! | [`guest`] | what runs on it: a trace's replay, random patterns |
+//! | [`tlb`], [`psc`] | cached translations and links |
+//! | [`walker`] | the hardware's walk on a TLB miss, including Accessed and Dirty |
+//! | [`window`] | physical memory as this process sees it |
+//! | [`guest`] | guests: replay of a trace, random patterns |
 //! | [`nested`] | a hypervisor in the guest, with its guest |
 //! | [`trace`] | traces of real programs, as a stream |
-//! | [`oracle`] | what every byte should be |
+//! | [`oracle`] | the expected value of every byte |
 
 pub mod cpu;
 pub mod guest;

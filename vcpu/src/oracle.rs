@@ -1,8 +1,8 @@
-//! The oracle: what every byte of guest memory should be.
+//! The oracle: the expected value of every byte of guest memory.
 //!
-//! It keeps a copy of each page that the guest has touched, made by the same stores, and compares every load with
-//! it. Memory that was never written is zero. Its own memory is bounded: pages past the budget are not
-//! remembered, and loads from them are counted, not checked.
+//! It keeps a copy of each page that the guest has touched, applies the same stores to it, and compares every
+//! load. Memory that was never written is zero. Its own memory is bounded: it does not keep pages above the
+//! budget, and loads from them are counted as unchecked.
 
 use slat::{Gfn, Gpa, PAGE_SIZE};
 use std::collections::HashMap;
@@ -10,38 +10,38 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 type Page = Box<[u8; PAGE_SIZE as usize]>;
 
-/// See the module's header.
+/// Expected contents of a guest's memory.
 #[derive(Debug)]
 pub struct Oracle {
     pages: Vec<Page>,
     index: HashMap<Gfn, u32, BuildHasherDefault<Fibonacci>>,
     budget: usize,
-    /// Pages used lately, by the low bits of their numbers: nearly every look-up ends here.
+    /// Recently used pages, by the low bits of their numbers: finds nearly every page.
     recent: Box<[(Gfn, u32); RECENT]>,
 }
 
 const RECENT: usize = 256;
 const NOWHERE: Gfn = Gfn(u64::MAX);
 
-/// What the oracle says of a load.
+/// Result of checking a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Every byte is as it was written.
+    /// Every byte is as written.
     Match,
-    /// Some byte lies in a page past the budget; the others are as written.
+    /// Some bytes are in a page above the budget; the others are as written.
     Unchecked,
-    /// The byte at `gpa` is not what was written there; no byte before it is wrong.
+    /// The byte at `gpa` is not what was written; all bytes before it are right.
     Corrupt {
         /// The first wrong byte.
         gpa: Gpa,
-        /// What was written.
+        /// The value that was written.
         expected: u8,
-        /// What was read.
+        /// The value that was read.
         found: u8,
     },
 }
 
-/// Frame numbers are their own hash but for the order of their bits.
+/// A hash for frame numbers that only has to spread their bits.
 #[derive(Default, Debug)]
 pub struct Fibonacci(u64);
 
@@ -60,7 +60,7 @@ impl Hasher for Fibonacci {
 }
 
 impl Oracle {
-    /// Remembers `budget` pages at most.
+    /// Creates an oracle that keeps at most `budget` pages.
     pub fn new(budget: usize) -> Self {
         let budget = budget.min(u32::MAX as usize);
         Self {
@@ -71,7 +71,7 @@ impl Oracle {
         }
     }
 
-    /// The guest has stored `bytes` at `gpa`.
+    /// Records that the guest has stored `bytes` at `gpa`.
     #[inline]
     pub fn wrote(&mut self, gpa: Gpa, bytes: &[u8]) {
         for (gpa, part) in parts(gpa, bytes.len()) {
@@ -81,12 +81,12 @@ impl Oracle {
         }
     }
 
-    /// A page that starts with contents, before the guest touches it.
+    /// Sets the contents of a page before the guest touches it.
     pub fn expect_page(&mut self, gfn: Gfn, contents: &[u8; PAGE_SIZE as usize]) {
         self.wrote(gfn.gpa(), contents);
     }
 
-    /// The guest has loaded `bytes` from `gpa`.
+    /// Checks `bytes` that the guest has loaded from `gpa`.
     #[inline]
     pub fn check(&mut self, gpa: Gpa, bytes: &[u8]) -> Verdict {
         let mut verdict = Verdict::Match;
@@ -104,7 +104,7 @@ impl Oracle {
         verdict
     }
 
-    /// The pages that are remembered, in no order.
+    /// Returns the kept pages, in no order.
     pub fn pages(&self) -> impl Iterator<Item = (Gfn, &[u8; PAGE_SIZE as usize])> + '_ {
         self.index.iter().map(|(&gfn, &at)| (gfn, &*self.pages[at as usize]))
     }
@@ -139,7 +139,7 @@ fn corrupt(gpa: Gpa, expected: &[u8], found: &[u8]) -> Verdict {
     Verdict::Corrupt { gpa: gpa + at as u64, expected: expected[at], found: found[at] }
 }
 
-/// An access, page by page: where each part lies, and which bytes it is.
+/// Splits an access into pages: the address and the byte range of each part.
 #[inline]
 fn parts(gpa: Gpa, len: usize) -> impl Iterator<Item = (Gpa, std::ops::Range<usize>)> {
     let mut done = 0;
@@ -161,7 +161,7 @@ mod tests {
         oracle.wrote(Gpa(0xffc), b"abcdefgh");
         assert_eq!(oracle.check(Gpa(0xffc), b"abcdefgh"), Verdict::Match, "across a page border");
         assert_eq!(oracle.check(Gpa(0x1000), b"efgh\0\0"), Verdict::Match);
-        assert_eq!(oracle.check(Gpa(0x1ffe), &[0; 4]), Verdict::Match, "no store was there");
+        assert_eq!(oracle.check(Gpa(0x1ffe), &[0; 4]), Verdict::Match, "never stored to");
         oracle.expect_page(Gfn(5), &[7; 4096]);
         assert_eq!(oracle.check(Gpa(0x5800), &[7; 16]), Verdict::Match);
     }
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn past_the_budget_nothing_is_claimed() {
+    fn loads_above_the_budget_are_unchecked() {
         let mut oracle = Oracle::new(1);
         oracle.wrote(Gpa(0), &[1]);
         oracle.wrote(Gpa(0x1000), &[2]);
@@ -183,6 +183,6 @@ mod tests {
         assert_eq!(oracle.check(Gpa(0x1000), &[9]), Verdict::Unchecked);
         assert_eq!(oracle.check(Gpa(0xfff), &[0, 9]), Verdict::Unchecked);
         let verdict = Verdict::Corrupt { gpa: Gpa(0xfff), expected: 0, found: 1 };
-        assert_eq!(oracle.check(Gpa(0xfff), &[1, 9]), verdict, "what can be checked is");
+        assert_eq!(oracle.check(Gpa(0xfff), &[1, 9]), verdict, "the other bytes are checked");
     }
 }

@@ -1,22 +1,22 @@
-//! A paging-structure cache: where a walk may begin, instead of at the root.
+//! A paging-structure cache: where a walk may begin instead of at the root.
 //!
-//! One small array for each level below the root remembers which table serves a range of frames. Like the TLB it
-//! holds what is stale until it is told to forget; so a table page that is freed too early is walked again.
+//! A small array for each level below the root stores which table serves a range of frames. Like the TLB it
+//! keeps stale entries until it is flushed, so a table page that is freed too early is walked again.
 
 use slat::{Gfn, Level, Pfn, Span};
 
 const WAYS: usize = 8;
-/// Levels whose tables are remembered: 1 (leaf tables) to 4.
+/// Levels whose tables are cached: 1 (leaf tables) to 4.
 const LEVELS: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
-    /// The frames' common prefix; `u64::MAX` is no table's.
+    /// The common prefix of the table's frames; `u64::MAX` if unused.
     prefix: u64,
     table: Pfn,
 }
 
-/// See the module's header.
+/// A paging-structure cache.
 #[derive(Debug)]
 pub struct Psc {
     links: [[Link; WAYS]; LEVELS],
@@ -30,18 +30,18 @@ impl Default for Psc {
     }
 }
 
-/// All levels, from the lowest on.
+/// Returns all levels, from the lowest.
 fn levels() -> impl Iterator<Item = Level> {
     (1..).map_while(Level::new)
 }
 
-/// What the frames of one table of `level` have in common.
+/// Returns the common prefix of the frames of a table of `level`.
 fn prefix(gfn: Gfn, level: Level) -> u64 {
     gfn.0 >> level.up().shift()
 }
 
 impl Psc {
-    /// The deepest table known for `gfn`, and its level.
+    /// Returns the deepest cached table for `gfn`, and its level.
     #[inline]
     pub fn lookup(&self, gfn: Gfn) -> Option<(Level, Pfn)> {
         levels().zip(&self.links).find_map(|(level, links)| {
@@ -51,7 +51,7 @@ impl Psc {
         })
     }
 
-    /// A walk for `gfn` has read the link to its `table` of `level`.
+    /// Records that a walk for `gfn` has read the link to `table` of `level`.
     #[inline]
     pub fn insert(&mut self, gfn: Gfn, level: Level, table: Pfn) {
         if let Some(links) = self.links.get_mut(usize::from(level.number()).wrapping_sub(1)) {
@@ -84,7 +84,7 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn a_walk_begins_at_the_deepest_table_that_is_still_believed() {
+    fn a_walk_begins_at_the_deepest_cached_table() {
         let mut psc = Psc::default();
         assert_eq!(psc.lookup(Gfn(0)), None);
         psc.insert(Gfn(700), Level::G1, Pfn(3));
@@ -95,17 +95,17 @@ mod tests {
         assert_eq!(psc.lookup(Gfn(700)), None, "both serve that frame");
         psc.insert(Gfn(700), Level::K4, Pfn(1));
         psc.flush(Span::new(Gfn(1024), Gfn(4096)));
-        assert_eq!(psc.lookup(Gfn(700)), Some((Level::K4, Pfn(1))), "stale or not: no flush was asked for");
+        assert_eq!(psc.lookup(Gfn(700)), Some((Level::K4, Pfn(1))), "kept, since no flush covers it");
         psc.flush_all();
         assert_eq!(psc.lookup(Gfn(700)), None);
         for level in levels().skip(4) {
             psc.insert(Gfn(700), level, Pfn(9));
         }
-        assert_eq!(psc.lookup(Gfn(700)), None, "there is no room for tables of these levels");
+        assert_eq!(psc.lookup(Gfn(700)), None, "tables of these levels are not cached");
     }
 
-    /// Random links against a map. The cache may forget; it may not invent, nor remember past a flush; and the
-    /// deepest link that it holds is the answer. Returns how many look-ups were answered.
+    /// Compares with a map, over random links. The cache may lose entries; it may not invent them, nor keep
+    /// them after a flush, and it must return the deepest link that it has. Returns the number of hits.
     fn against_a_map(flush: impl Fn(&mut Psc, Span<Gfn>)) -> Result<usize, Gfn> {
         let (mut psc, mut map, mut hits) = (Psc::default(), HashMap::new(), 0);
         let mut random = fastrand::Rng::with_seed(7);
@@ -113,7 +113,7 @@ mod tests {
             |level: Level, prefix: u64| Span::sized(Gfn(prefix << level.up().shift()), level.up().pages());
         for round in 0..100_000 {
             let state = random.u64(..);
-            // Some of the tables of every level: 2 × 4 × 4 × 16, and frames in them.
+            // Some tables of every level, 2 × 4 × 4 × 16, and frames in them.
             let gfn = Gfn((state >> 32 & 1) << 36 | (state >> 33 & 3) << 27 | (state >> 35 & 3) << 18)
                 + ((state >> 37 & 15) << 9 | state >> 41 & 511);
             match state >> 58 {
@@ -143,12 +143,12 @@ mod tests {
 
     #[test]
     fn it_forgets_but_never_invents() {
-        assert!(against_a_map(Psc::flush).unwrap() > 10_000, "it is of use");
+        assert!(against_a_map(Psc::flush).unwrap() > 10_000, "it has hits");
     }
 
     #[test]
     fn negative_control_a_careless_flush_is_found() {
-        // Leaf tables alone are forgotten: links above stay, to tables that may be gone.
+        // Flushes leaf tables only: links above stay, to tables that may be freed.
         let shallow = |psc: &mut Psc, gfns: Span<Gfn>| {
             let above = psc.links;
             psc.flush(gfns);

@@ -1,30 +1,30 @@
-//! A translation cache that really holds stale translations until it is told to forget them.
+//! A TLB that keeps stale translations until it is flushed.
 //!
-//! Three arrays, one for each page size, set-associative as in hardware: 4 KiB 128 × 8, 2 MiB 16 × 8,
-//! 1 GiB 1 × 8. A new entry takes the place of the oldest of its set. Forgetting everything is one addition:
-//! every entry carries the **era** in which it was made, and only those of the present era count.
+//! It has three arrays, one per page size, set-associative like hardware: 4 KiB 128 × 8, 2 MiB 16 × 8, 1 GiB 1
+//! × 8. A new entry replaces the oldest of its set. Flushing everything is one addition: every entry has the
+//! **era** in which it was made, and is valid only in that era.
 //!
-//! A look-up begins with a **hint**: which entry answered last for a frame like this. A hint is no copy: the entry
-//! itself is compared, so nothing else has to keep hints true.
+//! A look-up begins with a **hint**: the index of the entry that last served a frame with this hash. The
+//! look-up compares the entry itself, so hints need no invalidation.
 //!
 //! ```text
 //! gfn ──▶ hint ──▶ entry: this page, this era, this access?  ─ yes ─▶ hit
 //!                    └─ no ─▶ the sets of 4 KiB, 2 MiB, 1 GiB ─▶ hit, new hint
-//!                                                └────────────▶ miss: the walker's turn
+//!                                                └────────────▶ miss: walk
 //! ```
-//! An entry made by a load does not allow stores until a walk has set Dirty in the table, as on real hardware: a
-//! store through it is a miss. Pages of two sizes may be cached for one frame; until a flush either may answer.
+//! Like on hardware, an entry made by a load does not allow stores until a walk has set Dirty in the table: a
+//! store through it misses. Pages of two sizes may be cached for one frame; until a flush either may be used.
 
 use slat::{Access, Gfn, Level, Perms, Pfn, Span};
 
-/// What a walk has found out about a page.
+/// Result of a walk for a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Translation {
     /// First frame of the page.
     pub pfn: Pfn,
-    /// Its size.
+    /// Size of the page.
     pub level: Level,
-    /// What is allowed.
+    /// Allowed accesses.
     pub perms: Perms,
     /// Whether Dirty is set in the table.
     pub dirty: bool,
@@ -45,7 +45,7 @@ const ENTRIES: usize = (SETS[0] + SETS[1] + SETS[2]) * WAYS;
 const HINTS: usize = 512;
 const _: () = assert!(ENTRIES <= 1 << 16, "a hint has 16 bits");
 
-/// See the module's header.
+/// A TLB.
 #[derive(Debug)]
 pub struct Tlb {
     hints: Box<[u16; HINTS]>,
@@ -58,7 +58,7 @@ pub struct Tlb {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Page number at the translation's size, and the era that it counts in; no era is 0.
+    /// Page number at the translation's size, and the era in which it is valid; 0 for none.
     page: u64,
     era: u64,
     translation: Translation,
@@ -70,15 +70,15 @@ const NOTHING: Entry = Entry {
     translation: Translation { pfn: Pfn(0), level: Level::K4, perms: Perms::NONE, dirty: false },
 };
 
-/// Which entries serve one page size.
+/// The entries of one page size.
 #[derive(Debug)]
 struct Array {
     level: Level,
-    /// Its first entry in [`Tlb::entries`]; its sets follow one another.
+    /// Index of its first entry in [`Tlb::entries`]; its sets are consecutive.
     first: usize,
-    /// For each set the way to replace next.
+    /// The way to replace next, for each set.
     oldest: Box<[u8]>,
-    /// The era of its latest entry: most machines use one or two sizes, and the others are passed over.
+    /// Era of its latest entry. Most machines use one or two sizes; unused arrays are skipped.
     used: u64,
 }
 
@@ -91,19 +91,19 @@ impl Array {
         page as usize & (self.oldest.len() - 1)
     }
 
-    /// The indices of the entries that may hold `page`.
+    /// Returns the indices of the entries that may hold `page`.
     fn ways(&self, page: u64) -> std::ops::Range<usize> {
         let first = self.first + self.set_of(page) * WAYS;
         first..first + WAYS
     }
 
-    /// The indices of all its entries.
+    /// Returns the indices of all its entries.
     fn all(&self) -> std::ops::Range<usize> {
         self.first..self.first + self.oldest.len() * WAYS
     }
 }
 
-/// Large pages begin at multiples of 512 frames: their hints are told apart by the bits above.
+/// Large pages begin at multiples of 512 frames, so the hash includes higher bits.
 #[inline(always)]
 fn hint_of(gfn: Gfn) -> usize {
     (gfn.0 ^ gfn.0 >> 9) as usize % HINTS
@@ -124,7 +124,7 @@ impl Default for Tlb {
 }
 
 impl Tlb {
-    /// The translation of `gfn`, if one is cached that allows `access`.
+    /// Returns a cached translation of `gfn` that allows `access`.
     #[inline(always)]
     pub fn lookup(&mut self, gfn: Gfn, access: Access) -> Option<Translation> {
         let Entry { page, era, translation } = self.entries[usize::from(self.hints[hint_of(gfn)])];
@@ -152,15 +152,15 @@ impl Tlb {
         None
     }
 
-    /// Caches what a walk for `gfn` has found, in place of what was cached for that page. There is no room for
-    /// pages of more than 1 GiB: those are not remembered.
+    /// Caches the result of a walk for `gfn`, and replaces an earlier entry for that page. Pages above 1 GiB
+    /// are not cached.
     pub fn insert(&mut self, gfn: Gfn, translation: Translation) {
         let size = usize::from(translation.level.number()).wrapping_sub(1);
         let Some(array) = self.arrays.get_mut(size) else { return };
         let (page, era) = (array.page(gfn), self.era);
         let mut ways = array.ways(page);
         let first = ways.start;
-        // The page's own entry first (a store after a load), then one that counts no more, then the oldest.
+        // The page's own entry first (a store after a load), then an invalid one, then the oldest.
         let at = ways
             .clone()
             .find(|&at| self.entries[at].page == page && self.entries[at].era == era)
@@ -182,7 +182,7 @@ impl Tlb {
         self.era += 1;
     }
 
-    /// Forgets every translation, at every size, of any of these frames; and no other.
+    /// Forgets every translation, of every size, for any of these frames, and no other.
     pub fn flush(&mut self, gfns: Span<Gfn>) {
         if gfns.is_empty() {
             return;
@@ -196,7 +196,7 @@ impl Tlb {
                     }
                 }
             };
-            // Few pages: look at their sets; many: at every set once.
+            // For few pages, their sets; for many, every set once.
             if last - first < array.oldest.len() as u64 {
                 (first..=last).for_each(|page| forget(array.ways(page)));
             } else {
@@ -205,12 +205,12 @@ impl Tlb {
         }
     }
 
-    /// Look-ups that found what they needed.
+    /// Returns the number of look-ups that hit.
     pub fn hits(&self) -> u64 {
         self.hits
     }
 
-    /// Look-ups that did not.
+    /// Returns the number of look-ups that missed.
     pub fn misses(&self) -> u64 {
         self.misses
     }

@@ -1,9 +1,9 @@
-//! The walker: what hardware does on a TLB miss, in software.
+//! The walker: the hardware's walk on a TLB miss, in software.
 //!
-//! It reads second-level tables from physical memory, level by level, starting from the deepest link that the
-//! paging-structure cache knows; sets Accessed on every entry it goes through and Dirty in a leaf that it
-//! stores through, atomically; checks permissions; and reports a fault where there is no way on. It takes no
-//! lock and enters no section: like hardware, it is kept from freed tables only by flushes and their answers.
+//! It reads second-level tables from physical memory, level by level, from the deepest link in the
+//! paging-structure cache. It atomically sets Accessed on every entry on the way, and Dirty in a leaf that it
+//! stores through. It checks permissions, and reports a fault if an entry is missing. It takes no lock and
+//! enters no section: like hardware, only flushes and their answers protect it from freed tables.
 
 use crate::psc::Psc;
 use crate::tlb::Translation;
@@ -11,11 +11,11 @@ use slat::table::{Entry, Word};
 use slat::{Access, Fault, Format, Gpa, Level, Pfn, TableMemory};
 use std::ptr::NonNull;
 
-/// Walks for `gpa` from the table `root`, and says what a TLB may remember.
+/// Walks for `gpa` from the table `root`, and returns what a TLB may cache.
 ///
 /// # Safety
-/// The calling vCPU is in guest mode in the VM of these tables and has not answered a flush since the entries of
-/// `psc` were made: so no table that the walk can reach has been freed.
+/// The calling vCPU is in guest mode in the VM of these tables, and has not answered a flush since the entries
+/// of `psc` were made. So no table that the walk can reach has been freed.
 pub unsafe fn walk<F: Format, M: TableMemory>(
     memory: &M,
     root: Pfn,
@@ -31,7 +31,7 @@ pub unsafe fn walk<F: Format, M: TableMemory>(
         let (mut level, mut table) =
             psc.lookup(gpa.gfn()).unwrap_or_else(|| (F::ROOT_LEVEL, F::top(root, gpa.gfn())));
         loop {
-            // SAFETY: the caller's word.
+            // SAFETY: the caller keeps the condition.
             let entry = unsafe { entry_of::<F, M>(memory, table, gpa, level) };
             let word = entry.load();
             if !F::is_present(word) {
@@ -60,9 +60,9 @@ pub unsafe fn walk<F: Format, M: TableMemory>(
     }
 }
 
-/// Sets what is missing of `bits`; false where the entry changed meanwhile.
+/// Sets missing bits of `bits`; returns false if the entry has changed meanwhile.
 fn touched(entry: &Entry, word: Word, bits: u64) -> bool {
-    // SAFETY: what a walker sets in that word.
+    // SAFETY: these are bits that a walker sets in that word.
     word.0 & bits == bits || unsafe { entry.touch_raw(word, bits) }
 }
 
@@ -75,6 +75,6 @@ unsafe fn entry_of<'a, F: Format, M: TableMemory>(
     level: Level,
 ) -> &'a Entry {
     let page: NonNull<Entry> = memory.at(table).cast();
-    // SAFETY: a table page holds 512 entries; it is allocated, says the caller.
+    // SAFETY: a table page has 512 entries; the caller ensures that it is allocated.
     unsafe { page.add(F::index(gpa.gfn(), level)).as_ref() }
 }

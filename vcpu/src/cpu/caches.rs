@@ -1,14 +1,14 @@
-//! What a vCPU caches, under two tags: one for the guest (L1), one for the guest of the guest (L2), whose translations are combined
-//! ones, from a frame of L2 to a frame of the host.
+//! The caches of a vCPU, with two tags: one for the guest (L1), one for the nested guest (L2), whose
+//! translations are combined: from a frame of L2 to a frame of the host.
 //!
-//! Forgetting is the engine's business, through [`Translations`]. Each tag forgets only what it is told to: a flush of L1's frames leaves
-//! L2's translations, and one of L2's tag leaves L1's.
+//! The engine decides what to flush, through [`Translations`]. A flush affects only its tag: a flush of L1's
+//! frames keeps L2's translations, and one of L2's tag keeps L1's.
 
 use crate::psc::Psc;
 use crate::tlb::Tlb;
 use slat::{Gfn, Span, Translations};
 
-/// Translations and links under one tag.
+/// Cached translations and links under one tag.
 #[derive(Debug, Default)]
 pub(super) struct Cached {
     pub(super) tlb: Tlb,
@@ -22,20 +22,20 @@ impl Cached {
     }
 }
 
-/// What a vCPU runs.
+/// What a vCPU is running.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Under {
     L1,
     L2,
 }
 
-/// See the module's header.
+/// The caches of a vCPU.
 #[derive(Debug, Default)]
 pub struct Caches {
     l1: Cached,
-    /// Of a vCPU that has run L2.
+    /// Present after the vCPU has run L2.
     l2: Option<Box<Cached>>,
-    /// A mistake: translations that it has for L2 stay.
+    /// A seeded mistake: L2's translations survive flushes.
     keeps_l2: bool,
 }
 
@@ -51,7 +51,7 @@ impl Caches {
         self.keeps_l2 = true;
     }
 
-    /// Hits and misses.
+    /// Returns hits and misses.
     pub(super) fn tlb_counts(&self) -> (u64, u64) {
         let both = || [Some(&self.l1), self.l2.as_deref()].into_iter().flatten();
         (both().map(|cached| cached.tlb.hits()).sum(), both().map(|cached| cached.tlb.misses()).sum())
@@ -71,7 +71,7 @@ impl Translations for Caches {
 
     fn flush_nested(&mut self) {
         match &mut self.l2 {
-            // Links go: those of a shadow that has gone to another table lead nowhere.
+            // Links are flushed anyway: after a shadow has changed to another table they point nowhere.
             Some(l2) if self.keeps_l2 => l2.psc.flush_all(),
             Some(l2) => l2.flush_all(),
             None => {}

@@ -5,7 +5,7 @@ use crate::walker::walk;
 use crate::window::Window;
 use slat::{Access, Fault, Format, Gpa, Host, PAGE_SIZE, Pfn, Vm};
 
-/// The vCPU as an instruction sees it: guest-physical memory.
+/// The vCPU as an instruction sees it: accesses to guest-physical memory.
 pub struct Core<'c, F: Format, H: Host> {
     vm: &'c Vm<F, H>,
     caches: &'c mut Cached,
@@ -18,7 +18,7 @@ impl<'c, F: Format, H: Host> Core<'c, F, H> {
         Self { vm, caches, window, root }
     }
 
-    /// Loads from guest memory; an access may cross pages. On a fault `into` is half-filled at most.
+    /// Loads from guest memory; may cross pages. On a fault `into` may be partly filled.
     #[inline]
     pub fn load(&mut self, gpa: Gpa, into: &mut [u8]) -> Result<(), Fault> {
         self.access(gpa, into.len(), Access::Read, |window, pfn, offset, part| {
@@ -34,7 +34,7 @@ impl<'c, F: Format, H: Host> Core<'c, F, H> {
         })
     }
 
-    /// Stores to guest memory. On a fault nothing is written: every page is translated first.
+    /// Stores to guest memory. A fault writes nothing: all pages are translated first.
     #[inline]
     pub fn store(&mut self, gpa: Gpa, from: &[u8]) -> Result<(), Fault> {
         if gpa.offset() + from.len() as u64 > PAGE_SIZE {
@@ -45,24 +45,24 @@ impl<'c, F: Format, H: Host> Core<'c, F, H> {
         })
     }
 
-    /// Loads a word, whose address is a multiple of its size, at once.
+    /// Atomically loads a naturally aligned word.
     pub fn load_word(&mut self, gpa: Gpa) -> Result<u64, Fault> {
         let (pfn, offset) = self.translate(gpa, Access::Read)?;
         Ok(self.window.load_word(pfn, offset))
     }
 
-    /// Stores `new` to such a word at once, where it is `old`; else says what it is.
+    /// Atomically stores `new` to such a word if it is `old`; otherwise returns the word.
     pub fn exchange_word(&mut self, gpa: Gpa, old: u64, new: u64) -> Result<Result<u64, u64>, Fault> {
         let (pfn, offset) = self.translate(gpa, Access::Write)?;
         Ok(self.window.exchange_word(pfn, offset, old, new))
     }
 
-    /// The frame that an access to `gpa` goes to, as the caches or a walk say.
+    /// Returns the frame for an access to `gpa`, from the caches or a walk.
     pub fn frame_of(&mut self, gpa: Gpa, access: Access) -> Result<Pfn, Fault> {
         self.translate(gpa, access).map(|(pfn, _)| pfn)
     }
 
-    /// Translates page by page and calls `copy` with each part.
+    /// Translates page by page, and calls `copy` for each part.
     #[inline(always)]
     fn access(
         &mut self,
@@ -82,15 +82,15 @@ impl<'c, F: Format, H: Host> Core<'c, F, H> {
         Ok(())
     }
 
-    /// The frame of `gpa`, and the offset in it.
+    /// Returns the frame of `gpa`, and the offset in it.
     #[inline(always)]
     fn translate(&mut self, gpa: Gpa, access: Access) -> Result<(Pfn, u64), Fault> {
         let gfn = gpa.gfn();
         let hit = if let Some(hit) = self.caches.tlb.lookup(gfn, access) {
             hit
         } else {
-            // SAFETY: in guest mode, and no answer has been given since the step began; flushes that were
-            // answered before have emptied the caches of what they covered.
+            // SAFETY: in guest mode, and without an answer since the step began; earlier answered flushes have
+            // removed what they covered from the caches.
             let found =
                 unsafe { walk::<F, H>(self.vm.host(), self.root, &mut self.caches.psc, gpa, access) }?;
             self.caches.tlb.insert(gfn, found);

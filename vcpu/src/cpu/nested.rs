@@ -1,9 +1,10 @@
-//! A vCPU that runs L2: the guest of a hypervisor (L1) that is its guest; or a guest on its own page table, for want of a second stage.
+//! A vCPU that runs L2, the guest of a hypervisor (L1) that is its own guest; or, without a second stage, a
+//! guest on its own page table.
 //!
 //! ```text
 //! L1 enters L2 ─▶ `Vcpu::nested` ─▶ steps of the program, under L2's tag
 //!        ▲                             │ fault
-//!        │ refused by T: L1's    ◀── `L2::fault` ──▶ on with the program
+//!        │ refused by T: for L1  ◀── `L2::fault` ──▶ the program continues
 //! ```
 
 use super::{Cpu, Exit, Program, Stay, Stayed, Under};
@@ -11,20 +12,20 @@ use slat::nested::{GuestFlush, GuestTable, L1Access, L1Fault, L1Format, L2, L2Do
 use slat::{Done, Fault, Format, Gfn, Host, HostError, Idle, SpaceId, Span, Vcpu, Vm};
 use std::time::Instant;
 
-/// Why L2 was left.
+/// Why the vCPU has left L2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum L2Exit {
     /// The program stopped.
     Stopped,
-    /// L1's table refuses an access: L1 is told.
+    /// L1's table refuses an access: L1 handles it.
     ForL1(L1Fault),
-    /// As an exit of L1's, at the address in L1's memory that L1's table gives.
+    /// Like an exit of L1, at the address in L1's memory that L1's table gives.
     Own(Exit),
 }
 
 impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
-    /// L1 runs `program` as its guest on `table`, until one of them has to say something. On a processor of its own. An error is
-    /// that there is no memory for tables.
+    /// Runs `program` as L1's guest on `table` until it exits. The vCPU has a processor of its own. Fails if
+    /// there is no memory for tables.
     pub fn run_l2<T: L1Format>(
         &mut self,
         idle: &mut Idle,
@@ -34,9 +35,10 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         self.run_entered(idle, |vcpu, idle| vcpu.nested(idle, table), program)
     }
 
-    /// The guest runs `program` on its own page table, in a VM [without two stages](slat::Builder::without_two_stages), until one of them has to
-    /// say something: the guest has a page fault ([`L2Exit::ForL1`]). Addresses are linear ones, [without their
-    /// sign](GuestTable::access). An error is that there is no memory for tables.
+    /// Runs `program` on the guest's own page table, in a VM [without two
+    /// stages](slat::Builder::without_two_stages), until it exits; a page fault of the guest is
+    /// [`L2Exit::ForL1`]. Addresses are linear, [without their sign](GuestTable::access). Fails if there is no
+    /// memory for tables.
     pub fn run_guest(
         &mut self,
         idle: &mut Idle,
@@ -46,7 +48,8 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         self.run_entered(idle, |vcpu, idle| vcpu.guest_paging(idle, table), program)
     }
 
-    /// The guest flushes, on this vCPU, what it has of its page tables: see [`Vcpu::guest_flushes`](slat::Vcpu::guest_flushes).
+    /// Executes the guest's flush of its page tables on this vCPU: see
+    /// [`Vcpu::guest_flushes`](slat::Vcpu::guest_flushes).
     pub fn guest_flushes(&mut self, flush: GuestFlush) {
         self.vcpu.guest_flushes(flush);
     }
@@ -104,13 +107,13 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         }
     }
 
-    /// L1 flushes, on this vCPU, what it has of its tables for which `covers` says so: see
+    /// Executes L1's flush on this vCPU, of its tables that `covers` accepts: see
     /// [`Vcpu::l1_flushes`](slat::Vcpu::l1_flushes).
     pub fn l1_flushes<T: L1Format>(&mut self, covers: impl Fn(&T) -> bool) {
         self.vcpu.l1_flushes(covers);
     }
 
-    /// L1 flushes frames of L2 on all vCPUs: see [`Vm::l1_broadcasts`].
+    /// Executes L1's flush of frames of L2 on all vCPUs: see [`Vm::l1_broadcasts`].
     pub fn l1_broadcasts<T: L1Format>(
         &mut self,
         idle: &mut Idle,
@@ -121,7 +124,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         vm.l1_broadcasts(idle, space, g2s, covers);
     }
 
-    /// A mistake, for tests of the tests: what its own caches hold for L2 stays there whatever is flushed.
+    /// A seeded mistake: its caches keep L2's translations whatever is flushed.
     #[doc(hidden)]
     #[must_use]
     pub fn keeping_l2(mut self) -> Self {
@@ -130,7 +133,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
     }
 }
 
-/// A fault of L2, out of it. `None`: it may go on.
+/// Handles a fault of L2, outside of it. `None` if the program may continue.
 fn deal_with<F: Format, H: Host, T: L1Format>(
     l2: &mut L2<'_, '_, F, H, T>,
     idle: &mut Idle,
@@ -152,7 +155,7 @@ fn deal_with<F: Format, H: Host, T: L1Format>(
                 _ => None,
             }
         }
-        // What there is no other word for: again.
+        // Other results: run again.
         _ => None,
     }
 }

@@ -1,26 +1,26 @@
-//! Where the memory of a traced program lies in the guest.
+//! Places the memory of a traced program in the guest.
 //!
-//! A program's addresses are strewn over 47 bits; a guest has a few gigabytes. Each **region** of the program (an
-//! aligned window, made when it is first touched) is given the next free range of guest frames, and becomes one
-//! memslot.
+//! A program's addresses are scattered over 47 bits; a guest has a few gigabytes. Each **region** of the
+//! program (an aligned window, created when it is first touched) gets the next free range of guest frames, and
+//! becomes one memslot.
 
 use slat::{Gpa, PAGE_SIZE};
 use std::collections::HashMap;
 
-/// Traced addresses to guest-physical ones.
+/// Maps traced addresses to guest-physical ones.
 #[derive(Debug)]
 pub struct Layout {
     regions: HashMap<u64, Gpa>,
-    /// The region used last: nearly always the next one too.
+    /// The last region used; mostly the next one too.
     last: (u64, Gpa),
 }
 
-/// A range of traced addresses, and where it lies in the guest.
+/// A range of traced addresses, and its place in the guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
     /// First traced address; a multiple of [`Layout::REGION`].
     pub start: u64,
-    /// Where it lies.
+    /// Its guest address.
     pub gpa: Gpa,
 }
 
@@ -28,12 +28,12 @@ impl Layout {
     /// Bytes in a region.
     pub const REGION: u64 = 16 << 20;
 
-    /// No regions yet.
+    /// Creates a layout without regions.
     pub fn new() -> Self {
         Self { regions: HashMap::new(), last: (u64::MAX, Gpa(0)) }
     }
 
-    /// The guest-physical address of a traced one, if its region has been placed.
+    /// Returns the guest-physical address of a traced one, if its region has a place.
     #[inline(always)]
     pub fn gpa(&mut self, addr: u64) -> Option<Gpa> {
         let region = addr / Self::REGION;
@@ -49,7 +49,7 @@ impl Layout {
         self.regions.insert(addr / Self::REGION, gpa);
     }
 
-    /// The regions placed so far, in no order.
+    /// Returns the regions placed so far, in no order.
     pub fn regions(&self) -> impl Iterator<Item = Region> + '_ {
         self.regions.iter().map(|(&region, &gpa)| Region { start: region * Self::REGION, gpa })
     }

@@ -1,12 +1,12 @@
-//! What runs on the software vCPUs: programs that touch memory and check what they read.
+//! Guests of the software vCPUs: programs that access memory and check what they read.
 //!
 //! | guest | what it does |
 //! |---|---|
 //! | [`Replay`] | replays a memory trace of a real program |
-//! | [`Phases`], for [`Replay`] | uses some of its memory at a time, and sweeps over all of it |
-//! | [`Pattern`] | reads and writes at random in a range: the shortest way to a race |
+//! | [`Phases`], for [`Replay`] | uses part of its memory at a time, and sweeps over all of it |
+//! | [`Pattern`] | reads and writes at random in a range, to find races quickly |
 //!
-//! Both know what every byte should be ([`crate::oracle`]); what they find is in [`Findings`].
+//! Each knows the expected value of every byte ([`crate::oracle`]), and reports in [`Findings`].
 
 mod layout;
 mod pattern;
@@ -21,16 +21,16 @@ pub use replay::{Replay, Want};
 use crate::oracle::{Oracle, Verdict};
 use slat::Gpa;
 
-/// What a guest has found out about its memory.
+/// Results of a guest's checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Findings {
-    /// Reads whose every byte was as written.
+    /// Reads with every byte as written.
     pub verified: u64,
-    /// Reads that could not be checked, because the oracle's memory is bounded.
+    /// Reads that were not checked, since the oracle's memory is bounded.
     pub unchecked: u64,
-    /// Reads with a byte that no store wrote there.
+    /// Reads with a wrong byte.
     pub corrupt: u64,
-    /// The first of those: where, what was expected, what was found.
+    /// The first wrong byte: address, expected value, found value.
     pub first: Option<(Gpa, u8, u8)>,
 }
 
@@ -46,7 +46,7 @@ impl Findings {
         }
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self {
@@ -58,8 +58,8 @@ impl Findings {
     }
 }
 
-/// Fills `bytes` with what write number `number`, from 1, writes at `gpa`: no two writes alike, here or in another
-/// guest's range; no long runs; nothing like untouched memory.
+/// Fills `bytes` with the contents of write number `number`, from 1, at `gpa`. Contents differ between writes
+/// and between guests, have no long runs, and are never zero like untouched memory.
 fn fill(bytes: &mut [u8], gpa: Gpa, number: u64) {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ gpa.0.wrapping_mul(0xd6e8_feb8_6659_fd93);
     let word = mixed.rotate_left(29) ^ number;

@@ -1,11 +1,11 @@
-//! A guest that reads and writes words at random in a range of its own.
+//! A guest that reads and writes random words in its own range.
 
 use super::{Findings, fill};
 use crate::cpu::{Core, Program, Step};
 use crate::oracle::Oracle;
 use slat::{Fault, Format, Gfn, Gpa, Host, PAGE_SIZE, Span};
 
-/// See the module's header. Stops after a number of accesses; run it again for as many more.
+/// Random accesses in a range. Stops after a number of accesses; each run makes as many again.
 #[derive(Debug)]
 pub struct Pattern {
     gfns: Span<Gfn>,
@@ -13,12 +13,12 @@ pub struct Pattern {
     random: fastrand::Rng,
     accesses: u64,
     left: u64,
-    /// What was found so far.
+    /// Results so far.
     pub findings: Findings,
 }
 
 impl Pattern {
-    /// Accesses in `gfns`, in an order that `seed` decides, `accesses` at a time.
+    /// Creates a guest that accesses `gfns` in an order from `seed`, `accesses` at a time.
     pub fn new(gfns: Span<Gfn>, seed: u64, accesses: u64) -> Self {
         let oracle = Oracle::new(gfns.len() as usize);
         let random = fastrand::Rng::with_seed(seed);
@@ -32,7 +32,7 @@ impl Program for Pattern {
             self.left = self.accesses;
             return Ok(Step::Stop);
         }
-        // The generator goes on only when the instruction is done: a fault runs the same one again.
+        // The generator advances only when the instruction completes: after a fault the same one runs again.
         let mut random = self.random.clone();
         let page = self.gfns.start + random.u64(..self.gfns.len());
         let gpa = Gpa(page.gpa().0 + random.u64(..PAGE_SIZE / 8) * 8);

@@ -1,22 +1,22 @@
-//! A program whose working set changes: the accesses of one, for [`Replay`](super::Replay).
+//! The accesses of a program whose working set changes, for [`Replay`](super::Replay).
 //!
 //! ```text
 //! pages ▲  ▒▒▒▒▒        ░ the sweep: every page in turn, once
-//!       │░    ░▒▒▒▒▒    ▒ the working set of the phase: its pages again and again, in no order
+//!       │░    ░▒▒▒▒▒    ▒ the working set of the phase: its pages repeatedly, in random order
 //!       │   ░      ▒▒▒▒▒
 //!       └──────────────▶ accesses
 //! ```
-//! In each phase most accesses go to the phase's working set, which shares half of its pages with the one before; one
-//! in a few goes on with a sweep over all memory, as a backup or a garbage collector does. By their faults all pages
-//! look alike, since the pages of the working set fault no more often than others: only who sees them being used again
-//! can tell the two apart.
+//! In each phase most accesses go to the phase's working set, which shares half of its pages with the one
+//! before. One access in `sweep` continues a sweep over all memory, like a backup or a garbage collector.
+//! Faults do not distinguish the two, since pages of the working set fault no more often than others: only
+//! accesses to present pages show the working set.
 //!
-//! A page's number within the working set says nothing about its address: neighbours in memory are hot and cold.
+//! A page's number within the working set is unrelated to its address: neighbours in memory are hot and cold.
 
 use crate::trace::{Access, Kind};
 use slat::PAGE_SIZE;
 
-/// See the module's header. The same settings give the same accesses on every machine.
+/// The accesses. Equal settings give equal accesses on every machine.
 #[derive(Clone, Debug)]
 pub struct Phases {
     settings: PhasesSettings,
@@ -25,43 +25,43 @@ pub struct Phases {
     made: u64,
 }
 
-/// What the program is like.
+/// Settings of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PhasesSettings {
-    /// All of its pages; a power of two.
+    /// Number of pages; a power of two.
     pub pages: u64,
-    /// Pages of a working set; an even number of them.
+    /// Pages in a working set; an even number.
     pub working_set: u64,
-    /// Phases.
+    /// Number of phases.
     pub phases: u64,
-    /// Accesses in each.
+    /// Accesses per phase.
     pub accesses: u64,
-    /// One access in so many goes to the sweep.
+    /// One access in this many belongs to the sweep.
     pub sweep: u64,
 }
 
 impl Default for PhasesSettings {
-    /// 16 MiB, of which 6 MiB are in use at a time.
+    /// 16 MiB, 6 MiB of which are in use at a time.
     fn default() -> Self {
         Self { pages: 4096, working_set: 1536, phases: 8, accesses: 100_000, sweep: 10 }
     }
 }
 
 impl Phases {
-    /// Where its memory begins.
+    /// Address at which its memory begins.
     pub const START: u64 = 0x10_0000_0000;
 
-    /// A program that is about to start.
+    /// Creates a program at its start.
     ///
     /// # Panics
-    /// Where the settings are not what they have to be.
+    /// If the settings are not as documented.
     pub fn new(settings: PhasesSettings) -> Self {
         let PhasesSettings { pages, working_set, sweep, .. } = settings;
         assert!(pages.is_power_of_two() && (2..=pages).contains(&working_set) && sweep > 0);
         Self { settings, random: 0x9e37_79b9_7f4a_7c15, made: 0 }
     }
 
-    /// An xorshift generator: small, even, and the same on every machine.
+    /// An xorshift generator: small, uniform, and equal on every machine.
     fn random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -83,7 +83,7 @@ impl Iterator for Phases {
             self.made / sweep % pages
         } else {
             let number = phase * (working_set / 2) + self.random() % working_set;
-            // An odd factor deals all numbers out over all pages.
+            // An odd factor permutes the page numbers.
             number.wrapping_mul(0x9e37_79b1) % pages
         };
         let random = self.random();
@@ -110,7 +110,7 @@ mod tests {
             for access in phase {
                 *counts.entry(access.addr / PAGE_SIZE).or_default() += 1;
             }
-            assert_eq!(counts.len(), 256, "the sweep comes everywhere");
+            assert_eq!(counts.len(), 256, "the sweep reaches every page");
             let mut pages: Vec<u64> =
                 counts.iter().filter(|(_, count)| **count > 50).map(|(page, _)| *page).collect();
             pages.sort_unstable();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_same_every_time() {
+    fn equal_settings_give_equal_accesses() {
         let settings = PhasesSettings { accesses: 1000, ..PhasesSettings::default() };
         assert!(Phases::new(settings).eq(Phases::new(settings)));
     }

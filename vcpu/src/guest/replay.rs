@@ -1,7 +1,7 @@
-//! A guest that replays a memory trace: every load is checked, every store is remembered.
+//! A guest that replays a memory trace: it checks every load and records every store.
 //!
-//! The trace says where and how much, not what; the guest stores numbers of its own, each different, so a byte in
-//! the wrong place is recognised wherever it turns up.
+//! The trace has addresses and sizes, but no contents. The guest stores numbers of its own, each different, so
+//! a byte at a wrong place is recognized wherever it appears.
 
 use super::{Findings, Layout, fill};
 use crate::cpu::{Core, Program, Step};
@@ -10,24 +10,24 @@ use crate::trace::{Access, Kind};
 use slat::{Fault, Format, Gfn, Gpa, Host, PAGE_SIZE};
 use std::sync::Arc;
 
-/// See the module's header. Runs until its batch is used up, or a region is touched that has no place yet.
+/// A replay of a trace. Runs until its batch is used up, or a region without a place is touched.
 #[derive(Debug)]
 pub struct Replay {
     batch: Arc<Vec<Access>>,
     next: usize,
-    /// Where the program's regions lie.
+    /// Places of the program's regions.
     pub layout: Layout,
     oracle: Oracle,
-    /// The number of the next write.
+    /// Number of the next write.
     writes: u64,
     buffer: Box<[u8]>,
-    /// What was found so far.
+    /// Results so far.
     pub findings: Findings,
     /// Accesses made so far.
     pub accesses: u64,
 }
 
-/// Where an access lies: place and size; and those of its rest, where its bytes are in two regions.
+/// Address and size of an access; the second pair if its bytes are in two regions.
 type Parts = (Gpa, usize, Option<(Gpa, usize)>);
 
 /// Why a replay has stopped.
@@ -40,7 +40,7 @@ pub enum Want {
 }
 
 impl Replay {
-    /// A guest with no memory placed and nothing to do, whose oracle remembers `pages` pages.
+    /// Creates a guest without memory and accesses, whose oracle keeps `pages` pages.
     pub fn new(pages: usize) -> Self {
         Self {
             batch: Arc::default(),
@@ -54,14 +54,14 @@ impl Replay {
         }
     }
 
-    /// The next part of the trace. The last one must be used up.
+    /// Sets the next part of the trace. The last one must be used up.
     pub fn feed(&mut self, batch: Arc<Vec<Access>>) {
         debug_assert!(self.next == self.batch.len(), "nothing is skipped");
         (self.batch, self.next) = (batch, 0);
     }
 
-    /// Takes a part of the trace as made already, elsewhere: from now on its memory has to hold what it has stored there. All
-    /// regions of the part must have places; nothing is accessed.
+    /// Treats a part of the trace as executed elsewhere: from now on memory must hold what that part has
+    /// stored. All its regions must have places; memory is not accessed.
     pub fn recall(&mut self, batch: &[Access]) {
         for access in batch.iter().filter(|access| access.kind.writes()) {
             let Some((gpa, size, rest)) = self.parts(access) else { continue };
@@ -74,12 +74,13 @@ impl Replay {
         }
     }
 
-    /// What each page that it remembers has to hold, in no order.
+    /// Returns the expected contents of each kept page, in no order.
     pub fn expected(&self) -> impl Iterator<Item = (Gfn, &[u8; PAGE_SIZE as usize])> + '_ {
         self.oracle.pages()
     }
 
-    /// Where an access lies; `None` where a region has no place. Neighbours in the program need not be neighbours in the guest.
+    /// Returns the place of an access; `None` if a region has no place. Neighbouring regions of the program may
+    /// be apart in the guest.
     #[inline(always)]
     fn parts(&mut self, access: &Access) -> Option<Parts> {
         let gpa = self.layout.gpa(access.addr)?;
@@ -92,7 +93,7 @@ impl Replay {
         Some((gpa, room as usize, Some((rest, (size - room) as usize))))
     }
 
-    /// What it waits for, after it has stopped.
+    /// Returns why it has stopped.
     pub fn wants(&mut self) -> Want {
         match self.batch.get(self.next) {
             None => Want::Batch,
@@ -101,7 +102,7 @@ impl Replay {
         }
     }
 
-    /// One access whose bytes lie in one region.
+    /// Makes one access whose bytes are in one region.
     #[inline(always)]
     fn access(
         &mut self,
@@ -121,7 +122,7 @@ impl Replay {
             fill(written, gpa, self.writes);
             core.store(gpa, written)?;
         }
-        // Nothing faults any more: only now is the instruction done.
+        // No further fault can happen, so the instruction completes.
         if kind != Kind::Store {
             self.findings.check(&mut self.oracle, gpa, read);
         }
@@ -133,7 +134,7 @@ impl Replay {
     }
 }
 
-/// The last byte of an access.
+/// Returns the last byte of an access.
 fn last(access: &Access) -> u64 {
     access.addr + u64::from(access.size) - 1
 }
