@@ -10,14 +10,14 @@ fn holds(tlb: &mut Tlb, gfn: u64) -> bool {
 }
 
 #[test]
-fn it_holds_what_it_was_told_until_it_is_told_to_forget() {
+fn it_keeps_translations_until_a_flush() {
     let mut tlb = Tlb::default();
     tlb.insert(Gfn(5), page(50, Level::K4));
     tlb.insert(Gfn(1024), page(512, Level::M2));
-    assert_eq!(tlb.lookup(Gfn(5), Access::Read).unwrap().pfn, Pfn(50), "whatever the tables say by now");
+    assert_eq!(tlb.lookup(Gfn(5), Access::Read).unwrap().pfn, Pfn(50), "whatever the tables say");
     tlb.flush(Span::new(Gfn(6), Gfn(1024)));
     tlb.flush(Span::new(Gfn(5), Gfn(5)));
-    assert!(holds(&mut tlb, 5) && holds(&mut tlb, 1500), "neither flush covered them");
+    assert!(holds(&mut tlb, 5) && holds(&mut tlb, 1500), "no flush covers them");
     tlb.flush(Span::new(Gfn(1500), Gfn(1501)));
     assert!(!holds(&mut tlb, 1024), "one frame of a large page: all of it");
     tlb.flush_all();
@@ -36,7 +36,7 @@ fn a_store_needs_permission_and_a_walk_that_set_dirty() {
     assert!(tlb.lookup(Gfn(2), Access::Write).is_none() && tlb.lookup(Gfn(2), Access::Fetch).is_some());
 }
 
-/// Whatever its length: frames before and after it stay, at every size.
+/// For any length: frames before and after the span stay, at every size.
 #[test]
 fn a_flush_ends_where_its_span_ends() {
     for len in [1, 2, 100, 127, 128, 129, 511, 512, 513, 1 << 18, 1 << 40] {
@@ -80,20 +80,21 @@ fn a_page_too_large_for_any_array_is_not_remembered() {
     assert!(!holds(&mut tlb, 0));
 }
 
-/// What the model found out: look-ups answered, and answers that were forgotten before a flush asked for it.
+/// Result of the comparison: hits, and entries that were lost without a flush.
 struct Held {
     hits: usize,
     forgotten: usize,
 }
 
-/// Random pages of every size against a map. A TLB may forget; it may not invent, nor remember past a flush.
+/// Compares with a map, over random pages of every size. A TLB may lose entries; it may not invent them, nor
+/// keep them after a flush.
 fn against_a_map(flush: impl Fn(&mut Tlb, Span<Gfn>)) -> Result<Held, Gfn> {
     let (mut tlb, mut map, mut random) = (Tlb::default(), HashMap::new(), fastrand::Rng::with_seed(7));
     let mut held = Held { hits: 0, forgotten: 0 };
     let pages = |gfn: Gfn| [Level::K4, Level::M2, Level::G1].map(|level| (level, gfn.base(level)));
     for round in 0..300_000 {
         let state = random.u64(..);
-        // 32 × 8 × 128 frames, in as many pages of each size as no array can hold.
+        // 32 × 8 × 128 frames: more pages of each size than an array holds.
         let gfn = Gfn((state >> 32 & 31) << 18 | (state >> 37 & 7) << 9 | state >> 26 & 0x7f);
         let access = [Access::Read, Access::Write, Access::Fetch][(state >> 44) as usize % 3];
         let perms = [Perms::RX, Perms::RWX, Perms::READ.with(Perms::WRITE)][(state >> 46) as usize % 3];
@@ -131,7 +132,7 @@ fn against_a_map(flush: impl Fn(&mut Tlb, Span<Gfn>)) -> Result<Held, Gfn> {
 #[test]
 fn it_forgets_but_never_invents() {
     let held = against_a_map(Tlb::flush).unwrap();
-    assert!(held.hits > 10_000, "it is of use: {}", held.hits);
+    assert!(held.hits > 10_000, "it has hits: {}", held.hits);
     assert!(held.forgotten > 0, "it is smaller than the map");
 }
 

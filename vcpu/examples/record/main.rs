@@ -1,18 +1,19 @@
-//! Makes the bundled traces anew, from two real programs and a real kernel: those that are named, or all. Needs valgrind, zstd, gcc,
-//! and what `cargo xtask boot` needs; ten minutes.
+//! Records the bundled traces again, from two real programs and a real kernel: the named ones, or all. Needs
+//! valgrind, zstd, gcc, and what `cargo xtask boot` needs; takes ten minutes.
 //!
 //! ```text
 //! input ──▶ program under valgrind's lackey ──pipe──▶ parser ──▶ reduce ──▶ text in memory ──▶ zstd ──▶ vcpu/traces/
-//! Linux in our hypervisor ──▶ its faults ────────────────────────────────────────┘
+//! Linux in slat's hypervisor ──▶ its faults ──────────────────────────────────────┘
 //! ```
-//! [`Filter`] keeps a few accesses in a thousand. The raw trace, gigabytes of it, is never stored. What is written begins
-//! with lines that tell the reader how it was made; parsers of lackey's text skip them, as they skip valgrind's own.
+//! [`Filter`] keeps a few accesses in a thousand. The raw trace, gigabytes of it, is never stored. The output
+//! begins with lines that say how it was made; parsers of lackey's text skip them like valgrind's own.
 //!
-//! `cc1` jumps about in thousands of pages of code and writes small objects on a heap; `sort` has a hundred pages of code,
-//! and reads one block of 64 MiB and more without locality. Their input is the same each time.
+//! `cc1` accesses thousands of pages of code, and writes small objects on a heap. `sort` has a hundred pages of
+//! code, and reads one block of 64 MiB and more without locality. Their input is always the same.
 //!
-//! A kernel's boot (`cargo xtask boot --trace`) is recorded by what serves its faults. Everything is unmapped on each timer interrupt,
-//! so a page is told once for each 4 ms of virtual time in which it is used: what an MMU under pressure sees.
+//! The code that serves a kernel's faults records its boot (`cargo xtask boot --trace`). Each timer interrupt
+//! unmaps everything, so a page appears once for each 4 ms of virtual time in which it is used: what an MMU
+//! under memory pressure sees.
 
 use slat_vcpu::trace::{Access, Filter, Reader};
 use std::collections::HashSet;
@@ -24,9 +25,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Pages that the filter remembers: the entries of a small first-level TLB.
+/// Pages in the filter: the entries of a small first-level TLB.
 const FILTER: usize = 64;
-/// For the programs' input, and text to compress.
+/// Folder for the programs' input, and for text to compress.
 const FOLDER: &str = "target/record";
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
@@ -39,7 +40,7 @@ fn main() -> Result {
     if names.is_empty() {
         names = NAMES.map(String::from).into();
     }
-    // Better now than after the first recording.
+    // Checked before the first recording.
     if let Some(wrong) = names.iter().find(|name| !NAMES.contains(&name.as_str())) {
         return Err(format!("{wrong}: no trace; there are {}", NAMES.join(", ")).into());
     }
@@ -60,7 +61,7 @@ fn main() -> Result {
     Ok(())
 }
 
-/// What a program that succeeds says, without blanks around it.
+/// Returns the trimmed output of a program that succeeds.
 fn answer(program: &str, words: &[&str]) -> Result<String> {
     let output = Command::new(program).args(words).stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("{program}: {error}"))?;
@@ -70,7 +71,7 @@ fn answer(program: &str, words: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// Compresses a trace into its place and says what it is.
+/// Compresses a trace to its place and prints what it is.
 fn save(name: &str, text: &str, started: Instant) -> Result {
     let [plain, file] = [format!("{FOLDER}/{name}.lackey"), format!("vcpu/traces/{name}.lackey.zst")];
     fs::write(&plain, text)?;
@@ -82,7 +83,7 @@ fn save(name: &str, text: &str, started: Instant) -> Result {
     Ok(())
 }
 
-/// The faults of a boot as a trace. None is dropped.
+/// Returns the faults of a boot as a trace, without dropping any.
 fn of_boot() -> Result<String> {
     let file = format!("{FOLDER}/boot.faults");
     let kernel = answer("cargo", &["xtask", "boot", "--trace", &file])?;
@@ -106,7 +107,7 @@ fn cc1() -> Result<String> {
     const SOURCE: &str = include_str!("input.c");
     fs::write(format!("{FOLDER}/input.c"), SOURCE)?;
     let input = format!("a generated C file of 2 functions, {} bytes", SOURCE.len());
-    // The compiler proper: `gcc` itself only starts it, and lackey does not follow.
+    // The compiler proper: `gcc` only starts it, and lackey does not follow.
     let (path, version) = (answer("gcc", &["-print-prog-name=cc1"])?, answer("gcc", &["--version"])?);
     of_program("cc1", &path, "-quiet -O1 -o /dev/null input.c", &version, &input)
 }
@@ -118,10 +119,10 @@ fn sort() -> Result<String> {
     of_program("sort", "sort", args, &version, &input)
 }
 
-/// Lines for `sort`, as long as a page is large or nearly: a comparison of two is a visit to two pages.
+/// Writes lines for `sort` of about a page each, so that a comparison visits two pages.
 fn long_lines(path: &Path) -> io::Result<String> {
     const BYTES: u64 = 66 << 20;
-    // Marsaglia's xorshift: enough to make input that looks alive.
+    // Marsaglia's xorshift, for varied input.
     let mut state = 0x5157_4c49_4e45_5321_u64;
     let mut below = |limit: u64| {
         state ^= state << 13;
@@ -142,12 +143,13 @@ fn long_lines(path: &Path) -> io::Result<String> {
     Ok(format!("{lines} lines of about 2 KiB with random keys, {} MiB", bytes >> 20))
 }
 
-/// Runs a program, whose input lies in [`FOLDER`], and returns its reduced trace, headed by its version and its input.
+/// Runs a program, whose input is in [`FOLDER`]; returns its reduced trace, which begins with its version and
+/// input.
 fn of_program(name: &str, path: &str, args: &str, version: &str, input: &str) -> Result<String> {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=lackey", "--trace-mem=yes", path]).args(args.split(' '));
     valgrind.current_dir(FOLDER).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // The environment lies on the traced program's stack: the same each time, or addresses move.
+    // The environment is on the traced program's stack, so it must be constant, or addresses move.
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let mut child = valgrind.env_clear().env("PATH", folders).env("LC_ALL", "C").spawn()?;
     let stderr = child.stderr.take().ok_or("valgrind has no output")?;

@@ -1,4 +1,5 @@
-//! L1's own code: what its hypervisor does to its memory, instruction by instruction, through the vCPU's TLB and the engine's tables.
+//! L1's own code: its hypervisor's loads and stores, instruction by instruction, through the vCPU's TLB and the
+//! engine's tables.
 
 use crate::cpu::{Core, Program, Step};
 use crate::{Cpu, Exit};
@@ -6,18 +7,18 @@ use slat::{Fault, Format, Gfn, Gpa, Host, Idle, PAGE_SIZE, Span};
 
 type Page = [u8; PAGE_SIZE as usize];
 
-/// What L1's hypervisor needs of the machine that it runs on.
+/// What L1's hypervisor needs of its machine.
 pub trait Platform {
-    /// Why it cannot go on.
+    /// Why it cannot continue.
     type Error;
 
-    /// A vCPU has left its guest, and something has to be done before it goes on.
+    /// Handles an exit of a vCPU before the vCPU continues.
     fn exit(&mut self, idle: &mut Idle, exit: Exit) -> Result<(), Self::Error>;
 
-    /// More memory for L1: frames that nothing was ever stored to, aligned to 2 MiB, and 2 MiB or more.
+    /// Returns more memory for L1: at least 2 MiB of frames never stored to, aligned to 2 MiB.
     fn memory(&mut self, idle: &mut Idle) -> Result<Span<Gfn>, Self::Error>;
 
-    /// There is no memory for shadows.
+    /// Returns the error that there is no memory for shadows.
     fn no_memory(&mut self) -> Self::Error;
 }
 
@@ -29,7 +30,7 @@ enum Act {
     WritePage(Gfn),
 }
 
-/// One act, and what came of it.
+/// One action, and its result.
 struct Code {
     act: Act,
     word: Result<u64, u64>,
@@ -48,7 +49,7 @@ impl Program for Code {
     }
 }
 
-/// L1's hypervisor on one of its vCPUs.
+/// L1's hypervisor, running on one of its vCPUs.
 pub(super) struct L1Code<'c, 'vm, F: Format, H: Host, P> {
     pub(super) cpu: &'c mut Cpu<'vm, F, H>,
     pub(super) idle: &'c mut Idle,
@@ -78,7 +79,7 @@ impl<'c, 'vm, F: Format, H: Host, P: Platform> L1Code<'c, 'vm, F, H, P> {
         Ok(self.code.word.unwrap_or_default())
     }
 
-    /// Changes an entry, beside hardware that sets A and D there. Returns what it was, and what it is.
+    /// Changes an entry atomically, since hardware may set A and D there. Returns the old and the new value.
     pub(super) fn change(&mut self, at: Gpa, change: impl Fn(u64) -> u64) -> Result<(u64, u64), P::Error> {
         let mut old = self.load(at)?;
         loop {
@@ -91,13 +92,13 @@ impl<'c, 'vm, F: Format, H: Host, P: Platform> L1Code<'c, 'vm, F, H, P> {
         }
     }
 
-    /// What a page holds.
+    /// Returns the contents of a page.
     pub(super) fn page(&mut self, gfn: Gfn) -> Result<&Page, P::Error> {
         self.run(Act::ReadPage(gfn))?;
         Ok(&self.code.page)
     }
 
-    /// A number that says what a page holds: another one for another contents, as good as always.
+    /// Returns a checksum of a page.
     pub(super) fn sum(&mut self, gfn: Gfn) -> Result<u64, P::Error> {
         let page = self.page(gfn)?;
         let words = page.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));

@@ -1,15 +1,16 @@
-//! What L1 does to its tables at random, as hypervisors do: each time with the flush that its manual demands, and none that it does not.
+//! Random edits of L1's tables, as hypervisors make them: each with exactly the flush that the architecture's
+//! manual requires.
 //!
-//! | edit | as |
+//! | edit | models |
 //! |---|---|
 //! | protect | a log of writes, a snapshot: no store until L1 allows it |
 //! | clean, age | a log by D bits, aging by A bits |
-//! | move, replace | compaction: by way of nothing, or in place |
+//! | move, replace | compaction: by unmapping first, or in place |
 //! | swap out | reclaim |
-//! | relocate | a table page goes to another frame |
+//! | relocate | moving a table page to another frame |
 //! | new root | another table for the same guest |
-//! | split | 2 MiB become 512 pages |
-//! | flush | a flush that nothing asks for |
+//! | split | replacing 2 MiB by 512 pages |
+//! | flush | an unneeded flush |
 
 use super::code::{L1Code, Platform};
 use super::hypervisor::L1;
@@ -23,12 +24,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What L1 has done, and found.
+        /// What L1 has done and found.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct L1Counts { $($(#[$doc])* pub $name: u64,)* }
 
         impl L1Counts {
-            /// All of them, by name.
+            /// Returns all counts, by name.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
@@ -46,7 +47,7 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Accesses that its table has refused.
+    /// Accesses refused by its table.
     refused,
     /// Pages write-protected.
     protected,
@@ -54,37 +55,37 @@ counts! {
     cleaned,
     /// A bits cleared.
     aged,
-    /// Pages that went to another frame.
+    /// Pages moved to another frame.
     moved,
     /// Pages swapped out.
     swapped,
-    /// Tables that went to another frame, roots among them.
+    /// Tables moved to another frame, including roots.
     relocated,
     /// Leaves of 2 MiB split.
     split,
     /// Flushes of some frames.
     flushed_frames,
-    /// Flushes of a table, or of all with its root.
+    /// Flushes of one table, or of all with its root.
     flushed_table,
     /// Flushes of everything.
     flushed_all,
-    /// Pages compared with what they had to hold.
+    /// Pages compared with their expected contents.
     checked,
-    /// Pages that were stored to, and had been write-protected and flushed.
+    /// Pages stored to although they were write-protected and flushed.
     stored_protected,
-    /// Pages that were stored to, whose D bit had been cleared and flushed, and stayed clear.
+    /// Pages stored to although their D bit was cleared, flushed, and still clear.
     stored_clean,
-    /// Exits that L1's tables cannot lead to.
+    /// Exits that L1's tables do not explain.
     wrong,
 }
 
 impl L1Counts {
-    /// What must not be.
+    /// Returns the number of errors found.
     pub fn mistakes(&self) -> u64 {
         self.stored_protected + self.stored_clean + self.wrong
     }
 
-    /// Changes made at random.
+    /// Returns the number of random edits.
     pub fn edits(&self) -> u64 {
         let Self { protected, cleaned, aged, moved, swapped, relocated, split, .. } = self;
         protected + cleaned + aged + moved + swapped + relocated + split
@@ -113,7 +114,7 @@ impl Counts {
     }
 }
 
-/// A flush that is enough for `g2`, by one of the ways that there are.
+/// A flush that covers `g2`, of a random kind.
 fn scope(random: &mut Rng, g2: u64) -> Scope {
     match random.u8(..8) {
         0..4 => Scope::Frames(Span::sized(Gfn(g2), 1)),
@@ -124,7 +125,7 @@ fn scope(random: &mut Rng, g2: u64) -> Scope {
 }
 
 impl<F: Nest> L1<F> {
-    /// One change, drawn by lot.
+    /// Makes one random edit.
     pub(super) fn edit<H: Host, P: Platform>(
         &self,
         code: &mut L1Code<'_, '_, F, H, P>,
@@ -163,7 +164,7 @@ impl<F: Nest> L1<F> {
         }
     }
 
-    /// What L1 believes of a page is so.
+    /// Checks that a page has the contents that L1 expects.
     pub(super) fn check<H: Host, P: Platform>(
         &self,
         code: &mut L1Code<'_, '_, F, H, P>,
@@ -177,7 +178,7 @@ impl<F: Nest> L1<F> {
             Watch::Clean(sum) => (sum, &self.counts.stored_clean),
         };
         let now = code.sum(gfn)?;
-        // Looked at after the page: a store sets it first.
+        // Read after the page: a store sets the bit first.
         let is_dirty = match (watch, memory.entry(g2, Level::K4)) {
             (Watch::Clean(_), Some(at)) => code.load(at)? & memory.table.touched().1 != 0,
             _ => false,
@@ -224,7 +225,7 @@ impl<F: Nest> L1<F> {
         self.flush(code, memory, by);
         let sum = code.sum(gfn)?;
         memory.watch(g2, Watch::Clean(sum));
-        // Where it was stored to before the sum, the bit says so by now.
+        // A store before the checksum has set the bit by now.
         if code.load(at)? & dirty != 0 {
             memory.watch(g2, Watch::Open);
         }
@@ -249,7 +250,7 @@ impl<F: Nest> L1<F> {
         Ok(())
     }
 
-    /// Takes the page away, and no vCPU has it any more.
+    /// Unmaps the page, and flushes it from all vCPUs.
     fn unmap<H: Host, P: Platform>(
         &self,
         code: &mut L1Code<'_, '_, F, H, P>,
@@ -280,7 +281,7 @@ impl<F: Nest> L1<F> {
         Ok(())
     }
 
-    /// The same without a moment in which the page is not there, where the architecture allows it.
+    /// Moves a page without unmapping it first, if the architecture allows that.
     fn replace<H: Host, P: Platform>(
         &self,
         code: &mut L1Code<'_, '_, F, H, P>,
@@ -320,7 +321,7 @@ impl<F: Nest> L1<F> {
         Ok(())
     }
 
-    /// A table below the root goes to another frame.
+    /// Moves a table below the root to another frame.
     fn relocate<H: Host, P: Platform>(
         &self,
         code: &mut L1Code<'_, '_, F, H, P>,
@@ -337,7 +338,7 @@ impl<F: Nest> L1<F> {
         let covered = Scope::Frames(Span::sized(Gfn(key.1), level.up().pages()));
         let by = [covered, Scope::Table, Scope::All][random.usize(..3)];
         self.flush(code, memory, by);
-        // Hardware sets no bits there any more.
+        // From here on hardware sets no bits in the table.
         let to = memory.frame(code)?;
         code.copy(table, to)?;
         memory.free(code, table)?;
@@ -348,7 +349,8 @@ impl<F: Nest> L1<F> {
         Ok(())
     }
 
-    /// Another root: no vCPU stays on the old one. A bits that hardware sets there meanwhile are lost, which L1 can bear.
+    /// Replaces the root, and makes every vCPU leave the old one. A bits set meanwhile are lost, which L1
+    /// tolerates.
     fn new_root<H: Host, P: Platform>(
         &self,
         code: &mut L1Code<'_, '_, F, H, P>,
@@ -362,7 +364,7 @@ impl<F: Nest> L1<F> {
         memory.table = F::l1_table(root);
         self.enter_on(memory.table);
         self.vcpus.send_out();
-        // The frames come back as something else, or as another root.
+        // The frames are reused, possibly as another root.
         self.flush(code, memory, Scope::All);
         for page in 0..pages {
             memory.free(code, old + page)?;
@@ -371,7 +373,7 @@ impl<F: Nest> L1<F> {
         Ok(())
     }
 
-    /// A leaf of 2 MiB around `g2`, if there is one, becomes a table of small ones.
+    /// Splits the leaf of 2 MiB around `g2`, if there is one.
     fn split<H: Host, P: Platform>(
         &self,
         code: &mut L1Code<'_, '_, F, H, P>,

@@ -1,4 +1,4 @@
-//! What L1 does about an access that its table refuses.
+//! How L1 handles an access that its table refuses.
 
 use super::code::{L1Code, Platform};
 use super::hypervisor::L1;
@@ -9,36 +9,36 @@ use fastrand::Rng;
 use slat::nested::{L1Fault, Refusal};
 use slat::{Access, Gfn, Gpa, Host, Level, Span};
 
-/// What has been done.
+/// Result of handling a refused access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Dealt {
-    /// T allows it now.
+pub(super) enum FaultResult {
+    /// T allows the access now.
     Mapped,
-    /// T allowed it already: another vCPU was here first, or L1 has moved a table meanwhile.
+    /// T allowed it already: another vCPU was faster, or L1 has moved a table meanwhile.
     Nothing,
-    /// No such refusal can be.
+    /// The refusal is impossible.
     Wrong,
 }
 
 impl<F: Nest> L1<F> {
-    /// L2's access is refused by T.
+    /// Handles an access of L2 that T refuses.
     pub(super) fn deal_with<H: Host, P: Platform>(
         &self,
         code: &mut L1Code<'_, '_, F, H, P>,
         memory: &mut Memory<F::Table>,
         random: &mut Rng,
         fault: &L1Fault,
-    ) -> Result<Dealt, P::Error> {
+    ) -> Result<FaultResult, P::Error> {
         self.counts.refused();
         // L1's tables have no reserved bits, and are in memory.
         if !matches!(fault.why, Refusal::NotPresent | Refusal::Rights) {
-            return Ok(Dealt::Wrong);
+            return Ok(FaultResult::Wrong);
         }
         let (g2, store) = (fault.access.gpa.gfn().0, fault.access.access == Access::Write);
         match memory.pages.get(&g2) {
             None => self.first_touch(code, memory, random, (g2, store))?,
             Some(Page::Zero) if store => {
-                self.make_way(code, memory, g2)?;
+                self.unmap_zero(code, memory, g2)?;
                 memory.map_own(code, g2)?;
             }
             Some(&Page::Own(gfn, Watch::Protected(_))) if store => {
@@ -48,16 +48,16 @@ impl<F: Nest> L1<F> {
                 code.change(at, |leaf| leaf | with & !without)?;
                 memory.watch(g2, Watch::Open);
             }
-            Some(Page::Zero | Page::Own(..)) => return Ok(Dealt::Nothing),
+            Some(Page::Zero | Page::Own(..)) => return Ok(FaultResult::Nothing),
             Some(Page::Out(_)) => {
-                let Some(Page::Out(page)) = memory.pages.remove(&g2) else { return Ok(Dealt::Wrong) };
+                let Some(Page::Out(page)) = memory.pages.remove(&g2) else { return Ok(FaultResult::Wrong) };
                 let gfn = memory.frame(code)?;
                 code.write(gfn, &page)?;
                 memory.map(code, g2, (gfn, true))?;
                 memory.pages.insert(g2, Page::Own(gfn, Watch::Open));
             }
         }
-        Ok(Dealt::Mapped)
+        Ok(FaultResult::Mapped)
     }
 
     fn first_touch<H: Host, P: Platform>(
@@ -80,9 +80,9 @@ impl<F: Nest> L1<F> {
         memory.map_own(code, g2)
     }
 
-    /// The page of zeroes goes, which a store was refused for. Where L1's hardware forgets what a refused access hit, no flush is
-    /// needed: no other vCPU uses the frame.
-    fn make_way<H: Host, P: Platform>(
+    /// Unmaps the zero page for a store. If L1's hardware drops the translation of a refused access, no flush is
+    /// needed: no other vCPU depends on the frame.
+    fn unmap_zero<H: Host, P: Platform>(
         &self,
         code: &mut L1Code<'_, '_, F, H, P>,
         memory: &mut Memory<F::Table>,

@@ -1,11 +1,12 @@
-//! L1: a hypervisor whose guest's memory is mapped page by page, and changed at random ([`super::edits`]).
+//! L1: a hypervisor that maps its guest's memory page by page, and edits its tables at random
+//! ([`super::edits`]).
 //!
-//! All vCPUs share one table, and one lock of L1's own. The lock is held while L1's code runs, and while it waits for vCPUs that are in
-//! L2; those leave without it.
+//! All vCPUs share one table and one lock of L1. The lock is held while L1's code runs, and while it waits for
+//! vCPUs to leave L2; leaving needs no lock.
 
 use super::code::{L1Code, Platform};
 use super::edits::{Counts, L1Counts};
-use super::faults::Dealt;
+use super::faults::FaultResult;
 use super::memory::Memory;
 use super::tables::{L1Tables, Nest};
 use super::vcpus::{Scope, Vcpus};
@@ -15,27 +16,27 @@ use fastrand::Rng;
 use slat::{Fault, Format, Gfn, Host, Idle, SpaceId, Span, Token};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A step left out on purpose.
+/// A seeded mistake: the step that is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mistake {
     /// The engine is not told of L1's flushes.
     FlushesIgnored,
-    /// L1 does not flush after it has taken something from L2.
+    /// L1 does not flush after it has taken a mapping from L2.
     FlushesLeftOut,
 }
 
-/// How L1 behaves.
+/// Settings of L1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct L1Settings {
-    /// Steps of L2 between two changes that L1 makes on a vCPU, about; 0: it makes none.
+    /// Average steps of L2 between two edits on a vCPU; 0 for no edits.
     pub steps: u64,
-    /// Of whatever is drawn by lot.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Steps that a vCPU takes in L2 after it was interrupted, at most.
+    /// Most steps that a vCPU takes in L2 after an interrupt.
     pub late: u64,
-    /// Whether L1 maps new memory by 2 MiB now and then.
+    /// Whether L1 sometimes maps new memory by 2 MiB.
     pub large: bool,
-    /// What it does wrong.
+    /// The seeded mistake, if any.
     pub mistake: Option<Mistake>,
 }
 
@@ -45,29 +46,30 @@ impl Default for L1Settings {
     }
 }
 
-/// L1's hypervisor, for all its vCPUs. See the module's header.
+/// L1's hypervisor, for all its vCPUs.
 #[derive(Debug)]
 pub struct L1<F: Nest> {
     pub(super) settings: L1Settings,
     pub(super) vcpus: Vcpus,
-    /// The table that L2 is entered on; none before the first entry.
+    /// The table on which vCPUs enter L2; `None` before the first entry.
     table: Mutex<Option<F::Table>>,
     memory: Mutex<Option<Memory<F::Table>>>,
     pub(super) counts: Counts,
 }
 
-/// Refusals of one vCPU in a row that L1 knows no reason for.
-const IN_VAIN: u32 = 1000;
+/// Consecutive refusals of a vCPU that L1 cannot explain, before it reports an error.
+const MAX_UNEXPLAINED_REFUSALS: u32 = 1000;
 
-/// Faults of a step in a row that no table of L1's accounts for: the engine has dealt with each, and the access does not come through.
-const FAULTS: u32 = 500_000;
+/// Consecutive faults of a step, before L1 reports an error: the engine has handled each, and the access still
+/// fails.
+const MAX_FAULTS: u32 = 500_000;
 
-/// How a stay of L2 ended.
+/// How L2 has stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
     /// The program stopped.
     Stopped,
-    /// L1 has found that something is wrong: what its tables say cannot lead here.
+    /// L1 has found an error: its tables do not explain the exit.
     Wrong,
 }
 
@@ -76,7 +78,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<F: Nest> L1<F> {
-    /// A hypervisor with so many vCPUs.
+    /// Creates a hypervisor with this many vCPUs.
     pub fn new(vcpus: u32, settings: L1Settings) -> Self {
         Self {
             settings,
@@ -87,17 +89,17 @@ impl<F: Nest> L1<F> {
         }
     }
 
-    /// What it has done, and found.
+    /// Returns what it has done and found.
     pub fn counts(&self) -> L1Counts {
         self.counts.read()
     }
 
-    /// vCPUs enter L2 on this table from now on.
+    /// Makes vCPUs enter L2 on this table from now on.
     pub(super) fn enter_on(&self, table: F::Table) {
         *lock(&self.table) = Some(table);
     }
 
-    /// Whether it leaves out, or the engine, what this mistake leaves out.
+    /// Whether this mistake is seeded.
     pub(super) fn makes(&self, mistake: Mistake) -> bool {
         self.settings.mistake == Some(mistake)
     }
@@ -113,17 +115,17 @@ pub struct L1Vcpu<'l, 'vm, F: Nest, H: Host> {
     random: Rng,
 }
 
-/// What runs in L2 until L1 wants to have its say.
+/// Runs a program in L2 until L1 takes control.
 struct Slice<'p, P> {
     program: &'p mut P,
     vcpus: &'p Vcpus,
     id: usize,
-    /// Until the next edit; none comes where this is the largest number.
+    /// Steps until the next edit; `u64::MAX` for no edits.
     left: &'p mut u64,
     late: u64,
-    /// Faults in a row.
+    /// Consecutive faults.
     faults: u32,
-    /// The program itself has stopped.
+    /// Whether the program itself has stopped.
     stopped: bool,
 }
 
@@ -135,7 +137,7 @@ impl<P: Program> Program for Slice<'_, P> {
             }
             self.late -= 1;
         }
-        if *self.left == 0 || self.faults == FAULTS {
+        if *self.left == 0 || self.faults == MAX_FAULTS {
             return Ok(Step::Stop);
         }
         self.faults += 1;
@@ -152,20 +154,20 @@ impl<P: Program> Program for Slice<'_, P> {
 }
 
 impl<'l, 'vm, F: Nest, H: Host> L1Vcpu<'l, 'vm, F, H> {
-    /// The vCPU of that number, from 0.
+    /// Creates vCPU number `id`, from 0.
     pub fn new(l1: &'l L1<F>, id: u32, cpu: Cpu<'vm, F, H>) -> Self {
         let random = Rng::with_seed(l1.settings.seed << 16 | u64::from(id));
         Self { l1, id: id as usize, cpu, random }
     }
 
-    /// Runs `program` in L2 until it stops. What L1 and its hardware have to do meanwhile is done.
+    /// Runs `program` in L2 until it stops, and handles its exits as L1 and its hardware do.
     pub fn run<P: Platform>(
         &mut self,
         idle: &mut Idle,
         platform: &mut P,
         program: &mut impl Program,
     ) -> Result<Ended, P::Error> {
-        let (mut left, mut in_vain) = (self.until_next_edit(), 0);
+        let (mut left, mut unexplained) = (self.until_next_edit(), 0);
         loop {
             let table = self.enter(idle, platform)?;
             let late = if self.l1.settings.late == 0 { 0 } else { self.random.u64(..=self.l1.settings.late) };
@@ -176,7 +178,7 @@ impl<'l, 'vm, F: Nest, H: Host> L1Vcpu<'l, 'vm, F, H> {
             vcpus.leave(id);
             match exit.map_err(|_| platform.no_memory())? {
                 L2Exit::Stopped if stopped => return Ok(Ended::Stopped),
-                L2Exit::Stopped if faults == FAULTS => {
+                L2Exit::Stopped if faults == MAX_FAULTS => {
                     self.l1.counts.wrong();
                     return Ok(Ended::Wrong);
                 }
@@ -189,17 +191,17 @@ impl<'l, 'vm, F: Nest, H: Host> L1Vcpu<'l, 'vm, F, H> {
                     }
                 }
                 L2Exit::ForL1(fault) => {
-                    let dealt = self.with_memory(idle, platform, |l1, code, memory, random| {
+                    let result = self.with_memory(idle, platform, |l1, code, memory, random| {
                         l1.deal_with(code, memory, random, &fault)
                     })?;
-                    in_vain = if dealt == Dealt::Nothing { in_vain + 1 } else { 0 };
-                    // L1 has mapped it, and T refuses it all the same.
-                    if dealt == Dealt::Wrong || in_vain == IN_VAIN {
+                    unexplained = if result == FaultResult::Nothing { unexplained + 1 } else { 0 };
+                    // L1 has mapped the page, and T still refuses the access.
+                    if result == FaultResult::Wrong || unexplained == MAX_UNEXPLAINED_REFUSALS {
                         self.l1.counts.wrong();
                         return Ok(Ended::Wrong);
                     }
                 }
-                // There is memory behind whatever L1 maps.
+                // There is memory behind everything that L1 maps.
                 L2Exit::Own(Exit::Mmio(_)) => {
                     self.l1.counts.wrong();
                     return Ok(Ended::Wrong);
@@ -209,7 +211,7 @@ impl<'l, 'vm, F: Nest, H: Host> L1Vcpu<'l, 'vm, F, H> {
         }
     }
 
-    /// What L1 believes of the pages that it watches, compared: for when all is over.
+    /// Checks all pages that L1 watches; called at the end.
     pub fn check_all<P: Platform>(&mut self, idle: &mut Idle, platform: &mut P) -> Result<(), P::Error> {
         if lock(&self.l1.table).is_none() {
             return Ok(());
@@ -229,7 +231,7 @@ impl<'l, 'vm, F: Nest, H: Host> L1Vcpu<'l, 'vm, F, H> {
         }
     }
 
-    /// The last step of L1 before L2: nothing is left to be flushed. Returns the table.
+    /// L1's last step before L2: executes pending flushes. Returns the table.
     fn enter<P: Platform>(&mut self, idle: &mut Idle, platform: &mut P) -> Result<F::Table, P::Error> {
         loop {
             let table = || *lock(&self.l1.table);
@@ -276,7 +278,7 @@ impl<'l, 'vm, F: Nest, H: Host> L1Vcpu<'l, 'vm, F, H> {
     }
 }
 
-/// Whether a flush reaches what hardware has of `other`, where `table` is the one in use.
+/// Whether a flush covers cached translations of `other`, when `table` is in use.
 fn covers<T: L1Tables>(scope: Scope, table: Option<T>, other: &T) -> bool {
     match scope {
         Scope::Frames(_) | Scope::Table => Some(*other) == table,
@@ -286,7 +288,7 @@ fn covers<T: L1Tables>(scope: Scope, table: Option<T>, other: &T) -> bool {
 }
 
 impl<F: Nest> L1<F> {
-    /// L1 flushes, on all its vCPUs: nothing that was taken from L2 before is used when this returns.
+    /// Flushes on all vCPUs of L1: when this returns, no vCPU uses a mapping that was taken from L2 before.
     pub(super) fn flush<H: Host, P: Platform>(
         &self,
         code: &mut L1Code<'_, '_, F, H, P>,

@@ -1,41 +1,42 @@
-//! What L1's hypervisor knows of its memory: frames that are free, its tables, and what it has given L2.
+//! What L1's hypervisor knows of its memory: free frames, its tables, and the pages of L2.
 
 use super::code::{L1Code, Platform};
 use super::tables::{L1Tables, Nest};
 use slat::{Format, Gfn, Gpa, Host, Level, PAGE_SIZE, Span};
 use std::collections::{HashMap, HashSet};
 
-/// What is left in a frame that L1 has taken from L2, or from its tables. As an entry it is wrong in each format, or names no memory.
+/// Fills frames that L1 has taken from L2 or from its tables. As an entry it is invalid in each format, or
+/// points to no memory.
 const POISON: u8 = 0xdd;
 
 /// A page of L2.
 #[derive(Debug)]
 pub(super) enum Page {
-    /// Never written: L1's page of zeroes is there, and may be read.
+    /// Never written: reads see L1's zero page.
     Zero,
-    /// A frame of its own.
+    /// Has a frame of its own.
     Own(Gfn, Watch),
-    /// L1 has swapped it out.
+    /// Swapped out by L1.
     Out(Box<[u8; PAGE_SIZE as usize]>),
 }
 
-/// What L1 believes of a page's contents, which it has summed up.
+/// What L1 expects of a page's contents, by checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Watch {
-    /// Nothing.
+    /// No expectation.
     Open,
-    /// No store is allowed since the sum was taken.
+    /// No store is allowed since the checksum was taken.
     Protected(u64),
-    /// D was clear, and flushed, when the sum was taken: while it is clear, the page is what it was.
+    /// D was clear and flushed when the checksum was taken; while it is clear, the page must not change.
     Clean(u64),
 }
 
-/// See the module's header.
+/// L1's memory.
 #[derive(Debug)]
 pub(super) struct Memory<T> {
     pub(super) table: T,
     pub(super) pages: HashMap<u64, Page>,
-    /// L2's frames in the order of their first touch, to draw one by lot.
+    /// L2's frames in the order of their first access, for random choices.
     pub(super) order: Vec<u64>,
     /// Tables below the root, by level and first frame of L2.
     pub(super) tables: HashMap<(Level, u64), Gfn>,
@@ -47,7 +48,7 @@ pub(super) struct Memory<T> {
 }
 
 impl<T: L1Tables> Memory<T> {
-    /// A root and nothing below it.
+    /// Creates a root without tables below it.
     pub(super) fn new<F: Nest<Table = T>, H: Host, P: Platform>(
         code: &mut L1Code<'_, '_, F, H, P>,
     ) -> Result<Self, P::Error> {
@@ -66,7 +67,7 @@ impl<T: L1Tables> Memory<T> {
         Ok(memory)
     }
 
-    /// Fresh frames at a multiple of their number, which is a power of two.
+    /// Returns unused frames, aligned to their number, which is a power of two.
     pub(super) fn fresh<F: Format, H: Host, P: Platform>(
         &mut self,
         code: &mut L1Code<'_, '_, F, H, P>,
@@ -85,12 +86,12 @@ impl<T: L1Tables> Memory<T> {
         Ok(first)
     }
 
-    /// A frame of zeroes.
+    /// Returns a zeroed frame.
     pub(super) fn frame<F: Format, H: Host, P: Platform>(
         &mut self,
         code: &mut L1Code<'_, '_, F, H, P>,
     ) -> Result<Gfn, P::Error> {
-        // Those that were used lately come back soon: what is stale of them shows.
+        // Recently freed frames first, so that stale uses show.
         if let Some(gfn) = self.free.pop() {
             code.fill(gfn, 0)?;
             return Ok(gfn);
@@ -98,7 +99,7 @@ impl<T: L1Tables> Memory<T> {
         self.fresh(code, 1)
     }
 
-    /// A frame goes: no vCPU uses it any more, says the caller.
+    /// Frees a frame. The caller ensures that no vCPU uses it.
     pub(super) fn free<F: Format, H: Host, P: Platform>(
         &mut self,
         code: &mut L1Code<'_, '_, F, H, P>,
@@ -109,7 +110,7 @@ impl<T: L1Tables> Memory<T> {
         Ok(())
     }
 
-    /// The frame of zeroes that all pages share which were never written.
+    /// Returns the zero frame, shared by all pages that were never written.
     pub(super) fn zero<F: Format, H: Host, P: Platform>(
         &mut self,
         code: &mut L1Code<'_, '_, F, H, P>,
@@ -122,14 +123,14 @@ impl<T: L1Tables> Memory<T> {
         Ok(zero)
     }
 
-    /// Where the entry of `level` for `g2` is, if there is a table.
+    /// Returns the address of the entry of `level` for `g2`, if its table exists.
     pub(super) fn entry(&self, g2: u64, level: Level) -> Option<Gpa> {
         let (root, top) = self.table.root();
         let table = if level == top { root } else { self.tables.get(&(level, first_of(g2, level)))?.gpa() };
         Some(table + 8 * self.table.index(Gfn(g2).gpa(), level) as u64)
     }
 
-    /// The same, with the tables that are missing linked.
+    /// Returns the address of the entry, and links missing tables.
     pub(super) fn entry_for<F: Format, H: Host, P: Platform>(
         &mut self,
         code: &mut L1Code<'_, '_, F, H, P>,
@@ -147,7 +148,7 @@ impl<T: L1Tables> Memory<T> {
         Ok(table.gpa() + 8 * self.table.index(Gfn(g2).gpa(), level) as u64)
     }
 
-    /// Maps a page of 4 KiB, where nothing is mapped that TLBs may have.
+    /// Maps a page of 4 KiB where TLBs cannot have an older mapping.
     pub(super) fn map<F: Format, H: Host, P: Platform>(
         &mut self,
         code: &mut L1Code<'_, '_, F, H, P>,
@@ -160,7 +161,7 @@ impl<T: L1Tables> Memory<T> {
         Ok(())
     }
 
-    /// Maps a frame of its own, which is zero.
+    /// Maps a new frame of zeroes.
     pub(super) fn map_own<F: Nest<Table = T>, H: Host, P: Platform>(
         &mut self,
         code: &mut L1Code<'_, '_, F, H, P>,
@@ -172,7 +173,7 @@ impl<T: L1Tables> Memory<T> {
         Ok(())
     }
 
-    /// Maps the 2 MiB around `g2`, if L2 has none of them yet.
+    /// Maps the 2 MiB around `g2`, if L2 has no page in them yet.
     pub(super) fn map_large<F: Nest<Table = T>, H: Host, P: Platform>(
         &mut self,
         code: &mut L1Code<'_, '_, F, H, P>,
@@ -193,14 +194,14 @@ impl<T: L1Tables> Memory<T> {
         Ok(true)
     }
 
-    /// What L2 has there from now on.
+    /// Records the state of a page of L2.
     pub(super) fn set(&mut self, g2: u64, page: Page) {
         if self.pages.insert(g2, page).is_none() {
             self.order.push(g2);
         }
     }
 
-    /// The frame of a page that has one.
+    /// Returns the frame of a page that has one.
     pub(super) fn own(&self, g2: u64) -> Option<(Gfn, Watch)> {
         match self.pages.get(&g2) {
             Some(&Page::Own(gfn, watch)) => Some((gfn, watch)),
@@ -215,7 +216,7 @@ impl<T: L1Tables> Memory<T> {
     }
 }
 
-/// The first frame of L2 that a table of `level` serves.
+/// Returns the first frame of L2 that a table of `level` serves.
 pub(super) fn first_of(g2: u64, level: Level) -> u64 {
     Gfn(g2).base(level.up()).0
 }

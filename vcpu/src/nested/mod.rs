@@ -2,38 +2,38 @@
 //!
 //! ```text
 //! program of L2 ──▶ combined TLB, shadow ──▶ fault ──▶ `L2::fault`: T, memslots, host
-//!      ▲                                                 │ refused: L1's
+//!      ▲                                                 │ refused: for L1
 //!      └── enters L2 ◀── flushes ◀── tables ◀── L1 ◀─────┘
 //!                                     ▲
-//!                                     └── at random: moves, protects, swaps, cleans, relocates its tables
+//!                                     └── random: moves, protects, swaps, cleans, relocates its tables
 //! ```
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | `tables` | what L1 writes, in the format that the host's processors give it ([`L1Tables`], [`Nest`]) |
+//! | `tables` | writing L1's tables, in the format that the host's processors offer ([`L1Tables`], [`Nest`]) |
 //! | `code` | L1's loads and stores, through its own TLB and the engine's tables ([`Platform`]) |
 //! | `memory` | what L1 knows of its memory |
 //! | `vcpus` | which vCPUs are in L2, and L1's flushes: by interrupts, or broadcast |
-//! | `hypervisor` | L1: what it does when L2 leaves ([`L1`], [`L1Vcpu`]) |
-//! | `faults` | what it does about an access that T refuses |
-//! | `edits` | what it does to its tables at random |
-//! | `said` | what T has said of each frame, and since when ([`Said`]): what a vCPU may use |
+//! | `hypervisor` | L1: handles exits of L2 ([`L1`], [`L1Vcpu`]) |
+//! | `faults` | handling accesses that T refuses |
+//! | `edits` | random edits of its tables |
+//! | `entry_history` | the history of T's entries ([`Said`]): which translations a vCPU may use |
 //!
-//! **What is checked.** L1 keeps its own promises to L2: whatever it does, L2's memory holds what L2 stored. So a vCPU that uses a
-//! translation after L1 has flushed it, or after the host has taken its page back, reads or writes where its page is no more, and the
-//! guest says so. Beside that L1 compares: a page that it has write-protected and flushed may not change; nor may one whose D
-//! bit it has cleared and flushed, while the bit stays clear.
+//! **What is checked.** L1 keeps its guarantee to L2: L2's memory holds what L2 stored, whatever L1 does. A
+//! vCPU that uses a translation after L1 has flushed it, or after the host has taken the page away, accesses
+//! another page, and the guest detects it. L1 also checks: a page that it has write-protected and flushed must
+//! not change; nor must a page whose D bit it has cleared and flushed, while the bit stays clear.
 
 mod code;
 mod edits;
+mod entry_history;
 mod faults;
 mod hypervisor;
 mod memory;
-mod said;
 mod tables;
 mod vcpus;
 
 pub use code::Platform;
 pub use edits::L1Counts;
+pub use entry_history::{Said, Since};
 pub use hypervisor::{Ended, L1, L1Settings, L1Vcpu, Mistake};
-pub use said::{Said, Since};
 pub use tables::{L1Tables, Nest};

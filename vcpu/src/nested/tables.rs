@@ -1,6 +1,6 @@
-//! What L1 writes into its tables, by format: the other side of [`L1Format`], which reads.
+//! Writing L1's tables, by format: the counterpart of [`L1Format`], which reads them.
 //!
-//! A leaf allows loads and fetches, and stores or not. Where hardware sets A and D, a new leaf has neither.
+//! A leaf allows loads and fetches, and optionally stores. If hardware sets A and D, a new leaf has both clear.
 
 use slat::Format;
 use slat::nested::{
@@ -13,35 +13,36 @@ use slat::table::formats::{
 };
 use slat::{Gfn, Level};
 
-/// A format of L1's tables, as L1 writes it.
+/// A format of L1's tables, for writing.
 pub trait L1Tables: L1Format {
-    /// Whether L1's flushes reach all its vCPUs by themselves, and may be for some frames.
+    /// Whether L1's flushes are broadcast to all its vCPUs, and may cover single frames.
     const BROADCASTS: bool;
 
-    /// The bits that hardware sets in a leaf, for an access and for a store; none where L1 sets them itself.
+    /// Returns the bits that hardware sets in a leaf, for an access and for a store; zero if L1 sets them
+    /// itself.
     fn touched(&self) -> (u64, u64);
 
-    /// What allows stores in a leaf.
+    /// Returns the bits of a leaf that allow stores.
     fn write_bits(&self) -> u64;
 
-    /// What takes stores away: W, and where that says too that the page is dirty, what lets hardware set it.
+    /// Removes store permission: W, and the bit that lets hardware set W if W also means dirty.
     fn protected(&self, leaf: u64) -> u64 {
         leaf & !self.write_bits()
     }
 
-    /// The entry of `level` that names a table.
+    /// Returns the entry of `level` that points to a table.
     fn link(&self, table: Gfn, level: Level) -> u64;
 
-    /// The leaf of `level` for L1's frame `gfn`.
+    /// Returns the leaf of `level` for L1's frame `gfn`.
     fn leaf(&self, gfn: Gfn, level: Level, stores: bool) -> u64;
 }
 
-/// A format of the host's whose processors give their guests a table of the same family.
+/// A format of the host whose processors offer guests a table of the same family.
 pub trait Nest: Format {
     /// L1's table.
     type Table: L1Tables;
 
-    /// The table with this root: [`Format::ROOT_PAGES`] pages at a multiple of their size.
+    /// Returns the table with this root: [`Format::ROOT_PAGES`] pages, aligned to their size.
     fn l1_table(root: Gfn) -> Self::Table;
 }
 
@@ -134,7 +135,7 @@ impl L1Tables for GStageTable {
     }
 }
 
-/// Whether hardware sets A and D, asked of the decoder: what a leaf with both clear still needs.
+/// Whether hardware sets A and D, according to the decoder: what a leaf with both clear still needs.
 trait SetsBits: L1Format {
     fn sets_bits(&self) -> bool;
 }

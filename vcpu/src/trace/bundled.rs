@@ -1,14 +1,14 @@
-//! The traces that travel inside the library, so that a first replay needs no file.
+//! Traces inside the library, so that a first replay needs no file.
 //!
-//! Real programs and a real kernel, recorded and reduced by `vcpu/examples/record`; the first lines of each say what was run
-//! and how much was kept.
+//! Real programs and a real kernel, recorded and reduced by `vcpu/examples/record`. The first lines of each say
+//! what was run and how much was kept.
 
 use super::{Error, Reader};
 
 /// A trace inside the library.
 #[derive(Clone, Copy, Debug)]
 pub struct Bundled {
-    /// What a user calls it.
+    /// Name of the trace.
     pub name: &'static str,
     /// The program, and what is special about its memory.
     pub about: &'static str,
@@ -20,13 +20,13 @@ impl Bundled {
     /// Starts reading it.
     ///
     /// # Errors
-    /// As [`Reader::new`]; reading memory does not fail.
+    /// Errors of [`Reader::new`]; reading memory does not fail.
     pub fn reader(&self) -> Result<Reader, Error> {
         Reader::new(self.name, self.bytes)
     }
 }
 
-/// All of them.
+/// Returns all bundled traces.
 pub const fn bundled() -> &'static [Bundled] {
     &[
         Bundled {

@@ -1,18 +1,18 @@
-//! What can go wrong with a trace; each error reads as one line that names the trace.
+//! Errors of traces; each is one line that names the trace.
 
 use super::line::Flaw;
 use std::io;
 
-/// Why a trace cannot be read on.
+/// Why a trace cannot be read further.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The file is missing, or may not be opened.
     #[error("cannot open {name}: {source}")]
     Open {
-        /// The trace, as its user names it.
+        /// Name of the trace, as given by the user.
         name: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file or pipe broke while it was read.
@@ -20,20 +20,20 @@ pub enum Error {
     Read {
         /// The trace.
         name: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Compressed data that is truncated or corrupt.
+    /// The compressed data is truncated or corrupt.
     #[error("{name}: broken {format} data: {source}")]
     Compression {
         /// The trace.
         name: String,
-        /// Of which compression.
+        /// The compression format.
         format: &'static str,
-        /// What the decoder said.
+        /// The decoder's error.
         source: io::Error,
     },
-    /// A garbled line, under [`Reader::strict`](super::Reader::strict).
+    /// A garbled line, with [`Reader::strict`](super::Reader::strict).
     #[error("{name}: line {line}: {flaw}")]
     Line {
         /// The trace.

@@ -1,51 +1,51 @@
-//! One line of a trace: a record, something else, or a record that is garbled.
+//! One line of a trace: a record, another line, or a garbled record.
 //!
-//! What begins with `I  `, ` L `, ` S ` or ` M ` claims to be a record and is held to it: at most
-//! 16 hexadecimal digits, a comma, at most 4 decimal digits, the end of the line. The verdict depends on the
-//! first [`LONGEST`] bytes of a line and on whether more follow, so a line need never be held whole.
+//! A line that begins with `I  `, ` L `, ` S ` or ` M ` must be a record: at most 16 hexadecimal digits, a
+//! comma, at most 4 decimal digits, the end of the line. The result depends only on the first [`LONGEST`] bytes
+//! of a line and on whether more follow, so a line need not be stored whole.
 
 use super::{Access, Kind};
 
-/// Bytes of the longest record, and one more, which shows that a line is longer.
+/// Bytes of the longest record plus one, which shows that a line is longer.
 pub(super) const LONGEST: usize = 3 + 16 + 1 + 4 + "\r".len() + 1;
 
-/// What is wrong with a line that claims to be a record.
+/// What is wrong with a garbled record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Flaw {
-    /// No address, or one of more than 16 digits.
+    /// The address is missing, or has more than 16 digits.
     #[error("the address is not 1 to 16 hexadecimal digits")]
     Address,
-    /// The access reaches beyond [`Access::LIMIT`].
+    /// The access extends beyond [`Access::LIMIT`].
     #[error("the access reaches beyond 2^57")]
     Reach,
-    /// The address does not end in a comma.
+    /// No comma follows the address.
     #[error("no comma after the address")]
     Comma,
-    /// No size.
+    /// The size is missing.
     #[error("no decimal size after the comma")]
     Size,
-    /// A size of zero.
+    /// The size is zero.
     #[error("the size is 0")]
     Empty,
-    /// A size above [`Access::MAX_SIZE`].
+    /// The size is above [`Access::MAX_SIZE`].
     #[error("the size is above 4096")]
     Large,
-    /// Something follows the size.
+    /// Text follows the size.
     #[error("text after the size")]
     Tail,
 }
 
-/// Why [`record`] finds none.
+/// Why [`record`] finds no record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NoRecord {
-    /// The line does not claim to be one.
+    /// The line does not begin like a record.
     Other,
-    /// It does, but is garbled.
+    /// The line begins like a record, and is garbled.
     Garbled(Flaw),
 }
 
-/// Marks what is not a digit in [`DIGITS`].
+/// Marks bytes in [`DIGITS`] that are no digits.
 const NO_DIGIT: u8 = 0xff;
 
 /// The value of each hexadecimal digit, by its byte.
@@ -61,7 +61,7 @@ static DIGITS: [u8; 256] = {
     table
 };
 
-/// The number at the start of `text`, and its length in digits. Stops after `most` digits.
+/// Returns the number at the start of `text`, and its length in digits. Stops after `most` digits.
 #[inline(always)]
 fn number<const RADIX: u64>(text: &[u8], most: usize) -> (u64, usize) {
     let (mut value, mut digits) = (0, 0);
@@ -76,8 +76,8 @@ fn number<const RADIX: u64>(text: &[u8], most: usize) -> (u64, usize) {
     (value, digits)
 }
 
-/// The record at the start of `text`, and its length. What follows it is for the caller to judge:
-/// a newline, or the end of a line (see [`line`]), or of what has arrived so far.
+/// Returns the record at the start of `text`, and its length. The caller checks what follows: a newline, the
+/// end of a line (see [`line`]), or the end of the data so far.
 #[inline]
 pub(super) fn record(text: &[u8]) -> Result<(Access, usize), NoRecord> {
     let garbled = |flaw| Err(NoRecord::Garbled(flaw));
@@ -89,7 +89,7 @@ pub(super) fn record(text: &[u8]) -> Result<(Access, usize), NoRecord> {
         b" M " => Kind::Modify,
         _ => return Err(NoRecord::Other),
     };
-    // 16 digits are 64 bits: nothing overflows.
+    // 16 digits are 64 bits: no overflow.
     let (addr, digits) = number::<16>(rest, 16);
     let rest = &rest[digits..];
     if digits == 0 || (digits == 16 && rest.first().is_some_and(u8::is_ascii_hexdigit)) {
@@ -112,7 +112,7 @@ pub(super) fn record(text: &[u8]) -> Result<(Access, usize), NoRecord> {
     Ok((Access { addr, size: size as u16, kind }, mark.len() + digits + 1 + more))
 }
 
-/// Judges a whole line, given without its newline. A carriage return before the newline is forgiven.
+/// Parses a whole line without its newline. Accepts a carriage return before the newline.
 pub(super) fn line(text: &[u8]) -> Result<Access, NoRecord> {
     let (access, used) = record(text)?;
     match &text[used..] {

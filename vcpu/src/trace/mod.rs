@@ -6,14 +6,14 @@
 //!                                                       S 1ffefff0,8     Store
 //!                                                       M 0421e0a0,4     Modify: load, then store
 //! ```
-//! 1. `source` opens what the user names and undoes gzip or zstd, told by the first bytes, not by the name.
-//! 2. `line` judges one line: a record, something else, or a record that is garbled.
-//! 3. [`Reader`] cuts a large buffer into lines and hands the records out in batches.
-//! 4. [`Filter`] reduces a trace to what a small TLB would not answer.
-//! 5. [`bundled`] are the traces that travel inside the library.
+//! 1. `source` opens the input and decompresses gzip or zstd, recognized by the first bytes, not by the name.
+//! 2. `line` parses one line: a record, another line, or a garbled record.
+//! 3. [`Reader`] splits a large buffer into lines and returns the records in batches.
+//! 4. [`Filter`] reduces a trace to accesses that miss in a small TLB.
+//! 5. [`bundled`] has the traces inside the library.
 //!
-//! Promises: memory use grows neither with the length of the trace nor with that of a line; no input
-//! panics; what is not a record is counted, never guessed at.
+//! Guarantees: memory use depends neither on the length of the trace nor on that of a line. No input panics.
+//! Lines that are no records are counted, never guessed at.
 //!
 //! ```
 //! use slat_vcpu::trace::{Kind, Reader};
@@ -44,17 +44,17 @@ pub use reduce::Filter;
 
 use std::fmt;
 
-/// What an access does to memory.
+/// Kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// The processor fetches an instruction.
+    /// Fetches an instruction.
     Fetch,
-    /// It reads.
+    /// Reads.
     Load,
-    /// It writes.
+    /// Writes.
     Store,
-    /// One instruction reads, then writes, the same bytes.
+    /// Reads, then writes, the same bytes in one instruction.
     Modify,
 }
 
@@ -72,25 +72,26 @@ impl Kind {
     }
 }
 
-/// One access of a traced program. Its [`Display`](fmt::Display) is the line that lackey prints.
+/// One access of a traced program. Its [`Display`](fmt::Display) is lackey's line.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Access {
-    /// First byte, as the traced program numbers its memory; always below [`Access::LIMIT`]. No guest of
-    /// ours has such an address until a replay gives it one, so it is a plain number.
+    /// First byte, in the traced program's addresses; always below [`Access::LIMIT`]. A plain number, since it
+    /// is no guest address until a replay places it.
     pub addr: u64,
-    /// Bytes, from 1 to [`Access::MAX_SIZE`]. All of them lie below [`Access::LIMIT`].
+    /// Bytes, from 1 to [`Access::MAX_SIZE`], all below [`Access::LIMIT`].
     pub size: u16,
-    /// What is done.
+    /// Kind of the access.
     pub kind: Kind,
 }
 
 impl Access {
-    /// No program has memory here or above: the end of what five levels of table reach.
+    /// Upper bound of addresses: the end of what five table levels map.
     pub const LIMIT: u64 = 1 << 57;
-    /// The largest access believed, in bytes. Real ones end at a few hundred (saving the vector registers).
+    /// The largest accepted access, in bytes. Real ones have at most a few hundred (saving the vector
+    /// registers).
     pub const MAX_SIZE: u16 = 4096;
 
-    /// The pages of 4 KiB that it touches, by number: one or two.
+    /// Returns the numbers of the 4 KiB pages that it touches: one or two.
     pub fn pages(self) -> std::ops::RangeInclusive<u64> {
         self.addr >> 12..=(self.addr + u64::from(self.size) - 1) >> 12
     }

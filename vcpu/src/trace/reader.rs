@@ -1,9 +1,9 @@
-//! Cuts a stream into lines and hands the records out in batches.
+//! Splits a stream into lines and returns the records in batches.
 //!
-//! A record that lies whole in the buffer, newline included, is parsed where it lies, in one pass: nearly every
-//! line of a trace. All else takes [`Reader::odd_line`]: lines that are no record, and the line at the edge of
-//! the buffer, which is moved to its front before more is read. A line of which [`LONGEST`] bytes have arrived
-//! without a newline is judged by them, and the rest is thrown away unseen.
+//! A record that is complete in the buffer, with its newline, is parsed in place, in one pass; this is nearly
+//! every line of a trace. [`Reader::odd_line`] handles the rest: other lines, and the line at the end of the
+//! buffer, which is moved to the front before more is read. A line without a newline in its first [`LONGEST`]
+//! bytes is judged by these, and the rest is dropped.
 
 use super::line::{Flaw, LONGEST, NoRecord, line, record};
 use super::source::Source;
@@ -12,15 +12,15 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Bytes read at once. Fits the second-level cache of any machine.
+/// Bytes read at once. Fits the second-level cache of common machines.
 const BUFFER: usize = 256 << 10;
 
-/// A trace being read. Counts what it has seen so far.
+/// Reads a trace, and counts what it has seen.
 pub struct Reader {
     name: String,
     source: Source,
     buffer: Box<[u8]>,
-    /// First byte not yet parsed, and first not yet filled.
+    /// Index of the first byte not yet parsed, and of the first not filled.
     next: usize,
     filled: usize,
     strict: bool,
@@ -43,8 +43,8 @@ impl Reader {
         }
     }
 
-    /// Reads from anything, such as standard input: plain, gzip or zstd. `name` is what errors call it.
-    /// `input` need not be buffered. Waits for its first bytes, which tell the compression.
+    /// Reads from any input, such as standard input: plain, gzip or zstd. `name` is used in errors. `input`
+    /// need not be buffered. Waits for its first bytes, which identify the compression.
     ///
     /// # Errors
     /// [`Error::Read`].
@@ -77,21 +77,21 @@ impl Reader {
         })
     }
 
-    /// Whether a garbled line is an error; without it, garbled lines are counted.
+    /// Whether a garbled line is an error. Otherwise garbled lines are counted.
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
         self
     }
 
-    /// Appends up to `max` accesses to `batch` and returns how many; 0 at the end of the trace, and only there
-    /// (or for `max` 0). Blocks while its input does.
+    /// Appends up to `max` accesses to `batch` and returns how many; 0 only at the end of the trace (or for
+    /// `max` 0). Blocks if its input does.
     ///
     /// # Errors
-    /// Any but [`Error::Open`]. What precedes the error is in `batch`, and counted.
+    /// All but [`Error::Open`]. Accesses before the error are in `batch`, and counted.
     pub fn fill(&mut self, batch: &mut Vec<Access>, max: usize) -> Result<usize, Error> {
         let before = batch.len();
-        // Not all of `max` at once: it may be larger than any trace.
+        // Not `max`: it may be larger than any trace.
         batch.reserve(max.min(BUFFER / size_of::<Access>()));
         while batch.len() - before < max {
             let text = &self.buffer[self.next..self.filled];
@@ -119,27 +119,27 @@ impl Reader {
         Ok(batch.len() - before)
     }
 
-    /// Lines read so far, of every sort.
+    /// Returns the number of lines read so far, of any kind.
     pub fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// Lines that are no record: valgrind's own, and the program's.
+    /// Returns the number of lines that are no records: valgrind's, and the program's.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// Lines that begin as a record and give none: truncated, garbled, or of an access that no guest can make.
+    /// Returns the number of garbled records: truncated, malformed, or of an access that no guest can make.
     pub fn garbled(&self) -> u64 {
         self.garbled
     }
 
-    /// Those of them that are well-formed, and reach beyond [`Access::LIMIT`].
+    /// Returns the number of these that are well-formed and extend beyond [`Access::LIMIT`].
     pub fn beyond(&self) -> u64 {
         self.beyond
     }
 
-    /// Takes the next line, whatever it is, and judges it. `None` at the end.
+    /// Parses the next line, of any kind. `None` at the end.
     fn odd_line(&mut self) -> Result<Option<Result<Access, NoRecord>>, Error> {
         loop {
             let text = &self.buffer[self.next..self.filled];
@@ -182,7 +182,7 @@ impl Reader {
         }
     }
 
-    /// Moves what is not yet parsed to the front, a part of a line, and reads more behind it. `false` at the end.
+    /// Moves the unparsed part of a line to the front, and reads more behind it. `false` at the end.
     fn refill(&mut self) -> Result<bool, Error> {
         self.buffer.copy_within(self.next..self.filled, 0);
         self.filled -= self.next;
@@ -199,7 +199,7 @@ impl Reader {
         }
     }
 
-    /// Says whether the input or its compression broke: what the system reports has a number.
+    /// Decides whether the input or its compression failed: system errors have a number.
     fn broken(&self, source: io::Error) -> Error {
         let name = self.name.clone();
         match self.source.format {
@@ -209,7 +209,7 @@ impl Reader {
     }
 }
 
-/// Bytes before the first newline.
+/// Returns the number of bytes before the first newline.
 fn newline(text: &[u8]) -> Option<usize> {
     text.iter().position(|&byte| byte == b'\n')
 }

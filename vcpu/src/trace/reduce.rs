@@ -1,20 +1,20 @@
-//! The reduction of a trace: a filter of a few pages that drops what a TLB would answer anyway.
+//! The reduction of a trace: a filter of a few pages drops accesses that a TLB would hit.
 //!
-//! The filter remembers the last distinct pages **that were kept**, most recent first, and what each kept access needed
-//! there: to read, to write (which includes reading), to execute. An access is dropped when its page is among them with
-//! rights at least as strong; any other is kept, unchanged, and moves its page to the front. An access across a border is
-//! judged by both of its pages.
+//! The filter stores the last distinct pages **that were kept**, most recent first, with the rights that their
+//! kept accesses needed: to read, to write (which includes reading), to execute. An access is dropped if its
+//! page is stored with at least the rights that it needs. Any other access is kept, unchanged, and moves its
+//! page to the front. An access that crosses a page border needs both pages.
 //!
-//! What follows from that:
-//! - Kept accesses stand in the order in which the program made them, with their own offset and size.
-//! - The first access to a page is kept, and so is the first of each kind: the order of first touches is exact.
-//! - A page in steady use is kept again each time that as many other pages have been kept, so hot pages stay hot.
-//! - The filter's state is a function of the kept trace alone, so reducing twice changes nothing, and any TLB with true LRU
-//!   of as many entries or more that replays the kept trace would have answered each dropped access.
+//! Consequences:
+//! - Kept accesses are in program order, with their own offset and size.
+//! - The first access to a page is kept, and the first of each kind: the order of first touches is exact.
+//! - A page in steady use is kept again after that many other pages were kept, so hot pages stay hot.
+//! - The filter's state depends on the kept trace only. So reducing twice changes nothing, and a TLB with true
+//!   LRU and at least as many entries that replays the kept trace would hit on each dropped access.
 
 use super::{Access, Kind};
 
-/// What accesses need of a page, as bits. To write includes to read.
+/// Rights that accesses need on a page, as bits. Writing includes reading.
 type Rights = u8;
 const READ: Rights = 1;
 const WRITE: Rights = 2 | READ;
@@ -28,7 +28,7 @@ fn rights(kind: Kind) -> Rights {
     }
 }
 
-/// A filter for the accesses of a trace, in order. The bundled traces were reduced by one of 64 pages.
+/// A filter for the accesses of a trace, in order. The bundled traces were reduced with 64 pages.
 #[derive(Clone, Debug)]
 pub struct Filter {
     /// Most recently kept first.
@@ -37,12 +37,12 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Remembers `pages` pages.
+    /// Creates a filter of `pages` pages.
     pub fn new(pages: usize) -> Self {
         Self { recent: Vec::with_capacity(pages + 1), capacity: pages }
     }
 
-    /// Whether `access` belongs to the reduced trace. Accesses are to be asked about in order.
+    /// Whether `access` belongs to the reduced trace. Call it for all accesses, in order.
     pub fn keep(&mut self, access: Access) -> bool {
         let (pages, needed) = (access.pages(), rights(access.kind));
         let covers =
@@ -67,7 +67,7 @@ mod tests {
 
     const PAGES: usize = 8;
 
-    /// A program with hot pages, cold pages and accesses across borders.
+    /// A program with hot pages, cold pages, and accesses that cross borders.
     fn program() -> Vec<Access> {
         let mut random = fastrand::Rng::with_seed(1);
         let kinds = [Kind::Fetch, Kind::Load, Kind::Store, Kind::Modify];
@@ -84,8 +84,8 @@ mod tests {
         all.iter().copied().filter(|&access| filter.keep(access)).collect()
     }
 
-    /// Pages, and whether they are written, in the order in which each is first needed so. A read of a page that was written
-    /// before is the weaker kind: it may be dropped.
+    /// Returns pages, and whether they are written, in the order in which each right is first needed. A read of
+    /// a page that was written before is the weaker kind, and may be dropped.
     fn first_touches(all: &[Access]) -> Vec<(u64, u8)> {
         let mut seen = HashSet::new();
         let touches =
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tlb_of_that_size_would_have_answered_what_is_dropped() {
+    fn a_tlb_of_that_size_hits_on_dropped_accesses() {
         let (mut filter, mut tlb) = (Filter::new(PAGES), Vec::<u64>::new());
         for access in program() {
             let kept = filter.keep(access);

@@ -1,7 +1,7 @@
-//! Where the bytes of a trace come from: plain, gzip or zstd, told by the first bytes.
+//! The bytes of a trace: plain, gzip or zstd, recognized by the first bytes.
 //!
-//! Both compressed formats may be concatenated (`cat a.zst b.zst`), and zstd files may hold frames to be
-//! skipped; all are read to their end. A file cut short is an error, never a shorter trace.
+//! Files in both compressed formats may be concatenated (`cat a.zst b.zst`), and zstd files may have skippable
+//! frames; all are read to the end. A truncated file is an error, never a shorter trace.
 
 use flate2::read::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
@@ -12,17 +12,17 @@ use std::iter;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = 0xfd2f_b528_u32.to_le_bytes();
-/// Bytes that tell the format.
+/// Bytes needed to recognize the format.
 const MAGIC: u64 = ZSTD.len() as u64;
 
-/// Uncompressed bytes, and the name of the compression that was undone.
+/// Decompressed bytes, and the name of the compression format.
 pub(super) struct Source {
     pub(super) bytes: Box<dyn Read + Send>,
     pub(super) format: Option<&'static str>,
 }
 
 impl Source {
-    /// Reads the first bytes of `input` to know what it is; may block, as any read may.
+    /// Reads the first bytes of `input` to recognize its format; may block.
     pub(super) fn detect(mut input: impl Read + Send + 'static) -> io::Result<Self> {
         let mut head = Vec::new();
         input.by_ref().take(MAGIC).read_to_end(&mut head)?;
@@ -39,10 +39,10 @@ impl Source {
     }
 }
 
-/// The content of all zstd frames of `input`, one after another. Holds one window and one block.
+/// The content of all zstd frames of `input`, in order. Stores one window and one block.
 struct Frames<R> {
     input: BufReader<R>,
-    /// The frame being read; "finished" before the first.
+    /// The current frame; "finished" before the first.
     frame: FrameDecoder,
 }
 
@@ -67,7 +67,7 @@ impl<R: Read> Frames<R> {
         Ok(false)
     }
 
-    /// The decoder sums the content up, but leaves the comparison to its caller.
+    /// The decoder computes the checksum, but leaves the comparison to its caller.
     fn verify(&self) -> io::Result<()> {
         match self.frame.get_checksum_from_data() {
             Some(sum) if Some(sum) != self.frame.get_calculated_checksum() => {
@@ -99,7 +99,7 @@ impl<R: Read> Read for Frames<R> {
     }
 }
 
-/// What the decoder found, in words for people: its own name its states.
+/// A readable form of the decoder's error, which itself names internal states.
 fn broken(error: &(dyn Error + 'static)) -> io::Error {
     let causes = iter::successors(Some(error), |&error| error.source());
     let ended = |cause: &io::Error| cause.kind() == io::ErrorKind::UnexpectedEof;

@@ -1,4 +1,4 @@
-//! The reader against its promises: any cut of the input, any bytes, any compression, and the bundled traces.
+//! Tests of the reader: any split of the input, any bytes, any compression, and the bundled traces.
 
 use super::line::LONGEST;
 use super::*;
@@ -9,7 +9,7 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
 
-/// Delivers `bytes` in two pieces, or, with `cut` 0, byte by byte.
+/// Returns `bytes` in two pieces, or, with `cut` 0, byte by byte.
 struct Pieces {
     bytes: Vec<u8>,
     at: usize,
@@ -30,7 +30,7 @@ impl Read for Pieces {
     }
 }
 
-/// What a reader makes of its input: the accesses; lines, skipped, garbled.
+/// Result of a reader: accesses; counts of lines, skipped, garbled.
 type Seen = (Vec<Access>, [u64; 3]);
 
 fn drain(reader: &mut Reader) -> Result<Seen, Error> {
@@ -54,7 +54,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     compress_to_vec(bytes, CompressionLevel::Fastest)
 }
 
-/// Records, lines of others, garbled and endless lines; no newline at the end.
+/// Records, other lines, garbled and overlong lines; no newline at the end.
 fn mixture() -> Vec<u8> {
     let mut text =
         b"==7== Lackey, an example tool\n\nI  04001234,3\n L 1ffefffff8,8\nthe program speaks\n".to_vec();
@@ -66,7 +66,7 @@ fn mixture() -> Vec<u8> {
 }
 
 #[test]
-fn a_mixture_is_told_apart() {
+fn the_lines_of_a_mixture_are_classified() {
     let (all, counts) = read(&mixture()).unwrap();
     let lines: Vec<String> = all.iter().map(Access::to_string).collect();
     assert_eq!(
@@ -97,19 +97,19 @@ fn a_line_without_end_is_counted_not_held() {
 }
 
 #[test]
-fn strict_stops_at_the_garbled_line_and_can_go_on() {
+fn strict_stops_at_a_garbled_line_and_can_continue() {
     let text = "==1== start\n L 40,8\n L 41,\n L 42,8\n";
     let mut reader = Reader::new("t", text.as_bytes()).unwrap().strict(true);
     let mut batch = Vec::new();
     let error = reader.fill(&mut batch, 100).unwrap_err();
     assert_eq!(error.to_string(), "t: line 3: no decimal size after the comma");
-    assert_eq!(batch.len(), 1, "what precedes the error is delivered");
+    assert_eq!(batch.len(), 1, "accesses before the error are returned");
     assert_eq!(reader.fill(&mut batch, 100).unwrap(), 1);
     assert_eq!(batch[1].addr, 0x42);
 }
 
 #[test]
-fn compression_is_told_by_content_and_concatenates() {
+fn compression_is_recognized_by_content_and_concatenates() {
     let text = mixture();
     let whole = read(&text).unwrap();
     assert_eq!(read(&gzip(&text)).unwrap(), whole);
@@ -135,7 +135,7 @@ fn a_compressed_trace_cut_short_is_an_error_never_a_shorter_trace() {
 #[test]
 fn a_flipped_bit_in_compressed_content_is_noticed() {
     for bytes in [gzip(&mixture()), zstd(&mixture())] {
-        // The sum over the content stands at the end: gzip's before the length, zstd's last.
+        // The content's checksum is at the end: gzip's before the length, zstd's last.
         let at = bytes.len() - if bytes[0] == 0x1f { 8 } else { 4 };
         let mut bad = bytes.clone();
         bad[at] ^= 1;
@@ -213,7 +213,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(magic in 0usize..3, bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         let head: [&[u8]; 3] = [b"", &[0x1f, 0x8b, 8, 0], &[0x28, 0xb5, 0x2f, 0xfd]];
-        // An error is an answer; so is a reading.
+        // Either an error or a result is fine.
         let _ = read(&[head[magic], &bytes].concat());
     }
 

@@ -1,56 +1,58 @@
-//! What T has said: the oracle of L1's staleness.
+//! The history of T's entries: the oracle of translations that are stale for L1.
 //!
 //! ```text
 //! what a vCPU may use for g2 = { T(t)(g2) : t since that vCPU's last flush } ∘ { host, now }
 //! ```
-//! L1 tells of each entry **before** it stores it, so that no vCPU uses what is not told. A vCPU that flushes asks for the time
-//! **before** it does. What the host has behind a frame of L1 is asked at the moment of use: host staleness is never allowed.
+//! L1 records each entry **before** it stores it, so that no vCPU uses an unrecorded one. A vCPU reads the time
+//! **before** it flushes. The host's frame for a frame of L1 is taken at the moment of use: translations that
+//! are stale for the host are never allowed.
 
 use slat::{Gfn, Perms};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 
-/// A moment, as [`Said`] counts them.
+/// A moment, as counted by [`Said`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Since(u64);
 
-/// What T says of a frame of L2: L1's frame, and what is allowed; or nothing.
+/// T's entry for a frame of L2: L1's frame and the permissions, or nothing.
 type Word = Option<(Gfn, Perms)>;
 
-/// See the module's header.
+/// The recorded entries of T.
 #[derive(Debug, Default)]
 pub struct Said {
     clock: AtomicU64,
-    /// By frame of L2: what T has said, and since when, in order.
+    /// For each frame of L2, the entries in order, with their times.
     frames: Mutex<HashMap<Gfn, Vec<(Since, Word)>>>,
 }
 
 impl Said {
-    /// T is about to say this of `g2`.
+    /// Records that T's entry for `g2` is about to become `word`.
     pub fn says(&self, g2: Gfn, word: Word) {
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Since(self.clock.fetch_add(1, SeqCst) + 1);
         frames.entry(g2).or_default().push((now, word));
     }
 
-    /// The present moment, for a vCPU that is about to flush.
+    /// Returns the current time, for a vCPU that is about to flush.
     pub fn now(&self) -> Since {
-        // With the lock: what was told before is in its place.
+        // Under the lock, so that earlier entries are recorded.
         let _frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         Since(self.clock.load(SeqCst))
     }
 
-    /// What a vCPU may go by for `g2` whose last flush was `since`: the frames of L1, with what each allowed.
+    /// Returns the translations of `g2` that a vCPU may use after a flush at `since`: L1's frames and
+    /// permissions.
     pub fn since(&self, g2: Gfn, since: Since) -> Vec<(Gfn, Perms)> {
         let frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(said) = frames.get(&g2) else { return Vec::new() };
-        // What was said last before the flush is what T said then.
+        // The last entry before the flush was current at the flush.
         let first = said.partition_point(|&(told, _)| told <= since).saturating_sub(1);
         said[first..].iter().filter_map(|&(_, word)| word).collect()
     }
 
-    /// Whether T has said anything of `g2` since, perhaps the same once more.
+    /// Whether T's entry for `g2` was recorded again since, even with the same value.
     pub fn has_changed(&self, g2: Gfn, since: Since) -> bool {
         let frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         frames.get(&g2).and_then(|said| said.last()).is_some_and(|&(told, _)| told > since)
@@ -62,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_said_at_the_flush_and_later_counts() {
+    fn entries_current_at_the_flush_or_later_are_allowed() {
         let (said, g2) = (Said::default(), Gfn(5));
         assert_eq!(said.since(g2, Since::default()), []);
         said.says(g2, Some((Gfn(1), Perms::RWX)));
