@@ -6,13 +6,13 @@
 //! use slat_mm::*;
 //! use std::sync::Arc;
 //!
-//! Build an arena of 64 MiB and an address space on it, and map 4 MiB.
+//! // Build an arena of 64 MiB and an address space on it, and map 4 MiB.
 //! let mut idle = Idle::take().unwrap();
 //! let arena = Arena::builder().limit(64 << 20).build()?;
 //! let space = AddressSpace::builder(&arena).thp(true).build()?;
 //! let memory = space.mmap(Place::Fixed(Hva(0x4000_0000)), 4 << 20, Prot::ReadWrite, Backing::Anonymous)?;
 //!
-//! Build a VM that uses this mapping as guest memory.
+//! // Build a VM that uses this mapping as guest memory.
 //! let vm = Arc::new(Vm::<Npt4, _>::builder(HostView::new(&space)).build()?);
 //! space.register(&vm);
 //! vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, memory.start)))?;
@@ -20,8 +20,7 @@
 //! vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
 //! let before = vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn;
 //!
-//! The host migrates the page: it takes the guest's mapping away first; the guest's next fault maps the new
-//! frame.
+//! // The host migrates the page. The guest loses its mapping first; its next fault maps the new frame.
 //! space.write(&mut idle, memory.start + 0x5000, b"hello")?;
 //! space.migrate(&mut idle, memory)?;
 //! assert_eq!(vm.translate(&mut idle, Gfn(5)), None);

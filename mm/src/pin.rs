@@ -74,7 +74,7 @@ impl Drop for Pinned {
 /// let space = AddressSpace::builder(&arena).build()?;
 /// let rom = space.mmap(Place::Fixed(Hva(0x10_0000)), 4096, Prot::Read, Backing::Anonymous)?;
 /// let page = space.pin_page(&mut idle, rom.start, Access::Read)?;
-/// SAFETY: the page is pinned while the guard lives; no guest writes to a read-only mapping.
+/// // SAFETY: the page is pinned while the guard lives; no guest writes to a read-only mapping.
 /// assert_eq!(unsafe { page.as_ptr().read() }, 0);
 /// assert!(space.pin_page(&mut idle, rom.start, Access::Write).is_err());
 /// # Ok::<(), MmError>(())

@@ -143,11 +143,11 @@ impl<L: Log> SlotMap<L> {
     /// let mut tx = slots.begin();
     /// tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x7000_0000)))?;
     /// let (version, leftovers, effects) = tx.finish();
-    /// Here: publish `version`, and wait for the readers of the version before.
-    /// SAFETY: left over by this map; there are no readers.
+    /// // Here: publish `version`, and wait for the readers of the version before.
+    /// // SAFETY: left over by this map; there are no readers.
     /// unsafe { slots.reclaim(leftovers) };
     /// assert_eq!(slots.done(effects), [], "no log has ended");
-    /// SAFETY: nothing is reclaimed while the version is read.
+    /// // SAFETY: nothing is reclaimed while the version is read.
     /// assert_eq!(unsafe { version.read() }.find(Gfn(5)).unwrap().id, SlotId(0));
     /// # Ok::<(), slat_slots::SlotError>(())
     /// ```

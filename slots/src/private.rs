@@ -79,7 +79,7 @@ impl<L: Log> Transaction<'_, L> {
     /// assert_eq!(slots.find(Gfn(8)).unwrap().hva_of(Gfn(8)), Hva(0x7000_8000));
     /// assert_eq!(slots.get(SlotId(7)), Some(ram), "the whole slot");
     ///
-    /// Which frames map to these host pages? Private frames do not.
+    /// // Which frames map to these host pages? Private frames do not.
     /// let mut shown = Vec::new();
     /// slots.over_hvas(ram.hvas(), |gfns| shown.push(gfns));
     /// assert_eq!(shown, [Span::new(Gfn(0), Gfn(5)), Span::new(Gfn(8), Gfn(512))]);

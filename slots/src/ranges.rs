@@ -17,7 +17,7 @@
 //! edit.insert(a, 'a')?;
 //! edit.insert(b, 'b')?;
 //! let (_, retired) = edit.publish();
-//! SAFETY: no version was read through a root.
+//! // SAFETY: no version was read through a root.
 //! unsafe { map.reclaim(retired) };
 //! assert_eq!(map.view().find(Hva(0x2fff)), Some((a, 'a')));
 //! assert_eq!(map.view().find(Hva(0x3000)), None);

@@ -123,9 +123,9 @@ impl Arena {
     /// use std::os::fd::AsFd;
     /// # let limit = 64 << 20;
     /// # let other = Arena::builder().limit(limit).build()?;
-    /// The descriptor was created by a parent process or another part of this one.
+    /// // The descriptor was created by a parent process or another part of this one.
     /// let file = other.memfd().unwrap().try_clone_to_owned().unwrap();
-    /// SAFETY: the parent accesses only frames that it may, and does not truncate the file.
+    /// // SAFETY: the parent accesses only frames that it may, and does not truncate the file.
     /// let arena = unsafe { Arena::from_fd(file) }?;
     /// assert_eq!(arena.stats().frames, limit / 4096);
     /// # Ok::<(), MmError>(())

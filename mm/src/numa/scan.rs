@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// use slat::{Access, Hva, Idle};
 /// use slat_mm::*;
 ///
-/// Two nodes. A thread of node 1 uses memory that is on node 0.
+/// // Two nodes. A thread of node 1 uses memory that is on node 0.
 /// let mut idle = Idle::take().unwrap();
 /// let arena = Arena::builder().limit(16 << 20).nodes(2).build()?;
 /// let space = AddressSpace::builder(&arena).build()?;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// space.write(&mut idle, span.start, b"hello")?;
 /// Node(1).run_here();
 ///
-/// The second access between scans moves the page.
+/// // The second access between scans moves the page.
 /// let balancer = Balancer::new(&space, Settings::default());
 /// for _ in 0..2 {
 ///     balancer.scan(&mut idle, 1 << 20)?;
