@@ -1,5 +1,5 @@
-//! Faults beside changes of the mappings: elsewhere they go on, and in the same place they find what was there before, or what is
-//! there afterwards.
+//! Tests of faults that run during a change of the mappings. A fault elsewhere goes on. A fault in the same
+//! place finds either what was there before the change or what is there after it.
 
 use crate::fixture::{at, pages};
 use parking_lot::Mutex;
@@ -29,16 +29,16 @@ fn get(space: &AddressSpace, idle: &mut Idle, hva: Hva) -> Result<u64, MmError> 
     Ok(u64::from_le_bytes(word))
 }
 
-/// What a test does in the middle of a change.
+/// What a test runs in the middle of a change.
 type Hook = Box<dyn FnOnce() + Send>;
 
 /// Runs a hook in the middle of the next change for one reason.
-struct InTheMiddle {
+struct MidChange {
     of: Why,
     hook: Mutex<Option<Hook>>,
 }
 
-impl InTheMiddle {
+impl MidChange {
     fn register(space: &AddressSpace, of: Why, hook: impl FnOnce() + Send + 'static) -> Arc<Self> {
         let listener = Arc::new(Self { of, hook: Mutex::new(Some(Box::new(hook))) });
         space.register(&listener);
@@ -50,7 +50,7 @@ impl InTheMiddle {
     }
 }
 
-impl SecondaryMmu for InTheMiddle {
+impl SecondaryMmu for MidChange {
     fn around(
         &self,
         idle: &mut Idle,
@@ -66,7 +66,7 @@ impl SecondaryMmu for InTheMiddle {
     }
 }
 
-/// Runs `work` on a thread of its own, and waits for it.
+/// Runs `work` on its own thread, and waits for it.
 fn elsewhere(work: impl FnOnce(&mut Idle) + Send + 'static) {
     thread::spawn(move || work(&mut Idle::take().unwrap())).join().unwrap();
 }
@@ -87,13 +87,14 @@ fn a_fault_elsewhere_waits_for_no_change_of_mappings() {
         let (space, mut idle) = (space(true), Idle::take().unwrap());
         map(&space, 0, 8);
         put(&space, &mut idle, at(0), 1);
-        // A fork covers all that is private. What is shared is elsewhere, whatever the change.
+        // A fork write-protects all private memory. Shared memory therefore counts as elsewhere for every
+        // change.
         let file = File::zeroed(space.arena(), 4 << 20);
         let backing = Backing::Shared { file, offset: 0 };
         space.mmap(Place::Fixed(at(1024)), 4 << 20, Prot::ReadWrite, backing).unwrap();
         map(&space, 8192, 8);
         let other = space.clone();
-        let listener = InTheMiddle::register(&space, why, move || {
+        let listener = MidChange::register(&space, why, move || {
             elsewhere(move |idle| {
                 put(&other, idle, at(1024), 5);
                 assert_eq!(get(&other, idle, at(1024)), Ok(5));
@@ -111,9 +112,9 @@ fn a_fault_elsewhere_waits_for_no_change_of_mappings() {
     }
 }
 
-/// Each time in memory that has no tables yet: what a fault links there has to be found.
+/// Each round uses memory without tables. The unmap must find the tables that a fault links there.
 #[test]
-fn nothing_is_left_where_munmap_has_been() {
+fn munmap_leaves_no_page_behind() {
     let space = space(true);
     let mut idle = Idle::take().unwrap();
     let (mut faulted, mut refused) = (0, 0);
@@ -128,7 +129,7 @@ fn nothing_is_left_where_munmap_has_been() {
                 space.fault(&mut idle, place.start, Access::Write)
             });
             start.wait();
-            // Sooner or later.
+            // The fault may come sooner or later.
             (0..round % 16 * 256).for_each(|_| std::hint::spin_loop());
             space.munmap(&mut idle, place).unwrap();
             fault.join().unwrap()
@@ -147,7 +148,7 @@ fn nothing_is_left_where_munmap_has_been() {
 }
 
 #[test]
-fn what_is_mapped_anew_is_not_emptied() {
+fn munmap_does_not_empty_a_new_mapping() {
     const PAGES: u64 = 4096;
     let space = space(false);
     let mut idle = Idle::take().unwrap();
@@ -179,9 +180,9 @@ fn what_is_mapped_anew_is_not_emptied() {
     }
 }
 
-/// A thread stores to one page, and then to the other. A fork that has the second store has the first.
+/// A thread stores first to one page, then to the other. A fork that has the second store must have the first.
 #[test]
-fn a_fork_is_of_one_moment() {
+fn a_fork_shows_one_moment() {
     const LAST: u64 = 3000;
     let space = space(false);
     let mut idle = Idle::take().unwrap();
@@ -207,7 +208,7 @@ fn a_fork_is_of_one_moment() {
             (second > first).then_some((first, second))
         });
         over.store(true, SeqCst);
-        assert_eq!(torn, None, "the second store without the first");
+        assert_eq!(torn, None, "the fork has the second store without the first");
     });
 }
 
@@ -216,7 +217,7 @@ fn a_range_that_moves_is_found_whole_or_not_at_all() {
     const PAGES: u64 = 1500;
     let space = space(true);
     let mut idle = Idle::take().unwrap();
-    // Not aligned as the other: huge pages are split on the way.
+    // The target has another alignment than the source, so the move splits huge pages.
     let places = [at(512), at(512 * 64 + 7)];
     space.mmap(Place::Fixed(places[0]), PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
     (0..PAGES).for_each(|page| put(&space, &mut idle, places[0] + page * PAGE_SIZE, page + 1));
@@ -251,7 +252,7 @@ fn a_range_that_moves_is_found_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_share_is_not_broken_where_something_else_is_mapped_by_now() {
+fn no_share_is_broken_after_the_mapping_changed() {
     let space = space(false);
     let mut idle = Idle::take().unwrap();
     map(&space, 0, 4);
@@ -261,7 +262,7 @@ fn a_share_is_not_broken_where_something_else_is_mapped_by_now() {
     let shared = || Backing::Shared { file: file.clone(), offset: 0 };
     space.mmap(Place::Fixed(at(100)), PAGE_SIZE, Prot::ReadWrite, shared()).unwrap();
     let (other, backing) = (space.clone(), shared());
-    let listener = InTheMiddle::register(&space, Why::ChangePte, move || {
+    let listener = MidChange::register(&space, Why::ChangePte, move || {
         elsewhere(move |idle| {
             other.munmap(idle, pages(3, 1)).unwrap();
             other.mmap(Place::Fixed(at(3)), PAGE_SIZE, Prot::Read, backing).unwrap();
@@ -272,11 +273,11 @@ fn a_share_is_not_broken_where_something_else_is_mapped_by_now() {
     assert!(listener.ran());
     assert_eq!(refused, Err(MmError::Denied(at(3), Access::Write)));
     put(&space, &mut idle, at(100), 77);
-    assert_eq!(get(&space, &mut idle, at(3)), Ok(77), "it is the file's page still");
+    assert_eq!(get(&space, &mut idle, at(3)), Ok(77), "the page is still the file's");
 }
 
 #[test]
-fn what_may_be_merged_no_more_is_not_merged() {
+fn a_page_that_refuses_merging_is_not_merged() {
     let space = space(false);
     let mut idle = Idle::take().unwrap();
     map(&space, 0, 2);
@@ -285,7 +286,7 @@ fn what_may_be_merged_no_more_is_not_merged() {
     let ksm = Ksm::builder(space.arena()).build().unwrap();
     ksm.add(&space).unwrap();
     let other = space.clone();
-    let listener = InTheMiddle::register(&space, Why::ChangePte, move || {
+    let listener = MidChange::register(&space, Why::ChangePte, move || {
         elsewhere(move |idle| other.madvise(idle, pages(0, 2), Advice::Unmergeable).unwrap());
     });
     for _ in 0..3 {
@@ -293,5 +294,5 @@ fn what_may_be_merged_no_more_is_not_merged() {
     }
     assert!(listener.ran());
     let is_merged = |page: &u64| space.arena().is_merged(space.lookup(at(*page), Access::Read).unwrap().pfn);
-    assert!(![0, 1].iter().any(is_merged), "the mapping had said no before the entry was replaced");
+    assert!(![0, 1].iter().any(is_merged), "the mapping refused merging before KSM replaced the entry");
 }

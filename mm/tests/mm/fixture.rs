@@ -1,15 +1,15 @@
-//! What most tests start from: an arena that poisons, an address space, and a secondary MMU that writes down
-//! what it is told.
+//! The fixture of most tests: an arena that poisons free frames, an address space, and a secondary MMU that
+//! records its notifications.
 
 use parking_lot::Mutex;
 use slat::{Access, Again, Event, HostPage, Hva, Idle, PAGE_SIZE, Pages, SecondaryMmu, Span, Why};
 use slat_mm::{AddressSpace, AddressSpaceBuilder, Arena, Backing, Place, Prot, Swap, SwapBuilder};
 use std::sync::Arc;
 
-/// Where tests map things: aligned to 1 GiB.
+/// Tests map memory from here on. The address is aligned to 1 GiB.
 pub const BASE: Hva = Hva(0x4000_0000);
 
-/// Tests map no page from here on.
+/// Tests map no page at or above this number.
 const ALL: u64 = 8192;
 
 /// `count` pages from page `first` of the test's memory.
@@ -24,23 +24,23 @@ pub fn at(page: u64) -> Hva {
 
 /// One change, as a secondary MMU sees it.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct Notification {
     pub hvas: Span<Hva>,
     pub why: Why,
     pub may_block: bool,
-    /// What each page was when the call came.
+    /// The state of each page when the call came.
     pub before: Vec<Option<HostPage>>,
-    /// What it was when the change had been made.
+    /// The state of each page after the change.
     pub after: Vec<Option<HostPage>>,
-    /// References of the frames in `before` at that moment: they may not be free yet.
+    /// References of the frames in `before` after the change: the frames may not be free yet.
     pub references: Vec<u32>,
-    /// What was told page by page.
+    /// The changes that the address space reported page by page.
     pub told: Vec<(Span<Hva>, Option<HostPage>)>,
 }
 
 pub struct Recorder {
     space: Arc<AddressSpace>,
-    log: Mutex<Vec<Seen>>,
+    log: Mutex<Vec<Notification>>,
 }
 
 impl Recorder {
@@ -50,20 +50,20 @@ impl Recorder {
         recorder
     }
 
-    /// What was seen since the last time.
-    pub fn take(&self) -> Vec<Seen> {
+    /// The changes recorded since the last call.
+    pub fn take(&self) -> Vec<Notification> {
         std::mem::take(&mut self.log.lock())
     }
 
-    /// The one change seen since the last time; it must be one.
-    pub fn only(&self) -> Seen {
+    /// The one change recorded since the last call. Panics if there was not exactly one.
+    pub fn only(&self) -> Notification {
         let mut seen = self.take();
         assert_eq!(seen.len(), 1, "one notification: {seen:?}");
         seen.remove(0)
     }
 
     fn snapshot(&self, hvas: Span<Hva>) -> Vec<Option<HostPage>> {
-        // Of everything, what tests map.
+        // Of an unbounded range, only the part that tests map.
         let hvas = if hvas.covers(&pages(0, ALL)) { pages(0, ALL) } else { hvas };
         let count = hvas.len() / PAGE_SIZE;
         (0..count).map(|page| self.space.lookup(hvas.start + page * PAGE_SIZE, Access::Read)).collect()
@@ -78,21 +78,21 @@ impl SecondaryMmu for Recorder {
         change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
     ) -> Result<(), Again> {
         let before = self.snapshot(hvas);
-        let mut told = Told::default();
+        let mut told = ToldPages::default();
         change(idle, &mut told);
         let after = self.snapshot(hvas);
         let arena = self.space.arena();
         let references = before.iter().flatten().map(|page| arena.references(page.pfn)).collect();
-        self.log.lock().push(Seen { hvas, why, may_block, before, after, references, told: told.0 });
+        self.log.lock().push(Notification { hvas, why, may_block, before, after, references, told: told.0 });
         Ok(())
     }
 }
 
-/// What is told page by page.
+/// Records the changes that are reported page by page.
 #[derive(Default)]
-struct Told(Vec<(Span<Hva>, Option<HostPage>)>);
+struct ToldPages(Vec<(Span<Hva>, Option<HostPage>)>);
 
-impl Pages for Told {
+impl Pages for ToldPages {
     fn changed(&mut self, _: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>) {
         self.0.push((hvas, to));
     }
@@ -124,7 +124,7 @@ impl Machine {
         Self::on(AddressSpace::builder(&arena).thp(thp).swap(&swap))
     }
 
-    /// One whose pages can be swapped out.
+    /// A machine whose pages can be swapped out.
     pub fn with_swap(swap: SwapBuilder) -> (Self, Arc<Swap>) {
         let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
         let swap = swap.build(&arena).unwrap();
@@ -138,7 +138,7 @@ impl Machine {
         Self { idle: Idle::take().unwrap(), arena, space, recorder }
     }
 
-    /// Anonymous memory, `count` pages from page `first`.
+    /// Maps `count` anonymous pages from page `first`.
     pub fn map(&self, first: u64, count: u64) -> Span<Hva> {
         let len = count * PAGE_SIZE;
         self.space.mmap(Place::Fixed(at(first)), len, Prot::ReadWrite, Backing::Anonymous).unwrap()
@@ -159,12 +159,12 @@ impl Machine {
         get(&self.space, &mut self.idle, page)
     }
 
-    /// What is mapped at `page`, without bringing it in.
+    /// What is mapped at `page`. Does not fault the page in.
     pub fn look(&self, page: u64) -> Option<HostPage> {
         self.space.lookup(at(page), Access::Write)
     }
 
-    /// Drops the address space, and says whether every frame came back unharmed.
+    /// Drops the address space. Returns whether every frame came back unharmed.
     pub fn all_free(self) -> bool {
         let Self { arena, space, recorder, .. } = self;
         drop((space, recorder));

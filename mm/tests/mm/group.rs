@@ -1,4 +1,5 @@
-//! Groups: each frame is charged to one of them, limits hold, and a group that has too little takes nothing from another.
+//! Tests of groups: each frame is charged to one group, limits hold, and a group that lacks memory takes none
+//! from another group.
 
 use crate::fixture::{at, get, pages};
 use crate::swap::contents;
@@ -20,7 +21,7 @@ fn put(space: &AddressSpace, idle: &mut Idle, page: u64, value: u64) {
     space.write(idle, at(page), &value.to_le_bytes()).unwrap();
 }
 
-/// Pages of both sorts that are charged to a group.
+/// The anonymous and the file pages that are charged to a group.
 fn charged(group: &Group) -> (u64, u64) {
     let stats = group.stats();
     assert_eq!(stats.charged(), group.charged());
@@ -44,9 +45,13 @@ fn each_page_is_charged_once_to_the_group_that_had_it_first() {
     map(&second, 100, 8, shared());
     (100..104).for_each(|page| put(&first, &mut idle, page, 1));
     (102..108).for_each(|page| put(&second, &mut idle, page, 2));
-    assert_eq!((charged(&one), charged(&other)), ((16, 4), (0, 4)), "who had it first");
+    assert_eq!(
+        (charged(&one), charged(&other)),
+        ((16, 4), (0, 4)),
+        "each group pays for the pages it used first"
+    );
     first.munmap(&mut idle, pages(100, 8)).unwrap();
-    assert_eq!(charged(&one), (16, 4), "the file has them yet");
+    assert_eq!(charged(&one), (16, 4), "the file still holds the pages");
 
     let fork = first.fork(&mut idle).unwrap();
     assert!(Arc::ptr_eq(fork.group().unwrap(), &one));
@@ -71,7 +76,11 @@ fn each_page_is_charged_once_to_the_group_that_had_it_first() {
     let before = swap.pool_bytes();
     assert_eq!(first.pageout(&mut idle, pages(0, 8)), Ok(8));
     let stats = one.stats();
-    assert_eq!((stats.anon / PAGE_SIZE, stats.swapped / PAGE_SIZE, before), (8, 7, 0), "one was of zeroes");
+    assert_eq!(
+        (stats.anon / PAGE_SIZE, stats.swapped / PAGE_SIZE, before),
+        (8, 7, 0),
+        "one page held zeroes"
+    );
     assert!(stats.compressed > 0 && stats.compressed <= swap.pool_bytes());
     assert_eq!(other.stats().compressed, 0);
     drop((first, second, file));
@@ -95,15 +104,15 @@ fn merged_pages_are_charged_to_the_group_whose_page_they_were() {
     assert_eq!((charged(&one).0, charged(&other).0), (8, 8));
     ksm.scan(&mut idle, u64::MAX);
     assert_eq!(ksm.scan(&mut idle, u64::MAX), 16);
-    assert_eq!(charged(&one).0 + charged(&other).0, 8, "one frame for each pair");
+    assert_eq!(charged(&one).0 + charged(&other).0, 8, "one frame per pair");
     (0..4).for_each(|page| put(&spaces[1], &mut idle, page, 1));
-    assert_eq!(charged(&one).0 + charged(&other).0, 12, "copies again");
+    assert_eq!(charged(&one).0 + charged(&other).0, 12, "writes made copies again");
     let [first, second] = spaces;
     drop((first, second, ksm));
     assert_eq!((one.charged(), other.charged()), (0, 0));
 }
 
-/// Whatever is done in whatever order: all frames that are in use are charged, but for tables and the pool.
+/// Whatever operations run, in whatever order: every frame in use is charged, except tables and the pool.
 #[test]
 fn the_sums_are_exact_whatever_is_done() {
     for seed in 1..=8 {
@@ -144,7 +153,8 @@ fn the_sums_are_exact_whatever_is_done() {
     }
 }
 
-/// Looked at where all threads stand still: one that was stopped in the middle of a charge shows as more than it is.
+/// The sums are read while all threads stand still. A thread that is stopped in the middle of a charge makes
+/// the usage look larger than it is.
 #[test]
 fn threads_keep_a_groups_limit_within_two_percent() {
     const LIMIT: u64 = 8 << 20;
@@ -172,7 +182,7 @@ fn threads_keep_a_groups_limit_within_two_percent() {
                     let mut bytes = vec![0; 4096];
                     for page in (0..2048).step_by(7) {
                         space.read(&mut idle, at(page), &mut bytes).unwrap();
-                        assert_eq!(bytes, contents(page ^ thread << 20, 40), "nothing is lost");
+                        assert_eq!(bytes, contents(page ^ thread << 20, 40), "a page lost its contents");
                     }
                     most
                 })
@@ -184,8 +194,8 @@ fn threads_keep_a_groups_limit_within_two_percent() {
     assert_eq!(group.charged(), 0);
 }
 
-/// Pages that come back to a guest with a limit, in a loop over more than fits; `noisy` runs after each of its rounds. With a fork, which
-/// does nothing, all that it has by the middle is shared.
+/// The refaults of a guest with a limit that loops over more memory than fits. `noisy` runs after each round.
+/// With `forks`, a fork that does nothing shares, by the middle, all that the guest has.
 fn refaults(arena: &Arc<Arena>, swap: &Arc<Swap>, forks: bool, mut noisy: impl FnMut(&mut Idle, u64)) -> u64 {
     let mut idle = Idle::take().unwrap();
     let group = Group::new(arena, Some(1 << 20)).unwrap();
@@ -197,7 +207,7 @@ fn refaults(arena: &Arc<Arena>, swap: &Arc<Swap>, forks: bool, mut noisy: impl F
         if forks && round == 200 {
             fork = Some(space.fork(&mut idle).unwrap());
         }
-        // A working set that fits, and now and then a page that is not of it.
+        // A working set that fits, and sometimes a page outside it.
         for _ in 0..16 {
             let page = random.u64(..96);
             space.fault(&mut idle, at(page), Access::Write).unwrap();
@@ -210,7 +220,7 @@ fn refaults(arena: &Arc<Arena>, swap: &Arc<Swap>, forks: bool, mut noisy: impl F
     space.lru().unwrap().stats().refaults
 }
 
-/// Counts, not times: one thread makes all accesses, in the same order.
+/// Compares counts, not times: one thread makes all accesses, in the same order.
 #[test]
 fn a_group_over_its_limit_leaves_the_working_set_of_another_alone() {
     let swap = |arena: &Arc<Arena>| {
@@ -236,7 +246,7 @@ fn a_group_over_its_limit_leaves_the_working_set_of_another_alone() {
                 let page = (round * 16 + page) % 4096;
                 noisy[0].write(idle, at(page), &contents(page, if page % 2 == 0 { 64 } else { 20 })).unwrap();
             }
-            // What forks share with the first one they use, too.
+            // Also what forks share with the first process that uses it.
             for fork in &noisy[1..] {
                 for page in 0..8 {
                     fork.fault(idle, at(round * 8 + page), Access::Read).unwrap();
@@ -253,9 +263,9 @@ fn a_group_over_its_limit_leaves_the_working_set_of_another_alone() {
     }
 }
 
-/// A group whose pages are all pinned: no fault looks at all of them again, until a device lets go of one.
+/// All pages of the group are pinned. No fault scans them again until a device unpins one.
 #[test]
-fn where_nothing_can_go_a_fault_is_refused_at_once_until_something_can() {
+fn while_nothing_can_be_evicted_faults_are_refused_at_once() {
     let (mut idle, arena) = (Idle::take().unwrap(), arena());
     let swap = Swap::builder().device(Disk::new(), 16 << 20).build(&arena).unwrap();
     let group = Group::new(&arena, Some(2 << 20)).unwrap();
@@ -272,7 +282,7 @@ fn where_nothing_can_go_a_fault_is_refused_at_once_until_something_can() {
     for again in 1..=60 {
         let done = space.fault(&mut idle, at(page), Access::Read);
         assert_eq!(done, Err(MmError::OutOfFrames(slat::Level::K4)));
-        assert_eq!(looked(), (before, refused + again), "none was looked at");
+        assert_eq!(looked(), (before, refused + again), "a fault scanned pages");
     }
     pinned.pop();
     space.fault(&mut idle, at(page), Access::Read).unwrap();
@@ -281,7 +291,7 @@ fn where_nothing_can_go_a_fault_is_refused_at_once_until_something_can() {
 }
 
 #[test]
-fn what_a_group_has_reads_as_memory_stat() {
+fn a_groups_usage_reads_as_memory_stat() {
     let (mut idle, arena) = (Idle::take().unwrap(), arena());
     let group = Group::new(&arena, None).unwrap();
     let space = AddressSpace::builder(&arena).group(&group).build().unwrap();

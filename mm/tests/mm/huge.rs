@@ -1,11 +1,11 @@
-//! Huge pages: made at the first fault, divided in place when an operation needs a part, and never at the cost
-//! of their contents.
+//! Tests of huge pages. The first fault makes them, and an operation that needs a part divides them in place.
+//! Their contents never change.
 
 use crate::fixture::*;
 use slat::{Level, PAGE_SIZE, Why};
 use slat_mm::{Place, Prot};
 
-/// 4 MiB of huge pages, each small page with its number in it.
+/// 4 MiB of huge pages. Each small page holds its number.
 fn huge_machine() -> Machine {
     let mut machine = Machine::huge();
     machine.map(0, 1024);
@@ -97,7 +97,8 @@ fn migration_keeps_huge_pages_huge_while_there_are_some() {
     assert_eq!(machine.look(0).unwrap().level, Level::M2);
     let hoard: Vec<_> = std::iter::from_fn(|| machine.arena.page(Level::M2).ok()).collect();
     assert!(!hoard.is_empty());
-    // No whole block is left, so page after page moves to what is left of broken ones, until that is gone too.
+    // No whole block is left. Page after page therefore moves to what is left of broken blocks, until that is
+    // gone too.
     assert!(machine.space.migrate(&mut machine.idle, pages(512, 512)).is_err());
     assert_eq!(machine.look(512).unwrap().level, Level::K4);
     drop(hoard);
@@ -113,14 +114,22 @@ fn a_shared_huge_page_is_split_by_the_side_that_writes() {
     machine.put(3, 333);
     let seen = machine.recorder.only();
     assert_eq!((seen.why, seen.hvas), (Why::ChangePte, pages(3, 1)));
-    assert_eq!(child.lookup(at(3), slat::Access::Read).unwrap().level, Level::M2, "the other side keeps it");
+    assert_eq!(
+        child.lookup(at(3), slat::Access::Read).unwrap().level,
+        Level::M2,
+        "the other side keeps its huge page"
+    );
     assert_eq!((machine.get(3), get(&child, &mut machine.idle, 3)), (333, 3));
     assert_eq!(machine.look(4).unwrap().pfn, child.lookup(at(4), slat::Access::Read).unwrap().pfn);
     drop(child);
     machine.put(4, 444);
     assert_eq!(machine.space.stats().cow_breaks, 1, "page 4 has one owner again");
     machine.put(600, 666);
-    assert_eq!(machine.look(600).unwrap().level, Level::M2, "a sole owner of all of it needs no split");
+    assert_eq!(
+        machine.look(600).unwrap().level,
+        Level::M2,
+        "a sole owner of the whole huge page needs no split"
+    );
     numbers_stay(&mut machine, 5..512);
     assert!(machine.all_free());
 }

@@ -1,4 +1,5 @@
-//! Same-page merging: reads and writes cannot tell; the counters are exact; every frame comes back.
+//! Tests of same-page merging: reads and writes cannot tell, the counters are exact, and every frame comes
+//! back.
 
 use crate::fixture::*;
 use crate::vm::{coherent, guest_on};
@@ -12,7 +13,7 @@ fn machine(count: u64) -> (Machine, Arc<Ksm>) {
     merging(64, count)
 }
 
-/// The same, which merges so many pages together.
+/// The same. KSM merges `together` pages at a time.
 fn merging(together: u32, count: u64) -> (Machine, Arc<Ksm>) {
     let mut machine = Machine::new();
     let ksm = Ksm::builder(&machine.arena).merge_together(together).build().unwrap();
@@ -22,13 +23,13 @@ fn merging(together: u32, count: u64) -> (Machine, Arc<Ksm>) {
     (machine, ksm)
 }
 
-/// Two passes: one that learns checksums, one that merges. Returns what was merged.
+/// Two passes: the first learns checksums, the second merges. Returns the number of merged pages.
 fn two_passes(ksm: &Ksm, idle: &mut Idle) -> u64 {
     assert_eq!(ksm.scan(idle, u64::MAX), 0, "nothing that changed since the last pass is merged");
     ksm.scan(idle, u64::MAX)
 }
 
-/// Shared, sharing, unshared, volatile.
+/// The counts of shared, sharing, unshared and volatile pages.
 fn counts(ksm: &Ksm) -> [u64; 4] {
     let KsmStats { pages_shared, pages_sharing, pages_unshared, pages_volatile, .. } = ksm.stats();
     [pages_shared, pages_sharing, pages_unshared, pages_volatile]
@@ -56,7 +57,7 @@ fn pages_with_the_same_contents_become_one_until_they_are_written() {
     machine.put(2, 22);
     assert_eq!([0, 2, 4].map(|page| machine.get(page)), [0, 22, 0]);
     assert_eq!(counts(&ksm)[..2], [2, 3]);
-    // Also the last sharer gets a copy: the tree has a reference of its own.
+    // The last sharer gets a copy too: the tree has its own reference.
     machine.put(0, 20);
     let last = frame(&machine, 4);
     machine.put(4, 24);
@@ -86,13 +87,14 @@ fn a_merge_tells_of_a_write_protection_and_of_a_change_of_the_entry() {
     }
     let (before, after) = (seen[2].before[0].unwrap(), seen[2].after[0].unwrap());
     assert_eq!((before.pfn, after.pfn, after.writable), (frames[1], frames[0], false));
-    assert!(seen[2].references[0] > 0, "not freed before the change had ended");
+    assert!(seen[2].references[0] > 0, "the frame was freed before the change ended");
     assert_eq!(machine.arena.references(frames[1]), 0);
     drop(ksm);
     assert!(machine.all_free());
 }
 
-/// One notification for a run of neighbours; a page among them that has other contents ends it, or the setting does.
+/// KSM sends one notification for a run of neighbours. A page with other contents ends the run, and so does the
+/// setting.
 #[test]
 fn as_many_neighbours_are_merged_together_as_the_setting_says() {
     for most in [64, 20, 1] {
@@ -118,7 +120,8 @@ fn as_many_neighbours_are_merged_together_as_the_setting_says() {
     }
 }
 
-/// Where all who listen take changes page by page, pages far apart go together too, and their neighbours notice nothing.
+/// Where all listeners take changes page by page, KSM also merges distant pages together. Their neighbours
+/// notice nothing.
 #[test]
 fn scattered_pages_are_merged_together_where_that_costs_no_guest() {
     let mut idle = Idle::take().unwrap();
@@ -160,7 +163,7 @@ fn a_page_that_keeps_changing_is_volatile_and_left_alone() {
     }
     assert_eq!(counts(&ksm), [0, 0, 1, 2]);
     assert_eq!(ksm.stats().full_scans, 4);
-    assert!(machine.recorder.take().is_empty(), "a look is no event");
+    assert!(machine.recorder.take().is_empty(), "a look sends no notification");
     assert_eq!(ksm.scan(&mut machine.idle, u64::MAX), 2);
     drop(ksm);
     assert!(machine.all_free());
@@ -210,13 +213,13 @@ fn no_frame_is_shared_more_often_than_is_set() {
     ksm.add(&machine.space).unwrap();
     (0..10).for_each(|page| machine.put(page, 5));
     assert_eq!(two_passes(&ksm, &mut machine.idle), 9);
-    assert_eq!(counts(&ksm), [3, 6, 1, 0], "three duplicates, and one that finds no room");
+    assert_eq!(counts(&ksm), [3, 6, 1, 0], "three duplicates, and one that exceeds the sharing limit");
     assert!(
         (0..9).all(|page| machine.arena.references(frame(&machine, page)) == 4),
         "3 entries and the tree"
     );
     machine.put(0, 6);
-    assert_eq!(ksm.scan(&mut machine.idle, u64::MAX), 1, "room again");
+    assert_eq!(ksm.scan(&mut machine.idle, u64::MAX), 1, "below the sharing limit again");
     assert_eq!(counts(&ksm), [3, 6, 0, 1]);
     drop(ksm);
     assert!(machine.all_free());
@@ -232,7 +235,7 @@ fn merged_pages_survive_whatever_is_done_to_their_addresses() {
     assert_eq!(frame(&machine, 11), stable);
 
     let child = machine.space.fork(&mut machine.idle).unwrap();
-    assert_eq!(counts(&ksm), [1, 23, 0, 0], "a fork shares what was shared");
+    assert_eq!(counts(&ksm), [1, 23, 0, 0], "the fork shares the merged pages");
     child.write(&mut machine.idle, at(3), &9u64.to_le_bytes()).unwrap();
     machine.put(4, 8);
     assert_eq!([3, 4].map(|page| get(&child, &mut machine.idle, page)), [9, 5]);
@@ -252,7 +255,7 @@ fn merged_pages_survive_whatever_is_done_to_their_addresses() {
     machine.put(100, 1);
     machine.put(5, 2);
     assert_eq!([100, 101, 5, 6].map(|page| machine.get(page)), [1, 5, 2, 5]);
-    // 101 and 6 to 11 share it: the mapping that moved is mergeable still.
+    // 101 and 6 to 11 share the frame: the moved mapping is still mergeable.
     assert_eq!(counts(&ksm)[..2], [1, 6]);
     machine.put(100, 5);
     two_passes(&ksm, &mut machine.idle);
@@ -274,7 +277,7 @@ fn huge_pages_are_divided_only_to_be_merged() {
     assert_eq!((counts(&ksm), machine.space.stats().splits), ([0, 0, 1024, 0], 0));
     machine.put(7, 9);
     assert_eq!(two_passes(&ksm, &mut machine.idle), 2);
-    assert_eq!(machine.space.stats().splits, 1, "only where something was merged");
+    assert_eq!(machine.space.stats().splits, 1, "KSM splits only where it merges");
     assert_eq!([7, 8, 9, 10, 700].map(|page| machine.get(page)), [9, 8, 9, 10, 700]);
     assert_eq!(frame(&machine, 7), frame(&machine, 9));
     drop(ksm);
@@ -282,7 +285,7 @@ fn huge_pages_are_divided_only_to_be_merged() {
 }
 
 #[test]
-fn who_no_longer_wants_it_gets_pages_of_his_own_at_once() {
+fn without_merging_each_entry_gets_its_own_page_at_once() {
     let (mut machine, ksm) = machine(8);
     (0..8).for_each(|page| machine.put(page, 5));
     two_passes(&ksm, &mut machine.idle);
@@ -295,7 +298,7 @@ fn who_no_longer_wants_it_gets_pages_of_his_own_at_once() {
     assert!(frames.len() == 4 && !frames.contains(&frame(&machine, 0)));
     assert_eq!((0..8).map(|page| machine.get(page)).collect::<Vec<_>>(), [5; 8]);
     assert_eq!(two_passes(&ksm, &mut machine.idle), 0);
-    assert_eq!(counts(&ksm), [1, 3, 0, 0], "and nothing is remembered of them");
+    assert_eq!(counts(&ksm), [1, 3, 0, 0], "KSM remembers nothing of them");
     let nothing = machine.space.madvise(&mut machine.idle, pages(7, 2), Advice::Mergeable);
     assert_eq!(nothing, Err(MmError::NotMapped(at(8))));
     drop(ksm);
@@ -303,7 +306,7 @@ fn who_no_longer_wants_it_gets_pages_of_his_own_at_once() {
 }
 
 #[test]
-fn what_is_not_the_entrys_own_is_left_alone() {
+fn pages_of_files_and_shares_of_forks_are_not_merged() {
     let mut machine = Machine::new();
     let ksm = Ksm::builder(&machine.arena).build().unwrap();
     ksm.add(&machine.space).unwrap();
@@ -325,7 +328,7 @@ fn what_is_not_the_entrys_own_is_left_alone() {
     machine.recorder.take();
     assert_eq!(two_passes(&ksm, &mut machine.idle), 2, "copies, sole owners again");
     let told: Vec<_> = machine.recorder.take().iter().map(|seen| seen.why).collect();
-    assert_eq!(told, [Why::ChangePte], "what the fork has write-protected needs no other protection");
+    assert_eq!(told, [Why::ChangePte], "the fork already write-protected the pages");
     assert_eq!((0..6).map(|page| machine.get(page)).collect::<Vec<_>>(), [7, 7, 8, 8, 8, 8]);
     drop(ksm);
     assert!(machine.all_free());
@@ -384,7 +387,7 @@ fn settings_that_make_no_sense_are_refused() {
     assert!(machine.all_free());
 }
 
-/// The thread scans by itself, and is gone when its handle is: however long it would have slept.
+/// The thread scans by itself. It ends with its handle, however long it would have slept.
 #[test]
 fn the_scanner_thread_merges_and_ends() {
     let mut machine = Machine::new();
@@ -400,14 +403,14 @@ fn the_scanner_thread_merges_and_ends() {
     drop(scanner);
     let scans = ksm.stats().full_scans;
     assert!((0..64).all(|page| machine.get(page) == 5));
-    assert_eq!((ksm.stats().full_scans, Arc::strong_count(&ksm)), (scans, 1), "no thread scans any more");
+    assert_eq!((ksm.stats().full_scans, Arc::strong_count(&ksm)), (scans, 1), "no thread scans now");
     let sleeper = Ksm::builder(&machine.arena).sleep(Duration::from_secs(3600)).build().unwrap();
     drop(sleeper.start().unwrap());
     drop((ksm, sleeper));
     assert!(machine.all_free());
 }
 
-/// A guest that only reads keeps its translations over a merge; one that writes gets its own page.
+/// A guest that only reads keeps its translations over a merge. A guest that writes gets its own page.
 #[test]
 fn a_guest_reads_on_over_a_merge() {
     let (mut machine, ksm) = machine(4);
@@ -426,7 +429,7 @@ fn a_guest_reads_on_over_a_merge() {
     }
     let fault = Fault { gpa: Gfn(2).gpa(), access: Access::Write };
     vcpu.fault(&mut machine.idle, fault).unwrap();
-    assert_eq!(vm.stats().mapped_faults, faults, "replaced in place, then made writable");
+    assert_eq!(vm.stats().mapped_faults, faults, "the entry was replaced in place, then made writable");
     let leaf = vm.translate(&mut machine.idle, Gfn(2)).unwrap().leaf;
     assert!(leaf.perms.allows(Access::Write) && leaf.pfn != frame(&machine, 0));
     coherent(&vm, &mut machine.idle, 4);
@@ -435,7 +438,8 @@ fn a_guest_reads_on_over_a_merge() {
     assert!(machine.all_free());
 }
 
-/// Out of memory, nothing is lost: what is merged needs no memory, and breaking it says so.
+/// Without memory nothing is lost: a merge needs no memory, and a write to a merged page reports the lack of
+/// it.
 #[test]
 fn without_memory_shares_stay_until_there_is_some() {
     let (mut machine, ksm) = machine(8);

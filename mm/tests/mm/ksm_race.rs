@@ -1,6 +1,6 @@
-//! A merge beside a thread that writes to the very page: what it writes must never be lost, nor seen elsewhere. First
-//! at each moment of a merge, by hand; then with threads. The negative controls are merges that leave out the
-//! comparison, or the write protection.
+//! Tests of a merge while a thread writes to the merged page. No write may be lost, and no other page may show
+//! it. The first tests stop at each moment of a merge by hand, the later ones use threads. The negative
+//! controls merge without the comparison, or without the write protection.
 
 use crate::fixture::{BASE, at, get, pages};
 use parking_lot::Mutex;
@@ -25,8 +25,8 @@ fn put(space: &AddressSpace, idle: &mut Idle, page: u64, value: u64) {
     space.write(idle, at(page), &value.to_le_bytes()).unwrap();
 }
 
-/// A device with a writable translation of one page, which it uses once, just when a change of that page is about to
-/// begin: as late as it may. What it was not told to give up, it has.
+/// A device with a writable translation of one page. The device uses the translation once, at the last moment:
+/// just before a change of that page begins. It still has every translation that no notification withdrew.
 struct LastMoment {
     space: Arc<AddressSpace>,
     hva: Hva,
@@ -47,7 +47,7 @@ impl SecondaryMmu for LastMoment {
             && let Some(page) = mapped
         {
             let frame = self.space.arena().frame(page.pfn);
-            // SAFETY: a frame that is mapped writable, and no invalidation of it has begun.
+            // SAFETY: the frame is mapped writable, and no invalidation of it has begun.
             unsafe { frame.cast::<[u8; 8]>().write(9u64.to_le_bytes()) };
             self.wrote.store(true, Relaxed);
         }
@@ -56,8 +56,8 @@ impl SecondaryMmu for LastMoment {
     }
 }
 
-/// Merges two pages while a device writes to the `page`-th of them at the last moment before `when`. Returns whether
-/// it came to write, and what the pages hold then.
+/// Merges two pages. Meanwhile a device writes to the `page`-th of them at the last moment before `when`.
+/// Returns whether the device could write, and what the pages hold then.
 fn with_last_moment(page: u64, when: Why, sabotage: Sabotage) -> (bool, [u64; 2]) {
     let mut idle = Idle::take().unwrap();
     let arena = Arena::builder().limit(16 << 20).poison(0xdd).build().unwrap();
@@ -84,14 +84,18 @@ fn a_write_at_the_last_moment_is_kept() {
         expect[page as usize] = 9;
         assert_eq!(with_last_moment(page, Why::WriteProtect, Sabotage::None), (true, expect));
         let late = with_last_moment(page, Why::ChangePte, Sabotage::None);
-        assert_eq!(late, (false, [5, 5]), "write-protected: no vCPU may write by then");
+        assert_eq!(late, (false, [5, 5]), "write-protected: no vCPU may write now");
     }
 }
 
 #[test]
 fn negative_control_without_the_comparison_a_write_is_lost() {
     assert_eq!(with_last_moment(1, Why::WriteProtect, Sabotage::Compare), (true, [5, 5]));
-    assert_eq!(with_last_moment(0, Why::WriteProtect, Sabotage::Compare), (true, [9, 9]), "seen by another");
+    assert_eq!(
+        with_last_moment(0, Why::WriteProtect, Sabotage::Compare),
+        (true, [9, 9]),
+        "the other page shows the write"
+    );
 }
 
 #[test]
@@ -100,11 +104,12 @@ fn negative_control_without_the_write_protection_a_write_is_lost() {
 }
 
 const PAGES: u64 = 64;
-/// Few different contents, so that pages meet.
+/// Few different contents, so that many pages are equal.
 const VALUES: u64 = 3;
 
-/// Threads that each write to pages of their own, in two address spaces, and check what they wrote before, beside a
-/// scanner that merges so often; returns how often one found something else. `sabotage` ends with the first.
+/// Threads write to their own pages in two address spaces, and check what they wrote before. Meanwhile a
+/// scanner makes `merges` merges. Returns how often a thread found something else. With `sabotage`, the first
+/// such find ends the race.
 fn race(merges: u64, sabotage: Sabotage) -> u64 {
     let mut idle = Idle::take().unwrap();
     let arena = Arena::builder().limit(32 << 20).poison(0xdd).build().unwrap();
@@ -129,7 +134,7 @@ fn race(merges: u64, sabotage: Sabotage) -> u64 {
                     if get(space, &mut idle, page) != expect[page as usize] {
                         wrong.fetch_add(1, Relaxed);
                     }
-                    // Most pages stay as they are for a while, so that they are candidates.
+                    // Most pages keep their contents for a while, so that KSM takes them as candidates.
                     if page < PAGES / 4 {
                         put(space, &mut idle, page, value);
                         expect[page as usize] = value;
@@ -166,7 +171,7 @@ fn negative_control_writers_beside_a_careless_scanner_lose_writes() {
     }
 }
 
-/// Everything at once: forks, migration, drops, protection and advice, beside the scanner.
+/// Forks, migration, drops, protection and advice run beside the scanner.
 #[test]
 fn merging_beside_all_other_changes_keeps_contents() {
     let mut idle = Idle::take().unwrap();

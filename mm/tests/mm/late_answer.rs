@@ -1,11 +1,12 @@
-//! A vCPU that answers late: its last stores by way of an old translation are not lost.
+//! Tests of a vCPU that answers a kick late. Its last stores through an old translation must not be lost.
 //!
 //! ```text
-//! vCPU      has page X in its TLB, writable ───────────── kicked ── a store by the TLB ── answers
-//! change    X: read-only, or gone; told ── flush: waits for the answer ───────────────────┘
-//! writer                                 ── writes to X: breaks the share ── must wait, too ─┘
+//! vCPU      has page X in its TLB, writable ──────────── kicked ── a store by the TLB ── answers
+//! change    X: read-only, or gone; told ── flush: waits for the answer ──────────────────┘
+//! writer                                ── writes to X: breaks the share ── must wait, too ─┘
 //! ```
-//! The store is legal until the vCPU has answered. Each test lets one kind of writer meet one kind of change.
+//! The store is legal until the vCPU has answered. Each test combines one kind of writer with one kind of
+//! change.
 
 use crate::fixture::{at, pages};
 use slat::table::formats::Npt4;
@@ -15,15 +16,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The page that all is about, and its neighbours in the memslot.
+/// The page that the tests are about. The memslot also has its neighbours.
 const X: u64 = 11;
 const PAGES: u64 = 64;
-/// The vCPU does not answer for so long, unless the page is copied meanwhile.
+/// The vCPU waits this long before it answers, unless the page is copied earlier.
 const LATE: Duration = Duration::from_millis(300);
 
 type Machine = Vm<Npt4, HostView>;
 
-/// A TLB with one translation, of page X.
+/// A TLB with one translation: that of page X.
 #[derive(Debug)]
 struct Tlb {
     holds: bool,
@@ -69,12 +70,13 @@ impl World {
     }
 
     fn poke(&self, pfn: Pfn, offset: usize, value: u8) {
-        // SAFETY: a byte of a frame that a vCPU's TLB, or its table, or a pin has.
+        // SAFETY: the byte is in a frame that a vCPU's TLB, a vCPU's table or a pin refers to.
         unsafe { self.arena.frame(pfn).wrapping_add(offset).write_volatile(value) };
     }
 
-    /// Runs `change`, which withdraws page X, and `write`, which puts 7 at offset 16 of it as soon as it is withdrawn,
-    /// while a vCPU answers late and stores 5 at offset 8. Returns both bytes; none where the vCPU had to forget X early.
+    /// Runs `change`, which withdraws page X. As soon as X is withdrawn, runs `write`, which puts 7 at offset
+    /// 16 of X. Meanwhile a vCPU answers late and stores 5 at offset 8. Returns both bytes, or `None` where the
+    /// vCPU had to forget X early.
     fn meet(
         &self,
         idle: &mut Idle,
@@ -86,7 +88,7 @@ impl World {
         let old = self.writable().expect("just brought in");
         let mut tlb = Tlb { holds: true };
         let mut guest = vcpu.enter(idle, &mut tlb).poll();
-        // What it forgets on entry it has not used yet.
+        // The vCPU has not yet used a translation that it forgets on entry.
         tlb.holds = true;
         let stored = thread::scope(|scope| {
             let with_idle = |work: &mut dyn FnMut(&mut Idle)| work(&mut Idle::take().unwrap());
@@ -99,7 +101,7 @@ impl World {
                 }
                 with_idle(&mut |idle| write.take().unwrap()(idle));
             });
-            // Flushes before that of X are answered at once.
+            // The vCPU answers flushes before that of X at once.
             while self.writable().is_some() {
                 guest.answer(&mut tlb);
             }
@@ -139,7 +141,7 @@ fn touch(vcpu: &mut Vcpu<'_, Npt4, HostView>, idle: &mut Idle) {
 
 const BOTH: Option<(u8, u8)> = Some((5, 7));
 
-/// A world, until the vCPU still had the page when it had to.
+/// Tries worlds until the vCPU still has the page at the right moment.
 fn until_late(mut meet: impl FnMut(&mut Idle, &World) -> Option<(u8, u8)>) -> Option<(u8, u8)> {
     let mut idle = Idle::take().unwrap();
     (0..100).find_map(|_| {
@@ -153,7 +155,7 @@ fn a_store_survives_a_device_that_writes_beside_a_swap_out() {
     let found = until_late(|idle, world| {
         world.meet(idle, |idle| world.pageout(idle), |idle| world.device_writes(idle))
     });
-    assert_eq!(found, BOTH, "the guest's store, and the device's");
+    assert_eq!(found, BOTH, "the stores of the guest and the device");
 }
 
 #[test]
@@ -165,7 +167,7 @@ fn a_store_survives_a_pin_beside_a_swap_out() {
         };
         world.meet(idle, |idle| world.pageout(idle), pin)
     });
-    assert_eq!(found, BOTH, "the guest's store, and that of the device with the pin");
+    assert_eq!(found, BOTH, "the stores of the guest and the device with the pin");
 }
 
 #[test]
@@ -181,7 +183,8 @@ fn a_store_survives_the_guest_of_another_vm_that_writes_beside_a_swap_out() {
     assert_eq!(found, BOTH, "the stores of both guests");
 }
 
-/// Eight pages that hold the same, eight apart: one becomes stable, the others are withdrawn together, page by page.
+/// Eight pages with the same contents, eight apart. One becomes stable, and the others are withdrawn together,
+/// page by page.
 #[test]
 fn a_store_survives_a_device_that_writes_beside_a_merge_with_gaps() {
     let found = until_late(|idle, world| {
@@ -190,7 +193,7 @@ fn a_store_survives_a_device_that_writes_beside_a_merge_with_gaps() {
             world.space.write(idle, page, &[1; 8]).unwrap();
         }
         world.space.madvise(idle, pages(0, PAGES), Advice::Mergeable).unwrap();
-        // Checksums are known, and have not moved, from the second pass on; the third merges.
+        // The second pass has checksums that did not change. The third pass merges.
         world.ksm.scan(idle, u64::MAX);
         let scan = |idle: &mut Idle| {
             for _ in 0..3 {
@@ -199,5 +202,5 @@ fn a_store_survives_a_device_that_writes_beside_a_merge_with_gaps() {
         };
         world.meet(idle, scan, |idle| world.device_writes(idle))
     });
-    assert_eq!(found, BOTH, "the guest's store, and the device's");
+    assert_eq!(found, BOTH, "the stores of the guest and the device");
 }

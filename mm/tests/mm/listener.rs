@@ -1,4 +1,5 @@
-//! A secondary MMU for tests: counts what it is told, answers what it is to, and lets a test look in the middle.
+//! A secondary MMU for tests. It counts notifications, gives configured answers, and runs hooks in the middle
+//! of changes.
 
 use parking_lot::Mutex;
 use slat::{Again, Event, HostPage, Hva, Idle, Pages, SecondaryMmu, Span, Young};
@@ -10,14 +11,14 @@ type Hook = Box<dyn FnOnce() + Send>;
 pub struct Listener {
     /// Answers [`Again`] where it may.
     pub again: AtomicBool,
-    /// Says that everything was used lately.
+    /// Reports that every page was used lately.
     pub is_young: AtomicBool,
     pub begun: AtomicU64,
     pub ended: AtomicU64,
     pub asked: AtomicU64,
     /// Called in the middle of the next change.
     pub during: Mutex<Option<Hook>>,
-    /// Called for the next page that is told, under its lock.
+    /// Called for the next page that is reported, under its lock.
     pub at_page: Mutex<Option<Hook>>,
     pub events: Mutex<Vec<Event>>,
 }
@@ -42,7 +43,7 @@ impl SecondaryMmu for Listener {
         self.events.lock().push(event);
         self.begun.fetch_add(1, SeqCst);
         run(&self.during);
-        change(idle, &mut Told(self));
+        change(idle, &mut ToldPages(self));
         self.ended.fetch_add(1, SeqCst);
         Ok(())
     }
@@ -53,7 +54,7 @@ impl SecondaryMmu for Listener {
     }
 }
 
-/// Once: a hook may come by here again, on its way.
+/// Runs the hook once: the hook itself may come here again.
 fn run(hook: &Mutex<Option<Hook>>) {
     let taken = hook.lock().take();
     if let Some(hook) = taken {
@@ -61,9 +62,9 @@ fn run(hook: &Mutex<Option<Hook>>) {
     }
 }
 
-struct Told<'a>(&'a Listener);
+struct ToldPages<'a>(&'a Listener);
 
-impl Pages for Told<'_> {
+impl Pages for ToldPages<'_> {
     fn changed(&mut self, _: &mut Idle, _: Span<Hva>, _: Option<HostPage>) {
         run(&self.0.at_page);
     }

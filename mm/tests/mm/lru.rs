@@ -1,4 +1,4 @@
-//! The LRU of an address space: generations, what is evicted and what stays, the limit.
+//! Tests of the LRU of an address space: generations, the pages that are evicted or stay, and the limit.
 
 use crate::fixture::{at, get, pages};
 use slat::{Hva, Idle, PAGE_SIZE, Span};
@@ -6,13 +6,13 @@ use slat_mm::*;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// An address space with an LRU and swap, without secondary MMUs.
+/// An address space with an LRU and swap, and no secondary MMU.
 struct Machine {
     idle: Idle,
     arena: Arc<Arena>,
     swap: Arc<Swap>,
     space: Arc<AddressSpace>,
-    /// What was evicted, in order.
+    /// The evicted pages, in order.
     evicted: Arc<Mutex<Vec<Hva>>>,
 }
 
@@ -39,7 +39,7 @@ impl Machine {
         self.space.lru().unwrap()
     }
 
-    /// Anonymous memory, each page with its own number in it.
+    /// Maps anonymous memory, and writes its own number into each page.
     fn map(&mut self, first: u64, count: u64) {
         let len = count * PAGE_SIZE;
         self.space.mmap(Place::Fixed(at(first)), len, Prot::ReadWrite, Backing::Anonymous).unwrap();
@@ -54,7 +54,7 @@ impl Machine {
         get(&self.space, &mut self.idle, page)
     }
 
-    /// Uses pages.
+    /// Reads the pages.
     fn touch(&mut self, pages: impl IntoIterator<Item = u64>) {
         for page in pages {
             self.get(page);
@@ -65,7 +65,7 @@ impl Machine {
         self.lru().generations()[0].generations.last().unwrap().seq
     }
 
-    /// One aging pass over everything.
+    /// Makes one aging pass over everything.
     fn age(&mut self) {
         let max = self.max_seq();
         assert_eq!(self.space.age(&mut self.idle, NODE, max, true, true), Ok(true));
@@ -75,7 +75,7 @@ impl Machine {
         self.space.evict(&mut self.idle, NODE, min_seq, None, None).unwrap()
     }
 
-    /// Number and anonymous pages of each generation.
+    /// The number and the anonymous pages of each generation.
     fn anon(&self) -> Vec<(u64, u64)> {
         self.lru().generations()[0].generations.iter().map(|found| (found.seq, found.anon)).collect()
     }
@@ -88,7 +88,7 @@ impl Machine {
         self.space.lookup(at(page), slat::Access::Read).is_some()
     }
 
-    /// The pages that were evicted since the last time.
+    /// The pages evicted since the last call.
     fn evicted(&self) -> Vec<u64> {
         std::mem::take(&mut *self.evicted.lock().unwrap())
             .iter()
@@ -96,7 +96,7 @@ impl Machine {
             .collect()
     }
 
-    /// Drops the address space, and says whether every frame came back unharmed.
+    /// Drops the address space. Returns whether every frame came back unharmed.
     fn all_free(self) -> bool {
         let Self { arena, swap, space, .. } = self;
         drop(space);
@@ -159,12 +159,16 @@ fn ages_are_counted_and_refused_as_the_kernel_does() {
     machine.map(0, 8);
     let (space, mut idle) = (machine.space.clone(), Idle::take().unwrap_or(machine.idle));
     let mut age = |seq, force| space.age(&mut idle, NODE, seq, true, force);
-    assert_eq!(age(4, true), Err(LruError::Invalid), "not there yet");
-    assert_eq!(age(2, true), Ok(false), "was made before");
-    assert_eq!(age(3, false), Err(LruError::OutOfRange), "four there are");
+    assert_eq!(age(4, true), Err(LruError::Invalid), "the generation does not exist yet");
+    assert_eq!(age(2, true), Ok(false), "the generation was made before");
+    assert_eq!(age(3, false), Err(LruError::OutOfRange), "there are four generations already");
     assert_eq!(age(3, true), Ok(true));
     assert_eq!(space.age(&mut idle, Node(1), 4, true, true), Err(LruError::NoSuchNode));
-    assert_eq!(space.evict(&mut idle, NODE, 3, None, None), Err(LruError::Invalid), "of the youngest two");
+    assert_eq!(
+        space.evict(&mut idle, NODE, 3, None, None),
+        Err(LruError::Invalid),
+        "the youngest two are not evicted"
+    );
     assert_eq!(space.evict(&mut idle, NODE, u64::MAX, None, None), Err(LruError::Invalid));
     assert_eq!(space.evict(&mut idle, NODE, 2, Some(202), None), Err(LruError::Invalid));
     assert_eq!(space.evict(&mut idle, NODE, 2, None, None), Ok(0));
@@ -187,14 +191,14 @@ fn the_oldest_generations_are_evicted_and_come_back_with_what_they_held() {
     machine.age();
     machine.touch(0..200);
     machine.age();
-    // 3: what was used at first only; 4: what was used since.
+    // Generation 3: the pages used only at first. Generation 4: the pages used since.
     assert_eq!(machine.anon(), [(2, 0), (3, 400), (4, 200), (5, 0)]);
     assert_eq!(
         machine.space.evict(&mut machine.idle, NODE, 3, None, Some(150)),
         Ok(150),
-        "no more than that"
+        "no more pages than asked for"
     );
-    assert_eq!(machine.evict(2), 0, "older ones there are none");
+    assert_eq!(machine.evict(2), 0, "there is no older generation");
     assert_eq!(machine.evict(3), 250);
     assert_eq!(machine.evicted(), (200..600).collect::<Vec<_>>());
     assert_eq!(machine.anon(), [(4, 200), (5, 0)]);
@@ -222,14 +226,15 @@ fn a_candidate_that_was_used_after_all_has_a_second_chance() {
     assert_eq!(machine.lru().stats().promoted, 1);
 }
 
-/// Without secondary MMUs a young candidate speaks for its neighbours.
+/// Without secondary MMUs, a young candidate makes the eviction look at its neighbours.
 #[test]
 fn eviction_looks_around_young_candidates() {
     let mut machine = Machine::new();
     machine.map(0, 512);
     machine.age();
     machine.age();
-    // 70 comes first of these; 71 and 120 lie in the same 64 pages, 200 does not, and is asked about in its turn.
+    // 70 is the first of these. 71 and 120 lie in the same 64 pages. 200 does not, so the eviction looks at it
+    // later.
     machine.touch([70, 71, 120, 200]);
     assert_eq!(machine.space.evict(&mut machine.idle, NODE, 3, None, Some(74)), Ok(74));
     let seq = |page| machine.space.generation(at(page));
@@ -237,20 +242,20 @@ fn eviction_looks_around_young_candidates() {
 }
 
 #[test]
-fn what_a_device_has_pinned_stays_and_what_forks_share_goes() {
+fn pinned_pages_stay_and_shares_of_forks_are_evicted() {
     let mut machine = Machine::new();
     machine.map(0, 8);
     let pinned = machine.space.pin(&mut machine.idle, pages(1, 1)).unwrap();
     let child = machine.space.fork(&mut machine.idle).unwrap();
     (4..8).for_each(|page| machine.put(page, page));
-    assert!(child.lru().is_some(), "a fork keeps track as well");
+    assert!(child.lru().is_some(), "a fork has an LRU as well");
     machine.age();
     machine.age();
-    // 0, 2 and 3 are the child's too, 1 is a device's.
+    // 0, 2 and 3 also belong to the child. 1 belongs to a device.
     assert_eq!(machine.evict(3), 7);
     assert_eq!(machine.evicted(), [0, 2, 3, 4, 5, 6, 7]);
     assert_eq!(machine.lru().stats().unevictable, 1);
-    assert_eq!(machine.anon(), [(4, 1), (5, 0)], "it is passed over");
+    assert_eq!(machine.anon(), [(4, 1), (5, 0)], "the pinned page was skipped");
     drop(child);
     drop(pinned);
     assert_eq!((0..8).map(|page| machine.get(page)).collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
@@ -290,7 +295,7 @@ fn a_huge_page_ages_as_one_and_is_evicted_in_parts() {
     machine.age();
     machine.age();
     machine.get(600);
-    assert_eq!(machine.evict(5), 0, "one access speaks for all of it");
+    assert_eq!(machine.evict(5), 0, "one access makes the whole huge page young");
     assert_eq!(machine.lru().stats().promoted, 512);
     assert_eq!((0..1024).map(|page| machine.get(page)).collect::<Vec<_>>(), (0..1024).collect::<Vec<_>>());
     assert!(machine.all_free());
@@ -299,7 +304,7 @@ fn a_huge_page_ages_as_one_and_is_evicted_in_parts() {
 #[test]
 fn a_limit_holds_and_nothing_is_lost() {
     for thp in [false, true] {
-        // Tables come out of it as well, and the pool.
+        // Tables and the pool count towards the limit, too.
         let limit = 3 << 20;
         let mut machine = Machine::with(|builder| builder.thp(thp).limit(limit));
         machine.map(0, 2048);
@@ -316,7 +321,8 @@ fn a_limit_holds_and_nothing_is_lost() {
     }
 }
 
-/// One for each quarter of the limit that comes in: who needs room first finds out which pages were used since they came.
+/// A generation begins for each quarter of the limit that comes in. The first eviction therefore knows which
+/// pages were used after they came.
 #[test]
 fn generations_begin_ahead_of_need() {
     let mut machine = Machine::with(|builder| builder.limit(4 << 20));
@@ -330,7 +336,7 @@ fn generations_begin_ahead_of_need() {
     let (stats, evicted) = (machine.lru().stats(), machine.evicted());
     assert!(stats.direct_reclaims > 0 && !evicted.is_empty(), "{stats:?}");
     assert!(evicted.iter().all(|page| (64..512).contains(page)), "{evicted:?}");
-    assert_eq!(stats.promoted, 0, "no used page was to go");
+    assert_eq!(stats.promoted, 0, "no used page was a candidate");
 }
 
 /// The same without the limit.
@@ -343,7 +349,7 @@ fn negative_control_without_a_limit_it_is_exceeded() {
 }
 
 #[test]
-fn where_nothing_can_go_memory_runs_out() {
+fn memory_runs_out_where_nothing_can_be_evicted() {
     let arena = Arena::builder().limit(64 << 20).build().unwrap();
     let space = AddressSpace::builder(&arena).limit(1 << 20).build().unwrap();
     let mut idle = Idle::take().unwrap();
@@ -358,7 +364,7 @@ fn where_nothing_can_go_memory_runs_out() {
     assert_eq!(space.write(&mut idle, at(fits), b"x"), Ok(()));
 }
 
-/// An arena that is full is a limit, too: then an address space with an LRU makes room by itself.
+/// A full arena acts as a limit, too: an address space with an LRU then evicts by itself.
 #[test]
 fn a_full_arena_makes_room_by_eviction() {
     let mut machine = Machine::new();
@@ -370,7 +376,7 @@ fn a_full_arena_makes_room_by_eviction() {
 }
 
 #[test]
-fn young_pages_are_kept_for_as_long_as_was_promised() {
+fn young_pages_are_kept_for_the_time_that_is_set() {
     let mut machine = Machine::with(|builder| {
         builder
             .limit(2 << 20)
@@ -378,7 +384,7 @@ fn young_pages_are_kept_for_as_long_as_was_promised() {
     });
     machine.space.mmap(Place::Fixed(at(0)), 4 << 20, Prot::ReadWrite, Backing::Anonymous).unwrap();
     let refused = (0..1024).find(|&page| machine.space.write(&mut machine.idle, at(page), b"x").is_err());
-    let refused = refused.expect("memory runs out rather");
+    let refused = refused.expect("memory runs out instead");
     assert_eq!(machine.lru().stats().evicted, 0);
     machine.lru().set(LruSettings::default());
     machine.put(refused, 1);
@@ -397,7 +403,7 @@ fn sparse_regions_are_passed_over_unless_that_is_forced() {
         let after = machine.lru().stats();
         (after.regions_walked - before.regions_walked, after.regions_skipped - before.regions_skipped)
     };
-    // 64 of 512 is one for each cache line of a table, 63 is not.
+    // 64 of 512 is one page for each cache line of a table. 63 is less.
     let use_some = |machine: &mut Machine| machine.touch((0..64).chain(512..512 + 63));
     for _ in 0..2 {
         assert_eq!(pass(&mut machine, true), (2, 0));
@@ -409,16 +415,16 @@ fn sparse_regions_are_passed_over_unless_that_is_forced() {
     use_some(&mut machine);
     machine.evict(3);
     machine.map(4096, 1);
-    assert_eq!(pass(&mut machine, false), (3, 1), "the second was not dense; the last is new");
+    assert_eq!(pass(&mut machine, false), (3, 1), "the second region was sparse; the last is new");
     use_some(&mut machine);
     machine.touch([2048, 4096]);
     machine.evict(5);
-    assert_eq!(pass(&mut machine, false), (4, 0), "its pages were found in use when they were to go");
+    assert_eq!(pass(&mut machine, false), (4, 0), "the eviction found its pages in use");
 }
 
-/// The same count, whichever way pages come and go.
+/// The count is the same, however pages come and go.
 #[test]
-fn every_page_that_is_there_is_in_a_generation_and_no_other() {
+fn generations_hold_exactly_the_pages_that_are_there() {
     let mut machine = Machine::with(|builder| builder.thp(true).lru(LruSettings::default()));
     let file = File::zeroed(&machine.arena, 64 * PAGE_SIZE);
     machine.map(0, 1024);
@@ -435,7 +441,7 @@ fn every_page_that_is_there_is_in_a_generation_and_no_other() {
     };
     assert_eq!(count(&machine), (1024 + 64, 64));
     (1100..1110).for_each(|page| machine.put(page, 1));
-    assert_eq!(count(&machine), (1024 + 64, 54), "copies are not the file's");
+    assert_eq!(count(&machine), (1024 + 64, 54), "copies do not belong to the file");
     let (space, idle) = (machine.space.clone(), &mut machine.idle);
     space.munmap(idle, pages(100, 100)).unwrap();
     space.dontneed(idle, pages(600, 10)).unwrap();
@@ -478,7 +484,7 @@ fn each_node_has_its_own() {
     for seq in [3, 4] {
         assert_eq!(space.age(&mut idle, Node(1), seq, true, true), Ok(true));
     }
-    assert_eq!(space.age(&mut idle, Node(0), 3, true, true), Ok(false), "passes are for all nodes");
+    assert_eq!(space.age(&mut idle, Node(0), 3, true, true), Ok(false), "a pass covers all nodes");
     assert_eq!(space.evict(&mut idle, Node(1), 3, None, None), Ok(70));
     assert_eq!(anon(&space), [30, 0]);
     Node(1).run_here();
@@ -486,10 +492,10 @@ fn each_node_has_its_own() {
         space.write(&mut idle, at(page), &[2]).unwrap();
     }
     space.migrate(&mut idle, pages(0, 10)).unwrap();
-    assert_eq!(anon(&space), [20, 10], "moved pages are counted where they are");
+    assert_eq!(anon(&space), [20, 10], "moved pages are counted on their new node");
 }
 
-/// A shared file's pages, half of which are written to.
+/// The pages of a shared file. Half of them are written to.
 #[test]
 fn pages_of_files_age_and_go_and_are_known_when_they_come_back() {
     let mut machine = Machine::new();
@@ -509,14 +515,14 @@ fn pages_of_files_age_and_go_and_are_known_when_they_come_back() {
     assert_eq!(
         machine.space.evict(&mut machine.idle, NODE, 3, Some(201), None),
         Ok(0),
-        "anonymous ones only"
+        "only anonymous pages"
     );
     assert_eq!(machine.space.evict(&mut machine.idle, NODE, 3, Some(0), None), Ok(62));
     assert_eq!((files(&machine), machine.lru().stats().refaults), (vec![2, 0], 0));
     assert_eq!([0, 31].map(|page| machine.get(page)), [1000, 1031]);
     assert_eq!([32, 63].map(|page| machine.get(page).to_le_bytes()[0]), [32, 63]);
     assert_eq!(machine.lru().stats().refaults, 4);
-    // Who drops the others does not want them back.
+    // A file that drops its other pages does not want them back.
     machine.space.dontneed(&mut machine.idle, pages(0, 64)).unwrap();
     machine.touch(0..64);
     assert_eq!(machine.lru().stats().refaults, 4);

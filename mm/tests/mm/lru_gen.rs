@@ -1,4 +1,5 @@
-//! The kernel's text interface over address spaces: what commands do, and how they are refused.
+//! Tests of the kernel's text interface over address spaces: what commands do, and which error a refused
+//! command returns.
 
 use crate::fixture::at;
 use slat::{Idle, PAGE_SIZE};
@@ -8,7 +9,7 @@ use std::sync::Arc;
 
 const PAGES: u64 = 300;
 
-/// An address space with pages, as memcg 1.
+/// An address space with pages. It is memcg 1.
 struct Machine {
     idle: Idle,
     space: Arc<AddressSpace>,
@@ -39,7 +40,7 @@ impl Machine {
         self.write(text).unwrap_err().errno()
     }
 
-    /// Number and pages of each generation, as they are shown.
+    /// The number and the pages of each generation, as the interface shows them.
     fn read(&self) -> Vec<(u64, u64)> {
         let text = self.lru_gen.read();
         let lines = text.lines().skip(2).map(|line| {
@@ -51,14 +52,14 @@ impl Machine {
 }
 
 #[test]
-fn what_is_written_ages_and_evicts() {
+fn commands_age_and_evict() {
     let mut machine = Machine::new();
     assert!(machine.lru_gen.read().starts_with("memcg     1 /one\n node     0\n"));
     assert_eq!(machine.read(), [(0, 0), (1, 0), (2, 0), (3, PAGES)]);
-    // What was used since it came in is of the generation that ends.
+    // A page used since it came in belongs to the generation that ends.
     machine.write("+ 1 0 3; + 1 0 4 1 1,+ 1 0 5\n").unwrap();
     assert_eq!(machine.read(), [(3, PAGES), (4, 0), (5, 0), (6, 0)]);
-    machine.write("+ 1 0 5").expect("another command has made it");
+    machine.write("+ 1 0 5").expect("another command has made the generation");
     assert_eq!(machine.read().len(), 4);
     machine.write("- 1 0 3 200 7").unwrap();
     assert_eq!(machine.read()[0], (3, PAGES - 7));
@@ -70,7 +71,7 @@ fn what_is_written_ages_and_evicts() {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_refused_with_its_number() {
+fn refusals_have_the_kernels_error_numbers() {
     let mut machine = Machine::new();
     for text in
         ["+ 1 0 4", "- 1 0 2", "- 1 0 3", "+ 2 0 3", "+ 0 0 3", "+ 1 1 3", "- 1 256 0", "- 1 0 0 202", "x"]
@@ -82,12 +83,12 @@ fn what_the_kernel_refuses_is_refused_with_its_number() {
     assert_eq!(
         machine.read().last(),
         Some(&(4, 0)),
-        "what stands before the mistake is done, what follows is not"
+        "commands before the mistake are executed, later ones are not"
     );
 
     let plain = AddressSpace::builder(machine.space.arena()).build().unwrap();
     assert_eq!(machine.lru_gen.add("/two", &plain), 2);
-    assert_eq!(machine.errno("+ 2 0 3"), libc::EINVAL, "it has no LRU");
+    assert_eq!(machine.errno("+ 2 0 3"), libc::EINVAL, "memcg 2 has no LRU");
     assert!(!machine.lru_gen.read().contains("/two"));
     let Machine { mut idle, space, lru_gen } = machine;
     drop(space);
@@ -100,7 +101,7 @@ fn an_eviction_that_is_interrupted_says_so() {
     let mut machine = Machine::new();
     machine.write("+ 1 0 3, + 1 0 4, + 1 0 5").unwrap();
     let lru_gen = machine.lru_gen.clone();
-    // As a signal would: in the middle of it.
+    // As a signal would: in the middle of the eviction.
     machine.space.lru().unwrap().on_evict(Box::new(move |_| lru_gen.interrupt()));
     assert_eq!(machine.errno("- 1 0 3"), libc::EINTR);
     let left = machine.read()[0].1;

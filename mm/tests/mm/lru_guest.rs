@@ -1,4 +1,4 @@
-//! The LRU and secondary MMUs: a guest that uses memory, which this process does not see.
+//! Tests of the LRU with secondary MMUs: a guest uses memory, and this process does not see the accesses.
 
 use crate::fixture::{BASE, at, get};
 use slat::notify::NoPages;
@@ -57,7 +57,7 @@ impl Stage {
     }
 
     fn window(&self) -> Window {
-        // SAFETY: the arena's memory, and the VMs keep the arena.
+        // SAFETY: the window covers the arena's memory, and the VMs keep the arena.
         unsafe { Window::new(self.arena.base(), self.arena.stats().frames + 512) }
     }
 
@@ -97,8 +97,8 @@ fn others() -> Vec<u64> {
     (0..PAGES).filter(|page| page % 5 >= 2).collect()
 }
 
-/// What a guest uses is told from what it does not, whatever its format; its TLB holds all of it.
-fn guests_pages_age<F: Format>() {
+/// Aging tells the pages that a guest uses from the others, in every format. The guest's TLB holds all of them.
+fn used_pages_age<F: Format>() {
     let mut idle = Idle::take().unwrap();
     let stage = Stage::new(LruSettings::default());
     let vm = stage.vm::<F>(&mut idle);
@@ -110,10 +110,10 @@ fn guests_pages_age<F: Format>() {
     for round in 0..3 {
         use_pages(&mut cpu, &mut idle, some());
         stage.age(&mut idle);
-        assert_eq!(stage.generation(4 + round), some(), "what it used");
+        assert_eq!(stage.generation(4 + round), some(), "the pages that the guest used");
     }
     assert_eq!(stage.space.evict(&mut idle, NODE, 4, None, None), Ok(others().len() as u64));
-    assert_eq!(stage.generation(6), some(), "and no other is there");
+    assert_eq!(stage.generation(6), some(), "no other page is left");
     use_pages(&mut cpu, &mut idle, all());
     drop(cpu);
     for page in 0..PAGES {
@@ -123,16 +123,17 @@ fn guests_pages_age<F: Format>() {
 }
 
 #[test]
-fn what_a_guest_uses_is_told_from_what_it_does_not() {
-    guests_pages_age::<Npt4>();
+fn aging_finds_the_pages_that_a_guest_uses() {
+    used_pages_age::<Npt4>();
 }
 
 #[test]
-fn the_same_without_accessed_bits() {
-    guests_pages_age::<Ept4NoAd>();
+fn aging_finds_the_pages_that_a_guest_uses_without_accessed_bits() {
+    used_pages_age::<Ept4NoAd>();
 }
 
-/// Negative control of the flush at the end of a pass: a TLB that holds a page does not set its bit again.
+/// Negative control of the flush at the end of a pass: a TLB that holds a page does not set the accessed bit
+/// again.
 #[test]
 fn negative_control_without_a_flush_a_tlb_hides_what_is_used() {
     let mut idle = Idle::take().unwrap();
@@ -144,10 +145,11 @@ fn negative_control_without_a_flush_a_tlb_hides_what_is_used() {
     stage.age(&mut idle);
     use_pages(&mut cpu, &mut idle, 0..32);
     stage.age(&mut idle);
-    assert_eq!(stage.generation(3).len(), 32, "all looks idle");
+    assert_eq!(stage.generation(3).len(), 32, "all pages look idle");
 }
 
-/// Before: aging sees what this process uses, and a guest only when it faults. Eviction asks it all the same.
+/// Without the walk, aging sees what this process uses. It sees a guest only when the guest faults. Eviction
+/// still asks the guest.
 #[test]
 fn without_the_walk_a_guest_is_asked_at_eviction_only() {
     let mut idle = Idle::take().unwrap();
@@ -157,21 +159,21 @@ fn without_the_walk_a_guest_is_asked_at_eviction_only() {
     let mut cpu = Cpu::new(vm.vcpu(VcpuId(0)).unwrap(), stage.window()).untimed();
     use_pages(&mut cpu, &mut idle, all());
     stage.age(&mut idle);
-    assert_eq!(stage.generation(3), all(), "it faulted");
+    assert_eq!(stage.generation(3), all(), "the guest faulted");
     assert!(
         vm.young(&mut idle, Span::sized(BASE, PAGES * PAGE_SIZE), Young::Clear),
-        "its own bits are as they were"
+        "the guest's own bits did not change"
     );
     drop(cpu);
     let mut cpu = Cpu::new(vm.vcpu(VcpuId(0)).unwrap(), stage.window()).untimed();
     use_pages(&mut cpu, &mut idle, some());
     stage.age(&mut idle);
-    assert_eq!(stage.generation(3), all(), "which of them it used since was not asked");
+    assert_eq!(stage.generation(3), all(), "aging did not ask the guest");
     assert_eq!(stage.space.evict(&mut idle, NODE, 3, None, None), Ok(others().len() as u64));
-    assert_eq!(stage.generation(5), some(), "now it was");
+    assert_eq!(stage.generation(5), some(), "eviction asked the guest");
     assert_eq!(stage.lru().stats().promoted, some().len() as u64);
 
-    // From now on passes do.
+    // From now on, passes ask the guest.
     stage.lru().set_walk_secondary(true);
     stage.age(&mut idle);
     use_pages(&mut cpu, &mut idle, [0, 1]);
@@ -179,12 +181,13 @@ fn without_the_walk_a_guest_is_asked_at_eviction_only() {
     assert_eq!(stage.generation(6), [0, 1]);
 }
 
-/// A listener that keeps bits and answers about single pages; perhaps about many at once.
+/// A listener that keeps accessed bits. It answers about single pages. With `ages`, it also answers about many
+/// pages at once.
 #[derive(Default)]
 struct Device {
     ages: bool,
     used: Mutex<BTreeSet<u64>>,
-    /// Times that it was asked about one page, about many, and told to forget.
+    /// How often it was asked about one page, was asked about many pages, and was told to forget.
     asked: AtomicU64,
     aged: AtomicU64,
     flushed: AtomicU64,
@@ -227,7 +230,7 @@ impl SecondaryMmu for Device {
     }
 
     fn age(&self, _: &mut Idle, hvas: Span<Hva>, seen: &mut dyn FnMut(&AccessedPages<Hva>)) {
-        assert!(self.ages, "it said no");
+        assert!(self.ages, "the listener refused aging");
         self.aged.fetch_add(1, Relaxed);
         for page in self.take_used(hvas) {
             seen(&AccessedPages::all(Span::sized(at(page), PAGE_SIZE)));
@@ -235,13 +238,13 @@ impl SecondaryMmu for Device {
     }
 
     fn forget(&self, _: &mut Idle, _: Span<Hva>) {
-        assert!(self.ages, "it said no");
+        assert!(self.ages, "the listener refused aging");
         self.flushed.fetch_add(1, Relaxed);
     }
 }
 
 #[test]
-fn one_that_cannot_be_asked_about_many_pages_is_asked_at_eviction() {
+fn a_listener_that_cannot_age_is_asked_at_eviction() {
     let mut idle = Idle::take().unwrap();
     let stage = Stage::new(LruSettings::default());
     for page in 0..PAGES {
@@ -252,20 +255,20 @@ fn one_that_cannot_be_asked_about_many_pages_is_asked_at_eviction() {
     stage.space.register(&slow);
     stage.space.register(&quick);
     stage.age(&mut idle);
-    assert_eq!(stage.generation(4), [6, 601], "the other was passed over");
+    assert_eq!(stage.generation(4), [6, 601], "the other listener was skipped");
     let counts =
         |device: &Device| [&device.asked, &device.aged, &device.flushed].map(|count| count.load(Relaxed));
     assert_eq!((counts(&slow), counts(&quick)), ([0, 0, 0], [0, 2, 1]));
 
     quick.used.lock().unwrap().insert(7);
     assert_eq!(stage.space.evict(&mut idle, NODE, 3, None, None), Ok(PAGES - 5));
-    assert_eq!(stage.generation(5), [5, 7, 600], "at eviction each of them is asked");
-    assert_eq!(counts(&slow)[0], PAGES - 2, "about each candidate");
+    assert_eq!(stage.generation(5), [5, 7, 600], "eviction asks each listener");
+    assert_eq!(counts(&slow)[0], PAGES - 2, "eviction asks about each candidate");
 }
 
-/// Who takes away all of a range is told of ranges without gaps.
+/// A listener that loses a whole range hears of ranges without gaps.
 #[test]
-fn nothing_but_what_is_evicted_is_taken_from_a_vm() {
+fn a_vm_loses_only_evicted_pages() {
     let mut idle = Idle::take().unwrap();
     let stage = Stage::new(LruSettings::default());
     for page in 0..PAGES {
@@ -284,9 +287,9 @@ fn nothing_but_what_is_evicted_is_taken_from_a_vm() {
     assert_eq!(told, others());
 }
 
-/// The guest's pages stay mapped in the guest where they are spared, and only there.
+/// The spared pages stay mapped in the guest, and no others do.
 #[test]
-fn an_eviction_takes_from_a_vm_the_pages_that_go() {
+fn an_eviction_spares_the_pages_that_a_vm_uses() {
     let mut idle = Idle::take().unwrap();
     let stage = Stage::new(LruSettings::default());
     let vm = stage.vm::<Npt4>(&mut idle);
@@ -299,16 +302,19 @@ fn an_eviction_takes_from_a_vm_the_pages_that_go() {
     let before = stage.space.stats().notified(Why::Reclaim);
     assert_eq!(stage.space.evict(&mut idle, NODE, 3, None, None), Ok(others().len() as u64));
     let notified = stage.space.stats().notified(Why::Reclaim) - before;
-    assert!(notified <= others().len() as u64 / 50, "{notified} notifications: many pages go with one");
+    assert!(
+        notified <= others().len() as u64 / 50,
+        "{notified} notifications: one notification covers many pages"
+    );
     for page in 0..PAGES {
         let mapped = vm.translate(&mut idle, Gfn(page)).is_some();
         assert_eq!(mapped, page % 5 < 2, "page {page}");
     }
 }
 
-/// One vCPU, twice as much memory as the limit: the same accesses evict the same pages each time.
+/// One vCPU uses twice as much memory as the limit. The same accesses evict the same pages each time.
 #[test]
-fn a_guest_goes_on_beyond_its_limit_and_the_same_way_each_time() {
+fn a_guest_over_its_limit_evicts_the_same_pages_each_time() {
     let run = || {
         let mut idle = Idle::take().unwrap();
         let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
@@ -328,7 +334,7 @@ fn a_guest_goes_on_beyond_its_limit_and_the_same_way_each_time() {
         for _ in 0..200 {
             let pages: Vec<u64> = (0..64)
                 .map(|_| {
-                    // Half of all accesses to an eighth of all pages.
+                    // Half of all accesses go to an eighth of all pages.
                     let end = if random.bool() { PAGES / 8 } else { PAGES };
                     random.u64(..end)
                 })

@@ -1,6 +1,6 @@
-//! Guests that use more memory than the limit allows, each on a thread of its own, beside a host that ages, evicts, moves
-//! and copies: every one of their additions is there in the end. The negative control leaves the flushes out: a TLB goes on
-//! using what was evicted.
+//! Guests on their own threads use more memory than the limit allows. Meanwhile the host ages, evicts, moves
+//! and copies. In the end every addition of every guest must be there. The negative control omits the flushes:
+//! a TLB then goes on using evicted pages.
 
 use crate::fixture::{BASE, at, pages};
 use slat::table::formats::Npt4;
@@ -19,7 +19,7 @@ const VCPUS: u64 = 4;
 const STEPS: u64 = 20_000;
 const LIMIT: u64 = PAGES * PAGE_SIZE * 6 / 10;
 
-/// Adds one to numbers of its own pages, mostly of a few.
+/// Adds one to numbers in its own pages, mostly in a few of them.
 struct Guest {
     random: fastrand::Rng,
     own: u64,
@@ -45,7 +45,7 @@ impl Program for Guest {
     }
 }
 
-/// Swap outside of the arena: where guests write to free frames, those are no tables.
+/// Swap outside the arena. Where guests write to free frames, those frames must not be tables.
 #[derive(Debug, Default)]
 struct Disk(Mutex<Vec<u8>>);
 
@@ -66,7 +66,7 @@ impl SwapDevice for Disk {
     }
 }
 
-/// What the host does meanwhile; it makes no tables.
+/// What the host does meanwhile. It makes no tables.
 fn meddle(space: &AddressSpace, idle: &mut Idle, round: u64) {
     let some = pages(round * 37 % (PAGES - 100), 100);
     match round % 5 {
@@ -81,7 +81,7 @@ fn meddle(space: &AddressSpace, idle: &mut Idle, round: u64) {
     }
 }
 
-/// How many pages hold a number that they should not.
+/// The number of pages that hold a wrong number.
 fn wrong_pages(flushes: bool, thp: bool) -> usize {
     let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
     let swap = Swap::builder().device(Disk::default(), 64 << 20).build(&arena).unwrap();
@@ -93,10 +93,10 @@ fn wrong_pages(flushes: bool, thp: bool) -> usize {
     let builder = if flushes { builder } else { builder.sabotage_flushes() };
     let vm = Arc::new(builder.build().unwrap());
     space.register(&vm);
-    // Its tables came on top.
+    // The limit also covers the guest's tables.
     assert_eq!(space.reclaim(&mut idle, 100), 100);
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, BASE))).unwrap();
-    // SAFETY: the arena's memory, which stays until the end.
+    // SAFETY: the window covers the arena's memory, which stays until the end.
     let window = unsafe { Window::new(arena.base(), arena.stats().frames + 512) };
 
     let (over, start) = (AtomicBool::new(false), Barrier::new(VCPUS as usize + 1));
@@ -112,7 +112,7 @@ fn wrong_pages(flushes: bool, thp: bool) -> usize {
                     Guest { random: fastrand::Rng::with_seed(number), own: number, left: STEPS, added };
                 start.wait();
                 let exit = cpu.run(&mut idle, &mut guest);
-                // A page that changes while it is stored is not what its checksum says.
+                // A page that changes while it is stored does not match its checksum.
                 assert!(!flushes || exit == Exit::Stopped, "{exit:?}");
                 guest.added
             }
@@ -126,7 +126,7 @@ fn wrong_pages(flushes: bool, thp: bool) -> usize {
                     break;
                 }
                 meddle(space, &mut idle, round);
-                // Threads that ask at the same moment may each get a page.
+                // Each of the threads that ask at the same moment may get a page.
                 let charged = space.charged();
                 assert!(charged <= LIMIT + VCPUS * PAGE_SIZE, "{charged} of {LIMIT}");
             }
@@ -148,7 +148,7 @@ fn wrong_pages(flushes: bool, thp: bool) -> usize {
     let known: u64 =
         space.lru().unwrap().generations()[0].generations.iter().map(|found| found.anon + found.file).sum();
     let there = (0..PAGES).filter(|&page| space.lookup(at(page), slat::Access::Read).is_some()).count();
-    assert_eq!(known, there as u64, "each page that is there is in one generation");
+    assert_eq!(known, there as u64, "each page is in one generation");
     wrong
 }
 

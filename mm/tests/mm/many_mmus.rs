@@ -1,4 +1,5 @@
-//! Many secondary MMUs on one address space: all are told of everything, they come and go, and none disturbs the others.
+//! Tests of many secondary MMUs on one address space. All hear of every change. They come and go, and none
+//! disturbs the others.
 
 use crate::fixture::*;
 use crate::listener::Listener;
@@ -25,7 +26,7 @@ fn guest<F: Format>(space: &Arc<AddressSpace>, idle: &mut Idle, lock: MmuLock) -
 fn touch<F: Format>(vm: &Vm<F, HostView>, idle: &mut Idle, access: Access) {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in (0..FRAMES).step_by(3).map(Gfn) {
-        // What is protected or unmapped at the moment is refused.
+        // A page that is protected or unmapped at the moment refuses the access.
         let _ = vcpu.fault(idle, Fault { gpa: gfn.gpa(), access });
     }
 }
@@ -64,7 +65,7 @@ fn guests_of_different_formats_all_follow_every_change() {
                 touch(&ept, idle, access);
                 touch(&old, idle, access);
             }
-            // A share that one of them broke, the others have lost.
+            // Where one guest broke a share, the other guests lost the page.
             coherent(&npt, idle, FRAMES);
             coherent(&ept, idle, FRAMES);
             coherent(&old, idle, FRAMES);
@@ -91,14 +92,14 @@ fn guests_of_different_formats_all_follow_every_change() {
 }
 
 #[test]
-fn who_unregisters_is_told_to_release_everything_and_then_nothing() {
+fn an_unregistered_mmu_is_told_to_release_everything_and_then_nothing() {
     let mut machine = Machine::new();
     machine.map(0, 8);
     machine.number(0, 8);
     let (first, second) = (Arc::new(Listener::default()), Arc::new(Listener::default()));
     machine.space.register(&first);
     machine.space.register(&second);
-    machine.space.register(&second); // is told once all the same
+    machine.space.register(&second); // is notified only once
     machine.space.dontneed(&mut machine.idle, pages(0, 1)).unwrap();
     assert_eq!([&first, &second].map(|mmu| mmu.events.lock().drain(..).count()), [1, 1]);
 
@@ -110,7 +111,7 @@ fn who_unregisters_is_told_to_release_everything_and_then_nothing() {
     assert!(!machine.space.unregister(&mut machine.idle, &first));
     machine.space.migrate(&mut machine.idle, pages(0, 8)).unwrap();
     machine.space.exit(&mut machine.idle).unwrap();
-    assert!(first.events.lock().is_empty(), "never again");
+    assert!(first.events.lock().is_empty(), "no notification after unregistering");
     assert_eq!(
         second.events.lock().iter().map(|event| event.why).collect::<Vec<_>>(),
         [Why::Migrate, Why::Exit]
@@ -139,15 +140,15 @@ fn after_exit_everything_is_gone_and_faults_say_so() {
     assert_eq!(space.fork(idle).err(), Some(MmError::Exited));
     let mapped = space.mmap(Place::Anywhere, PAGE_SIZE, Prot::Read, slat_mm::Backing::Anonymous);
     assert_eq!(mapped, Err(MmError::Exited));
-    assert_eq!(space.exit(idle), Ok(()), "once is enough");
+    assert_eq!(space.exit(idle), Ok(()), "a second exit does nothing");
     assert!(machine.recorder.take().is_empty());
     let left = machine.arena.stats();
-    assert_eq!(left.in_use, left.tables, "tables go with the address space, pages have gone");
+    assert_eq!(left.in_use, left.tables, "pages are gone, and tables go with the address space");
     drop(vm);
     assert!(machine.all_free());
 }
 
-/// Against the rules: it refuses what may wait.
+/// A listener against the rules: it refuses what may wait.
 struct Stubborn;
 
 impl SecondaryMmu for Stubborn {
@@ -161,9 +162,10 @@ impl SecondaryMmu for Stubborn {
     }
 }
 
-/// The order is that of registration: those before the one who refuses have begun, those behind it not.
+/// Changes call listeners in the order of registration. Those before the refusing one have begun, and those
+/// after it have not.
 #[test]
-fn whatever_one_answers_the_others_begin_and_end_in_pairs() {
+fn every_begin_has_an_end_whatever_one_mmu_answers() {
     let mut machine = Machine::new();
     machine.map(0, 8);
     machine.number(0, 8);
@@ -179,18 +181,18 @@ fn whatever_one_answers_the_others_begin_and_end_in_pairs() {
         assert_eq!(begun.iter().sum::<usize>(), refusing, "{begun:?}");
         assert!(mmus.iter().all(|mmu| mmu.open() == 0));
     }
-    assert_eq!(machine.get(3), 3, "nothing was changed");
+    assert_eq!(machine.get(3), 3, "a refused change took effect");
     mmus[1].again.store(true, SeqCst);
     machine.space.dontneed(&mut machine.idle, pages(0, 8)).unwrap();
-    assert_eq!(machine.get(3), 0, "who may wait is not asked whether it would");
+    assert_eq!(machine.get(3), 0, "a change that may wait ignores a refusal");
     machine.number(0, 8);
     let stubborn = Arc::new(Stubborn);
     machine.space.register(&stubborn);
-    machine.space.register(&mmus[2]); // behind it
+    machine.space.register(&mmus[2]); // called after the stubborn one
     mmus[2].events.lock().clear();
     machine.space.munmap(&mut machine.idle, pages(0, 8)).unwrap();
-    assert!(machine.look(3).is_none(), "one who may wait and will not cannot keep a page");
-    assert_eq!((mmus[2].events.lock().len(), mmus[2].open()), (1, 0), "and those behind it are told");
+    assert!(machine.look(3).is_none(), "a listener that refuses to wait cannot keep a page");
+    assert_eq!((mmus[2].events.lock().len(), mmus[2].open()), (1, 0), "the listeners after it are told");
 }
 
 #[test]
@@ -212,12 +214,12 @@ fn a_test_for_young_stops_at_the_first_and_clearing_asks_all() {
 }
 
 #[test]
-fn what_a_guest_uses_is_young_until_it_is_cleared() {
+fn a_page_is_young_until_it_is_cleared() {
     what_is_used_is_young(Machine::new());
 }
 
 #[test]
-fn so_is_a_huge_page() {
+fn a_huge_page_is_young_until_it_is_cleared() {
     what_is_used_is_young(Machine::huge());
 }
 
@@ -230,14 +232,15 @@ fn what_is_used_is_young(mut machine: Machine) {
         assert!(!space.young(idle, pages(0, FRAMES), Young::Test));
         touch(&npt, idle, Access::Read);
         touch(&old, idle, Access::Read);
-        assert!(space.young(idle, pages(0, 6), Young::Test), "and looking changes nothing");
+        assert!(space.young(idle, pages(0, 6), Young::Test), "the test changes nothing");
         assert!(space.young(idle, pages(0, 6), cleared));
-        assert!(!space.young(idle, pages(0, 6), Young::Test), "those of both");
+        assert!(!space.young(idle, pages(0, 6), Young::Test), "the bits of both MMUs");
         assert!(space.young(idle, pages(6, FRAMES - 6), cleared));
     }
 }
 
-/// Listeners come and go while others change and fault: each hears whole changes only, and its release last.
+/// Listeners come and go while other threads change mappings and fault. Each listener hears only whole changes,
+/// and its release last.
 #[test]
 fn listeners_come_and_go_under_load() {
     const ROUNDS: u64 = 150;
@@ -274,11 +277,11 @@ fn listeners_come_and_go_under_load() {
                     }
                     assert!(space.unregister(&mut idle, &mmu));
                     let told = mmu.events.lock().len();
-                    assert_eq!(mmu.open(), 0, "nothing is in progress when it has gone");
+                    assert_eq!(mmu.open(), 0, "a change is in progress after it unregistered");
                     assert_eq!(mmu.events.lock()[told - 1].why, Why::Exit);
                     if round % 8 == 0 {
                         space.dontneed(&mut idle, pages(0, 1)).unwrap();
-                        assert_eq!(mmu.events.lock().len(), told, "it was the last");
+                        assert_eq!(mmu.events.lock().len(), told, "a notification came after the release");
                     }
                     heard += told as u64 - 1;
                 }
@@ -289,7 +292,7 @@ fn listeners_come_and_go_under_load() {
         over.store(true, SeqCst);
         heard
     });
-    assert!(heard > 0, "they met changes");
+    assert!(heard > 0, "the listeners heard of no change");
     assert_eq!(stays.open(), 0);
     assert!(stays.events.lock().iter().all(|event| event.why != Why::Exit));
 }

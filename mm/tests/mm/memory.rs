@@ -1,4 +1,4 @@
-//! Files, permissions, placement; memory that runs out, and memory that comes back.
+//! Tests of files, permissions and placement, of memory that runs out, and of memory that comes back.
 
 use crate::fixture::*;
 use slat::{Access, HostError, Hva, Level, PAGE_SIZE, Pfn, Span};
@@ -18,11 +18,15 @@ fn a_shared_file_is_one_memory_in_many_places() {
     let child = machine.space.fork(&mut machine.idle).unwrap();
     child.write(&mut machine.idle, at(11), &6u64.to_le_bytes()).unwrap();
     machine.space.dontneed(&mut machine.idle, pages(0, 12)).unwrap();
-    assert_eq!([1, 10, 11].map(|page| machine.get(page)), [5, 5, 6], "the file keeps what was written");
-    assert_eq!(machine.space.migrate(&mut machine.idle, pages(0, 12)), Ok(0), "others may have it mapped");
+    assert_eq!([1, 10, 11].map(|page| machine.get(page)), [5, 5, 6], "the file keeps the stores");
+    assert_eq!(
+        machine.space.migrate(&mut machine.idle, pages(0, 12)),
+        Ok(0),
+        "other processes may have the file mapped"
+    );
     machine.map(2, 1);
     machine.put(2, 2);
-    assert_eq!(machine.space.migrate(&mut machine.idle, pages(0, 12)), Ok(1), "what is private moves alone");
+    assert_eq!(machine.space.migrate(&mut machine.idle, pages(0, 12)), Ok(1), "only the private page moves");
     machine.put(1, 7);
     assert_eq!([1, 2, 10].map(|page| machine.get(page)), [7, 2, 7]);
     drop((child, file));
@@ -37,7 +41,7 @@ fn a_mapping_ends_with_its_file() {
     machine.space.mmap(Place::Fixed(at(0)), 3 * PAGE_SIZE, Prot::Read, backing).unwrap();
     let mut bytes = [9; 8];
     machine.space.read(&mut machine.idle, at(0) + 4996, &mut bytes).unwrap();
-    assert_eq!(bytes, [1, 1, 1, 1, 0, 0, 0, 0], "zeroes to the end of the last page");
+    assert_eq!(bytes, [1, 1, 1, 1, 0, 0, 0, 0], "the rest of the last page is zero");
     let past = machine.space.read(&mut machine.idle, at(2), &mut bytes);
     assert_eq!(past, Err(MmError::PastEnd(at(2))));
     assert!(machine.all_free());
@@ -71,7 +75,11 @@ fn bad_requests_are_refused_and_change_nothing() {
     assert_eq!(space.write(idle, Hva(u64::MAX), &[1, 2]), Err(MmError::NotMapped(Hva(u64::MAX))));
     assert_eq!(space.read(idle, Hva(1 << 63), &mut [0]), Err(MmError::NotMapped(Hva(1 << 63))));
     assert_eq!(space.fault(idle, at(9), Access::Read), Err(MmError::NotMapped(at(9))));
-    assert_eq!(space.lookup(Hva((1 << 48) + BASE.0), Access::Read), None, "no address has two names");
+    assert_eq!(
+        space.lookup(Hva((1 << 48) + BASE.0), Access::Read),
+        None,
+        "a second name for an address is refused"
+    );
     assert!(machine.recorder.take().is_empty());
     assert_eq!([0, 1, 2, 3].map(|page| machine.get(page)), [0, 1, 2, 3]);
     assert!(machine.all_free());
@@ -94,7 +102,7 @@ fn permissions_decide_who_may_fault() {
     assert!(machine.all_free());
 }
 
-/// The limit counts tables too; an error leaves everything usable, and freeing makes room.
+/// The limit counts tables, too. After an error everything is still usable, and freeing makes room.
 #[test]
 fn memory_that_runs_out_is_an_error_and_comes_back() {
     let mut idle = slat::Idle::take().unwrap();
@@ -103,7 +111,7 @@ fn memory_that_runs_out_is_an_error_and_comes_back() {
     space.mmap(Place::Fixed(at(0)), 16 << 20, Prot::ReadWrite, Backing::Anonymous).unwrap();
     let write = |idle: &mut _, page| space.write(idle, at(page), &[1]);
     let fits = (0..4096).take_while(|&page| write(&mut idle, page).is_ok()).count() as u64;
-    assert_eq!(fits, 1024 - 64, "all but the tables");
+    assert_eq!(fits, 1024 - 64, "all frames but the tables");
     assert_eq!(write(&mut idle, fits), Err(MmError::OutOfFrames(Level::K4)));
     assert_eq!(HostError::from(MmError::OutOfFrames(Level::K4)), HostError::NoMemory);
     assert_eq!(space.migrate(&mut idle, pages(0, 4)), Err(MmError::OutOfFrames(Level::K4)));
@@ -119,13 +127,13 @@ fn memory_that_runs_out_is_an_error_and_comes_back() {
     assert_eq!(AddressSpace::builder(&tiny).build().map(drop), Err(MmError::OutOfTables));
 }
 
-/// A fork that runs out of memory half-way leaves no trace but write protection, which faults undo.
+/// A fork that runs out of memory half-way leaves only write protection behind, which faults undo.
 #[test]
 fn a_fork_that_fails_half_way_is_undone() {
     let mut idle = slat::Idle::take().unwrap();
     let arena = Arena::builder().limit(4 << 20).build().unwrap();
     let space = AddressSpace::builder(&arena).build().unwrap();
-    // A page in each of 40 gigabytes: its own tables for each, more than one chunk of them.
+    // A page in each of 40 GiB. Each page needs its own tables, which fill more than one chunk.
     let far = |page: u64| Hva(page << 30);
     for page in 1..40 {
         space.mmap(Place::Fixed(far(page)), PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
@@ -133,7 +141,7 @@ fn a_fork_that_fails_half_way_is_undone() {
     }
     let in_use = arena.stats().in_use;
     let mut hoard: Vec<_> = std::iter::from_fn(|| arena.page(Level::K4).ok()).collect();
-    // Room for one chunk, not for two.
+    // There is room for one chunk, but not for two.
     hoard.sort_by_key(slat_mm::Held::pfn);
     let chunk =
         hoard.windows(64).position(|run| run[0].pfn().0 % 64 == 0 && run[63].pfn() == run[0].pfn() + 63);
@@ -150,7 +158,7 @@ fn a_fork_that_fails_half_way_is_undone() {
     assert_eq!(space.stats().cow_breaks, 0);
 }
 
-/// To unmap a part of a huge page takes a table; without one, nothing is unmapped and no MMU is told.
+/// To unmap a part of a huge page needs a table. Without one, nothing is unmapped and no MMU is told.
 #[test]
 fn an_unmapping_that_cannot_split_changes_nothing() {
     let mut machine = Machine::huge();
@@ -158,7 +166,7 @@ fn an_unmapping_that_cannot_split_changes_nothing() {
     machine.number(0, 512);
     let arena = machine.arena.clone();
     let hoard: Vec<_> = std::iter::from_fn(|| arena.page(Level::M2).ok()).collect();
-    // The same page of a file far and wide uses up what room for tables is left.
+    // The same page of a file, mapped in many distant places, uses up the memory left for tables.
     let file = File::zeroed(&machine.arena, PAGE_SIZE);
     let full = (2..10_000).map(|page| Hva(page << 30)).find_map(|far| {
         let backing = Backing::Shared { file: file.clone(), offset: 0 };
@@ -201,14 +209,14 @@ fn negative_control_a_write_to_a_freed_frame_is_noticed() {
     machine.number(0, 10);
     let stale: Pfn = machine.look(3).unwrap().pfn;
     machine.space.migrate(&mut machine.idle, pages(3, 1)).unwrap();
-    // SAFETY: a frame of the arena; that it is free is the mistake that must be found.
+    // SAFETY: the frame belongs to the arena. It is free, which is the mistake that the test must find.
     unsafe { machine.arena.frame(stale).write(0) };
     machine.space.dontneed(&mut machine.idle, pages(0, 10)).unwrap();
     machine.number(0, 10);
     assert!(!machine.all_free());
 }
 
-/// Frames go back to the system beside threads that use, check and free them.
+/// Frames go back to the system while other threads use, check and free them.
 #[test]
 fn no_frame_is_trimmed_that_another_thread_takes() {
     const ROUNDS: u64 = 300;
@@ -233,7 +241,7 @@ fn no_frame_is_trimmed_that_another_thread_takes() {
                     for page in &pages {
                         // SAFETY: as above.
                         let kept = unsafe { *arena.frame(page.pfn()).cast::<[u8; FRAME]>() == [byte; FRAME] };
-                        assert!(kept, "a page that is held was given back");
+                        assert!(kept, "a page in use was given back");
                     }
                 }
             })
@@ -245,7 +253,8 @@ fn no_frame_is_trimmed_that_another_thread_takes() {
     assert_eq!(arena.stats().in_use, 0);
 }
 
-/// A node of this size has several zones of free frames: what the threads' own lack is in others.
+/// A node of this size has several zones of free frames. Threads whose own zone is empty find frames in the
+/// others.
 #[test]
 fn threads_find_the_last_frame_wherever_it_is() {
     const BLOCKS: u64 = 64;
@@ -260,7 +269,7 @@ fn threads_find_the_last_frame_wherever_it_is() {
         let mut taken: Vec<_> = held.iter().flatten().map(Held::pfn).collect();
         taken.sort_unstable();
         taken.dedup();
-        assert_eq!(taken.len() * level.pages() as usize, FRAMES, "all of {level:?}, each once");
+        assert_eq!(taken.len() * level.pages() as usize, FRAMES, "all frames of {level:?}, each once");
         assert_eq!(arena.page(level).map(drop), Err(MmError::OutOfFrames(level)));
         drop(held);
         assert_eq!(arena.stats().in_use, 0);
@@ -294,7 +303,7 @@ fn frames_that_were_zeroed_ahead_are_found_by_threads_that_need_any() {
     }
 }
 
-/// One thread uses each frame that another one zeroes ahead as soon as it is offered.
+/// One thread zeroes frames ahead. Another uses each of them as soon as it is offered.
 #[test]
 fn a_frame_is_zeroed_before_another_thread_can_have_it() {
     let arena = Arena::builder().limit(4 << 20).build().unwrap();
@@ -313,7 +322,7 @@ fn a_frame_is_zeroed_before_another_thread_can_have_it() {
                 std::thread::yield_now();
             }
         }
-        assert!(ahead.join().unwrap() >= 64, "and as many more as were taken meanwhile");
+        assert!(ahead.join().unwrap() >= 64, "the frames taken meanwhile are replaced");
         // SAFETY: as above.
         assert!(held.iter().all(|page| unsafe { byte(page).read() } == 7), "a store was lost");
     });

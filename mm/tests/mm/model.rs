@@ -1,6 +1,6 @@
-//! Random operations, on an address space with a VM on top and on its forks, against a model that is a map from
-//! pages to numbers. After each operation the VM agrees with its host; in the end every page holds what the
-//! model says, and every frame comes back.
+//! Random operations on an address space, on a VM on top of it, and on its forks. The model is a map from pages
+//! to numbers. After each operation the VM agrees with its host. In the end every page holds what the model
+//! says, and every frame comes back.
 
 use crate::edges::near_edges;
 use crate::fixture::{at, get, pages};
@@ -14,7 +14,7 @@ use slat_mm::{Balancer, Node, Pinned, Policy, Settings};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Pages of the test's memory: three huge pages and a bit.
+/// Pages of the test's memory: three huge pages and a part of a fourth.
 const PAGES: u64 = 3 * 512 + 40;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -30,12 +30,12 @@ enum Kind {
 struct Page {
     prot: Prot,
     kind: Kind,
-    /// What was written, if anything since it was mapped or dropped.
+    /// The number written since the page was mapped or dropped, if any.
     own: Option<u64>,
 }
 
 impl Page {
-    /// Whether its file has no such page: a mapping that has grown.
+    /// Whether the page lies beyond the end of its file, because the mapping has grown.
     fn is_past_end(&self) -> bool {
         matches!(self.kind, Kind::Shared(index) | Kind::Private(index) if index >= PAGES)
     }
@@ -51,7 +51,7 @@ enum Step {
     Remap(u64, u64, u64, u64),
     Migrate(u64, u64),
     PageOut(u64, u64),
-    /// Ages, and evicts so many pages.
+    /// Ages, and evicts this many pages.
     Reclaim(u64),
     Advise(u64, u64, Advice),
     Merge,
@@ -111,11 +111,11 @@ impl World {
     fn new(thp: bool) -> Self {
         let mut idle = Idle::take().expect("one test to a thread");
         let arena = Arena::builder().limit(256 << 20).nodes(2).poison(0xdd).build().unwrap();
-        // Little memory, so that pages go to the device, too.
+        // The arena is small, so that pages also go to the device.
         let swap = Swap::builder().memory(16 << 12).device(Disk::new(), 64 << 20).build(&arena).unwrap();
         let space =
             AddressSpace::builder(&arena).thp(thp).swap(&swap).lru(LruSettings::default()).build().unwrap();
-        // Whole words at once: byte by byte an unoptimized build takes longer for this than for the steps.
+        // Writes whole words. In an unoptimized build, single bytes take longer than all the steps.
         let page = |page: u64| (page + 1).to_le_bytes().repeat(512);
         let contents = (0..PAGES).map(page).collect::<Vec<_>>().concat();
         let ksm = Ksm::builder(&arena).max_page_sharing(3).use_zero_pages(thp).build().unwrap();
@@ -143,7 +143,7 @@ impl World {
     }
 
     fn step(&mut self, side: u8, step: &Step) {
-        // Steps come from both nodes, so that pages move when they are balanced.
+        // Steps come from both nodes, so that balancing moves pages.
         Node(side % 2).run_here();
         let side = usize::from(side) % self.sides.len();
         let sides = self.sides.len();
@@ -222,7 +222,7 @@ impl World {
                 assert_eq!(done.err(), gap(model, first, count).map(|page| MmError::NotMapped(at(page))));
             }
             Step::Merge => {
-                // To the end of a pass, then one that finds checksums unchanged.
+                // Scans to the end of a pass, then one more pass that finds the checksums unchanged.
                 self.ksm.scan(idle, u64::MAX);
                 self.ksm.scan(idle, u64::MAX);
             }
@@ -256,7 +256,7 @@ impl World {
         assert!(!allowed || mapped.is_some_and(|page| page.writable || !write));
     }
 
-    /// Every page of every side holds what the model says; then everything goes.
+    /// Checks that every page of every side holds what the model says. Then drops everything.
     fn finish(mut self) {
         for (space, model) in &self.sides {
             for (&number, page) in model {
@@ -279,7 +279,7 @@ fn reclaim(space: &AddressSpace, idle: &mut Idle, count: u64) {
     space.reclaim(idle, count);
 }
 
-/// Whatever is mapped is in a generation, and those are counted right.
+/// Every mapped page is in a generation, and the counts of the generations are right.
 fn generations_add_up(space: &AddressSpace) {
     let nodes = space.lru().unwrap().generations();
     let mut counted = BTreeMap::new();
@@ -297,7 +297,7 @@ fn generations_add_up(space: &AddressSpace) {
     assert_eq!(counted, found);
 }
 
-/// What `mremap` does to the model.
+/// Applies `mremap` to the model.
 fn remap(model: &mut BTreeMap<u64, Page>, (first, count): (u64, u64), (to, len): (u64, u64)) {
     let moved: Vec<Page> =
         (first..first + count).map(|page| model.remove(&page).expect("one mapping covers it")).collect();
@@ -311,11 +311,11 @@ fn remap(model: &mut BTreeMap<u64, Page>, (first, count): (u64, u64), (to, len):
         Page { kind, own: None, ..last }
     });
     for (page, contents) in (to..to + len).zip(moved.into_iter().chain(grown)) {
-        assert!(model.insert(page, contents).is_none(), "nothing was there");
+        assert!(model.insert(page, contents).is_none(), "the target was free");
     }
 }
 
-/// Writes past the end of a file are refused; the model leaves them out.
+/// Writes past the end of a file are refused. The model leaves them out.
 fn within_files(world: &World, side: u8, step: &Step) -> bool {
     let Step::Write(page, _) = step else { return true };
     let (_, model) = &world.sides[usize::from(side) % world.sides.len()];

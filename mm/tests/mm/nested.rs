@@ -1,4 +1,4 @@
-//! Tables of a hypervisor in the guest, whose pages this process swaps out, moves and shares.
+//! Tests of a hypervisor's tables in guest memory, while this process swaps out, moves and shares their pages.
 
 use slat::nested::{EptFeatures, EptTable, L1Access, L1Stop};
 use slat::table::Word;
@@ -8,7 +8,7 @@ use slat_mm::{AddressSpace, Arena, Backing, HostView, Place, Prot, Swap};
 use std::sync::Arc;
 
 const MEMORY: Hva = Hva(0x4000_0000);
-/// The frames of L1's tables, the root's first; what the last of them maps.
+/// The frames of L1's tables, the root first, and the frame that the last table maps.
 const TABLES: [u64; 4] = [3, 9, 4, 7];
 const MAPPED: Gfn = Gfn(0x77);
 
@@ -42,7 +42,7 @@ fn a_table_in_the_guest_is_walked_wherever_its_pages_are() {
     let load = L1Access::new(Gpa(0x123), Access::Read);
     let store = L1Access::new(Gpa(0x123), Access::Write);
 
-    // Swapped out: asked for, read back, and A is set.
+    // Swapped out: the walk requests the page, reads it back, and sets A.
     clean(&mut idle);
     space.pageout(&mut idle, memory).unwrap();
     let stop = vm.slots().try_walk_l1(&table, load);
@@ -52,7 +52,7 @@ fn a_table_in_the_guest_is_walked_wherever_its_pages_are() {
     assert_eq!(TABLES.map(|frame| word(&space, &mut idle, frame) >> 8 & 3), [1; 4]);
     assert_eq!(dirty(), [true; 4]);
 
-    // Moved: the same bytes elsewhere. D of the leaf alone.
+    // Moved: the same bytes in another frame. D of the leaf only.
     clean(&mut idle);
     space.migrate(&mut idle, memory).unwrap();
     assert!(vm.slots().walk_l1(&mut idle, &table, store).unwrap().dirty);
@@ -61,7 +61,7 @@ fn a_table_in_the_guest_is_walked_wherever_its_pages_are() {
         (entries[3] | 3 << 8, [false, false, false, true])
     );
 
-    // Shared with a child, which must not see what is set here.
+    // Shared with a child, which must not see the bits set here.
     space.write(&mut idle, MEMORY + (TABLES[3] << 12), &entries[3].to_le_bytes()).unwrap();
     let child = space.fork(&mut idle).unwrap();
     assert!(vm.slots().walk_l1(&mut idle, &table, store).unwrap().dirty);
@@ -78,7 +78,7 @@ fn a_table_is_read_as_its_words_one_by_one() {
     let memory = space.mmap(Place::Fixed(MEMORY), 2 << 12, Prot::ReadWrite, Backing::Anonymous).unwrap();
     let host = HostView::new(&space);
     let mut words = [Word(7); 512];
-    assert!(!host.read_all(MEMORY, &mut words), "it was never used");
+    assert!(!host.read_all(MEMORY, &mut words), "the page was never used");
     let bytes: Vec<u8> = (0..2 * 512u64).flat_map(|word| (word << 20 | 5).to_le_bytes()).collect();
     space.write(&mut idle, MEMORY, &bytes).unwrap();
     for (first, count) in [(0, 512), (0, 1), (511, 1), (100, 300), (512, 512)] {
@@ -87,7 +87,7 @@ fn a_table_is_read_as_its_words_one_by_one() {
         let one_by_one = (first..first + count as u64).map(|word| host.read(MEMORY + word * 8).unwrap());
         assert!(one_by_one.eq(words.iter().copied()), "{count} from {first} on");
     }
-    assert!(!host.read_all(MEMORY + 8, &mut words), "of two pages");
+    assert!(!host.read_all(MEMORY + 8, &mut words), "the words cross a page");
     assert!(!host.read_all(MEMORY + 4, &mut words[..1]) && host.read(MEMORY + 4).is_none(), "no eight bytes");
     space.pageout(&mut idle, memory).unwrap();
     assert!(!host.read_all(MEMORY, &mut words), "swapped out");

@@ -1,14 +1,14 @@
-//! Each operation: the secondary MMUs are told, with the right reason, before the entry changes, and frames are
-//! freed only after.
+//! For each operation: the secondary MMUs hear of it before the entry changes, with the right reason, and
+//! frames are freed only after.
 
 use crate::fixture::*;
 use slat::{Hva, PAGE_SIZE, Span, Why};
 use slat_mm::{Backing, File, Place, Prot};
 
-/// What holds for every change: told before, freed after.
-fn told_before_freed_after(machine: &Machine, seen: &Seen, freed: bool) {
+/// Holds for every change: told before, freed after.
+fn told_before_freed_after(machine: &Machine, seen: &Notification, freed: bool) {
     assert!(seen.before.iter().flatten().count() > 0, "the old entries were still there when the call came");
-    assert_ne!(seen.before, seen.after, "the change was made inside");
+    assert_ne!(seen.before, seen.after, "the change was made within the notification");
     assert!(seen.references.iter().all(|&count| count > 0), "no frame was free before the call ended");
     for page in seen.before.iter().flatten() {
         assert_eq!(machine.arena.references(page.pfn) == 0, freed, "{page:?}");
@@ -16,7 +16,7 @@ fn told_before_freed_after(machine: &Machine, seen: &Seen, freed: bool) {
 }
 
 #[test]
-fn bringing_in_tells_no_secondary_mmu() {
+fn faulting_in_tells_no_secondary_mmu() {
     let mut machine = Machine::new();
     machine.map(0, 8);
     machine.number(0, 8);
@@ -37,7 +37,7 @@ fn munmap_unmaps() {
     told_before_freed_after(&machine, &seen, true);
     assert_eq!((machine.get(1), machine.get(5)), (1, 5), "neighbours stay");
     machine.space.munmap(&mut machine.idle, pages(2, 3)).unwrap();
-    assert!(machine.recorder.take().is_empty(), "nothing is mapped there any more");
+    assert!(machine.recorder.take().is_empty(), "nothing is mapped there now");
     assert!(machine.all_free());
 }
 
@@ -58,7 +58,7 @@ fn mprotect_to_read_only_protects_and_keeps_the_pages() {
     machine.space.mprotect(&mut machine.idle, pages(0, 4), Prot::ReadWrite).unwrap();
     machine.put(3, 77);
     assert_eq!((machine.get(2), machine.get(3)), (2, 77));
-    assert!(machine.recorder.take().is_empty(), "giving permission is no event");
+    assert!(machine.recorder.take().is_empty(), "giving permission sends no notification");
     assert_eq!(machine.space.stats().reuses, 1, "a sole owner writes in place");
     assert!(machine.all_free());
 }
@@ -123,8 +123,8 @@ fn mremap_shrinks_grows_and_moves_when_it_must() {
     let seen = machine.recorder.only();
     assert_eq!((seen.why, seen.hvas), (Why::Unmap, pages(6, 2)));
     assert_eq!(resize(&mut machine, pages(0, 6), 7), pages(0, 7));
-    assert!(machine.recorder.take().is_empty(), "growing in place takes nothing");
-    assert_eq!((machine.get(5), machine.get(6)), (5, 0), "what grew is new");
+    assert!(machine.recorder.take().is_empty(), "growing in place takes nothing away");
+    assert_eq!((machine.get(5), machine.get(6)), (5, 0), "the new part is empty");
     machine.map(7, 1);
     let moved = resize(&mut machine, pages(0, 7), 9);
     assert_ne!(moved.start, at(0));
@@ -140,19 +140,19 @@ fn mremap_shrinks_grows_and_moves_when_it_must() {
 fn migrate_moves_contents_to_new_frames_and_poisons_the_old() {
     let mut machine = Machine::new();
     machine.map(0, 4);
-    machine.number(0, 3); // the last is not there yet
+    machine.number(0, 3); // the last page is not there yet
     assert_eq!(machine.space.migrate(&mut machine.idle, pages(0, 4)), Ok(3));
     let seen = machine.recorder.only();
     assert_eq!((seen.why, seen.hvas), (Why::Migrate, pages(0, 4)));
     told_before_freed_after(&machine, &seen, true);
     for (page, (before, after)) in (0..3).zip(seen.before.iter().zip(&seen.after)) {
         assert_ne!(before.unwrap().pfn, after.unwrap().pfn);
-        // SAFETY: a frame of the arena that is not used.
+        // SAFETY: the frame belongs to the arena and is not in use.
         assert_eq!(unsafe { machine.arena.frame(before.unwrap().pfn).read() }, 0xdd);
         assert_eq!(machine.get(page), page);
     }
     assert_eq!(machine.space.migrate(&mut machine.idle, pages(3, 1)), Ok(0));
-    assert!(machine.recorder.take().is_empty(), "nothing there to move");
+    assert!(machine.recorder.take().is_empty(), "there is nothing to move");
     assert!(machine.all_free());
 }
 
@@ -174,21 +174,25 @@ fn fork_protects_and_breaking_the_share_changes_one_page() {
     assert_eq!((seen.why, seen.hvas), (Why::ChangePte, pages(1, 1)));
     told_before_freed_after(&machine, &seen, false);
     assert!(!seen.after[0].unwrap().writable && seen.after[0].unwrap().pfn != shared);
-    assert_eq!(seen.told, [(pages(1, 1), seen.after[0])], "the copy, not writable before all know it");
+    assert_eq!(seen.told, [(pages(1, 1), seen.after[0])], "the copy is writable only after all MMUs know it");
     assert!(machine.look(1).unwrap().writable, "afterwards");
-    assert_eq!(machine.arena.references(shared), 1, "the child's alone");
+    assert_eq!(machine.arena.references(shared), 1, "only the child has the old frame");
 
     child.write(&mut machine.idle, at(1), &7u64.to_le_bytes()).unwrap();
     child.write(&mut machine.idle, at(2), &8u64.to_le_bytes()).unwrap();
-    assert_eq!(child.stats().reuses, 2, "page 1 was the child's alone; page 2 is, since it was copied");
+    assert_eq!(
+        child.stats().reuses,
+        2,
+        "the child was the sole owner of page 1, and of page 2 after the copy"
+    );
     assert_eq!(child.stats().cow_breaks, 1);
     assert_eq!([0, 1, 2, 3].map(|page| machine.get(page)), [0, 100, 2, 3]);
     assert_eq!([0, 1, 2, 3].map(|page| get(&child, &mut machine.idle, page)), [0, 7, 8, 3]);
-    assert!(machine.recorder.take().is_empty(), "the child's writes are none of the parent's business");
+    assert!(machine.recorder.take().is_empty(), "the child's writes do not concern the parent");
 
     drop(child);
     machine.put(3, 30);
-    assert!(machine.recorder.take().is_empty(), "a sole owner again");
+    assert!(machine.recorder.take().is_empty(), "the parent is a sole owner again");
     assert!(machine.all_free());
 }
 
@@ -199,7 +203,7 @@ fn a_private_file_page_is_copied_at_the_first_write() {
     let backing = Backing::Private { file: file.clone(), offset: PAGE_SIZE };
     machine.space.mmap(Place::Fixed(at(0)), 2 * PAGE_SIZE, Prot::ReadWrite, backing).unwrap();
     machine.put(0, 1);
-    assert!(machine.recorder.take().is_empty(), "never mapped before: no MMU can have it");
+    assert!(machine.recorder.take().is_empty(), "the page was never mapped, so no MMU can have it");
     let mut byte = [0];
     machine.space.read(&mut machine.idle, at(1), &mut byte).unwrap();
     assert_eq!(byte, *b"a");
@@ -208,7 +212,7 @@ fn a_private_file_page_is_copied_at_the_first_write() {
     assert_eq!((seen.why, seen.hvas), (Why::ChangePte, pages(1, 1)));
     told_before_freed_after(&machine, &seen, false);
     machine.space.dontneed(&mut machine.idle, pages(0, 2)).unwrap();
-    assert_eq!(machine.get(0), u64::from_le_bytes([b'a'; 8]), "the file's own contents again");
+    assert_eq!(machine.get(0), u64::from_le_bytes([b'a'; 8]), "the page shows the file again");
     drop(file);
     assert!(machine.all_free());
 }
@@ -226,7 +230,11 @@ fn several_secondary_mmus_are_all_inside_and_dead_ones_are_forgotten() {
     for seen in [outer, inner] {
         assert!(seen.before[0].is_some() && seen.after[0].is_none() && seen.references == [1]);
     }
-    assert_eq!(machine.space.stats().notified(Why::Unmap), 1, "one change, however many listen");
+    assert_eq!(
+        machine.space.stats().notified(Why::Unmap),
+        1,
+        "one change counts once, however many MMUs listen"
+    );
     drop(third);
     assert!(machine.all_free());
 }

@@ -1,4 +1,4 @@
-//! NUMA balancing: which pages become protnone, what a hint fault does, and what secondary MMUs are told.
+//! Tests of NUMA balancing: which pages become protnone, what a hint fault does, and what secondary MMUs hear.
 
 use crate::fixture::{BASE, at, pages};
 use parking_lot::Mutex;
@@ -9,22 +9,22 @@ use std::time::Duration;
 
 /// One notification.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Heard {
+struct Notification {
     why: Why,
     hvas: Span<Hva>,
-    /// What was told inside.
+    /// The changes reported within it.
     changed: Vec<Span<Hva>>,
     flushes: usize,
 }
 
-/// A secondary MMU that writes down what it is told.
+/// A secondary MMU that records its notifications.
 #[derive(Default)]
-struct Ear(Mutex<Vec<Heard>>);
+struct Recorder(Mutex<Vec<Notification>>);
 
-impl Pages for Heard {
+impl Pages for Notification {
     fn changed(&mut self, _: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>) {
         assert!(to.is_none() || self.why != Why::Numa, "protnone maps nothing");
-        assert!(self.hvas.covers(&hvas), "nothing is told that was not announced");
+        assert!(self.hvas.covers(&hvas), "the change was not announced");
         self.changed.push(hvas);
     }
     fn flush(&mut self, _: &mut Idle) {
@@ -33,26 +33,26 @@ impl Pages for Heard {
     fn settle(&mut self, _: &mut Idle, _: Span<Hva>) {}
 }
 
-impl SecondaryMmu for Ear {
+impl SecondaryMmu for Recorder {
     fn around(
         &self,
         idle: &mut Idle,
         event: Event,
         change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
     ) -> Result<(), Again> {
-        let mut heard = Heard { why: event.why, hvas: event.hvas, changed: Vec::new(), flushes: 0 };
+        let mut heard = Notification { why: event.why, hvas: event.hvas, changed: Vec::new(), flushes: 0 };
         change(idle, &mut heard);
         self.0.lock().push(heard);
         Ok(())
     }
 }
 
-/// A machine of two nodes; the thread starts on node 0.
+/// A machine of two nodes. The thread starts on node 0.
 struct Machine {
     idle: Idle,
     arena: Arc<Arena>,
     space: Arc<AddressSpace>,
-    ear: Arc<Ear>,
+    ear: Arc<Recorder>,
 }
 
 impl Machine {
@@ -60,12 +60,12 @@ impl Machine {
         Node(0).run_here();
         let arena = Arena::builder().limit(64 << 20).nodes(2).poison(0xdd).build().unwrap();
         let space = AddressSpace::builder(&arena).thp(thp).build().unwrap();
-        let ear = Arc::new(Ear::default());
+        let ear = Arc::new(Recorder::default());
         space.register(&ear);
         Self { idle: Idle::take().unwrap(), arena, space, ear }
     }
 
-    /// Anonymous memory, each page with its own number in it.
+    /// Maps anonymous memory, and writes its own number into each page.
     fn map(&mut self, first: u64, count: u64) {
         let len = count * PAGE_SIZE;
         self.space.mmap(Place::Fixed(at(first)), len, Prot::ReadWrite, Backing::Anonymous).unwrap();
@@ -82,20 +82,20 @@ impl Machine {
         crate::fixture::get(&self.space, &mut self.idle, page)
     }
 
-    /// The node of what is mapped at `page`, and whether it is writable; nothing where it is protnone.
+    /// The node of the page mapped at `page`, and whether it is writable. `None` where it is protnone.
     fn look(&self, page: u64) -> Option<(u8, bool)> {
         let found = self.space.lookup(at(page), Access::Read)?;
         Some((self.arena.node_of(found.pfn).0, found.writable))
     }
 
     /// One scan of everything.
-    fn scan(&mut self, policy: Policy) -> Vec<Heard> {
+    fn scan(&mut self, policy: Policy) -> Vec<Notification> {
         let settings = Settings { policy, ..Settings::default() };
         Balancer::new(&self.space, settings).scan(&mut self.idle, 1 << 40).unwrap();
         self.heard()
     }
 
-    fn heard(&self) -> Vec<Heard> {
+    fn heard(&self) -> Vec<Notification> {
         std::mem::take(&mut self.ear.0.lock())
     }
 
@@ -103,7 +103,7 @@ impl Machine {
         Skip::ALL.map(|why| self.space.numa_stats().skipped(why))
     }
 
-    /// Drops the address space, and says whether every frame came back unharmed.
+    /// Drops the address space. Returns whether every frame came back unharmed.
     fn all_free(self) -> bool {
         let Self { arena, space, ear, .. } = self;
         drop((space, ear));
@@ -126,7 +126,7 @@ fn a_hint_fault_maps_the_page_again_as_it_was() {
     assert!(machine.space.write(&mut machine.idle, at(2), b"x").is_err());
     let stats = machine.space.numa_stats();
     assert_eq!((stats.protnone, stats.hint_faults, stats.local_faults, stats.migrated), (4, 4, 4, 0));
-    assert!(machine.heard().is_empty(), "giving is no event");
+    assert!(machine.heard().is_empty(), "a hint fault sends no notification");
     assert!(machine.all_free());
 }
 
@@ -139,11 +139,11 @@ fn a_page_moves_at_the_second_strike_of_the_same_node() {
         machine.scan(Policy::PageBatched);
         Node(1).run_here();
         assert_eq!(machine.get(0), 0);
-        assert_eq!(machine.look(0), Some((node, true)), "strike {strike}");
+        assert_eq!(machine.look(0), Some((node, true)), "hint fault {strike}");
     }
     let stats = machine.space.numa_stats();
     assert_eq!((stats.hint_faults, stats.local_faults, stats.migrated), (3, 1, 1));
-    assert_eq!(machine.look(1), None, "its neighbour was not asked for");
+    assert_eq!(machine.look(1), None, "its neighbour was not accessed");
     assert_eq!(machine.space.stats().faults, 2 + 3);
     assert!(machine.all_free());
 }
@@ -170,13 +170,13 @@ fn the_move_is_announced_and_the_old_frame_is_freed() {
     machine.put(0, 70);
     machine.scan(Policy::PageBatched);
     let old = {
-        // Where the page is, protnone as it is: its frame is the only one of node 0 but for the tables'.
+        // The page stays protnone in place: its frame is the only one of node 0, except for the tables'.
         let stats = machine.arena.node_stats(Node(0));
         stats.in_use - machine.arena.stats().tables
     };
     assert_eq!(old, 1);
     assert_eq!(machine.get(0), 70);
-    let expected = Heard { why: Why::Migrate, hvas: pages(0, 1), changed: Vec::new(), flushes: 0 };
+    let expected = Notification { why: Why::Migrate, hvas: pages(0, 1), changed: Vec::new(), flushes: 0 };
     assert_eq!(machine.heard(), [expected]);
     assert_eq!(machine.arena.node_stats(Node(0)).in_use, machine.arena.stats().tables);
     assert_eq!(machine.space.stats().notified(Why::Migrate), 1);
@@ -246,34 +246,34 @@ fn every_reason_to_skip_is_counted() {
     let device = machine.space.pin(&mut machine.idle, pages(400, pinned)).unwrap();
 
     let heard = machine.scan(Policy::PageBatched);
-    assert_eq!(heard, [], "nothing would change: no event");
+    assert_eq!(heard, [], "nothing changes, so no notification");
     assert_eq!(machine.skipped(), [shared, pinned, already, no_access, file]);
     assert_eq!(machine.space.numa_stats().protnone, already);
     drop(device);
     machine.scan(Policy::PageBatched);
-    assert_eq!(machine.space.numa_stats().protnone, already + pinned, "nothing pins them any more");
+    assert_eq!(machine.space.numa_stats().protnone, already + pinned, "no page is pinned now");
     assert_eq!(machine.skipped(), [2 * shared, pinned, 2 * already, 2 * no_access, 2 * file]);
     assert!(machine.all_free());
 }
 
-/// Pages 0, 1 and 3 of the first 2 MiB and page 0 of the third may change, page 2 is pinned, and so is all that is
-/// there of the fifth.
-fn told(policy: Policy) -> (Vec<Heard>, NumaStats) {
+/// Pages 0, 1 and 3 of the first 2 MiB, and page 0 of the third, may change. Page 2 is pinned, and so are all
+/// pages that are there of the fifth.
+fn told(policy: Policy) -> (Vec<Notification>, NumaStats) {
     let mut machine = Machine::new(false);
     machine.map(0, 4);
     machine.map(1024, 1);
     machine.map(2048, 1);
     let devices = [2, 2048].map(|page| machine.space.pin(&mut machine.idle, pages(page, 1)).unwrap());
-    // One mapping for each 2 MiB; they end where they end.
+    // One mapping for each 2 MiB. A mapping ends where it ends.
     let heard = machine.scan(policy);
     let stats = machine.space.numa_stats();
     let again = machine.scan(policy);
     let expected = match policy {
         Policy::PageBatched => 0,
-        // A pinned page is present, whatever can be made of it.
+        // A pinned page stays present, whatever the scan asks for.
         Policy::Range | Policy::Page => 2,
     };
-    assert_eq!(again.len(), expected, "all is protnone: {again:?}");
+    assert_eq!(again.len(), expected, "every page is protnone: {again:?}");
     assert!(again.iter().all(|heard| heard.changed.is_empty() && heard.flushes == 0));
     assert_eq!([0, 1, 2, 3, 1024, 2048].map(|page| machine.get(page)), [0, 1, 2, 3, 1024, 2048]);
     drop(devices);
@@ -281,8 +281,8 @@ fn told(policy: Policy) -> (Vec<Heard>, NumaStats) {
     (heard, stats)
 }
 
-fn heard(why: Why, hvas: Span<Hva>, changed: &[u64], flushes: usize) -> Heard {
-    Heard { why, hvas, changed: changed.iter().map(|&page| pages(page, 1)).collect(), flushes }
+fn heard(why: Why, hvas: Span<Hva>, changed: &[u64], flushes: usize) -> Notification {
+    Notification { why, hvas, changed: changed.iter().map(|&page| pages(page, 1)).collect(), flushes }
 }
 
 #[test]
@@ -345,11 +345,11 @@ fn scans_go_round_in_the_portions_that_were_asked_for() {
     };
     assert_eq!(scan(&mut machine, 4), [4]);
     assert_eq!(scan(&mut machine, 4), [2, 2]);
-    assert_eq!(scan(&mut machine, 4), [2], "the rest is protnone already");
+    assert_eq!(scan(&mut machine, 4), [2], "the other pages are protnone already");
     for page in [0, 3, 602] {
         machine.get(page);
     }
-    assert_eq!(scan(&mut machine, u64::MAX / PAGE_SIZE), [1, 1, 1], "once around, no more");
+    assert_eq!(scan(&mut machine, u64::MAX / PAGE_SIZE), [1, 1, 1], "one round, not more");
     assert_eq!(scan(&mut machine, 0), []);
     machine.space.munmap(&mut machine.idle, Span::new(at(0), at(604))).unwrap();
     machine.heard();
@@ -358,7 +358,7 @@ fn scans_go_round_in_the_portions_that_were_asked_for() {
     assert!(machine.all_free());
 }
 
-/// What else may happen to a protnone page.
+/// Other operations on a protnone page.
 #[test]
 fn protnone_pages_are_shared_moved_protected_and_dropped_like_others() {
     let mut machine = Machine::new(false);
@@ -397,7 +397,7 @@ fn a_huge_protnone_page_is_divided_where_a_part_changes() {
     assert_eq!([9, 10, 11].map(|page| machine.look(page)), [None; 3]);
     assert_eq!([9, 10, 11].map(|page| machine.get(page)), [9, 10, 11]);
     assert_eq!([9, 10, 11].map(|page| machine.look(page)), [(0, true), (0, false), (0, true)].map(Some));
-    assert_eq!(machine.space.numa_stats().hint_faults, 3, "each for itself");
+    assert_eq!(machine.space.numa_stats().hint_faults, 3, "one hint fault for each page");
     assert!(machine.all_free());
 }
 
@@ -414,8 +414,8 @@ fn the_scanner_scans_by_itself_until_it_is_dropped() {
     let scanned = machine.space.numa_stats().scanned;
     assert_eq!(machine.space.numa_stats().protnone, 8);
     assert_eq!((0..8).map(|page| machine.get(page)).collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
-    assert_eq!(machine.space.numa_stats().scanned, scanned, "its thread is gone");
-    // A scanner that waits for its next scan goes at once.
+    assert_eq!(machine.space.numa_stats().scanned, scanned, "its thread has ended");
+    // A scanner that waits for its next scan ends at once.
     let settings = Settings { period: Duration::from_secs(1 << 20), ..Settings::default() };
     drop(NumaScanner::start(Balancer::new(&machine.space, settings)));
     assert!(machine.all_free());

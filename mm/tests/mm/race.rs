@@ -1,6 +1,6 @@
-//! A device that keeps a translation for each page and uses it without asking, beside a host that moves and
-//! shares everything all the time. What the device writes, it must read back, and no frame
-//! may be written after it was freed. The negative control is the same device, deaf to notifications.
+//! A device keeps a translation for each page, and uses it without asking. Meanwhile the host moves and shares
+//! everything. The device must read back what it wrote, and no thread may write to a freed frame. The negative
+//! control is the same device, but deaf to notifications.
 
 use crate::fixture::{at, pages};
 use parking_lot::Mutex;
@@ -20,7 +20,7 @@ const PAGES: u64 = 512 + 64;
 #[derive(Default)]
 struct Cached {
     page: Option<HostPage>,
-    /// Invalidations that have begun, and those among them that have not ended.
+    /// The number of invalidations that have begun, and the number of those that have not ended.
     begun: u64,
     active: u64,
 }
@@ -70,9 +70,9 @@ impl Device {
         device
     }
 
-    /// Checks that the word at the device's place in a page is `old`, and makes it `new`; through the cached
-    /// translation, which is fetched first where there is none. An answer is believed if no change of the page
-    /// was in progress when it was asked for, and none has begun since.
+    /// Checks that the device's word in a page is `old`, and stores `new`. Uses the cached translation, and
+    /// fetches one where none is cached. A fetched translation is used only if no change of the page was in
+    /// progress when it was requested, and none has begun since.
     fn update(&self, idle: &mut Idle, page: u64, lane: u64, (old, new): (u64, u64)) {
         loop {
             let mut cell = self.cache[page as usize].lock();
@@ -97,13 +97,13 @@ impl Device {
 /// The device thread's own word in a frame.
 #[expect(clippy::cast_ptr_alignment, reason = "frames are aligned to pages")]
 fn word(arena: &Arena, pfn: Pfn, lane: u64) -> &AtomicU64 {
-    // SAFETY: an aligned word of a frame of this arena, used as an atomic by the device; a thread that copies the
-    // frame does so while no device uses it.
+    // SAFETY: an aligned word in a frame of this arena. The device uses it as an atomic. A thread copies the
+    // frame only while no device uses it.
     unsafe { AtomicU64::from_ptr(arena.frame(pfn).cast::<u64>().add(lane as usize)) }
 }
 
-/// Every kind of change that keeps contents, here and there. Under a deaf device only such as make no tables:
-/// what it writes to freed frames must not end up in one.
+/// Makes every kind of change that keeps contents, in different places. Beside a deaf device, only changes that
+/// make no tables: the device writes to freed frames, and none of them may be a table.
 fn churn(device: &Device, idle: &mut Idle, round: u64) {
     let (first, count) = (round * 37 % PAGES, 1 + round * 101 % 200);
     let range = pages(first, count.min(PAGES - first));
@@ -114,7 +114,7 @@ fn churn(device: &Device, idle: &mut Idle, round: u64) {
     drop(child);
 }
 
-/// Says that it is over, also where a failing assertion ends it.
+/// Sets the flag on drop, also where a failing assertion ends the thread.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -123,8 +123,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Two device threads beside one that churns; returns updates that found something else than was written, and
-/// frames written after they were freed or never given back.
+/// Runs two device threads beside one that churns. Returns the number of updates that found a wrong word, and
+/// the number of frames that were written after they were freed or never given back.
 fn run(deaf: bool, rounds: u64) -> (u64, u64) {
     let device = Device::new(deaf);
     let (over, warm) = (AtomicBool::new(false), Barrier::new(3));
@@ -135,7 +135,7 @@ fn run(deaf: bool, rounds: u64) -> (u64, u64) {
                 let mut idle = Idle::take().unwrap();
                 let value = |page: u64, pass: u64| if pass == 0 { 0 } else { page << 32 | pass };
                 for pass in 0.. {
-                    // The last pass comes after the last change: it finds whatever was lost.
+                    // The last pass comes after the last change, so it finds every lost store.
                     let last = over.load(Acquire);
                     for page in 0..PAGES {
                         device.update(&mut idle, page, lane, (value(page, pass), value(page, pass + 1)));

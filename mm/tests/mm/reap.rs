@@ -1,5 +1,5 @@
-//! The reaper never sleeps: where it would have to wait it says so at once, nothing has changed, and the thread that has
-//! begun has ended.
+//! Tests of the reaper, which never sleeps. Where it would have to wait, it reports so at once: nothing has
+//! changed, and every listener that began has ended.
 
 use crate::fixture::*;
 use crate::listener::Listener;
@@ -49,7 +49,7 @@ fn a_huge_page_goes_whole_or_stays_and_no_memory_is_taken() {
     assert_eq!(machine.space.reap(&mut machine.idle, pages(8, 1016)), Ok(1));
     assert_eq!(machine.arena.stats().in_use, in_use - 512);
     assert_eq!((machine.get(0), machine.get(512)), (0, 0));
-    assert_eq!(machine.look(8).unwrap().level, Level::M2, "not divided");
+    assert_eq!(machine.look(8).unwrap().level, Level::M2, "the huge page was divided");
     assert!(machine.all_free());
 }
 
@@ -63,7 +63,7 @@ fn busy() -> (Machine, Arc<Vm<Npt4, HostView>>) {
     (machine, vm)
 }
 
-/// The guest has, or gets, every page.
+/// The guest has every page, or faults it in.
 fn refault(machine: &mut Machine, vm: &Vm<Npt4, HostView>) {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in (0..8).map(Gfn) {
@@ -88,7 +88,7 @@ fn with_every_slot_for_invalidations_taken_it_says_again() {
     let mut open = Vec::new();
     let again = loop {
         open.push(vm.invalidate(pages(1 << 20, 1), Why::Clear));
-        assert!(open.len() < 10_000, "there is an end to them");
+        assert!(open.len() < 10_000, "there are too many slots");
         machine.number(0, 8);
         refault(&mut machine, &vm);
         match machine.space.reap(&mut machine.idle, pages(0, 8)) {
@@ -97,7 +97,7 @@ fn with_every_slot_for_invalidations_taken_it_says_again() {
         }
     };
     assert_eq!(again, Err(MmError::Again));
-    assert!(vm.translate(&mut machine.idle, Gfn(3)).is_some(), "not even this VM has lost anything");
+    assert!(vm.translate(&mut machine.idle, Gfn(3)).is_some(), "not even this VM lost a page");
     open.pop();
     assert_eq!(machine.space.reap(&mut machine.idle, pages(0, 8)), Ok(8), "one slot is enough");
     machine.number(0, 8);
@@ -115,14 +115,14 @@ fn a_vm_with_a_lock_says_again_and_those_before_it_have_ended() {
         machine.recorder.take();
         assert_eq!(machine.space.reap(&mut machine.idle, pages(0, 8)), Err(MmError::Again));
         let seen = machine.recorder.only();
-        assert_eq!(seen.before, seen.after, "it began, ended, and nothing changed");
+        assert_eq!(seen.before, seen.after, "the change began and ended, and nothing changed");
         assert!(machine.space.unregister(&mut machine.idle, &locked));
         drop(locked);
         nothing_was_lost(machine, vm);
     }
 }
 
-/// Another thread reaps; it is waited for, so it does not wait.
+/// Another thread reaps. The test waits for that thread, so the thread must not wait for the test.
 fn reap_beside(space: &Arc<AddressSpace>, answers: &Arc<AtomicU64>) -> Box<dyn FnOnce() + Send> {
     let (space, answers) = (space.clone(), answers.clone());
     Box::new(move || {
@@ -155,14 +155,15 @@ fn while_a_page_lock_is_held_it_says_again() {
     let (listener, answers) = (Arc::new(Listener::default()), Arc::new(AtomicU64::new(0)));
     machine.space.register(&listener);
     *listener.at_page.lock() = Some(reap_beside(&machine.space, &answers));
-    machine.put(3, 3); // breaks a share, and tells of the copy under the page lock
+    machine.put(3, 3); // breaks a share, and reports the copy under the page lock
     assert_eq!(answers.load(SeqCst), 1);
     assert_eq!(listener.open(), 0);
     drop((listener, child));
     nothing_was_lost(machine, vm);
 }
 
-/// The negative control of the two above: a change that waits would hang there, one that does not is let in.
+/// The negative control of the two tests above. A change that waits would hang there. A change that need not
+/// wait runs.
 #[test]
 fn where_no_thread_holds_what_it_needs_it_reaps_beside_another_change() {
     let (mut machine, vm) = busy();

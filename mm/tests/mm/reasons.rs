@@ -1,11 +1,10 @@
-//! Every operation and the reason that secondary MMUs are told for it, as a table: that of the page of changes in
-//! `change.rs`, row by row.
+//! A table of every operation and its reason. Its rows are those of the table in `change.rs`.
 
 use crate::fixture::*;
 use slat::{PAGE_SIZE, Why, Young};
 use slat_mm::{Advice, Balancer, Ksm, Place, Prot, Settings};
 
-/// What is done to 8 pages that are there, and the reasons that must be told, in order.
+/// An operation on 8 present pages, and the reasons that it must tell, in order.
 type Row = (&'static str, fn(&mut Machine), &'static [Why]);
 
 const ROWS: &[Row] = &[
@@ -51,7 +50,7 @@ const ROWS: &[Row] = &[
     ),
     ("fork", |m| drop(m.space.fork(&mut m.idle).unwrap()), &[Why::WriteProtect]),
     (
-        "fork of what is read-only",
+        "fork of read-only pages",
         |m| {
             m.space.mprotect(&mut m.idle, pages(0, 8), Prot::Read).unwrap();
             drop(m.space.fork(&mut m.idle).unwrap());
@@ -67,7 +66,7 @@ const ROWS: &[Row] = &[
         &[Why::WriteProtect, Why::ChangePte],
     ),
     (
-        "a write to what is not shared any more",
+        "a write to a page that is no longer shared",
         |m| {
             drop(m.space.fork(&mut m.idle).unwrap());
             m.put(3, 30);
@@ -103,7 +102,8 @@ const ROWS: &[Row] = &[
             ksm.add(&m.space).unwrap();
             m.space.madvise(&mut m.idle, pages(0, 8), Advice::Mergeable).unwrap();
             m.put(3, 4);
-            // The first pass learns checksums, the second merges: one page becomes a share, another joins it.
+            // The first pass learns checksums. The second merges: one page becomes a share, and another joins
+            // it.
             assert_eq!([0; 2].map(|_| ksm.scan(&mut m.idle, u64::MAX)), [0, 2]);
         },
         &[Why::WriteProtect, Why::WriteProtect, Why::ChangePte],
@@ -115,7 +115,7 @@ const ROWS: &[Row] = &[
     ),
     ("pageout", |m| assert_eq!(m.page_out(2, 3), 3), &[Why::Reclaim]),
     (
-        "pageout of nothing, or of what is out",
+        "pageout of nothing, or of swapped pages",
         |m| {
             assert_eq!([m.page_out(100, 3), m.page_out(2, 3), m.page_out(2, 3)], [0, 3, 0]);
         },

@@ -1,5 +1,5 @@
-//! Mistakes made in this crate ([`slat::seeded`]): each must make the test fail that guards the step. Under `--cfg seeded`
-//! only: `cargo xtask verify --only load`.
+//! Tests of the mistakes in this crate ([`slat::seeded`]): each must make the test fail that guards the step.
+//! Only under `--cfg seeded`: `cargo xtask verify --only load`.
 
 use slat::seeded::{Bug, Tool, each_fails_in_a_process};
 use std::collections::BTreeSet;
@@ -19,17 +19,17 @@ const GUARDS: [(Bug, &str); 28] = [
     (Bug::GroupsTogether, "group::a_group_over_its_limit_leaves_the_working_set_of_another_alone"),
     (Bug::ShareUncounted, "share::a_page_that_forks_share_is_written_once_and_comes_back_shared"),
     (Bug::KinForgotten, "share::a_page_that_forks_share_is_written_once_and_comes_back_shared"),
-    (Bug::ShareOverwritten, "share::a_page_that_a_fork_uses_stays_with_it_and_is_written_by_it_alone"),
-    (Bug::CacheUncounted, "share::a_page_that_a_fork_uses_stays_with_it_and_is_written_by_it_alone"),
-    (Bug::UnmappedUnsaid, "share::a_frame_that_only_the_cache_has_goes_to_who_needs_room"),
-    (Bug::LeavingTwice, "share::a_share_on_its_way_is_taken_by_no_other_thread"),
-    (Bug::VersionNotOutlasted, "beside::nothing_is_left_where_munmap_has_been"),
-    (Bug::MappingBeforeLock, "beside::nothing_is_left_where_munmap_has_been"),
-    (Bug::RangeNotKept, "beside::what_is_mapped_anew_is_not_emptied"),
-    (Bug::ForkUnshown, "beside::a_fork_is_of_one_moment"),
-    (Bug::MoveShownEarly, "beside::a_range_that_moves_is_found_whole_or_not_at_all"),
-    (Bug::ShareUnlooked, "beside::a_share_is_not_broken_where_something_else_is_mapped_by_now"),
-    (Bug::MergeUnlooked, "beside::what_may_be_merged_no_more_is_not_merged"),
+    (Bug::ShareOverwritten, "share::a_fork_keeps_the_page_that_it_uses_and_writes_to_its_own"),
+    (Bug::CacheUncounted, "share::a_fork_keeps_the_page_that_it_uses_and_writes_to_its_own"),
+    (Bug::UnmappedUnsaid, "share::a_frame_that_only_the_cache_holds_is_freed_on_demand"),
+    (Bug::LeavingTwice, "share::no_other_thread_takes_a_share_that_is_being_stored"),
+    (Bug::VersionNotOutlasted, "during_change::munmap_leaves_no_page_behind"),
+    (Bug::MappingBeforeLock, "during_change::munmap_leaves_no_page_behind"),
+    (Bug::RangeNotKept, "during_change::munmap_does_not_empty_a_new_mapping"),
+    (Bug::ForkUnshown, "during_change::a_fork_shows_one_moment"),
+    (Bug::MoveShownEarly, "during_change::a_range_that_moves_is_found_whole_or_not_at_all"),
+    (Bug::ShareUnlooked, "during_change::no_share_is_broken_after_the_mapping_changed"),
+    (Bug::MergeUnlooked, "during_change::a_page_that_refuses_merging_is_not_merged"),
     (Bug::TrimmedUnlocked, "memory::no_frame_is_trimmed_that_another_thread_takes"),
     (Bug::RefaultUncharged, "group::the_sums_are_exact_whatever_is_done"),
     (Bug::FailureBelieved, "swap_device::a_device_that_fails_to_write_loses_nothing"),

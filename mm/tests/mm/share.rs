@@ -1,4 +1,5 @@
-//! Pages that forks share: they go to swap as others do, are written once, come back shared, and are charged once.
+//! Tests of pages that forks share: they go to swap like others, are written once, come back shared, and are
+//! charged once.
 
 use crate::fixture::*;
 use crate::swap::contents;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 const PAGES: u64 = 192;
 
-/// An address space with pages that compress to nothing of use, and so many forks of it, in a group without a limit.
+/// An address space whose pages hardly compress, and `forks` forks of it, in a group without a limit.
 struct Family {
     idle: Idle,
     arena: Arc<Arena>,
@@ -33,7 +34,8 @@ impl Family {
         Self { idle, arena, swap, group, all }
     }
 
-    /// Anonymous pages in frames, and copies, that the group has; references to copies; frames in the swap cache.
+    /// What the group has: anonymous pages in frames, copies, further references to copies, and frames in the
+    /// swap cache.
     fn has(&self) -> (u64, u64, u64, u64) {
         let (stats, swap) = (self.group.stats(), self.swap.stats());
         (stats.anon / PAGE_SIZE, stats.swapped / PAGE_SIZE, swap.references, swap.cached)
@@ -51,12 +53,12 @@ impl Family {
         }
     }
 
-    /// Whatever can go from address space `of`, goes.
+    /// Evicts all that can go from address space `of`.
     fn evict(&mut self, of: usize) {
         self.all[of].reclaim(&mut self.idle, PAGES);
     }
 
-    /// All go, and everything is given back.
+    /// Drops all of them. Every page must come back.
     fn end(self) {
         let Self { arena, swap, group, all, .. } = self;
         drop(all);
@@ -74,13 +76,17 @@ fn a_page_that_forks_share_is_written_once_and_comes_back_shared() {
         let entries = PAGES * (forks as u64 + 1);
         assert_eq!(family.has(), (PAGES, 0, 0, 0), "{forks} forks");
         family.evict(0);
-        assert_eq!(family.has(), (0, PAGES, entries, 0), "{forks} forks: all entries say the copy");
-        assert_eq!(family.swap.stats().stored, PAGES, "each once");
+        assert_eq!(family.has(), (0, PAGES, entries, 0), "{forks} forks: all entries point to the copy");
+        assert_eq!(family.swap.stats().stored, PAGES, "each page is stored once");
         family.reads_right(0);
-        assert_eq!(family.has(), (PAGES, PAGES, entries - PAGES, PAGES), "the others would share the frames");
+        assert_eq!(
+            family.has(),
+            (PAGES, PAGES, entries - PAGES, PAGES),
+            "the other forks may share the frames"
+        );
         (1..=forks).for_each(|fork| family.reads_right(fork));
-        assert_eq!(family.has(), (PAGES, 0, 0, 0), "{forks} forks: they do");
-        assert_eq!(family.swap.stats().loaded, PAGES, "each once");
+        assert_eq!(family.has(), (PAGES, 0, 0, 0), "{forks} forks: the other forks share the frames");
+        assert_eq!(family.swap.stats().loaded, PAGES, "each page is loaded once");
         family.end();
     }
 }
@@ -91,13 +97,13 @@ fn a_share_of_a_huge_page_goes_in_parts() {
     assert_eq!(family.has().0, 512);
     (0..3).for_each(|_| family.evict(0));
     let (anon, swapped, references, cached) = family.has();
-    // The rest is of zeroes, of which there is one copy that counts for none.
+    // The other pages are zero. They share one copy, which is not charged.
     assert_eq!((anon, swapped, references, cached), (0, PAGES, 3 * 512, 0));
     (0..3).for_each(|of| family.reads_right(of));
     family.end();
 }
 
-/// A world that stood still: all that the group has is shared, and is more than twice its limit.
+/// All that the group has is shared. It is more than twice the limit.
 #[test]
 fn forks_that_share_all_their_pages_live_under_half_of_them() {
     for (forks, seed) in [(2, 1), (3, 2), (3, 3)] {
@@ -105,7 +111,7 @@ fn forks_that_share_all_their_pages_live_under_half_of_them() {
         let tables = family.group.stats().page_tables;
         let limit = tables + PAGES * PAGE_SIZE / 2 - (8 << 12);
         family.group.set_limit(Some(limit));
-        // A limit counts from the next page on that is taken.
+        // The limit applies from the next page that the group takes.
         family.evict(0);
         let mut held = vec![(0..PAGES).collect::<Vec<u64>>(); forks + 1];
         let mut random = fastrand::Rng::with_seed(seed);
@@ -122,7 +128,7 @@ fn forks_that_share_all_their_pages_live_under_half_of_them() {
                 held[of][page as usize] = next;
             }
             if step == 2000 {
-                // One ends; its copies are the others' yet.
+                // One fork ends. Its copies still belong to the others.
                 drop(family.all.pop());
                 held.pop();
                 family.all.push(family.all[0].fork(&mut family.idle).unwrap());
@@ -131,7 +137,7 @@ fn forks_that_share_all_their_pages_live_under_half_of_them() {
             let charged = family.group.charged();
             assert!(charged as f64 <= 1.02 * limit as f64, "step {step}: {charged} of {limit}");
             let all = family.arena.stats();
-            assert_eq!(family.has().0, all.in_use - all.tables, "each frame is charged");
+            assert_eq!(family.has().0, all.in_use - all.tables, "a frame is not charged");
         }
         family.group.set_limit(None);
         for (of, held) in held.iter().enumerate() {
@@ -143,9 +149,10 @@ fn forks_that_share_all_their_pages_live_under_half_of_them() {
     }
 }
 
-/// What one has in use stays there. Who writes to it gets a page of its own, and the other reads what was there.
+/// A page stays with the fork that uses it. A fork that writes to it gets its own page, and the other fork
+/// reads the old contents.
 #[test]
-fn a_page_that_a_fork_uses_stays_with_it_and_is_written_by_it_alone() {
+fn a_fork_keeps_the_page_that_it_uses_and_writes_to_its_own() {
     let mut family = Family::new(1, false);
     family.reads_right(1);
     family.evict(0);
@@ -154,11 +161,11 @@ fn a_page_that_a_fork_uses_stays_with_it_and_is_written_by_it_alone() {
     family.reads_right(0);
     assert_eq!(&family.read(1, 5)[..7], b"another");
     assert_eq!(family.has(), (PAGES + 1, 0, 0, 0));
-    assert_eq!(family.swap.stats().loaded, 0, "nothing was read back");
+    assert_eq!(family.swap.stats().loaded, 0, "a page was read back");
     family.end();
 }
 
-/// Forks have settings of their own: what they promise holds wherever the eviction began.
+/// Forks have their own settings. Each setting holds wherever the eviction began.
 #[test]
 fn a_fork_that_does_not_swap_or_keeps_young_pages_keeps_its_share() {
     let hour = std::time::Duration::from_secs(3600);
@@ -176,9 +183,9 @@ fn a_fork_that_does_not_swap_or_keeps_young_pages_keeps_its_share() {
     }
 }
 
-/// Frames that entries said by way of the cache go when the last of these does, and not before.
+/// Frames that entries reach through the cache leave with the last such entry, and not before.
 #[test]
-fn a_frame_that_only_the_cache_has_goes_to_who_needs_room() {
+fn a_frame_that_only_the_cache_holds_is_freed_on_demand() {
     let mut family = Family::new(1, false);
     family.reads_right(1);
     family.evict(0);
@@ -192,7 +199,8 @@ fn a_frame_that_only_the_cache_has_goes_to_who_needs_room() {
     family.end();
 }
 
-/// `act` is done by another thread while page 0 of a family of two is written to the device; what that thread saw.
+/// Another thread runs `act` while page 0 of a family of two is written to the device. Returns what that thread
+/// saw.
 fn on_its_way(act: Act) -> (Machine, Arc<AddressSpace>) {
     let stage = Arc::<Stage>::default();
     let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
@@ -204,18 +212,18 @@ fn on_its_way(act: Act) -> (Machine, Arc<AddressSpace>) {
     *stage.space.lock() = Some(machine.space.clone());
     *stage.during_write.lock() = Some(act);
     machine.space.reclaim(&mut machine.idle, 1);
-    assert!(stage.during_write.lock().is_none(), "it has acted");
+    assert!(stage.during_write.lock().is_none(), "the thread did not act");
     stage.space.lock().take();
     (machine, fork)
 }
 
 #[test]
-fn a_share_on_its_way_is_taken_by_no_other_thread() {
+fn no_other_thread_takes_a_share_that_is_being_stored() {
     let (mut machine, fork) = on_its_way(Box::new(|space, idle| {
-        assert_eq!(get(space, idle, 0), 3, "it is wanted, and stays");
+        assert_eq!(get(space, idle, 0), 3, "the page is in use, and stays");
         let told = space.stats().notified(Why::Reclaim);
-        assert_eq!(space.reclaim(idle, 8), 0, "another thread has it in hand");
-        assert_eq!(space.stats().notified(Why::Reclaim), told, "and its flush may be to come");
+        assert_eq!(space.reclaim(idle, 8), 0, "another thread evicts the page");
+        assert_eq!(space.stats().notified(Why::Reclaim), told, "its flush may still come");
     }));
     assert_eq!(machine.get(0), 3);
     assert_eq!(get(&fork, &mut machine.idle, 0), 3);
@@ -223,9 +231,9 @@ fn a_share_on_its_way_is_taken_by_no_other_thread() {
     assert!(machine.all_free());
 }
 
-/// The frame is stored while another maps it: that one writes to a copy.
+/// The frame is stored while another process maps it. That process then writes to a copy.
 #[test]
-fn a_share_that_is_written_on_its_way_is_stored_as_it_was() {
+fn a_share_that_is_written_while_being_stored_is_stored_unchanged() {
     let (mut machine, fork) =
         on_its_way(Box::new(|space, idle| space.write(idle, at(0), &5u64.to_le_bytes()).unwrap()));
     assert_eq!((machine.get(0), get(&fork, &mut machine.idle, 0)), (5, 3));

@@ -1,4 +1,4 @@
-//! Soft-dirty: every write is noticed, by a guest or by the host, and nothing else is.
+//! Tests of soft-dirty tracking: it notices every write by a guest or the host, and nothing else.
 
 use crate::fixture::*;
 use crate::vm::guest_on;
@@ -56,7 +56,7 @@ fn the_writes_of_a_guest_are_noticed() {
     assert!(machine.all_free());
 }
 
-/// What happens to a clean page, and whether the page of that number counts as written then.
+/// What happens to a clean page, and whether the page with this number then counts as written.
 type Row = (&'static str, fn(&mut Machine), Vec<Span<Hva>>);
 
 #[test]

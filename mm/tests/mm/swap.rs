@@ -1,4 +1,5 @@
-//! What is swapped out comes back byte for byte, whatever happens to its address meanwhile; and no copy is forgotten.
+//! Tests of swap: a page comes back byte for byte, whatever happens to its address meanwhile, and no copy is
+//! leaked.
 
 use crate::fixture::*;
 use crate::vm::{coherent, guest_on};
@@ -14,7 +15,7 @@ pub fn contents(page: u64, noise: usize) -> Vec<u8> {
     bytes
 }
 
-/// Pages of every sort: of zeroes; from those that compress to next to nothing to those that do not.
+/// Pages of every sort: zeroes, pages that compress to almost nothing, and so on to pages that do not compress.
 fn sorts() -> Vec<Vec<u8>> {
     let mut sorts = vec![vec![0; PAGE], vec![7; PAGE], [vec![0; PAGE - 1], vec![1]].concat()];
     sorts.extend((0..=64).step_by(4).map(|noise| contents(noise as u64, noise)));
@@ -37,7 +38,7 @@ impl Machine {
     }
 }
 
-/// A file in the system's place for such, which goes when this is dropped.
+/// A file in the system's temporary directory. It is removed on drop.
 pub struct TempFile(pub std::path::PathBuf);
 
 impl TempFile {
@@ -93,9 +94,9 @@ fn every_sort_of_page_comes_back_from_memory_and_file() {
     }
 }
 
-/// Most guests are told page by page before anything goes; what stays is not told.
+/// Most guests hear page by page of what leaves, before anything leaves. They hear of no page that stays.
 #[test]
-fn who_has_copies_is_told_that_pages_are_reclaimed() {
+fn secondary_mmus_hear_that_pages_are_reclaimed() {
     let (mut machine, _swap) = Machine::with_swap(Swap::builder().memory(1 << 20));
     machine.map(0, 8);
     machine.number(1, 3);
@@ -105,10 +106,10 @@ fn who_has_copies_is_told_that_pages_are_reclaimed() {
     assert!(seen.before.iter().all(Option::is_some) && seen.after.iter().all(Option::is_none));
     assert!(seen.references.iter().all(|&references| references > 0), "no frame is free before the end");
     assert_eq!(seen.told, [1, 2, 3].map(|page| (pages(page, 1), None)));
-    assert_eq!(machine.page_out(0, 8), 0, "they are out already");
-    assert!(machine.recorder.take().is_empty(), "nothing to tell");
+    assert_eq!(machine.page_out(0, 8), 0, "the pages are out already");
+    assert!(machine.recorder.take().is_empty(), "there is nothing to report");
     assert_eq!([1, 2, 3].map(|page| machine.get(page)), [1, 2, 3]);
-    assert!(machine.recorder.take().is_empty(), "what is given is not told");
+    assert!(machine.recorder.take().is_empty(), "a swap-in sends no notification");
     assert!(machine.all_free());
 }
 
@@ -123,16 +124,16 @@ fn swapped_pages_are_unmapped_dropped_moved_and_shared_and_no_copy_is_forgotten(
     machine.space.munmap(&mut machine.idle, pages(0, 4)).unwrap();
     assert_eq!(copies(), 28);
     machine.space.dontneed(&mut machine.idle, pages(4, 4)).unwrap();
-    assert_eq!((copies(), machine.get(5)), (24, 0), "zeroes, not what was swapped out");
+    assert_eq!((copies(), machine.get(5)), (24, 0), "the page is zero, not what was swapped out");
     assert_eq!(machine.space.reap(&mut machine.idle, pages(8, 4)), Ok(4));
     assert_eq!((copies(), machine.get(9)), (20, 0));
 
     machine.space.mremap(&mut machine.idle, pages(12, 4), 4 * PAGE_SIZE, Place::Fixed(at(600))).unwrap();
-    assert_eq!((copies(), machine.get(602)), (20, 14), "one was read back, and its copy went");
+    assert_eq!((copies(), machine.get(602)), (20, 14), "one page was read back, and its copy was freed");
     assert_eq!(machine.page_out(602, 1), 1);
 
     let child = machine.space.fork(&mut machine.idle).unwrap();
-    assert_eq!(copies(), 40, "a share of each");
+    assert_eq!(copies(), 40, "a reference to each copy");
     assert_eq!([get(&child, &mut machine.idle, 602), machine.get(602)], [14, 14]);
     machine.put(602, 99);
     child.write(&mut machine.idle, at(601), &98u64.to_le_bytes()).unwrap();
@@ -151,7 +152,7 @@ fn swapped_pages_are_unmapped_dropped_moved_and_shared_and_no_copy_is_forgotten(
     assert_eq!(
         denied,
         Err(MmError::Denied(at(21), Access::Write)),
-        "it came back with its mapping's permissions"
+        "the page came back with other permissions than its mapping's"
     );
 
     assert_eq!(machine.space.migrate(&mut machine.idle, pages(22, 4)), Ok(0), "there is no frame to move");
@@ -160,7 +161,7 @@ fn swapped_pages_are_unmapped_dropped_moved_and_shared_and_no_copy_is_forgotten(
     assert_eq!((copies(), swap.stats().memory_bytes), (0, 0));
 }
 
-/// Pages without access keep their frames; they can be swapped out, too.
+/// Pages without access keep their frames. They can be swapped out, too.
 #[test]
 fn parked_and_protnone_pages_go_and_come_back_as_their_mapping_says() {
     let (mut machine, swap) = Machine::with_swap(Swap::builder().memory(1 << 20));
@@ -179,7 +180,7 @@ fn parked_and_protnone_pages_go_and_come_back_as_their_mapping_says() {
     assert!(machine.all_free());
 }
 
-/// Another address space would lose the page, or no frame would be gained.
+/// If such a page left, another address space would lose it, or no frame would be gained.
 #[test]
 fn shared_pinned_and_merged_pages_stay() {
     let (mut machine, swap) = Machine::with_swap(Swap::builder().memory(1 << 20));
@@ -219,7 +220,7 @@ fn huge_pages_are_split_and_go_in_parts() {
     assert!(machine.all_free());
 }
 
-/// Swapped out is not written, and read back neither.
+/// Neither a swap-out nor a swap-in counts as a write.
 #[test]
 fn soft_dirty_survives_swap() {
     let (mut machine, _swap) = Machine::with_swap(Swap::builder().memory(1 << 20));
@@ -235,19 +236,23 @@ fn soft_dirty_survives_swap() {
     machine.page_out(0, 4);
     machine.space.clear_soft_dirty(&mut machine.idle, pages(0, 4)).unwrap();
     machine.get(1);
-    assert_eq!(machine.space.soft_dirty(pages(0, 4)).unwrap(), [], "cleared while they were out");
+    assert_eq!(
+        machine.space.soft_dirty(pages(0, 4)).unwrap(),
+        [],
+        "the bits were cleared while the pages were out"
+    );
     machine.put(1, 1);
     assert_eq!(machine.space.soft_dirty(pages(0, 4)).unwrap(), [pages(1, 1)]);
     assert!(machine.all_free());
 }
 
 #[test]
-fn what_cannot_be_had_is_refused() {
+fn impossible_requests_are_refused() {
     let (mut machine, swap) = Machine::with_swap(Swap::builder().memory(1 << 20));
     let without = AddressSpace::builder(&machine.arena).build().unwrap();
     without.mmap(Place::Fixed(at(0)), PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
     without.write(&mut machine.idle, at(0), &[0]).unwrap();
-    assert_eq!(without.pageout(&mut machine.idle, pages(0, 1)), Ok(0), "not even zeroes");
+    assert_eq!(without.pageout(&mut machine.idle, pages(0, 1)), Ok(0), "not even zero pages go");
     let odd = Span::new(at(0) + 1, at(1));
     assert_eq!(machine.space.pageout(&mut machine.idle, odd), Err(MmError::BadRange(odd)));
     let other = Arena::builder().limit(2 << 20).build().unwrap();
@@ -267,7 +272,7 @@ fn zeroes_cost_nothing() {
     machine.map(0, 8);
     (0..8).for_each(|page| machine.put(page, 0));
     machine.put(3, 3);
-    assert_eq!(machine.page_out(0, 8), 7, "all but the one that needs room");
+    assert_eq!(machine.page_out(0, 8), 7, "all but the page that needs memory");
     assert_eq!((swap.stats().references, swap.stats().memory_bytes, swap.has_room()), (7, 0, false));
     assert!((0..8).all(|page| machine.get(page) == if page == 3 { 3 } else { 0 }));
     assert!(machine.all_free());
@@ -286,12 +291,12 @@ fn a_guest_reads_and_writes_what_was_swapped_out() {
         fault(idle, gfn, Access::Write).unwrap();
     }
     assert_eq!(space.pageout(idle, pages(0, 16)), Ok(16));
-    assert!((0..16).all(|gfn| vm.translate(idle, Gfn(gfn)).is_none()), "the guest lost them all");
+    assert!((0..16).all(|gfn| vm.translate(idle, Gfn(gfn)).is_none()), "the guest lost every page");
     for (gfn, access) in [(3, Access::Read), (4, Access::Write), (5, Access::Fetch)] {
         assert_eq!(fault(idle, gfn, access), Ok(Done::Mapped(Level::K4)));
         let leaf = vm.translate(idle, Gfn(gfn)).unwrap().leaf;
         assert!(leaf.perms.allows(access));
-        // SAFETY: a frame that the guest has mapped, on a machine where nothing else runs.
+        // SAFETY: the guest has the frame mapped, and nothing else runs on the machine.
         let seen = unsafe { space.arena().frame(leaf.pfn).cast::<[u8; 8]>().read() };
         assert_eq!(u64::from_le_bytes(seen), gfn);
     }
@@ -302,7 +307,7 @@ fn a_guest_reads_and_writes_what_was_swapped_out() {
     assert!(machine.all_free());
 }
 
-/// Who has fewer frames than pages gets at all of them, by and by.
+/// A process with fewer frames than pages still reaches all its pages in turn.
 #[test]
 fn memory_for_more_pages_than_there_are_frames() {
     const PAGES: u64 = 2000;

@@ -1,4 +1,5 @@
-//! Devices that fail, fill up, stop short, or give back something else: one access learns of it, and nothing is lost.
+//! Tests of devices that fail, fill up, write only a part, or return something else. One access gets the error,
+//! and nothing is lost.
 
 use crate::fixture::*;
 use crate::swap::{PAGE, TempFile, contents};
@@ -12,22 +13,22 @@ use std::io::{Error, Result};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::Arc;
 
-/// A device in memory that does as it is told.
+/// A device in memory that follows instructions.
 #[derive(Debug, Default)]
 pub struct Disk(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     bytes: Vec<u8>,
-    /// Of this many bytes.
+    /// The size in bytes.
     room: Option<u64>,
-    /// It does this much at a time.
+    /// The most bytes that one call transfers.
     piece: Option<usize>,
-    /// Every second call is interrupted; this many were.
+    /// Interrupts every second call. Counts the interrupted calls.
     interrupted: Option<u64>,
     calls: u64,
     writes: u64,
-    /// All calls to write, or to read, fail with this.
+    /// The error of all writes, or of all reads.
     fails_to_write: Option<i32>,
     fails_to_read: Option<i32>,
 }
@@ -37,22 +38,22 @@ impl Disk {
         Arc::default()
     }
 
-    /// From now on it fails to write, and to read, with these errors.
+    /// From now on, writes and reads fail with these errors.
     pub fn fail(&self, write: Option<i32>, read: Option<i32>) {
         self.set(|disk| (disk.fails_to_write, disk.fails_to_read) = (write, read));
     }
 
-    /// Calls to write that were done.
+    /// The number of writes that succeeded.
     pub fn writes(&self) -> u64 {
         self.0.lock().writes
     }
 
-    /// Calls to it, to read and to write, that were not refused.
+    /// The number of reads and writes that were not refused.
     pub fn calls(&self) -> u64 {
         self.0.lock().calls
     }
 
-    /// It has room for this many bytes.
+    /// Limits the device to this many bytes.
     pub fn limit(&self, room: Option<u64>) {
         self.set(|disk| disk.room = room);
     }
@@ -63,7 +64,7 @@ impl Disk {
 }
 
 impl Inner {
-    /// How many of `len` bytes are done this time.
+    /// How many of `len` bytes this call transfers.
     fn part(&mut self, len: usize) -> Result<usize> {
         self.calls += 1;
         if self.calls % 2 == 1
@@ -110,7 +111,7 @@ impl SwapDevice for Disk {
     }
 }
 
-/// A machine with 16 pages that do not compress, which would go to this device.
+/// A machine with 16 pages that do not compress, and so go to this device.
 fn machine_on(disk: &Arc<Disk>) -> (Machine, Arc<Swap>) {
     let swap = Swap::builder().memory(1 << 20).device(disk.clone(), 1 << 30).keep_copies(false);
     let (machine, swap) = Machine::with_swap(swap);
@@ -129,7 +130,7 @@ pub fn noise(page: u64) -> Vec<u8> {
     contents(page + 1, 64)
 }
 
-/// Pages that can be read, and hold what was written.
+/// Checks the pages that can be read: they hold what was written. Returns their number.
 pub fn intact(machine: &mut Machine) -> u64 {
     let mut good = 0;
     for page in 0..PAGES {
@@ -159,16 +160,16 @@ fn a_device_that_stops_short_or_is_interrupted_is_asked_again() {
 #[test]
 fn a_full_device_keeps_pages_where_they_are() {
     let disk = Disk::new();
-    // Two pages and a half: of the third only a part is written.
+    // Two and a half pages fit: the device writes a part of the third page.
     disk.limit(Some(PAGE_SIZE * 5 / 2));
     let (mut machine, swap) = machine_on(&disk);
     for round in 1..3 {
         assert_eq!(machine.page_out(0, PAGES), 2);
         assert_eq!((swap.stats().file_bytes, swap.stats().refused), (2 * PAGE_SIZE, round));
         assert!(!swap.has_room());
-        assert!((2..PAGES).all(|page| machine.look(page).is_some()), "where they were");
+        assert!((2..PAGES).all(|page| machine.look(page).is_some()), "a page left its place");
         assert_eq!(intact(&mut machine), PAGES);
-        assert!(swap.has_room(), "two have come back");
+        assert!(swap.has_room(), "two pages came back");
     }
     disk.limit(None);
     assert_eq!(machine.page_out(0, PAGES), PAGES);
@@ -176,7 +177,7 @@ fn a_full_device_keeps_pages_where_they_are() {
     assert!(machine.all_free());
 }
 
-/// The size that the swap was built with, too.
+/// Nor beyond the size that the swap was built with.
 #[test]
 fn a_device_is_not_used_beyond_its_size() {
     let disk = Disk::new();
@@ -219,14 +220,15 @@ fn a_device_that_fails_to_read_fails_the_access_and_may_be_asked_again() {
     assert_eq!(failed, Err(MmError::SwapIo { hva: at(3), errno: libc::EIO }));
     let text = failed.unwrap_err().to_string();
     assert!(text.contains(&at(3).to_string()) && text.contains("read back from swap"), "{text}");
-    assert_eq!(intact(&mut machine), 8, "those that are mapped");
+    assert_eq!(intact(&mut machine), 8, "only the mapped pages can be read");
     assert_eq!((swap.stats().references, swap.stats().load_errors), (8, 9));
     disk.fail(None, None);
     assert_eq!((intact(&mut machine), swap.stats().references), (PAGES, 0));
     assert!(machine.all_free());
 }
 
-/// A bit flipped, the blocks of two pages exchanged, the file cut off: a fault on such a page fails, and no other.
+/// A bit is flipped, the blocks of two pages are exchanged, or the file is cut off. A fault on such a page
+/// fails, and no other fault does.
 #[test]
 fn a_page_that_comes_back_as_something_else_is_an_error_and_no_other_is() {
     type Damage = fn(&mut Vec<u8>);
@@ -255,14 +257,14 @@ fn a_page_that_comes_back_as_something_else_is_an_error_and_no_other_is() {
         );
         assert_eq!(swap.stats().references, spoiled);
         disk.set(|disk| disk.bytes = before);
-        assert_eq!(intact(&mut machine), PAGES, "it was the device that was wrong");
+        assert_eq!(intact(&mut machine), PAGES, "the pages are whole once the device is");
         assert!(machine.all_free());
     }
 }
 
-/// The one vCPU that wants the page, at that access; the guest goes on, as its owner sees fit.
+/// Only the vCPU that wants the page hears of the error, at that access. The guest goes on.
 #[test]
-fn a_guest_learns_of_it_and_goes_on() {
+fn a_guest_hears_of_a_broken_page_and_goes_on() {
     let disk = Disk::new();
     let (mut machine, swap) = machine_on(&disk);
     let Machine { idle, space, .. } = &mut machine;
@@ -286,7 +288,7 @@ fn a_guest_learns_of_it_and_goes_on() {
         assert_eq!(fault(idle, gfn, Access::Write), Ok(Done::Mapped(Level::K4)));
     }
     assert_eq!(swap.stats().references, 1);
-    // Who knows what belongs there may write it anew: whole, in place of what was lost.
+    // A user that knows the lost contents may write the page anew, as a whole.
     space.dontneed(idle, pages(3, 1)).unwrap();
     assert_eq!(fault(idle, 3, Access::Write), Ok(Done::Mapped(Level::K4)));
     drop(vcpu);
@@ -322,15 +324,15 @@ fn a_file_has_one_user_who_leaves_nothing_in_it() {
         let second = Swap::builder().overwrite(&file.0).build(&other);
         assert_eq!(second.map(drop), Err(MmError::SwapInUse));
     }
-    assert_eq!(intact(&mut machine), PAGES, "a refusal does no harm");
+    assert_eq!(intact(&mut machine), PAGES, "a refused swap changed the file");
     let len = || fs::metadata(&file.0).unwrap().len();
     assert_eq!(len(), (1 + PAGES) * PAGE_SIZE);
-    // What a process that was killed leaves behind.
+    // What a killed process leaves behind.
     let left = TempFile::new("one-user-left");
     fs::copy(&file.0, &left.0).unwrap();
     assert!(machine.all_free());
     drop(swap);
-    assert_eq!(len(), 0, "guests' memory stays nowhere");
+    assert_eq!(len(), 0, "guests' memory is left in the file");
     for again in [&file, &left] {
         drop(Swap::builder().file(&again.0).build(&other).unwrap());
         assert_eq!(fs::metadata(&again.0).unwrap().len(), 0);
@@ -339,9 +341,9 @@ fn a_file_has_one_user_who_leaves_nothing_in_it() {
     let fresh = TempFile::new("one-user-fresh");
     let swap = Swap::builder().file(&fresh.0).build(&other).unwrap();
     let mode = fs::metadata(&fresh.0).unwrap().permissions().mode();
-    assert_eq!(mode & 0o077, 0, "no other user may look into it");
+    assert_eq!(mode & 0o077, 0, "another user may read the file");
     drop(swap);
-    assert!(!fresh.0.exists(), "what was made for the swap goes with it");
+    assert!(!fresh.0.exists(), "a file that the swap created outlives it");
 }
 
 #[test]
@@ -361,7 +363,7 @@ fn a_file_that_holds_something_else_is_refused_and_keeps_it() {
     }
 }
 
-/// What the kernel says of a file system without room.
+/// The answer of the kernel for a full file system.
 #[derive(Debug)]
 struct Full;
 
@@ -385,7 +387,7 @@ fn a_device_that_is_always_full() {
     assert!(machine.all_free());
 }
 
-/// Beyond the limit on files a write does not only fail: its signal would end the process.
+/// A write beyond the file size limit would not only fail: its signal would end the process.
 #[test]
 fn the_limit_on_files_is_kept() {
     const CHILD: &str = "SLAT_MM_TEST_FILE_LIMIT";
@@ -399,7 +401,7 @@ fn the_limit_on_files_is_kept() {
         assert!(child.status.success(), "{child:?}");
         return;
     }
-    // Before there is a limit: an arena is a file, too.
+    // Built before the limit is set: an arena is a file, too.
     let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
     let limit = Rlimit { current: Some(6 * PAGE_SIZE + 9), maximum: None };
     setrlimit(Resource::Fsize, limit).unwrap();

@@ -1,4 +1,4 @@
-//! Pages of files leave memory and come back: without swap where the file was made with them.
+//! Tests of swap with pages of files. Pages that the file was created with need no swap.
 
 use crate::fixture::*;
 use crate::swap_device::Disk;
@@ -7,14 +7,14 @@ use slat::{Access, Idle, PAGE_SIZE, Why};
 use slat_mm::{AddressSpace, Backing, File, MmError, Place, Prot, Serve, Swap, SwapSabotage, UserFaults};
 use std::sync::Arc;
 
-/// A file of 8 pages, of which it was made with the first 3 (numbered from 100) and a bit.
+/// A file of 8 pages. It was created with the first 3, numbered from 100, and a part of the fourth.
 fn file(machine: &Machine) -> Arc<File> {
     let mut contents: Vec<u8> = (100..103).flat_map(|page| [page; 512]).flat_map(u64::to_le_bytes).collect();
     contents.extend([1, 2, 3]);
     File::with_contents(&machine.arena, contents)
 }
 
-/// The file, mapped at these pages: shared, private.
+/// The file, mapped at page `shared` as shared and at page `private` as private.
 fn mapped(machine: &Machine, shared: u64, private: u64) -> Arc<File> {
     let file = file(machine);
     map(machine, &Backing::Shared { file: file.clone(), offset: 0 }, shared);
@@ -36,7 +36,7 @@ fn pages_that_the_file_was_made_with_need_no_swap() {
     assert_eq!([0, 1, 3, 12].map(|page| machine.get(page)), [100, 101, 0x03_0201, 102]);
     machine.put(1, 5);
     let resident = machine.arena.stats().in_use;
-    assert_eq!(machine.page_out(0, 20), 3, "all but the one that was written");
+    assert_eq!(machine.page_out(0, 20), 3, "all but the written page");
     let seen = machine.recorder.take();
     assert!(seen.iter().all(|seen| seen.why == Why::Reclaim));
     assert_eq!(machine.arena.stats().in_use, resident - 3);
@@ -57,24 +57,24 @@ fn written_pages_go_to_swap_and_are_the_files_when_they_come_back() {
     assert_eq!(
         (machine.page_out(0, 20), swap.stats().references),
         (5, 5),
-        "four of the file, a private copy"
+        "four pages of the file, and a private copy"
     );
     assert!((0..13).all(|page| machine.look(page).is_none()));
-    assert_eq!(get(&other, &mut machine.idle, 2), 52, "read back by who has no swap itself");
+    assert_eq!(get(&other, &mut machine.idle, 2), 52, "an address space without swap reads the page back");
     assert_eq!([10, 11, 12, 13].map(|page| machine.get(page)), [50, 51, 7, 53]);
     assert_eq!([0, 1, 2, 3].map(|page| machine.get(page)), [50, 51, 52, 53]);
     assert_eq!(
         (swap.stats().references, machine.space.stats().swapped_in, other.stats().swapped_in),
         (0, 4, 1)
     );
-    assert_eq!(machine.page_out(0, 20), 1, "the copy; the file's are mapped twice");
+    assert_eq!(machine.page_out(0, 20), 1, "only the private copy: the file's pages are mapped twice");
 
     machine.space.munmap(&mut machine.idle, pages(10, 4)).unwrap();
     other.munmap(&mut machine.idle, pages(0, 4)).unwrap();
     assert_eq!((machine.page_out(0, 4), swap.stats().references), (4, 4));
     machine.space.munmap(&mut machine.idle, pages(0, 4)).unwrap();
     drop(other);
-    assert_eq!(swap.stats().references, 0, "the file has gone with its last mapping");
+    assert_eq!(swap.stats().references, 0, "the file ended with its last mapping");
     assert!(machine.all_free());
 }
 
@@ -91,7 +91,7 @@ fn a_page_that_cannot_be_stored_stays_mapped_and_one_that_cannot_be_read_fails_t
     assert_eq!(machine.page_out(0, 4), 1);
     let failed = machine.space.read(&mut machine.idle, at(0), &mut [0]);
     assert_eq!(failed, Err(MmError::SwapIo { hva: at(0), errno: libc::EIO }));
-    assert_eq!(machine.get(1), 101, "its neighbour");
+    assert_eq!(machine.get(1), 101, "the neighbour can be read");
     disk.fail(None, None);
     assert_eq!([0, 10].map(|page| machine.get(page)), [6, 6]);
     assert_eq!(swap.stats().references, 0);
@@ -113,7 +113,7 @@ fn a_pinned_page_and_one_behind_prot_none() {
     assert!(machine.all_free());
 }
 
-/// A handler of minor faults continues with a page that has to be read back first.
+/// A handler of minor faults continues with a page that must be read back first.
 #[test]
 fn a_page_in_swap_is_in_the_file() {
     let (mut machine, swap) = Machine::with_swap(Swap::builder().memory(1 << 20));
@@ -128,7 +128,8 @@ fn a_page_in_swap_is_in_the_file() {
     assert!(machine.all_free());
 }
 
-/// What shared page 0 holds in the end, when another thread acts while it is being stored, or read back; nothing is left over.
+/// Another thread acts while shared page 0 is stored or read back. Returns whether the page left, and what it
+/// holds in the end. Nothing may be left over.
 fn beside(out: bool, act: impl FnOnce(&AddressSpace, &mut Idle) + Send + 'static) -> (bool, u64) {
     beside_with(SwapSabotage::None, out, act)
 }
@@ -152,9 +153,12 @@ fn beside_with(
     }
     let gone = machine.page_out(0, 1) == 1;
     let value = machine.get(0);
-    assert!(stage.during_write.lock().is_none() && stage.during_read.lock().is_none(), "he has acted");
+    assert!(
+        stage.during_write.lock().is_none() && stage.during_read.lock().is_none(),
+        "the thread did not act"
+    );
     machine.space.dontneed(&mut machine.idle, pages(0, 1)).unwrap();
-    assert!(sabotage != SwapSabotage::None || machine.get(10) == value, "it is the file's");
+    assert!(sabotage != SwapSabotage::None || machine.get(10) == value, "the page is not the file's");
     let value = machine.get(0);
     stage.space.lock().take();
     assert_eq!(swap.stats().references, 0);
@@ -167,22 +171,22 @@ fn put(space: &AddressSpace, idle: &mut Idle, page: u64, value: u64) {
 }
 
 #[test]
-fn a_files_page_that_is_wanted_on_its_way_stays_and_keeps_what_is_written() {
+fn a_files_page_that_is_used_during_its_swap_out_stays_and_keeps_stores() {
     assert_eq!(beside(true, |_, _| {}), (true, 3));
     assert_eq!(beside(true, |space, idle| put(space, idle, 0, 5)), (false, 5));
     assert_eq!(
         beside(true, |space, idle| assert_eq!(get(space, idle, 10), 3)),
         (false, 3),
-        "through the other"
+        "read through the other mapping"
     );
     let there_and_away = |space: &AddressSpace, idle: &mut Idle| {
         put(space, idle, 0, 6);
         space.dontneed(idle, pages(0, 1)).unwrap();
     };
-    assert_eq!(beside(true, there_and_away), (false, 6), "it is not mapped, but it was");
+    assert_eq!(beside(true, there_and_away), (false, 6), "a page that was mapped meanwhile stays");
     let another_way = |space: &AddressSpace, idle: &mut Idle| {
         put(space, idle, 0, 7);
-        assert_eq!(space.pageout(idle, pages(0, 1)), Ok(0), "the first is still about it");
+        assert_eq!(space.pageout(idle, pages(0, 1)), Ok(0), "the first page-out still has the page");
     };
     assert_eq!(beside(true, another_way), (false, 7));
     assert_eq!(beside(false, |_, _| {}), (true, 3));

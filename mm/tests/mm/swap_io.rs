@@ -1,5 +1,5 @@
-//! How devices are asked: for much at once, beside faults that have nothing to do with them; by priority; ahead of need; and again
-//! when they failed. And what moves to them from memory.
+//! Tests of how the swap uses its devices: many requests at once, beside unrelated faults; by priority; ahead
+//! of need; and again after a failure. Also tests of what moves from memory to devices.
 
 use crate::fixture::*;
 use crate::swap::{TempFile, contents};
@@ -19,7 +19,7 @@ fn fill(space: &AddressSpace, idle: &mut Idle, pages: u64) {
     (0..pages).for_each(|page| space.write(idle, at(page), &noise(page)).unwrap());
 }
 
-/// A write that the device holds for as long as the test likes is worse than one of 100 ms.
+/// The device holds a write until the test lets it go, which is worse than a write of 100 ms.
 #[test]
 fn a_device_that_holds_its_writes_costs_faults_elsewhere_nothing() {
     const QUIET: u64 = 256;
@@ -36,23 +36,23 @@ fn a_device_that_holds_its_writes_costs_faults_elsewhere_nothing() {
     thread::scope(|scope| {
         let _at_last = OpensAtLast(&gate);
         let out = scope.spawn(|| busy.pageout(&mut Idle::take().unwrap(), pages(0, 64)).unwrap());
-        begun.recv_timeout(hangs()).expect("the device is asked");
+        begun.recv_timeout(hangs()).expect("the swap writes to the device");
         let other = quiet.clone();
         let done = ends(move |idle| {
-            (0..QUIET).for_each(|page| assert_eq!(get(&other, idle, page), page, "from memory"));
+            (0..QUIET).for_each(|page| assert_eq!(get(&other, idle, page), page, "a page in memory"));
             for page in QUIET..2 * QUIET {
-                assert!(other.fault(idle, at(page), Access::Write).is_ok(), "a fresh one");
+                assert!(other.fault(idle, at(page), Access::Write).is_ok(), "a fresh page");
             }
-            assert_eq!(other.pageout(idle, pages(0, QUIET)), Ok(QUIET), "to memory");
+            assert_eq!(other.pageout(idle, pages(0, QUIET)), Ok(QUIET), "page-out to memory");
         });
-        assert!(done && !gate.is_open(), "all of it while the device holds its first write");
+        assert!(done && !gate.is_open(), "the work waited for the device");
         assert_eq!((quiet.stats().swapped_in, busy.stats().swapped_out), (QUIET, 0));
         gate.open(false);
         assert_eq!(out.join().unwrap(), 64);
     });
 }
 
-/// Blocks that are no neighbours are several writes, and no one waits for another to end.
+/// Blocks that are not adjacent need several writes. No write waits for another to end.
 #[test]
 fn writes_of_a_batch_are_on_their_way_at_once() {
     let (mut idle, (gate, begun)) = (Idle::take().unwrap(), Gate::new());
@@ -70,7 +70,7 @@ fn writes_of_a_batch_are_on_their_way_at_once() {
     thread::scope(|scope| {
         let _at_last = OpensAtLast(&gate);
         let out = scope.spawn(|| space.pageout(&mut Idle::take().unwrap(), pages(16, 8)).unwrap());
-        (0..8).for_each(|_| begun.recv_timeout(hangs()).expect("each is asked for before any is done"));
+        (0..8).for_each(|_| begun.recv_timeout(hangs()).expect("every write begins before one ends"));
         gate.open(false);
         assert_eq!(out.join().unwrap(), 8);
     });
@@ -81,7 +81,7 @@ fn writes_of_a_batch_are_on_their_way_at_once() {
     }
 }
 
-/// By the kernel's ring where there is one, and by threads.
+/// Through the kernel's ring where there is one, and through threads.
 #[test]
 fn files_give_back_what_went_by_ring_and_by_threads() {
     for ring in [true, false] {
@@ -95,7 +95,7 @@ fn files_give_back_what_went_by_ring_and_by_threads() {
         };
         put(&mut machine, 0..600, 0);
         assert_eq!(machine.page_out(0, 600), 600);
-        // Every third comes back, and goes again to what is free between the others.
+        // Every third page comes back, and leaves again to the free blocks between the others.
         let third = |machine: &mut Machine, seed: u64| {
             (0..600).step_by(3).for_each(|page| assert_eq!(machine.bytes(page), contents(page + seed, 64)));
         };
@@ -111,7 +111,7 @@ fn files_give_back_what_went_by_ring_and_by_threads() {
     }
 }
 
-/// A machine with three devices for so many pages each: two that are used in turn, and one after them.
+/// A machine with three devices of these sizes in pages. Two are used in turn, and the third after them.
 fn three(rooms: [u64; 3]) -> ([Arc<Disk>; 3], Machine, Arc<Swap>) {
     let disks = [(); 3].map(|()| Disk::new());
     let device = |swap: SwapBuilder, at: usize| swap.device(disks[at].clone(), rooms[at] * PAGE_SIZE);
@@ -129,7 +129,7 @@ fn pages_go_to_the_device_with_the_highest_priority_that_has_room() {
     }
     assert_eq!(writes(), [0, 4, 4], "in turn");
     assert_eq!(machine.page_out(8, 8), 8);
-    assert_eq!(writes(), [6, 4, 6], "what they have no room for goes on");
+    assert_eq!(writes(), [6, 4, 6], "the rest goes to the next device");
     assert_eq!((intact(&mut machine), swap.stats().references), (PAGES, 0));
     assert_eq!((machine.page_out(0, PAGES), swap.stats().file_bytes), (PAGES, PAGES * PAGE_SIZE));
     assert_eq!((intact(&mut machine), swap.stats().refused), (PAGES, 0));
@@ -144,25 +144,29 @@ fn a_device_that_fails_and_recovers_loses_nothing_and_is_used_again_by_itself() 
     assert_eq!(
         (machine.page_out(0, PAGES), swap.stats().store_errors),
         (PAGES, PAGES),
-        "the other took them"
+        "the other device took the pages"
     );
     assert_eq!((intact(&mut machine), last.writes()), (PAGES, PAGES));
     for round in 0..8 {
         assert_eq!((machine.page_out(round, 1), machine.page_out(round + 8, 1)), (1, 1));
         assert_eq!(intact(&mut machine), PAGES);
     }
-    assert!(swap.stats().store_errors <= PAGES + 2, "it is asked now and then: {:?}", swap.stats());
+    assert!(
+        swap.stats().store_errors <= PAGES + 2,
+        "the failing device is asked too often: {:?}",
+        swap.stats()
+    );
     first.fail(None, None);
     let mut rounds = 0;
     while first.writes() < 3 {
         assert!(machine.page_out(0, 4) == 4 && intact(&mut machine) == PAGES);
         rounds += 1;
-        assert!(rounds < 40, "it works again, and is not used");
+        assert!(rounds < 40, "the recovered device is not used");
     }
     assert!(machine.all_free());
 }
 
-/// With nothing else to go to.
+/// There is no other device.
 #[test]
 fn eviction_resumes_when_the_only_device_works_again() {
     const LIMIT: u64 = 1 << 20;
@@ -188,7 +192,8 @@ fn eviction_resumes_when_the_only_device_works_again() {
     assert!(space.charged() <= LIMIT && swap.stats().stored > 256);
 }
 
-/// Faults go on up to the limit while the device holds the evictor's writes; and beyond, as room comes back.
+/// Faults go on up to the limit while the device holds the evictor's writes. Above the limit, they go on as
+/// memory becomes free.
 #[test]
 fn an_evictor_makes_room_before_a_fault_has_to() {
     const LIMIT: u64 = 4 << 20;
@@ -238,7 +243,7 @@ fn pages_that_are_used_in_order_are_read_ahead() {
         }
         let stats = swap.stats();
         assert_eq!((stats.loaded, stats.references, machine.space.stats().swapped_in), (MANY, 0, MANY));
-        assert_eq!(machine.space.stats().faults - faults, MANY, "each page's first use is noticed");
+        assert_eq!(machine.space.stats().faults - faults, MANY, "a fault notices the first use of each page");
         assert!(machine.all_free());
         (stats.read_ahead, stats.read_ahead_used)
     };
@@ -246,12 +251,12 @@ fn pages_that_are_used_in_order_are_read_ahead() {
     let (ahead, used) = read(8, |page| page);
     assert!(ahead > MANY / 2 && used == ahead, "{ahead}, {used}");
     let (ahead, _) = read(8, |page| page * 101 % MANY);
-    assert!(ahead < MANY / 8, "{ahead} where none follows the other");
+    assert!(ahead < MANY / 8, "{ahead} pages read ahead of random accesses");
 }
 
-/// Where there is no room for more than the page itself.
+/// Nothing is read ahead where memory suffices only for the page itself.
 #[test]
-fn none_is_read_ahead_into_room_that_would_have_to_be_made() {
+fn no_page_is_read_ahead_where_memory_would_have_to_be_freed() {
     const LIMIT: u64 = 1 << 20;
     let (mut idle, arena) = (Idle::take().unwrap(), arena());
     let swap = Swap::builder().device(Disk::new(), 16 << 20).build(&arena).unwrap();
@@ -272,7 +277,7 @@ fn none_is_read_ahead_into_room_that_would_have_to_be_made() {
     }
 }
 
-/// A swap with memory for some 64 pages that compress to a half, and a device.
+/// A swap with a device, and with memory for about 64 pages that compress to a half.
 fn small(disk: &Arc<Disk>) -> SwapBuilder {
     Swap::builder().memory(32 * PAGE_SIZE).device(disk.clone(), 16 << 20).keep_copies(false)
 }
@@ -293,15 +298,15 @@ fn the_oldest_copies_leave_memory_when_it_is_full() {
     assert!(stats.written_back >= 32 && stats.memory_bytes <= 32 * PAGE_SIZE, "{stats:?}");
     let reads = disk.calls();
     (0..16).for_each(|page| assert_eq!(machine.bytes(page), half(page)));
-    assert!(disk.calls() > reads, "the oldest are on the device");
+    assert!(disk.calls() > reads, "the oldest copies are on the device");
     assert!((16..256).all(|page| machine.bytes(page) == half(page)));
     assert_eq!((swap.stats().references, swap.stats().file_bytes, swap.stats().memory_bytes), (0, 0, 0));
     assert!(machine.all_free());
 }
 
-/// Their owner pays for what is in memory, and no more.
+/// The owner pays only for copies in memory.
 #[test]
-fn copies_that_leave_memory_are_not_paid_for() {
+fn copies_that_leave_memory_are_not_charged() {
     let disk = Disk::new();
     let (mut machine, swap) = Machine::with_swap(small(&disk));
     machine.map(0, 32);
@@ -310,7 +315,7 @@ fn copies_that_leave_memory_are_not_paid_for() {
     let tables = machine.space.table_bytes();
     assert!(machine.space.charged() > tables);
     disk.fail(Some(libc::EIO), None);
-    assert_eq!((swap.write_back(32), swap.stats().written_back), (0, 0), "they stay where they are");
+    assert_eq!((swap.write_back(32), swap.stats().written_back), (0, 0), "the copies stay in memory");
     disk.fail(None, None);
     assert_eq!((swap.write_back(8), swap.write_back(100)), (8, 24));
     assert_eq!((machine.space.charged(), swap.stats().memory_bytes), (tables, 0));
@@ -318,7 +323,8 @@ fn copies_that_leave_memory_are_not_paid_for() {
     assert!(machine.all_free());
 }
 
-/// A thread reads copies in memory while they move; where one moves under it, it finds another's bytes.
+/// A thread reads copies in memory while they move. If a copy moved during a read, the thread would find the
+/// bytes of another.
 #[test]
 fn a_copy_that_is_read_does_not_move() {
     let disk = Disk::new();

@@ -1,4 +1,5 @@
-//! A page that came back and was not written goes again without being stored; one that was written never does.
+//! Tests of kept copies: a page that came back and was not written leaves again without a store. A written page
+//! is always stored again.
 
 use crate::fixture::*;
 use crate::swap_device::{Disk, PAGES, filled, intact, noise};
@@ -19,7 +20,7 @@ fn machine_of(bytes: u64) -> (Machine, Arc<Swap>, Arc<Disk>) {
 }
 
 #[test]
-fn what_was_only_read_is_written_once() {
+fn a_page_that_is_only_read_is_stored_once() {
     let (mut machine, swap, disk) = machine();
     for _ in 0..3 {
         assert_eq!(machine.page_out(0, PAGES), PAGES);
@@ -33,7 +34,7 @@ fn what_was_only_read_is_written_once() {
 }
 
 #[test]
-fn what_was_written_is_written_again() {
+fn a_written_page_is_stored_again() {
     let (mut machine, swap, disk) = machine();
     machine.page_out(0, PAGES);
     let Machine { idle, space, .. } = &mut machine;
@@ -44,10 +45,10 @@ fn what_was_written_is_written_again() {
     }
     for gfn in 1..3 {
         let leaf = vm.translate(idle, Gfn(gfn)).unwrap().leaf;
-        // SAFETY: a frame that the guest may write, on a machine where nothing else runs.
+        // SAFETY: the guest may write the frame, and nothing else runs on the machine.
         unsafe { space.arena().frame(leaf.pfn).write_bytes(gfn as u8, PAGE_SIZE as usize) };
     }
-    assert_eq!(swap.stats().references, PAGES - 2, "of those that may be written none is kept");
+    assert_eq!(swap.stats().references, PAGES - 2, "no copy of a writable page is kept");
     assert_eq!((space.pageout(idle, pages(0, PAGES)), disk.writes()), (Ok(3), PAGES + 2));
     drop(vcpu);
     drop(vm);
@@ -64,7 +65,7 @@ fn what_was_written_is_written_again() {
 }
 
 #[test]
-fn negative_control_where_writes_are_not_noted_they_are_lost() {
+fn negative_control_unnoted_writes_are_lost() {
     let swap = Swap::builder().device(Disk::new(), 1 << 20).sabotage(SwapSabotage::NoteWrites);
     let (machine, _swap) = Machine::with_swap(swap);
     let mut machine = filled(machine);
@@ -73,7 +74,7 @@ fn negative_control_where_writes_are_not_noted_they_are_lost() {
     assert_eq!((machine.page_out(3, 1), machine.bytes(3)), (1, noise(3)));
 }
 
-/// Whatever becomes of the address, or of the page.
+/// Whatever happens to the address or to the page.
 #[test]
 fn no_copy_is_kept_of_a_page_that_has_gone() {
     let (mut machine, swap, _) = machine();
@@ -83,7 +84,7 @@ fn no_copy_is_kept_of_a_page_that_has_gone() {
     assert_eq!(kept(), PAGES - 1);
     machine.space.dontneed(&mut machine.idle, pages(1, 1)).unwrap();
     assert_eq!((kept(), machine.get(1)), (PAGES - 2, 0));
-    assert_eq!((machine.page_out(1, 1), machine.get(1)), (1, 0), "zeroes, and not what was there");
+    assert_eq!((machine.page_out(1, 1), machine.get(1)), (1, 0), "the page is zero, not the old contents");
     machine.space.reap(&mut machine.idle, pages(2, 1)).unwrap();
     assert_eq!(kept(), PAGES - 3);
     machine.space.mremap(&mut machine.idle, pages(3, 1), PAGE_SIZE, Place::Fixed(at(100))).unwrap();
@@ -91,7 +92,11 @@ fn no_copy_is_kept_of_a_page_that_has_gone() {
     machine.space.mremap(&mut machine.idle, pages(100, 1), PAGE_SIZE, Place::Fixed(at(3))).unwrap();
     assert_eq!((machine.page_out(3, 1), machine.get(3)), (1, 9));
     assert_eq!(machine.space.migrate(&mut machine.idle, pages(4, 1)), Ok(1));
-    assert_eq!((machine.page_out(4, 1), machine.bytes(4)), (1, noise(4)), "another frame with the same");
+    assert_eq!(
+        (machine.page_out(4, 1), machine.bytes(4)),
+        (1, noise(4)),
+        "another frame with the same contents"
+    );
 
     let child = machine.space.fork(&mut machine.idle).unwrap();
     child.write(&mut machine.idle, at(5), &[1]).unwrap();
@@ -107,26 +112,34 @@ fn no_copy_is_kept_of_a_page_that_has_gone() {
 fn copies_are_kept_while_the_device_is_half_empty() {
     let (mut machine, swap, disk) = machine_of(24 * PAGE_SIZE);
     assert_eq!((machine.page_out(0, PAGES), intact(&mut machine)), (PAGES, PAGES));
-    assert_eq!(swap.stats().references, 11, "those that came back when fewer than twelve blocks were in use");
+    assert_eq!(
+        swap.stats().references,
+        11,
+        "pages that came back while fewer than twelve blocks were in use keep their copies"
+    );
     assert_eq!((machine.page_out(0, PAGES), disk.writes()), (PAGES, PAGES + 5));
     assert_eq!(intact(&mut machine), PAGES);
     assert!(machine.all_free());
 }
 
-/// The device is smaller than it said: then pages that are out need its room more.
+/// The device has less room than its size says. Swapped pages then take the blocks of kept copies.
 #[test]
 fn kept_copies_make_room() {
     let (mut machine, swap, disk) = machine();
     disk.limit(Some(8 * PAGE_SIZE));
     assert_eq!((machine.page_out(0, 8), intact(&mut machine)), (8, PAGES));
     assert_eq!((swap.stats().references, swap.stats().file_bytes), (8, 8 * PAGE_SIZE));
-    assert_eq!((machine.page_out(8, 8), swap.stats().references), (8, 8), "others, in their place");
+    assert_eq!(
+        (machine.page_out(8, 8), swap.stats().references),
+        (8, 8),
+        "other pages take the blocks of the kept copies"
+    );
     assert_eq!((machine.page_out(0, 8), swap.has_room()), (0, false));
     assert_eq!(intact(&mut machine), PAGES);
     assert!(machine.all_free());
 }
 
-/// Memory is what swapping out is to make room in.
+/// A copy in memory would use the memory that the swap-out frees.
 #[test]
 fn no_copy_is_kept_in_memory() {
     let (mut machine, swap) = Machine::with_swap(Swap::builder().memory(1 << 20));

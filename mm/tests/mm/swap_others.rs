@@ -1,4 +1,4 @@
-//! What swapping out costs others: they do not wait for the device, are not charged, and find room again.
+//! Tests of what swapping out costs others: they do not wait for the device, pay nothing, and get memory again.
 
 use crate::fixture::{at, pages};
 use crate::listener::Listener;
@@ -11,7 +11,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// Longer than anything that does not wait for the device takes, on any machine. A mistake is to be found sooner.
+/// A timeout. Work that does not wait for the device ends earlier on every machine. A seeded mistake is found
+/// sooner.
 pub fn hangs() -> Duration {
     Duration::from_secs(if std::env::var_os("SLAT_SEEDED").is_some() { 3 } else { 60 })
 }
@@ -35,18 +36,18 @@ impl SwapDevice for Blocks {
     }
 }
 
-/// A device that keeps each write waiting until the test opens it, and then does it, or fails.
+/// A device that holds each write until the test opens it. Then it makes the write, or fails it.
 #[derive(Debug)]
 pub struct Gate {
     begun: Mutex<Sender<()>>,
-    /// Whether it is open, and whether writes fail from then on.
+    /// Whether the gate is open, and whether writes fail from then on.
     open: Mutex<Option<bool>>,
     opened: Condvar,
     blocks: Blocks,
 }
 
 impl Gate {
-    /// One that is closed, and what it tells of each write that has begun.
+    /// A closed gate, and a receiver that gets a message for each write that has begun.
     pub fn new() -> (Arc<Self>, Receiver<()>) {
         let (sender, begun) = channel();
         let (open, opened, blocks) = (Mutex::default(), Condvar::new(), Blocks::default());
@@ -82,7 +83,7 @@ impl SwapDevice for Gate {
     }
 }
 
-/// The device opens at the latest when the test ends, also where it fails.
+/// Opens the device when the test ends, also where the test fails.
 pub struct OpensAtLast<'a>(pub &'a Gate);
 
 impl Drop for OpensAtLast<'_> {
@@ -96,7 +97,7 @@ pub fn anon(space: &AddressSpace, first: u64, count: u64) {
     space.mmap(Place::Fixed(at(first)), len, Prot::ReadWrite, Backing::Anonymous).unwrap();
 }
 
-/// What goes into page `page`; it compresses to a half.
+/// The contents of page `page`. They compress to a half.
 fn noise(page: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(page);
     (0..2000).map(|_| random.u8(..)).collect()
@@ -122,7 +123,7 @@ fn gated(lru: bool) -> (Arc<Arena>, Arc<AddressSpace>, Arc<Gate>, Receiver<()>) 
     (arena, builder.build().unwrap(), gate, begun)
 }
 
-/// Whether `work` ends on a thread of its own, whatever the device does.
+/// Whether `work` ends on its own thread, whatever the device does.
 pub fn ends(work: impl FnOnce(&mut Idle) + Send + 'static) -> bool {
     let (sender, done) = channel();
     thread::spawn(move || {
@@ -146,7 +147,7 @@ fn neither_faults_nor_changes_nor_listeners_wait_for_pages_on_their_way_to_the_d
         thread::scope(|scope| {
             let _at_last = OpensAtLast(&gate);
             let out = scope.spawn(|| way(&space, &mut Idle::take().unwrap()));
-            begun.recv_timeout(hangs()).expect("the device is asked");
+            begun.recv_timeout(hangs()).expect("the swap writes to the device");
             let shared = || space.clone();
             let other = shared();
             assert!(ends(move |idle| other.munmap(idle, pages(4096, 1)).unwrap()), "another mapping");
@@ -156,28 +157,35 @@ fn neither_faults_nor_changes_nor_listeners_wait_for_pages_on_their_way_to_the_d
                 "another page"
             );
             let other = shared();
-            assert!(ends(move |idle| assert!(holds(&other, idle, 5))), "a page on its way, read");
+            assert!(
+                ends(move |idle| assert!(holds(&other, idle, 5))),
+                "a read of a page on its way to the device"
+            );
             let other = shared();
             assert!(
                 ends(move |idle| other.write(idle, at(6), &[6; 2000]).unwrap()),
-                "and one that is written"
+                "a write to a page on its way"
             );
             let other = shared();
-            assert!(ends(move |idle| other.munmap(idle, pages(7, 1)).unwrap()), "and one that goes");
+            assert!(
+                ends(move |idle| other.munmap(idle, pages(7, 1)).unwrap()),
+                "an unmapping of a page on its way"
+            );
             let other = shared();
             assert!(ends(move |_| other.register(&Arc::new(Listener::default()))), "a VM that registers");
             gate.open(false);
-            assert!(out.join().unwrap() > 0, "the others went");
+            assert!(out.join().unwrap() > 0, "the other pages left");
         });
         assert!((0..64).filter(|page| ![6, 7].contains(page)).all(|page| holds(&space, &mut idle, page)));
         let mut found = [0; 2000];
         space.read(&mut idle, at(6), &mut found).unwrap();
-        assert_eq!(found, [6; 2000], "what was written meanwhile");
+        assert_eq!(found, [6; 2000], "the store made meanwhile");
         assert!(space.lookup(at(7), Access::Read).is_none());
     }
 }
 
-/// The mapping changes while the device is busy; then the device fails, and the page comes back to what is allowed by now.
+/// The mapping changes while the device is busy. Then the device fails, and the page comes back to the
+/// permissions of that moment.
 #[test]
 fn a_page_that_cannot_be_stored_comes_back_only_where_its_mapping_still_allows_it() {
     let mut idle = Idle::take().unwrap();
@@ -193,7 +201,7 @@ fn a_page_that_cannot_be_stored_comes_back_only_where_its_mapping_still_allows_i
         let out = [0, 1].map(|page| {
             let space = &space;
             let out = scope.spawn(move || space.pageout(&mut Idle::take().unwrap(), pages(page, 1)).unwrap());
-            begun.recv_timeout(hangs()).expect("the device is asked");
+            begun.recv_timeout(hangs()).expect("the swap writes to the device");
             out
         });
         let other = space.clone();
@@ -217,7 +225,7 @@ fn a_page_that_cannot_be_stored_comes_back_only_where_its_mapping_still_allows_i
     assert_eq!(arena.stats().in_use, table_frames, "every reference was given back");
 }
 
-/// A device with no room for the moment.
+/// A device that has no room until the test says otherwise.
 #[derive(Debug, Default)]
 struct Tight {
     has_room: AtomicBool,
@@ -239,7 +247,7 @@ impl SwapDevice for Tight {
 
 const LIMIT: u64 = 1 << 20;
 
-/// Writes to fresh pages up to the limit; returns the next.
+/// Writes to fresh pages up to the limit. Returns the next page.
 fn up_to_the_limit(space: &AddressSpace, idle: &mut Idle) -> u64 {
     anon(space, 0, 1024);
     (0..1024).find(|&page| space.charged() >= LIMIT || fill(space, idle, page).is_err()).unwrap()
@@ -269,7 +277,7 @@ fn an_arena_that_was_full_for_a_moment_does_not_make_the_swap_full() {
     let space = AddressSpace::builder(&arena).swap(&swap).limit(LIMIT).build().unwrap();
     up_to_the_limit(&space, &mut idle);
     let passing: Vec<_> = std::iter::from_fn(|| arena.page(Level::K4).ok()).collect();
-    assert!(space.write(&mut idle, at(900), &[1]).is_err(), "there is no frame at all");
+    assert!(space.write(&mut idle, at(900), &[1]).is_err(), "a write found a frame in a full arena");
     assert!(swap.has_room(), "the pool is far from its limit");
     drop(passing);
     assert_eq!(space.write(&mut idle, at(901), &[1]), Ok(()), "{:?}", arena.stats());
@@ -292,7 +300,7 @@ fn an_address_space_pays_for_its_own_copies_only() {
     let (pool, paid) = (swap.pool_bytes(), noisy.charged() - before);
     assert!(pool > LIMIT && paid <= pool && paid >= pool - 4 * PAGE_SIZE, "{paid} of {pool}");
 
-    // What a fork shares goes on being its parent's, for as long as either refers to it.
+    // The parent pays for what it shares with a fork, as long as either refers to it.
     let fork = noisy.fork(&mut idle).unwrap();
     assert_eq!(fork.charged(), fork.table_bytes());
     noisy.exit(&mut idle).unwrap();

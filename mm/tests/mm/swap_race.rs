@@ -1,5 +1,6 @@
-//! Pages that go and come while others use and change them. First at the very moments when another thread might be faster, by a
-//! device that lets him; then with threads. The negative control is swap that does not look again once the device is done.
+//! Tests of pages that leave and return while others use and change them. First another thread acts at the
+//! exact moments where it could win a race: the device lets it. Later tests use threads. The negative control
+//! is a swap that does not check the page again once the device is done.
 
 use crate::fixture::*;
 use crate::swap_device::Disk;
@@ -15,7 +16,7 @@ use std::thread;
 
 pub type Act = Box<dyn FnOnce(&AddressSpace, &mut Idle) + Send>;
 
-/// A device during whose next write, or read, another thread acts.
+/// A device that lets another thread act during its next write or read.
 #[derive(Default)]
 pub struct Stage {
     pub disk: Arc<Disk>,
@@ -31,7 +32,7 @@ impl std::fmt::Debug for Stage {
 }
 
 impl Stage {
-    /// On a thread of its own, whose end is waited for.
+    /// Runs the act on its own thread, and waits for its end.
     fn act(&self, act: &Mutex<Option<Act>>) {
         let Some(act) = act.lock().take() else { return };
         let space = self.space.lock().clone().unwrap();
@@ -71,12 +72,13 @@ fn put(space: &AddressSpace, idle: &mut Idle, page: u64, value: u64) {
     space.write(idle, at(page), &value.to_le_bytes()).unwrap();
 }
 
-/// What the page holds in the end, whether it was gone after its way out, and how many copies and frames are left over.
+/// Another thread acts while the page leaves. Returns what the page holds in the end, whether it left, and how
+/// many copies and frames are left over.
 fn out_beside(sabotage: SwapSabotage, act: fn(&AddressSpace, &mut Idle)) -> (u64, bool, u64) {
     let (mut machine, swap, stage) = staged(sabotage);
     *stage.during_write.lock() = Some(Box::new(act));
     let gone = machine.page_out(PAGE, 1) == 1;
-    assert!(stage.during_write.lock().is_none(), "he has acted");
+    assert!(stage.during_write.lock().is_none(), "the thread did not act");
     let value = machine.get(PAGE);
     stage.space.lock().take();
     let arena = machine.arena.clone();
@@ -84,13 +86,13 @@ fn out_beside(sabotage: SwapSabotage, act: fn(&AddressSpace, &mut Idle)) -> (u64
     (value, gone, swap.stats().references + arena.stats().in_use + u64::from(!clean))
 }
 
-/// The same for the way back.
+/// The same while the page comes back.
 fn back_beside(sabotage: SwapSabotage, act: fn(&AddressSpace, &mut Idle)) -> (u64, u64) {
     let (mut machine, swap, stage) = staged(sabotage);
     assert_eq!(machine.page_out(PAGE, 1), 1);
     *stage.during_read.lock() = Some(Box::new(act));
     let value = machine.get(PAGE);
-    assert!(stage.during_read.lock().is_none(), "he has acted");
+    assert!(stage.during_read.lock().is_none(), "the thread did not act");
     stage.space.lock().take();
     let arena = machine.arena.clone();
     let clean = machine.all_free();
@@ -98,7 +100,7 @@ fn back_beside(sabotage: SwapSabotage, act: fn(&AddressSpace, &mut Idle)) -> (u6
 }
 
 #[test]
-fn a_page_that_is_wanted_on_its_way_out_stays() {
+fn a_page_that_is_used_during_its_swap_out_stays() {
     assert_eq!(out_beside(SwapSabotage::None, |_, _| {}), (3, true, 0));
     let read = out_beside(SwapSabotage::None, |space, idle| assert_eq!(get(space, idle, PAGE), 3));
     assert_eq!(read, (3, false, 0));
@@ -110,22 +112,22 @@ fn a_page_that_is_wanted_on_its_way_out_stays() {
     assert_eq!(pinned, (3, false, 0));
 }
 
-/// What the mapping allows may change while a page is read back.
+/// The permissions of the mapping may change while a page is read back.
 #[test]
-fn a_page_that_may_not_be_read_any_more_is_not_mapped() {
+fn a_page_that_lost_its_permissions_during_a_swap_in_is_not_mapped() {
     let (mut machine, _swap, stage) = staged(SwapSabotage::None);
     assert_eq!(machine.page_out(PAGE, 1), 1);
     *stage.during_read.lock() =
         Some(Box::new(|space, idle| space.mprotect(idle, pages(PAGE, 1), Prot::None).unwrap()));
     let (space, idle) = (machine.space.clone(), &mut machine.idle);
     assert_eq!(space.fault(idle, at(PAGE), Access::Read), Err(MmError::Denied(at(PAGE), Access::Read)));
-    assert_eq!(space.lookup(at(PAGE), Access::Read), None, "it is not found, without a fault either");
+    assert_eq!(space.lookup(at(PAGE), Access::Read), None, "a look-up finds the page");
     space.mprotect(idle, pages(PAGE, 1), Prot::ReadWrite).unwrap();
     assert_eq!(get(&space, idle, PAGE), 3);
     stage.space.lock().take();
 }
 
-/// A page that has to stay: what was asked of it while it was on its way is not forgotten.
+/// The page must stay. The soft-dirty clear during its way out is not forgotten.
 #[test]
 fn soft_dirty_that_is_cleared_on_the_way_stays_cleared() {
     let (mut machine, _swap, stage) = staged(SwapSabotage::None);
@@ -135,7 +137,7 @@ fn soft_dirty_that_is_cleared_on_the_way_stays_cleared() {
         space.clear_soft_dirty(idle, both).unwrap();
         disk.fail(Some(libc::EIO), None);
     }));
-    assert_eq!(machine.page_out(PAGE, 2), 1, "the second has to stay");
+    assert_eq!(machine.page_out(PAGE, 2), 1, "the second page must stay");
     assert_eq!(machine.space.soft_dirty(both).unwrap(), []);
     machine.put(PAGE + 1, 5);
     assert_eq!(machine.space.soft_dirty(both).unwrap(), [pages(PAGE + 1, 1)]);
@@ -145,26 +147,26 @@ fn soft_dirty_that_is_cleared_on_the_way_stays_cleared() {
     assert!(machine.all_free());
 }
 
-/// Who wrote to it meanwhile wrote to a copy: otherwise the frame that is being stored could be on its way out a second
-/// time, with other contents, and the first way's end look like the second's.
+/// A process that writes meanwhile writes to a copy. Otherwise a second swap-out of the same frame, with other
+/// contents, could begin. The end of the first would then look like the end of the second.
 #[test]
-fn a_page_goes_one_way_at_a_time() {
+fn a_page_is_swapped_out_once_at_a_time() {
     let twice = out_beside(SwapSabotage::None, |space, idle| {
         put(space, idle, PAGE, 5);
-        assert_eq!(space.pageout(idle, pages(PAGE, 1)), Ok(1), "the copy");
+        assert_eq!(space.pageout(idle, pages(PAGE, 1)), Ok(1), "page-out of the copy");
         assert_eq!(get(space, idle, PAGE), 5);
         assert_eq!(space.pageout(idle, pages(PAGE, 1)), Ok(1));
     });
     assert_eq!(twice, (5, false, 0));
     let read_then_out = out_beside(SwapSabotage::None, |space, idle| {
         assert_eq!(get(space, idle, PAGE), 3);
-        assert_eq!(space.pageout(idle, pages(PAGE, 1)), Ok(0), "two hold the frame");
+        assert_eq!(space.pageout(idle, pages(PAGE, 1)), Ok(0), "the frame has two holders");
     });
     assert_eq!(read_then_out, (3, false, 0));
 }
 
 #[test]
-fn a_page_that_was_changed_on_its_way_back_is_what_it_was_changed_to() {
+fn a_change_during_a_swap_in_is_kept() {
     let none = SwapSabotage::None;
     assert_eq!(back_beside(none, |_, _| {}), (3, 0));
     assert_eq!(back_beside(none, |space, idle| assert_eq!(get(space, idle, PAGE), 3)), (3, 0));
@@ -202,9 +204,9 @@ fn negative_control_without_a_second_look_writes_are_lost() {
     assert_eq!(back_beside(SwapSabotage::LookAgain, write), (3, 0));
 }
 
-/// All of them find it; one of them brings it in.
+/// All threads find the page. One of them brings it in.
 #[test]
-fn many_who_want_one_page_at_once() {
+fn many_threads_fault_on_one_swapped_page() {
     const THREADS: usize = 4;
     const ROUNDS: u64 = 50;
     let (mut machine, swap) = Machine::with_swap(Swap::builder().memory(1 << 20));
@@ -220,7 +222,7 @@ fn many_who_want_one_page_at_once() {
                 for page in 0..ROUNDS {
                     line.wait();
                     assert_eq!(get(space, idle, page), page);
-                    // Each writes a word of his own.
+                    // Each thread writes its own word.
                     let own: Hva = at(page) + 8 * (number + 1);
                     space.write(idle, own, &(page + number).to_le_bytes()).unwrap();
                 }
@@ -240,8 +242,8 @@ fn many_who_want_one_page_at_once() {
 
 const PAGES: u64 = 96;
 
-/// Two threads that write to words of their own, and check what they wrote before, beside two that swap out so many
-/// pages; returns how often something else was found. With a mistake it ends with the first.
+/// Two threads write to their own words, and check what they wrote before. Two other threads swap out `out`
+/// pages. Returns how often a wrong word was found. With a mistake, the first such find ends the race.
 fn race(out: u64, sabotage: SwapSabotage) -> u64 {
     let arena = Arena::builder().limit(32 << 20).poison(0xdd).build().unwrap();
     let swap = Swap::builder()
@@ -262,7 +264,7 @@ fn race(out: u64, sabotage: SwapSabotage) -> u64 {
                 let idle = &mut Idle::take().unwrap();
                 line.wait();
                 for pass in 0u64.. {
-                    // The last pass comes after the last change: it finds whatever was lost.
+                    // The last pass comes after the last change, so it finds every lost store.
                     let last = over.load(Acquire);
                     for page in 0..PAGES {
                         let hva = at(page) + 8 * lane;

@@ -1,4 +1,4 @@
-//! Faults that a user's thread serves: who is told, who sleeps, who is woken, and what they find.
+//! Tests of faults that a user's thread serves: who is told, sleeps and is woken, and which page is found.
 
 use crate::fixture::*;
 use slat::{Access, Hva, Idle, PAGE_SIZE, Span};
@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
-/// A page whose words all say `value`.
+/// A page whose words all are `value`.
 pub fn page_with(value: u64) -> Vec<u8> {
     value.to_le_bytes().repeat(PAGE_SIZE as usize / 8)
 }
 
-/// Waits until so many threads sleep and so many events are unread.
+/// Waits until this many threads sleep and this many events are unread.
 pub fn until(faults: &UserFaults, waiting: (usize, usize)) {
     while faults.waiting() != waiting {
         thread::yield_now();
@@ -55,10 +55,10 @@ fn a_missing_page_is_copied_in_while_the_thread_sleeps() {
         faults.copy(&mut machine.idle, fault.page, &page_with(33)).unwrap();
         assert_eq!(reader.join().unwrap(), Ok(33));
     });
-    assert!(machine.look(3).unwrap().writable, "as the mapping allows, at once");
+    assert!(machine.look(3).unwrap().writable, "the page is writable at once, as the mapping allows");
     faults.zero_page(&mut machine.idle, pages(4, 1)).unwrap();
     assert_eq!([machine.get(3), machine.get(4)], [33, 0]);
-    assert_eq!(machine.recorder.take().len(), 0, "giving is no news to a secondary MMU");
+    assert_eq!(machine.recorder.take().len(), 0, "a page that comes in sends no notification");
     drop(faults);
     assert!(machine.all_free());
 }
@@ -76,11 +76,11 @@ fn one_call_resolves_a_range_and_wakes_all_its_sleepers() {
         let contents: Vec<u8> = (500..601).flat_map(page_with).collect();
         faults.copy(&mut machine.idle, at(500), &contents).unwrap();
         assert_eq!(readers.map(|reader| reader.join().unwrap()), [500, 511, 512, 600, 600].map(Ok));
-        assert_eq!(faults.waiting(), (1, 1), "an event of a thread that was woken is taken back");
+        assert_eq!(faults.waiting(), (1, 1), "the event of a woken thread is withdrawn");
         faults.zero_page(&mut machine.idle, pages(601, 1)).unwrap();
         assert_eq!(outside.join().unwrap(), Ok(0));
     });
-    assert_eq!(machine.look(500).unwrap().level, slat::Level::K4, "no page comes that was not copied");
+    assert_eq!(machine.look(500).unwrap().level, slat::Level::K4, "a page came that was not copied");
     drop(faults);
     assert!(machine.all_free());
 }
@@ -96,7 +96,7 @@ fn a_minor_fault_finds_the_page_in_the_file() {
     machine.put(102, 22);
     let absent = faults.continue_(&mut machine.idle, pages(2, 2));
     assert_eq!(absent, Err(Stopped { at: at(3), why: MmError::NotInFile(at(3)) }));
-    assert_eq!(machine.get(2), 22, "what came before it is mapped");
+    assert_eq!(machine.get(2), 22, "the page before it is mapped");
     machine.put(103, 33);
     thread::scope(|scope| {
         let reader = reader(scope, &machine.space, 3);
@@ -106,7 +106,7 @@ fn a_minor_fault_finds_the_page_in_the_file() {
         faults.continue_(&mut machine.idle, pages(3, 1)).unwrap();
         assert_eq!(reader.join().unwrap(), Ok(34));
     });
-    assert_eq!(machine.get(4), 0, "a missing page is no business of this registration");
+    assert_eq!(machine.get(4), 0, "this registration does not cover missing pages");
     let there = MmError::AlreadyThere(at(3));
     assert_eq!(faults.continue_(&mut machine.idle, pages(3, 1)), Err(Stopped { at: at(3), why: there }));
     let past = faults.continue_(&mut machine.idle, pages(8, 1)).unwrap_err();
@@ -127,7 +127,7 @@ fn a_page_copied_into_a_shared_mapping_is_the_files() {
     assert_eq!(machine.get(101), 11);
     machine.put(102, 22);
     let there = faults.copy(&mut machine.idle, at(2), &page_with(0)).unwrap_err();
-    assert_eq!(there.why, MmError::AlreadyThere(at(2)), "it is in the file, if not mapped here");
+    assert_eq!(there.why, MmError::AlreadyThere(at(2)), "the page is in the file, though not mapped here");
     let past = faults.zero_page(&mut machine.idle, pages(6, 1)).unwrap_err();
     assert_eq!(past.why, MmError::PastEnd(at(6)));
     let mut byte = [0];
@@ -148,7 +148,7 @@ fn a_page_copied_into_a_shared_mapping_is_the_files() {
 }
 
 #[test]
-fn a_file_has_what_it_was_made_with() {
+fn a_file_holds_its_initial_contents() {
     let mut machine = Machine::new();
     let file = File::with_contents(&machine.arena, page_with(5));
     let backing = Backing::Shared { file, offset: 0 };
@@ -159,7 +159,7 @@ fn a_file_has_what_it_was_made_with() {
     assert_eq!(there.why, MmError::AlreadyThere(at(0)));
     faults.continue_(&mut machine.idle, memory).unwrap();
     assert_eq!(machine.get(0), 5);
-    assert!(!machine.look(0).unwrap().writable, "no more than the mapping allows");
+    assert!(!machine.look(0).unwrap().writable, "the page allows more than the mapping");
 }
 
 #[test]
@@ -186,8 +186,8 @@ fn a_page_that_is_there_stays_and_ends_the_range() {
     assert!(machine.all_free());
 }
 
-/// A page that came another way wakes no thread: the negative control of all tests that wait for a wake. The handler
-/// learns that it is there, and that wakes.
+/// A page that came another way wakes no thread. This is the negative control of all tests that wait for a
+/// wake. The handler learns that the page is there, and its wake then wakes the thread.
 #[test]
 fn a_page_that_came_another_way_leaves_its_sleeper_to_the_handler() {
     let mut machine = Machine::new();
@@ -219,7 +219,7 @@ fn a_wake_without_a_page_posts_the_fault_again() {
             let fault = faults.read(&mut machine.idle, None).unwrap();
             assert_eq!((fault.page, faults.waiting()), (at(5), (1, 0)));
             faults.wake(Span::sized(at(4), PAGE_SIZE));
-            assert_eq!(faults.waiting(), (1, 0), "it sleeps elsewhere");
+            assert_eq!(faults.waiting(), (1, 0), "the thread sleeps at another page");
             faults.wake(Span::sized(at(5) + 7, 1));
         }
         until(&faults, (1, 1));
@@ -255,7 +255,7 @@ fn a_sleeper_is_served_as_usual_when_the_handler_goes() {
         assert_eq!(read, [Ok(at(1)), Ok(at(7)), Err(NoFault::Closed)]);
         assert_eq!([first, last].map(|reader| reader.join().unwrap()), [Ok(0), Ok(0)]);
     });
-    assert_eq!(machine.get(2), 0, "no handler is asked any more");
+    assert_eq!(machine.get(2), 0, "no handler is asked now");
     drop(faults);
 
     let faults = UserFaults::new(&machine.space);
@@ -290,9 +290,9 @@ fn a_mapping_that_goes_takes_its_registration_and_its_sleepers_along() {
             let gone = faults.copy(&mut machine.idle, at(page), &page_with(0)).unwrap_err();
             assert_eq!(gone.why, MmError::NotServed(at(page)));
         }
-        assert_eq!(machine.get(33), 0, "served as usual where it is now");
+        assert_eq!(machine.get(33), 0, "the moved page is served as usual");
         machine.space.mremap(&mut machine.idle, pages(12, 4), 8 * PAGE_SIZE, Place::Anywhere).unwrap();
-        assert_eq!(faults.waiting(), (1, 1), "what grows in place stays registered");
+        assert_eq!(faults.waiting(), (1, 1), "a mapping that grows in place stays registered");
         faults.zero_page(&mut machine.idle, pages(15, 2)).unwrap();
         assert_eq!(kept.join().unwrap(), Ok(0));
     });
@@ -301,7 +301,7 @@ fn a_mapping_that_goes_takes_its_registration_and_its_sleepers_along() {
 }
 
 #[test]
-fn what_cannot_be_registered_is_refused() {
+fn invalid_registrations_are_refused() {
     let machine = Machine::new();
     let memory = machine.map(0, 8);
     let file = File::zeroed(&machine.arena, 8 * PAGE_SIZE);

@@ -1,5 +1,5 @@
-//! Faults left to a user's thread, with all threads at once: no thread sleeps for ever, and none reads what no handler
-//! gave. Each check has a control that fails it.
+//! Tests of faults that a user's thread serves, with all threads at once. No thread sleeps forever, and none
+//! reads what no handler gave. Each check has a negative control.
 
 use crate::fixture::*;
 use crate::user_fault::{page_with, reader, until};
@@ -15,7 +15,8 @@ use std::thread;
 
 const PAGES: u64 = 96;
 
-/// vCPUs and handlers beside a host that drops, moves and protects: whatever a vCPU reads is what a handler copied.
+/// vCPUs and handlers run beside a host that drops, moves and protects. A vCPU reads only what a handler
+/// copied.
 #[test]
 fn many_vcpus_and_handlers_lose_nothing() {
     for seed in 1..4 {
@@ -37,7 +38,7 @@ fn many_vcpus_and_handlers_lose_nothing() {
                         match faults.copy(&mut idle, fault.page, &page_with(number + 1)) {
                             Ok(()) => copied.fetch_add(1, Relaxed),
                             Err(Stopped { why: MmError::AlreadyThere(_), .. }) => 0,
-                            // Closed meanwhile; the sleepers were woken by the host.
+                            // The registration was closed meanwhile, and the host woke the sleepers.
                             Err(Stopped { why: MmError::NotServed(_), .. }) if left.load(SeqCst) == 0 => 0,
                             Err(other) => panic!("{other}"),
                         };
@@ -67,7 +68,7 @@ fn many_vcpus_and_handlers_lose_nothing() {
                 .collect();
             let mut random = Rng::with_seed(seed);
             while left.load(SeqCst) > 0 {
-                // Not faster than pages come back.
+                // The host is not faster than pages come back.
                 thread::yield_now();
                 let first = random.u64(..PAGES);
                 let range = pages(first, 1 + random.u64(..PAGES - first));
@@ -81,7 +82,7 @@ fn many_vcpus_and_handlers_lose_nothing() {
                     }
                 }
             }
-            assert_eq!(faults.waiting(), (0, 0), "no thread is left behind");
+            assert_eq!(faults.waiting(), (0, 0), "a thread still sleeps");
             faults.close(&mut idle);
             vcpus.into_iter().map(|vcpu| vcpu.join().unwrap()).sum()
         });
@@ -92,7 +93,7 @@ fn many_vcpus_and_handlers_lose_nothing() {
     }
 }
 
-/// The same check finds a handler that gives a page before its contents.
+/// The same check finds a handler that gives a page before the contents.
 #[test]
 fn negative_control_a_page_given_before_its_contents_is_read_empty() {
     let mut machine = Machine::new();
@@ -109,8 +110,8 @@ fn negative_control_a_page_given_before_its_contents_is_read_empty() {
     });
 }
 
-/// Threads fault pages in while `install` brings all of them in, in an order of its own, and events are not read.
-/// Returns who still sleeps when every page is there.
+/// Threads fault pages in while `install` brings all of them in, in its own order. No thread reads the events.
+/// Returns how many threads still sleep when every page is there.
 fn stranded(seed: u64, waits: bool, install: impl Fn(&AddressSpace, &UserFaults, &mut Idle, u64)) -> usize {
     let arena = Arena::builder().limit(64 << 20).build().unwrap();
     let space = AddressSpace::builder(&arena).build().unwrap();

@@ -1,4 +1,4 @@
-//! A VM on top: what its guest sees is what this process sees, before and after every change.
+//! Tests of a VM on top: its guest sees what this process sees, before and after every change.
 
 use crate::fixture::*;
 use slat::table::formats::Npt4;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 pub type Guest = Vm<Npt4, HostView>;
 
-/// A VM whose frames 0.. are the test's memory from its first page on.
+/// A VM whose frames from 0 on are the test's memory, from its first page on.
 pub fn guest_on(space: &Arc<AddressSpace>, idle: &mut Idle, frames: u64) -> Arc<Guest> {
     let vm = Arc::new(Guest::builder(HostView::new(space)).vcpus(2).max_page(Level::M2).build().unwrap());
     space.register(&vm);
@@ -16,17 +16,18 @@ pub fn guest_on(space: &Arc<AddressSpace>, idle: &mut Idle, frames: u64) -> Arc<
     vm
 }
 
-/// Everything that the guest has mapped is mapped here too, to the same frame, and no more writable.
+/// Checks that this process maps every page that the guest maps: to the same frame, and writable if the guest's
+/// is.
 pub fn coherent<F: Format>(vm: &Vm<F, HostView>, idle: &mut Idle, frames: u64) {
     for gfn in (0..frames).map(Gfn) {
         let Some(mapping) = vm.translate(idle, gfn) else { continue };
         let pfn = mapping.leaf.pfn + (gfn.0 - mapping.gfns.start.0);
         let host = vm.host().lookup(at(gfn.0), Access::Read);
-        let host = host.unwrap_or_else(|| panic!("{gfn:?} is mapped in the guest alone"));
+        let host = host.unwrap_or_else(|| panic!("{gfn:?} is mapped only in the guest"));
         assert_eq!(pfn, host.pfn, "{gfn:?}");
         assert!(
             host.writable || !mapping.leaf.perms.allows(Access::Write),
-            "{gfn:?}: writable in the guest alone"
+            "{gfn:?}: writable only in the guest"
         );
     }
 }
@@ -68,16 +69,16 @@ fn a_guest_follows_every_change_of_its_host() {
     assert!(!writable(&mut idle, 2), "still mapped, not writable");
     assert!(vcpu.fault(&mut idle, Fault { gpa: Gfn(2).gpa(), access: Access::Write }).is_err());
     space.mprotect(&mut idle, pages(2, 1), Prot::ReadWrite).unwrap();
-    assert_eq!(fault(&mut vcpu, &mut idle, 2, Access::Write), Done::Fixed, "a sole owner: in place");
+    assert_eq!(fault(&mut vcpu, &mut idle, 2, Access::Write), Done::Fixed, "a sole owner writes in place");
 
     let child = space.fork(&mut idle).unwrap();
     assert!(!writable(&mut idle, 3));
     let shared = seen(&mut idle, 3).unwrap().pfn;
     let done = fault(&mut vcpu, &mut idle, 3, Access::Write);
-    assert_eq!(done, Done::Fixed, "the copy came in its place, without a hole");
+    assert_eq!(done, Done::Fixed, "the copy replaced the page, without a gap");
     assert!(writable(&mut idle, 3) && seen(&mut idle, 3).unwrap().pfn != shared);
     assert_eq!(get(&child, &mut idle, 3), 3);
-    assert!(!writable(&mut idle, 4), "its neighbour is shared as before");
+    assert!(!writable(&mut idle, 4), "its neighbour is still shared");
 
     space.mremap(&mut idle, pages(5, 1), PAGE_SIZE, Place::Fixed(at(20))).unwrap();
     assert_eq!(seen(&mut idle, 5), None);
@@ -101,7 +102,7 @@ fn huge_pages_reach_the_guest_and_are_split_when_a_part_changes() {
     assert_eq!(
         vm.translate(&mut idle, Gfn(600)).unwrap().level,
         Level::K4,
-        "its neighbours stay, as small pages"
+        "its neighbours stay as small pages"
     );
     assert_eq!(fault(&mut vcpu, &mut idle, 700, Access::Read), Done::Mapped(Level::K4));
     coherent(&vm, &mut idle, 1024);
@@ -125,7 +126,7 @@ fn two_guests_of_one_address_space_see_one_memory() {
     assert!(vms.iter().all(|vm| vm.translate(&mut idle, Gfn(3)).is_none()));
 }
 
-/// Tables of the guest and of the host come out of the same limit as its pages.
+/// Tables of the guest and of the host count towards the same limit as the pages.
 #[test]
 fn a_guest_without_memory_is_told_so_and_goes_on_when_there_is_some() {
     let mut idle = Idle::take().unwrap();
