@@ -1,6 +1,7 @@
-//! What meddlers do to the host's memory: a table, a row for each kind of change.
+//! What meddlers do to the host's memory: a table with a row for each kind of change.
 //!
-//! To add one: a function and a row. It says whether it was made; where it threw contents away it says so to the ledger.
+//! A new kind needs a function and a row. The function returns whether it made the change. Where it drops
+//! contents, it enters that in the ledger.
 
 use crate::groups::{LIMITS, with_room};
 use crate::oracle::Lane;
@@ -19,7 +20,8 @@ use std::sync::Arc;
 /// A kind of change.
 pub struct Change {
     pub name: &'static str,
-    /// It makes and frees no tables: fit to be made where guests write to free frames, by mistake.
+    /// The change makes and frees no tables. It may therefore run beside guests that write to free frames by
+    /// mistake.
     pub harmless: bool,
     make: fn(&mut Meddler<'_>) -> bool,
 }
@@ -45,19 +47,19 @@ pub const CHANGES: &[Change] = &[
     row("unmerge", false, unmerge),
     row("NUMA balancing", false, balance),
     row("young", true, young),
-    row("read and write", false, use_it),
+    row("read and write", false, access),
     row("another VM comes and goes", false, visit),
     row("another limit", false, limit),
     row("harvest", false, harvest),
     row("trim", false, trim),
 ];
 
-/// Children at once, for each meddler: they keep what they share.
+/// The most children of a meddler at once. A child keeps what it shares.
 const CHILDREN: usize = 2;
-/// Places of a child that are remembered.
+/// Remembered places of a child.
 const SAMPLES: usize = 24;
 
-/// A fork, and what it must hold for as long as it is there.
+/// A fork, and what it must hold for its whole life.
 struct Child {
     space: Arc<AddressSpace>,
     holds: Vec<(Hva, u64)>,
@@ -74,11 +76,11 @@ pub struct Meddler<'a> {
     made: Vec<u64>,
 }
 
-/// Runs a meddler for so many changes; returns its lane, and how often each was made.
+/// Runs a meddler for `steps` changes. Returns its lane, and how often each change was made.
 pub fn run(stage: &Stage, number: u64, steps: u64) -> (Lane, Vec<u64>) {
     let mut meddler = Meddler {
         stage,
-        idle: Idle::take().expect("a thread of its own"),
+        idle: Idle::take().expect("the meddler has its own thread"),
         random: Random::new(stage.seed << 16 ^ number),
         lane: Lane::new(number, PAGES),
         children: Vec::new(),
@@ -100,7 +102,8 @@ pub fn run(stage: &Stage, number: u64, steps: u64) -> (Lane, Vec<u64>) {
 }
 
 impl<'a> Meddler<'a> {
-    /// Some pages of a zone, often from one on that guests use; at times all of them, so that tables are freed.
+    /// Some pages of a zone, often from a page on that guests use. Sometimes the whole zone, so that tables are
+    /// freed.
     fn some_pages(&mut self) -> Range<u64> {
         if self.random.one_in(2) {
             let start = self.stage.some_hot(&mut self.random);
@@ -112,14 +115,14 @@ impl<'a> Meddler<'a> {
         if self.whole() { zone } else { self.part(&zone, BLOCK) }
     }
 
-    /// The same, in whole blocks: a mapping that is cut there can be moved.
+    /// The same in whole blocks. A mapping that is cut there can be moved.
     fn some_blocks(&mut self) -> Range<u64> {
         let zone = self.random.below(ZONES) * ZONE;
         let blocks = self.part(&(0..ZONE / BLOCK), 2);
         if self.whole() { zone..zone + ZONE } else { zone + blocks.start * BLOCK..zone + blocks.end * BLOCK }
     }
 
-    /// A part of `within`, of `most` at most.
+    /// A part of `within` of at most `most` pages.
     fn part(&mut self, within: &Range<u64>, most: u64) -> Range<u64> {
         let start = within.start + self.random.below(within.end - within.start);
         start..within.end.min(start + 1 + self.random.below(most))
@@ -129,12 +132,12 @@ impl<'a> Meddler<'a> {
         self.random.one_in(8) && !self.stage.mistake.spoils_frames()
     }
 
-    /// The mappings of the pages' zone stay meanwhile.
+    /// Keeps the mappings of the pages' zone in place.
     fn stay(&self, pages: &Range<u64>) -> RwLockReadGuard<'a, ()> {
         self.stage.zones[(pages.start / ZONE) as usize].read()
     }
 
-    /// No other thread needs the zone's mappings, or throws its contents away.
+    /// Excludes all threads that need the zone's mappings or drop its contents.
     fn alone(&self, pages: &Range<u64>) -> Option<RwLockWriteGuard<'a, ()>> {
         self.stage.zones[(pages.start / ZONE) as usize].try_write()
     }
@@ -157,7 +160,7 @@ fn move_away(m: &mut Meddler<'_>) -> bool {
     let there = space.mremap(idle, at, at.len(), Place::Fixed(away(pages.start)));
     match there {
         Ok(there) => space.mremap(idle, there, at.len(), Place::Fixed(at.start)).map(|_| true).unwrap(),
-        // More than one mapping.
+        // The range has more than one mapping.
         Err(MmError::NotMapped(_)) => false,
         Err(error) => panic!("{error}"),
     }
@@ -178,12 +181,12 @@ fn fork(m: &mut Meddler<'_>) -> bool {
         let (page, lane) = (m.random.below(PAGES), m.random.below(m.stage.lanes));
         let at = hva(page) + lane * crate::oracle::LINE as u64;
         if sample % 4 == 0 {
-            // Its own from now on.
+            // The child has its own copy from now on.
             child.holds.retain(|&(held, _)| held != at);
             let _ = child.space.write(&mut m.idle, at, &m.random.0.u64(..).to_le_bytes());
         }
         let mut word = [0; 8];
-        // Not where it is protected for the moment.
+        // A place that is protected at the moment cannot be read.
         if child.space.read(&mut m.idle, at, &mut word).is_ok() {
             child.holds.push((at, u64::from_le_bytes(word)));
         }
@@ -254,7 +257,7 @@ fn dontneed(m: &mut Meddler<'_>) -> bool {
     true
 }
 
-/// It never waits: where it would have to, some pages may be left.
+/// The reaper never waits. Where it would have to, it leaves some pages.
 fn reap(m: &mut Meddler<'_>) -> bool {
     let pages = m.some_pages();
     let _stay = m.stay(&pages);
@@ -285,7 +288,7 @@ fn soft_dirty(m: &mut Meddler<'_>) -> bool {
     true
 }
 
-/// Pages that were dropped and read, or are alike: some at a time.
+/// Merges some pages at a time: those that were dropped and read, and those that are alike.
 fn merge(m: &mut Meddler<'_>) -> bool {
     let pages = m.random.below(PAGES);
     m.stage.ksm.scan(&mut m.idle, pages) > 0
@@ -295,7 +298,7 @@ fn unmerge(m: &mut Meddler<'_>) -> bool {
     let pages = m.some_blocks();
     let _stay = m.stay(&pages);
     for advice in [Advice::Unmergeable, Advice::Mergeable] {
-        // Without room for copies some stay merged.
+        // Without room for copies, some pages stay merged.
         with_room(m.stage.space.madvise(&mut m.idle, hvas(&pages), advice));
     }
     true
@@ -314,13 +317,13 @@ fn young(m: &mut Meddler<'_>) -> bool {
     m.stage.space.young(&mut m.idle, hvas(&pages), young)
 }
 
-/// Through the host's own eyes.
-fn use_it(m: &mut Meddler<'_>) -> bool {
+/// Loads and stores as the host.
+fn access(m: &mut Meddler<'_>) -> bool {
     let pages = m.some_pages();
     let (space, ledger, idle) = (&m.stage.space, &m.stage.ledger, &mut m.idle);
     for page in pages.take(16) {
         let at = hva(page) + m.lane.offset();
-        // Some are protected, or not there, for the moment.
+        // Some pages are protected or not there at the moment.
         if m.lane.owns(ledger, page) && m.random.one_in(2) {
             let _ = m.lane.store(ledger, page, |line| space.write(idle, at, line));
         } else if let Ok(Err(wrong)) = m.lane.load(ledger, page, |line| space.read(idle, at, line)) {
@@ -330,7 +333,7 @@ fn use_it(m: &mut Meddler<'_>) -> bool {
     true
 }
 
-/// Registers, maps some pages, and goes: it is told to let go of all of them.
+/// Registers a VM, maps some pages in it, and drops it. The VM is told to release all of them.
 fn visit(m: &mut Meddler<'_>) -> bool {
     let (space, idle) = (&m.stage.space, &mut m.idle);
     let vm = Arc::new(Vm::<Ept4NoAd, _>::builder(HostView::new(space)).build().unwrap());
@@ -351,7 +354,7 @@ fn visit(m: &mut Meddler<'_>) -> bool {
     true
 }
 
-/// The guests' group may have more, or less.
+/// Raises or lowers the limit of the guests' group.
 fn limit(m: &mut Meddler<'_>) -> bool {
     m.stage.groups.set_limit(m.random.pick(&LIMITS));
     true
@@ -366,7 +369,7 @@ fn harvest(m: &mut Meddler<'_>) -> bool {
     true
 }
 
-/// Memory of free frames goes back to the system, also of those that were zeroed ahead.
+/// Returns memory of free frames to the system, including frames that were zeroed ahead.
 fn trim(m: &mut Meddler<'_>) -> bool {
     m.stage.arena.trim().unwrap() > 0
 }

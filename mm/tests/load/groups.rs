@@ -1,5 +1,5 @@
-//! Groups: the guests' memory has a limit that changes; and a neighbour in another group, which has too little, on the same arena
-//! and the same swap.
+//! Two groups on one arena and one swap. The guests' memory has a limit that changes. A neighbour in the other
+//! group has a limit below its needs.
 
 use crate::random::Random;
 use crate::stage::{Mistake, Stage};
@@ -9,32 +9,33 @@ use slat_mm::{AddressSpace, Arena, Backing, Group, MmError, Place, Prot, Swap};
 use std::sync::Arc;
 use std::thread;
 
-/// Limits of the guests' group, in pages: less than they use, forks or not. Only the tables of forks come on top.
+/// Limits of the guests' group in pages. They are below the guests' usage, with and without forks. Only the
+/// tables of forks are added.
 pub const LIMITS: [u64; 3] = [1856, 1728, 1600];
 const TABLES: u64 = 64;
 /// Pages of the neighbour, and its limit.
 const PAGES: u64 = 192;
 const LIMIT: u64 = 96;
-/// Where they are.
+/// The address of the neighbour's pages.
 const BASE: Hva = Hva(0x7000_0000);
 
 /// Both groups.
 pub struct Groups {
     pub guests: Arc<Group>,
     pub neighbour: Arc<Group>,
-    /// The guests' limit, if there is one, and how many forks there are.
+    /// The guests' limit, if any, and the number of forks.
     limit: Mutex<(Option<u64>, u64)>,
 }
 
 impl Groups {
     pub fn new(arena: &Arc<Arena>, mistake: Mistake) -> Self {
-        let limit = |pages: u64| mistake.leaves_all_beside().then_some(pages);
+        let limit = |pages: u64| mistake.runs_everything().then_some(pages);
         let group = |limit: Option<u64>| Group::new(arena, limit.map(|pages| pages * PAGE_SIZE)).unwrap();
         let (guests, neighbour) = (limit(LIMITS[0]), limit(LIMIT));
         Self { guests: group(guests), neighbour: group(neighbour), limit: Mutex::new((guests, 0)) }
     }
 
-    /// Another limit of the guests', if there is one.
+    /// Changes the guests' limit, if there is one.
     pub fn set_limit(&self, pages: u64) {
         self.change(|limit| limit.0 = limit.0.map(|_| pages));
     }
@@ -55,7 +56,8 @@ impl Groups {
     }
 }
 
-/// What a change has done; `None` where the group had no room for it: all that could have gone is shared, or in use.
+/// The result of a change, or `None` where the group had no room. All that could be evicted is then shared or
+/// in use.
 pub fn with_room<T>(done: Result<T, MmError>) -> Option<T> {
     match done {
         Ok(done) => Some(done),
@@ -64,9 +66,9 @@ pub fn with_room<T>(done: Result<T, MmError>) -> Option<T> {
     }
 }
 
-/// The neighbour: alone in its address space, it knows every word.
+/// Runs the neighbour. It is alone in its address space, and knows every word.
 pub fn run(stage: &Stage, swap: &Arc<Swap>) {
-    let mut idle = Idle::take().expect("a thread of its own");
+    let mut idle = Idle::take().expect("the neighbour has its own thread");
     let mut random = Random::new(stage.seed ^ 7 << 48);
     let space =
         AddressSpace::builder(&stage.arena).swap(swap).group(&stage.groups.neighbour).build().unwrap();

@@ -1,4 +1,5 @@
-//! The guest: loads and stores its lines all over memory, through a TLB that believes what it holds.
+//! The guest: it loads and stores its lines in all of memory, through a TLB that uses its entries until a
+//! flush.
 
 use crate::oracle::{LINE, Lane};
 use crate::random::Random;
@@ -10,9 +11,9 @@ use slat_vcpu::{Cpu, Exit, Window};
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
-/// Accesses until it looks whether it is over.
+/// Accesses between two checks whether the world is over.
 const STAY: u64 = 256;
-/// Steps that a kicked vCPU takes before it answers, at most.
+/// The most steps that a kicked vCPU takes before it answers.
 const LATEST: u64 = 64;
 
 pub struct Guest<'a> {
@@ -24,12 +25,12 @@ pub struct Guest<'a> {
 
 impl Program for Guest<'_> {
     fn step(&mut self, core: &mut Core<'_, impl Format, impl Host>) -> Result<Step, Fault> {
-        // Without flushes one may fault for ever: what it walks through has been unlinked.
+        // Without flushes, an access may fault forever: its walk uses unlinked tables.
         if self.left == 0 || self.stage.is_over() {
             self.left = STAY;
             return Ok(Step::Stop);
         }
-        // A fault runs the same access again: nothing is kept before it is done.
+        // After a fault the same access runs again. The guest keeps no state before the access is done.
         let mut random = self.random.clone();
         let place = random.below(HOT as u64) as usize;
         let fresh = random.one_in(16).then(|| random.below(PAGES));
@@ -65,23 +66,24 @@ impl<'a> Guest<'a> {
         Self { stage, lane: Lane::new(number, PAGES), random, left: STAY }
     }
 
-    /// Goes on with another access: this one is not possible at the moment.
+    /// Continues with another access: this one is not possible at the moment.
     fn skip(&mut self) {
         self.random.0.u64(..);
     }
 }
 
-/// Runs a vCPU until the meddlers are done; returns its lane.
+/// Runs a vCPU until the meddlers are done. Returns its lane.
 pub fn run<F: Format, H: Host>(stage: &Stage, vcpu: Vcpu<'_, F, H>, window: Window, number: u64) -> Lane {
     Node((number % u64::from(NODES)) as u8).run_here();
-    let mut idle = Idle::take().expect("a thread of its own");
+    let mut idle = Idle::take().expect("the vCPU has its own thread");
     let mut guest = Guest::new(stage, number);
     let mut cpu = Cpu::new(vcpu, window).untimed().answering_late(stage.seed << 8 ^ number, LATEST);
     debug_assert!(LINE as u64 * stage.lanes <= slat::PAGE_SIZE);
     while !stage.is_over() {
         match cpu.run(&mut idle, &mut guest) {
             Exit::Stopped => {}
-            // Unmapped, or protected, for the moment; or nothing can go of the group's, as long as children share it.
+            // The page is unmapped or protected at the moment, or the group can evict nothing while children
+            // share it.
             Exit::Failed(_, FaultError::Host(HostError::Fault | HostError::NoMemory)) => {
                 count(&stage.counts.refused);
                 guest.skip();

@@ -7,16 +7,16 @@ use slat::{Format, Idle, Vm};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The VM that logs: guests with these numbers run on it.
+/// The VM that logs. The guests with this number modulo [`VMS`] run on it.
 pub const VM: u64 = 0;
 
-/// Takes the pages that are dirty.
+/// Takes the dirty pages.
 type Take = dyn Fn(&mut Idle) -> BTreeSet<u64> + Send;
 
-/// See the module's header.
+/// The log, and what is known since its last harvest.
 pub struct Log {
     take: Box<Take>,
-    /// What was known of each page right after it was taken last.
+    /// What was known of each page right after the last harvest.
     since: Vec<Look>,
 }
 
@@ -24,7 +24,7 @@ impl Log {
     pub fn new<F: Format>(vm: &Arc<Vm<F, Primary>>, ledger: &Ledger) -> Self {
         let vm = vm.clone();
         let take = move |idle: &mut Idle| {
-            let harvest = vm.slots().harvest_all(idle).expect("it logs");
+            let harvest = vm.slots().harvest_all(idle).expect("the VM logs");
             let pages = harvest.iter().map(|page| page.gfn.0).collect();
             harvest.commit();
             pages
@@ -32,8 +32,8 @@ impl Log {
         Self { take: Box::new(take), since: look(ledger) }
     }
 
-    /// Takes what is dirty; a page that a guest surely wrote to since the last time, and that is not told. Guests have gone on for a
-    /// while, and do so `once_more`.
+    /// Takes the dirty pages. Returns a page that a guest certainly wrote to since the last harvest, and that
+    /// the log misses. Guests have run since then, and run again in `once_more`.
     pub fn harvest(
         &mut self,
         idle: &mut Idle,

@@ -1,30 +1,31 @@
-//! A primary change under load: four vCPUs of two VMs use memory through TLBs that believe what they hold, and answer late
-//! when they are kicked; a device writes beside them, while two meddlers change everything that a host can change about the
-//! memory, at random. The memory is more than its group may have: an evictor, and faults, take pages to swap all the while, beside a
-//! neighbour in another group. One of the swap devices fails and recovers; a thread zeroes free frames; one VM logs writes, and a third
-//! one has a guest of its guest.
+//! A primary MMU under load. Four vCPUs of two VMs use memory through TLBs, and answer kicks late. A device
+//! writes beside them. Two meddlers make random changes of every kind that a host can make to memory.
+//!
+//! The memory exceeds the limit of its group, so an evictor and faults take pages to swap all the time. A
+//! neighbour in another group uses the same swap. One of the swap devices fails and recovers, and a thread
+//! zeroes free frames. One VM logs writes, and a third VM has a guest of its guest.
 //!
 //! ```text
 //!   guest ──▶ TLB ──▶ tables ──▶ frames, poisoned when they are freed ◀── the host's table ◀── meddlers
-//!     │        holds on until it is told to forget                                               │
-//!     └── each line of 64 bytes is what it must be ◀──────── the ledger: what was dropped ◀──────┘
+//!     │        keeps entries until a flush                                                       │
+//!     └── each line of 64 bytes is right ◀────────────────── the ledger: what was dropped ◀──────┘
 //! ```
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | [`changes`] | what meddlers do: a table, a row for each kind of change |
+//! | [`changes`] | what meddlers do: a table with a row for each kind of change |
 //! | [`guest`] | what a vCPU does |
 //! | [`device`] | what writes beside the guests, through the address space and by pins |
-//! | [`nested`] | a guest of a guest, in memory of its own |
-//! | [`groups`] | the limit; the neighbour in another group |
+//! | [`nested`] | a guest of a guest, in its own memory |
+//! | [`groups`] | the limit, and the neighbour in another group |
 //! | [`swap`] | devices by priority, one of which fails and recovers |
 //! | [`log`] | a dirty log that loses nothing |
 //! | [`oracle`] | what every byte must be |
-//! | [`stage`] | the memory, the host; mistakes to be found |
-//! | [`ending`] | when all have gone, everything is accounted for |
+//! | [`stage`] | the memory and the host, and the mistakes to be found |
+//! | [`final_check`] | in the end everything is accounted for |
 
 mod changes;
 mod device;
-mod ending;
+mod final_check;
 mod groups;
 mod guest;
 mod log;
@@ -62,11 +63,12 @@ const DEVICES: u64 = 1;
 const EVICTORS: usize = 1;
 /// Frames of each node that are kept zeroed.
 const ZEROED: u64 = 256;
-/// Changes of each meddler in each world, at night and else.
+/// Changes of each meddler in each world: at night, and otherwise.
 const STEPS: [u64; 2] = [150, 70];
-/// Changes after which a mistake is not found.
+/// If a mistake is not found within these changes, it is not found.
 const MANY_STEPS: u64 = 20_000;
-/// Without a change for so long, a world hangs: a change may have to evict many pages first, on a machine with much else to do.
+/// A world without a change for this long hangs. On a busy machine, a change may first have to evict many
+/// pages.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// How a world is built.
@@ -91,7 +93,7 @@ struct Tally {
 
 fn run<F: Nest>(setting: Setting) -> Tally {
     let Setting { lock, contexts, thp, mistake, seed } = setting;
-    let mut idle = Idle::take().expect("the test's own thread");
+    let mut idle = Idle::take().expect("the test has its own thread");
     let stage = Stage::new(&mut idle, thp, mistake, seed, VCPUS + MEDDLERS + DEVICES);
     let mut mistaken = Vec::new();
     let mut register = |vm: &Arc<Vm<F, Primary>>| match mistake {
@@ -116,11 +118,11 @@ fn run<F: Nest>(setting: Setting) -> Tally {
             vm
         })
         .collect();
-    let beside = mistake.leaves_all_beside();
+    let beside = mistake.runs_everything();
     *stage.log.lock() = beside.then(|| Log::new(&vms[log::VM as usize], &stage.ledger));
     let nested = beside.then(|| nested::vm::<F>(&mut idle, &stage, false));
     let ahead = beside.then(|| {
-        let evictor = Evictor::start(&stage.space, EVICTORS).expect("it has an LRU");
+        let evictor = Evictor::start(&stage.space, EVICTORS).expect("the space has an LRU");
         (evictor, Zeroer::start(&stage.arena, ZEROED))
     });
     let window = window(&stage);
@@ -133,7 +135,7 @@ fn run<F: Nest>(setting: Setting) -> Tally {
             scope.spawn(move || guest::run(stage, vm.vcpu(id).unwrap(), window, number))
         });
         let guests: Vec<_> = guests.collect();
-        // A device makes tables, and so none where guests write to free frames.
+        // A device makes tables. No frame may become a table where guests write to free frames.
         let devices = if mistake.spoils_frames() { 0 } else { DEVICES };
         let devices = (VCPUS + MEDDLERS..).take(devices as usize);
         let devices = devices.map(|number| scope.spawn(move || device::run(stage, number)));
@@ -148,7 +150,8 @@ fn run<F: Nest>(setting: Setting) -> Tally {
             scope.spawn(move || changes::run(stage, number, steps))
         });
         let meddlers: Vec<_> = meddlers.collect();
-        // A guest that was not told keeps a page that the host does not offer any more, and asks for permission to write for ever.
+        // A guest that missed a notification keeps a page that the host has withdrawn. It asks for write
+        // permission forever.
         let mut tell_all = || {
             for vm in vms {
                 vm.invalidate(hvas(&(0..PAGES)), Why::Unmap).apply(&mut idle).settle();
@@ -158,14 +161,14 @@ fn run<F: Nest>(setting: Setting) -> Tally {
             meddlers.iter().all(ScopedJoinHandle::is_finished)
                 || guests.iter().any(ScopedJoinHandle::is_finished)
         };
-        // What waits for such a guest would wait for ever, and nothing would be found.
-        while !while_they_get_on(stage, mistake, over) {
+        // Whoever waits for such a guest would wait forever, and no mistake would be found.
+        while !wait_for_progress(stage, mistake, over) {
             tell_all();
         }
         stage.end();
         while mistake != Mistake::None && !guests.iter().all(ScopedJoinHandle::is_finished) {
             tell_all();
-            // Guests wait for those that are open: one after the other would leave them no moment to go on.
+            // Guests wait for open notifications. One right after the other would leave them no moment to run.
             thread::park_timeout(Duration::from_millis(2));
         }
         for meddler in meddlers {
@@ -184,24 +187,24 @@ fn run<F: Nest>(setting: Setting) -> Tally {
     }
     drop((mistaken, ahead, nested));
     if mistake == Mistake::None {
-        assert_eq!(tally.wrong, 0, "said above");
+        assert_eq!(tally.wrong, 0, "errors are reported above");
     }
     if tally.wrong == 0 && mistake.shows_in_the_end() {
-        ending::check(&mut idle, stage, vms, lanes);
+        final_check::check(&mut idle, stage, vms, lanes);
     }
     tally
 }
 
 /// The frames, for vCPUs.
 fn window(stage: &Stage) -> Window {
-    // Frame numbers start after a huge page that is never used.
-    // SAFETY: the arena's mapping, which outlives the vCPUs.
+    // Frame numbers start after a huge page that is never used. SAFETY: the arena's mapping, which outlives the
+    // vCPUs.
     unsafe { Window::new(stage.arena.base(), stage.arena.stats().frames + Level::M2.pages()) }
 }
 
-/// Waits until it is over, and returns true. Where nothing gets on, a mistake may be why: it returns false. Without one the
-/// process ends.
-fn while_they_get_on(stage: &Stage, mistake: Mistake, over: impl Fn() -> bool) -> bool {
+/// Waits until the world is over, and returns true. Where no thread makes progress, returns false if the world
+/// has a mistake, and otherwise exits the process.
+fn wait_for_progress(stage: &Stage, mistake: Mistake, over: impl Fn() -> bool) -> bool {
     let patience = if mistake == Mistake::None { PATIENCE } else { Duration::from_millis(500) };
     let mut last = (stage.counts.begun.load(Relaxed), Instant::now());
     while !over() {
@@ -221,7 +224,7 @@ fn while_they_get_on(stage: &Stage, mistake: Mistake, over: impl Fn() -> bool) -
     true
 }
 
-/// A format, the lock, whether reasons are heeded, whether there are huge pages.
+/// A format, the lock, whether a reason selects how the guest reacts, and whether there are huge pages.
 type Sort = (fn(Setting) -> Tally, MmuLock, bool, bool);
 
 const SORTS: [Sort; 6] = [
@@ -233,8 +236,8 @@ const SORTS: [Sort; 6] = [
     (run::<Ept4>, MmuLock::Exclusive, true, false),
 ];
 
-/// Each sort of world once; again and again, with other seeds, where `SLAT_SOAK_SECONDS` says for how long
-/// (`cargo xtask soak`).
+/// Runs each sort of world once. With `SLAT_SOAK_SECONDS`, repeats them for that long with other seeds (`cargo
+/// xtask soak`).
 #[test]
 fn no_guest_reads_what_is_not_its_own() {
     let seconds = std::env::var("SLAT_SOAK_SECONDS").ok().map(|seconds| seconds.parse().expect("seconds"));
@@ -250,11 +253,11 @@ fn no_guest_reads_what_is_not_its_own() {
             "{lock:?}, contexts {contexts}, thp {thp}: {} judged, {} dropped, {} refused, changes {:?}",
             tally.judged, tally.dropped, tally.refused, tally.made
         );
-        assert!(tally.judged > 0 && tally.dropped > 0, "guests got on, and met changes");
+        assert!(tally.judged > 0 && tally.dropped > 0, "guests ran, and met changes");
         made.iter_mut().zip(tally.made).for_each(|(sum, made)| *sum += made);
     }
     for (change, made) in CHANGES.iter().zip(made) {
-        assert!(made > 0, "no {}: the test has missed something", change.name);
+        assert!(made > 0, "no {}: the test misses a change", change.name);
     }
 }
 
@@ -272,14 +275,14 @@ fn negative_control_a_host_that_frees_before_it_tells_is_found_out() {
     assert!(wrong(Mistake::TellsLate) > 0);
 }
 
-/// What was written there last is read back at the end of each world, if not before.
+/// At the latest, the end of each world reads back what was written last.
 #[test]
 fn negative_control_a_swap_device_that_keeps_nothing_is_found_out() {
     let found = std::panic::catch_unwind(|| wrong(Mistake::KeepsNothing));
     assert!(found.map_or(true, |wrong| wrong > 0));
 }
 
-/// By one thread alone.
+/// Runs on one thread.
 #[test]
 fn a_log_tells_of_stores_after_it_was_taken() {
     for (mistake, found) in [(Mistake::None, false), (Mistake::NotRearmed, true)] {
@@ -304,9 +307,9 @@ fn a_log_tells_of_stores_after_it_was_taken() {
     }
 }
 
-/// By one thread alone.
+/// Runs on one thread.
 #[test]
-fn a_guest_of_a_guest_is_looked_for_where_the_host_takes_its_memory() {
+fn changes_of_the_host_reach_a_guest_of_a_guest() {
     for (mistake, found) in [(Mistake::None, false), (Mistake::NestedForgotten, true)] {
         let mut idle = Idle::take().unwrap();
         let stage = Stage::new(&mut idle, false, mistake, 7, 1);

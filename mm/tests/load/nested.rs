@@ -1,7 +1,8 @@
-//! A guest of a guest: a hypervisor on two vCPUs of a third VM keeps tables in memory that the host takes, moves, merges, shares and
-//! balances as the other guests' memory, and so does what runs on them. Both vCPUs run the inner guest on the same tables: the faults and
-//! flushes of one meet those of the other. Each has a word of its own in each page. Nothing there is thrown away: each word is what was
-//! stored last.
+//! A guest of a guest. A hypervisor on two vCPUs of a third VM keeps its tables and its guest in the same
+//! memory. The host takes, moves, merges, shares and balances this memory like that of the other guests.
+//!
+//! Both vCPUs run the inner guest on the same tables, so the faults and flushes of one meet those of the other.
+//! Each vCPU has its own word in each page. Nothing is dropped there, so each word must be the last one stored.
 
 use crate::groups::with_room;
 use crate::random::Random;
@@ -21,16 +22,16 @@ pub const VCPUS: u32 = 2;
 
 /// Pages that the inner guest uses.
 const PAGES: u64 = 96;
-/// Its accesses until it looks whether it is over.
+/// The inner guest's accesses between two checks whether the world is over.
 const STAY: u64 = 256;
-/// Its accesses between two changes of its hypervisor's, about.
+/// About how many accesses the inner guest makes between two changes of its hypervisor.
 const EDITS: u64 = 400;
-/// Steps that a kicked vCPU takes before it answers, at most.
+/// The most steps that a kicked vCPU takes before it answers.
 const LATEST: u64 = 64;
-/// An access that the host has no room for is made so often again when all is over.
+/// After the end of the world, how often an access is repeated for which the host has no room.
 const ATTEMPTS: u32 = 1_000_000;
 
-/// The VM of the hypervisor, which is told of changes.
+/// The VM of the hypervisor. It is told of changes.
 pub fn vm<F: Format>(idle: &mut Idle, stage: &Stage, sabotaged: bool) -> Arc<Vm<F, Primary>> {
     let builder = Vm::<F, _>::builder(Primary::new(stage)).vcpus(VCPUS);
     let builder = if sabotaged { builder.sabotage_reverse_map() } else { builder };
@@ -41,14 +42,14 @@ pub fn vm<F: Format>(idle: &mut Idle, stage: &Stage, sabotaged: bool) -> Arc<Vm<
     vm
 }
 
-/// What the inner guest stored last in each of its pages on this vCPU, and what it does next.
+/// What the inner guest last stored in each of its pages on this vCPU, and what it does next.
 struct Inner<'a> {
     stage: &'a Stage,
     vcpu: u32,
     random: Random,
     words: Vec<u64>,
     left: u64,
-    /// It looks at each of its pages, from the last one on, and stores no more.
+    /// The guest only checks its pages, beginning with the last, and stores nothing.
     looks: bool,
 }
 
@@ -57,7 +58,7 @@ impl Program for Inner<'_> {
         if self.left == 0 {
             return Ok(Step::Stop);
         }
-        // A fault runs the same access again: nothing is kept before it is done.
+        // After a fault the same access runs again. The guest keeps no state before the access is done.
         let mut random = self.random.clone();
         let page = if self.looks { self.left - 1 } else { random.below(PAGES) };
         let at = Gfn(page).gpa() + page * 8 + u64::from(self.vcpu) * PAGE_SIZE / 2;
@@ -81,10 +82,10 @@ impl Program for Inner<'_> {
     }
 }
 
-/// The hypervisor's machine, to one of its vCPUs.
+/// The hypervisor's machine, as one of its vCPUs sees it.
 struct Machine<'a> {
     stage: &'a Stage,
-    /// Memory that it has not got yet.
+    /// Memory that the hypervisor does not have yet.
     memory: &'a Mutex<Span<Gfn>>,
     attempts: u32,
 }
@@ -95,7 +96,7 @@ impl Platform for Machine<'_> {
     fn exit(&mut self, _: &mut Idle, exit: Exit) -> Result<(), ()> {
         match exit {
             Exit::Stopped => Ok(()),
-            // Nothing can go of the group's for the moment: other threads have it in hand, or have just used it.
+            // The group can evict nothing at the moment: other threads evict its pages, or have just used them.
             Exit::Failed(_, FaultError::Host(HostError::NoMemory)) if self.attempts > 0 => {
                 self.attempts -= u32::from(self.stage.is_over());
                 thread::yield_now();
@@ -120,7 +121,7 @@ impl Platform for Machine<'_> {
     }
 }
 
-/// Runs these vCPUs until the meddlers are done. In the end the host moves all that there is, between two looks at all of it.
+/// Runs these vCPUs until the meddlers are done. In the end the host moves all memory between two checks of it.
 pub fn run<F: Nest>(stage: &Stage, vm: &Vm<F, Primary>, window: Window, vcpus: Range<u32>) {
     let settings = L1Settings { steps: EDITS, seed: stage.seed, late: LATEST, ..L1Settings::default() };
     let l1 = L1::new(VCPUS, settings);
@@ -140,16 +141,16 @@ pub fn run<F: Nest>(stage: &Stage, vm: &Vm<F, Primary>, window: Window, vcpus: R
             scope.spawn(move || run_on(stage, id, vcpu, machine));
         }
     });
-    let mut idle = Idle::take().expect("a thread of its own");
+    let mut idle = Idle::take().expect("the thread is this function's own");
     let _ = cpu(0).check_all(&mut idle, &mut machine());
     if l1.counts().mistakes() > 0 {
         stage.wrong(|| format!("its hypervisor says: {:?}", l1.counts()));
     }
 }
 
-/// The same of one vCPU.
+/// The same for one vCPU.
 fn run_on<F: Nest>(stage: &Stage, id: u32, mut vcpu: L1Vcpu<'_, '_, F, Primary>, mut machine: Machine<'_>) {
-    let mut idle = Idle::take().expect("a thread of its own");
+    let mut idle = Idle::take().expect("the vCPU has its own thread");
     let random = Random::new(stage.seed ^ 9 << 48 ^ u64::from(id) << 32);
     let words = vec![0; PAGES as usize];
     let mut inner = Inner { stage, vcpu: id, random, words, left: 0, looks: false };
@@ -158,7 +159,7 @@ fn run_on<F: Nest>(stage: &Stage, id: u32, mut vcpu: L1Vcpu<'_, '_, F, Primary>,
         vcpu.run(idle, &mut machine, &mut inner) == Ok(Ended::Stopped)
     };
     let mut goes_on = stay(&mut idle, false);
-    // Without memory for more tables it rests.
+    // Without memory for more tables, the vCPU rests.
     while goes_on && !stage.is_over() {
         goes_on = stay(&mut idle, false);
     }

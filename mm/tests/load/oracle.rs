@@ -1,20 +1,21 @@
-//! What every byte must be, although pages lose their contents while they are used.
+//! What every byte must be, although pages lose their contents during use.
 //!
-//! Each thread has a **lane**: a line of 64 bytes in every page that it alone writes, so it knows what it wrote there.
-//! Changes that throw contents away are entered in the **ledger** before they begin and after they have ended:
+//! Each thread has a **lane**: a line of 64 bytes in every page. Only that thread writes the line, so it knows
+//! what it wrote there. A change that drops contents is entered in the **ledger** before it begins and after it
+//! has ended:
 //!
 //! ```text
 //!            write v                 load
 //! ───────────┼───────────────────────┼────────▶
-//!   ended ┄┄┄│                       │┄┄┄ begun      v or 0:  a drop of the page about then
-//!            │┄┄┄ begun ┄┄┄┄┄ ended ┄│               0 only:  one began after the write and ended before the load
+//!   ended ┄┄┄│                       │┄┄┄ begun      v or 0:  a drop of the page may have met the write or the load
+//!            │┄┄┄ begun ┄┄┄┄┄ ended ┄│               0 only:  a drop began after the write and ended before the load
 //!            │         none          │               v only
 //! ```
-//! A zero that was read is what the line holds from then on: the old value never comes back. Values are written once,
-//! so an older one is a mistake too; but a few pages hold the same value whenever they are written, to be merged.
+//! After a zero was read, the line holds zero: the old value never comes back. Each value is written once, so
+//! an older one is a mistake, too. A few pages always get the same value, so that they are merged.
 //!
-//! Others may **peek** into a lane: a value whose write had ended before they looked is there, or a newer one, or the page
-//! was dropped some time.
+//! Other threads may **peek** into a lane. They find a value whose write had ended before, or a newer one, or
+//! zero if the page was ever dropped.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -24,10 +25,10 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 /// Bytes of a lane in each page.
 pub const LINE: usize = 64;
 const WORDS: usize = LINE / 8;
-/// One page in so many is alike with others, and has one lane only.
+/// One page in this many has the same contents as others, and only one lane.
 const ALIKE: u64 = 8;
 
-/// How often a page was dropped: begun, ended; and how often for sure.
+/// How often a drop of a page began and ended, and how often a certain drop began and ended.
 #[derive(Default)]
 struct Drops {
     begun: AtomicU64,
@@ -38,14 +39,14 @@ struct Drops {
 
 /// The counts at one moment.
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct DropCounts {
     begun: u64,
     ended: u64,
     surely_begun: u64,
     surely_ended: u64,
 }
 
-/// See [`Ledger::look`].
+/// A result of [`Ledger::look`].
 pub struct Look {
     ended: u64,
     written: Vec<u64>,
@@ -75,8 +76,8 @@ impl Ledger {
         Look { ended, written: (0..self.lanes).map(|lane| self.written(page, lane).load(SeqCst)).collect() }
     }
 
-    /// Whether a thread with one of these lanes began and ended a write to the page between three looks, and none can have dropped it
-    /// since: the second value was written after the first had been.
+    /// Whether a thread with one of these lanes began and ended a write to the page between three looks, and no
+    /// thread can have dropped the page since. The second value was written after the first.
     pub fn was_written(
         &self,
         page: u64,
@@ -92,7 +93,7 @@ impl Ledger {
             && (0..self.lanes).filter(|&lane| lanes(lane)).any(|lane| twice(&lane))
     }
 
-    /// Reads a line of any lane through `get`, and judges by what all threads know.
+    /// Reads a line of any lane through `get`. Judges it by what all threads know.
     pub fn peek<E>(
         &self,
         page: u64,
@@ -103,14 +104,14 @@ impl Ledger {
         let written = self.written(page, lane).load(SeqCst);
         get(&mut line)?;
         let found = words(&line);
-        // A line that is being written is partly as it was.
+        // A line that is being written is partly old.
         let dropped = self.seen(page).begun > 0;
         let newer = |word: u64| word >= written && (word == 0 || word >> 40 == tag(page, lane) >> 40);
         let holds = found.iter().all(|&word| newer(word) || (word == 0 && dropped));
         Ok(if holds { Ok(()) } else { Err(Wrong { page, lane, written, found }) })
     }
 
-    /// Runs `change`, which drops the contents of `pages`; one that may leave some is not `sure`.
+    /// Runs `change`, which drops the contents of `pages`. A change that may leave some pages is not `sure`.
     pub fn dropping<T>(&self, pages: Range<u64>, sure: bool, change: impl FnOnce() -> T) -> T {
         let drops = &self.drops[pages.start as usize..pages.end as usize];
         for page in drops {
@@ -125,9 +126,9 @@ impl Ledger {
         result
     }
 
-    fn seen(&self, page: u64) -> Seen {
+    fn seen(&self, page: u64) -> DropCounts {
         let drops = &self.drops[page as usize];
-        Seen {
+        DropCounts {
             begun: drops.begun.load(SeqCst),
             ended: drops.ended.load(SeqCst),
             surely_begun: drops.surely_begun.load(SeqCst),
@@ -136,15 +137,15 @@ impl Ledger {
     }
 }
 
-/// What a line was last known to hold.
+/// The last known contents of a line.
 #[derive(Clone, Copy, Default)]
 struct Last {
     value: u64,
-    before: Seen,
-    after: Seen,
+    before: DropCounts,
+    after: DropCounts,
 }
 
-/// A line that is not what it must be.
+/// A line with wrong contents.
 pub struct Wrong {
     page: u64,
     lane: u64,
@@ -164,20 +165,20 @@ pub struct Lane {
     number: u64,
     writes: u64,
     lines: Vec<Last>,
-    /// Times that a page was found dropped.
+    /// How often a page was found dropped.
     pub dropped: u64,
-    /// Loads that were judged.
+    /// The number of judged loads.
     pub judged: u64,
 }
 
 impl Lane {
-    /// Number `number`.
+    /// The lane with this number.
     pub fn new(number: u64, pages: u64) -> Self {
         let lines = vec![Last::default(); pages as usize];
         Self { number, writes: 0, lines, dropped: 0, judged: 0 }
     }
 
-    /// Where its line lies in a page.
+    /// The offset of the line in a page.
     pub fn offset(&self) -> u64 {
         self.number * LINE as u64
     }
@@ -187,7 +188,7 @@ impl Lane {
         !page.is_multiple_of(ALIKE) || page / ALIKE % ledger.lanes == self.number
     }
 
-    /// Writes the next value through `put`; nothing has happened where that fails.
+    /// Writes the next value through `put`. Where that fails, nothing has happened.
     pub fn store<E>(
         &mut self,
         ledger: &Ledger,
@@ -232,7 +233,7 @@ impl Lane {
     }
 }
 
-/// What every value of a line begins with: whose it is, and where; pages that are alike say the same.
+/// The start of every value of a line: its lane and its page. Pages with the same contents have the same tag.
 fn tag(page: u64, lane: u64) -> u64 {
     (lane + 1) << 56 | if page.is_multiple_of(ALIKE) { 0 } else { page << 40 }
 }
@@ -242,7 +243,7 @@ fn words(line: &[u8; LINE]) -> [u64; WORDS] {
     std::array::from_fn(|at| u64::from_le_bytes(word(at)))
 }
 
-/// A lane's line as an array of bytes in memory, for the tests of the oracle itself.
+/// Judges a lane's line that is an array of bytes in memory, for the tests of the oracle.
 fn judge(lane: &mut Lane, ledger: &Ledger, bytes: [u8; LINE]) -> bool {
     let copy = |into: &mut [u8]| -> Result<(), Infallible> {
         into.copy_from_slice(&bytes);
@@ -266,7 +267,7 @@ fn the_oracle_knows_what_a_line_may_hold() {
     let (ledger, mut lane) = (Ledger::new(2, 1), Lane::new(0, 2));
     let first = write(&mut lane, &ledger);
     assert!(judge(&mut lane, &ledger, first));
-    assert!(!judge(&mut lane, &ledger, [0; LINE]), "it was not dropped");
+    assert!(!judge(&mut lane, &ledger, [0; LINE]), "the page was not dropped");
     let second = write(&mut lane, &ledger);
     assert!(!judge(&mut lane, &ledger, first), "an older value");
     assert!(!judge(&mut lane, &ledger, [0xdd; LINE]), "poison");
@@ -281,12 +282,12 @@ fn the_oracle_knows_what_a_line_may_hold() {
     };
     assert!(peek(second) && !peek(first) && !peek([0; LINE]) && !peek([0xdd; LINE]));
 
-    ledger.dropping(1..2, false, || assert!(judge(&mut lane, &ledger, second), "not yet"));
-    assert!(judge(&mut lane, &ledger, second), "perhaps it was not dropped");
+    ledger.dropping(1..2, false, || assert!(judge(&mut lane, &ledger, second), "the drop has not ended"));
+    assert!(judge(&mut lane, &ledger, second), "the page may not have been dropped");
     ledger.dropping(1..2, true, || {});
-    assert!(!judge(&mut lane, &ledger, second), "surely it was");
+    assert!(!judge(&mut lane, &ledger, second), "the page was certainly dropped");
     assert!(judge(&mut lane, &ledger, [0; LINE]));
-    assert!(!judge(&mut lane, &ledger, second), "and does not come back");
+    assert!(!judge(&mut lane, &ledger, second), "the old value does not come back");
 
     ledger.dropping(1..2, true, || {
         let third = write(&mut lane, &ledger);

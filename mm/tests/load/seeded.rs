@@ -1,8 +1,8 @@
-//! Mistakes made in the engine itself ([`slat::seeded`]): each has to be found by a world, and without one the same worlds
-//! are right. Under `--cfg seeded` only: `cargo xtask verify --only load`.
+//! Tests of mistakes in the engine ([`slat::seeded`]). A world must find each mistake. Without one, the same
+//! worlds are right. Only under `--cfg seeded`: `cargo xtask verify --only load`.
 //!
-//! A mistake is made in a whole process, so each has a process of its own: this very program, asked for the one test that
-//! looks, which then must fail.
+//! A mistake applies to a whole process. Each mistake therefore gets its own process: this program, which runs
+//! only the test that must fail.
 
 use crate::stage::Mistake;
 use crate::{Setting, run};
@@ -10,9 +10,9 @@ use slat::MmuLock;
 use slat::seeded::{Tool, WRONG, each_fails_in_a_process};
 use slat::table::formats::Npt4;
 
-/// The end of each world shows the mistake, if guests do not.
+/// The end of each world shows the mistake, if the guests do not.
 const ENDS: &str = "seeded::a_world_is_right_to_its_end";
-/// Worlds in which no mistake is made.
+/// Worlds without a mistake.
 const RIGHT: u64 = 3;
 
 fn setting(seed: u64) -> Setting {

@@ -1,4 +1,4 @@
-//! The stage: memory of the host that guests use and meddlers change, and what is known of it for certain.
+//! The stage: the host's memory, which guests use and meddlers change, and what is certainly known of it.
 
 use crate::groups::Groups;
 use crate::log::Log;
@@ -25,21 +25,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqC
 pub const ZONES: u64 = 4;
 pub const ZONE: u64 = Level::M2.pages();
 pub const PAGES: u64 = ZONES * ZONE;
-/// Mappings are cut into no smaller pieces.
+/// Mappings are not cut into smaller pieces.
 pub const BLOCK: u64 = 64;
 
-/// Pages that all use over and over, so that vCPUs have them in their TLBs when they change.
+/// Pages that all threads use again and again, so that vCPUs have them in their TLBs when they change.
 pub const HOT: usize = 48;
 
-/// Threads run on either of them, and pages move to where they are used.
+/// Threads run on each node, and pages move to where they are used.
 pub const NODES: u8 = 2;
 
-/// Where the memory lies that the guests use.
+/// The address of the guests' memory.
 const BASE: Hva = Hva(0x4000_0000);
-/// Where blocks are moved to for a while: as far from each other as in [`BASE`], and differently in their 2 MiB.
+/// Where blocks go for a while. Their distances are as in [`BASE`], but their places within 2 MiB differ.
 const AWAY: Hva = Hva(0x6000_0000 + PAGE_SIZE);
 
-/// Where the memory of a hypervisor in a guest lies, and its pages.
+/// The address of the memory of a hypervisor in a guest, and its pages.
 pub const NESTED: Hva = Hva(0x8000_0000);
 pub const NESTED_PAGES: u64 = 32 * ZONE;
 
@@ -55,48 +55,48 @@ pub fn away(page: u64) -> Hva {
     AWAY + page * PAGE_SIZE
 }
 
-/// A mistake made on purpose: the guests must find it.
+/// A mistake on purpose. The guests must find it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mistake {
     None,
-    /// Shootdowns pretend.
+    /// Flushes do nothing.
     NoFlush,
-    /// A change is told when the next one comes: its frames have been freed by then.
+    /// A change is reported when the next one comes. Its frames have been freed by then.
     TellsLate,
-    /// Changes for this reason are not told at all.
+    /// Changes for this reason are not reported.
     Deaf(Why),
-    /// A swap device keeps nothing of what it has written.
+    /// A swap device discards what it is given.
     KeepsNothing,
-    /// What the host takes back is not looked for in guests of guests.
+    /// Guests of guests do not lose what the host takes back.
     NestedForgotten,
-    /// What a dirty log has told of is not flushed: stores go on by what vCPUs have of it.
+    /// Pages that the dirty log has reported are not flushed, so vCPUs store through their old entries.
     NotRearmed,
 }
 
 impl Mistake {
-    /// Whether there are limits, an evictor, a neighbour and a log. Beside mistakes of flushing and telling there are none: the lines
-    /// of the memory have to show those.
-    pub fn leaves_all_beside(self) -> bool {
+    /// Whether there are limits, an evictor, a neighbour and a log. Where flushes or notifications are wrong
+    /// there are none: the lines in memory have to show such a mistake.
+    pub fn runs_everything(self) -> bool {
         matches!(self, Self::None | Self::KeepsNothing)
     }
 
-    /// Whether a short world shows it in the end.
+    /// Whether the end of a short world shows the mistake.
     pub fn shows_in_the_end(self) -> bool {
         matches!(self, Self::None | Self::KeepsNothing)
     }
 
-    /// Whether guests may write to frames that are free: then no VM may make tables of those.
+    /// Whether guests may write to free frames. No VM may then make tables of them.
     pub fn spoils_frames(self) -> bool {
         match self {
             Self::None | Self::KeepsNothing | Self::NotRearmed => false,
             Self::NoFlush | Self::TellsLate | Self::NestedForgotten => true,
-            // Who still has a page after the others may write to it.
+            // A guest that still has such a page may write to it after others got its frame.
             Self::Deaf(why) => matches!(why, Why::Unmap | Why::Clear | Why::Migrate | Why::Reclaim),
         }
     }
 }
 
-/// See the module's header.
+/// Everything that the threads of a world share.
 pub struct Stage {
     pub arena: Arc<Arena>,
     pub space: Arc<AddressSpace>,
@@ -109,28 +109,29 @@ pub struct Stage {
     pub log: parking_lot::Mutex<Option<Log>>,
     /// One for each policy.
     pub balancers: Vec<Balancer>,
-    /// Held for reading by who needs a zone's mappings to stay, for writing by who takes them away for a while.
+    /// A reader needs the zone's mappings to stay. A writer takes them away for a while.
     pub zones: Vec<RwLock<()>>,
     pub ledger: Ledger,
     /// See [`HOT`].
     pub hot: Vec<AtomicU64>,
-    /// Held by the thread that clears soft-dirty, and looks later what was written: meanwhile no other clears it.
+    /// Held by the thread that clears soft-dirty, until it has read what was written. No other thread clears it
+    /// meanwhile.
     pub soft_dirty: parking_lot::Mutex<()>,
     pub counts: Counts,
     pub mistake: Mistake,
     pub seed: u64,
-    /// With huge pages, and with one frame for pages of zeroes.
+    /// Whether there are huge pages, and one frame for all pages of zeroes.
     pub thp: bool,
-    /// How many threads have a lane.
+    /// The number of threads with a lane.
     pub lanes: u64,
     over: AtomicBool,
 }
 
 #[derive(Default)]
 pub struct Counts {
-    /// Changes begun: whether any thread still gets on.
+    /// Changes begun. They show whether any thread makes progress.
     pub begun: AtomicU64,
-    /// Guest accesses to what was not there for the moment.
+    /// Guest accesses to pages that were not there at the moment.
     pub refused: AtomicU64,
     pub wrong: AtomicU64,
 }
@@ -178,12 +179,12 @@ impl Stage {
         }
     }
 
-    /// One of the pages that all use.
+    /// One of the pages that all threads use.
     pub fn some_hot(&self, random: &mut Random) -> u64 {
         self.hot[random.below(HOT as u64) as usize].load(Relaxed)
     }
 
-    /// Something is wrong. The first one says what; then all go.
+    /// Reports an error. The first report is printed, unless a mistake is on purpose. All threads then end.
     pub fn wrong(&self, what: impl FnOnce() -> String) {
         count(&self.counts.wrong);
         if !self.over.swap(true, SeqCst) && self.mistake == Mistake::None {
@@ -200,8 +201,8 @@ impl Stage {
     }
 }
 
-/// The address space as a VM's host. Beside a mistake guests may write to whatever was freed, so the VM's tables lie
-/// elsewhere then: what they write there must not be followed.
+/// The address space as a VM's host. With a mistake, guests may write to freed memory. The VM's tables are then
+/// outside the arena, so that no walk follows what guests wrote.
 pub struct Primary {
     view: HostView,
     tables: ArenaHandle,
@@ -222,7 +223,7 @@ unsafe impl TableMemory for Primary {
     }
 
     unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.tables.free_chunk(chunk) }
     }
 
@@ -257,7 +258,7 @@ impl Host for Primary {
     }
 }
 
-/// A listener between the address space and the VM, which makes the mistakes of telling.
+/// A listener between the address space and the VM. It makes the mistakes of notification.
 pub struct Mistaken {
     pub to: Arc<dyn SecondaryMmu>,
     pub mistake: Mistake,

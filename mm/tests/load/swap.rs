@@ -1,4 +1,4 @@
-//! Where pages go that do not go to memory: devices by priority, of which the first fails, is full at times, and recovers.
+//! The swap devices by priority. The first fails, is sometimes full, and recovers.
 
 use crate::stage::Mistake;
 use slat::PAGE_SIZE;
@@ -8,26 +8,28 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// Pages and priority of each device. The first is asked first, and has too little room for all; the next two are used in turn.
+/// Pages and priority of each device. The first is tried first, and is too small for everything. The next two
+/// are used in turn.
 const DEVICES: [(u64, i16); 4] = [(256, 9), (512, 5), (512, 5), (4096, 1)];
 
-/// A device. It is slow at times, and lets others run.
+/// A device. It is sometimes slow, and lets other threads run.
 #[derive(Debug, Default)]
 pub struct Disk {
     bytes: Mutex<Vec<u8>>,
-    /// Of so many writes the first two fail, and one in the middle finds no room; 0: none does.
+    /// In each group of this many writes, the first two fail and one in the middle finds no room. 0: no write
+    /// fails.
     fails_each: u64,
-    /// It says that it has written, and keeps nothing: a mistake.
+    /// A mistake: the device reports a write, and discards it.
     forgets: bool,
     writes: AtomicU64,
-    /// Writes that failed, and that did not although one before had.
+    /// The number of writes that failed, and that succeeded.
     failed: AtomicU64,
     recovered: AtomicU64,
 }
 
-/// Swap with all of them, and memory for a few compressed pages.
+/// Builds a swap with all the devices, and with memory for a few compressed pages.
 pub fn build(arena: &Arc<Arena>, mistake: Mistake) -> (Arc<Swap>, Arc<Disk>) {
-    // Where guests may write to free frames none of those may be swap's.
+    // Where guests may write to free frames, no frame may be the swap's.
     let memory = if mistake.spoils_frames() { 0 } else { PAGE_SIZE };
     let forgets = mistake == Mistake::KeepsNothing;
     let first = Arc::new(Disk { fails_each: 64, forgets, ..Disk::default() });
@@ -41,7 +43,7 @@ pub fn build(arena: &Arc<Arena>, mistake: Mistake) -> (Arc<Swap>, Arc<Disk>) {
 }
 
 impl Disk {
-    /// Whether it has failed, and has stored pages since.
+    /// Whether the device has failed and has stored pages.
     pub fn has_recovered(&self) -> bool {
         self.failed.load(Relaxed) > 0 && self.recovered.load(Relaxed) > 0
     }
