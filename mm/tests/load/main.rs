@@ -224,7 +224,7 @@ fn wait_for_progress(stage: &Stage, mistake: Mistake, over: impl Fn() -> bool) -
     true
 }
 
-/// A format, the lock, whether a reason selects how the guest reacts, and whether there are huge pages.
+/// A format, the lock, whether the VM uses the reasons of invalidations, and whether there are huge pages.
 type Sort = (fn(Setting) -> Tally, MmuLock, bool, bool);
 
 const SORTS: [Sort; 6] = [

@@ -1,5 +1,5 @@
-//! NUMA balancing under guests that hold on to what their TLBs say: a page that was made protnone, and then moved,
-//! is read where it is. The negative control is the same without flushes.
+//! Tests of NUMA balancing under guests with TLBs: a page becomes protnone and then moves, and the guest reads
+//! it at its new place. The negative control is the same without flushes.
 
 use crate::thorough::thorough;
 use slat::table::formats::Npt4;
@@ -16,11 +16,12 @@ use std::thread;
 use std::time::Duration;
 
 const HVA: Hva = Hva(1 << 40);
-/// Pages of each vCPU: dense, and over the border of two leaf tables.
+/// Pages of each vCPU: dense, and across the border of two leaf tables.
 const PAGES: u64 = 512 + 88;
 const VCPUS: u32 = 2;
-/// Rounds after which a guest ends in any case. On a machine that is busy with other work the scanner may hardly run in the first.
-const MOST: u32 = 2_400;
+/// After this many rounds a guest ends in any case. On a busy machine the scanner may hardly run in the first
+/// rounds.
+const MAX_ROUNDS: u32 = 2_400;
 
 struct Machine {
     arena: Arc<Arena>,
@@ -62,8 +63,9 @@ fn guest(number: u32, accesses: u64) -> Pattern {
     Pattern::new(Span::sized(Gfn(u64::from(number) * PAGES), PAGES), u64::from(number) + 1, accesses)
 }
 
-/// Both vCPUs run in the guest for `rounds` at least, and until a page has migrated, on another node after every second round,
-/// beside a scanner that never rests and a host thread that reads their memory from node 1. Ends early when corruption shows.
+/// Both vCPUs run in the guest for at least `rounds` rounds, and until a page has migrated. After every second
+/// round they change nodes. A scanner runs without a pause, and a host thread reads their memory from node 1.
+/// The run ends early when corruption shows.
 fn run(policy: Policy, thp: bool, sabotage: bool, rounds: u32) -> (Findings, NumaStats, [u64; 2]) {
     let machine = Machine::new(thp, sabotage);
     let settings = Settings { policy, period: Duration::ZERO, ..Settings::default() };
@@ -76,7 +78,7 @@ fn run(policy: Policy, thp: bool, sabotage: bool, rounds: u32) -> (Findings, Num
             scope.spawn(move || {
                 let mut idle = Idle::take().unwrap();
                 let (mut cpu, mut guest) = (machine.cpu(number), guest(number, accesses));
-                for round in 0..MOST {
+                for round in 0..MAX_ROUNDS {
                     if round >= rounds && (sabotage || machine.space.numa_stats().migrated > 0) {
                         break;
                     }
@@ -125,12 +127,13 @@ fn guests_find_what_they_wrote_beside_a_scanner_that_never_rests() {
 }
 
 #[test]
-fn negative_control_without_flushes_they_do_not() {
-    // Pages move when a world is young: many short ones, not a long one.
+fn negative_control_without_flushes_guests_find_wrong_words() {
+    // Pages move early in the life of a world. Many short worlds are therefore better than one long world.
     assert!((0..60).any(|_| run(Policy::PageBatched, false, true, 200).0.corrupt > 0));
 }
 
-/// Without a race: the guest writes, the host's two accesses from the other node move everything, the guest reads.
+/// Without a race: the guest writes, two accesses by the host from the other node move every page, and the
+/// guest reads.
 fn moved_under_a_guest(policy: Policy, sabotage: bool) -> u64 {
     let machine = Machine::new(false, sabotage);
     let mut idle = Idle::take().unwrap();
@@ -163,7 +166,8 @@ fn negative_control_a_vcpu_that_was_not_flushed_reads_poison() {
     }
 }
 
-/// Everything that a device uses is mapped in the guest too; scans come and go.
+/// All that the device uses is also mapped in the guest, and scans run. Returns the unmapped pages and the
+/// flushes.
 fn beside_a_device(policy: Policy) -> (u64, u64) {
     let machine = Machine::new(false, false);
     let mut idle = Idle::take().unwrap();
@@ -185,5 +189,5 @@ fn pinned_pages_are_neither_unmapped_nor_flushed() {
     assert_eq!(beside_a_device(Policy::PageBatched), (0, 0));
     assert_eq!(beside_a_device(Policy::Page), (0, 0));
     let (unmapped, flushes) = beside_a_device(Policy::Range);
-    assert_eq!((unmapped, flushes), (PAGES, 2 * 3), "before, all are lost in each scan");
+    assert_eq!((unmapped, flushes), (PAGES, 2 * 3), "with whole ranges, each scan unmaps every page");
 }

@@ -1,5 +1,5 @@
-//! A guest with two tasks on one vCPU: where the page of one is on its way, the vCPU runs the other. And a guest with one task,
-//! whose thread parks.
+//! A guest with two tasks on one vCPU: while the page of one task is on its way, the vCPU runs the other. Also
+//! a guest with one task, whose thread parks.
 
 use slat::table::formats::Ept4;
 use slat::*;
@@ -14,7 +14,7 @@ use std::thread::{self, Thread};
 const RAM: Hva = Hva(1 << 40);
 const PAGES: u64 = 64;
 
-/// Pages come from a thread, one by one. A page's token is its frame.
+/// A host whose pages come from a thread, one by one. A page's token is its frame.
 struct Remote {
     here: Mutex<BTreeSet<u64>>,
     requests: Sender<u64>,
@@ -45,14 +45,14 @@ impl Host for Remote {
     }
 }
 
-/// A task stores its number to pages of its own, in order.
+/// A task that stores its number to its own pages, in order.
 #[derive(Default)]
 struct Task {
     done: u64,
     waits: Option<Token>,
 }
 
-/// Tasks in turn. A task that waits for a page is passed over.
+/// Tasks that take turns. A task that waits for a page is skipped.
 struct Tasks {
     tasks: Vec<Task>,
     next: usize,
@@ -96,7 +96,7 @@ impl Program for Tasks {
     }
 }
 
-/// Runs so many tasks to their end on one vCPU; returns how many stores were made while another task waited.
+/// Runs `count` tasks to their end on one vCPU. Returns the number of stores made while another task waited.
 fn run(count: usize) -> u64 {
     let (requests, asked) = channel();
     let host = Remote { here: Mutex::default(), requests, sleeper: Mutex::new(Some(thread::current())) };
@@ -104,13 +104,13 @@ fn run(count: usize) -> u64 {
     let mut idle = Idle::take().unwrap();
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, RAM))).unwrap();
     let mut memory = vec![0_u8; (PAGES * PAGE_SIZE) as usize];
-    // SAFETY: the memory outlives the vCPU, and is read when that is gone.
+    // SAFETY: the memory outlives the vCPU, and is read only after the vCPU is gone.
     let window = unsafe { Window::new(NonNull::new(memory.as_mut_ptr()).unwrap(), PAGES) };
     let mut tasks = Tasks::new(count);
     thread::scope(|scope| {
         let pager = &vm;
         scope.spawn(move || {
-            // Any page is asked for at least once; the last task ends with the last of them.
+            // Every page is requested at least once. The last task ends with the last page.
             while pager.host().here.lock().unwrap().len() < PAGES as usize {
                 let page = asked.recv().unwrap();
                 pager.host().here.lock().unwrap().insert(page);
@@ -140,7 +140,7 @@ fn run(count: usize) -> u64 {
 
 #[test]
 fn a_vcpu_runs_another_task_while_the_page_of_one_is_on_its_way() {
-    assert!((0..100).any(|_| run(2) > 0), "the other task never runs meanwhile");
+    assert!((0..100).any(|_| run(2) > 0), "the other task never ran meanwhile");
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! Frames that guests make private and shared while they run, beside others that do, a vCPU that maps ahead, and a host that moves
-//! the pages of both kinds of memory. A guest remembers what it stored in each kind; what it loads must be that.
+//! Guests make frames private and shared while they run. Other guests do the same, a vCPU maps ahead, and a
+//! host moves the pages of both kinds of memory. A guest remembers what it stored in each kind, and must load
+//! that.
 //!
-//! Negative controls: no flush reaches a vCPU; the VMM forgets to convert.
+//! Negative controls: no flush reaches a vCPU; the VMM omits a conversion.
 
 use slat::table::formats::Ept4;
 use slat::*;
@@ -21,24 +22,24 @@ const EACH: u64 = 16;
 const PAGES: u64 = EACH * VCPUS as u64;
 /// Conversions of each vCPU.
 const CONVERSIONS: u64 = 1000;
-/// Steps of a guest between two of them, in the mean.
+/// The mean number of steps of a guest between two conversions.
 const BETWEEN: u64 = 40;
 
-/// Each page of each kind of memory is in one of two frames, and can move to the other.
-struct Both {
+/// Memory of both kinds. Each page is in one of two frames, and can move to the other.
+struct BothMemories {
     memory: NonNull<u8>,
-    /// Shared pages, then private ones.
+    /// The frames of the shared pages, then those of the private pages.
     frames: Vec<AtomicU64>,
 }
 
-// SAFETY: the memory is only reached by way of frames; who may use which is what is tested.
-unsafe impl Send for Both {}
+// SAFETY: the memory is reached only through frames. Who may use which frame is what the test checks.
+unsafe impl Send for BothMemories {}
 // SAFETY: as above.
-unsafe impl Sync for Both {}
+unsafe impl Sync for BothMemories {}
 // SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Both {}
+unsafe impl TableMemory for BothMemories {}
 
-impl Both {
+impl BothMemories {
     const FRAMES: u64 = 4 * PAGES;
 
     fn layout() -> Layout {
@@ -46,7 +47,7 @@ impl Both {
     }
 
     fn new() -> Self {
-        // SAFETY: of a size.
+        // SAFETY: the layout has a size.
         let memory = NonNull::new(unsafe { alloc_zeroed(Self::layout()) }).unwrap();
         Self { memory, frames: (0..2 * PAGES).map(|page| (2 * page).into()).collect() }
     }
@@ -59,14 +60,15 @@ impl Both {
         (first + ((hva.0 - start.0) >> PAGE_SHIFT)) as usize
     }
 
-    /// A page moves, and its frame is poisoned.
+    /// Moves a page to its other frame, and poisons the old one.
     fn move_page<F: Format>(&self, vm: &Vm<F, &Self>, idle: &mut Idle, hva: Hva) {
         let mut change = vm.invalidate(Span::sized(hva, PAGE_SIZE), Why::Migrate);
         change.apply(idle).settle();
         let entry = &self.frames[Self::page(hva)];
         let (old, size) = (entry.load(SeqCst), PAGE_SIZE as usize);
         let at = |frame: u64| self.memory.as_ptr().wrapping_add((frame * PAGE_SIZE) as usize);
-        // SAFETY: two frames inside; no guest uses the page after the flush, and before the invalidation ends.
+        // SAFETY: both frames are inside. No guest uses the page between the flush and the end of the
+        // invalidation.
         unsafe {
             at(old).copy_to_nonoverlapping(at(old ^ 1), size);
             at(old).write_bytes(0xdd, size);
@@ -75,17 +77,17 @@ impl Both {
     }
 }
 
-impl Drop for Both {
+impl Drop for BothMemories {
     fn drop(&mut self) {
-        // SAFETY: as it was allocated.
+        // SAFETY: allocated with this layout.
         unsafe { dealloc(self.memory.as_ptr(), Self::layout()) };
     }
 }
 
-/// A VM's view of it.
-impl Host for &Both {
+/// A VM's view of the memory.
+impl Host for &BothMemories {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        let pfn = Pfn(self.frames[Both::page(hva)].load(SeqCst));
+        let pfn = Pfn(self.frames[BothMemories::page(hva)].load(SeqCst));
         Some(HostPage { pfn, ..HostPage::PLAIN })
     }
 
@@ -95,7 +97,7 @@ impl Host for &Both {
 }
 
 // SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for &Both {}
+unsafe impl TableMemory for &BothMemories {}
 
 #[derive(Clone, Copy)]
 enum Op {
@@ -108,12 +110,12 @@ enum Op {
 struct Guest {
     own: Span<Gfn>,
     random: fastrand::Rng,
-    /// What the guest takes each of its pages for.
+    /// Whether the guest believes each of its pages private.
     private: [bool; EACH as usize],
-    /// What it has stored in shared and in private memory.
+    /// What the guest has stored in shared and in private memory.
     stored: [Oracle; 2],
     next: Option<Op>,
-    /// The frame that the VMM is asked to convert.
+    /// The frame that the VMM must convert.
     asks: Option<Gfn>,
     verified: u64,
     corrupt: Option<Verdict>,
@@ -139,7 +141,7 @@ impl Guest {
 impl Program for Guest {
     fn step(&mut self, core: &mut Core<'_, impl Format, impl Host>) -> Result<Step, Fault> {
         let op = self.next.take().unwrap_or_else(|| self.draw());
-        // After a fault the same again.
+        // After a fault the same operation runs again.
         self.next = Some(op);
         match op {
             Op::Load(gpa) => {
@@ -169,7 +171,7 @@ impl Program for Guest {
     }
 }
 
-/// What is left out.
+/// What a world omits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mistake {
     Nothing,
@@ -177,9 +179,10 @@ enum Mistake {
     Conversion,
 }
 
-/// Guests convert their pages so many times, and load what they stored. How many loads were compared, or what was wrong.
+/// Guests convert their pages this many times, and load what they stored. Returns the number of compared loads,
+/// or the wrong load.
 fn run(seed: u64, mistake: Mistake) -> Result<u64, Verdict> {
-    let memory = &Both::new();
+    let memory = &BothMemories::new();
     let builder = Vm::<Ept4, _>::builder(memory).vcpus(VCPUS + 1);
     let builder = if mistake == Mistake::Flushes { builder.sabotage_flushes() } else { builder };
     let vm = &builder.build().unwrap();
@@ -194,7 +197,7 @@ fn run(seed: u64, mistake: Mistake) -> Result<u64, Verdict> {
                 scope.spawn(move || {
                     let mut idle = Idle::take().unwrap();
                     // SAFETY: the memory outlives the vCPU.
-                    let window = unsafe { Window::new(memory.memory, Both::FRAMES) };
+                    let window = unsafe { Window::new(memory.memory, BothMemories::FRAMES) };
                     let mut cpu = Cpu::new(vm.vcpu(VcpuId(id)).unwrap(), window);
                     let mut guest = Guest {
                         own: Span::sized(Gfn(u64::from(id) * EACH), EACH),

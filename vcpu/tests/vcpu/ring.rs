@@ -1,6 +1,6 @@
-//! Dirty rings as a vCPU with a TLB meets them, step by step: it stops where its ring is full and goes on where it
-//! stopped, and a store through what its TLB holds is told after each harvest. The negative control is the same with the
-//! flush of the harvest left out: the second store comes from the TLB, and is in no ring.
+//! Dirty rings and a vCPU with a TLB, step by step. The vCPU stops where its ring is full, and goes on there.
+//! After each harvest, the ring tells a store through the TLB. The negative control omits the flush of the
+//! harvest: the second store then goes through the TLB, and no ring tells it.
 
 use slat::table::formats::{Ept4, Ept4NoAd};
 use slat::*;
@@ -32,7 +32,7 @@ impl Program for Sweep {
     }
 }
 
-/// Runs `test` on the only vCPU of a VM whose memory is a slot that logs.
+/// Runs `test` on the only vCPU of a VM. The VM's memory is one slot that logs.
 fn with_ring<F: Format>(
     sabotage: bool,
     test: impl FnOnce(&mut Idle, &AddressSpace, &Vm<F, HostView>, &mut Cpu<'_, F, HostView>),
@@ -54,7 +54,7 @@ fn with_ring<F: Format>(
     test(&mut idle, &space, &vm, &mut cpu);
 }
 
-/// The pages that the vCPU's ring tells, committed.
+/// Takes and commits the pages in the vCPU's ring.
 fn told<F: Format>(idle: &mut Idle, vm: &Vm<F, HostView>) -> Vec<u64> {
     let harvest = vm.harvest_ring(idle, VcpuId(0)).unwrap();
     let pages = harvest.iter().map(|page| page.page).collect();
@@ -77,7 +77,7 @@ fn a_vcpu_stops_where_its_ring_is_full_and_goes_on_there() {
                 let mut done = 0;
                 while done + FULL < PAGES {
                     assert_eq!(cpu.run(idle, &mut sweep), Exit::RingFull);
-                    assert_eq!(cpu.run(idle, &mut sweep), Exit::RingFull, "it was not harvested");
+                    assert_eq!(cpu.run(idle, &mut sweep), Exit::RingFull, "the ring was not harvested");
                     assert_eq!(sweep.next, done + FULL);
                     assert_eq!(word(idle, space, sweep.next), round - 1, "the store has not been made");
                     assert!(told(idle, vm).into_iter().eq(done..done + FULL));
@@ -93,7 +93,7 @@ fn a_vcpu_stops_where_its_ring_is_full_and_goes_on_there() {
     run::<Ept4NoAd>();
 }
 
-/// What is told of a store to a page that a harvest has told before.
+/// Stores to a page in two rounds, with a harvest after each. Returns the second harvest.
 fn told_again<F: Format>(sabotage: bool) -> Vec<u64> {
     let mut again = Vec::new();
     with_ring::<F>(sabotage, |idle, space, vm, cpu| {

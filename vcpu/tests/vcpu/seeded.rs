@@ -1,11 +1,11 @@
-//! Mistakes made in the engine itself ([`slat::seeded`]): each has to be found by vCPUs that share processors. Under
-//! `--cfg seeded` only: `cargo xtask verify --only worlds`.
+//! Tests of mistakes in the engine ([`slat::seeded`]): vCPUs that share processors must find each. Only under
+//! `--cfg seeded`: `cargo xtask verify --only worlds`.
 
 use crate::shared;
 use slat::seeded::{Tool, WRONG, each_fails_in_a_process};
 
 const LOOKS: &str = "seeded::the_worlds_are_right_where_no_mistake_is_made";
-/// Worlds that are tried, one seed each; of those without a mistake.
+/// Worlds to try with a mistake, one seed each. Then worlds without a mistake.
 const TRIES: u64 = 100;
 const RIGHT: u64 = 3;
 

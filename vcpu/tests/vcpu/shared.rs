@@ -1,11 +1,12 @@
-//! More vCPUs than processors: each turn of a vCPU is on a processor drawn by seed, and what it cached stays there. The
-//! host moves the pages of every VM meanwhile. So a vCPU carries out flushes on one processor while another one still
-//! holds what they covered, and comes back to it.
+//! More vCPUs than processors. Each turn of a vCPU is on a random processor, where its cache entries stay.
+//! Meanwhile the host moves the pages of every VM. A vCPU therefore makes flushes on one processor while
+//! another still holds the flushed entries, and later returns to it.
 //!
-//! The same on processors that broadcast flushes: no vCPU is kicked for them, but where a root is replaced.
+//! The same on processors that broadcast flushes: these kick no vCPU, except where a root is replaced.
 //!
-//! Each world is a fixed amount of work; `SLAT_SOAK_SECONDS` makes worlds with other seeds follow. Negative controls:
-//! the mistake `processor-believed` (`seeded`), processors that all say the same number, broadcasts that do not complete.
+//! Each world is a fixed amount of work. `SLAT_SOAK_SECONDS` adds worlds with other seeds. Negative controls:
+//! the mistake `processor-believed` (`seeded`), processors that all have the same number, and broadcasts that
+//! do not complete.
 
 use slat::table::formats::Npt4;
 use slat::*;
@@ -23,41 +24,41 @@ const VMS: u32 = 2;
 const VCPUS: u32 = 3;
 /// Pages of each vCPU.
 const PAGES: u64 = 24;
-/// Turns of each vCPU, and pages that are moved, at least.
+/// Turns of each vCPU, and pages that move, at least.
 const TURNS: u64 = 100;
 const MOVES: u64 = 50;
 
 /// How flushes reach processors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Flushes {
-    /// By vCPUs that are kicked.
+    /// Through kicked vCPUs.
     Kicks,
     /// On all processors, before the broadcast returns.
     Broadcast,
-    /// A mistake: but for the first processor, by the time of the next broadcast.
+    /// A mistake: the first processor is flushed at once, the others only by the next broadcast.
     Unfinished,
 }
 
-/// The processors, and what the host of one VM knows of them.
-struct Wires {
+/// The host of one VM, and the processors it can flush.
+struct BroadcastHost {
     view: HostView,
     vm: u32,
     processors: Arc<[Processor]>,
     flushes: Flushes,
-    /// What the last broadcast has left to do.
+    /// The flush that the last broadcast left to do.
     unfinished: Mutex<Option<Span<Gfn>>>,
     kicks: AtomicU64,
     broadcasts: AtomicU64,
 }
 
 // SAFETY: passed on to a host that keeps the contract.
-unsafe impl TableMemory for Wires {
+unsafe impl TableMemory for BroadcastHost {
     fn alloc_chunk(&self) -> Option<NonNull<u8>> {
         self.view.alloc_chunk()
     }
 
     unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.view.free_chunk(chunk) }
     }
 
@@ -70,7 +71,7 @@ unsafe impl TableMemory for Wires {
     }
 }
 
-impl Host for Wires {
+impl Host for BroadcastHost {
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         self.view.lookup(hva, access)
     }
@@ -108,7 +109,7 @@ impl Host for Wires {
 struct Machine {
     arena: Arc<Arena>,
     space: Arc<AddressSpace>,
-    vm: Arc<Vm<Npt4, Wires>>,
+    vm: Arc<Vm<Npt4, BroadcastHost>>,
 }
 
 impl Machine {
@@ -117,7 +118,7 @@ impl Machine {
         let space = AddressSpace::builder(&arena).build().unwrap();
         let pages = PAGES * u64::from(VCPUS);
         space.mmap(Place::Fixed(HVA), pages * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
-        let host = Wires {
+        let host = BroadcastHost {
             view: HostView::new(&space),
             vm,
             processors: processors.clone(),
@@ -133,14 +134,15 @@ impl Machine {
         Self { arena, space, vm }
     }
 
-    fn cpu(&self, vm: u32, number: u32) -> Cpu<'_, Npt4, Wires> {
+    fn cpu(&self, vm: u32, number: u32) -> Cpu<'_, Npt4, BroadcastHost> {
         // SAFETY: the arena's mapping, which outlives the vCPU; frame numbers start after a huge page.
         let window = unsafe { Window::new(self.arena.base(), self.arena.stats().frames + Level::M2.pages()) };
         Cpu::new(self.vm.vcpu(VcpuId(number)).unwrap(), window).tagged(vm)
     }
 }
 
-/// A world. The processors have these numbers, in the engine's eyes; every so often all is unmapped by a new root, if at all.
+/// A world. `ids` are the numbers of the processors for the engine. With `zaps`, new roots unmap everything
+/// repeatedly.
 #[derive(Clone, Copy)]
 struct World {
     seed: u64,
@@ -149,9 +151,9 @@ struct World {
     zaps: bool,
 }
 
-/// What came of one.
+/// The outcome of a world.
 #[derive(Default, Debug)]
-struct Seen {
+struct Outcome {
     findings: Findings,
     moved: u64,
     kicks: u64,
@@ -159,11 +161,11 @@ struct Seen {
 }
 
 /// Runs a world. It ends early when corruption shows.
-fn run(World { seed, ids, flushes, zaps }: World) -> Seen {
+fn run(World { seed, ids, flushes, zaps }: World) -> Outcome {
     let processors: Arc<[Processor]> = ids.map(|id| Processor::new(CpuId(id))).into();
     let machines: Vec<_> = (0..VMS).map(|vm| Machine::new(vm, &processors, flushes)).collect();
     let (at_work, moved) = (AtomicU64::new(u64::from(VMS * VCPUS)), AtomicU64::new(0));
-    let mut seen = Seen::default();
+    let mut seen = Outcome::default();
     thread::scope(|scope| {
         let (processors, machines, at_work, moved) = (&processors, &machines, &at_work, &moved);
         let vcpus = (0..VMS * VCPUS).map(|number| {
@@ -216,31 +218,31 @@ fn run(World { seed, ids, flushes, zaps }: World) -> Seen {
         seen.kicks += host.kicks.load(Relaxed);
         seen.broadcasts += host.broadcasts.load(Relaxed);
     }
-    Seen { moved: moved.into_inner(), ..seen }
+    Outcome { moved: moved.into_inner(), ..seen }
 }
 
 fn world(seed: u64) -> World {
     World { seed, ids: [0, 1], flushes: Flushes::Kicks, zaps: false }
 }
 
-/// Three worlds like this, or as many as there is time for. All must be right.
-fn are_right(like: World) -> Seen {
+/// Runs three worlds like this one, or as many as there is time for. All must be right.
+fn are_right(like: World) -> Outcome {
     let seconds = std::env::var("SLAT_SOAK_SECONDS").ok().map(|seconds| seconds.parse().expect("seconds"));
     let end = seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
-    let (mut worlds, mut sum) = (0, Seen::default());
+    let (mut worlds, mut sum) = (0, Outcome::default());
     while worlds < 3 || end.is_some_and(|end| Instant::now() < end) {
         worlds += 1;
         let seen = run(World { seed: worlds, ..like });
         assert_eq!(seen.findings.corrupt, 0, "world {worlds}: {:?}", seen.findings.first);
         assert!(seen.findings.verified > 0 && seen.moved >= MOVES);
-        sum = Seen {
+        sum = Outcome {
             findings: sum.findings.with(seen.findings),
             moved: sum.moved + seen.moved,
             kicks: sum.kicks + seen.kicks,
             broadcasts: sum.broadcasts + seen.broadcasts,
         };
     }
-    let Seen { findings, moved, kicks, broadcasts } = &sum;
+    let Outcome { findings, moved, kicks, broadcasts } = &sum;
     println!(
         "{worlds} worlds, {} loads verified, {moved} pages moved, {kicks} kicks, {broadcasts} broadcasts",
         findings.verified
@@ -248,7 +250,7 @@ fn are_right(like: World) -> Seen {
     sum
 }
 
-/// The first of a hundred worlds like this that is wrong.
+/// The first wrong world among a hundred worlds like this one.
 fn first_wrong(like: World) -> Option<u64> {
     let began = Instant::now();
     let found = (1..=100).find(|&seed| run(World { seed, ..like }).findings.corrupt > 0);
@@ -269,7 +271,7 @@ fn vcpus_that_move_between_processors_read_what_they_wrote() {
 }
 
 #[test]
-fn negative_control_on_processors_of_one_number_they_do_not() {
+fn negative_control_processors_of_one_number_are_found() {
     assert!(first_wrong(World { ids: [7, 7], ..world(1) }).is_some());
 }
 

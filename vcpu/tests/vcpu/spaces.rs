@@ -1,4 +1,4 @@
-//! A vCPU that goes over to another address space sees that space's memory at once, whatever its caches held.
+//! A vCPU that switches to another address space sees that space's memory at once, whatever its caches hold.
 
 use slat::table::formats::Ept4;
 use slat::table::memory::TableMemory;
@@ -9,13 +9,13 @@ use std::ptr::NonNull;
 
 const PAGES: usize = 8;
 
-/// A host of a few frames; the host address is the frame's.
-struct Few;
+/// A host of a few frames. A host address is the frame's.
+struct FewFrames;
 
 // SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Few {}
+unsafe impl TableMemory for FewFrames {}
 
-impl Host for Few {
+impl Host for FewFrames {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
     }
@@ -35,15 +35,15 @@ impl Program for Look {
 }
 
 #[test]
-fn the_other_space_is_seen_at_once() {
+fn the_memory_of_the_other_space_is_seen_at_once() {
     let mut memory: Vec<u64> = vec![0; PAGES << (PAGE_SHIFT - 3)];
     for (page, words) in memory.chunks_mut(1 << (PAGE_SHIFT - 3)).enumerate() {
         words[0] = page as u64;
     }
-    // SAFETY: the vector outlives the vCPU and is not touched meanwhile.
+    // SAFETY: the vector outlives the vCPU, and nothing else touches it meanwhile.
     let window = unsafe { Window::new(NonNull::from(&mut memory[..]).cast(), PAGES as u64) };
     let mut idle = Idle::take().unwrap();
-    let vm = Vm::<Ept4, _>::builder(Few).address_spaces(2).build().unwrap();
+    let vm = Vm::<Ept4, _>::builder(FewFrames).address_spaces(2).build().unwrap();
     for (space, first) in [(0, 0), (1, PAGES as u64 / 2)] {
         let slot = Slot::new(SlotId(0), Gfn(0), PAGES as u64 / 2, Hva(first << PAGE_SHIFT));
         vm.guest_space(SpaceId(space)).unwrap().slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
@@ -56,5 +56,5 @@ fn the_other_space_is_seen_at_once() {
         assert_eq!(look.0, bytes, "in space {space}");
     }
     assert!(!cpu.switch_to(SpaceId(2)));
-    assert_eq!(vm.stats().mapped_faults, PAGES as u64, "each page was mapped once, in one space");
+    assert_eq!(vm.stats().mapped_faults, PAGES as u64, "each page was mapped once, in one address space");
 }

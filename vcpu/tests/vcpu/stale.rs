@@ -1,6 +1,6 @@
-//! The claim of the engine, step by step and without a race: after the host has moved a page, a vCPU that has it
-//! cached reads the new frame. The negative control is the same with the flush left out: the vCPU's TLB holds on to
-//! the old frame, which is poisoned by then, and the oracle says so. Every time.
+//! The claim of the engine, step by step and without a race. The host moves a page that a vCPU has cached, and
+//! the vCPU then reads the new frame. The negative control omits the flush: the vCPU's TLB keeps the old frame,
+//! which is poisoned by then. The oracle reports this every time.
 
 use slat::table::formats::{Ept4, Npt4};
 use slat::*;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 const HVA: Hva = Hva(1 << 40);
 const AT: Gpa = Gpa(0x3_0008);
 
-/// Writes a word once, then reads it each time that it is run.
+/// Writes a word once. Reads it each time that it runs.
 struct Reader {
     oracle: Oracle,
     written: bool,
@@ -50,8 +50,8 @@ fn around<F: Format>(
     space.register(&vm);
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, HVA))).unwrap();
 
-    // Frame numbers start after a huge page that is never used.
-    // SAFETY: the arena's mapping, which outlives the vCPU.
+    // Frame numbers start after a huge page that is never used. SAFETY: the arena's mapping, which outlives the
+    // vCPU.
     let window = unsafe { Window::new(arena.base(), arena.stats().frames + Level::M2.pages()) };
     let mut cpu = Cpu::new(vm.vcpu(VcpuId(0)).unwrap(), window);
     let mut program = Reader { oracle: Oracle::new(16), written: false, verdict: None };
@@ -63,10 +63,11 @@ fn around<F: Format>(
 }
 
 fn migrate(space: &AddressSpace, idle: &mut Idle) {
-    assert!(space.migrate(idle, Span::sized(HVA, 4 << 20)).unwrap() > 0, "something was there to move");
+    assert!(space.migrate(idle, Span::sized(HVA, 4 << 20)).unwrap() > 0, "no page moved");
 }
 
-/// A snapshot, and then another thread writes first: the guest must not see it, nor keep the shared frame.
+/// Forks a snapshot and writes to both sides. The guest must neither see the snapshot's write nor keep the
+/// shared frame.
 fn share_and_break(space: &AddressSpace, idle: &mut Idle) {
     let snapshot = space.fork(idle).unwrap();
     space.write(idle, HVA + AT.0, b"precious").unwrap();
@@ -82,7 +83,7 @@ fn a_moved_page_is_read_where_it_is() {
 }
 
 #[test]
-fn a_shared_page_is_ones_own_after_it_is_written() {
+fn a_guest_reads_its_own_page_after_its_share_is_broken() {
     for thp in [false, true] {
         assert_eq!(around::<Npt4>(false, thp, share_and_break), (Verdict::Match, Verdict::Match));
     }
@@ -107,5 +108,5 @@ fn negative_control_without_the_flush_the_oracle_reports_corruption() {
 fn negative_control_without_the_flush_a_broken_share_is_seen() {
     let (_, after) = around::<Npt4>(true, false, share_and_break);
     let poison = Verdict::Corrupt { gpa: AT, expected: b'p', found: 0xdd };
-    assert_eq!(after, poison, "the frame that the snapshot kept, and that went with it");
+    assert_eq!(after, poison, "the frame that was freed with the snapshot");
 }

@@ -1,4 +1,5 @@
-//! What the software walker leaves in the tables, and what a vCPU on another thread sees of the host's changes.
+//! What the software walker leaves in the tables, and which of the host's changes a vCPU on another thread
+//! sees.
 
 use slat::table::formats::{Ept4, Ept4NoAd, Npt4, Pae};
 use slat::*;
@@ -30,17 +31,17 @@ impl<F: Format> Machine<F> {
 
     fn cpu(&self, id: u32) -> Cpu<'_, F, HostView> {
         let arena = self.space.arena();
-        // Frame numbers start after a huge page that is never used.
-        // SAFETY: the arena's mapping, which outlives the vCPU.
+        // Frame numbers start after a huge page that is never used. SAFETY: the arena's mapping, which outlives
+        // the vCPU.
         let window = unsafe { Window::new(arena.base(), arena.stats().frames + Level::M2.pages()) };
         Cpu::new(self.vm.vcpu(VcpuId(id)).unwrap(), window)
     }
 }
 
-/// One access.
-struct One(Gpa, Access);
+/// OneAccess access.
+struct OneAccess(Gpa, Access);
 
-impl Program for One {
+impl Program for OneAccess {
     fn step(&mut self, core: &mut Core<'_, impl Format, impl Host>) -> Result<Step, Fault> {
         let mut bytes = [1; 4];
         match self.1 {
@@ -58,7 +59,7 @@ fn dirty_is_set_by_a_store_and_by_nothing_else() {
     let machine = Machine::<Ept4>::new(&mut idle);
     let mut cpu = machine.cpu(0);
     let mut access = |idle: &mut Idle, access| {
-        assert_eq!(cpu.run(idle, &mut One(Gpa(0x5000), access)), Exit::Stopped);
+        assert_eq!(cpu.run(idle, &mut OneAccess(Gpa(0x5000), access)), Exit::Stopped);
         machine.vm.translate(idle, Gfn(5)).unwrap().leaf
     };
     for kind in [Access::Read, Access::Fetch] {
@@ -70,9 +71,10 @@ fn dirty_is_set_by_a_store_and_by_nothing_else() {
     assert_eq!(machine.vm.stats().mapped_faults, faults, "a walk sets it, not a fault");
 }
 
-/// The entry of frame 0 in the root and in the table below, as the hardware finds them.
+/// The entries of frame 0 in the root and in the table below, as the hardware finds them.
 fn upper_entries<F: Format>(machine: &Machine<F>) -> [u64; 2] {
-    // SAFETY: a table page of this VM's memory, which is not taken apart; its entries are read as the walker does.
+    // SAFETY: a table page of this VM's memory, which is not taken apart. Its entries are read as the walker
+    // reads them.
     let first =
         |table: Pfn| unsafe { machine.vm.host().at(table).cast::<AtomicU64>().as_ref() }.load(Relaxed);
     let root = first(machine.vm.root());
@@ -83,7 +85,7 @@ fn upper_entries<F: Format>(machine: &Machine<F>) -> [u64; 2] {
 fn a_walk_sets_accessed_in_the_links_of_a_format_that_has_it_there() {
     let mut idle = Idle::take().unwrap();
     let machine = Machine::<Pae>::new(&mut idle);
-    assert_eq!(machine.cpu(0).run(&mut idle, &mut One(Gpa(0x5000), Access::Write)), Exit::Stopped);
+    assert_eq!(machine.cpu(0).run(&mut idle, &mut OneAccess(Gpa(0x5000), Access::Write)), Exit::Stopped);
     let [pdpte, directory] = upper_entries(&machine);
     assert_eq!(pdpte & 0xfff, 1, "everything but P is reserved");
     assert_eq!(directory & 0xfff, 0b10_0111, "A, U, W, P");
@@ -91,10 +93,10 @@ fn a_walk_sets_accessed_in_the_links_of_a_format_that_has_it_there() {
     let machine = Machine::<Ept4NoAd>::new(&mut idle);
     let mut cpu = machine.cpu(0);
     for access in [Access::Read, Access::Write] {
-        assert_eq!(cpu.run(&mut idle, &mut One(Gpa(0x5000), access)), Exit::Stopped);
+        assert_eq!(cpu.run(&mut idle, &mut OneAccess(Gpa(0x5000), access)), Exit::Stopped);
     }
-    assert_eq!(upper_entries(&machine).map(|entry| entry & 0xfff), [7; 2], "X, W, R and nothing else");
-    assert_eq!(machine.vm.stats().permission_faults, 0, "a store needs no bit to be set first");
+    assert_eq!(upper_entries(&machine).map(|entry| entry & 0xfff), [7; 2], "only X, W and R");
+    assert_eq!(machine.vm.stats().permission_faults, 0, "a store needs no bit set in advance");
 }
 
 #[test]
@@ -105,7 +107,7 @@ fn a_prefaulted_page_faults_once_where_nothing_else_says_that_it_is_used() {
     assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(8))), Ok(8));
     let mut cpu = machine.cpu(0);
     for _ in 0..2 {
-        assert_eq!(cpu.run(&mut idle, &mut One(Gpa(0x3000), Access::Read)), Exit::Stopped);
+        assert_eq!(cpu.run(&mut idle, &mut OneAccess(Gpa(0x3000), Access::Read)), Exit::Stopped);
         assert_eq!(machine.vm.stats().permission_faults, 1);
     }
     let young = |gfn| machine.vm.translate(&mut idle, Gfn(gfn)).unwrap().leaf.accessed;
@@ -118,8 +120,8 @@ fn a_tracked_store_faults_once_and_again_after_the_next_round() {
     let machine = Machine::<Npt4>::new(&mut idle);
     let mut cpu = machine.cpu(0);
     for round in 1..4 {
-        assert_eq!(cpu.run(&mut idle, &mut One(Gpa(0x7000), Access::Write)), Exit::Stopped);
-        assert_eq!(cpu.run(&mut idle, &mut One(Gpa(0x7004), Access::Write)), Exit::Stopped);
+        assert_eq!(cpu.run(&mut idle, &mut OneAccess(Gpa(0x7000), Access::Write)), Exit::Stopped);
+        assert_eq!(cpu.run(&mut idle, &mut OneAccess(Gpa(0x7004), Access::Write)), Exit::Stopped);
         assert_eq!(machine.vm.stats().permission_faults, round - 1);
         assert!(machine.vm.write_protect(&mut idle, Span::new(Gfn(0), Gfn(PAGES))).settle());
     }
@@ -130,12 +132,12 @@ fn an_access_to_no_memslot_leaves_the_guest() {
     let mut idle = Idle::take().unwrap();
     let machine = Machine::<Ept4>::new(&mut idle);
     let beyond = Gpa(PAGES * PAGE_SIZE);
-    let exit = machine.cpu(1).run(&mut idle, &mut One(beyond, Access::Read));
+    let exit = machine.cpu(1).run(&mut idle, &mut OneAccess(beyond, Access::Read));
     assert_eq!(exit, Exit::Mmio(Fault { gpa: beyond, access: Access::Read }));
 }
 
-/// Two vCPUs on threads of their own, and a host that moves and shares their pages until both are done: every
-/// kick is answered, and no read is wrong. (`stale.rs` has the negative controls, in single steps.)
+/// Two vCPUs run on their own threads. A host moves and shares their pages until both are done. Every kick is
+/// answered, and no read is wrong. (`stale.rs` has the negative controls, in single steps.)
 #[test]
 fn kicks_are_answered_by_vcpus_that_run() {
     let machine = {

@@ -1,11 +1,11 @@
-//! The collector: takes from the log, in one of the ways there are, and copies what it is told into the shadow.
+//! The collector: it takes from the log, in one of the ways, and copies the told pages into the shadow.
 //!
-//! It is a migration that never ends, and often fails: harvests are dropped, given back when half of them is copied, or
-//! held for a while and given back after later ones. When all stand still the last harvest is taken, nothing may be left
-//! behind, and the world is judged.
+//! It is a migration that never ends, and often fails. It drops harvests, gives them back after copying half of
+//! them, or gives them back after later harvests. While all threads stand still, it takes the last harvest,
+//! after which nothing may be left. Then it judges the world.
 
 use super::random::Random;
-use super::truth::Tally;
+use super::record::Tally;
 use super::world::{Around, HVA, Mistake, Other, PAGES, PLACES, ROUNDS, SLOT, Sizes, VCPUS, World};
 use slat::*;
 use slat_mm::HostView;
@@ -13,17 +13,17 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 
 const WORDS_OF_LOG: usize = PAGES.div_ceil(64) as usize;
-/// What a shadow is before anything is copied: nothing that a thread stores.
+/// The initial bytes of a shadow. No thread stores them.
 const NOTHING: u8 = 0xee;
 
 /// How the log is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// One slot's log.
+    /// The log of one slot.
     Harvest,
-    /// Every slot's.
+    /// The logs of all slots.
     HarvestAll,
-    /// Bits are got, and cleared in parts.
+    /// The bits are read, and cleared in parts.
     Manual,
     /// The rings of the vCPUs.
     Ring,
@@ -33,18 +33,19 @@ impl Way {
     pub const ALL: [Self; 4] = [Self::Harvest, Self::HarvestAll, Self::Manual, Self::Ring];
 }
 
-/// See the module's header.
+/// The collector, and what the log has told it.
 pub struct Collector<'w, F: Format> {
     world: &'w World<F>,
     random: Random,
     shadow: Vec<u8>,
-    /// The round that each page was last told in, for good; and told at all.
+    /// For each page: the last round in which it was told and copied for good, and the last round in which it
+    /// was told.
     told: Vec<u64>,
     seen: Vec<u64>,
-    /// Round of all; round of its life.
+    /// The round in the world, and the round in its life.
     number: u64,
     round: u64,
-    /// The log is to be switched on in the middle of this round; it was.
+    /// Whether this round must start the log in its middle, and whether it did.
     pending: bool,
     began_amid: bool,
     held: Option<Harvest<'w, F, HostView>>,
@@ -68,7 +69,7 @@ impl<'w, F: Format> Collector<'w, F> {
         }
     }
 
-    /// All stand still.
+    /// Called while all stand still.
     pub fn before_round(&mut self, idle: &mut Idle, life: u64, round: u64) {
         self.number += 1;
         self.round = round;
@@ -81,16 +82,16 @@ impl<'w, F: Format> Collector<'w, F> {
                 self.begin_log(idle);
             }
         }
-        self.world.truth.begin_round(self.number, !self.pending);
+        self.world.record.begin_round(self.number, !self.pending);
     }
 
-    /// All run.
+    /// Called while all run.
     pub fn round(&mut self, idle: &mut Idle) {
         let world = self.world;
         if std::mem::take(&mut self.pending) {
             world.let_guests_run(100 + self.random.below(900));
             self.begin_log(idle);
-            world.truth.log_is_on();
+            world.record.log_is_on();
             self.began_amid = true;
         }
         while world.at_work.load(SeqCst) > 0 && !world.is_over() {
@@ -103,18 +104,18 @@ impl<'w, F: Format> Collector<'w, F> {
             if world.setting.way != Way::Ring {
                 world.let_guests_run(self.random.below(100));
             } else if self.random.one_in(2) {
-                // Let it become full: the guests stop, and wait for the next harvest.
+                // Let the ring fill: the guests stop, and wait for the next harvest.
                 let rests = self.random.below(200);
                 (0..rests).for_each(|_| thread::yield_now());
             }
         }
     }
 
-    /// All stand still.
+    /// Called while all stand still.
     pub fn after_round(&mut self, idle: &mut Idle) {
         drop(self.held.take());
         self.take(idle, true);
-        self.nothing_is_left(idle);
+        self.check_nothing_is_left(idle);
         self.judge_pages();
         self.judge_bytes(idle);
         if self.round == ROUNDS - 1 {
@@ -135,7 +136,7 @@ impl<'w, F: Format> Collector<'w, F> {
         }
     }
 
-    /// From here on each store is logged; what was stored before is copied, where a fresh log does not tell it.
+    /// Starts the log. Copies what was stored before, where a new log does not tell every page.
     fn begin_log(&mut self, idle: &mut Idle) {
         self.world.vm.slots().commit(idle, |tx| tx.set_log_dirty(SLOT, true)).unwrap();
         if !self.world.setting.initially_set {
@@ -143,7 +144,7 @@ impl<'w, F: Format> Collector<'w, F> {
         }
     }
 
-    /// Takes something from the log; all that is in it where this is the `last` time. Returns how many pages were told.
+    /// Takes a part of the log, or all of it where this is the `last` time. Returns the number of told pages.
     fn take(&mut self, idle: &mut Idle, last: bool) -> u64 {
         self.tally.harvests += 1;
         let slots = self.world.vm.slots();
@@ -177,8 +178,8 @@ impl<'w, F: Format> Collector<'w, F> {
         match self.random.below(8) {
             0 => self.tally.given_back += harvest.pages(),
             1 => {
-                // The copying fails half-way.
-                self.copy_all_for_now(idle, &pages[..pages.len() / 2]);
+                // The copy fails half-way.
+                self.copy_without_noting(idle, &pages[..pages.len() / 2]);
                 self.tally.given_back += harvest.pages();
                 harvest.give_back();
             }
@@ -194,7 +195,7 @@ impl<'w, F: Format> Collector<'w, F> {
         }
     }
 
-    /// The pages of the slot in `harvest`, which must agree with itself.
+    /// The pages of the slot in `harvest`. Checks that the harvest agrees with itself.
     fn pages_of(&mut self, harvest: &Harvest<'_, F, HostView>) -> Vec<u64> {
         let by_page: Vec<_> = harvest.iter().map(|page| (page.slot, page.page, page.gfn, page.hva)).collect();
         let by_word: Vec<_> = harvest
@@ -228,7 +229,7 @@ impl<'w, F: Format> Collector<'w, F> {
         pages
     }
 
-    /// `GET`, and `CLEAR` of a part. Returns how many pages were cleared.
+    /// `GET`, and `CLEAR` of a part. Returns the number of cleared pages.
     fn get_and_clear(&mut self, idle: &mut Idle, last: bool) -> u64 {
         let world = self.world;
         let slots = world.vm.slots();
@@ -253,7 +254,7 @@ impl<'w, F: Format> Collector<'w, F> {
         }
         let known: u64 = asked.iter().map(|word| u64::from(word.count_ones())).sum();
         if !only_known {
-            // Pages that were not told as dirty; some are by now.
+            // Also pages that were not told as dirty. Some are dirty by now.
             for word in &mut asked {
                 *word |= self.random.0.u64(..) & self.random.0.u64(..);
             }
@@ -263,7 +264,7 @@ impl<'w, F: Format> Collector<'w, F> {
             .collect();
         if world.setting.mistake == Mistake::CopiesFirst {
             self.copy_all(idle, &told);
-            // Time for a store that the copy does not have.
+            // Time for a store that the copy misses.
             world.let_guests_run(20);
         }
         let cleared = slots.clear_dirty(idle, SLOT, first * 64, pages, &asked).unwrap();
@@ -277,7 +278,7 @@ impl<'w, F: Format> Collector<'w, F> {
         cleared
     }
 
-    /// The bits of `words`, from page `first` on, have been told.
+    /// Notes that the bits of `words`, from page `first` on, were told.
     fn see(&mut self, first: u64, words: &[u64]) {
         for (base, word) in (first..).step_by(64).zip(words) {
             for page in (0..64).filter(|bit| word >> bit & 1 != 0).map(|bit| base + bit) {
@@ -289,8 +290,8 @@ impl<'w, F: Format> Collector<'w, F> {
         }
     }
 
-    /// With all threads standing still, the last harvest has taken all.
-    fn nothing_is_left(&mut self, idle: &mut Idle) {
+    /// While all threads stand still, the last harvest must have taken everything.
+    fn check_nothing_is_left(&mut self, idle: &mut Idle) {
         let slots = self.world.vm.slots();
         let left = match self.world.setting.way {
             Way::Manual => slots.dirty_bits(idle, SLOT, &mut [0; WORDS_OF_LOG]),
@@ -303,14 +304,14 @@ impl<'w, F: Format> Collector<'w, F> {
     }
 
     fn copy_all(&mut self, idle: &mut Idle, pages: &[u64]) {
-        self.copy_all_for_now(idle, pages);
+        self.copy_without_noting(idle, pages);
         for &page in pages {
             self.told[page as usize] = self.number;
         }
     }
 
-    /// Those pages will be told again.
-    fn copy_all_for_now(&mut self, idle: &mut Idle, pages: &[u64]) {
+    /// Copies pages that will be told again.
+    fn copy_without_noting(&mut self, idle: &mut Idle, pages: &[u64]) {
         for &page in pages {
             self.copy(idle, page);
         }
@@ -322,21 +323,21 @@ impl<'w, F: Format> Collector<'w, F> {
         self.world.space.read(idle, HVA + page * PAGE_SIZE, copy).unwrap();
     }
 
-    /// Each page that was stored to has been told, and no other but by the rules of the log.
+    /// Each page that was stored to was told. Any other page was told only where the rules of the log allow it.
     fn judge_pages(&mut self) {
-        let truth = &self.world.truth;
+        let record = &self.world.record;
         for page in 0..PAGES {
             let told = self.told[page as usize] == self.number;
             self.tally.told += u64::from(told);
-            if truth.is_certain(page) {
+            if record.is_certain(page) {
                 self.tally.certain += 1;
                 if !told {
                     self.world.wrong(|| format!("page {page} was stored to, and not told"));
                 }
-            } else if self.seen[page as usize] == self.number && !truth.is_possible(page) {
+            } else if self.seen[page as usize] == self.number && !record.is_possible(page) {
                 if self.round == 0 && self.world.setting.initially_set {
                     self.tally.initial += 1;
-                } else if self.may_be_of_before(page) {
+                } else if self.may_stem_from_before(page) {
                     self.tally.of_before += 1;
                 } else {
                     self.world.wrong(|| format!("page {page} was told, and no thread stored to it"));
@@ -345,18 +346,18 @@ impl<'w, F: Format> Collector<'w, F> {
         }
     }
 
-    /// Whether `page` may be told though no thread stored to it since: the log began while others were at work. A fault may
-    /// have made all of a large page writable just then; and where a leaf was dirty from before, and was zapped when the log
-    /// was there but had not armed it yet, nothing could tell that from a store.
-    fn may_be_of_before(&self, page: u64) -> bool {
+    /// Whether `page` may be told though no thread stored to it since. The log must have begun while other
+    /// threads worked. Just then, a fault may have made all of a large page writable. Or a dirty leaf from
+    /// before was zapped after the log began and before it was armed: such a leaf cannot be told from a store.
+    fn may_stem_from_before(&self, page: u64) -> bool {
         let (small, by_bits) =
             (self.world.setting.sizes == Sizes::Small, self.world.setting.track == Track::DirtyBits);
         let first = if small { page } else { page & !(Level::M2.pages() - 1) };
         let end = if small { page + 1 } else { PAGES.min(first + Level::M2.pages()) };
-        self.began_amid && (by_bits || !small) && (first..end).any(|page| self.world.truth.was_ever(page))
+        self.began_amid && (by_bits || !small) && (first..end).any(|page| self.world.record.was_ever(page))
     }
 
-    /// Memory is what was stored, and so is the shadow.
+    /// Memory and the shadow must hold what was stored.
     fn judge_bytes(&mut self, idle: &mut Idle) {
         let mut memory = [0; PAGE_SIZE as usize];
         let mut stored = [0; PAGE_SIZE as usize];
@@ -365,7 +366,7 @@ impl<'w, F: Format> Collector<'w, F> {
             self.world.space.read(idle, HVA + page * PAGE_SIZE, &mut memory).unwrap();
             let shadow = &self.shadow[(page * PAGE_SIZE) as usize..][..PAGE_SIZE as usize];
             for (what, bytes) in [("memory", &memory[..]), ("the shadow", shadow)] {
-                // As slices first, which even an unoptimized build compares in a moment.
+                // Compares slices first: this is quick even in an unoptimized build.
                 if bytes != stored {
                     let at = bytes.iter().zip(&stored).position(|(found, stored)| found != stored).unwrap();
                     let number = self.number;

@@ -1,8 +1,8 @@
-//! The threads that store: vCPUs, through their TLBs, and a device that writes beside them and marks what it wrote.
+//! The threads that store: vCPUs through their TLBs, and a device that writes beside them and marks what it
+//! wrote.
 //!
-//! Each word of memory has one owner, who numbers what it stores there: no two stores are alike, and what a word must be
-//! is never a question of order between owners. The words at either end of a page are vCPU 0's: it stores across the
-//! border.
+//! Each word of memory has one owner, who numbers its stores. So no two stores are alike, and the order between
+//! owners does not matter. The first and last words of a page belong to vCPU 0, which stores across the border.
 
 use super::random::Random;
 use super::world::{Around, HVA, Mistake, NEIGHBOUR_AT, NEIGHBOUR_PAGES, Other, PAGES, VCPUS, WORDS, World};
@@ -16,28 +16,28 @@ use std::thread;
 
 /// Steps of one stay in the guest.
 const STAY: u64 = 64;
-/// Stays of a round at most: where no ring ever tells anything, that is found out, not waited for.
+/// The most stays of a round. They end a round in which a ring never tells anything.
 const STAYS: u64 = 1 << 14;
-/// Steps that a kicked vCPU takes before it answers, at most.
+/// The most steps that a kicked vCPU takes before it answers.
 const LATEST: u64 = 16;
-/// Pages used over and over: they are in the TLB, writable, when they are harvested.
+/// Pages used again and again. They are in the TLB, writable, when they are harvested.
 const HOT: usize = 12;
 const DEVICE: u64 = VCPUS;
 const OWNERS: u64 = VCPUS + 1;
 
-/// A word of `owner`'s in some page.
+/// A random word of `owner` in some page.
 fn some_word(random: &mut Random, owner: u64) -> u64 {
     let words = (WORDS - 2) / OWNERS;
     1 + owner + OWNERS * random.below(words)
 }
 
-/// The next number that `owner` stores; never zero.
+/// The next number that `owner` stores. It is never zero.
 fn next(count: &mut u64, owner: u64) -> u64 {
     *count += 1;
     *count << 8 | owner
 }
 
-/// See the module's header.
+/// The program of one vCPU.
 pub struct Guest<'w, F: Format> {
     world: &'w World<F>,
     owner: u64,
@@ -47,7 +47,7 @@ pub struct Guest<'w, F: Format> {
     left: u64,
 }
 
-/// The vCPU that it runs on.
+/// The vCPU that the guest runs on.
 pub fn cpu<F: Format>(world: &World<F>, id: u64) -> Cpu<'_, F, HostView> {
     let cpu = Cpu::new(world.vm.vcpu(VcpuId(id as u32)).unwrap(), world.window()).untimed();
     cpu.answering_late(world.setting.seed << 8 ^ id, LATEST)
@@ -72,14 +72,14 @@ impl<'w, F: Format> Guest<'w, F> {
                     self.left = STAY;
                     thread::yield_now();
                 }
-                // The slot has moved, or the neighbour is away: the next attempt looks where it is now.
+                // The slot has moved, or the neighbour is away. The next attempt uses the new address.
                 Exit::Mmio(_) => thread::yield_now(),
-                // The collector is about to make room.
+                // The collector will make room soon.
                 Exit::RingFull => {
                     self.world.ring_full.fetch_add(1, SeqCst);
                     thread::yield_now();
                 }
-                // No table page, or the host's memory is read-only, for the moment.
+                // There is no table page, or the host's memory is read-only at the moment.
                 Exit::Failed(_, FaultError::NoMemory | FaultError::Host(HostError::Fault)) => {
                     thread::yield_now();
                 }
@@ -88,11 +88,11 @@ impl<'w, F: Format> Guest<'w, F> {
         }
     }
 
-    /// The words from `first` on are stored, all of them.
+    /// Records the stores of all these words, from `first` on.
     fn stored(&self, first: u64, values: &[u64], before: u64) {
         for (word, value) in (first..).zip(values) {
             self.world.image[word as usize].store(*value, SeqCst);
-            self.world.truth.stored(word / WORDS, before);
+            self.world.record.stored(word / WORDS, before);
         }
     }
 }
@@ -103,7 +103,7 @@ impl<F: Format> Program for Guest<'_, F> {
         if self.left == 0 || world.is_over() {
             return Ok(Step::Stop);
         }
-        // A fault runs the same step again: nothing is kept before it is done.
+        // After a fault the same step runs again. The guest keeps no state before the step is done.
         let mut random = self.random.clone();
         let mut count = self.count;
         let place = random.below(HOT as u64) as usize;
@@ -112,7 +112,7 @@ impl<F: Format> Program for Guest<'_, F> {
         let word = some_word(&mut random, self.owner);
         let base = Gfn(world.base.load(SeqCst));
         let at = |word: u64| base.gpa() + word * 8;
-        let before = world.truth.before_store();
+        let before = world.record.before_store();
         match random.below(16) {
             0 => {
                 let gfn = NEIGHBOUR_AT + page % NEIGHBOUR_PAGES;
@@ -154,7 +154,7 @@ impl<F: Format> Program for Guest<'_, F> {
     }
 }
 
-/// Writes to the same memory as the host sees it, and says so.
+/// Writes to the same memory as the host, and marks the pages as dirty.
 pub struct Device<'w, F: Format> {
     world: &'w World<F>,
     random: Random,
@@ -166,7 +166,7 @@ impl<'w, F: Format> Device<'w, F> {
         Self { world, random: Random::new(world.setting.seed ^ (DEVICE + 1) << 32), count: 0 }
     }
 
-    /// Writes now and then, while guests are at work.
+    /// Writes sometimes while guests run.
     pub fn round(&mut self, idle: &mut Idle) {
         let world = self.world;
         if world.setting.around != Around::Everything {
@@ -175,11 +175,11 @@ impl<'w, F: Format> Device<'w, F> {
         while world.guests_at_work.load(SeqCst) > 0 && !world.is_over() {
             let first = self.random.below(PAGES - 2);
             let pages = first..first + 1 + self.random.below(3);
-            let before = world.truth.before_store();
+            let before = world.record.before_store();
             for page in pages.clone() {
                 let word = page * WORDS + some_word(&mut self.random, DEVICE);
                 let value = next(&mut self.count, DEVICE);
-                // It may be read-only for the moment.
+                // The memory may be read-only at the moment.
                 while world.space.write(idle, HVA + word * 8, &value.to_le_bytes()).is_err()
                     && !world.is_over()
                 {
@@ -190,7 +190,7 @@ impl<'w, F: Format> Device<'w, F> {
             if world.setting.mistake != Mistake::SilentDevice {
                 self.mark(&pages);
             }
-            pages.for_each(|page| world.truth.stored(page, before));
+            pages.for_each(|page| world.record.stored(page, before));
             world.had_a_turn(Other::Device);
             world.let_guests_run(self.random.below(200));
         }

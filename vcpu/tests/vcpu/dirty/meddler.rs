@@ -1,4 +1,5 @@
-//! What is done to the VM meanwhile: whatever takes a leaf away, or changes it, must not take a store's trace with it.
+//! Changes of the VM while guests run. A change that removes or alters a leaf must not lose the trace of a
+//! store.
 
 use super::collector::Way;
 use super::random::Random;
@@ -8,7 +9,8 @@ use slat_mm::{AddressSpace, Balancer, HostView, Prot, Settings};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Reasons that are decided when they begin: telling them with nothing changed is allowed, and takes as much.
+/// Reasons whose effect is decided at the beginning. They may be told when nothing changed, and still remove as
+/// much.
 const REASONS: [Why; 8] = [
     Why::Unmap,
     Why::Remap,
@@ -19,17 +21,17 @@ const REASONS: [Why; 8] = [
     Why::WriteProtect,
     Why::SoftDirty,
 ];
-/// Steps that the guests make before the next thing is done to them; at most.
+/// The most steps of the guests before the next change.
 const PACE: u64 = 300;
 
-/// See the module's header.
+/// The thread that makes the changes.
 pub struct Meddler<'w, F: Format> {
     world: &'w World<F>,
     random: Random,
-    /// Whose pages are shared with the guests' memory, until they are written.
+    /// A fork that shares its pages with the guests' memory until they are written.
     snapshot: Option<Arc<AddressSpace>>,
     neighbour_logs: bool,
-    /// What it took from the log, and gives back.
+    /// A harvest that the meddler took from the log, and will give back.
     stolen: Option<Harvest<'w, F, HostView>>,
 }
 
@@ -44,7 +46,7 @@ impl<'w, F: Format> Meddler<'w, F> {
         }
     }
 
-    /// Meddles while guests are at work.
+    /// Makes changes while guests run.
     pub fn round(&mut self, idle: &mut Idle) {
         let world = self.world;
         if world.setting.around == Around::Nothing {
@@ -52,7 +54,7 @@ impl<'w, F: Format> Meddler<'w, F> {
         }
         while world.guests_at_work.load(SeqCst) > 0 && !world.is_over() {
             match world.setting.around {
-                Around::Zaps => self.zap_what_is_used(idle),
+                Around::Zaps => self.zap_pages_in_use(idle),
                 _ => self.meddle(idle),
             }
             world.had_a_turn(Other::Meddler);
@@ -61,7 +63,7 @@ impl<'w, F: Format> Meddler<'w, F> {
         self.stolen = None;
     }
 
-    fn zap_what_is_used(&mut self, idle: &mut Idle) {
+    fn zap_pages_in_use(&mut self, idle: &mut Idle) {
         let used = Span::sized(HVA, self.world.setting.pages_in_use() * PAGE_SIZE);
         self.world.vm.invalidate(used, Why::Clear).apply(idle).settle();
     }
@@ -81,7 +83,7 @@ impl<'w, F: Format> Meddler<'w, F> {
                 vm.invalidate(hvas, why).apply(idle).settle();
             }
             5..7 => _ = world.space.migrate(idle, hvas).unwrap(),
-            // Every page is shared, and the next store to each breaks that.
+            // Every page is shared, and the next store to each breaks its share.
             7 => self.snapshot = Some(world.space.fork(idle).unwrap()),
             8 => self.snapshot = None,
             9 => world.space.clear_soft_dirty(idle, hvas).unwrap(),
@@ -92,21 +94,21 @@ impl<'w, F: Format> Meddler<'w, F> {
             }
             13 => _ = vm.write_protect(idle, gfns).settle(),
             14 => vm.zap_all(idle).unwrap(),
-            // In place, whatever they are; a slot that logs keeps its small pages.
+            // In place, whatever the sizes are. A slot that logs keeps its small pages.
             15 if random.one_in(2) => _ = vm.split(idle, gfns, Level::K4).unwrap(),
             15 => _ = vm.recover(idle, gfns),
             16 => {
-                // Tables are taken back with all that is in them.
+                // The budget frees tables with all that is in them.
                 vm.set_table_budget(idle, random.below(12) * PAGE_SIZE);
                 std::thread::yield_now();
                 vm.set_table_budget(idle, u64::MAX);
             }
             17..19 => self.move_slot(idle),
             19 => {
-                // Ahead of the guests: what is mapped for a store that was never made is not dirty.
+                // Maps ahead of the guests. A page mapped for a store that never came is not dirty.
                 let mut vcpu =
-                    vm.vcpu(VcpuId(VCPUS as u32)).expect("it is free between the rounds' beginnings");
-                // It ends where the slot has moved, or table pages run short.
+                    vm.vcpu(VcpuId(VCPUS as u32)).expect("it is used only at the beginning of a round");
+                // The prefault ends where the slot has moved or table pages run out.
                 let _ = vcpu.prefault(idle, gfns);
             }
             20..23 => self.steal(idle),
@@ -122,11 +124,11 @@ impl<'w, F: Format> Meddler<'w, F> {
         }
     }
 
-    /// Takes what the log has, while others harvest it, and gives it back later. Where it is got and cleared in parts, it
-    /// would be missed.
+    /// Takes the log while others harvest it, and gives it back later. Not where bits are read and cleared in
+    /// parts: they would be missed there.
     fn steal(&mut self, idle: &mut Idle) {
         if matches!(self.world.setting.way, Way::Harvest | Way::HarvestAll) && self.stolen.take().is_none() {
-            // In the middle of a round the log may not be on yet.
+            // In the middle of a round the log may still be off.
             self.stolen = self.world.vm.slots().harvest(idle, SLOT).ok();
         }
     }
@@ -137,7 +139,7 @@ impl<'w, F: Format> Meddler<'w, F> {
         self.world.base.store(to.0, SeqCst);
     }
 
-    /// Its log is switched on or off, or it goes, and comes back without one.
+    /// Switches the neighbour's log on or off, or deletes the neighbour and creates it without a log.
     fn change_the_neighbour(&mut self, idle: &mut Idle) {
         let slots = self.world.vm.slots();
         if self.random.one_in(3) {

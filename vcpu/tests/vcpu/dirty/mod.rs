@@ -1,30 +1,31 @@
-//! The dirty log under fire: guests store numbered words through TLBs that believe what they hold, a collector copies
-//! each page that the log tells into a shadow, and at every standstill the shadow is what they wrote, byte for byte.
+//! Tests of the dirty log beside everything else. Guests store numbered words through their TLBs. A collector
+//! copies each page that the log tells into a shadow. At every standstill, the shadow must equal what they
+//! wrote, byte for byte.
 //!
 //! ```text
 //!   guests ──▶ TLB ──▶ tables ──▶ memory ──┐             zaps of every reason, migration, forks, merges, swap, aging,
 //!     │                   ▲                │ copy         zap all, slot moves, another slot's log ◀── meddler
 //!     │   device ─────────┼──▶ memory, mark┤
 //!     ▼                   │                ▼
-//!   the image          collector ──────▶ shadow          harvested, given back, got and cleared in parts, or drained
+//!   the image          collector ──────▶ shadow          harvested, given back, read and cleared in parts, or drained
 //!     └───────────── the same? ────────────┘
 //! ```
-//! Two things are judged when all stand still and the last harvest is taken. The copy: no byte of the shadow differs
-//! from what was stored ([`world`]'s image, which the engine never sees). The pages: each page stored to while the log
-//! was on has been told, and a page without a store has been told only where the log's rules allow it; those are
-//! counted ([`truth`]).
+//! When all stand still and the last harvest is taken, two things are judged. The copy: no byte of the shadow
+//! differs from what was stored ([`world`]'s image, which the engine never sees). The pages: each page stored
+//! to while the log was on was told. A page without a store was told only where the log's rules allow it, and
+//! such pages are counted ([`record`]).
 //!
-//! | file | idea |
+//! | file | contents |
 //! |---|---|
-//! | [`world`] | the memory, the VM, who stands where |
-//! | [`guest`] | what a vCPU stores; the device that writes beside it |
-//! | [`meddler`] | what is done to the tables meanwhile |
-//! | [`collector`] | the ways to take from a log; the shadow |
-//! | [`truth`] | which pages were stored to, and which were told |
+//! | [`world`] | the memory, the VM, and the standstills of the threads |
+//! | [`guest`] | what a vCPU stores, and the device that writes beside it |
+//! | [`meddler`] | what happens to the tables meanwhile |
+//! | [`collector`] | the ways to take from a log, and the shadow |
+//! | [`record`] | which pages were stored to |
 //! | [`steps`] | the same without a race, and its negative controls |
-//! | `seeded` | mistakes made in the engine itself, each found by a world |
+//! | `seeded` | mistakes in the engine, each found by a world |
 //!
-//! Each world is a fixed amount of work. `SLAT_SOAK_SECONDS` makes worlds with other seeds follow: `cargo xtask soak`.
+//! Each world is a fixed amount of work. `SLAT_SOAK_SECONDS` adds worlds with other seeds: `cargo xtask soak`.
 
 mod collector;
 #[path = "../../../../slat/tests/engine/common/tally.rs"]
@@ -33,34 +34,34 @@ mod guest;
 mod meddler;
 #[path = "../../../../slat/tests/engine/common/random.rs"]
 mod random;
+mod record;
 #[cfg(seeded)]
 mod seeded;
 mod steps;
-mod truth;
 mod world;
 
 use collector::Way;
+use record::Tally;
 use slat::table::formats::{Ept4, Ept4NoAd, Npt4};
 use slat::{MmuLock, Track};
 use std::time::{Duration, Instant};
-use truth::Tally;
 use world::{Around, Mistake, Setting, Sizes, run};
 
-/// A format, by the worlds that are made of it.
+/// Runs a world with one format.
 type Run = fn(Setting) -> Tally;
 
 const FORMATS: [Run; 3] = [run::<Ept4>, run::<Npt4>, run::<Ept4NoAd>];
 const LOCKS: [MmuLock; 3] = [MmuLock::None, MmuLock::ReadWrite, MmuLock::Exclusive];
 
-/// Every way to take, with each help that it can have. A ring has to be told of the store itself.
+/// Every way to take, with each hardware feature that it can use. A ring must be told of the store itself.
 fn ways() -> impl Iterator<Item = (Way, Track)> {
     let tracks = [Track::Writes, Track::DirtyBits];
     let all = Way::ALL.into_iter().flat_map(move |way| tracks.map(|track| (way, track)));
     all.filter(|&(way, track)| way != Way::Ring || track == Track::Writes)
 }
 
-/// Every way to take × hardware's help × page sizes × how a log begins; formats and locks go round beside them, so that
-/// each of those meets each of the others.
+/// Every combination of a way to take, a hardware feature, page sizes and the log's initial state. Formats and
+/// locks change in turn, so that each of them meets each of the others.
 fn settings(first_seed: u64) -> impl Iterator<Item = (Run, Setting)> {
     let mut all = Vec::new();
     for (way, track) in ways() {
@@ -85,7 +86,7 @@ fn settings(first_seed: u64) -> impl Iterator<Item = (Run, Setting)> {
     })
 }
 
-/// Two tests, which run beside each other.
+/// The settings are split into two tests, which run in parallel.
 #[test]
 fn the_shadow_is_what_was_written() {
     half_is_right(0);
@@ -113,11 +114,12 @@ fn half_is_right(half: usize) {
     }
     println!("in all: {sum}");
     for (number, what) in sum.must_have_happened() {
-        assert!(number > 0, "no {what}: the test has missed something");
+        assert!(number > 0, "no {what}: the test misses a case");
     }
 }
 
-/// Guests and collector alone, on a few pages: a permission is given while the marks are taken, again and again.
+/// Only guests and a collector run, on a few pages. Again and again, a fault gives a permission while the marks
+/// are taken.
 #[test]
 fn a_fault_meets_a_harvest_at_every_point() {
     for (way, track) in ways() {
@@ -128,7 +130,7 @@ fn a_fault_meets_a_harvest_at_every_point() {
     }
 }
 
-/// Worlds with a mistake in them, until one is found out.
+/// Runs worlds with a mistake until one finds it.
 fn is_found(mistake: Mistake, way: Way, track: Track) -> bool {
     (1..=20).any(|seed| {
         let setting = Setting { mistake, ..Setting::plain(way, track, seed) };

@@ -1,8 +1,8 @@
-//! Mistakes made in the engine itself ([`slat::seeded`]): each has to be found by a world, and without one the same worlds
-//! are right. Under `--cfg seeded` only: `cargo xtask verify --only worlds`.
+//! Tests of mistakes in the engine ([`slat::seeded`]). A world must find each mistake. Without one, the same
+//! worlds are right. Only under `--cfg seeded`: `cargo xtask verify --only worlds`.
 //!
-//! A mistake is made in a whole process, so each has a process of its own: this very program, asked for the one test that
-//! looks, which then must fail.
+//! A mistake applies to a whole process. Each mistake therefore gets its own process: this program, which runs
+//! only the test that must fail.
 
 use super::collector::Way;
 use super::world::{Around, Mistake, Setting, run};
@@ -12,7 +12,7 @@ use slat::table::formats::Npt4;
 use std::panic::catch_unwind;
 
 const LOOKS: &str = "dirty::seeded::the_worlds_are_right_where_no_mistake_is_made";
-/// Worlds that are tried, one seed each; of those without a mistake, which take long.
+/// Worlds to try with a mistake, one seed each. Then worlds without a mistake, which take long.
 const TRIES: u64 = 40;
 const RIGHT: u64 = 2;
 
@@ -26,7 +26,7 @@ const CASES: [(Bug, Way, Track, Around); 6] = [
     (Bug::GivenBackLost, Way::HarvestAll, Track::Writes, Around::Nothing),
 ];
 
-/// The first of `seeds` whose world is wrong, or panics.
+/// The first of `seeds` whose world is wrong or panics.
 fn wrong(
     (_, way, track, around): (Bug, Way, Track, Around),
     mut seeds: std::ops::RangeInclusive<u64>,
@@ -52,6 +52,6 @@ fn the_worlds_are_right_where_no_mistake_is_made() {
 #[test]
 fn every_mistake_is_found() {
     let worlds = Bug::ALL.iter().filter(|bug| bug.tool() == Tool::Worlds);
-    assert!(worlds.eq(CASES.iter().map(|(bug, ..)| bug)), "each has its worlds, in order");
+    assert!(worlds.eq(CASES.iter().map(|(bug, ..)| bug)), "each mistake has its worlds, in order");
     each_fails_in_a_process(Tool::Worlds, |_| LOOKS, true);
 }

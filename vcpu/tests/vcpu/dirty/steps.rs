@@ -1,7 +1,7 @@
-//! The same without a race, step by step: one vCPU, whose TLB holds on to what it was told, and one log.
+//! The same without a race, step by step: one vCPU with a TLB, and one log.
 //!
-//! What takes a leaf away must leave the trace of its store; what arms a page must reach the TLB. Each is paired with
-//! the mistake that it prevents, which is found out every time.
+//! What removes a leaf must keep the trace of its store. What arms a page must reach the TLB. Each test has a
+//! negative control with the mistake that it prevents, which is found every time.
 
 use super::world::WORDS;
 use slat::table::formats::{Ept4, Ept4NoAd, Npt4};
@@ -52,7 +52,7 @@ impl<F: Format> Machine<F> {
         self.vm.slots().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();
     }
 
-    /// What a harvest tells, for good.
+    /// Takes and commits a harvest. Returns its pages.
     fn harvest(&self, idle: &mut Idle) -> Vec<u64> {
         let harvest = self.vm.slots().harvest(idle, SLOT).unwrap();
         let pages = harvest.iter().map(|page| page.page).collect();
@@ -60,7 +60,7 @@ impl<F: Format> Machine<F> {
         pages
     }
 
-    /// What is in memory at `gfn` now.
+    /// The word in memory at `gfn` now.
     fn word(&self, idle: &mut Idle, gfn: u64) -> u64 {
         let mut bytes = [0; 8];
         self.space.read(idle, HVA + gfn * PAGE_SIZE, &mut bytes).unwrap();
@@ -68,15 +68,15 @@ impl<F: Format> Machine<F> {
     }
 }
 
-/// One access to the first word of a page, or of each of some pages.
-enum Do {
+/// One access to the first word of a page, or across the end of a page.
+enum Op {
     Load(u64),
     Store(u64, u64),
-    /// Across the end of this page.
+    /// Stores across the end of this page.
     StoreAcross(u64),
 }
 
-impl Program for Do {
+impl Program for Op {
     fn step(&mut self, core: &mut Core<'_, impl Format, impl Host>) -> Result<Step, Fault> {
         match *self {
             Self::Load(gfn) => core.load(Gfn(gfn).gpa(), &mut [0; 8])?,
@@ -87,27 +87,27 @@ impl Program for Do {
     }
 }
 
-fn does<F: Format>(cpu: &mut Cpu<'_, F, HostView>, idle: &mut Idle, mut what: Do) {
+fn run_op<F: Format>(cpu: &mut Cpu<'_, F, HostView>, idle: &mut Idle, mut what: Op) {
     assert_eq!(cpu.run(idle, &mut what), Exit::Stopped);
 }
 
 const TRACKS: [Track; 2] = [Track::Writes, Track::DirtyBits];
 
-/// What takes the leaf of page 9 away, or changes it.
-type Deed<F> = (&'static str, fn(&Machine<F>, &mut Idle));
+/// A change that removes or alters the leaf of page 9.
+type Change<F> = (&'static str, fn(&Machine<F>, &mut Idle));
 
-fn told<F: Format>(machine: &Machine<F>, idle: &mut Idle, why: Why) {
+fn invalidate<F: Format>(machine: &Machine<F>, idle: &mut Idle, why: Why) {
     machine.vm.invalidate(Span::sized(HVA + 9 * PAGE_SIZE, PAGE_SIZE), why).apply(idle).settle();
 }
 
-fn deeds<F: Format>() -> Vec<Deed<F>> {
+fn changes<F: Format>() -> Vec<Change<F>> {
     vec![
-        ("unmap", |machine, idle| told(machine, idle, Why::Unmap)),
-        ("clear", |machine, idle| told(machine, idle, Why::Clear)),
-        ("migrate", |machine, idle| told(machine, idle, Why::Migrate)),
-        ("protect", |machine, idle| told(machine, idle, Why::Protect)),
-        ("write-protect", |machine, idle| told(machine, idle, Why::WriteProtect)),
-        ("soft-dirty", |machine, idle| told(machine, idle, Why::SoftDirty)),
+        ("unmap", |machine, idle| invalidate(machine, idle, Why::Unmap)),
+        ("clear", |machine, idle| invalidate(machine, idle, Why::Clear)),
+        ("migrate", |machine, idle| invalidate(machine, idle, Why::Migrate)),
+        ("protect", |machine, idle| invalidate(machine, idle, Why::Protect)),
+        ("write-protect", |machine, idle| invalidate(machine, idle, Why::WriteProtect)),
+        ("soft-dirty", |machine, idle| invalidate(machine, idle, Why::SoftDirty)),
         ("exit of all", |machine, idle| {
             machine.vm.invalidate(Span::sized(HVA, PAGES * PAGE_SIZE), Why::Exit).apply(idle).settle();
         }),
@@ -123,7 +123,7 @@ fn deeds<F: Format>() -> Vec<Deed<F>> {
         }),
         ("a share, and the end of it", |machine, idle| {
             let snapshot = machine.space.fork(idle).unwrap();
-            // The host's own store breaks it: this address space has another frame now.
+            // The host's own store breaks the share: this address space now has another frame.
             let mut byte = [0];
             machine.space.read(idle, HVA + 9 * PAGE_SIZE, &mut byte).unwrap();
             machine.space.write(idle, HVA + 9 * PAGE_SIZE, &byte).unwrap();
@@ -179,54 +179,54 @@ fn deeds<F: Format>() -> Vec<Deed<F>> {
     ]
 }
 
-/// A store is told once, whatever becomes of its leaf before or after it is told; the next one is told again.
-fn whatever_becomes_of_the_leaf<F: Format>() {
+/// A store is told once, whatever happens to its leaf before or after. The next store is told again.
+fn each_store_is_told_once<F: Format>() {
     for track in TRACKS {
         for (thp, splitting) in [(false, Splitting::Eager), (true, Splitting::Eager), (true, Splitting::Lazy)]
         {
-            for (name, deed) in deeds::<F>() {
+            for (name, change) in changes::<F>() {
                 let mut idle = Idle::take().unwrap();
                 let log = DirtyLog::bitmap().track(track).splitting(splitting);
                 let machine = Machine::<F>::new(&mut idle, log, thp, false);
                 let case = format!("{} {track:?}, huge pages {thp} {splitting:?}, {name}", F::NAME);
                 let mut cpu = machine.cpu();
-                // A page whose table has others, of which nothing is to be told.
+                // The page's table also has other pages, which must not be told.
                 for gfn in 0..16 {
-                    does(&mut cpu, &mut idle, Do::Load(gfn));
+                    run_op(&mut cpu, &mut idle, Op::Load(gfn));
                 }
                 machine.log(&mut idle, true);
-                assert_eq!(machine.harvest(&mut idle), [], "{case}: no store");
-                does(&mut cpu, &mut idle, Do::Load(9));
-                deed(&machine, &mut idle);
-                assert_eq!(machine.harvest(&mut idle), [], "{case}: no store, still");
+                assert_eq!(machine.harvest(&mut idle), [], "{case}: no store yet");
+                run_op(&mut cpu, &mut idle, Op::Load(9));
+                change(&machine, &mut idle);
+                assert_eq!(machine.harvest(&mut idle), [], "{case}: still no store");
                 for value in 1..4 {
-                    does(&mut cpu, &mut idle, Do::Store(9, value));
+                    run_op(&mut cpu, &mut idle, Op::Store(9, value));
                     if value < 3 {
-                        deed(&machine, &mut idle);
+                        change(&machine, &mut idle);
                     }
                     assert_eq!(machine.harvest(&mut idle), [9], "{case}: store {value}");
                     assert_eq!(machine.word(&mut idle, 9), value, "{case}");
-                    deed(&machine, &mut idle);
+                    change(&machine, &mut idle);
                     assert_eq!(machine.harvest(&mut idle), [], "{case}: told already");
                 }
-                does(&mut cpu, &mut idle, Do::StoreAcross(8));
-                deed(&machine, &mut idle);
-                assert_eq!(machine.harvest(&mut idle), [8, 9], "{case}: both pages of a store");
+                run_op(&mut cpu, &mut idle, Op::StoreAcross(8));
+                change(&machine, &mut idle);
+                assert_eq!(machine.harvest(&mut idle), [8, 9], "{case}: a store to two pages");
             }
         }
     }
 }
 
 #[test]
-fn a_store_is_told_once_whatever_becomes_of_its_leaf() {
-    whatever_becomes_of_the_leaf::<Ept4>();
-    whatever_becomes_of_the_leaf::<Npt4>();
-    whatever_becomes_of_the_leaf::<Ept4NoAd>();
+fn a_store_is_told_once_whatever_happens_to_its_leaf() {
+    each_store_is_told_once::<Ept4>();
+    each_store_is_told_once::<Npt4>();
+    each_store_is_told_once::<Ept4NoAd>();
 }
 
 const RING: u8 = 3;
 
-/// The ways to take page 9's store from the log.
+/// Takes page 9's store from the log in one of the ways.
 fn taken<F: Format>(machine: &Machine<F>, idle: &mut Idle, way: u8) -> Vec<u64> {
     let slots = machine.vm.slots();
     let pages = |harvest: Harvest<'_, F, HostView>| {
@@ -241,15 +241,15 @@ fn taken<F: Format>(machine: &Machine<F>, idle: &mut Idle, way: u8) -> Vec<u64> 
         _ => {
             let mut bits = [0; (PAGES / 64) as usize];
             let set = slots.dirty_bits(idle, SLOT, &mut bits).unwrap();
-            // A part, with bits beside that are not set.
+            // A part, with other bits set in the request that are not dirty.
             assert_eq!(slots.clear_dirty(idle, SLOT, 0, 64, &[u64::MAX]), Ok(set));
             (0..64).filter(|page| bits[0] >> page & 1 != 0).collect()
         }
     }
 }
 
-/// What a shadow has at the end, and memory: the vCPU stores, is told, stores again through what its TLB holds, and the
-/// log is taken once more.
+/// The vCPU stores, the log is taken, the vCPU stores again through its TLB, and the log is taken again.
+/// Returns the words of the shadow and of memory.
 fn stored_twice<F: Format>(track: Track, way: u8, sabotage: bool) -> (u64, u64) {
     let mut idle = Idle::take().unwrap();
     let log = if way == RING { DirtyLog::ring(RingSize::new(4096).unwrap()) } else { DirtyLog::bitmap() };
@@ -258,7 +258,7 @@ fn stored_twice<F: Format>(track: Track, way: u8, sabotage: bool) -> (u64, u64) 
     machine.log(&mut idle, true);
     let mut shadow = 0;
     for value in [1, 2] {
-        does(&mut cpu, &mut idle, Do::Store(9, value));
+        run_op(&mut cpu, &mut idle, Op::Store(9, value));
         let told = taken(&machine, &mut idle, way);
         if !told.is_empty() {
             assert_eq!(told, [9]);
@@ -290,7 +290,7 @@ fn negative_control_without_the_flush_the_second_store_is_lost() {
     }
 }
 
-/// What becomes of a harvest.
+/// How a harvest ends.
 #[derive(Clone, Copy)]
 enum End {
     Commit,
@@ -298,16 +298,17 @@ enum End {
     Drop,
 }
 
-/// What is told after a copy has failed: how its harvest ends decides whether the shadow ever has the store.
+/// What the log tells after a failed copy. The end of the harvest decides whether the shadow ever gets the
+/// store.
 fn after_a_failed_copy(end: End) -> Vec<u64> {
     let mut idle = Idle::take().unwrap();
     let machine = Machine::<Npt4>::new(&mut idle, DirtyLog::bitmap(), false, false);
     let mut cpu = machine.cpu();
     machine.log(&mut idle, true);
-    does(&mut cpu, &mut idle, Do::Store(70, 1));
+    run_op(&mut cpu, &mut idle, Op::Store(70, 1));
     let harvest = machine.vm.slots().harvest(&mut idle, SLOT).unwrap();
     assert_eq!(harvest.pages(), 1);
-    does(&mut cpu, &mut idle, Do::Store(71, 1));
+    run_op(&mut cpu, &mut idle, Op::Store(71, 1));
     match end {
         End::Commit => harvest.commit(),
         End::GiveBack => harvest.give_back(),
@@ -323,11 +324,11 @@ fn a_harvest_that_was_not_copied_is_told_again() {
 }
 
 #[test]
-fn negative_control_a_harvest_that_was_committed_is_not() {
+fn negative_control_a_committed_harvest_is_not_told_again() {
     assert_eq!(after_a_failed_copy(End::Commit), [71]);
 }
 
-/// What was writable in a TLB before there was a log.
+/// The page was writable in a TLB before the log began.
 #[test]
 fn the_first_store_after_a_log_has_begun_is_told() {
     for track in TRACKS {
@@ -337,34 +338,35 @@ fn the_first_store_after_a_log_has_begun_is_told() {
                 let log = DirtyLog::bitmap().track(track).splitting(splitting);
                 let machine = Machine::<Ept4>::new(&mut idle, log, thp, false);
                 let mut cpu = machine.cpu();
-                does(&mut cpu, &mut idle, Do::Store(9, 1));
+                run_op(&mut cpu, &mut idle, Op::Store(9, 1));
                 machine.log(&mut idle, true);
-                does(&mut cpu, &mut idle, Do::Store(9, 2));
+                run_op(&mut cpu, &mut idle, Op::Store(9, 2));
                 let case = format!("{track:?}, huge pages {thp}, {splitting:?}");
-                assert_eq!(machine.harvest(&mut idle), [9], "{case}: and no other page of a large one");
-                does(&mut cpu, &mut idle, Do::Store(9, 3));
+                assert_eq!(machine.harvest(&mut idle), [9], "{case}: no other page of a large page");
+                run_op(&mut cpu, &mut idle, Op::Store(9, 3));
                 assert_eq!(machine.harvest(&mut idle), [9], "{case}");
             }
         }
     }
 }
 
-/// However a fresh log takes the place of another one: what the old one knew is gone, and what TLBs may write is told.
+/// A new log replaces another one, in several ways. What the old log knew is gone. Stores through the TLB are
+/// told.
 #[test]
 fn a_log_that_follows_another_is_told_of_the_next_store() {
-    type Deed = fn(&Machine<Npt4>, &mut Idle);
-    let off_and_on: Deed = |machine, idle| {
+    type Change = fn(&Machine<Npt4>, &mut Idle);
+    let off_and_on: Change = |machine, idle| {
         machine.log(idle, false);
         machine.log(idle, true);
     };
-    let at_once: Deed = |machine, idle| {
+    let at_once: Change = |machine, idle| {
         let both = |tx: &mut slots::Transaction<'_>| {
             tx.set_log_dirty(SLOT, false)?;
             tx.set_log_dirty(SLOT, true)
         };
         machine.vm.slots().commit(idle, both).unwrap();
     };
-    let with_a_move_and_back: Deed = |machine, idle| {
+    let with_a_move_and_back: Change = |machine, idle| {
         let all = |tx: &mut slots::Transaction<'_>| {
             tx.set_log_dirty(SLOT, false)?;
             tx.move_to(SLOT, Gfn(0x9000))?;
@@ -373,7 +375,7 @@ fn a_log_that_follows_another_is_told_of_the_next_store() {
         };
         machine.vm.slots().commit(idle, all).unwrap();
     };
-    let made_again: Deed = |machine, idle| {
+    let made_again: Change = |machine, idle| {
         let both = |tx: &mut slots::Transaction<'_>| {
             tx.delete(SLOT)?;
             tx.create(Slot::new(SLOT, Gfn(0), PAGES, HVA).log_dirty())
@@ -382,20 +384,21 @@ fn a_log_that_follows_another_is_told_of_the_next_store() {
     };
     for track in TRACKS {
         for thp in [false, true] {
-            for (number, deed) in [off_and_on, at_once, with_a_move_and_back, made_again].iter().enumerate() {
+            for (number, change) in [off_and_on, at_once, with_a_move_and_back, made_again].iter().enumerate()
+            {
                 let mut idle = Idle::take().unwrap();
                 let machine = Machine::<Npt4>::new(&mut idle, DirtyLog::bitmap().track(track), thp, false);
                 let mut cpu = machine.cpu();
                 machine.log(&mut idle, true);
                 for value in 1..4 {
-                    does(&mut cpu, &mut idle, Do::Store(9, value));
-                    // Taken or not, by the old log.
+                    run_op(&mut cpu, &mut idle, Op::Store(9, value));
+                    // The old log was taken, or not.
                     if value % 2 == 0 {
                         assert_eq!(machine.harvest(&mut idle), [9]);
-                        does(&mut cpu, &mut idle, Do::Store(9, value));
+                        run_op(&mut cpu, &mut idle, Op::Store(9, value));
                     }
-                    deed(&machine, &mut idle);
-                    does(&mut cpu, &mut idle, Do::Store(9, value + 10));
+                    change(&machine, &mut idle);
+                    run_op(&mut cpu, &mut idle, Op::Store(9, value + 10));
                     assert!(machine.harvest(&mut idle).contains(&9), "{track:?} {thp} {number}");
                 }
             }
@@ -403,8 +406,8 @@ fn a_log_that_follows_another_is_told_of_the_next_store() {
     }
 }
 
-/// A fresh log that says so of every page, cleared little by little: what is not cleared stays said, what is cleared
-/// is told again by its next store.
+/// A new log that tells every page, and is cleared in parts. Pages that are not cleared stay told. A cleared
+/// page is told again after its next store.
 #[test]
 fn a_log_that_begins_set_is_armed_where_it_is_cleared() {
     for track in TRACKS {
@@ -414,27 +417,27 @@ fn a_log_that_begins_set_is_armed_where_it_is_cleared() {
             let log = DirtyLog::bitmap().track(track).splitting(splitting).initially_set();
             let machine = Machine::<Npt4>::new(&mut idle, log, thp, false);
             let mut cpu = machine.cpu();
-            does(&mut cpu, &mut idle, Do::Store(9, 1));
-            does(&mut cpu, &mut idle, Do::Store(700, 1));
+            run_op(&mut cpu, &mut idle, Op::Store(9, 1));
+            run_op(&mut cpu, &mut idle, Op::Store(700, 1));
             machine.log(&mut idle, true);
             let slots = machine.vm.slots();
             let mut bits = [0; (PAGES / 64) as usize];
             assert_eq!(slots.dirty_bits(&mut idle, SLOT, &mut bits), Ok(PAGES));
             assert_eq!(slots.clear_dirty(&mut idle, SLOT, 0, 128, &[u64::MAX; 2]), Ok(128));
             assert_eq!(slots.dirty_bits(&mut idle, SLOT, &mut bits), Ok(PAGES - 128));
-            does(&mut cpu, &mut idle, Do::Store(9, 2));
-            does(&mut cpu, &mut idle, Do::Store(700, 2));
+            run_op(&mut cpu, &mut idle, Op::Store(9, 2));
+            run_op(&mut cpu, &mut idle, Op::Store(700, 2));
             assert_eq!(slots.dirty_bits(&mut idle, SLOT, &mut bits), Ok(PAGES - 127));
             assert_eq!(bits[..3], [1 << 9, 0, u64::MAX], "{track:?} {thp} {splitting:?}");
             let rest: Vec<_> = machine.harvest(&mut idle);
             assert!(rest.iter().copied().eq([9].into_iter().chain(128..PAGES)), "{rest:?}");
-            does(&mut cpu, &mut idle, Do::Store(700, 3));
+            run_op(&mut cpu, &mut idle, Op::Store(700, 3));
             assert_eq!(machine.harvest(&mut idle), [700], "{track:?} {thp} {splitting:?}");
         }
     }
 }
 
-/// Large pages: small where the log needs them so, and large again when it ends, without a fault.
+/// Large pages are split where the log needs it. After the log ends they are large again, without a fault.
 #[test]
 fn large_pages_come_back_when_the_log_ends() {
     for track in TRACKS {
@@ -444,7 +447,7 @@ fn large_pages_come_back_when_the_log_ends() {
             let machine = Machine::<Ept4>::new(&mut idle, log, true, false);
             let mut cpu = machine.cpu();
             for gfn in [3, 600] {
-                does(&mut cpu, &mut idle, Do::Store(gfn, gfn));
+                run_op(&mut cpu, &mut idle, Op::Store(gfn, gfn));
             }
             let large = |idle: &mut Idle| {
                 machine.vm.collect(idle);
@@ -455,18 +458,18 @@ fn large_pages_come_back_when_the_log_ends() {
             if splitting == Splitting::Eager {
                 assert_eq!(large(&mut idle), 0, "{track:?}");
             }
-            does(&mut cpu, &mut idle, Do::Store(4, 1));
+            run_op(&mut cpu, &mut idle, Op::Store(4, 1));
             assert!(large(&mut idle) <= 1, "{track:?} {splitting:?}");
             machine.log(&mut idle, false);
             assert_eq!(large(&mut idle), 2, "{track:?} {splitting:?}");
             let faults = machine.vm.stats().mapped_faults;
             for gfn in [3, 4, 600, 1000] {
-                does(&mut cpu, &mut idle, Do::Store(gfn, gfn + 1));
+                run_op(&mut cpu, &mut idle, Op::Store(gfn, gfn + 1));
             }
             assert_eq!(
                 machine.vm.stats().mapped_faults,
                 faults,
-                "{track:?} {splitting:?}: recovered in place"
+                "{track:?} {splitting:?}: large pages are recovered in place"
             );
             assert_eq!(machine.word(&mut idle, 4), 5);
         }

@@ -1,14 +1,14 @@
-//! A VM whose writes are logged, the threads at work on it, and the rounds that they work in.
+//! A VM whose writes are logged, the threads that use it, and the rounds of their work.
 //!
 //! ```text
 //! life      log on ─ round ─ round ─ round ─ log off         a new log, and a new shadow, for each life
 //! round     all run ──────────────▶ all stand still          then the last harvest, and the judgement
 //! ```
-//! A log is switched on before a life's first round or in the middle of it, by turns. Guests run until each of the
-//! others has had so many turns: however the machine shares its time, all of them meet.
+//! A log begins before a life's first round or in its middle, alternately. Guests run until each of the other
+//! threads has had a number of turns. So all of them meet, however the machine shares its time.
 
 use super::collector::{Collector, Way};
-use super::truth::{Tally, Truth};
+use super::record::{StoreRecord, Tally};
 use super::{guest, meddler};
 use crate::thorough::thorough;
 use slat::*;
@@ -20,57 +20,57 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 
 pub const VCPUS: u64 = 2;
-/// Turns of each of the others in a round, at least: at night or where a mistake of the world's is to be found, and otherwise. One in
-/// the engine takes as many.
+/// The fewest turns of each other thread in a round: at night or with a mistake of the world, and otherwise.
+/// With a mistake in the engine, the first number applies, too.
 const TURNS: [u64; 2] = [12, if cfg!(seeded) { 12 } else { 3 }];
-/// The same of the collector where it is alone with the guests.
+/// The same for a collector that is alone with the guests.
 const TURNS_ALONE: [u64; 2] = [60, 10];
-/// Pages that are used then: more than a word of the log, and more than a vCPU stores to at once.
+/// The pages used then: more than a word of the log, and more than a vCPU stores to at once.
 const FEW_PAGES: u64 = 80;
 pub const LIVES: u64 = 2;
 pub const ROUNDS: u64 = 3;
 
-/// The slot whose log is judged: two regions of 2 MiB, and a piece that ends within a word of 64 pages.
+/// The slot whose log is judged: two regions of 2 MiB, and a part that ends within a word of 64 pages.
 pub const SLOT: SlotId = SlotId(7);
 pub const PAGES: u64 = 2 * 512 + 130;
 /// Words of a page.
 pub const WORDS: u64 = PAGE_SIZE / 8;
 pub const HVA: Hva = Hva(1 << 40);
-/// Where the slot may be: with large pages, without, and across 1 GiB.
+/// The places of the slot: with large pages, without, and across 1 GiB.
 pub const PLACES: [Gfn; 3] = [Gfn(0), Gfn(0x4000 + 77), Gfn((1 << 18) - 512)];
 
-/// Another slot, whose log comes and goes; what it says is not judged.
+/// Another slot, whose log begins and ends. What it tells is not judged.
 pub const NEIGHBOUR: SlotId = SlotId(3);
 pub const NEIGHBOUR_PAGES: u64 = 64;
 pub const NEIGHBOUR_AT: Gfn = Gfn(0x2000);
 
-/// The host's pages, and what becomes of large ones when the log comes.
+/// The host's page sizes, and what happens to large pages when the log begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sizes {
-    /// There are none.
+    /// There are no large pages.
     Small,
     Eager,
     Lazy,
 }
 
-/// A mistake made on purpose: it must be found out.
+/// A mistake on purpose. It must be found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mistake {
     None,
-    /// Pages are armed again, and no TLB is told.
+    /// Pages are armed again without a flush.
     NoFlush,
     /// A harvest is committed though its pages were not copied.
     CommitsTooEarly,
-    /// Pages are copied, and cleared afterwards.
+    /// Pages are copied first, and cleared afterwards.
     CopiesFirst,
-    /// A device that writes and does not mark.
+    /// A device writes, and does not mark.
     SilentDevice,
-    /// One in the engine, which `SLAT_SEEDED` names.
+    /// A mistake in the engine, which `SLAT_SEEDED` names.
     #[cfg(seeded)]
     Seeded,
 }
 
-/// The threads at work beside the vCPUs.
+/// The threads beside the vCPUs.
 #[derive(Clone, Copy)]
 pub enum Other {
     Meddler,
@@ -90,7 +90,8 @@ pub struct Setting {
     pub sizes: Sizes,
     pub initially_set: bool,
     pub lock: MmuLock,
-    /// What a builder can be told besides: whether large pages do not execute, and whether reasons are heeded.
+    /// Further settings of the builder: whether large pages do not execute, and whether the VM uses the reasons
+    /// of invalidations.
     pub nx_huge_pages: bool,
     pub contexts: bool,
     pub around: Around,
@@ -98,35 +99,36 @@ pub struct Setting {
     pub seed: u64,
 }
 
-/// What is going on beside guests and collector.
+/// What happens beside the guests and the collector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Around {
     Everything,
-    /// Nothing: they use a few pages, and neither pauses. So a fault meets a harvest at every point of it.
+    /// Nothing. Guests and collector use a few pages without a pause, so a fault meets a harvest at every point
+    /// of it.
     Nothing,
     /// The same, and those pages are zapped all the time.
     Zaps,
 }
 
-/// See the module's header.
+/// Everything that the threads share.
 pub struct World<F: Format> {
     pub setting: Setting,
     pub ksm: Arc<Ksm>,
     pub space: Arc<AddressSpace>,
     pub vm: Arc<Vm<F, HostView>>,
-    /// Where the slot begins, as far as guests know.
+    /// Where the slot begins, as the guests know it.
     pub base: AtomicU64,
-    /// What each word of memory is, by the threads that store it: each word has one owner.
+    /// The contents of each word of memory, kept by the threads that store: each word has one owner.
     pub image: Vec<AtomicU64>,
-    pub truth: Truth,
-    /// Steps that the guests have made, together.
+    pub record: StoreRecord,
+    /// Steps of all guests.
     pub steps: AtomicU64,
-    /// Times that a ring was full.
+    /// How often a ring was full.
     pub ring_full: AtomicU64,
-    /// Who is still at work in this round: guests; all but the collector.
+    /// The threads still at work in this round: the guests, and all but the collector.
     pub guests_at_work: AtomicU64,
     pub at_work: AtomicU64,
-    /// Turns that each of the others has had in this round.
+    /// Turns of each other thread in this round.
     turns: [AtomicU64; Other::ALL as usize],
     /// Threads that have come to a standstill, over all rounds.
     standing: AtomicU64,
@@ -142,7 +144,7 @@ impl<F: Format> World<F> {
         let space = builder.thp(setting.sizes != Sizes::Small).build().unwrap();
         let bytes = (PAGES + NEIGHBOUR_PAGES) * PAGE_SIZE;
         let memory = space.mmap(Place::Fixed(HVA), bytes, Prot::ReadWrite, Backing::Anonymous).unwrap();
-        // What guests have not stored to yet is all the same.
+        // Pages without a store by a guest have the same contents.
         space.madvise(idle, memory, Advice::Mergeable).unwrap();
         let ksm = Ksm::builder(&arena).build().unwrap();
         ksm.add(&space).unwrap();
@@ -168,7 +170,7 @@ impl<F: Format> World<F> {
             vm,
             base: AtomicU64::new(PLACES[0].0),
             image: (0..PAGES * WORDS).map(|_| AtomicU64::new(0)).collect(),
-            truth: Truth::new(),
+            record: StoreRecord::new(),
             steps: AtomicU64::new(0),
             ring_full: AtomicU64::new(0),
             guests_at_work: AtomicU64::new(0),
@@ -187,8 +189,8 @@ impl<F: Format> World<F> {
         unsafe { Window::new(arena.base(), arena.stats().frames + Level::M2.pages()) }
     }
 
-    /// Memory is as it was stored, in pages as large as they come, and mapped so: what becomes of it in one life is not the
-    /// next one's. All stand still.
+    /// Restores memory to what was stored, in pages as large as possible, and maps it so. One life then does
+    /// not depend on the one before. Called while all stand still.
     pub fn renew_memory(&self, idle: &mut Idle) {
         self.vm.slots().commit(idle, |tx| tx.move_to(SLOT, PLACES[0]).map(drop)).unwrap();
         self.base.store(PLACES[0].0, SeqCst);
@@ -199,24 +201,25 @@ impl<F: Format> World<F> {
             self.stored(page, &mut bytes);
             self.space.write(idle, HVA + page * PAGE_SIZE, &bytes).unwrap();
         }
-        let mut vcpu = self.vm.vcpu(VcpuId(VCPUS as u32)).expect("it is free");
+        let mut vcpu = self.vm.vcpu(VcpuId(VCPUS as u32)).expect("no other thread uses the vCPU");
         let base = Gfn(self.base.load(SeqCst));
         for page in 0..PAGES {
             let access = if page % 3 == 0 { Access::Write } else { Access::Read };
             vcpu.fault(idle, Fault { gpa: (base + page).gpa(), access }).unwrap();
             if access == Access::Write {
-                // In the round before: nothing that this one's log may tell, unless it begins amid other work.
-                self.truth.stored(page, 0);
+                // This counts for the round before. This round's log may tell the page only if the log begins
+                // while threads work.
+                self.record.stored(page, 0);
             }
         }
     }
 
-    /// What has been stored to `page`. All stand still.
+    /// The bytes stored to `page`. Called while all stand still.
     pub fn stored(&self, page: u64, bytes: &mut [u8; PAGE_SIZE as usize]) {
         bytes.fill(0);
         let words = &self.image[(page * WORDS) as usize..][..WORDS as usize];
         for (at, word) in words.iter().enumerate() {
-            // Most are 0, which an unoptimized build passes in a moment.
+            // Most words are 0, which even an unoptimized build skips quickly.
             let word = word.load(SeqCst);
             if word != 0 {
                 bytes[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
@@ -224,7 +227,7 @@ impl<F: Format> World<F> {
         }
     }
 
-    /// Something is wrong: all go. Without a mistake the first ones say what.
+    /// Reports an error, and ends all threads.
     pub fn wrong(&self, what: impl FnOnce() -> String) {
         self.wrong.lock().unwrap().push(what());
         self.end();
@@ -238,7 +241,7 @@ impl<F: Format> World<F> {
         self.over.store(true, SeqCst);
     }
 
-    /// Stands still until all do, for the `times`-th time. False: it is over.
+    /// Stands still until all threads do, for the `times`-th time. Returns false if the world is over.
     pub fn stand(&self, times: &mut u64) -> bool {
         *times += 1;
         self.standing.fetch_add(1, SeqCst);
@@ -248,7 +251,7 @@ impl<F: Format> World<F> {
         !self.is_over()
     }
 
-    /// One of the others has had a turn.
+    /// Counts a turn of one of the other threads.
     pub fn had_a_turn(&self, who: Other) {
         self.turns[who as usize].fetch_add(1, SeqCst);
     }
@@ -277,7 +280,7 @@ impl<F: Format> World<F> {
 }
 
 impl Setting {
-    /// Small pages, a log that begins clear, no locks, everything around, no mistake.
+    /// Small pages, a log that begins clear, no locks, all other threads, no mistake.
     pub fn plain(way: Way, track: Track, seed: u64) -> Self {
         Self {
             way,
@@ -297,14 +300,14 @@ impl Setting {
         if self.mistake == Mistake::None { thorough(many, some) } else { many }
     }
 
-    /// How many pages guests use, from the slot's first on.
+    /// The number of pages that guests use, from the slot's first page on.
     pub fn pages_in_use(self) -> u64 {
         if self.around == Around::Everything { PAGES } else { FEW_PAGES }
     }
 
     fn policy(self) -> DirtyLog {
         let log = match self.way {
-            // As small as it can be: it is full now and then.
+            // The smallest size, so that the ring is full sometimes.
             Way::Ring => DirtyLog::ring(RingSize::new(4096).unwrap()),
             _ => DirtyLog::bitmap(),
         };
@@ -318,10 +321,10 @@ pub fn neighbour() -> Slot {
     Slot::new(NEIGHBOUR, NEIGHBOUR_AT, NEIGHBOUR_PAGES, HVA + PAGES * PAGE_SIZE)
 }
 
-/// Ends the world where its thread panics, so that no thread waits for it.
-struct Leaving<'w, F: Format>(&'w World<F>);
+/// Ends the world where its thread panics, so that no other thread waits for it.
+struct EndOnPanic<'w, F: Format>(&'w World<F>);
 
-impl<F: Format> Drop for Leaving<'_, F> {
+impl<F: Format> Drop for EndOnPanic<'_, F> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.0.end();
@@ -329,10 +332,10 @@ impl<F: Format> Drop for Leaving<'_, F> {
     }
 }
 
-/// Runs a thread's part of each round: between two standstills.
+/// Runs a thread's part of each round, between two standstills.
 fn work<F: Format>(world: &World<F>, is_guest: bool, mut round: impl FnMut(&mut Idle)) {
-    let _leaving = Leaving(world);
-    let mut idle = Idle::take().expect("a thread of its own");
+    let _end_on_panic = EndOnPanic(world);
+    let mut idle = Idle::take().expect("the closure has its own thread");
     let mut times = 0;
     while world.stand(&mut times) {
         round(&mut idle);
@@ -346,14 +349,14 @@ fn work<F: Format>(world: &World<F>, is_guest: bool, mut round: impl FnMut(&mut 
     }
 }
 
-/// Runs a world to its end, or until something is wrong. Says what, and fails, where no mistake was asked for.
+/// Runs a world to its end, or until an error. Panics on an error, unless the world has a mistake.
 pub fn run<F: Format>(setting: Setting) -> Tally {
-    let mut idle = Idle::take().expect("the test's own thread");
+    let mut idle = Idle::take().expect("the test has its own thread");
     let world = World::<F>::new(setting, &mut idle);
     let mut collector = Collector::new(&world);
     thread::scope(|scope| {
         let world = &world;
-        let _leaving = Leaving(world);
+        let _end_on_panic = EndOnPanic(world);
         for id in 0..VCPUS {
             scope.spawn(move || {
                 let mut guest = guest::Guest::new(world, id);

@@ -1,12 +1,15 @@
-//! Each use of a translation is judged: it must be `{ T(t)(g2) : t since that vCPU's last flush } ∘ { host, now }` ([`Said`]).
+//! Each use of a translation is judged: it must be `{ T(t)(g2) : t since that vCPU's last flush } ∘ { host, now
+//! }` ([`Said`]).
 //!
-//! And T's A and D say that it was used: a processor sets them before it keeps the translation.
+//! T's A and D bits must show the use: a processor sets them before it keeps the translation.
 //!
-//! A world is of one [`Kind`]: T is a hypervisor's EPT, or the page tables of a guest without a second stage. One world in three
-//! has one vCPU, the others two. Table memory is short now and then, so tables of shadows go while both run on them. No frame of the host is
-//! used twice, so a translation that leads to one that was taken back is seen, whatever it holds.
+//! A world is of one [`Kind`]: T is a hypervisor's EPT, or the page tables of a guest without a second stage.
+//! One world in three has one vCPU, and the others have two. Table memory is short sometimes, so tables of
+//! shadows are freed while both vCPUs run on them. No frame of the host is used twice. A translation to a
+//! withdrawn frame therefore always shows.
 //!
-//! A [`Way::Stepped`] world has one thread: L1, the host and the vCPUs take turns by lot, the same each time.
+//! A [`Way::Stepped`] world has one thread: L1, the host and the vCPUs take random turns, which are the same
+//! each time.
 
 use super::kinds::{Ept, Kind, Paging, Scope};
 use slat::nested::NestedError;
@@ -24,16 +27,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 
 const BASE: Hva = Hva(1 << 40);
-/// L1's tables are in the frames before; from here on is what L2 may have.
+/// L1's tables are in the frames before this one. L2 gets frames from here on.
 const DATA: u64 = 24;
 const PAGES: u64 = 48;
-/// L2's frames that are used: across two leaf tables of T.
+/// L2's frames in use. They span two leaf tables of T.
 pub const G2S: Span<Gfn> = Span::new(Gfn(508), Gfn(516));
 /// Uses by each vCPU.
 const USES: u64 = 6_000;
 const WRITABLE: u64 = 1 << 63;
 
-/// L1's memory, and what is behind it.
+/// L1's memory, and the host's frames behind it.
 pub struct Unique {
     words: Vec<AtomicU64>,
     frames: Vec<AtomicU64>,
@@ -84,16 +87,16 @@ impl Host for Unique {
 pub struct World<F: Format, K> {
     vm: Vm<F, Unique>,
     said: Said,
-    /// What is said last is what T holds.
+    /// T holds what is recorded last.
     storing: Mutex<()>,
-    /// Since when each vCPU may not go by what T said, by its own flush or by one for all.
+    /// For each vCPU, the time of the last flush, its own or a broadcast. Older entries of T no longer count.
     flushed: Vec<Mutex<HashMap<Key, Since>>>,
     over: AtomicBool,
     wrong: Mutex<Option<String>>,
     used: AtomicU64,
-    /// L1's flushes do not come to the engine.
+    /// Whether the engine ignores L1's flushes.
     ignores: bool,
-    /// TLBs forget nothing: so no table goes that they have links to.
+    /// Whether TLBs forget nothing. Then no table that they link to may be freed.
     sabotaged: bool,
     kind: PhantomData<K>,
 }
@@ -101,7 +104,7 @@ pub struct World<F: Format, K> {
 /// A root of T, and a frame of L2.
 type Key = (u64, Gfn);
 
-/// T: frame 8 links 9, 9 links 10, and 10 the leaf tables 11 and 12. The next root is in the frame after.
+/// T: frame 8 links 9, 9 links 10, and 10 the leaf tables 11 and 12. The next root is in the next frame.
 pub fn root_of(root: u64) -> u64 {
     8 + 5 * root
 }
@@ -110,18 +113,18 @@ fn entry((root, g2): Key) -> Hva {
     BASE + (root_of(root) + 3 + g2.0 / 512) * PAGE_SIZE + g2.0 % 512 * 8
 }
 
-/// By what T's words are told apart.
+/// The key of an entry in the history of T.
 fn told((root, g2): Key) -> Gfn {
     Gfn(root << 40 | g2.0)
 }
 
-/// L2, which looks where its pages are.
+/// L2, which checks the frames of its pages.
 pub struct Uses<'w, F: Format, K> {
     world: &'w World<F, K>,
     root: u64,
     id: usize,
     random: fastrand::Rng,
-    /// Where T has refused an access of this vCPU, what it said before does not count.
+    /// Where T refused an access of this vCPU, older entries of T do not count.
     refused: HashMap<Key, Since>,
     left: u64,
 }
@@ -156,7 +159,7 @@ impl<F: Format, K: Kind> Program for Uses<'_, F, K> {
             world.over.store(true, SeqCst);
         }
         world.used.fetch_add(1, SeqCst);
-        // Leave now and then: L1 has something to do.
+        // Leave sometimes, so that L1 can work.
         Ok(if self.random.u8(..32) == 0 { Step::Stop } else { Step::Next })
     }
 }
@@ -206,7 +209,7 @@ impl<F: Format, K: Kind> World<F, K> {
         (0..K::ROOTS).flat_map(|root| (G2S.start.0..G2S.end.0).map(move |g2| (root, Gfn(g2))))
     }
 
-    /// A vCPU has flushed what is in `scope`, and began to when it was `now`.
+    /// Notes that a vCPU has flushed `scope`, and that the flush began at `now`.
     fn has_flushed(&self, vcpu: usize, scope: Scope, now: Since) {
         let is_in = |&(root, g2): &Key| {
             scope.root.is_none_or(|only| only == root) && scope.g2.is_none_or(|only| only == g2)
@@ -217,13 +220,13 @@ impl<F: Format, K: Kind> World<F, K> {
         }
     }
 
-    /// The moment, for a flush: what was told by then is stored.
+    /// The time for a flush. What was recorded before this time is stored in T.
     fn now(&self) -> Since {
         let _stored = self.storing.lock().unwrap();
         self.said.now()
     }
 
-    /// Whether T's entry says that it was used for such an access.
+    /// Whether T's entry has the bits of such an access set.
     fn is_marked(&self, key: Key, access: Access) -> bool {
         let marks = K::ACCESSED | if access == Access::Write { K::DIRTY } else { 0 };
         marks & !self.vm.host().word(entry(key)).load(SeqCst) == 0
@@ -237,7 +240,7 @@ impl<F: Format, K: Kind> World<F, K> {
         self.vm.host().word(entry(key)).store(g1.map_or(0, |g1| K::leaf(g1, stores)), SeqCst);
     }
 
-    /// L1 on a CPU that runs no L2: edits of T, and flushes for all.
+    /// L1 on a CPU that runs no L2: edits of T, and broadcast flushes.
     fn edit(&self, idle: &mut Idle, lot: &mut fastrand::Rng) {
         let key = (lot.u64(..K::ROOTS), G2S.start + lot.u64(..G2S.len()));
         match lot.u8(..8) {
@@ -254,19 +257,20 @@ impl<F: Format, K: Kind> World<F, K> {
         }
     }
 
-    /// The host takes pages away, or protects them; logs begin, are taken, or end; pages are aged; table memory is short.
+    /// A change by the host: it withdraws or protects pages, starts, takes or ends logs, ages pages, or limits
+    /// table memory.
     fn change(&self, idle: &mut Idle, lot: &mut fastrand::Rng) {
         let first = lot.u64(DATA..PAGES);
         let pages = lot.u64(1..4).min(PAGES - first);
         let hvas = Span::sized(BASE + first * PAGE_SIZE, pages * PAGE_SIZE);
         let host = self.vm.host();
         match lot.u8(..16) {
-            // Where table memory is short at this moment, nothing goes.
+            // Where table memory is short at this moment, nothing is zapped.
             0 => _ = self.vm.zap_all(idle),
             1 => _ = self.vm.write_protect(idle, Span::sized(Gfn(first), pages)).settle(),
             5 => {
                 let (id, logs) = (SlotId(1 + lot.u32(..2)), lot.bool());
-                // Where another thread has a harvest in hand, that goes first.
+                // Where another thread holds a harvest, the commit is refused until that harvest ends.
                 let _ = self.vm.slots().commit(idle, |tx| tx.set_log_dirty(id, logs));
                 if let Ok(harvest) = self.vm.slots().harvest(idle, id) {
                     harvest.commit();
@@ -303,7 +307,7 @@ struct Runs<'w, F: Format, K> {
     cpu: Cpu<'w, F, Unique>,
     uses: Uses<'w, F, K>,
     lot: fastrand::Rng,
-    /// Its TLB may have something of T.
+    /// Whether its TLB may hold entries of T.
     has_been: bool,
 }
 
@@ -322,7 +326,7 @@ impl<'w, F: Format, K: Kind> Runs<'w, F, K> {
         self.uses.left == 0 || self.uses.world.over.load(SeqCst)
     }
 
-    /// It runs L2, and deals with its exit.
+    /// Runs L2, and handles its exit.
     fn turn(&mut self, idle: &mut Idle) {
         let Self { cpu, uses, lot, has_been } = self;
         let world = uses.world;
@@ -337,11 +341,12 @@ impl<'w, F: Format, K: Kind> Runs<'w, F, K> {
         match exit {
             L2Exit::ForL1(fault) => {
                 let key = (uses.root, fault.access.gpa.gfn());
-                // Two vCPUs share a shadow, which no processor does: what another one has read of T before may come later.
+                // Two vCPUs share a shadow, which no processor does. A vCPU may therefore use what the other
+                // read of T earlier.
                 if world.flushed.len() == 1 {
                     uses.refused.insert(key, world.now());
                 }
-                // No flush: the access that was refused has dropped what it hit.
+                // No flush is needed: the refused access has dropped its cached entry.
                 world.maps(key, Some(Gfn(lot.u64(DATA..PAGES))), true);
             }
             L2Exit::Stopped if lot.u8(..4) == 0 => {
@@ -349,17 +354,17 @@ impl<'w, F: Format, K: Kind> Runs<'w, F, K> {
                 let scope = K::flushes(cpu, lot, world.ignores);
                 world.has_flushed(uses.id, scope, now);
             }
-            // However threads are scheduled, something changes below.
+            // L1 and the host change something here, however threads are scheduled.
             L2Exit::Stopped if lot.bool() => world.edit(idle, lot),
             L2Exit::Stopped => world.change(idle, lot),
-            // Another thread has table memory short at this moment.
+            // Another thread limits table memory at this moment.
             L2Exit::Own(Exit::Failed(_, FaultError::NoMemory)) => {}
             other @ L2Exit::Own(_) => panic!("{other:?}"),
         }
     }
 }
 
-/// How a world goes.
+/// How a world runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// A thread for each vCPU, one that edits T, and one that is the host.
@@ -368,10 +373,10 @@ pub enum Way {
     Stepped,
 }
 
-/// What was wrong in a world; how many uses were judged; and how many times tables were taken from shadows, or from the VM.
+/// The error in a world, the number of judged uses, and how often tables were taken from shadows or the VM.
 type Verdict = (Option<String>, u64, u64);
 
-/// What is left out of a world.
+/// What a world omits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LeftOut {
     Nothing,
@@ -379,7 +384,7 @@ enum LeftOut {
     HostFlushes,
 }
 
-/// One world.
+/// Runs one world.
 fn run<F: Format, K: Kind>(seed: u64, way: Way, left_out: LeftOut) -> Verdict
 where
     World<F, K>: Sync,
@@ -389,14 +394,14 @@ where
     let world = &World::<F, K>::new(&mut idle, vcpus, left_out);
     let mut memory = vec![0_u64; 512];
     let at = NonNull::from(&mut memory[..]).cast();
-    // SAFETY: the vector outlives the vCPUs and is not touched meanwhile; nothing is stored here.
+    // SAFETY: the vector outlives the vCPUs, and nothing else touches it meanwhile. Nothing is stored here.
     let window = unsafe { Window::new(at, 1) };
     match way {
         Way::Stepped => {
             let mut runs: Vec<_> = (0..vcpus).map(|id| Runs::new(world, id, seed, window)).collect();
             let mut turns = fastrand::Rng::with_seed(seed);
             while runs.iter().any(|runs| !runs.is_over()) {
-                // The second vCPU comes to a shadow that is in use.
+                // The second vCPU joins a shadow that is in use.
                 let next = turns.usize(..if runs[0].uses.left > USES / 2 { 1 } else { runs.len() });
                 if !runs[next].is_over() {
                     runs[next].turn(&mut idle);
@@ -444,14 +449,14 @@ where
     });
 }
 
-/// Whether world `seed` is right, of either kind.
+/// Whether world `seed` is right, for both kinds.
 #[cfg(seeded)]
 pub fn is_right(seed: u64, way: Way) -> bool {
     let worlds = [run::<Npt4, Ept>, run::<X64, Paging>];
     worlds.iter().all(|world| world(seed, way, LeftOut::Nothing).0.is_none())
 }
 
-/// Four worlds are right, either way.
+/// Checks four worlds in each way.
 fn are_right(of: [fn(u64, Way, LeftOut) -> Verdict; 2]) {
     for way in [Way::Threads, Way::Stepped] {
         for (seed, world) in of.into_iter().cycle().take(4).enumerate() {
@@ -472,7 +477,7 @@ fn a_vcpu_uses_what_its_page_tables_said_since_its_flush_on_what_the_host_has_no
     are_right([run::<X64, Paging>, run::<Npt5, Paging>]);
 }
 
-/// Whether it is found in any of some worlds.
+/// Whether one of 30 worlds finds it.
 fn is_found(world: fn(u64, Way, LeftOut) -> Verdict, left_out: LeftOut) -> bool {
     (0..30).any(|seed| world(seed, Way::Stepped, left_out).0.is_some())
 }

@@ -1,4 +1,4 @@
-//! Whose tables are shadowed in a world of [`exact`](super::exact).
+//! The kinds of shadowed tables in a world of [`exact`](super::exact).
 
 use super::exact::{G2S, Unique, Uses, root_of};
 use slat::nested::{
@@ -9,35 +9,35 @@ use slat::*;
 use slat_vcpu::Cpu;
 use slat_vcpu::cpu::L2Exit;
 
-/// Whose tables are shadowed.
+/// The kind of shadowed tables.
 pub trait Kind: Sized + 'static {
-    /// How many roots there are.
+    /// The number of roots.
     const ROOTS: u64;
-    /// A and D in an entry.
+    /// The A and D bits in an entry.
     const ACCESSED: u64;
     const DIRTY: u64;
-    /// T.
+    /// The type of T.
     type Table: L1Format;
-    /// T below a root; by who accesses, drawn.
+    /// T below a root. The access mode is drawn.
     fn table(root: u64, lot: &mut fastrand::Rng) -> Self::Table;
     /// An entry that maps a frame.
     fn leaf(g1: Gfn, stores: bool) -> u64;
-    /// The VM.
+    /// The builder of the VM.
     fn builder<F: Format>(host: Unique) -> Builder<F, Unique>;
-    /// The program runs on T.
+    /// Runs the program on T.
     fn run<F: Format>(
         cpu: &mut Cpu<'_, F, Unique>,
         idle: &mut Idle,
         table: Self::Table,
         uses: &mut Uses<'_, F, Self>,
     ) -> Result<L2Exit, NestedError>;
-    /// The vCPU flushes what is drawn, unless the engine is not to hear of it.
+    /// The vCPU makes a random flush. With `ignores`, the engine does not learn of it.
     fn flushes<F: Format>(cpu: &mut Cpu<'_, F, Unique>, lot: &mut fastrand::Rng, ignores: bool) -> Scope;
     /// L1 flushes on all vCPUs, if it can.
     fn broadcasts<F: Format>(vm: &Vm<F, Unique>, idle: &mut Idle, ignores: bool) -> bool;
 }
 
-/// What a flush is about: a root, or all; a frame, or all.
+/// The scope of a flush: a root or all roots, and a frame or all frames.
 #[derive(Clone, Copy, Default)]
 pub struct Scope {
     pub root: Option<u64>,
@@ -90,8 +90,8 @@ impl Kind for Ept {
     }
 }
 
-/// A guest without a second stage, in long mode: its kernel flushes by INVLPG, INVPCID and writes to CR3. Two processes, with PCIDs 1 and 2;
-/// a vCPU goes from one to the other, and from user to kernel and back.
+/// A guest without a second stage, in long mode. Its kernel flushes by INVLPG, INVPCID and writes to CR3. It
+/// has two processes, with PCIDs 1 and 2. A vCPU switches between them, and between user and kernel mode.
 pub enum Paging {}
 
 fn pcid(root: u64) -> u16 {
@@ -151,7 +151,7 @@ impl Kind for Paging {
         scope
     }
 
-    /// x86 has none: its kernel interrupts other processors, and each flushes for itself.
+    /// x86 has no broadcast: its kernel interrupts other processors, and each flushes its own TLB.
     fn broadcasts<F: Format>(_: &Vm<F, Unique>, _: &mut Idle, _: bool) -> bool {
         false
     }

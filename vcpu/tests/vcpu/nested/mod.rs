@@ -1,9 +1,10 @@
-//! L2 on software vCPUs: a hypervisor in the guest that changes its tables at random, on a host that moves its pages.
+//! L2 on software vCPUs: a hypervisor in the guest changes its tables at random, on a host that moves its
+//! pages.
 //!
 //! | file | question |
 //! |---|---|
 //! | `worlds` | does L2's memory hold what L2 stored, whatever L1 and the host do? |
-//! | `exact` | does a vCPU use what T has said since its last flush, on what the host has now, and nothing else? |
+//! | `exact` | does a vCPU use only what T held since its last flush, on what the host has now? |
 //! | `kinds` | whose tables: a hypervisor's, or a guest's own on a host without two stages |
 //! | `seeded` | are mistakes of the engine found? |
 

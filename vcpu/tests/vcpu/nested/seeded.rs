@@ -1,20 +1,21 @@
-//! Mistakes made in the engine itself ([`slat::seeded`]), with nested guests beside them: each of these has to be found here, too, by
-//! vCPUs that run L2. Under `--cfg seeded` only: `cargo xtask seeded test -p slat-vcpu nested::seeded`.
+//! Tests of mistakes in the engine ([`slat::seeded`]) with nested guests. vCPUs that run L2 must find each of
+//! these, too. Only under `--cfg seeded`: `cargo xtask seeded test -p slat-vcpu nested::seeded`.
 //!
-//! The worlds have one thread, so a mistake is found in the same one each time. Mistakes that only threads show are for loom and shuttle.
+//! The worlds have one thread, so the same world finds a mistake each time. Mistakes that need threads are for
+//! loom and shuttle.
 
 use super::exact::{self, Way};
 use slat::seeded::Bug;
 use std::process::Command;
 
 const LOOKS: &str = "nested::seeded::the_worlds_are_right_where_no_mistake_is_made";
-/// What a world that is wrong says.
+/// The message of a wrong world.
 const WRONG: &str = "wrong in nested world";
-/// Worlds that are tried with a mistake, and without one.
+/// Worlds to try with a mistake, and without one.
 const TRIES: u64 = 40;
 const RIGHT: u64 = 4;
 
-/// Those that a judge of each use can show.
+/// The mistakes that a check of each use can find.
 const MISTAKES: &[Bug] = &[
     Bug::ShadowsForgotten,
     Bug::L1TagOnly,
@@ -54,5 +55,5 @@ fn each_mistake_is_found_by_l2() {
         !output.status.success()
     };
     let missed: Vec<_> = MISTAKES.iter().filter(|&&bug| !is_found(bug)).collect();
-    assert!(missed.is_empty(), "nothing wrong was seen with {missed:?}");
+    assert!(missed.is_empty(), "no world is wrong with {missed:?}");
 }

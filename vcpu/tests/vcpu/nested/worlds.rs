@@ -1,5 +1,5 @@
-//! Worlds of fixed work: vCPUs run patterns in L2, L1 edits its tables by lot, and a thread of the host moves pages, takes snapshots,
-//! protects, zaps and harvests. `SLAT_SOAK_SECONDS` makes worlds with other seeds follow.
+//! Worlds of fixed work. vCPUs run patterns in L2, and L1 edits its tables at random. A thread of the host
+//! moves pages, takes snapshots, protects, zaps and harvests. `SLAT_SOAK_SECONDS` adds worlds with other seeds.
 
 use crate::thorough::thorough;
 use slat::table::formats::{
@@ -16,27 +16,28 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const HVA: Hva = Hva(1 << 40);
-/// L1's memory, handed out by regions.
+/// L1's memory, which it gets in regions.
 const REGION: u64 = 8 << 20;
 const REGIONS: u64 = 6;
 const VCPUS: u32 = 2;
-/// Pages of each vCPU's L2, and where they begin: in a leaf table of their own, and across two.
+/// Pages of each vCPU's L2. They begin in one leaf table and end in the next.
 const PAGES: u64 = 40;
-/// Accesses of each vCPU, at night or where something is left out and otherwise; and pages that the host moves, at least.
+/// Accesses of each vCPU: at night or where something is omitted, and otherwise. Then the fewest pages that the
+/// host moves.
 const ACCESSES: [u64; 2] = [30_000, 8_000];
 const MOVES: u64 = 20;
 
-/// What is left out.
+/// What a world omits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LeftOut {
     Nothing,
     /// Flushes of the host.
     HostFlushes,
-    /// L1's, as the engine learns of them.
+    /// L1's flushes, which the engine ignores.
     L1Flushes,
-    /// L1's, by L1.
+    /// L1's flushes, which L1 omits.
     L1sOwn,
-    /// What L2's tag is told to forget.
+    /// Flushes of L2's tag.
     L2Tag,
 }
 
@@ -47,12 +48,12 @@ struct Machine<F: Format> {
     given: AtomicU64,
 }
 
-/// One vCPU's way to the machine.
-struct Wires<'m, F: Format> {
+/// One vCPU's access to the machine.
+struct VcpuPlatform<'m, F: Format> {
     machine: &'m Machine<F>,
 }
 
-impl<F: Format> Platform for Wires<'_, F> {
+impl<F: Format> Platform for VcpuPlatform<'_, F> {
     type Error = String;
 
     fn exit(&mut self, _: &mut Idle, exit: Exit) -> Result<(), String> {
@@ -82,7 +83,7 @@ impl<F: Format> Machine<F> {
         let builder = if left_out == LeftOut::HostFlushes { builder.sabotage_flushes() } else { builder };
         let vm = Arc::new(builder.build().unwrap());
         space.register(&vm);
-        // Two slots: the host's changes and logs meet their border.
+        // Two slots, so that the host's changes and logs meet their border.
         let half = REGIONS * REGION / PAGE_SIZE / 2;
         for (id, first) in [(0, 0), (1, half)] {
             let slot = Slot::new(SlotId(id), Gfn(first), half, HVA + first * PAGE_SIZE).log_dirty();
@@ -97,14 +98,14 @@ impl<F: Format> Machine<F> {
         unsafe { Window::new(self.arena.base(), self.arena.stats().frames + Level::M2.pages()) }
     }
 
-    /// One change by the host. Returns how many pages have moved.
+    /// One change by the host. Returns the number of moved pages.
     fn change(&self, idle: &mut Idle, random: &mut fastrand::Rng, left_out: LeftOut) -> u64 {
         let given = self.given.load(Relaxed).min(REGIONS) * REGION / PAGE_SIZE;
         let page = random.u64(..given.max(1));
-        // Most of what L1 uses is at the beginning of its memory.
+        // Most of the memory that L1 uses is at the beginning.
         let page = if random.bool() { page % 128 } else { page };
         let hvas = Span::sized(HVA + page * PAGE_SIZE, PAGE_SIZE);
-        // What is told to no vCPU must not be shared with a snapshot.
+        // A snapshot only where nothing is omitted: a page that vCPUs do not lose must not be shared with one.
         match random.u8(..32) {
             0 if left_out == LeftOut::Nothing => drop(self.space.fork(idle)),
             1 => self.vm.zap_all(idle).unwrap(),
@@ -122,21 +123,21 @@ impl<F: Format> Machine<F> {
     }
 }
 
-/// What came of a world.
+/// The outcome of a world.
 #[derive(Default, Debug)]
-struct Seen {
+struct Outcome {
     findings: Findings,
     moved: u64,
     l1: L1Counts,
 }
 
-impl Seen {
+impl Outcome {
     fn mistakes(&self) -> u64 {
         self.findings.corrupt + self.l1.mistakes()
     }
 }
 
-/// One of the vCPUs that are at work, also where it panics: the host goes on as long as there is one.
+/// A vCPU at work, also where it panics. The host runs while there is one.
 struct AtWork<'w>(&'w AtomicU64);
 
 impl Drop for AtWork<'_> {
@@ -145,8 +146,8 @@ impl Drop for AtWork<'_> {
     }
 }
 
-/// Runs a world. It ends early when something is wrong.
-fn run<F: Nest>(seed: u64, left_out: LeftOut) -> Seen {
+/// Runs a world. It ends early on an error.
+fn run<F: Nest>(seed: u64, left_out: LeftOut) -> Outcome {
     let machine = &Machine::<F>::new(&mut Idle::take().unwrap(), left_out);
     let mistake = match left_out {
         LeftOut::L1Flushes => Some(Mistake::FlushesIgnored),
@@ -158,7 +159,7 @@ fn run<F: Nest>(seed: u64, left_out: LeftOut) -> Seen {
     let (at_work, moved, wrong) = (&AtomicU64::new(VCPUS.into()), &AtomicU64::new(0), &AtomicU64::new(0));
     let accesses =
         if left_out == LeftOut::Nothing { thorough(ACCESSES[0], ACCESSES[1]) } else { ACCESSES[0] };
-    let mut seen = Seen::default();
+    let mut seen = Outcome::default();
     thread::scope(|scope| {
         let vcpus: Vec<_> = (0..VCPUS)
             .map(|id| {
@@ -170,10 +171,10 @@ fn run<F: Nest>(seed: u64, left_out: LeftOut) -> Seen {
                     let mut vcpu = L1Vcpu::new(l1, id, cpu);
                     let own = Span::sized(Gfn(512 * u64::from(id) + 500), PAGES);
                     let mut guest = Pattern::new(own, seed << 8 | u64::from(id), 500);
-                    let (mut done, mut wires) = (0, Wires { machine });
+                    let (mut done, mut platform) = (0, VcpuPlatform { machine });
                     while (done < accesses || moved.load(Relaxed) < MOVES) && wrong.load(Relaxed) == 0 {
                         done += 500;
-                        let ended = vcpu.run(&mut idle, &mut wires, &mut guest);
+                        let ended = vcpu.run(&mut idle, &mut platform, &mut guest);
                         let is_right = match ended {
                             Ok(ended) => ended == Ended::Stopped,
                             Err(error) if left_out == LeftOut::Nothing && !cfg!(seeded) => panic!("{error}"),
@@ -185,7 +186,7 @@ fn run<F: Nest>(seed: u64, left_out: LeftOut) -> Seen {
                     }
                     drop(at_work);
                     if left_out == LeftOut::Nothing && !cfg!(seeded) {
-                        vcpu.check_all(&mut idle, &mut wires).unwrap();
+                        vcpu.check_all(&mut idle, &mut platform).unwrap();
                     }
                     guest.findings
                 })
@@ -203,14 +204,14 @@ fn run<F: Nest>(seed: u64, left_out: LeftOut) -> Seen {
         }
     });
     seen.findings.corrupt += wrong.load(Relaxed);
-    Seen { moved: moved.load(Relaxed), l1: l1.counts(), ..seen }
+    Outcome { moved: moved.load(Relaxed), l1: l1.counts(), ..seen }
 }
 
-/// One world for each format, as many as there is time for.
-fn are_right(worlds: &[fn(u64, LeftOut) -> Seen]) -> Seen {
+/// Runs one world for each format, or as many as there is time for.
+fn are_right(worlds: &[fn(u64, LeftOut) -> Outcome]) -> Outcome {
     let seconds = std::env::var("SLAT_SOAK_SECONDS").ok().map(|seconds| seconds.parse().expect("seconds"));
     let end = seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
-    let mut sum = Seen::default();
+    let mut sum = Outcome::default();
     for (seed, world) in (1..).zip(worlds.iter().cycle()) {
         if seed as usize > worlds.len() && end.is_none_or(|end| Instant::now() >= end) {
             break;
@@ -225,8 +226,8 @@ fn are_right(worlds: &[fn(u64, LeftOut) -> Seen]) -> Seen {
     sum
 }
 
-/// The first of so many worlds in which something is wrong.
-fn first_wrong(world: fn(u64, LeftOut) -> Seen, left_out: LeftOut) -> Option<u64> {
+/// The first wrong world.
+fn first_wrong(world: fn(u64, LeftOut) -> Outcome, left_out: LeftOut) -> Option<u64> {
     (1..=50).find(|&seed| world(seed, left_out).mistakes() > 0)
 }
 
@@ -248,23 +249,23 @@ fn l2_reads_what_it_wrote_on_arm_and_riscv() {
 }
 
 #[test]
-fn negative_control_without_the_hosts_flushes_it_does_not() {
+fn negative_control_missing_flushes_of_the_host_are_found() {
     assert!(first_wrong(run::<Npt4>, LeftOut::HostFlushes).is_some());
 }
 
 #[test]
-fn negative_control_with_l1s_flushes_ignored_it_does_not() {
+fn negative_control_ignored_flushes_of_l1_are_found() {
     for world in [run::<Ept4>, run::<Arm64L48>, run::<Sv39x4>] {
         assert!(first_wrong(world, LeftOut::L1Flushes).is_some());
     }
 }
 
 #[test]
-fn negative_control_where_l1_leaves_out_its_flushes_it_does_not() {
+fn negative_control_flushes_that_l1_omits_are_found() {
     assert!(first_wrong(run::<Ept4>, LeftOut::L1sOwn).is_some());
 }
 
 #[test]
-fn negative_control_where_l2s_tag_forgets_nothing_it_does_not() {
+fn negative_control_an_l2_tag_that_keeps_everything_is_found() {
     assert!(first_wrong(run::<Ept4>, LeftOut::L2Tag).is_some());
 }
