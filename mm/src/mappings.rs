@@ -122,7 +122,8 @@ impl Mappings {
     /// During `'g` the thread holds a page lock, or the listeners, of this address space.
     #[inline]
     pub(crate) unsafe fn read<'g>(&self) -> Vmas<'g> {
-        // ORDER(vmas): Acquire pairs with the Release in `edit`: the nodes and mappings of the version are read after its root.
+        // ORDER(vmas): Acquire pairs with the Release in `edit`: the nodes and mappings of the version are
+        // read after its root.
         let raw = self.shown.root.load(Acquire);
         // SAFETY: made by `into_raw`. What is retired from now on is freed after the caller has released its
         // lock.

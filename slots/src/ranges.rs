@@ -6,8 +6,8 @@
 //!    ▲                                   └────▶ RetiredRanges  nodes that only older versions contain
 //!    └─────────── reclaim ◀── all readers of older versions have finished ──┘
 //! ```
-//! Ranges do not overlap. A published version never changes: a reader sees one version, and takes no lock. An edit costs O(log n);
-//! dropping it discards its changes.
+//! Ranges do not overlap. A published version never changes: a reader sees one version, and takes no lock. An
+//! edit costs O(log n); dropping it discards its changes.
 //!
 //! ```
 //! use slat_slots::{Hva, Span, ranges::RangeMap};

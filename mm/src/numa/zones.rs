@@ -39,7 +39,8 @@ struct Zone {
     /// Number of its first frame.
     first: u64,
     frames: Mutex<Frames>,
-    /// Number of frames zeroed ahead. On its own cache lines: a fault that finds none here does not touch the lock's line.
+    /// Number of frames zeroed ahead. On its own cache lines: a fault that finds none here does not touch the
+    /// lock's line.
     // ORDER(zeroed): Relaxed: a hint; the frames are found under the lock.
     zeroed: Padded<AtomicU64>,
 }
