@@ -144,7 +144,7 @@ impl Target for Ram {
     }
 }
 
-/// Runs a receiver in a thread of its own, and senders that open connections to it; returns the receiver's
+/// Runs a receiver in its own thread, and senders that open connections to it; returns the receiver's
 /// memory.
 fn with_receiver(senders: impl FnOnce(&Sender<UnixStream>)) -> Result<Vec<u8>, MigrateError<Infallible>> {
     let (open, opened) = channel();

@@ -43,7 +43,7 @@ impl Target for Ram {
     }
 }
 
-/// Runs a receiver of 8 pages in a thread of its own; returns its memory.
+/// Runs a receiver of 8 pages in its own thread; returns its memory.
 fn receiver(senders: impl FnOnce(SocketAddr)) -> Result<Vec<u8>, MigrateError<Infallible>> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();

@@ -4,7 +4,7 @@
 //! (`Arena::charge`). The frame's note stores the group's number, so that the thread that drops the last
 //! reference knows which ledger to credit.
 //!
-//! Threads share no cache line: each charges and credits a **stock** of its own. When the stock is empty or too
+//! Threads share no cache line: each charges and credits its own **stock**. When the stock is empty or too
 //! large, the thread moves a batch between it and the sum. The sum minus the stocks is exact.
 
 use crate::error::MmError;

@@ -37,13 +37,13 @@
 //! | module | contents |
 //! |---|---|
 //! | `mapping`, `frames`, `arena`, `held`, `trim`, `zero` | memory from the system, and back to it; free and zeroed frames; references to frames |
-//! | `file`, `vma` | files; what one mapping says |
+//! | `file`, `vma` | files; the description of one mapping |
 //! | `ledger`, `group` | what is charged to which group of address spaces; the groups' limits |
 //! | `vmas`, `mappings`, `page_lock`, `state` | all mappings of an address space, in versions; how changes publish versions, and which locks protect readers |
 //! | `prim` | locks and atomics that a simulation can replace |
 //! | `notes`, `pin` | marks and counts of each frame; pages that a device uses |
 //! | `numa` | nodes; moving pages to the node that uses them |
-//! | `pte` | what a page-table entry says |
+//! | `pte` | the value of a page-table entry |
 //! | `table` | the page table and its entries |
 //! | `space` | the address space; the order of its locks |
 //! | `listeners`, `notify` | the registered secondary MMUs, and how they are notified |

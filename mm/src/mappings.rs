@@ -62,7 +62,7 @@ use std::sync::atomic::{
 /// Number of versions whose replaced parts are freed together: each time takes every page lock once.
 const TOGETHER: usize = 64;
 
-/// Fields that every fault reads and few operations write, on cache lines of their own.
+/// Fields that every fault reads and few operations write, on their own cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shown {

@@ -13,7 +13,7 @@ use slat::{Gfn, Hva, Level, Span};
 /// Number of locks. Regions with the same hash share one; with hundreds of threads two rarely do.
 const LOCKS: usize = 1024;
 
-/// A lock on a cache line of its own.
+/// A lock on its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Padded(Mutex<()>);

@@ -8,7 +8,7 @@ use std::thread::available_parallelism;
 /// Least number of shards. If there are more threads than shards, threads share.
 const SHARDS: usize = 16;
 
-/// A value on cache lines of its own (two, since processors fetch lines in pairs).
+/// A value on its own cache lines (two, since processors fetch lines in pairs).
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Padded<T>(T);

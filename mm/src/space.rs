@@ -315,7 +315,7 @@ impl AddressSpace {
         self.kept.remove(self.swap.as_deref(), pages);
     }
 
-    /// Gives back what `pte`, which an entry no longer says, held: frames through `released`, a copy in swap at
+    /// Gives back what `pte`, which is no longer in an entry, held: frames through `released`, a copy in swap at
     /// once, since no secondary MMU maps that.
     pub(crate) fn release(&self, pte: Pte, level: Level, released: &mut Released<'_>) {
         if let Some(pfn) = pte.pfn() {
@@ -343,7 +343,7 @@ pub(crate) struct Filled<'a> {
 }
 
 impl<'a> Filled<'a> {
-    /// Makes the entry say `pte`.
+    /// Sets the entry to `pte`.
     pub(crate) fn set(&self, pte: Pte) {
         self.entry.store(pte.word(self.level));
     }
@@ -368,7 +368,7 @@ pub(crate) struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// Makes the entry say `pte`.
+    /// Sets the entry to `pte`.
     pub(crate) fn set(&self, pte: Pte) {
         self.entry.store(pte.word(self.level));
     }

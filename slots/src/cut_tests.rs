@@ -95,7 +95,7 @@ fn a_cut_that_breaks_a_rule_changes_nothing() {
     assert_eq!(map.range(ALL).map(|slot| slot.gfns).collect::<Vec<_>>(), [Span::new(Gfn(12), Gfn(20))]);
 }
 
-/// The pages that a log says are written.
+/// The pages that a log reports as written.
 struct Written(Vec<AtomicBool>);
 
 impl Log for Written {

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The first bytes of a swap file, in a block of its own, which distinguish it from other files.
+/// The first bytes of a swap file, in their own block, which distinguish it from other files.
 const MARK: &[u8; 16] = b"slat swap file 1";
 
 /// A file that one [`Swap`](super::Swap) of any process uses at a time.

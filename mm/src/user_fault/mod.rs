@@ -164,7 +164,7 @@ impl UserFaults {
     }
 
     /// Replaces the registrations of mappings in the range that are registered here or nowhere. Wakes sleepers
-    /// of the earlier ones: a fault of a kind that is no longer served would sleep for ever.
+    /// of the earlier ones: a fault of a kind that is no longer served would sleep forever.
     fn serve_anew(&self, claim: &Claim<'_>, hvas: Span<Hva>, serve: impl Fn() -> Option<Served>) {
         let mut ended = Vec::new();
         self.space.edit(claim, |edit| {

@@ -161,7 +161,7 @@ fn run<F: Nest>(setting: Setting) -> Tally {
             meddlers.iter().all(ScopedJoinHandle::is_finished)
                 || guests.iter().any(ScopedJoinHandle::is_finished)
         };
-        // Whoever waits for such a guest would wait forever, and no mistake would be found.
+        // A change that waits for such a guest would wait forever, and no mistake would be found.
         while !wait_for_progress(stage, mistake, over) {
             tell_all();
         }

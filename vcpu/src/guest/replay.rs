@@ -1,6 +1,6 @@
 //! A guest that replays a memory trace: it checks every load and records every store.
 //!
-//! The trace has addresses and sizes, but no contents. The guest stores numbers of its own, each different, so
+//! The trace has addresses and sizes, but no contents. The guest stores its own numbers, each different, so
 //! a byte at a wrong place is recognized wherever it appears.
 
 use super::{Findings, Layout, fill};

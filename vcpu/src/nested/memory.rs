@@ -14,7 +14,7 @@ const POISON: u8 = 0xdd;
 pub(super) enum Page {
     /// Never written: reads see L1's zero page.
     Zero,
-    /// Has a frame of its own.
+    /// Has its own frame.
     Own(Gfn, Watch),
     /// Swapped out by L1.
     Out(Box<[u8; PAGE_SIZE as usize]>),

@@ -38,7 +38,7 @@ impl<F: Format> Machine<F> {
     }
 }
 
-/// OneAccess access.
+/// One access.
 struct OneAccess(Gpa, Access);
 
 impl Program for OneAccess {
