@@ -131,7 +131,7 @@ fn memslots_are_changed_in_both_or_in_neither() {
     unsafe { vm.fd().set_user_memory_region(foreign) }.unwrap();
     let refused = vm.set(&mut idle, region);
     assert!(matches!(refused, Err(KvmError::Kvm { error, .. }) if error.errno() == libc::EEXIST));
-    assert_eq!(vm.slots().len(), 2, "nothing has changed");
+    assert_eq!(vm.slots().len(), 2, "the refused call changed the slots");
     let elsewhere = Region { gpa: Gpa(72 << 20), ..region };
     assert_eq!(vm.set(&mut idle, elsewhere).unwrap(), Change::Created);
     let moved = vm.set(&mut idle, region);
@@ -193,7 +193,11 @@ fn memslots_come_move_and_go_under_running_guests() {
                 "the memslot has moved"
             );
             stage.vm.set(&mut idle, at(64)).unwrap();
-            assert_eq!(stage.run(&mut idle, (2, &mut vcpu), there(Job::Check, 64)).unwrap(), 0, "and back");
+            assert_eq!(
+                stage.run(&mut idle, (2, &mut vcpu), there(Job::Check, 64)).unwrap(),
+                0,
+                "the memslot has moved back"
+            );
             stage.vm.set(&mut idle, Region::deletion(SlotId(7))).unwrap();
             assert!(stage.vm.write(&mut idle, Gpa(64 << 20), &[0]).is_err());
         }
@@ -240,7 +244,7 @@ fn the_view_keeps_its_budget_of_mappings() {
     let view = stage.vm.view_stats();
     assert!(view.evicted > 0, "{view:?}");
     let of_all = stage.arena.stats().in_use - guest::OWN / PAGE_SIZE;
-    assert!(of_all >= many, "it is the view that forgets: {of_all} frames");
+    assert!(of_all >= many, "only the view may drop pages: {of_all} frames are in use");
     // The page being mapped stays, with its piece of 2 MiB; so does the guest's own memory.
     assert!(view.mappings <= BUDGET + 512 + guest::OWN / PAGE_SIZE, "{view:?}");
 }

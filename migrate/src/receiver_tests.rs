@@ -88,7 +88,7 @@ fn cancelled(address: SocketAddr) {
 }
 
 #[test]
-fn what_earlier_connections_brought_stays_and_later_ones_win() {
+fn pages_of_earlier_connections_stay_and_later_ones_win() {
     let memory = receiver(|address| {
         // A stranger has found the open port.
         TcpStream::connect(address).unwrap().write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
@@ -187,7 +187,7 @@ fn hello(ranges: &[MemoryRange]) -> Vec<u8> {
 }
 
 #[test]
-fn memory_that_cannot_be_is_refused_before_it_is_made() {
+fn impossible_memory_is_refused_before_it_is_created() {
     let new = || Receiver::new(Ram::default(), 8 * PAGE_SIZE);
     let says = |ranges: &[MemoryRange]| refused(&mut new(), &hello(ranges)).unwrap();
     assert!(matches!(says(&[range(5, 16, 8)]), WireError::Closed), "within the limit");

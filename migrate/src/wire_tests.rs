@@ -108,7 +108,7 @@ fn other_streams_are_refused_with_the_reason() {
     assert!(first(77, 0, 0, 0).contains("kind 77"));
     assert!(first(3, 65, 0, 0).contains("65 pages"));
     assert!(first(4, 0, 0, 0).contains("0 pages"));
-    assert!(first(3, 2, u64::MAX, 0).contains("2 pages"), "it would wrap");
+    assert!(first(3, 2, u64::MAX, 0).contains("2 pages"), "the range would wrap");
     assert!(first(3, 2, (1 << 52) - 1, 0).contains("2 pages"), "past the last frame");
     assert!(first(8, 0, 1, 0).contains("unused field"));
     assert!(first(2, 1, 0, 1 << 32).contains("unused field"), "no slot has such an id");

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_discarded_is_zero_and_its_neighbours_stay() {
+    fn discarded_pages_are_zero_and_their_neighbours_stay() {
         const PAGE: usize = 4096;
         for mapping in [Mapping::shared(ALIGN).unwrap(), Mapping::anonymous(ALIGN).unwrap()] {
             // SAFETY: inside the mapping, which only this test uses.

@@ -35,7 +35,7 @@ impl AddressSpace {
     /// let vm = Arc::new(Vm::<Npt4, _>::builder(HostView::new(&space)).build()?);
     /// space.register(&vm);
     /// assert!(space.unregister(&mut idle, &vm));
-    /// assert!(!space.unregister(&mut idle, &vm), "it was unregistered");
+    /// assert!(!space.unregister(&mut idle, &vm), "the VM was unregistered before");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn unregister<M: SecondaryMmu + 'static>(&self, idle: &mut Idle, mmu: &Arc<M>) -> bool {

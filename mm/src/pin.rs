@@ -35,7 +35,7 @@ use std::sync::Arc;
 /// let span = space.mmap(Place::Fixed(Hva(0x10_0000)), 8192, Prot::ReadWrite, Backing::Anonymous)?;
 /// let pinned = space.pin(&mut idle, span)?;
 /// assert_eq!(pinned.frames().len(), 2);
-/// assert_eq!(space.migrate(&mut idle, span)?, 0, "they stay where the device looks for them");
+/// assert_eq!(space.migrate(&mut idle, span)?, 0, "pinned pages stay in place");
 /// # Ok::<(), MmError>(())
 /// ```
 #[derive(Debug)]

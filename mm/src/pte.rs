@@ -192,7 +192,7 @@ mod tests {
             assert_eq!(
                 (pte.parked(), pte.read_only(), pte.with_frame(pfn)),
                 (pte, pte, pte),
-                "it stays swapped"
+                "the entry stays swapped"
             );
         }
     }

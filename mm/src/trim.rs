@@ -30,7 +30,7 @@ impl Arena {
     /// space.write(&mut idle, memory.start, &vec![7; 1 << 20])?;
     /// space.munmap(&mut idle, memory)?;
     /// assert_eq!(arena.trim()?, 1 << 20);
-    /// assert_eq!(arena.trim()?, 0, "it was returned before");
+    /// assert_eq!(arena.trim()?, 0, "the memory was returned before");
     /// # Ok::<(), MmError>(())
     /// ```
     ///
@@ -107,7 +107,7 @@ mod tests {
         // The frames are as if never used: zero, and whole blocks.
         let again = arena.zeroed(Level::M2).unwrap();
         assert!(is_all(&arena, again.pfn(), Level::M2, 0));
-        assert_eq!(arena.stats().stale_writes, 0, "they are not taken for poisoned");
+        assert_eq!(arena.stats().stale_writes, 0, "trimmed frames are taken for poisoned ones");
     }
 
     #[test]
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_hold_no_block_and_what_is_no_file_are_refused() {
+    fn files_without_a_whole_block_and_non_files_are_refused() {
         let of = |file: OwnedFd| {
             // SAFETY: nothing else uses it.
             unsafe { Arena::from_fd(file) }.map(drop)

@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(arena.list_stats().zeroed, 70, "then others are zeroed on demand");
         assert!(zeroes.iter().all(|page| is_zero(&arena, page)));
         drop(zeroes);
-        assert!(arena.zero_ahead(512) > 600, "all but a few on each node");
+        assert!(arena.zero_ahead(512) > 600, "too few frames were zeroed ahead");
         let all: Vec<_> = std::iter::from_fn(|| arena.page(Level::K4).ok()).collect();
         assert_eq!((all.len(), arena.stats().stale_writes), (1024, 0));
         drop(all);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_keeps_them_ready() {
+    fn a_thread_keeps_zeroed_frames_ready() {
         let arena = Arena::builder().limit(16 << 20).build().unwrap();
         let zeroer = Zeroer::start(&arena, 256);
         for _ in 0..4 {

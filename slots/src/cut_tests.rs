@@ -62,7 +62,7 @@ fn exactly_the_frames_that_are_cut_out_are_zapped() {
 }
 
 #[test]
-fn mistake_what_is_cut_out_is_not_told() {
+fn mistake_frames_that_are_cut_out_are_not_told() {
     let cuts = seeded::with("cut-unzapped", || wrong_after(100)).expect("frames were lost, and not told of");
     std::println!("SEEDED cut-unzapped Unit {cuts}");
 }
@@ -125,12 +125,12 @@ fn lost_of_a_log() -> Vec<u64> {
 }
 
 #[test]
-fn what_is_left_of_a_slot_that_logs_counts_as_written() {
+fn the_rest_of_a_cut_slot_that_logs_counts_as_written() {
     assert_eq!(lost_of_a_log(), [0; 0]);
 }
 
 #[test]
-fn mistake_what_is_left_of_a_slot_that_logs_counts_as_clean() {
+fn mistake_the_rest_of_a_cut_slot_that_logs_counts_as_clean() {
     let lost = seeded::with("cut-clean", lost_of_a_log);
     assert_eq!(lost, [11, 12, 13, 15, 16, 17, 18, 19]);
     std::println!("SEEDED cut-clean Unit 1");
@@ -175,12 +175,12 @@ fn changed_after(cuts: u64) -> Option<u64> {
 }
 
 #[test]
-fn what_stays_of_a_slot_that_is_cut_is_private_or_shared_as_before() {
+fn the_rest_of_a_cut_slot_is_private_or_shared_as_before() {
     assert_eq!(changed_after(if cfg!(miri) { 20 } else { 1_000 }), None);
 }
 
 #[test]
-fn mistake_what_stays_of_a_slot_that_is_cut_is_shared() {
+fn mistake_the_rest_of_a_cut_slot_is_shared() {
     let cuts = seeded::with("cut-shared", || changed_after(100)).expect("a frame changed its memory");
     std::println!("SEEDED cut-shared Unit {cuts}");
 }

@@ -260,7 +260,7 @@ fn memory_runs_out_before_anything_is_changed() {
         }
         assert!(tree.view().range(0..).map(|(key, _)| key).eq(0..stored), "the failed edit left no trace");
         assert!(tree.accounts_for(0));
-        assert_eq!(tree.allocated(), blocks, "it used all there was");
+        assert_eq!(tree.allocated(), blocks, "the edit used all the memory");
         assert!(blocks < 40 || stored > 100);
     }
 }

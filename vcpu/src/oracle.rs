@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_expected_and_the_rest_is_zero() {
+    fn written_bytes_are_expected_and_the_rest_is_zero() {
         let mut oracle = Oracle::new(8);
         oracle.wrote(Gpa(0xffc), b"abcdefgh");
         assert_eq!(oracle.check(Gpa(0xffc), b"abcdefgh"), Verdict::Match, "across a page border");

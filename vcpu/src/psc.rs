@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(psc.lookup(Gfn(1023)), Some((Level::K4, Pfn(1))), "the same 2 MiB");
         assert_eq!(psc.lookup(Gfn(1024)), Some((Level::G1, Pfn(3))), "the same 512 GiB");
         psc.flush(Span::new(Gfn(1023), Gfn(1024)));
-        assert_eq!(psc.lookup(Gfn(700)), None, "both serve that frame");
+        assert_eq!(psc.lookup(Gfn(700)), None, "both flushed tables map that frame");
         psc.insert(Gfn(700), Level::K4, Pfn(1));
         psc.flush(Span::new(Gfn(1024), Gfn(4096)));
         assert_eq!(psc.lookup(Gfn(700)), Some((Level::K4, Pfn(1))), "kept, since no flush covers it");
@@ -142,8 +142,8 @@ mod tests {
     }
 
     #[test]
-    fn it_forgets_but_never_invents() {
-        assert!(against_a_map(Psc::flush).unwrap() > 10_000, "it has hits");
+    fn the_cache_may_forget_links_but_never_invents_one() {
+        assert!(against_a_map(Psc::flush).unwrap() > 10_000, "the cache has too few hits");
     }
 
     #[test]

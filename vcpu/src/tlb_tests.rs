@@ -10,16 +10,16 @@ fn holds(tlb: &mut Tlb, gfn: u64) -> bool {
 }
 
 #[test]
-fn it_keeps_translations_until_a_flush() {
+fn the_tlb_keeps_translations_until_a_flush() {
     let mut tlb = Tlb::default();
     tlb.insert(Gfn(5), page(50, Level::K4));
     tlb.insert(Gfn(1024), page(512, Level::M2));
-    assert_eq!(tlb.lookup(Gfn(5), Access::Read).unwrap().pfn, Pfn(50), "whatever the tables say");
+    assert_eq!(tlb.lookup(Gfn(5), Access::Read).unwrap().pfn, Pfn(50), "the TLB does not read the tables");
     tlb.flush(Span::new(Gfn(6), Gfn(1024)));
     tlb.flush(Span::new(Gfn(5), Gfn(5)));
     assert!(holds(&mut tlb, 5) && holds(&mut tlb, 1500), "no flush covers them");
     tlb.flush(Span::new(Gfn(1500), Gfn(1501)));
-    assert!(!holds(&mut tlb, 1024), "one frame of a large page: all of it");
+    assert!(!holds(&mut tlb, 1024), "a flush of one frame drops the whole large page");
     tlb.flush_all();
     assert!(!holds(&mut tlb, 5));
     assert_eq!((tlb.hits(), tlb.misses()), (3, 2));
@@ -54,7 +54,7 @@ fn a_flush_ends_where_its_span_ends() {
     let mut tlb = Tlb::default();
     tlb.insert(Gfn(7), page(7, Level::G1));
     tlb.flush(Span::new(Gfn(0), Gfn(u64::MAX)));
-    assert!(!holds(&mut tlb, 7), "all there is, in no more time than there are entries");
+    assert!(!holds(&mut tlb, 7), "a flush of everything takes no longer than there are entries");
 }
 
 #[test]
@@ -130,10 +130,10 @@ fn against_a_map(flush: impl Fn(&mut Tlb, Span<Gfn>)) -> Result<Held, Gfn> {
 }
 
 #[test]
-fn it_forgets_but_never_invents() {
+fn the_tlb_may_forget_translations_but_never_invents_one() {
     let held = against_a_map(Tlb::flush).unwrap();
-    assert!(held.hits > 10_000, "it has hits: {}", held.hits);
-    assert!(held.forgotten > 0, "it is smaller than the map");
+    assert!(held.hits > 10_000, "too few hits: {}", held.hits);
+    assert!(held.forgotten > 0, "the TLB forgot nothing, though it is smaller than the map");
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn a_page_stays_where_a_slice_shows_it() {
     let part = slice.offset(4).unwrap();
     drop((slices, slice));
     let mut idle = Idle::take().unwrap();
-    assert_eq!(machine.space.migrate(&mut idle, low).unwrap(), 1, "the other page");
+    assert_eq!(machine.space.migrate(&mut idle, low).unwrap(), 1, "only the page without a pin moves");
     drop(idle);
     part.copy_from(&[9u8; 4]);
     drop(part);

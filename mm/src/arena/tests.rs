@@ -145,7 +145,7 @@ fn memory_comes_from_the_threads_node_and_from_the_next_where_it_has_none() {
     }
     let huge = [0; 3].map(|_| arena.page(Level::M2).unwrap());
     assert_eq!(huge.each_ref().map(of), [1, 2, 0]);
-    assert!(arena.page(Level::K4).is_err(), "all are full");
+    assert!(arena.page(Level::K4).is_err(), "every block is full");
     let [one, two, _zero] = huge;
     drop(two);
     assert_eq!(arena.page_on(Node(1), Level::K4).map(drop), Err(MmError::OutOfFrames(Level::K4)));

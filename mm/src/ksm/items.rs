@@ -82,7 +82,7 @@ mod tests {
         assert!(items.meet(Gfn(1), 1));
         items.set(Gfn(1), Kind::Unshared);
         assert_eq!([Kind::Volatile, Kind::Unshared].map(|kind| items.count(kind)), [2, 1], "3 in total");
-        assert!(!items.meet(Gfn(3), 4), "it has changed");
+        assert!(!items.meet(Gfn(3), 4), "the checksum has changed");
         items.end_pass();
         assert_eq!([Kind::Volatile, Kind::Unshared].map(|kind| items.count(kind)), [1, 1], "2 is forgotten");
         assert!(!items.meet(Gfn(2), 2));

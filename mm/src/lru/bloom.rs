@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_in_is_found_in_its_turn_only() {
+    fn a_region_is_found_only_in_its_own_turn() {
         let filters = Filters::new();
         (0..512).for_each(|region| filters.insert(7, region * 3));
         assert!((0..512).all(|region| filters.contains(7, region * 3)));

@@ -114,7 +114,7 @@ mod tests {
         back(1, 500);
         go.push(tiers.highest_that_goes(Kind::Anon));
         assert_eq!(go, [3, 3, 1, 0]);
-        assert_eq!(tiers.highest_that_goes(Kind::File), 3, "each kind by itself");
+        assert_eq!(tiers.highest_that_goes(Kind::File), 3, "each kind has its own tiers");
         (0..3).for_each(|_| tiers.fade(Kind::Anon));
         assert_eq!(tiers.highest_that_goes(Kind::Anon), 3, "too few to say anything");
     }
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn the_kind_that_comes_back_less_goes_first() {
         let tiers = Tiers::default();
-        assert!(tiers.files_go_first(60), "nothing is known yet");
+        assert!(tiers.files_go_first(60), "no refaults are known yet");
         for kind in Kind::ALL {
             (0..1000).for_each(|_| tiers.passed(kind, 0));
         }

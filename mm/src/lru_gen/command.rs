@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_between_commands_does_not_count() {
+    fn separators_between_commands_do_not_count() {
         let all: Vec<_> = Command::all(",;\n\n + 1 0 3,,- 1 0 0 ; \n").collect();
         assert_eq!(all.len(), 2);
         assert!(all.iter().all(Result::is_ok));

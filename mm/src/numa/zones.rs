@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_zone_lacks_comes_from_the_next_and_goes_back_to_where_it_was() {
+    fn frames_that_one_zone_lacks_come_from_the_next_and_go_back_there() {
         // The last zone has one block.
         let zones = Zones::with(7, 2);
         assert_eq!(zones.iter().map(|(first, _)| first / BLOCK).collect::<Vec<_>>(), [0, 2, 4, 6]);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_zeroed_ahead_is_free_as_the_rest_where_all_are_locked() {
+    fn zeroed_frames_are_as_free_as_others_where_all_zones_are_locked() {
         let zones = Zones::with(2, 1);
         let mut taken = Vec::new();
         for _ in 0..8 {

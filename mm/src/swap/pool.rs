@@ -267,8 +267,16 @@ mod tests {
         let mut hoard: Vec<_> = std::iter::from_fn(|| arena.page(Level::K4).ok()).collect();
         hoard.truncate(hoard.len() - 2);
         let in_use = arena.stats().in_use;
-        assert_eq!(pool.insert(&arena, LARGEST), Err(SwapError::NoFrame), "it needs three frames");
-        assert_eq!((pool.frames(), arena.stats().in_use), (0, in_use), "it freed the two that it got");
+        assert_eq!(
+            pool.insert(&arena, LARGEST),
+            Err(SwapError::NoFrame),
+            "the largest slot needs three frames"
+        );
+        assert_eq!(
+            (pool.frames(), arena.stats().in_use),
+            (0, in_use),
+            "the failed insert freed its two frames"
+        );
         assert!(pool.insert(&arena, STEP).is_ok());
     }
 

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_survives_its_word() {
+    fn each_state_survives_its_word() {
         for last in
             [Last { page: Gfn(0), read: 0, used: 0 }, Last { page: Gfn((1 << 36) - 1), read: 8, used: 255 }]
         {

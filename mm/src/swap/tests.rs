@@ -122,7 +122,7 @@ fn a_copy_that_a_thread_reads_stays_where_it_is() {
 }
 
 #[test]
-fn what_does_not_fit_anywhere_is_refused_for_the_right_reason() {
+fn a_place_that_does_not_fit_is_refused_with_its_reason() {
     let arena = arena();
     let memory = Swap::builder().memory(2 * PAGE_SIZE).build(&arena).unwrap();
     let noise = page(&arena, 1, 8);
@@ -204,7 +204,7 @@ proptest! {
                             let fails = blocks.0.lock().1;
                             prop_assert!(matches!(error, SwapError::Full) || fails, "{error:?}");
                             let full = swap.stats().file_bytes == (ROOM * PAGE) as u64;
-                            prop_assert!(fails || full, "there was room");
+                            prop_assert!(fails || full, "a store failed though there was room");
                         }
                     }
                 }

@@ -62,7 +62,7 @@ fn audit_below<K: Key, V: Copy, E: End>(node: &Node<K, V, E>, level: usize) -> (
         let Entry { key, end, .. } = Entry::of(child);
         assert!(key == node.keys[at], "an entry's key is the least below it");
         assert!(end == node.ends[at], "an entry's end is the furthest below it");
-        assert!(child.stamp <= node.stamp, "what was copied lies at the top");
+        assert!(child.stamp <= node.stamp, "copied nodes are at the top");
         assert!((MIN..=FANOUT).contains(&child.len), "a node is at least a quarter full");
         let (nodes, entries) = audit_below(&child, level - 1);
         sum = (sum.0 + nodes, sum.1 + entries);

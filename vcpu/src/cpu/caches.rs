@@ -86,7 +86,7 @@ mod tests {
     use slat::{Access, Level, Perms, Pfn};
 
     #[test]
-    fn each_tag_forgets_what_it_is_told_to() {
+    fn each_tag_forgets_what_its_flushes_cover() {
         let page = Translation { pfn: Pfn(7), level: Level::K4, perms: Perms::RWX, dirty: true };
         for (flush, left) in [
             ((|caches| caches.flush(Span::sized(Gfn(0), 8))) as fn(&mut Caches), [false, true]),

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_claim_to_be_a_record_is_no_record() {
+    fn text_in_another_form_is_no_record() {
         for text in
             ["", " ", " L", "I 04001234,3", "==12== Lackey", "L 400,8", "hello L 400,8", "\u{0} L 4,4"]
         {

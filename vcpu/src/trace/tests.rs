@@ -144,7 +144,7 @@ fn a_flipped_bit_in_compressed_content_is_noticed() {
 }
 
 #[test]
-fn what_cannot_be_opened_or_read_says_so_in_one_line() {
+fn an_unreadable_file_is_reported_in_one_line() {
     let missing = Reader::open("no/such/trace.gz").err().unwrap().to_string();
     assert!(missing.starts_with("cannot open no/such/trace.gz: "), "{missing}");
     let folder = Reader::open(env!("CARGO_MANIFEST_DIR")).err().unwrap().to_string();
@@ -191,14 +191,14 @@ proptest! {
     #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..<_>::default() })]
 
     #[test]
-    fn what_is_printed_is_read_back(all in prop::collection::vec(access(), 0..200)) {
+    fn printed_records_are_read_back(all in prop::collection::vec(access(), 0..200)) {
         let text = all.iter().map(Access::to_string).collect::<Vec<_>>().join("\n");
         let count = all.len() as u64;
         prop_assert_eq!(read(text.as_bytes()).unwrap(), (all, [count, 0, 0]));
     }
 
     #[test]
-    fn neither_buffer_nor_cut_matters(
+    fn the_records_do_not_depend_on_buffer_or_cuts(
         lines in prop::collection::vec(line(), 0..40),
         buffer in LONGEST..200,
         cut in 0usize..2000,
