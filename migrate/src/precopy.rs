@@ -118,9 +118,9 @@ impl PreCopy {
         Self { tries, ..self }
     }
 
-    /// Slows the vCPUs down ([`Source::slow_down`]) if rounds do not become shorter. Takes 20% of their time
-    /// when a round has more than half as many pages as the last one, and 10% more each time this happens
-    /// again, up to 99%.
+    /// Slows the vCPUs down ([`Source::slow_down`]) if rounds do not become shorter. A round with more than
+    /// half the pages of the last one takes 20% of their time. Each further such round takes 10% more, up to
+    /// 99%.
     pub fn auto_converge(self) -> Self {
         Self { auto_converge: true, ..self }
     }

@@ -12,8 +12,8 @@
 //! listeners around it end. A change that may wait is always made: a listener that refuses it, against its
 //! contract, is skipped.
 //!
-//! **Registering and unregistering** is possible at any time. Both wait for changes in progress, since a
-//! listener that missed the beginning of a change could copy a page that the change is about to take away. A
+//! **Registering and unregistering** is possible at any time. Both wait for changes in progress. A listener
+//! that missed the beginning of a change could otherwise copy a page that the change is about to take away. A
 //! listener that is unregistered gets [`Why::Exit`](slat::Why::Exit) over all addresses, and no call after
 //! that. Inside [`around`](SecondaryMmu::around) no listener can be registered or unregistered: the change
 //! holds the same lock.

@@ -1,7 +1,7 @@
 //! The page table of an address space: a [`Map`] whose page numbers were checked.
 //!
-//! Every address of an address space is below the end of [`ADDRESSES`], and the table has a page number for
-//! each, so no lookup here is out of range.
+//! Every address of an address space is below the end of [`ADDRESSES`]. The table has a page number for each of
+//! them, so no lookup here is out of range.
 
 use crate::arena::{Arena, ArenaHandle};
 use crate::vma::ADDRESSES;

@@ -1,9 +1,9 @@
 //! Zeroing frames ahead of need, by a thread with idle priority.
 //!
-//! A fault on fresh memory spends most of its time on zeroing, and, for a frame that was never used, in the
-//! kernel, which allocates memory. The zeroer does both ahead of time. The frames stay free: any allocation may
-//! take them, and [`Arena::trim`] returns them to the system. In an arena with
-//! [poison](crate::ArenaBuilder::poison) their zeroes are checked like the fill of other free frames.
+//! A fault on fresh memory spends most of its time on zeroing. If the frame was never used, the kernel also
+//! allocates memory for it. The zeroer does both ahead of time. The frames stay free: any allocation may take
+//! them, and [`Arena::trim`] returns them to the system. In an arena with [poison](crate::ArenaBuilder::poison)
+//! their zeroes are checked like the fill of other free frames.
 
 use crate::arena::Arena;
 use crate::numa::{ListStats, Node};

@@ -185,9 +185,9 @@ impl<'t, L: Log> Transaction<'t, L> {
     /// slot's id; if none remains, the slot is deleted.
     ///
     /// Remaining frames stay private or shared. **If the slot logs writes, every remaining page counts as
-    /// written**, as in a log that is [initially set](crate::SlotMap::with_logs). The logs start again, since a
-    /// harvest or ring in progress may hold marks of the old log, with page numbers that are no longer valid.
-    /// So no mark of a remaining page is lost; marks of removed pages are, as in a deletion.
+    /// written**, as in a log that is [initially set](crate::SlotMap::with_logs). The logs start again: a
+    /// harvest or ring in progress may hold marks of the old log, whose page numbers are no longer valid. So no
+    /// mark of a remaining page is lost; marks of removed pages are, as in a deletion.
     ///
     /// ```
     /// use slat_slots::{Gfn, Hva, Slot, SlotError, SlotId, SlotMap, Span};

@@ -170,8 +170,8 @@ impl<L> VersionRoot<L> {
     ///
     /// # Safety
     /// During `'g` the map lives, and what it has left over since this version is not reclaimed. For example,
-    /// `'g` is a section of the embedder's read side in which this version was the published one, and a grace
-    /// period separates its replacement from [`SlotMap::reclaim`](crate::SlotMap::reclaim).
+    /// `'g` is a section of the embedder's read side in which this version was the published one. A grace
+    /// period then separates its replacement from [`SlotMap::reclaim`](crate::SlotMap::reclaim).
     #[inline(always)]
     pub unsafe fn read<'g>(self) -> Version<'g, L> {
         let Each { by_gfn, by_hva, by_id, logs, backings } = self.roots;

@@ -223,7 +223,7 @@ impl AddressSpace {
     }
 
     /// Takes a reference to the frame of `page`, under the page lock, if its entry is the sole owner and
-    /// `prepare`, which gets whether it is writable, agrees.
+    /// `prepare` agrees. `prepare` gets whether the entry is writable.
     fn take_alone(&self, page: Gfn, prepare: impl FnOnce(Entry<'_>, bool) -> bool) -> Option<Held<'_>> {
         let _lock = self.lock_region(page);
         let (level, entry) = self.map.find(page);

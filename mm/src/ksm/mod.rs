@@ -14,9 +14,9 @@
 //! | `stats` | statistics |
 //!
 //! **Guarantee**: reads and writes do not reveal a merge. A page is replaced by one with the same bytes while
-//! no thread can write to either. A thread that writes afterwards writes to a copy of its own. Secondary MMUs
-//! get both steps with their own reasons, a write protection and a change of the entry ([`Why::WriteProtect`],
-//! [`Why::ChangePte`](slat::Why::ChangePte)), so a guest that only reads does not fault.
+//! no thread can write to either. A thread that writes afterwards writes to its own copy. Secondary MMUs get
+//! both steps with their own reasons: a write protection ([`Why::WriteProtect`]) and a change of the entry
+//! ([`Why::ChangePte`](slat::Why::ChangePte)). So a guest that only reads does not fault.
 //!
 //! **The locks**: the scan's lock comes before all locks of [`crate::space`]. Code that an address space calls
 //! does not take it.

@@ -4,11 +4,11 @@
 //! checksum ─▶ chain of frames: duplicates, each shared by as many entries as allowed,
 //!             or (rarely) other contents with the same checksum
 //! ```
-//! **The tree holds a reference to each of its frames.** So an entry that maps one is never its sole owner, and
-//! a thread that writes gets a copy, even through the last entry. A frame in the tree never changes, and is not
-//! reused. In return, a frame without entries stays until it is [pruned](Stable::prune), once per full scan.
-//! All other references are entries, including those made by forks, so the number of sharers is the reference
-//! count minus one.
+//! **The tree holds a reference to each of its frames.** So an entry that maps such a frame is never its sole
+//! owner. A thread that writes gets a copy, even through the last entry. A frame in the tree never changes, and
+//! is not reused. In return, a frame without entries stays until it is [pruned](Stable::prune), once per full
+//! scan. All other references are entries, including those made by forks. The number of sharers is therefore
+//! the reference count minus one.
 
 use crate::arena::Arena;
 use slat::{Pfn, Span};

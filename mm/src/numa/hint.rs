@@ -5,7 +5,7 @@
 //! turn would move back and forth, and one stray access would cost a copy.
 //!
 //! The move is a change inside a notification. No vCPU's table maps the page any more, but a vCPU may not have
-//! flushed yet, and a store through a stale translation during the copy would be lost. The engine knows which
+//! flushed yet. Its store through a stale translation during the copy would be lost. The engine knows which
 //! flushes are owed, so the notification mostly needs none.
 
 use super::stats::Counted;

@@ -13,10 +13,10 @@
 //! **Each address space evicts its own entries**, when it finds them cold; there is no map from a frame to all
 //! its entries. With the cache the cost is still one write, one copy, and one reference per entry.
 //!
-//! **Why both hold the same contents.** The cache's own reference keeps the frame, so no entry that maps it is
-//! its only owner, and a thread that writes gets another frame. The copy never changes. A thread with a
-//! reference to the frame caches it together with the copy right after it has stored or read the copy, or while
-//! another entry shares it.
+//! **Why both hold the same contents.** The cache has its own reference to the frame. So no entry that maps the
+//! frame is its only owner, and a thread that writes gets another frame. The copy never changes. A thread
+//! caches the frame with its copy right after it has stored or read the copy, or while another entry shares it.
+//! The thread has a reference to the frame.
 //!
 //! **When a frame leaves the cache**: when the copy has no reference left, since all entries map the frame
 //! again; and when no entry maps the frame. The thread that swaps out the last entry notices the latter. Other

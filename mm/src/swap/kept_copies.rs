@@ -1,9 +1,9 @@
 //! Kept copies: copies of pages that came back. If the page is not written until it is swapped out again, it
 //! need not be stored.
 //!
-//! A page comes back without write permission, so the fault of its first write removes the kept copy
-//! ([`AddressSpace::no_longer_same`](crate::AddressSpace)), in the same places that make it soft-dirty. So
-//! **the entry of a page with a kept copy is not writable, and the page equals the copy**.
+//! A page comes back without write permission. The fault of its first write removes the kept copy
+//! ([`AddressSpace::no_longer_same`](crate::AddressSpace)), in the same places that make the page soft-dirty.
+//! So **the entry of a page with a kept copy is not writable, and the page equals the copy**.
 //!
 //! Only copies on a device are kept, and only while it is half empty: in memory they would take the room that
 //! swap-out is to make. If the device gets full anyway, all kept copies are dropped.

@@ -35,8 +35,8 @@
 //!
 //! **Eviction tests whether swap is full by trying one batch**, not by a flag that a freed copy clears: a disk,
 //! or the arena, can get room without notice. **An address space pays for its copies' shares of the pool's
-//! frames**, so an address space that swaps much does not use up the limit of others. Unused parts of the
-//! pool's frames are charged to no address space.
+//! frames.** An address space that swaps much therefore does not use up the limit of others. Unused parts of
+//! the pool's frames are charged to no address space.
 
 mod blocks;
 mod cache;

@@ -1,10 +1,10 @@
 //! Read-ahead: with a page that an access needs, swap reads neighbours that went to the same device, if earlier
 //! ones were used.
 //!
-//! The number is decided per mapping, as in Linux per VMA. It is the number of pages used from the last window,
-//! plus two, rounded up to a power of two, and at least half of the last window. It is the page alone if none
-//! was used and the page is no neighbour of the last one. The window lies before, behind or around the page, as
-//! the last page suggests.
+//! The number is decided per mapping, as in Linux per VMA. It is the number of pages used from the last window
+//! plus two, rounded up to a power of two. It is at least half of the last window. If none was used and the
+//! page is no neighbour of the last one, only the page is read. The window lies before, behind or around the
+//! page, as the last page suggests.
 //!
 //! A page that was read ahead is **parked**: its entry has the frame, and no MMU maps it. So the first access
 //! faults, without device I/O, and is counted. Nothing is evicted for read-ahead: near the limit no page is

@@ -7,8 +7,8 @@
 //! ```
 //! **No lock is held while the device writes**, not even [`State`]'s: registering a VM would wait for the
 //! device. So mappings may change meanwhile. An entry that is still parked has the same frame, whose contents
-//! cannot have changed, at whatever address it is now and whatever its mapping allows; so it may become
-//! swapped. To become mapped again, it needs another look at the mapping.
+//! cannot have changed. So it may become swapped, at whatever address it is now and whatever its mapping
+//! allows. To become mapped again, it needs another look at the mapping.
 //!
 //! **Why the contents do not change while they are stored.** After the notification no MMU maps the page. A
 //! fault on it meanwhile maps it again, read-only. The swap-out notices that, since the entry is no longer
@@ -18,10 +18,10 @@
 //! for its own before the other's flush.
 //!
 //! **A page that forks share** is swapped out of one address space at a time; others may map it while it is
-//! stored ([`super::cache`]). They cannot write to it. Their entries lost write permission at the fork, whose
-//! notification ended before the child had a mapping there, and only a mapping makes the page a share. No entry
-//! gets permission while the frame has the swap-out's reference. A store by this address space's own vCPUs, for
-//! which one of its forks still owes a flush, has ended with the swap-out's notification, as above.
+//! stored ([`super::cache`]). They cannot write to it. Their entries lost write permission at the fork. The
+//! fork's notification ended before the child had a mapping there, and only a mapping makes the page a share.
+//! No entry gets permission while the frame has the swap-out's reference. One of this address space's forks may
+//! still owe a flush to its vCPUs. Their stores have ended with the swap-out's notification, as above.
 //!
 //! **Which pages**: pages of 4 KiB whose entry is the only owner, or that forks share; huge pages are split
 //! first. Also file pages that nothing else maps: their entry becomes empty, and the [file](super::files) drops

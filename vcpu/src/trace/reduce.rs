@@ -9,8 +9,8 @@
 //! - Kept accesses are in program order, with their own offset and size.
 //! - The first access to a page is kept, and the first of each kind: the order of first touches is exact.
 //! - A page in steady use is kept again after that many other pages were kept, so hot pages stay hot.
-//! - The filter's state depends on the kept trace only. So reducing twice changes nothing, and a TLB with true
-//!   LRU and at least as many entries that replays the kept trace would hit on each dropped access.
+//! - The filter's state depends on the kept trace only. So reducing twice changes nothing. A TLB with true LRU
+//!   and at least as many entries, which replays the kept trace, would hit on each dropped access.
 
 use super::{Access, Kind};
 
