@@ -177,7 +177,7 @@ impl Builder {
         self
     }
 
-    /// Negative control.
+    /// Negative control: leaves a step out. The test that covers it must fail.
     #[doc(hidden)]
     pub fn sabotage(mut self, what: Sabotage) -> Self {
         self.sabotage = Some(what);
