@@ -1,9 +1,9 @@
 //! `slat bench numa-balancing`: what a guest pays for a host that looks where its pages are used.
 //!
 //! ```text
-//! job.rs      one sample: two nodes, vCPUs on them, a balancer, perhaps a device
-//! lock.rs     KVM's lock around the VM, and its walk, which yields
-//! rows.rs     the report, and the bars
+//! replayed.rs           one sample: two nodes, vCPUs on them, a balancer, perhaps a device
+//! kvm_walk.rs          KVM's lock around the VM, and its walk, which yields
+//! policies_compared.rs the report, and the bars
 //! ```
 //! After the NUMA protection series, which counts the unmap calls and remote flushes of ten boots of a guest. Here the guest replays the
 //! bundled traces, a boot among them, each vCPU its own in memory of its own, a number of times; half-way the vCPUs change nodes. The
@@ -18,9 +18,9 @@
 //! **What is not comparable**: in the series' boots some of the pages of a range became inaccessible, and about half of these were
 //! mapped. Here each page that the host maps does, and guests use most of them, so that page by page more is flushed.
 
-mod job;
-mod lock;
-mod rows;
+mod kvm_walk;
+mod policies_compared;
+mod replayed;
 
 use super::harness::rounds;
 use super::machine::Machine;
@@ -29,8 +29,8 @@ use super::traces::Trace;
 use super::{About, Asked, Bench, Cell, Grid};
 use crate::levers::Params;
 use clap::ValueEnum;
-use job::{Entrant, Job};
-use rows::Samples;
+use policies_compared::Samples;
+use replayed::{Entrant, Job};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::size::{self, size};

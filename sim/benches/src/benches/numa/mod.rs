@@ -22,20 +22,20 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `pages` | which pages are in use, which become inaccessible |
-//! | `round` | what a guest does |
-//! | `scan` | who scans when, and what the VM is told |
-//! | `ground` | a machine, and what must be true afterwards |
+//! | `guest_pages` | which pages are in use, which become inaccessible |
+//! | `page_user` | what a guest does |
+//! | `scan_turns` | who scans when, and what the VM is told |
+//! | `balanced` | a machine, and what must be true afterwards |
 //! | `published` | the series' figures beside these |
 
-mod ground;
-mod pages;
+mod balanced;
+mod guest_pages;
+mod page_user;
 mod published;
-mod round;
-mod scan;
+mod scan_turns;
 
 use super::{ALL_THERE, About, Against, Bench, NO_AGER, Point, Policy, Setting};
-use ground::Ground;
+use balanced::Balanced;
 use slat_series::PatchSeries;
 
 /// See the module's header.
@@ -64,7 +64,7 @@ impl Bench for NumaBalancing {
     }
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
-        Ground::new(setting, false)?.run(setting)
+        Balanced::new(setting, false)?.run(setting)
     }
 
     fn against_series(&self, points: &[Point]) -> Vec<Against> {

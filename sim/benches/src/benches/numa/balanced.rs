@@ -1,8 +1,8 @@
 //! A machine whose memory is scanned, once, and what must be true afterwards.
 
-use super::pages::Pages;
-use super::round::Round;
-use super::scan::Scans;
+use super::guest_pages::GuestPages;
+use super::page_user::PageUser;
+use super::scan_turns::ScanTurns;
 use super::{CALLS, FLUSHES};
 use crate::benches::crew::Crew;
 use crate::benches::machine::{Machine, builder, idle, with_one_slot};
@@ -19,29 +19,29 @@ const ACCESSES: u64 = 32;
 const STRETCH: u64 = 128;
 
 /// A machine to run on, once.
-pub struct Ground {
+pub struct Balanced {
     vm: Machine,
     policy: Policy,
-    pub pages: Pages,
-    pub scans: Scans,
+    pub pages: GuestPages,
+    pub scans: ScanTurns,
 }
 
-impl Ground {
+impl Balanced {
     /// Sabotaged, its flushes are left out.
     pub fn new(setting: &Setting<'_>, sabotaged: bool) -> Result<Self, String> {
-        let pages = Pages::new(setting);
+        let pages = GuestPages::new(setting);
         let builder = builder(SimHost::filled(pages.len(), &setting.work), setting, MmuLock::None);
         let builder = if sabotaged { builder.sabotage_flushes() } else { builder };
         let vm = with_one_slot(builder, pages.len())?;
-        Ok(Self { vm, policy: setting.policy, scans: Scans::new(pages.ranges()), pages })
+        Ok(Self { vm, policy: setting.policy, scans: ScanTurns::new(pages.ranges()), pages })
     }
 
     /// Runs it.
     pub fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
         let way = |number| Way::new(setting, number, self.pages.used().len() as u64);
-        let mut crew = Crew::warm(&self.vm, setting, ACCESSES, |number| Round::new(self, way(number)))?;
+        let mut crew = Crew::warm(&self.vm, setting, ACCESSES, |number| PageUser::new(self, way(number)))?;
         let mapped = self.vm.stats().mapped_faults;
-        let told = world::run(setting.costs, crew.jobs(|idle, cpu, round| self.vcpu(idle, cpu, round)));
+        let told = world::run(setting.costs, crew.jobs(|idle, cpu, user| self.vcpu(idle, cpu, user)));
         let seen = crew.seen()?;
         let per_range = |count: u64| count as f64 / self.pages.ranges() as f64;
         let lost = per_range(crew.lost_ns(&told, &seen)) / f64::from(setting.vcpus);
@@ -66,16 +66,16 @@ impl Ground {
     }
 
     /// What a vCPU's thread does.
-    fn vcpu(&self, idle: &mut Idle, cpu: &mut Cpu<'_>, round: &mut Round<'_>) -> Result<(), String> {
+    fn vcpu(&self, idle: &mut Idle, cpu: &mut Cpu<'_>, user: &mut PageUser<'_>) -> Result<(), String> {
         let mut stretches = 0;
         while !self.scans.are_over() {
-            round.left = STRETCH;
-            cpu.run(idle, round)?;
+            user.left = STRETCH;
+            cpu.run(idle, user)?;
             stretches += 1;
             self.scans.scan_if_due(idle, stretches, (&self.vm, &self.pages, self.policy));
         }
-        round.left = self.pages.used().len() as u64;
-        cpu.run(idle, round)
+        user.left = self.pages.used().len() as u64;
+        cpu.run(idle, user)
     }
 
     /// What must be true after a run in which guests have seen this, and before which so many pages were mapped.
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_flush_that_is_left_out_is_noticed() {
         for &policy in NumaBalancing.policies() {
-            let point = Ground::new(&setting(policy), true).unwrap().run(&setting(policy)).unwrap();
+            let point = Balanced::new(&setting(policy), true).unwrap().run(&setting(policy)).unwrap();
             let name = "no guest used a frame after it had been taken away";
             assert!(failing(&point.checks).contains(&name), "{}", policy.name());
         }
@@ -133,15 +133,15 @@ mod tests {
     #[test]
     fn whatever_is_not_as_it_should_be_is_noticed() {
         let setting = setting(Policy::PageBatched);
-        let ground = Ground::new(&setting, false).unwrap();
-        ground.run(&setting).unwrap();
-        let taken = ground.pages.used().iter().copied().find(|&gfn| ground.pages.is_hinted(gfn)).unwrap();
+        let balanced = Balanced::new(&setting, false).unwrap();
+        balanced.run(&setting).unwrap();
+        let taken = balanced.pages.used().iter().copied().find(|&gfn| balanced.pages.is_hinted(gfn)).unwrap();
         let mut idle = Idle::take().unwrap();
         let page = Span::sized(taken, 1);
-        ground.vm.invalidate(hvas_of(page), Why::Clear).apply(&mut idle).settle();
-        ground.vm.host().hide(hvas_of(page).start, ground.pages.page(taken));
+        balanced.vm.invalidate(hvas_of(page), Why::Clear).apply(&mut idle).settle();
+        balanced.vm.host().hide(hvas_of(page).start, balanced.pages.page(taken));
         drop(idle);
-        let names = failing(&ground.checks(&Seen { absent: 1, astray: 1, ..Seen::default() }, 0).unwrap());
+        let names = failing(&balanced.checks(&Seen { absent: 1, astray: 1, ..Seen::default() }, 0).unwrap());
         assert_eq!(
             names,
             [
@@ -151,14 +151,14 @@ mod tests {
                 "as many flushes as the policy owes",
             ]
         );
-        let round = Round::new(&ground, Way::new(&setting, 0, 1));
-        let [old, new] = [crate::host::first_page(taken), ground.pages.page(taken)].map(|page| page.pfn);
+        let user = PageUser::new(&balanced, Way::new(&setting, 0, 1));
+        let [old, new] = [crate::host::first_page(taken), balanced.pages.page(taken)].map(|page| page.pfn);
         assert_eq!(
-            [old, new, new + 1].map(|pfn| round.judge(taken, pfn)),
+            [old, new, new + 1].map(|pfn| user.judge(taken, pfn)),
             [Use::Stale, Use::Right, Use::Foreign]
         );
-        let before = Ground::new(&setting, false).unwrap();
-        assert_eq!(Round::new(&before, Way::new(&setting, 0, 1)).judge(taken, old), Use::Right);
+        let before = Balanced::new(&setting, false).unwrap();
+        assert_eq!(PageUser::new(&before, Way::new(&setting, 0, 1)).judge(taken, old), Use::Right);
         assert_eq!(
             failing(&before.checks(&Seen::default(), 0).unwrap()),
             [

@@ -1,6 +1,6 @@
 //! Who scans when, and what the VM is told.
 
-use super::pages::{PAGES, Pages, runs};
+use super::guest_pages::{GuestPages, PAGES, runs};
 use crate::benches::Policy;
 use crate::benches::machine::{Machine, gfns};
 use crate::host::{hva_of, hvas_of};
@@ -13,11 +13,11 @@ const LOOK_NS: u64 = 5;
 
 /// All scans of a run, one after the other.
 #[derive(Default)]
-pub struct Scans {
+pub struct ScanTurns {
     turn: Turn,
     /// Of every page, whether its scan is over: in atomics that cost nothing, as what follows.
     over: Vec<AtomicBool>,
-    /// Pages, runs or ranges that the VM was told of.
+    /// GuestPages, runs or ranges that the VM was told of.
     calls: atomic::AtomicU64,
     /// What all took, in nanoseconds.
     ns: atomic::AtomicU64,
@@ -28,7 +28,7 @@ pub struct Scans {
 #[repr(align(128))]
 struct Turn(AtomicU64);
 
-impl Scans {
+impl ScanTurns {
     /// Of so many ranges.
     pub fn new(ranges: u64) -> Self {
         Self { over: (0..ranges * PAGES).map(|_| AtomicBool::new(false)).collect(), ..Self::default() }
@@ -45,13 +45,13 @@ impl Scans {
         self.over[gfn.0 as usize].load(Relaxed)
     }
 
-    /// Pages, runs or ranges that the VM was told of; nanoseconds of all scans.
+    /// GuestPages, runs or ranges that the VM was told of; nanoseconds of all scans.
     pub fn counted(&self) -> [u64; 2] {
         [&self.calls, &self.ns].map(|count| count.load(Relaxed))
     }
 
-    /// Scans the next range, unless a scan runs, or the one that is next is not `due`.
-    pub fn scan_if_due(&self, idle: &mut Idle, due: u64, how: (&Machine, &Pages, Policy)) {
+    /// ScanTurns the next range, unless a scan runs, or the one that is next is not `due`.
+    pub fn scan_if_due(&self, idle: &mut Idle, due: u64, how: (&Machine, &GuestPages, Policy)) {
         let turn = self.turn.0.load(Ordering::Relaxed);
         let range = turn / 2;
         let free = turn.is_multiple_of(2) && range < due.min(self.over.len() as u64 / PAGES);
@@ -62,7 +62,7 @@ impl Scans {
         }
         let began = world::now();
         world::compute(PAGES * LOOK_NS);
-        let span = Pages::of(range);
+        let span = GuestPages::of(range);
         self.calls.fetch_add(tell(idle, span, how), Relaxed);
         for gfn in gfns(span) {
             self.over[gfn.0 as usize].store(true, Relaxed);
@@ -74,7 +74,7 @@ impl Scans {
 }
 
 /// Makes the pages of a range inaccessible that are to be, and tells the VM: how often.
-fn tell(idle: &mut Idle, span: Span<Gfn>, (vm, pages, policy): (&Machine, &Pages, Policy)) -> u64 {
+fn tell(idle: &mut Idle, span: Span<Gfn>, (vm, pages, policy): (&Machine, &GuestPages, Policy)) -> u64 {
     let hinted = |gfn: Gfn| pages.is_hinted(gfn);
     let (why, told_of) = match policy {
         Policy::Range => (Why::Clear, Vec::new()),

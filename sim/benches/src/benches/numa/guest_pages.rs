@@ -16,12 +16,12 @@ const USED: u64 = 4_610 / 35;
 const MOVED: u64 = 1 << 20;
 
 /// All pages of a machine.
-pub struct Pages {
+pub struct GuestPages {
     hinted: Vec<bool>,
     used: Vec<Gfn>,
 }
 
-impl Pages {
+impl GuestPages {
     /// In each range drawn by lot.
     pub fn new(setting: &Setting<'_>) -> Self {
         let ranges = if setting.quick { 1 } else { RANGES };
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn as_many_pages_are_drawn_as_the_seed_says() {
-        let pages = Pages::new(&Setting { quick: false, ..setting(Policy::Page) });
+        let pages = GuestPages::new(&Setting { quick: false, ..setting(Policy::Page) });
         let hinted = (0..pages.len()).filter(|&page| pages.is_hinted(Gfn(page))).count() as u64;
         assert_eq!((hinted, pages.taken()), (RANGES * HINTED, RANGES * USED));
         let others = pages.used().len() as u64 - pages.taken();

@@ -14,7 +14,7 @@
 //! Half-way every vCPU goes over to the next node, as after a decision of the host's scheduler, and its memory stays
 //! behind: this is what balancing is for. Timed is the stretch from the line until the last vCPU is done.
 
-use super::lock::{Behind, Guest, Walked};
+use super::kvm_walk::{Behind, Guest, Walked};
 use crate::bench::harness::Line;
 use crate::bench::machine::pin;
 use crate::bench::traces::Trace;

@@ -1,6 +1,6 @@
 //! The report: each policy against slat's, and the bars.
 
-use super::job::{Entrant, Sample};
+use super::replayed::{Entrant, Sample};
 use super::{ALONE, RANGE, SLAT, YIELDING};
 use crate::bench::harness::Series;
 use crate::bench::report::{Check, Row, params};
