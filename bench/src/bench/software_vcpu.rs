@@ -64,6 +64,16 @@ impl<'vm> SoftwareVcpu<'vm> {
     }
 }
 
+/// Why a vCPU left its guest, where the guest has not stopped by itself.
+pub fn why_failed(exit: Exit) -> Option<String> {
+    match exit {
+        Exit::Stopped => None,
+        Exit::RingFull => Some("a dirty ring is full".to_owned()),
+        Exit::Mmio(fault) => Some(format!("there is no memory at {}", fault.gpa)),
+        Exit::Failed(fault, error) => Some(format!("{error} at {}", fault.gpa)),
+    }
+}
+
 /// The first of their errors; how many words were not what they had to be.
 pub fn words_wrong(vcpus: &mut [SoftwareVcpu<'_>]) -> Result<u64, Error> {
     match vcpus.iter_mut().find_map(|vcpu| vcpu.failed.take()) {
@@ -101,13 +111,7 @@ impl Touch for SoftwareVcpu<'_> {
     /// In one go: a guest leaves for nothing but faults.
     fn touched_each(&mut self, idle: &mut Idle, pages: impl Iterator<Item = Gfn>) {
         let mut guest = Guest { pages: pages.peekable(), uses: self.uses, used: 0, wrong: 0 };
-        let why = match self.cpu.run(idle, &mut guest) {
-            Exit::Stopped => None,
-            Exit::RingFull => Some("a dirty ring is full".to_owned()),
-            Exit::Mmio(fault) => Some(format!("there is no memory at {}", fault.gpa)),
-            Exit::Failed(fault, error) => Some(format!("{error} at {}", fault.gpa)),
-        };
-        if let Some(why) = why {
+        if let Some(why) = why_failed(self.cpu.run(idle, &mut guest)) {
             self.failed = Some(Error::Machine(format!("vCPU {}: {why}", self.id.0)));
         }
         self.counts = self.counts.map(|count| count + guest.used);

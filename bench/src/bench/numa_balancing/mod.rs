@@ -1,41 +1,39 @@
-//! `slat bench numa-balancing`: what a guest pays for a host that looks where its pages are used.
+//! `slat bench numa-balancing`: what a guest pays for a host that balances its nodes (the NUMA protection series).
 //!
 //! ```text
-//! replayed.rs           one sample: two nodes, vCPUs on them, a balancer, perhaps a device
-//! kvm_walk.rs          KVM's lock around the VM, and its walk, which yields
-//! policies_compared.rs the report, and the bars
+//! replayed.rs           one sample: vCPUs that replay traces on two nodes or more, and perhaps a device
+//! policies_compared.rs  the rows and the checks
 //! ```
-//! After the NUMA protection series, which counts the unmap calls and remote flushes of ten boots of a guest. Here the guest replays the
-//! bundled traces, a boot among them, each vCPU its own in memory of its own, a number of times; half-way the vCPUs change nodes. The
-//! entrants are the policies of [`slat_mm::Policy`], with a flush for each page, for each 2 MiB, and as slat ships; two of them under
-//! KVM's lock; and no balancing, for the guest's wall time. The workload is the same for all, nothing in it is tuned: dense and sparse
-//! memory, no sharing.
+//! What runs is a VM of `sim/benches/src/benches/numa`, which `slat sim` simulates. Here its guests replay traces.
 //!
-//! **The series' own lever** is what is unmapped. Before it, KVM's walk over a range let go of a contended lock, and flushed each time;
-//! `range, yielding` does so, for threads that really wait. This engine's walks keep their debt: `range: before` pays one flush for each
-//! 2 MiB in which the guest had anything mapped.
+//! The series counts the unmap calls and remote flushes of ten boots of a guest. Here each vCPU replays bundled traces, a boot among
+//! them, in memory of its own, a number of times. Half-way the vCPUs change nodes. The entrants are the policies of [`slat_mm::Policy`],
+//! with a flush for each page, for each 2 MiB, and for each 16 MiB, as slat ships; two of them under KVM's lock; and a host that does
+//! not balance, for the guest's wall time. The workload is the same for all: dense and sparse memory, which no two vCPUs share.
+//!
+//! **The series' own lever** is what is unmapped. Before the series, KVM's walk over a range unlocked wherever a thread waited for the
+//! lock, and flushed before it did. `range, yielding` flushes wherever a fault comes while it walks. A walk of slat flushes at its end:
+//! `range: before` flushes once for each 2 MiB in which the guest has a page mapped.
 //!
 //! **What is not comparable**: in the series' boots some of the pages of a range became inaccessible, and about half of these were
-//! mapped. Here each page that the host maps does, and guests use most of them, so that page by page more is flushed.
+//! mapped. Here each page that the host maps becomes inaccessible, and guests use most of them. So page by page there are more flushes.
 
-mod kvm_walk;
 mod policies_compared;
 mod replayed;
 
 use super::harness::rounds;
 use super::machine::Machine;
 use super::report::{Report, params};
-use super::traces::Trace;
 use super::{About, Asked, Bench, Cell, Grid};
 use crate::levers::Params;
-use clap::ValueEnum;
 use policies_compared::Samples;
-use replayed::{Entrant, Job};
+use replayed::{Entrant, Workload};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::size::{self, size};
 use slat_mm::Policy;
 use slat_series::PatchSeries;
+use slat_threads::benches::numa::kvm_walk::RangeWalk;
 use slat_vcpu::trace::bundled;
 
 /// What a guest pays for a host that balances its memory between nodes: before the NUMA protection series, as it describes, and slat
@@ -60,72 +58,55 @@ pub struct NumaBalancing {
     /// Memory to look at in each scan: 16M, 1G
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     scan: u64,
-    /// Pages that the host backs the guest with
-    #[arg(long, default_value = "4k")]
-    pages: Pages,
-}
-
-/// What the host maps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Pages {
-    /// 4 KiB
-    #[value(name = "4k")]
-    Small,
-    /// 2 MiB where it can
-    Thp,
+    /// Pages that the host backs the guest with: of 4 KiB, or of 2 MiB where it can
+    #[arg(long, default_value = "4k", value_parser = ["4k", "thp"])]
+    pages: String,
 }
 
 /// As slat ships: one flush for each 16 MiB.
-const SLAT: Entrant = Entrant { policy: Some((Policy::PageBatched, 16 << 20)), locked: false, device: false };
+const SLAT: Entrant =
+    Entrant { policy: Some((Policy::PageBatched, 16 << 20)), walk: RangeWalk::Slat, device: false };
 const RANGE: Entrant = Entrant { policy: Some((Policy::Range, 0)), ..SLAT };
 const PAGE: Entrant = Entrant { policy: Some((Policy::Page, 0)), ..SLAT };
 /// Before the series, as KVM was.
-const YIELDING: Entrant = Entrant { locked: true, ..RANGE };
+const YIELDING: Entrant = Entrant { walk: RangeWalk::Kvm, ..RANGE };
 const ALONE: Entrant = Entrant { policy: None, ..SLAT };
 
-/// Who runs, each without a device and with one.
-const WAYS: [Entrant; 7] = [
+/// What is compared, each without a device and with one.
+const HOSTS: [Entrant; 7] = [
     SLAT,
     YIELDING,
-    Entrant { locked: true, ..PAGE },
+    Entrant { walk: RangeWalk::Kvm, ..PAGE },
     RANGE,
     PAGE,
     Entrant { policy: Some((Policy::PageBatched, 2 << 20)), ..SLAT },
     ALONE,
 ];
 
-fn entrants() -> Vec<Entrant> {
-    [false, true].map(|device| WAYS.map(|way| Entrant { device, ..way })).concat()
-}
-
 /// What both tables of levers show.
 const LEVER_ROWS: &[(&str, Params, &str)] = &[
-    ("remote flushes", &[("mean of", "remote flushes"), ("device", "none")], "flushes"),
-    ("calls that unmap", &[("mean of", "unmap calls"), ("device", "none")], "calls"),
-    ("guest's wall time", &[("mean of", "guest wall time"), ("device", "none")], "ms"),
-    (
-        "guest's faults, all memory pinned",
-        &[("mean of", "guest faults"), ("device", "pins all memory")],
-        "faults",
-    ),
-    (
-        "guest's wall time, all memory pinned",
-        &[("mean of", "guest wall time"), ("device", "pins all memory")],
-        "ms",
-    ),
+    ("remote flushes", &[("mean of", "remote flushes"), NO_DEVICE], "flushes"),
+    ("calls that unmap", &[("mean of", "unmap calls"), NO_DEVICE], "calls"),
+    ("guest's wall time", &[("mean of", "guest wall time"), NO_DEVICE], "ms"),
+    ("guest's faults, all memory pinned", &[("mean of", "guest faults"), PINNED], "faults"),
+    ("guest's wall time, all memory pinned", &[("mean of", "guest wall time"), PINNED], "ms"),
 ];
+
+/// Names of their rows.
+const KVM: &str = "range, yielding: KVM";
+const KVM_WITH_THE_SERIES: &str = "page, locked: KVM with the series";
+/// Parameters of their rows.
+const NO_DEVICE: (&str, &str) = ("device", "none");
+const PINNED: (&str, &str) = ("device", "pins all memory");
 
 /// Its levers: [`crate::levers`].
 const LEVERS: &[Grid] = &[
     Grid {
         what: "A host balances its nodes under a guest: under KVM's lock, and without",
         columns: &[
-            ("KVM's lock, whole ranges, yielding", Cell::baseline("range, yielding: KVM")),
-            (
-                "KVM's lock, page by page, a flush each 4 KiB",
-                Cell::baseline("page, locked: KVM with the series"),
-            ),
-            ("no lock, page by page, a flush each 16 MiB", Cell::slat("range, yielding: KVM")),
+            ("KVM's lock, whole ranges, yielding", Cell::baseline(KVM)),
+            ("KVM's lock, page by page, a flush each 4 KiB", Cell::baseline(KVM_WITH_THE_SERIES)),
+            ("no lock, page by page, a flush each 16 MiB", Cell::slat(KVM)),
         ],
         rows: LEVER_ROWS,
         says: "The first two columns differ in the idea of the NUMA protection series alone: only pages which become protnone are unmapped. A\n\
@@ -162,10 +143,13 @@ pub const ABOUT: About = About {
 
 impl Bench for NumaBalancing {
     fn report(&self, asked: Asked) -> Result<Report, Error> {
-        let job = self.job()?;
-        let entrants = entrants();
+        if self.scan == 0 {
+            return Err(Error::Usage("--scan: a scan of nothing finds nothing".into()));
+        }
+        let workload = Workload::new(self)?;
+        let entrants = [false, true].map(|device| HOSTS.map(|host| Entrant { device, ..host })).concat();
         say(format_args!("{} vCPUs: {} rounds of {} entrants", self.vcpus, asked.runs, entrants.len()));
-        let samples = rounds(asked.runs as usize, &entrants, |entrant| job.sample(entrant))?;
+        let samples = rounds(asked.runs as usize, &entrants, |entrant| workload.sample(entrant))?;
         let samples = Samples { entrants: &entrants, samples: &samples };
         let report = Report {
             params: params! {
@@ -173,10 +157,10 @@ impl Bench for NumaBalancing {
                 "nodes": self.nodes,
                 "traces": bundled().iter().map(|trace| trace.name).collect::<Vec<_>>().join("+"),
                 "passes": self.passes,
-                "accesses": job.accesses(),
+                "accesses": workload.accesses(),
                 "accesses_between_scans": self.every,
                 "scan": size::text(self.scan),
-                "pages": if job.thp { "2M where the host can" } else { "4K" },
+                "pages": if self.pages == "thp" { "2M where the host can" } else { "4K" },
                 "runs": asked.runs,
             },
             rows: samples.rows(),
@@ -184,26 +168,5 @@ impl Bench for NumaBalancing {
             ..Report::of(ABOUT.name, Machine::detect())
         };
         Ok(report)
-    }
-}
-
-impl NumaBalancing {
-    fn job(&self) -> Result<Job, Error> {
-        if self.scan == 0 {
-            return Err(Error::Usage("--scan: a scan of nothing finds nothing".into()));
-        }
-        let traces = Trace::all(self.every as usize, self.accesses.map_or(usize::MAX, |most| most as usize))?;
-        let traces = Trace::dealt(traces, self.vcpus as usize);
-        let arena = Job::arena(&traces, self.vcpus, self.nodes)?;
-        Ok(Job {
-            traces,
-            vcpus: self.vcpus,
-            nodes: self.nodes,
-            passes: self.passes,
-            scan_bytes: self.scan,
-            contexts: true,
-            thp: self.pages == Pages::Thp,
-            arena,
-        })
     }
 }

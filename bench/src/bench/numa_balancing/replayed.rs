@@ -1,65 +1,44 @@
-//! One sample: a machine built anew, its vCPUs let loose, and a count of what balancing has cost them.
+//! One sample: vCPUs replay traces on a host that balances its nodes, and what balancing has cost them.
 //!
-//! ```text
-//! arena       two nodes or more, the same frames for all samples
-//! └── space   16 MiB mappings, one for each region of each vCPU's trace
-//!     ├── device    may have all of them pinned, as an assigned one has
-//!     ├── balancer  the entrant is its policy
-//!     └── vm        one memslot for each mapping, one vCPU for each node in turn
-//! ```
-//! As in Linux, the scanner has no thread of its own: after each stretch of its trace a vCPU's thread is out of the
-//! guest and scans, beside the others, which are in it. So the same accesses lie between two scans under every
-//! policy, and what a policy costs shows in the time, not in the number of scans.
-//!
-//! Half-way every vCPU goes over to the next node, as after a decision of the host's scheduler, and its memory stays
-//! behind: this is what balancing is for. Timed is the stretch from the line until the last vCPU is done.
+//! Half-way every vCPU goes to the next node, as after a decision of the host's scheduler, and its memory stays behind: this is what
+//! balancing is for. The time is from the line until the last vCPU is done.
 
-use super::kvm_walk::{Behind, Guest, Walked};
-use crate::bench::harness::Line;
-use crate::bench::machine::pin;
+use super::NumaBalancing;
+use crate::bench::software_vcpu::why_failed;
 use crate::bench::traces::Trace;
-use parking_lot::Mutex;
-use slat::{Gpa, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span, VcpuId};
+use slat::table::formats::Npt4;
+use slat::{Gpa, PAGE_SIZE, Span, VcpuId};
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, window};
-use slat_mm::{
-    AddressSpace, Arena, Backing, Balancer, HostView, Node, NumaStats, Place, Policy, Prot, Settings,
-};
-use slat_vcpu::guest::{Findings, Layout, Replay, Want};
-use slat_vcpu::{Cpu, Exit};
-use std::panic::resume_unwind;
+use slat_machine::{Costs, Job};
+use slat_mm::{AddressSpace, Arena, HostView, Node, Policy, Settings};
+use slat_threads::benches::host_faults::BASE;
+use slat_threads::benches::numa::balanced::{Balanced, Counts};
+use slat_threads::benches::numa::kvm_walk::{Events, RangeWalk};
+use slat_threads::world::run;
+use slat_vcpu::Cpu;
+use slat_vcpu::guest::{Layout, Replay, Want};
 use std::sync::Arc;
-use std::thread;
-use std::time::Instant;
 
-/// Where guest memory lies in the host's address space.
-const BASE: Hva = Hva(0x1000_0000_0000);
 /// What a freed frame is filled with: a guest that still reads it finds this.
 const POISON: u8 = 0xdd;
 
-/// What to do, the same for every entrant.
-pub struct Job {
-    pub traces: Vec<Trace>,
-    pub vcpus: u32,
-    pub nodes: u8,
-    /// Times that each trace is replayed.
-    pub passes: u32,
-    /// Bytes of each scan.
-    pub scan_bytes: u64,
-    /// Whether the VM listens to reasons; tests let it not.
-    pub contexts: bool,
-    /// Whether the host backs the guest with pages of 2 MiB where it can.
-    pub thp: bool,
-    pub arena: Arc<Arena>,
+/// What vCPUs do, the same for every entrant.
+pub struct Workload<'f> {
+    flags: &'f NumaBalancing,
+    /// One for each vCPU; those beyond the last trace begin with the first again.
+    traces: Vec<Trace>,
+    /// Of all memory of the guests.
+    bytes: u64,
+    arena: Arc<Arena>,
 }
 
-/// Who runs.
+/// What is compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entrant {
-    /// How the balancer tells the VM; `None`: there is no balancer.
+    /// How the balancer tells the VM, and the bytes of a stretch. `None`: the host does not balance.
     pub policy: Option<(Policy, u64)>,
-    /// Whether the VM has KVM's lock, and its walk.
-    pub locked: bool,
+    pub walk: RangeWalk,
     /// Whether a device has all memory pinned.
     pub device: bool,
 }
@@ -68,221 +47,113 @@ pub struct Entrant {
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     pub wall_ms: f64,
-    /// Calls that took something away from the guest: of ranges, or of pages.
-    pub unmaps: u64,
-    pub flushes: u64,
-    pub faults: u64,
-    pub balancing: NumaStats,
-    /// Table pages that the guest's tables have lost.
-    pub tables_lost: u64,
-    /// Reads that found what was never written.
-    pub corrupt: u64,
-    /// Accesses made, of those to make.
-    pub accesses: [u64; 2],
+    pub counts: Counts,
+    /// Accesses that were not made, and reads that found what was never written.
+    pub wrong: u64,
 }
 
-impl Job {
-    /// An arena whose every node has room for all that the vCPUs can touch.
-    pub fn arena(traces: &[Trace], vcpus: u32, nodes: u8) -> Result<Arc<Arena>, Error> {
-        let regions: usize = (0..vcpus as usize).map(|vcpu| traces[vcpu % traces.len()].regions.len()).sum();
-        let room = regions as u64 * Layout::REGION + (64 << 20);
-        Ok(Arena::builder().limit(room * u64::from(nodes)).nodes(nodes).poison(POISON).build()?)
+impl<'f> Workload<'f> {
+    /// The arena's every node has room for all that the vCPUs can touch.
+    pub fn new(flags: &'f NumaBalancing) -> Result<Self, Error> {
+        let most = flags.accesses.map_or(usize::MAX, |most| most as usize);
+        let traces = Trace::dealt(Trace::all(flags.every as usize, most)?, flags.vcpus as usize);
+        let regions = (0..flags.vcpus as usize).map(|vcpu| traces[vcpu % traces.len()].regions.len());
+        let bytes = regions.sum::<usize>() as u64 * Layout::REGION;
+        let room = (bytes + (64 << 20)) * u64::from(flags.nodes);
+        let arena = Arena::builder().limit(room).nodes(flags.nodes).poison(POISON).build()?;
+        Ok(Self { flags, traces, bytes, arena })
     }
 
-    fn trace(&self, vcpu: u32) -> &Trace {
-        &self.traces[vcpu as usize % self.traces.len()]
+    /// The trace of each vCPU.
+    fn dealt(&self) -> impl Iterator<Item = (u32, &Trace)> {
+        (0..self.flags.vcpus).zip(self.traces.iter().cycle())
     }
 
     /// Accesses of one pass of all vCPUs.
     pub fn accesses(&self) -> u64 {
-        (0..self.vcpus).map(|vcpu| self.trace(vcpu).accesses()).sum()
+        self.dealt().map(|(_, trace)| trace.accesses()).sum()
     }
 
-    /// One sample of `entrant`.
+    /// One sample of `entrant`: a VM made anew.
     pub fn sample(&self, entrant: &Entrant) -> Result<Sample, Error> {
-        Node(0).run_here();
-        let idle = &mut idle()?;
-        let space = AddressSpace::builder(&self.arena).thp(self.thp).build()?;
-        let layouts = (0..self.vcpus).map(|vcpu| self.trace(vcpu).regions.len() as u64);
-        let regions: u64 = layouts.clone().sum();
-        let builder = Guest::builder(Behind::new(HostView::new(&space), entrant.locked))
-            .vcpus(self.vcpus)
-            .max_slots(regions as u32);
-        let builder = builder.contexts(self.contexts);
-        let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
-        let walked = Arc::new(Walked(vm.clone()));
-        space.register(&walked);
-        for region in 0..regions {
-            let gpa = Gpa(region * Layout::REGION);
-            let hva = BASE + gpa.0;
-            space.mmap(Place::Fixed(hva), Layout::REGION, Prot::ReadWrite, Backing::Anonymous)?;
-            let slot = Slot::new(SlotId(region as u32), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);
-            vm.slots().commit(idle, |tx| tx.create(slot))?;
-        }
-        let memory = Span::sized(BASE, regions * Layout::REGION);
-        let device = if entrant.device { Some(space.pin(idle, memory)?) } else { None };
-
-        let shared = Shared {
-            job: self,
-            vm: &vm,
-            balancer: entrant.policy.map(|(policy, stretch)| {
-                Balancer::new(&space, Settings { policy, stretch, ..Settings::default() })
-            }),
-            line: Line::new(self.vcpus as usize),
-            tables: Mutex::default(),
-        };
-        let mut first = 0;
-        let runs: Vec<_> = thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.vcpus)
-                .zip(layouts)
-                .map(|(vcpu, regions)| {
-                    let (shared, from) = (&shared, Gpa(first * Layout::REGION));
-                    first += regions;
-                    slat_cli::thread::start(scope, move || shared.vcpu(vcpu, from))
-                })
-                .collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
-                .collect()
+        let flags = self.flags;
+        let space = AddressSpace::builder(&self.arena).thp(flags.pages == "thp").build()?;
+        let settings = entrant.policy.map(|(policy, stretch)| Settings {
+            policy,
+            stretch,
+            scan_bytes: flags.scan,
+            ..Settings::default()
         });
-        let runs = runs.into_iter().collect::<Result<Vec<Run>, Error>>()?;
-        shared.look_at_tables(idle);
-        drop(device);
-        self.count(&shared, &space, entrant, &runs)
-    }
-
-    /// What all of it comes to.
-    fn count(
-        &self,
-        shared: &Shared<'_>,
-        space: &AddressSpace,
-        entrant: &Entrant,
-        runs: &[Run],
-    ) -> Result<Sample, Error> {
-        let stats = shared.vm.stats();
-        let balancing = space.numa_stats();
-        let (Some(began), Some(done)) =
-            (runs.iter().map(|run| run.began).min(), runs.iter().map(|run| run.done).max())
-        else {
-            return Err(Error::Machine("no vCPU ran".into()));
-        };
+        let how = (settings, entrant.walk);
+        let balanced = Balanced::new(space.clone(), self.bytes, how, |vm| vm.vcpus(flags.vcpus));
+        let balanced = &balanced.map_err(Error::Machine)?;
+        let pin = || space.pin(&mut idle()?, Span::sized(BASE, self.bytes)).map_err(Error::from);
+        let _device = entrant.device.then(pin).transpose()?;
+        let mut vcpus = self.vcpus(balanced)?;
+        let jobs = vcpus
+            .iter_mut()
+            .map(|vcpu| Job::vcpu(vcpu.number, move || vcpu.failed = vcpu.run(flags, balanced).err()));
+        let told = run(&Costs::SERVER, jobs.collect());
+        if let Some(error) = vcpus.iter_mut().find_map(|vcpu| vcpu.failed.take()) {
+            return Err(error);
+        }
+        let made: u64 = vcpus.iter().map(|vcpu| vcpu.guest.accesses).sum();
+        let corrupt: u64 = vcpus.iter().map(|vcpu| vcpu.guest.findings.corrupt).sum();
+        let to_make = self.accesses() * u64::from(flags.passes);
         Ok(Sample {
-            wall_ms: (done - began).as_secs_f64() * 1e3,
-            unmaps: match entrant.policy {
-                Some((Policy::Range, _)) => balancing.notified,
-                _ => balancing.told,
-            },
-            // Nothing else takes pages away, and who owes a flush for a page that moves owes it to the scanner.
-            flushes: stats.flushes.paid,
-            faults: stats.mapped_faults + stats.permission_faults + stats.spurious_faults,
-            balancing,
-            tables_lost: shared.tables.lock().lost,
-            corrupt: runs.iter().map(|run| run.findings.corrupt).sum(),
-            accesses: [runs.iter().map(|run| run.accesses).sum(), self.accesses() * u64::from(self.passes)],
+            wall_ms: told.wall_ns as f64 / 1e6,
+            counts: balanced.counts(),
+            wrong: to_make.abs_diff(made) + corrupt,
         })
     }
+
+    /// The regions of each lie behind those of the one before.
+    fn vcpus<'w>(&'w self, balanced: &'w Balanced<Npt4>) -> Result<Vec<Replaying<'w>>, Error> {
+        let mut next = Gpa(0);
+        let vcpu = |(number, trace): (u32, &'w Trace)| {
+            let mut guest = Replay::new(trace.regions.len() * (Layout::REGION / PAGE_SIZE) as usize);
+            for &region in &trace.regions {
+                guest.layout.place(region, next);
+                next = next + Layout::REGION;
+            }
+            let vcpu = balanced.vm.vcpu(VcpuId(number));
+            let vcpu = vcpu.ok_or_else(|| Error::Machine(format!("vCPU {number} is in use")))?;
+            let cpu = Cpu::new(vcpu, window(&self.arena)).untimed();
+            Ok(Replaying { number, trace, cpu, guest, failed: None })
+        };
+        self.dealt().map(vcpu).collect()
+    }
 }
 
-/// What the vCPUs of one sample share.
-struct Shared<'j> {
-    job: &'j Job,
-    vm: &'j Guest,
-    balancer: Option<Balancer>,
-    line: Line,
-    tables: Mutex<Tables>,
+/// A vCPU whose guest replays a trace. On cache lines of its own.
+#[repr(align(128))]
+struct Replaying<'w> {
+    number: u32,
+    trace: &'w Trace,
+    cpu: Cpu<'w, Npt4, HostView<Events>>,
+    guest: Replay,
+    /// Why it went no further.
+    failed: Option<Error>,
 }
 
-/// The guest's table pages, as they were counted after each scan.
-#[derive(Default)]
-struct Tables {
-    linked: u64,
-    lost: u64,
-}
-
-/// What one vCPU's thread has done.
-struct Run {
-    began: Instant,
-    done: Instant,
-    findings: Findings,
-    accesses: u64,
-}
-
-impl Shared<'_> {
-    /// What vCPU `number` does, whose regions lie from `first` on.
-    fn vcpu(&self, number: u32, first: Gpa) -> Result<Run, Error> {
-        pin(number as usize);
-        let (idle, vcpu) = (idle(), self.vm.vcpu(VcpuId(number)));
-        let trace = self.job.trace(number);
-        let memory = trace.regions.len() * (Layout::REGION / PAGE_SIZE) as usize;
-        let mut guest = Replay::new(memory);
-        for (index, &region) in (0..).zip(&trace.regions) {
-            guest.layout.place(region, first + index * Layout::REGION);
-        }
-        // Whatever is missing, no thread may wait for this one at the line.
-        self.line.cross();
-        let began = Instant::now();
-        let idle = &mut idle?;
-        let vcpu = vcpu.ok_or_else(|| Error::Machine(format!("vCPU {number} is in use")))?;
-        let mut cpu = Cpu::new(vcpu, window(&self.job.arena)).untimed();
-        for pass in 0..self.job.passes {
-            let moved = u32::from(pass >= self.job.passes.div_ceil(2));
-            Node(((number + moved) % u32::from(self.job.nodes)) as u8).run_here();
-            for stretch in &trace.stretches {
-                guest.feed(stretch.clone());
-                match cpu.run(idle, &mut guest) {
-                    Exit::Stopped if guest.wants() == Want::Batch => {}
-                    Exit::Stopped => return Err(Error::Machine("a trace left its regions".into())),
-                    Exit::RingFull => return Err(Error::Machine("a dirty ring is full".into())),
-                    Exit::Mmio(fault) => return Err(Error::Machine(format!("no memslot at {}", fault.gpa))),
-                    Exit::Failed(fault, error) => {
-                        return Err(Error::Machine(format!("vCPU {number} at {}: {error}", fault.gpa)));
-                    }
+impl Replaying<'_> {
+    /// What its thread does.
+    fn run(&mut self, flags: &NumaBalancing, balanced: &Balanced<Npt4>) -> Result<(), Error> {
+        let idle = &mut idle()?;
+        for pass in 0..flags.passes {
+            let moved = u32::from(pass >= flags.passes.div_ceil(2));
+            Node(((self.number + moved) % u32::from(flags.nodes)) as u8).run_here();
+            for stretch in &self.trace.stretches {
+                self.guest.feed(stretch.clone());
+                let exit = self.cpu.run(idle, &mut self.guest);
+                let left = self.guest.wants() != Want::Batch;
+                let left = left.then(|| "a trace left its regions".to_owned());
+                if let Some(why) = why_failed(exit).or(left) {
+                    return Err(Error::Machine(format!("vCPU {}: {why}", self.number)));
                 }
-                if let Some(balancer) = &self.balancer {
-                    balancer.scan(idle, self.job.scan_bytes)?;
-                    self.look_at_tables(idle);
-                }
+                balanced.scan(idle).map_err(Error::Machine)?;
             }
         }
-        Ok(Run { began, done: Instant::now(), findings: guest.findings, accesses: guest.accesses })
-    }
-
-    /// Counts table pages: nothing here may cost the guest one.
-    fn look_at_tables(&self, idle: &mut Idle) {
-        let mut tables = self.tables.lock();
-        let now = self.vm.table_pages(idle);
-        tables.lost += now.waiting + tables.linked.saturating_sub(now.reachable);
-        tables.linked = now.reachable;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sample(contexts: bool, device: bool) -> Sample {
-        let traces = Trace::all(10_000, 50_000).unwrap();
-        let arena = Job::arena(&traces, 2, 2).unwrap();
-        let job =
-            Job { traces, vcpus: 2, nodes: 2, passes: 2, scan_bytes: 256 << 20, contexts, thp: false, arena };
-        let sample = job.sample(&Entrant { device, ..super::super::RANGE }).unwrap();
-        assert_eq!((sample.corrupt, sample.accesses[0]), (0, sample.accesses[1]));
-        sample
-    }
-
-    /// Negative control of the check that no table page is freed: a VM for which every reason is an unmap frees them.
-    #[test]
-    fn tables_that_are_lost_are_noticed() {
-        assert_eq!(sample(true, false).tables_lost, 0);
-        assert!(sample(false, false).tables_lost > 0);
-    }
-
-    /// Negative control of the checks that nothing is unmapped or flushed beside a device: before, all was.
-    #[test]
-    fn what_pinned_pages_pay_is_noticed() {
-        let sample = sample(true, true);
-        assert!(sample.unmaps > 0 && sample.flushes > 0);
-        assert_eq!(sample.balancing.protnone, 0);
+        Ok(())
     }
 }
