@@ -69,6 +69,7 @@
 #![cfg(target_os = "linux")]
 
 mod cache;
+mod compute_limit;
 #[cfg(feature = "config")]
 mod config;
 mod daemon;
@@ -79,7 +80,6 @@ mod journal;
 mod latency;
 mod layout;
 mod machine;
-mod pace;
 mod sabotage;
 mod share;
 mod store;

@@ -1,6 +1,6 @@
 //! `checkpoint`: a snapshot of a guest that a daemon serves; and `retain`, which removes old ones.
 
-use super::place::Place;
+use super::store_option::StoreOption;
 use super::{Failure, other};
 use slat_pager::Request;
 use std::io::Write;
@@ -45,12 +45,12 @@ pub struct Retain {
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     keep: u64,
     #[command(flatten)]
-    place: Place,
+    store: StoreOption,
 }
 
 impl Retain {
     pub fn run(&self) -> Result<(), Failure> {
-        let removed = self.place.library()?.retain(&self.base, self.keep as usize).map_err(other)?;
+        let removed = self.store.library()?.retain(&self.base, self.keep as usize).map_err(other)?;
         println!("{} snapshots removed; their chunks go with a gc", removed.len());
         Ok(())
     }

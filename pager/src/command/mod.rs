@@ -7,8 +7,8 @@ pub mod config;
 mod demo;
 mod machine;
 mod notify;
-mod place;
 mod serve;
+mod store_option;
 mod templates;
 mod top;
 mod twin;
@@ -45,7 +45,7 @@ pub enum Command {
     /// Read every chunk of a template and its working set, and check them
     Verify(templates::Named),
     /// List the templates of a store
-    Ls(place::Place),
+    Ls(store_option::StoreOption),
     /// Remove a template; its chunks go with the next gc
     Rm(templates::Named),
     /// Remove the working set of a template, so that it is recorded anew

@@ -1,7 +1,7 @@
 //! `serve`: the keeper; and the worker that it starts.
 
 use super::notify::notify;
-use super::place::{Place, seconds};
+use super::store_option::{StoreOption, seconds};
 use super::{Failure, other, size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -31,7 +31,7 @@ pub struct Serve {
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<String>,
     #[command(flatten)]
-    place: Place,
+    store: StoreOption,
     /// A socket, and the template of the guests that connect to it
     #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required_unless_present = "images", requires = "store")]
     guests: Vec<(PathBuf, String)>,
@@ -178,8 +178,8 @@ impl Serve {
             signal_hook::flag::register(signal, Arc::default()).map_err(other)?;
         }
         let (mut templates, mut steady) = (Vec::new(), None);
-        if self.place.store.is_some() {
-            let store = self.place.steady(|store| self.trouble(store))?;
+        if self.store.store.is_some() {
+            let store = self.store.steady(|store| self.trouble(store))?;
             steady = Some(store.clone());
             let library = Library::new(store).sabotage(self.sabotage);
             for (_, template) in &self.guests {

@@ -3,8 +3,8 @@
 //! A request is one line of JSON, such as `{"pid":4711,"name":"debian.3"}`. The answers are `{"instant":{"pages":9}}`, when the guest
 //! may run on, and `{"stored":{…}}`; or `{"error":"…"}` instead of either.
 
-use super::held::StartKeeper;
 use super::keeper::bind;
+use super::keeper_state::StartKeeper;
 use crate::guest::{Backing, Handle, Stored, swap_file};
 use crate::share::Share;
 use crate::store::Template;

@@ -8,8 +8,8 @@
 mod ageing;
 mod channel;
 mod control;
-mod held;
 mod keeper;
+mod keeper_state;
 mod monitor;
 mod worker;
 

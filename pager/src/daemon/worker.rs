@@ -2,7 +2,7 @@
 
 use super::channel::{Channel, Take, What};
 use super::control::Guests;
-use super::held::Held;
+use super::keeper_state::KeeperState;
 use super::monitor::Monitor;
 use crate::cache::Cache;
 use crate::guest::{Backing, Guest, GuestStats, Life, OnFailure, Options, Parts};
@@ -78,28 +78,28 @@ impl<W: Wire> Worker<W> {
         guests: &Guests,
         ended: impl Fn(u64, i32, Result<GuestStats, WorkerError>) + Sync,
     ) -> io::Result<()> {
-        let (held, ended) = (&Held::new(Channel::new(keeper)), &ended);
+        let (keeper_state, ended) = (&KeeperState::new(Channel::new(keeper)), &ended);
         std::thread::scope(|scope| {
             loop {
-                let Some((take, mut fds)) = held.keeper().receive::<Take>(true)? else {
+                let Some((take, mut fds)) = keeper_state.keeper().receive::<Take>(true)? else {
                     // It was killed.
                     match guests.start_keeper() {
-                        Some(start) if held.next_keeper(start, self.options.sabotage)? => continue,
+                        Some(start) if keeper_state.next_keeper(start, self.options.sabotage)? => continue,
                         _ => return Ok(()),
                     }
                 };
                 match take.what {
                     What::Guest => {}
                     What::Socket => {
-                        fds.drain(..).for_each(|socket| held.socket(take.socket, socket));
+                        fds.drain(..).for_each(|socket| keeper_state.socket(take.socket, socket));
                         continue;
                     }
                     What::Drains => {
-                        held.drains();
+                        keeper_state.drains();
                         continue;
                     }
                     What::All => {
-                        held.tell_ready();
+                        keeper_state.tell_ready();
                         continue;
                     }
                     What::Leaves => return Ok(()),
@@ -108,17 +108,17 @@ impl<W: Wire> Worker<W> {
                 let done = move |pid, end| {
                     guests.remove(connection);
                     ended(connection, pid, end);
-                    held.ends(connection);
+                    keeper_state.ends(connection);
                 };
                 // Without a descriptor for it this guest is refused, and the others are served on.
-                if let Err(error) = held.begins(&take, &fds) {
+                if let Err(error) = keeper_state.begins(&take, &fds) {
                     done(0, Err(error.into()));
                     continue;
                 }
                 let serve = move || {
                     let (mut pid, kills) = (0, self.options.on_failure == OnFailure::Kill);
                     let peer = fds.first().filter(|_| kills).and_then(|peer| peer.try_clone().ok());
-                    let end = self.serve(&take, fds, held, guests, &mut pid);
+                    let end = self.serve(&take, fds, keeper_state, guests, &mut pid);
                     done(pid, end.map_err(|error| failed(error, peer)));
                 };
                 // As above, without a thread.
@@ -134,7 +134,7 @@ impl<W: Wire> Worker<W> {
         &self,
         take: &Take,
         fds: Vec<OwnedFd>,
-        held: &Held,
+        keeper_state: &KeeperState,
         guests: &Guests,
         pid: &mut i32,
     ) -> Result<GuestStats, WorkerError> {
@@ -167,7 +167,7 @@ impl<W: Wire> Worker<W> {
             // Before the first event is read: from then on it is needed.
             let mut files = vec![journal.share()?];
             files.extend(backing.swap().map(|swap| swap.try_clone_to_owned()).transpose()?);
-            held.keep(take.connection, template.version(), files);
+            keeper_state.keep(take.connection, template.version(), files);
         }
         let life = life(connection, pid);
         let (cache, name) = (self.cache.clone(), template.name().to_owned());

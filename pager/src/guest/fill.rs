@@ -3,8 +3,8 @@
 use super::serve::{Fault, Kind};
 use super::{Inner, Lost};
 use crate::cache::{Chunk, Source};
+use crate::compute_limit::ComputeLimit;
 use crate::layout::Region;
-use crate::pace::Pace;
 use crate::sabotage::Sabotage;
 use crate::share::Share;
 use crate::store::StoreError;
@@ -127,18 +127,22 @@ impl Inner {
     }
 
     /// The template's content of the chunk that holds a page, or of its huge page. It may sleep.
-    pub(super) fn content(&self, page: usize, pace: Option<&Pace>) -> Result<(Content, Source), StoreError> {
+    pub(super) fn content(
+        &self,
+        page: usize,
+        compute_limit: Option<&ComputeLimit>,
+    ) -> Result<(Content, Source), StoreError> {
         if self.is_huge() {
-            return self.huge_content(page, |page| self.template.content(page, &self.cache, pace));
+            return self.huge_content(page, |page| self.template.content(page, &self.cache, compute_limit));
         }
         let Some(share) = self.share() else {
-            return self.template.content(page, &self.cache, pace).map(Content::of);
+            return self.template.content(page, &self.cache, compute_limit).map(Content::of);
         };
         let chunk = self.template.chunk_of(page);
         if share.has(&chunk) {
             return Ok((Content::Shared, Source::Shared));
         }
-        let found = self.template.content(page, share.cache(), pace)?;
+        let found = self.template.content(page, share.cache(), compute_limit)?;
         Ok(share.take(&chunk, Content::of(found)))
     }
 

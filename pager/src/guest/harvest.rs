@@ -1,7 +1,7 @@
 //! Snapshots of a guest that runs on.
 
 use super::bits::Bits;
-use super::reach::Reach;
+use super::memory_reader::MemoryReader;
 use super::{Backing, Guest, Inner};
 use crate::sabotage::Sabotage;
 use crate::store::{StoreError, Template};
@@ -110,7 +110,7 @@ impl Inner {
         }
         if self.is_huge() {
             for region in self.layout.regions() {
-                if super::reach::is_shared(self.life.as_ref(), region.base)? {
+                if super::memory_reader::is_shared(self.life.as_ref(), region.base)? {
                     let what = "it is shared memory in huge pages, of which no snapshots are made";
                     return Err(io::Error::new(io::ErrorKind::Unsupported, what));
                 }
@@ -118,16 +118,16 @@ impl Inner {
             // The kernel says so of private ones, too.
             is_shared = false;
         }
-        let reach = match &self.backing {
-            Backing::Memory(memory) if is_shared => Reach::Memory(memory.try_clone()?.into(), None),
+        let reader = match &self.backing {
+            Backing::Memory(memory) if is_shared => MemoryReader::Memory(memory.try_clone()?.into(), None),
             Backing::Swapped { memory, swap } if is_shared => {
-                Reach::Memory(memory.try_clone()?.into(), Some(swap.try_clone()?.into()))
+                MemoryReader::Memory(memory.try_clone()?.into(), Some(swap.try_clone()?.into()))
             }
             Backing::Own if is_shared => {
                 let what = "it is shared memory, whose file did not come with the handshake";
                 return Err(io::Error::new(io::ErrorKind::Unsupported, what));
             }
-            _ => Reach::of_process(self.life.as_ref())?,
+            _ => MemoryReader::of_process(self.life.as_ref())?,
         };
         let settled = || Bits::of(self.layout.image_pages(), |page| self.journal.is_settled(page));
         let until = Instant::now() + PATIENCE;
@@ -137,14 +137,14 @@ impl Inner {
             // there and not noted yet. Protection leaves marks among them, so they are looked for before it.
             let there = Bits::new(self.layout.image_pages());
             if !self.tracking.is_on() && self.options.sabotage != Some(Sabotage::Unnoted) {
-                reach.own_pages(&self.layout, |page| there.set(page))?;
+                reader.own_pages(&self.layout, |page| there.set(page))?;
             }
             let protect = |region: &crate::layout::Region| self.uffd.protect(region.base, region.size);
             match self.layout.regions().iter().try_for_each(protect) {
                 Ok(()) => {
                     let pages = if self.tracking.is_on() { self.tracking.dirty.take() } else { settled() };
                     pages.add(&there);
-                    self.tracking.begin(reach, &pages, settled());
+                    self.tracking.begin(reader, &pages, settled());
                     return Ok(pages);
                 }
                 // A removal waits to be read, by a thread that waits for this one.
@@ -178,7 +178,7 @@ impl Harvest {
             .collect();
         stored.chunks = changed.len();
         let read = |chunk: usize| self.chunk(&parent, parent.chunk_of(chunk * pages));
-        let (template, written) = parent.derive(name, &changed, &inner.plan.pace, read)?;
+        let (template, written) = parent.derive(name, &changed, &inner.plan.compute_limit, read)?;
         stored.written = written;
         *inner.tracking.parent.lock() = Some(template);
         self.is_stored = true;
@@ -195,7 +195,7 @@ impl Harvest {
         };
         if !is_whole
             && let Some((bytes, _)) =
-                parent.content(chunk.start, &self.inner.cache, Some(&self.inner.plan.pace))?
+                parent.content(chunk.start, &self.inner.cache, Some(&self.inner.plan.compute_limit))?
         {
             content.copy_from_slice(&bytes);
         }

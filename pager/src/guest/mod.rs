@@ -4,7 +4,7 @@ mod bits;
 mod fill;
 mod harvest;
 mod huge;
-mod reach;
+mod memory_reader;
 mod reclaim;
 mod replay;
 mod serve;

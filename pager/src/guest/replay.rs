@@ -2,8 +2,8 @@
 
 use super::fill::{Content, Piece};
 use super::{Inner, pause};
+use crate::compute_limit::ComputeLimit;
 use crate::layout::Layout;
-use crate::pace::Pace;
 use crate::sabotage::Sabotage;
 use crate::store::{Template, WorkingSet};
 use crate::uffd::{PAGE, Refusal};
@@ -61,7 +61,7 @@ pub(super) struct Plan {
     /// Jobs that are not done.
     left: AtomicUsize,
     /// Else the threads that replay would take the processors from the guest.
-    pub pace: Pace,
+    pub compute_limit: ComputeLimit,
 }
 
 /// Pages of one chunk.
@@ -133,9 +133,9 @@ impl Inner {
                 if self.has_stopped(Duration::ZERO) {
                     return;
                 }
-                match self.content(pages.start, Some(&self.plan.pace)) {
+                match self.content(pages.start, Some(&self.plan.compute_limit)) {
                     Ok((content, _)) => {
-                        let _turn = self.plan.pace.turn();
+                        let _permit = self.plan.compute_limit.acquire();
                         self.do_job(job, &content);
                         break;
                     }

@@ -9,7 +9,7 @@
 use super::Inner;
 use super::bits::Bits;
 use super::fill::{Answer, Content, Piece};
-use super::reach::Reach;
+use super::memory_reader::MemoryReader;
 use super::serve::Fault;
 use crate::cache::Source;
 use crate::sabotage::Sabotage;
@@ -40,7 +40,7 @@ pub(super) struct Tracking {
 
 /// What a harvest has to read.
 pub(super) struct Capture {
-    reach: Reach,
+    reader: MemoryReader,
     /// Pages whose content it does not have.
     left: Bits,
     /// Content that was read before its turn.
@@ -95,10 +95,10 @@ impl Tracking {
     }
 
     /// All pages are protected, and nothing is filled meanwhile: from now on the content of these pages is kept.
-    pub fn begin(&self, reach: Reach, pages: &Bits, zeros: Bits) {
+    pub fn begin(&self, reader: MemoryReader, pages: &Bits, zeros: Bits) {
         self.is_on.store(true, Ordering::Relaxed);
         let left = pages.clone();
-        *self.capture.lock() = Some(Capture { reach, left, early: Kept::default(), zeros, failed: None });
+        *self.capture.lock() = Some(Capture { reader, left, early: Kept::default(), zeros, failed: None });
         self.is_capturing.store(true, Ordering::Relaxed);
     }
 
@@ -120,7 +120,7 @@ impl Capture {
             let mut content = [0; PAGE];
             let mut is_there = true;
             let missing = |page, _: &mut [u8]| is_there = self.zeros.has(page);
-            match self.reach.read(&inner.layout, &inner.journal, page..page + 1, &mut content, missing) {
+            match self.reader.read(&inner.layout, &inner.journal, page..page + 1, &mut content, missing) {
                 // Else it is as in the snapshot before.
                 Ok(()) if is_there => self.early.put(page, &content),
                 Ok(()) => {}
@@ -153,7 +153,7 @@ impl Capture {
                     into.fill(0);
                 }
             };
-            self.reach.read(&inner.layout, &inner.journal, run.clone(), &mut into[bytes], missing)?;
+            self.reader.read(&inner.layout, &inner.journal, run.clone(), &mut into[bytes], missing)?;
             run.for_each(|page| _ = self.left.clear(page));
         }
         self.failed.take().map_or(Ok(()), Err)

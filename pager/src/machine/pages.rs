@@ -5,10 +5,10 @@
 
 use super::Restore;
 use crate::cache::{Cache, Chunk, Source};
+use crate::compute_limit::ComputeLimit;
 use crate::guest::{GuestStats, pause};
 use crate::journal::Journal;
 use crate::latency::Latencies;
-use crate::pace::Pace;
 use crate::sabotage::Sabotage;
 use crate::store::{Template, WorkingSet};
 use crate::uffd::PAGE;
@@ -35,7 +35,7 @@ pub(super) struct Pages<'a> {
     progress: Mutex<Progress>,
     /// First pages of chunks in the order in which they are filled ahead.
     order: Vec<usize>,
-    pace: Pace,
+    compute_limit: ComputeLimit,
     latencies: Latencies,
     sabotage: Option<Sabotage>,
 }
@@ -70,8 +70,8 @@ impl<'a> Pages<'a> {
         let order = all.map(|page| template.chunk_of(page).start).filter(is_first).collect();
         let progress = Mutex::new(Progress { pass: 0, record, next: 0, stats: GuestStats::default() });
         let sabotage = template.library().and_then(|library| library.sabotage);
-        let (pace, latencies) = (Pace::default(), Latencies::new());
-        Self { slots, files, template, cache, journal, progress, order, pace, latencies, sabotage }
+        let (compute_limit, latencies) = (ComputeLimit::default(), Latencies::new());
+        Self { slots, files, template, cache, journal, progress, order, compute_limit, latencies, sabotage }
     }
 
     /// Answers what the VMM asks for on this connection, until it closes it.
@@ -194,7 +194,7 @@ impl<'a> Pages<'a> {
             };
             let Some(first) = self.order.get(next) else { return };
             // What the store does not give, or memory does not hold, is left to a fault.
-            if let Ok(found) = self.template.content(*first, self.cache, Some(&self.pace)) {
+            if let Ok(found) = self.template.content(*first, self.cache, Some(&self.compute_limit)) {
                 let (chunk, pages) = (found.map(|(chunk, _)| chunk), self.template.chunk_of(*first));
                 let end = pages.end.min(self.pages());
                 _ = (pages.start..end).try_for_each(|page| self.give(page, chunk.as_ref(), false));

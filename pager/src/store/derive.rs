@@ -3,7 +3,7 @@
 use super::manifest::Manifest;
 use super::upload::Upload;
 use super::{Library, StoreError, Template};
-use crate::pace::Pace;
+use crate::compute_limit::ComputeLimit;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -30,7 +30,7 @@ impl Template {
         &self,
         name: &str,
         changed: &[usize],
-        pace: &Pace,
+        compute_limit: &ComputeLimit,
         read: impl Fn(usize) -> Result<Vec<u8>, E> + Sync,
     ) -> Result<(Self, usize), E> {
         let missing = || StoreError::Missing(format!("{}: an image has no chunks", self.name()));
@@ -42,7 +42,7 @@ impl Template {
         let (next, names, failed) = (AtomicUsize::new(0), Mutex::new(&mut chunks), Mutex::new(None));
         let store = || {
             while let Some(index) = changed.get(next.fetch_add(1, Ordering::Relaxed)) {
-                match read(*index).and_then(|content| Ok(upload.chunk(&content, pace)?)) {
+                match read(*index).and_then(|content| Ok(upload.chunk(&content, compute_limit)?)) {
                     Ok(name) => names.lock()[*index] = name,
                     Err(error) => {
                         next.store(changed.len(), Ordering::Relaxed);

@@ -3,6 +3,7 @@
 pub(crate) mod catalog;
 pub(crate) mod chunk;
 mod derive;
+mod faulty;
 mod folder;
 mod gc;
 pub(crate) mod lease;
@@ -15,7 +16,6 @@ mod objects;
 mod s3;
 mod steady;
 mod template;
-mod trouble;
 mod upload;
 mod working_set;
 
@@ -23,6 +23,8 @@ pub(crate) use manifest::Machine;
 pub(crate) use nbd::{Stream, converse, parse as nbd_address};
 
 pub use chunk::{Hash, MOST_CHUNK};
+#[doc(hidden)]
+pub use faulty::Trouble;
 pub use folder::Folder;
 pub use gc::{Gc, PATIENCE};
 pub use library::{Library, Verified};
@@ -36,8 +38,6 @@ pub use steady::Clock;
 pub use steady::{Steady, SteadyOptions, StoreStats};
 pub(crate) use template::Found;
 pub use template::Template;
-#[doc(hidden)]
-pub use trouble::Trouble;
 pub use working_set::WorkingSet;
 
 use std::io;

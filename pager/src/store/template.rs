@@ -5,7 +5,7 @@ use super::lease::Pin;
 use super::manifest::{Machine, Manifest};
 use super::{Hash, Library, Nbd, Store, StoreError, WorkingSet, chunk};
 use crate::cache::{Cache, Chunk, Source};
-use crate::pace::Pace;
+use crate::compute_limit::ComputeLimit;
 use crate::sabotage::Sabotage;
 use crate::uffd::PAGE;
 use parking_lot::Mutex;
@@ -269,7 +269,7 @@ impl Template {
         &self,
         page: usize,
         cache: &Cache,
-        pace: Option<&Pace>,
+        compute_limit: Option<&ComputeLimit>,
     ) -> Result<Found, StoreError> {
         let Some(name) = self.name_of(page) else { return Ok(None) };
         let pages = self.chunk_of(page);
@@ -277,7 +277,9 @@ impl Template {
         match &self.0.content {
             Content::Chunks { library, .. } => {
                 let check = library.sabotage != Some(Sabotage::Checksum);
-                cache.get(name.hash, || self::read(&*library.store, name, length, check, pace)).map(Some)
+                cache
+                    .get(name.hash, || self::read(&*library.store, name, length, check, compute_limit))
+                    .map(Some)
             }
             Content::Image(bytes, _) => {
                 let read = || {
@@ -303,9 +305,9 @@ pub(super) fn read(
     name: Name,
     length: usize,
     check: bool,
-    pace: Option<&Pace>,
+    compute_limit: Option<&ComputeLimit>,
 ) -> Result<Vec<u8>, StoreError> {
     let stored = store.get(&name.key(), chunk::MOST_STORED)?;
-    let _turn = pace.map(Pace::turn);
+    let _permit = compute_limit.map(ComputeLimit::acquire);
     chunk::expand(name, &stored, length, check)
 }

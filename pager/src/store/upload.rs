@@ -11,7 +11,7 @@ use super::lease::Pin;
 use super::library::Library;
 use super::manifest::{MOST_MANIFEST, Manifest};
 use super::{Hash, StoreError};
-use crate::pace::Pace;
+use crate::compute_limit::ComputeLimit;
 use crate::sabotage::Sabotage;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -96,12 +96,12 @@ impl<'a> Upload<'a> {
     }
 
     /// Writes one chunk, if it is not there: what it is called. It computes in its turn, and waits for the store out of it.
-    pub fn chunk(&self, content: &[u8], pace: &Pace) -> Result<Option<Name>, StoreError> {
-        let turn = pace.turn();
+    pub fn chunk(&self, content: &[u8], compute_limit: &ComputeLimit) -> Result<Option<Name>, StoreError> {
+        let permit = compute_limit.acquire();
         let Some((name, is_new)) = self.name(content) else { return Ok(None) };
         if is_new {
             let compressed = compress(content);
-            drop(turn);
+            drop(permit);
             self.put(name, &compressed)?;
         }
         Ok(Some(name))
@@ -224,7 +224,7 @@ mod tests {
         one.snapshot("a", &image[..], 4096, 4096).unwrap();
         one.gc(PATIENCE).unwrap();
         let upload = Upload::begin(&one).unwrap();
-        let chunks = vec![upload.chunk(&image, &Pace::default()).unwrap()];
+        let chunks = vec![upload.chunk(&image, &ComputeLimit::default()).unwrap()];
         assert_eq!(upload.written(), 0, "it relies on the template that goes now");
         other.remove("a").unwrap();
         assert_eq!(other.snapshot("b", &image[..], 4096, 4096).unwrap().chunks, 1);

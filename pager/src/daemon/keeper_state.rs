@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(super) type StartKeeper = Arc<dyn Fn() -> Command + Send + Sync>;
 
 /// Its parts change together with what the keeper is told.
-pub(super) struct Held(Mutex<Parts>);
+pub(super) struct KeeperState(Mutex<Parts>);
 
 struct Parts {
     keeper: Arc<Channel>,
@@ -31,7 +31,7 @@ struct Guest {
     fds: Vec<OwnedFd>,
 }
 
-impl Held {
+impl KeeperState {
     pub fn new(keeper: Channel) -> Self {
         let (sockets, guests) = (BTreeMap::new(), BTreeMap::new());
         Self(Mutex::new(Parts { keeper: Arc::new(keeper), sockets, guests, next: 0, child: None }))

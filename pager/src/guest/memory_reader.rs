@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 
 /// By which it is read.
 #[derive(Debug)]
-pub(super) enum Reach {
+pub(super) enum MemoryReader {
     /// `/proc/PID/mem`, where the kernel refuses to wait for a page: one that is missing is an error, EIO. And `pagemap`.
     Process(File, File),
     /// The file that is its shared memory. Its offsets are those of the image.
@@ -20,7 +20,7 @@ pub(super) enum Reach {
     Memory(File, Option<File>),
 }
 
-impl Reach {
+impl MemoryReader {
     /// That of the process with this life. It needs the right to look into it, as a debugger has.
     pub fn of_process(life: Option<&Life>) -> io::Result<Self> {
         let [memory, pagemap] = open(life, ["mem", "pagemap"])?;

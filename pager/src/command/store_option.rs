@@ -10,7 +10,7 @@ const STORE: &str = "The store: a folder, or s3://BUCKET/PREFIX. Where that is a
 
 /// A store.
 #[derive(clap::Args, Clone)]
-pub struct Place {
+pub struct StoreOption {
     #[arg(long, value_name = "STORE", help = STORE)]
     pub store: Option<String>,
     /// Seconds after which a call of an S3 store has failed
@@ -23,7 +23,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     seconds.ok_or_else(|| format!("{text:?} is no number of seconds"))
 }
 
-impl Place {
+impl StoreOption {
     /// Its templates.
     pub fn library(&self) -> Result<Library, Failure> {
         Ok(Library::new(self.steady(|store| store)?))
