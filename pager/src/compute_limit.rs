@@ -1,19 +1,19 @@
-//! A limit for threads that work ahead: many may wait for the store, and few compute.
+//! A limit for threads that work ahead of faults: many may wait for the store, but few compute at the same time.
 
 use parking_lot::{Condvar, Mutex};
 
-/// So many threads may compute at the same time.
+/// Limits the number of threads that compute at the same time.
 #[derive(Debug)]
 pub(crate) struct ComputeLimit {
     free: Mutex<usize>,
     freed: Condvar,
 }
 
-/// While it lives, its thread computes.
+/// Permits its thread to compute until it is dropped.
 pub(crate) struct ComputePermit<'a>(&'a ComputeLimit);
 
 impl Default for ComputeLimit {
-    /// Half of the processors: the others are the guest's.
+    /// Half of the processors; the guest uses the others.
     fn default() -> Self {
         let all = std::thread::available_parallelism().map_or(1, usize::from);
         Self { free: Mutex::new(all.div_ceil(2)), freed: Condvar::new() }
@@ -21,7 +21,7 @@ impl Default for ComputeLimit {
 }
 
 impl ComputeLimit {
-    /// Waits for a turn.
+    /// Waits until the thread may compute.
     pub fn acquire(&self) -> ComputePermit<'_> {
         let mut free = self.free.lock();
         self.freed.wait_while(&mut free, |free| *free == 0);

@@ -1,4 +1,4 @@
-//! `checkpoint`: a snapshot of a guest that a daemon serves; and `retain`, which removes old ones.
+//! `checkpoint` makes a snapshot of a guest that a daemon serves; `retain` removes old ones.
 
 use super::store_option::StoreOption;
 use super::{Failure, other};
@@ -6,7 +6,7 @@ use slat_pager::Request;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// A guest, and what its snapshot is called.
+/// A guest, and the name of its snapshot.
 #[derive(clap::Args)]
 pub struct Checkpoint {
     /// The VMM's process
@@ -23,7 +23,7 @@ impl Checkpoint {
         let request = Request { pid: self.pid, name: self.name.clone() };
         let instant = |pages| {
             println!("instant: the guest may run on; {pages} pages are to be stored");
-            // What waits for it reads a pipe.
+            // The reader may wait at a pipe.
             _ = std::io::stdout().flush();
         };
         let stored = slat_pager::checkpoint(&self.control, &request, instant)
@@ -36,7 +36,7 @@ impl Checkpoint {
     }
 }
 
-/// Which snapshots stay.
+/// The snapshots to keep.
 #[derive(clap::Args)]
 pub struct Retain {
     /// Templates called `BASE.N`, N a number, are the snapshots of a guest

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// A machine to be kept.
+/// A machine to receive.
 #[derive(clap::Args)]
 pub struct Receive {
     /// The socket to which the VMM sends it, once
@@ -40,7 +40,7 @@ impl Receive {
     }
 }
 
-/// Machines to be restored.
+/// Machines to restore.
 #[derive(clap::Args)]
 pub struct Machines {
     #[command(flatten)]
@@ -68,7 +68,7 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// The keeper. It stays small: the store is opened by the worker.
+    /// Runs the keeper. It stays small: the worker opens the store.
     pub fn keep(&self) -> Result<(), Failure> {
         let program = std::env::current_exe().map_err(other)?;
         let command = || {
@@ -81,7 +81,7 @@ impl Machines {
         if failed == 0 { Ok(()) } else { Err(other(format!("{failed} machines were not restored"))) }
     }
 
-    /// Serves all until their VMMs have all pages, or end.
+    /// Serves all machines until their VMMs have all pages, or end.
     pub fn work(&self) -> Result<(), Failure> {
         abort_on_panic();
         let library = self.store.library()?.sabotage(self.sabotage);

@@ -76,7 +76,7 @@ impl Named {
     }
 }
 
-/// A template to be.
+/// A template to make.
 #[derive(clap::Args)]
 pub struct Snapshot {
     /// The image: a guest's memory, in whole pages
