@@ -1,4 +1,4 @@
-//! Held frames, tracked stores, pages on their way, populations.
+//! Held frames, tracked stores, pending pages, populations.
 
 use super::*;
 
@@ -138,7 +138,8 @@ thread_local! {
     static HELD: Cell<*mut slat_held> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// Page 1 is on its way. While the host is asked for page 2, what the fault uses is not freed, and its token begins no use.
+/// Page 1 is pending. During `resolve` for page 2, the objects of the fault cannot be freed, and its token begins no
+/// use.
 extern "C" fn meddles(
     user: *mut c_void,
     lent: *const slat_thread,
