@@ -1,4 +1,5 @@
-//! The active set and its words: how an invalidation begins, widens and ends, and what a fault looks at: `notify::active`.
+//! The active set and its words: how an invalidation begins, widens and ends, and what a fault checks. Models
+//! `notify::active`.
 //!
 //! ```text
 //! narrow, by host address               wide, by guest frame
@@ -19,14 +20,16 @@
 //! An invalidation is listed before it is numbered: a thread that knows a number finds all listed that have an older one.
 //!
 //! # Steps that are one here and several in the engine
-//! * *The last line lists the place, and it takes its number*: a fault in between sees the place, and waits more often.
-//! * *A wide one is listed on the epoch and takes its number, and the epoch's word changes*: it does nothing in between.
-//! * *The end unlists the place, counts down and clears it*: the host has changed. Until the last of these a fault waits more
-//!   often.
+//! * *The invalidation lists its place on the last line, and takes its number*: a fault in between sees the place, and
+//!   waits more often.
+//! * *A wide invalidation is listed on the epoch, takes its number, and changes the epoch's word*: it does nothing in
+//!   between.
+//! * *The end unlists the place, counts down and clears it*: the host has already changed. A fault in between waits
+//!   more often.
 //! * *A fresh number moves the epoch when a wide one ends*: the same.
-//! * *A fault reads the epoch and the slot; it looks at the last place, and at the epoch again*: if the epoch stands at the
-//!   second look, it has stood since the first, and is the same at each moment between.
-//! * *A recovery looks at all places*: each invalidation that begins after the freeze meets the frozen entry.
+//! * *A fault reads the epoch and the slot; it checks the last place, and the epoch again*: if the second read of the
+//!   epoch returns the same value, the epoch had that value at each moment between.
+//! * *A recovery checks all places*: each invalidation that begins after the freeze meets the frozen entry.
 
 use crate::bug::Bug;
 use crate::harvest::{LOGGED, Track};
@@ -37,27 +40,27 @@ use crate::world::{EPOCH, NONE, PAGES, Slot, Span, THREADS, Word, World, bits};
 
 pub(crate) const WIDE: u8 = 1 << EPOCH;
 
-/// What a look at the active set comes to.
+/// Result of a step of the check of the active set.
 pub(crate) enum Look {
-    /// It goes on.
+    /// The check is not finished.
     Unfinished,
     /// An invalidation covers the page.
     Covered,
     /// A wide invalidation has begun or ended.
     Moved,
-    /// The slot stands, and the stamp is good.
+    /// The slot is current, and the stamp is valid.
     Confirmed,
 }
 
-/// The region of host page `hva`.
+/// Returns the region of host page `hva`.
 pub(crate) fn region(hva: u8) -> usize {
     (hva / 2).into()
 }
 
-/// Other invalidations.
+/// Debts of other invalidations.
 impl State {
-    /// The others that have not flushed. N says whether there are any. A narrow invalidation looks on its own lines and on
-    /// the epoch alone.
+    /// Returns the other invalidations that have not flushed. N says whether there are any. A narrow invalidation
+    /// checks only its own lines and the epoch.
     fn unpaid(&self, i: usize) -> impl Iterator<Item = &Slot> {
         let World { numbers, slots, lines, .. } = &self.world;
         let others = numbers.count > u8::from(slots[i].active);
@@ -83,14 +86,15 @@ impl State {
         self.unpaid(i).any(|slot| !slot.hvas.is_empty() || slot.gfns.overlaps(gfns))
     }
 
-    /// Rule 7 of a leaf that is left alone: another's flush over `gfns` may still be due.
+    /// Rule 7 for an unchanged leaf: adopts another invalidation's flush over `gfns` that may still be due.
     pub(crate) fn adopt(&mut self, i: usize, gfns: Span) {
         if self.unflushed_over(i, gfns) {
             self.threads[i].owe(gfns);
         }
     }
 
-    /// Makes the numbers small that are in use, in their order: only that matters, so many states are one.
+    /// Replaces the numbers in use by small ones in the same order, so that states that differ only in numbers are one
+    /// state.
     pub(crate) fn renumber(&mut self) {
         let mut used = 1_u128;
         self.each_number(&mut |number| used |= 1 << *number);
@@ -124,9 +128,9 @@ impl State {
     }
 }
 
-/// An invalidation begins and ends.
+/// Begin and end of an invalidation.
 impl Scenario {
-    /// What operation `op` publishes.
+    /// Returns the ranges that operation `op` publishes.
     fn published(&self, op: Op) -> (Span, Span) {
         match op {
             Op::Invalidate { why: Why::ChangePte, .. } if self.bug == Some(Bug::ToldUnannounced) => {
@@ -142,7 +146,7 @@ impl Scenario {
         }
     }
 
-    /// The lines on which it is announced. No narrow invalidation covers what a table of links covers.
+    /// Returns the lines on which it is announced. No narrow invalidation covers the range of a table of links.
     fn lines(deep: bool, gfns: Span, hvas: Span) -> u8 {
         let regions = bits(3).filter(|&region| World::extent(1, region * 2).overlaps(hvas));
         match regions.fold(0, |set, region| set | 1 << region) {
@@ -162,7 +166,7 @@ impl Scenario {
                 let (gfns, hvas) = self.published(op);
                 let lines = Self::lines(s.world.deep, gfns, hvas);
                 let active = self.bug != Some(Bug::ListedBeforePlace);
-                // Of no version yet.
+                // It has no number yet.
                 s.world.slots[i] = Slot { active, unflushed: true, first: 1, last: 0, gfns, hvas, lines };
                 s.threads[i].lines = lines;
                 if lines == 0 || self.bug == Some(Bug::NumberedBeforeListed) {
@@ -217,7 +221,7 @@ impl Scenario {
         }
     }
 
-    /// The first number; and a wide one moves the epoch.
+    /// Takes the first number. A wide invalidation also moves the epoch.
     fn take_number(&self, s: &mut State, i: usize, op: Op) {
         let number = s.next_number();
         s.world.numbers.count += 1;
@@ -233,7 +237,7 @@ impl Scenario {
         }
     }
 
-    /// To the next region.
+    /// Announces to the next region.
     fn announce(&self, s: &mut State, i: usize, op: Op) {
         let number = s.threads[i].number;
         let at = s.threads[i].lines.trailing_zeros();
@@ -245,7 +249,7 @@ impl Scenario {
         }
     }
 
-    /// To all regions.
+    /// Ends the announcement to all regions.
     fn announced(&self, s: &mut State, i: usize, op: Op) {
         match self.bug {
             Some(Bug::NumberedBeforeListed | Bug::ListedBeforePlace) if s.threads[i].span.is_empty() => {
@@ -255,7 +259,7 @@ impl Scenario {
         }
     }
 
-    /// `Begun::is_followed`, when a walk is over: whether it is made once more, under a new number.
+    /// `Begun::is_followed`, at the end of a walk: returns whether the walk is repeated under a new number.
     pub(crate) fn follows(&self, s: &mut State, i: usize) -> bool {
         let lines = s.world.slots[i].lines & !WIDE;
         let took = !s.threads[i].owed.is_empty() || s.threads[i].unlinked != 0;
@@ -277,7 +281,7 @@ impl Scenario {
         true
     }
 
-    /// Under its number from now on: it begins its walk, or goes on.
+    /// Begins its walk under its number, or continues it.
     fn begun(&self, s: &mut State, i: usize, op: Op) {
         s.threads[i].pc = match op {
             _ if !s.threads[i].span.is_empty() => Pc::EditEntry,
@@ -295,7 +299,7 @@ impl Scenario {
         };
     }
 
-    /// The first step of the end.
+    /// Returns the first step of the end.
     pub(crate) fn first_of_end(&self, s: &State, i: usize) -> Pc {
         let stands = matches!(self.bug, Some(Bug::EpochStandsAtEnd | Bug::UnlistedFirst));
         if s.world.slots[i].lines & WIDE != 0 && !stands { Pc::EndEpoch } else { Pc::EndSlot }
@@ -349,15 +353,15 @@ impl Scenario {
     }
 }
 
-/// A fault looks.
+/// The check of a fault.
 impl Scenario {
-    /// One step of a look, from the region's word on.
+    /// One step of the check, from the region's word on.
     pub(crate) fn look(&self, s: &mut State, i: usize, gfn: u8) -> Look {
         let thread = s.threads[i];
         let late = self.bug == Some(Bug::RegionReadAfterScan);
         s.threads[i].pc = match thread.pc {
             Pc::StampRegion => {
-                // A hole may be newer than the region's word: an invalidation wrote it that was announced elsewhere.
+                // A hole may be newer than the region's word, if an invalidation that was announced elsewhere wrote it.
                 let word = &mut s.world.lines[region(thread.hva)].newest;
                 let met = thread.word.version().unwrap_or(0).max(thread.met);
                 s.threads[i].stamp = met.max(*word);
@@ -420,16 +424,16 @@ impl Scenario {
         Look::Unfinished
     }
 
-    /// The second look at the epoch.
+    /// The second read of the epoch.
     fn unmoved(&self, s: &State, i: usize) -> Look {
         let stands = s.world.lines[EPOCH].newest == s.threads[i].epoch;
         if stands || self.bug == Some(Bug::EpochLookedAtOnce) { Look::Confirmed } else { Look::Moved }
     }
 
-    /// The frames and the host pages that thread `i` asks about; or those of the region around.
+    /// Returns the frames and host pages that thread `i` checks; or those of the region around.
     fn looked_at(s: &State, i: usize, gfn: u8, around: bool) -> (Span, Span) {
         let thread = &s.threads[i];
-        // What is frozen may be a large leaf: no part of it may be invalidated.
+        // The frozen entry may be a large leaf: no part of it may be covered by an invalidation.
         let whole = around || thread.thawed.is_some() && thread.level == 1;
         let of = |page| if whole { World::extent(1, page) } else { Span::new(page, page + 1) };
         (of(gfn), if thread.hva == NONE { Span::default() } else { of(thread.hva) })

@@ -1,24 +1,24 @@
-//! The seeded mistakes: each is one that a person could make in the real code, and each must be found, in a scenario that
-//! is there to find it.
+//! The seeded mistakes. A person could make each of them in the real code. The scenario that a mistake names must find
+//! it.
 
 macro_rules! bugs {
     ($($bug:ident $scenario:literal $what:literal,)*) => {
-        /// A mistake.
+        /// A seeded mistake.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Bug {
             $(#[doc = $what] $bug,)*
         }
 
         impl Bug {
-            /// All of them.
+            /// All mistakes.
             pub const ALL: &[Self] = &[$(Self::$bug,)*];
 
-            /// What is wrong.
+            /// Returns what is wrong.
             pub const fn what(self) -> &'static str {
                 match self { $(Self::$bug => $what,)* }
             }
 
-            /// The scenario that must find it.
+            /// Returns the name of the scenario that must find it.
             pub const fn scenario(self) -> &'static str {
                 match self { $(Self::$bug => $scenario,)* }
             }
@@ -27,7 +27,7 @@ macro_rules! bugs {
 }
 
 impl Bug {
-    /// What it is called on command lines and in tables.
+    /// Returns its name on command lines and in tables.
     pub fn name(self) -> String {
         let mut name = String::new();
         for letter in format!("{self:?}").chars() {
@@ -108,7 +108,7 @@ bugs! {
     WatchUnasked "tracked: upgrade | track 0..1" "a fault does not check after its stamp whether stores to the frame are tracked",
     WatchAskedFirst "tracked: store to an empty table | track 0..1 | load" "a fault checks before its stamp whether stores to the frame are tracked",
     RecoverUnwatched "tracked: recover | track 0..1" "a table becomes a large leaf although stores to one of its frames are tracked",
-    // Frames that are held.
+    // Held frames.
     HeldUnconfirmed "held: hold 0 | clear 0..1" "a hold asks the host without a check of the active set",
     HeldTakenMissed "held: hold 0 | clear 0..1" "a hold stores the host's answer although an invalidation took the page back in between",
     HeldPublishedLate "held: hold 0 | clear 0..1" "a hold publishes which page it holds after the host has answered",
@@ -152,7 +152,7 @@ bugs! {
     FleetLeaseRevived "fleet: stalled: open, close, open, close | remove | collect" "a host that stalled renews its lease after the lease has ended",
     FleetManifestByContent "fleet: stalled: upload | remove, upload of it | collect" "manifests that list the same content under different names have one name",
     FleetUploadKept "fleet: stalled: upload | collect" "an upload of a dead host stays in the catalog",
-    // What a vCPU remembers.
+    // The memo of a vCPU.
     SlotChangedStampKept "memo: slot 1 deleted | clear of its page | faults on 0, 1, 1" "a vCPU that looks up another slot keeps the stamp of the old slot",
     TableRemembered "memo: zap all | faults on 0, 1" "a vCPU uses the table that it remembers although the epoch has moved",
     RegionForgotten "memo: unmap 0..2 | clear 1..2 | faults on 0, 1" "a vCPU uses the table that it remembers although the region's word has moved",

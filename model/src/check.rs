@@ -1,4 +1,4 @@
-//! The check: which steps there are, what each does, and what must be true of every state.
+//! The check: the possible steps, the effect of each, and the properties of every state.
 
 use crate::bug::Bug;
 use crate::fault::Access;
@@ -17,40 +17,40 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// One atomic step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// A thread does this.
+    /// A thread takes its next step.
     Thread(u8, Pc),
     /// A vCPU stores, and sets Dirty in an entry: page, node, level.
     Store(u8, (u8, u8)),
-    /// Dead tables wait for a grace period from here.
+    /// The grace period of dead tables begins.
     Collect,
-    /// It is over: their leaves are booked, their pages given back.
+    /// The grace period ends: their leaves are accounted for, and their pages are freed.
     GiveBack,
-    /// A vCPU does this.
+    /// A vCPU takes its next step.
     Vcpu(u8, VcpuPc),
     /// A vCPU leaves the guest.
     Leave(u8),
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// States seen.
+    /// Number of states.
     pub states: usize,
-    /// The shortest way to something bad.
+    /// The shortest path to a bad state.
     pub found: Option<(Bad, Vec<String>)>,
     /// Whether all programs can end.
     pub ends: bool,
 }
 
-/// A small world that can be checked.
+/// A small system that can be checked.
 pub trait Checked: Sync {
-    /// What happens in it.
+    /// Returns its name.
     fn name(&self) -> &str;
-    /// Checks every state that can be reached.
+    /// Checks every reachable state.
     fn check(&self) -> Verdict;
 }
 
-/// Of every state of `model` that can be reached; `bad` says what is wrong with one.
+/// Checks every reachable state of `model`; `bad` returns what is wrong with a state.
 pub(crate) fn verdict<M>(model: &M, bad: impl Fn(&M::State) -> Option<Bad>) -> Verdict
 where
     M: Model<State: Clone + Debug + Hash + PartialEq + Send + Sync, Action: Clone + Debug + PartialEq>,
@@ -142,7 +142,7 @@ impl Scenario {
         Some(())
     }
 
-    /// Dead tables: their leaves leave the books, their pages are free.
+    /// Frees dead tables: subtracts their leaves from the count, and frees their pages.
     fn give_back(&self, s: &mut State) {
         for node in bits(s.world.grace.taken) {
             let (leaves, tables) = s.world.below(node);
@@ -162,7 +162,7 @@ impl Scenario {
         s.world.grace.taken = 0;
     }
 
-    /// When all is done nothing may be missing.
+    /// At the end of all programs, checks that nothing is missing.
     fn audit(&self, s: &mut State) {
         if !self.all_done(s) || s.world.bad.is_some() {
             return;
@@ -178,7 +178,7 @@ impl Scenario {
         }
     }
 
-    /// No thread can do anything any more, and not all is done.
+    /// Returns whether no thread can take a step although programs are unfinished.
     fn is_stuck(&self, s: &State) -> bool {
         let mut actions = Vec::new();
         self.actions(s, &mut actions);
@@ -187,8 +187,8 @@ impl Scenario {
             && actions.into_iter().all(|action| self.next_state(s, action).is_none())
     }
 
-    /// Whether all programs can still end from every state that can be reached: nothing deadlocks. Returns how many
-    /// states there are, or one that is stuck. For scenarios that are safe.
+    /// Checks that all programs can end from every reachable state, so nothing deadlocks. Returns the number of states,
+    /// or a stuck one. For safe scenarios.
     pub fn check_ends(&self) -> Result<usize, Box<State>> {
         let mut index = HashMap::new();
         let mut states = self.init_states();
@@ -235,8 +235,8 @@ impl Checked for Scenario {
     }
 }
 
-/// Does `work` with each of `items`, two at a time: memory is what a check needs most, and a check of one scenario by one
-/// thread is the same each time.
+/// Runs `work` on each of `items`, two at a time, because a check needs much memory. A check of one scenario runs on
+/// one thread, and is the same each time.
 pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::new());
@@ -343,9 +343,9 @@ impl Model for Scenario {
         let ends = Property::sometimes(ENDS, |scenario: &Self, s: &State| scenario.all_done(s));
         let moves = Property::always(MOVES, |scenario: &Self, s: &State| !scenario.is_stuck(s));
         let mut all = vec![safe];
-        // A guest runs on whatever happens: no other thread may be left waiting for it.
+        // A guest may run forever, so no other thread may wait for it forever.
         all.extend(self.world.tlb.kicks.then_some(moves));
-        // With a mistake, the first bad state is all that is wanted.
+        // With a mistake, only the first bad state is needed.
         all.extend(self.bug.is_none().then_some(ends));
         all
     }

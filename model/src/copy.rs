@@ -1,10 +1,10 @@
-//! A host that copies a page which another change withdraws: `Pages::settle`, `mm`'s `break_share`.
+//! A host that copies a page while another change withdraws it: `Pages::settle`, `mm`'s `break_share`.
 //!
-//! A change page by page, [`Why::Park`](crate::thread::Why::Park), withdraws write permission of a page, lets go of the page, and flushes later: a
-//! swap-out parks a page so, KSM shares it so. Until that flush a vCPU may still store by way of its TLB. A thread that
-//! writes to the parked page copies it: a device model, a pin, a guest of another VM. A store to the old frame after that
-//! copy is lost. Hence the rule: **the thread settles the page before it copies it**, that is, it adopts the flush that
-//! another change of the page owes (rule 7), and pays it.
+//! A page-by-page change, [`Why::Park`](crate::thread::Why::Park), withdraws write permission of a page, releases the
+//! page, and flushes later. A swap-out parks a page this way, and KSM shares it this way. Until that flush a vCPU may
+//! still store through its TLB. Another thread that writes to the parked page copies it: a device model, a pin, a guest
+//! of another VM. A later store to the old frame is lost. Hence the rule: **the thread settles the page before it
+//! copies it**. It adopts the flush that another change of the page owes (rule 7), and pays it.
 
 use crate::bug::Bug;
 use crate::scenario::Scenario;
@@ -13,7 +13,8 @@ use crate::thread::{Op, Pc, State};
 use crate::world::{Bad, NONE, Span, frame};
 
 impl Scenario {
-    /// The walk of a [`Why::Park`](crate::thread::Why::Park) is over: the host's entries say that the pages are shared.
+    /// Ends the walk of a [`Why::Park`](crate::thread::Why::Park): the host's entries now say that the pages are
+    /// shared.
     pub(crate) fn park(s: &mut State, hvas: Span) {
         for page in hvas.start..hvas.end {
             s.world.parked |= 1 << page;
@@ -24,7 +25,7 @@ impl Scenario {
     pub(crate) fn copy(&self, s: &mut State, i: usize, page: u8) -> Option<()> {
         match s.threads[i].pc {
             Pc::Start => {
-                // Nothing to copy yet; or another thread holds the page.
+                // There is nothing to copy yet, or another thread holds the page.
                 if s.world.parked >> page & 1 == 0 || s.world.locked != NONE {
                     return None;
                 }

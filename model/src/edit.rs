@@ -1,4 +1,4 @@
-//! An invalidation's walk, and that of a slot transaction: `Invalidation::edit_entry`, the cursor.
+//! The walk of an invalidation and of a slot transaction: `Invalidation::edit_entry`, the cursor.
 
 use crate::active::WIDE;
 use crate::bug::Bug;
@@ -64,7 +64,7 @@ impl Scenario {
                 }
             }
             Pc::CursorNext => {
-                // A second look at a link that was left alone.
+                // A second load of an unchanged link.
                 let Thread { level, gfn, .. } = s.threads[i];
                 match s.world.load(s.threads[i].node(), level, gfn) {
                     Word::Table(child) => {
@@ -104,7 +104,7 @@ impl Scenario {
         Some(())
     }
 
-    /// From the first frame on.
+    /// Begins the walk at the first frame.
     fn walk(&self, s: &mut State, i: usize, op: Op, version: Version) {
         let span = match op {
             Op::Invalidate { range: Range::Gfns(gfns), .. } => gfns,
@@ -122,7 +122,8 @@ impl Scenario {
         }
     }
 
-    /// `Pages::changed`: under the lock of its page the host replaces it, where it is read-only still, and says so.
+    /// `Pages::changed`: under the lock of a page the host replaces the page, if it is still read-only, and reports
+    /// that.
     fn tell_of_a_page(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
         let Op::Invalidate { range: Range::Hvas(hvas), .. } = op else { unreachable!() };
         let page = if s.threads[i].telling == NONE { hvas.start } else { s.threads[i].telling };
@@ -182,7 +183,7 @@ impl Scenario {
         let unhooks = emptied || self.bug == Some(Bug::UnhookTakesDirty);
         let slow = self.bug == Some(Bug::CursorForgetsLostCas) && s.threads[i].pc == Pc::EditEntry;
         if slow && level > 0 && whole && !why.unhooks() && !matches!(word, Word::Table(_)) {
-            // The load and the CAS, apart.
+            // Load and CAS are separate steps.
             s.threads[i].word = word;
             s.threads[i].pc = Pc::EditCas;
             return;
@@ -237,7 +238,7 @@ impl Scenario {
             }
             Word::Frozen(_) => {
                 s.cas(i, word, hole);
-                // What was frozen may be dirty, and its freezer may say so too late: after this host's change.
+                // The frozen leaf may be dirty, and its owner may report that too late: after this host's change.
                 if self.bug != Some(Bug::FrozenTakenAsClean) {
                     s.world.tell_all(covers);
                 }
@@ -254,7 +255,7 @@ impl Scenario {
         self.next(s, i, op);
     }
 
-    /// Whether it is to be edited once more.
+    /// Numbers a hole. Returns whether to edit the entry once more.
     fn edit_hole(&self, s: &mut State, i: usize, why: Why, version: u8) -> bool {
         let Thread { level, gfn, span, number, .. } = s.threads[i];
         if s.unflushed(i, version) && self.bug != Some(Bug::NoAdoption) {
@@ -279,7 +280,8 @@ impl Scenario {
         false
     }
 
-    /// A large leaf of which a part changes becomes a table; the walk goes on in there. `None`: no memory for the table.
+    /// Splits a large leaf of which a part changes; the walk continues in the new table. `None`: no memory for the
+    /// table.
     fn split_part(&self, s: &mut State, i: usize) -> Option<()> {
         let Thread { word, gfn, .. } = s.threads[i];
         let Word::Leaf(leaf) = word else { unreachable!() };
@@ -302,7 +304,7 @@ impl Scenario {
         Some(())
     }
 
-    /// On to the next entry, through every table whose last entry has been visited.
+    /// Moves to the next entry, out of every table whose last entry was visited.
     fn next(&self, s: &mut State, i: usize, op: Op) {
         let top = s.world.top();
         let rests = matches!(op, Op::Invalidate { rests: true, .. });
@@ -325,7 +327,7 @@ impl Scenario {
     }
 }
 
-/// Down through a link: to the first page of the range below it.
+/// Descends through a link to the first page of the range below it.
 fn down(s: &mut State, i: usize, child: u8) {
     let thread = &mut s.threads[i];
     thread.level -= 1;

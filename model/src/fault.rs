@@ -8,7 +8,7 @@ use crate::slots::Version;
 use crate::thread::{Page, Pc, State, Thread};
 use crate::world::{Bad, EPOCH, Leaf, NONE, Span, Word, World, frame};
 
-/// The access, as the fault sees it.
+/// The access of a fault.
 #[derive(Clone, Copy)]
 pub(crate) struct Access {
     pub(crate) gfn: u8,
@@ -18,7 +18,7 @@ pub(crate) struct Access {
 }
 
 impl Scenario {
-    /// One step of an access. `None`: it cannot go on yet.
+    /// One step of an access. `None`: it must wait.
     pub(crate) fn access(&self, s: &mut State, i: usize, access: Access) -> Option<()> {
         let Access { gfn, write, sleeps, large } = access;
         if s.threads[i].pc == Pc::Start && self.bug == Some(Bug::WatchAskedFirst) {
@@ -95,12 +95,12 @@ impl Scenario {
         Some(())
     }
 
-    /// The slot of the frame, if there is one.
+    /// Looks up the slot of the frame.
     fn slot(&self, s: &mut State, i: usize, gfn: u8, version: Version) {
         let thread = &mut s.threads[i];
         thread.hva = version[gfn as usize];
         if thread.hva == NONE {
-            // The hole was read before the epoch. A word for the whole region, if no slot has any of it.
+            // The hole was read before the epoch. The mmio word covers the whole region, if no slot has any of it.
             thread.stamp = s.world.published.max(thread.word.version().unwrap_or(0));
             let region = World::extent(1, gfn);
             thread.large = (region.start..region.end).all(|gfn| version[gfn as usize] == NONE);
@@ -122,7 +122,7 @@ impl Scenario {
         }
     }
 
-    /// An entry that says MMIO: is it still true?
+    /// Checks whether an mmio word is still true.
     fn mmio(&self, s: &mut State, i: usize, gfn: u8) {
         let Word::Mmio(version) = s.threads[i].word else { unreachable!() };
         if self.bug == Some(Bug::MmioForever) || version >= s.world.published {
@@ -135,7 +135,7 @@ impl Scenario {
         }
     }
 
-    /// With the slot known, what comes next. What is frozen needs no stamp; where there is no slot, there is no region.
+    /// Returns the step after the slot is known. A frozen entry needs no stamp; without a slot there is no region.
     pub(crate) fn first_of_look(&self, thread: &Thread) -> Pc {
         match thread.hva {
             NONE => Pc::ScanEpoch,
@@ -155,7 +155,7 @@ impl Scenario {
         match look {
             Look::Unfinished => {}
             Look::Covered | Look::Moved => Self::retry(s, i),
-            // Where a part of the region is about to get a slot, nothing is remembered.
+            // If a part of the region is about to get a slot, no mmio word is installed.
             Look::Confirmed if thread.hva == NONE && s.threads[i].part => s.done(i),
             Look::Confirmed => {
                 s.threads[i].pc = if thread.hva == NONE {
@@ -168,19 +168,19 @@ impl Scenario {
                 } else {
                     Pc::Lookup
                 };
-                // What was looked at has been, and is forgotten.
+                // Forget the checked values, so that fewer states differ.
                 (s.threads[i].region, s.threads[i].epoch) =
                     (0, if thread.hva == NONE { thread.epoch } else { 0 });
             }
         }
     }
 
-    /// The first step outside of a section.
+    /// Returns to the first step, outside a section.
     pub(crate) fn first(s: &mut State, i: usize) {
         s.threads[i].pc = Pc::Stamp;
     }
 
-    /// `Outcome::Retry` and `Outcome::Covered`; what is frozen is thawed first.
+    /// `Outcome::Retry` and `Outcome::Covered`; thaws a frozen entry first.
     pub(crate) fn retry(s: &mut State, i: usize) {
         if s.threads[i].thawed.is_some() {
             s.threads[i].pc = Pc::Thaw;
@@ -189,7 +189,7 @@ impl Scenario {
         }
     }
 
-    /// One level down, or the entry is found.
+    /// Goes one level down, or finds the entry.
     fn descend(&self, s: &mut State, i: usize, Access { write, .. }: Access) {
         let Thread { level, gfn, asking, .. } = s.threads[i];
         let word = s.world.load(s.threads[i].node(), level, gfn);
@@ -201,9 +201,9 @@ impl Scenario {
         s.threads[i].word = word;
         let moved = s.world.log.logs && LOGGED.has(gfn) && !s.threads[i].logged;
         match word {
-            // The slot logs since it was looked up: what it maps would not be noticed.
+            // The slot began to log after the look-up, so the log would miss stores to the new leaf.
             _ if asking && moved && self.bug != Some(Bug::AskForgetsLog) => s.again(i),
-            // The TLB was behind, or another thread was faster.
+            // The TLB was stale, or another thread was faster.
             Word::Leaf(leaf) if leaf.write || !write => s.done(i),
             Word::Leaf(_) if asking => s.again(i),
             Word::Leaf(_) if level == 1 && s.world.log.logs && LOGGED.has(gfn) => {
@@ -214,7 +214,7 @@ impl Scenario {
             Word::Leaf(_) if s.world.watches(Span::new(gfn, gfn + 1)) => s.done(i),
             Word::Leaf(_) if s.world.watches(World::extent(level, gfn)) => s.threads[i].pc = Pc::SplitDown,
             Word::Leaf(_) if self.bug == Some(Bug::UpgradeStampsFirst) => s.threads[i].pc = Pc::Stamp,
-            // A thread that takes what is frozen does not know what it was.
+            // A thread that replaces a frozen entry does not know the old leaf.
             Word::Leaf(_) if s.world.keeps(word, level) && self.bug != Some(Bug::FrozenNotKept) => {
                 s.threads[i].pc = Pc::KeepDirty;
             }
@@ -241,17 +241,17 @@ impl Scenario {
         }
         if write && !s.world.writable[at] {
             if !asking {
-                // It would have to sleep.
+                // The host would have to sleep.
                 s.again(i);
                 s.threads[i].asking = true;
                 Self::first(s, i);
                 return;
             }
-            // A page of a pair is half of a huge one, which the host makes writable as a whole.
+            // A page of a pair is half of a huge page, which the host makes writable as a whole.
             let other = if pair(&s.world, gfn, hva) { at ^ 1 } else { at };
             (s.world.writable[at], s.world.writable[other]) = (true, true);
         }
-        // Where a part of the region is invalidated, a small page does.
+        // If a part of the region is covered, the fault maps a small page.
         let free = !s.threads[i].part || self.bug == Some(Bug::LargeUnconfirmed);
         let whole = !s.world.watches(World::extent(1, gfn)) || self.bug == Some(Bug::WatchUnasked);
         let large = large && pair(&s.world, gfn, hva) && !s.threads[i].logged && free && whole;
@@ -268,7 +268,7 @@ impl Scenario {
         };
     }
 
-    /// What remains to be done before the leaf, or the word for no slot, can be installed.
+    /// Returns the step before the install of the leaf or of the mmio word.
     #[allow(clippy::unused_self, reason = "a step like the others")]
     fn place(&self, s: &State, i: usize) -> Pc {
         let Thread { level, hva, page, large, .. } = s.threads[i];
@@ -295,7 +295,7 @@ impl Scenario {
             s.threads[i].pc = self.place(s, i);
         } else {
             s.world.free_node(child);
-            // Another thread's table, or something else altogether.
+            // Another thread's table, or another word.
             s.threads[i].pc = Pc::Descend;
             s.threads[i].asking = true;
         }
@@ -308,7 +308,7 @@ impl Scenario {
         let fresh = word.version().is_some_and(|version| version <= stamp);
         let fresh = fresh || self.bug == Some(Bug::VersionUnchecked) && word.version().is_some();
         let within = if page.large && level == 0 { gfn & 1 } else { 0 };
-        // Where writes are logged, the first store to a page faults, whatever was mapped before it.
+        // In a slot that logs, the first store to a page faults, whatever was mapped before.
         let armed = s.threads[i].logged && s.world.log.track == Track::Writes && !write;
         let allows = page.write && (!armed || self.bug == Some(Bug::LoadMapsWritable));
         let leaf = Leaf { pfn: page.pfn + within, write: allows, host_write: page.write, dirty: write };
@@ -323,7 +323,7 @@ impl Scenario {
     }
 }
 
-/// Whether host page `hva`, which backs `gfn`, is half of a pair that a large leaf could map.
+/// Returns whether host page `hva`, which backs `gfn`, is half of a pair that a large leaf could map.
 pub(crate) fn pair(world: &World, gfn: u8, hva: u8) -> bool {
     let (gfn, even) = (gfn as usize & !1, hva as usize & !1);
     world.memslots[gfn] == even as u8

@@ -1,4 +1,4 @@
-//! Dirty logging: a harvest, what faults and edits mark for it, and how a log begins. One slot logs: region 0.
+//! Dirty logging: a harvest, the marks of faults and edits, and the begin of a log. One slot logs: region 0.
 //!
 //! ```text
 //! by W            take the marks; arm those pages (W goes); flush; copy
@@ -7,9 +7,9 @@
 //! a fault         the permission, then the mark
 //! an edit, by D   the mark, then the leaf goes; tables are emptied before they go
 //! ```
-//! What is watched: by D, a page that had been stored to when a harvest began is told by it, or by another one beside it.
-//! And once no thread is at work any more, every page stored to since its copy is in the marks, or in a leaf whose D is set.
-//! Stores that no entry shows happen in every state where they can ([`crate::hardware`]).
+//! Properties: with D bits, this harvest or a concurrent one reports a page that had been stored to when the harvest
+//! began. And when all threads have ended, every page stored to since its copy is in the marks, or in a leaf with D
+//! set. Stores that no entry shows happen in every state in which they can ([`crate::hardware`]).
 
 use crate::bug::Bug;
 use crate::scenario::Scenario;
@@ -19,7 +19,7 @@ use crate::world::{Bad, Leaf, Span, Word, World, bits};
 /// The frames that log.
 pub(crate) const LOGGED: Span = Span::new(0, 2);
 
-/// How stores are noticed.
+/// How the log learns of stores.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Track {
     /// Not at all.
@@ -31,24 +31,24 @@ pub enum Track {
     DirtyBits,
 }
 
-/// The log, and what is true of its pages.
+/// The log, and the state of its pages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Log {
     /// The policy of the VM.
     pub(crate) track: Track,
     /// The published slot logs.
     pub(crate) logs: bool,
-    /// The thread that switched it on has been told so.
+    /// The thread that switched the log on has returned.
     pub(crate) begun: bool,
-    /// It begins with all pages marked: `DirtyLog::initially_set`.
+    /// The log begins with all pages marked: `DirtyLog::initially_set`.
     pub(crate) set: bool,
     pub(crate) marks: u8,
-    /// Pages stored to since they were copied.
+    /// Pages stored to since their copy.
     pub(crate) unsaved: u8,
 }
 
 impl Log {
-    /// The slot is published that logs.
+    /// Publishes the slot that logs.
     pub(crate) fn begins(&mut self) {
         self.logs = true;
         if self.set {
@@ -75,12 +75,12 @@ impl World {
         self.keeps_tables() && level == 0 && matches!(old, Word::Leaf(Leaf { dirty: true, .. }))
     }
 
-    /// A page was stored to, and no harvest will find it.
+    /// Returns whether a page was stored to that no harvest will find.
     pub(crate) fn store_lost(&self) -> bool {
         let mut found = self.log.marks;
         if self.log.track == Track::DirtyBits {
             for (leaf, level) in self.below(self.root).0 {
-                // A large leaf is armed, or its pages are marked: its D says nothing.
+                // A large leaf is armed, or its pages are marked, so its D has no meaning.
                 found |= u8::from(level == 0 && leaf.dirty) << (leaf.pfn % crate::world::PAGES);
             }
         }
@@ -106,7 +106,7 @@ impl World {
 
 /// What [`World::arm_entry`] met.
 enum Armed {
-    /// What is frozen comes back: it has to be looked at then.
+    /// The entry is frozen: check it after the thaw.
     Wait,
     Done,
     Below(u8),
@@ -127,7 +127,7 @@ impl Scenario {
             Pc::Settled | Pc::Synchronized if s.threads[i].waits != 0 => return None,
             Pc::Start | Pc::Settled => {
                 s.enter(i, LOGGED.start);
-                // By W, others may have stored through a permission whose fault has yet to mark it.
+                // By W, another thread may have stored through a permission whose fault has not marked it yet.
                 s.threads[i].before = if by_bits { s.world.log.unsaved } else { 0 };
                 s.threads[i].pc = match self.bug {
                     Some(Bug::ArmBeforeTake) => {
@@ -189,7 +189,7 @@ impl Scenario {
             Pc::Flushed => {
                 let begins = op == Op::BeginLog;
                 if begins {
-                    // Everything is copied after that; what counts is what is stored from now on.
+                    // All pages are copied after that, so only later stores count.
                     (s.world.log.begun, s.world.log.unsaved) = (true, 0);
                 }
                 if begins || self.bug == Some(Bug::CopyBeforeFlush) {
@@ -215,7 +215,7 @@ impl Scenario {
         Some(())
     }
 
-    /// The next page of the log whose D bit is to be looked at.
+    /// Moves to the next page of the log whose D bit to check.
     fn next_page(&self, s: &mut State, i: usize) {
         let next = s.threads[i].gfn + 1;
         if next < LOGGED.end {
@@ -228,7 +228,7 @@ impl Scenario {
         }
     }
 
-    /// The next page to arm: from the root, as one that is split or recovered meanwhile is found elsewhere.
+    /// Moves to the next page to arm, from the root, because a split or recovery may have moved its entry.
     fn arm_next(&self, s: &mut State, i: usize, op: Op) -> Pc {
         let early = self.bug == Some(Bug::ArmBeforeTake) && op == Op::Harvest;
         let thread = &mut s.threads[i];
@@ -240,7 +240,7 @@ impl Scenario {
         Pc::ArmEntry
     }
 
-    /// All is armed: what was taken is flushed, if anything was.
+    /// Ends the arming: flushes the taken pages, if there are any.
     fn armed(&self, s: &mut State, i: usize, op: Op) -> Pc {
         s.leave(i);
         let thread = &mut s.threads[i];
@@ -277,19 +277,19 @@ impl Scenario {
         }
     }
 
-    /// `Vm::begin_logs`: the slot logs by now.
+    /// `Vm::begin_logs`, after the slot began to log.
     pub(crate) fn arm_all(&self, s: &mut State, i: usize) {
         s.threads[i].arms = 3;
         s.threads[i].pc = self.arm_next(s, i, Op::BeginLog);
     }
 
-    /// By D bits: a page had been written when the harvest began, and neither this one tells of it nor any other.
+    /// By D bits: returns whether a page had been written when the harvest began, and no harvest reports it.
     fn untold(s: &State, i: usize) -> bool {
         let told = s.threads.iter().fold(0, |set, thread| set | thread.taken);
         s.threads[i].before & s.world.log.unsaved & !told != 0
     }
 
-    /// When all is done: see the header.
+    /// Checks the properties of the header at the end.
     pub(crate) fn audit_log(s: &mut State) {
         if s.world.log.begun && s.world.store_lost() {
             s.world.bad = Some(Bad::StoreLost);

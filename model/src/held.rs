@@ -1,4 +1,4 @@
-//! A frame that the VMM, or hardware beside the tables, uses: `held.rs` and `notify/holds.rs` of the engine.
+//! A frame that the VMM, or hardware, uses beside the tables: models `held.rs` and `notify/holds.rs`.
 //!
 //! ```text
 //! hold, refresh                          invalidation k
@@ -13,12 +13,12 @@
 //! valid?  the frame; else refused        valid?  the frame, for hardware; else none
 //! outside                                last look for a kick
 //! ```
-//! There is one such frame in the world. It takes the place of a leaf: what takes a leaf away takes it. So the stamp only has to
-//! find the invalidations that began before the page was published; those that begin later find the page.
+//! The world has one such frame. It is like a leaf: everything that takes a leaf away takes it. So the stamp only has
+//! to find the invalidations that began before the page was published; later ones find the page.
 //!
 //! # Steps that are one here and several in the engine
-//! * *An invalidation reads which page is held, and marks it taken*: the page that it has read may be another one by then, which is taken
-//!   without need.
+//! * *An invalidation reads which page is held, and marks it taken*: in the engine the held page may change in between,
+//!   and is then taken without need.
 //! * *A use that is refused ends*: it does nothing in between.
 
 use crate::active::Look;
@@ -27,10 +27,10 @@ use crate::scenario::Scenario;
 use crate::thread::{Op, Page, Pc, Range, State, Why};
 use crate::world::{Bad, EPOCH, NONE, PAGES, Span, World, frame};
 
-/// What its word says.
+/// State of the held frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum HeldState {
-    /// An invalidation has taken it back; or it has not been asked for.
+    /// An invalidation has taken it back; or the host was never asked for it.
     #[default]
     Taken,
     /// The host is being asked.
@@ -39,7 +39,7 @@ pub enum HeldState {
     Valid,
 }
 
-/// The frame that is held.
+/// The held frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Held {
     pub(crate) state: HeldState,
@@ -49,7 +49,7 @@ pub struct Held {
     /// The host's frame, and whether it may be written.
     pub(crate) pfn: u8,
     pub(crate) write: bool,
-    /// A use has begun; and has found this frame.
+    /// A use has begun, and has this frame.
     pub(crate) inside: bool,
     pub(crate) using: Option<u8>,
     /// vCPUs hand it to hardware.
@@ -73,14 +73,14 @@ impl Default for Held {
 }
 
 impl Held {
-    /// The frame, if it may be used.
+    /// Returns the frame, if it may be used.
     pub(crate) fn current(&self) -> Option<u8> {
         (self.state == HeldState::Valid).then_some(self.pfn)
     }
 }
 
 impl World {
-    /// What is used of the frame must be what the host and the slots say.
+    /// Checks that a used frame is the one that the host and the slots say.
     pub(crate) fn held_is_current(&self) -> Option<Bad> {
         let running = (0..self.vcpu_count.into()).filter(|&vcpu| self.tlb.runs(vcpu));
         let used = running.filter_map(|vcpu| self.tlb.vcpus[vcpu].held).chain(self.held.using);
@@ -95,7 +95,7 @@ impl World {
 }
 
 impl Scenario {
-    /// One step of a thread that holds frame `gfn`, and uses it once where hardware does not. `None`: it waits.
+    /// One step of a thread that holds frame `gfn`, and uses it once unless hardware does. `None`: it waits.
     pub(crate) fn hold(&self, s: &mut State, i: usize, gfn: u8, write: bool) -> Option<()> {
         let thread = s.threads[i];
         let first_look = if self.bug == Some(Bug::HeldUnconfirmed) { Pc::Resolve } else { Pc::ScanRegion };
@@ -180,7 +180,7 @@ impl Scenario {
         Some(())
     }
 
-    /// The frame is valid: it is used.
+    /// Uses the valid frame.
     #[allow(clippy::unused_self, reason = "a step like the others")]
     fn held(&self, s: &mut State, i: usize) {
         if s.world.held.hardware {
@@ -190,7 +190,7 @@ impl Scenario {
         }
     }
 
-    /// An invalidation that takes away what `op` says takes the frame back, if it is in that.
+    /// Takes the frame back if the range of `op` has it.
     pub(crate) fn take_held(&self, s: &mut State, i: usize, op: Op) {
         let held = s.world.held;
         let covered = match op {
@@ -217,7 +217,7 @@ impl Scenario {
         }
     }
 
-    /// Whether an invalidation that took the frame back has to wait for the end of a use.
+    /// Returns whether an invalidation that took the frame back must wait for the end of a use.
     pub(crate) fn awaits_use(&self, s: &State, i: usize) -> bool {
         s.threads[i].took_held && s.world.held.inside && self.bug != Some(Bug::HeldUnwaited)
     }

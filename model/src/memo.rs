@@ -1,10 +1,10 @@
-//! What a vCPU remembers of its last fault: `fault::memo`, and the faults that it shortens: `fault::quick`.
+//! The memo of a vCPU, `fault::memo`, and the faults that it shortens, `fault::quick`.
 //!
-//! In scenarios that [remember](Scenario::remembers). A memo is the slot that was found last, and what was confirmed of it
-//! since: the epoch, the word of the region, the frames for which they were confirmed, and their leaf table. While the
-//! region's word stands, then the epoch, a fault in those frames looks at nothing else. While the epoch stands, the table
-//! above the leaf table stands too. Where no invalidation is active after that, N answers for all frames of the slot while it
-//! stands: if the slot has whole leaf tables. With another slot the whole memo is replaced.
+//! Only in scenarios that [remember](Scenario::remembers). A memo has the last slot, and its confirmed state: the
+//! epoch, the word of the region, the frames for which they were confirmed, and their leaf table. While the region's
+//! word and then the epoch are unchanged, a fault in those frames checks nothing else. While the epoch is unchanged,
+//! the table above the leaf table stays linked. If no invalidation is active after that, N covers all frames of the
+//! slot while N is unchanged, if the slot has whole leaf tables. With another slot the whole memo is replaced.
 
 use crate::active::{Look, region};
 use crate::bug::Bug;
@@ -17,17 +17,17 @@ use crate::world::{EPOCH, Leaf, NONE, Span, Word, World, frame};
 /// `Memo`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Memo {
-    /// The frames of the slot, and the host page of the first.
+    /// The frames of the slot, and the host page of the first one.
     slot: Span,
     hva: u8,
-    /// The number under which the slots were published in which it was found.
+    /// Number of the version of the slots in which it was found.
     published: u8,
     confirmed: Option<Confirmed>,
     quiet: Option<Quiet>,
 }
 
-/// `Quiet`: the number of N, with no invalidation active; the table above the leaf tables; and a leaf table found since, with its
-/// first frame.
+/// `Quiet`: the number of N while no invalidation was active; the table above the leaf tables; and a leaf table found
+/// since, with its first frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Quiet {
     number: u8,
@@ -44,14 +44,14 @@ pub struct Confirmed {
     region: u8,
     stamp: u8,
     frames: Span,
-    /// The leaf table, or [`NONE`] yet.
+    /// The leaf table, or [`NONE`] if not known yet.
     table: u8,
-    /// The table above it, or [`NONE`]: where that is not the root.
+    /// The table above it, or [`NONE`] if that is the root.
     parent: u8,
 }
 
 impl Memo {
-    /// The memo of a vCPU that has looked up `gfn` in slots of `frames` frames each.
+    /// Makes the memo of a vCPU that has looked up `gfn` in slots of `frames` frames each.
     pub(crate) fn of(gfn: u8, frames: u8, version: Version, published: u8) -> Self {
         let start = gfn & !(frames - 1);
         Self {
@@ -63,7 +63,7 @@ impl Memo {
         }
     }
 
-    /// The numbers in it.
+    /// Returns the numbers in it.
     pub(crate) fn numbers(&mut self) -> impl Iterator<Item = &mut u8> {
         let Self { published, confirmed, quiet, .. } = self;
         let confirmed = confirmed.iter_mut();
@@ -71,17 +71,17 @@ impl Memo {
         confirmed.chain(quiet.iter_mut().map(|quiet| &mut quiet.number)).chain([published])
     }
 
-    /// The host page of `gfn`.
+    /// Returns the host page of `gfn`.
     fn page(&self, gfn: u8) -> u8 {
         self.hva + (gfn - self.slot.start)
     }
 
-    /// Whether its slot has all frames of their leaf tables.
+    /// Returns whether its slot has all frames of their leaf tables.
     fn has_tables(&self) -> bool {
         self.slot.end - self.slot.start >= 2
     }
 
-    /// The slot's part of the leaf table of `gfn`, as far as it lies in one region.
+    /// Returns the slot's part of the leaf table of `gfn`, within one region.
     fn part(&self, gfn: u8) -> Span {
         let around = |&other: &u8| self.slot.has(other) && region(self.page(other)) == region(self.page(gfn));
         let frames = World::extent(1, gfn);
@@ -91,7 +91,7 @@ impl Memo {
 }
 
 impl Scenario {
-    /// `Memo::slot`: the slot of `gfn` was looked up.
+    /// `Memo::slot`: notes the slot of `gfn`.
     pub(crate) fn remember(&self, s: &mut State, i: usize, gfn: u8) {
         let Some(old) = s.threads[i].memo else { return };
         if old.slot.has(gfn) && old.published == s.world.published {
@@ -196,7 +196,7 @@ impl Scenario {
         s.threads[i].pc = next;
     }
 
-    /// What N answers for. `None`: the full pipeline takes over.
+    /// The path by N. `None`: the full pipeline takes over.
     fn quiet(&self, s: &mut State, i: usize, gfn: u8) -> Option<Pc> {
         let thread = s.threads[i];
         let memo = thread.memo.expect("a fault without a memo is not quick");
@@ -246,7 +246,7 @@ impl Scenario {
         })
     }
 
-    /// Whether the word that is looked at is as it was.
+    /// Returns whether the checked word is unchanged.
     fn stands(&self, s: &State, i: usize, gfn: u8, confirmed: Confirmed) -> bool {
         let memo = s.threads[i].memo.expect("a fault without a memo is not quick");
         if s.threads[i].pc == Pc::QuickEpoch {
@@ -256,7 +256,7 @@ impl Scenario {
         word == confirmed.region || self.bug == Some(Bug::RegionForgotten)
     }
 
-    /// To the leaf table: at the one that is remembered, below the parent, or from the root.
+    /// Walks to the leaf table: the remembered one, below the parent, or from the root.
     fn quick_walk(s: &mut State, i: usize, Confirmed { stamp, table, parent, .. }: Confirmed) -> Pc {
         (s.threads[i].level, s.threads[i].stamp, s.threads[i].path[0]) = (s.world.top(), stamp, table);
         if table != NONE {
@@ -299,7 +299,7 @@ impl Scenario {
         }
     }
 
-    /// Nothing was done: the full pipeline takes over.
+    /// Hands over to the full pipeline, with nothing done.
     fn in_full(s: &mut State, i: usize, gfn: u8) {
         s.again(i);
         s.enter(i, gfn);

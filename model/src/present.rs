@@ -1,5 +1,5 @@
-//! A fault on a leaf that is there, `fault::present`: a permission given back, a large leaf of a slot that logs split,
-//! an upgrade.
+//! A fault on a present leaf, `fault::present`: it restores a permission, splits a large leaf of a slot that logs, or
+//! upgrades the leaf.
 
 use crate::bug::Bug;
 use crate::fault::{Access, pair};
@@ -41,7 +41,7 @@ impl Scenario {
         Some(())
     }
 
-    /// `present::fixed`: the leaf may be written by now, and that is logged.
+    /// `present::fixed`: the leaf is writable now, and the fault marks it.
     pub(crate) fn fixed(&self, s: &mut State, i: usize) {
         if s.world.log.track == Track::Writes && self.bug != Some(Bug::MarkBeforePermission) {
             s.threads[i].pc = Pc::LogStore;
@@ -80,7 +80,7 @@ impl Scenario {
         }
     }
 
-    /// Its second half: to what was decided, unless another thread took the frozen entry away.
+    /// Its second half: thaws to the chosen leaf, unless another thread replaced the frozen entry.
     pub(crate) fn thaw_leaf(&self, s: &mut State, i: usize) {
         let thread = s.threads[i];
         let bare = self.bug == Some(Bug::UpgradeWithoutFreeze);
@@ -88,7 +88,7 @@ impl Scenario {
         let thawed = thread.thawed.expect("decided");
         let won = s.cas(i, mine, thawed);
         if !won && !bare {
-            // The thread that took it away cannot know what it was.
+            // The thread that replaced it cannot know the old leaf.
             s.world.book(thread.level, -1);
         }
         if won && thawed != thread.word {
@@ -102,12 +102,12 @@ impl Scenario {
         }
     }
 
-    /// An upgrade that has not frozen yet, by mistake.
+    /// Returns whether an upgrade has not frozen yet, by a seeded mistake.
     pub(crate) fn upgrades_first(&self, thread: &Thread) -> bool {
         self.bug == Some(Bug::UpgradeStampsFirst) && matches!(thread.word, Word::Leaf(_))
     }
 
-    /// With the entry frozen: what to thaw it to.
+    /// Chooses the leaf to which the frozen entry is thawed.
     pub(crate) fn decide(&self, s: &mut State, i: usize, Access { gfn, .. }: Access) {
         let Thread { word, level, hva, .. } = s.threads[i];
         let Word::Leaf(leaf) = word else { unreachable!() };
@@ -134,7 +134,7 @@ impl Scenario {
     }
 }
 
-/// The pages of the entry where the thread stands.
+/// Returns the pages of the thread's current entry.
 fn extent(thread: &Thread) -> Span {
     World::extent(thread.level, thread.gfn)
 }

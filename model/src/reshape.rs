@@ -1,5 +1,5 @@
-//! What changes the shape of the tables: recover (a table becomes a large leaf), split (a large leaf becomes a
-//! table), `zap_all` (a new root); and what ages a leaf.
+//! Operations that change the shape of the tables: recover (a table becomes a large leaf), split (a large leaf becomes
+//! a table), `zap_all` (a new root); and aging of a leaf.
 //!
 //! ```text
 //! recover   begin over the region; CAS link → frozen; the epoch; the slot; no other place covers it; the epoch once more;
@@ -65,7 +65,7 @@ impl Scenario {
         }
     }
 
-    /// What the host backs the region with, if one leaf can say it; else what was there.
+    /// Returns the large leaf for the region, if the host's pages allow one; otherwise the old word.
     fn large_leaf(&self, world: &World, thread: Thread) -> Word {
         let Word::Table(table) = thread.word else { unreachable!() };
         let hva = thread.hva & !1;
@@ -74,7 +74,7 @@ impl Scenario {
             return thread.word;
         }
         let write = world.writable[hva as usize];
-        // Until the flush, small translations may set Dirty in the dead table: whatever could be written, counts.
+        // Until the flush, small translations may set Dirty in the dead table, so every writable page counts as dirty.
         let dirty = if self.bug == Some(Bug::RecoverTakesDirtyAtThaw) {
             world.below(table).0.iter().any(|(leaf, _)| leaf.dirty)
         } else {
@@ -83,7 +83,7 @@ impl Scenario {
         Word::Leaf(Leaf { pfn: frame(world.frames[hva as usize], hva), write, host_write: write, dirty })
     }
 
-    /// What stands for a frozen link: no other thread's word.
+    /// Returns the word of a frozen link, which differs between threads.
     fn frozen_table(&self, i: usize) -> Word {
         Word::Frozen(if self.bug == Some(Bug::RecoveriesShareAMark) { NONE } else { i as u8 })
     }
@@ -93,12 +93,12 @@ impl Scenario {
         let Word::Table(table) = word else { unreachable!() };
         let mine = if self.bug == Some(Bug::RecoverWithoutFreeze) { word } else { self.frozen_table(i) };
         let Some(thawed) = thawed else {
-            // Nothing was frozen yet: a mistake's way out.
+            // Nothing was frozen yet: the path of a seeded mistake.
             self.settle(s, i, op);
             return;
         };
         let won = s.cas(i, mine, thawed);
-        // The table is dead where a leaf took its place, and where an invalidation took the frozen entry away.
+        // The table is dead if a leaf replaced it, or if an invalidation replaced the frozen entry.
         let dead = won && thawed != word || !won && self.bug != Some(Bug::RecoverWithoutFreeze);
         if won && thawed != word {
             s.world.book(1, 1);
@@ -162,7 +162,7 @@ impl Scenario {
                 return Some(());
             }
             Pc::Flip => {}
-            // What was written is marked first.
+            // Written pages are marked first.
             _ => return self.invalidate(s, i, op),
         }
         let number = match self.bug {
@@ -179,7 +179,7 @@ impl Scenario {
         Some(())
     }
 
-    /// One step of clearing Accessed, which is not modelled itself: what is, is that Dirty stays.
+    /// One step of clearing Accessed. The model has no Accessed; it checks that Dirty stays.
     pub(crate) fn age(&self, s: &mut State, i: usize, gfn: u8) {
         match s.threads[i].pc {
             Pc::Start => {

@@ -9,29 +9,29 @@ use crate::slots::Sets;
 use crate::thread::{Op, Pc, Range};
 use crate::world::{Leaf, Word, World};
 
-/// See the module's header.
+/// A scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What happens in it.
+    /// Name of the scenario.
     pub name: String,
-    /// As it begins.
+    /// The initial world.
     pub world: World,
-    /// One for each thread.
+    /// A program for each thread.
     pub programs: Vec<Vec<Op>>,
-    /// Frames of each slot, where vCPUs [remember](crate::memo); else 0.
+    /// Frames of each slot, if vCPUs [remember](crate::memo); otherwise 0.
     pub remembers: u8,
-    /// Guests store, and Dirty is watched.
+    /// Whether guests store, and Dirty is checked.
     pub stores: bool,
     /// Invalidations have table pages at hand: a large leaf of which a part changes is split.
     pub splits: bool,
-    /// Threads that have got so far already, one after the other.
+    /// Threads that first run alone up to a step, one after the other.
     pub ahead: Vec<(usize, Pc)>,
-    /// The mistake that it is checked with.
+    /// The seeded mistake.
     pub bug: Option<Bug>,
 }
 
 impl Scenario {
-    /// A scenario from an empty world of two levels and one vCPU.
+    /// Makes a scenario from an empty world of two levels and one vCPU.
     pub fn new(name: &str, programs: &[&[Op]]) -> Self {
         let programs = programs.iter().map(|ops| ops.to_vec()).collect();
         Self {
@@ -72,13 +72,14 @@ impl Scenario {
         self
     }
 
-    /// The same with vCPUs that remember: slots have so many frames each, and each thread has found that of frame 0 before.
+    /// The same with vCPUs that remember. Slots have `frames` frames each, and each thread has already found the slot
+    /// of frame 0.
     pub fn remembers(mut self, frames: u8) -> Self {
         self.remembers = frames;
         self
     }
 
-    /// The same with vCPUs that leave the guest so often, enter it again, and answer kicks.
+    /// The same with vCPUs that leave the guest `leaves` times, enter it again, and answer kicks.
     pub fn kicks(mut self, leaves: u8) -> Self {
         self.world.tlb = Tlb::entered(leaves);
         self
@@ -90,14 +91,14 @@ impl Scenario {
         self
     }
 
-    /// The same with frame 0 held: it is valid, and hardware has it, or will have.
+    /// The same with frame 0 held for hardware, and valid.
     pub fn held_by_hardware(mut self, write: bool) -> Self {
         self.world.held =
             Held { state: HeldState::Valid, gfn: 0, hva: 0, write, hardware: true, ..Held::default() };
         self
     }
 
-    /// Whether any thread holds a frame.
+    /// Returns whether any thread holds a frame.
     pub(crate) fn holds(&self) -> bool {
         self.programs.iter().flatten().any(|op| matches!(op, Op::Hold { .. }))
     }
@@ -114,20 +115,20 @@ impl Scenario {
         self
     }
 
-    /// The same in a VM that can log so. Region 0 does not yet.
+    /// The same in a VM that can log this way. Region 0 does not log yet.
     pub fn tracks(mut self, track: Track) -> Self {
         self.world.log = Log { track, ..Log::default() };
         self.stores = track == Track::DirtyBits;
         self
     }
 
-    /// The same, where a log begins with all pages marked.
+    /// The same with logs that begin with all pages marked.
     pub fn begins_set(mut self) -> Self {
         self.world.log.set = true;
         self
     }
 
-    /// Region 0 logs. What may be written there without notice is marked.
+    /// The same with a log of region 0. Pages that are already writable there are marked.
     pub fn logs(mut self) -> Self {
         (self.world.log.logs, self.world.log.begun) = (true, true);
         if self.world.vcpus[0].stores[0] != 0 && self.world.log.track == Track::Writes {
@@ -148,13 +149,13 @@ impl Scenario {
         self.called("by host address: ")
     }
 
-    /// The same from where thread `i` is about to do `pc`.
+    /// The same from the state in which thread `i` is about to do `pc`.
     pub fn from(mut self, i: usize, pc: Pc) -> Self {
         self.ahead.push((i, pc));
         self
     }
 
-    /// The same under a name that says more.
+    /// The same with an addition to the name.
     pub fn called(mut self, more: &str) -> Self {
         self.name.insert_str(0, more);
         self
@@ -166,7 +167,7 @@ impl Scenario {
         self
     }
 
-    /// The node that links region `region`, made if it is missing.
+    /// Returns the node that links region `region`, and makes it if it is missing.
     fn links(&mut self) -> (u8, u8) {
         let world = &mut self.world;
         if !world.deep {
@@ -225,13 +226,13 @@ impl Scenario {
         self
     }
 
-    /// No slot behind these frames.
+    /// Removes the slot of these frames.
     pub fn no_slot(mut self, gfns: std::ops::Range<usize>) -> Self {
         self.world.memslots[gfns].fill(crate::world::NONE);
         self
     }
 
-    /// Every small leaf has been written by the guest, before.
+    /// Makes every small leaf dirty.
     pub fn dirty(mut self) -> Self {
         let world = &mut self.world;
         for node in world.nodes.iter_mut().filter(|node| !node.free && node.level == 0) {
@@ -249,7 +250,7 @@ impl Scenario {
         self
     }
 
-    /// What the hardware and the books say of the world as it begins.
+    /// Computes the caches and counts of the initial world.
     fn settled(mut self) -> Self {
         let world = &mut self.world;
         world.leaves = world.below(world.root).0.iter().map(|&(_, level)| World::pages(level) as i8).sum();

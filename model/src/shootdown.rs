@@ -6,16 +6,16 @@
 //! kick vCPUs in guest and behind     catch up: the kick is off; generation; flush; seen := generation
 //! wait for those                         load the root; the guest runs
 //! ```
-//! Where this is not what a scenario is about, a flush is one step: every vCPU is in the guest, and answers at once. Where
-//! it is, a vCPU leaves as often as it is told and then stays in the guest for good: so a kick that is lost is a flusher
-//! that waits forever. What it has cached stays while it is out; it uses none of it then.
+//! In other scenarios a flush is one step: every vCPU is in the guest, and answers at once. In these scenarios a vCPU
+//! leaves a given number of times and then stays in the guest forever, so a lost kick is a flusher that waits forever.
+//! A vCPU out of the guest keeps its caches and does not use them.
 //!
-//! A vCPU in software polls for kicks. One on hardware is interrupted: an interrupt brings the guest out, and is lost where
-//! the vCPU is out, unless its processor holds interrupts. So the last step of an entry (`Ready::go`) holds them, and then
-//! looks for a kick.
+//! A software vCPU polls for kicks. A vCPU on hardware gets an interrupt. The interrupt brings the guest out; it is
+//! lost if the vCPU is out, unless its processor holds interrupts. So the last step of an entry (`Ready::go`) holds
+//! interrupts, and then checks for a kick.
 //!
-//! Where hardware broadcasts, one step makes every TLB forget, that of a vCPU which is out as well; no vCPU is asked. It
-//! reloads no root, so while a root is being replaced flushes kick.
+//! If hardware broadcasts, one step makes every TLB forget, including that of a vCPU out of the guest, without kicks. A
+//! broadcast reloads no root, so flushes kick while a root is being replaced.
 
 use crate::bug::Bug;
 use crate::hardware::Caches;
@@ -23,7 +23,7 @@ use crate::scenario::Scenario;
 use crate::thread::{Op, Pc, State};
 use crate::world::{Span, World};
 
-/// What a vCPU does next.
+/// The next step of a vCPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[allow(missing_docs, reason = "named after functions, and the lines of `catch_up`")]
 pub enum VcpuPc {
@@ -42,7 +42,7 @@ pub enum VcpuPc {
     Go,
 }
 
-/// What becomes of an interrupt on a vCPU's processor.
+/// How a vCPU's processor treats an interrupt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Interrupts {
     /// The hypervisor takes it.
@@ -50,36 +50,36 @@ pub enum Interrupts {
     Taken,
     /// It waits: in the guest, and just before.
     Held,
-    /// One has come, and waits.
+    /// An interrupt has come, and waits.
     Pending,
 }
 
-/// `VcpuTlb`, and where its vCPU stands.
+/// `VcpuTlb`, and the next step of its vCPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct VcpuTlb {
     pub(crate) pc: VcpuPc,
     pub(crate) in_guest: bool,
     kicked: bool,
     interrupts: Interrupts,
-    /// The last generation carried out; the one that is being carried out.
+    /// The last generation carried out; the one under way.
     seen: u8,
     now: u8,
-    /// On its way into the guest.
+    /// The vCPU is entering the guest.
     entering: bool,
     /// The frame that hardware uses beside the tables.
     pub(crate) held: Option<u8>,
-    /// How often it leaves yet.
+    /// Number of remaining leaves.
     pub(crate) leaves: u8,
 }
 
-/// The flush side of the VM. The ring has one place: a reader that is late meets another's range.
+/// The flush side of the VM. The ring has one place, so a late reader meets another flush's range.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Tlb {
     /// Whether vCPUs enter and leave.
     pub(crate) kicks: bool,
     /// Whether kicks are interrupts.
     interrupts: bool,
-    /// Whether hardware broadcasts; how many roots are being replaced, that not all vCPUs have loaded yet.
+    /// Whether hardware broadcasts; and the number of new roots that not all vCPUs have loaded yet.
     pub(crate) broadcasts: bool,
     pub(crate) flips: u8,
     pub(crate) generation: u8,
@@ -101,7 +101,7 @@ impl Tlb {
         Self { interrupts: true, ..Self::entered(leaves) }
     }
 
-    /// Whether the vCPU uses what it has cached.
+    /// Returns whether the vCPU uses its caches.
     pub(crate) fn runs(&self, vcpu: usize) -> bool {
         self.vcpus[vcpu].pc == VcpuPc::Guest
     }
@@ -121,7 +121,7 @@ impl VcpuTlb {
         }
     }
 
-    /// `Tlb::leave`, and interrupts are not held any more.
+    /// `Tlb::leave`; also stops holding interrupts.
     fn leave(&mut self) {
         (self.in_guest, self.interrupts, self.pc) = (false, Interrupts::Taken, VcpuPc::Enter);
         (self.entering, self.held) = (false, None);
@@ -180,7 +180,7 @@ impl Scenario {
                 s.threads[i].generation = tlb.generation;
                 Pc::RingClaim
             }
-            // A reader that finds another number forgets everything; so it does where another thread is writing.
+            // A reader that finds another number, or a write under way, forgets everything.
             Pc::RingClaim if tlb.ring_number.is_none() && self.bug != Some(Bug::RingShared) => Pc::Kick(0),
             Pc::RingClaim => {
                 tlb.ring_number = None;
@@ -208,7 +208,7 @@ impl Scenario {
                     true => Pc::Await(0),
                 }
             }
-            // No thread numbers late here.
+            // Here the number comes in time.
             Pc::Interrupt(vcpu) => {
                 tlb.vcpus[vcpu as usize].kick(self.bug != Some(Bug::InterruptedFirst));
                 if vcpu == last { Pc::Await(0) } else { Pc::Kick(vcpu + 1) }
@@ -239,7 +239,7 @@ impl Scenario {
         let (bug, interrupts) = (self.bug, s.world.tlb.interrupts);
         let mut vcpu = s.world.tlb.vcpus[index];
         let VcpuTlb { now, seen, entering, .. } = vcpu;
-        // Where `catch_up` returns to.
+        // The step after `catch_up`.
         let back = match bug {
             Some(Bug::RootBeforeCatchUp) => VcpuPc::Guest,
             _ if entering => VcpuPc::EnterAgain,
@@ -251,7 +251,7 @@ impl Scenario {
             _ => VcpuPc::CatchUp,
         };
         let flushes = if now == seen { back } else { VcpuPc::Flush };
-        // What follows the last step of an entry that only a look is left of.
+        // The step after the last check of an entry.
         let ready = self.ready(interrupts);
         let last = if bug == Some(Bug::LookedBeforeHeld) { VcpuPc::Hold } else { VcpuPc::Guest };
         vcpu.pc = match vcpu.pc {
@@ -340,7 +340,7 @@ impl Scenario {
         Some(())
     }
 
-    /// What follows when the root is loaded, and the frame that is held has been looked at.
+    /// Returns the step after the root was loaded and the held frame was checked.
     fn ready(&self, interrupts: bool) -> VcpuPc {
         match self.bug {
             Some(Bug::LookedBeforeHeld) if interrupts => VcpuPc::Go,

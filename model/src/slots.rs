@@ -9,10 +9,10 @@
 //! end
 //! a log begins, unmarked?       arm its pages, flush
 //! ```
-//! A frame that becomes private, or shared, is such a transaction: its page is another one then ([`Op::Commit`]).
+//! A conversion to private or shared memory is such a transaction: the frame gets another page ([`Op::Commit`]).
 //!
-//! A version lies in one of two cells, and a look-up takes two steps, the word and the cell it names, in scenarios that are
-//! about that; else a version is one word.
+//! In scenarios about cells, a version lies in one of two cells, and a look-up takes two steps: the word, and the cell
+//! that it names. Otherwise a version is one word.
 
 use crate::bug::Bug;
 use crate::scenario::Scenario;
@@ -27,7 +27,7 @@ pub(crate) type Version = [u8; PAGES as usize];
 pub struct Sets {
     /// Whether a look-up takes two steps.
     pub(crate) cells: Option<[Cell; 2]>,
-    /// The number of the published version, and of the oldest that a reader may have.
+    /// Number of the published version, and of the oldest one that a reader may have.
     number: u8,
     oldest: u8,
     /// The log of the published version has just begun, all marked: `SlotSets::progress`.
@@ -54,7 +54,8 @@ impl Sets {
 
 /// Looking up.
 impl Scenario {
-    /// `SlotSets::read`: the word; or all of it, where versions are one word. A section begins, if this is none.
+    /// `SlotSets::read`: reads the word, or the whole version if that is one word. Begins a section if the thread is in
+    /// none.
     pub(crate) fn read_version(s: &mut State, i: usize) -> Option<Version> {
         if s.world.sets.cells.is_none() {
             return Some(s.world.memslots);
@@ -78,7 +79,7 @@ impl Scenario {
 
 /// Changing.
 impl Scenario {
-    /// Something is taken from readers.
+    /// Returns whether the transaction takes something from readers.
     fn takes(world: &World, op: Op) -> bool {
         match op {
             Op::Commit { gfns, .. } => world.memslots[gfns.start as usize] != NONE,
@@ -86,7 +87,7 @@ impl Scenario {
         }
     }
 
-    /// One step of a transaction, but for its walk. `None`: it waits.
+    /// One step of a transaction, except its walk. `None`: it waits.
     pub(crate) fn commit(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
         match s.threads[i].pc {
             Pc::Start if s.world.writer != NONE => return None,
@@ -152,7 +153,7 @@ impl Scenario {
         Some(())
     }
 
-    /// The invalidation begins.
+    /// Begins the invalidation.
     fn room_made(&self, s: &mut State, i: usize, op: Op) -> Pc {
         if self.bug == Some(Bug::SlotsUnannounced) && matches!(op, Op::Commit { .. }) {
             s.threads[i].number = s.world.numbers.newest;
@@ -161,7 +162,7 @@ impl Scenario {
         Pc::BeginSlot
     }
 
-    /// What slots lose is gone from tables and TLBs.
+    /// Returns the step after the lost frames are gone from tables and TLBs.
     pub(crate) fn first_of_publication(&self, s: &State, i: usize) -> Pc {
         match self.bug {
             Some(Bug::PublishedBeforeZap) if s.threads[i].withdrawn => Pc::Synchronize,
@@ -172,7 +173,7 @@ impl Scenario {
     }
 }
 
-/// The version that the transaction makes.
+/// Returns the version that the transaction makes.
 fn changed(mut version: Version, op: Op) -> Version {
     if let Op::Commit { gfns, hva } = op {
         for gfn in gfns.start..gfns.end {
@@ -182,7 +183,7 @@ fn changed(mut version: Version, op: Op) -> Version {
     version
 }
 
-/// The frames that a version shows `hvas` at; one run of them.
+/// Returns the frames at which a version maps `hvas`: one run.
 pub(crate) fn over_hvas(version: Version, hvas: Span) -> Span {
     let mut frames = Span::default();
     for (gfn, hva) in (0_u8..).zip(version) {

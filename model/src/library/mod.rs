@@ -1,4 +1,4 @@
-//! The scenarios, by family: a set for every run, and a larger one.
+//! The scenarios, by family: a set for every run, and a larger set.
 
 mod held;
 mod kicks;
@@ -50,7 +50,7 @@ use Why::{ChangePte, Clear, Leaked, Park, Protect, Track, Unmap};
 
 type World = (&'static str, fn(Scenario) -> Scenario);
 
-/// The worlds that two invalidators and a fault meet in.
+/// The worlds of two invalidations and a fault.
 fn worlds() -> Vec<World> {
     vec![
         ("nothing", |s| s),
@@ -62,15 +62,15 @@ fn worlds() -> Vec<World> {
     ]
 }
 
-/// Scenarios about one thing.
+/// Scenarios about one subject.
 pub struct Family<S = Scenario> {
-    /// What that is.
+    /// Name of the subject.
     pub name: &'static str,
-    /// In the order in which they were thought of.
+    /// The scenarios.
     pub scenarios: Vec<S>,
 }
 
-/// All of them.
+/// Returns all families.
 pub fn families() -> Vec<Family> {
     let family = |name, scenarios| Family { name, scenarios };
     vec![
@@ -96,7 +96,7 @@ pub fn families() -> Vec<Family> {
     ]
 }
 
-/// What a run with minutes to spare checks beyond [`families`].
+/// Returns further families for longer runs.
 pub fn large_families() -> Vec<Family> {
     let family = |name, scenarios| Family { name, scenarios };
     vec![
@@ -108,7 +108,7 @@ pub fn large_families() -> Vec<Family> {
     ]
 }
 
-/// Those that are looked at from their ends as well: whether all can still end, from every state.
+/// Returns the scenarios for [`Scenario::check_ends`].
 pub fn stuck() -> Vec<Scenario> {
     [shapes::dirty(), logs::by_bits(), kicks::kicks()].into_iter().flatten().collect()
 }
@@ -133,14 +133,14 @@ fn two() -> Vec<Scenario> {
     all
 }
 
-/// Those in which something is invalidated by frame once more, by host address.
+/// Repeats the scenarios with invalidations by frame, with invalidations by host address.
 fn by_host(scenarios: Vec<Scenario>) -> Vec<Scenario> {
     let by_frame = |op: &Op| matches!(op, Op::Invalidate { range: Range::Gfns(_), .. });
     let has = |scenario: &Scenario| scenario.programs.iter().flatten().any(by_frame);
     scenarios.into_iter().filter(has).map(Scenario::by_host).collect()
 }
 
-/// Makes `bug` in the scenario that must find it: that scenario's name, and what came of it.
+/// Makes `bug` in the scenario that must find it. Returns that scenario's name, and the verdict.
 pub fn find(bug: Bug) -> (&'static str, Verdict) {
     let name = bug.scenario();
     let nested = nested::scenarios::families().into_iter().chain(nested::scenarios::large_families());

@@ -1,4 +1,4 @@
-//! Invalidations by host address, which are announced in the regions that they cover, beside wide ones.
+//! Invalidations by host address, announced in the regions that they cover, beside wide ones.
 
 use super::{ChangePte, Clear, Protect, Unmap, commit, gfns, hvas, large, read, slow, write};
 use crate::scenario::Scenario;

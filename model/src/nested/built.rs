@@ -1,24 +1,24 @@
-//! What is built where it differs from the first design: a fault freezes its entry, looks at the three lines, and only then writes the row
-//! and the leaf; an entry that is frozen is condemned, not taken; a flush by L1 leaves holes as they are, and flushes a TLB only where
-//! something was taken from a leaf since.
+//! The design as built, where it differs from the first design. A fault freezes its entry, checks the three lines, and
+//! only then writes the row and the leaf. An invalidation condemns a frozen entry instead of taking it. A flush by L1
+//! does not number holes, and flushes a TLB only if something was dropped since.
 
 use super::program::{Nested, Op};
 use super::shadow::{EPOCH, SHADOW, Word};
 use super::steps::{Flush, L2, Pc, State};
 use crate::bug::Bug;
 
-/// All are alike: no number says how old one is.
+/// All holes are alike: none has a number.
 const HOLE: Word = Word::Hole(0);
 
 impl Nested {
-    /// F8 and F9. `None`: the access is over.
+    /// F8 and F9. `None`: the access has ended.
     pub(super) fn install_built(&self, s: &mut State, i: usize) -> Pc {
         let me = s.threads[i];
         let g1 = me.t & super::shadow::entry::FRAME;
         let early = self.has(Bug::CheckedBeforeFrozen);
         match me.pc {
             Pc::Link => {
-                // A link goes where no table was found: into what is there by now.
+                // Links a table where none was found, in the current tree.
                 let root = if me.above { s.world.root } else { me.root };
                 s.threads[i].root = root;
                 let tree = &mut s.world.trees[root as usize];
@@ -38,7 +38,7 @@ impl Nested {
             Pc::Recheck => {
                 let lines = [s.world.lines[me.hva as usize], s.world.lines[EPOCH], s.world.lines[SHADOW]];
                 let is_leaf = matches!(me.word, Some(Word::Leaf { .. }));
-                // What is there already was judged by the flush.
+                // The flush has already judged an existing leaf.
                 let shadow = !is_leaf && !self.has(Bug::LineUnrechecked);
                 let checked = if shadow { 3 } else { 2 };
                 let stands = lines[..checked] == me.lines[..checked] || self.has(Bug::EntryUnchecked);
@@ -73,7 +73,7 @@ impl Nested {
         }
     }
 
-    /// The leaf that the fault has met serves, or goes.
+    /// Keeps or removes the leaf that the fault has met.
     fn leaf_met(s: &mut State, i: usize) -> Pc {
         let me = s.threads[i];
         let Some(old @ Word::Leaf { pfn, write, .. }) = me.word else { unreachable!("a leaf") };
@@ -81,7 +81,7 @@ impl Nested {
         let is_it = row == me.t & super::shadow::entry::FRAME;
         let serves = pfn == me.pfn && write == me.write && is_it && s.world.walk().same(old);
         if serves {
-            // Nothing is marked, and nothing is written.
+            // Nothing to mark, and nothing to write.
             return Pc::Mark;
         }
         s.world.note_drop();
@@ -89,7 +89,8 @@ impl Nested {
         Pc::Start
     }
 
-    /// T refuses. What was hit goes at once; and again when the vCPU comes back, with what its TLB has.
+    /// T refuses: removes the leaf that was hit at once, and again with the vCPU's translations when the vCPU comes
+    /// back.
     pub(super) fn refuse_built(&self, s: &mut State, i: usize) {
         let (met, forgot) = (s.threads[i].word, s.world.vcpus[i].forgot);
         let dropped = s.world.dropping > 0 || s.world.dropped > forgot;
@@ -112,7 +113,7 @@ impl Nested {
         s.done(i);
     }
 
-    /// The vCPU comes back: what T refused goes once more, whatever stands there.
+    /// The vCPU comes back: removes the refused leaf once more.
     pub(super) fn comeback(s: &mut State, i: usize) {
         let root = s.world.root as usize;
         if s.world.trees[root].upper == Word::Table {
@@ -122,18 +123,18 @@ impl Nested {
             }
             s.world.trees[root].leaf = Self::zapped(word);
         }
-        // And what faults under way have read of T is not installed.
+        // And faults under way do not install what they have read of T.
         s.world.announce([SHADOW]);
         s.world.vcpus[i].refused = false;
         s.world.vcpus[i].forget_l2();
     }
 
-    /// Whether it is not put down that something is about to be taken from a leaf.
+    /// Returns whether the begin of a drop is not recorded.
     fn unnoted(&self, harvests: bool) -> bool {
         self.has(Bug::DropNotedLate) || self.has(Bug::DropNotedEarly) || harvests && self.has(Bug::ArmUnnoted)
     }
 
-    /// What a word becomes. A hole stays: a fault that fills it looks at the lines when it has frozen it.
+    /// Returns the edited word. A hole stays: a fault that fills it checks the lines after it has frozen it.
     fn zapped(word: Word) -> Word {
         match word {
             Word::Frozen(owner) | Word::Condemned(owner) => Word::Condemned(owner),
@@ -144,7 +145,7 @@ impl Nested {
     /// The walk over (shadow, g2).
     pub(super) fn visit_built(&self, s: &mut State, i: usize, harvests: bool, flushes: bool) {
         let me = s.threads[i];
-        // What L0 empties it empties whatever T says.
+        // L0 empties an entry whatever T says.
         let flushes = flushes && me.flush == Flush::Revalidate;
         let root = s.world.root;
         if me.pc != Pc::Load {
@@ -217,12 +218,13 @@ impl Nested {
         if !flushes {
             s.threads[i].owes |= L2;
             s.threads[i].bumped |= 1;
-            // The head behind the one that led here.
+            // The next head.
             s.threads[i].g1 += 1;
         }
     }
 
-    /// A flush by L1 has been over the shadow: which TLBs have anything to forget. An entry looks at its own, when this has ended.
+    /// After a flush by L1 has visited the shadow: finds the TLBs that have something to forget. An entry checks its
+    /// own TLB when this has ended.
     pub(super) fn settle_built(&self, s: &mut State, i: usize, op: Op) {
         let dropped = s.world.dropped;
         let owes = matches!(op, Op::Broadcast) && (s.world.dropping > 0 || dropped > s.world.settled);

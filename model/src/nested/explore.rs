@@ -1,4 +1,4 @@
-//! The check: which steps there are, and what must be true of every state.
+//! The check: the possible steps, and the properties of every state.
 
 use super::program::{Nested, Op, THREADS};
 use super::steps::{Pc, State, Thread};
@@ -50,7 +50,7 @@ impl Checked for Nested {
 
 impl Model for Nested {
     type State = State;
-    /// A thread, and what it does.
+    /// A thread, and its next step.
     type Action = (usize, Pc);
 
     fn init_states(&self) -> Vec<State> {
@@ -88,7 +88,7 @@ impl Model for Nested {
             s.world.bad.is_some() || nested.all_done(s) || (0..THREADS).any(moves)
         });
         match self.bug {
-            // With a mistake, the first bad state is all that is wanted.
+            // With a mistake, only the first bad state is needed.
             Some(_) => vec![safe],
             None => vec![safe, moves, ends],
         }

@@ -1,4 +1,4 @@
-//! What L0 does: it takes pages away, moves memslots, logs.
+//! Operations of L0: it takes pages away, moves memslots, logs.
 
 use super::program::{Nested, Op, THREADS};
 use super::shadow::{EPOCH, Place, SHADOW, TWO, Word};
@@ -6,7 +6,7 @@ use super::steps::{Flush, L1, Pc, State};
 use crate::bug::Bug;
 
 impl Nested {
-    /// The frames of L1 that thread `i`'s invalidation goes over, a bit each.
+    /// Returns the frames of L1 that thread `i`'s invalidation visits, a bit each.
     pub(super) fn parts(s: &State, i: usize) -> u8 {
         let Place { hvas, g1s, .. } = s.world.places[i];
         (0..TWO as u8)
@@ -14,12 +14,12 @@ impl Nested {
             .fold(g1s, |all, g1| all | 1 << g1)
     }
 
-    /// The next frame from `from` on whose head is to be read.
+    /// Returns the next frame from `from` on whose head must be read.
     fn next_part(parts: u8, from: u8) -> Option<u8> {
         (from..TWO as u8).find(|g1| parts >> g1 & 1 != 0)
     }
 
-    /// The head of the frame that the thread stands at, and then those behind it.
+    /// Reads the head of the thread's current frame, and then the next ones.
     fn head(&self, s: &mut State, i: usize, parts: u8) {
         let Some(g1) = Self::next_part(parts, s.threads[i].g1) else {
             s.threads[i].g1 = parts.trailing_zeros() as u8;
@@ -34,7 +34,7 @@ impl Nested {
         }
         if s.world.chunk && s.world.heads[g1 as usize] {
             s.threads[i].fresh |= 1 << g1;
-            // Before the walk: a debt that it makes is found by threads that come after its edit.
+            // Before the walk, so that threads that come after its edit find the debt.
             s.world.places[i].reached |= s.world.places[i].listed && !self.has(Bug::ReachedLate);
         } else {
             s.threads[i].g1 += 1;
@@ -80,7 +80,7 @@ impl Nested {
                 for g1 in (0..TWO as u8).filter(|g1| parts >> g1 & 1 != 0) {
                     let word = &mut s.world.canonical[g1 as usize];
                     let leaf = matches!(word, Word::Leaf { .. });
-                    // Read-only as they are, L1's own mappings stay where stores are forbidden.
+                    // If only stores are forbidden, L1's own read-only mappings stay.
                     if !matches!(op, Op::Host { protect: true, .. }) {
                         s.threads[i].owes |= if leaf { L1 } else { 0 };
                         *word = Word::Hole(number);
@@ -112,7 +112,7 @@ impl Nested {
                     Op::Move { g1, hva } => s.world.slots[g1 as usize] = hva,
                     Op::MoveTables { t } => {
                         s.world.store(0, t);
-                        // L1 has no part in this: L0 owes the flush.
+                        // L0 owes the flush, not L1.
                         (0..TWO).for_each(|vcpu| s.world.forgets_t(vcpu, 0));
                     }
                     op => unreachable!("{op:?} changes nothing"),
@@ -130,7 +130,7 @@ impl Nested {
         }
     }
 
-    /// A log begins, or is taken. Neither is numbered. `None`: it waits.
+    /// Begins or harvests a log, without a number. `None`: it waits.
     pub(super) fn log(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
         let me = s.threads[i];
         match me.pc {

@@ -1,4 +1,4 @@
-//! What L1 does: it writes its table, flushes, enters L2. And a flush of the shadow, which an entry makes.
+//! Operations of L1: it writes its table, flushes, enters L2. And a flush of the shadow, which an entry carries out.
 
 use super::program::{Nested, Op};
 use super::shadow::{Place, SHADOW, Tree, Word};
@@ -27,7 +27,7 @@ impl Nested {
         Some(())
     }
 
-    /// A flush that may not wait for the entries of other vCPUs: they are in L2 and stay there.
+    /// A flush that must not wait for the entries of other vCPUs, because they are in L2 and stay there.
     fn broadcast(&self, s: &mut State, i: usize) {
         match s.threads[i].pc {
             Pc::Start => {
@@ -50,7 +50,7 @@ impl Nested {
         }
     }
 
-    /// The vCPU enters L2: what is pending for it comes first.
+    /// The vCPU enters L2 after its pending flush.
     fn enter(&self, s: &mut State, i: usize, key: u8) -> Option<()> {
         let newest = s.world.newest;
         match s.threads[i].pc {
@@ -70,14 +70,14 @@ impl Nested {
                 s.threads[i].pc = Pc::Enter;
             }
             Pc::Enter if s.world.key != key => {
-                // Another root's shadow: recycled when no vCPU is in it.
+                // The shadow of another root: recycle it when no vCPU is in it.
                 let enters = |thread: &Thread| thread.pc == Pc::Entered || Self::is_in_flush(thread.pc);
                 let vcpus = &s.world.vcpus[..s.world.vcpu_count];
                 if vcpus.iter().any(|vcpu| vcpu.in_l2) || s.threads.iter().any(enters) {
                     return None;
                 }
                 s.world.key = key;
-                // As built, what the other root says too may stay.
+                // As built, leaves that the other root also has may stay.
                 let flush = if self.fresh { Flush::Revalidate } else { Flush::Zap };
                 (s.threads[i].flush, s.threads[i].pc) = (flush, Pc::Begin);
             }
@@ -94,7 +94,7 @@ impl Nested {
                         }
                         s.threads[i].pc = Pc::Entered;
                     }
-                    // A flush that began after this one was asked for serves both, when it has ended.
+                    // A flush that began after this request serves both when it has ended.
                     Some(asked) if s.world.flushed > asked => s.threads[i].pc = Pc::Entered,
                     // As built, one at a time.
                     Some(_) if self.fresh && begun.is_some() && !self.has(Bug::CoalescedUnwaited) => {
@@ -113,7 +113,7 @@ impl Nested {
                 let root = s.world.root;
                 let vcpu = &s.world.vcpus[i];
                 if self.fresh && vcpu.pending.is_some() && !self.has(Bug::ServedUnforgotten) {
-                    // Served by another vCPU's flush, perhaps: its own TLB forgets all the same.
+                    // Its own TLB must forget even if another vCPU's flush served it.
                     s.world.forget_dropped(i);
                 }
                 let vcpu = &mut s.world.vcpus[i];
@@ -125,7 +125,7 @@ impl Nested {
         Some(())
     }
 
-    /// A flush of the shadow: everything that T no longer says goes.
+    /// A flush of the shadow removes every leaf that T no longer has.
     pub(super) fn flush(&self, s: &mut State, i: usize, op: Op, back: Pc) {
         match s.threads[i].pc {
             Pc::Begin => {
@@ -164,7 +164,7 @@ impl Nested {
             Pc::End => {
                 let number = s.world.places[i].number;
                 s.world.places[i] = Place::default();
-                // A flush of one page on behalf of a fault is none of the whole shadow.
+                // A flush of one page for a fault does not count as one of the whole shadow.
                 if !matches!(op, Op::Access { .. }) {
                     s.world.flushed = s.world.flushed.max(number);
                 }
@@ -179,7 +179,7 @@ impl Nested {
         }
     }
 
-    /// Whether thread `i` stands in a flush.
+    /// Returns whether a thread is in a flush.
     pub(super) fn is_in_flush(pc: Pc) -> bool {
         use Pc::{Begin, Edit, End, Head, Kick, Load, Note, Noted, ReadRow, Remove, Settle};
         matches!(pc, Begin | Load | ReadRow | Note | Edit | Noted | Head | Settle | Kick(_) | Remove | End)

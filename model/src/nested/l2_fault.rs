@@ -7,14 +7,14 @@ use crate::bug::Bug;
 use entry::{ACCESSED, DIRTY, FRAME, PRESENT, WRITE};
 
 impl Nested {
-    /// The newest number that the fault of thread `i` knows.
+    /// Returns the stamp of thread `i`'s fault.
     fn stamp(s: &State, i: usize) -> u8 {
         let met = if let Some(Word::Hole(number)) = s.threads[i].word { number } else { 0 };
         s.threads[i].lines.into_iter().fold(met, u8::max)
     }
 
-    /// The places, a bit each, of active invalidations that cover what the fault needs: its host page, its frame of L1, T's own
-    /// page.
+    /// Returns the places, a bit each, of active invalidations that cover the fault's host page, its frame of L1, or
+    /// T's own page.
     fn covering(s: &State, i: usize) -> u8 {
         let (hva, g1) = (s.threads[i].hva, s.threads[i].t & FRAME);
         let covers = |other: &usize| {
@@ -25,7 +25,7 @@ impl Nested {
         (0..THREADS).filter(covers).fold(0, |places, other| places | 1 << other)
     }
 
-    /// T, and what it refuses. `None`: it refuses. Sets Accessed, and Dirty for a store.
+    /// Reads T, and sets Accessed, and Dirty for a store. `None`: T refuses.
     fn read_t(s: &mut State, i: usize, write: bool) -> Option<u8> {
         let key = s.world.vcpus[i].key;
         let t = s.world.t[key as usize];
@@ -39,9 +39,9 @@ impl Nested {
         Some(seen)
     }
 
-    /// L1 gets the fault. A leaf that it hit is looked at again before this vCPU runs L2.
+    /// L1 gets the fault. A leaf that was hit is checked again before this vCPU runs L2.
     fn refuse(&self, s: &mut State, i: usize) {
-        // Where something has not been flushed yet, it may have hit what is in no table any more.
+        // If something is unflushed, the access may have hit a translation that is in no table any more.
         let owed = s.others_unflushed(i, None) && !self.has(Bug::RefusedBesideDebt);
         let hit = owed || matches!(s.world.walk(), Word::Leaf { .. } | Word::Frozen(_));
         let World { newest, vcpu_count, .. } = s.world;
@@ -53,7 +53,8 @@ impl Nested {
         if hit && !self.has(Bug::RefusedLeafKept) {
             vcpu.pending = Some(newest);
         }
-        // The violation itself has dropped what it hit: L1 need not flush. Where it hit nothing, and others fill the same shadow, it must.
+        // The violation itself has dropped the translation that it hit, so L1 need not flush. If it hit nothing, and
+        // other vCPUs fill the same shadow, L1 must flush.
         if vcpu_count == 1 || hit {
             vcpu.allowed[vcpu.key as usize] = 0;
         }
@@ -80,7 +81,7 @@ impl Nested {
                 }
                 s.threads[i].above = self.reclaims() && s.world.trees[root as usize].upper != Word::Table;
                 match word {
-                    // Its owner goes on soon.
+                    // Wait for its owner.
                     Word::Frozen(_) | Word::Condemned(_) => return None,
                     Word::Leaf { .. } if !self.fresh => Pc::Compare,
                     _ if self.has(Bug::TablesReadFirst) => Pc::ReadTables,
@@ -120,7 +121,8 @@ impl Nested {
         Some(())
     }
 
-    /// F1: the tree, and the word in it. Near the last access the tree is that of then, as long as the line stands.
+    /// F1: returns the tree, and the word in it. Near the last access it is the remembered tree, while the line is
+    /// unchanged.
     fn finds(&self, s: &mut State, i: usize, near: bool) -> (u8, Word) {
         let line = s.world.lines[SHADOW];
         let stands = |&(_, then): &(u8, u8)| then == line || self.has(Bug::NearUnchecked);
@@ -174,7 +176,7 @@ impl Nested {
                 Pc::Confirm
             }
             Pc::Confirm => {
-                // A scan is no moment: what was listed is looked at later, and may have ended.
+                // A scan is not atomic: a listed invalidation is checked later, and may have ended.
                 let covered = Self::covering(s, i) & me.listed != 0 && !self.has(Bug::ShadowFaultUnscanned);
                 s.threads[i].listed = 0;
                 match me.upgrades {
@@ -265,7 +267,8 @@ impl Nested {
         }
     }
 
-    /// The second half of F9, F10; and a leaf that is frozen for a permission. `None`: the access is over.
+    /// The second half of F9, F10; and the thaw of a leaf that was frozen for a permission. `None`: the access has
+    /// ended.
     fn thaw(&self, s: &mut State, i: usize) -> Option<Pc> {
         let me = s.threads[i];
         let g1 = me.t & FRAME;
@@ -301,7 +304,7 @@ impl Nested {
             }
             Pc::FreezeLeaf => {
                 let old = me.word.expect("met in the walk");
-                // As if the leaf's own word said that stores are the host's to allow.
+                // As if the leaf's own word had the host's write permission.
                 let at_once = self.has(Bug::UpgradeUncompared) && me.write;
                 let given = Word::Leaf { pfn: me.pfn, write: true, armed: false, g1 };
                 let new = if at_once { given } else { Word::Frozen(i as u8) };
@@ -314,7 +317,7 @@ impl Nested {
             Pc::ThawBack => {
                 s.world.swap(me.root, Word::Frozen(i as u8), me.word.expect("met in the walk"));
                 if !s.world.writable[me.hva as usize] {
-                    // The host is asked outside the section, as in any fault.
+                    // The fault asks the host outside the section, as always.
                     s.done(i);
                     return None;
                 }
@@ -324,7 +327,7 @@ impl Nested {
         })
     }
 
-    /// A leaf is there: T says whether it serves, goes, or gets a permission more.
+    /// A leaf is there: T decides whether it stays, is removed, or gets a permission.
     fn compare(&self, s: &mut State, i: usize, write: bool) {
         let me = s.threads[i];
         let Some(Word::Leaf { pfn, write: writes, .. }) = me.word else { unreachable!("a leaf") };

@@ -1,4 +1,4 @@
-//! Table memory is short: the tables of a shadow go, whichever vCPUs run on it.
+//! Reclaim of a shadow's tables, whichever vCPUs run on it, when table memory is short.
 //!
 //! ```text
 //! unlinked                put down as a drop: under way before, numbered after
@@ -62,7 +62,8 @@ impl Nested {
         Some(())
     }
 
-    /// Whether it may be in a table that was unlinked: a fault in its section; a walk of the shadow that is inside.
+    /// Returns whether a thread may be in an unlinked table: a fault in its section, or a walk inside the shadow's
+    /// door.
     fn is_awaited(&self, i: usize, thread: &Thread) -> bool {
         match self.op(thread, i) {
             Some(Op::Access { .. } | Op::Near { .. }) if !self.has(Bug::FreedBesideFault) => {

@@ -1,10 +1,10 @@
-//! Where a thread stands; and the walk over (shadow, g2) that every invalidation makes.
+//! The next step of a thread; and the walk over (shadow, g2) that every invalidation makes.
 
 use super::program::{Nested, Op, THREADS};
 use super::shadow::{Place, TWO, Word, World, entry, stores};
 use crate::bug::Bug;
 
-/// What a thread does next. F1 to F10 are the steps of `book/src/nested.md`.
+/// The next step of a thread. F1 to F10 are the steps of `book/src/nested.md`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Pc {
     /// The operation begins. Of an access: F1, the walk of the shadow.
@@ -64,9 +64,9 @@ pub enum Pc {
     ReadRow,
     /// The walk: the edit.
     Edit,
-    /// As built: that something is about to be taken from a leaf is put down.
+    /// As built: records that a drop is under way.
     Note,
-    /// As built: that it was taken.
+    /// As built: records the end of the drop.
     Noted,
     /// What is owed is known.
     Settle,
@@ -80,7 +80,7 @@ pub enum Pc {
     End,
     /// A vCPU is about to enter L2.
     Enter,
-    /// As built: what T refused goes once more.
+    /// As built: the refused leaf is removed once more.
     Comeback,
     /// A flush of the shadow begins.
     Begin,
@@ -90,17 +90,17 @@ pub enum Pc {
     Grace,
 }
 
-/// A flush of the shadow: what becomes of a leaf.
+/// What a flush of the shadow does with a leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Flush {
-    /// It stays if T still says it.
+    /// It stays if T still has it.
     #[default]
     Revalidate,
-    /// It goes.
+    /// It is removed.
     Zap,
 }
 
-/// A thread's own variables. What is not needed any more is forgotten, so that fewer states differ.
+/// A thread's own variables. Unneeded values are forgotten, so that fewer states differ.
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Thread {
@@ -138,7 +138,7 @@ pub struct Thread {
     pub(super) taken: u8,
 }
 
-/// All there is.
+/// The whole state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct State {
     pub(super) world: World,
@@ -150,17 +150,17 @@ pub(super) const L1: u8 = 1;
 pub(super) const L2: u8 = 2;
 
 impl State {
-    /// Thread `i` is about to do its next operation.
+    /// Ends the operation of thread `i`.
     pub(super) fn done(&mut self, i: usize) {
         self.threads[i] = Thread { op: self.threads[i].op + 1, ..Thread::default() };
     }
 
-    /// Thread `i` begins its operation again.
+    /// Restarts the operation of thread `i`.
     pub(super) fn again(&mut self, i: usize) {
         self.threads[i] = Thread { op: self.threads[i].op, ..Thread::default() };
     }
 
-    /// The head of `g1` is written: no thread's copy of it is the same word any more.
+    /// Writes the head of `g1`, so that no thread's copy matches it any more.
     pub(super) fn head_changes(&mut self, g1: u8, names: bool) {
         self.world.heads[g1 as usize] = names;
         for thread in &mut self.threads {
@@ -168,7 +168,7 @@ impl State {
         }
     }
 
-    /// The row is written: no thread's copy of it is the same word any more.
+    /// Writes the row, so that no thread's copy matches it any more.
     pub(super) fn row_changes(&mut self, root: u8, g1: u8) {
         self.world.trees[root as usize].row = g1;
         for thread in &mut self.threads {
@@ -180,7 +180,7 @@ impl State {
         &mut self.world.places[i]
     }
 
-    /// Whether any other invalidation has looked at a shadow, and has not flushed yet.
+    /// Returns whether another invalidation has visited a shadow and has not flushed yet.
     pub(super) fn others_unflushed(&self, i: usize, bug: Option<Bug>) -> bool {
         let own = |place: &&Place| bug != Some(Bug::DebtsBySpace) || place.shadow;
         let others = (0..THREADS).filter(|&other| other != i).map(|other| &self.world.places[other]);
@@ -243,7 +243,7 @@ impl Nested {
             _ => {
                 let old = me.word.expect("read before");
                 let Word::Leaf { pfn, write, armed, g1 } = old else { unreachable!("a leaf") };
-                // What a log took away may still be in a TLB, and nothing that is listed says so.
+                // A TLB may still have the permission that a log withdrew, and no listed invalidation says so.
                 let may_store = write || armed && !self.has(Bug::ArmedPassedBy);
                 let (own, new) = if flushes {
                     let zap = me.flush == Flush::Zap || !self.agrees(&s.world, me.row, may_store);
@@ -278,14 +278,14 @@ impl Nested {
         }
     }
 
-    /// Whether T still says what a leaf with this row gives.
+    /// Returns whether T still allows the mapping of a leaf with this row.
     pub(super) fn agrees(&self, world: &World, row: u8, write: bool) -> bool {
         let t = world.t[world.key as usize];
         let accessed = t & entry::ACCESSED != 0 || self.has(Bug::KeptUnaccessed);
         t & entry::PRESENT != 0 && accessed && t & entry::FRAME == row && (!write || stores(t))
     }
 
-    /// All edits are done: what is owed is flushed, one vCPU after the other.
+    /// After all edits, pays the debt, one vCPU after the other.
     pub(super) fn settle(&self, s: &mut State, i: usize) {
         let me = &mut s.threads[i];
         if self.has(Bug::HeadReadLate) && s.world.places[i].shadow {
@@ -296,7 +296,7 @@ impl Nested {
             me.owes &= L1;
         }
         if self.has(Bug::HullsMixSpaces) && !s.world.places[i].shadow && me.g1 != 0 {
-            // The range was put down as one of L1's frames, and g2 is another number.
+            // The range was recorded as frames of L1, which do not name g2.
             me.owes &= L1;
         }
         if me.owes == 0 {
@@ -328,10 +328,12 @@ impl Nested {
         }
     }
 
-    /// Entries of the reverse map that lead to a hole of this number go, each by a compare-and-swap of the head as it was read.
+    /// Removes entries of the reverse map that lead to a hole of this number, each by a compare-and-swap of the head as
+    /// read.
     pub(super) fn remove(&self, s: &mut State, i: usize) {
         if self.fresh {
-            // Faults on these frames wait until the invalidation ends. For a flush of L1 they do not: it removes none.
+            // Faults on these frames wait until the invalidation ends. They do not wait for a flush of L1, which
+            // removes no entry.
             let parts =
                 if s.threads[i].bumped == 0 || s.world.places[i].shadow { 0 } else { Self::parts(s, i) };
             (0..TWO as u8).filter(|g1| parts >> g1 & 1 != 0).for_each(|g1| s.head_changes(g1, false));

@@ -1,4 +1,5 @@
-//! Changes of the mappings: each claims its pages, publishes, outlasts, edits inside a notification, and lets go.
+//! Changes of the mappings. Each claims its pages, publishes a version, waits for faults with the old version, edits
+//! inside a notification, and releases the pages.
 
 use super::world::Mapped;
 use super::{Op, PAGES, Pc, Primary, State};
@@ -33,7 +34,8 @@ impl Primary {
                 }
                 Self::next(s, i, (first, last), Pc::Outlast, Pc::Retire);
             }
-            // What the version has replaced is freed after every lock was free once. A change of all pages has seen that.
+            // Replaced parts of a version are freed after every lock was free once. A change of all pages has seen
+            // that.
             Pc::Retire => {
                 if last > first || self.makes(Bug::VersionFreedEarly) {
                     s.world.freed_versions = s.threads[i].published;
@@ -54,7 +56,7 @@ impl Primary {
                 s.threads[i].pc = Pc::Sweep;
             }
             Pc::Sweep => {
-                // Where no table is linked there is nothing.
+                // Without a linked table there is no entry.
                 if s.world.pages[at].linked {
                     if s.world.pages[at].locked.is_some() {
                         return None;
@@ -97,7 +99,7 @@ impl Primary {
         Some(())
     }
 
-    /// The page after this one, at `again`; after the last, `then`.
+    /// Continues with the next page at `again`; after the last one with `then`.
     fn next(s: &mut State, i: usize, (first, last): (u8, u8), again: Pc, then: Pc) {
         let thread = &mut s.threads[i];
         (thread.page, thread.pc) = if thread.page < last { (thread.page + 1, again) } else { (first, then) };
@@ -132,14 +134,14 @@ impl Primary {
         s.threads[i].pc = pc;
     }
 
-    /// Translations of the page go, or their permission to store.
+    /// Removes translations of the page, or their write permission.
     fn flush(s: &mut State, at: usize, gone: bool) {
         for tlb in &mut s.world.tlb {
             tlb[at] = tlb[at].filter(|_| !gone).map(|(frame, _)| (frame, false));
         }
     }
 
-    /// The entry, under its page lock.
+    /// Edits the entry, under its page lock.
     fn edit(s: &mut State, i: usize, op: Op, at: usize) {
         let page = &mut s.world.pages[at];
         if op == Op::Fork {
@@ -150,7 +152,7 @@ impl Primary {
         match op {
             Op::Munmap(_) => {
                 page.entry = None;
-                // A mapping that came after the one that goes.
+                // A newer mapping than the one that is removed.
                 if matches!(page.mapped, Mapped::Here { .. }) {
                     s.world.bad = Some(Bad::StoreLost);
                 }

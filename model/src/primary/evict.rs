@@ -1,5 +1,6 @@
-//! Eviction: the contents of a page go to a copy, of an address space that has vCPUs, or of its child. What both map is stored once:
-//! the frame is in the swap cache while one entry says the frame and the other the copy. See `mm/src/swap/cache.rs`.
+//! Eviction: writes the contents of a page of an address space with vCPUs, or of its child, to a copy. A page that both
+//! map is stored once: the frame is in the swap cache while one entry has the frame and the other one the copy. See
+//! `mm/src/swap/cache.rs`.
 
 use super::world::World;
 use super::{Pc, Primary, State};
@@ -12,7 +13,7 @@ impl Primary {
         match s.threads[i].pc {
             Pc::Start => {
                 if of_child {
-                    // No vCPU of the child is in the world.
+                    // The world has no vCPU of the child.
                     s.threads[i].pc = Pc::Sweep;
                     return Some(());
                 }
@@ -83,7 +84,7 @@ impl Primary {
 }
 
 impl World {
-    /// The frame is free, if nothing refers to it.
+    /// Frees the frame, if nothing refers to it.
     pub(super) fn let_go(&mut self, at: usize, frame: u8) {
         let page = &self.pages[at];
         let is_cached = page.cached.is_some_and(|(cached, _)| cached == frame);
@@ -93,7 +94,7 @@ impl World {
         }
     }
 
-    /// The page comes back from its copy: in the frame that the child shares, or in another.
+    /// Brings the page back from its copy, in the frame that the child shares, or in another one.
     pub(super) fn bring_back(&mut self, at: usize, copy: u8, number: u8) {
         let cached = self.pages[at].cached.filter(|&(_, contents)| contents == copy);
         let frame = cached.map_or_else(|| self.take_frame(), |(frame, _)| frame);
@@ -102,7 +103,7 @@ impl World {
         }
         let page = &mut self.pages[at];
         (page.copy, page.entry) = (None, Some((frame, false, number)));
-        // Both say one copy if that holds the same.
+        // Both refer to one copy if it has the same contents.
         page.cached = Some((frame, copy)).filter(|_| page.child_copy == Some(copy));
     }
 }

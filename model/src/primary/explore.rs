@@ -1,4 +1,4 @@
-//! The check: which steps there are, and what must be true of every state.
+//! The check: the possible steps, and the properties of every state.
 
 use super::world::World;
 use super::{Op, Pc, Primary, State, THREADS, Thread};
@@ -38,7 +38,7 @@ impl Checked for Primary {
 
 impl Model for Primary {
     type State = State;
-    /// A thread, and what it does.
+    /// A thread, and its next step.
     type Action = (usize, Pc);
 
     fn init_states(&self) -> Vec<State> {
@@ -73,7 +73,7 @@ impl Model for Primary {
             s.world.bad.is_some() || primary.all_done(s) || (0..THREADS).any(moves)
         });
         match self.bug {
-            // With a mistake, the first bad state is all that is wanted.
+            // With a mistake, only the first bad state is needed.
             Some(_) => vec![safe],
             None => vec![safe, moves, ends],
         }

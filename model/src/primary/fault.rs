@@ -1,5 +1,5 @@
-//! A vCPU that stores, or loads: by its translation, or by one that it fetches, or after the host has brought the page in. And the host's own
-//! thread, which needs no translation.
+//! A vCPU stores or loads: by its translation, by one that it fetches, or after the host has brought the page in. And a
+//! store by the host's own thread, which needs no translation.
 
 use super::world::{Mapped, bit};
 use super::{Op, Pc, Primary, State};
@@ -88,7 +88,7 @@ impl Primary {
                 s.world.pages[at].locked = None;
                 s.threads[i].read = None;
                 s.threads[i].pc = Pc::Start;
-                // The host has looked under the lock that it lets go of.
+                // The host checks under the lock before it releases it.
                 if let (Op::Write(_), Some((frame, true, _))) = (op, s.world.pages[at].entry) {
                     s.world.store(at, frame, bit(i, s.threads[i].op));
                     s.done(i);
@@ -98,7 +98,7 @@ impl Primary {
         Some(())
     }
 
-    /// The page lock is held, and the mapping is read.
+    /// Continues with the page lock held and the mapping read.
     fn by_mapping(&self, s: &mut State, i: usize, at: usize, stores: bool) -> Option<()> {
         let (version, mapped) = s.threads[i].read?;
         Self::look(s, version);
@@ -111,7 +111,7 @@ impl Primary {
             if refused {
                 s.done(i);
             } else {
-                // It lets go, and looks again.
+                // It releases the lock, and checks again.
                 s.threads[i].pc = Pc::Lock;
             }
             return Some(());
