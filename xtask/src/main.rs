@@ -17,7 +17,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use verify::steps::Tier;
 
-/// What a chore hands back: nothing, or why it failed.
+/// Result of a chore.
 type Outcome = anyhow::Result<()>;
 
 /// House chores of slat
@@ -60,7 +60,7 @@ enum Chore {
     Page(page::Args),
 }
 
-/// What another program reads.
+/// Arguments for another program.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 struct Words {
@@ -69,7 +69,7 @@ struct Words {
 }
 
 impl Chore {
-    /// Does it, in the repository's root.
+    /// Runs the chore, in the repository's root.
     fn run(&self) -> Outcome {
         match self {
             Self::House => house::run(),
@@ -93,7 +93,7 @@ impl Chore {
     }
 }
 
-/// Arguments that are good alone, and not together.
+/// Returns an error for arguments that contradict each other.
 fn misuse(why: &str) -> Outcome {
     Err(clap::Error::raw(ErrorKind::ArgumentConflict, format!("{why}\n")).into())
 }
