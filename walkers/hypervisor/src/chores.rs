@@ -1,5 +1,5 @@
-//! What is done to the guest's memory while it runs: on timer interrupts, between two of its instructions, by the processor
-//! that is interrupted, while another goes on.
+//! Operations on the guest's memory at timer interrupts, between two of its instructions. The interrupted processor
+//! does them while another one runs on.
 //!
 //! | option | on an interrupt | and now and then |
 //! |---|---|---|
@@ -8,8 +8,8 @@
 //! | `age` | [`age`](slat::Walk::age): what has been accessed since | |
 //! | `move` | the host [moves](crate::moves) pages to other frames, and takes some | blocks of 2 MiB are moved |
 //!
-//! What harvests and aging tell is compared with what the guest's memory has become: [`watch`](crate::watch). What the engine tells
-//! of itself is compared with what it counts: [`events`](crate::events).
+//! [`watch`](crate::watch) compares harvests and aging with the changes of the guest's memory.
+//! [`events`](crate::events) compares the engine's events with its counters.
 
 use crate::Error;
 use crate::layout::Layout;
@@ -22,24 +22,24 @@ use slat::{Format, Idle, SecondaryMmu, Vm};
 use slat_walker_x86::println;
 use spin::Mutex;
 
-/// So many harvests pass between two ends of a dirty log.
+/// Number of harvests between two ends of a dirty log.
 const LOG_ROUND: u64 = 64;
-/// So many interrupts pass between two comparisons of events with counters, where one processor runs the guest.
+/// Number of interrupts between two comparisons of events with counters, if one processor runs the guest.
 const EVENTS_ROUND: u64 = 64;
-/// So many interrupts pass between two turns where there are two processors: their time is the machine's, and each of them is
-/// interrupted 250 times a second, so that an emulated guest would do little but fault.
+/// Number of interrupts between two turns with two processors. Their time is the machine's, and each of them is
+/// interrupted 250 times a second, so an emulated guest would otherwise do little but fault.
 const TURN_OF_TWO: u64 = 16;
 
-/// What has been done, by whichever processor, in numbers.
+/// Counters of the chores, for all processors.
 #[derive(Debug)]
 pub struct Chores {
     wanted: Wanted,
     layout: Layout,
-    /// That run the guest.
+    /// Number of processors that run the guest.
     processors: u32,
-    /// Interrupts between two turns.
+    /// Number of interrupts between two turns.
     turn: u64,
-    /// Held by the processor whose turn it is.
+    /// The state, held by the processor that does a turn.
     work: Mutex<(Watch, Mover)>,
     interrupts: AtomicU64,
     zaps: AtomicU64,
@@ -51,7 +51,7 @@ pub struct Chores {
 }
 
 impl Chores {
-    /// None done yet.
+    /// Makes the chores without counts.
     pub fn new(options: &Options, host: &Machine) -> Self {
         let Options { chores: wanted, processors, .. } = *options;
         let [interrupts, zaps, harvests, dirty, rounds, generations, young] =
@@ -78,13 +78,13 @@ impl Chores {
         }
     }
 
-    /// All that the options ask for.
+    /// Does all chores of the options.
     pub fn run<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle) -> Result<(), Error> {
         let interrupts = self.interrupts.fetch_add(1, Relaxed) + 1;
         if !interrupts.is_multiple_of(self.turn) {
             return Ok(());
         }
-        // Another processor's turn is enough.
+        // Another processor already does a turn.
         let Some(mut work) = self.work.try_lock() else { return Ok(()) };
         let (watch, mover) = &mut *work;
         if self.processors == 1 && interrupts.is_multiple_of(EVENTS_ROUND) {
@@ -102,7 +102,7 @@ impl Chores {
         Ok(())
     }
 
-    /// The guest is done: all of its memory is compared once more, and all that is free looked at.
+    /// After the guest's end: compares all of its memory once more, and checks all free frames.
     pub fn finish<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle) -> Result<(), Error> {
         Mover::finish(vm.host())?;
         vm.host().clocks.compare(vm.host())?;
@@ -110,7 +110,7 @@ impl Chores {
         self.compare(vm, idle, &mut self.work.lock().0, true)
     }
 
-    /// Ages and harvests, and compares what that tells with some of the guest's memory, or with all.
+    /// Ages and harvests, and compares the results with some or all of the guest's memory.
     fn compare<F: Format>(
         &self,
         vm: &Vm<F, Machine>,
@@ -131,8 +131,8 @@ impl Chores {
         watch.judge(looks)
     }
 
-    /// A generation: what has been accessed since the last one is young. No processor is asked to forget translations but
-    /// when it next enters.
+    /// Does an aging pass: pages accessed since the last one are young. A processor forgets translations only when it
+    /// next enters.
     fn age<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle, watch: &mut Watch) {
         let generations = self.generations.fetch_add(1, Relaxed) + 1;
         let lost = self.wanted.mistake == Some(Mistake::LostYoung) && generations.is_multiple_of(16);
@@ -161,7 +161,7 @@ impl Chores {
         for (page, _) in harvest.iter().zip(0..).filter(|(_, index)| Some(*index) != lost) {
             watch.harvest(page.gfn);
         }
-        // A migration would have copied its pages before this.
+        // A migration would copy the pages before this.
         harvest.commit();
         if harvests.is_multiple_of(LOG_ROUND) {
             for on in [false, true] {
@@ -177,7 +177,7 @@ impl Chores {
         Ok(())
     }
 
-    /// Says what has been done, in lines that begin with `report:`.
+    /// Prints the counts, in lines that begin with `report:`.
     pub fn report<F: Format>(&self, vm: &Vm<F, Machine>) {
         let Self { interrupts, zaps, harvests, dirty, rounds, generations, young, .. } = self;
         let [interrupts, zaps, harvests, dirty, rounds, generations, young] =

@@ -1,4 +1,4 @@
-//! A thin hypervisor on slat: it boots an unmodified Linux kernel and gives it the machine, all but the memory.
+//! A thin hypervisor on slat: it boots an unmodified Linux kernel and gives it the whole machine except the memory.
 //!
 //! ```text
 //!   Linux ── ports, interrupts, MSRs, devices ──────────────────────▶ the machine
@@ -32,7 +32,7 @@
 //! | `events` | what the engine tells of what it does, compared with what it counts |
 //! | `record` | every fault, told to listeners |
 //!
-//! README.md beside this tells how to wire slat into a hypervisor of your own.
+//! README.md explains how to connect slat to a hypervisor of your own.
 #![no_std]
 #![no_main]
 
@@ -87,7 +87,7 @@ fn main(boot: Boot) -> ! {
     finish(begin(boot))
 }
 
-/// Ends the machine, on whichever processor.
+/// Ends the machine, from any processor.
 fn finish(result: Result<(), Error>) -> ! {
     match result {
         Ok(()) => exit(Verdict::Passed),
@@ -98,7 +98,7 @@ fn finish(result: Result<(), Error>) -> ! {
     }
 }
 
-/// Finds out what is wanted, and on which processor.
+/// Parses the options, and chooses the processor's maker.
 fn begin(boot: Boot) -> Result<(), Error> {
     let options = if boot.has_firmware() {
         Options::parse(boot.command_line())?
@@ -107,7 +107,7 @@ fn begin(boot: Boot) -> Result<(), Error> {
     };
     match vendor() {
         _ if options.plain => linux::load(boot, &options, &Layout::of(boot))?.jump(),
-        // It would start the others by itself, past the hypervisor.
+        // The guest would start the other processors past the hypervisor.
         Vendor::Amd if processors() > options.cpus => {
             Err("the machine has more processors than the guest".into())
         }
@@ -118,7 +118,7 @@ fn begin(boot: Boot) -> Result<(), Error> {
     }
 }
 
-/// From the memslots to the guest's last instruction.
+/// Makes the VM and runs the guest to its end.
 fn run<P: Processor, F: Format>(boot: Boot, options: Options) -> Result<(), Error> {
     let layout = Layout::of(boot);
     // SAFETY: the only token of this processor.
@@ -150,7 +150,7 @@ fn run<P: Processor, F: Format>(boot: Boot, options: Options) -> Result<(), Erro
     let power = if is_image { Some(power::VERDICT) } else { power::control_port(boot) };
     let chores = Chores::new(&options, vm.host());
     let faults = [const { AtomicU64::new(0) }; 2];
-    // Leaked: the second processor is in it to the end.
+    // Leaked: the second processor uses it to the end.
     let guest = Box::leak(Box::new(Guest { vm, options, power, chores, faults }));
     if options.is_shared() {
         return Share::new(guest, first, registers)?.run(&mut idle);
@@ -161,5 +161,5 @@ fn run<P: Processor, F: Format>(boot: Boot, options: Options) -> Result<(), Erro
     Cpu::new(guest, VcpuId(0), first, registers)?.run(&mut idle)
 }
 
-/// One line that says what went wrong.
+/// An error of one line.
 type Error = Box<dyn core::error::Error>;

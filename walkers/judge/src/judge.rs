@@ -8,9 +8,9 @@
 //!            every word of the tables                                   against the copy
 //!            the host, the VMM and a migration do things
 //! ```
-//! Two things are compared with the walker, which share no code: what the raw words say by the format, and what the
-//! judge knows of memslots and host. Where those two disagree the engine is wrong; where the walker disagrees with the
-//! words, the format is, or the emulator.
+//! The walker is compared with two things that share no code: the raw words by the format, and the judge's own state of
+//! memslots and host. If those two disagree, the engine is wrong; if the walker disagrees with the words, the format or
+//! the emulator is.
 
 use crate::backing::{Backing, REGIONS};
 use crate::expect;
@@ -27,9 +27,9 @@ use slat::{
     Translations, VcpuId, Vm,
 };
 
-/// VMs in a run.
+/// Number of VMs in a run.
 const WORLDS: u64 = 10;
-/// Look-ups between two changes.
+/// Number of look-ups between two changes.
 const ROUND: u64 = 48;
 
 /// A look-up to make.
@@ -37,11 +37,11 @@ const ROUND: u64 = 48;
 struct LookUp {
     gpa: Gpa,
     access: Access,
-    /// The engine has just dealt with its fault: it must go through.
+    /// The engine has just handled its fault, so it must succeed.
     must: bool,
 }
 
-/// A machine as what the engine tells to forget.
+/// A machine as the engine's TLB.
 pub(crate) struct Flusher<'m, M>(pub(crate) &'m mut M);
 
 impl<M: Machine> Translations for Flusher<'_, M> {
@@ -54,8 +54,8 @@ impl<M: Machine> Translations for Flusher<'_, M> {
     }
 }
 
-/// Judges tables of format `F` by at least `lookups` look-ups of `machine`, and prints `WALK …`. The same seed makes the
-/// same tables and look-ups.
+/// Judges tables of format `F` by at least `lookups` look-ups of `machine`, and prints `WALK …`. The same seed gives
+/// the same tables and look-ups.
 pub fn judge<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle, seed: u64, lookups: u64) -> Verdict {
     let pattern = Pattern::fill(machine);
     let mut random = Random::new(seed);
@@ -70,7 +70,7 @@ pub fn judge<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle, seed: u64,
     report.finish()
 }
 
-/// Rounds in one VM, until so many look-ups have been made in all.
+/// Runs rounds in one VM, until the total of look-ups reaches a number.
 fn one_world<F: Format, M: Machine>(
     report: &mut Report<'_, M>,
     idle: &mut Idle,
@@ -101,7 +101,7 @@ fn one_world<F: Format, M: Machine>(
         }
     }
     (0..20).for_each(|_| world.create_somewhere(idle, report));
-    // Another VM's translations are none of this one's.
+    // Forget the translations of another VM.
     report.machine.flush();
     let mut shadow = Shadow::default();
     let mut faulted = Vec::new();
@@ -124,7 +124,7 @@ fn one_world<F: Format, M: Machine>(
     }
 }
 
-/// Look-ups in the tables as they are; those that fault go to `faulted`.
+/// Makes look-ups in the current tables; those that fault go to `faulted`.
 fn round<F: Format, M: Machine>(
     world: &mut World<'_, F>,
     idle: &mut Idle,
@@ -140,7 +140,7 @@ fn round<F: Format, M: Machine>(
     let roots: Vec<Pfn> = (0..SPACES)
         .filter_map(|space| world.vm.guest_space(slat::SpaceId(space)).map(|space| space.root()))
         .collect();
-    // All words, every other time: there are more of them than all look-ups have to do with.
+    // All words, every other time: the look-ups cover only a part of them.
     let whole = world.random.once_in(2);
     if whole {
         // SAFETY: the engine is not called before the last use of what is copied here.
@@ -181,7 +181,7 @@ fn round<F: Format, M: Machine>(
     }
 }
 
-/// One look-up and all that is to be checked. Whether it should have gone through, and did; and what it was.
+/// Makes one look-up with all of its checks. Returns whether it should have succeeded, and did; and the look-up.
 fn look_up<F: Format, M: Machine>(
     report: &mut Report<'_, M>,
     shadow: &mut Shadow,
@@ -196,7 +196,7 @@ fn look_up<F: Format, M: Machine>(
     };
     let path = way();
     let mut expected = expect::answer::<F>(&path, gpa, access);
-    // The first opinion: what the words say must be what the judge knows.
+    // First, the words must agree with the judge's own state.
     let known = behind.filter(|behind| behind.writable || access != Access::Write);
     let address = known.map(|behind| behind.pfn.address() + gpa.offset());
     let through = match expected {
@@ -223,7 +223,7 @@ fn look_up<F: Format, M: Machine>(
     if must && !through {
         report.differ(format_args!("the engine: {access:?} at {gpa} faults again: {path:x?}"));
     }
-    // The second: what the walker does must be what the words say.
+    // Second, the walker must agree with the words.
     let mut answer = report.machine.access(root, gpa, access, value);
     let stored = address.filter(|_| access == Access::Write && through).map(|address| {
         let stored = pattern.load(address);
@@ -231,7 +231,7 @@ fn look_up<F: Format, M: Machine>(
         stored
     });
     if access == Access::Write {
-        // For a store, a walker answers with what it stored; where that went is seen in memory.
+        // For a store, a walker answers with the stored value; memory shows where it went.
         expected = if through { Answer::Through { value } } else { expected };
         if let (Answer::Through { .. }, Some(stored)) = (answer, stored) {
             answer = Answer::Through { value: stored.unwrap_or(0) };
@@ -252,7 +252,7 @@ fn look_up<F: Format, M: Machine>(
             report.differ(format_args!("the type at {gpa}: expected {expected:x?}, the walker: {told:x?}"));
         }
     }
-    // Accessed and Dirty: where they must be, and nowhere else.
+    // Accessed and Dirty must be set where required, and nowhere else.
     for ((before, after), step) in
         path.iter().zip(expect::words_after::<F>(&path, access, through)).zip(way())
     {
@@ -268,12 +268,12 @@ fn look_up<F: Format, M: Machine>(
     (right && through, difference)
 }
 
-/// The memory type that the leaf at the end of `path` says.
+/// Returns the memory type of the leaf at the end of `path`.
 fn leaf_memory<F: Format>(path: &[Step]) -> Option<MemoryType> {
     path.last().map(|step| F::read_leaf(step.word).memory)
 }
 
-/// An entry that was frozen for a round, as a fault, a split or a recovery would have it for a moment.
+/// An entry that is frozen for a round, as a fault, a split or a recovery freezes one for a moment.
 struct Frozen {
     step: Step,
 }
@@ -293,7 +293,7 @@ impl Frozen {
 }
 
 impl<F: Format> World<'_, F> {
-    /// Freezes an entry on the way of one of these look-ups, mostly not; never one that the guest itself needs.
+    /// Sometimes freezes an entry on the path of one of these look-ups; never one that the guest itself needs.
     fn freeze(&mut self, root: Pfn, plan: &[LookUp]) -> Option<Frozen> {
         let gfn = self.random.pick(plan).gpa.gfn();
         if self.random.once_in(2) || gfn.0 >> F::FRAME_BITS != 0 {
@@ -310,7 +310,7 @@ impl<F: Format> World<'_, F> {
         Some(Frozen { step })
     }
 
-    /// A look-up near a boundary, if the guest may be sent there whatever the walker does.
+    /// Draws a look-up near a boundary, if the guest may go there whatever the walker does.
     fn plan(&mut self, gpa_bits: u32) -> Option<LookUp> {
         let gfn = self.some_gfn(gpa_bits)?;
         if !self.is_safe(gfn) {
@@ -344,7 +344,7 @@ impl<F: Format> World<'_, F> {
             5 => Gfn((slot.gfns.start + inside).base(Level::M2).0.checked_sub(1)?),
             _ => slot.gfns.start + inside,
         };
-        // Most of a GiB is no pattern: to its frames from where the pattern begins.
+        // Most of a GiB is not the pattern: choose frames of the pattern.
         let gib = self.vm.host().gib_page(self.pattern.frames().start);
         let in_gib = slot.hva == crate::backing::GIB && self.random.below(8) > 1;
         let gfn = if in_gib { slot.gfns.start + gib + inside % self.pattern.frames().len() } else { gfn };

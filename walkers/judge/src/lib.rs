@@ -1,4 +1,4 @@
-//! Compares what a hardware walker makes of slat's tables with what it should, wherever that walker is: in an emulator on
+//! Compares the results of a hardware walker on slat's tables with the expected ones. The walker is in an emulator on
 //! bare metal, or in software (`walkers/README.md`).
 //!
 //! | file | idea |
@@ -11,7 +11,7 @@
 //! | `mutate` | [`mutate()`]: is every bit of any consequence? |
 //! | `report` | what is printed and counted |
 //!
-//! A machine that judges itself by all of it calls [`everything()`] for each format, and [`conclude`].
+//! A program for a machine calls [`everything()`] for each format, and [`conclude`].
 #![no_std]
 
 extern crate alloc;

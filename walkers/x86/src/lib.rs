@@ -1,4 +1,4 @@
-//! Bare metal for the judges that run on x86-64: the least that carries the engine, and guests for it.
+//! Bare-metal support for programs on x86-64: the minimum that the engine needs, and guests.
 //!
 //! In the order in which a reader needs it:
 //!
@@ -19,7 +19,7 @@
 //! | `vmx` | Intel's: the control structure, EPT, VMLAUNCH |
 //!
 //! Memory is mapped one to one, so a pointer *is* a physical address, and the engine's defaults for table memory are
-//! right. The target has no floating point: code here never touches those registers, and a guest's stay in them.
+//! right. The target has no floating point: code here never uses those registers, and a guest's values stay in them.
 #![no_std]
 
 extern crate alloc;

@@ -1,4 +1,4 @@
-//! The judge on software vCPUs: it finds nothing where nothing is wrong, and everything that is.
+//! The judge on software vCPUs: it finds every mistake, and nothing else.
 
 mod soft;
 mod wrong;
@@ -16,7 +16,7 @@ fn nothing_differs<F: Format>(seed: u64) {
     let mut machine = Soft::<F>::new();
     let verdict = judge::<F, _>(&mut machine, &mut idle, seed, 10_000);
     assert!(verdict.passed() && verdict.quirks.is_empty(), "{verdict:?}");
-    // Few of a kind show little: all that a format can have is met.
+    // The look-ups must meet every kind of entry of the format.
     let Seen { through, permission, hole, mmio, tracked, frozen, beyond } = verdict.seen;
     let all = [through[0], through[1], permission, hole, mmio, frozen, beyond];
     assert!(verdict.lookups >= 10_000 && all.iter().all(|&count| count > 50), "{verdict:?}");
