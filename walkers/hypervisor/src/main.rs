@@ -11,26 +11,26 @@
 //! ```
 //! | file | what is there |
 //! |---|---|
-//! | `options` | what the command line says |
-//! | `disk` | where that, and the kernel, come from if there is no loader |
-//! | `layout` | where in the machine's memory things are, and the memslots |
+//! | `options` | the options on the command line |
+//! | `disk` | the command line and the kernel, read from a disk where there is no loader |
+//! | `layout` | where each thing is in the machine's memory, and the memslots |
 //! | `memory` | the host: a small primary MMU under slat's [`Host`](slat::Host) |
-//! | `moves` | how it moves pages, and takes them |
-//! | `linux` | Linux's boot protocol: where the kernel goes, and what it is told |
-//! | `multiboot` | the same of another one's, for a guest that is no Linux |
-//! | `power` | how the guest says that it is done |
+//! | `moves` | moves pages, and takes them |
+//! | `linux` | Linux's boot protocol: where the kernel goes, and the parameters that it reads |
+//! | `multiboot` | the Multiboot protocol, for a guest that is not Linux |
+//! | `power` | how the guest reports that it is done |
 //! | `guest` | the loop around the guest |
 //! | `second` | the second processor, until the guest starts it |
-//! | `apic`, `instruction` | how the guest starts it: stores to its interrupt controller |
-//! | `late` | pages that the host has not got at once: the vCPU that needs one waits, and the other runs |
-//! | `share`, `local`, `platform` | two vCPUs on one processor: turns, an interrupt controller for each, and the table that tells of them |
-//! | `nested`, `l2` | guests of the guest's own: SVM for it; its guest, in and out |
-//! | `clock` | the guest's clock, in a frame of its memory that is held and written before each entry |
-//! | `identify` | how CPUID is answered: where that clock is offered |
-//! | `chores` | what is done to its memory while it runs |
-//! | `watch` | what it has become, compared with what harvests and aging tell |
-//! | `events` | what the engine tells of what it does, compared with what it counts |
-//! | `record` | every fault, told to listeners |
+//! | `apic`, `instruction` | the guest starts it by stores to its interrupt controller; these decode them |
+//! | `late` | pages that the host brings back later: the vCPU that needs one waits, and the other runs |
+//! | `share`, `local`, `platform` | two vCPUs on one processor: turns, an interrupt controller for each, and the table of processors |
+//! | `nested`, `l2` | guests of the guest: its SVM; entry into its guest, and exits |
+//! | `clock` | the guest's clock, in a frame of its memory that the hypervisor holds and writes before each entry |
+//! | `identify` | the answers to CPUID, which offer that clock |
+//! | `chores` | the engine's operations on the guest's memory while the guest runs |
+//! | `watch` | sums of the guest's pages, compared with the results of harvests and aging |
+//! | `events` | the engine's events, compared with its statistics |
+//! | `record` | a list of every fault, by listeners |
 //!
 //! README.md explains how to connect slat to a hypervisor of your own.
 #![no_std]

@@ -3,13 +3,13 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `machine` | [`Machine`]: a walker, and what it can do; [`Quirk`]: what an emulator does wrong |
+//! | `machine` | [`Machine`]: a hardware walker and its abilities; [`Quirk`]: a fault of an emulator |
 //! | `judge` | [`judge()`]: random tables of the real engine, look-up by look-up |
-//! | `world`, `changes`, `backing` | a VM, what happens to it, and the host behind it: the judge's own idea of what is where |
-//! | `tables`, `expect` | the raw words, and what a walker must make of them |
-//! | `stale` | [`stale()`]: are flushes needed, and asked for? |
-//! | `mutate` | [`mutate()`]: is every bit of any consequence? |
-//! | `report` | what is printed and counted |
+//! | `world`, `changes`, `backing` | a VM, the changes to it, and the host behind it: the judge's own record of every page |
+//! | `tables`, `expect` | the raw words, and what a walker must answer for them |
+//! | `stale` | [`stale()`]: does the engine ask for each flush that is needed? |
+//! | `mutate` | [`mutate()`]: does a look-up change with every bit? |
+//! | `report` | prints and counts |
 //!
 //! A program for a machine calls [`everything()`] for each format, and [`conclude`].
 #![no_std]

@@ -12,9 +12,9 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `tables` | T: made, changed, walked |
-//! | `trial` | what each L2 address may lead to, and one access compared with it |
-//! | `block` | what VMRUN refuses; what VMLOAD and VMSAVE exchange |
+//! | `tables` | T: makes, changes and walks it |
+//! | `trial` | the frames that each L2 address may lead to, and one access compared with them |
+//! | `block` | control blocks that VMRUN must refuse; the registers that VMLOAD and VMSAVE exchange |
 #![no_std]
 #![no_main]
 

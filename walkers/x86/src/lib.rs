@@ -4,16 +4,16 @@
 //!
 //! | room | what is there |
 //! |---|---|
-//! | `boot` | from the loader to [`entry!`]'s function: long mode, identity mapped; what the loader told |
-//! | `cpu` | port I/O, control registers, MSRs: every privileged instruction that has no better place |
+//! | `boot` | from the loader to [`entry!`]'s function: long mode, identity mapping, the loader's parameters |
+//! | `cpu` | port I/O, control registers, MSRs, and other privileged instructions |
 //! | `serial` | the first serial port, [`println!`](crate::println) |
 //! | `heap` | the global allocator |
-//! | `exit` | leaving the emulator with a verdict; a panic is a verdict, too |
+//! | `exit` | ends the emulator with a verdict; a panic is a verdict, too |
 //! | `smp` | the second processor |
-//! | `kick` | making the other processor leave its guest |
-//! | `interrupts`, `extended` | what guests that share a processor need: its interrupts taken here, its registers exchanged |
-//! | `guest` | one trait for a processor that can run a guest, of either maker; registers, exits |
-//! | `paging` | how many levels the host's own paging has, which AMD-V walks nested tables by |
+//! | `kick` | makes the other processor leave its guest |
+//! | `interrupts`, `extended` | for guests that share a processor: takes its interrupts, exchanges its registers |
+//! | `guest` | one trait for a processor that can run a guest, of either vendor; registers, exits |
+//! | `paging` | how many levels the host's own paging has; AMD-V walks nested tables with as many |
 //! | `vmcb`, `svm` | AMD's: the control block as a type, and VMRUN |
 //! | `window` | a guest that loads, stores or jumps once, anywhere |
 //! | `vmx` | Intel's: the control structure, EPT, VMLAUNCH |
