@@ -1,4 +1,4 @@
-//! What axaddrspace's own tests leave out: pages of every size.
+//! Tests that axaddrspace's own leave out: pages of every size.
 
 use ax_memory_addr::{PhysAddr, VirtAddr};
 use axaddrspace::{AddrSpaceError, MappingFlags, NestedPageTableOps, PageSize};
@@ -12,7 +12,7 @@ const LARGE: usize = 2 << 20;
 const RAM: MappingFlags = MappingFlags::from_bits_retain(0b111);
 
 thread_local! {
-    /// Frames that are left, and those that are out.
+    /// The number of free frames, and of frames in use.
     static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
     static OUT: Cell<usize> = const { Cell::new(0) };
 }
