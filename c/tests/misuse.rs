@@ -319,7 +319,7 @@ extern "C" fn nonsense(
 }
 
 #[test]
-fn what_a_host_answers_is_checked() {
+fn a_host_s_answers_are_checked() {
     let (thread, vm) = world(&slat_host { resolve: Some(nonsense), ..HOST });
     let vcpu = vcpu(vm, 0).unwrap();
     let answers: Vec<_> = (0..7).map(|page| fault(vcpu, thread, page << 12).unwrap_err()).collect();

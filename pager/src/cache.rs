@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_holds_and_what_is_used_stays() {
+    fn the_limit_holds_and_used_chunks_stay() {
         let cache = Cache::new(10 * 4096);
         let get = |number| cache.get(name(number), || Ok(vec![number as u8; 4096])).unwrap();
         for number in 0..1000 {
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_does_not_evict_what_was_asked_for_twice() {
+    fn a_scan_does_not_evict_chunks_requested_twice() {
         // Apart in time, so that they do not count as faults on one chunk.
         let warm = || (0..32).chain(1000..1032).chain(0..32).chain(2000..2064);
         let before = hits(warm().chain(scan(10_000..20_000)));
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_nothing_stays() {
+    fn a_chunk_larger_than_the_cache_is_not_kept() {
         let cache = Cache::new(100);
         for _ in 0..2 {
             assert_eq!(cache.get(name(1), || Ok(vec![1; 101])).unwrap().1, Source::Store);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_is_read_once_for_all_who_wait() {
+    fn a_chunk_is_read_once_for_all_waiting_threads() {
         let (cache, reads) = (Cache::new(1 << 20), AtomicUsize::new(0));
         let get = || {
             cache.get(name(1), || {

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_kernel_or_does_not_fit_is_refused() {
+    fn a_file_that_is_no_kernel_or_does_not_fit_is_refused() {
         assert!(loaded(&[0; 100], &[], 64 << 20).is_err());
         assert!(loaded(&[0; 0x2000], &[], 64 << 20).is_err());
         assert!(loaded(&kernel(), &[], 16 << 20).is_err());

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_in_one_line() {
+    fn a_missing_emulator_is_reported_in_one_line() {
         assert!(find("sh", "dash").is_ok());
         let missing = find("no-such-emulator", "qemu-system-none").unwrap_err();
         let line = "no-such-emulator is missing: install the Debian package qemu-system-none";
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_of_ours_is_refused() {
+    fn an_image_that_is_no_program_of_ours_is_refused() {
         let own = fs::read(std::env::current_exe().unwrap()).unwrap();
         assert!(rom(&own).is_err() && rom(b"#!/bin/sh").is_err());
     }

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn every_failure_is_told() {
+    fn every_failure_is_reported() {
         let work = |item: &u32| if item.is_multiple_of(2) { Ok(()) } else { Err(anyhow!("{item}")) };
         assert!(on_every_processor(&[0, 2, 4], work).is_ok());
         let failures = on_every_processor(&[1, 2, 3], work).unwrap_err().to_string();

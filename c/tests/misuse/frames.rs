@@ -72,7 +72,7 @@ fn a_frame_for_hardware_is_asked_for_in_the_guest_of_its_own_vm() {
 }
 
 #[test]
-fn a_frame_that_cannot_be_held_says_why() {
+fn a_refused_hold_returns_its_reason() {
     let (thread, vm) = world(&HOST);
     let held = |space, gpa, access| out!(slat_hold(Some(vm), Some(thread), space, gpa, access, false)).err();
     assert_eq!(held(0, 2 << 20, 0), Some(SLAT_ENOENT));

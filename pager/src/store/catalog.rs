@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_upload_may_rely_on_stays_until_it_is_over() {
+    fn manifests_that_an_upload_may_rely_on_stay_until_it_ends() {
         let mut state = State::default();
         let upload = |epoch, began| Active { lease: "l".into(), epoch, began };
         state.set("a", Some("old"));

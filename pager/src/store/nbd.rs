@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_speak_nbd_is_refused() {
+    fn a_server_that_does_not_speak_nbd_is_refused() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("nbd://{}/a", listener.local_addr().unwrap());
         let head = [&MAGIC.to_be_bytes()[..], &HAS_OPTIONS.to_be_bytes(), &3u16.to_be_bytes()].concat();

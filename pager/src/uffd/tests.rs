@@ -48,7 +48,7 @@ fn a_page_is_filled_once() {
 }
 
 #[test]
-fn while_a_removal_is_not_read_nothing_is_filled() {
+fn no_page_is_filled_while_a_removal_event_is_unread() {
     let Some(uffd) = uffd(Features::REMOVE) else { return };
     let start = anonymous();
     uffd.register(start, SIZE as u64, false).unwrap();
@@ -100,7 +100,7 @@ fn a_page_that_is_lost_is_poisoned_once() {
 }
 
 #[test]
-fn a_write_to_a_protected_page_is_told_also_where_only_missing_pages_were_asked_for() {
+fn a_write_to_a_protected_page_is_reported_although_only_missing_pages_were_requested() {
     let Some(uffd) = uffd(Features::REMOVE) else { return };
     assert!(
         uffd.features().unwrap().has(Features::REMOVE) && !uffd.features().unwrap().has(Features::POISON)

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_have_4_kib_or_2_mib_and_all_the_same() {
+    fn every_mapping_has_the_same_page_size_of_4_kib_or_2_mib() {
         let size = |sizes: [&str; 2]| {
             let region = |size| format!(r#"{{"base_host_virt_addr":0,"size":1,"offset":0{size}}}"#);
             let text = format!("[{}]", sizes.map(region).join(","));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_array_of_mappings_is_refused() {
+    fn a_handshake_without_an_array_of_mappings_is_refused() {
         for text in ["{}", "[1]", "[{}]", r#"[{"base_host_virt_addr":-1,"size":1,"offset":0}]"#, "[]x", "\0"]
         {
             assert!(!parse(text.as_bytes()).is_err_and(|error| error.is_eof()), "{text}");

@@ -22,7 +22,7 @@ pub(crate) fn receive<T>(
     wait: Duration,
     is_whole: impl Fn(&[u8]) -> Result<Option<T>, WireError>,
 ) -> Result<(T, Vec<OwnedFd>), WireError> {
-    look_from_the_start(connection)?;
+    peek_from_the_start(connection)?;
     let (mut bytes, mut fds) = (Vec::new(), Vec::new());
     let mut part = vec![0; 16 << 10];
     loop {
@@ -59,7 +59,7 @@ pub(crate) fn receive<T>(
 }
 
 /// Makes peeks begin at the first unread byte, and continue where the last peek ended.
-fn look_from_the_start(connection: &UnixStream) -> io::Result<()> {
+fn peek_from_the_start(connection: &UnixStream) -> io::Result<()> {
     let zero: i32 = 0;
     let (fd, level, name) = (connection.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF);
     // SAFETY: the option is an `int`, which the kernel reads.

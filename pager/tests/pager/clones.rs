@@ -185,7 +185,7 @@ fn a_clone_goes_on_after_a_pager_that_took_a_snapshot_of_it() {
 }
 
 #[test]
-fn a_clone_whose_marks_are_in_the_way_of_zeros_stands_still() {
+fn a_clone_whose_marks_block_zero_pages_is_stuck() {
     if may_look() {
         assert!(!goes_on("clones-marks-found", Some(Sabotage::Mark), Duration::from_millis(500)));
     }

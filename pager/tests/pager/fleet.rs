@@ -289,12 +289,12 @@ fn hosts_that_share_a_store_lose_no_chunk_in_any_order() {
 }
 
 #[test]
-fn a_collection_that_deletes_what_uploads_write_is_found() {
+fn a_collection_that_deletes_chunks_of_uploads_is_found() {
     find(Sabotage::Gc, 0);
 }
 
 #[test]
-fn a_collection_that_forgets_what_uploads_rely_on_is_found() {
+fn a_collection_that_deletes_chunks_that_uploads_rely_on_is_found() {
     find(Sabotage::Retired, 160);
 }
 

@@ -71,7 +71,7 @@ fn a_handshake_in_pieces_is_read_and_stays_in_the_socket() {
 }
 
 #[test]
-fn a_refused_vmm_is_told_of_in_the_log_and_others_are_served() {
+fn a_refused_vmm_is_logged_and_others_are_served() {
     let Some(daemon) = Daemon::start("hostile", "") else { return };
     let mode = std::fs::metadata(daemon.socket()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "only this user may connect");

@@ -136,7 +136,7 @@ fn serve(template: Template, options: Options) -> (Memory, Guest) {
 
 /// Writes to a page after a snapshot, in the middle of a present huge page. Returns whether the next snapshot has the
 /// write.
-fn has_what_was_written(name: &str, sabotage: Option<Sabotage>) -> bool {
+fn snapshot_has_the_write(name: &str, sabotage: Option<Sabotage>) -> bool {
     let folder = folder(name);
     let library = Library::new(Folder::open(&folder).unwrap());
     library.snapshot("twin", IMAGE.read(), (MIB << 20) as u64, 64 << 10).unwrap();
@@ -168,8 +168,8 @@ fn has_what_was_written(name: &str, sabotage: Option<Sabotage>) -> bool {
 fn a_write_anywhere_in_a_huge_page_is_in_the_next_snapshot() {
     let Some(_reserve) = Reserve::of(1) else { return };
     if may_look() {
-        assert!(has_what_was_written("huge-written", None));
-        assert!(!has_what_was_written("huge-part", Some(Sabotage::Part)));
+        assert!(snapshot_has_the_write("huge-written", None));
+        assert!(!snapshot_has_the_write("huge-part", Some(Sabotage::Part)));
     }
 }
 

@@ -115,7 +115,7 @@ fn is_kept(name: &str, flags: &str) -> bool {
 }
 
 #[test]
-fn what_a_machine_wrote_before_its_pager_was_killed_stays() {
+fn pages_written_before_the_pager_was_killed_stay() {
     assert!(is_kept("kept-written", ""));
 }
 
@@ -181,7 +181,7 @@ fn five_kills_of_its_pager_are_not_noticed_by_a_machine() {
 }
 
 #[test]
-fn a_vmm_that_refuses_its_state_is_told_of_by_the_exit_status() {
+fn the_exit_status_reports_a_vmm_that_refuses_its_state() {
     let (mut pager, listener) = Pager::start("kept-refused", ON_DEMAND);
     let mut vmm = Vmm::meet(&listener);
     vmm.refuse();

@@ -125,7 +125,7 @@ fn stay(folder: &Path, library: &Library) -> bool {
 }
 
 #[test]
-fn what_the_guest_wrote_stays_and_what_it_gave_back_is_zero() {
+fn written_pages_stay_and_pages_given_back_are_zero() {
     let folder = with_machine("machine-stay");
     assert!(stay(&folder, &library(&folder)));
     // The control.
@@ -134,7 +134,7 @@ fn what_the_guest_wrote_stays_and_what_it_gave_back_is_zero() {
 }
 
 #[test]
-fn all_is_filled_ahead_of_faults_from_a_store_that_fails() {
+fn every_page_is_filled_ahead_of_faults_from_a_failing_store() {
     let folder = with_machine("machine-ahead");
     let store = Trouble::new(Folder::open(folder.join("store")).unwrap(), Duration::from_millis(1), 20);
     let (mut vmm, pager) =
@@ -217,7 +217,7 @@ fn refused(send: impl FnOnce(&mut Talk, &[File; 2]) -> (u16, u64)) -> String {
 }
 
 #[test]
-fn what_a_vmm_sends_and_makes_no_sense_is_refused() {
+fn invalid_messages_of_a_vmm_are_refused() {
     let said = |what: &str, send: fn(&mut Talk, &[File; 2]) -> (u16, u64)| {
         let error = refused(send);
         assert!(error.contains(what), "{error}");
@@ -298,7 +298,7 @@ fn a_vmm_that_takes_too_long_is_not_waited_for() {
 }
 
 #[test]
-fn what_a_vmm_asks_for_and_makes_no_sense_is_refused() {
+fn invalid_requests_of_a_vmm_are_refused() {
     let folder = with_machine("machine-asks");
     let refused = |what: &str, command, payload: &[u64]| {
         let (mut vmm, pager) = restoring(&folder, &library(&folder), on_demand());

@@ -21,7 +21,7 @@ pub fn value(text: &str, name: &str) -> u64 {
 }
 
 #[test]
-fn metrics_tell_of_guests_cache_and_store_to_this_user_alone() {
+fn only_this_user_reads_the_metrics_of_guests_cache_and_store() {
     if !is_offered() {
         return;
     }
@@ -88,7 +88,7 @@ fn a_daemon_without_guests_ends_when_it_drains() {
 }
 
 #[test]
-fn systemd_is_told_of_readiness_and_of_the_end() {
+fn systemd_is_notified_of_readiness_and_of_the_end() {
     if !is_offered() {
         return;
     }

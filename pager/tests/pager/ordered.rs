@@ -76,7 +76,7 @@ fn a_page_that_is_removed_while_it_is_read_is_zero() {
 }
 
 #[test]
-fn without_a_second_look_it_has_old_content() {
+fn a_page_filled_without_the_second_check_has_old_content() {
     if is_offered() {
         assert_eq!(bytes("recheck", false, Some(Sabotage::Recheck)), [7; PAGES]);
     }
@@ -90,7 +90,7 @@ fn a_page_that_is_removed_while_it_is_read_ahead_is_zero() {
 }
 
 #[test]
-fn filled_ahead_without_a_second_look_it_has_old_content() {
+fn a_page_filled_ahead_without_the_second_check_has_old_content() {
     if is_offered() {
         assert_eq!(bytes("ahead-recheck", true, Some(Sabotage::Recheck)), [7; PAGES]);
     }

@@ -22,7 +22,7 @@ fn may_age(aged: &std::io::Result<()>) -> bool {
 }
 
 #[test]
-fn what_was_not_touched_for_long_leaves_and_comes_back() {
+fn cold_pages_are_swapped_out_and_come_back() {
     if !is_offered() {
         return;
     }
@@ -133,7 +133,7 @@ fn pages_that_the_kernel_leaves_in_the_page_table_are_protected_while_they_leave
 }
 
 #[test]
-fn a_limit_makes_pages_leave() {
+fn a_limit_swaps_out_pages_of_its_template_only() {
     let flags = "--cold 0 --limit twin=4M";
     let Some((report, stats)) = swapped("limit", flags, "--millis 600", 0) else { return };
     assert!(report.is_right(), "{report:?}");

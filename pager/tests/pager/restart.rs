@@ -99,7 +99,7 @@ fn a_keeper_that_is_given_no_guests_is_found() {
 }
 
 #[test]
-fn a_daemon_that_is_told_twice_to_end_starts_no_other_keeper_and_leaves_no_guest_alone() {
+fn a_second_request_to_end_starts_no_other_keeper_and_leaves_no_guest_unserved() {
     let Some((mut daemon, guest)) = with_guest("keeper-twice", "", &[]) else { return };
     let twin = daemon.twin("--millis 600 --balloon --patience-ms 10000");
     has_guests(&daemon, 2);
@@ -115,7 +115,7 @@ fn a_daemon_that_is_told_twice_to_end_starts_no_other_keeper_and_leaves_no_guest
 }
 
 #[test]
-fn where_systemd_starts_the_next_keeper_the_guests_have_one_of_their_own() {
+fn guests_have_their_own_keeper_where_systemd_starts_the_next_one() {
     let supervised = [("NOTIFY_SOCKET", "@slat-pager-none")];
     let Some((mut daemon, guest)) = with_guest("keeper-supervised", "", &supervised) else { return };
     let twin = daemon.twin("--millis 600 --balloon --patience-ms 10000");
@@ -197,7 +197,7 @@ fn is_lost(name: &str, flags: &str) -> Option<(Daemon, Twin)> {
 }
 
 #[test]
-fn a_guest_that_cannot_be_served_any_more_is_killed_where_that_is_the_policy() {
+fn a_guest_that_cannot_be_served_is_killed_under_the_policy_kill() {
     let Some((daemon, twin)) = is_lost("lost-kill", "--on-failure kill") else { return };
     assert_eq!(twin.end().0.signal(), Some(libc::SIGKILL));
     daemon.find(|line| line.contains("its VMM is killed").then_some(()));
@@ -207,7 +207,7 @@ fn a_guest_that_cannot_be_served_any_more_is_killed_where_that_is_the_policy() {
 }
 
 #[test]
-fn a_guest_that_cannot_be_served_any_more_stands_still_where_that_is_the_policy() {
+fn a_guest_that_cannot_be_served_waits_under_the_policy_wait() {
     let Some((daemon, twin)) = is_lost("lost-wait", "") else { return };
     let said = daemon.find(|line| line.contains("refused").then(|| line.to_owned()));
     assert!(said.contains("manifests/") && twin.report().frozen, "{said}");

@@ -79,7 +79,7 @@ fn a_guest_on_shared_memory_is_saved_as_it_was_at_each_instant() {
 }
 
 #[test]
-fn a_guest_whose_pages_leave_is_saved_as_it_was_at_each_instant() {
+fn a_guest_with_swapped_pages_is_saved_as_it_was_at_each_instant() {
     let swap = folder("saved-swap-files");
     let flags = format!("--swap {} --tick 0.02 --cold 1", swap.display());
     if let Some(stats) = is_saved("saved-swap", &flags, "--shared --only-removes") {
@@ -264,7 +264,7 @@ fn step_by_step(name: &str, sabotage: Option<Sabotage>) -> [Option<u32>; 6] {
 const RIGHT: [Option<u32>; 6] = [Some(2), Some(2), Some(2), Some(1), Some(1), Some(0)];
 
 #[test]
-fn what_happens_after_the_instant_is_no_part_of_a_snapshot_and_a_failed_one_loses_nothing() {
+fn later_writes_are_not_in_a_snapshot_and_a_failed_snapshot_loses_nothing() {
     if is_offered() {
         assert_eq!(step_by_step("steps", None), RIGHT);
     }

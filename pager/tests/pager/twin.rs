@@ -26,7 +26,7 @@ fn guests_beside_balloons_see_every_byte_right() {
 }
 
 #[test]
-fn guests_that_end_leave_no_descriptor_behind() {
+fn guests_that_end_leak_no_descriptor() {
     let Some(daemon) = Daemon::start("leak", "") else { return };
     let open = || {
         let names = std::fs::read_dir(format!("/proc/{}/fd", daemon.worker)).unwrap();

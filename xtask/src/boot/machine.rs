@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_is_as_the_hypervisor_reads_it() {
+    fn the_hypervisor_reads_the_disk_that_xtask_writes() {
         let mut memory = vec![7; 5000];
         memory.resize(8192, 0);
         memory.extend([8; 100]);

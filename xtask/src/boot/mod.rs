@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_booted_is_refused() {
+    fn options_that_cannot_boot_are_refused() {
         for wrong in ["--cpus 3", "--pages 1g", "--npt --ept", "--fast"] {
             assert!(parsed(&format!("boot {wrong}")).is_err(), "{wrong}");
         }

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_is_told_from_comments_and_text() {
+    fn code_is_distinguished_from_comments_and_text() {
         for (line, expected) in [
             ("let a = 1; // danger", "let a = 1; "),
             ("/// danger {", ""),

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_must_say_and_must_not_is_found() {
+    fn missing_and_forbidden_text_in_a_file_is_found() {
         let far = format!("// SAFETY: far away\n{}unsafe impl Send for A {{}}", "\n".repeat(6));
         let engine = "slat/src/a.rs";
         let cases: [(super::super::Rule, &str, &str, usize); 14] = [
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_has_two_sides_and_a_test_or_says_that_it_is_one_sided() {
+    fn an_order_tag_needs_two_sides_and_a_test_unless_it_is_listed_as_one_sided() {
         let test = "fn it_holds() {";
         assert!(found(ROW, BOTH, test).is_empty());
         assert_eq!(found(ROW, BOTH, "fn it_holds_not() {"), ["no it_holds in slat/src/room/loom_tests.rs"]);

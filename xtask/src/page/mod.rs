@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_checks_saw_is_read() {
+    fn results_of_the_page_check_are_read() {
         let dom = |text: &str| format!("<html><pre id=\"seen\">{text}</pre><script>…</script></html>");
         let json = r#"{"plots":3,"texts":20,"findings":["a &lt;p&gt; of \"&amp;lt;\"","empty plot"]}"#;
         let seen = read(&dom(json)).unwrap();

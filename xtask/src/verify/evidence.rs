@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_tool_finds_or_no_row_lists_is_a_gap() {
+    fn a_mistake_found_by_another_tool_or_not_listed_is_a_gap() {
         let evidence = of(&[LISTED, "SEEDED a-b Shuttle 7", "SEEDED c Fuzz 1"]);
         assert_eq!(evidence.verdict(TOOLS), "1 of 2 seeded bugs found");
         assert_eq!(evidence.gaps(TOOLS).len(), 2, "a-b is not found, and Shuttle's is not listed");
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_is_told() {
+    fn the_written_table_has_no_differences_from_its_evidence() {
         let now = of(&["BUG a-b Loom an a", "BUG c Fuzz a c", "SEEDED c Fuzz 4"]);
         assert_eq!(now.differences_in("").len(), 2, "nothing is told yet");
         assert_eq!(now.differences_in(&now.mistakes()), NO_GAPS);

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_table_is_read_back() {
         let text = table(["what", "n"], [["`a-b`", "7"], ["c", "12,000"]].map(|row| row.map(str::to_owned)));
         assert_eq!(text.lines().nth(2), Some("| `a-b` | 7      |"));
         let rows: Vec<[&str; 2]> = text.lines().filter_map(cells).collect();

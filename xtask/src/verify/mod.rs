@@ -212,14 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_test_is_named_with_what_it_said() {
+    fn a_failed_test_is_named_with_its_message() {
         let text = "test one ... ok\ntest two ... FAILED\n\nthread 'two' (7) panicked at a.rs:1:\nsix became 7\nstack backtrace:\n";
         assert_eq!(failed_tests(text), "\n    two: thread 'two' (7) panicked at a.rs:1: six became 7");
         assert_eq!(failed_tests("test one ... ok\n"), "");
     }
 
     #[test]
-    fn a_tool_that_says_nothing_and_a_line_that_fails_are_told() {
+    fn a_failed_line_and_a_tool_without_output_are_reported() {
         let log = std::env::temp_dir().join(format!("slat-verify-{}", std::process::id()));
         for (words, says) in [
             ("echo EXECUTIONS Loom a 3", "explored by Model"),

@@ -77,7 +77,7 @@ fn small_pages_stay_small_where_they_are_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_changes_nothing() {
+fn an_impossible_mapping_is_refused_and_changes_nothing() {
     let mut table = Table::new();
     table.map(at(PAGE), PhysAddr::from(0x9000), PageSize::Size4K, RAM).unwrap();
     let map = |table: &mut Table, address, frame, bytes, flags| {

@@ -91,7 +91,7 @@ fn a_part_is_unmapped_and_the_rest_stays() {
 }
 
 #[test]
-fn what_overlaps_is_refused_and_changes_nothing() {
+fn an_overlap_is_refused_and_changes_nothing() {
     let (_alone, mut space) = space();
     space.map_linear(at(0x1000), PhysAddr::from(0x8000), 4 * PAGE, RAM).unwrap();
     let refused = space.map_linear(at(0x4000), PhysAddr::from(0x2_0000), 4 * PAGE, RAM);
@@ -101,7 +101,7 @@ fn what_overlaps_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_ranges_and_flags_are_refused() {
     let (_alone, mut space) = space();
     let frame = PhysAddr::from(0x8000);
     let mut refused = |address, frame, bytes, flags| {
@@ -122,7 +122,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn a_walker_finds_what_the_flags_say() {
+fn descriptors_match_the_flags() {
     let (_alone, mut space) = space();
     let kinds = [
         (RAM, 0b1111 << 2 | 0b11 << 6),
@@ -171,7 +171,7 @@ fn a_page_that_faults_twice_keeps_its_bytes() {
 }
 
 #[test]
-fn allocated_memory_is_clean_and_goes_back() {
+fn allocated_memory_is_zero_and_is_freed() {
     let (_alone, mut space) = space();
     space.map_alloc(at(0x1000), 4 * PAGE, RAM, true).unwrap();
     let bytes = space.translated_byte_buffer(at(0x1000), 4 * PAGE).unwrap();

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_delay_follows_what_is_typical_and_few_reads_are_made_twice() {
+    fn the_delay_follows_the_typical_read_and_few_reads_are_repeated() {
         let (ms, mut hedge) = (Duration::from_millis, Hedge::default());
         assert_eq!(hedge.delay(ms(5)), ms(50));
         (0..400).for_each(|read| hedge.note(ms(if read % 50 == 0 { 900 } else { 20 }), 0.05));

@@ -56,19 +56,19 @@ fn riscv() {
     nothing_differs::<Sv57x4>(14);
 }
 
-fn stale_is_seen_and_gone<F: Format>() {
+fn stale_entries_are_seen_and_gone<F: Format>() {
     let mut idle = Idle::take().unwrap();
     let verdict = stale::<F, _>(&mut Soft::<F>::new(), &mut idle, 1);
     assert!(verdict.passed(), "{verdict:?}");
 }
 
 #[test]
-fn what_is_stale_is_seen_without_the_flush_and_gone_with_it() {
-    stale_is_seen_and_gone::<Npt4>();
-    stale_is_seen_and_gone::<Ept4NoAd>();
-    stale_is_seen_and_gone::<Pae>();
-    stale_is_seen_and_gone::<Arm64L40>();
-    stale_is_seen_and_gone::<Sv39x4>();
+fn stale_entries_are_seen_without_the_flush_and_gone_with_it() {
+    stale_entries_are_seen_and_gone::<Npt4>();
+    stale_entries_are_seen_and_gone::<Ept4NoAd>();
+    stale_entries_are_seen_and_gone::<Pae>();
+    stale_entries_are_seen_and_gone::<Arm64L40>();
+    stale_entries_are_seen_and_gone::<Sv39x4>();
 }
 
 fn flips_are_noticed<F: Format>() {
@@ -78,7 +78,7 @@ fn flips_are_noticed<F: Format>() {
 }
 
 #[test]
-fn what_matters_is_noticed_when_it_is_flipped() {
+fn flips_of_relevant_bits_change_look_ups() {
     flips_are_noticed::<Npt5>();
     flips_are_noticed::<Ept4>();
     flips_are_noticed::<Ept4NoAd>();

@@ -212,7 +212,7 @@ fn negative_control_a_walker_that_always_forgets_shows_nothing_stale() {
 }
 
 #[test]
-fn what_a_quirk_explains_is_counted_under_its_name() {
+fn a_difference_that_a_quirk_explains_is_counted_under_its_name() {
     fn explains(difference: &Difference) -> bool {
         difference.access == Access::Read && matches!(difference.expected, Answer::Through { .. })
     }
