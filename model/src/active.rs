@@ -35,8 +35,8 @@ use crate::bug::Bug;
 use crate::harvest::{LOGGED, Track};
 use crate::memo::Memo;
 use crate::scenario::Scenario;
+use crate::shared::{EPOCH, NONE, PAGES, Shared, Slot, Span, THREADS, Word, bits};
 use crate::thread::{Op, Pc, Range, State, Thread, Why};
-use crate::world::{EPOCH, NONE, PAGES, Slot, Span, THREADS, Word, World, bits};
 
 pub(crate) const WIDE: u8 = 1 << EPOCH;
 
@@ -62,7 +62,7 @@ impl State {
     /// Returns the other invalidations that have not flushed. N says whether there are any. A narrow invalidation
     /// checks only its own lines and the epoch.
     fn unpaid(&self, i: usize) -> impl Iterator<Item = &Slot> {
-        let World { numbers, slots, lines, .. } = &self.world;
+        let Shared { numbers, slots, lines, .. } = &self.shared;
         let others = numbers.count > u8::from(slots[i].active);
         let looks = if slots[i].active && slots[i].lines & WIDE == 0 { slots[i].lines | WIDE } else { !0 };
         let looked_at = (0..).zip(lines).filter(move |(line, _)| looks & 1 << line != 0);
@@ -102,7 +102,7 @@ impl State {
     }
 
     fn each_number(&mut self, f: &mut impl FnMut(&mut u8)) {
-        let World { numbers, lines, slots, nodes, published, .. } = &mut self.world;
+        let Shared { numbers, lines, slots, nodes, published, .. } = &mut self.shared;
         f(&mut numbers.newest);
         f(published);
         for line in lines {
@@ -123,8 +123,8 @@ impl State {
     }
 
     fn next_number(&mut self) -> u8 {
-        self.world.numbers.newest += 1;
-        self.world.numbers.newest
+        self.shared.numbers.newest += 1;
+        self.shared.numbers.newest
     }
 }
 
@@ -140,7 +140,7 @@ impl Scenario {
                 (gfns, Span::default())
             }
             Op::Invalidate { range: Range::Hvas(hvas), .. } => (Span::default(), hvas),
-            Op::Recover { gfn } => (World::extent(1, gfn), Span::default()),
+            Op::Recover { gfn } => (Shared::extent(1, gfn), Span::default()),
             Op::BeginLog => (LOGGED, Span::default()),
             _ => (Span::new(0, PAGES), Span::default()),
         }
@@ -148,7 +148,7 @@ impl Scenario {
 
     /// Returns the lines on which it is announced. No narrow invalidation covers the range of a table of links.
     fn lines(deep: bool, gfns: Span, hvas: Span) -> u8 {
-        let regions = bits(3).filter(|&region| World::extent(1, region * 2).overlaps(hvas));
+        let regions = bits(3).filter(|&region| Shared::extent(1, region * 2).overlaps(hvas));
         match regions.fold(0, |set, region| set | 1 << region) {
             3 if deep => WIDE,
             0 if !gfns.is_empty() => WIDE,
@@ -161,13 +161,13 @@ impl Scenario {
         match s.threads[i].pc {
             Pc::BeginSlot => {
                 if let Op::Invalidate { range: Range::Gfns(gfns), why: Why::Track, .. } = op {
-                    s.world.watched |= (gfns.start..gfns.end).fold(0, |set, gfn| set | 1 << gfn);
+                    s.shared.watched |= (gfns.start..gfns.end).fold(0, |set, gfn| set | 1 << gfn);
                 }
                 let (gfns, hvas) = self.published(op);
-                let lines = Self::lines(s.world.deep, gfns, hvas);
+                let lines = Self::lines(s.shared.deep, gfns, hvas);
                 let active = self.bug != Some(Bug::ListedBeforePlace);
                 // It has no number yet.
-                s.world.slots[i] = Slot { active, unflushed: true, first: 1, last: 0, gfns, hvas, lines };
+                s.shared.slots[i] = Slot { active, unflushed: true, first: 1, last: 0, gfns, hvas, lines };
                 s.threads[i].lines = lines;
                 if lines == 0 || self.bug == Some(Bug::NumberedBeforeListed) {
                     self.take_number(s, i, op);
@@ -177,7 +177,7 @@ impl Scenario {
             }
             Pc::List => {
                 let at = s.threads[i].lines.trailing_zeros();
-                s.world.lines[at as usize].listed |= 1 << i;
+                s.shared.lines[at as usize].listed |= 1 << i;
                 s.threads[i].lines &= !(1 << at);
                 if self.bug == Some(Bug::SecondLineForgotten) {
                     s.threads[i].lines = 0;
@@ -188,22 +188,22 @@ impl Scenario {
             }
             Pc::Announce => self.announce(s, i, op),
             Pc::ListLate => {
-                for line in bits(s.world.slots[i].lines) {
-                    s.world.lines[line as usize].listed |= 1 << i;
+                for line in bits(s.shared.slots[i].lines) {
+                    s.shared.lines[line as usize].listed |= 1 << i;
                 }
-                s.world.slots[i].active = true;
+                s.shared.slots[i].active = true;
                 self.begun(s, i, op);
             }
             Pc::WidenSlot => {
-                let gfns = World::extent(s.threads[i].level, s.threads[i].gfn);
-                s.world.slots[i].gfns = s.world.slots[i].gfns.hull(gfns);
+                let gfns = Shared::extent(s.threads[i].level, s.threads[i].gfn);
+                s.shared.slots[i].gfns = s.shared.slots[i].gfns.hull(gfns);
                 s.threads[i].pc =
                     if self.bug == Some(Bug::WidenWithoutNumber) { Pc::EditEntry } else { Pc::NextNumber };
             }
             Pc::NextNumber => {
                 let number = s.next_number();
-                (s.world.slots[i].last, s.threads[i].number) = (number, number);
-                s.threads[i].lines = s.world.slots[i].lines & !WIDE;
+                (s.shared.slots[i].last, s.threads[i].number) = (number, number);
+                s.threads[i].lines = s.shared.slots[i].lines & !WIDE;
                 s.threads[i].pc = Pc::Announce;
                 if s.threads[i].lines == 0 {
                     self.begun(s, i, op);
@@ -211,10 +211,10 @@ impl Scenario {
             }
             Pc::GoWide => {
                 let number = s.next_number();
-                s.world.lines[EPOCH].listed |= 1 << i;
-                s.world.lines[EPOCH].newest = number;
-                s.world.slots[i].lines |= WIDE;
-                (s.world.slots[i].last, s.threads[i].number) = (number, number);
+                s.shared.lines[EPOCH].listed |= 1 << i;
+                s.shared.lines[EPOCH].newest = number;
+                s.shared.slots[i].lines |= WIDE;
+                (s.shared.slots[i].last, s.threads[i].number) = (number, number);
                 s.threads[i].pc = Pc::EditEntry;
             }
             pc => unreachable!("{pc:?} in a beginning"),
@@ -224,12 +224,12 @@ impl Scenario {
     /// Takes the first number. A wide invalidation also moves the epoch.
     fn take_number(&self, s: &mut State, i: usize, op: Op) {
         let number = s.next_number();
-        s.world.numbers.count += 1;
-        (s.world.slots[i].first, s.world.slots[i].last) = (number, number);
+        s.shared.numbers.count += 1;
+        (s.shared.slots[i].first, s.shared.slots[i].last) = (number, number);
         s.threads[i].number = number;
-        s.threads[i].lines = s.world.slots[i].lines & !WIDE;
-        if s.world.slots[i].lines == WIDE {
-            s.world.lines[EPOCH].newest = number;
+        s.threads[i].lines = s.shared.slots[i].lines & !WIDE;
+        if s.shared.slots[i].lines == WIDE {
+            s.shared.lines[EPOCH].newest = number;
         }
         s.threads[i].pc = Pc::Announce;
         if s.threads[i].lines == 0 {
@@ -241,7 +241,7 @@ impl Scenario {
     fn announce(&self, s: &mut State, i: usize, op: Op) {
         let number = s.threads[i].number;
         let at = s.threads[i].lines.trailing_zeros();
-        let line = &mut s.world.lines[at as usize];
+        let line = &mut s.shared.lines[at as usize];
         line.newest = number.max(line.newest);
         s.threads[i].lines &= !(1 << at);
         if s.threads[i].lines == 0 {
@@ -261,10 +261,10 @@ impl Scenario {
 
     /// `Begun::is_followed`, at the end of a walk: returns whether the walk is repeated under a new number.
     pub(crate) fn follows(&self, s: &mut State, i: usize) -> bool {
-        let lines = s.world.slots[i].lines & !WIDE;
+        let lines = s.shared.slots[i].lines & !WIDE;
         let took = !s.threads[i].owed.is_empty() || s.threads[i].unlinked != 0;
-        let newer = |line: u8| s.world.lines[line as usize].newest > s.threads[i].number;
-        let wide = s.world.slots[i].lines & WIDE != 0;
+        let newer = |line: u8| s.shared.lines[line as usize].newest > s.threads[i].number;
+        let wide = s.shared.slots[i].lines & WIDE != 0;
         if wide
             || s.threads[i].again
             || !took
@@ -275,7 +275,7 @@ impl Scenario {
         }
         if self.bug != Some(Bug::FollowedUnnumbered) {
             let number = s.next_number();
-            (s.world.slots[i].last, s.threads[i].number) = (number, number);
+            (s.shared.slots[i].last, s.threads[i].number) = (number, number);
         }
         s.threads[i].again = true;
         true
@@ -289,12 +289,12 @@ impl Scenario {
                 s.enter(i, gfn);
                 Pc::Descend
             }
-            Op::ZapAll if s.world.log.track != Track::DirtyBits => Pc::Flip,
+            Op::ZapAll if s.shared.log.track != Track::DirtyBits => Pc::Flip,
             Op::ZapAll if self.bug == Some(Bug::FlipTakesDirty) => Pc::Flip,
             Op::BeginLog => Pc::Publish,
             Op::Commit { .. } if self.bug == Some(Bug::PublishedBeforeZap) => Pc::Publish,
             Op::Invalidate { why: Why::ChangePte, .. } => Pc::Tell,
-            _ if s.world.held.gfn != NONE || self.holds() => Pc::TakeHeld,
+            _ if s.shared.held.gfn != NONE || self.holds() => Pc::TakeHeld,
             _ => Pc::Walk,
         };
     }
@@ -302,27 +302,27 @@ impl Scenario {
     /// Returns the first step of the end.
     pub(crate) fn first_of_end(&self, s: &State, i: usize) -> Pc {
         let stands = matches!(self.bug, Some(Bug::EpochStandsAtEnd | Bug::UnlistedFirst));
-        if s.world.slots[i].lines & WIDE != 0 && !stands { Pc::EndEpoch } else { Pc::EndSlot }
+        if s.shared.slots[i].lines & WIDE != 0 && !stands { Pc::EndEpoch } else { Pc::EndSlot }
     }
 
     /// `Ticket::drop`.
     pub(crate) fn end(&self, s: &mut State, i: usize, op: Op) {
         match s.threads[i].pc {
             Pc::EndEpoch => {
-                s.world.lines[EPOCH].newest = s.next_number();
-                if !s.world.slots[i].active {
+                s.shared.lines[EPOCH].newest = s.next_number();
+                if !s.shared.slots[i].active {
                     self.ended(s, i, op);
                     return;
                 }
                 s.threads[i].pc = Pc::EndSlot;
             }
             Pc::EndSlot => {
-                let wide = s.world.slots[i].lines & WIDE != 0;
-                for line in &mut s.world.lines {
+                let wide = s.shared.slots[i].lines & WIDE != 0;
+                for line in &mut s.shared.lines {
                     line.listed &= !(1 << i);
                 }
-                s.world.numbers.count -= 1;
-                s.world.slots[i] = Slot::default();
+                s.shared.numbers.count -= 1;
+                s.shared.slots[i] = Slot::default();
                 if wide && self.bug == Some(Bug::UnlistedFirst) {
                     s.threads[i].pc = Pc::EndEpoch;
                 } else {
@@ -335,7 +335,7 @@ impl Scenario {
 
     fn ended(&self, s: &mut State, i: usize, op: Op) {
         if self.bug == Some(Bug::EndBeforeFlush) && matches!(op, Op::Invalidate { .. }) {
-            let flush = self.first_of_flush(&s.world);
+            let flush = self.first_of_flush(&s.shared);
             s.threads[i].pc = if s.threads[i].owed.is_empty() { Pc::HostChanges } else { flush };
         } else if self.bug == Some(Bug::SlotsEndBeforeGrace) && matches!(op, Op::Commit { .. }) {
             s.threads[i].pc = Pc::Synchronize;
@@ -345,7 +345,7 @@ impl Scenario {
         {
             s.threads[i].withdrawn = true;
             s.threads[i].pc = self.first_of_publication(s, i);
-        } else if op == Op::BeginLog && !s.world.log.set {
+        } else if op == Op::BeginLog && !s.shared.log.set {
             self.arm_all(s, i);
         } else {
             s.done(i);
@@ -362,7 +362,7 @@ impl Scenario {
         s.threads[i].pc = match thread.pc {
             Pc::StampRegion => {
                 // A hole may be newer than the region's word, if an invalidation that was announced elsewhere wrote it.
-                let word = &mut s.world.lines[region(thread.hva)].newest;
+                let word = &mut s.shared.lines[region(thread.hva)].newest;
                 let met = thread.word.version().unwrap_or(0).max(thread.met);
                 s.threads[i].stamp = met.max(*word);
                 *word = met.max(*word);
@@ -372,12 +372,12 @@ impl Scenario {
             }
             Pc::ScanRegion => {
                 s.threads[i].part = false;
-                s.threads[i].places = s.world.lines[region(thread.hva)].listed;
+                s.threads[i].places = s.shared.lines[region(thread.hva)].listed;
                 let none = self.bug == Some(Bug::RegionUnscanned);
                 if s.threads[i].places == 0 || none { Pc::ScanEpoch } else { Pc::LookRegion }
             }
             Pc::ScanEpoch => {
-                s.threads[i].places = s.world.lines[EPOCH].listed;
+                s.threads[i].places = s.shared.lines[EPOCH].listed;
                 if s.threads[i].places == 0 || self.bug == Some(Bug::EpochUnscanned) {
                     if late && thread.hva != NONE {
                         s.threads[i].pc = Pc::StampRegion;
@@ -390,7 +390,7 @@ impl Scenario {
             Pc::ScanAll => {
                 let (gfns, hvas) = Self::looked_at(s, i, gfn, true);
                 let covers = |slot: &Slot| slot.gfns.overlaps(gfns) || slot.hvas.overlaps(hvas);
-                let mut others = (0..THREADS).filter(|&j| j != i).map(|j| &s.world.slots[j]);
+                let mut others = (0..THREADS).filter(|&j| j != i).map(|j| &s.shared.slots[j]);
                 if others.any(|slot| slot.active && covers(slot)) {
                     return Look::Covered;
                 }
@@ -399,7 +399,7 @@ impl Scenario {
             Pc::LookRegion | Pc::LookEpoch => {
                 let place = s.threads[i].places.trailing_zeros();
                 s.threads[i].places &= !(1 << place);
-                let slot = s.world.slots[place as usize];
+                let slot = s.shared.slots[place as usize];
                 let [page, around] = [false, true].map(|around| {
                     let (gfns, hvas) = Self::looked_at(s, i, gfn, around);
                     slot.active && (slot.gfns.overlaps(gfns) || slot.hvas.overlaps(hvas))
@@ -426,7 +426,7 @@ impl Scenario {
 
     /// The second read of the epoch.
     fn unmoved(&self, s: &State, i: usize) -> Look {
-        let stands = s.world.lines[EPOCH].newest == s.threads[i].epoch;
+        let stands = s.shared.lines[EPOCH].newest == s.threads[i].epoch;
         if stands || self.bug == Some(Bug::EpochLookedAtOnce) { Look::Confirmed } else { Look::Moved }
     }
 
@@ -435,7 +435,7 @@ impl Scenario {
         let thread = &s.threads[i];
         // The frozen entry may be a large leaf: no part of it may be covered by an invalidation.
         let whole = around || thread.thawed.is_some() && thread.level == 1;
-        let of = |page| if whole { World::extent(1, page) } else { Span::new(page, page + 1) };
+        let of = |page| if whole { Shared::extent(1, page) } else { Span::new(page, page + 1) };
         (of(gfn), if thread.hva == NONE { Span::default() } else { of(thread.hva) })
     }
 }

@@ -8,16 +8,16 @@
 
 use crate::bug::Bug;
 use crate::scenario::Scenario;
+use crate::shared::{Bad, NONE, Span, frame};
 use crate::slots::over_hvas;
 use crate::thread::{Op, Pc, State};
-use crate::world::{Bad, NONE, Span, frame};
 
 impl Scenario {
     /// Ends the walk of a [`Why::Park`](crate::thread::Why::Park): the host's entries now say that the pages are
     /// shared.
     pub(crate) fn park(s: &mut State, hvas: Span) {
         for page in hvas.start..hvas.end {
-            s.world.parked |= 1 << page;
+            s.shared.parked |= 1 << page;
         }
     }
 
@@ -26,32 +26,32 @@ impl Scenario {
         match s.threads[i].pc {
             Pc::Start => {
                 // There is nothing to copy yet, or another thread holds the page.
-                if s.world.parked >> page & 1 == 0 || s.world.locked != NONE {
+                if s.shared.parked >> page & 1 == 0 || s.shared.locked != NONE {
                     return None;
                 }
-                s.world.locked = i as u8;
+                s.shared.locked = i as u8;
                 s.threads[i].pc = Pc::Settle;
             }
             Pc::Settle => {
                 let page = Span::new(page, page + 1);
                 if s.unflushed_behind(i, page) && self.bug != Some(Bug::CopiedUnsettled) {
-                    s.threads[i].owe(over_hvas(s.world.memslots, page));
-                    s.threads[i].pc = self.first_of_flush(&s.world);
+                    s.threads[i].owe(over_hvas(s.shared.memslots, page));
+                    s.threads[i].pc = self.first_of_flush(&s.shared);
                 } else {
                     s.threads[i].pc = Pc::Flushed;
                 }
             }
             Pc::Flushed => {
-                let old = frame(s.world.frames[page as usize], page);
+                let old = frame(s.shared.frames[page as usize], page);
                 let stores = |gfn: usize| {
-                    let running = (0..s.world.vcpu_count.into()).filter(|&vcpu| s.world.tlb.runs(vcpu));
-                    running.map(|vcpu| s.world.vcpus[vcpu]).any(|vcpu| vcpu.stores[gfn] >> old & 1 != 0)
+                    let running = (0..s.shared.vcpu_count.into()).filter(|&vcpu| s.shared.tlb.runs(vcpu));
+                    running.map(|vcpu| s.shared.vcpus[vcpu]).any(|vcpu| vcpu.stores[gfn] >> old & 1 != 0)
                 };
-                let frames = over_hvas(s.world.memslots, Span::new(page, page + 1));
+                let frames = over_hvas(s.shared.memslots, Span::new(page, page + 1));
                 if (frames.start..frames.end).map(usize::from).any(stores) {
-                    s.world.bad = Some(Bad::StoreAfterCopy);
+                    s.shared.bad = Some(Bad::StoreAfterCopy);
                 }
-                s.world.locked = NONE;
+                s.shared.locked = NONE;
                 s.done(i);
             }
             _ => return self.shoot_down(s, i, Op::Copy { page }),

@@ -4,9 +4,9 @@ use crate::active::Look;
 use crate::bug::Bug;
 use crate::harvest::{LOGGED, Track};
 use crate::scenario::Scenario;
+use crate::shared::{Bad, EPOCH, Leaf, NONE, Shared, Span, Word, frame};
 use crate::slots::Version;
 use crate::thread::{Page, Pc, State, Thread};
-use crate::world::{Bad, EPOCH, Leaf, NONE, Span, Word, World, frame};
 
 /// The access of a fault.
 #[derive(Clone, Copy)]
@@ -22,7 +22,7 @@ impl Scenario {
     pub(crate) fn access(&self, s: &mut State, i: usize, access: Access) -> Option<()> {
         let Access { gfn, write, sleeps, large } = access;
         if s.threads[i].pc == Pc::Start && self.bug == Some(Bug::WatchAskedFirst) {
-            s.threads[i].watched = s.world.watches(Span::new(gfn, gfn + 1));
+            s.threads[i].watched = s.shared.watches(Span::new(gfn, gfn + 1));
         }
         let thread = s.threads[i];
         match thread.pc {
@@ -37,7 +37,7 @@ impl Scenario {
             Pc::Descend => self.descend(s, i, access),
             Pc::MmioStillValid => self.mmio(s, i, gfn),
             Pc::Stamp => {
-                s.threads[i].epoch = s.world.lines[EPOCH].newest;
+                s.threads[i].epoch = s.shared.lines[EPOCH].newest;
                 s.threads[i].large = large;
                 s.threads[i].pc = Pc::FindSlot;
                 if self.bug != Some(Bug::EpochReadAfterSlot) {
@@ -45,7 +45,7 @@ impl Scenario {
                 }
             }
             Pc::StampLate => {
-                s.threads[i].epoch = s.world.lines[EPOCH].newest;
+                s.threads[i].epoch = s.shared.lines[EPOCH].newest;
                 s.threads[i].pc = self.first_of_look(&thread);
             }
             Pc::FindSlot => match Self::read_version(s, i) {
@@ -73,7 +73,7 @@ impl Scenario {
             Pc::Lookup if thread.thawed.is_some() || self.upgrades_first(&thread) => {
                 self.decide(s, i, access);
             }
-            Pc::Resolve if write && s.world.locked != NONE => return None,
+            Pc::Resolve if write && s.shared.locked != NONE => return None,
             Pc::Lookup | Pc::Resolve => self.host_answers(s, i, access),
             Pc::LinkDown => self.link_down(s, i)?,
             Pc::Install => self.install(s, i, access),
@@ -101,11 +101,11 @@ impl Scenario {
         thread.hva = version[gfn as usize];
         if thread.hva == NONE {
             // The hole was read before the epoch. The mmio word covers the whole region, if no slot has any of it.
-            thread.stamp = s.world.published.max(thread.word.version().unwrap_or(0));
-            let region = World::extent(1, gfn);
+            thread.stamp = s.shared.published.max(thread.word.version().unwrap_or(0));
+            let region = Shared::extent(1, gfn);
             thread.large = (region.start..region.end).all(|gfn| version[gfn as usize] == NONE);
         }
-        thread.logged = s.world.log.logs && LOGGED.has(gfn);
+        thread.logged = s.shared.log.logs && LOGGED.has(gfn);
         let (none, late) = (thread.hva == NONE, self.bug == Some(Bug::StampAfterResolve) && thread.asking);
         if none && thread.thawed.is_some() {
             Self::retry(s, i);
@@ -125,9 +125,9 @@ impl Scenario {
     /// Checks whether an mmio word is still true.
     fn mmio(&self, s: &mut State, i: usize, gfn: u8) {
         let Word::Mmio(version) = s.threads[i].word else { unreachable!() };
-        if self.bug == Some(Bug::MmioForever) || version >= s.world.published {
-            if s.world.memslots[gfn as usize] != NONE {
-                s.world.bad = Some(Bad::FalseMmio);
+        if self.bug == Some(Bug::MmioForever) || version >= s.shared.published {
+            if s.shared.memslots[gfn as usize] != NONE {
+                s.shared.bad = Some(Bad::FalseMmio);
             }
             s.done(i);
         } else {
@@ -192,30 +192,30 @@ impl Scenario {
     /// Goes one level down, or finds the entry.
     fn descend(&self, s: &mut State, i: usize, Access { write, .. }: Access) {
         let Thread { level, gfn, asking, .. } = s.threads[i];
-        let word = s.world.load(s.threads[i].node(), level, gfn);
+        let word = s.shared.load(s.threads[i].node(), level, gfn);
         if let Word::Table(child) = word {
             s.threads[i].level -= 1;
             s.threads[i].path[level as usize - 1] = child;
             return;
         }
         s.threads[i].word = word;
-        let moved = s.world.log.logs && LOGGED.has(gfn) && !s.threads[i].logged;
+        let moved = s.shared.log.logs && LOGGED.has(gfn) && !s.threads[i].logged;
         match word {
             // The slot began to log after the look-up, so the log would miss stores to the new leaf.
             _ if asking && moved && self.bug != Some(Bug::AskForgetsLog) => s.again(i),
             // The TLB was stale, or another thread was faster.
             Word::Leaf(leaf) if leaf.write || !write => s.done(i),
             Word::Leaf(_) if asking => s.again(i),
-            Word::Leaf(_) if level == 1 && s.world.log.logs && LOGGED.has(gfn) => {
+            Word::Leaf(_) if level == 1 && s.shared.log.logs && LOGGED.has(gfn) => {
                 s.threads[i].pc = Pc::SplitDown;
             }
             Word::Leaf(leaf) if leaf.host_write => s.threads[i].pc = Pc::GiveBack,
             // The store is emulated.
-            Word::Leaf(_) if s.world.watches(Span::new(gfn, gfn + 1)) => s.done(i),
-            Word::Leaf(_) if s.world.watches(World::extent(level, gfn)) => s.threads[i].pc = Pc::SplitDown,
+            Word::Leaf(_) if s.shared.watches(Span::new(gfn, gfn + 1)) => s.done(i),
+            Word::Leaf(_) if s.shared.watches(Shared::extent(level, gfn)) => s.threads[i].pc = Pc::SplitDown,
             Word::Leaf(_) if self.bug == Some(Bug::UpgradeStampsFirst) => s.threads[i].pc = Pc::Stamp,
             // A thread that replaces a frozen entry does not know the old leaf.
-            Word::Leaf(_) if s.world.keeps(word, level) && self.bug != Some(Bug::FrozenNotKept) => {
+            Word::Leaf(_) if s.shared.keeps(word, level) && self.bug != Some(Bug::FrozenNotKept) => {
                 s.threads[i].pc = Pc::KeepDirty;
             }
             Word::Leaf(_) => s.threads[i].pc = Pc::Freeze,
@@ -232,14 +232,14 @@ impl Scenario {
         let watched = match self.bug {
             Some(Bug::WatchUnasked) => false,
             Some(Bug::WatchAskedFirst) => s.threads[i].watched,
-            _ => s.world.watches(Span::new(gfn, gfn + 1)),
+            _ => s.shared.watches(Span::new(gfn, gfn + 1)),
         };
         if write && watched {
             // The store is emulated.
             s.done(i);
             return;
         }
-        if write && !s.world.writable[at] {
+        if write && !s.shared.writable[at] {
             if !asking {
                 // The host would have to sleep.
                 s.again(i);
@@ -248,16 +248,16 @@ impl Scenario {
                 return;
             }
             // A page of a pair is half of a huge page, which the host makes writable as a whole.
-            let other = if pair(&s.world, gfn, hva) { at ^ 1 } else { at };
-            (s.world.writable[at], s.world.writable[other]) = (true, true);
+            let other = if pair(&s.shared, gfn, hva) { at ^ 1 } else { at };
+            (s.shared.writable[at], s.shared.writable[other]) = (true, true);
         }
         // If a part of the region is covered, the fault maps a small page.
         let free = !s.threads[i].part || self.bug == Some(Bug::LargeUnconfirmed);
-        let whole = !s.world.watches(World::extent(1, gfn)) || self.bug == Some(Bug::WatchUnasked);
-        let large = large && pair(&s.world, gfn, hva) && !s.threads[i].logged && free && whole;
-        let pfn = frame(s.world.frames[at], hva);
+        let whole = !s.shared.watches(Shared::extent(1, gfn)) || self.bug == Some(Bug::WatchUnasked);
+        let large = large && pair(&s.shared, gfn, hva) && !s.threads[i].logged && free && whole;
+        let pfn = frame(s.shared.frames[at], hva);
         let pfn = if large { pfn & !1 } else { pfn };
-        s.threads[i].page = Some(Page { pfn, write: s.world.writable[at] && !watched, large });
+        s.threads[i].page = Some(Page { pfn, write: s.shared.writable[at] && !watched, large });
         s.threads[i].pc = if asking && self.bug == Some(Bug::StampAfterResolve) {
             self.first_of_look(&s.threads[i])
         } else if asking {
@@ -287,14 +287,14 @@ impl Scenario {
             return Some(());
         };
         let fill = if self.bug == Some(Bug::LinkFillsZero) { 0 } else { version };
-        let child = s.world.new_node(level - 1, [Word::Hole(fill); 2])?;
+        let child = s.shared.new_node(level - 1, [Word::Hole(fill); 2])?;
         if s.cas(i, word, Word::Table(child)) {
             s.threads[i].path[level as usize - 1] = child;
             s.threads[i].level -= 1;
             s.threads[i].word = Word::Hole(fill);
             s.threads[i].pc = self.place(s, i);
         } else {
-            s.world.free_node(child);
+            s.shared.free_node(child);
             // Another thread's table, or another word.
             s.threads[i].pc = Pc::Descend;
             s.threads[i].asking = true;
@@ -309,11 +309,11 @@ impl Scenario {
         let fresh = fresh || self.bug == Some(Bug::VersionUnchecked) && word.version().is_some();
         let within = if page.large && level == 0 { gfn & 1 } else { 0 };
         // In a slot that logs, the first store to a page faults, whatever was mapped before.
-        let armed = s.threads[i].logged && s.world.log.track == Track::Writes && !write;
+        let armed = s.threads[i].logged && s.shared.log.track == Track::Writes && !write;
         let allows = page.write && (!armed || self.bug == Some(Bug::LoadMapsWritable));
         let leaf = Leaf { pfn: page.pfn + within, write: allows, host_write: page.write, dirty: write };
         if fresh && s.cas(i, word, Word::Leaf(leaf)) {
-            s.world.book(level, 1);
+            s.shared.book(level, 1);
             if allows && s.threads[i].logged && !armed { self.fixed(s, i) } else { s.done(i) }
         } else {
             s.again(i);
@@ -324,10 +324,10 @@ impl Scenario {
 }
 
 /// Returns whether host page `hva`, which backs `gfn`, is half of a pair that a large leaf could map.
-pub(crate) fn pair(world: &World, gfn: u8, hva: u8) -> bool {
+pub(crate) fn pair(shared: &Shared, gfn: u8, hva: u8) -> bool {
     let (gfn, even) = (gfn as usize & !1, hva as usize & !1);
-    world.memslots[gfn] == even as u8
-        && world.memslots[gfn + 1] == even as u8 + 1
-        && world.frames[even] == world.frames[even + 1]
-        && world.writable[even] == world.writable[even + 1]
+    shared.memslots[gfn] == even as u8
+        && shared.memslots[gfn + 1] == even as u8 + 1
+        && shared.frames[even] == shared.frames[even + 1]
+        && shared.writable[even] == shared.writable[even + 1]
 }

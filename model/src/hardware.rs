@@ -7,7 +7,7 @@
 
 use crate::bug::Bug;
 use crate::harvest::Track;
-use crate::world::{Bad, Leaf, PAGES, Span, Word, World, bits};
+use crate::shared::{Bad, Leaf, PAGES, Shared, Span, Word, bits};
 
 /// Caches of one vCPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -21,12 +21,12 @@ pub struct Caches {
     /// Frames per page whose translation allows stores.
     pub stores: [u16; PAGES as usize],
     /// Pages of region 0, a bit each, whose translation allows stores without a change of an entry, because Dirty was
-    /// set when it was loaded. Only in worlds where that matters.
+    /// set when it was loaded. Only in scenarios that need it.
     pub dirty: u8,
 }
 
 /// The hardware's part.
-impl World {
+impl Shared {
     /// Adds every translation that a vCPU could load at this moment to its caches.
     pub(crate) fn hardware(&mut self) {
         self.bad = self.bad.or(self.held_is_current());

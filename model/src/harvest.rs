@@ -13,8 +13,8 @@
 
 use crate::bug::Bug;
 use crate::scenario::Scenario;
+use crate::shared::{Bad, Leaf, Shared, Span, Word, bits};
 use crate::thread::{Op, Pc, State, Thread};
-use crate::world::{Bad, Leaf, Span, Word, World, bits};
 
 /// The frames that log.
 pub(crate) const LOGGED: Span = Span::new(0, 2);
@@ -64,7 +64,7 @@ impl Log {
     }
 }
 
-impl World {
+impl Shared {
     /// `Walk::keeps_tables`.
     pub(crate) fn keeps_tables(&self) -> bool {
         self.log.track == Track::DirtyBits && self.log.logs
@@ -81,7 +81,7 @@ impl World {
         if self.log.track == Track::DirtyBits {
             for (leaf, level) in self.below(self.root).0 {
                 // A large leaf is armed, or its pages are marked, so its D has no meaning.
-                found |= u8::from(level == 0 && leaf.dirty) << (leaf.pfn % crate::world::PAGES);
+                found |= u8::from(level == 0 && leaf.dirty) << (leaf.pfn % crate::shared::PAGES);
             }
         }
         self.log.unsaved & !found != 0
@@ -104,7 +104,7 @@ impl World {
     }
 }
 
-/// What [`World::arm_entry`] met.
+/// What [`Shared::arm_entry`] met.
 enum Armed {
     /// The entry is frozen: check it after the thaw.
     Wait,
@@ -115,12 +115,12 @@ enum Armed {
 impl Scenario {
     /// One step of a harvest, or of arming a log that begins. `None`: it waits for a thaw.
     pub(crate) fn harvest(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
-        let by_bits = s.world.log.track == Track::DirtyBits;
+        let by_bits = s.shared.log.track == Track::DirtyBits;
         let Thread { gfn, level, taken, word, .. } = s.threads[i];
         match s.threads[i].pc {
             // Without a log there is nothing to harvest.
-            Pc::Start if !s.world.log.logs => return None,
-            Pc::Start if s.world.sets.in_progress && self.bug != Some(Bug::HarvestBeforeGrace) => {
+            Pc::Start if !s.shared.log.logs => return None,
+            Pc::Start if s.shared.sets.in_progress && self.bug != Some(Bug::HarvestBeforeGrace) => {
                 s.threads[i].waits = s.sections();
                 s.threads[i].pc = Pc::Settled;
             }
@@ -128,10 +128,10 @@ impl Scenario {
             Pc::Start | Pc::Settled => {
                 s.enter(i, LOGGED.start);
                 // By W, another thread may have stored through a permission whose fault has not marked it yet.
-                s.threads[i].before = if by_bits { s.world.log.unsaved } else { 0 };
+                s.threads[i].before = if by_bits { s.shared.log.unsaved } else { 0 };
                 s.threads[i].pc = match self.bug {
                     Some(Bug::ArmBeforeTake) => {
-                        (s.threads[i].taken, s.threads[i].arms) = (s.world.log.marks, s.world.log.marks);
+                        (s.threads[i].taken, s.threads[i].arms) = (s.shared.log.marks, s.shared.log.marks);
                         self.arm_next(s, i, op)
                     }
                     Some(Bug::MarksBeforeTables) => Pc::TakeMarks,
@@ -139,7 +139,7 @@ impl Scenario {
                     _ => Pc::TakeMarks,
                 };
             }
-            Pc::Tables => match s.world.load(s.threads[i].node(), level, gfn) {
+            Pc::Tables => match s.shared.load(s.threads[i].node(), level, gfn) {
                 Word::Table(child) => go_down(&mut s.threads[i], child),
                 Word::Leaf(leaf) if leaf.dirty && level == 0 => {
                     s.threads[i].word = Word::Leaf(leaf);
@@ -152,7 +152,7 @@ impl Scenario {
                 let clean = Word::Leaf(Leaf { dirty: false, ..leaf });
                 let by_store = self.bug == Some(Bug::HarvestByStore);
                 if by_store {
-                    s.world.set(s.threads[i].node(), level, gfn, clean);
+                    s.shared.set(s.threads[i].node(), level, gfn, clean);
                 }
                 if by_store || s.cas(i, word, clean) {
                     s.threads[i].taken |= 1 << gfn;
@@ -162,11 +162,11 @@ impl Scenario {
                 }
             }
             Pc::TakeMarks if self.bug == Some(Bug::ArmBeforeTake) => {
-                s.world.log.marks &= !taken;
+                s.shared.log.marks &= !taken;
                 s.threads[i].pc = self.armed(s, i, op);
             }
             Pc::TakeMarks => {
-                let marks = std::mem::take(&mut s.world.log.marks);
+                let marks = std::mem::take(&mut s.shared.log.marks);
                 s.threads[i].taken |= marks;
                 s.threads[i].arms = marks;
                 s.threads[i].pc = match self.bug {
@@ -174,7 +174,7 @@ impl Scenario {
                     _ => self.arm_next(s, i, op),
                 };
             }
-            Pc::ArmEntry => match s.world.arm_entry(s.threads[i].node(), level, gfn) {
+            Pc::ArmEntry => match s.shared.arm_entry(s.threads[i].node(), level, gfn) {
                 Armed::Wait => return None,
                 Armed::Below(child) => go_down(&mut s.threads[i], child),
                 Armed::Done => s.threads[i].pc = self.arm_next(s, i, op),
@@ -190,7 +190,7 @@ impl Scenario {
                 let begins = op == Op::BeginLog;
                 if begins {
                     // All pages are copied after that, so only later stores count.
-                    (s.world.log.begun, s.world.log.unsaved) = (true, 0);
+                    (s.shared.log.begun, s.shared.log.unsaved) = (true, 0);
                 }
                 if begins || self.bug == Some(Bug::CopyBeforeFlush) {
                     s.done(i);
@@ -200,12 +200,12 @@ impl Scenario {
             }
             Pc::Copy => {
                 if Self::untold(s, i) {
-                    s.world.bad = Some(Bad::StoreUntold);
+                    s.shared.bad = Some(Bad::StoreUntold);
                 }
-                s.world.log.unsaved &= !taken;
+                s.shared.log.unsaved &= !taken;
                 s.threads.iter_mut().for_each(|thread| thread.before &= !taken);
                 if self.bug == Some(Bug::CopyBeforeFlush) {
-                    s.threads[i].pc = self.first_of_flush(&s.world);
+                    s.threads[i].pc = self.first_of_flush(&s.shared);
                 } else {
                     s.done(i);
                 }
@@ -251,7 +251,7 @@ impl Scenario {
         }
         if op == Op::Harvest
             && pages != 0
-            && s.world.log.track == Track::DirtyBits
+            && s.shared.log.track == Track::DirtyBits
             && !matches!(self.bug, Some(Bug::HarvestWithoutGrace | Bug::HarvestFlushesFirst))
         {
             return Pc::Synchronize;
@@ -273,7 +273,7 @@ impl Scenario {
                 Pc::Flushed
             }
             _ if pages == 0 => Pc::Flushed,
-            _ => self.first_of_flush(&s.world),
+            _ => self.first_of_flush(&s.shared),
         }
     }
 
@@ -286,13 +286,13 @@ impl Scenario {
     /// By D bits: returns whether a page had been written when the harvest began, and no harvest reports it.
     fn untold(s: &State, i: usize) -> bool {
         let told = s.threads.iter().fold(0, |set, thread| set | thread.taken);
-        s.threads[i].before & s.world.log.unsaved & !told != 0
+        s.threads[i].before & s.shared.log.unsaved & !told != 0
     }
 
     /// Checks the properties of the header at the end.
     pub(crate) fn audit_log(s: &mut State) {
-        if s.world.log.begun && s.world.store_lost() {
-            s.world.bad = Some(Bad::StoreLost);
+        if s.shared.log.begun && s.shared.store_lost() {
+            s.shared.bad = Some(Bad::StoreLost);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! slat-model explores every interleaving of the engine's invalidation protocol in small worlds.
+//! slat-model explores every interleaving of the engine's invalidation protocol in small scenarios.
 //!
 //! `slat::notify` and `slat::fault` describe the protocol. Here each of its steps is an action with the name of the
 //! engine's function. Memory is sequentially consistent; loom checks orderings (the engine's `loom_tests`). A checker
@@ -6,7 +6,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`world`] | the shared state: entries, tables, the active set and its words, the host |
+//! | [`shared`] | the shared state: entries, tables, the active set and its words, the host |
 //! | [`hardware`] | walks and caches of vCPUs |
 //! | [`op`] | the operations of threads |
 //! | [`thread`], `pc` | an operation in progress; settling; its next step |
@@ -21,9 +21,9 @@
 //! | [`slots`] | a slot transaction; the versions of the slots |
 //! | [`harvest`] | dirty logs: marks, D bits, harvests |
 //! | `reshape` | split, recover, a new root |
-//! | [`scenario`], [`check`] | a world and its threads; the check of all interleavings |
+//! | [`scenario`], [`check`] | an initial state and its threads; the check of all interleavings |
 //! | [`library`] | the scenarios, by family: `cargo run -p slat-model` checks them all |
-//! | [`nested`] | shadows of nested guests: worlds and a check of their own |
+//! | [`nested`] | shadows of nested guests: scenarios and a check of their own |
 //! | [`primary`] | a primary MMU whose faults read versions of the mappings: likewise |
 //! | [`fleet`] | hosts that share a store by conditional writes: likewise |
 //! | [`bug`] | seeded mistakes, each of which the check must find |
@@ -49,10 +49,10 @@ mod present;
 pub mod primary;
 mod reshape;
 pub mod scenario;
+pub mod shared;
 pub mod shootdown;
 pub mod slots;
 pub mod thread;
-pub mod world;
 
 pub use bug::Bug;
 pub use check::{Checked, Verdict};

@@ -10,9 +10,9 @@ use crate::active::{Look, region};
 use crate::bug::Bug;
 use crate::fault::Access;
 use crate::scenario::Scenario;
+use crate::shared::{EPOCH, Leaf, NONE, Shared, Span, Word, frame};
 use crate::slots::Version;
 use crate::thread::{Page, Pc, State};
-use crate::world::{EPOCH, Leaf, NONE, Span, Word, World, frame};
 
 /// `Memo`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -84,7 +84,7 @@ impl Memo {
     /// Returns the slot's part of the leaf table of `gfn`, within one region.
     fn part(&self, gfn: u8) -> Span {
         let around = |&other: &u8| self.slot.has(other) && region(self.page(other)) == region(self.page(gfn));
-        let frames = World::extent(1, gfn);
+        let frames = Shared::extent(1, gfn);
         let frames = (frames.start..frames.end).filter(around);
         frames.fold(Span::default(), |part, gfn| part.hull(Span::new(gfn, gfn + 1)))
     }
@@ -94,13 +94,13 @@ impl Scenario {
     /// `Memo::slot`: notes the slot of `gfn`.
     pub(crate) fn remember(&self, s: &mut State, i: usize, gfn: u8) {
         let Some(old) = s.threads[i].memo else { return };
-        if old.slot.has(gfn) && old.published == s.world.published {
+        if old.slot.has(gfn) && old.published == s.shared.published {
             return;
         }
-        let mut memo = Memo::of(gfn, self.remembers, s.world.memslots, s.world.published);
+        let mut memo = Memo::of(gfn, self.remembers, s.shared.memslots, s.shared.published);
         if self.bug == Some(Bug::SlotChangedStampKept) {
             memo.confirmed = old.confirmed.map(|confirmed| Confirmed {
-                frames: if World::extent(1, gfn).overlaps(confirmed.frames) {
+                frames: if Shared::extent(1, gfn).overlaps(confirmed.frames) {
                     memo.slot
                 } else {
                     Span::default()
@@ -132,12 +132,12 @@ impl Scenario {
                 _ => return Self::in_full(s, i, gfn),
             },
             Pc::AgainStamp => {
-                s.threads[i].epoch = s.world.lines[EPOCH].newest;
+                s.threads[i].epoch = s.shared.lines[EPOCH].newest;
                 (s.threads[i].quick, s.threads[i].large, s.threads[i].part) = (true, true, false);
                 Pc::AgainPublished
             }
             Pc::AgainPublished
-                if memo.published != s.world.published && self.bug != Some(Bug::SlotRemembered) =>
+                if memo.published != s.shared.published && self.bug != Some(Bug::SlotRemembered) =>
             {
                 return Self::in_full(s, i, gfn);
             }
@@ -147,8 +147,8 @@ impl Scenario {
             }
             Pc::QuickWalk => {
                 let level = thread.level;
-                let node = if level == s.world.top() { s.world.root } else { thread.path[level as usize] };
-                let Word::Table(child) = s.world.load(node, level, gfn) else {
+                let node = if level == s.shared.top() { s.shared.root } else { thread.path[level as usize] };
+                let Word::Table(child) = s.shared.load(node, level, gfn) else {
                     return Self::in_full(s, i, gfn);
                 };
                 s.threads[i].level = level - 1;
@@ -156,7 +156,7 @@ impl Scenario {
                 if level > 1 {
                     Pc::QuickWalk
                 } else {
-                    let parent = if level == s.world.top() { NONE } else { node };
+                    let parent = if level == s.shared.top() { NONE } else { node };
                     let confirmed =
                         memo.confirmed.map(|confirmed| Confirmed { table: child, parent, ..confirmed });
                     s.threads[i].memo = Some(Memo { confirmed, ..memo });
@@ -166,7 +166,7 @@ impl Scenario {
             }
             Pc::QuickLoad => {
                 s.threads[i].level = 0;
-                let word = s.world.load(thread.path[0], 0, gfn);
+                let word = s.shared.load(thread.path[0], 0, gfn);
                 if !matches!(word, Word::Hole(version) if version <= thread.stamp) {
                     return Self::in_full(s, i, gfn);
                 }
@@ -175,10 +175,10 @@ impl Scenario {
             }
             Pc::QuickLookup => {
                 let hva = memo.page(gfn);
-                if !s.world.writable[hva as usize] {
+                if !s.shared.writable[hva as usize] {
                     return Self::in_full(s, i, gfn);
                 }
-                let pfn = frame(s.world.frames[hva as usize], hva);
+                let pfn = frame(s.shared.frames[hva as usize], hva);
                 s.threads[i].page = Some(Page { pfn, write: true, large: false });
                 Pc::QuickInstall
             }
@@ -188,7 +188,7 @@ impl Scenario {
                 if !s.cas(i, thread.word, Word::Leaf(leaf)) {
                     return Self::in_full(s, i, gfn);
                 }
-                s.world.book(0, 1);
+                s.shared.book(0, 1);
                 return s.done(i);
             }
             pc => unreachable!("{pc:?} on the quick path"),
@@ -204,12 +204,12 @@ impl Scenario {
             Pc::QuickNumber => match memo.quiet {
                 Some(quiet)
                     if memo.slot.has(gfn)
-                        && (quiet.number == s.world.numbers.newest
+                        && (quiet.number == s.shared.numbers.newest
                             || matches!(self.bug, Some(Bug::TableRemembered | Bug::NumberForgotten))) =>
                 {
                     s.threads[i].stamp = quiet.number;
                     s.threads[i].path[0] = quiet.table;
-                    if quiet.table != NONE && World::extent(1, gfn).start == quiet.first {
+                    if quiet.table != NONE && Shared::extent(1, gfn).start == quiet.first {
                         Pc::QuickLoad
                     } else {
                         Pc::QuietWalk
@@ -222,20 +222,20 @@ impl Scenario {
             },
             Pc::QuietWalk => {
                 let quiet = memo.quiet.expect("it was looked at");
-                let Word::Table(table) = s.world.load(quiet.parent, 1, gfn) else { return None };
+                let Word::Table(table) = s.shared.load(quiet.parent, 1, gfn) else { return None };
                 s.threads[i].path[0] = table;
-                let quiet = Quiet { table, first: World::extent(1, gfn).start, ..quiet };
+                let quiet = Quiet { table, first: Shared::extent(1, gfn).start, ..quiet };
                 s.threads[i].memo = Some(Memo { quiet: Some(quiet), ..memo });
                 Pc::QuickLoad
             }
             Pc::ReadNumber => {
-                s.threads[i].number = s.world.numbers.newest;
-                let is_quiet = s.world.numbers.count == 0 || self.bug == Some(Bug::QuietBeside);
+                s.threads[i].number = s.shared.numbers.newest;
+                let is_quiet = s.shared.numbers.count == 0 || self.bug == Some(Bug::QuietBeside);
                 if is_quiet { Pc::ReadEpoch } else { Pc::QuickLoad }
             }
             Pc::ReadEpoch => {
                 let confirmed = memo.confirmed.expect("it was confirmed");
-                if s.world.lines[EPOCH].newest == confirmed.epoch || self.bug == Some(Bug::QuietUndated) {
+                if s.shared.lines[EPOCH].newest == confirmed.epoch || self.bug == Some(Bug::QuietUndated) {
                     let quiet =
                         Quiet { number: thread.number, parent: thread.path[1], table: NONE, first: 0 };
                     s.threads[i].memo = Some(Memo { quiet: Some(quiet), ..memo });
@@ -250,15 +250,15 @@ impl Scenario {
     fn stands(&self, s: &State, i: usize, gfn: u8, confirmed: Confirmed) -> bool {
         let memo = s.threads[i].memo.expect("a fault without a memo is not quick");
         if s.threads[i].pc == Pc::QuickEpoch {
-            return s.world.lines[EPOCH].newest == confirmed.epoch || self.bug == Some(Bug::TableRemembered);
+            return s.shared.lines[EPOCH].newest == confirmed.epoch || self.bug == Some(Bug::TableRemembered);
         }
-        let word = s.world.lines[region(memo.page(gfn))].newest;
+        let word = s.shared.lines[region(memo.page(gfn))].newest;
         word == confirmed.region || self.bug == Some(Bug::RegionForgotten)
     }
 
     /// Walks to the leaf table: the remembered one, below the parent, or from the root.
     fn quick_walk(s: &mut State, i: usize, Confirmed { stamp, table, parent, .. }: Confirmed) -> Pc {
-        (s.threads[i].level, s.threads[i].stamp, s.threads[i].path[0]) = (s.world.top(), stamp, table);
+        (s.threads[i].level, s.threads[i].stamp, s.threads[i].path[0]) = (s.shared.top(), stamp, table);
         if table != NONE {
             return Pc::QuickLoad;
         }

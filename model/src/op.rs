@@ -1,8 +1,8 @@
 //! The operations of programs.
 
 #[cfg(doc)]
-use crate::world::NONE;
-use crate::world::Span;
+use crate::shared::NONE;
+use crate::shared::Span;
 
 /// An operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -5,8 +5,8 @@ use crate::bug::Bug;
 use crate::fault::{Access, pair};
 use crate::harvest::Track;
 use crate::scenario::Scenario;
+use crate::shared::{Leaf, Shared, Span, Word, frame};
 use crate::thread::{Pc, State, Thread};
-use crate::world::{Leaf, Span, Word, World, frame};
 
 impl Scenario {
     /// One step. `None`: no memory for a table.
@@ -18,7 +18,7 @@ impl Scenario {
                 let given = Word::Leaf(Leaf { write: true, dirty: true, ..leaf });
                 if self.bug == Some(Bug::MarkBeforePermission) && thread.late == 0 {
                     s.threads[i].late = 1;
-                    s.world.log.log_writes(extent(&thread));
+                    s.shared.log.log_writes(extent(&thread));
                 } else if s.cas(i, thread.word, given) {
                     self.fixed(s, i);
                 } else {
@@ -27,11 +27,11 @@ impl Scenario {
             }
             Pc::SplitDown => Self::split_down(s, i)?,
             Pc::KeepDirty => {
-                s.world.log.log_writes(extent(&thread));
+                s.shared.log.log_writes(extent(&thread));
                 s.threads[i].pc = Pc::Freeze;
             }
             Pc::LogStore => {
-                s.world.log.log_writes(extent(&thread));
+                s.shared.log.log_writes(extent(&thread));
                 s.done(i);
             }
             Pc::Freeze => self.freeze(s, i),
@@ -43,7 +43,7 @@ impl Scenario {
 
     /// `present::fixed`: the leaf is writable now, and the fault marks it.
     pub(crate) fn fixed(&self, s: &mut State, i: usize) {
-        if s.world.log.track == Track::Writes && self.bug != Some(Bug::MarkBeforePermission) {
+        if s.shared.log.track == Track::Writes && self.bug != Some(Bug::MarkBeforePermission) {
             s.threads[i].pc = Pc::LogStore;
         } else {
             s.done(i);
@@ -54,14 +54,14 @@ impl Scenario {
     /// then. `None`: no memory for the table.
     fn split_down(s: &mut State, i: usize) -> Option<()> {
         let Word::Leaf(leaf) = s.threads[i].word else { unreachable!("it was a leaf") };
-        let write = s.world.log.track == Track::DirtyBits && leaf.host_write;
+        let write = s.shared.log.track == Track::DirtyBits && leaf.host_write;
         let dirty = leaf.dirty && !write;
         let halves = [0, 1].map(|half| Word::Leaf(Leaf { pfn: leaf.pfn + half, write, dirty, ..leaf }));
-        let table = s.world.new_node(0, halves)?;
+        let table = s.shared.new_node(0, halves)?;
         if s.cas(i, s.threads[i].word, Word::Table(table)) {
             if write { s.done(i) } else { s.again(i) }
         } else {
-            s.world.free_node(table);
+            s.shared.free_node(table);
             s.again(i);
         }
         Some(())
@@ -89,7 +89,7 @@ impl Scenario {
         let won = s.cas(i, mine, thawed);
         if !won && !bare {
             // The thread that replaced it cannot know the old leaf.
-            s.world.book(thread.level, -1);
+            s.shared.book(thread.level, -1);
         }
         if won && thawed != thread.word {
             self.fixed(s, i);
@@ -111,14 +111,14 @@ impl Scenario {
     pub(crate) fn decide(&self, s: &mut State, i: usize, Access { gfn, .. }: Access) {
         let Thread { word, level, hva, .. } = s.threads[i];
         let Word::Leaf(leaf) = word else { unreachable!() };
-        let mine = leaf.pfn + (gfn & (World::pages(level) - 1));
-        if s.world.watches(World::extent(level, gfn)) && self.bug != Some(Bug::WatchUnasked) {
+        let mine = leaf.pfn + (gfn & (Shared::pages(level) - 1));
+        if s.shared.watches(Shared::extent(level, gfn)) && self.bug != Some(Bug::WatchUnasked) {
             (s.threads[i].thawed, s.threads[i].pc) = (Some(word), Pc::Thaw);
             return;
         }
-        let here = frame(s.world.frames[hva as usize], hva) == mine;
-        let whole = level == 0 || pair(&s.world, gfn, hva);
-        if here && whole && s.world.writable[hva as usize] {
+        let here = frame(s.shared.frames[hva as usize], hva) == mine;
+        let whole = level == 0 || pair(&s.shared, gfn, hva);
+        if here && whole && s.shared.writable[hva as usize] {
             let new = Leaf { write: true, host_write: true, dirty: true, ..leaf };
             s.threads[i].thawed = Some(Word::Leaf(new));
         } else {
@@ -136,5 +136,5 @@ impl Scenario {
 
 /// Returns the pages of the thread's current entry.
 fn extent(thread: &Thread) -> Span {
-    World::extent(thread.level, thread.gfn)
+    Shared::extent(thread.level, thread.gfn)
 }

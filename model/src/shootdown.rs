@@ -20,8 +20,8 @@
 use crate::bug::Bug;
 use crate::hardware::Caches;
 use crate::scenario::Scenario;
+use crate::shared::{Shared, Span};
 use crate::thread::{Op, Pc, State};
-use crate::world::{Span, World};
 
 /// The next step of a vCPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -131,17 +131,17 @@ impl VcpuTlb {
 /// The flusher's part.
 impl Scenario {
     /// The first step of a flush.
-    pub(crate) fn first_of_flush(&self, world: &World) -> Pc {
+    pub(crate) fn first_of_flush(&self, shared: &Shared) -> Pc {
         match self.bug {
-            _ if world.tlb.broadcasts => Pc::LookForFlips,
-            _ => self.first_of_kicks(world),
+            _ if shared.tlb.broadcasts => Pc::LookForFlips,
+            _ => self.first_of_kicks(shared),
         }
     }
 
     /// The same where hardware does not broadcast it.
-    fn first_of_kicks(&self, world: &World) -> Pc {
+    fn first_of_kicks(&self, shared: &Shared) -> Pc {
         match self.bug {
-            _ if !world.tlb.kicks => Pc::ShootDown(0),
+            _ if !shared.tlb.kicks => Pc::ShootDown(0),
             Some(Bug::ModesBeforeNumber) => Pc::Kick(0),
             _ => Pc::Number,
         }
@@ -150,25 +150,25 @@ impl Scenario {
     /// One step of a flush. `None`: a vCPU has not answered yet.
     pub(crate) fn shoot_down(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
         let (owed, generation) = (s.threads[i].owed, s.threads[i].generation);
-        let last = s.world.vcpu_count - 1;
+        let last = s.shared.vcpu_count - 1;
         let early = self.bug == Some(Bug::ModesBeforeNumber);
         let kicks = s.threads[i].took_held && self.bug != Some(Bug::HeldBroadcast);
-        let tlb = &mut s.world.tlb;
+        let tlb = &mut s.shared.tlb;
         s.threads[i].pc = match s.threads[i].pc {
-            Pc::LookForFlips if kicks => self.first_of_kicks(&s.world),
+            Pc::LookForFlips if kicks => self.first_of_kicks(&s.shared),
             Pc::LookForFlips if tlb.flips == 0 || self.bug == Some(Bug::BroadcastBesideFlip) => Pc::Broadcast,
-            Pc::LookForFlips => self.first_of_kicks(&s.world),
+            Pc::LookForFlips => self.first_of_kicks(&s.shared),
             Pc::Broadcast => {
                 for vcpu in 0..=last.into() {
-                    if s.world.tlb.runs(vcpu) || self.bug != Some(Bug::BroadcastToGuests) {
-                        s.world.forget(vcpu, owed, self.bug);
+                    if s.shared.tlb.runs(vcpu) || self.bug != Some(Bug::BroadcastToGuests) {
+                        s.shared.forget(vcpu, owed, self.bug);
                     }
                 }
                 self.flushed(s, i, op);
                 return Some(());
             }
             Pc::ShootDown(vcpu) => {
-                s.world.flush(vcpu as usize, owed, op == Op::ZapAll, self.bug);
+                s.shared.flush(vcpu as usize, owed, op == Op::ZapAll, self.bug);
                 if vcpu == last {
                     self.flushed(s, i, op);
                     return Some(());
@@ -235,9 +235,9 @@ impl Scenario {
 impl Scenario {
     /// One step of a vCPU. `None`: it runs its guest.
     pub(crate) fn vcpu(&self, s: &mut State, index: usize) -> Option<()> {
-        let generation = s.world.tlb.generation;
-        let (bug, interrupts) = (self.bug, s.world.tlb.interrupts);
-        let mut vcpu = s.world.tlb.vcpus[index];
+        let generation = s.shared.tlb.generation;
+        let (bug, interrupts) = (self.bug, s.shared.tlb.interrupts);
+        let mut vcpu = s.shared.tlb.vcpus[index];
         let VcpuTlb { now, seen, entering, .. } = vcpu;
         // The step after `catch_up`.
         let back = match bug {
@@ -266,7 +266,7 @@ impl Scenario {
             }
             VcpuPc::Guest => return None,
             VcpuPc::Enter if bug == Some(Bug::HeldBeforeEntry) && !vcpu.entering => {
-                (vcpu.held, vcpu.entering) = (s.world.held.current(), true);
+                (vcpu.held, vcpu.entering) = (s.shared.held.current(), true);
                 VcpuPc::Enter
             }
             VcpuPc::Enter => {
@@ -288,12 +288,12 @@ impl Scenario {
             }
             VcpuPc::Flush => {
                 // The ranges from the one after `seen` on: no more than the last can be in the ring.
-                let tlb = &s.world.tlb;
+                let tlb = &s.shared.tlb;
                 let named = tlb.ring_number == Some(now) && now - seen == 1;
                 if named || bug == Some(Bug::RingUnchecked) {
-                    s.world.forget(index, tlb.ring_gfns, bug);
+                    s.shared.forget(index, tlb.ring_gfns, bug);
                 } else {
-                    let caches = &mut s.world.vcpus[index];
+                    let caches = &mut s.shared.vcpus[index];
                     *caches = Caches { root: caches.root, ..Caches::default() };
                 }
                 VcpuPc::Seen
@@ -309,18 +309,18 @@ impl Scenario {
             VcpuPc::EnterAgain if generation == seen => VcpuPc::ReloadRoot,
             VcpuPc::EnterAgain => VcpuPc::CatchUp,
             VcpuPc::ReloadRoot => {
-                if s.world.vcpus[index].root != s.world.root {
-                    s.world.vcpus[index] = Caches { root: s.world.root, ..Caches::default() };
+                if s.shared.vcpus[index].root != s.shared.root {
+                    s.shared.vcpus[index] = Caches { root: s.shared.root, ..Caches::default() };
                 }
                 match bug {
                     Some(Bug::RootBeforeCatchUp) => VcpuPc::CatchUp,
                     Some(Bug::HeldBeforeEntry) => ready,
-                    _ if s.world.held.hardware => VcpuPc::Current,
+                    _ if s.shared.held.hardware => VcpuPc::Current,
                     _ => ready,
                 }
             }
             VcpuPc::Current => {
-                vcpu.held = s.world.held.current();
+                vcpu.held = s.shared.held.current();
                 ready
             }
             VcpuPc::Hold => {
@@ -336,7 +336,7 @@ impl Scenario {
             }
             VcpuPc::Go => last,
         };
-        s.world.tlb.vcpus[index] = vcpu;
+        s.shared.tlb.vcpus[index] = vcpu;
         Some(())
     }
 
@@ -351,7 +351,7 @@ impl Scenario {
 
     /// `Tlb::leave`.
     pub(crate) fn vcpu_leaves(s: &mut State, index: usize) {
-        let vcpu = &mut s.world.tlb.vcpus[index];
+        let vcpu = &mut s.shared.tlb.vcpus[index];
         vcpu.leave();
         vcpu.leaves -= 1;
     }

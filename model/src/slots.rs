@@ -16,8 +16,8 @@
 
 use crate::bug::Bug;
 use crate::scenario::Scenario;
+use crate::shared::{Bad, NONE, PAGES, Shared, Span};
 use crate::thread::{Op, Pc, State};
-use crate::world::{Bad, NONE, PAGES, Span, World};
 
 /// The host page behind each guest frame.
 pub(crate) type Version = [u8; PAGES as usize];
@@ -57,20 +57,20 @@ impl Scenario {
     /// `SlotSets::read`: reads the word, or the whole version if that is one word. Begins a section if the thread is in
     /// none.
     pub(crate) fn read_version(s: &mut State, i: usize) -> Option<Version> {
-        if s.world.sets.cells.is_none() {
-            return Some(s.world.memslots);
+        if s.shared.sets.cells.is_none() {
+            return Some(s.shared.memslots);
         }
         s.threads[i].inside = true;
-        s.threads[i].version = s.world.sets.number;
+        s.threads[i].version = s.shared.sets.number;
         None
     }
 
     /// The cell that the word named.
     pub(crate) fn read_cell(s: &mut State, i: usize) -> Version {
         let number = s.threads[i].version;
-        let cell = s.world.sets.cells.expect("read before")[(number % 2) as usize];
+        let cell = s.shared.sets.cells.expect("read before")[(number % 2) as usize];
         if cell.number != number {
-            s.world.bad = Some(Bad::MixedSlots);
+            s.shared.bad = Some(Bad::MixedSlots);
         }
         s.threads[i].version = 0;
         cell.version
@@ -80,9 +80,9 @@ impl Scenario {
 /// Changing.
 impl Scenario {
     /// Returns whether the transaction takes something from readers.
-    fn takes(world: &World, op: Op) -> bool {
+    fn takes(shared: &Shared, op: Op) -> bool {
         match op {
-            Op::Commit { gfns, .. } => world.memslots[gfns.start as usize] != NONE,
+            Op::Commit { gfns, .. } => shared.memslots[gfns.start as usize] != NONE,
             _ => op == Op::BeginLog,
         }
     }
@@ -90,12 +90,12 @@ impl Scenario {
     /// One step of a transaction, except its walk. `None`: it waits.
     pub(crate) fn commit(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
         match s.threads[i].pc {
-            Pc::Start if s.world.writer != NONE => return None,
+            Pc::Start if s.shared.writer != NONE => return None,
             Pc::RoomMade | Pc::Synchronized if s.threads[i].waits != 0 => return None,
             Pc::Start => {
-                s.world.writer = i as u8;
-                s.threads[i].takes = Self::takes(&s.world, op);
-                let waits = s.world.sets.is_full() && self.bug != Some(Bug::CellsNotWaitedFor);
+                s.shared.writer = i as u8;
+                s.threads[i].takes = Self::takes(&s.shared, op);
+                let waits = s.shared.sets.is_full() && self.bug != Some(Bug::CellsNotWaitedFor);
                 s.threads[i].pc = if waits { Pc::MakeRoom } else { self.room_made(s, i, op) };
             }
             Pc::MakeRoom => {
@@ -103,25 +103,25 @@ impl Scenario {
                 s.threads[i].pc = Pc::RoomMade;
             }
             Pc::RoomMade => {
-                s.world.sets.oldest = s.world.sets.number;
+                s.shared.sets.oldest = s.shared.sets.number;
                 s.threads[i].pc = self.room_made(s, i, op);
             }
             Pc::WriteCell => {
-                let version = changed(s.world.memslots, op);
-                let sets = &mut s.world.sets;
+                let version = changed(s.shared.memslots, op);
+                let sets = &mut s.shared.sets;
                 let number = sets.number + 1;
                 let cells = sets.cells.as_mut().expect("there are cells");
                 cells[(number % 2) as usize] = Cell { number, version };
                 s.threads[i].pc = Pc::Publish;
             }
             Pc::Publish => {
-                s.world.memslots = changed(s.world.memslots, op);
-                s.world.sets.number += u8::from(s.world.sets.cells.is_some());
+                s.shared.memslots = changed(s.shared.memslots, op);
+                s.shared.sets.number += u8::from(s.shared.sets.cells.is_some());
                 if op == Op::BeginLog {
-                    s.world.log.begins();
-                    s.world.sets.in_progress = s.world.log.set;
+                    s.shared.log.begins();
+                    s.shared.sets.in_progress = s.shared.log.set;
                 }
-                s.world.published = s.threads[i].number;
+                s.shared.published = s.threads[i].number;
                 s.threads[i].pc = match self.bug {
                     Some(Bug::PublishedBeforeZap) if !s.threads[i].withdrawn => {
                         s.threads[i].withdrawn = true;
@@ -139,8 +139,8 @@ impl Scenario {
                 s.threads[i].pc = Pc::Synchronized;
             }
             Pc::Synchronized => {
-                s.world.sets.oldest = s.world.sets.number;
-                s.world.sets.in_progress = false;
+                s.shared.sets.oldest = s.shared.sets.number;
+                s.shared.sets.in_progress = false;
                 let bugs = [Bug::SlotsEndBeforeGrace, Bug::SlotsUnannounced, Bug::ConvertedUncovered];
                 if self.bug.is_some_and(|bug| bugs.contains(&bug)) {
                     s.done(i);
@@ -156,7 +156,7 @@ impl Scenario {
     /// Begins the invalidation.
     fn room_made(&self, s: &mut State, i: usize, op: Op) -> Pc {
         if self.bug == Some(Bug::SlotsUnannounced) && matches!(op, Op::Commit { .. }) {
-            s.threads[i].number = s.world.numbers.newest;
+            s.threads[i].number = s.shared.numbers.newest;
             return Pc::Walk;
         }
         Pc::BeginSlot
@@ -167,7 +167,7 @@ impl Scenario {
         match self.bug {
             Some(Bug::PublishedBeforeZap) if s.threads[i].withdrawn => Pc::Synchronize,
             Some(Bug::ConvertedUncovered) if !s.threads[i].withdrawn => self.first_of_end(s, i),
-            _ if s.world.sets.cells.is_some() => Pc::WriteCell,
+            _ if s.shared.sets.cells.is_some() => Pc::WriteCell,
             _ => Pc::Publish,
         }
     }

@@ -6,8 +6,8 @@ use crate::memo::Memo;
 pub use crate::op::{Op, Range, Why};
 pub use crate::pc::Pc;
 use crate::scenario::Scenario;
+use crate::shared::{NONE, PAGES, Shared, Span, THREADS, Word};
 use crate::slots::over_hvas;
-use crate::world::{NONE, PAGES, Span, THREADS, Word, World};
 
 /// The host's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -150,7 +150,7 @@ impl Thread {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct State {
     /// The shared state.
-    pub world: World,
+    pub shared: Shared,
     /// The threads.
     pub threads: [Thread; THREADS],
 }
@@ -160,16 +160,16 @@ impl State {
     pub(crate) fn enter(&mut self, i: usize, gfn: u8) {
         let thread = &mut self.threads[i];
         thread.inside = true;
-        thread.level = self.world.top();
+        thread.level = self.shared.top();
         thread.path = [NONE; 3];
-        thread.path[thread.level as usize] = self.world.root;
+        thread.path[thread.level as usize] = self.shared.root;
         thread.gfn = gfn;
     }
 
     pub(crate) fn leave(&mut self, i: usize) {
         self.threads[i].inside = false;
         self.threads[i].path = [NONE; 3];
-        self.world.grace.sections &= !(1 << i);
+        self.shared.grace.sections &= !(1 << i);
         for thread in &mut self.threads {
             thread.waits &= !(1 << i);
         }
@@ -183,8 +183,8 @@ impl State {
     /// Ends the operation.
     pub(crate) fn done(&mut self, i: usize) {
         self.leave(i);
-        if self.world.writer == i as u8 {
-            self.world.writer = NONE;
+        if self.shared.writer == i as u8 {
+            self.shared.writer = NONE;
         }
         self.restart(i, self.threads[i].op + 1);
     }
@@ -203,9 +203,9 @@ impl State {
     pub(crate) fn cas(&mut self, i: usize, old: Word, new: Word) -> bool {
         let Thread { level, gfn, .. } = self.threads[i];
         let node = self.threads[i].node();
-        let won = self.world.load(node, level, gfn) == old;
+        let won = self.shared.load(node, level, gfn) == old;
         if won {
-            self.world.set(node, level, gfn, new);
+            self.shared.set(node, level, gfn, new);
         }
         won
     }
@@ -223,7 +223,7 @@ impl Scenario {
         let pages = if told { Span::new(thread.telling, thread.telling + 1) } else { Span::default() };
         if matches!(op, Op::Invalidate { .. }) && thread.pc != Pc::Tell && self.follows(s, i) {
             s.threads[i].pc = Pc::Walk;
-            let frames = over_hvas(s.world.memslots, pages);
+            let frames = over_hvas(s.shared.memslots, pages);
             if !frames.is_empty() {
                 s.enter(i, frames.start);
                 (s.threads[i].span, s.threads[i].pc) = (frames, Pc::EditEntry);
@@ -240,7 +240,7 @@ impl Scenario {
             return;
         }
         let unhooks = matches!(op, Op::Invalidate { why, .. } if why.unhooks());
-        if unhooks && !thread.emptied && !thread.again && s.world.keeps_tables() {
+        if unhooks && !thread.emptied && !thread.again && s.shared.keeps_tables() {
             // Once more, for the tables on the path.
             (thread.emptied, thread.pc) = (true, Pc::Walk);
             return;
@@ -252,9 +252,9 @@ impl Scenario {
             Op::Invalidate { range: Range::Hvas(pages), why: Why::Park, .. } => Self::park(s, pages),
             _ => {}
         }
-        s.world.log.marks |= std::mem::take(&mut s.threads[i].late);
+        s.shared.log.marks |= std::mem::take(&mut s.threads[i].late);
         if self.bug == Some(Bug::FreedBeforeFlush) {
-            s.world.grace.queue |= std::mem::take(&mut s.threads[i].unlinked);
+            s.shared.grace.queue |= std::mem::take(&mut s.threads[i].unlinked);
         }
         if self.bug == Some(Bug::DirtyReadBeforeFlush) {
             self.tell(s, i);
@@ -263,9 +263,9 @@ impl Scenario {
         s.threads[i].pc = match self.bug {
             Some(Bug::HostBeforeFlush) if invalidates => Pc::HostChanges,
             Some(Bug::EndBeforeFlush) if invalidates => self.first_of_end(s, i),
-            _ => self.first_of_flush(&s.world),
+            _ => self.first_of_flush(&s.shared),
         };
-        if s.threads[i].pc == self.first_of_flush(&s.world) && s.threads[i].owed.is_empty() {
+        if s.threads[i].pc == self.first_of_flush(&s.shared) && s.threads[i].owed.is_empty() {
             self.flushed(s, i, op);
         }
     }
@@ -273,9 +273,9 @@ impl Scenario {
     /// Leaks the debt: the host continues and changes its entries. The end of the invalidation pays the debt.
     fn leak(&self, s: &mut State, i: usize, pages: Span) {
         for page in pages.start..pages.end {
-            if !s.world.writable[page as usize] {
-                s.world.replace(page);
-                s.threads[i].replaced[page as usize] = s.world.frames[page as usize];
+            if !s.shared.writable[page as usize] {
+                s.shared.replace(page);
+                s.threads[i].replaced[page as usize] = s.shared.frames[page as usize];
             }
         }
         if self.bug == Some(Bug::LeakedUnpaid) {
@@ -288,10 +288,10 @@ impl Scenario {
         if !matches!(self.bug, Some(Bug::DirtyReadBeforeFlush | Bug::DirtyToldAfterHost)) {
             self.tell(s, i);
         }
-        s.world.grace.queue |= s.threads[i].unlinked;
+        s.shared.grace.queue |= s.threads[i].unlinked;
         (s.threads[i].unlinked, s.threads[i].owed) = (0, Span::default());
-        if s.world.locked == i as u8 {
-            s.world.locked = NONE;
+        if s.shared.locked == i as u8 {
+            s.shared.locked = NONE;
         }
         let late = matches!(op, Op::Invalidate { .. })
             && matches!(self.bug, Some(Bug::HostBeforeFlush | Bug::EndBeforeFlush));
@@ -306,9 +306,9 @@ impl Scenario {
     /// Reports dirty pages of dead tables to the host.
     #[allow(clippy::unused_self, reason = "a step like the others")]
     fn tell(&self, s: &mut State, i: usize) {
-        for node in crate::world::bits(s.threads[i].unlinked) {
-            for (leaf, level) in s.world.below(node).0 {
-                s.world.tell(leaf, level);
+        for node in crate::shared::bits(s.threads[i].unlinked) {
+            for (leaf, level) in s.shared.below(node).0 {
+                s.shared.tell(leaf, level);
             }
         }
     }
@@ -317,22 +317,22 @@ impl Scenario {
         if let Op::Invalidate { range: Range::Gfns(pages) | Range::Hvas(pages), why, .. } = op {
             for page in pages.start..pages.end {
                 if why == Why::Track {
-                    s.world.tracked |= 1 << page;
+                    s.shared.tracked |= 1 << page;
                 } else if why == Why::Park {
                     // Its entries have changed page by page.
                 } else if why == Why::Protect {
-                    s.world.writable[page as usize] = false;
+                    s.shared.writable[page as usize] = false;
                 } else if matches!(why, Why::ChangePte | Why::Leaked) {
-                    let kept = &mut s.world.kept[page as usize];
+                    let kept = &mut s.shared.kept[page as usize];
                     *kept = s.threads[i].replaced[page as usize].max(*kept);
                 } else {
-                    s.world.take_back(page);
+                    s.shared.take_back(page);
                 }
             }
         }
         s.threads[i].pc = match self.bug {
             Some(Bug::HostBeforeFlush) if s.threads[i].owed.is_empty() => self.first_of_end(s, i),
-            Some(Bug::HostBeforeFlush) => self.first_of_flush(&s.world),
+            Some(Bug::HostBeforeFlush) => self.first_of_flush(&s.shared),
             Some(Bug::EndBeforeFlush) => {
                 s.done(i);
                 return;

@@ -1,6 +1,6 @@
 //! A collection: `gc.rs`.
 
-use super::world::Manifest;
+use super::shared::Manifest;
 use super::{Fleet, PATIENCE, Pc, State};
 use crate::bug::Bug;
 

@@ -1,4 +1,4 @@
-//! Hosts that share only a store: models `pager/src/store/`, in worlds of its own.
+//! Hosts that share only a store: models `pager/src/store/`, with a state of its own.
 //!
 //! Each step is one call of the store, or less. An image is one chunk here. A host runs a program of uploads, restores,
 //! removals and collections. It renews its lease in time, unless it stalls or dies. After a stall its lease ends by its
@@ -25,11 +25,11 @@
 mod collect;
 mod explore;
 pub mod scenarios;
+mod shared;
 mod steps;
-mod world;
 
 use crate::bug::Bug;
-use world::{Catalog, Host, Lease, Manifest};
+use shared::{Catalog, Host, Lease, Manifest};
 
 /// Number of hosts.
 const HOSTS: usize = 3;
@@ -114,7 +114,7 @@ pub struct State {
     manifests: Vec<(Manifest, u8)>,
     leases: Vec<Lease>,
     hosts: [Host; HOSTS],
-    bad: Option<crate::world::Bad>,
+    bad: Option<crate::shared::Bad>,
 }
 
 impl Fleet {

@@ -1,9 +1,9 @@
 //! Uploads, restores and removals: `upload.rs`, `library.rs`, `catalog.rs`.
 
-use super::world::{Manifest, Upload};
+use super::shared::{Manifest, Upload};
 use super::{Fleet, Op, Pc, State};
 use crate::bug::Bug;
-use crate::world::Bad;
+use crate::shared::Bad;
 
 impl Fleet {
     /// Reads the catalog, to change it.

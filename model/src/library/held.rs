@@ -2,8 +2,8 @@
 
 use super::{ChangePte, Clear, Protect, Unmap, commit, gfns, hvas, slow};
 use crate::scenario::Scenario;
+use crate::shared::NONE;
 use crate::thread::Op;
-use crate::world::NONE;
 
 /// The host and the slots change the held frame.
 pub(super) fn held() -> Vec<Scenario> {

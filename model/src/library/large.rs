@@ -28,17 +28,17 @@ pub(super) fn three_edits() -> Vec<Scenario> {
     ];
     let shapes = [("recover", RECOVER), ("split", Op::Split { gfn: 0 }), ("zap all", FLIP)];
     let faults = [("slow load", slow(0)), ("large fault", large(1, true)), ("store", write(0))];
-    let worlds: [super::World; 2] =
+    let initial_states: [super::Shared; 2] =
         [("small leaves", |s| s.small(true, true)), ("a large leaf", |s| s.large(true))];
     let mut all = Vec::new();
-    for (world_name, world) in worlds {
+    for (state_name, shared) in initial_states {
         for (edit_name, edit) in edits {
             for (shape_name, shape) in shapes {
                 for (fault_name, fault) in faults {
-                    let name = format!("{world_name}: {edit_name} | {shape_name} | {fault_name}");
+                    let name = format!("{state_name}: {edit_name} | {shape_name} | {fault_name}");
                     let programs: [&[Op]; 3] = [&[edit], &[shape], &[fault]];
-                    all.push(world(Scenario::new(&name, &programs)));
-                    all.push(world(Scenario::new(&name, &programs).deep().called("three levels: ")));
+                    all.push(shared(Scenario::new(&name, &programs)));
+                    all.push(shared(Scenario::new(&name, &programs).deep().called("three levels: ")));
                 }
             }
         }

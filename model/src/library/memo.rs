@@ -2,8 +2,8 @@
 
 use super::{Clear, Unmap, commit, hvas, read};
 use crate::scenario::Scenario;
+use crate::shared::NONE;
 use crate::thread::Op;
-use crate::world::NONE;
 
 /// Faults that a memo shortens, beside changes that make the memo stale.
 pub(super) fn memo() -> Vec<Scenario> {

@@ -13,8 +13,8 @@ mod tracked;
 use crate::bug::Bug;
 use crate::check::{Checked, Verdict};
 use crate::scenario::Scenario;
+use crate::shared::Span;
 use crate::thread::{Op, Range, Why};
-use crate::world::Span;
 use crate::{fleet, nested, primary};
 
 const fn read(gfn: u8) -> Op {
@@ -48,10 +48,10 @@ const fn commit(start: u8, end: u8, hva: u8) -> Op {
 
 use Why::{ChangePte, Clear, Leaked, Park, Protect, Track, Unmap};
 
-type World = (&'static str, fn(Scenario) -> Scenario);
+type Shared = (&'static str, fn(Scenario) -> Scenario);
 
-/// The worlds of two invalidations and a fault.
-fn worlds() -> Vec<World> {
+/// The initial states for two invalidations and a fault.
+fn initial_states() -> Vec<Shared> {
     vec![
         ("nothing", |s| s),
         ("an empty table", Scenario::empty),
@@ -122,11 +122,11 @@ fn two() -> Vec<Scenario> {
         ("protect 0..2", hvas(Protect, 0, 2)),
     ];
     let mut all = Vec::new();
-    for (world_name, world) in worlds() {
+    for (state_name, shared) in initial_states() {
         for (a, (name_a, edit_a)) in edits.iter().enumerate() {
             for (name_b, edit_b) in &edits[a..] {
-                let name = format!("{world_name}: {name_a} | {name_b} | slow fault on 0");
-                all.push(world(Scenario::new(&name, &[&[*edit_a], &[*edit_b], &[slow(0)]])));
+                let name = format!("{state_name}: {name_a} | {name_b} | slow fault on 0");
+                all.push(shared(Scenario::new(&name, &[&[*edit_a], &[*edit_b], &[slow(0)]])));
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use super::{ChangePte, Clear, Protect, Unmap, commit, gfns, hvas, large, read, slow, write};
 use crate::scenario::Scenario;
+use crate::shared::Word;
 use crate::thread::Op;
-use crate::world::Word;
 
 /// Three invalidators and faults, or two and a fault that sleeps.
 pub(super) fn regions() -> Vec<Scenario> {

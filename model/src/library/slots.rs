@@ -2,8 +2,8 @@
 
 use super::{ChangePte, Clear, Leaked, Park, Protect, Unmap, commit, gfns, hvas, read, slow, write};
 use crate::scenario::Scenario;
+use crate::shared::{NONE, Span, Word};
 use crate::thread::{Op, Pc, Range};
-use crate::world::{NONE, Span, Word};
 
 /// Changes of slots, and MMIO.
 pub(super) fn slots() -> Vec<Scenario> {

@@ -19,9 +19,9 @@ impl Nested {
         match me.pc {
             Pc::Link => {
                 // Links a table where none was found, in the current tree.
-                let root = if me.above { s.world.root } else { me.root };
+                let root = if me.above { s.shared.root } else { me.root };
                 s.threads[i].root = root;
-                let tree = &mut s.world.trees[root as usize];
+                let tree = &mut s.shared.trees[root as usize];
                 if tree.upper == HOLE {
                     (tree.upper, tree.leaf) = (Word::Table, HOLE);
                 }
@@ -29,14 +29,14 @@ impl Nested {
             }
             Pc::Freeze => {
                 let old = me.word.expect("met in the walk");
-                match s.world.swap(me.root, old, Word::Frozen(i as u8)) {
+                match s.shared.swap(me.root, old, Word::Frozen(i as u8)) {
                     false => Pc::Start,
                     true if early => Pc::Row,
                     true => Pc::Recheck,
                 }
             }
             Pc::Recheck => {
-                let lines = [s.world.lines[me.hva as usize], s.world.lines[EPOCH], s.world.lines[SHADOW]];
+                let lines = [s.shared.lines[me.hva as usize], s.shared.lines[EPOCH], s.shared.lines[SHADOW]];
                 let is_leaf = matches!(me.word, Some(Word::Leaf { .. }));
                 // The flush has already judged an existing leaf.
                 let shadow = !is_leaf && !self.has(Bug::LineUnrechecked);
@@ -57,16 +57,16 @@ impl Nested {
             }
             Pc::Thaw => {
                 let new = Word::Leaf { pfn: me.pfn, write: me.write, armed: false, g1 };
-                match s.world.swap(me.root, Word::Frozen(i as u8), new) {
+                match s.shared.swap(me.root, Word::Frozen(i as u8), new) {
                     false => Pc::ThawBack,
                     true if self.has(Bug::RowAfterLeaf) => Pc::Row,
                     true => Pc::Mark,
                 }
             }
             _ => {
-                let leaf = s.world.trees[me.root as usize].leaf;
+                let leaf = s.shared.trees[me.root as usize].leaf;
                 if leaf == Word::Frozen(i as u8) || leaf == Word::Condemned(i as u8) {
-                    s.world.swap(me.root, leaf, HOLE);
+                    s.shared.swap(me.root, leaf, HOLE);
                 }
                 Pc::Start
             }
@@ -77,30 +77,30 @@ impl Nested {
     fn leaf_met(s: &mut State, i: usize) -> Pc {
         let me = s.threads[i];
         let Some(old @ Word::Leaf { pfn, write, .. }) = me.word else { unreachable!("a leaf") };
-        let row = s.world.trees[me.root as usize].row;
+        let row = s.shared.trees[me.root as usize].row;
         let is_it = row == me.t & super::shadow::entry::FRAME;
-        let serves = pfn == me.pfn && write == me.write && is_it && s.world.walk().same(old);
+        let serves = pfn == me.pfn && write == me.write && is_it && s.shared.walk().same(old);
         if serves {
             // Nothing to mark, and nothing to write.
             return Pc::Mark;
         }
-        s.world.note_drop();
-        s.world.swap(me.root, old, HOLE);
+        s.shared.note_drop();
+        s.shared.swap(me.root, old, HOLE);
         Pc::Start
     }
 
     /// T refuses: removes the leaf that was hit at once, and again with the vCPU's translations when the vCPU comes
     /// back.
     pub(super) fn refuse_built(&self, s: &mut State, i: usize) {
-        let (met, forgot) = (s.threads[i].word, s.world.vcpus[i].forgot);
-        let dropped = s.world.dropping > 0 || s.world.dropped > forgot;
+        let (met, forgot) = (s.threads[i].word, s.shared.vcpus[i].forgot);
+        let dropped = s.shared.dropping > 0 || s.shared.dropped > forgot;
         let hit = dropped || matches!(met, Some(Word::Leaf { .. }));
         if let (Some(old @ Word::Leaf { .. }), false) = (met, self.has(Bug::RefusedLeafKept)) {
-            s.world.note_drop();
-            s.world.swap(s.threads[i].root, old, HOLE);
+            s.shared.note_drop();
+            s.shared.swap(s.threads[i].root, old, HOLE);
         }
-        let (vcpu_count, newest) = (s.world.vcpu_count, s.world.newest);
-        let vcpu = &mut s.world.vcpus[i];
+        let (vcpu_count, newest) = (s.shared.vcpu_count, s.shared.newest);
+        let vcpu = &mut s.shared.vcpus[i];
         vcpu.in_l2 = false;
         if hit && self.has(Bug::RefusedOnce) {
             vcpu.forget_l2();
@@ -115,18 +115,18 @@ impl Nested {
 
     /// The vCPU comes back: removes the refused leaf once more.
     pub(super) fn comeback(s: &mut State, i: usize) {
-        let root = s.world.root as usize;
-        if s.world.trees[root].upper == Word::Table {
-            let word = s.world.trees[root].leaf;
+        let root = s.shared.root as usize;
+        if s.shared.trees[root].upper == Word::Table {
+            let word = s.shared.trees[root].leaf;
             if matches!(word, Word::Leaf { .. }) {
-                s.world.note_drop();
+                s.shared.note_drop();
             }
-            s.world.trees[root].leaf = Self::zapped(word);
+            s.shared.trees[root].leaf = Self::zapped(word);
         }
         // And faults under way do not install what they have read of T.
-        s.world.announce([SHADOW]);
-        s.world.vcpus[i].refused = false;
-        s.world.vcpus[i].forget_l2();
+        s.shared.announce([SHADOW]);
+        s.shared.vcpus[i].refused = false;
+        s.shared.vcpus[i].forget_l2();
     }
 
     /// Returns whether the begin of a drop is not recorded.
@@ -147,13 +147,13 @@ impl Nested {
         let me = s.threads[i];
         // L0 empties an entry whatever T says.
         let flushes = flushes && me.flush == Flush::Revalidate;
-        let root = s.world.root;
+        let root = s.shared.root;
         if me.pc != Pc::Load {
-            s.world.uses(me.root);
+            s.shared.uses(me.root);
         }
         let next = match me.pc {
             Pc::Load => {
-                let tree = s.world.trees[root as usize];
+                let tree = s.shared.trees[root as usize];
                 let linked = tree.upper == Word::Table;
                 let seen = if linked { tree.leaf } else { tree.upper };
                 let new = match seen {
@@ -168,31 +168,31 @@ impl Nested {
                     _ if harvests => seen,
                     _ => Self::zapped(seen),
                 };
-                let tree = &mut s.world.trees[root as usize];
+                let tree = &mut s.shared.trees[root as usize];
                 *(if linked { &mut tree.leaf } else { &mut tree.upper }) = new;
                 Pc::Head
             }
             Pc::ReadRow => {
-                s.threads[i].row = s.world.trees[me.root as usize].row;
+                s.threads[i].row = s.shared.trees[me.root as usize].row;
                 Pc::Note
             }
             Pc::Note => {
                 let Some(Word::Leaf { write, .. }) = me.word else { unreachable!("a leaf") };
-                let keeps = flushes && self.agrees(&s.world, me.row, write);
+                let keeps = flushes && self.agrees(&s.shared, me.row, write);
                 if !keeps && !self.unnoted(harvests) {
-                    s.world.dropping += 1;
+                    s.shared.dropping += 1;
                 }
                 if !keeps && self.has(Bug::DropNotedEarly) {
-                    s.world.note_drop();
+                    s.shared.note_drop();
                 }
                 if keeps { Pc::Head } else { Pc::Edit }
             }
             Pc::Noted => {
                 if !self.unnoted(harvests) {
-                    s.world.dropping -= 1;
-                    s.world.note_drop();
+                    s.shared.dropping -= 1;
+                    s.shared.note_drop();
                 } else if self.has(Bug::DropNotedLate) {
-                    s.world.note_drop();
+                    s.shared.note_drop();
                 }
                 Pc::Head
             }
@@ -201,10 +201,10 @@ impl Nested {
                 let Word::Leaf { pfn, g1, .. } = old else { unreachable!("a leaf") };
                 let armed = Word::Leaf { pfn, write: false, armed: false, g1 };
                 let new = if harvests { armed } else { HOLE };
-                if s.world.swap(me.root, old, new) {
+                if s.shared.swap(me.root, old, new) {
                     Pc::Noted
                 } else {
-                    s.world.dropping -= u8::from(!self.unnoted(harvests));
+                    s.shared.dropping -= u8::from(!self.unnoted(harvests));
                     Pc::Load
                 }
             }
@@ -226,11 +226,11 @@ impl Nested {
     /// After a flush by L1 has visited the shadow: finds the TLBs that have something to forget. An entry checks its
     /// own TLB when this has ended.
     pub(super) fn settle_built(&self, s: &mut State, i: usize, op: Op) {
-        let dropped = s.world.dropped;
-        let owes = matches!(op, Op::Broadcast) && (s.world.dropping > 0 || dropped > s.world.settled);
+        let dropped = s.shared.dropped;
+        let owes = matches!(op, Op::Broadcast) && (s.shared.dropping > 0 || dropped > s.shared.settled);
         s.threads[i].row = dropped;
         if owes && self.has(Bug::SettledEarly) {
-            s.world.settled = dropped;
+            s.shared.settled = dropped;
         }
         s.threads[i].owes = if owes { L2 } else { 0 };
         s.threads[i].pc = if owes { Pc::Kick(0) } else { Pc::Remove };

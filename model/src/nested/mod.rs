@@ -1,4 +1,4 @@
-//! Models the design of nested guests in `book/src/nested.md`, in worlds of its own.
+//! Models the design of nested guests in `book/src/nested.md`, with a state of its own.
 //!
 //! L1 is a hypervisor in our guest, L2 its guest. A *shadow* holds L1's second-level table composed with L0's: it maps
 //! g2, a frame of L2, to a frame of the host. For L1 the shadow is a TLB. It is never older than the host's state.
@@ -11,9 +11,9 @@
 //! | `built` | the same where the built design differs |
 //! | `l1` | L1 writes its table, flushes, enters L2 |
 //! | `l0` | L0 takes pages away, moves memslots, logs |
-//! | [`parts`] | a large leaf of which a part changes: a world of its own |
+//! | [`parts`] | a large leaf of which a part changes, with a state of its own |
 //! | `reclaim` | L0 takes the shadow's tables, with vCPUs on it |
-//! | [`program`], `explore` | a world and its threads; the check |
+//! | [`program`], `explore` | an initial state and its threads; the check |
 //! | [`scenarios`] | the scenarios |
 //!
 //! An invalidation is listed, numbered and announced in one step here; `active` models the separate steps.

@@ -3,15 +3,15 @@
 //!
 //! T is one entry, which names one of two large pages of L1. Each page has two parts. At the start both pages are
 //! backed by the same frames of the host, so their leaves are one word. The hint of a large page leads to whatever its
-//! leaf was split into. Steps that other worlds model, such as the install of a small leaf, are one step here. There is
-//! one vCPU; its TLB has everything that it could ever have loaded.
+//! leaf was split into. Steps that other parts of the model have, such as the install of a small leaf, are one step
+//! here. There is one vCPU; its TLB has everything that it could ever have loaded.
 
 mod steps;
 
 use crate::bug::Bug;
 use crate::check::{Checked, ENDS, SAFE, Verdict, verdict};
 use crate::library::Family;
-use crate::world::Bad;
+use crate::shared::Bad;
 use stateright::{Model, Property};
 
 const TWO: usize = 2;

@@ -1,6 +1,6 @@
-//! A scenario: a world, a program for each thread, perhaps a mistake.
+//! A scenario: an initial state, a program for each thread, perhaps a mistake.
 
-use super::shadow::{Tree, Vcpu, Word, World, entry, stores};
+use super::shadow::{Shared, Tree, Vcpu, Word, entry, stores};
 use crate::bug::Bug;
 
 /// Number of threads. The first ones are vCPUs.
@@ -70,8 +70,8 @@ pub enum Op {
 pub struct Nested {
     /// What happens in it.
     pub name: String,
-    /// The initial world.
-    pub(super) world: World,
+    /// The initial state.
+    pub(super) shared: Shared,
     /// A program for each thread.
     pub(super) programs: Vec<Vec<Op>>,
     /// A flush of the shadow replaces its tree by an empty one, and visits no entry.
@@ -90,19 +90,19 @@ impl Nested {
     pub(super) fn new(name: &str, programs: &[&[Op]]) -> Self {
         let programs = programs.iter().map(|ops| ops.to_vec()).collect();
         let name = format!("nested: {name}");
-        Self { name, world: World::new(), programs, drops: false, spares: false, fresh: false, bug: None }
+        Self { name, shared: Shared::new(), programs, drops: false, spares: false, fresh: false, bug: None }
     }
 
     /// The same with two vCPUs.
     pub(super) fn two_vcpus(mut self) -> Self {
-        self.world.vcpu_count = 2;
+        self.shared.vcpu_count = 2;
         self
     }
 
     /// The same with this initial T.
     pub(super) fn t(mut self, t: u8) -> Self {
-        self.world.t[0] = t;
-        for vcpu in &mut self.world.vcpus {
+        self.shared.t[0] = t;
+        for vcpu in &mut self.shared.vcpus {
             vcpu.allowed[0] = 1 << t;
         }
         self
@@ -110,36 +110,36 @@ impl Nested {
 
     /// The same with a leaf table and a chunk.
     pub(super) fn tables(mut self) -> Self {
-        self.world.chunk = true;
-        self.world.trees[0] = Tree { upper: Word::Table, leaf: Word::Hole(0), row: 0 };
+        self.shared.chunk = true;
+        self.shared.trees[0] = Tree { upper: Word::Table, leaf: Word::Hole(0), row: 0 };
         self
     }
 
     /// The same with a leaf composed from T.
     pub(super) fn composed(mut self) -> Self {
         self = self.tables();
-        let world = &mut self.world;
-        let g1 = world.t[0] & entry::FRAME;
-        let pfn = world.slots[g1 as usize];
-        let write = stores(world.t[0]) && !world.logs && world.writable[pfn as usize];
-        world.trees[0].leaf = Word::Leaf { pfn, write, armed: false, g1 };
-        world.trees[0].row = g1;
-        world.heads[g1 as usize] = true;
+        let shared = &mut self.shared;
+        let g1 = shared.t[0] & entry::FRAME;
+        let pfn = shared.slots[g1 as usize];
+        let write = stores(shared.t[0]) && !shared.logs && shared.writable[pfn as usize];
+        shared.trees[0].leaf = Word::Leaf { pfn, write, armed: false, g1 };
+        shared.trees[0].row = g1;
+        shared.heads[g1 as usize] = true;
         self
     }
 
     /// The same with L1's own mapping of its frames.
     pub(super) fn canonical(mut self) -> Self {
         for g1 in 0..2 {
-            let pfn = self.world.slots[g1 as usize];
-            self.world.canonical[g1 as usize] = Word::Leaf { pfn, write: false, armed: false, g1 };
+            let pfn = self.shared.slots[g1 as usize];
+            self.shared.canonical[g1 as usize] = Word::Leaf { pfn, write: false, armed: false, g1 };
         }
         self
     }
 
     /// The same with vCPUs `from` and above outside L2, which they have never entered.
     pub(super) fn newcomers(mut self, from: usize) -> Self {
-        for vcpu in &mut self.world.vcpus[from..] {
+        for vcpu in &mut self.shared.vcpus[from..] {
             *vcpu = Vcpu { in_l2: false, known: false, ..*vcpu };
         }
         self
@@ -147,10 +147,10 @@ impl Nested {
 
     /// The same with slots that log, and composed leaves that are armed.
     pub(super) fn logs(mut self) -> Self {
-        if let Word::Leaf { write, .. } = &mut self.world.trees[0].leaf {
+        if let Word::Leaf { write, .. } = &mut self.shared.trees[0].leaf {
             *write = false;
         }
-        (self.world.logs, self.world.begun) = (true, true);
+        (self.shared.logs, self.shared.begun) = (true, true);
         self
     }
 

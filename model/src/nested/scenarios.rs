@@ -274,7 +274,7 @@ fn drops(scenarios: Vec<Nested>) -> Vec<Nested> {
     let count = |nested: &Nested, what: fn(&Op) -> bool| {
         nested.programs.iter().flatten().filter(|op| what(op)).count()
     };
-    // A world has two trees, so there is one flush, and no entry makes another.
+    // There are two trees, so there is one flush, and no entry makes another.
     let one = |nested: &Nested| {
         let flushes = count(nested, |op| matches!(op, Op::Flush | Op::Broadcast));
         let broadcasts = count(nested, |op| *op == Op::Broadcast);

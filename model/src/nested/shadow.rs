@@ -5,7 +5,7 @@
 //! worst, as in [`crate::hardware`].
 
 use super::program::THREADS;
-use crate::world::Bad;
+use crate::shared::Bad;
 
 /// Frames of L1, host pages, vCPUs, roots that L1 can give, trees that a shadow can have.
 pub(super) const TWO: usize = 2;
@@ -127,7 +127,7 @@ impl Vcpu {
 /// The shared state.
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct World {
+pub struct Shared {
     pub(super) newest: u8,
     pub(super) lines: [u8; 4],
     pub(super) places: [Place; THREADS],
@@ -168,7 +168,7 @@ pub struct World {
     pub(super) bad: Option<Bad>,
 }
 
-impl World {
+impl Shared {
     /// An empty shadow with no leaf table, no chunk; T names frame 0, which L2 may write.
     pub(super) fn new() -> Self {
         let tree = Tree { upper: Word::Hole(0), leaf: Word::Hole(0), row: 0 };

@@ -1,5 +1,5 @@
 //! A primary MMU whose faults take a page lock and read versions of the mappings: models `mm/src/mappings.rs`, in
-//! worlds of its own.
+//! a state of its own.
 //!
 //! There are two host pages, each in a region of its own, with a page lock and a table that a fault links. A version
 //! has the mapping of each page. vCPUs keep translations, and may store through them at any time until they are
@@ -8,7 +8,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `world` | the shared state, and its properties |
+//! | `shared` | the shared state, and its properties |
 //! | `fault` | an access: translation, page, frame; copy-on-write |
 //! | `change` | mmap, munmap, mprotect, fork: claim, publish, wait, edit |
 //! | `evict` | a page goes to swap, and its contents to a copy that a child may share |
@@ -20,10 +20,10 @@ mod evict;
 mod explore;
 mod fault;
 pub mod scenarios;
-mod world;
+mod shared;
 
 use crate::bug::Bug;
-use world::World;
+use shared::Shared;
 
 /// Number of threads.
 const THREADS: usize = 3;
@@ -96,7 +96,7 @@ pub struct Thread {
     /// The host's answer: a frame, and whether it is writable.
     told: Option<(u8, bool)>,
     /// The version that it read, and the mapping in it.
-    read: Option<(u8, world::Mapped)>,
+    read: Option<(u8, shared::Mapped)>,
     /// A frame that it has taken out of an entry.
     taken: Option<u8>,
     /// The version that the change has published.
@@ -108,7 +108,7 @@ pub struct Thread {
 /// The whole state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct State {
-    world: World,
+    shared: Shared,
     threads: [Thread; THREADS],
 }
 

@@ -1,6 +1,6 @@
 //! The shared state: entries, tables, the active set with its words, and the host.
 //!
-//! Two pages are a **region** (2 MiB in the engine), so a table has two entries. There are four pages. In a world of
+//! Two pages are a **region** (2 MiB in the engine), so a table has two entries. There are four pages. In a state of
 //! two levels the root links the regions; in one of three levels a table of links stands between.
 
 use crate::hardware::Caches;
@@ -220,7 +220,7 @@ pub enum Bad {
 
 /// The shared state.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct World {
+pub struct Shared {
     /// Whether a table of links stands between root and leaf tables.
     pub deep: bool,
     pub(crate) numbers: Numbers,
@@ -269,8 +269,8 @@ pub(crate) const fn frame(generation: u8, page: u8) -> u8 {
     generation * PAGES + page
 }
 
-impl World {
-    /// Makes an empty world with `levels` levels: a root of holes, every guest frame backed by the host page of its
+impl Shared {
+    /// Makes an empty state with `levels` levels: a root of holes, every guest frame backed by the host page of its
     /// number.
     pub fn new(levels: u8, vcpus: u8) -> Self {
         let mut nodes = [FREE; NODES];

@@ -2,7 +2,7 @@
 
 use super::{Fleet, HOSTS, PATIENCE, Pc, State};
 use crate::bug::Bug;
-use crate::world::Bad;
+use crate::shared::Bad;
 
 /// A manifest's name: the content, the epoch of the chunk that it lists, and that of the upload that wrote it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -1,7 +1,7 @@
 //! The shared state, and its properties.
 
 use super::{Op, PAGES, Primary, State, THREADS};
-use crate::world::Bad;
+use crate::shared::Bad;
 
 /// A page's mapping in a version.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -49,7 +49,7 @@ pub(super) struct Page {
 
 /// The shared state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct World {
+pub(super) struct Shared {
     pub(super) pages: [Page; PAGES],
     /// Versions published so far; those below this one are freed.
     pub(super) version: u8,
@@ -70,7 +70,7 @@ pub(super) struct World {
     pub(super) bad: Option<Bad>,
 }
 
-impl World {
+impl Shared {
     pub(super) fn new(filled: bool) -> Self {
         let page = |index: u8| Page {
             mapped: Mapped::Here { number: index, writable: true },
@@ -140,9 +140,9 @@ impl World {
 impl Primary {
     /// At the end, checks that unmapped pages are empty, and that the child is a snapshot of one moment.
     pub(super) fn audit(&self, s: &mut State) {
-        let left = |page: &super::world::Page| page.mapped == Mapped::Nothing && page.entry.is_some();
-        if s.world.pages.iter().any(left) {
-            s.world.bad = Some(Bad::PageLeft);
+        let left = |page: &super::shared::Page| page.mapped == Mapped::Nothing && page.entry.is_some();
+        if s.shared.pages.iter().any(left) {
+            s.shared.bad = Some(Bad::PageLeft);
         }
         self.audit_children(s);
         self.audit_stores(s);
@@ -150,15 +150,15 @@ impl Primary {
 
     /// Checks that a child still has its contents, and that they are of one moment.
     fn audit_children(&self, s: &mut State) {
-        let contents = |frame: u8| s.world.contents[usize::from(frame)];
+        let contents = |frame: u8| s.shared.contents[usize::from(frame)];
         // The child maps the frame in the cache when its page comes back.
-        let children = s.world.pages.map(|page| {
+        let children = s.shared.pages.map(|page| {
             let copy = page.child_copy.map(|copy| page.cached.map_or(copy, |(frame, _)| contents(frame)));
             page.child.map(contents).or(copy)
         });
         let changed = |(page, child): (&Page, &Option<u8>)| child.is_some_and(|child| child != page.forked);
-        if s.world.pages.iter().zip(&children).any(changed) {
-            s.world.bad = Some(Bad::StoreAfterCopy);
+        if s.shared.pages.iter().zip(&children).any(changed) {
+            s.shared.bad = Some(Bad::StoreAfterCopy);
         }
         // A child that has a store of a thread has that thread's earlier stores.
         for (i, ops) in self.programs.iter().enumerate() {
@@ -168,7 +168,7 @@ impl Primary {
                 let Some(contents) = children[usize::from(page)] else { continue };
                 let has = contents & bit(i, nth as u8) != 0;
                 if missing && has {
-                    s.world.bad = Some(Bad::ChildTorn);
+                    s.shared.bad = Some(Bad::ChildTorn);
                 }
                 missing |= !has;
             }
@@ -181,8 +181,8 @@ impl Primary {
         if self.programs.iter().flatten().any(throws) {
             return;
         }
-        let pages = s.world.pages.map(|page| {
-            let frame = page.entry.map(|(frame, ..)| s.world.contents[usize::from(frame)]);
+        let pages = s.shared.pages.map(|page| {
+            let frame = page.entry.map(|(frame, ..)| s.shared.contents[usize::from(frame)]);
             frame.or(page.copy.map(|(copy, _)| copy)).unwrap_or(0)
         });
         for (i, ops) in self.programs.iter().enumerate() {
@@ -190,7 +190,7 @@ impl Primary {
                 if let Op::Store(page) | Op::Write(page) = *op
                     && pages[usize::from(page)] & bit(i, nth as u8) == 0
                 {
-                    s.world.bad = Some(Bad::StoreLost);
+                    s.shared.bad = Some(Bad::StoreLost);
                 }
             }
         }
