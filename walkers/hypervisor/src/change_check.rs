@@ -70,7 +70,7 @@ pub struct Asked {
 
 /// State of the comparison.
 #[derive(Debug)]
-pub struct Watch {
+pub struct ChangeCheck {
     asked: Asked,
     sums: Vec<u64>,
     /// Harvested pages since their sums were taken. At first all, because there are no sums.
@@ -85,7 +85,7 @@ pub struct Watch {
 }
 
 /// A page that is being compared.
-struct Look {
+struct PendingCheck {
     page: Gfn,
     sum: u64,
     dirty: bool,
@@ -93,9 +93,9 @@ struct Look {
 }
 
 /// Pages that are being compared.
-pub struct Looks(Vec<Look>);
+pub struct PendingChecks(Vec<PendingCheck>);
 
-impl Watch {
+impl ChangeCheck {
     /// Makes the state without sums.
     pub fn new(asked: Asked, pages: Span<Gfn>) -> Self {
         let pages = pages.end.0;
@@ -105,7 +105,7 @@ impl Watch {
     }
 
     /// Forgets all sums, because the log has ended and begun again beside processors that stored.
-    pub fn forgive(&mut self) {
+    pub fn restart(&mut self) {
         self.dirty.0.fill(!0);
     }
 
@@ -124,7 +124,7 @@ impl Watch {
     }
 
     /// Takes the sums of this turn's pages, or of all pages.
-    pub fn look(&mut self, host: &Machine, all: bool) -> Looks {
+    pub fn take_sums(&mut self, host: &Machine, all: bool) -> PendingChecks {
         let pages = self.sums.len() as u64;
         let count = if all { pages } else { IN_ORDER };
         let in_order = (self.hand..self.hand + count).map(|page| Gfn(page % pages));
@@ -144,17 +144,17 @@ impl Watch {
         let clocks = host.clocks.lock();
         let look = |page: Gfn| {
             let sum = host.contents(&frames, Hva(page.0 << PAGE_SHIFT), |words| sum(words));
-            Look { page, sum, dirty: self.dirty.take(page), young: self.young.take(page) }
+            PendingCheck { page, sum, dirty: self.dirty.take(page), young: self.young.take(page) }
         };
-        let looks = Looks(chosen.into_iter().map(look).collect());
+        let pending = PendingChecks(chosen.into_iter().map(look).collect());
         drop(clocks);
-        looks
+        pending
     }
 
     /// Compares the sums, after aging and a harvest.
-    pub fn judge(&mut self, Looks(looks): Looks) -> Result<(), Error> {
-        self.counts[1] += looks.len() as u64;
-        for Look { page, sum, dirty, young } in looks {
+    pub fn judge(&mut self, PendingChecks(pending): PendingChecks) -> Result<(), Error> {
+        self.counts[1] += pending.len() as u64;
+        for PendingCheck { page, sum, dirty, young } in pending {
             let now = if self.asked.alone {
                 (self.dirty.take(page), self.young.take(page))
             } else {

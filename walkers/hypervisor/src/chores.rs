@@ -8,15 +8,15 @@
 //! | `age` | [`age`](slat::Walk::age): what has been accessed since | |
 //! | `move` | the host [moves](crate::moves) pages to other frames, and takes some | blocks of 2 MiB are moved |
 //!
-//! [`watch`](crate::watch) compares harvests and aging with the changes of the guest's memory.
+//! [`change_check`](crate::change_check) compares harvests and aging with the changes of the guest's memory.
 //! [`events`](crate::events) compares the engine's events with its counters.
 
 use crate::Error;
+use crate::change_check::{Asked, ChangeCheck};
 use crate::layout::Layout;
 use crate::memory::Machine;
 use crate::moves::Mover;
 use crate::options::{Mistake, Options, Wanted};
-use crate::watch::{Asked, Watch};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::{Format, Idle, SecondaryMmu, Vm};
 use slat_walker_x86::println;
@@ -40,7 +40,7 @@ pub struct Chores {
     /// Number of interrupts between two turns.
     turn: u64,
     /// The state, held by the processor that does a turn.
-    work: Mutex<(Watch, Mover)>,
+    work: Mutex<(ChangeCheck, Mover)>,
     interrupts: AtomicU64,
     zaps: AtomicU64,
     harvests: AtomicU64,
@@ -61,7 +61,7 @@ impl Chores {
         let asks_young = wanted.age && processors == 1;
         let asked = Asked { alone: processors == 1, dirty: wanted.log_dirty, young: asks_young };
         let mover = Mover::new(host, wanted.mistake == Some(Mistake::UntoldMove));
-        let work = Mutex::new((Watch::new(asked, layout.ram()), mover));
+        let work = Mutex::new((ChangeCheck::new(asked, layout.ram()), mover));
         Self {
             wanted,
             layout,
@@ -86,12 +86,12 @@ impl Chores {
         }
         // Another processor already does a turn.
         let Some(mut work) = self.work.try_lock() else { return Ok(()) };
-        let (watch, mover) = &mut *work;
+        let (check, mover) = &mut *work;
         if self.processors == 1 && interrupts.is_multiple_of(EVENTS_ROUND) {
             vm.host().events.compare(vm, self.processors)?;
         }
         vm.host().clocks.compare(vm.host())?;
-        self.compare(vm, idle, watch, false)?;
+        self.compare(vm, idle, check, false)?;
         if self.wanted.moves {
             mover.turn(vm, idle)?;
         }
@@ -115,32 +115,32 @@ impl Chores {
         &self,
         vm: &Vm<F, Machine>,
         idle: &mut Idle,
-        watch: &mut Watch,
+        check: &mut ChangeCheck,
         all: bool,
     ) -> Result<(), Error> {
         if !self.wanted.age && !self.wanted.log_dirty {
             return Ok(());
         }
-        let looks = watch.look(vm.host(), all);
+        let pending = check.take_sums(vm.host(), all);
         if self.wanted.age {
-            self.age(vm, idle, watch);
+            self.age(vm, idle, check);
         }
         if self.wanted.log_dirty {
-            self.harvest(vm, idle, watch)?;
+            self.harvest(vm, idle, check)?;
         }
-        watch.judge(looks)
+        check.judge(pending)
     }
 
     /// Does an aging pass: pages accessed since the last one are young. A processor forgets translations only when it
     /// next enters.
-    fn age<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle, watch: &mut Watch) {
+    fn age<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle, check: &mut ChangeCheck) {
         let generations = self.generations.fetch_add(1, Relaxed) + 1;
         let lost = self.wanted.mistake == Some(Mistake::LostYoung) && generations.is_multiple_of(16);
         let mut young = 0;
         vm.lockless(idle).age(self.layout.ram(), |seen| {
             young += u64::from(seen.count());
             for (&bits, word) in seen.bits().iter().zip(0..).filter(|(bits, _)| **bits != 0 && !lost) {
-                watch.young.set_word(seen.first() + word * 64, bits);
+                check.young.set_word(seen.first() + word * 64, bits);
             }
         });
         vm.forget(idle, self.layout.ram_hvas());
@@ -151,7 +151,7 @@ impl Chores {
         &self,
         vm: &Vm<F, Machine>,
         idle: &mut Idle,
-        watch: &mut Watch,
+        check: &mut ChangeCheck,
     ) -> Result<(), Error> {
         let harvests = self.harvests.fetch_add(1, Relaxed) + 1;
         let harvest = vm.slots().harvest_all(idle)?;
@@ -159,7 +159,7 @@ impl Chores {
         self.dirty.fetch_add(harvest.pages(), Relaxed);
         let lost = lost.then(|| harvests % harvest.pages().max(1));
         for (page, _) in harvest.iter().zip(0..).filter(|(_, index)| Some(*index) != lost) {
-            watch.harvest(page.gfn);
+            check.harvest(page.gfn);
         }
         // A migration would copy the pages before this.
         harvest.commit();
@@ -171,7 +171,7 @@ impl Chores {
             }
             self.rounds.fetch_add(1, Relaxed);
             if self.processors > 1 {
-                watch.forgive();
+                check.restart();
             }
         }
         Ok(())
@@ -191,8 +191,8 @@ impl Chores {
         println!("report: {rounds} rounds of the log");
         println!("report: {} splits", stats.splits.iter().sum::<u64>());
         println!("report: {} recovered", stats.recovered.iter().sum::<u64>());
-        let (watch, mover) = &*self.work.lock();
-        let [changed, compared] = watch.counts;
+        let (check, mover) = &*self.work.lock();
+        let [changed, compared] = check.counts;
         println!("report: {compared} pages compared");
         println!("report: {changed} of them changed");
         let [blocks, moved, taken, zeroes] = mover.counts;

@@ -28,7 +28,7 @@
 //! | `clock` | the guest's clock, in a frame of its memory that the hypervisor holds and writes before each entry |
 //! | `identify` | the answers to CPUID, which offer that clock |
 //! | `chores` | the engine's operations on the guest's memory while the guest runs |
-//! | `watch` | sums of the guest's pages, compared with the results of harvests and aging |
+//! | `change_check` | sums of the guest's pages, compared with the results of harvests and aging |
 //! | `events` | the engine's events, compared with its statistics |
 //! | `record` | a list of every fault, by listeners |
 //!
@@ -39,6 +39,7 @@
 extern crate alloc;
 
 mod apic;
+mod change_check;
 mod chores;
 mod clock;
 mod disk;
@@ -61,7 +62,6 @@ mod power;
 mod record;
 mod second;
 mod share;
-mod watch;
 
 use alloc::boxed::Box;
 use chores::Chores;

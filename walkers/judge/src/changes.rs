@@ -2,12 +2,12 @@
 
 use crate::backing::{GIB, REGIONS, SMALL};
 use crate::machine::Machine;
+use crate::modelled_vm::{Known, ModelledVm, SPACES, hvas};
 use crate::report::Report;
-use crate::world::{Known, SPACES, World, hvas};
 use alloc::collections::BTreeSet;
 use slat::{Access, Format, Gfn, HostPage, Idle, Level, SlotId, SpaceId, Span, Why};
 
-impl<F: Format> World<'_, F> {
+impl<F: Format> ModelledVm<'_, F> {
     /// Does one operation of a host, a VMM or a migration.
     pub(crate) fn change<M: Machine>(&mut self, idle: &mut Idle, report: &mut Report<'_, M>) {
         match self.random.below(24) {

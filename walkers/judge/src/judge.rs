@@ -1,12 +1,12 @@
 //! Random tables of the real engine, look-up by look-up.
 //!
 //! ```text
-//! world    a VM with policies of its own, memslots near the tables' boundaries
-//!   round    what faulted in the round before is dealt with by the engine
-//!            copy of every word of the tables, every other round
-//!            look-ups: the answer, the words on the way, the memory     against the raw words, and the judge's own idea
-//!            every word of the tables                                   against the copy
-//!            the host, the VMM and a migration do things
+//! each VM: its own policies, memslots near the tables' boundaries
+//!   each round: the engine serves the faults of the round before
+//!               every other round: a copy of every word of the tables
+//!               look-ups: the answer, the entries on the path, the memory  compared with the words and the judge's record
+//!               every word of the tables                                   compared with the copy
+//!               changes by the host, the VMM and a migration
 //! ```
 //! The walker is compared with two things that share no code: the raw words by the format, and the judge's own state of
 //! memslots and host. If those two disagree, the engine is wrong; if the walker disagrees with the words, the format or
@@ -15,11 +15,11 @@
 use crate::backing::{Backing, REGIONS};
 use crate::expect;
 use crate::machine::{Answer, Bits, CODE_OFFSET, Difference, Machine};
+use crate::modelled_vm::{Behind, ModelledVm, SPACES};
 use crate::pattern::Pattern;
 use crate::random::Random;
 use crate::report::{Report, Verdict};
 use crate::tables::{self, Shadow, Step};
-use crate::world::{Behind, SPACES, World};
 use alloc::vec::Vec;
 use slat::table::Word;
 use slat::{
@@ -28,7 +28,7 @@ use slat::{
 };
 
 /// Number of VMs in a run.
-const WORLDS: u64 = 10;
+const VMS: u64 = 10;
 /// Number of look-ups between two changes.
 const ROUND: u64 = 48;
 
@@ -60,9 +60,9 @@ pub fn judge<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle, seed: u64,
     let pattern = Pattern::fill(machine);
     let mut random = Random::new(seed);
     let mut report = Report::<M>::new::<F>(machine, seed);
-    for world in 1..=WORLDS {
+    for nth in 1..=VMS {
         let random = Random::new(random.next());
-        one_world::<F, M>(&mut report, idle, (random, pattern), lookups * world / WORLDS);
+        one_vm::<F, M>(&mut report, idle, (random, pattern), lookups * nth / VMS);
     }
     if let Some((address, word)) = pattern.broken() {
         report.differ(format_args!("the word at {address:#x} is {word:#x}: a store was made there"));
@@ -71,7 +71,7 @@ pub fn judge<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle, seed: u64,
 }
 
 /// Runs rounds in one VM, until the total of look-ups reaches a number.
-fn one_world<F: Format, M: Machine>(
+fn one_vm<F: Format, M: Machine>(
     report: &mut Report<'_, M>,
     idle: &mut Idle,
     (mut random, pattern): (Random, Pattern),
@@ -88,19 +88,19 @@ fn one_world<F: Format, M: Machine>(
         .address_bits(report.machine.gpa_bits());
     let Ok(vm) = builder.build() else { return report.differ(format_args!("no memory for a VM")) };
     let Some(vcpu) = vm.vcpu(VcpuId(0)) else { return report.differ(format_args!("no vCPU 0")) };
-    let mut world = World::<F>::new(&vm, vcpu, idle, random, (report, pattern));
+    let mut modelled = ModelledVm::<F>::new(&vm, vcpu, idle, random, (report, pattern));
     for region in 0..REGIONS {
         if region % 3 == 2 {
             (region * Level::M2.pages()..(region + 1) * Level::M2.pages()).for_each(|page| {
-                let frame = world.any_frame(Level::K4);
+                let frame = modelled.any_frame(Level::K4);
                 vm.host().set(page, (page % 7 != 3).then_some((frame, page % 5 != 0)));
             });
         } else {
-            let frame = world.any_frame(Level::M2);
+            let frame = modelled.any_frame(Level::M2);
             vm.host().set_huge(region, frame, region % 4 != 0);
         }
     }
-    (0..20).for_each(|_| world.create_somewhere(idle, report));
+    (0..20).for_each(|_| modelled.create_somewhere(idle, report));
     // Forget the translations of another VM.
     report.machine.flush();
     let mut shadow = Shadow::default();
@@ -108,40 +108,40 @@ fn one_world<F: Format, M: Machine>(
     while report.verdict.lookups < until {
         let mut plan = Vec::new();
         for LookUp { gpa, access, .. } in faulted.drain(..) {
-            let again = !world.random.once_in(8) && world.is_safe(gpa.gfn());
-            if again && world.fault(idle, report, (gpa, access)) {
+            let again = !modelled.random.once_in(8) && modelled.is_safe(gpa.gfn());
+            if again && modelled.fault(idle, report, (gpa, access)) {
                 plan.push(LookUp { gpa, access, must: true });
             }
         }
-        world.map_fixed(idle, report);
+        modelled.map_fixed(idle, report);
         while (plan.len() as u64) < ROUND {
-            plan.extend(world.plan(report.machine.gpa_bits()));
+            plan.extend(modelled.plan(report.machine.gpa_bits()));
         }
-        round(&mut world, idle, report, (&mut shadow, &plan, &mut faulted));
-        for _ in 0..=world.random.below(3) {
-            world.change(idle, report);
+        round(&mut modelled, idle, report, (&mut shadow, &plan, &mut faulted));
+        for _ in 0..=modelled.random.below(3) {
+            modelled.change(idle, report);
         }
     }
 }
 
 /// Makes look-ups in the current tables; those that fault go to `faulted`.
 fn round<F: Format, M: Machine>(
-    world: &mut World<'_, F>,
+    modelled: &mut ModelledVm<'_, F>,
     idle: &mut Idle,
     report: &mut Report<'_, M>,
     (shadow, plan, faulted): (&mut Shadow, &[LookUp], &mut Vec<LookUp>),
 ) {
-    let space = world.vcpu.space();
-    let behind: Vec<Option<Behind>> = plan.iter().map(|lookup| world.behind(lookup.gpa.gfn())).collect();
-    let guest = world.vcpu.enter(idle, &mut Flusher(&mut *report.machine));
+    let space = modelled.vcpu.space();
+    let behind: Vec<Option<Behind>> = plan.iter().map(|lookup| modelled.behind(lookup.gpa.gfn())).collect();
+    let guest = modelled.vcpu.enter(idle, &mut Flusher(&mut *report.machine));
     let root = guest.root();
     drop(guest);
-    let frozen = world.freeze(root, plan).inspect(|_| report.machine.flush());
+    let frozen = modelled.freeze(root, plan).inspect(|_| report.machine.flush());
     let roots: Vec<Pfn> = (0..SPACES)
-        .filter_map(|space| world.vm.guest_space(slat::SpaceId(space)).map(|space| space.root()))
+        .filter_map(|space| modelled.vm.guest_space(slat::SpaceId(space)).map(|space| space.root()))
         .collect();
     // All words, every other time: the look-ups cover only a part of them.
-    let whole = world.random.once_in(2);
+    let whole = modelled.random.once_in(2);
     if whole {
         // SAFETY: the engine is not called before the last use of what is copied here.
         unsafe { shadow.take::<F>(&roots) };
@@ -150,16 +150,17 @@ fn round<F: Format, M: Machine>(
     for (lookup, behind) in plan.iter().zip(behind) {
         report.step = report.verdict.lookups;
         report.verdict.lookups += 1;
-        let value = world.random.next();
+        let value = modelled.random.next();
         let held = frozen.as_ref().is_some_and(|frozen| frozen.on_the_way::<F>(root, lookup.gpa));
         let lookup = LookUp { must: lookup.must && !held, ..*lookup };
-        let (through, made) = look_up::<F, M>(report, shadow, (root, world.pattern), lookup, (behind, value));
+        let (through, made) =
+            look_up::<F, M>(report, shadow, (root, modelled.pattern), lookup, (behind, value));
         last = Some(made);
         if through {
             if lookup.access == Access::Write
-                && let Some(slot) = world.slot(lookup.gpa.gfn()).filter(|slot| slot.log_dirty)
+                && let Some(slot) = modelled.slot(lookup.gpa.gfn()).filter(|slot| slot.log_dirty)
             {
-                world.written.insert((space, slot.id, lookup.gpa.gfn().0 - slot.gfns.start.0));
+                modelled.written.insert((space, slot.id, lookup.gpa.gfn().0 - slot.gfns.start.0));
             }
         } else {
             faulted.push(lookup);
@@ -167,7 +168,7 @@ fn round<F: Format, M: Machine>(
     }
     if whole {
         // SAFETY: as above.
-        let strays = unsafe { shadow.compare(&world.excused(root)) };
+        let strays = unsafe { shadow.compare(&modelled.excused(root)) };
         for stray in strays {
             let what = format_args!("a word that no look-up has to do with: {stray:x?}");
             match last {
@@ -292,7 +293,7 @@ impl Frozen {
     }
 }
 
-impl<F: Format> World<'_, F> {
+impl<F: Format> ModelledVm<'_, F> {
     /// Sometimes freezes an entry on the path of one of these look-ups; never one that the guest itself needs.
     fn freeze(&mut self, root: Pfn, plan: &[LookUp]) -> Option<Frozen> {
         let gfn = self.random.pick(plan).gpa.gfn();

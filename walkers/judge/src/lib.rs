@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `machine` | [`Machine`]: a hardware walker and its abilities; [`Quirk`]: a fault of an emulator |
 //! | `judge` | [`judge()`]: random tables of the real engine, look-up by look-up |
-//! | `world`, `changes`, `backing` | a VM, the changes to it, and the host behind it: the judge's own record of every page |
+//! | `modelled_vm`, `changes`, `backing` | a VM, the changes to it, and the host behind it: the judge's own record of every page |
 //! | `tables`, `expect` | the raw words, and what a walker must answer for them |
 //! | `stale` | [`stale()`]: does the engine ask for each flush that is needed? |
 //! | `mutate` | [`mutate()`]: does a look-up change with every bit? |
@@ -23,13 +23,13 @@ mod everything;
 mod expect;
 mod judge;
 mod machine;
+mod modelled_vm;
 mod mutate;
 mod pattern;
 mod random;
 mod report;
 mod stale;
 mod tables;
-mod world;
 
 pub use everything::{LOOKUPS, SEED, everything};
 pub use judge::judge;

@@ -23,7 +23,7 @@ pub(crate) const SPACES: u8 = 2;
 const SLOTS: usize = 20;
 
 /// A VM and its model.
-pub(crate) struct World<'vm, F: Format> {
+pub(crate) struct ModelledVm<'vm, F: Format> {
     pub(crate) vm: &'vm Vm<F, Backing>,
     pub(crate) vcpu: Vcpu<'vm, F, Backing>,
     pub(crate) random: Random,
@@ -54,7 +54,7 @@ pub(crate) struct Behind {
     pub(crate) memory: MemoryType,
 }
 
-impl<'vm, F: Format> World<'vm, F> {
+impl<'vm, F: Format> ModelledVm<'vm, F> {
     /// Makes a VM with the guest's own memslots in each space.
     pub(crate) fn new<M: Machine>(
         vm: &'vm Vm<F, Backing>,
@@ -66,14 +66,14 @@ impl<'vm, F: Format> World<'vm, F> {
         let fixed = report.machine.fixed().to_vec();
         let bits = F::FRAME_BITS.min(report.machine.gpa_bits() - PAGE_SHIFT);
         let (slots, written, frames) = (Vec::new(), BTreeSet::new(), 1 << bits);
-        let mut world = Self { vm, vcpu, random, pattern, slots, written, fixed, frames, next_id: 0 };
+        let mut modelled = Self { vm, vcpu, random, pattern, slots, written, fixed, frames, next_id: 0 };
         for space in (0..SPACES).map(SpaceId) {
             for own in report.machine.fixed().to_vec() {
                 let hva = FIXED + own.pfn.address();
-                world.create(idle, report, (space, true), |id| Slot::new(id, own.gfn, own.pages, hva));
+                modelled.create(idle, report, (space, true), |id| Slot::new(id, own.gfn, own.pages, hva));
             }
         }
-        world
+        modelled
     }
 
     fn create<M: Machine>(

@@ -12,10 +12,10 @@ use crate::backing::Backing;
 use crate::bench::{self, Places, SMALL_REGION};
 use crate::judge::Flusher;
 use crate::machine::{Answer, Machine};
+use crate::modelled_vm::hvas;
 use crate::pattern::Pattern;
 use crate::random::Random;
 use crate::report::Verdict;
-use crate::world::hvas;
 use slat::{Access, Fault, Format, Gpa, Idle, Level, Pfn, Span, Vcpu, Vm, Why};
 
 /// Number of pages for each kind of removal.
