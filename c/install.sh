@@ -1,6 +1,6 @@
 #!/bin/sh
-# install.sh BUILT PREFIX: installs libslat, slat.h and slat.pc as `cargo cinstall` would, from what cargo has built: target/release,
-# for instance.
+# install.sh BUILT PREFIX: installs libslat, slat.h and slat.pc as `cargo cinstall` would. BUILT is cargo's output
+# folder, such as target/release.
 set -eu
 [ $# -eq 2 ] || { echo "usage: install.sh BUILT PREFIX" >&2; exit 2; }
 here=$(dirname "$0") built=$1

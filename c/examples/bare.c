@@ -1,8 +1,8 @@
-/* slat in a kernel: a library without std, and the three functions that it asks of its kernel. With features.c every function is
- * called, so that all of it is linked. CI runs it as a program, and links it for x86_64-unknown-none with nothing else. */
+/* slat in a kernel: a library without std, and the three functions that the kernel must provide. With features.c it calls every
+ * function, so the linker takes them all. CI runs it as a program, and links it for x86_64-unknown-none with nothing else. */
 #include <slat.h>
 
-/* REPLACE: the kernel's allocator. This one hands a block out once. */
+/* REPLACE: the kernel's allocator. This one never reuses a block. */
 static _Alignas(1 << 18) unsigned char block[8 << 20];
 static size_t used;
 
@@ -28,7 +28,7 @@ void slat_host_panic(const char *text, size_t bytes)
         __builtin_trap();
 }
 
-/* REPLACE: physical memory for tables, by the allocator of frames. Here frame numbers are those of a kernel that sees
+/* REPLACE: physical memory for tables, from the frame allocator. The frame numbers are those of a kernel that maps
  * physical address p at p + OFFSET. */
 enum { OFFSET = 1 << 16 };
 

@@ -1,6 +1,6 @@
-/* What hypervisor.c does not use, one call after the other in one thread: private memory, tracked stores, held frames, pages on their way,
- * rings, a second address space, memory types, events. Returns 0, or the line of the check that failed. Uses no C library, so that bare.c
- * calls it, too (SLAT_BARE). */
+/* The functions that hypervisor.c does not use, one call after the other in one thread: private memory, tracked stores, held frames, pages
+ * on their way, rings, a second address space, memory types, events. Returns 0, or the line of the check that failed. Uses no C library, so
+ * that bare.c can call it (SLAT_BARE). */
 #include <slat.h>
 
 #define CHECK(that) if (!(that)) return __LINE__
@@ -11,7 +11,7 @@ static uint64_t told[3];       /* listeners: before, after, released */
 static uint64_t zapped, flushes, flushed, collected, stored;
 
 /* ANCHOR: pending */
-/* The host does not wait for page 7: it has sent for it. Page 9 is the VMM's to provide. */
+/* The host does not wait for page 7: it has requested it. The VMM must provide page 9. */
 static slat_status resolve(void *user, const slat_thread *thread, uint64_t hva, slat_access access, slat_page *page)
 {
     (void)user, (void)thread, (void)access;
@@ -29,7 +29,7 @@ static uint64_t token(void *user, uint64_t hva) { return (void)user, hva >> 12; 
 
 static bool broadcast(void *user, uint64_t first, uint64_t frames)
 {
-    return (void)user, flushed += frames, first == UINT64_MAX; /* no: vCPUs are kicked */
+    return (void)user, flushed += frames, first == UINT64_MAX; /* false: slat kicks the vCPUs */
 }
 
 static void observe(void *user, const slat_event *event)
@@ -70,11 +70,11 @@ static int attributes(slat_vm *vm, slat_thread *thread, slat_vcpu *vcpu)
     }, smram = {.kind = SLAT_SLOT_CREATE, .slot = {.id = 0, .bytes = 16 * PAGE, .hva = 2u * HVA}};
     CHECK(slat_slots_commit(vm, thread, 0, ops, 4, NULL) == SLAT_OK);
     CHECK(slat_slots_commit(vm, thread, 1, &smram, 1, NULL) == SLAT_OK);
-    /* Private and shared: an access that means the other kind is told. */
+    /* Private and shared: a fault by an access of the wrong kind reports it. */
     CHECK(slat_vcpu_fault_as(vcpu, thread, 4 * PAGE, SLAT_WRITE, false, &done) == SLAT_OK && done == SLAT_MEMORY_FAULT);
     CHECK(slat_vcpu_fault_as(vcpu, thread, 4 * PAGE, SLAT_WRITE, true, &done) == SLAT_OK && done == SLAT_MAPPED);
     CHECK(slat_translate(vm, thread, 0, 4 * PAGE, &map) == SLAT_OK && map.pfn == 0x900004);
-    /* A device's registers: not executed, not cached. */
+    /* A device's registers: not executable, not cached. */
     CHECK(slat_vcpu_fault(vcpu, thread, 1 << 20, SLAT_FETCH, &done) == SLAT_OK && done == SLAT_MMIO);
     CHECK(slat_vcpu_fault(vcpu, thread, 1 << 20, SLAT_READ, &done) == SLAT_OK && done == SLAT_MAPPED);
     CHECK(slat_translate(vm, thread, 0, 1 << 20, &map) == SLAT_OK && map.memory == SLAT_DEVICE);
@@ -103,7 +103,7 @@ static int frames(slat_vm *vm, slat_thread *thread, slat_vcpu *vcpu)
     CHECK(slat_emulate_store(vm, thread, 0, 5 * PAGE + 8, (unsigned char[]){42, 0, 0, 0}, 4, store, NULL) == SLAT_OK);
     CHECK(stored == HVA + 5 * PAGE + 8 && told[0] == 1 && told[1] == 1);
     CHECK(slat_untrack_writes(tracking) == SLAT_OK && told[2] == 1);
-    /* A page that is on its way: the vCPU waits for its token, and is woken. */
+    /* A page that is on its way: the vCPU waits for its token, and slat wakes it. */
     CHECK(slat_vcpu_fault(vcpu, thread, 7 * PAGE, SLAT_READ, &done) == SLAT_OK && done == SLAT_PENDING);
     CHECK(slat_vcpu_pending_token(vcpu, &ready) == SLAT_OK && ready == HVA / PAGE + 7);
     CHECK(slat_waiters(vm, ready, &waiter, 1, &count) == SLAT_OK && count == 1 && waiter == 0);
@@ -113,7 +113,7 @@ static int frames(slat_vm *vm, slat_thread *thread, slat_vcpu *vcpu)
     CHECK(slat_vcpu_leave(vcpu) == SLAT_OK && slat_vcpu_take_ready(vcpu, &ready) == SLAT_OK && ready == HVA / PAGE + 7);
     CHECK(slat_vcpu_forget_tokens(vcpu) == SLAT_OK);
     CHECK(slat_vcpu_fault(vcpu, thread, 9 * PAGE, SLAT_READ, &done) == SLAT_OK && done == SLAT_NEEDS_PAGE);
-    /* A held frame: refused when the host takes it back. */
+    /* A held frame: slat refuses its use once the host has taken it back. */
     CHECK(slat_hold(vm, thread, 0, 6 * PAGE, SLAT_WRITE, true, &held) == SLAT_OK);
     CHECK(slat_held_use(held, thread, true, &pfn) == SLAT_OK && pfn == HVA / PAGE + 6 && slat_held_done(held) == SLAT_OK);
     CHECK(slat_vcpu_fault(vcpu, thread, 6 * PAGE, SLAT_READ, &done) == SLAT_OK && done == SLAT_MAPPED);
@@ -122,7 +122,7 @@ static int frames(slat_vm *vm, slat_thread *thread, slat_vcpu *vcpu)
     CHECK(slat_held_use(held, thread, false, &pfn) == SLAT_ESTALE && slat_held_refresh(held, thread) == SLAT_OK);
     CHECK(slat_vcpu_enter(vcpu, thread, 0, &root) == SLAT_OK && slat_held_current(held, vcpu, &pfn) == SLAT_OK);
     CHECK(slat_vcpu_leave(vcpu) == SLAT_OK && slat_held_mark_dirty(held) == SLAT_OK && slat_release(held) == SLAT_OK);
-    /* Mapped ahead of the guest, as far as the host has pages: page 9 is left. */
+    /* Maps pages ahead of the guest, where the host has them: all but page 9. */
     CHECK(slat_vcpu_prefault(vcpu, thread, 0, 4 * PAGE, SLAT_WRITE, true, &mapped) == SLAT_OK && mapped == 4 * PAGE);
     CHECK(slat_population_new(0, 16 * PAGE, SLAT_READ, false, &all) == SLAT_OK);
     CHECK(slat_vcpu_populate(vcpu, thread, all, &rest_gpa, &rest) == SLAT_OK && rest_gpa == 9 * PAGE && rest == 7 * PAGE);
@@ -164,7 +164,7 @@ int slat_features(slat_thread *thread, slat_host host)
     CHECK(slat_vm_new(&config, &host, &vm) == SLAT_OK && slat_vcpu_new(vm, 0, &tlb, &vcpu) == SLAT_OK);
     int failed = attributes(vm, thread, vcpu);
     failed = failed ? failed : frames(vm, thread, vcpu);
-    CHECK(slat_vcpu_free(vcpu) == SLAT_OK); /* rings come while there are no vCPUs */
+    CHECK(slat_vcpu_free(vcpu) == SLAT_OK); /* rings begin only while there are no vCPUs */
     failed = failed ? failed : rings(vm, thread, &tlb);
     if (failed)
         return failed;

@@ -1,9 +1,9 @@
-/* A small hypervisor on slat: two vCPUs use memory while a third thread moves pages away under them, and copies what they have
- * written by a dirty log. The guest is a loop in C; its TLB is an array, which remembers what slat said until it is told to forget.
+/* A small hypervisor on slat: two vCPUs use memory while a third thread moves pages, and copies the dirty pages by a dirty log. The
+ * guest is a loop in C; its TLB is an array, which keeps each translation until slat flushes it.
  *
  *   cc -Ic -o hypervisor c/examples/hypervisor.c -lslat -lpthread
  *
- * `hypervisor --no-flush` forgets nothing, and must find its memory corrupt: exit status 1. */
+ * `hypervisor --no-flush` ignores the flushes, and must find its memory corrupt: exit status 1. */
 #include <pthread.h>
 #include <slat.h>
 #include <stdatomic.h>
@@ -13,11 +13,11 @@
 #include <string.h>
 
 enum { VCPUS = 2, PAGES = 64, FRAMES = 2 * PAGES, WORDS = 512, ACCESSES = 100000, ROUNDS = 50 };
-static const uint64_t HVA = 0x40000000; /* host address of guest address 0; nothing but the host below looks behind it */
+static const uint64_t HVA = 0x40000000; /* host address of guest address 0; only the host below uses it */
 
 typedef _Atomic uint64_t word;
 static word memory[FRAMES][WORDS];  /* physical memory of the machine: frame n is memory[n] */
-static uint64_t copy[PAGES][WORDS]; /* what a migration would have sent */
+static uint64_t copy[PAGES][WORDS]; /* the pages that a migration would have sent */
 static word frame_of[PAGES];        /* the host's own table */
 static slat_vm *vm;
 static bool no_flush;
@@ -32,7 +32,7 @@ static void must(slat_status status, const char *what)
 }
 
 /* ANCHOR: host */
-/* The host: what is behind a host address at this moment. It never sleeps, so `resolve` does the same. */
+/* The host: the frame behind a host address at this moment. It never sleeps, so `resolve` does the same. */
 static slat_status lookup(void *user, uint64_t hva, slat_access access, slat_page *page)
 {
     (void)user, (void)access;
@@ -68,14 +68,14 @@ static void flush_all(void *user)
 }
 
 /* ANCHOR: vcpu */
-/* A vCPU that is in the guest is answered for: it polls for kicks, as hardware takes an IPI. */
+/* Finds a page for an access by the guest. The vCPU polls for kicks, where hardware would take an IPI, and answers them. */
 static word *reach(slat_vcpu *vcpu, slat_thread *thread, struct tlb *tlb, uint64_t gfn, slat_access access)
 {
     uint32_t wants = access == SLAT_WRITE ? SLAT_PAGE_WRITE : SLAT_PAGE_READ;
     uint64_t root;
     if (slat_vcpu_kicked(vcpu))
         must(slat_vcpu_answer(vcpu, &root), "answer");
-    while (!(tlb->of[gfn].flags & wants)) { /* a TLB miss: out of the guest */
+    while (!(tlb->of[gfn].flags & wants)) { /* a TLB miss: the vCPU leaves the guest */
         slat_mapping mapping = {0};
         slat_done done;
         must(slat_vcpu_leave(vcpu), "leave");
@@ -86,14 +86,14 @@ static word *reach(slat_vcpu *vcpu, slat_thread *thread, struct tlb *tlb, uint64
         }
         tlb->of[gfn].pfn = mapping.pfn + (gfn - mapping.gfn);
         tlb->of[gfn].flags = found == SLAT_OK ? mapping.flags : 0;
-        /* What was flushed since the translation was read is forgotten here. */
+        /* Entering flushes the translation if slat has invalidated it since the read. */
         must(slat_vcpu_enter(vcpu, thread, 0, &root), "enter");
     }
     return memory[tlb->of[gfn].pfn];
 }
 /* ANCHOR_END: vcpu */
 
-/* The guest: each vCPU owns every second word of each page, and remembers what it has stored there. */
+/* The guest: each vCPU owns every second word of each page, and keeps a copy of its stores. */
 static void *guest(void *argument)
 {
     uint32_t id = (uint32_t)(uintptr_t)argument;
@@ -116,7 +116,7 @@ static void *guest(void *argument)
         if (store)
             atomic_store(&page[at], stored[gfn][at] = n);
         else
-            stored[gfn][at] = atomic_load(&page[at]); /* what was corrupt is counted once */
+            stored[gfn][at] = atomic_load(&page[at]); /* count a corrupt word once */
     }
     must(slat_vcpu_leave(vcpu), "leave");
     must(slat_vcpu_free(vcpu), "free vcpu");
@@ -127,7 +127,7 @@ static void *guest(void *argument)
 }
 
 /* ANCHOR: move */
-/* Moves a page to another frame: nothing in the guest uses the old one when it is copied, and nothing the new one before it is. */
+/* Moves a page to another frame. The guest does not use the old frame during the copy, nor the new frame before its end. */
 static void move_page(slat_thread *thread, uint64_t gfn, uint64_t to)
 {
     slat_change *change;
@@ -136,7 +136,7 @@ static void move_page(slat_thread *thread, uint64_t gfn, uint64_t to)
     uint64_t from = atomic_load(&frame_of[gfn]);
     for (int at = 0; at < WORDS; at++) {
         atomic_store(&memory[to][at], atomic_load(&memory[from][at]));
-        atomic_store(&memory[from][at], UINT64_MAX); /* the frame is free: a vCPU that still used it would find this */
+        atomic_store(&memory[from][at], UINT64_MAX); /* the frame is free: a vCPU that still uses it reads this */
     }
     atomic_store(&frame_of[gfn], to);
     must(slat_invalidate_end(change), "end");
@@ -144,7 +144,7 @@ static void move_page(slat_thread *thread, uint64_t gfn, uint64_t to)
 /* ANCHOR_END: move */
 
 /* ANCHOR: harvest */
-/* Copies what was written since the last time. In every third round the copy fails, and its pages must come again. */
+/* Copies the pages written since the last harvest. In every third round the copy fails, and its pages must be dirty again. */
 static uint64_t harvest(slat_thread *thread, int round)
 {
     slat_harvest *taken;
@@ -196,7 +196,7 @@ int main(int arguments, char **argument)
 
     for (int round = 0; atomic_load(&running) != 0; round++) {
         for (uint64_t gfn = round % 4; gfn < PAGES; gfn += 4, moves++) {
-            uint64_t from = atomic_load(&frame_of[gfn]); /* frames come round: each is used again soon */
+            uint64_t from = atomic_load(&frame_of[gfn]); /* each page has two frames, used in turn */
             move_page(thread, gfn, from < PAGES ? gfn + PAGES : gfn);
         }
         harvested += harvest(thread, round);
@@ -206,7 +206,7 @@ int main(int arguments, char **argument)
     for (int id = 0; id < VCPUS; id++)
         pthread_join(vcpus[id], NULL);
 
-    /* The vCPUs have stopped: after one more harvest the copy is the guest's memory, or a store was lost. */
+    /* The vCPUs have stopped: after one more harvest the copy must equal the guest's memory, or a store was lost. */
     harvested += harvest(thread, 0);
     for (uint64_t gfn = 0; gfn < PAGES; gfn++)
         for (int at = 0; at < WORDS; at++)

@@ -3,8 +3,8 @@
  *
  *   cc -Ic -o races c/examples/races.c -lslat -lpthread
  *
- * `races --stale` uses the frame without asking, `races --no-ready` does not say that pages have come, `races --untold` makes the tracked
- * stores behind slat's back. Each must be found: exit status 1. */
+ * `races --stale` uses the frame without asking slat, `races --no-ready` does not report the pages that have come, `races --untold` makes
+ * the tracked stores without slat. The program must find each mistake: exit status 1. */
 #include <pthread.h>
 #include <sched.h>
 #include <slat.h>
@@ -16,7 +16,7 @@
 
 enum { PAGE = 4096, MOVES = 200, REMOTE = 32, FRAMES = 2 };
 static const uint64_t HVA = 0x40000000; /* page 0 is held, page 1 is tracked; the others are remote */
-static _Atomic uint64_t memory[FRAMES], frame, moving = 1, counted, sum, told; /* the held page's first word, in each frame it may have */
+static _Atomic uint64_t memory[FRAMES], frame, moving = 1, counted, sum, told; /* memory: the held page's first word, by frame */
 static _Atomic int asked[REMOTE], here[REMOTE], waiting; /* the vCPU waits for remote page 0 */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t kicked = PTHREAD_COND_INITIALIZER;
@@ -63,7 +63,7 @@ static void after(void *user, const slat_thread *thread, const slat_store *store
 }
 
 /* ANCHOR: held */
-/* The VMM counts in the held page while the host moves it. Returns how often it found what it had not left there. */
+/* The VMM counts in the held page while the host moves it. Returns how often the page had another value than the VMM's last. */
 static void *clock_page(void *argument)
 {
     uint64_t last = 0, wrong = 0, pfn = 0;
@@ -90,7 +90,7 @@ static void *clock_page(void *argument)
 }
 /* ANCHOR_END: held */
 
-/* Brings each page as soon as the vCPU asks for it, but page 0 only when the vCPU waits for it, so that one wait at least needs its wake-up. */
+/* Brings each page as soon as the vCPU asks for it, but page 0 only once the vCPU waits, so that at least one wait needs its wake-up. */
 static void *pager(void *argument)
 {
     (void)argument;
@@ -104,7 +104,7 @@ static void *pager(void *argument)
     return NULL;
 }
 
-/* A vCPU that reads all remote pages, each as soon as it comes, and stores to the tracked page. Returns the waits that nothing ended. */
+/* A vCPU that reads all remote pages, each as soon as it comes, and stores to the tracked page. Returns the number of lost wake-ups. */
 static void *guest(void *argument)
 {
     uint64_t lost = 0, token;
@@ -173,7 +173,7 @@ int main(int arguments, char **argument)
     atomic_store(&moving, 0);
     pthread_join(threads[2], NULL);
     for (int nth = 0; nth < REMOTE; nth++)
-        atomic_store(&asked[nth], 1); /* where the vCPU gave up, so that the pager ends */
+        atomic_store(&asked[nth], 1); /* the vCPU may have given up: lets the pager end */
     atomic_store(&waiting, 1);
     pthread_join(threads[1], NULL);
     pthread_join(threads[0], NULL);

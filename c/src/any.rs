@@ -1,4 +1,5 @@
-//! A VM of whatever format, and what it gives, as trait objects: one implementation each, for every format.
+//! A VM of any format, and its vCPUs, invalidations and harvests, as trait objects. Each trait has one implementation,
+//! generic over the format.
 
 use crate::hold::{AnyHold, Holding};
 use crate::host::{CHost, CTlb};
@@ -21,10 +22,10 @@ use slat::{
     WriteTracking,
 };
 
-/// What a transaction does.
+/// The operations of a transaction.
 pub(crate) type Operations<'o> = dyn FnMut(&mut Transaction<'_>) -> Result<(), SlotError> + 'o;
 
-/// A VM: what it says of aging is [`SecondaryMmu`]'s.
+/// A VM. [`SecondaryMmu`] has the aging functions.
 pub(crate) trait AnyVm: SecondaryMmu {
     fn commit(
         &self,
@@ -39,7 +40,7 @@ pub(crate) trait AnyVm: SecondaryMmu {
     fn mark_dirty(&self, hvas: Span<Hva>);
     fn vcpu(&self, id: VcpuId) -> Option<Box<dyn AnyVcpu + '_>>;
     fn invalidate(&self, hvas: Span<Hva>, why: Why) -> Result<Box<dyn AnyChange + '_>, Again>;
-    /// Of one slot, or of all of the space.
+    /// Harvests one slot, or all slots of the space.
     fn harvest(&self, idle: &mut Idle, space: SpaceId, id: Option<SlotId>) -> Told<Box<dyn AnyHarvest + '_>>;
     fn harvest_ring(&self, idle: &mut Idle, vcpu: VcpuId) -> Told<Box<dyn AnyHarvest + '_>>;
     fn collect_ring(&self, idle: &mut Idle, vcpu: VcpuId, tell: &mut dyn FnMut(DirtyPage)) -> Told<u64>;
@@ -70,7 +71,7 @@ pub(crate) trait AnyVm: SecondaryMmu {
     ) -> Told<Box<dyn AnyHold + '_>>;
 }
 
-/// What is asked, or why not.
+/// A result, or the status of the failure.
 pub(crate) type Told<T> = Result<T, slat_status>;
 
 /// A vCPU.
@@ -86,12 +87,12 @@ pub(crate) trait AnyVcpu: Send {
     fn populate_with(&mut self, idle: &mut Idle, population: &Population) -> Option<Span<Gfn>>;
 }
 
-/// Stores to some frames are tracked while it lives.
+/// Tracks stores to some frames until it is dropped.
 pub(crate) trait AnyTracking: Send {}
 
 impl<F: Format> AnyTracking for WriteTracking<'_, F> {}
 
-/// An invalidation. Debts are settled at once.
+/// An invalidation. Each call settles its debts at once.
 pub(crate) trait AnyChange: Send {
     fn apply(&mut self, idle: &mut Idle);
     fn changed(&mut self, idle: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>);

@@ -1,4 +1,4 @@
-//! Without `std`: memory from functions of the kernel, and the end of a panic in another one. `slat.h` declares them.
+//! Without `std`: the kernel supplies functions for memory and for panics. `slat.h` declares them.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ffi::{c_char, c_void};
@@ -6,12 +6,13 @@ use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 
 unsafe extern "C" {
-    /// A kernel supplies it to a library without std: unused memory, as large and as aligned; null where there is none, and
-    /// then slat may panic.
+    /// A kernel supplies this to a library without std. Returns unused memory of `bytes` bytes, aligned to `align`; or
+    /// null, and then slat may panic.
     fn slat_host_alloc(bytes: usize, align: usize) -> *mut c_void;
-    /// A kernel supplies it to a library without std: takes memory back.
+    /// A kernel supplies this to a library without std. Frees memory of `slat_host_alloc`.
     fn slat_host_free(memory: *mut c_void, bytes: usize, align: usize);
-    /// A kernel supplies it to a library without std: slat has panicked, which is a bug in slat. Does not return.
+    /// A kernel supplies this to a library without std. slat calls it when it has panicked, which is a bug in slat.
+    /// Does not return.
     fn slat_host_panic(text: *const c_char, bytes: usize) -> !;
 }
 
@@ -33,7 +34,7 @@ unsafe impl GlobalAlloc for Kernel {
 #[global_allocator]
 static KERNEL: Kernel = Kernel;
 
-/// As much of a message as there is room for.
+/// The beginning of a message, as much as fits.
 struct Text([u8; 240], usize);
 
 impl Write for Text {
@@ -53,7 +54,7 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     unsafe { slat_host_panic(text.0.as_ptr().cast(), text.1) }
 }
 
-/// The prebuilt `alloc` of hosted targets refers to it; with `panic = "abort"` nothing calls it.
+/// The prebuilt `alloc` of hosted targets refers to this symbol; with `panic = "abort"` nothing calls it.
 #[cfg(not(target_os = "none"))]
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}

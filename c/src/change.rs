@@ -1,4 +1,4 @@
-//! Invalidations: what the host is about to change, from its begin to its end.
+//! Invalidations, from begin to end.
 
 use crate::any::AnyChange;
 use crate::held::{Held, OUT};
@@ -12,17 +12,18 @@ use alloc::boxed::Box;
 use core::mem::MaybeUninit;
 use slat::{Hva, Span, Why};
 
-/// A change in the host's tables. One call at a time has it, from any thread.
+/// A change of the host's tables. One call at a time may use it, from any thread.
 #[derive(Debug)]
 pub struct slat_change {
-    /// Ended before its VM may go: fields drop in order.
+    /// Ends before its VM may be freed: fields drop in order.
     held: Held<Box<dyn AnyChange>>,
     hvas: Span<Hva>,
     child: Child,
 }
 
-/// The host is about to change its tables in [hva, hva + bytes), for this reason: begins an invalidation, in `change`. Faults
-/// on the range wait until it ends. Any thread, also in the guest; never sleeps. Any number may be open, inside each other too.
+/// Begins an invalidation of [hva, hva + bytes) before the host changes its tables there, for this reason. The handle
+/// is in `change`. Faults on the range wait until it ends. Any thread, also in the guest; never sleeps. Any number may
+/// be open, also nested.
 ///
 /// Owed: `slat_invalidate_end`, soon. Errors: `SLAT_EAGAIN` where 4,032 are open, or memory for more than 64 cannot be had;
 /// `SLAT_EINVAL`.
@@ -45,9 +46,10 @@ pub extern "C" fn slat_invalidate_begin(
     })
 }
 
-/// Takes from the guest what the reason says, and flushes: when this returns, no vCPU uses it, and the host may change its own
-/// tables. A reason that is told page by page (`SLAT_RECLAIM`, `SLAT_NUMA`, `SLAT_CHANGE_PTE`) does nothing here. Any thread;
-/// waits for vCPUs in the guest, and may sleep in the host's `alloc_tables` and `free_tables`.
+/// Applies the edits of the reason to the guest's tables, and flushes. When this returns, no vCPU uses the old
+/// mappings, and the host may change its own tables. For a page-by-page reason (`SLAT_RECLAIM`, `SLAT_NUMA`,
+/// `SLAT_CHANGE_PTE`) this does nothing. Any thread; waits for vCPUs in the guest, and may sleep in the host's
+/// `alloc_tables` and `free_tables`.
 ///
 /// Errors: `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for change and token.
 #[unsafe(no_mangle)]
@@ -62,10 +64,10 @@ pub extern "C" fn slat_invalidate_apply(
     })
 }
 
-/// For a reason that is told page by page: the host's page at [hva, hva + bytes), in the range of the change, is `to` now, or
-/// nothing where it is null. Edits what the guest has of it, and flushes: when this returns, no vCPU uses the frame that was
-/// there. The host calls this under its own lock of the page, and copies or frees the old frame afterwards. Other reasons: does
-/// nothing. Any thread; waits for vCPUs in the guest.
+/// For a page-by-page reason: reports that the host's page at [hva, hva + bytes), in the range of the change, is now
+/// `to`, or nothing if `to` is null. Edits the guest's mappings of it, and flushes. When this returns, no vCPU uses the
+/// old frame. The host calls this under its own lock of the page, and copies or frees the old frame afterwards. For
+/// other reasons this does nothing. Any thread; waits for vCPUs in the guest.
 ///
 /// Errors: `SLAT_EINVAL`, also for a range outside of the change; `SLAT_EBUSY`, `SLAT_EPERM` for change and token.
 #[unsafe(no_mangle)]
@@ -86,10 +88,10 @@ pub extern "C" fn slat_invalidate_changed(
     })
 }
 
-/// Ends an invalidation and frees its handle: faults on the range go on, and ask the host anew. One that was never applied is
-/// called off: the host then changes nothing. Any thread, also in the guest; never sleeps.
+/// Ends an invalidation and frees its handle: faults on the range continue, and ask the host again. Without an apply
+/// the invalidation is cancelled, and the host then changes nothing. Any thread, also in the guest; never sleeps.
 ///
-/// Errors, after which it is open still: `SLAT_EBUSY` in another call, `SLAT_EINVAL`.
+/// Errors, after which it is still open: `SLAT_EBUSY` in another call, `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_invalidate_end(change: *mut slat_change) -> slat_status {
     guarded(|| {

@@ -1,4 +1,4 @@
-//! Harvests of dirty logs: taken, read as words, and committed or given back.
+//! Harvests of dirty logs are taken, read as words, and committed or given back.
 
 use crate::any::{AnyHarvest, AnyVm};
 use crate::slat_status;
@@ -10,17 +10,17 @@ use alloc::boxed::Box;
 use core::mem::MaybeUninit;
 use slat::{DirtyPage, DirtyWord, Idle, SlotId};
 
-/// Up to 64 pages of a slot, some of which are dirty.
+/// A word of a dirty log: 64 pages of a slot.
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct slat_dirty_word {
-    /// The number in the slot of the page that bit 0 stands for: a multiple of 64.
+    /// Number in the slot of the page of bit 0: a multiple of 64.
     pub first_page: u64,
-    /// The guest frame that it was when it was harvested. Slots move.
+    /// The guest frame of that page at the harvest. Slots move.
     pub gfn: u64,
     /// The host address behind it.
     pub hva: u64,
-    /// Bit n stands for the nth page from it on.
+    /// Bit n stands for page `first_page` + n.
     pub bits: u64,
     /// The slot.
     pub slot: u32,
@@ -28,13 +28,13 @@ pub struct slat_dirty_word {
     pub space: u32,
 }
 
-/// One dirty page, as a ring tells it.
+/// One dirty page of a ring.
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct slat_dirty_page {
-    /// Its number in the slot.
+    /// Number of the page in the slot.
     pub page: u64,
-    /// The guest frame that it was when it was told. Slots move.
+    /// The guest frame of the page when it was reported. Slots move.
     pub gfn: u64,
     /// The host address behind it.
     pub hva: u64,
@@ -44,9 +44,9 @@ pub struct slat_dirty_page {
     pub space: u32,
 }
 
-/// What was taken from dirty logs. Any thread may read it.
+/// Pages taken from dirty logs. Any thread may read it.
 pub struct slat_harvest {
-    /// Given back before its VM may go: fields drop in order.
+    /// Given back before its VM may be freed: fields drop in order.
     any: Box<dyn AnyHarvest>,
     _vm: Child,
 }
@@ -57,13 +57,13 @@ impl core::fmt::Debug for slat_harvest {
     }
 }
 
-/// Takes what memslot `id` of address space `space` has logged, in `harvest`: those pages are clean from now on, and the next store to each is logged
-/// again. What vCPUs stored before is in memory when this returns: the pages are to be copied after it. Any thread; waits for
-/// vCPUs in the guest, unless nothing was dirty.
+/// Takes the pages that memslot `id` of address space `space` has logged, in `harvest`. They are clean from now on, and
+/// the next store to each is logged again. When this returns, earlier stores of vCPUs are in memory: copy the pages
+/// after it. Any thread; waits for vCPUs in the guest, unless nothing was dirty.
 ///
-/// Owed: `slat_harvest_commit` or `slat_harvest_fail`. Errors, after which the log is as it was: `SLAT_ENOENT` where there is
-/// no such space or slot, or it does not log; `SLAT_ENXIO` in a VM with dirty rings; `SLAT_ENOMEM`, `SLAT_EINVAL`; `SLAT_EBUSY`,
-/// `SLAT_EPERM` for the token.
+/// Owed: `slat_harvest_commit` or `slat_harvest_fail`. Errors, after which the log is unchanged: `SLAT_ENOENT` if there
+/// is no such space or slot, or it does not log; `SLAT_ENXIO` in a VM with dirty rings; `SLAT_ENOMEM`, `SLAT_EINVAL`;
+/// `SLAT_EBUSY`, `SLAT_EPERM` for the token.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_harvest_begin(
     vm: Option<&'static slat_vm>,
@@ -75,8 +75,8 @@ pub extern "C" fn slat_harvest_begin(
     begin(vm, thread, harvest, |vm, idle| vm.harvest(idle, space_id(space)?, Some(SlotId(id))))
 }
 
-/// The same of every slot of the address space that logs, with one flush for all of them. In a VM with dirty rings these are emptied,
-/// of whatever space their pages are: every vCPU has room again.
+/// The same for every slot of the address space that logs, with one flush for all of them. In a VM with dirty rings
+/// this empties all rings, also of pages of other spaces: every vCPU has room again.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_harvest_all_begin(
     vm: Option<&'static slat_vm>,
@@ -87,7 +87,7 @@ pub extern "C" fn slat_harvest_all_begin(
     begin(vm, thread, harvest, |vm, idle| vm.harvest(idle, space_id(space)?, None))
 }
 
-/// Takes what `take` takes, in a handle.
+/// Wraps the harvest of `take` in a handle.
 pub(crate) fn begin(
     vm: Option<&'static slat_vm>,
     thread: Option<&slat_thread>,
@@ -102,15 +102,15 @@ pub(crate) fn begin(
     })
 }
 
-/// How many pages were taken; zero for null. Any thread; never sleeps.
+/// Returns the number of pages; zero for null. Any thread; never sleeps.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_harvest_pages(harvest: Option<&slat_harvest>) -> u64 {
     harvest.map_or(0, |harvest| harvest.any.pages())
 }
 
-/// Copies the words that have a dirty page, slot by slot, in order of pages, from the one with number `from` on, `room` at most, to `words`;
-/// how many is in `count`, and fewer than `room` are the last. Passing over `from` words costs a step each. Any thread; never
-/// sleeps. Errors: `SLAT_EINVAL`.
+/// Copies the words with a dirty page to `words`, slot by slot, in order of pages: those from number `from` on, at most
+/// `room`. `count` gets their number; fewer than `room` are the last ones. To skip `from` words costs a step each. Any
+/// thread; never sleeps. Errors: `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_harvest_words(
     harvest: Option<&slat_harvest>,
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn slat_harvest_words(
     })
 }
 
-/// Ends a harvest whose pages are safe elsewhere: the log is rid of them. Frees the handle. Any thread; never sleeps. Not
+/// Ends a harvest whose pages are safe elsewhere: the log forgets them. Frees the handle. Any thread; never sleeps. Not
 /// checked: that no thread uses it meanwhile or later. Errors: `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_harvest_commit(harvest: *mut slat_harvest) -> slat_status {

@@ -1,4 +1,4 @@
-//! `Held`: a value that one call at a time has, in a state that says which calls may have it.
+//! `Held`: a value that one call at a time may use. Its state says which calls may.
 
 use crate::slat_status;
 use crate::slat_status::SLAT_EBUSY;
@@ -7,14 +7,14 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU8, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// No call has it: what it is in the beginning.
+/// No call uses it; the initial state.
 pub(crate) const OUT: u8 = 0;
-/// No call has it, and it is in the guest, or in a use.
+/// No call uses it, and it is in the guest, or in a use.
 pub(crate) const IN_GUEST: u8 = 1;
-/// A call has it.
+/// A call uses it.
 const IN_CALL: u8 = 2;
 
-/// See the module's header.
+/// A value that one call at a time may use.
 pub(crate) struct Held<T> {
     state: AtomicU8,
     value: UnsafeCell<T>,
@@ -26,7 +26,7 @@ impl<T> fmt::Debug for Held<T> {
     }
 }
 
-/// A call that has the value. When it ends, the state is `then`.
+/// The exclusive access of a call. Its drop sets the state to `then`.
 pub(crate) struct Has<'h, T> {
     held: &'h Held<T>,
     pub(crate) then: u8,
@@ -37,13 +37,13 @@ impl<T> Held<T> {
         Self { state: AtomicU8::new(OUT), value: UnsafeCell::new(value) }
     }
 
-    /// Has it, if this is its state.
+    /// Takes exclusive access if the state is `state`.
     pub(crate) fn have(&self, state: u8) -> Result<Has<'_, T>, slat_status> {
         let won = self.state.compare_exchange(state, IN_CALL, Acquire, Relaxed);
         won.map(|_| Has { held: self, then: state }).map_err(|_| SLAT_EBUSY)
     }
 
-    /// Where to look without having it, if this is its state.
+    /// Returns a pointer to the value without exclusive access, if the state is `state`.
     pub(crate) fn peek(&self, state: u8) -> Option<*const T> {
         (self.state.load(Relaxed) == state).then_some(self.value.get().cast_const())
     }

@@ -13,8 +13,8 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use slat::{Access, Format, Gpa, HeldForHardware, HeldUse, HoldError, Idle, InGuest, Pfn};
 
-/// A guest frame that is held. One call at a time has it, from any thread; from `slat_held_use` to `slat_held_done` it is that
-/// thread's.
+/// A held guest frame. One call at a time may use the handle, from any thread; from `slat_held_use` to `slat_held_done`
+/// only that thread.
 #[derive(Debug)]
 pub struct slat_held {
     held: Held<Inner>,
@@ -23,14 +23,14 @@ pub struct slat_held {
 }
 
 struct Inner {
-    /// Given back before its VM may go: fields drop in order.
+    /// Given back before its VM may be freed: fields drop in order.
     any: Box<dyn AnyHold>,
     vm: Child,
-    /// In a use: its thread's token.
+    /// The token of the thread in a use.
     user: Option<&'static slat_thread>,
 }
 
-/// A held frame of a VM of whatever format.
+/// A held frame of a VM of any format.
 pub(crate) trait AnyHold {
     /// Begins a use. `None`: refresh it first.
     fn begin(&mut self, idle: &mut Idle, writes: bool) -> Option<Pfn>;
@@ -45,9 +45,9 @@ enum How<'vm, F: Format> {
     ForHardware(HeldForHardware<'vm, F, CHost>),
 }
 
-/// See [`AnyHold`].
+/// A held frame of a VM of format `F`.
 pub(crate) struct Holding<'vm, F: Format> {
-    /// The use that is under way: it borrows what is held.
+    /// The use under way, which borrows the held frame.
     used: Option<HeldUse<'vm, F, CHost>>,
     /// Made by `Box::leak`.
     how: NonNull<How<'vm, F>>,
@@ -62,7 +62,7 @@ impl<'vm, F: Format> Holding<'vm, F> {
         Self { used: None, how: NonNull::from(Box::leak(Box::new(How::ForHardware(held)))) }
     }
 
-    /// What is held, in no use.
+    /// Returns the held frame after the end of any use.
     fn held(&mut self) -> &'vm mut slat::Held<'vm, F, CHost> {
         self.used = None;
         // SAFETY: made by `Box::leak`, and freed when `self` drops; nothing borrows it, and what is made of this is dropped
@@ -117,7 +117,7 @@ impl<F: Format> Drop for Holding<'_, F> {
 }
 
 impl slat_held {
-    /// Has it in a use, by the thread that began it.
+    /// Takes access in a use, by the thread that began it.
     fn have_in_use(&self) -> Result<Has<'_, Inner>, slat_status> {
         let has = self.held.have(IN_USE)?;
         has.user.map_or(Err(SLAT_EBUSY), slat_thread::check_owner)?;
@@ -125,15 +125,15 @@ impl slat_held {
     }
 }
 
-/// Holds the guest frame at `gpa`, for `wants`: a clock page, a posted-interrupt descriptor, a page of descriptors. It is used by its
-/// frame number and not by way of the guest's tables, so the host may take it back: it is valid or refused, never stale. What
-/// takes a leaf of the frame away takes it back, and waits for a use to end. Held for `SLAT_WRITE` it may be read, too. With
-/// `for_hardware` it is used by `slat_held_current`. Any thread; may sleep in `resolve`, and waits for an invalidation that covers the
-/// frame.
+/// Holds the guest frame at `gpa` for the access `wants`: a clock page, a posted-interrupt descriptor, a page of
+/// descriptors. The holder uses the frame by its number, not through the guest's tables. The host may take it back, so
+/// a use is valid or refused, never stale. Everything that takes a leaf of the frame also takes the held frame back,
+/// and waits for a use to end. A frame held for `SLAT_WRITE` may also be read. With `for_hardware`, use it by
+/// `slat_held_current`. Any thread; may sleep in `resolve`, and waits for an invalidation that covers the frame.
 ///
-/// Owed: `slat_release`. Errors: `SLAT_ENOENT` where there is no space or memslot; `SLAT_EFAULT`, also to write where the memslot is
-/// read-only or stores are tracked; `SLAT_EPOISONED`, `SLAT_EIO`, `SLAT_EINPROGRESS`, `SLAT_ENODATA` from the host; `SLAT_ENOMEM`, `SLAT_EINVAL`;
-/// `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+/// Owed: `slat_release`. Errors: `SLAT_ENOENT` if there is no space or memslot; `SLAT_EFAULT`, also for writing if the
+/// memslot is read-only or stores are tracked; `SLAT_EPOISONED`, `SLAT_EIO`, `SLAT_EINPROGRESS`, `SLAT_ENODATA` from
+/// the host; `SLAT_ENOMEM`, `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_hold(
     vm: Option<&'static slat_vm>,
@@ -156,11 +156,11 @@ pub extern "C" fn slat_hold(
     })
 }
 
-/// Gives a held frame back and frees its handle. One that hardware uses is in no control block of a vCPU that runs. Any thread; waits
-/// for nothing.
+/// Gives a held frame back and frees its handle. If hardware uses the frame, no running vCPU's control block may have
+/// it. Any thread; waits for nothing.
 ///
-/// Errors, after which it is held still: `SLAT_EBUSY` in a use or in another call; `SLAT_EINVAL`. Not checked: that no thread uses it
-/// later.
+/// Errors, after which it is still held: `SLAT_EBUSY` in a use or in another call; `SLAT_EINVAL`. Not checked: that no
+/// thread uses it later.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_release(held: *mut slat_held) -> slat_status {
     guarded(|| {
@@ -172,12 +172,12 @@ pub unsafe extern "C" fn slat_release(held: *mut slat_held) -> slat_status {
     })
 }
 
-/// Begins a use: the frame that is in `pfn` is the guest's until `slat_held_done`. With `writes` the page is dirty then, where its memslot
-/// logs. The thread's token is in use meanwhile, and invalidations of the frame wait: use it by a mapping of its own, wait for
-/// nothing, and end soon. Any thread; never sleeps.
+/// Begins a use: the frame in `pfn` is the guest's until `slat_held_done`. With `writes` the page is dirty afterwards
+/// if its memslot logs. Meanwhile the thread's token is in use, and invalidations of the frame wait. So access the
+/// frame through a mapping of its own, wait for nothing, and end soon. Any thread; never sleeps.
 ///
-/// Owed: `slat_held_done`. Errors: `SLAT_ESTALE` where the host has taken the frame back; `SLAT_EINVAL`, also to write what is not held
-/// for it; `SLAT_EBUSY`, also for the token that `resolve` was given; `SLAT_EPERM`.
+/// Owed: `slat_held_done`. Errors: `SLAT_ESTALE` if the host has taken the frame back; `SLAT_EINVAL`, also for `writes`
+/// on a frame that is not held for writing; `SLAT_EBUSY`, also for the token that `resolve` was given; `SLAT_EPERM`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_held_use(
     held: Option<&slat_held>,
@@ -201,9 +201,9 @@ pub extern "C" fn slat_held_use(
     })
 }
 
-/// Ends a use: the frame is not used any more, and the thread's token is free. By the thread that began it; never sleeps.
+/// Ends a use, and frees the thread's token. Only the thread that began it; never sleeps.
 ///
-/// Errors: `SLAT_EBUSY` in no use; `SLAT_EPERM`, `SLAT_EINVAL`.
+/// Errors: `SLAT_EBUSY` outside a use; `SLAT_EPERM`, `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_held_done(held: Option<&slat_held>) -> slat_status {
     guarded(|| {
@@ -217,8 +217,8 @@ pub extern "C" fn slat_held_done(held: Option<&slat_held>) -> slat_status {
     })
 }
 
-/// Asks the host for the frame anew where it has been taken back; else does nothing. No hardware uses it meanwhile. After an error it
-/// stays refused. Sleeps, waits and fails as `slat_hold`.
+/// Asks the host for the frame again if it has been taken back; otherwise does nothing. Hardware must not use it
+/// meanwhile. After an error the frame stays refused. Sleeps, waits and fails as `slat_hold`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_held_refresh(held: Option<&slat_held>, thread: Option<&slat_thread>) -> slat_status {
     guarded(|| {
@@ -227,12 +227,12 @@ pub extern "C" fn slat_held_refresh(held: Option<&slat_held>, thread: Option<&sl
     })
 }
 
-/// The frame that the control block of `vcpu` is given, in `pfn`: asked at each entry, after `slat_vcpu_enter`, and after each
-/// `slat_vcpu_answer`. Each vCPU holds the frame by itself. Until it leaves, an invalidation that takes the frame back kicks it. By the
-/// thread that entered; never sleeps.
+/// Returns the frame for the control block of `vcpu`, in `pfn`. Call this at each entry, after `slat_vcpu_enter`, and
+/// after each `slat_vcpu_answer`. Each vCPU holds the frame separately. Until the vCPU leaves, an invalidation that
+/// takes the frame back kicks it. Only the thread that entered; never sleeps.
 ///
-/// Errors: `SLAT_ESTALE` where the host has taken the frame back: leave, and refresh it. `SLAT_EBUSY` where the vCPU is out of the guest;
-/// `SLAT_EINVAL` where the frame is not held for hardware, or is another VM's; `SLAT_EPERM`.
+/// Errors: `SLAT_ESTALE` if the host has taken the frame back: leave, and refresh it. `SLAT_EBUSY` if the vCPU is out
+/// of the guest; `SLAT_EINVAL` if the frame is not held for hardware, or belongs to another VM; `SLAT_EPERM`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_held_current(
     held: Option<&slat_held>,
@@ -253,8 +253,8 @@ pub extern "C" fn slat_held_current(
     })
 }
 
-/// Hardware has written the frame, or may have: it is dirty where its memslot logs. After the write. Any thread; never sleeps. Errors:
-/// `SLAT_EBUSY`, `SLAT_EINVAL`.
+/// Marks the frame dirty, if its memslot logs, because hardware has or may have written it. Call this after the write.
+/// Any thread; never sleeps. Errors: `SLAT_EBUSY`, `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_held_mark_dirty(held: Option<&slat_held>) -> slat_status {
     guarded(|| {

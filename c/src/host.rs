@@ -1,4 +1,4 @@
-//! The host's functions as slat's host, and a vCPU's as its TLB. What C answers is checked here.
+//! Implements slat's host by the host's functions, and a TLB by a vCPU's functions. Checks the answers of C.
 
 use crate::status::slat_status;
 use crate::types::{SLAT_PAGE_NO_EXECUTE, SLAT_PAGE_WRITE, memory};
@@ -15,11 +15,11 @@ use slat::{
     TableMemory, Token, Translations, VcpuId,
 };
 
-/// See the module's header.
+/// The host's functions.
 #[derive(Debug)]
 pub(crate) struct CHost {
     host: slat_host,
-    /// Frames that the format can name are below this.
+    /// Upper bound of the frames that the format can express.
     frames: u64,
 }
 
@@ -29,7 +29,7 @@ unsafe impl Send for CHost {}
 unsafe impl Sync for CHost {}
 
 impl CHost {
-    /// `None` where a function that must be there is not. `address`: the format's address bits.
+    /// Returns `None` if a required function is missing. `address` is the format's address bits.
     pub(crate) fn new(host: &slat_host, address: u64) -> Option<Self> {
         let is_whole = host.size == size_of::<slat_host>()
             && host.resolve.is_some()
@@ -38,7 +38,7 @@ impl CHost {
         is_whole.then_some(Self { host: *host, frames: 1 << address.count_ones() })
     }
 
-    /// The host's answer, if it is one.
+    /// Checks and converts the host's answer.
     pub(crate) fn page(&self, page: &slat_page) -> Option<HostPage> {
         let level = Level::new(page.level.clamp(1, 4) as u8).filter(|level| *level <= Level::G1)?;
         let writable = page.flags & SLAT_PAGE_WRITE != 0;
@@ -47,7 +47,7 @@ impl CHost {
         (page.pfn < self.frames).then_some(HostPage { pfn: Pfn(page.pfn), level, writable, execute, memory })
     }
 
-    /// The frame number of table memory at `page`.
+    /// Returns the frame number of table memory at `page`.
     fn frame(&self, page: NonNull<u8>) -> Pfn {
         Pfn((page.as_ptr().expose_provenance() as u64).wrapping_sub(self.host.table_offset) >> PAGE_SHIFT)
     }
@@ -169,7 +169,7 @@ impl Host for CHost {
     }
 }
 
-/// An event in C's terms; nothing where `slat.h` has no name for it.
+/// Converts an event for C. `None` if `slat.h` has no name for it.
 fn told(event: TraceEvent) -> Option<slat_event> {
     use slat_event_kind as Kind;
     let about = |kind, gfns: Span<Gfn>| slat_event {
@@ -233,7 +233,7 @@ fn told(event: TraceEvent) -> Option<slat_event> {
     })
 }
 
-/// A vCPU's TLB on the processor that it is on.
+/// A vCPU's TLB on its current processor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CTlb {
     user: *mut c_void,

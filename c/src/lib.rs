@@ -1,4 +1,4 @@
-//! The C interface of [slat](https://docs.rs/slat): what `slat.h` declares. Rust programs use slat itself.
+//! The C interface of [slat](https://docs.rs/slat), which `slat.h` declares. Rust programs use slat itself.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -13,16 +13,17 @@
 //! | `bare` | without `std`: memory and the end of a panic, by functions of the kernel |
 //!
 //! # Decisions
-//! * **The format is chosen once**, when a VM is made: each function calls a method of a trait object, which is one indirect call
-//!   more than in Rust. Inside the engine nothing is indirect but the host's own functions. A call also looks which thread it is,
-//!   and has its vCPU by a compare-and-swap.
-//! * **A handle says who uses it.** In Rust the borrow checker refuses a fault on a vCPU that is in the guest, or a VM that is freed
-//!   before its vCPUs. Here each handle has a state, and a call that does not fit it is `SLAT_EBUSY`. What C must get right
-//!   by itself: pointers are those of live handles or of memory that may be read or written, and no handle is used while
-//!   or after it is freed.
-//! * **A thread has one token** (`slat_thread`), as in Rust. A call borrows it. The host's `resolve`, which may call slat again, is
-//!   given one of its own: the outer one is in use.
-//! * **Numbers are checked.** An enumeration comes from C as a number, since an unknown one would be undefined behaviour.
+//! * **The format is chosen once**, when a VM is made. Each function calls a method of a trait object, which is one
+//!   indirect call more than in Rust. Inside the engine only the host's own functions are indirect. A call also checks
+//!   the calling thread, and takes its vCPU by a compare-and-swap.
+//! * **A handle has a state.** In Rust the borrow checker refuses a fault on a vCPU in the guest, or a VM that is freed
+//!   before its vCPUs. Here a call that does not fit the handle's state gets `SLAT_EBUSY`. C must guarantee the rest:
+//!   pointers are those of live handles or of memory that may be read or written, and no handle is used while or after
+//!   it is freed.
+//! * **A thread has one token** (`slat_thread`), as in Rust. A call borrows it. The host's `resolve`, which may call
+//!   slat again, gets a token of its own, because the outer one is in use.
+//! * **Numbers are checked.** C passes an enumeration as a number, since an unknown value of an enumeration would be
+//!   undefined behaviour.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![allow(non_camel_case_types, reason = "the names are those of slat.h")]
 #![allow(clippy::missing_safety_doc, reason = "what a caller promises is said once, above")]

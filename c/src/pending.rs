@@ -1,4 +1,4 @@
-//! Pages that are on their way: a fault returns, and its vCPU is woken by a token.
+//! Pending pages: a fault returns, and a token wakes its vCPU.
 
 use crate::slat_status;
 use crate::slat_status::{SLAT_EINVAL, SLAT_ENOENT};
@@ -7,9 +7,10 @@ use crate::{slat_vcpu, slat_vm};
 use core::mem::MaybeUninit;
 use slat::Token;
 
-/// The page that the host called `token` is there, or cannot be had: wakes the vCPUs that wait for it, by `kick`. How many is in
-/// `woken`, unless it is null. After the host's own table has the page. To call it twice, or for a token that was never answered, does
-/// nothing more. Any thread, also in the guest, which holds no lock that `kick` takes; never sleeps. Errors: `SLAT_EINVAL`.
+/// Reports that the page with the token `token` is present, or will not come: wakes the vCPUs that wait for it, by
+/// `kick`. `woken` gets their number, unless it is null. Call this after the host's own table has the page. A second
+/// call, or a call for an unknown token, has no effect. Any thread, also in the guest, which holds no lock that `kick`
+/// takes; never sleeps. Errors: `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_ready(
     vm: Option<&'static slat_vm>,
@@ -23,8 +24,9 @@ pub extern "C" fn slat_ready(
     })
 }
 
-/// The vCPUs that wait for `token`, which is not ready: the numbers of `room` of them in `vcpus`, and how many they are, which may be
-/// more, in `count`. Others may begin to wait meanwhile. Any thread; never sleeps. Errors: `SLAT_EINVAL`.
+/// Lists the vCPUs that wait for `token`, which is not ready: up to `room` of their numbers in `vcpus`, and their
+/// total, which may be more, in `count`. Others may begin to wait meanwhile. Any thread; never sleeps. Errors:
+/// `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_waiters(
     vm: Option<&'static slat_vm>,
@@ -48,8 +50,8 @@ pub unsafe extern "C" fn slat_waiters(
     })
 }
 
-/// The token of the page for which a fault, or a prefault, of this vCPU has ended as pending last. Out of the guest. Any thread; never
-/// sleeps. Errors: `SLAT_ENOENT` where none has; `SLAT_EBUSY`, `SLAT_EINVAL`.
+/// Returns the token of the page for which the last pending fault, or prefault, of this vCPU ended. Out of the guest.
+/// Any thread; never sleeps. Errors: `SLAT_ENOENT` if there was none; `SLAT_EBUSY`, `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_vcpu_pending_token(
     vcpu: Option<&slat_vcpu>,
@@ -63,10 +65,10 @@ pub extern "C" fn slat_vcpu_pending_token(
     })
 }
 
-/// A token that this vCPU waits for and that is ready: the accesses that it was answered for may be made again. The vCPU does not wait
-/// for it any more, and is told of it once. To be called before each entry. Out of the guest. Any thread; never sleeps.
+/// Takes a ready token for which this vCPU waits: the guest may repeat the accesses that got this token. The vCPU no
+/// longer waits for it, and gets it once. Call this before each entry. Out of the guest. Any thread; never sleeps.
 ///
-/// Errors: `SLAT_ENOENT` where none is ready; `SLAT_EBUSY`, `SLAT_EINVAL`.
+/// Errors: `SLAT_ENOENT` if none is ready; `SLAT_EBUSY`, `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_vcpu_take_ready(
     vcpu: Option<&slat_vcpu>,
@@ -80,8 +82,9 @@ pub extern "C" fn slat_vcpu_take_ready(
     })
 }
 
-/// Whether a token that this vCPU waits for is ready, in `is_ready`: asked in the guest, beside `slat_vcpu_kicked`. By the thread
-/// that entered; never sleeps. Errors: `SLAT_EBUSY` out of the guest; `SLAT_EPERM`, `SLAT_EINVAL`.
+/// Returns whether a token for which this vCPU waits is ready, in `is_ready`. Call this in the guest, beside
+/// `slat_vcpu_kicked`. Only the thread that entered; never sleeps. Errors: `SLAT_EBUSY` out of the guest; `SLAT_EPERM`,
+/// `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_vcpu_has_ready(
     vcpu: Option<&slat_vcpu>,
@@ -94,8 +97,8 @@ pub extern "C" fn slat_vcpu_has_ready(
     })
 }
 
-/// This vCPU waits for no token any more, and is told of none: it is reset, or its guest moves away. Out of the guest. Any thread; never
-/// sleeps. Errors: `SLAT_EBUSY`, `SLAT_EINVAL`.
+/// Makes this vCPU wait for no token any more, because it is reset, or its guest moves away. Out of the guest. Any
+/// thread; never sleeps. Errors: `SLAT_EBUSY`, `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_vcpu_forget_tokens(vcpu: Option<&slat_vcpu>) -> slat_status {
     guarded(|| {

@@ -1,4 +1,4 @@
-//! Frames that are mapped before the guest touches them.
+//! Maps frames before the guest touches them.
 
 use crate::slat_status;
 use crate::slat_status::{SLAT_EBUSY, SLAT_EINVAL};
@@ -14,11 +14,11 @@ use slat::{PAGE_SIZE, Population, Prefault};
 #[derive(Debug)]
 pub struct slat_population {
     population: Population,
-    /// Calls that are in it.
+    /// Number of calls that use it.
     calls: AtomicUsize,
 }
 
-/// Counts a call while it lasts.
+/// Counts a call until it is dropped.
 struct Call<'p>(&'p slat_population);
 
 impl<'p> Call<'p> {
@@ -34,12 +34,14 @@ impl Drop for Call<'_> {
     }
 }
 
-/// Maps [gpa, gpa + bytes) from the first frame on, in the address space that the vCPU is in, so that such an access needs no fault
-/// afterwards; pages are accessed (`is_young`), or not yet. How many bytes are mapped is in `mapped`: fewer where the next frame has no
-/// memslot, or such an access is a device's or tracked, or the host has no page for it now; asked again from there, it tells
-/// which. Out of the guest. May sleep in `resolve`. For a page that is on its way the vCPU waits, as after a fault.
+/// Maps [gpa, gpa + bytes) from the first frame on, in the vCPU's address space, so that such an access needs no fault
+/// afterwards. Pages are young (`is_young`) or not. `mapped` gets the number of mapped bytes. It is smaller if the next
+/// frame has no memslot, if such an access is a device's or tracked, or if the host has no page for it now; another
+/// call from there returns the reason. Out of the guest. May sleep in `resolve`. If a page is on its way, the vCPU
+/// waits for its token as after a fault.
 ///
-/// Errors where not even the first frame could be mapped: as `slat_vcpu_fault`; `SLAT_EINPROGRESS`, `SLAT_ENODATA` for its page.
+/// Errors if the first frame could not be mapped: as `slat_vcpu_fault`; `SLAT_EINPROGRESS`, `SLAT_ENODATA` for its
+/// page.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_vcpu_prefault(
     vcpu: Option<&slat_vcpu>,
@@ -59,7 +61,8 @@ pub extern "C" fn slat_vcpu_prefault(
     })
 }
 
-/// Names the frames of [gpa, gpa + bytes), which vCPUs then map together by `slat_vcpu_populate`, in `population`. Never sleeps.
+/// Makes a population of the frames of [gpa, gpa + bytes), in `population`. vCPUs then map them together by
+/// `slat_vcpu_populate`. Never sleeps.
 ///
 /// Owed: `slat_population_free`. Errors: `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
@@ -80,7 +83,8 @@ pub extern "C" fn slat_population_new(
     })
 }
 
-/// Frees it. Never sleeps. Errors: `SLAT_EBUSY` while a vCPU maps frames of it; `SLAT_EINVAL`. Not checked: that no thread uses it later.
+/// Frees a population. Never sleeps. Errors: `SLAT_EBUSY` while a vCPU maps frames of it; `SLAT_EINVAL`. Not checked:
+/// that no thread uses it later.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_population_free(population: *mut slat_population) -> slat_status {
     guarded(|| {
@@ -94,10 +98,11 @@ pub unsafe extern "C" fn slat_population_free(population: *mut slat_population) 
     })
 }
 
-/// Takes stretches of a population and maps them, in the address space that the vCPU is in, until none is left: `rest_bytes` is zero
-/// then, though other vCPUs may still map theirs. Else a frame could not be mapped: `rest_gpa` and `rest_bytes` are what is left of this
-/// vCPU's stretch, and no other vCPU maps it. `slat_vcpu_prefault` of it says why; the next call takes the next stretch. Out of the
-/// guest. May sleep in `resolve`. Errors: `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for vCPU and token.
+/// Takes stretches of a population and maps them, in the vCPU's address space, until none is left. Then `rest_bytes` is
+/// zero, though other vCPUs may still map theirs. If a frame could not be mapped, `rest_gpa` and `rest_bytes` are the
+/// rest of this vCPU's stretch, which no other vCPU maps. `slat_vcpu_prefault` of it returns the reason; the next call
+/// takes the next stretch. Out of the guest. May sleep in `resolve`. Errors: `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM`
+/// for vCPU and token.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_vcpu_populate(
     vcpu: Option<&slat_vcpu>,
@@ -116,7 +121,8 @@ pub extern "C" fn slat_vcpu_populate(
     })
 }
 
-/// How many bytes of it are mapped by now, in `mapped`, and how many it has, in `all`. Any thread; never sleeps. Errors: `SLAT_EINVAL`.
+/// Returns the bytes mapped so far, in `mapped`, and all bytes, in `all`. Any thread; never sleeps. Errors:
+/// `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_population_progress(
     population: Option<&slat_population>,
@@ -132,8 +138,8 @@ pub extern "C" fn slat_population_progress(
     })
 }
 
-/// No vCPU takes another stretch of it. Each finishes the one that it has: 32 MiB at most. Any thread; never sleeps. Errors:
-/// `SLAT_EINVAL`.
+/// Makes vCPUs take no further stretch. Each finishes its current one: 32 MiB at most. Any thread; never sleeps.
+/// Errors: `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_population_stop(population: Option<&slat_population>) -> slat_status {
     guarded(|| {

@@ -1,4 +1,4 @@
-//! Dirty rings, and how a VM logs.
+//! Dirty rings, and the settings of dirty logs.
 
 use crate::harvest::begin;
 use crate::slat_status;
@@ -10,11 +10,11 @@ use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use slat::{DirtyLog, RingSize, Splitting, Track, VcpuId};
 
-/// What says how writes are logged.
+/// Flags of dirty logs.
 pub(crate) const DIRTY_FLAGS: u32 =
     SLAT_VM_DIRTY_BITS | SLAT_VM_DIRTY_INITIALLY_SET | SLAT_VM_DIRTY_SPLIT_LAZILY;
 
-/// How writes are logged. Rings take no notice of `SLAT_VM_DIRTY_BITS`.
+/// Converts the settings of dirty logs. Rings ignore `SLAT_VM_DIRTY_BITS`.
 pub(crate) fn dirty_log(flags: u32, ring_bytes: u32) -> Option<DirtyLog> {
     let has = |flag| flags & flag != 0;
     let mut log = match ring_bytes {
@@ -30,10 +30,10 @@ pub(crate) fn dirty_log(flags: u32, ring_bytes: u32) -> Option<DirtyLog> {
     Some(if has(SLAT_VM_DIRTY_SPLIT_LAZILY) { log.splitting(Splitting::Lazy) } else { log })
 }
 
-/// Changes how a VM logs while it lives: `flags` are `SLAT_VM_DIRTY_*`, and `ring_bytes` is as in `slat_config`. Logs that begin from now on
-/// are initially set or not; large pages are split so from now on. Rings come where there are none, while there are no vCPUs.
-/// Rings of another size or none any more, and `SLAT_VM_DIRTY_BITS` in a format that has them, never change. Any thread; waits for
-/// transactions.
+/// Changes the settings of a VM's dirty logs at run time. `flags` are `SLAT_VM_DIRTY_*`, and `ring_bytes` is as in
+/// `slat_config`. Later logs begin set or clear, and split large pages, as the flags say. Rings can be added to a VM
+/// without rings while it has no vCPUs. The size of rings, their removal, and `SLAT_VM_DIRTY_BITS` in a format that has
+/// them, cannot change. Any thread; waits for transactions.
 ///
 /// Errors, after which nothing has changed: `SLAT_EINVAL`, `SLAT_ENOMEM`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
 #[unsafe(no_mangle)]
@@ -50,11 +50,12 @@ pub extern "C" fn slat_set_dirty_log(
     })
 }
 
-/// Takes what one vCPU has written since its ring was last harvested, in `harvest`: as `slat_harvest_begin` otherwise. Marks of devices
-/// are in no ring, nor is what a failed harvest gives back: both wait for `slat_harvest_all_begin`.
+/// Takes the pages that one vCPU has written since its ring was last harvested, in `harvest`; otherwise as
+/// `slat_harvest_begin`. Marks of devices, and pages that a failed harvest gives back, are in no ring:
+/// `slat_harvest_all_begin` takes them.
 ///
-/// Errors, after which nothing is lost: `SLAT_ENXIO` in a VM without rings; `SLAT_ENOMEM`, `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for
-/// the token.
+/// Errors, after which nothing is lost: `SLAT_ENXIO` in a VM without rings; `SLAT_ENOMEM`, `SLAT_EINVAL`; `SLAT_EBUSY`,
+/// `SLAT_EPERM` for the token.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_ring_harvest_begin(
     vm: Option<&'static slat_vm>,
@@ -65,9 +66,10 @@ pub extern "C" fn slat_ring_harvest_begin(
     begin(vm, thread, harvest, |vm, idle| vm.harvest_ring(idle, VcpuId(vcpu)))
 }
 
-/// The first of two steps: calls `tell` with the pages that one vCPU has written and that were not told yet, in the order of its
-/// stores, some maybe more than once; how many is in `count`. Nothing is clean by that: copy pages after `slat_rings_reset`. `tell` does
-/// not wait, and does not call slat. Any thread; never sleeps. Errors: as `slat_ring_harvest_begin`.
+/// The first of two steps: calls `tell` with the pages that one vCPU has written and that were not reported yet, in the
+/// order of its stores; a page may occur more than once. `count` gets their number. This cleans no page: copy pages
+/// after `slat_rings_reset`. `tell` does not wait, and does not call slat. Any thread; never sleeps. Errors: as
+/// `slat_ring_harvest_begin`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_ring_collect(
     vm: Option<&'static slat_vm>,
@@ -89,10 +91,10 @@ pub unsafe extern "C" fn slat_ring_collect(
     })
 }
 
-/// The second step: all that was collected, of every vCPU, is clean from now on, and the vCPUs have room again. How many stores is in `count`.
-/// What was stored before is in memory when this returns: copy the pages after it. Any thread; waits for vCPUs in the guest, unless
-/// nothing was collected. Errors, after which what is neither gone nor collected waits for `slat_harvest_all_begin`: as
-/// `slat_ring_harvest_begin`.
+/// The second step: all collected pages, of every vCPU, are clean from now on, and the vCPUs have room again. `count`
+/// gets the number of stores. When this returns, earlier stores are in memory: copy the pages after it. Any thread;
+/// waits for vCPUs in the guest, unless nothing was collected. Errors, after which `slat_harvest_all_begin` takes the
+/// pages that are neither clean nor collected: as `slat_ring_harvest_begin`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_rings_reset(
     vm: Option<&'static slat_vm>,
@@ -106,7 +108,8 @@ pub extern "C" fn slat_rings_reset(
     })
 }
 
-/// How many stores of one vCPU were collected and not reset, in `count`. Any thread; never sleeps. Errors: as `slat_ring_harvest_begin`.
+/// Returns the number of stores of one vCPU that were collected and not reset, in `count`. Any thread; never sleeps.
+/// Errors: as `slat_ring_harvest_begin`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_ring_not_reset(
     vm: Option<&'static slat_vm>,

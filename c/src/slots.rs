@@ -23,12 +23,13 @@ impl slat_slot_op_kind {
     ];
 }
 
-/// Runs `count` memslot operations in order and publishes what they made, at once: no vCPU ever sees a part of them. What slots
-/// lose is unmapped and flushed before this returns. Address space `space`. Any thread; waits for vCPUs in the guest, for readers, and
-/// for other transactions. The rules are KVM's.
+/// Runs `count` memslot operations in order, in address space `space`, and publishes all of them at once: no vCPU ever
+/// sees a part of them. Memory that slots lose is unmapped and flushed before this returns. Any thread; waits for vCPUs
+/// in the guest, for readers, and for other transactions. The rules are KVM's.
 ///
-/// Errors, after which nothing has changed, and `failed`, unless it is null, holds the number of the operation that was
-/// refused: `SLAT_EINVAL`, `SLAT_EEXIST`, `SLAT_ENOENT` (also for the space), `SLAT_ENOMEM`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+/// Errors, after which nothing has changed, and `failed`, unless it is null, has the number of the refused operation:
+/// `SLAT_EINVAL`, `SLAT_EEXIST`, `SLAT_ENOENT` (also for the space), `SLAT_ENOMEM`; `SLAT_EBUSY`, `SLAT_EPERM` for the
+/// token.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_slots_commit(
     vm: Option<&'static slat_vm>,
@@ -63,7 +64,7 @@ pub unsafe extern "C" fn slat_slots_commit(
     })
 }
 
-/// One operation.
+/// Runs one operation.
 fn operate(tx: &mut Transaction<'_>, op: &slat_slot_op) -> Result<(), SlotError> {
     use slat_slot_op_kind as Kind;
     let id = SlotId(op.slot.id);
@@ -96,8 +97,8 @@ fn operate(tx: &mut Transaction<'_>, op: &slat_slot_op) -> Result<(), SlotError>
     }
 }
 
-/// The memslot that holds guest address `gpa` of address space `space`, in `slot`; of one with private memory the part around `gpa` that is
-/// all private, or all shared. Any thread; never sleeps.
+/// Returns the memslot of guest address `gpa` of address space `space`, in `slot`. For a slot with private memory it is
+/// the part around `gpa` that is all private, or all shared. Any thread; never sleeps.
 ///
 /// Errors: `SLAT_ENOENT`, `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
 #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! Errors: one enumeration for all functions, and the boundary that no panic crosses.
+//! One enumeration of errors for all functions, and the boundary that no panic crosses.
 
 use core::ffi::{CStr, c_char};
 use slat::slots::Rule;
@@ -6,11 +6,11 @@ use slat::table::NoMemory;
 use slat::writes::StoreError;
 use slat::{Again, DirtyError, FaultError, HoldError, HostError, SlotError};
 
-/// How a call went. The numbers are those of Linux's errno.
+/// Result of a call. The numbers are those of Linux's errno.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum slat_status {
-    /// Done.
+    /// Success.
     SLAT_OK = 0,
     /// The thread token belongs to another thread.
     SLAT_EPERM = 1,
@@ -18,13 +18,13 @@ pub enum slat_status {
     SLAT_ENOENT = 2,
     /// The host could not read the page back. Another try may succeed.
     SLAT_EIO = 5,
-    /// The VM has no dirty rings; or it has, and its logs are harvested all together.
+    /// The VM has no dirty rings; or it has rings, and one log cannot be harvested alone.
     SLAT_ENXIO = 6,
-    /// It would have to wait for other invalidations to end, or for memory: try again.
+    /// The call would have to wait for other invalidations, or for memory: try again.
     SLAT_EAGAIN = 11,
     /// No memory.
     SLAT_ENOMEM = 12,
-    /// The host maps nothing there for this access.
+    /// The host maps no page there for this access.
     SLAT_EFAULT = 14,
     /// A handle is in use: by another call, by a vCPU in the guest, or by handles that were made from it.
     SLAT_EBUSY = 16,
@@ -32,15 +32,15 @@ pub enum slat_status {
     SLAT_EEXIST = 17,
     /// An argument is out of range: a null pointer, an address that is no multiple of 4096, an unknown number.
     SLAT_EINVAL = 22,
-    /// The caller has to provide the page to the host.
+    /// The caller must provide the page to the host.
     SLAT_ENODATA = 61,
     /// The page is on its way to the host.
     SLAT_EINPROGRESS = 115,
     /// The host has taken the held frame back: refresh it.
     SLAT_ESTALE = 116,
-    /// slat panicked, which is a bug in slat: what it was is on stderr. Free what there is, and do not go on.
+    /// slat panicked, which is a bug in slat; the message is on stderr. Free all handles, and do not continue.
     SLAT_EPANIC = 131,
-    /// The page's memory is broken.
+    /// The page's memory is poisoned.
     SLAT_EPOISONED = 133,
 }
 use slat_status::{
@@ -48,7 +48,7 @@ use slat_status::{
     SLAT_ENOENT, SLAT_ENOMEM, SLAT_ENXIO, SLAT_EPANIC, SLAT_EPERM, SLAT_EPOISONED, SLAT_ESTALE, SLAT_OK,
 };
 
-/// A `slat_status` that C hands over: any number.
+/// A `slat_status` from C: any number.
 pub type slat_status_raw = u32;
 
 impl slat_status {
@@ -72,7 +72,7 @@ impl slat_status {
     ];
 }
 
-/// What a status means, in English: a string that lives for ever, also for an unknown number. Any thread; never sleeps.
+/// Returns the meaning of a status in English: a static string, also for an unknown number. Any thread; never sleeps.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_strerror(status: slat_status_raw) -> *const c_char {
     let known = slat_status::ALL.into_iter().find(|known| *known as u32 == status);
@@ -98,14 +98,14 @@ pub extern "C" fn slat_strerror(status: slat_status_raw) -> *const c_char {
     text.as_ptr()
 }
 
-/// What a function comes to. With `std` a panic ends here.
+/// Converts a function's result to a status. With `std` a panic ends here.
 pub(crate) fn guarded(call: impl FnOnce() -> Result<(), slat_status>) -> slat_status {
     #[cfg(feature = "std")]
     let call = || std::panic::catch_unwind(core::panic::AssertUnwindSafe(call)).unwrap_or(Err(SLAT_EPANIC));
     call().err().unwrap_or(SLAT_OK)
 }
 
-/// An argument that must not be null.
+/// Checks that an argument is not null.
 pub(crate) fn given<T>(argument: Option<T>) -> Result<T, slat_status> {
     argument.ok_or(SLAT_EINVAL)
 }
@@ -168,7 +168,7 @@ impl From<Again> for slat_status {
 
 impl From<SlotError> for slat_status {
     fn from(error: SlotError) -> Self {
-        // KVM says EINVAL of that, too.
+        // KVM returns EINVAL for that, too.
         if error.rule == Rule::Missing { SLAT_ENOENT } else { numbered(error.errno()) }
     }
 }
@@ -179,7 +179,7 @@ impl From<DirtyError> for slat_status {
     }
 }
 
-/// The status of this number; those that are not in the enumeration say that an argument is wrong.
+/// Returns the status of this number; a number that the enumeration lacks becomes `SLAT_EINVAL`.
 fn numbered(errno: i32) -> slat_status {
     slat_status::ALL.into_iter().find(|status| *status as i32 == errno).unwrap_or(SLAT_EINVAL)
 }

@@ -8,7 +8,7 @@ use core::cell::Cell;
 use core::mem::MaybeUninit;
 use slat::Idle;
 
-/// A thread's token, which whatever may wait asks for. One for each thread, used by this thread alone.
+/// A thread's token. Calls that may wait need it. Each thread has one, and only that thread uses it.
 #[derive(Debug)]
 pub struct slat_thread {
     idle: *mut Idle,
@@ -25,10 +25,10 @@ enum State {
     InGuest,
 }
 
-/// A call in which the token is in use.
+/// A call that uses the token.
 pub(crate) struct Call<'t>(&'t slat_thread);
 
-/// What tells this thread from all others that live.
+/// Returns a value that identifies this thread among all live ones.
 #[cfg(feature = "std")]
 #[inline]
 fn this_thread() -> usize {
@@ -38,14 +38,14 @@ fn this_thread() -> usize {
     HERE.with(|here| core::ptr::from_ref(here).addr())
 }
 
-/// Nothing does: a kernel keeps the promise of [`slat_thread_new`].
+/// Without `std` nothing identifies a thread: a kernel keeps the promise of [`slat_thread_new`].
 #[cfg(not(feature = "std"))]
 fn this_thread() -> usize {
     0
 }
 
 impl slat_thread {
-    /// A token for a call out of a call, whose own it is.
+    /// Makes a token for a call inside a call.
     pub(crate) fn lent(idle: &mut Idle) -> Self {
         Self { idle, owner: this_thread(), is_lent: true, state: Cell::new(State::Free) }
     }
@@ -66,7 +66,7 @@ impl slat_thread {
         if self.owner == this_thread() { Ok(()) } else { Err(SLAT_EPERM) }
     }
 
-    /// Its vCPU has left the guest.
+    /// Frees the token after its vCPU has left the guest.
     pub(crate) fn left_guest(&self) {
         self.state.set(State::Free);
     }
@@ -78,12 +78,12 @@ impl Call<'_> {
         unsafe { &mut *self.0.idle }
     }
 
-    /// A token that was lent cannot outlive its call, so it enters no guest.
+    /// A lent token cannot outlive its call, so it enters no guest.
     pub(crate) fn may_enter(&self) -> Result<(), slat_status> {
         if self.0.is_lent { Err(SLAT_EBUSY) } else { Ok(()) }
     }
 
-    /// The call ends in the guest: the token stays in use.
+    /// Ends the call in the guest: the token stays in use.
     pub(crate) fn in_guest(self) {
         self.0.state.set(State::InGuest);
         core::mem::forget(self);
@@ -98,9 +98,10 @@ impl Drop for Call<'_> {
 
 /// Makes the calling thread's token, in `thread`. Never sleeps.
 ///
-/// Owed: `slat_thread_free` by the same thread, before it ends. Errors: `SLAT_EBUSY` where the thread has one; `SLAT_EINVAL`. A
-/// library without `std` cannot tell threads apart: there, no other token of this thread, or of this processor in a kernel
-/// without threads, may be in use; and it is not checked that other threads keep off it.
+/// Owed: `slat_thread_free` by the same thread, before it ends. Errors: `SLAT_EBUSY` if the thread has one;
+/// `SLAT_EINVAL`. A library without `std` cannot tell threads apart. There, no other token of this thread may be in use
+/// (or of this processor in a kernel without threads), and slat does not check that other threads leave the token
+/// alone.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_thread_new(thread: Option<&mut MaybeUninit<*mut slat_thread>>) -> slat_status {
     guarded(|| {
@@ -117,10 +118,10 @@ pub unsafe extern "C" fn slat_thread_new(thread: Option<&mut MaybeUninit<*mut sl
     })
 }
 
-/// Gives a token back. By its own thread; never sleeps.
+/// Frees a token. Only its own thread; never sleeps.
 ///
-/// Errors: `SLAT_EBUSY` in a call or in the guest; `SLAT_EPERM` in another thread; `SLAT_EINVAL` for null and for the token
-/// that `resolve` was given. After an error the token is as it was.
+/// Errors, after which the token is unchanged: `SLAT_EBUSY` in a call or in the guest; `SLAT_EPERM` in another thread;
+/// `SLAT_EINVAL` for null and for the token that `resolve` was given.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_thread_free(thread: *mut slat_thread) -> slat_status {
     guarded(|| {

@@ -1,4 +1,4 @@
-//! Write tracking: stores to some frames come to a listener.
+//! Write tracking: a listener sees stores to some frames.
 
 use crate::any::AnyTracking;
 use crate::slat_status;
@@ -16,7 +16,7 @@ use slat::{Gpa, Idle, PAGE_SIZE, TrackedStore, WriteListener};
 
 /// A tracker of stores: a listener, and its frames.
 pub struct slat_tracking {
-    /// Ended before its VM may go: fields drop in order.
+    /// Ends before its VM may be freed: fields drop in order.
     _any: Box<dyn AnyTracking>,
     _vm: Child,
 }
@@ -27,10 +27,10 @@ impl core::fmt::Debug for slat_tracking {
     }
 }
 
-/// C's listener. The engine keeps it until no store is being told of any more.
+/// C's listener. The engine keeps it until no call of it is under way.
 struct Listener {
     functions: slat_listener,
-    /// It is the embedder's no more, who is told of its end.
+    /// The engine has taken the listener, and calls `release` at its end.
     is_taken: AtomicBool,
 }
 
@@ -76,14 +76,14 @@ impl Drop for Listener {
     }
 }
 
-/// From the return of this call on no vCPU stores to [gpa, gpa + bytes) of address space `space` by itself: each store faults as
-/// `SLAT_WRITE_TRACKED`, and is made by `slat_emulate_store`, which tells `listener`. Loads and fetches go on. The frames need have no
-/// memslot; memslots that go, move or log change nothing. Trackers of one frame nest. Copies `listener`. Any thread; waits for vCPUs in
-/// the guest.
+/// Tracks stores to [gpa, gpa + bytes) of address space `space`. After this call each store of a vCPU there faults as
+/// `SLAT_WRITE_TRACKED`, and the VMM makes it by `slat_emulate_store`, which calls `listener`. Loads and fetches do not
+/// fault. The frames need no memslot; memslots that are deleted, move or log change nothing. Trackers of one frame
+/// nest. Copies `listener`. Any thread; waits for vCPUs in the guest.
 ///
-/// The caller promises that the functions of `listener` do what their comments say. Owed: `slat_untrack_writes`. Errors, after which
-/// nothing is tracked and `release` is not called: `SLAT_ENOENT` for the space, `SLAT_ENOMEM`, `SLAT_EINVAL`; `SLAT_EBUSY`,
-/// `SLAT_EPERM` for the token.
+/// The caller promises that the functions of `listener` do what their comments say. Owed: `slat_untrack_writes`.
+/// Errors, after which no store is tracked and `release` is not called: `SLAT_ENOENT` for the space, `SLAT_ENOMEM`,
+/// `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_track_writes(
     vm: Option<&'static slat_vm>,
@@ -106,8 +106,9 @@ pub unsafe extern "C" fn slat_track_writes(
     })
 }
 
-/// Ends a tracker and frees its handle: where no other tracks a frame, its next store faults once more, and is let through. Stores that
-/// are under way are told still. Any thread; waits for no vCPU. Not checked: that no other thread does the same. Errors: `SLAT_EINVAL`.
+/// Ends a tracker and frees its handle. If no other tracker covers a frame, its next store faults once more and then
+/// succeeds. Stores under way still call the listener. Any thread; waits for no vCPU. Not checked: that no other thread
+/// does the same. Errors: `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_untrack_writes(tracking: *mut slat_tracking) -> slat_status {
     guarded(|| {
@@ -117,13 +118,13 @@ pub unsafe extern "C" fn slat_untrack_writes(tracking: *mut slat_tracking) -> sl
     })
 }
 
-/// Makes a store for the guest, of `count` bytes at `gpa`, which lie in one page: tells the listeners of the frame, calls `store` with the
-/// host address, which copies the bytes there, marks the page dirty where the memslot logs, and tells the listeners again. For a
-/// frame that is not tracked the same without listeners. The memslot stays while `store` runs, which may sleep, but does not call
-/// slat. Any thread; may sleep in listeners and `store`.
+/// Makes a store of `count` bytes at `gpa` for the guest, within one page: calls the listeners of the frame, calls
+/// `store` with the host address to copy the bytes there, marks the page dirty if the memslot logs, and calls the
+/// listeners again. An untracked frame has no listeners. The memslot stays while `store` runs; `store` may sleep, but
+/// does not call slat. Any thread; may sleep in listeners and `store`.
 ///
-/// Errors, after which no store was made: `SLAT_ENOENT` where there is no space, or no memslot that may be written; `SLAT_EFAULT` for a
-/// frame that is private; `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+/// Errors, after which no store was made: `SLAT_ENOENT` if there is no space, or no writable memslot; `SLAT_EFAULT` for
+/// a private frame; `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_emulate_store(
     vm: Option<&'static slat_vm>,

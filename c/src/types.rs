@@ -1,5 +1,5 @@
-//! What C and Rust hand to each other. Addresses are in bytes, sizes in bytes and multiples of 4096, unless their names say
-//! frames or pages.
+//! Types of the interface. Addresses are in bytes, sizes in bytes and multiples of 4096, unless their names say frames
+//! or pages.
 
 use slat::{Access, Gfn, Gpa, Hva, MemoryType, PAGE_SIZE, Slot, SlotId, Span, Stats};
 
@@ -37,7 +37,7 @@ pub enum slat_format {
     SLAT_SV39X4_NO_AD = 13,
 }
 
-/// What an access wants.
+/// Kind of an access.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum slat_access {
@@ -49,33 +49,34 @@ pub enum slat_access {
     SLAT_FETCH = 2,
 }
 
-/// How a fault was dealt with: the guest may try again after the first three. After the others nothing was done.
+/// Result of a fault. After the first three the guest may try again. The others have changed nothing.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum slat_done {
     /// A page was mapped.
     SLAT_MAPPED = 0,
-    /// The permission was given back, in place.
+    /// A permission was restored in place.
     SLAT_FIXED = 1,
-    /// Another vCPU had dealt with it already.
+    /// Another vCPU had already resolved the fault.
     SLAT_SPURIOUS = 2,
     /// No memslot is there, or the guest wrote to a read-only one, or fetched from one that does not execute: emulate the
     /// access.
     SLAT_MMIO = 3,
-    /// A store, while this vCPU's dirty ring is full. Again when another thread has harvested or reset it.
+    /// A store while this vCPU's dirty ring is full. Try again when another thread has harvested or reset the ring.
     SLAT_RING_FULL = 4,
     /// A store to a frame whose stores are tracked: make it by `slat_emulate_store`.
     SLAT_WRITE_TRACKED = 5,
-    /// The access meant private memory and the frame is shared, or the other way round. The VMM converts the frame, or ends the
-    /// guest.
+    /// The access was to private memory and the frame is shared, or the reverse. The VMM converts the frame, or ends
+    /// the guest.
     SLAT_MEMORY_FAULT = 6,
-    /// The host's page is on its way: the vCPU waits for `slat_vcpu_pending_token`, and may run something else of the guest.
+    /// The host's page is on its way: the vCPU waits for `slat_vcpu_pending_token`, and may run another task of the
+    /// guest.
     SLAT_PENDING = 7,
-    /// The caller has to provide the page. Again when the host has it.
+    /// The caller must provide the page, and try again when the host has it.
     SLAT_NEEDS_PAGE = 8,
 }
 
-/// How a page is cached. Each is narrower than the one before it; of memslot and host page the narrower one counts.
+/// Memory type of a page. Each is narrower than the one before it; of memslot and host page the narrower one applies.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum slat_memory {
@@ -89,17 +90,17 @@ pub enum slat_memory {
     SLAT_DEVICE = 3,
 }
 
-/// Why the host changes a range. The reason decides how little is done: slat's ARCHITECTURE.md has the table.
+/// Reason why the host changes a range. It decides which edits are needed: slat's ARCHITECTURE.md has the table.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum slat_why {
-    /// The mapping goes away: munmap.
+    /// The mapping is removed: munmap.
     SLAT_UNMAP = 0,
     /// The mapping moves to another address: mremap, for the old range.
     SLAT_REMAP = 1,
-    /// The address space itself goes away.
+    /// The address space is destroyed.
     SLAT_EXIT = 2,
-    /// The pages go away, the mapping stays.
+    /// The pages are removed, the mapping stays.
     SLAT_CLEAR = 3,
     /// A page moves to another frame with its contents.
     SLAT_MIGRATE = 4,
@@ -109,53 +110,53 @@ pub enum slat_why {
     SLAT_PROTECT = 6,
     /// Pages lose write permission: fork, write-back.
     SLAT_WRITE_PROTECT = 7,
-    /// The same, to learn which pages are written from now on.
+    /// Pages lose write permission, to see which pages are written from now on.
     SLAT_SOFT_DIRTY = 8,
-    /// Some pages become inaccessible, to learn who uses them; page by page.
+    /// Some pages become inaccessible, to see which processor uses them; page by page.
     SLAT_NUMA = 9,
     /// Some pages are replaced by others with the same contents; page by page.
     SLAT_CHANGE_PTE = 10,
 }
 
-/// What to do with the Accessed bits of a range.
+/// Operation on the Accessed bits of a range.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum slat_young_how {
-    /// Only look; the first one found ends it.
+    /// Read them, until the first one that is set.
     SLAT_TEST_YOUNG = 0,
-    /// Clear them. A TLB may keep a copy that says accessed: the next access is then not noticed.
+    /// Clear them. A TLB may keep a translation that sets no bit: the next access is then not seen.
     SLAT_CLEAR_YOUNG = 1,
     /// Clear them, and make every TLB forget: waits for vCPUs in the guest.
     SLAT_CLEAR_YOUNG_AND_FLUSH = 2,
 }
 
-/// What a memslot operation does.
+/// Kind of a memslot operation.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum slat_slot_op_kind {
     /// Adds the slot.
     SLAT_SLOT_CREATE = 0,
-    /// Removes the slot of this id; the other fields are not looked at.
+    /// Removes the slot of this id. Ignores the other fields.
     SLAT_SLOT_DELETE = 1,
-    /// Moves the slot of this id to `gpa`; the other fields are not looked at.
+    /// Moves the slot of this id to `gpa`. Ignores the other fields.
     SLAT_SLOT_MOVE = 2,
     /// Gives the slot of this id `flags`. All but `SLAT_SLOT_LOG_DIRTY` must be as they were created.
     SLAT_SLOT_FLAGS = 3,
-    /// Takes [gpa, gpa + bytes) out of the slot of this id. It keeps what lies below; what lies above becomes slot `rest`, a free
-    /// id, where both are left. What stays mapped is not touched; of a slot that logs all that stays
-    /// counts as written from then on.
+    /// Cuts [gpa, gpa + bytes) out of the slot of this id. The slot keeps the part below. If both parts are left, the
+    /// part above becomes slot `rest`, a free id. The remaining mappings stay. In a slot that logs, all remaining pages
+    /// count as written from then on.
     SLAT_SLOT_CUT = 4,
-    /// Adds the slot with two kinds of memory: shared at `hva`, and private at `private_hva`. All of it is shared at first. It
-    /// neither moves nor logs, and is not read-only.
+    /// Adds the slot with two kinds of memory: shared at `hva`, and private at `private_hva`. All of it is shared at
+    /// first. The slot neither moves nor logs, and is not read-only.
     SLAT_SLOT_CREATE_WITH_PRIVATE = 5,
-    /// Makes [gpa, gpa + bytes) private, or shared again, in slots that have both; the id is not looked at. Frames that change
-    /// lose what they map, by one flush; nothing is copied.
+    /// Makes [gpa, gpa + bytes) private in slots that have both kinds of memory. Ignores the id. Frames that change
+    /// lose their mappings, by one flush; nothing is copied.
     SLAT_SLOT_SET_PRIVATE = 6,
-    /// See `SLAT_SLOT_SET_PRIVATE`.
+    /// Makes [gpa, gpa + bytes) shared again, as `SLAT_SLOT_SET_PRIVATE` otherwise.
     SLAT_SLOT_SET_SHARED = 7,
 }
 
-/// A `slat_format` that C hands over, and so on: any number.
+/// A `slat_format` from C: any number. The types below are alike.
 pub type slat_format_raw = u32;
 /// See [`slat_format_raw`].
 pub type slat_access_raw = u32;
@@ -170,12 +171,13 @@ pub type slat_memory_raw = u32;
 
 /// Flag of a memslot: writes are logged.
 pub const SLAT_SLOT_LOG_DIRTY: u32 = 1;
-/// Flag of a memslot: guest writes are refused, and come out as `SLAT_MMIO`.
+/// Flag of a memslot: guest writes are refused as `SLAT_MMIO`.
 pub const SLAT_SLOT_READONLY: u32 = 2;
-/// Flag of a memslot: fetches are refused, and come out as `SLAT_MMIO`.
+/// Flag of a memslot: fetches are refused as `SLAT_MMIO`.
 pub const SLAT_SLOT_NO_EXECUTE: u32 = 4;
-/// Host addresses from here on name private memory, which has no address: `SLAT_PRIVATE_HVA + (number << 48) + offset`, of 16,384
-/// memories of 2^48 bytes. Whatever takes a host address takes such a name; `resolve` and `lookup` are given them.
+/// Host addresses from here on name private memory, which has no address: `SLAT_PRIVATE_HVA + (number << 48) + offset`,
+/// for 16,384 memories of 2^48 bytes. Every function that takes a host address takes such a name; slat passes them to
+/// `resolve` and `lookup`.
 pub const SLAT_PRIVATE_HVA: u64 = 0x8000_0000_0000_0000;
 /// Flag of a page: loads are allowed.
 pub const SLAT_PAGE_READ: u32 = 1;
@@ -189,16 +191,16 @@ pub const SLAT_PAGE_ACCESSED: u32 = 8;
 pub const SLAT_PAGE_DIRTY: u32 = 16;
 /// Flag of a host's page: the guest may not execute it.
 pub const SLAT_PAGE_NO_EXECUTE: u32 = 32;
-/// Flag of a VM: stores are found by Dirty bits, where the format has them, and not by write protection.
+/// Flag of a VM: dirty logs use Dirty bits, if the format has them, instead of write protection.
 pub const SLAT_VM_DIRTY_BITS: u32 = 1;
-/// Flag of a VM: a fresh dirty log says of every page that it is dirty, and costs nothing to begin.
+/// Flag of a VM: in a new dirty log every page is dirty, so it costs nothing to begin one.
 pub const SLAT_VM_DIRTY_INITIALLY_SET: u32 = 2;
-/// Flag of a VM: large pages do not execute; a fetch splits its page down to 4 KiB.
+/// Flag of a VM: large pages have no execute permission; a fetch splits its page down to 4 KiB.
 pub const SLAT_VM_NX_HUGE_PAGES: u32 = 4;
-/// Flag of a VM: large pages of slots that log are split by the first store to each, and not when the log begins.
+/// Flag of a VM: the first store to a large page of a slot that logs splits it; otherwise the begin of the log does.
 pub const SLAT_VM_DIRTY_SPLIT_LAZILY: u32 = 8;
 
-/// How a VM is made. Zero in a field means what its comment says; set `size`, and zero the rest.
+/// Options of a VM. Set `size`, and zero the rest for the defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct slat_config {
@@ -206,38 +208,38 @@ pub struct slat_config {
     pub size: usize,
     /// The page-table format.
     pub format: slat_format_raw,
-    /// How many vCPUs it can have, 65,536 at most; zero means one.
+    /// Number of vCPUs, 65,536 at most; zero means one.
     pub vcpus: u32,
     /// Bits of a guest-physical address; zero, or more than the format translates, means as many as that.
     pub address_bits: u32,
     /// The largest page to map: 1 for 4 KiB, 2 for 2 MiB, 3 or zero for 1 GiB.
     pub max_level: u32,
-    /// Memslot ids are below this; zero means 32,764, as in KVM.
+    /// Upper bound of memslot ids; zero means 32,764, as in KVM.
     pub max_slots: u32,
     /// `SLAT_VM_*`.
     pub flags: u32,
-    /// How many address spaces there are, each with memslots and tables of its own, 255 at most; zero means one. They are
-    /// numbered from 0, and vCPUs begin in number 0.
+    /// Number of address spaces, each with memslots and tables of its own, 255 at most; zero means one. Numbers begin
+    /// at 0, and vCPUs begin in number 0.
     pub address_spaces: u32,
-    /// Zero: dirty logs are bitmaps. Else each vCPU has a dirty ring of so many bytes, 16 for a store: a power of two from 4096 to
-    /// 1 MiB. `slat_set_dirty_log` gives rings later.
+    /// Zero: dirty logs are bitmaps. Otherwise the bytes of each vCPU's dirty ring, 16 for a store: a power of two from
+    /// 4096 to 1 MiB. `slat_set_dirty_log` can add rings later.
     pub ring_bytes: u32,
-    /// Bytes of table pages that may be in use; beyond, the coldest tables are taken back. Zero means no limit.
+    /// Most bytes of table pages in use; above it slat reclaims the coldest tables. Zero means no limit.
     pub table_budget: u64,
 }
 
-/// What the host maps at an address.
+/// The host's page at an address.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct slat_page {
-    /// The frame of the very 4 KiB that was asked for: physical address / 4096, as hardware sees it.
+    /// The frame of the requested 4 KiB: physical address / 4096, as hardware sees it.
     pub pfn: u64,
-    /// How large a page the host maps there, all of it alike: zero or 1 for 4 KiB, 2 for 2 MiB, 3 for 1 GiB.
+    /// Size of the host's page there, with the same rights everywhere: zero or 1 for 4 KiB, 2 for 2 MiB, 3 for 1 GiB.
     pub level: u32,
-    /// `SLAT_PAGE_WRITE` where the guest may write to it now, `SLAT_PAGE_NO_EXECUTE` where it may not execute it; other bits are
-    /// not looked at.
+    /// `SLAT_PAGE_WRITE` if the guest may write to it now, `SLAT_PAGE_NO_EXECUTE` if it may not execute it. Other bits
+    /// are ignored.
     pub flags: u32,
-    /// How it is cached: zero is ordinary memory.
+    /// Memory type: zero is ordinary memory.
     pub memory: slat_memory_raw,
 }
 
@@ -245,13 +247,13 @@ pub struct slat_page {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct slat_slot_op {
-    /// What to do.
+    /// Kind of the operation.
     pub kind: slat_slot_op_kind_raw,
     /// The slot.
     pub slot: slat_slot,
-    /// Of `SLAT_SLOT_CREATE_WITH_PRIVATE`: where its private memory begins (`SLAT_PRIVATE_HVA`).
+    /// For `SLAT_SLOT_CREATE_WITH_PRIVATE`: start of its private memory (`SLAT_PRIVATE_HVA`).
     pub private_hva: u64,
-    /// Of `SLAT_SLOT_CUT`: the id of what lies above.
+    /// For `SLAT_SLOT_CUT`: id of the part above.
     pub rest: u32,
 }
 
@@ -259,21 +261,21 @@ pub struct slat_slot_op {
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct slat_slot {
-    /// Its name.
+    /// Number of the slot.
     pub id: u32,
     /// `SLAT_SLOT_*`.
     pub flags: u32,
-    /// Where the guest sees it.
+    /// Guest-physical address.
     pub gpa: u64,
-    /// Its size.
+    /// Size.
     pub bytes: u64,
     /// The host address of its first byte.
     pub hva: u64,
-    /// How its pages are cached, unless the host says something narrower of one: zero is ordinary memory.
+    /// Memory type of its pages, which the host may narrow for a page: zero is ordinary memory.
     pub memory: slat_memory_raw,
 }
 
-/// What a VM maps at a frame.
+/// A mapping of a VM at a frame.
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct slat_mapping {
@@ -283,27 +285,27 @@ pub struct slat_mapping {
     pub pfn: u64,
     /// Its size, in frames of 4 KiB.
     pub frames: u64,
-    /// `SLAT_PAGE_*`: what the hardware lets through, and its Accessed and Dirty bits.
+    /// `SLAT_PAGE_*`: the permissions, and the Accessed and Dirty bits.
     pub flags: u32,
-    /// How it is cached.
+    /// Memory type.
     pub memory: slat_memory_raw,
 }
 
-/// What a VM has done and holds. Sums over all threads, each read at a slightly different moment.
+/// Counters of a VM. Sums over all threads, each read at a slightly different moment.
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct slat_stats {
     /// Faults that mapped a page.
     pub mapped_faults: u64,
-    /// Faults that gave a permission back.
+    /// Faults that restored a permission.
     pub permission_faults: u64,
     /// Faults that found nothing wrong any more.
     pub spurious_faults: u64,
     /// Faults on no memslot, or writes to a read-only one.
     pub mmio_faults: u64,
-    /// Attempts at a fault that were made again.
+    /// Repeated attempts at a fault.
     pub retries: u64,
-    /// Leaves mapped now, of 4 KiB, 2 MiB and 1 GiB.
+    /// Currently mapped leaves of 4 KiB, 2 MiB and 1 GiB.
     pub leaves: [u64; 3],
     /// Shootdowns made.
     pub flushes: u64,
@@ -347,14 +349,13 @@ impl From<Slot> for slat_slot {
     }
 }
 
-/// The flags that are on.
+/// Combines the flags that are set.
 pub(crate) fn all_of(flags: impl IntoIterator<Item = (bool, u32)>) -> u32 {
     flags.into_iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag)
 }
 
 impl slat_slot {
-    /// The slot that it describes, or nothing where it is not sound by itself. Its host addresses are checked where it is
-    /// created.
+    /// Converts the slot. `None` if its fields contradict each other. The creation checks its host addresses.
     pub(crate) fn read(&self) -> Option<Slot> {
         let is_known = self.flags & !(SLAT_SLOT_LOG_DIRTY | SLAT_SLOT_READONLY | SLAT_SLOT_NO_EXECUTE) == 0;
         let gfns = frames(self.gpa, self.bytes).filter(|_| is_known)?;
@@ -368,28 +369,28 @@ impl slat_slot {
     }
 }
 
-/// An access that C names.
+/// Converts an access from C.
 pub(crate) fn access(raw: slat_access_raw) -> Option<Access> {
     [Access::Read, Access::Write, Access::Fetch].get(raw as usize).copied()
 }
 
-/// A memory type that C names.
+/// Converts a memory type from C.
 pub(crate) fn memory(raw: slat_memory_raw) -> Option<MemoryType> {
     MemoryType::ALL.get(raw as usize).copied()
 }
 
-/// Whole pages from an address on, at least one: first and end.
+/// Returns first and end of at least one whole page from an address on.
 fn whole(start: u64, bytes: u64) -> Option<(u64, u64)> {
     let is_sound = (start | bytes).is_multiple_of(PAGE_SIZE) && bytes != 0;
     start.checked_add(bytes).filter(|_| is_sound).map(|end| (start, end))
 }
 
-/// Whole pages of host addresses, at least one.
+/// Returns whole pages of host addresses, at least one.
 pub(crate) fn pages(hva: u64, bytes: u64) -> Option<Span<Hva>> {
     whole(hva, bytes).map(|(start, end)| Span::new(Hva(start), Hva(end)))
 }
 
-/// Whole guest frames, at least one.
+/// Returns whole guest frames, at least one.
 pub(crate) fn frames(gpa: u64, bytes: u64) -> Option<Span<Gfn>> {
     whole(gpa, bytes).map(|(start, end)| Span::new(Gpa(start).gfn(), Gpa(end).gfn()))
 }

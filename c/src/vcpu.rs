@@ -1,4 +1,4 @@
-//! vCPUs: faults, and the time in the guest. A vCPU's state says whether a call may have it.
+//! vCPUs: faults, and the time in the guest. A vCPU's state says which calls may use it.
 
 use crate::any::AnyVcpu;
 use crate::held::{Has, Held, IN_GUEST, OUT};
@@ -14,14 +14,15 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use slat::{CpuId, Done, Fault, FaultError, Gpa, Idle, InGuest, VcpuId};
 
-/// A vCPU. One call at a time has it, from any thread; from `slat_vcpu_enter` to `slat_vcpu_leave` it is that thread's.
+/// A vCPU. One call at a time may use it, from any thread; from `slat_vcpu_enter` to `slat_vcpu_leave` only that
+/// thread.
 #[derive(Debug)]
 pub struct slat_vcpu {
     held: Held<Inner>,
 }
 
 struct Inner {
-    /// While it is in the guest: it borrows the vCPU and the token.
+    /// The guard while it is in the guest, which borrows the vCPU and the token.
     guest: Option<(InGuest<'static>, &'static slat_thread)>,
     /// Made by `Box::leak`.
     vcpu: NonNull<dyn AnyVcpu>,
@@ -30,14 +31,14 @@ struct Inner {
 }
 
 impl slat_vcpu {
-    /// Has it in the guest, by the thread that entered.
+    /// Takes access in the guest, by the thread that entered.
     fn have_in_guest(&self) -> Result<Has<'_, Inner>, slat_status> {
         let has = self.held.have(IN_GUEST)?;
         has.guest.as_ref().map_or(Err(SLAT_EBUSY), |(_, thread)| thread.check_owner())?;
         Ok(has)
     }
 
-    /// Asks its guest, by the thread that entered.
+    /// Calls `ask` with its guest guard, by the thread that entered.
     pub(crate) fn ask_guest<R>(
         &self,
         ask: impl FnOnce(&InGuest<'static>, &Child) -> Result<R, slat_status>,
@@ -47,7 +48,7 @@ impl slat_vcpu {
         ask(&given(guest.as_ref())?.0, vm)
     }
 
-    /// Has it out of the guest.
+    /// Takes access out of the guest.
     pub(crate) fn out<R>(
         &self,
         ask: impl FnOnce(&mut dyn AnyVcpu) -> Result<R, slat_status>,
@@ -60,8 +61,8 @@ impl slat_vcpu {
 
 /// Makes vCPU number `id` of a VM, out of the guest, in `vcpu`. Copies `tlb`. Any thread; never sleeps.
 ///
-/// The caller promises that the functions of `tlb` do what their comments say. Owed: `slat_vcpu_free`. Errors: `SLAT_ENOENT`
-/// where the VM was made with fewer; `SLAT_EBUSY` where this one is there already; `SLAT_EINVAL`.
+/// The caller promises that the functions of `tlb` do what their comments say. Owed: `slat_vcpu_free`. Errors:
+/// `SLAT_ENOENT` if the VM was made with fewer; `SLAT_EBUSY` if this vCPU exists already; `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_vcpu_new(
     vm: Option<&'static slat_vm>,
@@ -84,10 +85,10 @@ pub unsafe extern "C" fn slat_vcpu_new(
     })
 }
 
-/// Frees a vCPU: its number can be used again. Any thread; never sleeps.
+/// Frees a vCPU, so that its number can be used again. Any thread; never sleeps.
 ///
-/// Errors, after which the vCPU is as it was: `SLAT_EBUSY` in the guest or in another call; `SLAT_EINVAL`. Not checked: that no
-/// thread uses it later.
+/// Errors, after which the vCPU is unchanged: `SLAT_EBUSY` in the guest or in another call; `SLAT_EINVAL`. Not checked:
+/// that no thread uses it later.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_vcpu_free(vcpu: *mut slat_vcpu) -> slat_status {
     guarded(|| {
@@ -102,12 +103,12 @@ pub unsafe extern "C" fn slat_vcpu_free(vcpu: *mut slat_vcpu) -> slat_status {
     })
 }
 
-/// Deals with an access to guest address `gpa` that the hardware could not complete; how is in `done`. Out of the guest. May
-/// sleep in the host's `resolve`, and waits for an invalidation that covers the page. A processor that remembers a missing
-/// permission or mapping (Arm, RISC-V) forgets this page by itself before the guest tries again.
+/// Handles an access to guest address `gpa` that the hardware could not complete. `done` gets the result. Out of the
+/// guest. May sleep in the host's `resolve`, and waits for an invalidation that covers the page. A processor that
+/// caches a missing permission or mapping (Arm, RISC-V) forgets this page itself before the guest tries again.
 ///
-/// Errors, after which the VM goes on: `SLAT_EFAULT`, `SLAT_EPOISONED`, `SLAT_EIO` from the host; `SLAT_ENOMEM`; `SLAT_EINVAL`;
-/// `SLAT_EBUSY`, `SLAT_EPERM` for vCPU and token.
+/// Errors, after which the VM can continue: `SLAT_EFAULT`, `SLAT_EPOISONED`, `SLAT_EIO` from the host; `SLAT_ENOMEM`;
+/// `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for vCPU and token.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_vcpu_fault(
     vcpu: Option<&slat_vcpu>,
@@ -119,9 +120,9 @@ pub extern "C" fn slat_vcpu_fault(
     fault(vcpu, thread, (gpa, wants), done, |vcpu, idle, fault| vcpu.fault(idle, fault))
 }
 
-/// The same for a guest that has private and shared memory, and says which it means: by a bit of the address (TDX), which `gpa` is
-/// without, or as the exit reports it (SEV-SNP). Where the frame is of the other kind, `SLAT_MEMORY_FAULT` is in `done`, also
-/// where a page is mapped.
+/// The same for a guest with private and shared memory that names the kind of memory: by a bit of the address (TDX),
+/// which `gpa` lacks, or as the exit reports it (SEV-SNP). If the frame is of the other kind, `done` gets
+/// `SLAT_MEMORY_FAULT`, also if a page is mapped.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_vcpu_fault_as(
     vcpu: Option<&slat_vcpu>,
@@ -160,8 +161,9 @@ fn fault(
     })
 }
 
-/// Goes over to another address space, whose root is loaded when the vCPU enters the guest: system management mode. Out of the
-/// guest. Any thread; never sleeps. Errors: `SLAT_ENOENT` where the VM was made with fewer; `SLAT_EBUSY`, `SLAT_EINVAL`.
+/// Switches to another address space, such as that of system management mode. The vCPU loads its root at the next
+/// entry. Out of the guest. Any thread; never sleeps. Errors: `SLAT_ENOENT` if the VM was made with fewer;
+/// `SLAT_EBUSY`, `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_vcpu_switch_to(vcpu: Option<&slat_vcpu>, space: u32) -> slat_status {
     guarded(|| {
@@ -170,17 +172,17 @@ pub extern "C" fn slat_vcpu_switch_to(vcpu: Option<&slat_vcpu>, space: u32) -> s
     })
 }
 
-/// Enters the guest on processor `cpu`, on which the thread stays until it has left; `root` is the frame that the hardware is
-/// to walk from (EPTP, nCR3, VTTBR, hgatp). Before this returns, the vCPU's `flush` and `flush_all` have been called for what
-/// was flushed while it was out; `flush_all` alone where the processor or the root is another one than before, and the first
-/// time. A vCPU whose TLB goes where it goes, in software, says the same `cpu` always.
+/// Enters the guest on processor `cpu`, on which the thread stays until it has left. `root` gets the frame from which
+/// the hardware must walk (EPTP, nCR3, VTTBR, hgatp). Before this returns, slat calls the vCPU's `flush` and
+/// `flush_all` for flushes that came while it was out. It calls only `flush_all` if processor or root have changed, and
+/// at the first entry. A software vCPU whose TLB moves with it always passes the same `cpu`.
 ///
-/// On hardware the vCPU's thread then holds interrupts and asks `slat_vcpu_kicked`: where that is true, it leaves, lets interrupts
-/// in, and enters again; else the hardware may go in, and a kick that comes later brings it out.
+/// On hardware the vCPU's thread then disables interrupts and calls `slat_vcpu_kicked`. If that is true, it leaves,
+/// enables interrupts, and enters again. Otherwise the hardware may enter the guest, and a later kick brings it out.
 ///
-/// Owed: an answer to kicks, soon, by `slat_vcpu_answer` or `slat_vcpu_leave`: invalidations wait for it. Until then the
-/// thread's token is in use. Never sleeps. Errors: `SLAT_EBUSY` where vCPU or token are in use, and for the token that
-/// `resolve` was given; `SLAT_EPERM`, `SLAT_EINVAL`.
+/// Owed: an answer to kicks, soon, by `slat_vcpu_answer` or `slat_vcpu_leave`, because invalidations wait for it. Until
+/// the vCPU leaves, the thread's token is in use. Never sleeps. Errors: `SLAT_EBUSY` if vCPU or token are in use, and
+/// for the token that `resolve` was given; `SLAT_EPERM`, `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_vcpu_enter(
     vcpu: Option<&'static slat_vcpu>,
@@ -207,9 +209,9 @@ pub extern "C" fn slat_vcpu_enter(
     })
 }
 
-/// Whether an operation waits for this vCPU: asked between accesses by a software vCPU, before each entry with interrupts held by one on
-/// hardware. By the thread that entered, in the
-/// guest; false for null, and out of the guest. Not checked: that the thread is this one.
+/// Returns whether an operation waits for this vCPU. A software vCPU calls this between accesses; a vCPU on hardware
+/// calls it before each entry, with interrupts disabled. Only the thread that entered, in the guest. Returns false for
+/// null, and out of the guest. Not checked: that the thread is this one.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_vcpu_kicked(vcpu: Option<&slat_vcpu>) -> bool {
     let Some(inner) = vcpu.and_then(|vcpu| vcpu.held.peek(IN_GUEST)) else { return false };
@@ -218,9 +220,9 @@ pub extern "C" fn slat_vcpu_kicked(vcpu: Option<&slat_vcpu>) -> bool {
     guest.as_ref().is_some_and(|(guest, _)| guest.kicked())
 }
 
-/// Forgets what has been flushed, by the vCPU's `flush` and `flush_all`, and says so to the operations that wait; the guest
-/// goes on, from `root`, which may be another one now. By the thread that entered, in the guest, on the same processor; never
-/// sleeps.
+/// Forgets flushed translations by the vCPU's `flush` and `flush_all`, and answers the operations that wait. The guest
+/// continues from `root`, which may have changed. Only the thread that entered, in the guest, on the same processor;
+/// never sleeps.
 ///
 /// Errors: `SLAT_EBUSY` out of the guest; `SLAT_EPERM`, `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
@@ -238,7 +240,7 @@ pub extern "C" fn slat_vcpu_answer(
     })
 }
 
-/// Leaves the guest: the thread's token is free again. By the thread that entered; never sleeps.
+/// Leaves the guest, and frees the thread's token. Only the thread that entered; never sleeps.
 ///
 /// Errors: `SLAT_EBUSY` out of the guest; `SLAT_EPERM`, `SLAT_EINVAL`.
 #[unsafe(no_mangle)]

@@ -19,7 +19,7 @@ use slat::{Access, Gpa, Mapping, SpaceId, Young};
 pub struct slat_vm {
     pub(crate) any: Box<dyn AnyVm>,
     pub(crate) vcpus: u32,
-    /// Handles that were made from it.
+    /// Number of handles that were made from it.
     children: AtomicUsize,
 }
 
@@ -29,7 +29,7 @@ impl core::fmt::Debug for dyn AnyVm {
     }
 }
 
-/// Keeps a VM from being freed.
+/// Prevents the free of a VM.
 #[derive(Debug)]
 pub(crate) struct Child(&'static slat_vm);
 
@@ -48,7 +48,7 @@ impl Child {
     }
 }
 
-/// An address space that C names.
+/// Converts an address space from C.
 pub(crate) fn space_id(raw: u32) -> Result<SpaceId, slat_status> {
     u8::try_from(raw).map(SpaceId).map_err(|_| SLAT_ENOENT)
 }
@@ -83,9 +83,8 @@ pub unsafe extern "C" fn slat_vm_new(
 
 /// Frees a VM and its tables. May sleep in the host's `free_tables`.
 ///
-/// Errors, after which the VM is as it was: `SLAT_EBUSY` while there are vCPUs, invalidations, harvests, held frames or trackers of
-/// stores of it; `SLAT_EINVAL`.
-/// Not checked: that no other thread uses the VM meanwhile or later.
+/// Errors, after which the VM is unchanged: `SLAT_EBUSY` while it has vCPUs, invalidations, harvests, held frames or
+/// trackers of stores; `SLAT_EINVAL`. Not checked: that no other thread uses the VM meanwhile or later.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_vm_free(vm: *mut slat_vm) -> slat_status {
     guarded(|| {
@@ -100,7 +99,7 @@ pub unsafe extern "C" fn slat_vm_free(vm: *mut slat_vm) -> slat_status {
     })
 }
 
-/// What a VM has done and holds, in `stats`. Any thread; never sleeps. Errors: `SLAT_EINVAL`.
+/// Returns the counters of a VM, in `stats`. Any thread; never sleeps. Errors: `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_vm_stats(
     vm: Option<&'static slat_vm>,
@@ -113,9 +112,9 @@ pub extern "C" fn slat_vm_stats(
     })
 }
 
-/// What is mapped at guest address `gpa` of address space `space` at this moment, in `mapping`. An invalidation may take it away before this returns. A
-/// software vCPU puts it into its TLB out of the guest and uses it in the guest: entering forgets what was flushed meanwhile.
-/// Any thread; never sleeps.
+/// Returns the current mapping of guest address `gpa` of address space `space`, in `mapping`. An invalidation may
+/// remove it before this returns. A software vCPU puts it into its TLB out of the guest and uses it in the guest: the
+/// entry forgets what was flushed in between. Any thread; never sleeps.
 ///
 /// Errors: `SLAT_ENOENT`, `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
 #[unsafe(no_mangle)]
@@ -149,8 +148,8 @@ impl From<Mapping> for slat_mapping {
     }
 }
 
-/// A device, or the VMM, has written these host addresses by itself: the pages are dirty in each memslot that logs. After the
-/// write. Any thread, also in the guest; never sleeps. Errors: `SLAT_EINVAL`.
+/// Marks these host addresses dirty in each memslot that logs, after a device or the VMM has written them. Any thread,
+/// also in the guest; never sleeps. Errors: `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_mark_dirty(vm: Option<&'static slat_vm>, hva: u64, bytes: u64) -> slat_status {
     guarded(|| {
@@ -159,8 +158,8 @@ pub extern "C" fn slat_mark_dirty(vm: Option<&'static slat_vm>, hva: u64, bytes:
     })
 }
 
-/// Whether the guest has accessed any page of this host range since its Accessed bit was cleared, in `young`; and clears those
-/// bits, or not. Any thread; `SLAT_CLEAR_YOUNG_AND_FLUSH` waits for vCPUs in the guest.
+/// Returns whether the guest has accessed any page of this host range since its Accessed bit was cleared, in `young`.
+/// `how` says whether to clear the bits. Any thread; `SLAT_CLEAR_YOUNG_AND_FLUSH` waits for vCPUs in the guest.
 ///
 /// Errors: `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
 #[unsafe(no_mangle)]
@@ -181,10 +180,10 @@ pub extern "C" fn slat_young(
     })
 }
 
-/// An aging pass: calls `seen` with the pages of this host range that the guest has accessed since their Accessed bits were
-/// cleared, and clears them. Bit n mod 64 of word n / 64 stands for the nth page from `hva` on, of `pages` pages, 512 at most.
-/// TLBs keep copies that say accessed, until they forget them (`slat_forget`). `seen` does not wait, and does not call slat.
-/// Any thread; never sleeps.
+/// Does an aging pass: calls `seen` with the pages of this host range that the guest has accessed since their Accessed
+/// bits were cleared, and clears the bits. Bit n mod 64 of word n / 64 stands for the nth page from `hva` on, of
+/// `pages` pages, 512 at most. TLBs keep translations that set no bit until they forget them (`slat_forget`). `seen`
+/// does not wait, and does not call slat. Any thread; never sleeps.
 ///
 /// Errors: `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
 #[unsafe(no_mangle)]
@@ -206,8 +205,8 @@ pub unsafe extern "C" fn slat_age(
     })
 }
 
-/// Asks every TLB to forget this host range, soon: after an aging pass, so that the next access is noticed. Nothing may count
-/// on it. Any thread; never sleeps. Errors: `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+/// Asks every TLB to forget this host range soon, so that the next access after an aging pass is seen. There is no
+/// guarantee. Any thread; never sleeps. Errors: `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_forget(
     vm: Option<&'static slat_vm>,

@@ -1,4 +1,4 @@
-//! `slat.h` is what cbindgen makes of the sources. `SLAT_BLESS=1 cargo test -p slat-c --test header` writes it.
+//! cbindgen makes `slat.h` from the sources. `SLAT_BLESS=1 cargo test -p slat-c --test header` writes it.
 
 use std::{env, fs, path::Path};
 

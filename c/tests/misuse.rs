@@ -1,4 +1,4 @@
-//! What C can get wrong, and what it is told: in Rust most of this does not compile.
+//! Misuse from C, and its errors. In Rust most of this does not compile.
 
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
-/// The answer of a function that fills an argument, and that argument where it is `SLAT_OK`.
+/// Calls a function that fills an argument. Returns the argument if the status is `SLAT_OK`.
 macro_rules! out {
     ($call:ident($($argument:expr),* $(,)?)) => {{
         let mut out = MaybeUninit::uninit();
@@ -80,7 +80,7 @@ fn ram(id: u32, gpa: u64) -> slat_slot_op {
     )
 }
 
-/// A thread's token, and a VM with 2 MiB of memory, of this host.
+/// Makes a thread's token, and a VM of this host with 2 MiB of memory.
 fn world(host: &slat_host) -> (&'static slat_thread, &'static slat_vm) {
     let thread = out!(slat_thread_new()).unwrap();
     let vm = out!(slat_vm_new(Some(&CONFIG), Some(host))).unwrap();
@@ -98,7 +98,7 @@ fn end(thread: &'static slat_thread, vm: &'static slat_vm) {
     }
 }
 
-/// The number of the operation that was refused, and why.
+/// Runs operations. The error has the number of the refused operation, and the status.
 fn commit(
     vm: &'static slat_vm,
     thread: &slat_thread,
@@ -319,7 +319,7 @@ extern "C" fn nonsense(
 }
 
 #[test]
-fn what_a_host_answers_is_checked() {
+fn a_host_s_answers_are_checked() {
     let (thread, vm) = world(&slat_host { resolve: Some(nonsense), ..HOST });
     let vcpu = vcpu(vm, 0).unwrap();
     let answers: Vec<_> = (0..7).map(|page| fault(vcpu, thread, page << 12).unwrap_err()).collect();

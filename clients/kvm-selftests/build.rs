@@ -1,4 +1,4 @@
-//! Links Unicorn, which `run` has built in the folder `UNICORN`.
+//! Links the Unicorn that `run` has built in the folder `UNICORN`.
 
 fn main() {
     println!("cargo:rerun-if-env-changed=UNICORN");

@@ -1,4 +1,4 @@
-//! How much memory a thread holds at most while it does something.
+//! Measures the most memory that a thread holds during some work.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -9,13 +9,13 @@ struct Counting;
 static COUNTING: Counting = Counting;
 
 thread_local! {
-    /// Bytes that this thread has taken and not given back, and the most that it had since a measurement began. What another thread
-    /// gives back makes the first one negative there.
+    /// Bytes that this thread has allocated and not freed, and the most since a measurement began. A free of another
+    /// thread's memory makes the first number negative.
     static HELD: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
 }
 
 fn note(bytes: isize) {
-    // A thread that ends has none any more.
+    // A thread that ends has no counter any more.
     _ = HELD.try_with(|held| {
         let (now, most) = held.get();
         held.set((now + bytes, most.max(now + bytes)));
@@ -43,7 +43,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // While it is moved there are both.
+        // During the move both blocks exist.
         note(size as isize);
         // SAFETY: as above.
         let new = unsafe { System.realloc(at, layout, size) };
@@ -52,7 +52,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The most bytes that `work` held at a time.
+/// Returns the most bytes that `work` held at a time.
 pub fn most(work: impl FnOnce()) -> usize {
     let (before, most) = HELD.get();
     HELD.set((before, before));

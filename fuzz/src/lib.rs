@@ -1,4 +1,4 @@
-//! What slat must hold of any bytes: targets for libFuzzer.
+//! Targets for libFuzzer: properties that slat must keep for any bytes.
 //!
 //! ```text
 //! bytes ──▶ Input: choices, one after the other ──▶ what is asked of slat      ─┐
@@ -15,10 +15,10 @@
 //! | `nested` | a guest's guest, whose hypervisor's tables are whatever bytes say | each walk of those tables since a vCPU's flush, with memslots and host as they are now |
 //! | `pager` | handshakes, objects of a store, a server of NBD, configurations | a value or an error, in bounded memory |
 //!
-//! Promises: a target panics where slat is wrong, and only there; the same bytes do the same thing.
+//! Promises: a target panics only if slat is wrong; the same bytes do the same thing.
 //!
-//! What the fuzzer found worth keeping lies in `corpus/`, one folder for each target, minimised; whatever made a target panic
-//! once lies in `crashes/`. `cargo test` replays all of it, without a fuzzer.
+//! `corpus/` has the minimised inputs that the fuzzer kept, with one folder for each target. `crashes/` has inputs that
+//! once made a target panic. `cargo test` replays all of them, without a fuzzer.
 
 mod heap;
 mod input;
@@ -34,17 +34,17 @@ mod vm;
 pub use input::Input;
 pub use pager::bounded;
 
-/// One thing that is fuzzed.
+/// A fuzz target.
 #[derive(Debug)]
 pub struct Target {
-    /// Its name: also that of its folders.
+    /// Name of the target and of its folders.
     pub name: &'static str,
-    /// Panics where slat does something wrong.
+    /// Runs the target. Panics if slat does something wrong.
     pub run: fn(&[u8]),
 }
 
 impl Target {
-    /// All of them.
+    /// All targets.
     pub const ALL: &'static [Self] = &[
         Self { name: "vm", run: vm::run },
         Self { name: "slots", run: slots::run },
@@ -56,7 +56,7 @@ impl Target {
         Self { name: "pager", run: pager::run },
     ];
 
-    /// The one of this name.
+    /// Returns the target of this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         Self::ALL.iter().find(|target| target.name == name)
     }

@@ -1,7 +1,7 @@
 //! `lru_gen`: commands as text, against the same commands as numbers.
 //!
-//! Some text is anything; most is a command that makes sense, with numbers near the generations that there are. What it
-//! must answer and evict follows from the numbers that reading shows. Whatever is evicted comes back as it was.
+//! Some texts are arbitrary; most are valid commands with numbers near the existing generations. The displayed numbers
+//! determine the answer and the evicted pages. Evicted pages come back unchanged.
 
 use crate::Input;
 use slat::{Access, Hva, Idle, PAGE_SIZE};
@@ -22,7 +22,7 @@ struct Machine {
     lru_gen: LruGen,
 }
 
-/// The target.
+/// Runs the target.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let arena = Arena::builder().limit(4 << 20).build().unwrap();
@@ -60,7 +60,7 @@ pub fn run(bytes: &[u8]) {
 }
 
 impl Machine {
-    /// Numbers and pages of the generations, as they are shown; as many pages as there are.
+    /// Reads the displayed numbers and pages of the generations. Checks the total of pages.
     fn read(&self) -> Vec<(u64, u64)> {
         let text = self.lru_gen.read();
         let generation = |line: &str| {
@@ -75,7 +75,7 @@ impl Machine {
         all
     }
 
-    /// Something that makes sense, and what must come of it.
+    /// Runs a valid command, and checks the result.
     fn command(&mut self, input: &mut Input<'_>) {
         let before = self.read();
         let (oldest, youngest) = (before[0].0, before[before.len() - 1].0);
@@ -102,7 +102,7 @@ impl Machine {
             } else {
                 Ok(())
             };
-            // Without swap the room is that of files' generations, of which the oldest, empty here, may have gone.
+            // Without swap the limit is that of the files' generations, whose oldest one, empty here, may be gone.
             let files_have_room = option == Some(0) && expected == Err(ERANGE) && said == Ok(());
             assert!(said == expected || files_have_room, "{text}: {said:?}, {before:?}, {after:?}");
             let grown = said.is_ok() && seq == youngest;
@@ -121,7 +121,7 @@ impl Machine {
         }
     }
 
-    /// Any text: what is understood is what it says, and the rest is refused in one line.
+    /// Parses any text: an accepted text must have the parsed meaning, and a refusal has one line.
     fn anything(&mut self, bytes: &[u8]) {
         let text = String::from_utf8_lossy(bytes);
         for command in Command::all(&text) {
@@ -135,11 +135,11 @@ impl Machine {
     }
 }
 
-/// The command as text again.
+/// Formats the command as text.
 fn said(command: Command) -> String {
     match command {
         Command::Age { memcg, node, seq, can_swap, force_scan } => {
-            // What follows cannot be said without what precedes it.
+            // A later field needs the fields before it.
             let can_swap = can_swap.map(u8::from).or((!force_scan).then_some(1));
             let tail = can_swap.map_or_else(String::new, |on| format!(" {on} {}", u8::from(force_scan)));
             format!("+ {memcg} {node} {seq}{tail}")

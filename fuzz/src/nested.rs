@@ -1,8 +1,9 @@
-//! `nested`: a guest's guest on shadow tables, with a hypervisor whose tables are whatever bytes say.
+//! `nested`: a guest's guest on shadow tables, with a hypervisor whose tables have arbitrary words.
 //!
-//! L1's memory is a few frames, and any word of them may be an entry of its tables. After each step the walk of those tables is made for
-//! each frame of L2 that is used; what comes of it joins what each vCPU may go by, until that vCPU flushes. So a translation is right
-//! if one of those walks gives its frame of L1, and the memslots and the host give that frame's page **now**.
+//! L1's memory is a few frames, and any word of them may be an entry of its tables. After each step the target walks
+//! those tables for each used frame of L2. It adds each result to the set that each vCPU may use, until that vCPU
+//! flushes. So a translation is right if one of those walks gives its frame of L1, and the memslots and the host give
+//! that frame's page **now**.
 //!
 //! | asked | judged |
 //! |---|---|
@@ -11,7 +12,7 @@
 //! | a device, no memory | there is no memslot, or our tables cannot say it |
 //! | A and D, stores of L2 | are in the dirty log |
 //!
-//! One thread does it all, so that everything is exact.
+//! One thread does everything, so all comparisons are exact.
 
 mod ram;
 mod world;
@@ -25,24 +26,24 @@ use slat::table::formats::{Arm64L48, Ept4, Npt4, Sv48x4};
 use slat::{Format, Gfn};
 use world::World;
 
-/// Steps of one input; what comes after them is ignored.
+/// Most steps of one input; the rest is ignored.
 const STEPS: usize = 96;
 /// L1's roots.
 const ROOTS: [u64; 2] = [4, 8];
 
-/// How words of one format are drawn: the bits of a link, of a leaf, and where the frame is.
+/// How the words of one format are drawn: the bits of a link and of a leaf, and the position of the frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drawn {
     link: u64,
     leaf: u64,
-    /// What makes a leaf of a level above the lowest.
+    /// The bit of a leaf above the lowest level.
     large: u64,
-    /// Bits that a leaf may have or not.
+    /// Optional bits of a leaf.
     some: u64,
     shift: u32,
 }
 
-/// The target.
+/// Runs the target.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let ad = input.below(4) != 3;
@@ -116,7 +117,7 @@ fn with<F: Format, T: L1Format>(mut input: Input<'_>, tables: [T; 2], drawn: Dra
 }
 
 impl Drawn {
-    /// A word that may be an entry of a table of `level` above the lowest.
+    /// Draws a word that may be an entry of a table of `level` above the lowest.
     fn word(self, input: &mut Input<'_>, level: u64) -> u64 {
         let frame = input.below(40);
         let link = self.link | frame << self.shift;
@@ -131,17 +132,17 @@ impl Drawn {
         }
     }
 
-    /// A leaf of `level` above the lowest. Those maps more frames than L1 has: the frame is cut off.
+    /// Returns a leaf of `level` above the lowest. It maps more frames than L1 has, so the frame is truncated.
     fn leaf_of(self, frame: u64, level: u64) -> u64 {
         match level {
             0 => self.leaf | frame << self.shift,
-            // On Arm the bit is set in what is no block.
+            // On Arm the bit is set in entries that are not blocks.
             level if self.large == 2 => self.leaf & !2 | (frame & !511) << (9 * (level - 1)) << self.shift,
             level => self.leaf | self.large | (frame & !511) << (9 * (level - 1)) << self.shift,
         }
     }
 
-    /// The link to a frame.
+    /// Returns the link to a frame.
     fn link_to(self, frame: Gfn) -> u64 {
         self.link | frame.0 << self.shift
     }

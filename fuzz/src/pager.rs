@@ -1,15 +1,16 @@
-//! `pager`: what comes into a pager from outside, by any of its doors: a VMM, a store that others write to, a server of NBD.
+//! `pager`: outside bytes at each entry point of a pager: a VMM, a shared store, an NBD server.
 //!
-//! The first byte says by which. What comes in gives a value or an error of one line, in memory that its length bounds.
+//! The first byte chooses the entry point. The bytes must give a value or an error of one line, in memory bounded by
+//! their length.
 
 use crate::heap;
 use slat_pager::hostile::DOORS;
 
-/// Memory that a parser may take for each byte, and in any case: a chunk, its window, and tables to expand it.
+/// Memory that a parser may use for each byte; and in any case: a chunk, its window, and tables to expand it.
 const EACH: usize = 64;
 const ANY: usize = 12 << 20;
 
-/// The target.
+/// Runs the target.
 pub fn run(bytes: &[u8]) {
     let [door, bytes @ ..] = bytes else { return };
     match DOORS.get(usize::from(*door) % (DOORS.len() + 1)) {
@@ -18,7 +19,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Panics where it takes more memory than it may.
+/// Panics if the parser uses too much memory.
 pub fn bounded(name: &str, bytes: &[u8], parse: impl FnOnce(&[u8])) {
     let (took, may) = (heap::most(|| parse(bytes)), EACH * bytes.len() + ANY);
     assert!(took <= may, "{name}: {took} bytes of memory for {}, {may} may be", bytes.len());
@@ -27,7 +28,7 @@ pub fn bounded(name: &str, bytes: &[u8], parse: impl FnOnce(&[u8])) {
 fn configuration(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     match slat_pager::flags(&text, |key| ["store", "guest", "record"].contains(&key)) {
-        // Each is one word, which no other flag can be in.
+        // Each flag is one word, so that no other flag can hide in it.
         Ok(flags) => assert!(flags.iter().all(|flag| flag.starts_with("--") && flag.contains('='))),
         Err(error) => assert!(!error.contains('\n'), "{error:?}"),
     }

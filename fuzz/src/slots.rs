@@ -1,7 +1,7 @@
 //! `slots`: requests like `KVM_SET_USER_MEMORY_REGION`'s against the brute-force oracle of slat's own tests.
 //!
-//! Most fields come from the edges of a rule or of a slot that is there. The answer must be the oracle's, to the error
-//! number; and so must everything be that can be looked up afterwards.
+//! Most fields come from the edges of a rule or of an existing slot. The answer must be the oracle's, to the error
+//! number, and so must all look-ups afterwards.
 
 #[path = "../../slat/tests/engine/slots/oracle.rs"]
 #[allow(dead_code, reason = "its other users use the rest")]
@@ -16,7 +16,7 @@ use slat::{Access, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Slot, SlotId,
 
 const STEPS: usize = 200;
 const SPACES: u32 = 2;
-/// Of these at most two slots fit without touching.
+/// Lengths of which at most two slots fit without touching.
 const LIMITS: Limits = Limits { ids: 300, spaces: SPACES, gfn_end: 1 << 40, hva_end: (1 << 47) - PAGE };
 /// Host addresses that slots share.
 const ARENA: u64 = 0x7000_0000_0000;
@@ -34,7 +34,7 @@ impl Host for Nothing {
     }
 }
 
-/// The target.
+/// Runs the target.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let vm = Vm::<Npt5, _>::builder(Nothing)
@@ -84,7 +84,7 @@ fn slot(id: u32, Record { gfn, pages, hva, flags }: Record) -> Slot {
     Slot { readonly, log_dirty, ..Slot::new(SlotId(id), Gfn(gfn), pages, Hva(hva)) }
 }
 
-/// All slots, and what can be found around the place of the request, by every way of looking.
+/// Compares all slots, and every kind of look-up around the range of the request.
 fn compare(vm: &Vm<Npt5, Nothing>, idle: &mut Idle, oracle: &Oracle, request: &Request) {
     let slots = vm.guest_space(SpaceId(request.space as u8)).unwrap().slots();
     let space = request.space;
@@ -116,7 +116,7 @@ fn compare(vm: &Vm<Npt5, Nothing>, idle: &mut Idle, oracle: &Oracle, request: &R
     }
 }
 
-/// Something that may well be allowed, with a field now and then that is not.
+/// Draws a request that is probably allowed, with an invalid field now and then.
 fn request(input: &mut Input<'_>, oracle: &Oracle) -> Request {
     let space = input.below(u64::from(SPACES)) as u32;
     let id = input.below(24) as u32;
@@ -154,7 +154,7 @@ fn request(input: &mut Input<'_>, oracle: &Oracle) -> Request {
     request
 }
 
-/// A frame beside a slot that is there, or a page into it, or at an end of the guest's addresses.
+/// Draws a frame beside an existing slot, or a page into it, or at an end of the guest's addresses.
 fn place(input: &mut Input<'_>, neighbour: Option<Record>, pages: u64) -> u64 {
     let last = LIMITS.gfn_end.saturating_sub(pages);
     let Some(there) = neighbour else {

@@ -1,7 +1,7 @@
-//! `swap`: pages stored, damaged, and read back: what comes is what was written, or an error, and never anything else.
+//! `swap`: pages are stored, damaged, and read back. A read returns the written bytes or an error.
 //!
-//! The device does as the input says: it does a part of what it is asked, fails, is full, or changes what it holds. A caller that
-//! reads a page that was damaged learns of it; one that reads another page never notices.
+//! The device does what the input says: it does a part of a request, fails, is full, or changes its contents. A read of
+//! a damaged page must fail; a read of another page must not.
 
 use crate::Input;
 use slat::{Hva, Idle, PAGE_SIZE, Span};
@@ -16,14 +16,14 @@ const BASE: Hva = Hva(0x4000_0000);
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
-/// A device in memory that does as it is told.
+/// A device in memory that follows the input.
 #[derive(Debug, Default)]
 struct Disk(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     bytes: Vec<u8>,
-    /// How much it does at a time.
+    /// Most bytes of one request.
     piece: usize,
     fails: [bool; 2],
     room: u64,
@@ -57,7 +57,7 @@ impl SwapDevice for Disk {
     }
 }
 
-/// What is known of a page.
+/// Expected state of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Known {
     seed: u64,
@@ -72,7 +72,7 @@ impl Known {
     }
 }
 
-/// The target.
+/// Runs the target.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let disk = Arc::new(Disk(Mutex::new(Inner { piece: PAGE, room: 1 << 20, ..Inner::default() })));
@@ -84,7 +84,7 @@ pub fn run(bytes: &[u8]) {
     space.mmap(Place::Fixed(BASE), PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
     let mut idle = Idle::take().expect("one test at a time on a thread");
     let mut known = [Known { seed: 0, noise: 0 }; PAGES as usize];
-    // Whether anything on the device is not what was stored there, or cannot be read now.
+    // Whether any contents of the device were changed, or cannot be read now.
     let (mut damaged, mut seed) = (false, 0);
     for _ in 0..STEPS {
         if input.is_over() {
@@ -120,7 +120,7 @@ pub fn run(bytes: &[u8]) {
                 let disk = &mut *disk.0.lock().unwrap();
                 match input.below(4) {
                     0 => {
-                        // One block in the place of another.
+                        // Overwrites one block by another.
                         let blocks = (disk.bytes.len() / PAGE).max(1) as u64;
                         let (from, to) = (input.below(blocks) as usize, input.below(blocks) as usize);
                         if from != to {
@@ -129,7 +129,7 @@ pub fn run(bytes: &[u8]) {
                         }
                     }
                     1 => {
-                        // The end is gone.
+                        // Truncates the device.
                         let len = input.below(1 << 16) as usize;
                         damaged |= len < disk.bytes.len();
                         disk.bytes.truncate(len);
@@ -156,7 +156,7 @@ pub fn run(bytes: &[u8]) {
     assert_eq!((swap.stats().references, swap.stats().memory_bytes), (0, 0), "nothing is left over");
 }
 
-/// What is read is what was written; or, where something was damaged, an error.
+/// Checks that a read returns the written bytes, or an error after damage.
 fn check(space: &AddressSpace, idle: &mut Idle, (at, known): (Hva, &Known), damaged: bool) {
     let mut bytes = vec![0; PAGE];
     match space.read(idle, at, &mut bytes) {

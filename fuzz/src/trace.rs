@@ -1,20 +1,20 @@
-//! `trace`: a memory trace, read in pieces, against its lines, taken one by one.
+//! `trace`: compares a memory trace that is read in pieces with its lines, parsed one by one.
 //!
-//! Valgrind's format is four lines of documentation; the second reader here is written from them, with strings and
-//! copies, and holds the whole trace. Compressed input is for the first alone: it must be read or refused.
+//! Valgrind documents its format in four lines. The second reader here follows them, with strings and copies, and keeps
+//! the whole trace. Compressed input goes only to the first reader, which must read or refuse it.
 
 use crate::Input;
 use slat_vcpu::trace::{Access, Kind, Reader};
 use std::io::{self, Read};
 
-/// The target.
+/// Runs the target.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let head = input.pick(&[None, None, None, Some(&GZIP), Some(&ZSTD)]);
     let (piece, batch) = (1 + input.below(64) as usize, 1 + input.below(16) as usize);
     let text = input.rest();
     if let Some(head) = head {
-        // Whatever it is, an answer comes; all of it counts lines.
+        // Any input must give an answer.
         let _ = read([head, text].concat(), piece, batch);
         return;
     }
@@ -37,7 +37,7 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Accesses; lines, skipped, garbled.
 type Seen = (Vec<Access>, [u64; 3]);
 
-/// A stream that gives a few bytes at a time.
+/// A stream that returns a few bytes at a time.
 struct Pieces(io::Cursor<Vec<u8>>, usize);
 
 impl Read for Pieces {
@@ -56,7 +56,7 @@ fn read(bytes: Vec<u8>, piece: usize, batch: usize) -> Result<Seen, slat_vcpu::t
 
 fn expected(text: &[u8]) -> Seen {
     let mut lines: Vec<_> = text.split(|&byte| byte == b'\n').collect();
-    // A newline ends a line; what follows the last is one only if there is any.
+    // A newline ends a line; bytes after the last newline are one more line.
     lines.pop_if(|last| last.is_empty());
     let (mut accesses, mut skipped, mut garbled) = (Vec::new(), 0, 0);
     for line in &lines {
@@ -78,7 +78,7 @@ fn expected(text: &[u8]) -> Seen {
     (accesses, [lines.len() as u64, skipped, garbled])
 }
 
-/// `ADDRESS,SIZE`, and perhaps a carriage return.
+/// Parses `ADDRESS,SIZE`, and an optional carriage return.
 fn record(text: &[u8]) -> Option<(u64, u16)> {
     let text = str::from_utf8(text).ok()?;
     let text = text.strip_suffix('\r').unwrap_or(text);

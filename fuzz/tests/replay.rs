@@ -1,12 +1,12 @@
-//! Every input that is kept is replayed, without a fuzzer: the corpus, and whatever once made a target panic.
+//! Replays every kept input without a fuzzer: the corpus, and inputs that once made a target panic.
 //!
-//! One that panics is told by its file, and the steps that it takes are printed with `SLAT_FUZZ_STEPS=1`.
+//! A failing test names the file of the input. `SLAT_FUZZ_STEPS=1` prints its steps.
 
 use slat_fuzz::{Target, bounded};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is kept for a target, in order of names.
+/// Returns the kept inputs of a target, sorted by name.
 fn kept(target: &Target, folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(target.name);
     let Ok(files) = fs::read_dir(folder) else { return Vec::new() };
@@ -20,7 +20,7 @@ fn replay(name: &str) {
     let corpus = kept(target, "corpus");
     assert!(corpus.len() >= 8, "{name} has hardly a corpus");
     for file in kept(target, "crashes").iter().chain(&corpus) {
-        // Told where the test fails.
+        // Printed if the test fails.
         println!("{}", file.display());
         (target.run)(&fs::read(file).unwrap());
     }
@@ -75,14 +75,14 @@ fn a_parser_that_believes_a_length_is_found() {
     });
 }
 
-/// What is not listed above is not replayed.
+/// Every target must be in the list above.
 #[test]
 fn every_target_is_replayed() {
     let names: Vec<_> = Target::ALL.iter().map(|target| target.name).collect();
     assert_eq!(names, ["vm", "slots", "trace", "lru_gen", "swap", "sound", "nested", "pager"]);
 }
 
-/// All that is kept is small, and little.
+/// The kept inputs are small, and few.
 #[test]
 fn a_corpus_is_no_archive() {
     let all = |folder| Target::ALL.iter().flat_map(move |target| kept(target, folder));

@@ -1,4 +1,5 @@
-//! The active set and its words: how an invalidation begins, widens and ends, and what a fault looks at: `notify::active`.
+//! The active set and its words: how an invalidation begins, widens and ends, and what a fault checks. Models
+//! `notify::active`.
 //!
 //! ```text
 //! narrow, by host address               wide, by guest frame
@@ -19,47 +20,49 @@
 //! An invalidation is listed before it is numbered: a thread that knows a number finds all listed that have an older one.
 //!
 //! # Steps that are one here and several in the engine
-//! * *The last line lists the place, and it takes its number*: a fault in between sees the place, and waits more often.
-//! * *A wide one is listed on the epoch and takes its number, and the epoch's word changes*: it does nothing in between.
-//! * *The end unlists the place, counts down and clears it*: the host has changed. Until the last of these a fault waits more
-//!   often.
+//! * *The invalidation lists its place on the last line, and takes its number*: a fault in between sees the place, and
+//!   waits more often.
+//! * *A wide invalidation is listed on the epoch, takes its number, and changes the epoch's word*: it does nothing in
+//!   between.
+//! * *The end unlists the place, counts down and clears it*: the host has already changed. A fault in between waits
+//!   more often.
 //! * *A fresh number moves the epoch when a wide one ends*: the same.
-//! * *A fault reads the epoch and the slot; it looks at the last place, and at the epoch again*: if the epoch stands at the
-//!   second look, it has stood since the first, and is the same at each moment between.
-//! * *A recovery looks at all places*: each invalidation that begins after the freeze meets the frozen entry.
+//! * *A fault reads the epoch and the slot; it checks the last place, and the epoch again*: if the second read of the
+//!   epoch returns the same value, the epoch had that value at each moment between.
+//! * *A recovery checks all places*: each invalidation that begins after the freeze meets the frozen entry.
 
 use crate::bug::Bug;
 use crate::harvest::{LOGGED, Track};
 use crate::memo::Memo;
 use crate::scenario::Scenario;
+use crate::shared::{EPOCH, NONE, PAGES, Shared, Slot, Span, THREADS, Word, bits};
 use crate::thread::{Op, Pc, Range, State, Thread, Why};
-use crate::world::{EPOCH, NONE, PAGES, Slot, Span, THREADS, Word, World, bits};
 
 pub(crate) const WIDE: u8 = 1 << EPOCH;
 
-/// What a look at the active set comes to.
+/// Result of a step of the check of the active set.
 pub(crate) enum Look {
-    /// It goes on.
+    /// The check is not finished.
     Unfinished,
     /// An invalidation covers the page.
     Covered,
     /// A wide invalidation has begun or ended.
     Moved,
-    /// The slot stands, and the stamp is good.
+    /// The slot is current, and the stamp is valid.
     Confirmed,
 }
 
-/// The region of host page `hva`.
+/// Returns the region of host page `hva`.
 pub(crate) fn region(hva: u8) -> usize {
     (hva / 2).into()
 }
 
-/// Other invalidations.
+/// Debts of other invalidations.
 impl State {
-    /// The others that have not flushed. N says whether there are any. A narrow invalidation looks on its own lines and on
-    /// the epoch alone.
+    /// Returns the other invalidations that have not flushed. N says whether there are any. A narrow invalidation
+    /// checks only its own lines and the epoch.
     fn unpaid(&self, i: usize) -> impl Iterator<Item = &Slot> {
-        let World { numbers, slots, lines, .. } = &self.world;
+        let Shared { numbers, slots, lines, .. } = &self.shared;
         let others = numbers.count > u8::from(slots[i].active);
         let looks = if slots[i].active && slots[i].lines & WIDE == 0 { slots[i].lines | WIDE } else { !0 };
         let looked_at = (0..).zip(lines).filter(move |(line, _)| looks & 1 << line != 0);
@@ -83,14 +86,15 @@ impl State {
         self.unpaid(i).any(|slot| !slot.hvas.is_empty() || slot.gfns.overlaps(gfns))
     }
 
-    /// Rule 7 of a leaf that is left alone: another's flush over `gfns` may still be due.
+    /// Rule 7 for an unchanged leaf: adopts another invalidation's flush over `gfns` that may still be due.
     pub(crate) fn adopt(&mut self, i: usize, gfns: Span) {
         if self.unflushed_over(i, gfns) {
             self.threads[i].owe(gfns);
         }
     }
 
-    /// Makes the numbers small that are in use, in their order: only that matters, so many states are one.
+    /// Replaces the numbers in use by small ones in the same order, so that states that differ only in numbers are one
+    /// state.
     pub(crate) fn renumber(&mut self) {
         let mut used = 1_u128;
         self.each_number(&mut |number| used |= 1 << *number);
@@ -98,7 +102,7 @@ impl State {
     }
 
     fn each_number(&mut self, f: &mut impl FnMut(&mut u8)) {
-        let World { numbers, lines, slots, nodes, published, .. } = &mut self.world;
+        let Shared { numbers, lines, slots, nodes, published, .. } = &mut self.shared;
         f(&mut numbers.newest);
         f(published);
         for line in lines {
@@ -119,14 +123,14 @@ impl State {
     }
 
     fn next_number(&mut self) -> u8 {
-        self.world.numbers.newest += 1;
-        self.world.numbers.newest
+        self.shared.numbers.newest += 1;
+        self.shared.numbers.newest
     }
 }
 
-/// An invalidation begins and ends.
+/// Begin and end of an invalidation.
 impl Scenario {
-    /// What operation `op` publishes.
+    /// Returns the ranges that operation `op` publishes.
     fn published(&self, op: Op) -> (Span, Span) {
         match op {
             Op::Invalidate { why: Why::ChangePte, .. } if self.bug == Some(Bug::ToldUnannounced) => {
@@ -136,15 +140,15 @@ impl Scenario {
                 (gfns, Span::default())
             }
             Op::Invalidate { range: Range::Hvas(hvas), .. } => (Span::default(), hvas),
-            Op::Recover { gfn } => (World::extent(1, gfn), Span::default()),
+            Op::Recover { gfn } => (Shared::extent(1, gfn), Span::default()),
             Op::BeginLog => (LOGGED, Span::default()),
             _ => (Span::new(0, PAGES), Span::default()),
         }
     }
 
-    /// The lines on which it is announced. No narrow invalidation covers what a table of links covers.
+    /// Returns the lines on which it is announced. No narrow invalidation covers the range of a table of links.
     fn lines(deep: bool, gfns: Span, hvas: Span) -> u8 {
-        let regions = bits(3).filter(|&region| World::extent(1, region * 2).overlaps(hvas));
+        let regions = bits(3).filter(|&region| Shared::extent(1, region * 2).overlaps(hvas));
         match regions.fold(0, |set, region| set | 1 << region) {
             3 if deep => WIDE,
             0 if !gfns.is_empty() => WIDE,
@@ -157,13 +161,13 @@ impl Scenario {
         match s.threads[i].pc {
             Pc::BeginSlot => {
                 if let Op::Invalidate { range: Range::Gfns(gfns), why: Why::Track, .. } = op {
-                    s.world.watched |= (gfns.start..gfns.end).fold(0, |set, gfn| set | 1 << gfn);
+                    s.shared.watched |= (gfns.start..gfns.end).fold(0, |set, gfn| set | 1 << gfn);
                 }
                 let (gfns, hvas) = self.published(op);
-                let lines = Self::lines(s.world.deep, gfns, hvas);
+                let lines = Self::lines(s.shared.deep, gfns, hvas);
                 let active = self.bug != Some(Bug::ListedBeforePlace);
-                // Of no version yet.
-                s.world.slots[i] = Slot { active, unflushed: true, first: 1, last: 0, gfns, hvas, lines };
+                // It has no number yet.
+                s.shared.slots[i] = Slot { active, unflushed: true, first: 1, last: 0, gfns, hvas, lines };
                 s.threads[i].lines = lines;
                 if lines == 0 || self.bug == Some(Bug::NumberedBeforeListed) {
                     self.take_number(s, i, op);
@@ -173,7 +177,7 @@ impl Scenario {
             }
             Pc::List => {
                 let at = s.threads[i].lines.trailing_zeros();
-                s.world.lines[at as usize].listed |= 1 << i;
+                s.shared.lines[at as usize].listed |= 1 << i;
                 s.threads[i].lines &= !(1 << at);
                 if self.bug == Some(Bug::SecondLineForgotten) {
                     s.threads[i].lines = 0;
@@ -184,22 +188,22 @@ impl Scenario {
             }
             Pc::Announce => self.announce(s, i, op),
             Pc::ListLate => {
-                for line in bits(s.world.slots[i].lines) {
-                    s.world.lines[line as usize].listed |= 1 << i;
+                for line in bits(s.shared.slots[i].lines) {
+                    s.shared.lines[line as usize].listed |= 1 << i;
                 }
-                s.world.slots[i].active = true;
+                s.shared.slots[i].active = true;
                 self.begun(s, i, op);
             }
             Pc::WidenSlot => {
-                let gfns = World::extent(s.threads[i].level, s.threads[i].gfn);
-                s.world.slots[i].gfns = s.world.slots[i].gfns.hull(gfns);
+                let gfns = Shared::extent(s.threads[i].level, s.threads[i].gfn);
+                s.shared.slots[i].gfns = s.shared.slots[i].gfns.hull(gfns);
                 s.threads[i].pc =
                     if self.bug == Some(Bug::WidenWithoutNumber) { Pc::EditEntry } else { Pc::NextNumber };
             }
             Pc::NextNumber => {
                 let number = s.next_number();
-                (s.world.slots[i].last, s.threads[i].number) = (number, number);
-                s.threads[i].lines = s.world.slots[i].lines & !WIDE;
+                (s.shared.slots[i].last, s.threads[i].number) = (number, number);
+                s.threads[i].lines = s.shared.slots[i].lines & !WIDE;
                 s.threads[i].pc = Pc::Announce;
                 if s.threads[i].lines == 0 {
                     self.begun(s, i, op);
@@ -207,25 +211,25 @@ impl Scenario {
             }
             Pc::GoWide => {
                 let number = s.next_number();
-                s.world.lines[EPOCH].listed |= 1 << i;
-                s.world.lines[EPOCH].newest = number;
-                s.world.slots[i].lines |= WIDE;
-                (s.world.slots[i].last, s.threads[i].number) = (number, number);
+                s.shared.lines[EPOCH].listed |= 1 << i;
+                s.shared.lines[EPOCH].newest = number;
+                s.shared.slots[i].lines |= WIDE;
+                (s.shared.slots[i].last, s.threads[i].number) = (number, number);
                 s.threads[i].pc = Pc::EditEntry;
             }
             pc => unreachable!("{pc:?} in a beginning"),
         }
     }
 
-    /// The first number; and a wide one moves the epoch.
+    /// Takes the first number. A wide invalidation also moves the epoch.
     fn take_number(&self, s: &mut State, i: usize, op: Op) {
         let number = s.next_number();
-        s.world.numbers.count += 1;
-        (s.world.slots[i].first, s.world.slots[i].last) = (number, number);
+        s.shared.numbers.count += 1;
+        (s.shared.slots[i].first, s.shared.slots[i].last) = (number, number);
         s.threads[i].number = number;
-        s.threads[i].lines = s.world.slots[i].lines & !WIDE;
-        if s.world.slots[i].lines == WIDE {
-            s.world.lines[EPOCH].newest = number;
+        s.threads[i].lines = s.shared.slots[i].lines & !WIDE;
+        if s.shared.slots[i].lines == WIDE {
+            s.shared.lines[EPOCH].newest = number;
         }
         s.threads[i].pc = Pc::Announce;
         if s.threads[i].lines == 0 {
@@ -233,11 +237,11 @@ impl Scenario {
         }
     }
 
-    /// To the next region.
+    /// Announces to the next region.
     fn announce(&self, s: &mut State, i: usize, op: Op) {
         let number = s.threads[i].number;
         let at = s.threads[i].lines.trailing_zeros();
-        let line = &mut s.world.lines[at as usize];
+        let line = &mut s.shared.lines[at as usize];
         line.newest = number.max(line.newest);
         s.threads[i].lines &= !(1 << at);
         if s.threads[i].lines == 0 {
@@ -245,7 +249,7 @@ impl Scenario {
         }
     }
 
-    /// To all regions.
+    /// Ends the announcement to all regions.
     fn announced(&self, s: &mut State, i: usize, op: Op) {
         match self.bug {
             Some(Bug::NumberedBeforeListed | Bug::ListedBeforePlace) if s.threads[i].span.is_empty() => {
@@ -255,12 +259,12 @@ impl Scenario {
         }
     }
 
-    /// `Begun::is_followed`, when a walk is over: whether it is made once more, under a new number.
+    /// `Begun::is_followed`, at the end of a walk: returns whether the walk is repeated under a new number.
     pub(crate) fn follows(&self, s: &mut State, i: usize) -> bool {
-        let lines = s.world.slots[i].lines & !WIDE;
+        let lines = s.shared.slots[i].lines & !WIDE;
         let took = !s.threads[i].owed.is_empty() || s.threads[i].unlinked != 0;
-        let newer = |line: u8| s.world.lines[line as usize].newest > s.threads[i].number;
-        let wide = s.world.slots[i].lines & WIDE != 0;
+        let newer = |line: u8| s.shared.lines[line as usize].newest > s.threads[i].number;
+        let wide = s.shared.slots[i].lines & WIDE != 0;
         if wide
             || s.threads[i].again
             || !took
@@ -271,13 +275,13 @@ impl Scenario {
         }
         if self.bug != Some(Bug::FollowedUnnumbered) {
             let number = s.next_number();
-            (s.world.slots[i].last, s.threads[i].number) = (number, number);
+            (s.shared.slots[i].last, s.threads[i].number) = (number, number);
         }
         s.threads[i].again = true;
         true
     }
 
-    /// Under its number from now on: it begins its walk, or goes on.
+    /// Begins its walk under its number, or continues it.
     fn begun(&self, s: &mut State, i: usize, op: Op) {
         s.threads[i].pc = match op {
             _ if !s.threads[i].span.is_empty() => Pc::EditEntry,
@@ -285,40 +289,40 @@ impl Scenario {
                 s.enter(i, gfn);
                 Pc::Descend
             }
-            Op::ZapAll if s.world.log.track != Track::DirtyBits => Pc::Flip,
+            Op::ZapAll if s.shared.log.track != Track::DirtyBits => Pc::Flip,
             Op::ZapAll if self.bug == Some(Bug::FlipTakesDirty) => Pc::Flip,
             Op::BeginLog => Pc::Publish,
             Op::Commit { .. } if self.bug == Some(Bug::PublishedBeforeZap) => Pc::Publish,
             Op::Invalidate { why: Why::ChangePte, .. } => Pc::Tell,
-            _ if s.world.held.gfn != NONE || self.holds() => Pc::TakeHeld,
+            _ if s.shared.held.gfn != NONE || self.holds() => Pc::TakeHeld,
             _ => Pc::Walk,
         };
     }
 
-    /// The first step of the end.
+    /// Returns the first step of the end.
     pub(crate) fn first_of_end(&self, s: &State, i: usize) -> Pc {
         let stands = matches!(self.bug, Some(Bug::EpochStandsAtEnd | Bug::UnlistedFirst));
-        if s.world.slots[i].lines & WIDE != 0 && !stands { Pc::EndEpoch } else { Pc::EndSlot }
+        if s.shared.slots[i].lines & WIDE != 0 && !stands { Pc::EndEpoch } else { Pc::EndSlot }
     }
 
     /// `Ticket::drop`.
     pub(crate) fn end(&self, s: &mut State, i: usize, op: Op) {
         match s.threads[i].pc {
             Pc::EndEpoch => {
-                s.world.lines[EPOCH].newest = s.next_number();
-                if !s.world.slots[i].active {
+                s.shared.lines[EPOCH].newest = s.next_number();
+                if !s.shared.slots[i].active {
                     self.ended(s, i, op);
                     return;
                 }
                 s.threads[i].pc = Pc::EndSlot;
             }
             Pc::EndSlot => {
-                let wide = s.world.slots[i].lines & WIDE != 0;
-                for line in &mut s.world.lines {
+                let wide = s.shared.slots[i].lines & WIDE != 0;
+                for line in &mut s.shared.lines {
                     line.listed &= !(1 << i);
                 }
-                s.world.numbers.count -= 1;
-                s.world.slots[i] = Slot::default();
+                s.shared.numbers.count -= 1;
+                s.shared.slots[i] = Slot::default();
                 if wide && self.bug == Some(Bug::UnlistedFirst) {
                     s.threads[i].pc = Pc::EndEpoch;
                 } else {
@@ -331,7 +335,7 @@ impl Scenario {
 
     fn ended(&self, s: &mut State, i: usize, op: Op) {
         if self.bug == Some(Bug::EndBeforeFlush) && matches!(op, Op::Invalidate { .. }) {
-            let flush = self.first_of_flush(&s.world);
+            let flush = self.first_of_flush(&s.shared);
             s.threads[i].pc = if s.threads[i].owed.is_empty() { Pc::HostChanges } else { flush };
         } else if self.bug == Some(Bug::SlotsEndBeforeGrace) && matches!(op, Op::Commit { .. }) {
             s.threads[i].pc = Pc::Synchronize;
@@ -341,7 +345,7 @@ impl Scenario {
         {
             s.threads[i].withdrawn = true;
             s.threads[i].pc = self.first_of_publication(s, i);
-        } else if op == Op::BeginLog && !s.world.log.set {
+        } else if op == Op::BeginLog && !s.shared.log.set {
             self.arm_all(s, i);
         } else {
             s.done(i);
@@ -349,16 +353,16 @@ impl Scenario {
     }
 }
 
-/// A fault looks.
+/// The check of a fault.
 impl Scenario {
-    /// One step of a look, from the region's word on.
+    /// One step of the check, from the region's word on.
     pub(crate) fn look(&self, s: &mut State, i: usize, gfn: u8) -> Look {
         let thread = s.threads[i];
         let late = self.bug == Some(Bug::RegionReadAfterScan);
         s.threads[i].pc = match thread.pc {
             Pc::StampRegion => {
-                // A hole may be newer than the region's word: an invalidation wrote it that was announced elsewhere.
-                let word = &mut s.world.lines[region(thread.hva)].newest;
+                // A hole may be newer than the region's word, if an invalidation that was announced elsewhere wrote it.
+                let word = &mut s.shared.lines[region(thread.hva)].newest;
                 let met = thread.word.version().unwrap_or(0).max(thread.met);
                 s.threads[i].stamp = met.max(*word);
                 *word = met.max(*word);
@@ -368,12 +372,12 @@ impl Scenario {
             }
             Pc::ScanRegion => {
                 s.threads[i].part = false;
-                s.threads[i].places = s.world.lines[region(thread.hva)].listed;
+                s.threads[i].places = s.shared.lines[region(thread.hva)].listed;
                 let none = self.bug == Some(Bug::RegionUnscanned);
                 if s.threads[i].places == 0 || none { Pc::ScanEpoch } else { Pc::LookRegion }
             }
             Pc::ScanEpoch => {
-                s.threads[i].places = s.world.lines[EPOCH].listed;
+                s.threads[i].places = s.shared.lines[EPOCH].listed;
                 if s.threads[i].places == 0 || self.bug == Some(Bug::EpochUnscanned) {
                     if late && thread.hva != NONE {
                         s.threads[i].pc = Pc::StampRegion;
@@ -386,7 +390,7 @@ impl Scenario {
             Pc::ScanAll => {
                 let (gfns, hvas) = Self::looked_at(s, i, gfn, true);
                 let covers = |slot: &Slot| slot.gfns.overlaps(gfns) || slot.hvas.overlaps(hvas);
-                let mut others = (0..THREADS).filter(|&j| j != i).map(|j| &s.world.slots[j]);
+                let mut others = (0..THREADS).filter(|&j| j != i).map(|j| &s.shared.slots[j]);
                 if others.any(|slot| slot.active && covers(slot)) {
                     return Look::Covered;
                 }
@@ -395,7 +399,7 @@ impl Scenario {
             Pc::LookRegion | Pc::LookEpoch => {
                 let place = s.threads[i].places.trailing_zeros();
                 s.threads[i].places &= !(1 << place);
-                let slot = s.world.slots[place as usize];
+                let slot = s.shared.slots[place as usize];
                 let [page, around] = [false, true].map(|around| {
                     let (gfns, hvas) = Self::looked_at(s, i, gfn, around);
                     slot.active && (slot.gfns.overlaps(gfns) || slot.hvas.overlaps(hvas))
@@ -420,18 +424,18 @@ impl Scenario {
         Look::Unfinished
     }
 
-    /// The second look at the epoch.
+    /// The second read of the epoch.
     fn unmoved(&self, s: &State, i: usize) -> Look {
-        let stands = s.world.lines[EPOCH].newest == s.threads[i].epoch;
+        let stands = s.shared.lines[EPOCH].newest == s.threads[i].epoch;
         if stands || self.bug == Some(Bug::EpochLookedAtOnce) { Look::Confirmed } else { Look::Moved }
     }
 
-    /// The frames and the host pages that thread `i` asks about; or those of the region around.
+    /// Returns the frames and host pages that thread `i` checks; or those of the region around.
     fn looked_at(s: &State, i: usize, gfn: u8, around: bool) -> (Span, Span) {
         let thread = &s.threads[i];
-        // What is frozen may be a large leaf: no part of it may be invalidated.
+        // The frozen entry may be a large leaf: no part of it may be covered by an invalidation.
         let whole = around || thread.thawed.is_some() && thread.level == 1;
-        let of = |page| if whole { World::extent(1, page) } else { Span::new(page, page + 1) };
+        let of = |page| if whole { Shared::extent(1, page) } else { Span::new(page, page + 1) };
         (of(gfn), if thread.hva == NONE { Span::default() } else { of(thread.hva) })
     }
 }

@@ -1,12 +1,12 @@
-//! The check: which steps there are, what each does, and what must be true of every state.
+//! The check: the possible steps, the effect of each, and the properties of every state.
 
 use crate::bug::Bug;
 use crate::fault::Access;
 use crate::memo::Memo;
 use crate::scenario::Scenario;
+use crate::shared::{Bad, NODES, PAGES, Shared, THREADS, bits};
 use crate::shootdown::VcpuPc;
 use crate::thread::{Op, Pc, State, Thread};
-use crate::world::{Bad, NODES, PAGES, THREADS, World, bits};
 use stateright::{Checker, Model, Property};
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -17,40 +17,40 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// One atomic step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// A thread does this.
+    /// A thread takes its next step.
     Thread(u8, Pc),
     /// A vCPU stores, and sets Dirty in an entry: page, node, level.
     Store(u8, (u8, u8)),
-    /// Dead tables wait for a grace period from here.
+    /// The grace period of dead tables begins.
     Collect,
-    /// It is over: their leaves are booked, their pages given back.
+    /// The grace period ends: their leaves are accounted for, and their pages are freed.
     GiveBack,
-    /// A vCPU does this.
+    /// A vCPU takes its next step.
     Vcpu(u8, VcpuPc),
     /// A vCPU leaves the guest.
     Leave(u8),
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// States seen.
+    /// Number of states.
     pub states: usize,
-    /// The shortest way to something bad.
+    /// The shortest path to a bad state.
     pub found: Option<(Bad, Vec<String>)>,
     /// Whether all programs can end.
     pub ends: bool,
 }
 
-/// A small world that can be checked.
+/// A small system that can be checked.
 pub trait Checked: Sync {
-    /// What happens in it.
+    /// Returns its name.
     fn name(&self) -> &str;
-    /// Checks every state that can be reached.
+    /// Checks every reachable state.
     fn check(&self) -> Verdict;
 }
 
-/// Of every state of `model` that can be reached; `bad` says what is wrong with one.
+/// Checks every reachable state of `model`; `bad` returns what is wrong with a state.
 pub(crate) fn verdict<M>(model: &M, bad: impl Fn(&M::State) -> Option<Bad>) -> Verdict
 where
     M: Model<State: Clone + Debug + Hash + PartialEq + Send + Sync, Action: Clone + Debug + PartialEq>,
@@ -77,8 +77,8 @@ impl Scenario {
 
     fn all_done(&self, s: &State) -> bool {
         s.threads.iter().enumerate().all(|(i, thread)| self.op(thread, i).is_none())
-            && s.world.grace.queue == 0
-            && s.world.grace.taken == 0
+            && s.shared.grace.queue == 0
+            && s.shared.grace.taken == 0
     }
 
     /// One step of thread `i`. `None`: it waits.
@@ -142,53 +142,53 @@ impl Scenario {
         Some(())
     }
 
-    /// Dead tables: their leaves leave the books, their pages are free.
+    /// Frees dead tables: subtracts their leaves from the count, and frees their pages.
     fn give_back(&self, s: &mut State) {
-        for node in bits(s.world.grace.taken) {
-            let (leaves, tables) = s.world.below(node);
+        for node in bits(s.shared.grace.taken) {
+            let (leaves, tables) = s.shared.below(node);
             for (leaf, level) in leaves {
-                s.world.book(level, -1);
+                s.shared.book(level, -1);
                 if self.bug == Some(Bug::DirtyToldAfterHost) {
-                    s.world.tell(leaf, level);
+                    s.shared.tell(leaf, level);
                 }
             }
             for table in tables {
-                if s.world.nodes[table as usize].free {
-                    s.world.bad = Some(Bad::FreedTable);
+                if s.shared.nodes[table as usize].free {
+                    s.shared.bad = Some(Bad::FreedTable);
                 }
-                s.world.free_node(table);
+                s.shared.free_node(table);
             }
         }
-        s.world.grace.taken = 0;
+        s.shared.grace.taken = 0;
     }
 
-    /// When all is done nothing may be missing.
+    /// At the end of all programs, checks that nothing is missing.
     fn audit(&self, s: &mut State) {
-        if !self.all_done(s) || s.world.bad.is_some() {
+        if !self.all_done(s) || s.shared.bad.is_some() {
             return;
         }
-        let (leaves, tables) = s.world.below(s.world.root);
-        let pages: i8 = leaves.iter().map(|&(_, level)| World::pages(level) as i8).sum();
-        if s.world.nodes.iter().filter(|node| !node.free).count() != tables.len() {
-            s.world.bad = Some(Bad::TableLost);
-        } else if pages != s.world.leaves {
-            s.world.bad = Some(Bad::LeafLost);
+        let (leaves, tables) = s.shared.below(s.shared.root);
+        let pages: i8 = leaves.iter().map(|&(_, level)| Shared::pages(level) as i8).sum();
+        if s.shared.nodes.iter().filter(|node| !node.free).count() != tables.len() {
+            s.shared.bad = Some(Bad::TableLost);
+        } else if pages != s.shared.leaves {
+            s.shared.bad = Some(Bad::LeafLost);
         } else {
             Self::audit_log(s);
         }
     }
 
-    /// No thread can do anything any more, and not all is done.
+    /// Returns whether no thread can take a step although programs are unfinished.
     fn is_stuck(&self, s: &State) -> bool {
         let mut actions = Vec::new();
         self.actions(s, &mut actions);
-        s.world.bad.is_none()
+        s.shared.bad.is_none()
             && !self.all_done(s)
             && actions.into_iter().all(|action| self.next_state(s, action).is_none())
     }
 
-    /// Whether all programs can still end from every state that can be reached: nothing deadlocks. Returns how many
-    /// states there are, or one that is stuck. For scenarios that are safe.
+    /// Checks that all programs can end from every reachable state, so nothing deadlocks. Returns the number of states,
+    /// or a stuck one. For safe scenarios.
     pub fn check_ends(&self) -> Result<usize, Box<State>> {
         let mut index = HashMap::new();
         let mut states = self.init_states();
@@ -231,12 +231,12 @@ impl Checked for Scenario {
     }
 
     fn check(&self) -> Verdict {
-        verdict(self, |s| s.world.bad)
+        verdict(self, |s| s.shared.bad)
     }
 }
 
-/// Does `work` with each of `items`, two at a time: memory is what a check needs most, and a check of one scenario by one
-/// thread is the same each time.
+/// Runs `work` on each of `items`, two at a time, because a check needs much memory. A check of one scenario runs on
+/// one thread, and is the same each time.
 pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::new());
@@ -268,10 +268,10 @@ impl Model for Scenario {
 
     fn init_states(&self) -> Vec<State> {
         assert!(self.programs.len() <= THREADS && NODES <= 8);
-        let World { memslots, published, .. } = self.world;
+        let Shared { memslots, published, .. } = self.shared;
         let memo = (self.remembers > 0).then(|| Memo::of(0, self.remembers, memslots, published));
         let thread = Thread { memo, ..Thread::at(0) };
-        let mut s = State { world: self.world.clone(), threads: [thread; THREADS] };
+        let mut s = State { shared: self.shared.clone(), threads: [thread; THREADS] };
         for &(i, pc) in &self.ahead {
             while s.threads[i].pc != pc {
                 self.step(&mut s, i).expect("it is alone");
@@ -281,7 +281,7 @@ impl Model for Scenario {
     }
 
     fn actions(&self, s: &State, actions: &mut Vec<Action>) {
-        if s.world.bad.is_some() {
+        if s.shared.bad.is_some() {
             return;
         }
         for (i, thread) in s.threads.iter().enumerate() {
@@ -290,25 +290,25 @@ impl Model for Scenario {
             }
         }
         if self.stores {
-            let mut world = s.world.clone();
-            for vcpu in 0..world.vcpu_count as usize {
+            let mut shared = s.shared.clone();
+            for vcpu in 0..shared.vcpu_count as usize {
                 for gfn in 0..PAGES {
-                    let places = world.clean_places(vcpu, gfn);
+                    let places = shared.clean_places(vcpu, gfn);
                     actions.extend(places.into_iter().map(|place| Action::Store(gfn, place)));
                 }
             }
         }
-        if s.world.tlb.kicks {
-            for (vcpu, at) in (0..s.world.vcpu_count).zip(&s.world.tlb.vcpus) {
+        if s.shared.tlb.kicks {
+            for (vcpu, at) in (0..s.shared.vcpu_count).zip(&s.shared.tlb.vcpus) {
                 actions.push(Action::Vcpu(vcpu, at.pc));
                 if at.pc == VcpuPc::Guest && at.leaves > 0 {
                     actions.push(Action::Leave(vcpu));
                 }
             }
         }
-        if s.world.grace.taken != 0 {
+        if s.shared.grace.taken != 0 {
             actions.push(Action::GiveBack);
-        } else if s.world.grace.queue != 0 {
+        } else if s.shared.grace.queue != 0 {
             actions.push(Action::Collect);
         }
     }
@@ -317,21 +317,21 @@ impl Model for Scenario {
         let mut s = before.clone();
         match action {
             Action::Thread(i, _) => self.step(&mut s, i as usize)?,
-            Action::Store(gfn, place) => s.world.store(gfn, place),
+            Action::Store(gfn, place) => s.shared.store(gfn, place),
             Action::Collect => {
-                s.world.grace.sections = s.sections();
-                s.world.grace.taken = std::mem::take(&mut s.world.grace.queue);
+                s.shared.grace.sections = s.sections();
+                s.shared.grace.taken = std::mem::take(&mut s.shared.grace.queue);
             }
-            Action::GiveBack if s.world.grace.sections == 0 || self.bug == Some(Bug::FreedBeforeGrace) => {
-                s.world.grace.sections = 0;
+            Action::GiveBack if s.shared.grace.sections == 0 || self.bug == Some(Bug::FreedBeforeGrace) => {
+                s.shared.grace.sections = 0;
                 self.give_back(&mut s);
             }
             Action::GiveBack => return None,
             Action::Vcpu(vcpu, _) => self.vcpu(&mut s, vcpu as usize)?,
             Action::Leave(vcpu) => Self::vcpu_leaves(&mut s, vcpu as usize),
         }
-        if s.world.bad.is_none() {
-            s.world.hardware();
+        if s.shared.bad.is_none() {
+            s.shared.hardware();
         }
         self.audit(&mut s);
         s.renumber();
@@ -339,13 +339,13 @@ impl Model for Scenario {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        let safe = Property::always(SAFE, |_: &Self, s: &State| s.world.bad.is_none());
+        let safe = Property::always(SAFE, |_: &Self, s: &State| s.shared.bad.is_none());
         let ends = Property::sometimes(ENDS, |scenario: &Self, s: &State| scenario.all_done(s));
         let moves = Property::always(MOVES, |scenario: &Self, s: &State| !scenario.is_stuck(s));
         let mut all = vec![safe];
-        // A guest runs on whatever happens: no other thread may be left waiting for it.
-        all.extend(self.world.tlb.kicks.then_some(moves));
-        // With a mistake, the first bad state is all that is wanted.
+        // A guest may run forever, so no other thread may wait for it forever.
+        all.extend(self.shared.tlb.kicks.then_some(moves));
+        // With a mistake, only the first bad state is needed.
         all.extend(self.bug.is_none().then_some(ends));
         all
     }

@@ -1,22 +1,23 @@
-//! A host that copies a page which another change withdraws: `Pages::settle`, `mm`'s `break_share`.
+//! A host that copies a page while another change withdraws it: `Pages::settle`, `mm`'s `break_share`.
 //!
-//! A change page by page, [`Why::Park`](crate::thread::Why::Park), withdraws write permission of a page, lets go of the page, and flushes later: a
-//! swap-out parks a page so, KSM shares it so. Until that flush a vCPU may still store by way of its TLB. A thread that
-//! writes to the parked page copies it: a device model, a pin, a guest of another VM. A store to the old frame after that
-//! copy is lost. Hence the rule: **the thread settles the page before it copies it**, that is, it adopts the flush that
-//! another change of the page owes (rule 7), and pays it.
+//! A page-by-page change, [`Why::Park`](crate::thread::Why::Park), withdraws write permission of a page, releases the
+//! page, and flushes later. A swap-out parks a page this way, and KSM shares it this way. Until that flush a vCPU may
+//! still store through its TLB. Another thread that writes to the parked page copies it: a device model, a pin, a guest
+//! of another VM. A later store to the old frame is lost. Hence the rule: **the thread settles the page before it
+//! copies it**. It adopts the flush that another change of the page owes (rule 7), and pays it.
 
 use crate::bug::Bug;
 use crate::scenario::Scenario;
+use crate::shared::{Bad, NONE, Span, frame};
 use crate::slots::over_hvas;
 use crate::thread::{Op, Pc, State};
-use crate::world::{Bad, NONE, Span, frame};
 
 impl Scenario {
-    /// The walk of a [`Why::Park`](crate::thread::Why::Park) is over: the host's entries say that the pages are shared.
+    /// Ends the walk of a [`Why::Park`](crate::thread::Why::Park): the host's entries now say that the pages are
+    /// shared.
     pub(crate) fn park(s: &mut State, hvas: Span) {
         for page in hvas.start..hvas.end {
-            s.world.parked |= 1 << page;
+            s.shared.parked |= 1 << page;
         }
     }
 
@@ -24,33 +25,33 @@ impl Scenario {
     pub(crate) fn copy(&self, s: &mut State, i: usize, page: u8) -> Option<()> {
         match s.threads[i].pc {
             Pc::Start => {
-                // Nothing to copy yet; or another thread holds the page.
-                if s.world.parked >> page & 1 == 0 || s.world.locked != NONE {
+                // There is nothing to copy yet, or another thread holds the page.
+                if s.shared.parked >> page & 1 == 0 || s.shared.locked != NONE {
                     return None;
                 }
-                s.world.locked = i as u8;
+                s.shared.locked = i as u8;
                 s.threads[i].pc = Pc::Settle;
             }
             Pc::Settle => {
                 let page = Span::new(page, page + 1);
                 if s.unflushed_behind(i, page) && self.bug != Some(Bug::CopiedUnsettled) {
-                    s.threads[i].owe(over_hvas(s.world.memslots, page));
-                    s.threads[i].pc = self.first_of_flush(&s.world);
+                    s.threads[i].owe(over_hvas(s.shared.memslots, page));
+                    s.threads[i].pc = self.first_of_flush(&s.shared);
                 } else {
                     s.threads[i].pc = Pc::Flushed;
                 }
             }
             Pc::Flushed => {
-                let old = frame(s.world.frames[page as usize], page);
+                let old = frame(s.shared.frames[page as usize], page);
                 let stores = |gfn: usize| {
-                    let running = (0..s.world.vcpu_count.into()).filter(|&vcpu| s.world.tlb.runs(vcpu));
-                    running.map(|vcpu| s.world.vcpus[vcpu]).any(|vcpu| vcpu.stores[gfn] >> old & 1 != 0)
+                    let running = (0..s.shared.vcpu_count.into()).filter(|&vcpu| s.shared.tlb.runs(vcpu));
+                    running.map(|vcpu| s.shared.vcpus[vcpu]).any(|vcpu| vcpu.stores[gfn] >> old & 1 != 0)
                 };
-                let frames = over_hvas(s.world.memslots, Span::new(page, page + 1));
+                let frames = over_hvas(s.shared.memslots, Span::new(page, page + 1));
                 if (frames.start..frames.end).map(usize::from).any(stores) {
-                    s.world.bad = Some(Bad::StoreAfterCopy);
+                    s.shared.bad = Some(Bad::StoreAfterCopy);
                 }
-                s.world.locked = NONE;
+                s.shared.locked = NONE;
                 s.done(i);
             }
             _ => return self.shoot_down(s, i, Op::Copy { page }),

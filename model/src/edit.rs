@@ -1,11 +1,11 @@
-//! An invalidation's walk, and that of a slot transaction: `Invalidation::edit_entry`, the cursor.
+//! The walk of an invalidation and of a slot transaction: `Invalidation::edit_entry`, the cursor.
 
 use crate::active::WIDE;
 use crate::bug::Bug;
 use crate::scenario::Scenario;
+use crate::shared::{Leaf, NONE, PAGES, Shared, Span, Word, frame};
 use crate::slots::{Version, over_hvas};
 use crate::thread::{Op, Pc, Range, State, Thread, Why};
-use crate::world::{Leaf, NONE, PAGES, Span, Word, World, frame};
 
 impl Scenario {
     /// One step of an invalidation or a slot transaction.
@@ -13,7 +13,7 @@ impl Scenario {
         match s.threads[i].pc {
             Pc::Walk => {
                 let behind = matches!(op, Op::Invalidate { range: Range::Hvas(_), .. });
-                let known = if behind { Self::read_version(s, i) } else { Some(s.world.memslots) };
+                let known = if behind { Self::read_version(s, i) } else { Some(s.shared.memslots) };
                 match known {
                     Some(version) => self.walk(s, i, op, version),
                     None => s.threads[i].pc = Pc::FindParts,
@@ -30,12 +30,12 @@ impl Scenario {
             Pc::Flushed if self.awaits_use(s, i) => return None,
             Pc::KeepDirty => {
                 let gfn = s.threads[i].gfn;
-                s.world.log.log_writes(Span::new(gfn, gfn + 1));
+                s.shared.log.log_writes(Span::new(gfn, gfn + 1));
                 s.threads[i].pc = Pc::EditKept;
             }
             Pc::EditKept => {
                 let Thread { level, gfn, word, .. } = s.threads[i];
-                if s.world.load(s.threads[i].node(), level, gfn) == word {
+                if s.shared.load(s.threads[i].node(), level, gfn) == word {
                     self.edit_entry(s, i, op);
                 } else {
                     s.threads[i].pc = Pc::EditEntry;
@@ -44,7 +44,7 @@ impl Scenario {
             Pc::Tell => return self.tell_of_a_page(s, i, op),
             Pc::Told => {
                 if self.bug == Some(Bug::UnlockedBeforeFlush) {
-                    s.world.locked = NONE;
+                    s.shared.locked = NONE;
                 }
                 s.threads[i].telling += 1;
                 s.threads[i].again = false;
@@ -54,7 +54,7 @@ impl Scenario {
             Pc::SplitPart => return self.split_part(s, i),
             Pc::EditCas => {
                 let Thread { level, gfn, word, .. } = s.threads[i];
-                let now = s.world.load(s.threads[i].node(), level, gfn);
+                let now = s.shared.load(s.threads[i].node(), level, gfn);
                 s.threads[i].pc = match now {
                     Word::Table(_) if now != word => Pc::CursorNext,
                     _ => Pc::EditEntry,
@@ -64,9 +64,9 @@ impl Scenario {
                 }
             }
             Pc::CursorNext => {
-                // A second look at a link that was left alone.
+                // A second load of an unchanged link.
                 let Thread { level, gfn, .. } = s.threads[i];
-                match s.world.load(s.threads[i].node(), level, gfn) {
+                match s.shared.load(s.threads[i].node(), level, gfn) {
                     Word::Table(child) => {
                         down(s, i, child);
                         s.threads[i].pc = Pc::EditEntry;
@@ -80,7 +80,7 @@ impl Scenario {
                     Op::Invalidate { range: Range::Hvas(hvas), .. }
                         if self.bug != Some(Bug::RestKeepsSlots) =>
                     {
-                        over_hvas(s.world.memslots, hvas)
+                        over_hvas(s.shared.memslots, hvas)
                     }
                     _ => span,
                 };
@@ -94,7 +94,7 @@ impl Scenario {
                 }
             }
             Pc::Flushed => {
-                s.world.slots[i].unflushed = false;
+                s.shared.slots[i].unflushed = false;
                 let commits = matches!(op, Op::Commit { .. });
                 s.threads[i].pc = if commits { self.first_of_publication(s, i) } else { Pc::HostChanges };
             }
@@ -104,7 +104,7 @@ impl Scenario {
         Some(())
     }
 
-    /// From the first frame on.
+    /// Begins the walk at the first frame.
     fn walk(&self, s: &mut State, i: usize, op: Op, version: Version) {
         let span = match op {
             Op::Invalidate { range: Range::Gfns(gfns), .. } => gfns,
@@ -122,7 +122,8 @@ impl Scenario {
         }
     }
 
-    /// `Pages::changed`: under the lock of its page the host replaces it, where it is read-only still, and says so.
+    /// `Pages::changed`: under the lock of a page the host replaces the page, if it is still read-only, and reports
+    /// that.
     fn tell_of_a_page(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
         let Op::Invalidate { range: Range::Hvas(hvas), .. } = op else { unreachable!() };
         let page = if s.threads[i].telling == NONE { hvas.start } else { s.threads[i].telling };
@@ -132,18 +133,18 @@ impl Scenario {
             self.settle(s, i, op);
             return Some(());
         }
-        if ![i as u8, NONE].contains(&s.world.locked) {
+        if ![i as u8, NONE].contains(&s.shared.locked) {
             return None;
         }
-        if s.world.writable[page as usize] {
+        if s.shared.writable[page as usize] {
             s.threads[i].pc = Pc::Told;
             return Some(());
         }
-        s.world.locked = i as u8;
-        s.world.replace(page);
-        s.threads[i].replaced[page as usize] = s.world.frames[page as usize];
+        s.shared.locked = i as u8;
+        s.shared.replace(page);
+        s.threads[i].replaced[page as usize] = s.shared.frames[page as usize];
         self.take_held(s, i, op);
-        let frames = over_hvas(s.world.memslots, Span::new(page, page + 1));
+        let frames = over_hvas(s.shared.memslots, Span::new(page, page + 1));
         if frames.is_empty() {
             s.threads[i].pc = Pc::Told;
         } else {
@@ -156,9 +157,9 @@ impl Scenario {
 
     fn edit_entry(&self, s: &mut State, i: usize, op: Op) {
         let Thread { level, gfn, span, number, .. } = s.threads[i];
-        let covers = World::extent(level, gfn);
+        let covers = Shared::extent(level, gfn);
         let whole = span.covers(covers);
-        let word = s.world.load(s.threads[i].node(), level, gfn);
+        let word = s.shared.load(s.threads[i].node(), level, gfn);
         let why = match op {
             Op::Invalidate { why, .. } => why,
             _ => Why::Unmap,
@@ -169,7 +170,7 @@ impl Scenario {
             Word::Leaf(_) => !why.withdraws() || !whole,
             _ => false,
         };
-        if changes && s.world.keeps(word, level) && s.threads[i].pc != Pc::EditKept {
+        if changes && s.shared.keeps(word, level) && s.threads[i].pc != Pc::EditKept {
             if self.bug == Some(Bug::KeptLate) {
                 s.threads[i].late |= 1 << gfn;
             } else {
@@ -178,11 +179,11 @@ impl Scenario {
                 return;
             }
         }
-        let emptied = s.threads[i].emptied || !s.world.keeps_tables();
+        let emptied = s.threads[i].emptied || !s.shared.keeps_tables();
         let unhooks = emptied || self.bug == Some(Bug::UnhookTakesDirty);
         let slow = self.bug == Some(Bug::CursorForgetsLostCas) && s.threads[i].pc == Pc::EditEntry;
         if slow && level > 0 && whole && !why.unhooks() && !matches!(word, Word::Table(_)) {
-            // The load and the CAS, apart.
+            // Load and CAS are separate steps.
             s.threads[i].word = word;
             s.threads[i].pc = Pc::EditCas;
             return;
@@ -208,7 +209,7 @@ impl Scenario {
                 }
                 s.adopt(i, Span::new(gfn, span.end.min(covers.end)));
             }
-            Word::Leaf(_) | Word::Frozen(_) if !whole && !s.world.slots[i].gfns.covers(covers) => {
+            Word::Leaf(_) | Word::Frozen(_) if !whole && !s.shared.slots[i].gfns.covers(covers) => {
                 s.threads[i].pc = Pc::WidenSlot;
                 return;
             }
@@ -222,7 +223,7 @@ impl Scenario {
             }
             Word::Leaf(leaf) if whole && why == Why::ChangePte && !leaf.write && !leaf.host_write => {
                 let page = s.threads[i].telling;
-                let pfn = frame(s.world.frames[page as usize], page);
+                let pfn = frame(s.shared.frames[page as usize], page);
                 let write = self.bug == Some(Bug::ReplacedWritable);
                 s.cas(i, word, Word::Leaf(Leaf { pfn, write, host_write: false, dirty: false }));
                 if self.bug != Some(Bug::ReplacedWithoutFlush) {
@@ -231,15 +232,15 @@ impl Scenario {
             }
             Word::Leaf(leaf) => {
                 s.cas(i, word, hole);
-                s.world.book(level, -1);
-                s.world.tell(leaf, level);
+                s.shared.book(level, -1);
+                s.shared.tell(leaf, level);
                 s.threads[i].owe(covers);
             }
             Word::Frozen(_) => {
                 s.cas(i, word, hole);
-                // What was frozen may be dirty, and its freezer may say so too late: after this host's change.
+                // The frozen leaf may be dirty, and its owner may report that too late: after this host's change.
                 if self.bug != Some(Bug::FrozenTakenAsClean) {
-                    s.world.tell_all(covers);
+                    s.shared.tell_all(covers);
                 }
                 if self.bug != Some(Bug::FrozenWithoutFlush) {
                     s.threads[i].owe(covers);
@@ -254,13 +255,13 @@ impl Scenario {
         self.next(s, i, op);
     }
 
-    /// Whether it is to be edited once more.
+    /// Numbers a hole. Returns whether to edit the entry once more.
     fn edit_hole(&self, s: &mut State, i: usize, why: Why, version: u8) -> bool {
         let Thread { level, gfn, span, number, .. } = s.threads[i];
         if s.unflushed(i, version) && self.bug != Some(Bug::NoAdoption) {
-            let covers = World::extent(level, gfn);
+            let covers = Shared::extent(level, gfn);
             s.threads[i].owe(covers);
-            let narrow = s.world.slots[i].lines & WIDE == 0;
+            let narrow = s.shared.slots[i].lines & WIDE == 0;
             if narrow && !span.covers(covers) && self.bug != Some(Bug::AdoptedNarrowly) {
                 s.threads[i].pc = Pc::GoWide;
                 return true;
@@ -273,13 +274,14 @@ impl Scenario {
             _ => false,
         };
         if version < number && !skip {
-            let word = s.world.load(s.threads[i].node(), level, gfn);
+            let word = s.shared.load(s.threads[i].node(), level, gfn);
             s.cas(i, word, Word::Hole(number));
         }
         false
     }
 
-    /// A large leaf of which a part changes becomes a table; the walk goes on in there. `None`: no memory for the table.
+    /// Splits a large leaf of which a part changes; the walk continues in the new table. `None`: no memory for the
+    /// table.
     fn split_part(&self, s: &mut State, i: usize) -> Option<()> {
         let Thread { word, gfn, .. } = s.threads[i];
         let Word::Leaf(leaf) = word else { unreachable!() };
@@ -292,22 +294,22 @@ impl Scenario {
         if self.bug == Some(Bug::NeighbourLeftOut) {
             words[1 - part] = Word::Hole(0);
         }
-        let table = s.world.new_node(0, words)?;
+        let table = s.shared.new_node(0, words)?;
         if s.cas(i, word, Word::Table(table)) || self.bug == Some(Bug::LostSplitBelieved) {
             down(s, i, table);
         } else {
-            s.world.free_node(table);
+            s.shared.free_node(table);
         }
         s.threads[i].pc = Pc::EditEntry;
         Some(())
     }
 
-    /// On to the next entry, through every table whose last entry has been visited.
+    /// Moves to the next entry, out of every table whose last entry was visited.
     fn next(&self, s: &mut State, i: usize, op: Op) {
-        let top = s.world.top();
+        let top = s.shared.top();
         let rests = matches!(op, Op::Invalidate { rests: true, .. });
         let thread = &mut s.threads[i];
-        thread.gfn = World::extent(thread.level, thread.gfn).end;
+        thread.gfn = Shared::extent(thread.level, thread.gfn).end;
         if thread.gfn >= thread.span.end {
             self.settle(s, i, op);
             return;
@@ -325,7 +327,7 @@ impl Scenario {
     }
 }
 
-/// Down through a link: to the first page of the range below it.
+/// Descends through a link to the first page of the range below it.
 fn down(s: &mut State, i: usize, child: u8) {
     let thread = &mut s.threads[i];
     thread.level -= 1;

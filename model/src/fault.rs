@@ -4,11 +4,11 @@ use crate::active::Look;
 use crate::bug::Bug;
 use crate::harvest::{LOGGED, Track};
 use crate::scenario::Scenario;
+use crate::shared::{Bad, EPOCH, Leaf, NONE, Shared, Span, Word, frame};
 use crate::slots::Version;
 use crate::thread::{Page, Pc, State, Thread};
-use crate::world::{Bad, EPOCH, Leaf, NONE, Span, Word, World, frame};
 
-/// The access, as the fault sees it.
+/// The access of a fault.
 #[derive(Clone, Copy)]
 pub(crate) struct Access {
     pub(crate) gfn: u8,
@@ -18,11 +18,11 @@ pub(crate) struct Access {
 }
 
 impl Scenario {
-    /// One step of an access. `None`: it cannot go on yet.
+    /// One step of an access. `None`: it must wait.
     pub(crate) fn access(&self, s: &mut State, i: usize, access: Access) -> Option<()> {
         let Access { gfn, write, sleeps, large } = access;
         if s.threads[i].pc == Pc::Start && self.bug == Some(Bug::WatchAskedFirst) {
-            s.threads[i].watched = s.world.watches(Span::new(gfn, gfn + 1));
+            s.threads[i].watched = s.shared.watches(Span::new(gfn, gfn + 1));
         }
         let thread = s.threads[i];
         match thread.pc {
@@ -37,7 +37,7 @@ impl Scenario {
             Pc::Descend => self.descend(s, i, access),
             Pc::MmioStillValid => self.mmio(s, i, gfn),
             Pc::Stamp => {
-                s.threads[i].epoch = s.world.lines[EPOCH].newest;
+                s.threads[i].epoch = s.shared.lines[EPOCH].newest;
                 s.threads[i].large = large;
                 s.threads[i].pc = Pc::FindSlot;
                 if self.bug != Some(Bug::EpochReadAfterSlot) {
@@ -45,7 +45,7 @@ impl Scenario {
                 }
             }
             Pc::StampLate => {
-                s.threads[i].epoch = s.world.lines[EPOCH].newest;
+                s.threads[i].epoch = s.shared.lines[EPOCH].newest;
                 s.threads[i].pc = self.first_of_look(&thread);
             }
             Pc::FindSlot => match Self::read_version(s, i) {
@@ -73,7 +73,7 @@ impl Scenario {
             Pc::Lookup if thread.thawed.is_some() || self.upgrades_first(&thread) => {
                 self.decide(s, i, access);
             }
-            Pc::Resolve if write && s.world.locked != NONE => return None,
+            Pc::Resolve if write && s.shared.locked != NONE => return None,
             Pc::Lookup | Pc::Resolve => self.host_answers(s, i, access),
             Pc::LinkDown => self.link_down(s, i)?,
             Pc::Install => self.install(s, i, access),
@@ -95,17 +95,17 @@ impl Scenario {
         Some(())
     }
 
-    /// The slot of the frame, if there is one.
+    /// Looks up the slot of the frame.
     fn slot(&self, s: &mut State, i: usize, gfn: u8, version: Version) {
         let thread = &mut s.threads[i];
         thread.hva = version[gfn as usize];
         if thread.hva == NONE {
-            // The hole was read before the epoch. A word for the whole region, if no slot has any of it.
-            thread.stamp = s.world.published.max(thread.word.version().unwrap_or(0));
-            let region = World::extent(1, gfn);
+            // The hole was read before the epoch. The mmio word covers the whole region, if no slot has any of it.
+            thread.stamp = s.shared.published.max(thread.word.version().unwrap_or(0));
+            let region = Shared::extent(1, gfn);
             thread.large = (region.start..region.end).all(|gfn| version[gfn as usize] == NONE);
         }
-        thread.logged = s.world.log.logs && LOGGED.has(gfn);
+        thread.logged = s.shared.log.logs && LOGGED.has(gfn);
         let (none, late) = (thread.hva == NONE, self.bug == Some(Bug::StampAfterResolve) && thread.asking);
         if none && thread.thawed.is_some() {
             Self::retry(s, i);
@@ -122,12 +122,12 @@ impl Scenario {
         }
     }
 
-    /// An entry that says MMIO: is it still true?
+    /// Checks whether an mmio word is still true.
     fn mmio(&self, s: &mut State, i: usize, gfn: u8) {
         let Word::Mmio(version) = s.threads[i].word else { unreachable!() };
-        if self.bug == Some(Bug::MmioForever) || version >= s.world.published {
-            if s.world.memslots[gfn as usize] != NONE {
-                s.world.bad = Some(Bad::FalseMmio);
+        if self.bug == Some(Bug::MmioForever) || version >= s.shared.published {
+            if s.shared.memslots[gfn as usize] != NONE {
+                s.shared.bad = Some(Bad::FalseMmio);
             }
             s.done(i);
         } else {
@@ -135,7 +135,7 @@ impl Scenario {
         }
     }
 
-    /// With the slot known, what comes next. What is frozen needs no stamp; where there is no slot, there is no region.
+    /// Returns the step after the slot is known. A frozen entry needs no stamp; without a slot there is no region.
     pub(crate) fn first_of_look(&self, thread: &Thread) -> Pc {
         match thread.hva {
             NONE => Pc::ScanEpoch,
@@ -155,7 +155,7 @@ impl Scenario {
         match look {
             Look::Unfinished => {}
             Look::Covered | Look::Moved => Self::retry(s, i),
-            // Where a part of the region is about to get a slot, nothing is remembered.
+            // If a part of the region is about to get a slot, no mmio word is installed.
             Look::Confirmed if thread.hva == NONE && s.threads[i].part => s.done(i),
             Look::Confirmed => {
                 s.threads[i].pc = if thread.hva == NONE {
@@ -168,19 +168,19 @@ impl Scenario {
                 } else {
                     Pc::Lookup
                 };
-                // What was looked at has been, and is forgotten.
+                // Forget the checked values, so that fewer states differ.
                 (s.threads[i].region, s.threads[i].epoch) =
                     (0, if thread.hva == NONE { thread.epoch } else { 0 });
             }
         }
     }
 
-    /// The first step outside of a section.
+    /// Returns to the first step, outside a section.
     pub(crate) fn first(s: &mut State, i: usize) {
         s.threads[i].pc = Pc::Stamp;
     }
 
-    /// `Outcome::Retry` and `Outcome::Covered`; what is frozen is thawed first.
+    /// `Outcome::Retry` and `Outcome::Covered`; thaws a frozen entry first.
     pub(crate) fn retry(s: &mut State, i: usize) {
         if s.threads[i].thawed.is_some() {
             s.threads[i].pc = Pc::Thaw;
@@ -189,33 +189,33 @@ impl Scenario {
         }
     }
 
-    /// One level down, or the entry is found.
+    /// Goes one level down, or finds the entry.
     fn descend(&self, s: &mut State, i: usize, Access { write, .. }: Access) {
         let Thread { level, gfn, asking, .. } = s.threads[i];
-        let word = s.world.load(s.threads[i].node(), level, gfn);
+        let word = s.shared.load(s.threads[i].node(), level, gfn);
         if let Word::Table(child) = word {
             s.threads[i].level -= 1;
             s.threads[i].path[level as usize - 1] = child;
             return;
         }
         s.threads[i].word = word;
-        let moved = s.world.log.logs && LOGGED.has(gfn) && !s.threads[i].logged;
+        let moved = s.shared.log.logs && LOGGED.has(gfn) && !s.threads[i].logged;
         match word {
-            // The slot logs since it was looked up: what it maps would not be noticed.
+            // The slot began to log after the look-up, so the log would miss stores to the new leaf.
             _ if asking && moved && self.bug != Some(Bug::AskForgetsLog) => s.again(i),
-            // The TLB was behind, or another thread was faster.
+            // The TLB was stale, or another thread was faster.
             Word::Leaf(leaf) if leaf.write || !write => s.done(i),
             Word::Leaf(_) if asking => s.again(i),
-            Word::Leaf(_) if level == 1 && s.world.log.logs && LOGGED.has(gfn) => {
+            Word::Leaf(_) if level == 1 && s.shared.log.logs && LOGGED.has(gfn) => {
                 s.threads[i].pc = Pc::SplitDown;
             }
             Word::Leaf(leaf) if leaf.host_write => s.threads[i].pc = Pc::GiveBack,
             // The store is emulated.
-            Word::Leaf(_) if s.world.watches(Span::new(gfn, gfn + 1)) => s.done(i),
-            Word::Leaf(_) if s.world.watches(World::extent(level, gfn)) => s.threads[i].pc = Pc::SplitDown,
+            Word::Leaf(_) if s.shared.watches(Span::new(gfn, gfn + 1)) => s.done(i),
+            Word::Leaf(_) if s.shared.watches(Shared::extent(level, gfn)) => s.threads[i].pc = Pc::SplitDown,
             Word::Leaf(_) if self.bug == Some(Bug::UpgradeStampsFirst) => s.threads[i].pc = Pc::Stamp,
-            // A thread that takes what is frozen does not know what it was.
-            Word::Leaf(_) if s.world.keeps(word, level) && self.bug != Some(Bug::FrozenNotKept) => {
+            // A thread that replaces a frozen entry does not know the old leaf.
+            Word::Leaf(_) if s.shared.keeps(word, level) && self.bug != Some(Bug::FrozenNotKept) => {
                 s.threads[i].pc = Pc::KeepDirty;
             }
             Word::Leaf(_) => s.threads[i].pc = Pc::Freeze,
@@ -232,32 +232,32 @@ impl Scenario {
         let watched = match self.bug {
             Some(Bug::WatchUnasked) => false,
             Some(Bug::WatchAskedFirst) => s.threads[i].watched,
-            _ => s.world.watches(Span::new(gfn, gfn + 1)),
+            _ => s.shared.watches(Span::new(gfn, gfn + 1)),
         };
         if write && watched {
             // The store is emulated.
             s.done(i);
             return;
         }
-        if write && !s.world.writable[at] {
+        if write && !s.shared.writable[at] {
             if !asking {
-                // It would have to sleep.
+                // The host would have to sleep.
                 s.again(i);
                 s.threads[i].asking = true;
                 Self::first(s, i);
                 return;
             }
-            // A page of a pair is half of a huge one, which the host makes writable as a whole.
-            let other = if pair(&s.world, gfn, hva) { at ^ 1 } else { at };
-            (s.world.writable[at], s.world.writable[other]) = (true, true);
+            // A page of a pair is half of a huge page, which the host makes writable as a whole.
+            let other = if pair(&s.shared, gfn, hva) { at ^ 1 } else { at };
+            (s.shared.writable[at], s.shared.writable[other]) = (true, true);
         }
-        // Where a part of the region is invalidated, a small page does.
+        // If a part of the region is covered, the fault maps a small page.
         let free = !s.threads[i].part || self.bug == Some(Bug::LargeUnconfirmed);
-        let whole = !s.world.watches(World::extent(1, gfn)) || self.bug == Some(Bug::WatchUnasked);
-        let large = large && pair(&s.world, gfn, hva) && !s.threads[i].logged && free && whole;
-        let pfn = frame(s.world.frames[at], hva);
+        let whole = !s.shared.watches(Shared::extent(1, gfn)) || self.bug == Some(Bug::WatchUnasked);
+        let large = large && pair(&s.shared, gfn, hva) && !s.threads[i].logged && free && whole;
+        let pfn = frame(s.shared.frames[at], hva);
         let pfn = if large { pfn & !1 } else { pfn };
-        s.threads[i].page = Some(Page { pfn, write: s.world.writable[at] && !watched, large });
+        s.threads[i].page = Some(Page { pfn, write: s.shared.writable[at] && !watched, large });
         s.threads[i].pc = if asking && self.bug == Some(Bug::StampAfterResolve) {
             self.first_of_look(&s.threads[i])
         } else if asking {
@@ -268,7 +268,7 @@ impl Scenario {
         };
     }
 
-    /// What remains to be done before the leaf, or the word for no slot, can be installed.
+    /// Returns the step before the install of the leaf or of the mmio word.
     #[allow(clippy::unused_self, reason = "a step like the others")]
     fn place(&self, s: &State, i: usize) -> Pc {
         let Thread { level, hva, page, large, .. } = s.threads[i];
@@ -287,15 +287,15 @@ impl Scenario {
             return Some(());
         };
         let fill = if self.bug == Some(Bug::LinkFillsZero) { 0 } else { version };
-        let child = s.world.new_node(level - 1, [Word::Hole(fill); 2])?;
+        let child = s.shared.new_node(level - 1, [Word::Hole(fill); 2])?;
         if s.cas(i, word, Word::Table(child)) {
             s.threads[i].path[level as usize - 1] = child;
             s.threads[i].level -= 1;
             s.threads[i].word = Word::Hole(fill);
             s.threads[i].pc = self.place(s, i);
         } else {
-            s.world.free_node(child);
-            // Another thread's table, or something else altogether.
+            s.shared.free_node(child);
+            // Another thread's table, or another word.
             s.threads[i].pc = Pc::Descend;
             s.threads[i].asking = true;
         }
@@ -308,12 +308,12 @@ impl Scenario {
         let fresh = word.version().is_some_and(|version| version <= stamp);
         let fresh = fresh || self.bug == Some(Bug::VersionUnchecked) && word.version().is_some();
         let within = if page.large && level == 0 { gfn & 1 } else { 0 };
-        // Where writes are logged, the first store to a page faults, whatever was mapped before it.
-        let armed = s.threads[i].logged && s.world.log.track == Track::Writes && !write;
+        // In a slot that logs, the first store to a page faults, whatever was mapped before.
+        let armed = s.threads[i].logged && s.shared.log.track == Track::Writes && !write;
         let allows = page.write && (!armed || self.bug == Some(Bug::LoadMapsWritable));
         let leaf = Leaf { pfn: page.pfn + within, write: allows, host_write: page.write, dirty: write };
         if fresh && s.cas(i, word, Word::Leaf(leaf)) {
-            s.world.book(level, 1);
+            s.shared.book(level, 1);
             if allows && s.threads[i].logged && !armed { self.fixed(s, i) } else { s.done(i) }
         } else {
             s.again(i);
@@ -323,11 +323,11 @@ impl Scenario {
     }
 }
 
-/// Whether host page `hva`, which backs `gfn`, is half of a pair that a large leaf could map.
-pub(crate) fn pair(world: &World, gfn: u8, hva: u8) -> bool {
+/// Returns whether host page `hva`, which backs `gfn`, is half of a pair that a large leaf could map.
+pub(crate) fn pair(shared: &Shared, gfn: u8, hva: u8) -> bool {
     let (gfn, even) = (gfn as usize & !1, hva as usize & !1);
-    world.memslots[gfn] == even as u8
-        && world.memslots[gfn + 1] == even as u8 + 1
-        && world.frames[even] == world.frames[even + 1]
-        && world.writable[even] == world.writable[even + 1]
+    shared.memslots[gfn] == even as u8
+        && shared.memslots[gfn + 1] == even as u8 + 1
+        && shared.frames[even] == shared.frames[even + 1]
+        && shared.writable[even] == shared.writable[even + 1]
 }

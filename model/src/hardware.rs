@@ -1,18 +1,18 @@
 //! The hardware: walks, caches, flushes, stores.
 //!
-//! It does whatever is worst. A vCPU's caches hold **every** translation and every link that it could have
-//! loaded since its last flush: whichever of them a real processor has, is among them, so no step has to
-//! choose and every moment of a load is covered. A store that changes no entry happens whenever it can, too; one that
-//! sets Dirty is an action of its own.
+//! It always does the worst. A vCPU's caches hold **every** translation and every link that it could have loaded since
+//! its last flush. The cached set of a real processor is a subset, so no step has to choose, and every moment of a load
+//! is covered. A store that changes no entry happens in every state in which it can; a store that sets Dirty is an
+//! action of its own.
 
 use crate::bug::Bug;
 use crate::harvest::Track;
-use crate::world::{Bad, Leaf, PAGES, Span, Word, World, bits};
+use crate::shared::{Bad, Leaf, PAGES, Shared, Span, Word, bits};
 
-/// What one vCPU may have cached.
+/// Caches of one vCPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Caches {
-    /// The root that is loaded.
+    /// The loaded root.
     pub root: u8,
     /// Links, each a set of nodes: to the table of links, to the leaf tables of either region.
     pub links: [u8; 3],
@@ -20,14 +20,14 @@ pub struct Caches {
     pub loads: [u16; PAGES as usize],
     /// Frames per page whose translation allows stores.
     pub stores: [u16; PAGES as usize],
-    /// Pages of region 0, a bit each, whose translation allows stores that leave entries alone: Dirty was set when it was
-    /// loaded. Where that matters.
+    /// Pages of region 0, a bit each, whose translation allows stores without a change of an entry, because Dirty was
+    /// set when it was loaded. Only in scenarios that need it.
     pub dirty: u8,
 }
 
 /// The hardware's part.
-impl World {
-    /// Everything that a vCPU could load at this moment joins what it may have cached.
+impl Shared {
+    /// Adds every translation that a vCPU could load at this moment to its caches.
     pub(crate) fn hardware(&mut self) {
         self.bad = self.bad.or(self.held_is_current());
         let by_bits = self.log.track == Track::DirtyBits;
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// Whatever can be stored without notice is stored.
+    /// Makes every store that changes no entry.
     fn stores_unnoticed(&mut self, caches: &Caches) {
         if self.log.begun {
             self.log.unsaved |= match self.log.track {
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// One vCPU answers a flush of `gfns`, at once.
+    /// Makes one vCPU answer a flush of `gfns` at once.
     pub(crate) fn flush(&mut self, vcpu: usize, gfns: Span, own_root: bool, bug: Option<Bug>) {
         let root = self.root;
         let caches = &mut self.vcpus[vcpu];
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    /// Every place where a store by `vcpu` to `gfn` would set Dirty now.
+    /// Returns every entry in which a store by `vcpu` to `gfn` would set Dirty now.
     pub(crate) fn clean_places(&mut self, vcpu: usize, gfn: u8) -> Vec<(u8, u8)> {
         if !self.tlb.runs(vcpu) {
             return Vec::new();

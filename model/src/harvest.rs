@@ -1,4 +1,4 @@
-//! Dirty logging: a harvest, what faults and edits mark for it, and how a log begins. One slot logs: region 0.
+//! Dirty logging: a harvest, the marks of faults and edits, and the begin of a log. One slot logs: region 0.
 //!
 //! ```text
 //! by W            take the marks; arm those pages (W goes); flush; copy
@@ -7,19 +7,19 @@
 //! a fault         the permission, then the mark
 //! an edit, by D   the mark, then the leaf goes; tables are emptied before they go
 //! ```
-//! What is watched: by D, a page that had been stored to when a harvest began is told by it, or by another one beside it.
-//! And once no thread is at work any more, every page stored to since its copy is in the marks, or in a leaf whose D is set.
-//! Stores that no entry shows happen in every state where they can ([`crate::hardware`]).
+//! Properties: with D bits, this harvest or a concurrent one reports a page that had been stored to when the harvest
+//! began. And when all threads have ended, every page stored to since its copy is in the marks, or in a leaf with D
+//! set. Stores that no entry shows happen in every state in which they can ([`crate::hardware`]).
 
 use crate::bug::Bug;
 use crate::scenario::Scenario;
+use crate::shared::{Bad, Leaf, Shared, Span, Word, bits};
 use crate::thread::{Op, Pc, State, Thread};
-use crate::world::{Bad, Leaf, Span, Word, World, bits};
 
 /// The frames that log.
 pub(crate) const LOGGED: Span = Span::new(0, 2);
 
-/// How stores are noticed.
+/// How the log learns of stores.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Track {
     /// Not at all.
@@ -31,24 +31,24 @@ pub enum Track {
     DirtyBits,
 }
 
-/// The log, and what is true of its pages.
+/// The log, and the state of its pages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Log {
     /// The policy of the VM.
     pub(crate) track: Track,
     /// The published slot logs.
     pub(crate) logs: bool,
-    /// The thread that switched it on has been told so.
+    /// The thread that switched the log on has returned.
     pub(crate) begun: bool,
-    /// It begins with all pages marked: `DirtyLog::initially_set`.
+    /// The log begins with all pages marked: `DirtyLog::initially_set`.
     pub(crate) set: bool,
     pub(crate) marks: u8,
-    /// Pages stored to since they were copied.
+    /// Pages stored to since their copy.
     pub(crate) unsaved: u8,
 }
 
 impl Log {
-    /// The slot is published that logs.
+    /// Publishes the slot that logs.
     pub(crate) fn begins(&mut self) {
         self.logs = true;
         if self.set {
@@ -64,7 +64,7 @@ impl Log {
     }
 }
 
-impl World {
+impl Shared {
     /// `Walk::keeps_tables`.
     pub(crate) fn keeps_tables(&self) -> bool {
         self.log.track == Track::DirtyBits && self.log.logs
@@ -75,13 +75,13 @@ impl World {
         self.keeps_tables() && level == 0 && matches!(old, Word::Leaf(Leaf { dirty: true, .. }))
     }
 
-    /// A page was stored to, and no harvest will find it.
+    /// Returns whether a page was stored to that no harvest will find.
     pub(crate) fn store_lost(&self) -> bool {
         let mut found = self.log.marks;
         if self.log.track == Track::DirtyBits {
             for (leaf, level) in self.below(self.root).0 {
-                // A large leaf is armed, or its pages are marked: its D says nothing.
-                found |= u8::from(level == 0 && leaf.dirty) << (leaf.pfn % crate::world::PAGES);
+                // A large leaf is armed, or its pages are marked, so its D has no meaning.
+                found |= u8::from(level == 0 && leaf.dirty) << (leaf.pfn % crate::shared::PAGES);
             }
         }
         self.log.unsaved & !found != 0
@@ -104,9 +104,9 @@ impl World {
     }
 }
 
-/// What [`World::arm_entry`] met.
+/// What [`Shared::arm_entry`] met.
 enum Armed {
-    /// What is frozen comes back: it has to be looked at then.
+    /// The entry is frozen: check it after the thaw.
     Wait,
     Done,
     Below(u8),
@@ -115,23 +115,23 @@ enum Armed {
 impl Scenario {
     /// One step of a harvest, or of arming a log that begins. `None`: it waits for a thaw.
     pub(crate) fn harvest(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
-        let by_bits = s.world.log.track == Track::DirtyBits;
+        let by_bits = s.shared.log.track == Track::DirtyBits;
         let Thread { gfn, level, taken, word, .. } = s.threads[i];
         match s.threads[i].pc {
             // Without a log there is nothing to harvest.
-            Pc::Start if !s.world.log.logs => return None,
-            Pc::Start if s.world.sets.in_progress && self.bug != Some(Bug::HarvestBeforeGrace) => {
+            Pc::Start if !s.shared.log.logs => return None,
+            Pc::Start if s.shared.sets.in_progress && self.bug != Some(Bug::HarvestBeforeGrace) => {
                 s.threads[i].waits = s.sections();
                 s.threads[i].pc = Pc::Settled;
             }
             Pc::Settled | Pc::Synchronized if s.threads[i].waits != 0 => return None,
             Pc::Start | Pc::Settled => {
                 s.enter(i, LOGGED.start);
-                // By W, others may have stored through a permission whose fault has yet to mark it.
-                s.threads[i].before = if by_bits { s.world.log.unsaved } else { 0 };
+                // By W, another thread may have stored through a permission whose fault has not marked it yet.
+                s.threads[i].before = if by_bits { s.shared.log.unsaved } else { 0 };
                 s.threads[i].pc = match self.bug {
                     Some(Bug::ArmBeforeTake) => {
-                        (s.threads[i].taken, s.threads[i].arms) = (s.world.log.marks, s.world.log.marks);
+                        (s.threads[i].taken, s.threads[i].arms) = (s.shared.log.marks, s.shared.log.marks);
                         self.arm_next(s, i, op)
                     }
                     Some(Bug::MarksBeforeTables) => Pc::TakeMarks,
@@ -139,7 +139,7 @@ impl Scenario {
                     _ => Pc::TakeMarks,
                 };
             }
-            Pc::Tables => match s.world.load(s.threads[i].node(), level, gfn) {
+            Pc::Tables => match s.shared.load(s.threads[i].node(), level, gfn) {
                 Word::Table(child) => go_down(&mut s.threads[i], child),
                 Word::Leaf(leaf) if leaf.dirty && level == 0 => {
                     s.threads[i].word = Word::Leaf(leaf);
@@ -152,7 +152,7 @@ impl Scenario {
                 let clean = Word::Leaf(Leaf { dirty: false, ..leaf });
                 let by_store = self.bug == Some(Bug::HarvestByStore);
                 if by_store {
-                    s.world.set(s.threads[i].node(), level, gfn, clean);
+                    s.shared.set(s.threads[i].node(), level, gfn, clean);
                 }
                 if by_store || s.cas(i, word, clean) {
                     s.threads[i].taken |= 1 << gfn;
@@ -162,11 +162,11 @@ impl Scenario {
                 }
             }
             Pc::TakeMarks if self.bug == Some(Bug::ArmBeforeTake) => {
-                s.world.log.marks &= !taken;
+                s.shared.log.marks &= !taken;
                 s.threads[i].pc = self.armed(s, i, op);
             }
             Pc::TakeMarks => {
-                let marks = std::mem::take(&mut s.world.log.marks);
+                let marks = std::mem::take(&mut s.shared.log.marks);
                 s.threads[i].taken |= marks;
                 s.threads[i].arms = marks;
                 s.threads[i].pc = match self.bug {
@@ -174,7 +174,7 @@ impl Scenario {
                     _ => self.arm_next(s, i, op),
                 };
             }
-            Pc::ArmEntry => match s.world.arm_entry(s.threads[i].node(), level, gfn) {
+            Pc::ArmEntry => match s.shared.arm_entry(s.threads[i].node(), level, gfn) {
                 Armed::Wait => return None,
                 Armed::Below(child) => go_down(&mut s.threads[i], child),
                 Armed::Done => s.threads[i].pc = self.arm_next(s, i, op),
@@ -189,8 +189,8 @@ impl Scenario {
             Pc::Flushed => {
                 let begins = op == Op::BeginLog;
                 if begins {
-                    // Everything is copied after that; what counts is what is stored from now on.
-                    (s.world.log.begun, s.world.log.unsaved) = (true, 0);
+                    // All pages are copied after that, so only later stores count.
+                    (s.shared.log.begun, s.shared.log.unsaved) = (true, 0);
                 }
                 if begins || self.bug == Some(Bug::CopyBeforeFlush) {
                     s.done(i);
@@ -200,12 +200,12 @@ impl Scenario {
             }
             Pc::Copy => {
                 if Self::untold(s, i) {
-                    s.world.bad = Some(Bad::StoreUntold);
+                    s.shared.bad = Some(Bad::StoreUntold);
                 }
-                s.world.log.unsaved &= !taken;
+                s.shared.log.unsaved &= !taken;
                 s.threads.iter_mut().for_each(|thread| thread.before &= !taken);
                 if self.bug == Some(Bug::CopyBeforeFlush) {
-                    s.threads[i].pc = self.first_of_flush(&s.world);
+                    s.threads[i].pc = self.first_of_flush(&s.shared);
                 } else {
                     s.done(i);
                 }
@@ -215,7 +215,7 @@ impl Scenario {
         Some(())
     }
 
-    /// The next page of the log whose D bit is to be looked at.
+    /// Moves to the next page of the log whose D bit to check.
     fn next_page(&self, s: &mut State, i: usize) {
         let next = s.threads[i].gfn + 1;
         if next < LOGGED.end {
@@ -228,7 +228,7 @@ impl Scenario {
         }
     }
 
-    /// The next page to arm: from the root, as one that is split or recovered meanwhile is found elsewhere.
+    /// Moves to the next page to arm, from the root, because a split or recovery may have moved its entry.
     fn arm_next(&self, s: &mut State, i: usize, op: Op) -> Pc {
         let early = self.bug == Some(Bug::ArmBeforeTake) && op == Op::Harvest;
         let thread = &mut s.threads[i];
@@ -240,7 +240,7 @@ impl Scenario {
         Pc::ArmEntry
     }
 
-    /// All is armed: what was taken is flushed, if anything was.
+    /// Ends the arming: flushes the taken pages, if there are any.
     fn armed(&self, s: &mut State, i: usize, op: Op) -> Pc {
         s.leave(i);
         let thread = &mut s.threads[i];
@@ -251,7 +251,7 @@ impl Scenario {
         }
         if op == Op::Harvest
             && pages != 0
-            && s.world.log.track == Track::DirtyBits
+            && s.shared.log.track == Track::DirtyBits
             && !matches!(self.bug, Some(Bug::HarvestWithoutGrace | Bug::HarvestFlushesFirst))
         {
             return Pc::Synchronize;
@@ -273,26 +273,26 @@ impl Scenario {
                 Pc::Flushed
             }
             _ if pages == 0 => Pc::Flushed,
-            _ => self.first_of_flush(&s.world),
+            _ => self.first_of_flush(&s.shared),
         }
     }
 
-    /// `Vm::begin_logs`: the slot logs by now.
+    /// `Vm::begin_logs`, after the slot began to log.
     pub(crate) fn arm_all(&self, s: &mut State, i: usize) {
         s.threads[i].arms = 3;
         s.threads[i].pc = self.arm_next(s, i, Op::BeginLog);
     }
 
-    /// By D bits: a page had been written when the harvest began, and neither this one tells of it nor any other.
+    /// By D bits: returns whether a page had been written when the harvest began, and no harvest reports it.
     fn untold(s: &State, i: usize) -> bool {
         let told = s.threads.iter().fold(0, |set, thread| set | thread.taken);
-        s.threads[i].before & s.world.log.unsaved & !told != 0
+        s.threads[i].before & s.shared.log.unsaved & !told != 0
     }
 
-    /// When all is done: see the header.
+    /// Checks the properties of the header at the end.
     pub(crate) fn audit_log(s: &mut State) {
-        if s.world.log.begun && s.world.store_lost() {
-            s.world.bad = Some(Bad::StoreLost);
+        if s.shared.log.begun && s.shared.store_lost() {
+            s.shared.bad = Some(Bad::StoreLost);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A frame that the VMM, or hardware beside the tables, uses: `held.rs` and `notify/holds.rs` of the engine.
+//! A frame that the VMM, or hardware, uses beside the tables: models `held.rs` and `notify/holds.rs`.
 //!
 //! ```text
 //! hold, refresh                          invalidation k
@@ -13,24 +13,24 @@
 //! valid?  the frame; else refused        valid?  the frame, for hardware; else none
 //! outside                                last look for a kick
 //! ```
-//! There is one such frame in the world. It takes the place of a leaf: what takes a leaf away takes it. So the stamp only has to
-//! find the invalidations that began before the page was published; those that begin later find the page.
+//! The model has one such frame. It is like a leaf: everything that takes a leaf away takes it. So the stamp only has
+//! to find the invalidations that began before the page was published; later ones find the page.
 //!
 //! # Steps that are one here and several in the engine
-//! * *An invalidation reads which page is held, and marks it taken*: the page that it has read may be another one by then, which is taken
-//!   without need.
+//! * *An invalidation reads which page is held, and marks it taken*: in the engine the held page may change in between,
+//!   and is then taken without need.
 //! * *A use that is refused ends*: it does nothing in between.
 
 use crate::active::Look;
 use crate::bug::Bug;
 use crate::scenario::Scenario;
+use crate::shared::{Bad, EPOCH, NONE, PAGES, Shared, Span, frame};
 use crate::thread::{Op, Page, Pc, Range, State, Why};
-use crate::world::{Bad, EPOCH, NONE, PAGES, Span, World, frame};
 
-/// What its word says.
+/// State of the held frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum HeldState {
-    /// An invalidation has taken it back; or it has not been asked for.
+    /// An invalidation has taken it back; or the host was never asked for it.
     #[default]
     Taken,
     /// The host is being asked.
@@ -39,7 +39,7 @@ pub enum HeldState {
     Valid,
 }
 
-/// The frame that is held.
+/// The held frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Held {
     pub(crate) state: HeldState,
@@ -49,7 +49,7 @@ pub struct Held {
     /// The host's frame, and whether it may be written.
     pub(crate) pfn: u8,
     pub(crate) write: bool,
-    /// A use has begun; and has found this frame.
+    /// A use has begun, and has this frame.
     pub(crate) inside: bool,
     pub(crate) using: Option<u8>,
     /// vCPUs hand it to hardware.
@@ -73,14 +73,14 @@ impl Default for Held {
 }
 
 impl Held {
-    /// The frame, if it may be used.
+    /// Returns the frame, if it may be used.
     pub(crate) fn current(&self) -> Option<u8> {
         (self.state == HeldState::Valid).then_some(self.pfn)
     }
 }
 
-impl World {
-    /// What is used of the frame must be what the host and the slots say.
+impl Shared {
+    /// Checks that a used frame is the one that the host and the slots say.
     pub(crate) fn held_is_current(&self) -> Option<Bad> {
         let running = (0..self.vcpu_count.into()).filter(|&vcpu| self.tlb.runs(vcpu));
         let used = running.filter_map(|vcpu| self.tlb.vcpus[vcpu].held).chain(self.held.using);
@@ -95,35 +95,35 @@ impl World {
 }
 
 impl Scenario {
-    /// One step of a thread that holds frame `gfn`, and uses it once where hardware does not. `None`: it waits.
+    /// One step of a thread that holds frame `gfn`, and uses it once unless hardware does. `None`: it waits.
     pub(crate) fn hold(&self, s: &mut State, i: usize, gfn: u8, write: bool) -> Option<()> {
         let thread = s.threads[i];
         let first_look = if self.bug == Some(Bug::HeldUnconfirmed) { Pc::Resolve } else { Pc::ScanRegion };
         match thread.pc {
-            Pc::Start if s.world.held.state == HeldState::Valid => self.held(s, i),
+            Pc::Start if s.shared.held.state == HeldState::Valid => self.held(s, i),
             Pc::Start => {
-                (s.world.held.gfn, s.world.held.write) = (gfn, write);
+                (s.shared.held.gfn, s.shared.held.write) = (gfn, write);
                 s.threads[i].pc = Pc::Stamp;
             }
             Pc::Stamp => {
-                s.threads[i].epoch = s.world.lines[EPOCH].newest;
-                s.threads[i].hva = s.world.memslots[gfn as usize];
+                s.threads[i].epoch = s.shared.lines[EPOCH].newest;
+                s.threads[i].hva = s.shared.memslots[gfn as usize];
                 s.threads[i].large = false;
                 match (s.threads[i].hva, self.bug) {
                     (NONE, _) => s.done(i),
                     (_, Some(Bug::HeldPublishedLate)) => {
-                        s.world.held.state = HeldState::Asking;
+                        s.shared.held.state = HeldState::Asking;
                         s.threads[i].pc = first_look;
                     }
                     _ => s.threads[i].pc = Pc::HoldPublish,
                 }
             }
             Pc::HoldPublish => {
-                s.world.held.hva = thread.hva;
+                s.shared.held.hva = thread.hva;
                 if self.bug == Some(Bug::HeldPublishedLate) {
                     s.threads[i].pc = Pc::HoldValid;
                 } else {
-                    s.world.held.state = HeldState::Asking;
+                    s.shared.held.state = HeldState::Asking;
                     s.threads[i].pc = first_look;
                 }
             }
@@ -132,47 +132,48 @@ impl Scenario {
                 Look::Covered | Look::Moved => s.threads[i].pc = Pc::Stamp,
                 Look::Confirmed => s.threads[i].pc = Pc::Resolve,
             },
-            Pc::Resolve if write && s.world.locked != NONE => return None,
+            Pc::Resolve if write && s.shared.locked != NONE => return None,
             Pc::Resolve => {
                 let at = thread.hva as usize;
-                s.world.writable[at] |= write;
-                let pfn = frame(s.world.frames[at], thread.hva);
+                s.shared.writable[at] |= write;
+                let pfn = frame(s.shared.frames[at], thread.hva);
                 s.threads[i].page = Some(Page { pfn, write, large: false });
                 let late = self.bug == Some(Bug::HeldPublishedLate);
                 s.threads[i].pc = if late { Pc::HoldPublish } else { Pc::HoldValid };
             }
             Pc::HoldValid => {
-                let asked = s.world.held.state == HeldState::Asking || self.bug == Some(Bug::HeldTakenMissed);
+                let asked =
+                    s.shared.held.state == HeldState::Asking || self.bug == Some(Bug::HeldTakenMissed);
                 let page = s.threads[i].page.take().expect("the host answered");
                 if asked {
-                    (s.world.held.state, s.world.held.pfn) = (HeldState::Valid, page.pfn);
+                    (s.shared.held.state, s.shared.held.pfn) = (HeldState::Valid, page.pfn);
                     self.held(s, i);
                 } else {
                     s.threads[i].pc = Pc::Stamp;
                 }
             }
             Pc::HoldEnter if self.bug == Some(Bug::HeldLookedFirst) => {
-                s.world.held.using = s.world.held.current();
+                s.shared.held.using = s.shared.held.current();
                 s.threads[i].pc = Pc::HoldUse;
             }
             Pc::HoldEnter => {
-                s.world.held.inside = true;
+                s.shared.held.inside = true;
                 s.threads[i].pc = Pc::HoldUse;
             }
             Pc::HoldUse if self.bug == Some(Bug::HeldLookedFirst) => {
-                s.world.held.inside = true;
+                s.shared.held.inside = true;
                 s.threads[i].pc = Pc::HoldLeave;
             }
             Pc::HoldUse => {
-                s.world.held.using = s.world.held.current();
+                s.shared.held.using = s.shared.held.current();
                 s.threads[i].pc = Pc::HoldLeave;
-                if s.world.held.using.is_none() {
-                    s.world.held.inside = false;
+                if s.shared.held.using.is_none() {
+                    s.shared.held.inside = false;
                     s.threads[i].pc = Pc::Stamp;
                 }
             }
             Pc::HoldLeave => {
-                (s.world.held.inside, s.world.held.using) = (false, None);
+                (s.shared.held.inside, s.shared.held.using) = (false, None);
                 s.done(i);
             }
             pc => unreachable!("{pc:?} in a hold"),
@@ -180,19 +181,19 @@ impl Scenario {
         Some(())
     }
 
-    /// The frame is valid: it is used.
+    /// Uses the valid frame.
     #[allow(clippy::unused_self, reason = "a step like the others")]
     fn held(&self, s: &mut State, i: usize) {
-        if s.world.held.hardware {
+        if s.shared.held.hardware {
             s.done(i);
         } else {
             (s.threads[i].hva, s.threads[i].epoch, s.threads[i].pc) = (NONE, 0, Pc::HoldEnter);
         }
     }
 
-    /// An invalidation that takes away what `op` says takes the frame back, if it is in that.
+    /// Takes the frame back if the range of `op` has it.
     pub(crate) fn take_held(&self, s: &mut State, i: usize, op: Op) {
-        let held = s.world.held;
+        let held = s.shared.held;
         let covered = match op {
             _ if held.gfn == NONE => false,
             Op::Invalidate { range: Range::Hvas(_), why: Why::ChangePte, .. } => {
@@ -209,7 +210,7 @@ impl Scenario {
             return;
         }
         if self.bug != Some(Bug::HeldKept) {
-            s.world.held.state = HeldState::Taken;
+            s.shared.held.state = HeldState::Taken;
         }
         s.threads[i].took_held = true;
         if held.hardware && self.bug != Some(Bug::HeldUnflushed) {
@@ -217,8 +218,8 @@ impl Scenario {
         }
     }
 
-    /// Whether an invalidation that took the frame back has to wait for the end of a use.
+    /// Returns whether an invalidation that took the frame back must wait for the end of a use.
     pub(crate) fn awaits_use(&self, s: &State, i: usize) -> bool {
-        s.threads[i].took_held && s.world.held.inside && self.bug != Some(Bug::HeldUnwaited)
+        s.threads[i].took_held && s.shared.held.inside && self.bug != Some(Bug::HeldUnwaited)
     }
 }

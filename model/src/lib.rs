@@ -1,35 +1,34 @@
-//! slat-model: the invalidation protocol of the engine, every interleaving of it, in small worlds.
+//! slat-model explores every interleaving of the engine's invalidation protocol in small scenarios.
 //!
-//! The protocol is described where it lives: `slat::notify` and `slat::fault`. Here each of its steps is an action
-//! named after the function that takes it, memory is sequentially consistent (orderings are loom's part: the
-//! engine's `loom_tests`), and a checker walks through every order in which threads and hardware can take them.
+//! `slat::notify` and `slat::fault` describe the protocol. Here each of its steps is an action with the name of the
+//! engine's function. Memory is sequentially consistent; loom checks orderings (the engine's `loom_tests`). A checker
+//! walks through every order in which threads and hardware can take the actions.
 //!
-//! | room | what |
+//! | module | contents |
 //! |---|---|
-//! | [`world`] | what is shared: entries, tables, the active set and its words, the host |
-//! | [`hardware`] | what vCPUs walk and cache |
-//! | [`op`] | what a thread can be told to do |
-//! | [`thread`], `pc` | an operation in progress; settling; where it stands |
-//! | `active` | an invalidation begins, widens and ends; a fault looks at the active set |
-//! | `fault` | an access: walk, look, ask, link, install; MMIO |
-//! | [`copy`] | a host that copies a page which another change withdraws |
+//! | [`shared`] | the shared state: entries, tables, the active set and its words, the host |
+//! | [`hardware`] | walks and caches of vCPUs |
+//! | [`op`] | the operations of threads |
+//! | [`thread`], `pc` | an operation in progress; settling; its next step |
+//! | `active` | begin, widening and end of an invalidation; a fault's check of the active set |
+//! | `fault` | an access: walk, check, ask, link, install; MMIO |
+//! | [`copy`] | a host that copies a page while another change withdraws it |
 //! | [`held`] | a frame that the VMM, or hardware, uses beside the tables |
-//! | [`memo`] | what a vCPU remembers of its last fault, and a fault that it shortens |
-//! | `present` | one that finds a leaf: a permission, a split, an upgrade |
+//! | [`memo`] | a vCPU's memo of its last fault, and the faults that it shortens |
+//! | `present` | a fault on a present leaf: a permission, a split, an upgrade |
 //! | `edit` | the walk of an invalidation and of a slot transaction |
 //! | [`shootdown`] | a flush: vCPUs that enter and leave the guest, kicks, answers |
 //! | [`slots`] | a slot transaction; the versions of the slots |
-//! | [`harvest`] | dirty logs: marks, D bits, what a harvest takes and arms |
+//! | [`harvest`] | dirty logs: marks, D bits, harvests |
 //! | `reshape` | split, recover, a new root |
-//! | [`scenario`], [`check`] | a world and its threads; the check of all that can happen to them |
+//! | [`scenario`], [`check`] | an initial state and its threads; the check of all interleavings |
 //! | [`library`] | the scenarios, by family: `cargo run -p slat-model` checks them all |
-//! | [`nested`] | shadows of nested guests: worlds and a check of their own |
+//! | [`nested`] | shadows of nested guests: scenarios and a check of their own |
 //! | [`primary`] | a primary MMU whose faults read versions of the mappings: likewise |
 //! | [`fleet`] | hosts that share a store by conditional writes: likewise |
-//! | [`bug`] | mistakes, each of which must be found |
+//! | [`bug`] | seeded mistakes, each of which the check must find |
 //!
-//! A dead table is never overwritten: a walk inside it does harmless work there. That this is so is one of the
-//! results.
+//! A dead table is never overwritten, so that a walk inside it does no harm there. The model shows that.
 
 mod active;
 pub mod bug;
@@ -50,10 +49,10 @@ mod present;
 pub mod primary;
 mod reshape;
 pub mod scenario;
+pub mod shared;
 pub mod shootdown;
 pub mod slots;
 pub mod thread;
-pub mod world;
 
 pub use bug::Bug;
 pub use check::{Checked, Verdict};

@@ -1,8 +1,9 @@
-//! `slat-model [small|full|mistakes] [NAME]`: checks the scenarios of every run, those and the large ones, or the mistakes;
-//! or only what is called so. `push`: the small set, then every mistake. Without a word: the full set, then every mistake.
+//! `slat-model [small|full|mistakes] [NAME]` checks the small set of scenarios, that set and the large ones, or the
+//! mistakes; with a name only those of that name. `push`: the small set, then every mistake. Without arguments: the
+//! full set, then every mistake.
 //!
-//! It prints what was explored (`EXECUTIONS Model <family> <states>`), the mistakes that can be made (`BUG <name> Model
-//! <what>`) and those that were found (`SEEDED <name> Model <states>`).
+//! It prints the explored families (`EXECUTIONS Model <family> <states>`), the mistakes (`BUG <name> Model <what>`),
+//! and the found ones (`SEEDED <name> Model <states>`).
 
 use slat_model::check::side_by_side;
 use slat_model::library::Family;
@@ -10,7 +11,7 @@ use slat_model::{Bug, Checked, fleet, library, nested, primary};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Checks every scenario of `families`, and says what was found.
+/// Checks every scenario of `families`, and prints the results.
 fn check<S: Checked>(families: Vec<Family<S>>, only: Option<&str>) -> bool {
     let began = Instant::now();
     let (mut states, mut good) = (0, true);
@@ -40,7 +41,7 @@ fn check<S: Checked>(families: Vec<Family<S>>, only: Option<&str>) -> bool {
     good
 }
 
-/// Makes every mistake, and says how each was found. With one of them: by which way.
+/// Makes every mistake, and prints how each was found. With one mistake it prints the path.
 fn mistakes(only: Option<&str>) -> bool {
     let mut bugs = Bug::ALL.to_vec();
     bugs.retain(|bug| only.is_none_or(|only| bug.name() == only));
@@ -62,7 +63,7 @@ fn mistakes(only: Option<&str>) -> bool {
     good
 }
 
-/// The way to something bad.
+/// Prints the path to a bad state.
 fn print(actions: &[String]) {
     for action in actions {
         println!("    {action}");

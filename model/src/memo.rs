@@ -1,33 +1,33 @@
-//! What a vCPU remembers of its last fault: `fault::memo`, and the faults that it shortens: `fault::quick`.
+//! The memo of a vCPU, `fault::memo`, and the faults that it shortens, `fault::quick`.
 //!
-//! In scenarios that [remember](Scenario::remembers). A memo is the slot that was found last, and what was confirmed of it
-//! since: the epoch, the word of the region, the frames for which they were confirmed, and their leaf table. While the
-//! region's word stands, then the epoch, a fault in those frames looks at nothing else. While the epoch stands, the table
-//! above the leaf table stands too. Where no invalidation is active after that, N answers for all frames of the slot while it
-//! stands: if the slot has whole leaf tables. With another slot the whole memo is replaced.
+//! Only in scenarios that [remember](Scenario::remembers). A memo has the last slot, and its confirmed state: the
+//! epoch, the word of the region, the frames for which they were confirmed, and their leaf table. While the region's
+//! word and then the epoch are unchanged, a fault in those frames checks nothing else. While the epoch is unchanged,
+//! the table above the leaf table stays linked. If no invalidation is active after that, N covers all frames of the
+//! slot while N is unchanged, if the slot has whole leaf tables. With another slot the whole memo is replaced.
 
 use crate::active::{Look, region};
 use crate::bug::Bug;
 use crate::fault::Access;
 use crate::scenario::Scenario;
+use crate::shared::{EPOCH, Leaf, NONE, Shared, Span, Word, frame};
 use crate::slots::Version;
 use crate::thread::{Page, Pc, State};
-use crate::world::{EPOCH, Leaf, NONE, Span, Word, World, frame};
 
 /// `Memo`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Memo {
-    /// The frames of the slot, and the host page of the first.
+    /// The frames of the slot, and the host page of the first one.
     slot: Span,
     hva: u8,
-    /// The number under which the slots were published in which it was found.
+    /// Number of the version of the slots in which it was found.
     published: u8,
     confirmed: Option<Confirmed>,
     quiet: Option<Quiet>,
 }
 
-/// `Quiet`: the number of N, with no invalidation active; the table above the leaf tables; and a leaf table found since, with its
-/// first frame.
+/// `Quiet`: the number of N while no invalidation was active; the table above the leaf tables; and a leaf table found
+/// since, with its first frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Quiet {
     number: u8,
@@ -44,14 +44,14 @@ pub struct Confirmed {
     region: u8,
     stamp: u8,
     frames: Span,
-    /// The leaf table, or [`NONE`] yet.
+    /// The leaf table, or [`NONE`] if not known yet.
     table: u8,
-    /// The table above it, or [`NONE`]: where that is not the root.
+    /// The table above it, or [`NONE`] if that is the root.
     parent: u8,
 }
 
 impl Memo {
-    /// The memo of a vCPU that has looked up `gfn` in slots of `frames` frames each.
+    /// Makes the memo of a vCPU that has looked up `gfn` in slots of `frames` frames each.
     pub(crate) fn of(gfn: u8, frames: u8, version: Version, published: u8) -> Self {
         let start = gfn & !(frames - 1);
         Self {
@@ -63,7 +63,7 @@ impl Memo {
         }
     }
 
-    /// The numbers in it.
+    /// Returns the numbers in it.
     pub(crate) fn numbers(&mut self) -> impl Iterator<Item = &mut u8> {
         let Self { published, confirmed, quiet, .. } = self;
         let confirmed = confirmed.iter_mut();
@@ -71,36 +71,36 @@ impl Memo {
         confirmed.chain(quiet.iter_mut().map(|quiet| &mut quiet.number)).chain([published])
     }
 
-    /// The host page of `gfn`.
+    /// Returns the host page of `gfn`.
     fn page(&self, gfn: u8) -> u8 {
         self.hva + (gfn - self.slot.start)
     }
 
-    /// Whether its slot has all frames of their leaf tables.
+    /// Returns whether its slot has all frames of their leaf tables.
     fn has_tables(&self) -> bool {
         self.slot.end - self.slot.start >= 2
     }
 
-    /// The slot's part of the leaf table of `gfn`, as far as it lies in one region.
+    /// Returns the slot's part of the leaf table of `gfn`, within one region.
     fn part(&self, gfn: u8) -> Span {
         let around = |&other: &u8| self.slot.has(other) && region(self.page(other)) == region(self.page(gfn));
-        let frames = World::extent(1, gfn);
+        let frames = Shared::extent(1, gfn);
         let frames = (frames.start..frames.end).filter(around);
         frames.fold(Span::default(), |part, gfn| part.hull(Span::new(gfn, gfn + 1)))
     }
 }
 
 impl Scenario {
-    /// `Memo::slot`: the slot of `gfn` was looked up.
+    /// `Memo::slot`: notes the slot of `gfn`.
     pub(crate) fn remember(&self, s: &mut State, i: usize, gfn: u8) {
         let Some(old) = s.threads[i].memo else { return };
-        if old.slot.has(gfn) && old.published == s.world.published {
+        if old.slot.has(gfn) && old.published == s.shared.published {
             return;
         }
-        let mut memo = Memo::of(gfn, self.remembers, s.world.memslots, s.world.published);
+        let mut memo = Memo::of(gfn, self.remembers, s.shared.memslots, s.shared.published);
         if self.bug == Some(Bug::SlotChangedStampKept) {
             memo.confirmed = old.confirmed.map(|confirmed| Confirmed {
-                frames: if World::extent(1, gfn).overlaps(confirmed.frames) {
+                frames: if Shared::extent(1, gfn).overlaps(confirmed.frames) {
                     memo.slot
                 } else {
                     Span::default()
@@ -132,12 +132,12 @@ impl Scenario {
                 _ => return Self::in_full(s, i, gfn),
             },
             Pc::AgainStamp => {
-                s.threads[i].epoch = s.world.lines[EPOCH].newest;
+                s.threads[i].epoch = s.shared.lines[EPOCH].newest;
                 (s.threads[i].quick, s.threads[i].large, s.threads[i].part) = (true, true, false);
                 Pc::AgainPublished
             }
             Pc::AgainPublished
-                if memo.published != s.world.published && self.bug != Some(Bug::SlotRemembered) =>
+                if memo.published != s.shared.published && self.bug != Some(Bug::SlotRemembered) =>
             {
                 return Self::in_full(s, i, gfn);
             }
@@ -147,8 +147,8 @@ impl Scenario {
             }
             Pc::QuickWalk => {
                 let level = thread.level;
-                let node = if level == s.world.top() { s.world.root } else { thread.path[level as usize] };
-                let Word::Table(child) = s.world.load(node, level, gfn) else {
+                let node = if level == s.shared.top() { s.shared.root } else { thread.path[level as usize] };
+                let Word::Table(child) = s.shared.load(node, level, gfn) else {
                     return Self::in_full(s, i, gfn);
                 };
                 s.threads[i].level = level - 1;
@@ -156,7 +156,7 @@ impl Scenario {
                 if level > 1 {
                     Pc::QuickWalk
                 } else {
-                    let parent = if level == s.world.top() { NONE } else { node };
+                    let parent = if level == s.shared.top() { NONE } else { node };
                     let confirmed =
                         memo.confirmed.map(|confirmed| Confirmed { table: child, parent, ..confirmed });
                     s.threads[i].memo = Some(Memo { confirmed, ..memo });
@@ -166,7 +166,7 @@ impl Scenario {
             }
             Pc::QuickLoad => {
                 s.threads[i].level = 0;
-                let word = s.world.load(thread.path[0], 0, gfn);
+                let word = s.shared.load(thread.path[0], 0, gfn);
                 if !matches!(word, Word::Hole(version) if version <= thread.stamp) {
                     return Self::in_full(s, i, gfn);
                 }
@@ -175,10 +175,10 @@ impl Scenario {
             }
             Pc::QuickLookup => {
                 let hva = memo.page(gfn);
-                if !s.world.writable[hva as usize] {
+                if !s.shared.writable[hva as usize] {
                     return Self::in_full(s, i, gfn);
                 }
-                let pfn = frame(s.world.frames[hva as usize], hva);
+                let pfn = frame(s.shared.frames[hva as usize], hva);
                 s.threads[i].page = Some(Page { pfn, write: true, large: false });
                 Pc::QuickInstall
             }
@@ -188,7 +188,7 @@ impl Scenario {
                 if !s.cas(i, thread.word, Word::Leaf(leaf)) {
                     return Self::in_full(s, i, gfn);
                 }
-                s.world.book(0, 1);
+                s.shared.book(0, 1);
                 return s.done(i);
             }
             pc => unreachable!("{pc:?} on the quick path"),
@@ -196,7 +196,7 @@ impl Scenario {
         s.threads[i].pc = next;
     }
 
-    /// What N answers for. `None`: the full pipeline takes over.
+    /// The path by N. `None`: the full pipeline takes over.
     fn quiet(&self, s: &mut State, i: usize, gfn: u8) -> Option<Pc> {
         let thread = s.threads[i];
         let memo = thread.memo.expect("a fault without a memo is not quick");
@@ -204,12 +204,12 @@ impl Scenario {
             Pc::QuickNumber => match memo.quiet {
                 Some(quiet)
                     if memo.slot.has(gfn)
-                        && (quiet.number == s.world.numbers.newest
+                        && (quiet.number == s.shared.numbers.newest
                             || matches!(self.bug, Some(Bug::TableRemembered | Bug::NumberForgotten))) =>
                 {
                     s.threads[i].stamp = quiet.number;
                     s.threads[i].path[0] = quiet.table;
-                    if quiet.table != NONE && World::extent(1, gfn).start == quiet.first {
+                    if quiet.table != NONE && Shared::extent(1, gfn).start == quiet.first {
                         Pc::QuickLoad
                     } else {
                         Pc::QuietWalk
@@ -222,20 +222,20 @@ impl Scenario {
             },
             Pc::QuietWalk => {
                 let quiet = memo.quiet.expect("it was looked at");
-                let Word::Table(table) = s.world.load(quiet.parent, 1, gfn) else { return None };
+                let Word::Table(table) = s.shared.load(quiet.parent, 1, gfn) else { return None };
                 s.threads[i].path[0] = table;
-                let quiet = Quiet { table, first: World::extent(1, gfn).start, ..quiet };
+                let quiet = Quiet { table, first: Shared::extent(1, gfn).start, ..quiet };
                 s.threads[i].memo = Some(Memo { quiet: Some(quiet), ..memo });
                 Pc::QuickLoad
             }
             Pc::ReadNumber => {
-                s.threads[i].number = s.world.numbers.newest;
-                let is_quiet = s.world.numbers.count == 0 || self.bug == Some(Bug::QuietBeside);
+                s.threads[i].number = s.shared.numbers.newest;
+                let is_quiet = s.shared.numbers.count == 0 || self.bug == Some(Bug::QuietBeside);
                 if is_quiet { Pc::ReadEpoch } else { Pc::QuickLoad }
             }
             Pc::ReadEpoch => {
                 let confirmed = memo.confirmed.expect("it was confirmed");
-                if s.world.lines[EPOCH].newest == confirmed.epoch || self.bug == Some(Bug::QuietUndated) {
+                if s.shared.lines[EPOCH].newest == confirmed.epoch || self.bug == Some(Bug::QuietUndated) {
                     let quiet =
                         Quiet { number: thread.number, parent: thread.path[1], table: NONE, first: 0 };
                     s.threads[i].memo = Some(Memo { quiet: Some(quiet), ..memo });
@@ -246,19 +246,19 @@ impl Scenario {
         })
     }
 
-    /// Whether the word that is looked at is as it was.
+    /// Returns whether the checked word is unchanged.
     fn stands(&self, s: &State, i: usize, gfn: u8, confirmed: Confirmed) -> bool {
         let memo = s.threads[i].memo.expect("a fault without a memo is not quick");
         if s.threads[i].pc == Pc::QuickEpoch {
-            return s.world.lines[EPOCH].newest == confirmed.epoch || self.bug == Some(Bug::TableRemembered);
+            return s.shared.lines[EPOCH].newest == confirmed.epoch || self.bug == Some(Bug::TableRemembered);
         }
-        let word = s.world.lines[region(memo.page(gfn))].newest;
+        let word = s.shared.lines[region(memo.page(gfn))].newest;
         word == confirmed.region || self.bug == Some(Bug::RegionForgotten)
     }
 
-    /// To the leaf table: at the one that is remembered, below the parent, or from the root.
+    /// Walks to the leaf table: the remembered one, below the parent, or from the root.
     fn quick_walk(s: &mut State, i: usize, Confirmed { stamp, table, parent, .. }: Confirmed) -> Pc {
-        (s.threads[i].level, s.threads[i].stamp, s.threads[i].path[0]) = (s.world.top(), stamp, table);
+        (s.threads[i].level, s.threads[i].stamp, s.threads[i].path[0]) = (s.shared.top(), stamp, table);
         if table != NONE {
             return Pc::QuickLoad;
         }
@@ -299,7 +299,7 @@ impl Scenario {
         }
     }
 
-    /// Nothing was done: the full pipeline takes over.
+    /// Hands over to the full pipeline, with nothing done.
     fn in_full(s: &mut State, i: usize, gfn: u8) {
         s.again(i);
         s.enter(i, gfn);

@@ -1,28 +1,28 @@
-//! What programs are made of.
+//! The operations of programs.
 
 #[cfg(doc)]
-use crate::world::NONE;
-use crate::world::Span;
+use crate::shared::NONE;
+use crate::shared::Span;
 
-/// What a program is made of.
+/// An operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
-    /// A guest access that faults until it can go on.
+    /// A guest access, which faults until it succeeds.
     Access {
         /// The page.
         gfn: u8,
         /// A store.
         write: bool,
-        /// The host sleeps before it answers: it is asked outside of any section.
+        /// The host sleeps before it answers, so the fault asks it outside a section.
         sleeps: bool,
         /// Large leaves are allowed.
         large: bool,
     },
     /// The host changes some pages.
     Invalidate {
-        /// Which.
+        /// The range.
         range: Range,
-        /// What for.
+        /// The reason.
         why: Why,
         /// The walk leaves its section after each entry.
         rests: bool,
@@ -37,39 +37,39 @@ pub enum Op {
         /// Any page of it.
         gfn: u8,
     },
-    /// Everything goes, by a new root.
+    /// Zaps everything by a new root.
     ZapAll,
-    /// Accessed is cleared.
+    /// Clears Accessed.
     Age {
         /// The page.
         gfn: u8,
     },
-    /// Guest frames get another host page each, counted from `hva`; or no slot any more.
+    /// Gives guest frames other host pages, counted from `hva`, or no slot.
     Commit {
         /// The frames.
         gfns: Span,
         /// The first host page, or [`NONE`].
         hva: u8,
     },
-    /// The VMM holds a frame, or asks for it anew, and uses it.
+    /// The VMM holds or refreshes a frame, and uses it.
     Hold {
         /// The frame.
         gfn: u8,
-        /// It is written.
+        /// Whether it is written.
         write: bool,
     },
-    /// A thread writes to a host page that is parked: it copies the page.
+    /// A thread writes to a parked host page, and therefore copies it.
     Copy {
         /// The page.
         page: u8,
     },
     /// The slot of region 0 logs from now on.
     BeginLog,
-    /// Its log is taken, and what was in it is copied.
+    /// Harvests its log, and copies the pages.
     Harvest,
 }
 
-/// What an invalidation publishes.
+/// The range that an invalidation publishes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Range {
     /// Guest frames.
@@ -78,7 +78,7 @@ pub enum Range {
     Hvas(Span),
 }
 
-/// What an invalidation does.
+/// The kind of an invalidation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Why {
     /// Frames are taken back; whole tables go too.
@@ -90,21 +90,22 @@ pub enum Why {
     Leaked,
     /// The host withdraws write permission.
     Protect,
-    /// Write permission is withdrawn page by page, and the pages are let go of before the flush: they are shared from then on.
+    /// Write permission is withdrawn page by page, and the pages are released before the flush; they are shared from
+    /// then on.
     Park,
     /// Stores to guest frames are tracked from now on: they are counted, and write permission is withdrawn.
     Track,
-    /// Read-only pages are replaced by others with the same contents, told one by one.
+    /// Read-only pages are replaced by others with the same contents, reported one by one.
     ChangePte,
 }
 
 impl Why {
-    /// Whether leaves lose their write permission, and stay.
+    /// Returns whether leaves stay without write permission.
     pub(crate) fn withdraws(self) -> bool {
         matches!(self, Self::Protect | Self::Park | Self::Track)
     }
 
-    /// Whether whole tables go.
+    /// Returns whether whole tables are unhooked.
     pub(crate) fn unhooks(self) -> bool {
         matches!(self, Self::Unmap | Self::Leaked)
     }

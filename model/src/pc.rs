@@ -1,6 +1,6 @@
-//! Where threads stand.
+//! The next step of a thread.
 
-/// What a thread does next: named after the function of the engine that does it.
+/// The next step of a thread, with the name of the engine's function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[allow(missing_docs, reason = "named after functions")]
 pub enum Pc {

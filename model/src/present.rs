@@ -1,12 +1,12 @@
-//! A fault on a leaf that is there, `fault::present`: a permission given back, a large leaf of a slot that logs split,
-//! an upgrade.
+//! A fault on a present leaf, `fault::present`: it restores a permission, splits a large leaf of a slot that logs, or
+//! upgrades the leaf.
 
 use crate::bug::Bug;
 use crate::fault::{Access, pair};
 use crate::harvest::Track;
 use crate::scenario::Scenario;
+use crate::shared::{Leaf, Shared, Span, Word, frame};
 use crate::thread::{Pc, State, Thread};
-use crate::world::{Leaf, Span, Word, World, frame};
 
 impl Scenario {
     /// One step. `None`: no memory for a table.
@@ -18,7 +18,7 @@ impl Scenario {
                 let given = Word::Leaf(Leaf { write: true, dirty: true, ..leaf });
                 if self.bug == Some(Bug::MarkBeforePermission) && thread.late == 0 {
                     s.threads[i].late = 1;
-                    s.world.log.log_writes(extent(&thread));
+                    s.shared.log.log_writes(extent(&thread));
                 } else if s.cas(i, thread.word, given) {
                     self.fixed(s, i);
                 } else {
@@ -27,11 +27,11 @@ impl Scenario {
             }
             Pc::SplitDown => Self::split_down(s, i)?,
             Pc::KeepDirty => {
-                s.world.log.log_writes(extent(&thread));
+                s.shared.log.log_writes(extent(&thread));
                 s.threads[i].pc = Pc::Freeze;
             }
             Pc::LogStore => {
-                s.world.log.log_writes(extent(&thread));
+                s.shared.log.log_writes(extent(&thread));
                 s.done(i);
             }
             Pc::Freeze => self.freeze(s, i),
@@ -41,9 +41,9 @@ impl Scenario {
         Some(())
     }
 
-    /// `present::fixed`: the leaf may be written by now, and that is logged.
+    /// `present::fixed`: the leaf is writable now, and the fault marks it.
     pub(crate) fn fixed(&self, s: &mut State, i: usize) {
-        if s.world.log.track == Track::Writes && self.bug != Some(Bug::MarkBeforePermission) {
+        if s.shared.log.track == Track::Writes && self.bug != Some(Bug::MarkBeforePermission) {
             s.threads[i].pc = Pc::LogStore;
         } else {
             s.done(i);
@@ -54,14 +54,14 @@ impl Scenario {
     /// then. `None`: no memory for the table.
     fn split_down(s: &mut State, i: usize) -> Option<()> {
         let Word::Leaf(leaf) = s.threads[i].word else { unreachable!("it was a leaf") };
-        let write = s.world.log.track == Track::DirtyBits && leaf.host_write;
+        let write = s.shared.log.track == Track::DirtyBits && leaf.host_write;
         let dirty = leaf.dirty && !write;
         let halves = [0, 1].map(|half| Word::Leaf(Leaf { pfn: leaf.pfn + half, write, dirty, ..leaf }));
-        let table = s.world.new_node(0, halves)?;
+        let table = s.shared.new_node(0, halves)?;
         if s.cas(i, s.threads[i].word, Word::Table(table)) {
             if write { s.done(i) } else { s.again(i) }
         } else {
-            s.world.free_node(table);
+            s.shared.free_node(table);
             s.again(i);
         }
         Some(())
@@ -80,7 +80,7 @@ impl Scenario {
         }
     }
 
-    /// Its second half: to what was decided, unless another thread took the frozen entry away.
+    /// Its second half: thaws to the chosen leaf, unless another thread replaced the frozen entry.
     pub(crate) fn thaw_leaf(&self, s: &mut State, i: usize) {
         let thread = s.threads[i];
         let bare = self.bug == Some(Bug::UpgradeWithoutFreeze);
@@ -88,8 +88,8 @@ impl Scenario {
         let thawed = thread.thawed.expect("decided");
         let won = s.cas(i, mine, thawed);
         if !won && !bare {
-            // The thread that took it away cannot know what it was.
-            s.world.book(thread.level, -1);
+            // The thread that replaced it cannot know the old leaf.
+            s.shared.book(thread.level, -1);
         }
         if won && thawed != thread.word {
             self.fixed(s, i);
@@ -102,23 +102,23 @@ impl Scenario {
         }
     }
 
-    /// An upgrade that has not frozen yet, by mistake.
+    /// Returns whether an upgrade has not frozen yet, by a seeded mistake.
     pub(crate) fn upgrades_first(&self, thread: &Thread) -> bool {
         self.bug == Some(Bug::UpgradeStampsFirst) && matches!(thread.word, Word::Leaf(_))
     }
 
-    /// With the entry frozen: what to thaw it to.
+    /// Chooses the leaf to which the frozen entry is thawed.
     pub(crate) fn decide(&self, s: &mut State, i: usize, Access { gfn, .. }: Access) {
         let Thread { word, level, hva, .. } = s.threads[i];
         let Word::Leaf(leaf) = word else { unreachable!() };
-        let mine = leaf.pfn + (gfn & (World::pages(level) - 1));
-        if s.world.watches(World::extent(level, gfn)) && self.bug != Some(Bug::WatchUnasked) {
+        let mine = leaf.pfn + (gfn & (Shared::pages(level) - 1));
+        if s.shared.watches(Shared::extent(level, gfn)) && self.bug != Some(Bug::WatchUnasked) {
             (s.threads[i].thawed, s.threads[i].pc) = (Some(word), Pc::Thaw);
             return;
         }
-        let here = frame(s.world.frames[hva as usize], hva) == mine;
-        let whole = level == 0 || pair(&s.world, gfn, hva);
-        if here && whole && s.world.writable[hva as usize] {
+        let here = frame(s.shared.frames[hva as usize], hva) == mine;
+        let whole = level == 0 || pair(&s.shared, gfn, hva);
+        if here && whole && s.shared.writable[hva as usize] {
             let new = Leaf { write: true, host_write: true, dirty: true, ..leaf };
             s.threads[i].thawed = Some(Word::Leaf(new));
         } else {
@@ -134,7 +134,7 @@ impl Scenario {
     }
 }
 
-/// The pages of the entry where the thread stands.
+/// Returns the pages of the thread's current entry.
 fn extent(thread: &Thread) -> Span {
-    World::extent(thread.level, thread.gfn)
+    Shared::extent(thread.level, thread.gfn)
 }

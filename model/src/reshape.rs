@@ -1,5 +1,5 @@
-//! What changes the shape of the tables: recover (a table becomes a large leaf), split (a large leaf becomes a
-//! table), `zap_all` (a new root); and what ages a leaf.
+//! Operations that change the shape of the tables: recover (a table becomes a large leaf), split (a large leaf becomes
+//! a table), `zap_all` (a new root); and aging of a leaf.
 //!
 //! ```text
 //! recover   begin over the region; CAS link → frozen; the epoch; the slot; no other place covers it; the epoch once more;
@@ -12,8 +12,8 @@ use crate::active::Look;
 use crate::bug::Bug;
 use crate::fault::pair;
 use crate::scenario::Scenario;
+use crate::shared::{EPOCH, Leaf, NONE, PAGES, Shared, Span, Word, frame};
 use crate::thread::{Op, Pc, State, Thread};
-use crate::world::{EPOCH, Leaf, NONE, PAGES, Span, Word, World, frame};
 
 impl Scenario {
     /// One step of a recovery.
@@ -22,7 +22,7 @@ impl Scenario {
         let first = self.bug == Some(Bug::RecoverStampsFirst);
         match thread.pc {
             Pc::Descend => {
-                let word = s.world.load(thread.node(), thread.level, thread.gfn);
+                let word = s.shared.load(thread.node(), thread.level, thread.gfn);
                 s.threads[i].word = word;
                 match word {
                     Word::Table(child) if thread.level > 1 => {
@@ -43,8 +43,8 @@ impl Scenario {
                 }
             }
             Pc::Stamp => {
-                s.threads[i].epoch = s.world.lines[EPOCH].newest;
-                s.threads[i].hva = s.world.memslots[thread.gfn as usize];
+                s.threads[i].epoch = s.shared.lines[EPOCH].newest;
+                s.threads[i].hva = s.shared.memslots[thread.gfn as usize];
                 s.threads[i].pc = if s.threads[i].hva == NONE { Pc::Thaw } else { Pc::ScanAll };
             }
             Pc::ScanAll => match self.look(s, i, thread.gfn) {
@@ -53,37 +53,38 @@ impl Scenario {
                 Look::Confirmed => s.threads[i].pc = Pc::Lookup,
             },
             Pc::Lookup => {
-                s.threads[i].thawed = Some(self.large_leaf(&s.world, thread));
+                s.threads[i].thawed = Some(self.large_leaf(&s.shared, thread));
                 s.threads[i].pc = if first { Pc::Freeze } else { Pc::Thaw };
             }
             Pc::Thaw => self.thaw(s, i, op),
             Pc::Flushed => {
-                s.world.slots[i].unflushed = false;
+                s.shared.slots[i].unflushed = false;
                 s.threads[i].pc = self.first_of_end(s, i);
             }
             _ => unreachable!("{:?} in a recovery", thread.pc),
         }
     }
 
-    /// What the host backs the region with, if one leaf can say it; else what was there.
-    fn large_leaf(&self, world: &World, thread: Thread) -> Word {
+    /// Returns the large leaf for the region, if the host's pages allow one; otherwise the old word.
+    fn large_leaf(&self, shared: &Shared, thread: Thread) -> Word {
         let Word::Table(table) = thread.word else { unreachable!() };
         let hva = thread.hva & !1;
-        let watched = world.watches(World::extent(1, thread.gfn)) && self.bug != Some(Bug::RecoverUnwatched);
-        if watched || !pair(world, thread.gfn, thread.hva) {
+        let watched =
+            shared.watches(Shared::extent(1, thread.gfn)) && self.bug != Some(Bug::RecoverUnwatched);
+        if watched || !pair(shared, thread.gfn, thread.hva) {
             return thread.word;
         }
-        let write = world.writable[hva as usize];
-        // Until the flush, small translations may set Dirty in the dead table: whatever could be written, counts.
+        let write = shared.writable[hva as usize];
+        // Until the flush, small translations may set Dirty in the dead table, so every writable page counts as dirty.
         let dirty = if self.bug == Some(Bug::RecoverTakesDirtyAtThaw) {
-            world.below(table).0.iter().any(|(leaf, _)| leaf.dirty)
+            shared.below(table).0.iter().any(|(leaf, _)| leaf.dirty)
         } else {
             write
         };
-        Word::Leaf(Leaf { pfn: frame(world.frames[hva as usize], hva), write, host_write: write, dirty })
+        Word::Leaf(Leaf { pfn: frame(shared.frames[hva as usize], hva), write, host_write: write, dirty })
     }
 
-    /// What stands for a frozen link: no other thread's word.
+    /// Returns the word of a frozen link, which differs between threads.
     fn frozen_table(&self, i: usize) -> Word {
         Word::Frozen(if self.bug == Some(Bug::RecoveriesShareAMark) { NONE } else { i as u8 })
     }
@@ -93,21 +94,21 @@ impl Scenario {
         let Word::Table(table) = word else { unreachable!() };
         let mine = if self.bug == Some(Bug::RecoverWithoutFreeze) { word } else { self.frozen_table(i) };
         let Some(thawed) = thawed else {
-            // Nothing was frozen yet: a mistake's way out.
+            // Nothing was frozen yet: the path of a seeded mistake.
             self.settle(s, i, op);
             return;
         };
         let won = s.cas(i, mine, thawed);
-        // The table is dead where a leaf took its place, and where an invalidation took the frozen entry away.
+        // The table is dead if a leaf replaced it, or if an invalidation replaced the frozen entry.
         let dead = won && thawed != word || !won && self.bug != Some(Bug::RecoverWithoutFreeze);
         if won && thawed != word {
-            s.world.book(1, 1);
+            s.shared.book(1, 1);
         }
         if dead && (won || self.bug != Some(Bug::RecoverForgetsTable)) {
             s.threads[i].unlinked |= 1 << table;
         }
         if dead && self.bug != Some(Bug::RecoverWithoutFlush) {
-            s.threads[i].owe(World::extent(1, gfn));
+            s.threads[i].owe(Shared::extent(1, gfn));
         }
         self.settle(s, i, op);
     }
@@ -121,7 +122,7 @@ impl Scenario {
             }
             Pc::Descend => {
                 let Thread { level, .. } = s.threads[i];
-                let word = s.world.load(s.threads[i].node(), level, gfn);
+                let word = s.shared.load(s.threads[i].node(), level, gfn);
                 s.threads[i].word = word;
                 match word {
                     Word::Table(child) if level > 1 => {
@@ -136,15 +137,15 @@ impl Scenario {
                 let word = s.threads[i].word;
                 let Word::Leaf(leaf) = word else { unreachable!() };
                 let halves = [0, 1].map(|half| Word::Leaf(Leaf { pfn: leaf.pfn + half, ..leaf }));
-                let table = s.world.new_node(0, halves)?;
+                let table = s.shared.new_node(0, halves)?;
                 if self.bug == Some(Bug::SplitByStore) {
                     let Thread { level, gfn, .. } = s.threads[i];
-                    s.world.set(s.threads[i].node(), level, gfn, Word::Table(table));
+                    s.shared.set(s.threads[i].node(), level, gfn, Word::Table(table));
                     s.done(i);
                 } else if s.cas(i, word, Word::Table(table)) {
                     s.done(i);
                 } else {
-                    s.world.free_node(table);
+                    s.shared.free_node(table);
                     s.again(i);
                 }
             }
@@ -156,30 +157,30 @@ impl Scenario {
     pub(crate) fn zap_all(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
         match s.threads[i].pc {
             Pc::Flushed => {
-                s.world.slots[i].unflushed = false;
-                s.world.tlb.flips -= 1;
+                s.shared.slots[i].unflushed = false;
+                s.shared.tlb.flips -= 1;
                 s.threads[i].pc = self.first_of_end(s, i);
                 return Some(());
             }
             Pc::Flip => {}
-            // What was written is marked first.
+            // Written pages are marked first.
             _ => return self.invalidate(s, i, op),
         }
         let number = match self.bug {
             Some(Bug::FlipFillsZero) => 0,
-            Some(Bug::FlipWithoutTicket) => s.world.numbers.newest,
+            Some(Bug::FlipWithoutTicket) => s.shared.numbers.newest,
             _ => s.threads[i].number,
         };
-        let root = s.world.new_node(s.world.top(), [Word::Hole(number); 2])?;
-        s.threads[i].unlinked |= 1 << s.world.root;
-        s.world.root = root;
-        s.world.tlb.flips += 1;
+        let root = s.shared.new_node(s.shared.top(), [Word::Hole(number); 2])?;
+        s.threads[i].unlinked |= 1 << s.shared.root;
+        s.shared.root = root;
+        s.shared.tlb.flips += 1;
         s.threads[i].owe(Span::new(0, PAGES));
         self.settle(s, i, op);
         Some(())
     }
 
-    /// One step of clearing Accessed, which is not modelled itself: what is, is that Dirty stays.
+    /// One step of clearing Accessed. The model has no Accessed; it checks that Dirty stays.
     pub(crate) fn age(&self, s: &mut State, i: usize, gfn: u8) {
         match s.threads[i].pc {
             Pc::Start => {
@@ -188,7 +189,7 @@ impl Scenario {
             }
             Pc::Descend => {
                 let Thread { level, .. } = s.threads[i];
-                let word = s.world.load(s.threads[i].node(), level, gfn);
+                let word = s.shared.load(s.threads[i].node(), level, gfn);
                 s.threads[i].word = word;
                 match word {
                     Word::Table(child) => {
@@ -202,7 +203,7 @@ impl Scenario {
             _ => {
                 let Thread { word, level, .. } = s.threads[i];
                 if self.bug == Some(Bug::AgeByStore) {
-                    s.world.set(s.threads[i].node(), level, gfn, word);
+                    s.shared.set(s.threads[i].node(), level, gfn, word);
                 } else {
                     s.cas(i, word, word);
                 }

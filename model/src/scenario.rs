@@ -1,42 +1,42 @@
-//! A scenario: a world, a program for each thread, perhaps a mistake; and how it is checked.
+//! A scenario: an initial state, a program for each thread, perhaps a mistake; and its check.
 
 use crate::bug::Bug;
 use crate::hardware::Caches;
 use crate::harvest::{LOGGED, Log, Track};
 use crate::held::{Held, HeldState};
+use crate::shared::{Leaf, Shared, Word};
 use crate::shootdown::Tlb;
 use crate::slots::Sets;
 use crate::thread::{Op, Pc, Range};
-use crate::world::{Leaf, Word, World};
 
-/// See the module's header.
+/// A scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What happens in it.
+    /// Name of the scenario.
     pub name: String,
-    /// As it begins.
-    pub world: World,
-    /// One for each thread.
+    /// The initial state.
+    pub shared: Shared,
+    /// A program for each thread.
     pub programs: Vec<Vec<Op>>,
-    /// Frames of each slot, where vCPUs [remember](crate::memo); else 0.
+    /// Frames of each slot, if vCPUs [remember](crate::memo); otherwise 0.
     pub remembers: u8,
-    /// Guests store, and Dirty is watched.
+    /// Whether guests store, and Dirty is checked.
     pub stores: bool,
     /// Invalidations have table pages at hand: a large leaf of which a part changes is split.
     pub splits: bool,
-    /// Threads that have got so far already, one after the other.
+    /// Threads that first run alone up to a step, one after the other.
     pub ahead: Vec<(usize, Pc)>,
-    /// The mistake that it is checked with.
+    /// The seeded mistake.
     pub bug: Option<Bug>,
 }
 
 impl Scenario {
-    /// A scenario from an empty world of two levels and one vCPU.
+    /// Makes a scenario from an empty state of two levels and one vCPU.
     pub fn new(name: &str, programs: &[&[Op]]) -> Self {
         let programs = programs.iter().map(|ops| ops.to_vec()).collect();
         Self {
             name: name.into(),
-            world: World::new(2, 1),
+            shared: Shared::new(2, 1),
             programs,
             remembers: 0,
             stores: false,
@@ -48,15 +48,15 @@ impl Scenario {
 
     /// The same with three levels.
     pub fn deep(mut self) -> Self {
-        let World { log, vcpu_count, .. } = self.world;
-        self.world = World { log, ..World::new(3, vcpu_count) };
+        let Shared { log, vcpu_count, .. } = self.shared;
+        self.shared = Shared { log, ..Shared::new(3, vcpu_count) };
         self
     }
 
     /// The same with two vCPUs.
     pub fn two_vcpus(mut self) -> Self {
-        self.world.vcpu_count = 2;
-        self.world.vcpus[1] = self.world.vcpus[0];
+        self.shared.vcpu_count = 2;
+        self.shared.vcpus[1] = self.shared.vcpus[0];
         self
     }
 
@@ -72,66 +72,67 @@ impl Scenario {
         self
     }
 
-    /// The same with vCPUs that remember: slots have so many frames each, and each thread has found that of frame 0 before.
+    /// The same with vCPUs that remember. Slots have `frames` frames each, and each thread has already found the slot
+    /// of frame 0.
     pub fn remembers(mut self, frames: u8) -> Self {
         self.remembers = frames;
         self
     }
 
-    /// The same with vCPUs that leave the guest so often, enter it again, and answer kicks.
+    /// The same with vCPUs that leave the guest `leaves` times, enter it again, and answer kicks.
     pub fn kicks(mut self, leaves: u8) -> Self {
-        self.world.tlb = Tlb::entered(leaves);
+        self.shared.tlb = Tlb::entered(leaves);
         self
     }
 
     /// The same with kicks that are interrupts.
     pub fn interrupts(mut self, leaves: u8) -> Self {
-        self.world.tlb = Tlb::interrupted(leaves);
+        self.shared.tlb = Tlb::interrupted(leaves);
         self
     }
 
-    /// The same with frame 0 held: it is valid, and hardware has it, or will have.
+    /// The same with frame 0 held for hardware, and valid.
     pub fn held_by_hardware(mut self, write: bool) -> Self {
-        self.world.held =
+        self.shared.held =
             Held { state: HeldState::Valid, gfn: 0, hva: 0, write, hardware: true, ..Held::default() };
         self
     }
 
-    /// Whether any thread holds a frame.
+    /// Returns whether any thread holds a frame.
     pub(crate) fn holds(&self) -> bool {
         self.programs.iter().flatten().any(|op| matches!(op, Op::Hold { .. }))
     }
 
     /// The same on hardware that broadcasts flushes.
     pub fn broadcasts(mut self) -> Self {
-        self.world.tlb.broadcasts = true;
+        self.shared.tlb.broadcasts = true;
         self.called("broadcast: ")
     }
 
     /// The same with look-ups of slots in two steps, by word and cell.
     pub fn cells(mut self) -> Self {
-        self.world.sets = Sets::of(self.world.memslots);
+        self.shared.sets = Sets::of(self.shared.memslots);
         self
     }
 
-    /// The same in a VM that can log so. Region 0 does not yet.
+    /// The same in a VM that can log this way. Region 0 does not log yet.
     pub fn tracks(mut self, track: Track) -> Self {
-        self.world.log = Log { track, ..Log::default() };
+        self.shared.log = Log { track, ..Log::default() };
         self.stores = track == Track::DirtyBits;
         self
     }
 
-    /// The same, where a log begins with all pages marked.
+    /// The same with logs that begin with all pages marked.
     pub fn begins_set(mut self) -> Self {
-        self.world.log.set = true;
+        self.shared.log.set = true;
         self
     }
 
-    /// Region 0 logs. What may be written there without notice is marked.
+    /// The same with a log of region 0. Pages that are already writable there are marked.
     pub fn logs(mut self) -> Self {
-        (self.world.log.logs, self.world.log.begun) = (true, true);
-        if self.world.vcpus[0].stores[0] != 0 && self.world.log.track == Track::Writes {
-            self.world.log.log_writes(LOGGED);
+        (self.shared.log.logs, self.shared.log.begun) = (true, true);
+        if self.shared.vcpus[0].stores[0] != 0 && self.shared.log.track == Track::Writes {
+            self.shared.log.log_writes(LOGGED);
         }
         self.settled()
     }
@@ -148,13 +149,13 @@ impl Scenario {
         self.called("by host address: ")
     }
 
-    /// The same from where thread `i` is about to do `pc`.
+    /// The same from the state in which thread `i` is about to do `pc`.
     pub fn from(mut self, i: usize, pc: Pc) -> Self {
         self.ahead.push((i, pc));
         self
     }
 
-    /// The same under a name that says more.
+    /// The same with an addition to the name.
     pub fn called(mut self, more: &str) -> Self {
         self.name.insert_str(0, more);
         self
@@ -166,26 +167,26 @@ impl Scenario {
         self
     }
 
-    /// The node that links region `region`, made if it is missing.
+    /// Returns the node that links region `region`, and makes it if it is missing.
     fn links(&mut self) -> (u8, u8) {
-        let world = &mut self.world;
-        if !world.deep {
-            return (world.root, 1);
+        let shared = &mut self.shared;
+        if !shared.deep {
+            return (shared.root, 1);
         }
-        let root = world.root;
-        if let Word::Table(node) = world.load(root, 2, 0) {
+        let root = shared.root;
+        if let Word::Table(node) = shared.load(root, 2, 0) {
             return (node, 1);
         }
-        let node = world.new_node(1, [Word::Hole(0); 2]).expect("a new world");
-        world.set(root, 2, 0, Word::Table(node));
+        let node = shared.new_node(1, [Word::Hole(0); 2]).expect("a new state");
+        shared.set(root, 2, 0, Word::Table(node));
         (node, 1)
     }
 
     /// A leaf table in region `region`, with these entries.
     pub fn table(mut self, region: u8, entries: [Word; 2]) -> Self {
         let (node, level) = self.links();
-        let table = self.world.new_node(0, entries).expect("a new world");
-        self.world.set(node, level, region * 2, Word::Table(table));
+        let table = self.shared.new_node(0, entries).expect("a new state");
+        self.shared.set(node, level, region * 2, Word::Table(table));
         self.settled()
     }
 
@@ -198,7 +199,7 @@ impl Scenario {
     pub fn small(self, write: bool, host_write: bool) -> Self {
         let leaf = |pfn| Word::Leaf(Leaf { pfn, write, host_write, dirty: false });
         let mut made = self.table(0, [leaf(0), leaf(1)]);
-        made.world.writable[..2].fill(host_write);
+        made.shared.writable[..2].fill(host_write);
         made.settled()
     }
 
@@ -206,8 +207,8 @@ impl Scenario {
     pub fn large(mut self, write: bool) -> Self {
         let (node, level) = self.links();
         let leaf = Leaf { pfn: 0, write, host_write: write, dirty: false };
-        self.world.set(node, level, 0, Word::Leaf(leaf));
-        self.world.writable[..2].fill(write);
+        self.shared.set(node, level, 0, Word::Leaf(leaf));
+        self.shared.writable[..2].fill(write);
         self.settled()
     }
 
@@ -215,33 +216,33 @@ impl Scenario {
     pub fn armed_large(mut self) -> Self {
         let (node, level) = self.links();
         let leaf = Leaf { pfn: 0, write: false, host_write: true, dirty: false };
-        self.world.set(node, level, 0, Word::Leaf(leaf));
+        self.shared.set(node, level, 0, Word::Leaf(leaf));
         self.settled()
     }
 
     /// Region 0 is read-only on the host.
     pub fn read_only(mut self) -> Self {
-        self.world.writable[..2].fill(false);
+        self.shared.writable[..2].fill(false);
         self
     }
 
-    /// No slot behind these frames.
+    /// Removes the slot of these frames.
     pub fn no_slot(mut self, gfns: std::ops::Range<usize>) -> Self {
-        self.world.memslots[gfns].fill(crate::world::NONE);
+        self.shared.memslots[gfns].fill(crate::shared::NONE);
         self
     }
 
-    /// Every small leaf has been written by the guest, before.
+    /// Makes every small leaf dirty.
     pub fn dirty(mut self) -> Self {
-        let world = &mut self.world;
-        for node in world.nodes.iter_mut().filter(|node| !node.free && node.level == 0) {
+        let shared = &mut self.shared;
+        for node in shared.nodes.iter_mut().filter(|node| !node.free && node.level == 0) {
             for word in &mut node.entries {
                 if let Word::Leaf(leaf) = word {
                     leaf.dirty = true;
-                    if world.log.track == Track::Nothing {
-                        world.written |= 1 << leaf.pfn;
+                    if shared.log.track == Track::Nothing {
+                        shared.written |= 1 << leaf.pfn;
                     } else {
-                        world.log.unsaved |= 1 << leaf.pfn;
+                        shared.log.unsaved |= 1 << leaf.pfn;
                     }
                 }
             }
@@ -249,15 +250,16 @@ impl Scenario {
         self
     }
 
-    /// What the hardware and the books say of the world as it begins.
+    /// Computes the caches and counts of the initial state.
     fn settled(mut self) -> Self {
-        let world = &mut self.world;
-        world.leaves = world.below(world.root).0.iter().map(|&(_, level)| World::pages(level) as i8).sum();
-        for vcpu in &mut world.vcpus {
-            *vcpu = Caches { root: world.root, ..Caches::default() };
+        let shared = &mut self.shared;
+        shared.leaves =
+            shared.below(shared.root).0.iter().map(|&(_, level)| Shared::pages(level) as i8).sum();
+        for vcpu in &mut shared.vcpus {
+            *vcpu = Caches { root: shared.root, ..Caches::default() };
         }
-        self.world.hardware();
-        assert_eq!(self.world.bad, None, "a world that begins well: {}", self.name);
+        self.shared.hardware();
+        assert_eq!(self.shared.bad, None, "the initial state is right: {}", self.name);
         self
     }
 }

@@ -6,24 +6,24 @@
 //! kick vCPUs in guest and behind     catch up: the kick is off; generation; flush; seen := generation
 //! wait for those                         load the root; the guest runs
 //! ```
-//! Where this is not what a scenario is about, a flush is one step: every vCPU is in the guest, and answers at once. Where
-//! it is, a vCPU leaves as often as it is told and then stays in the guest for good: so a kick that is lost is a flusher
-//! that waits forever. What it has cached stays while it is out; it uses none of it then.
+//! In other scenarios a flush is one step: every vCPU is in the guest, and answers at once. In these scenarios a vCPU
+//! leaves a given number of times and then stays in the guest forever, so a lost kick is a flusher that waits forever.
+//! A vCPU out of the guest keeps its caches and does not use them.
 //!
-//! A vCPU in software polls for kicks. One on hardware is interrupted: an interrupt brings the guest out, and is lost where
-//! the vCPU is out, unless its processor holds interrupts. So the last step of an entry (`Ready::go`) holds them, and then
-//! looks for a kick.
+//! A software vCPU polls for kicks. A vCPU on hardware gets an interrupt. The interrupt brings the guest out; it is
+//! lost if the vCPU is out, unless its processor holds interrupts. So the last step of an entry (`Ready::go`) holds
+//! interrupts, and then checks for a kick.
 //!
-//! Where hardware broadcasts, one step makes every TLB forget, that of a vCPU which is out as well; no vCPU is asked. It
-//! reloads no root, so while a root is being replaced flushes kick.
+//! If hardware broadcasts, one step makes every TLB forget, including that of a vCPU out of the guest, without kicks. A
+//! broadcast reloads no root, so flushes kick while a root is being replaced.
 
 use crate::bug::Bug;
 use crate::hardware::Caches;
 use crate::scenario::Scenario;
+use crate::shared::{Shared, Span};
 use crate::thread::{Op, Pc, State};
-use crate::world::{Span, World};
 
-/// What a vCPU does next.
+/// The next step of a vCPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[allow(missing_docs, reason = "named after functions, and the lines of `catch_up`")]
 pub enum VcpuPc {
@@ -42,7 +42,7 @@ pub enum VcpuPc {
     Go,
 }
 
-/// What becomes of an interrupt on a vCPU's processor.
+/// How a vCPU's processor treats an interrupt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Interrupts {
     /// The hypervisor takes it.
@@ -50,36 +50,36 @@ pub enum Interrupts {
     Taken,
     /// It waits: in the guest, and just before.
     Held,
-    /// One has come, and waits.
+    /// An interrupt has come, and waits.
     Pending,
 }
 
-/// `VcpuTlb`, and where its vCPU stands.
+/// `VcpuTlb`, and the next step of its vCPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct VcpuTlb {
     pub(crate) pc: VcpuPc,
     pub(crate) in_guest: bool,
     kicked: bool,
     interrupts: Interrupts,
-    /// The last generation carried out; the one that is being carried out.
+    /// The last generation carried out; the one under way.
     seen: u8,
     now: u8,
-    /// On its way into the guest.
+    /// The vCPU is entering the guest.
     entering: bool,
     /// The frame that hardware uses beside the tables.
     pub(crate) held: Option<u8>,
-    /// How often it leaves yet.
+    /// Number of remaining leaves.
     pub(crate) leaves: u8,
 }
 
-/// The flush side of the VM. The ring has one place: a reader that is late meets another's range.
+/// The flush side of the VM. The ring has one place, so a late reader meets another flush's range.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Tlb {
     /// Whether vCPUs enter and leave.
     pub(crate) kicks: bool,
     /// Whether kicks are interrupts.
     interrupts: bool,
-    /// Whether hardware broadcasts; how many roots are being replaced, that not all vCPUs have loaded yet.
+    /// Whether hardware broadcasts; and the number of new roots that not all vCPUs have loaded yet.
     pub(crate) broadcasts: bool,
     pub(crate) flips: u8,
     pub(crate) generation: u8,
@@ -101,7 +101,7 @@ impl Tlb {
         Self { interrupts: true, ..Self::entered(leaves) }
     }
 
-    /// Whether the vCPU uses what it has cached.
+    /// Returns whether the vCPU uses its caches.
     pub(crate) fn runs(&self, vcpu: usize) -> bool {
         self.vcpus[vcpu].pc == VcpuPc::Guest
     }
@@ -121,7 +121,7 @@ impl VcpuTlb {
         }
     }
 
-    /// `Tlb::leave`, and interrupts are not held any more.
+    /// `Tlb::leave`; also stops holding interrupts.
     fn leave(&mut self) {
         (self.in_guest, self.interrupts, self.pc) = (false, Interrupts::Taken, VcpuPc::Enter);
         (self.entering, self.held) = (false, None);
@@ -131,17 +131,17 @@ impl VcpuTlb {
 /// The flusher's part.
 impl Scenario {
     /// The first step of a flush.
-    pub(crate) fn first_of_flush(&self, world: &World) -> Pc {
+    pub(crate) fn first_of_flush(&self, shared: &Shared) -> Pc {
         match self.bug {
-            _ if world.tlb.broadcasts => Pc::LookForFlips,
-            _ => self.first_of_kicks(world),
+            _ if shared.tlb.broadcasts => Pc::LookForFlips,
+            _ => self.first_of_kicks(shared),
         }
     }
 
     /// The same where hardware does not broadcast it.
-    fn first_of_kicks(&self, world: &World) -> Pc {
+    fn first_of_kicks(&self, shared: &Shared) -> Pc {
         match self.bug {
-            _ if !world.tlb.kicks => Pc::ShootDown(0),
+            _ if !shared.tlb.kicks => Pc::ShootDown(0),
             Some(Bug::ModesBeforeNumber) => Pc::Kick(0),
             _ => Pc::Number,
         }
@@ -150,25 +150,25 @@ impl Scenario {
     /// One step of a flush. `None`: a vCPU has not answered yet.
     pub(crate) fn shoot_down(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
         let (owed, generation) = (s.threads[i].owed, s.threads[i].generation);
-        let last = s.world.vcpu_count - 1;
+        let last = s.shared.vcpu_count - 1;
         let early = self.bug == Some(Bug::ModesBeforeNumber);
         let kicks = s.threads[i].took_held && self.bug != Some(Bug::HeldBroadcast);
-        let tlb = &mut s.world.tlb;
+        let tlb = &mut s.shared.tlb;
         s.threads[i].pc = match s.threads[i].pc {
-            Pc::LookForFlips if kicks => self.first_of_kicks(&s.world),
+            Pc::LookForFlips if kicks => self.first_of_kicks(&s.shared),
             Pc::LookForFlips if tlb.flips == 0 || self.bug == Some(Bug::BroadcastBesideFlip) => Pc::Broadcast,
-            Pc::LookForFlips => self.first_of_kicks(&s.world),
+            Pc::LookForFlips => self.first_of_kicks(&s.shared),
             Pc::Broadcast => {
                 for vcpu in 0..=last.into() {
-                    if s.world.tlb.runs(vcpu) || self.bug != Some(Bug::BroadcastToGuests) {
-                        s.world.forget(vcpu, owed, self.bug);
+                    if s.shared.tlb.runs(vcpu) || self.bug != Some(Bug::BroadcastToGuests) {
+                        s.shared.forget(vcpu, owed, self.bug);
                     }
                 }
                 self.flushed(s, i, op);
                 return Some(());
             }
             Pc::ShootDown(vcpu) => {
-                s.world.flush(vcpu as usize, owed, op == Op::ZapAll, self.bug);
+                s.shared.flush(vcpu as usize, owed, op == Op::ZapAll, self.bug);
                 if vcpu == last {
                     self.flushed(s, i, op);
                     return Some(());
@@ -180,7 +180,7 @@ impl Scenario {
                 s.threads[i].generation = tlb.generation;
                 Pc::RingClaim
             }
-            // A reader that finds another number forgets everything; so it does where another thread is writing.
+            // A reader that finds another number, or a write under way, forgets everything.
             Pc::RingClaim if tlb.ring_number.is_none() && self.bug != Some(Bug::RingShared) => Pc::Kick(0),
             Pc::RingClaim => {
                 tlb.ring_number = None;
@@ -208,7 +208,7 @@ impl Scenario {
                     true => Pc::Await(0),
                 }
             }
-            // No thread numbers late here.
+            // Here the number comes in time.
             Pc::Interrupt(vcpu) => {
                 tlb.vcpus[vcpu as usize].kick(self.bug != Some(Bug::InterruptedFirst));
                 if vcpu == last { Pc::Await(0) } else { Pc::Kick(vcpu + 1) }
@@ -235,11 +235,11 @@ impl Scenario {
 impl Scenario {
     /// One step of a vCPU. `None`: it runs its guest.
     pub(crate) fn vcpu(&self, s: &mut State, index: usize) -> Option<()> {
-        let generation = s.world.tlb.generation;
-        let (bug, interrupts) = (self.bug, s.world.tlb.interrupts);
-        let mut vcpu = s.world.tlb.vcpus[index];
+        let generation = s.shared.tlb.generation;
+        let (bug, interrupts) = (self.bug, s.shared.tlb.interrupts);
+        let mut vcpu = s.shared.tlb.vcpus[index];
         let VcpuTlb { now, seen, entering, .. } = vcpu;
-        // Where `catch_up` returns to.
+        // The step after `catch_up`.
         let back = match bug {
             Some(Bug::RootBeforeCatchUp) => VcpuPc::Guest,
             _ if entering => VcpuPc::EnterAgain,
@@ -251,7 +251,7 @@ impl Scenario {
             _ => VcpuPc::CatchUp,
         };
         let flushes = if now == seen { back } else { VcpuPc::Flush };
-        // What follows the last step of an entry that only a look is left of.
+        // The step after the last check of an entry.
         let ready = self.ready(interrupts);
         let last = if bug == Some(Bug::LookedBeforeHeld) { VcpuPc::Hold } else { VcpuPc::Guest };
         vcpu.pc = match vcpu.pc {
@@ -266,7 +266,7 @@ impl Scenario {
             }
             VcpuPc::Guest => return None,
             VcpuPc::Enter if bug == Some(Bug::HeldBeforeEntry) && !vcpu.entering => {
-                (vcpu.held, vcpu.entering) = (s.world.held.current(), true);
+                (vcpu.held, vcpu.entering) = (s.shared.held.current(), true);
                 VcpuPc::Enter
             }
             VcpuPc::Enter => {
@@ -288,12 +288,12 @@ impl Scenario {
             }
             VcpuPc::Flush => {
                 // The ranges from the one after `seen` on: no more than the last can be in the ring.
-                let tlb = &s.world.tlb;
+                let tlb = &s.shared.tlb;
                 let named = tlb.ring_number == Some(now) && now - seen == 1;
                 if named || bug == Some(Bug::RingUnchecked) {
-                    s.world.forget(index, tlb.ring_gfns, bug);
+                    s.shared.forget(index, tlb.ring_gfns, bug);
                 } else {
-                    let caches = &mut s.world.vcpus[index];
+                    let caches = &mut s.shared.vcpus[index];
                     *caches = Caches { root: caches.root, ..Caches::default() };
                 }
                 VcpuPc::Seen
@@ -309,18 +309,18 @@ impl Scenario {
             VcpuPc::EnterAgain if generation == seen => VcpuPc::ReloadRoot,
             VcpuPc::EnterAgain => VcpuPc::CatchUp,
             VcpuPc::ReloadRoot => {
-                if s.world.vcpus[index].root != s.world.root {
-                    s.world.vcpus[index] = Caches { root: s.world.root, ..Caches::default() };
+                if s.shared.vcpus[index].root != s.shared.root {
+                    s.shared.vcpus[index] = Caches { root: s.shared.root, ..Caches::default() };
                 }
                 match bug {
                     Some(Bug::RootBeforeCatchUp) => VcpuPc::CatchUp,
                     Some(Bug::HeldBeforeEntry) => ready,
-                    _ if s.world.held.hardware => VcpuPc::Current,
+                    _ if s.shared.held.hardware => VcpuPc::Current,
                     _ => ready,
                 }
             }
             VcpuPc::Current => {
-                vcpu.held = s.world.held.current();
+                vcpu.held = s.shared.held.current();
                 ready
             }
             VcpuPc::Hold => {
@@ -336,11 +336,11 @@ impl Scenario {
             }
             VcpuPc::Go => last,
         };
-        s.world.tlb.vcpus[index] = vcpu;
+        s.shared.tlb.vcpus[index] = vcpu;
         Some(())
     }
 
-    /// What follows when the root is loaded, and the frame that is held has been looked at.
+    /// Returns the step after the root was loaded and the held frame was checked.
     fn ready(&self, interrupts: bool) -> VcpuPc {
         match self.bug {
             Some(Bug::LookedBeforeHeld) if interrupts => VcpuPc::Go,
@@ -351,7 +351,7 @@ impl Scenario {
 
     /// `Tlb::leave`.
     pub(crate) fn vcpu_leaves(s: &mut State, index: usize) {
-        let vcpu = &mut s.world.tlb.vcpus[index];
+        let vcpu = &mut s.shared.tlb.vcpus[index];
         vcpu.leave();
         vcpu.leaves -= 1;
     }

@@ -9,15 +9,15 @@
 //! end
 //! a log begins, unmarked?       arm its pages, flush
 //! ```
-//! A frame that becomes private, or shared, is such a transaction: its page is another one then ([`Op::Commit`]).
+//! A conversion to private or shared memory is such a transaction: the frame gets another page ([`Op::Commit`]).
 //!
-//! A version lies in one of two cells, and a look-up takes two steps, the word and the cell it names, in scenarios that are
-//! about that; else a version is one word.
+//! In scenarios about cells, a version lies in one of two cells, and a look-up takes two steps: the word, and the cell
+//! that it names. Otherwise a version is one word.
 
 use crate::bug::Bug;
 use crate::scenario::Scenario;
+use crate::shared::{Bad, NONE, PAGES, Shared, Span};
 use crate::thread::{Op, Pc, State};
-use crate::world::{Bad, NONE, PAGES, Span, World};
 
 /// The host page behind each guest frame.
 pub(crate) type Version = [u8; PAGES as usize];
@@ -27,7 +27,7 @@ pub(crate) type Version = [u8; PAGES as usize];
 pub struct Sets {
     /// Whether a look-up takes two steps.
     pub(crate) cells: Option<[Cell; 2]>,
-    /// The number of the published version, and of the oldest that a reader may have.
+    /// Number of the published version, and of the oldest one that a reader may have.
     number: u8,
     oldest: u8,
     /// The log of the published version has just begun, all marked: `SlotSets::progress`.
@@ -54,22 +54,23 @@ impl Sets {
 
 /// Looking up.
 impl Scenario {
-    /// `SlotSets::read`: the word; or all of it, where versions are one word. A section begins, if this is none.
+    /// `SlotSets::read`: reads the word, or the whole version if that is one word. Begins a section if the thread is in
+    /// none.
     pub(crate) fn read_version(s: &mut State, i: usize) -> Option<Version> {
-        if s.world.sets.cells.is_none() {
-            return Some(s.world.memslots);
+        if s.shared.sets.cells.is_none() {
+            return Some(s.shared.memslots);
         }
         s.threads[i].inside = true;
-        s.threads[i].version = s.world.sets.number;
+        s.threads[i].version = s.shared.sets.number;
         None
     }
 
     /// The cell that the word named.
     pub(crate) fn read_cell(s: &mut State, i: usize) -> Version {
         let number = s.threads[i].version;
-        let cell = s.world.sets.cells.expect("read before")[(number % 2) as usize];
+        let cell = s.shared.sets.cells.expect("read before")[(number % 2) as usize];
         if cell.number != number {
-            s.world.bad = Some(Bad::MixedSlots);
+            s.shared.bad = Some(Bad::MixedSlots);
         }
         s.threads[i].version = 0;
         cell.version
@@ -78,23 +79,23 @@ impl Scenario {
 
 /// Changing.
 impl Scenario {
-    /// Something is taken from readers.
-    fn takes(world: &World, op: Op) -> bool {
+    /// Returns whether the transaction takes something from readers.
+    fn takes(shared: &Shared, op: Op) -> bool {
         match op {
-            Op::Commit { gfns, .. } => world.memslots[gfns.start as usize] != NONE,
+            Op::Commit { gfns, .. } => shared.memslots[gfns.start as usize] != NONE,
             _ => op == Op::BeginLog,
         }
     }
 
-    /// One step of a transaction, but for its walk. `None`: it waits.
+    /// One step of a transaction, except its walk. `None`: it waits.
     pub(crate) fn commit(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
         match s.threads[i].pc {
-            Pc::Start if s.world.writer != NONE => return None,
+            Pc::Start if s.shared.writer != NONE => return None,
             Pc::RoomMade | Pc::Synchronized if s.threads[i].waits != 0 => return None,
             Pc::Start => {
-                s.world.writer = i as u8;
-                s.threads[i].takes = Self::takes(&s.world, op);
-                let waits = s.world.sets.is_full() && self.bug != Some(Bug::CellsNotWaitedFor);
+                s.shared.writer = i as u8;
+                s.threads[i].takes = Self::takes(&s.shared, op);
+                let waits = s.shared.sets.is_full() && self.bug != Some(Bug::CellsNotWaitedFor);
                 s.threads[i].pc = if waits { Pc::MakeRoom } else { self.room_made(s, i, op) };
             }
             Pc::MakeRoom => {
@@ -102,25 +103,25 @@ impl Scenario {
                 s.threads[i].pc = Pc::RoomMade;
             }
             Pc::RoomMade => {
-                s.world.sets.oldest = s.world.sets.number;
+                s.shared.sets.oldest = s.shared.sets.number;
                 s.threads[i].pc = self.room_made(s, i, op);
             }
             Pc::WriteCell => {
-                let version = changed(s.world.memslots, op);
-                let sets = &mut s.world.sets;
+                let version = changed(s.shared.memslots, op);
+                let sets = &mut s.shared.sets;
                 let number = sets.number + 1;
                 let cells = sets.cells.as_mut().expect("there are cells");
                 cells[(number % 2) as usize] = Cell { number, version };
                 s.threads[i].pc = Pc::Publish;
             }
             Pc::Publish => {
-                s.world.memslots = changed(s.world.memslots, op);
-                s.world.sets.number += u8::from(s.world.sets.cells.is_some());
+                s.shared.memslots = changed(s.shared.memslots, op);
+                s.shared.sets.number += u8::from(s.shared.sets.cells.is_some());
                 if op == Op::BeginLog {
-                    s.world.log.begins();
-                    s.world.sets.in_progress = s.world.log.set;
+                    s.shared.log.begins();
+                    s.shared.sets.in_progress = s.shared.log.set;
                 }
-                s.world.published = s.threads[i].number;
+                s.shared.published = s.threads[i].number;
                 s.threads[i].pc = match self.bug {
                     Some(Bug::PublishedBeforeZap) if !s.threads[i].withdrawn => {
                         s.threads[i].withdrawn = true;
@@ -138,8 +139,8 @@ impl Scenario {
                 s.threads[i].pc = Pc::Synchronized;
             }
             Pc::Synchronized => {
-                s.world.sets.oldest = s.world.sets.number;
-                s.world.sets.in_progress = false;
+                s.shared.sets.oldest = s.shared.sets.number;
+                s.shared.sets.in_progress = false;
                 let bugs = [Bug::SlotsEndBeforeGrace, Bug::SlotsUnannounced, Bug::ConvertedUncovered];
                 if self.bug.is_some_and(|bug| bugs.contains(&bug)) {
                     s.done(i);
@@ -152,27 +153,27 @@ impl Scenario {
         Some(())
     }
 
-    /// The invalidation begins.
+    /// Begins the invalidation.
     fn room_made(&self, s: &mut State, i: usize, op: Op) -> Pc {
         if self.bug == Some(Bug::SlotsUnannounced) && matches!(op, Op::Commit { .. }) {
-            s.threads[i].number = s.world.numbers.newest;
+            s.threads[i].number = s.shared.numbers.newest;
             return Pc::Walk;
         }
         Pc::BeginSlot
     }
 
-    /// What slots lose is gone from tables and TLBs.
+    /// Returns the step after the lost frames are gone from tables and TLBs.
     pub(crate) fn first_of_publication(&self, s: &State, i: usize) -> Pc {
         match self.bug {
             Some(Bug::PublishedBeforeZap) if s.threads[i].withdrawn => Pc::Synchronize,
             Some(Bug::ConvertedUncovered) if !s.threads[i].withdrawn => self.first_of_end(s, i),
-            _ if s.world.sets.cells.is_some() => Pc::WriteCell,
+            _ if s.shared.sets.cells.is_some() => Pc::WriteCell,
             _ => Pc::Publish,
         }
     }
 }
 
-/// The version that the transaction makes.
+/// Returns the version that the transaction makes.
 fn changed(mut version: Version, op: Op) -> Version {
     if let Op::Commit { gfns, hva } = op {
         for gfn in gfns.start..gfns.end {
@@ -182,7 +183,7 @@ fn changed(mut version: Version, op: Op) -> Version {
     version
 }
 
-/// The frames that a version shows `hvas` at; one run of them.
+/// Returns the frames at which a version maps `hvas`: one run.
 pub(crate) fn over_hvas(version: Version, hvas: Span) -> Span {
     let mut frames = Span::default();
     for (gfn, hva) in (0_u8..).zip(version) {

@@ -1,15 +1,15 @@
-//! A thread: the operation that it is in, where it stands, and what all operations share: settling, sections
-//! and grace periods.
+//! A thread: its operation, its next step, and the shared parts of all operations: settling, sections and grace
+//! periods.
 
 use crate::bug::Bug;
 use crate::memo::Memo;
 pub use crate::op::{Op, Range, Why};
 pub use crate::pc::Pc;
 use crate::scenario::Scenario;
+use crate::shared::{NONE, PAGES, Shared, Span, THREADS, Word};
 use crate::slots::over_hvas;
-use crate::world::{NONE, PAGES, Span, THREADS, Word, World};
 
-/// What the host said.
+/// The host's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Page {
     pub(crate) pfn: u8,
@@ -17,7 +17,7 @@ pub(crate) struct Page {
     pub(crate) large: bool,
 }
 
-/// A thread's own memory.
+/// A thread's own variables.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Thread {
@@ -25,19 +25,19 @@ pub struct Thread {
     pub(crate) pc: Pc,
     /// In a section of the read side.
     pub(crate) inside: bool,
-    /// Whose sections it waits for.
+    /// Threads whose sections it waits for.
     pub(crate) waits: u8,
     pub(crate) level: u8,
     pub(crate) gfn: u8,
     pub(crate) path: [u8; 3],
     pub(crate) word: Word,
-    /// What a fault read of the epoch and of its region; the newest hole that it may fill.
+    /// The epoch and the region's word that a fault read; and its stamp.
     pub(crate) epoch: u8,
     pub(crate) region: u8,
     pub(crate) stamp: u8,
     /// The hole that was newer than its last stamp.
     pub(crate) met: u8,
-    /// The places that it has yet to look at; whether it may map the whole region; whether a part of that is invalidated.
+    /// Places that are still to check; whether it may map the whole region; whether a part of that is covered.
     pub(crate) places: u8,
     pub(crate) large: bool,
     pub(crate) part: bool,
@@ -45,46 +45,46 @@ pub struct Thread {
     pub(crate) page: Option<Page>,
     /// The number of its invalidation.
     pub(crate) number: u8,
-    /// The lines on which it has yet to be listed, or announced.
+    /// Lines on which it is still to be listed, or announced.
     pub(crate) lines: u8,
-    /// It goes over its range once more.
+    /// It repeats its range.
     pub(crate) again: bool,
-    /// What it walks.
+    /// The range that it walks.
     pub(crate) span: Span,
-    /// The page that it tells of.
+    /// The page that it reports.
     pub(crate) telling: u8,
-    /// The generations that it has put in the place of others.
+    /// The new generations of replaced pages.
     pub(crate) replaced: [u8; PAGES as usize],
     pub(crate) owed: Span,
     pub(crate) unlinked: u8,
-    /// It has taken the frame back that is held.
+    /// It has taken the held frame back.
     pub(crate) took_held: bool,
-    /// The host is being asked outside of sections.
+    /// It is asking the host outside a section.
     pub(crate) asking: bool,
-    /// It has frozen an entry, and would thaw it to this.
+    /// It has frozen an entry, and will thaw it to this.
     pub(crate) thawed: Option<Word>,
     /// The number of its flush; the vCPUs that it has kicked.
     pub(crate) generation: u8,
     pub(crate) kicked: u8,
     /// The version of the slots that it is about to read.
     pub(crate) version: u8,
-    /// Its transaction takes something from readers; and has published before it zaps, by mistake.
+    /// Its transaction takes something from readers; and it has published before the zap, by a seeded mistake.
     pub(crate) takes: bool,
     pub(crate) withdrawn: bool,
-    /// It found its frame tracked before its stamp, by mistake.
+    /// It found its frame tracked before its stamp, by a seeded mistake.
     pub(crate) watched: bool,
-    /// The slot that it found logs.
+    /// Its slot logs.
     pub(crate) logged: bool,
-    /// Its tables hold no leaves any more.
+    /// Its tables have no leaves any more.
     pub(crate) emptied: bool,
     /// Pages that had been written when its harvest began; pages taken from the log; pages to arm yet; pages to mark when it is too late.
     pub(crate) before: u8,
     pub(crate) taken: u8,
     pub(crate) arms: u8,
     pub(crate) late: u8,
-    /// What it remembers from one access to the next, if it does.
+    /// Its memo, if it has one.
     pub(crate) memo: Option<Memo>,
-    /// It looks for what its memo is about.
+    /// It is on the quick path of its memo.
     pub(crate) quick: bool,
 }
 
@@ -146,12 +146,12 @@ impl Thread {
     }
 }
 
-/// Everything.
+/// The whole state.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct State {
-    /// What is shared.
-    pub world: World,
-    /// Who shares it.
+    /// The shared state.
+    pub shared: Shared,
+    /// The threads.
     pub threads: [Thread; THREADS],
 }
 
@@ -160,36 +160,36 @@ impl State {
     pub(crate) fn enter(&mut self, i: usize, gfn: u8) {
         let thread = &mut self.threads[i];
         thread.inside = true;
-        thread.level = self.world.top();
+        thread.level = self.shared.top();
         thread.path = [NONE; 3];
-        thread.path[thread.level as usize] = self.world.root;
+        thread.path[thread.level as usize] = self.shared.root;
         thread.gfn = gfn;
     }
 
     pub(crate) fn leave(&mut self, i: usize) {
         self.threads[i].inside = false;
         self.threads[i].path = [NONE; 3];
-        self.world.grace.sections &= !(1 << i);
+        self.shared.grace.sections &= !(1 << i);
         for thread in &mut self.threads {
             thread.waits &= !(1 << i);
         }
     }
 
-    /// The threads in sections.
+    /// Returns the threads in sections.
     pub(crate) fn sections(&self) -> u8 {
         (0..THREADS).filter(|&i| self.threads[i].inside).fold(0, |set, i| set | 1 << i)
     }
 
-    /// Operation over: the next one.
+    /// Ends the operation.
     pub(crate) fn done(&mut self, i: usize) {
         self.leave(i);
-        if self.world.writer == i as u8 {
-            self.world.writer = NONE;
+        if self.shared.writer == i as u8 {
+            self.shared.writer = NONE;
         }
         self.restart(i, self.threads[i].op + 1);
     }
 
-    /// The same operation from its start.
+    /// Restarts the operation.
     pub(crate) fn again(&mut self, i: usize) {
         self.leave(i);
         self.restart(i, self.threads[i].op);
@@ -203,9 +203,9 @@ impl State {
     pub(crate) fn cas(&mut self, i: usize, old: Word, new: Word) -> bool {
         let Thread { level, gfn, .. } = self.threads[i];
         let node = self.threads[i].node();
-        let won = self.world.load(node, level, gfn) == old;
+        let won = self.shared.load(node, level, gfn) == old;
         if won {
-            self.world.set(node, level, gfn, new);
+            self.shared.set(node, level, gfn, new);
         }
         won
     }
@@ -213,7 +213,7 @@ impl State {
 
 /// The parts of an invalidation that every kind has: its number, its flush, its end.
 impl Scenario {
-    /// The walk is over: what is owed is paid next.
+    /// Ends the walk: pays the debt next.
     pub(crate) fn settle(&self, s: &mut State, i: usize, op: Op) {
         s.leave(i);
         let thread = &mut s.threads[i];
@@ -223,7 +223,7 @@ impl Scenario {
         let pages = if told { Span::new(thread.telling, thread.telling + 1) } else { Span::default() };
         if matches!(op, Op::Invalidate { .. }) && thread.pc != Pc::Tell && self.follows(s, i) {
             s.threads[i].pc = Pc::Walk;
-            let frames = over_hvas(s.world.memslots, pages);
+            let frames = over_hvas(s.shared.memslots, pages);
             if !frames.is_empty() {
                 s.enter(i, frames.start);
                 (s.threads[i].span, s.threads[i].pc) = (frames, Pc::EditEntry);
@@ -240,8 +240,8 @@ impl Scenario {
             return;
         }
         let unhooks = matches!(op, Op::Invalidate { why, .. } if why.unhooks());
-        if unhooks && !thread.emptied && !thread.again && s.world.keeps_tables() {
-            // Once more, for the tables that were passed through.
+        if unhooks && !thread.emptied && !thread.again && s.shared.keeps_tables() {
+            // Once more, for the tables on the path.
             (thread.emptied, thread.pc) = (true, Pc::Walk);
             return;
         }
@@ -252,9 +252,9 @@ impl Scenario {
             Op::Invalidate { range: Range::Hvas(pages), why: Why::Park, .. } => Self::park(s, pages),
             _ => {}
         }
-        s.world.log.marks |= std::mem::take(&mut s.threads[i].late);
+        s.shared.log.marks |= std::mem::take(&mut s.threads[i].late);
         if self.bug == Some(Bug::FreedBeforeFlush) {
-            s.world.grace.queue |= std::mem::take(&mut s.threads[i].unlinked);
+            s.shared.grace.queue |= std::mem::take(&mut s.threads[i].unlinked);
         }
         if self.bug == Some(Bug::DirtyReadBeforeFlush) {
             self.tell(s, i);
@@ -263,19 +263,19 @@ impl Scenario {
         s.threads[i].pc = match self.bug {
             Some(Bug::HostBeforeFlush) if invalidates => Pc::HostChanges,
             Some(Bug::EndBeforeFlush) if invalidates => self.first_of_end(s, i),
-            _ => self.first_of_flush(&s.world),
+            _ => self.first_of_flush(&s.shared),
         };
-        if s.threads[i].pc == self.first_of_flush(&s.world) && s.threads[i].owed.is_empty() {
+        if s.threads[i].pc == self.first_of_flush(&s.shared) && s.threads[i].owed.is_empty() {
             self.flushed(s, i, op);
         }
     }
 
-    /// The debt is leaked: the host goes on and changes its entries. What it owes is paid when the invalidation ends.
+    /// Leaks the debt: the host continues and changes its entries. The end of the invalidation pays the debt.
     fn leak(&self, s: &mut State, i: usize, pages: Span) {
         for page in pages.start..pages.end {
-            if !s.world.writable[page as usize] {
-                s.world.replace(page);
-                s.threads[i].replaced[page as usize] = s.world.frames[page as usize];
+            if !s.shared.writable[page as usize] {
+                s.shared.replace(page);
+                s.threads[i].replaced[page as usize] = s.shared.frames[page as usize];
             }
         }
         if self.bug == Some(Bug::LeakedUnpaid) {
@@ -283,15 +283,15 @@ impl Scenario {
         }
     }
 
-    /// The hardware has let go of what was unhooked.
+    /// After the flush: the hardware has no link to the unhooked tables.
     pub(crate) fn flushed(&self, s: &mut State, i: usize, op: Op) {
         if !matches!(self.bug, Some(Bug::DirtyReadBeforeFlush | Bug::DirtyToldAfterHost)) {
             self.tell(s, i);
         }
-        s.world.grace.queue |= s.threads[i].unlinked;
+        s.shared.grace.queue |= s.threads[i].unlinked;
         (s.threads[i].unlinked, s.threads[i].owed) = (0, Span::default());
-        if s.world.locked == i as u8 {
-            s.world.locked = NONE;
+        if s.shared.locked == i as u8 {
+            s.shared.locked = NONE;
         }
         let late = matches!(op, Op::Invalidate { .. })
             && matches!(self.bug, Some(Bug::HostBeforeFlush | Bug::EndBeforeFlush));
@@ -303,12 +303,12 @@ impl Scenario {
         }
     }
 
-    /// The host hears of dirty pages in dead tables.
+    /// Reports dirty pages of dead tables to the host.
     #[allow(clippy::unused_self, reason = "a step like the others")]
     fn tell(&self, s: &mut State, i: usize) {
-        for node in crate::world::bits(s.threads[i].unlinked) {
-            for (leaf, level) in s.world.below(node).0 {
-                s.world.tell(leaf, level);
+        for node in crate::shared::bits(s.threads[i].unlinked) {
+            for (leaf, level) in s.shared.below(node).0 {
+                s.shared.tell(leaf, level);
             }
         }
     }
@@ -317,22 +317,22 @@ impl Scenario {
         if let Op::Invalidate { range: Range::Gfns(pages) | Range::Hvas(pages), why, .. } = op {
             for page in pages.start..pages.end {
                 if why == Why::Track {
-                    s.world.tracked |= 1 << page;
+                    s.shared.tracked |= 1 << page;
                 } else if why == Why::Park {
                     // Its entries have changed page by page.
                 } else if why == Why::Protect {
-                    s.world.writable[page as usize] = false;
+                    s.shared.writable[page as usize] = false;
                 } else if matches!(why, Why::ChangePte | Why::Leaked) {
-                    let kept = &mut s.world.kept[page as usize];
+                    let kept = &mut s.shared.kept[page as usize];
                     *kept = s.threads[i].replaced[page as usize].max(*kept);
                 } else {
-                    s.world.take_back(page);
+                    s.shared.take_back(page);
                 }
             }
         }
         s.threads[i].pc = match self.bug {
             Some(Bug::HostBeforeFlush) if s.threads[i].owed.is_empty() => self.first_of_end(s, i),
-            Some(Bug::HostBeforeFlush) => self.first_of_flush(&s.world),
+            Some(Bug::HostBeforeFlush) => self.first_of_flush(&s.shared),
             Some(Bug::EndBeforeFlush) => {
                 s.done(i);
                 return;

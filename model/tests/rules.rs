@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 const PAGE: &str = include_str!("../../slat/src/notify/protocol.md");
 
-/// The design of nested guests, which has no code yet.
+/// The design of nested guests.
 const NESTED: &str = include_str!("../../book/src/nested.md");
 
 fn root() -> PathBuf {

@@ -1,5 +1,6 @@
-//! The library without the daemon: memory of this process whose pages come from a template. It prints how long
-//! faults took, from their reading to the page; `slat-pager bench` has them beside the least that a pager can do.
+//! Uses the library without the daemon: pages of this process's memory come from a template. Prints the times of
+//! faults, from the read of the fault to the present page; `slat-pager bench` compares them with the least that a pager
+//! can do.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use slat_pager::{
@@ -13,7 +14,7 @@ use std::time::Duration;
 const PAGES: usize = 8192;
 const SIZE: usize = PAGES * PAGE;
 
-/// Memory that is empty, and a userfaultfd that hears of its faults.
+/// Makes empty memory, and a userfaultfd for its faults.
 fn memory() -> Result<(u64, Uffd), Box<dyn Error>> {
     let (prot, any) = (ProtFlags::READ | ProtFlags::WRITE, std::ptr::null_mut());
     // SAFETY: a new mapping, where the kernel finds room; it stays until the process ends.
@@ -31,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let library = Library::new(Folder::open(&folder)?);
     library.snapshot("embed", &*image, SIZE as u64, MOST_CHUNK)?;
 
-    // The pager, with all chunks in its cache after the first guest. A page at a time.
+    // The pager, with all chunks in its cache after the first guest; one page at a time.
     let cache = Arc::new(Cache::new(2 * SIZE));
     let mut options = Options::default();
     (options.threads, options.window) = (1, 1);

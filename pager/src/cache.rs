@@ -12,45 +12,46 @@ pub type Chunk = Arc<Vec<u8>>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Source {
-    /// The host's cache.
+    /// The host's cache of chunks.
     Cache,
     /// The store.
     Store,
-    /// Nowhere: it is zero.
+    /// No source: the page is zero.
     Zero,
-    /// It was in the shared memory.
+    /// The memory that clones share, or the guest's own shared memory.
     Shared,
-    /// It was there when the fault was looked at.
+    /// The page was present when the pager handled the fault.
     Present,
-    /// It was there, and protected: a write to it is noted.
+    /// The page was present and write-protected; the pager notes the write.
     Written,
-    /// The swap file, to which it had left.
+    /// The swap file.
     Swap,
 }
 
 impl Source {
-    /// All of them, in the order of their numbers.
+    /// All sources, in the order of their numbers.
     pub const ALL: [Self; 7] =
         [Self::Cache, Self::Store, Self::Zero, Self::Shared, Self::Present, Self::Written, Self::Swap];
 
-    /// In reports.
+    /// The name in reports.
     pub fn name(self) -> &'static str {
         ["cache", "store", "zero", "shared", "present", "written", "swap"][self as usize]
     }
 }
 
-/// A cache with a limit, in generations as Linux's multi-gen LRU has them. A chunk is read from the store once, however many guests wait
-/// for it.
+/// A cache with a limit and four generations, like Linux's multi-gen LRU. It reads a chunk from the store once, however
+/// many guests wait for the chunk.
 ///
-/// * A new chunk comes into the oldest generation, from which chunks go. It has to be asked for again to stay: so a guest that reads all
-///   of its memory once, or a thread that fills all of it ahead, evicts what was read just before and no more.
-/// * A chunk that was asked for again comes into the youngest generation when its turn to go comes.
-/// * The faults of one guest on the pages of one chunk come close together. They count as one: a chunk is asked for again where a sixteenth
-///   of the limit was read since it came.
-/// * The oldest generation has an eighth of the limit. Where it has less, the next one is aged: it joins the oldest, and its chunks have to
-///   be asked for again to stay.
-/// * Of the chunks that are read a second time soon after they went, each fourth comes into the second generation. So a new working set
-///   takes the place of an old one, and of one that is larger than the cache a part stays.
+/// * A new chunk enters the oldest generation, from which chunks are evicted. It stays only if it is asked for again.
+///   So a guest that reads all of its memory once, or a thread that fills all of it ahead, evicts only recently read
+///   chunks.
+/// * When a chunk is due for eviction and was asked for again, it moves to the youngest generation instead.
+/// * Faults of one guest on the pages of one chunk come close together, and count as one. A chunk counts as asked for
+///   again only if a sixteenth of the limit was read since it came.
+/// * The oldest generation has an eighth of the limit. If it has less, the next generation joins it, and the chunks of
+///   that generation stay only if they are asked for again.
+/// * Every fourth chunk that is read again soon after its eviction enters the second generation. So a new working set
+///   replaces an old one, and a part of a working set that exceeds the cache stays.
 #[derive(Debug)]
 pub struct Cache {
     limit: usize,
@@ -58,22 +59,22 @@ pub struct Cache {
     read: Condvar,
 }
 
-/// Generations: the oldest, from which chunks go, and those that are protected.
+/// Number of generations: the oldest, from which chunks are evicted, and the protected ones.
 const GENERATIONS: usize = 4;
 
 #[derive(Debug, Default)]
 struct State {
     chunks: HashMap<Hash, Entry>,
-    /// Those that are there, the oldest generation first; in each the next one to go first.
+    /// Cached chunks, the oldest generation first; in each the next one to evict first.
     generations: [VecDeque<Hash>; GENERATIONS],
-    /// Bytes in the oldest generation, and in all.
+    /// Bytes in the oldest generation, and in all of them.
     oldest: usize,
     bytes: usize,
-    /// Bytes that were read, ever.
+    /// Total bytes read.
     read: u64,
-    /// Chunks that were read again soon after they went.
+    /// Number of chunks that were read again soon after their eviction.
     back: usize,
-    /// Names of chunks that went, and what had been read then: as many bytes as the limit says.
+    /// Names of evicted chunks, with the total bytes read at their eviction; they cover as many bytes as the limit.
     gone: VecDeque<(Hash, u64)>,
     went: HashMap<Hash, u64>,
     stats: CacheStats,
@@ -81,49 +82,50 @@ struct State {
 
 #[derive(Debug)]
 enum Entry {
-    /// A thread reads it.
+    /// A thread reads the chunk.
     Reading,
     There {
         content: Chunk,
-        /// What had been read when it came, or when its turn to go came last.
+        /// Total bytes read when the chunk came, or when it was last due for eviction.
         since: u64,
-        /// It was asked for again.
+        /// The chunk was asked for again.
         is_used: bool,
     },
 }
 
-/// What a cache did.
+/// Counters of a cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct CacheStats {
-    /// Chunks that were there, or that another thread was reading.
+    /// Requests for chunks that were cached, or that another thread was reading.
     pub hits: u64,
-    /// Chunks that were read from the store.
+    /// Chunks read from the store.
     pub misses: u64,
-    /// Chunks that had to go.
+    /// Chunks evicted.
     pub evicted: u64,
-    /// Bytes that are there.
+    /// Bytes in the cache.
     pub bytes: u64,
 }
 
 impl Cache {
-    /// A cache of at most so many bytes of content. 0: nothing stays.
+    /// Makes a cache of at most `limit` bytes of content. 0 keeps nothing.
     pub fn new(limit: usize) -> Self {
         Self { limit, state: Mutex::default(), read: Condvar::new() }
     }
 
-    /// What it did until now.
+    /// Returns the counters.
     pub fn stats(&self) -> CacheStats {
         let state = self.state.lock();
         CacheStats { bytes: state.bytes as u64, ..state.stats }
     }
 
-    /// The chunk of this name, if it is here.
+    /// Returns the chunk of this name if it is cached.
     pub(crate) fn look(&self, name: &Hash) -> Option<Chunk> {
         self.state.lock().hit(name, self.limit)
     }
 
-    /// The chunk of this name: from here, or by `read`, which may sleep. Where it fails, each thread that waits tries for itself.
+    /// Returns the chunk of this name, from the cache or by `read`, which may sleep. If `read` fails, each waiting
+    /// thread tries for itself.
     pub(crate) fn get(
         &self,
         name: Hash,
@@ -141,7 +143,7 @@ impl Cache {
         }
         state.chunks.insert(name, Entry::Reading);
         drop(state);
-        // Also where it panics, others may try.
+        // If `read` panics, other threads may try.
         let reading = Reading { cache: self, name };
         let content = Chunk::new(read()?);
         let mut state = self.state.lock();
@@ -179,7 +181,7 @@ impl State {
         self.chunks.insert(name, Entry::There { content, since: self.read, is_used: false });
     }
 
-    /// Evicts until there are at most so many bytes.
+    /// Evicts chunks until at most `most` bytes are left.
     fn make_room(&mut self, most: usize, limit: usize) {
         while self.bytes > most {
             while self.oldest < limit / 8 && self.oldest < self.bytes {
@@ -201,7 +203,7 @@ impl State {
             self.gone.push_back((name, self.read));
             while self.gone.front().is_some_and(|(_, went)| self.read - went > limit as u64) {
                 let Some((name, went)) = self.gone.pop_front() else { break };
-                // Unless it went once more.
+                // Unless the chunk was evicted once more.
                 if self.went.get(&name) == Some(&went) {
                     self.went.remove(&name);
                 }
@@ -209,7 +211,8 @@ impl State {
         }
     }
 
-    /// Each generation is the next older one. What was in the oldest comes behind what joins it, which is older.
+    /// Moves each generation to the next older one. The chunks that join the oldest are queued before those already in
+    /// it.
     fn age(&mut self) {
         let last = std::mem::take(&mut self.generations[0]);
         self.generations.rotate_left(1);
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_holds_and_what_is_used_stays() {
+    fn the_limit_holds_and_used_chunks_stay() {
         let cache = Cache::new(10 * 4096);
         let get = |number| cache.get(name(number), || Ok(vec![number as u8; 4096])).unwrap();
         for number in 0..1000 {
@@ -261,10 +264,10 @@ mod tests {
         assert_eq!(stats.bytes, 10 * 4096);
     }
 
-    /// Chunks that a test's cache holds.
+    /// Number of chunks that a test's cache holds.
     const ROOM: usize = 64;
 
-    /// The cache before this one: what was not asked for since a hand last came by goes first.
+    /// The previous design, a clock: its hand evicts chunks that were not asked for since it last passed.
     #[derive(Default)]
     struct Clock {
         ring: Vec<(u32, bool)>,
@@ -290,7 +293,7 @@ mod tests {
         }
     }
 
-    /// How many of these were there, in a cache in generations and in a clock.
+    /// Number of hits in a cache with generations, and in a clock.
     fn hits(numbers: impl Iterator<Item = u32>) -> (usize, usize) {
         let (cache, mut clock) = (Cache::new(ROOM * 4096), Clock::default());
         let (mut of_cache, mut of_clock) = (0, 0);
@@ -314,8 +317,8 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_does_not_evict_what_was_asked_for_twice() {
-        // Some time after each other, so that they are no faults on one chunk.
+    fn a_scan_does_not_evict_chunks_requested_twice() {
+        // Apart in time, so that they do not count as faults on one chunk.
         let warm = || (0..32).chain(1000..1032).chain(0..32).chain(2000..2064);
         let before = hits(warm().chain(scan(10_000..20_000)));
         let after = hits(warm().chain(scan(10_000..20_000)).chain(0..32));
@@ -327,7 +330,7 @@ mod tests {
         let old = || (0..10).flat_map(|_| 0..60);
         let new = |rounds| (0..rounds).flat_map(|_| 100..160);
         let (last, before) = (hits(old().chain(new(7))), hits(old().chain(new(6))));
-        // The clock's hand evicted what had come last.
+        // The clock evicted the chunks that had come last.
         assert!(last.0 - before.0 == 60 && last.1 - before.1 < 10, "{last:?} {before:?}");
     }
 
@@ -346,11 +349,11 @@ mod tests {
             seed = crate::twin::mix(seed);
             seed >> 11
         };
-        // Few are asked for often: the n-th of 500 about 1/n as often as the first.
+        // The n-th of 500 chunks is asked for about 1/n as often as the first.
         let mut skewed: Vec<u32> =
             (0..40_000).map(|_| 500f64.powf(draw() as f64 / (1u64 << 53) as f64) as u32).collect();
         let zipf = hits(skewed.iter().copied());
-        // Beside them, a guest now and then that reads all of its memory.
+        // Sometimes a guest reads all of its memory.
         for part in (0..8).rev() {
             skewed.splice(
                 part * 5000..part * 5000,
@@ -370,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_nothing_stays() {
+    fn a_chunk_larger_than_the_cache_is_not_kept() {
         let cache = Cache::new(100);
         for _ in 0..2 {
             assert_eq!(cache.get(name(1), || Ok(vec![1; 101])).unwrap().1, Source::Store);
@@ -379,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_is_read_once_for_all_who_wait() {
+    fn a_chunk_is_read_once_for_all_waiting_threads() {
         let (cache, reads) = (Cache::new(1 << 20), AtomicUsize::new(0));
         let get = || {
             cache.get(name(1), || {

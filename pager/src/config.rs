@@ -1,10 +1,10 @@
 //! The configuration of a daemon: flags of a command as TOML.
 
-/// The flags that a text has, as on a command line: each key is one, and an array is a flag that is there several times. `is_known`: which
-/// there are.
+/// Converts a text of TOML to flags of a command line. Each key is a flag, and an array is a flag that occurs several
+/// times. `is_known` says which flags there are.
 ///
 /// # Errors
-/// It is no TOML, has a key that is not known, or a value that no flag has. One line.
+/// One line: the text is not TOML, or has an unknown key, or a value that no flag can have.
 #[doc(hidden)]
 pub fn flags(text: &str, is_known: impl Fn(&str) -> bool) -> Result<Vec<String>, String> {
     let table: toml::Table =

@@ -1,7 +1,7 @@
-//! Each place where bytes come in from outside, for the fuzzer: what is there must give a value or an error, and nothing else.
+//! Entry points for the fuzzer: each parser of outside bytes must return a value or an error, and do nothing else.
 //!
-//! A sum or a hash keeps chance out of an object, not a person who writes one. So where an object has a sum, its parser also gets the
-//! object with the sum that it must have.
+//! A sum or a hash detects accidents, not a person who computes it. So if an object has a sum, the parser also gets the
+//! object with the right sum.
 
 use crate::cache::Cache;
 use crate::daemon::{Answer, Keep, Monitor, Request, Take};
@@ -23,19 +23,19 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The image of the guests here.
+/// Bytes of the guests' image.
 const IMAGE: u64 = 4 << 20;
 
-/// One place. It panics where the parser, or what uses its result, does something wrong.
+/// One entry point. It panics if the parser, or the user of its result, does something wrong.
 #[derive(Debug)]
 pub struct Door {
-    /// What comes in there.
+    /// Kind of the input.
     pub name: &'static str,
-    /// Gives it these bytes.
+    /// Runs the parser on these bytes.
     pub open: fn(&[u8]),
 }
 
-/// All of them.
+/// All entry points.
 pub const DOORS: &[Door] = &[
     Door { name: "handshake", open: handshake },
     Door { name: "manifest", open: manifest },
@@ -51,7 +51,7 @@ pub const DOORS: &[Door] = &[
     Door { name: "migration", open: migration },
 ];
 
-/// An error has one line, and is not the bytes themselves.
+/// Checks that an error has one short line.
 fn one_line(error: &impl Display) {
     let text = error.to_string();
     assert!(!text.contains(['\n', '\r', '\x1b']), "{text:?}");
@@ -61,7 +61,7 @@ fn parsed<T>(result: Result<T, StoreError>) -> Option<T> {
     result.map_err(|error| one_line(&error)).ok()
 }
 
-/// Messages of a VMM, cut where a byte says so, each with as many descriptors as another byte says.
+/// Runs messages of a VMM, cut where one byte says, each with as many descriptors as another byte says.
 fn handshake(bytes: &[u8]) {
     let [cut, first, second, text @ ..] = bytes else { return };
     if let Ok(mappings) = mappings(text) {
@@ -78,14 +78,14 @@ fn handshake(bytes: &[u8]) {
             return;
         }
     }
-    // Then it waits for no more.
+    // So that the reader waits for no more.
     drop(vmm);
     let result = Firecracker.handshake(&pager, Duration::from_secs(10));
     one_line(&result.expect_err("none of the descriptors is a userfaultfd"));
 }
 
-/// A machine that a VMM sends, cut where two bytes say so, each piece with as many descriptors of memory as another byte says; and what
-/// one asks of the pager.
+/// Runs the messages of a VMM that sends a machine, cut where two bytes say, each piece with as many descriptors of
+/// memory as another byte says; and requests of a VMM for pages.
 fn migration(bytes: &[u8]) {
     if let Ok(head) = bytes[bytes.len().saturating_sub(HEADER)..].try_into() {
         _ = MigrationRequest::parse(head).map_err(|error| one_line(&error)).map(|request| {
@@ -104,7 +104,7 @@ fn migration(bytes: &[u8]) {
     if memory.set_len(IMAGE).is_err() {
         return;
     }
-    // All that is sent and answered has room in the sockets.
+    // The sockets have room for all requests and answers.
     let text = &text[..text.len().min(4096)];
     let (cut, next) = (usize::from(*one).min(text.len()), usize::from(*two));
     let (first, rest) = text.split_at(cut);
@@ -115,14 +115,14 @@ fn migration(bytes: &[u8]) {
             return;
         }
     }
-    // It says no more, and hears the answers.
+    // The VMM writes no more, and reads the answers.
     _ = vmm.shutdown(std::net::Shutdown::Write);
     if let Err(error) = collect(&pager, Instant::now() + Duration::from_secs(10)) {
         one_line(&error);
     }
 }
 
-/// Addresses and pages lead to each other, and no page is beyond the image.
+/// Checks that addresses and pages map to each other, and that no page is beyond the image.
 fn look_around(layout: &Layout) {
     let pages = layout.image_pages();
     assert!(pages as u64 <= IMAGE / PAGE as u64);
@@ -137,7 +137,7 @@ fn look_around(layout: &Layout) {
     assert_eq!(layout.pages(0, u64::MAX).map(|range| range.len()).sum::<usize>(), seen);
 }
 
-/// As it is, and with the right sum.
+/// Parses the bytes as they are, and with the right sum.
 fn each(bytes: &[u8], seal: fn(&[u8]) -> Option<Vec<u8>>, parse: impl Fn(&[u8])) {
     parse(bytes);
     if let Some(sealed) = seal(bytes) {
@@ -158,7 +158,7 @@ fn catalog(bytes: &[u8]) {
     each(bytes, seal, |bytes| {
         let Some(mut state) = parsed(State::parse(bytes)) else { return };
         assert!(State::parse(&state.print()).is_ok_and(|again| again == state));
-        // What hosts do with it.
+        // As hosts use it.
         let name = Name { hash: Hash::of(bytes), epoch: state.epoch }.to_string();
         state.set("a", Some(&name));
         assert!(state.change() > state.serial);
@@ -178,7 +178,7 @@ fn lease(bytes: &[u8]) {
 
 fn working_set(bytes: &[u8]) {
     each(bytes, WorkingSet::seal, |bytes| {
-        // That of the template of which it says it is.
+        // The hash of the template that it names.
         let text: Option<serde_json::Value> = serde_json::from_slice(bytes).ok();
         let template = text.as_ref().and_then(|text| Hash::parse(text["template"].as_str()?));
         let template = template.unwrap_or_else(|| Hash::of(b"a"));
@@ -192,20 +192,20 @@ fn working_set(bytes: &[u8]) {
     });
 }
 
-/// A chunk that is small, or as large as it may be.
+/// Expands a small chunk, and one of the largest size.
 fn chunk(bytes: &[u8]) {
     let [size, stored @ ..] = bytes else { return };
     let length = if size % 2 == 0 { PAGE } else { crate::MOST_CHUNK };
     assert!(stored.len() <= MOST_STORED);
     let name = Name { hash: Hash::of(b"a"), epoch: 0 };
-    // A hash is right by chance never; what is decompressed must have its length all the same.
+    // A hash is never right by chance; the decompressed content must still have its length.
     assert!(parsed(expand(name, stored, length, true)).is_none());
     if let Some(content) = parsed(expand(name, stored, length, false)) {
         assert_eq!(content.len(), length);
     }
 }
 
-/// The journal of a daemon that was killed at any instant, or of another guest.
+/// Opens the journal of a daemon that was killed at any instant, or of another guest.
 fn journal(bytes: &[u8]) {
     let region = Region { base: 1 << 30, size: IMAGE, offset: 0 };
     let Ok(layout) = Layout::new(vec![region], IMAGE) else { return };
@@ -236,7 +236,7 @@ fn messages(bytes: &[u8]) {
     }
 }
 
-/// The other end of a connection, which has written all that it will, and reads everything.
+/// The other end of a connection, which has written all of its bytes, and reads everything.
 struct Script(Cursor<Vec<u8>>);
 
 impl Read for Script {

@@ -1,4 +1,4 @@
-//! What must outlive a daemon that is killed: which pages the template no longer speaks for.
+//! The state that outlives a killed daemon: which pages are settled, so that their content is no longer the template's.
 
 use crate::layout::Layout;
 use crate::uffd::abi::Message;
@@ -11,20 +11,21 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Threads that may read events of one guest.
+/// Most threads that read events of one guest.
 pub const MOST_READERS: usize = 16;
-/// Events that one of them reads at a time.
+/// Most events that one of them reads at a time.
 pub const MESSAGES: usize = 16;
 
-/// Where the bits begin.
+/// Offset of the bits.
 const HEAD: usize = MOST_READERS * MESSAGES * size_of::<Message>();
 
-/// Bits for each page of the image, in memory that has a descriptor, so that another process can keep it. One is set once the page was
-/// served, or removed, and never cleared: a page with that bit that faults is zero. Unless it is *away*: it left for the swap file.
+/// Bits for each page of the image, in memory with a descriptor, so that another process can keep it. A page's bit is
+/// set once the page was served or removed, and never cleared: a page with that bit that faults is zero. The exception
+/// is a page that is *away*, in the swap file.
 ///
-/// The kernel considers a removal as known as soon as the event is read. A daemon that is killed between its read and its note
-/// would lose it. Therefore the events are read into the journal itself: the system call that takes an event also writes it here.
-/// A new daemon finds what the old one read last, and notes it; twice does no harm.
+/// The kernel considers a removal as known as soon as the event is read. A daemon that is killed between its read and
+/// its note would lose it. Therefore events are read into the journal itself: the system call that takes an event also
+/// writes it here. A new daemon finds the last events of the old one, and notes them. To note one twice does no harm.
 #[derive(Debug)]
 pub struct Journal {
     memory: OwnedFd,
@@ -40,14 +41,14 @@ unsafe impl Send for Journal {}
 unsafe impl Sync for Journal {}
 
 impl Journal {
-    /// An empty one.
+    /// Makes an empty journal.
     pub fn new(layout: &Layout) -> io::Result<Self> {
         let memory = memfd_create("slat-pager-journal", MemfdFlags::CLOEXEC)?;
         ftruncate(&memory, size(layout.image_pages()) as u64)?;
         Self::open(memory, layout)
     }
 
-    /// One that another process of the same guest made.
+    /// Opens a journal that another process of the same guest made.
     pub fn open(memory: OwnedFd, layout: &Layout) -> io::Result<Self> {
         let pages = layout.image_pages();
         let size = size(pages);
@@ -57,8 +58,8 @@ impl Journal {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a new mapping, where the kernel finds room.
         let start = unsafe { mmap(std::ptr::null_mut(), size, prot, flags, &memory, 0) }?;
-        // The kernel must not have to wait for these pages while it writes an event, or a kill could come between. Without the
-        // right to lock them they are there all the same, unless they are swapped out.
+        // The kernel must not wait for these pages while it writes an event, or a kill could come between. Without the
+        // right to lock them they are still present, unless they are swapped out.
         // SAFETY: the range was just mapped.
         _ = unsafe { mlock(start, HEAD) };
         let start = NonNull::new(start.cast()).expect("a mapping is not at 0");
@@ -70,13 +71,13 @@ impl Journal {
         Ok(journal)
     }
 
-    /// A second descriptor of its memory, for the keeper.
+    /// Returns a second descriptor of its memory, for the keeper.
     pub fn share(&self) -> io::Result<OwnedFd> {
         Ok(fcntl_dupfd_cloexec(self.memory.as_fd(), 3)?)
     }
 
-    /// Notes what the first events of a buffer say: that pages are removed. Each is noted once: a page that is removed, used again, and
-    /// then leaves for the swap file must not be taken for removed by the next daemon.
+    /// Notes the removals in the first events of a buffer, each once: the next daemon must not note a removal again
+    /// after the page was used again and went to the swap file.
     pub(crate) fn note_all(&self, count: usize, reader: &mut Reader, layout: &Layout) {
         for message in &mut reader.0[..count] {
             if let Some(range) = message.removed() {
@@ -89,33 +90,33 @@ impl Journal {
         }
     }
 
-    /// From now on the template does not speak for these pages.
+    /// Settles these pages.
     pub fn settle(&self, pages: Range<usize>) {
         self.each(pages, |word, mask| _ = self.word(word).fetch_or(mask, Ordering::Relaxed));
     }
 
-    /// These pages are in the swap file, and there alone.
+    /// Notes that these pages are only in the swap file.
     pub(crate) fn leave(&self, pages: Range<usize>) {
         self.each(pages, |word, mask| _ = self.away_word(word).fetch_or(mask, Ordering::Relaxed));
     }
 
-    /// These pages are not in the swap file, or not there alone.
+    /// Notes that these pages are not only in the swap file.
     pub(crate) fn come_back(&self, pages: Range<usize>) {
         self.each(pages, |word, mask| _ = self.away_word(word).fetch_and(!mask, Ordering::Relaxed));
     }
 
-    /// Whether a page is in the swap file alone.
+    /// Returns whether a page is only in the swap file.
     pub(crate) fn is_away(&self, page: usize) -> bool {
         page < self.pages && self.away_word(page / 64).load(Ordering::Relaxed) >> (page % 64) & 1 != 0
     }
 
-    /// Pages that are in the swap file alone.
+    /// Returns the number of pages that are only in the swap file.
     pub(crate) fn away(&self) -> usize {
         let count = |word| self.away_word(word).load(Ordering::Relaxed).count_ones() as usize;
         (0..self.pages.div_ceil(64)).map(count).sum()
     }
 
-    /// The words that have the bits of these pages, and which bits.
+    /// Calls `change` for each word with bits of these pages.
     fn each(&self, pages: Range<usize>, change: impl Fn(usize, u64)) {
         let end = pages.end.min(self.pages);
         let mut page = pages.start;
@@ -126,19 +127,19 @@ impl Journal {
         }
     }
 
-    /// Whether the template no longer speaks for a page.
+    /// Returns whether a page is settled.
     pub fn is_settled(&self, page: usize) -> bool {
         page >= self.pages || self.word(page / 64).load(Ordering::Relaxed) >> (page % 64) & 1 != 0
     }
 
-    /// Pages for which the template does not speak.
+    /// Returns the number of settled pages.
     pub fn settled(&self) -> usize {
         (0..self.pages.div_ceil(64))
             .map(|word| self.word(word).load(Ordering::Relaxed).count_ones() as usize)
             .sum()
     }
 
-    /// The buffer into which a thread reads events. `None`: it is taken.
+    /// Returns the buffer into which a thread reads events. `None`: it is taken.
     pub fn reader(&self, number: usize) -> Option<Reader<'_>> {
         if number >= MOST_READERS || self.taken[number].swap(true, Ordering::Acquire) {
             return None;

@@ -1,4 +1,4 @@
-//! How long faults took, by where their pages came from.
+//! Times of faults, by source.
 
 use crate::cache::Source;
 use hdrhistogram::Histogram;
@@ -6,28 +6,28 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Times from the moment in which a fault was read to that in which its page was there.
+/// Times from the read of a fault until its page was present.
 #[derive(Debug)]
 pub(crate) struct Latencies([Mutex<Histogram<u64>>; Source::ALL.len()]);
 
 /// Times of the faults from one source, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Latency {
-    /// How many there were.
+    /// Number of faults.
     pub count: u64,
-    /// Half of them took at most this long.
+    /// Median.
     pub p50: u64,
-    /// 99% did.
+    /// 99th percentile.
     pub p99: u64,
-    /// 99.9% did.
+    /// 99.9th percentile.
     pub p999: u64,
-    /// The longest one.
+    /// Longest time.
     pub most: u64,
 }
 
 impl Latencies {
     pub fn new() -> Self {
-        // Up to 100 s, to 3 digits.
+        // Up to 100 s, with 3 digits.
         Self(
             Source::ALL
                 .map(|_| Mutex::new(Histogram::new_with_max(100_000_000_000, 3).expect("these are bounds"))),
@@ -38,7 +38,7 @@ impl Latencies {
         self.0[source as usize].lock().saturating_record(took.as_nanos() as u64);
     }
 
-    /// Of each source, with its name.
+    /// Returns the times of each source, with its name.
     pub fn all(&self) -> Vec<(String, Latency)> {
         Source::ALL.map(|source| (source.name().to_owned(), self.read(source))).to_vec()
     }

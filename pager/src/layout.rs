@@ -1,20 +1,20 @@
-//! Where the guest's memory lies in its process, and which page of the image each address is.
+//! Addresses of the guest's memory in its process, and the page of the image for each address.
 
 use crate::uffd::{HUGE_PAGE, PAGE};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// Regions that a guest may have.
+/// Most regions of a guest.
 pub const MOST_REGIONS: usize = 512;
 
-/// A range of the guest's process, and where its content begins in the image. All in bytes, whole pages.
+/// A range of the guest's process, and the start of its content in the image. All in bytes, whole pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Region {
-    /// Its first address in the guest's process.
+    /// First address in the guest's process.
     pub base: u64,
-    /// Its length.
+    /// Length.
     pub size: u64,
-    /// Where it begins in the image.
+    /// Offset in the image.
     pub offset: u64,
 }
 
@@ -32,22 +32,22 @@ impl Region {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// None, or too many.
+    /// No region, or too many.
     #[error("{0} regions: there must be 1 to {MOST_REGIONS}")]
     Count(usize),
     /// An address, a size or an offset that is no multiple of the page size, or a size of zero.
     #[error("{0:?} is not in whole pages of {PAGE} bytes, or is empty")]
     Unaligned(Region),
-    /// The same, of memory in huge pages.
+    /// The same for memory in huge pages.
     #[error("{0:?} is not in whole pages of {HUGE_PAGE} bytes, or is empty")]
     UnalignedHuge(Region),
-    /// It ends beyond the address space.
+    /// A region ends beyond the address space.
     #[error("{0:?} ends beyond the address space")]
     Overflow(Region),
     /// Two regions have a page in common, in memory or in the image.
     #[error("{0:?} and {1:?} overlap")]
     Overlap(Region, Region),
-    /// It is not in the image.
+    /// A region is not in the image.
     #[error("{region:?} ends beyond the image, which has {image} bytes")]
     BeyondImage {
         /// The region.
@@ -57,23 +57,23 @@ pub enum LayoutError {
     },
 }
 
-/// Regions that were checked: whole pages, apart from each other, and inside of the image. A page is named by its number in the
-/// image. That is in pages of 4 KiB, also where the memory is in huge pages: a huge page is the 512 pages from its first one on.
+/// Checked regions: whole pages, disjoint, and inside the image. A page has its number in the image, in pages of 4 KiB,
+/// also if the memory has huge pages: a huge page is the 512 pages from its first one on.
 #[derive(Debug, Clone)]
 pub struct Layout {
-    /// By address.
+    /// Regions, by address.
     regions: Vec<Region>,
     /// Bytes of a page of the guest's memory.
     page_size: usize,
 }
 
 impl Layout {
-    /// Checks what a VMM said about its memory, against an image with so many bytes.
+    /// Checks a VMM's regions against an image of `image` bytes.
     pub fn new(regions: Vec<Region>, image: u64) -> Result<Self, LayoutError> {
         Self::check(regions, image, PAGE)
     }
 
-    /// As [`Layout::new`], of memory in pages of hugetlbfs, which have [`HUGE_PAGE`] bytes.
+    /// As [`Layout::new`], for memory in pages of hugetlbfs, which have [`HUGE_PAGE`] bytes.
     pub fn of_huge_pages(regions: Vec<Region>, image: u64) -> Result<Self, LayoutError> {
         Self::check(regions, image, HUGE_PAGE)
     }
@@ -111,39 +111,39 @@ impl Layout {
         }
     }
 
-    /// Bytes of a page of the guest's memory: the least that can be filled.
+    /// Returns the bytes of a page of the guest's memory, the smallest unit of a fill.
     pub fn page_size(&self) -> usize {
         self.page_size
     }
 
-    /// Pages of 4 KiB in each page of the guest's memory.
+    /// Returns the number of 4 KiB pages in each page of the guest's memory.
     pub(crate) fn unit(&self) -> usize {
         self.page_size / PAGE
     }
 
-    /// The regions, by address.
+    /// Returns the regions, by address.
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
 
-    /// The region of an address, and the page of the image that it is.
+    /// Returns the region of an address, and its page of the image.
     pub fn page(&self, address: u64) -> Option<(&Region, usize)> {
         let after = self.regions.partition_point(|region| region.base <= address);
         let region = self.regions[..after].last().filter(|region| region.addresses().contains(&address))?;
         Some((region, ((region.offset + (address - region.base)) / PAGE as u64) as usize))
     }
 
-    /// The pages of the image that a range of addresses covers: one range for each region that it meets.
+    /// Returns the pages of the image that a range of addresses covers: one range for each region that it meets.
     pub fn pages(&self, start: u64, end: u64) -> impl Iterator<Item = Range<usize>> + '_ {
         self.regions.iter().filter_map(move |region| {
             let (from, to) = (start.max(region.base), end.min(region.addresses().end));
             let page = |address| ((region.offset + (address - region.base)) / PAGE as u64) as usize;
-            // A page that is removed in part is none that the kernel tells.
+            // The kernel reports no partly removed page.
             (from < to).then(|| page(from)..page(to - 1) + 1)
         })
     }
 
-    /// Where pages of the image are: an address for each part of them that is in one region.
+    /// Returns the addresses of pages of the image, one for each part in one region.
     pub fn places(&self, pages: Range<usize>) -> impl Iterator<Item = (u64, Range<usize>)> + '_ {
         self.regions.iter().filter_map(move |region| {
             let page = |byte| (byte / PAGE as u64) as usize;
@@ -153,7 +153,7 @@ impl Layout {
         })
     }
 
-    /// Pages of the image up to the last one that is mapped.
+    /// Returns the number of pages of the image up to the last mapped one.
     pub fn image_pages(&self) -> usize {
         self.regions.iter().map(|region| (region.image().end / PAGE as u64) as usize).max().unwrap_or(0)
     }

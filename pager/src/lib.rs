@@ -1,7 +1,7 @@
 //! The memory of microVMs, served through Linux's userfaultfd.
 //!
-//! A VMM restores a guest whose memory is empty, and sends its userfaultfd to the pager. Each page comes from a snapshot template
-//! when the guest first touches it.
+//! A VMM restores a guest with empty memory, and sends its userfaultfd to the pager. The pager fills each page from a
+//! snapshot template when the guest first touches it.
 //!
 //! ```
 //! use slat_pager::*;
@@ -31,44 +31,45 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The program `slat-pager` does this for many VMMs: a [`Keeper`] holds their connections, and starts the [`Worker`] that serves
-//! them again if it is killed.
+//! The program `slat-pager` does this for many VMMs. A [`Worker`] serves the guests. A [`Keeper`] holds their
+//! connections, and restarts the worker if it is killed.
 //!
-//! # What is promised
+//! # Promises
 //!
 //! | promise | by |
 //! |---|---|
-//! | A page has the template's content, or zeros once the guest gave it back: in every race of removal and fill. | one lock around reading events and filling pages; the page is looked up in the journal under it |
-//! | A worker that is killed loses no removal. | the kernel writes events into the journal, by the same call that takes them |
-//! | A worker that is killed freezes no guest. | the keeper starts another one, which asks for all faults again |
-//! | What the store gives is what was stored. | the hash of each chunk is its name |
-//! | A store that does not answer holds up only who needs it. | the thread that reads a guest's faults does not wait for the store; faults are tried again, later each time |
-//! | A working set makes no byte wrong. | it says which pages come ahead of faults; their content is the template's, after the same look at the journal |
-//! | A hostile VMM harms only its own guest. | [`WireError`], [`MigrationError`] and [`LayoutError`]; descriptors are looked at; sizes are bounded |
+//! | A page has the template's content, or zeros once the guest gave it back, in every race of removal and fill. | one lock around reading events and filling pages; the pager checks the journal under it |
+//! | A killed worker loses no removal. | the kernel writes events into the journal, by the same call that takes them |
+//! | A killed worker freezes no guest. | the keeper starts another one, which makes waiting threads fault again |
+//! | A page has the bytes that were stored. | the hash of each chunk is its name |
+//! | A store that does not answer delays only the threads that need it. | the thread that reads a guest's faults does not wait for the store; faults are retried, after longer and longer pauses |
+//! | A working set makes no byte wrong. | it says which pages are filled ahead of faults; their content is the template's, after the same check of the journal |
+//! | A hostile VMM harms only its own guest. | [`WireError`], [`MigrationError`] and [`LayoutError`]; descriptors are checked; sizes are bounded |
 //! | A machine of Cloud Hypervisor ends only when its template is stored. | the answer to its last message comes after the catalog was written |
 //!
-//! # The rooms
+//! # Modules
 //!
-//! | room | what happens there |
+//! | module | contents |
 //! |---|---|
 //! | `uffd` | the kernel's interface |
-//! | `layout` | where a guest's memory is |
-//! | `wire` | how a VMM tells it |
+//! | `layout` | addresses of a guest's memory |
+//! | `wire` | the protocols of VMMs |
 //! | `store` | templates, their chunks and their working sets |
-//! | `cache` | chunks that are in the host's memory |
-//! | `share` | pages that clones of a template have in common |
-//! | `pace` | few compute ahead of faults, and many wait for the store |
-//! | `journal` | for which pages the template no longer speaks |
+//! | `cache` | chunks in the host's memory |
+//! | `share` | pages that clones of a template share |
+//! | `compute_limit` | a limit for threads that compute ahead of faults |
+//! | `journal` | settled pages: those whose content is no longer the template's |
 //! | `guest` | faults and their answers |
-//! | `machine` | whole machines of Cloud Hypervisor, kept and restored |
-//! | `latency` | how long they took |
+//! | `machine` | whole machines of Cloud Hypervisor, received and restored |
+//! | `latency` | times of faults |
 //! | `daemon` | keeper and worker |
-//! | `hostile` | what comes from outside, for the fuzzer |
-//! | `twin` | a process that does what a VMM does, for tests and the demonstration |
+//! | `hostile` | entry points for the fuzzer |
+//! | `twin` | a process that behaves as a VMM, for tests and the demonstration |
 #![deny(missing_docs)]
 #![cfg(target_os = "linux")]
 
 mod cache;
+mod compute_limit;
 #[cfg(feature = "config")]
 mod config;
 mod daemon;
@@ -79,7 +80,6 @@ mod journal;
 mod latency;
 mod layout;
 mod machine;
-mod pace;
 mod sabotage;
 mod share;
 mod store;

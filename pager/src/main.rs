@@ -1,4 +1,4 @@
-//! The command `slat-pager`: serve guests from snapshot templates, and look after the templates.
+//! The command `slat-pager` serves guests from snapshot templates, and maintains the templates.
 
 mod command;
 
@@ -15,7 +15,8 @@ struct Program {
     command: Command,
 }
 
-/// The command line, with what its configuration says. `SOCKET FILE`, as Firecracker's example handlers are called, is `serve --image SOCKET=FILE`.
+/// Returns the command line, with the flags of its configuration. `SOCKET FILE`, the command line of Firecracker's
+/// example handlers, means `serve --image SOCKET=FILE`.
 fn words() -> Result<Vec<OsString>, String> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let is_command = |word: &OsString| Program::command().find_subcommand(word).is_some() || *word == *"help";

@@ -1,63 +1,63 @@
-//! Mistakes that are made on purpose, to see that the tests find them.
+//! Seeded mistakes, which the tests must find.
 
-/// A mistake.
+/// A seeded mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "command", derive(clap::ValueEnum))]
 #[doc(hidden)]
 pub enum Sabotage {
-    /// That a page was removed is not noted.
+    /// The pager does not note that a page was removed.
     Remove,
-    /// A page that was removed while its content was being read is not looked at again.
+    /// The pager does not check after a read whether the page was removed meanwhile.
     Recheck,
-    /// The next chunk is served.
+    /// The pager serves the next chunk.
     Chunk,
-    /// A chunk's content is not checked.
+    /// The pager does not check a chunk's content.
     Checksum,
-    /// A page that a VMM asks for again is filled again.
+    /// The pager fills a page again when the VMM asks again.
     Again,
-    /// A machine's migration is said to be complete before its template is stored.
+    /// The pager reports a migration as complete before the template is stored.
     Early,
     /// A new daemon begins with an empty journal.
     Journal,
     /// Each thread waits for the store.
     Sleep,
-    /// A new keeper is not given the guests.
+    /// A new keeper does not get the guests.
     Heir,
-    /// A new daemon does not wake who waited for the old one.
+    /// A new daemon does not wake threads that wait.
     Wake,
-    /// A page that is about to be written is not kept for the snapshot that is under way.
+    /// A snapshot under way does not keep a page that is about to be written.
     Capture,
-    /// Pages that are removed are not kept for the snapshot that is under way.
+    /// A snapshot under way does not keep removed pages.
     Unread,
     /// Pages of a snapshot that failed are not part of the next one.
     GiveBack,
-    /// Pages that are filled are not protected.
+    /// Filled pages are not protected.
     Track,
-    /// Of a huge page that is written, its first 4 KiB alone are noted.
+    /// A write to a huge page notes only its first 4 KiB.
     Part,
-    /// What the kernel says of a huge page, that it is there, is believed.
+    /// The pager trusts EEXIST for a huge page.
     Exists,
-    /// A page that is there, and that a killed pager did not note, is no part of a snapshot.
+    /// A snapshot omits a present page that a killed pager did not note.
     Unnoted,
-    /// No mistake of the pager: the kernel leaves pages in the page table, which it may do.
+    /// Not a mistake of the pager: the kernel leaves pages in the page table, which it may do.
     Mapped,
-    /// The same, and a page is not protected while it leaves.
+    /// The kernel leaves pages in the page table, and the pager does not protect a page while it leaves.
     Evict,
-    /// Where a mark of protection is in the way of zeros, they are not copied.
+    /// If a protection marker makes ZEROPAGE fail, the pager does not copy zeros.
     Mark,
     /// A removed page that was away comes back.
     Ghost,
-    /// A new daemon serves what its templates are by now.
+    /// A new daemon serves the current version of a template.
     Version,
-    /// A collection deletes what uploads that are under way have written.
+    /// A collection deletes objects of uploads under way.
     Gc,
-    /// A collection does not keep what uploads rely on that began before its template went.
+    /// A collection deletes chunks of a removed template on which earlier uploads rely.
     Retired,
-    /// A collection does not keep what hosts serve.
+    /// A collection deletes what hosts serve.
     Lease,
     /// An upload that a collection gave up becomes a template.
     GivenUp,
-    /// Manifests of one content have one name, whichever chunks they list.
+    /// Manifests of the same content have the same name, whichever chunks they list.
     Identity,
     /// A chunk that was deleted has the same name when it is written again.
     Epoch,

@@ -1,7 +1,8 @@
-//! The memory that clones of a template have in common: a file of shared memory that each of their VMMs maps privately.
+//! Memory that clones of a template share: a file of shared memory that each VMM maps privately.
 //!
-//! A page of the template is in it once, however many clones read it. What a clone writes is the kernel's copy-on-write: a page of
-//! the clone's own. The file is filled when a clone first needs a chunk, and only by the pager: VMMs open it to read.
+//! The file has each page of the template once, however many clones read it. When a clone writes, the kernel's
+//! copy-on-write gives it a page of its own. The pager fills a chunk of the file when a clone first needs it. Only the
+//! pager writes to the file; VMMs open it to read.
 
 use crate::cache::Cache;
 use crate::store::Template;
@@ -16,33 +17,33 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The file of one version of a template. A clone is the same one.
+/// The file of one version of a template. A clone of the value refers to the same file.
 #[derive(Clone, Debug)]
 pub struct Share(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     file: File,
-    /// Which chunks are there.
+    /// Chunks that are present.
     chunks: Vec<AtomicBool>,
     chunk: usize,
     size: u64,
-    /// One chunk is written at a time.
+    /// Serializes writes of chunks.
     writing: Mutex<()>,
-    /// What was just read and is not written yet.
+    /// Content that was just read and is not written yet.
     cache: Cache,
 }
 
 impl Share {
-    /// The one of this template in a folder, which is made if it is missing. `FOLDER/NAME`, NAME the template's, leads to it: what VMMs
-    /// map privately.
+    /// Opens the file of this template in a folder, or makes it. `FOLDER/NAME`, with the template's name, links to it;
+    /// VMMs map it privately.
     ///
     /// # Errors
-    /// `Unsupported`: the folder is not of shared memory in pages of 4 KiB, a tmpfs as /dev/shm.
+    /// `Unsupported`: the folder is not shared memory in pages of 4 KiB (a tmpfs such as /dev/shm).
     pub fn open(folder: &Path, template: &Template) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let version = file_name(template);
-        // Written by this user alone.
+        // Only this user may write to it.
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -66,7 +67,7 @@ impl Share {
         Self::of(file, template)
     }
 
-    /// That of a guest which began with an earlier version of its template, if it is there.
+    /// Opens the file of a guest that began with an earlier version of its template, if it exists.
     pub(crate) fn open_again(folder: &Path, template: &Template) -> io::Result<Option<Self>> {
         match OpenOptions::new().read(true).write(true).open(folder.join(file_name(template))) {
             Ok(file) => Self::of(file, template).map(Some),
@@ -79,7 +80,7 @@ impl Share {
         let (size, chunk) = (template.size(), template.chunk_size());
         let chunks: Vec<AtomicBool> =
             (0..size.div_ceil(chunk as u64)).map(|_| AtomicBool::new(false)).collect();
-        // What an earlier worker wrote.
+        // Chunks that an earlier worker wrote.
         for (index, is_there) in chunks.iter().enumerate() {
             let start = index as u64 * chunk as u64;
             let hole = unwritten(&file, start)?;
@@ -95,14 +96,14 @@ impl Share {
         })))
     }
 
-    /// Whether this is a descriptor of the file.
+    /// Returns whether `other` is a descriptor of the file.
     pub fn is(&self, other: impl AsFd) -> bool {
         let about = self.0.file.metadata().map(|about| (about.dev(), about.ino()));
         let other = rustix::fs::fstat(other).map(|about| (about.st_dev, about.st_ino));
         matches!((about, other), (Ok(about), Ok(other)) if about == other)
     }
 
-    /// Memory that it takes, in bytes.
+    /// Returns the memory that it takes, in bytes.
     pub fn bytes(&self) -> u64 {
         self.0.file.metadata().map_or(0, |about| about.blocks() * 512)
     }
@@ -111,38 +112,39 @@ impl Share {
         &self.0.cache
     }
 
-    /// Whether the pages of a chunk are there: `pages` are all of them.
+    /// Returns whether a chunk is present; `pages` are all of its pages.
     pub(crate) fn has(&self, pages: &Range<usize>) -> bool {
         self.0.chunks[pages.start * PAGE / self.0.chunk].load(Ordering::Acquire)
     }
 
-    /// Fills a chunk. Two that do it at once write the same.
+    /// Fills a chunk. Two threads that do it at once write the same bytes.
     pub(crate) fn write(&self, pages: &Range<usize>, content: &[u8]) -> io::Result<()> {
         let start = pages.start * PAGE;
         let _writing = self.0.writing.lock();
         if !self.has(pages) {
             debug_assert!(start as u64 + content.len() as u64 <= self.0.size);
             self.0.file.write_all_at(content, start as u64)?;
-            // The content before the word that it is there.
+            // The content comes before the flag that says so.
             self.0.chunks[start / self.0.chunk].store(true, Ordering::Release);
         }
         Ok(())
     }
 }
 
-/// The version of a template as the name of a file: that of an image has characters which names have not.
+/// Returns the version of a template as a file name. The version of an image has characters that names must not have.
 fn file_name(template: &Template) -> String {
     template.version().replace('/', "_")
 }
 
-/// The first page from here on that was not written.
+/// Returns the first page from here on that was not written.
 fn unwritten(file: &File, from: u64) -> io::Result<u64> {
     // SAFETY: the call takes numbers.
     let found = unsafe { libc::lseek(file.as_raw_fd(), from as i64, libc::SEEK_HOLE) };
     u64::try_from(found).map_err(|_| io::Error::last_os_error())
 }
 
-/// A page that is written must bring no others of zeros, as huge pages would: they would look like content.
+/// Checks that the file has no huge pages. A write to one page would then add other pages of zeros, which look like
+/// content.
 fn check(file: &File) -> io::Result<()> {
     let is_shared_memory = rustix::fs::fstatfs(file)?.f_type as i64 == libc::TMPFS_MAGIC;
     file.set_len(4 << 20)?;

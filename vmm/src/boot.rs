@@ -1,4 +1,4 @@
-//! What is in memory when the kernel starts, by Linux's 64-bit boot protocol (`Documentation/arch/x86/boot.rst`).
+//! Memory contents at the kernel's start, by Linux's 64-bit boot protocol (`Documentation/arch/x86/boot.rst`).
 //!
 //! ```text
 //! 0x500     segments                    0x9_fc00  tables of processors
@@ -10,19 +10,19 @@
 use anyhow::{Result, bail, ensure};
 use slat::Gpa;
 
-/// Where the kernel's segments, boot parameters and page tables are.
+/// Addresses of the kernel's segments, boot parameters and page tables.
 pub const SEGMENTS: u64 = 0x500;
 pub const PARAMETERS: u64 = 0x7000;
 pub const PAGE_TABLES: u64 = 0x9000;
 const COMMAND_LINE: u64 = 0x2_0000;
-/// The end of the memory that a PC has below 1 MiB, and what is not free of it.
+/// End of a PC's free memory below 1 MiB.
 const LOW_END: u64 = super::processors::AT;
 const KERNEL: u64 = 0x10_0000;
 
-/// A kind of memory in the map.
+/// Type of usable memory in the memory map.
 const RAM: u32 = 1;
 
-/// Code of 64 bits, and data: as [`SEGMENTS`] has them.
+/// The table at [`SEGMENTS`]: 64-bit code, and data.
 pub const DESCRIPTORS: [u64; 4] = [0, 0, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_ffff];
 
 /// Offsets in the boot parameters; those from `SETUP` on are in the kernel's file, too.
@@ -44,7 +44,7 @@ mod field {
     pub const MAP: usize = 0x2d0;
 }
 
-/// A kernel, and what is loaded with it.
+/// A kernel, and the data that is loaded with it.
 pub struct Image<'a> {
     pub kernel: &'a [u8],
     pub initrd: &'a [u8],
@@ -54,7 +54,8 @@ pub struct Image<'a> {
 }
 
 impl Image<'_> {
-    /// Writes all of it by `put`, which is given addresses and bytes. The address of the kernel's first instruction.
+    /// Writes the image by `put`, which gets addresses and bytes. Returns the address of the kernel's first
+    /// instruction.
     pub fn load(&self, mut put: impl FnMut(Gpa, &[u8]) -> Result<()>) -> Result<u64> {
         let kernel = self.kernel;
         ensure!(kernel.len() > 0x1000 && kernel[field::MAGIC..][..4] == *b"HdrS", "it is no bzImage");
@@ -77,7 +78,7 @@ impl Image<'_> {
         let end = (field::MAGIC + usize::from(kernel[field::SETUP_END])).min(field::MAP);
         parameters[field::SETUP..end].copy_from_slice(&kernel[field::SETUP..end]);
         let mut set = |at: usize, bytes: &[u8]| parameters[at..at + bytes.len()].copy_from_slice(bytes);
-        // A loader without a number of its own.
+        // The number for loaders without their own.
         set(field::LOADER, &[0xff]);
         set(field::COMMAND_LINE, &(COMMAND_LINE as u32).to_le_bytes());
         set(field::ACPI, &LOW_END.to_le_bytes());
@@ -102,12 +103,12 @@ impl Image<'_> {
     }
 }
 
-/// A number of `len` bytes.
+/// Reads a number of `len` bytes.
 fn word(bytes: &[u8], at: usize, len: usize) -> u64 {
     bytes[at..at + len].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
-/// A root, a table of its four GiB, and their tables: present, writable.
+/// Makes a root, a table of four GiB, and their tables: present, writable.
 fn page_tables() -> Vec<u8> {
     let table = |number: u64| (PAGE_TABLES + number * 0x1000) | 3;
     let mut entries = vec![0; 2 * 512];
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_kernel_or_does_not_fit_is_refused() {
+    fn a_file_that_is_no_kernel_or_does_not_fit_is_refused() {
         assert!(loaded(&[0; 100], &[], 64 << 20).is_err());
         assert!(loaded(&[0; 0x2000], &[], 64 << 20).is_err());
         assert!(loaded(&kernel(), &[], 16 << 20).is_err());

@@ -1,4 +1,4 @@
-//! What the host does to the guest's memory while the guest runs.
+//! Changes the guest's memory while the guest runs.
 
 use crate::arguments::{Arguments, Churn};
 use anyhow::Result;
@@ -6,19 +6,21 @@ use slat::{Hva, Idle, PAGE_SIZE, SlotId, Span};
 use slat_kvm::KvmVm;
 use std::time::Duration;
 
-/// Pages that are moved, and taken out, at once.
+/// Pages that are moved, or paged out, at once.
 const PIECE: u32 = 64;
-/// Pieces between two harvests. After a harvest the next store to each page is a fault: a guest must get on between two of them.
+/// Pieces between two harvests. After a harvest the next store to each page faults, so the guest needs time between two
+/// harvests.
 const PIECES_A_HARVEST: usize = 16;
 
-/// How many pages were.
+/// Number of pages of each kind of change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Churned {
     pub moved: u64,
     pub dirty: u64,
 }
 
-/// Does what the arguments ask for, piece by piece, until `over`, which waits for as long as it is told.
+/// Makes the changes that the arguments ask for, piece by piece, until `over` returns true. `over` waits for the given
+/// time.
 pub fn churn(
     vm: &KvmVm,
     memory: &[(SlotId, Span<Hva>)],

@@ -34,18 +34,18 @@ impl Console {
         Self(Mutex::new(Serial::new(Line(vm.clone()), stdout())))
     }
 
-    /// A store to a port; what is no port of the console's is passed over.
+    /// Handles a store to a port. Ignores ports that are not the console's.
     pub fn write(&self, port: u16, byte: u8) -> Result<()> {
         let Some(register) = register(port) else { return Ok(()) };
         self.with(|serial| serial.write(register, byte)).map_err(|error| anyhow!("the console: {error}"))
     }
 
-    /// What a port says.
+    /// Handles a load from a port.
     pub fn read(&self, port: u16) -> Option<u8> {
         register(port).map(|register| self.with(|serial| serial.read(register)))
     }
 
-    /// Gives the guest what is typed, for as long as the process lives.
+    /// Passes typed keys to the guest while the process lives.
     pub fn hear(self: &Arc<Self>) -> Result<()> {
         let console = self.clone();
         let hears = move || {
@@ -55,7 +55,7 @@ impl Console {
                 while !left.is_empty() {
                     let room = console.with(|serial| serial.fifo_capacity()).min(left.len());
                     let (now, later) = left.split_at(room);
-                    // An error: the guest looks at its port without an interrupt, too.
+                    // An error can be ignored: the guest also reads its port without an interrupt.
                     _ = console.with(|serial| serial.enqueue_raw_bytes(now));
                     left = later;
                     if !left.is_empty() {
@@ -77,7 +77,7 @@ fn register(port: u16) -> Option<u8> {
     PORTS.contains(&port).then(|| (port - PORTS.start) as u8)
 }
 
-/// A terminal that hands each key on; it is as it was when this is dropped. Ctrl-C ends the command.
+/// A terminal that passes each key on. The drop restores its settings. Ctrl-C ends the command.
 pub struct Keys(Option<Termios>);
 
 impl Keys {
@@ -85,7 +85,7 @@ impl Keys {
         let before = tcgetattr(stdin()).ok();
         if let Some(mut now) = before.clone() {
             now.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
-            // A terminal that refuses hands lines on.
+            // A terminal that refuses passes whole lines on.
             _ = tcsetattr(stdin(), OptionalActions::Now, &now);
         }
         Self(before)

@@ -1,4 +1,4 @@
-//! A machine: memory, processors, a console; from the kernel's start to its restart.
+//! A machine with memory, processors and a console, from the kernel's start to its restart.
 
 use crate::arguments::{Arguments, Churn};
 use crate::boot::Image;
@@ -20,9 +20,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Memory below it is the first memslot, what a PC's firmware would use; the second has the rest.
+/// Memory below this is the first memslot, for a PC's firmware; the second memslot has the rest.
 const LOW: u64 = 1 << 20;
-/// Three pages that KVM wants on Intel's processors, where there is no memory.
+/// Three pages outside memory, which KVM needs on Intel's processors.
 const TASK_STATE: usize = 0xfffb_d000;
 
 struct Machine<'a> {
@@ -35,7 +35,7 @@ struct Machine<'a> {
     merging: Option<(Arc<Ksm>, KsmScanner)>,
 }
 
-/// Runs the guest until it restarts, and says what was done to its memory.
+/// Runs the guest until it restarts, and prints the changes of its memory.
 pub fn run(arguments: &Arguments) -> Result<()> {
     interrupt::hear()?;
     let mut idle = Idle::take().expect("this thread has its token");
@@ -60,7 +60,7 @@ impl<'a> Machine<'a> {
             "guest memory is 32M to 3G, of whole 1M: --memory"
         );
         let kvm = Kvm::new().context("/dev/kvm")?;
-        // Pages on their way to other frames, or out, need some more.
+        // Pages that are being moved or paged out need some more.
         let arena = Arena::builder().limit(bytes + bytes / 8 + (32 << 20)).build()?;
         let swap = Swap::builder().memory(bytes).build(&arena)?;
         let limit = arguments.frames.unwrap_or(u64::MAX);
@@ -91,7 +91,7 @@ impl<'a> Machine<'a> {
         Ok(Self { arguments, kvm, vm: Arc::new(vm), memory, swap, merging })
     }
 
-    /// Puts the kernel and all that it needs into memory; where it starts.
+    /// Loads the kernel and its data into memory. Returns its start address.
     fn load(&self, idle: &mut Idle) -> Result<u64> {
         let arguments = self.arguments;
         let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
@@ -109,7 +109,7 @@ impl<'a> Machine<'a> {
         image.load(put).with_context(|| arguments.kernel.display().to_string())
     }
 
-    /// Starts a thread for each vCPU. How the first of them ends comes out of what is returned.
+    /// Starts a thread for each vCPU. The receiver gets the result of the first one that ends.
     fn start(&self, entry: u64) -> Result<Receiver<Result<()>>> {
         let console = Arc::new(Console::new(&self.vm));
         let cpuid = self.kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?;
@@ -120,7 +120,7 @@ impl<'a> Machine<'a> {
         for (number, mut vcpu) in (0..).zip(vcpus?) {
             vcpu::prepare(&vcpu, number, &cpuid, entry)?;
             let (vm, console, ends) = (self.vm.clone(), console.clone(), ends.clone());
-            // Only the first end is heard.
+            // Only the first end is received.
             let runs = move || _ = ends.send(vcpu::run(&vm, &mut vcpu, &console));
             thread::Builder::new().name(format!("vcpu {number}")).spawn(runs)?;
         }
@@ -128,7 +128,7 @@ impl<'a> Machine<'a> {
         Ok(ended)
     }
 
-    /// Does to memory what the arguments ask for until a vCPU ends, or the user asks for an end.
+    /// Changes memory as the arguments ask, until a vCPU ends, or the user ends the command.
     fn until(&self, ended: &Receiver<Result<()>>) -> Result<Churned> {
         let mut end = Ok(());
         let churned = churn(&self.vm, &self.memory, self.arguments, |period| {
@@ -160,7 +160,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// A VM of KVM's with a PC's interrupt controllers and timer.
+/// Makes a VM of KVM's with a PC's interrupt controllers and timer.
 fn controllers(kvm: &Kvm) -> Result<VmFd> {
     let vm = kvm.create_vm().context("a VM of KVM's")?;
     vm.set_tss_address(TASK_STATE)?;

@@ -1,5 +1,5 @@
-//! `slat vmm`: boots a Linux kernel on KVM. Guest memory is slat-mm's, and slat moves it, takes it out, merges it and logs stores to
-//! it while the guest runs.
+//! `slat vmm` boots a Linux kernel on KVM. Guest memory is slat-mm's. While the guest runs, slat moves, pages out and
+//! merges this memory, and logs stores to it.
 //!
 //! | file | idea |
 //! |---|---|

@@ -1,14 +1,14 @@
-//! The tables that tell the kernel of its processors: ACPI's MADT, for KVM's interrupt controllers, and the two tables that lead to
-//! it. There is no more of ACPI: the kernel says so, and goes on.
+//! Tables that describe the processors to the kernel: ACPI's MADT, for KVM's interrupt controllers, and the two tables
+//! that lead to it. There are no other ACPI tables; the kernel reports that, and continues.
 
-/// Where the first of them is: the last KiB below 640 KiB.
+/// Address of the first table: the last KiB below 640 KiB.
 pub const AT: u64 = 0x9_fc00;
 
 const LOCAL_APIC: u32 = 0xfee0_0000;
 const IO_APIC: u32 = 0xfec0_0000;
 const OWNER: &[u8] = b"SLAT  ";
 
-/// The tables for so many processors, to be put at [`AT`].
+/// Returns the tables for `processors` processors, for the address [`AT`].
 pub fn tables(processors: u8) -> Vec<u8> {
     const POINTER: u64 = 36;
     const ROOT: u64 = HEADER as u64 + 8;
@@ -23,7 +23,7 @@ pub fn tables(processors: u8) -> Vec<u8> {
     [pointer, root_table, controllers].concat()
 }
 
-/// What the MADT says after its header.
+/// Returns the body of the MADT.
 fn controllers(processors: u8) -> Vec<u8> {
     const OLD_CONTROLLERS: u32 = 1;
     let mut bytes = [LOCAL_APIC.to_le_bytes(), OLD_CONTROLLERS.to_le_bytes()].concat();
@@ -31,7 +31,7 @@ fn controllers(processors: u8) -> Vec<u8> {
         bytes.extend([0, 8, id, id, 1, 0, 0, 0]);
     }
     bytes.extend([&[1, 12, processors, 0][..], &IO_APIC.to_le_bytes(), &[0; 4]].concat());
-    // The timer's interrupt, 0 on the ISA bus, comes to input 2; NMIs come to input 1 of each local APIC.
+    // The timer's interrupt, 0 on the ISA bus, goes to input 2; NMIs go to input 1 of each local APIC.
     bytes.extend([2, 10, 0, 0, 2, 0, 0, 0, 0, 0]);
     bytes.extend([4, 6, 0xff, 0, 0, 1]);
     bytes
@@ -49,7 +49,7 @@ fn table(name: &str, revision: u8, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The byte with which all of them add up to 0.
+/// Returns the byte that makes the sum of all bytes 0.
 fn missing(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |sum: u8, byte| sum.wrapping_sub(*byte))
 }

@@ -8,7 +8,7 @@ use slat_kvm::KvmVm;
 use slat_kvm::kvm_bindings::{CpuId, kvm_regs, kvm_segment};
 use slat_kvm::kvm_ioctls::{VcpuExit, VcpuFd};
 
-/// A port of the keyboard's controller, and what restarts a PC when it is written there.
+/// A port of the keyboard's controller, and the byte that restarts a PC when it is written there.
 const RESTART_PORT: u16 = 0x64;
 const RESTART: u8 = 0xfe;
 
@@ -30,7 +30,7 @@ pub fn prepare(vcpu: &VcpuFd, number: u8, cpuid: &CpuId, entry: u64) -> Result<(
     Ok(())
 }
 
-/// The local APIC lets interrupts of the old controller through, as a PC's firmware leaves it.
+/// Makes the local APIC pass interrupts of the old controller, as a PC's firmware does.
 fn connect(vcpu: &VcpuFd) -> Result<()> {
     const EXTERNAL: u16 = 0x700;
     const NMI: u16 = 0x400;
@@ -43,7 +43,7 @@ fn connect(vcpu: &VcpuFd) -> Result<()> {
     Ok(vcpu.set_lapic(&apic)?)
 }
 
-/// 64-bit mode at `entry`, as the boot protocol asks for it.
+/// Sets 64-bit mode at `entry`, as the boot protocol requires.
 fn start(vcpu: &VcpuFd, entry: u64) -> Result<()> {
     let code = kvm_segment {
         limit: !0,
@@ -79,10 +79,10 @@ pub fn run(vm: &KvmVm, vcpu: &mut VcpuFd, console: &Console) -> Result<()> {
         match vcpu.run() {
             Ok(VcpuExit::IoOut(RESTART_PORT, [RESTART])) => return Ok(()),
             Ok(VcpuExit::IoOut(port, [byte])) => console.write(port, *byte)?,
-            // The keyboard's controller has nothing to say.
+            // The keyboard's controller returns zeros.
             Ok(VcpuExit::IoIn(RESTART_PORT, data)) => data.fill(0),
             Ok(VcpuExit::IoIn(port, data)) => data.fill(console.read(port).unwrap_or(!0)),
-            // Memory: an instruction that KVM emulates, at a page that was not there.
+            // Memory: KVM emulates an instruction on a page that was missing.
             Ok(VcpuExit::MmioRead(gpa, data)) if is_memory(idle, gpa) => vm.read(idle, Gpa(gpa), data)?,
             Ok(VcpuExit::MmioRead(_, data)) => data.fill(!0),
             Ok(VcpuExit::MmioWrite(gpa, data)) if is_memory(idle, gpa) => vm.write(idle, Gpa(gpa), data)?,

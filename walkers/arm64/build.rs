@@ -1,4 +1,4 @@
-//! Names the linker script that lies beside this file.
+//! Passes the linker script beside this file to the linker.
 
 fn main() {
     let here = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");

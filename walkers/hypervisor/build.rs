@@ -1,4 +1,4 @@
-//! Names the linker script, which is that of every program on this bare metal.
+//! Passes the linker script of all x86 programs to the linker.
 
 fn main() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../x86/link.ld");

@@ -1,14 +1,14 @@
-//! `coverage`: how many lines of the engine the tests run, and which they do not.
+//! `coverage`: counts the lines of the engine that the tests run, and lists the others.
 //!
 //! ```text
 //! the tests of slat, slat-mm and slat-vcpu, built with counters  ─▶  profiles  ─▶  counts, line by line
 //! ```
-//! The build is the address sanitizer's, and the run too ([`sanitize`]): what that reports is a failure here. Not cargo-llvm-cov:
-//! it would be the compiler's wrapper, which is ours (`xtask/compilers`).
+//! Build and run are those of the address sanitizer ([`sanitize`]), whose reports are failures here. cargo-llvm-cov is
+//! not used: it must be the compiler's wrapper, and slat has its own (`xtask/compilers`).
 //!
-//! Below [`LEAST`] percent it fails. Each line that no test runs is listed, with the reason that `xtask/coverage.txt`
-//! gives for it. A line without one is not a failure, since races decide whether some lines are run; a
-//! reason for what is no longer there is.
+//! Below [`LEAST`] percent it fails. It lists each line that no test runs, with its reason in `xtask/coverage.txt`. A
+//! line without a reason is not a failure, since races decide whether some lines run. A reason for a line that no
+//! longer exists is a failure.
 
 use crate::Outcome;
 use crate::house::Source;
@@ -24,7 +24,7 @@ use std::{fs, io};
 const LEAST: f64 = 95.0;
 const ENGINE: [&str; 2] = ["slat/src", "slots/src"];
 const REASONS: &str = "xtask/coverage.txt";
-/// What makes mistakes and faults for tests is not the engine itself.
+/// Files that make mistakes and faults for tests.
 const FOR_TESTS: [&str; 3] = ["slat/src/seeded.rs", "slat/src/inject.rs", "slots/src/seeded.rs"];
 
 pub fn run() -> Outcome {
@@ -38,7 +38,7 @@ pub fn run() -> Outcome {
         if end == 0 || FOR_TESTS.iter().any(|file| path.ends_with(file)) {
             continue;
         }
-        // A bracket that closes a branch is no line of its own.
+        // A closing bracket is not a line of its own.
         let says = |line: usize| source.lines[line - 1].contains(char::is_alphanumeric);
         for (&line, &count) in counts.iter().filter(|&(&line, _)| line <= end && says(line)) {
             if count > 0 {
@@ -61,7 +61,7 @@ pub fn run() -> Outcome {
     Ok(())
 }
 
-/// Builds and runs the tests; the counts as lcov writes them.
+/// Builds and runs the tests. Returns the counts in lcov's format.
 fn measured() -> Result<String> {
     let merged = "target/coverage/merged.profdata";
     emptied(Path::new(PROFILES))?;
@@ -69,11 +69,11 @@ fn measured() -> Result<String> {
     let mut cargo = cargo(&format!("test --locked --no-run --message-format=json {TESTS}"));
     with_compiler(&mut cargo, ADDRESS)?;
     let programs = executables(&said(&mut cargo)?.succeeded()?.out);
-    // Where rustup puts LLVM's tools.
+    // Rustup's folder of LLVM's tools.
     let tools = Path::new(&answer("rustc", "--print target-libdir")?).with_file_name("bin");
     ensure!(tools.join("llvm-cov").exists(), "LLVM's tools are missing: rustup component add llvm-tools");
     let raw = fs::read_dir(PROFILES)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
-    // A child that was killed, as some tests do, leaves a profile that is not whole.
+    // A killed child process leaves an incomplete profile.
     let merge = ["merge", "-sparse", "-failure-mode=all", "-o", merged];
     said(Command::new(tools.join("llvm-profdata")).args(merge).args(raw))?.succeeded()?;
     let mut export = Command::new(tools.join("llvm-cov"));
@@ -86,7 +86,7 @@ fn measured() -> Result<String> {
 /// Counts of lines (from 1) of each file.
 type Counts = BTreeMap<PathBuf, BTreeMap<usize, u64>>;
 
-/// Counts by file, relative to `root`, of lcov's text: `SF:` begins a file, `DA:line,count` is a line of it that has code.
+/// Parses lcov's text to counts by file, relative to `root`: `SF:` begins a file, `DA:line,count` is a line with code.
 fn read(text: &str, root: &Path) -> Result<Counts> {
     let (mut counts, mut file) = (Counts::new(), Path::new(""));
     for line in text.lines() {
@@ -100,7 +100,7 @@ fn read(text: &str, root: &Path) -> Result<Counts> {
     Ok(counts)
 }
 
-/// Why lines are not run by any test.
+/// The reason why no test runs some lines.
 struct Reason {
     /// `*` for any file.
     path: String,
@@ -109,7 +109,7 @@ struct Reason {
     why: String,
 }
 
-/// As a file says them: `path: what — why`, one to a line, `#` for remarks.
+/// Parses reasons: `path: what — why`, one for each line, `#` for remarks.
 fn reasons(text: &str) -> Result<Vec<Reason>> {
     let reason = |line: &str| {
         let (place, why) = line.split_once(" — ")?;
@@ -125,7 +125,7 @@ impl Reason {
         format!("{}: {}", self.path, self.what)
     }
 
-    /// Whether it speaks of the line with this index.
+    /// Returns whether it is about the line with this index.
     fn covers(&self, source: &Source, index: usize) -> bool {
         (self.path == "*" || Path::new(&self.path) == source.path)
             && match self.what.strip_prefix("fn ") {
@@ -139,12 +139,12 @@ impl Reason {
     }
 }
 
-/// The name of the function that the line with this index belongs to: the nearest, there or above, that begins further left.
+/// Returns the function of the line with this index: the nearest one above with less indentation.
 fn function_around(source: &Source, index: usize) -> Option<&str> {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let own = indent(&source.lines[index]);
     source.lines[..=index].iter().enumerate().rev().find_map(|(at, line)| {
-        // The closing brace of a function stands where its first line does.
+        // The closing brace of a function has the indentation of its first line.
         let around =
             at == index || indent(line) < own || (indent(line) == own && source.lines[index].trim() == "}");
         let after = line.split_once("fn ").filter(|_| around && !line.trim_start().starts_with("//"))?.1;

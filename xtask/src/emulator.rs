@@ -1,9 +1,9 @@
 //! Emulators, and the bare-metal programs that run in them.
 //!
-//! What a chore needs may be missing: an emulator, or a Rust target that cannot be had. Then it is skipped in one line that
-//! says what to install; where `SLAT_REQUIRE_EMULATORS=1` is set, as CI does, a skip is a failure.
+//! An emulator or a Rust target may be missing. Then the chore is skipped, with one line that says what to install; if
+//! `SLAT_REQUIRE_EMULATORS=1` is set, as CI does, a skip is a failure.
 //!
-//! Bochs knows no `-kernel`: the program travels in a ROM, and copies itself to its place (`walkers/x86/src/boot.s`).
+//! Bochs has no `-kernel`: the program is in a ROM, and copies itself to its place (`walkers/x86/src/boot.s`).
 
 use crate::Outcome;
 use crate::process::{answer, bounded, cargo, succeed, was_ended};
@@ -14,22 +14,22 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
-/// Set where no emulator may be missing.
+/// Variable that forbids skips.
 pub const REQUIRED: &str = "SLAT_REQUIRE_EMULATORS";
 
-/// What is missing, and how to get it.
+/// A missing tool, and how to get it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Missing(String);
 
-/// Where a program is, that the Debian package has.
+/// Finds a program of a Debian package.
 pub fn find(program: &str, package: &str) -> Result<PathBuf, Missing> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file());
     found.ok_or_else(|| Missing(format!("{program} is missing: install the Debian package {package}")))
 }
 
-/// Where something is missing, says what, and goes on; or fails, where this variable is 1.
+/// Prints what is missing, and skips; or fails, if this variable is 1.
 pub fn or_skipped(outcome: Outcome, required: &str) -> Outcome {
     outcome.or_else(|error| {
         println!("skipped: {}", error.downcast::<Missing>()?);
@@ -44,12 +44,12 @@ pub fn or_skipped(outcome: Outcome, required: &str) -> Outcome {
 pub struct Program {
     pub package: String,
     pub name: String,
-    /// The machine that it is for, as Rust calls it.
+    /// Rust's name of its target.
     pub target: String,
 }
 
 impl Program {
-    /// Builds it with these environment variables, and says where it is. [`Missing`] without a compiler for the machine.
+    /// Builds it with these environment variables, and returns its path. [`Missing`] without a compiler for the target.
     pub fn build(&self, environment: &[(&str, String)]) -> Result<PathBuf> {
         let folder = answer("rustc", &format!("--print target-libdir --target {}", self.target));
         if !folder.is_ok_and(|folder| Path::new(&folder).is_dir()) {
@@ -61,14 +61,15 @@ impl Program {
         cargo.args(["--package", &self.package, "--bin", &self.name, "--target", &self.target]);
         cargo.arg("--target-dir").arg(&folder);
         cargo.envs(environment.iter().map(|(name, value)| (name, value)));
-        // Each program has a linker script of its own, which flags from outside would replace; the folder of those scripts
+        // Each program has a linker script of its own, which outside flags would replace; the folder of those scripts
         // has the configuration of the targets.
         succeed(cargo.env_remove("RUSTFLAGS").current_dir("walkers"))?;
         Ok(folder.join(&self.target).join("release").join(&self.name))
     }
 }
 
-/// QEMU with what any run needs: one processor's instructions at a time, no screen, the serial line on its standard error.
+/// Returns QEMU's command with the options of every run: one processor's instructions at a time, no screen, the serial
+/// line on its standard error.
 pub fn qemu(emulator: &Path, seconds: u32) -> Command {
     let mut qemu = bounded(seconds, emulator);
     let words = "-accel tcg -display none -monitor none -serial file:/dev/stderr -no-reboot";
@@ -76,9 +77,9 @@ pub fn qemu(emulator: &Path, seconds: u32) -> Command {
     qemu
 }
 
-/// Runs an emulator whose standard error is its serial line, and hands back what it said and how it ended; `line` is told of
-/// each line as it comes. An error where it had to be ended. What its exit status means is up to the program in it: that has
-/// a last line to say so.
+/// Runs an emulator whose standard error is its serial line. Returns its output and its exit status, and calls `line`
+/// for each line. Fails at the time limit. The program in the emulator decides what the exit status means, and prints a
+/// last line.
 pub fn run(mut emulator: Command, mut line: impl FnMut(&str)) -> Result<(String, ExitStatus)> {
     let mut child = emulator.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
     let mut serial = BufReader::new(child.stderr.take().context("no serial line")?);
@@ -94,17 +95,17 @@ pub fn run(mut emulator: Command, mut line: impl FnMut(&str)) -> Result<(String,
     Ok((text, status))
 }
 
-/// A PC whose processor has VMX and EPT (Intel's models) or AMD-V (`ryzen`). The serial port is its standard error, and that
-/// is the answer: Bochs ends with status 1 whatever happened.
+/// A PC whose processor has VMX and EPT (Intel's models) or AMD-V (`ryzen`). The serial port is its standard error.
+/// Only that output counts, because Bochs always ends with status 1.
 pub struct Bochs<'a> {
     /// A model as `bochs --help cpu` lists them: `corei7_skylake_x`.
     pub model: &'a str,
-    /// How many processors it has, as cores of one package.
+    /// Number of processors, as cores of one package.
     pub processors: u32,
     pub program: &'a Path,
-    /// A raw disk, read by the program; none for most.
+    /// An optional raw disk for the program.
     pub disk: Option<&'a Path>,
-    /// A folder for this run's own files, made where there is none.
+    /// A folder for this run's files, made if it is missing.
     pub folder: &'a Path,
 }
 
@@ -115,14 +116,14 @@ pub const SECTOR: usize = 512;
 pub const CYLINDER: usize = SECTOR * 63 * 16;
 
 impl Bochs<'_> {
-    /// The command that runs it for so many seconds, everything it needs being written. Its own output is noise.
-    /// [`Missing`] where there is no Bochs.
+    /// Writes all needed files, and returns the command that runs it for `seconds` seconds. Ignore its own output.
+    /// [`Missing`] without Bochs.
     pub fn command(&self, seconds: u32) -> Result<Command> {
         let bochs = find("bochs", "bochs")?;
         fs::create_dir_all(self.folder)?;
         fs::write(self.folder.join("rom.bin"), rom(&fs::read(self.program)?)?)?;
         fs::write(self.folder.join("bochsrc"), self.configuration()?)?;
-        // The debugger that Debian's Bochs is built with waits for a command before the first instruction.
+        // The debugger of Debian's Bochs waits for a command before the first instruction.
         fs::write(self.folder.join("debugger"), "c\n")?;
         let mut command = bounded(seconds, bochs);
         command.arg("-q").arg("-f").arg(self.folder.join("bochsrc"));
@@ -130,7 +131,7 @@ impl Bochs<'_> {
         Ok(command)
     }
 
-    /// No firmware, no screen, no more devices than are used.
+    /// A configuration without firmware, screen and unused devices.
     fn configuration(&self) -> Result<String> {
         let mut disk = String::from("ata0: enabled=0");
         if let Some(path) = self.disk {
@@ -147,8 +148,8 @@ impl Bochs<'_> {
     }
 }
 
-/// The ROM of a program: its one segment, up to the last byte that is in the file (what comes after it, the program clears
-/// itself), and, where the processor wakes, its section `.rom`.
+/// Makes the ROM of a program: its one segment, up to the last byte in the file (the program clears the rest itself),
+/// and its section `.rom` at the reset address.
 fn rom(elf: &[u8]) -> Result<Vec<u8>> {
     let file = object::read::elf::ElfFile64::<object::LittleEndian>::parse(elf)?;
     let mut segments = file.segments();
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_in_one_line() {
+    fn a_missing_emulator_is_reported_in_one_line() {
         assert!(find("sh", "dash").is_ok());
         let missing = find("no-such-emulator", "qemu-system-none").unwrap_err();
         let line = "no-such-emulator is missing: install the Debian package qemu-system-none";
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_of_ours_is_refused() {
+    fn an_image_that_is_no_program_of_ours_is_refused() {
         let own = fs::read(std::env::current_exe().unwrap()).unwrap();
         assert!(rom(&own).is_err() && rom(b"#!/bin/sh").is_err());
     }

@@ -1,9 +1,9 @@
-//! `fuzz`: what slat must hold of any bytes (`fuzz/`), looked for by libFuzzer.
+//! `fuzz`: runs the targets of `fuzz/` under libFuzzer.
 //!
-//! The fuzzer is built by the stable compiler: coverage is a pass of LLVM's, and the sanitizers' runtimes come with it.
-//! What a run finds stays in `target/fuzz/found`, and later runs begin with it; only `--keep` changes what is committed.
-//! Runs that look for seeded mistakes begin with the committed corpus alone and a fixed seed, so their number of inputs
-//! does not depend on what else was done.
+//! The stable compiler builds the fuzzer: coverage is a pass of LLVM's, and the sanitizers' runtimes come with it.
+//! Findings of a run stay in `target/fuzz/found`, and later runs begin with them; only `--keep` changes committed
+//! files. Runs that look for seeded mistakes begin with the committed corpus alone and a fixed seed, so their number of
+//! inputs does not depend on earlier runs.
 
 use crate::Outcome;
 use crate::process::{cargo, emptied, on_every_processor, said, succeed, tail};
@@ -14,18 +14,18 @@ use std::{fs, io};
 
 /// Targets, in the order in which they run.
 const TARGETS: [&str; 8] = ["vm", "slots", "trace", "lru_gen", "swap", "sound", "nested", "pager"];
-/// Where the compiler is told explicitly, what it builds with is not for build scripts.
+/// The explicit target keeps the flags away from build scripts.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
-/// What guides libFuzzer: counters on the edges of the program, and a table of their places.
+/// Coverage for libFuzzer: counters on the edges of the program, and a table of their places.
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table --cfg fuzzing";
-/// The longest input, in bytes: as many choices as a target makes.
+/// Longest input in bytes: the number of choices that a target makes.
 const LONGEST: u32 = 400;
-/// Files of the committed corpus for each target at most.
+/// Most files of the committed corpus for each target.
 const KEPT: usize = 60;
-/// The target that leaks on purpose: libFuzzer is not to look after each input, nor the sanitizer at the end.
+/// The target that leaks on purpose: leak checks of libFuzzer and the sanitizer are off.
 const LEAKS: &str = "sound";
-/// The target that finds the engine's mistakes.
+/// The target that must find the engine's seeded mistakes.
 const SEEDED: &str = "vm";
 const SHOWN: usize = 40;
 /// Inputs after which a seeded mistake counts as not found.
@@ -68,19 +68,19 @@ pub fn run(args: &Args) -> Outcome {
 struct Fuzzer(PathBuf);
 
 impl Fuzzer {
-    /// With `AddressSanitizer`; or with the mistakes in it, which are found by what the targets compare.
+    /// Builds with `AddressSanitizer`; or with the seeded mistakes, which the targets' comparisons find.
     fn build(seeded: bool) -> Result<Self> {
         let folder = if seeded { "target/fuzz-seeded" } else { "target/fuzz" };
         let more = if seeded { "--cfg seeded" } else { "-Zsanitizer=address" };
         let mut cargo =
             cargo("build --profile fuzz --locked --package slat-fuzz --features libfuzzer --target");
         cargo.arg(TRIPLE).env("CARGO_TARGET_DIR", folder).env("RUSTFLAGS", format!("{COVERAGE} {more}"));
-        // Coverage and sanitizers are not promised to stay as they are; a build that fails says so.
+        // Coverage and sanitizers are unstable; a changed compiler shows as a failed build.
         succeed(cargo.env("RUSTC_BOOTSTRAP", "1"))?;
         Ok(Self(Path::new(folder).join(TRIPLE).join("fuzz/fuzz")))
     }
 
-    /// Runs libFuzzer, and returns whether it found nothing, and all that it said.
+    /// Runs libFuzzer. Returns whether it found nothing, and its output.
     fn run(&self, target: &str, set: impl FnOnce(&mut Command)) -> Result<(bool, String)> {
         let mut command = Command::new(&self.0);
         command.env("SLAT_FUZZ_TARGET", target).arg(format!("-max_len={LONGEST}"));
@@ -106,7 +106,7 @@ impl Fuzzer {
                 None => command.arg(format!("-max_total_time={}", args.seconds)).args([&found, &corpus]),
             };
         })?;
-        // It stays where there is something in it.
+        // The folder stays if it is not empty.
         let _ = fs::remove_dir(&crashes);
         println!("EXECUTIONS Fuzz {target} {}", executions(&said));
         if fine {
@@ -119,10 +119,10 @@ impl Fuzzer {
         Err(anyhow!("{target}: an input was found"))
     }
 
-    /// Makes a mistake, and demands that it is found.
+    /// Makes a mistake, and fails if it is not found.
     fn find_seeded(&self, bug: &str) -> Outcome {
         let folder = Path::new("target/fuzz-seeded/found").join(bug);
-        // What an earlier run found must not help.
+        // Findings of an earlier run must not help.
         emptied(&folder)?;
         let (fine, said) = self.run(SEEDED, |command| {
             command.env("SLAT_SEEDED", bug).arg("-seed=1").arg(format!("-runs={MOST_RUNS}"));
@@ -130,14 +130,14 @@ impl Fuzzer {
             command.args([&folder, &corpus(SEEDED)]);
         })?;
         let inputs = executions(&said);
-        // One that does not come back is found, too.
+        // An endless run counts as found, too.
         let is_found = ["panicked at", "libFuzzer: timeout"].iter().any(|sign| said.contains(sign));
         ensure!(!fine && is_found, "{bug}: not found by {SEEDED} in {inputs} inputs");
         println!("SEEDED {bug} Fuzz {inputs}");
         Ok(())
     }
 
-    /// Keeps the smallest inputs that together reach everything that is reached, and not too many.
+    /// Keeps a small set of inputs with the full coverage.
     fn keep(&self, target: &str) -> Outcome {
         let (found, corpus) = (found(target)?, corpus(target));
         let fresh = corpus.with_extension("new");
@@ -149,7 +149,7 @@ impl Fuzzer {
         ensure!(fine, tail(&said, SHOWN));
         let mut files =
             fs::read_dir(&fresh)?.map(|file| file.map(|file| file.path())).collect::<Result<Vec<_>, _>>()?;
-        // As libFuzzer chose them: each time the one that adds most.
+        // In libFuzzer's order: each time the input that adds most.
         files.sort_by_cached_key(|file| file.metadata().and_then(|file| file.modified()).ok());
         files.drain(..files.len().min(KEPT));
         files.iter().try_for_each(fs::remove_file)?;
@@ -164,20 +164,20 @@ fn corpus(target: &str) -> PathBuf {
     Path::new("fuzz/corpus").join(target)
 }
 
-/// What runs have found; made if there is none.
+/// Returns the folder of findings, and makes it if it is missing.
 fn found(target: &str) -> io::Result<PathBuf> {
     let folder = Path::new("target/fuzz/found").join(target);
     fs::create_dir_all(&folder)?;
     Ok(folder)
 }
 
-/// Inputs tried, by libFuzzer's own count.
+/// Returns the number of inputs, by libFuzzer's own count.
 fn executions(said: &str) -> u64 {
     let count = said.lines().rev().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
     count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
-/// The mistakes that are a fuzzer's to find, as the engine lists them: `Name "name" Fuzz "what"`.
+/// Returns the mistakes that a fuzzer must find, from the engine's list: `Name "name" Fuzz "what"`.
 fn names(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter_map(|line| {
         let mut parts = line.split('"');

@@ -1,9 +1,10 @@
-//! `gate`: what the hot paths cost in instructions, against what they have cost. Times of a shared machine say nothing
-//! about two per cent; instructions do, and are the same each time.
+//! `gate`: compares the instruction counts of the hot paths with a baseline. Times on a shared machine cannot show a
+//! change of two per cent; instruction counts can, and are the same each time.
 //!
-//! `slat/examples/gate.rs` has the paths; callgrind counts. The baseline is `xtask/gate.json`, with the compiler that it was
-//! taken with: by another one nothing is compared, and that is said. More than [`MORE`] per cent over it fails. Not gungraun:
-//! it compares with an earlier run in `target/`, and has no baseline that is committed with its compiler.
+//! `slat/examples/gate.rs` has the paths; callgrind counts. The baseline is `xtask/gate.json`, with its compiler; with
+//! another compiler the gate prints that, and compares nothing. It fails at more than [`MORE`] per cent above the
+//! baseline. gungraun is not used: it compares with an earlier run in `target/`, and has no committed baseline with its
+//! compiler.
 
 use crate::Outcome;
 use crate::process::{answer, cargo, executables, said};
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
-/// Per cent by which a path may cost more.
+/// Allowed increase of a path, in per cent.
 const MORE: f64 = 2.0;
 const FILE: &str = "xtask/gate.json";
 const BUILD: &str = "build --profile bench --locked -p slat --example gate";
@@ -25,7 +26,7 @@ pub struct Args {
     bless: bool,
 }
 
-/// Instructions for one operation of each path, and what compiled it.
+/// Instructions for one operation of each path, and the compiler.
 #[derive(Serialize, Deserialize)]
 struct Baseline {
     compiler: String,
@@ -60,7 +61,7 @@ pub fn run(args: &Args) -> Outcome {
     Ok(())
 }
 
-/// Shows old and new costs side by side, and returns what is wrong with the new ones.
+/// Prints old and new costs side by side, and returns the increases.
 fn compared(old: &Costs, new: &Costs) -> Vec<String> {
     let gone = old.keys().filter(|path| !new.contains_key(*path));
     let mut failures: Vec<_> = gone.map(|path| format!("{path}: there is no such path any more")).collect();
@@ -83,7 +84,7 @@ fn compared(old: &Costs, new: &Costs) -> Vec<String> {
     failures
 }
 
-/// Instructions for one operation of each path, to a tenth.
+/// Counts the instructions for one operation of each path, to a tenth.
 fn counted() -> Result<Costs> {
     let built = said(cargo(BUILD).arg("--message-format=json"))?.succeeded()?;
     let programs = executables(&built.out);
@@ -98,13 +99,13 @@ fn counted() -> Result<Costs> {
     listed.lines().filter_map(|line| line.split_once(' ')).map(count).collect()
 }
 
-/// What callgrind says it has counted: `==7== Collected : 446096`.
+/// Parses callgrind's count: `==7== Collected : 446096`.
 fn total(report: &str) -> Option<u64> {
     let number = report.lines().find_map(|line| line.split_once("Collected :"))?.1;
     number.trim().parse().ok().filter(|&total| total > 0)
 }
 
-/// The compiler, and what it compiles for.
+/// Returns the compiler and its target.
 fn compiler() -> Result<String> {
     Ok(format!("{} {}", answer("rustc", "--version")?, answer("rustc", "--print host-tuple")?))
 }

@@ -1,4 +1,5 @@
-//! Tests that are run for longer than the suite runs them (`soak`, `repeat`, `explore`, `simulate`), or with mistakes (`seeded`).
+//! Runs tests for longer than the suite does (`soak`, `repeat`, `explore`, `simulate`), or with seeded mistakes
+//! (`seeded`).
 
 use crate::Outcome;
 use crate::process::{bounded, cargo, on_every_processor, said, succeed, with_compiler};
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Instant;
 
-/// Package, test, and the functions in it, which run beside each other.
+/// Package, test, and its functions, which run concurrently.
 const SOAKS: [(&str, &str, &[&str]); 3] = [
     ("slat", "soak", &["everything_at_once"]),
     ("slat-mm", "load", &["no_guest_reads_what_is_not_its_own"]),
@@ -32,8 +33,8 @@ pub struct Soak {
     minutes: u64,
 }
 
-/// The tests that do everything at once (`slat/tests/soak`; a primary MMU under load, `mm/tests/load`; dirty logs under
-/// fire, `vcpu/tests/vcpu/dirty`), optimized, each for its part of the time.
+/// Runs the tests that do everything at once (`slat/tests/soak`; a primary MMU under load, `mm/tests/load`; dirty logs
+/// under load, `vcpu/tests/vcpu/dirty`), optimized, each for its part of the time.
 pub fn soak(args: &Soak) -> Outcome {
     let seconds = 60 * args.minutes / SOAKS.len() as u64;
     SOAKS.into_iter().try_for_each(|(package, test, functions)| {
@@ -53,7 +54,7 @@ pub struct Repeat {
     beside: u32,
 }
 
-/// The whole suite again and again, to show that no test fails now and then. The first failure ends it, with what was said.
+/// Repeats the whole suite, to find tests that fail sometimes. The first failure ends it, with its output.
 pub fn repeat(args: &Repeat) -> Outcome {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -76,14 +77,14 @@ pub fn repeat(args: &Repeat) -> Outcome {
     })
 }
 
-/// Cargo, as it is told, with the mistakes built in.
+/// Runs cargo with these arguments and the mistakes built in.
 pub fn seeded(words: &[String]) -> Outcome {
-    // From here on we are cargo, and end as it does.
+    // This replaces the process by cargo.
     Err(with_compiler(&mut cargo(""), "seeded")?.args(words).exec().into())
 }
 
-/// Whole worlds of the engine on simulated CPUs (`sim/explore`), by the arguments that it reads itself. Built as the fuzzer
-/// is: quickly, and with the checks of a debug build.
+/// Runs worlds of the engine on simulated CPUs (`sim/explore`), which parses the arguments itself. Built like the
+/// fuzzer: quickly, and with debug assertions.
 pub fn explore(words: &[String]) -> Outcome {
     Err(cargo("run --package slat-explore --profile fuzz --locked --quiet --").args(words).exec().into())
 }
@@ -98,7 +99,7 @@ pub struct Simulate {
     vcpus: String,
 }
 
-/// Every bench that is simulated, whole, under many seeds: each check must hold each time.
+/// Runs every simulated bench under many seeds. Each check must hold each time.
 pub fn simulate(args: &Simulate) -> Outcome {
     succeed(&mut cargo("build --release --locked --package slat-bench"))?;
     let list = "bench list --commands simulated".split(' ');

@@ -17,7 +17,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use verify::steps::Tier;
 
-/// What a chore hands back: nothing, or why it failed.
+/// Result of a chore.
 type Outcome = anyhow::Result<()>;
 
 /// House chores of slat
@@ -60,7 +60,7 @@ enum Chore {
     Page(page::Args),
 }
 
-/// What another program reads.
+/// Arguments for another program.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 struct Words {
@@ -69,7 +69,7 @@ struct Words {
 }
 
 impl Chore {
-    /// Does it, in the repository's root.
+    /// Runs the chore, in the repository's root.
     fn run(&self) -> Outcome {
         match self {
             Self::House => house::run(),
@@ -93,7 +93,7 @@ impl Chore {
     }
 }
 
-/// Arguments that are good alone, and not together.
+/// Returns an error for arguments that contradict each other.
 fn misuse(why: &str) -> Outcome {
     Err(clap::Error::raw(ErrorKind::ArgumentConflict, format!("{why}\n")).into())
 }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_run_is_understood_and_what_is_wrong_is_refused() {
+    fn command_lines_of_ci_parse_and_wrong_ones_are_refused() {
         for line in verify::steps::STEPS.iter().flat_map(|step| step.lines) {
             let Some(words) = line.words.strip_prefix("cargo ") else { continue };
             assert!(!words.starts_with("xtask ") || !refused(words), "{words}");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_program_reads_is_left_as_it_is() {
+    fn arguments_for_another_program_are_passed_unchanged() {
         let line = "test -p slat-vcpu --locked --test vcpu -- --nocapture seeded::";
         let chore = Chore::try_parse_from(format!("xtask seeded {line}").split(' '));
         assert!(matches!(chore, Ok(Chore::Seeded(Words { words })) if words.join(" ") == line));

@@ -1,4 +1,4 @@
-//! The programs that chores run: what they say, how they end, and an end for what would never end by itself.
+//! Runs programs for chores: their output, their exit status, and time limits.
 
 use crate::Outcome;
 use anyhow::{Result, anyhow, ensure};
@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::{fmt, fs, io, thread};
 
-/// What a program said, and how it ended.
+/// Output and exit status of a program.
 pub struct Said {
     pub out: String,
     pub err: String,
@@ -16,7 +16,7 @@ pub struct Said {
 }
 
 impl Said {
-    /// Fails where the program did, with all that it said.
+    /// Fails if the program failed, with its whole output.
     pub fn succeeded(self) -> Result<Self> {
         ensure!(self.status.success(), "{self}{}", self.status);
         Ok(self)
@@ -30,7 +30,7 @@ impl fmt::Display for Said {
     }
 }
 
-/// Cargo, with words that have no spaces in them.
+/// Returns cargo's command, with arguments without spaces.
 pub fn cargo(words: &str) -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(words.split_whitespace());
@@ -42,31 +42,31 @@ pub fn with_compiler<'a>(cargo: &'a mut Command, name: &str) -> io::Result<&'a m
     Ok(cargo.env("RUSTC_WORKSPACE_WRAPPER", std::path::absolute(Path::new("xtask/compilers").join(name))?))
 }
 
-/// A program with so many seconds to run. coreutils' `timeout` ends it with all that it has started.
+/// Returns a program's command with a time limit in seconds. coreutils' `timeout` ends the program and its children.
 pub fn bounded(seconds: u32, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=10", &seconds.to_string()]).arg(program).stdin(Stdio::null());
     command
 }
 
-/// Whether `timeout` had to end a program.
+/// Returns whether `timeout` had to end a program.
 pub fn was_ended(status: ExitStatus) -> bool {
     matches!(status.code(), Some(124 | 137))
 }
 
-/// Runs a program and hears what it says.
+/// Runs a program and captures its output.
 pub fn said(command: &mut Command) -> Result<Said> {
     let Output { stdout, stderr, status } = command.output().map_err(|error| named(command, error))?;
     let [out, err] = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     Ok(Said { out, err, status })
 }
 
-/// What a program that succeeds says, without blanks around it. Its words have no spaces in them.
+/// Returns the trimmed output of a program that must succeed. Its arguments have no spaces.
 pub fn answer(program: &str, words: &str) -> Result<String> {
     Ok(said(Command::new(program).args(words.split(' ')))?.succeeded()?.out.trim().to_owned())
 }
 
-/// Runs a program that says what it says where we say it, and fails where it does.
+/// Runs a program with our own output streams. Fails if the program fails.
 pub fn succeed(command: &mut Command) -> Outcome {
     let status = command.status().map_err(|error| named(command, error))?;
     if status.success() { Ok(()) } else { Err(named(command, status)) }
@@ -78,7 +78,7 @@ fn named(command: &Command, why: impl fmt::Display) -> anyhow::Error {
     anyhow!("{}: {why}", words.join(" "))
 }
 
-/// A folder, made anew: nothing that an earlier run left is in it.
+/// Makes an empty folder.
 pub fn emptied(folder: &Path) -> io::Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder)?;
@@ -86,19 +86,19 @@ pub fn emptied(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)
 }
 
-/// The last lines of a text, as many as `most`.
+/// Returns at most the last `most` lines of a text.
 pub fn tail(text: &str, most: usize) -> String {
     let lines: Vec<_> = text.lines().collect();
     lines[lines.len().saturating_sub(most)..].join("\n")
 }
 
-/// The programs that cargo says it has built, by what it writes with `--message-format=json`.
+/// Returns the programs that cargo has built, from its output with `--message-format=json`.
 pub fn executables(messages: &str) -> Vec<String> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     messages.filter_map(|message| message["executable"].as_str().map(str::to_owned)).collect()
 }
 
-/// Does `work` for each of `items`, as many at once as there are processors; an error says of each that failed, why.
+/// Runs `work` for each of `items`, one on each processor at a time. The error has the reason of each failure.
 pub fn on_every_processor<T: Sync>(items: &[T], work: impl Fn(&T) -> Outcome + Sync) -> Outcome {
     let next = AtomicUsize::new(0);
     let some = || {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn every_failure_is_told() {
+    fn every_failure_is_reported() {
         let work = |item: &u32| if item.is_multiple_of(2) { Ok(()) } else { Err(anyhow!("{item}")) };
         assert!(on_every_processor(&[0, 2, 4], work).is_ok());
         let failures = on_every_processor(&[1, 2, 3], work).unwrap_err().to_string();

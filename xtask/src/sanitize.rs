@@ -1,10 +1,10 @@
-//! `sanitize`: the tests of the engine, its host and its guests under `AddressSanitizer` and `LeakSanitizer`; the soak, which
-//! is everything at once, under `ThreadSanitizer`. Each also runs with mistakes that it has to report. The former also counts
-//! how often each line is run, for `coverage`: one build, and one run, for both.
+//! `sanitize`: runs the tests of the engine, its host and its guests under `AddressSanitizer` and `LeakSanitizer`, and
+//! the soak, which does everything at once, under `ThreadSanitizer`. Each also runs with mistakes that it must report.
+//! The former also counts how often each line runs, for `coverage`: one build, and one run, for both.
 //!
-//! The compiler in use can do both, once it is told to let us ask. `ThreadSanitizer` must see everything, the standard
-//! library too, which is therefore built as well; and it knows no fences, so the engine, told by `cfg(tsan)`, makes them
-//! of read-modify-writes on one place (`slat/src/sync/prim.rs`).
+//! The stable compiler can do both with its unstable options. `ThreadSanitizer` must see everything, including the
+//! standard library, which is therefore built, too. It does not support fences, so the engine replaces them under
+//! `cfg(tsan)` by read-modify-writes on one place (`slat/src/sync/prim.rs`).
 
 use crate::Outcome;
 use crate::process::{bounded, said, with_compiler};
@@ -16,11 +16,11 @@ const SOAK_SECONDS: &str = "20";
 
 /// The address sanitizer's compiler.
 pub const ADDRESS: &str = "address";
-/// What is run under the address sanitizer, built and run by cargo.
+/// Tests under the address sanitizer, built and run by cargo.
 pub const TESTS: &str = "-p slat -p slat-slots -p slat-mm -p slat-vcpu --tests";
-/// Where those tests leave their counts.
+/// Folder for the counts of those tests.
 pub const PROFILES: &str = "target/coverage/profiles";
-/// The test that is left out there: it limits the size of files, the profile's too. The plain suite has it.
+/// The test that is left out: it limits the size of files, including that of the profile. The plain suite has it.
 const LEFT_OUT: &str = "the_limit_on_files_is_kept";
 
 const SOAK: &str = "-p slat --test soak -- --exact --nocapture everything_at_once";
@@ -30,7 +30,7 @@ pub fn address() -> Outcome {
     let cargo = |tests: &str| -> Result<Command> {
         let mut cargo = test(tests);
         with_compiler(&mut cargo, ADDRESS)?;
-        // Helpers that tests start are counted too, and write their own.
+        // Helper processes of tests are counted, too, and write their own profiles.
         cargo.env("LLVM_PROFILE_FILE", std::path::absolute(PROFILES)?.join("%p-%m.profraw"));
         Ok(cargo)
     };
@@ -42,7 +42,7 @@ pub fn address() -> Outcome {
 pub fn thread() -> Outcome {
     let added = said(Command::new("rustup").args(["component", "add", "rust-src"]))?;
     ensure!(added.status.success(), "the standard library's source is needed: rustup component add rust-src");
-    // Unoptimized, the threads meet so rarely that the mistake below is not seen.
+    // Without optimization the threads meet so rarely that the mistake below is not found.
     let cargo = || {
         let mut cargo = test(&format!("--profile fuzz -Zbuild-std --target {TARGET} {SOAK}"));
         cargo.env("RUSTFLAGS", "-Zsanitizer=thread --cfg tsan --cfg seeded").env("RUSTC_BOOTSTRAP", "1");
@@ -65,7 +65,7 @@ fn passes(name: &str, mut tests: Command) -> Outcome {
     Ok(())
 }
 
-/// Runs tests with a mistake made, which must be reported in these words. It counts no lines.
+/// Runs tests with a mistake, which must be reported in these words. Counts no lines.
 fn reports(mut tests: Command, mistake: &str, words: &str) -> Outcome {
     let said = said(tests.env("SLAT_SEEDED", mistake).env("LLVM_PROFILE_FILE", "/dev/null"))?;
     let is_reported = !said.status.success() && said.to_string().contains(words);

@@ -1,4 +1,4 @@
-//! Held frames, tracked stores, pages on their way, populations.
+//! Held frames, tracked stores, pending pages, populations.
 
 use super::*;
 
@@ -72,7 +72,7 @@ fn a_frame_for_hardware_is_asked_for_in_the_guest_of_its_own_vm() {
 }
 
 #[test]
-fn a_frame_that_cannot_be_held_says_why() {
+fn a_refused_hold_returns_its_reason() {
     let (thread, vm) = world(&HOST);
     let held = |space, gpa, access| out!(slat_hold(Some(vm), Some(thread), space, gpa, access, false)).err();
     assert_eq!(held(0, 2 << 20, 0), Some(SLAT_ENOENT));
@@ -138,7 +138,8 @@ thread_local! {
     static HELD: Cell<*mut slat_held> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// Page 1 is on its way. While the host is asked for page 2, what the fault uses is not freed, and its token begins no use.
+/// Page 1 is pending. During `resolve` for page 2, the objects of the fault cannot be freed, and its token begins no
+/// use.
 extern "C" fn meddles(
     user: *mut c_void,
     lent: *const slat_thread,

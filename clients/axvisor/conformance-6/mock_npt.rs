@@ -1,4 +1,4 @@
-//! What the tests take for their mock: slat's tables, of the mock's frames.
+//! Stands for the tests' mock: slat's tables, on the mock's frames.
 
 use super::test_utils::{
     ALLOC_COUNT, ALLOC_SHOULD_FAIL, BASE_PADDR, DEALLOC_COUNT, MEMORY_LEN, MockHal, NEXT_PADDR,

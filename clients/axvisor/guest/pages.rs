@@ -1,6 +1,6 @@
-//! A guest of AxVisor with two vCPUs. One asks for a page (a channel between VMs), the other reads it; the first gives the page
-//! back, and the other reads it again. vCPU 1 does not leave the guest in between, so no entry flushes its TLB for it: only a broadcast
-//! does. Where the second read succeeds, the guest has read memory that the hypervisor had taken back.
+//! A guest of AxVisor with two vCPUs. vCPU 0 asks for a page (a channel between VMs), and vCPU 1 reads it; vCPU 0 gives
+//! the page back, and vCPU 1 reads it again. vCPU 1 does not exit in between, so no entry flushes its TLB: only a
+//! broadcast does. If the second read succeeds, the guest has read memory that the hypervisor had taken back.
 
 #![no_std]
 #![no_main]
@@ -9,7 +9,7 @@ use core::arch::{asm, global_asm};
 use core::fmt::{self, Write as _};
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-// The MMU is off: memory is what the second stage says.
+// The MMU is off, so only the second stage translates.
 global_asm!(
     r#"
     .section .text.entry, "ax"
@@ -42,11 +42,11 @@ const UNPUBLISH: u64 = 5;
 const CPU_ON: u64 = 0xc400_0003;
 const SYSTEM_OFF: u64 = 0x8400_0008;
 
-/// Where the page is; what vCPU 1 has read there, and once more.
+/// The address of the page; vCPU 1's first read, and its second read.
 static PAGE: AtomicU64 = AtomicU64::new(0);
 static FIRST: AtomicU64 = AtomicU64::new(0);
 static AGAIN: AtomicU64 = AtomicU64::new(0);
-/// Whether the page is the guest's no more.
+/// Whether the guest has given the page back.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
 struct Serial;
@@ -76,7 +76,7 @@ fn hypercall(code: u64, key: u64, base: &AtomicU64, size: &AtomicU64) -> u64 {
     answer
 }
 
-/// A page of AxVisor's, which has this key in its second word.
+/// Asks AxVisor for a page, whose second word is this key.
 fn publish(key: u64) -> u64 {
     let (base, size) = (AtomicU64::new(0), AtomicU64::new(4096));
     let answer = hypercall(PUBLISH, key, &base, &size);

@@ -1,4 +1,4 @@
-/* Atomic instructions whose register is their operand, and stores across pages: what must not happen by halves. */
+/* Atomic instructions whose register is their operand, and stores across pages: operations that must not take effect by half. */
 #include "guest.h"
 #define PAGES 256
 static u8 memory[PAGES * PAGE] __attribute__((aligned(4096)));

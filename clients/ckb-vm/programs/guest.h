@@ -1,4 +1,4 @@
-/* What the programs have in common: no library, and four calls to the machine that runs them. */
+/* Shared by the programs: four calls to the machine, and no library. */
 typedef unsigned char u8;
 typedef unsigned int u32;
 typedef unsigned long u64;
@@ -21,7 +21,7 @@ static inline u64 mix(u64 h, u64 v)
 	return h ^ h >> 29;
 }
 
-/* `which` comes in a0. What is returned is the exit code, of 8 bits; a digest of 64 bits stays in `digest`. */
+/* `which` comes in a0. `run`'s result is the exit code, of 8 bits; a digest of 64 bits stays in `digest`. */
 u64 run(u64 which);
 volatile u64 digest __attribute__((used));
 

@@ -1,4 +1,4 @@
-//! What is checked. The oracle is ckb-vm's own flat memory: each register, byte, flag and cycle is compared with it.
+//! The checks. ckb-vm's own flat memory is the oracle: each register, byte, flag and cycle must be the same.
 
 use crate::guest::{End, Flat, Guest, Runs, Sparse, State};
 use crate::memory::SlatMemory;
@@ -11,10 +11,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
-/// A check says what it has seen, or what was wrong.
+/// A check's result: a line of figures, or the difference that it found.
 pub type Checked = Result<String, String>;
 
-/// A program, what it is told, and how it ends with ckb-vm's flat memory.
+/// A program, its argument, and its end state on ckb-vm's flat memory.
 pub struct Program {
     pub name: String,
     pub elf: Bytes,
@@ -30,7 +30,7 @@ fn text(error: Error) -> String {
 }
 
 impl Program {
-    /// Reads it, and runs it on the oracle.
+    /// Reads the program, and runs it on the oracle.
     pub fn read(folder: &Path, name: &str, which: u64) -> Result<Self, String> {
         let path = folder.join(name);
         let elf = Bytes::from(std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?);
@@ -40,17 +40,17 @@ impl Program {
         Ok(Self { name: name.into(), elf, which, end, state, dirty })
     }
 
-    /// How many cycles it takes.
+    /// The number of cycles that the program takes.
     pub fn cycles(&self) -> u64 {
         self.state.cycles
     }
 
-    /// A machine at its beginning.
+    /// A machine at the program's beginning.
     pub fn load<M: Runs>(&self) -> Result<Guest<M>, String> {
         Guest::load(&self.elf, self.which).map_err(text)
     }
 
-    /// Whether a guest ended as it should.
+    /// Checks that a guest ended in the oracle's state.
     fn ended<M: Runs>(&self, guest: &mut Guest<M>, end: &End) -> Result<(), String> {
         if *end != self.end {
             return Err(format!("ended by {end:?}, not {:?}", self.end));
@@ -58,7 +58,7 @@ impl Program {
         same(&guest.state().map_err(text)?, &self.state)
     }
 
-    /// To the end, on ckb-vm's sparse memory and on slat: all is the same, and so is the log.
+    /// Runs the program to its end on ckb-vm's sparse memory and on slat. State and dirty pages must be the same.
     pub fn runs(&self) -> Checked {
         let mut sparse = self.load::<Sparse>()?;
         let end = sparse.run_until(u64::MAX);
@@ -67,7 +67,7 @@ impl Program {
         let end = guest.run_until(u64::MAX);
         self.ended(&mut guest, &end)?;
         let dirty = guest.dirty().map_err(text)?;
-        // A store that fails half-way has been let through for its first page, which it then did not write.
+        // A store across two pages that fails on the second one has made the first page dirty without a write.
         let more =
             if matches!(end, End::Failed(_)) { dirty.len() - self.dirty.len().min(dirty.len()) } else { 0 };
         if more > 1 || more == 0 && dirty != self.dirty || !self.dirty.iter().all(|page| dirty.contains(page))
@@ -77,7 +77,8 @@ impl Program {
         Ok(format!("{:?} after {} cycles, {} pages dirty", self.end, self.cycles(), dirty.len()))
     }
 
-    /// Stops it again and again, harvests what was written meanwhile, and lets a fresh machine go on from there.
+    /// Stops the program again and again, harvests the pages written since the last stop, and lets a fresh machine go
+    /// on from there.
     pub fn stops(&self, times: u64) -> Checked {
         let (mut guest, mut oracle) = (self.load::<SlatMemory>()?, self.load::<Flat>()?);
         let (mut snapshot, mut harvested) = (Snapshot::default(), 0);
@@ -95,7 +96,7 @@ impl Program {
         Ok(format!("{times} stops, {harvested} pages harvested, the same end from each"))
     }
 
-    /// A fresh machine that goes on from a snapshot ends as it should.
+    /// Checks that a fresh machine that goes on from a snapshot ends in the oracle's state.
     fn goes_on(&self, snapshot: &Snapshot, time: u64) -> Result<(), String> {
         let mut fresh = Guest::<SlatMemory>::empty();
         snapshot.restore(&mut fresh.machine).map_err(text)?;
@@ -103,7 +104,8 @@ impl Program {
         self.ended(&mut fresh, &end).map_err(|error| format!("restored after stop {time}: {error}"))
     }
 
-    /// Another thread harvests all the time, beside the guest; it stops near its end, and a fresh machine goes on from there.
+    /// Another thread harvests while the guest runs. The guest stops near its end, and a fresh machine goes on from
+    /// there.
     pub fn harvested_meanwhile(&self) -> Checked {
         let mut guest = self.load::<SlatMemory>()?;
         let (vm, stopped) = (guest.machine.memory().vm.clone(), AtomicBool::new(false));
@@ -128,7 +130,7 @@ impl Program {
         Ok(format!("{harvests} harvests beside it, {pages} pages, and {last} at the stop"))
     }
 
-    /// ckb-vm's own snapshots, which look for dirty flags, on slat's log.
+    /// Takes ckb-vm's own snapshots, which read dirty flags, from slat's log.
     pub fn by_flags(&self) -> Checked {
         let (mut guest, mut oracle) = (self.load::<SlatMemory>()?, self.load::<Flat>()?);
         clean(guest.machine.memory_mut()).map_err(text)?;

@@ -1,4 +1,4 @@
-//! A program on a machine of ckb-vm's, with the calls that it makes: the same for each kind of memory.
+//! A program on a ckb-vm machine, and its system calls: the same code for each kind of memory.
 
 use crate::memory::SlatMemory;
 use crate::run;
@@ -11,14 +11,14 @@ use ckb_vm::{FlatMemory, ISA_A, ISA_IMC, Memory, RISCV_MAX_MEMORY, SparseMemory,
 use ckb_vm::{RISCV_PAGESIZE, WXorXMemory};
 use std::iter::empty;
 
-/// ckb-vm's own memories, with its own check of write XOR execute.
+/// ckb-vm's flat memory, with its own check of write XOR execute.
 pub type Flat = WXorXMemory<FlatMemory<u64>>;
-/// The same, page by page.
+/// ckb-vm's sparse memory, allocated page by page, with the same check.
 pub type Sparse = WXorXMemory<SparseMemory<u64>>;
 
 type Core<M> = DefaultCoreMachine<u64, M>;
 
-/// A memory, and how machines with it run.
+/// A memory, and the run loop of machines with it.
 pub trait Runs: Memory<REG = u64> + Sized {
     fn run(machine: &mut DefaultMachine<Core<Self>>) -> Result<i8, Error>;
 }
@@ -44,7 +44,7 @@ impl Runs for Sparse {
 const FILL: u64 = 1000;
 const RIGHTS: u64 = 1001;
 
-/// A call of `programs/guest.h` ends the run: what it asks for is done outside of the guest.
+/// Ends the run at a call of `programs/guest.h`: [`Guest::run_until`] answers the call outside the guest.
 struct Calls;
 
 impl<M: Memory<REG = u64>> Syscalls<Core<M>> for Calls {
@@ -62,11 +62,11 @@ impl<M: Memory<REG = u64>> Syscalls<Core<M>> for Calls {
 pub enum End {
     Exited(i8),
     Failed(Error),
-    /// Its cycles are used up.
+    /// The guest has used up its cycles.
     Stopped,
 }
 
-/// All that a guest is.
+/// The complete state of a guest.
 #[derive(Clone, PartialEq, Eq)]
 pub struct State {
     pub registers: Vec<u64>,
@@ -77,7 +77,7 @@ pub struct State {
     pub flags: Vec<u8>,
 }
 
-/// A program that runs.
+/// A running program.
 pub struct Guest<M: Runs> {
     pub machine: DefaultMachine<Core<M>>,
 }
@@ -90,7 +90,7 @@ impl<M: Runs> Guest<M> {
         Self { machine: builder.syscall(Box::new(Calls)).build() }
     }
 
-    /// One with a program, at its beginning, and its argument.
+    /// A machine at the beginning of a program, with the program's argument.
     pub fn load(program: &Bytes, which: u64) -> Result<Self, Error> {
         let mut guest = Self::empty();
         guest.machine.load_program(program, empty())?;
@@ -98,7 +98,7 @@ impl<M: Runs> Guest<M> {
         Ok(guest)
     }
 
-    /// Runs it until it exits, fails, or has made so many cycles since its beginning.
+    /// Runs the program until it exits, fails, or has run this many cycles since its beginning.
     pub fn run_until(&mut self, cycles: u64) -> End {
         self.machine.inner_mut().set_max_cycles(cycles);
         loop {
@@ -115,7 +115,7 @@ impl<M: Runs> Guest<M> {
         }
     }
 
-    /// Does what the guest called for.
+    /// Answers the guest's call.
     fn answer(&mut self) -> Result<(), Error> {
         let [call, addr, value, seed] = [A7, A0, A1, A2].map(|register| self.machine.registers()[register]);
         let (memory, page) = (self.machine.memory_mut(), addr / RISCV_PAGESIZE as u64);
@@ -137,7 +137,7 @@ impl<M: Runs> Guest<M> {
         Ok(())
     }
 
-    /// Its state, at rest.
+    /// The state of the stopped guest.
     pub fn state(&mut self) -> Result<State, Error> {
         let (registers, pc) = (self.machine.registers().to_vec(), *self.machine.pc());
         let cycles = self.machine.cycles();
@@ -149,7 +149,7 @@ impl<M: Runs> Guest<M> {
         Ok(State { registers, pc, cycles, reservation: *memory.lr(), memory: bytes, flags })
     }
 
-    /// The pages that were written since it was made, or since they were cleaned.
+    /// The pages that were written since the machine was made, or since the last cleaning.
     pub fn dirty(&mut self) -> Result<Vec<u64>, Error> {
         let memory = self.machine.memory_mut();
         let pages = (0..memory.memory_pages() as u64).map(|page| Ok((page, memory.fetch_flag(page)?)));
@@ -159,7 +159,7 @@ impl<M: Runs> Guest<M> {
 }
 
 impl State {
-    /// Where two states differ first, in words.
+    /// The first difference of two states, in words.
     pub fn differs(&self, other: &Self) -> Option<String> {
         let register = self.registers.iter().zip(&other.registers).position(|(a, b)| a != b);
         let byte = self.memory.iter().zip(&other.memory).position(|(a, b)| a != b);

@@ -18,10 +18,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 const PROGRAMS: [&str; 6] = ["sort", "sha256", "matrix", "chase", "code", "atomics"];
-/// What `faults` can be told.
+/// The number of arguments that `faults` knows.
 const FAULTS: u64 = 10;
 
-/// All checks of these programs, each told to `told`, until that says to stop.
+/// Makes all checks of these programs and passes each result to `told`, until `told` returns false.
 fn check(programs: &[Program], mut told: impl FnMut(String, Checked) -> bool) {
     let faults = |program: &&Program| program.name == "faults";
     for program in programs {
@@ -50,7 +50,7 @@ fn checked(programs: &[Program]) -> Result<(), String> {
     if failed == 0 { Ok(()) } else { Err(format!("{failed} checks failed")) }
 }
 
-/// Each mistake is found by some check.
+/// Checks that some check finds each mistake.
 #[cfg(feature = "mistakes")]
 fn checked(programs: &[Program]) -> Result<(), String> {
     for mistake in mistakes::ALL {

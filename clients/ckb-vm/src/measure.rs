@@ -1,4 +1,5 @@
-//! What slat costs an emulator: the same programs on each memory, in turns, so that what else runs here disturbs all alike.
+//! Measures the cost of slat in an emulator: the same programs on each memory, in turns, so that other load on the
+//! machine disturbs all equally.
 
 use crate::checks::Program;
 use crate::guest::{End, Flat, Runs, Sparse};
@@ -12,7 +13,7 @@ use std::time::Instant;
 
 const ROUNDS: usize = 15;
 
-/// A middle value, and the lowest and highest of the middle half.
+/// A median, and the lowest and highest value of the middle half.
 struct Median(f64, f64, f64);
 
 impl Median {
@@ -29,14 +30,14 @@ impl std::fmt::Display for Median {
     }
 }
 
-/// Milliseconds that this thread has been on a processor: what else runs here counts less than by the clock.
+/// Milliseconds of processor time of this thread, which other load disturbs less than wall-clock time.
 fn on_processor() -> Result<f64, String> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").map_err(|error| error.to_string())?;
     let nanoseconds = text.split(' ').next().and_then(|first| first.parse::<f64>().ok());
     Ok(nanoseconds.ok_or("schedstat says no time")? / 1e6)
 }
 
-/// Milliseconds on a processor that the whole program takes, loading it apart.
+/// Milliseconds of processor time of the whole program, without loading it.
 fn runs<M: Runs>(program: &Program) -> Result<f64, String> {
     let mut guest = program.load::<M>()?;
     let began = on_processor()?;
@@ -45,7 +46,8 @@ fn runs<M: Runs>(program: &Program) -> Result<f64, String> {
     if matches!(end, End::Exited(_)) { Ok(took) } else { Err(format!("{end:?}")) }
 }
 
-/// Microseconds of a harvest of what 2% of the program wrote, and of ckb-vm's snapshot of the same pages of flat memory.
+/// Microseconds of a harvest of the pages that 2% of the program wrote, and of ckb-vm's snapshot of the same pages of
+/// flat memory.
 fn snapshots(program: &Program) -> Result<(u64, f64, f64), String> {
     let (half, more) = (program.cycles() / 2, program.cycles() / 2 + program.cycles() / 50);
     let mut guest = program.load::<SlatMemory>()?;

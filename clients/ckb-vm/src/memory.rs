@@ -1,5 +1,5 @@
-//! ckb-vm's `Memory` on slat. A software TLB holds what the engine has mapped. An access that it does not serve leaves the guest
-//! ([`run`](crate::run)). What is mapped, executable or dirty is the engine's business.
+//! ckb-vm's `Memory` on slat. A software TLB caches the engine's translations. An access that misses the TLB exits the
+//! guest ([`run`](crate::run)). The engine decides which pages are mapped, executable or dirty.
 
 use crate::{
     ram::{RAM, Ram, new_vm, set_flags},
@@ -16,21 +16,21 @@ type Part = std::ops::Range<usize>;
 
 /// A guest's memory.
 pub struct SlatMemory {
-    /// Its VM, which other threads may harvest while the guest runs.
+    /// The VM, which other threads may harvest while the guest runs.
     pub vm: Arc<Vm<Ept4, Ram>>,
-    /// Its translations.
+    /// The cached translations.
     pub tlb: Tlb,
-    /// Whether accesses are the guest's: those take translations from the TLB alone.
+    /// Whether the guest makes the accesses: those take translations from the TLB alone.
     pub in_guest: bool,
-    /// The access that the TLB did not serve.
+    /// The access that missed the TLB.
     pub missed: Option<Fault>,
-    /// What the next one fails with instead: the fault was in vain.
+    /// The error of the next access, where the engine could not resolve the fault.
     pub refused: Option<Error>,
     reservation: u64,
 }
 
 impl SlatMemory {
-    /// Where `addr` is, for this access.
+    /// The host address of `addr`, for this access.
     #[inline(always)]
     fn at(&mut self, addr: u64, access: Access) -> Result<*mut u8> {
         let (pages, bytes) = &self.tlb[(addr >> PAGE_SHIFT) as usize % self.tlb.len()];
@@ -40,7 +40,8 @@ impl SlatMemory {
         self.miss(addr, access)
     }
 
-    /// In the guest: the instruction ends, to be made again after the fault. Outside: ckb-vm loads a program, or looks at memory.
+    /// In the guest: ends the instruction, which runs again after the fault. Outside: ckb-vm loads a program, or reads
+    /// memory.
     #[cold]
     fn miss(&mut self, addr: u64, access: Access) -> Result<*mut u8> {
         if let Some(error) = self.refused.take() {
@@ -55,7 +56,7 @@ impl SlatMemory {
         Ok(self.vm.host().page(page.pfn.0).wrapping_add(Gpa(addr).offset() as usize))
     }
 
-    /// Calls `copy` with each part of an access that lies in one page, when all of them are translated.
+    /// Calls `copy` with the part of an access in each page, once all of them are translated.
     #[inline(always)]
     fn access(&mut self, addr: u64, len: usize, how: Access, mut copy: impl FnMut(*mut u8, Part)) -> Result {
         if Gpa(addr).offset() + len as u64 <= PAGE_SIZE {
@@ -92,7 +93,7 @@ impl SlatMemory {
             to.copy_from_nonoverlapping(from[part.clone()].as_ptr(), part.len());
         })?;
         if !self.in_guest && !from.is_empty() && !mistake!(StoreUnmarked) {
-            // Not the guest's store: no fault has noted it.
+            // The guest did not make this store, so no fault has logged it.
             let last = Gpa(addr + from.len() as u64 - 1).gfn();
             self.vm.slots().mark_dirty(Span::new(Gpa(addr).gfn(), last + 1));
         }

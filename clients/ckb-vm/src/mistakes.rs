@@ -1,22 +1,22 @@
-//! Mistakes that a build with the feature `mistakes` can make, so that the checks are seen to find them.
+//! Mistakes that a build with the feature `mistakes` can make, to show that the checks find them.
 
 /// A mistake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(dead_code, reason = "none is made in a plain build")]
 pub enum Mistake {
-    /// The TLB keeps what a harvest flushes.
+    /// The TLB ignores a harvest's flush.
     FlushLeftOut,
-    /// A translation that a load brought in serves stores.
+    /// A store uses a translation that a load has cached.
     LoadAllowsStore,
-    /// The VMM's own stores are not marked in the log.
+    /// The VMM does not log its own stores.
     StoreUnmarked,
-    /// A harvest commits a page that it has not copied.
+    /// A harvest commits a page without copying it.
     PageSkipped,
-    /// An instruction that is made again finds its register as its first attempt left it.
+    /// An instruction that runs again finds the register that its first attempt has changed.
     RegisterKept,
 }
 
-/// All of them.
+/// All mistakes.
 #[cfg(feature = "mistakes")]
 pub const ALL: [Mistake; 5] = {
     use Mistake::{FlushLeftOut, LoadAllowsStore, PageSkipped, RegisterKept, StoreUnmarked};
@@ -32,13 +32,13 @@ pub fn make(mistake: Option<Mistake>) {
     *MADE.lock().unwrap() = mistake;
 }
 
-/// Whether it is made.
+/// Whether this build makes the mistake now.
 #[cfg(feature = "mistakes")]
 pub fn is_made(mistake: Mistake) -> bool {
     *MADE.lock().unwrap() == Some(mistake)
 }
 
-/// Whether the mistake of this name is made here: never, in a plain build.
+/// Whether the mistake of this name is on: never in a plain build.
 macro_rules! mistake {
     ($name:ident) => {{
         #[cfg(feature = "mistakes")]

@@ -1,4 +1,4 @@
-//! The host of a guest of ckb-vm's: what is at an address, and what may be done there.
+//! The host of a ckb-vm guest: the memory at each address, and the accesses that are allowed there.
 
 use ckb_vm::Error as VmError;
 use ckb_vm::memory::{FLAG_DIRTY, FLAG_EXECUTABLE};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 /// The only memslot.
 pub const RAM: SlotId = SlotId(0);
 
-/// The host. Page n of RAM is frame n, at host address n × 4096, and has ckb-vm's flags.
+/// The host. Page n of RAM is frame n at host address n × 4096, with ckb-vm's flags.
 pub struct Ram(Box<[(UnsafeCell<[u8; PAGE_SIZE as usize]>, AtomicU8)]>);
 
 // SAFETY: its bytes are reached through raw pointers alone. A guest and a copy may race there, as in real memory.
@@ -22,7 +22,8 @@ unsafe impl Sync for Ram {}
 unsafe impl TableMemory for Ram {}
 
 impl Host for Ram {
-    /// Write XOR execute, as ckb-vm has it: a page with the executable flag is not writable, any other does not execute.
+    /// Write XOR execute, by ckb-vm's rule: a page with the executable flag is not writable, and any other page is not
+    /// executable.
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         let pfn = Pfn(hva.0 >> PAGE_SHIFT);
         let execute = self.0.get(pfn.0 as usize)?.1.load(Relaxed) & FLAG_EXECUTABLE != 0;
@@ -36,17 +37,17 @@ impl Host for Ram {
 }
 
 impl Ram {
-    /// How many pages there are.
+    /// The number of pages.
     pub fn pages(&self) -> usize {
         self.0.len()
     }
 
-    /// Where the bytes of a page are.
+    /// The address of a page's bytes.
     pub fn page(&self, page: u64) -> *mut u8 {
         self.0[page as usize].0.get().cast()
     }
 
-    /// Whether all of these bytes exist.
+    /// Checks that all of these bytes exist.
     pub fn check(&self, addr: u64, len: u64) -> Result<(), VmError> {
         let end = addr.checked_add(len).filter(|&end| end <= self.0.len() as u64 * PAGE_SIZE);
         end.map(drop).ok_or(VmError::MemOutOfBound)
@@ -58,7 +59,7 @@ impl Ram {
     }
 }
 
-/// A VM with so many pages of RAM, all of them zero. Its memslot logs from the beginning.
+/// A VM with this many pages of RAM, all zero. Its memslot logs dirty pages from the beginning.
 pub fn new_vm(pages: usize) -> Result<Arc<Vm<Ept4, Ram>>, Box<dyn Error>> {
     let ram = (0..pages).map(|_| (UnsafeCell::new([0; _]), AtomicU8::new(0))).collect();
     let vm = Vm::builder(Ram(ram)).build()?;
@@ -67,7 +68,7 @@ pub fn new_vm(pages: usize) -> Result<Arc<Vm<Ept4, Ram>>, Box<dyn Error>> {
     Ok(Arc::new(vm))
 }
 
-/// Gives a page other flags, as a host changes a mapping: what the guest has of it goes first.
+/// Changes a page's flags, as a host changes a mapping: it invalidates the guest's translations first.
 pub fn set_flags(vm: &Vm<Ept4, Ram>, page: u64, flags: u8) -> Result<(), VmError> {
     let mut idle = Idle::take().ok_or(VmError::Unexpected("flags change outside of the guest".into()))?;
     let mut change = vm.invalidate(Span::sized(Hva(page << PAGE_SHIFT), PAGE_SIZE), Why::Migrate);

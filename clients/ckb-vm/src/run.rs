@@ -1,4 +1,5 @@
-//! The loop of an emulator on slat: into the guest, until an access misses the TLB; out, for the fault; and in again.
+//! The loop of an emulator on slat: it enters the guest, exits when an access misses the TLB, serves the fault, and
+//! enters again.
 
 use crate::memory::SlatMemory;
 use ckb_vm::decoder::{Decoder, build_decoder};
@@ -8,19 +9,19 @@ use ckb_vm::{RISCV_GENERAL_REGISTER_NUMBER, SupportMachine};
 use slat::{Access, Done, FaultError, Gfn, HostError, Idle, InGuest, Mapping, Span, Translations, VcpuId};
 use std::ptr::null_mut;
 
-/// A machine of ckb-vm's, as it is, with this memory.
+/// An unmodified ckb-vm machine with this memory.
 pub type Machine = DefaultMachine<DefaultCoreMachine<u64, SlatMemory>>;
 
-/// A software TLB: for each access the page that an entry serves, and where its bytes are.
+/// A software TLB: each entry has the page that it serves for each kind of access, and the address of the page's bytes.
 pub type Tlb = Box<[([u64; 3], *mut u8); 1024]>;
 const NO_ENTRY: ([u64; 3], *mut u8) = ([u64::MAX; 3], null_mut());
 
-/// One that serves nothing.
+/// An empty TLB.
 pub fn no_entries() -> Tlb {
     vec![NO_ENTRY; 1024].try_into().expect("as many entries as it has")
 }
 
-/// What a flush makes this processor forget: translations, and what was decoded from executable pages.
+/// This processor's caches, which a flush empties: translations, and instructions decoded from executable pages.
 struct Caches<'a>(&'a mut Tlb, &'a mut Decoder);
 
 impl Translations for Caches<'_> {
@@ -66,7 +67,7 @@ pub fn run(machine: &mut Machine) -> Result<i8, Error> {
     }
 }
 
-/// Remembers a translation, for the accesses that it allows.
+/// Caches a translation, for the accesses that it allows.
 fn fill(memory: &mut SlatMemory, Mapping { gfns, leaf, .. }: &Mapping) {
     let allows = |access| leaf.perms.allows(access) || mistake!(LoadAllowsStore) && access == Access::Write;
     let pages = [Access::Read, Access::Write, Access::Fetch]
@@ -75,7 +76,8 @@ fn fill(memory: &mut SlatMemory, Mapping { gfns, leaf, .. }: &Mapping) {
     memory.tlb[at] = (pages, memory.vm.host().page(leaf.pfn.0));
 }
 
-/// In the guest. Flushes wait for it until it answers them or leaves, so it looks for them between instructions.
+/// Runs in the guest. A flush waits until this loop answers it or leaves the guest, so the loop checks between
+/// instructions.
 fn stay(machine: &mut Machine, decoder: &mut Decoder, mut guest: InGuest<'_>) -> Result<(), Error> {
     machine.memory_mut().in_guest = true;
     let exit = loop {
@@ -91,7 +93,7 @@ fn stay(machine: &mut Machine, decoder: &mut Decoder, mut guest: InGuest<'_>) ->
     exit
 }
 
-/// One instruction. Where an access misses the TLB it has no effect, and is made again.
+/// Runs one instruction. If an access misses the TLB, the instruction has no effect, and runs again.
 fn step(machine: &mut Machine, decoder: &mut Decoder) -> Result<(), Error> {
     let (pc, cycles) = (*machine.pc(), machine.cycles());
     let instruction = decoder.decode(machine.memory_mut(), pc)?;

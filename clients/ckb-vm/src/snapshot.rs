@@ -1,5 +1,5 @@
-//! A copy of a running machine, made by harvests: any thread calls [`Snapshot::harvest`] while the guest runs, as often as it
-//! likes. Then the guest stops, and the last harvest is short.
+//! A copy of a running machine, made by harvests: any thread calls [`Snapshot::harvest`] while the guest runs, as often
+//! as it wants. Then the guest stops, and the last harvest is short.
 
 use crate::ram::{RAM, Ram};
 use crate::run::Machine;
@@ -7,7 +7,8 @@ use ckb_vm::{CoreMachine, Error, Memory, SupportMachine};
 use slat::{DirtyError, Idle, PAGE_SIZE, Vm, table::formats::Ept4};
 use std::collections::BTreeMap;
 
-/// What was written since the machine was made, and, when it has [stopped](Self::stop), the processor's state.
+/// The pages that were written since the machine was made and, after it has [stopped](Self::stop), the processor's
+/// state.
 #[derive(Clone, Default)]
 pub struct Snapshot {
     pages: BTreeMap<u64, Box<[u8]>>,
@@ -19,8 +20,9 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Copies what was written since the last harvest; how many pages that are. Beside a guest that runs: what it stores after
-    /// its answer to the harvest's flush is in the log again, whether this copy has it or not.
+    /// Copies the pages that were written since the last harvest, and returns their number. While the guest runs: the
+    /// log has a store again that the guest makes after its answer to the harvest's flush, whether or not this copy has
+    /// it.
     pub fn harvest(&mut self, vm: &Vm<Ept4, Ram>, idle: &mut Idle) -> Result<u64, DirtyError> {
         let harvest = vm.slots().harvest(idle, RAM)?;
         for page in harvest.iter().skip(usize::from(mistake!(PageSkipped))) {
@@ -34,7 +36,7 @@ impl Snapshot {
         Ok(pages)
     }
 
-    /// The last harvest, and the processor's state, of a machine that has stopped.
+    /// Makes the last harvest of a machine that has stopped, and saves the processor's state.
     pub fn stop(&mut self, machine: &mut Machine) -> Result<u64, Error> {
         let vm = machine.memory().vm.clone();
         let mut idle = Idle::take().ok_or(Error::Unexpected("a guest runs on this thread".into()))?;
@@ -49,7 +51,7 @@ impl Snapshot {
         Ok(pages)
     }
 
-    /// Makes a fresh machine what the other one was when it stopped.
+    /// Gives a fresh machine the state in which the other one stopped.
     pub fn restore(&self, machine: &mut Machine) -> Result<(), Error> {
         for (&page, bytes) in &self.pages {
             machine.memory_mut().store_bytes(page * PAGE_SIZE, bytes)?;

@@ -29,9 +29,9 @@ pub const GET_CPUID2: u32 = 0x91;
 pub const GET_MP_STATE: u32 = 0x98;
 pub const SET_MP_STATE: u32 = 0x99;
 
-/// Pages of a vCPU's shared memory: `struct kvm_run`; bytes of ports; accesses that are coalesced, of which there are none.
+/// Pages of a vCPU's shared memory: `struct kvm_run`; bytes of ports; coalesced accesses, which this library never has.
 pub const RUN_PAGES: usize = 3;
-/// Where in it the dirty ring begins.
+/// The page of that memory at which the dirty ring begins.
 pub const RING_PAGE: usize = 64;
 
 pub const EXIT_IO: u32 = 2;

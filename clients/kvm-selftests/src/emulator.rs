@@ -1,24 +1,26 @@
-//! A processor: Unicorn 2.1.5, as far as it is used here. Declared by hand, because its own crate needs libclang to build.
+//! A processor: the part of Unicorn 2.1.5 that this library uses. The declarations are by hand, because Unicorn's crate
+//! needs libclang.
 //!
-//! Its physical memory is this process: each address is backed by itself. Where a guest's page is, the hook says that it calls for
-//! each miss of its TLB.
+//! Its physical memory is this process: each physical address is the virtual address of the same number. For each miss
+//! of its TLB it calls a hook, which returns the address of the guest's page.
 
 use slat::Access;
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 
-/// What a running guest asks of its surroundings.
+/// The calls that a running guest makes.
 pub trait Hooks {
-    /// Where the page at `vaddr` is, and what may be done there. Without an answer the instruction is not made, and the run ends.
+    /// The address of the page at `vaddr`, and the allowed accesses. On `None` the instruction does not run, and the
+    /// run ends.
     fn translate(&mut self, processor: Processor, vaddr: u64, access: Access) -> Option<Page>;
-    /// An IN instruction of one byte (`in (%dx)`) reads `port`, and the run is to end after it.
+    /// An IN instruction of one byte (`in (%dx)`) reads `port`; the run must end after it.
     fn input(&mut self, processor: Processor, port: u16, size: u8);
-    /// A block of instructions begins: whether the guest goes on.
+    /// A block of instructions begins. Returns whether the guest goes on.
     fn goes_on(&mut self) -> bool;
     /// A load of `size` bytes at [`DEVICES`] + `gpa`.
     fn load(&mut self, gpa: u64, size: u32) -> u64;
-    /// A store there.
+    /// A store of `size` bytes at [`DEVICES`] + `gpa`.
     fn store(&mut self, gpa: u64, size: u32, value: u64);
 }
 
@@ -36,12 +38,12 @@ pub const READ: u32 = 1;
 pub const WRITE: u32 = 2;
 pub const EXECUTE: u32 = 4;
 
-/// Accesses from here on go to the hooks. Above each address of a process.
+/// Accesses from this address on go to the hooks. It is above every address of a process.
 pub const DEVICES: u64 = 1 << 50;
 
-/// As in `struct kvm_regs`.
+/// The registers in the order of `struct kvm_regs`.
 pub type Registers = [u64; 18];
-/// RIP among them.
+/// The index of RIP.
 pub const RIP: usize = 16;
 
 #[repr(C)]
@@ -101,15 +103,16 @@ const TLB_VIRTUAL: c_int = 1;
 /// Unicorn's numbers of RAX, RBX, RCX, RDX, RSI, RDI, RSP, RBP, R8 to R15, RIP, RFLAGS.
 const NUMBERS: [c_int; 18] =
     [35, 37, 38, 40, 43, 39, 44, 36, 106, 107, 108, 109, 110, 111, 112, 113, 41, 253];
-/// All that a process can map.
+/// The addresses that a process can map.
 const PROCESS: std::ops::Range<usize> = 0x1000..0x7fff_ffff_f000;
 
-/// What hooks may do with the processor that calls them.
+/// The processor that calls a hook, with the operations that hooks may use.
 #[derive(Clone, Copy)]
 pub struct Processor(*mut Uc);
 
 impl Processor {
-    /// Its registers: in [`Hooks::translate`] those before the instruction that misses, in [`Hooks::input`] those before the IN.
+    /// The registers: in [`Hooks::translate`] those before the instruction that misses, in [`Hooks::input`] those
+    /// before the IN.
     pub fn registers(self) -> Registers {
         NUMBERS.map(|register| {
             let mut value = 0u64;
@@ -119,7 +122,8 @@ impl Processor {
         })
     }
 
-    /// Ends the run. The rest of the block would be made before that: without a TLB no instruction with an access is.
+    /// Ends the run. Unicorn would first run the rest of the block; with an empty TLB no instruction with an access
+    /// runs.
     pub fn stop(self) {
         self.flush_tlb();
         // SAFETY: as above.
@@ -132,12 +136,12 @@ impl Processor {
     }
 }
 
-/// The hooks of the run that is under way.
+/// The hooks of the current run.
 type Current = Cell<Option<NonNull<dyn Hooks>>>;
 
 pub struct Emulator {
     processor: Processor,
-    /// Its address is what Unicorn hands to hooks.
+    /// Unicorn passes the address of this cell to hooks.
     current: Box<Current>,
 }
 
@@ -155,7 +159,7 @@ impl Emulator {
             assert_eq!(uc_open(ARCH_X86, MODE_64, &raw mut uc), 0, "no x86 in this Unicorn");
             let set = |control, value: c_int| assert_eq!(uc_ctl(uc, control | CTL_ONE | CTL_WRITE, value), 0);
             set(CTL_TLB_TYPE, TLB_VIRTUAL);
-            // No address ends a run. Else that page would be looked up after each run, by way of the hook.
+            // No address ends a run. Otherwise Unicorn would look up that page after each run, through the hook.
             set(CTL_USE_EXITS, 1);
             let (begin, size) = (PROCESS.start, PROCESS.len());
             assert_eq!(
@@ -181,7 +185,7 @@ impl Emulator {
 
     /// Runs one instruction.
     pub fn step(&mut self, hooks: &mut dyn Hooks) -> bool {
-        // Blocks that were translated before do not count instructions.
+        // Blocks that Unicorn translated earlier do not count instructions.
         // SAFETY: open.
         unsafe { uc_ctl(self.processor.0, CTL_FLUSH_BLOCKS | CTL_WRITE) };
         self.start(hooks, 1)

@@ -1,5 +1,5 @@
-//! A guest while it runs: each miss of the processor's TLB is a walk of the guest's own table, each of whose entries is behind a walk
-//! of the engine's.
+//! A running guest: each miss of the processor's TLB walks the guest's own table, and the address of each entry goes
+//! through a walk of the engine's table.
 
 use crate::Engine;
 use crate::emulator::{DEVICES, EXECUTE, Emulator, Hooks, Page, Processor, READ, RIP, Registers, WRITE};
@@ -10,14 +10,14 @@ use slat_vcpu::walker::walk;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a processor remembers. By guest-virtual address, so a flush of some frames forgets everything.
+/// A processor's caches. They are by guest-virtual address, so a flush of some frames empties them.
 pub struct Caches {
     pub emulator: Emulator,
     pub memory: Remembered,
 }
 
-/// What it remembers besides the emulator's TLB, which has room for some hundred pages and would lose what is stale before it shows.
-/// Here there is room for all.
+/// A TLB without bounds, besides the emulator's. The emulator's has room for some hundred pages, and would drop a stale
+/// entry before a test notices it.
 #[derive(Default)]
 pub struct Remembered {
     pub links: Psc,
@@ -35,55 +35,55 @@ impl Translations for Caches {
     }
 }
 
-/// Why a guest has stopped, but for a kick.
+/// Why a guest has stopped, other than by a kick.
 #[derive(Clone, Copy, Debug)]
 pub enum Stop {
-    /// An access that the second level does not allow: of the guest's table, or (`own`) of the instruction itself.
+    /// An access that the second level does not allow: to the guest's table, or (`own`) by the instruction itself.
     Fault { fault: Fault, own: bool },
-    /// An access that the guest's own table does not allow. Its exception is not delivered: no test needs one.
+    /// An access that the guest's own table does not allow. The guest gets no exception: no test needs one.
     PageFault,
     /// An IN instruction.
     Port { port: u16, size: u8 },
 }
 
-/// An instruction that accesses a device is made by itself.
+/// The state of an access to a device: such an instruction runs alone.
 #[derive(Clone, Copy, Default, Debug)]
 pub enum Device {
-    /// None does.
+    /// No access to a device.
     #[default]
     None,
-    /// The next instruction accesses the device at this frame: find out how.
+    /// The next instruction accesses the device at this frame: record the access.
     Observe { frame: Gfn, seen: Option<Seen> },
-    /// The next instruction loads this from the device at `gpa`, which it calls `page`.
+    /// The next instruction loads `data` from the device at `gpa`, through the virtual page `page`.
     Answer { page: u64, gpa: u64, data: u64 },
 }
 
-/// An access of a device.
+/// An access to a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     pub gpa: u64,
     pub size: u32,
-    /// A store's.
+    /// The value of a store; `None` for a load.
     pub value: Option<u64>,
 }
 
-/// A guest in which the vCPU is.
+/// The guest that the vCPU is in.
 pub struct Guest<'a> {
     pub engine: &'a Engine,
     pub inside: &'a InGuest<'a>,
     pub memory: &'a mut Remembered,
     pub device: &'a mut Device,
-    /// The page, as the guest calls it, that a device was accessed at.
+    /// The guest-virtual page of the last access to a device.
     pub device_page: u64,
     /// The guest's page-table root.
     pub cr3: u64,
     /// Signals that stop the guest.
     pub signals: u64,
-    /// One of them waits for this thread.
+    /// Whether one of them is pending for this thread.
     pub signalled: bool,
-    /// Counted for them, over all faults.
+    /// Counts blocks of instructions, over all faults, for the check of signals.
     pub blocks: &'a mut u32,
-    /// Why it has stopped, and the registers with which it goes on.
+    /// Why the guest has stopped, and the registers with which it goes on.
     pub stop: Option<(Stop, Registers)>,
 }
 
@@ -91,24 +91,24 @@ pub struct Guest<'a> {
 const PRESENT: u64 = 1;
 const LARGE: u64 = 1 << 7;
 const FRAME: u64 = 0x000f_ffff_ffff_f000;
-/// Between two looks for signals.
+/// Blocks between two checks for signals.
 const BLOCKS: u32 = 4096;
 
 impl Guest<'_> {
-    /// The second level: where `gpa` is, from the engine's tables as hardware reads them.
+    /// Walks the second level: finds `gpa` in the engine's tables as hardware does.
     fn second(&mut self, gpa: u64, access: Access) -> Result<Page, Fault> {
         let root = self.inside.root();
         // SAFETY: in the guest, and answers empty the cache.
         let found =
             unsafe { walk::<Ept4, _>(self.engine.host(), root, &mut self.memory.links, Gpa(gpa), access) }?;
         let frame = found.pfn.0 + (Gpa(gpa).gfn().0 & (found.level.pages() - 1));
-        // The first store to each page comes here, so that the walk sets Dirty.
+        // The first store to each page must miss the TLB, so that the walk sets Dirty.
         let write = if found.dirty && found.perms.allows(Access::Write) { WRITE } else { 0 };
         let execute = if found.perms.allows(Access::Fetch) { EXECUTE } else { 0 };
         Ok(Page { at: frame << slat::PAGE_SHIFT | gpa & 0xfff, perms: READ | write | execute })
     }
 
-    /// Both levels. The guest's Accessed and Dirty bits are left alone: the tests' tables have them set.
+    /// Walks both levels. It does not set the guest's Accessed and Dirty bits: they are set in the tests' tables.
     fn both(&mut self, vaddr: u64, access: Access) -> Result<Page, Stop> {
         let mut table = self.cr3 & FRAME;
         for level in (0..4).rev() {
@@ -130,7 +130,7 @@ impl Guest<'_> {
         unreachable!("level 0 has pages only")
     }
 
-    /// The same, from what is remembered, and by way of devices.
+    /// Translates by the cache, by both levels, or to a device.
     fn page(&mut self, vaddr: u64, access: Access) -> Result<Page, Stop> {
         let needed = [READ, WRITE, EXECUTE][access as usize];
         if let Some(page) = self.memory.pages.get(&vaddr).filter(|page| page.perms & needed != 0) {
@@ -138,7 +138,7 @@ impl Guest<'_> {
         }
         let device = |gpa: u64| Page { at: DEVICES + (gpa & FRAME), perms: READ | WRITE };
         match *self.device {
-            // What was there when the exit was made, whatever is there by now.
+            // Uses the device of the exit, even if memory has come there since.
             Device::Answer { page, gpa, .. } if page == vaddr => return Ok(device(gpa)),
             _ => {}
         }
@@ -158,7 +158,7 @@ impl Guest<'_> {
         }
     }
 
-    /// Whether one waits.
+    /// Whether a signal is pending.
     fn has_signal(&self) -> bool {
         let mut waits = 0u64;
         // SAFETY: the kernel's set has 8 bytes.
@@ -204,7 +204,7 @@ impl Hooks for Guest<'_> {
 }
 
 impl Guest<'_> {
-    /// The emulator makes two accesses of 4 bytes of one of 8.
+    /// Records an access; the emulator splits one of 8 bytes into two of 4.
     fn see(&mut self, now: Seen) {
         let Device::Observe { seen, .. } = self.device else { return };
         *seen = Some(match *seen {

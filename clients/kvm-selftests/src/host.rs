@@ -1,21 +1,21 @@
-//! The host: this process. A frame's number is its address, so nothing ever moves, and the engine has nothing to be told.
+//! The host: this process. A frame's number is its address, so no page ever moves, and the host never invalidates.
 
 use slat::{Access, Host, HostError, HostPage, Hva, Idle, Level, Pfn, Span, TableMemory};
 use std::sync::Mutex;
 
-/// See the module's header.
+/// This process as a host: frame numbers are its own addresses.
 #[derive(Debug)]
 pub struct Process;
 
 // SAFETY: table pages come from the global allocator.
 unsafe impl TableMemory for Process {}
 
-/// Where the test has asked for transparent large pages.
+/// The addresses for which the test has asked for transparent large pages.
 static LARGE: Mutex<Vec<Span<Hva>>> = Mutex::new(Vec::new());
 
 const LARGE_BYTES: u64 = Level::M2.pages() * slat::PAGE_SIZE;
 
-/// `madvise(MADV_HUGEPAGE)` or `MADV_NOHUGEPAGE` of these addresses has succeeded.
+/// Notes that `madvise(MADV_HUGEPAGE)`, or `MADV_NOHUGEPAGE`, of these addresses has succeeded.
 pub fn advised(hvas: Span<Hva>, large: bool) {
     let mut all = LARGE.lock().unwrap();
     all.retain(|other| !other.overlaps(&hvas));
@@ -24,7 +24,8 @@ pub fn advised(hvas: Span<Hva>, large: bool) {
     }
 }
 
-/// Makes pages present as KVM does: by whatever serves them (userfaultfd), or not at all.
+/// Makes pages present as KVM does: through the process's own fault handler (userfaultfd, where it is registered).
+/// False on failure.
 fn populate(hvas: Span<Hva>, access: Access) -> bool {
     let how = if access == Access::Write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     // SAFETY: contents do not change. By number: `madvise` of this library listens to the test's.
@@ -46,5 +47,5 @@ impl Host for Process {
             Err(HostError::Fault)
         }
     }
-    // `kick` does nothing: processors look at each block of instructions.
+    // `kick` does nothing: processors check for flushes at each block of instructions.
 }

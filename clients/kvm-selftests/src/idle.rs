@@ -1,15 +1,15 @@
-//! Idle page tracking: what the kernel says in `/sys/kernel/mm/page_idle/bitmap`, which few kernels have. A page is idle from when it
-//! is marked until it is accessed; the engine's secondary-MMU interface says whether it was, and forgets it.
+//! Idle page tracking: the contents of `/sys/kernel/mm/page_idle/bitmap`, which few kernels have. A page is idle from
+//! its marking until its next access; the engine's secondary-MMU interface reports, and clears, the access.
 
 use crate::objects;
 use slat::{Hva, Idle, PAGE_SIZE, SecondaryMmu, Span, Young};
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
 
-/// Pages that were marked, and were not found accessed since; by words of 64.
+/// Pages that were marked, and not found accessed since; in words of 64.
 static MARKED: LazyLock<Mutex<HashMap<u64, u64>>> = LazyLock::new(Mutex::default);
 
-/// Of these pages, those that a guest has accessed since it was last asked.
+/// Of these pages, those that a guest has accessed since the last call.
 fn accessed(word: u64, pages: u64) -> u64 {
     let Some(mut idle) = Idle::take() else { return 0 };
     let mut accessed = 0;

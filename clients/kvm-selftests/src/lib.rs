@@ -1,5 +1,6 @@
-//! /dev/kvm without KVM, for KVM's own selftests: a library that is preloaded and answers their system calls. Memslots, second-level
-//! tables, dirty logs and rings, exits to devices, aging and error numbers are the engine's; instructions are an emulator's.
+//! /dev/kvm without KVM, for KVM's own selftests: a preloaded library that answers their system calls. The engine
+//! provides memslots, second-level tables, dirty logs and rings, exits to devices, aging and error numbers; an emulator
+//! runs the instructions.
 //!
 //! | file | idea |
 //! |---|---|
@@ -30,7 +31,7 @@ use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 
 type Engine = slat::Vm<slat::table::formats::Ept4, host::Process>;
 
-/// As the C library returns it.
+/// Converts a result to the C library's convention.
 fn returned(result: Result<c_int, c_int>) -> c_int {
     result.unwrap_or_else(|errno| {
         // SAFETY: this thread's.
@@ -80,7 +81,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     })
 }
 
-/// A dirty ring is mapped neither privately nor to be executed.
+/// Refuses to map a dirty ring privately or executable, as KVM does.
 ///
 /// # Safety
 /// As mmap(2).

@@ -25,7 +25,7 @@ const VCPUS: u32 = 16;
 const SLOTS: u32 = 32_764;
 const PAGE: usize = slat::PAGE_SIZE as usize;
 
-/// A VM, and what its VMM has chosen.
+/// A VM, and its VMM's settings.
 pub struct Machine {
     pub vm: Arc<Engine>,
     dirty: Mutex<Chosen>,
@@ -33,7 +33,7 @@ pub struct Machine {
 }
 
 struct Chosen {
-    /// `KVM_GET_DIRTY_LOG` changes nothing, `KVM_CLEAR_DIRTY_LOG` does.
+    /// Whether `KVM_CLEAR_DIRTY_LOG`, not `KVM_GET_DIRTY_LOG`, clears the log.
     manual: bool,
     log: DirtyLog,
     ring: Option<RingSize>,
@@ -91,7 +91,7 @@ impl Machine {
         })
     }
 
-    /// The space that the upper half of a slot's number names.
+    /// The address space in the upper half of a slot's number.
     fn space(&self, slot: u32) -> Result<GuestSpace<'_, Ept4, Process>, c_int> {
         let id = u8::try_from(slot >> 16).map_err(|_| libc::EINVAL)?;
         self.vm.guest_space(SpaceId(id)).ok_or(libc::EINVAL)
@@ -220,7 +220,8 @@ pub unsafe fn ioctl(number: u32, argument: *mut c_void) -> Result<c_int, c_int> 
         abi::GET_VCPU_MMAP_SIZE => Ok((abi::RUN_PAGES * PAGE) as c_int),
         abi::GET_SUPPORTED_CPUID => {
             let entry = |function, eax| kvm_cpuid_entry2 { function, eax, ..Default::default() };
-            // 48 bits of physical and of virtual address: all that the tests ask. The guests never do.
+            // 48 bits of physical and of virtual address: the tests ask for nothing else, and the guests never use
+            // CPUID.
             let entries = [entry(0, 0), entry(0x8000_0000, 0x8000_0008), entry(0x8000_0008, 0x3030)];
             // SAFETY: says the caller.
             unsafe { give_cpuid(&entries, argument.cast()) }?;

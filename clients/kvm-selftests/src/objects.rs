@@ -1,4 +1,4 @@
-//! What stands behind a descriptor. Each is a memfd, so that the kernel itself maps, copies and numbers it.
+//! The object of each descriptor. Each descriptor is a memfd, so that the kernel itself maps, copies and numbers it.
 
 use crate::machine::Machine;
 use crate::vcpu::Cpu;
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::{Arc, LazyLock, Mutex};
 
-/// See the module's header.
+/// The object of a descriptor.
 #[derive(Clone)]
 pub enum Object {
     /// `/dev/kvm`.
@@ -21,7 +21,7 @@ pub enum Object {
 
 static OBJECTS: LazyLock<Mutex<HashMap<c_int, Object>>> = LazyLock::new(Mutex::default);
 
-/// A descriptor of so many pages, for what `make` makes of it.
+/// Makes a descriptor of this many pages, and calls `make` with it for its object.
 pub fn add(pages: usize, make: impl FnOnce(c_int) -> Result<Object, c_int>) -> Result<c_int, c_int> {
     // SAFETY: a new descriptor.
     let fd = unsafe { libc::memfd_create(c"kvm".as_ptr(), libc::MFD_CLOEXEC) };

@@ -1,5 +1,6 @@
-//! A vCPU's dirty ring as its VMM sees it: in shared memory, filled from the engine's when the vCPU leaves the guest. The engine's has
-//! as many entries, and keeps each until the VMM has collected it and it is reset; so here is always room.
+//! A vCPU's dirty ring in memory that it shares with its VMM. [`Ring::fill`] copies entries from the engine's ring when
+//! the vCPU exits. The engine's ring has as many entries, and keeps each until the VMM has collected it and reset it,
+//! so this ring always has room.
 
 use crate::vcpu::Shared;
 use crate::{Engine, abi};
@@ -8,14 +9,14 @@ use slat::{DirtyError, Idle, VcpuId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Flags of an entry: for the VMM; collected by the VMM.
+/// Flags of an entry: published for the VMM; collected by the VMM.
 const DIRTY: u32 = 1;
 const RESET: u32 = 2;
 
-/// See the module's header.
+/// The dirty ring of one vCPU, in shared memory.
 pub struct Ring {
     entries: *mut kvm_dirty_gfn,
-    /// Where they are.
+    /// Keeps the memory of the entries mapped.
     _shared: Arc<Shared>,
     size: usize,
     published: usize,
@@ -26,12 +27,12 @@ pub struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// One of so many entries, in new memory.
+    /// A ring of this many entries, in new memory.
     pub fn new(shared: Arc<Shared>, size: usize) -> Self {
         Self { entries: shared.page(abi::RING_PAGE), _shared: shared, size, published: 0, reset: 0 }
     }
 
-    /// Publishes what the engine has logged since.
+    /// Publishes the entries that the engine has logged since the last call.
     pub fn fill(&mut self, engine: &Engine, idle: &mut Idle, vcpu: VcpuId) -> Result<(), DirtyError> {
         engine.collect_ring(idle, vcpu, |page| {
             self.publish(u32::from(page.space.0) << 16 | page.slot.0, page.page);
@@ -51,13 +52,13 @@ impl Ring {
         self.published += 1;
     }
 
-    /// How many entries the VMM has collected, in order.
+    /// The number of entries that the VMM has collected, in order.
     pub fn collected(&self) -> usize {
         let is_collected = |&at: &usize| self.flags(at).load(Ordering::Acquire) & RESET != 0;
         (self.reset..self.published).take_while(is_collected).count()
     }
 
-    /// So many of them have been reset.
+    /// Frees this many entries, after a reset.
     pub fn free(&mut self, entries: usize) {
         for at in self.reset..self.reset + entries {
             self.flags(at).store(0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A vCPU: into the guest, out for a fault, and in again, until there is something for the VMM.
+//! A vCPU: it enters the guest, exits for a fault, and enters again, until there is an exit for the VMM.
 
 use crate::abi;
 use crate::emulator::{Emulator, Registers};
@@ -11,7 +11,7 @@ use slat::{Access, Done, Idle, OwnedVcpu};
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 
-/// The first pages of a vCPU's descriptor, which its VMM maps, too.
+/// The first pages of a vCPU's descriptor, which the VMM also maps.
 pub struct Shared {
     at: *mut c_void,
     bytes: usize,
@@ -49,7 +49,7 @@ impl Drop for Shared {
     }
 }
 
-/// See the module's header.
+/// A vCPU: its processor, its shared memory, and its ring.
 pub struct Cpu {
     vcpu: OwnedVcpu<Ept4, Process>,
     ring: Option<Arc<Mutex<Ring>>>,
@@ -58,7 +58,7 @@ pub struct Cpu {
     cpuid: Vec<kvm_cpuid_entry2>,
     /// Signals that end a run.
     signals: u64,
-    /// Of instructions, between looks for one.
+    /// Blocks of instructions since the last check for a signal.
     blocks: u32,
     caches: Caches,
     device: Device,
@@ -85,7 +85,7 @@ impl Cpu {
                 abi::GET_SREGS => argument.cast::<kvm_sregs>().write(self.sregs),
                 abi::SET_SREGS => {
                     self.sregs = argument.cast::<kvm_sregs>().read();
-                    // The root may be another one.
+                    // The root may have changed.
                     slat::Translations::flush_all(&mut self.caches);
                 }
                 abi::SET_SIGNAL_MASK => {
@@ -118,13 +118,13 @@ impl Cpu {
         result.map(|reason| unsafe { (*self.shared.page::<kvm_run>(0)).exit_reason = reason })
     }
 
-    /// The reason of the exit, or an error.
+    /// Runs until an exit for the VMM; returns its reason, or an error.
     fn run_until_exit(&mut self, idle: &mut Idle) -> Result<u32, c_int> {
         if self.sregs.cr0 >> 31 == 0 {
             return Ok(abi::EXIT_INTERNAL_ERROR); // no paging, no guest of ours
         }
         loop {
-            // A load of a device is over before anything else, as in KVM.
+            // A load from a device completes before anything else, as in KVM.
             let loads = matches!(self.device, Device::Answer { .. });
             if !loads && self.shared.exits_at_once() {
                 return Err(libc::EINTR);
@@ -155,10 +155,10 @@ impl Cpu {
                     Ok(Done::Mmio) if own && fault.access != Access::Fetch => {
                         self.device = Device::Observe { frame: fault.gpa.gfn(), seen: None };
                     }
-                    // A fetch, or the guest's table, from a device.
+                    // A fetch from a device, or a guest's table in a device.
                     Ok(Done::Mmio) => return Ok(abi::EXIT_INTERNAL_ERROR),
                     Ok(Done::RingFull) => return Ok(abi::EXIT_DIRTY_RING_FULL),
-                    // As a processor does with what it faults on.
+                    // A processor drops the cached entries of an address that faults.
                     Ok(_) => self.caches.memory.links.flush_all(),
                     Err(_) => return Err(libc::EFAULT),
                 },
@@ -201,7 +201,7 @@ impl Cpu {
             match std::mem::take(&mut self.device) {
                 _ if !well => return Ran::Broken,
                 Device::Observe { seen: Some(seen), .. } => return Ran::Seen { page, seen, before },
-                // Memory has come there meanwhile; or a load has its value.
+                // Memory has come there since, or a load has its value.
                 Device::Observe { .. } | Device::Answer { .. } => return Ran::Stepped,
                 Device::None if signalled => return Ran::Signalled,
                 Device::None => inside.answer(&mut self.caches),
@@ -209,7 +209,7 @@ impl Cpu {
         }
     }
 
-    /// Tells the VMM of an access that was made with the device: a store is done, a load is to be made again with its value.
+    /// Reports an access to a device to the VMM: a store is complete, and a load runs again with the VMM's value.
     fn exit_mmio(&mut self, page: u64, seen: Seen, before: Registers) -> u32 {
         // SAFETY: the VMM reads it when the ioctl has returned.
         let mmio = unsafe { &mut (*self.shared.page::<kvm_run>(0)).__bindgen_anon_1.mmio };
@@ -223,23 +223,23 @@ impl Cpu {
     }
 }
 
-/// What became of a guest that ran.
+/// Why a guest stopped running.
 enum Ran {
     Stopped(Stop),
     Signalled,
-    /// One instruction was made with a device, at the guest's `page`; registers from before it.
+    /// One instruction accessed a device, at the guest's `page`; with the registers before it.
     Seen {
         page: u64,
         seen: Seen,
         before: Registers,
     },
-    /// One instruction was made.
+    /// One instruction ran.
     Stepped,
     /// The emulator has given up.
     Broken,
 }
 
-/// KVM's registers in the emulator's order, which is KVM's.
+/// KVM's registers in the emulator's order, which is the same.
 fn registers(regs: kvm_regs) -> Registers {
     // SAFETY: 18 words each.
     unsafe { std::mem::transmute(regs) }

@@ -1,8 +1,8 @@
 //! A preloaded library (`LD_PRELOAD`): it hands the memory of an unmodified VMM to a pager.
 //!
-//! The VMM maps the RAM of its machine. This library sees the mapping, registers it with a userfaultfd before the VMM gets its
-//! address, and sends the handshake that Firecracker sends. The VMM's process keeps the userfaultfd and the connection: a page that
-//! no pager has answered yet waits, and does not become zero.
+//! The VMM maps the RAM of its machine. This library sees the mapping, registers it with a userfaultfd before the VMM
+//! gets its address, and sends Firecracker's handshake. The VMM's process keeps the userfaultfd and the connection: an
+//! access to a page that no pager has answered yet waits, and does not read zeroes.
 //!
 //! | variable | is |
 //! |---|---|
@@ -20,7 +20,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the environment asks for.
+/// The settings in the environment.
 struct Wanted {
     socket: OsString,
     bytes: usize,
@@ -53,9 +53,9 @@ impl Wanted {
         let mut control = SendAncillaryBuffer::new(&mut room);
         assert!(control.push(SendAncillaryMessage::ScmRights(&fds)), "there is room for two");
         sendmsg(&connection, &[IoSlice::new(text.as_bytes())], &mut control, SendFlags::NOSIGNAL)?;
-        // Both stay until the process ends.
+        // Both stay open until the process ends.
         std::mem::forget((uffd, connection));
-        // What the VMM starts is no VMM.
+        // A program that the VMM starts is not a VMM.
         // SAFETY: the VMM maps its RAM before it has threads that look at the environment.
         unsafe { std::env::remove_var("LD_PRELOAD") };
         Ok(())
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn mmap64(
     static WANTED: OnceLock<Option<Wanted>> = OnceLock::new();
     // SAFETY: the caller's arguments, as they are. The error number is set as by the C library's.
     let start = unsafe { libc::syscall(libc::SYS_mmap, at, size, prot, flags, fd, offset) };
-    // QEMU reserves addresses first, without the right to write, and maps its RAM over them.
+    // QEMU first reserves addresses without write permission, then maps its RAM over them.
     if start != -1 && prot & libc::PROT_WRITE != 0 {
         let wanted = WANTED.get_or_init(Wanted::read).as_ref().filter(|wanted| wanted.bytes == size);
         if let Some(wanted) = wanted.filter(|wanted| !wanted.is_taken.swap(true, Ordering::Relaxed)) {

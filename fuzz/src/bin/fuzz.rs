@@ -1,5 +1,5 @@
-//! libFuzzer's way in: one program for all targets, told which by `SLAT_FUZZ_TARGET`. `cargo xtask fuzz` builds it, with
-//! the coverage that libFuzzer is guided by, and runs it.
+//! libFuzzer's entry point: one program for all targets; `SLAT_FUZZ_TARGET` names the target. `cargo xtask fuzz` builds
+//! it, with the coverage that guides libFuzzer, and runs it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

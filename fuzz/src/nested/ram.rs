@@ -1,26 +1,26 @@
-//! L1's memory, and the host behind it: words, and frames of which none is used twice.
+//! L1's memory, and the host behind it. The host uses each frame once.
 
 use slat::table::{TableMemory, Word};
 use slat::{Access, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// L1's frames that there are at all.
+/// Number of L1's frames.
 pub const FRAMES: u64 = 32;
 const BASE: Hva = Hva(1 << 40);
 const WRITABLE: u64 = 1 << 63;
 
-/// The host address of a page.
+/// Returns the host address of a page.
 pub fn hva(page: u64) -> Hva {
     BASE + page * PAGE_SIZE
 }
 
-/// See the module's header.
+/// L1's memory and its host.
 #[derive(Debug)]
 pub struct Ram {
     words: Vec<AtomicU64>,
     frames: Vec<AtomicU64>,
     next: AtomicU64,
-    /// Of some pages no answer comes without sleep.
+    /// Pages for which the host must sleep, a bit each.
     sleeps: u64,
 }
 
@@ -41,23 +41,23 @@ impl Ram {
         (hva.0 - BASE.0) / PAGE_SIZE
     }
 
-    /// A word of L1's memory, by page of the host.
+    /// Returns a word of L1's memory, by page of the host.
     pub fn word(&self, page: u64, entry: u64) -> &AtomicU64 {
         &self.words[(page * 512 + entry) as usize]
     }
 
-    /// What is behind a page.
+    /// Returns the host's page.
     pub fn now(&self, page: u64) -> HostPage {
         let frame = self.frames[page as usize].load(Relaxed);
         HostPage { pfn: Pfn(frame & !WRITABLE), writable: frame & WRITABLE != 0, ..HostPage::PLAIN }
     }
 
-    /// Another frame is behind it.
+    /// Moves a page to another frame.
     pub fn moves(&self, page: u64) {
         self.frames[page as usize].store(self.next.fetch_add(1, Relaxed) | WRITABLE, Relaxed);
     }
 
-    /// It may not be written until it is asked for that.
+    /// Makes a page read-only until the host is asked for write access.
     pub fn protect(&self, page: u64) {
         self.frames[page as usize].fetch_and(!WRITABLE, Relaxed);
     }

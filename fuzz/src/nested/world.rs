@@ -1,4 +1,4 @@
-//! A VM whose guest is L1, and what each vCPU may go by.
+//! A VM whose guest is L1, and the translations that each vCPU may use.
 
 use super::Drawn;
 use super::ram::{FRAMES, Ram, hva};
@@ -11,20 +11,20 @@ use slat::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Entries of each table that are used.
+/// Used entries of each table.
 const ENTRIES: [u64; 3] = [0, 1, 511];
-/// Frames of L2: all ways through them, at the lowest two levels.
+/// Frames of L2: all paths through these entries, at the lowest two levels.
 const G2S: [u64; 9] = [0, 1, 511, 512, 513, 1023, 511 << 9, 511 << 9 | 1, 511 << 9 | 511];
-/// Slots: first frame, frames, first page of the host. Tables are in the first; the second may be read-only; the last shows pages of
-/// the first.
+/// Slots: first frame, frames, first page of the host. The tables are in the first slot, the second may be read-only,
+/// and the last is an alias of pages of the first.
 const SLOTS: [(u64, u64, u64); 3] = [(0, 16, 0), (16, 8, 16), (24, 8, 12)];
 
-/// What a walk of T gives: the frame of L1, and what is allowed.
+/// Result of a walk of T: the frame of L1, and its permissions.
 type Walk = Option<(Gfn, Perms)>;
-/// By table of L1, and frame of L2.
+/// A table of L1, and a frame of L2.
 type Place = (usize, u64);
 
-/// A TLB that forgets only what it is told to.
+/// A TLB that forgets only on a flush.
 #[derive(Debug, Default)]
 struct Cached(BTreeMap<Place, (Pfn, bool)>);
 
@@ -43,20 +43,20 @@ impl Translations for &mut Cached {
 struct Known<'v, F: Format> {
     vcpu: Vcpu<'v, F, Ram>,
     cached: Cached,
-    /// What it may go by: frames of L1, and whether stores are allowed.
+    /// Results that it may use: frames of L1, and whether stores are allowed.
     allowed: BTreeMap<Place, BTreeSet<(Gfn, bool)>>,
-    /// Tables that it has run L2 on.
+    /// Tables on which it has run L2.
     entered: [bool; 2],
 }
 
-/// See the module's header.
+/// A VM and its oracle.
 pub struct World<'v, F: Format, T> {
     vm: &'v Vm<F, Ram>,
     idle: Idle,
     tables: [T; 2],
     vcpus: [Known<'v, F>; 2],
     slots: [Option<Slot>; 3],
-    /// Frames that were stored to since they were harvested, of slots that log.
+    /// Frames of logging slots that were stored to since their harvest.
     written: BTreeSet<u64>,
     words: Vec<u64>,
 }
@@ -81,7 +81,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
         world
     }
 
-    /// Each root leads to tables whose first entries map something: else most walks would end at once.
+    /// Gives each root tables whose first entries map something; otherwise most walks would end at once.
     pub fn chains(&mut self, drawn: Drawn) {
         for (root, first) in super::ROOTS.into_iter().zip([12, 14]) {
             let put = |frame: u64, entry: u64, word| self.vm.host().word(frame, entry).store(word, Relaxed);
@@ -105,13 +105,13 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
         self.written.retain(|g1| !slot.gfns.contains(Gfn(*g1)));
     }
 
-    /// The slot of a frame, and its page.
+    /// Returns the slot of a frame, and its page.
     fn behind(&self, g1: Gfn) -> Option<(Slot, u64)> {
         let nth = (0..3).find(|&nth| self.slots[nth].is_some_and(|slot| slot.gfns.contains(g1)))?;
         Some((self.slots[nth]?, SLOTS[nth].2 + (g1.0 - SLOTS[nth].0)))
     }
 
-    /// What T says of a frame: the frame of L1, and whether a shadow may allow stores there.
+    /// Walks T for a frame of L2: the frame of L1, and whether a shadow may allow stores there.
     fn walk(&self, (table, g2): Place) -> Option<(Gfn, bool)> {
         let leaf = self.vm.slots().look_l1(&self.tables[table], Gfn(g2).gpa()).ok()?;
         Some((leaf.gfn, leaf.dirty && leaf.allowed.perms.allows(Access::Write)))
@@ -121,7 +121,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
         (0..2).flat_map(|table| G2S.map(|g2| (table, g2)))
     }
 
-    /// What T says now joins what each vCPU may go by. What has changed in L1's memory is dirty.
+    /// Adds the current walks of T to the results that each vCPU may use. Notes changed words of L1's memory as dirty.
     pub fn look(&mut self) {
         for place in Self::places() {
             if let Some(now) = self.walk(place) {
@@ -132,7 +132,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
         }
     }
 
-    /// This vCPU goes by what T says now.
+    /// Limits this vCPU to the current walks of T.
     fn forget(&mut self, nth: usize, places: impl Iterator<Item = Place>) {
         for place in places {
             let now = self.walk(place).into_iter().collect();
@@ -144,7 +144,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
         (0..2).for_each(|nth| self.forget(nth, Self::places()));
     }
 
-    /// Whether a vCPU may use `pfn` there, for a store or not.
+    /// Returns whether a vCPU may use `pfn` there, for a store or not.
     fn may_use(&self, nth: usize, place: Place, (pfn, writes): (Pfn, bool)) -> bool {
         let Some(allowed) = self.vcpus[nth].allowed.get(&place) else { return false };
         allowed.iter().any(|&(g1, stores)| {
@@ -154,7 +154,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
         })
     }
 
-    /// One step. Returns what it was.
+    /// Does one step. Returns its description.
     pub fn step(&mut self, input: &mut Input<'_>, drawn: Drawn) -> String {
         let table = usize::from(input.below(4) == 3);
         let place = (table, input.pick(&G2S));
@@ -212,7 +212,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
                 let (slot, readonly, log) = (input.below(3) as usize, input.below(4) == 3, input.flag());
                 self.vm.slots().commit(&mut self.idle, |tx| tx.delete(SlotId(slot as u32))).unwrap();
                 self.slots[slot] = None;
-                // L1 has no part in it: its tables may have lain there.
+                // Not a change by L1: its tables may have been there.
                 self.flush_all();
                 if input.below(8) != 7 {
                     self.create(slot, readonly && slot == 1, log);
@@ -237,7 +237,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
         }
     }
 
-    /// A slot that is gone comes back: without memory not much happens.
+    /// Restores a deleted slot, because little happens without memory.
     fn revive(&mut self, nth: usize) {
         if self.slots[nth].is_none() {
             self.create(nth, false, false);
@@ -245,7 +245,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
         }
     }
 
-    /// L2 accesses a frame, by its TLB, its tables, or faults.
+    /// L2 accesses a frame, through its TLB, its tables, or faults.
     fn access(&mut self, nth: usize, place: Place, access: Access) {
         let (table, gpa) = (self.tables[place.0], Gfn(place.1).gpa());
         if !std::mem::replace(&mut self.vcpus[nth].entered[place.0], true) {
@@ -289,7 +289,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
                 }
             }
             Some(L2Done::ForL1(_)) => {
-                // A and D are to be set where no store goes: an error on some.
+                // A and D must be set in read-only memory, which is an error on some formats.
                 let rom = T::ROM_IS_AN_ERROR && self.slots[1].is_some_and(|slot| slot.readonly);
                 assert!(before.is_none() || rom, "T allows it: {before:?}");
                 self.forget(nth, std::iter::once(place));
@@ -308,7 +308,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
         self.judge(nth, place.0);
     }
 
-    /// What the vCPU has when it comes back to L2, and what its tables have, is what it may use.
+    /// Checks that the vCPU's TLB and its tables have only allowed translations when it comes back to L2.
     fn judge(&mut self, nth: usize, table: usize) {
         let Known { vcpu, cached, .. } = &mut self.vcpus[nth];
         let mut l2 = vcpu.nested(&mut self.idle, self.tables[table]).unwrap();
@@ -328,7 +328,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
         }
     }
 
-    /// What T makes of an access, if it does not refuse it.
+    /// Walks T for an access, unless T refuses it.
     fn walk_for(&self, (table, g2): Place, access: Access) -> Walk {
         let walked = self.vm.slots().look_l1(&self.tables[table], Gfn(g2).gpa());
         match walked {
@@ -342,7 +342,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
         }
     }
 
-    /// A and D that were set are in the log.
+    /// Notes newly set A and D in the log.
     fn note_words(&mut self) {
         let now = Self::entries(self.vm);
         let changed = self.words.iter().zip(&now).zip(Self::places_of_entries());
@@ -353,7 +353,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
         self.words = now;
     }
 
-    /// Entries that walks may go through, by page of the host.
+    /// Returns the entries that walks may read, by page of the host.
     fn places_of_entries() -> impl Iterator<Item = (u64, u64)> {
         (0..FRAMES).flat_map(|page| ENTRIES.map(|entry| (page, entry)))
     }
@@ -362,7 +362,7 @@ impl<'v, F: Format, T: L1Format> World<'v, F, T> {
         Self::places_of_entries().map(|(page, entry)| vm.host().word(page, entry).load(Relaxed)).collect()
     }
 
-    /// A page was stored to through one of its frames: by one that logs, where only one shows it.
+    /// Notes a store to a page through one of its frames: if only one frame maps the page, through that one.
     fn dirtied(&mut self, page: u64) {
         let frames = SLOTS.iter().zip(&self.slots).filter_map(|(&(first, len, at), slot)| {
             let shows = (at..at + len).contains(&page);

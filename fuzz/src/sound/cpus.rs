@@ -1,12 +1,12 @@
-//! Processors: what one has cached stays until the engine says that it is to be forgotten.
+//! Processors. A cached translation stays until the engine flushes it.
 //!
-//! A processor tells apart what it cached for different tags. A VM has a tag for each vCPU, or for each address space.
+//! A processor separates translations by tag. A VM has a tag for each vCPU, or for each address space.
 
 use super::host::Fuse;
 use slat::{CpuId, Gfn, Hva, Pfn, SpaceId, Span, Translations};
 use std::collections::BTreeMap;
 
-/// What a translation is cached under.
+/// The tag of a translation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Tag {
     pub vm: usize,
@@ -23,7 +23,7 @@ pub struct Cached {
     pub pfn: Pfn,
 }
 
-/// What one processor has cached.
+/// The translations of one processor.
 #[derive(Debug, Default)]
 pub struct Cpu(BTreeMap<Tag, Vec<Cached>>);
 
@@ -33,7 +33,7 @@ impl Cpu {
     }
 }
 
-/// The part of it under one tag.
+/// The translations under one tag.
 #[derive(Debug)]
 pub struct Tlb<'c> {
     cpu: CpuId,

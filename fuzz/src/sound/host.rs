@@ -1,7 +1,7 @@
-//! A host that panics, and calls back, when it is told to. What it says is true all the time.
+//! A host that panics, and calls back, on request. Its answers are always right.
 
 use super::step::Nested;
-use crate::vm::ground::{Changed, Ground, PAGES, hva, number};
+use crate::vm::plain_host::{Changed, PAGES, PlainHost, hva, number};
 use slat::table::TableMemory;
 use slat::{
     Access, Event, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn,
@@ -15,10 +15,10 @@ use std::thread::panicking;
 
 type Neighbours<F> = Vec<Weak<Vm<F, Crafty<F>>>>;
 
-/// What a callback panics with.
+/// The payload of a callback's panic.
 pub struct Injected;
 
-/// Callbacks until one panics; none at 0.
+/// Number of callbacks until one panics; none at 0.
 #[derive(Debug, Default)]
 pub struct Fuse(AtomicU32);
 
@@ -27,7 +27,7 @@ impl Fuse {
         self.0.store(callbacks, Relaxed);
     }
 
-    /// In each callback. A second panic would end the process.
+    /// Called in each callback. A second panic would end the process.
     pub fn burn(&self) {
         let left = self.0.load(Relaxed);
         if left == 0 || panicking() {
@@ -35,24 +35,24 @@ impl Fuse {
         }
         self.0.store(left - 1, Relaxed);
         if left == 1 {
-            // Without the hook, at which a fuzzer ends.
+            // Without the panic hook, at which a fuzzer ends.
             resume_unwind(Box::new(Injected));
         }
     }
 }
 
-/// See the module's header.
+/// A host that panics and calls back.
 #[derive(Debug)]
 pub struct Crafty<F: Format> {
-    pub ground: Ground,
-    /// Of its pages, as long as none of them has changed.
+    pub pages: PlainHost,
+    /// The largest size of unchanged pages.
     pub largest: Level,
     fuse: Arc<Fuse>,
-    /// All VMs, this one's too.
+    /// All VMs, including this one.
     vms: OnceLock<Neighbours<F>>,
     /// What the next call of `resolve` does first.
     pub next: Mutex<Option<Nested>>,
-    /// Whether it may: no flush would wait for ever.
+    /// Whether it may call back: no flush would wait forever.
     pub quiet: AtomicBool,
 }
 
@@ -62,37 +62,37 @@ unsafe impl<F: Format> TableMemory for Crafty<F> {}
 impl<F: Format> Crafty<F> {
     pub fn new(largest: Level, sleeps: bool, fuse: Arc<Fuse>) -> Self {
         let (next, quiet) = (Mutex::new(None), AtomicBool::new(false));
-        Self { ground: Ground::new(largest, sleeps), largest, fuse, vms: OnceLock::new(), next, quiet }
+        Self { pages: PlainHost::new(largest, sleeps), largest, fuse, vms: OnceLock::new(), next, quiet }
     }
 
     pub fn meet(&self, vms: &[Arc<Vm<F, Self>>]) {
         self.vms.set(vms.iter().map(Arc::downgrade).collect()).expect("they meet once");
     }
 
-    /// The page at `hva` now.
+    /// Returns the current page at `hva`.
     pub fn page(&self, hva: Hva) -> Option<HostPage> {
-        let first = crate::vm::ground::hva(0);
-        (first..first + PAGES * PAGE_SIZE).contains(&hva).then(|| self.ground.page(number(hva)))?
+        let first = crate::vm::plain_host::hva(0);
+        (first..first + PAGES * PAGE_SIZE).contains(&hva).then(|| self.pages.page(number(hva)))?
     }
 
-    /// The pages are elsewhere, or nowhere, from now on.
+    /// Moves or removes pages.
     pub fn change(&self, pages: Span<Gfn>, to_nothing: bool) {
         for page in pages.start.0..pages.end.0 {
-            self.ground.change(page, self.another(to_nothing));
+            self.pages.change(page, self.another(to_nothing));
         }
     }
 
     fn another(&self, to_nothing: bool) -> Option<Changed> {
-        (!to_nothing).then(|| Changed { pfn: self.ground.frame(), writable: true })
+        (!to_nothing).then(|| Changed { pfn: self.pages.frame(), writable: true })
     }
 
-    /// Changes pages as a host does that tells each of them.
+    /// Changes pages as a host does that reports each of them.
     pub fn change_told(vm: &Vm<F, Self>, idle: &mut Idle, event: Event, pages: Span<Gfn>, to_nothing: bool) {
         let host = vm.host();
         let whole = pages.len() == Level::M2.pages() && pages.start.base(Level::M2) == pages.start;
         let _ = vm.around(idle, event, &mut |idle, told| {
             if whole && !to_nothing {
-                host.ground.restore(pages);
+                host.pages.restore(pages);
                 if let Some(page) = host.page(hva(pages.start.0)).filter(|page| page.level >= Level::M2) {
                     return told.changed(idle, bytes(pages), Some(page));
                 }
@@ -100,14 +100,14 @@ impl<F: Format> Crafty<F> {
             for page in pages.start.0..pages.end.0 {
                 host.fuse.burn();
                 let to = host.another(to_nothing);
-                host.ground.change(page, to);
+                host.pages.change(page, to);
                 let to = to.map(|Changed { pfn, writable }| HostPage { pfn, writable, ..HostPage::PLAIN });
                 told.changed(idle, Span::sized(hva(page), PAGE_SIZE), to);
             }
         });
     }
 
-    /// Calls the engine from inside of a fault.
+    /// Calls the engine from inside a fault.
     fn call_back(&self, idle: &mut Idle) {
         let Some(nested) = self.next.lock().unwrap().take().filter(|_| self.quiet.load(Relaxed)) else {
             return;
@@ -133,7 +133,7 @@ impl<F: Format> Crafty<F> {
             10 => drop(vm.recover(idle, Span::sized(gfn.min(Gfn(1 << 20)), 1024))),
             11 => forget(vm.slots().harvest_all(idle)),
             nth => {
-                // Another vCPU's fault, or prefault; or none, where this number is out.
+                // Another vCPU's fault, or prefault; none if this number is taken.
                 let Some(mut vcpu) = vm.vcpu(VcpuId(u32::from(nested.flag))) else { return };
                 vcpu.switch_to(SpaceId(nth & 1));
                 let _ = match nth & 2 {
@@ -149,7 +149,7 @@ impl<F: Format> Host for Crafty<F> {
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         self.fuse.burn();
         self.page(hva)?;
-        self.ground.at_once(number(hva), access)
+        self.pages.at_once(number(hva), access)
     }
 
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
@@ -157,7 +157,7 @@ impl<F: Format> Host for Crafty<F> {
         self.call_back(idle);
         self.fuse.burn();
         self.page(hva).ok_or(HostError::Fault)?;
-        self.ground.in_the_end(number(hva), access).ok_or(HostError::Fault)
+        self.pages.in_the_end(number(hva), access).ok_or(HostError::Fault)
     }
 
     fn kick(&self, _: VcpuId) {
@@ -165,12 +165,12 @@ impl<F: Format> Host for Crafty<F> {
     }
 }
 
-/// The bytes of host pages.
+/// Returns the bytes of host pages.
 pub fn bytes(pages: Span<Gfn>) -> Span<Hva> {
     Span::new(hva(pages.start.0), hva(pages.end.0))
 }
 
-/// Takes pages back as the contract has it.
+/// Takes pages back as the contract requires.
 pub fn take_back<F: Format>(
     vm: &Vm<F, Crafty<F>>,
     idle: &mut Idle,
@@ -183,7 +183,7 @@ pub fn take_back<F: Format>(
     vm.host().change(pages, to_nothing);
 }
 
-/// The frame behind a frame of a leaf.
+/// Returns the host's frame behind a frame of a leaf.
 pub fn pfn_in(first: Pfn, leaf: Span<Gfn>, gfn: Gfn) -> Pfn {
     first + (gfn.0 - leaf.start.0)
 }

@@ -1,8 +1,8 @@
 //! `sound`: a program of safe code that tries to break the engine.
 //!
-//! It gives extreme arguments, leaks every guard and debt, panics in every callback, calls the engine again from
-//! [`Host::resolve`](slat::Host::resolve), gives vCPU numbers back and takes them again, moves vCPUs between processors,
-//! and uses hints, vCPUs and token of one thread with two VMs.
+//! It passes extreme arguments, leaks every guard and debt, panics in every callback, calls the engine again from
+//! [`Host::resolve`](slat::Host::resolve), gives vCPU numbers back and takes them again, moves vCPUs between
+//! processors, and uses hints, vCPUs and the token of one thread with two VMs.
 //!
 //! | file | idea |
 //! |---|---|
@@ -12,12 +12,13 @@
 //! | `world` | each step taken; what must not be done after what was leaked |
 //! | `slots` | those of them that are about memslots and dirty logs |
 //!
-//! What is asserted: no panic but those that are asked for; no wait without end (libFuzzer's limit for one input, 20 s);
-//! after each step every leaf maps the page that the host has there now, through a memslot that is there; a vCPU that
-//! has entered the guest finds no older translation on its processor; and a hint answers as a search does.
+//! It asserts these properties. There is no panic but the requested ones, and no endless wait (libFuzzer's limit for
+//! one input, 20 s). After each step every leaf maps the page that the host has there now, through an existing memslot.
+//! A vCPU that has entered the guest finds no older translation on its processor. And a hint answers as a search does.
 //!
-//! One thread does it all. It leaves out what waits for ever by contract: a fault in a range that it invalidates itself,
-//! a flush while a leaked guard says that a vCPU is in the guest, a grace period beside a leaked section.
+//! One thread does everything. It leaves out calls that wait forever by contract: a fault in a range that it
+//! invalidates itself, a flush while a leaked guard says that a vCPU is in the guest, a grace period beside a leaked
+//! section.
 
 mod cpus;
 mod host;
@@ -35,17 +36,17 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use step::Step;
 use world::World;
 
-/// Steps of one input; what comes after them is ignored.
+/// Most steps of one input; the rest is ignored.
 const STEPS: usize = 64;
-/// VMs, vCPUs of each, address spaces of each, processors: so many of each.
+/// Number of VMs, of vCPUs of each, of address spaces of each, and of processors.
 const TWO: usize = 2;
 
-/// Steps that this process has taken; each calls the engine once, or more often.
+/// Number of steps of this process; each calls the engine at least once.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
-/// It says how many they are each time that so many more have been taken.
+/// Number of steps between two reports.
 const SAYS: u64 = 1 << 17;
 
-/// The target.
+/// Runs the target.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     match input.below(4) {
@@ -90,7 +91,7 @@ fn with<F: Format>(mut input: Input<'_>) {
     }
 }
 
-/// Does `work`, of which callback number `fuse` panics; whether it did. Any other panic goes on.
+/// Does `work`, in which callback number `fuse` panics. Returns whether it did. Passes on any other panic.
 fn survives(fuse: &Fuse, after: u32, work: impl FnOnce()) -> bool {
     fuse.light(after);
     let end = catch_unwind(AssertUnwindSafe(work));
@@ -102,7 +103,7 @@ fn survives(fuse: &Fuse, after: u32, work: impl FnOnce()) -> bool {
     }
 }
 
-/// A VM that can be used.
+/// Makes a usable VM.
 fn a_vm<F: Format>(input: &mut Input<'_>, fuse: &Arc<Fuse>) -> Vm<F, Crafty<F>> {
     let largest = input.pick(&[Level::K4, Level::M2, Level::G1]);
     let host = Crafty::new(largest, input.below(3) == 2, fuse.clone());
@@ -119,7 +120,7 @@ fn a_vm<F: Format>(input: &mut Input<'_>, fuse: &Arc<Fuse>) -> Vm<F, Crafty<F>> 
     vm.build().expect("there is memory")
 }
 
-/// A VM with arguments that no client gives, used once.
+/// Makes a VM with arguments that no client passes, and uses it once.
 fn extremes<F: Format>(input: &mut Input<'_>, fuse: &Arc<Fuse>, idle: &mut Idle) {
     if input.below(4) != 3 {
         return;

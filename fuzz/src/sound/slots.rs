@@ -1,4 +1,4 @@
-//! Steps that are about memslots, dirty logs, permissions, sizes and age; and every way of looking.
+//! Steps of memslots, dirty logs, permissions, sizes and age; and every kind of look-up.
 
 use super::TWO;
 use super::step::{End, What};
@@ -16,13 +16,13 @@ impl<'vm, F: Format> World<'vm, F> {
         self.vms[vm].vm.guest_space(SpaceId(space as u8)).expect("there are two").slots()
     }
 
-    /// The rest of the steps. Most of them wait for a grace period, or may.
+    /// Takes the rest of the steps. Most of them may wait for a grace period.
     pub(super) fn take_about_memory(&mut self, what: &What) {
         if let What::Look { vm, space, gfn, hint, gfns, hvas } = *what {
             return self.look((vm, space), gfn, hint, (gfns, hvas));
         }
         let (at, idle, fuse) = (what.vm(), &mut self.idle, self.fuse);
-        if self.vms.get(at).is_none_or(|ground| ground.sections > 0) {
+        if self.vms.get(at).is_none_or(|state| state.sections > 0) {
             return;
         }
         let vm = self.vms[at].vm;
@@ -90,7 +90,7 @@ impl<'vm, F: Format> World<'vm, F> {
                     vm.write_protect(idle, gfns)
                 };
                 match end {
-                    // A permission that a TLB still has is not looked at here.
+                    // A permission in a TLB is not checked here.
                     End::Leaked => forget(debt),
                     End::Proper => drop(debt.settle()),
                     End::Dropped | End::Kept => drop(debt),
@@ -108,7 +108,7 @@ impl<'vm, F: Format> World<'vm, F> {
         }
     }
 
-    /// Looks at what can be looked at. A hint may have come from any VM and address space.
+    /// Does every kind of look-up. A hint may come from any VM and address space.
     fn look(
         &mut self,
         (at, space): (usize, usize),
@@ -141,7 +141,7 @@ impl<'vm, F: Format> World<'vm, F> {
     }
 }
 
-/// A walk whose visitor may panic.
+/// Walks with a visitor that may panic.
 fn looked_through<F: Format>(
     vm: &Vm<F, Crafty<F>>,
     idle: &mut Idle,
@@ -153,7 +153,7 @@ fn looked_through<F: Format>(
 }
 
 impl What {
-    /// The VM that it is about, of those that are taken here.
+    /// Returns the VM of a step that is taken here.
     fn vm(&self) -> usize {
         match *self {
             Self::Create { vm, .. }

@@ -1,8 +1,8 @@
-//! Steps: each with arguments that are likely to matter, or that no client would give.
+//! Steps, each with arguments that are likely to matter, or that no client would pass.
 
 use super::TWO;
 use crate::Input;
-use crate::vm::ground::{PAGES, hva};
+use crate::vm::plain_host::{PAGES, hva};
 use slat::slots::Region;
 use slat::{Access, Gfn, Gpa, Hva, Level, Slot, SlotId, SpaceId, Span, Why, Young};
 
@@ -12,16 +12,16 @@ const IDS: u32 = 4;
 /// One step.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Callbacks until one panics; none at 0.
+    /// Number of callbacks until one panics; none at 0.
     pub fuse: u32,
-    /// What is done by the host when it is asked for a page.
+    /// What the host does when it is asked for a page.
     pub nested: Option<Nested>,
-    /// How vCPUs that were left in the guest come back, where they must.
+    /// How vCPUs that were left in the guest come back.
     pub back: Back,
     pub what: What,
 }
 
-/// A call of the engine from inside of a fault.
+/// A call of the engine from inside a fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Nested {
     pub vm: usize,
@@ -32,7 +32,7 @@ pub struct Nested {
     pub flag: bool,
 }
 
-/// The operation by which a vCPU comes back whose guard was leaked.
+/// The operation by which a vCPU with a leaked guard comes back.
 #[derive(Clone, Copy, Debug)]
 pub enum Back {
     Prefault(Gfn),
@@ -40,14 +40,14 @@ pub enum Back {
     Drop,
 }
 
-/// How something that has an end ends.
+/// How a guard ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// As it should.
+    /// Properly.
     Proper,
-    /// By being dropped.
+    /// By a drop.
     Dropped,
-    /// Not at all.
+    /// By a leak.
     Leaked,
     /// Later.
     Kept,
@@ -80,7 +80,7 @@ pub enum What {
         vcpu: usize,
         space: SpaceId,
     },
-    /// A vCPU's number is given back, or lost; and taken again, where it can be.
+    /// Gives back or loses a vCPU's number, and takes it again if possible.
     Number {
         vm: usize,
         vcpu: usize,
@@ -113,7 +113,7 @@ pub enum What {
         why: Why,
         end: End,
     },
-    /// One that was kept ends.
+    /// Ends a kept invalidation.
     EndOne {
         nth: usize,
         end: End,
@@ -340,14 +340,14 @@ fn some_slot(input: &mut Input<'_>, frames: u64) -> Slot {
     a_slot(input, id, frames)
 }
 
-/// A number at an edge of something.
+/// Draws a number at an edge.
 fn edge(input: &mut Input<'_>) -> u64 {
     let edge = input.pick(&[0, 64, 512, 1 << 12, 1 << 18, 1 << 21, 1 << 39, 1 << 52, 1 << 63, u64::MAX]);
     let beside = input.pick(&[0, 1, 2, 63]);
     if input.flag() { edge.wrapping_sub(beside) } else { edge.wrapping_add(beside) }
 }
 
-/// A frame: mostly one of the first.
+/// Draws a frame: mostly one of the first.
 pub fn a_gfn(input: &mut Input<'_>, frames: u64) -> Gfn {
     let most = u64::MAX >> 12;
     Gfn(match input.below(12) {
@@ -371,7 +371,7 @@ fn hvas(input: &mut Input<'_>) -> Span<Hva> {
     Span::new(Hva(start), Hva(end))
 }
 
-/// From one place to another, or of so many.
+/// Draws a range between two places, or of a length.
 fn span(input: &mut Input<'_>, mut place: impl FnMut(&mut Input<'_>) -> u64) -> (u64, u64) {
     let start = place(input);
     let end = match input.below(4) {
@@ -381,13 +381,13 @@ fn span(input: &mut Input<'_>, mut place: impl FnMut(&mut Input<'_>) -> u64) -> 
     (start, end)
 }
 
-/// Pages of the host.
+/// Draws pages of the host.
 fn pages(input: &mut Input<'_>) -> Span<Gfn> {
     let start = a_gfn(input, PAGES).0.min(PAGES - 1);
     Span::new(Gfn(start), Gfn((start + input.pick(&[1, 2, 8, 512])).min(PAGES)))
 }
 
-/// A slot: mostly one that can be.
+/// Draws a slot: mostly a valid one.
 pub fn a_slot(input: &mut Input<'_>, id: u32, frames: u64) -> Slot {
     let gfn = a_gfn(input, frames);
     let sizes = [8, 1, 512, 513, 1024, 64, 2048];

@@ -1,4 +1,4 @@
-//! The VMs, what is open in them, what was leaked, and each step taken.
+//! The VMs, their open and leaked guards, and the steps.
 //!
 //! | after | until | what waits for ever by contract, and is left out |
 //! |---|---|---|
@@ -20,47 +20,47 @@ use std::mem::forget;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Invalidations that are open or leaked at once, in one VM: there is room for a few more.
+/// Most open or leaked invalidations of one VM; there is room for a few more.
 const MOST_OPEN: usize = 48;
-/// Sections leaked in one VM: each has a seat of 64.
+/// Most leaked sections of one VM; each takes a seat of 64.
 const MOST_SECTIONS: usize = 8;
 
-/// A VM, and what was done to it.
-pub struct Ground<'vm, F: Format> {
+/// A VM and its history.
+pub struct VmState<'vm, F: Format> {
     pub vm: &'vm Vm<F, Crafty<F>>,
     pub vcpus: [Option<Vcpu<'vm, F, Crafty<F>>>; TWO],
     /// vCPUs in the guest by a leaked guard.
     leaked: [bool; TWO],
-    /// Sections that never end.
+    /// Number of sections that never end.
     pub sections: usize,
-    /// Ranges in which faults wait for ever.
+    /// Ranges in which faults wait forever.
     dead: Vec<Covers>,
-    /// Ranges in which they wait.
+    /// Ranges in which faults wait.
     open: Vec<(Invalidation<'vm, F, Crafty<F>>, Covers)>,
 }
 
-/// What an invalidation covers.
+/// The range of an invalidation.
 #[derive(Clone, Copy, Debug)]
 enum Covers {
     Gfns(Span<Gfn>),
     Hvas(Span<Hva>),
 }
 
-/// See the module's header.
+/// The VMs and their host.
 pub struct World<'vm, F: Format> {
     pub idle: Idle,
     pub fuse: &'vm Fuse,
-    pub vms: [Ground<'vm, F>; TWO],
+    pub vms: [VmState<'vm, F>; TWO],
     pub harvests: Vec<Harvest<'vm, F, Crafty<F>>>,
     pub hints: [Hint; TWO],
     cpus: [Cpu; TWO],
-    /// A processor tells vCPUs apart, or else address spaces.
+    /// Whether a processor's tags are those of vCPUs, or of address spaces.
     by_vcpu: bool,
 }
 
 impl<'vm, F: Format> World<'vm, F> {
     pub fn new(vms: &'vm [Arc<Vm<F, Crafty<F>>>; TWO], fuse: &'vm Fuse, idle: Idle, by_vcpu: bool) -> Self {
-        let ground = |vm: &'vm Arc<Vm<F, Crafty<F>>>| Ground {
+        let state = |vm: &'vm Arc<Vm<F, Crafty<F>>>| VmState {
             vm,
             vcpus: [0, 1].map(|id| vm.vcpu(VcpuId(id))),
             leaked: [false; TWO],
@@ -68,7 +68,7 @@ impl<'vm, F: Format> World<'vm, F> {
             dead: Vec::new(),
             open: Vec::new(),
         };
-        let vms = [ground(&vms[0]), ground(&vms[1])];
+        let vms = [state(&vms[0]), state(&vms[1])];
         Self {
             idle,
             fuse,
@@ -80,49 +80,49 @@ impl<'vm, F: Format> World<'vm, F> {
         }
     }
 
-    /// Slots to begin with.
+    /// Makes the first slots.
     pub fn furnish(&mut self, vm: usize, input: &mut Input<'_>) {
         for space in 0..TWO {
             let pages = input.pick(&[2048, 8, 513]);
-            let hva = crate::vm::ground::hva(input.pick(&[0, 512, 1]));
+            let hva = crate::vm::plain_host::hva(input.pick(&[0, 512, 1]));
             let slot = slat::Slot::new(slat::SlotId(0), Gfn(0), pages, hva);
             self.take(&What::Create { vm, space, slot });
         }
     }
 
-    /// Before a step: what it must not meet is put away.
+    /// Before a step, ends the guards that it must not meet.
     pub fn prepare(&mut self, step: &Step) {
         for at in 0..TWO {
             for vcpu in 0..TWO {
-                // One in each VM may stay there for steps that flush nothing.
+                // One vCPU in each VM may stay there for steps that do not flush.
                 let stays = vcpu == 0 && !self.vms[at].leaked[1] && step.what.flushes_nothing();
                 if self.vms[at].leaked[vcpu] && !stays {
                     self.bring_back(at, vcpu, if vcpu == 0 { Back::Enter } else { step.back });
                 }
             }
         }
-        let quiet = self.vms.iter().all(|ground| {
-            ground.leaked == [false; TWO]
-                && ground.sections == 0
-                && ground.dead.is_empty()
-                && ground.open.is_empty()
+        let quiet = self.vms.iter().all(|state| {
+            state.leaked == [false; TWO]
+                && state.sections == 0
+                && state.dead.is_empty()
+                && state.open.is_empty()
         });
-        for ground in &self.vms {
-            ground.vm.host().quiet.store(quiet, Relaxed);
-            *ground.vm.host().next.lock().unwrap() = step.nested;
+        for state in &self.vms {
+            state.vm.host().quiet.store(quiet, Relaxed);
+            *state.vm.host().next.lock().unwrap() = step.nested;
         }
     }
 
-    /// A vCPU whose guard was leaked does something: it is in the guest no more.
+    /// Brings a vCPU with a leaked guard out of the guest by an operation.
     fn bring_back(&mut self, at: usize, id: usize, back: Back) {
-        let ground = &mut self.vms[at];
-        ground.leaked[id] = false;
-        let waits = ground.may_wait();
-        // Memory may be short, and dead tables wait for a grace period.
-        let back = if ground.sections > 0 { Back::Enter } else { back };
-        let Some(vcpu) = &mut ground.vcpus[id] else { return };
+        let state = &mut self.vms[at];
+        state.leaked[id] = false;
+        let waits = state.may_wait();
+        // Memory may be short while dead tables wait for a grace period.
+        let back = if state.sections > 0 { Back::Enter } else { back };
+        let Some(vcpu) = &mut state.vcpus[id] else { return };
         match back {
-            // A frame that no slot has: it does not wait, whatever is invalidated.
+            // A frame without a slot: the prefault does not wait for any invalidation.
             Back::Prefault(gfn) => {
                 let gfn = if waits { Gfn(1 << 30) } else { gfn };
                 let _ = vcpu.prefault(&mut self.idle, Span::new(gfn, Gfn(gfn.0.saturating_add(1))));
@@ -130,12 +130,12 @@ impl<'vm, F: Format> World<'vm, F> {
             Back::Enter => {
                 let mut cpu = Cpu::default();
                 let tag = Tag { vm: at, number: id };
-                // The caches of a processor that it was on never: nothing is believed afterwards.
+                // The caches of a new processor: the vCPU trusts no translation afterwards.
                 drop(vcpu.enter(&mut self.idle, &mut cpu.tlb(TWO, tag, self.fuse)));
             }
             Back::Drop => {
-                ground.vcpus[id] = None;
-                ground.vcpus[id] = ground.vm.vcpu(VcpuId(id as u32));
+                state.vcpus[id] = None;
+                state.vcpus[id] = state.vm.vcpu(VcpuId(id as u32));
             }
         }
     }
@@ -145,24 +145,24 @@ impl<'vm, F: Format> World<'vm, F> {
         let idle = &mut self.idle;
         match *what {
             What::Fault { vm, vcpu, gpa, access } => {
-                let ground = &mut self.vms[vm];
-                if ground.waits_at(idle, vcpu, gpa.gfn()) {
+                let state = &mut self.vms[vm];
+                if state.waits_at(idle, vcpu, gpa.gfn()) {
                     return;
                 }
-                ground.leaked[vcpu] = false;
-                if let Some(vcpu) = &mut ground.vcpus[vcpu] {
+                state.leaked[vcpu] = false;
+                if let Some(vcpu) = &mut state.vcpus[vcpu] {
                     let _ = vcpu.fault(idle, Fault { gpa, access });
                 }
             }
             What::Prefault { vm, vcpu, gfns } => {
-                let ground = &mut self.vms[vm];
-                // All of it is mapped, as far as there are slots.
+                let state = &mut self.vms[vm];
+                // The range is mapped where it has slots.
                 let end = gfns.start.0.saturating_add(2048).min(gfns.end.0);
-                if ground.may_wait() || ground.sections > 0 {
+                if state.may_wait() || state.sections > 0 {
                     return;
                 }
-                ground.leaked[vcpu] = false;
-                if let Some(vcpu) = &mut ground.vcpus[vcpu] {
+                state.leaked[vcpu] = false;
+                if let Some(vcpu) = &mut state.vcpus[vcpu] {
                     let _ = vcpu.prefault(idle, Span::new(gfns.start, Gfn(end)));
                 }
             }
@@ -175,13 +175,13 @@ impl<'vm, F: Format> World<'vm, F> {
                 }
             }
             What::Number { vm, vcpu, end } => {
-                let ground = &mut self.vms[vm];
+                let state = &mut self.vms[vm];
                 match end {
-                    // Its number is lost for good, unless the other vCPU is all there is.
-                    End::Leaked if ground.vcpus.iter().all(Option::is_some) => {
-                        forget(ground.vcpus[vcpu].take());
+                    // Its number is lost, unless only one vCPU would be left.
+                    End::Leaked if state.vcpus.iter().all(Option::is_some) => {
+                        forget(state.vcpus[vcpu].take());
                     }
-                    _ => ground.vcpus[vcpu] = None,
+                    _ => state.vcpus[vcpu] = None,
                 }
                 if end != End::Kept {
                     self.number(vm, vcpu);
@@ -193,7 +193,7 @@ impl<'vm, F: Format> World<'vm, F> {
             What::Told { vm, pages, may_block, to_nothing } => {
                 let event = Event { may_block, ..Event::new(bytes(pages), Why::ChangePte) };
                 let vm = self.vms[vm].vm;
-                if self.vms.iter().all(|ground| ground.sections == 0) {
+                if self.vms.iter().all(|state| state.sections == 0) {
                     Crafty::change_told(vm, idle, event, pages, to_nothing);
                 }
             }
@@ -210,13 +210,13 @@ impl<'vm, F: Format> World<'vm, F> {
                 }
             }
             What::EndOne { nth, end } => {
-                let ground = &mut self.vms[nth % TWO];
-                let most = ground.open.len();
+                let state = &mut self.vms[nth % TWO];
+                let most = state.open.len();
                 if most > 0 {
-                    let (change, covers) = ground.open.remove(nth % most);
+                    let (change, covers) = state.open.remove(nth % most);
                     if end == End::Leaked {
                         forget(change);
-                        ground.dead.push(covers);
+                        state.dead.push(covers);
                     }
                 }
             }
@@ -234,21 +234,21 @@ impl<'vm, F: Format> World<'vm, F> {
     }
 
     fn number(&mut self, vm: usize, vcpu: usize) {
-        let ground = &mut self.vms[vm];
-        if ground.vcpus[vcpu].is_none() {
-            ground.vcpus[vcpu] = ground.vm.vcpu(VcpuId(vcpu as u32));
+        let state = &mut self.vms[vm];
+        if state.vcpus[vcpu].is_none() {
+            state.vcpus[vcpu] = state.vm.vcpu(VcpuId(vcpu as u32));
         }
     }
 
-    /// The guest uses what its processor has cached, and caches one more translation.
+    /// The guest uses its processor's translations, and caches one more.
     fn enter(&mut self, (at, id): (usize, usize), cpu: usize, gfn: Gfn, (answers, end): (bool, End)) {
         self.number(at, id);
-        let ground = &mut self.vms[at];
-        let Some(vcpu) = &mut ground.vcpus[id] else { return };
-        ground.leaked[id] = false;
+        let state = &mut self.vms[at];
+        let Some(vcpu) = &mut state.vcpus[id] else { return };
+        state.leaked[id] = false;
         let space = vcpu.space();
         let number = if self.by_vcpu { id } else { usize::from(space.0) };
-        let more = cached(ground.vm, &mut self.idle, space, gfn);
+        let more = cached(state.vm, &mut self.idle, space, gfn);
         let mut tlb = self.cpus[cpu].tlb(cpu, Tag { vm: at, number }, self.fuse);
         let mut guest = vcpu.enter(&mut self.idle, &mut tlb).poll();
         assert!(!guest.kicked(), "nothing is flushed meanwhile");
@@ -258,20 +258,20 @@ impl<'vm, F: Format> World<'vm, F> {
             guest.answer(&mut tlb);
         }
         if end == End::Leaked {
-            ground.leaked[id] = true;
+            state.leaked[id] = true;
             forget(guest);
         } else {
             drop(guest);
         }
         let root = if space.0 == 0 {
-            Some(ground.vm.root())
+            Some(state.vm.root())
         } else {
-            ground.vm.guest_space(space).map(|space| space.root())
+            state.vm.guest_space(space).map(|space| space.root())
         };
         assert!(root.is_some());
         for old in found {
-            let now = cached(ground.vm, &mut self.idle, old.space, old.gfn);
-            let there = page(ground.vm, &mut self.idle, old.space, old.gfn);
+            let now = cached(state.vm, &mut self.idle, old.space, old.gfn);
+            let there = page(state.vm, &mut self.idle, old.space, old.gfn);
             assert_eq!(old.space, space, "{old:x?}: of another address space");
             assert_eq!(there, Some((old.hva, old.pfn)), "{old:x?} is stale; the tables say {now:x?}");
         }
@@ -284,9 +284,9 @@ impl<'vm, F: Format> World<'vm, F> {
         debt: End,
         end: End,
     ) {
-        let ground = &mut self.vms[at];
-        let (vm, covers) = (ground.vm, Covers::Hvas(bytes(pages)));
-        if !ground.has_room() || ground.sections > 0 {
+        let state = &mut self.vms[at];
+        let (vm, covers) = (state.vm, Covers::Hvas(bytes(pages)));
+        if !state.has_room() || state.sections > 0 {
             return;
         }
         if debt == End::Proper && end == End::Proper {
@@ -302,49 +302,49 @@ impl<'vm, F: Format> World<'vm, F> {
         }
         vm.host().change(pages, to_nothing);
         match end {
-            // The pages are not free before it ends, if its debt was forgotten.
+            // If its debt was leaked, its pages are not free before it ends.
             End::Leaked if !forgotten => {
                 forget(change);
-                ground.dead.push(covers);
+                state.dead.push(covers);
             }
-            End::Kept if !forgotten => ground.open.push((change, covers)),
+            End::Kept if !forgotten => state.open.push((change, covers)),
             _ => drop(change),
         }
     }
 
-    /// The host changes nothing.
+    /// An invalidation without a change of the host.
     fn invalidate(&mut self, at: usize, change: Invalidation<'vm, F, Crafty<F>>, covers: Covers, end: End) {
-        let (mut change, ground) = (change, &mut self.vms[at]);
-        if end != End::Dropped && ground.sections == 0 {
+        let (mut change, state) = (change, &mut self.vms[at]);
+        if end != End::Dropped && state.sections == 0 {
             change.apply(&mut self.idle).settle();
         }
         match end {
             End::Leaked => {
                 forget(change);
-                ground.dead.push(covers);
+                state.dead.push(covers);
             }
-            End::Kept => ground.open.push((change, covers)),
+            End::Kept => state.open.push((change, covers)),
             End::Proper | End::Dropped => drop(change),
         }
     }
 
     fn leak_section(&mut self, at: usize, space: usize, snapshot: bool) {
-        let ground = &mut self.vms[at];
-        if ground.sections == MOST_SECTIONS {
+        let state = &mut self.vms[at];
+        if state.sections == MOST_SECTIONS {
             return;
         }
-        ground.sections += 1;
-        // What is open would wait for its pages, now and then: it ends first.
-        ground.open.clear();
-        let slots = ground.vm.guest_space(SpaceId(space as u8)).expect("there are two").slots();
+        state.sections += 1;
+        // End the open invalidations first, because they might wait for its pages.
+        state.open.clear();
+        let slots = state.vm.guest_space(SpaceId(space as u8)).expect("there are two").slots();
         if snapshot {
             forget(slots.snapshot(&mut self.idle));
         } else {
-            forget(ground.vm.lockless(&mut self.idle));
+            forget(state.vm.lockless(&mut self.idle));
         }
     }
 
-    /// After a step: every leaf is true.
+    /// Checks every leaf after a step.
     pub fn check(&mut self) {
         for at in 0..TWO {
             let vm = self.vms[at].vm;
@@ -376,17 +376,17 @@ impl<'vm, F: Format> World<'vm, F> {
     }
 }
 
-impl<F: Format> Ground<'_, F> {
+impl<F: Format> VmState<'_, F> {
     fn has_room(&self) -> bool {
         self.open.len() + self.dead.len() < MOST_OPEN
     }
 
-    /// Whether faults may wait for ever, in some range.
+    /// Returns whether faults may wait forever in some range.
     fn may_wait(&self) -> bool {
         !self.open.is_empty() || !self.dead.is_empty()
     }
 
-    /// Whether one would, or might, at this frame.
+    /// Returns whether a fault would, or might, wait at this frame.
     fn waits_at(&self, idle: &mut Idle, id: usize, gfn: Gfn) -> bool {
         if self.sections > 0 {
             return true; // it may need a grace period
@@ -396,7 +396,7 @@ impl<F: Format> Ground<'_, F> {
         }
         let Some(vcpu) = &self.vcpus[id] else { return true };
         let here = page_behind(self.vm, idle, vcpu.space(), gfn);
-        // A large leaf, and the tables that a budget takes back, widen what is covered.
+        // A large leaf, and tables that the budget reclaims, widen the covered range.
         let near = Span::new(Gfn(gfn.base(Level::G1).0), Gfn(gfn.base(Level::G1).0 + Level::G1.pages()));
         let large = self.vm.host().largest > Level::K4;
         let covers = self.open.iter().map(|(_, covers)| covers).chain(&self.dead);
@@ -409,19 +409,19 @@ impl<F: Format> Ground<'_, F> {
     }
 }
 
-/// The host address behind a frame.
+/// Returns the host address behind a frame.
 fn page_behind<F: Format>(vm: &Vm<F, Crafty<F>>, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Option<Hva> {
     let slot = vm.guest_space(space)?.slots().find(idle, gfn)?;
     Some(slot.hva + (gfn.0 - slot.gfns.start.0) * PAGE_SIZE)
 }
 
-/// The same, and the host's page there.
+/// Returns the same, and the host's page there.
 fn page<F: Format>(vm: &Vm<F, Crafty<F>>, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Option<(Hva, Pfn)> {
     let hva = page_behind(vm, idle, space, gfn)?;
     Some((hva, vm.host().page(hva)?.pfn))
 }
 
-/// What a processor caches that uses this frame now.
+/// Returns the translation that a processor caches for this frame now.
 fn cached<F: Format>(vm: &Vm<F, Crafty<F>>, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Option<Cached> {
     let leaf = vm.guest_space(space)?.translate(idle, gfn)?;
     let hva = page_behind(vm, idle, space, gfn).expect("what is mapped has a memslot");
@@ -429,11 +429,11 @@ fn cached<F: Format>(vm: &Vm<F, Crafty<F>>, idle: &mut Idle, space: SpaceId, gfn
 }
 
 impl What {
-    /// Beside a vCPU that is in the guest by a leaked guard.
+    /// Returns whether the step can run beside a vCPU that is in the guest by a leaked guard.
     fn flushes_nothing(&self) -> bool {
         match *self {
             Self::Look { .. } | Self::Switch { .. } | Self::Enter { .. } | Self::LeakSection { .. } => true,
-            // The vCPU that is left there comes back by itself.
+            // The vCPU in the guest comes back itself.
             Self::Fault { vcpu, .. } | Self::Prefault { vcpu, .. } => vcpu == 0,
             _ => false,
         }

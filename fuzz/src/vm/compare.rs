@@ -1,4 +1,4 @@
-//! The comparison: what the tables hold, by reading them; what is counted; what is dirty; what a TLB still has.
+//! The comparison of tables, counters, dirty pages and TLBs with the model.
 
 use super::machine::Machine;
 use super::step::IDS;
@@ -8,7 +8,7 @@ use slat::table::{Entry, Kind, TableMemory, Word};
 use slat::{Access, Format, Gfn, Level, Pfn, SlotId, SpaceId, Span};
 use std::collections::BTreeMap;
 
-/// What one address space holds, found by reading its tables.
+/// The contents of one address space, read from its tables.
 #[derive(Debug, Default)]
 struct Found {
     leaves: BTreeMap<u64, Leaf>,
@@ -16,7 +16,7 @@ struct Found {
 }
 
 impl<F: Format> Machine<'_, F> {
-    /// Everything is as the model has it.
+    /// Compares everything with the model.
     pub fn compare(&mut self) {
         self.vm.collect(&mut self.idle);
         let (mut tables, mut leaves) = (0, [0; 3]);
@@ -49,7 +49,7 @@ impl<F: Format> Machine<'_, F> {
         );
     }
 
-    /// Reads a table, and what hangs below.
+    /// Reads a table, and the tables below it.
     fn read(&self, (table, level): (Pfn, Level), first: u64, found: &mut Found) {
         found.tables += 1;
         for index in 0..512_u64.min(1 << (F::FRAME_BITS - level.shift())) {
@@ -65,7 +65,7 @@ impl<F: Format> Machine<'_, F> {
         }
     }
 
-    /// What a TLB has is what the tables say.
+    /// Checks that a TLB's translation agrees with the tables.
     fn check_cached(&self, space: usize, cached: &Cached) {
         let (space, span) = (&self.spaces[space], cached.span());
         let mut at = span.start;
@@ -106,7 +106,7 @@ impl<F: Format> Machine<'_, F> {
     }
 }
 
-/// A leaf, as the model has it.
+/// Converts a leaf to the model's form.
 pub fn leaf<F: Format>(word: Word, level: Level) -> Leaf {
     let slat::Leaf { pfn, perms, host_writable, accessed, .. } = F::decode(word);
     let write = perms.allows(Access::Write);

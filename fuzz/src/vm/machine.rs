@@ -1,8 +1,8 @@
-//! A VM and its model, asked the same; what both answer is the same, or this panics.
+//! A VM and its model: takes each step in both, and panics if the answers differ.
 
 use super::compare::leaf;
-use super::ground::{Changed, Ground, hva};
 use super::model::{Outcome, Rules, Space};
+use super::plain_host::{Changed, PlainHost, hva};
 use super::step::{LOGGED, Step, To};
 use super::tables::Leaf;
 use super::tlb::{Cached, Tlb};
@@ -11,18 +11,18 @@ use slat::table::{Entry, Kind, TableMemory};
 use slat::{Access, Done, Fault, Format, Gfn, Hva, Idle, Slot, SlotId, SpaceId, Span, Vcpu, VcpuId, Vm, Why};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// See the module's header.
+/// A VM and its model.
 #[derive(Debug)]
 pub struct Machine<'v, F: Format> {
     pub(super) idle: Idle,
-    pub(super) vm: &'v Vm<F, Ground>,
-    pub(super) vcpus: [Vcpu<'v, F, Ground>; 2],
+    pub(super) vm: &'v Vm<F, PlainHost>,
+    pub(super) vcpus: [Vcpu<'v, F, PlainHost>; 2],
     pub(super) tlbs: [Tlb; 2],
     pub spaces: [Space; 2],
 }
 
 impl<'v, F: Format> Machine<'v, F> {
-    pub fn new(idle: Idle, vm: &'v Vm<F, Ground>, rules: Rules) -> Self {
+    pub fn new(idle: Idle, vm: &'v Vm<F, PlainHost>, rules: Rules) -> Self {
         let vcpus = [0, 1].map(|id: u8| {
             let mut vcpu = vm.vcpu(VcpuId(id.into())).unwrap();
             assert!(vcpu.switch_to(SpaceId(id)));
@@ -35,11 +35,11 @@ impl<'v, F: Format> Machine<'v, F> {
         self.spaces[0].rules
     }
 
-    pub(super) fn slots(&self, space: usize) -> Memslots<'v, F, Ground> {
+    pub(super) fn slots(&self, space: usize) -> Memslots<'v, F, PlainHost> {
         self.vm.guest_space(SpaceId(space as u8)).unwrap().slots()
     }
 
-    /// Does it, in both.
+    /// Takes a step in both.
     pub fn take(&mut self, step: &Step) {
         match *step {
             Step::Access { space, gfn, pages, access } => {
@@ -58,7 +58,7 @@ impl<'v, F: Format> Machine<'v, F> {
             }
             Step::Restore { pages } => {
                 let bytes = Span::new(hva(pages.start.0), hva(pages.end.0));
-                self.change(bytes, Why::Migrate, |ground| ground.restore(pages));
+                self.change(bytes, Why::Migrate, |plain_host| plain_host.restore(pages));
             }
             Step::Create { space, slot } => self.create(space, slot),
             Step::Delete { space, id } => self.delete(space, id),
@@ -98,7 +98,7 @@ impl<'v, F: Format> Machine<'v, F> {
         }
     }
 
-    /// The guest walks, and faults where it must.
+    /// The guest walks, and faults if it must.
     fn access(&mut self, space: usize, gfn: u64, access: Access) {
         let expected = self.spaces[space].access(self.vm.host(), gfn, access);
         let mut faults = 0;
@@ -117,7 +117,7 @@ impl<'v, F: Format> Machine<'v, F> {
         assert_eq!(outcome, expected);
     }
 
-    /// What the hardware does; false: it faults.
+    /// Does the hardware's walk. Returns false for a fault.
     fn walk(&mut self, space: usize, gfn: u64, access: Access) -> bool {
         if gfn >> F::FRAME_BITS != 0 {
             return false;
@@ -152,8 +152,8 @@ impl<'v, F: Format> Machine<'v, F> {
         }
     }
 
-    /// The host changes something in a range, and has said so before.
-    fn change(&mut self, hvas: Span<Hva>, why: Why, change: impl FnOnce(&Ground)) {
+    /// Makes a change of the host inside an invalidation.
+    fn change(&mut self, hvas: Span<Hva>, why: Why, change: impl FnOnce(&PlainHost)) {
         let mut invalidation = self.vm.invalidate(hvas, why);
         invalidation.apply(&mut self.idle).settle();
         change(self.vm.host());
@@ -320,7 +320,7 @@ impl<'v, F: Format> Machine<'v, F> {
             return assert_eq!(said, Err(22));
         }
         let named = |page: &u64| bits[((page - first) / 64) as usize] >> (page % 64) & 1 != 0;
-        // Nothing is divided where nothing is named.
+        // Without named pages nothing is split.
         let expected = if pages == 0 { 0 } else { space.clear(&slot, &(first..end).filter(named).collect()) };
         assert_eq!(said, Ok(expected), "pages cleaned");
     }
@@ -351,17 +351,17 @@ impl<'v, F: Format> Machine<'v, F> {
     }
 }
 
-fn change_page(ground: &Ground, page: u64, to: To) {
-    let now = ground.page(page);
-    let pfn = || now.map_or_else(|| ground.frame(), |now| now.pfn);
+fn change_page(plain_host: &PlainHost, page: u64, to: To) {
+    let now = plain_host.page(page);
+    let pfn = || now.map_or_else(|| plain_host.frame(), |now| now.pfn);
     let changed = match to {
         To::Nothing => None,
-        To::Elsewhere => Some(Changed { pfn: ground.frame(), writable: true }),
-        To::Copy => Some(Changed { pfn: ground.frame(), writable: false }),
+        To::Elsewhere => Some(Changed { pfn: plain_host.frame(), writable: true }),
+        To::Copy => Some(Changed { pfn: plain_host.frame(), writable: false }),
         To::ReadOnly => now.map(|now| Changed { pfn: now.pfn, writable: false }),
-        // What is writable stays as large as it is.
+        // A writable page keeps its size.
         To::Writable if now.is_some_and(|now| now.writable) => return,
         To::Writable => Some(Changed { pfn: pfn(), writable: true }),
     };
-    ground.change(page, changed);
+    plain_host.change(page, changed);
 }

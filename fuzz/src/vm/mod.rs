@@ -2,35 +2,35 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `ground` | the host: a map from pages to frames, which changes |
+//! | `plain_host` | the host: a map from pages to frames, which changes |
 //! | `tables`, `model` | what the VM should map, count and log |
 //! | `tlb` | a TLB that forgets only what it is told to |
 //! | `step` | steps worth taking |
 //! | `machine` | each step in both, and what comes of it |
 //! | `compare` | every leaf with its permissions and its A bit, every dirty page, every count, every translation that a vCPU still holds |
 //!
-//! One thread does it all, so that everything is exact.
+//! One thread does everything, so all comparisons are exact.
 
 mod compare;
-pub(crate) mod ground;
 mod machine;
 mod model;
+pub(crate) mod plain_host;
 mod step;
 mod tables;
 mod tlb;
 
 use crate::Input;
-use ground::Ground;
 use machine::Machine;
 use model::Rules;
+use plain_host::PlainHost;
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Pae};
 use slat::{DirtyLog, Format, Idle, Level, Splitting, Track, Vm};
 use step::{Step, new_slot};
 
-/// Steps of one input; what comes after them is ignored.
+/// Most steps of one input; the rest is ignored.
 const STEPS: usize = 64;
 
-/// The target.
+/// Runs the target.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     match input.below(5) {
@@ -44,7 +44,7 @@ pub fn run(bytes: &[u8]) {
 
 fn with<F: Format>(mut input: Input<'_>) {
     let largest = input.pick(&[Level::M2, Level::G1, Level::K4]);
-    let ground = Ground::new(largest, input.below(4) == 3);
+    let plain_host = PlainHost::new(largest, input.below(4) == 3);
     let (nx_huge_pages, contexts, eager) = (input.below(4) == 3, input.below(4) != 3, input.below(4) != 3);
     let (initially_set, by_bits) = (input.below(4) == 3, input.flag());
     let max_page = input.pick(&[Level::G1, Level::G1, Level::M2, Level::K4]);
@@ -53,7 +53,7 @@ fn with<F: Format>(mut input: Input<'_>) {
     let track = if by_bits { Track::DirtyBits } else { Track::Writes };
     let log = DirtyLog::bitmap().track(track).splitting(splitting);
     let log = if initially_set { log.initially_set() } else { log };
-    let vm = Vm::<F, _>::builder(ground)
+    let vm = Vm::<F, _>::builder(plain_host)
         .vcpus(2)
         .address_spaces(2)
         .max_page(max_page)
@@ -83,7 +83,7 @@ fn with<F: Format>(mut input: Input<'_>) {
         machine.take(step);
         machine.compare();
     };
-    // Without memory not much happens.
+    // Little happens without memory.
     for (space, id) in [(0, 0), (0, 1), (1, 0)] {
         take(&mut machine, &Step::Create { space, slot: new_slot(&mut input, id, 1 << F::FRAME_BITS) });
     }

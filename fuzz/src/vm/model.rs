@@ -1,14 +1,14 @@
-//! What a VM should do, as plainly as it can be written: it shares no code with what it judges.
+//! A plain model of a VM, which shares no code with the engine.
 //!
-//! One [`Space`] for each address space: its slots, what its tables map, and which pages are dirty. Everything is decided
-//! by looking at all of it.
+//! There is one [`Space`] for each address space: its slots, its mappings, and its dirty pages. Each decision looks at
+//! all of it.
 
-use super::ground::{Ground, number};
+use super::plain_host::{PlainHost, number};
 use super::tables::{Leaf, Tables};
 use slat::{Access, Gfn, HostPage, Hva, Level, PAGE_SIZE, Slot, Span, Why};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How the VM was built, and what its format can do.
+/// Settings of the VM, and properties of its format.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub struct Rules {
@@ -31,22 +31,22 @@ pub struct Rules {
 #[derive(Clone, Debug)]
 pub struct Log {
     pub pages: BTreeSet<u64>,
-    /// Nothing has taken any of it: large pages are still large.
+    /// No harvest has taken any of it: large pages are still large.
     pub untouched: bool,
 }
 
-/// What an access comes to.
+/// Result of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It is done.
+    /// The access succeeds.
     Reached,
-    /// It is emulated.
+    /// The VMM emulates the access.
     Mmio,
     /// The host has no page for it.
     Fails,
 }
 
-/// See the module's header.
+/// The model of an address space.
 #[derive(Debug)]
 pub struct Space {
     pub rules: Rules,
@@ -65,7 +65,7 @@ impl Space {
         self.slots.values().find(|slot| slot.gfns.contains(Gfn(gfn))).copied()
     }
 
-    /// Frames behind `hvas`, slot by slot: whole pages, even where the range only touches them.
+    /// Returns the frames that map `hvas`, slot by slot: whole pages, even if the range only touches them.
     pub fn behind(&self, hvas: Span<Hva>) -> Vec<Span<Gfn>> {
         let part = |slot: &Slot| {
             let bytes = slot.gfns.len() * PAGE_SIZE;
@@ -79,15 +79,15 @@ impl Space {
         self.slots.values().filter_map(part).collect()
     }
 
-    /// An access, with all the faults that it takes.
-    pub fn access(&mut self, ground: &Ground, gfn: u64, access: Access) -> Outcome {
+    /// Models an access, with all of its faults.
+    pub fn access(&mut self, plain_host: &PlainHost, gfn: u64, access: Access) -> Outcome {
         if gfn >> self.rules.frame_bits != 0 {
             return Outcome::Mmio;
         }
         loop {
             let done = match self.tables.leaf(gfn) {
-                Some((first, leaf)) => self.mapped(ground, (first, leaf), gfn, access),
-                None => self.missing(ground, gfn, access),
+                Some((first, leaf)) => self.mapped(plain_host, (first, leaf), gfn, access),
+                None => self.missing(plain_host, gfn, access),
             };
             if let Some(outcome) = done {
                 return outcome;
@@ -97,7 +97,7 @@ impl Space {
 
     fn mapped(
         &mut self,
-        ground: &Ground,
+        plain_host: &PlainHost,
         (first, leaf): (u64, Leaf),
         gfn: u64,
         access: Access,
@@ -118,7 +118,7 @@ impl Space {
             }
             return Some(Outcome::Reached);
         }
-        // Without Accessed bits, to be there at all is to be accessed.
+        // Without Accessed bits, a present leaf counts as accessed.
         known.young |= !self.rules.walkers_set_bits;
         if access == Access::Fetch {
             self.split_down(gfn, false);
@@ -133,12 +133,12 @@ impl Space {
         } else {
             let page = number(slot.hva_of(Gfn(gfn)));
             let mine = leaf.pfn + (gfn - first);
-            match ground.at_once(page, access) {
+            match plain_host.at_once(page, access) {
                 Some(now) if now.pfn == mine && now.level >= leaf.level => {
                     (known.write, known.host_write) = (true, true);
                 }
                 _ => {
-                    let Some(now) = ground.in_the_end(page, access) else { return Some(Outcome::Fails) };
+                    let Some(now) = plain_host.in_the_end(page, access) else { return Some(Outcome::Fails) };
                     let mut level = now.level.min(leaf.level);
                     while !self.may_be(&slot, gfn, level) {
                         level = level.down();
@@ -152,9 +152,9 @@ impl Space {
         None
     }
 
-    fn missing(&mut self, ground: &Ground, gfn: u64, access: Access) -> Option<Outcome> {
+    fn missing(&mut self, plain_host: &PlainHost, gfn: u64, access: Access) -> Option<Outcome> {
         let Some(slot) = self.slot_of(gfn) else {
-            // A word as high up as no slot is below says so from now on.
+            // An mmio word at the highest level without a slot below caches the answer.
             let mut level = self.tables.lowest(gfn);
             let entry = |level: Level| Span::sized(Gfn(gfn).base(level), level.pages());
             while level > Level::K4 && self.slots.values().any(|slot| slot.gfns.overlaps(&entry(level))) {
@@ -166,7 +166,7 @@ impl Space {
         if access == Access::Write && slot.readonly {
             return Some(Outcome::Mmio);
         }
-        let Some(page) = ground.in_the_end(number(slot.hva_of(Gfn(gfn))), access) else {
+        let Some(page) = plain_host.in_the_end(number(slot.hva_of(Gfn(gfn))), access) else {
             return Some(Outcome::Fails);
         };
         let small = self.rules.nx_huge_pages && access == Access::Fetch;
@@ -185,7 +185,7 @@ impl Space {
         None
     }
 
-    /// Whether slot and policy allow a page of `level` around `gfn`.
+    /// Returns whether slot and policy allow a page of `level` around `gfn`.
     fn may_be(&self, slot: &Slot, gfn: u64, level: Level) -> bool {
         let pages = level.pages();
         let apart = (slot.hva.0 / PAGE_SIZE).wrapping_sub(slot.gfns.start.0);
@@ -196,7 +196,7 @@ impl Space {
                 && slot.gfns.covers(&Span::sized(Gfn(gfn).base(level), pages))
     }
 
-    /// The guest has stored to `gfn`, or a device has.
+    /// Notes a store to `gfn` by the guest or a device.
     pub fn stored(&mut self, gfn: u64) {
         if let Some(slot) = self.slot_of(gfn)
             && let Some(log) = self.logs.get_mut(&slot.id.0)
@@ -215,7 +215,7 @@ impl Space {
         }
     }
 
-    /// Splits every leaf over `gfns` down to `to`, and says how many those were.
+    /// Splits every leaf over `gfns` down to `to`. Returns the number of splits.
     pub fn split(&mut self, gfns: Span<Gfn>, to: Level) -> u64 {
         let mut split = 0;
         loop {
@@ -226,7 +226,7 @@ impl Space {
         }
     }
 
-    /// An invalidation of `parts`; `now` is the host's page, where it was told.
+    /// Models an invalidation of `parts`; `now` is the reported page of the host.
     pub fn invalidate(&mut self, parts: &[Span<Gfn>], why: Why, now: Option<HostPage>) {
         let zaps = !matches!(why, Why::Protect | Why::WriteProtect | Why::SoftDirty | Why::ChangePte);
         let frees = matches!(why, Why::Unmap | Why::Remap | Why::Exit | Why::Slot);
@@ -238,7 +238,7 @@ impl Space {
             }
             for first in self.tables.over(part) {
                 let leaf = self.tables.leaves.remove(&first).unwrap();
-                // Of a large leaf that reaches out of the part, the part stays as it is.
+                // If a large leaf reaches out of the part, the part stays.
                 let left = if part.covers(&leaf.span(first)) { stays(leaf, why, now) } else { Some(leaf) };
                 if let Some(leaf) = left {
                     self.tables.leaves.insert(first, leaf);
@@ -247,7 +247,7 @@ impl Space {
         }
     }
 
-    /// Splits large leaves that reach out of `part` until none does of which the part `changes`.
+    /// Splits large leaves that reach out of `part` and of which the part `changes`, until none is left.
     fn split_cut(&mut self, part: Span<Gfn>, changes: impl Fn(Leaf) -> bool) {
         let cut = |tables: &Tables, first: u64| {
             let leaf = tables.leaves[&first];
@@ -260,28 +260,29 @@ impl Space {
         }
     }
 
-    /// Leaves lose write permission until the next store.
+    /// Write-protects leaves until the next store.
     pub fn write_protect(&mut self, gfns: Span<Gfn>) {
         for first in self.tables.over(gfns) {
             self.tables.leaves.get_mut(&first).unwrap().write = false;
         }
     }
 
-    /// Makes large leaves of tables, and says how many.
-    pub fn recover(&mut self, ground: &Ground, gfns: Span<Gfn>) -> u64 {
-        // One invalidation covers this much, or one leaf.
+    /// Recovers large leaves from tables. Returns their number.
+    pub fn recover(&mut self, plain_host: &PlainHost, gfns: Span<Gfn>) -> u64 {
+        // Length that one invalidation covers, or one leaf.
         const STRETCH: u64 = 64 * 512;
         let (mut recovered, mut at) = (0, gfns.start);
         loop {
             let left = Span::new(at, gfns.end);
             let mut candidates = self.tables.links_in(left).into_iter();
-            let Some((found, level)) = candidates.find(|&at| self.large_leaf(ground, at).is_some()) else {
+            let Some((found, level)) = candidates.find(|&at| self.large_leaf(plain_host, at).is_some())
+            else {
                 return recovered;
             };
             let end = (Gfn(found) + STRETCH.max(level.pages())).min(gfns.end);
             for (first, level) in self.tables.links_in(Span::new(Gfn(found), end)) {
                 if self.tables.links(first, level)
-                    && let Some(leaf) = self.large_leaf(ground, (first, level))
+                    && let Some(leaf) = self.large_leaf(plain_host, (first, level))
                 {
                     self.tables.recover(first, leaf);
                     recovered += 1;
@@ -291,11 +292,11 @@ impl Space {
         }
     }
 
-    /// The leaf that could be in the place of a table.
-    fn large_leaf(&self, ground: &Ground, (first, level): (u64, Level)) -> Option<Leaf> {
+    /// Returns the large leaf that could replace a table.
+    fn large_leaf(&self, plain_host: &PlainHost, (first, level): (u64, Level)) -> Option<Leaf> {
         let slot = self.slot_of(first)?;
         let page = number(slot.hva_of(Gfn(first)));
-        let ask = |access| ground.at_once(page, access);
+        let ask = |access| plain_host.at_once(page, access);
         let allowed = level <= Level::G1 && self.may_be(&slot, first, level);
         let now = if allowed { ask(Access::Write).or_else(|| ask(Access::Read)) } else { None };
         let now = now.filter(|now| now.level >= level)?;
@@ -303,7 +304,7 @@ impl Space {
         Some(Leaf { level, pfn: now.pfn, write, host_write: write, young: true })
     }
 
-    /// Which frames of `gfns` were accessed, in runs; from now on they were not.
+    /// Returns the accessed frames of `gfns` in runs, and clears their accessed state.
     pub fn age(&mut self, gfns: Span<Gfn>) -> Vec<Span<Gfn>> {
         let mut young = Vec::new();
         for first in self.tables.over(gfns) {
@@ -315,14 +316,14 @@ impl Space {
         young
     }
 
-    /// A log begins.
+    /// Begins a log.
     pub fn begin_log(&mut self, slot: &Slot) {
         let set = self.rules.initially_set;
         let pages = if set { (0..slot.gfns.len()).collect() } else { BTreeSet::new() };
         self.logs.insert(slot.id.0, Log { pages, untouched: set });
     }
 
-    /// The pages of a log that has just begun are armed, where they have not all been dirty from the start.
+    /// Arms the pages of a new log, unless it begins with all pages dirty.
     pub fn arm_all(&mut self, slot: &Slot) {
         if self.rules.initially_set {
             return;
@@ -343,7 +344,7 @@ impl Space {
         }
     }
 
-    /// A harvest takes from a log for the first time.
+    /// Notes the first harvest of a log.
     fn touch_log(&mut self, slot: &Slot) {
         let log = self.logs.get_mut(&slot.id.0).unwrap();
         if std::mem::take(&mut log.untouched) && self.rules.eager {
@@ -351,7 +352,7 @@ impl Space {
         }
     }
 
-    /// Takes all of a log.
+    /// Harvests a log.
     pub fn harvest(&mut self, slot: &Slot) -> BTreeSet<u64> {
         self.touch_log(slot);
         let pages = std::mem::take(&mut self.logs.get_mut(&slot.id.0).unwrap().pages);
@@ -361,7 +362,7 @@ impl Space {
         pages
     }
 
-    /// Cleans some pages of a log, and says how many were dirty.
+    /// Cleans some pages of a log. Returns the number of dirty ones.
     pub fn clear(&mut self, slot: &Slot, asked: &BTreeSet<u64>) -> u64 {
         self.touch_log(slot);
         let log = &mut self.logs.get_mut(&slot.id.0).unwrap().pages;
@@ -374,7 +375,7 @@ impl Space {
     }
 }
 
-/// What becomes of a leaf all of which changes, for a reason that does not take everything.
+/// Returns the new leaf after a change of the whole leaf, for a reason that does not zap it.
 fn stays(leaf: Leaf, why: Why, now: Option<HostPage>) -> Option<Leaf> {
     match why {
         Why::ChangePte => replaced(leaf, now),
@@ -382,7 +383,7 @@ fn stays(leaf: Leaf, why: Why, now: Option<HostPage>) -> Option<Leaf> {
     }
 }
 
-/// A leaf whose page the host has changed; only small ones can stay.
+/// Returns the new leaf after a change of the host's page; only small leaves can stay.
 fn replaced(leaf: Leaf, now: Option<HostPage>) -> Option<Leaf> {
     let now = now.filter(|_| leaf.level == Level::K4)?;
     match (leaf.host_write, now.pfn == leaf.pfn) {

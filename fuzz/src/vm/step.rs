@@ -1,19 +1,19 @@
-//! Steps worth taking: places at the edges of tables, slots and words, ranges from one to another.
+//! Draws steps: places at the edges of tables, slots and words, and ranges between them.
 
-use super::ground::{PAGES, hva, number};
 use super::model::Space;
+use super::plain_host::{PAGES, hva, number};
 use crate::Input;
 use slat::{Access, Gfn, Hva, Level, PAGE_SIZE, Slot, SlotId, Span, Why};
 
 /// Ids of slots are below this.
 pub const IDS: u32 = 4;
 
-/// What becomes of a host page.
+/// New state of a host page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum To {
-    /// It is there no more.
+    /// The page is removed.
     Nothing,
-    /// Its contents are in another frame, which may be written.
+    /// Its contents are in another, writable frame.
     Elsewhere,
     /// The same, but read-only.
     Copy,
@@ -23,17 +23,17 @@ pub enum To {
     Writable,
 }
 
-/// One thing that is done to a VM, or in it.
+/// A step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// The guest accesses so many pages, one after the other.
+    /// The guest accesses pages, one after the other.
     Access {
         space: usize,
         gfn: u64,
         pages: u64,
         access: Access,
     },
-    /// The host thinks of changing a range, and leaves it as it was.
+    /// The host begins an invalidation, and changes nothing.
     Invalidate {
         hvas: Span<Hva>,
         why: Why,
@@ -42,13 +42,13 @@ pub enum Step {
         gfns: Span<Gfn>,
         why: Why,
     },
-    /// The host changes pages, at once or one by one, as the reason has it.
+    /// The host changes pages, at once or page by page, as the reason requires.
     Change {
         pages: Span<Gfn>,
         why: Why,
         to: To,
     },
-    /// It allows writes, or has a page again: no VM need know.
+    /// The host allows writes, or has a page again. No VM needs a notification.
     Grant {
         pages: Span<Gfn>,
     },
@@ -135,7 +135,7 @@ pub const LOGGED: u64 = 2048;
 const AT_ONCE: u64 = 1025;
 
 impl Step {
-    /// The next one, given how things are.
+    /// Draws the next step for the current state.
     pub fn next(input: &mut Input<'_>, spaces: &[Space; 2]) -> Self {
         let kind = input.below(28);
         let space = usize::from(input.below(4) == 3);
@@ -198,14 +198,14 @@ impl Step {
     }
 }
 
-/// Mostly the id of a slot that is there; or of one that is not.
+/// Draws an id: mostly of an existing slot.
 fn an_id(input: &mut Input<'_>, space: &Space, fresh: bool) -> u32 {
     let nth = input.below(8) as usize;
     let ids = (0..IDS).filter(|id| space.slots.contains_key(id) != fresh || nth == 7);
     ids.clone().nth(nth % ids.count().max(1)).unwrap_or(0)
 }
 
-/// A frame at an edge of the slot, or of a table in it, or just outside; without a slot, at an edge of the space.
+/// Draws a frame at an edge of the slot, or of a table in it, or just outside; without a slot, at an edge of the space.
 fn near(input: &mut Input<'_>, space: &Space, slot: Option<&Slot>) -> u64 {
     let frames = 1 << space.rules.frame_bits;
     let Some(slot) = slot else { return edge(input, frames) };
@@ -228,7 +228,7 @@ fn near(input: &mut Input<'_>, space: &Space, slot: Option<&Slot>) -> u64 {
     }
 }
 
-/// A frame at an edge of tables of some level.
+/// Draws a frame at an edge of tables of some level.
 fn edge(input: &mut Input<'_>, frames: u64) -> u64 {
     let edge = input.pick(&[0, 512, 1024, 1 << 18, 1 << 19, 1 << 27, frames]);
     let beside = input.pick(&[0, 1, 2, 64, 511, 512, 513, 1024]);
@@ -250,7 +250,7 @@ fn gfns(input: &mut Input<'_>, near: impl Fn(&mut Input<'_>) -> u64, most: u64) 
     Span::sized(Gfn(first), length(input, most))
 }
 
-/// A page of the host: mostly one that is behind the slot.
+/// Draws a page of the host: mostly one of the slot.
 fn host_page(input: &mut Input<'_>, slot: Option<&Slot>) -> u64 {
     let (first, len) = slot.map_or((0, PAGES), |slot| (number(slot.hva), slot.gfns.len()));
     let ahead = input.pick(&[0, 0, 1, 63, 64, 511, 512, 513]);
@@ -258,7 +258,7 @@ fn host_page(input: &mut Input<'_>, slot: Option<&Slot>) -> u64 {
     (first + (ahead + back) % (len + 1)).min(PAGES - 1)
 }
 
-/// Bytes of so many pages, not always whole ones.
+/// Returns the bytes of `pages` pages, sometimes with partial pages.
 fn bytes(input: &mut Input<'_>, page: u64, pages: u64) -> Span<Hva> {
     let end = (page + pages).min(PAGES);
     let (late, early) = (input.pick(&[0, 0, 1, PAGE_SIZE - 1]), input.pick(&[0, 0, 1, PAGE_SIZE - 1]));
@@ -275,7 +275,7 @@ fn to(input: &mut Input<'_>, why: Why) -> To {
 
 pub fn new_slot(input: &mut Input<'_>, id: u32, frames: u64) -> Slot {
     let (gfn, pages) = (edge(input, frames), input.pick(&SIZES));
-    // Congruent at some size or other, or not at all; two slots may have the same pages.
+    // Congruent at some page size, or not at all; two slots may have the same pages.
     let page = gfn % (1 << 18) + input.pick(&[0, 1 << 18, 512, 1]);
     let slot = Slot::new(SlotId(id), Gfn(gfn), pages, hva(page));
     let readonly = input.below(8) == 7;

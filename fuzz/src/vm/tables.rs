@@ -3,7 +3,7 @@
 use slat::{Gfn, Level, Pfn, Span};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is mapped, from the frame on under which it is kept.
+/// A leaf, from its first frame on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Leaf {
     pub level: Level,
@@ -12,7 +12,7 @@ pub struct Leaf {
     pub write: bool,
     /// Whether the host allowed them when it was asked.
     pub host_write: bool,
-    /// Whether it was accessed since the last question.
+    /// Whether it was accessed since the last aging.
     pub young: bool,
 }
 
@@ -22,13 +22,13 @@ impl Leaf {
     }
 }
 
-/// See the module's header.
+/// The tables of one address space.
 #[derive(Debug)]
 pub struct Tables {
     /// The level of the root, which is not counted.
     top: Level,
     pub leaves: BTreeMap<u64, Leaf>,
-    /// By the level of their entries, and the first frame that they cover.
+    /// Linked tables, by the level of their entries, and the first frame that they cover.
     linked: BTreeSet<(Level, u64)>,
 }
 
@@ -37,18 +37,18 @@ impl Tables {
         Self { top, leaves: BTreeMap::new(), linked: BTreeSet::new() }
     }
 
-    /// How many there are, with the root.
+    /// Returns the number of tables, including the root.
     pub fn count(&self) -> u64 {
         1 + self.linked.len() as u64
     }
 
-    /// The leaf that maps `gfn`, and its first frame.
+    /// Returns the leaf that maps `gfn`, and its first frame.
     pub fn leaf(&self, gfn: u64) -> Option<(u64, Leaf)> {
         let (&first, &leaf) = self.leaves.range(..=gfn).next_back()?;
         leaf.span(first).contains(Gfn(gfn)).then_some((first, leaf))
     }
 
-    /// First frames of the leaves that map any of `gfns`.
+    /// Returns the first frames of the leaves that map any of `gfns`.
     pub fn over(&self, gfns: Span<Gfn>) -> Vec<u64> {
         if gfns.is_empty() {
             return Vec::new();
@@ -57,7 +57,7 @@ impl Tables {
         self.leaves.range(from..gfns.end.0).map(|(&first, _)| first).collect()
     }
 
-    /// The level of the lowest entry that there is for `gfn`.
+    /// Returns the level of the lowest entry for `gfn`.
     pub fn lowest(&self, gfn: u64) -> Level {
         let mut level = self.top;
         while level > Level::K4 && self.linked.contains(&table(gfn, level.down())) {
@@ -66,7 +66,7 @@ impl Tables {
         level
     }
 
-    /// Links what tables it takes to have an entry of `level` for `gfn`.
+    /// Links the tables that an entry of `level` for `gfn` needs.
     pub fn link_down(&mut self, gfn: u64, level: Level) {
         let mut at = self.lowest(gfn);
         while at > level {
@@ -75,7 +75,7 @@ impl Tables {
         }
     }
 
-    /// Leaves of which any frame is in `gfns` go; with `tables`, those of which all are, too.
+    /// Removes leaves with a frame in `gfns`; with `tables`, also tables with all frames in `gfns`.
     pub fn zap(&mut self, gfns: Span<Gfn>, tables: bool) {
         for first in self.over(gfns) {
             self.leaves.remove(&first);
@@ -85,13 +85,13 @@ impl Tables {
         }
     }
 
-    /// Nothing but the root stays.
+    /// Removes everything but the root.
     pub fn clear(&mut self) {
         self.leaves.clear();
         self.linked.clear();
     }
 
-    /// The large leaf from `first` on becomes 512 smaller ones.
+    /// Splits the large leaf from `first` on into 512 smaller ones.
     pub fn split(&mut self, first: u64) {
         let Some(large) = self.leaves.remove(&first) else { return };
         let level = large.level.down();
@@ -102,19 +102,18 @@ impl Tables {
         }
     }
 
-    /// Tables of entries of `below` or lower become the leaf `leaf`, from `first` on.
+    /// Replaces tables of entries of `below` or lower by the leaf `leaf`, from `first` on.
     pub fn recover(&mut self, first: u64, leaf: Leaf) {
         self.zap(leaf.span(first), true);
         self.leaves.insert(first, leaf);
     }
 
-    /// Whether the entry of `level` from `first` on links a table.
+    /// Returns whether the entry of `level` from `first` on links a table.
     pub fn links(&self, first: u64, level: Level) -> bool {
         self.linked.contains(&(level.down(), first))
     }
 
-    /// First frames of entries that link a table of leaves, or of such tables, and whose frames all lie in `gfns`; those
-    /// higher up first.
+    /// Returns first frames of entries that link tables whose frames all lie in `gfns`; higher levels first.
     pub fn links_in(&self, gfns: Span<Gfn>) -> Vec<(u64, Level)> {
         let inside = |&&(level, first): &&(Level, u64)| gfns.covers(&covered(level, first));
         let mut links: Vec<_> =
@@ -124,7 +123,7 @@ impl Tables {
     }
 }
 
-/// The table of entries of `level` that has one for `gfn`.
+/// Returns the table with the entry of `level` for `gfn`.
 fn table(gfn: u64, level: Level) -> (Level, u64) {
     (level, Gfn(gfn).base(level.up()).0)
 }

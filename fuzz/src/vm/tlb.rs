@@ -1,4 +1,4 @@
-//! A TLB that forgets nothing but what it is told to: whatever it still holds after an operation must be true.
+//! A TLB that forgets only on a flush: every translation that it still has after an operation must be right.
 
 use slat::{Gfn, Level, Pfn, Span, Translations};
 
@@ -9,7 +9,7 @@ pub struct Cached {
     pub level: Level,
     pub pfn: Pfn,
     pub write: bool,
-    /// Stores set no D bit any more.
+    /// D was set, so stores set it no more.
     pub dirty: bool,
 }
 
@@ -19,14 +19,14 @@ impl Cached {
     }
 }
 
-/// See the module's header.
+/// A TLB.
 #[derive(Debug, Default)]
 pub struct Tlb(pub Vec<Cached>);
 
 impl Tlb {
     const MOST: usize = 64;
 
-    /// Instead of whatever else it has for these frames.
+    /// Adds a translation, and drops others of the same frames.
     pub fn fill(&mut self, cached: Cached) {
         self.0.retain(|other| !other.span().overlaps(&cached.span()));
         if self.0.len() == Self::MOST {

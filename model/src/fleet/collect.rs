@@ -1,6 +1,6 @@
 //! A collection: `gc.rs`.
 
-use super::world::Manifest;
+use super::shared::Manifest;
 use super::{Fleet, PATIENCE, Pc, State};
 use crate::bug::Bug;
 
@@ -72,7 +72,7 @@ impl Fleet {
         }
     }
 
-    /// What is not needed goes.
+    /// Deletes objects that nothing needs.
     fn delete(s: &mut State, i: usize) {
         match s.hosts[i].pc {
             Pc::ListChunks => {
@@ -118,7 +118,7 @@ impl Fleet {
         }
     }
 
-    /// The catalog is as it was read, and is written.
+    /// Writes the catalog, which is unchanged since it was read.
     fn begin_epoch(&self, s: &mut State, i: usize) {
         let gc = &mut s.hosts[i].gc;
         let lost = |lease: &(u8, u8)| gc.uploads.contains(lease) && !gc.listed.contains(lease);
@@ -140,7 +140,7 @@ impl Fleet {
         s.hosts[i].pc = if early { Pc::ReadManifests } else { Pc::ListLeases };
     }
 
-    /// A whole collection, while no other host does anything.
+    /// Runs a whole collection while no other host acts.
     pub(super) fn collect_alone(&self, s: &mut State) {
         while s.hosts[0].op == 0 {
             self.collect(s, 0);

@@ -1,21 +1,21 @@
-//! The check: which steps there are, and what must be true of every state.
+//! The check: the possible steps, and the properties of every state.
 
 use super::{Fleet, HOSTS, Pc, RENEWAL, State};
 use crate::check::{Checked, ENDS, SAFE, Verdict, verdict};
 use stateright::{Model, Property};
 
-/// What happens next.
+/// The next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// A host does this.
+    /// A host takes its next step.
     Host(usize, Pc),
-    /// A host writes its lease again.
+    /// A host renews its lease.
     Renew(usize),
-    /// A host has stood still for so long that its lease has ended, and goes on.
+    /// A host continues after a stall in which its lease has ended.
     Stall(usize),
-    /// A host is gone, for ever.
+    /// A host dies.
     Die(usize),
-    /// Time goes on.
+    /// Time advances.
     Tick,
 }
 
@@ -91,7 +91,7 @@ impl Model for Fleet {
         let safe = Property::always(SAFE, |_: &Self, s: &State| s.bad.is_none());
         let ends = Property::sometimes(ENDS, |fleet: &Self, s: &State| fleet.all_done(s));
         match self.bug {
-            // With a mistake, the first bad state is all that is wanted.
+            // With a mistake, only the first bad state is needed.
             Some(_) => vec![safe],
             None => vec![safe, ends],
         }

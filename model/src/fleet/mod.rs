@@ -1,9 +1,9 @@
-//! Hosts that share a store, and nothing else: `pager/src/store/`, in worlds of its own.
+//! Hosts that share only a store: models `pager/src/store/`, with a state of its own.
 //!
-//! Each step is one call of the store, or less. An image is one chunk here. A host runs a program: uploads, restores, removals,
-//! collections. It renews its lease in time, unless it stalls; then its lease ends by its age, and later it goes on where it was, as a
-//! machine does that was suspended; or it is gone. Clocks of hosts are slow by a bound: a lease may be half as old again as it should before it is
-//! renewed. The clock of a collecting host may be ahead.
+//! Each step is one call of the store, or less. An image is one chunk here. A host runs a program of uploads, restores,
+//! removals and collections. It renews its lease in time, unless it stalls or dies. After a stall its lease ends by its
+//! age, and later the host continues, as a suspended machine does. Clocks of hosts are slow by a bound: a lease may be
+//! half as old again as it should be before it is renewed. The clock of a collecting host may be ahead.
 //!
 //! | rule | the host | mistakes that break it |
 //! |---|---|---|
@@ -19,46 +19,46 @@
 //! | F10 | names a manifest by all that is in it, so no two contents have one name | `fleet-manifest-by-content` |
 //! | F11 | gives up the uploads of leases that have ended | `fleet-upload-kept` |
 //!
-//! What must be so: each template is whole, at any time, whatever stalls. What a host serves is there, unless it stalled since it pinned
-//! it. When all is done, two collections leave what templates have, and nothing else.
+//! Properties: each template is whole at any time, whatever stalls. Objects that a host serves exist, unless the host
+//! stalled since it pinned them. When all programs have ended, two collections leave exactly the objects of templates.
 
 mod collect;
 mod explore;
 pub mod scenarios;
+mod shared;
 mod steps;
-mod world;
 
 use crate::bug::Bug;
-use world::{Catalog, Host, Lease, Manifest};
+use shared::{Catalog, Host, Lease, Manifest};
 
-/// Hosts in the world.
+/// Number of hosts.
 const HOSTS: usize = 3;
 /// Ticks of the store's clock after which a lease has ended.
 const PATIENCE: u8 = 3;
 /// Ticks after which the slowest host has renewed its lease.
 const RENEWAL: u8 = 1;
 
-/// What a host is told to do.
+/// An operation of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// An image with this content becomes the template.
+    /// Makes a template of an image with this content.
     Upload {
-        /// Which template.
+        /// The template.
         template: u8,
-        /// Which content.
+        /// The content.
         content: u8,
     },
-    /// It serves a guest of the template from now on.
+    /// Begins to serve a guest of the template.
     Open(u8),
-    /// That guest ends.
+    /// Ends that guest.
     Close,
-    /// The template goes.
+    /// Removes the template.
     Remove(u8),
-    /// A collection.
+    /// Runs a collection.
     Collect,
 }
 
-/// Where a host stands in its operation.
+/// The next step of a host's operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[expect(missing_docs, reason = "each is what the host does next")]
 pub enum Pc {
@@ -77,7 +77,7 @@ pub enum Pc {
     Pin,
     LookAgain,
     Load,
-    // A collection.
+    // Runs a collection.
     PinOwn,
     ListAges,
     ListLeases,
@@ -99,22 +99,22 @@ pub struct Fleet {
     programs: Vec<Vec<Op>>,
     /// Hosts that may stall, once each, while they have a lease.
     stalls: Vec<usize>,
-    /// Time goes on in ticks.
+    /// Whether time advances in ticks.
     ticks: bool,
     bug: Option<Bug>,
 }
 
-/// All of it.
+/// The whole state.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct State {
     catalog: Catalog,
-    /// Chunks that are there: contents, and the epochs of their names.
+    /// Existing chunks: contents, and the epochs of their names.
     chunks: Vec<(u8, u8)>,
-    /// Manifests that are there: their names, and the epoch of their chunk.
+    /// Existing manifests: their names, and the epoch of their chunk.
     manifests: Vec<(Manifest, u8)>,
     leases: Vec<Lease>,
     hosts: [Host; HOSTS],
-    bad: Option<crate::world::Bad>,
+    bad: Option<crate::shared::Bad>,
 }
 
 impl Fleet {

@@ -1,10 +1,10 @@
-//! The scenarios. Template 0 has content 0 in the beginning, and template 1 has content 1.
+//! The scenarios. At the start template 0 has content 0, and template 1 has content 1.
 
 use super::Fleet;
 use super::Op::{Close, Collect, Open, Remove, Upload};
 use crate::library::Family;
 
-/// All of them.
+/// Returns all scenarios.
 pub fn families() -> Vec<Family<Fleet>> {
     let upload = |template, content| Upload { template, content };
     let scenarios = vec![
@@ -53,7 +53,7 @@ pub fn families() -> Vec<Family<Fleet>> {
     vec![Family { name: "fleet", scenarios }]
 }
 
-/// What a run with minutes to spare checks as well.
+/// Returns further scenarios for longer runs.
 pub fn large_families() -> Vec<Family<Fleet>> {
     let upload = Upload { template: 1, content: 0 };
     let name = "stalled: upload | collect | remove, collect";

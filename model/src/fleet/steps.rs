@@ -1,9 +1,9 @@
 //! Uploads, restores and removals: `upload.rs`, `library.rs`, `catalog.rs`.
 
-use super::world::{Manifest, Upload};
+use super::shared::{Manifest, Upload};
 use super::{Fleet, Op, Pc, State};
 use crate::bug::Bug;
-use crate::world::Bad;
+use crate::shared::Bad;
 
 impl Fleet {
     /// Reads the catalog, to change it.
@@ -13,7 +13,7 @@ impl Fleet {
         s.hosts[i].pc = next;
     }
 
-    /// Whether it may be written: it is as it was read. Otherwise it is read again.
+    /// Returns whether the catalog may be written, because it is unchanged since it was read. Otherwise reads it again.
     pub(super) fn may_write(s: &mut State, i: usize, again: Pc) -> bool {
         if let Some(read) = s.hosts[i].read.take() {
             s.catalog = *read;
@@ -60,7 +60,7 @@ impl Fleet {
                 s.hosts[i].pc = Pc::Know;
             }
             Pc::Know => {
-                // A manifest that is gone is not relied on.
+                // An upload does not rely on a deleted manifest.
                 let found = std::mem::take(&mut s.hosts[i].found);
                 let mut known = found.into_iter().filter(|name| name.content == content);
                 s.hosts[i].chunk = known.find_map(|name| s.manifest(name));
@@ -103,7 +103,7 @@ impl Fleet {
         }
     }
 
-    /// What host `i` calls its manifest, and the epoch of the chunk in it.
+    /// Returns the name of host `i`'s manifest, and the epoch of its chunk.
     fn manifest_of(&self, s: &State, i: usize, content: u8) -> Option<(Manifest, u8)> {
         let (chunk, upload) = (s.hosts[i].chunk?, s.hosts[i].upload?);
         let listed = if self.makes(Bug::FleetManifestByContent) { 0 } else { chunk };

@@ -1,11 +1,11 @@
-//! A frame that the VMM holds beside the tables, or that hardware does.
+//! A frame that the VMM, or hardware, holds beside the tables.
 
 use super::{ChangePte, Clear, Protect, Unmap, commit, gfns, hvas, slow};
 use crate::scenario::Scenario;
+use crate::shared::NONE;
 use crate::thread::Op;
-use crate::world::NONE;
 
-/// The host and the slots change what is held.
+/// The host and the slots change the held frame.
 pub(super) fn held() -> Vec<Scenario> {
     let (read, write) = (Op::Hold { gfn: 0, write: false }, Op::Hold { gfn: 0, write: true });
     vec![

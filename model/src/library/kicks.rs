@@ -1,4 +1,4 @@
-//! vCPUs that enter the guest, leave it and answer kicks, beside a thread that flushes.
+//! vCPUs enter the guest, leave it and answer kicks, beside a thread that flushes.
 
 use super::{Clear, Protect, Unmap, gfns, hvas, read, slow, write};
 use crate::harvest::Track;
@@ -49,7 +49,7 @@ pub(super) fn kicks() -> Vec<Scenario> {
     ]
 }
 
-/// Flushes that hardware broadcasts.
+/// Broadcast flushes.
 pub(super) fn broadcasts() -> Vec<Scenario> {
     let flip = Op::ZapAll;
     let named = [

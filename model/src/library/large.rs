@@ -1,4 +1,4 @@
-//! What takes minutes, for a run that has them: two vCPUs, three levels, four threads, three edits each beside each.
+//! Scenarios that take minutes: two vCPUs, three levels, four threads, three concurrent edits.
 
 use super::{Clear, Family, Protect, Unmap, gfns, hvas, large, read, slow, write};
 use crate::harvest::Track::{DirtyBits, Writes};
@@ -9,7 +9,7 @@ const FLIP: Op = Op::ZapAll;
 const RECOVER: Op = Op::Recover { gfn: 0 };
 const HARVEST: Op = Op::Harvest;
 
-/// The scenarios of `families` once more, with two vCPUs, but for those that have them, or are too large then.
+/// The scenarios of `families` with two vCPUs, except those that have them already, or become too large.
 pub(super) fn two_vcpus(families: &[Family]) -> Vec<Scenario> {
     let families = families.iter().filter(|family| family.name != "kicks");
     families
@@ -18,7 +18,7 @@ pub(super) fn two_vcpus(families: &[Family]) -> Vec<Scenario> {
         .collect()
 }
 
-/// An edit beside one that changes the shape of the tables, beside a fault.
+/// An edit, a change of the tables' shape, and a fault.
 pub(super) fn three_edits() -> Vec<Scenario> {
     let edits = [
         ("clear 0..1", gfns(Clear, 0, 1)),
@@ -28,17 +28,17 @@ pub(super) fn three_edits() -> Vec<Scenario> {
     ];
     let shapes = [("recover", RECOVER), ("split", Op::Split { gfn: 0 }), ("zap all", FLIP)];
     let faults = [("slow load", slow(0)), ("large fault", large(1, true)), ("store", write(0))];
-    let worlds: [super::World; 2] =
+    let initial_states: [super::Shared; 2] =
         [("small leaves", |s| s.small(true, true)), ("a large leaf", |s| s.large(true))];
     let mut all = Vec::new();
-    for (world_name, world) in worlds {
+    for (state_name, shared) in initial_states {
         for (edit_name, edit) in edits {
             for (shape_name, shape) in shapes {
                 for (fault_name, fault) in faults {
-                    let name = format!("{world_name}: {edit_name} | {shape_name} | {fault_name}");
+                    let name = format!("{state_name}: {edit_name} | {shape_name} | {fault_name}");
                     let programs: [&[Op]; 3] = [&[edit], &[shape], &[fault]];
-                    all.push(world(Scenario::new(&name, &programs)));
-                    all.push(world(Scenario::new(&name, &programs).deep().called("three levels: ")));
+                    all.push(shared(Scenario::new(&name, &programs)));
+                    all.push(shared(Scenario::new(&name, &programs).deep().called("three levels: ")));
                 }
             }
         }
@@ -68,7 +68,7 @@ pub(super) fn four_threads() -> Vec<Scenario> {
     four.map(scenario).into()
 }
 
-/// More of dirty logs and kicks.
+/// Further scenarios of dirty logs and kicks.
 pub(super) fn more() -> Vec<Scenario> {
     let by = |track, name: &str, programs: &[&[Op]]| Scenario::new(name, programs).tracks(track);
     vec![

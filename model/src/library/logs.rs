@@ -1,4 +1,4 @@
-//! Dirty logs: harvests beside stores, faults, and threads that take pages away.
+//! Dirty logs: harvests beside stores, faults, and zaps.
 
 use super::{Clear, Protect, Unmap, gfns, hvas, read, write};
 use crate::harvest::Track::{DirtyBits, Writes};
@@ -13,7 +13,7 @@ const fn slow_write(gfn: u8) -> Op {
     Op::Access { gfn, write: true, sleeps: true, large: false }
 }
 
-/// Stores are noticed by write protection.
+/// Logs by write protection.
 pub(super) fn by_writes() -> Vec<Scenario> {
     let scenario = |name: &str, programs: &[&[Op]]| Scenario::new(name, programs).tracks(Writes);
     vec![
@@ -69,7 +69,7 @@ pub(super) fn by_writes() -> Vec<Scenario> {
     ]
 }
 
-/// By the D bits that the hardware sets.
+/// Logs by the D bits that the hardware sets.
 pub(super) fn by_bits() -> Vec<Scenario> {
     let scenario = |name: &str, programs: &[&[Op]]| Scenario::new(name, programs).tracks(DirtyBits);
     vec![

@@ -1,11 +1,11 @@
-//! vCPUs that remember what their last fault found.
+//! vCPUs with a memo of their last fault.
 
 use super::{Clear, Unmap, commit, hvas, read};
 use crate::scenario::Scenario;
+use crate::shared::NONE;
 use crate::thread::Op;
-use crate::world::NONE;
 
-/// Faults that a memo shortens, beside whatever makes it untrue.
+/// Faults that a memo shortens, beside changes that make the memo stale.
 pub(super) fn memo() -> Vec<Scenario> {
     let (gone, moved) = (commit(1, 2, NONE), commit(0, 2, 2));
     vec![

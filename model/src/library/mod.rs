@@ -1,4 +1,4 @@
-//! The scenarios, by family: a set for every run, and a larger one.
+//! The scenarios, by family: a set for every run, and a larger set.
 
 mod held;
 mod kicks;
@@ -13,8 +13,8 @@ mod tracked;
 use crate::bug::Bug;
 use crate::check::{Checked, Verdict};
 use crate::scenario::Scenario;
+use crate::shared::Span;
 use crate::thread::{Op, Range, Why};
-use crate::world::Span;
 use crate::{fleet, nested, primary};
 
 const fn read(gfn: u8) -> Op {
@@ -48,10 +48,10 @@ const fn commit(start: u8, end: u8, hva: u8) -> Op {
 
 use Why::{ChangePte, Clear, Leaked, Park, Protect, Track, Unmap};
 
-type World = (&'static str, fn(Scenario) -> Scenario);
+type Shared = (&'static str, fn(Scenario) -> Scenario);
 
-/// The worlds that two invalidators and a fault meet in.
-fn worlds() -> Vec<World> {
+/// The initial states for two invalidations and a fault.
+fn initial_states() -> Vec<Shared> {
     vec![
         ("nothing", |s| s),
         ("an empty table", Scenario::empty),
@@ -62,15 +62,15 @@ fn worlds() -> Vec<World> {
     ]
 }
 
-/// Scenarios about one thing.
+/// Scenarios about one subject.
 pub struct Family<S = Scenario> {
-    /// What that is.
+    /// Name of the subject.
     pub name: &'static str,
-    /// In the order in which they were thought of.
+    /// The scenarios.
     pub scenarios: Vec<S>,
 }
 
-/// All of them.
+/// Returns all families.
 pub fn families() -> Vec<Family> {
     let family = |name, scenarios| Family { name, scenarios };
     vec![
@@ -96,7 +96,7 @@ pub fn families() -> Vec<Family> {
     ]
 }
 
-/// What a run with minutes to spare checks beyond [`families`].
+/// Returns further families for longer runs.
 pub fn large_families() -> Vec<Family> {
     let family = |name, scenarios| Family { name, scenarios };
     vec![
@@ -108,7 +108,7 @@ pub fn large_families() -> Vec<Family> {
     ]
 }
 
-/// Those that are looked at from their ends as well: whether all can still end, from every state.
+/// Returns the scenarios for [`Scenario::check_ends`].
 pub fn stuck() -> Vec<Scenario> {
     [shapes::dirty(), logs::by_bits(), kicks::kicks()].into_iter().flatten().collect()
 }
@@ -122,25 +122,25 @@ fn two() -> Vec<Scenario> {
         ("protect 0..2", hvas(Protect, 0, 2)),
     ];
     let mut all = Vec::new();
-    for (world_name, world) in worlds() {
+    for (state_name, shared) in initial_states() {
         for (a, (name_a, edit_a)) in edits.iter().enumerate() {
             for (name_b, edit_b) in &edits[a..] {
-                let name = format!("{world_name}: {name_a} | {name_b} | slow fault on 0");
-                all.push(world(Scenario::new(&name, &[&[*edit_a], &[*edit_b], &[slow(0)]])));
+                let name = format!("{state_name}: {name_a} | {name_b} | slow fault on 0");
+                all.push(shared(Scenario::new(&name, &[&[*edit_a], &[*edit_b], &[slow(0)]])));
             }
         }
     }
     all
 }
 
-/// Those in which something is invalidated by frame once more, by host address.
+/// Repeats the scenarios with invalidations by frame, with invalidations by host address.
 fn by_host(scenarios: Vec<Scenario>) -> Vec<Scenario> {
     let by_frame = |op: &Op| matches!(op, Op::Invalidate { range: Range::Gfns(_), .. });
     let has = |scenario: &Scenario| scenario.programs.iter().flatten().any(by_frame);
     scenarios.into_iter().filter(has).map(Scenario::by_host).collect()
 }
 
-/// Makes `bug` in the scenario that must find it: that scenario's name, and what came of it.
+/// Makes `bug` in the scenario that must find it. Returns that scenario's name, and the verdict.
 pub fn find(bug: Bug) -> (&'static str, Verdict) {
     let name = bug.scenario();
     let nested = nested::scenarios::families().into_iter().chain(nested::scenarios::large_families());

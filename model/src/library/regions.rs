@@ -1,9 +1,9 @@
-//! Invalidations by host address, which are announced in the regions that they cover, beside wide ones.
+//! Invalidations by host address, announced in the regions that they cover, beside wide ones.
 
 use super::{ChangePte, Clear, Protect, Unmap, commit, gfns, hvas, large, read, slow, write};
 use crate::scenario::Scenario;
+use crate::shared::Word;
 use crate::thread::Op;
-use crate::world::Word;
 
 /// Three invalidators and faults, or two and a fault that sleeps.
 pub(super) fn regions() -> Vec<Scenario> {

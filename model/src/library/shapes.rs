@@ -2,8 +2,8 @@
 
 use super::{Clear, Protect, Unmap, gfns, large, read, slow, write};
 use crate::scenario::Scenario;
+use crate::shared::Word;
 use crate::thread::Op;
-use crate::world::Word;
 
 /// Large leaves, splits, recoveries, new roots.
 pub(super) fn shapes() -> Vec<Scenario> {

@@ -1,11 +1,11 @@
-//! Slots that change; pages that are replaced one by one.
+//! Changes of slots; pages that are replaced one by one.
 
 use super::{ChangePte, Clear, Leaked, Park, Protect, Unmap, commit, gfns, hvas, read, slow, write};
 use crate::scenario::Scenario;
+use crate::shared::{NONE, Span, Word};
 use crate::thread::{Op, Pc, Range};
-use crate::world::{NONE, Span, Word};
 
-/// Slots that change, and MMIO.
+/// Changes of slots, and MMIO.
 pub(super) fn slots() -> Vec<Scenario> {
     vec![
         Scenario::new(
@@ -137,7 +137,7 @@ pub(super) fn copies() -> Vec<Scenario> {
     ]
 }
 
-/// Versions of the slots in cells that are used again.
+/// Versions of the slots in reused cells.
 pub(super) fn versions() -> Vec<Scenario> {
     vec![
         Scenario::new(

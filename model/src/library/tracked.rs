@@ -1,10 +1,10 @@
-//! Stores to frames are tracked from some moment on.
+//! Begin of write tracking.
 
 use super::{Clear, Protect, Track, gfns, large, read, slow, write};
 use crate::scenario::Scenario;
 use crate::thread::Op;
 
-/// Tracking begins beside faults and what changes tables.
+/// Tracking begins beside faults and changes of tables.
 pub(super) fn tracked() -> Vec<Scenario> {
     let recover = Op::Recover { gfn: 0 };
     vec![

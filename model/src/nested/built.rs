@@ -1,27 +1,27 @@
-//! What is built where it differs from the first design: a fault freezes its entry, looks at the three lines, and only then writes the row
-//! and the leaf; an entry that is frozen is condemned, not taken; a flush by L1 leaves holes as they are, and flushes a TLB only where
-//! something was taken from a leaf since.
+//! The design as built, where it differs from the first design. A fault freezes its entry, checks the three lines, and
+//! only then writes the row and the leaf. An invalidation condemns a frozen entry instead of taking it. A flush by L1
+//! does not number holes, and flushes a TLB only if something was dropped since.
 
 use super::program::{Nested, Op};
 use super::shadow::{EPOCH, SHADOW, Word};
 use super::steps::{Flush, L2, Pc, State};
 use crate::bug::Bug;
 
-/// All are alike: no number says how old one is.
+/// All holes are alike: none has a number.
 const HOLE: Word = Word::Hole(0);
 
 impl Nested {
-    /// F8 and F9. `None`: the access is over.
+    /// F8 and F9. `None`: the access has ended.
     pub(super) fn install_built(&self, s: &mut State, i: usize) -> Pc {
         let me = s.threads[i];
         let g1 = me.t & super::shadow::entry::FRAME;
         let early = self.has(Bug::CheckedBeforeFrozen);
         match me.pc {
             Pc::Link => {
-                // A link goes where no table was found: into what is there by now.
-                let root = if me.above { s.world.root } else { me.root };
+                // Links a table where none was found, in the current tree.
+                let root = if me.above { s.shared.root } else { me.root };
                 s.threads[i].root = root;
-                let tree = &mut s.world.trees[root as usize];
+                let tree = &mut s.shared.trees[root as usize];
                 if tree.upper == HOLE {
                     (tree.upper, tree.leaf) = (Word::Table, HOLE);
                 }
@@ -29,16 +29,16 @@ impl Nested {
             }
             Pc::Freeze => {
                 let old = me.word.expect("met in the walk");
-                match s.world.swap(me.root, old, Word::Frozen(i as u8)) {
+                match s.shared.swap(me.root, old, Word::Frozen(i as u8)) {
                     false => Pc::Start,
                     true if early => Pc::Row,
                     true => Pc::Recheck,
                 }
             }
             Pc::Recheck => {
-                let lines = [s.world.lines[me.hva as usize], s.world.lines[EPOCH], s.world.lines[SHADOW]];
+                let lines = [s.shared.lines[me.hva as usize], s.shared.lines[EPOCH], s.shared.lines[SHADOW]];
                 let is_leaf = matches!(me.word, Some(Word::Leaf { .. }));
-                // What is there already was judged by the flush.
+                // The flush has already judged an existing leaf.
                 let shadow = !is_leaf && !self.has(Bug::LineUnrechecked);
                 let checked = if shadow { 3 } else { 2 };
                 let stands = lines[..checked] == me.lines[..checked] || self.has(Bug::EntryUnchecked);
@@ -57,49 +57,50 @@ impl Nested {
             }
             Pc::Thaw => {
                 let new = Word::Leaf { pfn: me.pfn, write: me.write, armed: false, g1 };
-                match s.world.swap(me.root, Word::Frozen(i as u8), new) {
+                match s.shared.swap(me.root, Word::Frozen(i as u8), new) {
                     false => Pc::ThawBack,
                     true if self.has(Bug::RowAfterLeaf) => Pc::Row,
                     true => Pc::Mark,
                 }
             }
             _ => {
-                let leaf = s.world.trees[me.root as usize].leaf;
+                let leaf = s.shared.trees[me.root as usize].leaf;
                 if leaf == Word::Frozen(i as u8) || leaf == Word::Condemned(i as u8) {
-                    s.world.swap(me.root, leaf, HOLE);
+                    s.shared.swap(me.root, leaf, HOLE);
                 }
                 Pc::Start
             }
         }
     }
 
-    /// The leaf that the fault has met serves, or goes.
+    /// Keeps or removes the leaf that the fault has met.
     fn leaf_met(s: &mut State, i: usize) -> Pc {
         let me = s.threads[i];
         let Some(old @ Word::Leaf { pfn, write, .. }) = me.word else { unreachable!("a leaf") };
-        let row = s.world.trees[me.root as usize].row;
+        let row = s.shared.trees[me.root as usize].row;
         let is_it = row == me.t & super::shadow::entry::FRAME;
-        let serves = pfn == me.pfn && write == me.write && is_it && s.world.walk().same(old);
+        let serves = pfn == me.pfn && write == me.write && is_it && s.shared.walk().same(old);
         if serves {
-            // Nothing is marked, and nothing is written.
+            // Nothing to mark, and nothing to write.
             return Pc::Mark;
         }
-        s.world.note_drop();
-        s.world.swap(me.root, old, HOLE);
+        s.shared.note_drop();
+        s.shared.swap(me.root, old, HOLE);
         Pc::Start
     }
 
-    /// T refuses. What was hit goes at once; and again when the vCPU comes back, with what its TLB has.
+    /// T refuses: removes the leaf that was hit at once, and again with the vCPU's translations when the vCPU comes
+    /// back.
     pub(super) fn refuse_built(&self, s: &mut State, i: usize) {
-        let (met, forgot) = (s.threads[i].word, s.world.vcpus[i].forgot);
-        let dropped = s.world.dropping > 0 || s.world.dropped > forgot;
+        let (met, forgot) = (s.threads[i].word, s.shared.vcpus[i].forgot);
+        let dropped = s.shared.dropping > 0 || s.shared.dropped > forgot;
         let hit = dropped || matches!(met, Some(Word::Leaf { .. }));
         if let (Some(old @ Word::Leaf { .. }), false) = (met, self.has(Bug::RefusedLeafKept)) {
-            s.world.note_drop();
-            s.world.swap(s.threads[i].root, old, HOLE);
+            s.shared.note_drop();
+            s.shared.swap(s.threads[i].root, old, HOLE);
         }
-        let (vcpu_count, newest) = (s.world.vcpu_count, s.world.newest);
-        let vcpu = &mut s.world.vcpus[i];
+        let (vcpu_count, newest) = (s.shared.vcpu_count, s.shared.newest);
+        let vcpu = &mut s.shared.vcpus[i];
         vcpu.in_l2 = false;
         if hit && self.has(Bug::RefusedOnce) {
             vcpu.forget_l2();
@@ -112,28 +113,28 @@ impl Nested {
         s.done(i);
     }
 
-    /// The vCPU comes back: what T refused goes once more, whatever stands there.
+    /// The vCPU comes back: removes the refused leaf once more.
     pub(super) fn comeback(s: &mut State, i: usize) {
-        let root = s.world.root as usize;
-        if s.world.trees[root].upper == Word::Table {
-            let word = s.world.trees[root].leaf;
+        let root = s.shared.root as usize;
+        if s.shared.trees[root].upper == Word::Table {
+            let word = s.shared.trees[root].leaf;
             if matches!(word, Word::Leaf { .. }) {
-                s.world.note_drop();
+                s.shared.note_drop();
             }
-            s.world.trees[root].leaf = Self::zapped(word);
+            s.shared.trees[root].leaf = Self::zapped(word);
         }
-        // And what faults under way have read of T is not installed.
-        s.world.announce([SHADOW]);
-        s.world.vcpus[i].refused = false;
-        s.world.vcpus[i].forget_l2();
+        // And faults under way do not install what they have read of T.
+        s.shared.announce([SHADOW]);
+        s.shared.vcpus[i].refused = false;
+        s.shared.vcpus[i].forget_l2();
     }
 
-    /// Whether it is not put down that something is about to be taken from a leaf.
+    /// Returns whether the begin of a drop is not recorded.
     fn unnoted(&self, harvests: bool) -> bool {
         self.has(Bug::DropNotedLate) || self.has(Bug::DropNotedEarly) || harvests && self.has(Bug::ArmUnnoted)
     }
 
-    /// What a word becomes. A hole stays: a fault that fills it looks at the lines when it has frozen it.
+    /// Returns the edited word. A hole stays: a fault that fills it checks the lines after it has frozen it.
     fn zapped(word: Word) -> Word {
         match word {
             Word::Frozen(owner) | Word::Condemned(owner) => Word::Condemned(owner),
@@ -144,15 +145,15 @@ impl Nested {
     /// The walk over (shadow, g2).
     pub(super) fn visit_built(&self, s: &mut State, i: usize, harvests: bool, flushes: bool) {
         let me = s.threads[i];
-        // What L0 empties it empties whatever T says.
+        // L0 empties an entry whatever T says.
         let flushes = flushes && me.flush == Flush::Revalidate;
-        let root = s.world.root;
+        let root = s.shared.root;
         if me.pc != Pc::Load {
-            s.world.uses(me.root);
+            s.shared.uses(me.root);
         }
         let next = match me.pc {
             Pc::Load => {
-                let tree = s.world.trees[root as usize];
+                let tree = s.shared.trees[root as usize];
                 let linked = tree.upper == Word::Table;
                 let seen = if linked { tree.leaf } else { tree.upper };
                 let new = match seen {
@@ -167,31 +168,31 @@ impl Nested {
                     _ if harvests => seen,
                     _ => Self::zapped(seen),
                 };
-                let tree = &mut s.world.trees[root as usize];
+                let tree = &mut s.shared.trees[root as usize];
                 *(if linked { &mut tree.leaf } else { &mut tree.upper }) = new;
                 Pc::Head
             }
             Pc::ReadRow => {
-                s.threads[i].row = s.world.trees[me.root as usize].row;
+                s.threads[i].row = s.shared.trees[me.root as usize].row;
                 Pc::Note
             }
             Pc::Note => {
                 let Some(Word::Leaf { write, .. }) = me.word else { unreachable!("a leaf") };
-                let keeps = flushes && self.agrees(&s.world, me.row, write);
+                let keeps = flushes && self.agrees(&s.shared, me.row, write);
                 if !keeps && !self.unnoted(harvests) {
-                    s.world.dropping += 1;
+                    s.shared.dropping += 1;
                 }
                 if !keeps && self.has(Bug::DropNotedEarly) {
-                    s.world.note_drop();
+                    s.shared.note_drop();
                 }
                 if keeps { Pc::Head } else { Pc::Edit }
             }
             Pc::Noted => {
                 if !self.unnoted(harvests) {
-                    s.world.dropping -= 1;
-                    s.world.note_drop();
+                    s.shared.dropping -= 1;
+                    s.shared.note_drop();
                 } else if self.has(Bug::DropNotedLate) {
-                    s.world.note_drop();
+                    s.shared.note_drop();
                 }
                 Pc::Head
             }
@@ -200,10 +201,10 @@ impl Nested {
                 let Word::Leaf { pfn, g1, .. } = old else { unreachable!("a leaf") };
                 let armed = Word::Leaf { pfn, write: false, armed: false, g1 };
                 let new = if harvests { armed } else { HOLE };
-                if s.world.swap(me.root, old, new) {
+                if s.shared.swap(me.root, old, new) {
                     Pc::Noted
                 } else {
-                    s.world.dropping -= u8::from(!self.unnoted(harvests));
+                    s.shared.dropping -= u8::from(!self.unnoted(harvests));
                     Pc::Load
                 }
             }
@@ -217,18 +218,19 @@ impl Nested {
         if !flushes {
             s.threads[i].owes |= L2;
             s.threads[i].bumped |= 1;
-            // The head behind the one that led here.
+            // The next head.
             s.threads[i].g1 += 1;
         }
     }
 
-    /// A flush by L1 has been over the shadow: which TLBs have anything to forget. An entry looks at its own, when this has ended.
+    /// After a flush by L1 has visited the shadow: finds the TLBs that have something to forget. An entry checks its
+    /// own TLB when this has ended.
     pub(super) fn settle_built(&self, s: &mut State, i: usize, op: Op) {
-        let dropped = s.world.dropped;
-        let owes = matches!(op, Op::Broadcast) && (s.world.dropping > 0 || dropped > s.world.settled);
+        let dropped = s.shared.dropped;
+        let owes = matches!(op, Op::Broadcast) && (s.shared.dropping > 0 || dropped > s.shared.settled);
         s.threads[i].row = dropped;
         if owes && self.has(Bug::SettledEarly) {
-            s.world.settled = dropped;
+            s.shared.settled = dropped;
         }
         s.threads[i].owes = if owes { L2 } else { 0 };
         s.threads[i].pc = if owes { Pc::Kick(0) } else { Pc::Remove };

@@ -1,9 +1,9 @@
-//! The check: which steps there are, and what must be true of every state.
+//! The check: the possible steps, and the properties of every state.
 
 use super::program::{Nested, Op, THREADS};
 use super::steps::{Pc, State, Thread};
 use crate::check::{Checked, ENDS, MOVES, SAFE, Verdict, verdict};
-use crate::world::Bad;
+use crate::shared::Bad;
 use stateright::{Model, Property};
 
 impl Nested {
@@ -44,24 +44,24 @@ impl Checked for Nested {
     }
 
     fn check(&self) -> Verdict {
-        verdict(self, |s| s.world.bad)
+        verdict(self, |s| s.shared.bad)
     }
 }
 
 impl Model for Nested {
     type State = State;
-    /// A thread, and what it does.
+    /// A thread, and its next step.
     type Action = (usize, Pc);
 
     fn init_states(&self) -> Vec<State> {
-        let mut world = self.world;
-        world.hardware();
-        assert_eq!(world.bad, None, "a world that begins well: {}", self.name);
-        vec![State { world, threads: [Thread::default(); THREADS] }]
+        let mut shared = self.shared;
+        shared.hardware();
+        assert_eq!(shared.bad, None, "the initial state is right: {}", self.name);
+        vec![State { shared, threads: [Thread::default(); THREADS] }]
     }
 
     fn actions(&self, s: &State, actions: &mut Vec<(usize, Pc)>) {
-        if s.world.bad.is_none() {
+        if s.shared.bad.is_none() {
             let threads = s.threads.iter().enumerate();
             let busy = threads.filter(|(i, thread)| self.op(thread, *i).is_some());
             actions.extend(busy.map(|(i, thread)| (i, thread.pc)));
@@ -71,24 +71,24 @@ impl Model for Nested {
     fn next_state(&self, before: &State, (i, _): (usize, Pc)) -> Option<State> {
         let mut s = *before;
         self.step(&mut s, i)?;
-        if s.world.bad.is_none() {
-            s.world.hardware();
+        if s.shared.bad.is_none() {
+            s.shared.hardware();
         }
-        if s.world.bad.is_none() && self.all_done(&s) && s.world.unsaved & !s.world.marks != 0 {
-            s.world.bad = Some(Bad::StoreLost);
+        if s.shared.bad.is_none() && self.all_done(&s) && s.shared.unsaved & !s.shared.marks != 0 {
+            s.shared.bad = Some(Bad::StoreLost);
         }
         (s != *before).then_some(s)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        let safe = Property::always(SAFE, |_: &Self, s: &State| s.world.bad.is_none());
+        let safe = Property::always(SAFE, |_: &Self, s: &State| s.shared.bad.is_none());
         let ends = Property::sometimes(ENDS, |nested: &Self, s: &State| nested.all_done(s));
         let moves = Property::always(MOVES, |nested: &Self, s: &State| {
             let moves = |i| nested.next_state(s, (i, s.threads[i].pc)).is_some();
-            s.world.bad.is_some() || nested.all_done(s) || (0..THREADS).any(moves)
+            s.shared.bad.is_some() || nested.all_done(s) || (0..THREADS).any(moves)
         });
         match self.bug {
-            // With a mistake, the first bad state is all that is wanted.
+            // With a mistake, only the first bad state is needed.
             Some(_) => vec![safe],
             None => vec![safe, moves, ends],
         }

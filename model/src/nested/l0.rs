@@ -1,4 +1,4 @@
-//! What L0 does: it takes pages away, moves memslots, logs.
+//! Operations of L0: it takes pages away, moves memslots, logs.
 
 use super::program::{Nested, Op, THREADS};
 use super::shadow::{EPOCH, Place, SHADOW, TWO, Word};
@@ -6,36 +6,36 @@ use super::steps::{Flush, L1, Pc, State};
 use crate::bug::Bug;
 
 impl Nested {
-    /// The frames of L1 that thread `i`'s invalidation goes over, a bit each.
+    /// Returns the frames of L1 that thread `i`'s invalidation visits, a bit each.
     pub(super) fn parts(s: &State, i: usize) -> u8 {
-        let Place { hvas, g1s, .. } = s.world.places[i];
+        let Place { hvas, g1s, .. } = s.shared.places[i];
         (0..TWO as u8)
-            .filter(|&g1| hvas >> s.world.slots[g1 as usize] & 1 != 0)
+            .filter(|&g1| hvas >> s.shared.slots[g1 as usize] & 1 != 0)
             .fold(g1s, |all, g1| all | 1 << g1)
     }
 
-    /// The next frame from `from` on whose head is to be read.
+    /// Returns the next frame from `from` on whose head must be read.
     fn next_part(parts: u8, from: u8) -> Option<u8> {
         (from..TWO as u8).find(|g1| parts >> g1 & 1 != 0)
     }
 
-    /// The head of the frame that the thread stands at, and then those behind it.
+    /// Reads the head of the thread's current frame, and then the next ones.
     fn head(&self, s: &mut State, i: usize, parts: u8) {
         let Some(g1) = Self::next_part(parts, s.threads[i].g1) else {
             s.threads[i].g1 = parts.trailing_zeros() as u8;
             s.threads[i].pc = Pc::Settle;
             return;
         };
-        let number = s.world.places[i].number;
+        let number = s.shared.places[i].number;
         s.threads[i].g1 = g1;
         s.threads[i].pc = Pc::Load;
-        if s.world.chunk && self.has(Bug::ChunkAnswers) {
-            s.world.chunk_version = s.world.chunk_version.max(number);
+        if s.shared.chunk && self.has(Bug::ChunkAnswers) {
+            s.shared.chunk_version = s.shared.chunk_version.max(number);
         }
-        if s.world.chunk && s.world.heads[g1 as usize] {
+        if s.shared.chunk && s.shared.heads[g1 as usize] {
             s.threads[i].fresh |= 1 << g1;
-            // Before the walk: a debt that it makes is found by threads that come after its edit.
-            s.world.places[i].reached |= s.world.places[i].listed && !self.has(Bug::ReachedLate);
+            // Before the walk, so that threads that come after its edit find the debt.
+            s.shared.places[i].reached |= s.shared.places[i].listed && !self.has(Bug::ReachedLate);
         } else {
             s.threads[i].g1 += 1;
             s.threads[i].pc = Pc::Head;
@@ -61,8 +61,8 @@ impl Nested {
                         &[EPOCH, SHADOW]
                     }
                 };
-                place.number = s.world.announce(lines.iter().copied());
-                s.world.places[i] = place;
+                place.number = s.shared.announce(lines.iter().copied());
+                s.shared.places[i] = place;
                 s.threads[i].pc = match op {
                     Op::MoveTables { .. } if self.has(Bug::SlotMovedUnderTables) => Pc::Settle,
                     Op::MoveTables { .. } => Pc::Load,
@@ -71,16 +71,16 @@ impl Nested {
                 s.threads[i].flush = Flush::Zap;
             }
             Pc::Canonical => {
-                let number = s.world.places[i].number;
+                let number = s.shared.places[i].number;
                 let others = (0..THREADS).any(|other| {
-                    let place = s.world.places[other];
+                    let place = s.shared.places[other];
                     other != i && place.listed && place.unflushed
                 });
                 let parts = Self::parts(s, i);
                 for g1 in (0..TWO as u8).filter(|g1| parts >> g1 & 1 != 0) {
-                    let word = &mut s.world.canonical[g1 as usize];
+                    let word = &mut s.shared.canonical[g1 as usize];
                     let leaf = matches!(word, Word::Leaf { .. });
-                    // Read-only as they are, L1's own mappings stay where stores are forbidden.
+                    // If only stores are forbidden, L1's own read-only mappings stay.
                     if !matches!(op, Op::Host { protect: true, .. }) {
                         s.threads[i].owes |= if leaf { L1 } else { 0 };
                         *word = Word::Hole(number);
@@ -104,25 +104,25 @@ impl Nested {
             }
             Pc::Change => {
                 match op {
-                    Op::Host { hva, protect: true } => s.world.writable[hva as usize] = false,
+                    Op::Host { hva, protect: true } => s.shared.writable[hva as usize] = false,
                     Op::Host { hva, .. } => {
-                        s.world.versions[hva as usize] += 1;
-                        s.world.writable[hva as usize] = true;
+                        s.shared.versions[hva as usize] += 1;
+                        s.shared.writable[hva as usize] = true;
                     }
-                    Op::Move { g1, hva } => s.world.slots[g1 as usize] = hva,
+                    Op::Move { g1, hva } => s.shared.slots[g1 as usize] = hva,
                     Op::MoveTables { t } => {
-                        s.world.store(0, t);
-                        // L1 has no part in this: L0 owes the flush.
-                        (0..TWO).for_each(|vcpu| s.world.forgets_t(vcpu, 0));
+                        s.shared.store(0, t);
+                        // L0 owes the flush, not L1.
+                        (0..TWO).for_each(|vcpu| s.shared.forgets_t(vcpu, 0));
                     }
                     op => unreachable!("{op:?} changes nothing"),
                 }
                 s.threads[i].pc = Pc::End;
             }
             Pc::End => {
-                s.world.places[i] = Place::default();
+                s.shared.places[i] = Place::default();
                 if !matches!(op, Op::Host { .. }) {
-                    s.world.announce([EPOCH]);
+                    s.shared.announce([EPOCH]);
                 }
                 s.done(i);
             }
@@ -130,12 +130,12 @@ impl Nested {
         }
     }
 
-    /// A log begins, or is taken. Neither is numbered. `None`: it waits.
+    /// Begins or harvests a log, without a number. `None`: it waits.
     pub(super) fn log(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
         let me = s.threads[i];
         match me.pc {
             Pc::Start if op == Op::BeginLog => {
-                s.world.logs = true;
+                s.shared.logs = true;
                 for (other, thread) in s.threads.iter_mut().enumerate() {
                     let in_section = self.op(thread, other) != Some(Op::Reclaim);
                     thread.awaited = other != i && thread.pc != Pc::Start && in_section;
@@ -143,7 +143,7 @@ impl Nested {
                 (s.threads[i].taken, s.threads[i].pc) = (3, Pc::Grace);
             }
             Pc::Start => {
-                (s.threads[i].taken, s.world.marks) = (s.world.marks, 0);
+                (s.threads[i].taken, s.shared.marks) = (s.shared.marks, 0);
                 s.threads[i].pc = Pc::Head;
             }
             Pc::Grace
@@ -157,11 +157,11 @@ impl Nested {
             Pc::Settle => self.settle(s, i),
             Pc::Kick(vcpu) => self.kick(s, i, vcpu),
             Pc::Remove if op == Op::BeginLog => {
-                s.world.begun = true;
+                s.shared.begun = true;
                 s.done(i);
             }
             Pc::Remove => {
-                s.world.unsaved &= !me.taken;
+                s.shared.unsaved &= !me.taken;
                 s.done(i);
             }
             _ => self.visit(s, i, op),

@@ -1,4 +1,4 @@
-//! What L1 does: it writes its table, flushes, enters L2. And a flush of the shadow, which an entry makes.
+//! Operations of L1: it writes its table, flushes, enters L2. And a flush of the shadow, which an entry carries out.
 
 use super::program::{Nested, Op};
 use super::shadow::{Place, SHADOW, Tree, Word};
@@ -9,13 +9,13 @@ impl Nested {
     /// One step. `None`: it waits.
     pub(super) fn l1(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
         match op {
-            Op::Store { key, t } => s.world.store(key, t),
+            Op::Store { key, t } => s.shared.store(key, t),
             Op::Flush => {
-                s.world.vcpus[i].in_l2 = false;
-                s.world.vcpus[i].pending = Some(s.world.newest);
-                s.world.forgets_t(i, s.world.vcpus[i].key);
+                s.shared.vcpus[i].in_l2 = false;
+                s.shared.vcpus[i].pending = Some(s.shared.newest);
+                s.shared.forgets_t(i, s.shared.vcpus[i].key);
             }
-            Op::Leave => s.world.vcpus[i].in_l2 = false,
+            Op::Leave => s.shared.vcpus[i].in_l2 = false,
             Op::Enter { key } => return self.enter(s, i, key),
             Op::Broadcast => {
                 self.broadcast(s, i);
@@ -27,75 +27,75 @@ impl Nested {
         Some(())
     }
 
-    /// A flush that may not wait for the entries of other vCPUs: they are in L2 and stay there.
+    /// A flush that must not wait for the entries of other vCPUs, because they are in L2 and stay there.
     fn broadcast(&self, s: &mut State, i: usize) {
         match s.threads[i].pc {
             Pc::Start => {
-                s.world.vcpus[i].in_l2 = false;
-                s.world.since[i] = 1 << s.world.t[s.world.key as usize];
+                s.shared.vcpus[i].in_l2 = false;
+                s.shared.since[i] = 1 << s.shared.t[s.shared.key as usize];
                 s.threads[i].pc = Pc::Begin;
                 if self.has(Bug::BroadcastDeferred) {
-                    let newest = s.world.newest;
-                    s.world.vcpus.iter_mut().for_each(|vcpu| vcpu.pending = Some(newest));
+                    let newest = s.shared.newest;
+                    s.shared.vcpus.iter_mut().for_each(|vcpu| vcpu.pending = Some(newest));
                     s.threads[i].pc = Pc::Entered;
                 }
             }
             Pc::Entered => {
-                let key = s.world.key;
-                let since = core::mem::take(&mut s.world.since[i]);
-                s.world.vcpus.iter_mut().for_each(|vcpu| vcpu.allowed[key as usize] &= since);
+                let key = s.shared.key;
+                let since = core::mem::take(&mut s.shared.since[i]);
+                s.shared.vcpus.iter_mut().for_each(|vcpu| vcpu.allowed[key as usize] &= since);
                 s.done(i);
             }
             _ => self.flush(s, i, Op::Broadcast, Pc::Entered),
         }
     }
 
-    /// The vCPU enters L2: what is pending for it comes first.
+    /// The vCPU enters L2 after its pending flush.
     fn enter(&self, s: &mut State, i: usize, key: u8) -> Option<()> {
-        let newest = s.world.newest;
+        let newest = s.shared.newest;
         match s.threads[i].pc {
             Pc::Start => {
-                let vcpu = &mut s.world.vcpus[i];
+                let vcpu = &mut s.shared.vcpus[i];
                 if !vcpu.known || vcpu.key != key {
                     vcpu.pending = (!self.has(Bug::FirstEntryUnflushed)).then_some(newest);
                     (vcpu.known, vcpu.key) = (true, key);
-                    s.world.forgets_t(i, key);
+                    s.shared.forgets_t(i, key);
                 } else if vcpu.allowed[key as usize] == 0 {
-                    s.world.forgets_t(i, key);
+                    s.shared.forgets_t(i, key);
                 }
-                s.threads[i].pc = if s.world.vcpus[i].refused { Pc::Comeback } else { Pc::Enter };
+                s.threads[i].pc = if s.shared.vcpus[i].refused { Pc::Comeback } else { Pc::Enter };
             }
             Pc::Comeback => {
                 Self::comeback(s, i);
                 s.threads[i].pc = Pc::Enter;
             }
-            Pc::Enter if s.world.key != key => {
-                // Another root's shadow: recycled when no vCPU is in it.
+            Pc::Enter if s.shared.key != key => {
+                // The shadow of another root: recycle it when no vCPU is in it.
                 let enters = |thread: &Thread| thread.pc == Pc::Entered || Self::is_in_flush(thread.pc);
-                let vcpus = &s.world.vcpus[..s.world.vcpu_count];
+                let vcpus = &s.shared.vcpus[..s.shared.vcpu_count];
                 if vcpus.iter().any(|vcpu| vcpu.in_l2) || s.threads.iter().any(enters) {
                     return None;
                 }
-                s.world.key = key;
-                // As built, what the other root says too may stay.
+                s.shared.key = key;
+                // As built, leaves that the other root also has may stay.
                 let flush = if self.fresh { Flush::Revalidate } else { Flush::Zap };
                 (s.threads[i].flush, s.threads[i].pc) = (flush, Pc::Begin);
             }
             Pc::Enter => {
-                let under_way = s.world.places.iter().filter(|place| place.listed && place.shadow);
+                let under_way = s.shared.places.iter().filter(|place| place.listed && place.shadow);
                 let begun = under_way.map(|place| place.number).max();
-                match s.world.vcpus[i].pending {
+                match s.shared.vcpus[i].pending {
                     None => s.threads[i].pc = Pc::Entered,
                     Some(_)
-                        if self.has(Bug::CoalescedWithOlder) && (begun.is_some() || s.world.flushed > 0) =>
+                        if self.has(Bug::CoalescedWithOlder) && (begun.is_some() || s.shared.flushed > 0) =>
                     {
                         if begun.is_some() {
                             return None;
                         }
                         s.threads[i].pc = Pc::Entered;
                     }
-                    // A flush that began after this one was asked for serves both, when it has ended.
-                    Some(asked) if s.world.flushed > asked => s.threads[i].pc = Pc::Entered,
+                    // A flush that began after this request serves both when it has ended.
+                    Some(asked) if s.shared.flushed > asked => s.threads[i].pc = Pc::Entered,
                     // As built, one at a time.
                     Some(_) if self.fresh && begun.is_some() && !self.has(Bug::CoalescedUnwaited) => {
                         return None;
@@ -110,13 +110,13 @@ impl Nested {
                 }
             }
             Pc::Entered => {
-                let root = s.world.root;
-                let vcpu = &s.world.vcpus[i];
+                let root = s.shared.root;
+                let vcpu = &s.shared.vcpus[i];
                 if self.fresh && vcpu.pending.is_some() && !self.has(Bug::ServedUnforgotten) {
-                    // Served by another vCPU's flush, perhaps: its own TLB forgets all the same.
-                    s.world.forget_dropped(i);
+                    // Its own TLB must forget even if another vCPU's flush served it.
+                    s.shared.forget_dropped(i);
                 }
-                let vcpu = &mut s.world.vcpus[i];
+                let vcpu = &mut s.shared.vcpus[i];
                 (vcpu.pending, vcpu.in_l2, vcpu.root) = (None, true, root);
                 s.done(i);
             }
@@ -125,21 +125,21 @@ impl Nested {
         Some(())
     }
 
-    /// A flush of the shadow: everything that T no longer says goes.
+    /// A flush of the shadow removes every leaf that T no longer has.
     pub(super) fn flush(&self, s: &mut State, i: usize, op: Op, back: Pc) {
         match s.threads[i].pc {
             Pc::Begin => {
-                let number = s.world.announce([SHADOW]);
-                s.world.places[i] =
+                let number = s.shared.announce([SHADOW]);
+                s.shared.places[i] =
                     Place { listed: true, unflushed: true, number, shadow: true, ..Place::default() };
                 s.threads[i].pc = Pc::Load;
                 if self.drops && !matches!(op, Op::Access { .. }) {
-                    assert_eq!(s.world.root, 0, "a world has two trees");
-                    s.world.root = 1;
-                    s.world.trees[1] = Tree { upper: Word::Hole(number), leaf: Word::Hole(0), row: 0 };
+                    assert_eq!(s.shared.root, 0, "there are two trees");
+                    s.shared.root = 1;
+                    s.shared.trees[1] = Tree { upper: Word::Hole(number), leaf: Word::Hole(0), row: 0 };
                     (s.threads[i].owes, s.threads[i].pc) = (L2, Pc::Settle);
                     if self.has(Bug::DroppedWithEntries) {
-                        s.world.heads = [false; 2];
+                        s.shared.heads = [false; 2];
                     }
                 }
             }
@@ -162,14 +162,14 @@ impl Nested {
                 s.threads[i].pc = Pc::End;
             }
             Pc::End => {
-                let number = s.world.places[i].number;
-                s.world.places[i] = Place::default();
-                // A flush of one page on behalf of a fault is none of the whole shadow.
+                let number = s.shared.places[i].number;
+                s.shared.places[i] = Place::default();
+                // A flush of one page for a fault does not count as one of the whole shadow.
                 if !matches!(op, Op::Access { .. }) {
-                    s.world.flushed = s.world.flushed.max(number);
+                    s.shared.flushed = s.shared.flushed.max(number);
                 }
                 if self.fresh && matches!(op, Op::Broadcast) {
-                    s.world.settled = s.world.settled.max(s.threads[i].row);
+                    s.shared.settled = s.shared.settled.max(s.threads[i].row);
                 }
                 s.threads[i].row = 0;
                 s.threads[i].flush = Flush::Revalidate;
@@ -179,7 +179,7 @@ impl Nested {
         }
     }
 
-    /// Whether thread `i` stands in a flush.
+    /// Returns whether a thread is in a flush.
     pub(super) fn is_in_flush(pc: Pc) -> bool {
         use Pc::{Begin, Edit, End, Head, Kick, Load, Note, Noted, ReadRow, Remove, Settle};
         matches!(pc, Begin | Load | ReadRow | Note | Edit | Noted | Head | Settle | Kick(_) | Remove | End)

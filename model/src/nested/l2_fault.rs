@@ -1,59 +1,60 @@
 //! An access of L2 that its TLB does not answer.
 
 use super::program::{Nested, THREADS};
-use super::shadow::{EPOCH, SHADOW, Word, World, entry};
+use super::shadow::{EPOCH, SHADOW, Shared, Word, entry};
 use super::steps::{Flush, Pc, State};
 use crate::bug::Bug;
 use entry::{ACCESSED, DIRTY, FRAME, PRESENT, WRITE};
 
 impl Nested {
-    /// The newest number that the fault of thread `i` knows.
+    /// Returns the stamp of thread `i`'s fault.
     fn stamp(s: &State, i: usize) -> u8 {
         let met = if let Some(Word::Hole(number)) = s.threads[i].word { number } else { 0 };
         s.threads[i].lines.into_iter().fold(met, u8::max)
     }
 
-    /// The places, a bit each, of active invalidations that cover what the fault needs: its host page, its frame of L1, T's own
-    /// page.
+    /// Returns the places, a bit each, of active invalidations that cover the fault's host page, its frame of L1, or
+    /// T's own page.
     fn covering(s: &State, i: usize) -> u8 {
         let (hva, g1) = (s.threads[i].hva, s.threads[i].t & FRAME);
         let covers = |other: &usize| {
-            let place = s.world.places[*other];
+            let place = s.shared.places[*other];
             let needed = place.hvas >> hva & 1 != 0 || place.g1s >> g1 & 1 != 0 || place.tables;
             *other != i && place.listed && needed
         };
         (0..THREADS).filter(covers).fold(0, |places, other| places | 1 << other)
     }
 
-    /// T, and what it refuses. `None`: it refuses. Sets Accessed, and Dirty for a store.
+    /// Reads T, and sets Accessed, and Dirty for a store. `None`: T refuses.
     fn read_t(s: &mut State, i: usize, write: bool) -> Option<u8> {
-        let key = s.world.vcpus[i].key;
-        let t = s.world.t[key as usize];
+        let key = s.shared.vcpus[i].key;
+        let t = s.shared.t[key as usize];
         if t & PRESENT == 0 || write && t & WRITE == 0 {
             return None;
         }
         let seen = t | ACCESSED | if write { DIRTY } else { 0 };
         if seen != t {
-            s.world.store(key, seen);
+            s.shared.store(key, seen);
         }
         Some(seen)
     }
 
-    /// L1 gets the fault. A leaf that it hit is looked at again before this vCPU runs L2.
+    /// L1 gets the fault. A leaf that was hit is checked again before this vCPU runs L2.
     fn refuse(&self, s: &mut State, i: usize) {
-        // Where something has not been flushed yet, it may have hit what is in no table any more.
+        // If something is unflushed, the access may have hit a translation that is in no table any more.
         let owed = s.others_unflushed(i, None) && !self.has(Bug::RefusedBesideDebt);
-        let hit = owed || matches!(s.world.walk(), Word::Leaf { .. } | Word::Frozen(_));
-        let World { newest, vcpu_count, .. } = s.world;
+        let hit = owed || matches!(s.shared.walk(), Word::Leaf { .. } | Word::Frozen(_));
+        let Shared { newest, vcpu_count, .. } = s.shared;
         if self.fresh {
             return self.refuse_built(s, i);
         }
-        let vcpu = &mut s.world.vcpus[i];
+        let vcpu = &mut s.shared.vcpus[i];
         vcpu.in_l2 = false;
         if hit && !self.has(Bug::RefusedLeafKept) {
             vcpu.pending = Some(newest);
         }
-        // The violation itself has dropped what it hit: L1 need not flush. Where it hit nothing, and others fill the same shadow, it must.
+        // The violation itself has dropped the translation that it hit, so L1 need not flush. If it hit nothing, and
+        // other vCPUs fill the same shadow, L1 must flush.
         if vcpu_count == 1 || hit {
             vcpu.allowed[vcpu.key as usize] = 0;
         }
@@ -64,10 +65,10 @@ impl Nested {
     pub(super) fn access(&self, s: &mut State, i: usize, write: bool, near: bool) -> Option<()> {
         let me = s.threads[i];
         if !matches!(me.pc, Pc::Start | Pc::Wait) {
-            s.world.uses(me.root);
+            s.shared.uses(me.root);
         }
         s.threads[i].pc = match me.pc {
-            Pc::Start if !s.world.vcpus[i].in_l2 => {
+            Pc::Start if !s.shared.vcpus[i].in_l2 => {
                 s.done(i);
                 return Some(());
             }
@@ -76,11 +77,11 @@ impl Nested {
                 (s.threads[i].root, s.threads[i].word) = (root, Some(word));
                 if self.fresh {
                     // Before the walk.
-                    s.threads[i].lines[2] = s.world.lines[SHADOW];
+                    s.threads[i].lines[2] = s.shared.lines[SHADOW];
                 }
-                s.threads[i].above = self.reclaims() && s.world.trees[root as usize].upper != Word::Table;
+                s.threads[i].above = self.reclaims() && s.shared.trees[root as usize].upper != Word::Table;
                 match word {
-                    // Its owner goes on soon.
+                    // Wait for its owner.
                     Word::Frozen(_) | Word::Condemned(_) => return None,
                     Word::Leaf { .. } if !self.fresh => Pc::Compare,
                     _ if self.has(Bug::TablesReadFirst) => Pc::ReadTables,
@@ -120,18 +121,19 @@ impl Nested {
         Some(())
     }
 
-    /// F1: the tree, and the word in it. Near the last access the tree is that of then, as long as the line stands.
+    /// F1: returns the tree, and the word in it. Near the last access it is the remembered tree, while the line is
+    /// unchanged.
     fn finds(&self, s: &mut State, i: usize, near: bool) -> (u8, Word) {
-        let line = s.world.lines[SHADOW];
+        let line = s.shared.lines[SHADOW];
         let stands = |&(_, then): &(u8, u8)| then == line || self.has(Bug::NearUnchecked);
-        if let Some((root, _)) = s.world.vcpus[i].near.filter(stands).filter(|_| near) {
-            s.world.uses(root);
-            let word = s.world.trees[root as usize].leaf;
+        if let Some((root, _)) = s.shared.vcpus[i].near.filter(stands).filter(|_| near) {
+            s.shared.uses(root);
+            let word = s.shared.trees[root as usize].leaf;
             if matches!(word, Word::Hole(_)) {
                 return (root, word);
             }
         }
-        (s.world.root, s.world.walk())
+        (s.shared.root, s.shared.walk())
     }
 
     /// F2 to F6. `None`: T refuses, and L1 has the fault.
@@ -140,9 +142,9 @@ impl Nested {
         let g1 = me.t & FRAME;
         Some(match me.pc {
             Pc::Stamp => {
-                s.threads[i].lines[1] = s.world.lines[EPOCH];
+                s.threads[i].lines[1] = s.shared.lines[EPOCH];
                 if !self.fresh || self.has(Bug::TablesReadFirst) || self.has(Bug::LineReadLate) {
-                    s.threads[i].lines[2] = s.world.lines[SHADOW];
+                    s.threads[i].lines[2] = s.shared.lines[SHADOW];
                 }
                 if self.has(Bug::TablesReadFirst) && !me.upgrades { Pc::Slot } else { Pc::ReadTables }
             }
@@ -158,15 +160,15 @@ impl Nested {
                 }
             },
             Pc::Slot => {
-                s.threads[i].hva = s.world.slots[g1 as usize];
-                s.threads[i].logs = s.world.logs;
+                s.threads[i].hva = s.shared.slots[g1 as usize];
+                s.threads[i].logs = s.shared.logs;
                 if self.has(Bug::RowUnfrozen) && !me.upgrades {
                     s.row_changes(me.root, g1);
                 }
                 Pc::Region
             }
             Pc::Region => {
-                s.threads[i].lines[0] = s.world.lines[me.hva as usize];
+                s.threads[i].lines[0] = s.shared.lines[me.hva as usize];
                 Pc::List
             }
             Pc::List => {
@@ -174,25 +176,25 @@ impl Nested {
                 Pc::Confirm
             }
             Pc::Confirm => {
-                // A scan is no moment: what was listed is looked at later, and may have ended.
+                // A scan is not atomic: a listed invalidation is checked later, and may have ended.
                 let covered = Self::covering(s, i) & me.listed != 0 && !self.has(Bug::ShadowFaultUnscanned);
                 s.threads[i].listed = 0;
                 match me.upgrades {
-                    true if covered || s.world.lines[EPOCH] != me.lines[1] => Pc::ThawBack,
+                    true if covered || s.shared.lines[EPOCH] != me.lines[1] => Pc::ThawBack,
                     false if covered => Pc::Wait,
-                    false if s.world.lines[EPOCH] != me.lines[1] => Pc::Start,
+                    false if s.shared.lines[EPOCH] != me.lines[1] => Pc::Start,
                     _ => Pc::Lookup,
                 }
             }
             Pc::Lookup => {
                 let page = me.hva as usize;
-                s.threads[i].pfn = s.world.versions[page] * 2 + me.hva;
-                let given = s.world.writable[page] && if me.logs { write } else { true };
+                s.threads[i].pfn = s.shared.versions[page] * 2 + me.hva;
+                let given = s.shared.writable[page] && if me.logs { write } else { true };
                 let dirty = me.t & DIRTY != 0 || self.has(Bug::WriteWithoutDirty);
                 s.threads[i].write = given && dirty && me.t & WRITE != 0;
                 match me.word {
                     Some(Word::Leaf { pfn, .. }) if me.upgrades => {
-                        let same = pfn == s.threads[i].pfn && s.world.trees[me.root as usize].row == g1;
+                        let same = pfn == s.threads[i].pfn && s.shared.trees[me.root as usize].row == g1;
                         if same && s.threads[i].write { Pc::ThawLeaf } else { Pc::ThawBack }
                     }
                     _ if self.has(Bug::EntryAfterLeaf) => Pc::Recheck,
@@ -208,9 +210,9 @@ impl Nested {
         let me = s.threads[i];
         let g1 = me.t & FRAME;
         match me.pc {
-            Pc::Add if !s.world.chunk => {
-                (s.world.chunk, s.threads[i].made) = (true, true);
-                s.world.chunk_version = 0;
+            Pc::Add if !s.shared.chunk => {
+                (s.shared.chunk, s.threads[i].made) = (true, true);
+                s.shared.chunk_version = 0;
                 Pc::Add
             }
             Pc::Add => {
@@ -219,19 +221,19 @@ impl Nested {
                 if fills && !self.has(Bug::CheckedBeforeFrozen) { Pc::Link } else { Pc::Recheck }
             }
             Pc::Recheck => {
-                let lines = [s.world.lines[me.hva as usize], s.world.lines[EPOCH], s.world.lines[SHADOW]];
+                let lines = [s.shared.lines[me.hva as usize], s.shared.lines[EPOCH], s.shared.lines[SHADOW]];
                 let stamp = Self::stamp(s, i);
                 let stands = match self.bug {
                     Some(Bug::EntryUnchecked) => true,
                     Some(Bug::ShadowUnrechecked) => lines[..2] == me.lines[..2],
-                    Some(Bug::ChunkAnswers) if me.made => s.world.newest <= stamp,
-                    Some(Bug::ChunkAnswers) => s.world.chunk_version <= stamp,
+                    Some(Bug::ChunkAnswers) if me.made => s.shared.newest <= stamp,
+                    Some(Bug::ChunkAnswers) => s.shared.chunk_version <= stamp,
                     _ => lines == me.lines,
                 };
                 if stands { Pc::Link } else { Pc::Start }
             }
             Pc::Link => {
-                let tree = &mut s.world.trees[me.root as usize];
+                let tree = &mut s.shared.trees[me.root as usize];
                 if let Word::Hole(number) = tree.upper {
                     let fill = if self.has(Bug::ShadowFillsZero) { 0 } else { number };
                     (tree.upper, tree.leaf) = (Word::Table, Word::Hole(fill));
@@ -246,7 +248,7 @@ impl Nested {
                 let old = me.word.expect("met in the walk");
                 let old_enough = matches!(old, Word::Hole(number) if number <= Self::stamp(s, i))
                     || self.has(Bug::ShadowNumberUnchecked);
-                if !old_enough || !s.world.swap(me.root, old, Word::Frozen(i as u8)) {
+                if !old_enough || !s.shared.swap(me.root, old, Word::Frozen(i as u8)) {
                     Pc::Start
                 } else {
                     match self.bug {
@@ -257,7 +259,7 @@ impl Nested {
                 }
             }
             Pc::AddLate => {
-                s.world.chunk = true;
+                s.shared.chunk = true;
                 s.head_changes(g1, true);
                 Pc::Mark
             }
@@ -265,7 +267,8 @@ impl Nested {
         }
     }
 
-    /// The second half of F9, F10; and a leaf that is frozen for a permission. `None`: the access is over.
+    /// The second half of F9, F10; and the thaw of a leaf that was frozen for a permission. `None`: the access has
+    /// ended.
     fn thaw(&self, s: &mut State, i: usize) -> Option<Pc> {
         let me = s.threads[i];
         let g1 = me.t & FRAME;
@@ -274,7 +277,7 @@ impl Nested {
                 s.threads[i].row_stands = true;
                 if self.has(Bug::RowUnowned) { Pc::Row } else { Pc::RowOwned }
             }
-            Pc::RowOwned if s.world.trees[me.root as usize].leaf == Word::Frozen(i as u8) => Pc::Row,
+            Pc::RowOwned if s.shared.trees[me.root as usize].leaf == Word::Frozen(i as u8) => Pc::Row,
             Pc::RowOwned => Pc::Start,
             Pc::Row if me.row_stands || self.has(Bug::RowStored) => {
                 s.row_changes(me.root, g1);
@@ -283,7 +286,7 @@ impl Nested {
             Pc::Row => Pc::RowRead,
             Pc::Thaw | Pc::ThawLeaf => {
                 let new = Word::Leaf { pfn: me.pfn, write: me.write, armed: false, g1 };
-                match s.world.swap(me.root, Word::Frozen(i as u8), new) {
+                match s.shared.swap(me.root, Word::Frozen(i as u8), new) {
                     false => Pc::Start,
                     true if self.has(Bug::EntryAfterLeaf) && me.pc == Pc::Thaw => Pc::AddLate,
                     true => Pc::Mark,
@@ -291,30 +294,30 @@ impl Nested {
             }
             Pc::Mark => {
                 if self.reclaims() {
-                    s.world.vcpus[i].near = Some((me.root, me.lines[2]));
+                    s.shared.vcpus[i].near = Some((me.root, me.lines[2]));
                 }
                 if me.write && me.logs && !self.has(Bug::WriteUnmarked) {
-                    s.world.marks |= 1 << g1;
+                    s.shared.marks |= 1 << g1;
                 }
                 s.done(i);
                 return None;
             }
             Pc::FreezeLeaf => {
                 let old = me.word.expect("met in the walk");
-                // As if the leaf's own word said that stores are the host's to allow.
+                // As if the leaf's own word had the host's write permission.
                 let at_once = self.has(Bug::UpgradeUncompared) && me.write;
                 let given = Word::Leaf { pfn: me.pfn, write: true, armed: false, g1 };
                 let new = if at_once { given } else { Word::Frozen(i as u8) };
-                match s.world.swap(me.root, old, new) {
+                match s.shared.swap(me.root, old, new) {
                     false => Pc::Start,
                     true if at_once => Pc::Mark,
                     true => Pc::Stamp,
                 }
             }
             Pc::ThawBack => {
-                s.world.swap(me.root, Word::Frozen(i as u8), me.word.expect("met in the walk"));
-                if !s.world.writable[me.hva as usize] {
-                    // The host is asked outside the section, as in any fault.
+                s.shared.swap(me.root, Word::Frozen(i as u8), me.word.expect("met in the walk"));
+                if !s.shared.writable[me.hva as usize] {
+                    // The fault asks the host outside the section, as always.
                     s.done(i);
                     return None;
                 }
@@ -324,11 +327,11 @@ impl Nested {
         })
     }
 
-    /// A leaf is there: T says whether it serves, goes, or gets a permission more.
+    /// A leaf is there: T decides whether it stays, is removed, or gets a permission.
     fn compare(&self, s: &mut State, i: usize, write: bool) {
         let me = s.threads[i];
         let Some(Word::Leaf { pfn, write: writes, .. }) = me.word else { unreachable!("a leaf") };
-        let row = s.world.trees[me.root as usize].row;
+        let row = s.shared.trees[me.root as usize].row;
         let Some(t) = Self::read_t(s, i, write) else {
             self.refuse(s, i);
             return;
@@ -340,11 +343,11 @@ impl Nested {
         } else if !write || writes {
             s.done(i);
         } else {
-            let logs = s.world.logs;
+            let logs = s.shared.logs;
             let me = &mut s.threads[i];
             (me.upgrades, me.pc) = (true, Pc::FreezeLeaf);
             if self.has(Bug::UpgradeUncompared) {
-                (me.pfn, me.write, me.logs, me.t) = (pfn, s.world.writable[(pfn % 2) as usize], logs, t);
+                (me.pfn, me.write, me.logs, me.t) = (pfn, s.shared.writable[(pfn % 2) as usize], logs, t);
             }
         }
     }

@@ -1,22 +1,22 @@
-//! Nested guests: the design of `book/src/nested.md`, in worlds of its own.
+//! Models the design of nested guests in `book/src/nested.md`, with a state of its own.
 //!
-//! L1 is a hypervisor in our guest, L2 its guest. A *shadow* holds L1's second-level table composed with L0's: g2, a frame of
-//! L2, to a frame of the host. The shadow is a TLB as far as L1 is concerned, and never older than the host.
+//! L1 is a hypervisor in our guest, L2 its guest. A *shadow* holds L1's second-level table composed with L0's: it maps
+//! g2, a frame of L2, to a frame of the host. For L1 the shadow is a TLB. It is never older than the host's state.
 //!
-//! | room | what |
+//! | module | contents |
 //! |---|---|
-//! | [`shadow`] | what is shared; hardware; what no vCPU may reach |
-//! | [`steps`] | where a thread stands; the walk over the shadow's entry that invalidations, flushes and logs share |
+//! | [`shadow`] | the shared state; hardware; translations that no vCPU may reach |
+//! | [`steps`] | a thread's next step; the walk over the shadow's entry, for invalidations, flushes and logs |
 //! | `l2_fault` | an access of L2, F1 to F10 |
-//! | `built` | the same where what is built differs |
+//! | `built` | the same where the built design differs |
 //! | `l1` | L1 writes its table, flushes, enters L2 |
 //! | `l0` | L0 takes pages away, moves memslots, logs |
-//! | [`parts`] | a large leaf of which a part changes: a world of its own |
+//! | [`parts`] | a large leaf of which a part changes, with a state of its own |
 //! | `reclaim` | L0 takes the shadow's tables, with vCPUs on it |
-//! | [`program`], `explore` | a world and its threads; the check |
-//! | [`scenarios`] | those that are checked |
+//! | [`program`], `explore` | an initial state and its threads; the check |
+//! | [`scenarios`] | the scenarios |
 //!
-//! How an invalidation is listed, numbered and announced is one step here; `active` has it in all its steps.
+//! An invalidation is listed, numbered and announced in one step here; `active` models the separate steps.
 
 mod built;
 mod explore;

@@ -1,22 +1,24 @@
-//! A large leaf of a shadow of which a part changes: it becomes a table of two small ones, as in `slat/src/shadows/split.rs`.
+//! Split of a large leaf of a shadow of which a part changes, into a table of two small leaves, as in
+//! `slat/src/shadows/split.rs`.
 //!
-//! T is one entry, which names one of two large pages of L1. All have two parts. Both pages are behind the same frames of the host in
-//! the beginning, so their leaves are one word. The hint of a large page leads to whatever its leaf was split into. What other worlds show,
-//! such as a small leaf's way into its entry, is one step here. One vCPU; its TLB has all that it could ever have loaded.
+//! T is one entry, which names one of two large pages of L1. Each page has two parts. At the start both pages are
+//! backed by the same frames of the host, so their leaves are one word. The hint of a large page leads to whatever its
+//! leaf was split into. Steps that other parts of the model have, such as the install of a small leaf, are one step
+//! here. There is one vCPU; its TLB has everything that it could ever have loaded.
 
 mod steps;
 
 use crate::bug::Bug;
 use crate::check::{Checked, ENDS, SAFE, Verdict, verdict};
 use crate::library::Family;
-use crate::world::Bad;
+use crate::shared::Bad;
 use stateright::{Model, Property};
 
 const TWO: usize = 2;
 const THREADS: usize = 3;
 const BOTH: u8 = 3;
 
-/// What a thread is told to do.
+/// An operation of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Op {
     /// L2 accesses a part.
@@ -30,7 +32,7 @@ enum Op {
 }
 use Op::{Access, Flush, Move, Store};
 
-/// Where it stands.
+/// The next step of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[expect(missing_docs, reason = "each is what the thread does next")]
 pub enum Pc {
@@ -62,7 +64,7 @@ pub enum Pc {
     Settle,
 }
 
-/// The shadow's upper entry. The page is what the checker knows of a leaf: no bit of the word says so.
+/// The shadow's upper entry. The checker knows a leaf's page; no bit of the word has it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Word {
     Hole,
@@ -104,7 +106,7 @@ struct Thread {
     owes: bool,
 }
 
-/// All of it.
+/// The whole state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct State {
     t: u8,
@@ -118,7 +120,7 @@ pub struct State {
     number: u8,
     lines: [[u8; TWO]; TWO],
     line: u8,
-    /// What each thread's invalidation covers: page and parts.
+    /// Page and parts that each thread's invalidation covers.
     listed: [Option<(u8, u8)>; THREADS],
     /// A bit for each page, part and frame.
     tlb: u32,
@@ -137,7 +139,7 @@ pub struct Parts {
     /// What happens in it.
     pub name: String,
     programs: Vec<Vec<Op>>,
-    /// It begins with a large leaf.
+    /// Whether it begins with a large leaf.
     composed: bool,
     bug: Option<Bug>,
 }
@@ -188,13 +190,13 @@ impl State {
         self.threads[i] = Thread { op: self.threads[i].op, ..Thread::default() };
     }
 
-    /// What was under way is done.
+    /// Ends a drop.
     fn drops(&mut self) {
         self.under_way -= 1;
         self.noted = true;
     }
 
-    /// What the vCPU could load at this moment joins what it has cached, and is judged.
+    /// Adds everything that the vCPU could load at this moment to its cache, and judges it.
     fn hardware(&mut self) {
         let mut load = |page: u8, part: u8, frame: u8| self.tlb |= 1 << (page * 16 + part * 8 + frame);
         match self.upper {
@@ -219,7 +221,7 @@ impl State {
     }
 }
 
-/// All of them.
+/// Returns all scenarios.
 pub fn families() -> Vec<Family<Parts>> {
     let (first, second) = (1, 2);
     let back = [Store(1), Access(0), Store(0), Flush, Access(1)];
@@ -318,7 +320,7 @@ impl Model for Parts {
         let safe = Property::always(SAFE, |_: &Self, s: &State| s.bad.is_none());
         let ends = Property::sometimes(ENDS, |parts: &Self, s: &State| parts.all_done(s));
         match self.bug {
-            // With a mistake, the first bad state is all that is wanted.
+            // With a mistake, only the first bad state is needed.
             Some(_) => vec![safe],
             None => vec![safe, ends],
         }

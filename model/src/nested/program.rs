@@ -1,47 +1,48 @@
-//! A scenario: a world, a program for each thread, perhaps a mistake.
+//! A scenario: an initial state, a program for each thread, perhaps a mistake.
 
-use super::shadow::{Tree, Vcpu, Word, World, entry, stores};
+use super::shadow::{Shared, Tree, Vcpu, Word, entry, stores};
 use crate::bug::Bug;
 
-/// Threads in the world. The first are vCPUs.
+/// Number of threads. The first ones are vCPUs.
 pub(super) const THREADS: usize = 3;
 
-/// What a thread is told to do.
+/// An operation of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// L2 accesses g2. Nothing, if this vCPU is not in L2.
     Access {
-        /// It stores.
+        /// Whether it stores.
         write: bool,
     },
     /// The same close to the last access, whose table is remembered.
     Near {
-        /// It stores.
+        /// Whether it stores.
         write: bool,
     },
     /// L1 writes T under the root `key`.
     Store {
-        /// Which of L1's roots.
+        /// The root of L1.
         key: u8,
         /// The value.
         t: u8,
     },
     /// The vCPU leaves L2, and L1 flushes (INVEPT, a fresh ASID, a TLBI).
     Flush,
-    /// The vCPU leaves L2, and L1 flushes for all vCPUs at once (a broadcast TLBI): when it goes on, none uses what was before.
+    /// The vCPU leaves L2, and L1 flushes for all vCPUs at once (a broadcast TLBI): when L1 continues, no vCPU uses an
+    /// older translation.
     Broadcast,
     /// The vCPU leaves L2.
     Leave,
     /// The vCPU enters L2 on the root `key`.
     Enter {
-        /// Which of L1's roots.
+        /// The root of L1.
         key: u8,
     },
     /// L0 takes a host page away, or forbids stores to it.
     Host {
         /// The page.
         hva: u8,
-        /// The page stays, stores are forbidden.
+        /// The page stays, but stores are forbidden.
         protect: bool,
     },
     /// A transaction moves frame `g1` to another host page.
@@ -51,35 +52,37 @@ pub enum Op {
         /// Its host page from now on.
         hva: u8,
     },
-    /// A transaction moves the slot in which T lies: other memory, where T is this.
+    /// A transaction moves the slot in which T lies to other memory, in which T has this value.
     MoveTables {
         /// The value.
         t: u8,
     },
-    /// Table memory is short: the shadow's leaf table goes, whichever vCPUs run on it.
+    /// Table memory is short: reclaims the shadow's leaf table, whichever vCPUs run on it.
     Reclaim,
     /// The slots log from now on.
     BeginLog,
-    /// The log is taken, and its pages are copied.
+    /// Harvests the log, and copies its pages.
     Harvest,
 }
 
-/// See the module's header.
+/// A scenario of nested guests.
 #[derive(Clone, Debug)]
 pub struct Nested {
     /// What happens in it.
     pub name: String,
-    /// As it begins.
-    pub(super) world: World,
-    /// One for each thread.
+    /// The initial state.
+    pub(super) shared: Shared,
+    /// A program for each thread.
     pub(super) programs: Vec<Vec<Op>>,
-    /// A flush of the shadow puts an empty tree in place of what it has, and looks at no entry.
+    /// A flush of the shadow replaces its tree by an empty one, and visits no entry.
     pub(super) drops: bool,
-    /// An invalidation looks at the row, and leaves the leaf of a frame that it does not cover. Otherwise it edits what is there.
+    /// An invalidation checks the row, and leaves the leaf of a frame that it does not cover. Otherwise it edits any
+    /// leaf.
     pub(super) spares: bool,
-    /// As it is built in `slat/src/nested`: see `built`. Whatever finds something in the reverse map owes a flush of L2's tag.
+    /// The design as built in `slat/src/nested`: see `built`. An invalidation that finds a hint owes a flush of L2's
+    /// tag.
     pub(super) fresh: bool,
-    /// The mistake that it is checked with.
+    /// The seeded mistake.
     pub(super) bug: Option<Bug>,
 }
 
@@ -87,19 +90,19 @@ impl Nested {
     pub(super) fn new(name: &str, programs: &[&[Op]]) -> Self {
         let programs = programs.iter().map(|ops| ops.to_vec()).collect();
         let name = format!("nested: {name}");
-        Self { name, world: World::new(), programs, drops: false, spares: false, fresh: false, bug: None }
+        Self { name, shared: Shared::new(), programs, drops: false, spares: false, fresh: false, bug: None }
     }
 
     /// The same with two vCPUs.
     pub(super) fn two_vcpus(mut self) -> Self {
-        self.world.vcpu_count = 2;
+        self.shared.vcpu_count = 2;
         self
     }
 
-    /// The same where T is this at first.
+    /// The same with this initial T.
     pub(super) fn t(mut self, t: u8) -> Self {
-        self.world.t[0] = t;
-        for vcpu in &mut self.world.vcpus {
+        self.shared.t[0] = t;
+        for vcpu in &mut self.shared.vcpus {
             vcpu.allowed[0] = 1 << t;
         }
         self
@@ -107,47 +110,47 @@ impl Nested {
 
     /// The same with a leaf table and a chunk.
     pub(super) fn tables(mut self) -> Self {
-        self.world.chunk = true;
-        self.world.trees[0] = Tree { upper: Word::Table, leaf: Word::Hole(0), row: 0 };
+        self.shared.chunk = true;
+        self.shared.trees[0] = Tree { upper: Word::Table, leaf: Word::Hole(0), row: 0 };
         self
     }
 
-    /// The same with what T says composed.
+    /// The same with a leaf composed from T.
     pub(super) fn composed(mut self) -> Self {
         self = self.tables();
-        let world = &mut self.world;
-        let g1 = world.t[0] & entry::FRAME;
-        let pfn = world.slots[g1 as usize];
-        let write = stores(world.t[0]) && !world.logs && world.writable[pfn as usize];
-        world.trees[0].leaf = Word::Leaf { pfn, write, armed: false, g1 };
-        world.trees[0].row = g1;
-        world.heads[g1 as usize] = true;
+        let shared = &mut self.shared;
+        let g1 = shared.t[0] & entry::FRAME;
+        let pfn = shared.slots[g1 as usize];
+        let write = stores(shared.t[0]) && !shared.logs && shared.writable[pfn as usize];
+        shared.trees[0].leaf = Word::Leaf { pfn, write, armed: false, g1 };
+        shared.trees[0].row = g1;
+        shared.heads[g1 as usize] = true;
         self
     }
 
     /// The same with L1's own mapping of its frames.
     pub(super) fn canonical(mut self) -> Self {
         for g1 in 0..2 {
-            let pfn = self.world.slots[g1 as usize];
-            self.world.canonical[g1 as usize] = Word::Leaf { pfn, write: false, armed: false, g1 };
+            let pfn = self.shared.slots[g1 as usize];
+            self.shared.canonical[g1 as usize] = Word::Leaf { pfn, write: false, armed: false, g1 };
         }
         self
     }
 
-    /// The same with vCPUs `from` and above outside L2, where they have never been.
+    /// The same with vCPUs `from` and above outside L2, which they have never entered.
     pub(super) fn newcomers(mut self, from: usize) -> Self {
-        for vcpu in &mut self.world.vcpus[from..] {
+        for vcpu in &mut self.shared.vcpus[from..] {
             *vcpu = Vcpu { in_l2: false, known: false, ..*vcpu };
         }
         self
     }
 
-    /// The same where the slots log already, and what is composed is armed.
+    /// The same with slots that log, and composed leaves that are armed.
     pub(super) fn logs(mut self) -> Self {
-        if let Word::Leaf { write, .. } = &mut self.world.trees[0].leaf {
+        if let Word::Leaf { write, .. } = &mut self.shared.trees[0].leaf {
             *write = false;
         }
-        (self.world.logs, self.world.begun) = (true, true);
+        (self.shared.logs, self.shared.begun) = (true, true);
         self
     }
 
@@ -158,7 +161,7 @@ impl Nested {
         self
     }
 
-    /// The same as it is built.
+    /// The same in the design as built.
     pub(super) fn fresh(mut self) -> Self {
         self.fresh = true;
         self.name.push_str(", as built");
@@ -178,7 +181,7 @@ impl Nested {
         self
     }
 
-    /// Whether the shadow's tables go in it. There is a second tree for that.
+    /// Returns whether the shadow's tables are reclaimed. That needs a second tree.
     pub(super) fn reclaims(&self) -> bool {
         self.programs.iter().flatten().any(|op| *op == Op::Reclaim)
     }

@@ -1,4 +1,4 @@
-//! Table memory is short: the tables of a shadow go, whichever vCPUs run on it.
+//! Reclaim of a shadow's tables, whichever vCPUs run on it, when table memory is short.
 //!
 //! ```text
 //! unlinked                put down as a drop: under way before, numbered after
@@ -19,25 +19,25 @@ impl Nested {
         assert!(self.fresh, "the first design replaces the root");
         let notes = !self.has(Bug::UnlinkUnnoted);
         match s.threads[i].pc {
-            Pc::Start if s.world.trees[s.world.root as usize].upper != Word::Table => s.done(i),
+            Pc::Start if s.shared.trees[s.shared.root as usize].upper != Word::Table => s.done(i),
             Pc::Start => {
-                s.world.dropping += u8::from(notes);
+                s.shared.dropping += u8::from(notes);
                 s.threads[i].pc = Pc::Edit;
             }
             Pc::Edit => {
-                assert_eq!(s.world.root, 0, "a world has two trees");
-                s.world.root = 1;
-                s.world.trees[1] = Tree { upper: Word::Hole(0), leaf: Word::Hole(0), row: 0 };
-                s.world.vcpus.iter_mut().for_each(|vcpu| (vcpu.root, vcpu.linked) = (1, true));
+                assert_eq!(s.shared.root, 0, "there are two trees");
+                s.shared.root = 1;
+                s.shared.trees[1] = Tree { upper: Word::Hole(0), leaf: Word::Hole(0), row: 0 };
+                s.shared.vcpus.iter_mut().for_each(|vcpu| (vcpu.root, vcpu.linked) = (1, true));
                 s.threads[i].pc = Pc::Noted;
             }
             Pc::Noted => {
                 if !self.has(Bug::ReclaimUnannounced) {
-                    s.world.announce([SHADOW]);
+                    s.shared.announce([SHADOW]);
                 }
                 if notes {
-                    s.world.dropping -= 1;
-                    s.world.note_drop();
+                    s.shared.dropping -= 1;
+                    s.shared.note_drop();
                 }
                 (s.threads[i].owes, s.threads[i].pc) = (L2, Pc::Kick(0));
                 if self.has(Bug::FreedUnflushed) {
@@ -55,14 +55,15 @@ impl Nested {
             Pc::Grace if s.threads.iter().any(|thread| thread.awaited) => return None,
             Pc::Grace => s.threads[i].pc = Pc::Change,
             _ => {
-                s.world.freed = true;
+                s.shared.freed = true;
                 s.done(i);
             }
         }
         Some(())
     }
 
-    /// Whether it may be in a table that was unlinked: a fault in its section; a walk of the shadow that is inside.
+    /// Returns whether a thread may be in an unlinked table: a fault in its section, or a walk inside the shadow's
+    /// door.
     fn is_awaited(&self, i: usize, thread: &Thread) -> bool {
         match self.op(thread, i) {
             Some(Op::Access { .. } | Op::Near { .. }) if !self.has(Bug::FreedBesideFault) => {

@@ -4,14 +4,14 @@ use super::program::{Nested, Op};
 use super::shadow::entry::{ACCESSED, DIRTY, FRAME, PRESENT, WRITE};
 use crate::library::Family;
 
-/// T: frame 0 or 1, stores allowed, seen and written before.
+/// T: frame 0 or 1, stores allowed, accessed and dirty.
 const OLD: u8 = PRESENT | WRITE | ACCESSED | DIRTY;
 const NEW: u8 = OLD | FRAME;
-/// Frame 0 as it was, with Dirty taken.
+/// The same with Dirty cleared.
 const CLEAN: u8 = PRESENT | WRITE | ACCESSED;
 /// Frame 0, no stores.
 const READ: u8 = PRESENT | ACCESSED;
-/// The same with Accessed taken.
+/// The same with Accessed cleared.
 const IDLE: u8 = PRESENT;
 
 const LOAD: Op = Op::Access { write: false };
@@ -274,7 +274,7 @@ fn drops(scenarios: Vec<Nested>) -> Vec<Nested> {
     let count = |nested: &Nested, what: fn(&Op) -> bool| {
         nested.programs.iter().flatten().filter(|op| what(op)).count()
     };
-    // A world has two trees, so there is one flush, and no entry makes another.
+    // There are two trees, so there is one flush, and no entry makes another.
     let one = |nested: &Nested| {
         let flushes = count(nested, |op| matches!(op, Op::Flush | Op::Broadcast));
         let broadcasts = count(nested, |op| *op == Op::Broadcast);
@@ -289,12 +289,12 @@ fn spares(scenarios: Vec<Nested>) -> Vec<Nested> {
     scenarios.into_iter().map(Nested::spares).collect()
 }
 
-/// The same as it is built.
+/// The same in the design as built.
 fn fresh(scenarios: Vec<Nested>) -> Vec<Nested> {
     scenarios.into_iter().map(Nested::fresh).collect()
 }
 
-/// Those of every run.
+/// Returns the scenarios of every run.
 pub fn families() -> Vec<Family<Nested>> {
     let family = |name, scenarios| Family { name, scenarios };
     vec![
@@ -312,7 +312,7 @@ pub fn families() -> Vec<Family<Nested>> {
     ]
 }
 
-/// What a run with minutes to spare checks beyond [`families`].
+/// Returns further scenarios for longer runs.
 pub fn large_families() -> Vec<Family<Nested>> {
     let change = [t(NEW), Op::Flush, ENTER, LOAD];
     let three = vec![

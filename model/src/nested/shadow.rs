@@ -1,10 +1,11 @@
-//! What the threads share: L1's table entry, one shadow, the reverse map, the lines, the host; and the hardware of two vCPUs.
+//! The shared state: L1's table entry, one shadow, the reverse map, the lines, the host; and the hardware of two vCPUs.
 //!
-//! L1 has two frames, g1 0 and 1, each behind a host page of up to four versions. T is one entry of L1's own second-level table. One
-//! shadow translates the frame g2 by an upper entry and a leaf table. Hardware does whatever is worst, as in [`crate::hardware`].
+//! L1 has two frames, g1 0 and 1, each backed by a host page of up to four versions. T is one entry of L1's own
+//! second-level table. One shadow translates the frame g2 by an upper entry and a leaf table. Hardware always does the
+//! worst, as in [`crate::hardware`].
 
 use super::program::THREADS;
-use crate::world::Bad;
+use crate::shared::Bad;
 
 /// Frames of L1, host pages, vCPUs, roots that L1 can give, trees that a shadow can have.
 pub(super) const TWO: usize = 2;
@@ -23,7 +24,7 @@ pub(super) mod entry {
 }
 use entry::{ACCESSED, DIRTY, FRAME, PRESENT, WRITE};
 
-/// What T allows: stores need its Dirty too, so that L1 finds it set.
+/// Returns whether T allows stores. They need its Dirty, too, so that L1 finds it set.
 pub(super) fn stores(t: u8) -> bool {
     t & (PRESENT | WRITE | DIRTY) == PRESENT | WRITE | DIRTY
 }
@@ -35,25 +36,25 @@ pub enum Word {
     Hole(u8),
     /// A link to the leaf table.
     Table,
-    /// A frame of the host. The frame of L1 is what the checker knows of it: no bit of the word says so.
+    /// A frame of the host. The checker knows its frame of L1; no bit of the word has it.
     Leaf {
         /// `version * 2 + host page`.
         pfn: u8,
         /// The hardware may write.
         write: bool,
-        /// It might, and a log took that away: TLBs may still hold it.
+        /// A log withdrew the write permission, which TLBs may still hold.
         armed: bool,
         /// The frame of L1 that it was composed from.
         g1: u8,
     },
     /// Owned for a moment by a fault.
     Frozen(u8),
-    /// The same, as built, and its owner is told to install nothing: what it asked for is out of date.
+    /// The same, as built, but its owner must install nothing, because its answer is stale.
     Condemned(u8),
 }
 
 impl Word {
-    /// Whether a compare-and-swap takes one for the other.
+    /// Returns whether a compare-and-swap treats the two words as equal.
     pub(super) fn same(self, other: Self) -> bool {
         match (self, other) {
             (Self::Leaf { g1, .. }, Self::Leaf { pfn, write, armed, .. }) => {
@@ -73,7 +74,8 @@ pub struct Tree {
     pub(super) row: u8,
 }
 
-/// One invalidation in the active set: which host pages, which frames of L1, whether the shadow, whether T's own page.
+/// One invalidation in the active set: its host pages, its frames of L1, whether it covers the shadow, and whether T's
+/// own page.
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Place {
@@ -88,7 +90,7 @@ pub struct Place {
     pub(super) reached: bool,
 }
 
-/// A vCPU: its TLBs under both tags, and what it owes before it may run L2.
+/// A vCPU: its TLBs under both tags, and its pending flush before it may run L2.
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Vcpu {
@@ -97,12 +99,12 @@ pub struct Vcpu {
     /// Translations of L1's frames, a bit for each and each frame of the host.
     pub(super) l1: u16,
     pub(super) in_l2: bool,
-    /// The root that it runs L2 on: which of L1's, and which tree of the shadow.
+    /// The root of L2: the root of L1, and the tree of the shadow.
     pub(super) key: u8,
     pub(super) root: u8,
     /// The newest number when L1 last flushed for this vCPU, if no flush of the shadow has begun since.
     pub(super) pending: Option<u8>,
-    /// As built: the newest number when its own TLB forgot L2's tag last; and T has refused what it hit.
+    /// As built: the newest number when its own TLB last forgot L2's tag; and whether T has refused what it hit.
     pub(super) forgot: u8,
     pub(super) refused: bool,
     /// As built: its paging-structure caches may have a link to the tables that were unlinked.
@@ -116,16 +118,16 @@ pub struct Vcpu {
 }
 
 impl Vcpu {
-    /// All that is cached under L2's tag goes, links included.
+    /// Forgets everything under L2's tag, including links.
     pub(super) fn forget_l2(&mut self) {
         (self.l2, self.linked) = (0, false);
     }
 }
 
-/// All that is shared.
+/// The shared state.
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct World {
+pub struct Shared {
     pub(super) newest: u8,
     pub(super) lines: [u8; 4],
     pub(super) places: [Place; THREADS],
@@ -143,8 +145,8 @@ pub struct World {
     pub(super) key: u8,
     pub(super) root: u8,
     pub(super) flushed: u8,
-    /// As built: how many threads are taking something from leaves of the shadow; the newest number when the last of those that are done
-    /// was; and how far a broadcast has made all TLBs forget.
+    /// As built: the number of drops under way; the newest number at the last finished drop; and the number up to which
+    /// a broadcast has made all TLBs forget.
     pub(super) dropping: u8,
     pub(super) dropped: u8,
     pub(super) settled: u8,
@@ -154,11 +156,11 @@ pub struct World {
     /// The reverse map's chunk: whether it exists, and of each frame of L1 whether its head names (shadow, g2).
     pub(super) chunk: bool,
     pub(super) heads: [bool; TWO],
-    /// What the first draft kept in the chunk in place of the lines.
+    /// The number that the first draft kept in the chunk instead of the lines.
     pub(super) chunk_version: u8,
     pub(super) vcpus: [Vcpu; TWO],
     pub(super) vcpu_count: usize,
-    /// The slots log; that has begun; marks; frames that were written since they were copied.
+    /// Whether the slots log; whether that has begun; marks; frames written since their copy.
     pub(super) logs: bool,
     pub(super) begun: bool,
     pub(super) marks: u8,
@@ -166,7 +168,7 @@ pub struct World {
     pub(super) bad: Option<Bad>,
 }
 
-impl World {
+impl Shared {
     /// An empty shadow with no leaf table, no chunk; T names frame 0, which L2 may write.
     pub(super) fn new() -> Self {
         let tree = Tree { upper: Word::Hole(0), leaf: Word::Hole(0), row: 0 };
@@ -241,18 +243,18 @@ impl World {
         }
     }
 
-    /// From now on this vCPU may not use what T was before.
+    /// Forbids this vCPU older values of T.
     pub(super) fn forgets_t(&mut self, vcpu: usize, key: u8) {
         self.vcpus[vcpu].allowed[key as usize] = 1 << self.t[key as usize];
     }
 
-    /// As built: something was taken from a leaf of the shadow.
+    /// As built: records a drop.
     pub(super) fn note_drop(&mut self) {
         self.newest += 1;
         self.dropped = self.newest;
     }
 
-    /// As built: the vCPU's own TLB forgets what is out of date by now, if anything is.
+    /// As built: makes the vCPU's own TLB forget, if there was a drop.
     pub(super) fn forget_dropped(&mut self, vcpu: usize) {
         if self.dropping > 0 || self.dropped > self.vcpus[vcpu].forgot {
             self.vcpus[vcpu].forgot = self.newest;
@@ -276,7 +278,7 @@ impl World {
         self.newest
     }
 
-    /// Everything that a vCPU could load at this moment joins what it may have cached, and is judged.
+    /// Adds everything that a vCPU could load at this moment to its caches, and judges it.
     pub(super) fn hardware(&mut self) {
         for index in 0..self.vcpu_count {
             let mut vcpu = self.vcpus[index];
@@ -318,7 +320,7 @@ impl World {
         }
     }
 
-    /// A vCPU can reach this frame of the host by that frame of L1.
+    /// Judges that a vCPU can reach this frame of the host by that frame of L1.
     fn judge(&mut self, g1: u8, pfn: u8, write: bool) {
         let page = (pfn % 2) as usize;
         if pfn / 2 < self.versions[page] {

@@ -1,10 +1,10 @@
-//! Where a thread stands; and the walk over (shadow, g2) that every invalidation makes.
+//! The next step of a thread; and the walk over (shadow, g2) that every invalidation makes.
 
 use super::program::{Nested, Op, THREADS};
-use super::shadow::{Place, TWO, Word, World, entry, stores};
+use super::shadow::{Place, Shared, TWO, Word, entry, stores};
 use crate::bug::Bug;
 
-/// What a thread does next. F1 to F10 are the steps of `book/src/nested.md`.
+/// The next step of a thread. F1 to F10 are the steps of `book/src/nested.md`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Pc {
     /// The operation begins. Of an access: F1, the walk of the shadow.
@@ -64,9 +64,9 @@ pub enum Pc {
     ReadRow,
     /// The walk: the edit.
     Edit,
-    /// As built: that something is about to be taken from a leaf is put down.
+    /// As built: records that a drop is under way.
     Note,
-    /// As built: that it was taken.
+    /// As built: records the end of the drop.
     Noted,
     /// What is owed is known.
     Settle,
@@ -80,7 +80,7 @@ pub enum Pc {
     End,
     /// A vCPU is about to enter L2.
     Enter,
-    /// As built: what T refused goes once more.
+    /// As built: the refused leaf is removed once more.
     Comeback,
     /// A flush of the shadow begins.
     Begin,
@@ -90,17 +90,17 @@ pub enum Pc {
     Grace,
 }
 
-/// A flush of the shadow: what becomes of a leaf.
+/// What a flush of the shadow does with a leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Flush {
-    /// It stays if T still says it.
+    /// It stays if T still has it.
     #[default]
     Revalidate,
-    /// It goes.
+    /// It is removed.
     Zap,
 }
 
-/// A thread's own variables. What is not needed any more is forgotten, so that fewer states differ.
+/// A thread's own variables. Unneeded values are forgotten, so that fewer states differ.
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Thread {
@@ -138,10 +138,10 @@ pub struct Thread {
     pub(super) taken: u8,
 }
 
-/// All there is.
+/// The whole state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct State {
-    pub(super) world: World,
+    pub(super) shared: Shared,
     pub(super) threads: [Thread; THREADS],
 }
 
@@ -150,40 +150,40 @@ pub(super) const L1: u8 = 1;
 pub(super) const L2: u8 = 2;
 
 impl State {
-    /// Thread `i` is about to do its next operation.
+    /// Ends the operation of thread `i`.
     pub(super) fn done(&mut self, i: usize) {
         self.threads[i] = Thread { op: self.threads[i].op + 1, ..Thread::default() };
     }
 
-    /// Thread `i` begins its operation again.
+    /// Restarts the operation of thread `i`.
     pub(super) fn again(&mut self, i: usize) {
         self.threads[i] = Thread { op: self.threads[i].op, ..Thread::default() };
     }
 
-    /// The head of `g1` is written: no thread's copy of it is the same word any more.
+    /// Writes the head of `g1`, so that no thread's copy matches it any more.
     pub(super) fn head_changes(&mut self, g1: u8, names: bool) {
-        self.world.heads[g1 as usize] = names;
+        self.shared.heads[g1 as usize] = names;
         for thread in &mut self.threads {
             thread.fresh &= !(1 << g1);
         }
     }
 
-    /// The row is written: no thread's copy of it is the same word any more.
+    /// Writes the row, so that no thread's copy matches it any more.
     pub(super) fn row_changes(&mut self, root: u8, g1: u8) {
-        self.world.trees[root as usize].row = g1;
+        self.shared.trees[root as usize].row = g1;
         for thread in &mut self.threads {
             thread.row_stands = false;
         }
     }
 
     fn place(&mut self, i: usize) -> &mut Place {
-        &mut self.world.places[i]
+        &mut self.shared.places[i]
     }
 
-    /// Whether any other invalidation has looked at a shadow, and has not flushed yet.
+    /// Returns whether another invalidation has visited a shadow and has not flushed yet.
     pub(super) fn others_unflushed(&self, i: usize, bug: Option<Bug>) -> bool {
         let own = |place: &&Place| bug != Some(Bug::DebtsBySpace) || place.shadow;
-        let others = (0..THREADS).filter(|&other| other != i).map(|other| &self.world.places[other]);
+        let others = (0..THREADS).filter(|&other| other != i).map(|other| &self.shared.places[other]);
         others.filter(own).any(|place| place.listed && place.unflushed && (place.reached || place.shadow))
     }
 }
@@ -192,9 +192,9 @@ impl State {
 impl Nested {
     /// One step of the walk that any invalidation, flush, or harvest makes of the shadow's entry. It ends at [`Pc::Head`].
     pub(super) fn visit(&self, s: &mut State, i: usize, op: Op) {
-        let number = s.world.places[i].number;
+        let number = s.shared.places[i].number;
         let harvests = matches!(op, Op::Harvest | Op::BeginLog);
-        let flushes = s.world.places[i].shadow;
+        let flushes = s.shared.places[i].shadow;
         let me = s.threads[i];
         let others = s.others_unflushed(i, self.bug) && !self.has(Bug::ShadowDebtUnadopted);
         if self.fresh {
@@ -202,8 +202,8 @@ impl Nested {
         }
         match me.pc {
             Pc::Load => {
-                let root = s.world.root;
-                let tree = &mut s.world.trees[root as usize];
+                let root = s.shared.root;
+                let tree = &mut s.shared.trees[root as usize];
                 let linked = tree.upper == Word::Table;
                 let spared = self.has(Bug::FlushWithoutBumps) && flushes
                     || self.has(Bug::ChildHoleKept) && !flushes && !linked;
@@ -229,7 +229,7 @@ impl Nested {
                 s.threads[i].pc = Pc::Head;
             }
             Pc::ReadRow => {
-                let row = s.world.trees[me.root as usize].row;
+                let row = s.shared.trees[me.root as usize].row;
                 s.threads[i].row = row;
                 if flushes {
                     s.threads[i].g1 = row;
@@ -243,10 +243,10 @@ impl Nested {
             _ => {
                 let old = me.word.expect("read before");
                 let Word::Leaf { pfn, write, armed, g1 } = old else { unreachable!("a leaf") };
-                // What a log took away may still be in a TLB, and nothing that is listed says so.
+                // A TLB may still have the permission that a log withdrew, and no listed invalidation says so.
                 let may_store = write || armed && !self.has(Bug::ArmedPassedBy);
                 let (own, new) = if flushes {
-                    let zap = me.flush == Flush::Zap || !self.agrees(&s.world, me.row, may_store);
+                    let zap = me.flush == Flush::Zap || !self.agrees(&s.shared, me.row, may_store);
                     (zap, Word::Hole(number))
                 } else {
                     let own = me.row == me.g1 || !self.spares;
@@ -257,7 +257,7 @@ impl Nested {
                         _ => (own, Word::Hole(number)),
                     }
                 };
-                if own && !s.world.swap(me.root, old, new) {
+                if own && !s.shared.swap(me.root, old, new) {
                     s.threads[i].pc = Pc::Load;
                     return;
                 }
@@ -278,25 +278,25 @@ impl Nested {
         }
     }
 
-    /// Whether T still says what a leaf with this row gives.
-    pub(super) fn agrees(&self, world: &World, row: u8, write: bool) -> bool {
-        let t = world.t[world.key as usize];
+    /// Returns whether T still allows the mapping of a leaf with this row.
+    pub(super) fn agrees(&self, shared: &Shared, row: u8, write: bool) -> bool {
+        let t = shared.t[shared.key as usize];
         let accessed = t & entry::ACCESSED != 0 || self.has(Bug::KeptUnaccessed);
         t & entry::PRESENT != 0 && accessed && t & entry::FRAME == row && (!write || stores(t))
     }
 
-    /// All edits are done: what is owed is flushed, one vCPU after the other.
+    /// After all edits, pays the debt, one vCPU after the other.
     pub(super) fn settle(&self, s: &mut State, i: usize) {
         let me = &mut s.threads[i];
-        if self.has(Bug::HeadReadLate) && s.world.places[i].shadow {
+        if self.has(Bug::HeadReadLate) && s.shared.places[i].shadow {
             me.fresh = me.bumped;
         }
-        s.world.places[i].reached |= s.world.places[i].listed && me.owes & L2 != 0;
+        s.shared.places[i].reached |= s.shared.places[i].listed && me.owes & L2 != 0;
         if self.has(Bug::L1TagOnly) {
             me.owes &= L1;
         }
-        if self.has(Bug::HullsMixSpaces) && !s.world.places[i].shadow && me.g1 != 0 {
-            // The range was put down as one of L1's frames, and g2 is another number.
+        if self.has(Bug::HullsMixSpaces) && !s.shared.places[i].shadow && me.g1 != 0 {
+            // The range was recorded as frames of L1, which do not name g2.
             me.owes &= L1;
         }
         if me.owes == 0 {
@@ -310,8 +310,8 @@ impl Nested {
     /// One vCPU answers the flush.
     pub(super) fn kick(&self, s: &mut State, i: usize, vcpu: u8) {
         let owes = s.threads[i].owes;
-        let root = s.world.root;
-        let at = &mut s.world.vcpus[vcpu as usize];
+        let root = s.shared.root;
+        let at = &mut s.shared.vcpus[vcpu as usize];
         if owes & L1 != 0 {
             at.l1 = 0;
         }
@@ -319,7 +319,7 @@ impl Nested {
             at.forget_l2();
             at.root = root;
         }
-        if usize::from(vcpu) + 1 < s.world.vcpu_count {
+        if usize::from(vcpu) + 1 < s.shared.vcpu_count {
             s.threads[i].pc = Pc::Kick(vcpu + 1);
         } else {
             s.place(i).unflushed = false;
@@ -328,12 +328,14 @@ impl Nested {
         }
     }
 
-    /// Entries of the reverse map that lead to a hole of this number go, each by a compare-and-swap of the head as it was read.
+    /// Removes entries of the reverse map that lead to a hole of this number, each by a compare-and-swap of the head as
+    /// read.
     pub(super) fn remove(&self, s: &mut State, i: usize) {
         if self.fresh {
-            // Faults on these frames wait until the invalidation ends. For a flush of L1 they do not: it removes none.
+            // Faults on these frames wait until the invalidation ends. They do not wait for a flush of L1, which
+            // removes no entry.
             let parts =
-                if s.threads[i].bumped == 0 || s.world.places[i].shadow { 0 } else { Self::parts(s, i) };
+                if s.threads[i].bumped == 0 || s.shared.places[i].shadow { 0 } else { Self::parts(s, i) };
             (0..TWO as u8).filter(|g1| parts >> g1 & 1 != 0).for_each(|g1| s.head_changes(g1, false));
             s.threads[i].bumped = 0;
             return;
@@ -341,7 +343,7 @@ impl Nested {
         for g1 in 0..TWO as u8 {
             let me = s.threads[i];
             let unchanged = me.fresh >> g1 & 1 != 0 || self.has(Bug::RemovedUncompared);
-            if me.bumped >> g1 & 1 != 0 && unchanged && s.world.heads[g1 as usize] {
+            if me.bumped >> g1 & 1 != 0 && unchanged && s.shared.heads[g1 as usize] {
                 s.head_changes(g1, false);
             }
         }

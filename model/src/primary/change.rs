@@ -1,9 +1,10 @@
-//! Changes of the mappings: each claims its pages, publishes, outlasts, edits inside a notification, and lets go.
+//! Changes of the mappings. Each claims its pages, publishes a version, waits for faults with the old version, edits
+//! inside a notification, and releases the pages.
 
-use super::world::Mapped;
+use super::shared::Mapped;
 use super::{Op, PAGES, Pc, Primary, State};
 use crate::bug::Bug;
-use crate::world::Bad;
+use crate::shared::Bad;
 
 impl Primary {
     /// One step of thread `i`, which changes the mappings. `None`: it waits.
@@ -18,31 +19,32 @@ impl Primary {
         let unkept = self.makes(Bug::RangeNotKept);
         match s.threads[i].pc {
             Pc::Start => {
-                if s.world.pages[all.clone()].iter().any(|page| page.claimed.is_some()) && !unkept {
+                if s.shared.pages[all.clone()].iter().any(|page| page.claimed.is_some()) && !unkept {
                     return None;
                 }
-                s.world.pages[all].iter_mut().for_each(|page| page.claimed = Some(i as u8));
+                s.shared.pages[all].iter_mut().for_each(|page| page.claimed = Some(i as u8));
                 s.threads[i].page = first;
                 s.threads[i].pc = Pc::Publish;
             }
             Pc::Publish => self.publish(s, i, op),
             // One page lock after the other.
             Pc::Outlast => {
-                if s.world.pages[at].locked.is_some() && !self.makes(Bug::VersionNotOutlasted) {
+                if s.shared.pages[at].locked.is_some() && !self.makes(Bug::VersionNotOutlasted) {
                     return None;
                 }
                 Self::next(s, i, (first, last), Pc::Outlast, Pc::Retire);
             }
-            // What the version has replaced is freed after every lock was free once. A change of all pages has seen that.
+            // Replaced parts of a version are freed after every lock was free once. A change of all pages has seen
+            // that.
             Pc::Retire => {
                 if last > first || self.makes(Bug::VersionFreedEarly) {
-                    s.world.freed_versions = s.threads[i].published;
+                    s.shared.freed_versions = s.threads[i].published;
                 }
                 s.threads[i].pc = Pc::Begin;
             }
             Pc::Begin => {
-                s.world.pages[at].begun += 1;
-                s.world.pages[at].active += 1;
+                s.shared.pages[at].begun += 1;
+                s.shared.pages[at].active += 1;
                 let late = match op {
                     Op::Munmap(_) => Bug::FreedBeforeTlb,
                     Op::Mprotect(_) => Bug::ProtectedBeforeTlb,
@@ -54,9 +56,9 @@ impl Primary {
                 s.threads[i].pc = Pc::Sweep;
             }
             Pc::Sweep => {
-                // Where no table is linked there is nothing.
-                if s.world.pages[at].linked {
-                    if s.world.pages[at].locked.is_some() {
+                // Without a linked table there is no entry.
+                if s.shared.pages[at].linked {
+                    if s.shared.pages[at].locked.is_some() {
                         return None;
                     }
                     Self::edit(s, i, op, at);
@@ -64,40 +66,40 @@ impl Primary {
                 s.threads[i].pc = Pc::Flush;
             }
             Pc::Flush => {
-                s.world.pages[at].active -= 1;
+                s.shared.pages[at].active -= 1;
                 s.threads[i].pc = Pc::Free;
             }
             Pc::Free => {
                 if let Some(frame) = s.threads[i].taken.take() {
-                    s.world.freed |= 1 << frame;
+                    s.shared.freed |= 1 << frame;
                 }
                 Self::next(s, i, (first, last), Pc::Begin, Pc::PublishEnd);
             }
             Pc::PublishEnd => {
-                let page = &mut s.world.pages[at];
+                let page = &mut s.shared.pages[at];
                 match op {
                     Op::Munmap(_) if page.mapped == Mapped::Gone => page.mapped = Mapped::Nothing,
                     Op::Mprotect(_) => {
                         page.protected = matches!(page.mapped, Mapped::Here { writable: false, .. });
                     }
                     Op::Fork => {
-                        s.world.forks = s.world.forks.saturating_sub(1);
-                        s.world.forked = true;
+                        s.shared.forks = s.shared.forks.saturating_sub(1);
+                        s.shared.forked = true;
                     }
                     _ => {}
                 }
                 s.threads[i].pc = Pc::Unclaim;
             }
             _ => {
-                let mine = |page: &&mut super::world::Page| page.claimed == Some(i as u8);
-                s.world.pages.iter_mut().filter(mine).for_each(|page| page.claimed = None);
+                let mine = |page: &&mut super::shared::Page| page.claimed == Some(i as u8);
+                s.shared.pages.iter_mut().filter(mine).for_each(|page| page.claimed = None);
                 s.done(i);
             }
         }
         Some(())
     }
 
-    /// The page after this one, at `again`; after the last, `then`.
+    /// Continues with the next page at `again`; after the last one with `then`.
     fn next(s: &mut State, i: usize, (first, last): (u8, u8), again: Pc, then: Pc) {
         let thread = &mut s.threads[i];
         (thread.page, thread.pc) = if thread.page < last { (thread.page + 1, again) } else { (first, then) };
@@ -105,8 +107,8 @@ impl Primary {
 
     fn publish(&self, s: &mut State, i: usize, op: Op) {
         let at = usize::from(s.threads[i].page);
-        let number = s.world.mappings;
-        let page = &mut s.world.pages[at];
+        let number = s.shared.mappings;
+        let page = &mut s.shared.pages[at];
         let there = matches!(page.mapped, Mapped::Here { .. });
         let mut pc = Pc::Outlast;
         match op {
@@ -116,7 +118,7 @@ impl Primary {
             Op::Mmap(_) if page.mapped == Mapped::Nothing => {
                 page.mapped = Mapped::Here { number, writable: true };
                 page.protected = false;
-                s.world.mappings += 1;
+                s.shared.mappings += 1;
                 pc = Pc::Unclaim;
             }
             Op::Mprotect(_) if there => {
@@ -124,24 +126,24 @@ impl Primary {
                     page.mapped = Mapped::Here { number, writable: false };
                 }
             }
-            Op::Fork => s.world.forks += u8::from(!self.makes(Bug::ForkUnshown)),
+            Op::Fork => s.shared.forks += u8::from(!self.makes(Bug::ForkUnshown)),
             _ => pc = Pc::Unclaim,
         }
-        s.world.version += 1;
-        s.threads[i].published = s.world.version;
+        s.shared.version += 1;
+        s.threads[i].published = s.shared.version;
         s.threads[i].pc = pc;
     }
 
-    /// Translations of the page go, or their permission to store.
+    /// Removes translations of the page, or their write permission.
     fn flush(s: &mut State, at: usize, gone: bool) {
-        for tlb in &mut s.world.tlb {
+        for tlb in &mut s.shared.tlb {
             tlb[at] = tlb[at].filter(|_| !gone).map(|(frame, _)| (frame, false));
         }
     }
 
-    /// The entry, under its page lock.
+    /// Edits the entry, under its page lock.
     fn edit(s: &mut State, i: usize, op: Op, at: usize) {
-        let page = &mut s.world.pages[at];
+        let page = &mut s.shared.pages[at];
         if op == Op::Fork {
             page.child_copy = page.copy.map(|(copy, _)| copy);
             page.forked = page.child_copy.unwrap_or(0);
@@ -150,16 +152,16 @@ impl Primary {
         match op {
             Op::Munmap(_) => {
                 page.entry = None;
-                // A mapping that came after the one that goes.
+                // A newer mapping than the one that is removed.
                 if matches!(page.mapped, Mapped::Here { .. }) {
-                    s.world.bad = Some(Bad::StoreLost);
+                    s.shared.bad = Some(Bad::StoreLost);
                 }
                 s.threads[i].taken = Some(frame).filter(|_| page.child != Some(frame));
             }
             Op::Fork => {
                 page.entry = Some((frame, false, number));
                 page.child = Some(frame);
-                page.forked = s.world.contents[usize::from(frame)];
+                page.forked = s.shared.contents[usize::from(frame)];
             }
             _ => page.entry = Some((frame, false, number)),
         }

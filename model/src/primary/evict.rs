@@ -1,7 +1,8 @@
-//! Eviction: the contents of a page go to a copy, of an address space that has vCPUs, or of its child. What both map is stored once:
-//! the frame is in the swap cache while one entry says the frame and the other the copy. See `mm/src/swap/cache.rs`.
+//! Eviction: writes the contents of a page of an address space with vCPUs, or of its child, to a copy. A page that both
+//! map is stored once: the frame is in the swap cache while one entry has the frame and the other one the copy. See
+//! `mm/src/swap/cache.rs`.
 
-use super::world::World;
+use super::shared::Shared;
 use super::{Pc, Primary, State};
 use crate::bug::Bug;
 
@@ -12,16 +13,16 @@ impl Primary {
         match s.threads[i].pc {
             Pc::Start => {
                 if of_child {
-                    // No vCPU of the child is in the world.
+                    // The model has no vCPU of the child.
                     s.threads[i].pc = Pc::Sweep;
                     return Some(());
                 }
-                s.world.pages[at].begun += 1;
-                s.world.pages[at].active += 1;
+                s.shared.pages[at].begun += 1;
+                s.shared.pages[at].active += 1;
                 s.threads[i].pc = Pc::Sweep;
             }
             Pc::Sweep => {
-                let page = &mut s.world.pages[at];
+                let page = &mut s.shared.pages[at];
                 if page.locked.is_some() {
                     return None;
                 }
@@ -35,7 +36,7 @@ impl Primary {
                         page.parked = true;
                     }
                     page.leaving = Some(frame);
-                    s.world.held[usize::from(frame)] += 1;
+                    s.shared.held[usize::from(frame)] += 1;
                 }
                 s.threads[i].taken = mapped;
                 s.threads[i].pc = if of_child { Pc::Save } else { Pc::Flush };
@@ -43,9 +44,9 @@ impl Primary {
             // The flush comes when the notification ends, after the page lock.
             Pc::Flush => {
                 if !self.makes(Bug::EvictedBeforeTlb) {
-                    s.world.tlb.iter_mut().for_each(|tlb| tlb[at] = None);
+                    s.shared.tlb.iter_mut().for_each(|tlb| tlb[at] = None);
                 }
-                s.world.pages[at].active -= 1;
+                s.shared.pages[at].active -= 1;
                 s.threads[i].pc = Pc::Save;
             }
             Pc::Save => {
@@ -53,12 +54,12 @@ impl Primary {
                     s.done(i);
                     return Some(());
                 };
-                let known = s.world.pages[at].cached.filter(|&(cached, _)| cached == frame);
-                s.threads[i].saved = known.map_or(s.world.contents[usize::from(frame)], |(_, copy)| copy);
+                let known = s.shared.pages[at].cached.filter(|&(cached, _)| cached == frame);
+                s.threads[i].saved = known.map_or(s.shared.contents[usize::from(frame)], |(_, copy)| copy);
                 s.threads[i].pc = Pc::Leave;
             }
             _ => {
-                let page = &mut s.world.pages[at];
+                let page = &mut s.shared.pages[at];
                 if page.locked.is_some() {
                     return None;
                 }
@@ -73,8 +74,8 @@ impl Primary {
                 let is_mapped = page.entry.is_some_and(|entry| entry.0 == frame) || page.child == Some(frame);
                 let is_copied = page.copy.is_some() || page.child_copy.is_some();
                 page.cached = Some((frame, saved)).filter(|_| is_mapped && is_copied);
-                s.world.held[usize::from(frame)] -= 1;
-                s.world.let_go(at, frame);
+                s.shared.held[usize::from(frame)] -= 1;
+                s.shared.let_go(at, frame);
                 s.done(i);
             }
         }
@@ -82,8 +83,8 @@ impl Primary {
     }
 }
 
-impl World {
-    /// The frame is free, if nothing refers to it.
+impl Shared {
+    /// Frees the frame, if nothing refers to it.
     pub(super) fn let_go(&mut self, at: usize, frame: u8) {
         let page = &self.pages[at];
         let is_cached = page.cached.is_some_and(|(cached, _)| cached == frame);
@@ -93,7 +94,7 @@ impl World {
         }
     }
 
-    /// The page comes back from its copy: in the frame that the child shares, or in another.
+    /// Brings the page back from its copy, in the frame that the child shares, or in another one.
     pub(super) fn bring_back(&mut self, at: usize, copy: u8, number: u8) {
         let cached = self.pages[at].cached.filter(|&(_, contents)| contents == copy);
         let frame = cached.map_or_else(|| self.take_frame(), |(frame, _)| frame);
@@ -102,7 +103,7 @@ impl World {
         }
         let page = &mut self.pages[at];
         (page.copy, page.entry) = (None, Some((frame, false, number)));
-        // Both say one copy if that holds the same.
+        // Both refer to one copy if it has the same contents.
         page.cached = Some((frame, copy)).filter(|_| page.child_copy == Some(copy));
     }
 }

@@ -1,6 +1,6 @@
-//! The check: which steps there are, and what must be true of every state.
+//! The check: the possible steps, and the properties of every state.
 
-use super::world::World;
+use super::shared::Shared;
 use super::{Op, Pc, Primary, State, THREADS, Thread};
 use crate::check::{Checked, ENDS, MOVES, SAFE, Verdict, verdict};
 use stateright::{Model, Property};
@@ -32,21 +32,21 @@ impl Checked for Primary {
     }
 
     fn check(&self) -> Verdict {
-        verdict(self, |s| s.world.bad)
+        verdict(self, |s| s.shared.bad)
     }
 }
 
 impl Model for Primary {
     type State = State;
-    /// A thread, and what it does.
+    /// A thread, and its next step.
     type Action = (usize, Pc);
 
     fn init_states(&self) -> Vec<State> {
-        vec![State { world: World::new(self.filled), threads: [Thread::default(); THREADS] }]
+        vec![State { shared: Shared::new(self.filled), threads: [Thread::default(); THREADS] }]
     }
 
     fn actions(&self, s: &State, actions: &mut Vec<(usize, Pc)>) {
-        if s.world.bad.is_none() {
+        if s.shared.bad.is_none() {
             let threads = s.threads.iter().enumerate();
             let busy = threads.filter(|(i, thread)| self.op(thread, *i).is_some());
             actions.extend(busy.map(|(i, thread)| (i, thread.pc)));
@@ -56,24 +56,24 @@ impl Model for Primary {
     fn next_state(&self, before: &State, (i, _): (usize, Pc)) -> Option<State> {
         let mut s = *before;
         self.step(&mut s, i)?;
-        if s.world.bad.is_none() {
-            s.world.hardware();
+        if s.shared.bad.is_none() {
+            s.shared.hardware();
         }
-        if s.world.bad.is_none() && self.all_done(&s) {
+        if s.shared.bad.is_none() && self.all_done(&s) {
             self.audit(&mut s);
         }
         (s != *before).then_some(s)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        let safe = Property::always(SAFE, |_: &Self, s: &State| s.world.bad.is_none());
+        let safe = Property::always(SAFE, |_: &Self, s: &State| s.shared.bad.is_none());
         let ends = Property::sometimes(ENDS, |primary: &Self, s: &State| primary.all_done(s));
         let moves = Property::always(MOVES, |primary: &Self, s: &State| {
             let moves = |i| primary.next_state(s, (i, s.threads[i].pc)).is_some();
-            s.world.bad.is_some() || primary.all_done(s) || (0..THREADS).any(moves)
+            s.shared.bad.is_some() || primary.all_done(s) || (0..THREADS).any(moves)
         });
         match self.bug {
-            // With a mistake, the first bad state is all that is wanted.
+            // With a mistake, only the first bad state is needed.
             Some(_) => vec![safe],
             None => vec![safe, moves, ends],
         }

@@ -1,10 +1,10 @@
-//! A vCPU that stores, or loads: by its translation, or by one that it fetches, or after the host has brought the page in. And the host's own
-//! thread, which needs no translation.
+//! A vCPU stores or loads: by its translation, by one that it fetches, or after the host has brought the page in. And a
+//! store by the host's own thread, which needs no translation.
 
-use super::world::{Mapped, bit};
+use super::shared::{Mapped, bit};
 use super::{Op, Pc, Primary, State};
 use crate::bug::Bug;
-use crate::world::Bad;
+use crate::shared::Bad;
 
 impl Primary {
     /// One step of thread `i`, which stores to `page`, or loads from it. `None`: it waits.
@@ -16,23 +16,23 @@ impl Primary {
                     s.threads[i].pc = Pc::Lock;
                     return Some(());
                 }
-                if let Some((frame, writable)) = s.world.tlb[i][at]
+                if let Some((frame, writable)) = s.shared.tlb[i][at]
                     && (writable || !stores)
                 {
                     if stores {
-                        s.world.store(at, frame, bit(i, s.threads[i].op));
+                        s.shared.store(at, frame, bit(i, s.threads[i].op));
                     }
                     s.done(i);
                     return Some(());
                 }
-                if s.world.pages[at].active > 0 {
+                if s.shared.pages[at].active > 0 {
                     return None;
                 }
-                s.threads[i].begun = s.world.pages[at].begun;
+                s.threads[i].begun = s.shared.pages[at].begun;
                 s.threads[i].pc = Pc::Ask;
             }
-            Pc::Ask => match s.world.pages[at].entry {
-                Some((frame, writable, _)) if (writable || !stores) && !s.world.pages[at].parked => {
+            Pc::Ask => match s.shared.pages[at].entry {
+                Some((frame, writable, _)) if (writable || !stores) && !s.shared.pages[at].parked => {
                     s.threads[i].told = Some((frame, writable));
                     s.threads[i].pc = Pc::Install;
                 }
@@ -40,24 +40,24 @@ impl Primary {
                 _ => s.threads[i].pc = Pc::Lock,
             },
             Pc::Install => {
-                if s.world.pages[at].begun == s.threads[i].begun {
-                    s.world.tlb[i][at] = s.threads[i].told;
+                if s.shared.pages[at].begun == s.threads[i].begun {
+                    s.shared.tlb[i][at] = s.threads[i].told;
                 }
                 s.threads[i].pc = Pc::Start;
             }
             Pc::ReadEarly => {
-                s.threads[i].read = Some((s.world.version, s.world.pages[at].mapped));
+                s.threads[i].read = Some((s.shared.version, s.shared.pages[at].mapped));
                 s.threads[i].pc = Pc::Lock;
             }
             Pc::Lock => {
-                if s.world.pages[at].locked.is_some() {
+                if s.shared.pages[at].locked.is_some() {
                     return None;
                 }
-                s.world.pages[at].locked = Some(i as u8);
+                s.shared.pages[at].locked = Some(i as u8);
                 s.threads[i].pc = if s.threads[i].read.is_some() { Pc::Link } else { Pc::Read };
             }
             Pc::Read => {
-                s.threads[i].read = Some((s.world.version, s.world.pages[at].mapped));
+                s.threads[i].read = Some((s.shared.version, s.shared.pages[at].mapped));
                 s.threads[i].pc = Pc::Link;
             }
             Pc::Link => return self.by_mapping(s, i, at, stores),
@@ -69,28 +69,28 @@ impl Primary {
                     }
                     _ => 0,
                 };
-                let frame = s.world.take_frame();
-                s.world.pages[at].entry = Some((frame, true, number));
+                let frame = s.shared.take_frame();
+                s.shared.pages[at].entry = Some((frame, true, number));
                 s.threads[i].pc = Pc::Unlock;
             }
             // Inside a notification of its own: the flush comes first.
             Pc::Copy => {
-                s.world.tlb.iter_mut().for_each(|tlb| tlb[at] = None);
-                s.world.pages[at].begun += 1;
-                if let Some((old, _, number)) = s.world.pages[at].entry {
-                    let frame = s.world.take_frame();
-                    s.world.contents[usize::from(frame)] = s.world.contents[usize::from(old)];
-                    s.world.pages[at].entry = Some((frame, true, number));
+                s.shared.tlb.iter_mut().for_each(|tlb| tlb[at] = None);
+                s.shared.pages[at].begun += 1;
+                if let Some((old, _, number)) = s.shared.pages[at].entry {
+                    let frame = s.shared.take_frame();
+                    s.shared.contents[usize::from(frame)] = s.shared.contents[usize::from(old)];
+                    s.shared.pages[at].entry = Some((frame, true, number));
                 }
                 s.threads[i].pc = Pc::Unlock;
             }
             _ => {
-                s.world.pages[at].locked = None;
+                s.shared.pages[at].locked = None;
                 s.threads[i].read = None;
                 s.threads[i].pc = Pc::Start;
-                // The host has looked under the lock that it lets go of.
-                if let (Op::Write(_), Some((frame, true, _))) = (op, s.world.pages[at].entry) {
-                    s.world.store(at, frame, bit(i, s.threads[i].op));
+                // The host checks under the lock before it releases it.
+                if let (Op::Write(_), Some((frame, true, _))) = (op, s.shared.pages[at].entry) {
+                    s.shared.store(at, frame, bit(i, s.threads[i].op));
                     s.done(i);
                 }
             }
@@ -98,28 +98,28 @@ impl Primary {
         Some(())
     }
 
-    /// The page lock is held, and the mapping is read.
+    /// Continues with the page lock held and the mapping read.
     fn by_mapping(&self, s: &mut State, i: usize, at: usize, stores: bool) -> Option<()> {
         let (version, mapped) = s.threads[i].read?;
         Self::look(s, version);
-        let shown = s.world.forks > 0 && matches!(mapped, Mapped::Here { .. });
+        let shown = s.shared.forks > 0 && matches!(mapped, Mapped::Here { .. });
         let refused = matches!(mapped, Mapped::Nothing | Mapped::Gone | Mapped::Here { writable: false, .. });
         if shown || refused {
-            s.world.pages[at].locked = None;
+            s.shared.pages[at].locked = None;
             s.threads[i].read = None;
             s.threads[i].pc = Pc::Start;
             if refused {
                 s.done(i);
             } else {
-                // It lets go, and looks again.
+                // It releases the lock, and checks again.
                 s.threads[i].pc = Pc::Lock;
             }
             return Some(());
         }
-        if let Some((copy, number)) = s.world.pages[at].copy {
-            s.world.bring_back(at, copy, number);
+        if let Some((copy, number)) = s.shared.pages[at].copy {
+            s.shared.bring_back(at, copy, number);
         }
-        let page = &mut s.world.pages[at];
+        let page = &mut s.shared.pages[at];
         page.parked = false;
         let cached = page.cached.filter(|_| !self.makes(Bug::ShareOverwritten)).map(|(frame, _)| frame);
         match page.entry {
@@ -130,7 +130,7 @@ impl Primary {
             Some((frame, false, number))
                 if page.child == Some(frame)
                     || cached == Some(frame)
-                    || s.world.held[usize::from(frame)] > 0 =>
+                    || s.shared.held[usize::from(frame)] > 0 =>
             {
                 debug_assert!(number < 8);
                 s.threads[i].pc = Pc::Copy;
@@ -145,8 +145,8 @@ impl Primary {
 
     /// A thread reads a version.
     fn look(s: &mut State, version: u8) {
-        if version < s.world.freed_versions {
-            s.world.bad = Some(Bad::FreedVersion);
+        if version < s.shared.freed_versions {
+            s.shared.bad = Some(Bad::FreedVersion);
         }
     }
 }

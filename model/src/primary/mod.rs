@@ -1,58 +1,59 @@
-//! A primary MMU whose faults take a page lock and read versions of the mappings: `mm/src/mappings.rs`, in worlds of its own.
+//! A primary MMU whose faults take a page lock and read versions of the mappings: models `mm/src/mappings.rs`, in
+//! a state of its own.
 //!
-//! There are two host pages, each in a region of its own: it has its page lock, and its table, which a fault links. A version says for
-//! each page what is mapped there. vCPUs keep translations, and store through them whenever they like until they are flushed. The
-//! engine between the two is small here: a vCPU installs what it was told if no notification of the page has begun since it asked; what
-//! that takes, the other models have.
+//! There are two host pages, each in a region of its own, with a page lock and a table that a fault links. A version
+//! has the mapping of each page. vCPUs keep translations, and may store through them at any time until they are
+//! flushed. The engine is reduced here: a vCPU installs the host's answer if no notification of the page has begun
+//! since it asked. The other models check how the engine does that.
 //!
-//! | room | what |
+//! | module | contents |
 //! |---|---|
-//! | `world` | what is shared; what no vCPU may reach; what must be so in the end |
-//! | `fault` | an access: translation, page, frame; a share that is broken |
-//! | `change` | mmap, munmap, mprotect, fork: claim, publish, outlast, edit |
+//! | `shared` | the shared state, and its properties |
+//! | `fault` | an access: translation, page, frame; copy-on-write |
+//! | `change` | mmap, munmap, mprotect, fork: claim, publish, wait, edit |
 //! | `evict` | a page goes to swap, and its contents to a copy that a child may share |
 //! | `explore` | the check |
-//! | [`scenarios`] | those that are checked |
+//! | [`scenarios`] | the scenarios |
 
 mod change;
 mod evict;
 mod explore;
 mod fault;
 pub mod scenarios;
-mod world;
+mod shared;
 
 use crate::bug::Bug;
-use world::World;
+use shared::Shared;
 
-/// Threads in the world.
+/// Number of threads.
 const THREADS: usize = 3;
 /// Host pages.
 const PAGES: usize = 2;
 
-/// What a thread is told to do.
+/// An operation of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// A vCPU stores to a page. Where nothing is mapped, it goes on.
+    /// A vCPU stores to a page. Without a mapping it continues.
     Store(u8),
     /// It loads from a page.
     Load(u8),
-    /// The host's own thread stores to a page, as it finds it under the page lock.
+    /// The host's own thread stores to a page under the page lock.
     Write(u8),
     /// The page goes to swap.
     Evict(u8),
-    /// The child's page does.
+    /// The child's page goes to swap.
     EvictChild(u8),
     /// The page is mapped anew.
     Mmap(u8),
-    /// What is mapped there goes.
+    /// The mapping is removed.
     Munmap(u8),
-    /// It may be read only from now on.
+    /// The page becomes read-only.
     Mprotect(u8),
     /// A child gets all pages.
     Fork,
 }
 
-/// Where a thread stands in its operation.
+/// The next step of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[expect(missing_docs, reason = "each is what the thread does next")]
 pub enum Pc {
@@ -83,7 +84,7 @@ pub enum Pc {
     Leave,
 }
 
-/// One thread. All but `op` and `pc` is forgotten between operations.
+/// One thread. Only `op` and `pc` survive an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Thread {
     op: u8,
@@ -92,22 +93,22 @@ pub struct Thread {
     page: u8,
     /// Notifications of the page that had begun when the host was asked.
     begun: u8,
-    /// What it was told: a frame, and whether it is writable.
+    /// The host's answer: a frame, and whether it is writable.
     told: Option<(u8, bool)>,
-    /// The version that it read, and what that says.
-    read: Option<(u8, world::Mapped)>,
+    /// The version that it read, and the mapping in it.
+    read: Option<(u8, shared::Mapped)>,
     /// A frame that it has taken out of an entry.
     taken: Option<u8>,
     /// The version that the change has published.
     published: u8,
-    /// What the copy of that frame holds.
+    /// Contents of the copy of that frame.
     saved: u8,
 }
 
-/// All of it.
+/// The whole state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct State {
-    world: World,
+    shared: Shared,
     threads: [Thread; THREADS],
 }
 
@@ -117,7 +118,7 @@ pub struct Primary {
     /// What happens in it.
     pub name: String,
     programs: Vec<Vec<Op>>,
-    /// Pages that are there in the beginning.
+    /// Whether pages are present at the start.
     filled: bool,
     bug: Option<Bug>,
 }
@@ -139,7 +140,7 @@ impl Primary {
 }
 
 impl State {
-    /// The operation of thread `i` is over.
+    /// Ends the operation of thread `i`.
     fn done(&mut self, i: usize) {
         let op = self.threads[i].op + 1;
         self.threads[i] = Thread { op, ..Thread::default() };

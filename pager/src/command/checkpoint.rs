@@ -1,12 +1,12 @@
-//! `checkpoint`: a snapshot of a guest that a daemon serves; and `retain`, which removes old ones.
+//! `checkpoint` makes a snapshot of a guest that a daemon serves; `retain` removes old ones.
 
-use super::place::Place;
+use super::store_option::StoreOption;
 use super::{Failure, other};
 use slat_pager::Request;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// A guest, and what its snapshot is called.
+/// A guest, and the name of its snapshot.
 #[derive(clap::Args)]
 pub struct Checkpoint {
     /// The VMM's process
@@ -23,7 +23,7 @@ impl Checkpoint {
         let request = Request { pid: self.pid, name: self.name.clone() };
         let instant = |pages| {
             println!("instant: the guest may run on; {pages} pages are to be stored");
-            // What waits for it reads a pipe.
+            // The reader may wait at a pipe.
             _ = std::io::stdout().flush();
         };
         let stored = slat_pager::checkpoint(&self.control, &request, instant)
@@ -36,7 +36,7 @@ impl Checkpoint {
     }
 }
 
-/// Which snapshots stay.
+/// The snapshots to keep.
 #[derive(clap::Args)]
 pub struct Retain {
     /// Templates called `BASE.N`, N a number, are the snapshots of a guest
@@ -45,12 +45,12 @@ pub struct Retain {
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     keep: u64,
     #[command(flatten)]
-    place: Place,
+    store: StoreOption,
 }
 
 impl Retain {
     pub fn run(&self) -> Result<(), Failure> {
-        let removed = self.place.library()?.retain(&self.base, self.keep as usize).map_err(other)?;
+        let removed = self.store.library()?.retain(&self.base, self.keep as usize).map_err(other)?;
         println!("{} snapshots removed; their chunks go with a gc", removed.len());
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! `clones`: what many guests of one template cost in memory, in this process.
+//! `clones`: measures the memory of many guests of one template, in this process.
 
 use super::{Failure, other};
 use slat_pager::twin::{Image, Memory, is_page};
@@ -9,7 +9,7 @@ use slat_pager::{
 use std::path::Path;
 use std::sync::Arc;
 
-/// How many, and how large.
+/// Number and size of the guests.
 #[derive(clap::Args)]
 pub struct Clones {
     /// Guests of the template

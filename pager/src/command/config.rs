@@ -3,7 +3,7 @@
 use clap::CommandFactory;
 use std::ffi::{OsStr, OsString};
 
-/// The command line with the flags of its configuration in place of it. What the command line says goes before.
+/// Replaces `--config` by the flags of the file. Flags of the command line take precedence.
 pub fn expand(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
     if words.get(1).is_none_or(|word| word != "serve") {
         return Ok(words);
@@ -29,7 +29,7 @@ pub fn expand(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
     Ok(expanded)
 }
 
-/// The flags that a file has: each key is one.
+/// Returns the flags of a file: one for each key.
 fn flags(text: &str) -> Result<Vec<OsString>, String> {
     let program = crate::Program::command();
     let serve = program.find_subcommand("serve").expect("it is a command");

@@ -1,4 +1,5 @@
-//! `demo`: guests, a store that is down for a second, a daemon that is killed, a working set; every byte is checked.
+//! `demo`: runs guests while the store is down for a second and the daemon is killed, then a guest with a working set;
+//! checks every byte.
 
 use super::{Failure, other};
 use slat_pager::twin::{Image, Report};
@@ -9,10 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How long the store is down.
+/// Time for which the store is down.
 const OUTAGE: Duration = Duration::from_secs(1);
 
-/// How large.
+/// Sizes of the demonstration.
 #[derive(clap::Args)]
 pub struct Demo {
     /// Guests that run at the same time
@@ -26,7 +27,8 @@ pub struct Demo {
     kills: u64,
 }
 
-/// Ends a daemon, also where the demonstration fails: told twice it leaves its guests, and starts no other keeper.
+/// Ends a daemon, also if the demonstration fails. A second signal makes it leave its guests, and start no other
+/// keeper.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -71,7 +73,7 @@ impl Demo {
         let mut pid = worker(Duration::from_secs(10)).ok_or_else(|| other("the daemon did not start"))?;
         let guests: Vec<Child> =
             (0..self.guests).map(|seed| self.guest(&socket, seed)).collect::<Result<_, _>>()?;
-        // What the first guest touches is stored before the store is down.
+        // The first guest's working set is stored before the store goes down.
         let is_recorded = || library.open("demo").is_ok_and(|template| template.working_set().is_some());
         let began = Instant::now();
         while !is_recorded() && began.elapsed() < Duration::from_secs(5) {
@@ -98,7 +100,7 @@ impl Demo {
         for _ in 0..self.guests {
             print(&ended(&log)?);
         }
-        // One more: the pages that the first one touched come ahead of its faults.
+        // One more guest: it gets the pages that the first one touched ahead of its faults.
         wrong += u64::from(!is_right("a guest with a working set", self.guest(&socket, self.guests)?)?);
         let stats = ended(&log)?;
         println!("{} of its pages came ahead of faults", stats.ahead);
@@ -122,7 +124,7 @@ impl Demo {
     }
 }
 
-/// Waits for a guest, and says what it saw. Whether that was right.
+/// Waits for a guest and prints its report. Returns whether it was right.
 fn is_right(name: &str, guest: Child) -> Result<bool, Failure> {
     let output = guest.wait_with_output().map_err(other)?;
     let report: Report = serde_json::from_slice(&output.stdout).map_err(other)?;
@@ -137,7 +139,7 @@ fn is_right(name: &str, guest: Child) -> Result<bool, Failure> {
     Ok(report.is_right())
 }
 
-/// What was done for the guest that ended next.
+/// Returns the counters of the guest that ends next.
 fn ended(log: &Receiver<String>) -> Result<GuestStats, Failure> {
     let stats = wait_for(log, Duration::from_secs(10), |line| {
         let line: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -158,7 +160,7 @@ fn daemon(folder: &Path, socket: &Path) -> Result<(Ended, Receiver<String>), Fai
     Ok((Ended(child), receive))
 }
 
-/// The first line of the log of which `find` finds something.
+/// Returns the first result of `find` on a line of the log.
 fn wait_for<T>(log: &Receiver<String>, wait: Duration, find: impl Fn(&str) -> Option<T>) -> Option<T> {
     let until = Instant::now() + wait;
     loop {

@@ -1,7 +1,7 @@
 //! `receive` and `restore`: machines of Cloud Hypervisor.
 
-use super::place::{Place, seconds};
 use super::serve::{abort_on_panic, guest, say};
+use super::store_option::{StoreOption, seconds};
 use super::{Failure, other, size};
 use slat_pager::{Cache, Restore, Sabotage, StoreError, accept_one, keep_machines, serve_machines};
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// A machine to be kept.
+/// A machine to receive.
 #[derive(clap::Args)]
 pub struct Receive {
     /// The socket to which the VMM sends it, once
@@ -18,7 +18,7 @@ pub struct Receive {
     /// The template's name
     name: String,
     #[command(flatten)]
-    place: Place,
+    store: StoreOption,
     /// Bytes of a chunk: a power of two from 4K to 2M
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size)]
     chunk: usize,
@@ -29,7 +29,7 @@ pub struct Receive {
 
 impl Receive {
     pub fn run(&self) -> Result<(), Failure> {
-        let library = self.place.library()?;
+        let library = self.store.library()?;
         let named = |error: std::io::Error| other(format!("{}: {error}", self.socket.display()));
         let connection = accept_one(&self.socket).map_err(named)?;
         let received =
@@ -40,11 +40,11 @@ impl Receive {
     }
 }
 
-/// Machines to be restored.
+/// Machines to restore.
 #[derive(clap::Args)]
 pub struct Machines {
     #[command(flatten)]
-    place: Place,
+    store: StoreOption,
     /// The socket at which a VMM waits for its machine, and the template
     #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required = true)]
     guests: Vec<(PathBuf, String)>,
@@ -68,7 +68,7 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// The keeper. It stays small: the store is opened by the worker.
+    /// Runs the keeper. It stays small: the worker opens the store.
     pub fn keep(&self) -> Result<(), Failure> {
         let program = std::env::current_exe().map_err(other)?;
         let command = || {
@@ -81,10 +81,10 @@ impl Machines {
         if failed == 0 { Ok(()) } else { Err(other(format!("{failed} machines were not restored"))) }
     }
 
-    /// Serves all until their VMMs have all pages, or end.
+    /// Serves all machines until their VMMs have all pages, or end.
     pub fn work(&self) -> Result<(), Failure> {
         abort_on_panic();
-        let library = self.place.library()?.sabotage(self.sabotage);
+        let library = self.store.library()?.sabotage(self.sabotage);
         let opened =
             self.guests.iter().map(|(socket, template)| Ok((socket.clone(), library.open(template)?)));
         let machines = opened.collect::<Result<Vec<_>, StoreError>>().map_err(other)?;

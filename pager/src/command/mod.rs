@@ -7,8 +7,8 @@ pub mod config;
 mod demo;
 mod machine;
 mod notify;
-mod place;
 mod serve;
+mod store_option;
 mod templates;
 mod top;
 mod twin;
@@ -16,7 +16,7 @@ mod twin;
 use clap::Subcommand;
 use std::fmt::Display;
 
-/// What to do.
+/// The subcommand.
 #[derive(Subcommand)]
 pub enum Command {
     /// All of it on this machine in a few seconds: guests, a store that is down for a second, a daemon that is killed
@@ -45,7 +45,7 @@ pub enum Command {
     /// Read every chunk of a template and its working set, and check them
     Verify(templates::Named),
     /// List the templates of a store
-    Ls(place::Place),
+    Ls(store_option::StoreOption),
     /// Remove a template; its chunks go with the next gc
     Rm(templates::Named),
     /// Remove the working set of a template, so that it is recorded anew
@@ -66,15 +66,15 @@ pub enum Command {
 /// Why a command ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// It found something wrong: exit status 3.
+    /// The command found something wrong: exit status 3.
     #[error("{0}")]
     Found(String),
-    /// It could not do it: exit status 2.
+    /// The command failed: exit status 2.
     #[error("{0}")]
     Other(String),
 }
 
-/// Any other error, in its own words.
+/// Wraps any other error.
 fn other(error: impl Display) -> Failure {
     Failure::Other(error.to_string())
 }
@@ -105,7 +105,7 @@ impl Command {
     }
 }
 
-/// A size in bytes: `4096`, `64K`, `256M`, `2G`.
+/// Parses a size in bytes: `4096`, `64K`, `256M`, `2G`.
 fn size(text: &str) -> Result<usize, String> {
     let (number, shift) = match text.char_indices().last() {
         Some((at, 'K')) => (&text[..at], 10),

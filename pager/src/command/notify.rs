@@ -1,9 +1,9 @@
-//! What systemd is told (`Type=notify`), by a datagram to the socket that it names.
+//! Notifies systemd (`Type=notify`) by a datagram to the socket that it names.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Says it, where there is one who wants to hear it.
+/// Sends `what` if systemd waits for it.
 pub fn notify(what: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let path = path.as_encoded_bytes();

@@ -1,7 +1,7 @@
-//! `serve`: the keeper; and the worker that it starts.
+//! `serve`: the keeper, and the worker that it starts.
 
 use super::notify::notify;
-use super::place::{Place, seconds};
+use super::store_option::{StoreOption, seconds};
 use super::{Failure, other, size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -31,7 +31,7 @@ pub struct Serve {
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<String>,
     #[command(flatten)]
-    place: Place,
+    store: StoreOption,
     /// A socket, and the template of the guests that connect to it
     #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required_unless_present = "images", requires = "store")]
     guests: Vec<(PathBuf, String)>,
@@ -82,7 +82,7 @@ pub struct Serve {
     store_delay_ms: u64,
     #[arg(long, hide = true, default_value_t = 0)]
     store_errors_percent: u64,
-    /// While this file is there, the store is down.
+    /// While this file exists, the store is down.
     #[arg(long, hide = true)]
     store_down: Option<PathBuf>,
     #[arg(long, hide = true, value_enum)]
@@ -94,7 +94,7 @@ pub fn guest(text: &str) -> Result<(PathBuf, String), String> {
     Ok((socket.into(), template.into()))
 }
 
-/// An address of NBD may have an equals sign, and a socket's path has none of NBD's.
+/// Splits `SOCKET=IMAGE` at the equals sign before an address of NBD, which may contain one.
 fn image(text: &str) -> Result<(PathBuf, String), String> {
     match text.split_once("=nbd") {
         Some((socket, rest)) => Ok((socket.into(), format!("nbd{rest}"))),
@@ -110,14 +110,14 @@ fn limit(text: &str) -> Result<(Option<String>, u64), String> {
 }
 
 impl Serve {
-    /// The keeper. It stays small: the store is opened by the worker.
+    /// Runs the keeper. It stays small: the worker opens the store.
     pub fn keep(&self) -> Result<(), Failure> {
-        // Where systemd waits for a word of it, it also starts another one.
+        // If systemd waits for notifications, it also restarts the keeper.
         let is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
         self.run(Keeper::listen(self.sockets()).map_err(other)?.supervised(is_supervised))
     }
 
-    /// The keeper that a worker started, whose own was killed.
+    /// Runs the keeper that a worker started after its own was killed.
     pub fn keep_on(&self) -> Result<(), Failure> {
         let worker = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
         let keeper = Keeper::of_worker(worker, self.sockets()).map_err(other)?;
@@ -131,7 +131,7 @@ impl Serve {
 
     fn run(&self, keeper: Keeper) -> Result<(), Failure> {
         let program = std::env::current_exe().map_err(other)?;
-        // Keeper and worker have a handful of descriptors for each guest; the worker inherits the limit.
+        // Keeper and worker have several descriptors for each guest; the worker inherits the limit.
         let limit = getrlimit(Resource::Nofile);
         _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         let command = || {
@@ -141,7 +141,7 @@ impl Serve {
         };
         let told = |event| match event {
             Event::Ready => {
-                // From now on the keeper may be killed: the worker is given all.
+                // From now on the keeper may be killed: the worker has everything.
                 say("ready", serde_json::json!({}));
                 notify("READY=1\nSTATUS=serving");
             }
@@ -155,7 +155,7 @@ impl Serve {
         keeper.drain_on(drain).leave_on(leave).run(command, told).map_err(other)
     }
 
-    /// The store, slow and failing as the tests want it.
+    /// Makes the store as slow and as faulty as the tests ask.
     fn trouble(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
         let (delay, percent, down) =
             (Duration::from_millis(self.store_delay_ms), self.store_errors_percent, self.store_down.clone());
@@ -173,13 +173,13 @@ impl Serve {
     pub fn work(&self) -> Result<(), Failure> {
         abort_on_panic();
         give_memory_back();
-        // These are for the keeper, which drains.
+        // The keeper handles these signals, and drains.
         for signal in [SIGTERM, SIGINT] {
             signal_hook::flag::register(signal, Arc::default()).map_err(other)?;
         }
         let (mut templates, mut steady) = (Vec::new(), None);
-        if self.place.store.is_some() {
-            let store = self.place.steady(|store| self.trouble(store))?;
+        if self.store.store.is_some() {
+            let store = self.store.steady(|store| self.trouble(store))?;
             steady = Some(store.clone());
             let library = Library::new(store).sabotage(self.sabotage);
             for (_, template) in &self.guests {
@@ -235,7 +235,7 @@ impl Serve {
     }
 }
 
-/// A thread that panics would leave its guest frozen. The next worker serves it.
+/// Ends the process when a thread panics. The thread would leave its guest frozen; the next worker serves it.
 pub fn abort_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |what| {
@@ -244,8 +244,8 @@ pub fn abort_on_panic() {
     }));
 }
 
-/// A chunk that leaves the cache goes back to the kernel at once. Else the allocator learns from the first ones to keep such pieces,
-/// and holds twice the cache's limit after some dozens of guests.
+/// Makes freed chunks go back to the kernel at once. Otherwise the allocator learns from the first ones to keep such
+/// blocks, and holds twice the cache's limit after some dozens of guests.
 fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it sets a number of the allocator, before there are other threads.
@@ -254,14 +254,14 @@ fn give_memory_back() {
     }
 }
 
-/// Readable once the process was asked to end, and once it was asked twice.
+/// Returns two descriptors: one is readable after the first signal to end, the other after the second.
 fn signals() -> std::io::Result<[OwnedFd; 2]> {
     let ((asked, signal), (drain, first), (leave, second)) =
         (UnixStream::pair()?, UnixStream::pair()?, UnixStream::pair()?);
     for number in [SIGTERM, SIGINT] {
         signal_hook::low_level::pipe::register(number, signal.try_clone()?)?;
     }
-    // Both stay open as long as the process lives.
+    // Both stay open while the process lives.
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for mut asks in [first, second] {
             if (&asked).read_exact(&mut [0]).and_then(|()| asks.write_all(&[0])).is_err() {
@@ -273,7 +273,7 @@ fn signals() -> std::io::Result<[OwnedFd; 2]> {
     Ok([drain.into(), leave.into()])
 }
 
-/// One line for each guest.
+/// Logs one line for a guest that ended.
 fn told(guest: u64, pid: i32, end: Result<GuestStats, WorkerError>, cache: &Cache) {
     match end {
         Ok(stats) => say(
@@ -286,7 +286,8 @@ fn told(guest: u64, pid: i32, end: Result<GuestStats, WorkerError>, cache: &Cach
     }
 }
 
-/// A line of the log: JSON with the time and the event. Where none reads it any more, the guests are served all the same.
+/// Writes a line of the log: JSON with the time and the event. An error is ignored, so that guests are served without a
+/// reader of the log.
 pub fn say(event: &str, mut line: serde_json::Value) {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     line["time"] = (time.as_millis() as f64 / 1e3).into();

@@ -1,14 +1,14 @@
 //! `snapshot`, `verify`, `ls`, `rm`, `gc`.
 
-use super::place::{Place, seconds};
+use super::store_option::{StoreOption, seconds};
 use super::{Failure, other, size};
 use slat_pager::PAGE;
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub fn list(place: &Place) -> Result<(), Failure> {
-    let library = place.library()?;
+pub fn list(store: &StoreOption) -> Result<(), Failure> {
+    let library = store.library()?;
     for name in library.list().map_err(other)? {
         let template = library.open(&name).map_err(other)?;
         let chunks = template.chunks();
@@ -26,7 +26,7 @@ pub fn list(place: &Place) -> Result<(), Failure> {
 #[derive(clap::Args)]
 pub struct Collect {
     #[command(flatten)]
-    place: Place,
+    store: StoreOption,
     /// Seconds after which a host that has not renewed its lease is taken for gone. Hosts renew theirs every two minutes
     #[arg(long, value_name = "SECONDS", default_value = "3600", value_parser = seconds)]
     patience: Duration,
@@ -34,7 +34,7 @@ pub struct Collect {
 
 impl Collect {
     pub fn run(&self) -> Result<(), Failure> {
-        let gc = self.place.library()?.gc(self.patience).map_err(other)?;
+        let gc = self.store.library()?.gc(self.patience).map_err(other)?;
         println!("{} chunks removed, {} kept", gc.removed, gc.kept);
         if gc.ended + gc.given_up > 0 {
             println!("{} leases of hosts that are gone, {} uploads of such hosts", gc.ended, gc.given_up);
@@ -49,12 +49,12 @@ pub struct Named {
     /// The template's name
     name: String,
     #[command(flatten)]
-    place: Place,
+    store: StoreOption,
 }
 
 impl Named {
     pub fn verify(&self) -> Result<(), Failure> {
-        let verified = self.place.library()?.verify(&self.name).map_err(other)?;
+        let verified = self.store.library()?.verify(&self.name).map_err(other)?;
         verified.damaged.iter().for_each(|line| println!("{line}"));
         if !verified.damaged.is_empty() {
             return Err(Failure::Found(format!(
@@ -68,15 +68,15 @@ impl Named {
     }
 
     pub fn forget(&self) -> Result<(), Failure> {
-        self.place.library()?.forget(&self.name).map_err(other)
+        self.store.library()?.forget(&self.name).map_err(other)
     }
 
     pub fn remove(&self) -> Result<(), Failure> {
-        self.place.library()?.remove(&self.name).map_err(other)
+        self.store.library()?.remove(&self.name).map_err(other)
     }
 }
 
-/// A template to be.
+/// A template to make.
 #[derive(clap::Args)]
 pub struct Snapshot {
     /// The image: a guest's memory, in whole pages
@@ -93,7 +93,7 @@ impl Snapshot {
         let named = |error: std::io::Error| other(format!("{}: {error}", self.image.display()));
         let image = File::open(&self.image).map_err(named)?;
         let size = image.metadata().map_err(named)?.len();
-        let library = self.named.place.library()?;
+        let library = self.named.store.library()?;
         let written = library.snapshot(&self.named.name, image, size, self.chunk).map_err(other)?;
         println!("{}: {} MiB, {} new chunks", self.named.name, size >> 20, written.chunks);
         Ok(())

@@ -1,4 +1,4 @@
-//! `top`: a daemon, live.
+//! `top`: shows a daemon, live.
 
 use super::{Failure, other};
 use slat_pager::{Moment, Serving};
@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Which one.
+/// The daemon to watch.
 #[derive(clap::Args)]
 pub struct Top {
     /// Where it answers: what `serve --metrics` was told
@@ -27,7 +27,7 @@ impl Top {
         let mut looks = 1;
         while looks != self.looks {
             std::thread::sleep(Duration::from_millis(self.interval_ms));
-            // Between a kill and the next worker none answers.
+            // Between a kill and the next worker no process answers.
             let Ok(now) = self.look() else {
                 println!("no worker answers");
                 continue;
@@ -64,10 +64,10 @@ fn faults(guest: &Serving) -> u64 {
 
 fn print(now: &Moment, before: Option<&Moment>, seconds: f64) {
     if std::io::stdout().is_terminal() {
-        // Home, and clear.
+        // Moves the cursor home and clears the screen.
         print!("\x1b[H\x1b[2J");
     }
-    // Another worker counts anew.
+    // A new worker counts from zero.
     let before = before.filter(|before| before.worker == now.worker);
     let rate =
         |now: u64, then: u64| now.saturating_sub(then) as f64 / if seconds > 0.0 { seconds } else { 1.0 };

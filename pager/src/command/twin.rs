@@ -6,7 +6,7 @@ use slat_pager::twin::{Checkpoints, Image, Twin, Versions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What it does.
+/// What the twin does.
 #[derive(clap::Args)]
 pub struct Flags {
     socket: PathBuf,
@@ -44,14 +44,14 @@ pub struct Flags {
     oracle: PathBuf,
 }
 
-/// What the oracle of another twin wrote.
+/// Reads the versions that the oracle of another twin wrote.
 fn versions(path: &Path) -> Result<Versions, Failure> {
     let text = std::fs::read(path).map_err(other)?;
     serde_json::from_slice(&text).map_err(other)
 }
 
 impl Flags {
-    /// Prints the report; exit status 3 where something is wrong.
+    /// Prints the report. Exit status 3 means a wrong byte or a frozen guest.
     pub fn run(&self) -> Result<(), Failure> {
         let image = Image { seed: self.image_seed, pages: self.memory / PAGE };
         let twin = Twin {
@@ -79,7 +79,7 @@ impl Flags {
         if report.is_right() {
             return Ok(());
         }
-        // Threads of a frozen guest would not let the process end.
+        // Threads of a frozen guest would keep the process from ending.
         eprintln!("twin: {}", if report.frozen { "frozen" } else { "wrong bytes" });
         std::process::exit(3)
     }

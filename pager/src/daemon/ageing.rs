@@ -1,4 +1,4 @@
-//! Cold pages leave: those that were not touched for long, and the oldest ones where guests have more than their limit.
+//! Reclaims cold pages: those that were not touched for long, and the oldest ones of guests above their limit.
 
 use super::control::Guests;
 use crate::guest::Handle;
@@ -6,20 +6,21 @@ use crate::uffd::PAGE;
 use std::io;
 use std::time::Duration;
 
-/// When pages leave.
+/// When pages are reclaimed.
 #[derive(Debug, Clone)]
 pub struct Ageing {
-    /// How long a tick is.
+    /// Length of a tick.
     pub tick: Duration,
-    /// After how many ticks without a touch a page leaves in any case. `None`: only where there is a limit.
+    /// Number of ticks without a touch after which a page is reclaimed in any case. `None`: only above a limit.
     pub cold: Option<u8>,
-    /// Bytes of memory that the guests of a template may have together, or all guests (`None`). More than that is reclaimed at the next
-    /// tick, the oldest pages first.
+    /// Bytes of memory that the guests of a template, or all guests (`None`), may have together. At each tick the
+    /// excess is reclaimed, the oldest pages first.
     pub limits: Vec<(Option<String>, u64)>,
 }
 
 impl Guests {
-    /// Ages the guests that have a swap file, in a thread of its own. `failed` is called where the kernel refuses it for one, once.
+    /// Ages the guests that have a swap file, in a thread of its own. Calls `failed` once for a guest for which the
+    /// kernel refuses it.
     pub fn age(&self, ageing: Ageing, failed: impl Fn(i32, &io::Error) + Send + 'static) -> io::Result<()> {
         let guests = self.clone();
         std::thread::Builder::new().name("ageing".into()).spawn(move || {
@@ -39,7 +40,7 @@ impl Guests {
 }
 
 impl Ageing {
-    /// One tick, for these guests: what failed.
+    /// Does one tick for these guests. Returns the failures.
     fn tick(&self, guests: &[(i32, Handle)]) -> Vec<(i32, io::Error)> {
         let mut failed = Vec::new();
         let mut note = |pid: i32, result: io::Result<usize>| match result {
@@ -63,7 +64,7 @@ impl Ageing {
                 group.iter().filter_map(|(_, guest)| guest.resident().ok().flatten()).sum()
             };
             let mut more = resident(&group).saturating_sub(*limit).div_ceil(PAGE as u64) as usize;
-            // The oldest first. What was touched in the last tick stays.
+            // The oldest first. Pages touched in the last tick stay.
             for age in (1..=u8::MAX).rev() {
                 for (pid, guest) in &group {
                     if more > 0 {

@@ -1,4 +1,4 @@
-//! What keeper and worker say to each other.
+//! Messages between keeper and worker.
 
 use crate::wire::{send, take};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
@@ -7,49 +7,51 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The keeper gives a connection, and the journal of its guest if there is one: the descriptors, in this order. A worker whose keeper was
-/// killed gives the same to the next keeper.
+/// From the keeper: a connection, and the journal of its guest if there is one, as descriptors in this order. A worker
+/// whose keeper was killed sends the same to the next keeper.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Take {
     pub connection: u64,
-    /// The number of the socket on which it came.
+    /// Number of the socket on which the connection came.
     pub socket: usize,
-    /// Of a guest that was served before: the version of its template.
+    /// Version of the template of a guest that was served before.
     #[serde(default)]
     pub version: Option<String>,
     #[serde(default)]
     pub what: What,
 }
 
-/// What a message of the keeper is about.
+/// The kind of a keeper's message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
     #[default]
     Guest,
-    /// A socket on which guests connect: the descriptor. The worker holds it, in case that the keeper is killed.
+    /// A socket on which guests connect: the descriptor. The worker holds it in case the keeper is killed.
     Socket,
-    /// No further guest is taken: the sockets are to be closed.
+    /// The daemon takes no further guest: close the sockets.
     Drains,
-    /// The keeper ends, and wants no other one in its place.
+    /// The keeper ends, and must not be replaced.
     Leaves,
-    /// That was all of what there is. To the next keeper it has the number of the next connection, and the worker's process as the number
-    /// of a socket.
+    /// The end of the initial messages. To the next keeper it has the number of the next connection, and the worker's
+    /// process in place of the number of a socket.
     All,
 }
 
-/// The worker gives the journal of a connection's guest, the descriptor, and the version of its template, which may have another one
-/// when the next worker begins, and after it the guest's swap file; or without a descriptor it is done with the connection.
+/// From the worker, with descriptors: the journal of a connection's guest, and then the guest's swap file, with the
+/// version of its template, which may have a newer one when the next worker begins. Without a descriptor: the worker is
+/// done with the connection.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Keep {
     pub connection: u64,
     #[serde(default)]
     pub version: Option<String>,
-    /// It is about no connection: the worker has all sockets and guests that there are.
+    /// The message is about no connection: the worker has all sockets and guests.
     #[serde(default)]
     pub is_ready: bool,
 }
 
-/// One end. A message is whole or not there, and one that was sent is received even if its sender has been killed.
+/// One end of the channel. A message arrives whole or not at all, and a sent message is received even if its sender has
+/// been killed.
 #[derive(Debug)]
 pub struct Channel(OwnedFd);
 
@@ -68,7 +70,8 @@ impl Channel {
         send(self.0.as_fd(), &serde_json::to_vec(message)?, fds)
     }
 
-    /// Waits for a message, if it may. `None`: the other end is closed. `WouldBlock`: there is none.
+    /// Receives a message; `wait` says whether to wait for one. `None`: the other end is closed. `WouldBlock`: there is
+    /// no message.
     pub fn receive<T: DeserializeOwned>(&self, wait: bool) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         let (mut text, mut fds) = ([0; 512], Vec::new());
         let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };

@@ -1,10 +1,11 @@
-//! What an operator may ask of a worker while it serves: snapshots of its guests.
+//! Requests of an operator to a running worker: snapshots of its guests.
 //!
-//! A request is one line of JSON, such as `{"pid":4711,"name":"debian.3"}`. The answers are `{"instant":{"pages":9}}`, when the guest
-//! may run on, and `{"stored":{…}}`; or `{"error":"…"}` instead of either.
+//! A request is one line of JSON, such as `{"pid":4711,"name":"debian.3"}`. The worker answers
+//! `{"instant":{"pages":9}}` when the guest may run on, and then `{"stored":{…}}`; or `{"error":"…"}` instead of
+//! either.
 
-use super::held::StartKeeper;
 use super::keeper::bind;
+use super::keeper_state::StartKeeper;
 use crate::guest::{Backing, Handle, Stored, swap_file};
 use crate::share::Share;
 use crate::store::Template;
@@ -21,45 +22,46 @@ use std::sync::Arc;
 /// The most bytes of a request.
 const MOST_REQUEST: u64 = 4096;
 
-/// The guests that a worker serves. A clone is the same.
+/// The guests that a worker serves. A clone of the value refers to the same guests.
 #[derive(Clone, Default)]
 pub struct Guests {
     guests: Arc<Mutex<BTreeMap<u64, (i32, Handle)>>>,
-    /// Where the memory of clones is, and that of each version of a template.
+    /// The folder of the memory that clones share, and the memory of each version of a template.
     share: Option<PathBuf>,
     shares: Arc<Mutex<BTreeMap<String, Share>>>,
     swap: Option<PathBuf>,
     start_keeper: Option<StartKeeper>,
 }
 
-/// A snapshot is asked for.
+/// A request for a snapshot.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Request {
     /// The VMM's process.
     pub pid: i32,
-    /// What the snapshot's template is to be called.
+    /// Name of the snapshot's template.
     pub name: String,
 }
 
-/// What a worker answers.
+/// An answer of a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Answer {
-    /// The guest may run on: so many pages are to be stored.
+    /// The guest may run on; the worker will store the pages.
     Instant {
-        /// How many.
+        /// Number of pages to store.
         pages: usize,
     },
     /// The snapshot is a template.
     Stored(Stored),
-    /// There is none.
+    /// There is no snapshot.
     Error(String),
 }
 
 impl Guests {
-    /// Clones of these templates may map what is in this folder: a file of each template's name. Guests whose VMM does that, and sends
-    /// a descriptor of the file after its userfaultfd, share the pages of the template that they do not write.
+    /// Lets clones of these templates map the files in this folder, one file of each template's name. A guest shares
+    /// the template's pages that it does not write, if its VMM maps the file and sends a descriptor of it after its
+    /// userfaultfd.
     pub fn share_in(&mut self, folder: &Path, templates: &[Template]) -> io::Result<()> {
         for template in templates {
             self.shares.lock().insert(template.version().into(), Share::open(folder, template)?);
@@ -68,9 +70,9 @@ impl Guests {
         Ok(())
     }
 
-    /// If the keeper is killed while there are guests, the worker starts another one by this command, with its end of a channel as standard
-    /// input: [`Keeper::of_worker`](crate::Keeper::of_worker). Otherwise the guests are served without one, until they end or the worker
-    /// does.
+    /// Sets the command by which the worker starts another keeper, if its keeper is killed while there are guests. The
+    /// command's standard input is one end of a channel: [`Keeper::of_worker`](crate::Keeper::of_worker). Without a
+    /// command the worker serves its guests without a keeper, until they end or the worker does.
     pub fn start_keeper_by(&mut self, command: impl Fn() -> Command + Send + Sync + 'static) {
         self.start_keeper = Some(Arc::new(command));
     }
@@ -79,18 +81,19 @@ impl Guests {
         self.start_keeper.as_ref()
     }
 
-    /// Cold pages of guests with shared memory may leave for files in this folder.
+    /// Lets cold pages of guests with shared memory go to swap files in this folder.
     pub fn swap_in(&mut self, folder: &Path) {
         self.swap = Some(folder.into());
     }
 
-    /// The guests of which pages may leave.
+    /// Returns the guests that have a swap file.
     pub(super) fn with_swap(&self) -> Vec<(i32, Handle)> {
         let has_swap = |guest: &&(i32, Handle)| guest.1.has_swap();
         self.guests.lock().values().filter(has_swap).cloned().collect()
     }
 
-    /// What a guest's memory is, whose VMM sent this descriptor with its userfaultfd. `swap`: its swap file, if it has one already.
+    /// Returns the backing of a guest whose VMM sent this descriptor with its userfaultfd. `swap` is its swap file, if
+    /// it has one already.
     pub(super) fn backing(
         &self,
         template: &Template,
@@ -102,7 +105,7 @@ impl Guests {
         if let Some(folder) = &self.share
             && !shares.contains_key(template.version())
         {
-            // The guest began with what the template was before it was replaced.
+            // The guest began with an earlier version of the template.
             if let Some(share) = Share::open_again(folder, template)? {
                 shares.insert(template.version().into(), share);
             }
@@ -129,9 +132,9 @@ impl Guests {
         self.guests.lock().values().find(|(of, _)| *of == pid).map(|(_, guest)| guest.clone())
     }
 
-    /// Answers requests on this socket, which only this user may connect to, in threads of its own.
+    /// Answers requests on this socket in threads of its own. Only this user may connect to it.
     ///
-    /// It changes the process's umask for a moment: call it before threads make files.
+    /// This changes the process's umask for a moment, so call it before threads make files.
     pub fn answer_on(&self, socket: &Path) -> io::Result<()> {
         let listener = bind(socket)?;
         listener.set_nonblocking(false)?;
@@ -143,18 +146,18 @@ impl Guests {
     fn accept(&self, listener: &UnixListener) {
         loop {
             let Ok((connection, _)) = listener.accept() else {
-                // No descriptor is left, for instance.
+                // For instance, no descriptor is left.
                 std::thread::sleep(std::time::Duration::from_millis(10));
                 continue;
             };
             let guests = self.clone();
-            // Where there is no thread, the connection is closed.
+            // If no thread can be started, the connection is closed.
             _ = std::thread::Builder::new().spawn(move || guests.hear(&connection));
         }
     }
 
-    /// One request after the other, until the other end closes. Where that does not hear the answer, the snapshot is made all the
-    /// same.
+    /// Serves one request after the other, until the other end closes. If the other end does not read the answer, the
+    /// snapshot is still made.
     fn hear(&self, connection: &UnixStream) {
         use std::io::Read;
         let mut reader = BufReader::new(connection);
@@ -184,7 +187,7 @@ impl Guests {
             Ok(harvest) => harvest,
             Err(error) => return say(&Answer::Error(error.to_string())),
         };
-        // It holds the guest.
+        // It keeps the guest alive.
         drop(guest);
         say(&Answer::Instant { pages: harvest.pages() });
         match harvest.store(&request.name) {
@@ -194,10 +197,10 @@ impl Guests {
     }
 }
 
-/// Asks a worker for a snapshot. `instant` is called when the guest may run on.
+/// Asks a worker for a snapshot. Calls `instant` with the number of pages when the guest may run on.
 ///
 /// # Errors
-/// What the worker says, or the connection to it.
+/// The worker's error, or that of the connection.
 pub fn checkpoint(socket: &Path, request: &Request, instant: impl FnOnce(usize)) -> io::Result<Stored> {
     let connection = UnixStream::connect(socket)?;
     let mut line = serde_json::to_vec(request)?;

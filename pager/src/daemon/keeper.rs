@@ -1,4 +1,4 @@
-//! The keeper: holds connections and journals, and starts the worker again.
+//! The keeper holds connections and journals, and restarts the worker.
 
 use super::channel::{Channel, Keep, Take, What};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -13,37 +13,37 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// Connections that are kept at most; further ones are closed.
+/// Most connections that are kept; further ones are closed.
 const MOST_CONNECTIONS: usize = 4096;
 
-/// The process that starts the worker again. It does little, and reads nothing that comes from a guest. If it is killed itself, the worker
-/// starts another one: [`Keeper::of_worker`]. Both must not be killed at the same time.
+/// The process that restarts the worker. It does little, and reads nothing that comes from a guest. If it is killed
+/// itself, the worker starts another keeper: [`Keeper::of_worker`]. Do not kill both at the same time.
 #[derive(Debug)]
 pub struct Keeper {
     sockets: Vec<UnixListener>,
     paths: Vec<PathBuf>,
-    /// Readable: no further guest is taken.
+    /// Becomes readable when the keeper is to drain.
     drain: Option<OwnedFd>,
     drains: bool,
-    /// Readable: it ends at once.
+    /// Becomes readable when the keeper is to end at once.
     leave: Option<OwnedFd>,
-    /// Something else starts a keeper for these sockets, should this one be killed.
+    /// Another process restarts a keeper for these sockets if this one is killed.
     is_supervised: bool,
     /// The worker that started this keeper.
     adopted: Option<(Channel, Option<OwnedFd>)>,
-    /// A worker has served: what it was told made sense.
+    /// A worker has served, so its arguments were right.
     was_ready: bool,
     kept: BTreeMap<u64, Kept>,
     next: u64,
 }
 
-/// What becomes of a daemon.
+/// A change of a daemon's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A worker serves, and has all guests that there are.
+    /// A worker serves, and has all guests.
     Ready,
-    /// No further guest is taken; so many have their service until they end.
+    /// The daemon takes no further guest; this many are served until they end.
     Drains(usize),
 }
 
@@ -51,13 +51,14 @@ pub enum Event {
 struct Kept {
     socket: usize,
     connection: OwnedFd,
-    /// Its journal, and its swap file if it has one.
+    /// Journal, and swap file if there is one.
     files: Vec<OwnedFd>,
     version: Option<String>,
 }
 
 impl Keeper {
-    /// Listens on these sockets, which only this user may connect to. A socket that a keeper left behind is replaced.
+    /// Listens on these sockets. Only this user may connect to them. A socket that an earlier keeper left behind is
+    /// replaced.
     ///
     /// It changes the process's umask for a moment: call it before threads make files.
     pub fn listen<P: AsRef<Path>>(sockets: impl IntoIterator<Item = P>) -> io::Result<Self> {
@@ -77,11 +78,12 @@ impl Keeper {
         })
     }
 
-    /// The keeper that a worker started whose own was killed: `channel` is its standard input, and `sockets` are those that the killed one
-    /// listened on. It has the guests of the worker, and its sockets, unless they were closed or are another keeper's by now.
+    /// Makes the keeper that a worker started after its own was killed. `channel` is its standard input, and `sockets`
+    /// are those of the killed keeper. It gets the guests of the worker, and its sockets, unless they were closed or
+    /// now belong to another keeper.
     ///
     /// # Errors
-    /// The worker ended before it had said all.
+    /// The worker ended before it had sent everything.
     pub fn of_worker<P: AsRef<Path>>(
         channel: OwnedFd,
         sockets: impl IntoIterator<Item = P>,
@@ -101,7 +103,7 @@ impl Keeper {
                 (What::Socket, Some(socket)) => keeper.sockets.push(socket.into()),
                 (What::All, _) => {
                     keeper.next = take.connection;
-                    // Unless it has ended, and another process has its number.
+                    // Unless the worker has ended, and another process has its number.
                     let worker = Pid::from_raw(take.socket as i32).filter(|pid| getppid() == Some(*pid));
                     let process = worker.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
                     keeper.adopted = Some((channel, process));
@@ -118,30 +120,33 @@ impl Keeper {
         Ok(keeper)
     }
 
-    /// Once this descriptor is readable, the keeper closes its sockets, waits for the end of its guests, and returns.
+    /// Makes the keeper drain when this descriptor becomes readable: it closes its sockets, waits for the end of its
+    /// guests, and returns.
     #[must_use]
     pub fn drain_on(self, signal: OwnedFd) -> Self {
         Self { drain: Some(signal), ..self }
     }
 
-    /// Once this descriptor is readable, the keeper ends at once, and with an error. Its worker serves the guests that it has until they end.
+    /// Makes the keeper end at once, with an error, when this descriptor becomes readable. Its worker serves its guests
+    /// until they end.
     #[must_use]
     pub fn leave_on(self, signal: OwnedFd) -> Self {
         Self { leave: Some(signal), ..self }
     }
 
-    /// Should this keeper be killed, another process starts one for its sockets, as systemd does. The one that the worker starts has the guests
-    /// alone, then, and ends with the last of them.
+    /// Says that another process, such as systemd, restarts a keeper for the sockets if this one is killed. The keeper
+    /// that the worker starts then has only the guests, and ends with the last of them.
     #[must_use]
     pub fn supervised(self, is_supervised: bool) -> Self {
         Self { is_supervised, ..self }
     }
 
-    /// Runs the worker, with its end of the channel as standard input, again and again: until it has drained.
+    /// Runs the worker again and again until the daemon has drained. The worker's standard input is its end of the
+    /// channel.
     ///
     /// # Errors
-    /// The first worker exits by itself before it serves: what it was told makes no sense, or the store is out of reach, and it has
-    /// said so. Later ones are started again. Or it was told to leave.
+    /// The first worker exits by itself before it serves, because its arguments are wrong or the store is out of reach,
+    /// and has printed why. Later workers are restarted. Or the keeper was asked to end at once.
     pub fn run(mut self, command: impl Fn() -> Command, mut told: impl FnMut(Event)) -> io::Result<()> {
         let mut quick = 0;
         loop {
@@ -157,7 +162,7 @@ impl Keeper {
             if !self.was_ready && status.code().is_some_and(|code| code != 0) {
                 return Err(io::Error::other(format!("the worker ended: {status}")));
             }
-            // One that cannot live is not started in a circle without end. Connections wait in the sockets.
+            // A worker that ends quickly is not restarted forever. Connections wait in the sockets.
             quick = if began.elapsed() > Duration::from_secs(10) { 0 } else { quick + 1 };
             std::thread::sleep(Duration::from_millis(1 << quick.min(10)));
         }
@@ -169,7 +174,7 @@ impl Keeper {
         // The command holds the worker's end, which must close when the worker ends.
         drop(command);
         for (number, socket) in self.sockets.iter().enumerate().filter(|_| !self.is_supervised) {
-            // One that has been killed cannot be told, here and below.
+            // A killed worker gets no message, here and below.
             _ = channel
                 .send(&Take { socket: number, what: What::Socket, ..Take::default() }, &[socket.as_fd()]);
         }
@@ -180,7 +185,7 @@ impl Keeper {
         Ok((channel, Process::Mine(child)))
     }
 
-    /// The life of one worker.
+    /// Serves one worker until it ends.
     fn serve(
         &mut self,
         channel: &Channel,
@@ -189,7 +194,7 @@ impl Keeper {
     ) -> io::Result<ExitStatus> {
         loop {
             if self.drains && self.kept.is_empty() {
-                // Else the worker would wait.
+                // Otherwise the worker would wait.
                 _ = channel.send(&Take { what: What::Leaves, ..Take::default() }, &[]);
                 return worker.wait();
             }
@@ -203,7 +208,7 @@ impl Keeper {
                 continue;
             }
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            // First what the worker says: what it said before it was killed counts.
+            // The worker's messages come first: those sent before a kill count.
             if ready[0] && !self.hear(channel, told) {
                 return worker.end();
             }
@@ -225,7 +230,7 @@ impl Keeper {
         }
     }
 
-    /// Whether the worker lives.
+    /// Reads the worker's messages. Returns whether the worker lives.
     fn hear(&mut self, channel: &Channel, told: &mut impl FnMut(Event)) -> bool {
         loop {
             match channel.receive::<Keep>(false) {
@@ -252,7 +257,8 @@ impl Keeper {
             let connection = match self.sockets[socket].accept() {
                 Ok((connection, _)) => connection,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // No descriptor is left, for instance: it waits in the socket, which is not asked in a circle without pause.
+                // For instance, no descriptor is left. The connection waits in the socket, and the pause avoids a busy
+                // loop.
                 Err(_) => return std::thread::sleep(Duration::from_millis(10)),
             };
             if self.kept.len() >= MOST_CONNECTIONS {
@@ -266,7 +272,7 @@ impl Keeper {
     }
 }
 
-/// A worker that cannot be told has been killed; the next one will be.
+/// If the send fails, the worker was killed, and the next one gets the connection.
 fn give(channel: &Channel, connection: u64, kept: &Kept) {
     let mut fds = vec![kept.connection.as_fd()];
     fds.extend(kept.files.iter().map(AsFd::as_fd));
@@ -277,12 +283,12 @@ fn give(channel: &Channel, connection: u64, kept: &Kept) {
 /// The worker's process.
 enum Process {
     Mine(Child),
-    /// It started this keeper. `None`: it has ended.
+    /// The worker that started this keeper. `None`: it has ended.
     Other(Option<OwnedFd>),
 }
 
 impl Process {
-    /// The worker closed its channel, and is about to end. Two workers must never serve the same guest.
+    /// Waits for the end of a worker that closed its channel. Two workers must never serve the same guest.
     fn end(&mut self) -> io::Result<ExitStatus> {
         match self {
             Self::Mine(child) => _ = child.kill(),
@@ -297,17 +303,17 @@ impl Process {
             Self::Mine(child) => child.wait(),
             Self::Other(process) => {
                 if let Some(process) = process {
-                    // Again, where it is interrupted.
+                    // Again after an interruption.
                     while poll(&mut [PollFd::new(process, PollFlags::IN)], None).is_err() {}
                 }
-                // It is another process's to learn how.
+                // Only the parent process can read the status.
                 Ok(ExitStatus::from_raw(0))
             }
         }
     }
 }
 
-/// The first connection to this socket, which only this user may connect to, and which is then removed. It sleeps.
+/// Returns the first connection to this socket, and removes the socket. Only this user may connect to it. This sleeps.
 ///
 /// It changes the process's umask for a moment: call it before threads make files.
 pub fn accept_one(path: &Path) -> io::Result<UnixStream> {
@@ -318,7 +324,7 @@ pub fn accept_one(path: &Path) -> io::Result<UnixStream> {
     Ok(connection)
 }
 
-/// Only this user may connect to it. The umask is another one for a moment.
+/// Binds a socket to which only this user may connect. Changes the umask for a moment.
 pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     remove_socket(path).map_err(named)?;

@@ -1,15 +1,16 @@
-//! The daemon: a keeper that accepts connections and holds what must not be lost, and a worker that does everything else.
+//! The daemon: a keeper that accepts connections and holds the state that must survive, and a worker that does
+//! everything else.
 //!
-//! The keeper starts the worker, and starts it again whenever it ends. It gives the worker each connection, and keeps it. A VMM's
-//! handshake is looked at and never taken out of its socket, so a connection that is kept is a userfaultfd that is kept. The other
-//! thing to keep is the guest's journal. The keeper gets it before the first event is read. The worker holds what the keeper has, and
-//! starts another keeper if that is killed.
+//! The keeper starts the worker, and restarts it whenever it ends. It gives the worker each connection, and keeps a
+//! descriptor of it. The worker reads a VMM's handshake and leaves it in its socket, so a kept connection is a kept
+//! userfaultfd. The keeper also has the guest's journal, before the first event is read. The worker has a copy of the
+//! keeper's state, and starts another keeper if that one is killed.
 
 mod ageing;
 mod channel;
 mod control;
-mod held;
 mod keeper;
+mod keeper_state;
 mod monitor;
 mod worker;
 

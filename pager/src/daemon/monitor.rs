@@ -1,4 +1,4 @@
-//! What a worker does, for operators: as Prometheus' text, and as JSON.
+//! Shows operators what a worker does: as Prometheus' text, and as JSON.
 
 use crate::cache::{Cache, CacheStats, Source};
 use crate::guest::{GuestStats, Watch};
@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 /// The most bytes of a request.
 const MOST: usize = 8 << 10;
-/// How long a request may take.
+/// Time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The guests of a worker, its cache and its store. A clone is the same one.
+/// The guests of a worker, its cache and its store. A clone of the value refers to the same ones.
 #[derive(Clone)]
 pub struct Monitor(Arc<Inner>);
 
@@ -33,29 +33,29 @@ struct Inner {
 #[derive(Default)]
 struct Guests {
     live: BTreeMap<u64, (i32, String, Watch)>,
-    /// Of the guests that have ended.
+    /// Counters of the guests that have ended.
     ended: u64,
     faults: [u64; Source::ALL.len()],
     filled: u64,
 }
 
-/// What a worker does, at one moment.
+/// State of a worker at one moment.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Moment {
-    /// Its process.
+    /// The worker's process id.
     pub worker: u32,
-    /// Its guests.
+    /// The guests that it serves.
     pub guests: Vec<Serving>,
-    /// Guests that have ended.
+    /// Number of guests that have ended.
     pub ended: u64,
-    /// Faults of those, by source.
+    /// Faults of the ended guests, by source.
     pub ended_faults: BTreeMap<String, u64>,
-    /// Pages that those got.
+    /// Pages that the ended guests got.
     pub ended_filled: u64,
-    /// The cache that they share.
+    /// Counters of the cache.
     pub cache: CacheStats,
-    /// The store, if there is one.
+    /// Counters of the store, if there is one.
     pub store: Option<StoreStats>,
 }
 
@@ -63,18 +63,18 @@ pub struct Moment {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Serving {
-    /// Its number.
+    /// The guest's number.
     pub guest: u64,
-    /// Its process. 0: unknown.
+    /// Process id of its VMM. 0: unknown.
     pub pid: i32,
-    /// What it began with.
+    /// Name of its template.
     pub template: String,
-    /// What was done for it.
+    /// Counters of the guest.
     pub stats: GuestStats,
 }
 
 impl Monitor {
-    /// One that knows of no guest yet.
+    /// Makes a monitor without guests.
     pub fn new(cache: Arc<Cache>, store: Option<Steady>) -> Self {
         Self(Arc::new(Inner { cache, store, guests: Mutex::default() }))
     }
@@ -93,7 +93,7 @@ impl Monitor {
         }
     }
 
-    /// What is done now.
+    /// Returns the current state.
     pub fn moment(&self) -> Moment {
         let guests = self.0.guests.lock();
         let serving = |(guest, (pid, template, watch)): (&u64, &(i32, String, Watch))| Serving {
@@ -119,7 +119,7 @@ impl Monitor {
     /// Prometheus, and `/state`, a [`Moment`] as JSON.
     ///
     /// # Errors
-    /// It cannot listen there.
+    /// The address cannot be listened on.
     pub fn listen(&self, at: &str) -> io::Result<()> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{at}: {error}"));
         let monitor = self.clone();
@@ -177,7 +177,7 @@ impl Monitor {
 
 type Value = fn(&GuestStats) -> u64;
 
-/// Prometheus' text. A worker that was killed and started again begins at 0, which Prometheus expects of counters.
+/// Formats Prometheus' text. A restarted worker begins at 0, which Prometheus expects of counters.
 fn text(moment: &Moment) -> String {
     let mut text = String::new();
     let mut family = |name: &str, kind: &str, help: &str, samples: Vec<(String, f64)>| {

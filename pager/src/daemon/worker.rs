@@ -1,8 +1,8 @@
-//! The worker: takes connections from the keeper, and serves their guests.
+//! The worker takes connections from the keeper, and serves their guests.
 
 use super::channel::{Channel, Take, What};
 use super::control::Guests;
-use super::held::Held;
+use super::keeper_state::KeeperState;
 use super::monitor::Monitor;
 use crate::cache::Cache;
 use crate::guest::{Backing, Guest, GuestStats, Life, OnFailure, Options, Parts};
@@ -20,20 +20,20 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a VMM may take for its handshake.
+/// Time limit of a VMM's handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// The process that serves guests. It may be killed at any instant.
 pub struct Worker<W> {
-    /// How VMMs speak.
+    /// The protocol of the VMMs.
     pub wire: W,
-    /// What the guests on each socket of the keeper begin with.
+    /// The template of the guests on each socket of the keeper.
     pub templates: Vec<Template>,
-    /// Shared by all guests.
+    /// The cache that all guests share.
     pub cache: Arc<Cache>,
-    /// How they are served.
+    /// How guests are served.
     pub options: Options,
-    /// What operators see.
+    /// State for operators.
     pub monitor: Monitor,
 }
 
@@ -44,25 +44,25 @@ pub enum WorkerError {
     /// The VMM's handshake was refused.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The template with which the guest began cannot be had any more.
+    /// The template with which the guest began is gone.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The system refused something.
+    /// The system refused a call.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The keeper gave something else than it should.
+    /// The keeper sent a wrong number of descriptors.
     #[error("the keeper gave {0} descriptors for socket {1}")]
     Keeper(usize, usize),
-    /// It could not be served, and [`OnFailure::Kill`] is the policy.
+    /// The guest could not be served, and [`OnFailure::Kill`] is the policy.
     #[error("{0}; its VMM is killed")]
     Killed(Box<WorkerError>),
 }
 
 impl<W: Wire> Worker<W> {
-    /// Serves what the keeper at the other end gives: one thread for each guest waits, and those of [`Options`] serve. `ended` is
-    /// called for each guest, by its number and the id of its process (0: unknown).
+    /// Serves the connections that the keeper sends. One thread for each guest waits, and those of [`Options`] serve.
+    /// Calls `ended` for each guest, with its number and the id of its process (0: unknown).
     ///
-    /// When the keeper is gone, the guests that there are have their service until they end; see [`Guests::start_keeper_by`].
+    /// Without a keeper it serves the existing guests until they end; see [`Guests::start_keeper_by`].
     pub fn run(
         &self,
         keeper: OwnedFd,
@@ -71,35 +71,35 @@ impl<W: Wire> Worker<W> {
         self.run_with(keeper, &Guests::default(), ended)
     }
 
-    /// As [`Worker::run`]. `guests` are those that there are.
+    /// As [`Worker::run`], with `guests` as the list of guests.
     pub fn run_with(
         &self,
         keeper: OwnedFd,
         guests: &Guests,
         ended: impl Fn(u64, i32, Result<GuestStats, WorkerError>) + Sync,
     ) -> io::Result<()> {
-        let (held, ended) = (&Held::new(Channel::new(keeper)), &ended);
+        let (keeper_state, ended) = (&KeeperState::new(Channel::new(keeper)), &ended);
         std::thread::scope(|scope| {
             loop {
-                let Some((take, mut fds)) = held.keeper().receive::<Take>(true)? else {
-                    // It was killed.
+                let Some((take, mut fds)) = keeper_state.keeper().receive::<Take>(true)? else {
+                    // The keeper was killed.
                     match guests.start_keeper() {
-                        Some(start) if held.next_keeper(start, self.options.sabotage)? => continue,
+                        Some(start) if keeper_state.next_keeper(start, self.options.sabotage)? => continue,
                         _ => return Ok(()),
                     }
                 };
                 match take.what {
                     What::Guest => {}
                     What::Socket => {
-                        fds.drain(..).for_each(|socket| held.socket(take.socket, socket));
+                        fds.drain(..).for_each(|socket| keeper_state.socket(take.socket, socket));
                         continue;
                     }
                     What::Drains => {
-                        held.drains();
+                        keeper_state.drains();
                         continue;
                     }
                     What::All => {
-                        held.tell_ready();
+                        keeper_state.tell_ready();
                         continue;
                     }
                     What::Leaves => return Ok(()),
@@ -108,20 +108,20 @@ impl<W: Wire> Worker<W> {
                 let done = move |pid, end| {
                     guests.remove(connection);
                     ended(connection, pid, end);
-                    held.ends(connection);
+                    keeper_state.ends(connection);
                 };
-                // Without a descriptor for it this guest is refused, and the others are served on.
-                if let Err(error) = held.begins(&take, &fds) {
+                // Without a descriptor this guest is refused, and the others are still served.
+                if let Err(error) = keeper_state.begins(&take, &fds) {
                     done(0, Err(error.into()));
                     continue;
                 }
                 let serve = move || {
                     let (mut pid, kills) = (0, self.options.on_failure == OnFailure::Kill);
                     let peer = fds.first().filter(|_| kills).and_then(|peer| peer.try_clone().ok());
-                    let end = self.serve(&take, fds, held, guests, &mut pid);
+                    let end = self.serve(&take, fds, keeper_state, guests, &mut pid);
                     done(pid, end.map_err(|error| failed(error, peer)));
                 };
-                // As above, without a thread.
+                // Likewise without a thread.
                 if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, serve) {
                     done(0, Err(error.into()));
                 }
@@ -129,12 +129,12 @@ impl<W: Wire> Worker<W> {
         })
     }
 
-    /// From the handshake of a guest to its end.
+    /// Serves a guest from its handshake to its end.
     fn serve(
         &self,
         take: &Take,
         fds: Vec<OwnedFd>,
-        held: &Held,
+        keeper_state: &KeeperState,
         guests: &Guests,
         pid: &mut i32,
     ) -> Result<GuestStats, WorkerError> {
@@ -143,7 +143,7 @@ impl<W: Wire> Worker<W> {
         let (Some(connection), Some(template)) = (fds.next(), self.templates.get(take.socket)) else {
             return Err(WorkerError::Keeper(count, take.socket));
         };
-        // It may have been replaced since the guest began.
+        // The template may have been replaced since the guest began.
         let template = match &take.version {
             Some(version) if self.options.sabotage != Some(Sabotage::Version) => at(template, version)?,
             _ => template.clone(),
@@ -160,14 +160,14 @@ impl<W: Wire> Worker<W> {
         let backing = if layout.page_size() == PAGE {
             guests.backing(&template, memory, fds.next())?
         } else {
-            // Huge pages are not shared by clones, and none leaves.
+            // Huge pages are neither shared by clones nor reclaimed.
             memory.map_or(Backing::Own, Backing::Memory)
         };
         if is_new {
-            // Before the first event is read: from then on it is needed.
+            // Before the first event is read, because the journal is needed from then on.
             let mut files = vec![journal.share()?];
             files.extend(backing.swap().map(|swap| swap.try_clone_to_owned()).transpose()?);
-            held.keep(take.connection, template.version(), files);
+            keeper_state.keep(take.connection, template.version(), files);
         }
         let life = life(connection, pid);
         let (cache, name) = (self.cache.clone(), template.name().to_owned());
@@ -181,7 +181,7 @@ impl<W: Wire> Worker<W> {
     }
 }
 
-/// Kills the VMM at the other end, if there is a `peer` and it was a guest.
+/// Kills the VMM at the other end, if `peer` is known and the handshake was accepted.
 fn failed(error: WorkerError, peer: Option<OwnedFd>) -> WorkerError {
     match peer {
         Some(peer) if !matches!(error, WorkerError::Wire(_)) && kill(&peer).is_ok() => {
@@ -193,7 +193,8 @@ fn failed(error: WorkerError, peer: Option<OwnedFd>) -> WorkerError {
 
 fn kill(peer: &OwnedFd) -> io::Result<()> {
     let process = pidfd_open(socket_peercred(peer)?.pid, PidfdFlags::empty())?;
-    // Its end of the connection is open after its number was looked up. So no other process has the number.
+    // The process still has its end of the connection after its number was looked up, so no other process has the
+    // number.
     let mut fds = [PollFd::new(peer, PollFlags::empty())];
     poll(&mut fds, Some(&Timespec::default()))?;
     if !fds[0].revents().is_empty() {
@@ -202,7 +203,8 @@ fn kill(peer: &OwnedFd) -> io::Result<()> {
     Ok(pidfd_send_signal(process, Signal::KILL)?)
 }
 
-/// The template with which a guest began. While the store is out of reach, it waits: no other process serves the guest.
+/// Opens the template with which a guest began. It waits while the store is out of reach, because no other process
+/// serves the guest.
 pub(crate) fn at(template: &Template, version: &str) -> Result<Template, StoreError> {
     let mut pause = Duration::from_millis(50);
     loop {
@@ -214,7 +216,8 @@ pub(crate) fn at(template: &Template, version: &str) -> Result<Template, StoreEr
     }
 }
 
-/// By which the end of the VMM is known: its process. One in another namespace of processes has no number here.
+/// Returns the means to see the end of the VMM: its process, or the connection if the process is in another pid
+/// namespace.
 fn life(connection: UnixStream, pid: &mut i32) -> Life {
     let peer = socket_peercred(&connection).map(|peer| peer.pid);
     let process = peer.and_then(|peer| pidfd_open(peer, PidfdFlags::empty()).map(|process| (peer, process)));

@@ -1,9 +1,9 @@
-//! A bit for each page, for many threads.
+//! A bitmap of pages for concurrent threads.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Pages.
+/// A set of pages.
 #[derive(Debug, Default)]
 pub(super) struct Bits(Vec<AtomicU64>);
 
@@ -14,12 +14,12 @@ impl Clone for Bits {
 }
 
 impl Bits {
-    /// None of so many.
+    /// Makes an empty set for `pages` pages.
     pub fn new(pages: usize) -> Self {
         Self((0..pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Those of which `is_in` says so.
+    /// Makes the set of pages for which `is_in` is true.
     pub fn of(pages: usize, is_in: impl Fn(usize) -> bool) -> Self {
         let bits = Self::new(pages);
         (0..pages).filter(|page| is_in(*page)).for_each(|page| bits.set(page));
@@ -30,7 +30,7 @@ impl Bits {
         self.0[page / 64].fetch_or(1 << (page % 64), Ordering::Relaxed);
     }
 
-    /// Whether it was in.
+    /// Removes a page. Returns whether the set had it.
     pub fn clear(&self, page: usize) -> bool {
         let bit = 1 << (page % 64);
         self.0[page / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0
@@ -44,7 +44,7 @@ impl Bits {
         self.0.iter().map(|word| word.load(Ordering::Relaxed).count_ones() as usize).sum()
     }
 
-    /// Takes all of them away.
+    /// Removes and returns all pages.
     pub fn take(&self) -> Self {
         Self(self.0.iter().map(|word| AtomicU64::new(word.swap(0, Ordering::Relaxed))).collect())
     }
@@ -55,7 +55,7 @@ impl Bits {
         }
     }
 
-    /// Runs of those in a range.
+    /// Returns the runs of set pages in a range.
     pub fn runs(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut next = range.start;
         std::iter::from_fn(move || {

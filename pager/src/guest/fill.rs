@@ -1,10 +1,10 @@
-//! The answer to one fault: which pages, from where, and what the kernel says to it.
+//! The answer to one fault: which pages to fill, their source, and the kernel's answer.
 
 use super::serve::{Fault, Kind};
 use super::{Inner, Lost};
 use crate::cache::{Chunk, Source};
+use crate::compute_limit::ComputeLimit;
 use crate::layout::Region;
-use crate::pace::Pace;
 use crate::sabotage::Sabotage;
 use crate::share::Share;
 use crate::store::StoreError;
@@ -12,19 +12,19 @@ use crate::uffd::{Filled, PAGE, Refusal};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// What became of a fault.
+/// Result of a fault.
 pub(super) enum Answer {
-    /// Its page is there, or was, and its time is noted.
+    /// The page is there, or was, and the fault's time is recorded.
     Done,
-    /// There is no page to give: the address is none of the guest's, or is not mapped any more.
+    /// No page to fill: the address is not the guest's, or is not mapped any more.
     Ignored,
-    /// The guest's memory changes: once the event is read, it can be tried again.
+    /// The guest's memory changes: try again after the event is read.
     Again,
-    /// There is a page, or no memory for one: what waits is to be woken in a moment.
+    /// There is a page, or no memory for one: wake the waiting thread in a moment.
     Unclear,
-    /// The store must be asked, and this thread does not wait for it.
+    /// The fault needs the store, and this thread must not wait for it.
     Elsewhere,
-    /// The store did not give it.
+    /// The store did not return the content.
     NoContent,
     /// The guest's process has ended.
     Gone,
@@ -33,11 +33,12 @@ pub(super) enum Answer {
 const BYTES: u64 = PAGE as u64;
 
 impl Inner {
-    /// `may_sleep`: this thread may wait for the store.
+    /// Answers a fault. `may_sleep`: this thread may wait for the store.
     pub(super) fn resolve(&self, fault: &Fault, may_sleep: bool) -> Answer {
         let Some((region, page)) = self.layout.page(fault.address) else { return Answer::Ignored };
         match fault.kind {
-            // In memory that clones share, each page is told so, and only some are the template's.
+            // In memory that clones share, the kernel reports each missing page as minor, and only some are the
+            // template's.
             Kind::Minor if self.share().is_none() => return self.resume(fault, page),
             Kind::Missing | Kind::Minor => {}
             Kind::Protected => return self.permit_write(fault, page),
@@ -63,7 +64,7 @@ impl Inner {
                 return zero();
             }
         }
-        // This may take long, and any number of removals may happen meanwhile.
+        // This may take long, and the guest may remove pages meanwhile.
         let content = match self.content_now(page) {
             Some(content) => Ok(content),
             None if !may_sleep => return Answer::Elsewhere,
@@ -76,7 +77,7 @@ impl Inner {
         };
         let order = self.order.read();
         if self.journal.is_away(page) {
-            // It was filled meanwhile, and left.
+            // The page was filled meanwhile, and reclaimed again.
             return Answer::Again;
         }
         if !sabotage && self.journal.is_settled(page) {
@@ -84,12 +85,12 @@ impl Inner {
         }
         let chunk = self.chunk_of(page);
         let place = |page: usize| region.base + (page as u64 * BYTES - region.offset);
-        // The page itself comes first: what becomes of its neighbours decides nothing.
+        // Fill the page itself first: failures of its neighbours do not matter.
         let piece = Piece { pages: self.unit_of(page), chunk: chunk.start, content: &content, write: false };
         let own = Piece { write: fault.write, ..piece.clone() };
         let answer = match self.put(&own, place(page)).1 {
             None => self.done(fault, source),
-            // Its VMM mapped something else than it said.
+            // The VMM's mapping is not the one that it announced.
             Some(Refusal::Other(_)) if matches!(content, Content::Shared) => Answer::NoContent,
             Some(refusal) => self.refused(&refusal, fault),
         };
@@ -97,7 +98,7 @@ impl Inner {
             return answer;
         }
         self.recorder.note(self.unit_of(page));
-        // With a page of the working set come the others of its chunk, unless they are on their way.
+        // A page of the working set brings the others of its chunk, unless another thread is filling them.
         if let Some(job) = self.plan.take(chunk.start) {
             drop(order);
             self.do_job(job, &content);
@@ -106,13 +107,13 @@ impl Inner {
         let stretches = early.unwrap_or_else(|| self.neighbours(&window, page));
         for pages in stretches {
             let start = place(pages.start);
-            // A page that is there, or a change of the guest's memory, ends the stretch.
+            // A present page, or a change of the guest's memory, ends the stretch.
             self.put(&Piece { pages, ..piece.clone() }, start);
         }
         answer
     }
 
-    /// The template's content of the chunk that holds a page, if it is at hand.
+    /// Returns the template's content of the chunk that holds a page, if it is at hand.
     fn content_now(&self, page: usize) -> Option<(Content, Source)> {
         let now = |page| self.template.content_now(page, &self.cache);
         if self.is_huge() {
@@ -126,35 +127,39 @@ impl Inner {
         self.template.content_now(page, share.cache()).map(|found| share.take(&chunk, Content::of(found)))
     }
 
-    /// The template's content of the chunk that holds a page, or of its huge page. It may sleep.
-    pub(super) fn content(&self, page: usize, pace: Option<&Pace>) -> Result<(Content, Source), StoreError> {
+    /// Returns the template's content of the chunk that holds a page, or of its huge page. May sleep.
+    pub(super) fn content(
+        &self,
+        page: usize,
+        compute_limit: Option<&ComputeLimit>,
+    ) -> Result<(Content, Source), StoreError> {
         if self.is_huge() {
-            return self.huge_content(page, |page| self.template.content(page, &self.cache, pace));
+            return self.huge_content(page, |page| self.template.content(page, &self.cache, compute_limit));
         }
         let Some(share) = self.share() else {
-            return self.template.content(page, &self.cache, pace).map(Content::of);
+            return self.template.content(page, &self.cache, compute_limit).map(Content::of);
         };
         let chunk = self.template.chunk_of(page);
         if share.has(&chunk) {
             return Ok((Content::Shared, Source::Shared));
         }
-        let found = self.template.content(page, share.cache(), pace)?;
+        let found = self.template.content(page, share.cache(), compute_limit)?;
         Ok(share.take(&chunk, Content::of(found)))
     }
 
-    /// Bytes of a page of the guest.
+    /// Returns the bytes of a page of the guest.
     pub(super) fn page_bytes(&self) -> u64 {
         self.layout.page_size() as u64
     }
 
-    /// Fills with zeros.
+    /// Fills pages with zeros.
     fn fill_zeros(&self, start: u64, len: u64) -> Filled {
         if self.is_huge() {
             return self.fill_huge_zeros(start, len);
         }
         match self.uffd.zero(start, len) {
-            // In memory that clones share, a mark of protection is in the way of ZEROPAGE, and not in that of COPY. A snapshot left it,
-            // perhaps one of a pager before this one.
+            // In memory that clones share, a protection marker makes ZEROPAGE fail, but not COPY. A snapshot left the
+            // marker, perhaps by an earlier pager.
             (0, Some(Refusal::Exists))
                 if self.share().is_some() && self.options.sabotage != Some(Sabotage::Mark) =>
             {
@@ -164,21 +169,21 @@ impl Inner {
         }
     }
 
-    /// Pages have their content: the template no longer speaks for them. A clone's have, until they are removed: it may need them again,
-    /// where the kernel took them from its page table.
+    /// Settles pages: from now on their content is not the template's. A clone's pages stay unsettled until they are
+    /// removed, because it needs the content again if the kernel took them from its page table.
     pub(super) fn settle(&self, pages: Range<usize>) {
         if self.share().is_none() {
             self.journal.settle(pages);
         }
     }
 
-    /// A fault has its page: how long it took.
+    /// Records the time of an answered fault.
     pub(super) fn done(&self, fault: &Fault, source: Source) -> Answer {
         self.latencies.record(source, fault.since.elapsed());
         Answer::Done
     }
 
-    /// The pages that may come with this one: an aligned window, in its chunk and its region.
+    /// Returns the pages that may come with this one: an aligned window, in its chunk and its region.
     fn window(&self, region: &Region, page: usize) -> Range<usize> {
         if self.is_huge() {
             return page..page + 1;
@@ -191,7 +196,7 @@ impl Inner {
         start.max(chunk.start).max(first)..(start + size).min(chunk.end).min(last)
     }
 
-    /// Stretches of the pages beside this one for which the template speaks.
+    /// Returns stretches of unsettled pages beside this one.
     fn neighbours(&self, window: &Range<usize>, page: usize) -> Vec<Range<usize>> {
         let (mut stretches, mut next) = (Vec::new(), window.start);
         let left_out = |other: &usize| *other == page || self.journal.is_settled(*other);
@@ -202,11 +207,12 @@ impl Inner {
         stretches
     }
 
-    /// Fills pages with content of the template, as far as it goes, and notes them: how many, and why not more.
+    /// Fills pages with content of the template, as far as possible, and settles them. Returns how many, and why not
+    /// more.
     pub(super) fn put(&self, piece: &Piece, start: u64) -> (usize, Option<Refusal>) {
         let (mut done, size) = (0, piece.pages.len() * PAGE);
         let is_protected = self.before_fill(piece);
-        // Whether those that come along are touched is told from the next tick on.
+        // Touches of the neighbours are seen from the next tick on.
         piece.pages.clone().for_each(|page| self.young.set(page));
         while done < size {
             let at = start + done as u64;
@@ -236,9 +242,9 @@ impl Inner {
         self.one(fault, Source::Shared, |start| self.uffd.resume_as(start, self.page_bytes(), is_protected))
     }
 
-    /// Fills one page that the template does not give.
+    /// Fills one page whose content is not the template's.
     fn one(&self, fault: &Fault, source: Source, fill: impl FnOnce(u64) -> Filled) -> Answer {
-        // Before it is there, and the guest goes on: a tick may come then.
+        // Before the page is present and the guest continues, because a tick may follow at once.
         if let Some((_, page)) = self.layout.page(fault.address) {
             self.young.set(page);
         }
@@ -251,7 +257,7 @@ impl Inner {
         }
     }
 
-    /// The store lost this page.
+    /// Gives up a page that the store lost.
     fn give_up(&self, fault: &Fault) -> Answer {
         match self.uffd.poison(fault.address, self.page_bytes()) {
             (_, None) => {
@@ -268,11 +274,12 @@ impl Inner {
         match refusal {
             Refusal::Again => Answer::Again,
             Refusal::Gone => Answer::Gone,
-            // The kernel says so of a huge page, too, where none is left for it. So it is not noted: else it would be zero later on.
+            // The kernel also answers this if it has no huge page left. So the page is not settled: a settled page that
+            // faults is zero.
             Refusal::Exists if self.is_huge() && self.options.sabotage != Some(Sabotage::Exists) => {
                 Answer::Unclear
             }
-            // Another fault, or a daemon before this one, filled it.
+            // Another fault, or an earlier daemon, filled the page.
             Refusal::Exists => {
                 if let Some((_, page)) = self.layout.page(address) {
                     self.settle(self.unit_of(page));
@@ -282,7 +289,7 @@ impl Inner {
             }
             // There is no memory, or no huge page, for now.
             Refusal::Other(error) if error.raw_os_error() == Some(libc::ENOMEM) => Answer::NoContent,
-            // What faulted there faults anew, and finds no page, or nothing mapped.
+            // The thread faults again, and finds no page, or nothing mapped.
             Refusal::Unmapped | Refusal::Other(_) => {
                 _ = self.uffd.wake(address, self.page_bytes());
                 Answer::Ignored
@@ -291,9 +298,9 @@ impl Inner {
     }
 }
 
-/// Where the content of a chunk is.
+/// Location of a chunk's content.
 pub(super) enum Content {
-    /// Nowhere: it is zeros.
+    /// The content is zeros.
     Zeros,
     Bytes(Chunk),
     /// In the memory that clones share.
@@ -307,7 +314,7 @@ impl Content {
 }
 
 impl Share {
-    /// Puts content into the memory that clones share. Where there is no room, it is the guest's own.
+    /// Puts content into the memory that clones share. Without room there, the guest gets a copy of its own.
     fn take(&self, chunk: &Range<usize>, (content, source): (Content, Source)) -> (Content, Source) {
         match content {
             Content::Bytes(bytes) if self.write(chunk, &bytes).is_ok() => (Content::Shared, source),
@@ -316,13 +323,13 @@ impl Share {
     }
 }
 
-/// Pages of a chunk, or of a huge page.
+/// Pages of a chunk, or of a huge page, to fill.
 #[derive(Clone)]
 pub(super) struct Piece<'a> {
     pub pages: Range<usize>,
-    /// The first page of the content.
+    /// First page of the content.
     pub chunk: usize,
     pub content: &'a Content,
-    /// The guest is about to write to them.
+    /// The guest is about to write to the pages.
     pub write: bool,
 }

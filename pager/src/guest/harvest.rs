@@ -1,7 +1,7 @@
-//! Snapshots of a guest that runs on.
+//! Snapshots of a running guest.
 
 use super::bits::Bits;
-use super::reach::Reach;
+use super::memory_reader::MemoryReader;
 use super::{Backing, Guest, Inner};
 use crate::sabotage::Sabotage;
 use crate::store::{StoreError, Template};
@@ -13,66 +13,67 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long an instant may wait for changes of the guest's memory.
+/// Time limit of the wait for changes of the guest's memory at the instant.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why there is no snapshot.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HarvestError {
-    /// One is under way.
+    /// Another snapshot is under way.
     #[error("another snapshot of this guest is under way")]
     Busy,
-    /// What the guest began with has no chunks.
+    /// The guest began with an image, which has no chunks.
     #[error(
         "the guest began with an image, not with a template of a store: make one of it with `slat-pager snapshot`"
     )]
     Image,
-    /// Its memory cannot be protected or read.
+    /// The guest's memory cannot be protected or read.
     #[error("the guest's memory: {0}")]
     Memory(io::Error),
-    /// Content was lost that cannot be part of a snapshot.
+    /// The store lost content that the snapshot needs.
     #[error("{0} pages of the guest are lost: it cannot be saved")]
     Poisoned(u64),
-    /// What the store says.
+    /// An error of the store.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// The pages that a guest wrote since its last snapshot, as they were at one instant. Dropping it without [`Harvest::store`] gives
-/// them back: they are part of the next one.
+/// The pages that a guest wrote since its last snapshot, as they were at one instant. Dropping it without
+/// [`Harvest::store`] makes them part of the next snapshot.
 pub struct Harvest {
     inner: Arc<Inner>,
     pages: Bits,
     is_stored: bool,
 }
 
-/// A snapshot.
+/// Counters of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Stored {
-    /// Pages that may differ from the snapshot before.
+    /// Pages that may differ from the previous snapshot.
     pub pages: usize,
-    /// Chunks that have such pages.
+    /// Chunks with such pages.
     pub chunks: usize,
-    /// Chunks that the store did not have.
+    /// Chunks that were new to the store.
     pub written: usize,
 }
 
-/// A guest, for threads that do not serve it.
+/// A handle to a guest, for threads that do not serve it.
 #[derive(Clone)]
 pub struct Handle(pub(super) Arc<Inner>);
 
 impl Guest {
-    /// By which other threads make snapshots of it.
+    /// Returns a handle by which other threads make snapshots of the guest.
     pub fn handle(&self) -> Handle {
         Handle(self.inner.clone())
     }
 }
 
 impl Handle {
-    /// Takes what the guest wrote since its last snapshot. The snapshot has the memory as it is in this call, so the guest must not
-    /// run meanwhile, and what else is saved of it must be of the same time. It may run as soon as this returns.
+    /// Takes the pages that the guest wrote since its last snapshot. The snapshot has the memory as of this call, so
+    /// the guest must not run during the call, and the rest of its saved state must be of the same time. The guest may
+    /// run as soon as this returns.
     ///
     /// The first harvest takes every page that was served, and begins to track writes.
     pub fn harvest(&self) -> Result<Harvest, HarvestError> {
@@ -110,44 +111,44 @@ impl Inner {
         }
         if self.is_huge() {
             for region in self.layout.regions() {
-                if super::reach::is_shared(self.life.as_ref(), region.base)? {
+                if super::memory_reader::is_shared(self.life.as_ref(), region.base)? {
                     let what = "it is shared memory in huge pages, of which no snapshots are made";
                     return Err(io::Error::new(io::ErrorKind::Unsupported, what));
                 }
             }
-            // The kernel says so of private ones, too.
+            // The kernel reports private mappings like this, too.
             is_shared = false;
         }
-        let reach = match &self.backing {
-            Backing::Memory(memory) if is_shared => Reach::Memory(memory.try_clone()?.into(), None),
+        let reader = match &self.backing {
+            Backing::Memory(memory) if is_shared => MemoryReader::Memory(memory.try_clone()?.into(), None),
             Backing::Swapped { memory, swap } if is_shared => {
-                Reach::Memory(memory.try_clone()?.into(), Some(swap.try_clone()?.into()))
+                MemoryReader::Memory(memory.try_clone()?.into(), Some(swap.try_clone()?.into()))
             }
             Backing::Own if is_shared => {
                 let what = "it is shared memory, whose file did not come with the handshake";
                 return Err(io::Error::new(io::ErrorKind::Unsupported, what));
             }
-            _ => Reach::of_process(self.life.as_ref())?,
+            _ => MemoryReader::of_process(self.life.as_ref())?,
         };
         let settled = || Bits::of(self.layout.image_pages(), |page| self.journal.is_settled(page));
         let until = Instant::now() + PATIENCE;
         loop {
             let order = self.order.write();
-            // What a clone wrote until now, only the kernel knows. And a pager before this one may have been killed when a page was
-            // there and not noted yet. Protection leaves marks among them, so they are looked for before it.
+            // Only the kernel knows what a clone wrote until now. And an earlier pager may have been killed when a page
+            // was present and not yet noted. Protection leaves markers among these pages, so look for them before it.
             let there = Bits::new(self.layout.image_pages());
             if !self.tracking.is_on() && self.options.sabotage != Some(Sabotage::Unnoted) {
-                reach.own_pages(&self.layout, |page| there.set(page))?;
+                reader.own_pages(&self.layout, |page| there.set(page))?;
             }
             let protect = |region: &crate::layout::Region| self.uffd.protect(region.base, region.size);
             match self.layout.regions().iter().try_for_each(protect) {
                 Ok(()) => {
                     let pages = if self.tracking.is_on() { self.tracking.dirty.take() } else { settled() };
                     pages.add(&there);
-                    self.tracking.begin(reach, &pages, settled());
+                    self.tracking.begin(reader, &pages, settled());
                     return Ok(pages);
                 }
-                // A removal waits to be read, by a thread that waits for this one.
+                // A removal's event waits for a thread that waits for this one.
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && Instant::now() < until => {
                     drop(order);
                     std::thread::sleep(super::serve::CHANGE);
@@ -159,15 +160,15 @@ impl Inner {
 }
 
 impl Harvest {
-    /// How many pages there are.
+    /// Returns the number of pages.
     pub fn pages(&self) -> usize {
         self.pages.count()
     }
 
-    /// Makes a template of them and of what the snapshot before has for the others. It may sleep, while the guest runs on.
+    /// Makes a template of these pages, and of the previous snapshot for all others. May sleep; the guest runs on.
     ///
     /// # Errors
-    /// The guest goes on, and the pages are part of the next snapshot.
+    /// The store's, or the guest's memory. The guest continues, and the pages are part of the next snapshot.
     pub fn store(mut self, name: &str) -> Result<Stored, HarvestError> {
         let inner = self.inner.clone();
         let parent = inner.tracking.parent.lock().clone().unwrap_or_else(|| inner.template.clone());
@@ -178,14 +179,14 @@ impl Harvest {
             .collect();
         stored.chunks = changed.len();
         let read = |chunk: usize| self.chunk(&parent, parent.chunk_of(chunk * pages));
-        let (template, written) = parent.derive(name, &changed, &inner.plan.pace, read)?;
+        let (template, written) = parent.derive(name, &changed, &inner.plan.compute_limit, read)?;
         stored.written = written;
         *inner.tracking.parent.lock() = Some(template);
         self.is_stored = true;
         Ok(stored)
     }
 
-    /// The content of a chunk at the instant.
+    /// Returns the content of a chunk at the instant.
     fn chunk(&self, parent: &Template, chunk: Range<usize>) -> Result<Vec<u8>, HarvestError> {
         let mut content = vec![0; chunk.len() * PAGE];
         let runs: Vec<_> = self.pages.runs(chunk.clone()).collect();
@@ -195,7 +196,7 @@ impl Harvest {
         };
         if !is_whole
             && let Some((bytes, _)) =
-                parent.content(chunk.start, &self.inner.cache, Some(&self.inner.plan.pace))?
+                parent.content(chunk.start, &self.inner.cache, Some(&self.inner.plan.compute_limit))?
         {
             content.copy_from_slice(&bytes);
         }

@@ -1,4 +1,5 @@
-//! Pages of 2 MiB: each is filled whole, with the content of all chunks that it covers. The kernel tells and removes them whole, too.
+//! Pages of 2 MiB. Each is filled whole, with the content of all chunks that it covers. The kernel also reports and
+//! removes them whole.
 
 use super::Inner;
 use super::fill::Content;
@@ -9,24 +10,24 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl Inner {
-    /// Whether the guest's memory is in pages of 2 MiB.
+    /// Returns whether the guest's memory has pages of 2 MiB.
     pub(super) fn is_huge(&self) -> bool {
         self.layout.unit() > 1
     }
 
-    /// The pages of 4 KiB that come and go with this one: itself, or its huge page.
+    /// Returns the pages of 4 KiB that are filled and removed with this one: itself, or its huge page.
     pub(super) fn unit_of(&self, page: usize) -> Range<usize> {
         let unit = self.layout.unit();
         let start = page / unit * unit;
         start..start + unit
     }
 
-    /// The pages whose content comes at once: those of a chunk, or of a huge page.
+    /// Returns the pages whose content comes together: those of a chunk, or of a huge page.
     pub(super) fn chunk_of(&self, page: usize) -> Range<usize> {
         if self.is_huge() { self.unit_of(page) } else { self.template.chunk_of(page) }
     }
 
-    /// The content of a huge page, of which `get` gives each chunk.
+    /// Returns the content of a huge page; `get` returns each chunk.
     pub(super) fn huge_content<E>(
         &self,
         page: usize,

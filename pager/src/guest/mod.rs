@@ -4,7 +4,7 @@ mod bits;
 mod fill;
 mod harvest;
 mod huge;
-mod reach;
+mod memory_reader;
 mod reclaim;
 mod replay;
 mod serve;
@@ -32,27 +32,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Threads that may fill pages ahead of the faults of one guest.
+/// Most threads that fill pages ahead of the faults of one guest.
 pub const MOST_REPLAYING: usize = 64;
 
-/// How a guest is served.
+/// Options for serving a guest.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Options {
-    /// Threads that serve it, 1 to [`MOST_READERS`]. The first reads its faults; if there are others, they wait for the store.
+    /// Number of threads that serve the guest, 1 to [`MOST_READERS`]. The first reads its faults; the others wait for
+    /// the store.
     pub threads: usize,
-    /// Pages that come with one that faults, at most: an aligned window of so many, in the same chunk. A power of two.
+    /// Most pages that one fault brings: an aligned window in the same chunk. A power of two.
     pub window: usize,
-    /// What becomes of a page that the store lost.
+    /// What happens to a page that the store lost.
     pub lost: Lost,
-    /// What becomes of a guest that a [`Worker`](crate::Worker) cannot serve any more.
+    /// What happens to a guest that a [`Worker`](crate::Worker) cannot serve any more.
     pub on_failure: OnFailure,
-    /// Whether a guest of a template that has no working set is recorded, and for how long: the pages that it touches in this time
-    /// become the template's [`WorkingSet`](crate::WorkingSet). It gets them one by one meanwhile, so that the record has no others.
-    /// One guest of a template is recorded at a time.
+    /// Time for which a guest is recorded if its template has no working set. The pages that it touches in this time
+    /// become the template's [`WorkingSet`](crate::WorkingSet). It gets pages one by one meanwhile, so that the record
+    /// has no others. One guest of a template is recorded at a time. `None`: no guest is recorded.
     pub record: Option<Duration>,
-    /// Threads that fill the pages of the template's working set ahead of faults, at most [`MOST_REPLAYING`]. They end when it is
-    /// there. So many chunks are asked of the store at the same time. 0: none are filled ahead.
+    /// Number of threads that fill the pages of the template's working set ahead of faults, at most [`MOST_REPLAYING`];
+    /// also the number of chunks that they request at the same time. They end when the working set is filled. 0: none
+    /// are filled ahead.
     pub replay: usize,
     #[doc(hidden)]
     pub sabotage: Option<Sabotage>,
@@ -73,7 +75,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether they make sense.
+    /// Checks the options.
     pub fn check(&self) -> io::Result<()> {
         if self.replay > MOST_REPLAYING {
             let what = format!("{} threads that replay: at most {MOST_REPLAYING}", self.replay);
@@ -90,73 +92,73 @@ impl Options {
     }
 }
 
-/// What becomes of a page whose chunk is missing or damaged. Where the store cannot be reached, the guest waits in any case.
+/// What happens to a page whose chunk is missing or damaged. If the store cannot be reached, the guest always waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "command", derive(clap::ValueEnum))]
 #[non_exhaustive]
 pub enum Lost {
-    /// Who touches it waits, until the chunk has come back.
+    /// A thread that touches it waits until the chunk is back.
     Wait,
-    /// Who touches it gets SIGBUS, as after a memory error. Where the kernel cannot do that (before 6.6), it waits.
+    /// A thread that touches it gets SIGBUS, as after a memory error. On kernels before 6.6, which lack this, it waits.
     Poison,
 }
 
-/// What becomes of a guest that cannot be served any more: its template is lost, or the system refuses what its service takes. Where a
-/// VMM's handshake is refused, its connection is closed, and it is not killed.
+/// What happens to a guest that cannot be served any more, because its template is lost or the system refuses a call. A
+/// VMM whose handshake is refused is not killed; its connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "command", derive(clap::ValueEnum))]
 #[non_exhaustive]
 pub enum OnFailure {
-    /// It stands still at its next missing page, until an operator ends its VMM.
+    /// The guest stands still at its next missing page, until an operator ends its VMM.
     Wait,
-    /// Its VMM gets SIGKILL.
+    /// The VMM gets SIGKILL.
     Kill,
 }
 
-/// By which the end of a guest's process is known.
+/// Means to see the end of a guest's process.
 #[derive(Debug)]
 pub enum Life {
     /// A descriptor of the process.
     Process(OwnedFd),
-    /// The connection: closed when the process ends.
+    /// The connection, which the kernel closes when the process ends.
     Connection(OwnedFd),
 }
 
-/// What was done for a guest.
+/// Counters of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct GuestStats {
     /// Times of its faults, by source.
     pub latency: Vec<(String, Latency)>,
-    /// Pages that were filled, with those that came along.
+    /// Pages filled, including those that came with another.
     pub filled: u64,
-    /// Those of them that were filled ahead of faults, from the template's working set.
+    /// Of these, pages filled ahead of faults, from the template's working set.
     pub ahead: u64,
-    /// Chunks of the working set that are still to be filled ahead.
+    /// Chunks of the working set still to fill ahead.
     pub chunks_left: u64,
     /// Pages of the working set that was recorded with this guest. 0: none was.
     pub recorded: u64,
-    /// Removals that were told.
+    /// Removals that the kernel reported.
     pub removes: u64,
-    /// Faults that had to be tried again, because the guest's memory changed or the store did not answer.
+    /// Repeated faults, because the guest's memory changed or the store did not answer.
     pub again: u64,
-    /// Pages that were given up.
+    /// Pages marked as lost.
     pub poisoned: u64,
-    /// Pages that left for the swap file, each time counted.
+    /// Pages written to the swap file, counted each time.
     #[serde(default)]
     pub reclaimed: u64,
-    /// Pages for which the template no longer speaks.
+    /// Settled pages: their content is no longer the template's.
     pub settled: u64,
 }
 
 impl GuestStats {
-    /// Faults from this source.
+    /// Returns the number of faults served from this source.
     pub fn faults(&self, source: Source) -> u64 {
         self.latency.iter().find(|(name, _)| name == source.name()).map_or(0, |(_, latency)| latency.count)
     }
 }
 
-/// What the threads of a guest share.
+/// State that the threads of a guest share.
 struct Inner {
     uffd: Uffd,
     life: Option<Life>,
@@ -165,24 +167,24 @@ struct Inner {
     cache: Arc<Cache>,
     journal: Journal,
     options: Options,
-    /// Pages are filled under the shared lock, and events are read and noted under the exclusive one. So a page that is looked up
-    /// in the journal and filled under one hold cannot have a removal that is read, but not noted. One that is not read yet makes
-    /// the kernel refuse the page.
+    /// Threads fill pages under the shared lock, and read and note events under the exclusive one. So a page that is
+    /// checked in the journal and filled under one hold has no removal that was read and not noted. If a removal was
+    /// not read yet, the kernel refuses to fill the page.
     order: RwLock<()>,
     /// Faults to try again.
     later: Mutex<VecDeque<serve::Fault>>,
     stop: OwnedFd,
-    /// Counts the faults that were handed to threads that may wait for the store.
+    /// An eventfd that counts the faults handed to threads that may wait for the store.
     handed: OwnedFd,
     plan: replay::Plan,
     recorder: replay::Recorder,
     tracking: track::Tracking,
     backing: Backing,
-    /// Pages that were touched since the last tick, where that is noted, and ticks since each was.
+    /// Pages touched since the last tick, if the guest is aged, and the ticks since the last touch of each page.
     young: bits::Bits,
     ages: Mutex<Vec<u8>>,
     reclaimed: AtomicU64,
-    /// The kernel can map a page of shared memory and protect it in one step: from 6.4 on.
+    /// The kernel can map a page of shared memory and protect it in one step (from 6.4 on).
     can_resume_protected: bool,
     ahead: AtomicU64,
     recorded: AtomicU64,
@@ -193,13 +195,13 @@ struct Inner {
     poisoned: AtomicU64,
 }
 
-/// A guest that is being served. Dropping it stops that; the guest's next fault then waits for another pager.
+/// A served guest. Dropping it stops the service; the guest's next fault then waits for another pager.
 pub struct Guest {
     inner: Arc<Inner>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What is done for a guest, for a thread that watches it while another thread waits for its end.
+/// The counters of a guest, for a thread that reads them while another thread waits for the guest's end.
 pub(crate) struct Watch(Arc<Inner>);
 
 impl Watch {
@@ -208,51 +210,51 @@ impl Watch {
     }
 }
 
-/// What a guest's memory is.
+/// The kind of a guest's memory.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Backing {
-    /// Its own, or nothing is known of it.
+    /// Private memory, or unknown memory.
     Own,
-    /// This file, as shared memory. The offsets of its regions are those in the file. What reads or reclaims shared memory needs it.
+    /// Shared memory in this file, at the offsets of the regions. Snapshots and reclaim of shared memory need the file.
     Memory(OwnedFd),
-    /// Shared memory, as above, of which cold pages may leave for a swap file: [`Handle::reclaim`]. No process but the VMM may use it.
+    /// Shared memory, as above, with a swap file for cold pages: [`Handle::reclaim`]. Only the VMM may map it.
     Swapped {
-        /// Its file.
+        /// The memory's file.
         memory: OwnedFd,
-        /// An empty file, or that of the pager before this one. It has the same offsets.
+        /// The swap file: an empty file, or that of the previous pager, with the same offsets.
         swap: OwnedFd,
     },
-    /// A private mapping of what clones share, at the offsets of its regions.
+    /// A private mapping of the memory that clones share, at the offsets of the regions.
     Share(Share),
 }
 
-/// What a guest is made of.
+/// Parts of a guest.
 pub struct Parts {
     /// The guest's userfaultfd.
     pub uffd: Uffd,
-    /// Where its memory is.
+    /// The place of its memory.
     pub layout: Layout,
-    /// What its memory was.
+    /// The initial content of its memory.
     pub template: Template,
     /// The cache of this host.
     pub cache: Arc<Cache>,
-    /// Its journal: empty for a new guest.
+    /// Its journal; empty for a new guest.
     pub journal: Journal,
-    /// By which its end is known. Without one, it is known at the next fault.
+    /// Means to see its end. Without one, the next fault shows it.
     pub life: Option<Life>,
 }
 
 impl Guest {
-    /// Begins to serve a guest. Faults that another pager has read and not answered are asked for again.
+    /// Begins to serve a guest. Threads whose faults an earlier pager has read and not answered fault again.
     ///
     /// # Errors
-    /// `InvalidInput`: the options; or a thread cannot be had.
+    /// `InvalidInput`: the options. Or no thread can be started.
     pub fn serve(parts: Parts, options: Options) -> io::Result<Self> {
         Self::serve_on(parts, Backing::Own, options)
     }
 
-    /// As [`Guest::serve`], with what is known of the guest's memory.
+    /// As [`Guest::serve`], with the kind of the guest's memory.
     ///
     /// # Errors
     /// As of [`Guest::serve`].
@@ -263,7 +265,7 @@ impl Guest {
         let pages = layout.image_pages();
         let set = template.working_set().filter(|_| options.replay > 0);
         let plan = set.map(|set| replay::Plan::new(&set, &layout, &template)).unwrap_or_default();
-        // One that was served before has touched its first pages already.
+        // A guest that was served before has already touched its first pages.
         let record = options.record.filter(|_| journal.settled() == 0 && template.begin_recording());
         let inner = Arc::new(Inner {
             uffd,
@@ -306,7 +308,7 @@ impl Guest {
         }
         if options.sabotage != Some(Sabotage::Wake) {
             for region in inner.layout.regions() {
-                // It fails where the guest is gone, which the threads will see.
+                // This fails if the guest has ended, which the threads will see.
                 _ = inner.uffd.wake(region.base, region.size);
             }
         }
@@ -326,13 +328,13 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Where a thread cannot be had, those that run are stopped by the drop.
+    /// Starts a thread. On failure the drop of the guest stops the running threads.
     fn spawn(&mut self, name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
         self.threads.push(std::thread::Builder::new().name(name).spawn(run)?);
         Ok(())
     }
 
-    /// What was done until now.
+    /// Returns the counters.
     pub fn stats(&self) -> GuestStats {
         self.inner.stats()
     }
@@ -341,13 +343,13 @@ impl Guest {
         Watch(self.inner.clone())
     }
 
-    /// Stops, when what is under way is done: what was done until then.
+    /// Stops after the work under way, and returns the counters.
     pub fn stop(self) -> GuestStats {
         self.inner.finish();
         self.wait()
     }
 
-    /// Waits until the guest's process has ended.
+    /// Waits until the guest's process has ended, and returns the counters.
     pub fn wait(mut self) -> GuestStats {
         self.threads.drain(..).for_each(|thread| _ = thread.join());
         self.stats()
@@ -362,14 +364,14 @@ impl Drop for Guest {
 }
 
 impl Inner {
-    /// What it shares with other clones.
+    /// Returns the memory that it shares with other clones.
     fn share(&self) -> Option<&Share> {
         if let Backing::Share(share) = &self.backing { Some(share) } else { None }
     }
 
     /// Tells all threads to end.
     fn finish(&self) {
-        // It cannot be full.
+        // The counter cannot overflow.
         _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
     }
 
@@ -397,8 +399,8 @@ fn kernel_is_at_least(major: u32, minor: u32) -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (major, minor)
 }
 
-/// The time before a fault is tried again for the `n`th time: at once where the guest's memory changed, and longer each time where
-/// the store did not answer.
+/// Returns the pause before the `n`th retry of a fault: none if the guest's memory changed, and longer each time if the
+/// store did not answer.
 pub(crate) fn pause(n: u32) -> Duration {
     Duration::from_millis(10 << n.min(6))
 }

@@ -1,15 +1,18 @@
-//! Cold pages leave a guest for a swap file, and come back when they are touched.
+//! Moves cold pages of a guest to a swap file, and back when they are touched.
 //!
-//! Only of shared memory whose file the pager has: there is no way to take pages of private memory from another process.
+//! This works only for shared memory whose file the pager has: no process can take pages of private memory from
+//! another.
 //!
-//! **Age.** At each tick the kernel takes all pages out of the page table, and leaves them in the file. What is touched until the next
-//! tick faults, which is answered by mapping the page again. A page that was not touched is a tick older.
+//! **Age.** At each tick the kernel takes all pages out of the page table, and leaves them in the file. A page that is
+//! touched until the next tick faults, and the pager maps it again. An untouched page is a tick older.
 //!
-//! **To leave.** Under the exclusive lock, so that nothing is filled or permitted meanwhile: the page is protected, written to the swap
-//! file, noted in the journal as away, and punched out of the memory's file, in this order. A pager that is killed in between leaves a
-//! page that is in the memory, and maybe noted as away: what is in the memory counts.
+//! **To leave.** Under the exclusive lock, so that no thread fills or unprotects pages meanwhile, the pager does these
+//! steps in order: it protects the page, writes it to the swap file, notes it in the journal as away, and punches it
+//! out of the memory's file. A pager that is killed in between leaves a page that is in the memory, and maybe noted as
+//! away: then the content of the memory counts.
 //!
-//! **To come back.** A page that is noted as away and faults is read from the swap file. It is noted as back after it was filled.
+//! **To come back.** When a page that is noted as away faults, the pager reads it from the swap file, fills it, and
+//! then notes it as back.
 
 use super::fill::Answer;
 use super::harvest::Handle;
@@ -27,10 +30,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// Pages that leave, or come back, at a time.
+/// Most pages that leave, or come back, at a time.
 const BATCH: usize = 32;
 
-/// A new swap file in this folder, without a name, for this user alone.
+/// Makes a swap file in this folder, without a name, for this user only.
 pub fn swap_file(folder: &Path) -> io::Result<OwnedFd> {
     let mut options = std::fs::OpenOptions::new();
     options.read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE);
@@ -38,12 +41,12 @@ pub fn swap_file(folder: &Path) -> io::Result<OwnedFd> {
 }
 
 impl Backing {
-    /// The swap file.
+    /// Returns the swap file.
     pub(crate) fn swap(&self) -> Option<BorrowedFd<'_>> {
         self.files().map(|(_, swap)| swap)
     }
 
-    /// The memory's file, and the swap file.
+    /// Returns the memory's file, and the swap file.
     fn files(&self) -> Option<(BorrowedFd<'_>, BorrowedFd<'_>)> {
         match self {
             Self::Swapped { memory, swap } => Some((memory.as_fd(), swap.as_fd())),
@@ -53,17 +56,17 @@ impl Backing {
 }
 
 impl Handle {
-    /// Bytes of the guest's memory that are there, where that is known.
+    /// Returns the bytes of the guest's memory that are present, if known.
     pub fn resident(&self) -> io::Result<Option<u64>> {
         let Some((memory, _)) = self.0.backing.files() else { return Ok(None) };
         Ok(Some(File::from(memory.try_clone_to_owned()?).metadata()?.blocks() * 512))
     }
 
-    /// A tick: pages that were not touched since the last one are a tick older. From now on it is noted which are touched.
+    /// Does a tick: pages that were not touched since the last one are a tick older. From now on touches are noted.
     ///
     /// # Errors
-    /// `Unsupported`: the guest's memory is not shared memory with a swap file, or its process is not known. Others: the kernel does not
-    /// let this user do it; it wants the right to look into the process, and `CAP_SYS_NICE`.
+    /// `Unsupported`: the guest's memory is not shared memory with a swap file, or its process is not known. Others:
+    /// the kernel refuses; it requires the rights of a debugger, and `CAP_SYS_NICE`.
     pub fn age(&self) -> io::Result<()> {
         let inner = &self.0;
         let unsupported = |what| io::Error::new(io::ErrorKind::Unsupported, what);
@@ -85,7 +88,7 @@ impl Handle {
         inner.layout.regions().iter().try_for_each(|region| unmap(process.as_fd(), region.base, region.size))
     }
 
-    /// Takes pages that are so many ticks old, at most so many: how many went.
+    /// Reclaims at most `most` pages that are `age` ticks old. Returns the number of reclaimed pages.
     pub fn reclaim(&self, age: u8, most: usize) -> io::Result<usize> {
         let inner = &self.0;
         let Some((memory, swap)) = inner.backing.files() else { return Ok(0) };
@@ -106,7 +109,7 @@ impl Handle {
                 continue;
             };
             page = old.end;
-            // Holes are no pages.
+            // Holes have no pages.
             for data in data(&memory, &old)? {
                 let data = data.start..data.end.min(data.start.saturating_add(most - gone));
                 gone += inner.take_away(&memory, &swap, data)?;
@@ -115,24 +118,24 @@ impl Handle {
         Ok(gone)
     }
 
-    /// The name of the template that it began with.
+    /// Returns the name of the template that the guest began with.
     pub fn template(&self) -> &str {
         self.0.template.name()
     }
 
-    /// Whether cold pages may leave.
+    /// Returns whether the guest has a swap file.
     pub fn has_swap(&self) -> bool {
         self.0.backing.files().is_some()
     }
 
-    /// Pages that are in the swap file.
+    /// Returns the number of pages in the swap file.
     pub fn away(&self) -> usize {
         self.0.journal.away()
     }
 }
 
 impl Inner {
-    /// Whether the guest may have this page in memory.
+    /// Returns whether the guest may have this page in memory.
     fn is_there(&self, page: usize) -> bool {
         self.journal.is_settled(page) && !self.journal.is_away(page) && !self.young.has(page)
     }
@@ -142,7 +145,7 @@ impl Inner {
         let mut gone = 0;
         for (address, part) in self.layout.places(pages) {
             let _order = self.order.write();
-            // A snapshot reads pages where they are. And what was touched meanwhile is not cold.
+            // A snapshot reads pages in the memory. And a page that was touched meanwhile is not cold.
             if self.is_capturing() || !part.clone().all(|page| self.is_there(page)) {
                 continue;
             }
@@ -150,7 +153,7 @@ impl Inner {
             if self.options.sabotage != Some(Sabotage::Evict) {
                 match self.uffd.protect(address, size as u64) {
                     Ok(()) => {}
-                    // A removal waits to be read: another time.
+                    // A removal's event waits to be read: try another time.
                     Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => continue,
                     Err(error) => return Err(error),
                 }
@@ -158,14 +161,14 @@ impl Inner {
             let (content, at) = (&mut content[..size], (part.start * PAGE) as u64);
             memory.read_exact_at(content, at)?;
             if self.options.sabotage == Some(Sabotage::Evict) {
-                // As if it took long: a page that is not protected may be written meanwhile.
+                // Simulates a long wait: the guest may write to a page that is not protected meanwhile.
                 std::thread::sleep(std::time::Duration::from_micros(100));
             }
             swap.write_all_at(content, at)?;
             self.journal.leave(part.clone());
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             if let Err(error) = fallocate(memory, hole, at, size as u64) {
-                // They are still there.
+                // The pages are still in the memory.
                 self.journal.come_back(part);
                 return Err(error.into());
             }
@@ -175,7 +178,7 @@ impl Inner {
         Ok(gone)
     }
 
-    /// A page that is away faults: it comes back, and its neighbours that are away with it.
+    /// Brings back a page that is away and faults, with its neighbours that are away.
     pub(super) fn bring_back(&self, fault: &Fault, page: usize, may_sleep: bool) -> Answer {
         let Some((_, swap)) = self.backing.files() else { return Answer::NoContent };
         if !may_sleep {
@@ -197,11 +200,11 @@ impl Inner {
         // The page itself comes first.
         let others = pages.clone().filter(|other| *other != page);
         for other in std::iter::once(page).chain(others) {
-            // It may have been removed meanwhile, or be back.
+            // The page may have been removed meanwhile, or be back.
             let Some((address, _)) = self.layout.places(other..other + 1).next().filter(|_| is_away(&other))
             else {
                 if other == page {
-                    // It faults anew, if it still has to.
+                    // The thread faults again if it must.
                     _ = self.uffd.wake(fault.address, PAGE as u64);
                 }
                 continue;
@@ -228,7 +231,7 @@ impl Inner {
         answer
     }
 
-    /// After a restart: what is in the memory is not away, whatever was noted.
+    /// After a restart: a page that is in the memory is not away, whatever the journal says.
     pub(super) fn recover(&self) -> io::Result<()> {
         let Some((memory, _)) = self.backing.files() else { return Ok(()) };
         let memory = File::from(memory.try_clone_to_owned()?);
@@ -239,7 +242,7 @@ impl Inner {
     }
 }
 
-/// Takes pages out of the page table of a process. Those of shared memory stay in its file.
+/// Takes pages out of the page table of a process. Pages of shared memory stay in the file.
 fn unmap(process: BorrowedFd, start: u64, len: u64) -> io::Result<()> {
     let (mut start, end) = (start, start + len);
     while start < end {
@@ -267,14 +270,14 @@ fn unmap(process: BorrowedFd, start: u64, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The pages of a range that are in a file, and no holes.
+/// Returns the pages of a range that are not holes in a file.
 pub(super) fn data(file: &File, pages: &Range<usize>) -> io::Result<Vec<Range<usize>>> {
     let seek = |from: usize, whence| {
         // SAFETY: the call takes numbers.
         let found = unsafe { libc::lseek(file.as_raw_fd(), (from * PAGE) as i64, whence) };
         match usize::try_from(found) {
             Ok(found) => Ok(Some(found / PAGE)),
-            // Holes to the end.
+            // Only holes to the end.
             Err(_) => match io::Error::last_os_error() {
                 error if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
                 error => Err(error),

@@ -1,9 +1,9 @@
-//! Working sets: recorded from faults, and filled ahead of them.
+//! Working sets are recorded from faults, and filled ahead of faults.
 
 use super::fill::{Content, Piece};
 use super::{Inner, pause};
+use crate::compute_limit::ComputeLimit;
 use crate::layout::Layout;
-use crate::pace::Pace;
 use crate::sabotage::Sabotage;
 use crate::store::{Template, WorkingSet};
 use crate::uffd::{PAGE, Refusal};
@@ -14,15 +14,15 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Pages that are filled under one hold of `order`. A thread that wants to read an event waits for at most one such batch of each
-/// replaying thread, and no further batch begins before it: so faults come first.
+/// Most pages that are filled under one hold of `order`. A thread that wants to read an event waits for at most one
+/// such batch of each replaying thread, and no further batch begins before it. So faults come first.
 const BATCH: usize = 32;
-/// How often a chunk is asked for before it is left to the faults.
+/// Number of tries for a chunk before it is left to the faults.
 const TRIES: u32 = 8;
-/// How often one batch waits for a change of the guest's memory.
+/// Number of times that one batch waits for a change of the guest's memory.
 const CHANGES: u32 = 1000;
 
-/// What a guest touched until now.
+/// Record of the pages that a guest has touched.
 #[derive(Debug)]
 pub(super) struct Recorder {
     is_on: AtomicBool,
@@ -38,7 +38,7 @@ impl Recorder {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// A fault of these pages had the template's content as its answer.
+    /// Notes pages that a fault filled with the template's content.
     pub fn note(&self, pages: Range<usize>) {
         if self.is_on() {
             self.faults.lock().extend(pages);
@@ -51,25 +51,25 @@ impl Recorder {
     }
 }
 
-/// What is filled ahead of faults: the pages of a working set, by chunk, in the order in which the chunks were needed first.
+/// Plan of the pages to fill ahead of faults: those of a working set, by chunk, in the order of the chunks' first use.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     jobs: Vec<Job>,
-    /// By the first page of a chunk.
+    /// Index of a job, by the first page of its chunk.
     of_chunk: HashMap<usize, usize>,
     next: AtomicUsize,
-    /// Jobs that are not done.
+    /// Number of jobs that are not done.
     left: AtomicUsize,
-    /// Else the threads that replay would take the processors from the guest.
-    pub pace: Pace,
+    /// Keeps the replaying threads from taking the processors from the guest.
+    pub compute_limit: ComputeLimit,
 }
 
-/// Pages of one chunk.
+/// Pages of one chunk to fill.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// Addresses, and the pages of the image that belong there.
+    /// Addresses, with the pages of the image that belong there.
     pieces: Vec<(u64, Range<usize>)>,
-    /// A thread fills them, or has.
+    /// A thread fills the pages, or has filled them.
     taken: AtomicBool,
 }
 
@@ -83,7 +83,7 @@ impl Plan {
                 let mut chunk = template.chunk_of(run.start);
                 let mut part = run.start..run.end.min(chunk.end);
                 if unit > 1 {
-                    // A huge page comes whole, and once.
+                    // A huge page is filled whole, and once.
                     let start = run.start / unit * unit;
                     chunk = start..start + unit;
                     part = if plan.of_chunk.contains_key(&start) { start..start } else { chunk.clone() };
@@ -102,18 +102,19 @@ impl Plan {
         plan
     }
 
-    /// Jobs that are not done.
+    /// Number of jobs that are not done.
     pub fn left(&self) -> usize {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// The job of the chunk that begins with this page, unless another thread has it. The caller does it.
+    /// Returns the job of the chunk that begins with this page, unless another thread has taken it. The caller must do
+    /// it.
     pub fn take(&self, chunk: usize) -> Option<&Job> {
         let job = &self.jobs[*self.of_chunk.get(&chunk)?];
         (!job.taken.swap(true, Ordering::Relaxed)).then_some(job)
     }
 
-    /// The next job in order.
+    /// Returns the next job in order.
     fn next(&self) -> Option<&Job> {
         loop {
             let job = self.jobs.get(self.next.fetch_add(1, Ordering::Relaxed))?;
@@ -125,7 +126,7 @@ impl Plan {
 }
 
 impl Inner {
-    /// A thread that fills pages ahead of faults, until the plan is done or the guest ends.
+    /// Fills pages ahead of faults, until the plan is done or the guest ends. A thread of its own runs this.
     pub(super) fn replay(&self) {
         while let Some(job) = self.plan.next() {
             let Some((_, pages)) = job.pieces.first() else { continue };
@@ -133,14 +134,14 @@ impl Inner {
                 if self.has_stopped(Duration::ZERO) {
                     return;
                 }
-                match self.content(pages.start, Some(&self.plan.pace)) {
+                match self.content(pages.start, Some(&self.plan.compute_limit)) {
                     Ok((content, _)) => {
-                        let _turn = self.plan.pace.turn();
+                        let _permit = self.plan.compute_limit.acquire();
                         self.do_job(job, &content);
                         break;
                     }
                     Err(error) if error.may_pass() && tries < TRIES => _ = self.has_stopped(pause(tries)),
-                    // A fault asks again, and longer.
+                    // A fault will ask again, and longer.
                     Err(_) => {
                         self.plan.left.fetch_sub(1, Ordering::Relaxed);
                         break;
@@ -150,7 +151,7 @@ impl Inner {
         }
     }
 
-    /// Fills the pages of a job with the content of its chunk; not those for which the template no longer speaks.
+    /// Fills the unsettled pages of a job with the content of its chunk.
     pub(super) fn do_job(&self, job: &Job, content: &Content) {
         for (address, pages) in &job.pieces {
             let mut page = pages.start;
@@ -164,7 +165,7 @@ impl Inner {
                         changes += 1;
                     }
                     Err(Refusal::Gone) => return self.finish(),
-                    // What is mapped there is another thing by now.
+                    // Something else is mapped there now.
                     Err(_) => break,
                 }
             }
@@ -172,7 +173,7 @@ impl Inner {
         self.plan.left.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Fills the first stretch of these pages that are not settled. The page to go on with.
+    /// Fills the first stretch of unsettled pages. Returns the page to continue with.
     fn fill_ahead(&self, pages: &Range<usize>, address: u64, content: &Content) -> Result<usize, Refusal> {
         let _order = self.order.read();
         let blind = self.options.sabotage == Some(Sabotage::Recheck);
@@ -185,10 +186,10 @@ impl Inner {
         self.ahead.fetch_add(filled as u64, Ordering::Relaxed);
         match refusal {
             None => Ok(end),
-            // A fault, or a daemon before this one, filled that one, and woke who waited for it.
+            // A fault, or an earlier daemon, filled the page and woke the waiting threads.
             Some(Refusal::Exists) => {
                 let there = self.unit_of(start + filled);
-                // Or there is no huge page left: that is left to a fault.
+                // Or there is no huge page left, which is left to a fault.
                 if !self.is_huge() {
                     self.settle(there.clone());
                 }
@@ -198,14 +199,14 @@ impl Inner {
         }
     }
 
-    /// A thread that ends the record after this time, or when the guest ends, and keeps it.
+    /// Ends the record after this time, or when the guest ends, and stores it. A thread of its own runs this.
     pub(super) fn record(&self, time: Duration) {
         self.has_stopped(time);
         let faults = self.recorder.end();
         if !faults.is_empty() {
             let set = WorkingSet::of_faults(faults);
             let pages = set.pages() as u64;
-            // The store may be out of reach for a moment. Where it stays so, another process records again.
+            // The store may be out of reach for a moment. If it stays so, a later process records again.
             for tries in 0..TRIES {
                 match self.template.keep_working_set(set.clone()) {
                     Ok(()) => {
@@ -220,10 +221,10 @@ impl Inner {
         self.template.end_recording();
     }
 
-    /// Waits so long, or until the guest ends or is stopped: whether it did.
+    /// Waits for `wait`, or until the guest ends or is stopped. Returns whether it ended or was stopped.
     fn has_stopped(&self, wait: Duration) -> bool {
         let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
-        // An error is an interruption: the caller asks again.
+        // An error is an interruption: the caller repeats the call.
         poll(&mut [PollFd::new(&self.stop, PollFlags::IN)], Some(&wait)).is_ok_and(|ready| ready > 0)
     }
 }

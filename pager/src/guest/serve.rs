@@ -1,4 +1,4 @@
-//! A thread of a guest: reads events, notes removals, answers faults, and tries again those that could not be answered.
+//! A serving thread of a guest: it reads events, notes removals, answers faults, and retries unanswered faults.
 
 use super::fill::Answer;
 use super::{Inner, Life};
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What keeps an access waiting.
+/// The reason why an access waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// There is no page.
@@ -26,32 +26,33 @@ pub(super) enum Kind {
 /// An access that waits for its page.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fault {
-    /// That of its page.
+    /// Address of its page.
     pub address: u64,
     pub kind: Kind,
-    /// It is a write.
+    /// The access is a write.
     pub write: bool,
-    /// When it was read.
+    /// Time at which the fault was read.
     pub since: Instant,
-    /// The store must be asked.
+    /// The fault needs the store.
     pub slow: bool,
-    /// When it is to be tried again, and how often the store did not answer.
+    /// Time of the next try, and number of times that the store did not answer.
     pub due: Instant,
     pub failures: u32,
 }
 
-/// How long a fault waits that met a change of the guest's memory: about as long as such a change takes.
+/// Pause of a fault that met a change of the guest's memory: about the duration of such a change.
 pub(super) const CHANGE: Duration = Duration::from_micros(50);
 
-/// How long one waits that finds no huge page, maybe.
+/// Pause of a fault that may have found no huge page.
 const MOMENT: Duration = Duration::from_millis(1);
 
 impl Inner {
-    /// Until the guest ends, or is stopped.
+    /// Serves until the guest ends or is stopped.
     ///
-    /// The first thread reads all events, and answers faults at once. If there are others, it never waits for the store: it hands
-    /// such faults to them. So a guest whose store is down has its other faults answered, and its removals are heard. One thread
-    /// reads, since the kernel would wake each that does for each event.
+    /// The first thread reads all events, and answers faults at once. If there are other threads, it hands them faults
+    /// that need the store, and never waits for the store itself. So while the store is down, the guest's other faults
+    /// are answered and its removals are noted. Only one thread reads, because the kernel would wake each reader for
+    /// each event.
     pub(super) fn run(&self, number: usize) {
         let mut reader = if number == 0 { self.journal.reader(number) } else { None };
         let may_sleep =
@@ -68,7 +69,7 @@ impl Inner {
         }
     }
 
-    /// Waits for an event, or a fault that is due. Whether to go on.
+    /// Waits for an event, or a due fault. Returns whether to continue.
     fn wait(&self, reads: bool, may_sleep: bool) -> bool {
         let mine = |fault: &&Fault| may_sleep || !fault.slow;
         let due = self.later.lock().iter().filter(mine).map(|fault| fault.due).min();
@@ -79,14 +80,14 @@ impl Inner {
         if !reads {
             let mut fds = [stop, PollFd::new(&self.handed, PollFlags::IN)];
             if poll(&mut fds, left.as_ref()).is_ok() && !fds[1].revents().is_empty() {
-                // One count for each fault that was handed over: another thread may have been quicker.
+                // One count for each fault that was handed over; another thread may have been quicker.
                 _ = rustix::io::read(&self.handed, &mut [0; 8]);
             }
             return fds[0].revents().is_empty();
         }
         let life = match &self.life {
             Some(Life::Process(process)) => PollFd::new(process, PollFlags::IN),
-            // What it sent may lie there unread; a hang-up is told anyway.
+            // The connection may have unread bytes; the kernel reports a hang-up anyway.
             Some(Life::Connection(connection)) => PollFd::new(connection, PollFlags::empty()),
             None => PollFd::new(&self.stop, PollFlags::empty()),
         };
@@ -101,7 +102,7 @@ impl Inner {
         fds[0].revents().is_empty()
     }
 
-    /// Reads events. Removals are noted before any page can be filled that they cover.
+    /// Reads events. Notes removals before any thread can fill the removed pages.
     fn read(&self, reader: &mut Reader, faults: &mut Vec<Fault>) {
         let order = self.order.write();
         let most = self.before_events(reader.0.len());
@@ -112,7 +113,7 @@ impl Inner {
             drop(order);
             return self.finish();
         };
-        // What they say is noted once.
+        // Note each event once.
         let mut messages = [Message::default(); MESSAGES];
         let messages = &mut messages[..count];
         messages.copy_from_slice(&reader.0[..count]);
@@ -133,7 +134,7 @@ impl Inner {
             match message.event {
                 abi::EVENT_PAGEFAULT => faults.push(Fault::new(message, now, self.layout.page_size() as u64)),
                 abi::EVENT_REMOVE | abi::EVENT_UNMAP => _ = self.removes.fetch_add(1, Ordering::Relaxed),
-                // A process that forks gives its child's userfaultfd to the reader: no pager was asked for that one.
+                // When a process forks, the reader gets the child's userfaultfd, which this pager does not serve.
                 // SAFETY: the kernel made this descriptor for this read.
                 abi::EVENT_FORK => drop(unsafe { OwnedFd::from_raw_fd(message.words[0] as i32) }),
                 _ => {}
@@ -141,7 +142,7 @@ impl Inner {
         }
     }
 
-    /// The faults whose time has come. Of those for which the store must be asked, one: other threads ask for the others meanwhile.
+    /// Takes the due faults, but only one of those that need the store: other threads take the others.
     fn due(&self, may_sleep: bool, faults: &mut Vec<Fault>) {
         let mut later = self.later.lock();
         if later.is_empty() {
@@ -188,7 +189,7 @@ impl Inner {
         self.later.lock().push_back(fault);
     }
 
-    /// To a thread that may sleep, which learns of it, and waits until it is due.
+    /// Hands a fault to a thread that may sleep.
     fn hand_over(&self, fault: Fault) {
         self.later.lock().push_back(fault);
         // It cannot be full.

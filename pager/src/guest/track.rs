@@ -1,15 +1,16 @@
-//! Which pages a guest writes, and what a snapshot still has to read of them while the guest runs on.
+//! Tracks which pages a guest writes, and which of them a snapshot still has to read while the guest runs.
 //!
-//! Nothing of this costs anything before the first harvest. From then on pages are write-protected: those that are there by the
-//! harvest, those that are filled by the request that fills them. The first write to each is a fault, which sets the page's bit.
+//! Tracking costs nothing before the first harvest. The harvest write-protects all present pages, and later fills
+//! protect their pages in the same request. The first write to each page is a fault, which sets the page's bit.
 //!
-//! A harvest takes the bits and protects all pages in one step, while nothing is filled. From then on the guest may run. The content
-//! that the harvest needs is read at leisure; a page that is about to be written, filled or removed is read before that.
+//! A harvest takes the bits and protects all pages in one step, while no thread fills pages. Then the guest may run. A
+//! background thread reads the content of the harvest; a page that is about to be written, filled or removed is read
+//! before that.
 
 use super::Inner;
 use super::bits::Bits;
 use super::fill::{Answer, Content, Piece};
-use super::reach::Reach;
+use super::memory_reader::MemoryReader;
 use super::serve::Fault;
 use crate::cache::Source;
 use crate::sabotage::Sabotage;
@@ -24,42 +25,42 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The state of a guest's tracking.
+/// State of a guest's tracking.
 #[derive(Default)]
 pub(super) struct Tracking {
     is_on: AtomicBool,
-    /// Written, or filled without protection, or removed, since the last harvest.
+    /// Pages written, filled without protection, or removed since the last harvest.
     pub dirty: Bits,
     is_capturing: AtomicBool,
     pub capture: Mutex<Option<Capture>>,
-    /// A harvest is there.
+    /// A harvest exists.
     pub is_taken: AtomicBool,
-    /// What the last snapshot became.
+    /// Template of the last snapshot.
     pub parent: Mutex<Option<Template>>,
 }
 
-/// What a harvest has to read.
+/// Content that a harvest has to read.
 pub(super) struct Capture {
-    reach: Reach,
-    /// Pages whose content it does not have.
+    reader: MemoryReader,
+    /// Pages whose content is still to read.
     left: Bits,
-    /// Content that was read before its turn.
+    /// Content that was read early.
     early: Kept,
-    /// Pages that are zeros where they are not there. The others are as in the snapshot before then.
+    /// Pages that are zeros if missing. Other missing pages are as in the previous snapshot.
     pub zeros: Bits,
-    /// Why the content of the instant cannot be had any more.
+    /// Error after which the content of the instant is lost.
     failed: Option<io::Error>,
 }
 
-/// Pages of a block.
+/// Number of pages in a block.
 const BLOCK: usize = 64;
 
-/// Pages that are kept for a while, in blocks, which go back to the kernel when they are freed. Single pages would stay with the
-/// allocator, as many as all guests had at a time.
+/// Copies of pages in blocks, which go back to the kernel when they are freed. The allocator would keep single pages,
+/// as many as all guests had at a time.
 #[derive(Default)]
 struct Kept {
     blocks: Vec<Box<[u8]>>,
-    /// Places in the blocks, of no page and of each that is kept.
+    /// Places in the blocks: free ones, and that of each copied page.
     free: Vec<usize>,
     places: HashMap<usize, usize>,
 }
@@ -76,7 +77,7 @@ impl Kept {
         self.places.insert(page, place);
     }
 
-    /// Copies the content of a page that is kept, which then is no longer.
+    /// Copies the content of a page to `into` and frees its place.
     fn take(&mut self, page: usize, into: &mut [u8]) {
         if let Some(place) = self.places.remove(&page) {
             into.copy_from_slice(&self.blocks[place / BLOCK][place % BLOCK * PAGE..][..PAGE]);
@@ -94,15 +95,15 @@ impl Tracking {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// All pages are protected, and nothing is filled meanwhile: from now on the content of these pages is kept.
-    pub fn begin(&self, reach: Reach, pages: &Bits, zeros: Bits) {
+    /// Begins a capture of these pages. The caller has protected all pages, and no thread fills pages meanwhile.
+    pub fn begin(&self, reader: MemoryReader, pages: &Bits, zeros: Bits) {
         self.is_on.store(true, Ordering::Relaxed);
         let left = pages.clone();
-        *self.capture.lock() = Some(Capture { reach, left, early: Kept::default(), zeros, failed: None });
+        *self.capture.lock() = Some(Capture { reader, left, early: Kept::default(), zeros, failed: None });
         self.is_capturing.store(true, Ordering::Relaxed);
     }
 
-    /// The harvest is over.
+    /// Ends the capture.
     pub fn end(&self) {
         self.is_capturing.store(false, Ordering::Relaxed);
         *self.capture.lock() = None;
@@ -111,7 +112,7 @@ impl Tracking {
 }
 
 impl Capture {
-    /// Reads these pages before their turn, where that is still to be done.
+    /// Reads those of these pages early that are still to read.
     fn read_early(&mut self, inner: &Inner, pages: Range<usize>) {
         for page in pages {
             if !self.left.clear(page) {
@@ -120,8 +121,8 @@ impl Capture {
             let mut content = [0; PAGE];
             let mut is_there = true;
             let missing = |page, _: &mut [u8]| is_there = self.zeros.has(page);
-            match self.reach.read(&inner.layout, &inner.journal, page..page + 1, &mut content, missing) {
-                // Else it is as in the snapshot before.
+            match self.reader.read(&inner.layout, &inner.journal, page..page + 1, &mut content, missing) {
+                // Otherwise the page is as in the previous snapshot.
                 Ok(()) if is_there => self.early.put(page, &content),
                 Ok(()) => {}
                 Err(error) => self.fail(error),
@@ -133,8 +134,8 @@ impl Capture {
         self.failed.get_or_insert(error);
     }
 
-    /// Reads the content of these pages of the harvest into `into`, which begins with the page `start` and has the content of the
-    /// snapshot before.
+    /// Reads the content of these pages of the harvest into `into`, which begins with the page `start` and has the
+    /// content of the previous snapshot.
     pub fn read(
         &mut self,
         inner: &Inner,
@@ -153,7 +154,7 @@ impl Capture {
                     into.fill(0);
                 }
             };
-            self.reach.read(&inner.layout, &inner.journal, run.clone(), &mut into[bytes], missing)?;
+            self.reader.read(&inner.layout, &inner.journal, run.clone(), &mut into[bytes], missing)?;
             run.for_each(|page| _ = self.left.clear(page));
         }
         self.failed.take().map_or(Ok(()), Err)
@@ -161,12 +162,13 @@ impl Capture {
 }
 
 impl Inner {
-    /// Whether pages that are filled now are to be protected. Those that are not are noted: they may be written at once.
+    /// Returns whether pages that are filled now must be protected. Notes unprotected ones as dirty, because the guest
+    /// may write to them at once.
     pub(super) fn before_fill(&self, piece: &Piece) -> bool {
         if !self.tracking.is_on() || self.options.sabotage == Some(Sabotage::Track) {
             return false;
         }
-        // There is no request that fills with zeros and protects.
+        // No request fills with zeros and protects.
         let is_protected = !piece.write && !matches!(piece.content, Content::Zeros);
         if !is_protected {
             piece.pages.clone().for_each(|page| self.tracking.dirty.set(page));
@@ -174,7 +176,7 @@ impl Inner {
         is_protected
     }
 
-    /// A page is mapped again: whether it is to be protected.
+    /// Returns whether a page that is mapped again must be protected.
     pub(super) fn before_resume(&self, page: usize) -> bool {
         let is_on = self.tracking.is_on() && self.options.sabotage != Some(Sabotage::Track);
         if is_on && !self.can_resume_protected {
@@ -183,14 +185,14 @@ impl Inner {
         is_on && self.can_resume_protected
     }
 
-    /// A page becomes one of zeros, which can be written at once.
+    /// Notes a page that becomes zeros as dirty: the guest may write to it at once.
     pub(super) fn before_zeros(&self, page: usize) {
         if self.tracking.is_on() {
             self.before_write(page);
         }
     }
 
-    /// A page comes back from the swap file: whether it is to be protected.
+    /// Returns whether a page that comes back from the swap file must be protected.
     pub(super) fn before_return(&self, page: usize, is_write: bool) -> bool {
         let is_on = self.tracking.is_on();
         if is_on && is_write {
@@ -199,7 +201,7 @@ impl Inner {
         is_on && !is_write
     }
 
-    /// Whether a harvest reads.
+    /// Returns whether a harvest still reads pages.
     pub(super) fn is_capturing(&self) -> bool {
         self.tracking.is_capturing.load(Ordering::Relaxed)
     }
@@ -211,7 +213,7 @@ impl Inner {
         self.capture_early(pages);
     }
 
-    /// The guest waits to write to a protected page.
+    /// Lets the guest write to a protected page.
     pub(super) fn permit_write(&self, fault: &Fault, page: usize) -> Answer {
         let _order = self.order.read();
         self.young.set(page);
@@ -240,10 +242,11 @@ impl Inner {
         }
     }
 
-    /// Before events are read, under the exclusive lock: how many may be read at a time. While a harvest reads, the pages that are
-    /// left of it are read before a removal's event: to read that is to permit the removal. Where none is under way, what is ready is a
-    /// fault. It stays, since no page is filled under this lock, and the kernel gives faults before removals. So one that is read
-    /// alone is no removal that came a moment later.
+    /// Called before events are read, under the exclusive lock. Returns how many may be read at a time. While a harvest
+    /// reads, its remaining pages are read before a removal's event, because to read that event permits the removal. If
+    /// no removal is under way, the ready event is a fault. It stays one, because no thread fills pages under this
+    /// lock, and the kernel delivers faults before removals. So a single event that is read now is no removal that came
+    /// a moment later.
     pub(super) fn before_events(&self, most: usize) -> usize {
         if !self.tracking.is_capturing.load(Ordering::Relaxed)
             || self.options.sabotage == Some(Sabotage::Unread)
@@ -258,7 +261,8 @@ impl Inner {
         usize::from(is_ready != Ok(0))
     }
 
-    /// Removed pages are zero in the next snapshot. One whose content a harvest still needed is lost to it.
+    /// Notes removed pages, which are zero in the next snapshot. If a harvest still needed the content of one, it
+    /// fails.
     pub(super) fn note_removal(&self, message: &Message) {
         let Some(range) = message.removed().filter(|_| self.tracking.is_on()) else { return };
         for pages in self.layout.pages(range.start, range.end) {

@@ -1,8 +1,9 @@
-//! Machines whose pager may be killed: a process that does little holds what is needed to go on, and starts the one that serves again.
+//! Machines whose pager may be killed. A small process, the keeper, holds the state that is needed to continue, and
+//! restarts the serving process.
 //!
-//! A request of a VMM is taken out of its connection when it is read. A worker that is killed before its answer would leave the VMM
-//! waiting. So the keeper reads the requests and writes the answers, and passes both on as they are, by a pair of sockets for each
-//! machine. A VMM asks for one page at a time. What it has asked and has no answer to is said again to the next worker.
+//! A read takes a VMM's request out of its connection, so a worker that is killed before its answer would leave the VMM
+//! waiting. Therefore the keeper reads the requests and writes the answers. It passes both on unchanged, by a pair of
+//! sockets for each machine. A VMM asks for one page at a time. The next worker gets the unanswered request again.
 
 use super::restore::{Begun, Restore, Serving};
 use crate::cache::Cache;
@@ -25,49 +26,49 @@ const MOST_ASKED: usize = 2 * HEADER;
 /// Descriptors in a message.
 const MOST_FDS: usize = 12;
 
-/// The keeper gives a machine that is to be served: with its journal and its memory files, if its VMM has it already.
+/// From the keeper: a machine to serve, with its journal and its memory files if its VMM already has it.
 #[derive(Clone, Serialize, Deserialize)]
 struct Take {
     machine: usize,
     version: Option<String>,
-    /// Messages that follow.
+    /// Number of messages that follow.
     left: usize,
 }
 
-/// What the worker says of a machine.
+/// A worker's message about a machine.
 #[derive(Serialize, Deserialize)]
 enum Said {
-    /// Its VMM has its memory. The descriptors: the VMM's connection for pages, its journal, its memory files; more of them in the next
-    /// message of this kind.
+    /// The VMM has its memory. The descriptors are the VMM's connection for pages, the journal, and the memory files;
+    /// further ones follow in the next message of this kind.
     Keep(usize, String),
-    /// One end of a pair of sockets: requests for pages are wanted.
+    /// One end of a pair of sockets: the worker wants requests for pages.
     Relay(usize),
-    /// Its VMM has its state.
+    /// The VMM has its state.
     Restored(usize),
-    /// It is over.
+    /// The machine has ended; the flag says whether without an error.
     Ended(usize, bool),
 }
 
-/// A machine, as the keeper has it.
+/// The keeper's data of a machine.
 #[derive(Default)]
 struct Kept {
     version: Option<String>,
     vmm: Option<OwnedFd>,
-    /// Its journal, and its memory files.
+    /// Journal and memory files.
     files: Vec<OwnedFd>,
     relay: Option<OwnedFd>,
-    /// What the VMM asked and has no answer to, and how much of the answer it has.
+    /// The VMM's unanswered request, and how much of the answer it has.
     asked: Vec<u8>,
     answered: usize,
     is_restored: bool,
     end: Option<bool>,
 }
 
-/// Starts a worker for so many machines, and again if it is killed, until all machines are over: whether each was restored. The worker
-/// calls [`serve_machines`] with its standard input.
+/// Starts a worker for `machines` machines, and restarts it if it is killed, until all machines have ended. Returns
+/// whether each was restored. The worker calls [`serve_machines`] with its standard input.
 ///
 /// # Errors
-/// The first worker exits by itself before any VMM has a machine: what it was told makes no sense, and it has said so.
+/// The first worker exits by itself before any VMM has a machine, because its arguments are wrong, and has printed why.
 pub fn keep_machines(machines: usize, command: impl Fn() -> Command) -> io::Result<Vec<bool>> {
     let mut kept: Vec<Kept> = (0..machines).map(|_| Kept::default()).collect();
     let mut quick = 0;
@@ -81,13 +82,13 @@ pub fn keep_machines(machines: usize, command: impl Fn() -> Command) -> io::Resu
         if is_new && status.code().is_some_and(|code| code != 0) {
             return Err(io::Error::other(format!("the worker ended: {status}")));
         }
-        // One that cannot live is not started in a circle without end. VMMs wait.
+        // A worker that ends quickly is not restarted forever. VMMs wait.
         quick = if began.elapsed() > Duration::from_secs(10) { 0 } else { quick + 1 };
         std::thread::sleep(Duration::from_millis(1 << quick.min(10)));
     }
 }
 
-/// The life of one worker.
+/// Serves one worker until it ends.
 fn worker(kept: &mut [Kept], mut command: Command) -> io::Result<ExitStatus> {
     let (channel, theirs) = Channel::pair()?;
     let mut child = command.stdin(theirs).spawn()?;
@@ -103,7 +104,7 @@ fn worker(kept: &mut [Kept], mut command: Command) -> io::Result<ExitStatus> {
         let take = Take { left: takes.len() - 1 - number, ..take.clone() };
         let files = kept[take.machine].files.iter().skip(part * MOST_FDS).take(MOST_FDS);
         let files: Vec<_> = files.map(AsFd::as_fd).collect();
-        // One that has been killed cannot be told.
+        // A killed worker gets no message.
         _ = channel.send(&take, &files);
     }
     loop {
@@ -134,7 +135,7 @@ fn worker(kept: &mut [Kept], mut command: Command) -> io::Result<ExitStatus> {
     }
 }
 
-/// Whether the worker lives.
+/// Reads the worker's messages. Returns whether the worker lives.
 fn hear(channel: &Channel, kept: &mut [Kept]) -> bool {
     loop {
         let (said, fds) = match channel.receive::<Said>(false) {
@@ -162,19 +163,19 @@ fn hear(channel: &Channel, kept: &mut [Kept]) -> bool {
             }
             Said::Restored(_) => kept.is_restored = true,
             Said::Ended(_, is_ok) => {
-                // Its VMM learns that it gets no page any more.
+                // This closes the connection, so the VMM sees that it gets no more pages.
                 *kept = Kept { end: Some(is_ok && kept.is_restored), ..Kept::default() };
             }
         }
     }
 }
 
-/// The worker closed its channel, and is about to end. Two workers must never serve the same machine.
+/// Waits for the end of a worker that closed its channel. Two workers must never serve the same machine.
 fn end(kept: &mut [Kept], child: &mut Child) -> io::Result<ExitStatus> {
     _ = child.kill();
     let status = child.wait();
     for kept in kept {
-        // What it answered before it was killed counts.
+        // Answers that it sent before it was killed count.
         kept.answer();
         kept.relay = None;
         if kept.version.is_some() && kept.vmm.is_none() {
@@ -185,7 +186,7 @@ fn end(kept: &mut [Kept], child: &mut Child) -> io::Result<ExitStatus> {
 }
 
 impl Kept {
-    /// Takes what the VMM asks, and passes it on.
+    /// Reads the VMM's request, and passes it on.
     fn ask(&mut self) {
         let (Some(vmm), Some(relay)) = (&self.vmm, &self.relay) else { return };
         let mut bytes = [0; MOST_ASKED];
@@ -193,23 +194,23 @@ impl Kept {
         match recv(vmm, &mut bytes[..most], RecvFlags::DONTWAIT) {
             Ok((got, _)) if got > 0 => {
                 self.asked.extend_from_slice(&bytes[..got]);
-                // Where it does not take it, it has ended, and the next one hears it.
+                // If the send fails, the worker has ended, and the next one gets the request.
                 _ = send(relay, &bytes[..got], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            // It hung up, and the worker learns of it.
+            // The VMM hung up; the worker sees its end closed.
             _ => (self.vmm, self.relay) = (None, None),
         }
     }
 
-    /// Passes on what the worker answers.
+    /// Passes on the worker's answer.
     fn answer(&mut self) {
         let mut bytes = [0; HEADER];
         while let Some(relay) = &self.relay
             && let Ok((got, _)) = recv(relay, &mut bytes, RecvFlags::DONTWAIT)
         {
             if got == 0 {
-                // The worker says more of it by its channel.
+                // The worker reports the rest by its channel.
                 self.relay = None;
                 return;
             }
@@ -227,7 +228,7 @@ impl Kept {
         }
     }
 
-    /// A new worker hears what has no answer.
+    /// Sends a new worker the unanswered request.
     fn say_again(&mut self) {
         if let Some(relay) = &self.relay {
             _ = send(relay, &self.asked, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
@@ -235,11 +236,11 @@ impl Kept {
     }
 }
 
-/// Restores machines in the VMMs that wait for them at these sockets, and serves their pages, as a worker of [`keep_machines`]: `keeper`
-/// is its standard input. It goes on with those that an earlier worker had. `told` is called when one is over.
+/// Restores machines in the VMMs that wait at these sockets, and serves their pages, as a worker of [`keep_machines`].
+/// `keeper` is its standard input. Continues machines of an earlier worker. Calls `told` when a machine has ended.
 ///
 /// # Errors
-/// The keeper says what makes no sense.
+/// The keeper sends a malformed message.
 pub fn serve_machines(
     keeper: OwnedFd,
     machines: &[(PathBuf, Template)],
@@ -308,15 +309,15 @@ fn go_on(
     cache: &Cache,
     with: &Restore,
 ) -> Result<GuestStats, MigrationError> {
-    // It may have been replaced since the machine began.
+    // The template may have been replaced since the machine began.
     let template = at(template, version)?;
     let serving = Serving::again(&template, files, || Ok(relay(channel, machine)?))?;
-    // It has touched its first pages already.
+    // The guest has already touched its first pages.
     let with = Restore { record: None, ..*with };
     serving.serve(&template, cache, &with, || Ok(()))
 }
 
-/// A connection by which the keeper passes requests on.
+/// Makes a connection by which the keeper passes requests on.
 fn relay(channel: &Channel, machine: usize) -> io::Result<UnixStream> {
     let (mine, theirs) = UnixStream::pair()?;
     channel.send(&Said::Relay(machine), &[theirs.as_fd()])?;

@@ -1,7 +1,7 @@
 //! Whole machines of Cloud Hypervisor: their memory, their configuration, and the state of their devices.
 //!
-//! The pager is the other side of a local migration. A machine that the VMM sends becomes a template; a VMM that waits for a machine
-//! gets one from a template, and asks for its pages while it runs.
+//! The pager is the other side of a local migration. It makes a template of a machine that a VMM sends. It sends a
+//! machine from a template to a VMM that waits for one, and the VMM asks for pages while the guest runs.
 
 mod keep;
 mod pages;

@@ -1,14 +1,15 @@
-//! The pages of a machine that runs: the VMM asks for each by its guest-physical address, and maps it itself.
+//! Pages of a running machine. The VMM asks for each page by its guest-physical address, and maps it itself.
 //!
-//! A page goes into its memory file once. Whenever it is asked for again, what is there stays: the guest may have written to it. Where
-//! it is not there any more, the guest gave it back (a balloon), and it is zero.
+//! The pager writes a page into its memory file once. If the VMM asks again, a page in the file stays as it is, because
+//! the guest may have written to it. If the page is not in the file any more, the guest gave it back (a balloon), and
+//! it is zero.
 
 use super::Restore;
 use crate::cache::{Cache, Chunk, Source};
+use crate::compute_limit::ComputeLimit;
 use crate::guest::{GuestStats, pause};
 use crate::journal::Journal;
 use crate::latency::Latencies;
-use crate::pace::Pace;
 use crate::sabotage::Sabotage;
 use crate::store::{Template, WorkingSet};
 use crate::uffd::PAGE;
@@ -26,26 +27,26 @@ use std::time::{Duration, Instant};
 
 pub(super) struct Pages<'a> {
     slots: &'a Slots,
-    /// The memory of each memslot, which the VMM has mapped.
+    /// The memory file of each memslot, which the VMM has mapped.
     files: Vec<File>,
     template: &'a Template,
     cache: &'a Cache,
-    /// Which pages are in their file, or were. It outlives this process.
+    /// Pages that are or were in their file. It outlives this process.
     journal: Journal,
     progress: Mutex<Progress>,
-    /// First pages of chunks in the order in which they are filled ahead.
+    /// First pages of chunks, in the order of the fill ahead.
     order: Vec<usize>,
-    pace: Pace,
+    compute_limit: ComputeLimit,
     latencies: Latencies,
     sabotage: Option<Sabotage>,
 }
 
 struct Progress {
-    /// The VMM asks for all pages in their order besides, while its guest runs: it has come to this page.
+    /// The VMM also asks for all pages in order while its guest runs: the page that this pass has reached.
     pass: usize,
-    /// Pages that were asked for otherwise: the guest touched them. `None`: they are not noted.
+    /// Pages that the VMM asked for out of this order, because the guest touched them. `None`: not recorded.
     record: Option<Vec<usize>>,
-    /// The next chunk to be filled ahead.
+    /// Next chunk to fill ahead.
     next: usize,
     stats: GuestStats,
 }
@@ -65,20 +66,20 @@ impl<'a> Pages<'a> {
         let wanted = set.runs().map(|run| run.start).filter(|page| *page < pages);
         let all = wanted.chain((0..pages).step_by(template.chunk_size() / PAGE));
         let mut seen = HashSet::new();
-        // A record tells the VMM's own pass by the pages that are still to come, so nothing else may bring them.
+        // A record recognizes the VMM's own pass by the pages that are still missing, so nothing else may fill them.
         let is_first = |chunk: &usize| record.is_none() && seen.insert(*chunk);
         let order = all.map(|page| template.chunk_of(page).start).filter(is_first).collect();
         let progress = Mutex::new(Progress { pass: 0, record, next: 0, stats: GuestStats::default() });
         let sabotage = template.library().and_then(|library| library.sabotage);
-        let (pace, latencies) = (Pace::default(), Latencies::new());
-        Self { slots, files, template, cache, journal, progress, order, pace, latencies, sabotage }
+        let (compute_limit, latencies) = (ComputeLimit::default(), Latencies::new());
+        Self { slots, files, template, cache, journal, progress, order, compute_limit, latencies, sabotage }
     }
 
-    /// Answers what the VMM asks for on this connection, until it closes it.
+    /// Answers the VMM's requests on this connection until the VMM closes it.
     pub fn serve(&self, mut connection: &UnixStream, with: &Restore) -> Result<(), MigrationError> {
         let (began, mut head) = (Instant::now(), [0; HEADER]);
         let mut result = Ok(());
-        // A VMM that has all pages closes it, and so does one that ends.
+        // A VMM closes it when it has all pages, or when it ends.
         while result.is_ok() && connection.read_exact(&mut head).is_ok() {
             if with.record.is_some_and(|record| began.elapsed() > record) {
                 self.keep_record();
@@ -117,7 +118,7 @@ impl<'a> Pages<'a> {
         Ok(())
     }
 
-    /// Brings pages of one chunk.
+    /// Fills pages of one chunk and answers.
     fn bring(&self, pages: Range<usize>, connection: &UnixStream) -> Result<Source, MigrationError> {
         let is_there = self.note(pages.clone()) && self.sabotage != Some(Sabotage::Again);
         let none = (None, Source::Present);
@@ -126,7 +127,7 @@ impl<'a> Pages<'a> {
         Ok(source)
     }
 
-    /// The content of the chunk that holds a page. It waits for the store as long as that takes, or until the VMM hangs up.
+    /// Returns the content of the chunk that holds a page. Waits for the store until it answers or the VMM hangs up.
     fn content(&self, page: usize, vmm: &UnixStream) -> Result<(Option<Chunk>, Source), MigrationError> {
         let mut tries = 0;
         loop {
@@ -141,7 +142,7 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// Notes what is asked for. Whether all of it was given.
+    /// Notes a request. Returns whether all of its pages were filled before.
     fn note(&self, pages: Range<usize>) -> bool {
         let progress = &mut *self.progress.lock();
         for page in pages.clone() {
@@ -159,13 +160,13 @@ impl<'a> Pages<'a> {
         pages.into_iter().all(|page| self.journal.is_settled(page))
     }
 
-    /// Puts a page into its file, once. `chunk`: the content of its chunk; `None`: zeros.
+    /// Writes a page into its file, once. `chunk` is the content of its chunk; `None`: zeros.
     fn give(&self, page: usize, chunk: Option<&Chunk>, is_asked: bool) -> io::Result<()> {
         let Some((slot, place)) = self.slots.at(page) else { return Ok(()) };
         let at = (page - self.template.chunk_of(page).start) * PAGE;
         let bytes =
             chunk.map(|chunk| &chunk[at..at + PAGE]).filter(|bytes| bytes.iter().any(|byte| *byte != 0));
-        // Under one hold: no other thread writes the page once the guest may have it.
+        // Under one hold, so that no other thread writes the page once the guest may have it.
         let progress = &mut *self.progress.lock();
         let is_new = !self.journal.is_settled(page) || is_asked && self.sabotage == Some(Sabotage::Again);
         match bytes.filter(|_| is_new) {
@@ -174,17 +175,18 @@ impl<'a> Pages<'a> {
                 progress.stats.filled += 1;
                 progress.stats.ahead += u64::from(!is_asked);
             }
-            // What is there stays, and what is not there becomes zero.
+            // A present page stays; a missing one becomes zero.
             None if is_asked => fallocate(&self.files[slot], FallocateFlags::empty(), place, PAGE as u64)?,
-            // A page of zeros needs no memory before it is asked for.
+            // A page of zeros needs no memory before the VMM asks for it.
             None => {}
         }
-        // A pager that is killed before this writes it once more: the VMM has no answer yet, and so no mapping.
+        // A pager that is killed before this step writes the page again later. That does no harm: the VMM has no answer
+        // yet, and so no mapping.
         self.journal.settle(page..page + 1);
         Ok(())
     }
 
-    /// A thread that fills chunks ahead of faults: first those of the working set, then the others.
+    /// Fills chunks ahead of faults: first those of the working set, then the others. A thread of its own runs this.
     pub fn fill_ahead(&self) {
         loop {
             let next = {
@@ -193,8 +195,8 @@ impl<'a> Pages<'a> {
                 progress.next - 1
             };
             let Some(first) = self.order.get(next) else { return };
-            // What the store does not give, or memory does not hold, is left to a fault.
-            if let Ok(found) = self.template.content(*first, self.cache, Some(&self.pace)) {
+            // A failure of the store or of memory is left to a fault.
+            if let Ok(found) = self.template.content(*first, self.cache, Some(&self.compute_limit)) {
                 let (chunk, pages) = (found.map(|(chunk, _)| chunk), self.template.chunk_of(*first));
                 let end = pages.end.min(self.pages());
                 _ = (pages.start..end).try_for_each(|page| self.give(page, chunk.as_ref(), false));
@@ -202,7 +204,7 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// Ends the record, if one is made.
+    /// Ends the record, if there is one, and stores it.
     fn keep_record(&self) {
         let Some(record) = self.progress.lock().record.take() else { return };
         let set = WorkingSet::of_faults(record);
@@ -224,9 +226,9 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// Waits so long. Whether the VMM hung up.
+/// Waits for `wait`. Returns whether the VMM hung up.
 fn hangs_up(connection: &UnixStream, wait: Duration) -> bool {
     let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
-    // An error is an interruption: the caller asks again.
+    // An error is an interruption: the caller repeats the call.
     poll(&mut [PollFd::new(connection, PollFlags::RDHUP)], Some(&wait)).is_ok_and(|ready| ready > 0)
 }

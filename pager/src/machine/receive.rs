@@ -1,4 +1,4 @@
-//! A machine that a VMM sends becomes a template.
+//! Makes a template of a machine that a VMM sends.
 
 use crate::layout::MOST_REGIONS;
 use crate::sabotage::Sabotage;
@@ -13,22 +13,23 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Files there have huge pages.
+/// File-system magic of hugetlbfs, whose files have huge pages.
 const HUGETLBFS: u64 = 0x9584_58f6;
 
-/// What became of a machine.
+/// Counters of a received machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received {
     /// Bytes of its memory.
     pub memory: u64,
-    /// Chunks that the store did not have.
+    /// Chunks that were new to the store.
     pub chunks: usize,
 }
 
-/// Makes the template `name` of a machine that Cloud Hypervisor sends on this connection, by `send-migration` with `local=on`. Its image
-/// is cut into chunks of `chunk` bytes. The VMM hears that the migration is complete once the template is in the store; its guest
-/// stands still until then. All that comes before may take so long as `patience`. It sleeps.
+/// Makes the template `name` of a machine that Cloud Hypervisor sends on this connection, by `send-migration` with
+/// `local=on`. Cuts its image into chunks of `chunk` bytes. The VMM learns that the migration is complete once the
+/// template is in the store; its guest stands still until then. The messages before may take `patience` together. This
+/// sleeps.
 ///
 /// ```no_run
 /// # use slat_pager::*;
@@ -39,7 +40,8 @@ pub struct Received {
 /// ```
 ///
 /// # Errors
-/// What the VMM sends makes no sense, or what the store says. The VMM hears that it failed, and keeps its guest.
+/// A malformed message of the VMM, or an error of the store. The VMM learns that the migration failed, and keeps its
+/// guest.
 pub fn receive_machine(
     library: &Library,
     name: &str,
@@ -54,22 +56,22 @@ pub fn receive_machine(
         }
         sent.keep(library, name, chunk)
     });
-    // To give up is granted. A VMM that is gone does not hear it; a template that is stored stays.
+    // The VMM may abandon the migration. If the VMM has ended, it gets no answer; a stored template stays.
     let is_ok = matches!(result, Ok(_) | Err(MigrationError::Abandoned));
     _ = connection.write_all(&answer(is_ok));
     result
 }
 
-/// All that a machine is. Its guest stands still, and the VMM waits for an answer.
+/// All parts of a machine. Its guest stands still, and the VMM waits for an answer.
 pub(crate) struct Sent {
     slots: Slots,
-    /// The memory of each memslot.
+    /// The memory file of each memslot.
     files: Vec<File>,
     config: Vec<u8>,
     state: Vec<u8>,
 }
 
-/// Hears a VMM until it says that the migration is complete, and leaves that without an answer.
+/// Reads a VMM's messages until it says that the migration is complete. Leaves that message without an answer.
 pub(crate) fn collect(connection: &UnixStream, until: Instant) -> Result<Sent, MigrationError> {
     let mut vmm = Vmm { connection, until, fds: Vec::new() };
     match vmm.request()? {
@@ -99,7 +101,7 @@ pub(crate) fn collect(connection: &UnixStream, until: Instant) -> Result<Sent, M
     }
 }
 
-/// The files in the order of the memslots, each checked.
+/// Checks the files, and returns them in the order of the memslots.
 fn in_order(slots: &Slots, mut sent: Vec<(u32, File)>) -> Result<Vec<File>, MigrationError> {
     let mut files = Vec::new();
     for slot in &slots.slots {
@@ -133,7 +135,7 @@ impl Sent {
     }
 }
 
-/// The memory of a machine, one memslot behind the other. A file that ends early is an error.
+/// Reads the memory of a machine, one memslot after the other. A file that ends early is an error.
 struct MemoryReader<'a> {
     sent: &'a Sent,
     slot: usize,
@@ -156,11 +158,11 @@ impl Read for MemoryReader<'_> {
     }
 }
 
-/// A VMM that sends, and that is not waited for after a time.
+/// A sending VMM, with a time limit.
 struct Vmm<'a> {
     connection: &'a UnixStream,
     until: Instant,
-    /// Descriptors that came: one at a time.
+    /// Received descriptors: one at a time.
     fds: Vec<OwnedFd>,
 }
 
@@ -178,14 +180,14 @@ impl Vmm<'_> {
         }
     }
 
-    /// Memory is taken as it comes: a length is easily said.
+    /// Reads a payload. The buffer grows with the received bytes, because the length may be a lie.
     fn payload(&mut self, length: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.take(length).read_to_end(&mut bytes)?;
         if bytes.len() as u64 == length { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    /// The number of a memslot, and its memory.
+    /// Reads the number of a memslot, and its memory file.
     fn memory(&mut self) -> Result<(u32, File), MigrationError> {
         let mut number = [0; 4];
         self.read_exact(&mut number)?;
@@ -207,7 +209,7 @@ impl Read for Vmm<'_> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(late()),
             got => got?,
         };
-        // Others would be missing elsewhere.
+        // Extra descriptors would be missing elsewhere.
         if self.fds.len() > 1 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,

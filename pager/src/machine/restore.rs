@@ -1,4 +1,4 @@
-//! A VMM that waits for a machine gets one from a template.
+//! Sends a machine from a template to a VMM that waits for one.
 
 use super::pages::Pages;
 use crate::cache::Cache;
@@ -16,22 +16,22 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a VMM may take for an answer, before it restores devices, which may need pages.
+/// Time limit of a VMM's answer before it restores devices, which may need pages.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// How long one waits for a store that is out of reach.
+/// Pause before the next try of a store that is out of reach.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// How a machine is restored.
+/// Options for restoring a machine.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Restore {
-    /// Whether it stands still at first.
+    /// Whether the guest stands still at first.
     pub paused: bool,
-    /// Threads that fill pages ahead of faults: those of the working set, then all. 0: none are filled ahead.
+    /// Number of threads that fill pages ahead of faults: those of the working set, then all. 0: none are filled ahead.
     pub replay: usize,
-    /// Whether a template that has no working set gets one, and for how long the faults of its guest are noted. Nothing is filled
-    /// ahead meanwhile.
+    /// Time for which the faults of the guest are recorded, if its template has no working set. Nothing is filled ahead
+    /// meanwhile. `None`: no record.
     pub record: Option<Duration>,
 }
 
@@ -41,8 +41,8 @@ impl Default for Restore {
     }
 }
 
-/// Restores a machine in the Cloud Hypervisor that waits for it at `socket`: `receive-migration` with `memory_mode=postcopy`. Serves its
-/// pages until the VMM has all of them, or ends. It sleeps.
+/// Restores a machine in the Cloud Hypervisor that waits for it at `socket`: `receive-migration` with
+/// `memory_mode=postcopy`. Serves its pages until the VMM has all of them, or ends. This sleeps.
 ///
 /// ```no_run
 /// # use slat_pager::*;
@@ -52,7 +52,7 @@ impl Default for Restore {
 /// ```
 ///
 /// # Errors
-/// The template is no machine, the VMM refuses it, or what it asks for makes no sense; or what the store says.
+/// The template is no machine, the VMM refuses it or makes a malformed request, or an error of the store.
 pub fn restore_machine(
     template: &Template,
     socket: &Path,
@@ -69,23 +69,23 @@ pub(super) struct Begun {
     pub restoring: Restoring,
 }
 
-/// What is needed to serve a machine's pages.
+/// State for serving a machine's pages.
 pub(super) struct Serving {
     slots: Slots,
     memory: Vec<File>,
     journal: Journal,
-    /// On which the VMM asks for pages.
+    /// Connection on which the VMM asks for pages.
     pub faults: UnixStream,
 }
 
-/// What is needed to restore the rest.
+/// State for restoring the rest.
 pub(super) struct Restoring {
     vmm: UnixStream,
     state: Vec<u8>,
 }
 
 impl Begun {
-    /// Sends a machine to the VMM that waits for it there, up to its state.
+    /// Sends a machine to the VMM that waits at `socket`, up to its state.
     pub fn at(template: &Template, socket: &Path) -> Result<Self, MigrationError> {
         let (config, slots, state) = parts(template)?;
         let vmm = UnixStream::connect(socket)?;
@@ -102,7 +102,7 @@ impl Begun {
             memory.push(File::from(file));
         }
         say(&vmm, MigrationRequest::Config(config.len() as u64), &config, "Config")?;
-        // Devices are restored with the state, and use memory then.
+        // The VMM restores devices with the state, and they use memory then.
         let faults = UnixStream::connect(socket)?;
         (&faults).write_all(&ROLE_FAULT)?;
         vmm.set_read_timeout(None)?;
@@ -112,7 +112,7 @@ impl Begun {
     }
 }
 
-/// The configuration of a template that is a machine, its memslots, and its state.
+/// Returns the configuration of a machine's template, its memslots, and its state.
 fn parts(template: &Template) -> Result<(Vec<u8>, Slots, Vec<u8>), MigrationError> {
     let machine = template.machine().ok_or_else(|| MigrationError::NoMachine(template.name().into()))?;
     let middle = machine.memory + machine.config;
@@ -126,7 +126,7 @@ fn parts(template: &Template) -> Result<(Vec<u8>, Slots, Vec<u8>), MigrationErro
 }
 
 impl Restoring {
-    /// Restores the rest. `restored` is called when the VMM has its state, and before its guest runs.
+    /// Restores the rest. Calls `restored` when the VMM has its state, before its guest runs.
     pub fn finish(
         self,
         with: &Restore,
@@ -139,7 +139,8 @@ impl Restoring {
 }
 
 impl Serving {
-    /// One that an earlier pager had: these are its [`Serving::files`]. `faults` is called when all else is there.
+    /// Continues a machine of an earlier pager, with its [`Serving::files`]. Calls `faults` for the connection when all
+    /// else is there.
     pub fn again(
         template: &Template,
         files: Vec<OwnedFd>,
@@ -154,13 +155,13 @@ impl Serving {
         Ok(Self { memory: files.map(File::from).collect(), journal: journal?, slots, faults: faults()? })
     }
 
-    /// What another pager needs to go on: its journal, and its memory files.
+    /// Returns what another pager needs to continue: the journal, and the memory files.
     pub fn files(&self) -> io::Result<Vec<OwnedFd>> {
         let memory = self.memory.iter().map(|file| Ok(file.try_clone()?.into()));
         std::iter::once(self.journal.share()).chain(memory).collect()
     }
 
-    /// Serves the pages until the VMM has all of them, or ends. `rest` is done meanwhile.
+    /// Serves the pages until the VMM has all of them, or ends. Runs `rest` meanwhile.
     pub fn serve(
         self,
         template: &Template,
@@ -173,12 +174,12 @@ impl Serving {
         std::thread::scope(|scope| {
             let serving = scope.spawn(|| {
                 let result = pages.serve(&faults, with);
-                // A VMM that asked for what makes no sense has its answer; it gets no page any more.
+                // A VMM that made a malformed request has its answer, and gets no more pages.
                 _ = faults.shutdown(Shutdown::Both);
                 result
             });
             for _ in 0..with.replay {
-                // Without it, there are fewer.
+                // If the thread cannot be started, there are fewer.
                 _ = std::thread::Builder::new().spawn_scoped(scope, || pages.fill_ahead());
             }
             let said = rest();
@@ -192,7 +193,7 @@ impl Serving {
     }
 }
 
-/// While the store does not give it, it waits, as for a page: a machine that runs has no other pager.
+/// Retries while the store does not answer, as for a page: a running machine has no other pager.
 fn waiting<T>(try_it: impl Fn() -> Result<T, MigrationError>) -> Result<T, MigrationError> {
     loop {
         match try_it() {

@@ -1,7 +1,9 @@
-//! The catalog: which templates a store has, and which uploads are under way. One object, changed by conditional writes alone.
+//! The catalog lists the templates of a store, and the uploads under way. It is one object, and hosts change it only by
+//! conditional writes.
 //!
-//! It is what the hosts of a fleet agree by. An upload has its epoch from it, and becomes a template by it; a collection begins an
-//! epoch in it, and gives up uploads whose host is gone. So each sees what the other has done, in one order, without a clock.
+//! The hosts of a fleet agree through it. An upload gets its epoch from the catalog, and becomes a template by it. A
+//! collection begins an epoch in it, and gives up uploads of dead hosts. So each host sees the changes of the others in
+//! one order, without a clock.
 
 use super::chunk::Name;
 use super::{Hash, Store, StoreError, is_name};
@@ -11,24 +13,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const KEY: &str = "catalog";
-/// The most bytes of it: some 100,000 templates.
+/// Most bytes of the catalog: some 100,000 templates.
 const MOST: usize = 16 << 20;
-/// How often a change is tried while others change it too, or while the store does not answer.
+/// Number of tries of a change while other hosts change the catalog, or while the store does not answer.
 const TRIES: u32 = 12;
 
-/// What it says.
+/// Contents of the catalog.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     version: u32,
-    /// Grows with each change: no two states have the same text.
+    /// Grows with each change, so no two states have the same text.
     pub serial: u64,
-    /// Grows with each collection: what an upload writes bears its number.
+    /// Grows with each collection. Objects of an upload have this number in their names.
     pub epoch: u32,
     /// The manifest of each template.
     pub templates: BTreeMap<String, String>,
-    /// Manifests that no template has any more, and the change by which: uploads that began before may rely on their chunks.
+    /// Manifests that no template has any more, with the change that removed them. Earlier uploads may rely on their
+    /// chunks.
     pub retired: BTreeMap<String, u64>,
-    /// Those under way.
+    /// Uploads under way.
     pub uploads: BTreeMap<String, Active>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sum: Option<String>,
@@ -40,15 +43,15 @@ pub struct Active {
     /// The lease that its host renews.
     pub lease: String,
     pub epoch: u32,
-    /// The change by which it began.
+    /// The change that began it.
     pub began: u64,
 }
 
-/// What became of a change.
+/// Result of an edit.
 pub enum Edit<T> {
-    /// It is to be written.
+    /// Write the new state.
     Write(T),
-    /// It is so already.
+    /// The state is already right.
     Keep(T),
 }
 
@@ -63,16 +66,16 @@ impl Catalog {
         }
     }
 
-    /// Changes it. `edit` sees what it is, and whether an earlier try may have been written: after an error the store may have done
-    /// what it was asked.
+    /// Changes the catalog. `edit` gets the state, and whether an earlier try may have been written: after an error the
+    /// store may still have done the write.
     pub fn change<T>(
         &self,
         mut edit: impl FnMut(&mut State, bool) -> Result<Edit<T>, StoreError>,
     ) -> Result<T, StoreError> {
         let (mut maybe, mut last) = (false, StoreError::Busy(format!("{KEY} changes all the time")));
         for tries in 0..TRIES {
-            // One that comes too late to another has seen it make progress. Those that meet again and again come back at different
-            // times.
+            // A change that loses to another one has seen progress. The pauses of changes that collide again and again
+            // differ.
             if tries > 2 || maybe {
                 let spread = u64::from(std::process::id() ^ tries.wrapping_mul(2_654_435_761)) % 16;
                 std::thread::sleep(Duration::from_millis((1 << tries.min(8)) + spread));
@@ -106,12 +109,12 @@ impl Catalog {
 }
 
 impl State {
-    /// The number of the change that is being made.
+    /// Returns the number of the change under way.
     pub fn change(&self) -> u64 {
         self.serial + 1
     }
 
-    /// A template gets this manifest, or goes.
+    /// Gives a template this manifest, or removes it.
     pub fn set(&mut self, template: &str, manifest: Option<&str>) {
         let before = match manifest {
             Some(manifest) => self.templates.insert(template.into(), manifest.into()),
@@ -123,13 +126,13 @@ impl State {
         self.forget_retired();
     }
 
-    /// What no upload can rely on any more is forgotten.
+    /// Forgets retired manifests on which no upload can rely.
     pub fn forget_retired(&mut self) {
         let first = self.uploads.values().map(|upload| upload.began).min();
         self.retired.retain(|_, at| first.is_some_and(|first| first < *at));
     }
 
-    /// A collection begins: these uploads are given up, and an epoch begins. How many were given up.
+    /// Begins a collection: gives up the lost uploads, and begins an epoch. Returns the number of given-up uploads.
     pub fn begin_collection(&mut self, is_lost: impl Fn(&String, &Active) -> bool) -> usize {
         let before = self.uploads.len();
         self.uploads.retain(|id, upload| !is_lost(id, upload));
@@ -138,12 +141,13 @@ impl State {
         before - self.uploads.len()
     }
 
-    /// Objects of earlier epochs are those of templates, or garbage: no upload that is under way writes any.
+    /// Returns the epoch below which objects belong to templates or are garbage: no upload under way writes any of
+    /// them.
     pub fn floor(&self) -> u32 {
         self.uploads.values().map(|upload| upload.epoch).fold(self.epoch, u32::min)
     }
 
-    /// Manifests that templates have, or that uploads may rely on.
+    /// Returns the manifests of templates, and those on which uploads may rely.
     pub fn manifests(&self) -> impl Iterator<Item = &String> {
         self.templates.values().chain(self.retired.keys())
     }
@@ -199,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_upload_may_rely_on_stays_until_it_is_over() {
+    fn manifests_that_an_upload_may_rely_on_stay_until_it_ends() {
         let mut state = State::default();
         let upload = |epoch, began| Active { lease: "l".into(), epoch, began };
         state.set("a", Some("old"));

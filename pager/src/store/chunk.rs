@@ -1,4 +1,4 @@
-//! A chunk of an image: named by the hash of its content, compressed by zstd, and checked when it is read.
+//! A chunk of an image. Its name is the hash of its content. It is compressed by zstd, and checked when it is read.
 
 use super::StoreError;
 use ruzstd::decoding::StreamingDecoder;
@@ -6,37 +6,37 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use std::fmt;
 use std::io::Read;
 
-/// The most bytes that a chunk holds.
+/// Most bytes of a chunk.
 pub const MOST_CHUNK: usize = 2 << 20;
 
-/// The most that its compressed form can have: incompressible content grows by the headers of blocks.
+/// Most bytes of its compressed form: incompressible content grows by the headers of blocks.
 pub(crate) const MOST_STORED: usize = MOST_CHUNK + MOST_CHUNK / 64 + 1024;
 
-/// BLAKE3 of a chunk's content: its name.
+/// BLAKE3 hash of a chunk's content, its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Hash([u8; 32]);
 
 impl Hash {
-    /// That of this content.
+    /// Computes the hash of this content.
     pub fn of(content: &[u8]) -> Self {
         Self(*blake3::hash(content).as_bytes())
     }
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        // Names are compared as text: one hash has one name.
+        // Names are compared as text, so each hash must have one spelling.
         let lower = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         lower.then(|| blake3::Hash::from_hex(text).ok()).flatten().map(|hash| Self(*hash.as_bytes()))
     }
 
-    /// The key of a chunk that a store got before its first collection.
+    /// Returns the key of a chunk that a store got before its first collection.
     pub fn key(&self) -> String {
         format!("chunks/{self}")
     }
 }
 
-/// What an object with this content is called: by the content's hash, and by the epoch of the upload that wrote it. A collection
-/// begins an epoch. What it deletes is of earlier ones, and no later upload writes a name of those. So a deletion that comes late,
-/// by however much, takes nothing that is needed.
+/// Name of an object: the hash of its content, and the epoch of the upload that wrote it. A collection begins an epoch.
+/// It deletes objects of earlier epochs, and no later upload writes their names. So a late deletion removes nothing
+/// that is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name {
     pub hash: Hash,
@@ -44,7 +44,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// Its key as a chunk.
+    /// Returns its key as a chunk.
     pub fn key(&self) -> String {
         format!("chunks/{self}")
     }
@@ -59,7 +59,7 @@ impl Name {
     }
 }
 
-/// The first epoch is not written.
+/// Omits the first epoch.
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.epoch {
@@ -85,14 +85,14 @@ pub(super) fn compress(content: &[u8]) -> Vec<u8> {
     compress_to_vec(content, CompressionLevel::Fastest)
 }
 
-/// The content of a stored chunk with this name and length. With `check` off, which tests do, the hash is believed.
+/// Expands a stored chunk with this name and length. With `check` off, for tests, the hash is not compared.
 pub(crate) fn expand(name: Name, stored: &[u8], length: usize, check: bool) -> Result<Vec<u8>, StoreError> {
     let damaged = |what: String| StoreError::Damaged { key: name.key(), what };
-    // The window is memory that a header asks for: no chunk needs more than itself.
+    // A header requests the window's memory; no chunk needs more than its own size.
     let decoder = StreamingDecoder::new_with_max_window_size(stored, MOST_CHUNK as u64);
     let decoder = decoder.map_err(|error| damaged(error.to_string()))?;
     let mut content = Vec::with_capacity(length);
-    // One byte more than it may have: a chunk that expands without end stops there.
+    // One byte more than the limit, so that a chunk that expands forever stops there.
     decoder.take(length as u64 + 1).read_to_end(&mut content).map_err(|error| damaged(error.to_string()))?;
     if content.len() != length {
         return Err(damaged(format!("it has {} bytes instead of {length}", content.len())));

@@ -7,22 +7,22 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Objects as files of a folder, one folder for each kind. Files are written beside their place and renamed, so that a crash
-/// leaves an object whole or absent.
+/// Objects as files of a folder, with a subfolder for each kind. A file is written under another name and renamed, so
+/// that a crash leaves an object whole or absent.
 #[derive(Debug)]
 pub struct Folder {
     root: PathBuf,
 }
 
 impl Folder {
-    /// The store in this folder, which is made if it is missing.
+    /// Opens the store in this folder, or makes the folder.
     pub fn open(root: impl Into<PathBuf>) -> io::Result<Self> {
         let root = root.into();
         fs::create_dir_all(&root)?;
         Ok(Self { root })
     }
 
-    /// Where it is.
+    /// Returns the folder.
     pub fn path(&self) -> &Path {
         &self.root
     }
@@ -65,7 +65,7 @@ impl Store for Folder {
             new.write_all(bytes)?;
             new.sync_all()?;
             fs::rename(&beside, &file)?;
-            // The name, too, is there after a crash of the machine.
+            // The name, too, survives a crash of the machine.
             File::open(folder)?.sync_all()
         };
         write().map_err(|error| {
@@ -74,7 +74,7 @@ impl Store for Folder {
         })
     }
 
-    /// Under a lock of the folder: one such write at a time.
+    /// Holds a lock of the folder: one such write at a time.
     fn put_if(&self, key: &str, bytes: &[u8], before: Option<&Version>) -> Result<bool, StoreError> {
         self.file(key)?;
         let lock = || {
@@ -103,13 +103,13 @@ impl Store for Folder {
         let mut entries = Vec::new();
         for entry in found {
             let entry = entry.map_err(|error| said(kind, error))?;
-            // Half-written files begin with a dot.
+            // Names of half-written files begin with a dot.
             let Some(name) = entry.file_name().into_string().ok().filter(|name| is_name(name)) else {
                 continue;
             };
             match entry.metadata().and_then(|about| about.modified()) {
                 Ok(modified) => entries.push(Entry { name, modified }),
-                // Taken away meanwhile.
+                // Deleted meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(said(kind, error)),
             }

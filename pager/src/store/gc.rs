@@ -1,10 +1,11 @@
-//! The collection of chunks and manifests that nothing needs.
+//! Collects chunks and manifests that nothing needs.
 //!
-//! It may run on any host, beside uploads and restores on others, several at a time, and may be stopped at any point. In this order:
-//! it gives up the uploads of hosts whose leases have ended and begins an epoch, by one change of the catalog; then it reads the
-//! leases; then it deletes. What it deletes is of epochs before the first upload that is under way, and is named neither by a
-//! manifest of the catalog nor by one that a lease pins. A host that opens a template writes its lease first, and then looks whether
-//! the catalog still has the template: so the host or the collection sees the other.
+//! A collection may run on any host, beside uploads and restores on others. Several may run at a time, and each may
+//! stop at any point. It does these steps in order. First one change of the catalog gives up the uploads of hosts whose
+//! leases have ended, and begins an epoch. Then it reads the leases. Then it deletes objects of epochs before the first
+//! upload under way, unless a manifest of the catalog or of a lease names them. A host that opens a template writes its
+//! lease first, and then checks that the catalog still has the template. So either the host or the collection sees the
+//! other.
 
 use super::catalog::{Catalog, Edit, State};
 use super::chunk::Name;
@@ -17,37 +18,36 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The age at which a lease has ended, unless told otherwise: its host has not renewed it for that long. They renew it every two
-/// minutes.
+/// Default age at which a lease has ended, because its host has not renewed it. Hosts renew theirs every two minutes.
 pub const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// What [`Library::gc`] did.
+/// Counters of [`Library::gc`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Gc {
     /// Chunks that a template, a host or an upload needs, or may need.
     pub kept: usize,
-    /// Chunks that none needed, and that are gone.
+    /// Deleted chunks.
     pub removed: usize,
     /// Leases that have ended.
     pub ended: usize,
-    /// Uploads of hosts that are gone.
+    /// Uploads of dead hosts.
     pub given_up: usize,
 }
 
 impl Library {
-    /// Deletes the chunks that no template needs, that no host serves, and on which no upload relies. A lease that was not renewed
-    /// for as long as `patience` has ended, and what it pinned is no longer served. A manifest that cannot be read stops it before
-    /// the first deletion.
+    /// Deletes the chunks that no template needs, that no host serves, and on which no upload relies. A lease that was
+    /// not renewed for `patience` has ended, and its host no longer serves its manifests. A manifest that cannot be
+    /// read stops the collection before the first deletion.
     ///
     /// # Errors
-    /// What the store says, or [`StoreError::Busy`] where others change the catalog again and again.
+    /// An error of the store, or [`StoreError::Busy`] if other hosts change the catalog again and again.
     pub fn gc(&self, patience: Duration) -> Result<Gc, StoreError> {
         let mut gc = Gc::default();
         let catalog = Catalog(self.store.clone());
-        // An upload writes its lease first. So one of these whose lease is not listed has lost it.
+        // An upload writes its lease first. So an upload whose lease is not listed has lost it.
         let uploads = catalog.read()?.uploads;
-        // Written now: its age is what the store's clock says.
+        // Written now, so its age is the store's clock.
         let _pin = self.lease.pin("")?;
         let leases = self.store.entries(LEASES)?;
         let ended = ended(&leases, &self.lease.id(), patience);
@@ -70,7 +70,7 @@ impl Library {
         let mut chunks = BTreeSet::new();
         for name in &manifests {
             match self.manifest(name) {
-                // A lease may pin one that another collection has deleted: its host will see that.
+                // A lease may pin a manifest that another collection has deleted; its host will see that.
                 Err(StoreError::Missing(_)) if !state.manifests().any(|other| other == name) => {}
                 manifest => chunks.extend(manifest?.chunks.iter().flatten().map(ToString::to_string)),
             }
@@ -79,7 +79,7 @@ impl Library {
         (gc.kept, gc.removed) = self.sweep("chunks", floor, &chunks)?;
         self.sweep("manifests", floor, &manifests)?;
         self.sweep_sets(&state)?;
-        // A host that was gone for so long may have come back meanwhile.
+        // Such a host may have come back meanwhile.
         for lease in self.store.entries(LEASES)?.iter().filter(|lease| leases.contains(lease)) {
             if ended.contains(&lease.name) {
                 self.store.delete(&format!("{LEASES}/{}", lease.name))?;
@@ -89,7 +89,7 @@ impl Library {
         Ok(gc)
     }
 
-    /// How many objects stayed, and how many went.
+    /// Returns the numbers of kept and of deleted objects.
     fn sweep(&self, kind: &str, floor: u32, needed: &BTreeSet<String>) -> Result<(usize, usize), StoreError> {
         let goes = |name: &String| {
             !needed.contains(name) && Name::parse(name).is_some_and(|name| name.epoch < floor)
@@ -114,7 +114,7 @@ impl Library {
         failed.into_inner().map_or(Ok((kept.len(), rest.len())), Err)
     }
 
-    /// Working sets of templates that are gone. One that is needed after all is recorded anew.
+    /// Deletes working sets of removed templates. If one is still needed, it is recorded again.
     fn sweep_sets(&self, state: &State) -> Result<(), StoreError> {
         let sets = self.store.list("sets")?;
         let rest = sets.iter().filter(|name| !state.templates.contains_key(*name));
@@ -122,7 +122,7 @@ impl Library {
     }
 }
 
-/// Leases that were written so long before this one.
+/// Returns the leases that were written `patience` or more before this one.
 fn ended(leases: &[Entry], own: &str, patience: Duration) -> BTreeSet<String> {
     let Some(now) = leases.iter().find(|entry| entry.name == own).map(|entry| entry.modified) else {
         return BTreeSet::new();

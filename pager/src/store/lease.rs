@@ -1,11 +1,12 @@
-//! Leases: what a host uses of a store, so that no other host collects it.
+//! Leases say what a host uses of a store, so that no other host collects it.
 //!
-//! A lease is an object that its host writes again from time to time. A host that is gone stops, and its lease ends by its age on
-//! the store's clock. No host's clock is asked whether a lease has ended.
+//! A lease is an object that its host rewrites from time to time. A dead host stops, and its lease ends by its age on
+//! the store's clock. No host's clock decides whether a lease has ended.
 //!
-//! A host that was suspended for so long may come back while a collection goes by what it saw, and is about to delete the lease. What
-//! the host pins from then on must be seen. So a lease that may have ended is not written again: the host has another name from then
-//! on. It measures that by a clock that counts while it is suspended, and with half of the patience of collections to spare.
+//! A host that was suspended for that long may come back while a collection is about to delete the lease. The
+//! collection must see what the host pins from then on. So a host does not rewrite a lease that may have ended: it
+//! takes another name. It measures that by a clock that counts while it is suspended, and with half of the patience of
+//! collections to spare.
 
 use super::chunk::Name;
 use super::gc::PATIENCE;
@@ -18,15 +19,15 @@ use std::io::Read;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The kind of these objects.
+/// Kind of these objects.
 pub const LEASES: &str = "leases";
-/// How often a lease is renewed.
+/// Period of renewals.
 const RENEWAL: Duration = Duration::from_secs(120);
-/// For how long a lease that was not renewed has certainly not ended.
+/// Time for which a lease certainly has not ended without a renewal.
 const TRUST: Duration = Duration::from_secs(PATIENCE.as_secs() / 2);
 const MOST: usize = 16 << 20;
 
-/// The lease of one user of a store: of a process, as a rule. It is there while something is pinned.
+/// The lease of one user of a store, normally a process. It exists while something is pinned.
 #[derive(Clone)]
 pub struct Lease(Arc<Inner>);
 
@@ -39,16 +40,16 @@ struct Inner {
 
 #[derive(Default)]
 struct Pins {
-    /// Manifests, and by how many users each. The empty name: an upload.
+    /// Manifests, with the number of users of each. The empty name stands for an upload.
     counts: BTreeMap<String, usize>,
     is_renewed: bool,
-    /// The lease's name.
+    /// Name of the lease.
     id: String,
-    /// When the call began that wrote it last.
+    /// Start of the call that wrote it last.
     written: Option<Duration>,
 }
 
-/// While it lives, what it names is not collected.
+/// Protects a manifest from collection until it is dropped.
 pub struct Pin {
     lease: Lease,
     name: String,
@@ -64,14 +65,14 @@ struct Text {
 impl Lease {
     pub fn new(store: Arc<dyn Store>) -> Self {
         let mut bytes = [0; 16];
-        // An identity that is not random would have to come from a service.
+        // A non-random identity would need a service.
         std::fs::File::open("/dev/urandom")
             .and_then(|mut random| random.read_exact(&mut bytes))
             .expect("Linux has /dev/urandom");
         Self::named(store, u128::from_ne_bytes(bytes))
     }
 
-    /// One with this number, which no other host may have.
+    /// Makes a lease with this number, which no other host may have.
     pub fn named(store: Arc<dyn Store>, number: u128) -> Self {
         Self::trusting(store, number, TRUST)
     }
@@ -85,7 +86,7 @@ impl Lease {
         self.0.pins.lock().id.clone()
     }
 
-    /// Pins a manifest, or `""`: nothing but the lease itself. It is written when this returns.
+    /// Pins a manifest, or only the lease itself (`""`). The lease is written when this returns.
     pub fn pin(&self, name: &str) -> Result<Pin, StoreError> {
         let pin = Pin { lease: self.clone(), name: name.into() };
         let mut pins = self.0.pins.lock();
@@ -93,7 +94,8 @@ impl Lease {
         let written = self.0.write(&mut pins);
         if written.is_ok() && !pins.is_renewed {
             let inner = Arc::downgrade(&self.0);
-            // Without the thread the lease ends early, which a collection that is run with patience does not see for an hour.
+            // Without the thread the lease ends early, but a collection with the default patience does not see that for
+            // an hour.
             pins.is_renewed =
                 std::thread::Builder::new().name("lease".into()).spawn(move || renew(&inner)).is_ok();
         }
@@ -102,7 +104,7 @@ impl Lease {
     }
 }
 
-/// A clock that goes on while the machine is suspended.
+/// Reads a clock that continues while the machine is suspended.
 fn now() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -123,13 +125,14 @@ impl Inner {
             let may_have_ended =
                 |pins: &Pins| pins.written.is_some_and(|at| now().saturating_sub(at) > self.trust);
             if may_have_ended(pins) {
-                // What it was ends by its age. An upload that began with it is given up, or becomes a template before that.
+                // The old lease ends by its age. An upload that began with it is given up, or becomes a template before
+                // that.
                 pins.id.replace_range(.., &Hash::of(pins.id.as_bytes()).to_string()[..32]);
                 pins.written = None;
             }
             let began = now();
             self.store.put(&pins.key(), &text)?;
-            // Suspended before the call was made, it may have come too late.
+            // If the host was suspended before the call, the call may have come too late.
             if !may_have_ended(pins) {
                 pins.written = Some(began);
                 return Ok(());
@@ -138,11 +141,11 @@ impl Inner {
     }
 }
 
-/// What a lease pins.
+/// Reads the manifests that a lease pins.
 pub fn pinned(store: &dyn Store, id: &str) -> Result<Vec<String>, StoreError> {
     let key = format!("{LEASES}/{id}");
     match store.get(&key, MOST) {
-        // It was given back meanwhile.
+        // The lease was given back meanwhile.
         Err(StoreError::Missing(_)) => Ok(Vec::new()),
         bytes => parse(&key, &bytes?),
     }
@@ -160,7 +163,7 @@ pub fn parse(key: &str, bytes: &[u8]) -> Result<Vec<String>, StoreError> {
     }
 }
 
-/// Writes the lease again and again while something is pinned.
+/// Rewrites the lease periodically while something is pinned.
 fn renew(lease: &Weak<Inner>) {
     while let Some(inner) = lease.upgrade() {
         let mut pins = inner.pins.lock();
@@ -169,9 +172,10 @@ fn renew(lease: &Weak<Inner>) {
             pins.is_renewed = false;
             return;
         }
-        // Woken before, it finds a pin that came since the last one went, and that has written the lease.
+        // If it wakes early, a new pin came after the last one was dropped, and has written the lease.
         if is_due {
-            // It fails where the store is out of reach, and is tried again: the patience of collections is many renewals long.
+            // This fails if the store is out of reach, and is retried: the patience of collections is many renewals
+            // long.
             _ = inner.write(&mut pins);
         }
     }
@@ -189,7 +193,7 @@ impl Drop for Pin {
         }
         if pins.counts.is_empty() {
             inner.ended.notify_all();
-            // What stays if this fails ends by its age.
+            // If this fails, the lease ends by its age.
             _ = inner.store.delete(&pins.key());
         }
     }
@@ -210,7 +214,7 @@ mod tests {
             let first = (lease.pin("").unwrap(), lease.id());
             let second = lease.pin(&name).unwrap();
             assert_eq!(store.list(LEASES).unwrap().len(), leases);
-            // The one that it has now pins all.
+            // The current lease pins everything.
             assert_eq!(pinned(&*store, &lease.id()).unwrap(), [name]);
             assert_eq!(lease.id() == first.1, leases == 1);
             drop((first, second));

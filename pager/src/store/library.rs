@@ -1,4 +1,4 @@
-//! The templates of a store: made, opened, verified, listed, removed.
+//! Makes, opens, verifies, lists and removes the templates of a store.
 
 use super::catalog::{Catalog, Edit};
 use super::chunk::Name;
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::sync::Arc;
 
-/// Chunks that a snapshot writes, or a collection deletes, at the same time, unless told otherwise.
+/// Default number of chunks that a snapshot writes, or a collection deletes, at the same time.
 const WRITERS: usize = 16;
 
 /// The templates of a store.
@@ -25,23 +25,23 @@ pub struct Library {
     pub(super) writers: usize,
 }
 
-/// What [`Library::verify`] found.
+/// Result of [`Library::verify`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
-    /// Chunks that were read, each once.
+    /// Number of different chunks that were read.
     pub chunks: usize,
-    /// What is wrong, one line for each chunk.
+    /// Errors, one line for each chunk.
     pub damaged: Vec<String>,
 }
 
 impl Library {
-    /// The templates of this store.
+    /// Makes the library of this store.
     pub fn new(store: impl Store + 'static) -> Self {
         let store: Arc<dyn Store> = Arc::new(store);
         Self { lease: Lease::new(store.clone()), store, sabotage: None, writers: WRITERS }
     }
 
-    /// Chunks that a snapshot writes, or a collection deletes, at the same time.
+    /// Sets the number of chunks that a snapshot writes, or a collection deletes, at the same time.
     #[must_use]
     pub fn writers(self, writers: usize) -> Self {
         Self { writers, ..self }
@@ -52,19 +52,19 @@ impl Library {
         Self { sabotage, ..self }
     }
 
-    /// With a number for its lease, so that a test makes the same calls each time.
+    /// Sets the number of its lease, so that a test makes the same calls each time.
     #[doc(hidden)]
     pub fn numbered(self, number: u128) -> Self {
         Self { lease: Lease::named(self.store.clone(), number), ..self }
     }
 
-    /// Makes a template of an image: of the `size` bytes that `image` reads, in chunks of `chunk` bytes. Chunks that a template of
-    /// the store has are not written again. The template is there when all of its chunks are; one of that name is replaced, and
-    /// the guests that it has keep it.
+    /// Makes a template of the `size` bytes that `image` reads, in chunks of `chunk` bytes. Chunks that a template of
+    /// the store already has are not written again. The template appears when all of its chunks are written. It
+    /// replaces one of the same name; guests of the old one keep it.
     ///
     /// # Errors
-    /// [`StoreError::Size`], [`StoreError::Name`], what the store says, or [`StoreError::Busy`] where a collection took this host
-    /// for gone. A template of that name is untouched then.
+    /// [`StoreError::Size`], [`StoreError::Name`], an error of the store, or [`StoreError::Busy`] if a collection gave
+    /// up this upload. A template of that name is unchanged then.
     pub fn snapshot(
         &self,
         name: &str,
@@ -75,7 +75,7 @@ impl Library {
         self.keep(name, image, size, chunk, None)
     }
 
-    /// As [`Library::snapshot`]. `machine`: the parts of an image that is a whole machine.
+    /// As [`Library::snapshot`]. `machine` has the parts of an image that is a whole machine.
     pub(crate) fn keep(
         &self,
         name: &str,
@@ -93,14 +93,14 @@ impl Library {
         Ok(Verified { chunks: written, damaged: Vec::new() })
     }
 
-    /// Opens a template. While it is open its chunks stay in the store, even if it is replaced or removed.
+    /// Opens a template. Its chunks stay in the store while it is open, even if it is replaced or removed.
     pub fn open(&self, name: &str) -> Result<Template, StoreError> {
         check_name(name)?;
         let missing = || StoreError::Missing(format!("templates/{name}"));
         let catalog = Catalog(self.store.clone());
         let mut found = catalog.read()?.templates.remove(name).ok_or_else(missing)?;
         loop {
-            // First the pin is written, then the catalog is looked at: a collection does it the other way round.
+            // Write the pin first, then check the catalog; a collection does it in the opposite order.
             let pin = self.lease.pin(&found)?;
             let now = catalog.read()?.templates.remove(name).ok_or_else(missing)?;
             if now != found {
@@ -108,7 +108,7 @@ impl Library {
                 continue;
             }
             let manifest = self.manifest(&found)?;
-            // One that is damaged is none: it says nothing about content.
+            // A damaged working set counts as none: it has no effect on content.
             let set = match self.working_set(name, &manifest) {
                 Err(error) if error.may_pass() => return Err(error),
                 set => set.ok().flatten(),
@@ -117,7 +117,7 @@ impl Library {
         }
     }
 
-    /// Opens what a template was, by its version. It can be had while a lease pins it.
+    /// Opens an earlier version of a template. This succeeds while a lease pins that version.
     pub(super) fn open_version(&self, name: &str, version: &str) -> Result<Template, StoreError> {
         check_name(name)?;
         if Name::parse(version).is_none() {
@@ -128,7 +128,7 @@ impl Library {
         Ok(Template::new(name, version, manifest, self.clone(), None, pin))
     }
 
-    /// Reads every chunk of a template and its working set, and checks them.
+    /// Reads and checks every chunk of a template, and its working set.
     pub fn verify(&self, name: &str) -> Result<Verified, StoreError> {
         let template = self.open(name)?;
         let (mut seen, mut damaged) = (BTreeSet::<Hash>::new(), Vec::new());
@@ -151,12 +151,12 @@ impl Library {
         Ok(Verified { chunks: seen.len(), damaged })
     }
 
-    /// The names of all templates, sorted.
+    /// Returns the names of all templates, sorted.
     pub fn list(&self) -> Result<Vec<String>, StoreError> {
         Ok(Catalog(self.store.clone()).read()?.templates.into_keys().collect())
     }
 
-    /// Removes a template. Its chunks go with a later [`Library::gc`], when no host serves it any more.
+    /// Removes a template. A later [`Library::gc`] deletes its chunks, when no host serves it any more.
     pub fn remove(&self, name: &str) -> Result<(), StoreError> {
         check_name(name)?;
         Catalog(self.store.clone()).change(|state, maybe| {
@@ -170,7 +170,8 @@ impl Library {
         self.store.delete(&working_set_key(name))
     }
 
-    /// Removes the working set of a template, so that one is recorded anew. Who serves the template already does not notice.
+    /// Removes the working set of a template, so that the next guest is recorded. Processes that serve the template
+    /// keep the old one.
     pub fn forget(&self, name: &str) -> Result<(), StoreError> {
         check_name(name)?;
         self.store.delete(&working_set_key(name))
@@ -184,7 +185,7 @@ impl Library {
         }
     }
 
-    /// The manifest of this name.
+    /// Reads the manifest of this name.
     pub(super) fn manifest(&self, name: &str) -> Result<Manifest, StoreError> {
         let key = format!("manifests/{name}");
         Manifest::parse(&key, &self.store.get(&key, MOST_MANIFEST)?)

@@ -1,14 +1,14 @@
-//! What a template is made of, as an object of the store.
+//! The manifest lists the chunks of a template. It is an object of the store.
 
 use super::chunk::Name;
 use super::{Hash, MOST_CHUNK, StoreError};
 use crate::uffd::PAGE;
 use serde::{Deserialize, Serialize};
 
-/// The most bytes of a manifest: an image of 1 TiB in chunks of 2 MiB, or of 128 GiB in those of 256 KiB.
+/// Most bytes of a manifest: an image of 1 TiB in chunks of 2 MiB, or of 128 GiB in chunks of 256 KiB.
 pub const MOST_MANIFEST: usize = 64 << 20;
 
-/// A template: its size, and its chunks in order. One that holds zeros alone is not stored.
+/// A template: its size, and its chunks in order. A chunk of zeros is not stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {
     pub size: u64,
@@ -17,8 +17,8 @@ pub struct Manifest {
     pub machine: Option<Machine>,
 }
 
-/// The parts of an image that is a whole machine, one behind the other: its memory, its configuration, the state of its devices and
-/// vCPUs. In bytes. What comes behind them is zero.
+/// The parts of an image that is a whole machine, in order: its memory, its configuration, the state of its devices and
+/// vCPUs. In bytes. The rest of the image is zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     pub memory: u64,
@@ -27,14 +27,14 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Bytes of the image that they are: in whole pages.
+    /// Returns the bytes of the image, in whole pages.
     pub fn size(&self) -> Option<u64> {
         let size = self.memory.checked_add(self.config)?.checked_add(self.state)?;
         size.checked_next_multiple_of(PAGE as u64)
     }
 }
 
-/// As JSON. `sum` is the hash of the text of the rest.
+/// The JSON form. `sum` is the hash of the text of the rest.
 #[derive(Serialize, Deserialize)]
 struct Text {
     version: u32,
@@ -59,7 +59,7 @@ impl Manifest {
             let what = format!("chunks of {chunk} bytes: a power of two from {PAGE} to {MOST_CHUNK}");
             return Err(StoreError::Size(what));
         }
-        // Each has 78 bytes in the manifest, at most.
+        // A chunk has at most 78 bytes in the manifest.
         if size.div_ceil(chunk as u64) > (MOST_MANIFEST / 80) as u64 {
             return Err(StoreError::Size(format!(
                 "an image of {size} bytes has too many chunks of {chunk} bytes"
@@ -68,7 +68,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// What says that two templates have the same content, whenever their chunks were written.
+    /// Returns a hash that is the same for templates with the same content, whenever their chunks were written.
     pub fn identity(&self) -> Hash {
         let first = |name: &Name| Name { epoch: 0, ..*name };
         let chunks = self.chunks.iter().map(|name| name.as_ref().map(first)).collect();
@@ -81,7 +81,7 @@ impl Manifest {
         sealed(Text { version: 1, size, chunk, chunks, machine, sum: None })
     }
 
-    /// The same text with the sum that it must have.
+    /// Returns the text with the right sum.
     pub fn seal(bytes: &[u8]) -> Option<Vec<u8>> {
         serde_json::from_slice(bytes).ok().map(|text| sealed(Text { sum: None, ..text }))
     }
@@ -124,7 +124,7 @@ fn sealed(mut text: Text) -> Vec<u8> {
     serde_json::to_vec(&text).expect("numbers and strings are JSON")
 }
 
-/// The hash of a manifest without its sum.
+/// Returns the hash of a manifest without its sum.
 fn sum(text: &Text) -> String {
     Hash::of(&serde_json::to_vec(text).expect("numbers and strings are JSON")).to_string()
 }

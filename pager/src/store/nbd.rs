@@ -1,6 +1,7 @@
-//! A network block device: memory that is far away, read by offset.
+//! A client of network block devices: far memory, read by offset.
 //!
-//! The protocol is that of the NBD project's `proto.md`: the fixed newstyle handshake, `NBD_OPT_GO`, and simple replies.
+//! It speaks the protocol of the NBD project's `proto.md`: the fixed newstyle handshake, `NBD_OPT_GO`, and simple
+//! replies.
 
 use parking_lot::Mutex;
 use std::io::{self, ErrorKind, Read, Write};
@@ -28,16 +29,17 @@ const READ: u16 = 0;
 const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
 
-/// The most bytes of a reply to an option.
+/// Most bytes of a reply to an option.
 const MOST_REPLY: u32 = 4096;
-/// The most replies to it.
+/// Most replies to an option.
 const MOST_REPLIES: usize = 64;
-/// How long a server may take for a call, or for its handshake: all of it, in however many pieces it answers.
+/// Time limit of a whole call, or of the handshake, in however many pieces the server answers.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections that are kept. Calls that are made at the same time have one each.
+/// Most idle connections. Each concurrent call has a connection of its own.
 const MOST_IDLE: usize = 64;
 
-/// An export of a server. Calls may be made by many threads. A connection that breaks fails its call, and the next one has a new one.
+/// An export of a server. Many threads may call it. A broken connection fails its call; the next call gets a new
+/// connection.
 pub struct Nbd {
     at: Address,
     size: u64,
@@ -59,16 +61,16 @@ enum Server {
 
 struct Connection {
     stream: Box<dyn Stream>,
-    /// When the call that is being made has failed.
+    /// Deadline of the call under way.
     until: Instant,
     cookie: u64,
-    /// The server answered the last request, by an error. The connection can be used again.
+    /// The server answered the last request by an error, so the connection can be used again.
     is_refused: bool,
 }
 
-/// What is at the other end.
+/// A connection to a server.
 pub(crate) trait Stream: Read + Write + Send {
-    /// A read or write that takes longer fails.
+    /// Sets the time limit of a read or write.
     fn set_patience(&self, patience: Duration) -> io::Result<()>;
 }
 
@@ -89,10 +91,11 @@ fn wrong(what: impl Into<String>) -> io::Error {
 }
 
 impl Nbd {
-    /// The export at `nbd://HOST:PORT/EXPORT`, or at `nbd+unix:///EXPORT?socket=PATH`.
+    /// Opens the export at `nbd://HOST:PORT/EXPORT`, or at `nbd+unix:///EXPORT?socket=PATH`.
     ///
     /// # Errors
-    /// `InvalidInput`: it is no such address. `InvalidData`: what answers does not speak NBD. Or there is no such server or export.
+    /// `InvalidInput`: the address is malformed. `InvalidData`: the server does not speak NBD. Or there is no such
+    /// server or export.
     pub fn open(address: &str) -> io::Result<Self> {
         let at = parse(address)
             .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "nbd://HOST:PORT/EXPORT is wanted"))?;
@@ -101,12 +104,12 @@ impl Nbd {
         Ok(Self { at, size, is_read_only, idle })
     }
 
-    /// Bytes of the export.
+    /// Returns the bytes of the export.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Reads at an offset, all of it.
+    /// Fills `bytes` from an offset.
     pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         self.check(bytes.len(), offset)?;
         let length = bytes.len() as u32;
@@ -116,7 +119,7 @@ impl Nbd {
         })
     }
 
-    /// Writes at an offset, all of it.
+    /// Writes all of `bytes` at an offset.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.check(bytes.len(), offset)?;
         if self.is_read_only {
@@ -125,7 +128,7 @@ impl Nbd {
         self.call(|connection| connection.ask(WRITE, offset, bytes.len() as u32, bytes))
     }
 
-    /// What was written before survives a crash of the server.
+    /// Makes earlier writes survive a crash of the server.
     pub fn flush(&self) -> io::Result<()> {
         self.call(|connection| connection.ask(FLUSH, 0, 0, &[]))
     }
@@ -154,7 +157,7 @@ impl Nbd {
         let result = call(&mut connection);
         let mut idle = self.idle.lock();
         if result.is_err() && !connection.is_refused {
-            // The others to that server are broken as well, as a rule.
+            // The other connections to that server are normally broken, too.
             idle.clear();
         } else if idle.len() < MOST_IDLE {
             idle.push(connection);
@@ -164,7 +167,7 @@ impl Nbd {
 }
 
 impl Connection {
-    /// A request, and the head of its reply.
+    /// Sends a request, and reads the head of its reply.
     fn ask(&mut self, kind: u16, offset: u64, length: u32, content: &[u8]) -> io::Result<()> {
         self.cookie += 1;
         self.is_refused = false;
@@ -181,12 +184,12 @@ impl Connection {
         if magic != REPLY || u64::from(high) << 32 | u64::from(low) != self.cookie {
             return Err(wrong("the server's reply is none to this request"));
         }
-        // Numbers of Linux, by the protocol.
+        // The protocol uses Linux's error numbers.
         self.is_refused = error != 0;
         if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error as i32)) }
     }
 
-    /// The stream, which has what is left of the call's time.
+    /// Returns the stream, limited to the rest of the call's time.
     fn patient(&mut self) -> io::Result<&mut dyn Stream> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -201,7 +204,7 @@ impl Connection {
             match self.patient()?.read(bytes) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(got) => bytes = &mut bytes[got..],
-                // Where the time is up, the next turn says so.
+                // If the time is up, the next iteration returns the error.
                 Err(error) if passes(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -256,7 +259,7 @@ pub(crate) fn parse(address: &str) -> Option<Address> {
     (!host.starts_with(':')).then(|| Address { server: Server::Tcp(host), export: export.into() })
 }
 
-/// A connection, the export's size, and its flags.
+/// Opens a connection. Returns it with the export's size and flags.
 fn connect(at: &Address) -> io::Result<(Connection, u64, u16)> {
     match &at.server {
         Server::Tcp(host) => {
@@ -325,7 +328,7 @@ fn shake_hands(stream: Box<dyn Stream>, export: &str) -> io::Result<(Connection,
     Err(wrong("the NBD server does not come to an end with what it says of the export"))
 }
 
-/// What a server says, into the client: its handshake, then replies to reads.
+/// Runs the client against a server's bytes: its handshake, then replies to reads.
 pub(crate) fn converse(stream: impl Stream + 'static, reads: usize) -> io::Result<()> {
     let (mut connection, size, _) = shake_hands(Box::new(stream), "a")?;
     let mut bytes = [0; 512];
@@ -354,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_speak_nbd_is_refused() {
+    fn a_server_that_does_not_speak_nbd_is_refused() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("nbd://{}/a", listener.local_addr().unwrap());
         let head = [&MAGIC.to_be_bytes()[..], &HAS_OPTIONS.to_be_bytes(), &3u16.to_be_bytes()].concat();

@@ -1,4 +1,4 @@
-//! Any place that the crate `object_store` knows, as a store.
+//! Any backend of the crate `object_store`, as a store.
 
 use super::{Entry, Store, StoreError, Version, is_name};
 use futures_util::TryStreamExt;
@@ -9,9 +9,9 @@ use object_store::{
 use std::io;
 use std::sync::Arc;
 
-/// Objects of a place, below a prefix. It must have conditional writes, as S3 has since 2024.
+/// Objects of a backend, below a prefix. The backend must have conditional writes, as S3 has since 2024.
 ///
-/// Each call is made by the thread that makes it. The place tries nothing again: [`Steady`](crate::Steady) does.
+/// The calling thread itself makes each call. The backend retries nothing; [`Steady`](crate::Steady) does.
 #[derive(Debug)]
 pub struct Objects {
     place: Arc<dyn ObjectStore>,
@@ -19,7 +19,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Those below this prefix; an empty one is the whole place.
+    /// Uses the objects below this prefix; an empty prefix is the whole backend.
     pub fn new(place: Arc<dyn ObjectStore>, prefix: &str) -> Self {
         Self { place, prefix: Path::from(prefix) }
     }
@@ -33,7 +33,7 @@ impl Objects {
     }
 }
 
-/// Runs a future on this thread. What it waits for, other than time, it waits for by blocking.
+/// Runs a future on this thread. Its waits block the thread, except those for time.
 fn run<T>(future: impl Future<Output = T>) -> io::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     Ok(runtime.block_on(future))

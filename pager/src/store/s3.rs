@@ -1,4 +1,4 @@
-//! A bucket of S3, or of a server that speaks as S3 does.
+//! A bucket of S3, or of a server with S3's protocol.
 
 use super::Objects;
 use object_store::aws::AmazonS3Builder;
@@ -12,19 +12,19 @@ use std::time::Duration;
 use ureq::Agent;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
-/// The most bytes of an answer.
+/// Most bytes of an answer.
 const MOST: u64 = 128 << 20;
-/// After so long without a connection, a store is out of reach.
+/// Time without a connection after which a store is out of reach.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// The objects of a bucket, below a prefix. Each request may take as long as `patience`.
+/// Opens the objects of a bucket, below a prefix. `patience` bounds each request.
 ///
-/// Region, endpoint and credentials come from the environment, as AWS's own tools have them: `AWS_REGION`, `AWS_ENDPOINT_URL`,
-/// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, those of containers, web identities and instances; and
-/// `AWS_CA_BUNDLE` for an authority of one's own.
+/// Region, endpoint and credentials come from the environment, as for AWS's own tools: `AWS_REGION`,
+/// `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, those of containers, web
+/// identities and instances; and `AWS_CA_BUNDLE` for an authority of your own.
 ///
 /// # Errors
-/// What is in the environment makes no sense.
+/// The environment is malformed.
 pub fn s3(bucket: &str, prefix: &str, patience: Duration) -> io::Result<Objects> {
     let mut tls = TlsConfig::builder();
     if let Some(file) = std::env::var_os("AWS_CA_BUNDLE") {
@@ -61,7 +61,7 @@ fn authorities(pem: &[u8]) -> io::Result<RootCerts> {
     Ok(RootCerts::new_with_certs(&certificates))
 }
 
-/// Requests that the thread which waits for them makes itself.
+/// A client whose requests are made by the thread that waits for them.
 #[derive(Debug, Clone)]
 struct Blocking(Agent);
 

@@ -1,11 +1,11 @@
-//! A template that is being served: where the content of each of its pages is.
+//! An open template: finds the content of each of its pages.
 
 use super::chunk::Name;
 use super::lease::Pin;
 use super::manifest::{Machine, Manifest};
 use super::{Hash, Library, Nbd, Store, StoreError, WorkingSet, chunk};
 use crate::cache::{Cache, Chunk, Source};
-use crate::pace::Pace;
+use crate::compute_limit::ComputeLimit;
 use crate::sabotage::Sabotage;
 use crate::uffd::PAGE;
 use parking_lot::Mutex;
@@ -17,10 +17,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The content of a chunk, and where it came from. `None`: zeros.
+/// The content of a chunk, and its source. `None`: zeros.
 pub(crate) type Found = Option<(Chunk, Source)>;
 
-/// What guests begin with, open: a snapshot template, which stays in its store while it is open, or an image.
+/// The initial memory of guests, open: a snapshot template, which stays in its store while it is open, or an image.
 #[derive(Clone)]
 pub struct Template(Arc<Inner>);
 
@@ -29,7 +29,7 @@ struct Inner {
     size: u64,
     chunk: usize,
     content: Content,
-    /// What its guests touch first, for those that come later.
+    /// The working set for later guests.
     set: Mutex<Option<WorkingSet>>,
     /// A guest is being recorded.
     recording: AtomicBool,
@@ -38,20 +38,20 @@ struct Inner {
 enum Content {
     Chunks {
         chunks: Vec<Option<Hash>>,
-        /// In which epochs they were written.
+        /// Epochs in which the chunks were written.
         epochs: Vec<u32>,
         library: Library,
         identity: Hash,
-        /// Its manifest's name.
+        /// Name of its manifest.
         version: String,
         machine: Option<Machine>,
         _pin: Pin,
     },
-    /// What it is read from, and what its pieces are called in the cache.
+    /// The source of an image, and the name of its pieces in the cache.
     Image(Box<dyn Bytes>, String),
 }
 
-/// What can be read at an offset.
+/// A source of bytes by offset.
 trait Bytes: Send + Sync {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
 }
@@ -86,21 +86,22 @@ impl Template {
         Self::with(name.into(), size, chunk, content, set)
     }
 
-    /// An image of guest memory in whole pages, as it is: no store, and no check of what is read. It must not change.
+    /// Opens an image of guest memory in whole pages: without a store, and without a check of its content. It must not
+    /// change.
     pub fn of_image(path: &Path) -> Result<Self, StoreError> {
         let name = path.display().to_string();
         let open = || File::open(path).and_then(|file| Ok((file.metadata()?, file)));
         let (about, file) = open().map_err(|error| StoreError::Io { key: name.clone(), error })?;
-        // Another file, or what was written to this one later, is another one in the cache.
+        // Another file, or a later content of this file, has another name in the cache.
         let known = format!("{}:{}:{}.{}", about.dev(), about.ino(), about.mtime(), about.mtime_nsec());
         Self::of_bytes(name, about.len(), Box::new(file), known)
     }
 
-    /// An image of guest memory in whole pages, as a server of NBD has it: `nbd://HOST:PORT/EXPORT`, or
+    /// Opens an image of guest memory in whole pages on an NBD server: `nbd://HOST:PORT/EXPORT`, or
     /// `nbd+unix:///EXPORT?socket=PATH`. It must not change.
     pub fn of_nbd(address: &str) -> Result<Self, StoreError> {
         let nbd = Nbd::open(address).map_err(|error| StoreError::Io { key: address.into(), error })?;
-        // An address may be longer than what keeper and worker tell each other.
+        // An address may exceed the limit of messages between keeper and worker.
         let known = format!("nbd:{}", Hash::of(address.as_bytes()));
         Self::of_bytes(address.into(), nbd.size(), Box::new(nbd), known)
     }
@@ -116,22 +117,22 @@ impl Template {
         Self(Arc::new(Inner { name, size, chunk, content, set, recording }))
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Bytes of its image.
+    /// Returns the bytes of its image.
     pub fn size(&self) -> u64 {
         self.0.size
     }
 
-    /// Bytes of a chunk; the last one may be shorter.
+    /// Returns the bytes of a chunk; the last chunk may be shorter.
     pub fn chunk_size(&self) -> usize {
         self.0.chunk
     }
 
-    /// Its chunks: `None` is one of zeros. An image has none.
+    /// Returns its chunks: `None` is a chunk of zeros. An image has none.
     pub fn chunks(&self) -> &[Option<Hash>] {
         match &self.0.content {
             Content::Chunks { chunks, .. } => chunks,
@@ -139,16 +140,16 @@ impl Template {
         }
     }
 
-    /// What its guests touch first, if one was recorded.
+    /// Returns its working set, if one was recorded.
     pub fn working_set(&self) -> Option<WorkingSet> {
         self.0.set.lock().clone()
     }
 
-    /// Makes this its working set: for the guests that are served from now on, and in the store for those elsewhere. That of an
-    /// image stays in this process.
+    /// Sets its working set, for later guests of this process, and in the store for other processes. That of an image
+    /// stays in this process.
     ///
     /// # Errors
-    /// What the store says. Guests of this process have it all the same.
+    /// An error of the store. Guests of this process still use it.
     pub fn keep_working_set(&self, set: WorkingSet) -> Result<(), StoreError> {
         let bytes = match &self.0.content {
             Content::Chunks { identity, library, .. } => Some((library, set.print(*identity))),
@@ -158,7 +159,7 @@ impl Template {
         bytes.map_or(Ok(()), |(library, bytes)| library.store.put(&working_set_key(&self.0.name), &bytes))
     }
 
-    /// Whether this guest is to be recorded: there is no working set, and no other one is being recorded.
+    /// Returns whether to record this guest: there is no working set, and no other guest is being recorded.
     pub(crate) fn begin_recording(&self) -> bool {
         self.0.set.lock().is_none() && !self.0.recording.swap(true, Ordering::Relaxed)
     }
@@ -167,14 +168,14 @@ impl Template {
         self.0.recording.store(false, Ordering::Relaxed);
     }
 
-    /// The pages of the chunk that holds a page.
+    /// Returns the pages of the chunk that holds a page.
     pub(crate) fn chunk_of(&self, page: usize) -> Range<usize> {
         let (pages, all) = (self.0.chunk / PAGE, (self.size() / PAGE as u64) as usize);
         let first = page / pages * pages;
         first..(first + pages).min(all)
     }
 
-    /// What says that another one of this name has the same content: its manifest, or what is known of its file.
+    /// Returns the version, which identifies its content: the name of its manifest, or the identity of its file.
     pub fn version(&self) -> &str {
         match &self.0.content {
             Content::Chunks { version, .. } => version,
@@ -182,10 +183,10 @@ impl Template {
         }
     }
 
-    /// What it was when it had this version: for a guest that began then, and goes on.
+    /// Opens this version of the template, for a guest that began with it and continues.
     ///
     /// # Errors
-    /// An image file that has changed is not what it was; or what the store says.
+    /// The image file has changed; or an error of the store.
     pub fn at(&self, version: &str) -> Result<Self, StoreError> {
         match &self.0.content {
             _ if version == self.version() => Ok(self.clone()),
@@ -198,12 +199,12 @@ impl Template {
         }
     }
 
-    /// The parts of its image, if it is a whole machine.
+    /// Returns the parts of its image, if it is a whole machine.
     pub(crate) fn machine(&self) -> Option<Machine> {
         if let Content::Chunks { machine, .. } = &self.0.content { *machine } else { None }
     }
 
-    /// The library that opened it. An image has none.
+    /// Returns the library that opened it. An image has none.
     pub(crate) fn library(&self) -> Option<&Library> {
         match &self.0.content {
             Content::Chunks { library, .. } => Some(library),
@@ -211,7 +212,7 @@ impl Template {
         }
     }
 
-    /// The object that holds a chunk of it. `None`: zeros, or a chunk of an image.
+    /// Returns the name of a chunk's object. `None`: zeros, or a chunk of an image.
     pub(super) fn chunk_name(&self, index: usize) -> Option<Name> {
         match &self.0.content {
             Content::Chunks { chunks, epochs, .. } => {
@@ -221,13 +222,13 @@ impl Template {
         }
     }
 
-    /// What the chunk that holds a page is called in a cache, and its object. `None`: zeros.
+    /// Returns the name of the chunk that holds a page, for the cache and the store. `None`: zeros.
     fn name_of(&self, page: usize) -> Option<Name> {
         let start = self.chunk_of(page).start * PAGE;
         match &self.0.content {
             Content::Chunks { chunks, library, .. } => {
                 let mut index = start / self.0.chunk;
-                // Another chunk of the same length, where there is one.
+                // Another chunk of the same length, if there is one.
                 if library.sabotage == Some(Sabotage::Chunk) && index + 2 < chunks.len() {
                     index += 1;
                 }
@@ -239,7 +240,7 @@ impl Template {
         }
     }
 
-    /// These bytes of its image, which are inside of it.
+    /// Reads these bytes of its image.
     pub(crate) fn read(&self, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
         let (mut bytes, mut at, cache) = (Vec::new(), range.start as usize, Cache::new(0));
         while at < range.end as usize {
@@ -255,7 +256,7 @@ impl Template {
         Ok(bytes)
     }
 
-    /// The content of the chunk that holds a page, if the cache has it. The inner `None`: zeros.
+    /// Returns the content of the chunk that holds a page, if the cache has it. The inner `None`: zeros.
     pub(crate) fn content_now(&self, page: usize, cache: &Cache) -> Option<Found> {
         match self.name_of(page) {
             Some(name) => cache.look(&name.hash).map(|content| Some((content, Source::Cache))),
@@ -263,13 +264,13 @@ impl Template {
         }
     }
 
-    /// The content of the chunk that holds a page, by way of the cache. `None`: zeros. It may sleep. A thread that works ahead has a
-    /// `pace`.
+    /// Returns the content of the chunk that holds a page, through the cache. `None`: zeros. May sleep. A thread that
+    /// works ahead of faults passes a `compute_limit`.
     pub(crate) fn content(
         &self,
         page: usize,
         cache: &Cache,
-        pace: Option<&Pace>,
+        compute_limit: Option<&ComputeLimit>,
     ) -> Result<Found, StoreError> {
         let Some(name) = self.name_of(page) else { return Ok(None) };
         let pages = self.chunk_of(page);
@@ -277,7 +278,9 @@ impl Template {
         match &self.0.content {
             Content::Chunks { library, .. } => {
                 let check = library.sabotage != Some(Sabotage::Checksum);
-                cache.get(name.hash, || self::read(&*library.store, name, length, check, pace)).map(Some)
+                cache
+                    .get(name.hash, || self::read(&*library.store, name, length, check, compute_limit))
+                    .map(Some)
             }
             Content::Image(bytes, _) => {
                 let read = || {
@@ -292,7 +295,7 @@ impl Template {
     }
 }
 
-/// The object that is a template's working set.
+/// Returns the key of a template's working set.
 pub(super) fn working_set_key(template: &str) -> String {
     format!("sets/{template}")
 }
@@ -303,9 +306,9 @@ pub(super) fn read(
     name: Name,
     length: usize,
     check: bool,
-    pace: Option<&Pace>,
+    compute_limit: Option<&ComputeLimit>,
 ) -> Result<Vec<u8>, StoreError> {
     let stored = store.get(&name.key(), chunk::MOST_STORED)?;
-    let _turn = pace.map(Pace::turn);
+    let _permit = compute_limit.map(ComputeLimit::acquire);
     chunk::expand(name, &stored, length, check)
 }

@@ -1,9 +1,10 @@
-//! An upload: chunks that are written, and the template that they become.
+//! An upload writes chunks and makes a template of them.
 //!
-//! No other host may collect a chunk between its look-up and the moment in which a template names it. Therefore an upload is
-//! registered in the catalog before it looks at anything. It relies on chunks of two kinds: those of the templates that the catalog
-//! had then, whose manifests stay known until it is over, and those that it writes, whose names bear its epoch. A collection that
-//! takes its host for gone removes it from the catalog, and then it cannot become a template.
+//! No other host may collect a chunk between its look-up and the moment in which a template names it. Therefore the
+//! host registers an upload in the catalog before it looks up anything. An upload relies on two kinds of chunks. The
+//! first are those of the templates in the catalog at its start, whose manifests stay known until it ends. The second
+//! are those that it writes, whose names have its epoch. A collection that takes its host for dead removes the upload
+//! from the catalog, and then it cannot become a template.
 
 use super::catalog::{Active, Catalog, Edit};
 use super::chunk::{Name, compress};
@@ -11,7 +12,7 @@ use super::lease::Pin;
 use super::library::Library;
 use super::manifest::{MOST_MANIFEST, Manifest};
 use super::{Hash, StoreError};
-use crate::pace::Pace;
+use crate::compute_limit::ComputeLimit;
 use crate::sabotage::Sabotage;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -19,12 +20,12 @@ use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 
-/// One that is under way. Dropping it gives it up: what it wrote goes with the next collection.
+/// An upload under way. Dropping it gives it up: the next collection deletes its objects.
 pub(crate) struct Upload<'a> {
     library: &'a Library,
     id: String,
     epoch: u32,
-    /// Chunks that are there.
+    /// Known chunks of the store.
     known: Mutex<HashMap<Hash, Name>>,
     written: AtomicUsize,
     pin: Pin,
@@ -60,19 +61,19 @@ impl<'a> Upload<'a> {
                     upload.known.lock().extend(names.map(|name| (name.hash, *name)));
                 }
                 Err(error) if error.may_pass() => return Err(error),
-                // What cannot be read is not relied on.
+                // The upload does not rely on an unreadable manifest.
                 Err(_) => {}
             }
         }
         Ok(upload)
     }
 
-    /// How many chunks were not there, and were written.
+    /// Returns the number of new chunks, which were written.
     pub fn written(&self) -> usize {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// What a chunk is called, and whether it is still to be written: the caller does it. `None`: zeros.
+    /// Returns the name of a chunk, and whether the caller must write it. `None`: zeros.
     fn name(&self, content: &[u8]) -> Option<(Name, bool)> {
         if content.iter().all(|byte| *byte == 0) {
             return None;
@@ -95,13 +96,14 @@ impl<'a> Upload<'a> {
         Ok(())
     }
 
-    /// Writes one chunk, if it is not there: what it is called. It computes in its turn, and waits for the store out of it.
-    pub fn chunk(&self, content: &[u8], pace: &Pace) -> Result<Option<Name>, StoreError> {
-        let turn = pace.turn();
+    /// Writes one chunk if it is new, and returns its name. Holds a compute permit only while it computes, not while it
+    /// waits for the store.
+    pub fn chunk(&self, content: &[u8], compute_limit: &ComputeLimit) -> Result<Option<Name>, StoreError> {
+        let permit = compute_limit.acquire();
         let Some((name, is_new)) = self.name(content) else { return Ok(None) };
         if is_new {
             let compressed = compress(content);
-            drop(turn);
+            drop(permit);
             self.put(name, &compressed)?;
         }
         Ok(Some(name))
@@ -163,14 +165,14 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// Makes a template of it; one of that name is replaced. Hosts that serve the old one go on with it.
+    /// Makes a template of it, or replaces one of that name. Hosts that serve the old one continue with it.
     ///
     /// # Errors
-    /// [`StoreError::Busy`]: a collection gave it up, or others changed the catalog again and again.
+    /// [`StoreError::Busy`]: a collection gave it up, or other hosts changed the catalog again and again.
     pub fn publish(mut self, template: &str, manifest: &Manifest) -> Result<(), StoreError> {
         let text = manifest.print();
-        // Of all that is in it: two uploads of one content may rely on chunks of different epochs, and the later one would replace what
-        // the other's template is.
+        // The name covers the whole manifest: two uploads of the same content may rely on chunks of different epochs,
+        // and otherwise the later one would replace the other's manifest.
         let by_content = self.library.sabotage == Some(Sabotage::Identity);
         let hash = if by_content { manifest.identity() } else { Hash::of(&text) };
         let name = Name { hash, epoch: self.epoch }.to_string();
@@ -198,7 +200,7 @@ impl<'a> Upload<'a> {
 impl Drop for Upload<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            // Where the store is out of reach, a collection does it when the lease has ended.
+            // If the store is out of reach, a collection does it when the lease has ended.
             _ = Catalog(self.library.store.clone()).change(|state, _| {
                 if state.uploads.remove(&self.id).is_none() {
                     return Ok(Edit::Keep(()));
@@ -216,7 +218,8 @@ mod tests {
     use super::*;
     use crate::store::{Folder, PATIENCE};
 
-    /// Whether an upload that relies on an older chunk changes what another upload of the same content has published.
+    /// Returns whether an upload that relies on an older chunk changes the published manifest of another upload of the
+    /// same content.
     fn is_replaced(sabotage: Option<Sabotage>) -> bool {
         let folder = std::env::temp_dir().join(format!("slat-pager-upload-{}", std::process::id()));
         let library = |host| Library::new(Folder::open(&folder).unwrap()).numbered(host).sabotage(sabotage);
@@ -224,7 +227,7 @@ mod tests {
         one.snapshot("a", &image[..], 4096, 4096).unwrap();
         one.gc(PATIENCE).unwrap();
         let upload = Upload::begin(&one).unwrap();
-        let chunks = vec![upload.chunk(&image, &Pace::default()).unwrap()];
+        let chunks = vec![upload.chunk(&image, &ComputeLimit::default()).unwrap()];
         assert_eq!(upload.written(), 0, "it relies on the template that goes now");
         other.remove("a").unwrap();
         assert_eq!(other.snapshot("b", &image[..], 4096, 4096).unwrap().chunks, 1);

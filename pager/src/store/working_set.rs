@@ -1,4 +1,4 @@
-//! Which pages of a template its guests touch first, and in which order.
+//! A working set: the pages of a template that its guests touch first, in order.
 
 use super::{Hash, StoreError};
 use serde::{Deserialize, Serialize};
@@ -6,23 +6,23 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Pages of a block: 256 KiB of the image, whose bits are one word.
+/// Number of pages in a block: 256 KiB of the image, with one word of bits.
 const BLOCK: usize = 64;
 
-/// The most bytes of a working set as an object.
+/// Most bytes of a working set as an object.
 pub const MOST_WORKING_SET: usize = 64 << 20;
 
-/// The pages that a guest touched, in blocks of 64 pages, in the order in which the blocks were touched first. It says only *which*
-/// pages are filled ahead of faults: their content is always the template's. So a working set that is wrong wastes time, and cannot
-/// make a byte wrong. A clone of one is the same one.
+/// The pages that a guest touched, in blocks of 64 pages, in the order of the blocks' first touches. It says only
+/// *which* pages are filled ahead of faults: their content is always the template's. So a wrong working set wastes
+/// time, but makes no byte wrong. A clone of the value refers to the same set.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WorkingSet(Arc<Vec<(u32, u64)>>);
 
-/// As JSON. `sum` is the hash of the text of the rest.
+/// The JSON form. `sum` is the hash of the text of the rest.
 #[derive(Serialize, Deserialize)]
 struct Text {
     version: u32,
-    /// The hash of the template's manifest.
+    /// Hash of the template's manifest.
     template: String,
     /// Numbers of blocks, and the bits of their pages.
     blocks: Vec<(u32, u64)>,
@@ -31,7 +31,7 @@ struct Text {
 }
 
 impl WorkingSet {
-    /// The pages of these faults, in their order. A page may occur more than once.
+    /// Makes the working set of these faults, in their order. A page may occur more than once.
     pub fn of_faults(pages: impl IntoIterator<Item = usize>) -> Self {
         let (mut blocks, mut places) = (Vec::new(), HashMap::new());
         for page in pages {
@@ -45,12 +45,12 @@ impl WorkingSet {
         Self(Arc::new(blocks))
     }
 
-    /// How many pages it has.
+    /// Returns the number of pages.
     pub fn pages(&self) -> usize {
         self.0.iter().map(|(_, bits)| bits.count_ones() as usize).sum()
     }
 
-    /// Its pages as runs: blocks in their order, and the runs of a block by address.
+    /// Returns its pages as runs: blocks in their order, and the runs of a block by address.
     pub fn runs(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         self.0.iter().flat_map(|(block, bits)| {
             let (first, mut rest) = (*block as usize * BLOCK, *bits);
@@ -69,12 +69,12 @@ impl WorkingSet {
         sealed(Text { version: 1, template: template.to_string(), blocks: self.0.to_vec(), sum: None })
     }
 
-    /// The same text with the sum that it must have.
+    /// Returns the text with the right sum.
     pub fn seal(bytes: &[u8]) -> Option<Vec<u8>> {
         serde_json::from_slice(bytes).ok().map(|text| sealed(Text { sum: None, ..text }))
     }
 
-    /// `None`: it is of another template, which had the same name.
+    /// Parses a working set. `None`: it belongs to an earlier template of the same name.
     pub(crate) fn parse(key: &str, template: Hash, bytes: &[u8]) -> Result<Option<Self>, StoreError> {
         let damaged = |what: String| StoreError::Damaged { key: key.into(), what };
         let mut text: Text = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
@@ -84,7 +84,7 @@ impl WorkingSet {
         if text.sum.take() != Some(sum(&text)) {
             return Err(damaged("its sum is wrong".into()));
         }
-        // What is filled ahead would be more than the image.
+        // Otherwise the fill ahead would exceed the image.
         let mut seen = HashSet::new();
         if let Some((block, _)) = text.blocks.iter().find(|(block, _)| !seen.insert(*block)) {
             return Err(damaged(format!("block {block} occurs twice")));
@@ -98,7 +98,7 @@ fn sealed(mut text: Text) -> Vec<u8> {
     serde_json::to_vec(&text).expect("numbers and strings are JSON")
 }
 
-/// The hash of a working set without its sum.
+/// Returns the hash of a working set without its sum.
 fn sum(text: &Text) -> String {
     Hash::of(&serde_json::to_vec(text).expect("numbers and strings are JSON")).to_string()
 }

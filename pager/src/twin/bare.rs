@@ -1,4 +1,4 @@
-//! The least that a pager can do: what a fault costs where nothing is looked up, noted or counted.
+//! The least that a pager can do: a fault without look-ups, notes or counters.
 
 use crate::uffd::abi::{self, Message};
 use crate::uffd::{PAGE, Uffd};
@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
-/// Answers so many faults, one after the other, each by a COPY of this page: poll, read, COPY.
+/// Answers `faults` faults, one after the other, each by a COPY of this page: poll, read, COPY.
 pub fn bare(uffd: &Uffd, content: &[u8; PAGE], faults: usize) {
     let mut message = [Message::default()];
     let mut left = faults;
@@ -21,7 +21,7 @@ pub fn bare(uffd: &Uffd, content: &[u8; PAGE], faults: usize) {
     }
 }
 
-/// Answers so many faults as the public examples of handlers do: each by a COPY of its page of a file.
+/// Answers `faults` faults as the public examples of handlers do: each by a COPY of its page of a file.
 pub fn copy_each(uffd: &Uffd, regions: &[(u64, u64, u64)], file: &File, faults: usize) {
     let (mut message, mut page) = ([Message::default()], [0; PAGE]);
     let mut left = faults;

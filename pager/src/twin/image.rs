@@ -1,23 +1,23 @@
-//! What the pages of a twin hold: a function of a seed, a page and a version.
+//! Contents of a twin's pages: a function of a seed, a page and a version.
 
 use crate::uffd::PAGE;
 use std::io::{self, Read, Write};
 
-/// Content of a page: none of the zeros alone.
+/// Number of words in a page.
 pub const WORDS: usize = PAGE / 8;
 
-/// An image that can be said by two numbers.
+/// An image that two numbers define.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Image {
-    /// What it is made of.
+    /// Seed of its contents.
     pub seed: u64,
-    /// Its pages.
+    /// Number of its pages.
     pub pages: usize,
 }
 
 impl Image {
-    /// A word of a page at a version: 0 is the template's. Eight words in a row are the same, so that it can be compressed; a
-    /// quarter of the template is zero.
+    /// Returns a word of a page at a version; version 0 is the template's. Eight words in a row are the same, so that
+    /// the page can be compressed. A quarter of the template is zero.
     pub fn word(&self, page: usize, version: u32, word: usize) -> u64 {
         if version == 0 && self.is_zero(page) {
             return 0;
@@ -25,7 +25,7 @@ impl Image {
         mix(self.seed ^ (page as u64) << 32 ^ u64::from(version) << 8 ^ (word as u64 / 8) << 56) | 1
     }
 
-    /// Whether the template's page is zero: stretches of 16 pages are.
+    /// Returns whether the template's page is zero; such pages come in stretches of 16.
     pub fn is_zero(&self, page: usize) -> bool {
         mix(self.seed ^ 0xABCD ^ (page as u64 / 16)).is_multiple_of(4)
     }
@@ -45,7 +45,7 @@ impl Image {
     }
 }
 
-/// Whether the bytes are those of a page at a version. `None`: zeros.
+/// Returns whether the words are those of a page at a version. `None`: zeros.
 pub fn is_page(image: &Image, page: usize, version: Option<u32>, words: &[u64; WORDS]) -> bool {
     match version {
         None => words.iter().all(|word| *word == 0),

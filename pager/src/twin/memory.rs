@@ -1,4 +1,4 @@
-//! The memory of a twin: two mappings, as a VMM has below and above its gap.
+//! The memory of a twin: two mappings, like those of a VMM below and above its gap.
 
 use super::image::{Image, WORDS};
 use crate::uffd::{HUGE_PAGE, PAGE};
@@ -11,11 +11,11 @@ use std::path::Path;
 /// Memory that a userfaultfd will fill. It is unmapped when it is dropped.
 #[derive(Debug)]
 pub struct Memory {
-    /// What its template is.
+    /// Image of its template.
     pub image: Image,
-    /// The first address of both parts.
+    /// First addresses of both parts.
     starts: [usize; 2],
-    /// Pages of the first one.
+    /// Pages of the first part.
     low: usize,
     file: Option<OwnedFd>,
     is_private: bool,
@@ -23,7 +23,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Private memory, or shared memory.
+    /// Makes private or shared memory.
     pub fn new(image: Image, shared: bool) -> io::Result<Self> {
         let file = shared.then(|| memfd_create("twin", MemfdFlags::CLOEXEC)).transpose()?;
         if let Some(file) = &file {
@@ -32,7 +32,7 @@ impl Memory {
         Self::of(image, file, false, PAGE)
     }
 
-    /// The same, in pages of 2 MiB, of which the kernel must have enough.
+    /// The same in pages of 2 MiB, of which the kernel must have enough.
     pub fn huge(image: Image, shared: bool) -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
         let file = shared.then(|| memfd_create("twin", flags)).transpose()?;
@@ -42,7 +42,7 @@ impl Memory {
         Self::of(image, file, false, HUGE_PAGE)
     }
 
-    /// A private mapping of what clones share.
+    /// Makes a private mapping of the memory that clones share.
     pub fn clone_of(image: Image, file: &Path) -> io::Result<Self> {
         Self::of(image, Some(std::fs::File::open(file)?.into()), true, PAGE)
     }
@@ -50,7 +50,7 @@ impl Memory {
     fn of(image: Image, file: Option<OwnedFd>, is_private: bool, page_size: usize) -> io::Result<Self> {
         let unit = page_size / PAGE;
         let low = image.pages * 3 / 4 / unit * unit;
-        // Huge pages are reserved now: a fault that finds none would end the process.
+        // Reserve huge pages now: a fault without one would end the process.
         let anonymous = if unit > 1 { MapFlags::HUGETLB | MapFlags::HUGE_2MB } else { MapFlags::NORESERVE };
         let kind = if is_private { MapFlags::PRIVATE | MapFlags::NORESERVE } else { MapFlags::SHARED };
         let map = |first: usize, pages: usize| {
@@ -70,17 +70,17 @@ impl Memory {
         Ok(Self { image, starts, low, file, is_private, page_size })
     }
 
-    /// Bytes of a page.
+    /// Returns the bytes of a page.
     pub fn page_size(&self) -> usize {
         self.page_size
     }
 
-    /// Whether it is a private mapping of a file.
+    /// Returns whether it is a private mapping of a file.
     pub fn is_clone(&self) -> bool {
         self.is_private
     }
 
-    /// Bytes that are its own: those that the process wrote, where it is a private mapping.
+    /// Returns the bytes of its own: those that the process wrote, if it is a private mapping.
     pub fn own_bytes(&self) -> io::Result<u64> {
         let (text, mut kib, mut is_mine) = (std::fs::read_to_string("/proc/self/smaps")?, 0, false);
         for line in text.lines() {
@@ -88,7 +88,7 @@ impl Memory {
             if let Some((start, end)) = word.split_once('-') {
                 let number = |text| usize::from_str_radix(text, 16).unwrap_or(0);
                 let (start, end) = (number(start), number(end));
-                // The kernel merges neighbours.
+                // The kernel merges neighbouring mappings.
                 is_mine = self.regions().iter().any(|(base, size, _)| {
                     let base = *base as usize;
                     start < base + *size as usize && base < end
@@ -100,24 +100,24 @@ impl Memory {
         Ok(kib << 10)
     }
 
-    /// The file that is mapped, if there is one.
+    /// Returns the mapped file, if there is one.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// Address, size and offset of both parts.
+    /// Returns address, size and offset of both parts.
     pub fn regions(&self) -> [(u64, u64, u64); 2] {
         let bytes = |pages: usize| (pages * PAGE) as u64;
         let high = self.image.pages - self.low;
         [(self.starts[0] as u64, bytes(self.low), 0), (self.starts[1] as u64, bytes(high), bytes(self.low))]
     }
 
-    /// Pages to the end of the part in which a page is.
+    /// Returns the number of pages from a page to the end of its part.
     pub fn left(&self, page: usize) -> usize {
         if page < self.low { self.low - page } else { self.image.pages - page }
     }
 
-    /// Reads a page, and with that touches it.
+    /// Reads a page, and so touches it.
     ///
     /// # Safety
     /// Nothing writes to it meanwhile but the pager.
@@ -144,8 +144,7 @@ impl Memory {
         unsafe { self.at(page).write_volatile(*words) }
     }
 
-    /// Gives pages of one part back: the content of private memory goes; that of shared memory stays, unless it is to be
-    /// `removed` from it.
+    /// Gives pages of one part back. Private memory loses its content. Shared memory keeps it unless `removed` is set.
     ///
     /// # Safety
     /// Nothing else uses them meanwhile but the pager.

@@ -1,7 +1,8 @@
-//! The protocol twin: a process that does what a VMM does, and knows what each byte must be.
+//! The protocol twin: a process that behaves as a VMM, and knows each byte of its memory.
 //!
-//! It maps memory in two regions, registers it with a userfaultfd, and sends Firecracker's handshake. Threads touch pages at random
-//! as vCPUs; another one gives pages back as a balloon. Each page has a lock and a version: what was last done to it.
+//! It maps memory in two regions, registers it with a userfaultfd, and sends Firecracker's handshake. Threads touch
+//! random pages as vCPUs; another one gives pages back as a balloon. Each page has a lock and the version of its last
+//! content.
 
 mod bare;
 mod image;
@@ -26,18 +27,18 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a twin does.
+/// Options of a twin.
 #[derive(Debug, Clone)]
 pub struct Twin {
     /// The pager's socket.
     pub socket: PathBuf,
-    /// What the template's image was made of.
+    /// The template's image.
     pub image: Image,
-    /// What this guest does with it.
+    /// Seed of this guest's accesses.
     pub seed: u64,
-    /// Threads that touch pages.
+    /// Number of threads that touch pages.
     pub vcpus: usize,
-    /// How long.
+    /// Length of the run.
     pub time: Duration,
     /// Whether there is a balloon.
     pub balloon: bool,
@@ -49,59 +50,59 @@ pub struct Twin {
     pub only_removes: bool,
     /// A file that clones share, which is mapped privately.
     pub clone_of: Option<PathBuf>,
-    /// After how long without an access the guest counts as frozen.
+    /// Time without an access after which the guest counts as frozen.
     pub patience: Duration,
-    /// What the pages are at first, if not the template's.
+    /// Initial versions of the pages, if not the template's.
     pub begin: Option<Versions>,
-    /// The snapshots that it asks for.
+    /// The snapshots that it requests.
     pub checkpoints: Option<Checkpoints>,
 }
 
-/// Snapshots that a twin asks for while it runs.
+/// Snapshots that a twin requests while it runs.
 #[derive(Debug, Clone)]
 pub struct Checkpoints {
     /// The pager's control socket.
     pub control: PathBuf,
-    /// How many there shall be. They are called `NAME.1` and so on.
+    /// Number of snapshots, called `NAME.1` and so on.
     pub count: u64,
-    /// What they are called.
+    /// Base of their names.
     pub name: String,
-    /// A folder: for each snapshot a file of its name, which says what its pages are.
+    /// A folder with a file for each snapshot, which has the versions of its pages.
     pub oracle: PathBuf,
 }
 
-/// What came of it.
+/// Report of a twin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Pages that were touched, each time counted.
+    /// Touched pages, counted each time.
     pub accesses: u64,
-    /// Pages that were given back.
+    /// Pages given back.
     pub removed: u64,
-    /// Pages with a wrong byte, each time counted.
+    /// Pages with a wrong byte, counted each time.
     pub wrong: u64,
-    /// What the first one was.
+    /// Description of the first wrong page.
     pub first: Option<String>,
-    /// No access for a long time.
+    /// Whether there was no access for a long time.
     pub frozen: bool,
-    /// Nanoseconds of the longest access.
+    /// Longest access, in nanoseconds.
     pub longest: u64,
-    /// Snapshots that were stored.
+    /// Stored snapshots.
     #[serde(default)]
     pub stored: u64,
-    /// What was said of snapshots that were not.
+    /// Errors of snapshots that were not stored.
     #[serde(default)]
     pub refused: Vec<String>,
 }
 
 impl Report {
-    /// Whether every byte was right, and the guest ran.
+    /// Returns whether every byte was right, and the guest was not frozen.
     pub fn is_right(&self) -> bool {
         self.wrong == 0 && !self.frozen && self.accesses > 0
     }
 }
 
 impl Twin {
-    /// Runs the guest, and looks at each page at the end. Threads of a frozen guest do not come back: end the process.
+    /// Runs the guest, and checks each page at the end. Threads of a frozen guest do not end, so end the process.
     pub fn run(&self) -> io::Result<Report> {
         let mut features = Features::REMOVE.and(Features::POISON);
         if self.shared || self.clone_of.is_some() {
@@ -116,7 +117,8 @@ impl Twin {
         for (start, size, _) in memory.regions() {
             uffd.register(start, size, self.shared)?;
         }
-        // Kept open until the end, as Firecracker does; and so is the userfaultfd: no pager means no page, not zeros.
+        // Both the connection and the userfaultfd stay open until the end, as in Firecracker, so that without a pager a
+        // fault waits and gets no zeros.
         let connection = UnixStream::connect(&self.socket)?;
         let mut fds = vec![uffd.as_fd()];
         fds.extend(memory.file());
@@ -137,12 +139,12 @@ impl Twin {
             let pause = self.time / (checkpoints.count as u32 + 1);
             std::thread::spawn(move || checkpoints.run(shared, pause))
         });
-        // The last look is a thread too: it may freeze as well.
+        // The last check is a thread, too, because it may freeze as well.
         let last = std::thread::spawn(move || {
             for thread in threads {
                 _ = thread.join();
             }
-            // A guest that runs, until its snapshots are stored.
+            // The guest runs until its snapshots are stored.
             while checkpoints.as_ref().is_some_and(|thread| !thread.is_finished()) {
                 shared.look_at_all();
             }
@@ -155,7 +157,7 @@ impl Twin {
         Ok(Report { frozen, stored, refused, ..shared.report() })
     }
 
-    /// Waits until `finished`, while there are accesses. Whether it finished.
+    /// Waits until `finished`, while there are accesses. Returns whether it finished.
     fn watch(&self, accesses: &AtomicU64, finished: impl Fn() -> bool) -> bool {
         let (mut before, mut since) = (0, Instant::now());
         while !finished() {
@@ -172,7 +174,7 @@ impl Twin {
 }
 
 impl Checkpoints {
-    /// How many were stored, and what was said of the others.
+    /// Requests the snapshots. Returns the number of stored ones, and the errors of the others.
     fn run(&self, shared: &vcpus::Shared, pause: Duration) -> (u64, Vec<String>) {
         let (mut stored, mut refused) = (0, Vec::new());
         for number in 1..=self.count {
@@ -190,7 +192,7 @@ impl Checkpoints {
         let request = Request { pid: std::process::id() as i32, name: name.into() };
         let (resume, resumed) = std::sync::mpsc::channel::<()>();
         std::thread::scope(|scope| {
-            // It asks when all have stopped, and lets them go on at the instant; also where there is none.
+            // It requests the snapshot when all threads have stopped, and resumes them at the instant, or at an error.
             let (asking, versions) = shared.stopped(|versions| {
                 let asking = scope.spawn(|| {
                     let resume = resume;
@@ -205,7 +207,7 @@ impl Checkpoints {
     }
 }
 
-/// As Firecracker writes it, with a field that no pager knows yet.
+/// Returns the handshake as Firecracker writes it, with a field that no pager knows yet.
 fn handshake(memory: &Memory) -> String {
     let page = memory.page_size();
     let mapping = |(base, size, offset)| {

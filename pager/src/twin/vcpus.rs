@@ -1,4 +1,4 @@
-//! The threads of a twin, and what they hold each page against.
+//! The threads of a twin, and their oracle.
 
 use super::image::{WORDS, is_page, mix};
 use super::{Memory, Report};
@@ -7,19 +7,19 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What each page must be: the version of its content. `None`: zeros.
+/// Expected version of each page. `None`: zeros.
 pub type Versions = Vec<Option<u32>>;
 
-/// What a page must be.
+/// Expected state of a page.
 #[derive(Clone, Copy)]
 struct Page {
-    /// `None`: it was given back, and is zero.
+    /// `None`: the page was given back, and is zero.
     version: Option<u32>,
-    /// Whether it was there once. One of shared memory stays there until it is removed.
+    /// Whether the page was present once. A page of shared memory stays present until it is removed.
     touched: bool,
 }
 
-/// What the threads share.
+/// State that the threads share.
 pub struct Shared {
     memory: &'static Memory,
     oracle: Vec<Mutex<Page>>,
@@ -32,7 +32,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// `begin`: what the pages are at first, if not the template's.
+    /// `begin` has the initial versions of the pages, if not the template's.
     pub fn new(memory: &'static Memory, begin: Option<&Versions>) -> Self {
         let zero = || AtomicU64::new(0);
         let version = |page: usize| begin.map_or(Some(0), |versions| versions[page]);
@@ -51,7 +51,7 @@ impl Shared {
         }
     }
 
-    /// Touches pages at random, and looks at each byte of them; a third of them is written.
+    /// Touches random pages and checks each byte; writes to a third of them.
     pub fn vcpu(&self, mut seed: u64, until: Instant) {
         while Instant::now() < until {
             seed = mix(seed);
@@ -60,7 +60,8 @@ impl Shared {
         }
     }
 
-    /// Gives stretches of up to 64 pages back, or a huge page. Of shared memory some are taken out of the page table only, unless all are to be removed.
+    /// Gives back stretches of up to 64 pages, or a huge page. Takes some stretches of shared memory out of the page
+    /// table only, unless `only_removes` is set.
     pub fn balloon(&self, mut seed: u64, until: Instant, is_shared: bool, only_removes: bool) {
         while Instant::now() < until {
             seed = mix(seed);
@@ -74,9 +75,10 @@ impl Shared {
             let mut oracle: Vec<_> = self.oracle[page..page + pages].iter().map(Mutex::lock).collect();
             let removes = is_shared && (only_removes || seed & 1 == 0);
             if is_shared && !removes {
-                // The pager hears the same of both. A page that stays is in the shared memory already, or it becomes zero.
+                // The pager gets the same event for both. A page that stays is already in the shared memory, or becomes
+                // zero.
                 let touched = oracle.iter().take_while(|page| page.touched).count();
-                // A huge page comes whole.
+                // A huge page is filled whole.
                 oracle.truncate(if unit > 1 && oracle.iter().any(|page| page.touched) {
                     unit
                 } else {
@@ -101,14 +103,14 @@ impl Shared {
         }
     }
 
-    /// Stops all that uses the memory, calls `instant` with what it is then, and lets it go on.
+    /// Stops all users of the memory, calls `instant` with the versions of its pages, and resumes the users.
     pub fn stopped<T>(&self, instant: impl FnOnce(Versions) -> T) -> T {
-        // Threads that hold more than one lock take them in this order, too.
+        // Threads that hold several locks take them in this order, too.
         let stopped: Vec<_> = self.oracle.iter().map(Mutex::lock).collect();
         instant(stopped.iter().map(|page| page.version).collect())
     }
 
-    /// Looks at every page.
+    /// Checks every page.
     pub fn look_at_all(&self) {
         (0..self.oracle.len()).for_each(|page| self.touch(page, false));
     }

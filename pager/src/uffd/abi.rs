@@ -1,4 +1,4 @@
-//! The kernel's interface of userfaultfd: numbers and layouts, as `linux/userfaultfd.h` has them.
+//! The kernel's userfaultfd interface: numbers and layouts of `linux/userfaultfd.h`.
 
 use libc::Ioctl;
 use std::mem::size_of;
@@ -6,12 +6,13 @@ use std::mem::size_of;
 /// The only version of the interface.
 pub const API: u64 = 0xAA;
 
-/// The number of a request with this direction (1 write, 2 read, 3 both), number and size of its argument.
+/// Returns the ioctl number of a request with this direction (1 write, 2 read, 3 both), number and size of its
+/// argument.
 const fn request(direction: u32, number: u32, size: usize) -> Ioctl {
     (direction << 30 | (size as u32) << 16 | (API as u32) << 8 | number) as Ioctl
 }
 
-/// Of `/dev/userfaultfd`: a new userfaultfd.
+/// Request to `/dev/userfaultfd` for a new userfaultfd.
 pub const NEW: Ioctl = request(0, 0x00, 0);
 pub const HANDSHAKE: Ioctl = request(3, 0x3F, size_of::<Handshake>());
 pub const REGISTER: Ioctl = request(3, 0x00, size_of::<Register>());
@@ -22,11 +23,11 @@ pub const WRITEPROTECT: Ioctl = request(3, 0x06, size_of::<Protect>());
 pub const CONTINUE: Ioctl = request(3, 0x07, size_of::<Fill>());
 pub const POISON: Ioctl = request(3, 0x08, size_of::<Fill>());
 
-/// Registered: a page that is not there faults.
+/// Registration mode: a missing page faults.
 pub const MODE_MISSING: u64 = 1;
-/// Registered: a write to a page that is protected faults.
+/// Registration mode: a write to a protected page faults.
 pub const MODE_WP: u64 = 2;
-/// Registered: a page that is in the shared memory, but not in the page table, faults.
+/// Registration mode: a page that is in the shared memory, but not in the page table, faults.
 pub const MODE_MINOR: u64 = 4;
 
 pub const EVENT_PAGEFAULT: u8 = 0x12;
@@ -68,13 +69,13 @@ pub struct Copy {
     pub done: i64,
 }
 
-/// Of COPY and of CONTINUE: the page is protected.
+/// Mode of COPY and of CONTINUE: protect the page.
 pub const FILL_WP: u64 = 2;
 
 #[repr(C)]
 pub struct Protect {
     pub range: Range,
-    /// 1: protect. 0: end that, and wake.
+    /// 1: protect. 0: end the protection, and wake.
     pub mode: u64,
 }
 
@@ -87,8 +88,8 @@ pub struct Fill {
     pub done: i64,
 }
 
-/// What a read returns. The three words depend on the event: PAGEFAULT has flags and address, REMOVE and UNMAP start and end,
-/// FORK a descriptor.
+/// An event. The three words depend on its kind: PAGEFAULT has flags and address, REMOVE and UNMAP start and end, FORK
+/// a descriptor.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Message {
@@ -98,7 +99,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// The addresses that an event says are removed, or unmapped.
+    /// Returns the removed or unmapped addresses of an event.
     pub fn removed(&self) -> Option<std::ops::Range<u64>> {
         let is_removal = matches!(self.event, EVENT_REMOVE | EVENT_UNMAP);
         is_removal.then(|| self.words[0]..self.words[1])

@@ -1,4 +1,4 @@
-//! A userfaultfd, as its own process and as a pager hold it.
+//! A userfaultfd, in the process that made it, or in a pager.
 
 pub(crate) mod abi;
 
@@ -11,12 +11,12 @@ pub const PAGE: usize = 4096;
 /// Bytes of a page of hugetlbfs.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// What a userfaultfd shall be able to do, besides faults of anonymous memory. The bits are the kernel's.
+/// Features of a userfaultfd besides faults of anonymous memory. The bits are the kernel's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features(pub u64);
 
 impl Features {
-    /// `madvise(MADV_DONTNEED)` and `MADV_REMOVE` are told.
+    /// Events for `madvise(MADV_DONTNEED)` and `MADV_REMOVE`.
     pub const REMOVE: Self = Self(1 << 3);
     /// Faults of shared memory.
     pub const SHARED: Self = Self(1 << 5);
@@ -25,31 +25,31 @@ impl Features {
     /// [`Uffd::poison`].
     pub const POISON: Self = Self(1 << 14);
 
-    /// The kernel permits writes to protected pages itself, and notes them.
+    /// Asynchronous write protection: the kernel permits writes to protected pages itself, and notes them.
     pub const WRITES_UNASKED: Self = Self(1 << 15);
 
-    /// Whether all of these are there.
+    /// Returns whether all features of `others` are present.
     pub fn has(self, others: Self) -> bool {
         self.0 & others.0 == others.0
     }
 
-    /// These and those.
+    /// Returns the union of the features.
     pub fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
 
-/// Why a page could not be filled, and what is to be done.
+/// Reason why a page could not be filled, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// An event waits to be read, which must be known first; or the change that it told is under way. Read, and try again.
+    /// An event must be read first, or its change is still under way. Read, and try again.
     #[error("the guest's memory changes just now")]
     Again,
-    /// There is a page already. Threads that wait for it should be woken.
+    /// The page is already present. Wake the threads that wait for it.
     #[error("the page is there already")]
     Exists,
-    /// Nothing is mapped and registered there any more.
+    /// Nothing is mapped and registered at the address any more.
     #[error("nothing is registered at this address")]
     Unmapped,
     /// The guest's process has ended.
@@ -60,15 +60,17 @@ pub enum Refusal {
     Other(io::Error),
 }
 
-/// How far a request came: bytes that were filled, and why not more.
+/// Result of a request: bytes that were filled, and why not more.
 pub type Filled = (usize, Option<Refusal>);
 
-/// A userfaultfd. It belongs to the process that made it, and its descriptor may be sent to another one, the pager.
+/// A userfaultfd. It belongs to the process that made it. That process may send the descriptor to another one, the
+/// pager.
 #[derive(Debug)]
 pub struct Uffd(OwnedFd);
 
 impl Uffd {
-    /// A new userfaultfd of this process, close-on-exec and non-blocking, for faults of code in user space. No privilege is needed.
+    /// Makes a userfaultfd of this process, close-on-exec and non-blocking, for faults of code in user space. Needs no
+    /// privilege.
     ///
     /// # Errors
     /// `EPERM`, `ENOSYS`: this kernel offers none to this user. `EINVAL`: it lacks one of `features`.
@@ -78,7 +80,7 @@ impl Uffd {
         // SAFETY: the call takes numbers, and returns a new descriptor or -1.
         let mut fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags | USER_MODE_ONLY) } as i32;
         if fd < 0 {
-            // Where seccomp or the kernel has no such call.
+            // If seccomp or the kernel has no such call.
             let device = std::fs::File::open("/dev/userfaultfd")?;
             // SAFETY: the request takes flags, and returns a new descriptor or -1.
             fd = unsafe { libc::ioctl(device.as_raw_fd(), abi::NEW, flags) };
@@ -93,10 +95,10 @@ impl Uffd {
         Ok(uffd)
     }
 
-    /// A userfaultfd of another process, which it sent. It becomes non-blocking.
+    /// Takes a userfaultfd that another process sent. Makes it non-blocking.
     ///
     /// # Errors
-    /// `InvalidInput`: it is something else.
+    /// `InvalidInput`: the descriptor is something else.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let name = readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())?;
         if name.to_bytes() != b"anon_inode:[userfaultfd]" {
@@ -107,28 +109,29 @@ impl Uffd {
         Ok(Self(fd))
     }
 
-    /// What its process asked for, as the kernel tells it.
+    /// Returns the features that its process requested, as the kernel reports them.
     pub fn features(&self) -> io::Result<Features> {
         let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.0.as_raw_fd()))?;
         let line = about.lines().find_map(|line| line.strip_prefix("API:"));
-        // The interface's version, the features, and its requests, in hexadecimal.
+        // The line has the interface's version, the features, and its requests, in hexadecimal.
         let features = line.and_then(|line| u64::from_str_radix(line.trim().split(':').nth(1)?, 16).ok());
         features
             .map(Features)
             .ok_or_else(|| io::Error::other("the kernel says nothing of a userfaultfd's features"))
     }
 
-    /// Faults on this range of this process are told from now on: of pages that are missing and, with `minor`, of pages of shared
-    /// memory that are not in the page table.
+    /// Registers a range of this process for faults of missing pages and, with `minor`, of pages of shared memory that
+    /// are not in the page table.
     pub fn register(&self, start: u64, len: u64, minor: bool) -> io::Result<()> {
         let mode = abi::MODE_MISSING | if minor { abi::MODE_MINOR } else { 0 };
         let mut register = abi::Register { range: abi::Range { start, len }, mode, ioctls: 0 };
         self.ioctl(abi::REGISTER, &mut register)
     }
 
-    /// Faults of pages that are in the shared memory, but not in the page table, are told, too, whatever the guest's process asked for.
+    /// Also requests faults of pages that are in the shared memory, but not in the page table, whatever the guest's
+    /// process requested.
     pub fn trace(&self, start: u64, len: u64) -> io::Result<()> {
-        // What an earlier pager asked for besides stays: a mark of protection must not be without it.
+        // Keeps the modes of an earlier pager: a protection marker must not exist without its mode.
         for mode in [abi::MODE_WP, 0] {
             let mode = abi::MODE_MISSING | abi::MODE_MINOR | mode;
             let mut register = abi::Register { range: abi::Range { start, len }, mode, ioctls: 0 };
@@ -140,12 +143,12 @@ impl Uffd {
         unreachable!("the second try returns")
     }
 
-    /// Writes to protected pages of this range are told, too. Any process that has the userfaultfd may ask for it, whatever the
-    /// guest's process asked for. Whether the memory is shared memory: then faults of pages that are in it, but not in the page
-    /// table, are told as well.
+    /// Also requests faults of writes to protected pages of this range. Any process with the userfaultfd may do so,
+    /// whatever the guest's process requested. Returns whether the memory is shared memory; then it also requests
+    /// faults of pages that are in it, but not in the page table.
     pub fn track(&self, start: u64, len: u64) -> io::Result<bool> {
         let mode = abi::MODE_MISSING | abi::MODE_WP;
-        // Private memory has no such faults.
+        // Private memory has no minor faults.
         for (mode, is_shared) in [(mode | abi::MODE_MINOR, true), (mode, false)] {
             let mut register = abi::Register { range: abi::Range { start, len }, mode, ioctls: 0 };
             match self.ioctl(abi::REGISTER, &mut register) {
@@ -156,7 +159,8 @@ impl Uffd {
         unreachable!("the second try returns")
     }
 
-    /// Protects the pages of this range, where they are there: the next write to each is told. Shared memory: also those that come.
+    /// Protects the present pages of this range: the next write to each one faults. In shared memory this includes
+    /// later pages.
     ///
     /// # Errors
     /// `EAGAIN`: an event waits to be read.
@@ -164,7 +168,7 @@ impl Uffd {
         self.ioctl(abi::WRITEPROTECT, &mut abi::Protect { range: abi::Range { start, len }, mode: 1 })
     }
 
-    /// Ends the protection of this range, and wakes who waits for that.
+    /// Ends the protection of this range, and wakes the threads that wait for that.
     ///
     /// # Errors
     /// As of [`Uffd::protect`].
@@ -172,18 +176,18 @@ impl Uffd {
         self.ioctl(abi::WRITEPROTECT, &mut abi::Protect { range: abi::Range { start, len }, mode: 0 })
     }
 
-    /// Whether a removal is under way: its event waits to be read, or its pages are going.
+    /// Returns whether a removal is under way: its event waits to be read, or the kernel is removing its pages.
     pub(crate) fn is_changing(&self) -> bool {
-        // The kernel looks at that before it looks at the argument, which is never right.
+        // The kernel checks that before the argument, which is never valid.
         matches!(self.fill(abi::ZEROPAGE, 0, 0, 0).1, Some(Refusal::Again))
     }
 
-    /// Fills missing pages from `start` on with these bytes, and wakes who waits for them.
+    /// Fills missing pages from `start` on with these bytes, and wakes the waiting threads.
     pub fn copy(&self, start: u64, bytes: &[u8]) -> Filled {
         self.copy_as(start, bytes, false)
     }
 
-    /// As [`Uffd::copy`]; the pages may be protected from the beginning.
+    /// As [`Uffd::copy`]; protects the pages in the same step if `is_protected`.
     pub(crate) fn copy_as(&self, start: u64, bytes: &[u8], is_protected: bool) -> Filled {
         let (src, len) = (bytes.as_ptr() as u64, bytes.len() as u64);
         let mode = if is_protected { abi::FILL_WP } else { 0 };
@@ -192,32 +196,32 @@ impl Uffd {
         filled(copy.done, answer)
     }
 
-    /// Fills missing pages with zeros, and wakes who waits for them.
+    /// Fills missing pages with zeros, and wakes the waiting threads.
     pub fn zero(&self, start: u64, len: u64) -> Filled {
         self.fill(abi::ZEROPAGE, start, len, 0)
     }
 
-    /// Maps pages that are in the shared memory already, and wakes who waits for them.
+    /// Maps pages that are already in the shared memory, and wakes the waiting threads.
     pub fn resume(&self, start: u64, len: u64) -> Filled {
         self.resume_as(start, len, false)
     }
 
-    /// As [`Uffd::resume`]; the pages may be protected from the beginning.
+    /// As [`Uffd::resume`]; protects the pages in the same step if `is_protected`.
     pub(crate) fn resume_as(&self, start: u64, len: u64, is_protected: bool) -> Filled {
         self.fill(abi::CONTINUE, start, len, if is_protected { abi::FILL_WP } else { 0 })
     }
 
-    /// Marks missing pages as lost: who touches them gets SIGBUS, as after a memory error.
+    /// Marks missing pages as lost: a thread that touches one gets SIGBUS, as after a memory error.
     pub fn poison(&self, start: u64, len: u64) -> Filled {
         self.fill(abi::POISON, start, len, 0)
     }
 
-    /// Wakes who waits for a page in this range. A page that is missing still faults anew.
+    /// Wakes the threads that wait for a page in this range. If the page is still missing, they fault again.
     pub fn wake(&self, start: u64, len: u64) -> io::Result<()> {
         self.ioctl(abi::WAKE, &mut abi::Range { start, len })
     }
 
-    /// Reads what happened into `messages`. 0: nothing.
+    /// Reads events into `messages`. Returns their number.
     pub(crate) fn read(&self, messages: &mut [abi::Message]) -> io::Result<usize> {
         let size = size_of_val(messages);
         // SAFETY: the kernel writes at most so many bytes there, and any bytes are messages.
@@ -251,7 +255,8 @@ impl AsFd for Uffd {
     }
 }
 
-/// A request that met an obstacle halfway answers EAGAIN and how far it came; the next one from there says what the obstacle is.
+/// Interprets the answer. A request that was interrupted halfway returns EAGAIN and its progress; the next request from
+/// there returns the reason.
 fn filled(done: i64, answer: io::Result<()>) -> Filled {
     let done = usize::try_from(done).unwrap_or(0);
     let Err(error) = answer else { return (done, None) };

@@ -1,4 +1,4 @@
-//! What the kernel answers to each request.
+//! The kernel's answer to each request.
 
 use super::abi::{self, Message};
 use super::*;
@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 const SIZE: usize = 8 * PAGE;
 const BYTES: u64 = PAGE as u64;
 
-/// A userfaultfd, where this kernel offers one to this user.
+/// Makes a userfaultfd, if this kernel offers one to this user.
 fn uffd(features: Features) -> Option<Uffd> {
     Uffd::new(features).inspect_err(|error| println!("skipped: no userfaultfd: {error}")).ok()
 }
@@ -41,14 +41,14 @@ fn a_page_is_filled_once() {
     uffd.register(start, SIZE as u64, false).unwrap();
     assert!(matches!(uffd.copy(start + BYTES, &[1; 2 * PAGE]), (got, None) if got == 2 * PAGE));
     assert!(matches!(uffd.copy(start + BYTES, &[2; PAGE]), (0, Some(Refusal::Exists))));
-    // Up to the obstacle, which the next request meets.
+    // Up to the present page, which the next request meets.
     assert!(matches!(uffd.copy(start, &[3; 3 * PAGE]), (PAGE, None)));
     assert!(matches!(uffd.zero(start + 3 * BYTES, BYTES), (PAGE, None)));
     assert_eq!([0, 1, 2, 3].map(|page| byte(start + page * BYTES)), [3, 1, 1, 0]);
 }
 
 #[test]
-fn while_a_removal_is_not_read_nothing_is_filled() {
+fn no_page_is_filled_while_a_removal_event_is_unread() {
     let Some(uffd) = uffd(Features::REMOVE) else { return };
     let start = anonymous();
     uffd.register(start, SIZE as u64, false).unwrap();
@@ -100,7 +100,7 @@ fn a_page_that_is_lost_is_poisoned_once() {
 }
 
 #[test]
-fn a_write_to_a_protected_page_is_told_also_where_only_missing_pages_were_asked_for() {
+fn a_write_to_a_protected_page_is_reported_although_only_missing_pages_were_requested() {
     let Some(uffd) = uffd(Features::REMOVE) else { return };
     assert!(
         uffd.features().unwrap().has(Features::REMOVE) && !uffd.features().unwrap().has(Features::POISON)

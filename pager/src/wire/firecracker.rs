@@ -7,12 +7,12 @@ use serde::Deserialize;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// The most bytes that a handshake has: less than a socket holds, because it stays there.
+/// Most bytes of a handshake: less than a socket's buffer, because it stays there.
 pub const MOST_HANDSHAKE: usize = 64 << 10;
-/// The most descriptors that come with it: the userfaultfd, shared memory, and the userfault bitmap of guests without secrets.
+/// Most descriptors of a handshake: the userfaultfd, shared memory, and the userfault bitmap of guests without secrets.
 pub const MOST_FDS: usize = 3;
 
-/// The handshake of `mem_backend: {backend_type: "Uffd"}`. Fields that it does not know are ignored, so that newer VMMs are served.
+/// The handshake of `mem_backend: {backend_type: "Uffd"}`. Ignores unknown fields, so that newer VMMs are served.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Firecracker;
 
@@ -23,7 +23,7 @@ struct Mapping {
     offset: u64,
     /// In bytes.
     page_size: Option<u64>,
-    /// In bytes, too: the name is an old mistake.
+    /// Also in bytes, despite its name.
     page_size_kib: Option<u64>,
 }
 
@@ -49,7 +49,7 @@ fn parse(bytes: &[u8]) -> Result<Vec<Mapping>, serde_json::Error> {
     serde_json::from_slice(bytes)
 }
 
-/// The regions of a whole message, without its descriptors, and the bytes of a page.
+/// Parses a whole message without its descriptors: the regions, and the bytes of a page.
 pub(crate) fn mappings(text: &[u8]) -> Result<Result<(Vec<Region>, usize), WireError>, serde_json::Error> {
     parse(text).map(|mappings| regions(&mappings))
 }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_have_4_kib_or_2_mib_and_all_the_same() {
+    fn every_mapping_has_the_same_page_size_of_4_kib_or_2_mib() {
         let size = |sizes: [&str; 2]| {
             let region = |size| format!(r#"{{"base_host_virt_addr":0,"size":1,"offset":0{size}}}"#);
             let text = format!("[{}]", sizes.map(region).join(","));
@@ -107,18 +107,18 @@ mod tests {
         for mixed in [[small, huge], [huge, ""]] {
             assert!(matches!(size(mixed), Err(WireError::PageSizes)));
         }
-        // It is in bytes, whatever its name says.
+        // The value is in bytes, despite its name.
         assert!(matches!(size([r#","page_size_kib":2048"#, ""]), Err(WireError::PageSize(2048))));
     }
 
     #[test]
-    fn what_is_no_array_of_mappings_is_refused() {
+    fn a_handshake_without_an_array_of_mappings_is_refused() {
         for text in ["{}", "[1]", "[{}]", r#"[{"base_host_virt_addr":-1,"size":1,"offset":0}]"#, "[]x", "\0"]
         {
             assert!(!parse(text.as_bytes()).is_err_and(|error| error.is_eof()), "{text}");
             assert!(parse(text.as_bytes()).is_err(), "{text}");
         }
-        // It may go on.
+        // More bytes may follow.
         for text in ["", "[", r#"[{"base_host"#] {
             assert!(parse(text.as_bytes()).is_err_and(|error| error.is_eof()), "{text}");
         }

@@ -1,4 +1,4 @@
-//! Cloud Hypervisor's migration protocol, version 0, as far as a local migration and its page faults need it.
+//! The part of Cloud Hypervisor's migration protocol, version 0, that a local migration and its page faults need.
 //!
 //! A request has 16 bytes, little endian: command (u16), six bytes that depend on it, the length of its payload (u64). An answer has
 //! 16, too: status (u16), six bytes of padding, a length. Each request waits for its answer.
@@ -13,16 +13,16 @@ use std::ops::Range;
 
 /// Bytes of a request, of an answer, and of the range of a page fault.
 pub(crate) const HEADER: usize = 16;
-/// The most bytes of a machine's configuration.
+/// Most bytes of a machine's configuration.
 pub const MOST_CONFIG: u64 = 16 << 20;
-/// The most bytes of the state of its devices and vCPUs.
+/// Most bytes of the state of its devices and vCPUs.
 pub const MOST_STATE: u64 = 64 << 20;
-/// The most bytes of one page fault.
+/// Most bytes of one page fault.
 pub const MOST_FAULT: u64 = 2 << 20;
-/// What a connection says first that asks for pages: a role (u16).
+/// First bytes of a connection for page faults: a role (u16).
 pub(crate) const ROLE_FAULT: [u8; 2] = 2u16.to_le_bytes();
 
-/// What one side asks of the other. A number is the length of the payload.
+/// A request. A number is the length of the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MigrationRequest {
     Start,
@@ -78,18 +78,18 @@ impl MigrationRequest {
         sense(format!("command {command} has {length} bytes: it may have {least} to {most}"))
     }
 
-    /// The error that it came when another one was to come.
+    /// Returns the error that this request came instead of another one.
     pub fn out_of_turn(self, wanted: &str) -> MigrationError {
         MigrationError::Sense(format!("{self:?} came when {wanted} was to come"))
     }
 }
 
-/// An answer without a payload: yes, or no.
+/// Returns an answer without a payload: success or failure.
 pub(crate) fn answer(is_ok: bool) -> [u8; HEADER] {
     head(if is_ok { 1 } else { 2 }, 0)
 }
 
-/// Whether the other side said yes to `what`.
+/// Checks that the other side accepted `what`.
 pub(crate) fn is_ok(bytes: &[u8; HEADER], what: &'static str) -> Result<(), MigrationError> {
     match numbers(bytes) {
         (1, 0) => Ok(()),
@@ -98,7 +98,7 @@ pub(crate) fn is_ok(bytes: &[u8; HEADER], what: &'static str) -> Result<(), Migr
     }
 }
 
-/// The guest-physical addresses of a page fault.
+/// Parses the guest-physical addresses of a page fault.
 pub(crate) fn range(bytes: &[u8; HEADER]) -> Result<Range<u64>, MigrationError> {
     let (first, second) = bytes.split_at(8);
     let [start, length] = [first, second].map(|part| u64::from_le_bytes(part.try_into().expect("8 bytes")));
@@ -127,13 +127,13 @@ fn numbers(bytes: &[u8; HEADER]) -> (u16, u64) {
     (u16::from_le_bytes([bytes[0], bytes[1]]), u64::from_le_bytes(length))
 }
 
-/// A memslot, as a machine's configuration has it. All in bytes.
+/// A memslot of a machine's configuration. All in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Slot {
     pub slot: u32,
     pub gpa: u64,
     pub size: u64,
-    /// Where its memory begins in its file.
+    /// Offset of its memory in its file.
     pub file_offset: u64,
     #[serde(default)]
     virtio_mem: bool,
@@ -149,16 +149,16 @@ struct MemoryManager {
     guest_ram_mappings: Vec<Slot>,
 }
 
-/// The memslots of a machine. In its image they lie one behind the other, in the order of its configuration.
+/// The memslots of a machine. The image has them one after the other, in the order of the configuration.
 #[derive(Debug)]
 pub(crate) struct Slots {
     pub slots: Vec<Slot>,
-    /// Their guest-physical addresses, and where each is in the image.
+    /// Their guest-physical addresses, and their offsets in the image.
     pub layout: Layout,
 }
 
 impl Slots {
-    /// Those of a configuration, which is JSON. Fields that are not known are ignored.
+    /// Parses the memslots of a configuration in JSON. Ignores unknown fields.
     pub fn parse(config: &[u8]) -> Result<Self, MigrationError> {
         let config: Config =
             serde_json::from_slice(config).or_else(|error| sense(format!("its configuration: {error}")))?;
@@ -185,7 +185,7 @@ impl Slots {
         Ok(Self { layout: Layout::new(regions, offset)?, slots })
     }
 
-    /// Which one has a page of the image, and the place of that page in its file.
+    /// Returns the memslot of a page of the image, and the offset of that page in the memslot's file.
     pub fn at(&self, page: usize) -> Option<(usize, u64)> {
         let mut left = (page as u64).checked_mul(PAGE as u64)?;
         for (number, slot) in self.slots.iter().enumerate() {
@@ -197,45 +197,45 @@ impl Slots {
         None
     }
 
-    /// Bytes of the memory of all.
+    /// Returns the bytes of the memory of all memslots.
     pub fn size(&self) -> u64 {
         self.slots.iter().map(|slot| slot.size).sum()
     }
 }
 
 impl Slot {
-    /// Where its memory ends in its file.
+    /// Returns the end of its memory in its file.
     pub fn end(&self) -> Option<u64> {
         self.file_offset.checked_add(self.size)
     }
 }
 
-/// Why a machine was not kept, or not restored.
+/// Error of receiving or restoring a machine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrationError {
-    /// What the VMM sends makes no sense, or is not served.
+    /// The VMM's messages are malformed or not supported.
     #[error("the migration: {0}")]
     Sense(String),
-    /// A memslot that makes no sense, or is not served.
+    /// A memslot is malformed or not supported.
     #[error("memslot {0}: {1}")]
     Slot(u32, &'static str),
-    /// The memslots make no sense together.
+    /// The memslots contradict each other.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The VMM said no.
+    /// The VMM refused.
     #[error("the VMM refused {0}")]
     Refused(&'static str),
-    /// The VMM gave it up.
+    /// The VMM abandoned the migration.
     #[error("the VMM abandoned the migration")]
     Abandoned,
-    /// A template that no VMM sent.
+    /// The template is not a machine.
     #[error("{0} is no machine: `receive` makes one")]
     NoMachine(String),
-    /// The store says no.
+    /// An error of the store.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The connection or a memory file says no.
+    /// An error of the connection or of a memory file.
     #[error("the VMM: {0}")]
     Io(#[from] io::Error),
 }

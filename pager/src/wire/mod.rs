@@ -1,4 +1,4 @@
-//! How a VMM tells the pager of its memory.
+//! Protocols by which a VMM describes its memory to the pager.
 
 mod firecracker;
 mod migration;
@@ -17,30 +17,31 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A way in which VMMs hand over their memory.
+/// A protocol by which VMMs hand over their memory.
 ///
-/// A handshake is looked at and left in the socket. So it is still there for another daemon, if this one is killed.
+/// An implementation reads a handshake and leaves it in the socket, so that another daemon finds it if this one is
+/// killed.
 pub trait Wire: Send + Sync {
-    /// Waits for the handshake on a connection, at most so long.
+    /// Waits for the handshake on a connection, at most for `wait`.
     fn handshake(&self, connection: &UnixStream, wait: Duration) -> Result<Handshake, WireError>;
 }
 
-/// What a VMM sent.
+/// A VMM's handshake.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Handshake {
-    /// Where its memory is, as it said: to be checked by [`Layout::new`](crate::Layout::new).
+    /// Regions of its memory, unchecked: [`Layout::new`](crate::Layout::new) checks them.
     pub regions: Vec<Region>,
     /// Bytes of a page of its memory: [`PAGE`](crate::PAGE), or [`HUGE_PAGE`](crate::HUGE_PAGE).
     pub page_size: usize,
     /// Its userfaultfd.
     pub uffd: Uffd,
-    /// Descriptors that came along: shared memory, and what newer VMMs send.
+    /// Further descriptors: shared memory, and those of newer VMMs.
     pub more: Vec<OwnedFd>,
 }
 
 impl Handshake {
-    /// Where its memory is in an image of so many bytes.
+    /// Returns the layout of its memory in an image of `image` bytes.
     pub(crate) fn layout(&self, image: u64) -> Result<Layout, LayoutError> {
         layout(self.regions.clone(), self.page_size, image)
     }
@@ -50,38 +51,38 @@ pub(crate) fn layout(regions: Vec<Region>, page_size: usize, image: u64) -> Resu
     if page_size == HUGE_PAGE { Layout::of_huge_pages(regions, image) } else { Layout::new(regions, image) }
 }
 
-/// Why a handshake was refused.
+/// Reason for refusing a handshake.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// It did not come in time, or not all of it.
+    /// The handshake, or a part of it, did not come in time.
     #[error("no whole handshake after {0:?}: {1} bytes came")]
     Late(Duration, usize),
-    /// The VMM closed the connection before it was whole.
+    /// The VMM closed the connection before the handshake was complete.
     #[error("the connection was closed after {0} bytes of a handshake")]
     Closed(usize),
-    /// It has too many bytes.
+    /// The handshake is too long.
     #[error("the handshake has more than {MOST_HANDSHAKE} bytes")]
     Long,
-    /// It is no JSON array of mappings.
+    /// The handshake is no JSON array of mappings.
     #[error("the handshake is not understood: {0}")]
     Syntax(String),
-    /// None, or too many descriptors.
+    /// No descriptor, or too many.
     #[error("{0} descriptors came with the handshake: there must be 1 to {MOST_FDS}")]
     Descriptors(usize),
     /// The first descriptor is something else.
     #[error("the first descriptor: {0}")]
     NoUffd(io::Error),
-    /// Pages of a size that is not served.
+    /// The page size is not supported.
     #[error("pages of {0} bytes are not served: only {PAGE} and {HUGE_PAGE}")]
     PageSize(u64),
     /// Regions in pages of different sizes.
     #[error("regions in pages of {PAGE} and of {HUGE_PAGE} bytes are not served in one guest")]
     PageSizes,
-    /// The regions make no sense.
+    /// The regions are invalid.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The socket said no.
+    /// An error of the socket.
     #[error("the connection: {0}")]
     Io(#[from] io::Error),
 }

@@ -12,23 +12,23 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Room for the descriptors of a message: more than a handshake may have, so that too many are noticed.
+/// Room for the descriptors of a message: more than a handshake may have, so that an excess is noticed.
 const ROOM: usize = rustix::cmsg_space!(ScmRights(16));
 
-/// Looks at what came until `is_whole` finds a message in it, and leaves it in the socket.
+/// Peeks at the received bytes until `is_whole` finds a message in them, and leaves them in the socket.
 pub(crate) fn receive<T>(
     connection: &UnixStream,
     until: Instant,
     wait: Duration,
     is_whole: impl Fn(&[u8]) -> Result<Option<T>, WireError>,
 ) -> Result<(T, Vec<OwnedFd>), WireError> {
-    look_from_the_start(connection)?;
+    peek_from_the_start(connection)?;
     let (mut bytes, mut fds) = (Vec::new(), Vec::new());
     let mut part = vec![0; 16 << 10];
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        // Whether there is more behind what was looked at, poll does not know: what was looked at counts.
+        // poll does not know whether there are bytes behind the peeked ones, so the peeked length counts.
         match look(connection, &mut part, &mut fds) {
             Ok(0) => return Err(WireError::Closed(bytes.len())),
             Ok(got) => bytes.extend_from_slice(&part[..got]),
@@ -36,7 +36,7 @@ pub(crate) fn receive<T>(
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error.into()),
             Err(_) if left == Timespec::default() => return Err(WireError::Late(wait, bytes.len())),
             Err(_) if bytes.is_empty() => {
-                // Where it is interrupted, the next look says so.
+                // If it is interrupted, the next peek decides.
                 _ = poll(&mut [PollFd::new(connection, PollFlags::IN)], Some(&left));
             }
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
@@ -44,22 +44,22 @@ pub(crate) fn receive<T>(
         if bytes.len() > MOST_HANDSHAKE {
             return Err(WireError::Long);
         }
-        // Each piece may bring some, and they are this process's from now on: those that are too many would be missing elsewhere.
+        // Each piece may bring descriptors, which now belong to this process. An excess would be missing elsewhere.
         if fds.len() > MOST_FDS {
             return Err(WireError::Descriptors(fds.len()));
         }
         if let Some(found) = is_whole(&bytes)? {
             return Ok((found, fds));
         }
-        // A VMM that sends one byte after the other does not stretch it.
+        // A VMM that sends byte by byte does not extend the limit.
         if left == Timespec::default() {
             return Err(WireError::Late(wait, bytes.len()));
         }
     }
 }
 
-/// From now on a look begins with the first byte that was not taken, and goes on where the last one ended.
-fn look_from_the_start(connection: &UnixStream) -> io::Result<()> {
+/// Makes peeks begin at the first unread byte, and continue where the last peek ended.
+fn peek_from_the_start(connection: &UnixStream) -> io::Result<()> {
     let zero: i32 = 0;
     let (fd, level, name) = (connection.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF);
     // SAFETY: the option is an `int`, which the kernel reads.

@@ -1,4 +1,4 @@
-//! Clones of a template share what they do not write, and see every byte right.
+//! Clones of a template share pages that they do not write, and see every byte right.
 
 use crate::daemon::{Daemon, IMAGE, folder, is_offered, library, with_template};
 use crate::snapshot::may_look;
@@ -40,7 +40,7 @@ fn clones_see_every_byte_right_beside_balloons_and_kills() {
         let report = twin.report();
         assert!(report.is_right() && report.removed > 0, "{report:?}");
     }
-    // Of the last daemon: most pages were there before it.
+    // Counters of the last daemon: most pages were present before it.
     assert!(daemon.stats().removes > 0);
     std::fs::remove_dir_all(folder).unwrap();
 }
@@ -58,7 +58,7 @@ fn a_removal_by_a_clone_that_is_not_noted_is_found() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Bytes that each of three guests has for itself, which read all pages and write 40; and what they share.
+/// Returns the own bytes of three guests that read all pages and write 40, and the bytes that they share.
 fn own(template: &Template, share: Option<(&Share, &Path)>) -> ([u64; 3], u64) {
     let own = [1, 2, 3].map(|number| {
         let memory = match share {
@@ -106,10 +106,10 @@ fn clones_have_the_pages_that_they_wrote_for_themselves_and_the_others_in_common
     for bytes in each {
         assert!(bytes <= 40 * PAGE as u64, "{bytes} bytes are a clone's own");
     }
-    // The control: without it each has all of them. The kernel's page of zeros is for all.
+    // The control: without sharing each guest has all pages. All guests share the kernel's page of zeros.
     let (each, _) = own(&template, None);
     assert!(each.iter().all(|bytes| *bytes > template.size() / 2), "{each:?}");
-    // Another process finds what is there.
+    // Another process finds the present chunks.
     let again = Share::open(&folder, &template).unwrap();
     assert_eq!(again.bytes(), shared);
     drop(template);
@@ -131,14 +131,14 @@ fn a_folder_on_a_disk_is_refused() {
     std::fs::remove_dir_all(store).unwrap();
 }
 
-/// Whether a clone gets a page of zeros from a pager that follows one which took a snapshot of it.
+/// Returns whether a clone gets a page of zeros from the successor of a pager that took a snapshot of it.
 fn goes_on(name: &str, sabotage: Option<Sabotage>, wait: Duration) -> bool {
     let Some(folder) = shared(name) else { return sabotage.is_none() };
     let library = Library::new(Folder::open(folder.join("store")).unwrap());
     library.snapshot("twin", IMAGE.read(), (IMAGE.pages * PAGE) as u64, 64 << 10).unwrap();
     let template = library.open("twin").unwrap();
     let share = Share::open(&folder.join("share"), &template).unwrap();
-    // A thread reads it to the end, also where the test fails.
+    // A thread reads it to the end, also if the test fails.
     let memory: &Memory = Box::leak(Box::new(Memory::clone_of(IMAGE, &folder.join("share/twin")).unwrap()));
     let features = Features::REMOVE.and(Features::SHARED).and(Features::MINOR);
     let uffd = Uffd::new(features).unwrap();
@@ -157,7 +157,7 @@ fn goes_on(name: &str, sabotage: Option<Sabotage>, wait: Duration) -> bool {
         Guest::serve_on(parts, Backing::Share(share.clone()), options).unwrap()
     };
     let first = serve(None);
-    // It protects what is there, and marks what is not.
+    // It protects present pages, and marks missing ones.
     drop(first.handle().harvest().unwrap());
     first.stop();
     let second = serve(sabotage);
@@ -169,7 +169,7 @@ fn goes_on(name: &str, sabotage: Option<Sabotage>, wait: Duration) -> bool {
     });
     let answer = answered.recv_timeout(wait).ok();
     second.stop();
-    // Another one lets it go on.
+    // Another pager serves it.
     let third = serve(None);
     assert_eq!(answer.or_else(|| answered.recv_timeout(Duration::from_secs(20)).ok()), Some(true));
     third.stop();
@@ -185,7 +185,7 @@ fn a_clone_goes_on_after_a_pager_that_took_a_snapshot_of_it() {
 }
 
 #[test]
-fn a_clone_whose_marks_are_in_the_way_of_zeros_stands_still() {
+fn a_clone_whose_marks_block_zero_pages_is_stuck() {
     if may_look() {
         assert!(!goes_on("clones-marks-found", Some(Sabotage::Mark), Duration::from_millis(500)));
     }

@@ -1,5 +1,6 @@
-//! A process that does what Cloud Hypervisor does: it sends a machine by a local migration, waits for one, maps its memory, and asks for
-//! pages on a connection of its own. Its messages are written here once more, so that a mistake of the pager's is none of both.
+//! A process that behaves as Cloud Hypervisor: it sends a machine by a local migration, waits for one, maps its memory,
+//! and asks for pages on a connection of its own. It implements the messages independently, so that it does not share a
+//! mistake of the pager.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -29,13 +30,14 @@ pub const COMPLETE_PAUSED: u16 = 8;
 pub const PAGE_FAULT: u16 = 9;
 pub const OK: (u16, u64) = (1, 0);
 pub const ERROR: (u16, u64) = (2, 0);
-/// No message may take longer.
+/// Time limit of a message.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// Number, guest-physical address, pages, file, offset in it: in the order of the configuration, which is none of addresses.
+/// Number, guest-physical address, pages, file, offset in it; in the order of the configuration, which is not that of
+/// addresses.
 pub const SLOTS: [(u32, u64, usize, usize, u64); 3] =
     [(2, 8 << 30, 70, 0, 0), (4, 0, 96, 1, 0), (9, 4 << 30, 160, 1, 96 * PAGE as u64)];
-/// What the pages of all are, one memslot behind the other.
+/// Contents of all pages, one memslot after the other.
 pub const IMAGE: Image = Image { seed: 7, pages: 70 + 96 + 160 };
 pub const VM_STATE: &[u8] = b"{\"vcpus\":[1,2,3]}";
 
@@ -52,7 +54,7 @@ pub fn config(virtio_mem: bool) -> String {
     )
 }
 
-/// The place of a page: which memslot, and the page in it.
+/// Returns the memslot of a page, and its number there.
 pub fn place(mut page: usize) -> (usize, usize) {
     let mut slot = 0;
     while page >= SLOTS[slot].2 {
@@ -67,12 +69,12 @@ pub fn gpa(page: usize) -> u64 {
     SLOTS[slot].1 + (page * PAGE) as u64
 }
 
-/// The bytes of a page of the image.
+/// Returns the bytes of a page of the image.
 pub fn content(page: usize) -> Vec<u8> {
     (0..PAGE / 8).flat_map(|word| IMAGE.word(page, 0, word).to_ne_bytes()).collect()
 }
 
-/// The memory files of a machine that is sent: two of its memslots have one.
+/// Makes the memory files of a machine to send; two of its memslots share one.
 pub fn files() -> [File; 2] {
     let files: [File; 2] = [0, 1].map(|_| memfd_create("twin", MemfdFlags::CLOEXEC).unwrap().into());
     for page in 0..IMAGE.pages {
@@ -83,7 +85,7 @@ pub fn files() -> [File; 2] {
     files
 }
 
-/// The next connection.
+/// Accepts the next connection.
 pub fn accept(listener: &UnixListener) -> Talk {
     let bound = Timespec { tv_sec: BOUND.as_secs() as i64, tv_nsec: 0 };
     let ready = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&bound)).unwrap();
@@ -110,11 +112,11 @@ impl Talk {
         let mut head = [0; 16];
         head[..2].copy_from_slice(&command.to_le_bytes());
         head[8..].copy_from_slice(&length.to_le_bytes());
-        // Where it is refused, the connection may be closed already.
+        // If the pager refuses, the connection may be closed already.
         _ = self.0.write_all(&head).and_then(|()| self.0.write_all(payload));
     }
 
-    /// The answer to a request with this payload.
+    /// Sends a request with this payload, and returns the answer.
     pub fn ask(&mut self, command: u16, payload: &[u8]) -> (u16, u64) {
         self.request(command, payload.len() as u64, payload);
         self.answer()
@@ -131,7 +133,7 @@ impl Talk {
         self.answer()
     }
 
-    /// `(0, 0)`: it is closed.
+    /// `(0, 0)`: the connection is closed.
     pub fn answer(&mut self) -> (u16, u64) {
         let mut head = [0; 16];
         if self.0.read_exact(&mut head).is_err() {
@@ -145,7 +147,7 @@ impl Talk {
         self.request(status, length, &[]);
     }
 
-    /// The next request, and its payload.
+    /// Reads the next request, and its payload.
     fn hear(&mut self) -> (u16, Vec<u8>) {
         let mut head = [0; 16];
         self.0.read_exact(&mut head).unwrap();
@@ -172,7 +174,7 @@ impl Talk {
     }
 }
 
-/// Sends a machine as far as its state: what the answer to the last request is to be heard of.
+/// Sends a machine up to its state, and returns the connection for the last answer.
 pub fn send_all(talk: &mut Talk, files: &[File; 2]) {
     assert_eq!(talk.ask(START, &[]), OK);
     for (slot, _, _, file, _) in SLOTS {
@@ -189,12 +191,12 @@ pub struct Vmm {
     pub config: Vec<u8>,
     /// By memslot.
     files: Vec<File>,
-    /// Whether the pager said that its machine is to stand still.
+    /// Whether the pager asked for a stopped machine.
     pub paused: bool,
 }
 
 impl Vmm {
-    /// Hears a pager up to its second connection.
+    /// Reads a pager's messages up to its second connection.
     pub fn meet(listener: &UnixListener) -> Self {
         let mut main = accept(listener);
         assert_eq!(main.hear(), (START, Vec::new()));
@@ -220,7 +222,7 @@ impl Vmm {
         Self { main, faults, config, files, paused: false }
     }
 
-    /// Hears the rest. `devices`: what it does while it restores them.
+    /// Reads the rest. Calls `devices` while it restores devices.
     pub fn finish(&mut self, devices: impl FnOnce(&mut Self)) -> Vec<u8> {
         let (command, state) = self.main.hear();
         assert_eq!(command, STATE);
@@ -235,7 +237,7 @@ impl Vmm {
         state
     }
 
-    /// Says no to the state.
+    /// Refuses the state.
     pub fn refuse(&mut self) {
         assert_eq!(self.main.hear().0, STATE);
         self.main.say(ERROR);
@@ -247,7 +249,7 @@ impl Vmm {
             .ask(PAGE_FAULT, &[gpa(page).to_le_bytes(), ((pages * PAGE) as u64).to_le_bytes()].concat())
     }
 
-    /// The file of a page, and its place there.
+    /// Returns the file of a page, and its offset there.
     pub fn file(&self, page: usize) -> (&File, u64) {
         let (slot, at) = place(page);
         (&self.files[slot], SLOTS[slot].4 + (at * PAGE) as u64)
@@ -259,7 +261,8 @@ impl Vmm {
         bytes
     }
 
-    /// Maps the memory, and serves its faults until it has all pages: one by one in their order beside those that the guest touches.
+    /// Maps the memory, and serves its faults until it has all pages. Asks for pages one by one in order, beside those
+    /// that the guest touches.
     pub fn run(mut self) -> Mapped {
         let uffd = Uffd::new(Features::SHARED.and(Features::MINOR)).unwrap();
         let map = |(slot, file): (usize, &File)| {
@@ -281,7 +284,7 @@ impl Vmm {
             let mut left: Vec<usize> = (0..IMAGE.pages).rev().collect();
             while let Some(page) = left.last().copied() {
                 let mut event = [0; 32];
-                // Without one, the next page in order.
+                // Without a fault, the next page in order.
                 let page = if rustix::io::read(&uffd, &mut event) == Ok(32) {
                     assert_eq!(event[0], 0x12, "a page fault");
                     let fault = u64::from_ne_bytes(event[16..24].try_into().unwrap());
@@ -290,7 +293,7 @@ impl Vmm {
                     left.pop();
                     page
                 };
-                // Where it is refused, the guest stands still.
+                // If the pager refuses, the guest stands still.
                 if self.ask(page, 1) != OK {
                     return;
                 }
@@ -300,7 +303,7 @@ impl Vmm {
                     other => panic!("{other:?}"),
                 }
             }
-            // It has all pages, and closes the connection.
+            // The VMM has all pages, and closes the connection.
         });
         mapped
     }

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 /// Memory of a guest in MiB.
 pub const MIB: usize = 16;
-/// What templates are.
+/// The image of the templates.
 pub const IMAGE: Image = Image { seed: 1, pages: (MIB << 20) / PAGE };
-/// No process may take longer for anything.
+/// Time limit of each step of a process.
 const BOUND: Duration = Duration::from_secs(30);
 
 pub fn is_offered() -> bool {
@@ -23,7 +23,7 @@ pub fn is_offered() -> bool {
 }
 
 pub fn folder(name: &str) -> PathBuf {
-    // In memory, where there is such a place: nothing here is to outlive a crash.
+    // In memory if possible: nothing here must survive a crash.
     let memory = PathBuf::from("/dev/shm");
     let base = if memory.is_dir() { memory } else { std::env::temp_dir() };
     let folder = base.join(format!("slat-pager-{name}-{}", std::process::id()));
@@ -32,7 +32,7 @@ pub fn folder(name: &str) -> PathBuf {
     folder
 }
 
-/// A file with what templates are.
+/// Makes a file with the image of the templates.
 pub fn image(folder: &Path) -> PathBuf {
     let path = folder.join("image");
     let mut image = std::fs::File::create(&path).map(std::io::BufWriter::new).unwrap();
@@ -44,14 +44,14 @@ pub fn library(folder: &Path) -> Library {
     Library::new(Folder::open(folder.join("store")).unwrap())
 }
 
-/// A folder with a store, and the template `twin` in it.
+/// Makes a folder with a store, and the template `twin` in it.
 pub fn with_template(name: &str) -> PathBuf {
     let folder = folder(name);
     library(&folder).snapshot("twin", IMAGE.read(), (MIB << 20) as u64, 64 << 10).unwrap();
     folder
 }
 
-/// The command that serves a template of a store at `socket` in this folder.
+/// Returns the command that serves a template of a store at `socket` in this folder.
 fn serve(folder: &Path, store: &str, template: &str) -> Command {
     let mut serve = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
     serve.args(["serve", "--store", store, "--guest"]);
@@ -59,8 +59,8 @@ fn serve(folder: &Path, store: &str, template: &str) -> Command {
     serve
 }
 
-/// Restores a guest of so many MiB from a snapshot in the store of this folder, in a daemon of its own, beside a balloon. Its bytes are
-/// compared with what `oracle` in this folder says of the snapshot.
+/// Restores a guest of `mib` MiB from a snapshot in the store of this folder, in a daemon of its own, beside a balloon.
+/// Compares its bytes with the snapshot's versions in `oracle` in this folder.
 pub fn restored(folder: &Path, name: &str, mib: usize) -> Report {
     let own = folder.join(format!("restored.{name}"));
     std::fs::create_dir(&own).unwrap();
@@ -75,17 +75,17 @@ pub struct Daemon {
     pub worker: i32,
     keeper: Child,
     log: Mutex<Receiver<String>>,
-    /// Lines that came before one that was waited for, and count.
+    /// Lines of the log before an awaited one, which still count.
     early: Mutex<VecDeque<String>>,
 }
 
 impl Daemon {
-    /// Serves the template `twin`, in a folder of its own. `None`: userfaultfd is not offered.
+    /// Serves the template `twin`, in a folder of its own. `None`: there is no userfaultfd.
     pub fn start(name: &str, flags: &str) -> Option<Self> {
         is_offered().then(|| Self::in_folder(with_template(name), flags))
     }
 
-    /// Serves an image, called as Firecracker's example handlers are.
+    /// Serves an image, by the command line of Firecracker's example handlers.
     pub fn of_image(name: &str) -> Option<Self> {
         is_offered().then(|| {
             let folder = folder(name);
@@ -96,7 +96,7 @@ impl Daemon {
         })
     }
 
-    /// Serves an image that a server of NBD has.
+    /// Serves an image of an NBD server.
     pub fn of_nbd(folder: PathBuf, address: &str) -> Self {
         let mut serve = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
         serve.args(["serve", "--cache", "1M", "--image"]);
@@ -117,7 +117,7 @@ impl Daemon {
     }
 
     fn run(folder: PathBuf, mut command: Command) -> Self {
-        // All of it can be ended at once: each of its processes starts the other one again.
+        // A process group, so that all processes can be ended at once: keeper and worker restart each other.
         let mut keeper = command.process_group(0).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(keeper.stderr.take().unwrap()).lines();
         let (send, log) = channel();
@@ -131,7 +131,7 @@ impl Daemon {
         self.folder.join("socket")
     }
 
-    /// The process that serves next.
+    /// Waits for the next worker.
     pub fn started(&self) -> i32 {
         self.find(|line| {
             let line: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -139,7 +139,7 @@ impl Daemon {
         })
     }
 
-    /// The first line of the log of which `find` finds something.
+    /// Returns the first result of `find` on a line of the log.
     pub fn find<T>(&self, find: impl Fn(&str) -> Option<T>) -> T {
         let until = Instant::now() + BOUND;
         loop {
@@ -155,7 +155,7 @@ impl Daemon {
         self.log.lock().unwrap().recv_timeout(left).expect("the daemon's log has no such line")
     }
 
-    /// Waits until the last worker was given all guests. From then on the keeper may be killed.
+    /// Waits until the last worker has all guests. From then on the keeper may be killed.
     pub fn is_ready(&self) {
         let until = Instant::now() + BOUND;
         let mut early = self.early.lock().unwrap();
@@ -168,7 +168,7 @@ impl Daemon {
         }
     }
 
-    /// Kills the process that serves, and waits for the next.
+    /// Kills the worker, and waits for the next one.
     pub fn kill(&mut self) {
         self.kill_worker();
         self.next_worker();
@@ -190,7 +190,7 @@ impl Daemon {
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     }
 
-    /// Waits for the end of a daemon that was asked for it.
+    /// Waits for the end of a draining daemon.
     pub fn end(&mut self) -> ExitStatus {
         let until = Instant::now() + BOUND;
         loop {
@@ -202,13 +202,13 @@ impl Daemon {
         }
     }
 
-    /// Kills the process that holds connections.
+    /// Kills the keeper.
     pub fn kill_keeper(&self) {
         let keeper = rustix::process::Pid::from_child(&self.keeper);
         rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
     }
 
-    /// The process that holds connections after one that was killed.
+    /// Waits for the keeper that follows a killed one.
     pub fn next_keeper(&self) -> rustix::process::Pid {
         let keeper = self.find(|line| {
             let line: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -217,7 +217,7 @@ impl Daemon {
         rustix::process::Pid::from_raw(keeper as i32).unwrap()
     }
 
-    /// The rest of the log, once all of its processes have ended.
+    /// Returns the rest of the log, once all of its processes have ended.
     pub fn rest(&self) -> Vec<String> {
         let (until, mut lines) = (Instant::now() + BOUND, Vec::new());
         loop {
@@ -233,14 +233,14 @@ impl Daemon {
         self.twin_of(MIB, flags)
     }
 
-    /// One with so many MiB of memory.
+    /// Starts a guest with `mib` MiB of memory.
     pub fn twin_of(&self, mib: usize, flags: &str) -> Twin {
         let mut twin = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
         twin.arg("twin").arg(self.socket()).arg(format!("--memory={mib}M")).args(flags.split_whitespace());
         Twin(twin.stdout(Stdio::piped()).spawn().unwrap())
     }
 
-    /// What was done for the guest that ended next.
+    /// Returns the counters of the guest that ends next.
     pub fn stats(&self) -> GuestStats {
         self.find(|line| {
             let line: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -284,7 +284,7 @@ impl Twin {
             assert!(Instant::now() < until, "it does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
-        // A pipe takes more than a report has.
+        // A pipe's buffer exceeds a report.
         let output = std::io::read_to_string(self.0.stdout.take().unwrap()).unwrap();
         (self.0.wait().unwrap(), output)
     }

@@ -1,5 +1,6 @@
-//! Hosts that share a store and nothing else: each order of their calls that a seed draws, with calls that take effect late, twice,
-//! or though they seemed to fail; and hosts that are gone. It runs the library as it is, on a store in memory that takes turns.
+//! Hosts that share a store and nothing else. A seed draws the order of their calls. Calls may take effect late, twice,
+//! or although they seemed to fail, and hosts may die. The test runs the unmodified library on a store in memory that
+//! schedules the calls.
 
 use slat_pager::{Entry, Library, PATIENCE, Sabotage, Store, StoreError, Version};
 use std::collections::BTreeMap;
@@ -10,18 +11,18 @@ use std::time::{Duration, SystemTime};
 const PAGE: usize = 4096;
 const HOSTS: usize = 6;
 
-/// The store, and whose turn it is.
+/// The store, and its schedule.
 struct World {
     state: Mutex<State>,
-    /// Its turn has come, for each host.
+    /// For each host, a signal that its turn has come.
     turns: [Condvar; HOSTS],
 }
 
 struct State {
     objects: BTreeMap<String, (Vec<u8>, u64)>,
-    /// Calls until now: the clock, and the versions of objects.
+    /// Number of calls: the clock, and the versions of objects.
     calls: u64,
-    /// Hosts that want to make a call, hosts that have ended, and the one that may make it.
+    /// Hosts that want to make a call, hosts that have ended, and the host that may make it.
     hosts: Vec<Host>,
     turn: Option<usize>,
     /// Calls that take effect once more, later.
@@ -37,7 +38,7 @@ enum Host {
     HasEnded,
 }
 
-/// The store, as a host sees it.
+/// A host's view of the store.
 #[derive(Clone)]
 struct View {
     world: Arc<World>,
@@ -64,8 +65,8 @@ impl World {
 }
 
 impl State {
-    /// When each host waits or has ended, one of those that wait goes on. They are favoured differently for a while, so that some
-    /// fall far behind.
+    /// When each host waits or has ended, resumes one of those that wait. Favours hosts differently for a while, so
+    /// that some fall far behind.
     fn choose(&mut self, turns: &[Condvar; HOSTS]) {
         if self.turn.is_none() && !self.hosts.contains(&Host::Runs) {
             let waits: Vec<_> =
@@ -77,7 +78,7 @@ impl State {
             let any = self.random.usize(..waits.len());
             let turn = waits[if self.random.u8(..4) > 0 { favoured } else { any }];
             self.turn = Some(turn);
-            // No other one is woken: it would look, and sleep again.
+            // Wakes no other host, which would only sleep again.
             turns[turn].notify_all();
         }
     }
@@ -94,7 +95,7 @@ impl State {
 }
 
 impl View {
-    /// A call, in turn. `Err`: it seems to have failed, though it had its effect.
+    /// Makes a call in turn. `Err`: it seems to have failed, although it had its effect.
     fn call<T>(&self, key: &str, call: impl FnOnce(&mut State) -> T) -> Result<T, StoreError> {
         let mut state = self.world.state.lock().unwrap();
         state.hosts[self.host] = Host::Waits;
@@ -136,7 +137,7 @@ impl Store for View {
         self.call(key, |state| {
             let calls = state.calls;
             state.objects.insert(key.into(), (bytes.into(), calls));
-            // What the host writes once may be written once more; its lease would be older then.
+            // A write may take effect twice, except that of the lease, which would be older then.
             if state.mishaps && !key.starts_with("leases/") && state.random.u8(..8) == 0 {
                 state.late.push((key.into(), Some(bytes.into())));
             }
@@ -179,7 +180,7 @@ fn snapshot(library: &Library, name: &str, pages: &[u8]) -> Result<(), StoreErro
     library.snapshot(name, &*image, image.len() as u64, PAGE).map(|_| ())
 }
 
-/// What is wrong after one order of calls.
+/// Returns what is wrong after one order of calls.
 fn explore(seed: u64, sabotage: Option<Sabotage>) -> Vec<String> {
     let world = World::new(seed, 1);
     let view = &|host| View { world: world.clone(), host };
@@ -188,7 +189,7 @@ fn explore(seed: u64, sabotage: Option<Sabotage>) -> Vec<String> {
         snapshot(&library(0), name, &pages).unwrap();
     }
     let mut draw = fastrand::Rng::with_seed(!seed);
-    // Where hosts are taken for gone though they live, what they serve may go.
+    // If live hosts are taken for dead, objects that they serve may be deleted.
     let patience = if draw.bool() { Duration::from_secs(30) } else { PATIENCE };
     {
         let mut state = world.state.lock().unwrap();
@@ -245,7 +246,7 @@ fn explore(seed: u64, sabotage: Option<Sabotage>) -> Vec<String> {
                 Err(error) => wrong.push(error.to_string()),
             }
         }
-        // Once every host is gone: what a collection leaves is whole, and no more than that.
+        // When no host is left, a collection leaves whole templates, and nothing else.
         if let Err(error) = library.gc(PATIENCE) {
             wrong.push(error.to_string());
         }
@@ -267,10 +268,10 @@ fn explore(seed: u64, sabotage: Option<Sabotage>) -> Vec<String> {
     wrong
 }
 
-/// Seeds of one kind of mistake that are explored at most.
+/// Most seeds for one kind of mistake.
 const SEEDS: u64 = 3000;
 
-/// Begins with this seed, which is or was near one that finds the mistake. Where the library's calls change, another one does.
+/// First seed, which is near one that finds the mistake. After a change of the library's calls another seed does.
 fn find(sabotage: Sabotage, first: u64) {
     let found = (first..first + SEEDS)
         .find_map(|seed| Some((seed, explore(seed, Some(sabotage)).into_iter().next()?)));
@@ -288,12 +289,12 @@ fn hosts_that_share_a_store_lose_no_chunk_in_any_order() {
 }
 
 #[test]
-fn a_collection_that_deletes_what_uploads_write_is_found() {
+fn a_collection_that_deletes_chunks_of_uploads_is_found() {
     find(Sabotage::Gc, 0);
 }
 
 #[test]
-fn a_collection_that_forgets_what_uploads_rely_on_is_found() {
+fn a_collection_that_deletes_chunks_that_uploads_rely_on_is_found() {
     find(Sabotage::Retired, 160);
 }
 

@@ -1,4 +1,4 @@
-//! What a hostile or mistaken VMM sends is refused, in words, and others are served as before.
+//! The pager refuses the messages of a hostile or faulty VMM with an error, and still serves others.
 
 use crate::daemon::{Daemon, MIB};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -43,7 +43,7 @@ fn a_handshake_that_is_no_handshake_is_refused() {
     send(&vmm, "[", &[]);
     drop(vmm);
     assert!(matches!(Firecracker.handshake(&pager, WAIT), Err(WireError::Closed(1))));
-    // Spaces without end.
+    // Endless spaces.
     let (mut vmm, pager) = UnixStream::pair().unwrap();
     let writing = std::thread::spawn(move || _ = vmm.write_all(&vec![b' '; 400 << 10]));
     let result = Firecracker.handshake(&pager, Duration::from_secs(10));
@@ -71,7 +71,7 @@ fn a_handshake_in_pieces_is_read_and_stays_in_the_socket() {
 }
 
 #[test]
-fn a_refused_vmm_is_told_of_in_the_log_and_others_are_served() {
+fn a_refused_vmm_is_logged_and_others_are_served() {
     let Some(daemon) = Daemon::start("hostile", "") else { return };
     let mode = std::fs::metadata(daemon.socket()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "only this user may connect");
@@ -81,7 +81,7 @@ fn a_refused_vmm_is_told_of_in_the_log_and_others_are_served() {
         send(&vmm, text, &[uffd.as_fd()]);
         let line = daemon.find(|line| line.contains("refused").then(|| line.to_owned()));
         assert!(line.contains(what), "{line}");
-        // The connection is closed: by worker and keeper.
+        // Worker and keeper close the connection.
         let closed = (0..1000).any(|_| {
             std::thread::sleep(Duration::from_millis(5));
             vmm.write_all(b" ").is_err()

@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 
 /// Pages of 4 KiB in a huge page.
 const UNIT: usize = HUGE_PAGE / PAGE;
-/// How many the kernel has for all users, and may be told to have.
+/// The kernel's file for the number of huge pages.
 const COUNT: &str = "/proc/sys/vm/nr_hugepages";
 
-/// Huge pages for the guests of one test. Those that were made for it go when it ends.
+/// Huge pages for the guests of one test. The drop removes those that it added.
 struct Reserve {
     before: String,
     _one_at_a_time: MutexGuard<'static, ()>,
 }
 
 impl Reserve {
-    /// For so many guests at a time.
+    /// Reserves pages for `guests` guests at a time.
     fn of(guests: usize) -> Option<Self> {
         static TESTS: Mutex<()> = Mutex::new(());
         let lock = TESTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -30,7 +30,7 @@ impl Reserve {
         let count = || std::fs::read_to_string(COUNT).ok()?.trim().parse::<usize>().ok();
         let before = count()?.to_string();
         if free()? < wanted {
-            // It needs the right to do so, and memory in pieces of this size.
+            // This needs the right to do so, and free memory in blocks of this size.
             _ = std::fs::write(COUNT, (count()? + wanted - free()?).to_string());
         }
         let is_enough = free()? >= wanted;
@@ -42,7 +42,7 @@ impl Reserve {
     }
 }
 
-/// Huge pages that can be had.
+/// Returns the number of available huge pages.
 fn free() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let number = |name| {
@@ -58,7 +58,7 @@ impl Drop for Reserve {
     }
 }
 
-/// Guests of a daemon that is killed, beside balloons.
+/// Runs guests of a daemon that is killed, beside balloons.
 fn are_right(name: &str, flags: &str, twin: &str) {
     let Some(_reserve) = Reserve::of(2) else { return };
     let flags = format!("--cache 1M --store-delay-ms 2 {flags}");
@@ -83,7 +83,7 @@ fn guests_in_huge_pages_see_every_byte_right_beside_balloons_and_kills() {
 
 #[test]
 fn guests_on_shared_huge_pages_see_every_byte_right_beside_balloons_and_kills() {
-    // Pages are reclaimed of guests in pages of 4 KiB alone.
+    // Only guests in pages of 4 KiB are reclaimed.
     let swap = folder("huge-swap-files");
     are_right("huge-shared", &format!("--swap {} --tick 0.02 --cold 1", swap.display()), "--shared");
     std::fs::remove_dir_all(swap).unwrap();
@@ -92,7 +92,7 @@ fn guests_on_shared_huge_pages_see_every_byte_right_beside_balloons_and_kills() 
 #[test]
 fn a_guest_in_huge_pages_is_saved_as_it_was_at_each_instant() {
     let Some(_reserve) = Reserve::of(1) else { return };
-    // What is restored is in pages of 4 KiB: a template has pages of no size.
+    // Restored guests have pages of 4 KiB: a template has no page size.
     is_saved("huge-saved", "", "--page-size 2M");
 }
 
@@ -134,8 +134,9 @@ fn serve(template: Template, options: Options) -> (Memory, Guest) {
     (memory, Guest::serve(Parts { uffd, layout, template, cache, journal, life }, options).unwrap())
 }
 
-/// A page is written after a snapshot, in the middle of a huge page that was there: whether the next snapshot has it.
-fn has_what_was_written(name: &str, sabotage: Option<Sabotage>) -> bool {
+/// Writes to a page after a snapshot, in the middle of a present huge page. Returns whether the next snapshot has the
+/// write.
+fn snapshot_has_the_write(name: &str, sabotage: Option<Sabotage>) -> bool {
     let folder = folder(name);
     let library = Library::new(Folder::open(&folder).unwrap());
     library.snapshot("twin", IMAGE.read(), (MIB << 20) as u64, 64 << 10).unwrap();
@@ -150,7 +151,7 @@ fn has_what_was_written(name: &str, sabotage: Option<Sabotage>) -> bool {
     // SAFETY: as above.
     unsafe { memory.write(page, &words) };
     guest.handle().harvest().unwrap().store("saved.2").unwrap();
-    // Its pages go back before those of the next guest are reserved.
+    // Its pages are freed before those of the next guest are reserved.
     drop((guest, memory));
     let (copy, restored) = serve(library.open("saved.2").unwrap(), Options::default());
     let found = (0..IMAGE.pages).all(|other| {
@@ -167,12 +168,12 @@ fn has_what_was_written(name: &str, sabotage: Option<Sabotage>) -> bool {
 fn a_write_anywhere_in_a_huge_page_is_in_the_next_snapshot() {
     let Some(_reserve) = Reserve::of(1) else { return };
     if may_look() {
-        assert!(has_what_was_written("huge-written", None));
-        assert!(!has_what_was_written("huge-part", Some(Sabotage::Part)));
+        assert!(snapshot_has_the_write("huge-written", None));
+        assert!(!snapshot_has_the_write("huge-part", Some(Sabotage::Part)));
     }
 }
 
-/// Maps so many huge pages: reserved and there, or neither.
+/// Maps huge pages: reserved and present, or neither.
 fn map(pages: usize, is_there: bool) -> *mut core::ffi::c_void {
     let there = if is_there { MapFlags::POPULATE } else { MapFlags::NORESERVE };
     let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB | there;
@@ -183,8 +184,8 @@ fn map(pages: usize, is_there: bool) -> *mut core::ffi::c_void {
     start.unwrap()
 }
 
-/// A page of a guest that is touched while there is no huge page, until there are some: what it is, as a version, and whether no
-/// other process gave one back meanwhile.
+/// Touches a page of a guest while there is no huge page, until there are some. Returns the page's version, and whether
+/// no other process freed one meanwhile.
 fn is_late(name: &str, sabotage: Option<Sabotage>) -> (Option<u32>, bool) {
     let folder = folder(name);
     let library = library(&folder);
@@ -200,7 +201,7 @@ fn is_late(name: &str, sabotage: Option<Sabotage>) -> (Option<u32>, bool) {
     let mut options = Options::default();
     options.sabotage = sabotage;
     let guest = Guest::serve(parts, options).unwrap();
-    // Others take them while this runs, where there are others: then it shows nothing, and does no harm.
+    // Other processes may take huge pages meanwhile: then the test shows nothing, and does no harm.
     let all = free().unwrap();
     let at = (0..UNIT).find(|page| !IMAGE.is_zero(*page)).unwrap();
     let others = map(all, true);
@@ -242,6 +243,6 @@ fn a_working_set_of_huge_pages_comes_ahead_of_faults() {
     assert!(recorded.recorded > 0 && recorded.recorded.is_multiple_of(UNIT as u64), "{recorded:?}");
     assert!(daemon.twin("--millis 400 --page-size 2M --balloon").report().is_right());
     assert!(daemon.stats().ahead > 0);
-    // Guests in small pages have the same template.
+    // Guests in small pages use the same template.
     assert!(daemon.twin("--millis 100 --balloon").report().is_right());
 }

@@ -1,4 +1,4 @@
-//! The pager of a machine of Cloud Hypervisor is killed while its guest runs: nothing is lost, and its VMM gets each page.
+//! Kills the pager of a machine of Cloud Hypervisor while its guest runs. No page is lost, and the VMM gets each page.
 
 use crate::cloud::*;
 use crate::daemon::is_offered;
@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Nothing may take longer.
+/// Time limit of each step.
 const BOUND: Duration = Duration::from_secs(30);
 
 /// `slat-pager restore`, whose worker is killed.
@@ -57,7 +57,7 @@ impl Pager {
         rustix::process::kill_process(worker, rustix::process::Signal::KILL).unwrap();
     }
 
-    /// Kills it, and waits for the next one.
+    /// Kills the worker, and waits for the next one.
     fn kill(&mut self) {
         self.kill_worker();
         self.worker = self.started();
@@ -86,8 +86,8 @@ impl Drop for Pager {
 
 const ON_DEMAND: &str = "--replay 0 --cache 0";
 
-/// What two pages are that the guest had before a kill: one that it wrote, and one that it gave back, are asked for again. Whether they are
-/// as they were.
+/// Asks again, after a kill, for a page that the guest wrote and for one that it gave back. Returns whether they are
+/// right.
 fn is_kept(name: &str, flags: &str) -> bool {
     let (mut pager, listener) = Pager::start(name, &format!("{ON_DEMAND} {flags}"));
     let mut vmm = Vmm::meet(&listener);
@@ -104,7 +104,7 @@ fn is_kept(name: &str, flags: &str) -> bool {
         assert_eq!(vmm.ask(*page, 1), OK);
         vmm.read(*page) == [9; PAGE]
     });
-    // All others come from the next one.
+    // All other pages come from the next worker.
     for page in (0..IMAGE.pages).filter(|page| !pages.contains(page)) {
         assert_eq!(vmm.ask(page, 1), OK);
         assert_eq!(vmm.read(page), content(page), "page {page}");
@@ -115,7 +115,7 @@ fn is_kept(name: &str, flags: &str) -> bool {
 }
 
 #[test]
-fn what_a_machine_wrote_before_its_pager_was_killed_stays() {
+fn pages_written_before_the_pager_was_killed_stay() {
     assert!(is_kept("kept-written", ""));
 }
 
@@ -124,7 +124,7 @@ fn an_empty_journal_of_a_machine_after_a_kill_is_found() {
     assert!(!is_kept("kept-journal", "--sabotage journal"));
 }
 
-/// The chunks of the store go, or come back.
+/// Removes or restores the chunks of the store.
 fn move_chunks(folder: &Path, from: &str, to: &str) {
     std::fs::rename(folder.join("store").join(from), folder.join("store").join(to)).unwrap();
 }
@@ -137,10 +137,10 @@ fn a_page_that_was_asked_for_when_its_pager_was_killed_comes_from_the_next() {
     let page = (100..IMAGE.pages).find(|page| !IMAGE.is_zero(*page)).unwrap();
     assert_eq!(vmm.ask(0, 1), OK);
     move_chunks(&pager.folder, "chunks", "away");
-    // It has no answer when the pager is killed, twice, and each next one has it from the keeper.
+    // The request has no answer at two kills, and each next worker gets it from the keeper.
     vmm.faults.request(PAGE_FAULT, 16, &[gpa(page).to_le_bytes(), (PAGE as u64).to_le_bytes()].concat());
     pager.kill();
-    // And with none at all.
+    // And without any.
     pager.kill_worker();
     move_chunks(&pager.folder, "away", "chunks");
     assert_eq!(vmm.faults.answer(), OK);
@@ -159,7 +159,7 @@ fn five_kills_of_its_pager_are_not_noticed_by_a_machine() {
     let (mut pager, listener) = Pager::start("kept-five", "--replay 1 --cache 0");
     let mut vmm = Vmm::meet(&listener);
     assert_eq!(vmm.finish(|_| {}), VM_STATE);
-    // A part of its pages between each two kills, and then all.
+    // The VMM gets a part of its pages between each two kills, and then all.
     for part in 0..5 {
         for page in (0..IMAGE.pages).filter(|page| page * 37 % 11 == part) {
             assert_eq!(vmm.ask(page, 1), OK);
@@ -168,7 +168,7 @@ fn five_kills_of_its_pager_are_not_noticed_by_a_machine() {
     }
     let mapped = vmm.run();
     let (send, looked) = channel();
-    // A guest that stands still does not come back.
+    // A guest that stands still never returns.
     std::thread::spawn(move || {
         let wrong = (0..IMAGE.pages).filter(|page| !is_page(&IMAGE, *page, Some(0), &mapped.read(*page)));
         let wrong = wrong.collect::<Vec<_>>();
@@ -181,7 +181,7 @@ fn five_kills_of_its_pager_are_not_noticed_by_a_machine() {
 }
 
 #[test]
-fn a_vmm_that_refuses_its_state_is_told_of_by_the_exit_status() {
+fn the_exit_status_reports_a_vmm_that_refuses_its_state() {
     let (mut pager, listener) = Pager::start("kept-refused", ON_DEMAND);
     let mut vmm = Vmm::meet(&listener);
     vmm.refuse();

@@ -1,4 +1,4 @@
-//! Machines of Cloud Hypervisor: what is kept is what was sent, and comes back byte for byte; and what makes no sense is refused.
+//! Machines of Cloud Hypervisor: a stored machine comes back byte for byte, and malformed messages are refused.
 
 use crate::cloud::*;
 use crate::daemon::{Twin, folder, is_offered, library};
@@ -19,14 +19,14 @@ use std::time::Duration;
 const CHUNK: usize = 64 << 10;
 const BOUND: Duration = Duration::from_secs(30);
 
-/// A pager that hears a machine, in a thread of its own.
+/// Runs a pager that receives a machine, in a thread of its own.
 fn hearing(library: &Library) -> (Talk, JoinHandle<Result<Received, MigrationError>>) {
     let (vmm, pager) = UnixStream::pair().unwrap();
     let library = library.clone();
     (Talk::new(vmm), std::thread::spawn(move || receive_machine(&library, "vm", &pager, CHUNK, BOUND)))
 }
 
-/// A store with a machine in it.
+/// Makes a store with a machine in it.
 pub fn with_machine(name: &str) -> PathBuf {
     let folder = folder(name);
     let (mut vmm, pager) = hearing(&library(&folder));
@@ -38,7 +38,7 @@ pub fn with_machine(name: &str) -> PathBuf {
 
 type End = JoinHandle<Result<GuestStats, MigrationError>>;
 
-/// A VMM to which a machine is restored, up to its state.
+/// Makes a VMM to which a machine is restored, up to its state.
 fn restoring(folder: &Path, library: &Library, with: Restore) -> (Vmm, End) {
     let socket = folder.join("vmm");
     _ = std::fs::remove_file(&socket);
@@ -48,19 +48,19 @@ fn restoring(folder: &Path, library: &Library, with: Restore) -> (Vmm, End) {
     (Vmm::meet(&listener), pager)
 }
 
-/// Pages come when they are asked for, and no others do.
+/// Options: the pager sends only requested pages.
 fn on_demand() -> Restore {
     let mut with = Restore::default();
     with.replay = 0;
     with
 }
 
-/// How many pages of a machine are wrong, when it is restored on demand.
+/// Restores a machine on demand. Returns the number of wrong pages.
 fn wrong_pages(folder: &Path, library: &Library) -> usize {
     let (mut vmm, pager) = restoring(folder, library, on_demand());
     let state = vmm.finish(|vmm| assert_eq!(vmm.ask(7, 1), OK));
     assert!(state == VM_STATE && vmm.config == config(false).as_bytes() && !vmm.paused);
-    // Backwards, several at a time where they are in one memslot.
+    // Backwards, several at a time if they are in one memslot.
     let mut wrong = 0;
     for first in (0..IMAGE.pages / 2).rev().map(|pair| pair * 2) {
         assert_eq!(vmm.ask(first, 2), OK);
@@ -96,7 +96,7 @@ fn only_pages_that_were_asked_for_are_there() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Whether a page that the guest wrote stays when it is asked for again, and one that it gave back is zero.
+/// Returns whether a page that the guest wrote stays after a second request, and whether one that it gave back is zero.
 fn stay(folder: &Path, library: &Library) -> bool {
     let (mut vmm, pager) = restoring(folder, library, on_demand());
     vmm.finish(|_| {});
@@ -115,7 +115,7 @@ fn stay(folder: &Path, library: &Library) -> bool {
     for page in [written, gone] {
         assert_eq!(vmm.ask(page, 1), OK);
     }
-    // It is there, as the VMM is about to map it. Of a huge page nothing went.
+    // The page is present, because the VMM is about to map it. No part of a huge page was removed.
     let (file, _) = vmm.file(gone);
     assert_eq!(file.metadata().unwrap().blocks(), full, "{punched} blocks without it");
     let stay = vmm.read(written) == [0xEE; PAGE] && vmm.read(gone) == [0; PAGE];
@@ -125,7 +125,7 @@ fn stay(folder: &Path, library: &Library) -> bool {
 }
 
 #[test]
-fn what_the_guest_wrote_stays_and_what_it_gave_back_is_zero() {
+fn written_pages_stay_and_pages_given_back_are_zero() {
     let folder = with_machine("machine-stay");
     assert!(stay(&folder, &library(&folder)));
     // The control.
@@ -134,13 +134,13 @@ fn what_the_guest_wrote_stays_and_what_it_gave_back_is_zero() {
 }
 
 #[test]
-fn all_is_filled_ahead_of_faults_from_a_store_that_fails() {
+fn every_page_is_filled_ahead_of_faults_from_a_failing_store() {
     let folder = with_machine("machine-ahead");
     let store = Trouble::new(Folder::open(folder.join("store")).unwrap(), Duration::from_millis(1), 20);
     let (mut vmm, pager) =
         restoring(&folder, &Library::new(Steady::new(store, SteadyOptions::default())), Restore::default());
     vmm.finish(|_| {});
-    // What was filled ahead is not filled again.
+    // Pages filled ahead are not filled again.
     for page in (0..IMAGE.pages).rev() {
         assert_eq!(vmm.ask(page, 1), OK);
         assert_eq!(vmm.read(page), content(page), "page {page}");
@@ -160,7 +160,7 @@ fn a_record_has_the_pages_that_the_guest_touched_and_not_those_of_the_vmms_own_p
     let (mut vmm, pager) = restoring(&folder, &library(&folder), with);
     vmm.finish(|_| {});
     assert!(vmm.paused);
-    // Two that are touched lie in the way of the pass.
+    // Two touched pages lie in the range of the pass.
     for page in [0, 1, 200, 2, 5, 3, 4, 200, 6, 7, 300, 8] {
         assert_eq!(vmm.ask(page, 1), OK);
     }
@@ -168,7 +168,7 @@ fn a_record_has_the_pages_that_the_guest_touched_and_not_those_of_the_vmms_own_p
     assert_eq!(pager.join().unwrap().unwrap().recorded, 3);
     let set = library(&folder).open("vm").unwrap().working_set().unwrap();
     assert_eq!(set.runs().collect::<Vec<_>>(), [200..201, 5..6, 300..301]);
-    // It comes first with the next guest, and all the rest after it.
+    // The next guest gets these pages first, and then all others.
     let (mut vmm, pager) = restoring(&folder, &library(&folder), Restore::default());
     vmm.finish(|_| {});
     assert_eq!(vmm.ask(5, 1), OK);
@@ -178,13 +178,13 @@ fn a_record_has_the_pages_that_the_guest_touched_and_not_those_of_the_vmms_own_p
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// What a store that takes no template makes of a machine: what the VMM hears, and whether the template is there.
+/// Sends a machine to a store that refuses the template. Returns the VMM's answer, and whether the template exists.
 fn full_store(name: &str, sabotage: Option<Sabotage>) -> ((u16, u64), bool) {
     let folder = folder(name);
     let library = library(&folder).sabotage(sabotage);
     let (mut vmm, pager) = hearing(&library);
     send_all(&mut vmm, &files());
-    // No file can be made in its place.
+    // No file can be made there.
     std::fs::write(folder.join("store/manifests"), "").unwrap();
     vmm.request(COMPLETE, 0, &[]);
     let heard = vmm.answer();
@@ -201,7 +201,8 @@ fn a_migration_is_complete_when_its_template_is_stored_and_not_before() {
     assert_eq!(full_store("machine-early", Some(Sabotage::Early)), (OK, false));
 }
 
-/// What a pager says of a machine that a VMM sends so. The last answer is no, and no template is made.
+/// Sends a malformed machine, and returns the pager's error. Checks that the last answer is a refusal, and that there
+/// is no template.
 fn refused(send: impl FnOnce(&mut Talk, &[File; 2]) -> (u16, u64)) -> String {
     let folder = folder("machine-refused");
     let library = library(&folder);
@@ -216,7 +217,7 @@ fn refused(send: impl FnOnce(&mut Talk, &[File; 2]) -> (u16, u64)) -> String {
 }
 
 #[test]
-fn what_a_vmm_sends_and_makes_no_sense_is_refused() {
+fn invalid_messages_of_a_vmm_are_refused() {
     let said = |what: &str, send: fn(&mut Talk, &[File; 2]) -> (u16, u64)| {
         let error = refused(send);
         assert!(error.contains(what), "{error}");
@@ -249,7 +250,7 @@ fn what_a_vmm_sends_and_makes_no_sense_is_refused() {
         assert_eq!(vmm.ask(START, &[]), OK);
         vmm.ask(STATE, &[1])
     });
-    // Memslots, and which of the files comes with each. The last file is no memory.
+    // Memslots, with the file of each. The last file is not memory.
     let all = [(2, 0), (4, 1), (9, 1)];
     let of_config = |what: &str, virtio_mem: bool, sent: &[(u32, usize)]| {
         let error = refused(|vmm, [one, other]| {
@@ -297,13 +298,13 @@ fn a_vmm_that_takes_too_long_is_not_waited_for() {
 }
 
 #[test]
-fn what_a_vmm_asks_for_and_makes_no_sense_is_refused() {
+fn invalid_requests_of_a_vmm_are_refused() {
     let folder = with_machine("machine-asks");
     let refused = |what: &str, command, payload: &[u64]| {
         let (mut vmm, pager) = restoring(&folder, &library(&folder), on_demand());
         let payload: Vec<u8> = payload.iter().flat_map(|word| word.to_le_bytes()).collect();
         assert_eq!(vmm.faults.ask(command, &payload), ERROR);
-        // It gets no page any more.
+        // The VMM gets no more pages.
         assert_eq!(vmm.ask(0, 1), (0, 0));
         vmm.refuse();
         let error = pager.join().unwrap().unwrap_err().to_string();
@@ -326,7 +327,7 @@ fn a_vmm_that_refuses_ends_the_restore_and_a_template_of_memory_alone_begins_non
     let (mut vmm, pager) = restoring(&folder, &library(&folder), on_demand());
     vmm.refuse();
     assert_eq!(pager.join().unwrap().unwrap_err().to_string(), "the VMM refused State");
-    // A template of memory alone is no machine.
+    // A template of memory only is not a machine.
     let library = library(&folder);
     library.snapshot("memory", &*vec![1; PAGE], PAGE as u64, PAGE).unwrap();
     let error =

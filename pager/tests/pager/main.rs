@@ -1,4 +1,4 @@
-//! The pager, held against a process that does what a VMM does and knows each byte. Each test has a bound in time.
+//! Tests the pager against a process that behaves as a VMM and knows each byte. Each test has a time limit.
 
 mod clones;
 mod cloud;

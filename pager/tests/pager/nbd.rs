@@ -1,4 +1,4 @@
-//! Far memory: an image that a server of NBD has, which others wrote. It is qemu-nbd (`apt-get install qemu-utils`) or nbdkit.
+//! Far memory: an image on a foreign NBD server, qemu-nbd (`apt-get install qemu-utils`) or nbdkit.
 
 use crate::daemon::{Daemon, folder, image, is_offered};
 use slat_pager::Nbd;
@@ -86,7 +86,7 @@ fn an_export_is_read_and_written_and_survives_its_server() {
     let server = Server::start(&file, false).unwrap();
     nbd.read_at(&mut bytes, 4096).unwrap();
     assert_eq!(bytes[4096..8192], [9; 4096]);
-    // Another one of another size is not taken for it.
+    // An image of another size has another version.
     drop(server);
     std::fs::write(&file, vec![7; 2 << 20]).unwrap();
     let _server = Server::start(&file, false).unwrap();

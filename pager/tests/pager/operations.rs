@@ -1,4 +1,4 @@
-//! What an operator has to do with a daemon: configuration, readiness, metrics, draining.
+//! Operation of a daemon: configuration, readiness, metrics, draining.
 
 use crate::daemon::{Daemon, folder, is_offered, with_template};
 use std::io::{Read, Write};
@@ -14,14 +14,14 @@ pub fn get(mut stream: UnixStream, path: &str) -> String {
     answer
 }
 
-/// The value of a metric that counts.
+/// Returns the value of a counter.
 pub fn value(text: &str, name: &str) -> u64 {
     let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
     line.unwrap_or_else(|| panic!("no {name} in {text}")).rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 #[test]
-fn metrics_tell_of_guests_cache_and_store_to_this_user_alone() {
+fn only_this_user_reads_the_metrics_of_guests_cache_and_store() {
     if !is_offered() {
         return;
     }
@@ -88,7 +88,7 @@ fn a_daemon_without_guests_ends_when_it_drains() {
 }
 
 #[test]
-fn systemd_is_told_of_readiness_and_of_the_end() {
+fn systemd_is_notified_of_readiness_and_of_the_end() {
     if !is_offered() {
         return;
     }
@@ -123,7 +123,7 @@ fn a_configuration_has_the_flags_and_the_command_line_goes_before() {
     };
     let (code, text) = serve("cahce = \"1M\"", &[]);
     assert!(code == Some(2) && text.contains("pager.toml: cahce") && text.lines().count() == 1, "{text}");
-    // Each fails for what the other one does not say.
+    // Each fails because of the key that the other one lacks.
     let socket = folder.join("socket");
     let config = format!("guest = [\"{}=none\"]\nstore = \"{}\"", socket.display(), folder.display());
     let (code, text) = serve(&config, &[]);

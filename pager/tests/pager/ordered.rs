@@ -9,8 +9,8 @@ use std::time::Duration;
 
 const PAGES: usize = 16;
 
-/// The first byte of each page after this: page 8 is touched, or with `replay` a working set of all pages is filled ahead of faults.
-/// While the chunk is read, pages 3 to 5 and 8 to 9 are removed.
+/// Touches page 8, or with `replay` fills a working set of all pages ahead of faults. While the chunk is read, removes
+/// pages 3 to 5 and 8 to 9. Returns the first byte of each page.
 fn bytes(name: &str, replay: bool, sabotage: Option<Sabotage>) -> Vec<u8> {
     let folder = folder(name);
     let image = vec![7; PAGES * PAGE];
@@ -18,7 +18,7 @@ fn bytes(name: &str, replay: bool, sabotage: Option<Sabotage>) -> Vec<u8> {
     library.snapshot("a", &*image, image.len() as u64, image.len()).unwrap();
     let ((begun, begins), (may, go)) = (channel(), channel());
     let go = Mutex::new(go);
-    // A read says that it begins, and waits until it may go on.
+    // A read reports its begin, and waits for permission to continue.
     let gate = Trouble::calling(Folder::open(&folder).unwrap(), move |_| {
         begun.send(()).unwrap();
         go.lock().unwrap().recv_timeout(Duration::from_secs(10)).unwrap();
@@ -51,7 +51,7 @@ fn bytes(name: &str, replay: bool, sabotage: Option<Sabotage>) -> Vec<u8> {
 
     let touching = std::thread::spawn(move || if replay { 0 } else { read(8) });
     begins.recv_timeout(Duration::from_secs(10)).unwrap();
-    // Each returns when the other thread of the guest has read the event.
+    // Each call returns when the other thread of the guest has read the event.
     remove(3, 3);
     remove(8, 2);
     may.send(()).unwrap();
@@ -59,7 +59,7 @@ fn bytes(name: &str, replay: bool, sabotage: Option<Sabotage>) -> Vec<u8> {
     while guest.stats().chunks_left > 0 {
         std::thread::yield_now();
     }
-    // What is not there yet is read from the store again.
+    // Missing pages are read from the store again.
     (0..PAGES).for_each(|_| may.send(()).unwrap());
     let bytes = (0..PAGES).map(read).collect();
     drop(guest);
@@ -76,7 +76,7 @@ fn a_page_that_is_removed_while_it_is_read_is_zero() {
 }
 
 #[test]
-fn without_a_second_look_it_has_old_content() {
+fn a_page_filled_without_the_second_check_has_old_content() {
     if is_offered() {
         assert_eq!(bytes("recheck", false, Some(Sabotage::Recheck)), [7; PAGES]);
     }
@@ -90,7 +90,7 @@ fn a_page_that_is_removed_while_it_is_read_ahead_is_zero() {
 }
 
 #[test]
-fn filled_ahead_without_a_second_look_it_has_old_content() {
+fn a_page_filled_ahead_without_the_second_check_has_old_content() {
     if is_offered() {
         assert_eq!(bytes("ahead-recheck", true, Some(Sabotage::Recheck)), [7; PAGES]);
     }

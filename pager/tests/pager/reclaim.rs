@@ -1,4 +1,4 @@
-//! Cold pages leave for a swap file and come back; what is touched stays.
+//! Cold pages go to a swap file and come back; touched pages stay.
 
 use crate::daemon::{Daemon, IMAGE, folder, is_offered, library, with_template};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -7,7 +7,7 @@ use slat_pager::*;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whether this user may take pages out of page tables.
+/// Returns whether this user may take pages out of page tables.
 fn may_age(aged: &std::io::Result<()>) -> bool {
     match aged {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -22,7 +22,7 @@ fn may_age(aged: &std::io::Result<()>) -> bool {
 }
 
 #[test]
-fn what_was_not_touched_for_long_leaves_and_comes_back() {
+fn cold_pages_are_swapped_out_and_come_back() {
     if !is_offered() {
         return;
     }
@@ -42,7 +42,7 @@ fn what_was_not_touched_for_long_leaves_and_comes_back() {
         memory: memory.file().unwrap().try_clone_to_owned().unwrap(),
         swap: swap_file(&folder).unwrap(),
     };
-    // Else the neighbours of the last page that faults would come a moment after it.
+    // Otherwise the neighbours of the last faulting page would follow it.
     let mut options = Options::default();
     options.window = 1;
     let guest = Guest::serve_on(parts, backing, options).unwrap();
@@ -66,22 +66,23 @@ fn what_was_not_touched_for_long_leaves_and_comes_back() {
     assert_eq!(handle.reclaim(1, usize::MAX).unwrap(), 0);
     assert!((0..100).all(|page| is(page, Some(1))));
     handle.age().unwrap();
-    // Touched after the tick, and so not cold.
+    // Touched after the tick, and therefore not cold.
     assert!((512..520).all(|page| is(page, Some(0))));
     assert_eq!(handle.reclaim(2, usize::MAX).unwrap(), 0);
     assert_eq!(handle.reclaim(1, 200).unwrap(), 200, "no more than is asked for");
-    // A page that the kernel had at hand when it was to unmap it stays mapped, and its touch shows nothing: a few at most.
+    // The kernel may leave a page mapped that it uses at that moment; a touch of it is not seen. There are a few such
+    // pages at most.
     let rest = handle.reclaim(1, usize::MAX).unwrap();
     assert!((716..=724).contains(&rest), "1024 - 100 - 8 - 200, not {rest}");
     let away = 200 + rest;
     assert_eq!((resident(), handle.away()), (1024 - away as u64, away));
-    // A page that is away and is removed is zero.
+    // A page that is away and then removed is zero.
     // SAFETY: as above.
     unsafe { memory.give_back(300, 2, true) }.unwrap();
     assert!(is(300, None) && is(301, None));
     assert!((0..512).filter(|page| page / 2 != 150).all(|page| is(page, Some(1))));
     assert!((512..1024).all(|page| is(page, Some(0))));
-    // It is noted after the page is there.
+    // The journal notes it after the page is present.
     while handle.away() > 0 {
         std::thread::yield_now();
     }
@@ -91,7 +92,7 @@ fn what_was_not_touched_for_long_leaves_and_comes_back() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// A twin whose pages leave all the time.
+/// Runs a twin whose pages are reclaimed all the time.
 fn swapped(name: &str, flags: &str, words: &str, kills: usize) -> Option<(twin::Report, GuestStats)> {
     let swap = folder(&format!("{name}-swap"));
     let flags = format!("--swap {} --tick 0.03 --cache 2M {flags}", swap.display());
@@ -132,7 +133,7 @@ fn pages_that_the_kernel_leaves_in_the_page_table_are_protected_while_they_leave
 }
 
 #[test]
-fn a_limit_makes_pages_leave() {
+fn a_limit_swaps_out_pages_of_its_template_only() {
     let flags = "--cold 0 --limit twin=4M";
     let Some((report, stats)) = swapped("limit", flags, "--millis 600", 0) else { return };
     assert!(report.is_right(), "{report:?}");
@@ -150,7 +151,8 @@ fn mistakes_of_reclaim_are_found() {
         (evict, "a page that is written while it leaves"),
         (ghost, "a page that was away when it was removed"),
     ] {
-        // Which pages leave while the guest uses them is up to the machine: some runs miss it where that is busy.
+        // The scheduler decides which pages are reclaimed while the guest uses them, so some runs miss the mistake on a
+        // busy machine.
         let mut runs = (0..5).map(|_| swapped(name, flags, guest, 0).map(|(report, _)| report.wrong > 0));
         match runs.find(|wrong| *wrong != Some(false)) {
             Some(None) => return,

@@ -1,4 +1,4 @@
-//! The daemon is killed while guests run: nothing is lost, and none stands still.
+//! Kills the daemon while guests run: no page is lost, and no guest stands still.
 
 use crate::daemon::{Daemon, IMAGE, MIB, Twin, is_offered, library, with_template};
 use crate::operations::{get, value};
@@ -27,11 +27,11 @@ fn five_kills_are_not_noticed_by_guests() {
         let report = twin.report();
         assert!(report.is_right() && report.removed > 0, "{report:?}");
     }
-    // Those that served after the last kill.
+    // Counters after the last kill.
     assert!([daemon.stats(), daemon.stats()].iter().all(|stats| stats.filled > 0));
 }
 
-/// A daemon, and a guest that it serves until that is dropped.
+/// A daemon, and a guest that it serves until this is dropped.
 fn with_guest(name: &str, flags: &str, environment: &[(&str, &str)]) -> Option<(Daemon, Twin)> {
     if !is_offered() {
         return None;
@@ -45,10 +45,10 @@ fn with_guest(name: &str, flags: &str, environment: &[(&str, &str)]) -> Option<(
     Some((daemon, guest))
 }
 
-/// Waits until the worker serves so many guests, or has.
+/// Waits until the worker serves, or has served, `guests` guests.
 fn has_guests(daemon: &Daemon, count: u64) {
     let metrics = daemon.folder.join("metrics");
-    // A worker that was just started does not answer yet.
+    // A worker that has just started does not answer yet.
     let has_them = || {
         let Ok(stream) = std::os::unix::net::UnixStream::connect(&metrics) else { return false };
         let text = get(stream, "/metrics");
@@ -68,7 +68,7 @@ fn keeper_and_worker_are_killed_in_turn_and_guests_do_not_notice() {
     has_guests(&daemon, 2);
     daemon.kill_keeper();
     let keeper = daemon.next_keeper();
-    // One that the next keeper accepts.
+    // A guest that the next keeper accepts.
     let second = daemon.twin(&format!("{words} --shared --seed 2"));
     has_guests(&daemon, 3);
     kill(&mut daemon, 2);
@@ -99,7 +99,7 @@ fn a_keeper_that_is_given_no_guests_is_found() {
 }
 
 #[test]
-fn a_daemon_that_is_told_twice_to_end_starts_no_other_keeper_and_leaves_no_guest_alone() {
+fn a_second_request_to_end_starts_no_other_keeper_and_leaves_no_guest_unserved() {
     let Some((mut daemon, guest)) = with_guest("keeper-twice", "", &[]) else { return };
     let twin = daemon.twin("--millis 600 --balloon --patience-ms 10000");
     has_guests(&daemon, 2);
@@ -115,14 +115,14 @@ fn a_daemon_that_is_told_twice_to_end_starts_no_other_keeper_and_leaves_no_guest
 }
 
 #[test]
-fn where_systemd_starts_the_next_keeper_the_guests_have_one_of_their_own() {
+fn guests_have_their_own_keeper_where_systemd_starts_the_next_one() {
     let supervised = [("NOTIFY_SOCKET", "@slat-pager-none")];
     let Some((mut daemon, guest)) = with_guest("keeper-supervised", "", &supervised) else { return };
     let twin = daemon.twin("--millis 600 --balloon --patience-ms 10000");
     has_guests(&daemon, 2);
     daemon.kill_keeper();
     daemon.next_keeper();
-    // The sockets are for the one that systemd starts.
+    // The keeper that systemd starts gets the sockets.
     assert!(std::os::unix::net::UnixStream::connect(daemon.socket()).is_err(), "none listens");
     daemon.kill();
     let report = twin.report();
@@ -141,7 +141,7 @@ fn shared_memory_survives_kills_too() {
     assert!(report.is_right(), "{report:?}");
 }
 
-/// While a guest runs, its template is replaced by another image, chunks are collected, and the daemon is killed.
+/// Replaces a running guest's template by another image, collects chunks, and kills the daemon.
 fn is_replaced(name: &str, flags: &str) -> Option<slat_pager::twin::Report> {
     let mut daemon = Daemon::start(name, &format!("{SLOW} --window 2 {flags}"))?;
     let twin = daemon.twin("--millis 600 --balloon --patience-ms 10000");
@@ -183,7 +183,7 @@ fn guests_that_are_not_woken_after_a_kill_stand_still() {
     assert!(twin.report().frozen);
 }
 
-/// While a guest runs, the store loses the manifest of its template, and the daemon is killed. The next one cannot serve the guest.
+/// Deletes the manifest of a running guest's template, and kills the daemon. The next one cannot serve the guest.
 fn is_lost(name: &str, flags: &str) -> Option<(Daemon, Twin)> {
     let mut daemon = Daemon::start(name, &format!("{SLOW} --window 2 {flags}"))?;
     let twin = daemon.twin("--millis 1000 --patience-ms 1000");
@@ -197,17 +197,17 @@ fn is_lost(name: &str, flags: &str) -> Option<(Daemon, Twin)> {
 }
 
 #[test]
-fn a_guest_that_cannot_be_served_any_more_is_killed_where_that_is_the_policy() {
+fn a_guest_that_cannot_be_served_is_killed_under_the_policy_kill() {
     let Some((daemon, twin)) = is_lost("lost-kill", "--on-failure kill") else { return };
     assert_eq!(twin.end().0.signal(), Some(libc::SIGKILL));
     daemon.find(|line| line.contains("its VMM is killed").then_some(()));
-    // A process that connects and is no guest yet is not.
+    // A process that has connected and is no guest yet is not killed.
     drop(std::os::unix::net::UnixStream::connect(daemon.socket()).unwrap());
     assert!(daemon.find(|line| line.contains("refused").then(|| !line.contains("killed"))));
 }
 
 #[test]
-fn a_guest_that_cannot_be_served_any_more_stands_still_where_that_is_the_policy() {
+fn a_guest_that_cannot_be_served_waits_under_the_policy_wait() {
     let Some((daemon, twin)) = is_lost("lost-wait", "") else { return };
     let said = daemon.find(|line| line.contains("refused").then(|| line.to_owned()));
     assert!(said.contains("manifests/") && twin.report().frozen, "{said}");

@@ -1,4 +1,4 @@
-//! A server that speaks S3, which others wrote, behind a proxy that is slow, fails and goes down.
+//! A foreign S3 server, behind a proxy that is slow, fails and goes down.
 //!
 //! The server is moto's: `pip install 'moto[server]'`.
 
@@ -33,7 +33,7 @@ impl Server {
             }
         };
         let mut lines = BufReader::new(process.stderr.take().unwrap()).lines().map_while(Result::ok);
-        // It says where it is, and then a line for each request.
+        // It prints its address, and then a line for each request.
         let port = lines.find_map(|line| line.split_once("Running on ")?.1.rsplit(':').next()?.parse().ok());
         std::thread::spawn(move || lines.for_each(drop));
         let server = Self { process, port: port.expect("moto_server says where it is") };
@@ -61,7 +61,7 @@ impl Drop for Server {
     }
 }
 
-/// Stands between a store's user and a server.
+/// A proxy between a store's user and a server.
 #[derive(Clone)]
 struct Proxy {
     port: u16,
@@ -71,7 +71,7 @@ struct Proxy {
 #[derive(Default)]
 struct Trouble {
     delay_ms: AtomicU64,
-    /// So many percent of the requests fail, half of them after they were carried out.
+    /// Percentage of requests that fail, half of them after they were carried out.
     percent: AtomicU64,
     is_down: AtomicBool,
     requests: AtomicU64,
@@ -92,7 +92,7 @@ impl Proxy {
     }
 }
 
-/// One request: each has a connection of its own.
+/// Forwards one request; each has a connection of its own.
 fn serve(stream: &TcpStream, server: u16, trouble: &Trouble) -> io::Result<()> {
     let (mut reader, mut stream) = (BufReader::new(stream.try_clone()?), stream);
     let (mut head, mut length) = (String::new(), 0);
@@ -118,7 +118,7 @@ fn serve(stream: &TcpStream, server: u16, trouble: &Trouble) -> io::Result<()> {
         return Ok(());
     }
     std::thread::sleep(Duration::from_millis(trouble.delay_ms.load(Ordering::Relaxed)));
-    // 61 has no factor in common with 100: the failures are spread.
+    // 61 and 100 are coprime, so the failures are spread.
     let lot = trouble.requests.fetch_add(1, Ordering::Relaxed) * 61 % 100;
     let percent = trouble.percent.load(Ordering::Relaxed);
     if lot < percent && lot.is_multiple_of(2) {
@@ -130,7 +130,7 @@ fn serve(stream: &TcpStream, server: u16, trouble: &Trouble) -> io::Result<()> {
     upstream.write_all(&body)?;
     let mut answer = Vec::new();
     upstream.read_to_end(&mut answer)?;
-    // One that is cut off.
+    // An answer that is cut off.
     let end = if lot < percent { answer.len() / 2 } else { answer.len() };
     stream.write_all(&answer[..end])
 }
@@ -212,7 +212,7 @@ fn a_bucket_that_is_not_there_is_one_clear_error() {
     assert!(output.status.code() == Some(2) && text.lines().count() == 1, "{text}");
 }
 
-/// An authority, and a certificate of it for 127.0.0.1. `None`: there is no openssl.
+/// Makes an authority, and its certificate for 127.0.0.1. `None`: there is no openssl.
 fn certificates(folder: &Path) -> Option<()> {
     let subject = "subjectAltName=IP:127.0.0.1";
     let commands = [

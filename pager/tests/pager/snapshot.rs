@@ -1,4 +1,4 @@
-//! Snapshots of guests that run on: what is restored is what they had at the instant.
+//! Snapshots of running guests: the restored memory is that of the instant.
 
 use crate::daemon::{Daemon, IMAGE, MIB, folder, is_offered, library, restored};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether this user may look into other processes, as a pager must that makes snapshots of private memory.
+/// Returns whether this user may read other processes' memory, which snapshots of private memory need.
 pub fn may_look() -> bool {
     let mut other = Command::new("sleep").arg("10").spawn().unwrap();
     let opened = std::fs::File::open(format!("/proc/{}/mem", other.id()));
@@ -19,7 +19,7 @@ pub fn may_look() -> bool {
     opened.inspect_err(|error| println!("skipped: the memory of another process: {error}")).is_ok()
 }
 
-/// A daemon that makes snapshots, a guest that asks for them, and what came of it.
+/// A daemon that makes snapshots, a guest that requests them, and the results.
 pub fn snapshots(
     name: &str,
     flags: &str,
@@ -44,7 +44,8 @@ pub fn snapshots(
     Some((daemon, report))
 }
 
-/// What is saved of a guest that runs on is what it had at each instant. What the daemon did for it, if there are snapshots here.
+/// Checks that each snapshot of a running guest has the memory of its instant. Returns the daemon's counters, if
+/// snapshots work here.
 pub fn is_saved(name: &str, flags: &str, twin: &str) -> Option<GuestStats> {
     let words = format!("--millis 400 --balloon --checkpoints 3 --patience-ms 20000 {twin}");
     let (daemon, report) = snapshots(name, &format!("--cache 4M {flags}"), &words, 0)?;
@@ -55,7 +56,7 @@ pub fn is_saved(name: &str, flags: &str, twin: &str) -> Option<GuestStats> {
         let restored = restored(&daemon.folder, name, MIB);
         assert!(restored.is_right(), "{name}: {restored:?}");
     }
-    // Any of them can go, and the others stay whole.
+    // Any snapshot can be removed, and the others stay whole.
     assert_eq!(library.retain("saved", 1).unwrap().len() as u64, report.stored.saturating_sub(1));
     library.gc(PATIENCE).unwrap();
     let left = library.list().unwrap();
@@ -78,11 +79,11 @@ fn a_guest_on_shared_memory_is_saved_as_it_was_at_each_instant() {
 }
 
 #[test]
-fn a_guest_whose_pages_leave_is_saved_as_it_was_at_each_instant() {
+fn a_guest_with_swapped_pages_is_saved_as_it_was_at_each_instant() {
     let swap = folder("saved-swap-files");
     let flags = format!("--swap {} --tick 0.02 --cold 1", swap.display());
     if let Some(stats) = is_saved("saved-swap", &flags, "--shared --only-removes") {
-        // Where page tables may not be changed, none leaves.
+        // If page tables must not be changed, no page is reclaimed.
         println!("{} pages left for a swap file", stats.reclaimed);
     }
     std::fs::remove_dir_all(swap).unwrap();
@@ -105,7 +106,7 @@ fn a_daemon_that_is_killed_loses_no_snapshot_that_was_stored_and_no_later_one() 
     };
     assert!(report.is_right() && report.stored > 0, "{report:?}");
     for name in library(&daemon.folder).list().unwrap() {
-        // Of the one that was stored when the daemon was killed, the guest does not know.
+        // The guest does not know about a snapshot that was stored at the moment of the kill.
         if daemon.folder.join("oracle").join(&name).exists() {
             let restored = restored(&daemon.folder, &name, MIB);
             assert!(restored.is_right(), "{name}: {restored:?}");
@@ -113,7 +114,7 @@ fn a_daemon_that_is_killed_loses_no_snapshot_that_was_stored_and_no_later_one() 
     }
 }
 
-/// A store that refuses to take chunks while it is told to.
+/// A store that refuses chunks while a flag is set.
 struct Full(Folder, Arc<AtomicBool>);
 
 impl Store for Full {
@@ -138,7 +139,8 @@ impl Store for Full {
     }
 }
 
-/// Guests of this process: their memory, and what serves them. An earlier pager filled these pages, and was killed before it noted that.
+/// Guests of this process: their memory, and the service. An earlier pager filled these pages, and was killed before it
+/// noted that.
 fn serve(template: Template, options: Options, shared: bool, unnoted: &[usize]) -> (&'static Memory, Guest) {
     let memory: &Memory = Box::leak(Box::new(Memory::new(IMAGE, shared).unwrap()));
     let features = if shared { Features::SHARED.and(Features::MINOR) } else { Features::REMOVE };
@@ -162,14 +164,14 @@ fn serve(template: Template, options: Options, shared: bool, unnoted: &[usize]) 
     (memory, Guest::serve_on(parts, backing, options).unwrap())
 }
 
-/// Whether a page is in the first snapshot that was there, unnoted, and written before.
+/// Returns whether the first snapshot has a page that was present, written, and not noted.
 fn has_unnoted(name: &str, shared: bool, sabotage: Option<Sabotage>) -> bool {
     let folder = folder(name);
     let library = Library::new(Folder::open(&folder).unwrap());
     library.snapshot("twin", IMAGE.read(), (MIB << 20) as u64, 64 << 10).unwrap();
     let mut options = Options::default();
     options.sabotage = sabotage;
-    // At both ends, and where others of the chunk are noted.
+    // At both ends, and among noted pages of the chunk.
     let pages = [0, 5, IMAGE.pages - 1];
     let (memory, guest) = serve(library.open("twin").unwrap(), options, shared, &pages);
     for page in pages {
@@ -200,7 +202,7 @@ fn a_page_that_a_killed_daemon_did_not_note_is_in_the_next_snapshot() {
     }
 }
 
-/// What pages 0 to 5 are in the last snapshot, as versions, where each step is one of those that follow.
+/// Returns the versions of pages 0 to 5 in the last snapshot, after the steps below.
 fn step_by_step(name: &str, sabotage: Option<Sabotage>) -> [Option<u32>; 6] {
     let folder = folder(name);
     let is_full = Arc::new(AtomicBool::new(false));
@@ -222,10 +224,10 @@ fn step_by_step(name: &str, sabotage: Option<Sabotage>) -> [Option<u32>; 6] {
     write(1, 1);
     write(2, 1);
     assert!(saver.harvest().unwrap().store("saved.1").is_ok());
-    // Filled, and then written: it must be noted.
+    // Filled, and then written: the write must be noted.
     read(3);
     write(3, 1);
-    // Of a snapshot that fails.
+    // Pages of a snapshot that fails.
     write(4, 1);
     is_full.store(true, Ordering::Relaxed);
     let refused = saver.harvest().unwrap().store("saved.2");
@@ -235,7 +237,7 @@ fn step_by_step(name: &str, sabotage: Option<Sabotage>) -> [Option<u32>; 6] {
     write(0, 2);
     write(1, 2);
     write(2, 2);
-    // What happens after the instant.
+    // Changes after the instant.
     let harvest = saver.harvest().unwrap();
     assert!(matches!(saver.harvest(), Err(HarvestError::Busy)));
     write(1, 3);
@@ -262,7 +264,7 @@ fn step_by_step(name: &str, sabotage: Option<Sabotage>) -> [Option<u32>; 6] {
 const RIGHT: [Option<u32>; 6] = [Some(2), Some(2), Some(2), Some(1), Some(1), Some(0)];
 
 #[test]
-fn what_happens_after_the_instant_is_no_part_of_a_snapshot_and_a_failed_one_loses_nothing() {
+fn later_writes_are_not_in_a_snapshot_and_a_failed_snapshot_loses_nothing() {
     if is_offered() {
         assert_eq!(step_by_step("steps", None), RIGHT);
     }

@@ -1,10 +1,11 @@
-//! Everything at once, for as long as it is told: guests with balloons on a store that takes 100 ms and fails in 5% of its reads, that
-//! is down for a tenth of the time, with a daemon that is killed, and its keeper if it lasts a minute. Every second guest is a clone of the
-//! template. Snapshots are taken of each guest while it runs on. When it has ended, guests are restored from them, and each of their bytes
-//! is compared. Each guest that ends is followed by another, so that the store is needed all the time. Beside them a guest that needs no
-//! page.
+//! Everything at once, for a given time. Guests with balloons run on a store that takes 100 ms, fails in 5% of its
+//! reads, and is down for a tenth of the time. The test kills the daemon, and its keeper if the run lasts a minute.
+//! Every second guest is a clone of the template. The test takes snapshots of each guest while it runs. When the guest
+//! has ended, guests are restored from them, and each of their bytes is compared. Another guest follows each one that
+//! ends, so that the store is always needed. Beside them runs a guest that needs no page.
 //!
-//! `SLAT_PAGER_SOAK_SECONDS=600 SLAT_PAGER_SOAK_MIB=512 SLAT_PAGER_SOAK_GUESTS=8`; three seconds, 16 MiB and two guests otherwise.
+//! `SLAT_PAGER_SOAK_SECONDS=600 SLAT_PAGER_SOAK_MIB=512 SLAT_PAGER_SOAK_GUESTS=8`; the defaults are three seconds, 16
+//! MiB and two guests.
 
 use crate::daemon::{Daemon, folder, is_offered, library, restored};
 use crate::snapshot::may_look;
@@ -15,16 +16,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Pages of the guest that needs none, once it has them.
+/// Pages of the guest that needs no page after its start.
 const CALM: usize = 4096;
 
-/// What a guest may take for its last look at all of its memory.
+/// Time limit of a guest's last check of all of its memory.
 const REST: Duration = Duration::from_secs(300);
 
-/// Snapshots of each guest: the second one has what was written since the first.
+/// Snapshots of each guest: the second one has the writes since the first.
 const SNAPSHOTS: u64 = 2;
 
-/// Guests that are run at most until a mistake is found, or a snapshot stored.
+/// Most guests until a mistake is found, or a snapshot stored.
 const MOST_GUESTS: u64 = 20;
 
 fn number(name: &str, default: u64) -> u64 {
@@ -39,22 +40,22 @@ fn usage(worker: i32) -> [u64; 3] {
     [count("fd"), count("task"), memory.split_whitespace().next().unwrap().parse().unwrap()]
 }
 
-/// A daemon, and what its guests have in common.
+/// A daemon, and the shared settings of its guests.
 struct Host {
     daemon: Daemon,
     image: Image,
-    /// How long a guest may wait for one page.
+    /// Time limit of a guest's wait for one page.
     patience: Duration,
     /// Clones need a folder of shared memory.
     has_clones: bool,
     has_snapshots: bool,
     guests: AtomicU64,
-    /// Snapshots that were restored, of guests that are no clones and of clones.
+    /// Restored snapshots of other guests and of clones.
     restored: [AtomicU64; 2],
 }
 
 impl Host {
-    /// With a template of so many MiB.
+    /// Makes a daemon with a template of `mib` MiB.
     fn new(folder: PathBuf, mib: u64, flags: &str, patience: Duration) -> Self {
         let image = Image { seed: 1, pages: (mib << 20) as usize / PAGE };
         library(&folder).snapshot("twin", image.read(), mib << 20, 256 << 10).unwrap();
@@ -68,7 +69,7 @@ impl Host {
         Self { daemon, image, patience, has_clones, has_snapshots, guests: AtomicU64::new(0), restored }
     }
 
-    /// The life of a guest, which is a clone or not, and of those that are restored from its snapshots: what each of them reports.
+    /// Runs a guest, and the guests restored from its snapshots. Returns their reports.
     fn guest(&self, time: Duration, is_clone: bool) -> (Report, Vec<Report>) {
         let (number, folder) = (self.guests.fetch_add(1, Ordering::Relaxed), &self.daemon.folder);
         let (mib, oracle) = (self.image.pages * PAGE >> 20, folder.join("oracle"));
@@ -82,21 +83,21 @@ impl Host {
             words.push(format!("--oracle {} --control {}/control", oracle.display(), folder.display()));
         }
         let report = self.daemon.twin_of(mib, &words.join(" ")).report_within(time + self.patience + REST);
-        // Of one that was stored when the daemon was killed, the guest does not know.
+        // The guest does not know about a snapshot that was stored at the moment of the kill.
         let names = (1..=SNAPSHOTS).map(|snapshot| format!("saved-{number}.{snapshot}"));
         let reports: Vec<_> = names
             .filter(|name| oracle.join(name).exists())
             .map(|name| restored(folder, &name, mib))
             .collect();
         self.restored[usize::from(is_clone)].fetch_add(reports.len() as u64, Ordering::Relaxed);
-        // Chunks of snapshots that are compared go while others are stored.
+        // Chunks of compared snapshots are deleted while others are stored.
         let library = library(folder);
         library.retain(&format!("saved-{number}"), 0).unwrap();
         library.gc(PATIENCE).unwrap();
         (report, reports)
     }
 
-    /// As [`Host::guest`]; all must be right.
+    /// As [`Host::guest`]; all reports must be right.
     fn right(&self, time: Duration, is_clone: bool) -> Report {
         let (report, restored) = self.guest(time, is_clone);
         println!("{report:?}");
@@ -112,7 +113,7 @@ impl Host {
     }
 }
 
-/// A guest of this process that has all its pages: it reads them again and again, and counts.
+/// Runs a guest of this process that has all its pages: it reads them again and again, and counts.
 fn calm(folder: &Path, image: Image, down: &Path, reads: &AtomicU64, end: &AtomicBool) {
     let down = down.to_owned();
     let store = Trouble::calling(Folder::open(folder.join("store")).unwrap(), move |_| {
@@ -149,7 +150,7 @@ fn wait_for(reads: &AtomicU64, count: u64) {
     }
 }
 
-/// Lets all guests go on, and ends the one that needs no page.
+/// Resumes all guests, and ends the one that needs no page.
 struct Ends<'a>(&'a AtomicBool, &'a Path);
 
 impl Drop for Ends<'_> {
@@ -175,13 +176,13 @@ fn guests_of_a_store_that_is_slow_fails_and_goes_down_are_right_to_the_last_byte
         cache >> 20,
         down.display()
     );
-    // While the store is down, those that need it wait.
+    // While the store is down, guests that need it wait.
     let mut host = Host::new(folder.clone(), mib, &flags, outage + Duration::from_secs(60));
     let before = usage(host.daemon.worker);
     let (reads, end, waited) = (AtomicU64::new(0), AtomicBool::new(false), &AtomicU64::new(0));
     let (began, mut worker) = (Instant::now(), 0);
     std::thread::scope(|scope| {
-        // Also where the test fails: else it would not end.
+        // Also if the test fails; otherwise it would not end.
         let _ends = Ends(&end, &down);
         scope.spawn(|| calm(&folder, host.image, &down, &reads, &end));
         let host = &host;
@@ -193,7 +194,7 @@ fn guests_of_a_store_that_is_slow_fails_and_goes_down_are_right_to_the_last_byte
         for slot in 0..guests as u32 {
             slots.push(scope.spawn(move || {
                 while began.elapsed() < time {
-                    // They do not end all at the same time.
+                    // The guests must not all end at the same time.
                     run(time / (6 + slot), slot % 2 == 1);
                 }
             }));
@@ -211,7 +212,7 @@ fn guests_of_a_store_that_is_slow_fails_and_goes_down_are_right_to_the_last_byte
         worker = host.daemon.started();
         host.daemon.is_ready();
         if seconds >= 60 {
-            // There are guests at any time: else the worker would end with its keeper.
+            // There are always guests; otherwise the worker would end with its keeper.
             host.daemon.kill_keeper();
             host.daemon.next_keeper();
         }
@@ -219,11 +220,11 @@ fn guests_of_a_store_that_is_slow_fails_and_goes_down_are_right_to_the_last_byte
             slot.join().unwrap();
         }
     });
-    // Those that needed the store while it was down have waited for it.
+    // Guests that needed the store while it was down have waited for it.
     let longest = Duration::from_nanos(waited.load(Ordering::Relaxed));
     assert!(longest > outage / 3, "the store was not needed while it was down");
     host.daemon.worker = worker;
-    // Where the store was down, or the daemon was killed, whenever a snapshot was taken: now they are not.
+    // If each snapshot met a store that was down, or a kill: take one now, when neither happens.
     for is_clone in [false, true] {
         let is_offered = host.has_snapshots && (host.has_clones || !is_clone);
         let more = (0..MOST_GUESTS).take_while(|_| is_offered && host.restored(is_clone) == 0);
@@ -239,7 +240,7 @@ fn guests_of_a_store_that_is_slow_fails_and_goes_down_are_right_to_the_last_byte
     let library = library(&folder);
     assert_eq!(library.list().unwrap(), ["twin"]);
     assert!(library.verify("twin").unwrap().damaged.is_empty());
-    // The last threads may still be on their way out, and those that call the store end when they have had nothing to do.
+    // The last threads may still be ending, and threads that call the store end after an idle time.
     let limits = [before[0], before[1] + 4, before[2] + (cache >> 10) + (32 << 10)];
     let mut after = usage(host.daemon.worker);
     for _ in 0..400 {
@@ -253,7 +254,7 @@ fn guests_of_a_store_that_is_slow_fails_and_goes_down_are_right_to_the_last_byte
     assert!((0..3).all(|what| after[what] <= limits[what]), "{before:?} became {after:?}");
 }
 
-/// Whether the soak's guests find a mistake: in their own bytes, or in those of the guests that are restored.
+/// Returns whether the soak's guests find a mistake: in their own bytes, or in those of restored guests.
 fn is_found(name: &str, sabotage: &str, is_clone: bool, find: impl Fn(&(Report, Vec<Report>)) -> bool) {
     if !is_offered() {
         return;

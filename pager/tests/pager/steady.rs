@@ -1,4 +1,4 @@
-//! A store that fails, hangs, or is down: by a clock that only the calls move, where time matters.
+//! A store that fails, hangs, or is down. Tests of time use a clock that only the calls move.
 
 use crate::daemon::{folder, library};
 use slat_pager::*;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// A clock that stands still but for threads that sleep.
+/// A clock that moves only by threads that sleep.
 #[derive(Default)]
 struct Hand(AtomicU64);
 
@@ -31,7 +31,7 @@ fn fails() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, "on purpose")
 }
 
-/// The chunk of a template of one page, and the folder in which it lies.
+/// Makes a template of one page. Returns its chunk, and the folder.
 fn chunk(name: &str) -> (std::path::PathBuf, String) {
     let folder = folder(name);
     let library = library(&folder);
@@ -66,14 +66,14 @@ fn a_read_that_fails_is_made_again_after_longer_and_longer_pauses() {
     assert!((0..3).all(|call| (lows[call]..=highs[call]).contains(&pauses[call])), "{pauses:?}");
     let stats = steady.stats();
     assert_eq!((stats.reads, stats.failures, stats.retries, stats.breaks), (1, 3, 3, 0));
-    // What is not there is asked for once.
+    // A missing object is requested once.
     assert!(matches!(steady.get("chunks/none", PAGE), Err(StoreError::Missing(_))));
     assert_eq!(steady.stats().retries, 3);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// While the store is down for a minute, one of 60 threads asks for a chunk each 10 ms. How often the store is asked, and how long after
-/// the minute one has its chunk.
+/// While the store is down for a minute, one of 60 threads requests a chunk every 10 ms. Returns the number of requests
+/// at the store, and the time after the minute until a thread has its chunk.
 fn down_for_a_minute(name: &str, break_after: u32) -> (u32, Duration) {
     let (folder, key) = chunk(name);
     let (clock, asked) = (Arc::new(Hand::default()), Arc::new(AtomicU32::new(0)));
@@ -100,7 +100,8 @@ fn a_store_that_is_down_is_asked_seldom_and_used_soon_after_it_is_back() {
     assert!(asked > 500, "{asked} times without the breaker");
 }
 
-/// The first read of each two hangs until there is a second one, or for half a second. Whether all were answered.
+/// The first of every two reads hangs until there is a second one, or for half a second. Returns whether all were
+/// answered.
 fn is_hedged(name: &str, hedge: Option<Duration>) -> (bool, StoreStats) {
     let (folder, key) = chunk(name);
     let state = Arc::new((Mutex::new(0), Condvar::new()));
@@ -115,7 +116,7 @@ fn is_hedged(name: &str, hedge: Option<Duration>) -> (bool, StoreStats) {
         let own = *reads;
         let wait = Duration::from_millis(500);
         let timed_out = changed.wait_timeout_while(reads, wait, |reads| *reads == own).unwrap().1.timed_out();
-        // The second one comes first.
+        // The second read answers first.
         std::thread::sleep(Duration::from_millis(50));
         if timed_out { Err(fails()) } else { Ok(()) }
     });

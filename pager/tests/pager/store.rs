@@ -1,4 +1,4 @@
-//! Templates in a folder: made, shared, verified, removed, collected.
+//! Makes, shares, verifies, removes and collects templates in a folder.
 
 use crate::daemon::folder;
 use slat_pager::{Folder, Library, PATIENCE, Store, StoreError};
@@ -27,7 +27,7 @@ fn templates_share_chunks_and_gc_takes_what_none_needs() {
     let gc = library.gc(PATIENCE).unwrap();
     assert_eq!((gc.kept, gc.removed), (2, 2));
     assert_eq!(library.verify("b").unwrap().chunks, 2);
-    // What went is written again, under another name.
+    // A deleted chunk is written again, under another name.
     assert_eq!(snapshot("c", &[1, 4]), 1);
     assert!(store.list("chunks").unwrap().iter().any(|name| name.ends_with(".2")));
     assert_eq!(library.verify("c").unwrap().chunks, 2);

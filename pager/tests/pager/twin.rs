@@ -26,7 +26,7 @@ fn guests_beside_balloons_see_every_byte_right() {
 }
 
 #[test]
-fn guests_that_end_leave_no_descriptor_behind() {
+fn guests_that_end_leak_no_descriptor() {
     let Some(daemon) = Daemon::start("leak", "") else { return };
     let open = || {
         let names = std::fs::read_dir(format!("/proc/{}/fd", daemon.worker)).unwrap();
@@ -40,7 +40,7 @@ fn guests_that_end_leave_no_descriptor_behind() {
         assert!(daemon.twin(&format!("--millis 30 --balloon --seed {seed}")).report().is_right());
         assert!(daemon.stats().filled > 0);
     }
-    // The last thread of a guest may still be on its way out.
+    // The last thread of a guest may still be ending.
     let is_back = (0..400).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(5));
         open() == before
@@ -61,7 +61,7 @@ fn an_image_is_served_by_the_command_line_of_the_example_handlers() {
 #[test]
 fn shared_memory_is_continued_and_removed_pages_of_it_are_zero() {
     let Some(daemon) = Daemon::start("shared", "--cache 2M") else { return };
-    // Whether a page is given back that stays, and is touched again, is chance, and less likely on a busy machine.
+    // Chance decides whether a page is given back, stays, and is touched again; on a busy machine it is less likely.
     let is_seen = (0..10).any(|seed| {
         let report = daemon.twin(&format!("--millis 500 --balloon --shared --seed {seed}")).report();
         assert!(report.is_right() && report.removed > 0, "{report:?}");
@@ -92,7 +92,7 @@ fn a_wrong_chunk_is_found() {
     assert!(daemon.twin("--millis 50").report().wrong > 0);
 }
 
-/// Two chunks change their places: each is a chunk, and neither is the one of its name.
+/// Swaps two chunks: each is a valid chunk under the wrong name.
 fn damaged(name: &str, flags: &str) -> Option<Daemon> {
     is_offered().then(|| {
         let folder = with_template(name);

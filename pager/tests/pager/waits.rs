@@ -1,4 +1,4 @@
-//! A store that does not answer holds up the faults that need it, and nothing else of the guest.
+//! A store that does not answer delays only the faults that need it.
 
 use crate::daemon::{IMAGE, MIB, folder, is_offered};
 use slat_pager::twin::{Memory, is_page};
@@ -8,10 +8,11 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Pages of a chunk: as many as those of a stretch of zeros.
+/// Pages of a chunk: the length of a stretch of zeros.
 const CHUNK: usize = 16;
 
-/// While four threads wait for pages of a store that does not answer: whether a page of zeros, and a removal, are answered.
+/// While four threads wait for a store that does not answer, returns whether a page of zeros, and a removal, are
+/// answered.
 fn is_answered(name: &str, sabotage: Option<Sabotage>, wait: Duration) -> bool {
     static MEMORY: [OnceLock<Memory>; 2] = [const { OnceLock::new() }; 2];
     let folder = folder(name);
@@ -50,7 +51,7 @@ fn is_answered(name: &str, sabotage: Option<Sabotage>, wait: Duration) -> bool {
         .take(4)
         .map(|chunk| std::thread::spawn(move || look(chunk * CHUNK)))
         .collect();
-    // Each thread that may wait for the store does.
+    // Each thread that may wait for the store waits.
     let threads = if sabotage.is_some() { 1 } else { options.threads - 1 };
     while inside.load(Ordering::Relaxed) < threads {
         assert!(Instant::now() < until);

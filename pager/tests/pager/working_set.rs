@@ -1,4 +1,4 @@
-//! Working sets: what is recorded is what was touched, and a guest that has it before it asks faults less.
+//! Working sets: the record has the touched pages, and a guest that gets them ahead of its faults has fewer faults.
 
 use crate::daemon::{Daemon, IMAGE, MIB, folder, is_offered, library, with_template};
 use slat_pager::twin::{Memory, is_page};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Pages of a chunk.
 const CHUNK: usize = 64;
 
-/// What the guest touches, in this order: in each chunk 12 pages, of 4 windows.
+/// Pages that the guest touches, in order: in each chunk 12 pages, of 4 windows.
 fn work() -> Vec<usize> {
     let chunks = IMAGE.pages / CHUNK;
     let pages = |chunk: usize| {
@@ -21,7 +21,7 @@ fn work() -> Vec<usize> {
     (0..chunks).flat_map(pages).collect()
 }
 
-/// A store whose reads of chunks take a while where that is wanted, and are noted.
+/// A store that records its reads of chunks, and can delay them.
 struct Slow {
     folder: PathBuf,
     is_slow: Arc<AtomicBool>,
@@ -39,7 +39,7 @@ impl Slow {
         Self { folder, is_slow, keys, template }
     }
 
-    /// Serves a guest with an empty cache. `ready`: it begins when its working set is there. Each page is looked at.
+    /// Serves a guest with an empty cache. `ready`: the guest begins when its working set is filled. Checks each page.
     fn guest(&self, options: impl Fn(&mut Options), ready: bool) -> GuestStats {
         let memory = Memory::new(IMAGE, false).unwrap();
         let uffd = Uffd::new(Features::REMOVE).unwrap();
@@ -63,7 +63,7 @@ impl Slow {
             assert!(is_page(&IMAGE, page, Some(0), &unsafe { memory.read(page) }), "page {page}");
             std::thread::sleep(Duration::from_micros(50));
         }
-        // The last fault is counted after its page is there. And a record ends with its guest.
+        // The last fault is counted after its page is present. And a record ends with its guest.
         guest.stop()
     }
 }
@@ -98,26 +98,26 @@ fn with_its_working_set_a_guest_has_a_fifth_of_the_faults_or_less() {
     }
     let slow = Slow::new("fifth");
     let touched = work().len() as u64;
-    // Without: a fault for each window.
+    // Without a working set: a fault for each window.
     let without = slow.guest(|_| {}, false);
     assert_eq!((faults(&without), without.ahead), (touched / 3, 0));
-    // The record has the pages that were touched, and no others.
+    // The record has the touched pages, and no others.
     let recorded = slow.guest(|options| options.record = Some(Duration::from_secs(3600)), false);
     let set = slow.template.working_set().unwrap();
     assert_eq!((faults(&recorded), set.pages() as u64), (touched, touched));
     assert!(set.runs().flatten().all(|page| work().contains(&page)), "nothing is wasted");
-    // With it, and with time: none.
+    // With it, and with time: no fault.
     let ready = slow.guest(|_| {}, true);
     assert_eq!((faults(&ready), ready.ahead, ready.filled), (0, touched, touched));
-    // With it, and a guest that begins at once: it works while chunks are on their way.
+    // With it, and a guest that begins at once: the guest works while chunks are being read.
     slow.is_slow.store(true, Ordering::Relaxed);
     let with = slow.guest(|_| {}, false);
     slow.is_slow.store(false, Ordering::Relaxed);
     assert!(faults(&with) * 5 <= faults(&without), "{} of {}", faults(&with), faults(&without));
-    // The control: a working set that is not replayed helps nothing.
+    // The control: a working set that is not replayed has no effect.
     let off = slow.guest(|options| options.replay = 0, false);
     assert_eq!((faults(&off), off.ahead), (touched / 3, 0));
-    // Another process has it from the store.
+    // Another process gets it from the store.
     let other = library(&slow.folder);
     assert_eq!(other.open("twin").unwrap().working_set(), Some(set));
     other.forget("twin").unwrap();
@@ -133,7 +133,7 @@ fn chunks_are_asked_for_in_the_order_of_the_record() {
     slow.template.keep_working_set(WorkingSet::of_faults(work())).unwrap();
     slow.guest(|options| options.replay = 1, true);
     let mut asked = slow.keys.lock().unwrap().clone();
-    // Chunks of zeros are not asked for.
+    // Chunks of zeros are not requested.
     let mut chunks: Vec<_> = work().iter().map(|page| page / CHUNK).collect();
     chunks.dedup();
     let names: Vec<_> =
@@ -158,7 +158,7 @@ fn a_working_set_that_is_damaged_or_of_another_template_is_not_used() {
     assert!(has());
     library.snapshot("twin", &*vec![1; 4096], 4096, 4096).unwrap();
     assert!(!has() && library.verify("twin").unwrap().damaged.is_empty());
-    // What lies beyond the template is not filled.
+    // Pages beyond the template are not filled.
     library.open("twin").unwrap().keep_working_set(WorkingSet::of_faults([0, 1, 1 << 30])).unwrap();
     assert!(has());
     library.remove("twin").unwrap();
@@ -181,7 +181,7 @@ fn guests_of_a_recorded_template_see_every_byte_right_beside_balloons_and_kills(
         assert!(report.is_right() && report.removed > 0, "{report:?}");
     }
     _ = (daemon.stats(), daemon.stats());
-    // Of the daemon that serves now: it has the record from the store.
+    // Counters of the current daemon, which has the record from the store.
     assert!(daemon.twin("--millis 50").report().is_right());
     let stats = daemon.stats();
     assert!(stats.ahead > 0, "{stats:?}");

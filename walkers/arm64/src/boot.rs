@@ -1,9 +1,9 @@
 //! From the emulator's jump to Rust: a stack, cleared memory, an identity map for EL2, a heap.
 //!
-//! QEMU's `virt` machine enters at EL2 with the MMU off, on one processor. Without an MMU all memory would be Device memory,
-//! where exclusive loads and stores, which atomics are made of, promise nothing; so EL2 gets a map of its own: one table,
-//! two leaves of 1 GiB, addresses as they are. From then on table memory is where its frame number says, which is what
-//! `TableMemory`'s defaults want.
+//! QEMU's `virt` machine enters at EL2 with the MMU off, on one processor. Without an MMU all memory would be Device
+//! memory, on which exclusive loads and stores, and so atomics, have no guarantees. So EL2 gets a map of its own: one
+//! table, two leaves of 1 GiB, one to one. Then table memory is at its frame number, as `TableMemory`'s defaults
+//! require.
 
 use crate::console::println;
 use aarch64_cpu::asm::barrier::{self, dsb, isb};
@@ -44,7 +44,7 @@ unsafe extern "C" {
 #[repr(C, align(4096))]
 struct Identity([u64; 512]);
 
-/// A block of 1 GiB, accessed, inner shareable; the index into `MAIR_EL2` comes on top.
+/// A block of 1 GiB, accessed, inner shareable; without the index into `MAIR_EL2`.
 const BLOCK: u64 = 0b01 | 1 << 10 | 0b11 << 8;
 const NEVER_EXECUTED: u64 = 1 << 54;
 const NORMAL: u64 = 0;
@@ -57,7 +57,7 @@ static IDENTITY: Identity = {
     Identity(table)
 };
 
-/// Makes the processor ready for what follows, once, before anything is allocated. False where this is not EL2.
+/// Prepares the processor, once, before any allocation. Returns false if this is not EL2.
 pub fn begin() -> bool {
     if CurrentEL.read_as_enum(CurrentEL::EL) != Some(CurrentEL::EL::Value::EL2) {
         println!("JUDGE FAILED: this program begins at EL2: -M virt,virtualization=on");

@@ -20,7 +20,7 @@ impl Write for Console {
 
 /// One line.
 pub fn line(text: fmt::Arguments<'_>) {
-    // The port takes everything; only a `Display` that fails by itself could err, and its line is short then.
+    // The port accepts everything; only a failing `Display` could return an error, and its line is then short.
     let _ = writeln!(Console, "{text}");
 }
 

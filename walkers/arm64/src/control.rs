@@ -1,7 +1,6 @@
-//! The negative control of the second answer: `AT` and an access that do not agree are seen not to.
+//! The negative control of the second answer: a difference between `AT` and an access must be found.
 //!
-//! Tables made by hand, of which a leaf goes while the TLB has it. The access goes on using it; `AT`, which walks, finds
-//! nothing.
+//! Removes a leaf of hand-made tables while the TLB has it. The access still uses the leaf; `AT` walks and finds none.
 
 use crate::console::println;
 use crate::machine::{El1, PATTERN, RAM};
@@ -33,8 +32,8 @@ static ROOT: Table = Table::new();
 static MIDDLE: Table = Table::new();
 static LEAVES: Table = Table::new();
 
-/// Whether a machine with stage 2 for 39 bits notices that the two answers differ where they must, and nowhere else. Prints
-/// `CONTROL …`.
+/// Checks that a machine with stage 2 for 39 bits finds the expected differences between the two answers, and no
+/// others. Prints `CONTROL …`.
 pub fn second_answer_can_differ(machine: &mut El1) -> Verdict {
     let leaf = |pfn, level| {
         let leaf = Leaf {
@@ -47,7 +46,7 @@ pub fn second_answer_can_differ(machine: &mut El1) -> Verdict {
         };
         Arm64L39::leaf(&leaf, level)
     };
-    // The guest's own page, by way of all RAM.
+    // The guest's own page, through the map of all RAM.
     ROOT.set(1, leaf(RAM.start, Level::G1));
     ROOT.set(0, Arm64L39::link(MIDDLE.pfn(), Level::G1));
     MIDDLE.set(0, Arm64L39::link(LEAVES.pfn(), Level::M2));

@@ -1,14 +1,14 @@
-//! The guest: a few instructions at EL1, which make one access each and come back.
+//! The guest: a few instructions at EL1, each of which makes one access and returns.
 //!
-//! Its stage 1 is off, so that the addresses that it uses are guest-physical ones. A trip goes like this:
+//! Its stage 1 is off, so its addresses are guest-physical. One trip:
 //!
 //! ```text
 //! EL2   touch: x0 = address, x1 = value, ELR = load | store | fetch ── ERET ─▶  EL1
 //!                                                                        ldr x1, [x0]   str x1, [x0]   br x0
 //! EL2   guest_exit: keep x0 and x1, go back into touch  ◀── HVC #0, or the abort ──
 //! ```
-//! The branch leads to code that [`write_code`] has put into the page: it brings the page's own physical address in `x0`.
-//! An exception that EL1 itself takes ends in `HVC #1`: stage 2 has nothing to do with it.
+//! The branch leads to code that [`write_code`] has put into the page: it returns the page's physical address in `x0`.
+//! An exception that EL1 itself takes ends in `HVC #1`; stage 2 is not involved.
 
 use aarch64_cpu::asm::barrier::{self, dsb, isb};
 use aarch64_cpu::registers::{
@@ -73,7 +73,7 @@ unsafe extern "C" {
 
 /// How a trip ended.
 pub enum Exit {
-    /// The access went through; the registers that the guest came back with.
+    /// The access succeeded; the guest's registers.
     Through {
         /// After a fetch: the physical address of the page that ran.
         x0: u64,
@@ -86,31 +86,31 @@ pub enum Exit {
     Own,
 }
 
-/// What the processor tells of an access that stage 2 refused.
+/// The processor's report of an access that stage 2 refused.
 #[derive(Clone, Copy)]
 pub struct Abort {
-    /// Why.
+    /// The reason.
     pub why: FaultWhy,
-    /// The level at which the walk ended, where it tells.
+    /// The level at which the walk ended, if reported.
     pub level: Option<Level>,
-    /// Where.
+    /// The address.
     pub gpa: Gpa,
 }
 
-/// The frame of the page that the guest itself runs from.
+/// Returns the frame of the guest's code page.
 pub fn own_page() -> Pfn {
     Pfn((&raw const guest_vectors).addr() as u64 / PAGE_SIZE)
 }
 
-/// Prepares EL1: no stage 1, exceptions to where they are told.
+/// Prepares EL1: no stage 1, and exception vectors.
 pub fn prepare() {
-    // The bits that are one on every processor, and no MMU.
+    // The bits that are always one, without the MMU.
     SCTLR_EL1.set(0x30d0_0800);
     VBAR_EL1.set((&raw const guest_vectors).addr() as u64);
     isb(barrier::SY);
 }
 
-/// One access by the guest, through the tables that are loaded. A fetch goes to where [`write_code`] has written.
+/// Makes one access of the guest through the loaded tables. A fetch goes to the code of [`write_code`].
 pub fn touch(gpa: Gpa, access: Access, value: u64) -> Exit {
     let code = match access {
         Access::Read => &raw const guest_load,
@@ -140,11 +140,11 @@ pub fn touch(gpa: Gpa, access: Access, value: u64) -> Exit {
     }
 }
 
-/// The abort that ESR, FAR and HPFAR tell of.
+/// Returns the abort from ESR, FAR and HPFAR.
 fn abort() -> Abort {
     let (why, level) = status(ESR_EL2.read(ESR_EL2::ISS));
-    // Stage 1 is off: FAR is a guest-physical address. HPFAR has its page again, but only after faults of these two kinds is
-    // its contents promised.
+    // Stage 1 is off, so FAR is a guest-physical address. HPFAR has its page again, but its contents are guaranteed
+    // only after faults of these two kinds.
     let gpa = Gpa(FAR_EL2.get());
     if let FaultWhy::Absent | FaultWhy::AccessFlag = why {
         let gfn = Gfn(HPFAR_EL2.read(HPFAR_EL2::FIPA));
@@ -153,7 +153,8 @@ fn abort() -> Abort {
     Abort { why, level, gpa }
 }
 
-/// A fault status code, as in the lowest bits of ESR and in PAR: why, and the level, which the manual counts from the root.
+/// Decodes a fault status code, as in the lowest bits of ESR and in PAR: the reason, and the level, which the manual
+/// counts from the root.
 pub fn status(code: u64) -> (FaultWhy, Option<Level>) {
     let why = match code >> 2 & 0b1111 {
         0b0000 => FaultWhy::Misconfigured, // an address that is too large
@@ -165,8 +166,8 @@ pub fn status(code: u64) -> (FaultWhy, Option<Level>) {
     (why, Level::new(4 - (code & 0b11) as u8))
 }
 
-/// Puts code into the last bytes of a page that brings the page's own physical address and comes back: `MOVZ`, two `MOVK`,
-/// `HVC #0`. The address is in the instructions, so that running them reads nothing.
+/// Writes code into the last bytes of a page that returns the page's own physical address: `MOVZ`, two `MOVK`,
+/// `HVC #0`. The address is in the instructions, so that the code reads no memory.
 pub fn write_code(pfn: Pfn) {
     const MOVZ: u32 = 0xd280_0000;
     const MOVK: u32 = 0xf280_0000;

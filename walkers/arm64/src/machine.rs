@@ -1,8 +1,8 @@
 //! The judge's machine: a guest at EL1 under stage 2, on QEMU's `virt` board.
 //!
-//! The guest's own access decides, for it goes by way of the TLB as every guest's does. Where nothing stale can be in the
-//! way the processor is asked a second time, by `AT`; the two must agree, the word that the guest read or wrote must
-//! be where `AT` says, and what is there must be ordinary memory.
+//! The guest's own access decides, because it uses the TLB as every guest does. If no stale translation can interfere,
+//! the processor is also asked by `AT`. The two must agree, the word that the guest read or wrote must be where `AT`
+//! says, and the memory there must be ordinary memory.
 
 use crate::console;
 use crate::guest::{self, Exit};
@@ -13,21 +13,21 @@ use slat_judge::{Answer, FaultWhy, Fixed, Machine, Ram};
 
 /// RAM: 1 GiB at 1 GiB (`-m 1G`). Its first 64 MiB are the program and its heap (`link.ld`).
 pub const RAM: Span<Pfn> = Span { start: Pfn(0x4_0000), end: Pfn(0x8_0000) };
-/// What the guest is given: 32 MiB, behind the heap.
+/// The guest's memory: 32 MiB, behind the heap.
 pub const PATTERN: Span<Pfn> = Span { start: Pfn(0x4_4000), end: Pfn(0x4_6000) };
 
 /// The machine.
 pub struct El1 {
     fixed: [Fixed; 1],
     asks_twice: bool,
-    /// How often the two answers did not agree, and the first such pair.
+    /// Number of differences between the two answers, and the first such pair.
     disagreements: u64,
     first: Option<(Gpa, Access, Answer, Translation)>,
 }
 
 impl El1 {
-    /// One with stage 2 as given. `asks_twice`: `AT` is asked, too; not where stale translations are looked for, since `AT`
-    /// always walks.
+    /// Makes a machine with this stage 2. `asks_twice`: also asks `AT`; not for checks of stale translations, since
+    /// `AT` always walks.
     pub fn new(stage2: Stage2, asks_twice: bool) -> Self {
         guest::prepare();
         stage2.begin();
@@ -36,12 +36,12 @@ impl El1 {
         Self { fixed, asks_twice, disagreements: 0, first: None }
     }
 
-    /// How often the two answers did not agree since this was last asked.
+    /// Returns the number of differences since the last call.
     pub fn disagreements(&mut self) -> u64 {
         core::mem::take(&mut self.disagreements)
     }
 
-    /// The same, for a run in which they should have agreed: the first pair is printed.
+    /// The same for a run without expected differences: prints the first pair.
     pub fn tell_disagreements(&mut self) -> u64 {
         if let Some((gpa, access, answer, second)) = self.first.take() {
             console::println!("DIFF {access:?} at {gpa}: the access says {answer:x?}, AT {second:x?}");

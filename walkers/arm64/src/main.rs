@@ -1,7 +1,7 @@
 //! The judge at EL2: stage 2 of arm64, as QEMU's `virt` board walks it.
 //!
-//! The emulator's command line may say `seed=<number>` and `lookups=<number>`. What is printed last says whether all was
-//! well; so does the exit status, 0 or 1.
+//! The emulator's command line may have `seed=<number>` and `lookups=<number>`. The last line and the exit status, 0 or
+//! 1, give the verdict.
 #![no_std]
 #![no_main]
 
@@ -24,7 +24,7 @@ use slat::table::formats::{Arm64L39, Arm64L40, Arm64L48, Arm64NoAd};
 use slat_judge::{LOOKUPS, SEED, Verdict, conclude, judge, mutate, stale};
 use stage2::Stage2;
 
-/// What a run does, where the command line says nothing else.
+/// Options of a run.
 struct Plan {
     seed: u64,
     lookups: u64,
@@ -39,19 +39,19 @@ impl Plan {
         Self { seed: number("seed=").unwrap_or(SEED), lookups: number("lookups=").unwrap_or(LOOKUPS) }
     }
 
-    /// Everything that tables of format `F` are put to.
+    /// Runs all checks of tables of format `F`.
     fn run<F: Format>(&self, idle: &mut Idle) -> [Verdict; 3] {
         let mut machine = machine::<F>(true);
         let mut walked = judge::<F, _>(&mut machine, idle, self.seed, self.lookups);
         walked.differences += machine.tell_disagreements();
-        // `AT` walks again: it is not asked where the TLB is to answer, and has no say on tables that are damaged.
+        // `AT` walks again, so it is not asked in checks of the TLB, or of damaged tables.
         let mut machine = self::machine::<F>(false);
         let stale = stale::<F, _>(&mut machine, idle, self.seed);
         [walked, stale, mutate::<F, _>(&mut machine, idle)]
     }
 }
 
-/// A guest whose stage 2 walks tables of format `F`.
+/// Makes a guest whose stage 2 walks tables of format `F`.
 fn machine<F: Format>(asks_twice: bool) -> El1 {
     let stage2 = Stage2::of::<F>();
     if let Some(what) = stage2.lacks() {
@@ -60,7 +60,7 @@ fn machine<F: Format>(asks_twice: bool) -> El1 {
     El1::new(stage2, asks_twice)
 }
 
-/// Where [`boot`] goes on in Rust.
+/// The entry point of Rust after [`boot`].
 extern "C" fn main() -> ! {
     if !boot::begin() {
         semihosting::exit(1);

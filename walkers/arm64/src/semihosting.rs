@@ -1,5 +1,5 @@
-//! What the emulator does for us when asked by a certain `HLT`: its command line, and the end of the run (Arm,
-//! "Semihosting for `AArch32` and `AArch64`"). QEMU wants `-semihosting`.
+//! Semihosting: a certain `HLT` asks the emulator for its command line, or ends the run (Arm, "Semihosting for
+//! `AArch32` and `AArch64`"). QEMU needs `-semihosting`.
 
 use core::arch::asm;
 
@@ -16,7 +16,7 @@ fn call(number: u64, block: &mut [u64; 2]) -> u64 {
     answer
 }
 
-/// What follows the program's name on the emulator's command line; empty where it cannot be said.
+/// Returns the emulator's command line after the program's name; empty if it is not available.
 pub fn command_line(buffer: &mut [u8]) -> &str {
     let mut block = [buffer.as_mut_ptr().expose_provenance() as u64, buffer.len() as u64];
     let failed = call(GET_CMDLINE, &mut block) != 0;
@@ -28,7 +28,7 @@ pub fn command_line(buffer: &mut [u8]) -> &str {
 /// Ends the run; the emulator's exit status is `status`.
 pub fn exit(status: u64) -> ! {
     call(EXIT_EXTENDED, &mut [APPLICATION_EXIT, status]);
-    // Not asked for, or not understood: the text that was printed has said how it went.
+    // Semihosting is off: the printed text has the verdict.
     loop {
         aarch64_cpu::asm::wfe();
     }

@@ -1,5 +1,4 @@
-//! Stage 2 as the processor is told of it (VTCR, VTTBR, HCR), and what can be asked of it: to forget everything, and to
-//! translate one address.
+//! Stage 2 of the processor (VTCR, VTTBR, HCR), and its operations: to forget everything, and to translate one address.
 
 use crate::guest::status;
 use aarch64_cpu::asm::barrier::{self, dsb, isb};
@@ -12,11 +11,11 @@ use slat::table::Format;
 use slat::{Access, Gpa, Level, MemoryType, PAGE_SHIFT, Pfn};
 use slat_judge::FaultWhy;
 
-/// The number under which the guest's translations are cached.
+/// The tag of the guest's translations.
 const VMID: u64 = 1;
 
-/// What VTCR says of the tables: how many bits an input address has, how many levels there are, and whether the walker sets
-/// Accessed and Dirty.
+/// Settings in VTCR: the bits of an input address, the number of levels, and whether the walker sets Accessed and
+/// Dirty.
 #[derive(Clone, Copy, Debug)]
 pub struct Stage2 {
     input_bits: u64,
@@ -25,7 +24,7 @@ pub struct Stage2 {
 }
 
 impl Stage2 {
-    /// The one that tables of format `F` are made for.
+    /// Returns the settings for tables of format `F`.
     pub fn of<F: Format>() -> Self {
         Self {
             input_bits: u64::from(F::FRAME_BITS + PAGE_SHIFT),
@@ -34,7 +33,7 @@ impl Stage2 {
         }
     }
 
-    /// What this processor lacks to walk such tables, as the engine edits them; `None` where nothing is missing.
+    /// Returns what this processor lacks to walk such tables, as the engine edits them.
     pub fn lacks(self) -> Option<&'static str> {
         const BOTH_UPDATES: u64 = 2;
         const IN_PLACE: u64 = 2;
@@ -44,14 +43,14 @@ impl Stage2 {
         if self.hardware_ad && ID_AA64MMFR1_EL1.read(ID_AA64MMFR1_EL1::HAFDBS) < BOTH_UPDATES {
             return Some("does not manage AF and the dirty state in hardware (FEAT_HAFDBS)");
         }
-        // A large page is split, and made again, in place: without a moment in which nothing is mapped and flushed.
+        // The engine splits and recovers large pages in place, without a break-before-make.
         if ID_AA64MMFR2_EL1.read(ID_AA64MMFR2_EL1::BBM) < IN_PLACE {
             return Some("wants a break before a page changes its size (FEAT_BBM below level 2)");
         }
         None
     }
 
-    /// Switches it on for EL1, with nothing cached.
+    /// Enables stage 2 for EL1, with empty caches.
     pub fn begin(self) {
         let updates = u64::from(self.hardware_ad);
         VTCR_EL2.write(
@@ -69,7 +68,7 @@ impl Stage2 {
                 + VTCR_EL2::HA.val(updates)
                 + VTCR_EL2::HD.val(updates),
         );
-        // EL1 in AArch64; external aborts come here; memory is write-back although the guest's own MMU is off.
+        // EL1 in AArch64; external aborts go to EL2; memory is write-back although the guest's own MMU is off.
         HCR_EL2.write(
             HCR_EL2::VM::Enable
                 + HCR_EL2::DC.val(1)
@@ -80,23 +79,23 @@ impl Stage2 {
     }
 }
 
-/// The size of physical addresses as the processor and VTCR encode it.
+/// Returns the size of physical addresses in the encoding of VTCR.
 fn physical_size() -> u64 {
     ID_AA64MMFR0_EL1.read(ID_AA64MMFR0_EL1::PARange)
 }
 
-/// Bits of a physical address, and of a guest-physical one that a guest can form.
+/// Returns the bits of a physical address, and of a guest-physical address that a guest can form.
 pub fn physical_bits() -> u32 {
     [32, 36, 40, 42, 44, 48, 52].get(physical_size() as usize).copied().unwrap_or(52)
 }
 
-/// Has the next walks begin at `root`. What is cached stays.
+/// Makes later walks begin at `root`, without a flush.
 pub fn load(root: Pfn) {
     VTTBR_EL2.set(VMID << 48 | root.address());
     isb(barrier::SY);
 }
 
-/// Forgets every translation of the guest, and the walks on their way to one.
+/// Forgets every translation of the guest, and ends walks under way.
 pub fn flush() {
     // ORDER(table-flush): stores to the tables are seen by every walk from here on, before the TLB forgets; and it has
     // forgotten before what follows.
@@ -107,8 +106,8 @@ pub fn flush() {
     isb(barrier::SY);
 }
 
-/// What `AT` tells of memory that stage 2 maps as this type, where the guest's own attributes take nothing away: both stages together
-/// as MAIR encodes them, in bits 9..2, and shareability.
+/// Returns what `AT` reports for memory that stage 2 maps as this type, if the guest's own attributes take nothing
+/// away: both stages together as MAIR encodes them, in bits 9..2, and shareability.
 pub fn told_of(memory: MemoryType) -> u64 {
     let (attributes, shareability) = match memory {
         MemoryType::WriteBack => (0xff, 0b11),
@@ -119,7 +118,7 @@ pub fn told_of(memory: MemoryType) -> u64 {
     attributes << 2 | shareability
 }
 
-/// What the processor says when asked to translate, without an access.
+/// Result of a translation without an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Translation {
     /// To this frame, of a type as [`told_of`] has it.
@@ -128,8 +127,8 @@ pub enum Translation {
     Fault(FaultWhy, Option<Level>),
 }
 
-/// Asks for a translation as if for a load or a store of the guest, by `AT S12E1R` or `AT S12E1W`. It walks, and
-/// sets Accessed and Dirty as an access does. There is no such instruction for fetches.
+/// Translates as for a load or a store of the guest, by `AT S12E1R` or `AT S12E1W`. This walks, and sets Accessed and
+/// Dirty as an access does. There is no such instruction for fetches.
 pub fn translate(gpa: Gpa, access: Access) -> Option<Translation> {
     dsb(barrier::ISH);
     match access {

@@ -1,7 +1,8 @@
-//! Exceptions taken to EL2: the guest's way back, and the end of everything else.
+//! Exceptions taken to EL2: the guest's exits, and fatal errors.
 //!
-//! One vector is wanted: synchronous, from a lower level in `AArch64`, which is how a guest's access is refused and how its
-//! `HVC` arrives. It leads into [`guest`](crate::guest). Any other is a mistake of ours; it is told, and the run fails.
+//! One vector is expected: synchronous, from a lower level in `AArch64`, for a refused access of the guest and for its
+//! `HVC`. It leads into [`guest`](crate::guest). Any other exception is a mistake of ours; it is printed, and the run
+//! fails.
 
 use crate::console::println;
 use crate::semihosting;
@@ -33,7 +34,7 @@ unsafe extern "C" {
     static el2_vectors: [u32; 512];
 }
 
-/// Has exceptions come here.
+/// Installs the vectors.
 pub fn install() {
     VBAR_EL2.set((&raw const el2_vectors).addr() as u64);
     isb(barrier::SY);

@@ -1,32 +1,32 @@
 //! The local interrupt controller, by which a guest starts its second processor.
 //!
-//! A real INIT would throw that processor out of the hypervisor, where it waits. So the controller's page is a memslot that
-//! cannot be written until the guest has sent STARTUP: reads go through, and each write arrives here. INIT is swallowed,
-//! STARTUP begins the second vCPU, anything else is done for the guest. Then the page becomes a plain one, and nothing that
-//! the guest does with it is seen any more; a second STARTUP, as Linux sends it, is nothing to a processor that runs.
+//! A real INIT would reset that processor, which waits in the hypervisor. So the controller's page is a read-only
+//! memslot until the guest has sent STARTUP: reads succeed, and each write exits to the hypervisor. It drops INIT,
+//! begins the second vCPU at STARTUP, and makes any other write for the guest. Then the page becomes writable, and the
+//! hypervisor sees no more writes. Linux sends STARTUP twice; a running processor ignores it.
 
 use slat::{Gfn, Gpa};
 
-/// The controller's page, where every PC begins with it.
+/// The controller's page after reset.
 pub const PAGE: Gfn = Gfn(0xfee00);
-/// Its register of commands to other processors.
+/// Its register for commands to other processors.
 const COMMAND: Gpa = Gpa(0xfee0_0300);
 
-/// What a write means.
+/// Meaning of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Write {
     /// The second processor is reset.
     Init,
-    /// It begins at this page.
+    /// The second processor begins at this page.
     Startup(u8),
-    /// Nothing of ours.
+    /// Any other write.
     Other,
 }
 
 impl Write {
-    /// A write of this value there.
+    /// Decodes a write of this value.
     pub fn of(gpa: Gpa, value: u32) -> Self {
-        // How it is delivered.
+        // The delivery mode.
         match value >> 8 & 7 {
             5 if gpa == COMMAND => Self::Init,
             6 if gpa == COMMAND => Self::Startup(value as u8),
@@ -35,7 +35,7 @@ impl Write {
     }
 }
 
-/// Does a guest's write for it, on the processor that it is for.
+/// Makes a guest's write for it, on the processor that it addresses.
 pub fn write(gpa: Gpa, value: u32) {
     // SAFETY: a register of the controller, mapped one to one; the guest would have written this now, and what it means
     // for processors has been looked at.

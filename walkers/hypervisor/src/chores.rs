@@ -1,5 +1,5 @@
-//! What is done to the guest's memory while it runs: on timer interrupts, between two of its instructions, by the processor
-//! that is interrupted, while another goes on.
+//! Operations on the guest's memory at timer interrupts, between two of its instructions. The interrupted processor
+//! does them while another one runs on.
 //!
 //! | option | on an interrupt | and now and then |
 //! |---|---|---|
@@ -8,39 +8,39 @@
 //! | `age` | [`age`](slat::Walk::age): what has been accessed since | |
 //! | `move` | the host [moves](crate::moves) pages to other frames, and takes some | blocks of 2 MiB are moved |
 //!
-//! What harvests and aging tell is compared with what the guest's memory has become: [`watch`](crate::watch). What the engine tells
-//! of itself is compared with what it counts: [`events`](crate::events).
+//! [`change_check`](crate::change_check) compares harvests and aging with the changes of the guest's memory.
+//! [`events`](crate::events) compares the engine's events with its counters.
 
 use crate::Error;
+use crate::change_check::{Asked, ChangeCheck};
 use crate::layout::Layout;
 use crate::memory::Machine;
 use crate::moves::Mover;
 use crate::options::{Mistake, Options, Wanted};
-use crate::watch::{Asked, Watch};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::{Format, Idle, SecondaryMmu, Vm};
 use slat_walker_x86::println;
 use spin::Mutex;
 
-/// So many harvests pass between two ends of a dirty log.
+/// Number of harvests between two ends of a dirty log.
 const LOG_ROUND: u64 = 64;
-/// So many interrupts pass between two comparisons of events with counters, where one processor runs the guest.
+/// Number of interrupts between two comparisons of events with counters, if one processor runs the guest.
 const EVENTS_ROUND: u64 = 64;
-/// So many interrupts pass between two turns where there are two processors: their time is the machine's, and each of them is
-/// interrupted 250 times a second, so that an emulated guest would do little but fault.
+/// Number of interrupts between two turns with two processors. Their time is the machine's, and each of them is
+/// interrupted 250 times a second, so an emulated guest would otherwise do little but fault.
 const TURN_OF_TWO: u64 = 16;
 
-/// What has been done, by whichever processor, in numbers.
+/// Counters of the chores, for all processors.
 #[derive(Debug)]
 pub struct Chores {
     wanted: Wanted,
     layout: Layout,
-    /// That run the guest.
+    /// Number of processors that run the guest.
     processors: u32,
-    /// Interrupts between two turns.
+    /// Number of interrupts between two turns.
     turn: u64,
-    /// Held by the processor whose turn it is.
-    work: Mutex<(Watch, Mover)>,
+    /// The state, held by the processor that does a turn.
+    work: Mutex<(ChangeCheck, Mover)>,
     interrupts: AtomicU64,
     zaps: AtomicU64,
     harvests: AtomicU64,
@@ -51,7 +51,7 @@ pub struct Chores {
 }
 
 impl Chores {
-    /// None done yet.
+    /// Makes the chores without counts.
     pub fn new(options: &Options, host: &Machine) -> Self {
         let Options { chores: wanted, processors, .. } = *options;
         let [interrupts, zaps, harvests, dirty, rounds, generations, young] =
@@ -61,7 +61,7 @@ impl Chores {
         let asks_young = wanted.age && processors == 1;
         let asked = Asked { alone: processors == 1, dirty: wanted.log_dirty, young: asks_young };
         let mover = Mover::new(host, wanted.mistake == Some(Mistake::UntoldMove));
-        let work = Mutex::new((Watch::new(asked, layout.ram()), mover));
+        let work = Mutex::new((ChangeCheck::new(asked, layout.ram()), mover));
         Self {
             wanted,
             layout,
@@ -78,20 +78,20 @@ impl Chores {
         }
     }
 
-    /// All that the options ask for.
+    /// Does all chores of the options.
     pub fn run<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle) -> Result<(), Error> {
         let interrupts = self.interrupts.fetch_add(1, Relaxed) + 1;
         if !interrupts.is_multiple_of(self.turn) {
             return Ok(());
         }
-        // Another processor's turn is enough.
+        // Another processor already does a turn.
         let Some(mut work) = self.work.try_lock() else { return Ok(()) };
-        let (watch, mover) = &mut *work;
+        let (check, mover) = &mut *work;
         if self.processors == 1 && interrupts.is_multiple_of(EVENTS_ROUND) {
             vm.host().events.compare(vm, self.processors)?;
         }
         vm.host().clocks.compare(vm.host())?;
-        self.compare(vm, idle, watch, false)?;
+        self.compare(vm, idle, check, false)?;
         if self.wanted.moves {
             mover.turn(vm, idle)?;
         }
@@ -102,7 +102,7 @@ impl Chores {
         Ok(())
     }
 
-    /// The guest is done: all of its memory is compared once more, and all that is free looked at.
+    /// After the guest's end: compares all of its memory once more, and checks all free frames.
     pub fn finish<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle) -> Result<(), Error> {
         Mover::finish(vm.host())?;
         vm.host().clocks.compare(vm.host())?;
@@ -110,37 +110,37 @@ impl Chores {
         self.compare(vm, idle, &mut self.work.lock().0, true)
     }
 
-    /// Ages and harvests, and compares what that tells with some of the guest's memory, or with all.
+    /// Ages and harvests, and compares the results with some or all of the guest's memory.
     fn compare<F: Format>(
         &self,
         vm: &Vm<F, Machine>,
         idle: &mut Idle,
-        watch: &mut Watch,
+        check: &mut ChangeCheck,
         all: bool,
     ) -> Result<(), Error> {
         if !self.wanted.age && !self.wanted.log_dirty {
             return Ok(());
         }
-        let looks = watch.look(vm.host(), all);
+        let pending = check.take_sums(vm.host(), all);
         if self.wanted.age {
-            self.age(vm, idle, watch);
+            self.age(vm, idle, check);
         }
         if self.wanted.log_dirty {
-            self.harvest(vm, idle, watch)?;
+            self.harvest(vm, idle, check)?;
         }
-        watch.judge(looks)
+        check.judge(pending)
     }
 
-    /// A generation: what has been accessed since the last one is young. No processor is asked to forget translations but
-    /// when it next enters.
-    fn age<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle, watch: &mut Watch) {
+    /// Does an aging pass: pages accessed since the last one are young. A processor forgets translations only when it
+    /// next enters.
+    fn age<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle, check: &mut ChangeCheck) {
         let generations = self.generations.fetch_add(1, Relaxed) + 1;
         let lost = self.wanted.mistake == Some(Mistake::LostYoung) && generations.is_multiple_of(16);
         let mut young = 0;
         vm.lockless(idle).age(self.layout.ram(), |seen| {
             young += u64::from(seen.count());
             for (&bits, word) in seen.bits().iter().zip(0..).filter(|(bits, _)| **bits != 0 && !lost) {
-                watch.young.set_word(seen.first() + word * 64, bits);
+                check.young.set_word(seen.first() + word * 64, bits);
             }
         });
         vm.forget(idle, self.layout.ram_hvas());
@@ -151,7 +151,7 @@ impl Chores {
         &self,
         vm: &Vm<F, Machine>,
         idle: &mut Idle,
-        watch: &mut Watch,
+        check: &mut ChangeCheck,
     ) -> Result<(), Error> {
         let harvests = self.harvests.fetch_add(1, Relaxed) + 1;
         let harvest = vm.slots().harvest_all(idle)?;
@@ -159,9 +159,9 @@ impl Chores {
         self.dirty.fetch_add(harvest.pages(), Relaxed);
         let lost = lost.then(|| harvests % harvest.pages().max(1));
         for (page, _) in harvest.iter().zip(0..).filter(|(_, index)| Some(*index) != lost) {
-            watch.harvest(page.gfn);
+            check.harvest(page.gfn);
         }
-        // A migration would have copied its pages before this.
+        // A migration would copy the pages before this.
         harvest.commit();
         if harvests.is_multiple_of(LOG_ROUND) {
             for on in [false, true] {
@@ -171,13 +171,13 @@ impl Chores {
             }
             self.rounds.fetch_add(1, Relaxed);
             if self.processors > 1 {
-                watch.forgive();
+                check.restart();
             }
         }
         Ok(())
     }
 
-    /// Says what has been done, in lines that begin with `report:`.
+    /// Prints the counts, in lines that begin with `report:`.
     pub fn report<F: Format>(&self, vm: &Vm<F, Machine>) {
         let Self { interrupts, zaps, harvests, dirty, rounds, generations, young, .. } = self;
         let [interrupts, zaps, harvests, dirty, rounds, generations, young] =
@@ -191,8 +191,8 @@ impl Chores {
         println!("report: {rounds} rounds of the log");
         println!("report: {} splits", stats.splits.iter().sum::<u64>());
         println!("report: {} recovered", stats.recovered.iter().sum::<u64>());
-        let (watch, mover) = &*self.work.lock();
-        let [changed, compared] = watch.counts;
+        let (check, mover) = &*self.work.lock();
+        let [changed, compared] = check.counts;
         println!("report: {compared} pages compared");
         println!("report: {changed} of them changed");
         let [blocks, moved, taken, zeroes] = mover.counts;

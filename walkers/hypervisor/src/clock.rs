@@ -6,10 +6,12 @@
 //!                           ─▶ None: the host has moved or taken the page ─▶ Held::refresh, and again
 //! each turn of the chores ─▶ what is behind the page is what was written last, or the run ends with an error
 //! ```
-//! A page that [comes late](crate::late) is not waited for: the guest goes in with the clock as it is, which goes on.
+//! If the page is [late](crate::late), the hypervisor does not wait: the guest enters with the old clock, which still
+//! advances.
 //!
-//! A vCPU on another processor may store here while this one compares or takes sums. So it stores and ends its use (which marks the
-//! page dirty) under the clocks' lock. A move waits for uses to end under the host's lock, so that is never taken in a use.
+//! A vCPU on another processor may store here while this one compares or takes sums. So it stores and ends its use
+//! (which marks the page dirty) under the clocks' lock. A move waits for uses to end under the host's lock, so no use
+//! takes that lock.
 
 use crate::Error;
 use crate::memory::Machine;
@@ -23,42 +25,42 @@ use slat_walker_x86::interrupts::ticks_in;
 use slat_walker_x86::println;
 use spin::{Mutex, MutexGuard};
 
-/// Where the guest wants the time of day to be written, once; and where its clock.
+/// MSR with the address of the wall clock, which is written once; and that of the vCPU's clock.
 const WALL_REGISTER: u32 = 0x4b56_4d00;
 const CLOCK_REGISTER: u32 = 0x4b56_4d01;
-/// The guest's clock is good on all vCPUs.
+/// The clock is consistent across all vCPUs.
 const STABLE: u64 = 1;
-/// The scale is found in so many nanoseconds.
+/// Nanoseconds of the measurement of the scale.
 const MEASURED: u32 = 10_000_000;
 /// Words of a clock, and bytes.
 const WORDS: usize = 4;
 const BYTES: u64 = 8 * WORDS as u64;
-/// The machine's calendar: two ports, and its registers from seconds to years, in decimal.
+/// The machine's calendar: two ports, and its registers from seconds to years, in BCD.
 const CALENDAR: (u16, u16) = (0x70, 0x71);
 const CALENDAR_REGISTERS: [u8; 6] = [0, 2, 4, 7, 8, 9];
 
-/// What the clocks of all vCPUs share.
+/// State that the clocks of all vCPUs share.
 #[derive(Debug)]
 pub struct Clocks {
-    /// Ticks where time begins.
+    /// Ticks at the start of time.
     start: u64,
     scale: Scale,
     mistake: Option<Mistake>,
     told: Mutex<Told>,
 }
 
-/// What vCPUs have been told.
+/// Clocks written for the vCPUs.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Told {
-    /// Where each one's clock is, and what was written to it last.
+    /// Address of each clock, and its last value.
     last: [Option<(Gpa, [u64; WORDS])>; 2],
-    /// vCPUs that have had one: a bit for each.
+    /// vCPUs that have had a clock, a bit each.
     had: u32,
-    /// Clocks written, frames found taken back, and those of them that came late.
+    /// Number of clocks written, of frames found taken back, and of those that came late.
     counts: [u64; 3],
 }
 
-/// Nanoseconds of a tick, as the guest computes them: shifted to the left by so many bits, times so many 2^-32.
+/// Nanoseconds of a tick, as the guest computes them: a shift to the left, and a factor in units of 2^-32.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
     shift: i8,
@@ -66,7 +68,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// So many nanoseconds in so many ticks.
+    /// Computes the scale of `nanoseconds` in `ticks`.
     fn of(nanoseconds: u64, ticks: u64) -> Self {
         let exact = (u128::from(nanoseconds) << 64) / u128::from(ticks.max(1));
         let over = 96 - exact.max(1).leading_zeros() as i8;
@@ -81,7 +83,7 @@ impl Scale {
 }
 
 impl Clocks {
-    /// Time begins, for a guest that is offered clocks.
+    /// Starts the time, for a guest that is offered clocks.
     pub fn new(options: &Options) -> Self {
         let (passed, nanoseconds) =
             if options.cpus > 1 && options.image.1 == 0 { ticks_in(MEASURED) } else { (1, 1) };
@@ -89,17 +91,17 @@ impl Clocks {
         Self { start: ticks(), scale, mistake, told: Mutex::default() }
     }
 
-    /// While this is kept no clock is written.
+    /// Locks the clocks: no vCPU writes one meanwhile.
     pub fn lock(&self) -> MutexGuard<'_, Told> {
         self.told.lock()
     }
 
-    /// The pages that clocks are in.
+    /// Returns the pages of the clocks.
     pub fn pages(&self) -> impl Iterator<Item = Gfn> {
         self.lock().last.into_iter().flatten().map(|(at, _)| at.gfn())
     }
 
-    /// The clock as it is now, in a version.
+    /// Returns the current clock with this version.
     fn now(&self, version: u32) -> [u64; WORDS] {
         let (now, Scale { shift, times }) = (ticks(), self.scale);
         let time = self.scale.nanoseconds(now - self.start);
@@ -107,7 +109,7 @@ impl Clocks {
         [version.into(), now, time, scale]
     }
 
-    /// Writes the time of day at which time began: version, seconds since 1970, nanoseconds, of 32 bits each.
+    /// Writes the time of day at the start: version, seconds since 1970, nanoseconds, of 32 bits each.
     fn write_wall(&self, pfn: Pfn, at: Gpa) {
         const VERSION: u32 = 2;
         const SECOND: u64 = 1_000_000_000;
@@ -122,7 +124,7 @@ impl Clocks {
         }
     }
 
-    /// An error, where a clock in the guest's memory is not as it was written last.
+    /// Fails if a clock in the guest's memory differs from its last written value.
     pub fn compare(&self, host: &Machine) -> Result<(), Error> {
         let (frames, told) = (host.frames.lock(), self.lock());
         for (last, vcpu) in told.last.iter().zip(0..) {
@@ -138,7 +140,7 @@ impl Clocks {
         Ok(())
     }
 
-    /// Says what has been written, in lines that begin with `report:`. An error where one of so many vCPUs has had no clock.
+    /// Prints the counts, in lines that begin with `report:`. Fails if one of `cpus` vCPUs has had no clock.
     pub fn report(&self, cpus: u32) -> Result<(), Error> {
         if cpus == 1 {
             return Ok(());
@@ -160,18 +162,18 @@ impl Clocks {
 pub struct Clock<'g, F: Format> {
     vcpu: usize,
     version: u32,
-    /// Where it is, the frame of that, and which that was at first.
+    /// Its address, the held frame, and the first frame number.
     page: Option<(Gpa, Held<'g, F, Machine>, Option<Pfn>)>,
 }
 
 impl<'g, F: Format> Clock<'g, F> {
-    /// None yet.
+    /// Makes a vCPU without a clock.
     pub fn new(vcpu: u32) -> Self {
         Self { vcpu: vcpu as usize, version: 0, page: None }
     }
 
-    /// The guest writes a register of its hypervisor's. False where a page that it names is on its way to the host: then it must
-    /// write again.
+    /// Handles the guest's write to a register of its hypervisor's. Returns false if the named page is pending: then
+    /// the guest must write again.
     pub fn set(
         &mut self,
         vm: &'g Vm<F, Machine>,
@@ -209,7 +211,7 @@ impl<'g, F: Format> Clock<'g, F> {
         Ok(true)
     }
 
-    /// Before each entry: the time is now.
+    /// Writes the current time before each entry.
     pub fn write(&mut self, vm: &Vm<F, Machine>, idle: &mut Idle) -> Result<(), Error> {
         let (clocks, vcpu) = (&vm.host().clocks, self.vcpu);
         let Some((at, held, first)) = &mut self.page else { return Ok(()) };
@@ -246,7 +248,7 @@ impl<'g, F: Format> Clock<'g, F> {
     }
 }
 
-/// By the machine's calendar, in this century.
+/// Reads the machine's calendar, for this century.
 fn seconds_since_1970() -> u64 {
     const DAYS_TO_2000: u64 = 10_957;
     const DAYS_BEFORE: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
@@ -264,7 +266,7 @@ fn seconds_since_1970() -> u64 {
     ((days * 24 + hour) * 60 + minute) * 60 + second
 }
 
-/// Writes a clock at an address whose frame this is. A vCPU that reads it meanwhile finds an odd version, and reads again.
+/// Writes a clock at an address in this frame. A vCPU that reads it meanwhile finds an odd version, and reads again.
 fn store(pfn: Pfn, at: Gpa, words: [u64; WORDS]) {
     let to = (pfn.address() + at.0 % PAGE_SIZE) as *mut u64;
     // SAFETY: a frame of RAM, mapped one to one, in which a clock has room; the guest's loads are the hardware's, which does not

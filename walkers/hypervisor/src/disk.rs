@@ -1,5 +1,5 @@
-//! Where there is no loader: kernel, initial file system and command line come from the first disk, by the oldest
-//! protocol there is (ATA, programmed I/O, 28-bit sector numbers).
+//! Without a loader, kernel, initial file system and command line come from the first disk, by the oldest protocol
+//! (ATA, programmed I/O, 28-bit sector numbers).
 //!
 //! ```text
 //! sector 0    "SLATDISK", how many sectors follow (4 bytes), the command line, ended by zero
@@ -10,11 +10,11 @@ use crate::Error;
 use alloc::string::String;
 use slat_walker_x86::cpu::{inb, insw, outb};
 
-/// The physical address that the disk's contents are copied to; the command line says where in it things are.
+/// Physical address of the copy of the disk; the command line has the addresses of its parts.
 const AT: u64 = 0x1000_0000;
 const MAGIC: &[u8] = b"SLATDISK";
 const SECTOR: usize = 512;
-/// Sectors that one command reads.
+/// Most sectors of one command.
 const AT_ONCE: u32 = 128;
 
 const DATA: u16 = 0x1f0;
@@ -22,10 +22,10 @@ const COUNT: u16 = 0x1f2;
 const LOW: u16 = 0x1f3;
 const MIDDLE: u16 = 0x1f4;
 const HIGH: u16 = 0x1f5;
-/// The highest four bits of the number; the first disk; numbers, not geometry.
+/// Port of the highest four bits of the sector number; selects the first disk, and sector numbers instead of geometry.
 const DEVICE: u16 = 0x1f6;
 const BY_NUMBER: u8 = 0xe0;
-/// A command; read, the status.
+/// Port of the command; a read returns the status.
 const COMMAND: u16 = 0x1f7;
 const READ: u8 = 0x20;
 const BUSY: u8 = 0x80;

@@ -1,11 +1,11 @@
-//! What the engine tells of what it does, counted by kind, and compared with its own counters ([`Stats`]).
+//! Counts the engine's events by kind, and compares them with its own counters ([`Stats`]).
 //!
 //! ```text
 //! the engine ─▶ Host::observe ─▶ sums here ─┐
 //!            ─▶ its counters ─▶ Vm::stats ──┴─▶ equal, or the run ends with an error
 //! ```
-//! Where one processor runs the guest, nothing happens in the engine while these are compared: each 64th turn of the chores, and
-//! at the end. Where two do, at the end only.
+//! If one processor runs the guest, the engine is idle during the comparison: at each 64th turn of the chores, and at
+//! the end. With two processors it is at the end only.
 
 use crate::Error;
 use crate::memory::Machine;
@@ -15,9 +15,9 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::trace::{FaultResult, RetryCause, TraceEvent};
 use slat::{Cause, Flushes, Format, Level, Retries, Stats, Vm};
 
-/// So many events pass between two that the mistake on purpose passes over.
+/// Number of events between two that the seeded mistake drops.
 const LOST: u64 = 4096;
-/// Looks before two processors' sums must be equal: the other one may be in the engine at each.
+/// Most tries until two processors' sums must be equal: the other one may be in the engine at each try.
 const LOOKS_OF_TWO: u32 = 1 << 16;
 
 type Count = AtomicU64;
@@ -25,7 +25,7 @@ type Count = AtomicU64;
 /// Sums of events.
 #[derive(Debug, Default)]
 pub struct Events {
-    /// A mistake on purpose: some events are passed over.
+    /// A seeded mistake: some events are not counted.
     loses: bool,
     all: Count,
     mapped: Count,
@@ -38,7 +38,7 @@ pub struct Events {
     asked: Count,
     splits: [Count; 2],
     recovered: [Count; 2],
-    /// Leaves that came, and those that went.
+    /// Leaves mapped, and leaves removed.
     came: [Count; 3],
     went: [Count; 3],
     /// Edits, flushes and pages, by cause.
@@ -59,17 +59,17 @@ fn size(level: Level) -> usize {
 }
 
 impl Events {
-    /// None; and whether the mistake is made.
+    /// Makes zero sums; `loses` makes the mistake.
     pub fn new(loses: bool) -> Self {
         Self { loses, ..Self::default() }
     }
 
-    /// How many there were.
+    /// Returns the number of events.
     pub fn all(&self) -> u64 {
         sum(&self.all)
     }
 
-    /// This has happened.
+    /// Counts an event.
     pub fn count(&self, event: TraceEvent) {
         let earlier = self.all.fetch_add(1, Relaxed);
         if self.loses && earlier % LOST == LOST - 1 {
@@ -105,7 +105,7 @@ impl Events {
                 }
             }
             TraceEvent::Reclaimed { subtrees } => add(&self.reclaimed, subtrees),
-            // Grace periods, which have none either.
+            // Grace periods, which have no counter either.
             _ => {}
         }
     }
@@ -119,12 +119,12 @@ impl Events {
             FaultResult::Fixed => add(&self.fixed, 1),
             FaultResult::Spurious => add(&self.spurious, 1),
             FaultResult::Mmio => add(&self.mmio, 1),
-            // Such as those whose page is pending: the engine has no counter for them.
+            // For instance faults with a pending page: the engine has no counter for them.
             _ => {}
         }
     }
 
-    /// What the engine must have counted. What has no events is as it says.
+    /// Returns the expected counters. Counters without events are copied.
     fn expected(&self, said: &Stats) -> Stats {
         let retries_by =
             Retries { moved: sum(&self.moved), covered: sum(&self.covered), lost: sum(&self.lost) };
@@ -154,7 +154,7 @@ impl Events {
         }
     }
 
-    /// An error, where the engine has counted anything else; where one processor runs the guest, or two do.
+    /// Fails if the engine's counters differ, with one processor or two.
     pub fn compare<F: Format>(&self, vm: &Vm<F, Machine>, processors: u32) -> Result<(), Error> {
         let looks = if processors > 1 { LOOKS_OF_TWO } else { 1 };
         let mut differs = None;

@@ -1,4 +1,4 @@
-//! The loop around the guest: in, out, why, and in again. This is where slat is wired to a processor.
+//! The loop around the guest: enter, exit, handle the exit, and enter again. This connects slat to a processor.
 
 use crate::Error;
 use crate::chores::Chores;
@@ -19,17 +19,17 @@ use slat_walker_x86::cpu;
 use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers, WRMSR_BYTES};
 use slat_walker_x86::println;
 
-/// A guest: what its processors share.
+/// A guest: the shared state of its processors.
 pub struct Guest<F: Format> {
     /// Its memory.
     pub vm: Vm<F, Machine>,
-    /// What is wanted of it.
+    /// Its options.
     pub options: Options,
     /// Writes to this port end it.
     pub power: Option<u16>,
-    /// What is done to its memory.
+    /// The chores on its memory.
     pub chores: Chores,
-    /// How often each of its processors has met memory without a translation.
+    /// Number of memory faults of each of its processors.
     pub faults: [AtomicU64; 2],
 }
 
@@ -37,30 +37,30 @@ pub struct Guest<F: Format> {
 pub struct Cpu<'g, P, F: Format> {
     pub guest: &'g Guest<F>,
     pub vcpu: Vcpu<'g, F, Machine>,
-    /// What it has of SVM, where it may run guests of its own.
+    /// Its SVM state, if it may run guests of its own.
     pub nested: Option<Nested>,
     clock: Clock<'g, F>,
     /// What runs it.
     pub processor: P,
-    /// What it has in its registers while it is out.
+    /// Its registers while it is out.
     pub registers: Registers,
 }
 
-/// What comes after an exit.
+/// Result of an exit.
 pub enum After {
-    /// The guest, again.
+    /// Run the guest again.
     Again,
-    /// The guest is done with the machine.
+    /// The guest has ended.
     End,
-    /// It has touched its interrupt controller, for which there is no memory.
+    /// The guest has accessed its interrupt controller, which has no memory.
     Controller(MemoryFault),
-    /// Another vCPU, or nothing, until the page of this token is there.
+    /// Run another vCPU, or nothing, until the page of this token is ready.
     Wait(Token),
 }
 
-/// The processor's cached translations, as slat asks for them to be forgotten. Both makers can forget all that a guest
-/// has cached, and little that is finer: INVEPT has no range, INVLPGA takes guest-virtual addresses. The number is the
-/// processor's: a vCPU never moves to another one here; if it did, `enter` would have this forget all.
+/// The processor's translations, for slat's flushes. Both makers can forget all translations of a guest, and little
+/// that is finer: INVEPT has no range, INVLPGA takes guest-virtual addresses. The number is the processor's: a vCPU
+/// never moves to another one here; if it did, `enter` would make this forget all.
 pub struct Cached<'p, P>(pub &'p mut P, pub CpuId);
 
 impl<P: Processor> Translations for Cached<'_, P> {
@@ -78,7 +78,7 @@ impl<P: Processor> Translations for Cached<'_, P> {
 }
 
 impl<F: Format> Guest<F> {
-    /// What each processor of it is asked to bring out.
+    /// Sets the exits of each of its processors.
     pub fn prepare(&self, processor: &mut impl Processor) {
         processor.exit_on_interrupt(self.options.chores != Wanted::default());
         if self.options.svm {
@@ -93,7 +93,7 @@ impl<F: Format> Guest<F> {
         }
     }
 
-    /// Says what has happened, in lines that begin with `report:`. An error where a clock that was offered was not taken.
+    /// Prints the counts, in lines that begin with `report:`. Fails if the guest did not use an offered clock.
     pub fn report(&self) -> Result<(), Error> {
         let faults = self.faults.each_ref().map(|faults| faults.load(Relaxed));
         println!("report: {} faults", faults.iter().sum::<u64>());
@@ -110,7 +110,7 @@ impl<F: Format> Guest<F> {
 }
 
 impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
-    /// A processor that has run nothing yet.
+    /// Makes a processor that has not run yet.
     pub fn new(
         guest: &'g Guest<F>,
         id: VcpuId,
@@ -123,12 +123,12 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
         Ok(Self { guest, vcpu, nested, clock: Clock::new(id.0), processor, registers })
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn id(&self) -> VcpuId {
         self.vcpu.id()
     }
 
-    /// Runs the guest until it is done with the machine.
+    /// Runs the guest until it ends.
     pub fn run(mut self, idle: &mut Idle) -> Result<(), Error> {
         loop {
             let exit = self.once(idle)?;
@@ -143,15 +143,15 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
         self.guest.report()
     }
 
-    /// A page that it waited for, or that was to be mapped ahead, and that is there now.
+    /// Takes the token of a ready page for which it waited, or which was to be mapped ahead.
     pub fn take_ready(&mut self) -> Option<Token> {
         self.vcpu.take_ready()
     }
 
-    /// In, and out again.
+    /// Enters the guest and returns its exit.
     pub fn once(&mut self, idle: &mut Idle) -> Result<Exit, Error> {
         self.clock.write(&self.guest.vm, idle)?;
-        // Processors are as many as vCPUs, or one.
+        // There are as many processors as vCPUs, or one.
         let number = CpuId(if self.guest.options.processors > 1 { self.vcpu.id().0.into() } else { 0 });
         if self.nested.as_ref().is_some_and(Nested::is_in_l2) {
             return self.run_l2(idle, number);
@@ -160,7 +160,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             // From here until the guard is dropped slat takes this vCPU to be using the tables.
             let ready = self.vcpu.enter(idle, &mut Cached(&mut self.processor, number));
             self.processor.set_root::<F>(ready.root());
-            // Kicks are NMIs, and wait whenever the guest is not in.
+            // Kicks are NMIs, which wait while the guest is out.
             let Go::In(inside, ()) = ready.go(|| ()) else { continue };
             let exit = self.processor.run(&mut self.registers);
             drop(inside);
@@ -168,12 +168,12 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
         }
     }
 
-    /// Does what the exit asks for.
+    /// Handles an exit.
     pub fn handle(&mut self, idle: &mut Idle, exit: Exit) -> Result<After, Error> {
         match exit {
             Exit::Memory(fault) => return self.fault(idle, fault),
             Exit::Interrupt => self.guest.chores.run(&self.guest.vm, idle)?,
-            // Being out of the guest is all that was asked for.
+            // A kick only brings the guest out.
             Exit::Kick => {}
             Exit::Identify => {
                 let shares = self.guest.options.is_shared().then(|| self.id());
@@ -189,7 +189,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             Exit::PortWrite { value, .. } if power::is_the_end(value) => return Ok(After::End),
             // SAFETY: the guest may write to all ports, and would have written this to this one.
             Exit::PortWrite { port, value } => unsafe { cpu::outw(port, value as u16) },
-            // How it resets the machine where there is no ACPI.
+            // The reset of a machine without ACPI.
             Exit::RegisterWrite { register, value } => {
                 if !self.clock.set(&self.guest.vm, idle, register, value)? {
                     self.processor.set_rip(self.processor.rip() - WRMSR_BYTES);
@@ -197,7 +197,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             }
             Exit::Shutdown if self.guest.power.is_none() => return Ok(After::End),
             Exit::Shutdown => {
-                // Where it wrote to frames that the host had taken back, that is why.
+                // A write to frames that the host had taken back would be the reason.
                 Mover::finish(self.guest.vm.host())?;
                 return Err(format!("a triple fault at {:#x}", self.processor.rip()).into());
             }
@@ -206,7 +206,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
         Ok(After::Again)
     }
 
-    /// The tables did not let the guest through: slat makes them, or knows that there is nothing.
+    /// Handles a memory fault: slat maps the page, or finds that there is no memory.
     fn fault(&mut self, idle: &mut Idle, fault: MemoryFault) -> Result<After, Error> {
         let MemoryFault { gpa, access, .. } = fault;
         let Guest { vm, options, faults, .. } = self.guest;
@@ -226,7 +226,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             }
             Done::Mapped(Level::K4) if options.around > 1 => {
                 let first = Gfn(gpa.gfn().0 & !(options.around - 1));
-                // As far as there is memory: only the frame itself had to be mapped.
+                // An error can be ignored: only the frame itself had to be mapped.
                 let _ = self.vcpu.prefault(idle, Span::sized(first, options.around));
                 Ok(After::Again)
             }
@@ -234,7 +234,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
         }
     }
 
-    /// The guest writes to its interrupt controller, and has not started its second processor yet.
+    /// Handles a write to the interrupt controller before the guest has started its second processor.
     fn write_apic(&mut self, idle: &mut Idle, gpa: Gpa) -> Result<(), Error> {
         let rip = self.processor.rip();
         let found =

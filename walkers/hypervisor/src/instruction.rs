@@ -1,19 +1,19 @@
-//! The instructions that are ever looked at: a store of 32 bits, from a register (`89 /r`) or of a number (`c7 /0`), and a load of
-//! as many (`8b /r`), in 64-bit code. Compilers have no other for a device's register.
+//! Decodes the only instructions that the hypervisor emulates: a store of 32 bits from a register (`89 /r`) or of a
+//! number (`c7 /0`), and a load of 32 bits (`8b /r`), in 64-bit code. Compilers use no others for a device's register.
 //!
-//! Where it stores to, or loads from, is known from the fault; so of its address only the length matters. Its bytes are found by the guest's
-//! own page tables, in the frames that the host has behind them now.
+//! The fault has the address, so only the length of the address bytes matters. The decoder finds the instruction's
+//! bytes through the guest's own page tables, in the host's current frames.
 
 use crate::memory::Machine;
 use slat::{Gpa, Hva, PAGE_SIZE};
 use slat_walker_x86::guest::Registers;
 
-/// What a move does.
+/// Kind of a move.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// It stores this.
+    /// Stores this value.
     Store(u32),
-    /// It loads into this register.
+    /// Loads into this register.
     Load(Register),
 }
 
@@ -21,17 +21,18 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Register(u8);
 
-/// A move that has been understood.
+/// A decoded move.
 #[derive(Clone, Copy, Debug)]
 pub struct Move {
-    /// What it does.
+    /// Its kind.
     pub kind: Kind,
-    /// The instruction after it.
+    /// Address of the next instruction.
     pub next: u64,
 }
 
 impl Move {
-    /// The instruction at `rip`, behind tables that begin at a root and have so many levels; nothing where it is another.
+    /// Decodes the instruction at `rip`, through tables with this root and number of levels. `None` for any other
+    /// instruction.
     pub fn at(rip: u64, tables: (Gpa, u8), host: &Machine, registers: &Registers) -> Option<Self> {
         const WIDE: u8 = 8;
         const NO_BASE: u8 = 5;
@@ -88,13 +89,13 @@ impl Register {
         }
     }
 
-    /// Sets it.
+    /// Sets the register.
     pub fn set(self, all: &mut Registers, value: u64) {
         *self.of(all) = value;
     }
 }
 
-/// The guest's instructions, byte by byte.
+/// Reads the guest's instructions byte by byte.
 struct Code<'h> {
     host: &'h Machine,
     tables: (Gpa, u8),
@@ -125,8 +126,8 @@ impl Code<'_> {
         None
     }
 
-    /// The word at a guest-physical address, a multiple of 8, which is its host address. Beside the guest's code and
-    /// tables, which stay as they are while it waits, nothing of it is believed.
+    /// Returns the word at a guest-physical address, a multiple of 8, which is its host address. Only the guest's code
+    /// and tables, which stay unchanged while it waits, can be trusted.
     fn word(&self, at: u64) -> Option<u64> {
         let word = (at % PAGE_SIZE / 8) as usize;
         let frames = self.host.frames.lock();

@@ -1,4 +1,5 @@
-//! L2, the guest's guest, in and out: what brings it out is this side's, or L1's. [`nested`](crate::nested) begins it.
+//! Entries and exits of L2, the guest's guest. The hypervisor or L1 handles an exit. [`nested`](crate::nested) begins
+//! L2.
 
 use crate::Error;
 use crate::guest::{After, Cached, Cpu};
@@ -17,11 +18,11 @@ use slat_walker_x86::vmcb::{
 
 /// RFLAGS.IF.
 const INTERRUPTS_ON: u64 = 1 << 9;
-/// DR7 after an exit: nothing is watched.
+/// DR7 after an exit: no breakpoints.
 const DR7_OFF: u64 = 0x400;
 
 impl<P: Processor, F: Format> Cpu<'_, P, F> {
-    /// L2 in, and out again.
+    /// Enters L2 and returns its exit.
     pub fn run_l2(&mut self, idle: &mut Idle, number: CpuId) -> Result<Exit, Error> {
         let (Some(nested), Some(first)) = (&mut self.nested, self.processor.svm()) else {
             return Ok(Exit::Kick);
@@ -45,7 +46,7 @@ impl<P: Processor, F: Format> Cpu<'_, P, F> {
         }
     }
 
-    /// L2 is out.
+    /// Handles an exit of L2.
     pub fn l2_exit(&mut self, idle: &mut Idle) -> Result<After, Error> {
         let Some(nested) = &mut self.nested else { return Ok(After::Again) };
         let Some(l2) = &nested.l2 else { return Ok(After::Again) };
@@ -87,7 +88,7 @@ impl<P: Processor, F: Format> Cpu<'_, P, F> {
         if is_l1s {
             self.leave(idle, (code, info, more))?;
         } else if code == exit::MSR {
-            // EFER as it is, and nothing of SVM's.
+            // The current EFER, without SVM's bits.
             if info & 1 == 0 {
                 let value = if self.registers.rcx as u32 == EFER { save.efer } else { 0 };
                 answer(&mut self.registers, value);
@@ -99,7 +100,7 @@ impl<P: Processor, F: Format> Cpu<'_, P, F> {
         Ok(After::Again)
     }
 
-    /// The tables did not let L2 through: the shadow's, or L1's.
+    /// Handles a memory fault of L2, of the shadow or of L1's tables.
     fn l2_fault(&mut self, idle: &mut Idle, info: u64, gpa: Gpa) -> Result<After, Error> {
         let Some(nested) = &mut self.nested else { return Ok(After::Again) };
         let Some(L2 { table, .. }) = nested.l2 else { return Ok(After::Again) };
@@ -135,7 +136,7 @@ impl<P: Processor, F: Format> Cpu<'_, P, F> {
         }
     }
 
-    /// #VMEXIT.
+    /// Does a #VMEXIT to L1.
     fn leave(&mut self, idle: &mut Idle, (code, info_1, info_2): (u64, u64, u64)) -> Result<(), Error> {
         let (Some(nested), Some(first)) = (&mut self.nested, self.processor.svm()) else { return Ok(()) };
         let Some(l2) = nested.l2.take() else { return Ok(()) };

@@ -1,11 +1,11 @@
-//! Pages that come late: the host does not make a vCPU wait that needs one ([`HostError::Pending`](slat::HostError::Pending)).
+//! Late pages: the host does not block a vCPU that needs one ([`HostError::Pending`](slat::HostError::Pending)).
 //!
 //! ```text
 //! a fault ─▶ Machine::resolve: the page's contents are stored ─▶ asked for; Done::Pending: the vCPU waits, the other one runs
 //! the next tick ─▶ deliver: the page has a frame again; Vm::ready ─▶ Vcpu::take_ready: the vCPU runs, and faults again
 //! ```
-//! So it is where vCPUs share a processor (`share`). A page that was taken and held zeroes only comes at once. Where a block is
-//! gathered meanwhile, its pages are there before they are due.
+//! Only if vCPUs share a processor (`share`). A taken page of zeroes comes at once. If its block is gathered meanwhile,
+//! a page is present before it is due.
 
 use crate::Error;
 use crate::memory::Machine;
@@ -14,24 +14,24 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use slat::{Format, Host as _, Hva, PAGE_SIZE, Vm};
 
-/// So many ticks of the machine's timer later a page is there.
+/// Ticks of the machine's timer until a page is present.
 const DELAY: u64 = 1;
-/// So many requests pass between two that a mistake on purpose is made with.
+/// Number of requests between two seeded mistakes.
 const WRONG: u64 = 16;
 
-/// See the module's header.
+/// State of late pages.
 #[derive(Debug)]
 pub struct Late {
-    /// Pages come late.
+    /// Whether pages come late.
     on: bool,
     mistake: Option<Mistake>,
     now: u64,
     requests: VecDeque<Request>,
-    /// Stored pages that were needed.
+    /// Number of needed stored pages.
     stored: u64,
-    /// Those of them that were asked for.
+    /// Number of these that were requested.
     pub asked: u64,
-    /// vCPUs that were woken.
+    /// Number of woken vCPUs.
     pub woken: u64,
 }
 
@@ -39,18 +39,18 @@ pub struct Late {
 struct Request {
     page: Hva,
     due: u64,
-    /// The mistake is made with it; and has been, where the engine is told early.
+    /// Whether the mistake is made with this request; and whether an early call was made.
     wrong: bool,
     told: bool,
 }
 
 impl Late {
-    /// No page is asked for.
+    /// Makes the state without requests.
     pub fn new(on: bool, mistake: Option<Mistake>) -> Self {
         Self { on, mistake, now: 0, requests: VecDeque::new(), stored: 0, asked: 0, woken: 0 }
     }
 
-    /// Whether the page comes late: every other one does. It is asked for once, however often a vCPU needs it meanwhile.
+    /// Returns whether the page comes late: every other one does. Requests it once, however often a vCPU needs it.
     pub fn ask(&mut self, hva: Hva) -> bool {
         let page = Hva(hva.0 & !(PAGE_SIZE - 1));
         if self.requests.iter().any(|request| request.page == page) {
@@ -66,14 +66,14 @@ impl Late {
         is_late
     }
 
-    /// A request that is due.
+    /// Returns a due request.
     fn due(&mut self) -> Option<Request> {
         let is_due = self.requests.front().is_some_and(|request| request.due <= self.now);
         is_due.then(|| self.requests.pop_front()).flatten()
     }
 }
 
-/// A tick has passed: pages that are due are put behind their addresses, and then the engine is told of each.
+/// Handles a tick: brings back due pages, and then reports each one to the engine.
 pub fn deliver<F: Format>(vm: &Vm<F, Machine>) -> Result<(), Error> {
     let host = vm.host();
     host.frames.lock().late.now += 1;
@@ -87,7 +87,7 @@ pub fn deliver<F: Format>(vm: &Vm<F, Machine>) -> Result<(), Error> {
             Some(Mistake::EarlyReady) if request.told => is_told = false,
             Some(Mistake::EarlyReady) => {
                 is_there = false;
-                // The vCPU finds out before.
+                // The vCPU runs before that.
                 let due = frames.late.now + 2 * DELAY;
                 frames.late.requests.push_back(Request { due, told: true, ..request });
             }

@@ -1,32 +1,33 @@
-//! Where in physical memory things are, and the memslots of a guest that owns nearly all of it.
+//! The layout of physical memory, and the memslots of a guest that owns nearly all of it.
 //!
 //! ```text
 //! guest frames    0      640K      1M           64 MiB      128 MiB        end of RAM     0xfee00        4 GiB
 //! memslot         RAM  │ video, ROMs │ RAM       │ none: ours │ RAM          │ devices │ controller │ devices
 //! memory type     WB     UC            WB                       WB             UC        device       UC
 //! ```
-//! The hypervisor and its [`RESERVE`] lie in no slot, so a guest that reaches for them meets [`Done::Mmio`](slat::Done::Mmio), as
-//! at any hole in memory.
+//! The hypervisor and its [`RESERVE`] are in no slot, so a guest that accesses them gets
+//! [`Done::Mmio`](slat::Done::Mmio), as at any hole in memory.
 
 use crate::apic;
 use slat::{Gfn, Hva, Level, MemoryType, PAGE_SHIFT, PAGE_SIZE, Slot, SlotId, Span};
 use slat_walker_x86::boot::{Boot, MemoryRange, image};
 
-/// Where devices end that a PC without large ones has.
+/// End of the device range of a PC without large devices.
 const FOUR_GIB: u64 = 1 << 32;
-/// The RAM of a machine whose loader told of none.
+/// RAM of a machine whose loader gave no memory map.
 const RAM_WITHOUT_FIRMWARE: u64 = 512 << 20;
-/// Bytes behind the hypervisor's image that are neither its own nor the guest's: frames that the host moves pages to.
+/// Bytes behind the hypervisor's image that belong to neither the hypervisor nor the guest: frames to which the host
+/// moves pages.
 pub const RESERVE: u64 = 16 << 20;
-/// Video memory, and the firmware's own memory and ROMs: they stay where they are.
+/// Video memory, and the firmware's memory and ROMs, which never move.
 const LEGACY: (u64, u64) = (0xa_0000, 0x10_0000);
 
-/// Guest frames, and the same addresses behind them.
+/// Makes a slot with equal guest and host addresses.
 fn slot(id: u32, (start, end): (u64, u64)) -> Slot {
     Slot::new(SlotId(id), Gfn(start >> PAGE_SHIFT), (end - start) >> PAGE_SHIFT, Hva(start))
 }
 
-/// See the module's header.
+/// The layout of physical memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     /// First byte of the hypervisor's own memory, and the first after its reserve.
@@ -36,7 +37,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// As the loader tells it.
+    /// Computes the layout from the loader's memory map.
     pub fn of(boot: Boot) -> Self {
         let low = |range: &&MemoryRange| range.kind == MemoryRange::USABLE && range.start < FOUR_GIB;
         let ends = boot.memory().iter().filter(low).map(|range| range.start + range.bytes);
@@ -45,7 +46,7 @@ impl Layout {
         Self { own: (own.start, own.end + RESERVE), ram_end: end.next_multiple_of(Level::M2.bytes()) }
     }
 
-    /// The hypervisor's own memory, for the guest's memory map.
+    /// Returns the hypervisor's own memory, for the guest's memory map.
     pub fn own(&self) -> MemoryRange {
         MemoryRange::new(self.own.0, self.own.1 - self.own.0, MemoryRange::RESERVED)
     }
@@ -60,17 +61,18 @@ impl Layout {
         self.ram_end
     }
 
-    /// The guest's RAM: the stretches of its slots.
+    /// Returns the guest's RAM: the ranges of its slots.
     fn stretches(&self) -> [(u64, u64); 3] {
         [(0, LEGACY.0), (LEGACY.1, self.own.0), (self.own.1, self.ram_end)]
     }
 
-    /// Whether all of these addresses are the guest's RAM.
+    /// Returns whether all of these addresses are the guest's RAM.
     pub fn is_ram(&self, hvas: Span<Hva>) -> bool {
         self.stretches().iter().any(|&(start, end)| start <= hvas.start.0 && hvas.end.0 <= end)
     }
 
-    /// The guest's memslots but the interrupt controller's; those of RAM log stores, or not.
+    /// Returns the guest's memslots except the interrupt controller's; `log_dirty` says whether those of RAM log
+    /// stores.
     pub fn slots(&self, log_dirty: bool) -> impl Iterator<Item = Slot> {
         let apic = apic::PAGE.gpa().0;
         let ram = (0..).zip(self.stretches()).map(|(id, stretch)| slot(id, stretch));

@@ -1,5 +1,5 @@
-//! Linux's 64-bit boot protocol (the kernel's Documentation/arch/x86/boot.rst): the kernel is copied to where it may
-//! run, and told of memory, its initial file system and its command line in one page, the "zero page".
+//! Linux's 64-bit boot protocol (the kernel's Documentation/arch/x86/boot.rst). The kernel is copied to an address
+//! where it can run. One page, the "zero page", describes memory, the initial file system and the command line.
 //!
 //! Below 1 MiB, in memory that the kernel uses only later:
 //! ```text
@@ -24,9 +24,9 @@ const DESCRIPTORS: u64 = 0x2_8000;
 const ZERO_PAGE: u64 = 0x2_9000;
 const COMMAND_LINE: u64 = 0x2_a000;
 const STACK_END: u64 = 0x3_0000;
-/// Where the kernel is copied to; it unpacks itself from there.
+/// Address of the kernel's copy, from which it unpacks itself.
 const KERNEL: u64 = 0x800_0000;
-/// The 64-bit entry, counted from where the kernel was copied to.
+/// Offset of the 64-bit entry in the kernel's copy.
 const ENTRY: u64 = 0x200;
 
 /// Fields of the zero page and of the kernel file's header, which is a part of it, by their offsets.
@@ -49,12 +49,13 @@ const MAGIC: u32 = 0x5372_6448;
 const OTHER_LOADER: u8 = 0xff;
 const MAP_ENTRY_BYTES: u64 = 20;
 
-/// What the kernel is told, with firmware and without. The latter is Bochs, whose serial port is as slow as a real one.
+/// The kernel's command line, with firmware and without. The latter is Bochs, whose serial port is as slow as a real
+/// one.
 const LINE: &[u8] = b"console=ttyS0 panic=-1 nokaslr\0";
 const LINE_WITHOUT_FIRMWARE: &[u8] =
     b"console=ttyS0 quiet panic=-1 nokaslr acpi=off pci=off noapic nolapic reboot=t tsc=reliable mitigations=off\0";
 
-/// The same where vCPUs share a processor: devices interrupt by the old controller ([`platform`]).
+/// The same for vCPUs that share a processor: devices interrupt by the old controller ([`platform`]).
 const LINE_SHARED: &[u8] = b"console=ttyS0 panic=-1 nokaslr noapic tsc=reliable\0";
 
 /// A guest that is about to run its first instruction.
@@ -67,7 +68,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// Begins on the bare machine: what the guest would do first, we do.
+    /// Starts the kernel on the bare machine.
     pub fn jump(&self) -> ! {
         let LongMode { cr3, gdt, rip, rsp } = self.mode;
         let descriptors: [u16; 5] = [31, gdt.0 as u16, (gdt.0 >> 16) as u16, 0, 0];
@@ -90,7 +91,7 @@ impl Start {
     }
 }
 
-/// Puts kernel and zero page where they belong.
+/// Loads kernel and zero page.
 pub fn load(boot: Boot, options: &Options, layout: &Layout) -> Result<Start, Error> {
     let file = options.kernel;
     if file == 0 || read::<u32>(file + field::MAGIC) != MAGIC {
@@ -135,7 +136,8 @@ pub fn load(boot: Boot, options: &Options, layout: &Layout) -> Result<Start, Err
     Ok(Start { mode, registers })
 }
 
-/// The loader's memory map, or a plain one where there was none; and what is not the guest's, which takes precedence.
+/// Returns the loader's memory map, or a plain one if there was none; and the ranges that are not the guest's, which
+/// take precedence.
 pub fn memory_map(boot: Boot, layout: &Layout) -> Vec<MemoryRange> {
     const LOW: MemoryRange = MemoryRange::new(0, 0x9_fc00, MemoryRange::USABLE);
     const MIB: u64 = 1 << 20;
@@ -147,7 +149,7 @@ pub fn memory_map(boot: Boot, layout: &Layout) -> Vec<MemoryRange> {
     map
 }
 
-/// Page tables that map the first 4 GiB one to one, and flat segments.
+/// Writes page tables that map the first 4 GiB one to one, and flat segments.
 fn write_tables() {
     const LINK: u64 = 0b11;
     const LARGE_LEAF: u64 = 0x83;
@@ -170,13 +172,13 @@ fn write_tables() {
 // Memory is mapped one to one, and all of it but the hypervisor's own is free before the guest runs. Addresses are those
 // of this file, and what the loader was told to use: below 4 GiB, and outside the hypervisor.
 
-/// What is at an address.
+/// Reads a value at an address.
 pub fn read<T: Copy>(at: u64) -> T {
     // SAFETY: see above; integers of any bits are integers.
     unsafe { (at as *const T).read_unaligned() }
 }
 
-/// Puts it there.
+/// Writes a value at an address.
 pub fn write<T>(at: u64, value: T) {
     // SAFETY: see above.
     unsafe { (at as *mut T).write_unaligned(value) }

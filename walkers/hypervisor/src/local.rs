@@ -1,9 +1,10 @@
-//! A local interrupt controller for a vCPU that shares its processor: what Linux uses of one, and no more.
+//! A local interrupt controller for a vCPU that shares its processor, with the features that Linux uses.
 //!
-//! Two bits for each vector: asked for (IRR), being served (ISR). A timer. The register of commands to others. Interrupts of the
-//! machine come from the old controller (8259) past all this, as they do on a PC whose first processor has it on its LINT0.
+//! It has two bits for each vector, requested (IRR) and in service (ISR), a timer, and the register for commands to
+//! other vCPUs. Interrupts of the machine come from the old controller (8259) past all this, as on a PC whose first
+//! processor has it on its LINT0.
 
-/// How the registers are numbered: bytes from the page's first.
+/// Offsets of the registers in bytes.
 mod register {
     pub const ID: u64 = 0x20;
     pub const VERSION: u64 = 0x30;
@@ -19,7 +20,7 @@ mod register {
     pub const COUNT: u64 = 0x380;
     pub const LEFT: u64 = 0x390;
     pub const DIVIDE: u64 = 0x3e0;
-    /// So many words, one each 16 bytes.
+    /// Number of registers, one each 16 bytes.
     pub const WORDS: usize = 64;
 }
 
@@ -27,36 +28,36 @@ mod register {
 const VERSION: u32 = 0x0005_0014;
 const MASKED: u32 = 1 << 16;
 const PERIODIC: u32 = 1 << 17;
-/// Ticks of the processor's clock for one of the timer's undivided: Linux finds out how long that is.
+/// Ticks of the processor's clock for one undivided tick of the timer; Linux measures that.
 const TICKS: u64 = 16;
 
 /// Vectors.
 type Vectors = [u32; 8];
 
-/// See the module's header.
+/// A local interrupt controller.
 #[derive(Debug)]
 pub struct Local {
-    /// Registers that only keep what is written to them, and ID.
+    /// Registers that only keep the written value, and ID.
     words: [u32; register::WORDS],
     asked: Vectors,
     served: Vectors,
-    /// When the timer goes off.
+    /// Time at which the timer fires.
     due: Option<u64>,
 }
 
-/// What a vCPU commands others.
+/// A command of a vCPU to others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
     /// Take this vector.
     Take(u8),
     /// Begin at this page.
     Startup(u8),
-    /// Anything else: INIT, which STARTUP follows; NMIs, which there are not.
+    /// Any other: INIT, which STARTUP follows; NMIs, which are not supported.
     Other,
 }
 
 impl Local {
-    /// As after reset.
+    /// Makes a controller in its state after reset.
     pub fn new(id: u32) -> Self {
         let mut words = [0; register::WORDS];
         words[index(register::ID)] = id << 24;
@@ -65,7 +66,7 @@ impl Local {
         Self { words, asked: [0; 8], served: [0; 8], due: None }
     }
 
-    /// A load.
+    /// Handles a load.
     pub fn read(&self, at: u64, now: u64) -> u32 {
         let vectors = |from: u64, of: &Vectors| of[((at - from) / 16) as usize];
         match at {
@@ -78,7 +79,7 @@ impl Local {
         }
     }
 
-    /// A store; what is commanded by it, and to which vCPUs of two: a bit for each.
+    /// Handles a store. Returns its command, and the addressed vCPUs of two, a bit each.
     pub fn write(&mut self, at: u64, value: u32, now: u64, others: [u32; 2]) -> Option<(Command, u32)> {
         if at == register::END {
             if let Some(vector) = highest(&self.served) {
@@ -95,7 +96,7 @@ impl Local {
         None
     }
 
-    /// The logical addresses by which this one is meant.
+    /// Returns its logical addresses.
     pub fn logical(&self) -> u32 {
         self.words[index(register::LOGICAL)] >> 24
     }
@@ -130,7 +131,7 @@ impl Local {
         u64::from(self.words[index(register::COUNT)]) * self.ticks()
     }
 
-    /// The timer goes off, if it is time.
+    /// Fires the timer, if it is time.
     pub fn tick(&mut self, now: u64) {
         if self.due.is_none_or(|due| due > now) {
             return;
@@ -142,19 +143,19 @@ impl Local {
         }
     }
 
-    /// An interrupt is asked for.
+    /// Requests an interrupt.
     pub fn ask(&mut self, vector: u8) {
         self.asked[usize::from(vector / 32)] |= 1 << (vector % 32);
     }
 
-    /// The one to be taken next, if any may be.
+    /// Returns the next interrupt to take, if there is one.
     pub fn next(&self) -> Option<u8> {
         let served = highest(&self.served).unwrap_or(0);
         let over = u32::from(served).max(self.words[index(register::PRIORITY)] & 0xff) >> 4;
         highest(&self.asked).filter(|vector| u32::from(vector >> 4) > over)
     }
 
-    /// It has been taken.
+    /// Notes that an interrupt was taken.
     pub fn taken(&mut self, vector: u8) {
         self.asked[usize::from(vector / 32)] &= !(1 << (vector % 32));
         self.served[usize::from(vector / 32)] |= 1 << (vector % 32);

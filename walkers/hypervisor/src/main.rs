@@ -1,4 +1,4 @@
-//! A thin hypervisor on slat: it boots an unmodified Linux kernel and gives it the machine, all but the memory.
+//! A thin hypervisor on slat: it boots an unmodified Linux kernel and gives it the whole machine except the memory.
 //!
 //! ```text
 //!   Linux ── ports, interrupts, MSRs, devices ──────────────────────▶ the machine
@@ -11,34 +11,35 @@
 //! ```
 //! | file | what is there |
 //! |---|---|
-//! | `options` | what the command line says |
-//! | `disk` | where that, and the kernel, come from if there is no loader |
-//! | `layout` | where in the machine's memory things are, and the memslots |
+//! | `options` | the options on the command line |
+//! | `disk` | the command line and the kernel, read from a disk where there is no loader |
+//! | `layout` | where each thing is in the machine's memory, and the memslots |
 //! | `memory` | the host: a small primary MMU under slat's [`Host`](slat::Host) |
-//! | `moves` | how it moves pages, and takes them |
-//! | `linux` | Linux's boot protocol: where the kernel goes, and what it is told |
-//! | `multiboot` | the same of another one's, for a guest that is no Linux |
-//! | `power` | how the guest says that it is done |
+//! | `moves` | moves pages, and takes them |
+//! | `linux` | Linux's boot protocol: where the kernel goes, and the parameters that it reads |
+//! | `multiboot` | the Multiboot protocol, for a guest that is not Linux |
+//! | `power` | how the guest reports that it is done |
 //! | `guest` | the loop around the guest |
 //! | `second` | the second processor, until the guest starts it |
-//! | `apic`, `instruction` | how the guest starts it: stores to its interrupt controller |
-//! | `late` | pages that the host has not got at once: the vCPU that needs one waits, and the other runs |
-//! | `share`, `local`, `platform` | two vCPUs on one processor: turns, an interrupt controller for each, and the table that tells of them |
-//! | `nested`, `l2` | guests of the guest's own: SVM for it; its guest, in and out |
-//! | `clock` | the guest's clock, in a frame of its memory that is held and written before each entry |
-//! | `identify` | how CPUID is answered: where that clock is offered |
-//! | `chores` | what is done to its memory while it runs |
-//! | `watch` | what it has become, compared with what harvests and aging tell |
-//! | `events` | what the engine tells of what it does, compared with what it counts |
-//! | `record` | every fault, told to listeners |
+//! | `apic`, `instruction` | the guest starts it by stores to its interrupt controller; these decode them |
+//! | `late` | pages that the host brings back later: the vCPU that needs one waits, and the other runs |
+//! | `share`, `local`, `platform` | two vCPUs on one processor: turns, an interrupt controller for each, and the table of processors |
+//! | `nested`, `l2` | guests of the guest: its SVM; entry into its guest, and exits |
+//! | `clock` | the guest's clock, in a frame of its memory that the hypervisor holds and writes before each entry |
+//! | `identify` | the answers to CPUID, which offer that clock |
+//! | `chores` | the engine's operations on the guest's memory while the guest runs |
+//! | `change_check` | sums of the guest's pages, compared with the results of harvests and aging |
+//! | `events` | the engine's events, compared with its statistics |
+//! | `record` | a list of every fault, by listeners |
 //!
-//! README.md beside this tells how to wire slat into a hypervisor of your own.
+//! README.md explains how to connect slat to a hypervisor of your own.
 #![no_std]
 #![no_main]
 
 extern crate alloc;
 
 mod apic;
+mod change_check;
 mod chores;
 mod clock;
 mod disk;
@@ -61,7 +62,6 @@ mod power;
 mod record;
 mod second;
 mod share;
-mod watch;
 
 use alloc::boxed::Box;
 use chores::Chores;
@@ -87,7 +87,7 @@ fn main(boot: Boot) -> ! {
     finish(begin(boot))
 }
 
-/// Ends the machine, on whichever processor.
+/// Ends the machine, from any processor.
 fn finish(result: Result<(), Error>) -> ! {
     match result {
         Ok(()) => exit(Verdict::Passed),
@@ -98,7 +98,7 @@ fn finish(result: Result<(), Error>) -> ! {
     }
 }
 
-/// Finds out what is wanted, and on which processor.
+/// Parses the options, and chooses the processor's maker.
 fn begin(boot: Boot) -> Result<(), Error> {
     let options = if boot.has_firmware() {
         Options::parse(boot.command_line())?
@@ -107,7 +107,7 @@ fn begin(boot: Boot) -> Result<(), Error> {
     };
     match vendor() {
         _ if options.plain => linux::load(boot, &options, &Layout::of(boot))?.jump(),
-        // It would start the others by itself, past the hypervisor.
+        // The guest would start the other processors past the hypervisor.
         Vendor::Amd if processors() > options.cpus => {
             Err("the machine has more processors than the guest".into())
         }
@@ -118,7 +118,7 @@ fn begin(boot: Boot) -> Result<(), Error> {
     }
 }
 
-/// From the memslots to the guest's last instruction.
+/// Makes the VM and runs the guest to its end.
 fn run<P: Processor, F: Format>(boot: Boot, options: Options) -> Result<(), Error> {
     let layout = Layout::of(boot);
     // SAFETY: the only token of this processor.
@@ -150,7 +150,7 @@ fn run<P: Processor, F: Format>(boot: Boot, options: Options) -> Result<(), Erro
     let power = if is_image { Some(power::VERDICT) } else { power::control_port(boot) };
     let chores = Chores::new(&options, vm.host());
     let faults = [const { AtomicU64::new(0) }; 2];
-    // Leaked: the second processor is in it to the end.
+    // Leaked: the second processor uses it to the end.
     let guest = Box::leak(Box::new(Guest { vm, options, power, chores, faults }));
     if options.is_shared() {
         return Share::new(guest, first, registers)?.run(&mut idle);
@@ -161,5 +161,5 @@ fn run<P: Processor, F: Format>(boot: Boot, options: Options) -> Result<(), Erro
     Cpu::new(guest, VcpuId(0), first, registers)?.run(&mut idle)
 }
 
-/// One line that says what went wrong.
+/// An error of one line.
 type Error = Box<dyn core::error::Error>;

@@ -1,16 +1,16 @@
-//! The host: a small primary MMU. Host addresses are the guest's frames; behind each page of RAM is a frame of the machine,
-//! which is another one after a move, or none while the page is taken.
+//! The host: a small primary MMU. Host addresses are the guest's frames. Each page of RAM has a frame of the machine,
+//! which changes with a move; a taken page has none.
 //!
 //! ```text
 //! page  ─▶ entry ─▶ Frame, one of 512 that follow each other (`whole`), or one alone
 //!                   Stored in the reserve: taken, a fault brings it back into another frame, at once or [late](crate::late)
 //!                   Zeroes: taken, and nothing had to be kept
 //! ```
-//! At first behind page n is frame n. [`moves`](crate::moves) changes entries, under the [lock](Machine::frames) and inside an
-//! invalidation; faults read them without it. Everything else, such as devices, stays where it is.
+//! At first page n has frame n. [`moves`](crate::moves) changes entries under the [lock](Machine::frames) and inside an
+//! invalidation; faults read them without the lock. Other ranges, such as devices, never move.
 //!
-//! A frame that is free is filled with a pattern. Where something else is found when it is used again, a vCPU or the
-//! hypervisor has written to a frame that the host had taken back: an error.
+//! A free frame has a pattern. If the pattern is damaged when the frame is used again, a vCPU or the hypervisor has
+//! written to a frame that the host had taken back: an error.
 
 use crate::Error;
 use crate::clock::Clocks;
@@ -34,26 +34,26 @@ use slat::{
 use slat_walker_x86::smp;
 use spin::Mutex;
 
-/// Frames of the reserve that pages of 2 MiB are moved to; the rest is for pages of 4 KiB.
+/// Blocks of the reserve for moves of 2 MiB; the rest is for pages of 4 KiB.
 const SPARE_BLOCKS: u64 = 4;
 /// Words of a page.
 pub const WORDS: usize = PAGE_SIZE as usize / 8;
-/// What a free frame is filled with.
+/// The pattern of a free frame.
 const PATTERN: u64 = 0x5eed_dead_f4ee_5eed;
 
-/// What is behind a page.
+/// The state of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Behind {
     /// A frame.
     Frame {
-        /// Which.
+        /// The frame.
         pfn: Pfn,
-        /// The frames behind all of its 2 MiB follow each other.
+        /// The frames of all of its 2 MiB are consecutive.
         whole: bool,
     },
-    /// Nothing; its contents are kept in this frame of the reserve.
+    /// No frame; its contents are in this frame of the reserve.
     Stored(Pfn),
-    /// Nothing; it has no contents but zeroes.
+    /// No frame; its contents are zeroes.
     Zeroes,
 }
 
@@ -79,41 +79,41 @@ impl Behind {
 /// The host.
 #[derive(Debug)]
 pub struct Machine {
-    /// How large a device's pages are.
+    /// Size of a device's pages.
     page: Level,
-    /// Where RAM is.
+    /// The layout of memory.
     pub layout: Layout,
-    /// How often one processor has made another leave its guest; where vCPUs share a processor, how often one that waits for
-    /// a page was woken.
+    /// Number of kicks of another processor; if vCPUs share a processor, number of wake-ups of a vCPU that waits for a
+    /// page.
     pub kicks: AtomicU64,
-    /// What the engine has told.
+    /// The engine's events.
     pub events: Events,
-    /// What the guest's clocks share.
+    /// Shared state of the guest's clocks.
     pub clocks: Clocks,
-    /// There is another processor to make leave its guest.
+    /// Whether there is another processor to kick.
     has_other: bool,
-    /// What is behind each page of RAM.
+    /// The state of each page of RAM.
     entries: Box<[AtomicU64]>,
-    /// A page that a fault has asked for lately.
+    /// A page that a recent fault needed.
     asked: AtomicU64,
-    /// The host's lock, and its frames.
+    /// The host's lock, and its free frames.
     pub frames: Mutex<Frames>,
 }
 
-/// The frames that are behind no page.
+/// Frames that belong to no page.
 #[derive(Debug)]
 pub struct Frames {
-    /// Stretches of 2 MiB, by their first frames. Those that are free the longest are first.
+    /// Free blocks of 2 MiB, by their first frames; the longest free ones come first.
     pub blocks: VecDeque<Pfn>,
-    /// Frames for pages of 4 KiB, and for what is stored.
+    /// Free frames for pages of 4 KiB, and for stored contents.
     pub small: VecDeque<Pfn>,
-    /// How many pages are stored.
+    /// Number of stored pages.
     pub stored: usize,
-    /// Pages that were brought back, at once or late.
+    /// Number of pages that were brought back, at once or late.
     pub brought: u64,
-    /// Pages that are on their way.
+    /// Pending pages.
     pub late: Late,
-    /// A frame that was written to while it was free.
+    /// A frame that was written while it was free.
     overwritten: Option<Pfn>,
 }
 
@@ -136,7 +136,7 @@ impl Host for Machine {
         }
     }
 
-    /// Brings a page back that was taken; or has it brought, where its contents are stored and another vCPU can run meanwhile.
+    /// Brings a taken page back; or requests it, if its contents are stored and another vCPU can run meanwhile.
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
         let mut frames = self.frames.lock();
         if matches!(self.behind(hva), Behind::Stored(_)) && frames.late.ask(hva) {
@@ -147,7 +147,7 @@ impl Host for Machine {
         self.lookup(hva, access).ok_or(HostError::Io)
     }
 
-    /// L1's tables, for guests of its own. None where the page is taken.
+    /// Reads L1's tables for its guests. `None` if the page is taken.
     fn read(&self, hva: Hva) -> Option<Word> {
         // ORDER(behind): as in `behind`; what L1's processors store to their tables the machine orders.
         self.word(hva).map(|word| Word(word.load(Acquire)))
@@ -158,8 +158,8 @@ impl Host for Machine {
         Some(word.compare_exchange(current.0, new.0, AcqRel, Acquire).map(Word).map_err(Word))
     }
 
-    /// The sender is out of its own guest, so the other processor is meant. A vCPU that shares this one is out, too: it
-    /// looks before it enters.
+    /// The sender is out of its own guest, so it kicks the other processor. A vCPU that shares this processor is out,
+    /// too, and checks before it enters.
     fn kick(&self, _: VcpuId) {
         self.kicks.fetch_add(1, Relaxed);
         if self.has_other {
@@ -173,7 +173,7 @@ impl Host for Machine {
 }
 
 impl Machine {
-    /// Behind each page is the frame of the same number.
+    /// Makes the host with frame n for page n.
     pub fn new(options: &Options, layout: Layout) -> Self {
         let (page, mistake) = (options.page, options.chores.mistake);
         let pages = layout.ram().end.0;
@@ -207,7 +207,7 @@ impl Machine {
         }
     }
 
-    /// A word of RAM, where it has a frame.
+    /// Returns a word of RAM, if its page has a frame.
     fn word(&self, hva: Hva) -> Option<&AtomicU64> {
         let Behind::Frame { pfn, .. } = (hva.0 < self.layout.ram_end()).then(|| self.behind(hva))? else {
             return None;
@@ -217,7 +217,7 @@ impl Machine {
         Some(unsafe { AtomicU64::from_ptr((pfn.address() + hva.0 % PAGE_SIZE) as *mut u64) })
     }
 
-    /// Gives a page that was taken a frame again, with its contents. Nothing where it has one.
+    /// Gives a taken page a frame with its contents. Does nothing if it has one.
     pub fn bring(&self, frames: &mut Frames, hva: Hva) -> Result<(), HostError> {
         let behind = self.behind(hva);
         if !matches!(behind, Behind::Frame { .. }) {
@@ -230,24 +230,24 @@ impl Machine {
         Ok(())
     }
 
-    /// What is behind a page of RAM.
+    /// Returns the state of a page of RAM.
     pub fn behind(&self, hva: Hva) -> Behind {
         // ORDER(behind): Acquire; pairs with the Release in `set`, before which the frame was filled.
         Behind::unpack(self.entries[(hva.0 >> PAGE_SHIFT) as usize].load(Acquire))
     }
 
-    /// Changes that: under the lock, and inside an invalidation where a vCPU may use the page.
+    /// Sets the state of a page: under the lock, and inside an invalidation if a vCPU may use the page.
     pub fn set(&self, hva: Hva, behind: Behind) {
         // ORDER(behind): Release; pairs with the Acquire in `behind`.
         self.entries[(hva.0 >> PAGE_SHIFT) as usize].store(behind.pack(), Release);
     }
 
-    /// A page that a fault has asked for lately.
+    /// A page that a recent fault needed.
     pub fn asked(&self) -> Hva {
         Hva(self.asked.load(Relaxed))
     }
 
-    /// The contents of a page of RAM, wherever they are. Under the lock, which `frames` is proof of.
+    /// Calls `look` with the contents of a page of RAM, wherever they are. `frames` proves that the lock is held.
     pub fn contents<T>(&self, _frames: &Frames, hva: Hva, look: impl FnOnce(&[u64; WORDS]) -> T) -> T {
         match self.behind(hva) {
             Behind::Frame { pfn, .. } | Behind::Stored(pfn) => look(words(pfn)),
@@ -257,7 +257,7 @@ impl Machine {
 }
 
 impl Frames {
-    /// Fills `to` with what is behind a page, and gives the frame of the store back.
+    /// Fills `to` with a page's contents, and frees the frame that stored them.
     pub fn fill(&mut self, from: Behind, to: Pfn) {
         match from {
             Behind::Frame { pfn, .. } => copy(pfn, to),
@@ -270,20 +270,20 @@ impl Frames {
         }
     }
 
-    /// Gives a frame of 4 KiB back.
+    /// Frees a frame of 4 KiB.
     pub fn free(&mut self, pfn: Pfn) {
         clear(pfn);
         self.small.push_back(pfn);
     }
 
-    /// Nothing has been written to a free frame.
+    /// Checks that a free frame is unchanged.
     pub fn check(&mut self, pfn: Pfn) {
         if words(pfn).iter().any(|&word| word != PATTERN) {
             self.overwritten.get_or_insert(pfn);
         }
     }
 
-    /// An error, where something has been.
+    /// Fails if a free frame was written.
     pub fn verdict(&self) -> Result<(), Error> {
         let Some(pfn) = self.overwritten else { return Ok(()) };
         Err(format!("a frame was written to while it was free: {pfn:x?}, which the host had taken back")
@@ -291,28 +291,28 @@ impl Frames {
     }
 }
 
-/// The 2 MiB that an address is in.
+/// Returns the block of 2 MiB of an address.
 pub fn block_of(hva: Hva) -> Span<Hva> {
     Span::sized(Hva(hva.0 & !(Level::M2.bytes() - 1)), Level::M2.bytes())
 }
 
-/// Makes a frame as free ones are.
+/// Fills a frame with the pattern of free frames.
 pub fn clear(pfn: Pfn) {
     words(pfn).fill(PATTERN);
 }
 
-/// Whether there is nothing in a frame but zeroes.
+/// Returns whether a frame has only zeroes.
 pub fn is_zero(pfn: Pfn) -> bool {
     words(pfn).iter().all(|&word| word == 0)
 }
 
-/// A copy of a frame.
+/// Copies a frame.
 pub fn copy(from: Pfn, to: Pfn) {
     words(to).copy_from_slice(words(from));
 }
 
-/// A frame that the host looks at or writes to: one that no vCPU uses, or under a guest that goes on writing, whose words
-/// are then some of before and some of after.
+/// Returns the words of a frame that the host reads or writes. No vCPU uses it; or the guest still writes to it, and
+/// the words are partly old and partly new.
 fn words(pfn: Pfn) -> &'static mut [u64; WORDS] {
     // SAFETY: RAM, mapped one to one; integers of any bits are integers. The host's lock is held, so no other processor's host
     // uses the frame; the guest's stores are the hardware's, which the compiler does not see.

@@ -1,11 +1,11 @@
-//! How the host moves pages and takes them, while the guest runs.
+//! Moves and takes pages while the guest runs.
 //!
 //! ```text
 //! turn   1 … 8   take pages of a block of 2 MiB, move pages of 4 KiB   they come back one by one, elsewhere
 //!        8       gather a block that was taken from some turns ago     into 2 MiB that are free: moved as a whole
 //! ```
-//! Each follows the contract of [`Host`](slat::Host): the invalidation begins, no vCPU uses the pages any more, contents are
-//! copied and entries changed, the invalidation ends. Pages are taken one by one ([`Why::Reclaim`]); a block moves at once
+//! Each follows the contract of [`Host`](slat::Host): the invalidation begins and is settled, contents are copied and
+//! entries changed, and the invalidation ends. Pages are taken one by one ([`Why::Reclaim`]); a block moves at once
 //! ([`Why::Migrate`]).
 
 use crate::Error;
@@ -17,48 +17,48 @@ use slat::{
     Event, Format, Gfn, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pages, Pfn, SecondaryMmu, Span, Vm, Why,
 };
 
-/// Turns after which a block is gathered.
+/// Number of turns until a block is gathered.
 const ROUND: u64 = 8;
-/// Blocks that pages have been taken from and that are not gathered yet.
+/// Most blocks with taken pages that are not gathered yet.
 const SCATTERED: usize = 4;
-/// Pages that are taken in a turn, and those that are moved.
+/// Number of pages taken in a turn, and of pages moved.
 const TAKEN: u64 = 12;
 const SHIFTED: u64 = 4;
 const PAGES: u64 = Level::M2.pages();
 
-/// What moves them: one for the guest, under a lock.
+/// The state of the moves, under a lock.
 #[derive(Debug)]
 pub struct Mover {
-    /// A mistake on purpose: blocks are moved, and the engine is not told.
+    /// A seeded mistake: moves of blocks without an invalidation.
     untold: bool,
     turns: u64,
-    /// The block that pages are taken from, and those that are to be gathered.
+    /// The block from which pages are taken, and those to gather.
     scattered: VecDeque<Hva>,
-    /// The next block, where no fault names one.
+    /// The next block, if no fault names one.
     hand: u64,
     dice: u64,
-    /// The first frame of each block: where its pages are but for those that were brought back or moved.
+    /// First frame of each block's home. Pages that were brought back or moved are elsewhere.
     homes: Vec<Pfn>,
-    /// Blocks moved as a whole, pages moved, pages taken, and those of them that had no contents but zeroes.
+    /// Number of blocks moved, of pages moved, of pages taken, and of taken pages of zeroes.
     pub counts: [u64; 4],
 }
 
 impl Mover {
-    /// Nothing is moved yet.
+    /// Makes the state without moves.
     pub fn new(host: &Machine, untold: bool) -> Self {
         let homes = (0..host.layout.ram().end.0).step_by(PAGES as usize).map(Pfn).collect();
         let dice = 0x9e37_79b9_7f4a_7c15;
         Self { untold, turns: 0, scattered: VecDeque::new(), hand: 0, dice, homes, counts: [0; 4] }
     }
 
-    /// What is done on one interrupt.
+    /// Does the work of one interrupt.
     pub fn turn<F: Format>(&mut self, vm: &Vm<F, Machine>, idle: &mut Idle) -> Result<(), Error> {
         let mut frames = vm.host().frames.lock();
         if self.turns.is_multiple_of(ROUND) {
             let block = self.next(vm.host());
             self.scattered.push_back(block);
             if self.scattered.len() > SCATTERED {
-                // The first two megabytes are no block: they have holes.
+                // The first two megabytes have holes, and are never a block.
                 let block = self.scattered.pop_front().unwrap_or_default();
                 if vm.host().layout.is_ram(block_of(block)) {
                     self.gather(vm, idle, &mut frames, block);
@@ -73,7 +73,7 @@ impl Mover {
         frames.verdict()
     }
 
-    /// The guest is done: all free frames are looked at once more.
+    /// After the guest's end: checks all free frames once more.
     pub fn finish(host: &Machine) -> Result<(), Error> {
         let mut frames = host.frames.lock();
         let in_blocks = frames.blocks.iter().flat_map(|first| (first.0..first.0 + PAGES).map(Pfn));
@@ -84,7 +84,7 @@ impl Mover {
         frames.verdict()
     }
 
-    /// A block that the guest uses, or every other time just the next one; the clock's each fourth time.
+    /// Returns a block that the guest uses, or every other time the next one; each fourth time the clock's block.
     fn next(&mut self, host: &Machine) -> Hva {
         self.hand = (self.hand + Level::M2.bytes()) % host.layout.ram_end();
         let asked = block_of(host.asked()).start;
@@ -97,7 +97,7 @@ impl Mover {
         if self.scattered.contains(&block) { Hva(self.hand) } else { block }
     }
 
-    /// So many pages of the block, anywhere in it, that are the guest's; and those that clocks are in, in turns for which this holds.
+    /// Returns `count` of the guest's pages anywhere in the block; with `with_clocks` also the pages of clocks.
     fn some(&mut self, host: &Machine, block: Hva, count: u64, with_clocks: bool) -> Vec<Hva> {
         let clocks =
             host.clocks.pages().map(hva_of).filter(|&page| with_clocks && block_of(page).start == block);
@@ -116,7 +116,7 @@ impl Mover {
         pages
     }
 
-    /// From here on the engine maps the block's pages one by one.
+    /// Marks the block as scattered: the engine maps its pages one by one.
     fn scatter(host: &Machine, block: Hva) {
         for page in pages_of(block) {
             if let Behind::Frame { pfn, whole: true } = host.behind(page) {
@@ -125,18 +125,18 @@ impl Mover {
         }
     }
 
-    /// The frame that a page has in its block's home.
+    /// Returns the frame of a page in its block's home.
     fn home(&self, page: Hva) -> Pfn {
         let number = page.0 >> PAGE_SHIFT;
         Pfn(self.homes[(number / PAGES) as usize].0 + number % PAGES)
     }
 
-    /// A frame that is behind its page no more: one of the home waits for the block to be gathered.
+    /// Releases a page's old frame. A frame of the home waits until the block is gathered.
     fn leave(&self, frames: &mut Frames, page: Hva, pfn: Pfn) {
         if pfn == self.home(page) { clear(pfn) } else { frames.free(pfn) }
     }
 
-    /// Takes pages: their contents go to the reserve, and a fault brings them back.
+    /// Takes pages: stores their contents in the reserve, from which a fault brings them back.
     fn take<F: Format>(
         &mut self,
         vm: &Vm<F, Machine>,
@@ -147,16 +147,16 @@ impl Mover {
         let host = vm.host();
         Self::scatter(host, block);
         let mut pages = self.some(host, block, TAKEN, self.turns.is_multiple_of(2));
-        // A fault that brings one back needs a frame, too.
+        // A fault that brings a page back needs a frame, too.
         pages.truncate(frames.small.len().saturating_sub(frames.stored) / 2);
         let mut change = |idle: &mut Idle, told: &mut dyn Pages| {
             for &page in &pages {
                 let Behind::Frame { pfn, .. } = host.behind(page) else { continue };
                 let Some(store) = frames.small.pop_front() else { break };
-                // Until the lock is free no fault brings it back, nor believes what this says.
+                // Until the lock is free no fault brings the page back, or uses this state.
                 host.set(page, Behind::Zeroes);
                 told.changed(idle, Span::sized(page, PAGE_SIZE), None);
-                // What is copied must not change any more.
+                // The copied contents must not change any more.
                 told.flush(idle);
                 let is_zero = is_zero(pfn);
                 if is_zero {
@@ -197,11 +197,11 @@ impl Mover {
         }
     }
 
-    /// Moves all of a block to 2 MiB that are free, wherever its pages are.
+    /// Moves all pages of a block, wherever they are, to a free block of 2 MiB.
     fn gather<F: Format>(&mut self, vm: &Vm<F, Machine>, idle: &mut Idle, frames: &mut Frames, block: Hva) {
         let host = vm.host();
         let Some(new) = frames.blocks.pop_front() else { return };
-        // A page that is whole changes its frame like any other: nothing of it is believed meanwhile.
+        // A whole block changes its frames like any page, inside an invalidation.
         let mut change = vm.invalidate(block_of(block), Why::Migrate);
         if !self.untold {
             change.apply(idle).settle();
@@ -228,13 +228,13 @@ impl Mover {
     }
 }
 
-/// The pages of a block.
+/// Returns the pages of a block.
 fn pages_of(block: Hva) -> impl Iterator<Item = Hva> {
     let all: Range<u64> = 0..PAGES;
     all.map(move |page| block + page * PAGE_SIZE)
 }
 
-/// The host address of a guest frame.
+/// Returns the host address of a guest frame.
 fn hva_of(page: Gfn) -> Hva {
     Hva(page.0 << PAGE_SHIFT)
 }

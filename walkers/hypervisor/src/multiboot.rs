@@ -1,7 +1,8 @@
-//! Multiboot, version 1: a guest that is no Linux, such as a hypervisor. Its file says where it goes, by addresses beside its header or as an
-//! ELF file of 32 bits, and where it begins, in protected mode; it is told of memory and of its command line.
+//! Multiboot, version 1, for a guest that is not Linux, such as a hypervisor. Its file has the load addresses, beside
+//! its header or as an ELF file of 32 bits, and the entry point in protected mode. A table describes memory and the
+//! command line.
 //!
-//! Below 1 MiB, at [`TABLE`] what it is told, at [`LINE`] the command line.
+//! Below 1 MiB, [`TABLE`] has the table, and [`LINE`] the command line.
 
 use crate::Error;
 use crate::layout::Layout;
@@ -13,17 +14,17 @@ use slat_walker_x86::boot::{Boot, MemoryRange};
 use slat_walker_x86::guest::Registers;
 
 const TABLE: u64 = 0x2_9000;
-/// The map of memory, behind the table's fields.
+/// The memory map, behind the table's fields.
 const MAP: u64 = TABLE + 0x80;
 const LINE: u64 = 0x2_a000;
 const LINE_BYTES: u64 = 0x1000;
 const HEADER: u32 = 0x1bad_b002;
 const TELLS: u64 = 0x2bad_b002;
-/// The header is in so many bytes of the file.
+/// Range of the file in which the header must be.
 const HEADER_WITHIN: u64 = 8192;
 /// The header has addresses.
 const HAS_ADDRESSES: u32 = 1 << 16;
-/// Sizes of memory, the line, and the map are told.
+/// Flags: the table has memory sizes, the command line, and the memory map.
 const TOLD: u32 = 1 << 0 | 1 << 2 | 1 << 6;
 const ELF_MAGIC: u32 = 0x464c_457f;
 const ELF_32: u8 = 1;
@@ -31,7 +32,7 @@ const LOADED: u32 = 1;
 const MAP_ENTRY_BYTES: u64 = 24;
 const MIB: u64 = 1 << 20;
 
-/// Puts the image where it belongs. Where it begins, and what it has in its registers.
+/// Loads the image. Returns its entry point and its registers.
 pub fn load(boot: Boot, options: &Options, layout: &Layout) -> Result<(u32, Registers), Error> {
     let (file, bytes) = options.image;
     let put = |from: u64, to: u64, stored: u64, whole: u64| {

@@ -1,4 +1,4 @@
-//! SVM for the guest: L1, whose own guest, L2, runs by a second block of ours.
+//! SVM for the guest L1. Its own guest, L2, runs on a second control block of ours.
 //!
 //! ```text
 //! L1: VMRUN ─▶ its block is copied once, checked ─▶ ours: L1's state and wishes, our intercepts, the shadow's root, an ASID of ours
@@ -7,13 +7,15 @@
 //!              all else: L1's
 //! #VMEXIT   ─▶ L2's state and why into L1's block; L1 goes on behind its VMRUN, its global interrupt flag clear
 //! ```
-//! L1 is promised nested paging, sixteen ASIDs and nothing else (`identify`). **Its block is hostile**: what is not L1's to choose is
-//! masked, and what VMRUN checks of a state the processor checks of ours. Its maps of MSRs are copied at each VMRUN.
+//! L1 gets nested paging, sixteen ASIDs and nothing else (`identify`). **Its control block is hostile**: bits that L1
+//! must not choose are masked, and the processor checks the rest of our block at VMRUN. Its maps of MSRs are copied at
+//! each VMRUN.
 //!
-//! L1's flushes: `TLB_CONTROL`, of any value but 0, is one of all that this vCPU has; another ASID than the last for the same table is one of
-//! that table. INVLPGA is about L2's linear addresses: of those our block forgets all.
+//! L1's flushes: a `TLB_CONTROL` other than 0 flushes everything of this vCPU; another ASID than the last one for the
+//! same table flushes that table. INVLPGA takes L2's linear addresses: our block forgets all of them.
 //!
-//! Not played: guests without nested paging (VMRUN refuses the block), a guest of L2's, virtual NMIs, single steps through VMRUN.
+//! Not supported: guests without nested paging (VMRUN refuses the block), a guest of L2's, virtual NMIs, single steps
+//! through VMRUN.
 
 use crate::Error;
 use crate::guest::Cpu;
@@ -44,30 +46,30 @@ const EFER_LMA: u64 = 1 << 10;
 const EFER_NXE: u64 = 1 << 11;
 const WHOLE_PAGE: u64 = PAGE_SIZE - 1;
 
-/// What one vCPU of L1's has of SVM.
+/// The SVM state of one vCPU of L1.
 pub struct Nested {
     pub ours: Svm,
-    /// EFER.SVME, the register for the save area, and the global interrupt flag, as L1 has them.
+    /// L1's EFER.SVME, its save-area MSR, and its global interrupt flag.
     enabled: bool,
     save_area: u64,
     pub global: bool,
-    /// L2 is in.
+    /// The running L2.
     pub l2: Option<L2>,
     /// An interrupt waits for L1.
     pub waiting: bool,
     /// The last ASID for each of some tables.
     asids: [Option<(NptTable, u32)>; 4],
     pub mistake: Option<Mistake>,
-    /// VMRUNs, refused blocks, faults of L2, those that were L1's, flushes.
+    /// Number of VMRUNs, of refused blocks, of faults of L2, of those for L1, and of flushes.
     pub counts: [u64; 5],
 }
 
-/// An L2 that is in.
+/// A running L2.
 pub struct L2 {
-    /// L1's block.
+    /// Address of L1's control block.
     pub at: Gpa,
     pub table: NptTable,
-    /// What L1 wants to hear of.
+    /// L1's intercepts.
     pub intercepts: [u32; 3],
     pub maps: (Gpa, Gpa),
     pub interrupt: u32,
@@ -76,10 +78,10 @@ pub struct L2 {
 }
 
 impl Nested {
-    /// Of this vCPU.
+    /// Makes the state of this vCPU.
     pub fn new(vcpu: VcpuId, mistake: Option<Mistake>) -> Self {
         Self {
-            // 0 is this side's, then L1's vCPUs.
+            // 0 is the hypervisor's; then come L1's vCPUs.
             ours: Svm::for_l2(vcpu.0 + 3),
             enabled: false,
             save_area: 0,
@@ -92,7 +94,7 @@ impl Nested {
         }
     }
 
-    /// An interrupt waits for L1, or none. Whether L1 can be offered it.
+    /// Notes whether an interrupt waits for L1. Returns whether L1 can take it.
     pub fn interrupt(&mut self, waits: bool) -> bool {
         self.waiting = waits;
         self.global && self.l2.is_none()
@@ -111,7 +113,7 @@ impl Nested {
         println!("report: {flushes} flushes by L1");
     }
 
-    /// L1 runs L2 by this table and ASID. Whether that is a flush of the table.
+    /// Returns whether a VMRUN with this table and ASID flushes the table.
     fn is_flush(&mut self, table: NptTable, asid: u32) -> bool {
         let same = |entry: &Option<(NptTable, u32)>| entry.is_some_and(|(known, _)| known == table);
         let at = self.asids.iter().position(same);
@@ -122,12 +124,12 @@ impl Nested {
     }
 }
 
-/// The exception of this vector at the next entry; with a word of its own, which is 0.
+/// Injects the exception of this vector at the next entry; `has_code` adds an error code of 0.
 pub fn raise(control: &mut Control, vector: u64, has_code: bool) {
     control.inject = EVENT_VALID | EVENT_EXCEPTION | vector | if has_code { EVENT_HAS_CODE } else { 0 };
 }
 
-/// A page of L1's memory, at an address in it. None where there is none. A page that was taken is brought back at once.
+/// Calls `look` with a page of L1's memory at an address. `None` without memory. Brings back a taken page at once.
 pub fn l1_page<F: Format, T>(
     vm: &Vm<F, Machine>,
     idle: &mut Idle,
@@ -154,7 +156,7 @@ pub fn l1_page<F: Format, T>(
     }
 }
 
-/// A block of L1's.
+/// Returns a control block of L1's.
 ///
 /// # Safety
 /// A page of RAM is there, mapped one to one, and in use as long as this is; L1 is out, and nothing else here has it. Integers only.
@@ -164,7 +166,7 @@ pub unsafe fn block_at<'a>(page: u64) -> &'a mut Vmcb {
 }
 
 impl<P: Processor, F: Format> Cpu<'_, P, F> {
-    /// L1 is out for an instruction of SVM's, or for one of its MSRs. False for any other exit.
+    /// Handles an exit of L1 for an instruction of SVM's, or for one of its MSRs. Returns false for any other exit.
     pub fn l1_exit(&mut self, idle: &mut Idle, code: u64, info: u64) -> Result<bool, Error> {
         let (Some(nested), Some(first)) = (&mut self.nested, self.processor.svm()) else { return Ok(false) };
         let Vmcb { control, save } = first.vmcb();
@@ -233,7 +235,7 @@ impl<P: Processor, F: Format> Cpu<'_, P, F> {
         Ok(true)
     }
 
-    /// L1 runs L2.
+    /// Handles L1's VMRUN.
     fn vmrun(&mut self, idle: &mut Idle, at: Gpa) -> Result<(), Error> {
         let vm = &self.guest.vm;
         let (Some(nested), Some(first)) = (&mut self.nested, self.processor.svm()) else { return Ok(()) };
@@ -296,7 +298,7 @@ impl<P: Processor, F: Format> Cpu<'_, P, F> {
         Ok(())
     }
 
-    /// VMRUN fails with the block.
+    /// Fails L1's VMRUN.
     fn refuse(&mut self, idle: &mut Idle, at: Gpa) -> Result<(), Error> {
         let Some(nested) = &mut self.nested else { return Ok(()) };
         nested.counts[1] += 1;
@@ -311,7 +313,7 @@ impl<P: Processor, F: Format> Cpu<'_, P, F> {
     }
 }
 
-/// L1's table, in the mode that L1 is in.
+/// Returns L1's table, in L1's current mode.
 fn table_of(root: u64, l1: &Vmcb) -> Option<NptTable> {
     let has = |bit| l1.save.cr4 & bit != 0;
     let levels = match l1.save.efer & EFER_LMA != 0 {
@@ -331,7 +333,7 @@ fn table_of(root: u64, l1: &Vmcb) -> Option<NptTable> {
     NptTable::new(root, mode)
 }
 
-/// Whether VMRUN takes what is not in the block that the processor is given.
+/// Checks the parts of L1's block that the processor does not see.
 fn is_sane(Vmcb { control, save }: &Vmcb) -> bool {
     control.asid != 0
         && control.intercepts[1] & 1 == 1
@@ -339,7 +341,7 @@ fn is_sane(Vmcb { control, save }: &Vmcb) -> bool {
         && save.efer & EFER_SVME != 0
 }
 
-/// What RDMSR gives.
+/// Sets the result of RDMSR.
 pub fn answer(registers: &mut Registers, value: u64) {
     (registers.rax, registers.rdx) = (value & 0xffff_ffff, value >> 32);
 }

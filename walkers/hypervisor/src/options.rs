@@ -1,4 +1,4 @@
-//! What the command line says: words, separated by spaces.
+//! The command line: words separated by spaces.
 //!
 //! | word | meaning |
 //! |---|---|
@@ -23,7 +23,7 @@ use alloc::format;
 use slat::Level;
 use slat_walker_x86::cpu::processors;
 
-/// See the module's header.
+/// The options.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Physical address of the kernel's file.
@@ -34,25 +34,25 @@ pub struct Options {
     pub image: (u64, u64),
     /// The guest may run guests of its own.
     pub svm: bool,
-    /// All of the command line.
+    /// The whole command line.
     pub line: &'static str,
-    /// Not as a guest.
+    /// Run the kernel without a hypervisor.
     pub plain: bool,
-    /// The guest's processors: 1 or 2.
+    /// Number of the guest's processors: 1 or 2.
     pub cpus: u32,
-    /// The machine's that run it: as many, or 1.
+    /// Number of the machine's processors that run it: as many, or 1.
     pub processors: u32,
     /// The largest leaf.
     pub page: Level,
-    /// Pages that a fault maps.
+    /// Number of pages that a fault maps.
     pub around: u64,
-    /// What is done on timer interrupts.
+    /// Chores on timer interrupts.
     pub chores: Wanted,
-    /// Tell every fault.
+    /// Write every fault to the debug console.
     pub record: bool,
 }
 
-/// What is done to the guest's memory on timer interrupts.
+/// Operations on the guest's memory at timer interrupts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a word")]
 pub struct Wanted {
@@ -60,26 +60,26 @@ pub struct Wanted {
     pub zap: bool,
     /// Log stores, and harvest the log.
     pub log_dirty: bool,
-    /// Ask what has been accessed.
+    /// Age the pages.
     pub age: bool,
     /// Move pages, and take them.
     pub moves: bool,
-    /// What is done wrong.
+    /// The seeded mistake.
     pub mistake: Option<Mistake>,
 }
 
-/// A mistake on purpose.
+/// A seeded mistake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mistake {
-    /// `untold-move`: blocks move to other frames, and the engine is not told.
+    /// `untold-move`: blocks move to other frames without an invalidation.
     UntoldMove,
-    /// `lost-dirty`: a page of every 16th harvest is passed over.
+    /// `lost-dirty`: a page of every 16th harvest is dropped.
     LostDirty,
-    /// `lost-young`: every 16th aging is passed over.
+    /// `lost-young`: every 16th aging is dropped.
     LostYoung,
     /// `lost-event`: one of 4096 events is not counted.
     LostEvent,
-    /// `never-ready`: a page of 16 comes late, and the engine is not told.
+    /// `never-ready`: one of 16 late pages is not reported to the engine.
     NeverReady,
     /// `stale-clock`: a clock is written to the frame that it was in first, too.
     StaleClock,
@@ -87,11 +87,11 @@ pub enum Mistake {
     LostClock,
     /// `unmarked-clock`: a clock is written by a use that reads.
     UnmarkedClock,
-    /// `lost-flush`: a flush by L1 of what it has of its tables is passed over.
+    /// `lost-flush`: a flush by L1 is dropped.
     LostFlush,
-    /// `lost-walk`: a fault by the walk of L2's own tables is taken for one of the address that L2 is after.
+    /// `lost-walk`: a fault of the walk of L2's own tables is treated as one of the final address.
     LostWalk,
-    /// `early-ready`: the engine is told of a page of 16 before it is there.
+    /// `early-ready`: one of 16 late pages is reported to the engine before it is present.
     EarlyReady,
 }
 
@@ -115,12 +115,12 @@ impl Mistake {
 }
 
 impl Options {
-    /// Whether vCPUs share a processor.
+    /// Returns whether vCPUs share a processor.
     pub fn is_shared(&self) -> bool {
         self.processors < self.cpus
     }
 
-    /// Reads a command line; a word that it does not know is an error.
+    /// Parses a command line; an unknown word is an error.
     pub fn parse(line: &str) -> Result<Self, Error> {
         let mut options = Self {
             kernel: 0,

@@ -1,25 +1,25 @@
-//! What a guest is told of its processors, where the firmware has told of fewer: the tables of ACPI are the machine's.
+//! Changes the machine's ACPI tables for a guest with more processors than the machine.
 //!
 //! ```text
 //! table "APIC": header, the local controllers' page, flags; then an entry for each processor, controller, line
 //! ```
-//! Where two vCPUs share a processor it lists two, and nothing else: devices interrupt by the old controller (8259).
+//! If two vCPUs share a processor, the table lists only these two: devices interrupt by the old controller (8259).
 
 use crate::Error;
 use crate::power::table;
 use slat_walker_x86::boot::Boot;
 
-/// Where the table's length and its checksum are, and its first entry.
+/// Offsets of the table's length, its checksum, and its first entry.
 const BYTES: usize = 4;
 const CHECKSUM: usize = 9;
 const ENTRIES: usize = 44;
 
-/// A processor's local controller: what it is, its length, the processor's number twice, and that it is there.
+/// An entry of a processor's local controller: kind, length, the processor's number twice, and the enabled flag.
 const fn controller(id: u8) -> [u8; 8] {
     [0, 8, id, id, 1, 0, 0, 0]
 }
 
-/// Two processors, from here on.
+/// Rewrites the table for two processors.
 pub fn tell_of_two(boot: Boot) -> Result<(), Error> {
     let Some(at) = table(boot, *b"APIC") else {
         return Err("no table of the firmware's lists processors".into());
@@ -28,7 +28,7 @@ pub fn tell_of_two(boot: Boot) -> Result<(), Error> {
     let (wanted, bytes) = (wanted.as_flattened(), ENTRIES + wanted.as_flattened().len());
     // SAFETY: the loader told where tables are; memory is mapped one to one, and no guest runs yet.
     let table = unsafe { core::slice::from_raw_parts_mut(at as *mut u8, bytes) };
-    // The first has the controller for devices, so it is longer.
+    // The firmware's table also has the controller for devices, so it is longer.
     if u32::from_le_bytes([table[BYTES], table[BYTES + 1], table[BYTES + 2], table[BYTES + 3]]) < bytes as u32
     {
         return Err("the firmware's list of processors has no room for another".into());

@@ -1,5 +1,5 @@
-//! Every fault in RAM, told to the debug console (port 0xe9) in the words of a memory trace that `slat run` reads:
-//! ` L 0123abcd,8` for a load, ` S …` for a store, `I  …` for a fetch. The address is a guest-physical one.
+//! Writes every fault in RAM to the debug console (port 0xe9), in the format of a memory trace that `slat run` reads:
+//! ` L 0123abcd,8` for a load, ` S …` for a store, `I  …` for a fetch. The address is guest-physical.
 
 use core::fmt::{self, Write};
 use slat::{Access, Gpa};
@@ -19,7 +19,7 @@ impl Write for Console {
     }
 }
 
-/// Tells one fault. The access's size is not known; eight bytes at the aligned address below it stay within a page.
+/// Writes one fault. The access's size is not known; eight bytes at the aligned address stay within a page.
 pub fn tell(gpa: Gpa, access: Access) {
     let kind = match access {
         Access::Read => " L",

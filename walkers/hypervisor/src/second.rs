@@ -11,19 +11,19 @@ use slat::{Format, Idle, VcpuId};
 use slat_walker_x86::guest::{Processor, Registers};
 use slat_walker_x86::smp;
 
-/// The guest, of which it is to be a processor.
+/// The guest of the second processor.
 static GUEST: AtomicPtr<()> = AtomicPtr::new(null_mut());
-/// The page that it is to begin at and [`STARTED`], or 0 until the guest has said so.
+/// The page at which it begins and [`STARTED`], or 0 until the guest has started it.
 static STARTUP: AtomicU32 = AtomicU32::new(0);
 const STARTED: u32 = 0x100;
 
-/// Brings the second processor here, where it waits. Once.
+/// Starts the second processor, which waits here. Call this once.
 pub fn bring<P: Processor, F: Format>(guest: &'static Guest<F>) -> Result<(), Error> {
     GUEST.store((&raw const *guest).cast_mut().cast(), Relaxed);
     if smp::start_second(second::<P, F>) { Ok(()) } else { Err("there is no second processor".into()) }
 }
 
-/// Begins its vCPU, if it has not begun.
+/// Starts its vCPU, if it has not started.
 pub fn start(page: u8) {
     // ORDER(startup): Release; pairs with the Acquire in `second`, which finds the guest, and what it has written.
     STARTUP.store(STARTED | u32::from(page), Release);

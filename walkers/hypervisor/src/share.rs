@@ -7,9 +7,8 @@
 //!     │ memory that comes late           ▶ `late`: the other's turn, until the page is there
 //!     ▼ memory, ports, …                 ▶ as where a vCPU has its processor to itself (`guest`)
 //! ```
-//! Each vCPU has a number in the TLB of its own, and keeps it: the processor's other guest finds nothing of it. Both say to
-//! the engine that they are on processor 0, so neither forgets anything where it comes back; a flush that one missed, the other
-//! running or not, it carries out when it enters.
+//! Each vCPU keeps an ASID of its own, so the other vCPU uses none of its translations. Both report processor 0 to the
+//! engine, so neither forgets translations when it comes back. A vCPU carries out missed flushes when it enters.
 
 use crate::Error;
 use crate::guest::{After, Cpu, Guest};
@@ -26,26 +25,26 @@ use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers};
 use slat_walker_x86::interrupts::{self, Taken};
 use slat_walker_x86::println;
 
-/// The clock of QEMU's controller counts nanoseconds: a tick each millisecond.
+/// Period of a tick: the clock of QEMU's controller counts nanoseconds, so this is a millisecond.
 const TICK: u32 = 1_000_000;
-/// So many of them between two turns of chores.
+/// Number of ticks between two turns of chores.
 const CHORES: u32 = 4;
-/// So many share it.
+/// Number of vCPUs that share the processor.
 pub const CPUS: u32 = 2;
-/// After so many ticks a page does not come any more.
+/// Number of ticks after which a pending page counts as lost.
 const IN_VAIN: u32 = 1000;
 
-/// A vCPU, and what it needs where it shares.
+/// A vCPU, and its state for sharing.
 struct Sharer<'g, P, F: Format> {
     cpu: Cpu<'g, P, F>,
     local: Local,
     extended: Extended,
-    /// It has nothing to do before an interrupt: it halted, or has not been started.
+    /// It waits for an interrupt: it halted, or has not been started.
     idle: bool,
     started: bool,
-    /// A page that it cannot go on without, and since which tick.
+    /// The page that it waits for, and since which tick.
     waits: Option<(Token, u32)>,
-    /// What it is to take next; and the same, where that is the machine's and not its controller's.
+    /// The next interrupt for it; and the same, if that is the machine's and not its controller's.
     offered: Option<u8>,
     external: Option<u8>,
 }
@@ -56,18 +55,18 @@ pub struct Share<'g, P, F: Format> {
     all: [Sharer<'g, P, F>; CPUS as usize],
     current: usize,
     ticks: u32,
-    /// Vectors of the machine's interrupts that the first vCPU has not taken.
+    /// Pending vectors of the machine's interrupts for the first vCPU.
     external: u64,
-    /// How often the other had its turn; and how often because the one before waits for a page.
+    /// Number of switches; and number of those because a vCPU waits for a page.
     switches: u64,
     meanwhile: u64,
-    /// Faults whose page came late, and tokens that the vCPUs have taken.
+    /// Number of faults with a late page, and of tokens that the vCPUs have taken.
     pending: u64,
     ready: u64,
 }
 
 impl<'g, P: Processor, F: Format> Share<'g, P, F> {
-    /// The first begins as told, the second waits for STARTUP.
+    /// Makes both vCPUs: the first begins with these registers, the second waits for STARTUP.
     pub fn new(guest: &'g Guest<F>, first: P, registers: Registers) -> Result<Self, Error> {
         let second = P::started(0).ok_or("no guest of this maker's begins in real mode here")?;
         let sharer = |id: u32, processor: P, registers| -> Result<_, Error> {
@@ -94,7 +93,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
         Ok(Self { guest, all, current: 0, ticks: 0, external: 0, switches, meanwhile, pending, ready })
     }
 
-    /// Runs them until the guest is done with the machine.
+    /// Runs them until the guest ends.
     pub fn run(mut self, idle: &mut Idle) -> Result<(), Error> {
         self.all[self.current].extended.load();
         loop {
@@ -129,7 +128,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
         self.report()
     }
 
-    /// Says what sharing has come to. An error where a vCPU was woken without a token, or the other way round.
+    /// Prints the counts. Fails if the number of wake-ups differs from that of tokens.
     fn report(&mut self) -> Result<(), Error> {
         self.take_ready();
         let Self { switches, meanwhile, pending, ready, .. } = *self;
@@ -150,7 +149,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
         Ok(())
     }
 
-    /// Pages that are there now: a vCPU that waits for one goes on.
+    /// Takes ready pages: a vCPU that waits for one continues.
     fn take_ready(&mut self) {
         for sharer in &mut self.all {
             while let Some(token) = sharer.cpu.take_ready() {
@@ -160,7 +159,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
         }
     }
 
-    /// Timers go off; each vCPU is offered what it is to take next, and the one that has something has something to do.
+    /// Fires timers, and offers each vCPU its next interrupt. A vCPU with an interrupt is no longer idle.
     fn offer(&mut self) {
         self.take_ready();
         let now = ticks();
@@ -179,7 +178,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
         }
     }
 
-    /// What the current one was offered it has taken, or not yet.
+    /// Notes whether the current vCPU has taken its offered interrupt.
     fn look(&mut self) {
         let current = &mut self.all[self.current];
         if let Some(vector) = current.offered.filter(|_| current.cpu.processor.offered().is_none()) {
@@ -191,7 +190,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
         }
     }
 
-    /// The machine's interrupts have brought the guest out.
+    /// Handles interrupts of the machine that brought the guest out.
     fn interrupted(&mut self, idle: &mut Idle, taken: Taken) -> Result<(), Error> {
         for vector in taken.devices().filter(|vector| *vector < 96) {
             self.external |= 1 << (vector - 32);
@@ -212,7 +211,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
         Ok(())
     }
 
-    /// The other's turn, if it has anything to do.
+    /// Switches to the other vCPU, if it has work.
     fn switch(&mut self) {
         self.offer();
         let other = 1 - self.current;
@@ -224,7 +223,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
         }
     }
 
-    /// The current one has nothing to do, or waits for a page: the other's turn, or the machine sleeps.
+    /// The current vCPU is idle, or waits for a page: switches to the other one, or lets the machine sleep.
     fn rest(&mut self, idle: &mut Idle) -> Result<(), Error> {
         self.switch();
         while !self.all[self.current].can_run() {
@@ -235,7 +234,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
         Ok(())
     }
 
-    /// The current one reads or writes its controller.
+    /// Handles an access of the current vCPU to its controller.
     fn controller(&mut self, fault: MemoryFault) -> Result<(), Error> {
         let (now, at) = (ticks(), fault.gpa.0 & 0xff0);
         let logical = self.all.each_ref().map(|sharer| sharer.local.logical());
@@ -261,12 +260,12 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
 }
 
 impl<'g, P: Processor, F: Format> Sharer<'g, P, F> {
-    /// It has something to do, and the memory for it.
+    /// Returns whether it has work, and does not wait for a page.
     fn can_run(&self) -> bool {
         !self.idle && self.waits.is_none()
     }
 
-    /// The other one, or it itself, commands it.
+    /// Handles a command of a vCPU.
     fn hear(&mut self, guest: &'g Guest<F>, command: Command) -> Result<(), Error> {
         match command {
             Command::Take(vector) => self.local.ask(vector),

@@ -1,4 +1,4 @@
-//! The host: what lies behind each host address, changed by the judge as a host would.
+//! The host: the page behind each host address. The judge changes it as a host would.
 //!
 //! ```text
 //! SMALL  regions of 2 MiB: 512 pages, each some frame of the pattern or none; or one block of 2 MiB, as a huge page
@@ -20,17 +20,17 @@ pub(crate) const FIXED: Hva = Hva(1 << 52);
 
 const PRESENT: u64 = 1;
 const WRITABLE: u64 = 2;
-/// The frame is kept above the flags.
+/// The frame number is above the flags.
 const FRAME: u32 = 2;
 
-/// See the module's header.
+/// The host.
 #[derive(Debug)]
 pub(crate) struct Backing {
     ram: Ram,
     pages: Box<[AtomicU64]>,
     huge: Box<[AtomicBool]>,
     gib_writable: AtomicBool,
-    /// Answers nothing that a look would tell: each fault has to ask.
+    /// `lookup` answers nothing, so each fault must call `resolve`.
     shy: bool,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Backing {
 unsafe impl TableMemory for Backing {}
 
 impl Backing {
-    /// Nothing in the small regions; the GiB is writable.
+    /// Makes the host: the small regions are empty; the GiB is writable.
     pub(crate) fn new(ram: Ram, shy: bool) -> Self {
         Self {
             ram,
@@ -49,7 +49,7 @@ impl Backing {
         }
     }
 
-    /// What is at a host address now.
+    /// Returns the current page at a host address.
     pub(crate) fn page(&self, hva: Hva) -> Option<HostPage> {
         if hva >= FIXED {
             let pfn = Pfn((hva.0 - FIXED.0) >> PAGE_SHIFT);
@@ -75,14 +75,14 @@ impl Backing {
         })
     }
 
-    /// Puts a small page at page number `page` of the small regions, or none.
+    /// Sets or removes the small page number `page` of the small regions.
     pub(crate) fn set(&self, page: u64, to: Option<(Pfn, bool)>) {
         let word = to.map_or(0, |(pfn, writable)| pfn.0 << FRAME | u64::from(writable) * WRITABLE | PRESENT);
         self.huge[(page / Level::M2.pages()) as usize].store(false, Relaxed);
         self.pages[page as usize].store(word, Relaxed);
     }
 
-    /// Makes a region one huge page: the 2 MiB of frames from `pfn` on.
+    /// Makes a region one huge page: 2 MiB of frames from `pfn` on.
     pub(crate) fn set_huge(&self, region: u64, pfn: Pfn, writable: bool) {
         for page in 0..Level::M2.pages() {
             self.set(region * Level::M2.pages() + page, Some((pfn + page, writable)));
@@ -94,7 +94,7 @@ impl Backing {
         self.huge[region as usize].load(Relaxed)
     }
 
-    /// Gives or takes write permission of all of a region, whatever it is.
+    /// Sets the write permission of a whole region.
     pub(crate) fn set_region_writable(&self, region: u64, writable: bool) {
         for page in region * Level::M2.pages()..(region + 1) * Level::M2.pages() {
             let word = self.pages[page as usize].load(Relaxed) & !WRITABLE;
@@ -107,7 +107,7 @@ impl Backing {
         self.gib_writable.store(writable, Relaxed);
     }
 
-    /// How many pages into the GiB this frame of it lies.
+    /// Returns the number of this frame's page in the GiB.
     pub(crate) fn gib_page(&self, pfn: Pfn) -> u64 {
         pfn.0 - self.ram.gib.0
     }

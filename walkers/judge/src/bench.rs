@@ -1,4 +1,4 @@
-//! A VM with one page of each size, at places of its own: what `stale` and `mutate` work on.
+//! A VM with one page of each size, for `stale` and `mutate`.
 
 use crate::backing::{Backing, FIXED, GIB, REGIONS, SMALL};
 use crate::machine::{Answer, Machine};
@@ -12,14 +12,14 @@ pub(crate) const SMALL_REGION: u64 = 0;
 /// The region that is one huge page.
 const HUGE_REGION: u64 = 1;
 
-/// Where a page of each size is mapped: a multiple of 1 GiB, and no frame of the guest's own is near.
+/// Guest addresses of a page of each size: multiples of 1 GiB, away from the guest's own frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
     gfns: [Gfn; 3],
 }
 
 impl Places {
-    /// `None` where the guest's own frames leave no room.
+    /// Finds the addresses. `None` if the guest's own frames leave no room.
     pub(crate) fn find<F: Format, M: Machine>(machine: &M) -> Option<Self> {
         let bits = F::FRAME_BITS.min(machine.gpa_bits() - PAGE_SHIFT);
         let is_free = |gfn: &Gfn| {
@@ -31,13 +31,13 @@ impl Places {
         Some(Self { gfns: [free.next()?, free.next()?, free.next()?] })
     }
 
-    /// Where the page of this size begins.
+    /// Returns the first frame of the page of this size.
     pub(crate) fn of(self, level: Level) -> Gfn {
         self.gfns[usize::from(level.number()) - 1]
     }
 }
 
-/// A VM over `host` with a memslot for each of `places`, and for what the guest needs itself.
+/// Builds a VM over `host` with a memslot for each of `places`, and for the guest's own frames.
 pub(crate) fn build<F: Format, M: Machine>(
     machine: &M,
     idle: &mut Idle,
@@ -80,7 +80,7 @@ pub(crate) fn build<F: Format, M: Machine>(
     Some(vm)
 }
 
-/// The only vCPU, with what the guest needs itself mapped.
+/// Makes the only vCPU, and maps the guest's own frames.
 pub(crate) fn vcpu<'vm, F: Format, M: Machine>(
     machine: &M,
     vm: &'vm Vm<F, Backing>,
@@ -97,7 +97,7 @@ pub(crate) fn vcpu<'vm, F: Format, M: Machine>(
     Some(vcpu)
 }
 
-/// One access; what a store has stored is put right in the pattern, wherever in it `pfn` says that it went.
+/// Makes one access. Restores the pattern in frame `pfn` after a store.
 pub(crate) fn access<M: Machine>(
     machine: &mut M,
     pattern: Pattern,

@@ -1,14 +1,14 @@
-//! What happens to a VM between look-ups: everything that the engine can do, at random.
+//! Random operations of the engine on a VM between look-ups.
 
 use crate::backing::{GIB, REGIONS, SMALL};
 use crate::machine::Machine;
+use crate::modelled_vm::{Known, ModelledVm, SPACES, hvas};
 use crate::report::Report;
-use crate::world::{Known, SPACES, World, hvas};
 use alloc::collections::BTreeSet;
 use slat::{Access, Format, Gfn, HostPage, Idle, Level, SlotId, SpaceId, Span, Why};
 
-impl<F: Format> World<'_, F> {
-    /// Does one thing, of those that a host, a VMM or a migration does.
+impl<F: Format> ModelledVm<'_, F> {
+    /// Does one operation of a host, a VMM or a migration.
     pub(crate) fn change<M: Machine>(&mut self, idle: &mut Idle, report: &mut Report<'_, M>) {
         match self.random.below(24) {
             0..=2 => self.create_somewhere(idle, report),
@@ -35,7 +35,7 @@ impl<F: Format> World<'_, F> {
             17 | 18 => {
                 let gfns = self.range();
                 self.vm.lockless(idle).age(gfns, |_| ());
-                // A walker that has cached an entry sets no bit: what is young is approximate. Here it is to be exact.
+                // A walker with a cached entry sets no bit, so aging is approximate. Flush, so that it is exact here.
                 report.machine.flush();
             }
             19 => {
@@ -47,7 +47,7 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    /// Guest frames around a slot, or a part of one, or everything.
+    /// Draws guest frames around a slot, a part of one, or all frames.
     fn range(&mut self) -> Span<Gfn> {
         let everything = Span::new(Gfn(0), Gfn(self.frames));
         let Some(index) = self.any_slot().filter(|_| !self.random.once_in(8)) else { return everything };
@@ -95,11 +95,11 @@ impl<F: Format> World<'_, F> {
         self.written.retain(|&(other, slot, _)| (other, slot) != (space, id));
     }
 
-    /// Takes a dirty log, which must have every page that the guest has stored to.
+    /// Harvests a dirty log, which must have every page that the guest has stored to.
     fn harvest<M: Machine>(&mut self, idle: &mut Idle, report: &mut Report<'_, M>) {
         let logging = |known: &&Known| known.slot.log_dirty;
         let Some(&known) = self.slots.iter().find(logging) else { return };
-        // Another one each time.
+        // Another slot each time.
         self.slots.rotate_left(1);
         let Some(slots) = self.vm.guest_space(known.space).map(|space| space.slots()) else { return };
         let harvest = match slots.harvest(idle, known.slot.id) {
@@ -119,7 +119,7 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    /// The host puts another page somewhere, or takes one away.
+    /// Replaces or removes a page of the host.
     fn change_small_page<M: Machine>(&mut self, idle: &mut Idle, _: &mut Report<'_, M>) {
         let most = if self.random.once_in(4) { 80 } else { 3 };
         let pages = 1 + self.random.below(most);
@@ -138,7 +138,7 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    /// A region becomes a huge page, or small ones.
+    /// Makes a region a huge page, or small pages.
     fn change_region(&mut self, idle: &mut Idle) {
         let region = self.random.below(REGIONS);
         let mut change =
@@ -155,7 +155,7 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    /// The host takes write permission away, or gives it, without an invalidation.
+    /// Changes a write permission of the host. A grant needs no invalidation.
     fn change_permission(&mut self, idle: &mut Idle) {
         let (region, gives) = (self.random.below(REGIONS + 1), self.random.once_in(2));
         let gib = region == REGIONS;
@@ -178,7 +178,7 @@ impl<F: Format> World<'_, F> {
         drop(change);
     }
 
-    /// Pages that are told one by one: replaced by others, or gone.
+    /// Replaces or removes pages that the host reports one by one.
     fn replace_page(&mut self, idle: &mut Idle) {
         let pages = 1 + self.random.below(4);
         let first = self.random.below(REGIONS * Level::M2.pages() - pages);
@@ -196,7 +196,7 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    /// Faults all over a slot.
+    /// Makes faults all over a slot.
     fn touch_much<M: Machine>(&mut self, idle: &mut Idle, report: &mut Report<'_, M>) {
         let here = self.vcpu.space();
         let Some(index) = self.any_slot().filter(|&index| self.slots[index].space == here) else { return };

@@ -1,4 +1,4 @@
-//! All that there is, for a program that has nothing else to do.
+//! All checks in one call.
 
 use crate::machine::Machine;
 use crate::report::Verdict;
@@ -7,12 +7,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 use slat::{Format, Idle};
 
-/// The seed, from `SLAT_JUDGE_SEED` when the program is built; 1 unless it is set.
+/// The seed, from `SLAT_JUDGE_SEED` at build time; 1 by default.
 pub const SEED: u64 = number(option_env!("SLAT_JUDGE_SEED"), 1);
-/// Look-ups for each format, from `SLAT_JUDGE_LOOKUPS`; 12,000 unless it is set.
+/// Number of look-ups for each format, from `SLAT_JUDGE_LOOKUPS`; 12,000 by default.
 pub const LOOKUPS: u64 = number(option_env!("SLAT_JUDGE_LOOKUPS"), 12_000);
 
-/// Judges a format in each way that this machine can.
+/// Judges a format by each check that this machine supports.
 pub fn everything<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle) -> Vec<Verdict> {
     let mut verdicts = vec![judge::<F, M>(machine, idle, SEED, LOOKUPS), mutate::<F, M>(machine, idle)];
     if M::SHOWS_STALE {
@@ -21,7 +21,7 @@ pub fn everything<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle) -> Ve
     verdicts
 }
 
-/// A decimal number; what is no digit ends it.
+/// Parses a decimal number up to the first other character.
 const fn number(text: Option<&str>, default: u64) -> u64 {
     let Some(text) = text else { return default };
     let (digits, mut number, mut at) = (text.as_bytes(), 0, 0);

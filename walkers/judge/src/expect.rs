@@ -1,4 +1,4 @@
-//! What a walker must make of raw words: the answer of a look-up, and the bits that it sets.
+//! The expected result of a walk of raw words: the answer of a look-up, and the bits that it sets.
 
 use crate::machine::{Answer, FaultWhy};
 use crate::tables::Step;
@@ -6,11 +6,11 @@ use alloc::vec::Vec;
 use slat::table::Word;
 use slat::{Access, Format, Gpa, PAGE_SIZE, Perms};
 
-/// The answer of a walk along `path` for an access at `gpa`.
+/// Returns the answer of a walk along `path` for an access at `gpa`.
 pub(crate) fn answer<F: Format>(path: &[Step], gpa: Gpa, access: Access) -> Answer {
     let fault = |why, level, allowed| Answer::Fault { why, level, gpa: Some(gpa), allowed };
     let Some(last) = path.last() else {
-        // Beyond what the tables translate; each architecture names a level of its own.
+        // Beyond the range of the tables; each architecture reports another level.
         return fault(FaultWhy::Absent, None, None);
     };
     if !F::is_present(last.word) {
@@ -27,9 +27,9 @@ pub(crate) fn answer<F: Format>(path: &[Step], gpa: Gpa, access: Access) -> Answ
     Answer::Through { value: if access == Access::Fetch { page(address) } else { address } }
 }
 
-/// The words of `path` after the walk, of which each must be one: what was there, with what the walker sets.
+/// Returns the allowed words of `path` after the walk: the old word with the bits that the walker sets.
 ///
-/// Manuals let walkers set Accessed in links above the entry that they fault on, or not; and in nothing else.
+/// Manuals allow walkers to set Accessed in links above the faulting entry, and nowhere else.
 pub(crate) fn words_after<F: Format>(path: &[Step], access: Access, through: bool) -> Vec<[Word; 2]> {
     let last = path.last().map(|step| step.level);
     let after = path.iter().map(|step| {
@@ -45,7 +45,7 @@ pub(crate) fn words_after<F: Format>(path: &[Step], access: Access, through: boo
     after.collect()
 }
 
-/// Whether an answer is the expected one, as far as the walker says.
+/// Returns whether an answer is the expected one, in the parts that the walker reports.
 pub(crate) fn agree(expected: Answer, answer: Answer, access: Access) -> bool {
     match (expected, answer) {
         (Answer::Through { value: expected }, Answer::Through { value }) => {

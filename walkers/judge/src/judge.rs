@@ -1,25 +1,25 @@
 //! Random tables of the real engine, look-up by look-up.
 //!
 //! ```text
-//! world    a VM with policies of its own, memslots near the tables' boundaries
-//!   round    what faulted in the round before is dealt with by the engine
-//!            copy of every word of the tables, every other round
-//!            look-ups: the answer, the words on the way, the memory     against the raw words, and the judge's own idea
-//!            every word of the tables                                   against the copy
-//!            the host, the VMM and a migration do things
+//! each VM: its own policies, memslots near the tables' boundaries
+//!   each round: the engine serves the faults of the round before
+//!               every other round: a copy of every word of the tables
+//!               look-ups: the answer, the entries on the path, the memory  compared with the words and the judge's record
+//!               every word of the tables                                   compared with the copy
+//!               changes by the host, the VMM and a migration
 //! ```
-//! Two things are compared with the walker, which share no code: what the raw words say by the format, and what the
-//! judge knows of memslots and host. Where those two disagree the engine is wrong; where the walker disagrees with the
-//! words, the format is, or the emulator.
+//! The walker is compared with two things that share no code: the raw words by the format, and the judge's own state of
+//! memslots and host. If those two disagree, the engine is wrong; if the walker disagrees with the words, the format or
+//! the emulator is.
 
 use crate::backing::{Backing, REGIONS};
 use crate::expect;
 use crate::machine::{Answer, Bits, CODE_OFFSET, Difference, Machine};
+use crate::modelled_vm::{Behind, ModelledVm, SPACES};
 use crate::pattern::Pattern;
 use crate::random::Random;
 use crate::report::{Report, Verdict};
 use crate::tables::{self, Shadow, Step};
-use crate::world::{Behind, SPACES, World};
 use alloc::vec::Vec;
 use slat::table::Word;
 use slat::{
@@ -27,9 +27,9 @@ use slat::{
     Translations, VcpuId, Vm,
 };
 
-/// VMs in a run.
-const WORLDS: u64 = 10;
-/// Look-ups between two changes.
+/// Number of VMs in a run.
+const VMS: u64 = 10;
+/// Number of look-ups between two changes.
 const ROUND: u64 = 48;
 
 /// A look-up to make.
@@ -37,11 +37,11 @@ const ROUND: u64 = 48;
 struct LookUp {
     gpa: Gpa,
     access: Access,
-    /// The engine has just dealt with its fault: it must go through.
+    /// The engine has just handled its fault, so it must succeed.
     must: bool,
 }
 
-/// A machine as what the engine tells to forget.
+/// A machine as the engine's TLB.
 pub(crate) struct Flusher<'m, M>(pub(crate) &'m mut M);
 
 impl<M: Machine> Translations for Flusher<'_, M> {
@@ -54,15 +54,15 @@ impl<M: Machine> Translations for Flusher<'_, M> {
     }
 }
 
-/// Judges tables of format `F` by at least `lookups` look-ups of `machine`, and prints `WALK …`. The same seed makes the
-/// same tables and look-ups.
+/// Judges tables of format `F` by at least `lookups` look-ups of `machine`, and prints `WALK …`. The same seed gives
+/// the same tables and look-ups.
 pub fn judge<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle, seed: u64, lookups: u64) -> Verdict {
     let pattern = Pattern::fill(machine);
     let mut random = Random::new(seed);
     let mut report = Report::<M>::new::<F>(machine, seed);
-    for world in 1..=WORLDS {
+    for nth in 1..=VMS {
         let random = Random::new(random.next());
-        one_world::<F, M>(&mut report, idle, (random, pattern), lookups * world / WORLDS);
+        one_vm::<F, M>(&mut report, idle, (random, pattern), lookups * nth / VMS);
     }
     if let Some((address, word)) = pattern.broken() {
         report.differ(format_args!("the word at {address:#x} is {word:#x}: a store was made there"));
@@ -70,8 +70,8 @@ pub fn judge<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle, seed: u64,
     report.finish()
 }
 
-/// Rounds in one VM, until so many look-ups have been made in all.
-fn one_world<F: Format, M: Machine>(
+/// Runs rounds in one VM, until the total of look-ups reaches a number.
+fn one_vm<F: Format, M: Machine>(
     report: &mut Report<'_, M>,
     idle: &mut Idle,
     (mut random, pattern): (Random, Pattern),
@@ -88,60 +88,60 @@ fn one_world<F: Format, M: Machine>(
         .address_bits(report.machine.gpa_bits());
     let Ok(vm) = builder.build() else { return report.differ(format_args!("no memory for a VM")) };
     let Some(vcpu) = vm.vcpu(VcpuId(0)) else { return report.differ(format_args!("no vCPU 0")) };
-    let mut world = World::<F>::new(&vm, vcpu, idle, random, (report, pattern));
+    let mut modelled = ModelledVm::<F>::new(&vm, vcpu, idle, random, (report, pattern));
     for region in 0..REGIONS {
         if region % 3 == 2 {
             (region * Level::M2.pages()..(region + 1) * Level::M2.pages()).for_each(|page| {
-                let frame = world.any_frame(Level::K4);
+                let frame = modelled.any_frame(Level::K4);
                 vm.host().set(page, (page % 7 != 3).then_some((frame, page % 5 != 0)));
             });
         } else {
-            let frame = world.any_frame(Level::M2);
+            let frame = modelled.any_frame(Level::M2);
             vm.host().set_huge(region, frame, region % 4 != 0);
         }
     }
-    (0..20).for_each(|_| world.create_somewhere(idle, report));
-    // Another VM's translations are none of this one's.
+    (0..20).for_each(|_| modelled.create_somewhere(idle, report));
+    // Forget the translations of another VM.
     report.machine.flush();
     let mut shadow = Shadow::default();
     let mut faulted = Vec::new();
     while report.verdict.lookups < until {
         let mut plan = Vec::new();
         for LookUp { gpa, access, .. } in faulted.drain(..) {
-            let again = !world.random.once_in(8) && world.is_safe(gpa.gfn());
-            if again && world.fault(idle, report, (gpa, access)) {
+            let again = !modelled.random.once_in(8) && modelled.is_safe(gpa.gfn());
+            if again && modelled.fault(idle, report, (gpa, access)) {
                 plan.push(LookUp { gpa, access, must: true });
             }
         }
-        world.map_fixed(idle, report);
+        modelled.map_fixed(idle, report);
         while (plan.len() as u64) < ROUND {
-            plan.extend(world.plan(report.machine.gpa_bits()));
+            plan.extend(modelled.plan(report.machine.gpa_bits()));
         }
-        round(&mut world, idle, report, (&mut shadow, &plan, &mut faulted));
-        for _ in 0..=world.random.below(3) {
-            world.change(idle, report);
+        round(&mut modelled, idle, report, (&mut shadow, &plan, &mut faulted));
+        for _ in 0..=modelled.random.below(3) {
+            modelled.change(idle, report);
         }
     }
 }
 
-/// Look-ups in the tables as they are; those that fault go to `faulted`.
+/// Makes look-ups in the current tables; those that fault go to `faulted`.
 fn round<F: Format, M: Machine>(
-    world: &mut World<'_, F>,
+    modelled: &mut ModelledVm<'_, F>,
     idle: &mut Idle,
     report: &mut Report<'_, M>,
     (shadow, plan, faulted): (&mut Shadow, &[LookUp], &mut Vec<LookUp>),
 ) {
-    let space = world.vcpu.space();
-    let behind: Vec<Option<Behind>> = plan.iter().map(|lookup| world.behind(lookup.gpa.gfn())).collect();
-    let guest = world.vcpu.enter(idle, &mut Flusher(&mut *report.machine));
+    let space = modelled.vcpu.space();
+    let behind: Vec<Option<Behind>> = plan.iter().map(|lookup| modelled.behind(lookup.gpa.gfn())).collect();
+    let guest = modelled.vcpu.enter(idle, &mut Flusher(&mut *report.machine));
     let root = guest.root();
     drop(guest);
-    let frozen = world.freeze(root, plan).inspect(|_| report.machine.flush());
+    let frozen = modelled.freeze(root, plan).inspect(|_| report.machine.flush());
     let roots: Vec<Pfn> = (0..SPACES)
-        .filter_map(|space| world.vm.guest_space(slat::SpaceId(space)).map(|space| space.root()))
+        .filter_map(|space| modelled.vm.guest_space(slat::SpaceId(space)).map(|space| space.root()))
         .collect();
-    // All words, every other time: there are more of them than all look-ups have to do with.
-    let whole = world.random.once_in(2);
+    // All words, every other time: the look-ups cover only a part of them.
+    let whole = modelled.random.once_in(2);
     if whole {
         // SAFETY: the engine is not called before the last use of what is copied here.
         unsafe { shadow.take::<F>(&roots) };
@@ -150,16 +150,17 @@ fn round<F: Format, M: Machine>(
     for (lookup, behind) in plan.iter().zip(behind) {
         report.step = report.verdict.lookups;
         report.verdict.lookups += 1;
-        let value = world.random.next();
+        let value = modelled.random.next();
         let held = frozen.as_ref().is_some_and(|frozen| frozen.on_the_way::<F>(root, lookup.gpa));
         let lookup = LookUp { must: lookup.must && !held, ..*lookup };
-        let (through, made) = look_up::<F, M>(report, shadow, (root, world.pattern), lookup, (behind, value));
+        let (through, made) =
+            look_up::<F, M>(report, shadow, (root, modelled.pattern), lookup, (behind, value));
         last = Some(made);
         if through {
             if lookup.access == Access::Write
-                && let Some(slot) = world.slot(lookup.gpa.gfn()).filter(|slot| slot.log_dirty)
+                && let Some(slot) = modelled.slot(lookup.gpa.gfn()).filter(|slot| slot.log_dirty)
             {
-                world.written.insert((space, slot.id, lookup.gpa.gfn().0 - slot.gfns.start.0));
+                modelled.written.insert((space, slot.id, lookup.gpa.gfn().0 - slot.gfns.start.0));
             }
         } else {
             faulted.push(lookup);
@@ -167,7 +168,7 @@ fn round<F: Format, M: Machine>(
     }
     if whole {
         // SAFETY: as above.
-        let strays = unsafe { shadow.compare(&world.excused(root)) };
+        let strays = unsafe { shadow.compare(&modelled.excused(root)) };
         for stray in strays {
             let what = format_args!("a word that no look-up has to do with: {stray:x?}");
             match last {
@@ -181,7 +182,7 @@ fn round<F: Format, M: Machine>(
     }
 }
 
-/// One look-up and all that is to be checked. Whether it should have gone through, and did; and what it was.
+/// Makes one look-up with all of its checks. Returns whether it should have succeeded, and did; and the look-up.
 fn look_up<F: Format, M: Machine>(
     report: &mut Report<'_, M>,
     shadow: &mut Shadow,
@@ -196,7 +197,7 @@ fn look_up<F: Format, M: Machine>(
     };
     let path = way();
     let mut expected = expect::answer::<F>(&path, gpa, access);
-    // The first opinion: what the words say must be what the judge knows.
+    // First, the words must agree with the judge's own state.
     let known = behind.filter(|behind| behind.writable || access != Access::Write);
     let address = known.map(|behind| behind.pfn.address() + gpa.offset());
     let through = match expected {
@@ -223,7 +224,7 @@ fn look_up<F: Format, M: Machine>(
     if must && !through {
         report.differ(format_args!("the engine: {access:?} at {gpa} faults again: {path:x?}"));
     }
-    // The second: what the walker does must be what the words say.
+    // Second, the walker must agree with the words.
     let mut answer = report.machine.access(root, gpa, access, value);
     let stored = address.filter(|_| access == Access::Write && through).map(|address| {
         let stored = pattern.load(address);
@@ -231,7 +232,7 @@ fn look_up<F: Format, M: Machine>(
         stored
     });
     if access == Access::Write {
-        // For a store, a walker answers with what it stored; where that went is seen in memory.
+        // For a store, a walker answers with the stored value; memory shows where it went.
         expected = if through { Answer::Through { value } } else { expected };
         if let (Answer::Through { .. }, Some(stored)) = (answer, stored) {
             answer = Answer::Through { value: stored.unwrap_or(0) };
@@ -252,7 +253,7 @@ fn look_up<F: Format, M: Machine>(
             report.differ(format_args!("the type at {gpa}: expected {expected:x?}, the walker: {told:x?}"));
         }
     }
-    // Accessed and Dirty: where they must be, and nowhere else.
+    // Accessed and Dirty must be set where required, and nowhere else.
     for ((before, after), step) in
         path.iter().zip(expect::words_after::<F>(&path, access, through)).zip(way())
     {
@@ -268,12 +269,12 @@ fn look_up<F: Format, M: Machine>(
     (right && through, difference)
 }
 
-/// The memory type that the leaf at the end of `path` says.
+/// Returns the memory type of the leaf at the end of `path`.
 fn leaf_memory<F: Format>(path: &[Step]) -> Option<MemoryType> {
     path.last().map(|step| F::read_leaf(step.word).memory)
 }
 
-/// An entry that was frozen for a round, as a fault, a split or a recovery would have it for a moment.
+/// An entry that is frozen for a round, as a fault, a split or a recovery freezes one for a moment.
 struct Frozen {
     step: Step,
 }
@@ -292,8 +293,8 @@ impl Frozen {
     }
 }
 
-impl<F: Format> World<'_, F> {
-    /// Freezes an entry on the way of one of these look-ups, mostly not; never one that the guest itself needs.
+impl<F: Format> ModelledVm<'_, F> {
+    /// Sometimes freezes an entry on the path of one of these look-ups; never one that the guest itself needs.
     fn freeze(&mut self, root: Pfn, plan: &[LookUp]) -> Option<Frozen> {
         let gfn = self.random.pick(plan).gpa.gfn();
         if self.random.once_in(2) || gfn.0 >> F::FRAME_BITS != 0 {
@@ -310,7 +311,7 @@ impl<F: Format> World<'_, F> {
         Some(Frozen { step })
     }
 
-    /// A look-up near a boundary, if the guest may be sent there whatever the walker does.
+    /// Draws a look-up near a boundary, if the guest may go there whatever the walker does.
     fn plan(&mut self, gpa_bits: u32) -> Option<LookUp> {
         let gfn = self.some_gfn(gpa_bits)?;
         if !self.is_safe(gfn) {
@@ -344,7 +345,7 @@ impl<F: Format> World<'_, F> {
             5 => Gfn((slot.gfns.start + inside).base(Level::M2).0.checked_sub(1)?),
             _ => slot.gfns.start + inside,
         };
-        // Most of a GiB is no pattern: to its frames from where the pattern begins.
+        // Most of a GiB is not the pattern: choose frames of the pattern.
         let gib = self.vm.host().gib_page(self.pattern.frames().start);
         let in_gib = slot.hva == crate::backing::GIB && self.random.below(8) > 1;
         let gfn = if in_gib { slot.gfns.start + gib + inside % self.pattern.frames().len() } else { gfn };

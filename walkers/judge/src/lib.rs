@@ -1,17 +1,17 @@
-//! Compares what a hardware walker makes of slat's tables with what it should, wherever that walker is: in an emulator on
+//! Compares the results of a hardware walker on slat's tables with the expected ones. The walker is in an emulator on
 //! bare metal, or in software (`walkers/README.md`).
 //!
 //! | file | idea |
 //! |---|---|
-//! | `machine` | [`Machine`]: a walker, and what it can do; [`Quirk`]: what an emulator does wrong |
+//! | `machine` | [`Machine`]: a hardware walker and its abilities; [`Quirk`]: a fault of an emulator |
 //! | `judge` | [`judge()`]: random tables of the real engine, look-up by look-up |
-//! | `world`, `changes`, `backing` | a VM, what happens to it, and the host behind it: the judge's own idea of what is where |
-//! | `tables`, `expect` | the raw words, and what a walker must make of them |
-//! | `stale` | [`stale()`]: are flushes needed, and asked for? |
-//! | `mutate` | [`mutate()`]: is every bit of any consequence? |
-//! | `report` | what is printed and counted |
+//! | `modelled_vm`, `changes`, `backing` | a VM, the changes to it, and the host behind it: the judge's own record of every page |
+//! | `tables`, `expect` | the raw words, and what a walker must answer for them |
+//! | `stale` | [`stale()`]: does the engine ask for each flush that is needed? |
+//! | `mutate` | [`mutate()`]: does a look-up change with every bit? |
+//! | `report` | prints and counts |
 //!
-//! A machine that judges itself by all of it calls [`everything()`] for each format, and [`conclude`].
+//! A program for a machine calls [`everything()`] for each format, and [`conclude`].
 #![no_std]
 
 extern crate alloc;
@@ -23,13 +23,13 @@ mod everything;
 mod expect;
 mod judge;
 mod machine;
+mod modelled_vm;
 mod mutate;
 mod pattern;
 mod random;
 mod report;
 mod stale;
 mod tables;
-mod world;
 
 pub use everything::{LOOKUPS, SEED, everything};
 pub use judge::judge;

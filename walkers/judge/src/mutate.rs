@@ -1,7 +1,7 @@
-//! Is every bit that we write of any consequence? Each bit of a leaf of each size, and of a link, is flipped in turn.
+//! Checks that every bit that we write has an effect: flips each bit of a leaf of each size, and of a link, in turn.
 //!
-//! A flip is noticed where any of three accesses ends otherwise than through the entry as it was, or finds other Accessed
-//! or Dirty bits set, or memory of another type. It is tried on the entry with both set, and with both clear.
+//! A flip is noticed if any of three accesses has another result than with the original entry, or other Accessed or
+//! Dirty bits are set, or the memory has another type. Each flip is tried with both bits set, and with both clear.
 //!
 //! | bit | what is tried |
 //! |---|---|
@@ -21,7 +21,7 @@ use core::fmt;
 use slat::table::Word;
 use slat::{Access, Fault, Format, Gfn, Gpa, Idle, Level, PAGE_SHIFT, Pfn};
 
-/// No emulated machine has memory from here on.
+/// First address bit beyond the memory of all emulated machines.
 const BEYOND_MEMORY: u32 = 40;
 
 const ACCESSES: [Access; 3] = [Access::Read, Access::Write, Access::Fetch];
@@ -52,7 +52,7 @@ impl fmt::Display for Noticed {
     }
 }
 
-/// Flips bits and prints `MUTATE …` for each. A bit that the format counts on and that no access notices is a
+/// Flips bits and prints `MUTATE …` for each. A bit that the format relies on and that no access notices is a
 /// difference.
 pub fn mutate<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle) -> Verdict {
     let pattern = Pattern::fill(machine);
@@ -62,7 +62,7 @@ pub fn mutate<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle) -> Verdic
     let Some(vm) = bench::build::<F, M>(machine, idle, (places, pattern)) else { return failed(machine) };
     let Some(mut vcpu) = bench::vcpu(machine, &vm, idle) else { return failed(machine) };
     for size in (1..=F::MAX_LEAF.number()).filter_map(Level::new) {
-        // Of a GiB, where the pattern is.
+        // In a GiB, the pages of the pattern.
         let inside = if size == Level::G1 { vm.host().gib_page(pattern.frames().start) } else { 0 } + 32;
         let gfn = places.of(size) + inside;
         for access in [Access::Write, Access::Fetch] {
@@ -82,7 +82,7 @@ pub fn mutate<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle) -> Verdic
         let mut bench = Bench { machine, pattern, root, gfn, address, verdict: &mut verdict };
         bench.flip_all::<F>(leaf, leaf.word, false);
         if size == Level::K4 {
-            // Its leaf table moves to the pattern, so that address bits lead from there to where nothing is present.
+            // Moves its leaf table into the pattern, so that flipped address bits lead to entries that are not present.
             let link = path[path.len() - 2];
             let table = pattern.frames().end.0 - 0x15;
             bench.copy_table(leaf.table, Pfn(table));
@@ -104,13 +104,13 @@ fn failed<M: Machine>(machine: &mut M) -> Verdict {
     Verdict { differences: 1, ..Verdict::default() }
 }
 
-/// A page that is looked up through one entry, again and again.
+/// A page that is repeatedly looked up through one entry.
 struct Bench<'b, M> {
     machine: &'b mut M,
     pattern: Pattern,
     root: Pfn,
     gfn: Gfn,
-    /// Where the page lies.
+    /// Physical address of the page.
     address: u64,
     verdict: &'b mut Verdict,
 }
@@ -124,7 +124,7 @@ impl<M: Machine> Bench<'_, M> {
         }
     }
 
-    /// Flips each bit of `word` at `step`, and puts back what was there.
+    /// Flips each bit of `word` at `step`, and restores the old word.
     fn flip_all<F: Format>(&mut self, step: Step, word: Word, link: bool) {
         let kind = match (link, step.level) {
             (true, _) => "link",
@@ -140,7 +140,7 @@ impl<M: Machine> Bench<'_, M> {
                 self.verdict.differences += u64::from(matters && noticed == Noticed::Not);
                 (bit, name, noticed)
             });
-            // Bits that follow one another and are alike share a line.
+            // Consecutive bits with the same result share a line.
             let alike =
                 |(_, name, how): (_, &str, _), (_, other, other_how)| (name, how) == (other, other_how);
             if begun.zip(next).is_some_and(|(begun, next)| alike(begun, next)) {
@@ -219,8 +219,8 @@ impl<M: Machine> Bench<'_, M> {
         most
     }
 
-    /// One access through `word` at `step`: what came of it, the bits that the walker set there, and what else it tells of
-    /// what a load has reached.
+    /// Makes one access through `word` at `step`. Returns the answer, the bits that the walker set there, and the
+    /// memory type.
     fn trial(&mut self, step: Step, word: Word, access: Access) -> (Answer, u64, Option<u64>) {
         // SAFETY: the engine is not called while steps are used, and finds its own words again.
         let entry = unsafe { step.entry() };
@@ -242,7 +242,7 @@ impl<M: Machine> Bench<'_, M> {
     }
 }
 
-/// What the format calls a bit, and whether it counts on what the walker makes of it.
+/// Returns the format's name of a bit, and whether the format relies on the bit's effect.
 fn name<F: Format>(word: Word, level: Level, (bit, link): (u32, bool)) -> (&'static str, bool) {
     let is = |bits: u64| bits & 1 << bit != 0;
     if is(F::ADDRESS) {
@@ -250,10 +250,10 @@ fn name<F: Format>(word: Word, level: Level, (bit, link): (u32, bool)) -> (&'sta
         return if offset { ("address-below-page", false) } else { ("address", true) };
     }
     if is(F::PRESENT) {
-        // A walker that takes links to allow everything, as ours is, looks at one of them there.
+        // A walker for which links allow everything, as in our formats, checks one of these bits there.
         return ("present", !link || is(F::TABLE_BITS));
     }
-    // A flip that makes a leaf of a link, or a link of a leaf.
+    // A flip that turns a link into a leaf, or a leaf into a link.
     if F::is_table(Word(word.0 ^ 1 << bit), level) != link {
         return ("link-or-leaf", true);
     }
@@ -265,7 +265,7 @@ fn name<F: Format>(word: Word, level: Level, (bit, link): (u32, bool)) -> (&'sta
     } else if is(F::ACCESSED) {
         ("accessed", true)
     } else if is(F::DIRTY) {
-        // One that the walker does not set is kept by software.
+        // A bit that the walker does not set belongs to software.
         ("dirty", is(F::touch(Access::Write)))
     } else if is(F::HOST_WRITE) {
         ("host-writable", false)

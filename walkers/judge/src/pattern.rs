@@ -1,17 +1,17 @@
-//! The memory behind guest frames: each word holds its own physical address, so whatever is loaded says where it lay.
+//! The memory of guest frames: each word has its own physical address, so a loaded word tells its address.
 
 use crate::machine::{CODE_OFFSET, Machine};
 use core::ptr::with_exposed_provenance_mut;
 use slat::{PAGE_SIZE, Pfn, Span};
 
-/// [`Ram::pattern`](crate::Ram::pattern), as the judge sees it.
+/// The judge's view of [`Ram::pattern`](crate::Ram::pattern).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pattern {
     frames: Span<Pfn>,
 }
 
 impl Pattern {
-    /// Fills all of it.
+    /// Fills the whole pattern.
     pub(crate) fn fill<M: Machine>(machine: &M) -> Self {
         let this = Self { frames: machine.ram().pattern };
         (this.frames.start.0..this.frames.end.0).for_each(|pfn| this.fill_page(machine, Pfn(pfn)));
@@ -29,19 +29,19 @@ impl Pattern {
         self.frames
     }
 
-    /// Where the word at a physical address is, if it is one of the pattern's.
+    /// Returns a pointer to the word at a physical address, if it is in the pattern.
     fn at(self, address: u64) -> Option<*mut u64> {
         let inside = self.frames.contains(Pfn(address >> slat::PAGE_SHIFT)) && address.is_multiple_of(8);
         inside.then(|| with_exposed_provenance_mut(address as usize))
     }
 
-    /// The word at a physical address; `None` outside.
+    /// Loads the word at a physical address; `None` outside.
     pub(crate) fn load(self, address: u64) -> Option<u64> {
         // SAFETY: `Machine::ram` promises real memory at its physical addresses; the guest does not run now.
         self.at(address).map(|word| unsafe { word.read_volatile() })
     }
 
-    /// Stores a word; nothing outside.
+    /// Stores a word; does nothing outside.
     pub(crate) fn store(self, address: u64, value: u64) {
         if let Some(word) = self.at(address) {
             // SAFETY: as in `load`.
@@ -49,7 +49,7 @@ impl Pattern {
         }
     }
 
-    /// The first word that is not what the judge wrote there, and what it is.
+    /// Returns the first changed word, and its value.
     pub(crate) fn broken(self) -> Option<(u64, u64)> {
         let pages = self.frames.start.0..self.frames.end.0;
         let words = pages.flat_map(|pfn| (0..CODE_OFFSET).step_by(8).map(move |at| Pfn(pfn).address() + at));

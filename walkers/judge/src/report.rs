@@ -1,4 +1,4 @@
-//! What is printed and counted while a machine is judged.
+//! Output and counters of a run.
 
 use crate::machine::{Difference, Machine};
 use crate::tables::Step;
@@ -8,13 +8,13 @@ use core::fmt::{self, Write};
 use slat::Format;
 use slat::table::Kind;
 
-/// Differences printed in one run; the others are only counted.
+/// Most differences printed in one run; the others are only counted.
 const PRINTED: u64 = 20;
 
-/// What the look-ups of a run came upon, as the raw words have it.
+/// Counts of the entries that the look-ups of a run met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// They went through leaves of 4K, 2M and 1G.
+    /// Successful look-ups through leaves of 4K, 2M and 1G.
     pub through: [u64; 3],
     /// A leaf did not allow them.
     pub permission: u64,
@@ -22,16 +22,16 @@ pub struct Seen {
     pub hole: u64,
     /// Nothing was mapped, and the engine had noted that no memslot is there.
     pub mmio: u64,
-    /// A leaf was withdrawn to learn of the access.
+    /// A leaf was withdrawn to see the next access.
     pub tracked: u64,
     /// An entry was frozen.
     pub frozen: u64,
-    /// The tables translate no such address.
+    /// The address is beyond the tables' range.
     pub beyond: u64,
 }
 
 impl Seen {
-    /// Counts what a walk of `path` came upon.
+    /// Counts the result of a walk of `path`.
     pub(crate) fn count<F: Format>(&mut self, path: &[Step], through: bool) {
         let Some(last) = path.last() else {
             self.beyond += 1;
@@ -50,27 +50,27 @@ impl Seen {
     }
 }
 
-/// How a run ended.
+/// Verdict of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Look-ups made.
+    /// Number of look-ups.
     pub lookups: u64,
-    /// What they came upon.
+    /// Entries that they met.
     pub seen: Seen,
-    /// What is not as it should be, and no fault of the emulator's.
+    /// Differences that are not the emulator's own faults.
     pub differences: u64,
-    /// Differences that are the emulator's own fault, by its name.
+    /// Differences that are the emulator's own faults, by name.
     pub quirks: BTreeMap<&'static str, u64>,
 }
 
 impl Verdict {
-    /// Whether nothing differed but for the emulator's own faults.
+    /// Returns whether all differences are the emulator's own faults.
     pub fn passed(&self) -> bool {
         self.differences == 0
     }
 }
 
-/// Prints the last line of a program that has judged: whether every verdict is good.
+/// Prints the last line of a program, with the overall verdict.
 pub fn conclude<M: Machine>(machine: &mut M, verdicts: &[Verdict]) -> bool {
     let passed = !verdicts.is_empty() && verdicts.iter().all(Verdict::passed);
     machine.log(format_args!("{}", if passed { "JUDGE PASSED" } else { "JUDGE FAILED" }));
@@ -83,7 +83,7 @@ pub(crate) struct Report<'m, M> {
     pub(crate) verdict: Verdict,
     format: &'static str,
     seed: u64,
-    /// What is judged at this moment, for who wants to see it again.
+    /// Number of the current step, for a repeat.
     pub(crate) step: u64,
 }
 

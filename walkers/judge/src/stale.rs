@@ -1,4 +1,4 @@
-//! Are flushes needed, and does the engine ask for them? On machines whose walkers cache what they find.
+//! Checks that flushes are needed, and that the engine makes them, on machines whose walkers cache translations.
 //!
 //! ```text
 //! the guest uses a page                  its translation is cached
@@ -12,25 +12,25 @@ use crate::backing::Backing;
 use crate::bench::{self, Places, SMALL_REGION};
 use crate::judge::Flusher;
 use crate::machine::{Answer, Machine};
+use crate::modelled_vm::hvas;
 use crate::pattern::Pattern;
 use crate::random::Random;
 use crate::report::Verdict;
-use crate::world::hvas;
 use slat::{Access, Fault, Format, Gpa, Idle, Level, Pfn, Span, Vcpu, Vm, Why};
 
-/// Pages that each way of taking away is tried on.
+/// Number of pages for each kind of removal.
 const PAGES: u64 = 16;
 
-/// A way of taking a page, or a permission, away; and the access that is refused afterwards.
+/// The kinds of removal of a page or a permission, and the access that is refused afterwards.
 const WAYS: [(Why, Access); 4] = [
     (Why::Unmap, Access::Read),
     (Why::Migrate, Access::Fetch),
     (Why::Protect, Access::Write),
-    // By no reason of the host's: to log writes.
+    // Not a reason of the host: to log writes.
     (Why::SoftDirty, Access::Write),
 ];
 
-/// Counts stale entries that are seen without a flush, and gone with it; prints `STALE …`.
+/// Counts stale entries that are used without a flush, and gone after it; prints `STALE …`.
 pub fn stale<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle, seed: u64) -> Verdict {
     let pattern = Pattern::fill(machine);
     let mut verdict = Verdict::default();
@@ -65,7 +65,7 @@ fn offset(access: Access, random: &mut Random) -> u64 {
     if access == Access::Fetch { crate::CODE_OFFSET } else { random.below(crate::CODE_OFFSET / 8) * 8 }
 }
 
-/// One page that is taken away in one way.
+/// One page with one kind of removal.
 struct Took {
     gpa: Gpa,
     access: Access,
@@ -75,8 +75,8 @@ struct Took {
 }
 
 impl Took {
-    /// Whether the stale entry was seen, and whether it was gone after a flush. `None` where not even the first access
-    /// went through.
+    /// Returns whether the stale entry was used, and whether it was gone after a flush. `None` if the first access
+    /// failed.
     fn try_on<F: Format, M: Machine>(
         &self,
         machine: &mut M,
@@ -85,7 +85,7 @@ impl Took {
         vcpu: &mut Vcpu<'_, F, Backing>,
     ) -> Option<(bool, bool)> {
         let fault = Fault { gpa: self.gpa, access: self.access };
-        // All permissions, so that what is cached is taken by the change alone.
+        // Map with all permissions, so that only the change removes some.
         vcpu.fault(idle, Fault { access: Access::Write, ..fault }).ok()?;
         vcpu.fault(idle, fault).ok()?;
         let root = vcpu.enter(idle, &mut Flusher(machine)).root();
@@ -97,7 +97,7 @@ impl Took {
             let page = SMALL_REGION * Level::M2.pages() + self.page;
             let mut change = vm.invalidate(hvas(page, 1), self.why);
             change.apply(idle).settle();
-            // What the host has then: nothing, another frame, or the same one read-only.
+            // The host's new page: none, another frame, or the same one read-only.
             let elsewhere = frame + 2 * Level::M2.pages();
             vm.host().set(
                 page,
@@ -108,7 +108,7 @@ impl Took {
                 },
             );
         }
-        // Still through the same root, as a vCPU that runs on would.
+        // Through the same root, like a vCPU that stays in the guest.
         let seen = self.goes_through(machine, root, frame);
         let root = vcpu.enter(idle, &mut Flusher(machine)).root();
         let gone = !self.goes_through(machine, root, frame);
@@ -120,7 +120,7 @@ impl Took {
         used.then_some((seen, gone))
     }
 
-    /// Whether the access reaches `frame`.
+    /// Returns whether the access reaches `frame`.
     fn goes_through<M: Machine>(&self, machine: &mut M, root: Pfn, frame: Pfn) -> bool {
         let address = frame.address() + self.gpa.offset();
         match bench::access(machine, self.pattern, root, (self.gpa, self.access), Some(address)) {

@@ -1,4 +1,4 @@
-//! The raw words of the tables, as the walker sees them: the way to a frame, and a copy of everything to compare with.
+//! The raw words of the tables: the path to a frame, and a copy of all words for comparison.
 
 use crate::machine::Bits;
 use alloc::boxed::Box;
@@ -10,7 +10,7 @@ use slat::{Format, Gfn, Level, Pfn};
 
 const ENTRIES: usize = 512;
 
-/// The entries of the table in frame `table`.
+/// Returns the entries of the table in frame `table`.
 ///
 /// # Safety
 /// It is a page of tables that are in use: read from a link, or a root, since the engine was last called.
@@ -20,7 +20,7 @@ unsafe fn entries<'a>(table: Pfn) -> &'a [Entry; ENTRIES] {
     unsafe { &*page }
 }
 
-/// An entry that a walk goes through.
+/// An entry on a walk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     pub(crate) level: Level,
@@ -40,7 +40,8 @@ impl Step {
     }
 }
 
-/// The way of a walk for `gfn`, which the format can translate: from the root to the entry that is no link.
+/// Returns the path of a walk for `gfn`, which the format can translate: from the root to the first entry that is not a
+/// link.
 ///
 /// # Safety
 /// `root` is the root of tables in use, and the engine is not called meanwhile.
@@ -76,10 +77,10 @@ unsafe fn for_each_table<F: Format>(root: Pfn, mut visit: impl FnMut(Pfn, Level,
     }
 }
 
-/// Where walkers may set more bits than the look-ups account for, entry by entry.
+/// Bits that walkers may set besides the look-ups, by entry.
 pub(crate) type Excused = BTreeMap<(u64, usize), u64>;
 
-/// What every word should be.
+/// Expected value of every word.
 #[derive(Debug, Default)]
 pub(crate) struct Shadow {
     tables: BTreeMap<u64, Copied>,
@@ -90,7 +91,7 @@ pub(crate) struct Shadow {
 struct Copied {
     words: Box<[u64; ENTRIES]>,
     level: Level,
-    /// Of the shadow, when it was copied last.
+    /// Age of the last copy.
     age: u64,
 }
 
@@ -118,14 +119,14 @@ impl Shadow {
         self.tables.retain(|_, copied| copied.age == age);
     }
 
-    /// The word of this step should be `word` from now on.
+    /// Sets the expected word of this step.
     pub(crate) fn expect(&mut self, step: &Step, word: Word) {
         if let Some(copied) = self.tables.get_mut(&step.table.0) {
             copied.words[step.index] = word.0;
         }
     }
 
-    /// Every word that is not what it should be, but for bits that are excused.
+    /// Returns every word that differs from the expected one, except excused bits.
     ///
     /// # Safety
     /// The engine has not been called since [`take`](Self::take).

@@ -1,4 +1,4 @@
-//! The control block: what VMRUN refuses, and what VMLOAD and VMSAVE exchange.
+//! The control block: checks of VMRUN, and state of VMLOAD and VMSAVE.
 
 use alloc::format;
 use alloc::string::String;
@@ -11,7 +11,7 @@ use slat_walker_x86::vmcb::Vmcb;
 const INVALID: u64 = 0xffff_ffff;
 const KERNEL_GS_BASE: u32 = 0xc000_0102;
 
-/// What makes a block one that VMRUN refuses.
+/// A change after which VMRUN must refuse a block.
 type Spoil = (&'static str, fn(&mut Vmcb));
 
 const SPOILED: [Spoil; 3] = [
@@ -20,10 +20,10 @@ const SPOILED: [Spoil; 3] = [
     ("CR0 without CD and with NW", |vmcb| vmcb.save.cr0 = vmcb.save.cr0 & !(1 << 30) | 1 << 29),
 ];
 
-/// A guest that begins so must not run by any of these blocks. An error says what was taken.
+/// Checks that a guest with this start does not run on any of these blocks. The error names the accepted one.
 pub fn check(start: &LongMode) -> Result<(), String> {
     for (what, spoil) in SPOILED {
-        // Of its own: QEMU writes to it where it refuses it.
+        // A block of its own, because QEMU writes to a refused block.
         let mut processor = Svm::new(start);
         spoil(processor.vmcb());
         let exit = processor.run(&mut Registers::default());
@@ -34,12 +34,12 @@ pub fn check(start: &LongMode) -> Result<(), String> {
     Ok(())
 }
 
-/// Before a run: VMLOAD is to load this.
+/// Before a run: sets the value that VMLOAD must load.
 pub fn mark(processor: &mut Svm, value: u64) {
     processor.vmcb().save.kernel_gs_base = value;
 }
 
-/// After it: whether VMLOAD has, and VMSAVE has saved it again.
+/// After the run: returns whether VMLOAD has loaded the value, and VMSAVE has saved it.
 pub fn is_marked(processor: &mut Svm, value: u64) -> bool {
     // SAFETY: every processor with long mode has it.
     let loaded = unsafe { rdmsr(KERNEL_GS_BASE) };

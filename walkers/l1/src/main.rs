@@ -1,19 +1,20 @@
-//! L1: a hypervisor on bare metal whose guest tries what its nested page tables say, by AMD-V.
+//! L1: a hypervisor on bare metal with AMD-V, whose guest tests its nested page tables.
 //!
 //! ```text
 //!  change an entry of T at random ─▶ flush, by another ASID or by TLB_CONTROL, or not ─▶ L2 loads, stores or fetches once
 //!      ▲                                                                                        │
 //!      └── what came of it must be what T says, or has said since L1's last flush ◀─────────────┘
 //! ```
-//! T is walked by software for what it says ([`tables`]). Compared are the frame that L2 has reached, #VMEXIT(NPF)'s two words, Accessed and Dirty
-//! in each entry on the way, and the contents of all frames. It is told nothing of what is below it: an emulated processor, or slat's
-//! thin hypervisor, whose host moves and takes its pages meanwhile. Any Multiboot loader can load it; QEMU's `-kernel`, too.
+//! Software walks T for the expected result ([`tables`]). The program compares the frame that L2 has reached,
+//! #VMEXIT(NPF)'s two words, Accessed and Dirty in each entry on the path, and the contents of all frames. It does not
+//! know what is below it: an emulated processor, or slat's thin hypervisor, whose host moves and takes its pages
+//! meanwhile. Any Multiboot loader can load it; QEMU's `-kernel`, too.
 //!
 //! | file | idea |
 //! |---|---|
-//! | `tables` | T: made, changed, walked |
-//! | `trial` | what each L2 address may lead to, and one access compared with it |
-//! | `block` | what VMRUN refuses; what VMLOAD and VMSAVE exchange |
+//! | `tables` | T: makes, changes and walks it |
+//! | `trial` | the frames that each L2 address may lead to, and one access compared with them |
+//! | `block` | control blocks that VMRUN must refuse; the registers that VMLOAD and VMSAVE exchange |
 #![no_std]
 #![no_main]
 
@@ -38,9 +39,9 @@ unsafe extern "C" {
 
 entry!(main);
 
-/// Turns, where the command line says none.
+/// Default number of turns.
 const TURNS: u64 = 6_000;
-/// So many pass between two looks at all frames.
+/// Number of turns between two checks of all frames.
 const LOOK: u64 = 500;
 
 fn main(boot: Boot) -> ! {
@@ -70,7 +71,8 @@ fn all(boot: Boot) -> Result<(), alloc::string::String> {
     Ok(())
 }
 
-/// What a Multiboot loader has left for the program: bit 2 of the table's first word says whether its fifth is a line's address.
+/// Returns the command line of a Multiboot loader: bit 2 of the table's first word says whether the fifth word is its
+/// address.
 fn multiboot_line() -> &'static str {
     // SAFETY: the entry point has left the table's address there, or it is 0.
     let table = unsafe { (&raw const multiboot_table).read_volatile() } as *const u32;

@@ -23,7 +23,7 @@ pub const ACCESSED: u64 = 1 << 5;
 pub const DIRTY: u64 = 1 << 6;
 const LARGE: u64 = 1 << 7;
 const NO_EXECUTE: u64 = 1 << 63;
-/// Present, and allows everything.
+/// Present, with all permissions.
 const OPEN: u64 = PRESENT | WRITE | USER;
 const FRAME: u64 = (1 << 52) - PAGE_SIZE;
 const MIB: u64 = 1 << 20;
@@ -31,7 +31,7 @@ const GIB: u64 = 1 << 30;
 /// Bytes of a page of 2 MiB.
 pub const BLOCK: u64 = 2 * MIB;
 
-/// L1's memory that L2's test pages lead to: whole blocks.
+/// L1's memory for L2's test pages: whole blocks.
 pub const FRAMES: core::ops::Range<u64> = 32 * MIB..40 * MIB;
 
 #[repr(C, align(4096))]
@@ -63,10 +63,10 @@ impl Entry {
     }
 }
 
-/// What T says of an L2 address.
+/// Result of T for an L2 address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Says {
-    /// This address of L1's, and for what.
+    /// This address of L1's, with these permissions.
     Leads {
         to: u64,
         write: bool,
@@ -87,7 +87,7 @@ impl Says {
         }
     }
 
-    /// Bits 0 to 4 of what #VMEXIT(NPF) reports of an access that is refused: present, store, user, reserved, fetch.
+    /// Returns bits 0 to 4 of #VMEXIT(NPF)'s first word for a refused access: present, store, user, reserved, fetch.
     pub fn reported(self, access: Access) -> u64 {
         u64::from(self != Self::NotPresent)
             | u64::from(access == Access::Write) << 1
@@ -97,27 +97,27 @@ impl Says {
     }
 }
 
-/// The entries on the way to an L2 address: from the root as far as there are any, and what that comes to.
+/// The entries on the path to an L2 address, from the root to the last one, and the result.
 #[derive(Clone, Debug)]
 pub struct Path {
     pub entries: Vec<(Entry, u64)>,
     pub says: Says,
 }
 
-/// T, and the addresses of it that are tried.
+/// T, and the tested addresses.
 pub struct Tables {
     pub root: u64,
     pub cells: Vec<u64>,
-    /// A page of the guest's own: what leads there is not changed.
+    /// The guest's own pages, whose entries are not changed.
     home: u64,
-    /// The entries of 2 MiB that are links or leaves, and the link.
+    /// The entries of 2 MiB that are links or leaves, with their links.
     both: [(Entry, u64); 2],
     /// A bit that is reserved in every entry.
     reserved: u64,
 }
 
 impl Tables {
-    /// All of it allows everything. `home` is the memory of the guest's code and tables.
+    /// Makes T with all permissions. `home` is the memory of the guest's code and tables.
     pub fn new(home: core::ops::Range<u64>, random: &mut Random) -> Self {
         let root = table();
         let regions = [40 * MIB, 42 * MIB, GIB, GIB + BLOCK, 517 * GIB, 510 * GIB - BLOCK];
@@ -134,7 +134,7 @@ impl Tables {
             }
             new.cells.extend(pages);
         }
-        // Beside those that are mapped, below the same links and below none.
+        // Unmapped addresses, below the same links and below none.
         new.cells.extend([40 * MIB + 2 * PAGE_SIZE, 2 * GIB, 600 * GIB]);
         for (both, region) in [42 * MIB, GIB + BLOCK].into_iter().enumerate() {
             let (entry, word) = new.walk(region).entries[2];
@@ -155,7 +155,7 @@ impl Tables {
         Entry::of(at, gpa, 1).write(to | OPEN);
     }
 
-    /// What T says now.
+    /// Walks the current T.
     pub fn walk(&self, gpa: u64) -> Path {
         let (mut at, mut entries) = (self.root, Vec::new());
         let (mut write, mut user, mut execute) = (true, true, true);
@@ -186,11 +186,11 @@ impl Tables {
         Path { entries, says: Says::Leads { to: at, write, user, execute } }
     }
 
-    /// Changes an entry on the way to `gpa`: opens it, takes a permission or presence, sets a reserved bit, clears Accessed or Dirty, or
-    /// leads elsewhere. Whether one of these bits was cleared.
+    /// Changes an entry on the path to `gpa`: gives it all permissions, takes one or presence away, sets a reserved
+    /// bit, clears Accessed or Dirty, or changes its address. Returns whether Accessed or Dirty was cleared.
     pub fn change(&self, gpa: u64, random: &mut Random) -> bool {
         let entries = self.walk(gpa).entries;
-        // Mostly the last.
+        // Mostly the last entry.
         let at =
             if random.once_in(4) { random.below(entries.len() as u64) as usize } else { entries.len() - 1 };
         let (entry, word) = entries[at];
@@ -219,7 +219,7 @@ impl Tables {
         word & !new & (ACCESSED | DIRTY) != 0
     }
 
-    /// Shuts the entry of a page of the guest's own, and gives the entry as it was.
+    /// Makes the entry of one of the guest's own pages not present. Returns the entry and its old word.
     pub fn shut(&self, gpa: u64, random: &mut Random) -> (Entry, u64) {
         let (entry, word) = self.walk(gpa).entries[3];
         entry.write(word & !random.pick(&[PRESENT, WRITE]));

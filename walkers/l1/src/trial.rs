@@ -1,7 +1,8 @@
-//! What each L2 address may lead to, and one access of L2 compared with it.
+//! The allowed results of each L2 address, and the comparison of one access of L2.
 //!
-//! L1 has a TLB, and no more: between a change of T and the flush, an access may go by T as it was at any time since the last flush. A
-//! refusal is always by T as it is, since hardware keeps none; and it drops what was kept of the address.
+//! L1 gets the promises of a TLB: between a change of T and the flush, an access may use any state of T since the last
+//! flush. A refusal always uses the current T, since hardware caches none; and it drops the cached translations of the
+//! address.
 
 use crate::block;
 use crate::tables::{ACCESSED, DIRTY, FRAMES, Path, Says, Tables};
@@ -18,36 +19,36 @@ use slat_walker_x86::svm::Svm;
 use slat_walker_x86::vmcb::FLUSH_ALL;
 use slat_walker_x86::window::{Guest, write_code};
 
-/// Where in each frame the word is that L2 loads and stores.
+/// Offset of the word that L2 loads and stores in each frame.
 const DATA: u64 = 0x100;
 const ALL: [Access; 3] = [Access::Read, Access::Write, Access::Fetch];
-/// Bits of the first word of #VMEXIT(NPF): of the final address, or of a walk of the guest's own tables.
+/// Bits of the first word of #VMEXIT(NPF): the final address, or a walk of the guest's own tables.
 const FINAL: u64 = 1 << 32;
 const WALK: u64 = 1 << 33;
-/// Present, store, user, reserved: those that are compared where the guest's own tables were walked.
+/// Present, store, user, reserved: the bits that are compared for a walk of the guest's own tables.
 const LOW: u64 = 0xf;
 
 /// One of L1's tables, and its tag.
 struct Table {
     tables: Tables,
-    /// None before its first run, and when all were given back.
+    /// None before its first run, and after all were freed.
     asid: Option<u32>,
-    /// What T has said of each cell since the last flush.
+    /// Results of T for each cell since the last flush.
     said: Vec<Vec<Says>>,
-    /// Accessed or Dirty was cleared somewhere since then.
+    /// Whether Accessed or Dirty was cleared since then.
     cleared: bool,
 }
 
-/// See the module's header.
+/// The state of the tests.
 pub struct Trial {
     random: Random,
     processor: Svm,
     guest: Box<Guest>,
     all: [Table; 2],
-    /// The next ASID, and how many there are.
+    /// The next ASID, and their number.
     asids: (u32, u32),
     flush_all: bool,
-    /// The word of each frame.
+    /// Expected word of each frame.
     words: Vec<u64>,
     counts: Counts,
 }
@@ -63,7 +64,7 @@ struct Counts {
     odd: u64,
 }
 
-/// What an access has come to.
+/// Result of an access.
 enum Came {
     Through(u64),
     Refused(MemoryFault),
@@ -94,13 +95,13 @@ impl Trial {
         Ok(new)
     }
 
-    /// Changes, a flush or none, an access.
+    /// Does one turn: changes, a flush or none, an access.
     pub fn turn(&mut self) -> Result<(), String> {
         let which = self.random.below(2) as usize;
         let mut cell = self.some_cell(which);
         if self.random.once_in(2) {
             if self.random.once_in(2) {
-                // So that there is something to keep.
+                // So that there is a cached translation.
                 self.access(which, cell, Access::Read)?;
             }
             let Table { tables, cleared, .. } = &mut self.all[which];
@@ -125,7 +126,7 @@ impl Trial {
         self.random.below(self.all[which].tables.cells.len() as u64) as usize
     }
 
-    /// What each T says now it may be believed to say, until the next flush.
+    /// Adds the current results of each T to the allowed ones, until the next flush.
     fn listen(&mut self) {
         for Table { tables, said, .. } in &mut self.all {
             for (&cell, said) in tables.cells.iter().zip(said) {
@@ -137,7 +138,7 @@ impl Trial {
         }
     }
 
-    /// L1's flush: another ASID, which the table has not had; or everything, by `TLB_CONTROL`.
+    /// Does L1's flush: a new ASID for the table; or everything, by `TLB_CONTROL`.
     fn flush(&mut self, which: usize) {
         self.counts.flushes += 1;
         let all = self.random.once_in(4) || self.asids.0 == self.asids.1;
@@ -151,7 +152,7 @@ impl Trial {
         self.listen();
     }
 
-    /// L2 makes an access by this table.
+    /// Lets L2 make an access through this table.
     fn run(&mut self, which: usize, gpa: u64, access: Access, value: u64) -> Result<Came, String> {
         let table = &mut self.all[which];
         if table.asid.is_none() && self.asids.0 == self.asids.1 {
@@ -186,13 +187,13 @@ impl Trial {
         }
     }
 
-    /// One access to a cell.
+    /// Tests one access to a cell.
     fn access(&mut self, which: usize, cell: usize, access: Access) -> Result<(), String> {
         let page = self.all[which].tables.cells[cell];
         let gpa = page + if access == Access::Fetch { CODE_OFFSET } else { DATA };
         let value = self.random.next();
         let before = self.all[which].tables.walk(page);
-        // An ASID may have to be had first, which is a flush.
+        // The table may need an ASID first, which is a flush.
         let came = self.run(which, gpa, access, value)?;
         let Table { tables, said, cleared, .. } = &mut self.all[which];
         let (path, said) = (tables.walk(page), &mut said[cell]);
@@ -211,13 +212,13 @@ impl Trial {
                 if path.says.allows(access) {
                     return Err(describe(&format!("refused for nothing, {fault:x?}")));
                 }
-                // Which QEMU does by itself.
+                // QEMU does this itself.
                 let is_odd = path.says == Says::Reserved && fault.raw == wanted & !1;
                 self.counts.odd += u64::from(is_odd);
                 if fault.gpa.0 != gpa || fault.raw != wanted && !is_odd {
                     return Err(describe(&format!("{fault:x?} where {wanted:#x} is to be told")));
                 }
-                // What was kept of this address is dropped.
+                // The refusal drops the cached translations of this address.
                 *said = alloc::vec![path.says];
                 Ok(())
             }
@@ -250,7 +251,8 @@ impl Trial {
         }
     }
 
-    /// A page of the guest's own tables is shut: its walk is refused, as a store. Opened again, the guest goes on.
+    /// Makes a page of the guest's own tables not present: its walk is refused, as a store. After the entry is
+    /// restored, the guest continues.
     fn walk(&mut self, which: usize) -> Result<(), String> {
         let page = self.random.pick(&self.guest.tables());
         let before = self.all[which].tables.walk(page).says;
@@ -276,7 +278,7 @@ impl Trial {
         self.access(which, cell, Access::Read)
     }
 
-    /// All that L2 has stored is in its frame, and in no other.
+    /// Checks that each store of L2 is in its frame, and in no other.
     pub fn compare_frames(&self) -> Result<(), String> {
         let frames = FRAMES.step_by(PAGE_SIZE as usize);
         let wrong = frames.zip(&self.words).find(|&(frame, wanted)| load(frame) != *wanted);
@@ -301,14 +303,14 @@ impl Trial {
 }
 
 impl Table {
-    /// Nothing is kept of it: it gets another ASID.
+    /// Notes a flush of the table, which gets another ASID.
     fn flushed(&mut self) {
         (self.asid, self.cleared) = (None, false);
         self.said.iter_mut().for_each(Vec::clear);
     }
 }
 
-/// Accessed is set on the whole way, Dirty in the leaf by a store.
+/// Checks that Accessed is set on the whole path, and Dirty in the leaf by a store.
 fn marked(path: &Path, access: Access) -> Result<(), &'static str> {
     let now = path.entries.iter().map(|entry| entry.0.read());
     let Some(leaf) = now.clone().next_back() else { return Ok(()) };
@@ -325,7 +327,7 @@ fn index(frame: u64) -> usize {
     ((frame - FRAMES.start) / PAGE_SIZE) as usize
 }
 
-/// The word of a frame.
+/// Loads the word of a frame.
 fn load(frame: u64) -> u64 {
     // SAFETY: memory that is in no other use; volatile, because L2 stores to it.
     unsafe { ((frame + DATA) as *const u64).read_volatile() }

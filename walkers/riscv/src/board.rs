@@ -12,7 +12,7 @@ pub const PATTERN: Range<u64> = 0x8800_0000..0x8900_0000;
 
 /// The 16550's transmit register.
 const SERIAL: usize = 0x1000_0000;
-/// The "test finisher": what is written there ends QEMU.
+/// The "test finisher": a write to it ends QEMU.
 const FINISHER: usize = 0x10_0000;
 
 global_asm!(
@@ -49,7 +49,7 @@ extern "C" fn enter() -> ! {
     crate::main()
 }
 
-/// A trap that no access of a guest has caused.
+/// Handles a trap that no access of a guest has caused.
 #[unsafe(no_mangle)]
 extern "C" fn unexpected_trap(cause: usize, at: usize, value: usize) -> ! {
     let _ = writeln!(Serial, "unexpected trap {cause:#x} at {at:#x}, value {value:#x}");
@@ -62,7 +62,7 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     end(false)
 }
 
-/// The serial line, which takes bytes as fast as they come.
+/// The serial line, which is never busy.
 pub struct Serial;
 
 impl Write for Serial {

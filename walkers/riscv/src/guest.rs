@@ -1,11 +1,11 @@
-//! A guest's accesses, without a guest: HLV, HSV and HLVX go through both stages of translation as it would.
+//! A guest's accesses without a guest: HLV, HSV and HLVX use both stages of translation.
 //!
-//! The guest's own stage is off, so the address is guest-physical. A trap is taken to the end of the very instruction:
-//! it changes nothing but CSRs that the next one sets again, so there is no need to return from it.
+//! The guest's own stage is off, so the address is guest-physical. The trap vector is the end of the instruction
+//! itself. A trap changes only CSRs that the next one sets again, so the code need not return from it.
 
 use core::arch::asm;
 
-/// Why an access did not go through.
+/// The trap of a refused access.
 #[derive(Clone, Copy, Debug)]
 pub struct Trap {
     /// `mcause`.
@@ -17,10 +17,10 @@ pub struct Trap {
 /// Guest-page faults: of a fetch, a load, a store.
 pub const GUEST_PAGE_FAULTS: [u64; 3] = [20, 21, 23];
 
-/// ADUE, where there is such a bit: hardware sets A and D.
+/// ADUE, if supported: hardware sets A and D.
 const ADUE: u64 = 1 << 61;
 
-/// Has hardware set A and D, or not, as far as it knows the question.
+/// Enables or disables the hardware's updates of A and D, if supported.
 pub fn set_accessed_dirty(on: bool) {
     // SAFETY: menvcfg and henvcfg of this hart, which nothing else uses.
     unsafe {
@@ -32,11 +32,11 @@ pub fn set_accessed_dirty(on: bool) {
     }
 }
 
-/// PBMTE: leaves say memory types.
+/// PBMTE: leaves have memory types.
 const PBMTE: u64 = 1 << 62;
 
-/// Makes all memory accessible, switches the guest's own stage off, and has accesses made as by its supervisor, and leaves say memory
-/// types.
+/// Makes all memory accessible, disables the guest's own stage, makes accesses those of its supervisor, and enables
+/// memory types in leaves.
 pub fn prepare() {
     // SAFETY: registers of this hart, which nothing else uses: PMP 0 over everything; vsatp; hstatus.SPVP; menvcfg and henvcfg.
     unsafe {
@@ -48,7 +48,7 @@ pub fn prepare() {
     }
 }
 
-/// Loads `hgatp`, and says what it is then.
+/// Loads `hgatp`, and returns its value.
 pub fn load_hgatp(value: u64) -> u64 {
     let now;
     // SAFETY: tables matter to guests' accesses only.
@@ -62,7 +62,7 @@ pub fn fence() {
     unsafe { asm!(".insn r 0x73, 0, 0x31, x0, x0, x0") };
 }
 
-/// One instruction whose trap ends behind it.
+/// Runs one instruction; its trap returns behind it.
 macro_rules! guarded {
     ($instruction:literal, $address:expr, $value:expr) => {{
         let (mut value, mut cause, mut shifted_gpa): (u64, u64, u64) = ($value, 0, 0);
@@ -102,7 +102,7 @@ pub fn store(gpa: u64, value: u64) -> Result<u64, Trap> {
     guarded!(".insn r 0x73, 4, 0x37, x0, {address}, {value}", gpa, value)
 }
 
-/// HLVX.WU: loads where execution is allowed. Twice, for 8 bytes.
+/// HLVX.WU, which needs execute permission. Twice, for 8 bytes.
 pub fn fetch(gpa: u64) -> Result<u64, Trap> {
     let half = |gpa: u64| guarded!(".insn r 0x73, 4, 0x34, {value}, {address}, x3", gpa, 0);
     Ok(half(gpa)? | half(gpa + 4)? << 32)

@@ -1,4 +1,4 @@
-//! The G-stage as the judge sees it, and the faults of QEMU's own.
+//! The G-stage for the judge, and QEMU's own faults.
 
 use crate::board::{PATTERN, Serial};
 use crate::guest::{self, GUEST_PAGE_FAULTS};
@@ -6,23 +6,23 @@ use core::fmt::{self, Write};
 use slat::{Access, Format, Gpa, Level, PAGE_SHIFT, Pfn, Span};
 use slat_judge::{Answer, Difference, FaultWhy, Machine, Quirk, Ram};
 
-/// Where `hgatp` has its mode.
+/// Position of the mode in `hgatp`.
 const MODE: u32 = 60;
 
-/// QEMU 7.2's faults; 10.0 has neither.
+/// Faults of QEMU 7.2, which 10.0 does not have.
 pub const UPPER_HALF: &str = "addresses of the upper half fault";
 const HLVX: &str = "HLVX asks for R, not for X";
 
-/// See the module's header.
+/// The G-stage.
 pub struct GStage {
-    /// `hgatp`'s number for the format.
+    /// The format's number in `hgatp`.
     mode: u64,
     gpa_bits: u32,
     quirks: [Quirk; 2],
 }
 
 impl GStage {
-    /// For tables of format `F`, and a guest whose addresses have so many bits.
+    /// Makes a machine for tables of format `F`, and a guest with addresses of `gpa_bits` bits.
     pub fn new<F: Format>(mode: u64, gpa_bits: u32) -> Self {
         guest::set_accessed_dirty(F::HARDWARE_AD);
         let quirks = [
@@ -32,13 +32,13 @@ impl GStage {
         Self { mode, gpa_bits, quirks }
     }
 
-    /// Whether the hart has the mode.
+    /// Returns whether the hart supports the mode.
     pub fn is_there(&self) -> bool {
         guest::load_hgatp(self.mode << MODE) >> MODE == self.mode
     }
 }
 
-/// A guest-physical address is taken for sign-extended: those with the topmost bit set are refused.
+/// A guest-physical address is treated as sign-extended: addresses with the topmost bit set are refused.
 fn upper_half<F: Format>(difference: &Difference) -> bool {
     let topmost = F::FRAME_BITS + PAGE_SHIFT - 1;
     difference.gpa.0 >> topmost == 1
@@ -46,7 +46,7 @@ fn upper_half<F: Format>(difference: &Difference) -> bool {
         && matches!(difference.answer, Answer::Fault { .. })
 }
 
-/// A page that may be read and not executed lets HLVX through.
+/// HLVX succeeds on a page that is readable and not executable.
 fn hlvx_by_r(difference: &Difference) -> bool {
     difference.access == Access::Fetch
         && matches!(difference.expected, Answer::Fault { why: FaultWhy::Permission, .. })

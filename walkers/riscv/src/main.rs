@@ -38,7 +38,7 @@ pub fn main() -> ! {
     board::end(conclude(&mut GStage::new::<Sv39x4>(8, u64::BITS), &verdicts))
 }
 
-/// Judges a format, which `hgatp` knows by a mode of this number.
+/// Judges a format with this mode number in `hgatp`.
 fn judge_mode<F: Format>(number: u64, idle: &mut Idle, verdicts: &mut Vec<Verdict>) {
     let mut machine = GStage::new::<F>(number, u64::BITS);
     if !machine.is_there() {
@@ -47,7 +47,7 @@ fn judge_mode<F: Format>(number: u64, idle: &mut Idle, verdicts: &mut Vec<Verdic
     }
     verdicts.extend(everything::<F, _>(&mut machine, idle));
     if verdicts.iter().any(|verdict| verdict.quirks.contains_key(UPPER_HALF)) {
-        // What faults there for no reason of ours shows nothing: as many look-ups where none does.
+        // QEMU's own faults there show nothing, so as many look-ups are made in the lower half.
         let mut lower = GStage::new::<F>(number, F::FRAME_BITS + PAGE_SHIFT - 1);
         verdicts.push(judge::<F, _>(&mut lower, idle, SEED, LOOKUPS));
     }

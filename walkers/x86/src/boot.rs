@@ -1,7 +1,7 @@
-//! From the loader to Rust, and what the loader told.
+//! The start: from the loader to Rust, and the loader's information.
 //!
-//! QEMU's `-kernel` finds a note in the ELF file (PVH) and leaves the address of a [`StartInfo`]; a ROM that copies the
-//! flat image and jumps to its first byte leaves zero. `boot.s` does the rest.
+//! QEMU's `-kernel` finds a note in the ELF file (PVH) and passes the address of a [`StartInfo`]; a ROM that copies the
+//! flat image and jumps to its first byte passes zero. `boot.s` does the rest.
 
 use core::ffi::CStr;
 
@@ -12,11 +12,11 @@ unsafe extern "C" {
     static image_end: u8;
 }
 
-/// Names the function that a binary begins with: `fn(Boot) -> !`.
+/// Sets the main function of a binary: `fn(Boot) -> !`.
 #[macro_export]
 macro_rules! entry {
     ($main:path) => {
-        /// Called by the boot code with what the loader left.
+        /// Called by the boot code with the loader's information.
         #[unsafe(no_mangle)]
         extern "C" fn rust_entry(start_info: usize) -> ! {
             let main: fn($crate::boot::Boot) -> ! = $main;
@@ -26,7 +26,7 @@ macro_rules! entry {
     };
 }
 
-/// What a PVH loader leaves (`hvm_start_info`, version 1).
+/// The start information of a PVH loader (`hvm_start_info`, version 1).
 #[derive(Debug)]
 #[repr(C)]
 struct StartInfo {
@@ -44,7 +44,7 @@ struct StartInfo {
 
 const MAGIC: u32 = 0x336e_c578;
 
-/// A stretch of physical memory, as the loader describes it (the kinds are those of E820).
+/// A range of physical memory in the loader's map (the kinds are those of E820).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct MemoryRange {
@@ -52,7 +52,7 @@ pub struct MemoryRange {
     pub start: u64,
     /// Length, in bytes.
     pub bytes: u64,
-    /// What it is: [`USABLE`](Self::USABLE), or something to keep away from.
+    /// Kind: [`USABLE`](Self::USABLE), or not to be used.
     pub kind: u32,
     reserved: u32,
 }
@@ -60,21 +60,21 @@ pub struct MemoryRange {
 impl MemoryRange {
     /// Ordinary memory.
     pub const USABLE: u32 = 1;
-    /// Not to be touched.
+    /// Reserved memory.
     pub const RESERVED: u32 = 2;
 
-    /// A range of this kind, in bytes.
+    /// Makes a range of this kind, in bytes.
     pub const fn new(start: u64, bytes: u64, kind: u32) -> Self {
         Self { start, bytes, kind, reserved: 0 }
     }
 }
 
-/// What the loader told: nothing, where a ROM started the image.
+/// The loader's information: none if a ROM started the image.
 #[derive(Clone, Copy, Debug)]
 pub struct Boot(Option<&'static StartInfo>);
 
 impl Boot {
-    /// Begins: the console and the heap work from here on.
+    /// Initializes the console and the heap.
     ///
     /// # Safety
     /// Called once, by [`entry!`], with the word that the boot code was given.
@@ -89,24 +89,24 @@ impl Boot {
         Self(info)
     }
 
-    /// Whether a PVH loader started the image, so that there is firmware and a memory map.
+    /// Returns whether a PVH loader started the image, so that there is firmware and a memory map.
     pub fn has_firmware(self) -> bool {
         self.0.is_some()
     }
 
-    /// The command line: `-append` of QEMU. Empty where there is none.
+    /// Returns the command line: `-append` of QEMU. Empty if there is none.
     pub fn command_line(self) -> &'static str {
         let Some(line) = self.0.map(|info| info.command_line).filter(|&line| line != 0) else { return "" };
         // SAFETY: the loader wrote a string that ends in zero.
         unsafe { CStr::from_ptr(line as *const _) }.to_str().unwrap_or("")
     }
 
-    /// The physical address of ACPI's root pointer, if the loader knew one.
+    /// Returns the physical address of ACPI's root pointer, if the loader passed one.
     pub fn rsdp(self) -> Option<u64> {
         self.0.map(|info| info.rsdp).filter(|&rsdp| rsdp != 0)
     }
 
-    /// Physical memory as the loader sees it; none where there was no loader.
+    /// Returns the loader's memory map; empty without a loader.
     pub fn memory(self) -> &'static [MemoryRange] {
         let Some(info) = self.0.filter(|info| info.memory_map != 0) else { return &[] };
         // SAFETY: the loader wrote so many entries there.
@@ -114,7 +114,7 @@ impl Boot {
     }
 }
 
-/// The physical memory that this program itself occupies, heap and stacks included: first byte and the first after it.
+/// Returns the physical memory of this program, including heap and stacks.
 pub fn image() -> core::ops::Range<u64> {
     (&raw const image_start) as u64..(&raw const image_end) as u64
 }

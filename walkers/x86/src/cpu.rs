@@ -1,13 +1,13 @@
 //! Privileged instructions, one function each.
 //!
-//! All of this code runs alone on its processor in ring 0, so none of these can fault by lack of privilege; what each
-//! needs besides is said at it.
+//! This code runs alone on its processor in ring 0, so no instruction can fault by lack of privilege. Each function
+//! states its other requirements.
 
 use core::arch::asm;
 
 /// Extended features: long mode, NX, SVM.
 pub const EFER: u32 = 0xc000_0080;
-/// How memory types are numbered in page-table entries.
+/// The table of memory types for page-table entries.
 pub const PAT: u32 = 0x277;
 
 /// Writes a byte to an I/O port.
@@ -70,7 +70,7 @@ pub unsafe fn inl(port: u16) -> u32 {
     value
 }
 
-/// Fills `into`, an even number of bytes, from an I/O port that two are read from at once.
+/// Fills `into`, an even number of bytes, from an I/O port by reads of two bytes.
 ///
 /// # Safety
 /// As [`inb`].
@@ -105,13 +105,13 @@ pub unsafe fn wrmsr(msr: u32, value: u64) {
     unsafe { asm!("wrmsr", in("ecx") msr, in("eax") low, in("edx") high, options(nostack, preserves_flags)) }
 }
 
-/// The time-stamp counter, in ticks of no particular length.
+/// Reads the time-stamp counter, in ticks of unknown length.
 pub fn ticks() -> u64 {
     // SAFETY: every x86-64 has the counter, and ring 0 may read it.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Who made the processor, as CPUID says it.
+/// The processor's maker, from CPUID.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Vendor {
     /// AMD-V: [`svm`](crate::svm).
@@ -122,7 +122,7 @@ pub enum Vendor {
     Other,
 }
 
-/// Who made this processor.
+/// Returns this processor's maker.
 pub fn vendor() -> Vendor {
     match core::arch::x86_64::__cpuid(0).ebx {
         0x6874_7541 => Vendor::Amd,   // "Auth"enticAMD
@@ -131,12 +131,12 @@ pub fn vendor() -> Vendor {
     }
 }
 
-/// How many logical processors the machine has.
+/// Returns the number of logical processors.
 pub fn processors() -> u32 {
     (core::arch::x86_64::__cpuid(1).ebx >> 16 & 0xff).max(1)
 }
 
-/// How many bits a physical address has here.
+/// Returns the number of bits of a physical address.
 pub fn physical_bits() -> u32 {
     core::arch::x86_64::__cpuid(0x8000_0008).eax & 0xff
 }

@@ -1,19 +1,19 @@
 //! Leaving the emulator with a verdict.
 //!
-//! QEMU's `isa-debug-exit` ends with status `2 * code + 1`; Bochs ends when "Shutdown" is written to port 0x8900, always
-//! with status 1, so the caller reads the serial log instead. Both are tried, in this order.
+//! QEMU's `isa-debug-exit` ends with status `2 * code + 1`. Bochs ends when "Shutdown" is written to port 0x8900,
+//! always with status 1, so the caller reads the serial log instead. The code tries both, in this order.
 
 use crate::cpu::{outb, outl};
 use crate::{println, serial};
 use core::panic::PanicInfo;
 
-/// How a program ends.
+/// Result of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Verdict {
-    /// As it should; QEMU ends with status 33.
+    /// Success; QEMU ends with status 33.
     Passed = 0x10,
-    /// Not so; status 3.
+    /// Failure; status 3.
     Failed = 1,
 }
 
@@ -30,7 +30,7 @@ pub fn exit(verdict: Verdict) -> ! {
     halt()
 }
 
-/// Stops this processor for good.
+/// Stops this processor forever.
 pub fn halt() -> ! {
     loop {
         // SAFETY: interrupts are off and nothing is left to do.

@@ -1,20 +1,20 @@
-//! What a processor keeps for its guest beside the control block: floating point and vectors, and the registers that RDTSCP and
-//! XSETBV are about. A guest that has a processor to itself leaves them there; guests that share one exchange them.
+//! Guest state outside the control block: floating point and vectors, and the registers of RDTSCP and XSETBV. A guest
+//! with a processor of its own leaves them there; guests that share one exchange them.
 
 use crate::cpu;
 use alloc::boxed::Box;
 use core::arch::asm;
 
-/// The number that RDTSCP returns: Linux keeps the processor's there.
+/// The MSR of RDTSCP's number; Linux keeps the processor's number there.
 const TSC_AUX: u32 = 0xc000_0103;
 /// CR4: FXSAVE, its exceptions, XSAVE.
 const CR4_EXTENDED: u64 = 1 << 9 | 1 << 10 | 1 << 18;
-/// What of the state is in use, after reset: x87.
+/// State components in use after reset: x87.
 const X87: u64 = 1;
-/// Where MXCSR is in the area, and what it is after reset.
+/// Position of MXCSR in the area, and its value after reset.
 const MXCSR: (usize, u32) = (24 / 4, 0x1f80);
 
-/// One guest's, while another has the processor.
+/// The state of one guest while another has the processor.
 #[derive(Debug)]
 pub struct Extended {
     area: Box<Area>,
@@ -27,7 +27,7 @@ pub struct Extended {
 #[repr(C, align(64))]
 struct Area([u32; 1024]);
 
-/// Lets this side exchange them. Once for each processor.
+/// Enables the exchange, once for each processor.
 pub fn enable() {
     // SAFETY: every processor with SVM or VMX that QEMU and Bochs make here has XSAVE; nothing of ours uses what it is about.
     unsafe {
@@ -36,14 +36,14 @@ pub fn enable() {
 }
 
 impl Extended {
-    /// As after reset.
+    /// Makes the state after reset.
     pub fn new() -> Self {
         let mut area = Box::new(Area([0; 1024]));
         area.0[MXCSR.0] = MXCSR.1;
         Self { area, enabled: X87, tsc_aux: 0 }
     }
 
-    /// Keeps what the processor has.
+    /// Saves the processor's state.
     pub fn save(&mut self) {
         let (low, high): (u32, u32);
         // SAFETY: `enable` has run here; the area is large enough for all that these emulators have, 2,696 bytes.
@@ -55,7 +55,7 @@ impl Extended {
         self.enabled = u64::from(high) << 32 | u64::from(low);
     }
 
-    /// Gives it to the processor.
+    /// Loads the state into the processor.
     pub fn load(&self) {
         let (low, high) = (self.enabled as u32, (self.enabled >> 32) as u32);
         // SAFETY: as in `save`, which has written the area, or `new` has; the guest has set the register to this.

@@ -1,16 +1,15 @@
-//! One trait for a processor that can run a guest, of either maker.
+//! One trait for the processors of both makers that can run a guest.
 //!
 //! ```text
 //! loop { match processor.run(&mut registers) { Exit::Memory(fault) => …, Exit::Interrupt => …, … } }
 //! ```
-//! Implementations keep what only their maker's manual knows: control blocks, how an exit reads, which instruction
-//! forgets translations.
+//! Implementations have the details of their maker's manual: control blocks, exit codes, flush instructions.
 
 use crate::svm::Svm;
 use slat::{Access, Format, Gpa, Perms, Pfn};
 
-/// General registers of a guest while it is out; the instruction and stack pointers stay with the processor's block.
-/// The order is known to the assembly in `svm` and `vmx`.
+/// General registers of a guest while it is out; the instruction and stack pointers are in the processor's block. The
+/// assembly in `svm` and `vmx` relies on the order.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 #[allow(missing_docs)] // each is named after its register
@@ -32,12 +31,12 @@ pub struct Registers {
     pub r15: u64,
 }
 
-/// How a guest begins: in long mode, with flat segments (code 0x10, data 0x18), interrupts off.
+/// Initial state of a guest in long mode, with flat segments (code 0x10, data 0x18), interrupts off.
 #[derive(Clone, Copy, Debug)]
 pub struct LongMode {
-    /// Its own page tables, which it has in its memory.
+    /// Its own page tables in its memory.
     pub cr3: Gpa,
-    /// Its descriptor table: 32 bytes, laid out as ours.
+    /// Its descriptor table: 32 bytes, with our layout.
     pub gdt: Gpa,
     /// First instruction (a linear address, as is the stack's).
     pub rip: u64,
@@ -45,106 +44,106 @@ pub struct LongMode {
     pub rsp: u64,
 }
 
-/// Why the guest is out.
+/// Reason of an exit.
 #[derive(Clone, Copy, Debug)]
 pub enum Exit {
-    /// It touched memory and the tables did not let it.
+    /// The tables refused an access.
     Memory(MemoryFault),
-    /// An interrupt of the machine is pending; asked for by [`Processor::exit_on_interrupt`]. It was not taken; the
-    /// guest will, in its next run.
+    /// An interrupt of the machine is pending; enabled by [`Processor::exit_on_interrupt`]. The guest takes it in its
+    /// next run.
     Interrupt,
-    /// It wrote to a port that was asked for by [`Processor::exit_on_port_write`]; the write has not been made, and the
-    /// guest is past it.
+    /// The guest wrote to a port of [`Processor::exit_on_port_write`]; the write has not been made, and the guest is
+    /// past the instruction.
     PortWrite {
         /// The port.
         port: u16,
-        /// What it wrote, and whatever is above in the register.
+        /// The written value, and the upper bits of the register.
         value: u32,
     },
-    /// It wrote to a register of its hypervisor's (MSRs from [`HYPERVISOR_REGISTERS`] on), and is past that.
+    /// The guest wrote to a register of its hypervisor's (MSRs from [`HYPERVISOR_REGISTERS`] on), and is past the
+    /// instruction.
     RegisterWrite {
         /// The register.
         register: u32,
-        /// What it wrote.
+        /// The written value.
         value: u64,
     },
-    /// Another processor has kicked this one; asked for by [`Processor::exit_on_kick`].
+    /// Another processor has kicked this one; enabled by [`Processor::exit_on_kick`].
     Kick,
-    /// HLT, already stepped over; this and the next two asked for by [`Processor::share`].
+    /// HLT, already stepped over; this and the next two are enabled by [`Processor::share`].
     Halt,
     /// PAUSE, already stepped over.
     Pause,
-    /// CPUID, already stepped over: nothing has been answered. Also asked for by [`Processor::exit_on_identify`].
+    /// CPUID, already stepped over, without an answer. Also enabled by [`Processor::exit_on_identify`].
     Identify,
-    /// A guest of the guest's is out: its block says why.
+    /// The guest's guest is out: its block has the reason.
     Nested,
     /// VMMCALL or VMCALL, already stepped over.
     Call,
-    /// Triple fault: how a PC is reset when nothing else works.
+    /// Triple fault, the last way to reset a PC.
     Shutdown,
-    /// Anything else, in the maker's numbers.
+    /// Any other exit, in the maker's numbers.
     Other {
         /// The exit's code.
         code: u64,
-        /// What the code's description says of it.
+        /// The exit's information word.
         info: u64,
     },
 }
 
-/// An access that the tables did not let through, as the walker reports it.
+/// A refused access, as the walker reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryFault {
-    /// Where.
+    /// The address.
     pub gpa: Gpa,
-    /// What was tried.
+    /// The access.
     pub access: Access,
-    /// A leaf was there, and did not allow it; else nothing was there.
+    /// Whether a leaf refused it; otherwise there was no leaf.
     pub present: bool,
-    /// An entry had reserved bits set, or made no sense.
+    /// Whether an entry was malformed.
     pub misconfigured: bool,
-    /// The walker was reading or writing the guest's own page tables, on the way to something else.
+    /// Whether the walker was accessing the guest's own page tables.
     pub in_guest_tables: bool,
-    /// What all entries on the way allow together, where the walker says so: EPT does.
+    /// The combined permissions of all entries on the path, if reported (EPT).
     pub allowed: Option<Perms>,
     /// The walker's own word: EXITINFO1, or the exit qualification.
     pub raw: u64,
 }
 
-/// MSRs that no processor has, and KVM gives its guests: so many from the first.
+/// MSRs that no processor has, and that KVM offers its guests: the first, and their number.
 pub const HYPERVISOR_REGISTERS: (u32, u32) = (0x4b56_4d00, 0x100);
 /// Bytes of the instruction that writes an MSR.
 pub const WRMSR_BYTES: u64 = 2;
 
 /// A processor, and the guest that it runs.
 pub trait Processor {
-    /// What to call it in a report.
+    /// Name for reports.
     const NAME: &'static str;
 
-    /// Makes this processor able to run guests, and a guest of it that begins at `start`. Nothing is mapped until
+    /// Enables this processor to run guests, and makes a guest that begins at `start`. Its memory is empty until
     /// [`set_root`](Self::set_root).
     fn new(start: &LongMode) -> Self;
 
-    /// From the next run on the guest's memory is what the tables at `root` say, in format `F`. Old translations are
-    /// not forgotten by this.
+    /// Sets the tables at `root`, in format `F`, for the next run. This does not flush old translations.
     fn set_root<F: Format>(&mut self, root: Pfn);
 
-    /// Runs the guest until it comes out. An event whose delivery was cut short is delivered by the next run.
+    /// Runs the guest until its next exit. The next run delivers an event whose delivery the exit cut short.
     fn run(&mut self, registers: &mut Registers) -> Exit;
 
     /// Forgets every translation of the guest before its next instruction.
     fn flush(&mut self);
 
-    /// Whether a pending interrupt of the machine brings the guest out, which takes it afterwards; interrupts that come
-    /// before it is through with that one need not. Else it takes them all by itself.
+    /// Sets whether a pending interrupt of the machine makes the guest exit before it takes the interrupt; later
+    /// interrupts before the end of that one's handler need not. Otherwise the guest takes all interrupts itself.
     fn exit_on_interrupt(&mut self, on: bool);
 
-    /// Writes to this port bring the guest out, too, where the processor can tell.
+    /// Makes writes to this port exit, if the processor supports it.
     fn exit_on_port_write(&mut self, port: u16) {
         let _ = port;
     }
 
-    /// A guest that begins as a processor that STARTUP wakes: in real mode, with this page's first byte. None where a
-    /// maker's guests do not begin so here.
+    /// Makes a guest that begins like a processor after STARTUP: in real mode, at this page's first byte. `None` if not
+    /// supported.
     fn started(page: u8) -> Option<Self>
     where
         Self: Sized,
@@ -153,8 +152,8 @@ pub trait Processor {
         None
     }
 
-    /// A guest that begins as a Multiboot loader begins it: in protected mode, with flat segments. None where a maker's guests do not
-    /// begin so here.
+    /// Makes a guest that begins as after a Multiboot loader: in protected mode, with flat segments. `None` if not
+    /// supported.
     fn entered(entry: u32) -> Option<Self>
     where
         Self: Sized,
@@ -163,49 +162,49 @@ pub trait Processor {
         None
     }
 
-    /// From now on the instructions and MSRs of SVM bring the guest out, by [`Exit::Other`].
+    /// Makes the instructions and MSRs of SVM exit, as [`Exit::Other`].
     fn exit_on_svm(&mut self) {}
 
-    /// What AMD's processors have beside.
+    /// Returns the additional interface of AMD's processors.
     fn svm(&mut self) -> Option<&mut Svm> {
         None
     }
 
-    /// CPUID brings the guest out from now on, where the processor can tell.
+    /// Makes CPUID exit, if supported.
     fn exit_on_identify(&mut self) {}
 
-    /// NMIs bring the guest out from now on, and are kicks: the guest gets none. Where the processor can tell.
+    /// Makes NMIs exit as kicks, if supported: the guest gets none.
     fn exit_on_kick(&mut self) {}
 
-    /// The guest shares the processor with others, of which it is this one. It gets no interrupt of the machine: each brings
-    /// it out, and what it is to get is [offered](Self::offer). Halting, PAUSE and CPUID bring it out, too. False where a
-    /// maker's guests cannot share here.
+    /// Makes the guest number `number` of several on this processor. It gets no interrupt of the machine: each one
+    /// exits, and the guest gets interrupts by [`offer`](Self::offer). HLT, PAUSE and CPUID exit, too. Returns false if
+    /// not supported.
     fn share(&mut self, number: u32) -> bool {
         let _ = number;
         false
     }
 
-    /// The guest is to take this interrupt as soon as it can; or none.
+    /// Sets the interrupt that the guest must take as soon as it can; or none.
     fn offer(&mut self, vector: Option<u8>) {
         let _ = vector;
     }
 
-    /// What was offered and has not been taken.
+    /// Returns the offered interrupt that has not been taken.
     fn offered(&self) -> Option<u8> {
         None
     }
 
-    /// Whether the guest takes interrupts now, and its CR4.
+    /// Returns whether the guest takes interrupts now, and its CR4.
     fn state(&self) -> (bool, u64) {
         (false, 0)
     }
 
-    /// The guest's own page tables while it is in long mode: where they begin, and how many levels they have.
+    /// Returns the root of the guest's own page tables in long mode, and their number of levels.
     fn tables(&self) -> (Gpa, u8);
 
-    /// The guest's next instruction (a linear address).
+    /// Returns the guest's next instruction (a linear address).
     fn rip(&self) -> u64;
 
-    /// Sends the guest elsewhere.
+    /// Sets the guest's next instruction.
     fn set_rip(&mut self, rip: u64);
 }

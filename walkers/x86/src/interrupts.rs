@@ -1,7 +1,8 @@
-//! Interrupts of the machine, taken by this side: for guests that share a processor, where none of them may have them all.
+//! Interrupts of the machine for guests that share a processor: the hypervisor takes them, because no guest may take
+//! them all.
 //!
-//! [`begin`] fills the table of gates with handlers that set one bit each, and starts the local controller's timer. Interrupts
-//! stay off but in [`take`] and [`wait`].
+//! [`begin`] fills the table of gates with handlers that set one bit each, and starts the local controller's timer.
+//! Interrupts are off except in [`take`] and [`wait`].
 
 use crate::cpu::ticks;
 use core::arch::{asm, global_asm};
@@ -31,12 +32,12 @@ unsafe extern "C" {
 }
 
 const HANDLER_BYTES: u64 = 16;
-/// Our code's segment, as `boot.s` has it.
+/// Our code segment from `boot.s`.
 const CODE: u64 = 0x10;
 /// Present, an interrupt gate of 64-bit code.
 const GATE: u64 = 0x8e00;
 
-/// The local controller's registers, where every PC begins with it.
+/// The local controller's registers at their address after reset.
 const END: *mut u32 = 0xfee0_00b0 as *mut u32;
 const SPURIOUS: *mut u32 = 0xfee0_00f0 as *mut u32;
 const TIMER: *mut u32 = 0xfee0_0320 as *mut u32;
@@ -46,7 +47,7 @@ const COUNT: *mut u32 = 0xfee0_0380 as *mut u32;
 const LEFT: *mut u32 = 0xfee0_0390 as *mut u32;
 const DIVIDE: *mut u32 = 0xfee0_03e0 as *mut u32;
 const ENABLED: u32 = 0x1ff;
-/// From the old controller, which says the vector.
+/// Interrupts from the old controller, which supplies the vector.
 const EXTERNAL: u32 = 0x700;
 const MASKED: u32 = 1 << 16;
 const PERIODIC: u32 = 1 << 17;
@@ -60,18 +61,19 @@ const TICK: u8 = 0xfe;
 pub struct Taken([u64; 4]);
 
 impl Taken {
-    /// Whether the timer's is among them.
+    /// Returns whether the timer's vector is set.
     pub fn is_tick(self) -> bool {
         self.0[3] >> (TICK - 192) & 1 == 1
     }
 
-    /// Those of the machine's devices.
+    /// Returns the vectors of the machine's devices.
     pub fn devices(self) -> impl Iterator<Item = u8> {
         (32..TICK).filter(move |vector| self.0[usize::from(vector / 64)] >> (vector % 64) & 1 == 1)
     }
 }
 
-/// Takes interrupts from here on, and has one made each so many ticks of the controller's clock: a nanosecond on QEMU.
+/// Begins to take interrupts, with a timer interrupt every `period` ticks of the controller's clock: a nanosecond on
+/// QEMU.
 pub fn begin(period: u32) {
     #[repr(C, align(16))]
     struct Gates([[u64; 2]; 256]);
@@ -97,8 +99,8 @@ pub fn begin(period: u32) {
     }
 }
 
-/// How many [ticks of the processor](crate::cpu::ticks) pass while the controller's clock makes at least so many; and how many
-/// it made. Before [`begin`], and before a guest has the controller.
+/// Measures the [ticks of the processor](crate::cpu::ticks) during at least `least` ticks of the controller's clock.
+/// Returns both numbers. Call it before [`begin`], and before a guest has the controller.
 pub fn ticks_in(least: u32) -> (u64, u64) {
     // SAFETY: as in `begin`; the timer interrupts nothing, and stands still afterwards.
     unsafe {
@@ -118,8 +120,8 @@ pub fn ticks_in(least: u32) -> (u64, u64) {
     (ended - started, u64::from(first - left))
 }
 
-/// What is left of the timer's count, and the processor's ticks at that time: of some looks the quickest, as a busy emulator may
-/// stop between the two.
+/// Reads the timer's remaining count, and the processor's ticks at that time. Takes the quickest of several tries,
+/// since a busy emulator may stop between the two reads.
 fn both_clocks() -> (u32, u64) {
     const LOOKS: u32 = 8;
     let look = |_| {
@@ -131,14 +133,14 @@ fn both_clocks() -> (u32, u64) {
     (0..LOOKS).map(look).min().unwrap_or_default().1
 }
 
-/// Those that are pending now.
+/// Takes the pending interrupts.
 pub fn take() -> Taken {
     // SAFETY: `begin` has made a handler for each; they touch one word of ours, and nothing below the stack.
     unsafe { asm!("stgi", "sti", "nop", "nop", "cli", "clgi") };
     taken()
 }
 
-/// Sleeps until there is one.
+/// Sleeps until there is an interrupt.
 pub fn wait() -> Taken {
     // SAFETY: as in `take`. An interrupt that is pending already ends the sleep: none is taken before it begins.
     unsafe { asm!("stgi", "sti", "hlt", "cli", "clgi") };

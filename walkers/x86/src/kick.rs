@@ -1,11 +1,11 @@
-//! A kick by another processor: an interrupt that cannot be masked (NMI), which makes a guest come out.
+//! A kick by another processor: a non-maskable interrupt (NMI), which makes a guest exit.
 //!
 //! ```text
 //! sender    smp::kick_other ──▶ NMI
 //! receiver  in its guest        the guest comes out; `take` lets the NMI in, whose handler does nothing
 //!           out of it           the NMI waits (AMD's GIF is clear), and brings the guest out as soon as it is in
 //! ```
-//! So a kick is never lost and never disturbs this side, from [`wait_for_guest`] on.
+//! So from [`wait_for_guest`] on a kick is never lost, and never interrupts the hypervisor.
 
 use core::arch::{asm, global_asm};
 
@@ -22,18 +22,18 @@ const CODE: u64 = 0x10;
 /// Present, an interrupt gate of 64-bit code.
 const GATE: u64 = 0x8e00;
 
-/// What the processor looks at for an interrupt: gates of two words.
+/// The processor's interrupt table: gates of two words.
 #[repr(C, align(16))]
 struct Gates([[u64; 2]; NMI + 1]);
 
-/// What `lidt` reads.
+/// The operand of `lidt`.
 #[repr(C, packed)]
 struct Pointer {
     limit: u16,
     base: u64,
 }
 
-/// Lets NMIs wait until this processor runs its guest, or [`take`]s one.
+/// Makes NMIs wait until this processor runs its guest, or [`take`]s one.
 ///
 /// # Safety
 /// SVM is on for this processor.
@@ -43,13 +43,13 @@ pub(crate) unsafe fn wait_for_guest() {
     gates.0[NMI] =
         [address & 0xffff | CODE << 16 | GATE << 32 | (address >> 16 & 0xffff) << 48, address >> 32];
     let limit = (size_of::<Gates>() - 1) as u16;
-    // Leaked: the processor's for good.
+    // Leaked: the processor uses it forever.
     let pointer = Pointer { limit, base: alloc::boxed::Box::leak(gates).0.as_ptr() as u64 };
     // SAFETY: the gates are whole and stay; SVM is on, says the caller.
     unsafe { asm!("lidt [{}]", "clgi", in(reg) &raw const pointer, options(nostack)) }
 }
 
-/// Takes the NMI that waits.
+/// Takes the waiting NMI.
 ///
 /// # Safety
 /// After [`wait_for_guest`], with interrupts off.

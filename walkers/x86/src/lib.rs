@@ -1,25 +1,25 @@
-//! Bare metal for the judges that run on x86-64: the least that carries the engine, and guests for it.
+//! Bare-metal support for programs on x86-64: the minimum that the engine needs, and guests.
 //!
 //! In the order in which a reader needs it:
 //!
 //! | room | what is there |
 //! |---|---|
-//! | `boot` | from the loader to [`entry!`]'s function: long mode, identity mapped; what the loader told |
-//! | `cpu` | port I/O, control registers, MSRs: every privileged instruction that has no better place |
+//! | `boot` | from the loader to [`entry!`]'s function: long mode, identity mapping, the loader's parameters |
+//! | `cpu` | port I/O, control registers, MSRs, and other privileged instructions |
 //! | `serial` | the first serial port, [`println!`](crate::println) |
 //! | `heap` | the global allocator |
-//! | `exit` | leaving the emulator with a verdict; a panic is a verdict, too |
+//! | `exit` | ends the emulator with a verdict; a panic is a verdict, too |
 //! | `smp` | the second processor |
-//! | `kick` | making the other processor leave its guest |
-//! | `interrupts`, `extended` | what guests that share a processor need: its interrupts taken here, its registers exchanged |
-//! | `guest` | one trait for a processor that can run a guest, of either maker; registers, exits |
-//! | `paging` | how many levels the host's own paging has, which AMD-V walks nested tables by |
+//! | `kick` | makes the other processor leave its guest |
+//! | `interrupts`, `extended` | for guests that share a processor: takes its interrupts, exchanges its registers |
+//! | `guest` | one trait for a processor that can run a guest, of either vendor; registers, exits |
+//! | `paging` | how many levels the host's own paging has; AMD-V walks nested tables with as many |
 //! | `vmcb`, `svm` | AMD's: the control block as a type, and VMRUN |
 //! | `window` | a guest that loads, stores or jumps once, anywhere |
 //! | `vmx` | Intel's: the control structure, EPT, VMLAUNCH |
 //!
 //! Memory is mapped one to one, so a pointer *is* a physical address, and the engine's defaults for table memory are
-//! right. The target has no floating point: code here never touches those registers, and a guest's stay in them.
+//! right. The target has no floating point: code here never uses those registers, and a guest's values stay in them.
 #![no_std]
 
 extern crate alloc;

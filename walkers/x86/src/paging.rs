@@ -1,8 +1,8 @@
-//! The host's own paging: AMD-V walks nested tables in the mode that the host itself is in, so a guest behind five levels
-//! needs a host with five, and one behind PAE tables a host that is not even in long mode.
+//! The host's own paging. AMD-V walks nested tables in the host's paging mode, so a guest behind five levels needs a
+//! host with five, and one behind PAE tables a host outside long mode.
 //!
-//! Five levels are the four that are there with one more above, from then on or until it is undone. PAE is entered for
-//! each run of the guest and left again: nothing compiled for long mode could go on there.
+//! Five levels add one level above the existing four, until it is undone. PAE is entered for each run of the guest and
+//! left again, because code for long mode cannot run there.
 
 use crate::guest::Registers;
 use crate::vmcb::Vmcb;
@@ -27,15 +27,15 @@ const LA57: u64 = 1 << 12;
 #[repr(C, align(4096))]
 struct Table([u64; 512]);
 
-/// Whether long mode can have five levels here.
+/// Returns whether this processor supports five levels.
 pub fn has_five_levels() -> bool {
     core::arch::x86_64::__cpuid_count(7, 0).ecx >> 16 & 1 != 0
 }
 
-/// Gives this processor's own paging so many levels, 4 or 5; what is mapped stays the same.
+/// Sets the number of levels of this processor's own paging, 4 or 5, with the same mappings.
 ///
 /// # Panics
-/// Where five are asked for and there are no five.
+/// If five levels are not supported.
 pub fn set_levels(levels: u8) {
     let (cr3, cr4): (u64, u64);
     // SAFETY: reading them has no effect.
@@ -47,7 +47,7 @@ pub fn set_levels(levels: u8) {
     let cr3 = if levels == 5 {
         let mut top = Box::new(Table([0; 512]));
         top.0[0] = cr3 | PRESENT_WRITABLE;
-        // Leaked: in use by the processor, until `levels` is 4 again, which is a test's affair.
+        // Leaked: the processor uses it until `levels` is 4 again.
         Box::leak(top).0.as_ptr() as u64
     } else {
         // SAFETY: the table made above, whose only entry links the tables from before.
@@ -57,7 +57,7 @@ pub fn set_levels(levels: u8) {
     unsafe { paging_set(cr3, cr4 ^ LA57) };
 }
 
-/// PAE tables that map the first GiB one to one: what a 32-bit host has instead of its own.
+/// PAE tables that map the first GiB one to one, for a 32-bit host.
 #[derive(Debug)]
 pub(crate) struct Pae {
     root: Box<Table>,
@@ -76,10 +76,10 @@ impl Pae {
         Self { root, _gigabyte: gigabyte }
     }
 
-    /// One VMRUN from PAE paging. The guest gets the lower halves of its general registers up to rbp, and no others.
+    /// Does one VMRUN from PAE paging. The guest gets only the lower halves of its general registers up to rbp.
     ///
     /// # Safety
-    /// As for any VMRUN: the block is whole, and its guest reaches only what it may.
+    /// As for any VMRUN, the block must be complete, and its guest must reach only its own memory.
     pub(crate) unsafe fn run(&self, vmcb: &mut Vmcb, registers: &mut Registers) {
         // SAFETY: the caller's word; everything of ours lies in the first GiB, which these tables map.
         unsafe { svm_run_pae(vmcb, registers, self.root.0.as_ptr() as u64) };

@@ -1,4 +1,4 @@
-//! The first serial port: what every emulator turns into text that a test can read.
+//! The first serial port, which every emulator turns into text.
 
 use crate::cpu::{inb, outb};
 use core::fmt::{self, Write};
@@ -9,7 +9,7 @@ const LINE_CONTROL: u16 = PORT + 3;
 const LINE_STATUS: u16 = PORT + 5;
 /// The next byte may be written.
 const READY: u8 = 0x20;
-/// Everything has left the wire.
+/// Everything has been sent.
 const DRAINED: u8 = 0x40;
 
 /// Whether a processor is printing.
@@ -33,18 +33,18 @@ fn status() -> u8 {
     unsafe { inb(LINE_STATUS) }
 }
 
-/// Eight bits a character: Bochs begins with five.
+/// Sets eight bits for each character; Bochs begins with five.
 pub(crate) fn init() {
     // SAFETY: as above.
     unsafe { outb(LINE_CONTROL, 3) };
 }
 
-/// Waits until everything printed has left the wire: an emulator may be gone before its buffer is.
+/// Waits until everything printed has been sent, because an emulator may end before its buffer is empty.
 pub(crate) fn drain() {
     while status() & DRAINED == 0 {}
 }
 
-/// Takes the port from the processor that prints: for the last words of a program.
+/// Takes the port from the processor that prints, for the last line of a program.
 pub(crate) fn seize() {
     PRINTING.store(false, Ordering::Relaxed);
 }

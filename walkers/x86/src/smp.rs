@@ -1,4 +1,4 @@
-//! The second processor: INIT, STARTUP, and a function of ours on a stack of its own. Kicks, afterwards.
+//! The start of the second processor: INIT, STARTUP, and a function on a stack of its own; and kicks.
 
 use crate::cpu;
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ unsafe extern "C" {
     static mut second_stack: u64;
 }
 
-/// Where the second processor wakes: `boot.s` knows it, too. STARTUP's vector is the page's number.
+/// Start address of the second processor, also in `boot.s`. STARTUP's vector is the page's number.
 const TRAMPOLINE: usize = 0x8000;
 const STACK_BYTES: usize = 64 << 10;
 
@@ -24,11 +24,11 @@ const ALL_BUT_SELF_STARTUP: u32 = 0x000c_4600 | (TRAMPOLINE >> 12) as u32;
 static ENTRY: AtomicUsize = AtomicUsize::new(0);
 static AWAKE: AtomicBool = AtomicBool::new(false);
 
-/// Starts the second processor in `main`; returns when it is awake. False, and nothing happens, where there is none.
-/// A page below 1 MiB (0x8000) is overwritten.
+/// Starts the second processor in `main`; returns true when it is awake, or false if there is none. Overwrites a page
+/// below 1 MiB (0x8000).
 ///
 /// # Panics
-/// The second time: there is one second processor.
+/// At the second call.
 pub fn start_second(main: fn() -> !) -> bool {
     if cpu::processors() < 2 {
         return false;
@@ -55,8 +55,8 @@ pub fn start_second(main: fn() -> !) -> bool {
     true
 }
 
-/// Kicks the other processor, which leaves its guest where [`exit_on_kick`](crate::guest::Processor::exit_on_kick) asks it
-/// to. Where a guest addresses interrupts is left alone: this one goes to all but the sender.
+/// Kicks the other processor, which leaves its guest after [`exit_on_kick`](crate::guest::Processor::exit_on_kick). The
+/// command addresses all processors but the sender, so it leaves the guest's interrupt addresses alone.
 pub fn kick_other() {
     // SAFETY: as in `start_second`; who does not want to be kicked does not call this.
     unsafe { COMMAND.write_volatile(ALL_BUT_SELF_NMI) };

@@ -1,8 +1,8 @@
 //! AMD-V: a guest under nested paging.
 //!
-//! Everything that is not memory goes through: interrupts, ports, MSRs (but for writes to `VM_HSAVE_PA`) and CPUID are the
-//! machine's own. VMRUN exchanges most registers by itself; the assembly below the rest. VMLOAD and VMSAVE around it
-//! exchange the hidden parts of segment registers, which this side does not use.
+//! Everything except memory is the machine's own: interrupts, ports, MSRs (except writes to `VM_HSAVE_PA`) and CPUID.
+//! VMRUN exchanges most registers itself; the assembly below exchanges the rest. VMLOAD and VMSAVE around it exchange
+//! the hidden parts of segment registers, which the hypervisor does not use.
 
 use crate::cpu::{self, EFER};
 use crate::guest::{Exit, HYPERVISOR_REGISTERS, LongMode, MemoryFault, Processor, Registers, WRMSR_BYTES};
@@ -19,16 +19,16 @@ use slat::{Access, Format, Gpa, Pfn};
 core::arch::global_asm!(include_str!("svm.s"));
 
 unsafe extern "C" {
-    /// Runs the guest of the block at this physical address until it comes out.
+    /// Runs the guest of the block at this physical address until its next exit.
     fn svm_run(vmcb: *mut Vmcb, registers: *mut Registers);
 }
 
-/// Where VMRUN keeps this side's registers: a physical address. Linux clears it where it stops a processor, and the guest would come
-/// out to what is then at address 0.
+/// The MSR with the physical address at which VMRUN saves the hypervisor's registers. Linux clears it when it stops a
+/// processor, and an exit would then load registers from address 0.
 pub const HOST_SAVE: u32 = 0xc001_0117;
-/// Whether the firmware has turned SVM off.
+/// The MSR that tells whether the firmware has disabled SVM.
 pub const VM_CR: u32 = 0xc001_0114;
-/// EFER: the processor's guests may be run.
+/// EFER: SVM is enabled.
 pub const EFER_SVME: u64 = 1 << 12;
 /// Long mode enabled and active, NX.
 const EFER_LONG: u64 = 0xd00;
@@ -40,22 +40,22 @@ const HLT_BYTES: u64 = 1;
 const INTERRUPTS_ON: u64 = 1 << 9;
 /// CR4.LA57.
 const CR4_LA57: u64 = 1 << 12;
-/// Write-back, write-through, uncached-minus, uncached; twice: how every processor begins.
+/// Write-back, write-through, uncached-minus, uncached; twice: the value after reset.
 const PAT_AT_RESET: u64 = 0x0007_0406_0007_0406;
-/// Caching off, as after INIT too, and what is always set.
+/// CR0 after reset: caching off, as after INIT, too, and the bit that is always set.
 const CR0_AT_RESET: u64 = 0x6000_0010;
 
 /// A processor of AMD's with one guest.
 #[derive(Debug)]
 pub struct Svm {
     vmcb: Box<Vmcb>,
-    /// Two bits for each register of the processor's that the guest is not to reach by itself.
+    /// Two bits for each intercepted MSR.
     msrs: Box<Pages<2>>,
-    /// What SVM adds brings the guest out.
+    /// Whether SVM's instructions exit.
     offers_svm: bool,
-    /// A bit for each port that the guest is not to reach by itself, once there is one.
+    /// A bit for each intercepted port, if there is one.
     ports: Option<Box<Pages<3>>>,
-    /// Where the guest's memory is said by tables of a 32-bit host: its own paging, meanwhile.
+    /// The paging of a 32-bit host, for tables of that format.
     pae: Option<Pae>,
 }
 
@@ -114,7 +114,7 @@ impl Processor for Svm {
     }
 
     fn set_root<F: Format>(&mut self, root: Pfn) {
-        // Nested tables are walked in the host's own mode of paging.
+        // Nested tables are walked in the host's own paging mode.
         match F::LEVELS {
             3 => _ = self.pae.get_or_insert_with(Pae::new),
             levels => {
@@ -174,7 +174,7 @@ impl Processor for Svm {
 
     fn share(&mut self, number: u32) -> bool {
         let control = &mut self.vmcb.control;
-        // 0 is this side's.
+        // 0 is the hypervisor's.
         control.asid = number + 1;
         control.intercepts[0] |= INTERCEPT_INTERRUPT | INTERCEPT_SHARED;
         control.interrupt = OWN_INTERRUPTS;
@@ -211,7 +211,7 @@ impl Processor for Svm {
 }
 
 impl Svm {
-    /// A guest with what is the same in every mode that it may begin in.
+    /// Makes a guest with the state that all start modes share.
     fn blank() -> Self {
         enable();
         let mut vmcb = Box::new(Vmcb::new());
@@ -228,12 +228,12 @@ impl Svm {
         Self { vmcb, msrs, offers_svm: false, ports: None, pae: None }
     }
 
-    /// The block, for what the trait does not say.
+    /// Returns the block, for state outside the trait.
     pub fn vmcb(&mut self) -> &mut Vmcb {
         &mut self.vmcb
     }
 
-    /// A block for guests of a guest: what SVM adds brings them out, and interrupts of the machine.
+    /// Makes a block for guests of a guest: SVM's instructions exit, and interrupts of the machine.
     pub fn for_l2(asid: u32) -> Self {
         let mut new = Self::blank();
         new.exit_on_svm();
@@ -241,7 +241,7 @@ impl Svm {
         new
     }
 
-    /// Of which accesses to MSRs bring the guest out: what this side wants, and what is set in `wanted`, which begins at byte `first` of the map.
+    /// Sets the intercepted MSRs: the hypervisor's, and those in `wanted`, which begins at byte `first` of the map.
     pub fn exit_on_msrs(&mut self, first: usize, wanted: &[u8]) {
         let map = &mut self.msrs.0.as_flattened_mut()[first..];
         map.iter_mut().zip(wanted).for_each(|(byte, wanted)| *byte = *wanted);
@@ -252,19 +252,20 @@ impl Svm {
         }
     }
 
-    /// Every port brings the guest out.
+    /// Makes accesses to every port exit.
     pub fn exit_on_ports(&mut self) {
         let map = self.ports.get_or_insert_with(|| Box::new(Pages([[!0; 4096]; 3])));
         self.vmcb.control.port_map = (&raw const **map) as u64;
     }
 
-    /// The exit, with the guest past the instruction of so many bytes that it was for.
+    /// Returns the exit, and moves the guest past its instruction of `bytes` bytes.
     fn past(&mut self, bytes: u64, exit: Exit) -> Exit {
         self.vmcb.save.rip += bytes;
         exit
     }
 
-    /// One VMRUN. What it came out for is in the block; an event whose delivery was cut short is delivered by the next.
+    /// Does one VMRUN. The block has the reason of the exit; the next VMRUN delivers an event whose delivery was cut
+    /// short.
     pub fn exchange(&mut self, registers: &mut Registers) {
         self.vmcb.save.rax = registers.rax;
         // SAFETY: the block is whole and stays where it is; what the guest can reach of memory is up to the code that set the
@@ -279,7 +280,7 @@ impl Svm {
         let control = &mut self.vmcb.control;
         control.tlb_control = 0;
         control.inject = interrupted(control.exit_interrupt);
-        // A guest that clears SVME, not knowing of it, would be refused.
+        // Otherwise VMRUN would refuse a guest that clears SVME.
         self.vmcb.save.efer |= EFER_SVME;
         if control.inject & EVENT_VALID != 0 && control.inject as u8 == control.vector as u8 {
             // It was being taken.
@@ -287,7 +288,7 @@ impl Svm {
         }
     }
 
-    /// The same; nothing, where what brought the guest out needs no answer.
+    /// The same; `None` if the exit needs no answer.
     fn run_once(&mut self, registers: &mut Registers) -> Option<Exit> {
         self.exchange(registers);
         let control = &mut self.vmcb.control;
@@ -300,7 +301,7 @@ impl Svm {
             exit::PAUSE => self.past(PAUSE_BYTES, Exit::Pause),
             exit::CPUID => self.past(CPUID_BYTES, Exit::Identify),
             exit::INTERRUPT => {
-                // The guest is to take this one; the end of its handler arms the intercept again.
+                // The guest must take this interrupt; the end of its handler enables the intercept again.
                 *events ^= INTERCEPT_INTERRUPT | INTERCEPT_IRET;
                 Exit::Interrupt
             }
@@ -332,7 +333,7 @@ impl Svm {
                 let value = registers.rdx << 32 | registers.rax & 0xffff_ffff;
                 self.vmcb.save.rip += WRMSR_BYTES;
                 if info & 1 == 0 || register.wrapping_sub(first) >= count {
-                    // The guest believes that it has written.
+                    // The write is dropped.
                     return None;
                 }
                 Exit::RegisterWrite { register, value }
@@ -344,12 +345,13 @@ impl Svm {
     }
 }
 
-/// MSRs that are SVM's: those of a guest that is offered SVM are not the processor's.
+/// SVM's MSRs: a guest with SVM has its own values of them.
 const SVM_REGISTERS: [u32; 3] = [EFER, VM_CR, HOST_SAVE];
-/// In a byte of the map of MSRs: writes, of all four.
+/// The write bits of all four MSRs in a byte of the map.
 const WRITES: u8 = 0xaa;
 
-/// Where an MSR is in the map of them: a byte, and the bits for reading and writing. None for one that always brings the guest out.
+/// Returns an MSR's position in the map: the byte, and the bits for reading and writing. `None` for an MSR that always
+/// exits.
 pub fn msr_bits(register: u32) -> Option<(usize, u8)> {
     let block =
         [0, 0xc000_0000, 0xc001_0000].iter().position(|first| register.wrapping_sub(*first) < 0x2000)?;
@@ -359,14 +361,15 @@ pub fn msr_bits(register: u32) -> Option<(usize, u8)> {
 
 const EVENT_TYPE: u64 = 0x700;
 
-/// An event whose delivery an exit has cut short, as the manual has it. QEMU reports an interrupt that was cut short by a nested fault as
-/// an exception (type 3), whose vectors end at 31; seen in 7.2 and 10.0.
+/// Returns the event whose delivery an exit cut short, in the manual's form. QEMU 7.2 and 10.0 report an interrupt that
+/// a nested fault cut short as an exception (type 3), whose vectors end at 31.
 pub fn cut_short(event: u64) -> u64 {
     if event & EVENT_TYPE == EVENT_EXCEPTION && event & 0xff > 31 { event & !EVENT_TYPE } else { event }
 }
 
-/// The event to deliver again, where an exit cut its delivery short. An instruction's own (INT3, INTO, INT) is none: the guest is
-/// still at that instruction, which makes it again. Delivered from here it would return to the instruction, not behind it.
+/// Returns the event to deliver again after an exit cut its delivery short. Not an instruction's own event (INT3, INTO,
+/// INT): the guest is still at that instruction and repeats it, and a delivery from here would return to the
+/// instruction, not behind it.
 fn interrupted(event: u64) -> u64 {
     const SOFTWARE: u64 = 0x400;
     const BREAKPOINT: u64 = 3;
@@ -378,7 +381,7 @@ fn interrupted(event: u64) -> u64 {
     }
 }
 
-/// A guest's read of an intercepted port, made for it: by one, two or four bytes, as bits 4 to 6 of `info` say.
+/// Makes a guest's read of an intercepted port: one, two or four bytes, as bits 4 to 6 of `info` say.
 fn read_port(port: u16, info: u64, rax: u64) -> u64 {
     // SAFETY: the guest may read all ports, and would have read this one now.
     unsafe {

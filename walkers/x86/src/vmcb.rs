@@ -1,43 +1,43 @@
 //! AMD's virtual machine control block as a type (APM volume 2, appendix B): 4 KiB that VMRUN reads and writes.
 //!
-//! Fields that are not used here are padding; the offsets of the others are checked where the type is.
+//! Unused fields are padding; the code checks the offsets of the others.
 
 use core::mem::offset_of;
 
-/// What to intercept, and what VMRUN reports.
+/// Intercepts, and the results of VMRUN.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Control {
-    /// Control registers, debug registers and exceptions that bring the guest out.
+    /// Intercepted control registers, debug registers and exceptions.
     pub accesses: [u32; 3],
-    /// Events and instructions that bring the guest out: [`INTERCEPT_INTERRUPT`] and others, in the order of the manual.
+    /// Intercepted events and instructions: [`INTERCEPT_INTERRUPT`] and others, in the order of the manual.
     pub intercepts: [u32; 3],
     _pause: [u8; 0x28],
-    /// Where the map of intercepted ports is: three pages, a bit for each port.
+    /// Address of the map of intercepted ports: three pages, a bit for each port.
     pub port_map: u64,
-    /// Where the map of intercepted MSRs is: two pages, two bits for each register.
+    /// Address of the map of intercepted MSRs: two pages, two bits for each register.
     pub msr_map: u64,
-    /// What the guest's time-stamp counter is ahead of the machine's.
+    /// Offset of the guest's time-stamp counter.
     pub tsc_offset: u64,
     /// The guest's tag in the TLB; never 0.
     pub asid: u32,
-    /// What the next VMRUN forgets: [`FLUSH_ALL`], or nothing.
+    /// Flush of the next VMRUN: [`FLUSH_ALL`], or nothing.
     pub tlb_control: u32,
     /// The virtual interrupt: [`OFFERED`] and others.
     pub interrupt: u32,
     /// Its vector.
     pub vector: u32,
-    /// Bit 0: no interrupt is taken before the next instruction is done.
+    /// Bit 0: no interrupt is taken before the end of the next instruction.
     pub shadow: u64,
-    /// Why the guest is out.
+    /// Reason of the exit.
     pub exit_code: u64,
-    /// What the exit's description says; for a nested fault, how the page was touched.
+    /// First word of information; for a nested fault, the kind of the access.
     pub exit_info_1: u64,
-    /// As above; for a nested fault, the guest-physical address.
+    /// Second word; for a nested fault, the guest-physical address.
     pub exit_info_2: u64,
     /// The event whose delivery the exit cut short.
     pub exit_interrupt: u64,
-    /// Nested paging is on where this is 1.
+    /// 1 enables nested paging.
     pub nested: u64,
     _secure: [u64; 2],
     /// The event to deliver at the next VMRUN.
@@ -45,12 +45,12 @@ pub struct Control {
     /// The root of the nested tables, a physical address.
     pub nested_cr3: u64,
     _branches_and_clean: [u64; 2],
-    /// The instruction after the one that was intercepted, where the processor can tell.
+    /// The instruction after the intercepted one, if the processor supports it.
     pub next_rip: u64,
     _rest: [u8; 0x330],
 }
 
-/// A segment register: what the guest sees of it, and what it hides.
+/// A segment register: its visible and its hidden part.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Segment {
@@ -133,7 +133,7 @@ impl Save {
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub struct Vmcb {
-    /// What to intercept, and what came of it.
+    /// Intercepts, and results.
     pub control: Control,
     /// The guest's registers.
     pub save: Save,
@@ -163,9 +163,10 @@ pub const INTERCEPT_INVLPGA: u32 = 1 << 26;
 pub const INTERCEPT_VMRUN_VMMCALL: u32 = 0b11;
 /// In [`Control::interrupt`]: one is pending.
 pub const OFFERED: u32 = 1 << 8;
-/// In the same: it is taken whatever the guest's priority is; the machine's interrupts heed this side's flag, not the guest's.
+/// In the same: it ignores the guest's priority; the machine's interrupts use the hypervisor's flag, not the guest's.
 pub const OWN_INTERRUPTS: u32 = 1 << 20 | 1 << 24;
-/// Of [`Control::interrupt`], what a guest's hypervisor may choose: the priority, and one that is pending and how it is taken.
+/// The bits of [`Control::interrupt`] that a guest's hypervisor may choose: the priority, and a pending interrupt and
+/// how it is taken.
 pub const CHOSEN_INTERRUPTS: u32 = 0x1f_01ff;
 /// In the same: the machine's interrupts heed the flag of the side that made VMRUN.
 pub const INTERRUPTS_BY_HOST: u32 = 1 << 24;

@@ -1,4 +1,5 @@
-//! A guest with a window: three instructions, and page tables of its own with a window in them.
+//! A guest that loads, stores or jumps once, at any address: three instructions, and page tables with one variable
+//! entry (the window).
 //!
 //! ```text
 //! linear 0x0000   the code (and the GDT, in the same page)
@@ -6,9 +7,9 @@
 //! linear 0x2000   a page to leave word in, for a program that runs by itself
 //! linear 0x10_0000 on: pages for such a program
 //! ```
-//! The window's entry is rewritten for each access, so any address that an entry can hold is within reach. The guest
-//! forgets the window's old translation itself, by INVLPG, as its own rules demand; what remains cached is of the nested
-//! tables, which is what is judged.
+//! [`aim`](Guest::aim) rewrites the window's entry for each access, so the guest reaches any address that an entry can
+//! hold. The guest drops the window's old translation itself, by INVLPG, as the architecture demands; every translation
+//! that the processor still caches then comes from the nested tables, which the judge checks.
 
 use crate::cpu::{self, Vendor};
 use crate::guest::LongMode;
@@ -24,10 +25,10 @@ const LOAD: [u8; 3] = [0x48, 0x8b, 0x03];
 const STORE: [u8; 3] = [0x48, 0x89, 0x03];
 /// JMP rbx.
 const JUMP: [u8; 2] = [0xff, 0xe3];
-/// MOV rax, the eight bytes that follow.
+/// MOV rax, imm64: the eight bytes that follow.
 const TELL: [u8; 2] = [0x48, 0xb8];
 
-/// Where the code for each kind of access stands in the code page.
+/// The offset of the code for each kind of access in the code page.
 const fn entry(access: Access) -> usize {
     match access {
         Access::Read => 0x00,
@@ -36,22 +37,22 @@ const fn entry(access: Access) -> usize {
     }
 }
 
-/// Where a subroutine stands that calls the host: for programs that do not know whose instruction that is.
+/// The offset of a subroutine that calls the host: for programs that do not know the vendor's instruction.
 const CALL: usize = 0x60;
 /// RET.
 const RETURN: [u8; 1] = [0xc3];
-/// Where the GDT stands in the code page.
+/// The offset of the GDT in the code page.
 const GDT: usize = 0x800;
 /// Null, 32-bit code, 64-bit code, data.
 const DESCRIPTORS: [u64; 4] = [0, 0x00cf_9b00_0000_ffff, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_ffff];
 
-/// Present, writable, and already accessed and dirty: the walker has nothing to write here.
+/// Present, writable, and already accessed and dirty, so the walker writes nothing here.
 const ENTRY: u64 = 0b110_0011;
 
 #[repr(C, align(4096))]
 struct Table([u64; 512]);
 
-/// What the guest has in its memory, at guest-physical addresses equal to the physical ones.
+/// The guest's memory, at guest-physical addresses equal to the physical ones.
 #[repr(C, align(4096))]
 pub struct Guest {
     code: [u8; 4096],
@@ -67,14 +68,14 @@ impl Guest {
     pub const PROGRAM: u64 = 0x100;
     /// The linear address of a subroutine that calls the host.
     pub const CALL: u64 = CALL as u64;
-    /// The linear address of the page to leave word in.
+    /// The linear address of the page in which a program leaves its results.
     pub const MAIL: u64 = 2 * PAGE_SIZE;
     /// The linear address of the first page that is [mapped](Self::map).
     pub const PAGES: u64 = 256 * PAGE_SIZE;
     /// The linear address of the window.
     const WINDOW: u64 = PAGE_SIZE;
 
-    /// Code and tables; the window is closed.
+    /// A window with code and tables, and with no page behind it.
     pub fn new() -> Box<Self> {
         let empty = || Table([0; 512]);
         let (root, level_3, level_2, level_1, mail) = (empty(), empty(), empty(), empty(), empty());
@@ -96,13 +97,13 @@ impl Guest {
         guest
     }
 
-    /// How it begins; where, [`aim`](Self::aim) says.
+    /// The state in which the guest begins; [`aim`](Self::aim) returns the address.
     pub fn start(&self) -> LongMode {
         let gdt = Gpa(address(&self.code) + GDT as u64);
         LongMode { cr3: Gpa(address(&self.root)), gdt, rip: 0, rsp: PAGE_SIZE }
     }
 
-    /// The frames that it lives in.
+    /// The frames of its code and tables.
     pub fn fixed(&self) -> Fixed {
         let frame = address(self) >> PAGE_SHIFT;
         Fixed { gfn: Gfn(frame), pages: size_of::<Self>() as u64 >> PAGE_SHIFT, pfn: Pfn(frame) }
@@ -127,12 +128,13 @@ impl Guest {
         self.level_1.0[(Self::PAGES / PAGE_SIZE + index) as usize] = gpa.gfn().gpa().0 | ENTRY;
     }
 
-    /// The physical address of the page to leave word in.
+    /// The physical address of the page in which a program leaves its results.
     pub fn mail(&self) -> u64 {
         address(&self.mail)
     }
 
-    /// Opens the window on the page of `gpa`. Says where the guest is to go on (rip) and with which address (rbx).
+    /// Points the window to the page of `gpa`. Returns the address at which the guest must go on (rip), and the address
+    /// of the access (rbx).
     pub fn aim(&mut self, gpa: Gpa, access: Access) -> (u64, u64) {
         let window = &raw mut self.level_1.0[1];
         // SAFETY: our own entry; volatile, because the reader is a page walker.
@@ -141,7 +143,7 @@ impl Guest {
     }
 }
 
-/// The code for fetches: tells the physical address of its page, and calls.
+/// The code for fetches: it loads the physical address of its page into rax, and calls the host.
 pub fn write_code(pfn: Pfn) {
     let mut code = [0; 16];
     write(&mut code, &[&TELL, &pfn.address().to_le_bytes(), &call()]);
@@ -150,7 +152,7 @@ pub fn write_code(pfn: Pfn) {
     unsafe { place.write(code) };
 }
 
-/// VMMCALL or VMCALL, whichever this processor knows.
+/// VMMCALL or VMCALL, by the processor's vendor.
 fn call() -> [u8; 3] {
     match cpu::vendor() {
         Vendor::Amd => [0x0f, 0x01, 0xd9],

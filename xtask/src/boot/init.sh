@@ -1,7 +1,6 @@
 #!/bin/busybox sh
-# What runs in the guest: it says that it is there, how many processors it has, and what its clock is, writes 1.3 MB and reads
-# it back, and is done. Its lines are its own: the kernel is told to be quiet, and has the last word only when they are out.
-# Where there is no ACPI nothing can be powered off, and a reset ends the machine.
+# The guest's first program. It prints that it runs, the number of processors, and the clock, writes 1.3 MB and reads it
+# back, and ends. Only this script prints: the kernel is quiet, and prints only after the script's last line.
 PATH=/bin
 busybox mkdir -p /proc /sys /dev
 busybox mount -t proc proc /proc
@@ -10,7 +9,7 @@ busybox dmesg -n 1
 echo "slat: shell of Linux $(busybox uname -r)"
 echo "slat: cpus $(busybox grep -c ^processor /proc/cpuinfo)"
 echo "slat: clock $(busybox cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"
-# Its own KVM, memory to swap to, and a guest. Where there is little memory Linux has no large pages by itself.
+# Loads KVM, makes swap space in memory, and runs a guest. With little memory Linux makes no large pages unless told to.
 if busybox [ -e /kvm.ko ]; then
     busybox mount -t devtmpfs dev /dev
     for module in irqbypass kvm kvm-amd "brd rd_nr=1 rd_size=49152"; do busybox insmod /${module%% *}.ko ${module#* }; done

@@ -1,6 +1,6 @@
-//! An emulated PC with our hypervisor on it, heard by its serial port.
+//! An emulated PC with our hypervisor, and the output of its serial port.
 
-use super::Ground;
+use super::BootFiles;
 use crate::emulator::{Bochs, CYLINDER, SECTOR, qemu, run};
 use anyhow::{Context as _, Result};
 use std::fs;
@@ -8,22 +8,22 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// An emulator, and the processor that it has.
+/// An emulator, and its processor.
 #[derive(Clone, Copy)]
 pub struct Pc {
     pub name: &'static str,
-    /// The emulator's program, and the Debian package that it is in.
+    /// The emulator's program, and its Debian package.
     pub tool: (&'static str, &'static str),
-    /// Longer than so many seconds no boot takes, even on a busy machine.
+    /// Time limit of a boot in seconds, for a busy machine.
     limit: u32,
     /// The processor's model, on Bochs.
     bochs: Option<&'static str>,
 }
 
-/// AMD-V, nested paging. QEMU's loader brings the kernel, and its status says how it ended.
+/// AMD-V, nested paging. QEMU loads the kernel, and its exit status tells how the run ended.
 pub const NPT: Pc =
     Pc { name: "QEMU (AMD-V)", tool: ("qemu-system-x86_64", "qemu-system-x86"), limit: 240, bochs: None };
-/// The same, with guests of Linux's own.
+/// The same, with guests of Linux's KVM.
 pub const NPT_NESTED: Pc = Pc { limit: 1500, ..NPT };
 /// VMX, extended page tables. The kernel comes on a disk; the status is always 1.
 pub const EPT: Pc =
@@ -33,47 +33,48 @@ pub const BOCHS_NPT: Pc = Pc { name: "Bochs (AMD-V)", bochs: Some("ryzen"), ..EP
 
 #[derive(Clone)]
 pub struct Guest<'a> {
-    /// For the hypervisor.
+    /// Options of the hypervisor.
     pub words: Vec<String>,
-    /// The guest's processors, and the machine's.
+    /// Number of the guest's processors, and of the machine's.
     pub cpus: u32,
     pub processors: u32,
-    /// Something is done on timer interrupts. Then time is counted in instructions, so that what happens between two of
-    /// them is the same on a slow machine and on a busy one.
+    /// Whether there are chores on timer interrupts. Then time is counted in instructions, so that the work between two
+    /// interrupts is the same on a slow or busy machine.
     pub by_instructions: bool,
-    /// Where to keep what the hypervisor tells the debug console.
+    /// File for the output of the debug console.
     pub trace: Option<&'a Path>,
 }
 
 #[derive(Default)]
 pub struct Run {
     pub serial: String,
-    /// When the guest had its shell, from the emulator's start.
+    /// Time from the emulator's start until the guest had its shell.
     pub shell: Option<Duration>,
-    /// When the emulator ended.
+    /// Time until the emulator ended.
     pub end: Duration,
-    /// How long processors worked for it: what a busy machine does not distort.
+    /// Processor time of the run, which a busy machine does not distort.
     pub work: Duration,
-    /// By the guest's own wish.
+    /// Whether the guest powered the machine off.
     pub powered_off: bool,
     pub status: ExitStatus,
 }
 
-/// What is said last on Bochs: by itself, when the guest has powered it off, or by a Linux without ACPI, which has it reset.
+/// Last messages on Bochs: its own, when the guest has powered it off, or that of a Linux without ACPI, which resets
+/// it.
 const BOCHS_ENDS: [&str; 2] = ["Shutdown port: shutdown requested", "reboot: Restarting system"];
-/// Where the first file is put, and the second behind it.
+/// Address of the first file; the second one follows.
 const KERNEL: u64 = 0x1000_0000;
-/// How the hypervisor ends QEMU when all is well; a plain kernel powers it off itself.
+/// QEMU's exit status when the hypervisor succeeds; a plain kernel powers the machine off itself.
 const PASSED: i32 = 33;
-/// The same of a test of KVM's.
+/// The same for a test of KVM's.
 const TESTED: i32 = 1;
-/// What the guest says once it has its shell.
+/// Message of the guest once it has its shell.
 const SHELL: &str = "slat: shell";
 
-impl Ground {
+impl BootFiles {
     pub fn boot(&self, guest: &Guest) -> Result<Run> {
         let plain = guest.words.iter().any(|word| word == "plain");
-        // An image needs nothing on the bare machine.
+        // An image needs no other file on the bare machine.
         let alone = plain && self.is_image;
         let program = if alone { &self.files[0] } else { &self.hypervisor };
         let (mut at, mut files) = (KERNEL, Vec::new());
@@ -100,13 +101,13 @@ impl Ground {
         })?;
         let (end, work) = (started.elapsed(), work()?.saturating_sub(before));
         let mut run = Run { serial, shell, end, work, powered_off: false, status };
-        // A hypervisor's last words are its report.
+        // A hypervisor ends with its report.
         let good: &[i32] = match plain {
             true if alone => &[PASSED, TESTED],
             true => &[0],
             false => &[PASSED],
         };
-        // Bochs says nothing by its status, and crashes now and then as it closes: it says why it ends.
+        // Bochs' exit status has no meaning, and Bochs sometimes crashes as it closes. Its output says why it ends.
         let ends = match self.pc.bochs {
             Some(_) => BOCHS_ENDS.iter().any(|end| run.serial.contains(end)),
             None => status.code().is_some_and(|code| good.contains(&code)),
@@ -115,7 +116,7 @@ impl Ground {
         Ok(run)
     }
 
-    /// Memory that a loader fills is kept by no owner until the guest's kernel has it.
+    /// Builds QEMU's command. No program reserves the memory that a loader fills until the guest's kernel uses it.
     fn qemu(&self, guest: &Guest, program: &Path, line: &str, files: &[(&Path, u64, u64)]) -> Command {
         let mut qemu = qemu(&self.emulator, self.pc.limit);
         qemu.args(["-cpu", "max", "-m", "512", "-smp", &guest.processors.to_string()]);
@@ -124,7 +125,7 @@ impl Ground {
             qemu.args(["-device", &format!("loader,file={},addr={at:#x},force-raw=on", file.display())]);
         }
         if guest.by_instructions {
-            // One nanosecond an instruction, a clock that knows no other time, and the same dice.
+            // One nanosecond for each instruction, a clock without any other time, and the same random numbers.
             let clock = "-icount shift=0,sleep=off -seed 1 -rtc base=2026-01-01T00:00:00,clock=vm";
             qemu.args(clock.split(' '));
         }
@@ -152,14 +153,15 @@ impl Ground {
             memory.extend(fs::read(file)?);
         }
         fs::write(&path, disk_with(line, memory))?;
-        // A Bochs that was ended left it, and no other would take the disk.
+        // A Bochs that was killed leaves this file, and no other one would open the disk.
         let _ = fs::remove_file(folder.join("disk.bin.lock"));
         let disk = (!files.is_empty()).then_some(path.as_path());
         Bochs { model, processors, program, disk, folder }.command(self.pc.limit)
     }
 }
 
-/// A raw disk: a sector that says how many follow, and the command line; then memory from [`KERNEL`] on.
+/// Makes a raw disk: a sector with the number of further sectors and the command line; then the memory from [`KERNEL`]
+/// on.
 fn disk_with(line: &str, mut memory: Vec<u8>) -> Vec<u8> {
     memory.resize(memory.len().next_multiple_of(SECTOR), 0);
     let mut disk = b"SLATDISK".to_vec();
@@ -171,29 +173,30 @@ fn disk_with(line: &str, mut memory: Vec<u8>) -> Vec<u8> {
     disk
 }
 
-/// Hundredths of a second that processors have worked for programs that ran to their end: fields 16 and 17 of Linux's `stat`.
+/// Returns the processor time of finished child programs, in hundredths of a second: fields 16 and 17 of Linux's
+/// `stat`.
 fn work() -> Result<Duration> {
     let line = fs::read_to_string("/proc/self/stat")?;
-    // The second field is a name in parentheses, which may have blanks in it.
+    // The second field is a name in parentheses, which may have spaces.
     let (_, fields) = line.rsplit_once(") ").context("/proc/self/stat is not as it was")?;
     let ticks = fields.split(' ').skip(13).take(2).map(str::parse::<u64>);
     Ok(Duration::from_millis(10 * ticks.sum::<Result<u64, _>>()?))
 }
 
 impl Run {
-    /// What the guest said of this.
+    /// Returns the guest's output for this key.
     pub fn told(&self, what: &str) -> Option<&str> {
         self.serial
             .lines()
             .find_map(|line| line.strip_prefix("slat: ")?.strip_prefix(what)?.strip_prefix(' '))
     }
 
-    /// What the hypervisor counted: how many, and of what.
+    /// Returns the hypervisor's counters: the number, and its name.
     pub fn report(&self) -> impl Iterator<Item = (u64, &str)> {
         self.counted("report: ")
     }
 
-    /// The same of lines that begin so.
+    /// The same for lines with this beginning.
     pub fn counted(&self, begin: &str) -> impl Iterator<Item = (u64, &str)> {
         let lines = self.serial.lines().filter_map(move |line| line.strip_prefix(begin)?.split_once(' '));
         lines.filter_map(|(number, what)| Some((number.parse().ok()?, what)))
@@ -213,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_is_as_the_hypervisor_reads_it() {
+    fn the_hypervisor_reads_the_disk_that_xtask_writes() {
         let mut memory = vec![7; 5000];
         memory.resize(8192, 0);
         memory.extend([8; 100]);

@@ -1,13 +1,14 @@
-//! `boot`: Debian's kernel, unmodified, on the bare machine and as a guest of `walkers/hypervisor`, whose memory is slat's.
+//! `boot`: runs Debian's unmodified kernel on the bare machine, and as a guest of `walkers/hypervisor`, whose memory is
+//! slat's.
 //!
 //! ```text
 //! apt-get download ─▶ kernel ─┐
 //! busybox, init.sh ─▶ initrd ─┼─▶ an emulated PC ─▶ serial port: "slat: shell …", "report: …" ─▶ a table
 //! cargo ─▶ hypervisor ────────┘        twice: plain, and under slat
 //! ```
-//! [`Ground`] is what is needed, [`machine`] runs a PC and hears its serial port. A boot has succeeded
-//! when the guest has reached its shell with all its processors, its memory is what it wrote, and it has powered the machine
-//! off. Where something is not installed the chore says what, and has nothing to do.
+//! [`BootFiles`] has the needed files; [`machine`] runs a PC and reads its serial port. A boot has succeeded when the
+//! guest has reached its shell with all its processors, its memory is right, and it has powered the machine off. If a
+//! tool is missing, the chore names it and is skipped.
 
 mod machine;
 
@@ -25,7 +26,7 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How the guest's memory is mapped, and how it is treated.
+/// Options for the guest's memory.
 #[derive(clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct Args {
@@ -75,14 +76,14 @@ impl Args {
     }
 
     fn guest(&self) -> Guest<'static> {
-        // A hypervisor's vCPUs share a processor: then interrupts of the machine come to ours first.
+        // The hypervisor's vCPUs share a processor, so that interrupts of the machine come to our hypervisor first.
         let (cpus, asked) = if self.l1.is_some() { (2, Some(1)) } else { (self.cpus, self.processors) };
         let (pages, processors) = (&self.pages, asked.unwrap_or(cpus));
         let chores =
             [(self.zap, "zap"), (self.log_dirty, "log-dirty"), (self.age, "age"), (self.moves, "move")];
         let mut words: Vec<String> =
             chores.iter().filter(|chore| chore.0).map(|chore| chore.1.into()).collect();
-        // With one processor, as no kernel starts a second one by that clock of QEMU's 7.2, slat or not.
+        // Only with one processor: with this clock of QEMU 7.2 no kernel starts a second one, with or without slat.
         let by_instructions = (!words.is_empty() || self.l1.is_some()) && processors == 1;
         words.extend([format!("cpus={cpus}"), format!("pages={pages}")]);
         words.extend(self.runs_kvm().then(|| "svm".into()));
@@ -111,28 +112,28 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 fn compare(pc: Pc, guest: &Guest, l1: Option<&str>) -> Outcome {
-    let ground = Ground::prepare(pc, l1)?;
-    eprintln!("boot: {} on {}", ground.what, pc.name);
-    let under = ground.whole(ground.boot(guest)?, guest.cpus)?;
+    let files = BootFiles::prepare(pc, l1)?;
+    eprintln!("boot: {} on {}", files.what, pc.name);
+    let under = files.whole(files.boot(guest)?, guest.cpus)?;
     let words = ["plain".into()].into_iter().chain(guest.words.clone()).collect();
-    let plain = ground.whole(ground.boot(&Guest { words, ..guest.clone() })?, guest.processors)?;
-    let what = format!("{} on {}; {}", ground.what, pc.name, guest.words.join(" "));
+    let plain = files.whole(files.boot(&Guest { words, ..guest.clone() })?, guest.processors)?;
+    let what = format!("{} on {}; {}", files.what, pc.name, guest.words.join(" "));
     print!("{}", side_by_side(&what, &plain, &under)?);
     Ok(())
 }
 
-/// Every fault of a boot with pages of 4 KiB that are all unmapped by each timer interrupt, as lines of a memory trace; says
-/// what was booted. The same each time.
+/// Boots with pages of 4 KiB, all of which each timer interrupt unmaps. Writes every fault as lines of a memory trace,
+/// and prints what was booted. The trace is the same each time.
 fn faults(trace: &Path) -> Outcome {
-    let ground = Ground::prepare(NPT, None)?;
+    let files = BootFiles::prepare(NPT, None)?;
     let words = ["pages=4k", "around=1", "zap", "record"].map(String::from).to_vec();
     let guest = Guest { words, cpus: 1, processors: 1, by_instructions: true, trace: Some(trace) };
-    ground.whole(ground.boot(&guest)?, 1)?;
-    println!("{}", ground.what);
+    files.whole(files.boot(&guest)?, 1)?;
+    println!("{}", files.what);
     Ok(())
 }
 
-/// What Linux has not done that it should have: as many processors, and all the rest.
+/// Returns what Linux failed to do: the number of processors, and the other checks.
 fn undone(run: &Run, cpus: u32) -> Option<&'static str> {
     let clock = run.report().any(|(_, what)| what == "clock stores").then_some("kvm-clock");
     let must = [
@@ -145,7 +146,8 @@ fn undone(run: &Run, cpus: u32) -> Option<&'static str> {
     must.into_iter().find(|(done, _)| !done).map(|(_, what)| what)
 }
 
-/// A table for people, headed by what was booted. An error where the two guests did not read the same from their memory.
+/// Returns a table under the name of the booted system. Fails if the two guests did not read the same from their
+/// memory.
 fn side_by_side(what: &str, plain: &Run, under: &Run) -> Result<String> {
     ensure!(
         plain.told("sum") == under.told("sum") && plain.told("l2") == under.told("l2"),
@@ -175,23 +177,24 @@ fn side_by_side(what: &str, plain: &Run, under: &Run) -> Result<String> {
 /// The package whose newest dependency is the kernel.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
-/// What a boot needs: an emulator, our hypervisor, and files for it: Debian's kernel and a file system of busybox, or an image. What is
-/// fetched or made stays in `target/boot`.
-struct Ground {
+/// The needs of a boot: an emulator, our hypervisor, and its files: Debian's kernel and a file system of busybox, or an
+/// image. Fetched and generated files stay in `target/boot`.
+struct BootFiles {
     pc: Pc,
-    /// For files of ours.
+    /// Folder for generated files.
     folder: PathBuf,
     emulator: PathBuf,
-    /// What is booted.
+    /// Name of the booted system.
     what: String,
     files: Vec<PathBuf>,
     hypervisor: PathBuf,
-    /// The file is an image that runs on the bare machine by itself.
+    /// The file is an image that runs on the bare machine alone.
     is_image: bool,
 }
 
-impl Ground {
-    /// Finds, fetches and builds it: Linux, Linux with a KVM, or an image. An error of the type [`Missing`](crate::emulator::Missing) says what is not installed.
+impl BootFiles {
+    /// Finds, fetches and builds the files of Linux, of Linux with a KVM, or of an image. An error of the type
+    /// [`Missing`](crate::emulator::Missing) names a missing tool.
     fn prepare(pc: Pc, l1: Option<&str>) -> Result<Self> {
         let (emulator, folder) = (find(pc.tool.0, pc.tool.1)?, std::path::absolute("target/boot")?);
         fs::create_dir_all(&folder)?;
@@ -221,7 +224,7 @@ impl Ground {
         Ok(Self { pc, folder, emulator, what, files, hypervisor, is_image: false })
     }
 
-    /// The run, if its guest has done all it should; else what its serial port said last.
+    /// Returns the run, if its guest has passed all checks; otherwise the last output of its serial port.
     fn whole(&self, run: Run, cpus: u32) -> Result<Run> {
         let undone = if self.is_image { None } else { undone(&run, cpus) };
         let undone = undone.or((!run.powered_off).then_some("powered off"));
@@ -237,17 +240,17 @@ fn program(package: &str, name: &str) -> Result<PathBuf> {
     Program { package, name, target }.build(&[])
 }
 
-/// Whether a program is loaded by another one: then it is not all there is to it.
+/// Returns whether a program needs a loader, and so further files.
 fn has_interpreter(elf: &[u8]) -> Result<bool> {
     let file = ElfFile64::<LittleEndian>::parse(elf)?;
     let mut headers = file.elf_program_headers().iter();
     Ok(headers.any(|header| header.p_type(LittleEndian) == PT_INTERP))
 }
 
-/// What Linux needs to run guests of its own and to swap.
+/// Modules that Linux needs to run guests of its own and to swap.
 const MODULES: [&str; 4] = ["irqbypass.ko", "kvm.ko", "kvm-amd.ko", "brd.ko"];
 
-/// The guest's whole file system: busybox, a script, and whatever else.
+/// Makes the guest's whole file system: busybox, a script, and further files.
 fn archive(busybox: &[u8], more: &[(String, Vec<u8>)]) -> std::io::Result<Vec<u8>> {
     let init: &[u8] = include_bytes!("init.sh");
     let mut all =
@@ -257,14 +260,15 @@ fn archive(busybox: &[u8], more: &[(String, Vec<u8>)]) -> std::io::Result<Vec<u8
     cpio::write_cpio(all.into_iter().map(entry), Vec::new())
 }
 
-/// The kernel package that the distribution would install now.
+/// Returns the kernel package that the distribution would install now.
 fn newest_kernel() -> Result<String> {
     let answer = answer("apt-cache", &format!("depends {META_PACKAGE}")).unwrap_or_default();
     let package = answer.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
     Ok(package.context("apt knows no Debian kernel: run apt-get update, on a Debian system")?.to_owned())
 }
 
-/// The folder of this package's kernel and modules: from the last time, or by the distribution's own client.
+/// Returns the folder of this package's kernel and modules, from an earlier run, or fetched by the distribution's
+/// client.
 fn fetch(folder: &Path, package: &str) -> Result<PathBuf> {
     let place = folder.join(package);
     if place.is_dir() {
@@ -310,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_booted_is_refused() {
+    fn options_that_cannot_boot_are_refused() {
         for wrong in ["--cpus 3", "--pages 1g", "--npt --ept", "--fast"] {
             assert!(parsed(&format!("boot {wrong}")).is_err(), "{wrong}");
         }

@@ -1,6 +1,7 @@
-//! `house`: the rules that a machine can check, by reading; nothing is changed.
+//! `house`: checks the rules that a program can check by reading the sources. It changes nothing.
 //!
-//! Each rule is a function from a source file, or all of them, to findings. Code is told from comments and text roughly.
+//! Each rule is a function from a source file, or all of them, to findings. The separation of code from comments and
+//! text is approximate.
 
 mod numbers;
 mod rules;
@@ -10,7 +11,7 @@ use anyhow::{Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A place where a rule does not hold: the file, its line, counted from 1, and what is wrong.
+/// A violation of a rule: the file, its line, counted from 1, and what is wrong.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("{}:{line}: {what}", path.display())]
 pub struct Finding {
@@ -44,7 +45,7 @@ pub fn run() -> Outcome {
 pub struct Source {
     /// Relative to the repository's root.
     pub path: PathBuf,
-    /// Its lines, whole: what comments say is here.
+    /// Its whole lines, with comments.
     pub lines: Vec<String>,
     /// The same lines without comments and without the inside of string literals.
     pub code: Vec<String>,
@@ -57,12 +58,12 @@ impl Source {
         Self { path: path.into(), lines, code }
     }
 
-    /// A finding at the line with this index.
+    /// Makes a finding at the line with this index.
     pub fn finding(&self, index: usize, what: impl Into<String>) -> Finding {
         Finding { path: self.path.clone(), line: index + 1, what: what.into() }
     }
 
-    /// Lines before the tests that stand beside the code, last in the file; all, where there are none.
+    /// Returns the number of lines before the unit tests at the end of the file; all lines without such tests.
     fn tests_begin(&self) -> usize {
         let begins = |index: &usize| {
             let code = self.code[*index].trim();
@@ -75,32 +76,33 @@ impl Source {
         (0..self.code.len()).find(begins).unwrap_or(self.code.len())
     }
 
-    /// Lines that are no tests: none of a file that holds tests.
+    /// Returns the number of lines that are not tests: none of a file of tests.
     fn own(&self) -> usize {
         let is_tests = |part: &str| part.trim_end_matches(".rs").rsplit('_').next() == Some("tests");
         let tests = self.path.iter().any(|part| is_tests(&part.to_string_lossy()));
         if tests { 0 } else { self.tests_begin() }
     }
 
-    /// Lines of the engine that are shipped: none of another file.
+    /// Returns the number of shipped lines of the engine: none of another file.
     pub fn shipped(&self) -> usize {
         let ships = self.path.starts_with("slat/src") || self.path.starts_with("slots/src");
         if ships { self.own() } else { 0 }
     }
 
-    /// What `wrong` says of each of the first so many lines of code, with its index.
+    /// Returns the findings of `wrong` for the first `lines` lines of code.
     pub fn find(&self, lines: usize, mut wrong: impl FnMut(usize, &str) -> Option<String>) -> Vec<Finding> {
         let code = self.code[..lines].iter().enumerate();
         code.filter_map(|(index, code)| Some(self.finding(index, wrong(index, code)?))).collect()
     }
 
-    /// Whether `mark` stands on the line with this index, or on one of the `reach` lines before it.
+    /// Returns whether `mark` is on the line with this index, or on one of the `reach` lines before it.
     pub fn marked(&self, index: usize, reach: usize, mark: &str) -> bool {
         self.lines[index.saturating_sub(reach)..=index].iter().any(|line| line.contains(mark))
     }
 }
 
-/// Files below `folder` whose names end so, except what is built. Not by git's list: a checkout may have none, or another user's.
+/// Reads the files below `folder` with this name ending, except build outputs. Does not use git's list, which a
+/// checkout may lack.
 fn read_all(folder: &Path, end: &str) -> Result<Vec<Source>> {
     let mut sources = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -115,7 +117,8 @@ fn read_all(folder: &Path, end: &str) -> Result<Vec<Source>> {
     Ok(sources)
 }
 
-/// A line without its comment and without the inside of its string literals. Literals of several lines are taken for code.
+/// Returns a line without its comment and without the contents of its string literals. Literals of several lines count
+/// as code.
 fn code(line: &str) -> String {
     let (mut code, mut in_text) = (String::new(), false);
     let mut rest = line.chars().peekable();
@@ -137,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_is_told_from_comments_and_text() {
+    fn code_is_distinguished_from_comments_and_text() {
         for (line, expected) in [
             ("let a = 1; // danger", "let a = 1; "),
             ("/// danger {", ""),

@@ -1,17 +1,17 @@
-//! In the engine's public signatures an address, a frame or an entry is a type of its own (`addr`, `table::Word`), never a
-//! bare `u64`. What is one counts something, and its name says what.
+//! In the engine's public signatures an address, a frame or an entry has a type of its own (`addr`, `table::Word`),
+//! never a bare `u64`. A bare number is a count, and its name says of what.
 //!
-//! Looked at: parameters and answers of `pub fn` and of what a `pub trait` asks for, and `pub` fields. Not: the types
-//! that hold the number themselves, constants, and private and `pub(crate)` items.
+//! The rule covers parameters and results of `pub fn` and of methods of a `pub trait`, and `pub` fields. It does not
+//! cover the types that hold the number themselves, constants, and private and `pub(crate)` items.
 
 use super::rules::words;
 use super::{Finding, Source};
 
-/// Where numbers become types; where all are counters; and hooks for tests, which nothing else sees.
+/// Excepted files: conversions of numbers to types, counters, and hooks for tests.
 const FILES: [&str; 4] =
     ["slots/src/addr.rs", "slat/src/stats.rs", "slat/src/seeded.rs", "slat/src/inject.rs"];
 
-/// Parameters, fields and functions that may be, or give, a bare number, and what it counts.
+/// Parameters, fields and functions that may have a bare number, and what it counts.
 const NUMBERS: [(&str, &str); 8] = [
     ("pages frames bytes table_bytes shrink compact requested paid collected_not_reset", "how many"),
     ("prefault prefault_as populate progress split recover map unmap", "pages mapped, split, or recovered"),
@@ -49,14 +49,14 @@ fn is_function(item: &str, in_trait: bool) -> bool {
     item.is_some_and(|item| ["fn ", "const fn ", "unsafe fn "].iter().any(|begin| item.starts_with(begin)))
 }
 
-/// From the name on up to the body, in one line. Arrows are no brackets.
+/// Returns the signature from the name up to the body, in one line. Arrows are no brackets.
 fn signature(lines: &[String]) -> Option<String> {
     let end = lines.iter().position(|line| line.contains(['{', ';']))?;
     let text = lines[..=end].iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ").replace("->", "=");
     Some(text.split_once("fn ")?.1.split(['{', ';']).next()?.to_owned())
 }
 
-/// The first name in a signature that is, or gives, a bare number and is not known to count.
+/// Returns the first name in a signature with a bare number that is not known to count.
 fn in_signature(signature: &str) -> Option<String> {
     let (parameters, answer) = signature.rsplit_once(") =").unwrap_or((signature, ""));
     let function = parameters.split(['(', '<']).next()?;
@@ -66,7 +66,7 @@ fn in_signature(signature: &str) -> Option<String> {
             name = begins.trim().trim_start_matches("mut ");
             what
         });
-        // What a closure is given is its own business.
+        // Arguments of closures are not covered.
         if !of_closure && is_bare(name, what) {
             return Some(name.to_owned());
         }
@@ -75,7 +75,7 @@ fn in_signature(signature: &str) -> Option<String> {
     is_bare(function, answer).then(|| function.to_owned())
 }
 
-/// Whether `what` has a bare number in it that `name` does not account for.
+/// Returns whether `what` has a bare number that `name` does not explain.
 fn is_bare(name: &str, what: &str) -> bool {
     words(what).any(|word| word == "u64")
         && !NUMBERS.iter().any(|(names, _)| names.split(' ').any(|number| number == name))

@@ -5,7 +5,7 @@ use crate::verify::kept::{cells, table};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A file is one idea: more than 450 lines are two, and a page-table format has 140. Integration tests may be longer.
+/// A file has at most 450 lines, and a page-table format 140. Integration tests may be longer.
 pub fn length(source: &Source) -> Vec<Finding> {
     let format = source.path.starts_with("slat/src/table/formats") && !source.path.ends_with("tests.rs");
     let most = if format { 140 } else { 450 };
@@ -16,8 +16,8 @@ pub fn length(source: &Source) -> Vec<Finding> {
     vec![source.finding(most, format!("{lines} lines, over {most}"))]
 }
 
-/// Each `unsafe` has a `SAFETY:` comment, which begins close by and says who guarantees what. Clippy demands it where it looks:
-/// not in what is built for another target, or with another `cfg`.
+/// Each `unsafe` has a nearby `SAFETY:` comment that says what guarantees it. Clippy checks only code for the current
+/// target and `cfg`.
 pub fn safety(source: &Source) -> Vec<Finding> {
     const REACH: usize = 6;
     source.find(source.code.len(), |index, code| {
@@ -28,8 +28,8 @@ pub fn safety(source: &Source) -> Vec<Finding> {
     })
 }
 
-/// In the engine, each ordering stronger than relaxed says in an `ORDER(name)` comment, which begins close by, what must not
-/// move past what. Imports, and tests beside the code, need not.
+/// In the engine, each ordering stronger than relaxed has a nearby `ORDER(name)` comment that says what must not move
+/// past what. Imports and unit tests are exempt.
 pub fn order(source: &Source) -> Vec<Finding> {
     const REACH: usize = 8;
     let mut importing = false;
@@ -43,7 +43,7 @@ pub fn order(source: &Source) -> Vec<Finding> {
     })
 }
 
-/// What is here works: no unwritten functions, no tests that are switched off.
+/// No unimplemented functions, and no ignored tests.
 pub fn promises(source: &Source) -> Vec<Finding> {
     source.find(source.code.len(), |_, code| {
         let broken =
@@ -54,8 +54,9 @@ pub fn promises(source: &Source) -> Vec<Finding> {
 
 const TABLE: &str = "slat/src/sync/orderings.md";
 
-/// Each `ORDER(tag)` of the engine has a row in [`TABLE`], one of `texts`: the room whose `loom_tests.rs` shows it, and the test.
-/// It stands on both sides, in two places at least, unless the table says that it `is one-sided`.
+/// Each `ORDER(tag)` of the engine has a row in [`TABLE`], one of `texts`, which names the module whose `loom_tests.rs`
+/// shows it, and the test. The tag is in at least two places, one for each side, unless the table says that it
+/// `is one-sided`.
 pub fn tags(sources: &[Source], texts: &[Source]) -> Vec<Finding> {
     let Some(table) = texts.iter().find(|source| source.path == Path::new(TABLE)) else {
         return Vec::new();
@@ -87,14 +88,14 @@ pub fn tags(sources: &[Source], texts: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// The tags that a shipped file of the engine names, with the indices of their lines.
+/// Returns the tags in a shipped file of the engine, with the indices of their lines.
 fn uses(source: &Source) -> Vec<(&Source, usize, &str)> {
     let lines = source.lines[..source.shipped()].iter().enumerate();
     let tags = lines.flat_map(|(at, line)| line.split("ORDER(").skip(1).map(move |rest| (at, rest)));
     tags.filter_map(|(at, rest)| Some((source, at, rest.split_once(')')?.0))).collect()
 }
 
-/// A relative link of a Markdown file, or a file that it includes, is there. Headings are not followed.
+/// The target of a relative link, and an included file, of a Markdown file exist. Headings are not checked.
 pub fn links(file: &Source) -> Vec<Finding> {
     file.find(file.lines.len(), |at, _| {
         let line = file.lines[at].replace("{{#include ", "](").replace("}}", ")");
@@ -107,8 +108,8 @@ pub fn links(file: &Source) -> Vec<Finding> {
 
 pub const INVENTORY: &str = "VERIFICATION.md";
 
-/// How much `unsafe` each folder's code has, as cargo-geiger counts it, is a table of [`INVENTORY`]: a finding where `text` does
-/// not have it as it is now. `extern` may stand behind the word; a block of foreign functions is a block.
+/// The table of `unsafe` in [`INVENTORY`], by folder, as cargo-geiger counts it, is right: a finding if `text` lacks
+/// the current table. `extern` may follow the word; a block of foreign functions is a block.
 pub fn inventory(sources: &[Source], text: &str) -> Option<Finding> {
     let mut rows = BTreeMap::<String, [usize; 5]>::new();
     for source in sources {
@@ -154,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_must_say_and_must_not_is_found() {
+    fn missing_and_forbidden_text_in_a_file_is_found() {
         let far = format!("// SAFETY: far away\n{}unsafe impl Send for A {{}}", "\n".repeat(6));
         let engine = "slat/src/a.rs";
         let cases: [(super::super::Rule, &str, &str, usize); 14] = [
             (safety, "a.rs", "let a = unsafe { b() };", 1),
             (safety, "a.rs", "// SAFETY: b is kind.\nlet a = unsafe { b() };", 0),
             (safety, "a.rs", &far, 1),
-            // Its caller is the one to argue.
+            // Its caller must argue.
             (safety, "a.rs", "unsafe fn a();", 0),
             (order, engine, "a.load(Acquire);", 1),
             (order, engine, "// ORDER(a): b before c.\na.load(Ordering::Acquire);", 0),
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_has_two_sides_and_a_test_or_says_that_it_is_one_sided() {
+    fn an_order_tag_needs_two_sides_and_a_test_unless_it_is_listed_as_one_sided() {
         let test = "fn it_holds() {";
         assert!(found(ROW, BOTH, test).is_empty());
         assert_eq!(found(ROW, BOTH, "fn it_holds_not() {"), ["no it_holds in slat/src/room/loom_tests.rs"]);
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!(found("", BOTH, ""), ["ORDER(a) is not in slat/src/sync/orderings.md"; 2]);
         let elsewhere = ROW.replace("`room`", "`other`");
         assert_eq!(found(&elsewhere, BOTH, test), ["no slat/src/other/loom_tests.rs"]);
-        // Tests are no side.
+        // Tests do not count as a side.
         let one = "// ORDER(a): b.\n#[cfg(test)]\nmod tests {\n    // ORDER(a): c.\n}";
         assert_eq!(found(ROW, one, test), ["ORDER(a) stands on one side only"]);
         assert!(found(&format!("{ROW}`a` is one-sided: nothing answers.\n"), one, test).is_empty());

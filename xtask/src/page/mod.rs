@@ -1,12 +1,12 @@
-//! `page`: a report as people see it, in a real browser. Makes a quick report, or takes the folder of one that is there.
+//! `page`: checks a report in a real browser. Makes a quick report, or takes the folder of an existing one.
 //!
 //! ```text
 //! index.html ──▶ host page: an iframe of 400 or 1400 pixels, and check.js ──chromium──▶ DOM ──▶ findings
 //!                                     light and dark                  └──▶ what its console said
 //! ```
-//! Windows have a least width, so the page is in an iframe of the width that is wanted. It is there by `srcdoc`, which makes
-//! it of the same origin as the checks. Without Chromium it is skipped in one line; where `SLAT_REQUIRE_CHROMIUM=1` is set,
-//! as CI does, a skip is a failure.
+//! Windows have a least width, so the page is in an iframe of the wanted width. The iframe uses `srcdoc`, so that it
+//! has the same origin as the checks. Without Chromium the chore is skipped with one line; if `SLAT_REQUIRE_CHROMIUM=1`
+//! is set, as CI does, a skip is a failure.
 
 use crate::Outcome;
 use crate::emulator::{find, or_skipped};
@@ -15,18 +15,17 @@ use anyhow::{Context as _, Result, ensure};
 use std::fs;
 use std::path::PathBuf;
 
-/// Set where nothing may be skipped.
+/// Variable that forbids skips.
 const REQUIRED: &str = "SLAT_REQUIRE_CHROMIUM";
 /// Widths of a telephone and of a desk.
 const WIDTHS: [u32; 2] = [400, 1400];
-/// What the browser must find on a report at least.
+/// Least number of plots on a report.
 const PLOTS: u64 = 10;
-/// The most that a page may have.
+/// Most bytes of a page.
 const BYTES: usize = 3 << 20;
-/// What is looked for: plots that are there, nothing that sticks out or overlaps, text that can be read.
+/// The checks: plots are present, nothing sticks out or overlaps, and text is readable.
 const CHECKS: &str = include_str!("check.js");
-/// A plot as it should be; then, each after a comment, what is wrong with a page and what the checks have to say then: if they
-/// do not find that, they find nothing.
+/// The controls: a correct plot; then faults of a page, each after a comment with the expected finding.
 const CONTROLS: &str = include_str!("controls.html");
 
 #[derive(clap::Args)]
@@ -61,7 +60,7 @@ fn look(args: &Args) -> Outcome {
     Ok(())
 }
 
-/// Each fault is found, and a page without one is not blamed.
+/// Checks that each fault is found, and that a correct page has no finding.
 fn controls(browser: &Browser) -> Outcome {
     let mut parts = CONTROLS.split("\n<!-- ");
     let good = parts.next().unwrap_or_default();
@@ -84,7 +83,7 @@ fn controls(browser: &Browser) -> Outcome {
     Ok(())
 }
 
-/// Makes a quick report, and says where it is. Checks of benches that do not hold are the benches' business.
+/// Makes a quick report, and returns its folder. Ignores failed checks of benches.
 fn report() -> Result<PathBuf> {
     let folder = PathBuf::from("target/page/report");
     let mut cargo = bounded(900, env!("CARGO"));
@@ -94,32 +93,32 @@ fn report() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Seconds for one look.
+/// Time limit of one check, in seconds.
 const BOUND: u32 = 120;
 const FLAGS: &str = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync --hide-scrollbars
     --disable-background-networking --disable-component-update --enable-logging=stderr --virtual-time-budget=10000 --dump-dom";
 
-/// Headless Chromium: one page at a time, with a bound on its time.
+/// Headless Chromium: one page at a time, with a time limit.
 struct Browser {
     chromium: PathBuf,
-    /// For what it needs.
+    /// Folder for its files.
     folder: PathBuf,
 }
 
-/// What the reader prefers, as media queries call it.
+/// Colour schemes of media queries.
 const SCHEMES: [&str; 2] = ["light", "dark"];
 
-/// What the checks saw, as `check.js` writes it.
+/// Result of the checks, as `check.js` writes it.
 #[derive(Debug, serde::Deserialize)]
 struct Seen {
     plots: u64,
     texts: u64,
-    /// What is wrong, a line each.
+    /// Findings, one line each.
     findings: Vec<String>,
 }
 
 impl Browser {
-    /// Looks at a page in a window of so many pixels.
+    /// Checks a page in a window of `width` pixels.
     fn look(&self, page: &str, width: u32, scheme: &str) -> Result<Seen> {
         let host = self.folder.join("host.html");
         fs::write(&host, host_page(page, width, scheme))?;
@@ -137,7 +136,7 @@ impl Browser {
     }
 }
 
-/// The page in an iframe, and the checks beside it.
+/// Returns a page with the report in an iframe, and the checks beside it.
 fn host_page(page: &str, width: u32, scheme: &str) -> String {
     let escaped = page.replace('&', "&amp;").replace('"', "&quot;");
     format!(
@@ -148,7 +147,7 @@ fn host_page(page: &str, width: u32, scheme: &str) -> String {
     )
 }
 
-/// What the checks wrote into the page, as JSON; nothing where they did not come to their end.
+/// Parses the JSON that the checks wrote into the page; `None` if they did not finish.
 fn read(dom: &str) -> Option<Seen> {
     let (_, rest) = dom.split_once("<pre id=\"seen\">")?;
     let (dom, _) = rest.split_once("</pre>")?;
@@ -162,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_checks_saw_is_read() {
+    fn results_of_the_page_check_are_read() {
         let dom = |text: &str| format!("<html><pre id=\"seen\">{text}</pre><script>…</script></html>");
         let json = r#"{"plots":3,"texts":20,"findings":["a &lt;p&gt; of \"&amp;lt;\"","empty plot"]}"#;
         let seen = read(&dom(json)).unwrap();

@@ -1,14 +1,14 @@
-//! What tests say that they have shown, in three kinds of lines, and the tables made of them:
+//! Evidence: three kinds of lines in the output of tests, and the tables made of them:
 //!
 //! ```text
 //! EXECUTIONS <Tool> <what was explored> <how many>       explored, and nothing was wrong
 //! BUG <name> <Tool> <what is wrong>                      a mistake that can be made on purpose, and who must find it
 //! SEEDED <name> <Tool> <executions>                      it was made, and found by the last of so many executions
 //! ```
-//! A test harness may have begun the line with words of its own.
+//! A test harness may add a prefix to a line.
 //!
-//! `--docs` writes the tables to `verification/mistakes.md`; every other run compares that file with the code. How many
-//! executions it took changes with any change; which mistakes there are, and which tool finds them, must be true.
+//! `--docs` writes the tables to `verification/mistakes.md`; every other run compares that file with the code. The
+//! number of executions changes with any change; the list of mistakes and their tools must be right.
 
 use super::kept::{cells, table};
 use crate::Outcome;
@@ -27,16 +27,17 @@ type Key = (String, String);
 
 #[derive(Default)]
 pub struct Evidence {
-    /// Mistakes that can be made on purpose, and the tool of each, as they were listed; and what is wrong then.
+    /// Seeded mistakes with their tools, in the order of the list, and what is wrong.
     pub mistakes: Vec<(Key, String)>,
-    /// How many executions it took to find a mistake.
+    /// Number of executions until a mistake was found.
     found: BTreeMap<Key, u64>,
-    /// By tool, and what it explored.
+    /// Executions by tool and scenario.
     explored: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 impl Evidence {
-    /// Adds what a command said; most lines say nothing here. Returns the tools that have explored, or found, anything.
+    /// Adds the output of a command; most lines are no evidence. Returns the tools that have explored, or found,
+    /// anything.
     pub fn read(&mut self, text: &str) -> BTreeSet<String> {
         text.lines().filter_map(said).filter_map(|(kind, rest)| self.note(kind, rest)).collect()
     }
@@ -66,13 +67,14 @@ impl Evidence {
         }
     }
 
-    /// The mistakes that any of `tools` must find, and whether it has.
+    /// Returns the mistakes that any of `tools` must find, and whether it has.
     fn due<'a>(&'a self, tools: &'a [&str]) -> impl Iterator<Item = (&'a Key, &'a str, bool)> {
         let due = self.mistakes.iter().filter(|((_, tool), _)| tools.contains(&tool.as_str()));
         due.map(|(key, what)| (key, what.as_str(), self.found.contains_key(key)))
     }
 
-    /// What is missing: mistakes that their tool, one of `tools`, has not found; and findings of mistakes that are not listed.
+    /// Returns the gaps: mistakes that their tool, one of `tools`, has not found; and found mistakes that are not
+    /// listed.
     pub fn gaps(&self, tools: &[&str]) -> Vec<String> {
         if self.mistakes.is_empty() {
             return vec!["no mistakes are listed".to_owned()];
@@ -84,7 +86,7 @@ impl Evidence {
         missed.chain(unlisted).collect()
     }
 
-    /// How many mistakes of `tools` were found, and how many are left to other tools.
+    /// Returns how many mistakes of `tools` were found, and how many are left to other tools.
     pub fn verdict(&self, tools: &[&str]) -> String {
         let (due, found) = (self.due(tools).count(), self.due(tools).filter(|(.., found)| *found).count());
         let text = format!("{found} of {due} seeded bugs found");
@@ -94,7 +96,7 @@ impl Evidence {
         }
     }
 
-    /// A table of what was explored without a fault, by tool.
+    /// Returns a table of the executions without a fault, by tool.
     pub fn executions(&self) -> String {
         let rows = self.explored.iter().map(|(tool, explored)| {
             [tool.clone(), explored.len().to_string(), explored.values().sum::<u64>().to_string()]
@@ -102,7 +104,7 @@ impl Evidence {
         table(["tool", "scenarios", "executions without a fault"], rows)
     }
 
-    /// A table of the mistakes: which, what finds it, and after how many executions.
+    /// Returns a table of the mistakes, their tools, and the executions until each was found.
     pub fn mistakes(&self) -> String {
         let rows = self.mistakes.iter().map(|(key, what)| {
             let executions = self.found.get(key).map_or("not found".to_owned(), u64::to_string);
@@ -116,7 +118,7 @@ impl Evidence {
         Ok(fs::write(FILE, format!("{ABOUT}\n{}\n{}", self.executions(), self.mistakes()))?)
     }
 
-    /// Where the mistakes of the file and the code's differ.
+    /// Returns the differences between the mistakes of the file and those of the code.
     pub fn differences(&self) -> Result<Vec<String>> {
         Ok(self.differences_in(&fs::read_to_string(FILE)?))
     }
@@ -136,7 +138,7 @@ fn key(name: &str, tool: &str) -> Key {
     (name.to_owned(), tool.to_owned())
 }
 
-/// The kind of a line, and what follows it.
+/// Returns the kind of a line, and the rest of it.
 fn said(line: &str) -> Option<(&'static str, &str)> {
     ["BUG", "SEEDED", "EXECUTIONS"].into_iter().find_map(|kind| {
         let at = line.find(kind)?;
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_tool_finds_or_no_row_lists_is_a_gap() {
+    fn a_mistake_found_by_another_tool_or_not_listed_is_a_gap() {
         let evidence = of(&[LISTED, "SEEDED a-b Shuttle 7", "SEEDED c Fuzz 1"]);
         assert_eq!(evidence.verdict(TOOLS), "1 of 2 seeded bugs found");
         assert_eq!(evidence.gaps(TOOLS).len(), 2, "a-b is not found, and Shuttle's is not listed");
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_is_told() {
+    fn the_written_table_has_no_differences_from_its_evidence() {
         let now = of(&["BUG a-b Loom an a", "BUG c Fuzz a c", "SEEDED c Fuzz 4"]);
         assert_eq!(now.differences_in("").len(), 2, "nothing is told yet");
         assert_eq!(now.differences_in(&now.mistakes()), NO_GAPS);

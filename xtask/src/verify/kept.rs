@@ -1,5 +1,6 @@
-//! Tables in Markdown, and the one in `verification/nightly.md`: what the last nightly run showed, step by step, kept in the repository, so that a tier that is
-//! never run is seen. Each row says of which commit it is: a step that was run alone has a row of its own time.
+//! Tables in Markdown, and the one in `verification/nightly.md`: the results of the last nightly run, step by step,
+//! kept in the repository, so that steps that never run are seen. Each row has its commit: a step that ran alone has a
+//! later row.
 
 use super::steps::{STEPS, Tier};
 use crate::Outcome;
@@ -28,7 +29,7 @@ impl Kept {
         Self::of(&fs::read_to_string(FILE).unwrap_or_default())
     }
 
-    /// Rows of steps that there are.
+    /// Parses the rows of existing steps.
     fn of(text: &str) -> Self {
         let rows = text.lines().filter_map(cells::<5>);
         let rows = rows.filter(|row| steps().any(|step| step == row[0]));
@@ -53,7 +54,7 @@ impl Kept {
         format!("{ABOUT}\n{}\n{}\n", table(HEAD, self.0.clone()), self.summary())
     }
 
-    /// What there is to say in one line.
+    /// Returns a summary of one line.
     pub fn summary(&self) -> String {
         let passed = self.0.iter().filter(|[_, verdict, ..]| verdict == PASSED).count();
         let mut text = format!("Nightly: {passed} of {} steps passed", steps().count());
@@ -68,19 +69,19 @@ impl Kept {
     }
 }
 
-/// The names of the steps of the nightly tier.
+/// Returns the names of the steps of the nightly tier.
 fn steps() -> impl Iterator<Item = &'static str> {
     STEPS.iter().filter(|step| step.of(Tier::Nightly).next().is_some()).map(|step| step.name)
 }
 
-/// The commit that is checked out, with `+` where anything but this file was changed.
+/// Returns the current commit, with `+` if anything but this file was changed.
 fn commit() -> Result<String> {
     let changed = answer("git", &format!("status --porcelain -- . :!{FILE}"))?;
     let commit = answer("git", "rev-parse --short=8 HEAD")?;
     Ok(if changed.is_empty() { commit } else { commit + "+" })
 }
 
-/// A table with columns as wide as their widest cell.
+/// Formats a table with columns as wide as their widest cell.
 pub fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let rows: Vec<[String; N]> = [head.map(str::to_owned)].into_iter().chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -92,7 +93,7 @@ pub fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [St
     format!("|{}|\n", lines.join("|\n|"))
 }
 
-/// The cells of a line that is a table's row, and has so many or more; its line of dashes is none. Code is without its marks.
+/// Parses the cells of a table's row with at least `N` cells; the line of dashes is no row. Removes the marks of code.
 pub fn cells<const N: usize>(line: &str) -> Option<[&str; N]> {
     let cells = line.strip_prefix('|')?.split('|').map(|cell| cell.trim().trim_matches('`'));
     let cells: Vec<&str> = cells.take(N).collect();
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_table_is_read_back() {
         let text = table(["what", "n"], [["`a-b`", "7"], ["c", "12,000"]].map(|row| row.map(str::to_owned)));
         assert_eq!(text.lines().nth(2), Some("| `a-b` | 7      |"));
         let rows: Vec<[&str; 2]> = text.lines().filter_map(cells).collect();

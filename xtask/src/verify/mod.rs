@@ -1,13 +1,13 @@
-//! `check`, `verify` and `nightly`: what must hold, in three tiers, and what each check has shown.
+//! `check`, `verify` and `nightly`: three tiers of checks, and the evidence of each check.
 //!
-//! A check is a row of [`steps`]: a name and command lines, each in some tiers, with the time that it should take and the
-//! time after which it is ended. What the tests explore they say in lines that begin with `EXECUTIONS`; which
-//! mistakes can be made on purpose, and which were found, in lines that begin with `BUG` and `SEEDED` ([`evidence`]). At the
-//! end stand the tables of both; the same tables are in `VERIFICATION.md`, and must name the same mistakes.
+//! A check is a row of [`steps`]: a name and command lines, each in some tiers, with a budget and a time limit. Tests
+//! print their executions in lines that begin with `EXECUTIONS`, and seeded and found mistakes in lines that begin with
+//! `BUG` and `SEEDED` ([`evidence`]). The tables of both are printed at the end; `verification/mistakes.md` has the
+//! same tables, and must name the same mistakes.
 //!
-//! It fails where a command fails or runs for too long, where a tool that must explore says nothing, and where a tool of
-//! this tier has not found a mistake that is listed as that tool's. The nightly tier has every tool. Everything is run
-//! before it says so. What the last nightly run showed is kept in `verification/nightly.md` ([`kept`]).
+//! It fails if a command fails or exceeds its limit, if a tool that must explore reports nothing, or if a tool of this
+//! tier has not found one of its mistakes. The nightly tier has every tool. All steps run before it reports. The
+//! results of the last nightly run are kept in `verification/nightly.md` ([`kept`]).
 
 mod evidence;
 pub mod kept;
@@ -38,10 +38,10 @@ pub struct Args {
     docs: bool,
 }
 
-/// What was asked for.
+/// The requested checks.
 struct Request<'a> {
     tier: Tier,
-    /// A step's name, or [`SEEDED_BUGS`]; all, without.
+    /// A step's name, or [`SEEDED_BUGS`]; `None` for all.
     only: Option<&'a str>,
 }
 
@@ -59,19 +59,19 @@ impl<'a> Request<'a> {
         Ok(request)
     }
 
-    /// Whether every mistake must be found whose tool runs in this tier.
+    /// Returns whether the tools of this tier must find all of their mistakes.
     fn demands_mistakes(&self) -> bool {
         self.tier != Tier::Quick && self.only.is_none_or(|only| only == SEEDED_BUGS)
     }
 
-    /// What is run of a step.
+    /// Returns the lines of a step to run.
     fn lines(&self, step: &Step) -> Vec<&'static Line> {
         let wants =
             |only, line: &Line| if only == SEEDED_BUGS { !line.tools.is_empty() } else { step.name == only };
         step.of(self.tier).filter(|line| self.only.is_none_or(|only| wants(only, line))).collect()
     }
 
-    /// The tools that are run.
+    /// Returns the tools to run.
     fn tools(&self) -> Vec<&'static str> {
         STEPS.iter().flat_map(|step| self.lines(step)).flat_map(|line| line.tools).copied().collect()
     }
@@ -101,13 +101,13 @@ pub fn run(tier: Tier, args: &Args) -> Outcome {
         println!("-- {}: {took}", step.name);
         writeln!(times, "  {:<40} {took}", step.name)?;
         if tier == Tier::Nightly {
-            // After each step, so that a run that is cut short leaves what it has shown.
+            // After each step, so that an interrupted run keeps its results.
             kept.note(step.name, failures.len() == failures_before, began.elapsed())?;
         }
     }
     println!("\n{}", evidence.executions());
     if !evidence.mistakes.is_empty() {
-        // Long: for people who look at it, or have asked for it.
+        // Long output: only for a terminal, or on request.
         if request.only == Some(SEEDED_BUGS) || std::io::stdout().is_terminal() {
             println!("{}", evidence.mistakes());
         }
@@ -134,7 +134,7 @@ pub fn run(tier: Tier, args: &Args) -> Outcome {
     Ok(())
 }
 
-/// How long a step took, beside what it should take. More than that is reported, and is no failure.
+/// Formats the time of a step and its budget. More than the budget is reported, and is no failure.
 fn time(took: Duration, budget: Duration) -> String {
     let over = if took > budget { ", OVER" } else { "" };
     format!("{}s (budget {}s{over})", took.as_secs(), budget.as_secs())
@@ -142,7 +142,7 @@ fn time(took: Duration, budget: Duration) -> String {
 
 const SHOWN: usize = 60;
 
-/// Runs `line`, keeps what it says in `log`, and adds what it shows to `evidence`. An error says all that there is to say.
+/// Runs `line`, writes its output to `log`, and adds its evidence to `evidence`. The error has the full reason.
 fn run_line(log: &Path, line: &Line, evidence: &mut Evidence) -> Outcome {
     let variables = line.environment.iter().map(|(name, value)| format!("{name}='{value}' "));
     println!("$ {}{}", variables.collect::<String>(), line.words);
@@ -164,7 +164,7 @@ fn run_line(log: &Path, line: &Line, evidence: &mut Evidence) -> Outcome {
     bail!("{}: {why}{}; all that it said is in {}", line.words, failed_tests(&text), log.display())
 }
 
-/// The names of the tests that failed, and what each said as it panicked: where only a report's end is kept, it has them.
+/// Returns the names of failed tests, and their panic messages, for logs that keep only the end of a report.
 fn failed_tests(text: &str) -> String {
     let is_name = |line: &&str| line.starts_with("test ") && line.ends_with(" ... FAILED");
     let mut said = Vec::new();
@@ -212,14 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_test_is_named_with_what_it_said() {
+    fn a_failed_test_is_named_with_its_message() {
         let text = "test one ... ok\ntest two ... FAILED\n\nthread 'two' (7) panicked at a.rs:1:\nsix became 7\nstack backtrace:\n";
         assert_eq!(failed_tests(text), "\n    two: thread 'two' (7) panicked at a.rs:1: six became 7");
         assert_eq!(failed_tests("test one ... ok\n"), "");
     }
 
     #[test]
-    fn a_tool_that_says_nothing_and_a_line_that_fails_are_told() {
+    fn a_failed_line_and_a_tool_without_output_are_reported() {
         let log = std::env::temp_dir().join(format!("slat-verify-{}", std::process::id()));
         for (words, says) in [
             ("echo EXECUTIONS Loom a 3", "explored by Model"),

@@ -1,47 +1,47 @@
-//! The table of checks. What they run is what a person would type.
+//! The table of checks. Their commands are those that a person would type.
 
 use std::time::Duration;
 
-/// When a line is run.
+/// The tier of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// `cargo xtask check`: while one works.
+    /// `cargo xtask check`: during work.
     Quick,
     /// `cargo xtask verify`, which `.ci/run` runs: before a change lands.
     Push,
-    /// `cargo xtask nightly`: what takes hours, and every mistake.
+    /// `cargo xtask nightly`: checks that take hours, and every mistake.
     Nightly,
 }
 
 /// A check.
 pub struct Step {
-    /// For `--only`.
+    /// The name for `--only`.
     pub name: &'static str,
     pub about: &'static str,
     pub lines: &'static [Line],
 }
 
-/// A command line: no shell reads it, so its words have no spaces in them.
+/// A command line without a shell, so its words have no spaces.
 pub struct Line {
     pub tiers: &'static [Tier],
     pub environment: &'static [(&'static str, &'static str)],
     pub words: &'static str,
-    /// The tools that must say `EXECUTIONS` or `SEEDED` here, since a test that was renamed would pass by not being there; and
-    /// whose mistakes must all have been found.
+    /// Tools that must print `EXECUTIONS` or `SEEDED` here, because a renamed test would otherwise pass unnoticed; all
+    /// of their mistakes must be found.
     pub tools: &'static [&'static str],
-    /// Seconds that it should take on two cores. More is reported.
+    /// Budget in seconds on two cores. More is reported.
     pub budget: u32,
-    /// Seconds after which it is ended, and has failed.
+    /// Time limit in seconds, after which it has failed.
     pub bound: u32,
 }
 
 impl Step {
-    /// Its lines that are run in `tier`.
+    /// Returns its lines in `tier`.
     pub fn of(&self, tier: Tier) -> impl Iterator<Item = &'static Line> {
         self.lines.iter().filter(move |line| line.tiers.contains(&tier))
     }
 
-    /// What it should take in `tier`.
+    /// Returns its budget in `tier`.
     pub fn budget(&self, tier: Tier) -> Duration {
         Duration::from_secs(self.of(tier).map(|line| u64::from(line.budget)).sum())
     }
@@ -135,7 +135,7 @@ pub const STEPS: &[Step] = &[
         name: "model",
         about: "the protocol, every state; the large scenarios at night",
         lines: &[
-            // As the suite has built it: `-p slat-model` would build its dependencies again, with other features.
+            // As the suite has built it; `-p slat-model` would build its dependencies again, with other features.
             Line::new(PUSH_NIGHTLY, 10, 180, "cargo test --workspace --locked --no-run --test protocol"),
             Line::new(PUSH, 100, 400, "target/debug/slat-model push").hears(&["Model"]),
             Line::new(NIGHTLY, 150, 900, "target/debug/slat-model").hears(&["Model"]),
@@ -225,7 +225,7 @@ pub const STEPS: &[Step] = &[
                 ("SLAT_PAGER_SOAK_MIB", "256"),
                 ("SLAT_PAGER_SOAK_GUESTS", "8"),
             ]),
-            // The server is moto's. Where it is not installed, the tests say so.
+            // The server is moto's. If it is not installed, the tests print that.
             Line::new(
                 NIGHTLY,
                 150,
@@ -282,14 +282,14 @@ pub const STEPS: &[Step] = &[
 mod tests {
     use super::*;
 
-    /// Seconds that `tier` should take.
+    /// Returns the budget of `tier` in seconds.
     fn budget(tier: Tier) -> u64 {
         STEPS.iter().map(|step| step.budget(tier).as_secs()).sum()
     }
 
     #[test]
     fn no_tier_should_take_longer_than_it_may() {
-        // As `.ci/run` has it, whose own steps have the rest.
+        // As in `.ci/run`, whose own steps have the rest.
         assert!(budget(Tier::Push) <= 1_300, "{} s", budget(Tier::Push));
         assert!(budget(Tier::Nightly) <= 3 * 3_600, "{} s", budget(Tier::Nightly));
         for line in STEPS.iter().flat_map(|step| step.lines) {

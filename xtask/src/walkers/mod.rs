@@ -1,8 +1,8 @@
-//! `walkers`: slat's tables, judged by hardware walkers that others wrote (`walkers/README.md`).
+//! `walkers`: checks slat's tables by foreign hardware walkers (`walkers/README.md`).
 //!
-//! Each row is a bare-metal program in an emulator: it runs the real engine, and compares what the emulated walker makes of
-//! its tables with what it should, look-up by look-up. What it says is kept in `target/walkers`, summed up here, and a
-//! failure of the chore where anything differs.
+//! Each row is a bare-metal program in an emulator. It runs the real engine, and compares the results of the emulated
+//! walker with the expected ones, look-up by look-up. Its output is kept in `target/walkers` and summed up here. Any
+//! difference is a failure.
 
 use crate::Outcome;
 use crate::emulator::{Bochs, Program, REQUIRED, find, or_skipped, qemu, run as heard};
@@ -15,9 +15,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Look-ups for each format of a nightly run.
 const NIGHTLY_LOOKUPS: u64 = 240_000;
-/// A run may take so long, in seconds; a nightly one.
+/// Time limits in seconds of a run, and of a nightly one.
 const SECONDS: [u32; 2] = [300, 1800];
-/// Which program runs in which emulator.
+/// The table of programs and emulators.
 const ROWS: &str = include_str!("rows.json");
 
 #[derive(clap::Args)]
@@ -33,7 +33,7 @@ pub struct Args {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
-    /// What `--only` calls it.
+    /// Name for `--only`.
     only: String,
     what: String,
     program: Program,
@@ -42,13 +42,13 @@ struct Row {
     nightly: bool,
 }
 
-/// The emulator, and what to emulate.
+/// The emulator and its machine.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Machine {
     /// QEMU takes the program as a kernel. No argument has a space in it.
     Qemu { qemu: String, package: String, arguments: String },
-    /// Bochs is told a model of a processor, has two of them, and takes the program in a ROM.
+    /// Bochs gets a processor model, has two processors, and takes the program in a ROM.
     Bochs { bochs: String },
 }
 
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 impl Row {
-    /// Runs it, shows what came of it, and keeps what it said.
+    /// Runs it, prints the result, and keeps its output.
     fn judge(&self, folder: &Path, environment: &[(&str, String)], seconds: u32) -> Outcome {
         let began = Instant::now();
         let text = self.run(folder, environment, seconds)?;
@@ -79,13 +79,13 @@ impl Row {
         let log = folder.join(format!("{}-{name}.txt", self.only));
         fs::write(&log, &text)?;
         let said = Said::of(&text);
-        // At once, since other rows are run beside this one.
+        // In one print, since other rows run concurrently.
         let (seconds, lines) = (began.elapsed().as_secs_f64(), said.lines.join("\n   "));
         println!("== {}: {}, {seconds:.1}s\n   {lines}", self.only, self.what);
         said.judge().with_context(|| format!("all that it said is in {}", log.display()))
     }
 
-    /// Builds the program and runs it; what it said.
+    /// Builds and runs the program. Returns its output.
     fn run(&self, folder: &Path, environment: &[(&str, String)], seconds: u32) -> Result<String> {
         let command = match &self.machine {
             Machine::Qemu { qemu: program, package, arguments } => {
@@ -104,21 +104,21 @@ impl Row {
     }
 }
 
-/// What a judge has said, line by line (`walkers/judge` prints it), and whether that is good.
+/// The parsed output of a judge (`walkers/judge` prints it), and its verdict.
 #[derive(Default)]
 struct Said<'a> {
-    /// Lines worth showing: one for each format and check.
+    /// Lines to print: one for each format and check.
     lines: Vec<&'a str>,
     lookups: u64,
     differences: u64,
     verdict: &'a str,
 }
 
-/// The fewest look-ups that count as a judgement.
+/// Least number of look-ups for a valid result.
 const FEWEST: u64 = 10_000;
 
 impl<'a> Said<'a> {
-    /// Reads all that a program said.
+    /// Parses the whole output of a program.
     fn of(text: &'a str) -> Self {
         let mut said = Self::default();
         for line in text.lines().map(str::trim_end) {
@@ -134,7 +134,7 @@ impl<'a> Said<'a> {
             if ["WALK", "DIFF", "PAIR", "STALE", "MUTATED", "SKIP"].contains(&kind) {
                 said.lines.push(line);
             }
-            // One that failed stays so.
+            // A failed verdict stays failed.
             if said.verdict.is_empty() || said.verdict == "PASSED" {
                 said.verdict = line.strip_prefix("JUDGE ").unwrap_or(said.verdict);
             }
@@ -142,7 +142,7 @@ impl<'a> Said<'a> {
         said
     }
 
-    /// Whether it is good; else why not.
+    /// Checks the verdict.
     fn judge(&self) -> Outcome {
         ensure!(!self.verdict.is_empty(), "the judge did not come to an end");
         ensure!(self.verdict == "PASSED", "the judge says {}", self.verdict);
@@ -152,7 +152,7 @@ impl<'a> Said<'a> {
     }
 }
 
-/// The number that stands before `word`; 0 where none does.
+/// Returns the number before `word`; 0 if there is none.
 fn number_before(line: &str, word: &str) -> u64 {
     let before = line.split_once(word).and_then(|(before, _)| before.split_whitespace().next_back());
     before.and_then(|number| number.parse().ok()).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! What axaddrspace's own tests leave out: pages of every size.
+//! Tests that axaddrspace's own leave out: pages of every size.
 
 use ax_memory_addr::{PhysAddr, VirtAddr};
 use axaddrspace::{AddrSpaceError, MappingFlags, NestedPageTableOps, PageSize};
@@ -12,7 +12,7 @@ const LARGE: usize = 2 << 20;
 const RAM: MappingFlags = MappingFlags::from_bits_retain(0b111);
 
 thread_local! {
-    /// Frames that are left, and those that are out.
+    /// The number of free frames, and of frames in use.
     static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
     static OUT: Cell<usize> = const { Cell::new(0) };
 }
@@ -77,7 +77,7 @@ fn small_pages_stay_small_where_they_are_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_changes_nothing() {
+fn an_impossible_mapping_is_refused_and_changes_nothing() {
     let mut table = Table::new();
     table.map(at(PAGE), PhysAddr::from(0x9000), PageSize::Size4K, RAM).unwrap();
     let map = |table: &mut Table, address, frame, bytes, flags| {

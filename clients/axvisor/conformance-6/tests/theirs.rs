@@ -1,4 +1,5 @@
-//! The tests of `AddrSpace` in axaddrspace 0.6.0's package, to the letter, with slat's nested page table in the place of their mock.
+//! The tests of `AddrSpace` in axaddrspace 0.6.0's package, unchanged, with slat's nested page table in place of their
+//! mock.
 
 #![allow(clippy::all, dead_code, reason = "what is not ours stays as it is")]
 

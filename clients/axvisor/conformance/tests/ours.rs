@@ -1,4 +1,4 @@
-//! What axaddrspace's own tests leave out: what AxVisor's guests, and the hardware, rely on.
+//! Tests that axaddrspace's own leave out: behaviour that AxVisor's guests, and the hardware, rely on.
 
 use axaddrspace::{AddrSpace, GuestPhysAddr, MappingFlags};
 use axerrno::AxError;
@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 const PAGE: usize = 4096;
 const RAM: MappingFlags = MappingFlags::from_bits_retain(0b111);
 
-/// A machine's frames: those that are free, and where they are seen.
+/// A machine's frames: the free ones, and the offset of virtual addresses from physical ones.
 struct Frames {
     free: Vec<usize>,
     seen_at: usize,
@@ -42,7 +42,7 @@ fn at(address: usize) -> GuestPhysAddr {
     GuestPhysAddr::from(address)
 }
 
-/// A machine with this many frames, which are seen where they are, and are dirty.
+/// Makes a machine with this many frames, filled with old contents. Their virtual addresses equal the physical ones.
 fn machine(frames: usize) -> MutexGuard<'static, ()> {
     let alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let memory = vec![0xa5_u8; (frames + 1) * PAGE].leak();
@@ -52,8 +52,8 @@ fn machine(frames: usize) -> MutexGuard<'static, ()> {
     alone
 }
 
-/// A space on a machine with frames enough.
-/// The guard is dropped last: frames of a space go back to its own machine.
+/// A space on a machine with enough frames. The caller drops the guard last: a space gives its frames back to its own
+/// machine.
 fn space() -> (MutexGuard<'static, ()>, AddrSpace<Machine>) {
     let alone = machine(64);
     (alone, AddrSpace::new_empty(at(0), 1 << 40).unwrap())
@@ -85,13 +85,13 @@ fn a_part_is_unmapped_and_the_rest_stays() {
     }
     space.map_linear(at(0x4010_0000), PhysAddr::from(0x1234_5000), PAGE, RAM).unwrap();
     assert_eq!(space.translate(at(0x4010_0042)), Some(PhysAddr::from(0x1234_5042)));
-    // Over the borders of three areas, and of nothing.
+    // Across the borders of three areas and of an unmapped range.
     space.unmap(at(0x4000_0000), 64 << 20).unwrap();
     assert_eq!(space.translate(at(0x4010_0000)).or(space.translate(at(0x4000_0000))), None);
 }
 
 #[test]
-fn what_overlaps_is_refused_and_changes_nothing() {
+fn an_overlap_is_refused_and_changes_nothing() {
     let (_alone, mut space) = space();
     space.map_linear(at(0x1000), PhysAddr::from(0x8000), 4 * PAGE, RAM).unwrap();
     let refused = space.map_linear(at(0x4000), PhysAddr::from(0x2_0000), 4 * PAGE, RAM);
@@ -101,7 +101,7 @@ fn what_overlaps_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_ranges_and_flags_are_refused() {
     let (_alone, mut space) = space();
     let frame = PhysAddr::from(0x8000);
     let mut refused = |address, frame, bytes, flags| {
@@ -122,7 +122,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn a_walker_finds_what_the_flags_say() {
+fn descriptors_match_the_flags() {
     let (_alone, mut space) = space();
     let kinds = [
         (RAM, 0b1111 << 2 | 0b11 << 6),
@@ -140,7 +140,7 @@ fn a_walker_finds_what_the_flags_say() {
             let address = nth << 33 | size << 1;
             space.map_linear(at(address), PhysAddr::from(address), size, flags).unwrap();
             let valid_and_accessed = 1 | 1 << 10;
-            // Shareability, and what is software's, are not told by the flags.
+            // The flags say nothing of shareability, nor of the bits for software.
             let told = descriptor(&space, address) & !(0b11 << 8 | 0xf << 55);
             assert_eq!(told, address as u64 | valid_and_accessed | page | bits, "{flags:?}, {size:#x}");
         }
@@ -171,7 +171,7 @@ fn a_page_that_faults_twice_keeps_its_bytes() {
 }
 
 #[test]
-fn allocated_memory_is_clean_and_goes_back() {
+fn allocated_memory_is_zero_and_is_freed() {
     let (_alone, mut space) = space();
     space.map_alloc(at(0x1000), 4 * PAGE, RAM, true).unwrap();
     let bytes = space.translated_byte_buffer(at(0x1000), 4 * PAGE).unwrap();
@@ -208,6 +208,7 @@ fn wherever_memory_runs_out_nothing_is_mapped_and_all_goes_back() {
         }
         assert_eq!(free(), frames);
     }
-    // A root, three tables, and three pages are too few; and while tables are to be had, a vCPU takes more of them.
+    // At least a root, three tables, and three pages are needed; while there are free frames, a vCPU takes more of them
+    // for tables.
     assert!((7..14).contains(&refused), "{refused}");
 }

@@ -1,5 +1,5 @@
-//! The tests of `AddrSpace` that are in axaddrspace 0.1.5's own file, to the letter: `run` has cut them out of it. Around them is what
-//! their file names, from slat's crate.
+//! The tests of `AddrSpace` in axaddrspace 0.1.5's own file, unchanged: `run` cuts them out of it. This file defines
+//! the names that they use, from slat's crate.
 
 #![allow(clippy::all, reason = "what is not ours stays as it is")]
 

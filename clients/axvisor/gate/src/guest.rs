@@ -1,4 +1,5 @@
-//! The guests, and the processors that they run on: tables are walked in memory, translations kept until they are flushed.
+//! The guests, and the processors that they run on. A processor walks the tables in memory, and keeps translations
+//! until a flush.
 
 use std::alloc::{Layout, alloc};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -8,10 +9,10 @@ use std::time::{Duration, Instant};
 pub const PAGE: usize = 4096;
 /// Accesses to pages that have been touched, after each new page.
 const AGAIN: u64 = 64;
-/// Accesses of a turn.
+/// Accesses in one turn.
 const TURN: u64 = 8;
 
-/// What the guests do.
+/// The guests' work.
 pub struct Workload {
     pub vcpus: usize,
     pub pages: u64,
@@ -20,16 +21,16 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Each vCPU stores to so many pages, of its own.
+    /// How many pages of its own each vCPU stores to.
     fn share(&self) -> u64 {
         self.pages / self.vcpus as u64
     }
 }
 
-/// Whose turn it is, where vCPUs take turns: as if each had a processor of its own, all of the same speed, whatever the machine's load.
-/// Counts are the same in each run then; times are those of handing over.
+/// The order of vCPUs that take turns, as if each had its own processor, all equally fast, whatever the machine's load.
+/// The counts are then the same in each run; the times include the hand-over between threads.
 pub struct Turns {
-    /// The vCPU that runs, and those that are at their end. None where all run as the machine has it.
+    /// The vCPU that runs, and which vCPUs have finished. `None` where the operating system schedules all of them.
     now: Option<Mutex<(usize, Vec<bool>)>>,
     changed: Condvar,
 }
@@ -89,11 +90,11 @@ fn layout() -> Layout {
     Layout::from_size_align(PAGE, PAGE).expect("a page")
 }
 
-/// Frames that are free, and those that have been taken. A frame is where it is.
+/// The free frames, and the frames in use. A frame's virtual address is its physical one.
 static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 static TAKEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// So many frames are free, clean and in the host's tables, so that none is waited for.
+/// Makes this many frames free and zeroed, and touches them, so that no guest waits for the host's page faults.
 pub fn prepare(frames: u64) {
     let mut free = FREE.lock().expect("no panic");
     free.append(&mut TAKEN.lock().expect("no panic"));
@@ -109,7 +110,7 @@ pub fn prepare(frames: u64) {
     }
 }
 
-/// A page of zeroes. It is used until the next call of `prepare`.
+/// Takes a frame of zeroes. It stays in use until the next call of `prepare`.
 pub fn frame() -> u64 {
     let page = FREE.lock().expect("no panic").pop().expect("enough are prepared");
     TAKEN.lock().expect("no panic").push(page);
@@ -135,25 +136,25 @@ pub fn walk(root: u64, page: u64) -> Option<u64> {
     Some(table)
 }
 
-/// A processor with a guest, which leaves it for a fault, or when it is told to.
+/// A processor with a guest. The guest exits for a fault or a kick.
 pub struct Cpu<'w> {
     workload: &'w Workload,
     turns: &'w Turns,
     vcpu: usize,
-    /// The frame of each page, and when it was looked up.
+    /// The frame of each page, and the value of `number` at its look-up.
     tlb: Vec<(u64, u64)>,
-    /// What was looked up before the last flush is of an earlier number.
+    /// The number of flushes: an entry with an older number is invalid.
     number: u64,
-    /// Pages that it has stored to.
+    /// The number of pages that the guest has stored to.
     done: u64,
-    /// Accesses to go, to such pages.
+    /// Accesses still to make, to such pages.
     again: u64,
     steps: u64,
     random: u64,
     pub counts: Counts,
 }
 
-/// Why a guest is out.
+/// The reason of an exit.
 pub enum Exit {
     Fault(u64),
     Kicked,
@@ -224,7 +225,7 @@ impl<'w> Cpu<'w> {
     }
 }
 
-/// Whether all stores of the guests are there.
+/// Whether memory has every store of the guests.
 pub fn is_whole(workload: &Workload, root: u64) -> bool {
     (0..workload.share() * workload.vcpus as u64).all(|page| {
         let vcpu = page / workload.share();
@@ -232,7 +233,7 @@ pub fn is_whole(workload: &Workload, root: u64) -> bool {
     })
 }
 
-/// Lets one vCPU fault on page 0, stores there, and lets another one fault: whether the store is there afterwards.
+/// Lets one vCPU fault on page 0, stores there, and lets another one fault. Returns whether the store is still there.
 pub fn stores_between([first, second]: [u32; 2], fault: impl Fn(u32), root: u64) -> bool {
     let at = || word(walk(root, 0).expect("mapped by now"));
     fault(first);

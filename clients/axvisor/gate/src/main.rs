@@ -1,9 +1,9 @@
 //! Demand paging by AxVisor 0.8.2's parts, and by slat, with the same guests on the same software processor.
 //!
-//! AxVisor 0.8 maps pages on demand on x86 and RISC-V. Each fault goes through `AxVM::with_resources_mut`, which closes a gate, sends an
-//! interrupt to each processor, and waits until every guest of the VM is out; each flushes when it enters again. The gate is axvm 0.8.5's
-//! file, the address space axaddrspace 0.6.0, and the table page-table-generic 0.9.1, as the registry has them. What is around them is written
-//! here after axvm: it cannot be built alone.
+//! AxVisor 0.8 maps pages on demand on x86 and RISC-V. Each fault goes through `AxVM::with_resources_mut`, which closes
+//! a gate, interrupts each processor, and waits until every guest of the VM has exited; each vCPU flushes when it
+//! enters again. The gate is axvm 0.8.5's file, the address space axaddrspace 0.6.0, and the table page-table-generic
+//! 0.9.1, all unchanged from the registry. The code around them is written here after axvm, which does not build alone.
 
 mod guest;
 mod ours;
@@ -12,12 +12,12 @@ mod theirs;
 use guest::{Counts, Workload};
 use std::time::Duration;
 
-/// Runs of each, of which the median counts.
+/// The number of runs of each; the result is their median.
 const RUNS: usize = 5;
 
 type Run = fn(&Workload) -> (Counts, bool);
 
-/// The median time of each, and whether all stores were there.
+/// The median time of each, and whether memory had all stores.
 fn measure(runs: [Run; 2], workload: &Workload) -> [(Duration, bool); 2] {
     let mut all = [const { Vec::new() }; 2];
     for _ in 0..RUNS {
@@ -54,7 +54,7 @@ fn main() {
             time(timed[0].0),
             time(timed[1].0)
         );
-        // No page is taken from a guest. So on slat none leaves but for its own faults, and none flushes.
+        // The host takes no page from a guest. So on slat a vCPU exits for its own faults only, and none flushes.
         wrong |= !(theirs.1 && ours.1 && timed[0].1 && timed[1].1);
         wrong |= ours.0.flushes > 0 || ours.0.exits != exact.pages;
         wrong |= vcpus > 1 && theirs.0.exits <= exact.pages;

@@ -1,4 +1,4 @@
-//! slat's way: vCPUs fault beside each other.
+//! Demand paging by slat: vCPUs fault in parallel.
 
 use crate::guest::{self, Counts, Cpu, Exit, Turns, Workload};
 use slat::table::formats::Npt4;
@@ -8,7 +8,7 @@ use slat::{
 };
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// Frames of the guest's pages; 0 where there is none yet.
+/// The frame of each page of the guest; 0 where there is none yet.
 struct Memory(Vec<AtomicU64>);
 
 // SAFETY: the defaults keep the contract.
@@ -36,7 +36,7 @@ struct Tlb<'c, 'w>(&'c mut Cpu<'w>, bool);
 
 impl Translations for Tlb<'_, '_> {
     fn flush_all(&mut self) {
-        // The first entry of a vCPU's, when nothing is cached.
+        // The first entry of a vCPU, when nothing is cached.
         if std::mem::replace(&mut self.1, true) {
             self.0.flush();
         }
@@ -51,7 +51,7 @@ impl Translations for Tlb<'_, '_> {
     }
 }
 
-/// A VM with so many pages on demand.
+/// A VM with this many pages on demand.
 fn vm(vcpus: usize, pages: u64) -> Vm<Npt4, Memory> {
     guest::prepare(pages + 64);
     let memory = Memory((0..pages).map(|_| AtomicU64::new(0)).collect());
@@ -62,7 +62,7 @@ fn vm(vcpus: usize, pages: u64) -> Vm<Npt4, Memory> {
     vm
 }
 
-/// The same as `theirs`.
+/// Makes the two faults of `theirs`.
 pub fn two_faults_keep_a_store() -> bool {
     let vm = vm(2, 1);
     let fault = |id| {

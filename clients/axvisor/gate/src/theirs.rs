@@ -1,4 +1,4 @@
-//! AxVisor 0.8.2's way: its gate, its address space, its page table.
+//! Demand paging by AxVisor 0.8.2: its gate, its address space, its page table.
 
 #[allow(dead_code, reason = "its tests, and its way to say that a VM goes on")]
 #[rustfmt::skip]
@@ -23,7 +23,7 @@ impl ptg::FrameAllocator for Frames {
         Some(PhysAddr::from(guest::frame() as usize))
     }
 
-    // They are all given back at once.
+    // `prepare` takes all of them back at once.
     fn dealloc_frame(&self, _: ptg::PhysAddr) {}
 
     fn phys_to_virt(&self, frame: ptg::PhysAddr) -> *mut u8 {
@@ -85,7 +85,7 @@ impl ptg::TableMeta for Npt {
     fn flush(_: Option<ptg::VirtAddr>) {}
 }
 
-/// As axvm's `GenericNestedPageTable`.
+/// Stands for axvm's `GenericNestedPageTable`.
 struct Table(ptg::PageTable<Npt, Frames>);
 
 fn at(address: GuestPhysAddr) -> ptg::VirtAddr {
@@ -161,24 +161,24 @@ impl NestedPageTableOps for Table {
     }
 }
 
-/// As axvm's `AxVM`: what a fault needs of it.
+/// Stands for axvm's `AxVM`: the part that a fault needs.
 struct Vm {
     gate: TranslationGate,
     space: Mutex<AddrSpace<Table>>,
-    /// How often the tables have been edited: an entry after an edit flushes.
+    /// The number of edits of the tables: the first entry after an edit flushes.
     edits: AtomicU64,
-    /// Interrupts that are pending, by processor.
+    /// Pending interrupts, by processor.
     interrupts: Vec<AtomicBool>,
 }
 
 impl Vm {
-    /// As `handle_nested_page_fault`, by way of `with_resources_mut`. False where another update is under way.
+    /// Does what `handle_nested_page_fault` does through `with_resources_mut`. False while another update runs.
     fn fault(&self, page: u64, wait: impl Fn()) -> bool {
         let Some(update) = self.gate.begin_update() else { return false };
         if !update.quiescent() {
             self.interrupts.iter().for_each(|interrupt| interrupt.store(true, SeqCst));
             while !update.quiescent() {
-                // There, by spinning: each vCPU has a processor of its own.
+                // axvm spins here: each vCPU has its own processor.
                 wait();
             }
         }
@@ -190,7 +190,7 @@ impl Vm {
     }
 }
 
-/// A VM with so many pages on demand, and its root.
+/// A VM with this many pages on demand, and its root.
 fn vm(vcpus: usize, pages: u64) -> (Vm, u64) {
     guest::prepare(pages + 64);
     let table = Table(ptg::PageTable::new(Frames).expect("memory"));
@@ -207,8 +207,8 @@ fn vm(vcpus: usize, pages: u64) -> (Vm, u64) {
     (vm, root)
 }
 
-/// Two vCPUs have left the guest for a fault on one page. The first one's is dealt with, and it stores; then the second one's. Whether
-/// the store is still there.
+/// Two vCPUs have exited for a fault on one page. The VM handles the first one's fault, and that vCPU stores; then the
+/// VM handles the second one's. Returns whether the store is still there.
 pub fn two_faults_keep_a_store() -> bool {
     let (vm, root) = vm(2, 1);
     let kept = guest::stores_between([0, 1], |_| assert!(vm.fault(0, || {})), root);
@@ -238,7 +238,7 @@ pub fn run(workload: &Workload) -> (Counts, bool) {
             match exit {
                 Exit::Done => break cpu.counts,
                 Exit::Kicked => {}
-                // One that is not handled comes again.
+                // A fault that is not handled comes again.
                 Exit::Fault(page) => _ = vm.fault(page, || turns.pass(vcpu)),
             }
         }

@@ -15,7 +15,7 @@ use slat::{
 #[cfg(all(target_os = "none", not(target_arch = "aarch64")))]
 compile_error!("this second stage is Arm's");
 
-/// As arm_vcpu sets `VTCR_EL2`: neither HA nor HD.
+/// The format that matches arm_vcpu's `VTCR_EL2`: neither HA nor HD.
 #[cfg(feature = "4-level-ept")]
 type Stage2 = slat::table::formats::Arm64<48, false>;
 #[cfg(not(feature = "4-level-ept"))]
@@ -25,9 +25,9 @@ type Stage2 = slat::table::formats::Arm64<39, false>;
 pub struct AddrSpace<H: PagingHandler> {
     range: GuestPhysAddrRange,
     vm: Vm<Stage2, Frames<H>>,
-    /// Names of memslots from here on are free.
+    /// The next free memslot number.
     next: u32,
-    /// What the log was told last.
+    /// The statistics that the log printed last.
     told: Stats,
 }
 
@@ -99,7 +99,7 @@ impl<H: PagingHandler> AddrSpace<H> {
         self.map(start_vaddr, size, hva, flags, true)
     }
 
-    /// Gives `size` bytes memory of their own, at once if they are to be populated, else page by page when they fault.
+    /// Allocates memory for `size` bytes: at once with `populate`, else page by page on faults.
     pub fn map_alloc(
         &mut self,
         start: GuestPhysAddr,
@@ -128,7 +128,7 @@ impl<H: PagingHandler> AddrSpace<H> {
             readonly: !flags.contains(MappingFlags::WRITE),
             execute: flags.contains(MappingFlags::EXECUTE),
             memory: match device {
-                // As in axaddrspace's descriptors.
+                // The same as in axaddrspace's descriptors.
                 true if flags.contains(MappingFlags::UNCACHED) => MemoryType::WriteCombining,
                 true => MemoryType::Device,
                 false => MemoryType::WriteBack,
@@ -167,7 +167,7 @@ impl<H: PagingHandler> AddrSpace<H> {
         SlotId(self.next - 1)
     }
 
-    /// A range in frames, if it is one of this space.
+    /// The range in frames, if this space contains it.
     fn frames(&self, start: GuestPhysAddr, size: usize) -> AxResult<Span<Gfn>> {
         let (gpa, bytes) = (gpa(start), size as u64);
         if !self.contains_range(start, size) || (gpa.0 | bytes) % PAGE_SIZE != 0 {
@@ -177,7 +177,7 @@ impl<H: PagingHandler> AddrSpace<H> {
         Ok(Span::sized(gpa.gfn(), bytes / PAGE_SIZE))
     }
 
-    /// Removes mappings within the specified range. What areas have outside of it stays mapped.
+    /// Removes mappings within the specified range. The parts of areas outside it stay mapped.
     pub fn unmap(&mut self, start: GuestPhysAddr, size: usize) -> AxResult {
         let gone = self.frames(start, size)?;
         self.take(gone)
@@ -201,9 +201,9 @@ impl<H: PagingHandler> AddrSpace<H> {
             return Ok(());
         }
         self.tell();
-        // What lies above in a slot that is cut in two needs a name.
+        // The upper part of a slot that is cut in two needs its own number.
         let parts: Vec<(Slot, SlotId)> = slots.into_iter().map(|slot| (slot, self.name())).collect();
-        // All of them or none. When this returns no processor has a translation of them.
+        // All of them or none. When `commit` returns, no processor has a translation of them.
         let cut = self.vm.slots().commit(&mut idle(), |tx| {
             parts.iter().try_for_each(|(slot, rest)| tx.cut(slot.id, slot.gfns.clamp(&gone), *rest).map(drop))
         });
@@ -232,14 +232,14 @@ impl<H: PagingHandler> AddrSpace<H> {
         matches!(done, Ok(Done::Mapped(_) | Done::Fixed | Done::Spurious))
     }
 
-    /// Translates a guest-physical address, where something is mapped.
+    /// Translates a guest-physical address, if it is mapped.
     pub fn translate(&self, vaddr: GuestPhysAddr) -> Option<PhysAddr> {
         let gpa = gpa(vaddr);
         let (pfn, _) = self.mapped(gpa.gfn())?;
         Some(PhysAddr::from((pfn.address() + gpa.offset()) as usize))
     }
 
-    /// The frame of `gfn`, and the end of what is mapped around it in one piece.
+    /// The frame of `gfn`, and the end of the contiguous mapping around it.
     fn mapped(&self, gfn: Gfn) -> Option<(Pfn, Gfn)> {
         let found = self.vm.translate(&mut idle(), gfn)?;
         Some((found.leaf.pfn + (gfn.0 - found.gfns.start.0), found.gfns.end))
@@ -249,7 +249,7 @@ impl<H: PagingHandler> AddrSpace<H> {
         self.vm.slots().find(&mut idle(), gfn)
     }
 
-    /// The bytes of a range, which lies in one area, as the hypervisor sees them.
+    /// The bytes of a range in one area, at the hypervisor's addresses.
     pub fn translated_byte_buffer(&self, vaddr: GuestPhysAddr, len: usize) -> Option<Vec<&'static mut [u8]>> {
         let (mut next, bytes) = (gpa(vaddr), len as u64);
         let area = self.area(next.gfn())?.gpas();
@@ -267,7 +267,7 @@ impl<H: PagingHandler> AddrSpace<H> {
         Some(parts)
     }
 
-    /// Translates a guest-physical address, and says how large the area around it is.
+    /// Translates a guest-physical address, and returns the size of the area around it.
     pub fn translate_and_get_limit(&self, vaddr: GuestPhysAddr) -> Option<(PhysAddr, usize)> {
         let area = self.area(gpa(vaddr).gfn())?;
         Some((self.translate(vaddr)?, area.gpas().len() as usize))

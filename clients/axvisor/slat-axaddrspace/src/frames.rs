@@ -1,4 +1,4 @@
-//! The host: frames by way of `PagingHandler`, for tables and for areas that are allocated page by page.
+//! The host: takes frames from `PagingHandler`, for tables and for areas that are allocated page by page.
 
 use alloc::collections::BTreeMap;
 use core::marker::PhantomData;
@@ -11,13 +11,14 @@ use slat::{
 };
 use spin::Mutex;
 
-/// In a host address: not a physical address, but a guest-physical one whose frame is allocated when it is first needed.
+/// Marks a host address that is not a physical address but a guest-physical one; its frame is allocated at the first
+/// fault.
 const ALLOCATED: u64 = 1 << 60;
 
 /// Bits of a physical address.
 const PHYSICAL_BITS: u32 = 48;
 
-/// The host address of so many bytes of physical memory, if there can be such.
+/// The host address of this many bytes of physical memory; `None` where the addresses are too large.
 pub fn linear(first: PhysAddr, bytes: usize) -> Option<Hva> {
     let end = first.as_usize().checked_add(bytes)?;
     (end <= 1 << PHYSICAL_BITS).then_some(Hva(first.as_usize() as u64))
@@ -28,12 +29,12 @@ pub fn allocated(gpa: Gpa) -> Hva {
     Hva(gpa.0 | ALLOCATED)
 }
 
-/// Where the hypervisor sees a frame.
+/// The hypervisor's address of a frame.
 pub fn seen_at<H: PagingHandler>(pfn: Pfn) -> *mut u8 {
     H::phys_to_virt(PhysAddr::from(pfn.address() as usize)).as_mut_ptr()
 }
 
-/// What is behind a VM's memslots, and memory for its tables.
+/// The memory behind a VM's memslots, and for its tables.
 pub struct Frames<H: PagingHandler> {
     /// Frames of areas that are allocated, by host address.
     allocated: Mutex<BTreeMap<u64, Pfn>>,
@@ -45,7 +46,7 @@ impl<H: PagingHandler> Frames<H> {
         Self { allocated: Mutex::default(), _handler: PhantomData }
     }
 
-    /// Gives back what was allocated there. The guest has lost it by now.
+    /// Frees the frames that were allocated there. The guest has no translation of them any more.
     pub fn free(&self, hvas: Span<Hva>) {
         let mut allocated = self.allocated.lock();
         let mut gone = allocated.split_off(&hvas.start.0);
@@ -60,7 +61,7 @@ fn dealloc<H: PagingHandler>(pfn: Pfn) {
 
 impl<H: PagingHandler> Drop for Frames<H> {
     fn drop(&mut self) {
-        // Where memory was too short to unmap it. The tables are gone, too.
+        // Frames that could not be unmapped for lack of memory. The tables are gone, too.
         core::mem::take(self.allocated.get_mut()).into_values().for_each(dealloc::<H>);
     }
 }
@@ -86,7 +87,7 @@ unsafe impl<H: PagingHandler> TableMemory for Frames<H> {
 
 impl<H: PagingHandler> Host for Frames<H> {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        // As large as memslot and format allow.
+        // The engine takes the largest page that memslot and format allow.
         let frame = HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::G1, ..HostPage::PLAIN };
         (hva.0 & ALLOCATED == 0).then_some(frame)
     }
@@ -116,11 +117,11 @@ impl<H: PagingHandler> Host for Frames<H> {
 }
 
 // ANCHOR: broadcast
-/// Frames that are flushed one by one, at the most.
+/// The largest number of frames to flush one by one.
 #[cfg(target_os = "none")]
 const BY_PAGE: u64 = 64;
 
-/// Makes every processor forget these frames. All of AxVisor's guests have VMID 0, which is the current one at any time.
+/// Flushes these frames on every processor. All of AxVisor's guests have VMID 0, which is always the current one.
 #[cfg(target_os = "none")]
 fn broadcast(gfns: Span<Gfn>) -> bool {
     use core::arch::asm;
@@ -132,7 +133,7 @@ fn broadcast(gfns: Span<Gfn>) -> bool {
             for gfn in gfns.start.0..gfns.end.0 {
                 asm!("tlbi ipas2e1is, {}", in(reg) gfn, options(nostack, preserves_flags));
             }
-            // What combines both stages is not found by guest-physical address.
+            // Cached translations that combine both stages are not tagged by guest-physical address.
             asm!("dsb ish", "tlbi vmalle1is", options(nostack, preserves_flags));
         } else {
             asm!("tlbi vmalls12e1is", options(nostack, preserves_flags));

@@ -1,9 +1,9 @@
 //! A nested page table for axaddrspace 0.6, which keeps the areas of a guest's space itself and asks for pages one by one.
 //!
-//! There is no memslot for a page, so a [`Map`] stands behind it, not slat's `Vm`. Its flushes are the owner's: in AxVisor 0.8 the gate of
-//! axvm has every guest out while a table is edited. Tables stay until the whole is dropped.
+//! AxVisor names pages, not memslots, so the table is a [`Map`], not a `Vm`. Its owner makes the flushes: in AxVisor
+//! 0.8 axvm's gate keeps every guest out while it edits a table. Table pages stay until the map is dropped.
 //!
-//! Compiled with `SLAT_MISTAKE=no-unmap`, it keeps what is unmapped: tests must find it.
+//! Compiled with `SLAT_MISTAKE=no-unmap`, it keeps mappings that its caller removes, and tests must find this.
 
 #![no_std]
 
@@ -24,7 +24,7 @@ pub trait Frames: 'static {
     fn alloc() -> Option<PhysAddr>;
     /// Takes a frame back.
     fn dealloc(frame: PhysAddr);
-    /// Where the hypervisor sees it.
+    /// The hypervisor's address of a frame.
     fn seen_at(frame: PhysAddr) -> VirtAddr;
 }
 
@@ -90,19 +90,19 @@ fn flags(leaf: &Leaf) -> MappingFlags {
     flags
 }
 
-/// A page table in the format `F`, whose root has one page, of the hypervisor's frames.
+/// A page table in the format `F` with a root of one page, on the hypervisor's frames.
 pub struct NestedPageTable<F: Format, H: Frames> {
     map: Map<F, Tables<H>>,
 }
 
 impl<F: Format, H: Frames> NestedPageTable<F, H> {
-    /// An empty one.
+    /// Makes an empty table.
     pub fn try_new() -> Result<Self, NoMemory> {
         const { assert!(F::ROOT_PAGES == 1) };
         Ok(Self { map: Map::new(Tables(PhantomData))? })
     }
 
-    /// The same.
+    /// Makes an empty table.
     ///
     /// # Panics
     /// Without a frame for the root.
@@ -111,7 +111,7 @@ impl<F: Format, H: Frames> NestedPageTable<F, H> {
         Self::try_new().expect("a frame for the root")
     }
 
-    /// What is mapped at a page: the leaf, whose frame is that of the very page, and how much it maps.
+    /// The mapping of a page: its leaf, with the frame of that page, and the level of the leaf.
     fn find(&self, page: Gfn) -> Option<(Leaf, Level)> {
         let place = self.map.find(page)?;
         let (word, level) = (place.load(), place.level());
@@ -216,7 +216,7 @@ impl<F: Format, H: Frames> NestedPageTableOps for NestedPageTable<F, H> {
         while at < pages.end {
             let Some((found, level)) = self.find(at) else { return false };
             let part = Span::new(at, (at.base(level) + level.pages()).min(pages.end));
-            // A large page that reaches out of the range is split.
+            // A large page that reaches beyond the range is split.
             if self.map.map(part, &leaf(address_of(found.pfn), new_flags)).is_err() {
                 return false;
             }

@@ -1,4 +1,4 @@
-//! The pager, as its users start it; and killed as they hope it is not.
+//! The pager, started as users start it, and killed with `kill -9`.
 
 use crate::Outcome;
 use std::fs::File;
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 /// The name of the template.
 pub const TEMPLATE: &str = "debian";
 
-/// A daemon; when it is dropped it is told to end, once, and then twice, since its worker starts another keeper if that is killed. The worker
-/// ends with its last guest, which must be gone by then.
+/// A daemon. Its drop tells it to end, once and then again, since its worker starts another keeper if the first is
+/// killed. The worker ends with its last guest, which must have ended by then.
 pub struct Daemon {
     keeper: Child,
     log: PathBuf,
-    /// How many workers were seen.
+    /// The number of workers seen so far.
     workers: usize,
     worker: i32,
     pub kills: usize,
@@ -32,7 +32,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// `kill -9` of the process that serves; back when the next one does.
+    /// Kills the serving process by `kill -9`, and returns when the next one serves.
     pub fn kill(&mut self) -> Outcome<()> {
         let pid = rustix::process::Pid::from_raw(self.worker).ok_or("the worker has no number")?;
         rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
@@ -46,7 +46,7 @@ impl Daemon {
         Ok(std::fs::read_to_string(&self.log)?)
     }
 
-    /// Whether pages left, which the last worker says when its guest has ended.
+    /// Checks that pages went to swap; the last worker reports it when its guest has ended.
     pub fn has_reclaimed(&self) -> Outcome<()> {
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(20) {
@@ -71,7 +71,7 @@ impl Daemon {
         let began = Instant::now();
         loop {
             let said = self.said()?;
-            // A line that is not whole yet is no event.
+            // A line without its end is not an event yet.
             let events = said.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
             let numbers: Vec<i64> = events
                 .filter(|event| event["event"] == "worker")
@@ -100,7 +100,7 @@ impl Drop for Daemon {
                 std::thread::sleep(Duration::from_millis(5));
             }
             if !matches!(self.keeper.try_wait(), Ok(None)) {
-                // Its number may be another process's by now.
+                // Another process may have its number by now.
                 break;
             }
         }

@@ -1,4 +1,4 @@
-//! A machine in an unmodified QEMU, which is told what to do by QMP and by the guest's serial port.
+//! A machine in an unmodified QEMU, controlled through QMP and the guest's serial port.
 
 use crate::Outcome;
 use serde_json::{Value, json};
@@ -9,24 +9,24 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Memory of the machine.
+/// The memory of the machine, in MiB.
 pub const MIB: usize = 256;
-/// Where the machine shows something else than its RAM: the display, and copies of firmware.
+/// Addresses that are not RAM: the display, and copies of firmware.
 pub const NO_RAM: std::ops::Range<usize> = 0xA_0000..0x10_0000;
 
-/// Where clones share memory.
+/// The file through which clones share memory.
 pub const SHARE: &str = "/dev/shm/slat-client-pager";
 
-/// Where a machine's RAM is.
+/// The backing of a machine's RAM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
-    /// Private memory, as Firecracker has it.
+    /// Private memory, as in Firecracker.
     Anonymous,
     /// Shared memory.
     Memfd,
-    /// Shared memory, from which cold pages leave.
+    /// Shared memory, whose cold pages the pager swaps out.
     Swapped,
-    /// A private mapping of what clones of the template share.
+    /// A private mapping of the memory that clones of the template share.
     Clone,
 }
 
@@ -41,7 +41,7 @@ impl Backend {
         }
     }
 
-    /// What the pager is told of it.
+    /// The pager's options for it.
     pub fn flags(self, work: &Path) -> Vec<String> {
         match self {
             Self::Anonymous | Self::Memfd => Vec::new(),
@@ -54,12 +54,12 @@ impl Backend {
     }
 }
 
-/// What is started.
+/// The parts of a machine to start.
 pub struct Setting<'a> {
     pub work: &'a Path,
     pub kernel: &'a Path,
     pub backend: Backend,
-    /// The preloaded library, and the pager's socket.
+    /// The paths of the preloaded library and of the pager's socket.
     pub pager: Option<(&'a Path, &'a Path)>,
 }
 
@@ -79,7 +79,7 @@ impl Machine {
         }
         let socket = |name: &str| format!("{},server=on,wait=off", at(name).display());
         let mut qemu = Command::new("qemu-system-x86_64");
-        // One processor: translated code, and a kernel that patches its own, do not go together on more.
+        // One processor: on more, QEMU's translated code fails with a kernel that patches its own code.
         qemu.args("-accel tcg -cpu max -smp 1 -nodefaults -display none -no-user-config".split(' '));
         qemu.args(["-M", "q35,memory-backend=ram", "-m", &MIB.to_string()]);
         qemu.args(["-object", &format!("{},id=ram,size={MIB}M", setting.backend.object())]);
@@ -134,13 +134,13 @@ impl Machine {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// How long it may take until QMP and the guest answer.
+    /// Sets how long to wait for an answer of QMP and of the guest.
     pub fn patience(&mut self, patience: Duration) -> Outcome<()> {
         self.qmp.get_ref().set_read_timeout(Some(patience))?;
         Ok(self.serial.set_read_timeout(Some(patience))?)
     }
 
-    /// Types a line, unless it is empty.
+    /// Types a line to the guest, unless it is empty.
     pub fn say(&mut self, line: &str) -> Outcome<()> {
         if !line.is_empty() {
             writeln!(self.serial, "{line}")?;
@@ -148,7 +148,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Waits for a line of the guest with this word, which may stand behind a prompt; what follows it.
+    /// Waits for a line of the guest with this word, perhaps after a prompt, and returns the text after the word.
     pub fn hear(&mut self, word: &str) -> Outcome<String> {
         loop {
             if let Some((line, rest)) = self.text.split_once('\n') {
@@ -186,7 +186,7 @@ impl Machine {
         }
     }
 
-    /// The file that is its RAM.
+    /// The file of its RAM.
     pub fn memory(&self) -> Outcome<PathBuf> {
         let folder = format!("/proc/{}/fd", self.child.id());
         for entry in std::fs::read_dir(folder)? {

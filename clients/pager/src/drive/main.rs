@@ -1,4 +1,4 @@
-//! Debian's Linux in Debian's QEMU, saved without its RAM, and brought back with every page from the pager.
+//! Saves Debian's Linux in Debian's QEMU without its RAM, and restores it with every page from the pager.
 //!
 //! `drive WORK KERNEL PAGER PRELOAD [--vmm qemu] [--store STORE] [--kill-pager N]`; `run`, beside this, prepares what it needs.
 
@@ -17,7 +17,7 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Files of 1 MiB of random bytes that the guest writes before it is saved, and reads after it was restored.
 const FILES: usize = 96;
-/// How long a machine with a pager may stand still.
+/// How long to wait for a machine with a pager.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Drive {
@@ -72,7 +72,7 @@ impl Drive {
         machine.migrate("migrate", &format!("exec:cat > {}", self.work.join("state").display()))?;
         std::fs::copy(machine.memory()?, &image)?;
         drop(machine);
-        // One of an earlier run would be in the way.
+        // A template of an earlier run would be in the way.
         let pager = |words: &[&str]| Command::new(&self.pager).args(words).output();
         _ = pager(&["rm", TEMPLATE, "--store", &self.store])?;
         let image = image.to_str().ok_or("the folder's name is no text")?;
@@ -88,7 +88,7 @@ impl Drive {
         Ok(())
     }
 
-    /// A machine without RAM, whose memory the pager has; stopped.
+    /// Restores a stopped machine, whose memory comes from the pager.
     fn restore(&self, backend: Backend, flags: &[&str]) -> Outcome<(Daemon, Machine)> {
         _ = std::fs::remove_dir_all(SHARE);
         let mut words = backend.flags(&self.work);
@@ -102,7 +102,7 @@ impl Drive {
         Ok((daemon, machine))
     }
 
-    /// The guest runs on: its shell, its files and its balloon, while the daemon is killed.
+    /// Lets the guest run on, with its shell, its files and its balloon, while the daemon is killed.
     fn run(&self, backend: Backend) -> Outcome<()> {
         let began = Instant::now();
         let (mut daemon, mut machine) = self.restore(backend, &["--window", "4"])?;
@@ -139,7 +139,7 @@ impl Drive {
         Ok(())
     }
 
-    /// The machine stays stopped, QEMU reads every page of it, and each is compared with the snapshot, while the daemon is killed.
+    /// Compares each page of the stopped machine, as QEMU reads it, with the snapshot, while the daemon is killed.
     fn compare(&self, backend: Backend) -> Outcome<()> {
         let (mut daemon, mut machine) = self.restore(backend, &["--window", "4"])?;
         let mut image = std::fs::read(self.work.join("image"))?;
@@ -155,7 +155,7 @@ impl Drive {
         Ok(())
     }
 
-    /// Pages that differ from the snapshot. `kill` is called while they are read.
+    /// Counts the pages that differ from the snapshot, and calls `kill` while QEMU reads them.
     fn wrong(
         &self,
         machine: &mut Machine,
@@ -169,7 +169,7 @@ impl Drive {
             let range = part * size..if part + 1 == parts { MIB << 20 } else { (part + 1) * size };
             let file = self.work.join("part");
             let arguments = json!({ "val": range.start, "size": range.len(), "filename": file });
-            // QMP does not answer while the page is waited for, so the kill comes from another thread.
+            // QMP does not answer while QEMU waits for the page, so another thread kills.
             std::thread::scope(|scope| {
                 let killing = scope.spawn(|| {
                     std::thread::sleep(Duration::from_millis(30));
@@ -187,7 +187,7 @@ impl Drive {
         Ok(wrong)
     }
 
-    /// Mistakes that are made on purpose must be found.
+    /// Checks that deliberate mistakes are found.
     fn controls(&self) -> Outcome<()> {
         let served = self.restore(Backend::Anonymous, &["--sabotage", "chunk"]);
         let image = std::fs::read(self.work.join("image"))?;
@@ -210,7 +210,7 @@ impl Drive {
     }
 }
 
-/// How many files the guest found right.
+/// Checks the number of files that the guest found unchanged.
 fn right(count: &str) -> Outcome<()> {
     if count.parse() == Ok(FILES) {
         Ok(())

@@ -1,5 +1,6 @@
-//! What slat's memory costs beside vm-memory's own: the same accesses, in one run, interleaved. Each figure is a median with the least and
-//! the greatest sample. Exit status 1 where the ratio of the medians is above its bar.
+//! Measures the cost of slat's memory against vm-memory's own: the same accesses, in one run, interleaved. Each figure
+//! is a median with the least and the greatest sample. The exit status is 1 where the ratio of the medians exceeds its
+//! bar.
 
 use real::bitmap::AtomicBitmap;
 use real::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap, MmapRegion};
@@ -15,11 +16,11 @@ use virtio_queue::{Queue, QueueOwnedT, QueueT, Reader, Writer};
 
 const LEN: usize = 16 << 20;
 const STARTS: [u64; 2] = [0, 1 << 32];
-/// What is used of a region: cached, so that the way there counts, not the memory.
+/// The part of a region that is used: small enough to be cached, so that the path to memory counts, not the memory.
 const HOT: u64 = 128 << 10;
 const ROUNDS: usize = 301;
 
-/// The addresses that are used, one after the other, in both regions. Few enough that a sample is seldom interrupted.
+/// The addresses that are used, alternating between both regions. They are few, so that a sample is seldom interrupted.
 fn addresses() -> impl Iterator<Item = GuestAddress> {
     (0..10_000u64).map(|n| GuestAddress(STARTS[(n % 2) as usize] + n * 7919 * 8 % HOT))
 }
@@ -54,7 +55,7 @@ fn round_trips<M: GuestMemory>(memory: &M) -> usize {
     TRIPS
 }
 
-/// Nanoseconds for each of what `run` says that it did.
+/// Nanoseconds for each operation; `run` returns their number.
 fn time(run: impl FnOnce() -> usize) -> f64 {
     let start = Instant::now();
     let count = run();
@@ -67,7 +68,7 @@ fn spread(samples: &mut [f64]) -> [f64; 3] {
     [samples[samples.len() / 2], samples[0], samples[samples.len() - 1]]
 }
 
-/// Both in turns. Whether the ratio of their medians keeps its bar.
+/// Measures both in turns. Returns whether the ratio of their medians is within its bar.
 fn compare(what: &str, bar: f64, mut theirs: impl FnMut() -> usize, mut ours: impl FnMut() -> usize) -> bool {
     let (mut a, mut b) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {

@@ -1,7 +1,7 @@
-//! vm-memory 0.18 in which `GuestMemoryMmap` and `GuestRegionMmap` are slat's: each memory is a version of slat's memslots, each region
-//! a slot. The bitmap of a region is the one that its user chose.
+//! vm-memory 0.18 with slat's `GuestMemoryMmap` and `GuestRegionMmap`: each memory is a version of slat's memslots, and
+//! each region a slot. The user of a region chooses its bitmap.
 //!
-//! `SLAT_SABOTAGE=1` makes memory above its first page unknown: a suite that passes all the same does not run on this crate.
+//! `SLAT_SABOTAGE=1` makes every page but the first unknown: a suite that still passes does not run on this crate.
 
 pub use real::*;
 
@@ -10,7 +10,7 @@ mod memory;
 #[cfg(feature = "backend-mmap")]
 pub use memory::{GuestMemoryMmap, GuestRegionMmap};
 
-/// The same, where it was defined.
+/// The same types, at their original path.
 #[cfg(feature = "backend-mmap")]
 pub mod mmap {
     pub use crate::memory::{GuestMemoryMmap, GuestRegionMmap};

@@ -15,7 +15,7 @@ use std::sync::{Arc, LazyLock};
 
 static SABOTAGE: LazyLock<bool> = LazyLock::new(|| std::env::var_os("SLAT_SABOTAGE").is_some());
 
-/// The bitmap that a mapping has.
+/// The bitmap of a mapping.
 #[derive(Debug)]
 pub struct Of<B>(Arc<MmapRegion<B>>);
 
@@ -47,7 +47,7 @@ impl<B: Bitmap> GuestRegionMmap<B> {
     }
 
     pub fn with_arc(mapping: Arc<MmapRegion<B>>, guest_base: GuestAddress) -> Option<Self> {
-        // Memories are made of regions in any combination: no two have the same name, for long.
+        // A memory may combine any regions, so each region gets a new number; numbers repeat after 32,764 regions.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let id = SlotId(NEXT.fetch_add(1, Relaxed) % 32_764);
         Region::with_bitmap(id, guest_base, mapping.clone(), Of(mapping)).ok().map(Self)

@@ -154,7 +154,7 @@ impl Parts {
             Pc::SplitFreeze if self.has(Bug::SplitUnfrozen) => Pc::SplitRow,
             Pc::SplitFreeze => {
                 if let Word::Leaf { .. } = s.upper {
-                    // Its page is kept for the checker.
+                    // The checker keeps its page.
                     (s.threads[i].met, s.upper) = (Some(s.upper), Word::Frozen(i as u8));
                     Pc::SplitRow
                 } else {
@@ -195,7 +195,7 @@ impl Parts {
         s.threads[i].pc = next;
     }
 
-    /// The leaf that the thread has frozen becomes a table, or a hole where it was condemned.
+    /// Replaces the leaf that the thread has frozen by a table, or by a hole if it was condemned.
     fn link(&self, s: &mut State, i: usize) {
         let me = s.threads[i];
         let leaf = match s.upper {
@@ -213,7 +213,7 @@ impl Parts {
 }
 
 impl State {
-    /// A small leaf goes into its entry, if all stands.
+    /// Installs a small leaf, if the lines are unchanged.
     fn install_small(&mut self, i: usize, part: usize) {
         let me = self.threads[i];
         if self.upper == Word::Hole {
@@ -228,7 +228,7 @@ impl State {
         }
     }
 
-    /// L1 flushes: what T says stays.
+    /// L1 flushes: leaves that T has stay.
     pub(super) fn flush(&mut self, i: usize) {
         let next = match self.threads[i].pc {
             Pc::Start => {

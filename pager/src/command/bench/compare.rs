@@ -1,4 +1,4 @@
-//! The pager beside what is done without one: how long until a guest has done its first 100 ms of work.
+//! Compares the pager with restores without one: the time until a guest has done its first 100 ms of work.
 
 use super::{Bench, CHUNK, Failure, IMAGE, median, other, register, spread, work};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Work of a guest, without what it waits for.
+/// Time of the guest's work, without its waits.
 const WORK: Duration = Duration::from_millis(100);
 /// Delays of the store, in milliseconds.
 const DELAYS: [u64; 3] = [0, 10, 100];
@@ -26,7 +26,7 @@ struct Way<'a> {
     run: &'a dyn Fn() -> Result<Duration, Failure>,
 }
 
-/// A store that counts what it gives.
+/// A store that counts its reads.
 struct Place {
     steady: Steady,
     reads: Arc<AtomicU64>,
@@ -105,7 +105,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Does the work in memory that `fill` has filled, by the clock that runs since the fill was done.
+    /// Does the work in memory that `fill` has filled; measures from the end of the fill.
     fn start(&self, fill: &dyn Fn(&Memory) -> Result<(), Failure>) -> Result<Duration, Failure> {
         let memory = Memory::new(IMAGE, false).map_err(other)?;
         fill(&memory)?;
@@ -148,7 +148,7 @@ impl Bench {
         result.map(|()| took)
     }
 
-    /// As the public examples of handlers do it: a thread that copies each page that faults from the file.
+    /// One thread copies each faulting page from the file, as the public examples of handlers do.
     fn one_by_one(&self, path: &Path) -> Result<Duration, Failure> {
         let memory = Memory::new(IMAGE, false).map_err(other)?;
         let uffd = slat_pager::Uffd::new(slat_pager::Features::REMOVE).map_err(other)?;
@@ -167,7 +167,7 @@ impl Bench {
         Ok(began.elapsed())
     }
 
-    /// All chunks are read, and then the guest begins.
+    /// Reads all chunks before the guest begins.
     fn whole(&self, place: &Place) -> Result<Duration, Failure> {
         let memory = Memory::new(IMAGE, false).map_err(other)?;
         let template = Library::new(place.steady.clone()).open("bench").map_err(other)?;
@@ -189,7 +189,7 @@ impl Bench {
         if failed.into_inner() > 0 {
             return Err(other("a chunk could not be read"));
         }
-        // What it takes to expand and copy them is not counted: it is the more favourable for this way.
+        // The time to expand and copy them is not counted, in favour of this method.
         let words = |page| std::array::from_fn(|word| IMAGE.word(page, 0, word));
         for page in 0..IMAGE.pages {
             // SAFETY: nothing else uses it.

@@ -1,4 +1,4 @@
-//! `bench`: what a working set is worth, and what a fault costs, in this process.
+//! `bench`: measures what a working set saves, and what a fault costs, in this process.
 
 mod compare;
 mod storm;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How large.
+/// Sizes of the measurement.
 #[derive(clap::Args)]
 pub struct Bench {
     /// How often each is measured, in turns
@@ -39,12 +39,13 @@ pub struct Bench {
     clones: u64,
 }
 
-/// 128 MiB, in chunks of 256 KiB. The recorded work touches 32 MiB of it: stretches of 8 pages, in no order.
+/// An image of 128 MiB, in chunks of 256 KiB. The recorded work touches 32 MiB of it, in stretches of 8 pages in random
+/// order.
 const IMAGE: Image = Image { seed: 1, pages: 32 << 10 };
 const CHUNK: usize = 64;
 const TOUCHED: usize = 8 << 10;
 const STRETCH: usize = 8;
-/// Faults of a round.
+/// Number of faults in a round.
 const FAULTS: usize = 2048;
 
 /// The pages that the guest's work touches.
@@ -59,7 +60,7 @@ fn work() -> impl Iterator<Item = usize> {
     (0..TOUCHED / STRETCH).flat_map(move |number| (0..STRETCH).map(move |page| place(number) + page))
 }
 
-/// What a run came to.
+/// Result of a run.
 struct Run {
     took: Duration,
     stats: GuestStats,
@@ -79,7 +80,8 @@ impl Bench {
         result
     }
 
-    /// The guest's work with all memory present, without a working set, and with one. Each time the cache is empty.
+    /// Measures the guest's work with all memory present, without a working set, and with one. The cache is empty each
+    /// time.
     fn restore(&self, folder: &Path) -> Result<Template, Failure> {
         let size = (IMAGE.pages * PAGE) as u64;
         let store = || Folder::open(folder).map_err(other);
@@ -131,15 +133,15 @@ impl Bench {
         Ok(template)
     }
 
-    /// A fault whose page is in the cache, beside the least that a pager can do: a thread that polls, reads, and copies a page. Both
-    /// from the side of the thread that touches the page, a page at a time, in turns.
+    /// Measures a fault whose page is in the cache, beside the least that a pager can do: a thread that polls, reads,
+    /// and copies a page. The thread that touches the page takes both times, one page at a time, in turns.
     fn fault(&self, template: &Template) -> Result<(), Failure> {
         let cache = Arc::new(Cache::new(256 << 20));
         let mut options = Options::default();
         (options.window, options.replay) = (1, 0);
         let mut alone = options;
         alone.threads = 1;
-        // The cache is filled.
+        // This fills the cache.
         self::touch(template, Some((&cache, options)))?;
         let mut rows = [Vec::new(), Vec::new(), Vec::new()];
         for _ in 0..self.rounds * 4 {
@@ -159,7 +161,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Restores a guest, and does its work.
+    /// Restores a guest and does its work.
     fn guest(&self, template: &Template, options: Options) -> Result<Run, Failure> {
         let memory = Memory::new(IMAGE, false).map_err(other)?;
         let (uffd, layout) = register(&memory, template)?;
@@ -177,7 +179,7 @@ impl Bench {
         Ok(Run { took, stats })
     }
 
-    /// The same, in memory that is all there.
+    /// Does the same work in memory that is all present.
     fn present(&self) -> Result<Duration, Failure> {
         let memory = Memory::new(IMAGE, false).map_err(other)?;
         for page in 0..IMAGE.pages {
@@ -206,7 +208,7 @@ impl Bench {
     }
 }
 
-/// The median time of a touch of a page that is missing.
+/// Returns the median time of a touch of a missing page.
 fn touch(template: &Template, pager: Option<(&Arc<Cache>, Options)>) -> Result<Duration, Failure> {
     let memory = Memory::new(IMAGE, false).map_err(other)?;
     let (uffd, layout) = register(&memory, template)?;
@@ -252,7 +254,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// Median, and the least and the most.
+/// Formats the median, the least and the greatest time.
 fn spread(mut times: Vec<Duration>) -> String {
     times.sort();
     format!("{:.1?} ({:.1?} to {:.1?})", times[times.len() / 2], times[0], times[times.len() - 1])

@@ -23,7 +23,7 @@ fn work() -> impl Iterator<Item = usize> {
     (0..TOUCHED).map(move |number| number / 8 * 37 % chunks * CHUNK + number % 8)
 }
 
-/// What one clone came to.
+/// Result of one clone.
 struct Clone {
     took: Duration,
     stats: GuestStats,
@@ -49,11 +49,11 @@ impl Bench {
         self.wave(folder, "with its working set", Some(()))
     }
 
-    /// All clones once, with empty caches.
+    /// Runs all clones once, with empty caches.
     fn wave(&self, folder: &Path, name: &str, set: Option<()>) -> Result<(), Failure> {
         let (hosts, clones) = (self.hosts as usize, self.clones as usize);
         let mut options = Options::default();
-        // So many threads are enough where a host has many clones.
+        // Fewer threads for each guest suffice when a host has many clones.
         (options.threads, options.replay) = (2, if set.is_some() { 4 } else { 0 });
         let reads = Arc::new(AtomicU64::new(0));
         let mut places = Vec::new();
@@ -106,7 +106,7 @@ impl Bench {
     }
 }
 
-/// Starts with the others, and does the work.
+/// Starts with the other clones, and does the work.
 fn clone(
     template: &Template,
     cache: &Arc<Cache>,

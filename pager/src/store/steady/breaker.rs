@@ -1,40 +1,40 @@
-//! A breaker: once calls fail one after the other, none is made for a while, and then one to see.
+//! A circuit breaker. After several failures in a row it lets no call through for a while, and then one as a test.
 
 use std::time::Duration;
 
-/// When it opens, and for how long.
+/// When the breaker opens, and for how long.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Failures in a row.
+    /// Number of failures in a row that open it.
     pub failures: u32,
-    /// The first pause; each one that follows is twice as long.
+    /// First pause; each further one is twice as long.
     pub pause: Duration,
-    /// The longest one.
+    /// Longest pause.
     pub most: Duration,
 }
 
-/// What is known of a place.
+/// State of the breaker.
 #[derive(Debug, Default)]
 pub struct Breaker {
     failures: u32,
-    /// Pauses since a call succeeded.
+    /// Number of pauses since a call succeeded.
     pauses: u32,
-    /// Until when no call is made.
+    /// Time until which no call is made.
     until: Option<Duration>,
-    /// A call is under way that shows whether the place is back.
+    /// A test call is under way.
     tries: bool,
 }
 
-/// What a call is for.
+/// Purpose of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     Call,
-    /// It shows whether the place is back: the others wait for it.
+    /// A test whether the store is back; the other calls wait for it.
     Try,
 }
 
 impl Breaker {
-    /// Whether a call may be made now. `Err`: not for so long.
+    /// Asks whether a call may be made now. `Err`: not for this time.
     pub fn begin(&mut self, now: Duration) -> Result<Turn, Duration> {
         match self.until {
             None => Ok(Turn::Call),
@@ -47,7 +47,7 @@ impl Breaker {
         }
     }
 
-    /// A call has ended. Whether that opened it.
+    /// Notes the end of a call. Returns whether that opened the breaker.
     pub fn end(&mut self, turn: Turn, is_good: bool, now: Duration, limits: &Limits) -> bool {
         self.tries &= turn != Turn::Try;
         if is_good {
@@ -55,7 +55,7 @@ impl Breaker {
             return false;
         }
         self.failures = self.failures.saturating_add(1);
-        // Calls that began before it opened say nothing new.
+        // Calls that began before it opened have no new information.
         if turn == Turn::Try || self.until.is_none() && self.failures >= limits.failures {
             let pause = limits.pause.saturating_mul(1 << self.pauses.min(16)).min(limits.most);
             self.until = Some(now + pause);
@@ -85,7 +85,7 @@ mod tests {
         }
         assert!(breaker.end(Turn::Call, false, ms(10), &limits) && breaker.is_open());
         assert!(!breaker.end(Turn::Call, false, ms(20), &limits), "one that began before");
-        // Pauses: 100, 200, 250, 250 ms. After each, one call is let through.
+        // Pauses of 100, 200, 250, 250 ms. After each, one call goes through.
         let mut now = ms(110);
         for pause in [200, 250, 250] {
             assert_eq!(breaker.begin(now.saturating_sub(ms(1))), Err(ms(1)));

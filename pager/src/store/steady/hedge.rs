@@ -1,20 +1,20 @@
-//! When a read is made a second time because the first one takes long.
+//! Decides when a slow read is issued a second time.
 
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// Reads in a window: what is typical is that of the last one or two.
+/// Number of reads in a window; the typical time is that of the last one or two windows.
 const WINDOW: u64 = 256;
-/// Second reads that may be made at once, at most.
+/// Most second reads at once.
 const BURST: f64 = 8.0;
 
-/// How long reads take, and how many may be made twice.
+/// Times of reads, and the budget of second reads.
 #[derive(Debug)]
 pub struct Hedge {
     times: Histogram<u64>,
-    /// The 95th percentile of the window before.
+    /// 95th percentile of the previous window.
     typical: Option<Duration>,
-    /// Second reads that may be made now.
+    /// Number of second reads that may be made now.
     budget: f64,
 }
 
@@ -26,12 +26,12 @@ impl Default for Hedge {
 }
 
 impl Hedge {
-    /// After how long a read is made again: when it takes longer than 19 of 20 do, and no sooner than `least`.
+    /// Returns the time after which a read is issued again: the 95th percentile, but at least `least`.
     pub fn delay(&self, least: Duration) -> Duration {
         self.typical.map_or(least * 10, |typical| typical * 3 / 2).max(least)
     }
 
-    /// A read succeeded. It earns a share of a second one.
+    /// Notes a successful read, which adds `share` of a second read to the budget.
     pub fn note(&mut self, took: Duration, share: f64) {
         self.budget = (self.budget + share).min(BURST);
         self.times.saturating_record(took.as_micros() as u64);
@@ -41,7 +41,7 @@ impl Hedge {
         }
     }
 
-    /// Whether a second read may be made: it counts as made then.
+    /// Takes a second read from the budget. Returns whether there was one.
     pub fn take(&mut self) -> bool {
         let may = self.budget >= 1.0;
         self.budget -= f64::from(u8::from(may));
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_delay_follows_what_is_typical_and_few_reads_are_made_twice() {
+    fn the_delay_follows_the_typical_read_and_few_reads_are_repeated() {
         let (ms, mut hedge) = (Duration::from_millis, Hedge::default());
         assert_eq!(hedge.delay(ms(5)), ms(50));
         (0..400).for_each(|read| hedge.note(ms(if read % 50 == 0 { 900 } else { 20 }), 0.05));

@@ -1,5 +1,5 @@
-//! A store behind a network, made steady: calls that fail are made again, reads that take long are made twice, and a place that is
-//! down is not asked by every thread all the time.
+//! A wrapper for a store behind a network. It repeats failed calls, issues slow reads twice, and keeps threads from
+//! asking a store that is down.
 
 mod breaker;
 mod hedge;
@@ -16,22 +16,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// How calls are made.
+/// Options of the calls.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct SteadyOptions {
-    /// How often a call is made at most.
+    /// Most tries of a call.
     pub tries: u32,
-    /// The pause before the second time; it doubles each time, and varies by half of it.
+    /// Pause before the second try; it doubles each time, and varies by half.
     pub pause: Duration,
-    /// A read that takes longer than 19 of 20 do is made a second time, but no sooner than after this time. The first answer counts.
-    /// `None`: none is.
+    /// Least time after which a slow read is issued a second time, if it takes longer than 19 of 20 reads. The first
+    /// answer counts. `None`: no read is issued twice.
     pub hedge: Option<Duration>,
-    /// Of so many reads one may be made twice, on average.
+    /// One of this many reads may be issued twice, on average.
     pub hedge_one_of: u32,
-    /// After so many failures in a row no call is made for a while.
+    /// Number of failures in a row after which no call is made for a while.
     pub break_after: u32,
-    /// How long: at first, and at most.
+    /// Length of that pause: the first one, and the longest.
     pub break_for: (Duration, Duration),
 }
 
@@ -48,35 +48,35 @@ impl Default for SteadyOptions {
     }
 }
 
-/// What was done until now.
+/// Counters of the calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct StoreStats {
-    /// Reads that were asked for.
+    /// Requested reads.
     pub reads: u64,
-    /// Bytes that came.
+    /// Bytes read.
     pub bytes: u64,
-    /// Other calls that were asked for.
+    /// Other requested calls.
     pub others: u64,
-    /// Calls that the store did not carry out, each time counted.
+    /// Failed tries.
     pub failures: u64,
-    /// Calls that were made again because they had failed.
+    /// Repeated tries after a failure.
     pub retries: u64,
-    /// Reads that were made a second time because they took long.
+    /// Reads issued a second time because they were slow.
     pub hedges: u64,
-    /// Those of them of which the second one answered first.
+    /// Second reads that answered first.
     pub hedges_won: u64,
-    /// Times that the store was taken for down.
+    /// Number of times that the breaker opened.
     pub breaks: u64,
-    /// Calls that were not made meanwhile.
+    /// Calls that the open breaker refused.
     pub refused: u64,
-    /// Whether it is taken for down now.
+    /// Whether the breaker is open now.
     pub is_down: bool,
 }
 
-/// What time it is. Tests have their own.
+/// A clock. Tests have their own.
 pub trait Clock: Send + Sync {
-    /// The time since some moment.
+    /// Returns the time since a fixed moment.
     fn now(&self) -> Duration;
     /// Waits.
     fn sleep(&self, time: Duration);
@@ -94,7 +94,7 @@ impl Clock for Real {
     }
 }
 
-/// A store whose calls are made again where that may help. A clone is the same one.
+/// A store whose calls are repeated if that may help. A clone of the value refers to the same store.
 #[derive(Clone)]
 pub struct Steady(Arc<Inner>);
 
@@ -117,12 +117,12 @@ struct Inner {
 }
 
 impl Steady {
-    /// Calls of this store.
+    /// Wraps this store.
     pub fn new(store: impl Store + 'static, options: SteadyOptions) -> Self {
         Self::by(store, options, Arc::new(Real(Instant::now())))
     }
 
-    /// The same, by another clock.
+    /// The same with another clock.
     #[doc(hidden)]
     pub fn by(store: impl Store + 'static, options: SteadyOptions, clock: Arc<dyn Clock>) -> Self {
         let zero = || AtomicU64::new(0);
@@ -145,7 +145,7 @@ impl Steady {
         }))
     }
 
-    /// What was done until now.
+    /// Counters of the calls.
     pub fn stats(&self) -> StoreStats {
         let inner = &*self.0;
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
@@ -164,13 +164,13 @@ impl Steady {
     }
 }
 
-/// One more, and how many there were.
+/// Increments a counter. Returns its old value.
 fn count(number: &AtomicU64) -> u64 {
     number.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Inner {
-    /// Makes a call, `tries` times at most while it fails in a way that may pass.
+    /// Makes a call, and repeats it up to `tries` times while the failure may pass.
     fn call<T>(
         &self,
         key: &str,
@@ -189,7 +189,7 @@ impl Inner {
                 let error = io::Error::new(io::ErrorKind::NotConnected, "the store is out of reach");
                 StoreError::Io { key: key.into(), error }
             })?;
-            // Also where it panics, others may try.
+            // If the call panics, others may try.
             let mut ends = Ends { inner: self, limits: &limits, turn, is_good: false };
             let result = call();
             let passes = matches!(&result, Err(StoreError::Io { .. }));
@@ -203,7 +203,7 @@ impl Inner {
                 return result;
             }
             count(&self.retries);
-            // From half of the pause to all of it: those that failed together do not come back together.
+            // From half of the pause to all of it, so that calls that failed together do not repeat together.
             let pause = self.options.pause * (1 << (tried - 1).min(10)) / 16;
             self.clock.sleep(pause * (8 + (failures as u32).wrapping_mul(2_654_435_761) % 9));
         }
@@ -231,7 +231,7 @@ impl Drop for Ends<'_> {
 type Read = Result<(Vec<u8>, Version), StoreError>;
 
 impl Steady {
-    /// One read, which may become two.
+    /// Makes one read, and maybe a second one.
     fn read_once(&self, key: &str, most: usize) -> Read {
         let inner = &self.0;
         let Some(least) = inner.options.hedge else { return inner.store.read(key, most) };
@@ -257,7 +257,7 @@ impl Steady {
             }
         };
         if answer.1.is_err() && asked == 2 {
-            // The other one may be better.
+            // The other read may succeed.
             answer = answers.recv().unwrap_or(answer);
         }
         if answer.1.is_ok() {
@@ -290,7 +290,7 @@ impl Store for Steady {
         self.other(key, |store| store.put(key, bytes))
     }
 
-    /// Made once: after an error, only who wants the change can see whether it was made.
+    /// Makes the call once: after an error, only the caller can find out whether the change was made.
     fn put_if(&self, key: &str, bytes: &[u8], before: Option<&Version>) -> Result<bool, StoreError> {
         count(&self.0.others);
         self.0.call(key, 1, || self.0.store.put_if(key, bytes, before))

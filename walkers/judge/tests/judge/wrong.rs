@@ -1,4 +1,4 @@
-//! Negative controls: a walker that does one thing wrong, and is found out.
+//! Negative controls: walkers with one mistake each, which the judge must find.
 
 use crate::soft::Soft;
 use slat::table::formats::{Ept4, Ept4NoAd, Npt4};
@@ -6,30 +6,30 @@ use slat::{Access, Format, Gpa, Idle, Level, PAGE_SIZE, Pfn};
 use slat_judge::{Answer, Difference, Fixed, Machine, Quirk, Ram, Verdict, judge, stale};
 use std::fmt;
 
-/// What goes wrong.
+/// The mistake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum How {
-    /// A page's neighbour is reached.
+    /// An access reaches the neighbouring page.
     Address,
-    /// A load that is allowed is refused.
+    /// An allowed load is refused.
     Refuses,
-    /// A refused fetch is let through.
+    /// A forbidden fetch succeeds.
     Allows,
-    /// A fault is told of the level above.
+    /// A fault reports the level above.
     Level,
-    /// A fault is told of another address.
+    /// A fault reports another address.
     FaultAddress,
     /// A store goes to the next word.
     StoreBeside,
     /// Dirty is not set.
     NoDirty,
-    /// Accessed is set in an entry that the walk has nothing to do with.
+    /// Accessed is set in an entry that is not on the path.
     Stray,
     /// Nothing is forgotten.
     NeverForgets,
 }
 
-/// A software vCPU that goes wrong now and then.
+/// A software vCPU that makes the mistake now and then.
 struct Wrong {
     soft: Soft<Npt4>,
     how: How,
@@ -43,7 +43,7 @@ impl Wrong {
     }
 }
 
-/// Word number `index` of the table `root`.
+/// Returns word number `index` of the table `root`.
 fn word(root: Pfn, index: u64) -> *mut u64 {
     std::ptr::with_exposed_provenance_mut((root.address() + index * 8) as usize)
 }
@@ -84,7 +84,7 @@ unsafe impl Machine for Wrong {
                 Answer::Fault { why, level, gpa: Some(gpa + 8), allowed }
             }
             (How::StoreBeside, Answer::Through { .. }) if access == Access::Write => {
-                // What it should have stored is taken back; the word beside stays as it is now.
+                // Undo the right store, and store to the next word.
                 if let Answer::Through { value: now } = self.soft.access(root, gpa, Access::Read, 0) {
                     self.soft.access(root, gpa, Access::Write, !now);
                 }
@@ -117,7 +117,7 @@ unsafe impl Machine for Wrong {
     }
 }
 
-/// Takes the D bit of the leaf back that a store has just set.
+/// Clears the D bit of the leaf that a store has just set.
 fn clear_dirty(root: Pfn, gpa: Gpa) {
     let (mut table, mut level) = (root, Npt4::ROOT_LEVEL);
     loop {
@@ -132,7 +132,7 @@ fn clear_dirty(root: Pfn, gpa: Gpa) {
     }
 }
 
-/// Sets the A bit of a link that is not on the way to `gpa`, if one has it clear.
+/// Sets the A bit of a link that is not on the path to `gpa`, if one has it clear.
 fn set_accessed_beside(root: Pfn, gpa: Gpa) {
     let own = Npt4::index(gpa.gfn(), Npt4::ROOT_LEVEL);
     // SAFETY: tables in use, of which nothing else is told now.
@@ -149,7 +149,7 @@ fn set_accessed_beside(root: Pfn, gpa: Gpa) {
 }
 
 fn judged(how: How) -> Verdict {
-    // A link that is still without its A bit, and on no look-up's way, is rare.
+    // A link without its A bit that is on no look-up's path is rare.
     let lookups = if matches!(how, How::Stray) { 20_000 } else { 2_000 };
     judge::<Npt4, _>(&mut Wrong::new(how), &mut Idle::take().unwrap(), 1, lookups)
 }
@@ -212,7 +212,7 @@ fn negative_control_a_walker_that_always_forgets_shows_nothing_stale() {
 }
 
 #[test]
-fn what_a_quirk_explains_is_counted_under_its_name() {
+fn a_difference_that_a_quirk_explains_is_counted_under_its_name() {
     fn explains(difference: &Difference) -> bool {
         difference.access == Access::Read && matches!(difference.expected, Answer::Through { .. })
     }

@@ -1,4 +1,5 @@
-//! A program for Linux that runs a guest on `/dev/kvm`. Where that Linux is L1 under slat's thin hypervisor, the guest is L2.
+//! A program for Linux that runs a guest on `/dev/kvm`. If that Linux is L1 under slat's thin hypervisor, the guest is
+//! L2.
 //!
 //! ```text
 //! L2    goes through 64 MiB, page by page and out of order: what is there must be what the last round left; it writes another word, and sums
@@ -6,7 +7,8 @@
 //! here  does one thing to the memory beneath it: protects it, forks, takes a dirty log, moves pages elsewhere, swaps out, collapses
 //! end   the sum is what it must be, and all of the memory
 //! ```
-//! The guest has no interrupts, and its own page tables: 1 GiB by pages of 2 MiB. Errors of the system end the program with a line.
+//! The guest has no interrupts. Its own page tables map 1 GiB by pages of 2 MiB. An error of the system ends the
+//! program with a line.
 #![no_std]
 #![no_main]
 
@@ -17,20 +19,20 @@ use sys::{Kvm, fail, say};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
-/// Where L2's code, tables and data are in its memory, and how much data.
+/// Addresses of L2's code, tables and data in its memory, and the size of the data.
 const CODE: u64 = 0x1000;
 const TABLES: u64 = 0x2000;
 const DATA: u64 = 16 * MIB;
 const PAGES: u64 = 64 * MIB / PAGE;
 const MEMORY: u64 = DATA + PAGES * PAGE;
-/// Word of a page is `round * ROUND + page * PLACE`; pages come in steps of `STEP`.
+/// The word of a page is `round * ROUND + page * PLACE`; L2 visits pages in steps of `STEP`.
 const ROUND: u64 = 0x9e37_79b9_7f4a_7c15;
 const PLACE: u64 = 0xd1b5_4a32_d192_ed03;
 const STEP: u64 = 5393;
 const ROUNDS: u64 = 3;
-/// So many turns pass between two lines.
+/// Number of turns between two lines.
 const TOLD: u64 = 8;
-/// Ports: L1's turn, the end, a page that is wrong.
+/// Ports: L1's turn, the end, a wrong page.
 const TURN: u16 = 0x10;
 const END: u16 = 0x11;
 const WRONG: u16 = 0x12;
@@ -135,7 +137,7 @@ fn value(round: u64, page: u64) -> u64 {
     if round == 0 { 0 } else { round.wrapping_mul(ROUND).wrapping_add(page.wrapping_mul(PLACE)) }
 }
 
-/// What L2 must come to.
+/// Returns the expected sum of L2.
 fn expected() -> u64 {
     let mut sum = 0_u64;
     for round in 1..=ROUNDS {
@@ -148,7 +150,7 @@ fn expected() -> u64 {
     sum
 }
 
-/// One thing is done to 2 MiB of the memory, or to all of it.
+/// Does one operation on 2 MiB of the memory, or on all of it.
 fn disturb(kvm: &mut Kvm, memory: u64, turn: u64) {
     let block = memory + DATA + turn.wrapping_mul(11) % 32 * 2 * MIB;
     match turn % 6 {
@@ -158,7 +160,7 @@ fn disturb(kvm: &mut Kvm, memory: u64, turn: u64) {
         }
         1 => sys::fork_and_wait(),
         2 => kvm.log_dirty(turn % 12 == 2),
-        // Away, and back by other frames.
+        // Removes the pages, and brings the contents back in other frames.
         3 => (0..64).for_each(|page| sys::replace(block + page * 8 * PAGE, PAGE)),
         4 => sys::advise(block, MIB / 4, sys::PAGE_OUT),
         _ => sys::advise(block, 2 * MIB, sys::COLLAPSE),

@@ -1,9 +1,9 @@
-//! Linux's system calls that the program makes, and KVM's.
+//! The system calls of Linux and the ioctls of KVM that the program uses.
 
 use core::arch::{asm, global_asm};
 use core::panic::PanicInfo;
 
-// The stack is aligned where a program begins; a call is expected to have pushed eight bytes.
+// The stack is aligned at a program's start; after a call it must be off by eight bytes.
 global_asm!(".global _start", "_start:", "call run", "ud2");
 
 const WRITE: u64 = 1;
@@ -14,15 +14,15 @@ const IOCTL: u64 = 16;
 const MREMAP: u64 = 25;
 const MADVISE: u64 = 28;
 const FORK: u64 = 57;
-/// Of all threads: newer kernels have one of their own in a process with a VM.
+/// Exit of all threads, because newer kernels have one of their own in a process with a VM.
 const EXIT: u64 = 231;
 const WAIT: u64 = 61;
 const READ_WRITE: u64 = 3;
-/// And there from the beginning, so by large pages: a page that L2 loads from first would be the one of zeroes, and copied later.
+/// Populated, so in large pages: otherwise a page that L2 loads first would be the zero page, and copied later.
 const PRIVATE_ANONYMOUS: u64 = 0x8022;
 const SHARED: u64 = 1;
 const MAY_MOVE_THERE: u64 = 3;
-/// Advice: pages are taken, or become a large one. Neither need succeed.
+/// Advice to page out, or to make a large page. Neither must succeed.
 pub const PAGE_OUT: u64 = 21;
 pub const COLLAPSE: u64 = 25;
 
@@ -56,7 +56,7 @@ fn must(what: &str, number: u64, words: [u64; 5]) -> u64 {
     result
 }
 
-/// A line of a text and a number, in hexadecimal.
+/// Prints a line with a text and a hexadecimal number.
 pub fn say(text: &str, number: u64) {
     let mut line = [b'0'; 17];
     for (digit, place) in line[..16].iter_mut().zip((0..16).rev()) {
@@ -67,7 +67,7 @@ pub fn say(text: &str, number: u64) {
     call(WRITE, [1, line.as_ptr() as u64, 17, 0, 0]);
 }
 
-/// Ends the program: it has failed.
+/// Ends the program with a failure.
 pub fn fail(why: &str, number: u64) -> ! {
     call(WRITE, [1, why.as_ptr() as u64, why.len() as u64, 0, 0]);
     say(": ", number);
@@ -86,7 +86,7 @@ fn panic(_: &PanicInfo<'_>) -> ! {
     fail("panicked", 0)
 }
 
-/// Memory of our own, zeroes.
+/// Returns zeroed memory.
 pub fn memory(bytes: u64) -> u64 {
     must("mmap", MMAP, [0, bytes, READ_WRITE, PRIVATE_ANONYMOUS, u64::MAX])
 }
@@ -99,7 +99,7 @@ pub fn advise(at: u64, bytes: u64, advice: u64) {
     call(MADVISE, [at, bytes, advice, 0, 0]);
 }
 
-/// A child shares all memory, and is gone: each page is written anew.
+/// Forks a child, which shares all memory, and waits for its end: each page is copied at its next write.
 pub fn fork_and_wait() {
     let child = must("fork", FORK, [0; 5]);
     if child == 0 {
@@ -108,7 +108,7 @@ pub fn fork_and_wait() {
     must("wait", WAIT, [child, 0, 0, 0, 0]);
 }
 
-/// What is there goes on by other frames.
+/// Replaces the frames of a range, with the same contents.
 pub fn replace(at: u64, bytes: u64) {
     let fresh = memory(bytes);
     // SAFETY: both are ours, and L2 is out.
@@ -122,7 +122,7 @@ pub struct Kvm {
     vcpu: u64,
     run: u64,
     slot: [u64; 4],
-    /// Pages that the log has told of.
+    /// Number of pages that the log has reported.
     pub dirty: u64,
     logs: bool,
 }
@@ -132,7 +132,7 @@ const SUM: usize = 9;
 const BYTES_BEFORE_CR0: usize = 224;
 
 impl Kvm {
-    /// Its memory, from address 0 on, is ours from `memory` on.
+    /// Makes a VM whose memory, from address 0 on, is ours from `memory` on.
     pub fn new(memory: u64, bytes: u64) -> Self {
         let kvm = must("/dev/kvm", OPEN, [c"/dev/kvm".as_ptr() as u64, 2, 0, 0, 0]);
         let vm = must("KVM_CREATE_VM", IOCTL, [kvm, CREATE_VM, 0, 0, 0]);
@@ -145,12 +145,12 @@ impl Kvm {
     }
 
     fn set_memory(&self) {
-        // The number, flags (bit 0: it logs), where it begins, bytes, where it is here.
+        // The slot's number, flags (bit 0: it logs), guest address, bytes, and our address.
         let slot = [u64::from(self.logs) << 32, 0, self.slot[2], self.slot[3]];
         must("KVM_SET_USER_MEMORY_REGION", IOCTL, [self.vm, SET_MEMORY, slot.as_ptr() as u64, 0, 0]);
     }
 
-    /// The log begins or ends; before its end, what it has.
+    /// Begins or ends the log; reads it before its end.
     pub fn log_dirty(&mut self, on: bool) {
         if self.logs {
             let bits = [0_u64; 80 << 20 >> 12 >> 6];
@@ -165,7 +165,7 @@ impl Kvm {
         }
     }
 
-    /// Flat segments, and paging by these tables.
+    /// Sets flat segments, and paging with these tables.
     pub fn enter_long_mode(&mut self, tables: u64) {
         let mut words = [0_u64; 39];
         must("KVM_GET_SREGS", IOCTL, [self.vcpu, GET_SREGS, words.as_mut_ptr() as u64, 0, 0]);
@@ -194,13 +194,13 @@ impl Kvm {
         core::hint::black_box(words)
     }
 
-    /// The next instruction, and rdi, rsi, r8 to r12.
+    /// Sets the next instruction, and rdi, rsi, r8 to r12.
     pub fn set_registers(&mut self, rip: u64, [rdi, rsi, r8, r9, r10, r11, r12]: [u64; 7]) {
         let words = [0, 0, 0, 0, rsi, rdi, 0, 0, r8, r9, r10, r11, r12, 0, 0, 0, rip, 2];
         must("KVM_SET_REGS", IOCTL, [self.vcpu, SET_REGS, words.as_ptr() as u64, 0, 0]);
     }
 
-    /// L2 runs until it writes to a port: which.
+    /// Runs L2 until it writes to a port. Returns the port.
     pub fn run(&mut self) -> u16 {
         must("KVM_RUN", IOCTL, [self.vcpu, RUN, 0, 0, 0]);
         // SAFETY: KVM's page of the vCPU: the reason at 8, for a port its number at 34.
@@ -214,12 +214,12 @@ impl Kvm {
         port
     }
 
-    /// What it has summed up.
+    /// Returns its sum.
     pub fn sum(&self) -> u64 {
         self.registers()[SUM]
     }
 
-    /// The address of the page that it is at.
+    /// Returns the address of its current page.
     pub fn page(&self) -> u64 {
         self.registers()[1]
     }

@@ -1,4 +1,4 @@
-//! VMX on, for this processor: once, for ever.
+//! Turns VMX on for this processor, once.
 
 use super::Region;
 use super::tables::HostTables;
@@ -8,7 +8,7 @@ use core::arch::asm;
 use core::fmt;
 use x86::msr;
 
-/// What the extended page tables of a processor can do.
+/// The features of a processor's extended page tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features {
     /// Five levels.
@@ -24,16 +24,16 @@ pub struct Features {
 pub enum VmxError {
     /// No VMX, or locked off by the firmware.
     Unavailable,
-    /// A control that is needed cannot be switched on.
+    /// The processor lacks a control that this program needs.
     Unsupported {
-        /// The capability register that says so.
+        /// The capability register of the control.
         msr: u32,
         /// The control bits that it refuses.
         bits: u32,
     },
-    /// This instruction, which turns something on, was refused.
+    /// The processor refused this instruction.
     Refused(&'static str),
-    /// The guest could not be entered: the VM-instruction error.
+    /// The processor refused the entry into the guest: the VM-instruction error.
     Entry(u64),
 }
 
@@ -54,7 +54,7 @@ impl core::error::Error for VmxError {}
 
 /// A processor with VMX on.
 pub(super) struct Enabled {
-    /// What the first word of a VMCS must be.
+    /// The value that the first word of a VMCS must have.
     pub(super) revision: u32,
     pub(super) features: Features,
     pub(super) tables: HostTables,
@@ -77,13 +77,14 @@ pub(super) fn enable() -> Result<Enabled, VmxError> {
     Ok(Enabled { revision, features, tables: HostTables::load() })
 }
 
-/// One of the registers that exist wherever VMX does.
+/// Reads a register that exists on every processor with VMX.
 pub(super) fn capability(register: u32) -> u64 {
     // SAFETY: asked for after CPUID has said that there is VMX.
     unsafe { rdmsr(register) }
 }
 
-/// Firmware decides whether VMX may be on. Where there was none, it is not decided yet.
+/// Permits VMX, unless the firmware has already decided: it locks the register. Without firmware the register is
+/// unlocked.
 fn permit() -> Result<(), VmxError> {
     const LOCKED: u64 = 1 << 0;
     const OUTSIDE_SMX: u64 = 1 << 2;
@@ -97,7 +98,8 @@ fn permit() -> Result<(), VmxError> {
     Ok(())
 }
 
-/// CR0 and CR4 as VMX wants them, and CR4.OSXSAVE where there is XSAVE, so that XSETBV can be done for a guest.
+/// Sets CR0 and CR4 as VMX demands, and CR4.OSXSAVE where there is XSAVE, so that this program can execute XSETBV for a
+/// guest.
 fn control_registers() {
     const VMXE: u64 = 1 << 13;
     const OSXSAVE: u64 = 1 << 18;

@@ -10,9 +10,9 @@
 //! | `ept` | the pointer to the tables; INVEPT; what a violation's qualification says |
 //! | `switch` | into the guest and out of it |
 //!
-//! What leaves the guest is as little as VMX allows: ports, MSRs and interrupts are the machine's own. CPUID, XSETBV and
-//! MSRs outside the two architectural ranges always leave; [`Vmx::run`](Processor::run) does them for the guest and
-//! goes on.
+//! Only the exits that VMX demands occur: ports, MSRs and interrupts are the machine's own. CPUID, XSETBV and MSRs
+//! outside the two architectural ranges always exit; [`Vmx::run`](Processor::run) executes them for the guest and goes
+//! on.
 
 mod enable;
 mod ept;
@@ -31,12 +31,12 @@ use slat::{Format, Gpa, Pfn};
 use vmcs::Vmcs;
 use x86::vmx::vmcs::{guest, ro};
 
-/// A page of memory that the hardware is told the address of.
+/// A page of memory whose address this program gives to the hardware.
 #[repr(C, align(4096))]
 struct Region([u8; 4096]);
 
 impl Region {
-    /// Zeroes, but for the revision that the hardware wants to see in the first four bytes.
+    /// Zeroes, except for the revision in the first four bytes, which the hardware demands.
     fn new(revision: u32) -> Box<Self> {
         let mut region = Box::new(Self([0; 4096]));
         region.0[..4].copy_from_slice(&revision.to_le_bytes());
@@ -51,7 +51,7 @@ impl Region {
 /// CR4.LA57: five levels of paging.
 const CR4_LA57: u64 = 1 << 12;
 
-/// Why the guest left (Intel SDM volume 3, appendix C).
+/// The reasons of an exit (Intel SDM volume 3, appendix C).
 mod reason {
     pub const INTERRUPT: u64 = 1;
     pub const TRIPLE_FAULT: u64 = 2;
@@ -64,12 +64,12 @@ mod reason {
     pub const XSETBV: u64 = 55;
 }
 
-/// A processor of Intel's with one guest.
+/// An Intel processor with one guest.
 pub struct Vmx {
     vmcs: Vmcs,
     features: Features,
     ept: EptPointer,
-    /// Interrupts bring the guest out, but for the one that it has been brought out by last.
+    /// Whether interrupts cause an exit. The interrupt that caused the last exit does not cause another.
     watching: bool,
 }
 
@@ -99,7 +99,7 @@ impl Processor for Vmx {
         loop {
             self.vmcs.enter(registers).unwrap_or_else(|error| panic!("{error}"));
             if self.watching {
-                // Off for the one that is pending: the guest takes it next.
+                // Off for the pending interrupt: the guest takes it next.
                 let pending = self.vmcs.read(ro::EXIT_REASON) == reason::INTERRUPT;
                 self.vmcs.exit_on_interrupt(!pending);
             }
@@ -133,12 +133,12 @@ impl Processor for Vmx {
 }
 
 impl Vmx {
-    /// What EPT can do here.
+    /// The features of this processor's EPT.
     pub fn features(&self) -> Features {
         self.features
     }
 
-    /// Why the guest is out; nothing where it can go on at once, what it asked for being done.
+    /// The reason of the exit; `None` where this function has executed the instruction and the guest can go on at once.
     fn exit(&mut self, registers: &mut Registers) -> Option<Exit> {
         let code = self.vmcs.read(ro::EXIT_REASON);
         let gpa = || Gpa(self.vmcs.read(ro::GUEST_PHYSICAL_ADDR_FULL));
@@ -172,7 +172,8 @@ impl Vmx {
     }
 }
 
-/// CPUID as the processor answers it, but for VMX, which a guest cannot have, and OSXSAVE, which mirrors the guest's CR4.
+/// CPUID with the processor's answer, except for VMX, which a guest cannot have, and OSXSAVE, which mirrors the guest's
+/// CR4.
 fn cpuid(registers: &mut Registers, cr4: u64) {
     const VMX: u32 = 1 << 5;
     const OSXSAVE: u32 = 1 << 27;

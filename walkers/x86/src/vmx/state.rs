@@ -1,4 +1,4 @@
-//! The state in which a guest begins, and to which the host comes back.
+//! The state in which a guest begins, and the host's state after an exit.
 
 use super::enable::read_control_registers;
 use super::tables::HostTables;
@@ -8,7 +8,7 @@ use crate::guest::LongMode;
 use core::arch::asm;
 use x86::vmx::vmcs::{control, guest, host};
 
-/// The guest's GDT and what its segments select there, as [`LongMode`] says.
+/// The guest's GDT and its selectors, by [`LongMode`].
 const GDT_BYTES: u64 = 32;
 const CODE_SELECTOR: u64 = 0x10;
 const DATA_SELECTOR: u64 = 0x18;
@@ -19,7 +19,7 @@ const VMXE: u64 = 1 << 13;
 const NE: u64 = 1 << 5;
 
 impl Vmcs {
-    /// The guest's registers, and which bits of CR0 and CR4 it cannot change.
+    /// The guest's registers, and the bits of CR0 and CR4 that the guest cannot change.
     pub(super) fn guest_state(&mut self, start: &LongMode) {
         const PG_ET_MP_PE: u64 = 1 << 31 | 1 << 4 | 1 << 1 | 1 << 0;
         const PAE: u64 = 1 << 5;
@@ -85,7 +85,8 @@ impl Vmcs {
         }
     }
 
-    /// What the CPU is again after an exit: itself as it is now. Stack and instruction pointer are written at each entry.
+    /// The host's state after an exit: the present state of this processor. `switch` writes the stack and instruction
+    /// pointers at each entry.
     pub(super) fn host_state(&mut self, tables: &HostTables) {
         let (cr0, cr3, cr4) = read_control_registers();
         // SAFETY: every processor with long mode has the register.

@@ -1,4 +1,4 @@
-//! The way into the guest and back: general registers, which VMX leaves to software.
+//! Entry into the guest and exit from it: exchanges the general registers, which VMX leaves to software.
 //!
 //! The floating-point and vector registers are the guest's all the time: this program is compiled without them.
 
@@ -7,8 +7,8 @@ use core::arch::naked_asm;
 use core::mem::offset_of;
 use x86::vmx::vmcs::host;
 
-/// Enters the guest of the current VMCS with these registers, and comes back with what it left in them. True where it
-/// could not be entered at all; the registers are as they were, then.
+/// Enters the guest of the current VMCS with these registers, and returns the guest's registers after the exit. True
+/// where the processor refused the entry; then the registers are unchanged.
 ///
 /// # Safety
 /// A complete VMCS is current on this CPU. `launched`: whether this VMCS has been entered before.
@@ -28,11 +28,11 @@ pub(super) unsafe extern "C" fn switch(registers: *mut Registers, launched: bool
         "vmlaunch",
         "jmp 3f",
         "2: vmresume",
-        // Still here: not entered.
+        // The processor refused the entry.
         "3: pop rdi",
         "mov eax, 1",
         "jmp 5f",
-        // The host's instruction pointer after an exit; RSP is as above, all else is the guest's.
+        // The host continues here after an exit; RSP is as above, and all other registers are the guest's.
         "4: xchg rdi, [rsp]",
         "pop qword ptr [rdi + {RDI}]",
         "mov [rdi + {RAX}], rax", "mov [rdi + {RBX}], rbx", "mov [rdi + {RCX}], rcx", "mov [rdi + {RDX}], rdx",

@@ -1,7 +1,7 @@
-//! The host's descriptor tables while VMX is on: a copy of the GDT that was there, and a TSS behind it.
+//! The host's descriptor tables while VMX is on: a copy of the loader's GDT, followed by a TSS.
 //!
-//! VMX loads the task register at each exit and refuses a null one; a loader has no use for a TSS and makes none. It
-//! stays empty: nothing here leaves privilege level 0, and interrupts stay off.
+//! VMX loads the task register at each exit and refuses a null one; a loader makes no TSS. The TSS stays empty: this
+//! program never leaves privilege level 0, and keeps interrupts off.
 
 use alloc::boxed::Box;
 use core::arch::asm;
@@ -21,7 +21,7 @@ struct Tables {
     tss: [u8; 104],
 }
 
-/// Where the host's tables are, for the host's part of a VMCS.
+/// The addresses of the host's tables, for the host's part of a VMCS.
 #[derive(Clone, Copy)]
 pub(super) struct HostTables {
     pub(super) gdt: u64,
@@ -31,7 +31,7 @@ pub(super) struct HostTables {
 }
 
 impl HostTables {
-    /// Copies the GDT in use, adds a TSS and loads both, for this processor, for ever.
+    /// Copies the GDT in use, adds a TSS and loads both on this processor, for good.
     pub(super) fn load() -> Self {
         let mut old = Register { limit: 0, base: 0 };
         // SAFETY: stores ten bytes into `old`.

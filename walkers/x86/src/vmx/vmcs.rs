@@ -1,7 +1,7 @@
-//! A VMCS: one virtual processor's state, and what makes it leave.
+//! A VMCS: one virtual processor's state, and the causes of its exits.
 //!
-//! One VMCS is current on a processor, and VMREAD and VMWRITE mean that one. So a processor here has one [`Vmcs`], made
-//! current when it is made, and used nowhere else.
+//! One VMCS is current on a processor, and VMREAD and VMWRITE use it. So a processor here has one [`Vmcs`], which
+//! becomes current when it is made; no other processor uses it.
 
 use super::enable::{Enabled, capability};
 use super::switch::switch;
@@ -13,28 +13,28 @@ use core::marker::PhantomData;
 use x86::msr;
 use x86::vmx::vmcs::{control, guest, ro};
 
-/// Leave on an external interrupt (pin-based).
+/// An external interrupt causes an exit (pin-based).
 const EXTERNAL_INTERRUPT: u64 = 1 << 0;
-/// An event is described by this word (interruption information).
+/// This word describes an event (interruption information).
 const EVENT_VALID: u64 = 1 << 31;
 /// It has an error code.
 const EVENT_ERROR_CODE: u64 = 1 << 11;
-/// The bits of IDT-vectoring information that entry-interruption information has, too.
+/// The bits of IDT-vectoring information that are also in entry-interruption information.
 const EVENT_BITS: u64 = EVENT_VALID | EVENT_ERROR_CODE | 0x7ff;
 
 /// The current VMCS of this processor.
 pub(super) struct Vmcs {
-    /// The hardware keeps state there.
+    /// The hardware keeps its state there.
     region: Box<Region>,
-    /// A bit set: the access to that MSR leaves the guest. None is.
+    /// The bitmap of MSRs: a set bit makes an access to that MSR exit. No bit is set.
     msrs: Box<Region>,
     launched: bool,
-    /// Of one processor, and no other.
+    /// Ties the value to one processor.
     _here: PhantomData<*mut ()>,
 }
 
 impl Vmcs {
-    /// A guest that begins at `start`, behind tables that [`point`](Self::point) says.
+    /// A guest that begins at `start`; [`point`](Self::point) gives it its tables.
     pub(super) fn new(vmx: &Enabled, start: &LongMode) -> Result<Self, VmxError> {
         let (region, msrs) = (Region::new(vmx.revision), Region::new(0));
         let mut vmcs = Self { region, msrs, launched: false, _here: PhantomData };
@@ -57,7 +57,7 @@ impl Vmcs {
     /// Writes a field.
     ///
     /// # Panics
-    /// Where there is no such field, or it cannot be written: a mistake of this module's.
+    /// Where there is no such field, or it is read-only: a mistake in this module.
     pub(super) fn write(&mut self, field: u32, value: u64) {
         let refused: u8;
         // SAFETY: a VMCS is current as long as `self` lives; only this module says what stands in it.
@@ -68,18 +68,19 @@ impl Vmcs {
         assert!(refused == 0, "VMWRITE of {value:#x} to {field:#x}: error {}", self.error());
     }
 
-    /// Uses these tables from the next entry on. What is cached of others is tagged by their root, and stays.
+    /// Uses these tables from the next entry on. The processor tags cached translations by the root, so those of other
+    /// tables stay.
     pub(super) fn point(&mut self, ept: EptPointer) {
         self.write(control::EPTP_FULL, ept.0);
     }
 
-    /// Whether a pending interrupt of the machine makes the guest leave, rather than be the guest's.
+    /// Chooses whether a pending interrupt of the machine causes an exit or goes to the guest.
     pub(super) fn exit_on_interrupt(&mut self, on: bool) {
         let others = self.read(control::PINBASED_EXEC_CONTROLS) & !EXTERNAL_INTERRUPT;
         self.write(control::PINBASED_EXEC_CONTROLS, others | if on { EXTERNAL_INTERRUPT } else { 0 });
     }
 
-    /// Runs the guest until it leaves. An event that was on its way to it, then, is delivered by the next entry.
+    /// Runs the guest until an exit. The next entry delivers an event whose delivery the exit interrupted.
     pub(super) fn enter(&mut self, registers: &mut Registers) -> Result<(), VmxError> {
         // SAFETY: the VMCS is current and complete; what the guest can reach of memory is up to the code that made the tables.
         let refused = unsafe { switch(registers, self.launched) };
@@ -98,7 +99,7 @@ impl Vmcs {
         Ok(())
     }
 
-    /// Moves the guest past the instruction by which it left.
+    /// Moves the guest past the instruction that caused the exit.
     pub(super) fn skip(&mut self) {
         let next = self.read(guest::RIP) + self.read(ro::VMEXIT_INSTRUCTION_LEN);
         self.write(guest::RIP, next);
@@ -117,17 +118,17 @@ impl Vmcs {
         self.read(ro::VM_INSTRUCTION_ERROR)
     }
 
-    /// What makes the guest leave, and what is exchanged at entry and exit.
+    /// Sets the causes of exits, and the registers that entry and exit exchange.
     fn controls(&mut self) -> Result<(), VmxError> {
-        // Primary: there are secondary ones, and a bitmap of MSRs.
+        // Primary: secondary controls, and a bitmap of MSRs.
         const SECONDARY: u32 = 1 << 31;
         const MSR_BITMAP: u32 = 1 << 28;
-        // Secondary: EPT, and instructions that a guest would otherwise be refused although CPUID shows them.
+        // Secondary: EPT, and instructions that CPUID shows but that would fault in a guest without these controls.
         const EPT: u32 = 1 << 1;
         const RDTSCP: u32 = 1 << 3;
         const INVPCID: u32 = 1 << 12;
         const XSAVES: u32 = 1 << 20;
-        // Exit: this side is 64-bit code; PAT and EFER are exchanged. Entry: likewise.
+        // Exit: the host is 64-bit code; PAT and EFER are exchanged. Entry: the same.
         const HOST_64: u32 = 1 << 9;
         const EXIT_PAT_EFER: u32 = 0b1111 << 18;
         const GUEST_64: u32 = 1 << 9;
@@ -177,7 +178,8 @@ fn make_current(region: u64) -> Result<(), VmxError> {
     }
 }
 
-/// A control word: what its capability register demands, what is `required`, and of what is `wanted` all that it allows.
+/// A control word: the bits that its capability register demands, those in `required`, and those in `wanted` that it
+/// allows.
 fn allowed(register: u32, required: u32, wanted: u32) -> Result<u64, VmxError> {
     let word = capability(register);
     let (always, may) = (word as u32, (word >> 32) as u32);

@@ -11,11 +11,11 @@ use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers};
 use slat_walker_x86::serial;
 use slat_walker_x86::window::{self, Guest};
 
-/// 16 MiB above the program and its heap, below the 512 MiB that every machine here has.
+/// 16 MiB above the program and its heap, within the 512 MiB of every machine here.
 const PATTERN: u64 = 128 << 20;
 const PATTERN_BYTES: u64 = 16 << 20;
 
-/// Who emulates.
+/// The emulator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Emulator {
     /// QEMU's TCG.
@@ -27,14 +27,14 @@ pub enum Emulator {
 /// The Accessed bit of AMD's formats.
 const ACCESSED: u64 = 1 << 5;
 
-/// The entries of a PAE root have no Accessed bit, and none is to be set there. QEMU 7.2 sets bit 5; Bochs does not.
+/// The entries of a PAE root have no Accessed bit. QEMU 7.2 sets bit 5; Bochs does not.
 const ACCESSED_IN_PDPTE: Quirk = Quirk {
     name: "Accessed set in a PDPTE",
     explains: |difference| is_accessed_in(difference, Pae::ROOT_LEVEL),
 };
 
-/// A leaf that does not let an access through has not been accessed. QEMU 7.2 sets Accessed in a leaf of 1 GiB before it
-/// looks at the permissions, in smaller ones afterwards.
+/// A leaf that refuses an access must not get Accessed. QEMU 7.2 sets Accessed in a leaf of 1 GiB before it checks the
+/// permissions, in smaller ones afterwards.
 const ACCESSED_IN_REFUSING: Quirk = Quirk {
     name: "Accessed set in a 1G leaf that refuses",
     explains: |difference| {
@@ -43,7 +43,7 @@ const ACCESSED_IN_REFUSING: Quirk = Quirk {
     },
 };
 
-/// The difference is an Accessed bit too many, at this level.
+/// Returns whether the difference is an extra Accessed bit at this level.
 fn is_accessed_in(difference: &Difference, level: Level) -> bool {
     difference.bits.is_some_and(|bits| bits.level == level && bits.found == bits.expected | ACCESSED)
 }
@@ -58,20 +58,20 @@ pub struct Walker<P, F> {
 }
 
 impl<P: Processor, F: Format> Walker<P, F> {
-    /// With a guest that has not run yet.
+    /// Makes a walker with a guest that has not run yet.
     pub fn new(emulator: Emulator) -> Self {
         let guest = Guest::new();
         let (fixed, processor) = ([guest.fixed()], P::new(&guest.start()));
         Self { guest, fixed, processor, emulator, format: PhantomData }
     }
 
-    /// The same processor and guest, for tables of another format.
+    /// Keeps processor and guest, for tables of another format.
     pub fn of<G: Format>(self) -> Walker<P, G> {
         let Self { guest, fixed, processor, emulator, .. } = self;
         Walker { guest, fixed, processor, emulator, format: PhantomData }
     }
 
-    /// The processor.
+    /// Returns the processor.
     pub fn processor(&self) -> &P {
         &self.processor
     }
@@ -82,7 +82,7 @@ impl<P: Processor, F: Format> Walker<P, F> {
 
 // SAFETY: the memory above the image is in every machine that these programs are run in, and used by nothing else.
 unsafe impl<P: Processor, F: Format> Machine for Walker<P, F> {
-    /// An exit may forget everything, and in emulators does.
+    /// An exit may forget everything, and does in emulators.
     const SHOWS_STALE: bool = false;
 
     fn name(&self) -> &'static str {
@@ -94,8 +94,8 @@ unsafe impl<P: Processor, F: Format> Machine for Walker<P, F> {
         }
     }
 
-    /// What the guest's own entries can hold, and the tables translate: QEMU's and Bochs's walkers ignore what is above,
-    /// and a hypervisor tells its guest to keep below (CPUID `0x8000_0008`).
+    /// The addresses that both the guest's own entries and the tables can express. QEMU's and Bochs's walkers ignore
+    /// higher bits, and a hypervisor reports the limit to its guest (CPUID `0x8000_0008`).
     fn gpa_bits(&self) -> u32 {
         cpu::physical_bits().min(F::FRAME_BITS + PAGE_SHIFT)
     }
@@ -120,7 +120,7 @@ unsafe impl<P: Processor, F: Format> Machine for Walker<P, F> {
         match self.processor.run(&mut registers) {
             Exit::Call => Answer::Through { value: registers.rax },
             Exit::Memory(fault) => refused(&fault),
-            // The guest has no handlers: a fault of its own ends it, and the next access begins it anew.
+            // The guest has no handlers: its own fault ends it, and the next access restarts it.
             _ => Answer::Fault { why: FaultWhy::Unsaid, level: None, gpa: None, allowed: None },
         }
     }

@@ -1,4 +1,4 @@
-//! The judge on x86-64: the nested walkers of AMD-V and of VT-x, whichever the emulated processor has.
+//! The judge on x86-64, for the nested walker of the emulated processor: AMD-V or VT-x.
 //!
 //! | processor | formats |
 //! |---|---|
@@ -30,7 +30,7 @@ use slat_walker_x86::{entry, paging, println};
 entry!(main);
 
 fn main(boot: Boot) -> ! {
-    // Of those that we are run in, only QEMU is a loader.
+    // Of the emulators here, only QEMU is a loader.
     let emulator = if boot.has_firmware() { Emulator::Qemu } else { Emulator::Bochs };
     println!("{emulator:?}: {:?}, {} bits of physical address", cpu::vendor(), cpu::physical_bits());
     let passed = match cpu::vendor() {
@@ -41,11 +41,11 @@ fn main(boot: Boot) -> ! {
     exit(if passed { exit::Verdict::Passed } else { exit::Verdict::Failed })
 }
 
-/// What has been judged so far.
+/// The verdicts so far.
 struct Session {
     idle: Idle,
     verdicts: Vec<Verdict>,
-    /// From the command line, to see a difference again: `seed=7 lookups=40000`. Then nothing but look-ups is done.
+    /// From the command line, to repeat a difference: `seed=7 lookups=40000`. Then only look-ups are made.
     again: Option<(u64, u64)>,
 }
 
@@ -60,7 +60,7 @@ impl Session {
         Self { idle: unsafe { Idle::assume() }, verdicts: Vec::new(), again }
     }
 
-    /// Tables of one format; the walker goes on to the next.
+    /// Judges tables of one format, and returns the walker for the next one.
     fn walk<P: Processor, F: Format>(&mut self, mut walker: Walker<P, F>) -> Walker<P, F> {
         match self.again {
             Some((seed, lookups)) => {
@@ -71,7 +71,7 @@ impl Session {
         walker
     }
 
-    /// A guest of the second processor beside a host on this one.
+    /// Judges a guest on the second processor beside a host on this one.
     fn pair<P: Processor, F: Format>(&mut self, here: &impl Machine) {
         if self.again.is_some() {
             return;

@@ -4,12 +4,12 @@
 //! second  the guest sweeps over its pages: is each page's number in its first word? counts in the second word
 //! first   moves pages: invalidate, flush, copy, spoil the old frame, go on; zaps everything, protects from writes, ages
 //! ```
-//! A translation that outlives its flush is seen whichever way it is used: a load finds a spoiled word, and a store is
-//! lost with the frame, so that in the end a page's count is behind the guest's. The guest leaves for nothing but faults
-//! and kicks, so its TLB keeps what it has, as long as there is no flush: with the engine told to leave flushes out, the
-//! same program does see a spoiled word.
+//! Any use of a translation that outlives its flush is detected: a load finds a spoiled word, and a store is lost with
+//! the frame, so that at the end a page's count is below the guest's. The guest leaves only for faults and kicks, so
+//! its TLB keeps its translations without a flush. If the engine leaves flushes out, the same program does find a
+//! spoiled word.
 //!
-//! A kick is a word in the guest's memory that it looks at after each sweep.
+//! A kick is a word in the guest's memory, which the guest reads after each sweep.
 
 use alloc::boxed::Box;
 use core::ptr::null_mut;
@@ -26,13 +26,13 @@ use slat_walker_x86::guest::{Exit, Processor, Registers};
 use slat_walker_x86::window::Guest;
 use slat_walker_x86::{exit, println, smp};
 
-/// Pages that the guest sweeps over; of two frames each, one is in use.
+/// Number of pages of a sweep; each has two frames, one of which is in use.
 const PAGES: u64 = 64;
-/// The first of them.
+/// First frame of these pages.
 const FIRST: Gfn = Gfn(0x8_0000);
-/// What is in the first word of a frame that is not in use.
+/// First word of an unused frame.
 const SPOILED: u64 = u64::MAX;
-/// The host's addresses: page p of the guest, and the guest's own frames.
+/// Host addresses of the guest's pages, and of its own frames.
 const MOVING: Hva = Hva(1 << 32);
 const FIXED: Hva = Hva(1 << 33);
 
@@ -66,7 +66,7 @@ unsafe extern "C" {
     static sweep_end: u8;
 }
 
-/// What the guest and the host both look at, in a page of the guest's own.
+/// Words that guest and host share, in one of the guest's own pages.
 #[repr(C)]
 struct Mail {
     kick: AtomicU64,
@@ -76,7 +76,7 @@ struct Mail {
 /// Host memory in which pages move.
 struct Moving {
     first: Pfn,
-    /// For each page, which of its two frames is in use.
+    /// The frame in use of each page.
     side: [AtomicU64; PAGES as usize],
     mail: &'static Mail,
 }
@@ -99,7 +99,7 @@ impl Moving {
         HostPage { pfn, ..HostPage::PLAIN }
     }
 
-    /// The first two words of a frame: the page's number, and how often the guest has been there.
+    /// Returns the first two words of a frame: the page's number, and the guest's count.
     fn words(&self, page: u64, side: u64) -> &[AtomicU64; 2] {
         let address = self.frame(page, side).address();
         // SAFETY: memory lent to the judge, mapped one to one; the guest reaches it by the same words.
@@ -121,23 +121,23 @@ impl Host for Moving {
     }
 }
 
-/// What the two processors share for one run.
+/// Shared state of the two processors for one run.
 struct Shared<'g, F: Format> {
     vm: Vm<F, Moving>,
     guest: &'g Guest,
     stop: AtomicBool,
-    /// What is not right, once something is; 0 until then.
+    /// The first error; 0 until then.
     wrong: AtomicU64,
     done: AtomicBool,
 }
 
-/// What can be wrong.
+/// Kinds of errors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 enum Wrong {
     /// The guest has met a word that is not its page's number.
     Spoiled = 1,
-    /// The engine did not deal with a fault.
+    /// The engine did not handle a fault.
     Fault,
     /// The guest left for some other reason.
     Exit,
@@ -158,12 +158,12 @@ impl<F: Format> Shared<'_, F> {
     }
 }
 
-/// For the second processor: what to run next.
+/// The next run of the second processor.
 static NEXT: AtomicPtr<()> = AtomicPtr::new(null_mut());
-/// There is nothing more for it to run.
+/// Whether there are no more runs.
 static OVER: AtomicBool = AtomicBool::new(false);
 
-/// The second processor: a vCPU for each run that it is given. Its guest's processor is made once: it stays what it is.
+/// The second processor: makes a vCPU for each run. Its guest's processor is made once.
 fn second<P: Processor, F: Format>() -> ! {
     let mut processor = None;
     while !OVER.load(Relaxed) {
@@ -193,13 +193,13 @@ impl<P: Processor> Translations for Tlb<'_, P> {
     }
 }
 
-/// Runs the guest until it is told to stop, at the end of a sweep, or something is wrong.
+/// Runs the guest until it must stop, at the end of a sweep, or an error.
 fn vcpu<P: Processor, F: Format>(shared: &Shared<'_, F>, processor: &mut P) {
     // SAFETY: this processor's only token: nothing else of the engine runs on it.
     let mut idle = unsafe { Idle::assume() };
     let Some(mut vcpu) = shared.vm.vcpu(VcpuId(0)) else { return shared.is_wrong(Wrong::Exit) };
     processor.set_rip(Guest::PROGRAM);
-    // What is cached is of the VM before.
+    // The cached translations are those of the previous VM.
     processor.flush();
     let mut registers = Registers {
         rbx: Guest::PAGES,
@@ -237,7 +237,7 @@ fn vcpu<P: Processor, F: Format>(shared: &Shared<'_, F>, processor: &mut P) {
     }
 }
 
-/// What came of a run.
+/// Result of a run.
 struct Outcome {
     sweeps: u64,
     moves: u64,
@@ -245,7 +245,7 @@ struct Outcome {
     wrong: Option<Wrong>,
 }
 
-/// Up to `rounds` rounds of a host beside a guest that sweeps; fewer where the guest has met something wrong.
+/// Runs up to `rounds` rounds of a host beside a guest that sweeps; fewer after an error.
 fn run<F: Format>(guest: &Guest, ram: Ram, rounds: u64, flushes: bool) -> Outcome {
     // SAFETY: a page of the guest's own, which is never taken away; both sides use it by atomic words only.
     let mail = unsafe { &*(guest.mail() as *const Mail) };
@@ -291,12 +291,12 @@ fn run<F: Format>(guest: &Guest, ram: Ram, rounds: u64, flushes: bool) -> Outcom
     Outcome { sweeps, wrong, ..outcome }
 }
 
-/// What the host does, until it has done enough or the guest has met something wrong.
+/// The host's side, until all rounds are done, or an error.
 fn host_side<F: Format>(shared: &Shared<'_, F>, idle: &mut Idle, rounds: u64) -> Outcome {
     let vm = &shared.vm;
     let mut outcome = Outcome { sweeps: 0, moves: 0, zaps: 0, wrong: None };
     for round in 0..rounds {
-        // Each round finds the guest with its pages in its TLB: it has swept once since the last.
+        // In each round the guest has its pages in its TLB, because it has swept once since the last round.
         let swept = vm.host().mail.sweeps.load(Acquire);
         while vm.host().mail.sweeps.load(Acquire) == swept && shared.wrong().is_none() {
             core::hint::spin_loop();
@@ -323,7 +323,7 @@ fn host_side<F: Format>(shared: &Shared<'_, F>, idle: &mut Idle, rounds: u64) ->
     outcome
 }
 
-/// A page goes to its other frame, as a host would have it: the old one is in no use when it is spoiled.
+/// Moves a page to its other frame as a host does: the old frame is unused when it is spoiled.
 fn move_page<F: Format>(vm: &Vm<F, Moving>, idle: &mut Idle, page: u64) {
     let host = vm.host();
     let from = host.side[page as usize].load(Relaxed);
@@ -337,10 +337,10 @@ fn move_page<F: Format>(vm: &Vm<F, Moving>, idle: &mut Idle, page: u64) {
     drop(change);
 }
 
-/// Runs the pair, and its negative control; nothing where there is no second processor. Prints `PAIR …`.
+/// Runs the pair, and its negative control, if there is a second processor. Prints `PAIR …`.
 pub fn judge<P: Processor, F: Format>(name: &str, ram: Ram, rounds: u64) -> Option<Verdict> {
     const CONTROLS: u64 = 8;
-    /// Moves only: nothing that would give table pages away while the guest still walks them.
+    /// Only moves: no operation that would free table pages while the guest still walks them.
     const CONTROL_ROUNDS: u64 = 13;
     if !smp::start_second(second::<P, F>) {
         return None;

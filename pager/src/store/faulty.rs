@@ -1,4 +1,4 @@
-//! A store that is slow, or that fails: for tests and demonstrations.
+//! A slow or failing store, for tests and demonstrations.
 
 use super::{Entry, Store, StoreError, Version};
 use std::io;
@@ -7,24 +7,24 @@ use std::time::Duration;
 
 type Before = dyn Fn(&str) -> io::Result<()> + Send + Sync;
 
-/// A store that calls a function before it reads a chunk, and fails where that fails.
+/// A store that calls a function before each read of a chunk, and fails if the function fails.
 pub struct Trouble<S> {
     store: S,
     before: Box<Before>,
 }
 
 impl<S: Store> Trouble<S> {
-    /// `store`, each read of a chunk after `before`, which has its key.
+    /// Calls `before` with the key before each read of a chunk from `store`.
     pub fn calling(store: S, before: impl Fn(&str) -> io::Result<()> + Send + Sync + 'static) -> Self {
         Self { store, before: Box::new(before) }
     }
 
-    /// `store`, each read later by `delay`; so many percent of the reads fail, the same ones in each run.
+    /// Delays each read from `store` by `delay`, and fails `percent` percent of the reads, the same ones in each run.
     pub fn new(store: S, delay: Duration, percent: u64) -> Self {
         let reads = AtomicU64::new(0);
         Self::calling(store, move |_| {
             std::thread::sleep(delay);
-            // 61 has no factor in common with 100: the failures are spread.
+            // 61 and 100 are coprime, so the failures are spread.
             let fails = reads.fetch_add(1, Ordering::Relaxed) * 61 % 100 < percent;
             if fails { Err(io::Error::new(io::ErrorKind::ConnectionReset, "on purpose")) } else { Ok(()) }
         })

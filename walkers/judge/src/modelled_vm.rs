@@ -1,8 +1,8 @@
-//! One VM of the real engine, and the judge's own idea of what it should be.
+//! One VM of the real engine, and the judge's own model of it.
 //!
-//! The idea is simple on purpose: a list of memslots, and the host that the judge itself changes
-//! ([`Backing`](crate::backing::Backing)). It shares nothing with the engine, and says for a guest frame which frame is
-//! behind it and whether it may be written; never whether it is mapped yet. That is what the raw words are asked.
+//! The model is simple on purpose: a list of memslots, and the host that the judge itself changes
+//! ([`Backing`](crate::backing::Backing)). It shares no code with the engine. For a guest frame it gives the host's
+//! frame, and whether it is writable. It does not say whether the frame is mapped yet; the raw words do.
 
 use crate::backing::{Backing, FIXED, GIB, REGIONS, SMALL};
 use crate::machine::{Fixed, Machine};
@@ -19,34 +19,34 @@ use slat::{
 
 /// Address spaces of each VM.
 pub(crate) const SPACES: u8 = 2;
-/// Memslots of a space at most, but for the fixed ones.
+/// Most memslots of a space, besides the fixed ones.
 const SLOTS: usize = 20;
 
-/// See the module's header.
-pub(crate) struct World<'vm, F: Format> {
+/// A VM and its model.
+pub(crate) struct ModelledVm<'vm, F: Format> {
     pub(crate) vm: &'vm Vm<F, Backing>,
     pub(crate) vcpu: Vcpu<'vm, F, Backing>,
     pub(crate) random: Random,
     pub(crate) pattern: Pattern,
     pub(crate) slots: Vec<Known>,
-    /// What the guest has stored to where that is logged, and no harvest has told: space, slot and page.
+    /// Logged stores that no harvest has reported: space, slot and page.
     pub(crate) written: BTreeSet<(SpaceId, SlotId, u64)>,
     pub(crate) fixed: Vec<Fixed>,
-    /// Guest frames that a guest can name.
+    /// Number of guest frames that a guest can address.
     pub(crate) frames: u64,
     next_id: u32,
 }
 
-/// A memslot, as the judge remembers it.
+/// A memslot of the model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     pub(crate) space: SpaceId,
     pub(crate) slot: Slot,
-    /// It is the guest's own, and stays.
+    /// It has the guest's own frames, and stays.
     pub(crate) fixed: bool,
 }
 
-/// What is behind a guest frame.
+/// The host's page of a guest frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Behind {
     pub(crate) pfn: Pfn,
@@ -54,8 +54,8 @@ pub(crate) struct Behind {
     pub(crate) memory: MemoryType,
 }
 
-impl<'vm, F: Format> World<'vm, F> {
-    /// The guest's own memslots, in each space.
+impl<'vm, F: Format> ModelledVm<'vm, F> {
+    /// Makes a VM with the guest's own memslots in each space.
     pub(crate) fn new<M: Machine>(
         vm: &'vm Vm<F, Backing>,
         vcpu: Vcpu<'vm, F, Backing>,
@@ -66,14 +66,14 @@ impl<'vm, F: Format> World<'vm, F> {
         let fixed = report.machine.fixed().to_vec();
         let bits = F::FRAME_BITS.min(report.machine.gpa_bits() - PAGE_SHIFT);
         let (slots, written, frames) = (Vec::new(), BTreeSet::new(), 1 << bits);
-        let mut world = Self { vm, vcpu, random, pattern, slots, written, fixed, frames, next_id: 0 };
+        let mut modelled = Self { vm, vcpu, random, pattern, slots, written, fixed, frames, next_id: 0 };
         for space in (0..SPACES).map(SpaceId) {
             for own in report.machine.fixed().to_vec() {
                 let hva = FIXED + own.pfn.address();
-                world.create(idle, report, (space, true), |id| Slot::new(id, own.gfn, own.pages, hva));
+                modelled.create(idle, report, (space, true), |id| Slot::new(id, own.gfn, own.pages, hva));
             }
         }
-        world
+        modelled
     }
 
     fn create<M: Machine>(
@@ -117,7 +117,7 @@ impl<'vm, F: Format> World<'vm, F> {
         let (readonly, log_dirty) = (self.random.once_in(6), self.random.once_in(4));
         let memory =
             if self.random.once_in(3) { self.random.pick(&MemoryType::ALL) } else { MemoryType::WriteBack };
-        // What a processor does that executes a device's registers is not said.
+        // It is undefined what a processor does when it executes a device's registers.
         let execute = memory < MemoryType::Uncached && !self.random.once_in(6);
         self.create(idle, report, (space, false), |id| Slot {
             readonly,
@@ -128,7 +128,7 @@ impl<'vm, F: Format> World<'vm, F> {
         });
     }
 
-    /// A place for a slot that is free, near some boundary of the tables.
+    /// Returns a free place for a slot, near a boundary of the tables.
     pub(crate) fn place(&mut self, space: SpaceId, pages: u64, align: Level) -> Option<Gfn> {
         if pages > self.frames {
             return None;
@@ -153,19 +153,19 @@ impl<'vm, F: Format> World<'vm, F> {
         None
     }
 
-    /// One of the slots that may go; its index.
+    /// Returns the index of a removable slot.
     pub(crate) fn any_slot(&mut self) -> Option<usize> {
         let loose: Vec<usize> = (0..self.slots.len()).filter(|&index| !self.slots[index].fixed).collect();
         (!loose.is_empty()).then(|| self.random.pick(&loose))
     }
 
-    /// The slot of a frame, in the space that the vCPU is in.
+    /// Returns the slot of a frame, in the vCPU's space.
     pub(crate) fn slot(&self, gfn: Gfn) -> Option<Slot> {
         let here = |known: &&Known| known.space == self.vcpu.space() && known.slot.gfns.contains(gfn);
         self.slots.iter().find(here).map(|known| known.slot)
     }
 
-    /// What is behind a frame, in the space that the vCPU is in.
+    /// Returns the host's page of a frame, in the vCPU's space.
     pub(crate) fn behind(&self, gfn: Gfn) -> Option<Behind> {
         let slot = self.slot(gfn)?;
         let page = self.vm.host().page(slot.hva_of(gfn))?;
@@ -173,13 +173,13 @@ impl<'vm, F: Format> World<'vm, F> {
         Some(Behind { pfn: page.pfn, writable, memory })
     }
 
-    /// Whether the guest may be sent there, whatever the walker does: of the GiB and of the guest's own frames nothing
-    /// but the pattern is to be touched.
+    /// Returns whether the guest may access the frame, whatever the walker does: of the GiB and of the guest's own
+    /// frames only the pattern may be touched.
     pub(crate) fn is_safe(&self, gfn: Gfn) -> bool {
         self.behind(gfn).is_none_or(|behind| self.pattern.frames().contains(behind.pfn))
     }
 
-    /// The engine deals with a fault; what it says must be what the judge knows.
+    /// Lets the engine handle a fault, and compares the result with the model.
     pub(crate) fn fault<M: Machine>(
         &mut self,
         idle: &mut Idle,
@@ -208,7 +208,7 @@ impl<'vm, F: Format> World<'vm, F> {
         again
     }
 
-    /// Maps what the guest itself needs, where something has taken it away.
+    /// Maps the guest's own frames again, if they were removed.
     pub(crate) fn map_fixed<M: Machine>(&mut self, idle: &mut Idle, report: &mut Report<'_, M>) {
         for gfn in self.fixed_gfns() {
             if let Some(root) = self.vm.guest_space(self.vcpu.space()).map(|space| space.root()) {
@@ -226,7 +226,7 @@ impl<'vm, F: Format> World<'vm, F> {
         }
     }
 
-    /// Entries on the way to what the guest itself needs: walkers use them beside every look-up.
+    /// Returns entries on the path to the guest's own frames, which walkers use in every look-up.
     ///
     /// # Safety
     /// `root` is in use, and the engine is not called meanwhile.
@@ -247,7 +247,7 @@ impl<'vm, F: Format> World<'vm, F> {
         self.fixed.iter().flat_map(|own| (0..own.pages).map(|page| own.gfn + page)).collect()
     }
 
-    /// A frame of the pattern from which so many follow.
+    /// Returns a frame of the pattern that begins a page of `level`.
     pub(crate) fn any_frame(&mut self, level: Level) -> Pfn {
         let frames = self.pattern.frames();
         let blocks = frames.len() / level.pages();
@@ -255,7 +255,7 @@ impl<'vm, F: Format> World<'vm, F> {
     }
 }
 
-/// Host addresses of so many pages of the small regions from `page` on.
+/// Returns host addresses of `pages` pages of the small regions from `page` on.
 pub(crate) fn hvas(page: u64, pages: u64) -> Span<Hva> {
     Span::sized(SMALL + (page << PAGE_SHIFT), pages << PAGE_SHIFT)
 }

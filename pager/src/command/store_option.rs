@@ -1,4 +1,4 @@
-//! `--store`: which store, and how its calls are made.
+//! `--store` and `--store-timeout`.
 
 use super::{Failure, other};
 use slat_pager::{Folder, Library, Steady, SteadyOptions, Store};
@@ -10,7 +10,7 @@ const STORE: &str = "The store: a folder, or s3://BUCKET/PREFIX. Where that is a
 
 /// A store.
 #[derive(clap::Args, Clone)]
-pub struct Place {
+pub struct StoreOption {
     #[arg(long, value_name = "STORE", help = STORE)]
     pub store: Option<String>,
     /// Seconds after which a call of an S3 store has failed
@@ -23,13 +23,13 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     seconds.ok_or_else(|| format!("{text:?} is no number of seconds"))
 }
 
-impl Place {
-    /// Its templates.
+impl StoreOption {
+    /// Opens the templates of the store.
     pub fn library(&self) -> Result<Library, Failure> {
         Ok(Library::new(self.steady(|store| store)?))
     }
 
-    /// The store behind what `wrap` makes of it.
+    /// Opens the store, wrapped by `wrap`.
     pub fn steady(&self, wrap: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>) -> Result<Steady, Failure> {
         let Some(store) = &self.store else { return Err(other("which store? --store STORE is missing")) };
         let mut options = SteadyOptions::default();
@@ -38,7 +38,7 @@ impl Place {
         } else if let Some((scheme, _)) = store.split_once("://") {
             return Err(other(format!("{store}: a store is a folder or s3://…; {scheme}:// is unknown")));
         } else {
-            // What is on this machine answers at once.
+            // A local store answers at once.
             options.hedge = None;
             Arc::new(Folder::open(store).map_err(|error| other(format!("{store}: {error}")))?)
         };

@@ -1,7 +1,7 @@
-//! What the threads share: entries, tables, the active set with its words, and the host.
+//! The shared state: entries, tables, the active set with its words, and the host.
 //!
-//! Two pages make a **region** (the 2 MiB of the real thing), so a table has two entries. There are four pages; in
-//! a world of two levels the root links the regions, in one of three levels a table of links stands between.
+//! Two pages are a **region** (2 MiB in the engine), so a table has two entries. There are four pages. In a state of
+//! two levels the root links the regions; in one of three levels a table of links stands between.
 
 use crate::hardware::Caches;
 use crate::harvest::{Log, Track};
@@ -9,11 +9,11 @@ use crate::held::Held;
 use crate::shootdown::Tlb;
 use crate::slots::Sets;
 
-/// Guest frames, and host pages behind them.
+/// Number of guest frames, and of host pages behind them.
 pub const PAGES: u8 = 4;
-/// Table pages in the world.
+/// Number of table pages.
 pub const NODES: usize = 8;
-/// Threads in the world.
+/// Most threads.
 pub const THREADS: usize = 4;
 /// No node, no slot, no host page.
 pub const NONE: u8 = 255;
@@ -61,25 +61,25 @@ impl Span {
     }
 }
 
-/// A leaf; of a region it maps this frame and the one after.
+/// A leaf. A leaf of a region maps this frame and the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Leaf {
     /// `generation * PAGES + host page`.
     pub pfn: u8,
     /// The hardware may write.
     pub write: bool,
-    /// The host allowed writes: a thread that tracks writes may give `write` back.
+    /// The host allowed writes, so a fault may restore `write`.
     pub host_write: bool,
-    /// The hardware, or an install for a write, has set it.
+    /// Set by the hardware, or by an install for a write.
     pub dirty: bool,
 }
 
 /// The contents of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Word {
-    /// Nothing mapped; the last invalidation that covered it.
+    /// A hole, with the number of the last invalidation that covered it.
     Hole(u8),
-    /// The same, and no slot was there as of that number.
+    /// The same, and there was no slot as of that number.
     Mmio(u8),
     /// A link.
     Table(u8),
@@ -97,7 +97,7 @@ impl Word {
         }
     }
 
-    /// The version of an absent word that may be filled.
+    /// Returns the number of an absent word that may be filled.
     pub(crate) fn version(self) -> Option<u8> {
         match self {
             Self::Hole(version) | Self::Mmio(version) => Some(version),
@@ -129,7 +129,7 @@ pub struct Slot {
     pub(crate) last: u8,
     pub(crate) gfns: Span,
     pub(crate) hvas: Span,
-    /// The lines on which it is listed, or will be: a bit for each region, [`EPOCH`] for the epoch.
+    /// The lines on which it is or will be listed: a bit for each region, [`EPOCH`] for the epoch.
     pub(crate) lines: u8,
 }
 
@@ -138,7 +138,7 @@ pub struct Slot {
 pub struct Numbers {
     /// The newest number.
     pub newest: u8,
-    /// How many invalidations are active.
+    /// Number of active invalidations.
     pub count: u8,
 }
 
@@ -154,7 +154,7 @@ pub struct Line {
 /// The line on which wide invalidations are announced. Lines 0 and 1 are those of the regions.
 pub(crate) const EPOCH: usize = 2;
 
-/// Dead tables on their way back.
+/// Dead tables before they are free.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Grace {
     /// Waiting for a thread that collects.
@@ -165,7 +165,7 @@ pub struct Grace {
     pub sections: u8,
 }
 
-/// What must never be.
+/// A violated property.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Bad {
     /// A vCPU can load from a frame that the host has taken back.
@@ -176,9 +176,9 @@ pub enum Bad {
     StaleSlot,
     /// A vCPU can store to a frame whose stores are tracked.
     StoreUntracked,
-    /// A frame that is held is used, and the host has taken it back, or the slot has other memory.
+    /// A held frame is used that the host has taken back, or that is not the slot's any more.
     StaleHeld,
-    /// An access to a slot was taken for MMIO.
+    /// An access to a slot was treated as MMIO.
     FalseMmio,
     /// A thread or a vCPU reaches a table page that was given back.
     FreedTable,
@@ -186,41 +186,41 @@ pub enum Bad {
     VersionFell,
     /// A vCPU in L2 can use what L1 has flushed, or never said.
     StaleTables,
-    /// A page was written, and the host threw it away as clean.
+    /// The host discarded a written page as clean.
     DirtyLost,
-    /// All is done, a page was written since it was copied, and no harvest will tell of it.
+    /// At the end, a page was written since its copy, and no harvest will report it.
     StoreLost,
-    /// A page had been written when a harvest began, and that did not tell.
+    /// A page had been written when a harvest began, and the harvest did not report it.
     StoreUntold,
     /// A page was copied, and a vCPU can still store to the old frame.
     StoreAfterCopy,
     /// A look-up read a version of the slots in whose place another one was being written.
     MixedSlots,
-    /// A thread waits for what no thread will do.
+    /// A thread waits forever.
     Stuck,
-    /// A vCPU can load old contents of a page whose copy may be written.
+    /// A vCPU can load old contents of a page whose copy is writable.
     OldContents,
-    /// All is done, and a table page is nowhere.
+    /// At the end, a table page is lost.
     TableLost,
-    /// All is done, and the leaves do not add up.
+    /// At the end, the count of leaves is wrong.
     LeafLost,
-    /// All is done, and a page is where nothing is mapped.
+    /// At the end, there is a page without a mapping.
     PageLeft,
-    /// A child has a store of a thread, and not the one before.
+    /// A child has a store of a thread, but not the previous one.
     ChildTorn,
     /// A thread reads a version of the mappings that was freed.
     FreedVersion,
     /// A template of a store lacks its manifest or a chunk.
     TemplateBroken,
-    /// What a host has pinned, and serves, is gone.
+    /// An object that a host has pinned and serves is gone.
     PinLost,
-    /// All is done, and collections leave what no template has.
+    /// At the end, collections leave objects that no template has.
     Garbage,
 }
 
-/// All that is shared.
+/// The shared state.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct World {
+pub struct Shared {
     /// Whether a table of links stands between root and leaf tables.
     pub deep: bool,
     pub(crate) numbers: Numbers,
@@ -232,26 +232,26 @@ pub struct World {
     /// The generation of each host page's frame, and whether it may be written.
     pub(crate) frames: [u8; PAGES as usize],
     pub(crate) writable: [bool; PAGES as usize],
-    /// The oldest generation that has not been given back.
+    /// The oldest generation that has not been freed.
     pub(crate) kept: [u8; PAGES as usize],
     /// The thread that holds the lock of the host's pages, or [`NONE`].
     pub(crate) locked: u8,
-    /// Host pages, a bit each, that are shared with what is being written to swap, or merged.
+    /// Parked host pages, a bit each: being written to swap, or merged.
     pub(crate) parked: u8,
-    /// Guest frames, a bit each, that are counted as tracked; and those of which that is over and done.
+    /// Guest frames, a bit each, that are counted as tracked; and those whose begin of tracking has returned.
     pub(crate) watched: u8,
     pub(crate) tracked: u8,
-    /// The host page behind each guest frame, as the published slots say; and under which number they were.
+    /// The host page behind each guest frame in the published slots; and the number of that version.
     pub(crate) memslots: [u8; PAGES as usize],
     pub(crate) published: u8,
-    /// The versions of the slots, where looking one up takes two steps; and the thread that makes the next one.
+    /// The versions of the slots, if a look-up takes two steps; and the thread that makes the next one.
     pub(crate) sets: Sets,
     pub(crate) writer: u8,
     /// The frame that the VMM holds.
     pub(crate) held: Held,
     /// The log of region 0, which is a slot of its own where there is a log.
     pub(crate) log: Log,
-    /// Modes, kicks and numbered flushes, where vCPUs do not answer at once.
+    /// Modes, kicks and numbered flushes, if vCPUs do not answer at once.
     pub(crate) tlb: Tlb,
     pub(crate) vcpus: [Caches; 2],
     pub(crate) vcpu_count: u8,
@@ -259,7 +259,7 @@ pub struct World {
     /// Frames written by the guest; frames that the host was told are dirty.
     pub(crate) written: u16,
     pub(crate) told: u16,
-    /// Pages that are mapped, by the books.
+    /// Number of mapped pages.
     pub(crate) leaves: i8,
     pub(crate) bad: Option<Bad>,
 }
@@ -269,8 +269,9 @@ pub(crate) const fn frame(generation: u8, page: u8) -> u8 {
     generation * PAGES + page
 }
 
-impl World {
-    /// An empty world with `levels` levels: a root of holes, every guest frame backed by the host page of its number.
+impl Shared {
+    /// Makes an empty state with `levels` levels: a root of holes, every guest frame backed by the host page of its
+    /// number.
     pub fn new(levels: u8, vcpus: u8) -> Self {
         let mut nodes = [FREE; NODES];
         nodes[0] = Node { free: false, level: levels - 1, ..FREE };
@@ -329,7 +330,7 @@ impl World {
         self.nodes[node as usize].entries[(gfn >> level & 1) as usize]
     }
 
-    /// Writes an entry, and books what that means: one function of the old word and the new.
+    /// Writes an entry, and updates the counts as a function of the old word and the new one.
     pub(crate) fn set(&mut self, node: u8, level: u8, gfn: u8, new: Word) {
         let old = self.load(node, level, gfn);
         self.nodes[node as usize].entries[(gfn >> level & 1) as usize] = new;
@@ -354,12 +355,12 @@ impl World {
         self.nodes[node as usize] = FREE;
     }
 
-    /// Pages that a leaf of `level` maps.
+    /// Adds or subtracts the pages of a leaf of `level`.
     pub(crate) fn book(&mut self, level: u8, sign: i8) {
         self.leaves += sign * Self::pages(level) as i8;
     }
 
-    /// The host is told that what `leaf` maps is dirty, if it is.
+    /// Reports the pages of `leaf` to the host as dirty, if they are.
     pub(crate) fn tell(&mut self, leaf: Leaf, level: u8) {
         if leaf.dirty && self.log.track == Track::Nothing {
             for page in 0..Self::pages(level) {
@@ -368,7 +369,7 @@ impl World {
         }
     }
 
-    /// The host is told that these pages may be dirty.
+    /// Reports to the host that these pages may be dirty.
     pub(crate) fn tell_all(&mut self, gfns: Span) {
         for gfn in gfns.start..gfns.end {
             if let Some(&generation) = self.frames.get(self.memslots[gfn as usize] as usize) {
@@ -382,14 +383,14 @@ impl World {
         (self.kept[page]..=self.frames[page]).contains(&(frame / PAGES))
     }
 
-    /// The page gets a copy of its frame, read-only; the old frame is given back later. As often as there are frames.
+    /// Gives the page a read-only copy of its frame; the old frame is freed later. Limited by the number of frames.
     pub(crate) fn replace(&mut self, page: u8) {
         if self.frames[page as usize] < 3 {
             self.frames[page as usize] += 1;
         }
     }
 
-    /// The host takes the frame of `page` back and will give another.
+    /// The host takes the frame of `page` back and will return another one.
     pub(crate) fn take_back(&mut self, page: u8) {
         let old = frame(self.frames[page as usize], page);
         if self.written >> old & 1 != 0 && self.told >> old & 1 == 0 {

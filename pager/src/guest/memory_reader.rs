@@ -1,4 +1,4 @@
-//! The content of a guest's memory, read without touching a page that is not there.
+//! Reads the content of a guest's memory without touching missing pages.
 
 use super::Life;
 use crate::journal::Journal;
@@ -10,24 +10,24 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-/// By which it is read.
+/// The source of the reads.
 #[derive(Debug)]
-pub(super) enum Reach {
-    /// `/proc/PID/mem`, where the kernel refuses to wait for a page: one that is missing is an error, EIO. And `pagemap`.
+pub(super) enum MemoryReader {
+    /// `/proc/PID/mem`, for which the kernel does not wait for a missing page but returns EIO; and `pagemap`.
     Process(File, File),
-    /// The file that is its shared memory. Its offsets are those of the image.
-    /// And the swap file, to which pages may have left.
+    /// The file of its shared memory, with the offsets of the image; and the swap file, which may have some of the
+    /// pages.
     Memory(File, Option<File>),
 }
 
-impl Reach {
-    /// That of the process with this life. It needs the right to look into it, as a debugger has.
+impl MemoryReader {
+    /// Opens the memory of the process with this life. This needs the rights of a debugger.
     pub fn of_process(life: Option<&Life>) -> io::Result<Self> {
         let [memory, pagemap] = open(life, ["mem", "pagemap"])?;
         Ok(Self::Process(memory, pagemap))
     }
 
-    /// Reads pages of the image. `missing` is told of each that is not there, with its place, which is as it was.
+    /// Reads pages of the image. Calls `missing` for each missing page with its part of the buffer, which is unchanged.
     pub fn read(
         &self,
         layout: &Layout,
@@ -40,10 +40,10 @@ impl Reach {
         for (address, part) in layout.places(pages) {
             let into = &mut into[(part.start - first) * PAGE..(part.end - first) * PAGE];
             match self {
-                // A page that is not there is zeros.
+                // A missing page is zeros.
                 Self::Memory(file, None) => file.read_exact_at(into, (part.start * PAGE) as u64)?,
                 Self::Memory(file, Some(swap)) => {
-                    // No page leaves while a snapshot reads. One that comes back is in the swap file still.
+                    // No page is reclaimed while a snapshot reads. A page that comes back is still in the swap file.
                     for (page, into) in part.zip(into.chunks_exact_mut(PAGE)) {
                         let file = if journal.is_away(page) { swap } else { file };
                         file.read_exact_at(into, (page * PAGE) as u64)?;
@@ -57,7 +57,7 @@ impl Reach {
         Ok(())
     }
 
-    /// Calls `own` for the pages that are the guest's own and are there: of a private mapping of a file those that it wrote.
+    /// Calls `own` for the guest's own present pages: in a private mapping of a file, those that it wrote.
     pub fn own_pages(&self, layout: &Layout, mut own: impl FnMut(usize)) -> io::Result<()> {
         const IS_THERE: u64 = 1 << 63;
         const IS_SWAPPED: u64 = 1 << 62;
@@ -91,7 +91,7 @@ impl Reach {
     }
 }
 
-/// Whether the mapping at an address of the process with this life is shared with others.
+/// Returns whether the mapping at an address of the process with this life is a shared mapping.
 pub(super) fn is_shared(life: Option<&Life>, address: u64) -> io::Result<bool> {
     let [maps] = open(life, ["maps"])?;
     let holds = |line: &&str| {
@@ -114,7 +114,7 @@ fn open<const N: usize>(life: Option<&Life>, names: [&str; N]) -> io::Result<[Fi
     let number = || {
         let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()))?;
         let number = about.lines().find_map(|line| line.strip_prefix("Pid:")).map(str::trim);
-        // One that ended has -1.
+        // A process that ended has -1.
         let number = number.and_then(|number| number.parse::<u32>().ok());
         number.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
     };
@@ -129,7 +129,7 @@ fn open<const N: usize>(life: Option<&Life>, names: [&str; N]) -> io::Result<[Fi
     for name in names {
         files.push(open(name)?);
     }
-    // Its number may have become that of another process meanwhile; then the first one has ended.
+    // Another process may have got the number meanwhile; then the first one has ended.
     number()?;
     Ok(files.try_into().expect("as many as there are names"))
 }
@@ -143,7 +143,7 @@ fn read(
     let mut at = 0;
     while at < into.len() {
         match memory.read_at(&mut into[at..], address + at as u64) {
-            // There is no memory any more.
+            // The memory is gone.
             Ok(0) => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
             Ok(got) => at += got,
             Err(error) if error.raw_os_error() == Some(libc::EIO) => {

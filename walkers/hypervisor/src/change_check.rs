@@ -1,15 +1,15 @@
-//! What the guest's memory has become, compared with what the engine says of it.
+//! Compares the changes of the guest's memory with the engine's reports.
 //!
 //! ```text
 //! a turn:  sums of some pages ─▶ aging, a harvest ─▶ each of them whose sum is another one than last time
 //!                                                       must have been in a harvest since, and young
 //! ```
-//! Sums come first: what is stored beside this, by another processor, is in a harvest that ends later. In each turn these are
-//! the pages of the last harvests, and the next ones in order; in the end, all.
+//! Sums come first: a concurrent store of another processor is in a harvest that ends later. Each turn checks the pages
+//! of the last harvests, and the next ones in order; the end checks all.
 //!
-//! Where one processor runs the guest, nothing is stored between the sums and the harvest: what that told of says nothing of
-//! the next turn. Whether a page was young is asked where one processor runs the guest, too: what another accesses between aging and an
-//! unmapping is not told.
+//! If one processor runs the guest, there are no stores between the sums and the harvest, so a harvest has no effect on
+//! the next turn. Only then is it checked whether a page was young: an access of another processor between aging and an
+//! unmapping is not reported.
 
 use crate::Error;
 use crate::memory::Machine;
@@ -18,9 +18,9 @@ use alloc::format;
 use alloc::vec::Vec;
 use slat::{Gfn, Hva, PAGE_SHIFT, PAGE_SIZE, Span};
 
-/// Pages that come in order in each turn.
+/// Number of pages in order in each turn.
 const IN_ORDER: u64 = 128;
-/// Pages that were in harvests of late: most of the next one's are among them.
+/// Number of recently harvested pages; most of the next harvest's pages are among them.
 const RECENT: usize = 256;
 
 /// A bit for each page.
@@ -57,35 +57,35 @@ impl Bits {
     }
 }
 
-/// What is asked of pages that have changed.
+/// Required properties of changed pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// One processor runs the guest.
+    /// Whether one processor runs the guest.
     pub alone: bool,
-    /// That a harvest has told of them.
+    /// Whether a harvest must have reported them.
     pub dirty: bool,
-    /// That aging has.
+    /// Whether aging must have reported them.
     pub young: bool,
 }
 
-/// See the module's header.
+/// State of the comparison.
 #[derive(Debug)]
-pub struct Watch {
+pub struct ChangeCheck {
     asked: Asked,
     sums: Vec<u64>,
-    /// Pages in harvests, and young ones, since their sums were taken. At first all: there are no sums.
+    /// Harvested pages since their sums were taken. At first all, because there are no sums.
     pub dirty: Bits,
-    /// See above.
+    /// Young pages, likewise.
     pub young: Bits,
     /// Pages of the last harvests, each once, and a bit for each.
     recent: (VecDeque<Gfn>, Bits),
     hand: u64,
-    /// Pages that had changed, and those that were looked at.
+    /// Number of changed pages, and of checked ones.
     pub counts: [u64; 2],
 }
 
 /// A page that is being compared.
-struct Look {
+struct PendingCheck {
     page: Gfn,
     sum: u64,
     dirty: bool,
@@ -93,10 +93,10 @@ struct Look {
 }
 
 /// Pages that are being compared.
-pub struct Looks(Vec<Look>);
+pub struct PendingChecks(Vec<PendingCheck>);
 
-impl Watch {
-    /// Nothing is known of any of so many pages.
+impl ChangeCheck {
+    /// Makes the state without sums.
     pub fn new(asked: Asked, pages: Span<Gfn>) -> Self {
         let pages = pages.end.0;
         let (sums, [dirty, young]) = (alloc::vec![0; pages as usize], [(); 2].map(|()| Bits::all(pages)));
@@ -104,8 +104,8 @@ impl Watch {
         Self { asked, sums, dirty, young, recent, hand: 0, counts: [0; 2] }
     }
 
-    /// The log has ended and begun anew, beside processors that stored: nothing is known of what they changed.
-    pub fn forgive(&mut self) {
+    /// Forgets all sums, because the log has ended and begun again beside processors that stored.
+    pub fn restart(&mut self) {
         self.dirty.0.fill(!0);
     }
 
@@ -123,15 +123,15 @@ impl Watch {
         is_recent.set(page);
     }
 
-    /// Takes the sums of this turn's pages, or of all.
-    pub fn look(&mut self, host: &Machine, all: bool) -> Looks {
+    /// Takes the sums of this turn's pages, or of all pages.
+    pub fn take_sums(&mut self, host: &Machine, all: bool) -> PendingChecks {
         let pages = self.sums.len() as u64;
         let count = if all { pages } else { IN_ORDER };
         let in_order = (self.hand..self.hand + count).map(|page| Gfn(page % pages));
         self.hand = (self.hand + count) % pages;
         let is_ram = |page: &Gfn| host.layout.is_ram(Span::sized(Hva(page.0 << PAGE_SHIFT), PAGE_SIZE));
         let clocks: Vec<Gfn> = host.clocks.pages().collect();
-        // What the hypervisor stores to is dirty, and not young by that.
+        // A store of the hypervisor makes a page dirty, not young.
         for &page in &clocks {
             self.young.set(page);
         }
@@ -140,21 +140,21 @@ impl Watch {
         chosen.sort_unstable();
         chosen.dedup();
         let frames = host.frames.lock();
-        // A store to a clock, and that it is marked dirty, come both before this or both after.
+        // A store to a clock and its mark come both before this or both after.
         let clocks = host.clocks.lock();
         let look = |page: Gfn| {
             let sum = host.contents(&frames, Hva(page.0 << PAGE_SHIFT), |words| sum(words));
-            Look { page, sum, dirty: self.dirty.take(page), young: self.young.take(page) }
+            PendingCheck { page, sum, dirty: self.dirty.take(page), young: self.young.take(page) }
         };
-        let looks = Looks(chosen.into_iter().map(look).collect());
+        let pending = PendingChecks(chosen.into_iter().map(look).collect());
         drop(clocks);
-        looks
+        pending
     }
 
-    /// Compares them, after aging and a harvest.
-    pub fn judge(&mut self, Looks(looks): Looks) -> Result<(), Error> {
-        self.counts[1] += looks.len() as u64;
-        for Look { page, sum, dirty, young } in looks {
+    /// Compares the sums, after aging and a harvest.
+    pub fn judge(&mut self, PendingChecks(pending): PendingChecks) -> Result<(), Error> {
+        self.counts[1] += pending.len() as u64;
+        for PendingCheck { page, sum, dirty, young } in pending {
             let now = if self.asked.alone {
                 (self.dirty.take(page), self.young.take(page))
             } else {
@@ -180,7 +180,7 @@ impl Watch {
     }
 }
 
-/// A sum that depends on where in the page each word is.
+/// Computes a sum that depends on the position of each word.
 fn sum(words: &[u64]) -> u64 {
     let (mut low, mut high) = (0_u64, 0_u64);
     for &word in words {

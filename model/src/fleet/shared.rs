@@ -1,8 +1,8 @@
-//! What is shared, what each host knows, and what must be true.
+//! The shared state, the state of each host, and the properties.
 
 use super::{Fleet, HOSTS, PATIENCE, Pc, State};
 use crate::bug::Bug;
-use crate::world::Bad;
+use crate::shared::Bad;
 
 /// A manifest's name: the content, the epoch of the chunk that it lists, and that of the upload that wrote it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -12,10 +12,10 @@ pub(super) struct Manifest {
     pub epoch: u8,
 }
 
-/// An upload, as the catalog has it.
+/// An upload in the catalog.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct Upload {
-    /// Its host, and which of the host's leases.
+    /// Its host, and the number of the host's lease.
     pub lease: (u8, u8),
     pub epoch: u8,
     pub began: u8,
@@ -32,32 +32,32 @@ pub(super) struct Catalog {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Lease {
-    /// Its host, and which of the host's leases.
+    /// Its host, and the number of the host's lease.
     pub name: (u8, u8),
     /// Ticks of the store's clock since it was written.
     pub age: u8,
     pub pins: Vec<Manifest>,
 }
 
-/// What a host knows.
+/// State of a host.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Host {
     pub op: u8,
     pub pc: Pc,
-    /// The catalog as it was read, to be written: its number; or all of it, where it is written unconditionally.
+    /// The catalog as read, for a write: its number; or all of it for an unconditional write.
     pub serial: u8,
     pub read: Option<Box<Catalog>>,
-    /// Which of its leases it writes, and ticks since it did.
+    /// Number of its current lease, and ticks since the last write.
     pub lease: u8,
     pub since: u8,
-    /// What it pins. An upload or a collection pins no manifest.
+    /// Manifests that it pins. An upload or a collection pins no manifest.
     pub pins: Vec<Manifest>,
     pub works: bool,
-    /// It has stood still once.
+    /// It has stalled once.
     pub has_stalled: bool,
-    /// Its lease may have ended since it pinned what it serves.
+    /// Its lease may have ended since it pinned its manifest.
     pub lapsed: bool,
-    /// What it serves, and the epoch of the chunk.
+    /// The manifest that it serves, and the epoch of the chunk.
     pub serves: Option<(Manifest, u8)>,
     /// Its upload; and what it found.
     pub upload: Option<Upload>,
@@ -67,11 +67,11 @@ pub(super) struct Host {
     pub gc: Gc,
 }
 
-/// What a collection knows.
+/// State of a collection.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Gc {
     pub uploads: Vec<(u8, u8)>,
-    /// Leases that were listed, and not written since.
+    /// Listed leases that were not written since.
     pub seen: Vec<(u8, u8)>,
     pub listed: Vec<(u8, u8)>,
     pub ended: Vec<(u8, u8)>,
@@ -114,7 +114,7 @@ impl State {
     /// Two templates, of content 0 and 1.
     pub(super) fn new() -> Self {
         let first = |content| Manifest { content, chunk: 0, epoch: 0 };
-        // It has been collected once: what an upload writes has a name of its own.
+        // One collection has already run, so an upload's chunks have names of their own.
         let catalog = Catalog { epoch: 1, templates: [Some(first(0)), Some(first(1))], ..Catalog::default() };
         Self {
             catalog,
@@ -130,7 +130,7 @@ impl State {
         self.manifests.iter().find(|(other, _)| *other == name).map(|(_, chunk)| *chunk)
     }
 
-    /// The operation of host `i` is over.
+    /// Ends the operation of host `i`.
     pub(super) fn done(&mut self, i: usize) {
         let host = &mut self.hosts[i];
         let next = Host {
@@ -148,10 +148,10 @@ impl State {
 }
 
 impl Fleet {
-    /// The host writes its lease.
+    /// Writes the host's lease.
     pub(super) fn write_lease(&self, s: &mut State, i: usize) {
         let host = &mut s.hosts[i];
-        // It may have ended: a collection that has seen that may go by it, and take it away, at any later time.
+        // The lease may have ended: a collection that has seen that may delete it at any later time.
         if host.since >= PATIENCE && !self.makes(Bug::FleetLeaseRevived) {
             host.lease += 1;
         }
@@ -163,7 +163,7 @@ impl Fleet {
         s.hosts.iter_mut().for_each(|host| host.gc.seen.retain(|seen| *seen != name));
     }
 
-    /// The host pins nothing any more, or less.
+    /// Removes a pin of the host.
     pub(super) fn unpin(s: &mut State, i: usize) {
         let host = &s.hosts[i];
         if host.pins.is_empty() && !host.works {
@@ -172,7 +172,7 @@ impl Fleet {
         }
     }
 
-    /// One tick of the store's clock.
+    /// Advances the store's clock by a tick.
     pub(super) fn tick(s: &mut State) {
         s.leases.iter_mut().for_each(|lease| lease.age = (lease.age + 1).min(PATIENCE));
         for host in &mut s.hosts {
@@ -181,7 +181,7 @@ impl Fleet {
         }
     }
 
-    /// The host stands still until its lease has ended. Where it had not been chosen before, that is as if it began now.
+    /// Stalls the host until its lease has ended.
     pub(super) fn stall(s: &mut State, i: usize) {
         let host = &mut s.hosts[i];
         (host.has_stalled, host.since) = (true, PATIENCE);
@@ -190,14 +190,14 @@ impl Fleet {
         s.leases.iter_mut().filter(|lease| lease.name == name).for_each(|lease| lease.age = PATIENCE);
     }
 
-    /// The host stands still for ever.
+    /// Kills the host.
     pub(super) fn die(&self, s: &mut State, i: usize) {
         Self::stall(s, i);
         let (op, lease) = (self.programs[i].len() as u8, s.hosts[i].lease);
         s.hosts[i] = Host { op, lease, has_stalled: true, ..Host::default() };
     }
 
-    /// What must be so in each state.
+    /// Checks the properties of each state.
     pub(super) fn look(s: &mut State) {
         let has = |content, chunk| s.chunks.contains(&(content, chunk));
         let whole = |name: Manifest| s.manifest(name).is_some_and(|chunk| has(name.content, chunk));
@@ -210,7 +210,7 @@ impl Fleet {
         }
     }
 
-    /// When all is done and every host is gone, two collections leave what templates have.
+    /// At the end, when every host is gone, checks that two collections leave exactly the objects of templates.
     pub(super) fn audit(&self, s: &mut State) {
         let mut rest = s.clone();
         for _ in 0..2 {

@@ -1,36 +1,36 @@
-//! A limit for threads that work ahead: many may wait for the store, and few compute.
+//! A limit for threads that work ahead of faults: many may wait for the store, but few compute at the same time.
 
 use parking_lot::{Condvar, Mutex};
 
-/// So many threads may compute at the same time.
+/// Limits the number of threads that compute at the same time.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct ComputeLimit {
     free: Mutex<usize>,
     freed: Condvar,
 }
 
-/// While it lives, its thread computes.
-pub(crate) struct Turn<'a>(&'a Pace);
+/// Permits its thread to compute until it is dropped.
+pub(crate) struct ComputePermit<'a>(&'a ComputeLimit);
 
-impl Default for Pace {
-    /// Half of the processors: the others are the guest's.
+impl Default for ComputeLimit {
+    /// Half of the processors; the guest uses the others.
     fn default() -> Self {
         let all = std::thread::available_parallelism().map_or(1, usize::from);
         Self { free: Mutex::new(all.div_ceil(2)), freed: Condvar::new() }
     }
 }
 
-impl Pace {
-    /// Waits for a turn.
-    pub fn turn(&self) -> Turn<'_> {
+impl ComputeLimit {
+    /// Waits until the thread may compute.
+    pub fn acquire(&self) -> ComputePermit<'_> {
         let mut free = self.free.lock();
         self.freed.wait_while(&mut free, |free| *free == 0);
         *free -= 1;
-        Turn(self)
+        ComputePermit(self)
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for ComputePermit<'_> {
     fn drop(&mut self) {
         *self.0.free.lock() += 1;
         self.0.freed.notify_one();
@@ -44,13 +44,13 @@ mod tests {
 
     #[test]
     fn no_more_threads_compute_than_may() {
-        let pace = Pace { free: Mutex::new(2), freed: Condvar::new() };
+        let limit = ComputeLimit { free: Mutex::new(2), freed: Condvar::new() };
         let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..20 {
-                        let _turn = pace.turn();
+                        let _permit = limit.acquire();
                         most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                         std::thread::yield_now();
                         now.fetch_sub(1, Ordering::SeqCst);
@@ -58,6 +58,6 @@ mod tests {
                 });
             }
         });
-        assert_eq!((most.into_inner(), *pace.free.lock()), (2, 2));
+        assert_eq!((most.into_inner(), *limit.free.lock()), (2, 2));
     }
 }

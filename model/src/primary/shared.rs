@@ -1,23 +1,23 @@
-//! What is shared, and what must be true of it.
+//! The shared state, and its properties.
 
 use super::{Op, PAGES, Primary, State, THREADS};
-use crate::world::Bad;
+use crate::shared::Bad;
 
-/// What a version says of a page.
+/// A page's mapping in a version.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Mapped {
     /// Nothing.
     Nothing,
-    /// Nothing, and the place is kept.
+    /// Nothing, and the range is reserved.
     Gone,
     /// The mapping of this number.
     Here { number: u8, writable: bool },
 }
 
-/// One page as the host has it.
+/// The host's state of one page.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Page {
-    /// What the current version says.
+    /// The mapping in the current version.
     pub(super) mapped: Mapped,
     /// Whether its table is linked.
     pub(super) linked: bool,
@@ -30,38 +30,38 @@ pub(super) struct Page {
     /// Notifications that have begun, and those of them that have not ended.
     pub(super) begun: u8,
     pub(super) active: u8,
-    /// No thread may store to it: a change to read-only has ended.
+    /// A change to read-only has ended, so no thread may store to it.
     pub(super) protected: bool,
-    /// The frame that the child has.
+    /// The child's frame.
     pub(super) child: Option<u8>,
     /// The entry has a frame, and no MMU may map it.
     pub(super) parked: bool,
-    /// The entry says a copy: what that holds, and the mapping that it belongs to. Likewise the child's.
+    /// The entry refers to a copy: the contents of the copy, and its mapping. Likewise for the child.
     pub(super) copy: Option<(u8, u8)>,
     pub(super) child_copy: Option<u8>,
-    /// What the child got.
+    /// Contents that the child got.
     pub(super) forked: u8,
-    /// The swap cache: a frame, and what the copy holds that others say.
+    /// The swap cache: a frame, and the contents of the copy to which other entries refer.
     pub(super) cached: Option<(u8, u8)>,
     /// The frame that is marked as leaving.
     pub(super) leaving: Option<u8>,
 }
 
-/// See the module's header.
+/// The shared state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct World {
+pub(super) struct Shared {
     pub(super) pages: [Page; PAGES],
     /// Versions published so far; those below this one are freed.
     pub(super) version: u8,
     pub(super) freed_versions: u8,
-    /// Forks that are shown.
+    /// Published forks.
     pub(super) forks: u8,
     pub(super) forked: bool,
     /// Mappings and frames made so far; frames that were given back.
     pub(super) mappings: u8,
     pub(super) frames: u8,
     pub(super) freed: u16,
-    /// What was stored to each frame: a bit for each store of the programs.
+    /// Contents of each frame: a bit for each store of the programs.
     pub(super) contents: [u8; 10],
     /// Evictions that have a reference to each frame.
     pub(super) held: [u8; 10],
@@ -70,7 +70,7 @@ pub(super) struct World {
     pub(super) bad: Option<Bad>,
 }
 
-impl World {
+impl Shared {
     pub(super) fn new(filled: bool) -> Self {
         let page = |index: u8| Page {
             mapped: Mapped::Here { number: index, writable: true },
@@ -105,23 +105,23 @@ impl World {
         }
     }
 
-    /// A frame that was never used.
+    /// Returns a frame that was never used.
     pub(super) fn take_frame(&mut self) -> u8 {
         self.frames += 1;
         self.frames - 1
     }
 
-    /// Thread `i` stores to the page, which is in this frame.
+    /// Stores to the page, which is in this frame.
     pub(super) fn store(&mut self, at: usize, frame: u8, bit: u8) {
         self.contents[usize::from(frame)] |= bit;
-        // A vCPU that has another frame loads what was there before.
+        // A vCPU with another frame loads old contents.
         let is_stale = |tlb: &[Option<(u8, bool)>; PAGES]| tlb[at].is_some_and(|(other, _)| other != frame);
         if self.tlb.iter().any(is_stale) {
             self.bad = Some(Bad::StaleLoad);
         }
     }
 
-    /// What hardware could do in this state.
+    /// Judges what hardware could do in this state.
     pub(super) fn hardware(&mut self) {
         for (page, at) in self.pages.iter().zip(0..) {
             for (frame, writable) in self.tlb.iter().filter_map(|tlb| tlb[at]) {
@@ -138,29 +138,29 @@ impl World {
 }
 
 impl Primary {
-    /// When all is done, nothing is where nothing is mapped, and the child is of one moment.
+    /// At the end, checks that unmapped pages are empty, and that the child is a snapshot of one moment.
     pub(super) fn audit(&self, s: &mut State) {
-        let left = |page: &super::world::Page| page.mapped == Mapped::Nothing && page.entry.is_some();
-        if s.world.pages.iter().any(left) {
-            s.world.bad = Some(Bad::PageLeft);
+        let left = |page: &super::shared::Page| page.mapped == Mapped::Nothing && page.entry.is_some();
+        if s.shared.pages.iter().any(left) {
+            s.shared.bad = Some(Bad::PageLeft);
         }
         self.audit_children(s);
         self.audit_stores(s);
     }
 
-    /// A child has what it got, and that is of one moment.
+    /// Checks that a child still has its contents, and that they are of one moment.
     fn audit_children(&self, s: &mut State) {
-        let contents = |frame: u8| s.world.contents[usize::from(frame)];
-        // What is in the cache is mapped by the child when it comes back.
-        let children = s.world.pages.map(|page| {
+        let contents = |frame: u8| s.shared.contents[usize::from(frame)];
+        // The child maps the frame in the cache when its page comes back.
+        let children = s.shared.pages.map(|page| {
             let copy = page.child_copy.map(|copy| page.cached.map_or(copy, |(frame, _)| contents(frame)));
             page.child.map(contents).or(copy)
         });
         let changed = |(page, child): (&Page, &Option<u8>)| child.is_some_and(|child| child != page.forked);
-        if s.world.pages.iter().zip(&children).any(changed) {
-            s.world.bad = Some(Bad::StoreAfterCopy);
+        if s.shared.pages.iter().zip(&children).any(changed) {
+            s.shared.bad = Some(Bad::StoreAfterCopy);
         }
-        // Stores of one thread, in its order: a child that has one has those before.
+        // A child that has a store of a thread has that thread's earlier stores.
         for (i, ops) in self.programs.iter().enumerate() {
             let mut missing = false;
             for (nth, op) in ops.iter().enumerate() {
@@ -168,21 +168,21 @@ impl Primary {
                 let Some(contents) = children[usize::from(page)] else { continue };
                 let has = contents & bit(i, nth as u8) != 0;
                 if missing && has {
-                    s.world.bad = Some(Bad::ChildTorn);
+                    s.shared.bad = Some(Bad::ChildTorn);
                 }
                 missing |= !has;
             }
         }
     }
 
-    /// Where nothing is thrown away, every store is there.
+    /// If no page is discarded, checks that every store is present.
     fn audit_stores(&self, s: &mut State) {
         let throws = |op: &Op| matches!(op, Op::Mmap(_) | Op::Munmap(_) | Op::Mprotect(_));
         if self.programs.iter().flatten().any(throws) {
             return;
         }
-        let pages = s.world.pages.map(|page| {
-            let frame = page.entry.map(|(frame, ..)| s.world.contents[usize::from(frame)]);
+        let pages = s.shared.pages.map(|page| {
+            let frame = page.entry.map(|(frame, ..)| s.shared.contents[usize::from(frame)]);
             frame.or(page.copy.map(|(copy, _)| copy)).unwrap_or(0)
         });
         for (i, ops) in self.programs.iter().enumerate() {
@@ -190,14 +190,14 @@ impl Primary {
                 if let Op::Store(page) | Op::Write(page) = *op
                     && pages[usize::from(page)] & bit(i, nth as u8) == 0
                 {
-                    s.world.bad = Some(Bad::StoreLost);
+                    s.shared.bad = Some(Bad::StoreLost);
                 }
             }
         }
     }
 }
 
-/// The bit of a store.
+/// Returns the bit of a store.
 pub(super) fn bit(thread: usize, op: u8) -> u8 {
     1 << (thread as u8 * 3 + op)
 }

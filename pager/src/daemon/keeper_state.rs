@@ -1,4 +1,4 @@
-//! What a worker holds besides serving guests: all that its keeper has. So a keeper that is killed is followed by another one.
+//! The worker's copy of all that its keeper holds, so that it can start another keeper if the keeper is killed.
 
 use super::channel::{Channel, Keep, Take, What};
 use crate::sabotage::Sabotage;
@@ -9,11 +9,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command};
 use std::sync::Arc;
 
-/// By which a keeper is started, with its end of a channel as standard input.
+/// The command that starts a keeper, with its end of a channel as standard input.
 pub(super) type StartKeeper = Arc<dyn Fn() -> Command + Send + Sync>;
 
-/// Its parts change together with what the keeper is told.
-pub(super) struct Held(Mutex<Parts>);
+/// A change of the parts and its message to the keeper are one step, under this lock.
+pub(super) struct KeeperState(Mutex<Parts>);
 
 struct Parts {
     keeper: Arc<Channel>,
@@ -24,35 +24,35 @@ struct Parts {
     child: Option<Child>,
 }
 
-/// A guest, as the keeper has it.
+/// The keeper's data of a guest.
 struct Guest {
     take: Take,
-    /// Its connection, its journal, and its swap file if it has one.
+    /// Connection, journal, and swap file if there is one.
     fds: Vec<OwnedFd>,
 }
 
-impl Held {
+impl KeeperState {
     pub fn new(keeper: Channel) -> Self {
         let (sockets, guests) = (BTreeMap::new(), BTreeMap::new());
         Self(Mutex::new(Parts { keeper: Arc::new(keeper), sockets, guests, next: 0, child: None }))
     }
 
-    /// The keeper, to hear it.
+    /// Returns the keeper's channel.
     pub fn keeper(&self) -> Arc<Channel> {
         self.0.lock().keeper.clone()
     }
 
-    /// Holds a socket that the keeper gave.
+    /// Adds a socket from the keeper.
     pub fn socket(&self, number: usize, socket: OwnedFd) {
         self.0.lock().sockets.insert(number, socket);
     }
 
-    /// No further guest is taken.
+    /// Closes the sockets: the daemon takes no further guest.
     pub fn drains(&self) {
         self.0.lock().sockets.clear();
     }
 
-    /// Holds a guest that the keeper gave.
+    /// Adds a guest from the keeper.
     pub fn begins(&self, take: &Take, fds: &[OwnedFd]) -> io::Result<()> {
         let fds = fds.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
         let mut parts = self.0.lock();
@@ -61,13 +61,13 @@ impl Held {
         Ok(())
     }
 
-    /// Tells the keeper that this worker has all that there was when it began.
+    /// Tells the keeper that this worker has everything that existed when it began.
     pub fn tell_ready(&self) {
         _ = self.keeper().send(&Keep { is_ready: true, ..Keep::default() }, &[]);
     }
 
-    /// A guest has a journal, and maybe a swap file: the keeper gets them before the first event is read. Where it was just killed, the
-    /// next one will.
+    /// Gives the keeper a guest's journal, and its swap file if there is one, before the guest's first event is read.
+    /// If the keeper was just killed, the next one gets them.
     pub fn keep(&self, connection: u64, version: &str, files: Vec<OwnedFd>) {
         let mut parts = self.0.lock();
         let version = Some(version.to_owned());
@@ -81,7 +81,7 @@ impl Held {
         }
     }
 
-    /// A guest is over.
+    /// Removes a guest that has ended.
     pub fn ends(&self, connection: u64) {
         let mut parts = self.0.lock();
         parts.guests.remove(&connection);
@@ -89,7 +89,8 @@ impl Held {
         _ = parts.keeper.send(&Keep { connection, ..Keep::default() }, &[]);
     }
 
-    /// The keeper was killed: starts another one, if there are guests that need it, and gives it all. Whether there is one.
+    /// Starts another keeper after a kill, if there are guests that need it, and gives it everything. Returns whether
+    /// there is a keeper.
     pub fn next_keeper(&self, start: &StartKeeper, sabotage: Option<Sabotage>) -> io::Result<bool> {
         let parts = &mut *self.0.lock();
         if parts.guests.is_empty() {
@@ -100,11 +101,11 @@ impl Held {
         let child = command.stdin(theirs).spawn()?;
         // The command holds the keeper's end, which must close when the keeper ends.
         drop(command);
-        // One before it has ended.
+        // An earlier keeper has ended.
         if let Some(mut before) = parts.child.replace(child) {
             _ = before.wait();
         }
-        // Where this one is killed as well, the caller hears of it.
+        // If this keeper is killed, too, the caller sees the closed channel.
         for (number, socket) in &parts.sockets {
             let take = Take { socket: *number, what: What::Socket, ..Take::default() };
             _ = channel.send(&take, &[socket.as_fd()]);
