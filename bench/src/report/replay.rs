@@ -10,12 +10,13 @@
 //! The guest has less room than it uses, so its coldest pages go to swap and come back. Every byte that it reads is
 //! checked. Apart from times, two replays are the same.
 
+mod flush_causes;
 mod heat;
-mod watch;
 
 use super::data::Check;
 use crate::bench::machine::pin;
 use crate::bench::traces::Trace;
+use flush_causes::Watched;
 use hdrhistogram::Histogram;
 use heat::Ages;
 pub use heat::Heat;
@@ -29,7 +30,6 @@ use slat_vcpu::guest::{Layout, Replay as Guest, Want};
 use slat_vcpu::{Cpu, Exit};
 use std::sync::Arc;
 use std::time::Instant;
-use watch::Watched;
 
 /// Where guest memory lies in the host's address space.
 const BASE: Hva = Hva(0x1000_0000_0000);

@@ -12,8 +12,8 @@
 //! | file | idea |
 //! |---|---|
 //! | `args` | what users type |
-//! | `beside` | the same of invalidators, and the cases that it makes |
-//! | `work` | what guests and hosts do around the engine, as flags |
+//! | `invalidator_flags` | the same of invalidators, and the cases that it makes |
+//! | `work_flags` | what guests and hosts do around the engine, as flags |
 //! | `costs` | which price list: assumed, of a file, or measured now |
 //! | `simulate` | the runs, and what came of them |
 //! | `sweep` | whether the ranking hangs on uncertain costs |
@@ -24,26 +24,26 @@
 
 mod against;
 mod args;
-mod beside;
 mod costs;
+mod invalidator_flags;
 pub mod outcome;
 pub mod sheet;
 mod simulate;
 mod sweep;
 mod text;
 mod validate;
-mod work;
+mod work_flags;
 
 pub use args::Asked;
-pub use beside::Beside;
+pub use invalidator_flags::Beside;
 pub use outcome::SimReport;
 pub use text::Grid;
 pub use validate::Validate;
 
 use crate::registry::{ByName, Chosen};
 use crate::typed::Unused;
-use beside::Case;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
+use invalidator_flags::Case;
 use serde_json::Map;
 use slat_cli::error::Error;
 use slat_cli::flags;
@@ -145,7 +145,7 @@ impl Simulation {
 
 #[cfg(test)]
 mod tests {
-    use super::work::WorkFlags;
+    use super::work_flags::WorkFlags;
     use super::*;
     use clap::Subcommand;
     use slat_cli::flags::Switch;

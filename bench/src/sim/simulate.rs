@@ -2,9 +2,9 @@
 
 use super::against::{self, Trial};
 use super::args::Asked;
-use super::beside::Case;
+use super::invalidator_flags::Case;
 use super::outcome::{Against, Figure, Line, Row, SimReport};
-use super::work::told;
+use super::work_flags::told;
 use super::{costs, sweep};
 use crate::bench::params;
 use crate::bench::report::{Check, SCHEMA};

@@ -3,7 +3,7 @@
 use super::super::guest_memory::{GuestMemory, arena};
 use super::super::software_vcpu::all_went_well;
 use super::ager::{Way, pass};
-use super::world::{World, agers_cpu};
+use super::tracked_memory::{TrackedMemory, agers_cpu};
 use super::{AccessTracking, Guard};
 use crate::bench::harness::{Series, rounds};
 use crate::bench::report::{Check, Row, params};
@@ -66,7 +66,7 @@ impl AccessTracking {
     }
 
     fn sample(&self, arena: &Arc<Arena>, entrant: Entrant, memory: GuestMemory) -> Result<Sample, Error> {
-        let world = World::new(arena, entrant.guard, memory, self.lru)?;
+        let world = TrackedMemory::new(arena, entrant.guard, memory, self.lru)?;
         let in_world = &world;
         let ager = entrant.way.map(|way| Ager {
             pass: move |idle: &mut Idle| pass(in_world, idle, way),

@@ -1,7 +1,7 @@
 //! `slat bench access-tracking-perf`: which pages vCPUs have used, and what asking costs these vCPUs (the MGLRU aging series).
 //!
 //! ```text
-//! world.rs    guest memory on slat-mm, a VM, vCPUs that go over it
+//! tracked_memory.rs    guest memory on slat-mm, a VM, vCPUs that go over it
 //! ager.rs     how the ager asks which pages are young: page by page, by tables, or in passes of the multi-gen LRU
 //! faulting.rs -p: vCPUs bring new memory in while the ager ages it
 //! stages.rs   without -p: pages that were used, and pages that were not, must be told apart
@@ -14,7 +14,7 @@
 mod ager;
 mod faulting;
 mod stages;
-mod world;
+mod tracked_memory;
 
 use super::guest_memory::GuestMemory;
 use super::machine::Machine;
@@ -25,7 +25,7 @@ use slat::{Level, MmuLock, PAGE_SIZE};
 use slat_cli::error::Error;
 use slat_cli::size::size;
 use slat_series::PatchSeries;
-use world::MOST;
+use tracked_memory::MOST;
 
 /// Who has used which pages; what aging costs vCPUs that fault meanwhile, with the MMU lock and without (the MGLRU aging series)
 #[derive(Debug, clap::Args)]

@@ -4,7 +4,7 @@
 
 use super::super::guest_memory::arena;
 use super::ager::{Way, pass, youngest};
-use super::world::World;
+use super::tracked_memory::TrackedMemory;
 use super::{AccessTracking, Guard};
 use crate::bench::harness::Series;
 use crate::bench::report::{Check, Row, params};
@@ -26,7 +26,7 @@ impl AccessTracking {
             let arena = arena(memory.bytes(), vcpus.into())?;
             let mut stages: Vec<(&str, Vec<f64>)> = Vec::new();
             for _ in 0..runs {
-                let world = World::new(&arena, Guard::SLAT, memory, self.lru)?;
+                let world = TrackedMemory::new(&arena, Guard::SLAT, memory, self.lru)?;
                 let mut run =
                     Run { world: &world, lru: self.lru, vcpus, times: Vec::new(), checks: Vec::new() };
                 run.all()?;
@@ -63,7 +63,7 @@ fn merged(checks: Vec<Check>) -> Vec<Check> {
 }
 
 struct Run<'w> {
-    world: &'w World,
+    world: &'w TrackedMemory,
     lru: bool,
     vcpus: u32,
     times: Vec<(&'static str, f64)>,

@@ -1,7 +1,7 @@
 //! `slat bench aging-pass`: what a pass over Accessed bits costs, against the least it could cost.
 //!
 //! ```text
-//! ground.rs   a VM whose leaf tables lie in memory in the order of their frames, or in no order; its bits, set at will
+//! leaf_bits.rs   a VM whose leaf tables lie in memory in the order of their frames, or in no order; its bits, set at will
 //! rows.rs     the report
 //! ```
 //! A pass over idle memory reads its tables and does nothing else, so the floor is how fast this machine
@@ -9,14 +9,14 @@
 //! pass that heeds links, for which idle memory costs no look. A pass over memory in use also clears bits, each by one
 //! locked instruction: its floor is the idle pass and as many of those.
 
-mod ground;
+mod leaf_bits;
 mod rows;
 
 use super::harness::interleave;
 use super::machine::{self, Machine};
 use super::report::{Report, params};
 use super::{About, Asked, Bench};
-use ground::{Ground, Order};
+use leaf_bits::{LeafBits, Order};
 use slat::Level;
 use slat::age::Scan;
 use slat_cli::bar::say;
@@ -89,12 +89,11 @@ impl Bench for AgingPass {
                     break;
                 }
                 say(format_args!("{}, {order:?}: {} rounds", size::text(bytes), asked.runs));
-                let mut ground = Ground::new(bytes, sparse, order)?;
+                let mut bits = LeafBits::new(bytes, sparse, order)?;
                 let entrants = entrants(sparse);
-                let samples =
-                    interleave(asked.runs as usize, &entrants, |entrant| entrant.sample(&mut ground));
-                rows.extend(rows::rows(&ground, &entrants, &samples));
-                checks.extend(rows::checks(&ground, &samples));
+                let samples = interleave(asked.runs as usize, &entrants, |entrant| entrant.sample(&mut bits));
+                rows.extend(rows::rows(&bits, &entrants, &samples));
+                checks.extend(rows::checks(&bits, &samples));
             }
         }
         let params = params! { "runs": asked.runs };
@@ -126,14 +125,14 @@ struct Sample {
 
 impl Entrant {
     /// Repeated until the clock is no part of it.
-    fn sample(self, ground: &mut Ground) -> Sample {
+    fn sample(self, bits: &mut LeafBits) -> Sample {
         const LEAST_NS: u128 = 4_000_000;
         let (mut spent, mut times, mut right) = (0, 0u32, true);
         while spent < LEAST_NS {
             match self {
-                Self::Active(permille) => ground.use_pages(permille),
+                Self::Active(permille) => bits.use_pages(permille),
                 Self::LockedRmw | Self::LinearRead => {}
-                Self::PassedOver | Self::Idle(_) | Self::EntryByEntry => ground.rest_pages(),
+                Self::PassedOver | Self::Idle(_) | Self::EntryByEntry => bits.rest_pages(),
             }
             // As many as leave the bits as they were.
             let laps = if matches!(self, Self::Active(_)) { 1 } else { 8 };
@@ -142,22 +141,22 @@ impl Entrant {
             for _ in 0..laps {
                 young += match self {
                     Self::LinearRead => {
-                        ground.tables.read();
+                        bits.tables.read();
                         0
                     }
                     Self::LockedRmw => {
-                        ground.tables.locked_rmw();
+                        bits.tables.locked_rmw();
                         0
                     }
-                    Self::Idle(scan) => ground.look(scan),
-                    Self::EntryByEntry => ground.look_at_each(),
-                    Self::PassedOver | Self::Active(_) => ground.age(),
+                    Self::Idle(scan) => bits.look(scan),
+                    Self::EntryByEntry => bits.look_at_each(),
+                    Self::PassedOver | Self::Active(_) => bits.age(),
                 };
             }
             spent += began.elapsed().as_nanos();
             times += laps;
-            right &= young == if matches!(self, Self::Active(_)) { ground.young } else { 0 };
+            right &= young == if matches!(self, Self::Active(_)) { bits.young } else { 0 };
         }
-        Sample { ps: spent as f64 * 1e3 / f64::from(times) / ground.leaves() as f64, right }
+        Sample { ps: spent as f64 * 1e3 / f64::from(times) / bits.leaves() as f64, right }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::harness::Series;
 use super::super::report::{Check, Row, params};
-use super::ground::Ground;
+use super::leaf_bits::LeafBits;
 use super::{Entrant, Sample};
 use serde_json::{Map, Value};
 use slat::age::Scan;
@@ -14,21 +14,21 @@ fn series(entrants: &[Entrant], samples: &[Vec<Sample>], who: Entrant) -> Option
     Some(Series::new(samples[at].iter().map(|sample| sample.ps).collect()))
 }
 
-fn ground_params(ground: &Ground, baseline: &str) -> Map<String, Value> {
-    let pages = if ground.sparse { "one page in each 2M" } else { "every page" };
+fn params_of(bits: &LeafBits, baseline: &str) -> Map<String, Value> {
+    let pages = if bits.sparse { "one page in each 2M" } else { "every page" };
     params! {
-        "memory": size::text(ground.bytes), "mapped": pages, "tables": ground.order.name(), "baseline": baseline,
+        "memory": size::text(bits.bytes), "mapped": pages, "tables": bits.order.name(), "baseline": baseline,
     }
 }
 
-/// The figures of one ground, in picoseconds a leaf.
-pub fn rows(ground: &Ground, entrants: &[Entrant], samples: &[Vec<Sample>]) -> Vec<Row> {
+/// The figures of one order of tables, in picoseconds a leaf.
+pub fn rows(bits: &LeafBits, entrants: &[Entrant], samples: &[Vec<Sample>]) -> Vec<Row> {
     let of = |who| series(entrants, samples, who);
     let mut rows = Vec::new();
     let (Some(read), Some(idle)) = (of(Entrant::LinearRead), of(Entrant::Idle(Scan::detect()))) else {
         return rows;
     };
-    let params = ground_params(ground, "reading the same memory, linearly");
+    let params = params_of(bits, "reading the same memory, linearly");
     let looks = [
         ("idle, every table looked at", Entrant::Idle(Scan::detect())),
         ("idle, every table, portable scan", Entrant::Idle(Scan::Portable)),
@@ -41,7 +41,7 @@ pub fn rows(ground: &Ground, entrants: &[Entrant], samples: &[Vec<Sample>]) -> V
         }));
     }
     let Some(rmw) = of(Entrant::LockedRmw) else { return rows };
-    let params = ground_params(ground, "the idle pass, and a locked instruction for each young page");
+    let params = params_of(bits, "the idle pass, and a locked instruction for each young page");
     for permille in [1000, 100, 10] {
         let density = f64::from(permille) / 1000.0;
         let floor = Series::new(vec![idle.median() + density * rmw.median()]);
@@ -55,9 +55,9 @@ pub fn rows(ground: &Ground, entrants: &[Entrant], samples: &[Vec<Sample>]) -> V
 }
 
 /// What was found is what was there.
-pub fn checks(ground: &Ground, samples: &[Vec<Sample>]) -> Vec<Check> {
+pub fn checks(bits: &LeafBits, samples: &[Vec<Sample>]) -> Vec<Check> {
     let all = samples.iter().flatten();
     let wrong = all.clone().filter(|sample| !sample.right).count();
-    let name = format!("{}, {}: a pass finds what is young", size::text(ground.bytes), ground.order.name());
+    let name = format!("{}, {}: a pass finds what is young", size::text(bits.bytes), bits.order.name());
     vec![Check { name, ok: wrong == 0, detail: format!("{wrong} of {} did not", all.count()) }]
 }

@@ -5,11 +5,11 @@
 //! table that goes is exchanged, and with a flush for each; and all at once, by slat's invalidation, which unhooks tables
 //! as they are, and flushes once. No vCPU is in the guest meanwhile, so no flush waits.
 
-use super::guest::Pass;
 use super::host::{Machine, memory, pages, set_log, slot};
-use super::lap::parts;
+use super::reported::Reported;
+use super::stages::parts;
+use super::sweep::Pass;
 use super::team::{Lead, with_team};
-use super::told::Told;
 use super::{exit_name, timed};
 use crate::bench::harness::{Series, rounds};
 use crate::bench::report::{Check, Row, params};
@@ -98,7 +98,7 @@ impl Way {
         let vm: Machine = builder.build().map_err(|error| Error::Machine(error.to_string()))?;
         let slot = slot(0, memory(bytes));
         vm.slots().commit(&mut idle()?, |tx| tx.create(slot))?;
-        let told = Told::nothing(slot.gfns.len());
+        let told = Reported::nothing(slot.gfns.len());
         with_team(&vm, (&parts(slot.gfns, vcpus), exit), &told, |lead| self.stages(lead, slot))
     }
 

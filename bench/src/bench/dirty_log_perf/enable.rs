@@ -5,8 +5,8 @@
 //! one page in it, and a part in which every page is mapped. What gradual logs leave undone is done by the first clear of
 //! everything: it is timed too, whole and by its longest piece.
 
-use super::ground::{Ground, on_first_cpu};
 use super::host::{memory, set_log};
+use super::mapped_slot::{MappedSlot, on_first_cpu};
 use crate::bench::harness::{Series, rounds};
 use crate::bench::report::{Check, Row, params};
 use slat::{DirtyLog, Idle, Level, Track};
@@ -45,13 +45,13 @@ pub fn measure(
     let entrants: Vec<Entrant> =
         tracks.iter().flat_map(|&track| [false, true].map(|gradual| Entrant { gradual, track })).collect();
     let samples = on_first_cpu(|idle| {
-        let mut grounds = Vec::new();
+        let mut mapped = Vec::new();
         for entrant in &entrants {
             let log = DirtyLog::bitmap().track(entrant.track);
             let log = if entrant.gradual { log.initially_set() } else { log };
-            grounds.push((*entrant, Ground::new(log, idle, memory(sparse), memory(dense))?));
+            mapped.push((*entrant, MappedSlot::new(log, idle, memory(sparse), memory(dense))?));
         }
-        rounds(runs, &grounds, |(entrant, ground)| entrant.lap(ground, idle))
+        rounds(runs, &mapped, |(entrant, ground)| entrant.lap(ground, idle))
     })?;
     let of = |track, gradual| {
         let at = entrants.iter().position(|&entrant| entrant == Entrant { gradual, track });
@@ -92,7 +92,7 @@ pub fn measure(
 }
 
 impl Entrant {
-    fn lap(self, ground: &Ground, idle: &mut Idle) -> Result<Sample, Error> {
+    fn lap(self, ground: &MappedSlot, idle: &mut Idle) -> Result<Sample, Error> {
         let pages = ground.slot.gfns.len();
         let mut bits = vec![0; pages.div_ceil(64) as usize];
         ground.write(self.track, |_| true);

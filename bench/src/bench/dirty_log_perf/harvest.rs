@@ -8,8 +8,8 @@
 //!
 //! Each entrant finds the caches alike: every leaf has just been written.
 
-use super::ground::{Ground, on_first_cpu};
 use super::host::{memory, set_log};
+use super::mapped_slot::{MappedSlot, on_first_cpu};
 use crate::bench::harness::{Series, rounds};
 use crate::bench::report::{Check, Row, params};
 use slat::age::Scan;
@@ -42,7 +42,7 @@ enum Entrant {
 
 /// What they run on.
 struct Field {
-    grounds: Vec<(Track, Ground)>,
+    mapped: Vec<(Track, MappedSlot)>,
     /// As many words as a bitmap has.
     bits: Vec<AtomicU64>,
 }
@@ -139,18 +139,18 @@ impl Entrant {
 impl Field {
     fn new(bytes: u64, tracks: &[Track], idle: &mut Idle) -> Result<Self, Error> {
         let gfns = memory(bytes);
-        let mut grounds = Vec::new();
+        let mut mapped = Vec::new();
         for &track in tracks {
-            let ground = Ground::new(DirtyLog::bitmap().track(track), idle, gfns, gfns)?;
+            let ground = MappedSlot::new(DirtyLog::bitmap().track(track), idle, gfns, gfns)?;
             set_log(&ground.vm, idle, &ground.slot, true)?;
-            grounds.push((track, ground));
+            mapped.push((track, ground));
         }
-        Ok(Self { grounds, bits: (0..gfns.len() / 64).map(|_| AtomicU64::new(0)).collect() })
+        Ok(Self { mapped, bits: (0..gfns.len() / 64).map(|_| AtomicU64::new(0)).collect() })
     }
 
-    fn of(&self, track: Track) -> &Ground {
-        let found = self.grounds.iter().find(|(other, _)| *other == track);
-        &found.unwrap_or(&self.grounds[0]).1
+    fn of(&self, track: Track) -> &MappedSlot {
+        let found = self.mapped.iter().find(|(other, _)| *other == track);
+        &found.unwrap_or(&self.mapped[0]).1
     }
 
     /// Makes pages dirty, and harvests them.
@@ -185,7 +185,7 @@ impl Field {
     fn floor(&self, who: Entrant, idle: &mut Idle) -> (Duration, bool) {
         let (ground, pages) = match who {
             Entrant::Edits(track, dirty) => (self.of(track), pages(self.of(track), dirty)),
-            _ => (&self.grounds[0].1, Vec::new()),
+            _ => (&self.mapped[0].1, Vec::new()),
         };
         if let Entrant::Edits(Track::Writes, _) = who {
             for page in &pages {
@@ -216,7 +216,7 @@ impl Field {
 }
 
 /// The numbers of those that are dirty, spread evenly and in no pattern.
-fn pages(ground: &Ground, dirty: u32) -> Vec<u64> {
+fn pages(ground: &MappedSlot, dirty: u32) -> Vec<u64> {
     (0..ground.slot.gfns.len()).filter(|&page| is_dirty(page, dirty)).collect()
 }
 

@@ -1,9 +1,9 @@
 //! `slat bench dirty-log-perf`: what it costs to know which pages a guest writes, for the guest and for the harvester.
 //!
 //! ```text
-//! log       the stages of KVM's `dirty_log_perf_test`       lap.rs, with entrant.rs: who logs; rows.rs
-//!             team.rs: vCPUs that go over memory together     guest.rs: what they do   told.rs: what logs said of it
-//! enable    a log is switched on, up front or gradually     enable.rs   (on ground.rs: leaf tables by address)
+//! log       the stages of KVM's `dirty_log_perf_test`       stages.rs, with logging.rs: who logs; stage_rows.rs
+//!             team.rs: vCPUs that go over memory together     sweep.rs: what they do   reported.rs: what logs said of it
+//! enable    a log is switched on, up front or gradually     enable.rs   (on mapped_slot.rs: leaf tables by address)
 //! harvest   a harvest against the least that it could cost  harvest.rs  (the same)
 //! split     large pages, split eagerly or by stores         split.rs
 //! disable   large pages come back in place, or by faults    disable.rs
@@ -15,18 +15,18 @@
 
 mod disable;
 mod enable;
-mod entrant;
-mod ground;
-mod guest;
 mod harvest;
 mod host;
-mod lap;
-mod rows;
+mod logging;
+mod mapped_slot;
+mod reported;
 mod split;
+mod stage_rows;
+mod stages;
+mod sweep;
 mod team;
 #[cfg(test)]
 mod tests;
-mod told;
 
 use super::harness::rounds;
 use super::machine::Machine;
@@ -34,15 +34,15 @@ use super::report::{Check, Report, Row, params};
 use super::{About, Asked, Bench};
 use crate::typed::Unused;
 use clap::ValueEnum;
-use entrant::{Entrant, Way};
 use host::MOST;
-use lap::Job;
+use logging::{Entrant, Way};
 use slat::{Level, RingSize, Splitting, Track};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
 use slat_cli::size::{self, size};
 use slat_series::PatchSeries;
+use stages::Job;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -312,8 +312,8 @@ impl DirtyLogPerf {
                 exit,
             };
             let samples = rounds(runs, &entrants, |&entrant| job.sample(entrant))?;
-            rows.extend(rows::rows(&job, &entrants, &samples));
-            checks.extend(rows::checks(&job, &entrants, &samples));
+            rows.extend(stage_rows::rows(&job, &entrants, &samples));
+            checks.extend(stage_rows::checks(&job, &entrants, &samples));
         }
         Ok((rows, checks))
     }

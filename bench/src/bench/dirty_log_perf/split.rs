@@ -6,11 +6,11 @@
 //! the place of the large one: each of the others came back by a fault of its own. That is here too ("zap and refault"),
 //! on the reader-writer lock that its faults take.
 
-use super::guest::Pass;
 use super::host::{ELSEWHERE, Machine, memory, pages, set_log, slot};
-use super::lap::parts;
+use super::reported::Reported;
+use super::stages::parts;
+use super::sweep::Pass;
 use super::team::with_team;
-use super::told::Told;
 use super::{exit_name, name_of, timed};
 use crate::bench::harness::{Series, rounds};
 use crate::bench::latencies::{Pick, latencies};
@@ -190,7 +190,7 @@ impl Entrant {
             tx.create(logged)?;
             tx.create(slot(1, ELSEWHERE))
         })?;
-        let told = &Told::nothing(logged.gfns.len());
+        let told = &Reported::nothing(logged.gfns.len());
         let parts = &parts(logged.gfns, vcpus);
         with_team(&vm, (parts, self.exit), told, |lead| {
             lead.pass(Pass { step: LARGE, ..Pass::of_stores(0) })

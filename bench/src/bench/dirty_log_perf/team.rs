@@ -4,9 +4,9 @@
 //! no other thread disturbs it. They keep their TLBs from pass to pass: a flush that is missing would let a store by unseen.
 //! The guest's memory is not there: loads read ones, stores are lost; the engine does not care.
 
-use super::guest::{Pass, Sweep};
 use super::host::{Machine, Pages};
-use super::told::Told;
+use super::reported::Reported;
+use super::sweep::{Pass, Sweep};
 use crate::bench::harness::Line;
 use crate::bench::machine::pin;
 use parking_lot::Mutex;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 struct Shared<'vm> {
     vm: &'vm Machine,
     /// What was in rings that were full.
-    told: &'vm Told,
+    told: &'vm Reported,
     rings_full: AtomicU64,
     /// What an exit takes.
     exit: Duration,
@@ -50,7 +50,7 @@ struct Member<'t> {
 /// The first vCPU's thread.
 pub struct Lead<'t> {
     pub vm: &'t Machine,
-    pub told: &'t Told,
+    pub told: &'t Reported,
     member: Member<'t>,
 }
 
@@ -59,7 +59,7 @@ pub struct Lead<'t> {
 pub fn with_team<R: Send>(
     vm: &Machine,
     (parts, exit): (&[Span<Gfn>], Duration),
-    told: &Told,
+    told: &Reported,
     work: impl FnOnce(&mut Lead<'_>) -> Result<R, Error> + Send,
 ) -> Result<R, Error> {
     let shared = &Shared {

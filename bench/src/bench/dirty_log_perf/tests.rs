@@ -1,8 +1,8 @@
 //! Every test of the bench, small; and what its checks say of a VM that forgets to flush.
 
-use super::entrant::{Entrant, Way};
-use super::lap::{Job, Sample};
-use super::{disable, enable, harvest, rows, split};
+use super::logging::{Entrant, Way};
+use super::stages::{Job, Sample};
+use super::{disable, enable, harvest, split, stage_rows};
 use slat::{Level, RingSize, Splitting, Track};
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn ring() -> Way {
 
 /// How many checks of a lap do not hold.
 fn failed(job: &Job, entrant: Entrant, sample: Sample) -> Vec<String> {
-    let checks = rows::checks(job, &[entrant], &[vec![sample]]);
+    let checks = stage_rows::checks(job, &[entrant], &[vec![sample]]);
     checks
         .into_iter()
         .filter(|check| !check.ok)

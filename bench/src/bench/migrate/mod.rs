@@ -10,12 +10,12 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `job` | one sample, from the empty machine to the guest that runs on the other one |
-//! | `machine` | one of the two, and how it arrives |
-//! | `guest`, `vcpus` | what writes meanwhile, and knows every byte; the threads that it runs on |
+//! | `migration` | one sample, from the empty machine to the guest that runs on the other one |
+//! | `endpoint` | one of the two, and how it arrives |
+//! | `checked_guest`, `vcpus` | what writes meanwhile, and knows every byte; the threads that it runs on |
 //! | `sender` | the other of the two, and its connections, which break where they are told to |
 //! | `compare` | byte by byte: against the sender, and against what the guest has written |
-//! | `rows`, `progress` | the report, and how far it is |
+//! | `comparisons`, `progress` | the report, and how far it is |
 //!
 //! The TDP MMU series is about VMs of terabytes that migrate. What users ask for besides is that a migration that fails loses
 //! nothing: a harvest gives its bits back unless it is committed, and it is committed once the receiver has said that it has
@@ -25,12 +25,12 @@
 //!
 //! The baseline halts the guest first and sends everything then: what downtime is without a log.
 
+mod checked_guest;
 mod compare;
-mod guest;
-mod job;
-mod machine;
+mod comparisons;
+mod endpoint;
+mod migration;
 mod progress;
-mod rows;
 mod sender;
 mod vcpus;
 
@@ -39,7 +39,7 @@ use super::machine::Machine;
 use super::report::{Report, params};
 use super::{About, Asked, Bench, Headline};
 use clap::ValueEnum;
-use job::{Job, Sample};
+use migration::{Job, Sample};
 use progress::Bar;
 use sender::{Fail, Settings};
 use slat::{DirtyLog, PAGE_SIZE, RingSize, Track};
@@ -158,11 +158,11 @@ impl Bench for Migrate {
         let samples: Vec<Vec<Sample>> =
             samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
         let [pre_copy, halt_first] = [&samples[0], &samples[1]];
-        let mut rows = rows::rows(pre_copy, halt_first);
+        let mut rows = comparisons::rows(pre_copy, halt_first);
         if asked.json {
-            rows.extend(rows::rounds(pre_copy));
+            rows.extend(comparisons::rounds(pre_copy));
         } else {
-            write!(std::io::stdout().lock(), "{}", rows::Table(pre_copy))?;
+            write!(std::io::stdout().lock(), "{}", comparisons::Table(pre_copy))?;
         }
         let report = Report {
             params: params! {
@@ -184,7 +184,7 @@ impl Bench for Migrate {
                 "runs": asked.runs,
             },
             rows,
-            checks: rows::checks([pre_copy, halt_first]),
+            checks: comparisons::checks([pre_copy, halt_first]),
             ..Report::of(ABOUT.name, machine)
         };
         Ok(report)

@@ -1,6 +1,6 @@
 //! The guest's machine as `slat-migrate` sends it, and its connections, which may break.
 
-use super::machine::Machine;
+use super::endpoint::Machine;
 use super::progress::Bar;
 use super::vcpus::Vcpus;
 use slat::table::formats::Npt4;
@@ -147,8 +147,8 @@ impl Source for Sending<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::migrate::guest::Guest;
-    use crate::bench::migrate::machine;
+    use crate::bench::migrate::checked_guest::Guest;
+    use crate::bench::migrate::endpoint;
     use crate::bench::migrate::vcpus::Shared;
     use slat::{DirtyLog, Gfn, Hva, Level, Slot, SlotId};
     use std::net::{Ipv4Addr, TcpListener};
@@ -159,7 +159,7 @@ mod tests {
         let idle = &mut slat_cli::thread::idle().unwrap();
         let log = DirtyLog::bitmap().initially_set();
         let settings =
-            machine::Settings { vcpus: 1, log, logs: false, largest: Level::K4, sabotage_rearm: false };
+            endpoint::Settings { vcpus: 1, log, logs: false, largest: Level::K4, sabotage_rearm: false };
         let slots = [Slot::new(SlotId(0), Gfn(64), 100, Hva(0))];
         let machine = &Arc::new(Machine::new(idle, &slots, settings).unwrap());
         let shared = Shared::new([Guest::new(slots[0].gfns, 10, 1)]);

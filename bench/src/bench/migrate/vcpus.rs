@@ -4,8 +4,8 @@
 //! the guest's own state; outside of them the holder of its lock does. A thread stays the same vCPU on both machines: what a VMM would
 //! send along with the last round, its registers, is the guest itself here, and is handed over in the process.
 
-use super::guest::Guest;
-use super::machine::Machine;
+use super::checked_guest::Guest;
+use super::endpoint::Machine;
 use parking_lot::Mutex;
 use slat::table::formats::Npt4;
 use slat::{Idle, VcpuId};

@@ -4,7 +4,7 @@
 //! page's **rank** is the part of them that was last accessed before it: 0 for the coldest, which is what exact LRU
 //! evicts, and a half for who takes any page.
 
-use super::work::Stream;
+use super::access_stream::Stream;
 
 /// A page that went: how many accesses had been made, and its guest frame.
 pub type Evicted = (u64, u32);

@@ -1,12 +1,12 @@
 //! `slat bench reclaim`: a guest with less memory than it uses. Which pages should go?
 //!
 //! ```text
-//! work.rs      the guests' work: the bundled traces, and a program with phases; which page is accessed when
-//! job.rs       one sample: a machine with a limit, swap, and one vCPU
-//! bounds.rs    what exact LRU and Belady's optimum would have brought in again
-//! accuracy.rs  how cold the pages were that went
-//! slow.rs      faults elsewhere while a swap device is slow
-//! rows.rs      the report
+//! access_stream.rs  the guests' work: the bundled traces, and a program with phases; which page is accessed when
+//! limited_guest.rs  one sample: a machine with a limit, swap, and one vCPU
+//! bounds.rs         what exact LRU and Belady's optimum would have brought in again
+//! accuracy.rs       how cold the pages were that went
+//! slow_device.rs    faults elsewhere while a swap device is slow
+//! refaults.rs       the report
 //! ```
 //! After the MGLRU aging series: a host that ages by its own Accessed bits does not see what guests use, and learns it only when it is
 //! about to evict a page (`walk-secondary off`, before); one whose aging asks the guests' tables does (`on`). Each guest
@@ -22,23 +22,23 @@
 //! which page is needed, and in what order, but hold few accesses to the hottest pages; the program with phases has all
 //! of its accesses.
 
+mod access_stream;
 mod accuracy;
 mod bounds;
-mod job;
-mod rows;
-mod slow;
-mod work;
+mod limited_guest;
+mod refaults;
+mod slow_device;
 
 use super::harness::rounds;
 use super::machine::Machine;
 use super::report::{Report, params};
 use super::{About, Asked, Bench};
-use job::{Entrant, Job};
-use rows::Samples;
+use access_stream::Work;
+use limited_guest::{Entrant, Job};
+use refaults::Samples;
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_series::PatchSeries;
-use work::Work;
 
 /// Which pages go when memory is short: before the MGLRU aging series, with aging that asks the guest, exact LRU, the optimum
 #[derive(Debug, clap::Args)]
@@ -77,8 +77,8 @@ impl Bench for Reclaim {
         let samples =
             Samples { jobs: &jobs, entrants: &entrants, samples: &samples, limits: &self.limit, whole };
         let (mut rows, mut checks) = samples.report();
-        let beside = rounds(asked.runs as usize, &[false, true], |&busy| slow::sample(busy))?;
-        let slow = slow::report(&beside[0], &beside[1], whole);
+        let beside = rounds(asked.runs as usize, &[false, true], |&busy| slow_device::sample(busy))?;
+        let slow = slow_device::report(&beside[0], &beside[1], whole);
         rows.extend(slow.0);
         checks.extend(slow.1);
         let guests = jobs.iter().map(|job| {

@@ -1,10 +1,10 @@
 //! `slat bench zap`: what it takes to be rid of a large range of guest memory, and what others feel of it.
 //!
 //! ```text
-//! ground.rs   the range, dense or sparse, and what lies beside it
-//! lap.rs      fill, zap, count: beside vCPUs, and beside the probe
+//! zapped_range.rs   the range, dense or sparse, and what lies beside it
+//! zap_sample.rs      fill, zap, count: beside vCPUs, and beside the probe
 //! probe.rs    waits for the zapper's section or lock
-//! rows.rs     the report
+//! comparisons.rs     the report
 //! ```
 //! The zap beside onlookers, and what must hold after it, is the one that `slat sim` simulates: `sim/benches/src/benches/zap.rs`.
 //!
@@ -16,18 +16,16 @@
 //! the lock, and takes dead tables apart that it finds. Its longest wait beside a zap is the longest hold, from outside.
 //! On a virtual machine a longest time has the host's scheduling in it; the control, as long with no zap, says how much.
 
-mod ground;
-mod lap;
+mod comparisons;
 mod probe;
-mod rows;
+mod zap_sample;
+mod zapped_range;
 
 use super::harness::rounds;
 use super::machine::Machine;
 use super::report::{Report, params};
 use super::{About, Asked, Bench, Cell, Grid, Headline};
-use ground::{Ground, MOST, MOST_VCPUS, Pages};
-use lap::{Entrant, WAYS};
-use rows::Samples;
+use comparisons::Samples;
 use slat::{Level, MmuLock};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
@@ -35,6 +33,8 @@ use slat_cli::interrupt;
 use slat_cli::size::{self, size};
 use slat_series::PatchSeries;
 use std::sync::atomic::Ordering::Relaxed;
+use zap_sample::{Entrant, WAYS};
+use zapped_range::{Ground, MOST, MOST_VCPUS, Pages};
 
 /// What it takes to zap 1 to 64 GiB, leaf by leaf, by unhooking tables or by a new root, and what faults elsewhere feel
 #[derive(Debug, clap::Args)]

@@ -1,7 +1,7 @@
 //! The probe: it waits for the zapper's section or lock to end.
 
 use super::super::arithmetic::Arithmetic;
-use super::ground::spare;
+use super::zapped_range::spare;
 use slat::Idle;
 use slat::memslots::Memslots;
 use slat::table::formats::Npt4;

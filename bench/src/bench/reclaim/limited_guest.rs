@@ -5,8 +5,8 @@
 //! costs here is the work of finding, unmapping, copying and checking pages, and no disk's time. So none is read ahead, as Linux reads
 //! none ahead from such devices.
 
+use super::access_stream::Work;
 use super::accuracy::{self, Evicted};
-use super::work::Work;
 use crate::bench::machine::pin;
 use parking_lot::Mutex;
 use slat::table::formats::Npt4;

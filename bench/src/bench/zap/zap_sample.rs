@@ -4,8 +4,8 @@
 //! Beside the probe no other thread takes table pages, so that they can be counted.
 
 use super::super::arithmetic::Arithmetic;
-use super::ground::{Ground, elsewhere};
 use super::probe::Probe;
+use super::zapped_range::{Ground, elsewhere};
 use slat::table::formats::Npt4;
 use slat::{Idle, MmuLock, PAGE_SIZE, Pfn, VcpuId};
 use slat_cli::error::Error;
@@ -126,7 +126,7 @@ impl Entrant {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ground::Pages;
+    use super::super::zapped_range::Pages;
     use super::*;
     use slat::{Gfn, Span};
 

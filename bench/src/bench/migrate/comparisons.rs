@@ -1,7 +1,7 @@
 //! The report: the rounds of each migration, what it took against halting first, and whether every byte came.
 
 use super::compare::Compared;
-use super::job::Sample;
+use super::migration::Sample;
 use crate::bench::harness::Series;
 use crate::bench::report::{Check, Row, params};
 use slat_migrate::Round;

@@ -13,7 +13,7 @@ use slat_cli::thread::{idle, joined};
 use std::thread;
 
 /// See the module's header.
-pub struct Ground {
+pub struct MappedSlot {
     pub vm: Machine,
     pub slot: Slot,
     pub tables: LeafTables,
@@ -21,7 +21,7 @@ pub struct Ground {
     pub mapped: u64,
 }
 
-impl Ground {
+impl MappedSlot {
     /// All of `gfns` in one slot: every page of its part `dense` is mapped, and the first of each 2 MiB elsewhere.
     pub fn new(log: DirtyLog, idle: &mut Idle, gfns: Span<Gfn>, dense: Span<Gfn>) -> Result<Self, Error> {
         let wrong = |error: &dyn std::fmt::Display| Error::Machine(error.to_string());

@@ -1,8 +1,8 @@
 //! The laps of KVM's test into rows: each of slat's ways against the one before.
 
-use super::entrant::{Entrant, Way};
 use super::exit_name;
-use super::lap::{Iteration, Job, Sample};
+use super::logging::{Entrant, Way};
+use super::stages::{Iteration, Job, Sample};
 use crate::bench::harness::Series;
 use crate::bench::report::{Check, Row, params};
 use slat::{Level, Splitting};

@@ -28,7 +28,7 @@ impl Order {
 }
 
 /// See the module's header.
-pub struct Ground {
+pub struct LeafBits {
     vm: Vm<Ept4, Arithmetic>,
     idle: Idle,
     gfns: Span<Gfn>,
@@ -40,7 +40,7 @@ pub struct Ground {
     pub young: u64,
 }
 
-impl Ground {
+impl LeafBits {
     pub fn new(bytes: u64, sparse: bool, order: Order) -> Result<Self, Error> {
         let wrong = |error: &dyn std::fmt::Display| Error::Machine(error.to_string());
         let mut idle = Idle::take().ok_or_else(|| wrong(&"this thread has an Idle already"))?;

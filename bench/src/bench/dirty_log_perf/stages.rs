@@ -5,11 +5,11 @@
 //! ```
 //! vCPUs stand still while the log is got and cleared, as in KVM's test. So the truth is known page by page.
 
-use super::entrant::{Entrant, Way};
-use super::guest::Pass;
 use super::host::{Pages, memory, slot};
+use super::logging::{Entrant, Way};
+use super::reported::{Reported, Verdict};
+use super::sweep::Pass;
 use super::team::{Lead, with_team};
-use super::told::{Told, Verdict};
 use crate::bench::tables;
 use slat::table::formats::Ept4;
 use slat::{Builder, Gfn, Level, PAGE_SIZE, Slot, Span};
@@ -76,7 +76,7 @@ impl Job {
         let gfns = self.pages();
         let slots: Vec<Slot> = (0..).zip(parts(gfns, self.slots)).map(|(id, gfns)| slot(id, gfns)).collect();
         vm.slots().commit(&mut idle()?, |tx| slots.iter().try_for_each(|&slot| tx.create(slot)))?;
-        let told = &Told::nothing(gfns.len());
+        let told = &Reported::nothing(gfns.len());
         with_team(&vm, (&parts(gfns, self.vcpus), self.exit), told, |lead| self.stages(entrant, &slots, lead))
     }
 

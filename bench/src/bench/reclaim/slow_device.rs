@@ -7,7 +7,7 @@
 //! The same accesses are measured with no busy one, in the same rounds. What is busy waits for the device, so that the processors are
 //! the measured thread's in both.
 
-use super::rows::series;
+use super::refaults::series;
 use crate::bench::machine::pin;
 use crate::bench::report::{Check, Row, params};
 use parking_lot::Mutex;

@@ -1,6 +1,6 @@
 //! What users of `slat sim invalidate` type besides: who invalidates, and the cases that this makes.
 
-use super::work::time;
+use super::work_flags::time;
 use crate::bench::params;
 use clap::ValueEnum;
 use serde_json::{Map, Value};

@@ -1,7 +1,7 @@
 //! The report: aging that asks the guest against aging that does not, and both against the best there can be.
 
 use super::bounds;
-use super::job::{Entrant, Job, Sample};
+use super::limited_guest::{Entrant, Job, Sample};
 use crate::bench::harness::Series;
 use crate::bench::report::{Check, Row, params};
 use slat_series::PatchSeries;

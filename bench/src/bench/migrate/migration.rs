@@ -6,9 +6,9 @@
 //! sender's machine                             receiver's machine
 //! ```
 
+use super::checked_guest::Guest;
 use super::compare::{Compared, compare};
-use super::guest::Guest;
-use super::machine::{self, Arriving, Machine};
+use super::endpoint::{self, Arriving, Machine};
 use super::progress::Bar;
 use super::sender::{Sender, Settings, patient};
 use super::vcpus::{Shared, Vcpus};
@@ -70,7 +70,7 @@ impl Job {
         let slots: Vec<Slot> = (0..self.vcpus)
             .map(|vcpu| Slot::new(SlotId(vcpu), Gfn(u64::from(vcpu) * self.pages), self.pages, Hva(0)))
             .collect();
-        let sending = machine::Settings {
+        let sending = endpoint::Settings {
             vcpus: self.vcpus,
             log: self.log,
             logs: self.log_at_start,
@@ -78,7 +78,7 @@ impl Job {
             sabotage_rearm: self.sabotage_rearm,
         };
         let receiving =
-            machine::Settings { log: DirtyLog::bitmap(), logs: true, sabotage_rearm: false, ..sending };
+            endpoint::Settings { log: DirtyLog::bitmap(), logs: true, sabotage_rearm: false, ..sending };
         let machine = Arc::new(Machine::new(idle, &slots, sending)?);
         let shared = Shared::new(
             slots

@@ -3,8 +3,8 @@
 use super::super::harness::Series;
 use super::super::latencies::{Pick, latencies};
 use super::super::report::{Check, Row, params};
-use super::ground::Ground;
-use super::lap::{Entrant, Sample, WAYS, name};
+use super::zap_sample::{Entrant, Sample, WAYS, name};
+use super::zapped_range::Ground;
 use serde_json::{Map, Value};
 use slat::MmuLock;
 use slat_cli::size;

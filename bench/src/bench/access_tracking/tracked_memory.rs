@@ -20,13 +20,13 @@ use std::sync::Arc;
 pub const MOST: u64 = 1 << 38;
 
 /// See the module's header.
-pub struct World {
+pub struct TrackedMemory {
     pub space: Arc<AddressSpace>,
     pub vm: Arc<Vm<Npt4, HostView>>,
     pub memory: GuestMemory,
 }
 
-impl World {
+impl TrackedMemory {
     /// Memory that was never touched, in generations where `lru` says so.
     pub fn new(arena: &Arc<Arena>, guard: Guard, memory: GuestMemory, lru: bool) -> Result<Self, Error> {
         let builder = AddressSpace::builder(arena);
