@@ -128,7 +128,7 @@ pub fn parse() -> Result<SlatBench, Error> {
 }
 
 /// Flags that have no effect beside the others, by their ids, and why.
-pub type Unused = Vec<(&'static str, String)>;
+pub type Unused = Vec<(String, String)>;
 
 /// Refuses the first of them that was typed.
 pub fn refuse(mut matches: &ArgMatches, unused: Unused) -> Result<(), Error> {

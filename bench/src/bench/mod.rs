@@ -37,8 +37,10 @@ pub(crate) use report::params;
 
 use crate::registry::{self, ByName};
 use crate::typed::Unused;
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
+use slat::{Level, RingSize, Track};
 use slat_cli::error::Error;
+use slat_cli::size::{self, size};
 use slat_cli::{flags, interrupt};
 use std::marker::PhantomData;
 use std::process::ExitCode;
@@ -63,6 +65,45 @@ pub fn programs() -> Vec<Box<dyn Program>> {
     ];
     all.extend(shared::programs());
     all
+}
+
+/// Refuses a size that is no multiple of `unit` from one unit to `most`, in bytes.
+fn multiple_of(unit: Level, flag: &str, bytes: u64, most: u64) -> Result<(), Error> {
+    let unit = unit.bytes();
+    if bytes > 0 && bytes.is_multiple_of(unit) && bytes <= most {
+        return Ok(());
+    }
+    let [unit, most] = [unit, most].map(size::text);
+    Err(Error::Usage(format!("--{flag}: {bytes} is not a multiple of {unit} from {unit} to {most}")))
+}
+
+/// The machine could not be built, or broke: why.
+fn machine_error(error: impl std::fmt::Display) -> Error {
+    Error::Machine(error.to_string())
+}
+
+/// How stores are noticed, as users type it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum TrackName {
+    /// By the faults of write-protected pages
+    Writes,
+    /// By the Dirty bits that the hardware sets
+    DirtyBits,
+}
+
+impl From<TrackName> for Track {
+    fn from(name: TrackName) -> Self {
+        match name {
+            TrackName::Writes => Self::Writes,
+            TrackName::DirtyBits => Self::DirtyBits,
+        }
+    }
+}
+
+/// Parses the size of a dirty ring.
+fn ring_size(text: &str) -> Result<RingSize, String> {
+    let bytes = u32::try_from(size(text)?).unwrap_or(u32::MAX);
+    RingSize::new(bytes).map_err(|error| error.to_string())
 }
 
 /// What runs as `slat bench NAME`.

@@ -40,6 +40,9 @@ pub struct Report {
     pub checks: Vec<Check>,
 }
 
+/// A figure of a sample: its name, its unit, and its value; no value where a sample lacks it.
+pub type Figure<S> = (&'static str, &'static str, fn(&S) -> Option<f64>);
+
 /// One comparison.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Row {
@@ -98,6 +101,33 @@ impl Row {
         }
     }
 
+    /// A row for each of these figures that both have.
+    pub fn compare_each<S>(
+        figures: &[Figure<S>],
+        params: &Map<String, Value>,
+        [baseline, slat]: [&[S]; 2],
+    ) -> Vec<Self> {
+        let row = |&(name, unit, figure): &Figure<S>| {
+            let [baseline, slat] = [baseline, slat].map(|samples| Series::known(samples, figure));
+            Some(Self::compare(name, params.clone(), unit, &baseline?, &slat?))
+        };
+        figures.iter().filter_map(row).collect()
+    }
+
+    /// A row for each of these figures that slat has.
+    pub fn alone_each<S>(figures: &[Figure<S>], params: &Map<String, Value>, slat: &[S]) -> Vec<Self> {
+        let row = |&(name, unit, figure): &Figure<S>| {
+            Some(Self::alone(name, params.clone(), unit, &Series::known(slat, figure)?))
+        };
+        figures.iter().filter_map(row).collect()
+    }
+
+    /// The same row with its name behind `who`.
+    #[must_use]
+    pub fn of(self, who: &str) -> Self {
+        Self { name: format!("{who}: {}", self.name), ..self }
+    }
+
     /// Names the series that this row answers.
     #[must_use]
     pub fn answering(mut self, series: impl Into<Option<PatchSeries>>) -> Self {
@@ -128,6 +158,16 @@ impl Check {
     /// So many of so many: it holds where it is all of them.
     pub fn all(name: impl Into<String>, [good, of]: [u64; 2]) -> Self {
         Self { name: name.into(), ok: good == of, detail: format!("{good} of {of}") }
+    }
+
+    /// What must hold of each sample: how many samples it holds of.
+    pub fn each<'s, S: 's>(
+        name: impl Into<String>,
+        samples: impl Iterator<Item = &'s S> + Clone,
+        holds: impl Fn(&S) -> bool,
+    ) -> Self {
+        let good = samples.clone().filter(|sample| holds(sample)).count() as u64;
+        Self::all(name, [good, samples.count() as u64])
     }
 
     /// One for each name in `tallies`, of all of that name together; `at` says where.
@@ -188,8 +228,8 @@ impl fmt::Display for Report {
             for row in group {
                 let baseline = row.baseline.zip(row.baseline_samples.as_deref());
                 let baseline =
-                    baseline.map_or_else(|| "-".into(), |(all, samples)| Figure(all, samples).to_string());
-                let slat = Figure(row.slat, &row.slat_samples).to_string();
+                    baseline.map_or_else(|| "-".into(), |(all, samples)| Median(all, samples).to_string());
+                let slat = Median(row.slat, &row.slat_samples).to_string();
                 let ratio = row.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}x"));
                 write!(f, "  {:width$} {baseline:>23} {slat:>23} {ratio:>8}", row.name)?;
                 match (row.series.as_deref(), row.series_ratio) {
@@ -215,9 +255,9 @@ pub fn range(samples: &[f64]) -> [f64; 2] {
 }
 
 /// A median with its range, to three digits or so.
-struct Figure<'a>(f64, &'a [f64]);
+struct Median<'a>(f64, &'a [f64]);
 
-impl fmt::Display for Figure<'_> {
+impl fmt::Display for Median<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(median, samples) = *self;
         let [min, max] = range(samples);

@@ -106,7 +106,7 @@ pub const ABOUT: About = About {
 impl Bench for AccessTracking {
     fn unused(&self) -> Unused {
         let pause =
-            (!self.performance).then(|| ("pause", "only --performance has an ager that rests".into()));
+            (!self.performance).then(|| ("pause".into(), "only --performance has an ager that rests".into()));
         pause.into_iter().collect()
     }
 

@@ -1,25 +1,29 @@
-//! One lap: the stages of KVM's test, each timed, and what the log told compared with what the guest wrote.
+//! One lap: the stages of KVM's test, each timed, and what the log reported compared with what the guest wrote.
 //!
 //! ```text
 //! populate ─▶ enable ─▶ { dirty memory ─▶ get ─▶ clear } for each iteration ─▶ disable ─▶ every page once more
 //! ```
 //! vCPUs stand still while the log is got and cleared, as in KVM's test. So the truth is known page by page.
 
-use super::host::{Pages, memory, slot};
+use super::exit_name;
+use super::logged_vm::{Pages, build, memory, slot};
 use super::logging::{Entrant, Way};
-use super::reported::{Reported, Verdict};
+use super::reported::Verdict;
 use super::sweep::Pass;
-use super::team::{Lead, with_team};
-use crate::bench::tables;
+use super::vcpus::{Vcpus, parts};
+use crate::bench::harness::{Lineup, us};
+use crate::bench::report::{Check, Figure, Report, Row, params};
 use slat::table::formats::Ept4;
-use slat::{Builder, Gfn, Level, PAGE_SIZE, Slot, Span};
+use slat::{Builder, Gfn, Level, Slot, Span, Splitting};
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
+use slat_series::PatchSeries;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// What is done.
 #[derive(Clone, Copy, Debug)]
-pub struct Job {
+pub struct Stages {
     pub vcpus: u32,
     /// A multiple of 2 MiB.
     pub bytes_per_vcpu: u64,
@@ -32,125 +36,183 @@ pub struct Job {
     pub exit: Duration,
 }
 
-/// How long one iteration took, and what it told.
+/// How long one iteration took, and what its log reported.
 #[derive(Clone, Copy, Debug)]
 pub struct Iteration {
-    pub dirty: Duration,
-    pub get: Duration,
+    dirty: Duration,
+    get: Duration,
     /// None where getting has done it, or it is not charged.
-    pub clear: Option<Duration>,
+    clear: Option<Duration>,
     pub verdict: Verdict,
 }
 
 /// What one lap gives.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    pub populate: Duration,
-    pub enable: Duration,
+    populate: Duration,
+    enable: Duration,
     /// At least one.
     pub iterations: Vec<Iteration>,
-    pub disable: Duration,
-    pub again: Duration,
-    /// Times that a vCPU stopped since its ring was full.
+    disable: Duration,
+    again: Duration,
+    /// Times that a vCPU left the guest because its ring was full.
     pub rings_full: u64,
 }
 
-impl Job {
-    fn bytes(&self) -> u64 {
-        self.bytes_per_vcpu * u64::from(self.vcpus)
+const FIGURES: [Figure<Sample>; 8] = [
+    ("populate", "us", |sample| Some(us(sample.populate))),
+    ("enable", "us", |sample| Some(us(sample.enable))),
+    ("dirty memory, first iteration", "us", |sample| sample.first(|iteration| Some(iteration.dirty))),
+    ("dirty memory, later", "us", |sample| sample.later(|iteration| Some(iteration.dirty))),
+    ("get (and clear), first iteration", "us", |sample| sample.first(Iteration::got)),
+    ("get (and clear), later", "us", |sample| sample.later(Iteration::got)),
+    ("disable", "us", |sample| Some(us(sample.disable))),
+    ("every page stored to again", "us", |sample| Some(us(sample.again))),
+];
+
+/// Those that only ways with a clear of its own have.
+const ALONE: [Figure<Sample>; 2] = [
+    ("get alone, later", "us", |sample| sample.later(|iteration| iteration.clear.and(Some(iteration.get)))),
+    ("clear alone, later", "us", |sample| sample.later(|iteration| iteration.clear)),
+];
+
+const RINGS: [Figure<Sample>; 1] =
+    [("stops since a ring was full", "count", |sample| Some(sample.rings_full as f64))];
+
+impl Iteration {
+    fn got(&self) -> Option<Duration> {
+        Some(self.get + self.clear.unwrap_or_default())
+    }
+}
+
+impl Sample {
+    /// Of the first iteration, in microseconds.
+    fn first(&self, figure: fn(&Iteration) -> Option<Duration>) -> Option<f64> {
+        self.iterations.first().and_then(figure).map(us)
     }
 
-    pub fn pages(&self) -> Span<Gfn> {
-        memory(self.bytes())
+    /// The mean of all iterations but the first, in microseconds; none where there is only one.
+    fn later(&self, figure: fn(&Iteration) -> Option<Duration>) -> Option<f64> {
+        let later = self.iterations.get(1..).filter(|later| !later.is_empty())?;
+        let sum = later.iter().map(figure).sum::<Option<Duration>>()?;
+        Some(us(sum) / later.len() as f64)
+    }
+}
+
+impl Stages {
+    /// Runs all of the entrants, of which the first is the one before, and adds what they give to the report.
+    pub fn measure(&self, report: &mut Report, entrants: Vec<Entrant>, runs: u32) -> Result<(), Error> {
+        let laps = Lineup::run(runs, entrants, |&entrant| {
+            self.lap(entrant, entrant.builder(self.size, self.vcpus))
+        })?;
+        let mut each = laps.each();
+        let before = each.next().map_or(&[][..], |(_, samples)| samples);
+        for (entrant, slat) in each {
+            let params = params! {
+                "test": "log", "pages": self.size_name(), "slat": entrant.way.name(),
+                "split": if entrant.splitting == Splitting::Eager { "eager" } else { "lazy" },
+                "exit": exit_name(self.exit),
+            };
+            let rows = Row::compare_each(&FIGURES, &params, [before, slat]);
+            report.rows.extend(rows.into_iter().map(|row| row.answering(PatchSeries::TdpMmu)));
+            report.rows.extend(Row::alone_each(&ALONE, &params, slat));
+            if let Way::Ring(_) = entrant.way {
+                report.rows.extend(Row::alone_each(&RINGS, &params, slat));
+            }
+        }
+        report.checks.extend(laps.each().flat_map(|(&entrant, samples)| self.checks(entrant, samples)));
+        Ok(())
     }
 
-    /// Runs one lap.
-    pub fn sample(&self, entrant: Entrant) -> Result<Sample, Error> {
-        self.lap(entrant, entrant.builder(self.size, self.vcpus))
+    /// What the log reported against what the guest wrote.
+    pub fn checks(&self, entrant: Entrant, samples: &[Sample]) -> [Check; 2] {
+        let (mut written, mut lost, mut first, mut later) = (0, 0, 0, 0);
+        for sample in samples {
+            for (nth, Iteration { verdict, .. }) in sample.iterations.iter().enumerate() {
+                (written, lost) = (written + verdict.written, lost + verdict.lost);
+                *if nth == 0 { &mut first } else { &mut later } += verdict.spurious;
+            }
+        }
+        let (way, size, exit) = (entrant.way.name(), self.size_name(), exit_name(self.exit));
+        let who = format!("{way}, pages of {size}, exits of {exit}");
+        let first_too = !entrant.way.first_may_be_spurious(self.size);
+        let iterations = if first_too { "iteration" } else { "iteration but the first" };
+        [
+            Check {
+                name: format!("{who}: each page that was written is told"),
+                ok: lost == 0 && (written > 0 || self.percent == 0),
+                detail: format!("{lost} of {written} are not"),
+            },
+            Check {
+                name: format!("{who}: nothing else is told, in each {iterations}"),
+                ok: later == 0 && !(first_too && first > 0),
+                detail: format!("{first} pages in first iterations, {later} in others"),
+            },
+        ]
     }
 
-    /// The same on this VM.
+    fn size_name(&self) -> &'static str {
+        if self.size == Level::K4 { "4k" } else { "2m" }
+    }
+
+    fn pages(&self) -> Span<Gfn> {
+        memory(self.bytes_per_vcpu * u64::from(self.vcpus))
+    }
+
+    /// Runs one lap on this VM.
     pub fn lap(&self, entrant: Entrant, builder: Builder<Ept4, Pages>) -> Result<Sample, Error> {
-        tables::reserve(self.bytes() / Level::M2.bytes() * PAGE_SIZE * 65 / 64 + (16 << 20));
-        let vm = builder.build().map_err(|error| Error::Machine(error.to_string()))?;
         let gfns = self.pages();
         let slots: Vec<Slot> = (0..).zip(parts(gfns, self.slots)).map(|(id, gfns)| slot(id, gfns)).collect();
-        vm.slots().commit(&mut idle()?, |tx| slots.iter().try_for_each(|&slot| tx.create(slot)))?;
-        let told = &Reported::nothing(gfns.len());
-        with_team(&vm, (&parts(gfns, self.vcpus), self.exit), told, |lead| self.stages(entrant, &slots, lead))
-    }
-
-    fn stages(&self, entrant: Entrant, slots: &[Slot], lead: &mut Lead<'_>) -> Result<Sample, Error> {
-        let populate = lead.pass(Pass::of_stores(0))?;
-        let mut bits = vec![0; (self.pages().len() / 64) as usize];
+        let vm = build(builder, &mut idle()?, &slots)?;
+        let vcpus = &mut Vcpus::new(&vm, gfns, self.vcpus, self.exit)?;
+        let populate = vcpus.pass(Pass::of_stores(0))?;
+        let mut bits = vec![0; (gfns.len() / 64) as usize];
 
         let began = Instant::now();
-        entrant.enable(lead.vm, lead.idle(), slots)?;
+        entrant.enable(&vm, &mut vcpus.idle, &slots)?;
         let enable = began.elapsed();
         if entrant.way == Way::Before {
             // Its log is slat's, which says now that all is dirty.
             bits.fill(u64::MAX);
-            entrant.clear(lead.vm, lead.idle(), slots, &bits)?;
+            entrant.clear(&vm, &mut vcpus.idle, &slots, &bits)?;
         }
 
         let iterations = (1..=self.iterations).map(|number| {
             let pass = Pass { number: number.into(), percent: self.percent, step: 1 };
-            self.iteration(entrant, slots, lead, (pass, &mut bits))
+            self.iteration(entrant, &slots, vcpus, (pass, &mut bits))
         });
         let iterations = iterations.collect::<Result<_, _>>()?;
 
         let began = Instant::now();
-        entrant.disable(lead.vm, lead.idle(), slots)?;
+        entrant.disable(&vm, &mut vcpus.idle, &slots)?;
         let disable = began.elapsed();
-        let again = lead.pass(Pass::of_stores(0))?;
-        Ok(Sample { populate, enable, iterations, disable, again, rings_full: lead.rings_full() })
+        let again = vcpus.pass(Pass::of_stores(0))?;
+        let rings_full = vcpus.rings_full.load(Relaxed);
+        Ok(Sample { populate, enable, iterations, disable, again, rings_full })
     }
 
     fn iteration(
         &self,
         entrant: Entrant,
         slots: &[Slot],
-        lead: &mut Lead<'_>,
+        vcpus: &mut Vcpus<'_>,
         (pass, bits): (Pass, &mut [u64]),
     ) -> Result<Iteration, Error> {
-        let told = lead.told;
-        told.forget();
+        vcpus.reported.forget();
         bits.fill(0);
-        let dirty = lead.pass(pass)?;
+        let dirty = vcpus.pass(pass)?;
+        let (vm, idle, reported) = (vcpus.vm, &mut vcpus.idle, &vcpus.reported);
         let began = Instant::now();
-        entrant.get(lead.vm, lead.idle(), slots, bits)?;
+        entrant.get(vm, idle, slots, bits)?;
         let got = Instant::now();
-        entrant.clear(lead.vm, lead.idle(), slots, bits)?;
+        entrant.clear(vm, idle, slots, bits)?;
         let cleared = got.elapsed();
-        told.add_all(bits);
+        reported.add_all(bits);
         Ok(Iteration {
             dirty,
             get: got - began,
             clear: matches!(entrant.way, Way::Manual(_)).then_some(cleared),
-            verdict: told.compare(self.pages(), pass),
+            verdict: reported.compare(self.pages(), pass),
         })
-    }
-}
-
-/// So many parts of much the same length, each of whole 2 MiB, and all of `gfns` together.
-pub fn parts(gfns: Span<Gfn>, count: u32) -> Vec<Span<Gfn>> {
-    let (large, count) = (gfns.len() / Level::M2.pages(), u64::from(count));
-    let begin = |nth| gfns.start + large * nth / count * Level::M2.pages();
-    (0..count).map(|nth| Span::new(begin(nth), begin(nth + 1))).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_are_whole_and_leave_nothing_out() {
-        for count in [1, 2, 3, 7] {
-            let parts = parts(memory(7 << 21), count);
-            assert!(parts.iter().all(|part| part.len().is_multiple_of(512) && !part.is_empty()));
-            assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
-            let all = parts.iter().copied().reduce(|all, part| all.hull(&part));
-            assert_eq!((parts.len() as u32, all), (count, Some(memory(7 << 21))));
-        }
     }
 }

@@ -171,11 +171,11 @@ impl Bench for MemslotPerf {
     fn unused(&self) -> Unused {
         let mut unused = Unused::new();
         if !self.tests.iter().any(|test| matches!(test, Test::Guest(_))) {
-            unused.push(("seconds", "none of --tests has a guest".into()));
+            unused.push(("seconds".into(), "none of --tests has a guest".into()));
         }
         if !self.kvm && self.tests.iter().all(|test| *test == Test::Memory) {
             let why = || "--tests memory counts bytes once, for slots of its own".to_owned();
-            unused.extend([("slots", why()), ("runs", why())]);
+            unused.extend(["slots", "runs"].map(|flag| (flag.into(), why())));
         }
         unused
     }
