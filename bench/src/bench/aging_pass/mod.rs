@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! leaf_bits.rs   a VM whose leaf tables lie in memory in the order of their frames, or in no order; its bits, set at will
-//! rows.rs     the report
 //! ```
 //! A pass over idle memory reads its tables and does nothing else, so the floor is how fast this machine
 //! reads (`leaf_tables.rs`). Entrants: the scan that slat ships, the portable one, one entry after the other (how `for_each` goes), and a
@@ -10,12 +9,11 @@
 //! locked instruction: its floor is the idle pass and as many of those.
 
 mod leaf_bits;
-mod rows;
 
-use super::harness::interleave;
+use super::harness::{Lineup, Series};
 use super::machine::{self, Machine};
-use super::report::{Report, params};
-use super::{About, Asked, Bench};
+use super::report::{Check, Report, Row, params};
+use super::{About, Asked, Bench, multiple_of};
 use leaf_bits::{LeafBits, Order};
 use slat::Level;
 use slat::age::Scan;
@@ -24,7 +22,6 @@ use slat_cli::error::Error;
 use slat_cli::interrupt;
 use slat_cli::size::{self, size};
 use slat_series::PatchSeries;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// What a pass over Accessed bits costs, idle and in use: against how fast this machine reads (the MGLRU aging series)
@@ -39,7 +36,7 @@ pub struct AgingPass {
     sparse: u64,
 }
 
-/// Who runs.
+/// A pass, or a floor of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Entrant {
     /// Reads every leaf table, in the order of memory.
@@ -70,36 +67,71 @@ pub const ABOUT: About = About {
 
 impl Bench for AgingPass {
     fn report(&self, asked: Asked) -> Result<Report, Error> {
-        for (name, bytes, most) in [("dense", self.dense, 16 << 30), ("sparse", self.sparse, 1 << 40)] {
-            if bytes == 0 || !bytes.is_multiple_of(Level::M2.bytes()) || bytes > most {
-                return Err(Error::Usage(format!(
-                    "--{name}: {bytes} is no multiple of 2M up to {}",
-                    size::text(most)
-                )));
-            }
-        }
+        multiple_of(Level::M2, "dense", self.dense, 16 << 30)?;
+        multiple_of(Level::M2, "sparse", self.sparse, 1 << 40)?;
         // Before this thread is tied to one of the CPUs.
-        let machine = Machine::detect();
+        let mut report = Report::of(ABOUT.name, Machine::detect());
+        report.params = params! { "runs": asked.runs };
         machine::pin(0);
-        let stop = interrupt::flag();
-        let (mut rows, mut checks) = (Vec::new(), Vec::new());
         for (bytes, sparse) in [(self.dense, false), (self.sparse, true)] {
             for order in [Order::Ascending, Order::Shuffled] {
-                if stop.load(Relaxed) {
+                if interrupt::asked() {
                     break;
                 }
                 say(format_args!("{}, {order:?}: {} rounds", size::text(bytes), asked.runs));
                 let mut bits = LeafBits::new(bytes, sparse, order)?;
-                let entrants = entrants(sparse);
-                let samples = interleave(asked.runs as usize, &entrants, |entrant| entrant.sample(&mut bits));
-                rows.extend(rows::rows(&bits, &entrants, &samples));
-                checks.extend(rows::checks(&bits, &samples));
+                let laps =
+                    Lineup::run(asked.runs, entrants(sparse), |entrant| Ok(entrant.sample(&mut bits)))?;
+                report.rows.extend(rows(&bits, &laps));
+                let name = format!("{}, {}: a pass finds what is young", size::text(bytes), order.name());
+                report.checks.push(Check::each(name, laps.all(), |sample| sample.right));
             }
         }
-        let params = params! { "runs": asked.runs };
-        Ok(Report { params, rows, checks, ..Report::of(ABOUT.name, machine) })
+        Ok(report)
     }
 }
+
+/// What is compared with reading the same memory.
+const LOOKS: [(&str, fn() -> Entrant); 4] = [
+    ("idle, every table looked at", || Entrant::Idle(Scan::detect())),
+    ("idle, every table, portable scan", || Entrant::Idle(Scan::Portable)),
+    ("idle, one entry after the other", || Entrant::EntryByEntry),
+    ("idle, passed over by links", || Entrant::PassedOver),
+];
+
+/// The figures of one order of tables, in picoseconds a leaf.
+fn rows(bits: &LeafBits, laps: &Lineup<Entrant, Sample>) -> Vec<Row> {
+    let of = |who| Series::known(laps.of(who), |sample| Some(sample.ps));
+    let row = |name: &str, baseline: &str, before: &Series, who| {
+        let params = params! {
+            "memory": size::text(bits.bytes),
+            "mapped": if bits.sparse { "one page in each 2M" } else { "every page" },
+            "tables": bits.order.name(),
+            "baseline": baseline,
+        };
+        Some(Row::compare(name, params, "ps a leaf", before, &of(who)?))
+    };
+    let mut rows = Vec::new();
+    if let Some(read) = of(Entrant::LinearRead) {
+        let looks = LOOKS
+            .iter()
+            .filter_map(|(name, who)| row(name, "reading the same memory, linearly", &read, who()));
+        rows.extend(looks.map(|row| row.answering(PatchSeries::MglruAging)));
+    }
+    if let Some((idle, rmw)) = of(Entrant::Idle(Scan::detect())).zip(of(Entrant::LockedRmw)) {
+        rows.extend(ACTIVE.iter().filter_map(|&permille| {
+            let density = f64::from(permille) / 1000.0;
+            let floor = Series::new(vec![idle.median() + density * rmw.median()]);
+            let name = format!("{}% of pages young", density * 100.0);
+            let baseline = "the idle pass, and a locked instruction for each young page";
+            row(&name, baseline, &floor, Entrant::Active(permille))
+        }));
+    }
+    rows
+}
+
+/// Pages of 1000 that are young.
+const ACTIVE: [u32; 3] = [1000, 100, 10];
 
 fn entrants(sparse: bool) -> Vec<Entrant> {
     let mut all = vec![
@@ -110,7 +142,8 @@ fn entrants(sparse: bool) -> Vec<Entrant> {
         Entrant::PassedOver,
     ];
     if !sparse {
-        all.extend([Entrant::LockedRmw, Entrant::Active(1000), Entrant::Active(100), Entrant::Active(10)]);
+        all.push(Entrant::LockedRmw);
+        all.extend(ACTIVE.map(Entrant::Active));
     }
     all.dedup();
     all
