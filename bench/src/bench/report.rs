@@ -170,6 +170,16 @@ impl Check {
         Self::all(name, [good, samples.count() as u64])
     }
 
+    /// Adds it to those before. One that is made in every round is one: it holds where it held each time, and tells of the
+    /// first time that it did not.
+    pub fn add_to(self, all: &mut Vec<Self>) {
+        match all.iter_mut().find(|known| known.name == self.name) {
+            Some(known) if known.ok => *known = self,
+            Some(_) => {}
+            None => all.push(self),
+        }
+    }
+
     /// One for each name in `tallies`, of all of that name together; `at` says where.
     pub fn tallied<'t>(who: &str, at: &str, tallies: impl Iterator<Item = &'t Tally>) -> Vec<Self> {
         let mut sums: Vec<Tally> = Vec::new();

@@ -1,10 +1,10 @@
 //! `slat bench access-tracking-perf`: which pages vCPUs have used, and what asking costs these vCPUs (the MGLRU aging series).
 //!
 //! ```text
-//! tracked_memory.rs    guest memory on slat-mm, a VM, vCPUs that go over it
-//! ager.rs     how the ager asks which pages are young: page by page, by tables, or in passes of the multi-gen LRU
-//! faulting.rs -p: vCPUs bring new memory in while the ager ages it
-//! stages.rs   without -p: pages that were used, and pages that were not, must be told apart
+//! tracked_memory.rs  guest memory on slat-mm, a VM, vCPUs that go over it
+//! ager.rs            how the ager asks which pages are young: page by page, by tables, or in passes of the multi-gen LRU
+//! faulting.rs        -p: vCPUs bring new memory in while the ager ages it
+//! stages.rs          without -p: pages that were used, and pages that were not, must be told apart
 //! ```
 //! After KVM's `access_tracking_perf_test`, to which the series added `-l` and `-p`. There an aging pass asks the secondary
 //! MMU page by page: under the MMU lock, taken alone, before ("no opt"), and without it after ("opt"). Both are here, on
@@ -113,19 +113,15 @@ impl Bench for AccessTracking {
     fn report(&self, asked: Asked) -> Result<Report, Error> {
         let most = self.vcpus.iter().copied().max().unwrap_or(1);
         GuestMemory::asked(most, self.bytes, Level::M2, MOST)?;
-        let (rows, checks) =
-            if self.performance { self.faulting(asked.runs)? } else { self.stages(asked.runs)? };
-        let report = Report {
-            params: params! {
-                "bytes_per_vcpu": self.bytes,
-                "pause_ms": self.pause,
-                "ages": if self.lru { "multi-gen LRU" } else { "secondary MMU alone" },
-                "runs": asked.runs,
-            },
-            rows,
-            checks,
-            ..Report::of(ABOUT.name, Machine::detect())
+        let mut report = Report::of(ABOUT.name, Machine::detect());
+        report.params = params! {
+            "bytes_per_vcpu": self.bytes,
+            "pause_ms": self.pause,
+            "ages": if self.lru { "multi-gen LRU" } else { "secondary MMU alone" },
+            "runs": asked.runs,
         };
+        let measure = if self.performance { Self::faulting } else { Self::stages };
+        measure(self, &mut report, asked.runs)?;
         Ok(report)
     }
 }

@@ -2,12 +2,12 @@
 //! ager has to tell pages that were used from pages that were not: 90% of either, says the kernel's test, since a TLB may
 //! hide an access.
 
-use super::super::guest_memory::arena;
 use super::ager::{Way, pass, youngest};
 use super::tracked_memory::TrackedMemory;
 use super::{AccessTracking, Guard};
+use crate::bench::guest_memory::arena;
 use crate::bench::harness::Series;
-use crate::bench::report::{Check, Row, params};
+use crate::bench::report::{Check, Report, Row, params};
 use slat::{Access, Gfn, Idle, PAGE_SIZE, Span, Young};
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
@@ -19,16 +19,20 @@ use std::time::Instant;
 const RIGHT: u64 = 90;
 
 impl AccessTracking {
-    pub(super) fn stages(&self, runs: u32) -> Result<(Vec<Row>, Vec<Check>), Error> {
-        let (mut rows, mut checks) = (Vec::new(), Vec::new());
+    pub(super) fn stages(&self, report: &mut Report, runs: u32) -> Result<(), Error> {
         for &vcpus in &self.vcpus {
             let memory = self.memory(vcpus);
             let arena = arena(memory.bytes(), vcpus.into())?;
             let mut stages: Vec<(&str, Vec<f64>)> = Vec::new();
             for _ in 0..runs {
                 let world = TrackedMemory::new(&arena, Guard::SLAT, memory, self.lru)?;
-                let mut run =
-                    Run { world: &world, lru: self.lru, vcpus, times: Vec::new(), checks: Vec::new() };
+                let mut run = Run {
+                    world: &world,
+                    lru: self.lru,
+                    vcpus,
+                    times: Vec::new(),
+                    checks: &mut report.checks,
+                };
                 run.all()?;
                 for (stage, ms) in run.times {
                     match stages.iter_mut().find(|(name, _)| *name == stage) {
@@ -36,30 +40,13 @@ impl AccessTracking {
                         None => stages.push((stage, vec![ms])),
                     }
                 }
-                checks.extend(run.checks);
             }
             let params = params! { "vcpus": vcpus, "pages": memory.pages().len() };
-            rows.extend(
-                stages
-                    .into_iter()
-                    .map(|(stage, all)| Row::alone(stage, params.clone(), "ms", &Series::new(all))),
-            );
+            let row = |(stage, all)| Row::alone(stage, params.clone(), "ms", &Series::new(all));
+            report.rows.extend(stages.into_iter().map(row));
         }
-        Ok((rows, merged(checks)))
+        Ok(())
     }
-}
-
-/// A check that is made in every round is one: it holds where it held in all of them.
-fn merged(checks: Vec<Check>) -> Vec<Check> {
-    let mut all: Vec<Check> = Vec::new();
-    for check in checks {
-        match all.iter_mut().find(|other| other.name == check.name) {
-            Some(other) if other.ok => *other = check,
-            Some(_) => {}
-            None => all.push(check),
-        }
-    }
-    all
 }
 
 struct Run<'w> {
@@ -67,7 +54,7 @@ struct Run<'w> {
     lru: bool,
     vcpus: u32,
     times: Vec<(&'static str, f64)>,
-    checks: Vec<Check>,
+    checks: &'w mut Vec<Check>,
 }
 
 /// The half of the pages that a stage uses; KVM's test uses all or none.
@@ -118,7 +105,7 @@ impl Run<'_> {
             "right: {} of {} in use, {} of {} idle",
             counts[1][1], counts[1][0], counts[0][1], counts[0][0]
         );
-        self.checks.push(Check { name: format!("{} vCPUs: {name}", self.vcpus), ok, detail });
+        Check { name: format!("{} vCPUs: {name}", self.vcpus), ok, detail }.add_to(self.checks);
         Ok(())
     }
 
@@ -133,7 +120,7 @@ impl Run<'_> {
         let after = youngest(self.world);
         let detail = format!("{before}, then {after}");
         let name = format!("{} vCPUs: generations advance", self.vcpus);
-        self.checks.push(Check { name, ok: after == before + 1, detail });
+        Check { name, ok: after == before + 1, detail }.add_to(self.checks);
         let generation = |gfn| self.world.space.generation(hva_of(gfn));
         Ok(self.pages().map(|gfn| generation(gfn).is_some_and(|seq| seq >= before)).collect())
     }

@@ -1,9 +1,9 @@
 //! Guest memory on slat-mm, a VM, and vCPUs that go over their parts of it.
 
-use super::super::guest_memory::GuestMemory;
-use super::super::software_vcpu::{SoftwareVcpu, Uses, all_went_well, stored};
 use super::Guard;
+use crate::bench::guest_memory::GuestMemory;
 use crate::bench::machine::cpus;
+use crate::bench::software_vcpu::{SoftwareVcpu, Uses, all_went_well, stored};
 use slat::table::formats::Npt4;
 use slat::{Access, Gfn, Hva, Span, Vm};
 use slat_cli::error::Error;

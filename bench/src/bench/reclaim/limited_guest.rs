@@ -8,15 +8,17 @@
 use super::access_stream::Work;
 use super::accuracy::{self, Evicted};
 use crate::bench::machine::pin;
+use crate::bench::machine_error;
+use crate::bench::software_vcpu::{no_ring, run_until_stopped, vcpu};
 use parking_lot::Mutex;
 use slat::table::formats::Npt4;
-use slat::{Fault, Format, Gpa, Host, Hva, PAGE_SHIFT, PAGE_SIZE, Slot, SlotId, VcpuId, Vm};
+use slat::{Fault, Format, Gpa, Host, Hva, PAGE_SHIFT, PAGE_SIZE, Slot, SlotId, Vm};
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, window};
 use slat_mm::{AddressSpace, Arena, Backing, HostView, LruSettings, Place, Prot, Swap, SwapDevice};
+use slat_vcpu::Cpu;
 use slat_vcpu::cpu::{Core, Program, Step};
 use slat_vcpu::guest::{Layout, Replay, Want};
-use slat_vcpu::{Cpu, Exit};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -94,7 +96,7 @@ impl Job {
         let space = AddressSpace::builder(&self.arena).lru(settings).swap(&swap).limit(limit).build()?;
         let regions = self.work.trace.regions.len() as u64;
         let builder = Guest::builder(HostView::new(&space)).max_slots(regions as u32);
-        let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
+        let vm = Arc::new(builder.build().map_err(machine_error)?);
         space.register(&vm);
         let mut replay = Replay::new(self.work.stream.end);
         for (number, &region) in (0..).zip(&self.work.trace.regions) {
@@ -106,24 +108,18 @@ impl Job {
             replay.layout.place(region, gpa);
         }
         let evictions = Arc::new(Evictions::default());
-        let lru = space.lru().ok_or_else(|| Error::Machine("the address space has no LRU".into()))?;
+        let lru = space.lru().ok_or_else(|| machine_error("the address space has no LRU"))?;
         let seen = evictions.clone();
         lru.on_evict(Box::new(move |hva| seen.add(hva)));
 
-        let vcpu = vm.vcpu(VcpuId(0)).ok_or_else(|| Error::Machine("the vCPU is in use".into()))?;
-        let mut cpu = Cpu::new(vcpu, window(&self.arena)).untimed();
+        let mut cpu = Cpu::new(vcpu(&vm, 0)?, window(&self.arena)).untimed();
         let mut guest = Counting { replay, made: &evictions.made };
         let (mut most, began) = (0, Instant::now());
         for stretch in &self.work.trace.stretches {
             guest.replay.feed(stretch.clone());
-            match cpu.run(idle, &mut guest) {
-                Exit::Stopped if guest.replay.wants() == Want::Batch => {}
-                Exit::Stopped => return Err(Error::Machine("a trace left its regions".into())),
-                Exit::RingFull => return Err(Error::Machine("a dirty ring is full".into())),
-                Exit::Mmio(fault) => return Err(Error::Machine(format!("no memslot at {}", fault.gpa))),
-                Exit::Failed(fault, error) => {
-                    return Err(Error::Machine(format!("guest address {}: {error}", fault.gpa)));
-                }
+            run_until_stopped(&mut cpu, idle, &mut guest, no_ring)?;
+            if guest.replay.wants() != Want::Batch {
+                return Err(machine_error("a trace left its regions"));
             }
             most = space.charged().max(most);
         }
@@ -173,7 +169,7 @@ impl Program for Counting<'_> {
 
 /// Swap in memory.
 #[derive(Debug, Default)]
-struct Blocks(Mutex<Vec<u8>>);
+pub struct Blocks(Mutex<Vec<u8>>);
 
 impl SwapDevice for Blocks {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {

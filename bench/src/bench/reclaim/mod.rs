@@ -29,13 +29,13 @@ mod limited_guest;
 mod refaults;
 mod slow_device;
 
-use super::harness::rounds;
+use super::harness::{Lineup, rounds};
 use super::machine::Machine;
 use super::report::{Report, params};
 use super::{About, Asked, Bench};
 use access_stream::Work;
 use limited_guest::{Entrant, Job};
-use refaults::Samples;
+use refaults::Case;
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_series::PatchSeries;
@@ -72,25 +72,21 @@ impl Bench for Reclaim {
         let jobs = Work::all(most)?.into_iter().map(Job::new).collect::<Result<Vec<Job>, Error>>()?;
         let entrants = self.entrants(jobs.len());
         say(format_args!("{} guests: {} rounds of {} entrants", jobs.len(), asked.runs, entrants.len()));
-        let samples = rounds(asked.runs as usize, &entrants, |entrant| jobs[entrant.job].sample(entrant))?;
-        let whole = self.accesses.is_none();
-        let samples =
-            Samples { jobs: &jobs, entrants: &entrants, samples: &samples, limits: &self.limit, whole };
-        let (mut rows, mut checks) = samples.report();
-        let beside = rounds(asked.runs as usize, &[false, true], |&busy| slow_device::sample(busy))?;
-        let slow = slow_device::report(&beside[0], &beside[1], whole);
-        rows.extend(slow.0);
-        checks.extend(slow.1);
         let guests = jobs.iter().map(|job| {
             let (trace, stream) = (&job.work.trace, &job.work.stream);
             format!("{}: {} accesses, {} pages", trace.name, trace.accesses(), stream.distinct)
         });
-        let report = Report {
-            params: params! { "guests": guests.collect::<Vec<_>>().join("; "), "runs": asked.runs },
-            rows,
-            checks,
-            ..Report::of(ABOUT.name, machine)
-        };
+        let mut report = Report::of(ABOUT.name, machine);
+        report.params = params! { "guests": guests.collect::<Vec<_>>().join("; "), "runs": asked.runs };
+        let laps = Lineup::run(asked.runs, entrants, |entrant| jobs[entrant.job].sample(entrant))?;
+        let whole = self.accesses.is_none();
+        for job in jobs.iter().enumerate() {
+            for &limit in &self.limit {
+                Case::new(job, limit, &laps).add_to(&mut report, whole);
+            }
+        }
+        let beside = rounds(asked.runs as usize, &[false, true], |&busy| slow_device::sample(busy))?;
+        slow_device::add_to(&mut report, &beside[0], &beside[1], whole);
         Ok(report)
     }
 }

@@ -2,20 +2,9 @@
 
 use super::bounds;
 use super::limited_guest::{Entrant, Job, Sample};
-use crate::bench::harness::Series;
-use crate::bench::report::{Check, Row, params};
+use crate::bench::harness::{Lineup, Series};
+use crate::bench::report::{Check, Report, Row, params};
 use slat_series::PatchSeries;
-
-/// The samples of each entrant, in the order of `entrants`.
-pub struct Samples<'s> {
-    pub jobs: &'s [Job],
-    pub entrants: &'s [Entrant],
-    pub samples: &'s [Vec<Sample>],
-    /// Parts of the footprint, in percent.
-    pub limits: &'s [u64],
-    /// Whether the work is whole: how near exact LRU it comes says nothing about a part.
-    pub whole: bool,
-}
 
 /// At this limit, in percent, so many times exact LRU's pages may come back.
 const BAR_LIMIT: u64 = 50;
@@ -26,6 +15,8 @@ const HELD: f64 = 1.02;
 /// A figure: its name, its unit, how a sample says it.
 type Figure = (&'static str, &'static str, fn(&Sample) -> f64);
 
+const REFAULTS: Figure = ("pages brought in again", "pages", |sample| sample.refaults as f64);
+const WALL: Figure = ("guest wall time", "ms", |sample| sample.wall_ms);
 const FIGURES: [Figure; 3] = [
     ("mean rank of a page that went (0: the coldest, exact LRU's)", "%", |sample| {
         100.0 * sample.rank.unwrap_or(0.0)
@@ -35,94 +26,60 @@ const FIGURES: [Figure; 3] = [
 ];
 
 /// One job at one limit.
-struct Case<'s> {
+pub struct Case<'s> {
     job: &'s Job,
     limit: u64,
     on: &'s [Sample],
     off: &'s [Sample],
-    whole: &'s [Sample],
+    no_limit: &'s [Sample],
     lru: u64,
     belady: u64,
 }
 
-fn refaults(samples: &[Sample]) -> f64 {
-    series(samples, |sample| sample.refaults as f64).median()
-}
-
-/// One figure of each sample.
-pub(super) fn series<S>(samples: &[S], figure: impl Fn(&S) -> f64) -> Series {
-    Series::new(samples.iter().map(figure).collect())
-}
-
-impl Samples<'_> {
-    fn of(&self, entrant: Entrant) -> &[Sample] {
-        let at = self.entrants.iter().position(|other| *other == entrant);
-        at.map_or(&[], |at| &self.samples[at])
-    }
-
-    fn cases(&self) -> Vec<Case<'_>> {
-        let all = self.jobs.iter().enumerate().flat_map(|(number, job)| {
-            let stream = &job.work.stream;
-            self.limits.iter().map(move |&limit| {
-                let of = |limit, walk_secondary| self.of(Entrant { job: number, limit, walk_secondary });
-                Case {
-                    job,
-                    limit,
-                    on: of(Some(limit), true),
-                    off: of(Some(limit), false),
-                    whole: of(None, true),
-                    lru: bounds::lru(&stream.gfns, stream.end, job.room(limit)),
-                    belady: bounds::belady(&stream.gfns, stream.end, job.room(limit)),
-                }
-            })
-        });
-        all.collect()
-    }
-
-    /// The rows, and what must hold for them to count, with the bars.
-    pub fn report(&self) -> (Vec<Row>, Vec<Check>) {
-        let (mut rows, mut checks) = (Vec::new(), Vec::new());
-        for case in self.cases() {
-            rows.extend(case.rows());
-            checks.extend(case.checks(self.whole));
+impl<'s> Case<'s> {
+    /// Job `number` at a limit, in percent.
+    pub fn new((number, job): (usize, &'s Job), limit: u64, laps: &'s Lineup<Entrant, Sample>) -> Self {
+        let of = |limit, walk_secondary| laps.of(Entrant { job: number, limit, walk_secondary });
+        let (stream, room) = (&job.work.stream, job.room(limit));
+        Self {
+            job,
+            limit,
+            on: of(Some(limit), true),
+            off: of(Some(limit), false),
+            no_limit: of(None, true),
+            lru: bounds::lru(&stream.gfns, stream.end, room),
+            belady: bounds::belady(&stream.gfns, stream.end, room),
         }
-        (rows, checks)
     }
-}
 
-impl Case<'_> {
-    fn rows(&self) -> Vec<Row> {
-        let row = |name: &str, figure: &str, unit, baseline: Series, on: Series| {
+    /// Adds its rows, and what must hold for them to count, with the bars where the work is `whole`: how near exact LRU it
+    /// comes says nothing about a part.
+    pub fn add_to(&self, report: &mut Report, whole: bool) {
+        let mut row = |name: &str, (figure, unit, of): Figure, baseline: Series| {
             let params = params! {
                 "guest": self.job.work.trace.name,
                 "limit": format!("{}%", self.limit),
                 "figure": figure,
             };
-            Row::compare(name, params, unit, &baseline, &on).answering(PatchSeries::MglruAging)
+            let row = Row::compare(name, params, unit, &baseline, &Series::of(self.on, of));
+            report.rows.push(row.answering(PatchSeries::MglruAging));
         };
         let bound = |count: u64| Series::new(vec![count as f64]);
-        let all = |samples: &[Sample]| series(samples, |sample| sample.refaults as f64);
-        let wall = |samples: &[Sample]| series(samples, |sample| sample.wall_ms);
         let off = "walk-secondary off: before";
-        let refaults = "pages brought in again";
-        let mut rows = vec![
-            row(off, refaults, "pages", all(self.off), all(self.on)),
-            row("exact LRU", refaults, "pages", bound(self.lru), all(self.on)),
-            row("Belady's optimum", refaults, "pages", bound(self.belady), all(self.on)),
-        ];
-        for (figure, unit, of) in FIGURES {
-            rows.push(row(off, figure, unit, series(self.off, of), series(self.on, of)));
+        row(off, REFAULTS, Series::of(self.off, REFAULTS.2));
+        row("exact LRU", REFAULTS, bound(self.lru));
+        row("Belady's optimum", REFAULTS, bound(self.belady));
+        for figure in FIGURES.into_iter().chain([WALL]) {
+            row(off, figure, Series::of(self.off, figure.2));
         }
-        rows.push(row(off, "guest wall time", "ms", wall(self.off), wall(self.on)));
-        rows.push(row("no limit", "guest wall time", "ms", wall(self.whole), wall(self.on)));
-        rows
+        row("no limit", WALL, Series::of(self.no_limit, WALL.2));
+        self.checks(report, whole);
     }
 
-    fn checks(&self, whole: bool) -> Vec<Check> {
-        let mut checks = Vec::new();
+    fn checks(&self, report: &mut Report, whole: bool) {
         let mut check = |who: &str, name: &str, ok: bool, detail: String| {
             let name = format!("{} at {}%, {who}: {name}", self.job.work.trace.name, self.limit);
-            checks.push(Check { name, ok, detail });
+            report.checks.push(Check { name, ok, detail });
         };
         for (who, samples) in [("on", self.on), ("off", self.off)] {
             let sum = |figure: fn(&Sample) -> u64| samples.iter().map(figure).sum::<u64>();
@@ -148,7 +105,7 @@ impl Case<'_> {
             );
         }
         if whole && self.limit == BAR_LIMIT {
-            let (on, lru) = (refaults(self.on), self.lru as f64);
+            let (on, lru) = (Series::of(self.on, REFAULTS.2).median(), self.lru as f64);
             check(
                 "on",
                 "at most 1.5 x exact LRU's pages come back",
@@ -156,6 +113,5 @@ impl Case<'_> {
                 format!("{on:.0} of {lru:.0}"),
             );
         }
-        checks
     }
 }
