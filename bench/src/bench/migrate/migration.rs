@@ -9,16 +9,16 @@
 use super::checked_guest::Guest;
 use super::compare::{Compared, compare};
 use super::endpoint::{self, Arriving, Machine};
-use super::progress::Bar;
-use super::sender::{Sender, Settings, patient};
-use super::vcpus::{Shared, Vcpus};
+use super::sender::{Sender, Settings, patient, why};
+
+use super::vcpus::Vcpus;
+use indicatif::ProgressBar;
 use slat::{DirtyLog, Gfn, Hva, Level, PAGE_SIZE, Slot, SlotId};
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, joined};
-use slat_migrate::{MigrateError, Outcome, Receiver};
+use slat_migrate::{Outcome, Receiver};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -65,7 +65,7 @@ impl Sample {
 
 impl Job {
     /// One sample.
-    pub fn sample(&self, settings: Settings, bar: &Bar) -> Result<Sample, Error> {
+    pub fn sample(&self, settings: Settings, bar: &ProgressBar) -> Result<Sample, Error> {
         let idle = &mut idle()?;
         let slots: Vec<Slot> = (0..self.vcpus)
             .map(|vcpu| Slot::new(SlotId(vcpu), Gfn(u64::from(vcpu) * self.pages), self.pages, Hva(0)))
@@ -80,11 +80,8 @@ impl Job {
         let receiving =
             endpoint::Settings { log: DirtyLog::bitmap(), logs: true, sabotage_rearm: false, ..sending };
         let machine = Arc::new(Machine::new(idle, &slots, sending)?);
-        let shared = Shared::new(
-            slots
-                .iter()
-                .map(|slot| Guest::new(slot.gfns, self.working_set, self.seed + u64::from(slot.id.0))),
-        );
+        let guest = |slot: &Slot| Guest::new(slot.gfns, self.working_set, self.seed + u64::from(slot.id.0));
+        let vcpus = Vcpus::new(slots.iter().map(guest));
         let failed = |error| Error::Machine(format!("a socket on loopback: {error}"));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
         let receiver = listener.local_addr().map_err(failed)?;
@@ -94,14 +91,9 @@ impl Job {
             let other = slat_cli::thread::start(scope, move || {
                 let target = Arriving::new(slat_cli::thread::idle()?, receiving);
                 let mut receiver = Receiver::new(target, most);
-                let received = receiver.receive(|| patient(listener.accept()?.0));
-                received.map_err(|error| match error {
-                    MigrateError::Guest(error) => error,
-                    error => Error::Machine(error.to_string()),
-                })?;
+                receiver.receive(|| patient(listener.accept()?.0)).map_err(why)?;
                 receiver.into_target().machine()
             });
-            let vcpus = Vcpus::start(scope, &shared);
             let sender = Sender { machine: &machine, vcpus: &vcpus, receiver, settings, bar };
             let filled = vcpus.fill(&machine);
             let migrated = filled.and_then(|()| {
@@ -115,16 +107,15 @@ impl Job {
             // Where both have failed, it began there.
             let other = Arc::new(joined(other.join())?);
             let outcome = migrated?;
-            let compared = compare(idle, &machine, &other, &shared.guests)?;
+            let compared = compare(idle, &machine, &other, vcpus.guests())?;
             let began = Instant::now();
             let ran = vcpus.run_for(&other, AFTER * self.pages)?;
-            let reads = shared
-                .guests
+            let reads = vcpus
+                .guests()
                 .iter()
                 .map(|guest| guest.lock())
                 .fold([0; 2], |[right, wrong], guest| [right + guest.verified, wrong + guest.corrupt]);
-            let ring_full = shared.ring_full.load(Relaxed);
-            Ok(Sample { outcome, resume: ran - began, compared, reads, ring_full })
+            Ok(Sample { outcome, resume: ran - began, compared, reads, ring_full: vcpus.ring_full() })
         })
     }
 }

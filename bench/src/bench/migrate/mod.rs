@@ -15,7 +15,7 @@
 //! | `checked_guest`, `vcpus` | what writes meanwhile, and knows every byte; the threads that it runs on |
 //! | `sender` | the other of the two, and its connections, which break where they are told to |
 //! | `compare` | byte by byte: against the sender, and against what the guest has written |
-//! | `comparisons`, `progress` | the report, and how far it is |
+//! | `comparisons` | the report |
 //!
 //! The TDP MMU series is about VMs of terabytes that migrate. What users ask for besides is that a migration that fails loses
 //! nothing: a harvest gives its bits back unless it is committed, and it is committed once the receiver has said that it has
@@ -30,20 +30,18 @@ mod compare;
 mod comparisons;
 mod endpoint;
 mod migration;
-mod progress;
 mod sender;
 mod vcpus;
 
-use super::harness::interleave;
+use super::harness::Lineup;
 use super::machine::Machine;
 use super::report::{Report, params};
-use super::{About, Asked, Bench, Headline};
-use clap::ValueEnum;
-use migration::{Job, Sample};
-use progress::Bar;
+use super::{About, Asked, Bench, Headline, TrackName, ring_size};
+use migration::Job;
 use sender::{Fail, Settings};
-use slat::{DirtyLog, PAGE_SIZE, RingSize, Track};
+use slat::{DirtyLog, PAGE_SIZE, RingSize};
 use slat_cli::Pages;
+use slat_cli::bar::bar;
 use slat_cli::error::Error;
 use slat_cli::size::{self, size};
 use slat_migrate::PreCopy;
@@ -90,7 +88,7 @@ pub struct Migrate {
     #[arg(long, value_enum, default_value_t = TrackName::Writes)]
     track: TrackName,
     /// Log by a ring of so many bytes for each vCPU, not by bitmaps: a power of two from 4K to 1M
-    #[arg(long, value_name = "SIZE", value_parser = ring, conflicts_with = "track")]
+    #[arg(long, value_name = "SIZE", value_parser = ring_size, conflicts_with = "track")]
     ring: Option<RingSize>,
     /// Log from the start of the machine, not from the start of the migration: what was never written is not sent
     #[arg(long)]
@@ -104,15 +102,6 @@ pub struct Migrate {
     /// Negative control: harvests leave out their flush. The comparison must find out
     #[arg(long, hide = true)]
     sabotage_rearm: bool,
-}
-
-/// [`Track`], as users type it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum TrackName {
-    /// By the faults of write-protected pages
-    Writes,
-    /// By the Dirty bits that the hardware sets
-    DirtyBits,
 }
 
 /// Who migrates.
@@ -152,12 +141,11 @@ impl Bench for Migrate {
     fn report(&self, asked: Asked) -> Result<Report, Error> {
         let job = self.job()?;
         let machine = Machine::detect();
-        let bar = Bar::new();
-        let samples = interleave(asked.runs as usize, &ENTRANTS, |&who| job.sample(self.settings(who), &bar));
-        bar.finish();
-        let samples: Vec<Vec<Sample>> =
-            samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
-        let [pre_copy, halt_first] = [&samples[0], &samples[1]];
+        let bar = bar(Some(0), "{prefix} [{bar:40}] {human_pos} of {human_len} pages, {elapsed}");
+        let laps = Lineup::run(asked.runs, ENTRANTS, |&who| job.sample(self.settings(who), &bar));
+        bar.finish_and_clear();
+        let laps = laps?;
+        let [pre_copy, halt_first] = ENTRANTS.map(|who| laps.of(who));
         let mut rows = comparisons::rows(pre_copy, halt_first);
         if asked.json {
             rows.extend(comparisons::rounds(pre_copy));
@@ -184,7 +172,7 @@ impl Bench for Migrate {
                 "runs": asked.runs,
             },
             rows,
-            checks: comparisons::checks([pre_copy, halt_first]),
+            checks: comparisons::checks(laps.all()),
             ..Report::of(ABOUT.name, machine)
         };
         Ok(report)
@@ -217,11 +205,7 @@ impl Migrate {
                 self.max_rounds
             )));
         }
-        let log = match (self.ring, self.track) {
-            (Some(ring), _) => DirtyLog::ring(ring),
-            (None, TrackName::Writes) => DirtyLog::bitmap(),
-            (None, TrackName::DirtyBits) => DirtyLog::bitmap().track(Track::DirtyBits),
-        };
+        let log = self.ring.map_or_else(|| DirtyLog::bitmap().track(self.track.into()), DirtyLog::ring);
         Ok(Job {
             vcpus: self.vcpus,
             pages: self.bytes / PAGE_SIZE,
@@ -256,9 +240,4 @@ impl Migrate {
             sabotage_commit: self.sabotage_commit,
         }
     }
-}
-
-fn ring(text: &str) -> Result<RingSize, String> {
-    let bytes = u32::try_from(size(text)?).unwrap_or(u32::MAX);
-    RingSize::new(bytes).map_err(|error| error.to_string())
 }
