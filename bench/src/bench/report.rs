@@ -101,6 +101,20 @@ impl Row {
         }
     }
 
+    /// A figure of slat's, against a baseline where there is one.
+    pub fn against(
+        name: &str,
+        params: Map<String, Value>,
+        unit: &'static str,
+        baseline: Option<Series>,
+        slat: &Series,
+    ) -> Self {
+        match baseline {
+            Some(baseline) => Self::compare(name, params, unit, &baseline, slat),
+            None => Self::alone(name, params, unit, slat),
+        }
+    }
+
     /// A row for each of these figures that both have.
     pub fn compare_each<S>(
         figures: &[Figure<S>],
