@@ -24,7 +24,7 @@ mod numa_balancing;
 mod reclaim;
 pub mod report;
 mod shared;
-mod software_vcpu;
+pub mod software_vcpu;
 mod tables;
 pub mod traces;
 mod zap;
@@ -78,7 +78,7 @@ fn multiple_of(unit: Level, flag: &str, bytes: u64, most: u64) -> Result<(), Err
 }
 
 /// The machine could not be built, or broke: why.
-fn machine_error(error: impl std::fmt::Display) -> Error {
+pub(crate) fn machine_error(error: impl std::fmt::Display) -> Error {
     Error::Machine(error.to_string())
 }
 

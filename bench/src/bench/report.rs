@@ -21,6 +21,7 @@ pub const SCHEMA: u32 = 1;
 /// The outcome of one bench.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
+    /// [`SCHEMA`].
     pub schema: u32,
     /// Whose time it is: "real".
     pub clock: Cow<'static, str>,
@@ -44,7 +45,7 @@ pub struct Report {
 pub type Figure<S> = (&'static str, &'static str, fn(&S) -> Option<f64>);
 
 /// One comparison.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// What the baseline is; or what was done, where the baseline is the same in all rows.
     pub name: String,
@@ -62,8 +63,9 @@ pub struct Row {
     pub series: Option<Cow<'static, str>>,
     /// The ratio which that series reports, where it reports one for this very comparison.
     pub series_ratio: Option<f64>,
-    /// The figures of the rounds, in their order.
+    /// The baseline's figures of the rounds, in their order.
     pub baseline_samples: Option<Vec<f64>>,
+    /// Those of slat.
     pub slat_samples: Vec<f64>,
 }
 

@@ -29,11 +29,6 @@ impl Work {
         let stream = Stream::new(&trace);
         Self { trace, stream }
     }
-
-    /// Guest memory that it is given: whole regions.
-    pub fn bytes(&self) -> u64 {
-        self.trace.regions.len() as u64 * Layout::REGION
-    }
 }
 
 /// The first accesses of the program with phases.
@@ -59,24 +54,14 @@ pub struct Stream {
 
 impl Stream {
     fn new(trace: &Trace) -> Self {
-        let mut layout = Layout::new();
-        for (index, &region) in (0..).zip(&trace.regions) {
-            layout.place(region, slat::Gpa(index * Layout::REGION));
-        }
-        let end = trace.regions.len() * (Layout::REGION / PAGE_SIZE) as usize;
+        let end = (trace.bytes() / PAGE_SIZE) as usize;
         let mut stream = Self { gfns: Vec::new(), made: Vec::new(), end, distinct: 0 };
         let mut seen = vec![false; end];
-        let accesses = trace.stretches.iter().flat_map(|stretch| stretch.iter());
-        for (made, access) in (0..).zip(accesses) {
-            let last = access.addr + u64::from(access.size) - 1;
-            for addr in [access.addr, last] {
-                // `Trace` has all regions that it touches.
-                let Some(Gfn(gfn)) = layout.gpa(addr).map(slat::Gpa::gfn) else { continue };
-                if stream.gfns.last() != Some(&(gfn as u32)) {
-                    stream.gfns.push(gfn as u32);
-                    stream.made.push(made);
-                    stream.distinct += usize::from(!std::mem::replace(&mut seen[gfn as usize], true));
-                }
+        for (made, Gfn(gfn)) in trace.touched() {
+            if stream.gfns.last() != Some(&(gfn as u32)) {
+                stream.gfns.push(gfn as u32);
+                stream.made.push(made);
+                stream.distinct += usize::from(!std::mem::replace(&mut seen[gfn as usize], true));
             }
         }
         stream

@@ -10,26 +10,20 @@ use super::accuracy::{self, Evicted};
 use crate::bench::machine::pin;
 use crate::bench::machine_error;
 use crate::bench::software_vcpu::{no_ring, run_until_stopped, vcpu};
+use crate::bench::traces::{BASE, POISON};
 use parking_lot::Mutex;
 use slat::table::formats::Npt4;
-use slat::{Fault, Format, Gpa, Host, Hva, PAGE_SHIFT, PAGE_SIZE, Slot, SlotId, Vm};
+use slat::{Fault, Format, Host, Hva, PAGE_SHIFT, PAGE_SIZE, Vm};
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, window};
-use slat_mm::{AddressSpace, Arena, Backing, HostView, LruSettings, Place, Prot, Swap, SwapDevice};
+use slat_mm::{AddressSpace, Arena, HostView, LruSettings, Swap, SwapDevice};
 use slat_vcpu::Cpu;
 use slat_vcpu::cpu::{Core, Program, Step};
-use slat_vcpu::guest::{Layout, Replay, Want};
+use slat_vcpu::guest::{Replay, Want};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
-
-/// Where guest memory lies in the host's address space.
-const BASE: Hva = Hva(0x1000_0000_0000);
-/// What a freed frame is filled with: a guest that still reads it finds this.
-const POISON: u8 = 0xdd;
-
-type Guest = Vm<Npt4, HostView>;
 
 /// What there is to do, and where.
 pub struct Job {
@@ -72,7 +66,7 @@ pub struct Sample {
 impl Job {
     /// Makes the arena, and finds out how much the tables take.
     pub fn new(work: Work) -> Result<Self, Error> {
-        let arena = Arena::builder().limit(work.bytes() + (64 << 20)).poison(POISON).build()?;
+        let arena = Arena::builder().limit(work.trace.bytes() + (64 << 20)).poison(POISON).build()?;
         let mut job = Self { work, arena, tables: 0 };
         let whole = job.sample(&Entrant { job: 0, limit: None, walk_secondary: true })?;
         job.tables = whole.charged[0].saturating_sub(job.work.stream.distinct as u64 * PAGE_SIZE);
@@ -88,25 +82,21 @@ impl Job {
     pub fn sample(&self, entrant: &Entrant) -> Result<Sample, Error> {
         pin(0);
         let idle = &mut idle()?;
-        let swap =
-            Swap::builder().device(Blocks::default(), self.work.bytes()).read_ahead(1).build(&self.arena)?;
+        let swap = Swap::builder()
+            .device(Blocks::default(), self.work.trace.bytes())
+            .read_ahead(1)
+            .build(&self.arena)?;
         let settings = LruSettings { walk_secondary: entrant.walk_secondary, ..LruSettings::default() };
         let limit =
             entrant.limit.map_or(u64::MAX, |percent| self.room(percent) as u64 * PAGE_SIZE + self.tables);
         let space = AddressSpace::builder(&self.arena).lru(settings).swap(&swap).limit(limit).build()?;
-        let regions = self.work.trace.regions.len() as u64;
-        let builder = Guest::builder(HostView::new(&space)).max_slots(regions as u32);
+        let trace = &self.work.trace;
+        let builder = Vm::<Npt4, _>::builder(HostView::new(&space)).max_slots(trace.regions.len() as u32);
         let vm = Arc::new(builder.build().map_err(machine_error)?);
         space.register(&vm);
+        trace.place(&space, &vm, idle, false)?;
         let mut replay = Replay::new(self.work.stream.end);
-        for (number, &region) in (0..).zip(&self.work.trace.regions) {
-            let gpa = Gpa(number * Layout::REGION);
-            let hva = BASE + gpa.0;
-            space.mmap(Place::Fixed(hva), Layout::REGION, Prot::ReadWrite, Backing::Anonymous)?;
-            let slot = Slot::new(SlotId(number as u32), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);
-            vm.slots().commit(idle, |tx| tx.create(slot))?;
-            replay.layout.place(region, gpa);
-        }
+        replay.layout = trace.layout();
         let evictions = Arc::new(Evictions::default());
         let lru = space.lru().ok_or_else(|| machine_error("the address space has no LRU"))?;
         let seen = evictions.clone();
@@ -115,7 +105,7 @@ impl Job {
         let mut cpu = Cpu::new(vcpu(&vm, 0)?, window(&self.arena)).untimed();
         let mut guest = Counting { replay, made: &evictions.made };
         let (mut most, began) = (0, Instant::now());
-        for stretch in &self.work.trace.stretches {
+        for stretch in &trace.stretches {
             guest.replay.feed(stretch.clone());
             run_until_stopped(&mut cpu, idle, &mut guest, no_ring)?;
             if guest.replay.wants() != Want::Batch {
@@ -133,7 +123,7 @@ impl Job {
             spared: stats.promoted,
             charged: [most, limit],
             corrupt: guest.replay.findings.corrupt,
-            accesses: [guest.replay.accesses, self.work.trace.accesses()],
+            accesses: [guest.replay.accesses, trace.accesses()],
         })
     }
 }
