@@ -158,12 +158,7 @@ const GAINS: f64 = 0.995;
 /// Writes the grids of a result as Markdown; `show` prints a median with its samples.
 ///
 /// Of a grid whose figures the result lacks it names the `command` that makes them.
-pub fn markdown(
-    grids: &[Grid],
-    rows: &[Row],
-    command: &str,
-    show: impl Fn(f64, &[f64]) -> String,
-) -> String {
+pub fn markdown(grids: &[Grid], rows: &[Row], command: &str, show: impl Fn(f64, &[f64]) -> String) -> String {
     let (kept, missing): (Vec<Grid>, Vec<Grid>) = grids.iter().partition(|grid| grid.is_in(rows));
     let mut text = String::new();
     write(&mut text, &kept, rows, show).expect("a string takes all");

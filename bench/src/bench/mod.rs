@@ -91,6 +91,23 @@ enum TrackName {
     DirtyBits,
 }
 
+/// A size of the host's pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum HostPage {
+    #[value(name = "4k")]
+    K4,
+    #[value(name = "2m")]
+    M2,
+    #[value(name = "1g")]
+    G1,
+}
+
+impl HostPage {
+    pub fn level(self) -> Level {
+        [Level::K4, Level::M2, Level::G1][self as usize]
+    }
+}
+
 impl From<TrackName> for Track {
     fn from(name: TrackName) -> Self {
         match name {

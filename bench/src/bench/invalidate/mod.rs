@@ -17,8 +17,7 @@ use super::harness::{Lineup, Series};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
 use super::tables;
-use super::{About, Asked, Bench, Cell, Grid, Headline, multiple_of};
-use clap::ValueEnum;
+use super::{About, Asked, Bench, Cell, Grid, Headline, HostPage, multiple_of};
 use slat::table::formats::Npt4;
 use slat::{Level, MmuLock, PAGE_SIZE, Pfn, Vm};
 use slat_cli::error::Error;
@@ -55,31 +54,18 @@ pub struct Invalidate {
     range: u64,
     /// The size of the host's pages behind the vCPUs' memory
     #[arg(short, long, value_enum, default_value = "4k")]
-    pages: Size,
+    pages: HostPage,
     /// The host takes so long whenever it is asked for a page, and says nothing without being asked
     #[arg(long, value_name = "NS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     host_sleeps_ns: u64,
 }
 
-/// A size of pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Size {
-    #[value(name = "4k")]
-    K4,
-    #[value(name = "2m")]
-    M2,
-    #[value(name = "1g")]
-    G1,
-}
-
-impl Size {
-    fn level(self) -> Level {
-        [Level::K4, Level::M2, Level::G1][self as usize]
-    }
-
-    /// What a vCPU faults in by default.
-    fn bytes(self) -> u64 {
-        [1 << 30, 64 << 30, 4 << 40][self as usize]
+/// What a vCPU faults in by default, in bytes.
+fn default_bytes(pages: HostPage) -> u64 {
+    match pages {
+        HostPage::K4 => 1 << 30,
+        HostPage::M2 => 64 << 30,
+        HostPage::G1 => 4 << 40,
     }
 }
 
@@ -187,7 +173,7 @@ impl Invalidate {
     /// Pages of the host that each vCPU faults in.
     fn pages(&self) -> Result<u64, Error> {
         let level = self.pages.level();
-        let bytes = self.bytes.unwrap_or(self.pages.bytes());
+        let bytes = self.bytes.unwrap_or(default_bytes(self.pages));
         let unit = level.max(Level::M2);
         let most = MOST / u64::from(self.vcpus) / unit.bytes() * unit.bytes();
         multiple_of(unit, "bytes", bytes, most)?;
@@ -237,7 +223,7 @@ impl Invalidate {
             };
             // Each vCPU finds out once that the host has pages larger than 2 MiB.
             let once =
-                if self.pages == Size::G1 { 1000 * u64::from(self.vcpus) * laps.len() as u64 } else { 0 };
+                if self.pages == HostPage::G1 { 1000 * u64::from(self.vcpus) * laps.len() as u64 } else { 0 };
             let again: u64 = laps.iter().map(again).sum();
             let faults: u64 = laps.iter().map(|lap| lap.counted.mapped_faults).sum();
             checks.push(Check {

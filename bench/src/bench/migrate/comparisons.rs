@@ -4,6 +4,7 @@ use super::compare::Compared;
 use super::migration::Sample;
 use crate::bench::harness::Series;
 use crate::bench::report::{Check, Figure, Row, params};
+use crate::sim::Grid;
 use slat_migrate::Round;
 use slat_series::PatchSeries;
 use std::fmt;
@@ -91,31 +92,28 @@ impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (run, sample) in (1..).zip(self.0) {
             writeln!(f, "run {run}")?;
-            writeln!(
-                f,
-                "  {:>5} {:>10} {:>10} {:>10} {:>10} {:>10} {:>12}",
-                "round", "pages", "of zeroes", "MiB sent", "ms", "MiB/s", "dirty pages/s"
-            )?;
-            for round in &sample.outcome.rounds {
+            let head = ["round", "pages", "of zeroes", "MiB sent", "ms", "MiB/s", "dirty pages/s"];
+            let mut lines = vec![head.map(str::to_owned).to_vec()];
+            lines.extend(sample.outcome.rounds.iter().map(|round| {
                 let mib = round.sent.bytes as f64 / f64::from(1 << 20);
-                write!(
-                    f,
-                    "  {:>5} {:>10} {:>10} {mib:>10.1} {:>10.1} {:>10.0} {:>12}",
-                    round.number,
-                    round.told,
-                    round.sent.zeroes,
-                    ms(round.took),
-                    mib / round.took.as_secs_f64(),
-                    rate(round).map_or("-".into(), |rate| format!("{rate:.0}")),
-                )?;
                 let note = match (round.received, round.last) {
-                    (false, false) => "  failed: given back",
-                    (false, true) => "  failed: given back, the guest runs on",
-                    (true, true) => "  the guest stands still",
+                    (false, false) => "failed: given back",
+                    (false, true) => "failed: given back, the guest runs on",
+                    (true, true) => "the guest stands still",
                     (true, false) => "",
                 };
-                writeln!(f, "{note}")?;
-            }
+                vec![
+                    round.number.to_string(),
+                    round.told.to_string(),
+                    round.sent.zeroes.to_string(),
+                    format!("{mib:.1}"),
+                    format!("{:.1}", ms(round.took)),
+                    format!("{:.0}", mib / round.took.as_secs_f64()),
+                    rate(round).map_or("-".into(), |rate| format!("{rate:.0}")),
+                    note.to_owned(),
+                ]
+            }));
+            write!(f, "{}", Grid(&lines))?;
             let Compared { pages, not_the_senders, not_the_guests, .. } = sample.compared;
             writeln!(
                 f,
