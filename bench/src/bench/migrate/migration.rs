@@ -13,7 +13,7 @@ use super::sender::{Sender, Settings, patient, why};
 
 use super::vcpus::Vcpus;
 use indicatif::ProgressBar;
-use slat::{DirtyLog, Gfn, Hva, Level, PAGE_SIZE, Slot, SlotId};
+use slat::{DirtyLog, Gfn, Hva, PAGE_SIZE, Slot, SlotId};
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, joined};
 use slat_migrate::{Outcome, Receiver};
@@ -28,18 +28,12 @@ const AFTER: u64 = 16;
 /// What there is to migrate.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    pub vcpus: u32,
+    /// The sender's machine.
+    pub sending: endpoint::Settings,
     /// Memory of each vCPU's guest, in its own slot.
     pub pages: u64,
     /// Of them the working set.
     pub working_set: u64,
-    /// How the sender logs.
-    pub log: DirtyLog,
-    pub log_at_start: bool,
-    /// The largest page of both hosts.
-    pub largest: Level,
-    /// Negative control: the sender's harvests do not flush.
-    pub sabotage_rearm: bool,
     pub seed: u64,
 }
 
@@ -67,25 +61,18 @@ impl Job {
     /// One sample.
     pub fn sample(&self, settings: Settings, bar: &ProgressBar) -> Result<Sample, Error> {
         let idle = &mut idle()?;
-        let slots: Vec<Slot> = (0..self.vcpus)
-            .map(|vcpu| Slot::new(SlotId(vcpu), Gfn(u64::from(vcpu) * self.pages), self.pages, Hva(0)))
-            .collect();
-        let sending = endpoint::Settings {
-            vcpus: self.vcpus,
-            log: self.log,
-            logs: self.log_at_start,
-            largest: self.largest,
-            sabotage_rearm: self.sabotage_rearm,
-        };
+        let (sending, vcpus) = (self.sending, self.sending.vcpus);
+        let slot = |vcpu| Slot::new(SlotId(vcpu), Gfn(u64::from(vcpu) * self.pages), self.pages, Hva(0));
+        let slots: Vec<Slot> = (0..vcpus).map(slot).collect();
         let receiving =
             endpoint::Settings { log: DirtyLog::bitmap(), logs: true, sabotage_rearm: false, ..sending };
+        let most = u64::from(vcpus) * self.pages * PAGE_SIZE;
         let machine = Arc::new(Machine::new(idle, &slots, sending)?);
         let guest = |slot: &Slot| Guest::new(slot.gfns, self.working_set, self.seed + u64::from(slot.id.0));
         let vcpus = Vcpus::new(slots.iter().map(guest));
         let failed = |error| Error::Machine(format!("a socket on loopback: {error}"));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
         let receiver = listener.local_addr().map_err(failed)?;
-        let most = u64::from(self.vcpus) * self.pages * PAGE_SIZE;
         thread::scope(|scope| {
             // The listener is the receiver's: where it fails before it listens, the sender must hear that.
             let other = slat_cli::thread::start(scope, move || {

@@ -206,17 +206,16 @@ impl Migrate {
             )));
         }
         let log = self.ring.map_or_else(|| DirtyLog::bitmap().track(self.track.into()), DirtyLog::ring);
-        Ok(Job {
+        let sending = endpoint::Settings {
             vcpus: self.vcpus,
-            pages: self.bytes / PAGE_SIZE,
-            working_set: working_set / PAGE_SIZE,
             // The first harvest is everything, which is the first round.
             log: if self.log_at_start { log } else { log.initially_set() },
-            log_at_start: self.log_at_start,
+            logs: self.log_at_start,
             largest: self.pages.largest(),
             sabotage_rearm: self.sabotage_rearm,
-            seed: self.seed,
-        })
+        };
+        let [pages, working_set] = [self.bytes, working_set].map(|bytes| bytes / PAGE_SIZE);
+        Ok(Job { sending, pages, working_set, seed: self.seed })
     }
 
     fn fail(&self) -> Fail {

@@ -1,16 +1,16 @@
-//! One sample: a machine built anew, with a limit, and one vCPU that does its work on it.
+//! One sample: a machine built anew, with a limit, and one vCPU that replays a trace on it.
 //!
 //! There is one thread. A vCPU that faults at the limit makes the room itself, so every sample of an entrant evicts the
 //! same pages at the same accesses; only the time differs. Swap is memory of this process ([`Blocks`]): what swapping
 //! costs here is the work of finding, unmapping, copying and checking pages, and no disk's time. So none is read ahead, as Linux reads
 //! none ahead from such devices.
 
-use super::access_stream::Work;
+use super::access_stream::Stream;
 use super::accuracy::{self, Evicted};
 use crate::bench::machine::pin;
 use crate::bench::machine_error;
 use crate::bench::software_vcpu::{no_ring, run_until_stopped, vcpu};
-use crate::bench::traces::{BASE, POISON};
+use crate::bench::traces::{BASE, POISON, Trace};
 use parking_lot::Mutex;
 use slat::table::formats::Npt4;
 use slat::{Fault, Format, Host, Hva, PAGE_SHIFT, PAGE_SIZE, Vm};
@@ -25,9 +25,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// What there is to do, and where.
+/// What a guest accesses, and on which frames.
 pub struct Job {
-    pub work: Work,
+    pub trace: Trace,
+    pub stream: Stream,
     arena: Arc<Arena>,
     /// Bytes that are charged beside the pages: tables.
     tables: u64,
@@ -65,37 +66,35 @@ pub struct Sample {
 
 impl Job {
     /// Makes the arena, and finds out how much the tables take.
-    pub fn new(work: Work) -> Result<Self, Error> {
-        let arena = Arena::builder().limit(work.trace.bytes() + (64 << 20)).poison(POISON).build()?;
-        let mut job = Self { work, arena, tables: 0 };
+    pub fn new(trace: Trace) -> Result<Self, Error> {
+        let arena = Arena::builder().limit(trace.bytes() + (64 << 20)).poison(POISON).build()?;
+        let mut job = Self { stream: Stream::new(&trace), trace, arena, tables: 0 };
         let whole = job.sample(&Entrant { job: 0, limit: None, walk_secondary: true })?;
-        job.tables = whole.charged[0].saturating_sub(job.work.stream.distinct as u64 * PAGE_SIZE);
+        job.tables = whole.charged[0].saturating_sub(job.stream.distinct as u64 * PAGE_SIZE);
         Ok(job)
     }
 
     /// Pages of the guest's that fit within `percent` of its footprint.
     pub fn room(&self, percent: u64) -> usize {
-        (self.work.stream.distinct as u64 * percent / 100) as usize
+        (self.stream.distinct as u64 * percent / 100) as usize
     }
 
     /// One sample.
     pub fn sample(&self, entrant: &Entrant) -> Result<Sample, Error> {
         pin(0);
         let idle = &mut idle()?;
-        let swap = Swap::builder()
-            .device(Blocks::default(), self.work.trace.bytes())
-            .read_ahead(1)
-            .build(&self.arena)?;
+        let swap =
+            Swap::builder().device(Blocks::default(), self.trace.bytes()).read_ahead(1).build(&self.arena)?;
         let settings = LruSettings { walk_secondary: entrant.walk_secondary, ..LruSettings::default() };
         let limit =
             entrant.limit.map_or(u64::MAX, |percent| self.room(percent) as u64 * PAGE_SIZE + self.tables);
         let space = AddressSpace::builder(&self.arena).lru(settings).swap(&swap).limit(limit).build()?;
-        let trace = &self.work.trace;
+        let trace = &self.trace;
         let builder = Vm::<Npt4, _>::builder(HostView::new(&space)).max_slots(trace.regions.len() as u32);
         let vm = Arc::new(builder.build().map_err(machine_error)?);
         space.register(&vm);
         trace.place(&space, &vm, idle, false)?;
-        let mut replay = Replay::new(self.work.stream.end);
+        let mut replay = Replay::new(self.stream.end);
         replay.layout = trace.layout();
         let evictions = Arc::new(Evictions::default());
         let lru = space.lru().ok_or_else(|| machine_error("the address space has no LRU"))?;
@@ -118,7 +117,7 @@ impl Job {
         Ok(Sample {
             wall_ms,
             refaults: stats.refaults,
-            rank: accuracy::mean_rank(&self.work.stream, &evictions.pages.lock()),
+            rank: accuracy::mean_rank(&self.stream, &evictions.pages.lock()),
             aging_passes: stats.passes,
             spared: stats.promoted,
             charged: [most, limit],

@@ -1,7 +1,7 @@
 //! `slat bench reclaim`: a guest with less memory than it uses. Which pages should go?
 //!
 //! ```text
-//! access_stream.rs  the guests' work: the bundled traces, and a program with phases; which page is accessed when
+//! access_stream.rs  what guests access: the bundled traces, and a program with phases; which page is accessed when
 //! limited_guest.rs  one sample: a machine with a limit, swap, and one vCPU
 //! bounds.rs         what exact LRU and Belady's optimum would have brought in again
 //! accuracy.rs       how cold the pages were that went
@@ -33,7 +33,6 @@ use super::harness::{Lineup, rounds};
 use super::machine::Machine;
 use super::report::{Report, params};
 use super::{About, Asked, Bench};
-use access_stream::Work;
 use limited_guest::{Entrant, Job};
 use refaults::Case;
 use slat_cli::bar::say;
@@ -69,11 +68,12 @@ impl Bench for Reclaim {
         // Before this thread is tied to one of the CPUs.
         let machine = Machine::detect();
         let most = self.accesses.map_or(usize::MAX, |most| most as usize);
-        let jobs = Work::all(most)?.into_iter().map(Job::new).collect::<Result<Vec<Job>, Error>>()?;
+        let jobs =
+            access_stream::traces(most)?.into_iter().map(Job::new).collect::<Result<Vec<Job>, Error>>()?;
         let entrants = self.entrants(jobs.len());
         say(format_args!("{} guests: {} rounds of {} entrants", jobs.len(), asked.runs, entrants.len()));
         let guests = jobs.iter().map(|job| {
-            let (trace, stream) = (&job.work.trace, &job.work.stream);
+            let (trace, stream) = (&job.trace, &job.stream);
             format!("{}: {} accesses, {} pages", trace.name, trace.accesses(), stream.distinct)
         });
         let mut report = Report::of(ABOUT.name, machine);

@@ -40,7 +40,7 @@ impl<'s> Case<'s> {
     /// Job `number` at a limit, in percent.
     pub fn new((number, job): (usize, &'s Job), limit: u64, laps: &'s Lineup<Entrant, Sample>) -> Self {
         let of = |limit, walk_secondary| laps.of(Entrant { job: number, limit, walk_secondary });
-        let (stream, room) = (&job.work.stream, job.room(limit));
+        let (stream, room) = (&job.stream, job.room(limit));
         Self {
             job,
             limit,
@@ -57,7 +57,7 @@ impl<'s> Case<'s> {
     pub fn add_to(&self, report: &mut Report, whole: bool) {
         let mut row = |name: &str, (figure, unit, of): Figure, baseline: Series| {
             let params = params! {
-                "guest": self.job.work.trace.name,
+                "guest": self.job.trace.name,
                 "limit": format!("{}%", self.limit),
                 "figure": figure,
             };
@@ -78,7 +78,7 @@ impl<'s> Case<'s> {
 
     fn checks(&self, report: &mut Report, whole: bool) {
         let mut check = |who: &str, name: &str, ok: bool, detail: String| {
-            let name = format!("{} at {}%, {who}: {name}", self.job.work.trace.name, self.limit);
+            let name = format!("{} at {}%, {who}: {name}", self.job.trace.name, self.limit);
             report.checks.push(Check { name, ok, detail });
         };
         for (who, samples) in [("on", self.on), ("off", self.off)] {
