@@ -29,7 +29,7 @@ pub fn interleave<E, S>(rounds: usize, entrants: &[E], mut sample: impl FnMut(&E
     samples
 }
 
-/// The same where a sample may fail: the first failure is the result.
+/// As [`interleave`], where a sample may fail: the first failure is the result.
 pub fn rounds<E, S>(
     rounds: usize,
     entrants: &[E],

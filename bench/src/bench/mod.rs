@@ -125,7 +125,7 @@ fn ring_size(text: &str) -> Result<RingSize, String> {
 
 /// What runs as `slat bench NAME`.
 pub trait Program: Send + Sync {
-    /// Its row of the registry.
+    /// The row of this bench in the registry.
     fn about(&self) -> About;
     /// `command` with its flags.
     fn flags(&self, command: Command) -> Command;

@@ -1,4 +1,4 @@
-//! What a bench hands back: figures before against after, and the conditions under which they count.
+//! The report of a bench: figures of a baseline and of slat, and the checks under which they count.
 //!
 //! One [`Report`] has two faces, a table for people and one JSON object for programs, and both carry the
 //! same rows. A false [`Check`] makes the figures worthless; the process then exits with status 1.
@@ -138,7 +138,7 @@ impl Row {
         figures.iter().filter_map(row).collect()
     }
 
-    /// The same row with its name behind `who`.
+    /// The row, whose name begins with `who`.
     #[must_use]
     pub fn of(self, who: &str) -> Self {
         Self { name: format!("{who}: {}", self.name), ..self }

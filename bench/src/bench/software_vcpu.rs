@@ -52,12 +52,12 @@ impl<'vm> SoftwareVcpu<'vm> {
         Ok(Self { id: VcpuId(number), cpu, uses, on: None, counts: [0; 2], wrong: 0, failed: None })
     }
 
-    /// The same without a look at the clock for each fault.
+    /// The vCPU, whose faults are not timed.
     pub fn untimed(self) -> Self {
         Self { cpu: self.cpu.untimed(), ..self }
     }
 
-    /// The same on this CPU of the machine's.
+    /// The vCPU, tied to this CPU.
     pub fn on(self, cpu: usize) -> Self {
         Self { on: Some(cpu), ..self }
     }
@@ -91,7 +91,7 @@ pub fn vcpu<F: Format, H: Host>(vm: &Vm<F, H>, number: u32) -> Result<Vcpu<'_, F
     vm.vcpu(VcpuId(number)).ok_or_else(|| machine_error(format!("vCPU {number} is in use")))
 }
 
-/// The first of their errors; how many words were not what they had to be.
+/// The first of the vCPUs' errors, or how many words were wrong.
 pub fn words_wrong(vcpus: &mut [SoftwareVcpu<'_>]) -> Result<u64, Error> {
     match vcpus.iter_mut().find_map(|vcpu| vcpu.failed.take()) {
         Some(error) => Err(error),
@@ -99,7 +99,7 @@ pub fn words_wrong(vcpus: &mut [SoftwareVcpu<'_>]) -> Result<u64, Error> {
     }
 }
 
-/// The same where a wrong word is an error.
+/// As [`words_wrong`], where a wrong word is an error.
 pub fn all_went_well(vcpus: &mut [SoftwareVcpu<'_>]) -> Result<(), Error> {
     match words_wrong(vcpus)? {
         0 => Ok(()),

@@ -1,4 +1,4 @@
-//! The guests' work: the bundled traces, read once and kept, cut into the stretches between two scans.
+//! The bundled traces in memory, cut into stretches, and the guest memory that they touch.
 
 use slat::{Format, Gfn, Gpa, Hva, Idle, PAGE_SIZE, Slot, SlotId, Vm};
 use slat_cli::error::Error;

@@ -32,7 +32,7 @@ pub struct Part {
     pub outcome: Outcome,
 }
 
-/// What came of it.
+/// The outcome of a command.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {

@@ -89,7 +89,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// In a word.
+    /// As badges and tables name it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Series => "series",
@@ -155,7 +155,7 @@ pub struct Plot {
     pub title: String,
     /// Where its figures come from.
     pub from: Vec<Source>,
-    /// For readers that cannot see it.
+    /// A description for readers who cannot see the plot.
     pub about: String,
     pub svg: Markup,
     /// What is drawn, in figures.

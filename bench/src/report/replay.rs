@@ -39,10 +39,10 @@ const STRETCHES: usize = 96;
 const MOVED: usize = 16;
 /// What the guest has room for, in percent of what it uses.
 const ROOM: u64 = 75;
-/// What is told of a fault's latency.
+/// Quantiles of fault latency that are reported.
 const QUANTILES: [f64; 6] = [0.5, 0.9, 0.99, 0.999, 0.9999, 1.0];
 
-/// What was seen.
+/// The result of a replay.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Replay {
     pub trace: String,
@@ -69,7 +69,7 @@ pub struct Stretch {
     pub accesses: u64,
     /// How long the guest took for it, in milliseconds.
     pub ms: f64,
-    /// Pages that the log told of: written in this stretch.
+    /// Pages that the log reported: written in this stretch.
     pub dirty: u64,
     /// Faults in it.
     pub faults: u64,
@@ -81,7 +81,7 @@ pub struct Stretch {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cause {
     pub why: String,
-    /// Times that the VM was told.
+    /// Changes that the VM handled.
     pub told: u64,
     /// Shootdowns, and the pages they were for.
     pub flushes: u64,

@@ -134,7 +134,7 @@ struct Chart<'c> {
     text: &'c dyn Fn(f64) -> String,
     /// Of the policy with the largest last value, and the one with the least; with the largest number of vCPUs.
     title: &'c dyn Fn([(&str, String); 2], u32) -> String,
-    /// More that readers who cannot see it are told.
+    /// More for the description in words.
     about: &'c str,
     y: (String, fn(f64) -> String),
     linear: bool,

@@ -1,5 +1,4 @@
-//! How far the simulations can be believed: what they take things to cost, and what becomes of the ranking when that is
-//! wrong.
+//! How far the simulations can be believed: the costs that they assume, and the ranking of the policies when a cost is wrong.
 
 use super::data::{Data, Sim};
 use super::doc::{Block, Mark, Section, Source, Table, cell, figures, marked, number, words};

@@ -1,4 +1,4 @@
-//! What users of `slat sim NAME` type, and what it means for a bench.
+//! The flags of `slat sim NAME`, and the policies and settings that follow.
 
 use super::work_flags::WorkFlags;
 use crate::typed::Unused;

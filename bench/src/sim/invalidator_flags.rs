@@ -1,4 +1,4 @@
-//! What users of `slat sim invalidate` type besides: who invalidates, and the cases that this makes.
+//! Further flags of `slat sim invalidate`: the threads that invalidate, and the cases that follow.
 
 use super::work_flags::time;
 use crate::bench::{HostPage, params};

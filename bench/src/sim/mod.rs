@@ -6,20 +6,20 @@
 //! ```
 //! The engine that runs is the one that ships, compiled a second time on simulated atomics and locks. Simulations are the
 //! same on every machine, to the byte; what they are worth is what their costs are worth, and how far the model goes. So a
-//! report carries its costs, says which were measured, and shows what becomes of the ranking when they are wrong; and
+//! report carries its costs, says which were measured, and shows whether the ranking holds when they are wrong; and
 //! `slat sim validate` holds the same benches against real threads, as far as this machine has CPUs for them.
 //!
 //! | file | idea |
 //! |---|---|
-//! | `args` | what users type |
-//! | `invalidator_flags` | the same of invalidators, and the cases that it makes |
+//! | `args` | the flags |
+//! | `invalidator_flags` | flags of invalidators, and the cases that follow |
 //! | `work_flags` | what guests and hosts do around the engine, as flags |
 //! | `costs` | which price list: assumed, of a file, or measured now |
-//! | `simulate` | the runs, and what came of them |
+//! | `simulate` | the runs, and their report |
 //! | `sweep` | whether the ranking hangs on uncertain costs |
 //! | `against` | the series' own figures: one column fits, the others are predicted |
-//! | `outcome` | what is handed back |
-//! | `text` | the same for people |
+//! | `outcome` | the report as a value |
+//! | `text` | the report as tables |
 //! | `validate` | simulated against real threads |
 
 mod against;

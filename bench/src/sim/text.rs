@@ -5,7 +5,7 @@ use slat_machine::costs::{Costs, Field};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Cache lines told for each policy.
+/// Cache lines shown for each policy.
 const LINES: usize = 3;
 
 impl fmt::Display for SimReport {

@@ -20,7 +20,7 @@ use slat_threads::benches::host_faults::host_has;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who ages, and what guards the tables.
+/// How pages are aged, and what guards the tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entrant {
     guard: Guard,

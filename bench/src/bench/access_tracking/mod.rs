@@ -1,10 +1,10 @@
-//! `slat bench access-tracking-perf`: which pages vCPUs have used, and what asking costs these vCPUs (the MGLRU aging series).
+//! `slat bench access-tracking-perf`: which pages vCPUs have used, and what aging costs these vCPUs (the MGLRU aging series).
 //!
 //! ```text
 //! tracked_memory.rs  guest memory on slat-mm, a VM, vCPUs that go over it
 //! ager.rs            how the ager asks which pages are young: page by page, by tables, or in passes of the multi-gen LRU
 //! faulting.rs        -p: vCPUs bring new memory in while the ager ages it
-//! stages.rs          without -p: pages that were used, and pages that were not, must be told apart
+//! stages.rs          without -p: the ager has to tell used pages from idle ones
 //! ```
 //! After KVM's `access_tracking_perf_test`, to which the series added `-l` and `-p`. There an aging pass asks the secondary
 //! MMU page by page: under the MMU lock, taken alone, before ("no opt"), and without it after ("opt"). Both are here, on
@@ -49,7 +49,7 @@ pub struct AccessTracking {
     pause: u64,
 }
 
-/// Its levers: [`crate::levers`].
+/// Tables that show what each idea contributes: [`crate::levers`].
 const LEVERS: &[Grid] = &[
     Grid {
         what: "One aging pass while vCPUs fault memory in",
@@ -85,7 +85,7 @@ const LEVERS: &[Grid] = &[
     },
 ];
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["10 s", "1.1 GiB"],
     question: "What does aging cost vCPUs that fault memory in meanwhile?",

@@ -1,4 +1,4 @@
-//! A VM with one range of guest memory, and its leaf tables by address: who measures sets their bits as a walker would.
+//! A VM with one range of guest memory, and its leaf tables by address: the bench sets their bits as a hardware walker would.
 
 use crate::bench::arithmetic::Arithmetic;
 use crate::bench::harness::shuffle;
@@ -70,7 +70,7 @@ impl LeafBits {
         self.gfns.len()
     }
 
-    /// Makes this many of 1000 pages young, spread evenly and in no pattern, and their links accessed.
+    /// Makes so many of 1000 pages young, spread evenly and without a pattern, and sets Accessed in their links.
     pub fn use_pages(&mut self, permille: u32) {
         self.set(|number| {
             let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -78,7 +78,7 @@ impl LeafBits {
         });
     }
 
-    /// No page was used.
+    /// Makes all pages idle.
     pub fn rest_pages(&mut self) {
         self.set(|_| false);
     }

@@ -53,7 +53,7 @@ enum Entrant {
     Active(u32),
 }
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["1 min", "160 MiB"],
     runs: "7",
@@ -149,7 +149,7 @@ fn entrants(sparse: bool) -> Vec<Entrant> {
     all
 }
 
-/// One measurement: picoseconds a leaf, and whether each pass told as many young pages as there were.
+/// One measurement: picoseconds a leaf, and whether each pass found as many young pages as there were.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     ps: f64,

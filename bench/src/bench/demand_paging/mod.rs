@@ -75,7 +75,7 @@ const ENTRANTS: [(MmuLock, &str); 3] = [
 /// Of their fault time, vCPUs of slat's may wait for the MMU lock less than this, in percent.
 const LOCK_SHARE: f64 = 1.0;
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["5 s", "550 MiB"],
     question: "Four vCPUs touch new memory, and the host fills pages.",

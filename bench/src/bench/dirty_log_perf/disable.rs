@@ -33,7 +33,7 @@ const BASELINES: [(Way, &str); 2] = [
     (Way::AtOnce, "zap all at once, and refault"),
 ];
 
-/// What one lap gives.
+/// The result of one lap.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     disable: Duration,

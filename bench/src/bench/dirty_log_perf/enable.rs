@@ -25,7 +25,7 @@ struct Entrant {
 /// What a VMM clears at a time: 64 MiB.
 const PIECE: u64 = (64 << 20) / Level::K4.bytes();
 
-/// What one lap gives.
+/// The result of one lap.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     gradual: bool,

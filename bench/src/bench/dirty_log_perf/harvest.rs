@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// Pages of 1000 that are dirty.
 const DENSITIES: [u32; 4] = [0, 10, 100, 1000];
 
-/// Who runs.
+/// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Entrant {
     /// So many of 1000 pages are dirty.
@@ -40,14 +40,14 @@ enum Entrant {
     LockedRmw,
 }
 
-/// What they run on.
+/// The memslots and the bitmap that the entrants run on.
 struct Field {
     slots: Vec<(Track, MappedSlot)>,
     /// As many words as a bitmap has.
     bits: Vec<AtomicU64>,
 }
 
-/// Microseconds, and whether each harvest told what was dirty.
+/// Microseconds, and whether each harvest reported the dirty pages and no other.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     us: f64,

@@ -1,4 +1,4 @@
-//! Who logs: slat's ways, and the one before them; each with the steps that the test times.
+//! The ways to log: those of slat, and the one before them, each with the steps that the test times.
 //!
 //! | | enable | get | clear |
 //! |---|---|---|---|
@@ -111,7 +111,7 @@ impl Entrant {
         Ok(())
     }
 
-    /// Tracks what `get` told of again, where that has not done so.
+    /// Tracks the pages that `get` reported again, unless `get` has done so.
     pub fn clear(self, vm: &LoggedVm, idle: &mut Idle, slots: &[Slot], bits: &[u64]) -> Result<(), Error> {
         if let Way::Before | Way::Manual(_) = self.way {
             for slot in slots {

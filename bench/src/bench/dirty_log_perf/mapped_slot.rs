@@ -1,5 +1,5 @@
-//! One memslot with every leaf table in place, for the tests of the engine alone: who measures says of each page whether it
-//! has been written.
+//! One memslot with every leaf table in place, for the tests of the engine alone. A test sets for each page whether it has been
+//! written.
 
 use super::logged_vm::{LoggedVm, build, builder, slot};
 use crate::bench::leaf_tables::{ENTRIES, LeafTables};
@@ -46,7 +46,7 @@ impl MappedSlot {
         self.each_leaf(|gfn, word| Word((word.0 | all) & if written(gfn) { u64::MAX } else { !noted }));
     }
 
-    /// No page has been used, stores and all.
+    /// Clears Accessed and Dirty of each page.
     pub fn rest(&self) {
         self.each_leaf(|_, word| Word(word.0 & !(Ept4::DIRTY | Ept4::ACCESSED)));
     }
@@ -65,7 +65,7 @@ impl MappedSlot {
         }
     }
 
-    /// Pages whose next store would not be noticed.
+    /// Counts the pages whose next store would not be noticed.
     pub fn untracked(&self, track: Track) -> u64 {
         let words = self.tables.linked().flat_map(|(_, table)| table).map(Entry::load);
         words.filter(|&word| Ept4::is_present(word) && word.0 & noted_in(track) != 0).count() as u64

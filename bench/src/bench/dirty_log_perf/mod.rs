@@ -10,8 +10,8 @@
 //! The host of the VM (`logged_vm.rs`) has no data memory, so what is timed is the engine, and vCPUs that cache translations. The
 //! vCPUs (`vcpus.rs`) go over memory together (`sweep.rs`); logs report pages (`reported.rs`). A fault costs
 //! no exit from the guest here, which hardware would charge to the vCPU that faults. So each test with a guest is made a second
-//! time, where a fault takes a microsecond more (`--exits`). Checks are of what logs told against what the guest wrote,
-//! never of speed.
+//! time, where a fault takes a microsecond more (`--exits`). Checks compare the pages that logs
+//! reported with the pages that the guest wrote; no check is of speed.
 
 mod disable;
 mod enable;
@@ -107,7 +107,7 @@ pub struct DirtyLogPerf {
     tests: Vec<Test>,
 }
 
-/// What there is to measure.
+/// A test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Test {
     /// The stages of KVM's test, by slat's ways and by the one before
@@ -131,7 +131,7 @@ enum PageSize {
     M2,
 }
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["2 min", "1.1 GiB"],
     question: "What does it cost to know which pages a guest writes?",
@@ -204,7 +204,7 @@ impl Bench for DirtyLogPerf {
 }
 
 impl DirtyLogPerf {
-    /// What cannot be measured.
+    /// Refuses sizes that cannot be measured.
     fn refuse(&self, vcpus: u32) -> Result<(), Error> {
         let large = Level::M2;
         multiple_of(large, "bytes", self.bytes, MOST / u64::from(vcpus) / large.bytes() * large.bytes())?;

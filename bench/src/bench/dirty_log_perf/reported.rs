@@ -1,4 +1,4 @@
-//! What logs have told: a bit a frame, set by the harvester; and how it compares with what the guest wrote.
+//! The pages that logs have reported, one bit a frame, and their comparison with the pages that the guest wrote.
 
 use super::sweep::Pass;
 use slat::{Gfn, Span};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Frames of a word.
 const FRAMES: u64 = 64;
 
-/// See the module's header. From frame 0 on.
+/// A bit for each frame from frame 0 on: see the module's header.
 pub struct Reported(Vec<AtomicU64>);
 
 /// Pages, counted.
@@ -15,7 +15,7 @@ pub struct Reported(Vec<AtomicU64>);
 pub struct Verdict {
     /// Written by the guest.
     pub written: u64,
-    /// Of those, not told.
+    /// Of those, not reported.
     pub lost: u64,
     /// Reported, and not written.
     pub spurious: u64,
@@ -42,7 +42,7 @@ impl Reported {
         self.0.iter().for_each(|word| word.store(0, Relaxed));
     }
 
-    /// Compares what was told of `gfns` with what `pass` stored to.
+    /// Compares the reported pages of `gfns` with the pages that `pass` stored to.
     pub fn compare(&self, gfns: Span<Gfn>, pass: Pass) -> Verdict {
         let mut verdict = Verdict::default();
         for gfn in (gfns.start.0..gfns.end.0).map(Gfn) {

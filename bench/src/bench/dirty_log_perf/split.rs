@@ -1,5 +1,5 @@
 //! Large pages split when the log is enabled, or by the first store to each: what the first pass of stores takes
-//! afterwards, and what a vCPU elsewhere feels while all of them are split.
+//! afterwards, and how long faults of another vCPU take while all of them are split.
 //!
 //! A pass stores to each 4K page, as KVM's test does, or once to each 2M page. slat splits a large page by one fault, and
 //! the store to each of its other pages finds it done. KVM, before it split eagerly, put a table with one small page in
@@ -45,13 +45,13 @@ struct Entrant {
     exit: Duration,
 }
 
-/// What one lap gives.
+/// The result of one lap.
 struct Sample {
     enable: Duration,
     pass: Duration,
     /// Faults elsewhere, beside the enabling and with nothing beside.
     faults: Seen,
-    /// Whether all that the pass stored to was told, and large pages are as they should be after enabling.
+    /// Whether the log reported every page that the pass stored to, and large pages are as they should be after enabling.
     right: bool,
 }
 
@@ -86,7 +86,7 @@ pub fn measure(
             rows.extend(FIGURES.into_iter().flat_map(|figure| compare(LARGE, figure)));
         }
     }
-    // What others feel of the enabling does not depend on exits.
+    // How long faults elsewhere take beside the enabling does not depend on exits.
     for (&track, &exit) in tracks.iter().filter_map(|track| exits.first().map(|exit| (track, exit))) {
         let of = |way| laps.of(Entrant { way, track, step: LARGE, exit });
         let [slat, mutex] = [Way::Eager, Way::EagerExclusive].map(of);

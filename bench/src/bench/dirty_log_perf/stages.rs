@@ -21,7 +21,7 @@ use slat_series::PatchSeries;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// What is done.
+/// The settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Stages {
     pub vcpus: u32,
@@ -46,7 +46,7 @@ pub struct Iteration {
     pub verdict: Verdict,
 }
 
-/// What one lap gives.
+/// The result of one lap.
 #[derive(Clone, Debug)]
 pub struct Sample {
     populate: Duration,
@@ -70,7 +70,7 @@ const FIGURES: [Figure<Sample>; 8] = [
     ("every page stored to again", "us", |sample| Some(us(sample.again))),
 ];
 
-/// Those that only ways with a clear of its own have.
+/// Figures of ways whose clear is a step of its own.
 const ALONE: [Figure<Sample>; 2] = [
     ("get alone, later", "us", |sample| sample.later(|iteration| iteration.clear.and(Some(iteration.get)))),
     ("clear alone, later", "us", |sample| sample.later(|iteration| iteration.clear)),
@@ -100,7 +100,7 @@ impl Sample {
 }
 
 impl Stages {
-    /// Runs all of the entrants, of which the first is the one before, and adds what they give to the report.
+    /// Runs the entrants, and adds their rows and checks to the report. The first entrant is the baseline.
     pub fn measure(&self, report: &mut Report, entrants: Vec<Entrant>, runs: u32) -> Result<(), Error> {
         let laps = Lineup::run(runs, entrants, |&entrant| {
             self.lap(entrant, entrant.builder(self.size, self.vcpus))
@@ -124,7 +124,7 @@ impl Stages {
         Ok(())
     }
 
-    /// What the log reported against what the guest wrote.
+    /// Compares the pages that the log reported with the pages that the guest wrote.
     pub fn checks(&self, entrant: Entrant, samples: &[Sample]) -> [Check; 2] {
         let (mut written, mut lost, mut first, mut later) = (0, 0, 0, 0);
         for sample in samples {

@@ -70,7 +70,7 @@ fn large_pages_make_first_harvests_spurious_where_that_is_allowed() {
     }
 }
 
-/// Negative control: pages are tracked again, and vCPUs not told. They go on storing through what their TLBs hold.
+/// Negative control: pages are tracked again without a flush, so that vCPUs store through stale TLB entries.
 #[test]
 fn a_flush_that_is_left_out_is_found_out() {
     // A part of a vCPU must fit into its TLB.

@@ -72,12 +72,12 @@ impl Order {
 /// The highest guest address plus one that every entrant's format can translate: the lower half of 48 bits.
 const GUEST_LIMIT: u64 = 1 << 47;
 
-/// The host frame behind a guest frame, the same for every entrant: a memslot's arithmetic and no more.
+/// The host frame behind a guest frame, the same for every entrant.
 fn backing(gfn: Gfn) -> Pfn {
     Pfn(gfn.0 + (1 << 24))
 }
 
-/// Its levers: [`crate::levers`].
+/// Tables that show what each idea contributes: [`crate::levers`].
 const LEVERS: &[Grid] = &[Grid {
     what: "A fault of 4 KiB, under each lock",
     columns: &[
@@ -97,7 +97,7 @@ const LEVERS: &[Grid] = &[Grid {
            What the series wins with 416 vCPUs is simulated: `slat sim demand-paging`.",
 }];
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["15 s", "30 MiB"],
     question: "What does one 4 KiB fault cost?",

@@ -78,7 +78,7 @@ impl Entrant {
         Self { name: name.into(), series: None, lap: Box::new(move |course| lap(&build(course), course)) }
     }
 
-    /// The same, as a row that answers `series`.
+    /// The entrant, whose row answers `series`.
     #[must_use]
     pub fn answering(mut self, series: PatchSeries) -> Self {
         self.series = Some(series);
@@ -159,7 +159,7 @@ mod tests {
     use parking_lot::Mutex;
     use std::collections::BTreeMap;
 
-    /// A map that may lie in three ways, for the checks to find.
+    /// A map that can break each of the three checks.
     #[derive(Default)]
     struct Liar {
         pages: Mutex<BTreeMap<Gfn, Pfn>>,

@@ -43,7 +43,7 @@ pub enum Change {
     Fork,
 }
 
-/// What one sample yields.
+/// The result of one sample.
 pub struct Beside {
     fault_ns: Histogram<u64>,
     changes: u64,

@@ -44,7 +44,7 @@ pub struct HostFaults {
     changed: u64,
 }
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["20 s", "500 MiB"],
     ci: &["-b 8M --changed 4M"],
@@ -82,7 +82,7 @@ impl Job {
     }
 }
 
-/// What one sample yields.
+/// The result of one sample.
 #[derive(Clone, Debug)]
 struct Sample {
     /// From the line until the last thread was done, in nanoseconds.

@@ -100,7 +100,7 @@ const BESIDE: [Beside; 4] = [
 /// One case under one policy.
 type Entrant = (Beside, Policy);
 
-/// Its levers: [`crate::levers`].
+/// Tables that show what each idea contributes: [`crate::levers`].
 const LEVERS: &[Grid] = &[Grid {
     what: "A fault of 4 KiB beside a thread that invalidates single pages back to back, under each lock",
     columns: &[
@@ -119,7 +119,7 @@ const LEVERS: &[Grid] = &[Grid {
            more in the same 2 MiB than the mutex does, since its fault alone takes half as long.",
 }];
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["5 s; 20 s at most", "25 MiB"],
     question: "What does a thread that invalidates single pages back to back cost a fault beside it?",

@@ -59,7 +59,7 @@ pub struct MemslotPerf {
     kvm: bool,
 }
 
-/// What there is to measure.
+/// A test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Test {
     /// Slots under a guest that runs.
@@ -113,7 +113,7 @@ impl ValueEnum for Test {
     }
 }
 
-/// Its levers: [`crate::levers`].
+/// Tables that show what each idea contributes: [`crate::levers`].
 const LEVERS: &[Grid] = &[Grid {
     what: "32,764 memslots, one operation",
     columns: &[
@@ -132,7 +132,7 @@ const LEVERS: &[Grid] = &[Grid {
            the array.",
 }];
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["4 min", "400 MiB"],
     question: "What do 10 to 1,000,000 memslots cost guest and host?",

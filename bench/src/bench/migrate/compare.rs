@@ -1,4 +1,4 @@
-//! Whether the memory that came is the memory that was: every byte, while the guest stands still.
+//! Compares the receiver's memory with the sender's and with what the guests wrote, byte by byte, while the guests are halted.
 
 use super::checked_guest::Guest;
 use super::endpoint::Machine;

@@ -57,7 +57,7 @@ fn answering(rows: Vec<Row>) -> Vec<Row> {
     rows.into_iter().map(|row| row.answering(PatchSeries::TdpMmu)).collect()
 }
 
-/// Whether every byte came, in every run of every entrant.
+/// Checks that every byte arrived, in every run of every entrant.
 pub fn checks<'s>(samples: impl Iterator<Item = &'s Sample> + Clone) -> Vec<Check> {
     let none = |name: &str, of: &str, bad: fn(&Sample) -> u64, all: fn(&Sample) -> u64| {
         let (bad, all) = (samples.clone().map(bad).sum::<u64>(), samples.clone().map(all).sum::<u64>());

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// Accesses of each guest on the receiver's machine, for each of its pages.
 const AFTER: u64 = 16;
 
-/// What there is to migrate.
+/// The guests that migrate.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     /// The sender's machine.
@@ -37,7 +37,7 @@ pub struct Job {
     pub seed: u64,
 }
 
-/// What one sample yields.
+/// The result of one sample.
 #[derive(Clone, Debug)]
 pub struct Sample {
     pub outcome: Outcome,

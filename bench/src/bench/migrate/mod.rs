@@ -11,9 +11,9 @@
 //! | file | idea |
 //! |---|---|
 //! | `migration` | one sample, from the empty machine to the guest that runs on the other one |
-//! | `endpoint` | one of the two, and how it arrives |
+//! | `endpoint` | one of the two machines, and how it arrives |
 //! | `checked_guest`, `vcpus` | what writes meanwhile, and knows every byte; the threads that it runs on |
-//! | `sender` | the other of the two, and its connections, which break where they are told to |
+//! | `sender` | the sending machine and its connections, which break on request |
 //! | `compare` | byte by byte: against the sender, and against what the guest has written |
 //! | `comparisons` | the report |
 //!
@@ -104,7 +104,7 @@ pub struct Migrate {
     sabotage_rearm: bool,
 }
 
-/// Who migrates.
+/// How the guest migrates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Entrant {
     /// In rounds, with a log: slat as it ships.
@@ -115,7 +115,7 @@ enum Entrant {
 
 const ENTRANTS: [Entrant; 2] = [Entrant::PreCopy, Entrant::HaltFirst];
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["1 min", "2.1 GiB"],
     runs: "3",

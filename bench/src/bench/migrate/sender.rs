@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A side that says nothing for so long is gone.
+/// A side that sends nothing for so long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How to migrate.
@@ -71,7 +71,7 @@ pub fn why(error: MigrateError<Error>) -> Error {
     }
 }
 
-/// A stream that is given up in the end.
+/// The stream, whose reads and writes fail after [`PATIENCE`].
 pub fn patient(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;

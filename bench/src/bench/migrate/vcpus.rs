@@ -1,4 +1,4 @@
-//! The vCPU threads: each runs its guest on the machine that it is told to, until it is told to stand still.
+//! The vCPU threads: each runs its guest on one of the two machines until it is halted.
 //!
 //! A guest's own state, such as its registers, stays in the process: what a VMM would send along with the last round is the guest
 //! itself here, which the same thread number runs on both machines. While a guest runs its thread holds the guest's lock.

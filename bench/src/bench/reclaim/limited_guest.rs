@@ -34,7 +34,7 @@ pub struct Job {
     tables: u64,
 }
 
-/// Who runs.
+/// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entrant {
     /// Which [`Job`].
@@ -45,16 +45,16 @@ pub struct Entrant {
     pub walk_secondary: bool,
 }
 
-/// What one sample yields.
+/// The result of one sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     pub wall_ms: f64,
     /// Pages brought in again.
     pub refaults: u64,
-    /// Mean rank of the pages that went, from 0, the coldest; `None` where none did.
+    /// Mean rank of the evicted pages, from 0, the coldest; `None` where none was evicted.
     pub rank: Option<f64>,
     pub aging_passes: u64,
-    /// Pages that were to go and turned out to be in use.
+    /// Pages that reclaim chose and found in use.
     pub spared: u64,
     /// The most that was charged at any look, and the limit.
     pub charged: [u64; 2],
@@ -127,7 +127,7 @@ impl Job {
     }
 }
 
-/// The pages that went.
+/// The evicted pages.
 #[derive(Default)]
 struct Evictions {
     /// Accesses that the guest has made.

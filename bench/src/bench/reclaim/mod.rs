@@ -1,10 +1,10 @@
-//! `slat bench reclaim`: a guest with less memory than it uses. Which pages should go?
+//! `slat bench reclaim`: a guest with less memory than it uses. Which pages should be evicted?
 //!
 //! ```text
 //! access_stream.rs  what guests access: the bundled traces, and a program with phases; which page is accessed when
 //! limited_guest.rs  one sample: a machine with a limit, swap, and one vCPU
-//! bounds.rs         what exact LRU and Belady's optimum would have brought in again
-//! accuracy.rs       how cold the pages were that went
+//! bounds.rs         pages brought in again under exact LRU and under Belady's optimum
+//! accuracy.rs       how cold evicted pages were
 //! slow_device.rs    faults elsewhere while a swap device is slow
 //! refaults.rs       the report
 //! ```
@@ -52,7 +52,7 @@ pub struct Reclaim {
     accesses: Option<u32>,
 }
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["40 s", "420 MiB"],
     question: "Which pages go when memory is short?",

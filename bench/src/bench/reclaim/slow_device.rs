@@ -1,11 +1,11 @@
-//! Faults elsewhere while a swap device takes 100 ms for each write.
+//! Faults in another address space while a swap device takes 100 ms for each write.
 //!
 //! ```text
 //! busy       an address space at its limit: each of its writes needs a page, which has to go to the device      another thread
 //! elsewhere  an address space on the same arena and the same swap: fresh pages, and pages from compressed memory  measured
 //! ```
-//! The same accesses are measured with no busy one, in the same rounds. What is busy waits for the device, so that the processors are
-//! the measured thread's in both.
+//! The same accesses are measured without the busy thread, in the same rounds. The busy thread sleeps in the device, so that it takes
+//! no processor from the measured thread.
 
 use super::limited_guest::Blocks;
 use crate::bench::harness::Series;
@@ -81,7 +81,7 @@ fn map(space: &AddressSpace, pages: u64) -> Result<(), MmError> {
     space.mmap(Place::Fixed(BASE), pages * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).map(drop)
 }
 
-/// Writes page after page until it is over, and then says how many of them are not as they were written.
+/// Writes page after page until it is over, and then counts the pages that are not as they were written.
 fn be_busy(space: &AddressSpace, over: &AtomicBool) -> Result<u64, MmError> {
     let Some(mut idle) = Idle::take() else { return Ok(1) };
     let mut written = 0;

@@ -61,7 +61,7 @@ impl Samples<'_> {
         params
     }
 
-    /// All rows of this range: first what it takes to be rid of it, with all accounting.
+    /// All rows of this range: first the time of a zap with all accounting.
     pub fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         let mut add = |way, of: Vec<Row>| rows.extend(of.into_iter().map(|row| row.of(name(way))));

@@ -1,4 +1,4 @@
-//! `slat bench zap`: what it takes to be rid of a large range of guest memory, and what others feel of it.
+//! `slat bench zap`: how long it takes to zap a large range of guest memory, and how long faults of other vCPUs take meanwhile.
 //!
 //! ```text
 //! zapped_range.rs   the range, dense or sparse, and what lies beside it
@@ -33,7 +33,7 @@ use slat_series::PatchSeries;
 use zap_sample::{Entrant, WAYS};
 use zapped_range::{MOST, MOST_VCPUS, Pages, ZappedRange};
 
-/// What it takes to zap 1 to 64 GiB, leaf by leaf, by unhooking tables or by a new root, and what faults elsewhere feel
+/// How long it takes to zap 1 to 64 GiB, leaf by leaf, by unhooking tables or by a new root, and how long faults elsewhere take
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat bench zap --sizes 1G --dense --runs 3")]
 pub struct Zap {
@@ -55,7 +55,7 @@ pub struct Zap {
 /// The baseline that holds one lock.
 const MUTEX: &str = "--mmu-lock exclusive";
 
-/// Its levers: [`crate::levers`].
+/// Tables that show what each idea contributes: [`crate::levers`].
 const LEVERS: &[Grid] = &[Grid {
     what: "1 GiB is unmapped",
     columns: &[
@@ -72,7 +72,7 @@ const LEVERS: &[Grid] = &[Grid {
            to the operation: it makes one to the faults beside it, below.",
 }];
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["1 min", "300 MiB"],
     question: "What does it take to zap 1 to 64 GiB, and what do faults elsewhere notice?",

@@ -17,7 +17,7 @@ use slat_threads::benches::zap::{self, Lap, Times, Way};
 use slat_threads::host::hva_of;
 use slat_threads::world::compute;
 
-/// The others warm up for so long.
+/// Onlookers warm up for so long.
 const WARM_UP_NS: u64 = 2_000_000;
 
 pub const WAYS: [Way; 3] = [Way::LeafByLeaf, Way::Unhook, Way::All];
@@ -30,7 +30,7 @@ pub fn name(way: Way) -> &'static str {
     }
 }
 
-/// Table pages that it gives back, of a range that is all that is mapped.
+/// Table pages that a zap frees, where nothing but the range is mapped.
 fn frees(way: Way, range: &ZappedRange) -> u64 {
     match way {
         Way::LeafByLeaf => 0,
@@ -47,7 +47,7 @@ pub struct Entrant {
     pub lock: MmuLock,
 }
 
-/// What one sample of an entrant gives.
+/// The result of one sample.
 pub struct Sample {
     pub times: Times,
     /// Faults beside it, and with no zap for as long.

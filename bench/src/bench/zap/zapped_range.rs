@@ -38,7 +38,7 @@ pub enum Pages {
     Sparse,
 }
 
-/// What is to be zapped, and beside how many vCPUs.
+/// The range that is zapped, and the number of vCPUs that fault meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub struct ZappedRange {
     pub bytes: u64,

@@ -1,4 +1,4 @@
-//! The MGLRU aging series: the multi-gen LRU asks secondary MMUs who has used which pages, without the MMU lock.
+//! The MGLRU aging series: the multi-gen LRU asks secondary MMUs which pages were used, without the MMU lock.
 
 use super::super::data::{Data, Row, Sim};
 use super::super::doc::{

@@ -1,4 +1,4 @@
-//! The five patch series that slat answers: the figures they report, and what became of them.
+//! The five patch series that slat answers: the figures that they report, beside ours.
 //!
 //! Each file has one series' own table as constants, and sets ours beside it: measured here, where this machine is large
 //! enough, and simulated, where it is not. A [`Verdict`] judges one figure of a series'. What is not
@@ -143,13 +143,13 @@ fn ratio_line(from: Source, value: f64, sides: &Sides, place: &str) -> CardLine 
     losing(CardLine { sides: Some(sides.clone()), ..line(from, times(value), about) }, loses)
 }
 
-/// The same, which says where slat loses.
+/// The line, which says so where slat loses.
 fn losing(line: CardLine, loses: bool) -> CardLine {
     let about = if loses { line.about + ": slat loses" } else { line.about };
     CardLine { about, loses, ..line }
 }
 
-/// Everything that a bench has told.
+/// Every row of a bench.
 fn every_row(bench: &Bench) -> Table {
     let settings = |params: &Map<String, Value>, between: &str| {
         let texts = params.iter().map(|(key, value)| format!("{key}{between}{}", text(Some(value))));
