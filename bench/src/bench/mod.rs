@@ -42,12 +42,11 @@ use slat::{Level, RingSize, Track};
 use slat_cli::error::Error;
 use slat_cli::size::{self, size};
 use slat_cli::{flags, interrupt};
-use std::marker::PhantomData;
 use std::process::ExitCode;
 
 /// All programs, in the order of `BENCHMARKS.md`; those that virtual time has too come last. A bench that is added here is known
 /// everywhere.
-pub fn programs() -> Vec<Box<dyn Program>> {
+pub fn programs() -> Vec<Program> {
     let mut all = vec![
         own::<fault_floor::FaultFloor>(fault_floor::ABOUT),
         own::<demand_paging::DemandPaging>(demand_paging::ABOUT),
@@ -124,13 +123,26 @@ fn ring_size(text: &str) -> Result<RingSize, String> {
 }
 
 /// What runs as `slat bench NAME`.
-pub trait Program: Send + Sync {
-    /// The row of this bench in the registry.
-    fn about(&self) -> About;
-    /// `command` with its flags.
-    fn flags(&self, command: Command) -> Command;
+pub struct Program {
+    /// Its row of the registry.
+    pub about: About,
+    /// The command with its flags.
+    flags: fn(Command) -> Command,
     /// The bench that was typed.
-    fn parse(&self, matches: &ArgMatches) -> Result<Box<dyn Bench + Send>, clap::Error>;
+    parse: Box<dyn Fn(&ArgMatches) -> Result<Box<dyn Bench + Send>, clap::Error> + Send + Sync>,
+}
+
+impl Program {
+    /// The bench that `make` makes of the flags that were typed.
+    fn new<F: Args, B: Bench + Send + 'static>(
+        about: About,
+        make: impl Fn(F) -> B + Send + Sync + 'static,
+    ) -> Self {
+        let parse = move |matches: &ArgMatches| {
+            Ok(Box::new(make(F::from_arg_matches(matches)?)) as Box<dyn Bench + Send>)
+        };
+        Self { about, flags: F::augment_args, parse: Box::new(parse) }
+    }
 }
 
 /// A bench with the flags that were typed.
@@ -159,25 +171,9 @@ impl Asked {
     pub const ONCE: Self = Self { runs: 1, json: true };
 }
 
-/// A program whose flags are all its own.
-struct Own<B>(About, PhantomData<fn() -> B>);
-
-fn own<B: Bench + Args + Send + 'static>(about: About) -> Box<dyn Program> {
-    Box::new(Own::<B>(about, PhantomData))
-}
-
-impl<B: Bench + Args + Send + 'static> Program for Own<B> {
-    fn about(&self) -> About {
-        self.0
-    }
-
-    fn flags(&self, command: Command) -> Command {
-        B::augment_args(command)
-    }
-
-    fn parse(&self, matches: &ArgMatches) -> Result<Box<dyn Bench + Send>, clap::Error> {
-        Ok(Box::new(B::from_arg_matches(matches)?))
-    }
+/// A bench whose flags are all its own.
+fn own<B: Bench + Args + Send + 'static>(about: About) -> Program {
+    Program::new(about, |bench: B| bench)
 }
 
 /// What was typed behind `slat bench`.
@@ -193,8 +189,10 @@ impl ByName for Typed {
     fn commands() -> Vec<Command> {
         let command = |row: &registry::Row| {
             let About { name, runs, takes: [time, memory], .. } = row.about;
-            let command = row.program.flags(Command::new(name));
-            let asks = command.get_about().cloned().unwrap_or_default();
+            let command = (row.program.flags)(Command::new(name));
+            // A bench that virtual time has, too, asks there what it asks.
+            let simulated = || row.simulated.map(|bench| bench.about().asks.into());
+            let asks = command.get_about().cloned().or_else(simulated).unwrap_or_default();
             let command =
                 Asked::augment_args(command).mut_arg("runs", |arg| arg.default_value(runs)).about(asks);
             flags::takes(command, time, memory, ENDS)
@@ -205,7 +203,7 @@ impl ByName for Typed {
     fn parse(name: &str, matches: &ArgMatches) -> Option<Result<Self, clap::Error>> {
         let row = registry::all().iter().find(|row| row.about.name == name)?;
         let asked = Asked::from_arg_matches(matches);
-        Some(asked.and_then(|asked| Ok(Self { asked, bench: row.program.parse(matches)? })))
+        Some(asked.and_then(|asked| Ok(Self { asked, bench: (row.program.parse)(matches)? })))
     }
 }
 

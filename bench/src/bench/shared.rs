@@ -5,22 +5,21 @@ use super::harness::{Lineup, Series};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
 use super::{About, Asked, Bench, Program};
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::Args;
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_machine::Costs;
 use slat_threads::benches::{ALL, Bench as Shared, OnThreads, Point, Policy, Setting, Threads as Runs, Work};
 
 /// All of them.
-pub fn programs() -> impl Iterator<Item = Box<dyn Program>> {
-    ALL.iter().filter_map(|bench| match bench.about().threads {
-        OnThreads::Common(runs) => Some(Box::new(Threads(*bench, runs)) as Box<dyn Program>),
-        _ => None,
+pub fn programs() -> impl Iterator<Item = Program> {
+    ALL.iter().filter_map(|&bench| {
+        let about = bench.about();
+        let OnThreads::Common(Runs { takes, ci, quick, full }) = about.threads else { return None };
+        let row = About { takes, ci, quick, full, ..About::of(about.name, about.series) };
+        Some(Program::new(row, move |flags| Typed { bench, flags }))
     })
 }
-
-/// A bench as a program.
-struct Threads(&'static dyn Shared, Runs);
 
 #[derive(Debug, Args)]
 struct Flags {
@@ -31,21 +30,6 @@ struct Flags {
     /// Guests leave, hosts work and zero pages, each for as long as `slat sim` takes by default; else the engine works alone
     #[arg(long)]
     as_simulated: bool,
-}
-
-impl Program for Threads {
-    fn about(&self) -> About {
-        let (about, Runs { takes, ci, quick, full }) = (self.0.about(), self.1);
-        About { takes, ci, quick, full, ..About::of(about.name, about.series) }
-    }
-
-    fn flags(&self, command: Command) -> Command {
-        Flags::augment_args(command).about(self.0.about().asks)
-    }
-
-    fn parse(&self, matches: &ArgMatches) -> Result<Box<dyn Bench + Send>, clap::Error> {
-        Ok(Box::new(Typed { bench: self.0, flags: Flags::from_arg_matches(matches)? }))
-    }
 }
 
 struct Typed {
