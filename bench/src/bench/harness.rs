@@ -64,7 +64,7 @@ impl<E, S> Lineup<E, S> {
     /// The samples of this entrant; none where it did not run.
     pub fn of(&self, entrant: E) -> &[S]
     where
-        E: PartialEq,
+        E: PartialEq + Copy,
     {
         self.find(|other| *other == entrant)
     }

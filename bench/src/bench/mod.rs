@@ -122,6 +122,9 @@ fn ring_size(text: &str) -> Result<RingSize, String> {
     RingSize::new(bytes).map_err(|error| error.to_string())
 }
 
+/// Makes a bench of what was typed.
+type Parse = dyn Fn(&ArgMatches) -> Result<Box<dyn Bench + Send>, clap::Error> + Send + Sync;
+
 /// What runs as `slat bench NAME`.
 pub struct Program {
     /// Its row of the registry.
@@ -129,7 +132,7 @@ pub struct Program {
     /// The command with its flags.
     flags: fn(Command) -> Command,
     /// The bench that was typed.
-    parse: Box<dyn Fn(&ArgMatches) -> Result<Box<dyn Bench + Send>, clap::Error> + Send + Sync>,
+    parse: Box<Parse>,
 }
 
 impl Program {

@@ -125,6 +125,9 @@ impl Ranking<'_> {
     }
 }
 
+/// A title: of two policies, each with its figure, and of the largest number of vCPUs.
+type Title<'c> = dyn Fn([(&str, String); 2], u32) -> String + 'c;
+
 /// A figure of a simulation against the number of vCPUs, a line for each policy.
 struct Chart<'c> {
     /// Behind the simulation's name.
@@ -133,7 +136,7 @@ struct Chart<'c> {
     better: Better,
     text: &'c dyn Fn(f64) -> String,
     /// Of the policy with the largest last value, and the one with the least; with the largest number of vCPUs.
-    title: &'c dyn Fn([(&str, String); 2], u32) -> String,
+    title: &'c Title<'c>,
     /// More for the description in words.
     about: &'c str,
     y: (String, fn(f64) -> String),

@@ -91,14 +91,6 @@ impl Bench for AgingPass {
     }
 }
 
-/// What is compared with reading the same memory.
-const LOOKS: [(&str, fn() -> Entrant); 4] = [
-    ("idle, every table looked at", || Entrant::Idle(Scan::detect())),
-    ("idle, every table, portable scan", || Entrant::Idle(Scan::Portable)),
-    ("idle, one entry after the other", || Entrant::EntryByEntry),
-    ("idle, passed over by links", || Entrant::PassedOver),
-];
-
 /// The figures of one order of tables, in picoseconds a leaf.
 fn rows(bits: &LeafBits, laps: &Lineup<Entrant, Sample>) -> Vec<Row> {
     let of = |who| Series::known(laps.of(who), |sample| Some(sample.ps));
@@ -113,9 +105,14 @@ fn rows(bits: &LeafBits, laps: &Lineup<Entrant, Sample>) -> Vec<Row> {
     };
     let mut rows = Vec::new();
     if let Some(read) = of(Entrant::LinearRead) {
-        let looks = LOOKS
-            .iter()
-            .filter_map(|(name, who)| row(name, "reading the same memory, linearly", &read, who()));
+        let looks = [
+            ("idle, every table looked at", Entrant::Idle(Scan::detect())),
+            ("idle, every table, portable scan", Entrant::Idle(Scan::Portable)),
+            ("idle, one entry after the other", Entrant::EntryByEntry),
+            ("idle, passed over by links", Entrant::PassedOver),
+        ];
+        let baseline = "reading the same memory, linearly";
+        let looks = looks.into_iter().filter_map(|(name, who)| row(name, baseline, &read, who));
         rows.extend(looks.map(|row| row.answering(PatchSeries::MglruAging)));
     }
     if let Some((idle, rmw)) = of(Entrant::Idle(Scan::detect())).zip(of(Entrant::LockedRmw)) {

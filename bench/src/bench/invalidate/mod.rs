@@ -244,15 +244,15 @@ const FAULT: Figure = ("ns/fault", |lap, _| Some(lap.fault_ns));
 
 const FIGURES: [Figure; 6] = [
     ("times alone", |lap, alone| Some(lap.fault_ns / alone.fault_ns)),
-    ("moved/1000 faults", |lap, _| per_1000(lap, lap.counted.retries_by.moved)),
-    ("covered/1000 faults", |lap, _| per_1000(lap, lap.counted.retries_by.covered)),
-    ("lost/1000 faults", |lap, _| per_1000(lap, lap.counted.retries_by.lost)),
-    ("asked again/1000 faults", |lap, _| per_1000(lap, lap.counted.asked_again)),
+    ("moved/1000 faults", |lap, _| Some(per_1000(lap, lap.counted.retries_by.moved))),
+    ("covered/1000 faults", |lap, _| Some(per_1000(lap, lap.counted.retries_by.covered))),
+    ("lost/1000 faults", |lap, _| Some(per_1000(lap, lap.counted.retries_by.lost))),
+    ("asked again/1000 faults", |lap, _| Some(per_1000(lap, lap.counted.asked_again))),
     ("ns/invalidation", |lap, _| lap.invalidation_ns),
 ];
 
-fn per_1000(lap: &Lap, count: u64) -> Option<f64> {
-    Some(count as f64 * 1000.0 / lap.counted.mapped_faults as f64)
+fn per_1000(lap: &Lap, count: u64) -> f64 {
+    count as f64 * 1000.0 / lap.counted.mapped_faults as f64
 }
 
 /// The other policies against slat as it ships.

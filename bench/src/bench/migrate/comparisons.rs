@@ -2,7 +2,7 @@
 
 use super::compare::Compared;
 use super::migration::Sample;
-use crate::bench::harness::Series;
+use crate::bench::harness::{Lineup, Series};
 use crate::bench::report::{Check, Figure, Row, params};
 use crate::sim::Grid;
 use slat_migrate::Round;
@@ -23,7 +23,10 @@ const OF_RUN: [Figure<Sample>; 4] = [
     ("exits with a full ring", "exits", |sample| Some(sample.ring_full as f64)),
 ];
 
-const OF_ROUND: [(&str, &str, fn(&Round) -> f64); 5] = [
+/// A figure of a round: its name, its unit, and its value.
+type OfRound = (&'static str, &'static str, fn(&Round) -> f64);
+
+const OF_ROUND: [OfRound; 5] = [
     ("pages told", "pages", |round| round.told as f64),
     ("pages of zeroes", "pages", |round| round.sent.zeroes as f64),
     ("sent", "bytes", |round| round.sent.bytes as f64),
@@ -58,7 +61,8 @@ fn answering(rows: Vec<Row>) -> Vec<Row> {
 }
 
 /// Checks that every byte arrived, in every run of every entrant.
-pub fn checks<'s>(samples: impl Iterator<Item = &'s Sample> + Clone) -> Vec<Check> {
+pub fn checks<E>(laps: &Lineup<E, Sample>) -> Vec<Check> {
+    let samples = laps.all();
     let none = |name: &str, of: &str, bad: fn(&Sample) -> u64, all: fn(&Sample) -> u64| {
         let (bad, all) = (samples.clone().map(bad).sum::<u64>(), samples.clone().map(all).sum::<u64>());
         let first = samples.clone().find_map(|sample| sample.compared.first);

@@ -172,7 +172,7 @@ impl Bench for Migrate {
                 "runs": asked.runs,
             },
             rows,
-            checks: comparisons::checks(laps.all()),
+            checks: comparisons::checks(&laps),
             ..Report::of(ABOUT.name, machine)
         };
         Ok(report)
