@@ -23,23 +23,11 @@ impl AccessTracking {
         for &vcpus in &self.vcpus {
             let memory = self.memory(vcpus);
             let arena = arena(memory.bytes(), vcpus.into())?;
-            let mut stages: Vec<(&str, Vec<f64>)> = Vec::new();
+            let mut stages = Vec::new();
             for _ in 0..runs {
                 let world = TrackedMemory::new(&arena, Guard::SLAT, memory, self.lru)?;
-                let mut run = Run {
-                    world: &world,
-                    lru: self.lru,
-                    vcpus,
-                    times: Vec::new(),
-                    checks: &mut report.checks,
-                };
-                run.all()?;
-                for (stage, ms) in run.times {
-                    match stages.iter_mut().find(|(name, _)| *name == stage) {
-                        Some((_, all)) => all.push(ms),
-                        None => stages.push((stage, vec![ms])),
-                    }
-                }
+                let (times, checks) = (&mut stages, &mut report.checks);
+                Run { world: &world, lru: self.lru, vcpus, times, checks }.all()?;
             }
             let params = params! { "vcpus": vcpus, "pages": memory.pages().len() };
             let row = |(stage, all)| Row::alone(stage, params.clone(), "ms", &Series::new(all));
@@ -53,7 +41,8 @@ struct Run<'w> {
     world: &'w TrackedMemory,
     lru: bool,
     vcpus: u32,
-    times: Vec<(&'static str, f64)>,
+    /// Of each stage, in every round.
+    times: &'w mut Vec<(&'static str, Vec<f64>)>,
     checks: &'w mut Vec<Check>,
 }
 
@@ -83,7 +72,8 @@ impl Run<'_> {
         access: Access,
         which: impl Fn(Gfn) -> bool + Sync,
     ) -> Result<(), Error> {
-        self.times.push((name, self.world.sweep(access, which)?));
+        let ms = self.world.sweep(access, which)?;
+        self.took(name, ms);
         Ok(())
     }
 
@@ -92,7 +82,7 @@ impl Run<'_> {
         let idle = &mut idle()?;
         let began = Instant::now();
         let is_young: Vec<bool> = if self.lru { self.by_generation(idle)? } else { self.by_bits(idle) };
-        self.times.push(("asking", began.elapsed().as_secs_f64() * 1e3));
+        self.took("asking", began.elapsed().as_secs_f64() * 1e3);
         // Of those that were used, and of those that were not: how many there are, how many were taken for it.
         let mut counts = [[0u64; 2]; 2];
         for (gfn, young) in self.pages().zip(is_young) {
@@ -107,6 +97,13 @@ impl Run<'_> {
         );
         Check { name: format!("{} vCPUs: {name}", self.vcpus), ok, detail }.add_to(self.checks);
         Ok(())
+    }
+
+    fn took(&mut self, stage: &'static str, ms: f64) {
+        match self.times.iter_mut().find(|(name, _)| *name == stage) {
+            Some((_, all)) => all.push(ms),
+            None => self.times.push((stage, vec![ms])),
+        }
     }
 
     fn pages(&self) -> impl Iterator<Item = Gfn> + use<> {

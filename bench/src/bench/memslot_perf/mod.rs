@@ -97,12 +97,6 @@ impl Test {
     }
 }
 
-impl std::fmt::Display for Test {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 impl ValueEnum for Test {
     fn value_variants<'a>() -> &'a [Self] {
         &Self::ALL
