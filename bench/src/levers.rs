@@ -5,10 +5,9 @@
 //! cell is against the first column of its row. `BENCHMARKS.md` and the report begin with these tables.
 
 use crate::bench::harness::factor_interval;
-use crate::bench::report::{Report, Row};
+use crate::bench::report::Row;
 use crate::report::{Sides, sides};
 use crate::rules::Claim;
-use serde_json::Value;
 use std::fmt::{self, Write as _};
 
 /// Parameters that tell a row of a result from others of the same name.
@@ -156,22 +155,13 @@ impl Grid {
 /// A factor below this is printed as less than 1.
 const GAINS: f64 = 0.995;
 
-/// Writes the grids of a result that was kept as JSON, as Markdown; `show` prints a median with its samples.
+/// Writes the grids of a result as Markdown; `show` prints a median with its samples.
 ///
 /// Of a grid whose figures the result lacks it names the `command` that makes them.
-///
-/// # Panics
-/// Where the result is no report.
-pub fn markdown(
-    grids: &[Grid],
-    result: &Value,
-    command: &str,
-    show: impl Fn(f64, &[f64]) -> String,
-) -> String {
-    let rows = rows(result);
-    let (kept, missing): (Vec<Grid>, Vec<Grid>) = grids.iter().partition(|grid| grid.is_in(&rows));
+pub fn markdown(grids: &[Grid], rows: &[Row], command: &str, show: impl Fn(f64, &[f64]) -> String) -> String {
+    let (kept, missing): (Vec<Grid>, Vec<Grid>) = grids.iter().partition(|grid| grid.is_in(rows));
     let mut text = String::new();
-    write(&mut text, &kept, &rows, show).expect("a string takes all");
+    write(&mut text, &kept, rows, show).expect("a string takes all");
     for grid in missing {
         write!(text, "\n*{}*: not in the kept result; `slat bench {command}` makes it.\n", grid.what)
             .expect("a string takes all");
@@ -179,17 +169,9 @@ pub fn markdown(
     text
 }
 
-/// What the grids of a result that was kept as JSON claim.
-///
-/// # Panics
-/// Where the result is no report.
-pub fn claims(grids: &[Grid], result: &Value) -> Vec<Claim> {
-    let rows = rows(result);
-    grids.iter().filter(|grid| grid.is_in(&rows)).flat_map(|grid| grid.claims(&rows)).collect()
-}
-
-fn rows(result: &Value) -> Vec<Row> {
-    serde_json::from_value::<Report>(result.clone()).expect("a report").rows
+/// What the grids of a result claim.
+pub fn claims(grids: &[Grid], rows: &[Row]) -> Vec<Claim> {
+    grids.iter().filter(|grid| grid.is_in(rows)).flat_map(|grid| grid.claims(rows)).collect()
 }
 
 fn write(
@@ -271,18 +253,11 @@ mod tests {
 
     #[test]
     fn a_grid_that_a_result_lacks_names_its_command() {
-        let machine =
-            crate::bench::machine::Machine { cpu: None, cores: 2, os: String::new(), arch: String::new() };
-        let mut report = Report::of("example", machine);
-        report.rows = vec![row(1, 6.0, 3.0)];
-        let text = |report: &Report| {
-            markdown(&[GRID], &serde_json::to_value(report).unwrap(), "x --runs 9", |median, _| {
-                median.to_string()
-            })
-        };
-        assert_eq!(text(&report), "\n*a pass*: not in the kept result; `slat bench x --runs 9` makes it.\n");
-        report.rows.push(row(2, 8.0, 4.0));
-        assert!(text(&report).contains("| 2 vCPUs, ms | 8 | 4; 2.00 × |"), "{}", text(&report));
+        let mut rows = vec![row(1, 6.0, 3.0)];
+        let text = |rows: &[Row]| markdown(&[GRID], rows, "x --runs 9", |median, _| median.to_string());
+        assert_eq!(text(&rows), "\n*a pass*: not in the kept result; `slat bench x --runs 9` makes it.\n");
+        rows.push(row(2, 8.0, 4.0));
+        assert!(text(&rows).contains("| 2 vCPUs, ms | 8 | 4; 2.00 × |"), "{}", text(&rows));
     }
 
     #[test]

@@ -9,6 +9,8 @@ pub mod rules;
 mod sim;
 mod typed;
 
+pub use bench::report as results;
+
 use slat_cli::error::exit_code;
 use slat_cli::{bar, interrupt};
 use std::process::ExitCode;

@@ -99,7 +99,7 @@ pub struct Row {
     /// What is known of it.
     pub about: About,
     /// What `slat bench` runs.
-    pub(crate) program: Box<dyn Program>,
+    pub(crate) program: Program,
     /// What `slat sim` runs.
     pub(crate) simulated: Option<&'static dyn Simulated>,
     /// The two are one program.
@@ -107,8 +107,8 @@ pub struct Row {
 }
 
 static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
-    let row = |program: Box<dyn Program>| {
-        let about = program.about();
+    let row = |program: Program| {
+        let about = program.about;
         let simulated = slat_sim::benches::by_name(about.name);
         let shared = simulated.is_some_and(|bench| !matches!(bench.about().threads, OnThreads::Another));
         Row { about, program, simulated, shared }

@@ -118,26 +118,33 @@ pub fn whole() -> clap::Command {
 /// What was typed. A flag that would have no effect is refused; for what else clap refuses the process ends here.
 pub fn parse() -> Result<SlatBench, Error> {
     let matches = command().get_matches();
-    let typed = SlatBench::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    match &typed.command {
-        Command::Bench(Benches::Bench(bench)) => refuse(&matches, bench.0.unused())?,
-        Command::Sim(Sim::Bench(simulation)) => refuse(&matches, simulation.0.unused())?,
-        _ => {}
-    }
-    Ok(typed)
+    refuse_unused(&matches, SlatBench::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
+}
+
+/// A command without the `slat` in front, as if it were typed.
+pub fn parse_line(line: &str) -> Result<SlatBench, Error> {
+    let wrong = |error: clap::Error| Error::Usage(error.to_string());
+    let words = std::iter::once("slat").chain(line.split(' '));
+    let matches = command().try_get_matches_from(words).map_err(wrong)?;
+    refuse_unused(&matches, SlatBench::from_arg_matches(&matches).map_err(wrong)?)
 }
 
 /// Flags that have no effect beside the others, by their ids, and why.
-pub type Unused = Vec<(&'static str, String)>;
+pub type Unused = Vec<(String, String)>;
 
-/// Refuses the first of them that was typed.
-pub fn refuse(mut matches: &ArgMatches, unused: Unused) -> Result<(), Error> {
+/// Refuses the first flag without effect that was typed.
+fn refuse_unused(mut matches: &ArgMatches, typed: SlatBench) -> Result<SlatBench, Error> {
+    let unused = match &typed.command {
+        Command::Bench(Benches::Bench(bench)) => bench.0.unused(),
+        Command::Sim(Sim::Bench(simulation)) => simulation.0.unused(),
+        _ => Unused::new(),
+    };
     while let Some((_, below)) = matches.subcommand() {
         matches = below;
     }
     match unused.into_iter().find(|(flag, _)| flags::is_typed(matches, flag)) {
         Some((flag, why)) => Err(Error::Usage(format!("--{}: {why}", flag.replace('_', "-")))),
-        None => Ok(()),
+        None => Ok(typed),
     }
 }
 
@@ -255,37 +262,29 @@ mod tests {
     }
 
     fn refused(line: &str) -> String {
-        let matches =
-            command().try_get_matches_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
-        let typed = SlatBench::from_arg_matches(&matches).unwrap();
-        let unused = match typed.command {
-            Command::Bench(Benches::Bench(bench)) => bench.0.unused(),
-            Command::Sim(Sim::Bench(simulation)) => simulation.0.unused(),
-            _ => panic!("{line}"),
-        };
-        refuse(&matches, unused).map_or_else(|error| error.to_string(), |()| String::new())
+        parse_line(line).map_or_else(|error| error.to_string(), |_| String::new())
     }
 
     #[test]
     fn a_flag_without_effect_is_refused() {
         for (line, says) in [
-            ("slat bench access-tracking-perf --pause 5", "--pause: "),
-            ("slat bench access-tracking-perf --pause 6 --performance", ""),
-            ("slat bench dirty-log-perf --tests enable,harvest -v 2", "--vcpus: "),
-            ("slat bench dirty-log-perf --tests enable --sparse 4G", ""),
-            ("slat bench dirty-log-perf --tests log --sparse 4G", "--sparse: only --tests enable "),
-            ("slat bench dirty-log-perf --tests disable --track writes", "--track: "),
-            ("slat bench dirty-log-perf --lazy --pages 4k", "--lazy: "),
-            ("slat bench dirty-log-perf --lazy", ""),
-            ("slat bench memslot-perf --tests look-up --seconds 1", "--seconds: "),
-            ("slat bench memslot-perf --tests map,look-up --seconds 1", ""),
-            ("slat bench memslot-perf --tests memory -s 10", "--slots: "),
-            ("slat bench memslot-perf --tests memory -s 10 --kvm", ""),
-            ("slat sim zap --rest-ns 1", "--rest-ns: "),
-            ("slat sim access-tracking-perf --rest-ns 1", ""),
-            ("slat sim demand-paging --handler-ns 1", "--handler-ns: "),
-            ("slat sim demand-paging --handler-ns 1 --handlers", ""),
-            ("slat sim demand-paging --handler-ns 1 --handlers off", "--handler-ns: "),
+            ("bench access-tracking-perf --pause 5", "--pause: "),
+            ("bench access-tracking-perf --pause 6 --performance", ""),
+            ("bench dirty-log-perf --tests enable,harvest -v 2", "--vcpus: "),
+            ("bench dirty-log-perf --tests enable --sparse 4G", ""),
+            ("bench dirty-log-perf --tests log --sparse 4G", "--sparse: only --tests enable "),
+            ("bench dirty-log-perf --tests disable --track writes", "--track: "),
+            ("bench dirty-log-perf --lazy --pages 4k", "--lazy: "),
+            ("bench dirty-log-perf --lazy", ""),
+            ("bench memslot-perf --tests look-up --seconds 1", "--seconds: "),
+            ("bench memslot-perf --tests map,look-up --seconds 1", ""),
+            ("bench memslot-perf --tests memory -s 10", "--slots: "),
+            ("bench memslot-perf --tests memory -s 10 --kvm", ""),
+            ("sim zap --rest-ns 1", "--rest-ns: "),
+            ("sim access-tracking-perf --rest-ns 1", ""),
+            ("sim demand-paging --handler-ns 1", "--handler-ns: "),
+            ("sim demand-paging --handler-ns 1 --handlers", ""),
+            ("sim demand-paging --handler-ns 1 --handlers off", "--handler-ns: "),
         ] {
             let said = refused(line);
             assert!(said.starts_with(says) && said.is_empty() == says.is_empty(), "{line}: {said}");

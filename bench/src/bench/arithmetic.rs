@@ -1,4 +1,4 @@
-//! The host of benches that measure the engine alone: no data memory behind it, every address mapped for ever.
+//! The host of benches that measure the engine alone: it has no data memory, and maps every address for good.
 //!
 //! The frame of a host address is the address, and saying so is arithmetic, so a terabyte costs as much as a page.
 //! Table memory comes from the benches' common pool ([`tables`]), which is in huge pages and brought in before.
@@ -8,7 +8,7 @@ use slat::{Access, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn,
 use slat_threads::world::compute;
 use std::ptr::NonNull;
 
-/// See the module's header.
+/// Frame n of the host is page n of its address space.
 pub struct Arithmetic;
 
 // SAFETY: chunks of the pool are of the size and alignment asked for and lent to one user at a time; frame

@@ -9,6 +9,7 @@ use slat_cli::error::Error;
 use std::hint;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 /// Runs every entrant once a round, and returns each entrant's samples in round order.
 ///
@@ -28,13 +29,60 @@ pub fn interleave<E, S>(rounds: usize, entrants: &[E], mut sample: impl FnMut(&E
     samples
 }
 
-/// The same where a sample may fail: the first failure is the result.
+/// As [`interleave`], where a sample may fail: the first failure is the result.
 pub fn rounds<E, S>(
     rounds: usize,
     entrants: &[E],
     sample: impl FnMut(&E) -> Result<S, Error>,
 ) -> Result<Vec<Vec<S>>, Error> {
     interleave(rounds, entrants, sample).into_iter().map(|samples| samples.into_iter().collect()).collect()
+}
+
+/// The entrants of one interleaved run, each with its samples in round order.
+pub struct Lineup<E, S> {
+    entrants: Vec<E>,
+    samples: Vec<Vec<S>>,
+}
+
+impl<E, S> Lineup<E, S> {
+    /// Runs every entrant once a round, as [`rounds`] does.
+    pub fn run(
+        runs: u32,
+        entrants: impl IntoIterator<Item = E>,
+        sample: impl FnMut(&E) -> Result<S, Error>,
+    ) -> Result<Self, Error> {
+        let entrants: Vec<E> = entrants.into_iter().collect();
+        let samples = rounds(runs as usize, &entrants, sample)?;
+        Ok(Self { entrants, samples })
+    }
+
+    /// The samples of the entrant that `is` names; none where no such entrant ran.
+    pub fn find(&self, is: impl Fn(&E) -> bool) -> &[S] {
+        self.each().find(|(entrant, _)| is(entrant)).map_or(&[], |(_, samples)| samples)
+    }
+
+    /// The samples of this entrant; none where it did not run.
+    pub fn of(&self, entrant: E) -> &[S]
+    where
+        E: PartialEq + Copy,
+    {
+        self.find(|other| *other == entrant)
+    }
+
+    /// Each entrant with its samples, in the order in which they were given.
+    pub fn each(&self) -> impl Iterator<Item = (&E, &[S])> {
+        self.entrants.iter().zip(self.samples.iter().map(Vec::as_slice))
+    }
+
+    /// The samples of all entrants.
+    pub fn all(&self) -> impl Iterator<Item = &S> + Clone {
+        self.samples.iter().flatten()
+    }
+}
+
+/// A time in microseconds.
+pub fn us(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
 }
 
 /// The samples of one figure, one per round. Never empty.
@@ -52,6 +100,20 @@ impl Series {
         let mut sorted = samples.clone();
         sorted.sort_by(f64::total_cmp);
         Self { samples, sorted }
+    }
+
+    /// One figure of each sample.
+    ///
+    /// # Panics
+    /// Without samples.
+    pub fn of<S>(samples: &[S], figure: impl Fn(&S) -> f64) -> Self {
+        Self::new(samples.iter().map(figure).collect())
+    }
+
+    /// One figure of each sample; none where a sample lacks it, or there are no samples.
+    pub fn known<S>(samples: &[S], figure: impl Fn(&S) -> Option<f64>) -> Option<Self> {
+        let samples: Vec<f64> = samples.iter().map(figure).collect::<Option<_>>()?;
+        (!samples.is_empty()).then(|| Self::new(samples))
     }
 
     /// In the order of the rounds.

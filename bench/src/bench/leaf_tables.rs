@@ -1,4 +1,5 @@
-//! The leaf tables of a VM by address: for who sets bits as a walker would, and for the floors of passes over them.
+//! The leaf tables of a VM by address: for benches that set bits as a hardware walker does, and for the floors of passes over the
+//! tables.
 //!
 //! The least that a pass can do is to read each table ([`read`](LeafTables::read)); what it changes costs a locked
 //! instruction each ([`locked_rmw`](LeafTables::locked_rmw)). Both go in the order of memory, as fast as this
@@ -67,7 +68,7 @@ impl LeafTables {
         self.in_memory().flatten().for_each(locked_rmw);
     }
 
-    /// The same for the entries of these pages, by their numbers from the first one on.
+    /// One locked read-modify-write for the entry of each of these pages, numbered from the first one on.
     pub fn locked_rmw_of(&self, pages: &[u64]) {
         for &page in pages {
             let page = page as usize;

@@ -24,7 +24,7 @@ mod numa_balancing;
 mod reclaim;
 pub mod report;
 mod shared;
-mod software_vcpu;
+pub mod software_vcpu;
 mod tables;
 pub mod traces;
 mod zap;
@@ -37,15 +37,16 @@ pub(crate) use report::params;
 
 use crate::registry::{self, ByName};
 use crate::typed::Unused;
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
+use slat::{Level, RingSize, Track};
 use slat_cli::error::Error;
+use slat_cli::size::{self, size};
 use slat_cli::{flags, interrupt};
-use std::marker::PhantomData;
 use std::process::ExitCode;
 
 /// All programs, in the order of `BENCHMARKS.md`; those that virtual time has too come last. A bench that is added here is known
 /// everywhere.
-pub fn programs() -> Vec<Box<dyn Program>> {
+pub fn programs() -> Vec<Program> {
     let mut all = vec![
         own::<fault_floor::FaultFloor>(fault_floor::ABOUT),
         own::<demand_paging::DemandPaging>(demand_paging::ABOUT),
@@ -65,14 +66,86 @@ pub fn programs() -> Vec<Box<dyn Program>> {
     all
 }
 
+/// Refuses a size that is no multiple of `unit` from one unit to `most`, in bytes.
+fn multiple_of(unit: Level, flag: &str, bytes: u64, most: u64) -> Result<(), Error> {
+    let unit = unit.bytes();
+    if bytes > 0 && bytes.is_multiple_of(unit) && bytes <= most {
+        return Ok(());
+    }
+    let [unit, most] = [unit, most].map(size::text);
+    Err(Error::Usage(format!("--{flag}: {bytes} is not a multiple of {unit} from {unit} to {most}")))
+}
+
+/// The machine could not be built, or broke: why.
+pub(crate) fn machine_error(error: impl std::fmt::Display) -> Error {
+    Error::Machine(error.to_string())
+}
+
+/// How stores are noticed, as users type it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum TrackName {
+    /// By the faults of write-protected pages
+    Writes,
+    /// By the Dirty bits that the hardware sets
+    DirtyBits,
+}
+
+/// A size of the host's pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum HostPage {
+    #[value(name = "4k")]
+    K4,
+    #[value(name = "2m")]
+    M2,
+    #[value(name = "1g")]
+    G1,
+}
+
+impl HostPage {
+    pub fn level(self) -> Level {
+        [Level::K4, Level::M2, Level::G1][self as usize]
+    }
+}
+
+impl From<TrackName> for Track {
+    fn from(name: TrackName) -> Self {
+        match name {
+            TrackName::Writes => Self::Writes,
+            TrackName::DirtyBits => Self::DirtyBits,
+        }
+    }
+}
+
+/// Parses the size of a dirty ring.
+fn ring_size(text: &str) -> Result<RingSize, String> {
+    let bytes = u32::try_from(size(text)?).unwrap_or(u32::MAX);
+    RingSize::new(bytes).map_err(|error| error.to_string())
+}
+
+/// Makes a bench of what was typed.
+type Parse = dyn Fn(&ArgMatches) -> Result<Box<dyn Bench + Send>, clap::Error> + Send + Sync;
+
 /// What runs as `slat bench NAME`.
-pub trait Program: Send + Sync {
+pub struct Program {
     /// Its row of the registry.
-    fn about(&self) -> About;
-    /// `command` with its flags.
-    fn flags(&self, command: Command) -> Command;
+    pub about: About,
+    /// The command with its flags.
+    flags: fn(Command) -> Command,
     /// The bench that was typed.
-    fn parse(&self, matches: &ArgMatches) -> Result<Box<dyn Bench + Send>, clap::Error>;
+    parse: Box<Parse>,
+}
+
+impl Program {
+    /// The bench that `make` makes of the flags that were typed.
+    fn new<F: Args, B: Bench + Send + 'static>(
+        about: About,
+        make: impl Fn(F) -> B + Send + Sync + 'static,
+    ) -> Self {
+        let parse = move |matches: &ArgMatches| {
+            Ok(Box::new(make(F::from_arg_matches(matches)?)) as Box<dyn Bench + Send>)
+        };
+        Self { about, flags: F::augment_args, parse: Box::new(parse) }
+    }
 }
 
 /// A bench with the flags that were typed.
@@ -101,25 +174,9 @@ impl Asked {
     pub const ONCE: Self = Self { runs: 1, json: true };
 }
 
-/// A program whose flags are all its own.
-struct Own<B>(About, PhantomData<fn() -> B>);
-
-fn own<B: Bench + Args + Send + 'static>(about: About) -> Box<dyn Program> {
-    Box::new(Own::<B>(about, PhantomData))
-}
-
-impl<B: Bench + Args + Send + 'static> Program for Own<B> {
-    fn about(&self) -> About {
-        self.0
-    }
-
-    fn flags(&self, command: Command) -> Command {
-        B::augment_args(command)
-    }
-
-    fn parse(&self, matches: &ArgMatches) -> Result<Box<dyn Bench + Send>, clap::Error> {
-        Ok(Box::new(B::from_arg_matches(matches)?))
-    }
+/// A bench whose flags are all its own.
+fn own<B: Bench + Args + Send + 'static>(about: About) -> Program {
+    Program::new(about, |bench: B| bench)
 }
 
 /// What was typed behind `slat bench`.
@@ -135,8 +192,10 @@ impl ByName for Typed {
     fn commands() -> Vec<Command> {
         let command = |row: &registry::Row| {
             let About { name, runs, takes: [time, memory], .. } = row.about;
-            let command = row.program.flags(Command::new(name));
-            let asks = command.get_about().cloned().unwrap_or_default();
+            let command = (row.program.flags)(Command::new(name));
+            // A bench that virtual time has, too, asks there what it asks.
+            let simulated = || row.simulated.map(|bench| bench.about().asks.into());
+            let asks = command.get_about().cloned().or_else(simulated).unwrap_or_default();
             let command =
                 Asked::augment_args(command).mut_arg("runs", |arg| arg.default_value(runs)).about(asks);
             flags::takes(command, time, memory, ENDS)
@@ -147,7 +206,7 @@ impl ByName for Typed {
     fn parse(name: &str, matches: &ArgMatches) -> Option<Result<Self, clap::Error>> {
         let row = registry::all().iter().find(|row| row.about.name == name)?;
         let asked = Asked::from_arg_matches(matches);
-        Some(asked.and_then(|asked| Ok(Self { asked, bench: row.program.parse(matches)? })))
+        Some(asked.and_then(|asked| Ok(Self { asked, bench: (row.program.parse)(matches)? })))
     }
 }
 

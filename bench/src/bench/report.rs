@@ -1,4 +1,4 @@
-//! What a bench hands back: figures before against after, and the conditions under which they count.
+//! The report of a bench: figures of a baseline and of slat, and the checks under which they count.
 //!
 //! One [`Report`] has two faces, a table for people and one JSON object for programs, and both carry the
 //! same rows. A false [`Check`] makes the figures worthless; the process then exits with status 1.
@@ -21,6 +21,7 @@ pub const SCHEMA: u32 = 1;
 /// The outcome of one bench.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
+    /// [`SCHEMA`].
     pub schema: u32,
     /// Whose time it is: "real".
     pub clock: Cow<'static, str>,
@@ -40,8 +41,11 @@ pub struct Report {
     pub checks: Vec<Check>,
 }
 
+/// A figure of a sample: its name, its unit, and its value; no value where a sample lacks it.
+pub type Figure<S> = (&'static str, &'static str, fn(&S) -> Option<f64>);
+
 /// One comparison.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// What the baseline is; or what was done, where the baseline is the same in all rows.
     pub name: String,
@@ -59,8 +63,9 @@ pub struct Row {
     pub series: Option<Cow<'static, str>>,
     /// The ratio which that series reports, where it reports one for this very comparison.
     pub series_ratio: Option<f64>,
-    /// The figures of the rounds, in their order.
+    /// The baseline's figures of the rounds, in their order.
     pub baseline_samples: Option<Vec<f64>>,
+    /// Those of slat.
     pub slat_samples: Vec<f64>,
 }
 
@@ -98,6 +103,47 @@ impl Row {
         }
     }
 
+    /// A figure of slat's, against a baseline where there is one.
+    pub fn against(
+        name: &str,
+        params: Map<String, Value>,
+        unit: &'static str,
+        baseline: Option<Series>,
+        slat: &Series,
+    ) -> Self {
+        match baseline {
+            Some(baseline) => Self::compare(name, params, unit, &baseline, slat),
+            None => Self::alone(name, params, unit, slat),
+        }
+    }
+
+    /// A row for each of these figures that both have.
+    pub fn compare_each<S>(
+        figures: &[Figure<S>],
+        params: &Map<String, Value>,
+        [baseline, slat]: [&[S]; 2],
+    ) -> Vec<Self> {
+        let row = |&(name, unit, figure): &Figure<S>| {
+            let [baseline, slat] = [baseline, slat].map(|samples| Series::known(samples, figure));
+            Some(Self::compare(name, params.clone(), unit, &baseline?, &slat?))
+        };
+        figures.iter().filter_map(row).collect()
+    }
+
+    /// A row for each of these figures that slat has.
+    pub fn alone_each<S>(figures: &[Figure<S>], params: &Map<String, Value>, slat: &[S]) -> Vec<Self> {
+        let row = |&(name, unit, figure): &Figure<S>| {
+            Some(Self::alone(name, params.clone(), unit, &Series::known(slat, figure)?))
+        };
+        figures.iter().filter_map(row).collect()
+    }
+
+    /// The row, whose name begins with `who`.
+    #[must_use]
+    pub fn of(self, who: &str) -> Self {
+        Self { name: format!("{who}: {}", self.name), ..self }
+    }
+
     /// Names the series that this row answers.
     #[must_use]
     pub fn answering(mut self, series: impl Into<Option<PatchSeries>>) -> Self {
@@ -128,6 +174,26 @@ impl Check {
     /// So many of so many: it holds where it is all of them.
     pub fn all(name: impl Into<String>, [good, of]: [u64; 2]) -> Self {
         Self { name: name.into(), ok: good == of, detail: format!("{good} of {of}") }
+    }
+
+    /// What must hold of each sample: how many samples it holds of.
+    pub fn each<'s, S: 's>(
+        name: impl Into<String>,
+        samples: impl Iterator<Item = &'s S> + Clone,
+        holds: impl Fn(&S) -> bool,
+    ) -> Self {
+        let good = samples.clone().filter(|sample| holds(sample)).count() as u64;
+        Self::all(name, [good, samples.count() as u64])
+    }
+
+    /// Adds it to those before. One that is made in every round is one: it holds where it held each time, and tells of the
+    /// first time that it did not.
+    pub fn add_to(self, all: &mut Vec<Self>) {
+        match all.iter_mut().find(|known| known.name == self.name) {
+            Some(known) if known.ok => *known = self,
+            Some(_) => {}
+            None => all.push(self),
+        }
     }
 
     /// One for each name in `tallies`, of all of that name together; `at` says where.
@@ -188,8 +254,8 @@ impl fmt::Display for Report {
             for row in group {
                 let baseline = row.baseline.zip(row.baseline_samples.as_deref());
                 let baseline =
-                    baseline.map_or_else(|| "-".into(), |(all, samples)| Figure(all, samples).to_string());
-                let slat = Figure(row.slat, &row.slat_samples).to_string();
+                    baseline.map_or_else(|| "-".into(), |(all, samples)| Median(all, samples).to_string());
+                let slat = Median(row.slat, &row.slat_samples).to_string();
                 let ratio = row.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}x"));
                 write!(f, "  {:width$} {baseline:>23} {slat:>23} {ratio:>8}", row.name)?;
                 match (row.series.as_deref(), row.series_ratio) {
@@ -215,9 +281,9 @@ pub fn range(samples: &[f64]) -> [f64; 2] {
 }
 
 /// A median with its range, to three digits or so.
-struct Figure<'a>(f64, &'a [f64]);
+struct Median<'a>(f64, &'a [f64]);
 
-impl fmt::Display for Figure<'_> {
+impl fmt::Display for Median<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(median, samples) = *self;
         let [min, max] = range(samples);

@@ -1,8 +1,9 @@
 //! A vCPU of `slat-vcpu`, for the benches that are one program in both worlds: its guest uses one word of each page, through a TLB that
 //! it really has.
 
+use super::machine_error;
 use slat::table::formats::Npt4;
-use slat::{Fault, Format, Gfn, Host, Idle, VcpuId, Vm};
+use slat::{Fault, Format, Gfn, Host, Idle, Vcpu, VcpuId, Vm};
 use slat_cli::error::Error;
 use slat_cli::thread::window;
 use slat_mm::HostView;
@@ -47,34 +48,50 @@ pub struct SoftwareVcpu<'vm> {
 impl<'vm> SoftwareVcpu<'vm> {
     /// vCPU `number`, of which there is no other.
     pub fn new(vm: &'vm Vm<Npt4, HostView>, number: u32, uses: Uses) -> Result<Self, Error> {
-        let id = VcpuId(number);
-        let vcpu = vm.vcpu(id).ok_or_else(|| Error::Machine(format!("vCPU {number} is in use")))?;
-        let cpu = Cpu::new(vcpu, window(vm.host().space().arena()));
-        Ok(Self { id, cpu, uses, on: None, counts: [0; 2], wrong: 0, failed: None })
+        let cpu = Cpu::new(vcpu(vm, number)?, window(vm.host().space().arena()));
+        Ok(Self { id: VcpuId(number), cpu, uses, on: None, counts: [0; 2], wrong: 0, failed: None })
     }
 
-    /// The same without a look at the clock for each fault.
+    /// The vCPU, whose faults are not timed.
     pub fn untimed(self) -> Self {
         Self { cpu: self.cpu.untimed(), ..self }
     }
 
-    /// The same on this CPU of the machine's.
+    /// The vCPU, tied to this CPU.
     pub fn on(self, cpu: usize) -> Self {
         Self { on: Some(cpu), ..self }
     }
 }
 
-/// Why a vCPU left its guest, where the guest has not stopped by itself.
-pub fn why_failed(exit: Exit) -> Option<String> {
-    match exit {
-        Exit::Stopped => None,
-        Exit::RingFull => Some("a dirty ring is full".to_owned()),
-        Exit::Mmio(fault) => Some(format!("there is no memory at {}", fault.gpa)),
-        Exit::Failed(fault, error) => Some(format!("{error} at {}", fault.gpa)),
+/// Runs `program` until it stops by itself; `drain` empties the vCPU's dirty ring whenever it is full.
+pub fn run_until_stopped<F: Format, H: Host>(
+    cpu: &mut Cpu<'_, F, H>,
+    idle: &mut Idle,
+    program: &mut impl Program,
+    mut drain: impl FnMut(&mut Idle) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let wrong = |gpa, why: &dyn std::fmt::Display| Err(machine_error(format!("guest address {gpa}: {why}")));
+    loop {
+        match cpu.run(idle, program) {
+            Exit::Stopped => return Ok(()),
+            Exit::RingFull => drain(idle)?,
+            Exit::Mmio(fault) => return wrong(fault.gpa, &"there is no memory"),
+            Exit::Failed(fault, error) => return wrong(fault.gpa, &error),
+        }
     }
 }
 
-/// The first of their errors; how many words were not what they had to be.
+/// What empties the ring of a vCPU that has none.
+pub fn no_ring(_idle: &mut Idle) -> Result<(), Error> {
+    Err(machine_error("a dirty ring is full"))
+}
+
+/// vCPU `number`, of which there is no other.
+pub fn vcpu<F: Format, H: Host>(vm: &Vm<F, H>, number: u32) -> Result<Vcpu<'_, F, H>, Error> {
+    vm.vcpu(VcpuId(number)).ok_or_else(|| machine_error(format!("vCPU {number} is in use")))
+}
+
+/// The first of the vCPUs' errors, or how many words were wrong.
 pub fn words_wrong(vcpus: &mut [SoftwareVcpu<'_>]) -> Result<u64, Error> {
     match vcpus.iter_mut().find_map(|vcpu| vcpu.failed.take()) {
         Some(error) => Err(error),
@@ -82,7 +99,7 @@ pub fn words_wrong(vcpus: &mut [SoftwareVcpu<'_>]) -> Result<u64, Error> {
     }
 }
 
-/// The same where a wrong word is an error.
+/// As [`words_wrong`], where a wrong word is an error.
 pub fn all_went_well(vcpus: &mut [SoftwareVcpu<'_>]) -> Result<(), Error> {
     match words_wrong(vcpus)? {
         0 => Ok(()),
@@ -111,8 +128,8 @@ impl Touch for SoftwareVcpu<'_> {
     /// In one go: a guest leaves for nothing but faults.
     fn touched_each(&mut self, idle: &mut Idle, pages: impl Iterator<Item = Gfn>) {
         let mut guest = Guest { pages: pages.peekable(), uses: self.uses, used: 0, wrong: 0 };
-        if let Some(why) = why_failed(self.cpu.run(idle, &mut guest)) {
-            self.failed = Some(Error::Machine(format!("vCPU {}: {why}", self.id.0)));
+        if let Err(error) = run_until_stopped(&mut self.cpu, idle, &mut guest, no_ring) {
+            self.failed = Some(error);
         }
         self.counts = self.counts.map(|count| count + guest.used);
         self.wrong += guest.wrong;

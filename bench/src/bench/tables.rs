@@ -1,4 +1,4 @@
-//! Table memory, the same for every entrant of a bench: pages out of huge pages that are already there.
+//! Table memory, the same for every entrant of a bench: pages of huge pages that have been faulted in before.
 //!
 //! A table's physical address is its address in this process, since only this process walks it. Pages come
 //! as they are, and the taker clears it, as it would have to in a kernel. What is given back is used

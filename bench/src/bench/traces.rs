@@ -1,10 +1,17 @@
-//! The guests' work: the bundled traces, read once and kept, cut into the stretches between two scans.
+//! The bundled traces in memory, cut into stretches, and the guest memory that they touch.
 
+use slat::{Format, Gfn, Gpa, Hva, Idle, PAGE_SIZE, Slot, SlotId, Vm};
 use slat_cli::error::Error;
+use slat_mm::{AddressSpace, Backing, HostView, Place, Prot};
 use slat_vcpu::guest::Layout;
 use slat_vcpu::trace::{Access, bundled};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// Where guest memory lies in the host's address space.
+pub const BASE: Hva = Hva(0x1000_0000_0000);
+/// What a freed frame is filled with: a guest that still reads it finds this.
+pub const POISON: u8 = 0xdd;
 
 /// A trace in memory.
 pub struct Trace {
@@ -63,6 +70,51 @@ impl Trace {
             }
         }
         dealt
+    }
+
+    /// The guest memory that its regions need. They lie one after the other, from guest address 0 on.
+    pub fn bytes(&self) -> u64 {
+        self.regions.len() as u64 * Layout::REGION
+    }
+
+    fn placed(&self) -> impl Iterator<Item = (u64, Gpa)> {
+        (0..).zip(&self.regions).map(|(nth, &region)| (region, Gpa(nth * Layout::REGION)))
+    }
+
+    /// Where its regions lie in guest memory.
+    pub fn layout(&self) -> Layout {
+        let mut layout = Layout::new();
+        self.placed().for_each(|(region, gpa)| layout.place(region, gpa));
+        layout
+    }
+
+    /// The guest frames that it touches, in order, each with the number of accesses before.
+    pub fn touched(&self) -> impl Iterator<Item = (u32, Gfn)> {
+        let mut layout = self.layout();
+        let accesses = (0..).zip(self.stretches.iter().flat_map(|stretch| stretch.iter()));
+        let ends = accesses.flat_map(|(made, access)| {
+            let last = access.addr + u64::from(access.size) - 1;
+            [access.addr, last].map(|addr| (made, addr))
+        });
+        // `regions` has all that it touches.
+        ends.filter_map(move |(made, addr)| Some((made, layout.gpa(addr)?.gfn())))
+    }
+
+    /// Maps the guest's memory, and gives the VM a memslot for each region.
+    pub fn place<F: Format>(
+        &self,
+        space: &AddressSpace,
+        vm: &Vm<F, HostView>,
+        idle: &mut Idle,
+        log_dirty: bool,
+    ) -> Result<(), Error> {
+        for (nth, (_, gpa)) in (0..).zip(self.placed()) {
+            let hva = BASE + gpa.0;
+            space.mmap(Place::Fixed(hva), Layout::REGION, Prot::ReadWrite, Backing::Anonymous)?;
+            let slot = Slot::new(SlotId(nth), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);
+            vm.slots().commit(idle, |tx| tx.create(Slot { log_dirty, ..slot }))?;
+        }
+        Ok(())
     }
 
     /// Accesses of one pass.

@@ -1,8 +1,9 @@
 //! The figures of the documents, from `bench-results/`: `cargo run -p slat-bench --bin figures` writes `BENCHMARKS.md`, and the
 //! table in `README.md`. Its tests hold both against the results, byte by byte.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use slat_bench::registry::{self, Headline, Kept};
+use slat_bench::results::{Report, Row};
 use slat_bench::{levers, rules};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-fn read(file: &str) -> Value {
+fn read(file: &str) -> Report {
     let path = root().join(format!("bench-results/{file}-2-cores.json"));
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -42,14 +43,13 @@ fn with_figures(readme: &str) -> String {
 
 /// The table of the README: a line for each headline of the registry.
 fn figures() -> String {
-    let machine = machine(&read(kept()[0].file));
+    let machine = read(kept()[0].file).machine.to_string();
     let mut text =
         format!("{machine}\n\n| what | unit | baseline | slat | command |\n|---|---|---|---|---|\n");
     for Line { command, figure, row, unit } in lines(&machine) {
-        let baseline = measured(&row["baseline"], &row["baseline_samples"]);
-        let slat = measured(&row["slat"], &row["slat_samples"]);
         let loses = if loses(&row) { "; slat loses" } else { "" };
         let spread = if is_inside_spread(&row) { "; inside the spread" } else { "" };
+        let [baseline, slat] = measured(&row);
         writeln!(
             text,
             "| {}{loses}{spread} | {unit} | {baseline}: {} | **{slat}** | `slat bench {command}` |",
@@ -64,46 +64,35 @@ fn figures() -> String {
 struct Line {
     command: String,
     figure: &'static Headline,
-    row: Value,
+    row: Row,
     unit: String,
 }
 
 fn lines(machine: &str) -> Vec<Line> {
     let of = |Kept { file, command, headlines, .. }: Kept| {
-        let result = read(file);
-        let line = |figure: &'static Headline| {
-            assert_eq!(machine, self::machine(&result), "{file}: another machine");
-            let has = |row: &&Value| {
-                let is = |(key, value): &(&str, &str)| plain(&row["params"][key]) == *value;
-                row["name"] == figure.row && figure.params.iter().all(is)
-            };
-            let row = rows(&result).find(has);
+        let Report { machine: measured_on, rows, .. } = read(file);
+        let line = move |figure: &'static Headline| {
+            let mut rows = rows.iter();
+            let row = rows.find(|row| row.is(figure.row, figure.params));
             let row = row.unwrap_or_else(|| panic!("{file}: no row {}", figure.row)).clone();
-            let unit =
-                plain(&row["unit"]).replace("/fault", "").replace("/iteration", "").replace("us", "µs");
+            let unit = row.unit.replace("/fault", "").replace("/iteration", "").replace("us", "µs");
             Line { command: command.clone(), figure, row, unit }
         };
-        headlines.iter().map(line).collect::<Vec<_>>()
+        let lines: Vec<Line> = headlines.iter().map(line).collect();
+        assert!(lines.is_empty() || machine == measured_on.to_string(), "{file}: another machine");
+        lines
     };
     kept().into_iter().flat_map(of).collect()
 }
 
 /// Whether the two may as well be equal.
-fn is_inside_spread(row: &Value) -> bool {
-    let [one, other] = ["baseline_samples", "slat_samples"].map(|key| samples(&row[key]));
-    levers::is_inside_spread(&one, &other)
-}
-
-fn samples(samples: &Value) -> Vec<f64> {
-    samples.as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
+fn is_inside_spread(row: &Row) -> bool {
+    levers::is_inside_spread(row.baseline_samples.as_deref().unwrap_or_default(), &row.slat_samples)
 }
 
 /// Whether slat's figure is worse than the baseline's.
-fn loses(row: &Value) -> bool {
-    row["slat"]
-        .as_f64()
-        .zip(row["baseline"].as_f64())
-        .is_some_and(|(slat, other)| rules::is_lost(slat, other))
+fn loses(row: &Row) -> bool {
+    row.baseline.is_some_and(|baseline| rules::is_lost(row.slat, baseline))
 }
 
 /// All of it: a section for each file.
@@ -125,7 +114,7 @@ fn benchmarks() -> String {
         write!(
             text,
             "\n### {file}: what brings what\n{}",
-            levers::markdown(levers, &read(file), &command, measured_of)
+            levers::markdown(levers, &read(file).rows, &command, measured_of)
         )
         .expect("a string takes all");
     }
@@ -142,67 +131,49 @@ fn benchmarks() -> String {
 fn section(
     text: &mut String,
     (file, question, command): (&str, &str, &str),
-    result: &Value,
+    result: &Report,
 ) -> std::fmt::Result {
-    let checks: Vec<bool> =
-        result["checks"].as_array().into_iter().flatten().map(|c| c["ok"] == true).collect();
-    let hold = checks.iter().filter(|ok| **ok).count();
+    let hold = result.checks.iter().filter(|check| check.ok).count();
     write!(text, "\n## {file}\n\n{question}\n\n```console\n$ slat bench {command}\n```\n\n")?;
-    writeln!(text, "{}; {}.", machine(result), settings(&result["params"]))?;
-    writeln!(text, "{hold} of {} checks hold.", checks.len())?;
-    let rows: Vec<&Value> = rows(result).collect();
-    for group in rows.chunk_by(|a, b| a["params"] == b["params"] && a["unit"] == b["unit"]) {
-        let unit = plain(&group[0]["unit"]);
-        let settings = settings(&group[0]["params"]);
+    writeln!(text, "{}; {}.", result.machine, settings(&result.params))?;
+    writeln!(text, "{hold} of {} checks hold.", result.checks.len())?;
+    for group in result.rows.chunk_by(|a, b| a.params == b.params && a.unit == b.unit) {
+        let (unit, settings) = (escaped(&group[0].unit), settings(&group[0].params));
         let head = if settings.is_empty() { unit } else { format!("{settings}; {unit}") };
         write!(text, "\n{head}\n\n| | baseline | slat | ratio | answers |\n|---|---|---|---|---|\n")?;
         for row in group {
-            let ratio = row["ratio"].as_f64().map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"));
-            let answers = row["series"].as_str().map_or("", slat_series::name);
-            let claim =
-                row["series_ratio"].as_f64().map_or_else(String::new, |ratio| format!(" ({ratio:.2})"));
-            writeln!(
-                text,
-                "| {} | {} | {} | {ratio} | {answers}{claim} |",
-                plain(&row["name"]),
-                measured(&row["baseline"], &row["baseline_samples"]),
-                measured(&row["slat"], &row["slat_samples"]),
-            )?;
+            let ratio = row.ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"));
+            let answers = row.series.as_deref().map_or("", slat_series::name);
+            let claim = row.series_ratio.map_or_else(String::new, |ratio| format!(" ({ratio:.2})"));
+            let [baseline, slat] = measured(row);
+            let name = escaped(&row.name);
+            writeln!(text, "| {name} | {baseline} | {slat} | {ratio} | {answers}{claim} |")?;
         }
     }
     Ok(())
 }
 
-/// Where it was measured.
-fn machine(result: &Value) -> String {
-    let [cpu, cores, arch, os] = ["cpu", "cores", "arch", "os"].map(|key| plain(&result["machine"][key]));
-    format!("{cpu}, {cores} cores, {arch}, {os}")
-}
-
-fn rows(result: &Value) -> impl Iterator<Item = &Value> {
-    result["rows"].as_array().into_iter().flatten()
-}
-
-/// Text without quotes.
-fn plain(value: &Value) -> String {
-    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+/// Text of a cell.
+fn escaped(text: &str) -> String {
     text.replace('|', "\\|").replace('<', "\\<")
 }
 
 /// Parameters as words: `order random, vcpus 2`.
-fn settings(params: &Value) -> String {
-    let words = params.as_object().into_iter().flatten();
-    let words = words.map(|(key, value)| format!("{} {}", key.replace('_', " "), plain(value)));
+fn settings(params: &Map<String, Value>) -> String {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let words =
+        params.iter().map(|(key, value)| format!("{} {}", key.replace('_', " "), escaped(&text(value))));
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// A median, with the least and the greatest sample where they differ; a dash where there is none.
-fn measured(median: &Value, of: &Value) -> String {
-    let Some(median) = median.as_f64() else { return "–".to_owned() };
-    measured_of(median, &samples(of))
+/// The baseline and slat: a median, with the least and the greatest sample where they differ; a dash where there is none.
+fn measured(row: &Row) -> [String; 2] {
+    let samples = row.baseline_samples.as_deref().unwrap_or_default();
+    let baseline = row.baseline.map_or_else(|| "–".to_owned(), |median| measured_of(median, samples));
+    [baseline, measured_of(row.slat, &row.slat_samples)]
 }
 
-/// The same of numbers.
+/// A median with its samples.
 fn measured_of(median: f64, samples: &[f64]) -> String {
     let samples = || samples.iter().copied();
     let range = [samples().reduce(f64::min), samples().reduce(f64::max)].map(|end| end.map(number));
@@ -263,13 +234,12 @@ mod tests {
 
     /// The lines of the README, and what carries each.
     fn claims(readme: &str) -> Vec<rules::Claim> {
-        let machine = machine(&read(super::kept()[0].file));
+        let machine = read(super::kept()[0].file).machine.to_string();
         let of = |Line { figure, row, unit, .. }: Line| {
             let line = readme.lines().find(|line| line.starts_with(&format!("| {}", figure.what)));
             // What the command repeats is no figure.
             let text = line.and_then(|line| line.rsplit_once(" | `")).map_or("", |(text, _)| text);
-            let sides = [("baseline", "baseline_samples"), ("slat", "slat_samples")];
-            let rows = sides.map(|(median, samples)| measured(&row[median], &row[samples]).replace(',', ""));
+            let rows = measured(&row).map(|side| side.replace(',', ""));
             let lost = loses(&row).then_some(unit).into_iter().collect();
             let place = figure.what.to_owned();
             rules::Claim { place, text: text.into(), rows: rows.to_vec(), lost, ..Default::default() }
@@ -282,7 +252,7 @@ mod tests {
     #[test]
     fn the_documents_claim_nothing_that_their_rows_do_not_carry() {
         let readme = document("README.md");
-        let grids = |kept: &Kept| levers::claims(kept.levers, &read(kept.file));
+        let grids = |kept: &Kept| levers::claims(kept.levers, &read(kept.file).rows);
         let grids: Vec<_> = super::kept().iter().flat_map(grids).collect();
         assert!(grids.len() > 20 && claims(&readme).len() >= 5);
         let broken = rules::broken(&[claims(&readme), grids].concat());
@@ -316,9 +286,9 @@ mod tests {
         assert_eq!(kept, files);
         for Kept { file, command, .. } in super::kept() {
             let result = read(file);
-            assert_eq!(command.split(' ').next(), result["bench"].as_str(), "{file}");
+            assert_eq!(command.split(' ').next(), Some(&*result.bench), "{file}");
             if let Some((_, runs)) = command.split_once("--runs ") {
-                assert_eq!(runs, plain(&result["params"]["runs"]), "{file}");
+                assert_eq!(runs, result.params["runs"].to_string(), "{file}");
             }
         }
     }
@@ -327,10 +297,6 @@ mod tests {
     fn numbers_have_three_digits_or_all_before_the_point() {
         let numbers = [0.0, 0.3747, 3.1035, 9.996, 55.84, 99.96, 982_539.278, -1234.0].map(number);
         assert_eq!(numbers, ["0", "0.375", "3.10", "10.0", "55.8", "100", "982,539", "-1,234"]);
-        assert_eq!(measured(&1.0.into(), &serde_json::json!([1.0, 2.0])), "1.00 (1.00–2.00)");
-        assert_eq!(
-            (measured(&Value::Null, &Value::Null), measured(&7.5.into(), &Value::Null)),
-            ("–".into(), "7.50".into())
-        );
+        assert_eq!([measured_of(1.0, &[1.0, 2.0]), measured_of(7.5, &[])], ["1.00 (1.00–2.00)", "7.50"]);
     }
 }

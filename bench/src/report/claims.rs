@@ -1,4 +1,4 @@
-//! What a page claims, for [`crate::rules`]: the titles of plots, the figures of cards, the verdicts.
+//! The claims of a page, for [`crate::rules`]: titles of plots, figures of cards, verdicts.
 
 use super::doc::{Block, Card, CardLine, Plot, Source, Table};
 use super::series::Answer;

@@ -6,7 +6,7 @@
 use super::replay::Replay;
 pub use crate::bench::machine::Machine;
 pub use crate::bench::report::{Check, Report as Bench, Row};
-pub use crate::sim::outcome::{Row as SimRow, SimReport as Sim, Swept};
+pub use crate::sim::outcome::{Row as SimRow, SimReport as Sim};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ pub struct Part {
     pub outcome: Outcome,
 }
 
-/// What came of it.
+/// The outcome of a command.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {

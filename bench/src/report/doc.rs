@@ -89,7 +89,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// In a word.
+    /// As badges and tables name it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Series => "series",
@@ -155,7 +155,7 @@ pub struct Plot {
     pub title: String,
     /// Where its figures come from.
     pub from: Vec<Source>,
-    /// For readers that cannot see it.
+    /// A description for readers who cannot see the plot.
     pub about: String,
     pub svg: Markup,
     /// What is drawn, in figures.
@@ -205,10 +205,29 @@ impl Better {
     }
 }
 
+/// A column of a table whose rows are all made alike: its head, and its cell of a row.
+pub type Filled<'f, T> = (Column, &'f dyn Fn(&T) -> Cell);
+
 impl Table {
     /// A table without rows.
     pub fn new(caption: impl Into<String>, columns: Vec<Column>) -> Self {
         Self { caption: caption.into(), columns, rows: Vec::new() }
+    }
+
+    /// A row for each of these.
+    pub fn of<T, const N: usize>(
+        caption: impl Into<String>,
+        rows: impl IntoIterator<Item = T>,
+        columns: [Filled<'_, T>; N],
+    ) -> Self {
+        let (heads, cells): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
+        let row = |row: T| cells.iter().map(|cell| cell(&row)).collect();
+        Self { caption: caption.into(), columns: heads, rows: rows.into_iter().map(row).collect() }
+    }
+
+    /// The block, unless there are no rows.
+    pub fn unless_empty(self) -> Option<Block> {
+        (!self.rows.is_empty()).then_some(Block::Table(self))
     }
 }
 
@@ -235,4 +254,14 @@ pub fn cell(text: impl Into<String>) -> Cell {
 /// A cell with a mark.
 pub fn marked(text: impl Into<String>, mark: Mark) -> Cell {
     Cell { text: text.into(), mark }
+}
+
+/// What there may be, as text; else a dash.
+pub fn dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> Cell {
+    cell(value.map_or_else(|| "–".into(), text))
+}
+
+/// A cell that a reader looks for first.
+pub fn strong(text: impl Into<String>) -> Cell {
+    marked(text, Mark::Strong)
 }

@@ -1,4 +1,4 @@
-//! Where a report goes: a folder that can be written to, which is found out before anything is measured.
+//! The folder of a report. Whether it can be written is tried before anything is measured.
 
 use super::data::Data;
 use super::doc::{Block, Doc};

@@ -1,4 +1,4 @@
-//! The same page as Markdown, with plots in files beside it: for where people review text.
+//! The page as Markdown, with plots in files beside it: for reviews of text.
 
 use super::doc::{Block, Card, Cell, Column, Doc, Plot, Section, Table};
 use std::fmt::{self, Display, Write as _};

@@ -7,7 +7,7 @@
 //! ```
 //! | file | idea |
 //! |---|---|
-//! | `steps` | which commands are run, quickly or in full |
+//! | `report_commands` | which commands are run, quickly or in full |
 //! | `replay` | a guest whose memory is watched while it runs |
 //! | `data` | everything that was found out; a page can be drawn anew from it |
 //! | `verdict` | whether a series' figure is reproduced |
@@ -30,10 +30,10 @@ mod page;
 mod plot;
 mod replay;
 mod replay_plots;
+mod report_commands;
 mod scaling;
 mod series;
 mod simulations;
-mod steps;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -46,6 +46,7 @@ use crate::bench::machine::Machine;
 use data::{Data, Part};
 use folder::Folder;
 use indicatif::ProgressBar;
+use report_commands::Step;
 use slat_cli::bar;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
@@ -54,7 +55,6 @@ use std::io::{IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use steps::Step;
 
 /// Run the benches here and the simulations past this machine, and write a page that shows them beside the series'
 /// own tables
@@ -96,7 +96,7 @@ impl Report {
     /// Every step, until all are done or Ctrl-C is pressed.
     fn measure(&self) -> Data {
         let machine = Machine::detect();
-        let steps = steps::all(self.quick);
+        let steps = report_commands::all(self.quick);
         let progress = Progress::new(!bar::is_quiet(), steps.len());
         let began = Instant::now();
         let mut parts = Vec::new();

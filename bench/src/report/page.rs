@@ -1,7 +1,7 @@
 //! What the page says, from the data alone: the same data, the same page.
 
 use super::data::{Data, Outcome};
-use super::doc::{Block, Doc, Mark, Section, Source, Table, cell, marked, number, words};
+use super::doc::{Block, Doc, Filled, Mark, Section, Source, Table, cell, marked, number, words};
 use super::series::{Answer, answers};
 use super::verdict::Says;
 use super::{claims, simulations};
@@ -42,13 +42,12 @@ fn summary(data: &Data, answers: &[Answer]) -> Section {
     // Only data that no test has could do that.
     blocks.extend(rules::broken(&claims::of(answers)).into_iter().map(Block::Alarm));
     blocks.push(Block::Cards(answers.iter().map(|answer| answer.card.clone()).collect()));
-    let mut table = Table::new("This report", vec![words(""), words("")]);
     let cpu = machine.cpu.as_deref().unwrap_or("unknown CPU");
     let verdicts = || answers.iter().flat_map(|answer| &answer.verdicts);
     let say = |says: Says| verdicts().filter(|verdict| verdict.says() == says).count();
     let checks = data.checks().count();
     let size = if data.quick { "quick: small sizes, few rounds" } else { "full" };
-    for (name, value) in [
+    let facts = [
         ("machine", format!("{cpu}, {} CPUs, {}, {}", machine.cores, machine.arch, machine.os)),
         ("version", format!("slat {}; {size}; measured in {:.0} s", data.slat, data.seconds)),
         (
@@ -65,10 +64,10 @@ fn summary(data: &Data, answers: &[Answer]) -> Section {
         ),
         ("checks", format!("{} of {checks} hold", checks - failed)),
         ("to make it again", format!("`slat report{}`", if data.quick { " --quick" } else { "" })),
-    ] {
-        table.rows.push(vec![cell(name), cell(value)]);
-    }
-    blocks.push(Block::Table(table));
+    ];
+    let columns: [Filled<'_, (&str, String)>; 2] =
+        [(words(""), &|(name, _)| cell(*name)), (words(""), &|(_, value)| cell(value))];
+    blocks.push(Block::Table(Table::of("This report", facts, columns)));
     Section {
         id: "summary".into(),
         title: "slat: second-level address translation, measured".into(),
@@ -80,20 +79,17 @@ fn summary(data: &Data, answers: &[Answer]) -> Section {
 fn checks(data: &Data) -> Section {
     let all: Vec<_> = data.checks().collect();
     let table = |caption: &str, ok: bool| {
-        let mut table = Table::new(
+        let (verdict, mark) = if ok { ("holds", Mark::Good) } else { ("does not hold", Mark::Bad) };
+        Table::of(
             caption,
-            vec![words("command"), words("what must hold"), words("verdict"), words("what speaks for it")],
-        );
-        for (command, check) in all.iter().filter(|(_, check)| check.ok == ok) {
-            let verdict = if ok { marked("holds", Mark::Good) } else { marked("does not hold", Mark::Bad) };
-            table.rows.push(vec![
-                cell(format!("`slat {command}`")),
-                cell(&check.name),
-                verdict,
-                cell(&check.detail),
-            ]);
-        }
-        table
+            all.iter().filter(|(_, check)| check.ok == ok),
+            [
+                (words("command"), &|(command, _)| cell(format!("`slat {command}`"))),
+                (words("what must hold"), &|(_, check)| cell(&check.name)),
+                (words("verdict"), &|_| marked(verdict, mark)),
+                (words("what speaks for it"), &|(_, check)| cell(&check.detail)),
+            ],
+        )
     };
     let (held, failed) = (table("Checks that hold", true), table("Checks that do not hold", false));
     let mut blocks = vec![Block::Text(
@@ -101,12 +97,9 @@ fn checks(data: &Data) -> Section {
          stored. These conditions are checked in every round."
             .into(),
     )];
-    if !failed.rows.is_empty() {
-        blocks.push(Block::Table(failed));
-    }
-    if !held.rows.is_empty() {
-        blocks.push(Block::Fold(format!("{} checks that hold", held.rows.len()), vec![Block::Table(held)]));
-    }
+    blocks.extend(failed.unless_empty());
+    let title = format!("{} checks that hold", held.rows.len());
+    blocks.extend(held.unless_empty().map(|table| Block::Fold(title, vec![table])));
     Section { id: "checks".into(), title: "Checks".into(), short: "Checks".into(), blocks }
 }
 
@@ -118,12 +111,14 @@ fn commands(data: &Data) -> Section {
         ),
         _ => format!("slat {}", part.command),
     });
-    let mut table = Table::new("How long each part took", vec![words("command"), number("seconds")]);
-    table.rows = data
-        .parts
-        .iter()
-        .map(|part| vec![cell(format!("`slat {}`", part.command)), cell(format!("{:.1}", part.seconds))])
-        .collect();
+    let table = Table::of(
+        "How long each part took",
+        &data.parts,
+        [
+            (words("command"), &|part| cell(format!("`slat {}`", part.command))),
+            (number("seconds"), &|part| cell(format!("{:.1}", part.seconds))),
+        ],
+    );
     let blocks = vec![
         Block::Text("Each part by itself; with `--json`, the figures that this page is made of, which are in `data.json`, too.".into()),
         Block::Commands(lines.collect()),

@@ -10,41 +10,39 @@
 //! The guest has less room than it uses, so its coldest pages go to swap and come back. Every byte that it reads is
 //! checked. Apart from times, two replays are the same.
 
+mod flush_causes;
 mod heat;
-mod watch;
 
 use super::data::Check;
 use crate::bench::machine::pin;
-use crate::bench::traces::Trace;
+use crate::bench::machine_error;
+use crate::bench::software_vcpu::{no_ring, run_until_stopped, vcpu};
+use crate::bench::traces::{BASE, POISON, Trace};
+use flush_causes::Watched;
 use hdrhistogram::Histogram;
 use heat::Ages;
 pub use heat::Heat;
 use serde::{Deserialize, Serialize};
 use slat::table::formats::Ept4;
-use slat::{Gpa, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span, VcpuId, Vm};
+use slat::{Idle, PAGE_SIZE, Span, Vm};
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, window};
-use slat_mm::{AddressSpace, Arena, Backing, HostView, LruSettings, Place, Prot, Swap};
-use slat_vcpu::guest::{Layout, Replay as Guest, Want};
-use slat_vcpu::{Cpu, Exit};
+use slat_mm::{AddressSpace, Arena, HostView, LruSettings, Swap};
+use slat_vcpu::Cpu;
+use slat_vcpu::guest::{Replay as Guest, Want};
 use std::sync::Arc;
 use std::time::Instant;
-use watch::Watched;
 
-/// Where guest memory lies in the host's address space.
-const BASE: Hva = Hva(0x1000_0000_0000);
-/// What a freed frame is filled with: a guest that still reads it finds this.
-const POISON: u8 = 0xdd;
 /// Stretches that the trace is cut into.
 const STRETCHES: usize = 96;
 /// Pages that the host moves after each stretch.
 const MOVED: usize = 16;
 /// What the guest has room for, in percent of what it uses.
 const ROOM: u64 = 75;
-/// What is told of a fault's latency.
+/// Quantiles of fault latency that are reported.
 const QUANTILES: [f64; 6] = [0.5, 0.9, 0.99, 0.999, 0.9999, 1.0];
 
-/// What was seen.
+/// The result of a replay.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Replay {
     pub trace: String,
@@ -71,7 +69,7 @@ pub struct Stretch {
     pub accesses: u64,
     /// How long the guest took for it, in milliseconds.
     pub ms: f64,
-    /// Pages that the log told of: written in this stretch.
+    /// Pages that the log reported: written in this stretch.
     pub dirty: u64,
     /// Faults in it.
     pub faults: u64,
@@ -83,7 +81,7 @@ pub struct Stretch {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cause {
     pub why: String,
-    /// Times that the VM was told.
+    /// Changes that the VM handled.
     pub told: u64,
     /// Shootdowns, and the pages they were for.
     pub flushes: u64,
@@ -96,7 +94,7 @@ impl Replay {
         pin(0);
         let all = Trace::all(usize::MAX, most)?;
         let trace = all.into_iter().find(|trace| trace.name == name);
-        let trace = trace.ok_or_else(|| Error::Machine(format!("no bundled trace is called {name}")))?;
+        let trace = trace.ok_or_else(|| machine_error(format!("no bundled trace is called {name}")))?;
         let host = Host::new(&trace)?;
         host.replay(&trace, &stopped)
     }
@@ -125,7 +123,6 @@ struct Host {
     space: Arc<AddressSpace>,
     vm: Arc<Vm<Ept4, HostView>>,
     watched: Arc<Watched>,
-    layout: Vec<(u64, Gpa)>,
     /// Guest frames that the trace touches, in order.
     frames: Vec<u64>,
     room: u64,
@@ -134,41 +131,31 @@ struct Host {
 impl Host {
     fn new(trace: &Trace) -> Result<Self, Error> {
         let idle = &mut idle()?;
-        let layout: Vec<(u64, Gpa)> =
-            (0..).zip(&trace.regions).map(|(nth, &region)| (region, Gpa(nth * Layout::REGION))).collect();
-        let frames = heat::frames(trace, &layout);
+        let frames = heat::frames(trace);
         let room = frames.len() as u64 * ROOM / 100;
-        let bytes = layout.len() as u64 * Layout::REGION;
+        let (bytes, regions) = (trace.bytes(), trace.regions.len() as u64);
         let arena = Arena::builder().limit(bytes + (64 << 20)).poison(POISON).build()?;
         let swap = Swap::builder().memory(bytes).build(&arena)?;
         // Its own tables count, too: one for each 2 MiB, and two for each region.
-        let tables = heat::tables(&frames) + 2 * layout.len() as u64 + 4;
+        let tables = heat::tables(&frames) + 2 * regions + 4;
         let space = AddressSpace::builder(&arena)
             .lru(LruSettings::default())
             .swap(&swap)
             .limit((room + tables) * PAGE_SIZE)
             .build()?;
-        let builder = Vm::<Ept4, _>::builder(HostView::new(&space)).max_slots(layout.len() as u32);
-        let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
+        let builder = Vm::<Ept4, _>::builder(HostView::new(&space)).max_slots(regions as u32);
+        let vm = Arc::new(builder.build().map_err(machine_error)?);
         let watched = Arc::new(Watched::new(&vm));
         space.register(&watched);
-        for (nth, &(_, gpa)) in (0..).zip(&layout) {
-            let hva = BASE + gpa.0;
-            space.mmap(Place::Fixed(hva), Layout::REGION, Prot::ReadWrite, Backing::Anonymous)?;
-            let slot = Slot::new(SlotId(nth), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva).log_dirty();
-            vm.slots().commit(idle, |tx| tx.create(slot))?;
-        }
-        Ok(Self { arena, space, vm, watched, layout, frames, room })
+        trace.place(&space, &vm, idle, true)?;
+        Ok(Self { arena, space, vm, watched, frames, room })
     }
 
     fn replay(&self, trace: &Trace, stopped: &impl Fn() -> bool) -> Result<Replay, Error> {
         let idle = &mut idle()?;
-        let vcpu = self.vm.vcpu(VcpuId(0)).ok_or_else(|| Error::Machine("the vCPU is in use".into()))?;
-        let mut cpu = Cpu::new(vcpu, window(&self.arena));
+        let mut cpu = Cpu::new(vcpu(&self.vm, 0)?, window(&self.arena));
         let mut guest = Guest::new(self.frames.last().map_or(0, |&last| last as usize + 1));
-        for &(region, gpa) in &self.layout {
-            guest.layout.place(region, gpa);
-        }
+        guest.layout = trace.layout();
         let mut ages = Ages::new(&self.frames);
         let mut stretches = Vec::new();
         let all: Vec<_> = trace.stretches.iter().flat_map(|stretch| stretch.iter().copied()).collect();
@@ -179,12 +166,9 @@ impl Host {
             }
             let began = Instant::now();
             guest.feed(Arc::new(part.to_vec()));
-            match cpu.run(idle, &mut guest) {
-                Exit::Stopped if guest.wants() == Want::Batch => {}
-                Exit::Failed(fault, error) => {
-                    return Err(Error::Machine(format!("guest address {}: {error}", fault.gpa)));
-                }
-                _ => return Err(Error::Machine("the trace left its regions".into())),
+            run_until_stopped(&mut cpu, idle, &mut guest, no_ring)?;
+            if guest.wants() != Want::Batch {
+                return Err(machine_error("the trace left its regions"));
             }
             let ms = began.elapsed().as_secs_f64() * 1e3;
             self.disturb(idle, stretches.len())?;
@@ -244,8 +228,7 @@ impl Host {
         });
         let (node, seq) =
             youngest.ok_or_else(|| Error::Machine("the address space keeps no generations".into()))?;
-        self.space.age(idle, node, seq, true, true).map_err(|error| Error::Machine(error.to_string()))?;
-        Ok(())
+        self.space.age(idle, node, seq, true, true).map(drop).map_err(machine_error)
     }
 }
 

@@ -4,7 +4,7 @@ use super::doc::{Plot, Source, Table, cell, figures, number, words};
 use super::figure::{ns, percent, plain, tick};
 use super::latency::name;
 use super::plot::{Axis, Bar, Line, Look, SHADES, Scale, bars, heat, histogram, lines};
-use super::replay::{Replay, Stretch};
+use super::replay::{Cause, Replay, Stretch};
 use super::scaling::short_ns;
 
 /// Time, as a replay has it.
@@ -84,29 +84,18 @@ fn dirty(replay: &Replay) -> Plot {
         replay.stretches.len()
     );
     let line = Line { name: "Dirty rate".into(), look: Look::Area(0), points };
-    let columns = vec![
-        number("accesses"),
-        figures("dirty pages", Source::Here),
-        figures("pages a second", Source::Here),
-        figures("faults", Source::Here),
-        figures("pages in memory", Source::Here),
-    ];
-    let mut table = Table::new("Each eighth stretch of the replay", columns);
-    table.rows = replay
-        .stretches
-        .iter()
-        .step_by(8)
-        .map(|stretch| {
-            let counts = [
-                stretch.accesses as f64,
-                stretch.dirty as f64,
-                rate(stretch).round(),
-                stretch.faults as f64,
-                stretch.resident as f64,
-            ];
-            counts.map(|count| cell(plain(count))).into()
-        })
-        .collect();
+    let count = |count: f64| cell(plain(count));
+    let mut table = Table::of(
+        "Each eighth stretch of the replay",
+        replay.stretches.iter().step_by(8),
+        [
+            (number("accesses"), &|stretch| count(stretch.accesses as f64)),
+            (figures("dirty pages", Source::Here), &|stretch| count(stretch.dirty as f64)),
+            (figures("pages a second", Source::Here), &|stretch| count(rate(stretch).round())),
+            (figures("faults", Source::Here), &|stretch| count(stretch.faults as f64)),
+            (figures("pages in memory", Source::Here), &|stretch| count(stretch.resident as f64)),
+        ],
+    );
     for (name, rate) in [("at most", most), ("half of the time, fewer than", median)] {
         let [rate, none] = [plain(rate.round()), "–".into()];
         table.rows.push([name.into(), none.clone(), rate, none.clone(), none].map(cell).into());
@@ -143,17 +132,16 @@ fn latency(replay: &Replay) -> Plot {
     let about = "A histogram of the time that faults take, both axes logarithmic, with marks at the quantiles p50 to p99.99. The faults are \
                  of all kinds: new memory, pages that come back from swap, write permission that a dirty log took."
         .to_owned();
-    let mut table = Table::new("time of a fault", vec![words("quantile"), figures("at most", Source::Here)]);
-    table.rows = replay
-        .quantiles
-        .iter()
-        .map(|(share, time)| {
-            vec![
-                cell(if *share < 1.0 { name(1.0 / (1.0 - share)) } else { "longest".into() }),
-                cell(ns(*time as f64)),
-            ]
-        })
-        .collect();
+    let table = Table::of(
+        "time of a fault",
+        &replay.quantiles,
+        [
+            (words("quantile"), &|(share, _)| {
+                cell(if *share < 1.0 { name(1.0 / (1.0 - share)) } else { "longest".into() })
+            }),
+            (figures("at most", Source::Here), &|(_, time)| cell(ns(*time as f64))),
+        ],
+    );
     let svg = histogram(&title, &about, (&x, &y), &buckets, &marks);
     Plot { figures: Some(table), ..Plot::new("fault-histogram", (title, about), [Source::Here], svg) }
 }
@@ -176,30 +164,27 @@ pub fn causes(replay: &Replay) -> Plot {
         ),
         _ => "Flushes by cause: there were none".to_owned(),
     };
-    let bar = |(why, flushes): (&str, u64)| Bar {
-        name: why.to_owned(),
-        value: flushes as f64,
-        text: plain(flushes as f64),
+    let bar = |cause: &Cause| Bar {
+        name: cause.why.clone(),
+        value: cause.flushes as f64,
+        text: plain(cause.flushes as f64),
     };
-    let bars_of: Vec<Bar> = replay.causes.iter().map(|cause| bar((&cause.why, cause.flushes))).collect();
+    let bars_of: Vec<Bar> = replay.causes.iter().map(bar).collect();
     let about = "Bars: remote TLB flushes that were paid in a replay, for each reason that the host gave, on a logarithmic axis.".to_owned();
-    let columns = vec![
-        words("why"),
-        figures("times told", Source::Here),
-        figures("flushes paid", Source::Here),
-        figures("pages they were for", Source::Here),
-        figures("of all flushes", Source::Here),
-    ];
-    let mut table = Table::new("What translations were taken away for", columns);
-    table.rows = replay
-        .causes
-        .iter()
-        .map(|cause| {
-            let counts = [cause.told, cause.flushes, cause.pages].map(|count| cell(plain(count as f64)));
-            let part = cell(percent(cause.flushes as f64 / all.max(1) as f64));
-            std::iter::once(cell(format!("`{}`", cause.why))).chain(counts).chain([part]).collect()
-        })
-        .collect();
+    let count = |count: u64| cell(plain(count as f64));
+    let table = Table::of(
+        "What translations were taken away for",
+        &replay.causes,
+        [
+            (words("why"), &|cause| cell(format!("`{}`", cause.why))),
+            (figures("times told", Source::Here), &|cause| count(cause.told)),
+            (figures("flushes paid", Source::Here), &|cause| count(cause.flushes)),
+            (figures("pages they were for", Source::Here), &|cause| count(cause.pages)),
+            (figures("of all flushes", Source::Here), &|cause| {
+                cell(percent(cause.flushes as f64 / all.max(1) as f64))
+            }),
+        ],
+    );
     let svg = bars(&title, &about, "Remote TLB flushes paid, logarithmic", &bars_of);
     Plot { figures: Some(table), ..Plot::new("flushes-by-cause", (title, about), [Source::Here], svg) }
 }

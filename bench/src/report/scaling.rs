@@ -1,9 +1,7 @@
 //! One simulation on the page: how each policy fares as vCPUs become more.
 
 use super::data::{Sim, SimRow};
-use super::doc::{
-    Better, Block, Cell, Mark, Plot, Ranked, Source, Table, cell, figures, marked, number, words,
-};
+use super::doc::{Better, Block, Plot, Ranked, Source, Table, cell, dash, figures, number, strong, words};
 use super::figure::{ns, of_time, percent, plain, tick, with};
 use super::plot::{Axis, Line, Look, Scale, lines};
 
@@ -57,114 +55,197 @@ pub fn vcpus(all: &[u32]) -> Axis {
     }
 }
 
-type Value<'v> = &'v dyn Fn(&SimRow) -> Option<f64>;
-
-fn policies(sim: &Sim, value: Value<'_>) -> Vec<Line> {
-    let line = |policy: &str| {
-        let rows = sim.vcpus().into_iter().filter_map(|vcpus| sim.at(vcpus, policy));
-        let points: Vec<(f64, f64)> = rows.filter_map(|row| Some((row.vcpus.into(), value(row)?))).collect();
-        Line { name: policy.to_owned(), look: look(policy), points }
-    };
-    sim.policies().into_iter().map(line).filter(|line| !line.points.is_empty()).collect()
-}
-
 fn values(lines: &[Line]) -> impl Iterator<Item = f64> + '_ {
     lines.iter().flat_map(|line| line.points.iter().map(|point| point.1))
 }
 
-/// The policy with the largest last value, and the one with the least.
-fn extremes(lines: &[Line]) -> Option<[(&str, f64); 2]> {
-    let last = || lines.iter().filter_map(|line| Some((line.name.as_str(), line.points.last()?.1)));
-    let most = last().max_by(|a, b| a.1.total_cmp(&b.1))?;
-    let least = last().min_by(|a, b| a.1.total_cmp(&b.1))?;
-    Some([most, least])
+/// Of a line, its figure at `x`.
+fn at(line: &Line, x: f64) -> Option<f64> {
+    line.points.iter().find(|point| point.0.total_cmp(&x).is_eq()).map(|point| point.1)
 }
 
-/// slat among the policies, if it is one; what does not do the work that is compared is none to be better than.
-fn ranked(lines: &[Line], better: Better) -> Option<Ranked> {
-    let slat = lines.iter().find(|line| line.look == Look::Nth(0))?;
-    let others = lines.iter().filter(|line| line.name != slat.name && !line.name.contains("no aging"));
-    let others = others.map(|line| line.name.clone()).collect();
-    Some(Ranked { slat: slat.name.clone(), others, better })
+/// A plot in which slat is one of several lines, the one that looks so: see [`look`].
+pub struct Ranking<'r> {
+    pub lines: Vec<Line>,
+    pub better: Better,
+    /// What is on the horizontal axis, for the table of what is drawn, and how that is written.
+    pub at: (&'r str, fn(f64) -> String),
+    /// A figure, as people read it.
+    pub text: &'r dyn Fn(f64) -> String,
+    pub from: Source,
 }
 
-/// With how many vCPUs another policy is better than slat, as the end of a title.
-fn loses(ranked: Option<&Ranked>, lines: &[Line]) -> String {
-    let Some(Ranked { slat, others, better }) = ranked else { return String::new() };
-    let of =
-        |name: &String| lines.iter().find(|line| line.name == *name).map_or(&[][..], |line| &line.points);
-    let worse = |&&(vcpus, mine): &&(f64, f64)| {
-        let theirs = others.iter().flat_map(&of).filter(|point| point.0.total_cmp(&vcpus).is_eq());
-        theirs.into_iter().any(|&(_, theirs)| better.is_worse(mine, theirs))
-    };
-    let at: Vec<String> = of(slat).iter().filter(worse).map(|point| plain(point.0)).collect();
-    if at.is_empty() { String::new() } else { format!("; slat loses at {} vCPUs", at.join(", ")) }
-}
-
-/// The table that a plot draws.
-fn drawn(title: &str, lines: &[Line], text: &dyn Fn(f64) -> String) -> Table {
-    let columns = std::iter::once(number("vCPUs"))
-        .chain(lines.iter().map(|line| figures(&line.name, Source::Simulated)));
-    let mut table = Table::new(title, columns.collect());
-    let mut all: Vec<f64> = lines.iter().flat_map(|line| line.points.iter().map(|point| point.0)).collect();
-    all.sort_by(f64::total_cmp);
-    all.dedup();
-    for vcpus in all {
-        let of = |line: &Line| {
-            line.points.iter().find(|point| point.0.total_cmp(&vcpus).is_eq()).map(|point| point.1)
-        };
-        let cells = lines.iter().map(|line| cell(of(line).map_or("–".into(), text)));
-        table.rows.push(std::iter::once(cell(plain(vcpus))).chain(cells).collect());
+impl Ranking<'_> {
+    /// slat among the lines, if it is one; what does not do the work that is compared is none to be better than.
+    fn ranked(&self) -> Option<Ranked> {
+        let slat = self.lines.iter().find(|line| line.look == Look::Nth(0))?;
+        let others =
+            self.lines.iter().filter(|line| line.name != slat.name && !line.name.contains("no aging"));
+        let others = others.map(|line| line.name.clone()).collect();
+        Some(Ranked { slat: slat.name.clone(), others, better: self.better })
     }
-    table
+
+    /// Where another line is better than slat's, as the end of a title; `places` names such places.
+    pub fn loses(&self, places: impl Fn(&[String]) -> String) -> String {
+        let Some(Ranked { slat, others, better }) = self.ranked() else { return String::new() };
+        let of = |name: &String| self.lines.iter().find(|line| line.name == *name);
+        let worse = |&&(x, mine): &&(f64, f64)| {
+            others.iter().filter_map(|name| at(of(name)?, x)).any(|theirs| better.is_worse(mine, theirs))
+        };
+        let points = of(&slat).map_or(&[][..], |line| &line.points);
+        let lost: Vec<String> = points.iter().filter(worse).map(|point| (self.at.1)(point.0)).collect();
+        if lost.is_empty() { String::new() } else { format!("; slat loses at {}", places(&lost)) }
+    }
+
+    /// The plot, with the table that it draws.
+    pub fn plot(
+        &self,
+        id: String,
+        (title, about): (String, String),
+        axes: (&Axis, &Axis),
+        caption: &str,
+    ) -> Plot {
+        let mut columns = vec![number(self.at.0)];
+        columns.extend(self.lines.iter().map(|line| figures(&line.name, self.from)));
+        let mut table = Table::new(caption, columns);
+        let mut all: Vec<f64> =
+            self.lines.iter().flat_map(|line| line.points.iter().map(|point| point.0)).collect();
+        all.sort_by(f64::total_cmp);
+        all.dedup();
+        for x in all {
+            let cells = self.lines.iter().map(|line| dash(at(line, x), self.text));
+            table.rows.push(std::iter::once(cell((self.at.1)(x))).chain(cells).collect());
+        }
+        let svg = lines(&title, &about, axes, &self.lines);
+        Plot {
+            figures: Some(table),
+            ranked: self.ranked(),
+            ..Plot::new(id, (title, about), [self.from], svg)
+        }
+    }
 }
 
-/// A figure of this name against vCPUs, both logarithmic.
+/// A title: of two policies, each with its figure, and of the largest number of vCPUs.
+type Title<'c> = dyn Fn([(&str, String); 2], u32) -> String + 'c;
+
+/// A figure of a simulation against the number of vCPUs, a line for each policy.
+struct Chart<'c> {
+    /// Behind the simulation's name.
+    id: String,
+    caption: &'c str,
+    better: Better,
+    text: &'c dyn Fn(f64) -> String,
+    /// Of the policy with the largest last value, and the one with the least; with the largest number of vCPUs.
+    title: &'c Title<'c>,
+    /// More for the description in words.
+    about: &'c str,
+    y: (String, fn(f64) -> String),
+    linear: bool,
+}
+
+impl Chart<'_> {
+    fn plot(self, sim: &Sim, value: &dyn Fn(&SimRow) -> Option<f64>) -> Option<Plot> {
+        let line = |policy: &str| {
+            let rows = sim.vcpus().into_iter().filter_map(|vcpus| sim.at(vcpus, policy));
+            let points = rows.filter_map(|row| Some((row.vcpus.into(), value(row)?))).collect();
+            Line { name: policy.to_owned(), look: look(policy), points }
+        };
+        let lines: Vec<Line> =
+            sim.policies().into_iter().map(line).filter(|line| !line.points.is_empty()).collect();
+        let last = || lines.iter().filter_map(|line| Some((line.name.as_str(), line.points.last()?.1)));
+        let extremes =
+            [last().max_by(|a, b| a.1.total_cmp(&b.1))?, last().min_by(|a, b| a.1.total_cmp(&b.1))?];
+        let largest = sim.vcpus().last().copied()?;
+        let title = (self.title)(extremes.map(|(policy, value)| (policy, (self.text)(value))), largest);
+        let ends: Vec<String> =
+            last().map(|(policy, value)| format!("{policy} {}", (self.text)(value))).collect();
+        let axes = if self.linear { "which are on a logarithmic axis" } else { "both axes logarithmic" };
+        let about = format!(
+            "A line for each policy against the number of vCPUs, {axes}.{} At {largest}: {}.",
+            self.about,
+            ends.join(", ")
+        );
+        let scale = if self.linear { Scale::linear(values(&lines)) } else { Scale::log(values(&lines)) };
+        let (x, y) = (vcpus(&sim.vcpus()), Axis::new(self.y.0, scale, self.y.1));
+        let ranking = Ranking {
+            lines,
+            better: self.better,
+            at: ("vCPUs", plain),
+            text: self.text,
+            from: Source::Simulated,
+        };
+        let title = title + &ranking.loses(|at| format!("{} vCPUs", at.join(", ")));
+        Some(ranking.plot(format!("{}-{}", sim.sim, self.id), (title, about), (&x, &y), self.caption))
+    }
+}
+
+/// A figure of this name.
 fn figure(sim: &Sim, name: &str) -> Option<Plot> {
     let unit = sim.rows.iter().find_map(|row| row.figure(name)).map(|figure| figure.unit.clone())?;
     let scale = of_time(&unit);
-    let lines_of = policies(sim, &|row| Some(row.figure(name)?.value * scale.unwrap_or(1.0)));
-    let [(most, high), (least, low)] = extremes(&lines_of)?;
-    let largest = sim.vcpus().last().copied()?;
     // Its unit is on the axis.
     let called = match name.strip_prefix("ns per ") {
         Some(what) => format!("Time per {what}"),
         None => capital(name),
     };
-    let ranked = ranked(&lines_of, Better::Less);
-    let text = |value: f64| if scale.is_some() { ns(value) } else { with(value, &unit) };
-    let title = format!(
-        "{called} at {largest} vCPUs: {} with `{most}`, {} with `{least}`{}",
-        text(high),
-        text(low),
-        loses(ranked.as_ref(), &lines_of)
-    );
-    let (y_title, y_tick): (String, fn(f64) -> String) = match scale {
-        Some(_) => (called, short_ns),
-        None if unit.is_empty() => (called, tick),
-        None => (format!("{called}, {unit}"), tick),
+    let chart = Chart {
+        id: name.replace(|c: char| !c.is_ascii_alphanumeric(), "-"),
+        caption: name,
+        better: Better::Less,
+        text: &|value| if scale.is_some() { ns(value) } else { with(value, &unit) },
+        title: &|[(most, high), (least, low)], largest| {
+            format!("{called} at {largest} vCPUs: {high} with `{most}`, {low} with `{least}`")
+        },
+        about: "",
+        y: match scale {
+            Some(_) => (called.clone(), short_ns),
+            None if unit.is_empty() => (called.clone(), tick),
+            None => (format!("{called}, {unit}"), tick),
+        },
+        linear: false,
     };
-    let x = vcpus(&sim.vcpus());
-    let y = Axis::new(y_title, Scale::log(values(&lines_of)), y_tick);
-    let ends: Vec<String> = lines_of
-        .iter()
-        .filter_map(|line| Some(format!("{} {}", line.name, text(line.points.last()?.1))))
-        .collect();
-    let about = format!(
-        "A line for each policy against the number of vCPUs, both axes logarithmic. At {largest}: {}.",
-        ends.join(", ")
-    );
-    let svg = lines(&title, &about, (&x, &y), &lines_of);
-    Some(Plot {
-        figures: Some(drawn(name, &lines_of, &text)),
-        ranked,
-        ..Plot::new(
-            format!("{}-{}", sim.sim, name.replace(|c: char| !c.is_ascii_alphanumeric(), "-")),
-            (title, about),
-            [Source::Simulated],
-            svg,
-        )
-    })
+    chart.plot(sim, &|row| Some(row.figure(name)?.value * scale.unwrap_or(1.0)))
+}
+
+/// What a vCPU gets done, as a share of what it does alone.
+fn efficiency(sim: &Sim) -> Option<Plot> {
+    let first = sim.vcpus().first().copied()?;
+    let share = |row: &SimRow| {
+        let alone = sim.at(first, &row.policy)?.rate() / f64::from(first);
+        Some(100.0 * row.rate() / f64::from(row.vcpus) / alone).filter(|share| share.is_finite())
+    };
+    let chart = Chart {
+        id: "efficiency".into(),
+        caption: "operations of a vCPU, as a share of what it does alone",
+        better: Better::More,
+        text: &|share| percent(share / 100.0),
+        title: &|[(most, high), (least, low)], largest| {
+            format!(
+                "Efficiency at {largest} vCPUs: with `{most}` each does {high} of what it does alone, with `{least}` {low}"
+            )
+        },
+        about: " A level line is perfect scaling; one that halves with each doubling gets nothing done by more vCPUs.",
+        y: ("Work of a vCPU (alone: 100 %)".into(), short_percent),
+        linear: false,
+    };
+    chart.plot(sim, &share)
+}
+
+/// The share of their time that vCPUs wait.
+fn waiting(sim: &Sim) -> Option<Plot> {
+    let chart = Chart {
+        id: "waiting".into(),
+        caption: "share of their time that vCPUs wait",
+        better: Better::Less,
+        text: &|share| percent(share / 100.0),
+        title: &|[(most, high), (least, low)], largest| {
+            format!("At {largest} vCPUs each waits {high} of its time with `{most}`, {low} with `{least}`")
+        },
+        about: "",
+        y: ("Waiting for locks and lines".into(), short_percent),
+        linear: true,
+    };
+    chart.plot(sim, &|row| Some(100.0 * row.waiting))
 }
 
 /// With its first letter capital.
@@ -192,64 +273,6 @@ fn grows(sim: &Sim) -> bool {
     of(all.first()).zip(of(all.last())).is_some_and(|(few, many)| many >= 4 * few)
 }
 
-/// What a vCPU gets done, as a share of what it does alone.
-fn efficiency(sim: &Sim) -> Option<Plot> {
-    let first = sim.vcpus().first().copied()?;
-    let share = |row: &SimRow| {
-        let alone = sim.at(first, &row.policy)?.rate() / f64::from(first);
-        Some(100.0 * row.rate() / f64::from(row.vcpus) / alone).filter(|share| share.is_finite())
-    };
-    let lines_of = policies(sim, &share);
-    let [(most, high), (least, low)] = extremes(&lines_of)?;
-    let largest = sim.vcpus().last().copied()?;
-    let ranked = ranked(&lines_of, Better::More);
-    let title = format!(
-        "Efficiency at {largest} vCPUs: with `{most}` each does {} of what it does alone, with `{least}` {}{}",
-        percent(high / 100.0),
-        percent(low / 100.0),
-        loses(ranked.as_ref(), &lines_of)
-    );
-    let x = vcpus(&sim.vcpus());
-    let y = Axis::new("Work of a vCPU (alone: 100 %)", Scale::log(values(&lines_of)), short_percent);
-    let about = "A line for each policy against the number of vCPUs, both axes logarithmic. A level line is perfect scaling; one that \
-                 halves with each doubling gets nothing done by more vCPUs."
-        .to_owned();
-    let svg = lines(&title, &about, (&x, &y), &lines_of);
-    Some(Plot {
-        figures: Some(drawn("operations of a vCPU, as a share of what it does alone", &lines_of, &|share| {
-            percent(share / 100.0)
-        })),
-        ranked,
-        ..Plot::new(format!("{}-efficiency", sim.sim), (title, about), [Source::Simulated], svg)
-    })
-}
-
-/// The share of their time that vCPUs wait.
-fn waiting(sim: &Sim) -> Option<Plot> {
-    let lines_of = policies(sim, &|row| Some(100.0 * row.waiting));
-    let [(most, high), (least, low)] = extremes(&lines_of)?;
-    let largest = sim.vcpus().last().copied()?;
-    let ranked = ranked(&lines_of, Better::Less);
-    let title = format!(
-        "At {largest} vCPUs each waits {} of its time with `{most}`, {} with `{least}`{}",
-        percent(high / 100.0),
-        percent(low / 100.0),
-        loses(ranked.as_ref(), &lines_of)
-    );
-    let x = vcpus(&sim.vcpus());
-    let y = Axis::new("Waiting for locks and lines", Scale::linear(values(&lines_of)), short_percent);
-    let about =
-        "A line for each policy against the number of vCPUs, which are on a logarithmic axis.".to_owned();
-    let svg = lines(&title, &about, (&x, &y), &lines_of);
-    Some(Plot {
-        figures: Some(drawn("share of their time that vCPUs wait", &lines_of, &|share| {
-            percent(share / 100.0)
-        })),
-        ranked,
-        ..Plot::new(format!("{}-waiting", sim.sim), (title, about), [Source::Simulated], svg)
-    })
-}
-
 /// vCPUs down, policies across: the figure that ranks them, and how long vCPUs wait.
 fn table(sim: &Sim, name: &str) -> Table {
     let policies = sim.policies();
@@ -269,71 +292,53 @@ fn table(sim: &Sim, name: &str) -> Table {
             .fold(f64::INFINITY, f64::min);
         let mut cells = vec![cell(vcpus.to_string())];
         cells.extend(rows().map(|row| match row.and_then(SimRow::first) {
-            Some(figure) if figure.value.total_cmp(&best).is_eq() => {
-                marked(with(figure.value, &figure.unit), Mark::Strong)
-            }
+            Some(figure) if figure.value.total_cmp(&best).is_eq() => strong(with(figure.value, &figure.unit)),
             Some(figure) => cell(with(figure.value, &figure.unit)),
             None => cell("–"),
         }));
-        cells.extend(rows().map(|row| cell(row.map_or("–".into(), |row| percent(row.waiting)))));
+        cells.extend(rows().map(|row| dash(row, |row| percent(row.waiting))));
         table.rows.push(cells);
     }
     table
 }
 
 fn every_figure(sim: &Sim) -> Table {
-    let columns = vec![
-        number("vCPUs"),
-        words("policy"),
-        words("figures"),
-        figures("waiting", Source::Simulated),
-        figures("operations", Source::Simulated),
-        figures("flushes", Source::Simulated),
-        figures("kicks", Source::Simulated),
-        figures("time", Source::Simulated),
-    ];
-    let mut table = Table::new("Everything that was counted", columns);
-    for row in &sim.rows {
-        let all: Vec<String> = row
-            .figures
-            .iter()
-            .map(|figure| format!("{}: {}", figure.name, with(figure.value, &figure.unit)))
-            .collect();
-        let counts = [row.operations, row.flushes, row.kicks].map(|count| cell(plain(count as f64)));
-        let mut cells: Vec<Cell> = vec![
-            cell(row.vcpus.to_string()),
-            cell(&*row.policy),
-            cell(all.join("; ")),
-            cell(percent(row.waiting)),
-        ];
-        cells.extend(counts);
-        cells.push(cell(ns(row.wall_ns as f64)));
-        table.rows.push(cells);
-    }
-    table
+    let all = |row: &SimRow| {
+        let texts = row.figures.iter().map(|one| format!("{}: {}", one.name, with(one.value, &one.unit)));
+        texts.collect::<Vec<_>>().join("; ")
+    };
+    let count = |count: u64| cell(plain(count as f64));
+    Table::of(
+        "Everything that was counted",
+        &sim.rows,
+        [
+            (number("vCPUs"), &|row| cell(row.vcpus.to_string())),
+            (words("policy"), &|row| cell(&*row.policy)),
+            (words("figures"), &|row| cell(all(row))),
+            (figures("waiting", Source::Simulated), &|row| cell(percent(row.waiting))),
+            (figures("operations", Source::Simulated), &|row| count(row.operations)),
+            (figures("flushes", Source::Simulated), &|row| count(row.flushes)),
+            (figures("kicks", Source::Simulated), &|row| count(row.kicks)),
+            (figures("time", Source::Simulated), &|row| cell(ns(row.wall_ns as f64))),
+        ],
+    )
 }
 
 /// The cache lines that were waited for longest, with the most vCPUs.
 fn hottest(sim: &Sim) -> Table {
-    let columns = vec![
-        words("policy"),
-        words("line"),
-        words("touched most at"),
-        figures("transfers", Source::Simulated),
-        figures("waited for, all CPUs", Source::Simulated),
-    ];
     let largest = sim.vcpus().last().copied().unwrap_or(0);
-    let mut table = Table::new(format!("The hottest cache lines with {largest} vCPUs"), columns);
-    for row in sim.rows.iter().filter(|row| row.vcpus == largest) {
-        table.rows.extend(row.lines.iter().take(4).map(|line| {
-            vec![
-                cell(&*row.policy),
-                cell(&line.name),
-                cell(format!("`{}`", line.site)),
-                cell(plain(line.transfers as f64)),
-                cell(ns(line.waited_ns as f64)),
-            ]
-        }));
-    }
-    table
+    let rows = sim.rows.iter().filter(|row| row.vcpus == largest);
+    Table::of(
+        format!("The hottest cache lines with {largest} vCPUs"),
+        rows.flat_map(|row| row.lines.iter().take(4).map(move |line| (row, line))),
+        [
+            (words("policy"), &|(row, _)| cell(&*row.policy)),
+            (words("line"), &|(_, line)| cell(&line.name)),
+            (words("touched most at"), &|(_, line)| cell(format!("`{}`", line.site))),
+            (figures("transfers", Source::Simulated), &|(_, line)| cell(plain(line.transfers as f64))),
+            (figures("waited for, all CPUs", Source::Simulated), &|(_, line)| {
+                cell(ns(line.waited_ns as f64))
+            }),
+        ],
+    )
 }

@@ -1,7 +1,6 @@
-//! How far the simulations can be believed: what they take things to cost, and what becomes of the ranking when that is
-//! wrong.
+//! How far the simulations can be believed: the costs that they assume, and the ranking of the policies when a cost is wrong.
 
-use super::data::{Data, Sim, Swept};
+use super::data::{Data, Sim};
 use super::doc::{Block, Mark, Section, Source, Table, cell, figures, marked, number, words};
 use super::figure::{plain, times, with};
 use slat_machine::Costs;
@@ -40,31 +39,32 @@ fn sweep(sim: &Sim) -> Option<Table> {
     columns.push(words("ranking"));
     let mut table =
         Table::new(format!("{}: {} with {vcpus} vCPUs, with one cost changed", sim.sim, unit.name), columns);
-    table.rows = sim.sweep.iter().map(|swept| line(swept, &unit.unit)).collect();
+    for swept in &sim.sweep {
+        let mut cells = vec![cell(&swept.cost), cell(times(swept.factor))];
+        cells.extend(swept.rows.iter().map(|row| cell(with(row.value, &unit.unit))));
+        let (ranking, mark) =
+            if swept.ranking_holds { ("holds", Mark::Good) } else { ("changes", Mark::Bad) };
+        cells.push(marked(ranking, mark));
+        table.rows.push(cells);
+    }
     Some(table)
 }
 
-fn line(swept: &Swept, unit: &str) -> Vec<super::doc::Cell> {
-    let mut cells = vec![cell(&swept.cost), cell(times(swept.factor))];
-    cells.extend(swept.rows.iter().map(|row| cell(with(row.value, unit))));
-    cells.push(if swept.ranking_holds { marked("holds", Mark::Good) } else { marked("changes", Mark::Bad) });
-    cells
-}
-
 fn costs(sim: &Sim) -> Table {
-    let columns = vec![words("cost"), number("value"), words("unit"), words("from"), words("of what")];
-    let mut table = Table::new("The costs of the simulated machine", columns);
-    for field in Costs::FIELDS {
-        let Some(value) = sim.costs.get(field.name) else { continue };
-        let from = sim.costs_from.get(field.name).map_or("", AsRef::as_ref);
-        let mark = if from == "measured" { Mark::Good } else { Mark::Open };
-        table.rows.push(vec![
-            cell(format!("`{}`", field.name)),
-            cell(plain(*value)),
-            cell(field.unit),
-            marked(from, mark),
-            cell(field.about),
-        ]);
-    }
-    table
+    let known = Costs::FIELDS.iter().filter_map(|field| Some((field, *sim.costs.get(field.name)?)));
+    let from = |name: &str| sim.costs_from.get(name).map_or("", AsRef::as_ref);
+    Table::of(
+        "The costs of the simulated machine",
+        known,
+        [
+            (words("cost"), &|(field, _)| cell(format!("`{}`", field.name))),
+            (number("value"), &|(_, value)| cell(plain(*value))),
+            (words("unit"), &|(field, _)| cell(field.unit)),
+            (words("from"), &|(field, _)| {
+                let from = from(field.name);
+                marked(from, if from == "measured" { Mark::Good } else { Mark::Open })
+            }),
+            (words("of what"), &|(field, _)| cell(field.about)),
+        ],
+    )
 }

@@ -2,7 +2,7 @@
 //! tolerance with a reason. Figures whose sides have other names get no verdict.
 
 use super::data::Sim;
-use super::doc::{Mark, Sides, Source, Table, cell, figures, marked, number, words};
+use super::doc::{Mark, Sides, Source, Table, cell, figures, marked, number, strong, words};
 use super::figure::with;
 
 /// See the module's header.
@@ -139,28 +139,19 @@ pub fn against(sim: &Sim) -> impl Iterator<Item = Verdict> {
 
 /// All of a series'.
 pub fn table(verdicts: &[Verdict]) -> Table {
-    let columns = vec![
-        words("claim"),
-        figures("", Source::Series),
-        number("ours"),
-        words("where"),
-        words("verdict"),
-        words("reproduced is"),
-        words("note"),
-    ];
-    let mut table = Table::new("What is reproduced, and what is not", columns);
-    for one in verdicts {
-        table.rows.push(vec![
-            cell(&one.claim),
-            cell(one.published.text()),
-            marked(one.ours.text(), Mark::Strong),
-            cell(one.from.name().replace(' ', "\u{a0}")),
-            marked(one.says().word(), one.mark()),
-            cell(one.tolerance.text()),
-            cell(&one.note),
-        ]);
-    }
-    table
+    Table::of(
+        "What is reproduced, and what is not",
+        verdicts,
+        [
+            (words("claim"), &|one| cell(&one.claim)),
+            (figures("", Source::Series), &|one| cell(one.published.text())),
+            (number("ours"), &|one| strong(one.ours.text())),
+            (words("where"), &|one| cell(one.from.name().replace(' ', "\u{a0}"))),
+            (words("verdict"), &|one| marked(one.says().word(), one.mark())),
+            (words("reproduced is"), &|one| cell(one.tolerance.text())),
+            (words("note"), &|one| cell(&one.note)),
+        ],
+    )
 }
 
 #[cfg(test)]

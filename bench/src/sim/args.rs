@@ -1,6 +1,6 @@
-//! What users of `slat sim NAME` type, and what it means for a bench.
+//! The flags of `slat sim NAME`, and the policies and settings that follow.
 
-use super::work::WorkFlags;
+use super::work_flags::WorkFlags;
 use crate::typed::Unused;
 use slat_cli::error::Error;
 use slat_sim::benches::{About, Bench, Policy, Work};

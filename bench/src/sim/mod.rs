@@ -6,44 +6,44 @@
 //! ```
 //! The engine that runs is the one that ships, compiled a second time on simulated atomics and locks. Simulations are the
 //! same on every machine, to the byte; what they are worth is what their costs are worth, and how far the model goes. So a
-//! report carries its costs, says which were measured, and shows what becomes of the ranking when they are wrong; and
+//! report carries its costs, says which were measured, and shows whether the ranking holds when they are wrong; and
 //! `slat sim validate` holds the same benches against real threads, as far as this machine has CPUs for them.
 //!
 //! | file | idea |
 //! |---|---|
-//! | `args` | what users type |
-//! | `beside` | the same of invalidators, and the cases that it makes |
-//! | `work` | what guests and hosts do around the engine, as flags |
+//! | `args` | the flags |
+//! | `invalidator_flags` | flags of invalidators, and the cases that follow |
+//! | `work_flags` | what guests and hosts do around the engine, as flags |
 //! | `costs` | which price list: assumed, of a file, or measured now |
-//! | `simulate` | the runs, and what came of them |
+//! | `simulate` | the runs, and their report |
 //! | `sweep` | whether the ranking hangs on uncertain costs |
 //! | `against` | the series' own figures: one column fits, the others are predicted |
-//! | `outcome` | what is handed back |
-//! | `text` | the same for people |
+//! | `outcome` | the report as a value |
+//! | `text` | the report as tables |
 //! | `validate` | simulated against real threads |
 
 mod against;
 mod args;
-mod beside;
 mod costs;
+mod invalidator_flags;
 pub mod outcome;
 pub mod sheet;
 mod simulate;
 mod sweep;
 mod text;
 mod validate;
-mod work;
+mod work_flags;
 
 pub use args::Asked;
-pub use beside::Beside;
+pub use invalidator_flags::Beside;
 pub use outcome::SimReport;
 pub use text::Grid;
 pub use validate::Validate;
 
 use crate::registry::{ByName, Chosen};
 use crate::typed::Unused;
-use beside::Case;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
+use invalidator_flags::Case;
 use serde_json::Map;
 use slat_cli::error::Error;
 use slat_cli::flags;
@@ -145,7 +145,7 @@ impl Simulation {
 
 #[cfg(test)]
 mod tests {
-    use super::work::WorkFlags;
+    use super::work_flags::WorkFlags;
     use super::*;
     use clap::Subcommand;
     use slat_cli::flags::Switch;

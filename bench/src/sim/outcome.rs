@@ -153,7 +153,7 @@ pub struct Swept {
     pub ranking_holds: bool,
 }
 
-/// What became of one policy.
+/// The figure of one policy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SweptRow {
     pub vcpus: u32,

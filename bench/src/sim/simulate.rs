@@ -2,9 +2,9 @@
 
 use super::against::{self, Trial};
 use super::args::Asked;
-use super::beside::Case;
+use super::invalidator_flags::Case;
 use super::outcome::{Against, Figure, Line, Row, SimReport};
-use super::work::told;
+use super::work_flags::told;
 use super::{costs, sweep};
 use crate::bench::params;
 use crate::bench::report::{Check, SCHEMA};
@@ -101,25 +101,14 @@ impl Runs<'_> {
                 work: case.work.clone(),
             };
             let point = self.bench.run(&setting).map_err(Error::Machine)?;
-            self.check(vcpus, policy, &point.checks);
+            for check in &point.checks {
+                let detail = format!("{vcpus} vCPUs, {}: {}", policy.name(), check.detail);
+                Check { name: check.name.to_owned(), ok: check.ok, detail }.add_to(&mut self.checks);
+            }
             points.push(point);
             self.bar.inc(1);
         }
         Ok(points)
-    }
-
-    /// A condition holds if it held in every run; the first run that broke it is the one that is told of.
-    fn check(&mut self, vcpus: u32, policy: Policy, checks: &[benches::Check]) {
-        for check in checks {
-            let detail = || format!("{vcpus} vCPUs, {}: {}", policy.name(), check.detail);
-            match self.checks.iter_mut().find(|known| known.name == check.name) {
-                Some(known) if known.ok => (known.ok, known.detail) = (check.ok, detail()),
-                Some(_) => {}
-                None => {
-                    self.checks.push(Check { name: check.name.to_owned(), ok: check.ok, detail: detail() });
-                }
-            }
-        }
     }
 }
 

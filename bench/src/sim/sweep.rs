@@ -20,7 +20,7 @@ pub const RUNS: usize = UNCERTAIN.len() * FACTORS.len();
 /// Policies stand apart when the better one is better by this factor.
 const APART: f64 = 1.05;
 
-/// What became of `base` in each case; `run` says what it is with other costs.
+/// The rows of `base` in each case; `run` simulates them with other costs.
 pub fn sweep(
     costs: &Costs,
     base: &[Row],

@@ -1,11 +1,11 @@
 //! A [`SimReport`] for people: tables, numbers of vCPUs down, policies across.
 
 use super::outcome::{Row, SimReport, Swept};
-use slat_machine::costs::Costs;
+use slat_machine::costs::{Costs, Field};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Cache lines told for each policy.
+/// Cache lines shown for each policy.
 const LINES: usize = 3;
 
 impl fmt::Display for SimReport {
@@ -42,8 +42,7 @@ impl SimReport {
             let comma = if rows[0].case.is_empty() { "" } else { ", " };
             lines.push(columns(&format!("{}{comma}{}", rows[0].vcpus, rows[0].case), cells));
         }
-        writeln!(f, "\n{title}")?;
-        write!(f, "{}", Grid(&lines))
+        section(f, title, &lines)
     }
 
     fn figures(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -93,17 +92,13 @@ impl SimReport {
             return Ok(());
         }
         let comma = if case.is_empty() { "" } else { ", " };
-        writeln!(
-            f,
-            "\nhottest cache lines with {most} vCPUs{comma}{case}: share of time waited, transfers, what, where"
-        )?;
-        write!(f, "{}", Grid(&lines))
+        let what = "share of time waited, transfers, what, where";
+        section(f, &format!("hottest cache lines with {most} vCPUs{comma}{case}: {what}"), &lines)
     }
 
     fn swept(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(first) = self.sweep.first() else { return Ok(()) };
         let of = first.rows.first().map_or(0, |row| row.vcpus);
-        writeln!(f, "\nuncertain costs changed, {of} vCPUs")?;
         let head = first.rows.iter().map(|row| row.policy.to_string()).chain(["ranking".into()]);
         let mut lines = vec![columns("cost", head)];
         lines.extend(self.sweep.iter().map(|Swept { cost, factor, rows, ranking_holds }| {
@@ -111,14 +106,13 @@ impl SimReport {
             let cells = rows.iter().map(|row| number(row.value)).chain([verdict.into()]);
             columns(&format!("{cost} x {factor}"), cells)
         }));
-        write!(f, "{}", Grid(&lines))
+        section(f, &format!("uncertain costs changed, {of} vCPUs"), &lines)
     }
 
     fn against(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.against_series.is_empty() {
             return Ok(());
         }
-        writeln!(f, "\nagainst the {} series", slat_series::name(&self.series))?;
         let mut lines = vec![columns("", ["series", "simulated", "", ""].map(str::to_owned))];
         lines.extend(self.against_series.iter().map(|row| {
             let verdict = match (row.fitted, row.reproduced) {
@@ -135,24 +129,20 @@ impl SimReport {
                 row.detail.clone(),
             ]
         }));
-        write!(f, "{}", Grid(&lines))
+        section(f, &format!("against the {} series", slat_series::name(&self.series)), &lines)
     }
 
     fn costs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\nwhat operations cost")?;
-        let lines: Vec<_> = Costs::FIELDS
-            .iter()
-            .map(|field| {
-                let cell = |text: &str| text.to_owned();
-                vec![
-                    cell(field.name),
-                    format!("{} {}", number(self.costs[field.name]), field.unit),
-                    cell(&self.costs_from[field.name]),
-                    cell(field.about),
-                ]
-            })
-            .collect();
-        write!(f, "{}", Grid(&lines))
+        let line = |field: &Field| {
+            let value = format!("{} {}", number(self.costs[field.name]), field.unit);
+            vec![
+                field.name.to_owned(),
+                value,
+                self.costs_from[field.name].to_string(),
+                field.about.to_owned(),
+            ]
+        };
+        section(f, "what operations cost", &Costs::FIELDS.iter().map(line).collect::<Vec<_>>())
     }
 
     fn verdict(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -163,6 +153,11 @@ impl SimReport {
         }
         writeln!(f, "checks: {} of {} hold", self.checks.len() - failed.len(), self.checks.len())
     }
+}
+
+/// A table below its title.
+fn section(f: &mut fmt::Formatter<'_>, title: &str, lines: &[Vec<String>]) -> fmt::Result {
+    write!(f, "\n{title}\n{}", Grid(lines))
 }
 
 /// A line of a table.

@@ -1,6 +1,6 @@
 //! How the ager asks which pages are young.
 
-use super::world::World;
+use super::tracked_memory::TrackedMemory;
 use slat::{Access, Idle, Young};
 use slat_mm::{Lru, Node};
 use slat_threads::benches::access_tracking::{Asked, by_tables, page_by_page};
@@ -17,7 +17,7 @@ pub enum Way {
 }
 
 /// One pass.
-pub fn pass(world: &World, idle: &mut Idle, way: Way) -> Result<Asked, String> {
+pub fn pass(world: &TrackedMemory, idle: &mut Idle, way: Way) -> Result<Asked, String> {
     let (space, hvas) = (&world.space, world.hvas());
     Ok(match way {
         Way::PageByPage => page_by_page(
@@ -38,7 +38,7 @@ pub fn pass(world: &World, idle: &mut Idle, way: Way) -> Result<Asked, String> {
 }
 
 /// The youngest generation's number.
-pub fn youngest(world: &World) -> u64 {
+pub fn youngest(world: &TrackedMemory) -> u64 {
     let generations = world.space.lru().map(Lru::generations).unwrap_or_default();
     generations.iter().flat_map(|node| &node.generations).map(|generation| generation.seq).max().unwrap_or(0)
 }

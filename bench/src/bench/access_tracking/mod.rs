@@ -1,10 +1,10 @@
-//! `slat bench access-tracking-perf`: which pages vCPUs have used, and what asking costs these vCPUs (the MGLRU aging series).
+//! `slat bench access-tracking-perf`: which pages vCPUs have used, and what aging costs these vCPUs (the MGLRU aging series).
 //!
 //! ```text
-//! world.rs    guest memory on slat-mm, a VM, vCPUs that go over it
-//! ager.rs     how the ager asks which pages are young: page by page, by tables, or in passes of the multi-gen LRU
-//! faulting.rs -p: vCPUs bring new memory in while the ager ages it
-//! stages.rs   without -p: pages that were used, and pages that were not, must be told apart
+//! tracked_memory.rs  guest memory on slat-mm, a VM, vCPUs that go over it
+//! ager.rs            how the ager asks which pages are young: page by page, by tables, or in passes of the multi-gen LRU
+//! faulting.rs        -p: vCPUs bring new memory in while the ager ages it
+//! stages.rs          without -p: the ager has to tell used pages from idle ones
 //! ```
 //! After KVM's `access_tracking_perf_test`, to which the series added `-l` and `-p`. There an aging pass asks the secondary
 //! MMU page by page: under the MMU lock, taken alone, before ("no opt"), and without it after ("opt"). Both are here, on
@@ -14,7 +14,7 @@
 mod ager;
 mod faulting;
 mod stages;
-mod world;
+mod tracked_memory;
 
 use super::guest_memory::GuestMemory;
 use super::machine::Machine;
@@ -25,7 +25,7 @@ use slat::{Level, MmuLock, PAGE_SIZE};
 use slat_cli::error::Error;
 use slat_cli::size::size;
 use slat_series::PatchSeries;
-use world::MOST;
+use tracked_memory::MOST;
 
 /// Who has used which pages; what aging costs vCPUs that fault meanwhile, with the MMU lock and without (the MGLRU aging series)
 #[derive(Debug, clap::Args)]
@@ -49,7 +49,7 @@ pub struct AccessTracking {
     pause: u64,
 }
 
-/// Its levers: [`crate::levers`].
+/// Tables that show what each idea contributes: [`crate::levers`].
 const LEVERS: &[Grid] = &[
     Grid {
         what: "One aging pass while vCPUs fault memory in",
@@ -85,7 +85,7 @@ const LEVERS: &[Grid] = &[
     },
 ];
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["10 s", "1.1 GiB"],
     question: "What does aging cost vCPUs that fault memory in meanwhile?",
@@ -106,26 +106,22 @@ pub const ABOUT: About = About {
 impl Bench for AccessTracking {
     fn unused(&self) -> Unused {
         let pause =
-            (!self.performance).then(|| ("pause", "only --performance has an ager that rests".into()));
+            (!self.performance).then(|| ("pause".into(), "only --performance has an ager that rests".into()));
         pause.into_iter().collect()
     }
 
     fn report(&self, asked: Asked) -> Result<Report, Error> {
         let most = self.vcpus.iter().copied().max().unwrap_or(1);
         GuestMemory::asked(most, self.bytes, Level::M2, MOST)?;
-        let (rows, checks) =
-            if self.performance { self.faulting(asked.runs)? } else { self.stages(asked.runs)? };
-        let report = Report {
-            params: params! {
-                "bytes_per_vcpu": self.bytes,
-                "pause_ms": self.pause,
-                "ages": if self.lru { "multi-gen LRU" } else { "secondary MMU alone" },
-                "runs": asked.runs,
-            },
-            rows,
-            checks,
-            ..Report::of(ABOUT.name, Machine::detect())
+        let mut report = Report::of(ABOUT.name, Machine::detect());
+        report.params = params! {
+            "bytes_per_vcpu": self.bytes,
+            "pause_ms": self.pause,
+            "ages": if self.lru { "multi-gen LRU" } else { "secondary MMU alone" },
+            "runs": asked.runs,
         };
+        let measure = if self.performance { Self::faulting } else { Self::stages };
+        measure(self, &mut report, asked.runs)?;
         Ok(report)
     }
 }

@@ -2,12 +2,12 @@
 //! ager has to tell pages that were used from pages that were not: 90% of either, says the kernel's test, since a TLB may
 //! hide an access.
 
-use super::super::guest_memory::arena;
 use super::ager::{Way, pass, youngest};
-use super::world::World;
+use super::tracked_memory::TrackedMemory;
 use super::{AccessTracking, Guard};
+use crate::bench::guest_memory::arena;
 use crate::bench::harness::Series;
-use crate::bench::report::{Check, Row, params};
+use crate::bench::report::{Check, Report, Row, params};
 use slat::{Access, Gfn, Idle, PAGE_SIZE, Span, Young};
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
@@ -19,55 +19,31 @@ use std::time::Instant;
 const RIGHT: u64 = 90;
 
 impl AccessTracking {
-    pub(super) fn stages(&self, runs: u32) -> Result<(Vec<Row>, Vec<Check>), Error> {
-        let (mut rows, mut checks) = (Vec::new(), Vec::new());
+    pub(super) fn stages(&self, report: &mut Report, runs: u32) -> Result<(), Error> {
         for &vcpus in &self.vcpus {
             let memory = self.memory(vcpus);
             let arena = arena(memory.bytes(), vcpus.into())?;
-            let mut stages: Vec<(&str, Vec<f64>)> = Vec::new();
+            let mut stages = Vec::new();
             for _ in 0..runs {
-                let world = World::new(&arena, Guard::SLAT, memory, self.lru)?;
-                let mut run =
-                    Run { world: &world, lru: self.lru, vcpus, times: Vec::new(), checks: Vec::new() };
-                run.all()?;
-                for (stage, ms) in run.times {
-                    match stages.iter_mut().find(|(name, _)| *name == stage) {
-                        Some((_, all)) => all.push(ms),
-                        None => stages.push((stage, vec![ms])),
-                    }
-                }
-                checks.extend(run.checks);
+                let world = TrackedMemory::new(&arena, Guard::SLAT, memory, self.lru)?;
+                let (times, checks) = (&mut stages, &mut report.checks);
+                Run { world: &world, lru: self.lru, vcpus, times, checks }.all()?;
             }
             let params = params! { "vcpus": vcpus, "pages": memory.pages().len() };
-            rows.extend(
-                stages
-                    .into_iter()
-                    .map(|(stage, all)| Row::alone(stage, params.clone(), "ms", &Series::new(all))),
-            );
+            let row = |(stage, all)| Row::alone(stage, params.clone(), "ms", &Series::new(all));
+            report.rows.extend(stages.into_iter().map(row));
         }
-        Ok((rows, merged(checks)))
+        Ok(())
     }
-}
-
-/// A check that is made in every round is one: it holds where it held in all of them.
-fn merged(checks: Vec<Check>) -> Vec<Check> {
-    let mut all: Vec<Check> = Vec::new();
-    for check in checks {
-        match all.iter_mut().find(|other| other.name == check.name) {
-            Some(other) if other.ok => *other = check,
-            Some(_) => {}
-            None => all.push(check),
-        }
-    }
-    all
 }
 
 struct Run<'w> {
-    world: &'w World,
+    world: &'w TrackedMemory,
     lru: bool,
     vcpus: u32,
-    times: Vec<(&'static str, f64)>,
-    checks: Vec<Check>,
+    /// Of each stage, in every round.
+    times: &'w mut Vec<(&'static str, Vec<f64>)>,
+    checks: &'w mut Vec<Check>,
 }
 
 /// The half of the pages that a stage uses; KVM's test uses all or none.
@@ -96,7 +72,8 @@ impl Run<'_> {
         access: Access,
         which: impl Fn(Gfn) -> bool + Sync,
     ) -> Result<(), Error> {
-        self.times.push((name, self.world.sweep(access, which)?));
+        let ms = self.world.sweep(access, which)?;
+        self.took(name, ms);
         Ok(())
     }
 
@@ -105,7 +82,7 @@ impl Run<'_> {
         let idle = &mut idle()?;
         let began = Instant::now();
         let is_young: Vec<bool> = if self.lru { self.by_generation(idle)? } else { self.by_bits(idle) };
-        self.times.push(("asking", began.elapsed().as_secs_f64() * 1e3));
+        self.took("asking", began.elapsed().as_secs_f64() * 1e3);
         // Of those that were used, and of those that were not: how many there are, how many were taken for it.
         let mut counts = [[0u64; 2]; 2];
         for (gfn, young) in self.pages().zip(is_young) {
@@ -118,8 +95,15 @@ impl Run<'_> {
             "right: {} of {} in use, {} of {} idle",
             counts[1][1], counts[1][0], counts[0][1], counts[0][0]
         );
-        self.checks.push(Check { name: format!("{} vCPUs: {name}", self.vcpus), ok, detail });
+        Check { name: format!("{} vCPUs: {name}", self.vcpus), ok, detail }.add_to(self.checks);
         Ok(())
+    }
+
+    fn took(&mut self, stage: &'static str, ms: f64) {
+        match self.times.iter_mut().find(|(name, _)| *name == stage) {
+            Some((_, all)) => all.push(ms),
+            None => self.times.push((stage, vec![ms])),
+        }
     }
 
     fn pages(&self) -> impl Iterator<Item = Gfn> + use<> {
@@ -133,7 +117,7 @@ impl Run<'_> {
         let after = youngest(self.world);
         let detail = format!("{before}, then {after}");
         let name = format!("{} vCPUs: generations advance", self.vcpus);
-        self.checks.push(Check { name, ok: after == before + 1, detail });
+        Check { name, ok: after == before + 1, detail }.add_to(self.checks);
         let generation = |gfn| self.world.space.generation(hva_of(gfn));
         Ok(self.pages().map(|gfn| generation(gfn).is_some_and(|seq| seq >= before)).collect())
     }

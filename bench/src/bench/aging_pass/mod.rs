@@ -1,22 +1,20 @@
 //! `slat bench aging-pass`: what a pass over Accessed bits costs, against the least it could cost.
 //!
 //! ```text
-//! ground.rs   a VM whose leaf tables lie in memory in the order of their frames, or in no order; its bits, set at will
-//! rows.rs     the report
+//! leaf_bits.rs   a VM whose leaf tables lie in memory in the order of their frames, or in no order; its bits, set at will
 //! ```
 //! A pass over idle memory reads its tables and does nothing else, so the floor is how fast this machine
 //! reads (`leaf_tables.rs`). Entrants: the scan that slat ships, the portable one, one entry after the other (how `for_each` goes), and a
 //! pass that heeds links, for which idle memory costs no look. A pass over memory in use also clears bits, each by one
 //! locked instruction: its floor is the idle pass and as many of those.
 
-mod ground;
-mod rows;
+mod leaf_bits;
 
-use super::harness::interleave;
+use super::harness::{Lineup, Series};
 use super::machine::{self, Machine};
-use super::report::{Report, params};
-use super::{About, Asked, Bench};
-use ground::{Ground, Order};
+use super::report::{Check, Report, Row, params};
+use super::{About, Asked, Bench, multiple_of};
+use leaf_bits::{LeafBits, Order};
 use slat::Level;
 use slat::age::Scan;
 use slat_cli::bar::say;
@@ -24,7 +22,6 @@ use slat_cli::error::Error;
 use slat_cli::interrupt;
 use slat_cli::size::{self, size};
 use slat_series::PatchSeries;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// What a pass over Accessed bits costs, idle and in use: against how fast this machine reads (the MGLRU aging series)
@@ -39,7 +36,7 @@ pub struct AgingPass {
     sparse: u64,
 }
 
-/// Who runs.
+/// A pass, or a floor of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Entrant {
     /// Reads every leaf table, in the order of memory.
@@ -56,7 +53,7 @@ enum Entrant {
     Active(u32),
 }
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["1 min", "160 MiB"],
     runs: "7",
@@ -70,37 +67,68 @@ pub const ABOUT: About = About {
 
 impl Bench for AgingPass {
     fn report(&self, asked: Asked) -> Result<Report, Error> {
-        for (name, bytes, most) in [("dense", self.dense, 16 << 30), ("sparse", self.sparse, 1 << 40)] {
-            if bytes == 0 || !bytes.is_multiple_of(Level::M2.bytes()) || bytes > most {
-                return Err(Error::Usage(format!(
-                    "--{name}: {bytes} is no multiple of 2M up to {}",
-                    size::text(most)
-                )));
-            }
-        }
+        multiple_of(Level::M2, "dense", self.dense, 16 << 30)?;
+        multiple_of(Level::M2, "sparse", self.sparse, 1 << 40)?;
         // Before this thread is tied to one of the CPUs.
-        let machine = Machine::detect();
+        let mut report = Report::of(ABOUT.name, Machine::detect());
+        report.params = params! { "runs": asked.runs };
         machine::pin(0);
-        let stop = interrupt::flag();
-        let (mut rows, mut checks) = (Vec::new(), Vec::new());
         for (bytes, sparse) in [(self.dense, false), (self.sparse, true)] {
             for order in [Order::Ascending, Order::Shuffled] {
-                if stop.load(Relaxed) {
+                if interrupt::asked() {
                     break;
                 }
                 say(format_args!("{}, {order:?}: {} rounds", size::text(bytes), asked.runs));
-                let mut ground = Ground::new(bytes, sparse, order)?;
-                let entrants = entrants(sparse);
-                let samples =
-                    interleave(asked.runs as usize, &entrants, |entrant| entrant.sample(&mut ground));
-                rows.extend(rows::rows(&ground, &entrants, &samples));
-                checks.extend(rows::checks(&ground, &samples));
+                let mut bits = LeafBits::new(bytes, sparse, order)?;
+                let laps =
+                    Lineup::run(asked.runs, entrants(sparse), |entrant| Ok(entrant.sample(&mut bits)))?;
+                report.rows.extend(rows(&bits, &laps));
+                let name = format!("{}, {}: a pass finds what is young", size::text(bytes), order.name());
+                report.checks.push(Check::each(name, laps.all(), |sample| sample.right));
             }
         }
-        let params = params! { "runs": asked.runs };
-        Ok(Report { params, rows, checks, ..Report::of(ABOUT.name, machine) })
+        Ok(report)
     }
 }
+
+/// The figures of one order of tables, in picoseconds a leaf.
+fn rows(bits: &LeafBits, laps: &Lineup<Entrant, Sample>) -> Vec<Row> {
+    let of = |who| Series::known(laps.of(who), |sample| Some(sample.ps));
+    let row = |name: &str, baseline: &str, before: &Series, who| {
+        let params = params! {
+            "memory": size::text(bits.bytes),
+            "mapped": if bits.sparse { "one page in each 2M" } else { "every page" },
+            "tables": bits.order.name(),
+            "baseline": baseline,
+        };
+        Some(Row::compare(name, params, "ps a leaf", before, &of(who)?))
+    };
+    let mut rows = Vec::new();
+    if let Some(read) = of(Entrant::LinearRead) {
+        let looks = [
+            ("idle, every table looked at", Entrant::Idle(Scan::detect())),
+            ("idle, every table, portable scan", Entrant::Idle(Scan::Portable)),
+            ("idle, one entry after the other", Entrant::EntryByEntry),
+            ("idle, passed over by links", Entrant::PassedOver),
+        ];
+        let baseline = "reading the same memory, linearly";
+        let looks = looks.into_iter().filter_map(|(name, who)| row(name, baseline, &read, who));
+        rows.extend(looks.map(|row| row.answering(PatchSeries::MglruAging)));
+    }
+    if let Some((idle, rmw)) = of(Entrant::Idle(Scan::detect())).zip(of(Entrant::LockedRmw)) {
+        rows.extend(ACTIVE.iter().filter_map(|&permille| {
+            let density = f64::from(permille) / 1000.0;
+            let floor = Series::new(vec![idle.median() + density * rmw.median()]);
+            let name = format!("{}% of pages young", density * 100.0);
+            let baseline = "the idle pass, and a locked instruction for each young page";
+            row(&name, baseline, &floor, Entrant::Active(permille))
+        }));
+    }
+    rows
+}
+
+/// Pages of 1000 that are young.
+const ACTIVE: [u32; 3] = [1000, 100, 10];
 
 fn entrants(sparse: bool) -> Vec<Entrant> {
     let mut all = vec![
@@ -111,13 +139,14 @@ fn entrants(sparse: bool) -> Vec<Entrant> {
         Entrant::PassedOver,
     ];
     if !sparse {
-        all.extend([Entrant::LockedRmw, Entrant::Active(1000), Entrant::Active(100), Entrant::Active(10)]);
+        all.push(Entrant::LockedRmw);
+        all.extend(ACTIVE.map(Entrant::Active));
     }
     all.dedup();
     all
 }
 
-/// One measurement: picoseconds a leaf, and whether each pass told as many young pages as there were.
+/// One measurement: picoseconds a leaf, and whether each pass found as many young pages as there were.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     ps: f64,
@@ -126,14 +155,14 @@ struct Sample {
 
 impl Entrant {
     /// Repeated until the clock is no part of it.
-    fn sample(self, ground: &mut Ground) -> Sample {
+    fn sample(self, bits: &mut LeafBits) -> Sample {
         const LEAST_NS: u128 = 4_000_000;
         let (mut spent, mut times, mut right) = (0, 0u32, true);
         while spent < LEAST_NS {
             match self {
-                Self::Active(permille) => ground.use_pages(permille),
+                Self::Active(permille) => bits.use_pages(permille),
                 Self::LockedRmw | Self::LinearRead => {}
-                Self::PassedOver | Self::Idle(_) | Self::EntryByEntry => ground.rest_pages(),
+                Self::PassedOver | Self::Idle(_) | Self::EntryByEntry => bits.rest_pages(),
             }
             // As many as leave the bits as they were.
             let laps = if matches!(self, Self::Active(_)) { 1 } else { 8 };
@@ -142,22 +171,22 @@ impl Entrant {
             for _ in 0..laps {
                 young += match self {
                     Self::LinearRead => {
-                        ground.tables.read();
+                        bits.tables.read();
                         0
                     }
                     Self::LockedRmw => {
-                        ground.tables.locked_rmw();
+                        bits.tables.locked_rmw();
                         0
                     }
-                    Self::Idle(scan) => ground.look(scan),
-                    Self::EntryByEntry => ground.look_at_each(),
-                    Self::PassedOver | Self::Active(_) => ground.age(),
+                    Self::Idle(scan) => bits.look(scan),
+                    Self::EntryByEntry => bits.look_at_each(),
+                    Self::PassedOver | Self::Active(_) => bits.age(),
                 };
             }
             spent += began.elapsed().as_nanos();
             times += laps;
-            right &= young == if matches!(self, Self::Active(_)) { ground.young } else { 0 };
+            right &= young == if matches!(self, Self::Active(_)) { bits.young } else { 0 };
         }
-        Sample { ps: spent as f64 * 1e3 / f64::from(times) / ground.leaves() as f64, right }
+        Sample { ps: spent as f64 * 1e3 / f64::from(times) / bits.leaves() as f64, right }
     }
 }

@@ -57,7 +57,7 @@ pub struct Job {
     pub arena: Arc<Arena>,
 }
 
-/// What one sample yields.
+/// The result of one sample.
 pub struct Sample {
     /// From the line until the last vCPU was done, in nanoseconds.
     pub wall_ns: f64,

@@ -17,7 +17,7 @@ mod job;
 mod tests;
 
 use super::guest_memory::{GuestMemory, arena};
-use super::harness::{Series, rounds};
+use super::harness::{Lineup, Series};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
 use super::{About, Asked, Bench};
@@ -65,7 +65,7 @@ enum Uffd {
     Minor,
 }
 
-/// Who runs. The first is slat as it ships.
+/// Each lock, and what it is called. The first is slat as it ships.
 const ENTRANTS: [(MmuLock, &str); 3] = [
     (MmuLock::None, "slat"),
     (MmuLock::Exclusive, "one mutex: before"),
@@ -75,7 +75,7 @@ const ENTRANTS: [(MmuLock, &str); 3] = [
 /// Of their fault time, vCPUs of slat's may wait for the MMU lock less than this, in percent.
 const LOCK_SHARE: f64 = 1.0;
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["5 s", "550 MiB"],
     question: "Four vCPUs touch new memory, and the host fills pages.",
@@ -99,29 +99,27 @@ impl Bench for DemandPaging {
     fn report(&self, asked: Asked) -> Result<Report, Error> {
         let job = self.job()?;
         say(format_args!("{} vCPUs: {} rounds of {} entrants", job.memory.vcpus, asked.runs, ENTRANTS.len()));
-        let samples = rounds(asked.runs as usize, &ENTRANTS, |&(policy, _)| job.sample(policy))?;
+        let laps = Lineup::run(asked.runs, ENTRANTS, |&(policy, _)| job.sample(policy))?;
         let served = match self.uffd {
             Uffd::None => "by the host",
             Uffd::Missing => "by handlers, missing",
             Uffd::Minor => "by handlers, minor",
         };
-        let report = Report {
-            params: params! {
-                "vcpus": job.memory.vcpus,
-                "bytes_per_vcpu": self.bytes,
-                "memory": if self.overlap { "shared" } else { "partitioned" },
-                "served": if self.prefilled { "before" } else { served },
-                "handlers": match self.uffd {
-                    Uffd::None => 0,
-                    _ if self.single => 1,
-                    _ => job.memory.vcpus,
-                },
-                "runs": asked.runs,
+        let mut report = Report::of(ABOUT.name, Machine::detect());
+        report.params = params! {
+            "vcpus": job.memory.vcpus,
+            "bytes_per_vcpu": self.bytes,
+            "memory": if self.overlap { "shared" } else { "partitioned" },
+            "served": if self.prefilled { "before" } else { served },
+            "handlers": match self.uffd {
+                Uffd::None => 0,
+                _ if self.single => 1,
+                _ => job.memory.vcpus,
             },
-            rows: self.rows(&job, &samples),
-            checks: ENTRANTS.iter().zip(&samples).flat_map(|((_, who), all)| checks(who, all)).collect(),
-            ..Report::of(ABOUT.name, Machine::detect())
+            "runs": asked.runs,
         };
+        report.rows = self.rows(&job, &laps);
+        report.checks = laps.each().flat_map(|((_, who), samples)| checks(who, samples)).collect();
         Ok(report)
     }
 }
@@ -156,7 +154,7 @@ impl DemandPaging {
     }
 
     /// Every figure of both baselines against slat's.
-    fn rows(&self, job: &Job, samples: &[Vec<Sample>]) -> Vec<Row> {
+    fn rows(&self, job: &Job, laps: &Lineup<(MmuLock, &str), Sample>) -> Vec<Row> {
         let pages = job.memory.pages().len() as f64;
         let figures: [Figure<'_>; 9] = [
             ("time", "ms", &|sample| sample.wall_ns / 1e6),
@@ -171,10 +169,10 @@ impl DemandPaging {
         ];
         let mut rows = Vec::new();
         for (name, unit, figure) in figures {
-            let series = |samples: &[Sample]| Series::new(samples.iter().map(figure).collect());
-            let slat = series(&samples[0]);
-            for ((policy, who), samples) in ENTRANTS.iter().zip(samples).skip(1) {
-                let row = Row::compare(who, params! { "figure": name }, unit, &series(samples), &slat);
+            let slat = Series::of(laps.of(ENTRANTS[0]), figure);
+            for ((policy, who), samples) in laps.each().skip(1) {
+                let params = params! { "figure": name };
+                let row = Row::compare(who, params, unit, &Series::of(samples, figure), &slat);
                 let ratio = match unit {
                     "k faults/s" => row.ratio.map(|ratio| 1.0 / ratio),
                     "% of fault time" => None,

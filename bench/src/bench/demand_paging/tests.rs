@@ -64,8 +64,8 @@ fn negative_control_a_share_of_waiting_that_is_too_large_is_found() {
 fn only_the_seeds_own_comparison_carries_its_figure() {
     let claims = |bench: &DemandPaging| {
         let job = bench.job().unwrap();
-        let samples: Vec<Vec<Sample>> = (0..3).map(|_| vec![small_sample()]).collect();
-        let rows = bench.rows(&job, &samples);
+        let laps = Lineup::run(1, ENTRANTS, |_| Ok(small_sample())).unwrap();
+        let rows = bench.rows(&job, &laps);
         assert!(rows.iter().all(|row| row.series.as_deref() == Some("tdp-mmu")));
         rows.iter().filter(|row| row.series_ratio.is_some()).map(|row| row.name.clone()).collect::<Vec<_>>()
     };

@@ -5,10 +5,10 @@
 //! one page in it, and a part in which every page is mapped. What gradual logs leave undone is done by the first clear of
 //! everything: it is timed too, whole and by its longest piece.
 
-use super::ground::{Ground, on_first_cpu};
-use super::host::{memory, set_log};
-use crate::bench::harness::{Series, rounds};
-use crate::bench::report::{Check, Row, params};
+use super::logged_vm::{memory, set_log};
+use super::mapped_slot::{MappedSlot, on_first_cpu};
+use crate::bench::harness::{Lineup, us};
+use crate::bench::report::{Check, Figure, Report, Row, params};
 use slat::{DirtyLog, Idle, Level, Track};
 use slat_cli::error::Error;
 use slat_cli::size;
@@ -25,9 +25,10 @@ struct Entrant {
 /// What a VMM clears at a time: 64 MiB.
 const PIECE: u64 = (64 << 20) / Level::K4.bytes();
 
-/// What one lap gives.
+/// The result of one lap.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
+    gradual: bool,
     enable: Duration,
     /// Of a gradual log: all of it, and the longest piece.
     clear: Duration,
@@ -36,74 +37,68 @@ struct Sample {
     right: bool,
 }
 
-/// Rows and checks for `sparse` bytes, of which the first `dense` have every page mapped.
+/// Each beside the enabling of all of it up front.
+const FIGURES: [Figure<Sample>; 3] = [
+    ("enabled gradually", "us", |sample| Some(us(sample.enable))),
+    ("enabled gradually, and all of it cleared", "us", |sample| Some(us(sample.enable + sample.clear))),
+    ("the longest clear of 64M", "us", |sample| {
+        Some(us(if sample.gradual { sample.longest } else { sample.enable }))
+    }),
+];
+
+/// Measures `sparse` bytes, of which the first `dense` have every page mapped.
 pub fn measure(
+    report: &mut Report,
     (sparse, dense): (u64, u64),
     tracks: &[Track],
-    runs: usize,
-) -> Result<(Vec<Row>, Vec<Check>), Error> {
-    let entrants: Vec<Entrant> =
-        tracks.iter().flat_map(|&track| [false, true].map(|gradual| Entrant { gradual, track })).collect();
-    let samples = on_first_cpu(|idle| {
-        let mut grounds = Vec::new();
-        for entrant in &entrants {
+    runs: u32,
+) -> Result<(), Error> {
+    let entrants = tracks.iter().flat_map(|&track| [false, true].map(|gradual| Entrant { gradual, track }));
+    let laps = on_first_cpu(|idle| {
+        let mut slots = Vec::new();
+        for entrant in entrants.clone() {
             let log = DirtyLog::bitmap().track(entrant.track);
             let log = if entrant.gradual { log.initially_set() } else { log };
-            grounds.push((*entrant, Ground::new(log, idle, memory(sparse), memory(dense))?));
+            slots.push((entrant, MappedSlot::new(log, idle, memory(sparse), memory(dense))?));
         }
-        rounds(runs, &grounds, |(entrant, ground)| entrant.lap(ground, idle))
+        let mapped = |entrant: &Entrant| slots.iter().find(|(other, _)| other == entrant);
+        Lineup::run(runs, entrants, |entrant| {
+            entrant.lap(&mapped(entrant).expect("a slot for each entrant").1, idle)
+        })
     })?;
-    let of = |track, gradual| {
-        let at = entrants.iter().position(|&entrant| entrant == Entrant { gradual, track });
-        at.map(|at| samples[at].as_slice()).unwrap_or_default()
-    };
-    let memory = size::text(sparse);
-    let dense = size::text(dense);
     let params = params! {
-        "test": "enable", "memory": memory, "every page mapped in": dense, "baseline": "up front",
+        "test": "enable", "memory": size::text(sparse), "every page mapped in": size::text(dense), "baseline": "up front",
     };
-    let series = |samples: &[Sample], figure: fn(&Sample) -> Duration| {
-        Series::new(samples.iter().map(|sample| figure(sample).as_secs_f64() * 1e6).collect())
-    };
-    let mut rows = Vec::new();
     for &track in tracks {
-        let (up_front, gradual) = (of(track, false), of(track, true));
-        let by = super::name_of(track);
-        let row = |what: &str, figure| {
-            let (before, after) = (series(up_front, |sample| sample.enable), series(gradual, figure));
-            Row::compare(&format!("{by}: {what}"), params.clone(), "us", &before, &after)
-        };
-        rows.push(
-            row("enabled gradually", |sample| sample.enable)
-                .answering(PatchSeries::Kvm)
-                .claiming(Some(kvm::ENABLE[0] / kvm::ENABLE[1])),
-        );
-        rows.push(row("enabled gradually, and all of it cleared", |sample| sample.enable + sample.clear));
-        rows.push(row("the longest clear of 64M", |sample| sample.longest));
+        let both = [false, true].map(|gradual| laps.of(Entrant { gradual, track }));
+        for row in Row::compare_each(&FIGURES, &params, both) {
+            let first = row.name == FIGURES[0].0;
+            let claim = first.then_some(kvm::ENABLE[0] / kvm::ENABLE[1]);
+            let row = row.of(super::name_of(track)).answering(first.then_some(PatchSeries::Kvm));
+            report.rows.push(row.claiming(claim));
+        }
     }
-    let wrong = samples.iter().flatten().filter(|sample| !sample.right).count();
-    let check = Check {
-        name: "enable: up front every page is tracked and none dirty; gradually it is the other way round"
-            .into(),
-        ok: wrong == 0,
-        detail: format!("not so in {wrong} laps"),
-    };
-    Ok((rows, vec![check]))
+    report.checks.push(Check::each(
+        "enable: up front every page is tracked and none dirty; gradually it is the other way round",
+        laps.all(),
+        |sample| sample.right,
+    ));
+    Ok(())
 }
 
 impl Entrant {
-    fn lap(self, ground: &Ground, idle: &mut Idle) -> Result<Sample, Error> {
-        let pages = ground.slot.gfns.len();
+    fn lap(self, mapped: &MappedSlot, idle: &mut Idle) -> Result<Sample, Error> {
+        let pages = mapped.slot.gfns.len();
         let mut bits = vec![0; pages.div_ceil(64) as usize];
-        ground.write(self.track, |_| true);
+        mapped.write(self.track, |_| true);
         let began = Instant::now();
-        set_log(&ground.vm, idle, &ground.slot, true)?;
+        set_log(&mapped.vm, idle, &mapped.slot, true)?;
         let enable = began.elapsed();
 
-        let slots = ground.vm.slots();
-        let dirty = slots.dirty_bits(idle, ground.slot.id, &mut bits)?;
-        let state = (dirty, ground.untracked(self.track));
-        let mut right = state == if self.gradual { (pages, ground.mapped) } else { (0, 0) };
+        let slots = mapped.vm.slots();
+        let dirty = slots.dirty_bits(idle, mapped.slot.id, &mut bits)?;
+        let state = (dirty, mapped.untracked(self.track));
+        let mut right = state == if self.gradual { (pages, mapped.pages) } else { (0, 0) };
         let (mut clear, mut longest) = (Duration::ZERO, Duration::ZERO);
         if self.gradual {
             let mut cleared = 0;
@@ -111,13 +106,13 @@ impl Entrant {
                 let piece = PIECE.min(pages - first);
                 let began = Instant::now();
                 let bits = &bits[(first / 64) as usize..];
-                cleared += slots.clear_dirty(idle, ground.slot.id, first, piece, bits)?;
+                cleared += slots.clear_dirty(idle, mapped.slot.id, first, piece, bits)?;
                 let time = began.elapsed();
                 (clear, longest) = (clear + time, longest.max(time));
             }
-            right &= (cleared, ground.untracked(self.track)) == (pages, 0);
+            right &= (cleared, mapped.untracked(self.track)) == (pages, 0);
         }
-        set_log(&ground.vm, idle, &ground.slot, false)?;
-        Ok(Sample { enable, clear, longest, right })
+        set_log(&mapped.vm, idle, &mapped.slot, false)?;
+        Ok(Sample { gradual: self.gradual, enable, clear, longest, right })
     }
 }

@@ -8,10 +8,10 @@
 //!
 //! Each entrant finds the caches alike: every leaf has just been written.
 
-use super::ground::{Ground, on_first_cpu};
-use super::host::{memory, set_log};
-use crate::bench::harness::{Series, rounds};
-use crate::bench::report::{Check, Row, params};
+use super::logged_vm::{memory, set_log};
+use super::mapped_slot::{MappedSlot, on_first_cpu};
+use crate::bench::harness::{Lineup, Series, us};
+use crate::bench::report::{Check, Report, Row, params};
 use slat::age::Scan;
 use slat::{DirtyLog, Gfn, Idle, Span, Track};
 use slat_cli::error::Error;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// Pages of 1000 that are dirty.
 const DENSITIES: [u32; 4] = [0, 10, 100, 1000];
 
-/// Who runs.
+/// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Entrant {
     /// So many of 1000 pages are dirty.
@@ -40,51 +40,41 @@ enum Entrant {
     LockedRmw,
 }
 
-/// What they run on.
+/// The memslots and the bitmap that the entrants run on.
 struct Field {
-    grounds: Vec<(Track, Ground)>,
+    slots: Vec<(Track, MappedSlot)>,
     /// As many words as a bitmap has.
     bits: Vec<AtomicU64>,
 }
 
-/// Microseconds, and whether each harvest told what was dirty.
+/// Microseconds, and whether each harvest reported the dirty pages and no other.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     us: f64,
     right: bool,
 }
 
-/// Rows and checks for `bytes`, every page of which is mapped.
-pub fn measure(bytes: u64, tracks: &[Track], runs: usize) -> Result<(Vec<Row>, Vec<Check>), Error> {
-    let of_density = |&track| {
-        DENSITIES
-            .map(|dirty| [Entrant::Harvest(track, dirty), Entrant::Edits(track, dirty)])
-            .into_iter()
-            .flatten()
-    };
-    let floors = [Entrant::Look, Entrant::Read, Entrant::ReadBits, Entrant::LockedRmw];
-    let entrants: Vec<Entrant> = tracks.iter().flat_map(of_density).chain(floors).collect();
-    let samples = on_first_cpu(|idle| {
+/// Measures `bytes`, every page of which is mapped.
+pub fn measure(report: &mut Report, bytes: u64, tracks: &[Track], runs: u32) -> Result<(), Error> {
+    use Entrant::{Edits, Harvest, LockedRmw, Look, Read, ReadBits};
+    let of_density =
+        |&track| DENSITIES.into_iter().flat_map(move |dirty| [Harvest(track, dirty), Edits(track, dirty)]);
+    let entrants = tracks.iter().flat_map(of_density).chain([Look, Read, ReadBits, LockedRmw]);
+    let laps = on_first_cpu(|idle| {
         let field = Field::new(bytes, tracks, idle)?;
-        rounds(runs, &entrants, |entrant| entrant.sample(&field, idle))
+        Lineup::run(runs, entrants, |entrant| entrant.sample(&field, idle))
     })?;
-    let of = |entrant| {
-        let at = entrants.iter().position(|&other| other == entrant).unwrap_or(0);
-        Series::new(samples[at].iter().map(|sample: &Sample| sample.us).collect())
-    };
+    let of = |entrant| Series::of(laps.of(entrant), |sample: &Sample| sample.us);
     let memory = size::text(bytes);
-    let mut rows = Vec::new();
     for &track in tracks {
         let (scan, name) = match track {
-            Track::DirtyBits => (of(Entrant::Look), "every table looked at"),
-            Track::Writes => (of(Entrant::ReadBits), "the bitmap read"),
+            Track::DirtyBits => (of(Look), "every table looked at"),
+            Track::Writes => (of(ReadBits), "the bitmap read"),
         };
-        for very_ones in [false, true] {
-            let edits = if very_ones {
-                "the very locked instructions that are needed"
-            } else {
-                "density x a locked instruction for each page"
-            };
+        for (very_ones, edits) in [
+            (false, "density x a locked instruction for each page"),
+            (true, "the very locked instructions that are needed"),
+        ] {
             let params = params! {
                 "test": "harvest", "memory": memory, "by": super::name_of(track),
                 "baseline": format!("{name} + {edits}"),
@@ -92,30 +82,23 @@ pub fn measure(bytes: u64, tracks: &[Track], runs: usize) -> Result<(Vec<Row>, V
             for dirty in DENSITIES {
                 let density = f64::from(dirty) / 1000.0;
                 let edits = if very_ones {
-                    of(Entrant::Edits(track, dirty)).median()
+                    of(Edits(track, dirty)).median()
                 } else {
-                    density * of(Entrant::LockedRmw).median()
+                    density * of(LockedRmw).median()
                 };
                 let floor = Series::new(vec![scan.median() + edits]);
-                let name = format!("{}% dirty", density * 100.0);
-                let slat = of(Entrant::Harvest(track, dirty));
-                rows.push(Row::compare(&name, params.clone(), "us", &floor, &slat));
+                let (name, slat) = (format!("{}% dirty", density * 100.0), of(Harvest(track, dirty)));
+                report.rows.push(Row::compare(&name, params.clone(), "us", &floor, &slat));
             }
         }
     }
     let params = params! { "test": "harvest", "memory": memory, "baseline": "the tables read, linearly" };
-    for (name, who) in
-        [("every table looked at", Entrant::Look), ("a locked instruction for each page", Entrant::LockedRmw)]
-    {
-        rows.push(Row::compare(name, params.clone(), "us", &of(Entrant::Read), &of(who)));
+    for (name, who) in [("every table looked at", Look), ("a locked instruction for each page", LockedRmw)] {
+        report.rows.push(Row::compare(name, params.clone(), "us", &of(Read), &of(who)));
     }
-    let wrong = samples.iter().flatten().filter(|sample| !sample.right).count();
-    let check = Check {
-        name: "harvest: what is told is what was dirty".into(),
-        ok: wrong == 0,
-        detail: format!("not so in {wrong} of {} samples", samples.iter().flatten().count()),
-    };
-    Ok((rows, vec![check]))
+    let name = "harvest: what is told is what was dirty";
+    report.checks.push(Check::each(name, laps.all(), |sample| sample.right));
+    Ok(())
 }
 
 impl Entrant {
@@ -129,7 +112,7 @@ impl Entrant {
                 Self::Harvest(track, dirty) => field.harvest(track, dirty, idle)?,
                 floor => field.floor(floor, idle),
             };
-            laps.push(time.as_secs_f64() * 1e6);
+            laps.push(us(time));
             right &= good;
         }
         Ok(Sample { us: Series::new(laps).median(), right })
@@ -139,33 +122,33 @@ impl Entrant {
 impl Field {
     fn new(bytes: u64, tracks: &[Track], idle: &mut Idle) -> Result<Self, Error> {
         let gfns = memory(bytes);
-        let mut grounds = Vec::new();
+        let mut all = Vec::new();
         for &track in tracks {
-            let ground = Ground::new(DirtyLog::bitmap().track(track), idle, gfns, gfns)?;
-            set_log(&ground.vm, idle, &ground.slot, true)?;
-            grounds.push((track, ground));
+            let mapped = MappedSlot::new(DirtyLog::bitmap().track(track), idle, gfns, gfns)?;
+            set_log(&mapped.vm, idle, &mapped.slot, true)?;
+            all.push((track, mapped));
         }
-        Ok(Self { grounds, bits: (0..gfns.len() / 64).map(|_| AtomicU64::new(0)).collect() })
+        Ok(Self { slots: all, bits: (0..gfns.len() / 64).map(|_| AtomicU64::new(0)).collect() })
     }
 
-    fn of(&self, track: Track) -> &Ground {
-        let found = self.grounds.iter().find(|(other, _)| *other == track);
-        &found.unwrap_or(&self.grounds[0]).1
+    fn of(&self, track: Track) -> &MappedSlot {
+        let found = self.slots.iter().find(|(other, _)| *other == track);
+        &found.expect("a slot for each way to track").1
     }
 
     /// Makes pages dirty, and harvests them.
     fn harvest(&self, track: Track, dirty: u32, idle: &mut Idle) -> Result<(Duration, bool), Error> {
-        let ground = self.of(track);
-        let pages = pages(ground, dirty);
-        let slots = ground.vm.slots();
+        let mapped = self.of(track);
+        let pages = pages(mapped, dirty);
+        let slots = mapped.vm.slots();
         if track == Track::Writes {
             for &page in &pages {
                 slots.mark_dirty(Span::sized(Gfn(page), 1));
             }
         }
-        ground.write(track, |gfn| is_dirty(gfn.0, dirty));
+        mapped.write(track, |gfn| is_dirty(gfn.0, dirty));
         let began = Instant::now();
-        let harvest = slots.harvest(idle, ground.slot.id)?;
+        let harvest = slots.harvest(idle, mapped.slot.id)?;
         let took = began.elapsed();
         let good = harvest.iter().map(|page| page.page).eq(pages);
         let began = Instant::now();
@@ -183,26 +166,26 @@ impl Field {
 
     /// One of the others.
     fn floor(&self, who: Entrant, idle: &mut Idle) -> (Duration, bool) {
-        let (ground, pages) = match who {
+        let (mapped, pages) = match who {
             Entrant::Edits(track, dirty) => (self.of(track), pages(self.of(track), dirty)),
-            _ => (&self.grounds[0].1, Vec::new()),
+            _ => (&self.slots[0].1, Vec::new()),
         };
         if let Entrant::Edits(Track::Writes, _) = who {
             for page in &pages {
                 self.bits[(page / 64) as usize].fetch_or(1 << (page % 64), Relaxed);
             }
         }
-        ground.rest();
+        mapped.rest();
         let (began, mut good) = (Instant::now(), true);
         match who {
             Entrant::Look => {
-                let mut walk = ground.vm.lockless(idle);
-                good = !walk.is_young_by(ground.slot.gfns, Scan::detect());
+                let mut walk = mapped.vm.lockless(idle);
+                good = !walk.is_young_by(mapped.slot.gfns, Scan::detect());
             }
-            Entrant::Read => ground.tables.read(),
-            Entrant::LockedRmw => ground.tables.locked_rmw(),
+            Entrant::Read => mapped.tables.read(),
+            Entrant::LockedRmw => mapped.tables.locked_rmw(),
             Entrant::Edits(..) => {
-                ground.tables.locked_rmw_of(&pages);
+                mapped.tables.locked_rmw_of(&pages);
                 for word in self.bits.iter().filter(|word| word.load(Relaxed) != 0) {
                     black_box(word.swap(0, Relaxed));
                 }
@@ -216,8 +199,8 @@ impl Field {
 }
 
 /// The numbers of those that are dirty, spread evenly and in no pattern.
-fn pages(ground: &Ground, dirty: u32) -> Vec<u64> {
-    (0..ground.slot.gfns.len()).filter(|&page| is_dirty(page, dirty)).collect()
+fn pages(mapped: &MappedSlot, dirty: u32) -> Vec<u64> {
+    (0..mapped.slot.gfns.len()).filter(|&page| is_dirty(page, dirty)).collect()
 }
 
 fn is_dirty(page: u64, dirty: u32) -> bool {

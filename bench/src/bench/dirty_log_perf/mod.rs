@@ -1,56 +1,53 @@
 //! `slat bench dirty-log-perf`: what it costs to know which pages a guest writes, for the guest and for the harvester.
 //!
 //! ```text
-//! log       the stages of KVM's `dirty_log_perf_test`       lap.rs, with entrant.rs: who logs; rows.rs
-//!             team.rs: vCPUs that go over memory together     guest.rs: what they do   told.rs: what logs said of it
-//! enable    a log is switched on, up front or gradually     enable.rs   (on ground.rs: leaf tables by address)
+//! log       the stages of KVM's `dirty_log_perf_test`       stages.rs   (logging.rs: each way to log)
+//! enable    a log is switched on, up front or gradually     enable.rs   (mapped_slot.rs: leaf tables by address)
 //! harvest   a harvest against the least that it could cost  harvest.rs  (the same)
 //! split     large pages, split eagerly or by stores         split.rs
 //! disable   large pages come back in place, or by faults    disable.rs
 //! ```
-//! The host (`host.rs`) has no data memory, so what is timed is the engine, and vCPUs that cache translations. A fault costs
+//! The host of the VM (`logged_vm.rs`) has no data memory, so what is timed is the engine, and vCPUs that cache translations. The
+//! vCPUs (`vcpus.rs`) go over memory together (`sweep.rs`); logs report pages (`reported.rs`). A fault costs
 //! no exit from the guest here, which hardware would charge to the vCPU that faults. So each test with a guest is made a second
-//! time, where a fault takes a microsecond more (`--exits`). Checks are of what logs told against what the guest wrote,
-//! never of speed.
+//! time, where a fault takes a microsecond more (`--exits`). Checks compare the pages that logs
+//! reported with the pages that the guest wrote; no check is of speed.
 
 mod disable;
 mod enable;
-mod entrant;
-mod ground;
-mod guest;
 mod harvest;
-mod host;
-mod lap;
-mod rows;
+mod logged_vm;
+mod logging;
+mod mapped_slot;
+mod reported;
 mod split;
-mod team;
+mod stages;
+mod sweep;
 #[cfg(test)]
 mod tests;
-mod told;
+mod vcpus;
 
-use super::harness::rounds;
 use super::machine::Machine;
-use super::report::{Check, Report, Row, params};
-use super::{About, Asked, Bench};
+use super::report::{Report, params};
+use super::{About, Asked, Bench, TrackName, multiple_of, ring_size};
 use crate::typed::Unused;
-use clap::ValueEnum;
-use entrant::{Entrant, Way};
-use host::MOST;
-use lap::Job;
+use clap::{Args, Command, ValueEnum};
+use logged_vm::MOST;
+use logging::{Entrant, Way};
 use slat::{Level, RingSize, Splitting, Track};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
-use slat_cli::size::{self, size};
+use slat_cli::size::size;
 use slat_series::PatchSeries;
-use std::sync::atomic::Ordering::Relaxed;
+use stages::Stages;
 use std::time::{Duration, Instant};
 
 /// What it costs to know which pages a guest writes: enable, get, clear, disable; before against slat's ways (the TDP MMU series)
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat bench dirty-log-perf --tests log -v 2 -b 256M -w 30 --runs 3")]
 pub struct DirtyLogPerf {
-    /// vCPUs, a thread each [default: as many as there are CPUs]
+    /// log, split, disable: vCPUs, a thread each [default: as many as there are CPUs]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     vcpus: Option<u32>,
     /// log: guest memory for each vCPU, a multiple of 2M
@@ -69,8 +66,8 @@ pub struct DirtyLogPerf {
     #[arg(short = 'g', long)]
     no_manual: bool,
     /// log: a ring of so many bytes for each vCPU too: a power of two from 4K to 1M
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    ring: Option<u64>,
+    #[arg(long, value_name = "SIZE", value_parser = ring_size)]
+    ring: Option<RingSize>,
     /// log: large pages are split when the log is enabled, or a range is cleared (so unless said otherwise)
     #[arg(long, conflicts_with = "lazy")]
     eager: bool,
@@ -80,9 +77,9 @@ pub struct DirtyLogPerf {
     /// log: sizes of the host's pages
     #[arg(short, long, value_name = "PAGES,…", value_delimiter = ',', default_value = "4k,2m")]
     pages: Vec<PageSize>,
-    /// How stores are noticed: by faults, by the Dirty bits that walkers set
+    /// log, enable, harvest, split: how stores are noticed: by faults, by the Dirty bits that walkers set
     #[arg(long, value_name = "HOW,…", value_delimiter = ',', default_value = "writes,dirty-bits")]
-    track: Vec<By>,
+    track: Vec<TrackName>,
     /// enable: guest memory with a page in each 2M
     #[arg(long, value_name = "SIZE", default_value = "128G", value_parser = size)]
     sparse: u64,
@@ -110,7 +107,7 @@ pub struct DirtyLogPerf {
     tests: Vec<Test>,
 }
 
-/// What there is to measure.
+/// A test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Test {
     /// The stages of KVM's test, by slat's ways and by the one before
@@ -134,21 +131,7 @@ enum PageSize {
     M2,
 }
 
-/// How stores are noticed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum By {
-    Writes,
-    DirtyBits,
-}
-
-/// What has been found out.
-#[derive(Default)]
-struct Findings {
-    rows: Vec<Row>,
-    checks: Vec<Check>,
-}
-
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["2 min", "1.1 GiB"],
     question: "What does it cost to know which pages a guest writes?",
@@ -166,36 +149,22 @@ pub const ABOUT: About = About {
 };
 
 impl Bench for DirtyLogPerf {
+    /// A flag's help begins with the names of the tests that use it, where not all do.
     fn unused(&self) -> Unused {
-        use Test::{Disable, Enable, Harvest, Log, Split};
-        let only = |used: &[Test]| {
-            let names = used.iter().filter_map(Test::to_possible_value);
-            let names: Vec<_> = names.map(|value| value.get_name().to_owned()).collect();
-            format!("only --tests {} has a use for it", names.join(","))
-        };
-        let flags: [(&'static str, &[Test]); 16] = [
-            ("vcpus", &[Log, Split, Disable]),
-            ("bytes", &[Log]),
-            ("slots", &[Log]),
-            ("write_percent", &[Log]),
-            ("iterations", &[Log]),
-            ("no_manual", &[Log]),
-            ("ring", &[Log]),
-            ("eager", &[Log]),
-            ("lazy", &[Log]),
-            ("pages", &[Log]),
-            ("track", &[Log, Enable, Harvest, Split]),
-            ("sparse", &[Enable]),
-            ("dense", &[Enable]),
-            ("harvested", &[Harvest]),
-            ("huge", &[Split, Disable]),
-            ("exits", &[Log, Split, Disable]),
-        ];
-        let unused = flags.into_iter().filter(|(_, used)| !used.iter().any(|test| self.tests.contains(test)));
-        let mut unused: Unused = unused.map(|(flag, used)| (flag, only(used))).collect();
+        let mut unused = Unused::new();
+        for arg in Self::augment_args(Command::new(ABOUT.name)).get_arguments() {
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            let (tests, _) = help.split_once(':').unwrap_or_default();
+            let used: Vec<Test> =
+                tests.split(", ").filter_map(|test| Test::from_str(test, false).ok()).collect();
+            if !used.is_empty() && !used.iter().any(|test| self.tests.contains(test)) {
+                let tests = tests.replace(' ', "");
+                unused.push((arg.get_id().to_string(), format!("only --tests {tests} has a use for it")));
+            }
+        }
         if !self.pages.contains(&PageSize::M2) {
             let nothing = || "there is nothing to split without --pages 2m".to_owned();
-            unused.extend([("eager", nothing()), ("lazy", nothing())]);
+            unused.extend(["eager", "lazy"].map(|flag| (flag.into(), nothing())));
         }
         unused
     }
@@ -204,28 +173,8 @@ impl Bench for DirtyLogPerf {
         let machine = Machine::detect();
         let vcpus = self.vcpus.unwrap_or(machine.cores.clamp(1, 256) as u32);
         self.refuse(vcpus)?;
-        let ring = self.ring.map(ring_size).transpose()?;
-        let stop = interrupt::flag();
-        let mut findings = Findings::default();
-        let runs = asked.runs as usize;
-        let exits: Vec<_> = self.exits.iter().map(|&ns| Duration::from_nanos(ns.into())).collect();
-        for test in &self.tests {
-            if stop.load(Relaxed) {
-                break;
-            }
-            say(format_args!("{test:?}: {runs} rounds"));
-            let tracks = self.tracks();
-            let (rows, checks) = match test {
-                Test::Log => self.log((vcpus, &exits), ring, runs)?,
-                Test::Enable => enable::measure((self.sparse, self.dense), &tracks, runs)?,
-                Test::Harvest => harvest::measure(self.harvested, &tracks, runs)?,
-                Test::Split => split::measure(self.huge, (vcpus, &exits), &tracks, runs)?,
-                Test::Disable => disable::measure(self.huge, (vcpus, &exits), runs)?,
-            };
-            findings.rows.extend(rows);
-            findings.checks.extend(checks);
-        }
-        let params = params! {
+        let mut report = Report::of(ABOUT.name, machine);
+        report.params = params! {
             "vcpus": vcpus,
             "bytes_per_vcpu": self.bytes,
             "slots": self.slots,
@@ -233,36 +182,40 @@ impl Bench for DirtyLogPerf {
             "iterations": self.iterations,
             "runs": asked.runs,
         };
-        let Findings { rows, checks } = findings;
-        Ok(Report { params, rows, checks, ..Report::of(ABOUT.name, machine) })
+        let runs = asked.runs;
+        let exits: Vec<_> = self.exits.iter().map(|&ns| Duration::from_nanos(ns.into())).collect();
+        let tracks: Vec<Track> = self.track.iter().map(|&name| name.into()).collect();
+        for test in &self.tests {
+            if interrupt::asked() {
+                break;
+            }
+            say(format_args!("{test:?}: {runs} rounds"));
+            let report = &mut report;
+            match test {
+                Test::Log => self.log(report, (vcpus, &exits), &tracks, runs)?,
+                Test::Enable => enable::measure(report, (self.sparse, self.dense), &tracks, runs)?,
+                Test::Harvest => harvest::measure(report, self.harvested, &tracks, runs)?,
+                Test::Split => split::measure(report, self.huge, (vcpus, &exits), &tracks, runs)?,
+                Test::Disable => disable::measure(report, self.huge, (vcpus, &exits), runs)?,
+            }
+        }
+        Ok(report)
     }
 }
 
 impl DirtyLogPerf {
-    /// What cannot be measured.
+    /// Refuses sizes that cannot be measured.
     fn refuse(&self, vcpus: u32) -> Result<(), Error> {
-        let large = Level::M2.bytes();
-        let all = self.bytes.saturating_mul(vcpus.into());
-        let sizes = [
-            ("bytes", self.bytes, all),
-            ("sparse", self.sparse, self.sparse),
-            ("dense", self.dense, self.dense),
-            ("harvested", self.harvested, self.harvested),
-            ("huge", self.huge, self.huge),
-        ];
-        for (flag, bytes, all) in sizes {
-            if bytes == 0 || !bytes.is_multiple_of(large) || all > MOST {
-                let most = size::text(MOST);
-                return Err(Error::Usage(format!(
-                    "--{flag}: {bytes} is not a multiple of 2M above zero, or more than {most} in all"
-                )));
-            }
-        }
-        if self.dense > self.sparse {
-            return Err(Error::Usage(format!("--dense: {} is more than --sparse", self.dense)));
-        }
-        for (flag, bytes, parts) in [("slots", all, self.slots), ("huge", self.huge, vcpus)] {
-            if bytes / large < parts.into() {
+        let large = Level::M2;
+        multiple_of(large, "bytes", self.bytes, MOST / u64::from(vcpus) / large.bytes() * large.bytes())?;
+        multiple_of(large, "sparse", self.sparse, MOST)?;
+        multiple_of(large, "dense", self.dense, self.sparse)?;
+        multiple_of(large, "harvested", self.harvested, MOST)?;
+        multiple_of(large, "huge", self.huge, MOST)?;
+        for (flag, bytes, parts) in
+            [("slots", self.bytes * u64::from(vcpus), self.slots), ("huge", self.huge, vcpus)]
+        {
+            if bytes / large.bytes() < parts.into() {
                 return Err(Error::Usage(format!(
                     "--{flag}: {bytes} bytes are less than {parts} parts of 2M"
                 )));
@@ -271,38 +224,28 @@ impl DirtyLogPerf {
         Ok(())
     }
 
-    fn tracks(&self) -> Vec<Track> {
-        let track = |by: &By| match by {
-            By::Writes => Track::Writes,
-            By::DirtyBits => Track::DirtyBits,
-        };
-        self.track.iter().map(track).collect()
-    }
-
-    /// Who runs in the stages of KVM's test; the first one is the one before.
-    fn entrants(&self, ring: Option<RingSize>) -> Vec<Entrant> {
-        let tracks = self.tracks();
+    /// Each way to log, in the stages of KVM's test; the first one is the one before.
+    fn entrants(&self, tracks: &[Track]) -> Vec<Entrant> {
         let manual = tracks.iter().filter(|_| !self.no_manual).map(|&track| Way::Manual(track));
         let auto = tracks.iter().map(|&track| Way::Auto(track));
         let splitting = if self.lazy { Splitting::Lazy } else { Splitting::Eager };
-        let ways = std::iter::once(Way::Before).chain(auto).chain(manual).chain(ring.map(Way::Ring));
+        let ways = std::iter::once(Way::Before).chain(auto).chain(manual).chain(self.ring.map(Way::Ring));
         ways.map(|way| Entrant { way, splitting }).collect()
     }
 
     fn log(
         &self,
+        report: &mut Report,
         (vcpus, exits): (u32, &[Duration]),
-        ring: Option<RingSize>,
-        runs: usize,
-    ) -> Result<(Vec<Row>, Vec<Check>), Error> {
-        let entrants = self.entrants(ring);
-        let (mut rows, mut checks) = (Vec::new(), Vec::new());
+        tracks: &[Track],
+        runs: u32,
+    ) -> Result<(), Error> {
         for (pages, &exit) in self.pages.iter().flat_map(|pages| exits.iter().map(move |exit| (pages, exit)))
         {
             if interrupt::asked() {
                 break;
             }
-            let job = Job {
+            let stages = Stages {
                 vcpus,
                 bytes_per_vcpu: self.bytes,
                 slots: self.slots,
@@ -311,18 +254,10 @@ impl DirtyLogPerf {
                 size: if *pages == PageSize::K4 { Level::K4 } else { Level::M2 },
                 exit,
             };
-            let samples = rounds(runs, &entrants, |&entrant| job.sample(entrant))?;
-            rows.extend(rows::rows(&job, &entrants, &samples));
-            checks.extend(rows::checks(&job, &entrants, &samples));
+            stages.measure(report, self.entrants(tracks), runs)?;
         }
-        Ok((rows, checks))
+        Ok(())
     }
-}
-
-fn ring_size(bytes: u64) -> Result<RingSize, Error> {
-    let wrong = |why: &dyn std::fmt::Display| Error::Usage(format!("--ring: {why}"));
-    let bytes = u32::try_from(bytes).map_err(|_| wrong(&format!("{bytes} is more than 1M")))?;
-    RingSize::new(bytes).map_err(|error| wrong(&error))
 }
 
 fn name_of(track: Track) -> &'static str {

@@ -1,22 +1,19 @@
 //! Large pages split when the log is enabled, or by the first store to each: what the first pass of stores takes
-//! afterwards, and what a vCPU elsewhere feels while all of them are split.
+//! afterwards, and how long faults of another vCPU take while all of them are split.
 //!
 //! A pass stores to each 4K page, as KVM's test does, or once to each 2M page. slat splits a large page by one fault, and
 //! the store to each of its other pages finds it done. KVM, before it split eagerly, put a table with one small page in
 //! the place of the large one: each of the others came back by a fault of its own. That is here too ("zap and refault"),
 //! on the reader-writer lock that its faults take.
 
-use super::guest::Pass;
-use super::host::{ELSEWHERE, Machine, memory, pages, set_log, slot};
-use super::lap::parts;
-use super::team::with_team;
-use super::told::Told;
+use super::logged_vm::{ELSEWHERE, LoggedVm, build, builder, memory, set_log, slot};
+use super::sweep::Pass;
+use super::vcpus::Vcpus;
 use super::{exit_name, name_of, timed};
-use crate::bench::harness::{Series, rounds};
+use crate::bench::harness::{Lineup, us};
 use crate::bench::latencies::{Pick, latencies};
-use crate::bench::report::{Check, Row, params};
-use crate::bench::tables;
-use slat::{DirtyLog, Idle, Level, MmuLock, PAGE_SIZE, Slot, Splitting, Track, VcpuId, Vm, Why};
+use crate::bench::report::{Check, Figure, Report, Row, params};
+use slat::{DirtyLog, Idle, Level, MmuLock, Slot, Splitting, Track, VcpuId, Why};
 use slat_cli::error::Error;
 use slat_cli::size;
 use slat_cli::thread::idle;
@@ -38,7 +35,7 @@ enum Way {
     Refault,
 }
 
-/// Who runs.
+/// One way to split, in one setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entrant {
     way: Way,
@@ -48,85 +45,81 @@ struct Entrant {
     exit: Duration,
 }
 
-/// What one lap gives.
+/// The result of one lap.
 struct Sample {
     enable: Duration,
     pass: Duration,
     /// Faults elsewhere, beside the enabling and with nothing beside.
     faults: Seen,
-    /// Whether all that the pass stored to was told, and large pages are as they should be after enabling.
+    /// Whether the log reported every page that the pass stored to, and large pages are as they should be after enabling.
     right: bool,
 }
 
-/// Rows and checks for `bytes` in pages of 2M, gone over by so many vCPUs whose exits take so long each.
+/// Measures `bytes` in pages of 2M, gone over by so many vCPUs whose exits take so long each.
 pub fn measure(
+    report: &mut Report,
     bytes: u64,
     (vcpus, exits): (u32, &[Duration]),
     tracks: &[Track],
-    runs: usize,
-) -> Result<(Vec<Row>, Vec<Check>), Error> {
-    let entrants = entrants(tracks, exits);
-    let samples = rounds(runs, &entrants, |entrant| entrant.lap(bytes, vcpus))?;
-    let of = |way, track, step, exit| {
-        let at = entrants.iter().position(|who| *who == Entrant { way, track, step, exit });
-        at.map(|at| samples[at].as_slice()).unwrap_or_default()
-    };
+    runs: u32,
+) -> Result<(), Error> {
+    let laps = Lineup::run(runs, entrants(tracks, exits), |entrant| entrant.lap(bytes, vcpus))?;
     let params = |track, exit, baseline: &str| {
         params! {
             "test": "split", "memory": size::text(bytes), "vcpus": vcpus, "by": name_of(track),
             "exit": exit_name(exit), "baseline": baseline,
         }
     };
-    let mut rows = Vec::new();
+    let rows = &mut report.rows;
     for (&track, &exit) in tracks.iter().flat_map(|track| exits.iter().map(move |exit| (track, exit))) {
-        for (baseline, way, claim) in [
+        for (baseline, before, claim) in [
             ("zap and refault", Way::Refault, Some(kvm::FIRST_WRITES[0] / kvm::FIRST_WRITES[1])),
             ("split by the first store", Way::Lazy, None),
         ] {
             let params = params(track, exit, baseline);
-            for (step, figure, name) in FIGURES {
-                let (before, after) = (of(way, track, step, exit), of(Way::Eager, track, step, exit));
-                let row = Row::compare(name, params.clone(), "us", &us(before, figure), &us(after, figure));
-                let claim = claim.filter(|_| name == FIGURES[0].2);
-                rows.push(row.answering(claim.map(|_| PatchSeries::Kvm)).claiming(claim));
-            }
+            let compare = |step, figure| {
+                let both = [before, Way::Eager].map(|way| laps.of(Entrant { way, track, step, exit }));
+                Row::compare_each(&[figure], &params, both)
+            };
+            let first = compare(1, FIRST).into_iter();
+            rows.extend(first.map(|row| row.answering(claim.map(|_| PatchSeries::Kvm)).claiming(claim)));
+            rows.extend(FIGURES.into_iter().flat_map(|figure| compare(LARGE, figure)));
         }
     }
-    // What others feel of the enabling does not depend on exits.
+    // How long faults elsewhere take beside the enabling does not depend on exits.
     for (&track, &exit) in tracks.iter().filter_map(|track| exits.first().map(|exit| (track, exit))) {
-        let [slat, mutex] = [Way::Eager, Way::EagerExclusive].map(|way| of(way, track, LARGE, exit));
-        let params = |baseline| params(track, exit, baseline);
-        rows.extend(latencies(
-            FAULT,
-            "longest",
-            &params("nothing is split"),
-            [(slat, QUIET), (slat, BESIDE)],
-        ));
-        rows.extend(latencies(
-            FAULT,
-            "longest",
-            &params("--mmu-lock exclusive"),
-            [(mutex, BESIDE), (slat, BESIDE)],
-        ));
+        let of = |way| laps.of(Entrant { way, track, step: LARGE, exit });
+        let [slat, mutex] = [Way::Eager, Way::EagerExclusive].map(of);
+        for (baseline, before) in
+            [("nothing is split", (slat, QUIET)), ("--mmu-lock exclusive", (mutex, BESIDE))]
+        {
+            let params = params(track, exit, baseline);
+            rows.extend(latencies(FAULT, "longest", &params, [before, (slat, BESIDE)]));
+        }
     }
-    Ok((rows, checks(&samples)))
+    let good =
+        laps.all().fold([0; 2], |[a, b], Sample { faults, .. }| [a + faults.good[0], b + faults.good[1]]);
+    report.checks.extend([
+        Check::each(
+            "split: large pages are left as each way has it; all that was stored to afterwards is told",
+            laps.all(),
+            |sample| sample.right,
+        ),
+        Check::all("split: each fault elsewhere mapped a page", good),
+    ]);
+    Ok(())
 }
 
 const LARGE: u64 = Level::M2.pages();
 
-/// A figure of a lap.
-type Figure = fn(&Sample) -> Duration;
+/// After a pass of stores to each small page.
+const FIRST: Figure<Sample> = ("first pass of stores, to each 4K page", "us", |sample| Some(us(sample.pass)));
 
-/// After which pass, what, and its name.
-const FIGURES: [(u64, Figure, &str); 3] = [
-    (1, |sample| sample.pass, "first pass of stores, to each 4K page"),
-    (LARGE, |sample| sample.pass, "first pass of stores, once to each 2M page"),
-    (LARGE, |sample| sample.enable, "enabling"),
+/// After a pass of stores to each large page.
+const FIGURES: [Figure<Sample>; 2] = [
+    ("first pass of stores, once to each 2M page", "us", |sample| Some(us(sample.pass))),
+    ("enabling", "us", |sample| Some(us(sample.enable))),
 ];
-
-fn us(samples: &[Sample], figure: Figure) -> Series {
-    Series::new(samples.iter().map(|sample| figure(sample).as_secs_f64() * 1e6).collect())
-}
 
 fn entrants(tracks: &[Track], exits: &[Duration]) -> Vec<Entrant> {
     let mut entrants = Vec::new();
@@ -137,35 +130,10 @@ fn entrants(tracks: &[Track], exits: &[Duration]) -> Vec<Entrant> {
                 entrants.extend([Way::Eager, Way::Lazy, Way::Refault].map(of));
             }
         }
-        entrants.extend(exits.first().map(|&exit| Entrant {
-            way: Way::EagerExclusive,
-            track,
-            step: LARGE,
-            exit,
-        }));
+        let exclusive = |&exit| Entrant { way: Way::EagerExclusive, track, step: LARGE, exit };
+        entrants.extend(exits.first().map(exclusive));
     }
     entrants
-}
-
-fn checks(samples: &[Vec<Sample>]) -> Vec<Check> {
-    let (mut wrong, mut faults) = (0, [0; 2]);
-    for sample in samples.iter().flatten() {
-        wrong += u64::from(!sample.right);
-        faults = [faults[0] + sample.faults.good[0], faults[1] + sample.faults.good[1]];
-    }
-    vec![
-        Check {
-            name: "split: large pages are left as each way has it; all that was stored to afterwards is told"
-                .into(),
-            ok: wrong == 0,
-            detail: format!("not so in {wrong} laps"),
-        },
-        Check {
-            name: "split: each fault elsewhere mapped a page".into(),
-            ok: faults[0] == faults[1],
-            detail: format!("{} of {}", faults[0], faults[1]),
-        },
-    ]
 }
 
 /// Which faults elsewhere.
@@ -175,7 +143,6 @@ const FAULT: &str = "fault elsewhere beside an eager split";
 
 impl Entrant {
     fn lap(self, bytes: u64, vcpus: u32) -> Result<Sample, Error> {
-        tables::reserve(bytes / Level::M2.bytes() * PAGE_SIZE * 65 / 64 + (64 << 20));
         let (lock, splitting) = match self.way {
             Way::Eager => (MmuLock::None, Splitting::Eager),
             Way::EagerExclusive => (MmuLock::Exclusive, Splitting::Eager),
@@ -183,36 +150,27 @@ impl Entrant {
             Way::Refault => (MmuLock::ReadWrite, Splitting::Lazy),
         };
         let log = DirtyLog::bitmap().track(self.track).splitting(splitting);
-        let builder = Vm::builder(pages(Level::M2)).vcpus(vcpus + 1).mmu_lock(lock).dirty_log(log);
-        let vm: Machine = builder.build().map_err(|error| Error::Machine(error.to_string()))?;
+        let builder = builder(Level::M2).vcpus(vcpus + 1).mmu_lock(lock).dirty_log(log);
         let logged = slot(0, memory(bytes));
-        vm.slots().commit(&mut idle()?, |tx| {
-            tx.create(logged)?;
-            tx.create(slot(1, ELSEWHERE))
-        })?;
-        let told = &Told::nothing(logged.gfns.len());
-        let parts = &parts(logged.gfns, vcpus);
-        with_team(&vm, (parts, self.exit), told, |lead| {
-            lead.pass(Pass { step: LARGE, ..Pass::of_stores(0) })
-        })?;
+        let vm = &build(builder, &mut idle()?, &[logged, slot(1, ELSEWHERE)])?;
+        let onlooker = VcpuId(vcpus);
+        let vcpus = &mut Vcpus::new(vm, logged.gfns, vcpus, self.exit)?;
+        vcpus.pass(Pass { step: LARGE, ..Pass::of_stores(0) })?;
 
-        let (enable, faults) = self.enable_beside(&vm, logged, VcpuId(vcpus))?;
+        let (enable, faults) = self.enable_beside(vm, logged, onlooker)?;
         let left = if self.way == Way::Lazy { logged.gfns.len() / LARGE } else { 0 };
         let as_split = vm.stats().leaves[1] == left;
         let stores = Pass { step: self.step, ..Pass::of_stores(1) };
-        let pass = with_team(&vm, (parts, self.exit), told, |lead| {
-            let took = lead.pass(stores)?;
-            let harvest = lead.vm.slots().harvest(lead.idle(), logged.id)?;
-            harvest.words().for_each(|word| told.add(word.first.gfn, word.bits));
-            harvest.commit();
-            Ok(took)
-        })?;
-        let right = as_split && told.compare(logged.gfns, stores).lost == 0;
+        let pass = vcpus.pass(stores)?;
+        let harvest = vm.slots().harvest(&mut vcpus.idle, logged.id)?;
+        harvest.words().for_each(|word| vcpus.reported.add(word.first.gfn, word.bits));
+        harvest.commit();
+        let right = as_split && vcpus.reported.compare(logged.gfns, stores).lost == 0;
         Ok(Sample { enable, pass, faults, right })
     }
 
     /// Enables the log while vCPU `onlooker` faults elsewhere; then as long nothing is done.
-    fn enable_beside(self, vm: &Machine, logged: Slot, onlooker: VcpuId) -> Result<(Duration, Seen), Error> {
+    fn enable_beside(self, vm: &LoggedVm, logged: Slot, onlooker: VcpuId) -> Result<(Duration, Seen), Error> {
         let enable = || idle().and_then(|mut idle| timed(|| self.enable(vm, &mut idle, logged)));
         let onlookers = &mut [Faulter::new(vm, onlooker, ELSEWHERE)];
         let warm_up = || compute(2_000_000);
@@ -221,7 +179,7 @@ impl Entrant {
         Ok((enabled, seen))
     }
 
-    fn enable(self, vm: &Machine, idle: &mut Idle, logged: Slot) -> Result<(), Error> {
+    fn enable(self, vm: &LoggedVm, idle: &mut Idle, logged: Slot) -> Result<(), Error> {
         if self.way == Way::Refault {
             // Nothing is left for the log to begin with.
             vm.invalidate_gfns(logged.gfns, Why::Clear).apply(idle).settle();

@@ -21,12 +21,12 @@ mod race;
 use super::harness::{Series, interleave, shuffle};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
-use super::{About, Asked, Bench, Cell, Grid, Headline};
+use super::{About, Asked, Bench, Cell, Grid, Headline, multiple_of};
 use super::{arithmetic, tables};
 use clap::ValueEnum;
 use floor::Floor;
 use ours::Ours;
-use race::{Course, Entrant, Lap, Tally};
+use race::{Course, Entrant, Lap};
 use serde_json::{Map, Value};
 use slat::MmuLock;
 use slat::addr::{Gfn, Level, PAGE_SIZE, Pfn, Span};
@@ -72,12 +72,12 @@ impl Order {
 /// The highest guest address plus one that every entrant's format can translate: the lower half of 48 bits.
 const GUEST_LIMIT: u64 = 1 << 47;
 
-/// The host frame behind a guest frame, the same for every entrant: a memslot's arithmetic and no more.
+/// The host frame behind a guest frame, the same for every entrant.
 fn backing(gfn: Gfn) -> Pfn {
     Pfn(gfn.0 + (1 << 24))
 }
 
-/// Its levers: [`crate::levers`].
+/// Tables that show what each idea contributes: [`crate::levers`].
 const LEVERS: &[Grid] = &[Grid {
     what: "A fault of 4 KiB, under each lock",
     columns: &[
@@ -97,7 +97,7 @@ const LEVERS: &[Grid] = &[Grid {
            What the series wins with 416 vCPUs is simulated: `slat sim demand-paging`.",
 }];
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["15 s", "30 MiB"],
     question: "What does one 4 KiB fault cost?",
@@ -117,20 +117,16 @@ pub const ABOUT: About = About {
 
 impl Bench for FaultFloor {
     fn report(&self, asked: Asked) -> Result<Report, Error> {
-        let pages = self.bytes / PAGE_SIZE;
-        if pages == 0 || !self.bytes.is_multiple_of(PAGE_SIZE) {
-            return Err(Error::Usage(format!("--bytes: {} is not a multiple of 4K above zero", self.bytes)));
-        }
         // Each share starts on a 2 MiB boundary, so that no two vCPUs ever fill the same leaf table.
-        let stride = pages.next_multiple_of(Level::M2.pages());
         let most = u64::from(self.vcpus.iter().copied().max().unwrap_or(1));
-        if stride.checked_mul(most).is_none_or(|pages| pages > GUEST_LIMIT / PAGE_SIZE) {
-            return Err(Error::Usage(format!("--bytes: {most} times {} is past 128T", self.bytes)));
-        }
+        let largest = GUEST_LIMIT / most / Level::M2.bytes() * Level::M2.bytes();
+        multiple_of(Level::K4, "bytes", self.bytes, largest)?;
+        let pages = self.bytes / PAGE_SIZE;
+        let stride = pages.next_multiple_of(Level::M2.pages());
 
         let entrants = entrants();
         let (mut present, mut cold) = (Vec::new(), Vec::new());
-        let mut tallies = vec![Tally::default(); entrants.len()];
+        let mut tallies = vec![Vec::new(); entrants.len()];
         for &order in &self.order {
             say(format_args!("{} order: {} rounds", order.name(), asked.runs));
             // All numbers of vCPUs in one interleaved run: they too are compared with each other.
@@ -141,40 +137,34 @@ impl Bench for FaultFloor {
                 .collect();
             let laps = interleave(asked.runs as usize, &settings, |(course, entrant)| entrant.lap(course));
             for (nth, laps) in laps.iter().enumerate() {
-                for lap in laps {
-                    tallies[nth % entrants.len()].add(&lap.tally);
-                }
+                tallies[nth % entrants.len()].extend(laps.iter().flat_map(|lap| &lap.tally).copied());
             }
+            let by_vcpus = || self.vcpus.iter().copied().zip(laps.chunks(entrants.len()));
             let passes: [(&str, Pass, &mut Vec<Row>); 2] =
                 [("present", |lap| lap.present, &mut present), ("cold", |lap| lap.cold, &mut cold)];
             for (tables, pass, rows) in passes {
-                let by_vcpus = || self.vcpus.iter().zip(laps.chunks(entrants.len()));
-                for (&vcpus, laps) in by_vcpus() {
+                for (vcpus, laps) in by_vcpus() {
                     let params = params! { "tables": tables, "vcpus": vcpus, "order": order.name() };
                     rows.extend(compare(&entrants, laps, pass, &params));
                 }
-                let alone = by_vcpus().find(|(vcpus, _)| **vcpus == 1).map(|(_, laps)| &laps[0][..]);
-                let many = by_vcpus().filter(|(vcpus, _)| **vcpus > 1);
-                let params = params! { "tables": tables, "order": order.name() };
-                rows.extend(alone.into_iter().flat_map(|alone| {
-                    { many.clone() }.map(|(&vcpus, laps)| together(vcpus, &laps[0], alone, pass, &params))
-                }));
+                let Some((_, alone)) = by_vcpus().find(|(vcpus, _)| *vcpus == 1) else { continue };
+                for (vcpus, laps) in by_vcpus().filter(|(vcpus, _)| *vcpus > 1) {
+                    let params = params! { "tables": tables, "order": order.name() };
+                    rows.push(together(vcpus, [&alone[0], &laps[0]], pass, params));
+                }
             }
         }
-        let checks =
-            entrants.iter().zip(&tallies).flat_map(|(who, tally)| checks(&who.name, tally)).collect();
-        let report = Report {
-            params: params! { "runs": asked.runs, "bytes_per_vcpu": self.bytes },
-            // The steady state first.
-            rows: present.into_iter().chain(cold).collect(),
-            checks,
-            ..Report::of(ABOUT.name, Machine::detect())
-        };
+        let mut report = Report::of(ABOUT.name, Machine::detect());
+        report.params = params! { "runs": asked.runs, "bytes_per_vcpu": self.bytes };
+        // The steady state first.
+        report.rows = present.into_iter().chain(cold).collect();
+        let checks = entrants.iter().zip(&tallies);
+        report.checks = checks.flat_map(|(who, tally)| Check::tallied(&who.name, "", tally.iter())).collect();
         Ok(report)
     }
 }
 
-/// Who runs. The first is slat as it ships; all others are compared with it. The rows of the MMU lock policies
+/// The entrants. The first is slat as it ships; all others are compared with it. The rows of the MMU lock policies
 /// answer the TDP MMU series, whose subject is what faults have to share: one mutex before it, a reader-writer lock after.
 fn entrants() -> Vec<Entrant> {
     let ours = |lock| move |course: &Course| Ours::new(course, lock);
@@ -206,31 +196,19 @@ type Pass = fn(&Lap) -> f64;
 
 /// Rows of one setting and pass: every other entrant against the first.
 fn compare(entrants: &[Entrant], laps: &[Vec<Lap>], pass: Pass, params: &Map<String, Value>) -> Vec<Row> {
-    let figure = |laps: &[Lap]| Series::new(laps.iter().map(pass).collect());
-    let slat = figure(&laps[0]);
-    let rest = entrants.iter().zip(laps).skip(1);
-    rest.map(|(entrant, laps)| {
-        let row = Row::compare(&entrant.name, params.clone(), "ns/fault", &figure(laps), &slat);
+    let slat = Series::of(&laps[0], pass);
+    let row = |(entrant, laps): (&Entrant, &Vec<Lap>)| {
+        let row = Row::compare(&entrant.name, params.clone(), "ns/fault", &Series::of(laps, pass), &slat);
         row.answering(entrant.series)
-    })
-    .collect()
+    };
+    entrants.iter().zip(laps).skip(1).map(row).collect()
 }
 
-/// The row of slat against itself: `vcpus` together, against one alone. The ratio is of their throughputs.
-fn together(vcpus: u16, laps: &[Lap], alone: &[Lap], pass: Pass, params: &Map<String, Value>) -> Row {
-    let [alone, laps] = [(alone, 1), (laps, vcpus)]
-        .map(|(laps, vcpus)| Series::new(laps.iter().map(|lap| pass(lap) / f64::from(vcpus)).collect()));
-    Row::compare(&format!("1 vCPU, {vcpus} together"), params.clone(), "ns/fault of all", &alone, &laps)
-}
-
-/// What one entrant must have done for its figures to count.
-fn checks(name: &str, tally: &Tally) -> [Check; 3] {
-    let check = |what: &str, good, of| Check::all(format!("{name}: {what}"), [good, of]);
-    [
-        check("every fault installed a page", tally.installed, tally.faults),
-        check("sampled pages translate to their frames", tally.right, tally.sampled),
-        check("sampled pages are gone between the passes", tally.gone, tally.sampled_gone),
-    ]
+/// The row of slat against itself: one alone, and `vcpus` together. The ratio is of their throughputs.
+fn together(vcpus: u16, [alone, laps]: [&[Lap]; 2], pass: Pass, params: Map<String, Value>) -> Row {
+    let alone = Series::of(alone, pass);
+    let laps = Series::of(laps, |lap| pass(lap) / f64::from(vcpus));
+    Row::compare(&format!("1 vCPU, {vcpus} together"), params, "ns/fault of all", &alone, &laps)
 }
 
 #[cfg(test)]
@@ -246,7 +224,7 @@ mod tests {
         for order in [Order::Sequential, Order::Random] {
             let course = course(2, 1024, 700, order);
             for entrant in entrants() {
-                for check in checks(&entrant.name, &entrant.lap(&course).tally) {
+                for check in Check::tallied(&entrant.name, "", entrant.lap(&course).tally.iter()) {
                     assert!(check.ok, "{}: {}", check.name, check.detail);
                 }
             }

@@ -2,14 +2,17 @@
 //! a memslot of the VM shows, too. The control is the same vCPU beside a thread that only computes.
 
 use super::ours::{BASE, Machine, machine};
-use super::series;
+use crate::bench::harness::{Lineup, Series};
 use crate::bench::machine::pin;
+use crate::bench::machine_error;
 use crate::bench::report::{Check, Row, params};
+use crate::bench::software_vcpu::vcpu;
 use hdrhistogram::Histogram;
-use slat::{Access, Done, Fault, Gfn, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span, VcpuId};
+use slat::{Access, Done, Fault, Gfn, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span};
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, joined, start};
 use slat_mm::{AddressSpace, Arena, Backing, File, MmError, Place, Prot};
+use slat_threads::benches::Tally;
 use std::hint::spin_loop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -40,7 +43,7 @@ pub enum Change {
     Fork,
 }
 
-/// What one sample yields.
+/// The result of one sample.
 pub struct Beside {
     fault_ns: Histogram<u64>,
     changes: u64,
@@ -159,8 +162,8 @@ fn changes(
 /// How long each fault of the vCPU took, and how many mapped a page.
 fn faults(vm: &Machine, idle: &mut Idle, pages: u64) -> Result<(Histogram<u64>, u64), Error> {
     pin(0);
-    let mut vcpu = vm.vcpu(VcpuId(0)).ok_or_else(|| Error::Machine("vCPU 0 is in use".into()))?;
-    let mut fault_ns = Histogram::new(3).map_err(|error| Error::Machine(error.to_string()))?;
+    let mut vcpu = vcpu(vm, 0)?;
+    let mut fault_ns = Histogram::new(3).map_err(machine_error)?;
     let mut mapped = 0;
     for gfn in (0..pages).map(Gfn) {
         let began = Instant::now();
@@ -173,33 +176,33 @@ fn faults(vm: &Machine, idle: &mut Idle, pages: u64) -> Result<(Histogram<u64>, 
 }
 
 /// Each change against the control: above 1, faults are faster beside the change.
-pub fn rows(guest: Guest, changes: &[Change], samples: &[Vec<Beside>]) -> Vec<Row> {
+pub fn rows(guest: Guest, laps: &Lineup<Change, Beside>) -> Vec<Row> {
     let mut rows = Vec::new();
     for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)] {
         let figure =
-            |samples: &[Beside]| series(samples, |sample| sample.fault_ns.value_at_quantile(quantile) as f64);
-        let quiet = figure(&samples[0]);
-        for (change, samples) in changes.iter().zip(samples).skip(1) {
+            |change| Series::of(laps.of(change), |sample| sample.fault_ns.value_at_quantile(quantile) as f64);
+        for &change in &Change::beside(guest)[1..] {
             let params = params! { "guest": guest.name(), "figure": format!("{name} of a fault") };
             let name = format!("beside {}, beside nothing", change.name());
-            rows.push(Row::compare(&name, params, "ns", &figure(samples), &quiet));
+            rows.push(Row::compare(&name, params, "ns", &figure(change), &figure(Change::Quiet)));
         }
     }
     rows
 }
 
 /// What must have happened for the figures to count.
-pub fn checks(guest: Guest, changes: &[Change], samples: &[Vec<Beside>]) -> Vec<Check> {
-    let check = |(change, samples): (&Change, &Vec<Beside>)| {
+pub fn checks(guest: Guest, laps: &Lineup<Change, Beside>) -> Vec<Check> {
+    let checks = |(change, samples): (&Change, &[Beside])| {
         let who = format!("{} memory beside {}", guest.name(), change.name());
-        let mapped = samples
-            .iter()
-            .fold([0, 0], |[good, of], sample| [good + sample.mapped[0], of + sample.mapped[1]]);
-        let changed = samples.iter().filter(|sample| sample.changes > 1).count() as u64;
-        [
-            Check::all(format!("{who}: every fault mapped a page"), mapped),
-            Check::all(format!("{who}: it was made meanwhile"), [changed, samples.len() as u64]),
-        ]
+        let tally: Vec<Tally> = samples.iter().flat_map(Beside::tally).collect();
+        Check::tallied(&who, "", tally.iter())
     };
-    changes.iter().zip(samples).flat_map(check).collect()
+    laps.each().flat_map(checks).collect()
+}
+
+impl Beside {
+    fn tally(&self) -> [Tally; 2] {
+        let changed = [u64::from(self.changes > 1), 1];
+        [("every fault mapped a page", self.mapped), ("it was made meanwhile", changed)]
+    }
 }

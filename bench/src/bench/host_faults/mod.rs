@@ -16,12 +16,11 @@ mod ours;
 mod tests;
 
 use super::guest_memory::arena;
-use super::harness::{Series, rounds};
+use super::harness::{Lineup, Series};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
-use super::{About, Asked, Bench};
+use super::{About, Asked, Bench, multiple_of};
 use beside::{Change, Guest};
-use serde_json::{Map, Value};
 use slat::{Level, PAGE_SIZE};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
@@ -45,7 +44,7 @@ pub struct HostFaults {
     changed: u64,
 }
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["20 s", "500 MiB"],
     ci: &["-b 8M --changed 4M"],
@@ -83,7 +82,7 @@ impl Job {
     }
 }
 
-/// What one sample yields.
+/// The result of one sample.
 #[derive(Clone, Debug)]
 struct Sample {
     /// From the line until the last thread was done, in nanoseconds.
@@ -100,18 +99,16 @@ const GONE: &str = "munmap left none";
 
 impl Bench for HostFaults {
     fn report(&self, asked: Asked) -> Result<Report, Error> {
-        for (flag, bytes) in [("--bytes", self.bytes), ("--changed", self.changed)] {
-            if bytes == 0 || !bytes.is_multiple_of(Level::M2.bytes()) {
-                return Err(Error::Usage(format!("{flag}: {bytes} is not a multiple of 2M above zero")));
-            }
-        }
         let most = u64::from(self.threads.iter().copied().max().unwrap_or(1));
-        let fits = self.bytes.checked_mul(most).filter(|all| *all <= ours::MOST);
-        let all =
-            fits.ok_or_else(|| Error::Usage(format!("--bytes: {most} times {} is too much", self.bytes)))?;
-        let arena = arena(all.max(self.bytes.saturating_add(self.changed)), most)?;
+        let large = Level::M2.bytes();
+        multiple_of(Level::M2, "bytes", self.bytes, ours::MOST / most / large * large)?;
+        multiple_of(Level::M2, "changed", self.changed, ours::MOST)?;
+        let arena = arena((self.bytes * most).max(self.bytes + self.changed), most)?;
         let linux = linux::is_here();
-        let (mut rows, mut checks) = (Vec::new(), Vec::new());
+        let mut report = Report::of(ABOUT.name, Machine::detect());
+        report.params = params! {
+            "bytes_per_thread": self.bytes, "changed_elsewhere": self.changed, "runs": asked.runs,
+        };
         for page in [Level::K4, Level::M2] {
             let huge = page == Level::M2;
             let entrants: Vec<(Job, Who)> = (self.threads.iter())
@@ -120,58 +117,53 @@ impl Bench for HostFaults {
                 .filter(|&(_, who)| who == Who::Slat || linux && (!huge || linux::has_huge()))
                 .collect();
             say(format_args!("{page:?} pages: {} rounds of {} entrants", asked.runs, entrants.len()));
-            let samples = rounds(asked.runs as usize, &entrants, |(job, who)| match who {
+            let laps = Lineup::run(asked.runs, entrants, |(job, who)| match who {
                 Who::Slat => ours::sample(job, &arena),
                 Who::Linux => linux::sample(job),
             })?;
-            rows.extend(fill_rows(&entrants, &samples));
-            checks.extend(
-                entrants.iter().zip(&samples).flat_map(|((job, who), samples)| tell(job, *who, samples)),
-            );
+            report.rows.extend(fill_rows(&laps));
+            report.checks.extend(laps.each().flat_map(|((job, who), samples)| tell(job, *who, samples)));
         }
         for guest in [Guest::Anonymous, Guest::Shared] {
             let changes = Change::beside(guest);
             say(format_args!("{}: {} rounds of {} changes", guest.name(), asked.runs, changes.len()));
-            let samples = rounds(asked.runs as usize, changes, |&change| {
+            let laps = Lineup::run(asked.runs, changes.iter().copied(), |&change| {
                 beside::sample(&arena, guest, change, self.bytes, self.changed)
             })?;
-            rows.extend(beside::rows(guest, changes, &samples));
-            checks.extend(beside::checks(guest, changes, &samples));
+            report.rows.extend(beside::rows(guest, &laps));
+            report.checks.extend(beside::checks(guest, &laps));
         }
-        Ok(Report {
-            params: params! { "bytes_per_thread": self.bytes, "changed_elsewhere": self.changed, "runs": asked.runs },
-            rows,
-            checks,
-            ..Report::of(ABOUT.name, Machine::detect())
-        })
+        Ok(report)
     }
 }
 
 /// Linux against slat with as many threads; then slat with several threads against slat with one.
-fn fill_rows(entrants: &[(Job, Who)], samples: &[Vec<Sample>]) -> Vec<Row> {
-    let of = |threads: u16, who: Who| {
-        let nth = entrants.iter().position(|(job, other)| (job.threads, *other) == (threads, who))?;
-        Some((entrants[nth].0, &samples[nth]))
+fn fill_rows(laps: &Lineup<(Job, Who), Sample>) -> Vec<Row> {
+    let series = |threads, who, figure: &dyn Fn(&Job, &Sample) -> f64| {
+        let is = |(job, other): &(Job, Who)| (job.threads, *other) == (threads, who);
+        let (job, _) = laps.each().map(|(entrant, _)| entrant).find(|entrant| is(entrant))?;
+        Series::known(laps.find(is), |sample| Some(figure(job, sample)))
     };
-    let fill =
-        |(job, samples): (Job, &Vec<Sample>)| series(samples, |sample| sample.fill_ns / job.faults() as f64);
-    let unmap = |(job, samples): (Job, &Vec<Sample>)| {
-        series(samples, |sample| sample.unmap_ns / (job.all() / PAGE_SIZE) as f64)
-    };
+    let fill = |job: &Job, sample: &Sample| sample.fill_ns / job.faults() as f64;
+    let unmap = |job: &Job, sample: &Sample| sample.unmap_ns / (job.all() / PAGE_SIZE) as f64;
     let mut rows = Vec::new();
-    for (job, who) in entrants.iter().filter(|(_, who)| *who == Who::Slat) {
-        let params = params! { "pages": name(job.page), "threads": job.threads };
-        let (Some(slat), linux) = (of(job.threads, *who), of(job.threads, Who::Linux)) else { continue };
-        rows.push(against("Linux: a fault", params.clone(), "ns of all/fault", linux.map(fill), &fill(slat)));
-        rows.push(against("Linux: munmap", params, "ns/4K page", linux.map(unmap), &unmap(slat)));
+    for (job, _) in laps.each().map(|(entrant, _)| entrant).filter(|(_, who)| *who == Who::Slat) {
+        let against = |name, unit, figure: &dyn Fn(&Job, &Sample) -> f64| {
+            let params = params! { "pages": name_of(job.page), "threads": job.threads };
+            let [slat, linux] = [Who::Slat, Who::Linux].map(|who| series(job.threads, who, figure));
+            Some(Row::against(name, params, unit, linux, &slat?))
+        };
+        rows.extend(against("Linux: a fault", "ns of all/fault", &fill));
+        rows.extend(against("Linux: munmap", "ns/4K page", &unmap));
     }
     for who in [Who::Slat, Who::Linux] {
-        let many = entrants.iter().filter(|(job, other)| *other == who && job.threads > 1);
-        for (job, _) in many {
-            let (Some(alone), Some(many)) = (of(1, who), of(job.threads, who)) else { continue };
+        let all = laps.each().map(|(entrant, _)| entrant);
+        for (job, _) in all.filter(|(job, other)| *other == who && job.threads > 1) {
+            let [alone, many] = [1, job.threads].map(|threads| series(threads, who, &fill));
+            let Some((alone, many)) = alone.zip(many) else { continue };
             let name = format!("{}: 1 thread, {} together", who.name(), job.threads);
-            let params = params! { "pages": self::name(job.page), "of": "one entrant with itself" };
-            rows.push(Row::compare(&name, params, "ns of all/fault", &fill(alone), &fill(many)));
+            let params = params! { "pages": name_of(job.page), "of": "one entrant with itself" };
+            rows.push(Row::compare(&name, params, "ns of all/fault", &alone, &many));
         }
     }
     rows
@@ -186,30 +178,12 @@ impl Who {
     }
 }
 
-/// A row of slat's, against a baseline where there is one on this machine.
-fn against(
-    name: &str,
-    params: Map<String, Value>,
-    unit: &'static str,
-    baseline: Option<Series>,
-    slat: &Series,
-) -> Row {
-    match baseline {
-        Some(baseline) => Row::compare(name, params, unit, &baseline, slat),
-        None => Row::alone(name, params, unit, slat),
-    }
-}
-
-fn series<S>(samples: &[S], figure: impl Fn(&S) -> f64) -> Series {
-    Series::new(samples.iter().map(figure).collect())
-}
-
-fn name(page: Level) -> &'static str {
+fn name_of(page: Level) -> &'static str {
     if page == Level::K4 { "4K" } else { "2M" }
 }
 
 /// What must have happened in all samples of an entrant for its figures to count.
 fn tell(job: &Job, who: Who, samples: &[Sample]) -> Vec<Check> {
-    let who = format!("{}, {} threads, {} pages", who.name(), job.threads, name(job.page));
+    let who = format!("{}, {} threads, {} pages", who.name(), job.threads, name_of(job.page));
     Check::tallied(&who, "", samples.iter().flat_map(|sample| &sample.tally))
 }

@@ -6,21 +6,20 @@
 //!
 //! Rows compare slat with itself under the baseline locks: what a fault costs, how much more than
 //! alone, how many attempts were made again and why, how often the host was asked again, and what an invalidation costs.
-
+//!
 //! The lap is the one that `slat sim` simulates (`sim/benches/src/benches/invalidate`), with the engine alone: vCPUs without a guest, a host
 //! that does no work. A vCPU's loop is not timed fault by fault: its figure is the time of all divided by their number, and the slowest
 //! vCPU's counts. A lap ends after [`MOST_TIME`], or when the command is interrupted: then with fewer faults. No vCPU is in the
 //! guest, so a flush waits for no vCPU: what is measured is how the two meet in the tables and at the lock.
 
 use super::arithmetic::Pages;
-use super::harness::{Series, rounds};
+use super::harness::{Lineup, Series};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
 use super::tables;
-use super::{About, Asked, Bench, Cell, Grid, Headline};
-use clap::ValueEnum;
+use super::{About, Asked, Bench, Cell, Grid, Headline, HostPage, multiple_of};
 use slat::table::formats::Npt4;
-use slat::{Level, MmuLock, PAGE_SIZE, Pfn, Stats, Vm};
+use slat::{Level, MmuLock, PAGE_SIZE, Pfn, Vm};
 use slat_cli::error::Error;
 use slat_cli::interrupt;
 use slat_cli::size::{self, size};
@@ -55,31 +54,18 @@ pub struct Invalidate {
     range: u64,
     /// The size of the host's pages behind the vCPUs' memory
     #[arg(short, long, value_enum, default_value = "4k")]
-    pages: Size,
+    pages: HostPage,
     /// The host takes so long whenever it is asked for a page, and says nothing without being asked
     #[arg(long, value_name = "NS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     host_sleeps_ns: u64,
 }
 
-/// A size of pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Size {
-    #[value(name = "4k")]
-    K4,
-    #[value(name = "2m")]
-    M2,
-    #[value(name = "1g")]
-    G1,
-}
-
-impl Size {
-    fn level(self) -> Level {
-        [Level::K4, Level::M2, Level::G1][self as usize]
-    }
-
-    /// What a vCPU faults in by default.
-    fn bytes(self) -> u64 {
-        [1 << 30, 64 << 30, 4 << 40][self as usize]
+/// What a vCPU faults in by default, in bytes.
+fn default_bytes(pages: HostPage) -> u64 {
+    match pages {
+        HostPage::K4 => 1 << 30,
+        HostPage::M2 => 64 << 30,
+        HostPage::G1 => 4 << 40,
     }
 }
 
@@ -114,7 +100,7 @@ const BESIDE: [Beside; 4] = [
 /// One case under one policy.
 type Entrant = (Beside, Policy);
 
-/// Its levers: [`crate::levers`].
+/// Tables that show what each idea contributes: [`crate::levers`].
 const LEVERS: &[Grid] = &[Grid {
     what: "A fault of 4 KiB beside a thread that invalidates single pages back to back, under each lock",
     columns: &[
@@ -133,7 +119,7 @@ const LEVERS: &[Grid] = &[Grid {
            more in the same 2 MiB than the mutex does, since its fault alone takes half as long.",
 }];
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["5 s; 20 s at most", "25 MiB"],
     question: "What does a thread that invalidates single pages back to back cost a fault beside it?",
@@ -162,20 +148,8 @@ pub const ABOUT: About = About {
 impl Bench for Invalidate {
     fn report(&self, asked: Asked) -> Result<Report, Error> {
         let pages = self.pages()?;
-        // Ctrl-C: the rounds go on, with laps that end at once, since one case alone says nothing.
-        let (mut rows, mut checks) = (Vec::new(), Vec::new());
-        // All cases in one interleaved run: a slow-down compares two of them.
-        let entrants: Vec<Entrant> =
-            BESIDE.iter().flat_map(|&beside| POLICIES.map(|policy| (beside, policy))).collect();
-        let laps = rounds(asked.runs as usize, &entrants, |&entrant| self.lap(entrant, pages))?;
-        let laps = Laps { entrants, laps };
-        for beside in BESIDE {
-            rows.extend(laps.rows(beside));
-        }
-        for (&entrant, laps) in laps.entrants.iter().zip(&laps.laps) {
-            checks.extend(self.checks(entrant, laps));
-        }
-        let params = params! {
+        let mut report = Report::of(ABOUT.name, Machine::detect());
+        report.params = params! {
             "runs": asked.runs,
             "bytes_per_vcpu": pages * self.pages.level().bytes(),
             "vcpus": self.vcpus,
@@ -185,7 +159,13 @@ impl Bench for Invalidate {
             "pages": size::text(self.pages.level().bytes()),
             "host_sleeps_ns": self.host_sleeps_ns,
         };
-        Ok(Report { params, rows, checks, ..Report::of(ABOUT.name, Machine::detect()) })
+        // Ctrl-C: the rounds go on, with laps that end at once, since one case alone says nothing.
+        // All cases in one interleaved run: a slow-down compares two of them.
+        let entrants = BESIDE.iter().flat_map(|&beside| POLICIES.map(|policy| (beside, policy)));
+        let laps = Lineup::run(asked.runs, entrants, |&entrant| self.lap(entrant, pages))?;
+        report.rows = BESIDE.into_iter().flat_map(|beside| rows(&laps, beside)).collect();
+        report.checks = laps.each().flat_map(|(&entrant, laps)| self.checks(entrant, laps)).collect();
+        Ok(report)
     }
 }
 
@@ -193,15 +173,10 @@ impl Invalidate {
     /// Pages of the host that each vCPU faults in.
     fn pages(&self) -> Result<u64, Error> {
         let level = self.pages.level();
-        let bytes = self.bytes.unwrap_or(self.pages.bytes());
-        let unit = level.bytes().max(Level::M2.bytes());
-        let most = MOST / u64::from(self.vcpus) / unit * unit;
-        if bytes == 0 || !bytes.is_multiple_of(unit) || bytes > most {
-            let [unit, most] = [unit, most].map(size::text);
-            return Err(Error::Usage(format!(
-                "--bytes: {bytes} is not a multiple of {unit} from {unit} to {most}"
-            )));
-        }
+        let bytes = self.bytes.unwrap_or(default_bytes(self.pages));
+        let unit = level.max(Level::M2);
+        let most = MOST / u64::from(self.vcpus) / unit.bytes() * unit.bytes();
+        multiple_of(unit, "bytes", bytes, most)?;
         if !self.range.is_power_of_two() || !(PAGE_SIZE..=Level::M2.bytes()).contains(&self.range) {
             return Err(Error::Usage(format!("--range: {} is no power of two from 4K to 2M", self.range)));
         }
@@ -248,7 +223,7 @@ impl Invalidate {
             };
             // Each vCPU finds out once that the host has pages larger than 2 MiB.
             let once =
-                if self.pages == Size::G1 { 1000 * u64::from(self.vcpus) * laps.len() as u64 } else { 0 };
+                if self.pages == HostPage::G1 { 1000 * u64::from(self.vcpus) * laps.len() as u64 } else { 0 };
             let again: u64 = laps.iter().map(again).sum();
             let faults: u64 = laps.iter().map(|lap| lap.counted.mapped_faults).sum();
             checks.push(Check {
@@ -262,61 +237,39 @@ impl Invalidate {
     }
 }
 
-/// One of the engine's counts.
-type Count = fn(&Stats) -> u64;
+/// A figure of a lap, and of the lap alone of the same round and policy: its unit, and its value.
+type Figure = (&'static str, fn(&Lap, &Lap) -> Option<f64>);
 
-/// Every lap of every entrant.
-struct Laps {
-    entrants: Vec<Entrant>,
-    laps: Vec<Vec<Lap>>,
+const FAULT: Figure = ("ns/fault", |lap, _| Some(lap.fault_ns));
+
+const FIGURES: [Figure; 6] = [
+    ("times alone", |lap, alone| Some(lap.fault_ns / alone.fault_ns)),
+    ("moved/1000 faults", |lap, _| Some(per_1000(lap, lap.counted.retries_by.moved))),
+    ("covered/1000 faults", |lap, _| Some(per_1000(lap, lap.counted.retries_by.covered))),
+    ("lost/1000 faults", |lap, _| Some(per_1000(lap, lap.counted.retries_by.lost))),
+    ("asked again/1000 faults", |lap, _| Some(per_1000(lap, lap.counted.asked_again))),
+    ("ns/invalidation", |lap, _| lap.invalidation_ns),
+];
+
+fn per_1000(lap: &Lap, count: u64) -> f64 {
+    count as f64 * 1000.0 / lap.counted.mapped_faults as f64
 }
 
-impl Laps {
-    fn of(&self, beside: Beside, policy: Policy) -> &[Lap] {
-        let at = self.entrants.iter().position(|who| *who == (beside, policy));
-        &self.laps[at.expect("every case runs under every policy")]
-    }
-
-    fn rows(&self, beside: Beside) -> Vec<Row> {
-        let mut rows = self.compare(beside, "ns/fault", |lap, _| Some(lap.fault_ns));
-        if beside != ALONE {
-            // Against the lap alone of the same round and policy.
-            rows.extend(
-                self.compare(beside, "times alone", |lap, alone| Some(lap.fault_ns / alone.fault_ns)),
-            );
-            let per_1000: [(_, Count); 4] = [
-                ("moved/1000 faults", |counted| counted.retries_by.moved),
-                ("covered/1000 faults", |counted| counted.retries_by.covered),
-                ("lost/1000 faults", |counted| counted.retries_by.lost),
-                ("asked again/1000 faults", |counted| counted.asked_again),
-            ];
-            for (unit, count) in per_1000 {
-                let per_1000 =
-                    |lap: &Lap| count(&lap.counted) as f64 * 1000.0 / lap.counted.mapped_faults as f64;
-                rows.extend(self.compare(beside, unit, |lap, _| Some(per_1000(lap))));
-            }
-            rows.extend(self.compare(beside, "ns/invalidation", |lap, _| lap.invalidation_ns));
-        }
-        rows
-    }
-
-    /// The other policies against slat as it ships.
-    fn compare(
-        &self,
-        beside: Beside,
-        unit: &'static str,
-        figure: impl Fn(&Lap, &Lap) -> Option<f64>,
-    ) -> Vec<Row> {
+/// The other policies against slat as it ships.
+fn rows(laps: &Lineup<Entrant, Lap>, beside: Beside) -> Vec<Row> {
+    let params = params! { "beside": beside.1 };
+    let more = if beside == ALONE { &[][..] } else { &FIGURES };
+    let mut rows = Vec::new();
+    for (unit, figure) in std::iter::once(&FAULT).chain(more) {
         let series = |policy| {
-            let laps = self.of(beside, policy).iter().zip(self.of(ALONE, policy));
+            let laps = laps.of((beside, policy)).iter().zip(laps.of((ALONE, policy)));
             laps.map(|(lap, alone)| figure(lap, alone)).collect::<Option<_>>().map(Series::new)
         };
-        let params = params! { "beside": beside.1 };
-        let Some(slat) = series(Policy::None) else { return Vec::new() };
-        let others = POLICIES[1..].iter().filter_map(|&policy| {
-            let row = Row::compare(name(policy), params.clone(), unit, &series(policy)?, &slat);
+        let [slat, others @ ..] = POLICIES;
+        rows.extend(others.into_iter().filter_map(|policy| {
+            let row = Row::compare(name(policy), params.clone(), unit, &series(policy)?, &series(slat)?);
             Some(row.answering(PatchSeries::TdpMmu))
-        });
-        others.collect()
+        }));
     }
+    rows
 }

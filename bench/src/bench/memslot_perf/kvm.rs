@@ -5,12 +5,13 @@
 //! refused), and deleted, over and over. No vCPU runs: these are the costs of the host's side, a system call included
 //! for KVM. A figure is the median of its requests.
 
-use super::{Findings, empty_vm};
+use super::empty_vm;
 use crate::bench::harness::{Series, interleave};
-use crate::bench::report::{Check, Row, params};
+use crate::bench::report::{Check, Report, Row, params};
 use slat::slots::Region;
 use slat::{Idle, PAGE_SIZE};
 use slat_cli::error::Error;
+use slat_cli::thread::idle;
 use slat_threads::benches::memslot::Layout;
 use slat_threads::benches::memslot::design::Machine;
 use slat_threads::host::SimHost;
@@ -40,9 +41,7 @@ struct Slat {
 
 impl Slat {
     fn new(slots: u32) -> Result<Self, Error> {
-        let vm = empty_vm(slots)?;
-        let idle = Idle::take().ok_or_else(|| Error::Machine("this thread runs a vCPU".into()))?;
-        Ok(Self { vm, idle })
+        Ok(Self { vm: empty_vm(slots)?, idle: idle()? })
     }
 }
 
@@ -117,7 +116,7 @@ mod real {
 }
 
 /// Both at one number of slots.
-pub fn measure(kvm: &Kvm, slots: u32, runs: u32, findings: &mut Findings) -> Result<(), Error> {
+pub fn measure(kvm: &Kvm, slots: u32, runs: u32, report: &mut Report) -> Result<(), Error> {
     let layout = Layout::new(slots, 16 * u64::from(slots), 1);
     let machine = kvm.create_vm().map_err(|error| Error::Machine(format!("/dev/kvm: {error}")))?;
     let vmms: [RefCell<Box<dyn Vmm>>; 2] =
@@ -132,26 +131,20 @@ pub fn measure(kvm: &Kvm, slots: u32, runs: u32, findings: &mut Findings) -> Res
     }
     let samples = interleave(runs as usize, &vmms, |vmm| sample(&mut **vmm.borrow_mut(), &layout));
     for (nth, request) in REQUESTS.iter().enumerate() {
-        let [slat, kvm] =
-            [0, 1].map(|who: usize| Series::new(samples[who].iter().map(|sample| sample.0[nth]).collect()));
+        let [slat, kvm] = [0, 1].map(|who: usize| Series::of(&samples[who], |sample| sample.0[nth]));
         let params = params! { "request": request, "slots": slots };
-        findings.rows.push(Row::compare("KVM", params, "us", &kvm, &slat));
+        report.rows.push(Row::compare("KVM", params, "us", &kvm, &slat));
     }
     for (who, samples) in ["slat", "KVM"].iter().zip(&samples) {
-        let right: usize = samples.iter().map(|sample| sample.1).sum();
-        let all = samples.len() * TURNS * REQUESTS.len();
-        let name = format!("{who}, requests: every answer is right");
-        findings.checks.push(Check {
-            name,
-            ok: right == all,
-            detail: format!("{right} of {all} at {slots} slots"),
-        });
+        let right = samples.iter().map(|sample| ("every answer is right", sample.1)).collect::<Vec<_>>();
+        let (who, at) = (format!("{who}, requests"), format!(" at {slots} slots"));
+        report.checks.extend(Check::tallied(&who, &at, right.iter()));
     }
     Ok(())
 }
 
 /// Microseconds of each request, and how many answers were right.
-fn sample(vmm: &mut dyn Vmm, layout: &Layout) -> ([f64; REQUESTS.len()], usize) {
+fn sample(vmm: &mut dyn Vmm, layout: &Layout) -> ([f64; REQUESTS.len()], [u64; 2]) {
     let created = Region::from(layout.last());
     let moved = Region { gpa: layout.end().gpa(), ..created };
     let logged = Region { flags: Region::LOG_DIRTY, ..moved };
@@ -165,10 +158,11 @@ fn sample(vmm: &mut dyn Vmm, layout: &Layout) -> ([f64; REQUESTS.len()], usize) 
             let start = Instant::now();
             let errno = vmm.set(region);
             times.push(start.elapsed().as_nanos() as f64 / 1000.0);
-            right += usize::from(errno == answer);
+            right += u64::from(errno == answer);
         }
     }
-    (times.map(|times| Series::new(times).median()), right)
+    let all = (TURNS * REQUESTS.len()) as u64;
+    (times.map(|times| Series::new(times).median()), [right, all])
 }
 
 #[cfg(test)]
@@ -184,7 +178,7 @@ mod tests {
         }
         let (times, right) = sample(&mut slat, &layout);
         assert!(times.iter().all(|&time| time > 0.0));
-        assert_eq!(right, TURNS * REQUESTS.len());
+        assert_eq!(right, [(TURNS * REQUESTS.len()) as u64; 2]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod micro;
 #[cfg(test)]
 mod tests;
 
-use super::harness::{Series, rounds};
+use super::harness::{Lineup, Series};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
 use super::{About, Asked, Bench, Cell, Grid, Headline};
@@ -31,7 +31,6 @@ use slat_threads::benches::memslot::design::{Design as _, Machine as VmOf};
 use slat_threads::benches::memslot::scenario::{self, Sample, Scenario};
 use slat_threads::benches::{Policy, Setting, Work};
 use slat_threads::host::SimHost;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// More slots than the array can have: slat runs alone.
 const MOST: u32 = 1_000_000;
@@ -60,7 +59,7 @@ pub struct MemslotPerf {
     kvm: bool,
 }
 
-/// What there is to measure.
+/// A test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Test {
     /// Slots under a guest that runs.
@@ -98,12 +97,6 @@ impl Test {
     }
 }
 
-impl std::fmt::Display for Test {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 impl ValueEnum for Test {
     fn value_variants<'a>() -> &'a [Self] {
         &Self::ALL
@@ -114,14 +107,7 @@ impl ValueEnum for Test {
     }
 }
 
-/// What has been found out so far.
-#[derive(Default)]
-struct Findings {
-    rows: Vec<Row>,
-    checks: Vec<Check>,
-}
-
-/// Its levers: [`crate::levers`].
+/// Tables that show what each idea contributes: [`crate::levers`].
 const LEVERS: &[Grid] = &[Grid {
     what: "32,764 memslots, one operation",
     columns: &[
@@ -140,7 +126,7 @@ const LEVERS: &[Grid] = &[Grid {
            the array.",
 }];
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["4 min", "400 MiB"],
     question: "What do 10 to 1,000,000 memslots cost guest and host?",
@@ -171,11 +157,11 @@ impl Bench for MemslotPerf {
     fn unused(&self) -> Unused {
         let mut unused = Unused::new();
         if !self.tests.iter().any(|test| matches!(test, Test::Guest(_))) {
-            unused.push(("seconds", "none of --tests has a guest".into()));
+            unused.push(("seconds".into(), "none of --tests has a guest".into()));
         }
         if !self.kvm && self.tests.iter().all(|test| *test == Test::Memory) {
             let why = || "--tests memory counts bytes once, for slots of its own".to_owned();
-            unused.extend([("slots", why()), ("runs", why())]);
+            unused.extend(["slots", "runs"].map(|flag| (flag.into(), why())));
         }
         unused
     }
@@ -187,32 +173,26 @@ impl Bench for MemslotPerf {
         if !(0.0..=3600.0).contains(&self.seconds) {
             return Err(Error::Usage(format!("--seconds: {} is not between 0 and 3600", self.seconds)));
         }
-        let stop = interrupt::flag();
-        let mut findings = Findings::default();
+        let mut report = Report::of(ABOUT.name, Machine::detect());
+        report.params = params! {
+            "runs": asked.runs,
+            "seconds_per_sample": self.seconds,
+            "baseline": "the sorted array before the scalable memslots series, unless named",
+        };
         for (slots, test) in self.todo() {
-            if stop.load(Relaxed) {
+            if interrupt::asked() {
                 break;
             }
             progress(slots, test.name(), asked.runs);
             match test {
-                Test::Guest(test) => self.with_guest(test, slots, asked.runs, &mut findings)?,
-                Test::Map(test) => micro::measure(test, slots, asked.runs, &mut findings)?,
-                Test::Memory => micro::memory(&mut findings)?,
+                Test::Guest(test) => self.with_guest(test, slots, asked.runs, &mut report)?,
+                Test::Map(test) => micro::measure(test, slots, asked.runs, &mut report)?,
+                Test::Memory => micro::memory(&mut report)?,
             }
         }
         if self.kvm {
-            self.beside_kvm(stop, asked.runs, &mut findings)?;
+            self.beside_kvm(asked.runs, &mut report)?;
         }
-        let report = Report {
-            params: params! {
-                "runs": asked.runs,
-                "seconds_per_sample": self.seconds,
-                "baseline": "the sorted array before the scalable memslots series, unless named",
-            },
-            rows: findings.rows,
-            checks: findings.checks,
-            ..Report::of(ABOUT.name, Machine::detect())
-        };
         Ok(report)
     }
 }
@@ -238,35 +218,35 @@ impl MemslotPerf {
         test: scenario::Test,
         slots: u32,
         runs: u32,
-        findings: &mut Findings,
+        report: &mut Report,
     ) -> Result<(), Error> {
         let entrants = &ENTRANTS[..if slots <= IDS { 2 } else { 1 }];
         let scenario = Scenario::new(test, slots);
         let ns = (self.seconds * 1e9) as u64;
-        let samples = rounds(runs as usize, entrants, |entrant| {
+        let laps = Lineup::run(runs, entrants, |entrant| {
             (entrant.sample)(&scenario, &setting(), ns).map_err(Error::Machine)
         })?;
-        let mut series = Vec::new();
-        for (entrant, samples) in entrants.iter().zip(samples) {
-            findings.checks.extend(checks(entrant.name, test, slots, &samples));
-            series.push(Series::new(samples.iter().map(|sample| sample.ns / 1000.0).collect()));
+        for (entrant, samples) in laps.each() {
+            let (who, at) = (format!("{}, {}", entrant.name, test.name()), format!(" at {slots} slots"));
+            let tallies = samples.iter().flat_map(|sample| &sample.tally);
+            report.checks.extend(Check::tallied(&who, &at, tallies));
         }
-        let params = params! { "slots": slots };
-        let row = match &series[..] {
-            [slat, baseline] => Row::compare(test.name(), params, "us/iteration", baseline, slat),
-            _ => Row::alone(test.name(), params, "us/iteration", &series[0]),
-        };
-        findings.rows.push(
+        let us = |name| Series::known(laps.find(|who| who.name == name), |sample| Some(sample.ns / 1000.0));
+        let (slat, baseline) = (us("slat"), us("baseline"));
+        let row = slat.map(|slat| {
+            Row::against(test.name(), params! { "slots": slots }, "us/iteration", baseline, &slat)
+        });
+        report.rows.extend(row.map(|row| {
             row.answering(PatchSeries::ScalableMemslots)
-                .claiming(slat_series::scalable_memslots::ratio(test.name(), slots)),
-        );
+                .claiming(slat_series::scalable_memslots::ratio(test.name(), slots))
+        }));
         if test == scenario::Test::Setup && slots > IDS {
-            self.with_guest(scenario::Test::SetupAtOnce, slots, runs, findings)?;
+            self.with_guest(scenario::Test::SetupAtOnce, slots, runs, report)?;
         }
         Ok(())
     }
 
-    fn beside_kvm(&self, stop: &AtomicBool, runs: u32, findings: &mut Findings) -> Result<(), Error> {
+    fn beside_kvm(&self, runs: u32, report: &mut Report) -> Result<(), Error> {
         let kvm = match Kvm::open(kvm::PATH) {
             Ok(kvm) => kvm,
             Err(reason) => {
@@ -274,12 +254,12 @@ impl MemslotPerf {
                 return Ok(());
             }
         };
-        for &slots in self.slots.iter().take_while(|_| !stop.load(Relaxed)) {
+        for &slots in self.slots.iter().take_while(|_| !interrupt::asked()) {
             if slots > kvm.slots() {
                 eprintln!("skipped: /dev/kvm has {} slots, not {slots}", kvm.slots());
             } else {
                 progress(slots, "/dev/kvm", runs);
-                kvm::measure(&kvm, slots, runs, findings)?;
+                kvm::measure(&kvm, slots, runs, report)?;
             }
         }
         Ok(())
@@ -308,7 +288,7 @@ fn empty_vm(slots: u32) -> Result<VmOf<SimHost>, Error> {
         .map_err(Error::Machine)
 }
 
-/// Who runs.
+/// A design of memslots.
 struct Entrant {
     name: &'static str,
     sample: fn(&Scenario, &Setting<'_>, u64) -> Result<Sample, String>,
@@ -318,9 +298,3 @@ const ENTRANTS: [Entrant; 2] = [
     Entrant { name: "slat", sample: Scenario::sample::<SimHost> },
     Entrant { name: "baseline", sample: Scenario::sample::<Adapter> },
 ];
-
-/// What must have happened in a test for its figures to count.
-fn checks(who: &str, test: scenario::Test, slots: u32, samples: &[Sample]) -> Vec<Check> {
-    let (who, at) = (format!("{who}, {}", test.name()), format!(" at {slots} slots"));
-    Check::tallied(&who, &at, samples.iter().flat_map(|sample| &sample.tally))
-}

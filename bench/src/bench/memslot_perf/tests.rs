@@ -1,19 +1,19 @@
 //! Every map; every request that cannot be met. What scenarios find out about a design is tested beside them, in both worlds.
 
-use super::{Asked, Bench, Findings, MOST, MemslotPerf, Test, micro};
+use super::{ABOUT, Asked, Bench, MOST, Machine, MemslotPerf, Report, Test, micro};
 use slat_cli::error::Error;
 
 #[test]
 fn every_map_gives_right_answers() {
-    let mut findings = Findings::default();
+    let mut report = Report::of(ABOUT.name, Machine::detect());
     for test in [micro::Test::LookUp, micro::Test::HvaRange, micro::Test::Changes] {
         for slots in [2, 3, 300] {
-            micro::measure(test, slots, 1, &mut findings).unwrap();
+            micro::measure(test, slots, 1, &mut report).unwrap();
         }
     }
-    micro::memory(&mut findings).unwrap();
-    assert_eq!(findings.rows.len(), 3 * (3 + 1 + 1 + 9) + 3);
-    for check in findings.checks {
+    micro::memory(&mut report).unwrap();
+    assert_eq!(report.rows.len(), 3 * (3 + 1 + 1 + 9) + 3);
+    for check in report.checks {
         assert!(check.ok, "{}: {}", check.name, check.detail);
     }
 }

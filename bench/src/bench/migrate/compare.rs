@@ -1,7 +1,7 @@
-//! Whether the memory that came is the memory that was: every byte, while the guest stands still.
+//! Compares the receiver's memory with the sender's and with what the guests wrote, byte by byte, while the guests are halted.
 
-use super::guest::Guest;
-use super::machine::Machine;
+use super::checked_guest::Guest;
+use super::endpoint::Machine;
 use parking_lot::Mutex;
 use slat::{Gfn, Idle, PAGE_SIZE, Slot};
 use slat_cli::error::Error;

@@ -10,12 +10,12 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `job` | one sample, from the empty machine to the guest that runs on the other one |
-//! | `machine` | one of the two, and how it arrives |
-//! | `guest`, `vcpus` | what writes meanwhile, and knows every byte; the threads that it runs on |
-//! | `sender` | the other of the two, and its connections, which break where they are told to |
+//! | `migration` | one sample, from the empty machine to the guest that runs on the other one |
+//! | `endpoint` | one of the two machines, and how it arrives |
+//! | `checked_guest`, `vcpus` | what writes meanwhile, and knows every byte; the threads that it runs on |
+//! | `sender` | the sending machine and its connections, which break on request |
 //! | `compare` | byte by byte: against the sender, and against what the guest has written |
-//! | `rows`, `progress` | the report, and how far it is |
+//! | `comparisons` | the report |
 //!
 //! The TDP MMU series is about VMs of terabytes that migrate. What users ask for besides is that a migration that fails loses
 //! nothing: a harvest gives its bits back unless it is committed, and it is committed once the receiver has said that it has
@@ -25,25 +25,23 @@
 //!
 //! The baseline halts the guest first and sends everything then: what downtime is without a log.
 
+mod checked_guest;
 mod compare;
-mod guest;
-mod job;
-mod machine;
-mod progress;
-mod rows;
+mod comparisons;
+mod endpoint;
+mod migration;
 mod sender;
 mod vcpus;
 
-use super::harness::interleave;
+use super::harness::Lineup;
 use super::machine::Machine;
 use super::report::{Report, params};
-use super::{About, Asked, Bench, Headline};
-use clap::ValueEnum;
-use job::{Job, Sample};
-use progress::Bar;
+use super::{About, Asked, Bench, Headline, TrackName, ring_size};
+use migration::Job;
 use sender::{Fail, Settings};
-use slat::{DirtyLog, PAGE_SIZE, RingSize, Track};
+use slat::{DirtyLog, PAGE_SIZE, RingSize};
 use slat_cli::Pages;
+use slat_cli::bar::bar;
 use slat_cli::error::Error;
 use slat_cli::size::{self, size};
 use slat_migrate::PreCopy;
@@ -90,7 +88,7 @@ pub struct Migrate {
     #[arg(long, value_enum, default_value_t = TrackName::Writes)]
     track: TrackName,
     /// Log by a ring of so many bytes for each vCPU, not by bitmaps: a power of two from 4K to 1M
-    #[arg(long, value_name = "SIZE", value_parser = ring, conflicts_with = "track")]
+    #[arg(long, value_name = "SIZE", value_parser = ring_size, conflicts_with = "track")]
     ring: Option<RingSize>,
     /// Log from the start of the machine, not from the start of the migration: what was never written is not sent
     #[arg(long)]
@@ -106,16 +104,7 @@ pub struct Migrate {
     sabotage_rearm: bool,
 }
 
-/// [`Track`], as users type it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum TrackName {
-    /// By the faults of write-protected pages
-    Writes,
-    /// By the Dirty bits that the hardware sets
-    DirtyBits,
-}
-
-/// Who migrates.
+/// How the guest migrates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Entrant {
     /// In rounds, with a log: slat as it ships.
@@ -126,7 +115,7 @@ enum Entrant {
 
 const ENTRANTS: [Entrant; 2] = [Entrant::PreCopy, Entrant::HaltFirst];
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["1 min", "2.1 GiB"],
     runs: "3",
@@ -152,17 +141,16 @@ impl Bench for Migrate {
     fn report(&self, asked: Asked) -> Result<Report, Error> {
         let job = self.job()?;
         let machine = Machine::detect();
-        let bar = Bar::new();
-        let samples = interleave(asked.runs as usize, &ENTRANTS, |&who| job.sample(self.settings(who), &bar));
-        bar.finish();
-        let samples: Vec<Vec<Sample>> =
-            samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
-        let [pre_copy, halt_first] = [&samples[0], &samples[1]];
-        let mut rows = rows::rows(pre_copy, halt_first);
+        let bar = bar(Some(0), "{prefix} [{bar:40}] {human_pos} of {human_len} pages, {elapsed}");
+        let laps = Lineup::run(asked.runs, ENTRANTS, |&who| job.sample(self.settings(who), &bar));
+        bar.finish_and_clear();
+        let laps = laps?;
+        let [pre_copy, halt_first] = ENTRANTS.map(|who| laps.of(who));
+        let mut rows = comparisons::rows(pre_copy, halt_first);
         if asked.json {
-            rows.extend(rows::rounds(pre_copy));
+            rows.extend(comparisons::rounds(pre_copy));
         } else {
-            write!(std::io::stdout().lock(), "{}", rows::Table(pre_copy))?;
+            write!(std::io::stdout().lock(), "{}", comparisons::Table(pre_copy))?;
         }
         let report = Report {
             params: params! {
@@ -184,7 +172,7 @@ impl Bench for Migrate {
                 "runs": asked.runs,
             },
             rows,
-            checks: rows::checks([pre_copy, halt_first]),
+            checks: comparisons::checks(&laps),
             ..Report::of(ABOUT.name, machine)
         };
         Ok(report)
@@ -217,22 +205,17 @@ impl Migrate {
                 self.max_rounds
             )));
         }
-        let log = match (self.ring, self.track) {
-            (Some(ring), _) => DirtyLog::ring(ring),
-            (None, TrackName::Writes) => DirtyLog::bitmap(),
-            (None, TrackName::DirtyBits) => DirtyLog::bitmap().track(Track::DirtyBits),
-        };
-        Ok(Job {
+        let log = self.ring.map_or_else(|| DirtyLog::bitmap().track(self.track.into()), DirtyLog::ring);
+        let sending = endpoint::Settings {
             vcpus: self.vcpus,
-            pages: self.bytes / PAGE_SIZE,
-            working_set: working_set / PAGE_SIZE,
             // The first harvest is everything, which is the first round.
             log: if self.log_at_start { log } else { log.initially_set() },
-            log_at_start: self.log_at_start,
+            logs: self.log_at_start,
             largest: self.pages.largest(),
             sabotage_rearm: self.sabotage_rearm,
-            seed: self.seed,
-        })
+        };
+        let [pages, working_set] = [self.bytes, working_set].map(|bytes| bytes / PAGE_SIZE);
+        Ok(Job { sending, pages, working_set, seed: self.seed })
     }
 
     fn fail(&self) -> Fail {
@@ -256,9 +239,4 @@ impl Migrate {
             sabotage_commit: self.sabotage_commit,
         }
     }
-}
-
-fn ring(text: &str) -> Result<RingSize, String> {
-    let bytes = u32::try_from(size(text)?).unwrap_or(u32::MAX);
-    RingSize::new(bytes).map_err(|error| error.to_string())
 }

@@ -1,8 +1,9 @@
 //! The guest's machine as `slat-migrate` sends it, and its connections, which may break.
 
-use super::machine::Machine;
-use super::progress::Bar;
+use super::endpoint::Machine;
 use super::vcpus::Vcpus;
+use crate::bench::machine_error;
+use indicatif::ProgressBar;
 use slat::table::formats::Npt4;
 use slat::{DirtyPage, DirtyWord, Idle};
 use slat_cli::error::Error;
@@ -16,7 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A side that says nothing for so long is gone.
+/// A side that sends nothing for so long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How to migrate.
@@ -39,10 +40,11 @@ pub enum Fail {
 /// The sending machine, and its way to the other one.
 pub struct Sender<'s> {
     pub machine: &'s Arc<Machine>,
-    pub vcpus: &'s Vcpus<'s>,
+    pub vcpus: &'s Vcpus,
     pub receiver: SocketAddr,
     pub settings: Settings,
-    pub bar: &'s Bar,
+    /// How far a round is, in pages.
+    pub bar: &'s ProgressBar,
 }
 
 impl Sender<'_> {
@@ -57,14 +59,19 @@ impl Sender<'_> {
             *stream.borrow_mut() = Some(opened.try_clone()?);
             Ok(opened)
         };
-        self.settings.pre_copy.send(source, connect).map_err(|error| match error {
-            MigrateError::Guest(error) => error,
-            error => Error::Machine(error.to_string()),
-        })
+        self.settings.pre_copy.send(source, connect).map_err(why)
     }
 }
 
-/// A stream that is given up in the end.
+/// Why a migration failed.
+pub fn why(error: MigrateError<Error>) -> Error {
+    match error {
+        MigrateError::Guest(error) => error,
+        error => machine_error(error),
+    }
+}
+
+/// The stream, whose reads and writes fail after [`PATIENCE`].
 pub fn patient(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -126,7 +133,13 @@ impl Source for Sending<'_> {
     }
 
     fn progress(&mut self, progress: Progress) -> ControlFlow<()> {
-        self.sender.bar.at(progress);
+        let bar = self.sender.bar;
+        if progress.sent == 0 {
+            bar.reset();
+            bar.set_length(progress.pages);
+            bar.set_prefix(format!("round {}", progress.round));
+        }
+        bar.set_position(progress.sent);
         let breaks = match self.sender.settings.fail {
             Fail::Never => false,
             Fail::AtRound(round) => progress.round == round,
@@ -147,45 +160,34 @@ impl Source for Sending<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::migrate::guest::Guest;
-    use crate::bench::migrate::machine;
-    use crate::bench::migrate::vcpus::Shared;
+    use crate::bench::migrate::checked_guest::Guest;
+    use crate::bench::migrate::endpoint;
     use slat::{DirtyLog, Gfn, Hva, Level, Slot, SlotId};
     use std::net::{Ipv4Addr, TcpListener};
-    use std::thread;
 
     #[test]
     fn where_nothing_receives_the_guest_runs_on_and_the_log_knows_all() {
         let idle = &mut slat_cli::thread::idle().unwrap();
         let log = DirtyLog::bitmap().initially_set();
         let settings =
-            machine::Settings { vcpus: 1, log, logs: false, largest: Level::K4, sabotage_rearm: false };
+            endpoint::Settings { vcpus: 1, log, logs: false, largest: Level::K4, sabotage_rearm: false };
         let slots = [Slot::new(SlotId(0), Gfn(64), 100, Hva(0))];
         let machine = &Arc::new(Machine::new(idle, &slots, settings).unwrap());
-        let shared = Shared::new([Guest::new(slots[0].gfns, 10, 1)]);
+        let vcpus = &Vcpus::new([Guest::new(slots[0].gfns, 10, 1)]);
         // A port that no listener has any more.
         let receiver = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-        thread::scope(|scope| {
-            let vcpus = &Vcpus::start(scope, &shared);
-            vcpus.fill(machine).unwrap();
-            vcpus.run(machine);
-            // The guest stands still for the first round, each time that it is tried.
-            let settings = Settings {
-                pre_copy: PreCopy::new().max_rounds(1),
-                fail: Fail::Never,
-                sabotage_commit: false,
-            };
-            let sender = Sender { machine, vcpus, receiver, settings, bar: &Bar::new() };
-            let failed = sender.migrate(idle).unwrap_err().to_string();
-            assert!(failed.starts_with("round 1 failed 4 times: "), "{failed}");
-            vcpus.halt().unwrap();
-            let harvest = machine.vm.slots().harvest_all(idle).unwrap();
-            assert!(
-                harvest.iter().map(|page| page.gfn).eq((64..164).map(Gfn)),
-                "all of them were given back"
-            );
-            harvest.commit();
-        });
-        assert!(shared.guests[0].lock().corrupt == 0);
+        vcpus.fill(machine).unwrap();
+        vcpus.run(machine);
+        // The guest stands still for the first round, each time that it is tried.
+        let settings =
+            Settings { pre_copy: PreCopy::new().max_rounds(1), fail: Fail::Never, sabotage_commit: false };
+        let sender = Sender { machine, vcpus, receiver, settings, bar: &ProgressBar::hidden() };
+        let failed = sender.migrate(idle).unwrap_err().to_string();
+        assert!(failed.starts_with("round 1 failed 4 times: "), "{failed}");
+        vcpus.halt().unwrap();
+        let harvest = machine.vm.slots().harvest_all(idle).unwrap();
+        assert!(harvest.iter().map(|page| page.gfn).eq((64..164).map(Gfn)), "all of them were given back");
+        harvest.commit();
+        assert!(vcpus.guests()[0].lock().corrupt == 0);
     }
 }

@@ -4,7 +4,7 @@
 //! balancing is for. The time is from the line until the last vCPU is done.
 
 use super::NumaBalancing;
-use crate::bench::software_vcpu::why_failed;
+use crate::bench::software_vcpu::{no_ring, run_until_stopped};
 use crate::bench::traces::Trace;
 use slat::table::formats::Npt4;
 use slat::{Gpa, PAGE_SIZE, Span, VcpuId};
@@ -145,11 +145,9 @@ impl Replaying<'_> {
             Node(((self.number + moved) % u32::from(flags.nodes)) as u8).run_here();
             for stretch in &self.trace.stretches {
                 self.guest.feed(stretch.clone());
-                let exit = self.cpu.run(idle, &mut self.guest);
-                let left = self.guest.wants() != Want::Batch;
-                let left = left.then(|| "a trace left its regions".to_owned());
-                if let Some(why) = why_failed(exit).or(left) {
-                    return Err(Error::Machine(format!("vCPU {}: {why}", self.number)));
+                run_until_stopped(&mut self.cpu, idle, &mut self.guest, no_ring)?;
+                if self.guest.wants() != Want::Batch {
+                    return Err(Error::Machine(format!("vCPU {}: a trace left its regions", self.number)));
                 }
                 balanced.scan(idle).map_err(Error::Machine)?;
             }

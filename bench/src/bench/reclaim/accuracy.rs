@@ -1,15 +1,15 @@
-//! How cold the pages were that went: each eviction against the true order of last accesses.
+//! How cold evicted pages were: each eviction against the true order of last accesses.
 //!
 //! The pages that are there are counted by the time of their last access, in a Fenwick tree over the stream. An evicted
 //! page's **rank** is the part of them that was last accessed before it: 0 for the coldest, which is what exact LRU
-//! evicts, and a half for who takes any page.
+//! evicts, and on average a half for a policy that evicts any page.
 
-use super::work::Stream;
+use super::access_stream::Stream;
 
-/// A page that went: how many accesses had been made, and its guest frame.
+/// An evicted page: the accesses made before, and its guest frame.
 pub type Evicted = (u64, u32);
 
-/// The mean rank of pages that went, in this order; `None` where none did.
+/// The mean rank of these evicted pages, in this order; `None` where there are none.
 pub fn mean_rank(stream: &Stream, evicted: &[Evicted]) -> Option<f64> {
     let mut there = Tree(vec![0; stream.gfns.len() + 1]);
     let mut last = vec![None; stream.end];

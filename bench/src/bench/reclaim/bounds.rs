@@ -1,4 +1,4 @@
-//! What the best policies would have done: pages brought in again under exact LRU and under Belady's optimum.
+//! Pages brought in again under exact LRU and under Belady's optimum.
 //!
 //! Both look at every access, which no real policy can afford; Belady's also knows the future, and evicts the page that
 //! is used again last: no policy can do with fewer. A page's first access brings it in under any policy, and is not counted.

@@ -1,12 +1,12 @@
-//! `slat bench reclaim`: a guest with less memory than it uses. Which pages should go?
+//! `slat bench reclaim`: a guest with less memory than it uses. Which pages should be evicted?
 //!
 //! ```text
-//! work.rs      the guests' work: the bundled traces, and a program with phases; which page is accessed when
-//! job.rs       one sample: a machine with a limit, swap, and one vCPU
-//! bounds.rs    what exact LRU and Belady's optimum would have brought in again
-//! accuracy.rs  how cold the pages were that went
-//! slow.rs      faults elsewhere while a swap device is slow
-//! rows.rs      the report
+//! access_stream.rs  what guests access: the bundled traces, and a program with phases; which page is accessed when
+//! limited_guest.rs  one sample: a machine with a limit, swap, and one vCPU
+//! bounds.rs         pages brought in again under exact LRU and under Belady's optimum
+//! accuracy.rs       how cold evicted pages were
+//! slow_device.rs    faults elsewhere while a swap device is slow
+//! refaults.rs       the report
 //! ```
 //! After the MGLRU aging series: a host that ages by its own Accessed bits does not see what guests use, and learns it only when it is
 //! about to evict a page (`walk-secondary off`, before); one whose aging asks the guests' tables does (`on`). Each guest
@@ -22,23 +22,22 @@
 //! which page is needed, and in what order, but hold few accesses to the hottest pages; the program with phases has all
 //! of its accesses.
 
+mod access_stream;
 mod accuracy;
 mod bounds;
-mod job;
-mod rows;
-mod slow;
-mod work;
+mod limited_guest;
+mod refaults;
+mod slow_device;
 
-use super::harness::rounds;
+use super::harness::{Lineup, rounds};
 use super::machine::Machine;
 use super::report::{Report, params};
 use super::{About, Asked, Bench};
-use job::{Entrant, Job};
-use rows::Samples;
+use limited_guest::{Entrant, Job};
+use refaults::Case;
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_series::PatchSeries;
-use work::Work;
 
 /// Which pages go when memory is short: before the MGLRU aging series, with aging that asks the guest, exact LRU, the optimum
 #[derive(Debug, clap::Args)]
@@ -53,7 +52,7 @@ pub struct Reclaim {
     accesses: Option<u32>,
 }
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["40 s", "420 MiB"],
     question: "Which pages go when memory is short?",
@@ -69,28 +68,25 @@ impl Bench for Reclaim {
         // Before this thread is tied to one of the CPUs.
         let machine = Machine::detect();
         let most = self.accesses.map_or(usize::MAX, |most| most as usize);
-        let jobs = Work::all(most)?.into_iter().map(Job::new).collect::<Result<Vec<Job>, Error>>()?;
+        let jobs =
+            access_stream::traces(most)?.into_iter().map(Job::new).collect::<Result<Vec<Job>, Error>>()?;
         let entrants = self.entrants(jobs.len());
         say(format_args!("{} guests: {} rounds of {} entrants", jobs.len(), asked.runs, entrants.len()));
-        let samples = rounds(asked.runs as usize, &entrants, |entrant| jobs[entrant.job].sample(entrant))?;
-        let whole = self.accesses.is_none();
-        let samples =
-            Samples { jobs: &jobs, entrants: &entrants, samples: &samples, limits: &self.limit, whole };
-        let (mut rows, mut checks) = samples.report();
-        let beside = rounds(asked.runs as usize, &[false, true], |&busy| slow::sample(busy))?;
-        let slow = slow::report(&beside[0], &beside[1], whole);
-        rows.extend(slow.0);
-        checks.extend(slow.1);
         let guests = jobs.iter().map(|job| {
-            let (trace, stream) = (&job.work.trace, &job.work.stream);
+            let (trace, stream) = (&job.trace, &job.stream);
             format!("{}: {} accesses, {} pages", trace.name, trace.accesses(), stream.distinct)
         });
-        let report = Report {
-            params: params! { "guests": guests.collect::<Vec<_>>().join("; "), "runs": asked.runs },
-            rows,
-            checks,
-            ..Report::of(ABOUT.name, machine)
-        };
+        let mut report = Report::of(ABOUT.name, machine);
+        report.params = params! { "guests": guests.collect::<Vec<_>>().join("; "), "runs": asked.runs };
+        let laps = Lineup::run(asked.runs, entrants, |entrant| jobs[entrant.job].sample(entrant))?;
+        let whole = self.accesses.is_none();
+        for job in jobs.iter().enumerate() {
+            for &limit in &self.limit {
+                Case::new(job, limit, &laps).add_to(&mut report, whole);
+            }
+        }
+        let beside = rounds(asked.runs as usize, &[false, true], |&busy| slow_device::sample(busy))?;
+        slow_device::add_to(&mut report, &beside[0], &beside[1], whole);
         Ok(report)
     }
 }

@@ -1,10 +1,9 @@
-//! `slat bench zap`: what it takes to be rid of a large range of guest memory, and what others feel of it.
+//! `slat bench zap`: how long it takes to zap a large range of guest memory, and how long faults of other vCPUs take meanwhile.
 //!
 //! ```text
-//! ground.rs   the range, dense or sparse, and what lies beside it
-//! lap.rs      fill, zap, count: beside vCPUs, and beside the probe
-//! probe.rs    waits for the zapper's section or lock
-//! rows.rs     the report
+//! zapped_range.rs   the range, dense or sparse, and what lies beside it
+//! zap_sample.rs     fill, zap, count: beside vCPUs, and beside the probe
+//! comparisons.rs    the report
 //! ```
 //! The zap beside onlookers, and what must hold after it, is the one that `slat sim` simulates: `sim/benches/src/benches/zap.rs`.
 //!
@@ -16,27 +15,25 @@
 //! the lock, and takes dead tables apart that it finds. Its longest wait beside a zap is the longest hold, from outside.
 //! On a virtual machine a longest time has the host's scheduling in it; the control, as long with no zap, says how much.
 
-mod ground;
-mod lap;
-mod probe;
-mod rows;
+mod comparisons;
+mod zap_sample;
+mod zapped_range;
 
-use super::harness::rounds;
+use super::harness::Lineup;
 use super::machine::Machine;
 use super::report::{Report, params};
-use super::{About, Asked, Bench, Cell, Grid, Headline};
-use ground::{Ground, MOST, MOST_VCPUS, Pages};
-use lap::{Entrant, WAYS};
-use rows::Samples;
+use super::{About, Asked, Bench, Cell, Grid, Headline, multiple_of};
+use comparisons::Samples;
 use slat::{Level, MmuLock};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
 use slat_cli::size::{self, size};
 use slat_series::PatchSeries;
-use std::sync::atomic::Ordering::Relaxed;
+use zap_sample::{Entrant, WAYS};
+use zapped_range::{MOST, MOST_VCPUS, Pages, ZappedRange};
 
-/// What it takes to zap 1 to 64 GiB, leaf by leaf, by unhooking tables or by a new root, and what faults elsewhere feel
+/// How long it takes to zap 1 to 64 GiB, leaf by leaf, by unhooking tables or by a new root, and how long faults elsewhere take
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat bench zap --sizes 1G --dense --runs 3")]
 pub struct Zap {
@@ -58,7 +55,7 @@ pub struct Zap {
 /// The baseline that holds one lock.
 const MUTEX: &str = "--mmu-lock exclusive";
 
-/// Its levers: [`crate::levers`].
+/// Tables that show what each idea contributes: [`crate::levers`].
 const LEVERS: &[Grid] = &[Grid {
     what: "1 GiB is unmapped",
     columns: &[
@@ -75,7 +72,7 @@ const LEVERS: &[Grid] = &[Grid {
            to the operation: it makes one to the faults beside it, below.",
 }];
 
-/// Its row of the registry.
+/// The row of this bench in the registry.
 pub const ABOUT: About = About {
     takes: ["1 min", "300 MiB"],
     question: "What does it take to zap 1 to 64 GiB, and what do faults elsewhere notice?",
@@ -95,43 +92,30 @@ pub const ABOUT: About = About {
 
 impl Bench for Zap {
     fn report(&self, asked: Asked) -> Result<Report, Error> {
-        let wrong = |bytes: &&u64| !bytes.is_multiple_of(Level::M2.bytes()) || **bytes == 0 || **bytes > MOST;
-        if let Some(bytes) = self.sizes.iter().find(wrong) {
-            return Err(Error::Usage(format!("--sizes: {bytes} is not a multiple of 2M from 2M to 512G")));
-        }
+        self.sizes.iter().try_for_each(|&bytes| multiple_of(Level::M2, "sizes", bytes, MOST))?;
         let machine = Machine::detect();
         let vcpus = self.vcpus.unwrap_or((machine.cores.saturating_sub(1)).clamp(1, 64) as u16);
-        let stop = interrupt::flag();
-        let (mut rows, mut checks) = (Vec::new(), Vec::new());
-        for ground in self.grounds(vcpus) {
-            if stop.load(Relaxed) {
-                break;
+        let mut report = Report::of(ABOUT.name, machine);
+        report.params = params! { "runs": asked.runs, "vcpus_beside": vcpus };
+        let pages = [(Pages::Dense, self.dense), (Pages::Sparse, self.sparse)];
+        let all = self.dense == self.sparse;
+        for (&bytes, (pages, alone)) in self.sizes.iter().flat_map(|bytes| pages.map(|pages| (bytes, pages)))
+        {
+            if interrupt::asked() || !(all || alone) {
+                continue;
             }
-            say(format_args!("{}, {}: {} rounds", size::text(ground.bytes), ground.pages.name(), asked.runs));
-            let entrants = entrants();
-            let samples = rounds(asked.runs as usize, &entrants, |entrant| entrant.sample(&ground))?;
-            let samples = Samples { ground: &ground, entrants: &entrants, samples: &samples };
-            rows.extend(samples.rows());
-            checks.extend(samples.checks());
+            let range = &ZappedRange { bytes, pages, vcpus };
+            say(format_args!("{}, {}: {} rounds", size::text(bytes), pages.name(), asked.runs));
+            let laps = Lineup::run(asked.runs, entrants(), |entrant| entrant.sample(range))?;
+            let samples = Samples { range, laps };
+            report.rows.extend(samples.rows());
+            report.checks.extend(samples.checks());
         }
-        let params = params! { "runs": asked.runs, "vcpus_beside": vcpus };
-        Ok(Report { params, rows, checks, ..Report::of(ABOUT.name, machine) })
+        Ok(report)
     }
 }
 
-impl Zap {
-    fn grounds(&self, vcpus: u16) -> Vec<Ground> {
-        let both = self.dense == self.sparse;
-        let all = [(Pages::Dense, both || self.dense), (Pages::Sparse, both || self.sparse)];
-        let pages = move || all.into_iter().filter(|(_, asked)| *asked).map(|(pages, _)| pages);
-        self.sizes
-            .iter()
-            .flat_map(|&bytes| pages().map(move |pages| Ground { bytes, pages, vcpus }))
-            .collect()
-    }
-}
-
-/// Who runs: each way as slat ships, and behind one mutex.
+/// Each way as slat ships, and behind one mutex.
 fn entrants() -> Vec<Entrant> {
     let locks = [MmuLock::None, MmuLock::Exclusive];
     WAYS.into_iter().flat_map(|way| locks.map(|lock| Entrant { way, lock })).collect()

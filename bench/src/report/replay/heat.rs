@@ -5,9 +5,8 @@
 
 use crate::bench::traces::Trace;
 use serde::{Deserialize, Serialize};
-use slat::{Gpa, Hva, Level, PAGE_SIZE};
+use slat::{Hva, Level, PAGE_SIZE};
 use slat_mm::AddressSpace;
-use slat_vcpu::guest::Layout;
 use std::collections::BTreeSet;
 
 /// Rows at most.
@@ -71,17 +70,9 @@ impl<'f> Ages<'f> {
     }
 }
 
-/// The guest frames that a trace touches, in order, where its regions lie so.
-pub fn frames(trace: &Trace, regions: &[(u64, Gpa)]) -> Vec<u64> {
-    let mut layout = Layout::new();
-    for &(region, gpa) in regions {
-        layout.place(region, gpa);
-    }
-    let mut frames = BTreeSet::new();
-    for access in trace.stretches.iter().flat_map(|stretch| stretch.iter()) {
-        let last = access.addr + u64::from(access.size) - 1;
-        frames.extend([access.addr, last].into_iter().filter_map(|addr| Some(layout.gpa(addr)?.gfn().0)));
-    }
+/// The guest frames that a trace touches, in order.
+pub fn frames(trace: &Trace) -> Vec<u64> {
+    let frames: BTreeSet<u64> = trace.touched().map(|(_, gfn)| gfn.0).collect();
     frames.into_iter().collect()
 }
 

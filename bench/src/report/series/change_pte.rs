@@ -1,10 +1,10 @@
 //! The change-pte series: KSM changes what a page maps to without a moment in which it maps nothing.
 
 use super::super::data::{Data, Row};
-use super::super::doc::{Block, Mark, Source, Table, cell, figures, marked, sides, words};
+use super::super::doc::{Block, Source, Table, cell, dash, figures, sides, strong, words};
 use super::super::figure::{percent, with};
 use super::super::verdict::{Told, Tolerance, Verdict, told};
-use super::{Answer, Parts, assemble, find, line, losing};
+use super::{Answer, Parts, assemble, baseline, find, instead, line, losing};
 use slat_series::PatchSeries;
 use slat_series::change_pte::{SYSTEM_TIME, TABLE};
 
@@ -30,11 +30,7 @@ pub fn answer(data: &Data) -> Answer {
             ours: Told { sides: Some(time("MMU code")), ..told(ours, "share") },
             from: Source::Here,
             tolerance: Tolerance::None("none: the series' is of all of the kernel's time"),
-            note: format!(
-                "{} instead of {}",
-                with(row.slat, &row.unit),
-                with(row.baseline.unwrap_or(f64::NAN), &row.unit)
-            ),
+            note: instead(row),
         });
     }
     if let Some(row) = windows {
@@ -44,10 +40,7 @@ pub fn answer(data: &Data) -> Answer {
             ours: told(row.slat, "faults"),
             from: Source::Here,
             tolerance: Tolerance::Same("a page that is replaced is never missing"),
-            note: format!(
-                "where the reasons are not heeded: {}",
-                with(row.baseline.unwrap_or(f64::NAN), "faults")
-            ),
+            note: format!("where the reasons are not heeded: {}", with(baseline(row), "faults")),
         });
     }
     let mut card = vec![line(Source::Series, percent(published), "less kernel time while KSM merges")];
@@ -74,48 +67,44 @@ pub fn answer(data: &Data) -> Answer {
 }
 
 fn published_table() -> Table {
-    let columns = vec![
-        words("ksm02"),
-        figures("before, mean ± deviation", Source::Series),
-        figures("after", Source::Series),
-        figures("less", Source::Series),
-    ];
-    let mut table = Table::new("The series' test, a guest that builds a kernel beside KSM", columns);
-    for (name, unit, [before, after]) in TABLE {
+    let text = |unit: &str, [mean, deviation]: [f64; 2]| {
         let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
-        let text = |[mean, deviation]: [f64; 2]| format!("{mean:.1} ± {deviation:.1}{unit}");
-        table.rows.push(vec![
-            cell(name),
-            cell(text(before)),
-            cell(text(after)),
-            cell(percent(1.0 - after[0] / before[0])),
-        ]);
-    }
-    table
+        cell(format!("{mean:.1} ± {deviation:.1}{unit}"))
+    };
+    Table::of(
+        "The series' test, a guest that builds a kernel beside KSM",
+        TABLE,
+        [
+            (words("ksm02"), &|(name, ..)| cell(*name)),
+            (figures("before, mean ± deviation", Source::Series), &|(_, unit, [before, _])| {
+                text(unit, *before)
+            }),
+            (figures("after", Source::Series), &|(_, unit, [_, after])| text(unit, *after)),
+            (figures("less", Source::Series), &|(.., [before, after])| {
+                cell(percent(1.0 - after[0] / before[0]))
+            }),
+        ],
+    )
 }
 
 fn table(data: &Data) -> Option<Block> {
-    let columns = vec![
-        words("KSM under running guests"),
-        words("of all rounds"),
-        figures("reasons not heeded", Source::Here),
-        figures("heeded: slat", Source::Here),
-        figures("less", Source::Here),
-    ];
-    let mut table = Table::new("Ours", columns);
     // The others are in the tables of what brings what.
     let first = |row: &&Row| {
         row.param("pages") != "2 MiB" && row.param("guest") != "resting" && row.param("reason").is_empty()
     };
-    for row in data.rows(BENCH).filter(first) {
-        let less = row.baseline.filter(|before| *before > 0.0).map(|before| 1.0 - row.slat / before);
-        table.rows.push(vec![
-            cell(row.param("figure")),
-            cell(&row.name),
-            cell(super::or_dash(row.baseline, &row.unit)),
-            marked(with(row.slat, &row.unit), Mark::Strong),
-            cell(less.map_or("–".into(), percent)),
-        ]);
-    }
-    (!table.rows.is_empty()).then_some(Block::Table(table))
+    let less = |row: &Row| Some(1.0 - row.slat / row.baseline.filter(|before| *before > 0.0)?);
+    let table = Table::of(
+        "Ours",
+        data.rows(BENCH).filter(first),
+        [
+            (words("KSM under running guests"), &|row| cell(row.param("figure"))),
+            (words("of all rounds"), &|row| cell(&row.name)),
+            (figures("reasons not heeded", Source::Here), &|row| {
+                dash(row.baseline, |value| with(value, &row.unit))
+            }),
+            (figures("heeded: slat", Source::Here), &|row| strong(with(row.slat, &row.unit))),
+            (figures("less", Source::Here), &|row| dash(less(row), percent)),
+        ],
+    );
+    table.unless_empty()
 }

@@ -1,12 +1,14 @@
-//! The MGLRU aging series: the multi-gen LRU asks secondary MMUs who has used which pages, without the MMU lock.
+//! The MGLRU aging series: the multi-gen LRU asks secondary MMUs which pages were used, without the MMU lock.
 
 use super::super::data::{Data, Row, Sim};
-use super::super::doc::{Better, Block, Mark, Plot, Source, Table, cell, figures, marked, number, sides};
+use super::super::doc::{
+    Better, Block, Cell, Mark, Plot, Source, Table, cell, dash, figures, number, sides, strong, words,
+};
 use super::super::figure::{ns, tick, times, with};
 use super::super::plot::{Axis, Line, Look, Scale, lines};
 use super::super::verdict::{Verdict, ratio};
 use super::super::{replay_plots, scaling};
-use super::{Answer, Parts, assemble, find, line, losing, ratio_line, within};
+use super::{Answer, Parts, assemble, find, instead, line, losing, ratio_line, within};
 use slat_series::PatchSeries;
 use slat_series::mglru_aging::{Row as Published, TABLE};
 
@@ -45,11 +47,7 @@ pub fn answer(data: &Data) -> Answer {
             ours: ratio(found, &lock),
             from: Source::Here,
             tolerance: within(Better::More),
-            note: format!(
-                "{} instead of {}",
-                with(row.slat, &row.unit),
-                with(row.baseline.unwrap_or(f64::NAN), &row.unit)
-            ),
+            note: instead(row),
         });
         let place = format!("page by page, {vcpus} vCPUs on {} CPUs", data.machine.cores);
         card.push(ratio_line(Source::Here, found, &lock, &place));
@@ -155,76 +153,62 @@ fn table(
     (name, word): (&str, &str),
     columns: fn(&Published) -> [f64; 2],
 ) -> Table {
-    let of_row = columns;
-    let columns = vec![
-        number("vCPUs"),
-        figures("no opt", Source::Series),
-        figures("opt", Source::Series),
-        figures("ratio", Source::Series),
-        figures("no opt", Source::Here),
-        figures("slat", Source::Here),
-        figures("ratio", Source::Here),
-        figures("locked", Source::Simulated),
-        figures("lockless", Source::Simulated),
-        figures("slat", Source::Simulated),
-        figures("locked / lockless", Source::Simulated),
-    ];
-    let caption = match word {
-        "pass" => "How long an aging pass takes while vCPUs fault memory in",
-        _ => "How long the vCPUs take for all of their memory while it is aged",
+    let (caption, slat) = match word {
+        "pass" => ("How long an aging pass takes while vCPUs fault memory in", PASS),
+        _ => {
+            ("How long the vCPUs take for all of their memory while it is aged", "no opt → slat, both aging")
+        }
     };
-    let mut table = Table::new(caption, columns);
-    let slat = if word == "pass" { PASS } else { "no opt → slat, both aging" };
-    for row in &TABLE {
-        let (vcpus, [before, after]) = (row.vcpus, of_row(row));
-        let here = find(data, BENCH, slat, &[("figure", name), ("vcpus", &vcpus.to_string())]);
-        let simulated = |policy| sim.and_then(|sim| figure(sim, vcpus, policy, word));
-        let dash = |value: Option<f64>| value.map_or("–".into(), ns);
-        let unit = |row: &Row, value: f64| with(value, &row.unit);
-        table.rows.push(vec![
-            cell(vcpus.to_string()),
-            cell(ns(before * 1e9)),
-            cell(ns(after * 1e9)),
-            cell(times(before / after)),
-            cell(here.and_then(|row| Some(unit(row, row.baseline?))).unwrap_or("–".into())),
-            cell(here.map_or("–".into(), |row| unit(row, row.slat))),
-            marked(here.and_then(|row| row.ratio).map_or("–".into(), times), Mark::Strong),
-            cell(dash(simulated("locked"))),
-            cell(dash(simulated("lockless"))),
-            cell(dash(simulated("slat"))),
-            marked(
-                sim.and_then(|sim| self::simulated(sim, vcpus, word)).map_or("–".into(), times),
-                Mark::Strong,
-            ),
-        ]);
-    }
-    table
+    let here =
+        |row: &Published| find(data, BENCH, slat, &[("figure", name), ("vcpus", &row.vcpus.to_string())]);
+    let simulated =
+        |row: &Published, policy| dash(sim.and_then(|sim| figure(sim, row.vcpus, policy, word)), ns);
+    let seconds = |time: f64| cell(ns(time * 1e9));
+    let ratio = |ratio: Option<f64>| Cell { mark: Mark::Strong, ..dash(ratio, times) };
+    Table::of(
+        caption,
+        &TABLE,
+        [
+            (number("vCPUs"), &|row| cell(row.vcpus.to_string())),
+            (figures("no opt", Source::Series), &|row| seconds(columns(row)[0])),
+            (figures("opt", Source::Series), &|row| seconds(columns(row)[1])),
+            (figures("ratio", Source::Series), &|row| cell(times(columns(row)[0] / columns(row)[1]))),
+            (figures("no opt", Source::Here), &|row| {
+                dash(here(row).and_then(|row| Some(with(row.baseline?, &row.unit))), |text| text)
+            }),
+            (figures("slat", Source::Here), &|row| dash(here(row), |row| with(row.slat, &row.unit))),
+            (figures("ratio", Source::Here), &|row| ratio(here(row).and_then(|row| row.ratio))),
+            (figures("locked", Source::Simulated), &|row| simulated(row, "locked")),
+            (figures("lockless", Source::Simulated), &|row| simulated(row, "lockless")),
+            (figures("slat", Source::Simulated), &|row| simulated(row, "slat")),
+            (figures("locked / lockless", Source::Simulated), &|row| {
+                ratio(sim.and_then(|sim| self::simulated(sim, row.vcpus, word)))
+            }),
+        ],
+    )
 }
 
 /// Which pages come back where memory is short.
 fn reclaimed(data: &Data) -> Option<Block> {
-    let columns = vec![
-        super::words("guest, with room for"),
-        figures("aging that asks: slat", Source::Here),
-        figures("that does not: before", Source::Here),
-        figures("exact LRU", Source::Here),
-        figures("Belady's optimum", Source::Here),
-    ];
-    let mut table = Table::new("Pages that went too early, and had to come back", columns);
     let figure = "pages brought in again";
-    for row in data.rows("reclaim").filter(|row| row.is("exact LRU", &[("figure", figure)])) {
+    let other = |row: &Row, name: &str| {
         let (guest, limit) = (row.param("guest"), row.param("limit"));
-        let other = |name: &str| {
-            let params = [("figure", figure), ("guest", guest.as_str()), ("limit", limit.as_str())];
-            super::or_dash(find(data, "reclaim", name, &params).and_then(|row| row.baseline), "pages")
-        };
-        table.rows.push(vec![
-            cell(format!("{guest}, {limit}")),
-            marked(with(row.slat, "pages"), Mark::Strong),
-            cell(other("walk-secondary off: before")),
-            cell(other("exact LRU")),
-            cell(other("Belady's optimum")),
-        ]);
-    }
-    (!table.rows.is_empty()).then_some(Block::Table(table))
+        let params = [("figure", figure), ("guest", guest.as_str()), ("limit", limit.as_str())];
+        let other = find(data, "reclaim", name, &params).and_then(|row| row.baseline);
+        dash(other, |value| with(value, "pages"))
+    };
+    let table = Table::of(
+        "Pages that went too early, and had to come back",
+        data.rows("reclaim").filter(|row| row.is("exact LRU", &[("figure", figure)])),
+        [
+            (words("guest, with room for"), &|row| {
+                cell(format!("{}, {}", row.param("guest"), row.param("limit")))
+            }),
+            (figures("aging that asks: slat", Source::Here), &|row| strong(with(row.slat, "pages"))),
+            (figures("that does not: before", Source::Here), &|row| other(row, "walk-secondary off: before")),
+            (figures("exact LRU", Source::Here), &|row| other(row, "exact LRU")),
+            (figures("Belady's optimum", Source::Here), &|row| other(row, "Belady's optimum")),
+        ],
+    );
+    table.unless_empty()
 }

@@ -1,4 +1,4 @@
-//! The five patch series that slat answers: the figures they report, and what became of them.
+//! The five patch series that slat answers: the figures that they report, beside ours.
 //!
 //! Each file has one series' own table as constants, and sets ours beside it: measured here, where this machine is large
 //! enough, and simulated, where it is not. A [`Verdict`] judges one figure of a series'. What is not
@@ -10,9 +10,9 @@ mod numa_protection;
 mod scalable_memslots;
 mod tdp_mmu;
 
-use super::data::{Bench, Data, Row, Sim};
+use super::data::{Bench, Data, Row, Sim, text};
 use super::doc::{
-    Better, Block, Card, CardLine, Mark, Plot, Section, Sides, Source, Table, cell, figures, marked, words,
+    Better, Block, Card, CardLine, Plot, Section, Sides, Source, Table, cell, dash, figures, strong, words,
 };
 use super::figure::{times, with};
 use super::plot::Look;
@@ -20,6 +20,7 @@ use super::scaling;
 use super::verdict::{self, Tolerance, Verdict};
 use crate::levers::Grid;
 use crate::registry;
+use serde_json::{Map, Value};
 use slat_series::PatchSeries;
 
 /// What a series' part of the page is made of.
@@ -142,46 +143,30 @@ fn ratio_line(from: Source, value: f64, sides: &Sides, place: &str) -> CardLine 
     losing(CardLine { sides: Some(sides.clone()), ..line(from, times(value), about) }, loses)
 }
 
-/// The same, which says where slat loses.
+/// The line, which says so where slat loses.
 fn losing(line: CardLine, loses: bool) -> CardLine {
     let about = if loses { line.about + ": slat loses" } else { line.about };
     CardLine { about, loses, ..line }
 }
 
-/// Everything that a bench has told.
+/// Every row of a bench.
 fn every_row(bench: &Bench) -> Table {
-    let settings: Vec<String> =
-        bench.params.iter().map(|(key, value)| format!("{key} {}", super::data::text(Some(value)))).collect();
-    let columns = vec![
-        words("baseline, or what is done"),
-        words("settings"),
-        figures("baseline", Source::Here),
-        figures("slat", Source::Here),
-        figures("baseline / slat", Source::Here),
-        figures("the same ratio", Source::Series),
-    ];
-    let mut table = Table::new(settings.join(", "), columns);
-    table.rows = bench
-        .rows
-        .iter()
-        .map(|row| {
-            vec![
-                cell(&row.name),
-                cell(
-                    row.params
-                        .iter()
-                        .map(|(key, value)| format!("{key}: {}", super::data::text(Some(value))))
-                        .collect::<Vec<_>>()
-                        .join(", "),
-                ),
-                cell(row.baseline.map_or("–".into(), |value| with(value, &row.unit))),
-                marked(with(row.slat, &row.unit), Mark::Strong),
-                cell(row.ratio.map_or("–".into(), times)),
-                cell(row.series_ratio.map_or("–".into(), times)),
-            ]
-        })
-        .collect();
-    table
+    let settings = |params: &Map<String, Value>, between: &str| {
+        let texts = params.iter().map(|(key, value)| format!("{key}{between}{}", text(Some(value))));
+        texts.collect::<Vec<_>>().join(", ")
+    };
+    Table::of(
+        settings(&bench.params, " "),
+        &bench.rows,
+        [
+            (words("baseline, or what is done"), &|row| cell(&row.name)),
+            (words("settings"), &|row| cell(settings(&row.params, ": "))),
+            (figures("baseline", Source::Here), &|row| dash(row.baseline, |value| with(value, &row.unit))),
+            (figures("slat", Source::Here), &|row| strong(with(row.slat, &row.unit))),
+            (figures("baseline / slat", Source::Here), &|row| dash(row.ratio, times)),
+            (figures("the same ratio", Source::Series), &|row| dash(row.series_ratio, times)),
+        ],
+    )
 }
 
 /// A row by name and parameters.
@@ -189,9 +174,14 @@ fn find<'d>(data: &'d Data, bench: &'d str, name: &str, params: &[(&str, &str)])
     data.rows(bench).find(|row| row.is(name, params))
 }
 
-/// A figure, or a dash.
-fn or_dash(value: Option<f64>, unit: &str) -> String {
-    value.map_or("–".into(), |value| with(value, unit))
+/// slat's figure of a row, and the baseline's.
+fn instead(row: &Row) -> String {
+    format!("{} instead of {}", with(row.slat, &row.unit), with(baseline(row), &row.unit))
+}
+
+/// The baseline's figure; no number where slat ran alone.
+fn baseline(row: &Row) -> f64 {
+    row.baseline.unwrap_or(f64::NAN)
 }
 
 /// What a simulation says at its largest size, for a card: before, and slat.

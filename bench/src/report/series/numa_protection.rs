@@ -1,13 +1,13 @@
 //! The NUMA protection series: NUMA balancing unmaps the pages that it protects, not whole ranges.
 
 use super::super::data::{Data, Row};
-use super::super::doc::{Better, Block, Mark, Source, Table, cell, figures, marked, sides, words};
+use super::super::doc::{Better, Block, Source, Table, cell, dash, figures, sides, strong, words};
 use super::super::figure::{plain, with};
 use super::super::replay_plots;
 use super::super::verdict::{Tolerance, Verdict, ratio, told};
-use super::{Answer, Parts, assemble, line, losing, within};
+use super::{Answer, Parts, assemble, baseline, line, losing, within};
 use slat_series::PatchSeries;
-use slat_series::numa_protection::{AVERAGE, BEST, Boot, WORST};
+use slat_series::numa_protection::{AVERAGE, BEST, WORST};
 
 const BENCH: &str = "numa-balancing";
 const BEFORE: &str = "range: before";
@@ -31,7 +31,7 @@ pub fn answer(data: &Data) -> Answer {
     if let Some((row, page)) = yielding.or(flushes.zip(of(PAGE)))
         && let Some(page) = page.baseline
     {
-        let whole = row.baseline.unwrap_or(f64::NAN);
+        let whole = baseline(row);
         verdicts.push(Verdict {
             claim: "remote flushes, by range and page by page".into(),
             published: ratio(before / after, &sides(walk(true), "page by page")),
@@ -53,7 +53,7 @@ pub fn answer(data: &Data) -> Answer {
             ours: told(row.slat, "flushes"),
             from: Source::Here,
             tolerance: Tolerance::Same("a page that is pinned is not protected"),
-            note: format!("by ranges it is {}", with(row.baseline.unwrap_or(f64::NAN), "flushes")),
+            note: format!("by ranges it is {}", with(baseline(row), "flushes")),
         });
     }
     let mut card = vec![line(
@@ -62,8 +62,7 @@ pub fn answer(data: &Data) -> Answer {
         "remote flushes of a boot",
     )];
     if let Some(row) = flushes {
-        let figure =
-            format!("{} → {}", plain(row.baseline.unwrap_or(f64::NAN).round()), plain(row.slat.round()));
+        let figure = format!("{} → {}", plain(baseline(row).round()), plain(row.slat.round()));
         let about = "remote flushes of a replay, by range and with slat";
         card.push(losing(line(Source::Here, figure, about), row.ratio.is_some_and(|ratio| ratio < 1.0)));
     }
@@ -87,19 +86,17 @@ pub fn answer(data: &Data) -> Answer {
 }
 
 fn published() -> Table {
-    let columns = vec![
-        words("ten boots"),
-        figures("unmap calls, before", Source::Series),
-        figures("after", Source::Series),
-        figures("remote flushes, before", Source::Series),
-        figures("after", Source::Series),
-    ];
-    let mut table = Table::new("The series' counts", columns);
-    for Boot { name, calls, flushes } in [AVERAGE, BEST, WORST] {
-        let all = [calls[0], calls[1], flushes[0], flushes[1]];
-        table.rows.push(std::iter::once(cell(name)).chain(all.map(|count| cell(plain(count)))).collect());
-    }
-    table
+    Table::of(
+        "The series' counts",
+        [AVERAGE, BEST, WORST],
+        [
+            (words("ten boots"), &|boot| cell(boot.name)),
+            (figures("unmap calls, before", Source::Series), &|boot| cell(plain(boot.calls[0]))),
+            (figures("after", Source::Series), &|boot| cell(plain(boot.calls[1]))),
+            (figures("remote flushes, before", Source::Series), &|boot| cell(plain(boot.flushes[0]))),
+            (figures("after", Source::Series), &|boot| cell(plain(boot.flushes[1]))),
+        ],
+    )
 }
 
 /// Every policy beside slat's: as many tables as there are kinds of guests.
@@ -118,21 +115,20 @@ fn ours(data: &Data) -> Vec<Block> {
             .collect();
         let mut seen = std::collections::HashSet::new();
         names.retain(|name| seen.insert(*name));
-        let columns = std::iter::once(words("mean of"))
-            .chain(std::iter::once(figures("slat", Source::Here)))
-            .chain(names.iter().map(|name| figures(*name, Source::Here)));
-        let mut table = Table::new(caption, columns.collect());
+        let mut columns = vec![words("mean of"), figures("slat", Source::Here)];
+        columns.extend(names.iter().map(|name| figures(*name, Source::Here)));
+        let mut table = Table::new(caption, columns);
         for counted in COUNTED {
             let rows: Vec<&Row> = mean(data, device, counted).collect();
             let Some(first) = rows.first() else { continue };
-            let mut cells = vec![cell(counted), marked(with(first.slat, &first.unit), Mark::Strong)];
+            let mut cells = vec![cell(counted), strong(with(first.slat, &first.unit))];
             cells.extend(names.iter().map(|name| {
-                let row = rows.iter().find(|row| row.name == *name);
-                cell(row.and_then(|row| Some(with(row.baseline?, &row.unit))).unwrap_or("–".into()))
+                let before = rows.iter().find(|row| row.name == *name).and_then(|row| row.baseline);
+                dash(before, |value| with(value, &first.unit))
             }));
             table.rows.push(cells);
         }
         table
     });
-    tables.into_iter().filter(|table| !table.rows.is_empty()).map(Block::Table).collect()
+    tables.into_iter().filter_map(Table::unless_empty).collect()
 }

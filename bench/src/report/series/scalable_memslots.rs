@@ -2,12 +2,12 @@
 
 use super::super::data::{Data, Row};
 use super::super::doc::{
-    Better, Block, Mark, Plot, Source, Table, cell, figures, marked, number, sides, words,
+    Better, Block, Mark, Plot, Source, Table, cell, dash, figures, marked, number, sides, words,
 };
 use super::super::figure::{ns, tick, times, with};
 use super::super::plot::{Axis, Line, Look, Scale, lines};
 use super::super::verdict::{Verdict, ratio};
-use super::{Answer, Parts, assemble, find, ratio_line, within};
+use super::{Answer, Parts, assemble, find, instead, ratio_line, within};
 use slat_series::PatchSeries;
 use slat_series::scalable_memslots::{self, Row as Published, TABLE};
 
@@ -31,7 +31,7 @@ pub fn answer(data: &Data) -> Answer {
             ours: ratio(row.ratio?, &kept),
             from: Source::Here,
             tolerance: within(Better::More),
-            note: format!("{} instead of {}", with(row.slat, &row.unit), with(row.baseline?, &row.unit)),
+            note: instead(row),
         })
     });
     let verdicts: Vec<Verdict> = verdicts.collect();
@@ -100,41 +100,27 @@ fn growth(data: &Data) -> Plot {
 }
 
 fn table(data: &Data) -> Table {
-    let columns = vec![
-        number("slots"),
-        words("test"),
-        figures("before", Source::Series),
-        figures("after", Source::Series),
-        figures("ratio", Source::Series),
-        figures("sorted array", Source::Here),
-        figures("slat", Source::Here),
-        figures("ratio", Source::Here),
-    ];
-    let caption = "What an iteration takes; ✓: the ratio is within a factor of 1.25 of the series', or more; a dash: not measured this time";
-    let mut table = Table::new(caption, columns);
-    for nth in (0..TABLE[0].1.len()).rev() {
-        for (test, (slots, [before, after])) in TABLE.map(|(test, rows)| (test, rows[nth])) {
-            let row = here(data, slots, test);
-            let ratio = row.and_then(|row| row.ratio);
-            let mark =
-                ratio.map_or(
-                    Mark::None,
-                    |ratio| {
-                        if ratio >= before / after / 1.25 { Mark::Good } else { Mark::Bad }
-                    },
-                );
-            let unit = |value: f64| with(value, "us");
-            table.rows.push(vec![
-                cell(slots.to_string()),
-                cell(test),
-                cell(ns(before * 1e9)),
-                cell(ns(after * 1e9)),
-                cell(times(before / after)),
-                cell(row.and_then(|row| row.baseline).map_or("–".into(), unit)),
-                cell(row.map_or("–".into(), |row| unit(row.slat))),
-                marked(ratio.map_or("–".into(), times), mark),
-            ]);
-        }
-    }
-    table
+    let tests = (0..TABLE[0].1.len()).rev().flat_map(|nth| TABLE.map(|(test, rows)| (test, rows[nth])));
+    let rows = tests.map(|(test, row)| (test, row, here(data, row.0, test)));
+    let us = |value: f64| with(value, "us");
+    Table::of(
+        "What an iteration takes; ✓: the ratio is within a factor of 1.25 of the series', or more; a dash: not measured this time",
+        rows,
+        [
+            (number("slots"), &|(_, (slots, _), _)| cell(slots.to_string())),
+            (words("test"), &|(test, ..)| cell(*test)),
+            (figures("before", Source::Series), &|(_, (_, [before, _]), _)| cell(ns(before * 1e9))),
+            (figures("after", Source::Series), &|(_, (_, [_, after]), _)| cell(ns(after * 1e9))),
+            (figures("ratio", Source::Series), &|(_, (_, [before, after]), _)| cell(times(before / after))),
+            (figures("sorted array", Source::Here), &|(.., here)| {
+                dash(here.and_then(|row| row.baseline), us)
+            }),
+            (figures("slat", Source::Here), &|(.., here)| dash(*here, |row| us(row.slat))),
+            (figures("ratio", Source::Here), &|(_, (_, [before, after]), here)| {
+                let Some(ratio) = here.and_then(|row| row.ratio) else { return cell("–") };
+                let like = ratio >= before / after / 1.25;
+                marked(times(ratio), if like { Mark::Good } else { Mark::Bad })
+            }),
+        ],
+    )
 }

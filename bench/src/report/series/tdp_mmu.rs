@@ -1,11 +1,11 @@
 //! The TDP MMU series: faults in parallel, by a walk that meets others at the entry.
 
-use super::super::data::{Data, Row};
-use super::super::doc::{Block, Mark, Source, Table, cell, figures, marked, words};
+use super::super::data::{Data, Row, text};
+use super::super::doc::{Block, Cell, Mark, Source, Table, cell, dash, figures, strong, words};
 use super::super::figure::{percent, plain, with};
 use super::super::verdict::{Tolerance, Verdict, told};
 use super::super::{latency, replay_plots};
-use super::{Answer, Parts, assemble, line, or_dash};
+use super::{Answer, Parts, assemble, baseline, line};
 use slat_series::PatchSeries;
 use slat_series::tdp_mmu::{SAVED, VCPUS, WAITING};
 
@@ -21,7 +21,7 @@ pub fn answer(data: &Data) -> Answer {
         data.benches(BENCH).map(|(_, bench)| bench).max_by(|a, b| waits(&a.rows).total_cmp(&waits(&b.rows)));
     let mut verdicts = Vec::new();
     if let Some(row) = busiest.and_then(|bench| find(&bench.rows, MUTEX, "waiting for the MMU lock")) {
-        let share = row.baseline.unwrap_or(f64::NAN) / 100.0;
+        let share = baseline(row) / 100.0;
         verdicts.push(Verdict {
             claim: "with one mutex, vCPUs spend nearly all of their time waiting for it".into(),
             published: told(WAITING, "share"),
@@ -37,11 +37,10 @@ pub fn answer(data: &Data) -> Answer {
     }
     let mut card =
         vec![line(Source::Series, percent(WAITING), "of 416 vCPUs' time waiting for the MMU lock")];
-    if let Some(row) = at("exclusive") {
-        card.push(line(Source::Simulated, percent(row.waiting), "waiting under one mutex, 416 vCPUs"));
-    }
-    if let Some(row) = at("none") {
-        card.push(line(Source::Simulated, percent(row.waiting), "waiting with slat, 416 vCPUs"));
+    for (policy, about) in
+        [("exclusive", "waiting under one mutex, 416 vCPUs"), ("none", "waiting with slat, 416 vCPUs")]
+    {
+        card.extend(at(policy).map(|row| line(Source::Simulated, percent(row.waiting), about)));
     }
     let mut tables = vec![Block::Table(table(data))];
     tables.extend(floor(data));
@@ -79,26 +78,17 @@ type Here<'h> = &'h dyn Fn(&[Row]) -> Option<String>;
 fn table(data: &Data) -> Table {
     let mut columns = vec![words("figure"), figures("416 vCPUs, handlers", Source::Series)];
     let benches: Vec<_> = data.benches(BENCH).map(|(_, bench)| bench).collect();
-    for bench in &benches {
-        let (vcpus, served) = (
-            super::super::data::text(bench.params.get("vcpus")),
-            super::super::data::text(bench.params.get("served")),
-        );
-        columns.push(figures(format!("{vcpus} vCPUs, pages served {served}"), Source::Here));
-    }
+    columns.extend(benches.iter().map(|bench| {
+        let [vcpus, served] = ["vcpus", "served"].map(|key| text(bench.params.get(key)));
+        figures(format!("{vcpus} vCPUs, pages served {served}"), Source::Here)
+    }));
     let sim = data.sim(BENCH).map(|(_, sim)| sim);
-    if sim.is_some() {
-        columns.push(figures(format!("{VCPUS} vCPUs"), Source::Simulated));
-    }
+    columns.extend(sim.map(|_| figures(format!("{VCPUS} vCPUs"), Source::Simulated)));
     let at = |policy| sim.and_then(|sim| sim.at(VCPUS, policy));
-    let wall = |policy| at(policy).map(|row| row.wall_ns as f64);
-    let less = wall("exclusive").zip(wall("none")).map(|(before, slat)| 1.0 - slat / before);
-    let share = |value: Option<f64>| value.map_or("–".into(), percent);
-    let waiting = |name: &'static str, slat: bool| {
-        move |rows: &[Row]| {
-            let row = find(rows, name, "waiting for the MMU lock")?;
-            Some(percent(if slat { row.slat } else { row.baseline? } / 100.0))
-        }
+    let waits = |policy| Some(percent(at(policy)?.waiting));
+    let saves = |policy| Some(percent(1.0 - at("none")?.wall_ns as f64 / at(policy)?.wall_ns as f64));
+    let waiting = |name: &'static str, figure: fn(&Row) -> Option<f64>| {
+        move |rows: &[Row]| Some(percent(figure(find(rows, name, "waiting for the MMU lock")?)? / 100.0))
     };
     let time = |name: &'static str| {
         move |rows: &[Row]| {
@@ -106,41 +96,30 @@ fn table(data: &Data) -> Table {
             Some(percent(1.0 - row.slat / row.baseline?))
         }
     };
-    let lines: [(&str, String, Here<'_>, String); 6] = [
+    let none = || "–".to_owned();
+    let lines: [(&str, String, Here<'_>, Option<String>); 6] = [
         (
             "waiting for the lock, one mutex",
             percent(WAITING),
-            &waiting(MUTEX, false),
-            share(at("exclusive").map(|row| row.waiting)),
+            &waiting(MUTEX, |row| row.baseline),
+            waits("exclusive"),
         ),
-        (
-            "waiting, reader-writer lock",
-            "–".into(),
-            &waiting(LOCK, false),
-            share(at("read-write").map(|row| row.waiting)),
-        ),
-        ("waiting, slat", "–".into(), &waiting(MUTEX, true), share(at("none").map(|row| row.waiting))),
-        ("time that slat saves against one mutex", percent(SAVED), &time(MUTEX), share(less)),
-        (
-            "time that slat saves against the reader-writer lock",
-            "–".into(),
-            &time(LOCK),
-            share(wall("read-write").zip(wall("none")).map(|(before, slat)| 1.0 - slat / before)),
-        ),
+        ("waiting, reader-writer lock", none(), &waiting(LOCK, |row| row.baseline), waits("read-write")),
+        ("waiting, slat", none(), &waiting(MUTEX, |row| Some(row.slat)), waits("none")),
+        ("time that slat saves against one mutex", percent(SAVED), &time(MUTEX), saves("exclusive")),
+        ("time that slat saves against the reader-writer lock", none(), &time(LOCK), saves("read-write")),
         (
             "faults a second, slat",
-            "–".into(),
+            none(),
             &|rows| Some(plain(find(rows, MUTEX, "rate (ratio: slat / baseline)")?.slat * 1e3)),
-            at("none").map_or("–".into(), |row| plain(row.rate())),
+            at("none").map(|row| plain(row.rate())),
         ),
     ];
     let mut table = Table::new("Demand paging: every vCPU touches new memory, all at once", columns);
     for (name, published, here, simulated) in lines {
         let mut cells = vec![cell(name), cell(published)];
-        cells.extend(benches.iter().map(|bench| cell(here(&bench.rows).unwrap_or("–".into()))));
-        if sim.is_some() {
-            cells.push(marked(simulated, Mark::Strong));
-        }
+        cells.extend(benches.iter().map(|bench| dash(here(&bench.rows), |text| text)));
+        cells.extend(sim.map(|_| strong(simulated.unwrap_or_else(none))));
         table.rows.push(cells);
     }
     table
@@ -150,47 +129,35 @@ fn table(data: &Data) -> Table {
 fn floor(data: &Data) -> Option<Block> {
     let present = |row: &&Row| row.param("tables") == "present" && !row.param("vcpus").is_empty();
     let rows: Vec<&Row> = data.rows("fault-floor").filter(present).collect();
-    let mut settings: Vec<(String, String)> =
-        rows.iter().map(|row| (row.param("vcpus"), row.param("order"))).collect();
+    let setting = |row: &Row| (row.param("vcpus"), row.param("order"));
+    let mut settings: Vec<_> = rows.iter().map(|row| setting(row)).collect();
     settings.sort();
     settings.dedup();
-    let columns = std::iter::once(words("who"))
-        .chain(settings.iter().map(|(vcpus, order)| figures(format!("{vcpus} vCPU, {order}"), Source::Here)));
-    let mut table = Table::new("What one 4K fault costs, tables present", columns.collect());
-    let of = |name: Option<&str>| {
-        settings
-            .iter()
-            .map(|(vcpus, order)| {
-                let mut here =
-                    rows.iter().filter(|row| row.param("vcpus") == *vcpus && row.param("order") == *order);
-                match name {
-                    None => or_dash(here.next().map(|row| row.slat), "ns"),
-                    Some(name) => {
-                        or_dash(here.find(|row| row.name == name).and_then(|row| row.baseline), "ns")
-                    }
-                }
-            })
-            .collect::<Vec<_>>()
-    };
     let first = settings.first()?;
-    table.rows.push(
-        std::iter::once(marked("slat", Mark::Strong))
-            .chain(of(None).into_iter().map(|text| marked(text, Mark::Strong)))
-            .collect(),
+    let mut columns = vec![words("who")];
+    columns.extend(
+        settings.iter().map(|(vcpus, order)| figures(format!("{vcpus} vCPU, {order}"), Source::Here)),
     );
-    for row in rows.iter().filter(|row| row.param("vcpus") == first.0 && row.param("order") == first.1) {
-        table.rows.push(
-            std::iter::once(cell(&row.name)).chain(of(Some(&row.name)).into_iter().map(cell)).collect(),
-        );
+    let mut table = Table::new("What one 4K fault costs, tables present", columns);
+    let ns = |value: f64| with(value, "ns");
+    let of = |at: &(String, String)| -> Vec<&Row> {
+        rows.iter().copied().filter(|row| setting(row) == *at).collect()
+    };
+    let slat =
+        settings.iter().map(|at| Cell { mark: Mark::Strong, ..dash(of(at).first(), |row| ns(row.slat)) });
+    table.rows.push(std::iter::once(strong("slat")).chain(slat).collect());
+    for row in of(first) {
+        let before = |at| of(at).into_iter().find(|other| other.name == row.name)?.baseline;
+        let cells = settings.iter().map(|at| dash(before(at), ns));
+        table.rows.push(std::iter::once(cell(&row.name)).chain(cells).collect());
     }
     let mut blocks = vec![Block::Table(table)];
-    let migrated = data.rows("migrate").find(|row| row.name == "downtime");
-    if let Some(row) = migrated {
-        blocks.push(Block::Text(format!(
+    blocks.extend(data.rows("migrate").find(|row| row.name == "downtime").map(|row| {
+        Block::Text(format!(
             "A running guest that writes all the time migrates over TCP: it stands still for {}, where it is halted first for {}. Every byte is compared.",
             with(row.slat, &row.unit),
-            with(row.baseline.unwrap_or(f64::NAN), &row.unit),
-        )));
-    }
+            with(baseline(row), &row.unit),
+        ))
+    }));
     Some(Block::Fold("What one fault costs, and a migration".into(), blocks))
 }

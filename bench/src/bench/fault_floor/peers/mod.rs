@@ -15,6 +15,7 @@ mod x86_64;
 use super::race::{Contender, Entrant, Vcpu};
 use parking_lot::{Mutex, RwLock};
 use slat::addr::{Gfn, Pfn, Span};
+use std::ops::DerefMut;
 
 /// A mapper as its crate offers it: one owner at a time.
 trait Peer: Send + Sync + 'static {
@@ -47,51 +48,50 @@ fn locked<P: Peer>() -> [Entrant; 2] {
     ]
 }
 
-impl<P: Peer> Contender for Mutex<P> {
+/// A lock around a mapper.
+trait Lock: Sync {
+    type Peer: Peer;
+    /// The mapper, for a thread that has it alone.
+    fn alone(&self) -> impl DerefMut<Target = Self::Peer>;
+}
+
+impl<P: Peer> Lock for Mutex<P> {
+    type Peer = P;
+
+    #[inline]
+    fn alone(&self) -> impl DerefMut<Target = P> {
+        self.lock()
+    }
+}
+
+impl<P: Peer> Lock for RwLock<P> {
+    type Peer = P;
+
+    #[inline]
+    fn alone(&self) -> impl DerefMut<Target = P> {
+        self.write()
+    }
+}
+
+impl<L: Lock> Contender for L {
     fn vcpu(&self, _thread: usize) -> impl Vcpu {
         self
     }
 }
 
-impl<P: Peer> Vcpu for &Mutex<P> {
+impl<L: Lock> Vcpu for &L {
     #[inline]
     fn fault(&mut self, gfn: Gfn) -> bool {
-        self.lock().map(gfn)
+        self.alone().map(gfn)
     }
 
     fn clear(&mut self, gfns: Span<Gfn>) {
-        unmap(&mut *self.lock(), gfns);
+        let mut peer = self.alone();
+        (gfns.start.0..gfns.end.0).for_each(|gfn| peer.unmap(Gfn(gfn)));
     }
 
     fn translate(&mut self, gfn: Gfn) -> Option<Pfn> {
-        self.lock().translate(gfn)
-    }
-}
-
-impl<P: Peer> Contender for RwLock<P> {
-    fn vcpu(&self, _thread: usize) -> impl Vcpu {
-        self
-    }
-}
-
-impl<P: Peer> Vcpu for &RwLock<P> {
-    #[inline]
-    fn fault(&mut self, gfn: Gfn) -> bool {
-        self.write().map(gfn)
-    }
-
-    fn clear(&mut self, gfns: Span<Gfn>) {
-        unmap(&mut *self.write(), gfns);
-    }
-
-    fn translate(&mut self, gfn: Gfn) -> Option<Pfn> {
-        self.read().translate(gfn)
-    }
-}
-
-fn unmap(peer: &mut impl Peer, gfns: Span<Gfn>) {
-    for gfn in gfns.start.0..gfns.end.0 {
-        peer.unmap(Gfn(gfn));
+        self.alone().translate(gfn)
     }
 }
 

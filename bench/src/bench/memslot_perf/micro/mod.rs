@@ -15,9 +15,8 @@ mod entrants;
 mod footprint;
 mod look_up;
 
-use super::Findings;
-use crate::bench::harness::{Series, interleave};
-use crate::bench::report::{Check, Row, params};
+use crate::bench::harness::{Lineup, Series};
+use crate::bench::report::{Check, Report, Row, params};
 use entrants::{Copied, Regions, Trees};
 use slat::slots::SlotMap;
 use slat::{Gfn, Hva, PAGE_SIZE, Slot, SlotId};
@@ -119,7 +118,7 @@ struct Sample<const N: usize> {
 }
 
 /// Rows and checks of one test at one number of slots.
-pub fn measure(test: Test, slots: u32, runs: u32, findings: &mut Findings) -> Result<(), Error> {
+pub fn measure(test: Test, slots: u32, runs: u32, report: &mut Report) -> Result<(), Error> {
     let cells = Cells(slots);
     match test {
         Test::LookUp => {
@@ -129,13 +128,13 @@ pub fn measure(test: Test, slots: u32, runs: u32, findings: &mut Findings) -> Re
                 look_up::by_gfn::<Trees>(cells),
                 look_up::by_gfn::<Regions>(cells),
             ];
-            compare(["look-up"], cells, runs, entrants, findings);
+            compare(["look-up"], cells, runs, entrants, report)?;
             let entrants = vec![look_up::by_hint(cells)?, look_up::by_gfn::<Copied>(cells)];
-            compare(["look-up, a hint per slot"], cells, runs, entrants, findings);
+            compare(["look-up, a hint per slot"], cells, runs, entrants, report)?;
         }
         Test::HvaRange => {
             let entrants = vec![look_up::by_hva::<SlotMap>(cells), look_up::by_hva::<Copied>(cells)];
-            compare(["hva range"], cells, runs, entrants, findings);
+            compare(["hva range"], cells, runs, entrants, report)?;
         }
         Test::Changes => {
             let entrants = vec![
@@ -144,15 +143,15 @@ pub fn measure(test: Test, slots: u32, runs: u32, findings: &mut Findings) -> Re
                 changes::entrant::<Trees>(cells),
                 changes::entrant::<Regions>(cells),
             ];
-            compare(["create", "move", "delete"], cells, runs, entrants, findings);
+            compare(["create", "move", "delete"], cells, runs, entrants, report)?;
         }
     }
     Ok(())
 }
 
 /// Bytes are the same in every run and for every list of slot counts.
-pub fn memory(findings: &mut Findings) -> Result<(), Error> {
-    footprint::measure(findings)
+pub fn memory(report: &mut Report) -> Result<(), Error> {
+    footprint::measure(report)
 }
 
 /// Samples those entrants that can have so many slots; the first is slat.
@@ -161,34 +160,30 @@ fn compare<const N: usize>(
     cells: Cells,
     runs: u32,
     entrants: Vec<Option<Entrant<Sample<N>>>>,
-    findings: &mut Findings,
-) {
-    let entrants: Vec<_> = entrants.into_iter().flatten().collect();
-    let samples = interleave(runs as usize, &entrants, |entrant| (entrant.sample)());
+    report: &mut Report,
+) -> Result<(), Error> {
+    let laps = Lineup::run(runs, entrants.into_iter().flatten(), |entrant| Ok((entrant.sample)()))?;
     for (nth, operation) in operations.iter().enumerate() {
-        let params = params! { "operation": operation, "slots": cells.0 };
-        let series = |who: usize| Series::new(samples[who].iter().map(|sample| sample.ns[nth]).collect());
-        let slat = series(0);
-        if entrants.len() == 1 {
-            findings.rows.push(
-                Row::alone("alone", params.clone(), "ns", &slat).answering(PatchSeries::ScalableMemslots),
-            );
+        let mut all =
+            laps.each().map(|(who, samples)| (who.name, Series::of(samples, |sample| sample.ns[nth])));
+        let Some((_, slat)) = all.next() else { continue };
+        let mut others: Vec<_> = all.map(|(name, series)| (name, Some(series))).collect();
+        if others.is_empty() {
+            others.push(("alone", None));
         }
-        for (who, entrant) in entrants.iter().enumerate().skip(1) {
-            let answers = (entrant.name == Copied::NAME).then_some(PatchSeries::ScalableMemslots);
-            findings.rows.push(
-                Row::compare(entrant.name, params.clone(), "ns", &series(who), &slat).answering(answers),
-            );
+        for (name, baseline) in others {
+            let params = params! { "operation": operation, "slots": cells.0 };
+            let answers = ["alone", Copied::NAME].contains(&name).then_some(PatchSeries::ScalableMemslots);
+            report.rows.push(Row::against(name, params, "ns", baseline, &slat).answering(answers));
         }
     }
-    for (entrant, samples) in entrants.iter().zip(&samples) {
-        let sum = |which: usize| samples.iter().map(|sample| sample.right[which]).sum::<u64>();
-        findings.checks.push(Check {
-            name: format!("{}, {}: every answer is right", entrant.name, operations.join(", ")),
-            ok: sum(0) == sum(1),
-            detail: format!("{} of {} at {} slots", sum(0), sum(1), cells.0),
-        });
+    let operations = operations.join(", ");
+    for (entrant, samples) in laps.each() {
+        let tally: Vec<_> = samples.iter().map(|sample| ("every answer is right", sample.right)).collect();
+        let (who, at) = (format!("{}, {operations}", entrant.name), format!(" at {} slots", cells.0));
+        report.checks.extend(Check::tallied(&who, &at, tally.iter()));
     }
+    Ok(())
 }
 
 /// How many of a thousand frames `find` knows the host address of, and a thousand.

@@ -1,9 +1,9 @@
 //! Guest memory on slat-mm, a VM, and vCPUs that go over their parts of it.
 
-use super::super::guest_memory::GuestMemory;
-use super::super::software_vcpu::{SoftwareVcpu, Uses, all_went_well, stored};
 use super::Guard;
+use crate::bench::guest_memory::GuestMemory;
 use crate::bench::machine::cpus;
+use crate::bench::software_vcpu::{SoftwareVcpu, Uses, all_went_well, stored};
 use slat::table::formats::Npt4;
 use slat::{Access, Gfn, Hva, Span, Vm};
 use slat_cli::error::Error;
@@ -20,13 +20,13 @@ use std::sync::Arc;
 pub const MOST: u64 = 1 << 38;
 
 /// See the module's header.
-pub struct World {
+pub struct TrackedMemory {
     pub space: Arc<AddressSpace>,
     pub vm: Arc<Vm<Npt4, HostView>>,
     pub memory: GuestMemory,
 }
 
-impl World {
+impl TrackedMemory {
     /// Memory that was never touched, in generations where `lru` says so.
     pub fn new(arena: &Arc<Arena>, guard: Guard, memory: GuestMemory, lru: bool) -> Result<Self, Error> {
         let builder = AddressSpace::builder(arena);

@@ -6,10 +6,11 @@
 //! ```
 //! Beside a dense 64 GiB lie 128 MiB of leaf tables; the range begins where a table of each level begins.
 
-use super::super::arithmetic::Arithmetic;
-use super::super::tables;
+use crate::bench::arithmetic::Arithmetic;
+use crate::bench::software_vcpu::vcpu;
+use crate::bench::{machine_error, tables};
 use slat::table::formats::Npt4;
-use slat::{Access, Done, Fault, Gfn, Idle, Level, MmuLock, PAGE_SIZE, Slot, SlotId, Span, VcpuId, Vm};
+use slat::{Access, Done, Fault, Gfn, Idle, Level, MmuLock, PAGE_SIZE, Slot, SlotId, Span, Vm};
 use slat_cli::error::Error;
 use slat_threads::host::hva_of;
 
@@ -37,9 +38,9 @@ pub enum Pages {
     Sparse,
 }
 
-/// What is to be zapped, and beside how many vCPUs.
+/// The range that is zapped, and the number of vCPUs that fault meanwhile.
 #[derive(Clone, Copy, Debug)]
-pub struct Ground {
+pub struct ZappedRange {
     pub bytes: u64,
     pub pages: Pages,
     pub vcpus: u16,
@@ -61,7 +62,7 @@ impl Pages {
     }
 }
 
-impl Ground {
+impl ZappedRange {
     /// The range.
     pub fn gfns(&self) -> Span<Gfn> {
         Span::sized(Gfn(0), self.bytes / PAGE_SIZE)
@@ -89,7 +90,7 @@ impl Ground {
     pub fn build(&self, lock: MmuLock, idle: &mut Idle) -> Result<Machine, Error> {
         tables::reserve(self.all_tables() * PAGE_SIZE * 65 / 64 + FOR_OTHERS);
         let builder = Vm::<Npt4, _>::builder(Arithmetic).vcpus(u32::from(self.vcpus) + 1).mmu_lock(lock);
-        let vm = builder.build().map_err(|error| Error::Machine(error.to_string()))?;
+        let vm = builder.build().map_err(machine_error)?;
         vm.slots().commit(idle, |tx| {
             tx.create(slot(0, self.gfns()))?;
             (1..=self.vcpus).try_for_each(|nth| tx.create(slot(u32::from(nth), elsewhere(nth))))
@@ -99,10 +100,10 @@ impl Ground {
     }
 
     fn fill(&self, vm: &Machine, idle: &mut Idle) -> Result<(), Error> {
-        let mut vcpu = vm.vcpu(VcpuId(0)).expect("no vCPU runs yet");
+        let mut vcpu = vcpu(vm, 0)?;
         for gfn in (0..self.gfns().len()).step_by(self.pages.step() as usize) {
             let fault = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
-            let done = vcpu.fault(idle, fault).map_err(|error| Error::Machine(error.to_string()))?;
+            let done = vcpu.fault(idle, fault).map_err(machine_error)?;
             debug_assert_eq!(done, Done::Mapped(Level::K4));
         }
         Ok(())

@@ -1,45 +1,42 @@
-//! One memslot with every leaf table in place, for the tests of the engine alone: who measures says of each page whether it
-//! has been written.
+//! One memslot with every leaf table in place, for the tests of the engine alone. A test sets for each page whether it has been
+//! written.
 
-use super::host::{Machine, pages, slot};
+use super::logged_vm::{LoggedVm, build, builder, slot};
 use crate::bench::leaf_tables::{ENTRIES, LeafTables};
 use crate::bench::machine::pin;
-use crate::bench::tables;
+use crate::bench::machine_error;
+use crate::bench::software_vcpu::vcpu;
 use slat::table::formats::Ept4;
 use slat::table::{Entry, Word};
-use slat::{DirtyLog, Format, Gfn, Idle, Level, PAGE_SIZE, Slot, Span, Track, VcpuId, Vm};
+use slat::{DirtyLog, Format, Gfn, Idle, Level, Slot, Span, Track};
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, joined};
 use std::thread;
 
 /// See the module's header.
-pub struct Ground {
-    pub vm: Machine,
+pub struct MappedSlot {
+    pub vm: LoggedVm,
     pub slot: Slot,
     pub tables: LeafTables,
     /// Pages that are mapped.
-    pub mapped: u64,
+    pub pages: u64,
 }
 
-impl Ground {
+impl MappedSlot {
     /// All of `gfns` in one slot: every page of its part `dense` is mapped, and the first of each 2 MiB elsewhere.
     pub fn new(log: DirtyLog, idle: &mut Idle, gfns: Span<Gfn>, dense: Span<Gfn>) -> Result<Self, Error> {
-        let wrong = |error: &dyn std::fmt::Display| Error::Machine(error.to_string());
-        tables::reserve(gfns.len() / Level::M2.pages() * PAGE_SIZE * 65 / 64 + (16 << 20));
-        let vm: Machine =
-            Vm::builder(pages(Level::K4)).dirty_log(log).build().map_err(|error| wrong(&error))?;
         let slot = slot(0, gfns);
-        vm.slots().commit(idle, |tx| tx.create(slot))?;
-        let mut vcpu = vm.vcpu(VcpuId(0)).ok_or_else(|| wrong(&"the only vCPU is in use"))?;
+        let vm = build(builder(Level::K4).dirty_log(log), idle, &[slot])?;
+        let mut vcpu = vcpu(&vm, 0)?;
         let mut mapped = 0;
         for region in (gfns.start.0..gfns.end.0).step_by(ENTRIES).map(Gfn) {
             let pages = if dense.contains(region) { Level::M2.pages() } else { 1 };
-            mapped += vcpu.prefault(idle, Span::sized(region, pages)).map_err(|error| wrong(&error))?;
+            mapped += vcpu.prefault(idle, Span::sized(region, pages)).map_err(machine_error)?;
         }
         drop(vcpu);
         // SAFETY: each 2 MiB has been mapped in, and nothing is unlinked from a VM whose host has small pages only.
         let tables = unsafe { LeafTables::of(&vm, gfns) };
-        Ok(Self { vm, slot, tables, mapped })
+        Ok(Self { vm, slot, tables, pages: mapped })
     }
 
     /// Each page of which `written` says so has been stored to, and the others have not since they were last tracked.
@@ -49,7 +46,7 @@ impl Ground {
         self.each_leaf(|gfn, word| Word((word.0 | all) & if written(gfn) { u64::MAX } else { !noted }));
     }
 
-    /// No page has been used, stores and all.
+    /// Clears Accessed and Dirty of each page.
     pub fn rest(&self) {
         self.each_leaf(|_, word| Word(word.0 & !(Ept4::DIRTY | Ept4::ACCESSED)));
     }
@@ -68,7 +65,7 @@ impl Ground {
         }
     }
 
-    /// Pages whose next store would not be noticed.
+    /// Counts the pages whose next store would not be noticed.
     pub fn untracked(&self, track: Track) -> u64 {
         let words = self.tables.linked().flat_map(|(_, table)| table).map(Entry::load);
         words.filter(|&word| Ept4::is_present(word) && word.0 & noted_in(track) != 0).count() as u64

@@ -1,27 +1,27 @@
-//! What logs have told: a bit a frame, set by the harvester; and how it compares with what the guest wrote.
+//! The pages that logs have reported, one bit a frame, and their comparison with the pages that the guest wrote.
 
-use super::guest::Pass;
+use super::sweep::Pass;
 use slat::{Gfn, Span};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Frames of a word.
 const FRAMES: u64 = 64;
 
-/// See the module's header. From frame 0 on.
-pub struct Told(Vec<AtomicU64>);
+/// A bit for each frame from frame 0 on: see the module's header.
+pub struct Reported(Vec<AtomicU64>);
 
 /// Pages, counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Verdict {
     /// Written by the guest.
     pub written: u64,
-    /// Of those, not told.
+    /// Of those, not reported.
     pub lost: u64,
-    /// Told, and not written.
+    /// Reported, and not written.
     pub spurious: u64,
 }
 
-impl Told {
+impl Reported {
     /// Nothing yet, of so many frames.
     pub fn nothing(frames: u64) -> Self {
         Self((0..frames.div_ceil(FRAMES)).map(|_| AtomicU64::new(0)).collect())
@@ -42,7 +42,7 @@ impl Told {
         self.0.iter().for_each(|word| word.store(0, Relaxed));
     }
 
-    /// Compares what was told of `gfns` with what `pass` stored to.
+    /// Compares the reported pages of `gfns` with the pages that `pass` stored to.
     pub fn compare(&self, gfns: Span<Gfn>, pass: Pass) -> Verdict {
         let mut verdict = Verdict::default();
         for gfn in (gfns.start.0..gfns.end.0).map(Gfn) {
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn what_is_lost_and_what_is_spurious_is_counted() {
-        let (told, gfns) = (Told::nothing(130), Span::new(Gfn(0), Gfn(130)));
+        let (told, gfns) = (Reported::nothing(130), Span::new(Gfn(0), Gfn(130)));
         let pass = Pass { number: 1, percent: 100, step: 2 };
         assert_eq!(told.compare(gfns, pass), Verdict { written: 65, lost: 65, spurious: 0 });
         for first in [0, 64, 128] {

@@ -1,4 +1,4 @@
-//! Who logs: slat's ways, and the one before them; each with the steps that the test times.
+//! The ways to log: those of slat, and the one before them, each with the steps that the test times.
 //!
 //! | | enable | get | clear |
 //! |---|---|---|---|
@@ -12,9 +12,9 @@
 //! **Before** stands behind one mutex, goes leaf by leaf over whole slots, and flushes once for each step. It has slat's
 //! bitmap; what it takes to clear its bits, after the leaves have been protected, is not charged.
 
-use super::host::{Machine, Pages, pages, set_log};
+use super::logged_vm::{self, LoggedVm, Pages, set_log};
 use slat::table::formats::Ept4;
-use slat::{Builder, DirtyLog, Idle, Level, MmuLock, RingSize, Slot, Splitting, Track, Vm, Why};
+use slat::{Builder, DirtyLog, Idle, Level, MmuLock, RingSize, Slot, Splitting, Track, Why};
 use slat_cli::error::Error;
 use std::ops::Range;
 
@@ -72,11 +72,11 @@ impl Entrant {
     /// A VM for it, on pages of `size`.
     pub fn builder(self, size: Level, vcpus: u32) -> Builder<Ept4, Pages> {
         let lock = if self.way == Way::Before { MmuLock::Exclusive } else { MmuLock::None };
-        Vm::builder(pages(size)).vcpus(vcpus).mmu_lock(lock).dirty_log(self.log())
+        logged_vm::builder(size).vcpus(vcpus).mmu_lock(lock).dirty_log(self.log())
     }
 
     /// Slot by slot, as a VMM does it.
-    pub fn enable(self, vm: &Machine, idle: &mut Idle, slots: &[Slot]) -> Result<(), Error> {
+    pub fn enable(self, vm: &LoggedVm, idle: &mut Idle, slots: &[Slot]) -> Result<(), Error> {
         for slot in slots {
             set_log(vm, idle, slot, true)?;
             if self.way == Way::Before && vm.host().level > Level::K4 {
@@ -89,7 +89,7 @@ impl Entrant {
     }
 
     /// What has been written, into `bits`: a bit a frame, from frame 0 on; slots begin with a word.
-    pub fn get(self, vm: &Machine, idle: &mut Idle, slots: &[Slot], bits: &mut [u64]) -> Result<(), Error> {
+    pub fn get(self, vm: &LoggedVm, idle: &mut Idle, slots: &[Slot], bits: &mut [u64]) -> Result<(), Error> {
         match self.way {
             Way::Before => {
                 for slot in slots {
@@ -111,8 +111,8 @@ impl Entrant {
         Ok(())
     }
 
-    /// Tracks what `get` told of again, where that has not done so.
-    pub fn clear(self, vm: &Machine, idle: &mut Idle, slots: &[Slot], bits: &[u64]) -> Result<(), Error> {
+    /// Tracks the pages that `get` reported again, unless `get` has done so.
+    pub fn clear(self, vm: &LoggedVm, idle: &mut Idle, slots: &[Slot], bits: &[u64]) -> Result<(), Error> {
         if let Way::Before | Way::Manual(_) = self.way {
             for slot in slots {
                 vm.slots().clear_dirty(idle, slot.id, 0, slot.gfns.len(), &bits[words(slot)])?;
@@ -122,7 +122,7 @@ impl Entrant {
     }
 
     /// Slot by slot.
-    pub fn disable(self, vm: &Machine, idle: &mut Idle, slots: &[Slot]) -> Result<(), Error> {
+    pub fn disable(self, vm: &LoggedVm, idle: &mut Idle, slots: &[Slot]) -> Result<(), Error> {
         for slot in slots {
             if self.way == Way::Before && vm.host().level > Level::K4 {
                 // Before the log ends: what is not there is not made large in place.

@@ -1,13 +1,16 @@
-//! A VM with one range of guest memory, and its leaf tables by address: who measures sets their bits as a walker would.
+//! A VM with one range of guest memory, and its leaf tables by address: the bench sets their bits as a hardware walker would.
 
-use super::super::arithmetic::Arithmetic;
-use super::super::harness::shuffle;
-use super::super::leaf_tables::{ENTRIES, LeafTables};
+use crate::bench::arithmetic::Arithmetic;
+use crate::bench::harness::shuffle;
+use crate::bench::leaf_tables::{ENTRIES, LeafTables};
+use crate::bench::machine_error;
+use crate::bench::software_vcpu::vcpu;
 use slat::age::Scan;
 use slat::table::Word;
 use slat::table::formats::Ept4;
-use slat::{Format, Gfn, Hva, Idle, Level, Slot, SlotId, Span, VcpuId, Vm};
+use slat::{Format, Gfn, Hva, Idle, Level, Slot, SlotId, Span, Vm};
 use slat_cli::error::Error;
+use slat_cli::thread::idle;
 
 /// How leaf tables lie in memory, against the frames that they serve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +31,7 @@ impl Order {
 }
 
 /// See the module's header.
-pub struct Ground {
+pub struct LeafBits {
     vm: Vm<Ept4, Arithmetic>,
     idle: Idle,
     gfns: Span<Gfn>,
@@ -40,22 +43,21 @@ pub struct Ground {
     pub young: u64,
 }
 
-impl Ground {
+impl LeafBits {
     pub fn new(bytes: u64, sparse: bool, order: Order) -> Result<Self, Error> {
-        let wrong = |error: &dyn std::fmt::Display| Error::Machine(error.to_string());
-        let mut idle = Idle::take().ok_or_else(|| wrong(&"this thread has an Idle already"))?;
-        let vm = Vm::<Ept4, _>::builder(Arithmetic).build().map_err(|error| wrong(&error))?;
+        let mut idle = idle()?;
+        let vm = Vm::<Ept4, _>::builder(Arithmetic).build().map_err(machine_error)?;
         let pages = bytes / Level::K4.bytes();
         let slot = Slot::new(SlotId(0), Gfn(0), pages, Hva(1 << 40));
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).map_err(|error| wrong(&error))?;
+        vm.slots().commit(&mut idle, |tx| tx.create(slot))?;
         let mut regions: Vec<Gfn> = (0..pages).step_by(ENTRIES).map(Gfn).collect();
         if order == Order::Shuffled {
             shuffle(&mut regions);
         }
-        let mut vcpu = vm.vcpu(VcpuId(0)).ok_or_else(|| wrong(&"no vCPU"))?;
+        let mut vcpu = vcpu(&vm, 0)?;
         for &region in &regions {
             let mapped = if sparse { 1 } else { ENTRIES as u64 };
-            vcpu.prefault(&mut idle, Span::sized(region, mapped)).map_err(|error| wrong(&error))?;
+            vcpu.prefault(&mut idle, Span::sized(region, mapped)).map_err(machine_error)?;
         }
         drop(vcpu);
         let gfns = Span::new(Gfn(0), Gfn(pages));
@@ -68,7 +70,7 @@ impl Ground {
         self.gfns.len()
     }
 
-    /// Makes this many of 1000 pages young, spread evenly and in no pattern, and their links accessed.
+    /// Makes so many of 1000 pages young, spread evenly and without a pattern, and sets Accessed in their links.
     pub fn use_pages(&mut self, permille: u32) {
         self.set(|number| {
             let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -76,7 +78,7 @@ impl Ground {
         });
     }
 
-    /// No page was used.
+    /// Makes all pages idle.
     pub fn rest_pages(&mut self) {
         self.set(|_| false);
     }

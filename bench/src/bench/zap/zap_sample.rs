@@ -3,12 +3,13 @@
 //! Beside vCPUs that fault, which gives the times; and beside the probe, which says how long another thread had to wait for the zapper.
 //! Beside the probe no other thread takes table pages, so that they can be counted.
 
-use super::super::arithmetic::Arithmetic;
-use super::ground::{Ground, elsewhere};
-use super::probe::Probe;
+use super::zapped_range::{Machine, ZappedRange, elsewhere, spare};
+use crate::bench::arithmetic::Arithmetic;
+use slat::memslots::Memslots;
 use slat::table::formats::Npt4;
 use slat::{Idle, MmuLock, PAGE_SIZE, Pfn, VcpuId};
 use slat_cli::error::Error;
+use slat_cli::thread::idle;
 use slat_machine::Costs;
 use slat_threads::benches::Tally;
 use slat_threads::benches::onlooker::{Busy, Faulter, Seen};
@@ -16,7 +17,7 @@ use slat_threads::benches::zap::{self, Lap, Times, Way};
 use slat_threads::host::hva_of;
 use slat_threads::world::compute;
 
-/// The others warm up for so long.
+/// Onlookers warm up for so long.
 const WARM_UP_NS: u64 = 2_000_000;
 
 pub const WAYS: [Way; 3] = [Way::LeafByLeaf, Way::Unhook, Way::All];
@@ -29,13 +30,13 @@ pub fn name(way: Way) -> &'static str {
     }
 }
 
-/// Table pages that it gives back, of a range that is all that is mapped.
-fn frees(way: Way, ground: &Ground) -> u64 {
+/// Table pages that a zap frees, where nothing but the range is mapped.
+fn frees(way: Way, range: &ZappedRange) -> u64 {
     match way {
         Way::LeafByLeaf => 0,
-        Way::Unhook => ground.tables(),
+        Way::Unhook => range.tables(),
         // And one root for another.
-        Way::All => ground.all_tables(),
+        Way::All => range.all_tables(),
     }
 }
 
@@ -46,7 +47,7 @@ pub struct Entrant {
     pub lock: MmuLock,
 }
 
-/// What one sample of an entrant gives.
+/// The result of one sample.
 pub struct Sample {
     pub times: Times,
     /// Faults beside it, and with no zap for as long.
@@ -61,39 +62,30 @@ pub struct Sample {
     pub tally: Vec<Tally>,
 }
 
-/// Who looks on: vCPUs that fault elsewhere, or a probe.
-enum Onlooker<'vm> {
-    Vcpu(Box<Faulter<'vm, Npt4, Arithmetic>>),
-    Probe(Probe<'vm>),
-}
+/// Makes the VM's spare memslot and deletes it: that takes the baseline's lock, and ends in a grace period, so it waits for
+/// threads that are inside. The longest wait is the longest hold.
+struct Probe<'vm>(Memslots<'vm, Npt4, Arithmetic>);
 
-impl Busy for Onlooker<'_> {
-    fn vcpu(&self) -> Option<VcpuId> {
-        match self {
-            Self::Vcpu(vcpu) => vcpu.vcpu(),
-            Self::Probe(_) => None,
-        }
-    }
-
-    fn prepare(&mut self, idle: &mut Idle) {
-        if let Self::Vcpu(vcpu) = self {
-            vcpu.prepare(idle);
-        }
-    }
-
+impl Busy for Probe<'_> {
     fn act(&mut self, idle: &mut Idle) -> bool {
-        match self {
-            Self::Vcpu(vcpu) => vcpu.act(idle),
-            Self::Probe(probe) => probe.act(idle),
-        }
+        let slot = spare();
+        let made = self.0.commit(idle, |tx| tx.create(slot));
+        made.is_ok() && self.0.commit(idle, |tx| tx.delete(slot.id)) == Ok(slot)
     }
 }
 
 impl Entrant {
     /// Both laps.
-    pub fn sample(self, ground: &Ground) -> Result<Sample, Error> {
-        let beside_vcpus = self.lap(ground, ground.vcpus)?;
-        let beside_probe = self.lap(ground, 0)?;
+    pub fn sample(self, range: &ZappedRange) -> Result<Sample, Error> {
+        let beside_vcpus = {
+            let vm = &range.build(self.lock, &mut idle()?)?;
+            let vcpu = |nth: u16| Faulter::new(vm, VcpuId(nth.into()), elsewhere(nth));
+            self.lap(range, vm, &mut (1..=range.vcpus).map(vcpu).collect::<Vec<_>>())?
+        };
+        let beside_probe = {
+            let vm = &range.build(self.lock, &mut idle()?)?;
+            self.lap(range, vm, &mut [Probe(vm.slots())])?
+        };
         let (faults, waits) = (beside_vcpus.seen, beside_probe.seen);
         let mut tally = [beside_vcpus.tally, beside_probe.tally].concat();
         tally.extend([
@@ -101,32 +93,26 @@ impl Entrant {
             ("each memslot beside it was made and deleted", waits.good),
             (
                 "the range's tables came back, or none where they stay",
-                [beside_probe.freed, frees(self.way, ground)],
+                [beside_probe.freed, frees(self.way, range)],
             ),
         ]);
         let (flushes, freed) = (beside_vcpus.flushes as f64, beside_probe.freed as f64);
         Ok(Sample { times: beside_vcpus.times, faults, waits, flushes, freed, tally })
     }
 
-    /// Beside so many vCPUs; 0: beside the probe.
-    fn lap(self, ground: &Ground, vcpus: u16) -> Result<Lap, Error> {
-        let vm = &ground.build(self.lock, &mut Idle::take().expect("this thread runs no vCPU"))?;
-        let vcpu = |nth: u16| Faulter::new(vm, VcpuId(nth.into()), elsewhere(nth));
-        let mut onlookers: Vec<_> = (1..=vcpus).map(|nth| Onlooker::Vcpu(Box::new(vcpu(nth)))).collect();
-        if vcpus == 0 {
-            onlookers.push(Onlooker::Probe(Probe(vm.slots())));
-        }
+    /// One zap beside these onlookers.
+    fn lap(self, range: &ZappedRange, vm: &Machine, onlookers: &mut [impl Busy]) -> Result<Lap, Error> {
         let frame = |gfn| Pfn(hva_of(gfn).0 / PAGE_SIZE);
-        let zapped = zap::Ground { vm, frame, range: ground.gfns(), mapped: ground.mapped(), others: 0 };
+        let zapped = zap::Ground { vm, frame, range: range.gfns(), mapped: range.mapped(), others: 0 };
         let before = || compute(WARM_UP_NS);
-        let lap = Lap::run(&zapped, self.way, &Costs::SERVER, &mut onlookers, before, |times| times.total_ns);
+        let lap = Lap::run(&zapped, self.way, &Costs::SERVER, onlookers, before, |times| times.total_ns);
         lap.map_err(Error::Machine)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::ground::Pages;
+    use super::super::zapped_range::Pages;
     use super::*;
     use slat::{Gfn, Span};
 
@@ -135,8 +121,8 @@ mod tests {
         for pages in [Pages::Dense, Pages::Sparse] {
             for (nth, way) in WAYS.into_iter().enumerate() {
                 for lock in [MmuLock::None, MmuLock::ReadWrite, MmuLock::Exclusive] {
-                    let ground = Ground { bytes: 6 << 20, pages, vcpus: 2 };
-                    let sample = Entrant { way, lock }.sample(&ground).unwrap();
+                    let range = ZappedRange { bytes: 6 << 20, pages, vcpus: 2 };
+                    let sample = Entrant { way, lock }.sample(&range).unwrap();
                     for &(what, [good, of]) in &sample.tally {
                         assert_eq!(good, of, "{what} of {way:?} under {lock:?}");
                     }
@@ -156,12 +142,12 @@ mod tests {
     /// Negative control: half of the range is zapped, and the lap's own eyes see the other half.
     #[test]
     fn a_zap_that_stops_half_way_is_found_out() {
-        let whole = Ground { bytes: 8 << 20, pages: Pages::Dense, vcpus: 1 };
+        let whole = ZappedRange { bytes: 8 << 20, pages: Pages::Dense, vcpus: 1 };
         let vm = &whole.build(MmuLock::None, &mut Idle::take().unwrap()).unwrap();
         let frame = |gfn| Pfn(hva_of(gfn).0 / PAGE_SIZE);
         let half = Span::sized(Gfn(0), 2 * 512);
         let ground = zap::Ground { vm, frame, range: half, mapped: whole.mapped(), others: 0 };
-        let none: &mut [Onlooker<'_>] = &mut [];
+        let none: &mut [Probe<'_>] = &mut [];
         let lap = Lap::run(&ground, Way::Unhook, &Costs::SERVER, none, || (), |_| 0).unwrap();
         let failed: Vec<_> = lap.tally.iter().filter(|(_, [good, of])| good != of).collect();
         assert_eq!(failed, [&("no page beside it was lost", [2 * 512, 0])]);

@@ -1,6 +1,6 @@
 //! Stands in the VM's place in front of its address space, and counts what each reason for a change costs.
 //!
-//! There is only one thread, so whatever is flushed while the VM is told of a change is flushed for that change.
+//! There is only one thread, so each flush while the VM handles a change is for that change.
 
 use super::Cause;
 use parking_lot::Mutex;

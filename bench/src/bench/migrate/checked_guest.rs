@@ -1,4 +1,4 @@
-//! The guest, one on each vCPU: it fills its memory, then writes and reads in it for ever, and checks what it reads.
+//! The guest of each vCPU: it fills its memory, then writes and reads in it until it is halted, and checks what it reads.
 //!
 //! ```text
 //! pages ▲ ▒▒▒▒▒▒▒▒▒▒▒▒▒     ▒ the working set: pages of it in no order, again and again
@@ -72,7 +72,7 @@ impl Guest {
         Fill { guest: self, next: 0 }
     }
 
-    /// Runs for `accesses`, or until it is told to stand still.
+    /// Runs for `accesses`, or until it is halted.
     pub fn run<'g>(&'g mut self, accesses: u64, halt: &'g AtomicBool) -> Run<'g> {
         Run { guest: self, left: accesses, halt }
     }

@@ -6,44 +6,38 @@
 //! sender's machine                             receiver's machine
 //! ```
 
+use super::checked_guest::Guest;
 use super::compare::{Compared, compare};
-use super::guest::Guest;
-use super::machine::{self, Arriving, Machine};
-use super::progress::Bar;
-use super::sender::{Sender, Settings, patient};
-use super::vcpus::{Shared, Vcpus};
-use slat::{DirtyLog, Gfn, Hva, Level, PAGE_SIZE, Slot, SlotId};
+use super::endpoint::{self, Arriving, Machine};
+use super::sender::{Sender, Settings, patient, why};
+
+use super::vcpus::Vcpus;
+use indicatif::ProgressBar;
+use slat::{DirtyLog, Gfn, Hva, PAGE_SIZE, Slot, SlotId};
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, joined};
-use slat_migrate::{MigrateError, Outcome, Receiver};
+use slat_migrate::{Outcome, Receiver};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Accesses of each guest on the receiver's machine, for each of its pages.
 const AFTER: u64 = 16;
 
-/// What there is to migrate.
+/// The guests that migrate.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    pub vcpus: u32,
+    /// The sender's machine.
+    pub sending: endpoint::Settings,
     /// Memory of each vCPU's guest, in its own slot.
     pub pages: u64,
     /// Of them the working set.
     pub working_set: u64,
-    /// How the sender logs.
-    pub log: DirtyLog,
-    pub log_at_start: bool,
-    /// The largest page of both hosts.
-    pub largest: Level,
-    /// Negative control: the sender's harvests do not flush.
-    pub sabotage_rearm: bool,
     pub seed: u64,
 }
 
-/// What one sample yields.
+/// The result of one sample.
 #[derive(Clone, Debug)]
 pub struct Sample {
     pub outcome: Outcome,
@@ -65,43 +59,28 @@ impl Sample {
 
 impl Job {
     /// One sample.
-    pub fn sample(&self, settings: Settings, bar: &Bar) -> Result<Sample, Error> {
+    pub fn sample(&self, settings: Settings, bar: &ProgressBar) -> Result<Sample, Error> {
         let idle = &mut idle()?;
-        let slots: Vec<Slot> = (0..self.vcpus)
-            .map(|vcpu| Slot::new(SlotId(vcpu), Gfn(u64::from(vcpu) * self.pages), self.pages, Hva(0)))
-            .collect();
-        let sending = machine::Settings {
-            vcpus: self.vcpus,
-            log: self.log,
-            logs: self.log_at_start,
-            largest: self.largest,
-            sabotage_rearm: self.sabotage_rearm,
-        };
+        let (sending, vcpus) = (self.sending, self.sending.vcpus);
+        let slot = |vcpu| Slot::new(SlotId(vcpu), Gfn(u64::from(vcpu) * self.pages), self.pages, Hva(0));
+        let slots: Vec<Slot> = (0..vcpus).map(slot).collect();
         let receiving =
-            machine::Settings { log: DirtyLog::bitmap(), logs: true, sabotage_rearm: false, ..sending };
+            endpoint::Settings { log: DirtyLog::bitmap(), logs: true, sabotage_rearm: false, ..sending };
+        let most = u64::from(vcpus) * self.pages * PAGE_SIZE;
         let machine = Arc::new(Machine::new(idle, &slots, sending)?);
-        let shared = Shared::new(
-            slots
-                .iter()
-                .map(|slot| Guest::new(slot.gfns, self.working_set, self.seed + u64::from(slot.id.0))),
-        );
+        let guest = |slot: &Slot| Guest::new(slot.gfns, self.working_set, self.seed + u64::from(slot.id.0));
+        let vcpus = Vcpus::new(slots.iter().map(guest));
         let failed = |error| Error::Machine(format!("a socket on loopback: {error}"));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
         let receiver = listener.local_addr().map_err(failed)?;
-        let most = u64::from(self.vcpus) * self.pages * PAGE_SIZE;
         thread::scope(|scope| {
             // The listener is the receiver's: where it fails before it listens, the sender must hear that.
             let other = slat_cli::thread::start(scope, move || {
                 let target = Arriving::new(slat_cli::thread::idle()?, receiving);
                 let mut receiver = Receiver::new(target, most);
-                let received = receiver.receive(|| patient(listener.accept()?.0));
-                received.map_err(|error| match error {
-                    MigrateError::Guest(error) => error,
-                    error => Error::Machine(error.to_string()),
-                })?;
+                receiver.receive(|| patient(listener.accept()?.0)).map_err(why)?;
                 receiver.into_target().machine()
             });
-            let vcpus = Vcpus::start(scope, &shared);
             let sender = Sender { machine: &machine, vcpus: &vcpus, receiver, settings, bar };
             let filled = vcpus.fill(&machine);
             let migrated = filled.and_then(|()| {
@@ -115,16 +94,15 @@ impl Job {
             // Where both have failed, it began there.
             let other = Arc::new(joined(other.join())?);
             let outcome = migrated?;
-            let compared = compare(idle, &machine, &other, &shared.guests)?;
+            let compared = compare(idle, &machine, &other, vcpus.guests())?;
             let began = Instant::now();
             let ran = vcpus.run_for(&other, AFTER * self.pages)?;
-            let reads = shared
-                .guests
+            let reads = vcpus
+                .guests()
                 .iter()
                 .map(|guest| guest.lock())
                 .fold([0; 2], |[right, wrong], guest| [right + guest.verified, wrong + guest.corrupt]);
-            let ring_full = shared.ring_full.load(Relaxed);
-            Ok(Sample { outcome, resume: ran - began, compared, reads, ring_full })
+            Ok(Sample { outcome, resume: ran - began, compared, reads, ring_full: vcpus.ring_full() })
         })
     }
 }

@@ -1,5 +1,6 @@
 //! One of the two machines: an arena, an address space on it, a VM on that, and the guest's memory in slots.
 
+use crate::bench::machine_error;
 use slat::table::formats::Npt4;
 use slat::{DirtyLog, Gfn, Hva, Idle, Level, PAGE_SIZE, Slot, Span, Vm};
 use slat_cli::error::Error;
@@ -48,7 +49,7 @@ impl Machine {
             .max_page(settings.largest)
             .dirty_log(settings.log);
         let builder = if settings.sabotage_rearm { builder.sabotage_rearm() } else { builder };
-        let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
+        let vm = Arc::new(builder.build().map_err(machine_error)?);
         space.register(&vm);
         let mut placed = Vec::with_capacity(slots.len());
         for slot in slots {
@@ -84,7 +85,7 @@ impl Arriving {
 
     /// The machine, once it has arrived.
     pub fn machine(self) -> Result<Machine, Error> {
-        self.machine.ok_or_else(|| Error::Machine("no machine has arrived".into()))
+        self.machine.ok_or_else(|| machine_error("no machine has arrived"))
     }
 
     /// What is called with where these frames lie. They are in its log from then on: the host writes there, not a guest.

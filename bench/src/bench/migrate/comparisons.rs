@@ -1,71 +1,68 @@
 //! The report: the rounds of each migration, what it took against halting first, and whether every byte came.
 
 use super::compare::Compared;
-use super::job::Sample;
-use crate::bench::harness::Series;
-use crate::bench::report::{Check, Row, params};
+use super::migration::Sample;
+use crate::bench::harness::{Lineup, Series};
+use crate::bench::report::{Check, Figure, Row, params};
+use crate::sim::Grid;
 use slat_migrate::Round;
 use slat_series::PatchSeries;
 use std::fmt;
 use std::time::Duration;
 
-/// A figure of a round or of a run: its name, its unit, and how it is had.
-type Figure<T> = (&'static str, &'static str, fn(&T) -> f64);
+const FIGURES: [Figure<Sample>; 3] = [
+    ("downtime", "ms", |sample| Some(ms(sample.downtime()))),
+    ("whole migration", "ms", |sample| Some(ms(sample.outcome.total))),
+    ("sent", "MiB", |sample| Some(sum(sample, |round| round.sent.bytes) / f64::from(1 << 20))),
+];
+
+const OF_RUN: [Figure<Sample>; 4] = [
+    ("logs enabled in", "ms", |sample| Some(ms(sample.outcome.enable))),
+    ("rounds received", "rounds", |sample| Some(sum(sample, |round| round.received.into()))),
+    ("rounds failed", "rounds", |sample| Some(sum(sample, |round| (!round.received).into()))),
+    ("exits with a full ring", "exits", |sample| Some(sample.ring_full as f64)),
+];
+
+/// A figure of a round: its name, its unit, and its value.
+type OfRound = (&'static str, &'static str, fn(&Round) -> f64);
+
+const OF_ROUND: [OfRound; 5] = [
+    ("pages told", "pages", |round| round.told as f64),
+    ("pages of zeroes", "pages", |round| round.sent.zeroes as f64),
+    ("sent", "bytes", |round| round.sent.bytes as f64),
+    ("time", "ms", |round| ms(round.took)),
+    ("dirty rate", "pages/s", |round| rate(round).unwrap_or(0.0)),
+];
 
 /// Pre-copy against halting first.
 pub fn rows(pre_copy: &[Sample], halt_first: &[Sample]) -> Vec<Row> {
-    let series =
-        |samples: &[Sample], figure: fn(&Sample) -> f64| Series::new(samples.iter().map(figure).collect());
-    let compare = |name, unit, figure: fn(&Sample) -> f64| {
-        let params = params! { "baseline": "halt first, send everything" };
-        Row::compare(name, params, unit, &series(halt_first, figure), &series(pre_copy, figure))
-            .answering(PatchSeries::TdpMmu)
-    };
-    vec![
-        compare("downtime", "ms", |sample| ms(sample.downtime())),
-        compare("whole migration", "ms", |sample| ms(sample.outcome.total)),
-        compare("sent", "MiB", |sample| sum(sample, |round| round.sent.bytes) / f64::from(1 << 20)),
-    ]
+    let params = params! { "baseline": "halt first, send everything" };
+    answering(Row::compare_each(&FIGURES, &params, [halt_first, pre_copy]))
 }
 
 /// The tables of rounds, as rows. Where runs have different numbers of rounds, a round is the median of those that had it.
 pub fn rounds(samples: &[Sample]) -> Vec<Row> {
-    let of_run: [Figure<Sample>; 4] = [
-        ("logs enabled in", "ms", |sample| ms(sample.outcome.enable)),
-        ("rounds received", "rounds", |sample| count(sample, |round| round.received)),
-        ("rounds failed", "rounds", |sample| count(sample, |round| !round.received)),
-        ("exits with a full ring", "exits", |sample| sample.ring_full as f64),
-    ];
-    let figures: [Figure<Round>; 5] = [
-        ("pages told", "pages", |round| round.told as f64),
-        ("pages of zeroes", "pages", |round| round.sent.zeroes as f64),
-        ("sent", "bytes", |round| round.sent.bytes as f64),
-        ("time", "ms", |round| ms(round.took)),
-        ("dirty rate", "pages/s", |round| rate(round).unwrap_or(0.0)),
-    ];
     let most = samples.iter().map(|sample| sample.outcome.rounds.len()).max().unwrap_or(0);
-    let mut rows = Vec::new();
-    for (name, unit, of) in of_run {
-        let series = Series::new(samples.iter().map(of).collect());
-        rows.push(Row::alone(name, params! {}, unit, &series).answering(PatchSeries::TdpMmu));
-    }
-    for (figure, unit, of) in figures {
+    let mut rows = Row::alone_each(&OF_RUN, &params! {}, samples);
+    for (figure, unit, of) in OF_ROUND {
         for nth in 0..most {
             let had: Vec<&Round> =
                 samples.iter().filter_map(|sample| sample.outcome.rounds.get(nth)).collect();
             let name = format!("round {}{}", had[0].number, if had[0].received { "" } else { ", failed" });
-            let series = Series::new(had.into_iter().map(of).collect());
-            rows.push(
-                Row::alone(&name, params! { "figure": figure }, unit, &series).answering(PatchSeries::TdpMmu),
-            );
+            let series = Series::of(&had, |round| of(round));
+            rows.push(Row::alone(&name, params! { "figure": figure }, unit, &series));
         }
     }
-    rows
+    answering(rows)
 }
 
-/// Whether every byte came, in every run of every entrant.
-pub fn checks(entrants: [&[Sample]; 2]) -> Vec<Check> {
-    let samples = entrants.into_iter().flatten();
+fn answering(rows: Vec<Row>) -> Vec<Row> {
+    rows.into_iter().map(|row| row.answering(PatchSeries::TdpMmu)).collect()
+}
+
+/// Checks that every byte arrived, in every run of every entrant.
+pub fn checks<E>(laps: &Lineup<E, Sample>) -> Vec<Check> {
+    let samples = laps.all();
     let none = |name: &str, of: &str, bad: fn(&Sample) -> u64, all: fn(&Sample) -> u64| {
         let (bad, all) = (samples.clone().map(bad).sum::<u64>(), samples.clone().map(all).sum::<u64>());
         let first = samples.clone().find_map(|sample| sample.compared.first);
@@ -99,31 +96,28 @@ impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (run, sample) in (1..).zip(self.0) {
             writeln!(f, "run {run}")?;
-            writeln!(
-                f,
-                "  {:>5} {:>10} {:>10} {:>10} {:>10} {:>10} {:>12}",
-                "round", "pages", "of zeroes", "MiB sent", "ms", "MiB/s", "dirty pages/s"
-            )?;
-            for round in &sample.outcome.rounds {
+            let head = ["round", "pages", "of zeroes", "MiB sent", "ms", "MiB/s", "dirty pages/s"];
+            let mut lines = vec![head.map(str::to_owned).to_vec()];
+            lines.extend(sample.outcome.rounds.iter().map(|round| {
                 let mib = round.sent.bytes as f64 / f64::from(1 << 20);
-                write!(
-                    f,
-                    "  {:>5} {:>10} {:>10} {mib:>10.1} {:>10.1} {:>10.0} {:>12}",
-                    round.number,
-                    round.told,
-                    round.sent.zeroes,
-                    ms(round.took),
-                    mib / round.took.as_secs_f64(),
-                    rate(round).map_or("-".into(), |rate| format!("{rate:.0}")),
-                )?;
                 let note = match (round.received, round.last) {
-                    (false, false) => "  failed: given back",
-                    (false, true) => "  failed: given back, the guest runs on",
-                    (true, true) => "  the guest stands still",
+                    (false, false) => "failed: given back",
+                    (false, true) => "failed: given back, the guest runs on",
+                    (true, true) => "the guest stands still",
                     (true, false) => "",
                 };
-                writeln!(f, "{note}")?;
-            }
+                vec![
+                    round.number.to_string(),
+                    round.told.to_string(),
+                    round.sent.zeroes.to_string(),
+                    format!("{mib:.1}"),
+                    format!("{:.1}", ms(round.took)),
+                    format!("{:.0}", mib / round.took.as_secs_f64()),
+                    rate(round).map_or("-".into(), |rate| format!("{rate:.0}")),
+                    note.to_owned(),
+                ]
+            }));
+            write!(f, "{}", Grid(&lines))?;
             let Compared { pages, not_the_senders, not_the_guests, .. } = sample.compared;
             writeln!(
                 f,
@@ -146,10 +140,6 @@ fn rate(round: &Round) -> Option<f64> {
 
 fn sum(sample: &Sample, figure: fn(&Round) -> u64) -> f64 {
     sample.outcome.rounds.iter().map(figure).sum::<u64>() as f64
-}
-
-fn count(sample: &Sample, is: fn(&Round) -> bool) -> f64 {
-    sample.outcome.rounds.iter().filter(|round| is(round)).count() as f64
 }
 
 fn ms(time: Duration) -> f64 {

@@ -4,11 +4,9 @@
 
 use super::data::Outcome;
 use super::replay::Replay;
-use crate::bench::Typed;
-use crate::registry::{self, Chosen};
-use crate::sim::Simulation;
-use crate::typed::refuse;
-use clap::{CommandFactory, FromArgMatches};
+use crate::registry;
+use crate::sim::Sim;
+use crate::typed::{Benches, Command, parse_line};
 use slat_cli::error::Error;
 use slat_cli::interrupt;
 use slat_cli::thread::start_free;
@@ -56,9 +54,10 @@ impl Step {
     fn measure(self) -> Result<Outcome, Error> {
         match self {
             Self::Watched(trace) => Replay::run(trace, usize::MAX, interrupt::asked).map(Outcome::Replay),
-            Self::Command(command) => match parse(&command)? {
-                Asked::Bench(bench) => bench.0.report().map(Outcome::Bench),
-                Asked::Sim(sim) => sim.0.report().map(Outcome::Sim),
+            Self::Command(command) => match parse_line(&command)?.command {
+                Command::Bench(Benches::Bench(bench)) => bench.0.report().map(Outcome::Bench),
+                Command::Sim(Sim::Bench(sim)) => sim.0.report().map(Outcome::Sim),
+                _ => Err(Error::Usage(format!("{command} measures nothing"))),
             },
         }
     }
@@ -91,45 +90,27 @@ fn outcome(done: impl FnOnce() -> Result<Outcome, Error> + Send + 'static) -> Ou
     }
 }
 
-/// What a command of this file may be.
-#[derive(clap::Parser)]
-enum Asked {
-    #[command(subcommand)]
-    Bench(Chosen<Typed>),
-    #[command(subcommand)]
-    Sim(Chosen<Simulation>),
-}
-
-fn parse(command: &str) -> Result<Asked, Error> {
-    let words = std::iter::once("slat").chain(command.split(' '));
-    let wrong = |error: clap::Error| Error::Usage(error.to_string());
-    let matches = Asked::command().try_get_matches_from(words).map_err(wrong)?;
-    let asked = Asked::from_arg_matches(&matches).map_err(wrong)?;
-    let unused = match &asked {
-        Asked::Bench(bench) => bench.0.unused(),
-        Asked::Sim(sim) => sim.0.unused(),
-    };
-    refuse(&matches, unused)?;
-    Ok(asked)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::typed::SlatBench;
+
+    fn is_measured(typed: &SlatBench) -> bool {
+        matches!(typed.command, Command::Bench(Benches::Bench(_)) | Command::Sim(Sim::Bench(_)))
+    }
 
     #[test]
     fn every_command_is_one_that_users_can_type() {
         for step in [all(true), all(false)].concat() {
             if let Step::Command(command) = step {
-                parse(&command).unwrap_or_else(|error| panic!("{command}: {error}"));
+                assert!(parse_line(&command).is_ok_and(|typed| is_measured(&typed)), "{command}");
             }
         }
-        assert!(parse("bench no-such-bench").is_err());
+        assert!(parse_line("bench no-such-bench").is_err());
     }
 
     fn invalidate(command: &str) -> Outcome {
-        let Ok(Asked::Bench(bench)) = parse(command) else { panic!("{command}") };
-        outcome(move || bench.0.report().map(Outcome::Bench))
+        Step::Command(command.to_owned()).run()
     }
 
     #[test]

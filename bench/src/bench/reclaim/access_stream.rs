@@ -1,4 +1,4 @@
-//! The guests' work, and what is true of it: which page is accessed when.
+//! What the guests access: the bundled traces and the program with phases; and which page is accessed when.
 
 use crate::bench::traces::Trace;
 use slat::{Gfn, PAGE_SIZE};
@@ -11,29 +11,11 @@ use std::sync::Arc;
 /// Accesses that the guest is given at once; between two batches the bench looks at the memory in use.
 const BATCH: usize = 4096;
 
-/// What one guest does. Its regions lie one after the other, from guest frame 0 on.
-pub struct Work {
-    pub trace: Trace,
-    pub stream: Stream,
-}
-
-impl Work {
-    /// The bundled traces and the program with phases; of each the first `most` accesses.
-    pub fn all(most: usize) -> Result<Vec<Self>, Error> {
-        let mut all: Vec<Self> = Trace::all(BATCH, most)?.into_iter().map(Self::new).collect();
-        all.push(Self::new(phases(most)));
-        Ok(all)
-    }
-
-    fn new(trace: Trace) -> Self {
-        let stream = Stream::new(&trace);
-        Self { trace, stream }
-    }
-
-    /// Guest memory that it is given: whole regions.
-    pub fn bytes(&self) -> u64 {
-        self.trace.regions.len() as u64 * Layout::REGION
-    }
+/// The bundled traces and the program with phases; of each the first `most` accesses.
+pub fn traces(most: usize) -> Result<Vec<Trace>, Error> {
+    let mut all = Trace::all(BATCH, most)?;
+    all.push(phases(most));
+    Ok(all)
 }
 
 /// The first accesses of the program with phases.
@@ -58,25 +40,16 @@ pub struct Stream {
 }
 
 impl Stream {
-    fn new(trace: &Trace) -> Self {
-        let mut layout = Layout::new();
-        for (index, &region) in (0..).zip(&trace.regions) {
-            layout.place(region, slat::Gpa(index * Layout::REGION));
-        }
-        let end = trace.regions.len() * (Layout::REGION / PAGE_SIZE) as usize;
+    /// Of this trace.
+    pub fn new(trace: &Trace) -> Self {
+        let end = (trace.bytes() / PAGE_SIZE) as usize;
         let mut stream = Self { gfns: Vec::new(), made: Vec::new(), end, distinct: 0 };
         let mut seen = vec![false; end];
-        let accesses = trace.stretches.iter().flat_map(|stretch| stretch.iter());
-        for (made, access) in (0..).zip(accesses) {
-            let last = access.addr + u64::from(access.size) - 1;
-            for addr in [access.addr, last] {
-                // `Trace` has all regions that it touches.
-                let Some(Gfn(gfn)) = layout.gpa(addr).map(slat::Gpa::gfn) else { continue };
-                if stream.gfns.last() != Some(&(gfn as u32)) {
-                    stream.gfns.push(gfn as u32);
-                    stream.made.push(made);
-                    stream.distinct += usize::from(!std::mem::replace(&mut seen[gfn as usize], true));
-                }
+        for (made, Gfn(gfn)) in trace.touched() {
+            if stream.gfns.last() != Some(&(gfn as u32)) {
+                stream.gfns.push(gfn as u32);
+                stream.made.push(made);
+                stream.distinct += usize::from(!std::mem::replace(&mut seen[gfn as usize], true));
             }
         }
         stream
@@ -108,9 +81,9 @@ mod tests {
 
     #[test]
     fn all_work_is_there_and_cut_where_it_is_told() {
-        let work = Work::all(1000).unwrap();
-        let names: Vec<_> = work.iter().map(|work| work.trace.name).collect();
+        let traces = traces(1000).unwrap();
+        let names: Vec<_> = traces.iter().map(|trace| trace.name).collect();
         assert_eq!(names, ["cc1", "sort", "boot", "phases"]);
-        assert!(work.iter().all(|work| work.trace.accesses() == 1000 && work.stream.distinct > 10));
+        assert!(traces.iter().all(|trace| trace.accesses() == 1000 && Stream::new(trace).distinct > 10));
     }
 }

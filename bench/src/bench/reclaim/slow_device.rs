@@ -1,16 +1,16 @@
-//! Faults elsewhere while a swap device takes 100 ms for each write.
+//! Faults in another address space while a swap device takes 100 ms for each write.
 //!
 //! ```text
 //! busy       an address space at its limit: each of its writes needs a page, which has to go to the device      another thread
 //! elsewhere  an address space on the same arena and the same swap: fresh pages, and pages from compressed memory  measured
 //! ```
-//! The same accesses are measured with no busy one, in the same rounds. What is busy waits for the device, so that the processors are
-//! the measured thread's in both.
+//! The same accesses are measured without the busy thread, in the same rounds. The busy thread sleeps in the device, so that it takes
+//! no processor from the measured thread.
 
-use super::rows::series;
+use super::limited_guest::Blocks;
+use crate::bench::harness::Series;
 use crate::bench::machine::pin;
-use crate::bench::report::{Check, Row, params};
-use parking_lot::Mutex;
+use crate::bench::report::{Check, Report, Row, params};
 use slat::{Access, Hva, Idle, PAGE_SIZE, Span};
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
@@ -46,7 +46,7 @@ pub struct Sample {
 /// A device in memory that takes its time.
 #[derive(Debug, Default)]
 struct Slow {
-    blocks: Mutex<Vec<u8>>,
+    blocks: Blocks,
     writes: AtomicU64,
 }
 
@@ -58,18 +58,12 @@ impl SwapDevice for Slow {
     fn write_vectored_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         thread::sleep(WRITE);
         let bytes = pieces.iter().flat_map(|piece| piece.iter().copied()).collect::<Vec<u8>>();
-        let (start, mut blocks) = (offset as usize, self.blocks.lock());
-        let len = blocks.len().max(start + bytes.len());
-        blocks.resize(len, 0);
-        blocks[start..start + bytes.len()].copy_from_slice(&bytes);
         self.writes.fetch_add(1, Relaxed);
-        Ok(bytes.len())
+        self.blocks.write_at(&bytes, offset)
     }
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-        let (start, blocks) = (offset as usize, self.blocks.lock());
-        bytes.copy_from_slice(blocks.get(start..start + bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(bytes.len())
+        self.blocks.read_at(bytes, offset)
     }
 }
 
@@ -87,7 +81,7 @@ fn map(space: &AddressSpace, pages: u64) -> Result<(), MmError> {
     space.mmap(Place::Fixed(BASE), pages * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).map(drop)
 }
 
-/// Writes page after page until it is over, and then says how many of them are not as they were written.
+/// Writes page after page until it is over, and then counts the pages that are not as they were written.
 fn be_busy(space: &AddressSpace, over: &AtomicBool) -> Result<u64, MmError> {
     let Some(mut idle) = Idle::take() else { return Ok(1) };
     let mut written = 0;
@@ -161,11 +155,10 @@ pub fn sample(busy: bool) -> Result<Sample, Error> {
 /// A kind of fault, and its percentiles.
 type Kind = (&'static str, fn(&Sample) -> [f64; 2]);
 
-/// The rows, and what must hold: the bar on times where the run is `whole`, and not just a look at whether it works.
-pub fn report(quiet: &[Sample], busy: &[Sample], whole: bool) -> (Vec<Row>, Vec<Check>) {
+/// Adds the rows, and what must hold: the bar on times where the run is `whole`, and not just a look at whether it works.
+pub fn add_to(report: &mut Report, quiet: &[Sample], busy: &[Sample], whole: bool) {
     let kinds: [Kind; 2] =
         [("a fresh page", |sample| sample.fresh), ("a page from compressed memory", |sample| sample.back)];
-    let (mut rows, mut checks) = (Vec::new(), Vec::new());
     for (kind, of) in kinds {
         for (at, percentile) in ["median", "p99"].into_iter().enumerate() {
             let params = params! {
@@ -173,23 +166,22 @@ pub fn report(quiet: &[Sample], busy: &[Sample], whole: bool) -> (Vec<Row>, Vec<
                 "limit": "none",
                 "figure": format!("{kind}, {percentile}, beside a device with 100 ms a write"),
             };
-            let [before, now] = [quiet, busy].map(|samples| series(samples, |sample| of(sample)[at]));
+            let [before, now] = [quiet, busy].map(|samples| Series::of(samples, |sample| of(sample)[at]));
             if whole && percentile == "p99" {
                 let ratio = now.median() / before.median();
-                checks.push(Check {
+                report.checks.push(Check {
                     name: format!("{kind}, elsewhere: p99 at most 2 x that without the slow device"),
                     ok: ratio <= BAR,
                     detail: format!("{:.0} ns, and {:.0} ns: {ratio:.2} x", now.median(), before.median()),
                 });
             }
-            rows.push(Row::compare("no slow device", params, "ns", &before, &now));
+            report.rows.push(Row::compare("no slow device", params, "ns", &before, &now));
         }
     }
     let (writes, wrong) = busy.iter().fold((0, 0), |sum, one| (sum.0 + one.writes, sum.1 + one.wrong));
-    checks.push(Check {
+    report.checks.push(Check {
         name: "the slow device wrote meanwhile, and gave back what it was given".into(),
         ok: busy.iter().all(|sample| sample.writes >= WRITES) && wrong == 0,
         detail: format!("{writes} writes, {wrong} pages wrong"),
     });
-    (rows, checks)
 }

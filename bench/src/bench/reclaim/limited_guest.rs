@@ -1,43 +1,40 @@
-//! One sample: a machine built anew, with a limit, and one vCPU that does its work on it.
+//! One sample: a machine built anew, with a limit, and one vCPU that replays a trace on it.
 //!
 //! There is one thread. A vCPU that faults at the limit makes the room itself, so every sample of an entrant evicts the
 //! same pages at the same accesses; only the time differs. Swap is memory of this process ([`Blocks`]): what swapping
 //! costs here is the work of finding, unmapping, copying and checking pages, and no disk's time. So none is read ahead, as Linux reads
 //! none ahead from such devices.
 
+use super::access_stream::Stream;
 use super::accuracy::{self, Evicted};
-use super::work::Work;
 use crate::bench::machine::pin;
+use crate::bench::machine_error;
+use crate::bench::software_vcpu::{no_ring, run_until_stopped, vcpu};
+use crate::bench::traces::{BASE, POISON, Trace};
 use parking_lot::Mutex;
 use slat::table::formats::Npt4;
-use slat::{Fault, Format, Gpa, Host, Hva, PAGE_SHIFT, PAGE_SIZE, Slot, SlotId, VcpuId, Vm};
+use slat::{Fault, Format, Host, Hva, PAGE_SHIFT, PAGE_SIZE, Vm};
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, window};
-use slat_mm::{AddressSpace, Arena, Backing, HostView, LruSettings, Place, Prot, Swap, SwapDevice};
+use slat_mm::{AddressSpace, Arena, HostView, LruSettings, Swap, SwapDevice};
+use slat_vcpu::Cpu;
 use slat_vcpu::cpu::{Core, Program, Step};
-use slat_vcpu::guest::{Layout, Replay, Want};
-use slat_vcpu::{Cpu, Exit};
+use slat_vcpu::guest::{Replay, Want};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Where guest memory lies in the host's address space.
-const BASE: Hva = Hva(0x1000_0000_0000);
-/// What a freed frame is filled with: a guest that still reads it finds this.
-const POISON: u8 = 0xdd;
-
-type Guest = Vm<Npt4, HostView>;
-
-/// What there is to do, and where.
+/// What a guest accesses, and on which frames.
 pub struct Job {
-    pub work: Work,
+    pub trace: Trace,
+    pub stream: Stream,
     arena: Arc<Arena>,
     /// Bytes that are charged beside the pages: tables.
     tables: u64,
 }
 
-/// Who runs.
+/// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entrant {
     /// Which [`Job`].
@@ -48,16 +45,16 @@ pub struct Entrant {
     pub walk_secondary: bool,
 }
 
-/// What one sample yields.
+/// The result of one sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     pub wall_ms: f64,
     /// Pages brought in again.
     pub refaults: u64,
-    /// Mean rank of the pages that went, from 0, the coldest; `None` where none did.
+    /// Mean rank of the evicted pages, from 0, the coldest; `None` where none was evicted.
     pub rank: Option<f64>,
     pub aging_passes: u64,
-    /// Pages that were to go and turned out to be in use.
+    /// Pages that reclaim chose and found in use.
     pub spared: u64,
     /// The most that was charged at any look, and the limit.
     pub charged: [u64; 2],
@@ -69,17 +66,17 @@ pub struct Sample {
 
 impl Job {
     /// Makes the arena, and finds out how much the tables take.
-    pub fn new(work: Work) -> Result<Self, Error> {
-        let arena = Arena::builder().limit(work.bytes() + (64 << 20)).poison(POISON).build()?;
-        let mut job = Self { work, arena, tables: 0 };
+    pub fn new(trace: Trace) -> Result<Self, Error> {
+        let arena = Arena::builder().limit(trace.bytes() + (64 << 20)).poison(POISON).build()?;
+        let mut job = Self { stream: Stream::new(&trace), trace, arena, tables: 0 };
         let whole = job.sample(&Entrant { job: 0, limit: None, walk_secondary: true })?;
-        job.tables = whole.charged[0].saturating_sub(job.work.stream.distinct as u64 * PAGE_SIZE);
+        job.tables = whole.charged[0].saturating_sub(job.stream.distinct as u64 * PAGE_SIZE);
         Ok(job)
     }
 
     /// Pages of the guest's that fit within `percent` of its footprint.
     pub fn room(&self, percent: u64) -> usize {
-        (self.work.stream.distinct as u64 * percent / 100) as usize
+        (self.stream.distinct as u64 * percent / 100) as usize
     }
 
     /// One sample.
@@ -87,43 +84,31 @@ impl Job {
         pin(0);
         let idle = &mut idle()?;
         let swap =
-            Swap::builder().device(Blocks::default(), self.work.bytes()).read_ahead(1).build(&self.arena)?;
+            Swap::builder().device(Blocks::default(), self.trace.bytes()).read_ahead(1).build(&self.arena)?;
         let settings = LruSettings { walk_secondary: entrant.walk_secondary, ..LruSettings::default() };
         let limit =
             entrant.limit.map_or(u64::MAX, |percent| self.room(percent) as u64 * PAGE_SIZE + self.tables);
         let space = AddressSpace::builder(&self.arena).lru(settings).swap(&swap).limit(limit).build()?;
-        let regions = self.work.trace.regions.len() as u64;
-        let builder = Guest::builder(HostView::new(&space)).max_slots(regions as u32);
-        let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
+        let trace = &self.trace;
+        let builder = Vm::<Npt4, _>::builder(HostView::new(&space)).max_slots(trace.regions.len() as u32);
+        let vm = Arc::new(builder.build().map_err(machine_error)?);
         space.register(&vm);
-        let mut replay = Replay::new(self.work.stream.end);
-        for (number, &region) in (0..).zip(&self.work.trace.regions) {
-            let gpa = Gpa(number * Layout::REGION);
-            let hva = BASE + gpa.0;
-            space.mmap(Place::Fixed(hva), Layout::REGION, Prot::ReadWrite, Backing::Anonymous)?;
-            let slot = Slot::new(SlotId(number as u32), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);
-            vm.slots().commit(idle, |tx| tx.create(slot))?;
-            replay.layout.place(region, gpa);
-        }
+        trace.place(&space, &vm, idle, false)?;
+        let mut replay = Replay::new(self.stream.end);
+        replay.layout = trace.layout();
         let evictions = Arc::new(Evictions::default());
-        let lru = space.lru().ok_or_else(|| Error::Machine("the address space has no LRU".into()))?;
+        let lru = space.lru().ok_or_else(|| machine_error("the address space has no LRU"))?;
         let seen = evictions.clone();
         lru.on_evict(Box::new(move |hva| seen.add(hva)));
 
-        let vcpu = vm.vcpu(VcpuId(0)).ok_or_else(|| Error::Machine("the vCPU is in use".into()))?;
-        let mut cpu = Cpu::new(vcpu, window(&self.arena)).untimed();
+        let mut cpu = Cpu::new(vcpu(&vm, 0)?, window(&self.arena)).untimed();
         let mut guest = Counting { replay, made: &evictions.made };
         let (mut most, began) = (0, Instant::now());
-        for stretch in &self.work.trace.stretches {
+        for stretch in &trace.stretches {
             guest.replay.feed(stretch.clone());
-            match cpu.run(idle, &mut guest) {
-                Exit::Stopped if guest.replay.wants() == Want::Batch => {}
-                Exit::Stopped => return Err(Error::Machine("a trace left its regions".into())),
-                Exit::RingFull => return Err(Error::Machine("a dirty ring is full".into())),
-                Exit::Mmio(fault) => return Err(Error::Machine(format!("no memslot at {}", fault.gpa))),
-                Exit::Failed(fault, error) => {
-                    return Err(Error::Machine(format!("guest address {}: {error}", fault.gpa)));
-                }
+            run_until_stopped(&mut cpu, idle, &mut guest, no_ring)?;
+            if guest.replay.wants() != Want::Batch {
+                return Err(machine_error("a trace left its regions"));
             }
             most = space.charged().max(most);
         }
@@ -132,17 +117,17 @@ impl Job {
         Ok(Sample {
             wall_ms,
             refaults: stats.refaults,
-            rank: accuracy::mean_rank(&self.work.stream, &evictions.pages.lock()),
+            rank: accuracy::mean_rank(&self.stream, &evictions.pages.lock()),
             aging_passes: stats.passes,
             spared: stats.promoted,
             charged: [most, limit],
             corrupt: guest.replay.findings.corrupt,
-            accesses: [guest.replay.accesses, self.work.trace.accesses()],
+            accesses: [guest.replay.accesses, trace.accesses()],
         })
     }
 }
 
-/// The pages that went.
+/// The evicted pages.
 #[derive(Default)]
 struct Evictions {
     /// Accesses that the guest has made.
@@ -173,7 +158,7 @@ impl Program for Counting<'_> {
 
 /// Swap in memory.
 #[derive(Debug, Default)]
-struct Blocks(Mutex<Vec<u8>>);
+pub struct Blocks(Mutex<Vec<u8>>);
 
 impl SwapDevice for Blocks {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {

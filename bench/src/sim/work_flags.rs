@@ -55,11 +55,11 @@ impl WorkFlags {
     pub fn unused(&self, bench: &About) -> Unused {
         let flags = |(flags, why): &(&'static [&'static str], &str)| {
             let why = format!("{} {why}", bench.name);
-            flags.iter().map(|&flag| (flag, why.clone())).collect::<Unused>()
+            flags.iter().map(|&flag| (flag.to_owned(), why.clone())).collect::<Unused>()
         };
         let mut unused: Unused = bench.unused.iter().flat_map(flags).collect();
         if !self.handlers.is_some_and(Switch::is_on) {
-            unused.push(("handler_ns", "there are no handlers without --handlers".into()));
+            unused.push(("handler_ns".into(), "there are no handlers without --handlers".into()));
         }
         unused
     }

@@ -1,7 +1,7 @@
-//! What users of `slat sim invalidate` type besides: who invalidates, and the cases that this makes.
+//! Further flags of `slat sim invalidate`: the threads that invalidate, and the cases that follow.
 
-use super::work::time;
-use crate::bench::params;
+use super::work_flags::time;
+use crate::bench::{HostPage, params};
 use clap::ValueEnum;
 use serde_json::{Map, Value};
 use slat::PAGE_SIZE;
@@ -27,7 +27,7 @@ pub struct Beside {
     range: u64,
     /// The size of the host's pages
     #[arg(short, long, value_enum, default_value = "4k")]
-    pages: Pages,
+    pages: HostPage,
     /// The host sleeps for so long whenever it is asked for a page
     #[arg(long, value_name = "NS", default_value = "0", value_parser = time)]
     host_sleeps_ns: u64,
@@ -46,17 +46,6 @@ enum Where {
     Same,
 }
 
-/// A size of pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Pages {
-    #[value(name = "4k")]
-    K4,
-    #[value(name = "2m")]
-    M2,
-    #[value(name = "1g")]
-    G1,
-}
-
 /// A run of each policy with each number of vCPUs.
 #[derive(Clone, Debug)]
 pub struct Case {
@@ -71,7 +60,7 @@ impl Beside {
         if !self.range.is_power_of_two() || !(PAGE_SIZE..=Level::M2.bytes()).contains(&self.range) {
             return Err(Error::Usage(format!("--range: {} is no power of two from 4K to 2M", self.range)));
         }
-        if self.over == Where::Mapped && self.pages != Pages::K4 {
+        if self.over == Where::Mapped && self.pages != HostPage::K4 {
             return Err(Error::Usage("--over mapped: the pages that come back are of 4K: --pages 4k".into()));
         }
         let mut cases = Vec::new();
@@ -99,11 +88,7 @@ impl Beside {
                 Where::Same => Over::Same,
             },
             range: self.range / PAGE_SIZE,
-            host_page: match self.pages {
-                Pages::K4 => Level::K4,
-                Pages::M2 => Level::M2,
-                Pages::G1 => Level::G1,
-            },
+            host_page: self.pages.level(),
             host_sleeps_ns: self.host_sleeps_ns,
             ..work.clone()
         }
