@@ -1,11 +1,11 @@
 //! `slat bench ksm-perf`: what it costs VMs and their host that KSM merges pages under running guests.
 //!
 //! ```text
-//! stages.rs   what the VMs hold, and what KSM must have found: LTP's ksm02
-//! lap.rs      one sample: VMs, a scanner, guests
-//! guest.rs    what a guest does meanwhile
-//! watch.rs    a VM as its address space sees it: time in MMU code, pages that are changing
-//! rows.rs     the report
+//! page_contents.rs what the VMs hold, and what KSM must have found: LTP's ksm02
+//! merge_run.rs one sample: VMs, a scanner, guests
+//! reading_guest.rs what a guest does meanwhile
+//! notified_vm.rs a VM as its address space sees it: time in MMU code, pages that are changing
+//! compared.rs the report
 //! ```
 //! The change-pte series: a merge tells KVM twice, of a write protection and of a new frame behind the entry, and KVM unmaps the page
 //! each time. A VM that heeds the reasons keeps it mapped, read-only: no guest faults for want of a translation. The
@@ -17,24 +17,24 @@
 //! leaving the guest until it may be entered again; of both, without the host's own change inside of notifications (it
 //! changes its entries, and copies pages that are written). Nothing of the first filling counts.
 
-mod guest;
-mod lap;
-mod rows;
-mod stages;
-mod watch;
+mod compared;
+mod merge_run;
+mod notified_vm;
+mod page_contents;
+mod reading_guest;
 
 use super::harness::rounds;
 use super::machine::Machine;
 use super::report::{Report, params};
 use super::{About, Asked, Bench, Cell, Grid};
-use lap::Way;
-use rows::{FREED, ONE_BY_ONE, Samples, TOGETHER, Tables};
+use compared::{FREED, ONE_BY_ONE, Samples, TOGETHER, Tables};
+use merge_run::Way;
+use page_contents::Size;
 use slat::{Level, PAGE_SIZE, Why};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::size::{self, size};
 use slat_series::PatchSeries;
-use stages::Size;
 
 /// What same-page merging costs running guests and their host, with and without the reasons that it gives (the change-pte series)
 #[derive(Debug, clap::Args)]
@@ -142,13 +142,14 @@ impl Bench for KsmPerf {
         let machine = Machine::detect();
         let threads = machine.cores.saturating_sub(1).clamp(1, self.vms as usize);
         say(format_args!("{} VMs of {}: {} rounds", self.vms, size::text(self.bytes), asked.runs));
-        let arena = lap::arena(size)?;
+        let arena = merge_run::arena(size)?;
         let ways = ways();
-        let samples = rounds(asked.runs as usize, &ways, |&way| lap::sample(&arena, size, threads, way))?;
+        let samples =
+            rounds(asked.runs as usize, &ways, |&way| merge_run::sample(&arena, size, threads, way))?;
         let samples = Samples { size, ways: &ways, samples: &samples };
         let reasons = Why::ALL.into_iter().filter(|&why| why != Why::Slot);
         let tables = reasons.map(|why| {
-            let pages = |contexts| lap::tables(&arena, size, why, Way { contexts, ..ways[0] });
+            let pages = |contexts| merge_run::tables(&arena, size, why, Way { contexts, ..ways[0] });
             Ok((why, [pages(false)?, pages(true)?]))
         });
         let tables = Tables(tables.collect::<Result<_, Error>>()?);

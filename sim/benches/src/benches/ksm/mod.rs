@@ -17,18 +17,18 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `round` | what a guest does |
-//! | `ground` | a machine, its scanner, what must be true afterwards |
+//! | `reading_guest` | what a guest does |
+//! | `merge_run` | a machine, its scanner, what must be true afterwards |
 //! | `published` | the series' figure beside these |
 //!
 //! **What is not simulated**: guests that write, and so break what was merged.
 
-mod ground;
+mod merge_run;
 mod published;
-mod round;
+mod reading_guest;
 
 use super::{ALL_THERE, About, Against, Bench, Figure, NO_AGER, Point, Policy, Setting};
-use ground::{Ground, Guests, Outcome};
+use merge_run::{Ground, Guests, Outcome};
 use slat_series::PatchSeries;
 
 /// See the module's header.

@@ -1,6 +1,6 @@
 //! A machine whose pages are merged, once: its scanner, and what must be true afterwards.
 
-use super::round::Round;
+use super::reading_guest::Round;
 use crate::benches::crew::Crew;
 use crate::benches::machine::{Machine, builder, gfns, idle, with_one_slot};
 use crate::benches::program::{Cpu, Seen};

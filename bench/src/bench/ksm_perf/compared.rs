@@ -3,8 +3,8 @@
 use super::super::harness::Series;
 use super::super::report::{Check, Row, params};
 use super::LEVER;
-use super::lap::{Sample, Way, written_again};
-use super::stages::{Size, Stage};
+use super::merge_run::{Sample, Way, written_again};
+use super::page_contents::{Size, Stage};
 use slat::{PAGE_SIZE, Why};
 use slat_series::{PatchSeries, change_pte::SYSTEM_TIME};
 

@@ -1,6 +1,6 @@
 //! What a guest does while its pages are merged.
 
-use super::ground::{Ground, stable};
+use super::merge_run::{Ground, stable};
 use crate::benches::program::{Next, Program, Use};
 use crate::benches::way::Way;
 use crate::host::first_page;

@@ -4,8 +4,8 @@
 //! counted: it is what the change-pte series is about. Found none means that even a read fails; a write to a read-only page is no
 //! such fault, it is wanted.
 
-use super::stages::{Size, Stage};
-use super::watch::Watched;
+use super::notified_vm::Watched;
+use super::page_contents::{Size, Stage};
 use slat::{Fault, Format, Gfn, Host, PAGE_SIZE, Span};
 use slat_vcpu::cpu::{Core, Program, Step};
 

@@ -15,9 +15,9 @@
 //! are equally many merges, whichever thread is faster. A vCPU that is not in the guest needs not be waited for, so there are no more
 //! threads than CPUs.
 
-use super::guest::{Again, Seen, Worker};
-use super::stages::{Counts, Size, Stage};
-use super::watch::{Counted, Guest, Watched, scans};
+use super::notified_vm::{Counted, Guest, Watched, scans};
+use super::page_contents::{Counts, Size, Stage};
+use super::reading_guest::{Again, Seen, Worker};
 use crate::bench::harness::Line;
 use crate::bench::machine::pin;
 use slat::table::formats::Npt4;
