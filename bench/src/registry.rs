@@ -213,7 +213,6 @@ mod tests {
     fn a_row_names_where_its_bench_runs() {
         let of = |name: &str| all().iter().find(|row| row.about.name == name).unwrap().runs_in();
         assert_eq!(of("migrate"), "real threads");
-        assert_eq!(of("ksm-perf"), "real threads, virtual time (two programs)");
         for name in [
             "pre-fault",
             "invalidate",
@@ -222,6 +221,8 @@ mod tests {
             "demand-paging",
             "access-tracking-perf",
             "memslot-perf",
+            "numa-balancing",
+            "ksm-perf",
         ] {
             assert_eq!(of(name), "real threads, virtual time");
         }

@@ -42,6 +42,19 @@ pub(crate) unsafe fn zero_page(_: *mut u8) {
     slat_machine::zero_page();
 }
 
+/// What it takes to read a page of 4 KiB word by word: nothing here, where it is read.
+#[cfg(not(virtual_time))]
+#[inline(always)]
+pub(crate) fn page_is_read() {}
+
+/// What it takes to copy so many bytes: nothing here, where they are copied.
+#[cfg(not(virtual_time))]
+#[inline(always)]
+pub(crate) fn bytes_are_copied(_: usize) {}
+
+#[cfg(virtual_time)]
+pub(crate) use slat_machine::{copy as bytes_are_copied, read_page as page_is_read};
+
 /// Returns the number of the calling thread. Numbers of threads that have ended are reused, lowest first.
 #[cfg(not(virtual_time))]
 #[inline]

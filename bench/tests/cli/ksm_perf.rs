@@ -9,7 +9,7 @@ fn bench(args: &[&str]) -> Output {
 
 #[test]
 fn the_rows_are_there_and_the_counts_are_the_tests() {
-    let output = bench(&["--vms", "3", "-b", "2M", "--runs", "1", "--json"]);
+    let output = bench(&["--vms", "3", "-b", "2M", "--mergeable", "256K", "--runs", "1", "--json"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["bench"], &report["params"]["vms"]), (&"ksm-perf".into(), &3.into()));
@@ -28,10 +28,10 @@ fn the_rows_are_there_and_the_counts_are_the_tests() {
     let all = "median, best and worst";
     figure(all, "rate (ratio: slat / baseline)");
     assert_eq!(figure(all, "faults for want of a translation inside changes of the entry")["slat"], 0.0);
-    // Four stages of 3 × 512 pages, all but one merged, and 64 of each VM's once more in each.
-    assert!(figure(all, "pages merged")["slat"].as_f64().unwrap() >= f64::from(4 * 3 * (512 + 64) - 1));
+    // Four stages of 3 × 64 pages, all but one merged, and 8 of each VM's once more in each.
+    assert!(figure(all, "pages merged")["slat"].as_f64().unwrap() >= f64::from(4 * 3 * (64 + 8) - 1));
     let checks = report["checks"].as_array().unwrap();
-    assert_eq!(checks.len(), 16 * 5 + 7 + 3 + 1, "and none of a time");
+    assert_eq!(checks.len(), 16 * 6 + 7 + 3 + 1, "and none of a time");
     assert!(checks.iter().all(|check| check["ok"] == true), "{checks:?}");
 }
 
@@ -43,6 +43,11 @@ fn bad_input_is_one_line_and_exit_status_2() {
         let says = format!("slat: --bytes: {text} is not a multiple of 2M up to 1G\n");
         assert_eq!(String::from_utf8_lossy(&output.stderr), says);
         assert!(output.stdout.is_empty());
+    }
+    for (bytes, text) in [("4K", "4K"), ("9M", "9M"), ("12345", "12345")] {
+        let output = bench(&["--mergeable", bytes]);
+        let says = format!("slat: --mergeable: {text} is not a multiple of 4K from 8K to 8M\n");
+        assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr)), (Some(2), says.into()));
     }
     assert_eq!(bench(&["--vms", "2"]).status.code(), Some(2), "the test has three kinds of contents");
 }

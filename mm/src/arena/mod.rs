@@ -31,7 +31,7 @@ use crate::ledger::Ledgers;
 use crate::mapping::Mapping;
 use crate::notes::Notes;
 use crate::numa::{Node, NodeFrames};
-use crate::prim::zero_page;
+use crate::prim::{bytes_are_copied, zero_page};
 use crate::shards::Shards;
 use parking_lot::Mutex;
 use slat::{Level, PAGE_SIZE, Pfn, Span};
@@ -333,6 +333,7 @@ impl Arena {
         );
         // SAFETY: both pages lie in the mapping and do not overlap.
         unsafe { self.frame(from).copy_to_nonoverlapping(self.frame(to), len) };
+        bytes_are_copied(len);
     }
 }
 

@@ -4,6 +4,7 @@
 //! harmless: bytes are compared again while no vCPU can write to the page.
 
 use crate::arena::Arena;
+use crate::prim::page_is_read;
 use slat::{PAGE_SIZE, Pfn};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -22,6 +23,7 @@ fn words(arena: &Arena, pfn: Pfn) -> &[AtomicU64; WORDS] {
 /// A number that every change of one word of the page changes, and nearly every other change.
 pub(super) fn checksum(arena: &Arena, pfn: Pfn) -> u64 {
     // Each step is one-to-one in the lane and in the word, so a difference in one word never gets lost.
+    page_is_read();
     let mut lanes: [u64; LANES] = [1, 2, 3, 4];
     for group in words(arena, pfn).chunks_exact(LANES) {
         for (lane, word) in lanes.iter_mut().zip(group) {
@@ -36,6 +38,8 @@ pub(super) fn checksum(arena: &Arena, pfn: Pfn) -> u64 {
 
 /// Whether two pages hold the same bytes.
 pub(super) fn equal(arena: &Arena, one: Pfn, other: Pfn) -> bool {
+    // The other is one that was read before.
+    page_is_read();
     let pairs = words(arena, one).iter().zip(words(arena, other));
     pairs.into_iter().all(|(one, other)| one.load(Relaxed) == other.load(Relaxed))
 }

@@ -1,40 +1,39 @@
 //! `slat bench ksm-perf`: what it costs VMs and their host that KSM merges pages under running guests.
 //!
 //! ```text
-//! stages.rs   what the VMs hold, and what KSM must have found: LTP's ksm02
-//! lap.rs      one sample: VMs, a scanner, guests
-//! guest.rs    what a guest does meanwhile
-//! watch.rs    a VM as its address space sees it: time in MMU code, pages that are changing
-//! rows.rs     the report
+//! compared.rs    rows and checks out of samples
+//! table_pages.rs table pages that an invalidation frees, by its reason
 //! ```
-//! The change-pte series: a merge tells KVM twice, of a write protection and of a new frame behind the entry, and KVM unmaps the page
-//! each time. A VM that heeds the reasons keeps it mapped, read-only: no guest faults for want of a translation. The
-//! entrants are the same engine with [`contexts`](slat::vm::Builder::contexts) on and off, under KSM that merges up to 64 pages
-//! [together](slat_mm::KsmBuilder::merge_together), or one by one; with small and with large pages under guests that run all the while,
-//! and under guests that mostly rest.
+//! VMs, guests and the scanner, and what must hold, are those that `slat sim` simulates: `sim/benches/src/benches/ksm`.
 //!
-//! **What is counted as time in MMU code**, the same for both: notifications by the scanner, and the guests' faults, from
-//! leaving the guest until it may be entered again; of both, without the host's own change inside of notifications (it
-//! changes its entries, and copies pages that are written). Nothing of the first filling counts.
+//! A merge tells KVM twice, of a write protection and of a new frame behind the entry, and KVM unmaps the page each time. A VM that heeds
+//! the reasons keeps it mapped, read-only: no guest faults for want of a translation. That is the change-pte series. The
+//! entrants are the same engine with [`contexts`](slat::vm::Builder::contexts) on and off, under KSM that merges up to 64 pages
+//! [together](slat_mm::KsmBuilder::merge_together), or one by one; with small and with large pages; under guests that always run, and
+//! under guests that run a fifth of the time.
+//!
+//! **What is counted as time in MMU code**, the same for both: notifications by the scanner, and the faults of guests, each from
+//! the call until its return; of both, without the host's own change inside of notifications (it edits its entries, and
+//! copies pages that are written). Nothing of the first filling counts.
 
-mod guest;
-mod lap;
-mod rows;
-mod stages;
-mod watch;
+mod compared;
+mod table_pages;
 
 use super::harness::rounds;
 use super::machine::Machine;
 use super::report::{Report, params};
 use super::{About, Asked, Bench, Cell, Grid};
-use lap::Way;
-use rows::{FREED, ONE_BY_ONE, Samples, TOGETHER, Tables};
-use slat::{Level, PAGE_SIZE, Why};
+use compared::{ONE_BY_ONE, Samples, TOGETHER};
+use slat::{Level, PAGE_SIZE};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::size::{self, size};
+use slat_machine::Costs;
 use slat_series::PatchSeries;
-use stages::Size;
+use slat_threads::benches::ksm::merge_run::{Entrant, MergeRun, Plan, arena};
+use slat_threads::benches::ksm::page_contents::{Memory, Stage};
+use slat_threads::benches::{Policy, Setting, Work};
+use table_pages::FREED;
 
 /// What same-page merging costs running guests and their host, with and without the reasons that it gives (the change-pte series)
 #[derive(Debug, clap::Args)]
@@ -46,27 +45,30 @@ pub struct KsmPerf {
     /// Guest memory of each: 2M to 1G
     #[arg(short, long, value_name = "SIZE", default_value = "8M", value_parser = size)]
     bytes: u64,
+    /// Of it, memory that KSM may merge: a multiple of 4K, from 8K on [default: all]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    mergeable: Option<u64>,
 }
 
 /// The 2 × 2 of reasons and merging together; the first is slat as it ships, each second one ignores the reasons.
 const LEVER: [(bool, u32); 4] = [(true, 64), (false, 64), (true, 1), (false, 1)];
 
 /// The 2 × 2 under each host page and guest.
-fn ways() -> Vec<Way> {
-    let grounds = [(false, false), (false, true), (true, false), (true, true)];
-    let all = grounds
-        .map(|(huge, rests)| LEVER.map(|(contexts, together)| Way { contexts, together, huge, rests }));
+fn entrants() -> Vec<Entrant> {
+    let conditions = [(false, false), (false, true), (true, false), (true, true)];
+    let all = conditions
+        .map(|(huge, rests)| LEVER.map(|(heeds, together)| Entrant { heeds, together, huge, rests }));
     all.concat()
 }
 
 /// Rows of levers: a figure and its unit, for each size of pages and each kind of guest.
-macro_rules! each_ground {
+macro_rules! each_condition {
     ($($figure:literal $unit:literal)*) => {
         &[$(
-            each_ground!(@ $figure $unit "4 KiB" "running"),
-            each_ground!(@ $figure $unit "4 KiB" "resting"),
-            each_ground!(@ $figure $unit "2 MiB" "running"),
-            each_ground!(@ $figure $unit "2 MiB" "resting"),
+            each_condition!(@ $figure $unit "4 KiB" "running"),
+            each_condition!(@ $figure $unit "4 KiB" "resting"),
+            each_condition!(@ $figure $unit "2 MiB" "running"),
+            each_condition!(@ $figure $unit "2 MiB" "resting"),
         )*]
     };
     (@ $figure:literal $unit:literal $pages:literal $guest:literal) => {
@@ -88,7 +90,7 @@ const LEVERS: &[Grid] = &[
             ("heeded, one by one", Cell::slat(ONE_BY_ONE)),
             ("heeded, together", Cell::slat(TOGETHER)),
         ],
-        rows: each_ground! {
+        rows: each_condition! {
             "time in MMU code" "ms"
             "of it, faults of the guests" "ms"
             "of it, notifications by the scanner" "ms"
@@ -138,26 +140,36 @@ impl Bench for KsmPerf {
             let text = size::text(self.bytes);
             return Err(Error::Usage(format!("--bytes: {text} is not a multiple of 2M up to 1G")));
         }
-        let size = Size { vms: self.vms, pages_per_vm: self.bytes / PAGE_SIZE };
+        let mergeable = self.mergeable.unwrap_or(self.bytes);
+        if !(2 * PAGE_SIZE..=self.bytes).contains(&mergeable) || !mergeable.is_multiple_of(PAGE_SIZE) {
+            let [text, most] = [mergeable, self.bytes].map(size::text);
+            return Err(Error::Usage(format!(
+                "--mergeable: {text} is not a multiple of 4K from 8K to {most}"
+            )));
+        }
+        let [pages, mergeable] = [self.bytes, mergeable].map(|bytes| bytes / PAGE_SIZE);
+        let memory = Memory { vms: self.vms, pages, mergeable };
         let machine = Machine::detect();
-        let threads = machine.cores.saturating_sub(1).clamp(1, self.vms as usize);
+        let cpus = (machine.cores.saturating_sub(1) as u32).clamp(1, self.vms);
         say(format_args!("{} VMs of {}: {} rounds", self.vms, size::text(self.bytes), asked.runs));
-        let arena = lap::arena(size)?;
-        let ways = ways();
-        let samples = rounds(asked.runs as usize, &ways, |&way| lap::sample(&arena, size, threads, way))?;
-        let samples = Samples { size, ways: &ways, samples: &samples };
-        let reasons = Why::ALL.into_iter().filter(|&why| why != Why::Slot);
-        let tables = reasons.map(|why| {
-            let pages = |contexts| lap::tables(&arena, size, why, Way { contexts, ..ways[0] });
-            Ok((why, [pages(false)?, pages(true)?]))
-        });
-        let tables = Tables(tables.collect::<Result<_, Error>>()?);
+        let arena = arena(memory, cpus + 2).build()?;
+        // Guests do nothing but use their memory.
+        let (policy, work) = (Policy::HeededBatched, Work::none());
+        let setting = &Setting { costs: &Costs::SERVER, vcpus: 1, policy, quick: false, seed: 1, work };
+        let entrants = entrants();
+        let samples = rounds(asked.runs as usize, &entrants, |&entrant| {
+            let plan = Plan { setting, memory, stages: &Stage::ALL, cpus, entrant };
+            MergeRun::new(plan, &arena, false).and_then(|machine| machine.run()).map_err(Error::Machine)
+        })?;
+        let samples = Samples { memory, entrants: &entrants, samples: &samples };
+        let (tables, tables_hold) = table_pages::compare(&arena, pages)?;
         let report = Report {
             params: params! {
-                "vms": self.vms, "bytes_per_vm": self.bytes, "guest_threads": threads, "runs": asked.runs,
+                "vms": self.vms, "bytes_per_vm": self.bytes, "mergeable_pages": mergeable, "guest_threads": cpus,
+                "runs": asked.runs,
             },
-            rows: samples.rows().into_iter().chain(tables.rows()).collect(),
-            checks: samples.checks().into_iter().chain(tables.checks()).collect(),
+            rows: samples.rows().into_iter().chain(tables).collect(),
+            checks: samples.checks().into_iter().chain(tables_hold).collect(),
             ..Report::of(ABOUT.name, machine)
         };
         Ok(report)

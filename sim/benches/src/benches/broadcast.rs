@@ -189,11 +189,11 @@ impl Runner<'_> {
                 }
                 let root = inside.root();
                 let found = ground.processors.step(number, |tlb| {
-                    let found = tlb.find(gfn).or_else(|| {
+                    let load = (gfn, Access::Read);
+                    let found = tlb.find(gfn, Access::Read).or_else(|| {
                         // SAFETY: in guest mode. What reaches this TLB, by an answer or a broadcast, waits for this step.
-                        let found =
-                            unsafe { walk(ground.vm.host(), root, &mut tlb.tables, (gfn, Access::Read)) };
-                        found.inspect(|&pfn| tlb.remember(gfn, pfn))
+                        let found = unsafe { walk(ground.vm.host(), root, &mut tlb.tables, load) };
+                        found.ok().map(|pfn| tlb.remember(gfn, pfn, Access::Read))
                     });
                     found.map(|pfn| ground.judge(&mut self.seen, gfn, pfn))
                 });

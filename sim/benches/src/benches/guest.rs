@@ -163,7 +163,7 @@ impl<'vm> Guest<'vm> {
         if let Some(gfn) = self.pending.take() {
             // SAFETY: in guest mode, and what `tables` remembers is forgotten with every flush that is answered.
             let found = unsafe { walk(host, inside.root(), &mut self.tables, (gfn, Access::Write)) };
-            if found.is_none() {
+            if found.is_err() {
                 return Some(gfn);
             }
         }

@@ -28,13 +28,24 @@ impl Translations for Tables {
 /// Leaves of 4 KiB too, one place for each, as many as the larger of a processor's two TLBs has.
 #[derive(Debug)]
 pub struct Tlb {
-    leaves: Box<[(Gfn, Pfn)]>,
+    leaves: Box<[Place]>,
     /// For walks.
     pub tables: Tables,
 }
 
 const PLACES: u64 = 2048;
-const NOTHING: (Gfn, Pfn) = (Gfn(u64::MAX), Pfn(0));
+/// A page, its frame, and whether the walk was for a store: only then has it set Dirty, and does the place answer a store.
+type Place = (Gfn, Pfn, bool);
+const NOTHING: Place = (Gfn(u64::MAX), Pfn(0), false);
+
+/// Why an access finds no frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoFrame {
+    /// There is no translation.
+    Missing,
+    /// There is one, which does not allow the access.
+    Forbidden,
+}
 
 impl Tlb {
     /// One that remembers nothing.
@@ -42,19 +53,20 @@ impl Tlb {
         Self { leaves: vec![NOTHING; PLACES as usize].into(), tables: Tables::default() }
     }
 
-    fn place(&mut self, gfn: Gfn) -> &mut (Gfn, Pfn) {
+    fn place(&mut self, gfn: Gfn) -> &mut Place {
         &mut self.leaves[(gfn.0 % PLACES) as usize]
     }
 
-    /// The frame behind a page, if it is remembered.
-    pub fn find(&mut self, gfn: Gfn) -> Option<Pfn> {
-        let place = *self.place(gfn);
-        (place.0 == gfn).then_some(place.1)
+    /// The frame behind a page, if it is remembered for this access.
+    pub fn find(&mut self, gfn: Gfn, access: Access) -> Option<Pfn> {
+        let (of, pfn, stored) = *self.place(gfn);
+        (of == gfn && (stored || access != Access::Write)).then_some(pfn)
     }
 
-    /// A walk has found it.
-    pub fn remember(&mut self, gfn: Gfn, pfn: Pfn) {
-        *self.place(gfn) = (gfn, pfn);
+    /// A walk for this access has found it.
+    pub fn remember(&mut self, gfn: Gfn, pfn: Pfn, access: Access) -> Pfn {
+        *self.place(gfn) = (gfn, pfn, access == Access::Write);
+        pfn
     }
 }
 
@@ -78,7 +90,7 @@ impl Translations for Tlb {
 }
 
 /// Walks for an access to `gfn`: sets Accessed in each link that it comes through and in the leaf, for a store Dirty in the
-/// leaf. The page's frame, if it is there and allows the access.
+/// leaf. The page's frame, or why there is none for the access.
 ///
 /// # Safety
 /// The calling vCPU is in guest mode in the VM of these tables, and has not answered a flush since `tables` remembered: so no
@@ -88,7 +100,7 @@ pub unsafe fn walk(
     root: Pfn,
     tables: &mut Tables,
     (gfn, access): (Gfn, Access),
-) -> Option<Pfn> {
+) -> Result<Pfn, NoFrame> {
     let of_table = gfn.base(Level::M2);
     'from_cache: loop {
         let (mut level, mut table) = match tables.0 {
@@ -101,17 +113,19 @@ pub unsafe fn walk(
             let entry = unsafe { page.add(Ept4::index(gfn, level)).as_ref() };
             let word = entry.load();
             if !Ept4::is_present(word) {
-                return None;
+                return Err(NoFrame::Missing);
             }
-            let link = Ept4::is_table(word, level);
-            let bits = if link { Ept4::touch_link(level) } else { Ept4::touch(access) };
+            let leaf = (!Ept4::is_table(word, level)).then(|| Ept4::read_leaf(word));
+            if leaf.is_some_and(|leaf| !leaf.perms.allows(access)) {
+                return Err(NoFrame::Forbidden);
+            }
+            let bits = if leaf.is_some() { Ept4::touch(access) } else { Ept4::touch_link(level) };
             // SAFETY: what a walker sets in that word.
             if word.0 & bits != bits && !unsafe { entry.touch_raw(word, bits) } {
                 continue 'from_cache;
             }
-            if !link {
-                let leaf = Ept4::read_leaf(word);
-                return leaf.perms.allows(access).then(|| leaf.pfn + (gfn.0 - gfn.base(level).0));
+            if let Some(leaf) = leaf {
+                return Ok(leaf.pfn + (gfn.0 - gfn.base(level).0));
             }
             (level, table) = (level.down(), Ept4::pfn(word));
             if level == Level::K4 {

@@ -9,6 +9,7 @@
 //! checks need costs no time in any world.
 
 use super::Check;
+pub use super::hardware::NoFrame;
 use super::hardware::{Tlb, walk};
 use crate::host::SimHost;
 use crate::world::{compute, guest, pause};
@@ -19,7 +20,7 @@ use slat::{Access, Done, Fault, FaultError, Gfn, Host, HostError, Idle, InGuest,
 pub enum Next {
     /// Computes, then loads from a page.
     Load(Gfn),
-    /// The same for a store. No page has both.
+    /// The same for a store.
     Store(Gfn),
     /// Waits a little for another CPU.
     Wait,
@@ -48,6 +49,16 @@ pub trait Program {
     fn may_be_absent(&self, gfn: Gfn) -> bool {
         let _ = gfn;
         false
+    }
+    /// Has a fault served, for this want of a frame. A program that looks at its faults does so here.
+    fn fault<H: Host>(
+        &mut self,
+        vcpu: &mut Vcpu<'_, Ept4, H>,
+        idle: &mut Idle,
+        fault: Fault,
+        _why: NoFrame,
+    ) -> Result<Done, FaultError> {
+        vcpu.fault(idle, fault)
     }
 }
 
@@ -130,11 +141,11 @@ impl<'vm, H: Host> Cpu<'vm, H> {
     /// Runs the guest until it leaves by itself.
     pub fn run(&mut self, idle: &mut Idle, program: &mut impl Program) -> Result<(), String> {
         let mut again = None;
-        while let Some((gfn, access)) = self.run_to_fault(idle, program, again) {
+        while let Some((gfn, access, why)) = self.run_to_fault(idle, program, again) {
             compute(self.exit_ns);
             let fault = Fault { gpa: gfn.gpa(), access };
             again = Some((gfn, access));
-            match self.vcpu.fault(idle, fault) {
+            match program.fault(&mut self.vcpu, idle, fault, why) {
                 Ok(Done::Mapped(_) | Done::Fixed) => self.seen.mapped += 1,
                 // No memory: said by the VM's slots, or by a host that has slots of its own.
                 Ok(Done::Mmio) | Err(FaultError::Host(HostError::Fault)) => {
@@ -149,14 +160,14 @@ impl<'vm, H: Host> Cpu<'vm, H> {
         Ok(())
     }
 
-    /// In the guest until a page is missing, which one; `None`: until the guest leaves. It begins with the page `again`,
-    /// whose turn it still is.
+    /// In the guest until an access finds no frame: to which page, and why; `None`: until the guest leaves. It begins with the
+    /// page `again`, whose turn it still is.
     fn run_to_fault(
         &mut self,
         idle: &mut Idle,
         program: &mut impl Program,
         mut again: Option<(Gfn, Access)>,
-    ) -> Option<(Gfn, Access)> {
+    ) -> Option<(Gfn, Access, NoFrame)> {
         let host = self.vcpu.vm().host();
         let mut inside = self.vcpu.enter(idle, &mut self.tlb).poll();
         loop {
@@ -176,15 +187,16 @@ impl<'vm, H: Host> Cpu<'vm, H> {
                 compute_inside(&mut inside, &mut self.tlb, self.compute_ns);
                 next
             };
-            let pfn = if let Some(pfn) = self.tlb.find(gfn) {
+            let pfn = if let Some(pfn) = self.tlb.find(gfn, access) {
                 pfn
             } else {
                 let tables = &mut self.tlb.tables;
                 // SAFETY: in guest mode, and with every flush that is answered `tables` forgets.
                 let found = unsafe { walk(host, inside.root(), tables, (gfn, access)) };
-                let Some(pfn) = found else { return Some((gfn, access)) };
-                self.tlb.remember(gfn, pfn);
-                pfn
+                match found {
+                    Ok(pfn) => self.tlb.remember(gfn, pfn, access),
+                    Err(why) => return Some((gfn, access, why)),
+                }
             };
             let used = program.judge(gfn, pfn);
             self.seen.uses += 1;

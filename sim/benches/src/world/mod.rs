@@ -5,6 +5,8 @@
 //! | act | simulated | threads |
 //! |---|---|---|
 //! | [`compute`], [`guest`] | the CPU's clock goes on | spins by the clock |
+//! | [`now`] | free | a look at the clock |
+//! | [`clock`] | the price of a look | the same |
 //! | [`rest`] | the same, asleep | sleeps |
 //! | [`copy`] | a price for each cache line | nothing: the copy itself took its time |
 //! | [`kick`] | an interrupt, which ends the [`guest`] of that vCPU's CPU | nothing: guests poll |
@@ -21,14 +23,14 @@ mod threads;
 
 #[cfg(virtual_time)]
 pub use simulated::{
-    AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, Ordering, RwLock, compute, copy, fence, guest,
-    hand_over, kick, now, pause, read_page, rest, run, zero_page,
+    AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, Ordering, RwLock, clock, compute, copy, fence,
+    guest, hand_over, kick, now, pause, read_page, rest, run, thread_local, zero_page,
 };
 pub use slat_machine::{Costs, Job, JobTold};
 #[cfg(not(virtual_time))]
 pub use threads::{
-    AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, NO_THREAD, Ordering, RwLock, compute, copy, cpus,
-    fence, guest, hand_over, kick, now, pause, pin, read_page, rest, run, zero_page,
+    AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, NO_THREAD, Ordering, RwLock, clock, compute, copy,
+    cpus, fence, guest, hand_over, kick, now, pause, pin, read_page, rest, run, thread_local, zero_page,
 };
 
 /// What a run took.

@@ -4,11 +4,17 @@ use super::{Costs, Job, LineTold, Told};
 pub use slat_machine::lock::{Mutex, MutexGuard, RwLock};
 pub use slat_machine::{
     AtomicPtr, AtomicU64, Ordering, compute, copy, fence, guest, hand_over, kick, now, pause, read_page,
-    rest, zero_page,
+    rest, thread_local, zero_page,
 };
 
 /// Acts of a job between two looks at the clock: looks cost nothing.
 pub const LOOK_EVERY: u64 = 1;
+
+/// [`now`], at the price of a look at the clock: for stretches that real looks make longer by much.
+pub fn clock() -> u64 {
+    let _ = slat_machine::Instant::now();
+    now()
+}
 
 /// What lies in the lines that are used at a place: files of the engine, of slat-mm and of this package, from their `src/` on. The
 /// first that the place begins with.

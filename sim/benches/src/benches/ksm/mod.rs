@@ -1,34 +1,43 @@
 //! A host merges equal pages of running vCPUs: the change-pte series.
 //!
 //! ```text
-//! vCPUs      read their way round their pages, each in an order of its own; some of these pages are merged
-//! scanner    for each page: look at it (a checksum, a search) │ make it read-only   │ compare │ give it a shared frame
-//!                                                             │ told: write-protect │         │ told: change-pte
+//! guests     fill their memory, read all over it, and write some of it again
+//! scanner    for each page: read it (a checksum, a search) │ make it read-only   │ compare │ give it a shared frame
+//!                                                          │ told: write-protect │         │ told: change-pte
 //! ```
+//! The host is slat-mm with its KSM. In a simulation one VM has all vCPUs:
+//!
 //! | policy | what the VM makes of the reasons | pages in one change |
 //! |---|---|---|
 //! | ignored | each is an unmap, and guests fault: before | one |
 //! | heeded | the page stays mapped: it loses write permission, then gets its new frame in place: the series | one |
-//! | heeded, batched | the same: slat's own scanner | 64 |
+//! | heeded, batched | the same: KSM as slat-mm ships it | up to 64 |
 //!
 //! Twice: with guests that always run, so that each flush waits for every vCPU, and, for one figure, with guests that run a fifth
-//! of the time, so that a flush seldom meets one there. Kernel time is the scanner's, and what guests lose: to faults, to kicks, and
-//! waiting.
+//! of the time, so that a flush seldom meets one in the guest. Kernel time is the scanner's, and what guests lose: to faults, to kicks,
+//! and waiting.
+//!
+//! `slat bench ksm-perf` runs the same [`MergeRun`] with several VMs, in the four stages of LTP's `ksm02`.
 //!
 //! | file | idea |
 //! |---|---|
-//! | `round` | what a guest does |
-//! | `ground` | a machine, its scanner, what must be true afterwards |
+//! | [`page_contents`] | what the VMs hold in each stage, and what KSM must have found |
+//! | `reading_guest` | what a guest does meanwhile |
+//! | [`notified_vm`] | a VM between its address space and the engine: time of notifications, pages that are changing |
+//! | [`merge_run`] | VMs, their guests, the scanner, and what must be true afterwards |
 //! | `published` | the series' figure beside these |
-//!
-//! **What is not simulated**: guests that write, and so break what was merged.
 
-mod ground;
+pub mod merge_run;
+pub mod notified_vm;
+pub mod page_contents;
 mod published;
-mod round;
+mod reading_guest;
 
-use super::{ALL_THERE, About, Against, Bench, Figure, NO_AGER, Point, Policy, Setting};
-use ground::{Ground, Guests, Outcome};
+use super::{About, Against, Bench, Check, Figure, NO_AGER, OnThreads, Point, Policy, Setting};
+use merge_run::{Entrant, MergeRun, Plan, Sample, arena};
+use notified_vm::Counted;
+use page_contents::{Memory, Stage};
+use reading_guest::POISON;
 use slat_series::PatchSeries;
 
 /// See the module's header.
@@ -36,20 +45,83 @@ use slat_series::PatchSeries;
 pub struct KsmPerf;
 
 /// Figures that are set against the series'.
-const FAULTS: &str = "guest faults per page";
+const MISSING: &str = "guest faults for want of a translation per page";
 const KERNEL: &str = "ns of kernel time per page";
 const KERNEL_RESTING: &str = "ns of kernel time per page, guests that mostly rest";
 
 /// Its row of the registry.
 const ABOUT: About = About {
     asks: "Pages are merged while guests use them, with reasons heeded and ignored (the change-pte series)",
-    takes: ["30 s", "30 MiB"],
+    takes: ["20 s", "50 MiB"],
+    threads: OnThreads::Own,
     unused: &[
         NO_AGER,
-        (&["host_ns", "handlers", "handler_ns", "zeroing", "host_first", "mm_lines"], ALL_THERE),
+        (
+            &["host_ns", "handlers", "handler_ns", "zeroing", "host_first", "mm_lines", "under_lock_ns"],
+            "has slat-mm as its host, with every page from the start",
+        ),
     ],
     ..About::of("ksm-perf", PatchSeries::ChangePte, &[Policy::Ignored, Policy::Heeded, Policy::HeededBatched])
 };
+
+/// What guests fill their memory with: equal pages.
+const STAGES: &[Stage] = &[Stage(1)];
+
+/// So that a run of few vCPUs does not consist of its beginning, and one of many, each of which every merge flushes twice, has an end.
+/// Guests use no more pages than a TLB holds.
+fn memory(setting: &Setting<'_>) -> Memory {
+    let (pages, mergeable): (u64, u64) = match setting.vcpus {
+        ..=8 => (2048, 2048),
+        9..=64 => (512, 128),
+        _ => (512, 64),
+    };
+    Memory { vms: 1, pages, mergeable: if setting.quick { (mergeable / 2).max(64) } else { mergeable } }
+}
+
+/// The policy, with guests that rest or do not.
+fn plan<'s>(setting: &'s Setting<'s>, rests: bool) -> Plan<'s> {
+    let heeds = setting.policy != Policy::Ignored;
+    let together = if setting.policy == Policy::HeededBatched { 64 } else { 1 };
+    let entrant = Entrant { heeds, together, huge: false, rests };
+    Plan { setting, memory: memory(setting), stages: STAGES, cpus: setting.vcpus, entrant }
+}
+
+fn run(plan: Plan<'_>, sabotaged: bool) -> Result<Sample, String> {
+    let arena = arena(plan.memory, plan.setting.vcpus + 1).poison(POISON).build();
+    let arena = arena.map_err(|error| error.to_string())?;
+    MergeRun::new(plan, &arena, sabotaged)?.run()
+}
+
+/// What must be true of a run.
+fn checks(plan: Plan<'_>, sample: &Sample) -> Vec<Check> {
+    let heeds = plan.entrant.heeds;
+    let [missing, by_scanner] = [Counted::Missing, Counted::Notifications].map(|what| sample.of(what));
+    // Where a change finds nothing to unmap, since no guest has faulted after the one before, it owes no flush.
+    let least = if heeds { by_scanner } else { by_scanner / 2 };
+    let mut checks = sample.seen.checks().to_vec();
+    checks.extend(sample.tally.iter().map(Check::from));
+    checks.extend([
+        Check {
+            name: "a flush for each change that takes something away",
+            ok: (least..=by_scanner + sample.breaks).contains(&sample.flushes),
+            detail: format!(
+                "{} of {by_scanner} by the scanner and {} by guests",
+                sample.flushes, sample.breaks
+            ),
+        },
+        Check {
+            name: "guests lose translations of pages that are unmapped, and no others",
+            ok: if heeds { missing == 0 } else { missing >= plan.memory.all_mergeable() },
+            detail: format!("{missing} faults for want of one"),
+        },
+        Check::least(
+            "every page is merged, and once more where it was written",
+            sample.merges,
+            plan.memory.merges(plan.stages),
+        ),
+    ]);
+    checks
+}
 
 impl Bench for KsmPerf {
     fn about(&self) -> &'static About {
@@ -57,14 +129,16 @@ impl Bench for KsmPerf {
     }
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
-        let run = |guests| Ground::new(setting, guests, false)?.run(setting);
-        let (running, resting) = (run(Guests::Run)?, run(Guests::Rest)?);
-        let per_page = |count: u64| count as f64 / running.merged as f64;
-        let kernel = |outcome: &Outcome| per_page(outcome.scan.ns + outcome.lost_ns);
+        let plans = [false, true].map(|rests| plan(setting, rests));
+        let (running, resting) = (run(plans[0], false)?, run(plans[1], false)?);
+        let kernel = |sample: &Sample| (sample.scan_ns + sample.lost_ns) as f64 / sample.merges as f64;
+        let per_page = |count: u64| count as f64 / running.merges as f64;
+        let counted = |what| per_page(running.of(what));
         let figures = vec![
-            Figure::new("ns of the scanner in MMU code per page", per_page(running.scan.mmu_ns), "ns"),
-            Figure::new(FAULTS, per_page(running.seen.faults()), "faults"),
-            Figure::new("ns of the scanner per page", per_page(running.scan.ns), "ns"),
+            Figure::new("ns of the scanner in MMU code per page", counted(Counted::NotifiedNs), "ns"),
+            Figure::new("guest faults per page", counted(Counted::Faults), "faults"),
+            Figure::new(MISSING, counted(Counted::Missing), "faults"),
+            Figure::new("ns of the scanner per page", per_page(running.scan_ns), "ns"),
             Figure::new("ns lost by all guests per page", per_page(running.lost_ns), "ns"),
             Figure::new(KERNEL, kernel(&running), "ns"),
             Figure::new(KERNEL_RESTING, kernel(&resting), "ns"),
@@ -72,14 +146,62 @@ impl Bench for KsmPerf {
             Figure::new("kicks per page", per_page(running.told.kicks), "kicks"),
         ];
         Ok(Point {
-            operations: running.merged,
+            operations: running.merges,
             flushes: running.flushes,
-            checks: [running.checks, resting.checks].concat(),
+            checks: [checks(plans[0], &running), checks(plans[1], &resting)].concat(),
             ..Point::of(setting, figures, running.told)
         })
     }
 
     fn against_series(&self, points: &[Point]) -> Vec<Against> {
         published::against(points)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benches::Work;
+    use crate::benches::tests::{failing, setting};
+
+    /// With nothing around the engine a vCPU meets entries to which a fault of the other one is allowing stores.
+    #[test]
+    fn two_vcpus_that_do_nothing_else_lose_no_translation() {
+        let setting = Setting { work: Work::none(), ..setting(Policy::HeededBatched) };
+        let plan = plan(&setting, false);
+        assert_eq!(failing(&checks(plan, &run(plan, false).unwrap())), [""; 0]);
+    }
+
+    /// Negative control: guests use all pages once more after the last merge.
+    #[test]
+    fn a_flush_that_is_left_out_is_noticed() {
+        for &policy in KsmPerf.policies() {
+            let setting = &setting(policy);
+            for plan in [false, true].map(|rests| plan(setting, rests)) {
+                let name = "no guest used a frame after it had been taken away";
+                let failing = failing(&checks(plan, &run(plan, true).unwrap()));
+                assert!(failing.contains(&name), "{}, {:?}: {failing:?}", policy.name(), plan.entrant);
+            }
+        }
+    }
+
+    /// Negative controls of the other checks.
+    #[test]
+    fn a_flush_a_fault_and_a_merge_that_do_not_belong_there_are_noticed() {
+        for (policy, missing) in [(Policy::Ignored, 0), (Policy::Heeded, 1)] {
+            let setting = &setting(policy);
+            let plan = plan(setting, false);
+            let mut sample = Sample { merges: 1, breaks: 1, ..Sample::default() };
+            sample.counts[Counted::Notifications as usize] = 8;
+            sample.counts[Counted::Missing as usize] = missing;
+            let names = [
+                "a flush for each change that takes something away",
+                "guests lose translations of pages that are unmapped, and no others",
+                "every page is merged, and once more where it was written",
+            ];
+            for flushes in [3, 10] {
+                assert_eq!(failing(&checks(plan, &Sample { flushes, ..sample.clone() })), names);
+            }
+        }
     }
 }
