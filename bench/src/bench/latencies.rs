@@ -1,12 +1,12 @@
-//! Rows of how long acts took beside something long: `slat_threads::benches::onlooker`.
+//! Rows of how long acts took beside something long: `slat_threads::benches::concurrent_latency`.
 
 use super::harness::Series;
 use super::report::Row;
 use serde_json::{Map, Value};
-use slat_threads::benches::onlooker::Took;
+use slat_threads::benches::concurrent_latency::Latencies;
 
 /// Which operations of a sample percentiles are of.
-pub type Pick<S> = fn(&S) -> &Took;
+pub type Pick<S> = fn(&S) -> &Latencies;
 
 /// A row for each percentile, and one for the longest; none where the operation was over before the onlooker could look.
 pub fn latencies<S>(

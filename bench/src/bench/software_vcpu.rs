@@ -7,7 +7,7 @@ use slat::{Fault, Format, Gfn, Host, Idle, Vcpu, VcpuId, Vm};
 use slat_cli::error::Error;
 use slat_cli::thread::window;
 use slat_mm::HostView;
-use slat_threads::benches::guest::Touch;
+use slat_threads::benches::touch_pages::Touch;
 use slat_vcpu::cpu::{Core, Program, Step};
 use slat_vcpu::{Cpu, Exit};
 use std::iter::Peekable;

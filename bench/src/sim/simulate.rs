@@ -119,7 +119,7 @@ fn row(point: &Point, case: &Case) -> Row {
         value,
         unit: unit.into(),
     };
-    let line = |line: &slat_sim::world::LineTold| Line {
+    let line = |line: &slat_sim::world::ContendedLine| Line {
         name: line.name.clone(),
         site: line.site.clone(),
         transfers: line.transfers,
@@ -135,8 +135,8 @@ fn row(point: &Point, case: &Case) -> Row {
         waiting: point.waiting,
         flushes: point.flushes,
         kicks: point.kicks,
-        events: point.told.events,
-        wall_ns: point.told.wall_ns,
-        lines: point.told.lines.iter().map(line).collect(),
+        events: point.stats.events,
+        wall_ns: point.stats.wall_ns,
+        lines: point.stats.lines.iter().map(line).collect(),
     }
 }

@@ -44,7 +44,7 @@ fn two_runs_are_the_same_to_the_last_figure() {
 
 #[test]
 fn each_line_that_cpus_share_has_a_name() {
-    let shared = |bench: &dyn Bench, policy| run(bench, policy, 8, 1).told.lines;
+    let shared = |bench: &dyn Bench, policy| run(bench, policy, 8, 1).stats.lines;
     let lines =
         ALL.iter().flat_map(|bench| bench.policies().iter().flat_map(|&policy| shared(*bench, policy)));
     let unnamed: BTreeSet<_> = lines.filter(|line| line.name == "elsewhere").map(|line| line.site).collect();
@@ -93,8 +93,8 @@ fn at_416_vcpus_one_lock_is_all_that_there_is_and_without_it_no_vcpu_waits() {
         [Policy::Exclusive, Policy::None].map(|policy| run(&DemandPaging, policy, 416, 1));
     let alone = run(&DemandPaging, Policy::None, 1, 1);
     assert!(exclusive.waiting >= 0.9, "{}", exclusive.waiting);
-    assert!(exclusive.told.lines[0].site.starts_with("sync/gate.rs"), "{:?}", exclusive.told.lines[0]);
-    assert!(none.told.wall_ns as f64 <= 0.11 * exclusive.told.wall_ns as f64);
+    assert!(exclusive.stats.lines[0].site.starts_with("sync/gate.rs"), "{:?}", exclusive.stats.lines[0]);
+    assert!(none.stats.wall_ns as f64 <= 0.11 * exclusive.stats.wall_ns as f64);
     assert!(figure(&none) <= 1.1 * figure(&alone), "{} and {}", figure(&none), figure(&alone));
 }
 

@@ -51,4 +51,4 @@ pub use acts::{
 pub use atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, read_words};
 pub use core::sync::atomic::Ordering;
 pub use costs::Costs;
-pub use run::{Job, JobTold, LineTold, NoStack, Told, run};
+pub use run::{Job, JobStats, LineStats, NoStack, SimulatedRun, run};

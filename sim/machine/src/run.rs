@@ -45,13 +45,13 @@ impl<'j> Job<'j> {
 
 /// The result of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Told {
+pub struct SimulatedRun {
     /// Nanoseconds until the last job with the first job's name ended.
     pub wall_ns: u64,
     /// In the order of the jobs.
-    pub jobs: Vec<JobTold>,
+    pub jobs: Vec<JobStats>,
     /// The lines with the longest waits, longest first.
-    pub lines: Vec<LineTold>,
+    pub lines: Vec<LineStats>,
     /// Kicks sent.
     pub kicks: u64,
     /// Shared operations.
@@ -60,7 +60,7 @@ pub struct Told {
 
 /// The figures of one CPU.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct JobTold {
+pub struct JobStats {
     /// See [`Job::name`].
     pub name: &'static str,
     /// Nanoseconds until the job ended.
@@ -75,7 +75,7 @@ pub struct JobTold {
 
 /// The cache lines that one place of the program used.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LineTold {
+pub struct LineStats {
     /// The source file, from its `src/` on.
     pub file: String,
     /// The line of that file.
@@ -95,7 +95,7 @@ pub(crate) type Running = Coroutine<(), Paused, (), DefaultStack>;
 ///
 /// # Panics
 /// When a job panics, and when all CPUs that have not ended wait for one another.
-pub fn run(costs: &Costs, jobs: Vec<Job<'_>>) -> Told {
+pub fn run(costs: &Costs, jobs: Vec<Job<'_>>) -> SimulatedRun {
     let names: Vec<&'static str> = jobs.iter().map(|job| job.name).collect();
     let machine = &Machine::new(costs, jobs.iter().map(|job| job.vcpu));
     let mut coroutines: Vec<Option<Running>> =
@@ -103,7 +103,7 @@ pub fn run(costs: &Costs, jobs: Vec<Job<'_>>) -> Told {
     let mut ended: Vec<Ps> = vec![0; names.len()];
     let all = drive(machine, &mut coroutines, |cpu, clock| ended[cpu] = clock);
     assert!(all == Ended::All, "every CPU waits for another");
-    told(machine, &names, &ended)
+    stats_of(machine, &names, &ended)
 }
 
 /// Lets the coroutines run until all have ended or no coroutine can continue. Reports the end time of each.
@@ -155,18 +155,18 @@ pub(crate) fn begin<'j>(machine: &'j Machine, job: Job<'j>) -> Running {
     })
 }
 
-fn told(machine: &Machine, names: &[&'static str], ended: &[Ps]) -> Told {
+fn stats_of(machine: &Machine, names: &[&'static str], ended: &[Ps]) -> SimulatedRun {
     let ns = |time: Ps| time / 1000;
-    let jobs = names.iter().zip(ended).zip(&machine.cpus).map(|((&name, &ended), cpu)| JobTold {
+    let jobs = names.iter().zip(ended).zip(&machine.cpus).map(|((&name, &ended), cpu)| JobStats {
         name,
         ns: ns(ended),
         waiting_ns: ns(cpu.waiting.get()),
         asleep_ns: ns(cpu.asleep.get()),
         transfers: cpu.transfers.get(),
     });
-    let jobs: Vec<JobTold> = jobs.collect();
+    let jobs: Vec<JobStats> = jobs.collect();
     let first = jobs.first().map_or("", |job| job.name);
-    Told {
+    SimulatedRun {
         wall_ns: jobs.iter().filter(|job| job.name == first).map(|job| job.ns).max().unwrap_or(0),
         lines: lines(machine),
         kicks: machine.kicks.get(),
@@ -176,22 +176,22 @@ fn told(machine: &Machine, names: &[&'static str], ended: &[Ps]) -> Told {
 }
 
 /// The contended lines, by place in the program.
-fn lines(machine: &Machine) -> Vec<LineTold> {
+fn lines(machine: &Machine) -> Vec<LineStats> {
     let lines = machine.lines.borrow();
     let mut places = BTreeMap::<(&str, u32), (u64, u64, Ps)>::new();
     for fought in lines.fought() {
         let place = places.entry((fought.site.file(), fought.site.line())).or_default();
         *place = (place.0 + 1, place.1 + fought.transfers, place.2 + fought.waited);
     }
-    let told = places.into_iter().map(|((file, line), (lines, transfers, waited))| LineTold {
+    let stats = places.into_iter().map(|((file, line), (lines, transfers, waited))| LineStats {
         file: file.rsplit_once("src/").map_or(file, |(_, file)| file).to_owned(),
         line,
         lines,
         transfers,
         waited_ns: waited / 1000,
     });
-    let mut told: Vec<LineTold> = told.collect();
-    told.sort_by_key(|line| core::cmp::Reverse((line.waited_ns, line.transfers)));
-    told.truncate(HOTTEST);
-    told
+    let mut stats: Vec<LineStats> = stats.collect();
+    stats.sort_by_key(|line| core::cmp::Reverse((line.waited_ns, line.transfers)));
+    stats.truncate(HOTTEST);
+    stats
 }

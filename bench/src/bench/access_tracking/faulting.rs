@@ -113,6 +113,6 @@ impl AccessTracking {
         all_went_well(&mut vcpus)?;
         let (lap, passes) = lap.map_err(Error::Machine)?;
         let left = still_young(&world.vm, memory.pages()).map_err(Error::Machine)?;
-        Ok(Sample { wall_ms: lap.told.wall_ns as f64 / 1e6, passes, left, tally: lap.tally })
+        Ok(Sample { wall_ms: lap.stats.wall_ns as f64 / 1e6, passes, left, tally: lap.tally })
     }
 }

@@ -11,7 +11,7 @@ use crate::bench::report::{Check, Report, Row, params};
 use slat::{Access, Gfn, Idle, PAGE_SIZE, Span, Young};
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
-use slat_threads::benches::machine::gfns;
+use slat_threads::benches::vm_setup::gfns;
 use slat_threads::host::hva_of;
 use std::time::Instant;
 

@@ -9,9 +9,9 @@ use slat::{Access, Gfn, Hva, Span, Vm};
 use slat_cli::error::Error;
 use slat_machine::Costs;
 use slat_mm::{AddressSpace, Arena, Backing, HostView, LruSettings};
-use slat_threads::benches::guest::Touch as _;
 use slat_threads::benches::host_faults::machine;
-use slat_threads::benches::machine::gfns;
+use slat_threads::benches::touch_pages::Touch as _;
+use slat_threads::benches::vm_setup::gfns;
 use slat_threads::host::hvas_of;
 use slat_threads::world::run;
 use std::sync::Arc;
@@ -63,9 +63,9 @@ impl TrackedMemory {
         let mut vcpus = self.vcpus(access)?;
         let pages = |part| gfns(part).filter(|&gfn| which(gfn));
         let jobs = vcpus.iter_mut().zip(self.memory.parts()).map(|(vcpu, part)| vcpu.job(pages(part), || ()));
-        let told = run(&Costs::SERVER, jobs.collect());
+        let stats = run(&Costs::SERVER, jobs.collect());
         all_went_well(&mut vcpus)?;
-        Ok(told.wall_ns as f64 / 1e6)
+        Ok(stats.wall_ns as f64 / 1e6)
     }
 }
 

@@ -120,7 +120,7 @@ impl Job {
             (lap, served.sum::<Result<u64, _>>())
         });
         let wrong = words_wrong(&mut vcpus)?;
-        let (Lap { told, mut tally }, served) = (lap.map_err(Error::Machine)?, served?);
+        let (Lap { stats, mut tally }, served) = (lap.map_err(Error::Machine)?, served?);
         let touched: u64 = parts.iter().map(Span::len).sum();
         let given = if self.serve.is_some() { pages } else { 0 };
         tally.insert(2, ("vCPUs found in each page what it was given", [touched - wrong, touched]));
@@ -130,7 +130,7 @@ impl Job {
             fault_ns.add(&vcpu.cpu.fault_ns).map_err(|error| Error::Machine(error.to_string()))?;
         }
         let lock_wait_ns = vm.stats().lock_wait_ns;
-        Ok(Sample { wall_ns: told.wall_ns as f64, fault_ns, lock_wait_ns, tally })
+        Ok(Sample { wall_ns: stats.wall_ns as f64, fault_ns, lock_wait_ns, tally })
     }
 
     /// Guest memory as the host sees it before the guest does.

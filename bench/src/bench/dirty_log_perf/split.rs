@@ -19,7 +19,7 @@ use slat_cli::size;
 use slat_cli::thread::idle;
 use slat_machine::Costs;
 use slat_series::{PatchSeries, kvm};
-use slat_threads::benches::onlooker::{Faulter, Seen, beside};
+use slat_threads::benches::concurrent_latency::{Faulter, PhaseLatencies, beside};
 use slat_threads::world::compute;
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ struct Sample {
     enable: Duration,
     pass: Duration,
     /// Faults elsewhere, beside the enabling and with nothing beside.
-    faults: Seen,
+    faults: PhaseLatencies,
     /// Whether the log reported every page that the pass stored to, and large pages are as they should be after enabling.
     right: bool,
 }
@@ -170,7 +170,12 @@ impl Entrant {
     }
 
     /// Enables the log while vCPU `onlooker` faults elsewhere; then as long nothing is done.
-    fn enable_beside(self, vm: &LoggedVm, logged: Slot, onlooker: VcpuId) -> Result<(Duration, Seen), Error> {
+    fn enable_beside(
+        self,
+        vm: &LoggedVm,
+        logged: Slot,
+        onlooker: VcpuId,
+    ) -> Result<(Duration, PhaseLatencies), Error> {
         let enable = || idle().and_then(|mut idle| timed(|| self.enable(vm, &mut idle, logged)));
         let onlookers = &mut [Faulter::new(vm, onlooker, ELSEWHERE)];
         let warm_up = || compute(2_000_000);

@@ -8,9 +8,9 @@ use slat_cli::thread::idle;
 use slat_machine::Costs;
 use slat_mm::{AddressSpace, Arena, Backing, HostView};
 use slat_threads::benches::demand_paging::Ground;
-use slat_threads::benches::guest::Bare;
 pub use slat_threads::benches::host_faults::BASE;
 use slat_threads::benches::host_faults::{host_has, machine as vm_of};
+use slat_threads::benches::touch_pages::Bare;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -56,5 +56,5 @@ pub fn sample(job: &Job, arena: &Arc<Arena>) -> Result<Sample, Error> {
     let mut tally = lap.tally;
     tally.push((GONE, [gone, faults]));
     tally.push(("no fault waited for a lock", [faults.saturating_sub(waits), faults]));
-    Ok(Sample { fill_ns: lap.told.wall_ns as f64, unmap_ns, tally })
+    Ok(Sample { fill_ns: lap.stats.wall_ns as f64, unmap_ns, tally })
 }

@@ -5,7 +5,7 @@
 //! zap_sample.rs     fill, zap, count: beside vCPUs, and beside the probe
 //! comparisons.rs    the report
 //! ```
-//! The zap beside onlookers, and what must hold after it, is the one that `slat sim` simulates: `sim/benches/src/benches/zap.rs`.
+//! The zap beside timed threads, and what must hold after it, is the one that `slat sim` simulates: `sim/benches/src/benches/zap.rs`.
 //!
 //! The host has no data memory, so what is timed is the engine: the walk, the flush, and the grace period after which
 //! tables come back and every leaf is booked. A total has all three in it. The baselines are the same range leaf by

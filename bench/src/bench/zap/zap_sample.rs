@@ -12,7 +12,7 @@ use slat_cli::error::Error;
 use slat_cli::thread::idle;
 use slat_machine::Costs;
 use slat_threads::benches::Tally;
-use slat_threads::benches::onlooker::{Busy, Faulter, Seen};
+use slat_threads::benches::concurrent_latency::{Faulter, PhaseLatencies, TimedAction};
 use slat_threads::benches::zap::{self, Lap, Times, Way};
 use slat_threads::host::hva_of;
 use slat_threads::world::compute;
@@ -51,9 +51,9 @@ pub struct Entrant {
 pub struct Sample {
     pub times: Times,
     /// Faults beside it, and with no zap for as long.
-    pub faults: Seen,
+    pub faults: PhaseLatencies,
     /// Waits for the zapper, and while there is none.
-    pub waits: Seen,
+    pub waits: PhaseLatencies,
     /// Shootdowns.
     pub flushes: f64,
     /// Table pages that came back.
@@ -66,7 +66,7 @@ pub struct Sample {
 /// threads that are inside. The longest wait is the longest hold.
 struct Probe<'vm>(Memslots<'vm, Npt4, Arithmetic>);
 
-impl Busy for Probe<'_> {
+impl TimedAction for Probe<'_> {
     fn act(&mut self, idle: &mut Idle) -> bool {
         let slot = spare();
         let made = self.0.commit(idle, |tx| tx.create(slot));
@@ -101,7 +101,12 @@ impl Entrant {
     }
 
     /// One zap beside these onlookers.
-    fn lap(self, range: &ZappedRange, vm: &Machine, onlookers: &mut [impl Busy]) -> Result<Lap, Error> {
+    fn lap(
+        self,
+        range: &ZappedRange,
+        vm: &Machine,
+        onlookers: &mut [impl TimedAction],
+    ) -> Result<Lap, Error> {
         let frame = |gfn| Pfn(hva_of(gfn).0 / PAGE_SIZE);
         let zapped = zap::Ground { vm, frame, range: range.gfns(), mapped: range.mapped(), others: 0 };
         let before = || compute(WARM_UP_NS);

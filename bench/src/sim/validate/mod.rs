@@ -18,13 +18,14 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `worlds` | one lap in either world |
+//! | `row_spec` | what a row compares, and one run of it in either world |
 
-mod worlds;
+mod row_spec;
 
 use crate::bench::harness::Series;
 use crate::bench::machine::cpus;
 use crate::calibrate;
+use row_spec::{Around, Measured, RowSpec};
 use serde::Serialize;
 use slat_cli::bar::bar;
 use slat_cli::error::Error;
@@ -33,7 +34,6 @@ use slat_sim::benches::ALL;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use worlds::{Around, Came, Lap};
 
 /// Simulated over real time may be this far from 1, either way.
 const WITHIN: f64 = 0.25;
@@ -129,7 +129,7 @@ impl Validate {
     }
 
     fn validation(&self) -> Result<Validation, Error> {
-        let laps = self.laps()?;
+        let laps = self.row_specs()?;
         let bar = bar(Some(laps.len() as u64), "{msg} [{bar:30}] {pos}/{len} {eta}");
         let mut rows = Vec::with_capacity(laps.len());
         for (lap, jobs) in laps {
@@ -141,8 +141,8 @@ impl Validate {
         Ok(Validation { sim: "validate", cpus: cpus(), within: WITHIN, rows })
     }
 
-    /// Everything that both worlds can run, and how many jobs it has: as many as there are CPUs, and no more.
-    fn laps(&self) -> Result<Vec<(Lap, usize)>, Error> {
+    /// Everything that both row_spec can run, and how many jobs it has: as many as there are CPUs, and no more.
+    fn row_specs(&self) -> Result<Vec<(RowSpec, usize)>, Error> {
         if let Some(unknown) = self.bench.iter().find(|name| ALL.iter().all(|bench| bench.name() != **name)) {
             let names: Vec<_> = ALL.iter().map(|bench| bench.name()).collect();
             return Err(Error::Usage(format!(
@@ -159,7 +159,7 @@ impl Validate {
             for around in [Around::Default, Around::Nothing] {
                 for vcpus in 1..=MOST {
                     for policy in bench.policies() {
-                        let lap = Lap { bench: bench.name(), policy: policy.name(), vcpus, around };
+                        let lap = RowSpec { bench: bench.name(), policy: policy.name(), vcpus, around };
                         let jobs = lap.simulated(&Costs::SERVER)?.jobs;
                         if jobs <= cpus() {
                             laps.push((lap, jobs));
@@ -172,7 +172,7 @@ impl Validate {
     }
 
     /// Tries until the row is within, or has been tried often enough.
-    fn row(&self, lap: Lap, jobs: usize) -> Result<Row, Error> {
+    fn row(&self, lap: RowSpec, jobs: usize) -> Result<Row, Error> {
         let mut attempts = 0;
         loop {
             attempts += 1;
@@ -183,7 +183,7 @@ impl Validate {
         }
     }
 
-    fn attempt(&self, lap: Lap, jobs: usize, attempts: u32) -> Result<Row, Error> {
+    fn attempt(&self, lap: RowSpec, jobs: usize, attempts: u32) -> Result<Row, Error> {
         let (mut real, mut simulated, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         let (mut unit, mut disturbed) = ("", 0);
         // The first round grows pools and warms caches.
@@ -247,8 +247,8 @@ fn costs_now(busy: usize) -> Result<Costs, Error> {
 /// A real lap from which the system took no CPU away; of several that it did, the one from which it did so least, and how
 /// often. Some
 /// benches have a check that only such a lap can pass, that two things were done at the same time.
-fn undisturbed(lap: &Lap, costs: &Costs) -> Result<(i64, Came), Error> {
-    let mut best: Option<(i64, Came)> = None;
+fn undisturbed(lap: &RowSpec, costs: &Costs) -> Result<(i64, Measured), Error> {
+    let mut best: Option<(i64, Measured)> = None;
     let mut wrong = None;
     for _ in 0..TRIES {
         let before = taken_away();

@@ -15,8 +15,8 @@
 //! `slat bench access-tracking-perf` runs the same [`Ager`] on slat-mm, and by the multi-gen LRU, too.
 
 use super::demand_paging::{self, FIRST_FRAMES};
-use super::guest::Touch;
-use super::machine::{Parts, builder, idle, with_one_slot};
+use super::touch_pages::Touch;
+use super::vm_setup::{Parts, builder, idle, with_one_slot};
 use super::{About, Bench, Check, Figure, OnThreads, Point, Policy, Setting};
 use crate::host::{SimHost, hvas_of};
 use crate::world::{AtomicU64, Costs, Job, Ordering::Relaxed, now, rest};
@@ -78,9 +78,9 @@ impl Bench for AccessTracking {
             right: FIRST_FRAMES,
         };
         let (lap, passes) = beside(setting.costs, &ground, &mut guests, ager)?;
-        let told = lap.told;
+        let stats = lap.stats;
 
-        let mut figures = vec![Figure::new("guest wall time", told.wall_ns as f64 / 1e6, "ms")];
+        let mut figures = vec![Figure::new("guest wall time", stats.wall_ns as f64 / 1e6, "ms")];
         if ages {
             figures.push(Figure::new("average pass", passes.ms(), "ms"));
             figures.push(Figure::new("a page, in a pass", passes.ns_a_page(), "ns"));
@@ -93,7 +93,7 @@ impl Bench for AccessTracking {
             operations: faults,
             flushes: vm.stats().flushes.paid,
             checks,
-            ..Point::of(setting, figures, told)
+            ..Point::of(setting, figures, stats)
         })
     }
 }
@@ -210,8 +210,8 @@ pub fn beside<F: Format, H: Host>(
         running.fetch_sub(1, Relaxed);
     };
     let mut passes = Ok(Passes::default());
-    let told = &mut passes;
-    let ager = ager.map(|ager| Job { cpu: ager.cpu, ..Job::new("ager", move || *told = ager.run(running)) });
+    let made = &mut passes;
+    let ager = ager.map(|ager| Job { cpu: ager.cpu, ..Job::new("ager", move || *made = ager.run(running)) });
     let lap = ground.run(costs, vcpus, done, ager)?;
     Ok((lap, passes?))
 }
@@ -233,7 +233,7 @@ mod tests {
             .unwrap();
         let guests = parts.guests(&vm, &work).unwrap();
         // Two pages, which the guests have touched before their parts.
-        let check = |told| was_young(told + still_young(&vm, all).unwrap(), 2);
+        let check = |aged| was_young(aged + still_young(&vm, all).unwrap(), 2);
         assert!(check(0).ok, "{:?}", check(0));
         assert!(vm.young(&mut idle().unwrap(), hvas_of(all), Young::Clear));
         assert!(!check(0).ok && !check(1).ok && check(2).ok);

@@ -16,9 +16,9 @@
 //! broadcast is made by locks, and its time says nothing: there the checks count.
 
 use super::hardware::{Tlb, walk};
-use super::machine::{Machine, builder, gfns, idle, with_one_slot};
+use super::page_order::PageOrder;
 use super::program::Seen;
-use super::way::Way;
+use super::vm_setup::{SimVm, builder, gfns, idle, with_one_slot};
 use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, OnThreads, Point, Policy, Setting, Threads};
 use crate::host::{SimHost, first_page, hva_of, hvas_of};
 use crate::world::{Job, Mutex, compute, guest, now, pause, run};
@@ -145,7 +145,7 @@ impl Translations for Own<'_> {
 
 /// A machine to run on, once.
 struct Ground {
-    vm: Machine,
+    vm: SimVm,
     processors: Arc<Processors>,
     moved: u64,
     /// Of every page, whether its first frame is free: in atomics that cost nothing, as is the next.
@@ -158,7 +158,7 @@ struct Ground {
 struct Runner<'g> {
     ground: &'g Ground,
     vcpu: Vcpu<'g, Ept4, SimHost>,
-    way: Way,
+    way: PageOrder,
     compute_ns: u64,
     exit_ns: u64,
     seen: Seen,
@@ -257,7 +257,7 @@ impl Ground {
         let mut warm = idle()?;
         let runner = |number| {
             let vcpu = self.vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
-            let (way, seen) = (Way::new(setting, number, PAGES), Seen::default());
+            let (way, seen) = (PageOrder::new(setting, number, PAGES), Seen::default());
             let mut runner =
                 Runner { ground: self, vcpu, way, compute_ns: 0, exit_ns: 0, seen, failed: None };
             runner.uses(&mut warm, PAGES, false)?;
@@ -271,13 +271,13 @@ impl Ground {
             took = self.moves();
             self.over.store(true, Relaxed);
         }));
-        let told = run(setting.costs, jobs);
+        let stats = run(setting.costs, jobs);
         let took = took?;
         if let Some(error) = runners.iter().find_map(|runner| runner.failed.clone()) {
             return Err(error);
         }
         let seen = runners.iter().fold(Seen::default(), |sum, runner| sum.and(&runner.seen));
-        let all: u64 = told.jobs.iter().take(runners.len()).map(|job| job.ns).sum();
+        let all: u64 = stats.jobs.iter().take(runners.len()).map(|job| job.ns).sum();
         let lost = all.saturating_sub(seen.uses * compute_ns) as f64 / self.moved as f64;
         let flushes = self.vm.stats().flushes.paid - before;
         let figures = vec![
@@ -293,11 +293,11 @@ impl Ground {
         }
         // On threads none is counted.
         if cfg!(virtual_time) {
-            let ok = (told.kicks == 0) == (setting.policy == Policy::AllReached);
+            let ok = (stats.kicks == 0) == (setting.policy == Policy::AllReached);
             let name = "vCPUs are kicked, but where a broadcast reaches all";
-            checks.push(Check { name, ok, detail: format!("{} kicks", told.kicks) });
+            checks.push(Check { name, ok, detail: format!("{} kicks", stats.kicks) });
         }
-        Ok(Point { operations: self.moved, flushes, checks, ..Point::of(setting, figures, told) })
+        Ok(Point { operations: self.moved, flushes, checks, ..Point::of(setting, figures, stats) })
     }
 }
 

@@ -7,11 +7,11 @@
 //! `slat bench demand-paging` runs the same [`Ground::run`] on slat-mm, with software vCPUs, handler threads, and vCPUs that touch each
 //! other's pages, too.
 
-use super::guest::Touch;
-use super::machine::{Parts, builder, is_first, right_by, with_one_slot};
+use super::touch_pages::Touch;
+use super::vm_setup::{Parts, builder, is_first, right_by, with_one_slot};
 use super::{About, Bench, Check, Figure, OnThreads, Point, Policy, Setting, Tally};
 use crate::host::SimHost;
-use crate::world::{Costs, Job, Told, run};
+use crate::world::{Costs, Job, RunStats, run};
 use slat::{Format, Gfn, Host, Level, Pfn, Span, Vm};
 use slat_series::PatchSeries;
 
@@ -45,16 +45,16 @@ impl Bench for DemandPaging {
             page: Level::K4,
             right: FIRST_FRAMES,
         };
-        let Lap { told, tally } = ground.run(setting.costs, &mut guests, || (), None)?;
+        let Lap { stats, tally } = ground.run(setting.costs, &mut guests, || (), None)?;
         let figures = vec![
-            Figure::new("ns per fault", told.wall_ns as f64 / parts.pages as f64, "ns"),
-            Figure::new("time", told.wall_ns as f64 / 1e6, "ms"),
+            Figure::new("ns per fault", stats.wall_ns as f64 / parts.pages as f64, "ns"),
+            Figure::new("time", stats.wall_ns as f64 / 1e6, "ms"),
         ];
         Ok(Point {
             operations: parts.pages * u64::from(setting.vcpus),
             flushes: vm.stats().flushes.paid,
             checks: tally.iter().map(Check::from).collect(),
-            ..Point::of(setting, figures, told)
+            ..Point::of(setting, figures, stats)
         })
     }
 }
@@ -80,7 +80,7 @@ pub struct Ground<'g, F: Format, H: Host, R> {
 /// One run.
 pub struct Lap {
     /// What it took.
-    pub told: Told,
+    pub stats: RunStats,
     /// What must hold for it to count.
     pub tally: Vec<Tally>,
 }
@@ -99,8 +99,8 @@ impl<F: Format, H: Host, R: Fn(Gfn, Pfn) -> bool> Ground<'_, F, H, R> {
         let step = self.page.pages() as usize;
         let pages = |part: &Span<Gfn>| (part.start.0..part.end.0).step_by(step).map(Gfn);
         let jobs = vcpus.iter_mut().zip(self.parts).map(|(vcpu, part)| vcpu.job(pages(part), then));
-        let told = run(costs, jobs.chain(beside).collect());
-        Ok(Lap { told, tally: self.tally(vcpus, before)? })
+        let stats = run(costs, jobs.chain(beside).collect());
+        Ok(Lap { stats, tally: self.tally(vcpus, before)? })
     }
 
     /// What must hold after it, where so many faults had mapped a page before.
@@ -120,8 +120,8 @@ impl<F: Format, H: Host, R: Fn(Gfn, Pfn) -> bool> Ground<'_, F, H, R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::benches::machine::idle;
     use crate::benches::tests::setting;
+    use crate::benches::vm_setup::idle;
     use crate::host::hvas_of;
     use slat::Why;
 

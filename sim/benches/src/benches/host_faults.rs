@@ -9,8 +9,8 @@
 //! Without zeroing each page is one that was zeroed ahead of need: what a fault costs while a `Zeroer` keeps up.
 
 use super::demand_paging::{Ground, Lap};
-use super::guest::{Bare, Touch};
-use super::machine::{Parts, idle};
+use super::touch_pages::{Bare, Touch};
+use super::vm_setup::{Parts, idle};
 use super::{About, Bench, Check, Figure, NO_AGER, OnThreads, Point, Policy, Setting};
 use slat::table::formats::Ept4;
 use slat::vm::Builder;
@@ -76,11 +76,11 @@ impl Bench for HostFaults {
         let right = ("every page is mapped to the host's frame", host_has(&space, Level::K4));
         let parts_of: Vec<_> = parts.each().collect();
         let ground = Ground { vm: &*vm, parts: &parts_of, page: Level::K4, right };
-        let Lap { told, tally } = ground.run(setting.costs, &mut vcpus, || (), None)?;
+        let Lap { stats, tally } = ground.run(setting.costs, &mut vcpus, || (), None)?;
         let zeroed = arena.list_stats().zeroed - before;
         let figures = vec![
-            Figure::new("ns per fault", told.wall_ns as f64 / parts.pages as f64, "ns"),
-            Figure::new("time", told.wall_ns as f64 / 1e6, "ms"),
+            Figure::new("ns per fault", stats.wall_ns as f64 / parts.pages as f64, "ns"),
+            Figure::new("time", stats.wall_ns as f64 / 1e6, "ms"),
             Figure::new(
                 "waits for a page lock",
                 space.stats().lock_waits as f64 / all as f64 * 1e3,
@@ -89,7 +89,7 @@ impl Bench for HostFaults {
         ];
         let mut checks: Vec<_> = tally.iter().map(Check::from).collect();
         checks.push(Check::all("every page that need not be zeroed was zeroed ahead", zeroed, ahead));
-        Ok(Point { operations: all, checks, ..Point::of(setting, figures, told) })
+        Ok(Point { operations: all, checks, ..Point::of(setting, figures, stats) })
     }
 }
 

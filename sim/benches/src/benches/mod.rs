@@ -7,12 +7,12 @@
 //! | file | idea |
 //! |---|---|
 //! | `point` | what a bench tells: figures, checks |
-//! | [`machine`] | the VM that they run, and how its vCPUs share out memory |
+//! | [`vm_setup`] | the VM that they run, and how its vCPUs share out memory |
 //! | `against` | the series' figures beside ours |
 //! | `hardware` | what a processor does on an access |
-//! | [`guest`] | a vCPU whose guest touches each page once |
-//! | `program`, `crew`, `way` | a vCPU with a TLB, whose guest uses pages again; all vCPUs; in which order |
-//! | [`onlooker`] | what goes on while something long is done, and how long each of its acts takes |
+//! | [`touch_pages`] | a vCPU whose guest touches each page once |
+//! | `program`, `vcpu_programs`, `page_order` | a vCPU with a TLB, whose guest uses pages again; all vCPUs; in which order |
+//! | [`concurrent_latency`] | latency of short actions that threads repeat while a worker does something long |
 //! | [`access_tracking`] | vCPUs fault memory in while a thread ages it (the MGLRU aging series) |
 //! | [`invalidate`] | vCPUs fault beside threads that invalidate (the TDP MMU series) |
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (the TDP MMU series) |
@@ -27,25 +27,25 @@
 pub mod access_tracking;
 mod against;
 pub mod broadcast;
-mod crew;
+pub mod concurrent_latency;
 pub mod demand_paging;
-pub mod guest;
 mod hardware;
 pub mod host_faults;
 pub mod invalidate;
 pub mod ksm;
-pub mod machine;
 pub mod memslot;
 pub mod nested;
 pub mod numa;
-pub mod onlooker;
+mod page_order;
 mod point;
 pub mod populate;
 pub mod pre_fault;
 mod program;
 #[cfg(test)]
 mod tests;
-mod way;
+pub mod touch_pages;
+mod vcpu_programs;
+pub mod vm_setup;
 pub mod zap;
 
 use crate::world::Costs;

@@ -1,7 +1,7 @@
 //! What a bench tells of one run.
 
 use super::{Policy, Setting};
-use crate::world::Told;
+use crate::world::RunStats;
 
 /// What a bench tells of a [`Setting`].
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +21,7 @@ pub struct Point {
     /// Kicks sent.
     pub kicks: u64,
     /// What the run took.
-    pub told: Told,
+    pub stats: RunStats,
     /// Whether the engine did what it was asked.
     pub checks: Vec<Check>,
     /// The run was ended at its bound in virtual time: the first two figures are lower bounds.
@@ -30,16 +30,16 @@ pub struct Point {
 
 impl Point {
     /// What came of a run that ended by itself.
-    pub fn of(setting: &Setting<'_>, figures: Vec<Figure>, told: Told) -> Self {
+    pub fn of(setting: &Setting<'_>, figures: Vec<Figure>, stats: RunStats) -> Self {
         Self {
             vcpus: setting.vcpus,
             policy: setting.policy,
             figures,
             operations: 0,
-            waiting: told.waiting(),
+            waiting: stats.waiting(),
             flushes: 0,
-            kicks: told.kicks,
-            told,
+            kicks: stats.kicks,
+            stats,
             checks: Vec::new(),
             unfinished: false,
         }

@@ -9,13 +9,13 @@
 //! guest memory: 1,000 divided by a figure is GiB/s. On threads leaving a guest takes no time, unless it is asked for: so what is
 //! saved there is the engine's part alone.
 
-use super::guest::{Guest, Touch as _};
-use super::machine::{Machine, builder, right, with_one_slot};
+use super::touch_pages::{Guest, Touch as _};
+use super::vm_setup::{SimVm, builder, right, with_one_slot};
 use super::{
     ALL_THERE, About, Bench, Check, Figure, NO_AGER, OnThreads, Point, Policy, Setting, Threads, Work,
 };
 use crate::host::SimHost;
-use crate::world::{Job, Told, run};
+use crate::world::{Job, RunStats, run};
 use slat::{Access, Gfn, Idle, Level, PAGE_SIZE, Population, Prefault, Span, VcpuId};
 use slat_series::PatchSeries;
 
@@ -46,7 +46,7 @@ const FRAMES: u64 = 1 << 18;
 /// A run with pages of one size.
 struct Ground<'s> {
     setting: &'s Setting<'s>,
-    vm: Machine,
+    vm: SimVm,
     work: Work,
     frames: Span<Gfn>,
 }
@@ -72,18 +72,18 @@ impl<'s> Ground<'s> {
     }
 
     /// Guests touch pages. How many frames came by that.
-    fn by_faults(&self) -> Result<(Told, u64), String> {
+    fn by_faults(&self) -> Result<(RunStats, u64), String> {
         let guest = |number| Guest::new(&self.vm, number, &self.work);
         let mut guests = (0..self.setting.vcpus).map(guest).collect::<Result<Vec<_>, _>>()?;
         let page = self.work.host_page.pages();
         let pages = |part: Span<Gfn>| (part.start.0..part.end.0).step_by(page as usize).map(Gfn);
         let jobs = guests.iter_mut().zip(self.parts()).map(|(guest, part)| guest.job(pages(part), || ()));
-        let told = run(self.setting.costs, jobs.collect());
-        Ok((told, guests.iter().map(|guest| guest.mapped() * page).sum()))
+        let stats = run(self.setting.costs, jobs.collect());
+        Ok((stats, guests.iter().map(|guest| guest.mapped() * page).sum()))
     }
 
     /// vCPUs take stretches.
-    fn together(&self) -> (Told, u64) {
+    fn together(&self) -> (RunStats, u64) {
         let population = &Population::new(self.frames, Prefault::young(Access::Write));
         let job = |number| {
             Job::vcpu(number, move || {
@@ -93,8 +93,8 @@ impl<'s> Ground<'s> {
                 while vcpu.populate_with(&mut idle, population).is_some() {}
             })
         };
-        let told = run(self.setting.costs, (0..self.setting.vcpus).map(job).collect());
-        (told, population.progress().0)
+        let stats = run(self.setting.costs, (0..self.setting.vcpus).map(job).collect());
+        (stats, population.progress().0)
     }
 
     /// What must hold, where so many frames came.
@@ -108,15 +108,15 @@ impl<'s> Ground<'s> {
     }
 
     /// As the policy has it.
-    fn map(&self) -> Result<(Told, u64), String> {
+    fn map(&self) -> Result<(RunStats, u64), String> {
         if self.setting.policy == Policy::Faults { self.by_faults() } else { Ok(self.together()) }
     }
 
     /// Milliseconds for each GiB; and what must hold.
-    fn run(&self) -> Result<(f64, Told, [Check; 2]), String> {
-        let (told, mapped) = self.map()?;
+    fn run(&self) -> Result<(f64, RunStats, [Check; 2]), String> {
+        let (stats, mapped) = self.map()?;
         let gib = (self.frames.len() * PAGE_SIZE) as f64 / f64::from(1 << 30);
-        Ok((told.wall_ns as f64 / 1e6 / gib, told, self.checks(mapped)?))
+        Ok((stats.wall_ns as f64 / 1e6 / gib, stats, self.checks(mapped)?))
     }
 }
 
@@ -127,7 +127,7 @@ impl Bench for Populate {
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
         let small = Ground::new(setting, Level::K4)?;
-        let (small_ms, told, small_checks) = small.run()?;
+        let (small_ms, stats, small_checks) = small.run()?;
         let (large_ms, _, large_checks) = Ground::new(setting, Level::M2)?.run()?;
         let figures = vec![
             Figure::new("a GiB in pages of 4 KiB", small_ms, "ms"),
@@ -136,7 +136,7 @@ impl Bench for Populate {
         Ok(Point {
             operations: small.frames.len(),
             checks: small_checks.into_iter().chain(large_checks).collect(),
-            ..Point::of(setting, figures, told)
+            ..Point::of(setting, figures, stats)
         })
     }
 }

@@ -3,7 +3,7 @@
 //! Each vCPU's thread asks for its part of the memory, one request after the other. The host finds and zeroes each page, and
 //! the engine maps it. No guest runs, so nothing is left or entered: what remains of a fault is the host's work and the engine's.
 
-use super::machine::{Parts, builder, right, with_one_slot};
+use super::vm_setup::{Parts, builder, right, with_one_slot};
 use super::{About, Bench, Check, Figure, NO_AGER, OnThreads, Point, Policy, Setting, Threads};
 use crate::host::SimHost;
 use crate::world::{Job, run};
@@ -51,11 +51,11 @@ impl Bench for PreFault {
                 }
             })
         };
-        let told = run(setting.costs, (0..).zip(parts.each()).map(job).collect());
+        let stats = run(setting.costs, (0..).zip(parts.each()).map(job).collect());
         let all = parts.pages * u64::from(setting.vcpus);
         let figures = vec![
-            Figure::new("ns per page", told.wall_ns as f64 / parts.pages as f64, "ns"),
-            Figure::new("time", told.wall_ns as f64 / 1e6, "ms"),
+            Figure::new("ns per page", stats.wall_ns as f64 / parts.pages as f64, "ns"),
+            Figure::new("time", stats.wall_ns as f64 / 1e6, "ms"),
         ];
         Ok(Point {
             operations: all,
@@ -63,7 +63,7 @@ impl Bench for PreFault {
                 Check::all("every page was mapped by its request", mapped.load(Relaxed), all),
                 Check::all("every page is mapped to its frame", right(vm, parts.each())?, all),
             ],
-            ..Point::of(setting, figures, told)
+            ..Point::of(setting, figures, stats)
         })
     }
 }

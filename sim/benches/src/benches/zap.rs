@@ -12,17 +12,17 @@
 //! | new root | all tables of the VM, what vCPUs have faulted in included |
 //!
 //! A zap is over when its tables are taken apart and its leaves counted off. vCPUs begin before it and go on until then. A
-//! fault is beside the zap if any part of it is ([`onlooker`](super::onlooker)).
+//! fault is beside the zap if any part of it is ([`concurrent_latency`](super::concurrent_latency)).
 //!
 //! `slat bench zap` runs the same [`Lap`] with ranges of up to 64 GiB, with vCPUs without a guest, and beside memslots that are made and
 //! deleted.
 
-use super::guest::Touching;
-use super::machine::{Machine, Parts, builder, gfns, idle, with_one_slot};
-use super::onlooker::{Busy, Seen, beside};
+use super::concurrent_latency::{PhaseLatencies, TimedAction, beside};
+use super::touch_pages::Touching;
+use super::vm_setup::{Parts, SimVm, builder, gfns, idle, with_one_slot};
 use super::{About, Bench, Check, Figure, OnThreads, Point, Policy, Setting, Tally};
 use crate::host::{SimHost, first_page, hva_of, hvas_of};
-use crate::world::{Costs, Told, compute, now};
+use crate::world::{Costs, RunStats, compute, now};
 use slat::{Access, Fault, Format, Gfn, Host, Idle, PAGE_SIZE, Pfn, Span, VcpuId, Vm, Why};
 use slat_series::PatchSeries;
 
@@ -81,7 +81,7 @@ impl Bench for Zap {
             Policy::Unhook => Way::Unhook,
             _ => Way::LeafByLeaf,
         };
-        let Lap { times, seen, flushes, told, tally, .. } =
+        let Lap { times, seen, flushes, stats, tally, .. } =
             Lap::run(&ground, way, setting.costs, &mut guests, before, |_| 0)?;
         let mut checks: Vec<_> = tally.iter().map(Check::from).collect();
         checks.push(Check::all("every fault of the others mapped a page", seen.good[0], seen.good[1]));
@@ -92,12 +92,12 @@ impl Bench for Zap {
             ns("longest fault beside it", seen.beside.longest_ns as f64),
             ns("fault before it", seen.before.mean_ns()),
         ];
-        Ok(Point { operations: seen.good[1], flushes, checks, ..Point::of(setting, figures, told) })
+        Ok(Point { operations: seen.good[1], flushes, checks, ..Point::of(setting, figures, stats) })
     }
 }
 
 /// Maps every page of `range`, at no cost.
-fn fill(vm: &Machine, range: Span<Gfn>) -> Result<(), String> {
+fn fill(vm: &SimVm, range: Span<Gfn>) -> Result<(), String> {
     let (mut idle, vcpu) = (idle()?, vm.vcpu(VcpuId(0)));
     let mut vcpu = vcpu.ok_or("vCPU 0 is in use")?;
     for gfn in gfns(range) {
@@ -109,7 +109,7 @@ fn fill(vm: &Machine, range: Span<Gfn>) -> Result<(), String> {
 }
 
 /// Has every table of `range` in this CPU's caches: what is not there costs real CPUs much, and simulated ones nothing.
-fn look_over(vm: &Machine, range: Span<Gfn>) {
+fn look_over(vm: &SimVm, range: Span<Gfn>) {
     let mut idle = Idle::take().expect("a CPU of its own");
     vm.lockless(&mut idle).for_each(range, |_| ());
 }
@@ -179,37 +179,37 @@ pub struct Ground<'g, F: Format, H: Host> {
     pub others: u64,
 }
 
-/// A zap beside onlookers.
+/// A zap beside timed threads.
 pub struct Lap {
     /// Of the zap.
     pub times: Times,
-    /// What onlookers saw of it.
-    pub seen: Seen,
+    /// What timed threads saw of it.
+    pub seen: PhaseLatencies,
     /// Shootdowns.
     pub flushes: u64,
     /// Table pages that came back.
     pub freed: u64,
-    told: Told,
+    stats: RunStats,
     /// What must hold for it to count.
     pub tally: Vec<Tally>,
 }
 
 impl Lap {
-    /// `onlookers` begin while `before` lasts, and go on after the zap for as long as `control_ns` says.
+    /// `timed` threads begin while `before` lasts, and go on after the zap for as long as `control_ns` says.
     pub fn run<F: Format, H: Host>(
         ground: &Ground<'_, F, H>,
         way: Way,
         costs: &Costs,
-        onlookers: &mut [impl Busy],
+        timed: &mut [impl TimedAction],
         before: impl FnOnce() + Send,
         control_ns: impl FnOnce(&Times) -> u64 + Send,
     ) -> Result<Self, String> {
         let vm = ground.vm;
         let filled = vm.stats();
         let zap = || way.zap(vm, ground.range, &mut Idle::take().expect("a CPU of its own"));
-        let (times, seen, told) = beside(costs, onlookers, before, zap, control_ns)?;
+        let (times, seen, stats) = beside(costs, timed, before, zap, control_ns)?;
         let after = vm.stats();
-        let made = if onlookers.iter().any(|busy| busy.vcpu().is_some()) { seen.good[0] } else { 0 };
+        let made = if timed.iter().any(|busy| busy.vcpu().is_some()) { seen.good[0] } else { 0 };
         let mut tally =
             vec![("the range was mapped before", [filled.leaves[0] - ground.others, ground.mapped])];
         tally.extend(ground.tally(way, made)?);
@@ -218,7 +218,7 @@ impl Lap {
             seen,
             flushes: after.flushes.paid - filled.flushes.paid,
             freed: filled.table_bytes.saturating_sub(after.table_bytes) / PAGE_SIZE,
-            told,
+            stats,
             tally,
         })
     }

@@ -26,7 +26,7 @@ pub use simulated::{
     AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, Ordering, RwLock, clock, compute, copy, fence,
     guest, hand_over, kick, now, pause, read_page, rest, run, thread_local, zero_page,
 };
-pub use slat_machine::{Costs, Job, JobTold};
+pub use slat_machine::{Costs, Job, JobStats};
 #[cfg(not(virtual_time))]
 pub use threads::{
     AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, NO_THREAD, Ordering, RwLock, clock, compute, copy,
@@ -35,13 +35,13 @@ pub use threads::{
 
 /// What a run took.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
+pub struct RunStats {
     /// From the beginning until the last job of the first job's kind had ended.
     pub wall_ns: u64,
     /// In the order given. Threads cannot tell how long they waited or slept.
-    pub jobs: Vec<JobTold>,
+    pub jobs: Vec<JobStats>,
     /// The cache lines that were fought over, hottest first, 16 at most. On threads they cannot be seen.
-    pub lines: Vec<LineTold>,
+    pub lines: Vec<ContendedLine>,
     /// Kicks sent; none on threads, which need none.
     pub kicks: u64,
     /// Shared operations simulated; none on threads.
@@ -50,7 +50,7 @@ pub struct Told {
 
 /// Cache lines that were fought over at one place of the program.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LineTold {
+pub struct ContendedLine {
     /// What lies in it, or where it is.
     pub name: String,
     /// Where that place is: "sync/gate.rs:99".
@@ -63,7 +63,7 @@ pub struct LineTold {
     pub waited_ns: u64,
 }
 
-impl Told {
+impl RunStats {
     /// The share of their time that jobs of the first job's kind waited, 0 to 1.
     pub fn waiting(&self) -> f64 {
         let kind = self.jobs.first().map_or("", |job| job.name);

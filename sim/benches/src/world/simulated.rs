@@ -1,6 +1,6 @@
 //! The simulated machine: acts cost virtual time by its price list.
 
-use super::{Costs, Job, LineTold, Told};
+use super::{ContendedLine, Costs, Job, RunStats};
 pub use slat_machine::lock::{Mutex, MutexGuard, RwLock};
 pub use slat_machine::{
     AtomicPtr, AtomicU64, Ordering, compute, copy, fence, guest, hand_over, kick, now, pause, read_page,
@@ -48,11 +48,11 @@ const NAMES: &[(&str, &str)] = &[
 ];
 
 /// Each job runs on a CPU of its own, all begin together; returns when all have ended.
-pub fn run(costs: &Costs, jobs: Vec<Job<'_>>) -> Told {
-    let told = slat_machine::run(costs, jobs);
-    let lines = told.lines.into_iter().map(|line| {
+pub fn run(costs: &Costs, jobs: Vec<Job<'_>>) -> RunStats {
+    let stats = slat_machine::run(costs, jobs);
+    let lines = stats.lines.into_iter().map(|line| {
         let name = NAMES.iter().find(|(place, _)| line.file.starts_with(place)).map(|&(_, name)| name);
-        LineTold {
+        ContendedLine {
             name: name.unwrap_or("elsewhere").to_owned(),
             site: format!("{}:{}", line.file, line.line),
             lines: line.lines,
@@ -60,11 +60,11 @@ pub fn run(costs: &Costs, jobs: Vec<Job<'_>>) -> Told {
             waited_ns: line.waited_ns,
         }
     });
-    Told {
-        wall_ns: told.wall_ns,
+    RunStats {
+        wall_ns: stats.wall_ns,
         lines: lines.collect(),
-        jobs: told.jobs,
-        kicks: told.kicks,
-        events: told.events,
+        jobs: stats.jobs,
+        kicks: stats.kicks,
+        events: stats.events,
     }
 }

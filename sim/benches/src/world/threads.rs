@@ -9,7 +9,7 @@ mod pages;
 mod partner;
 mod pin;
 
-use super::{Costs, Job, JobTold, Told};
+use super::{Costs, Job, JobStats, RunStats};
 pub use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 pub use pages::{read_page, zero_page};
 pub use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -119,7 +119,7 @@ fn cross(line: &AtomicU64, all: u64) {
 
 /// Runs every job on a CPU of its own, round robin where there are fewer; all begin together. Returns when all have
 /// ended.
-pub fn run(_costs: &Costs, jobs: Vec<Job<'_>>) -> Told {
+pub fn run(_costs: &Costs, jobs: Vec<Job<'_>>) -> RunStats {
     let (line, all) = (&AtomicU64::new(0), jobs.len() as u64);
     let alone = jobs.len() <= cpus();
     let kind = jobs.first().map_or("", |job| job.name);
@@ -153,16 +153,16 @@ pub fn run(_costs: &Costs, jobs: Vec<Job<'_>>) -> Told {
     let first = ran.iter().map(|&(_, began, _)| began).min();
     let since = |then: Instant| first.map_or(0, |first| (then - first).as_nanos() as u64);
     let ended = ran.iter().filter(|&&(name, ..)| name == kind).map(|&(_, _, ended)| since(ended));
-    Told {
+    RunStats {
         wall_ns: ended.max().unwrap_or(0),
         jobs: ran
             .iter()
-            .map(|&(name, began, ended)| JobTold {
+            .map(|&(name, began, ended)| JobStats {
                 name,
                 ns: (ended - began).as_nanos() as u64,
-                ..JobTold::default()
+                ..JobStats::default()
             })
             .collect(),
-        ..Told::default()
+        ..RunStats::default()
     }
 }

@@ -14,7 +14,7 @@
 //! lengthens each customer's hold.
 
 use slat_machine::lock::Mutex;
-use slat_machine::{Costs, Job, JobTold, compute, now, run};
+use slat_machine::{Costs, Job, JobStats, compute, now, run};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Think and hold times in nanoseconds.
@@ -110,7 +110,7 @@ fn simulate(customers: u32, times: Times, lock: Lock, costs: &Costs) -> Seen {
         })
     };
     let told = run(costs, (0..customers).map(job).collect());
-    let sum = |of: fn(&JobTold) -> u64| told.jobs.iter().map(of).sum::<u64>() as f64;
+    let sum = |of: fn(&JobStats) -> u64| told.jobs.iter().map(of).sum::<u64>() as f64;
     let served = served.load(Relaxed) as f64;
     Seen {
         throughput: served / (END - WARM) as f64,

@@ -16,13 +16,13 @@ mod places;
 
 pub use places::{Layout, TABLE};
 
-use super::guest::{Guest, Touch};
-use super::machine::{builder, idle, with_one_slot};
+use super::touch_pages::{Guest, Touch};
+use super::vm_setup::{builder, idle, with_one_slot};
 use super::{
     ALL_THERE, About, Bench, Check, Figure, NO_AGER, OnThreads, Over, Point, Policy, Setting, Tally, Work,
 };
 use crate::host::{SimHost, first_page};
-use crate::world::{AtomicU64, Job, LOOK_EVERY, Ordering::Relaxed, Told, now, run};
+use crate::world::{AtomicU64, Job, LOOK_EVERY, Ordering::Relaxed, RunStats, now, run};
 use places::{Invalidator, empty, warm};
 use slat::{Format, Gfn, Host, Level, Pfn, Span, Stats, Vm};
 use slat_series::PatchSeries;
@@ -62,7 +62,7 @@ impl Bench for Invalidate {
         let alone = Lap::simulated(setting, 0, u64::MAX)?;
         let lap = match setting.work.invalidators {
             0 => None,
-            many => Some(Lap::simulated(setting, many, BOUND * alone.told.wall_ns)?),
+            many => Some(Lap::simulated(setting, many, BOUND * alone.stats.wall_ns)?),
         };
         Ok(lap.as_ref().unwrap_or(&alone).point(setting, &alone))
     }
@@ -94,7 +94,7 @@ impl<'g, F: Format, H: Host> Ground<'g, F, H> {
 
 /// One run.
 pub struct Lap {
-    told: Told,
+    stats: RunStats,
     /// Faults of all vCPUs.
     pub made: u64,
     /// Those that mapped a page.
@@ -182,11 +182,12 @@ impl Lap {
                 *made = invalidator.run(on);
             })
         });
-        let told = run(setting.costs, jobs.chain(beside).collect());
+        let stats = run(setting.costs, jobs.chain(beside).collect());
 
         let counts: Vec<_> = vcpus.iter_mut().map(|vcpu| *vcpu.counts()).collect();
-        let slowest = counts.iter().zip(&told.jobs).map(|(made, job)| job.ns as f64 / made[0].max(1) as f64);
-        let each = made.iter().zip(&told.jobs[vcpus.len()..]).map(|(&made, job)| job.ns as f64 / made as f64);
+        let slowest = counts.iter().zip(&stats.jobs).map(|(made, job)| job.ns as f64 / made[0].max(1) as f64);
+        let each =
+            made.iter().zip(&stats.jobs[vcpus.len()..]).map(|(&made, job)| job.ns as f64 / made as f64);
         let lap = Self {
             made: counts.iter().map(|counts| counts[0]).sum(),
             mapped: counts.iter().map(|counts| counts[1]).sum(),
@@ -194,10 +195,10 @@ impl Lap {
             invalidations: made.iter().sum(),
             invalidation_ns: (invalidators > 0).then(|| each.sum::<f64>() / f64::from(invalidators)),
             counted: since(&before, &vm.stats()),
-            kicks: told.kicks,
+            kicks: stats.kicks,
             unfinished: counts.iter().any(|counts| counts[0] < layout.pages),
             tally: Vec::new(),
-            told,
+            stats,
         };
         let tally = lap.tally(ground, &setting.work)?;
         Ok(Self { tally, ..lap })
@@ -241,11 +242,11 @@ impl Lap {
         let faults = self.counted.mapped_faults.max(1) as f64;
         let ratio = self.fault_ns / alone.fault_ns;
         let transfers: u64 =
-            self.told.jobs.iter().take(setting.vcpus as usize).map(|job| job.transfers).sum();
+            self.stats.jobs.iter().take(setting.vcpus as usize).map(|job| job.transfers).sum();
         let per_1000 =
             |name, count: u64| Figure { name, value: 1000.0 * count as f64 / faults, unit: "in 1000 faults" };
         let by = self.counted.retries_by;
-        let wall_ns = self.told.wall_ns.max(1) as f64;
+        let wall_ns = self.stats.wall_ns.max(1) as f64;
         let [mut checks, mine] =
             [alone, self].map(|lap| lap.tally.iter().map(Check::from).collect::<Vec<_>>());
         for (all, mine) in checks.iter_mut().zip(mine) {
@@ -273,7 +274,7 @@ impl Lap {
             flushes: self.counted.flushes.paid,
             kicks: self.kicks,
             checks,
-            ..Point::of(setting, figures, self.told.clone())
+            ..Point::of(setting, figures, self.stats.clone())
         }
     }
 }
@@ -320,7 +321,7 @@ mod tests {
         let setting = &Setting { work: work(1), ..setting(Policy::None) };
         let alone = Lap::simulated(setting, 0, u64::MAX).unwrap();
         assert!(!alone.unfinished);
-        let ended = Lap::simulated(setting, 1, alone.told.wall_ns / 2).unwrap();
+        let ended = Lap::simulated(setting, 1, alone.stats.wall_ns / 2).unwrap();
         assert!(ended.unfinished && ended.made < alone.made && ended.made > 0);
         let point = ended.point(setting, &alone);
         assert!(point.unfinished);

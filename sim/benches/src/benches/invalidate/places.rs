@@ -1,7 +1,7 @@
 //! Which frames vCPUs fault in, and which ones invalidators invalidate.
 
-use super::super::guest::Touch;
-use super::super::machine::idle;
+use super::super::touch_pages::Touch;
+use super::super::vm_setup::idle;
 use super::super::{Over, Setting, Work};
 use crate::host::hvas_of;
 use crate::world::Ordering::Relaxed;
@@ -148,8 +148,8 @@ mod tests {
     use super::*;
     use crate::benches::Policy;
     use crate::benches::invalidate::tests::work;
-    use crate::benches::machine::{builder, with_one_slot};
     use crate::benches::tests::setting;
+    use crate::benches::vm_setup::{builder, with_one_slot};
     use crate::host::SimHost;
 
     #[test]

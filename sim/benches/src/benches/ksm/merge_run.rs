@@ -17,11 +17,11 @@ use super::notified_vm::{COUNTED, Counted, NotifiedVm, as_scanner};
 use super::page_contents::{Memory, PAGE, Stage, WRITTEN_AGAIN, counts};
 use super::reading_guest::ReadingGuest;
 use crate::benches::host_faults::BASE;
-use crate::benches::machine::idle;
+use crate::benches::page_order::PageOrder;
 use crate::benches::program::{Cpu, Seen};
-use crate::benches::way::Way;
+use crate::benches::vm_setup::idle;
 use crate::benches::{Setting, Tally};
-use crate::world::{Job, Told, kick, now, rest, run};
+use crate::world::{Job, RunStats, kick, now, rest, run};
 use core::sync::atomic::{
     AtomicBool, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
@@ -89,7 +89,7 @@ pub struct Sample {
     /// What guests used.
     pub seen: Seen,
     /// The last stage beside the scanner.
-    pub told: Told,
+    pub told: RunStats,
     /// What must hold.
     pub tally: Vec<Tally>,
 }
@@ -163,7 +163,7 @@ impl<'p> MergeRun<'p> {
                 let told =
                     self.run_beside(&mut cpus, Some(scanner), |idle, runners| self.read(idle, runners))?;
                 let kicks = sample.told.kicks + told.kicks;
-                sample.told = Told { kicks, ..if to_write == 0 { told } else { sample.told } };
+                sample.told = RunStats { kicks, ..if to_write == 0 { told } else { sample.told } };
             }
             sample.tally.extend(self.count(stage)?);
         }
@@ -196,7 +196,7 @@ impl<'p> MergeRun<'p> {
                 arena: &self.arena,
                 memory,
                 stage: Stage(0),
-                way: Way::new(setting, number, memory.pages),
+                way: PageOrder::new(setting, number, memory.pages),
                 left: 0,
                 writes: ((0..0).step_by(1), 1),
                 stores: false,
@@ -227,7 +227,7 @@ impl<'p> MergeRun<'p> {
         cpus: &mut [Vec<Runner<'r>>],
         scanner: Option<Job<'_>>,
         work: impl Fn(&mut Idle, &mut [Runner<'r>]) -> Result<(), String> + Copy + Send,
-    ) -> Result<Told, String> {
+    ) -> Result<RunStats, String> {
         let jobs = cpus.iter_mut().zip(0..).map(|(runners, number)| {
             Job::vcpu(number, move || {
                 let done = idle().and_then(|mut idle| work(&mut idle, runners));

@@ -6,8 +6,8 @@
 
 use super::notified_vm::{Counted, NotifiedVm};
 use super::page_contents::{Memory, PAGE, Stage};
+use crate::benches::page_order::PageOrder;
 use crate::benches::program::{Next, NoFrame, Program, Use};
-use crate::benches::way::Way;
 use crate::world::{copy, now};
 use core::iter::StepBy;
 use core::ops::Range;
@@ -30,7 +30,7 @@ pub struct ReadingGuest<'m> {
     /// What its memory holds.
     pub stage: Stage,
     /// In which order it reads.
-    pub way: Way,
+    pub way: PageOrder,
     /// Acts before it leaves.
     pub left: u64,
     /// Pages that it has to write with what they hold in the stage, and of how many acts one is such a store.

@@ -2,7 +2,7 @@
 //! design before the series is [`array`](super::array).
 
 use crate::benches::Setting;
-use crate::benches::machine::{builder, idle};
+use crate::benches::vm_setup::{builder, idle};
 use crate::host::SimHost;
 use slat::table::formats::Ept4;
 use slat::vm::Builder;

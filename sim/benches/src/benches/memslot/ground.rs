@@ -4,11 +4,11 @@ use super::design::{Design, Machine};
 use super::guests::{Meeting, Round};
 use super::layout::{ACTIVE, Layout};
 use super::scenario::Ran;
-use crate::benches::machine::{idle, right};
 use crate::benches::program::Seen;
+use crate::benches::vm_setup::{idle, right};
 use crate::benches::{Check, Setting};
 use crate::host::SimHost;
-use crate::world::{Ordering::Relaxed, Told, now, rest};
+use crate::world::{Ordering::Relaxed, RunStats, now, rest};
 use slat::{Gfn, Idle, PAGE_SIZE, Slot, Span};
 
 /// Pages of the area.
@@ -31,7 +31,7 @@ pub struct Ground {
 
 /// What a run told.
 pub struct Outcome {
-    pub told: Told,
+    pub stats: RunStats,
     pub moves: u64,
     /// Nanoseconds of a move, on average: of the last slot, of the one beside it.
     pub moved_ns: [f64; 2],
@@ -75,7 +75,7 @@ impl Ground {
             flushes: stats.flushes.paid,
             checks: self.checks(&seen, ran.mapped)?,
             seen,
-            told: ran.told,
+            stats: ran.stats,
         })
     }
 

@@ -79,7 +79,7 @@ impl Bench for MemslotPerf {
             Figure::new("ns per move, 509 slots", some.moved_ns[0], "ns"),
             Figure::new(MOVE_FEW, few.moved_ns[0], "ns"),
             Figure::new("ns per access", most.access_ns, "ns"),
-            Figure::new("kicks per move", per_move(most.told.kicks), "kicks"),
+            Figure::new("kicks per move", per_move(most.stats.kicks), "kicks"),
             Figure::new("retries per move", per_move(most.retries), "retries"),
             Figure::new("exits for want of memory per move", per_move(most.seen.absent), "exits"),
         ];
@@ -87,7 +87,7 @@ impl Bench for MemslotPerf {
             operations: most.moves,
             flushes: most.flushes,
             checks: [most.checks, some.checks, few.checks].concat(),
-            ..Point::of(setting, figures, most.told)
+            ..Point::of(setting, figures, most.stats)
         })
     }
 

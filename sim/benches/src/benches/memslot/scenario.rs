@@ -17,12 +17,12 @@
 use super::design::{Design, Machine};
 use super::guests::{Laps, Meeting, Round};
 use super::layout::{ACTIVE, Layout};
-use crate::benches::crew::Crew;
-use crate::benches::machine::idle;
 use crate::benches::program::{Program, Seen};
+use crate::benches::vcpu_programs::VcpuPrograms;
+use crate::benches::vm_setup::idle;
 use crate::benches::{Setting, Tally};
 use crate::host::{SimHost, hvas_of};
-use crate::world::{Job, Told, now, run};
+use crate::world::{Job, RunStats, now, run};
 use slat::{Gfn, Idle, Level, PAGE_SIZE, Slot, Span};
 
 /// What is done to the slots.
@@ -242,7 +242,7 @@ struct Host {
 /// What came of guests beside the host's thread.
 pub struct Ran<H> {
     /// The run.
-    pub told: Told,
+    pub stats: RunStats,
     /// What the host's thread came to.
     pub host: H,
     /// What all guests have done.
@@ -265,7 +265,7 @@ impl<H: Send> Ran<H> {
         guest: impl Fn(u32) -> P,
         host: impl FnOnce(&mut Idle) -> Result<H, String> + Send,
     ) -> Result<Self, String> {
-        let mut crew = Crew::warm(vm, setting, accesses, guest)?;
+        let mut crew = VcpuPrograms::warm(vm, setting, accesses, guest)?;
         let mapped = vm.stats().mapped_faults;
         let mut done = Err("the host's thread has not run".to_owned());
         let mut jobs = crew.jobs(|idle, cpu, program| {
@@ -276,9 +276,9 @@ impl<H: Send> Ran<H> {
             let _leaving = meeting.host.leaving();
             done = idle().and_then(|mut idle| host(&mut idle));
         }));
-        let told = run(setting.costs, jobs);
+        let stats = run(setting.costs, jobs);
         let (seen, failed) = crew.seen_by_all();
-        let lost_ns = crew.lost_ns(&told, &seen);
-        Ok(Self { told, host: done?, seen, failed, lost_ns, mapped })
+        let lost_ns = crew.lost_ns(&stats, &seen);
+        Ok(Self { stats, host: done?, seen, failed, lost_ns, mapped })
     }
 }

@@ -4,7 +4,7 @@
 //! L1's frames   root │ 3 upper tables │ leaf tables of T │ data: page n of L2 is in data page n │ shared │ apart, apart │ pages of 2 MiB
 //! ```
 
-use super::super::machine::Parts;
+use super::super::vm_setup::Parts;
 use super::super::{Setting, Work};
 use super::words::Words;
 use crate::host::{BASE, SimHost, first_page, gfn_of, hva_of, hvas_of};

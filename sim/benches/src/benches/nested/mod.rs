@@ -17,7 +17,7 @@ mod shadow_mmu;
 mod words;
 
 use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, OnThreads, Point, Policy, Setting, Threads};
-use crate::world::{Job, Told, compute, now, run};
+use crate::world::{Job, RunStats, compute, now, run};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use ground::{ALIASES, Engine, Ground, Side, idle};
 use shadow_mmu::ShadowMmu;
@@ -83,7 +83,7 @@ fn lap<S: Side>(
     side: &S,
     vcpus: &mut [S::Vcpu<'_>],
     lap: Lap,
-) -> (Told, Counts) {
+) -> (RunStats, Counts) {
     let all = Counts::default();
     let mut jobs = Vec::new();
     for ((id, vcpu), part) in (0..).zip(vcpus).zip(ground.parts.each()) {
@@ -117,8 +117,8 @@ fn lap<S: Side>(
             }
         }));
     }
-    let told = run(setting.costs, jobs);
-    (told, all)
+    let stats = run(setting.costs, jobs);
+    (stats, all)
 }
 
 /// Nanoseconds for a page that the host takes back.
@@ -180,7 +180,7 @@ fn run_on<S: Side>(setting: &Setting<'_>, ground: &Ground, side: &S) -> Result<P
     let ends = (0..setting.vcpus).flat_map(|vcpu| ground.large_of(vcpu));
     let ends = ends.flat_map(|g2| [g2, g2 + 511]).map(|g2| Span::sized(g2, 1));
     let [are_large, _] = found(ground, side, &mut vcpus[0], ends)?;
-    let each = |told: &Told| told.wall_ns as f64 / pages as f64;
+    let each = |stats: &RunStats| stats.wall_ns as f64 / pages as f64;
     let count = |counts: &Counts| counts.mapped.load(Relaxed) as f64 / all as f64;
     let flush_ms = |counts: &Counts| {
         let ns = counts.flush_ns.load(Relaxed) as f64 / f64::from(setting.vcpus);

@@ -9,7 +9,7 @@
 
 use super::kvm_walk::{Events, RangeWalk, Walked};
 use crate::benches::host_faults::BASE;
-use crate::benches::machine::with_one_slot;
+use crate::benches::vm_setup::with_one_slot;
 use crate::world::{kick, now};
 use core::sync::atomic::{AtomicU64, Ordering};
 use slat::vm::Builder;

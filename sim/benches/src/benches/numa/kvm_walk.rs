@@ -108,7 +108,7 @@ impl<F: Format> Walked<F> {
 mod tests {
     use super::super::balanced::Balanced;
     use super::*;
-    use crate::benches::machine::idle;
+    use crate::benches::vm_setup::idle;
     use crate::host::BASE;
     use slat::table::formats::Ept4;
     use slat::{Fault, Gfn, HostPage, PAGE_SIZE, VcpuId};

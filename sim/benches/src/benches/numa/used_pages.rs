@@ -3,11 +3,11 @@
 use super::balanced::{Balanced, BalancedBuilder};
 use super::kvm_walk::RangeWalk;
 use super::{CALLS, FLUSHES};
-use crate::benches::crew::Crew;
 use crate::benches::host_faults::host_has;
-use crate::benches::machine::{idle, right_by};
+use crate::benches::page_order::PageOrder;
 use crate::benches::program::{Next, Program, Seen, Use};
-use crate::benches::way::Way;
+use crate::benches::vcpu_programs::VcpuPrograms;
+use crate::benches::vm_setup::{idle, right_by};
 use crate::benches::{Check, Figure, Point, Policy, Setting};
 use crate::host::hva_of;
 use crate::world::run;
@@ -50,7 +50,7 @@ pub struct UsedPages {
 /// A guest that goes round the pages in use.
 struct Guest<'p> {
     pages: &'p UsedPages,
-    way: Way,
+    way: PageOrder,
     /// Pages to use before it leaves.
     left: u64,
 }
@@ -91,8 +91,8 @@ impl UsedPages {
     /// Guests use their pages until every range has been scanned, and all of them once more.
     pub fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
         let all = self.used.len() as u64;
-        let guest = |number| Guest { pages: self, way: Way::new(setting, number, all), left: all };
-        let mut crew = Crew::warm(&self.balanced.vm, setting, ACCESSES, guest)?;
+        let guest = |number| Guest { pages: self, way: PageOrder::new(setting, number, all), left: all };
+        let mut crew = VcpuPrograms::warm(&self.balanced.vm, setting, ACCESSES, guest)?;
         let mapped = self.balanced.vm.stats().mapped_faults;
         let jobs = crew.jobs(|idle, cpu, guest| {
             let mut stretches = 0;
@@ -239,7 +239,7 @@ mod tests {
     fn a_use_is_stale_between_the_end_of_the_scan_and_the_hint() {
         let setting = setting(Policy::Page);
         let pages = UsedPages::new(&setting, |vm| vm).unwrap();
-        let guest = Guest { pages: &pages, way: Way::new(&setting, 0, 1), left: 0 };
+        let guest = Guest { pages: &pages, way: PageOrder::new(&setting, 0, 1), left: 0 };
         let (space, mut idle) = (&pages.balanced.space, idle().unwrap());
         let frame = |gfn| space.lookup(hva_of(gfn), Access::Read).map(|page| page.pfn);
         let before: Vec<_> = pages.used.iter().map(|&gfn| frame(gfn).unwrap()).collect();

@@ -1,4 +1,4 @@
-//! The same bench in both worlds: one source, two crates, two types of the same name.
+//! The same bench in both row_spec: one source, two crates, two types of the same name.
 
 use slat_cli::error::Error;
 use slat_machine::Costs;
@@ -24,7 +24,7 @@ impl Around {
 
 /// One run of a bench.
 #[derive(Clone, Copy, Debug)]
-pub struct Lap {
+pub struct RowSpec {
     pub bench: &'static str,
     pub policy: &'static str,
     pub vcpus: u32,
@@ -33,7 +33,7 @@ pub struct Lap {
 
 /// What a lap came to.
 #[derive(Clone, Copy, Debug)]
-pub struct Came {
+pub struct Measured {
     /// *The* figure of the bench.
     pub value: f64,
     pub unit: &'static str,
@@ -41,7 +41,7 @@ pub struct Came {
     pub jobs: usize,
 }
 
-/// `lap` in one of the worlds. A figure of an engine that did not do what it was asked is none.
+/// `lap` in one of the row_spec. A figure of an engine that did not do what it was asked is none.
 macro_rules! lap {
     ($world:ident, $lap:expr, $costs:expr) => {{
         use $world::benches::{Setting, Work, by_name};
@@ -71,18 +71,22 @@ macro_rules! lap {
                 lap.bench, lap.policy, lap.vcpus, check.name, check.detail
             )));
         }
-        Ok(Came { value: point.figures[0].value, unit: point.figures[0].unit, jobs: point.told.jobs.len() })
+        Ok(Measured {
+            value: point.figures[0].value,
+            unit: point.figures[0].unit,
+            jobs: point.stats.jobs.len(),
+        })
     }};
 }
 
-impl Lap {
+impl RowSpec {
     /// In virtual time.
-    pub fn simulated(&self, costs: &Costs) -> Result<Came, Error> {
+    pub fn simulated(&self, costs: &Costs) -> Result<Measured, Error> {
         lap!(slat_sim, self, costs)
     }
 
     /// On this machine.
-    pub fn real(&self, costs: &Costs) -> Result<Came, Error> {
+    pub fn real(&self, costs: &Costs) -> Result<Measured, Error> {
         lap!(slat_threads, self, costs)
     }
 }

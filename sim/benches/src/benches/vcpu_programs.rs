@@ -1,20 +1,20 @@
-//! All vCPUs of a machine, each with its program.
+//! All vCPUs of a VM, each with its guest program.
 
 use super::Setting;
-use super::machine::idle;
 use super::program::{Cpu, Program, Seen};
+use super::vm_setup::idle;
 use crate::host::SimHost;
-use crate::world::{Job, Told};
+use crate::world::{Job, RunStats};
 use slat::table::formats::Ept4;
 use slat::{Host, Idle, VcpuId, Vm};
 
-/// See the module's header.
-pub struct Crew<'vm, P, H: Host = SimHost> {
+/// One [`Program`] for each vCPU.
+pub struct VcpuPrograms<'vm, P, H: Host = SimHost> {
     members: Vec<Member<'vm, P, H>>,
     compute_ns: u64,
 }
 
-/// On lines of its own: each runs on another CPU.
+/// On cache lines of its own: each runs on another CPU.
 #[repr(align(128))]
 struct Member<'vm, P, H: Host> {
     cpu: Cpu<'vm, H>,
@@ -22,7 +22,7 @@ struct Member<'vm, P, H: Host> {
     failed: Option<String>,
 }
 
-impl<'vm, P: Program + Send, H: Host> Crew<'vm, P, H> {
+impl<'vm, P: Program + Send, H: Host> VcpuPrograms<'vm, P, H> {
     /// Each vCPU's guest makes so many accesses to a page in a row, of which a TLB answers all but the first: that long it
     /// computes before it uses the next page.
     ///
@@ -72,8 +72,8 @@ impl<'vm, P: Program + Send, H: Host> Crew<'vm, P, H> {
     }
 
     /// Nanoseconds of all vCPUs together in which their guests did not compute.
-    pub fn lost_ns(&self, told: &Told, seen: &Seen) -> u64 {
-        let all = told.jobs.iter().take(self.members.len()).map(|job| job.ns);
+    pub fn lost_ns(&self, stats: &RunStats, seen: &Seen) -> u64 {
+        let all = stats.jobs.iter().take(self.members.len()).map(|job| job.ns);
         all.sum::<u64>().saturating_sub(seen.uses * self.compute_ns)
     }
 }

@@ -1,10 +1,9 @@
-//! What goes on while something long is done: back to back, with each act timed.
+//! Latency of short actions that threads repeat while a worker does something long.
 //!
-//! One word says at which stage the watched thread is. An act that overlaps its work counts as one beside it; one that overlaps the
-//! stretch of the same length after it, in which nothing is done, is the control: what the machine itself does to such
-//! an act.
+//! One word holds the phase of the worker. An action that overlaps the work counts as one beside it. An action that overlaps
+//! the control, an idle phase of the same length after the work, shows what the machine alone does to such an action.
 
-use crate::world::{AtomicU64, Costs, Job, Ordering::Relaxed, Told, compute, now, run};
+use crate::world::{AtomicU64, Costs, Job, Ordering::Relaxed, RunStats, compute, now, run};
 use hdrhistogram::Histogram;
 use slat::{Access, Done, Fault, Format, Gfn, Host, Idle, Level, Span, Translations, Vcpu, VcpuId, Vm};
 
@@ -19,7 +18,7 @@ const OVER: u64 = 3;
 
 /// How long acts took, in nanoseconds.
 #[derive(Debug)]
-pub struct Took {
+pub struct Latencies {
     /// Each of them, to two digits.
     pub each: Histogram<u64>,
     /// All together.
@@ -28,7 +27,7 @@ pub struct Took {
     pub longest_ns: u64,
 }
 
-impl Default for Took {
+impl Default for Latencies {
     fn default() -> Self {
         const HOUR: u64 = 3_600_000_000_000;
         let each = Histogram::new_with_bounds(1, HOUR, 2).expect("bounds that fit");
@@ -36,7 +35,7 @@ impl Default for Took {
     }
 }
 
-impl Took {
+impl Latencies {
     fn record(&mut self, ns: u64) {
         self.each.saturating_record(ns);
         self.ns += ns;
@@ -55,20 +54,20 @@ impl Took {
     }
 }
 
-/// What onlookers saw.
+/// Latencies of actions, by the phase of the worker that they overlap.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct PhaseLatencies {
     /// Acts that were over when the work began.
-    pub before: Took,
+    pub before: Latencies,
     /// Acts that overlap the work.
-    pub beside: Took,
+    pub beside: Latencies,
     /// Acts that overlap the control.
-    pub control: Took,
+    pub control: Latencies,
     /// Acts that did what they should, of all.
     pub good: [u64; 2],
 }
 
-impl Seen {
+impl PhaseLatencies {
     /// Adds what another thread saw.
     pub fn add(&mut self, other: &Self) {
         self.before.add(&other.before);
@@ -78,8 +77,8 @@ impl Seen {
     }
 }
 
-/// An onlooker: it does the same thing again and again.
-pub trait Busy: Send {
+/// An action that a thread repeats, and whose latency is measured.
+pub trait TimedAction: Send {
     /// The vCPU whose kicks it takes.
     fn vcpu(&self) -> Option<VcpuId> {
         None
@@ -97,9 +96,9 @@ pub trait Busy: Send {
 }
 
 /// Runs until everything is over, or nothing is left to do.
-fn watch(phase: &AtomicU64, busy: &mut impl Busy) -> Seen {
+fn watch(phase: &AtomicU64, busy: &mut impl TimedAction) -> PhaseLatencies {
     let mut idle = Idle::take().expect("a CPU of its own");
-    let mut seen = Seen::default();
+    let mut seen = PhaseLatencies::default();
     // ORDER(phase): Relaxed: it guards nothing; an act beside the change may count for either side.
     let look = || phase.load(Relaxed);
     while !busy.is_done() {
@@ -127,21 +126,21 @@ fn watch(phase: &AtomicU64, busy: &mut impl Busy) -> Seen {
     seen
 }
 
-/// Does `work` beside `onlookers`, each on a CPU of its own. They do what they do while `before` lasts, beside the work, and then for as
-/// long as its outcome says.
-pub fn beside<B: Busy, R: Send, E: Send>(
+/// Does `work` beside threads that repeat `actions`, each on a CPU of its own. They begin while `before` lasts, and stop
+/// `control_ns` after the work.
+pub fn beside<B: TimedAction, R: Send, E: Send>(
     costs: &Costs,
-    onlookers: &mut [B],
+    actions: &mut [B],
     before: impl FnOnce() + Send,
     work: impl FnOnce() -> Result<R, E> + Send,
     control_ns: impl FnOnce(&R) -> u64 + Send,
-) -> Result<(R, Seen, Told), E> {
+) -> Result<(R, PhaseLatencies, RunStats), E> {
     let phase = &AtomicU64::new(BEFORE);
-    let mut all: Vec<_> = onlookers.iter().map(|_| Seen::default()).collect();
+    let mut all: Vec<_> = actions.iter().map(|_| PhaseLatencies::default()).collect();
     let mut done = None;
-    let jobs = onlookers.iter_mut().zip(&mut all).map(|(busy, seen)| match busy.vcpu() {
+    let jobs = actions.iter_mut().zip(&mut all).map(|(busy, seen)| match busy.vcpu() {
         Some(id) => Job::vcpu(id.0, move || *seen = watch(phase, busy)),
-        None => Job::new("onlooker", move || *seen = watch(phase, busy)),
+        None => Job::new("timed", move || *seen = watch(phase, busy)),
     });
     let worker = || {
         // ORDER(phase): as above.
@@ -154,12 +153,12 @@ pub fn beside<B: Busy, R: Send, E: Send>(
         enter(OVER);
         done = Some(came);
     };
-    let told = run(costs, jobs.chain([Job::new("worker", worker)]).collect());
-    let mut seen = Seen::default();
+    let stats = run(costs, jobs.chain([Job::new("worker", worker)]).collect());
+    let mut seen = PhaseLatencies::default();
     for one in &all {
         seen.add(one);
     }
-    done.expect("the worker ran").map(|done| (done, seen, told))
+    done.expect("the worker ran").map(|done| (done, seen, stats))
 }
 
 /// A vCPU that faults in one fresh page after another, and is in the guest in between, where its guest does nothing. On cache lines of its
@@ -185,7 +184,7 @@ impl<'vm, F: Format, H: Host> Faulter<'vm, F, H> {
     }
 }
 
-impl<F: Format, H: Host> Busy for Faulter<'_, F, H> {
+impl<F: Format, H: Host> TimedAction for Faulter<'_, F, H> {
     fn vcpu(&self) -> Option<VcpuId> {
         Some(self.vcpu.id())
     }
@@ -212,7 +211,7 @@ mod tests {
     /// Enters the next phase with each act, and fails in the control.
     struct Clockwork<'p>(&'p AtomicU64, u64);
 
-    impl Busy for Clockwork<'_> {
+    impl TimedAction for Clockwork<'_> {
         fn act(&mut self, _: &mut Idle) -> bool {
             self.1 += 1;
             self.0.store(self.1, Relaxed);
@@ -223,12 +222,12 @@ mod tests {
     #[test]
     fn an_act_counts_for_every_phase_that_it_overlaps() {
         let phase = &AtomicU64::new(BEFORE);
-        let mut seen = Seen::default();
+        let mut seen = PhaseLatencies::default();
         let watched = || seen = watch(phase, &mut Clockwork(phase, BEFORE));
-        run(&Costs::SERVER, vec![Job::new("onlooker", watched)]);
+        run(&Costs::SERVER, vec![Job::new("timed", watched)]);
         // Before to under way, that to control, control to over.
         assert_eq!((seen.beside.each.len(), seen.control.each.len(), seen.good), (2, 2, [2, 3]));
-        let mut all = Seen::default();
+        let mut all = PhaseLatencies::default();
         all.add(&seen);
         all.add(&seen);
         assert_eq!((all.beside.each.len(), all.control.each.len(), all.good), (4, 4, [4, 6]));
@@ -237,7 +236,7 @@ mod tests {
     /// All of it goes by within one act.
     struct Stalled<'p>(&'p AtomicU64);
 
-    impl Busy for Stalled<'_> {
+    impl TimedAction for Stalled<'_> {
         fn act(&mut self, _: &mut Idle) -> bool {
             self.0.store(OVER, Relaxed);
             true
@@ -247,20 +246,20 @@ mod tests {
     #[test]
     fn an_act_that_outlasts_it_counts() {
         let phase = &AtomicU64::new(BEFORE);
-        let mut seen = Seen::default();
+        let mut seen = PhaseLatencies::default();
         let watched = || seen = watch(phase, &mut Stalled(phase));
-        run(&Costs::SERVER, vec![Job::new("onlooker", watched)]);
+        run(&Costs::SERVER, vec![Job::new("timed", watched)]);
         assert_eq!((seen.beside.each.len(), seen.control.each.len()), (1, 1));
     }
 
     #[test]
     fn acts_are_counted_averaged_and_the_longest_is_found() {
-        let mut took = Took::default();
+        let mut took = Latencies::default();
         assert!(took.mean_ns() < 1e-9);
         for ns in [10, 30, 20] {
             took.record(ns);
         }
-        took.add(&Took::default());
+        took.add(&Latencies::default());
         assert!((took.mean_ns() - 20.0).abs() < 1e-9 && took.longest_ns == 30 && took.each.len() == 3);
     }
 }

@@ -1,6 +1,6 @@
 //! The VM that benches run, and how its vCPUs share out memory.
 
-use super::guest::Guest;
+use super::touch_pages::Guest;
 use super::{Setting, Work};
 use crate::host::{SimHost, first_page, hva_of};
 use slat::table::formats::Ept4;
@@ -8,7 +8,7 @@ use slat::vm::Builder;
 use slat::{Format, Gfn, Host, Idle, Level, MmuLock, Pfn, Slot, SlotId, Span, Vm};
 
 /// The VM that is measured.
-pub type Machine = Vm<Ept4, SimHost>;
+pub type SimVm = Vm<Ept4, SimHost>;
 
 /// A builder of a VM with that many vCPUs.
 pub fn builder<H: Host>(host: H, setting: &Setting<'_>, lock: MmuLock) -> Builder<Ept4, H> {
@@ -57,7 +57,7 @@ impl Parts {
     }
 
     /// The vCPUs, each of which has touched the page before its part, at no cost.
-    pub fn guests<'vm>(&self, vm: &'vm Machine, work: &'vm Work) -> Result<Vec<Guest<'vm>>, String> {
+    pub fn guests<'vm>(&self, vm: &'vm SimVm, work: &'vm Work) -> Result<Vec<Guest<'vm>>, String> {
         let mut idle = idle()?;
         let guest = |(number, part): (u32, Span<Gfn>)| {
             let mut guest = Guest::new(vm, number, work)?;
@@ -74,7 +74,7 @@ pub fn gfns(span: Span<Gfn>) -> impl Iterator<Item = Gfn> {
 }
 
 /// Pages of `parts` that are mapped to the frames that the host had there at first.
-pub fn right(vm: &Machine, parts: impl Iterator<Item = Span<Gfn>>) -> Result<u64, String> {
+pub fn right(vm: &SimVm, parts: impl Iterator<Item = Span<Gfn>>) -> Result<u64, String> {
     right_by(vm, parts, is_first)
 }
 

@@ -9,9 +9,9 @@
 //! guest does not touch a page again soon (`program` has one that does).
 
 use super::Work;
+use super::concurrent_latency::TimedAction;
 use super::hardware::{Tables, walk};
-use super::machine::Machine;
-use super::onlooker::Busy;
+use super::vm_setup::SimVm;
 use crate::host::{SimHost, hva_of};
 use crate::world::{Job, compute, guest};
 use slat::table::formats::Ept4;
@@ -124,7 +124,7 @@ pub struct Guest<'vm> {
 
 impl<'vm> Guest<'vm> {
     /// vCPU `number`, of which there is no other.
-    pub fn new(vm: &'vm Machine, number: u32, work: &'vm Work) -> Result<Self, String> {
+    pub fn new(vm: &'vm SimVm, number: u32, work: &'vm Work) -> Result<Self, String> {
         let vcpu = vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
         Ok(Self { vcpu, work, counts: [0; 2], pending: None, tables: Tables::default() })
     }
@@ -193,7 +193,7 @@ impl<'vm> Touching<'vm> {
     }
 }
 
-impl Busy for Touching<'_> {
+impl TimedAction for Touching<'_> {
     fn vcpu(&self) -> Option<VcpuId> {
         Some(self.guest.id())
     }
@@ -217,7 +217,7 @@ impl Busy for Touching<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::benches::machine::{Parts, builder, idle, with_one_slot};
+    use crate::benches::vm_setup::{Parts, builder, idle, with_one_slot};
     use crate::benches::{Policy, Setting};
     use crate::world::Costs;
     use slat::Translations as _;
