@@ -1,31 +1,107 @@
-//! The one cost that no probe shows: plain instructions between two shared operations of the engine.
+//! Costs that no probe of one operation shows. Each is what is left: a program runs on this machine and is simulated with all
+//! other costs as measured. Simulated time grows in proportion with the cost, so two simulations give its value.
 //!
-//! It is what is left. One vCPU faults memory in on this machine, with nothing around the engine, and takes so long; the same
-//! bench, simulated with everything else as it was measured, takes less. Simulated time grows with `step` in proportion, so
-//! two simulations say what it has to be.
+//! | cost | program |
+//! |---|---|
+//! | `step` | one vCPU faults memory in with nothing around the engine: by the quick path of a fault, and by the full pipeline |
+//! | how soon a guest that polls answers a kick | a thread kicks a guest that only computes |
 
+use super::own;
 use crate::bench::harness::Series;
 use slat_cli::error::Error;
 use slat_machine::Costs;
+use std::hint::spin_loop;
 
-/// Laps; the middle one counts.
-const LAPS: usize = 5;
+/// Runs of a program on this machine; the median counts.
+const RUNS: usize = 5;
 
-/// The bench of one of the two worlds, with nothing but the engine.
+/// Benches whose faults take the two paths of the engine: the quick one has few plain instructions between two shared operations,
+/// the full one more than twice as many. `step` is the mean over the shared operations of both.
+const PATHS: [&str; 2] = ["demand-paging", "pre-fault"];
+
+/// Nanoseconds per page of a bench in one of the two worlds, with nothing but the engine.
 macro_rules! bare {
-    ($world:ident, $costs:expr) => {{
+    ($world:ident, $bench:expr, $costs:expr) => {{
         use $world::benches::{Policy, Setting, Work, by_name};
         let work = Work { guest_ns: 0, exit_ns: 0, host_ns: 0, zeroing: false, ..Work::default() };
         let setting = Setting { costs: $costs, vcpus: 1, policy: Policy::None, quick: true, seed: 1, work };
-        let bench = by_name("demand-paging").ok_or_else(|| Error::Machine("no bench to fit".into()))?;
+        let bench = by_name($bench).ok_or_else(|| Error::Machine("no bench to fit".into()))?;
         bench.run(&setting).map(|point| point.figures[0].value).map_err(Error::Machine)
     }};
 }
 
-/// What `step` has to be for the simulation to take as long as this machine does.
-pub fn step(costs: &Costs) -> Result<f64, Error> {
-    let real = (0..LAPS).map(|_| bare!(slat_threads, costs)).collect::<Result<_, _>>()?;
-    let simulated = |step| bare!(slat_sim, &Costs { step, ..costs.clone() });
-    let (none, one) = (simulated(0.0)?, simulated(1.0)?);
-    Ok(((Series::new(real).median() - none) / (one - none)).max(0.0))
+/// The costs with a value for `step`. Two of them were measured with plain instructions in them. Beside `rmw` a loop executes some while
+/// the line is locked: eight more take no longer. And the words of a line were looked at after a load of the line.
+pub fn with_step(costs: &Costs, step: f64) -> Costs {
+    const WORDS: f64 = 8.0;
+    let (rmw, word) = (costs.rmw - step, costs.word - (costs.load + step) / WORDS);
+    Costs { step, rmw: rmw.max(0.0), word: word.max(0.0), ..costs.clone() }
+}
+
+/// What `step` has to be for the simulation to take as long as this machine does while `busy` of its CPUs work.
+pub fn step(costs: &Costs, busy: usize) -> Result<f64, Error> {
+    let (mut missing, mut per_step) = (0.0, 0.0);
+    for bench in PATHS {
+        let real = || (0..RUNS).map(|_| bare!(slat_threads, bench, costs)).collect::<Result<_, _>>();
+        let real = Series::new(own::while_busy(busy, real)?).median();
+        let simulated = |step| bare!(slat_sim, bench, &with_step(costs, step));
+        let (none, one) = (simulated(0.0)?, simulated(1.0)?);
+        missing += real - none;
+        per_step += one - none;
+    }
+    Ok((missing / per_step).max(0.0))
+}
+
+/// Kicks of a run.
+const KICKS: u64 = 100;
+
+/// Mean nanoseconds in one of the two worlds from a kick until the vCPU's answer is seen. The guest only computes.
+macro_rules! answer {
+    ($world:ident, $spin:path, $costs:expr) => {{
+        use $world::world::{
+            AtomicU64, Job,
+            Ordering::{Acquire, Release},
+            compute, elapsed, guest, kick, now, run,
+        };
+        /// On cache lines of its own.
+        #[derive(Default)]
+        #[repr(align(128))]
+        struct Turn(AtomicU64);
+        let (kicked, answered, mut ns) = (&Turn::default(), &Turn::default(), 0);
+        let vcpu = || {
+            for turn in 1..=KICKS {
+                // ORDER(price): nothing pairs with it; a guest looks at a kick by such a load.
+                let is_kicked = || kicked.0.load(Acquire) == turn;
+                while !is_kicked() {
+                    guest(1_000_000, is_kicked);
+                }
+                // ORDER(price): nothing pairs with it; the engine answers by such a store.
+                answered.0.store(turn, Release);
+            }
+        };
+        let host = || {
+            for turn in 1..=KICKS {
+                // Whole periods of the guest's polls would meet them at one point.
+                compute(600 + turn * 7919 % 400);
+                let began = now();
+                // ORDER(price): as above.
+                kicked.0.store(turn, Release);
+                kick(0);
+                // ORDER(price): as above.
+                while answered.0.load(Acquire) < turn {
+                    $spin();
+                }
+                ns += elapsed(began);
+            }
+        };
+        run($costs, vec![Job::vcpu(0, vcpu), Job::new("host", host)]);
+        ns as f64 / KICKS as f64
+    }};
+}
+
+/// How long after a kick a guest of real threads notices, which polls: a kick interrupts none of them.
+pub fn polls(costs: &Costs) -> f64 {
+    let real = Series::new((0..RUNS).map(|_| answer!(slat_threads, spin_loop, costs)).collect()).median();
+    let at_once = Costs { kick: 0.0, kick_arrives: 0.0, kick_taken: 0.0, ..costs.clone() };
+    (real - answer!(slat_sim, slat_machine::pause, &at_once)).max(0.0)
 }

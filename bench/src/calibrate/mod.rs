@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! probes, round after round ──▶ readings ──▶ medians ──▶ cost file: measured or assumed, line by line
-//!                                  └──▶ fit: plain instructions, so that one real bench comes out right
+//!                                  └──▶ fit: plain instructions, so that two paths of a real fault come out right on average
 //! ```
 //! A reading takes about ten milliseconds, and all probes are in it, so that a machine which is slower for a while is slower in
 //! all of them. What a small machine cannot show stays as it is on the server of [`Costs::SERVER`], and the file says so: how
@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `own` | what a CPU does alone: accesses, clock, pages, waiting |
 //! | `pair` | what two cost each other: a line that travels, a barrier, a wake-up |
-//! | `fit` | plain instructions: what is left of a real bench |
+//! | `fit` | what is left of a real program: plain instructions, and how soon a guest that polls notices a kick |
 
 mod fit;
 mod own;
@@ -101,6 +101,11 @@ pub fn glance(busy: usize) -> Result<Costs, Error> {
     Ok(sheet.costs)
 }
 
+/// How long after a kick a guest on this machine's threads notices: it polls. Of costs that were measured with two CPUs busy.
+pub fn polls(costs: &Costs) -> f64 {
+    fit::polls(costs)
+}
+
 /// Each cost that can be measured here, once, while `busy` CPUs do the same.
 fn reading(busy: usize) -> Result<Vec<(&'static str, f64)>, Error> {
     let cpus = cpus();
@@ -108,11 +113,11 @@ fn reading(busy: usize) -> Result<Vec<(&'static str, f64)>, Error> {
     let (call, arrives) = if cpus > 1 {
         pair::wake_up()
     } else {
-        // Where both threads have one CPU, the end of the call and the start of the sleeper cannot be told apart.
+        // Where both threads have one CPU, the end of the call and the start of the sleeper cannot be distinguished.
         let half = own::wake_up() / 2.0;
         (half, half)
     };
-    let mut told = vec![
+    let mut measured = vec![
         ("load", own::load(busy)),
         ("store", own::store(busy)),
         ("rmw", own::rmw(busy)),
@@ -131,17 +136,17 @@ fn reading(busy: usize) -> Result<Vec<(&'static str, f64)>, Error> {
         ("wake_arrives", arrives),
     ];
     if cpus > 1 {
-        told.push(("near", pair::transfer()));
+        measured.push(("near", pair::transfer()));
     }
-    told.extend(pair::barrier(cpus.min(2)).map(|time| ("barrier", time)));
+    measured.extend(pair::barrier(cpus.min(2)).map(|time| ("barrier", time)));
     let mut sheet = Sheet::assumed(Costs::SERVER);
-    for &(name, value) in &told {
+    for &(name, value) in &measured {
         sheet.measured(name, value);
     }
-    // Fitted on one CPU; beside a busy one, plain instructions take as much longer as they do in a loop.
-    let slower = if busy > 1 { own::plain(busy) / own::plain(1) } else { 1.0 };
-    told.push(("step", fit::step(&sheet.costs)? * slower));
-    Ok(told)
+    let fitted = fit::with_step(&sheet.costs, fit::step(&sheet.costs, busy)?);
+    measured.retain(|(name, _)| !["rmw", "word"].contains(name));
+    measured.extend([("rmw", fitted.rmw), ("word", fitted.word), ("step", fitted.step)]);
+    Ok(measured)
 }
 
 /// To a thousandth: no clock here says more.

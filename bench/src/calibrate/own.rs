@@ -8,11 +8,12 @@ use crate::bench::machine::pin;
 use slat_cli::thread::joined;
 use slat_machine::Costs;
 use slat_threads::world::{self, Job};
+use std::collections::VecDeque;
 use std::hint::black_box;
 use std::sync::Mutex;
 use std::sync::atomic::{
-    AtomicU64,
-    Ordering::{AcqRel, Acquire, Release, SeqCst},
+    AtomicBool, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
     fence,
 };
 use std::thread;
@@ -102,13 +103,28 @@ pub fn clock(cpus: usize) -> f64 {
     on(cpus, || each(500, Instant::now))
 }
 
-/// Plain instructions, each of which needs the one before: how fast this CPU is at the moment.
-pub fn plain(cpus: usize) -> f64 {
-    on(cpus, || {
-        let mut number = black_box(1_u64);
-        let time = each(5000, || number = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(7));
-        black_box(number);
-        time
+/// `work`, while all but one of the first `busy` CPUs compute by the clock, as a guest or a host does between two operations of
+/// the engine. CPUs that share a core slow each other down.
+pub fn while_busy<T>(busy: usize, work: impl FnOnce() -> T) -> T {
+    struct Over<'o>(&'o AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Relaxed);
+        }
+    }
+    let over = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        // Also when `work` panics.
+        let _over = Over(over);
+        for cpu in 1..busy {
+            slat_cli::thread::start(scope, move || {
+                pin(cpu);
+                while !over.load(Relaxed) {
+                    world::compute(1000);
+                }
+            });
+        }
+        work()
     })
 }
 
@@ -157,25 +173,31 @@ pub fn word(cpus: usize) -> f64 {
     })
 }
 
-/// Copying a line that no other processor uses: sixteen at a time, as nodes of the slots' trees are, in an order that no
-/// processor foresees, from and to what no first-level cache holds.
+/// Copying a line of a node of sixteen lines, as a change of the memslots copies nodes of their trees: into memory that is allocated
+/// for it, while the oldest of some copies is freed. The order of the nodes is one that no processor foresees, and no first-level
+/// cache holds them.
 pub fn copy(cpus: usize) -> f64 {
     const LINES: usize = 16;
-    const BLOCKS: usize = 512;
+    const NODES: usize = 512;
     on(cpus, || {
-        let mut blocks = vec![[[1_u64; 8]; LINES]; BLOCKS];
-        let mut order: Vec<usize> = (0..BLOCKS).collect();
+        let mut nodes: Vec<Box<Node>> = (0..NODES).map(|_| Box::new([[1; 8]; LINES])).collect();
+        let mut order: Vec<usize> = (0..NODES).collect();
         shuffle(&mut order);
-        let mut turns = order.iter().cycle().zip(order.iter().cycle().skip(1));
-        let block = each(200, || {
-            let Some((&from, &to)) = turns.next() else { return };
-            if let Ok([from, to]) = blocks.get_disjoint_mut([from, to]) {
-                *to = *black_box(from);
-            }
+        let mut turns = order.iter().cycle();
+        // What a grace period keeps.
+        let mut old: VecDeque<Box<Node>> = (0..LINES).map(|_| Box::new([[1; 8]; LINES])).collect();
+        let node = each(200, || {
+            let Some(&at) = turns.next() else { return };
+            let copy = black_box(&nodes[at]).clone();
+            old.push_back(std::mem::replace(&mut nodes[at], copy));
+            old.pop_front();
         });
-        block / LINES as f64
+        node / LINES as f64
     })
 }
+
+/// A node of a tree of memslots.
+type Node = [[u64; 8]; 16];
 
 /// A wake-up, from the call to the moment when the sleeper runs, where both threads have the same CPU.
 pub fn wake_up() -> f64 {

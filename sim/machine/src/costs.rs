@@ -59,7 +59,7 @@ macro_rules! costs {
 costs! {
     load = 0.5 "ns": "a load from a line that this CPU has";
     store = 0.5 "ns": "a store to one";
-    rmw = 6.0 "ns": "a read-modify-write of one";
+    rmw = 6.0 "ns": "a read-modify-write of one, beyond the plain instructions that run meanwhile";
     fence = 8.0 "ns": "a full fence";
     step = 0.5 "ns": "the plain instructions between two shared operations, on average";
     near = 60.0 "ns": "a line comes from another CPU of this socket";
@@ -74,7 +74,7 @@ costs! {
     zero = 150.0 "ns": "zeroing a page of 4 KiB, by one CPU alone";
     read = 250.0 "ns": "reading a page of 4 KiB, by one CPU alone";
     word = 0.3 "ns": "a look at one of many words in a row, beyond the loads of their lines";
-    copy = 4.0 "ns": "copying a line of memory that no other CPU uses";
+    copy = 4.0 "ns": "copying a line of memory that no other CPU uses, with its share of allocating and freeing a node";
     bandwidth = 100.0 "bytes/ns": "what the memory of one socket takes, shared by its CPUs";
     barrier = 3000.0 "ns": "a membarrier over the whole process";
     clock = 20.0 "ns": "reading the clock";

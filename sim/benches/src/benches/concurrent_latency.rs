@@ -3,7 +3,7 @@
 //! One word holds the phase of the worker. An action that overlaps the work counts as one beside it. An action that overlaps
 //! the control, an idle phase of the same length after the work, shows what the machine alone does to such an action.
 
-use crate::world::{AtomicU64, Costs, Job, Ordering::Relaxed, RunStats, compute, now, run};
+use crate::world::{AtomicU64, Costs, Job, Ordering::Relaxed, RunStats, compute, elapsed, now, run};
 use hdrhistogram::Histogram;
 use slat::{Access, Done, Fault, Format, Gfn, Host, Idle, Level, Span, Translations, Vcpu, VcpuId, Vm};
 
@@ -105,7 +105,7 @@ fn watch(phase: &AtomicU64, busy: &mut impl TimedAction) -> PhaseLatencies {
         busy.prepare(&mut idle);
         let (began, start) = (look(), now());
         let good = busy.act(&mut idle);
-        let ns = now() - start;
+        let ns = elapsed(start);
         let ended = look();
         let during = began..=ended;
         if ended == BEFORE {

@@ -25,18 +25,29 @@ impl Translations for Tables {
     }
 }
 
-/// Leaves of 4 KiB too, one place for each, as many as the larger of a processor's two TLBs has.
+/// Leaves of 4 KiB too, one place for each, as many as the larger of a processor's two TLBs has. Forgetting all takes no longer
+/// than forgetting one: on threads it would else take a microsecond, which no hardware does.
 #[derive(Debug)]
 pub struct Tlb {
-    leaves: Box<[Place]>,
+    leaves: Box<[Remembered]>,
+    /// How often all was forgotten, plus one.
+    generation: u64,
     /// For walks.
     pub tables: Tables,
 }
 
+/// A leaf, if its generation is the TLB's.
+#[derive(Clone, Copy, Debug)]
+struct Remembered {
+    gfn: Gfn,
+    pfn: Pfn,
+    /// The walk was for a store: only then has it set Dirty, and does the place answer a store.
+    stored: bool,
+    generation: u64,
+}
+
 const PLACES: u64 = 2048;
-/// A page, its frame, and whether the walk was for a store: only then has it set Dirty, and does the place answer a store.
-type Place = (Gfn, Pfn, bool);
-const NOTHING: Place = (Gfn(u64::MAX), Pfn(0), false);
+const NOTHING: Remembered = Remembered { gfn: Gfn(0), pfn: Pfn(0), stored: false, generation: 0 };
 
 /// Why an access finds no frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,29 +61,31 @@ pub enum NoFrame {
 impl Tlb {
     /// One that remembers nothing.
     pub fn new() -> Self {
-        Self { leaves: vec![NOTHING; PLACES as usize].into(), tables: Tables::default() }
+        Self { leaves: vec![NOTHING; PLACES as usize].into(), generation: 1, tables: Tables::default() }
     }
 
-    fn place(&mut self, gfn: Gfn) -> &mut Place {
+    fn place(&mut self, gfn: Gfn) -> &mut Remembered {
         &mut self.leaves[(gfn.0 % PLACES) as usize]
     }
 
     /// The frame behind a page, if it is remembered for this access.
     pub fn find(&mut self, gfn: Gfn, access: Access) -> Option<Pfn> {
-        let (of, pfn, stored) = *self.place(gfn);
-        (of == gfn && (stored || access != Access::Write)).then_some(pfn)
+        let place = *self.place(gfn);
+        let is_here = place.gfn == gfn && place.generation == self.generation;
+        (is_here && (place.stored || access != Access::Write)).then_some(place.pfn)
     }
 
     /// A walk for this access has found it.
     pub fn remember(&mut self, gfn: Gfn, pfn: Pfn, access: Access) -> Pfn {
-        *self.place(gfn) = (gfn, pfn, access == Access::Write);
+        let generation = self.generation;
+        *self.place(gfn) = Remembered { gfn, pfn, stored: access == Access::Write, generation };
         pfn
     }
 }
 
 impl Translations for Tlb {
     fn flush_all(&mut self) {
-        self.leaves.fill(NOTHING);
+        self.generation += 1;
         self.tables.flush_all();
     }
 
@@ -81,7 +94,7 @@ impl Translations for Tlb {
             return self.flush_all();
         }
         for gfn in (gfns.start.0..gfns.end.0).map(Gfn) {
-            if self.place(gfn).0 == gfn {
+            if self.place(gfn).gfn == gfn {
                 *self.place(gfn) = NOTHING;
             }
         }

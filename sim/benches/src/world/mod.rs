@@ -11,6 +11,7 @@
 //! | [`copy`] | a price for each cache line | nothing: the copy itself took its time |
 //! | [`kick`] | an interrupt, which ends the [`guest`] of that vCPU's CPU | nothing: guests poll |
 //! | [`zero_page`], [`read_page`] | a price, and a share of the socket's bandwidth | the next page of a pool larger than caches |
+//! | [`elapsed`] | the difference | less what the look at the clock takes |
 //! | [`hand_over`] | two wake-ups around the work | two wake-ups, of a thread on the same CPU and by it |
 //! | atomics, locks | each access to a line in its turn, at its price | `core`'s and `parking_lot`'s |
 //!
@@ -23,14 +24,15 @@ mod threads;
 
 #[cfg(virtual_time)]
 pub use simulated::{
-    AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, Ordering, RwLock, clock, compute, copy, fence,
-    guest, hand_over, kick, now, pause, read_page, rest, run, thread_local, zero_page,
+    AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, Ordering, RwLock, clock, compute, copy, elapsed,
+    fence, guest, hand_over, kick, now, pause, read_page, rest, run, thread_local, zero_page,
 };
 pub use slat_machine::{Costs, Job, JobStats};
 #[cfg(not(virtual_time))]
 pub use threads::{
     AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, NO_THREAD, Ordering, RwLock, clock, compute, copy,
-    cpus, fence, guest, hand_over, kick, now, pause, pin, read_page, rest, run, thread_local, zero_page,
+    cpus, elapsed, fence, guest, hand_over, kick, now, pause, pin, read_page, rest, run, thread_local,
+    zero_page,
 };
 
 /// What a run took.
@@ -46,6 +48,8 @@ pub struct RunStats {
     pub kicks: u64,
     /// Shared operations simulated; none on threads.
     pub events: u64,
+    /// Times that the system took a CPU away from a job; none in virtual time.
+    pub preemptions: u64,
 }
 
 /// Cache lines that were fought over at one place of the program.

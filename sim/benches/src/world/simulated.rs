@@ -47,6 +47,11 @@ const NAMES: &[(&str, &str)] = &[
     ("benches/", "the bench itself"),
 ];
 
+/// Nanoseconds since `began`.
+pub fn elapsed(began: u64) -> u64 {
+    now() - began
+}
+
 /// Each job runs on a CPU of its own, all begin together; returns when all have ended.
 pub fn run(costs: &Costs, jobs: Vec<Job<'_>>) -> RunStats {
     let stats = slat_machine::run(costs, jobs);
@@ -66,5 +71,6 @@ pub fn run(costs: &Costs, jobs: Vec<Job<'_>>) -> RunStats {
         jobs: stats.jobs,
         kicks: stats.kicks,
         events: stats.events,
+        preemptions: 0,
     }
 }

@@ -8,6 +8,7 @@
 mod pages;
 mod partner;
 mod pin;
+mod preemptions;
 
 use super::{Costs, Job, JobStats, RunStats};
 pub use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
@@ -47,6 +48,11 @@ pub fn now() -> u64 {
 /// The same: the look itself takes its time.
 pub fn clock() -> u64 {
     now()
+}
+
+/// Nanoseconds since `began`, without what looking at the clock takes.
+pub fn elapsed(began: u64) -> u64 {
+    (now() - began).saturating_sub(looks_ns() / 2)
 }
 
 /// Code of the host or the hypervisor works for so long.
@@ -132,13 +138,15 @@ pub fn run(_costs: &Costs, jobs: Vec<Job<'_>>) -> RunStats {
                 let thread = thread::Builder::new().spawn_scoped(scope, move || {
                     pin(job.cpu.unwrap_or(nth));
                     let _pages = pages::Lent::take();
+                    let taken_before = preemptions::preemptions();
                     cross(line, all);
                     let began = Instant::now();
                     BEGAN.set(Some(began));
                     ALONE.set(alone);
                     (job.work)();
                     partner::dismiss();
-                    (job.name, began, Instant::now())
+                    let ended = Instant::now();
+                    (job.name, began, ended, preemptions::preemptions() - taken_before)
                 });
                 thread.unwrap_or_else(|error| match NO_THREAD.get() {
                     Some(end) => end(&error),
@@ -150,19 +158,20 @@ pub fn run(_costs: &Costs, jobs: Vec<Job<'_>>) -> RunStats {
             ran.push(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }
     });
-    let first = ran.iter().map(|&(_, began, _)| began).min();
+    let first = ran.iter().map(|&(_, began, ..)| began).min();
     let since = |then: Instant| first.map_or(0, |first| (then - first).as_nanos() as u64);
-    let ended = ran.iter().filter(|&&(name, ..)| name == kind).map(|&(_, _, ended)| since(ended));
+    let ended = ran.iter().filter(|&&(name, ..)| name == kind).map(|&(_, _, ended, _)| since(ended));
     RunStats {
         wall_ns: ended.max().unwrap_or(0),
         jobs: ran
             .iter()
-            .map(|&(name, began, ended)| JobStats {
+            .map(|&(name, began, ended, _)| JobStats {
                 name,
                 ns: (ended - began).as_nanos() as u64,
                 ..JobStats::default()
             })
             .collect(),
+        preemptions: ran.iter().map(|&(.., taken)| taken).sum(),
         ..RunStats::default()
     }
 }

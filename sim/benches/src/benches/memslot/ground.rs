@@ -8,7 +8,7 @@ use crate::benches::program::Seen;
 use crate::benches::vm_setup::{idle, right};
 use crate::benches::{Check, Setting};
 use crate::host::SimHost;
-use crate::world::{Ordering::Relaxed, RunStats, now, rest};
+use crate::world::{Ordering::Relaxed, RunStats, elapsed, now, rest};
 use slat::{Gfn, Idle, PAGE_SIZE, Slot, Span};
 
 /// Pages of the area.
@@ -89,7 +89,7 @@ impl Ground {
         let mut timed = |slot: &Slot, to, rest_ns| {
             let began = now();
             SimHost::move_to(&self.vm, idle, slot.id, to)?;
-            let ns = now() - began;
+            let ns = elapsed(began);
             rest(rest_ns);
             Ok::<_, String>(ns)
         };
