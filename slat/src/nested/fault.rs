@@ -51,6 +51,7 @@ use crate::sync::idle::Idle;
 use crate::sync::prim::Patience;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf};
+use crate::table::pool::Cache;
 use crate::table::radix::At;
 use alloc::vec::Vec;
 
@@ -80,22 +81,31 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         self.fault_in_full(idle, access)
     }
 
+    /// Ensures table pages for the shadow and for the reverse map, and rows for new tables. The rows come first: this
+    /// vCPU may split three pages for them, if other vCPUs take the second half of each.
+    pub(super) fn prepare(&mut self, idle: &mut Idle) {
+        let (vm, cache, want) = (self.vcpu.vm, &mut self.vcpu.cache, 2 * usize::from(F::LEVELS));
+        // Not every fault needs a table: a missing page is an error only where one is needed.
+        let mut top_up = |cache: &mut Cache| {
+            if cache.len() < want {
+                let _ = vm.top_up(idle, cache, want);
+            }
+        };
+        if let Some(state) = &mut self.vcpu.nested
+            && !state.spare.is_enough()
+        {
+            top_up(cache);
+            self.shadows.refill(&mut state.spare, cache);
+        }
+        top_up(cache);
+    }
+
     #[cold]
     #[inline(never)]
     fn fault_in_full(&mut self, idle: &mut Idle, access: L1Access) -> Result<L2Done, FaultError> {
         let (mut patience, mut learned) = (Patience::default(), Learned::default());
         loop {
-            // Tables of the shadow and of the reverse map, and a page of rows.
-            let want = 2 * usize::from(F::LEVELS);
-            if self.vcpu.cache.len() < want {
-                // Not every fault needs a table: a missing page is an error only where one is needed.
-                let _ = self.vcpu.vm.top_up(idle, &mut self.vcpu.cache, want);
-            }
-            if let Some(state) = &mut self.vcpu.nested
-                && !state.spare.is_enough()
-            {
-                self.shadows.refill(&mut state.spare, &mut self.vcpu.cache);
-            }
+            self.prepare(idle);
             let vm = self.vcpu.vm;
             match self.attempt(&access, &mut learned)? {
                 Outcome::Done(done) => return Ok(done),

@@ -184,3 +184,15 @@ fn no_fault_remembers_a_table_that_went() {
     }
     seeded::found(Bug::NearUnchecked, 1);
 }
+
+/// Other vCPUs may take the second half of each page that a vCPU splits into rows. A fault then still has a page for each
+/// table that it may link.
+#[test]
+fn rows_leave_enough_pages_for_tables() {
+    let vm = Vm::<Npt4, _>::builder(Flat::default()).vcpus(1).build().unwrap();
+    let (mut idle, mut vcpu) = (Idle::take().unwrap(), vm.vcpu(VcpuId(0)).unwrap());
+    let mut l2 = vcpu.nested(&mut idle, ept(0)).unwrap();
+    l2.prepare(&mut idle);
+    let tables = 2 * usize::from(Npt4::LEVELS);
+    assert!(l2.vcpu.cache.len() >= tables, "{} of {tables}", l2.vcpu.cache.len());
+}
