@@ -88,8 +88,12 @@ impl Samples<'_> {
 
     /// The same of all of these entrants, added up.
     fn sum(&self, is: impl Fn(Entrant) -> bool, what: Counted) -> u64 {
-        let of = self.entrants.iter().zip(self.samples).filter(|(entrant, _)| is(**entrant));
-        of.flat_map(|(_, samples)| samples).map(|sample| sample.of(what)).sum()
+        self.total(is, |sample| sample.of(what))
+    }
+
+    fn total(&self, is: impl Fn(Entrant) -> bool, of: impl Fn(&Sample) -> u64) -> u64 {
+        let those = self.entrants.iter().zip(self.samples).filter(|(entrant, _)| is(**entrant));
+        those.flat_map(|(_, samples)| samples).map(of).sum()
     }
 
     /// What must have happened in all samples for the rows to count, and what the rows must say.
@@ -99,12 +103,15 @@ impl Samples<'_> {
             all.flat_map(|(&entrant, samples)| self.checks_of(entrant, samples)).collect();
         let mut check =
             |name: &str, ok: bool, detail: String| checks.push(Check { name: name.to_owned(), ok, detail });
-        for (loses, what) in [
-            ("misses a translation inside a change of its entry", Counted::InWindow),
-            ("loses a translation, of a page that is merged or of its neighbours", Counted::Missing),
+        // The engine zaps an entry that a guest's store is changing at the same moment: at most one for each share broken.
+        let most = self.total(|entrant| entrant.heeds, |sample| sample.breaks);
+        for (miss, what) in [
+            ("miss translations inside changes of their entries", Counted::InWindow),
+            ("lose translations, of pages that are merged or of their neighbours,", Counted::Missing),
         ] {
             let found = self.sum(|entrant| entrant.heeds, what);
-            check(&format!("reasons heeded: no guest {loses}"), found == 0, found.to_string());
+            let name = format!("reasons heeded: guests {miss} only where they store");
+            check(&name, found <= most, format!("{found}, {most} shares broken"));
         }
         let found = self.sum(|entrant| !entrant.heeds && !entrant.rests, Counted::InWindow);
         let ignored = "reasons ignored: guests that run miss translations inside changes";

@@ -99,9 +99,10 @@ fn checks(plan: Plan<'_>, sample: &Sample) -> Vec<Check> {
     let mut checks = sample.seen.checks().to_vec();
     checks.extend(sample.tally.iter().map(Check::from));
     checks.extend([
+        // The engine zaps an entry that a guest's store is changing at the same moment: at most one for each share broken.
         Check {
-            name: "guests lose translations of pages that are unmapped, and no others",
-            ok: if heeds { missing == 0 } else { missing >= plan.memory.all_mergeable() },
+            name: "guests lose translations of pages that are unmapped, and of others only where they store",
+            ok: if heeds { missing <= sample.breaks } else { missing >= plan.memory.all_mergeable() },
             detail: format!("{missing} faults for want of one"),
         },
         Check::least(
@@ -178,13 +179,13 @@ mod tests {
     /// Negative controls of the other checks.
     #[test]
     fn a_fault_and_a_merge_that_do_not_belong_there_are_noticed() {
-        for (policy, missing) in [(Policy::Ignored, 0), (Policy::Heeded, 1)] {
+        for (policy, missing) in [(Policy::Ignored, 0), (Policy::Heeded, 2)] {
             let setting = &setting(policy);
             let plan = plan(setting, false);
             let mut sample = Sample { merges: 1, breaks: 1, ..Sample::default() };
             sample.counts[Counted::Missing as usize] = missing;
             let names = [
-                "guests lose translations of pages that are unmapped, and no others",
+                "guests lose translations of pages that are unmapped, and of others only where they store",
                 "every page is merged, and once more where it was written",
             ];
             assert_eq!(failing(&checks(plan, &sample)), names);
