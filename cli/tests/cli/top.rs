@@ -339,7 +339,7 @@ fn keys_work_on_a_terminal_which_comes_back() {
     terminal.press("h");
     let at = terminal.expect(at, "written");
     terminal.press("?");
-    let at = terminal.expect(at, "shootdowns paid");
+    let at = terminal.expect(at, "TLB shootdowns, by cause");
     terminal.press("\x1b");
     let at = terminal.expect(at, "A bits");
     terminal.press(" ");
