@@ -6,14 +6,13 @@
 //! | one program, for real threads and for virtual time | `sim/benches/src/benches/NAME.rs` | `ALL` in the `mod.rs` beside it |
 //! | a program for real threads, or flags and rows of one for both | `bench/src/bench/NAME/mod.rs` | `programs` in the `mod.rs` above it |
 //!
-//! Where both have a bench of one name, `slat bench` and `slat sim` run two programs that ask the same: the row says so
-//! ([`Row::runs_in`]).
+//! `slat bench` and `slat sim` run one program under one name.
 
 use crate::bench::{Program, programs};
 use crate::levers::Grid;
 use clap::{ArgMatches, Command, FromArgMatches, Subcommand};
 use slat_series::PatchSeries;
-use slat_sim::benches::{Bench as Simulated, OnThreads};
+use slat_sim::benches::Bench as Simulated;
 use std::sync::LazyLock;
 
 /// What is known of a program for real threads without a run.
@@ -102,16 +101,13 @@ pub struct Row {
     pub(crate) program: Program,
     /// What `slat sim` runs.
     pub(crate) simulated: Option<&'static dyn Simulated>,
-    /// The two are one program.
-    pub(crate) shared: bool,
 }
 
 static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     let row = |program: Program| {
         let about = program.about;
         let simulated = slat_sim::benches::by_name(about.name);
-        let shared = simulated.is_some_and(|bench| !matches!(bench.about().threads, OnThreads::Another));
-        Row { about, program, simulated, shared }
+        Row { about, program, simulated }
     };
     programs().into_iter().map(row).collect()
 });
@@ -124,10 +120,9 @@ pub fn all() -> &'static [Row] {
 impl Row {
     /// Where it runs.
     pub fn runs_in(&self) -> &'static str {
-        match (self.simulated, self.shared) {
-            (None, _) => "real threads",
-            (Some(_), false) => "real threads, virtual time (two programs)",
-            (Some(_), true) => "real threads, virtual time",
+        match self.simulated {
+            None => "real threads",
+            Some(_) => "real threads, virtual time",
         }
     }
 

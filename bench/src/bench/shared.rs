@@ -9,13 +9,13 @@ use clap::Args;
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_machine::Costs;
-use slat_threads::benches::{ALL, Bench as Shared, OnThreads, Point, Policy, Setting, Threads as Runs, Work};
+use slat_threads::benches::{ALL, Bench as Shared, Point, Policy, Setting, Threads as Runs, Work};
 
 /// All of them.
 pub fn programs() -> impl Iterator<Item = Program> {
     ALL.iter().filter_map(|&bench| {
         let about = bench.about();
-        let OnThreads::Common(Runs { takes, ci, quick, full }) = about.threads else { return None };
+        let Runs { takes, ci, quick, full } = about.threads?;
         let row = About { takes, ci, quick, full, ..About::of(about.name, about.series) };
         Some(Program::new(row, move |flags| Typed { bench, flags }))
     })

@@ -17,7 +17,7 @@
 use super::demand_paging::{self, FIRST_FRAMES};
 use super::touch_pages::Touch;
 use super::vm_setup::{Parts, builder, idle, with_one_slot};
-use super::{About, Bench, Check, Figure, OnThreads, Point, Policy, Setting};
+use super::{About, Bench, Check, Figure, Point, Policy, Setting};
 use crate::host::{SimHost, hvas_of};
 use crate::world::{AtomicU64, Costs, Job, Ordering::Relaxed, now, rest};
 use slat::{Format, Gfn, Host, Hva, Idle, Level, PAGE_SIZE, Pfn, SecondaryMmu, Span, Vm, Young};
@@ -36,7 +36,6 @@ const ABOUT: About = About {
     takes: ["15 s", "60 MiB"],
     example: "-v 1,112",
     unused: &[],
-    threads: OnThreads::Own,
     ..About::of(
         "access-tracking-perf",
         PatchSeries::MglruAging,

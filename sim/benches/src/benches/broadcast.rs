@@ -19,7 +19,7 @@ use super::hardware::{Tlb, walk};
 use super::page_order::PageOrder;
 use super::program::Seen;
 use super::vm_setup::{SimVm, builder, gfns, idle, with_one_slot};
-use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, OnThreads, Point, Policy, Setting, Threads};
+use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting, Threads};
 use crate::host::{SimHost, first_page, hva_of, hvas_of};
 use crate::world::{Job, Mutex, compute, elapsed, guest, now, pause, run};
 use core::sync::atomic::{
@@ -59,12 +59,7 @@ const ABOUT: About = About {
         (&["host_ns", "handlers", "handler_ns", "zeroing", "host_first", "mm_lines"], ALL_THERE),
     ],
     reported: false,
-    threads: OnThreads::Common(Threads {
-        takes: ["2 s", "60 MiB"],
-        ci: &["-v 1,2"],
-        quick: &["--runs 3"],
-        full: &[""],
-    }),
+    threads: Some(Threads { takes: ["2 s", "60 MiB"], ci: &["-v 1,2"], quick: &["--runs 3"], full: &[""] }),
     ..About::of("broadcast", PatchSeries::Kvm, &[Policy::Kicks, Policy::SomeReached, Policy::AllReached])
 };
 

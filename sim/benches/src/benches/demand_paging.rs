@@ -9,7 +9,7 @@
 
 use super::touch_pages::Touch;
 use super::vm_setup::{Parts, builder, is_first, right_by, with_one_slot};
-use super::{About, Bench, Check, Figure, OnThreads, Point, Policy, Setting, Tally};
+use super::{About, Bench, Check, Figure, Point, Policy, Setting, Tally};
 use crate::host::SimHost;
 use crate::world::{Costs, Job, RunStats, run};
 use slat::{Format, Gfn, Host, Level, Pfn, Span, Vm};
@@ -24,7 +24,6 @@ const ABOUT: About = About {
     asks: "Many vCPUs touch new memory at once, with each MMU lock (the TDP MMU series)",
     takes: ["10 s", "40 MiB"],
     example: "-v 1,112,416 --costs server",
-    threads: OnThreads::Own,
     ..About::of("demand-paging", PatchSeries::TdpMmu, &[Policy::Exclusive, Policy::ReadWrite, Policy::None])
 };
 

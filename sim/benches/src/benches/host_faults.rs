@@ -11,7 +11,7 @@
 use super::demand_paging::{Ground, Lap};
 use super::touch_pages::{Bare, Touch};
 use super::vm_setup::{Parts, idle};
-use super::{About, Bench, Check, Figure, NO_AGER, OnThreads, Point, Policy, Setting};
+use super::{About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting};
 use slat::table::formats::Ept4;
 use slat::vm::Builder;
 use slat::{Access, Format, Gfn, Hva, Level, PAGE_SIZE, Pfn, Slot, SlotId, Vm};
@@ -42,7 +42,6 @@ const ABOUT: About = About {
             "has slat-mm as its host",
         ),
     ],
-    threads: OnThreads::Own,
     ..About::of("host-faults", PatchSeries::TdpMmu, &[Policy::Exclusive, Policy::ReadWrite, Policy::None])
 };
 

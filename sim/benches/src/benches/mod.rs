@@ -299,19 +299,8 @@ pub struct About {
     pub invalidates: bool,
     /// `slat report` simulates it.
     pub reported: bool,
-    /// How it runs as `slat bench`.
-    pub threads: OnThreads,
-}
-
-/// How a bench runs as `slat bench`.
-#[derive(Clone, Copy, Debug)]
-pub enum OnThreads {
-    /// `slat bench` has another program of this name.
-    Another,
-    /// This program runs, with flags and rows that `slat bench` has for it.
-    Own,
-    /// This program runs, with the flags and rows of all such benches.
-    Common(Threads),
+    /// Its runs as `slat bench`; `None` if it has flags and rows of its own there.
+    pub threads: Option<Threads>,
 }
 
 /// The runs of a bench on real threads.
@@ -342,7 +331,7 @@ impl About {
             unused: &[NO_AGER],
             invalidates: false,
             reported: true,
-            threads: OnThreads::Another,
+            threads: None,
         }
     }
 }

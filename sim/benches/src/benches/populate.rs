@@ -11,9 +11,7 @@
 
 use super::touch_pages::{Guest, Touch as _};
 use super::vm_setup::{SimVm, builder, right, with_one_slot};
-use super::{
-    ALL_THERE, About, Bench, Check, Figure, NO_AGER, OnThreads, Point, Policy, Setting, Threads, Work,
-};
+use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting, Threads, Work};
 use crate::host::SimHost;
 use crate::world::{Job, RunStats, run};
 use slat::{Access, Gfn, Idle, Level, PAGE_SIZE, Population, Prefault, Span, VcpuId};
@@ -31,12 +29,7 @@ const ABOUT: About = About {
         (&["host_ns", "handlers", "handler_ns", "zeroing", "host_first", "mm_lines"], ALL_THERE),
     ],
     reported: false,
-    threads: OnThreads::Common(Threads {
-        takes: ["3 s", "60 MiB"],
-        ci: &["-v 1,2"],
-        quick: &["--runs 3"],
-        full: &[""],
-    }),
+    threads: Some(Threads { takes: ["3 s", "60 MiB"], ci: &["-v 1,2"], quick: &["--runs 3"], full: &[""] }),
     ..About::of("populate", PatchSeries::Kvm, &[Policy::Faults, Policy::Population])
 };
 

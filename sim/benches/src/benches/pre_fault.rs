@@ -4,7 +4,7 @@
 //! the engine maps it. No guest runs, so nothing is left or entered: what remains of a fault is the host's work and the engine's.
 
 use super::vm_setup::{Parts, builder, right, with_one_slot};
-use super::{About, Bench, Check, Figure, NO_AGER, OnThreads, Point, Policy, Setting, Threads};
+use super::{About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting, Threads};
 use crate::host::SimHost;
 use crate::world::{Job, run};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,12 +19,7 @@ pub struct PreFault;
 const ABOUT: About = About {
     asks: "Many vCPUs have their memory mapped before their guest runs, with each MMU lock (the TDP MMU series)",
     unused: &[NO_AGER, (&["guest_ns", "exit_ns", "host_first"], "runs no guest")],
-    threads: OnThreads::Common(Threads {
-        takes: ["2 s", "60 MiB"],
-        ci: &["-v 1,2"],
-        quick: &["--runs 3"],
-        full: &[""],
-    }),
+    threads: Some(Threads { takes: ["2 s", "60 MiB"], ci: &["-v 1,2"], quick: &["--runs 3"], full: &[""] }),
     ..About::of("pre-fault", PatchSeries::TdpMmu, &[Policy::Exclusive, Policy::ReadWrite, Policy::None])
 };
 

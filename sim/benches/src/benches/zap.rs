@@ -20,7 +20,7 @@
 use super::concurrent_latency::{PhaseLatencies, TimedAction, beside};
 use super::touch_pages::Touching;
 use super::vm_setup::{Parts, SimVm, builder, gfns, idle, with_one_slot};
-use super::{About, Bench, Check, Figure, OnThreads, Point, Policy, Setting, Tally};
+use super::{About, Bench, Check, Figure, Point, Policy, Setting, Tally};
 use crate::host::{SimHost, first_page, hva_of, hvas_of};
 use crate::world::{Costs, RunStats, compute, now};
 use slat::{Access, Fault, Format, Gfn, Host, Idle, PAGE_SIZE, Pfn, Span, VcpuId, Vm, Why};
@@ -43,7 +43,6 @@ const ALL: Span<Gfn> = Span { start: Gfn(0), end: Gfn(1 << 36) };
 const ABOUT: About = About {
     asks: "Memory is zapped, leaf by leaf or table by table, while vCPUs fault elsewhere (the TDP MMU series)",
     takes: ["10 s", "100 MiB"],
-    threads: OnThreads::Own,
     ..About::of(
         "zap",
         PatchSeries::TdpMmu,

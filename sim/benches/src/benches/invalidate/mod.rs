@@ -18,9 +18,7 @@ pub use places::{Layout, TABLE};
 
 use super::touch_pages::{Guest, Touch};
 use super::vm_setup::{builder, idle, with_one_slot};
-use super::{
-    ALL_THERE, About, Bench, Check, Figure, NO_AGER, OnThreads, Over, Point, Policy, Setting, Tally, Work,
-};
+use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, Over, Point, Policy, Setting, Tally, Work};
 use crate::host::{SimHost, first_page};
 use crate::world::{AtomicU64, Job, LOOK_EVERY, Ordering::Relaxed, RunStats, now, run};
 use places::{Invalidator, empty, warm};
@@ -49,7 +47,6 @@ const ABOUT: About = About {
     unused: &[NO_AGER, (&["host_ns", "handlers", "handler_ns", "zeroing", "mm_lines"], ALL_THERE)],
     invalidates: true,
     reported: false,
-    threads: OnThreads::Own,
     ..About::of("invalidate", PatchSeries::TdpMmu, &[Policy::Exclusive, Policy::ReadWrite, Policy::None])
 };
 

@@ -33,7 +33,7 @@ pub mod page_contents;
 mod published;
 mod reading_guest;
 
-use super::{About, Against, Bench, Check, Figure, NO_AGER, OnThreads, Point, Policy, Setting};
+use super::{About, Against, Bench, Check, Figure, NO_AGER, Point, Policy, Setting};
 use merge_run::{Entrant, MergeRun, Plan, Sample, arena};
 use notified_vm::Counted;
 use page_contents::{Memory, Stage};
@@ -53,7 +53,6 @@ const KERNEL_RESTING: &str = "ns of kernel time per page, guests that mostly res
 const ABOUT: About = About {
     asks: "Pages are merged while guests use them, with reasons heeded and ignored (the change-pte series)",
     takes: ["20 s", "50 MiB"],
-    threads: OnThreads::Own,
     unused: &[
         NO_AGER,
         (

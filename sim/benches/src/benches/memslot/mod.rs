@@ -31,7 +31,7 @@ pub mod scenario;
 #[cfg(test)]
 mod tests;
 
-use super::{ALL_THERE, About, Against, Bench, Figure, NO_AGER, OnThreads, Point, Policy, Setting};
+use super::{ALL_THERE, About, Against, Bench, Figure, NO_AGER, Point, Policy, Setting};
 use ground::Ground;
 pub use layout::Layout;
 use slat_series::PatchSeries;
@@ -51,7 +51,6 @@ const MOVE_FEW: &str = "ns per move, 10 slots";
 const ABOUT: About = About {
     asks: "A memslot moves while vCPUs fault and use it (the scalable memslots series)",
     takes: ["15 s", "40 MiB"],
-    threads: OnThreads::Own,
     example: "-v 1,16,416",
     unused: &[
         NO_AGER,

@@ -16,7 +16,7 @@ mod ground;
 mod shadow_mmu;
 mod words;
 
-use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, OnThreads, Point, Policy, Setting, Threads};
+use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting, Threads};
 use crate::world::{Job, RunStats, compute, now, run};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use ground::{ALIASES, Engine, Ground, Side, idle};
@@ -37,12 +37,7 @@ const ABOUT: About = About {
         (&["host_ns", "handlers", "handler_ns", "zeroing", "host_first", "mm_lines"], ALL_THERE),
     ],
     reported: false,
-    threads: OnThreads::Common(Threads {
-        takes: ["3 s", "60 MiB"],
-        ci: &["-v 1,2"],
-        quick: &["--runs 3"],
-        full: &[""],
-    }),
+    threads: Some(Threads { takes: ["3 s", "60 MiB"], ci: &["-v 1,2"], quick: &["--runs 3"], full: &[""] }),
     ..About::of("nested", PatchSeries::Kvm, &[Policy::WriteProtected, Policy::Slat])
 };
 

@@ -34,7 +34,7 @@ pub mod kvm_walk;
 mod published;
 mod used_pages;
 
-use super::{ALL_THERE, About, Against, Bench, NO_AGER, OnThreads, Point, Policy, Setting};
+use super::{ALL_THERE, About, Against, Bench, NO_AGER, Point, Policy, Setting};
 use slat_series::PatchSeries;
 use used_pages::UsedPages;
 
@@ -55,7 +55,6 @@ const ABOUT: About = About {
         (&["zeroing", "host_first"], ALL_THERE),
         (&["host_ns", "handlers", "handler_ns", "mm_lines", "under_lock_ns"], "has slat-mm as its host"),
     ],
-    threads: OnThreads::Own,
     ..About::of(
         "numa-balancing",
         PatchSeries::NumaProtection,
