@@ -77,7 +77,7 @@ const WORLDS: &str = "cargo xtask seeded test -p slat-vcpu --locked --test vcpu 
 const LOAD: &str =
     "cargo xtask seeded test -p slat-mm --locked --test load --test mm -- --nocapture seeded::";
 const REPORT: &str = "cargo run --profile bench -p slat-bench --locked -- report -o target/report";
-const VALIDATE: &str = "cargo run --profile bench -p slat-bench --locked -- sim validate --runs 5 --bench demand-paging --bench access-tracking-perf --bench numa-balancing --bench pre-fault --bench host-faults --bench populate --bench invalidate --bench nested";
+const VALIDATE: &str = "cargo run --profile bench -p slat-bench --locked -- sim validate --runs 5";
 const SHUTTLE: &str = "cargo test -p slat --release --locked --lib shuttle_tests -- --nocapture";
 const BOOT: &[(&str, &str)] = &[("SLAT_REQUIRE_EMULATORS", "1")];
 
@@ -246,7 +246,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "validate",
-        about: "simulated time against this machine's threads, for the benches that agree",
+        about: "simulated time against this machine's threads",
         lines: &[Line::new(NIGHTLY, 180, 600, VALIDATE)],
     },
     Step {
