@@ -1,8 +1,9 @@
 //! Prefault: maps a range before the guest touches it.
 //!
-//! Each page takes the path of a fault, with the access that [`Prefault`] names. It is mapped old, because no guest has
-//! used it yet, or young. In formats without Accessed bits an old page is a tracked leaf, which the first access
-//! restores by one CAS. A guest whose hypervisor does not handle such faults needs young pages.
+//! Each page takes the path of a fault, with the access that [`Prefault`] names. A young page is mapped as by the guest's
+//! own fault, so mostly by the quick path. An old page is one that no guest has used yet. In formats without Accessed
+//! bits an old page is a tracked leaf, which the first access restores by one CAS. A guest whose hypervisor does not
+//! handle such faults needs young pages.
 
 use super::{By, Done, Fault, FaultError};
 use crate::addr::{Gfn, Span};
@@ -101,15 +102,19 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         gfns: Span<Gfn>,
         how: Prefault,
     ) -> Result<u64, FaultError> {
-        let by = if how.young { By::GUEST } else { By::Prefault };
         // Even for an empty range, the vCPU leaves the guest.
         let seat = self.awake();
         let gfns = gfns.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
         let mut next = gfns.start;
         while next < gfns.end {
             let access = Fault { gpa: next.gpa(), access: how.access };
-            let done = self.fault_in_full(idle, access, by);
-            let end = match done.inspect_err(|_| self.observed(access, FaultResult::Failed)) {
+            let done = if how.young {
+                self.fault(idle, access)
+            } else {
+                let done = self.fault_in_full(idle, access, By::Prefault);
+                done.inspect_err(|_| self.observed(access, FaultResult::Failed))
+            };
+            let end = match done {
                 Ok(Done::Mapped(level)) => next.base(level) + level.pages(),
                 Ok(Done::Fixed | Done::Spurious) => {
                     let walk = Walk::<F, H, Lockless>::on_seat(self.vm, self.space, idle, seat);
