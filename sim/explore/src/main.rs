@@ -60,18 +60,19 @@ fn request() -> Result<Request, String> {
 }
 
 fn main() -> ExitCode {
-    let request = match request() {
-        Ok(request) => request,
-        Err(problem) => {
-            eprintln!("{problem}\n{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
+    let request = request().map_err(|problem| format!("{problem}\n{USAGE}"));
+    request.and_then(|request| explore(&request)).unwrap_or_else(|problem| {
+        eprintln!("{problem}");
+        ExitCode::from(2)
+    })
+}
+
+fn explore(request: &Request) -> Result<ExitCode, String> {
     if request.every_bug {
-        return find_all(&request);
+        return Ok(find_all(request));
     }
     if request.only.is_some() || request.hunt.seeds == 1 {
-        return one(&request);
+        return one(request);
     }
     let began = Instant::now();
     let found = request.hunt.go();
@@ -79,7 +80,7 @@ fn main() -> ExitCode {
     println!("{} worlds, {} accesses, {rate:.0} worlds a second", found.worlds, found.steps);
     let Some((seed, wrong)) = found.failing else {
         println!("EXECUTIONS Explore worlds {}", found.worlds);
-        return verdict(&request, None);
+        return Ok(verdict(request, None));
     };
     let mut plan = draw(seed, request.hunt.cpus);
     println!("seed {seed}: {}: {}", wrong.what, wrong.how);
@@ -89,9 +90,9 @@ fn main() -> ExitCode {
         println!("shrunk: {}\n  {}", shrink::size(&plan), request.hunt.command(&plan));
     }
     if request.trace {
-        tell(&plan, &request);
+        tell(&plan, request);
     }
-    verdict(&request, Some(&wrong))
+    Ok(verdict(request, Some(&wrong)))
 }
 
 /// Fails if a world without a mistake fails, or if a mistake is not found.
@@ -106,15 +107,11 @@ fn verdict(request: &Request, wrong: Option<&Wrong>) -> ExitCode {
     }
 }
 
-fn one(request: &Request) -> ExitCode {
-    let plan = Plan { turn: request.turn, ..draw(request.hunt.first, request.hunt.cpus) };
-    let plan = match request.only.as_deref().map_or(Ok(plan.clone()), |only| shrink::keep(&plan, only)) {
-        Ok(plan) => plan,
-        Err(problem) => {
-            eprintln!("{problem}");
-            return ExitCode::from(2);
-        }
-    };
+fn one(request: &Request) -> Result<ExitCode, String> {
+    let mut plan = Plan { turn: request.turn, ..draw(request.hunt.first, request.hunt.cpus) };
+    if let Some(only) = &request.only {
+        plan = shrink::keep(&plan, only)?;
+    }
     println!("seed {}: {}", plan.seed, shrink::size(&plan));
     let outcome = run(&plan, request.hunt.bug, false);
     if request.trace {
@@ -125,7 +122,7 @@ fn one(request: &Request) -> ExitCode {
         Some(wrong) => println!("{}: {}", wrong.what, wrong.how),
         None => println!("nothing is wrong"),
     }
-    verdict(request, outcome.wrong.as_ref())
+    Ok(verdict(request, outcome.wrong.as_ref()))
 }
 
 /// Prints the plan, then what each CPU did, by number of accesses.

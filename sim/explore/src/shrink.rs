@@ -5,30 +5,40 @@
 //! tried under a few schedules.
 
 use crate::plan::{Plan, Role};
-use crate::world::{Outcome, run};
+use crate::world::run;
 use slat::seeded::Bug;
+use std::cell::Cell;
 
 /// Schedules per smaller plan.
 const TURNS: u64 = 12;
 /// Maximum number of runs.
-const RUNS: u64 = 6000;
-
-struct Shrinker {
-    bug: Option<Bug>,
-    what: &'static str,
-    runs: u64,
-}
+const RUNS: usize = 6000;
 
 /// Returns the smallest plan found that fails in the same way as `plan`, which failed with `what`.
 pub fn shrink(plan: &Plan, bug: Option<Bug>, what: &'static str) -> Plan {
-    let mut shrinker = Shrinker { bug, what, runs: 0 };
+    let runs = Cell::new(0);
+    // Makes the smaller plan the best one if it fails in the same way under any of a few schedules.
+    let try_out = |best: &mut Plan, smaller: Plan| {
+        // A VM without a vCPU may still fail; a world without a CPU cannot.
+        if smaller.cpus.is_empty() {
+            return;
+        }
+        for turn in std::iter::once(best.turn).chain(0..TURNS).take(RUNS - runs.get()) {
+            runs.set(runs.get() + 1);
+            let candidate = Plan { turn, ..smaller.clone() };
+            if run(&candidate, bug, false).wrong.is_some_and(|wrong| wrong.what == what) {
+                *best = candidate;
+                return;
+            }
+        }
+    };
     let mut best = plan.clone();
     loop {
         let before = (best.cpus.len(), best.ops());
         for cpu in (0..best.cpus.len()).rev() {
             let mut smaller = best.clone();
             smaller.cpus.remove(cpu);
-            shrinker.keep(&mut best, &smaller);
+            try_out(&mut best, smaller);
         }
         let mut part = best.cpus.iter().map(|cpu| cpu.ops.len()).max().unwrap_or(0);
         while part > 0 {
@@ -37,36 +47,14 @@ pub fn shrink(plan: &Plan, bug: Option<Bug>, what: &'static str) -> Plan {
                 while end > 0 {
                     let mut smaller = best.clone();
                     smaller.cpus[cpu].ops.drain(end.saturating_sub(part)..end);
-                    shrinker.keep(&mut best, &smaller);
+                    try_out(&mut best, smaller);
                     end = end.saturating_sub(part).min(best.cpus[cpu].ops.len());
                 }
             }
             part /= 2;
         }
-        if before == (best.cpus.len(), best.ops()) || shrinker.runs >= RUNS {
+        if before == (best.cpus.len(), best.ops()) || runs.get() >= RUNS {
             return best;
-        }
-    }
-}
-
-impl Shrinker {
-    /// Makes the smaller plan the best one if it fails in the same way under any of a few schedules.
-    fn keep(&mut self, best: &mut Plan, smaller: &Plan) {
-        // A VM without a vCPU may still fail; a world without a CPU cannot.
-        if smaller.cpus.is_empty() {
-            return;
-        }
-        for turn in std::iter::once(best.turn).chain(0..TURNS) {
-            if self.runs >= RUNS {
-                return;
-            }
-            self.runs += 1;
-            let candidate = Plan { turn, ..smaller.clone() };
-            let Outcome { wrong, .. } = run(&candidate, self.bug, false);
-            if wrong.is_some_and(|wrong| wrong.what == self.what) {
-                *best = candidate;
-                return;
-            }
         }
     }
 }

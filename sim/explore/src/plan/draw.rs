@@ -3,7 +3,7 @@
 //! Each world has a theme, the kind of operation that most of its programs consist of. A few objects that CPUs use at
 //! the same time find more mistakes than many objects that they rarely share.
 
-use super::layout::{self, FIRST_LARGE, REGION, REGIONS, SLOTS, SMALL, SMALL_SLOTS, USED, WINDOWS};
+use super::layout::{self, FIRST_LARGE, REGION, REGIONS, SMALL_SLOTS, USED};
 use super::op::{Change, Op, Telling};
 use super::schedule::Schedule;
 use super::{Cpu, Log, Plan, Role, Tables};
@@ -152,28 +152,22 @@ fn ground(random: &mut Random, theme: Theme, vcpus: u32) -> (Ground, Vec<(u32, u
         // Neighbours in one table; now and then in the next table, too.
         let first = random.below(6) as usize;
         let last = if random.once_in(4) { FIRST_LARGE - 1 } else { first + random.within(1, 3) as usize };
-        ((first..=last.min(FIRST_LARGE - 1)).collect(), (0..random.within(2, 4) as u32).collect())
+        (first..FIRST_LARGE.min(last + 1), 0..random.within(2, 4) as u32)
     } else {
-        let windows: Vec<usize> = (FIRST_LARGE..WINDOWS.len()).collect();
-        let many = random.within(1, 4) as usize;
-        (
-            windows[..many].to_vec(),
-            (SMALL_SLOTS..SMALL_SLOTS + random.within(1, many as u64) as u32).collect(),
-        )
+        let many = random.within(1, 4);
+        let slots = SMALL_SLOTS..SMALL_SLOTS + random.within(1, many) as u32;
+        (FIRST_LARGE..FIRST_LARGE + many as usize, slots)
     };
-    let (windows, slots): (Vec<usize>, Vec<u32>) = (windows, slots);
-    let slots: Vec<u32> = slots.into_iter().filter(|&slot| slot < SLOTS).collect();
     let logs = matches!(theme, Theme::Dirty) || random.once_in(8);
-    let at_first = slots.iter().copied().zip(windows.iter().copied());
+    let at_first = slots.clone().zip(windows.clone());
     let at_first = at_first.map(|(slot, window)| (slot, window, logs && !random.once_in(4))).collect();
-    (Ground { theme, windows, slots, vcpus }, at_first)
+    (Ground { theme, windows: windows.collect(), slots: slots.collect(), vcpus }, at_first)
 }
 
 /// A guest frame that guests use.
 fn gfn(random: &mut Random, ground: &Ground) -> Gfn {
     let window = random.pick(&ground.windows);
-    let nth = random.below(USED as u64) as usize;
-    Gfn(WINDOWS[window] + layout::used(nth, layout::pages(window)))
+    layout::frame(window, random.below(USED as u64) as usize)
 }
 
 /// Frames around `gfn`: one, a window, or all.
@@ -188,7 +182,7 @@ fn gfns(random: &mut Random, ground: &Ground) -> Span<Gfn> {
 /// Host pages behind a memslot: one page that guests use, some, or all.
 fn host_pages(random: &mut Random, ground: &Ground) -> (u64, u64) {
     let slot = random.pick(&ground.slots);
-    let of = if slot < SMALL_SLOTS { SMALL } else { REGION };
+    let of = layout::pages_of(slot);
     let (first, page) = (layout::host_page(slot), layout::used(random.below(USED as u64) as usize, of));
     match random.below(8) {
         0..4 => (first + page, 1),

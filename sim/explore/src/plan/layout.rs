@@ -51,17 +51,24 @@ pub fn fits(slot: u32, window: usize) -> bool {
     (slot < SMALL_SLOTS) == (window < FIRST_LARGE)
 }
 
+/// The `nth` frame of a window that guests use.
+pub fn frame(window: usize, nth: usize) -> Gfn {
+    Gfn(WINDOWS[window] + used(nth, pages(window)))
+}
+
 /// The first host page behind a memslot.
 pub fn host_page(slot: u32) -> u64 {
     if slot < SMALL_SLOTS { u64::from(slot) * SMALL } else { u64::from(slot - SMALL_SLOTS + 1) * REGION }
 }
 
-/// All host pages that guests use.
-pub fn host_pages() -> impl Iterator<Item = u64> {
-    (0..SLOTS).flat_map(|slot| {
-        let of = if slot < SMALL_SLOTS { SMALL } else { REGION };
-        (0..USED).map(move |nth| host_page(slot) + used(nth, of))
-    })
+/// Number of host pages behind a memslot.
+pub fn pages_of(slot: u32) -> u64 {
+    if slot < SMALL_SLOTS { SMALL } else { REGION }
+}
+
+/// The host pages behind a memslot that guests use.
+pub fn used_pages(slot: u32) -> impl Iterator<Item = u64> {
+    (0..USED).map(move |nth| host_page(slot) + used(nth, pages_of(slot)))
 }
 
 /// The memslot with this number.

@@ -8,7 +8,7 @@ use super::host::Handle;
 use super::tlb::{self, Translation};
 use crate::plan::Cpu;
 use crate::plan::op::Op;
-use slat::table::{Entry, TableMemory, Word};
+use slat::table::{Entry, Word};
 use slat::{Access, Done, Fault, FaultError, Format, Gfn, Idle, InGuest, Span, Vcpu, VcpuId};
 use slat_machine::{compute, guest as run_guest, pause, rest};
 

@@ -9,7 +9,6 @@ use crate::plan::Plan;
 use crate::plan::layout::{REGION, REGIONS};
 use crate::plan::op::Change;
 use crate::random::Random;
-use slat::table::TableMemory;
 use slat::{
     Access, Event, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, SecondaryMmu, Span, VcpuId,
     Why,
@@ -18,7 +17,6 @@ use slat_machine::lock::Mutex as Lock;
 use slat_machine::{AtomicU64, Ordering::Relaxed, rest};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// The address of the first region.
@@ -203,8 +201,9 @@ impl Primary {
     pub fn replacement(&self, page: u64) -> Option<[HostPage; 2]> {
         let now = self.find(page, |word| word.load(Relaxed))?;
         (now.level == Level::K4 && !now.writable && now.pfn.0 < HUGE).then(|| {
-            let pfn = Pfn(self.copied(now.pfn.0));
-            self.books().replaced.insert(page, [now.pfn, pfn]);
+            let mut books = self.books();
+            let pfn = Pfn(books.copied(now.pfn.0));
+            books.replaced.insert(page, [now.pfn, pfn]);
             [now, HostPage { pfn, ..now }]
         })
     }
@@ -220,59 +219,48 @@ impl Primary {
         self.free(vec![old.pfn.0]);
     }
 
-    /// Changes `pages` of one region at one instant. Returns the frames to free.
+    /// Changes `pages` of one region at one instant, without virtual time. Returns the frames to free.
     pub fn edit(&self, pages: &Range<u64>, change: Change) -> Vec<u64> {
         let region = self.region(pages.start);
         let (mut freed, huge) = (Vec::new(), region.huge.free().load(Relaxed));
         let mut books = self.books();
         match change {
             Change::Nothing => return freed,
-            Change::Collapse if huge == 0 => {
+            Change::Collapse => {
                 let base = books.take_huge();
                 for (word, index) in region.small.iter().zip(0..) {
-                    let old = word.free().swap(0, Relaxed) >> 2;
-                    books.copy(old, base + index);
-                    freed.push(old);
+                    let small = word.free().swap(0, Relaxed) >> 2;
+                    // A huge page moves as a whole.
+                    books.copy(if huge == 0 { small } else { (huge >> 2) + index }, base + index);
+                    freed.push(small);
                 }
-                region.huge.store_free(base << 2 | PRESENT | WRITABLE);
-                return freed;
-            }
-            // A huge page moves as a whole.
-            Change::Collapse => {
-                let (old, base) = (huge >> 2, books.take_huge());
-                for index in 0..REGION {
-                    books.copy(old + index, base + index);
-                }
-                region.huge.store_free(base << 2 | PRESENT | WRITABLE);
+                region.huge.free().store(base << 2 | PRESENT | WRITABLE, Relaxed);
                 return freed;
             }
             _ => {}
         }
         if huge != 0 {
             for (word, index) in region.small.iter().zip(0..) {
-                word.store_free(huge + (index << 2));
+                word.free().store(huge + (index << 2), Relaxed);
             }
-            region.huge.store_free(0);
+            region.huge.free().store(0, Relaxed);
         }
         for page in pages.clone() {
-            let entry = &region.small[(page % REGION) as usize];
-            let word = entry.free().load(Relaxed);
+            let entry = region.small[(page % REGION) as usize].free();
+            let word = entry.load(Relaxed);
             if word & PRESENT == 0 {
                 continue;
             }
             let frame = word >> 2;
-            entry.store_free(match change {
+            let word = match change {
                 Change::Protect => word & !WRITABLE,
                 Change::Drop => {
                     books.pages.remove(&page);
                     0
                 }
-                _ => {
-                    let to = books.take();
-                    books.copy(frame, to);
-                    to << 2 | word & (PRESENT | WRITABLE)
-                }
-            });
+                _ => books.copied(frame) << 2 | word & (PRESENT | WRITABLE),
+            };
+            entry.store(word, Relaxed);
             if change != Change::Protect {
                 freed.push(frame);
             }
@@ -289,13 +277,6 @@ impl Primary {
                 books.free.push(frame);
             }
         }
-    }
-
-    fn copied(&self, frame: u64) -> u64 {
-        let mut books = self.books();
-        let to = books.take();
-        books.copy(frame, to);
-        to
     }
 
     fn find(&self, page: u64, load: impl Fn(&AtomicU64) -> u64) -> Option<HostPage> {
@@ -327,22 +308,18 @@ impl Books {
         HUGE + self.fresh * REGION
     }
 
+    /// A frame with the contents of `frame`.
+    fn copied(&mut self, frame: u64) -> u64 {
+        let to = self.take();
+        self.copy(frame, to);
+        to
+    }
+
     fn copy(&mut self, from: u64, to: u64) {
         match self.frames.get(&from).copied().filter(|_| from != 0) {
             Some(stores) => self.frames.insert(to, stores),
             None => self.frames.remove(&to),
         };
-    }
-}
-
-/// Stores without taking virtual time: part of a change that happens at one instant.
-trait StoreFree {
-    fn store_free(&self, value: u64);
-}
-
-impl StoreFree for AtomicU64 {
-    fn store_free(&self, value: u64) {
-        self.free().store(value, Relaxed);
     }
 }
 
@@ -385,25 +362,5 @@ impl Host for Handle {
 
     fn kick(&self, vcpu: VcpuId) {
         slat_machine::kick(vcpu.0);
-    }
-}
-
-// SAFETY: as for the memory's methods.
-unsafe impl TableMemory for Handle {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        self.0.memory.alloc_chunk()
-    }
-
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        // SAFETY: the caller's guarantee.
-        unsafe { self.0.memory.free_chunk(chunk) }
-    }
-
-    fn pfn(&self, page: NonNull<u8>) -> Pfn {
-        self.0.memory.pfn(page)
-    }
-
-    fn at(&self, frame: Pfn) -> NonNull<u8> {
-        self.0.memory.at(frame)
     }
 }

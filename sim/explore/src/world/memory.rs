@@ -4,6 +4,7 @@
 //! that is not a table page leads to a page of words that only the engine writes, into freed table pages
 //! ([`GIVEN_BACK`]). A walk that loads such a word has used a freed table.
 
+use super::host::Handle;
 use slat::inject::GIVEN_BACK;
 use slat::table::TableMemory;
 use slat::{PAGE_SIZE, Pfn};
@@ -19,13 +20,8 @@ const PAGES: usize = CHUNK / PAGE_SIZE as usize;
 /// The host's frames are below this number.
 const FIRST: u64 = 1 << 24;
 
-/// Arenas that no world uses.
-static SPARE: Mutex<Vec<Arena>> = Mutex::new(Vec::new());
-
-struct Arena(NonNull<u8>);
-
-// SAFETY: the value owns its memory.
-unsafe impl Send for Arena {}
+/// Memory that no world uses.
+static SPARE: Mutex<Vec<Memory>> = Mutex::new(Vec::new());
 
 /// The memory of one world.
 pub struct Memory {
@@ -42,8 +38,10 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// Memory of which nothing is lent.
     pub fn new() -> Self {
-        let spare = SPARE.lock().expect("nothing panics here").pop();
-        let base = spare.map_or_else(fresh, |arena| arena.0);
+        SPARE.lock().expect("nothing panics here").pop().unwrap_or_else(|| Self::at_base(fresh()))
+    }
+
+    fn at_base(base: NonNull<u8>) -> Self {
         Self { base, lent: AtomicUsize::new(0), back: AtomicUsize::new(0) }
     }
 
@@ -62,6 +60,14 @@ impl Memory {
         let offset = address - self.base.as_ptr().addr();
         // SAFETY: the caller guarantees an address inside of lent memory, whose words are atomics.
         unsafe { self.base.add(offset & !7).cast::<AtomicU64>().as_ref() }.load(Relaxed) == word
+    }
+
+    /// The page with this frame number.
+    pub fn at(&self, frame: Pfn) -> NonNull<u8> {
+        let index = frame.0.wrapping_sub(FIRST) as usize;
+        let index = if index < self.lent.load(Relaxed) * PAGES { index } else { CHUNKS * PAGES };
+        // SAFETY: inside of the memory.
+        unsafe { self.base.add(index * PAGE_SIZE as usize) }
     }
 
     /// Loads a word of a table without virtual time.
@@ -85,34 +91,32 @@ fn fresh() -> NonNull<u8> {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        SPARE.lock().expect("nothing panics here").push(Arena(self.base));
+        SPARE.lock().expect("nothing panics here").push(Self::at_base(self.base));
     }
 }
 
 // SAFETY: each chunk is lent once; frame and address differ by a constant.
-unsafe impl TableMemory for Memory {
+unsafe impl TableMemory for Handle {
     fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        let chunk = self.lent.load(Relaxed);
+        let memory = &self.0.memory;
+        let chunk = memory.lent.load(Relaxed);
         if chunk == CHUNKS {
             return None;
         }
-        self.lent.store(chunk + 1, Relaxed);
+        memory.lent.store(chunk + 1, Relaxed);
         // SAFETY: inside of the memory.
-        Some(unsafe { self.base.add(chunk * CHUNK) })
+        Some(unsafe { memory.base.add(chunk * CHUNK) })
     }
 
     unsafe fn free_chunk(&self, _: NonNull<u8>) {
-        self.back.fetch_add(1, Relaxed);
+        self.0.memory.back.fetch_add(1, Relaxed);
     }
 
     fn pfn(&self, page: NonNull<u8>) -> Pfn {
-        Pfn(FIRST + (page.as_ptr().addr() - self.base.as_ptr().addr()) as u64 / PAGE_SIZE)
+        Pfn(FIRST + (page.as_ptr().addr() - self.0.memory.base.as_ptr().addr()) as u64 / PAGE_SIZE)
     }
 
     fn at(&self, frame: Pfn) -> NonNull<u8> {
-        let index = frame.0.wrapping_sub(FIRST) as usize;
-        let index = if index < self.lent.load(Relaxed) * PAGES { index } else { CHUNKS * PAGES };
-        // SAFETY: inside of the memory.
-        unsafe { self.base.add(index * PAGE_SIZE as usize) }
+        self.0.memory.at(frame)
     }
 }

@@ -12,32 +12,19 @@ impl<F: Format> World<'_, F> {
         if self.is_wrong() {
             return;
         }
-        let mut roots: Vec<Pfn> = Vec::new();
-        for tlb in &self.tlbs {
-            roots.extend(tlb.borrow().root);
-        }
+        let mut roots: Vec<Pfn> = self.tlbs.iter().filter_map(|tlb| tlb.borrow().root).collect();
         roots.sort_unstable();
         roots.dedup();
-        for window in self.windows.in_use() {
-            for nth in 0..USED {
-                let page = layout::used(nth, layout::pages(window));
-                let gfn = Gfn(WINDOWS[window] + page);
-                self.look_at(gfn, &roots);
-            }
-        }
+        let look_at = |window| (0..USED).for_each(|nth| self.look_at(layout::frame(window, nth), &roots));
+        let (in_use, others) = self.windows.by_use();
+        in_use.into_iter().for_each(look_at);
         for &(gfn, pfn, access) in &*self.kept.borrow() {
             if self.page(gfn, pfn, access).is_none() {
                 self.wrong(STALE, || format!("frame {:#x} is held as {:#x}, for {access:?}", gfn.0, pfn.0));
             }
         }
         // A window without a memslot now may have had one before.
-        for (window, &first) in WINDOWS.iter().enumerate() {
-            if self.windows.pages(window, 0).is_empty() {
-                (0..USED).for_each(|nth| {
-                    self.look_at(Gfn(first + layout::used(nth, layout::pages(window))), &roots);
-                });
-            }
-        }
+        others.into_iter().for_each(look_at);
     }
 
     fn look_at(&self, gfn: Gfn, roots: &[Pfn]) {
@@ -121,9 +108,7 @@ impl<F: Format> World<'_, F> {
     /// All threads have ended and every log was harvested: the copies must equal the stores.
     pub fn compare_copies(&self) {
         for slot in self.windows.logging() {
-            let of = if slot < layout::SMALL_SLOTS { layout::SMALL } else { layout::REGION };
-            for nth in 0..USED {
-                let page = layout::host_page(slot) + layout::used(nth, of);
+            for page in layout::used_pages(slot) {
                 let copied = self.copies.borrow().get(&page).copied().unwrap_or(0);
                 let stored = self.host.stores(page);
                 if copied != stored {

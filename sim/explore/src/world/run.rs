@@ -41,12 +41,11 @@ pub fn run(plan: &Plan, bug: Option<Bug>, tells: bool) -> Outcome {
 }
 
 fn run_here(plan: &Plan, tells: bool) -> Outcome {
-    let run = || match plan.tables {
+    match plan.tables {
         Tables::Ept4 => run_with::<Ept4>(plan, tells),
         Tables::Ept4NoAd => run_with::<Ept4NoAd>(plan, tells),
         Tables::Pae => run_with::<Pae>(plan, tells),
-    };
-    run()
+    }
 }
 
 fn build<F: Format>(plan: &Plan, host: Handle) -> Vm<F, Handle> {
@@ -119,26 +118,24 @@ fn run_with<F: Format>(plan: &Plan, tells: bool) -> Outcome {
     let observer = Observer::new(&world);
     let ended = catch_unwind(AssertUnwindSafe(|| run_world(&world, &observer))).ok();
     let (hash, steps) = (observer.hash(), world.steps());
-    if world.is_wrong() || ended != Some(Ended::All) {
-        // Coroutines stay suspended, so their borrows must stay valid.
+    let holds = ended == Some(Ended::All) && !world.is_wrong();
+    if !holds {
         if ended == Some(Ended::Stuck) {
             world.wrong(STUCK, || observer.sites());
         }
         world.wrong(PANICKED, || SAID.take().unwrap_or_default());
-        return outcome(&world, hash, steps);
     }
-    let host = world.host.clone();
-    let mut outcome = outcome(&world, hash, steps);
-    drop(ManuallyDrop::into_inner(world));
-    if host.memory.missing() != 0 {
-        outcome.wrong = Some(Wrong { what: LENT, how: format!("{} chunks", host.memory.missing()) });
+    let story = world.story.as_ref().map_or_else(Vec::new, RefCell::take);
+    let mut outcome = Outcome { wrong: world.wrong.borrow().clone(), hash, steps, story };
+    // Coroutines of a world that failed stay suspended, so their borrows must stay valid.
+    if holds {
+        let host = world.host.clone();
+        drop(ManuallyDrop::into_inner(world));
+        if host.memory.missing() != 0 {
+            outcome.wrong = Some(Wrong { what: LENT, how: format!("{} chunks", host.memory.missing()) });
+        }
     }
     outcome
-}
-
-fn outcome<F: Format>(world: &World<F>, hash: u64, steps: u64) -> Outcome {
-    let story = world.story.as_ref().map_or_else(Vec::new, RefCell::take);
-    Outcome { wrong: world.wrong.borrow().clone(), hash, steps, story }
 }
 
 fn run_world<F: Format>(world: &World<F>, observer: &Observer<F>) -> Ended {

@@ -45,10 +45,10 @@ impl Windows {
         window.may.contains(&None) || window.empty_at >= from
     }
 
-    /// The windows that may contain a memslot.
-    pub fn in_use(&self) -> Vec<usize> {
+    /// The windows that may contain a memslot, and the others.
+    pub fn by_use(&self) -> (Vec<usize>, Vec<usize>) {
         let all = self.all.borrow();
-        (0..all.len()).filter(|&window| all[window].may.iter().any(Option::is_some)).collect()
+        (0..all.len()).partition(|&window| all[window].may.iter().any(Option::is_some))
     }
 
     /// Returns whether a memslot was ever in a window.
@@ -61,8 +61,9 @@ impl Windows {
         window.may == [None] && !window.busy
     }
 
-    fn is_settled(&self, window: usize) -> bool {
-        !self.all.borrow()[window].busy
+    /// The window of a memslot, if no transaction concerns it.
+    fn settled(&self, slot: u32) -> Option<usize> {
+        self.where_is(slot).filter(|&window| !self.all.borrow()[window].busy)
     }
 
     /// The memslots that log and are in a window.
@@ -115,36 +116,31 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    /// Performs an operation on memslots.
-    pub fn slots_op(&self, idle: &mut Idle, op: &Op) {
+    /// Performs an operation on memslots. Returns `None` where it cannot be done now.
+    pub fn slots_op(&self, idle: &mut Idle, op: &Op) -> Option<()> {
         let windows = &self.windows;
         match *op {
             Op::Create(slot, window) => self.create(idle, slot, window, false),
             Op::Delete(slot) => {
-                let Some(from) = windows.where_is(slot).filter(|&from| windows.is_settled(from)) else {
-                    return;
-                };
+                let from = windows.settled(slot)?;
                 let ends = std::mem::take(&mut windows.logs.borrow_mut()[slot as usize]);
                 if !self.change_slots(idle, &[(from, None)], |tx| tx.delete(SlotId(slot)).map(drop)) {
                     windows.logs.borrow_mut()[slot as usize] = ends;
                 }
             }
             Op::Move(slot, to) => {
-                let Some(from) = windows.where_is(slot).filter(|&from| windows.is_settled(from)) else {
-                    return;
-                };
+                let from = windows.settled(slot)?;
                 if !windows.is_free(to) || !layout::fits(slot, to) {
-                    return;
+                    return None;
                 }
                 self.change_slots(idle, &[(from, None), (to, Some(slot))], |tx| {
                     tx.move_to(SlotId(slot), Gfn(WINDOWS[to])).map(drop)
                 });
             }
             Op::Exchange(one, other) => {
-                let settled = |slot| windows.where_is(slot).filter(|&from| windows.is_settled(from));
-                let (Some(here), Some(there)) = (settled(one), settled(other)) else { return };
+                let (here, there) = (windows.settled(one)?, windows.settled(other)?);
                 if here == there || layout::pages(here) != layout::pages(there) {
-                    return;
+                    return None;
                 }
                 self.change_slots(idle, &[(here, Some(other)), (there, Some(one))], |tx| {
                     tx.move_to(SlotId(one), Gfn(1 << 19))?;
@@ -153,7 +149,7 @@ impl<F: Format> World<'_, F> {
                 });
             }
             Op::Log(slot, on) => {
-                let Some(at) = windows.where_is(slot).filter(|&at| windows.is_settled(at)) else { return };
+                let at = windows.settled(slot)?;
                 let logged = windows.logs.borrow()[slot as usize];
                 if !on {
                     windows.logs.borrow_mut()[slot as usize] = false;
@@ -167,15 +163,14 @@ impl<F: Format> World<'_, F> {
             }
             _ => {}
         }
+        Some(())
     }
 
     /// Starts the log of a memslot and copies its contents. No other transaction concerns it meanwhile.
     fn begins_to_log(&self, slot: u32) {
         let Some(at) = self.windows.where_is(slot) else { return };
         self.windows.all.borrow_mut()[at].busy = true;
-        let of = if slot < layout::SMALL_SLOTS { layout::SMALL } else { layout::REGION };
-        for nth in 0..layout::USED {
-            let page = layout::host_page(slot) + layout::used(nth, of);
+        for page in layout::used_pages(slot) {
             slat_machine::pause();
             self.copied(page);
         }

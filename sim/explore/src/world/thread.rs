@@ -8,6 +8,7 @@ use slat::{
     WriteListener, Young,
 };
 use slat_machine::{pause, rest};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Runs a thread through its program.
@@ -70,7 +71,7 @@ impl<F: Format> World<'_, F> {
             Op::Device(page) => self.device(*page),
             Op::Walk(gfns) => vm.lockless(idle).for_each(*gfns, |_| {}),
             Op::Create(..) | Op::Delete(_) | Op::Move(..) | Op::Exchange(..) | Op::Log(..) => {
-                self.slots_op(idle, op);
+                let _ = self.slots_op(idle, op);
             }
             // An operation of a vCPU.
             Op::Touch(..) | Op::Compute(_) | Op::Linger(_) | Op::Leave | Op::Prefault(_) => {}
@@ -150,14 +151,18 @@ impl<F: Format> World<'_, F> {
         struct Unheard;
         impl WriteListener for Unheard {}
         let Ok(tracking) = self.vm.track_writes(idle, gfns, Arc::new(Unheard)) else { return };
-        self.tracked.borrow_mut().push(gfns);
+        self.rest_with(&self.tracked, gfns, ns);
+        drop(tracking);
+    }
+
+    /// Rests with `item` in `list`.
+    fn rest_with<T: Copy + PartialEq>(&self, list: &RefCell<Vec<T>>, item: T, ns: u64) {
+        list.borrow_mut().push(item);
         self.check();
         rest(ns);
-        let mut tracked = self.tracked.borrow_mut();
-        let mine = tracked.iter().position(|of| *of == gfns).expect("it was put there");
-        tracked.remove(mine);
-        drop(tracked);
-        drop(tracking);
+        let mut list = list.borrow_mut();
+        let mine = list.iter().position(|of| *of == item).expect("it was put there");
+        list.remove(mine);
     }
 
     /// Holds a frame and uses it for a while, three times. Without a memslot or a host page, nothing is held.
@@ -165,15 +170,7 @@ impl<F: Format> World<'_, F> {
         let Ok(mut held) = self.vm.hold(idle, gfn, access) else { return };
         for _ in 0..3 {
             if let Some(page) = held.read(idle) {
-                self.kept.borrow_mut().push((gfn, page.pfn(), access));
-                self.check();
-                rest(ns);
-                let mut kept = self.kept.borrow_mut();
-                let mine =
-                    kept.iter().position(|of| *of == (gfn, page.pfn(), access)).expect("it was put there");
-                kept.remove(mine);
-                drop(kept);
-                drop(page);
+                self.rest_with(&self.kept, (gfn, page.pfn(), access), ns);
             } else if held.refresh(idle).is_err() {
                 return;
             }
