@@ -35,36 +35,13 @@ impl<W> Ansi<W> {
                 let _ = write!(self.drawn, "\x1b[{number}m");
             }
         }
+        // A screen uses the terminal's colours by number only.
         for (colour, ground) in [(cell.fg, 38), (cell.bg, 48)] {
-            if let Some(number) = number(colour) {
+            if let Color::Indexed(number) = colour {
                 let _ = write!(self.drawn, "\x1b[{ground};5;{number}m");
             }
         }
     }
-}
-
-/// The sequence of a colour other than the default.
-fn number(colour: Color) -> Option<u8> {
-    Some(match colour {
-        Color::Reset | Color::Rgb(..) => return None,
-        Color::Black => 0,
-        Color::Red => 1,
-        Color::Green => 2,
-        Color::Yellow => 3,
-        Color::Blue => 4,
-        Color::Magenta => 5,
-        Color::Cyan => 6,
-        Color::Gray => 7,
-        Color::DarkGray => 8,
-        Color::LightRed => 9,
-        Color::LightGreen => 10,
-        Color::LightYellow => 11,
-        Color::LightBlue => 12,
-        Color::LightMagenta => 13,
-        Color::LightCyan => 14,
-        Color::White => 15,
-        Color::Indexed(number) => number,
-    })
 }
 
 impl<W: Write> Backend for Ansi<W> {
@@ -151,7 +128,8 @@ mod tests {
             (cell.fg, cell.modifier) = (fg, modifier);
             cell
         };
-        let bold = [cell("a", Color::Cyan, Modifier::BOLD), cell("b", Color::Cyan, Modifier::BOLD)];
+        let bold =
+            [cell("a", Color::Indexed(6), Modifier::BOLD), cell("b", Color::Indexed(6), Modifier::BOLD)];
         let plain = cell("c", Color::Reset, Modifier::empty());
         ansi.draw([(3, 1, &bold[0]), (4, 1, &bold[1]), (5, 1, &plain), (0, 2, &plain)].into_iter()).unwrap();
         ansi.flush().unwrap();

@@ -28,13 +28,8 @@ impl<'b> Canvas<'b> {
 
     /// A part of this rectangle from a corner, clipped to it.
     pub fn part(&mut self, (x, y): (u16, u16), (width, height): (u16, u16)) -> Canvas<'_> {
-        let (x, y) = (x.min(self.area.width), y.min(self.area.height));
-        let area = Rect {
-            x: self.area.x + x,
-            y: self.area.y + y,
-            width: width.min(self.area.width - x),
-            height: height.min(self.area.height - y),
-        };
+        let (x, y) = (self.area.x.saturating_add(x), self.area.y.saturating_add(y));
+        let area = Rect::new(x, y, width, height).intersection(self.area);
         Canvas { buffer: self.buffer, area, look: self.look }
     }
 
@@ -89,11 +84,16 @@ impl<'b> Canvas<'b> {
 
     /// A bar of `share` of `width` columns.
     pub fn bar(&mut self, (x, y): (u16, u16), width: u16, share: f64, ink: Ink) {
-        let eighths = (share.clamp(0.0, 1.0) * f64::from(width) * 8.0).round() as usize;
+        // A share above zero shows at least one glyph.
+        let eighths = (share.clamp(0.0, 1.0) * f64::from(width) * 8.0).round().max(f64::from(share > 0.0));
+        self.bar_styled((x, y), width, eighths, self.look.style(ink));
+    }
+
+    /// A bar of this many eighths of a column, in a space of `width` columns.
+    pub fn bar_styled(&mut self, (x, y): (u16, u16), width: u16, eighths: f64, style: Style) {
         for column in 0..width {
-            // A share above zero shows at least one glyph.
-            let here = eighths.max(usize::from(share > 0.0)).saturating_sub(usize::from(column) * 8).min(8);
-            self.put((x + column, y), self.look.bar(here), ink);
+            let here = (eighths as usize).saturating_sub(usize::from(column) * 8);
+            self.put_styled((x + column, y), self.look.bar(here), style);
         }
     }
 

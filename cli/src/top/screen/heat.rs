@@ -38,7 +38,8 @@ pub fn draw(canvas: &mut Canvas<'_>, history: &History, state: &State, bare: boo
             let text = if row == 0 { "now".into() } else { format!("-{}", time(ago)) };
             canvas.put((0, y), &format!("{text:>7}"), Ink::Label);
         }
-        draw_row(canvas, (gutter, y), &Row { frames, heat, digits: state.shown.of(heat) });
+        let (_, _, digits) = state.shown.of(heat);
+        draw_row(canvas, (gutter, y), &Row { frames, heat, digits });
     }
     if axis > 0 {
         draw_axis(canvas, gutter, frames);
@@ -48,23 +49,19 @@ pub fn draw(canvas: &mut Canvas<'_>, history: &History, state: &State, bare: boo
 fn title(canvas: &mut Canvas<'_>, history: &History, state: &State, columns: u16) {
     let per_column = history.now.heat.frames.saturating_mul(PAGE_SIZE) / u64::from(columns.max(1));
     let figure = format!("{} a column", bytes(per_column));
-    canvas.title(&format!("guest memory {} {}", canvas.look.dot(), state.shown.name()), &figure);
-    let (low, high) = match state.shown {
-        Shown::Used => ("cold ", " hot "),
-        Shown::Written => ("clean ", " written "),
-        Shown::Large => ("4K ", " large "),
-    };
-    let legend = (low.len() + 10 + high.len()) as u16;
+    let (name, [low, high], _) = state.shown.of(&history.now.heat);
+    canvas.title(&format!("guest memory {} {name}", canvas.look.dot()), &figure);
+    let legend = (low.len() + 13 + high.len()) as u16;
     let room = canvas.width().saturating_sub(legend + figure.len() as u16 + 4);
     if room < 30 {
         return;
     }
-    let mut x = canvas.put((room, 0), &format!(" {low}"), Ink::Label);
+    let mut x = canvas.put((room, 0), &format!(" {low} "), Ink::Label);
     for warmth in 0..10 {
         let (glyph, style) = canvas.look.heat(warmth);
         x = canvas.put_styled((x, 0), glyph, style);
     }
-    canvas.put((x, 0), high, Ink::Label);
+    canvas.put((x, 0), &format!(" {high} "), Ink::Label);
 }
 
 /// One row, in a guest of `frames` frames.

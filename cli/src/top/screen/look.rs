@@ -2,6 +2,13 @@
 
 use ratatui_core::style::{Color, Modifier, Style};
 
+/// The terminal's own colours, by number.
+const GREEN: u8 = 2;
+const YELLOW: u8 = 3;
+const BLUE: u8 = 4;
+const MAGENTA: u8 = 5;
+const CYAN: u8 = 6;
+
 /// Number of colours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Depth {
@@ -67,37 +74,27 @@ impl Look {
             Ink::Alert => style.add_modifier(Modifier::BOLD | Modifier::REVERSED),
             _ => style,
         };
-        match (self.depth, ink) {
-            (Depth::None, _) | (_, Ink::Label | Ink::Figure | Ink::Rule) => style,
-            (_, Ink::Title) => style.fg(Color::Cyan),
-            (_, Ink::Faults | Ink::Alert) => style.fg(Color::Yellow),
-            (_, Ink::Flushes) => style.fg(Color::Magenta),
-            (_, Ink::Memory) => style.fg(Color::Blue),
-            (_, Ink::Vcpus) => style.fg(Color::Green),
-        }
+        let colour = match (self.depth, ink) {
+            (Depth::None, _) | (_, Ink::Label | Ink::Figure | Ink::Rule) => return style,
+            (_, Ink::Title) => CYAN,
+            (_, Ink::Faults | Ink::Alert) => YELLOW,
+            (_, Ink::Flushes) => MAGENTA,
+            (_, Ink::Memory) => BLUE,
+            (_, Ink::Vcpus) => GREEN,
+        };
+        style.fg(Color::Indexed(colour))
     }
 
     /// The style of a map cell of warmth 0 to 9.
     pub fn heat(self, warmth: u8) -> (&'static str, Style) {
         const MANY: [u8; 10] = [240, 55, 56, 91, 127, 162, 197, 203, 209, 221];
-        const SIXTEEN: [Color; 10] = [
-            Color::DarkGray,
-            Color::Blue,
-            Color::Blue,
-            Color::Cyan,
-            Color::Cyan,
-            Color::Green,
-            Color::Yellow,
-            Color::Yellow,
-            Color::LightRed,
-            Color::LightRed,
-        ];
+        const SIXTEEN: [u8; 10] = [8, BLUE, BLUE, CYAN, CYAN, GREEN, YELLOW, YELLOW, 9, 9];
         let warmth = usize::from(warmth.min(9));
         let glyphs = if self.ascii { ["-", ".", ":", "+", "#"] } else { ["·", "░", "▒", "▓", "█"] };
         let glyph = glyphs[[0, 1, 1, 2, 2, 3, 3, 3, 4, 4][warmth]];
         let style = match self.depth {
             Depth::None => Style::new(),
-            Depth::Sixteen => Style::new().fg(SIXTEEN[warmth]),
+            Depth::Sixteen => Style::new().fg(Color::Indexed(SIXTEEN[warmth])),
             Depth::Many => Style::new().fg(Color::Indexed(MANY[warmth])),
         };
         (glyph, style)

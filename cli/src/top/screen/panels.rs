@@ -35,7 +35,7 @@ pub fn graph(canvas: &mut Canvas<'_>, history: &History) {
     for (value, back) in shown().zip(1..) {
         let eighths = (value / most * f64::from(height) * 8.0).ceil() as usize;
         for row in 0..height {
-            let here = eighths.saturating_sub(usize::from(height - 1 - row) * 8).min(8);
+            let here = eighths.saturating_sub(usize::from(height - 1 - row) * 8);
             canvas.put((width - back, row), canvas.look.column(here), Ink::Faults);
         }
     }
@@ -135,11 +135,8 @@ pub fn ages(canvas: &mut Canvas<'_>, history: &History) {
         let warmth = 9 - (7 * index / last.max(1)) as u8;
         let (_, style) = canvas.look.heat(warmth);
         let room = width.saturating_sub(x);
-        let eighths = (age.pages as f64 / most as f64 * f64::from(room) * 8.0).ceil() as usize;
-        for column in 0..room {
-            let here = eighths.saturating_sub(usize::from(column) * 8).min(8);
-            canvas.put_styled((x + column, y), canvas.look.bar(here), style);
-        }
+        let eighths = (age.pages as f64 / most as f64 * f64::from(room) * 8.0).ceil();
+        canvas.bar_styled((x, y), room, eighths, style);
     }
 }
 

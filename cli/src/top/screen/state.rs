@@ -26,21 +26,12 @@ impl Shown {
         }
     }
 
-    /// Its name.
-    pub fn name(self) -> &'static str {
+    /// Its name, the names of its lowest and its highest digit, and its digits.
+    pub fn of(self, heat: &Heat) -> (&'static str, [&'static str; 2], &str) {
         match self {
-            Self::Used => "in use",
-            Self::Written => "written",
-            Self::Large => "large pages",
-        }
-    }
-
-    /// Its digits.
-    pub fn of(self, heat: &Heat) -> &str {
-        match self {
-            Self::Used => &heat.used,
-            Self::Written => &heat.written,
-            Self::Large => &heat.large,
+            Self::Used => ("in use", ["cold", "hot"], &heat.used),
+            Self::Written => ("written", ["clean", "written"], &heat.written),
+            Self::Large => ("large pages", ["4K", "large"], &heat.large),
         }
     }
 }

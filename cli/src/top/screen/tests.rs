@@ -135,9 +135,9 @@ fn colours_are_those_of_the_terminal() {
         colours
     };
     assert!(colours(Depth::None).iter().all(|colour| *colour == Color::Reset));
-    let indexed = |colour: &Color| matches!(colour, Color::Indexed(_) | Color::Rgb(..));
-    assert!(!colours(Depth::Sixteen).iter().any(indexed) && colours(Depth::Sixteen).len() > 9);
-    assert!(colours(Depth::Many).iter().any(indexed));
+    let sixteen = |colour: &Color| matches!(colour, Color::Reset | Color::Indexed(..16));
+    assert!(colours(Depth::Sixteen).iter().all(sixteen) && colours(Depth::Sixteen).len() > 9);
+    assert!(!colours(Depth::Many).iter().all(sixteen));
 }
 
 /// A map made before the guest doubled fills half of the row.
