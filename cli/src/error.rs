@@ -17,6 +17,15 @@ pub enum Error {
     /// The machine could not be built, or failed.
     #[error("{0}")]
     Machine(String),
+    /// The host's memory manager failed.
+    #[error(transparent)]
+    Mm(#[from] slat_mm::MmError),
+    /// A dirty log failed.
+    #[error(transparent)]
+    Dirty(#[from] slat::DirtyError),
+    /// A change of memslots failed.
+    #[error(transparent)]
+    Slot(#[from] slat::SlotError),
     /// Data that the guest stored is lost.
     #[error("{0}")]
     Corrupt(String),
@@ -26,24 +35,6 @@ pub enum Error {
     /// The report could not be written.
     #[error("cannot write the report: {0}")]
     Report(#[from] io::Error),
-}
-
-impl From<slat_mm::MmError> for Error {
-    fn from(error: slat_mm::MmError) -> Self {
-        Self::Machine(error.to_string())
-    }
-}
-
-impl From<slat::DirtyError> for Error {
-    fn from(error: slat::DirtyError) -> Self {
-        Self::Machine(error.to_string())
-    }
-}
-
-impl From<slat::SlotError> for Error {
-    fn from(error: slat::SlotError) -> Self {
-        Self::Machine(error.to_string())
-    }
 }
 
 impl Error {

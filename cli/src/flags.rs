@@ -5,6 +5,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, ValueEnum};
 use std::ffi::{OsStr, OsString};
+use std::str::Split;
 
 /// The meaning of each short letter: the long name of its flag.
 pub const LETTERS: [(char, &str); 20] = [
@@ -63,10 +64,7 @@ pub struct Takes {
 /// Adds time, memory and exit statuses to the help of each subcommand of `root`.
 #[must_use]
 pub fn with_takes(root: Command, all: &[Takes]) -> Command {
-    all.iter().fold(root, |root, takes| {
-        let words: Vec<_> = takes.command.split(' ').collect();
-        below(root, &words, &|command| self::takes(command, takes.time, takes.memory, takes.ends))
-    })
+    all.iter().fold(root, |root, takes| below(root, takes.command.split(' '), takes))
 }
 
 /// Adds time, memory and exit statuses to the help of `command`.
@@ -76,10 +74,10 @@ pub fn takes(command: Command, time: &str, memory: &str, ends: &str) -> Command 
     command.after_help(format!("{help}Exit status: {ends}.\nTime: {time}. Memory: {memory}."))
 }
 
-fn below(root: Command, words: &[&'static str], change: &dyn Fn(Command) -> Command) -> Command {
-    match words {
-        [] => change(root),
-        [first, rest @ ..] => root.mut_subcommand(first, |command| below(command, rest, change)),
+fn below(root: Command, mut words: Split<'_, char>, of: &Takes) -> Command {
+    match words.next() {
+        None => takes(root, of.time, of.memory, of.ends),
+        Some(first) => root.mut_subcommand(first, |command| below(command, words, of)),
     }
 }
 

@@ -4,6 +4,7 @@ use crate::error::Error;
 use serde::Serialize;
 use slat::Level;
 use slat::notify::plan::{Row, rows};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -98,14 +99,14 @@ impl Plan {
             edit: "split, then the part as above",
             tables: "stay",
         });
-        let mut out = io::stdout().lock();
-        self.print(&lines, &mut out).map_err(Error::Report)?;
+        self.print(&lines, &mut io::stdout().lock())?;
         Ok(ExitCode::SUCCESS)
     }
 
     fn print(&self, lines: &[Line], out: &mut impl Write) -> io::Result<()> {
         if self.json {
-            return json(lines, out);
+            serde_json::to_writer(&mut *out, &BTreeMap::from([("plan", lines)]))?;
+            return writeln!(out);
         }
         let cells = |line: &Line| {
             [line.why, line.when, &line.leaf, line.host, line.edit, line.tables].map(str::to_owned)
@@ -121,13 +122,4 @@ impl Plan {
         }
         Ok(())
     }
-}
-
-fn json(lines: &[Line], out: &mut impl Write) -> io::Result<()> {
-    #[derive(Serialize)]
-    struct Report<'a> {
-        plan: &'a [Line],
-    }
-    serde_json::to_writer(&mut *out, &Report { plan: lines })?;
-    writeln!(out)
 }

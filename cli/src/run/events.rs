@@ -11,7 +11,6 @@ use crate::thread::start_free;
 use parking_lot::Mutex;
 use rustix::thread::{gettid, sched_getcpu};
 use slat::trace::{Observer, TraceEvent};
-use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -35,17 +34,8 @@ struct Queued {
 }
 
 thread_local! {
-    /// This thread's number; 0 before the first event.
-    static THREAD: Cell<i32> = const { Cell::new(0) };
-}
-
-fn this_thread() -> i32 {
-    THREAD.with(|known| {
-        if known.get() == 0 {
-            known.set(gettid().as_raw_nonzero().get());
-        }
-        known.get()
-    })
+    /// This thread's number.
+    static THREAD: i32 = gettid().as_raw_nonzero().get();
 }
 
 impl Events {
@@ -77,7 +67,7 @@ impl Events {
 
 impl Observer for Events {
     fn observe(&self, event: TraceEvent) {
-        let (at, thread) = (self.began.elapsed(), this_thread());
+        let (at, thread) = (self.began.elapsed(), THREAD.with(|thread| *thread));
         _ = self.queue.send(Some(Queued { at, thread, processor: sched_getcpu(), event }));
     }
 }
