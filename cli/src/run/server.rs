@@ -43,7 +43,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::Arc;
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
@@ -108,7 +108,8 @@ impl Drop for Serving<'_> {
 
 /// Starts one thread per client.
 fn accept(listener: &UnixListener, stop: &UnixStream, served: Served<'_>) -> io::Result<()> {
-    let clients = &AtomicUsize::new(0);
+    // Each client has a clone.
+    let clients = Arc::new(());
     thread::scope(|scope| {
         while ready(listener.as_fd(), stop.as_fd(), None)? != Woken::End {
             let mut client = match listener.accept() {
@@ -121,19 +122,16 @@ fn accept(listener: &UnixListener, stop: &UnixStream, served: Served<'_>) -> io:
                 }
                 Err(error) => return Err(error),
             };
-            if clients.fetch_add(1, Relaxed) < CLIENTS {
-                // An error affects only this client, which is dropped.
-                let talks = thread::Builder::new().spawn_scoped(scope, move || {
-                    let _ = talk(&mut client, stop, served);
-                    clients.fetch_sub(1, Relaxed);
-                });
-                if talks.is_err() {
-                    clients.fetch_sub(1, Relaxed);
-                }
-            } else {
-                clients.fetch_sub(1, Relaxed);
+            if Arc::strong_count(&clients) > CLIENTS {
                 let _ = client.write_all(b"error EBUSY: too many clients\n");
+                continue;
             }
+            let counted = clients.clone();
+            // An error affects only this client, which is dropped.
+            let _ = thread::Builder::new().spawn_scoped(scope, move || {
+                let _ = talk(&mut client, stop, served);
+                drop(counted);
+            });
         }
         Ok(())
     })

@@ -4,7 +4,7 @@ use super::*;
 use crate::run::watch::Live;
 use slat_mm::{AddressSpace, Arena, LruSettings};
 use std::io::{BufRead, BufReader};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// A run that counts its samples and its watchers.
 struct Counted {
