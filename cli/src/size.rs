@@ -1,4 +1,6 @@
-//! Sizes on the command line.
+//! Sizes and times on the command line.
+
+use std::time::Duration;
 
 /// Parses a number of bytes. The suffixes K, M, G, T and KiB, MiB, GiB, TiB are powers of 1024.
 pub fn size(text: &str) -> Result<u64, String> {
@@ -24,6 +26,15 @@ pub fn text(bytes: u64) -> String {
     let whole = units.into_iter().find(|(_, shift)| bytes != 0 && bytes.is_multiple_of(1 << shift));
     let (unit, shift) = whole.unwrap_or(("", 0));
     format!("{}{unit}", bytes >> shift)
+}
+
+/// Parses a number of seconds, of which `least` and `most` are allowed.
+pub fn seconds(text: &str, least: f64, most: f64) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (least..=most).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        Ok(_) => Err(format!("from {least} to {most} seconds")),
+        Err(_) => Err(format!("`{text}` is no number of seconds")),
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,9 @@ use slat_mm::Arena;
 use slat_vcpu::Window;
 use std::io;
 use std::panic::resume_unwind;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread::{self, Builder, JoinHandle, Scope, ScopedJoinHandle};
+use std::time::Duration;
 
 /// Starts a thread. If the system refuses, the process ends: other threads would wait for this one without end.
 pub fn start<'scope, T: Send + 'scope>(
@@ -21,6 +23,47 @@ pub fn start<'scope, T: Send + 'scope>(
 /// Starts a thread that may outlive its caller.
 pub fn start_free<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     Builder::new().spawn(work).unwrap_or_else(|error| none(&error))
+}
+
+/// A thread that works until this value is dropped or [stopped](Self::stop).
+#[must_use = "dropping it ends the thread's work"]
+pub struct Worker<'scope, T> {
+    /// Closed when the thread is to stop.
+    keep: SyncSender<()>,
+    thread: ScopedJoinHandle<'scope, T>,
+}
+
+/// What tells a [`Worker`]'s thread to stop.
+#[derive(Debug)]
+pub struct Stop(Receiver<()>);
+
+/// Starts a thread that works until it is told to stop.
+pub fn start_worker<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: impl FnOnce(Stop) -> T + Send + 'scope,
+) -> Worker<'scope, T> {
+    let (keep, stop) = sync_channel(0);
+    Worker { keep, thread: start(scope, || work(Stop(stop))) }
+}
+
+impl<T> Worker<'_, T> {
+    /// Tells the thread to stop, and joins it.
+    pub fn stop(self) -> thread::Result<T> {
+        drop(self.keep);
+        self.thread.join()
+    }
+}
+
+impl Stop {
+    /// Returns whether the thread is to stop.
+    pub fn asked(&self) -> bool {
+        self.0.try_recv() == Err(TryRecvError::Disconnected)
+    }
+
+    /// Sleeps for this long, or until the thread is to stop. Returns whether it is.
+    pub fn asked_within(&self, time: Duration) -> bool {
+        self.0.recv_timeout(time) == Err(RecvTimeoutError::Disconnected)
+    }
 }
 
 /// Checks that the limit of address space (`ulimit -v`) leaves room for this many threads. Each thread has a stack of

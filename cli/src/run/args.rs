@@ -6,11 +6,12 @@ use super::migrate::Migrate;
 use super::nested::NestedArgs;
 use crate::error::Error;
 use crate::flags::Switch;
-use crate::size::size;
+use crate::size::{seconds, size};
 use clap::Args;
 use slat_mm::LruSettings;
 use slat_vcpu::guest::Layout;
 use std::fs;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -56,7 +57,7 @@ pub struct Run {
     pub iterations: Option<u32>,
 
     /// Maximum guest memory [default: 8G; 4G with pae, which cannot map more]
-    #[arg(short, long, value_name = "SIZE", value_parser = guest_size)]
+    #[arg(short, long, value_name = "SIZE", value_parser = |text: &str| within(text, 1 << 20, 64 << 40))]
     pub memory: Option<u64>,
 
     /// Page-table format
@@ -73,7 +74,7 @@ pub struct Run {
 
     /// Maximum host memory for pages and tables together; at the limit --swap evicts cold pages
     /// [default: guest memory plus an eighth]
-    #[arg(long, value_name = "SIZE", value_parser = host_size)]
+    #[arg(long, value_name = "SIZE", value_parser = |text: &str| within(text, 16 << 20, 64 << 40))]
     pub limit: Option<u64>,
 
     /// Swap device: `mem` (compressed, up to half of --limit), or a file (new, empty, or left by a killed run); may be
@@ -100,7 +101,7 @@ pub struct Run {
     pub lru_gen: Option<PathBuf>,
 
     /// Swap out pages that the guest has not used for this many seconds
-    #[arg(long, value_name = "SECS", value_parser = seconds, requires = "swap")]
+    #[arg(long, value_name = "SECS", value_parser = |text: &str| seconds(text, 0.01, 1e6), requires = "swap")]
     pub reclaim_idle: Option<Duration>,
 
     /// The work-ahead flags.
@@ -115,7 +116,7 @@ pub struct Run {
     /// Create a memslot for these traced addresses at the start, such as 0x4000000+16M; may be repeated. Other addresses
     /// get memslots of 16 MiB at their first access
     #[arg(long, value_name = "START+SIZE", value_parser = region)]
-    pub region: Vec<Declared>,
+    pub region: Vec<Range<u64>>,
 
     /// Pages per second that the host moves to other frames during the run. Once per 1,000 pages it takes a copy-on-write
     /// snapshot of all memory. 0: none
@@ -236,17 +237,16 @@ impl Run {
         let mut sorted = self.region.clone();
         sorted.sort_unstable_by_key(|region| region.start);
         for pair in sorted.windows(2) {
-            if pair[0].start + pair[0].bytes > pair[1].start {
-                return Err(Error::Usage(format!(
-                    "--region {:#x}+{:#x} overlaps --region {:#x}+{:#x}",
-                    pair[0].start, pair[0].bytes, pair[1].start, pair[1].bytes
-                )));
+            if pair[0].end > pair[1].start {
+                let typed = |of: &Range<u64>| format!("--region {:#x}+{:#x}", of.start, of.end - of.start);
+                let (one, other) = (typed(&pair[0]), typed(&pair[1]));
+                return Err(Error::Usage(format!("{one} overlaps {other}")));
             }
         }
         let room = self.memory().div_ceil(Layout::REGION) as usize / replays;
         let mut regions = Vec::new();
-        for Declared { start, bytes } in sorted {
-            for region in start / Layout::REGION..=(start + bytes - 1) / Layout::REGION {
+        for Range { start, end } in sorted {
+            for region in start / Layout::REGION..=(end - 1) / Layout::REGION {
                 let start = region * Layout::REGION;
                 // Two neighbouring memslots may share a region.
                 if regions.last() == Some(&start) {
@@ -282,35 +282,12 @@ fn swap_file(swap: &str) -> (&Path, Option<&str>) {
     (Path::new(path), priority)
 }
 
-/// Traced addresses that become memslots before the replay begins.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Declared {
-    pub start: u64,
-    pub bytes: u64,
-}
-
 fn same_file(one: &Path, other: &Path) -> bool {
     let is = |path| fs::metadata(path).map(|found: fs::Metadata| (found.dev(), found.ino())).ok();
     is(one).is_some() && is(one) == is(other)
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
-    if (0.01..=1e6).contains(&seconds) {
-        Ok(Duration::from_secs_f64(seconds))
-    } else {
-        Err("from 0.01 to 1000000 seconds".into())
-    }
-}
-
-fn guest_size(text: &str) -> Result<u64, String> {
-    within(text, 1 << 20, 64 << 40)
-}
-
-fn host_size(text: &str) -> Result<u64, String> {
-    within(text, 16 << 20, 64 << 40)
-}
-
+/// Parses a number of bytes, of which `least` and `most` are allowed.
 pub(super) fn within(text: &str, least: u64, most: u64) -> Result<u64, String> {
     let bytes = size(text)?;
     match bytes {
@@ -320,7 +297,8 @@ pub(super) fn within(text: &str, least: u64, most: u64) -> Result<u64, String> {
     }
 }
 
-fn region(text: &str) -> Result<Declared, String> {
+/// Parses traced addresses.
+fn region(text: &str) -> Result<Range<u64>, String> {
     let (start, bytes) = text.split_once('+').ok_or("a region is START+SIZE, such as 0x4000000+16M")?;
     let digits = start.strip_prefix("0x").unwrap_or(start);
     let start =
@@ -330,7 +308,7 @@ fn region(text: &str) -> Result<Declared, String> {
         return Err("a region has at least one byte".into());
     }
     match start.checked_add(bytes) {
-        Some(end) if end <= slat_vcpu::trace::Access::LIMIT => Ok(Declared { start, bytes }),
+        Some(end) if end <= slat_vcpu::trace::Access::LIMIT => Ok(start..end),
         _ => Err("the region reaches past the last address of a program".into()),
     }
 }

@@ -6,10 +6,9 @@
 
 use super::args::Run;
 use super::machine::Machine;
+use crate::thread::{Stop, Worker, start_worker};
 use slat::{Format, Idle, Span};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::{Scope, ScopedJoinHandle};
+use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 /// One snapshot per this many moved pages.
@@ -17,56 +16,28 @@ const SNAPSHOT: u64 = 1000;
 /// The interval at which the thread moves the pages that are due.
 const TICK: Duration = Duration::from_millis(2);
 
-/// The thread that moves pages.
-pub struct Churn<'scope> {
-    stop: Arc<AtomicBool>,
-    thread: Option<ScopedJoinHandle<'scope, ()>>,
-}
-
-/// Starts the thread, unless the rate is 0.
+/// Starts the thread that moves pages, unless the rate is 0.
 pub fn start<'scope, F: Format>(
     scope: &'scope Scope<'scope, '_>,
     machine: &'scope Machine<F>,
-    run: &Run,
+    run: &'scope Run,
     seed: u64,
-) -> Churn<'scope> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let (rate, unit) = (run.churn, run.pages.largest().bytes());
+) -> Option<Worker<'scope, ()>> {
+    (run.churn > 0).then(|| start_worker(scope, move |stop| churn(machine, run, seed, &stop)))
+}
+
+/// Moves whole units of the largest page size: moving a part of a huge page would split it.
+fn churn<F: Format>(machine: &Machine<F>, run: &Run, seed: u64, stop: &Stop) {
+    let Some(mut idle) = Idle::take() else { return };
+    let unit = run.pages.largest().bytes();
     // Without flushes, a vCPU would keep writing to pages that a snapshot shares. So pages move, but no snapshot is
     // taken.
     let snapshots = !run.sabotage_flushes;
-    let stopped = stop.clone();
-    let thread = (rate > 0).then(|| {
-        crate::thread::start(scope, move || churn(machine, (rate, seed, unit), snapshots, &stopped))
-    });
-    Churn { stop, thread }
-}
-
-impl Churn<'_> {
-    /// Stops the thread and joins it.
-    pub fn stop(self) {
-        self.stop.store(true, Relaxed);
-        if let Some(thread) = self.thread
-            && let Err(panic) = thread.join()
-        {
-            std::panic::resume_unwind(panic);
-        }
-    }
-}
-
-/// Moves whole units of `unit` bytes: moving a part of a huge page would split it.
-fn churn<F: Format>(
-    machine: &Machine<F>,
-    (rate, seed, unit): (u64, u64, u64),
-    snapshots: bool,
-    stop: &AtomicBool,
-) {
-    let Some(mut idle) = Idle::take() else { return };
     let began = Instant::now();
     let (mut random, mut done) = (fastrand::Rng::with_seed(seed), 0);
-    while !stop.load(Relaxed) {
-        let due = began.elapsed().as_micros() as u64 * rate / 1_000_000;
-        while done < due && !stop.load(Relaxed) {
+    while !stop.asked_within(TICK) {
+        let due = began.elapsed().as_micros() as u64 * run.churn / 1_000_000;
+        while done < due && !stop.asked() {
             done += 1;
             let memory = machine.hvas();
             if memory.is_empty() {
@@ -80,6 +51,5 @@ fn churn<F: Format>(
                 let _ = machine.space.migrate(&mut idle, Span::sized(page, unit));
             }
         }
-        std::thread::sleep(TICK);
     }
 }

@@ -9,73 +9,59 @@ use super::choices::DirtyLogName;
 use super::machine::Machine;
 use super::watch::Live;
 use crate::error::Error;
-use crate::thread::{idle, joined};
+use crate::thread::{Stop, Worker, idle, start_worker};
 use rapidhash::v3::rapidhash_v3;
+use serde::Serialize;
 use slat::{Access, Format, Hva, Idle, PAGE_SIZE};
 use slat_mm::MmError;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::{Scope, ScopedJoinHandle, sleep};
+use std::thread::Scope;
 use std::time::Duration;
 
 /// The time from the end of a harvest to the next one.
 const PERIOD: Duration = Duration::from_millis(2);
 
-/// The counters of the log.
-#[derive(Clone, Debug, Default)]
+/// The counters of the log, under the keys of the report.
+#[derive(Debug, Default, Serialize)]
 pub struct Harvests {
+    /// How writes are logged.
+    pub by: &'static str,
     pub harvests: u64,
     /// Pages in all harvests; a page counts once per harvest.
-    pub times: u64,
-    /// Different pages.
-    pub pages: u64,
+    pub told_pages: u64,
     /// Pages whose content differs from the last checksum.
-    pub lost: u64,
+    pub lost_pages: u64,
+    /// Times that a vCPU found its ring full.
+    pub ring_full: u64,
+    /// Different pages.
+    #[serde(skip)]
+    pub pages: u64,
     /// By guest frame: the checksum of the page at its last harvest.
+    #[serde(skip)]
     sums: Vec<Option<u64>>,
 }
 
-/// The harvesting thread.
-#[must_use = "it harvests until it is stopped"]
-pub struct Harvester<'scope> {
-    stop: Arc<AtomicBool>,
-    thread: Option<ScopedJoinHandle<'scope, Result<Harvests, Error>>>,
-}
-
-/// Starts the thread, where a log is on.
+/// Starts the thread, where a log is on. It harvests once more after it is stopped, so the vCPUs stop before.
 pub fn start<'scope, F: Format>(
     scope: &'scope Scope<'scope, '_>,
     machine: &'scope Machine<F>,
     live: &'scope Live,
     run: &Run,
-) -> Harvester<'scope> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = stop.clone();
-    let thread = (run.dirty_log != DirtyLogName::Off)
-        .then(|| crate::thread::start(scope, move || harvest(machine, live, &stopped)));
-    Harvester { stop, thread }
+) -> Option<Worker<'scope, Result<Harvests, Error>>> {
+    let logs = run.dirty_log != DirtyLogName::Off;
+    logs.then(|| start_worker(scope, move |stop| harvest(machine, live, &stop)))
 }
 
-impl Harvester<'_> {
-    /// Harvests once more after the vCPUs have stopped, and returns the counters. `None` without a log.
-    pub fn stop(self) -> Result<Option<Harvests>, Error> {
-        self.stop.store(true, Relaxed);
-        self.thread.map(|thread| joined(thread.join())).transpose()
-    }
-}
-
-fn harvest<F: Format>(machine: &Machine<F>, live: &Live, stop: &AtomicBool) -> Result<Harvests, Error> {
+fn harvest<F: Format>(machine: &Machine<F>, live: &Live, stop: &Stop) -> Result<Harvests, Error> {
     let idle = &mut idle()?;
     let mut harvests = Harvests::default();
+    let mut last = false;
     loop {
-        // Read before the harvest, so the harvest after the order is the last one.
-        let last = stop.load(Relaxed);
         harvests.take(idle, machine, live)?;
         if last {
             harvests.compare(idle, machine)?;
             return Ok(harvests);
         }
-        sleep(PERIOD);
+        last = stop.asked_within(PERIOD);
     }
 }
 
@@ -91,7 +77,7 @@ impl Harvests {
             self.pages += u64::from(before.is_none());
         }
         self.harvests += 1;
-        self.times += harvest.pages();
+        self.told_pages += harvest.pages();
         live.add_logged(harvest.iter().map(|page| page.gfn), harvest.pages());
         harvest.commit();
         Ok(())
@@ -103,7 +89,7 @@ impl Harvests {
             let hva = machine.hvas().start + number * PAGE_SIZE;
             // An absent page was never touched, or it was harvested and then swapped out.
             if logged.is_some() || machine.space.lookup(hva, Access::Read).is_some() {
-                self.lost += u64::from(sum(idle, machine, hva)? != logged.unwrap_or(zero));
+                self.lost_pages += u64::from(sum(idle, machine, hva)? != logged.unwrap_or(zero));
             }
         }
         Ok(())

@@ -4,6 +4,8 @@
 //! batch and the channels are short, so memory does not grow with the trace, and the slowest vCPU limits the reader.
 
 use crate::error::Error;
+use crate::thread::joined;
+use serde::Serialize;
 use slat_vcpu::trace::{self, Access, Reader, bundled};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -37,22 +39,16 @@ pub struct Feeds {
     threads: Vec<JoinHandle<Result<Fed, trace::Error>>>,
 }
 
-#[derive(Default)]
-struct Fed {
-    lines: u64,
-    skipped: u64,
-    garbled: u64,
-    beyond: u64,
-}
-
-/// The counters over all traces.
-#[derive(Debug, Default)]
-pub struct Totals {
-    pub names: String,
+/// The counters of all traces, or of one, under the keys of the report.
+#[derive(Debug, Default, Serialize)]
+pub struct Fed {
+    /// The names of all traces.
+    pub traces: String,
     pub lines: u64,
-    pub skipped: u64,
-    pub garbled: u64,
-    pub beyond: u64,
+    pub skipped_lines: u64,
+    pub garbled_lines: u64,
+    /// Accesses beyond the addresses that any format maps.
+    pub beyond_lines: u64,
 }
 
 /// Opens all traces; the bundled ones if `paths` is empty.
@@ -130,9 +126,9 @@ fn read(source: Source, listeners: &[SyncSender<Arc<Vec<Access>>>]) -> Result<Fe
             continue;
         }
         fed.lines += reader.lines();
-        fed.skipped += reader.skipped();
-        fed.garbled += reader.garbled() - reader.beyond();
-        fed.beyond += reader.beyond();
+        fed.skipped_lines += reader.skipped();
+        fed.garbled_lines += reader.garbled() - reader.beyond();
+        fed.beyond_lines += reader.beyond();
         if again == 0 || listening == 0 {
             return Ok(fed);
         }
@@ -144,22 +140,19 @@ fn read(source: Source, listeners: &[SyncSender<Arc<Vec<Access>>>]) -> Result<Fe
 impl Feeds {
     /// Joins the readers and sums their counters. A reader that waits for input after its vCPUs have stopped is not
     /// joined.
-    pub fn finish(self) -> Result<Totals, Error> {
-        let mut totals = Totals { names: self.names, ..Totals::default() };
+    pub fn finish(self) -> Result<Fed, Error> {
+        let mut all = Fed { traces: self.names, ..Fed::default() };
         let interrupted = crate::interrupt::asked();
         for thread in self.threads {
             if interrupted && !thread.is_finished() {
                 continue;
             }
-            let fed = match thread.join() {
-                Ok(fed) => fed?,
-                Err(panic) => std::panic::resume_unwind(panic),
-            };
-            totals.lines += fed.lines;
-            totals.skipped += fed.skipped;
-            totals.garbled += fed.garbled;
-            totals.beyond += fed.beyond;
+            let fed = joined(thread.join())?;
+            all.lines += fed.lines;
+            all.skipped_lines += fed.skipped_lines;
+            all.garbled_lines += fed.garbled_lines;
+            all.beyond_lines += fed.beyond_lines;
         }
-        Ok(totals)
+        Ok(all)
     }
 }

@@ -55,6 +55,7 @@ pub struct Mapped {
 
 impl From<&Stats> for Faults {
     fn from(stats: &Stats) -> Self {
+        let slat::Retries { moved, covered, lost } = stats.retries_by;
         Self {
             total: stats.mapped_faults + stats.permission_faults + stats.spurious_faults + stats.mmio_faults,
             map: stats.mapped_faults,
@@ -62,15 +63,9 @@ impl From<&Stats> for Faults {
             spurious: stats.spurious_faults,
             mmio: stats.mmio_faults,
             retry: stats.retries,
-            retry_by: stats.retries_by.into(),
+            retry_by: RetryBy { moved, covered, lost },
             asked_again: stats.asked_again,
         }
-    }
-}
-
-impl From<slat::Retries> for RetryBy {
-    fn from(slat::Retries { moved, covered, lost }: slat::Retries) -> Self {
-        Self { moved, covered, lost }
     }
 }
 

@@ -33,7 +33,6 @@ pub mod figures;
 mod machine;
 mod migrate;
 mod nested;
-mod progress;
 mod reclaimer;
 mod report;
 mod server;
@@ -45,7 +44,9 @@ pub use choices::{FormatName, Pages};
 pub use watch::{Samples, Watching};
 
 use crate::error::Error;
-use crate::top;
+use crate::thread::{Worker, joined};
+use crate::{bar, top};
+use indicatif::ProgressBar;
 use machine::Machine;
 use migrate::{Address, Arrivals, Gate, Moves};
 use server::Socket;
@@ -54,7 +55,7 @@ use slat_vcpu::nested::Nest;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use vcpus::Setup;
 use watch::{Live, Sampler};
 
@@ -63,6 +64,16 @@ impl Run {
     fn identity(&self, traces: &str, vcpus: u32) -> u64 {
         let text = format!("{traces}\n{vcpus} {:?} {:?}", self.iterations, self.strict);
         rapidhash::v3::rapidhash_v3(text.as_bytes())
+    }
+
+    /// Accesses so far and their rate. Traces are streams, so their length is unknown.
+    fn bar(&self) -> ProgressBar {
+        if self.top {
+            return ProgressBar::hidden();
+        }
+        let bar = bar::bar(None, "{spinner} {elapsed} {human_pos} accesses, {rate}");
+        bar.enable_steady_tick(Duration::from_millis(200));
+        bar
     }
 
     /// Runs the replay with page tables of format `F` and prints the report. Exit status 3: the guest read memory
@@ -84,15 +95,22 @@ impl Run {
         let over = || ended.load(Relaxed) || crate::interrupt::asked();
         let machine = Machine::<F>::new(self, vcpus)?;
         let l1 = self.nested.l1::<F>(vcpus, seed);
-        let setup = Setup { machine: &machine, l1: l1.as_ref(), args: &self.nested };
         crate::thread::room_for(vcpus)?;
         let live = Live::new(vcpus);
+        let bar = self.bar();
+        let setup = Setup {
+            machine: &machine,
+            l1: l1.as_ref(),
+            args: &self.nested,
+            regions: &regions,
+            bar: &bar,
+            live: &live,
+            moves,
+        };
         let sampler = Sampler::new(&machine, &live, self, guest);
         let lru_gen = LruGen::new();
         lru_gen.add("/guest", &machine.space);
         let began = Instant::now();
-        let stop = crate::interrupt::flag();
-        let bar = progress::Bar::new(!self.top);
         let (jobs, feeds) = feed::start(sources, vcpus as usize);
         let (outcome, harvests, sent) = std::thread::scope(|scope| {
             let serving =
@@ -108,19 +126,21 @@ impl Run {
             let sending = moves
                 .gate
                 .map(|gate| crate::thread::start(scope, || migrate::send(&machine, gate, self, runs, &over)));
-            let outcome = vcpus::run_all(&setup, jobs, &regions, (&bar, &live), moves, stop);
+            let outcome = setup.run_all(jobs, crate::interrupt::flag());
             ended.store(true, Relaxed);
-            let sent = sending.map(|thread| crate::thread::joined(thread.join())).transpose();
+            let sent = sending.map(|thread| joined(thread.join())).transpose();
             // A thread that waits for a guest ends with the process.
-            let arrived = arriving.map(|thread| crate::thread::joined(thread.join())).transpose();
-            churn.stop();
-            let harvests = harvester.stop();
-            drop((serving, view, reclaimer, ahead));
+            let arrived = arriving.map(|thread| joined(thread.join())).transpose();
+            let _ = churn.map(|churn| joined(churn.stop()));
+            let harvests = harvester.map(|harvester| joined(harvester.stop())).transpose();
+            // A panic of the view has been printed; the run continues.
+            let _ = view.map(Worker::stop);
+            drop((serving, reclaimer, ahead));
             arrived?;
             Ok::<_, Error>((outcome?, harvests?, sent))
         })?;
         let feeds = feeds.finish()?;
-        bar.finish();
+        bar.finish_and_clear();
         let arrived = moves
             .arrivals
             .zip(self.migrate.migrate_from.as_ref())
@@ -129,7 +149,7 @@ impl Run {
         if outcome.accesses == 0 && !outcome.interrupted && !moved {
             return Err(Error::Usage(format!(
                 "no memory accesses in {}: `valgrind --tool=lackey --trace-mem=yes` prints what is read (Debian's package valgrind)",
-                feeds.names
+                feeds.traces
             )));
         }
         if let Some(events) = machine.vm.host().observer() {
@@ -137,7 +157,7 @@ impl Run {
         }
         let wall = began.elapsed();
         let nested = l1.as_ref().map(|l1| nested::compare(&machine, l1)).transpose()?;
-        let lost = harvests.as_ref().map_or(0, |harvests| harvests.lost)
+        let lost = harvests.as_ref().map_or(0, |harvests| harvests.lost_pages)
             + arrived.as_ref().map_or(0, |arrived| arrived.wrong_pages)
             + nested.map_or(0, |l1| l1.mistakes());
         // A guest whose migration failed has run to its end here.
@@ -145,14 +165,7 @@ impl Run {
             Ok(sent) => (sent, None),
             Err(error) => (None, Some(error)),
         };
-        report::print(
-            self,
-            &machine,
-            &outcome,
-            (harvests.as_ref(), nested),
-            (sent, arrived),
-            (&feeds, wall),
-        )?;
+        report::print(self, &machine, &outcome, (harvests, nested), (sent, arrived), (feeds, wall))?;
         if let Some(error) = failed {
             return Err(error);
         }

@@ -83,9 +83,10 @@ pub struct Wires<'m, F: Format> {
     pub ring_full: u64,
 }
 
-impl<F: Format> Wires<'_, F> {
-    /// Handles an exit of L1's own.
-    pub fn deal_with(&mut self, idle: &mut Idle, exit: Exit) -> Result<(), Error> {
+impl<F: Format> Platform for Wires<'_, F> {
+    type Error = Error;
+
+    fn exit(&mut self, idle: &mut Idle, exit: Exit) -> Result<(), Error> {
         match exit {
             Exit::Stopped => Ok(()),
             Exit::RingFull => {
@@ -100,14 +101,6 @@ impl<F: Format> Wires<'_, F> {
             Exit::Failed(fault, error) => Err(self.machine.failed(fault.gpa, error)),
         }
     }
-}
-
-impl<F: Format> Platform for Wires<'_, F> {
-    type Error = Error;
-
-    fn exit(&mut self, idle: &mut Idle, exit: Exit) -> Result<(), Error> {
-        self.deal_with(idle, exit)
-    }
 
     fn memory(&mut self, idle: &mut Idle) -> Result<Span<Gfn>, Error> {
         let first = self.machine.place(idle)?.gfn();
@@ -119,33 +112,22 @@ impl<F: Format> Platform for Wires<'_, F> {
     }
 }
 
-/// Why the guest has left.
-pub enum Left {
-    /// The replay needs a region or a batch.
-    Stopped,
-    /// L1 has found an impossible state: the run ends.
-    Wrong,
-}
-
 impl<F: Nest> Runs<'_, '_, F, HostView<Option<super::events::Events>>> {
-    /// Runs the replay until it needs something.
+    /// Runs the replay until it needs a region or a batch, or until L1 has found an impossible state.
     pub fn run(
         &mut self,
         idle: &mut Idle,
         wires: &mut Wires<'_, F>,
         replay: &mut Replay,
-    ) -> Result<Left, Error> {
+    ) -> Result<Ended, Error> {
         match self {
             Self::Own(cpu) => loop {
                 match cpu.run(idle, replay) {
-                    Exit::Stopped => return Ok(Left::Stopped),
-                    exit => wires.deal_with(idle, exit)?,
+                    Exit::Stopped => return Ok(Ended::Stopped),
+                    exit => wires.exit(idle, exit)?,
                 }
             },
-            Self::L2(vcpu) => match vcpu.run(idle, wires, replay)? {
-                Ended::Stopped => Ok(Left::Stopped),
-                Ended::Wrong => Ok(Left::Wrong),
-            },
+            Self::L2(vcpu) => vcpu.run(idle, wires, replay),
         }
     }
 }

@@ -6,32 +6,26 @@
 
 use super::args::Run;
 use super::machine::Machine;
+use crate::thread::{Worker, start_worker};
 use slat::{Format, Idle};
 use slat_mm::{AddressSpace, NodeGenerations};
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::Scope;
 use std::time::Duration;
-
-/// The handle of the thread, which stops on drop.
-#[must_use = "dropping it stops the thread"]
-pub struct Reclaimer(#[allow(dead_code, reason = "held for its drop")] Option<SyncSender<()>>);
 
 /// Starts the thread, if the flag is set.
 pub fn start<'scope, F: Format>(
     scope: &'scope Scope<'scope, '_>,
     machine: &'scope Machine<F>,
     run: &Run,
-) -> Reclaimer {
-    Reclaimer(run.reclaim_idle.map(|after| {
-        let (keep, stop) = sync_channel(0);
-        crate::thread::start(scope, move || {
+) -> Option<Worker<'scope, ()>> {
+    run.reclaim_idle.map(|after| {
+        start_worker(scope, move |stop| {
             let Some(mut idle) = Idle::take() else { return };
-            while stop.recv_timeout(after / 2) == Err(RecvTimeoutError::Timeout) {
+            while !stop.asked_within(after / 2) {
                 pass(&machine.space, &mut idle, after);
             }
-        });
-        keep
-    }))
+        })
+    })
 }
 
 /// Evicts pages unused for `after`, then ages. Ageing first could merge one of the two oldest generations.

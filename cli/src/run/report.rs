@@ -3,8 +3,8 @@
 use super::ahead::Ahead;
 use super::args::Run;
 use super::dirty_log::Harvests;
-use super::feed::Totals;
-use super::figures::{Faults, Flushes, Mapped, TlbCounts, percent};
+use super::feed::Fed;
+use super::figures::{Faults, Flushes, Mapped, RetryBy, TlbCounts, percent};
 use super::machine::Machine;
 use super::migrate::{Arrived, Sent};
 use super::nested;
@@ -20,12 +20,8 @@ use std::time::Duration;
 #[derive(Serialize)]
 struct Report {
     format: &'static str,
-    traces: String,
-    lines: u64,
-    skipped_lines: u64,
-    garbled_lines: u64,
-    /// Accesses beyond the addresses that any format maps.
-    beyond_lines: u64,
+    #[serde(flatten)]
+    fed: Fed,
     vcpus: u32,
     slots: usize,
     accesses: u64,
@@ -39,7 +35,7 @@ struct Report {
     table_bytes: u64,
     overhead_percent: f64,
     dirty_pages: u64,
-    dirty_log: DirtyLogCounts,
+    dirty_log: Harvests,
     swapped_out: u64,
     swapped_in: u64,
     refaults: u64,
@@ -68,15 +64,6 @@ struct FaultNs {
     p999: u64,
 }
 
-#[derive(Serialize)]
-struct DirtyLogCounts {
-    by: &'static str,
-    harvests: u64,
-    told_pages: u64,
-    lost_pages: u64,
-    ring_full: u64,
-}
-
 #[expect(clippy::ref_option, reason = "as serde calls it")]
 fn by_name<S: Serializer>(counts: &Option<L1Counts>, to: S) -> Result<S::Ok, S::Error> {
     to.collect_map(counts.iter().flat_map(L1Counts::named))
@@ -97,21 +84,53 @@ pub fn print<F: Format>(
     run: &Run,
     machine: &Machine<F>,
     outcome: &Outcome,
-    (harvests, nested): (Option<&Harvests>, Option<L1Counts>),
+    (harvests, nested): (Option<Harvests>, Option<L1Counts>),
     (sent, arrived): (Option<Sent>, Option<Arrived>),
-    (feeds, wall): (&Totals, Duration),
+    (fed, wall): (Fed, Duration),
 ) -> Result<(), Error> {
-    let by = run.dirty_log.name();
-    let log = DirtyLogCounts {
-        by,
-        harvests: harvests.map_or(0, |log| log.harvests),
-        told_pages: harvests.map_or(0, |log| log.times),
-        lost_pages: harvests.map_or(0, |log| log.lost),
-        ring_full: outcome.ring_full,
+    let stats: Stats = machine.vm.stats();
+    let mapped_bytes = stats.mapped_bytes();
+    let quantile = |q: f64| outcome.fault_ns.as_ref().map_or(0, |histogram| histogram.value_at_quantile(q));
+    let dirty_pages = harvests.as_ref().map_or_else(|| dirty_pages(machine), |log| log.pages);
+    let mut dirty_log = harvests.unwrap_or_default();
+    (dirty_log.by, dirty_log.ring_full) = (run.dirty_log.name(), outcome.ring_full);
+    let findings = outcome.findings;
+    let space = machine.space.stats();
+    let lru = machine.space.lru().map(Lru::stats).unwrap_or_default();
+    let report = Report {
+        format: F::NAME,
+        fed,
+        vcpus: machine.vcpus,
+        slots: machine.vm.slots().len(),
+        accesses: outcome.accesses,
+        accesses_per_s: outcome.accesses as f64 / wall.as_secs_f64(),
+        faults: (&stats).into(),
+        fault_ns: FaultNs { p50: quantile(0.5), p99: quantile(0.99), p999: quantile(0.999) },
+        tlb: outcome.tlb,
+        flushes: stats.flushes.into(),
+        mapped: (&stats).into(),
+        mapped_bytes,
+        table_bytes: stats.table_bytes,
+        overhead_percent: percent(stats.table_bytes, mapped_bytes),
+        dirty_pages,
+        dirty_log,
+        swapped_out: space.swapped_out,
+        swapped_in: space.swapped_in,
+        refaults: lru.refaults,
+        ahead: Ahead::of(machine),
+        generations: generations(machine),
+        nested,
+        verified_reads: findings.verified,
+        unchecked_reads: findings.unchecked,
+        corrupt_reads: findings.corrupt,
+        first_corruption: findings.first.map(|(gpa, expected, found)| {
+            format!("guest address {gpa}: expected byte {expected:#04x}, found {found:#04x}")
+        }),
+        wall_s: wall.as_secs_f64(),
+        interrupted: outcome.interrupted,
+        sent,
+        arrived,
     };
-    let dirty_pages = harvests.map_or_else(|| dirty_pages(machine), |log| log.pages);
-    let report = Report::new(machine, outcome, (dirty_pages, log), feeds, wall);
-    let report = Report { nested, sent, arrived, ..report };
     let mut out = std::io::stdout().lock();
     if run.json {
         serde_json::to_writer(&mut out, &report).map_err(std::io::Error::from)?;
@@ -123,122 +142,42 @@ pub fn print<F: Format>(
 }
 
 impl Report {
-    fn new<F: Format>(
-        machine: &Machine<F>,
-        outcome: &Outcome,
-        (dirty_pages, dirty_log): (u64, DirtyLogCounts),
-        feeds: &Totals,
-        wall: Duration,
-    ) -> Self {
-        let stats: Stats = machine.vm.stats();
-        let mapped_bytes = stats.mapped_bytes();
-        let quantile =
-            |q: f64| outcome.fault_ns.as_ref().map_or(0, |histogram| histogram.value_at_quantile(q));
-        let findings = outcome.findings;
-        let space = machine.space.stats();
-        let lru = machine.space.lru().map(Lru::stats).unwrap_or_default();
-        Self {
-            format: F::NAME,
-            traces: feeds.names.clone(),
-            lines: feeds.lines,
-            skipped_lines: feeds.skipped,
-            garbled_lines: feeds.garbled,
-            beyond_lines: feeds.beyond,
-            vcpus: machine.vcpus,
-            slots: machine.vm.slots().len(),
-            accesses: outcome.accesses,
-            accesses_per_s: outcome.accesses as f64 / wall.as_secs_f64(),
-            faults: (&stats).into(),
-            fault_ns: FaultNs { p50: quantile(0.5), p99: quantile(0.99), p999: quantile(0.999) },
-            tlb: TlbCounts { hits: outcome.tlb_hits, misses: outcome.tlb_misses },
-            flushes: stats.flushes.into(),
-            mapped: (&stats).into(),
-            mapped_bytes,
-            table_bytes: stats.table_bytes,
-            overhead_percent: percent(stats.table_bytes, mapped_bytes),
-            dirty_pages,
-            dirty_log,
-            swapped_out: space.swapped_out,
-            swapped_in: space.swapped_in,
-            refaults: lru.refaults,
-            ahead: Ahead::of(machine),
-            generations: generations(machine),
-            nested: None,
-            verified_reads: findings.verified,
-            unchecked_reads: findings.unchecked,
-            corrupt_reads: findings.corrupt,
-            first_corruption: findings.first.map(|(gpa, expected, found)| {
-                format!("guest address {gpa}: expected byte {expected:#04x}, found {found:#04x}")
-            }),
-            wall_s: wall.as_secs_f64(),
-            interrupted: outcome.interrupted,
-            sent: None,
-            arrived: None,
-        }
-    }
-
     fn page(&self, out: &mut impl Write) -> std::io::Result<()> {
-        let Self { faults, fault_ns, tlb, flushes, mapped, .. } = self;
-        writeln!(
-            out,
-            "guest     {} on {} vCPUs, {} memslots, {}",
-            self.traces, self.vcpus, self.slots, self.format
-        )?;
-        write!(
-            out,
-            "trace     {} lines, {} of them no accesses, {} garbled",
-            self.lines, self.skipped_lines, self.garbled_lines
-        )?;
-        match self.beyond_lines {
+        let Self { format, vcpus, slots, accesses, wall_s, mapped_bytes, dirty_pages, .. } = self;
+        let Fed { traces, lines, skipped_lines, garbled_lines, beyond_lines } = &self.fed;
+        writeln!(out, "guest     {traces} on {vcpus} vCPUs, {slots} memslots, {format}")?;
+        write!(out, "trace     {lines} lines, {skipped_lines} of them no accesses, {garbled_lines} garbled")?;
+        match beyond_lines {
             0 => writeln!(out)?,
             lines => writeln!(out, ", {lines} that reach beyond 2^57")?,
         }
+        writeln!(out, "accesses  {accesses} in {wall_s:.2} s: {:.1} M/s", self.accesses_per_s / 1e6)?;
+        let Faults { total, map, permission, spurious, mmio, retry, retry_by, asked_again } = self.faults;
         writeln!(
             out,
-            "accesses  {} in {:.2} s: {:.1} M/s",
-            self.accesses,
-            self.wall_s,
-            self.accesses_per_s / 1e6
+            "faults    {total}: {map} mapped, {permission} permission, {spurious} spurious, {mmio} mmio; {retry} retries"
         )?;
+        let RetryBy { moved, covered, lost } = retry_by;
         writeln!(
             out,
-            "faults    {}: {} mapped, {} permission, {} spurious, {} mmio; {} retries",
-            faults.total, faults.map, faults.permission, faults.spurious, faults.mmio, faults.retry
+            "          retries: {moved} moved, {covered} covered, {lost} lost; host asked again: {asked_again}"
         )?;
-        let by = faults.retry_by;
+        let FaultNs { p50, p99, p999 } = self.fault_ns;
+        writeln!(out, "          p50 {p50} ns, p99 {p99} ns, p99.9 {p999} ns")?;
+        let TlbCounts { hits, misses } = self.tlb;
+        let lookups = hits + misses;
+        writeln!(out, "tlb       {:.3}% of {lookups} look-ups hit", percent(hits, lookups))?;
+        let Flushes { requested, paid, pages } = self.flushes;
+        writeln!(out, "flushes   {requested} requested, {paid} paid, {pages} pages")?;
+        let (unit, shift) = if *mapped_bytes < 1 << 20 { ("KiB", 10) } else { ("MiB", 20) };
+        let Mapped { k4, m2, g1 } = self.mapped;
         writeln!(
             out,
-            "          retries: {} moved, {} covered, {} lost; host asked again: {}",
-            by.moved, by.covered, by.lost, faults.asked_again
-        )?;
-        writeln!(
-            out,
-            "          p50 {} ns, p99 {} ns, p99.9 {} ns",
-            fault_ns.p50, fault_ns.p99, fault_ns.p999
-        )?;
-        writeln!(
-            out,
-            "tlb       {:.3}% of {} look-ups hit",
-            percent(tlb.hits, tlb.hits + tlb.misses),
-            tlb.hits + tlb.misses
-        )?;
-        writeln!(
-            out,
-            "flushes   {} requested, {} paid, {} pages",
-            flushes.requested, flushes.paid, flushes.pages
-        )?;
-        let (unit, shift) = if self.mapped_bytes < 1 << 20 { ("KiB", 10) } else { ("MiB", 20) };
-        writeln!(
-            out,
-            "mapped    {} {unit}: {} x 4K, {} x 2M, {} x 1G; {} pages dirty",
-            self.mapped_bytes >> shift,
-            mapped.k4,
-            mapped.m2,
-            mapped.g1,
-            self.dirty_pages
+            "mapped    {} {unit}: {k4} x 4K, {m2} x 2M, {g1} x 1G; {dirty_pages} pages dirty",
+            mapped_bytes >> shift
         )?;
         write!(out, "tables    {} KiB", self.table_bytes >> 10)?;
-        match self.mapped_bytes {
+        match mapped_bytes {
             0 => writeln!(out)?,
             _ => writeln!(out, ": {:.3}% of it", self.overhead_percent)?,
         }
@@ -252,10 +191,10 @@ impl Report {
         if let Some(arrived) = &self.arrived {
             writeln!(out, "migrated  {arrived}")?;
         }
+        let Self { verified_reads, corrupt_reads, unchecked_reads, .. } = self;
         writeln!(
             out,
-            "checked   {} reads right, {} corrupt, {} past the oracle's memory",
-            self.verified_reads, self.corrupt_reads, self.unchecked_reads
+            "checked   {verified_reads} reads right, {corrupt_reads} corrupt, {unchecked_reads} past the oracle's memory"
         )?;
         if let Some(first) = &self.first_corruption {
             writeln!(out, "CORRUPT   {first}")?;
@@ -269,23 +208,20 @@ impl Report {
         if frames > 0 {
             writeln!(out, "frames    {frames} taken, {:.1}% of them zeroed ahead", percent(zeroed, frames))?;
         }
-        let DirtyLogCounts { by, harvests, told_pages, lost_pages, ring_full } = self.dirty_log;
+        let Harvests { by, harvests, told_pages, lost_pages, ring_full, .. } = self.dirty_log;
         if harvests > 0 {
             writeln!(
                 out,
                 "log       by {by}: {told_pages} pages told in {harvests} harvests, {lost_pages} lost; {ring_full} exits with a full ring"
             )?;
         }
-        if !self.generations.is_empty() {
+        let Self { swapped_out, swapped_in, refaults, generations, .. } = self;
+        if !generations.is_empty() {
+            let pages: u64 = generations.iter().map(|generation| generation.anon + generation.file).sum();
             writeln!(
                 out,
-                "swap      {} pages out, {} in; {} refaults; {} faults made room; {} pages in {} generations",
-                self.swapped_out,
-                self.swapped_in,
-                self.refaults,
-                direct_reclaims,
-                self.generations.iter().map(|generation| generation.anon + generation.file).sum::<u64>(),
-                self.generations.len()
+                "swap      {swapped_out} pages out, {swapped_in} in; {refaults} refaults; {direct_reclaims} faults made room; {pages} pages in {} generations",
+                generations.len()
             )?;
         }
         Ok(())

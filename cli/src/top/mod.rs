@@ -24,13 +24,14 @@ mod words;
 
 use crate::error::Error;
 use crate::run::Samples;
+use crate::size::seconds;
+use crate::thread::{Worker, start_worker};
 use lines::Lines;
-use source::{Local, Remote, Source};
+use source::{Item, Local, Remote, Source};
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc::{Sender, channel};
-use std::thread::{Scope, ScopedJoinHandle};
+use std::thread::Scope;
 use std::time::Duration;
 
 /// Watch a running `slat run`: faults, flushes by cause, memory by size and age, and which of it is in use
@@ -52,7 +53,7 @@ pub struct Top {
     path: PathBuf,
 
     /// Seconds between two samples
-    #[arg(long, value_name = "SECS", default_value = "0.5", value_parser = interval)]
+    #[arg(long, value_name = "SECS", default_value = "0.5", value_parser = |text: &str| seconds(text, 0.05, 3600.0))]
     interval: Duration,
 
     /// Number of samples [default: until the run ends]
@@ -98,13 +99,7 @@ impl Top {
     pub fn run(&self) -> Result<ExitCode, Error> {
         let wanted = Wanted { every: self.interval, most: self.samples, sabotaged: self.sabotage_screen };
         let mut source = Remote::connect(&self.path, wanted.every)?;
-        let mut lines = Lines::new(self.json);
-        let end = if !self.json && can_draw(&io::stdout()) {
-            draw(&mut source, io::stdout, wanted)?
-        } else {
-            print(&mut source, &mut io::stdout(), wanted, &mut lines)?
-        };
-        match end {
+        match show(&mut source, io::stdout, wanted, self.json)? {
             End::Run if crate::bar::is_quiet() => {}
             End::Run => eprintln!("slat: the run has ended"),
             End::Lost => eprintln!("slat: the run is gone: it was killed, or it has crashed"),
@@ -116,93 +111,48 @@ impl Top {
 }
 
 /// Watches a run of this process on standard error. Standard output belongs to the report.
-pub fn beside<'scope>(scope: &'scope Scope<'scope, '_>, samples: &'scope dyn Samples) -> Beside<'scope> {
-    let (keep, ends) = channel();
-    let thread = crate::thread::start(scope, move || {
+pub fn beside<'scope>(scope: &'scope Scope<'scope, '_>, samples: &'scope dyn Samples) -> Worker<'scope, ()> {
+    start_worker(scope, move |stop| {
         let wanted = Wanted { every: INTERVAL, most: None, sabotaged: false };
-        let Some(mut source) = Local::new(samples, wanted.every, ends) else { return };
-        let mut lines = Lines::new(false);
-        let end = if can_draw(&io::stderr()) {
-            draw(&mut source, io::stderr, wanted)
-        } else {
-            print(&mut source, &mut io::stderr(), wanted, &mut lines)
-        };
+        let Some(mut source) = Local::new(samples, wanted.every, stop) else { return };
         // A failed view does not end the run.
-        if let Ok(End::Interrupted) = end {
+        if let Ok(End::Interrupted) = show(&mut source, io::stderr, wanted, false) {
             crate::interrupt::ask();
         }
-    });
-    Beside { keep: Some(keep), thread: Some(thread) }
+    })
 }
 
 /// The default interval in seconds.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// A view beside a run. Drop ends the view and waits until the terminal is restored.
-#[must_use = "dropping it ends the view"]
-pub struct Beside<'scope> {
-    keep: Option<Sender<()>>,
-    thread: Option<ScopedJoinHandle<'scope, ()>>,
-}
-
-impl Drop for Beside<'_> {
-    fn drop(&mut self) {
-        drop(self.keep.take());
-        // A panic of the view has been printed; the run continues.
-        let _ = self.thread.take().map(ScopedJoinHandle::join);
-    }
-}
-
-/// Returns whether `out` is a terminal that can show a screen.
-fn can_draw(out: &impl IsTerminal) -> bool {
-    cfg!(feature = "top") && out.is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
-}
-
-#[cfg(feature = "top")]
-use screen::draw;
-
-#[cfg(not(feature = "top"))]
-fn draw<W: Write>(source: &mut dyn Source, open: fn() -> W, wanted: Wanted) -> Result<End, Error> {
-    print(source, &mut open(), wanted, &mut Lines::new(false))
-}
-
-/// Prints one line per sample.
-fn print(
+/// Draws a screen on a terminal that can show one. Elsewhere prints one line per sample.
+fn show<W: Write + IsTerminal + 'static>(
     source: &mut dyn Source,
-    out: &mut dyn Write,
+    open: fn() -> W,
     wanted: Wanted,
-    lines: &mut Lines,
+    json: bool,
 ) -> Result<End, Error> {
+    let mut out = open();
+    #[cfg(feature = "top")]
+    if !json && out.is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb") {
+        return screen::draw(source, open, wanted);
+    }
+    let mut lines = Lines::new(json);
     let mut seen = 0;
     loop {
         if crate::interrupt::asked() {
             return Ok(End::Interrupted);
         }
         let Some(item) = source.next(Duration::from_millis(100))? else { continue };
-        let (sample, end) = match item {
-            source::Item::Sample(sample) if sample.ended => (Some(sample), Some(End::Run)),
-            source::Item::Sample(sample) => (Some(sample), None),
-            source::Item::Lost => (None, Some(End::Lost)),
-        };
-        if let Some(sample) = sample {
-            writeln!(out, "{}", lines.line(&sample))?;
-            out.flush()?;
-            seen += 1;
-        }
-        if let Some(end) = end {
-            return Ok(end);
+        let Item::Sample(sample) = item else { return Ok(End::Lost) };
+        writeln!(out, "{}", lines.line(&sample))?;
+        out.flush()?;
+        seen += 1;
+        if sample.ended {
+            return Ok(End::Run);
         }
         if wanted.most.is_some_and(|most| seen >= most) {
             return Ok(End::Enough);
         }
-    }
-}
-
-fn interval(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
-    if (0.05..=3600.0).contains(&seconds) {
-        Ok(Duration::from_secs_f64(seconds))
-    } else {
-        Err("from 0.05 to 3600 seconds".into())
     }
 }

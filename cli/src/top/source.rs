@@ -3,6 +3,7 @@
 use super::sample::Sample;
 use crate::error::Error;
 use crate::run::Samples;
+use crate::thread::Stop;
 use slat::Idle;
 use std::fmt::Display;
 use std::fs;
@@ -42,23 +43,23 @@ pub struct Local<'s> {
     idle: Idle,
     every: Duration,
     due: Instant,
-    /// Closed when the run ends.
-    ends: Receiver<()>,
+    /// Asked when the run ends.
+    stop: Stop,
     _watching: crate::run::Watching<'s>,
 }
 
 impl<'s> Local<'s> {
     /// The idle token of the watching thread; `None` if the thread already runs a vCPU.
-    pub fn new(samples: &'s dyn Samples, every: Duration, ends: Receiver<()>) -> Option<Self> {
+    pub fn new(samples: &'s dyn Samples, every: Duration, stop: Stop) -> Option<Self> {
         let idle = Idle::take()?;
-        Some(Self { samples, idle, every, due: Instant::now(), ends, _watching: samples.watch() })
+        Some(Self { samples, idle, every, due: Instant::now(), stop, _watching: samples.watch() })
     }
 }
 
 impl Source for Local<'_> {
     fn next(&mut self, patience: Duration) -> Result<Option<Item>, Error> {
         let left = self.due.saturating_duration_since(Instant::now());
-        let ended = self.ends.recv_timeout(left.min(patience)) == Err(RecvTimeoutError::Disconnected);
+        let ended = self.stop.asked_within(left.min(patience));
         if !ended && left > patience {
             return Ok(None);
         }
@@ -78,7 +79,6 @@ impl Source for Local<'_> {
 pub struct Remote {
     path: PathBuf,
     stream: UnixStream,
-    every: Duration,
     /// Lines from the reading thread. An error is the last item.
     lines: Receiver<io::Result<String>>,
     /// Samples received.
@@ -114,7 +114,7 @@ impl Remote {
                 }
             }
         });
-        let mut this = Self { path: path.into(), stream, every, lines, seen: 0 };
+        let mut this = Self { path: path.into(), stream, lines, seen: 0 };
         // If the run has ended, the first read fails with the reason.
         let _ = this.set_interval(every);
         Ok(this)
@@ -167,7 +167,6 @@ impl Source for Remote {
     }
 
     fn set_interval(&mut self, every: Duration) -> Result<(), Error> {
-        self.every = every;
         // If the run has ended, its last line is still to be read.
         let _ = (&self.stream).write_all(format!("watch {}\n", every.as_millis()).as_bytes());
         Ok(())

@@ -1,9 +1,9 @@
-//! Counters that the threads of a run publish for its watchers. Each vCPU writes its own cache lines between two
-//! batches of accesses; no two threads add to the same counter.
+//! Counters that the threads of a run publish for its watchers. Each vCPU writes its own cache line between two
+//! batches of accesses.
 
 use crate::run::figures::VcpuCounts;
 use parking_lot::Mutex;
-use slat::Gfn;
+use slat::{Gfn, VcpuId};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// The counters.
@@ -17,34 +17,10 @@ pub struct Live {
     written: Mutex<Vec<u64>>,
 }
 
-/// The counters of one vCPU.
+/// The counters of one vCPU, on cache lines of their own.
 #[repr(align(128))]
 #[derive(Debug, Default)]
-pub struct VcpuLive {
-    accesses: AtomicU64,
-    faults: AtomicU64,
-    hits: AtomicU64,
-    misses: AtomicU64,
-}
-
-impl VcpuLive {
-    /// Written by the thread that runs the vCPU.
-    pub fn set(&self, counts: VcpuCounts) {
-        self.accesses.store(counts.accesses, Relaxed);
-        self.faults.store(counts.faults, Relaxed);
-        self.hits.store(counts.hits, Relaxed);
-        self.misses.store(counts.misses, Relaxed);
-    }
-
-    fn get(&self) -> VcpuCounts {
-        VcpuCounts {
-            accesses: self.accesses.load(Relaxed),
-            faults: self.faults.load(Relaxed),
-            hits: self.hits.load(Relaxed),
-            misses: self.misses.load(Relaxed),
-        }
-    }
-}
+struct VcpuLive(Mutex<VcpuCounts>);
 
 impl Live {
     /// All counters at zero, no watcher.
@@ -57,14 +33,14 @@ impl Live {
         }
     }
 
-    /// The counters of vCPU `id`.
-    pub fn vcpu(&self, id: u32) -> &VcpuLive {
-        &self.vcpus[id as usize]
+    /// Sets the counters of a vCPU. Its thread calls this.
+    pub fn set(&self, VcpuId(id): VcpuId, counts: VcpuCounts) {
+        *self.vcpus[id as usize].0.lock() = counts;
     }
 
     /// The counters of each vCPU.
     pub fn vcpus(&self) -> impl Iterator<Item = VcpuCounts> {
-        self.vcpus.iter().map(VcpuLive::get)
+        self.vcpus.iter().map(|vcpu| *vcpu.0.lock())
     }
 
     /// Adds a watcher until the returned value is dropped.

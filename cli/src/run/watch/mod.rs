@@ -12,7 +12,7 @@
 //! | `heat` | which guest memory is in use: a few regions at each look, so that no look takes long |
 //! | `sampler` | all of it put together, when a watcher asks |
 //!
-//! **Cost.** Without a watcher: a few plain stores per batch of accesses. A watcher's own thread sums the counters
+//! **Cost.** Without a watcher: an uncontended lock per batch of accesses. A watcher's own thread sums the counters
 //! and walks the tables without a lock. The guest pays for cleared Accessed bits: after each sample its TLBs are
 //! flushed, as after an aging pass, a few times per second. Where an LRU ages the guest's pages, the watcher reads
 //! the LRU and clears nothing.
@@ -21,5 +21,5 @@ mod heat;
 mod live;
 mod sampler;
 
-pub use live::{Live, VcpuLive, Watching};
+pub use live::{Live, Watching};
 pub use sampler::{Sampler, Samples};
