@@ -11,6 +11,7 @@ pub mod flags;
 mod generate;
 pub mod interrupt;
 pub mod memory;
+pub mod migration;
 mod plan;
 mod run;
 pub mod sibling;

@@ -1,27 +1,14 @@
-//! One connection to the receiver, and rounds over it: reads pages, separates zero pages, and sends them.
+//! A round over one connection to the receiver: reads pages, separates zero pages, and sends them.
 
-use crate::error::{Interrupted, MigrateError, WireError};
-use crate::guest::{MemoryRange, Progress, Source};
-use crate::wire::{Frame, MOST_PAGES, Reading, Writing};
+use crate::error::{Interrupted, MigrateError};
+use crate::guest::{Progress, Source};
+use crate::precopy::Round;
+use crate::wire::{MOST_PAGES, Reading, Writing};
 use slat::{DirtyPage, DirtyWord, PAGE_SIZE, Span};
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-
-/// A connection to the receiver.
-pub(crate) struct Connection<S: Read + Write>(pub(crate) Writing<S>);
-
-/// Parameters of a round.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Order {
-    /// Number of the round, from 1.
-    pub(crate) round: u64,
-    /// Whether the guest is halted.
-    pub(crate) last: bool,
-    /// Limit in bytes per second.
-    pub(crate) bandwidth: Option<u64>,
-}
 
 /// What a round has sent, whether or not it was received.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,52 +19,34 @@ pub struct Sent {
     pub bytes: u64,
 }
 
-impl<S: Read + Write> Connection<S> {
-    /// Sends `Hello` over a new stream.
-    pub(crate) fn new(stream: S, ranges: &[MemoryRange]) -> Result<Self, WireError> {
-        let mut to = Writing::new(stream);
-        to.greet(ranges)?;
-        Ok(Self(to))
-    }
-
-    /// Sends a round and waits for its confirmation. Updates `sent` even if it fails.
-    pub(crate) fn send<G: Source>(
+impl<S: Read + Write> Writing<S> {
+    /// Sends these pages as a round, at most so many bytes per second on average, and waits for the confirmation. Counts
+    /// in `round.sent` even if it fails.
+    pub(crate) fn round<G: Source>(
         &mut self,
         source: &mut G,
         words: &[DirtyWord],
-        order: Order,
-        sent: &mut Sent,
+        bandwidth: Option<u64>,
+        round: &mut Round,
     ) -> Result<(), Interrupted<G::Error>> {
-        let mut pace = Pace::new(order.bandwidth);
+        let (began, before) = (Instant::now(), self.bytes);
         let mut contents = vec![0; (MOST_PAGES * PAGE_SIZE) as usize];
-        let before = self.0.bytes;
-        let mut progress = Progress { round: order.round, last: order.last, pages: pages(words), sent: 0 };
+        let mut progress = Progress { round: round.number, last: round.last, pages: round.told, sent: 0 };
         tell(source, progress)?;
         for word in words {
-            let start = self.0.bytes;
-            let result = self.word(source, word, &mut contents, sent);
-            sent.bytes = self.0.bytes - before;
+            let result = self.word(source, word, &mut contents, &mut round.sent);
+            round.sent.bytes = self.bytes - before;
             result?;
             progress.sent += u64::from(word.bits.count_ones());
             tell(source, progress)?;
-            pace.sent(self.0.bytes - start);
+            if let Some(bytes_per_s) = bandwidth {
+                let due = Duration::from_secs_f64(round.sent.bytes as f64 / bytes_per_s as f64);
+                sleep(due.saturating_sub(began.elapsed()));
+            }
         }
-        let receipt = self.0.end_round(order.round, order.last)?;
-        sent.bytes = self.0.bytes - before;
-        Reading::new(self.0.stream()).receipt(receipt)?;
-        Ok(())
-    }
-
-    /// Hands the guest over to the receiver.
-    pub(crate) fn go(&mut self) -> Result<(), WireError> {
-        self.0.send(Frame::Go)?;
-        self.0.flush()
-    }
-
-    /// Tells the receiver that the migration is cancelled.
-    pub(crate) fn cancel(&mut self) -> Result<(), WireError> {
-        self.0.send(Frame::Cancel)?;
-        self.0.flush()
+        let receipt = self.end_round(round.number, round.last)?;
+        round.sent.bytes = self.bytes - before;
+        Ok(Reading::new(self.stream()).receipt(receipt)?)
     }
 
     /// Sends the pages of a word, in runs.
@@ -111,9 +80,9 @@ impl<S: Read + Write> Connection<S> {
                 at = gfns.end;
                 if zero {
                     sent.zeroes += gfns.len();
-                    self.0.zeroes(gfns)?;
+                    self.zeroes(gfns)?;
                 } else {
-                    self.0.pages(gfns, run)?;
+                    self.pages(gfns, run)?;
                 }
             }
         }
@@ -130,29 +99,6 @@ fn tell<G: Source>(source: &mut G, progress: Progress) -> Result<(), Interrupted
     match source.progress(progress) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(Interrupted::Over(MigrateError::Cancelled)),
-    }
-}
-
-/// Limits the speed of a stream, on average since its creation.
-#[derive(Debug)]
-struct Pace {
-    bytes_per_s: Option<u64>,
-    began: Instant,
-    sent: u64,
-}
-
-impl Pace {
-    fn new(bytes_per_s: Option<u64>) -> Self {
-        Self { bytes_per_s, began: Instant::now(), sent: 0 }
-    }
-
-    /// Counts sent bytes, and sleeps while they are ahead of the limit.
-    fn sent(&mut self, bytes: u64) {
-        self.sent += bytes;
-        if let Some(limit) = self.bytes_per_s {
-            let due = Duration::from_secs_f64(self.sent as f64 / limit as f64);
-            sleep(due.saturating_sub(self.began.elapsed()));
-        }
     }
 }
 

@@ -16,10 +16,10 @@
 //! written meanwhile. A page is read after the harvest that reported it, so a store that the copy misses is
 //! logged again.
 
-use crate::connection::{Connection, Order, Sent, pages};
+use crate::connection::{Sent, pages};
 use crate::error::{Interrupted, MigrateError, WireError};
 use crate::guest::{MemoryRange, Source};
-use crate::wire::Writing;
+use crate::wire::{Frame, Writing};
 use slat::{DirtyWord, PAGE_SIZE};
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
@@ -136,7 +136,6 @@ impl PreCopy {
     /// After an error the guest runs here at full speed. The log stays on, and has every page that the receiver
     /// lacks. Another call with the same receiver continues from there, even in the same round. Or [`cancel`]
     /// it.
-    /// not have: another call with the same receiver goes on from there, also in the same round. Or [`cancel`] it.
     pub fn send<G: Source, S: Read + Write>(
         &self,
         source: &mut G,
@@ -164,7 +163,7 @@ impl PreCopy {
 
 /// Tells the receiver at the other end of a new stream that the migration is cancelled.
 pub fn cancel(stream: impl Read + Write) -> Result<(), WireError> {
-    Connection(Writing::new(stream)).cancel()
+    Writing::new(stream).send(Frame::Cancel)
 }
 
 /// A migration in progress.
@@ -174,7 +173,7 @@ struct Migration<'m, G, S: Read + Write, C> {
     connect: C,
     /// In order of frames.
     ranges: Vec<MemoryRange>,
-    connection: Option<Connection<S>>,
+    connection: Option<Writing<S>>,
     halted: bool,
     /// Share of time taken from the guest, in percent.
     slowed_down: u8,
@@ -203,21 +202,20 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
             }
             let now = Instant::now();
             let before = harvested.replace(now);
-            let mut sent = Sent::default();
-            let order = Order { round: number, last, bandwidth: self.settings.bandwidth };
-            let result = self.send(&words, order, &mut sent);
             // After a failed attempt the harvest contains its pages again.
             let afresh = self.rounds.last().is_some_and(|round| round.received);
-            self.rounds.push(Round {
+            let mut round = Round {
                 number,
-                received: result.is_ok(),
+                received: false,
                 last,
                 told: pages(&words),
-                sent,
-                took: now.elapsed(),
+                sent: Sent::default(),
+                took: Duration::ZERO,
                 written_in: before.filter(|_| afresh).map(|before| now - before),
                 slowed_down: self.slowed_down,
-            });
+            };
+            let result = self.send(&words, &mut round);
+            self.rounds.push(Round { received: result.is_ok(), took: now.elapsed(), ..round });
             match result {
                 Ok(()) => {
                     self.source.commit();
@@ -266,19 +264,18 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
     }
 
     /// Sends a round, over a new connection if there is none.
-    fn send(
-        &mut self,
-        words: &[DirtyWord],
-        order: Order,
-        sent: &mut Sent,
-    ) -> Result<(), Interrupted<G::Error>> {
+    fn send(&mut self, words: &[DirtyWord], round: &mut Round) -> Result<(), Interrupted<G::Error>> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            none => none.insert(Connection::new((self.connect)()?, &self.ranges)?),
+            none => {
+                let connection = none.insert(Writing::new((self.connect)()?));
+                connection.greet(&self.ranges)?;
+                connection
+            }
         };
-        connection.send(self.source, words, order, sent)?;
-        if order.last {
-            connection.go()?;
+        connection.round(self.source, words, self.settings.bandwidth, round)?;
+        if round.last {
+            connection.send(Frame::Go)?;
         }
         Ok(())
     }
@@ -296,12 +293,9 @@ impl<G: Source, S: Read + Write, C: FnMut() -> io::Result<S>> Migration<'_, G, S
         if self.slowed_down > 0 {
             self.source.slow_down(0);
         }
-        if cancelled {
+        if let Some(connection) = self.connection.as_mut().filter(|_| cancelled) {
             // An unreachable receiver cannot be told.
-            let _ = match &mut self.connection {
-                Some(connection) => connection.cancel(),
-                None => Ok(()),
-            };
+            let _ = connection.send(Frame::Cancel);
         }
     }
 }

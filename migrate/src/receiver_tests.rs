@@ -80,7 +80,7 @@ fn end(to: &mut Writing<TcpStream>, round: u64, last: bool) {
 }
 
 fn go(to: &mut Writing<impl Write>) {
-    to.send(Frame::Go).and_then(|()| to.flush()).unwrap();
+    to.send(Frame::Go).unwrap();
 }
 
 fn cancelled(address: SocketAddr) {

@@ -146,36 +146,34 @@ impl<W: Write> Writing<W> {
 
     /// Sends `Hello` and the ranges. Does not wait.
     pub(crate) fn greet(&mut self, ranges: &[MemoryRange]) -> Result<(), WireError> {
-        self.send_counted(Frame::Hello { ranges: ranges.len() as u64 }, 0)?;
-        ranges.iter().try_for_each(|&range| self.send_counted(Frame::Range(range), 0))?;
+        self.write_counted(Frame::Hello { ranges: ranges.len() as u64 }, 0)?;
+        ranges.iter().try_for_each(|&range| self.write_counted(Frame::Range(range), 0))?;
         self.end_round(0, false).map(drop)
     }
 
     /// Sends at most [`MOST_PAGES`] pages with their contents.
     pub(crate) fn pages(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<(), WireError> {
         debug_assert!(gfns.len() <= MOST_PAGES && contents.len() as u64 == gfns.len() * PAGE_SIZE);
-        self.send_counted(Frame::Pages(gfns, sum_of(gfns, contents)), gfns.len())?;
-        self.bytes += contents.len() as u64;
-        Ok(self.out.write_all(contents)?)
+        self.write_counted(Frame::Pages(gfns, sum_of(gfns, contents)), gfns.len())?;
+        self.write(contents)
     }
 
     /// Sends that at most [`MOST_PAGES`] pages are zero.
     pub(crate) fn zeroes(&mut self, gfns: Span<Gfn>) -> Result<(), WireError> {
-        self.send_counted(Frame::Zeroes(gfns, sum_of(gfns, &[])), gfns.len())
+        self.write_counted(Frame::Zeroes(gfns, sum_of(gfns, &[])), gfns.len())
     }
 
     /// Ends the round, and returns the receipt that the other side must have.
     pub(crate) fn end_round(&mut self, round: u64, last: bool) -> Result<Receipt, WireError> {
         let receipt = std::mem::take(&mut self.round).receipt(round, last);
         self.send(if last { Frame::End(receipt) } else { Frame::EndOfRound(receipt) })?;
-        self.flush()?;
         Ok(receipt)
     }
 
-    /// Sends a frame without contents.
+    /// Sends a frame without contents, and everything before it.
     pub(crate) fn send(&mut self, frame: Frame) -> Result<(), WireError> {
-        self.bytes += FRAME as u64;
-        Ok(self.out.write_all(&frame.encode())?)
+        self.write(&frame.encode())?;
+        self.flush()
     }
 
     /// Flushes everything to the stream.
@@ -188,9 +186,15 @@ impl<W: Write> Writing<W> {
         self.out.get_mut()
     }
 
-    fn send_counted(&mut self, frame: Frame, pages: u64) -> Result<(), WireError> {
-        self.round.add(&frame.encode(), pages);
-        self.send(frame)
+    fn write_counted(&mut self, frame: Frame, pages: u64) -> Result<(), WireError> {
+        let frame = frame.encode();
+        self.round.add(&frame, pages);
+        self.write(&frame)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), WireError> {
+        self.bytes += bytes.len() as u64;
+        Ok(self.out.write_all(bytes)?)
     }
 }
 

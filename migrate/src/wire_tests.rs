@@ -19,7 +19,6 @@ fn stream() -> (Vec<u8>, Receipt) {
     out.zeroes(gfns(20, 4)).unwrap();
     let receipt = out.end_round(1, true).unwrap();
     out.send(Frame::Go).unwrap();
-    out.flush().unwrap();
     let sent = out.bytes;
     drop(out);
     assert_eq!(sent, bytes.len() as u64);

@@ -85,9 +85,25 @@ impl<F: Format> Machine<F> {
         Ok(Self { space, swap, _swap_files: swap_files, vm, vcpus, memory, logs, placed, placed_inside })
     }
 
-    /// Places the next region at the next free guest addresses. Callable from any thread at any time.
+    /// Places the next region at the next free guest addresses: maps its memory, and creates its memslot. Callable from
+    /// any thread at any time.
     pub fn place(&self, idle: &mut Idle) -> Result<Gpa, Error> {
-        self.region(idle, self.placed.fetch_add(1, Relaxed))
+        let number = self.placed.fetch_add(1, Relaxed);
+        let gpa = self.gpa_of(number)?;
+        let hva = BASE + gpa.0;
+        self.space.mmap(Place::Fixed(hva), Layout::REGION, Prot::ReadWrite, Backing::Anonymous)?;
+        let slot = Slot::new(SlotId(number as u32), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);
+        let slot = if self.logs { slot.log_dirty() } else { slot };
+        self.vm.slots().commit(idle, |tx| tx.create(slot))?;
+        Ok(gpa)
+    }
+
+    /// Places regions until there are this many, at the addresses that they have in the guest that arrives.
+    pub fn place_all(&self, idle: &mut Idle, regions: u64) -> Result<(), Error> {
+        while self.placed() < regions {
+            self.place(idle)?;
+        }
+        Ok(())
     }
 
     /// Returns the next free guest addresses of L2. L1 maps them on first use.
@@ -105,17 +121,6 @@ impl<F: Format> Machine<F> {
                 Layout::REGION >> 20
             )));
         }
-        Ok(gpa)
-    }
-
-    /// Maps memory for region `number` and creates its memslot.
-    pub fn region(&self, idle: &mut Idle, number: u64) -> Result<Gpa, Error> {
-        let gpa = self.gpa_of(number)?;
-        let hva = BASE + gpa.0;
-        self.space.mmap(Place::Fixed(hva), Layout::REGION, Prot::ReadWrite, Backing::Anonymous)?;
-        let slot = Slot::new(SlotId(number as u32), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);
-        let slot = if self.logs { slot.log_dirty() } else { slot };
-        self.vm.slots().commit(idle, |tx| tx.create(slot))?;
         Ok(gpa)
     }
 
@@ -150,11 +155,6 @@ impl<F: Format> Machine<F> {
     /// Number of regions placed so far.
     pub fn placed(&self) -> u64 {
         self.placed.load(Relaxed)
-    }
-
-    /// Sets the number of regions placed: the next region follows them.
-    pub fn set_placed(&self, regions: u64) {
-        self.placed.store(regions, Relaxed);
     }
 
     /// The host addresses of these guest frames.

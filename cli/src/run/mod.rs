@@ -89,7 +89,7 @@ impl Run {
         let guest = feed::names(&sources);
         let runs = self.identity(&guest, vcpus);
         let gate = self.migrate.migrate_to.is_some().then(|| Gate::new(vcpus));
-        let arrivals = listener.is_some().then(Arrivals::default);
+        let arrivals = self.migrate.migrate_from.as_ref().map(Arrivals::new);
         let moves = Moves { gate: gate.as_ref(), arrivals: arrivals.as_ref() };
         let ended = AtomicBool::new(false);
         let over = || ended.load(Relaxed) || crate::interrupt::asked();
@@ -141,10 +141,7 @@ impl Run {
         })?;
         let feeds = feeds.finish()?;
         bar.finish_and_clear();
-        let arrived = moves
-            .arrivals
-            .zip(self.migrate.migrate_from.as_ref())
-            .map(|(arrivals, at)| arrivals.report(at.to_string()));
+        let arrived = moves.arrivals.map(Arrivals::report);
         let moved = moves.gate.is_some() || arrived.is_some();
         if outcome.accesses == 0 && !outcome.interrupted && !moved {
             return Err(Error::Usage(format!(

@@ -27,6 +27,8 @@ pub type Page = [u8; PAGE_SIZE as usize];
 #[derive(Debug)]
 pub struct Guest {
     gfns: Span<Gfn>,
+    /// Pages that it has filled or left out.
+    filled: u64,
     /// Writes to each page so far.
     writes: Vec<u32>,
     /// Pages of the working set, the first ones.
@@ -47,6 +49,7 @@ impl Guest {
     pub fn new(gfns: Span<Gfn>, working_set: u64, seed: u64) -> Self {
         Self {
             gfns,
+            filled: 0,
             writes: vec![0; gfns.len() as usize],
             working_set: working_set.clamp(1, gfns.len()),
             random: fastrand::Rng::with_seed(seed),
@@ -59,23 +62,33 @@ impl Guest {
 
     /// What page `gfn` of its memory has to hold.
     pub fn expected(&self, gfn: Gfn) -> Page {
-        let writes = self.writes[(gfn.0 - self.gfns.start.0) as usize];
-        let mut page = [0; PAGE_SIZE as usize];
-        for (word, bytes) in (0..).zip(page.chunks_exact_mut(8)) {
-            bytes.copy_from_slice(&word_of(gfn, writes, word));
+        page_of(gfn, self.writes[(gfn.0 - self.gfns.start.0) as usize])
+    }
+
+    /// Fills the next page of its memory, or leaves it out.
+    fn fill_next(&mut self, core: &mut Core<'_, impl Format, impl Host>) -> Result<Step, Fault> {
+        if self.filled % UNTOUCHED != UNTOUCHED - 1 {
+            let gfn = self.gfns.start + self.filled;
+            core.store(gfn.gpa(), &page_of(gfn, WORDS as u32))?;
+            self.writes[self.filled as usize] = WORDS as u32;
         }
-        page
+        self.filled += 1;
+        Ok(Step::Next)
     }
 
-    /// Fills its memory, and stops.
-    pub fn fill(&mut self) -> Fill<'_> {
-        Fill { guest: self, next: 0 }
-    }
-
-    /// Runs for `accesses`, or until it is halted.
+    /// Fills its memory where it has not, then runs for `accesses`, or until it is halted.
     pub fn run<'g>(&'g mut self, accesses: u64, halt: &'g AtomicBool) -> Run<'g> {
         Run { guest: self, left: accesses, halt }
     }
+}
+
+/// What a page holds after so many writes to it.
+fn page_of(gfn: Gfn, writes: u32) -> Page {
+    let mut page = [0; PAGE_SIZE as usize];
+    for (word, bytes) in (0..).zip(page.chunks_exact_mut(8)) {
+        bytes.copy_from_slice(&word_of(gfn, writes, word));
+    }
+    page
 }
 
 /// What word number `word` of a page holds after so many writes to the page.
@@ -91,33 +104,6 @@ fn written(gfn: Gfn, number: u64) -> [u8; 8] {
     name.wrapping_mul(0xd6e8_feb8_6659_fd93).to_le_bytes()
 }
 
-/// See [`Guest::fill`].
-#[derive(Debug)]
-pub struct Fill<'g> {
-    guest: &'g mut Guest,
-    next: u64,
-}
-
-impl Program for Fill<'_> {
-    fn step(&mut self, core: &mut Core<'_, impl Format, impl Host>) -> Result<Step, Fault> {
-        if self.next % UNTOUCHED == UNTOUCHED - 1 {
-            self.next += 1;
-        }
-        if self.next >= self.guest.gfns.len() {
-            return Ok(Step::Stop);
-        }
-        let gfn = self.guest.gfns.start + self.next;
-        let mut page = [0; PAGE_SIZE as usize];
-        for (number, bytes) in (0..).zip(page.chunks_exact_mut(8)) {
-            bytes.copy_from_slice(&written(gfn, number));
-        }
-        core.store(gfn.gpa(), &page)?;
-        self.guest.writes[self.next as usize] = WORDS as u32;
-        self.next += 1;
-        Ok(Step::Next)
-    }
-}
-
 /// See [`Guest::run`].
 #[derive(Debug)]
 pub struct Run<'g> {
@@ -130,6 +116,9 @@ impl Program for Run<'_> {
     #[inline]
     fn step(&mut self, core: &mut Core<'_, impl Format, impl Host>) -> Result<Step, Fault> {
         let guest = &mut *self.guest;
+        if guest.filled < guest.gfns.len() {
+            return guest.fill_next(core);
+        }
         if self.left == 0 || self.halt.load(Relaxed) {
             return Ok(Step::Stop);
         }

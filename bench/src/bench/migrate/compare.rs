@@ -1,9 +1,9 @@
 //! Compares the receiver's memory with the sender's and with what the guests wrote, byte by byte, while the guests are halted.
 
 use super::checked_guest::Guest;
-use super::endpoint::Machine;
+use super::endpoint::{Machine, hvas_of};
 use parking_lot::Mutex;
-use slat::{Gfn, Idle, PAGE_SIZE, Slot};
+use slat::{Gfn, Idle, PAGE_SIZE, Span};
 use slat_cli::error::Error;
 use std::collections::HashSet;
 
@@ -35,14 +35,14 @@ pub fn compare(
         marked
     };
     let mut compared = Compared::default();
-    let read = |idle: &mut Idle, machine: &Machine, slot: &Slot, gfn| {
+    let read = |idle: &mut Idle, machine: &Machine, gfn| {
         let mut page = [0; PAGE_SIZE as usize];
-        machine.space.read(idle, slot.hva_of(gfn), &mut page).map(|()| page)
+        machine.space.read(idle, hvas_of(Span::sized(gfn, 1)).start, &mut page).map(|()| page)
     };
-    for ((slot, there), guest) in sender.slots.iter().zip(&receiver.slots).zip(guests) {
+    for (range, guest) in sender.ranges.iter().zip(guests) {
         let guest = guest.lock();
-        for gfn in (slot.gfns.start.0..slot.gfns.end.0).map(Gfn) {
-            let (sent, came) = (read(idle, sender, slot, gfn)?, read(idle, receiver, there, gfn)?);
+        for gfn in (range.gfns.start.0..range.gfns.end.0).map(Gfn) {
+            let (sent, came) = (read(idle, sender, gfn)?, read(idle, receiver, gfn)?);
             let [other, lost] = [sent != came, guest.expected(gfn) != came];
             compared.pages += 1;
             compared.not_the_senders += u64::from(other);

@@ -4,7 +4,7 @@ use crate::bench::machine_error;
 use slat::table::formats::Npt4;
 use slat::{DirtyLog, Gfn, Hva, Idle, Level, PAGE_SIZE, Slot, Span, Vm};
 use slat_cli::error::Error;
-use slat_cli::thread;
+use slat_cli::{migration, thread};
 use slat_migrate::{MemoryRange, Target};
 use slat_mm::{AddressSpace, Arena, Backing, HostView, Place, Prot};
 use slat_vcpu::Window;
@@ -20,8 +20,8 @@ const POISON: u8 = 0xdd;
 pub struct Machine {
     pub space: Arc<AddressSpace>,
     pub vm: Arc<Vm<Npt4, HostView>>,
-    /// In order of guest frames.
-    pub slots: Vec<Slot>,
+    /// Its slots, in order of guest frames.
+    pub ranges: Vec<MemoryRange>,
 }
 
 /// How a machine is built.
@@ -38,9 +38,9 @@ pub struct Settings {
 }
 
 impl Machine {
-    /// A machine with `slots` of memory, whose host addresses it decides itself. Nothing is brought in.
-    pub fn new(idle: &mut Idle, slots: &[Slot], settings: Settings) -> Result<Self, Error> {
-        let bytes: u64 = slots.iter().map(|slot| slot.gfns.len() * PAGE_SIZE).sum();
+    /// A machine with these ranges of memory, each a slot. Nothing is brought in.
+    pub fn new(idle: &mut Idle, ranges: &[MemoryRange], settings: Settings) -> Result<Self, Error> {
+        let bytes: u64 = ranges.iter().map(|range| range.gfns.len() * PAGE_SIZE).sum();
         let limit = bytes + bytes / 64 + (32 << 20);
         let arena = Arena::builder().limit(limit).poison(POISON).build()?;
         let space = AddressSpace::builder(&arena).thp(settings.largest > Level::K4).build()?;
@@ -51,23 +51,29 @@ impl Machine {
         let builder = if settings.sabotage_rearm { builder.sabotage_rearm() } else { builder };
         let vm = Arc::new(builder.build().map_err(machine_error)?);
         space.register(&vm);
-        let mut placed = Vec::with_capacity(slots.len());
-        for slot in slots {
-            let hva = BASE + slot.gfns.start.gpa().0;
-            let slot = Slot { hva, log_dirty: settings.logs, ..*slot };
-            let hvas = slot.hvas();
-            space.mmap(Place::Fixed(hva), hvas.end.0 - hvas.start.0, Prot::ReadWrite, Backing::Anonymous)?;
-            vm.slots().commit(idle, |tx| tx.create(slot))?;
-            placed.push(slot);
+        for &MemoryRange { slot, gfns } in ranges {
+            let hvas = hvas_of(gfns);
+            space.mmap(
+                Place::Fixed(hvas.start),
+                hvas.end.0 - hvas.start.0,
+                Prot::ReadWrite,
+                Backing::Anonymous,
+            )?;
+            let slot = Slot::new(slot, gfns.start, gfns.len(), hvas.start);
+            vm.slots().commit(idle, |tx| tx.create(Slot { log_dirty: settings.logs, ..slot }))?;
         }
-        placed.sort_unstable_by_key(|slot| slot.gfns.start);
-        Ok(Self { space, vm, slots: placed })
+        Ok(Self { space, vm, ranges: ranges.to_vec() })
     }
 
     /// The frames, for software vCPUs.
     pub fn window(&self) -> Window {
         thread::window(self.space.arena())
     }
+}
+
+/// Where guest frames lie in either machine's address space.
+pub fn hvas_of(gfns: Span<Gfn>) -> Span<Hva> {
+    Span::sized(BASE + gfns.start.gpa().0, gfns.len() * PAGE_SIZE)
 }
 
 /// A machine that arrives: built when its memory is known.
@@ -88,18 +94,9 @@ impl Arriving {
         self.machine.ok_or_else(|| machine_error("no machine has arrived"))
     }
 
-    /// What is called with where these frames lie. They are in its log from then on: the host writes there, not a guest.
-    fn fill(
-        &mut self,
-        gfns: Span<Gfn>,
-        fill: impl FnOnce(&mut Idle, &Machine, Span<Hva>) -> Result<(), slat_mm::MmError>,
-    ) -> Result<(), Error> {
-        let Some(machine) = &self.machine else { return Ok(()) };
-        let Some(slot) = machine.slots.iter().find(|slot| slot.gfns.covers(&gfns)) else { return Ok(()) };
-        let hvas = Span::sized(slot.hva_of(gfns.start), gfns.len() * PAGE_SIZE);
-        fill(&mut self.idle, machine, hvas)?;
-        machine.vm.mark_dirty(hvas);
-        Ok(())
+    fn store(&mut self, gfns: Span<Gfn>, contents: Option<&[u8]>) -> Result<(), Error> {
+        let Some(Machine { space, vm, .. }) = &self.machine else { return Ok(()) };
+        Ok(migration::store(space, vm, &mut self.idle, hvas_of(gfns), contents)?)
     }
 }
 
@@ -107,18 +104,15 @@ impl Target for Arriving {
     type Error = Error;
 
     fn create(&mut self, ranges: &[MemoryRange]) -> Result<(), Error> {
-        let slots =
-            ranges.iter().map(|range| Slot::new(range.slot, range.gfns.start, range.gfns.len(), Hva(0)));
-        let slots: Vec<Slot> = slots.collect();
-        self.machine = Some(Machine::new(&mut self.idle, &slots, self.settings)?);
+        self.machine = Some(Machine::new(&mut self.idle, ranges, self.settings)?);
         Ok(())
     }
 
     fn write(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<(), Error> {
-        self.fill(gfns, |idle, machine, hvas| machine.space.write(idle, hvas.start, contents))
+        self.store(gfns, Some(contents))
     }
 
     fn zero(&mut self, gfns: Span<Gfn>) -> Result<(), Error> {
-        self.fill(gfns, |idle, machine, hvas| machine.space.dontneed(idle, hvas))
+        self.store(gfns, None)
     }
 }

@@ -9,14 +9,14 @@
 use super::checked_guest::Guest;
 use super::compare::{Compared, compare};
 use super::endpoint::{self, Arriving, Machine};
-use super::sender::{Sender, Settings, patient, why};
-
+use super::sender::{Sender, Settings};
 use super::vcpus::Vcpus;
 use indicatif::ProgressBar;
-use slat::{DirtyLog, Gfn, Hva, PAGE_SIZE, Slot, SlotId};
+use slat::{DirtyLog, Gfn, PAGE_SIZE, SlotId, Span};
 use slat_cli::error::Error;
+use slat_cli::migration::{failed, patient_tcp};
 use slat_cli::thread::{idle, joined};
-use slat_migrate::{Outcome, Receiver};
+use slat_migrate::{MemoryRange, Outcome, Receiver};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
@@ -62,30 +62,33 @@ impl Job {
     pub fn sample(&self, settings: Settings, bar: &ProgressBar) -> Result<Sample, Error> {
         let idle = &mut idle()?;
         let (sending, vcpus) = (self.sending, self.sending.vcpus);
-        let slot = |vcpu| Slot::new(SlotId(vcpu), Gfn(u64::from(vcpu) * self.pages), self.pages, Hva(0));
-        let slots: Vec<Slot> = (0..vcpus).map(slot).collect();
+        let range = |vcpu| MemoryRange {
+            slot: SlotId(vcpu),
+            gfns: Span::sized(Gfn(u64::from(vcpu) * self.pages), self.pages),
+        };
+        let ranges: Vec<MemoryRange> = (0..vcpus).map(range).collect();
         let receiving =
             endpoint::Settings { log: DirtyLog::bitmap(), logs: true, sabotage_rearm: false, ..sending };
         let most = u64::from(vcpus) * self.pages * PAGE_SIZE;
-        let machine = Arc::new(Machine::new(idle, &slots, sending)?);
-        let guest = |slot: &Slot| Guest::new(slot.gfns, self.working_set, self.seed + u64::from(slot.id.0));
-        let vcpus = Vcpus::new(slots.iter().map(guest));
-        let failed = |error| Error::Machine(format!("a socket on loopback: {error}"));
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
-        let receiver = listener.local_addr().map_err(failed)?;
+        let machine = Arc::new(Machine::new(idle, &ranges, sending)?);
+        let guest =
+            |(nth, range): (u64, &MemoryRange)| Guest::new(range.gfns, self.working_set, self.seed + nth);
+        let vcpus = Vcpus::new((0..).zip(&ranges).map(guest));
+        let no_socket = |error| Error::Machine(format!("a socket on loopback: {error}"));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(no_socket)?;
+        let receiver = listener.local_addr().map_err(no_socket)?;
         thread::scope(|scope| {
             // The listener is the receiver's: where it fails before it listens, the sender must hear that.
             let other = slat_cli::thread::start(scope, move || {
                 let target = Arriving::new(slat_cli::thread::idle()?, receiving);
                 let mut receiver = Receiver::new(target, most);
-                receiver.receive(|| patient(listener.accept()?.0)).map_err(why)?;
+                receiver.receive(|| patient_tcp(listener.accept()?.0)).map_err(|error| failed("", error))?;
                 receiver.into_target().machine()
             });
-            let sender = Sender { machine: &machine, vcpus: &vcpus, receiver, settings, bar };
-            let filled = vcpus.fill(&machine);
-            let migrated = filled.and_then(|()| {
-                vcpus.run(&machine);
-                sender.migrate(idle)
+            let filled = vcpus.run_for(&machine, 0);
+            let migrated = filled.and_then(|_| {
+                vcpus.start(&machine, u64::MAX);
+                Sender::new(idle, &machine, &vcpus, settings, bar).migrate(receiver)
             });
             if migrated.is_err() {
                 // If the receiver is gone already, so much the better.

@@ -38,7 +38,7 @@ use super::machine::Machine;
 use super::report::{Report, params};
 use super::{About, Asked, Bench, Headline, TrackName, ring_size};
 use migration::Job;
-use sender::{Fail, Settings};
+use sender::Settings;
 use slat::{DirtyLog, PAGE_SIZE, RingSize};
 use slat_cli::Pages;
 use slat_cli::bar::bar;
@@ -47,6 +47,7 @@ use slat_cli::size::{self, size};
 use slat_migrate::PreCopy;
 use slat_series::PatchSeries;
 use std::io::Write as _;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// A running guest moves to another machine over TCP, and every byte is compared; connections may break (the TDP MMU series)
@@ -164,11 +165,7 @@ impl Bench for Migrate {
                 "log": self.ring.map_or("bitmap".into(), |ring| format!("ring of {} entries", ring.entries())),
                 "track": if self.track == TrackName::Writes { "writes" } else { "dirty-bits" },
                 "log_at_start": self.log_at_start,
-                "fails": match self.fail() {
-                    Fail::Never => "never".into(),
-                    Fail::AtRound(round) => format!("in round {round}"),
-                    Fail::EachRound => "in each round".into(),
-                },
+                "fails": self.fails().1,
                 "runs": asked.runs,
             },
             rows,
@@ -218,25 +215,22 @@ impl Migrate {
         Ok(Job { sending, pages, working_set, seed: self.seed })
     }
 
-    fn fail(&self) -> Fail {
+    /// The rounds whose connection breaks, also in words.
+    fn fails(&self) -> (RangeInclusive<u64>, String) {
         match self.fail_at_round {
-            Some(round) => Fail::AtRound(round),
-            None if self.fail_each_round => Fail::EachRound,
-            None => Fail::Never,
+            Some(round) => (round..=round, format!("in round {round}")),
+            None if self.fail_each_round => (1..=u64::MAX, "in each round".into()),
+            None => (0..=0, "never".into()),
         }
     }
 
     fn settings(&self, who: Entrant) -> Settings {
-        let rounds = who == Entrant::PreCopy;
-        let pre_copy = PreCopy::new().downtime(Duration::from_millis(self.downtime)).max_rounds(if rounds {
-            self.max_rounds
-        } else {
-            1
-        });
-        Settings {
-            pre_copy: self.bandwidth.map_or(pre_copy, |limit| pre_copy.bandwidth(limit)),
-            fail: if rounds { self.fail() } else { Fail::Never },
-            sabotage_commit: self.sabotage_commit,
-        }
+        let (max_rounds, fails) = match who {
+            Entrant::PreCopy => (self.max_rounds, self.fails().0),
+            Entrant::HaltFirst => (1, 0..=0),
+        };
+        let pre_copy = PreCopy::new().downtime(Duration::from_millis(self.downtime)).max_rounds(max_rounds);
+        let pre_copy = self.bandwidth.map_or(pre_copy, |limit| pre_copy.bandwidth(limit));
+        Settings { pre_copy, fails, sabotage_commit: self.sabotage_commit }
     }
 }

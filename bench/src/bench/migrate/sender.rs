@@ -2,85 +2,36 @@
 
 use super::endpoint::Machine;
 use super::vcpus::Vcpus;
-use crate::bench::machine_error;
 use indicatif::ProgressBar;
 use slat::table::formats::Npt4;
 use slat::{DirtyPage, DirtyWord, Idle};
 use slat_cli::error::Error;
-use slat_migrate::{MemoryRange, MigrateError, Outcome, PreCopy, Progress, Source, VmLog};
+use slat_cli::migration::{failed, patient_tcp};
+use slat_migrate::{MemoryRange, Outcome, PreCopy, Progress, Source, VmLog};
 use slat_mm::HostView;
 use std::cell::RefCell;
-use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// A side that sends nothing for so long has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How to migrate.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     pub pre_copy: PreCopy,
-    pub fail: Fail,
+    /// Rounds in which the connection breaks half-way, each once.
+    pub fails: RangeInclusive<u64>,
     /// Negative control: what a failed round has harvested is committed all the same.
     pub sabotage_commit: bool,
 }
 
-/// Rounds in which the connection breaks half-way, each once.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fail {
-    Never,
-    AtRound(u64),
-    EachRound,
-}
-
 /// The sending machine, and its way to the other one.
 pub struct Sender<'s> {
-    pub machine: &'s Arc<Machine>,
-    pub vcpus: &'s Vcpus,
-    pub receiver: SocketAddr,
-    pub settings: Settings,
+    machine: &'s Arc<Machine>,
+    vcpus: &'s Vcpus,
+    settings: Settings,
     /// How far a round is, in pages.
-    pub bar: &'s ProgressBar,
-}
-
-impl Sender<'_> {
-    /// Migrates the guest, whose vCPUs run. See [`PreCopy::send`].
-    pub fn migrate(&self, idle: &mut Idle) -> Result<Outcome, Error> {
-        let stream = Rc::default();
-        let log = VmLog::new(&self.machine.vm);
-        let source =
-            &mut Sending { sender: self, idle, log, stream: Rc::clone(&stream), broken: 0, loses: false };
-        let connect = || {
-            let opened = patient(TcpStream::connect(self.receiver)?)?;
-            *stream.borrow_mut() = Some(opened.try_clone()?);
-            Ok(opened)
-        };
-        self.settings.pre_copy.send(source, connect).map_err(why)
-    }
-}
-
-/// Why a migration failed.
-pub fn why(error: MigrateError<Error>) -> Error {
-    match error {
-        MigrateError::Guest(error) => error,
-        error => machine_error(error),
-    }
-}
-
-/// The stream, whose reads and writes fail after [`PATIENCE`].
-pub fn patient(stream: TcpStream) -> io::Result<TcpStream> {
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    Ok(stream)
-}
-
-struct Sending<'s> {
-    sender: &'s Sender<'s>,
+    bar: &'s ProgressBar,
     idle: &'s mut Idle,
     log: VmLog<'s, Npt4, HostView>,
     /// The stream of the last connection.
@@ -91,17 +42,40 @@ struct Sending<'s> {
     loses: bool,
 }
 
-impl Source for Sending<'_> {
+impl<'s> Sender<'s> {
+    /// Of the guest that these vCPUs run on this machine.
+    pub fn new(
+        idle: &'s mut Idle,
+        machine: &'s Arc<Machine>,
+        vcpus: &'s Vcpus,
+        settings: Settings,
+        bar: &'s ProgressBar,
+    ) -> Self {
+        let (log, stream) = (VmLog::new(&machine.vm), Rc::default());
+        Self { machine, vcpus, settings, bar, idle, log, stream, broken: 0, loses: false }
+    }
+
+    /// Migrates the guest, whose vCPUs run. See [`PreCopy::send`].
+    pub fn migrate(mut self, receiver: SocketAddr) -> Result<Outcome, Error> {
+        let (pre_copy, stream) = (self.settings.pre_copy, Rc::clone(&self.stream));
+        let connect = || {
+            let opened = patient_tcp(TcpStream::connect(receiver)?)?;
+            *stream.borrow_mut() = Some(opened.try_clone()?);
+            Ok(opened)
+        };
+        pre_copy.send(&mut self, connect).map_err(|error| failed("", error))
+    }
+}
+
+impl Source for Sender<'_> {
     type Error = Error;
 
     fn ranges(&self) -> Vec<MemoryRange> {
-        let slots = self.sender.machine.slots.iter();
-        slots.map(|slot| MemoryRange { slot: slot.id, gfns: slot.gfns }).collect()
+        self.machine.ranges.clone()
     }
 
     fn start_log(&mut self) -> Result<(), Error> {
-        let slots = self.sender.machine.slots.iter();
-        Ok(self.log.start(self.idle, slots.map(|slot| slot.id))?)
+        Ok(self.log.start(self.idle, self.machine.ranges.iter().map(|range| range.slot))?)
     }
 
     fn harvest(&mut self) -> Result<Vec<DirtyWord>, Error> {
@@ -121,33 +95,27 @@ impl Source for Sending<'_> {
     }
 
     fn read(&mut self, first: DirtyPage, contents: &mut [u8]) -> Result<(), Error> {
-        Ok(self.sender.machine.space.read(self.idle, first.hva, contents)?)
+        Ok(self.machine.space.read(self.idle, first.hva, contents)?)
     }
 
     fn halt(&mut self) -> Result<(), Error> {
-        self.sender.vcpus.halt()
+        self.vcpus.halt()
     }
 
     fn resume(&mut self) {
-        self.sender.vcpus.run(self.sender.machine);
+        self.vcpus.start(self.machine, u64::MAX);
     }
 
-    fn progress(&mut self, progress: Progress) -> ControlFlow<()> {
-        let bar = self.sender.bar;
-        if progress.sent == 0 {
-            bar.reset();
-            bar.set_length(progress.pages);
-            bar.set_prefix(format!("round {}", progress.round));
+    fn progress(&mut self, Progress { round, pages, sent, .. }: Progress) -> ControlFlow<()> {
+        if sent == 0 {
+            self.bar.reset();
+            self.bar.set_length(pages);
+            self.bar.set_prefix(format!("round {round}"));
         }
-        bar.set_position(progress.sent);
-        let breaks = match self.sender.settings.fail {
-            Fail::Never => false,
-            Fail::AtRound(round) => progress.round == round,
-            Fail::EachRound => true,
-        };
-        if breaks && self.broken < progress.round && 2 * progress.sent >= progress.pages {
-            self.broken = progress.round;
-            self.loses = self.sender.settings.sabotage_commit;
+        self.bar.set_position(sent);
+        if self.settings.fails.contains(&round) && self.broken < round && 2 * sent >= pages {
+            self.broken = round;
+            self.loses = self.settings.sabotage_commit;
             // As a network breaks: what was sent may have come, and nothing comes any more.
             if let Some(stream) = self.stream.take() {
                 let _ = stream.shutdown(Shutdown::Both);
@@ -162,7 +130,7 @@ mod tests {
     use super::*;
     use crate::bench::migrate::checked_guest::Guest;
     use crate::bench::migrate::endpoint;
-    use slat::{DirtyLog, Gfn, Hva, Level, Slot, SlotId};
+    use slat::{DirtyLog, Gfn, Level, SlotId, Span};
     use std::net::{Ipv4Addr, TcpListener};
 
     #[test]
@@ -171,18 +139,19 @@ mod tests {
         let log = DirtyLog::bitmap().initially_set();
         let settings =
             endpoint::Settings { vcpus: 1, log, logs: false, largest: Level::K4, sabotage_rearm: false };
-        let slots = [Slot::new(SlotId(0), Gfn(64), 100, Hva(0))];
-        let machine = &Arc::new(Machine::new(idle, &slots, settings).unwrap());
-        let vcpus = &Vcpus::new([Guest::new(slots[0].gfns, 10, 1)]);
+        let range = MemoryRange { slot: SlotId(0), gfns: Span::sized(Gfn(64), 100) };
+        let machine = &Arc::new(Machine::new(idle, &[range], settings).unwrap());
+        let vcpus = &Vcpus::new([Guest::new(range.gfns, 10, 1)]);
         // A port that no listener has any more.
         let receiver = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-        vcpus.fill(machine).unwrap();
-        vcpus.run(machine);
+        vcpus.run_for(machine, 0).unwrap();
+        vcpus.start(machine, u64::MAX);
         // The guest stands still for the first round, each time that it is tried.
         let settings =
-            Settings { pre_copy: PreCopy::new().max_rounds(1), fail: Fail::Never, sabotage_commit: false };
-        let sender = Sender { machine, vcpus, receiver, settings, bar: &ProgressBar::hidden() };
-        let failed = sender.migrate(idle).unwrap_err().to_string();
+            Settings { pre_copy: PreCopy::new().max_rounds(1), fails: 0..=0, sabotage_commit: false };
+        let bar = &ProgressBar::hidden();
+        let failed =
+            Sender::new(idle, machine, vcpus, settings, bar).migrate(receiver).unwrap_err().to_string();
         assert!(failed.starts_with("round 1 failed 4 times: "), "{failed}");
         vcpus.halt().unwrap();
         let harvest = machine.vm.slots().harvest_all(idle).unwrap();

@@ -8,13 +8,10 @@ use super::endpoint::Machine;
 use crate::bench::machine_error;
 use crate::bench::software_vcpu::{run_until_stopped, vcpu};
 use parking_lot::Mutex;
-use slat::table::formats::Npt4;
-use slat::{Idle, VcpuId};
+use slat::VcpuId;
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, joined, start_free};
-use slat_mm::HostView;
 use slat_vcpu::Cpu;
-use slat_vcpu::cpu::Program;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -53,20 +50,10 @@ impl Vcpus {
         self.shared.ring_full.load(Relaxed)
     }
 
-    /// Has every guest fill its memory, and waits for it.
-    pub fn fill(&self, machine: &Arc<Machine>) -> Result<(), Error> {
-        self.start(machine, |on, guest| on.run(&mut guest.fill()).map(|()| Instant::now()));
-        self.wait().map(drop)
-    }
-
-    /// Lets every guest run.
-    pub fn run(&self, machine: &Arc<Machine>) {
-        self.start_run(machine, u64::MAX);
-    }
-
-    /// Lets every guest run for so many accesses, waits for it, and says when the last one had made its first.
+    /// Lets every guest run for so many accesses, waits for it, and says when the last one had made its first. A guest
+    /// that has not run before fills its memory first.
     pub fn run_for(&self, machine: &Arc<Machine>, accesses: u64) -> Result<Instant, Error> {
-        self.start_run(machine, accesses);
+        self.start(machine, accesses);
         self.wait()
     }
 
@@ -76,30 +63,27 @@ impl Vcpus {
         self.wait().map(drop)
     }
 
-    fn start_run(&self, machine: &Arc<Machine>, accesses: u64) {
+    /// Starts a thread for each guest, which runs for so many accesses or until it is halted, and says when the first one
+    /// was done.
+    pub fn start(&self, machine: &Arc<Machine>, accesses: u64) {
         self.shared.halt.store(false, Relaxed);
-        self.start(machine, move |on, guest| {
-            let halt = &on.shared.clone().halt;
-            on.run(&mut guest.run(1, halt))?;
-            let first = Instant::now();
-            on.run(&mut guest.run(accesses - 1, halt))?;
-            Ok(first)
-        });
-    }
-
-    /// Starts a thread for each guest, which does `work` on the machine, and says when the guest's first access was done.
-    fn start(
-        &self,
-        machine: &Arc<Machine>,
-        work: impl Fn(&mut On<'_>, &mut Guest) -> Result<Instant, Error> + Copy + Send + 'static,
-    ) {
         let start = |number| {
             let (machine, shared) = (machine.clone(), self.shared.clone());
             start_free(move || {
-                let cpu = Cpu::new(vcpu(&machine.vm, number)?, machine.window()).untimed();
-                let mut on =
-                    On { cpu, idle: idle()?, machine: &machine, id: VcpuId(number), shared: &shared };
-                work(&mut on, &mut shared.guests[number as usize].lock())
+                let mut cpu = Cpu::new(vcpu(&machine.vm, number)?, machine.window()).untimed();
+                let (idle, guest) = (&mut idle()?, &mut *shared.guests[number as usize].lock());
+                let mut run = |accesses| {
+                    run_until_stopped(&mut cpu, idle, &mut guest.run(accesses, &shared.halt), |idle| {
+                        // Into the slots' bitmaps, for the next harvest: this vCPU does not wait for it.
+                        shared.ring_full.fetch_add(1, Relaxed);
+                        machine.vm.harvest_ring(idle, VcpuId(number))?.give_back();
+                        Ok(())
+                    })
+                };
+                run(accesses.min(1))?;
+                let first = Instant::now();
+                run(accesses.saturating_sub(1))?;
+                Ok(first)
             })
         };
         self.running.lock().extend((0..self.guests().len() as u32).map(start));
@@ -119,26 +103,5 @@ impl Drop for Vcpus {
     /// No vCPU runs any more when it is gone.
     fn drop(&mut self) {
         let _ = self.halt();
-    }
-}
-
-/// A vCPU on its machine.
-struct On<'m> {
-    cpu: Cpu<'m, Npt4, HostView>,
-    idle: Idle,
-    machine: &'m Machine,
-    id: VcpuId,
-    shared: &'m Arc<Shared>,
-}
-
-impl On<'_> {
-    /// Runs `program` until it stops by itself.
-    fn run(&mut self, program: &mut impl Program) -> Result<(), Error> {
-        run_until_stopped(&mut self.cpu, &mut self.idle, program, |idle| {
-            // Into the slots' bitmaps, for the next harvest: this vCPU does not wait for it.
-            self.shared.ring_full.fetch_add(1, Relaxed);
-            self.machine.vm.harvest_ring(idle, self.id)?.give_back();
-            Ok(())
-        })
     }
 }

@@ -3,28 +3,18 @@
 use crate::bench::traces::Trace;
 use slat::{Gfn, PAGE_SIZE};
 use slat_cli::error::Error;
-use slat_vcpu::guest::{Layout, Phases, PhasesSettings};
+use slat_vcpu::guest::{Phases, PhasesSettings};
 use slat_vcpu::trace::Access;
-use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// Accesses that the guest is given at once; between two batches the bench looks at the memory in use.
 const BATCH: usize = 4096;
 
 /// The bundled traces and the program with phases; of each the first `most` accesses.
 pub fn traces(most: usize) -> Result<Vec<Trace>, Error> {
+    let phases: Vec<Access> = Phases::new(PhasesSettings::default()).take(most).collect();
     let mut all = Trace::all(BATCH, most)?;
-    all.push(phases(most));
+    all.push(Trace::new("phases", &phases, BATCH));
     Ok(all)
-}
-
-/// The first accesses of the program with phases.
-fn phases(most: usize) -> Trace {
-    let all: Vec<Access> = Phases::new(PhasesSettings::default()).take(most).collect();
-    let regions: BTreeSet<u64> =
-        all.iter().map(|access| access.addr / Layout::REGION * Layout::REGION).collect();
-    let stretches = all.chunks(BATCH).map(|chunk| Arc::new(chunk.to_vec())).collect();
-    Trace { name: "phases", stretches, regions: regions.into_iter().collect() }
 }
 
 /// Which guest frame is accessed when. A frame that is accessed several times running appears once.
@@ -59,6 +49,7 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use slat_vcpu::guest::Layout;
     use slat_vcpu::trace::Kind;
 
     #[test]
@@ -72,8 +63,9 @@ mod tests {
             access(8 * region - 4, 8),
             access(3 * region, 1),
         ];
-        let regions = vec![3 * region, 7 * region, 8 * region];
-        let stream = Stream::new(&Trace { name: "test", stretches: vec![Arc::new(accesses)], regions });
+        let trace = Trace::new("test", &accesses, accesses.len());
+        assert_eq!(trace.regions, [3 * region, 7 * region, 8 * region]);
+        let stream = Stream::new(&trace);
         assert_eq!(stream.gfns, [0, 1, 2 * 4096 - 1, 2 * 4096, 0]);
         assert_eq!(stream.made, [0, 2, 3, 3, 4]);
         assert_eq!((stream.end, stream.distinct), (3 * 4096, 4));

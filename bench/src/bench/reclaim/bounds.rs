@@ -3,105 +3,56 @@
 //! Both look at every access, which no real policy can afford; Belady's also knows the future, and evicts the page that
 //! is used again last: no policy can do with fewer. A page's first access brings it in under any policy, and is not counted.
 //!
-//! **LRU** is a list with the pages linked by number: the one used last in front. **Belady** keeps a heap of the times
-//! at which pages are used next. An access leaves the page's old time in the heap; it has passed by then, so the latest
-//! time on top is always that of a page that is there. When the heap has grown, what has passed is dropped.
+//! Both evict the page with the greatest key, which an access changes: under LRU the age of its last use, under Belady the
+//! time of its next. A heap keeps the keys. An access leaves the page's old key in the heap, which is dropped when it
+//! comes to the top, or with all other old ones when the heap has grown.
 
 use std::collections::BinaryHeap;
 
 /// Pages that exact LRU brings in again, with room for `room` pages (at least one), over `stream`, which has pages
 /// `0..pages`.
 pub fn lru(stream: &[u32], pages: usize, room: usize) -> u64 {
-    let mut list = List::new(pages);
-    let (mut there, mut seen) = (vec![false; pages], vec![false; pages]);
-    let (mut count, mut again) = (0, 0);
-    for &page in stream {
-        let at = page as usize;
-        if there[at] {
-            list.remove(page);
-        } else {
-            again += u64::from(seen[at]);
-            (there[at], seen[at]) = (true, true);
-            if count == room {
-                let last = list.last();
-                list.remove(last);
-                there[last as usize] = false;
-            } else {
-                count += 1;
-            }
-        }
-        list.push_front(page);
-    }
-    again
-}
-
-/// A ring of pages around a head, which is the number after the last page's.
-struct List {
-    next: Vec<u32>,
-    before: Vec<u32>,
-}
-
-impl List {
-    fn new(pages: usize) -> Self {
-        let head = pages as u32;
-        Self { next: vec![head; pages + 1], before: vec![head; pages + 1] }
-    }
-
-    fn head(&self) -> u32 {
-        self.next.len() as u32 - 1
-    }
-
-    fn last(&self) -> u32 {
-        self.before[self.head() as usize]
-    }
-
-    fn push_front(&mut self, page: u32) {
-        let head = self.head();
-        let first = self.next[head as usize];
-        (self.next[page as usize], self.before[page as usize]) = (first, head);
-        self.next[head as usize] = page;
-        self.before[first as usize] = page;
-    }
-
-    fn remove(&mut self, page: u32) {
-        let (next, before) = (self.next[page as usize], self.before[page as usize]);
-        self.next[before as usize] = next;
-        self.before[next as usize] = before;
-    }
+    brought_in_again(stream, pages, room, |now| u32::MAX - now as u32)
 }
 
 /// The same under Belady's optimum.
 pub fn belady(stream: &[u32], pages: usize, room: usize) -> u64 {
-    let next = next_uses(stream, pages);
-    let (mut there, mut seen) = (vec![false; pages], vec![false; pages]);
-    let mut times: BinaryHeap<(u32, u32)> = BinaryHeap::new();
-    let (mut count, mut again) = (0, 0);
-    for (now, (&page, &next)) in (0..).zip(stream.iter().zip(&next)) {
-        let at = page as usize;
-        if !there[at] {
-            again += u64::from(seen[at]);
-            (there[at], seen[at]) = (true, true);
-            if count < room {
-                count += 1;
-            } else if let Some((_, last)) = times.pop() {
-                there[last as usize] = false;
-            }
-        }
-        times.push((next, page));
-        if times.len() > 4 * room + 64 {
-            times.retain(|&(time, _)| time > now);
-        }
-    }
-    again
-}
-
-/// For each place in the stream, where its page comes next; the end of numbers where it does not.
-fn next_uses(stream: &[u32], pages: usize) -> Vec<u32> {
+    // For each place in the stream, where its page comes next; the end of numbers where it does not.
     let (mut next, mut latest) = (vec![u32::MAX; stream.len()], vec![u32::MAX; pages]);
     for (now, &page) in stream.iter().enumerate().rev() {
         next[now] = std::mem::replace(&mut latest[page as usize], now as u32);
     }
-    next
+    brought_in_again(stream, pages, room, |now| next[now])
+}
+
+/// The same where an access at a place of the stream gives the page that key.
+fn brought_in_again(stream: &[u32], pages: usize, room: usize, key: impl Fn(usize) -> u32) -> u64 {
+    // The keys of the pages that are there.
+    let (mut keys, mut seen) = (vec![None; pages], vec![false; pages]);
+    let mut heap: BinaryHeap<(u32, u32)> = BinaryHeap::new();
+    let (mut count, mut again) = (0, 0);
+    for (now, &page) in stream.iter().enumerate() {
+        let key = key(now);
+        if keys[page as usize].replace(key).is_none() {
+            again += u64::from(std::mem::replace(&mut seen[page as usize], true));
+            count += 1;
+        }
+        if count > room {
+            // The page that is accessed stays: its new key is not in the heap yet.
+            while let Some((key, last)) = heap.pop() {
+                if keys[last as usize] == Some(key) {
+                    keys[last as usize] = None;
+                    count -= 1;
+                    break;
+                }
+            }
+        }
+        heap.push((key, page));
+        if heap.len() > 4 * room + 64 {
+            heap.retain(|&(key, page)| keys[page as usize] == Some(key));
+        }
+    }
+    again
 }
 
 #[cfg(test)]

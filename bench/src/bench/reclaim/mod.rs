@@ -34,10 +34,10 @@ use super::machine::Machine;
 use super::report::{Report, params};
 use super::{About, Asked, Bench};
 use limited_guest::{Entrant, Job};
-use refaults::Case;
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_series::PatchSeries;
+use std::iter;
 
 /// Which pages go when memory is short: before the MGLRU aging series, with aging that asks the guest, exact LRU, the optimum
 #[derive(Debug, clap::Args)]
@@ -82,7 +82,7 @@ impl Bench for Reclaim {
         let whole = self.accesses.is_none();
         for job in jobs.iter().enumerate() {
             for &limit in &self.limit {
-                Case::new(job, limit, &laps).add_to(&mut report, whole);
+                refaults::add_to(&mut report, &laps, job, limit, whole);
             }
         }
         let beside = rounds(asked.runs as usize, &[false, true], |&busy| slow_device::sample(busy))?;
@@ -93,17 +93,10 @@ impl Bench for Reclaim {
 
 impl Reclaim {
     fn entrants(&self, jobs: usize) -> Vec<Entrant> {
-        let mut all = Vec::new();
-        for job in 0..jobs {
-            all.push(Entrant { job, limit: None, walk_secondary: true });
-            for &limit in &self.limit {
-                all.extend([true, false].map(|walk_secondary| Entrant {
-                    job,
-                    limit: Some(limit),
-                    walk_secondary,
-                }));
-            }
-        }
-        all
+        let limited = self.limit.iter().flat_map(|&limit| [(Some(limit), true), (Some(limit), false)]);
+        let settings: Vec<_> = iter::once((None, true)).chain(limited).collect();
+        let of =
+            |job| settings.iter().map(move |&(limit, walk_secondary)| Entrant { job, limit, walk_secondary });
+        (0..jobs).flat_map(of).collect()
     }
 }

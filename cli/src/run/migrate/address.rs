@@ -1,6 +1,7 @@
 //! The address of the other process: `HOST:PORT`, or the path of a Unix socket.
 
 use crate::error::Error;
+use crate::migration::{patient, patient_tcp};
 use crate::temporary::Temporary;
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -10,9 +11,6 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-
-/// A connection without a byte for this long is closed.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The address.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,20 +43,20 @@ impl fmt::Display for Address {
     }
 }
 
-/// A connection. Reads and writes fail after a minute without a byte.
-pub enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
+/// A connection.
+pub trait Stream: Read + Write {}
+
+impl Stream for TcpStream {}
+impl Stream for UnixStream {}
 
 impl Address {
     /// Connects, and retries for `patience` where no process listens yet.
-    pub fn connect(&self, patience: Duration) -> io::Result<Stream> {
+    pub fn connect(&self, patience: Duration) -> io::Result<Box<dyn Stream>> {
         let end = Instant::now() + patience;
         loop {
             let stream = match self {
-                Self::Tcp(address) => TcpStream::connect(address).map(Stream::Tcp),
-                Self::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
+                Self::Tcp(address) => TcpStream::connect(address).and_then(tcp),
+                Self::Unix(path) => UnixStream::connect(path).and_then(unix),
             };
             match stream {
                 Err(error)
@@ -68,7 +66,7 @@ impl Address {
                 {
                     sleep(Duration::from_millis(20));
                 }
-                stream => return stream?.patient(),
+                stream => return stream,
             }
         }
     }
@@ -94,53 +92,20 @@ pub enum Listener {
 
 impl Listener {
     /// Waits for the next connection.
-    pub fn accept(&self) -> io::Result<Stream> {
-        let stream = match self {
-            Self::Tcp(listener) => Stream::Tcp(listener.accept()?.0),
-            Self::Unix(listener, _) => Stream::Unix(listener.accept()?.0),
-        };
-        stream.patient()
-    }
-}
-
-impl Stream {
-    fn patient(self) -> io::Result<Self> {
-        let patience = Some(PATIENCE);
-        match &self {
-            Self::Tcp(stream) => {
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(patience)?;
-                stream.set_write_timeout(patience)?;
-            }
-            Self::Unix(stream) => {
-                stream.set_read_timeout(patience)?;
-                stream.set_write_timeout(patience)?;
-            }
-        }
-        Ok(self)
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub fn accept(&self) -> io::Result<Box<dyn Stream>> {
         match self {
-            Self::Tcp(stream) => stream.read(buffer),
-            Self::Unix(stream) => stream.read(buffer),
+            Self::Tcp(listener) => tcp(listener.accept()?.0),
+            Self::Unix(listener, _) => unix(listener.accept()?.0),
         }
     }
 }
 
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes),
-            Self::Unix(stream) => stream.write(bytes),
-        }
-    }
+fn tcp(stream: TcpStream) -> io::Result<Box<dyn Stream>> {
+    Ok(Box::new(patient_tcp(stream)?))
+}
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+fn unix(stream: UnixStream) -> io::Result<Box<dyn Stream>> {
+    Ok(Box::new(patient(stream)?))
 }
 
 #[cfg(test)]

@@ -1,24 +1,24 @@
 //! The receiving process: rounds of pages fill its memory while its vCPUs recall their traces.
 
-use super::address::Listener;
+use super::address::{Address, Listener};
 use super::send::ranges;
 use super::state::{Guest, Position};
 use crate::error::Error;
+use crate::migration::{failed, store};
 use crate::run::machine::Machine;
 use crate::thread::idle;
 use parking_lot::{Condvar, Mutex};
 use serde::Serialize;
 use slat::{Format, Gfn, Idle, PAGE_SIZE, Span};
-use slat_migrate::{MemoryRange, MigrateError, Receiver, Target};
-use slat_mm::MmError;
+use slat_migrate::{MemoryRange, Receiver, Target};
 use std::fmt;
 use std::time::{Duration, Instant};
 
 /// Figures of the receiver, under the keys of the report.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Arrived {
     pub at: String,
-    /// Nanoseconds from the last round until the last vCPU ran.
+    /// Milliseconds from the last round until the last vCPU ran.
     pub resumed_ms: f64,
     /// Pages compared byte by byte after the vCPUs' traces ended.
     pub compared_pages: u64,
@@ -35,7 +35,6 @@ impl fmt::Display for Arrived {
 }
 
 /// The state of the arriving guest.
-#[derive(Default)]
 pub struct Arrivals {
     state: Mutex<State>,
     changed: Condvar,
@@ -50,12 +49,16 @@ struct State {
     /// Time at which the guest was complete here.
     complete: Option<Instant>,
     failed: bool,
-    resumed: Duration,
-    compared: u64,
-    wrong: u64,
+    arrived: Arrived,
 }
 
 impl Arrivals {
+    /// The guest that is to arrive at this address.
+    pub fn new(at: &Address) -> Self {
+        let arrived = Arrived { at: at.to_string(), ..Arrived::default() };
+        Self { state: Mutex::new(State { arrived, ..State::default() }), changed: Condvar::new() }
+    }
+
     /// Waits for a position of vCPU `id` newer than `seen`. Returns the position, and whether the guest is complete;
     /// `None` if no guest arrives.
     pub fn next(&self, vcpu: u32, seen: &mut u64) -> Option<(Position, bool)> {
@@ -74,14 +77,14 @@ impl Arrivals {
     /// Reports that a vCPU runs.
     pub fn resumed(&self) {
         let mut state = self.state.lock();
-        state.resumed = state.complete.map_or(Duration::ZERO, |since| since.elapsed());
+        state.arrived.resumed_ms = state.complete.map_or(0.0, |since| since.elapsed().as_secs_f64() * 1e3);
     }
 
     /// Adds pages that were compared at the end, and how many of them were wrong.
     pub fn compared(&self, [pages, wrong]: [u64; 2]) {
-        let mut state = self.state.lock();
-        state.compared += pages;
-        state.wrong += wrong;
+        let arrived = &mut self.state.lock().arrived;
+        arrived.compared_pages += pages;
+        arrived.wrong_pages += wrong;
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -90,10 +93,8 @@ impl Arrivals {
     }
 
     /// The figures for the report.
-    pub fn report(&self, at: String) -> Arrived {
-        let state = self.state.lock();
-        let resumed_ms = state.resumed.as_secs_f64() * 1e3;
-        Arrived { at, resumed_ms, compared_pages: state.compared, wrong_pages: state.wrong }
+    pub fn report(&self) -> Arrived {
+        self.state.lock().arrived.clone()
     }
 }
 
@@ -104,30 +105,19 @@ pub fn arrive<F: Format>(
     runs: u64,
     arrivals: &Arrivals,
 ) -> Result<(), Error> {
-    let received = receive(machine, listener, runs, arrivals);
+    let receive = || {
+        let own = ranges(machine.memory(), machine.vcpus);
+        let most = own.iter().map(|range| range.gfns.len() * PAGE_SIZE).sum();
+        let target = Arriving { machine, runs, arrivals, own, idle: idle()?, state: Vec::new() };
+        let received = Receiver::new(target, most).receive(|| listener.accept());
+        received.map_err(|error| failed("--migrate-from: ", error))
+    };
+    let received = receive();
     arrivals.change(|state| match received {
         Ok(()) => state.complete = Some(Instant::now()),
         Err(_) => state.failed = true,
     });
     received
-}
-
-fn receive<F: Format>(
-    machine: &Machine<F>,
-    listener: &Listener,
-    runs: u64,
-    arrivals: &Arrivals,
-) -> Result<(), Error> {
-    let own = ranges(machine.memory(), machine.vcpus);
-    let most = own.iter().map(|range| range.gfns.len() * PAGE_SIZE).sum();
-    let target =
-        Arriving { machine, runs, arrivals, own, idle: idle()?, state: Vec::new(), placed: 0, wanted: 0 };
-    let mut receiver = Receiver::new(target, most);
-    receiver.receive(|| listener.accept()).map_err(|error| match error {
-        MigrateError::Guest(error) => error,
-        error => Error::Machine(format!("--migrate-from: {error}")),
-    })?;
-    receiver.into_target().complete()
 }
 
 struct Arriving<'m, F: Format> {
@@ -139,9 +129,6 @@ struct Arriving<'m, F: Format> {
     idle: Idle,
     /// The positions as bytes.
     state: Vec<u8>,
-    /// Number of regions placed here, and number of regions of the guest.
-    placed: u64,
-    wanted: u64,
 }
 
 impl<F: Format> Arriving<'_, F> {
@@ -152,32 +139,21 @@ impl<F: Format> Arriving<'_, F> {
         self.state.get_mut(at as usize..)?.get_mut(..(gfns.len() * PAGE_SIZE) as usize)
     }
 
-    /// Fills guest memory. From then on its regions have places.
-    fn fill(
-        &mut self,
-        gfns: Span<Gfn>,
-        fill: impl FnOnce(&mut Idle, &Machine<F>, Span<slat::Hva>) -> Result<(), MmError>,
-    ) -> Result<(), Error> {
-        let hvas = Machine::<F>::hvas_of(gfns);
-        self.place(Machine::<F>::regions_below(gfns.end))?;
-        fill(&mut self.idle, self.machine, hvas)?;
-        if self.machine.logs {
-            // This is a write of the host, not of the guest.
-            self.machine.vm.mark_dirty(hvas);
+    /// Fills guest memory, whose regions have places from then on, or a part of the positions.
+    fn fill(&mut self, gfns: Span<Gfn>, contents: Option<&[u8]>) -> Result<(), Error> {
+        if let Some(state) = self.of_state(gfns) {
+            match contents {
+                Some(contents) => state.copy_from_slice(contents),
+                None => state.fill(0),
+            }
+            return self.update();
         }
-        Ok(())
+        let (machine, idle) = (self.machine, &mut self.idle);
+        machine.place_all(idle, Machine::<F>::regions_below(gfns.end))?;
+        Ok(store(&machine.space, &machine.vm, idle, Machine::<F>::hvas_of(gfns), contents)?)
     }
 
-    fn place(&mut self, regions: u64) -> Result<(), Error> {
-        while self.placed < regions {
-            self.machine.region(&mut self.idle, self.placed)?;
-            self.placed += 1;
-            self.machine.set_placed(self.placed);
-        }
-        Ok(())
-    }
-
-    /// Stores a part of the positions. They count when all parts are here.
+    /// Takes the positions over. They count when all parts are here.
     fn update(&mut self) -> Result<(), Error> {
         let Some(guest) = Guest::decode(&self.state) else { return Ok(()) };
         if guest.runs != self.runs || guest.positions.len() != self.machine.vcpus as usize {
@@ -185,17 +161,12 @@ impl<F: Format> Arriving<'_, F> {
                 "--migrate-from: the guest that comes replays other traces, or so many vCPUs: give both runs the same".into(),
             ));
         }
-        self.wanted = guest.placed;
+        self.machine.place_all(&mut self.idle, guest.placed)?;
         self.arrivals.change(|state| {
             state.positions = guest.positions;
             state.updates += 1;
         });
         Ok(())
-    }
-
-    /// Lets the vCPUs run here.
-    fn complete(mut self) -> Result<(), Error> {
-        self.place(self.wanted)
     }
 }
 
@@ -214,18 +185,10 @@ impl<F: Format> Target for Arriving<'_, F> {
     }
 
     fn write(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<(), Error> {
-        if let Some(state) = self.of_state(gfns) {
-            state.copy_from_slice(contents);
-            return self.update();
-        }
-        self.fill(gfns, |idle, machine, hvas| machine.space.write(idle, hvas.start, contents))
+        self.fill(gfns, Some(contents))
     }
 
     fn zero(&mut self, gfns: Span<Gfn>) -> Result<(), Error> {
-        if let Some(state) = self.of_state(gfns) {
-            state.fill(0);
-            return self.update();
-        }
-        self.fill(gfns, |idle, machine, hvas| machine.space.dontneed(idle, hvas))
+        self.fill(gfns, None)
     }
 }

@@ -38,9 +38,7 @@ impl Gate {
     pub fn halt(&self) {
         let mut state = self.state.lock();
         state.halted = true;
-        while state.running > 0 {
-            self.changed.wait(&mut state);
-        }
+        self.changed.wait_while(&mut state, |state| state.running > 0);
     }
 
     /// Opens the gate.
@@ -114,9 +112,7 @@ impl<'g> Turn<'g> {
             sleep(pause);
             state = gate.state.lock();
         }
-        while state.halted && !state.gone {
-            gate.changed.wait(&mut state);
-        }
+        gate.changed.wait_while(&mut state, |state| state.halted && !state.gone);
         if !state.gone {
             state.running += 1;
             self.runs = Some(Instant::now());

@@ -1,16 +1,16 @@
 //! The sending process: memory and positions go out by `slat-migrate`.
 
-use super::address::Address;
 use super::gate::Gate;
 use super::state::Guest;
 use crate::error::Error;
+use crate::migration::failed;
 use crate::run::args::Run;
 use crate::run::events::Events;
 use crate::run::machine::Machine;
 use crate::thread::idle;
 use serde::Serialize;
 use slat::{DirtyPage, DirtyWord, Format, Gfn, Hva, Idle, PAGE_SIZE, SlotId, SpaceId, Span};
-use slat_migrate::{MemoryRange, MigrateError, Outcome, PreCopy, Progress, Source, VmLog};
+use slat_migrate::{MemoryRange, MigrateError, PreCopy, Progress, Source, VmLog};
 use slat_mm::HostView;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -20,12 +20,12 @@ use std::time::Duration;
 #[derive(Serialize)]
 pub struct Sent {
     pub to: String,
-    /// Attempts that failed.
     pub rounds: usize,
+    /// Attempts that failed.
     pub failed_rounds: usize,
     pub bytes: u64,
     pub took_ms: f64,
-    /// Nanoseconds for which the guest stood still: until the receiver had everything.
+    /// Milliseconds for which the guest stood still: until the receiver had everything.
     pub halted_ms: f64,
 }
 
@@ -51,16 +51,22 @@ pub fn send<F: Format>(
     let mut patience = Duration::from_secs(5);
     let outcome = pre_copy
         .send(&mut source, || address.connect(core::mem::replace(&mut patience, Duration::from_millis(200))));
-    // In both cases a vCPU that still runs here has not been sent.
-    match outcome {
-        Ok(outcome) => {
-            gate.leave();
-            Ok(Some(Sent::of(address, &outcome)))
-        }
-        Err(MigrateError::Cancelled) => Ok(None),
-        Err(MigrateError::Guest(error)) => Err(error),
-        Err(error) => Err(Error::Machine(format!("--migrate-to {address}: {error}"))),
-    }
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
+        // The guest runs here.
+        Err(MigrateError::Cancelled) => return Ok(None),
+        Err(error) => return Err(failed(&format!("--migrate-to {address}: "), error)),
+    };
+    gate.leave();
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    Ok(Some(Sent {
+        to: address.to_string(),
+        rounds: outcome.rounds.len(),
+        failed_rounds: outcome.rounds.iter().filter(|round| !round.received).count(),
+        bytes: outcome.rounds.iter().map(|round| round.sent.bytes).sum(),
+        took_ms: ms(outcome.total),
+        halted_ms: ms(outcome.halted),
+    }))
 }
 
 impl fmt::Display for Sent {
@@ -72,20 +78,6 @@ impl fmt::Display for Sent {
             "to {to}: {mib} MiB in {rounds} rounds, {failed_rounds} of them failed, in {took_ms:.0} ms"
         )?;
         write!(f, "; the guest stood still for {halted_ms:.1} ms")
-    }
-}
-
-impl Sent {
-    fn of(address: &Address, outcome: &Outcome) -> Self {
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        Self {
-            to: address.to_string(),
-            rounds: outcome.rounds.len(),
-            failed_rounds: outcome.rounds.iter().filter(|round| !round.received).count(),
-            bytes: outcome.rounds.iter().map(|round| round.sent.bytes).sum(),
-            took_ms: ms(outcome.total),
-            halted_ms: ms(outcome.halted),
-        }
     }
 }
 

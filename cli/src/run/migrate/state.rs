@@ -59,16 +59,13 @@ impl Guest {
 
     /// Decodes the state; `None` if the pages belong to two harvests.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at * 8..)?.first_chunk()?));
-        let length = usize::try_from(word(1)?).ok()?.checked_mul(8)?;
-        if length < 8 * (HEAD + 3) || rapidhash_v3(bytes.get(8..length)?) != word(0)? {
+        let mut words = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+        let (sum, length) = (words.next()?, usize::try_from(words.next()?).ok()?);
+        if rapidhash_v3(bytes.get(8..length.checked_mul(8)?)?) != sum {
             return None;
         }
-        let mut at = HEAD;
-        let mut next = || {
-            at += 1;
-            word(at - 1).filter(|_| at * 8 <= length)
-        };
+        let mut words = words.take(length.checked_sub(HEAD)?);
+        let mut next = || words.next();
         let (runs, placed, vcpus) = (next()?, next()?, next()?);
         let mut positions = Vec::new();
         for _ in 0..vcpus {
