@@ -34,8 +34,8 @@ pub(crate) use shuttled::{
 mod simulated;
 #[cfg(virtual_time)]
 pub(crate) use simulated::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Instant, RawMutex, RawRwLock, fence, filled, quiet,
-    read_whole, scanned, spin_loop, written_whole,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Instant, RawMutex, RawRwLock, fence, filled, full_path,
+    quiet, read_whole, scanned, spin_loop, written_whole,
 };
 
 /// The cell itself, for accesses that need no schedule: no other thread reaches it, or nothing depends on its value.
@@ -58,6 +58,11 @@ pub(crate) fn read_whole<T>(_: &T) {}
 #[cfg(not(virtual_time))]
 #[inline(always)]
 pub(crate) fn written_whole<T>(_: &T) {}
+
+/// A fault begins its full pipeline. Only virtual time charges for it.
+#[cfg(not(virtual_time))]
+#[inline(always)]
+pub(crate) fn full_path() {}
 
 /// ThreadSanitizer knows no fences. An exchange on one global word orders at least as much: a race that it then reports
 /// is real, and loom finds races that only a weaker fence would show.

@@ -31,6 +31,9 @@ pub(crate) fn filled(cell: &AtomicU64) -> &core::sync::atomic::AtomicU64 {
 /// Pays for a load of each line, and a look at each word.
 pub(crate) use slat_machine::read_words as read_whole;
 
+/// Pays for plain instructions that are more than those between shared operations.
+pub(crate) use slat_machine::full_path;
+
 /// Pays for the lines of what was written.
 pub(crate) use slat_machine::filled as written_whole;
 
