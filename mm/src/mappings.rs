@@ -47,10 +47,9 @@
 //! on the condition variable.
 
 use crate::error::MmError;
-use crate::prim::{AtomicPtr, AtomicU64};
+use crate::prim::{AtomicPtr, AtomicU64, Condvar, Mutex};
 use crate::vma::{EVERYWHERE, Stage, Vma};
 use crate::vmas::{RetiredVmas, VmaEdit, VmaRef, Vmas};
-use parking_lot::{Condvar, Mutex};
 use slat::{Hva, Idle, Span};
 use slat_slots::ranges::{RangeMap, RangeRoot};
 use std::mem;

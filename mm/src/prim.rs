@@ -5,7 +5,7 @@
 //! real one. Locks that no fault for new memory takes stay real: no other simulated CPU runs while one is held.
 
 #[cfg(not(virtual_time))]
-pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(not(virtual_time))]
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU64};
 
@@ -21,6 +21,22 @@ mod simulated {
     pub(crate) type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawMutex, T>;
     pub(crate) type RwLockReadGuard<'a, T> = lock_api::RwLockReadGuard<'a, RawRwLock, T>;
     pub(crate) type RwLockWriteGuard<'a, T> = lock_api::RwLockWriteGuard<'a, RawRwLock, T>;
+
+    /// A simulated thread does not sleep on it: it looks again after each pause.
+    #[derive(Debug)]
+    pub(crate) struct Condvar;
+
+    impl Condvar {
+        pub(crate) const fn new() -> Self {
+            Self
+        }
+
+        pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+            MutexGuard::unlocked(guard, slat_machine::pause);
+        }
+
+        pub(crate) fn notify_all(&self) {}
+    }
 }
 
 /// Fills a page of 4 KiB with zeroes.

@@ -32,7 +32,6 @@ use crate::slots::publish::Reading;
 use crate::slots::{Change, CommitError, Hint, Region, Rule, Slot, SlotError, SlotId, Transaction};
 use crate::space::Space;
 use crate::sync::idle::Idle;
-use crate::sync::prim::copied;
 use crate::sync::readside::Borrowed;
 use crate::table::format::Format;
 use crate::trace::TraceEvent;
@@ -194,7 +193,6 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             let rule = Rule::NoMemory;
             return Err(SlotError { id: SlotId(0), gpas: Span::new(Gpa(0), Gpa(0)), rule }.into());
         }
-        copied(tx.copied_bytes());
         if tx.effects().changed.is_empty() {
             confirm(&result).map_err(CommitError::Refused)?;
             return Ok(result);

@@ -100,6 +100,7 @@ mod log;
 pub mod map;
 mod memory_type;
 mod pool;
+mod prim;
 mod private;
 pub mod ranges;
 #[cfg(test)]

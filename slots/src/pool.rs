@@ -8,6 +8,7 @@
 //! 3. A [`Chain`] collects retired blocks, linked through the blocks themselves, so it never allocates.
 //! 4. [`Pool::reclaim`] takes a whole chain back after its grace period, in one step.
 
+use crate::prim;
 use crate::seeded::refused;
 use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
@@ -130,9 +131,11 @@ impl<T> Pool<T> {
             }
             // SAFETY: a block contains a link, so its size is not zero.
             let block = NonNull::new(unsafe { alloc(Layout::new::<Block<T>>()) }).ok_or(NoMemory)?;
+            let block = block.cast::<Block<T>>();
+            prim::forget(block.as_ptr());
             self.allocated += 1;
             // SAFETY: newly allocated.
-            unsafe { self.free.push(block.cast()) };
+            unsafe { self.free.push(block) };
         }
         Ok(())
     }
@@ -171,6 +174,7 @@ impl<T> Pool<T> {
     fn shrink(&mut self) {
         if let Some(block) = self.free.pop() {
             self.allocated -= 1;
+            prim::forget(block.as_ptr());
             // SAFETY: allocated by `reserve` with this layout; free, so it has no reader.
             unsafe { dealloc(block.as_ptr().cast(), Layout::new::<Block<T>>()) };
         }

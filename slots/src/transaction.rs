@@ -405,11 +405,6 @@ impl<'t, L: Log> Transaction<'t, L> {
         &self.effects
     }
 
-    /// Returns the bytes of nodes copied so far, for a cost model.
-    pub fn copied_bytes(&self) -> usize {
-        self.edits.copied_bytes()
-    }
-
     /// Makes the next version current, for an embedder that publishes it
     /// ([`SlotMap::begin`](crate::SlotMap::begin)). Cannot fail if [`check`](Self::check) succeeds. Returns the
     /// version, what it no longer holds, and the effects on page tables.

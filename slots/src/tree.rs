@@ -27,6 +27,7 @@ mod node;
 mod view;
 
 use crate::pool::{Chain, NoMemory, Pool};
+use crate::prim;
 use core::mem;
 use node::{Below, End, Entry, FANOUT, Key, Link, Node};
 pub(crate) use view::{Root, View};
@@ -52,8 +53,6 @@ pub(crate) struct Edit<'t, K: Key, V: Copy, E: End = ()> {
     root: Option<Link<K, V, E>>,
     len: usize,
     retired: Retired<K, V, E>,
-    /// Number of nodes made.
-    made: usize,
 }
 
 /// Effect of an insertion on the node below.
@@ -84,7 +83,7 @@ impl<K: Key, V: Copy, E: End> Tree<K, V, E> {
     /// Begins the next version.
     pub(crate) fn edit(&mut self) -> Edit<'_, K, V, E> {
         self.edits += 1;
-        Edit { root: self.root, len: self.len, retired: Chain::default(), made: 0, tree: self }
+        Edit { root: self.root, len: self.len, retired: Chain::default(), tree: self }
     }
 
     /// Takes retired nodes back, for later edits.
@@ -124,11 +123,6 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
     /// Returns the version under construction.
     pub(crate) fn view(&self) -> View<'_, K, V, E> {
         View { root: self.root.as_deref() }
-    }
-
-    /// Returns the bytes of nodes made so far.
-    pub(crate) fn made_bytes(&self) -> usize {
-        self.made * size_of::<Node<K, V, E>>()
     }
 
     /// Makes the next `edits` insertions or removals succeed. Each operation also does this for itself.
@@ -289,11 +283,12 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
 
     /// Creates a copy of `node` that this edit owns.
     fn make(&mut self, node: &Node<K, V, E>) -> Link<K, V, E> {
-        self.made += 1;
         let block = self.tree.pool.take(node);
         // SAFETY: newly taken from the pool: no other reference exists.
         unsafe { (*block.as_ptr()).body.stamp = self.tree.edits };
-        Link(block)
+        let link = Link(block);
+        prim::copied(node, &*link);
+        link
     }
 
     /// Makes this edit own the node of `link`: copies it if needed.

@@ -379,13 +379,6 @@ impl<L> Edits<'_, L> {
         Version { views, facts: Facts { len: 0, disjoint: false, logs: 0 } }
     }
 
-    /// Returns the bytes of nodes copied so far.
-    pub(crate) fn copied_bytes(&self) -> usize {
-        let Each { by_gfn, by_hva, by_id, logs, backings } = self;
-        let made = by_gfn.made_bytes() + by_hva.made_bytes() + by_id.made_bytes();
-        made + logs.made_bytes() + backings.made_bytes()
-    }
-
     /// Whether a slot with this id exists.
     pub(crate) fn has(&self, id: SlotId) -> bool {
         self.by_id.view().get(id.0).is_some()

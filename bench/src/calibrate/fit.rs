@@ -3,7 +3,8 @@
 //!
 //! | cost | program |
 //! |---|---|
-//! | `step` | one vCPU faults memory in with nothing around the engine: by the quick path of a fault, and by the full pipeline |
+//! | `step` | one vCPU faults memory in by the quick path of a fault, with nothing around the engine |
+//! | `full_path` | the same by the full pipeline |
 //! | how soon a guest that polls answers a kick | a thread kicks a guest that only computes |
 
 use super::own;
@@ -14,10 +15,6 @@ use std::hint::spin_loop;
 
 /// Runs of a program on this machine; the median counts.
 const RUNS: usize = 5;
-
-/// Benches whose faults take the two paths of the engine: the quick one has few plain instructions between two shared operations,
-/// the full one more than twice as many. `step` is the mean over the shared operations of both.
-const PATHS: [&str; 2] = ["demand-paging", "pre-fault"];
 
 /// Nanoseconds per page of a bench in one of the two worlds, with nothing but the engine.
 macro_rules! bare {
@@ -30,26 +27,34 @@ macro_rules! bare {
     }};
 }
 
+/// What a cost has to be for a simulation of `bench` to take as long as this machine does while `busy` of its CPUs work.
+macro_rules! left_over {
+    ($bench:expr, $busy:expr, $costs:expr, $with:expr) => {{
+        let real = || (0..RUNS).map(|_| bare!(slat_threads, $bench, $costs)).collect::<Result<_, _>>();
+        let real = Series::new(own::while_busy($busy, real)?).median();
+        let simulated = |cost| bare!(slat_sim, $bench, &$with(cost));
+        let (none, one) = (simulated(0.0)?, simulated(1.0)?);
+        ((real - none) / (one - none)).max(0.0)
+    }};
+}
+
 /// The costs with a value for `step`. Two of them were measured with plain instructions in them. Beside `rmw` a loop executes some while
 /// the line is locked: eight more take no longer. And the words of a line were looked at after a load of the line.
-pub fn with_step(costs: &Costs, step: f64) -> Costs {
+fn with_step(costs: &Costs, step: f64) -> Costs {
     const WORDS: f64 = 8.0;
     let (rmw, word) = (costs.rmw - step, costs.word - (costs.load + step) / WORDS);
     Costs { step, rmw: rmw.max(0.0), word: word.max(0.0), ..costs.clone() }
 }
 
-/// What `step` has to be for the simulation to take as long as this machine does while `busy` of its CPUs work.
-pub fn step(costs: &Costs, busy: usize) -> Result<f64, Error> {
-    let (mut missing, mut per_step) = (0.0, 0.0);
-    for bench in PATHS {
-        let real = || (0..RUNS).map(|_| bare!(slat_threads, bench, costs)).collect::<Result<_, _>>();
-        let real = Series::new(own::while_busy(busy, real)?).median();
-        let simulated = |step| bare!(slat_sim, bench, &with_step(costs, step));
-        let (none, one) = (simulated(0.0)?, simulated(1.0)?);
-        missing += real - none;
-        per_step += one - none;
-    }
-    Ok((missing / per_step).max(0.0))
+/// `costs` with `step` and `full_path` such that simulations of these benches take as long as this machine does while `busy` of its CPUs
+/// work.
+pub fn instructions(costs: &Costs, busy: usize) -> Result<Costs, Error> {
+    // Faults by the quick path alone.
+    let step = left_over!("demand-paging", busy, costs, |step| with_step(costs, step));
+    let costs = with_step(costs, step);
+    // By the full pipeline alone.
+    let full_path = left_over!("pre-fault", busy, &costs, |full_path| Costs { full_path, ..costs.clone() });
+    Ok(Costs { full_path, ..costs })
 }
 
 /// Kicks of a run.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! probes, round after round ──▶ readings ──▶ medians ──▶ cost file: measured or assumed, line by line
-//!                                  └──▶ fit: plain instructions, so that two paths of a real fault come out right on average
+//!                                  └──▶ fit: plain instructions, so that two paths of a real fault come out right
 //! ```
 //! A reading takes about ten milliseconds, and all probes are in it, so that a machine which is slower for a while is slower in
 //! all of them. What a small machine cannot show stays as it is on the server of [`Costs::SERVER`], and the file says so: how
@@ -143,9 +143,14 @@ fn reading(busy: usize) -> Result<Vec<(&'static str, f64)>, Error> {
     for &(name, value) in &measured {
         sheet.measured(name, value);
     }
-    let fitted = fit::with_step(&sheet.costs, fit::step(&sheet.costs, busy)?);
+    let fitted = fit::instructions(&sheet.costs, busy)?;
     measured.retain(|(name, _)| !["rmw", "word"].contains(name));
-    measured.extend([("rmw", fitted.rmw), ("word", fitted.word), ("step", fitted.step)]);
+    measured.extend([
+        ("rmw", fitted.rmw),
+        ("word", fitted.word),
+        ("step", fitted.step),
+        ("full_path", fitted.full_path),
+    ]);
     Ok(measured)
 }
 

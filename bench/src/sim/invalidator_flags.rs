@@ -88,7 +88,11 @@ impl Beside {
                 Where::Same => Over::Same,
             },
             range: self.range / PAGE_SIZE,
-            host_page: self.pages.level(),
+            host_page: match self.pages {
+                HostPage::K4 => Level::K4,
+                HostPage::M2 => Level::M2,
+                HostPage::G1 => Level::G1,
+            },
             host_sleeps_ns: self.host_sleeps_ns,
             ..work.clone()
         }

@@ -77,6 +77,11 @@ pub fn read_page() {
     with(|machine| machine.use_memory(machine.prices.read));
 }
 
+/// The CPU that runs begins a fault's full pipeline.
+pub fn full_path() {
+    with(|machine| machine.spend(machine.prices.full_path));
+}
+
 /// The CPU that runs copies so many bytes, which no other CPU uses.
 pub fn copy(bytes: usize) {
     with(|machine| machine.spend(machine.prices.copy * bytes.div_ceil(64) as Ps));

@@ -19,12 +19,49 @@ pub(crate) fn access<T>(address: *const T, access: Access) {
 
 /// Charges the running CPU for loading each line of `whole`.
 #[track_caller]
-pub fn read_words<T>(whole: &T) {
-    let begins = core::ptr::from_ref(whole).cast::<u8>();
-    for line in (0..size_of::<T>()).step_by(64) {
-        access(begins.wrapping_add(line), Access::Load);
+pub fn read_words<T: ?Sized>(whole: &T) {
+    for line in lines_of(whole) {
+        access(core::ptr::without_provenance::<u8>(line), Access::Load);
     }
-    with(|machine| machine.spend(machine.prices.word * (size_of::<T>() / 8) as Ps));
+    with(|machine| machine.spend(machine.prices.word * (size_of_val(whole) / 8) as Ps));
+}
+
+/// Charges the running CPU for loads of these words, none of which depends on another: their lines travel at the same time.
+#[track_caller]
+pub fn read_at_once(words: impl Iterator<Item = *const ()>) {
+    let (site, mut loads) = (Location::caller(), 0);
+    with(|machine| {
+        machine.access_at_once(words.map(|word| word.addr()).inspect(|_| loads += 1), Access::Load, site);
+        machine.spend(machine.prices.load * loads);
+    });
+}
+
+/// Charges the running CPU for a copy of `from` that it has made in `to`: their lines travel at the same time.
+#[track_caller]
+pub fn copied<T: ?Sized>(from: &T, to: &T) {
+    let site = Location::caller();
+    with(|machine| machine.access_at_once(lines_of(from), Access::Load, site));
+    filled(to);
+    crate::copy(size_of_val(to));
+}
+
+/// Makes the running CPU, which has filled `whole`, the owner of its lines. The stores are free.
+#[track_caller]
+pub fn filled<T: ?Sized>(whole: &T) {
+    let site = Location::caller();
+    with(|machine| machine.access_at_once(lines_of(whole), Access::Store, site));
+}
+
+/// Forgets which CPUs used the lines of `whole`, which was allocated or freed: the next to use them uses other memory.
+pub fn forget<T>(whole: *const T) {
+    let lines = (whole.addr()..whole.addr() + size_of::<T>()).step_by(64);
+    with(|machine| lines.for_each(|address| machine.forget(address)));
+}
+
+/// An address in each line of `whole`.
+fn lines_of<T: ?Sized>(whole: &T) -> impl Iterator<Item = usize> + use<T> {
+    let begins = core::ptr::from_ref(whole).addr();
+    (begins..begins + size_of_val(whole)).step_by(64)
 }
 
 macro_rules! charged {

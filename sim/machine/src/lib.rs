@@ -45,10 +45,12 @@ pub mod lock;
 mod run;
 
 pub use acts::{
-    Instant, barrier, compute, copy, fence, guest, hand_over, kick, now, pause, pauses, read_page, rest,
-    zero_page,
+    Instant, barrier, compute, copy, fence, full_path, guest, hand_over, kick, now, pause, pauses, read_page,
+    rest, zero_page,
 };
-pub use atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, read_words};
+pub use atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, copied, filled, forget, read_at_once, read_words,
+};
 pub use core::sync::atomic::Ordering;
 pub use costs::Costs;
 pub use run::{Job, JobStats, LineStats, NoStack, SimulatedRun, run};

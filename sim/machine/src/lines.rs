@@ -318,28 +318,72 @@ impl Machine {
     /// Gets a line to this CPU, unless it is there after all.
     #[inline(never)]
     fn fetch(&self, line: u64, access: Access, site: &'static Location<'static>) {
+        let (there, waited) = self.ask_for(line, access, site);
+        self.wait_for_lines(there, waited);
+    }
+
+    /// The CPU that runs accesses the lines of `addresses`. Their journeys begin together, and it waits for the last. The accesses
+    /// themselves are free, and no schedule is explored between them: they are to plain data.
+    pub fn access_at_once(
+        &self,
+        addresses: impl Iterator<Item = usize>,
+        access: Access,
+        site: &'static Location<'static>,
+    ) {
+        if self.explorer.is_some() {
+            return;
+        }
+        self.events.set(self.events.get() + 1);
+        self.nearly_in_turn();
+        let mut last = (self.clock(), 0);
+        for line in addresses.map(line_of) {
+            if !self.lines.borrow().has_at_once(line, self.me(), access) {
+                let (there, waited) = self.ask_for(line, access, site);
+                last = (last.0.max(there), last.1.max(waited));
+            }
+        }
+        self.wait_for_lines(last.0, last.1);
+    }
+
+    /// Starts a line's journey to this CPU, unless it is there after all: when it is there, how long it waits for others' journeys.
+    fn ask_for(&self, line: u64, access: Access, site: &'static Location<'static>) -> (Ps, Ps) {
         let is_here = |lines: &Lines, at: usize| {
             let holder = lines.table[at].holder();
             (lines.has(holder, self.me(), access), holder.is_shared() || holder.0 & TRAVELLED == 0)
         };
         let at = self.lines.borrow_mut().find(line);
         if is_here(&self.lines.borrow(), at) == (true, true) {
-            return;
+            return (self.clock(), 0);
         }
         self.in_turn();
         let mut lines = self.lines.borrow_mut();
         // Others may have gone first, and moved it, or left it as it is wanted.
         let at = lines.find(line);
         if is_here(&lines, at).0 {
-            return;
+            return (self.clock(), 0);
         }
         let (there, waited) = lines.journey(at, (self.me(), self.clock()), access, &self.prices);
         if there > self.clock() {
             lines.note(at, site, 1, waited);
-            self.cpu().waiting.set(self.cpu().waiting.get() + waited);
             self.cpu().transfers.set(self.cpu().transfers.get() + 1);
-            self.set_clock(there);
         }
+        (there, waited)
+    }
+
+    fn wait_for_lines(&self, there: Ps, waited: Ps) {
+        self.cpu().waiting.set(self.cpu().waiting.get() + waited);
+        self.set_clock(there);
+    }
+
+    /// The line at `address` is in memory that was allocated or freed: no CPU has used it.
+    pub fn forget(&self, address: usize) {
+        let mut lines = self.lines.borrow_mut();
+        let at = lines.find(line_of(address));
+        let holder = lines.table[at].holder();
+        lines.take(holder);
+        lines.table[at].set_holder(NO_CPU);
+        lines.table[at].free = 0;
+        lines.notes[at] = 0;
     }
 
     /// The CPU that runs has waited for the lock at `address` since `began`.

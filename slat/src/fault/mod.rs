@@ -45,7 +45,7 @@ use crate::notify::active::{Epoch, Page, Stamp, Unconfirmed};
 use crate::slots::Slot;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
-use crate::sync::prim::Patience;
+use crate::sync::prim::{Patience, full_path};
 use crate::sync::readside::Seat;
 use crate::sync::tally::{Count, RetryCause};
 use crate::table::entry::Word;
@@ -123,6 +123,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let mut patience = Patience::default();
         let (mut waits, mut asked) = (None, false);
         loop {
+            full_path();
             if self.cache.len() < usize::from(F::LEVELS) {
                 // The result is ignored, because not every fault needs a table. A fault that misses a page returns the
                 // error.

@@ -48,7 +48,7 @@ use crate::memslots::Memslots;
 use crate::notify::active::{Page, Unconfirmed};
 use crate::shadows::{Numbers, drop_leaf, is_leaf};
 use crate::sync::idle::Idle;
-use crate::sync::prim::Patience;
+use crate::sync::prim::{Patience, full_path};
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf};
 use crate::table::pool::Cache;
@@ -105,6 +105,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     fn fault_in_full(&mut self, idle: &mut Idle, access: L1Access) -> Result<L2Done, FaultError> {
         let (mut patience, mut learned) = (Patience::default(), Learned::default());
         loop {
+            full_path();
             self.prepare(idle);
             let vm = self.vcpu.vm;
             match self.attempt(&access, &mut learned)? {

@@ -17,7 +17,7 @@
 use super::bitmap::Bitmap;
 use super::hint::HvaHints;
 use super::{Limits, SlotMap, SlotsVersion};
-use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, Relaxed, Release};
+use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, Relaxed, Release, read_whole, written_whole};
 use crate::sync::readside::{ReadSide, Seat, Section};
 use crate::table::Version as Invalidated;
 use alloc::vec::Vec;
@@ -116,7 +116,9 @@ impl SlotSets {
         // SAFETY: the cell was written before it was published, and is written again only after a grace period since it
         // was replaced. This section began before that. The same holds for its nodes.
         let (version, name) = unsafe {
-            let (set, name) = &*self.cells[(number % CELLS) as usize].get();
+            let cell = &*self.cells[(number % CELLS) as usize].get();
+            read_whole(cell);
+            let (set, name) = cell;
             (set.read(), *name)
         };
         Reading { version, number, name, _section: section }
@@ -147,7 +149,9 @@ impl SlotSets {
         self.changed.store(under.0, Release);
         let number = self.number() + 1;
         // SAFETY: the cell's version has no readers, and there is one writer.
-        unsafe { *self.cells[(number % CELLS) as usize].get() = (set, Name::next()) };
+        let cell = unsafe { &mut *self.cells[(number % CELLS) as usize].get() };
+        *cell = (set, Name::next());
+        written_whole(cell);
         // ORDER(publish): Release; see `read`.
         self.word.0.store(number << 1 | u64::from(in_progress), unless_seeded!(PublishRelaxed, Release));
     }

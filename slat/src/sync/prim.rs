@@ -34,8 +34,8 @@ pub(crate) use shuttled::{
 mod simulated;
 #[cfg(virtual_time)]
 pub(crate) use simulated::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Instant, RawMutex, RawRwLock, copied, fence, filled, quiet,
-    read_whole, scanned, spin_loop,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Instant, RawMutex, RawRwLock, fence, filled, full_path,
+    quiet, read_whole, scanned, spin_loop, written_whole,
 };
 
 /// The cell itself, for accesses that need no schedule: no other thread reaches it, or nothing depends on its value.
@@ -49,15 +49,20 @@ pub(crate) fn quiet(cell: &AtomicU64) -> &AtomicU64 {
 #[cfg(not(virtual_time))]
 pub(crate) use {quiet as scanned, quiet as filled};
 
-/// Reads `T` by plain loads, since no other thread uses it. Only virtual time charges for it.
+/// Reads `T` by plain loads, since no other thread writes it meanwhile. Only virtual time charges for it.
 #[cfg(not(virtual_time))]
 #[inline(always)]
 pub(crate) fn read_whole<T>(_: &T) {}
 
-/// A copy of so many bytes by plain loads and stores. Only virtual time charges for it.
+/// `T` was written by plain stores, and other threads may read it from now on. Only virtual time charges for it.
 #[cfg(not(virtual_time))]
 #[inline(always)]
-pub(crate) fn copied(_bytes: usize) {}
+pub(crate) fn written_whole<T>(_: &T) {}
+
+/// A fault begins its full pipeline. Only virtual time charges for it.
+#[cfg(not(virtual_time))]
+#[inline(always)]
+pub(crate) fn full_path() {}
 
 /// ThreadSanitizer knows no fences. An exchange on one global word orders at least as much: a race that it then reports
 /// is real, and loom finds races that only a weaker fence would show.

@@ -2,6 +2,7 @@
 
 use crate::addr::Hva;
 use crate::pool::Block;
+use crate::prim::{self, word};
 use core::ops::{Deref, Range};
 use core::ptr::NonNull;
 
@@ -122,6 +123,8 @@ impl<K: Key, V: Copy, E: End> Node<K, V, E> {
     pub(super) fn count(&self, before: impl Fn(K) -> bool) -> usize {
         let groups = (1..FANOUT / GROUP).map(|group| usize::from(before(self.keys[group * GROUP])));
         let first = groups.sum::<usize>() * GROUP;
+        let looked_at = (0..FANOUT).step_by(GROUP).chain([first + GROUP - 1]);
+        prim::read(looked_at.map(|at| word(&self.keys[at])));
         let inside = self.keys[first..first + GROUP].iter().map(|&key| usize::from(before(key)));
         (first + inside.sum::<usize>()).min(self.len)
     }
@@ -141,6 +144,13 @@ impl<K: Key, V: Copy, E: End> Node<K, V, E> {
         }
     }
 
+    /// Says that a look-up reads the value of entry `at`, and its end if there is one.
+    #[inline(always)]
+    pub(super) fn entry_is_read(&self, at: usize) {
+        let end = (size_of::<E>() > 0).then(|| word(&self.ends[at]));
+        prim::read(core::iter::once(word(&self.below[at])).chain(end));
+    }
+
     #[inline(always)]
     pub(super) fn value(&self, at: usize) -> V {
         debug_assert!(self.level == 0);
@@ -151,6 +161,7 @@ impl<K: Key, V: Copy, E: End> Node<K, V, E> {
     #[inline(always)]
     pub(super) fn child(&self, at: usize) -> &Link<K, V, E> {
         debug_assert!(self.level > 0);
+        prim::read(core::iter::once(word(&self.below[at])));
         // SAFETY: entries above the leaves are created by `Entry::of` only.
         unsafe { &self.below[at].child }
     }

@@ -1,6 +1,7 @@
 //! The reader's side: a version by its root, look-ups on one path, and ordered walks that skip subtrees.
 
 use super::node::{End, Key, Link, Node};
+use crate::prim::{self, word};
 use core::ops::{Range, RangeFrom};
 use core::ptr::NonNull;
 
@@ -68,6 +69,7 @@ impl<'g, K: Key, V: Copy + 'g, E: End> View<'g, K, V, E> {
             node = node.child(node.rank(key).saturating_sub(1));
         }
         let at = node.rank(key).checked_sub(1)?;
+        node.entry_is_read(at);
         Some((node.keys[at], node.value(at), node.ends[at]))
     }
 
@@ -95,6 +97,8 @@ impl<'g, K: Key, V: Copy + 'g, E: End> View<'g, K, V, E> {
         let places = self.walk(move |node| {
             let before = node.count(|key| key < keys.end);
             let skipped = node.skipped(keys.start);
+            // Eight to a line.
+            prim::read((skipped..before).step_by(8).map(|at| word(&node.ends[at])));
             let ends = node.ends[..before].iter().enumerate().skip(skipped);
             ends.fold(0, |bits, (at, &end)| bits | u64::from(end > from) << at)
         });
@@ -157,6 +161,7 @@ impl<'g, K: Key, V: Copy, E: End, F: Fn(&Node<K, V, E>) -> u64> Iterator for Wal
             let at = ahead.trailing_zeros() as usize;
             *ahead &= *ahead - 1;
             if self.level == 0 {
+                node.entry_is_read(at);
                 return Some((node, at));
             }
             self.enter(node.child(at));

@@ -9,6 +9,8 @@
 //! | [`clock`] | the price of a look | the same |
 //! | [`rest`] | the same, asleep | sleeps |
 //! | [`copy`] | a price for each cache line | nothing: the copy itself took its time |
+//! | [`copied`] | the same, and the lines come from the CPUs that have them | nothing |
+//! | [`read_at_once`] | a price for each word, and the lines come together | nothing: the loads took their time |
 //! | [`kick`] | an interrupt, which ends the [`guest`] of that vCPU's CPU | nothing: guests poll |
 //! | [`zero_page`], [`read_page`] | a price, and a share of the socket's bandwidth | the next page of a pool larger than caches |
 //! | [`elapsed`] | the difference | less what the look at the clock takes |
@@ -24,15 +26,16 @@ mod threads;
 
 #[cfg(virtual_time)]
 pub use simulated::{
-    AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, Ordering, RwLock, clock, compute, copy, elapsed,
-    fence, guest, hand_over, kick, now, pause, read_page, rest, run, thread_local, zero_page,
+    AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, Ordering, RwLock, clock, compute, copied, copy,
+    elapsed, fence, guest, hand_over, kick, now, pause, read_at_once, read_page, rest, run, thread_local,
+    zero_page,
 };
 pub use slat_machine::{Costs, Job, JobStats};
 #[cfg(not(virtual_time))]
 pub use threads::{
-    AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, NO_THREAD, Ordering, RwLock, clock, compute, copy,
-    cpus, elapsed, fence, guest, hand_over, kick, now, pause, pin, read_page, rest, run, thread_local,
-    zero_page,
+    AtomicPtr, AtomicU64, LOOK_EVERY, Mutex, MutexGuard, NO_THREAD, Ordering, RwLock, clock, compute, copied,
+    copy, cpus, elapsed, fence, guest, hand_over, kick, now, pause, pin, read_at_once, read_page, rest, run,
+    thread_local, zero_page,
 };
 
 /// What a run took.

@@ -107,6 +107,14 @@ pub fn pause() {
 /// So many bytes have been copied.
 pub fn copy(_bytes: usize) {}
 
+/// One has been made in the other.
+#[inline(always)]
+pub fn copied<T: ?Sized>(_from: &T, _to: &T) {}
+
+/// These words have been loaded.
+#[inline(always)]
+pub fn read_at_once(_words: impl Iterator<Item = *const ()>) {}
+
 /// Guests poll.
 pub fn kick(_vcpu: u32) {}
 

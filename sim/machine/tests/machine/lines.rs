@@ -1,7 +1,7 @@
 //! Transfer times of lines, to the nanosecond, with a price list of round numbers.
 
 use slat_machine::Ordering::Relaxed;
-use slat_machine::{AtomicU64, Costs, Job, compute, now, run};
+use slat_machine::{AtomicU64, Costs, Job, compute, copied, filled, forget, now, read_at_once, run};
 use std::sync::Mutex;
 
 /// Two sockets of two CPUs. An operation costs nothing except transfers.
@@ -78,6 +78,24 @@ fn a_sharer_reads_its_line_at_no_cost_until_a_write() {
     };
     // The writer has read the line. It takes the line from the other CPU, which fetches it again and shares it.
     assert_eq!(done([(0, &loads), (0, &|| ()), (100, &late), (0, &|| ())]), [11_000, 0, 24_100, 0]);
+}
+
+#[test]
+fn lines_of_plain_data_travel_together_and_freed_memory_belongs_to_no_cpu() {
+    let nodes: [[Line; 2]; 2] = Default::default();
+    let [old, new] = &nodes;
+    let fill = || filled(old);
+    let read = || read_at_once(old.iter().map(|line| core::ptr::from_ref(line).cast()));
+    let nothing = || ();
+    // Both lines take the time of one. A copy costs as much again, and two lines of copying.
+    assert_eq!(done([(0, &fill), (5000, &read), (0, &nothing), (0, &nothing)]), [0, 5100, 0, 0]);
+    let copy = || copied(old, new);
+    assert_eq!(done([(0, &fill), (5000, &copy), (0, &nothing), (0, &nothing)]), [0, 5108, 0, 0]);
+    let fresh = || {
+        forget(old);
+        read();
+    };
+    assert_eq!(done([(0, &fill), (5000, &fresh), (0, &nothing), (0, &nothing)]), [0, 5000, 0, 0]);
 }
 
 #[test]

@@ -29,14 +29,13 @@ pub(crate) fn filled(cell: &AtomicU64) -> &core::sync::atomic::AtomicU64 {
 }
 
 /// Pays for a load of each line, and a look at each word.
-pub(crate) fn read_whole<T>(whole: &T) {
-    slat_machine::read_words(whole);
-}
+pub(crate) use slat_machine::read_words as read_whole;
 
-/// Pays for a copy of `bytes` bytes.
-pub(crate) fn copied(bytes: usize) {
-    slat_machine::copy(bytes);
-}
+/// Pays for plain instructions that are more than those between shared operations.
+pub(crate) use slat_machine::full_path;
+
+/// Pays for the lines of what was written.
+pub(crate) use slat_machine::filled as written_whole;
 
 fn begins_a_line(cell: &AtomicU64) -> bool {
     core::ptr::from_ref(cell).addr().is_multiple_of(64)

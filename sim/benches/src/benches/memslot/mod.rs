@@ -18,8 +18,9 @@
 //! | `ground` | a machine, its mover, what must be true afterwards |
 //! | `published` | the series' figures beside these |
 //!
-//! **What is not simulated**: how long it takes to search. Virtual time goes on where CPUs share something, and where nodes of
-//! the trees are copied; what is looked at on the way to them costs nothing. `slat bench memslot-perf` measures all of it.
+//! **What is simulated of a search**: loads of the words of tree nodes that it looks at, and the transfers of their lines between CPUs.
+//! So is the copying of nodes, and of the array with its index. **What is not**: caches have no capacity, and entries that move
+//! inside a node cost nothing. `slat bench memslot-perf` measures all of it.
 
 pub mod array;
 pub mod design;

@@ -40,7 +40,7 @@ fn every_design_passes_every_check() {
     }
 }
 
-/// Simulated only: on threads, times are chance. A search costs virtual time nothing, a copy does.
+/// Simulated only: on threads, times are chance. Searches and copies both cost virtual time.
 #[cfg(virtual_time)]
 #[test]
 fn a_move_by_the_array_grows_with_the_slots_and_by_slat_it_hardly_does() {

@@ -12,7 +12,7 @@ use super::Array;
 use crate::world::{
     AtomicPtr, AtomicU64, Mutex, MutexGuard,
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
-    copy, fence, pause,
+    fence, pause,
 };
 use std::fmt;
 
@@ -104,7 +104,6 @@ impl Writer<'_> {
     fn replace(&mut self, make: impl FnOnce(&mut Array, &Array)) -> *mut Array {
         let mut next = self.spare.take().unwrap_or_default();
         make(&mut next, self.current());
-        copy(next.bytes());
         // ORDER(array): AcqRel: the copy before the pointer; pairs with the load in `read`.
         self.published.array.swap(Box::into_raw(next), AcqRel)
     }

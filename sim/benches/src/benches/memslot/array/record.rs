@@ -61,6 +61,12 @@ impl Record {
         usize::from(self.id)
     }
 
+    /// The address that a look at it loads from.
+    #[inline(always)]
+    pub(super) fn place_in_memory(&self) -> *const () {
+        core::ptr::from_ref(self).cast()
+    }
+
     #[inline(always)]
     pub(super) fn first(&self) -> Gfn {
         Gfn(self.first_gfn)

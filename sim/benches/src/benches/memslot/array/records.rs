@@ -10,6 +10,8 @@
 
 use super::IDS;
 use super::Record;
+use crate::world::{copied, read_at_once};
+use core::iter::once;
 use slat::{Gfn, Hva, SlotId, Span};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -32,6 +34,7 @@ impl Array {
     #[inline]
     pub fn find(&self, gfn: Gfn) -> Option<&Record> {
         let last = self.records.get(self.last_used.load(Relaxed));
+        read_at_once(last.into_iter().map(Record::place_in_memory));
         if let Some(record) = last.filter(|record| record.contains(gfn)) {
             return Some(record);
         }
@@ -49,6 +52,7 @@ impl Array {
     /// The frames behind `hvas`, slot by slot: looks at every slot there is.
     #[inline]
     pub fn over_hvas(&self, hvas: Span<Hva>) -> impl Iterator<Item = Span<Gfn>> {
+        read_at_once(self.records.iter().map(Record::place_in_memory));
         self.records.iter().filter_map(move |record| record.behind(hvas))
     }
 
@@ -61,12 +65,17 @@ impl Array {
     /// The place of the first record that begins at or below `gfn`.
     #[inline]
     fn place(&self, gfn: Gfn) -> usize {
-        self.records.partition_point(|record| record.first() > gfn)
+        self.records.partition_point(|record| {
+            read_at_once(once(record.place_in_memory()));
+            record.first() > gfn
+        })
     }
 
     /// The place of slot `id`.
     pub fn place_of(&self, id: SlotId) -> Option<usize> {
-        usize::try_from(*self.index.get(id.0 as usize)?).ok()
+        let place = self.index.get(id.0 as usize)?;
+        read_at_once(once(core::ptr::from_ref(place).cast()));
+        usize::try_from(*place).ok()
     }
 
     /// Becomes `from`, without the record at `out` and with `new` where it belongs.
@@ -102,6 +111,8 @@ impl Array {
             self.index[new.id()] = came - i16::from(came > went);
         }
         self.last_used.store(from.last_used.load(Relaxed), Relaxed);
+        copied(&*from.index, &*self.index);
+        copied(&*from.records, &*self.records);
     }
 
     /// Becomes `from` with these slots added: set-up of many at once, which no design is measured by.
@@ -113,11 +124,6 @@ impl Array {
         for (place, record) in self.records.iter().enumerate() {
             self.index[record.id()] = place as i16;
         }
-    }
-
-    /// What a copy of it takes.
-    pub fn bytes(&self) -> usize {
-        size_of_val(&*self.index) + size_of_val(&*self.records)
     }
 
     /// All of them.
