@@ -7,9 +7,9 @@ use std::fmt::{self, Write as _};
 pub fn page(doc: &Doc) -> String {
     let mut out = String::new();
     for (nth, section) in doc.sections.iter().enumerate() {
-        out += &format!("{} {}\n\n", if nth == 0 { "#" } else { "##" }, section.title);
+        let heading = writeln!(out, "{} {}\n", if nth == 0 { "#" } else { "##" }, section.title);
         // Writing to a string cannot fail.
-        let _ = section.blocks.iter().try_for_each(|one| block(&mut out, one));
+        let _ = heading.and_then(|()| section.blocks.iter().try_for_each(|one| block(&mut out, one)));
     }
     out
 }

@@ -101,7 +101,7 @@ impl Ranking<'_> {
             };
             let lost: Vec<String> = slat.points.iter().filter(worse).map(|point| name(point.0)).collect();
             if !lost.is_empty() {
-                title += &format!("; slat loses at {}", places(&lost.join(", ")));
+                title = format!("{title}; slat loses at {}", places(&lost.join(", ")));
             }
             let others = others.iter().map(|line| line.name.clone()).collect();
             Ranked { slat: slat.name.clone(), others, better }

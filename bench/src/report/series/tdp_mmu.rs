@@ -139,8 +139,11 @@ fn floor(data: &Data) -> Option<Block> {
     // Behind slat.
     let peers = of(settings.first()?);
     let who: Vec<Option<&str>> = iter::once(None).chain(peers.iter().map(|row| Some(&*row.name))).collect();
-    let name = |who: &&Option<&str>| who.map_or_else(|| strong("slat"), cell);
-    let mut table = Table::of("What one 4K fault costs, tables present", &who, [(words("who"), &name)]);
+    let mut table = Table::of(
+        "What one 4K fault costs, tables present",
+        who.iter().copied(),
+        [(words("who"), &|who| who.map_or_else(|| strong("slat"), cell))],
+    );
     for at in &settings {
         let (rows, ns) = (of(at), |value: f64| with(value, "ns"));
         let cells = who.iter().map(|who| match who {
