@@ -2,7 +2,7 @@
 
 use crate::bench;
 use crate::calibrate::Calibrate;
-use crate::registry::{self, ByName, Chosen, Row};
+use crate::registry::{self, ByName, Chosen, Program};
 use crate::report::Report;
 use crate::sim::{Grid, Sim};
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -197,13 +197,13 @@ impl List {
 
 impl Who {
     /// What is run of a bench.
-    pub fn commands(self, row: &Row) -> Vec<String> {
+    pub fn commands(self, row: &Program) -> Vec<String> {
         let args = match self {
             Self::Ci => row.about.ci,
             Self::Quick => row.about.quick,
             Self::Report => row.about.full,
             Self::Simulated => {
-                let bench = row.simulated.filter(|bench| bench.about().reported);
+                let bench = row.simulated().filter(|bench| bench.about().reported);
                 return bench.map(|bench| format!("sim {}", bench.name())).into_iter().collect();
             }
         };

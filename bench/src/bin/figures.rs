@@ -27,7 +27,7 @@ fn read(file: &str) -> Report {
 
 /// What is kept, in the order of the registry.
 fn kept() -> Vec<Kept> {
-    registry::all().iter().flat_map(registry::Row::kept).collect()
+    registry::all().iter().flat_map(registry::Program::kept).collect()
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
