@@ -59,14 +59,14 @@ pub struct Figure {
     pub median: f64,
     /// Of each round.
     pub samples: Vec<f64>,
-    /// How much less it is than the first column's.
+    /// How much less it is than the first column's; none of the first.
     pub factor: Option<f64>,
     /// The factor's interval includes 1, so that the difference lies inside the spread. Too few samples have no interval.
     pub inside_spread: bool,
 }
 
 impl Figure {
-    /// The factor as a cell has it, with a sign where it lies inside the spread.
+    /// Behind a factor that lies inside the spread.
     pub fn sign(&self) -> &'static str {
         if self.inside_spread { " ≈" } else { "" }
     }
@@ -84,7 +84,7 @@ impl Grid {
     /// Its figures in the rows of one run, by row and column. A figure is missing where the run did not take it.
     pub fn fill(&self, result: &[Row]) -> Vec<Vec<Option<Figure>>> {
         let fill = |&(_, params, unit): &(_, Params, &str)| {
-            let mut first = None;
+            let mut first: Option<(f64, Vec<f64>)> = None;
             let figures = self.columns.iter().map(|(_, cell)| {
                 let is = |row: &&Row| {
                     row.unit == unit && row.is(cell.row, params) && row.is(cell.row, cell.params)
@@ -95,8 +95,11 @@ impl Grid {
                 } else {
                     (row.slat, row.slat_samples.clone())
                 };
-                let (of_first, median_of_first) = first.get_or_insert_with(|| (samples.clone(), median));
-                let factor = Some(*median_of_first / median).filter(|factor| factor.is_finite());
+                let Some((median_of_first, of_first)) = &first else {
+                    first = Some((median, samples.clone()));
+                    return Some(Figure { median, samples, factor: None, inside_spread: false });
+                };
+                let factor = Some(median_of_first / median).filter(|factor| factor.is_finite());
                 let inside_spread = factor.is_some() && is_inside_spread(of_first, &samples);
                 Some(Figure { median, samples, factor, inside_spread })
             });
@@ -104,9 +107,7 @@ impl Grid {
         };
         self.rows.iter().map(fill).collect()
     }
-}
 
-impl Grid {
     /// What does not win against the first column, by its figures: a sentence for each column that has such.
     pub fn no_gain(&self, filled: &[Vec<Option<Figure>>]) -> Vec<(Sides, String)> {
         let Some((first, _)) = self.columns.first() else { return Vec::new() };
@@ -120,7 +121,7 @@ impl Grid {
             let text = format!("No gain against *{first}* by *{name}*: {}.", lost.join("; "));
             (!lost.is_empty()).then(|| (sides(*first, *name), text))
         };
-        self.columns.iter().enumerate().skip(1).filter_map(of).collect()
+        self.columns.iter().enumerate().filter_map(of).collect()
     }
 
     /// Whether a result has each of its figures. One that was kept before the table was thought of has not.
@@ -158,41 +159,25 @@ const GAINS: f64 = 0.995;
 /// Writes the grids of a result as Markdown; `show` prints a median with its samples.
 ///
 /// Of a grid whose figures the result lacks it names the `command` that makes them.
-pub fn markdown(grids: &[Grid], rows: &[Row], command: &str, show: impl Fn(f64, &[f64]) -> String) -> String {
-    let (kept, missing): (Vec<Grid>, Vec<Grid>) = grids.iter().partition(|grid| grid.is_in(rows));
-    let mut text = String::new();
-    write(&mut text, &kept, rows, show).expect("a string takes all");
-    for grid in missing {
-        write!(text, "\n*{}*: not in the kept result; `slat bench {command}` makes it.\n", grid.what)
-            .expect("a string takes all");
-    }
-    text
-}
-
-/// What the grids of a result claim.
-pub fn claims(grids: &[Grid], rows: &[Row]) -> Vec<Claim> {
-    grids.iter().filter(|grid| grid.is_in(rows)).flat_map(|grid| grid.claims(rows)).collect()
-}
-
-fn write(
+pub fn markdown(
     text: &mut String,
-    grids: &[Grid],
-    rows: &[Row],
+    (grids, rows, command): (&[Grid], &[Row], &str),
     show: impl Fn(f64, &[f64]) -> String,
 ) -> fmt::Result {
-    for grid in grids {
+    let (kept, missing): (Vec<Grid>, Vec<Grid>) = grids.iter().partition(|grid| grid.is_in(rows));
+    for grid in kept {
         let heads: Vec<_> = grid.columns.iter().map(|(name, _)| *name).collect();
         let line = "---|".repeat(heads.len());
         write!(text, "\n{}\n\n| | {} |\n|---|{line}", grid.what, heads.join(" | "))?;
         let filled = grid.fill(rows);
         for ((name, _, unit), figures) in grid.rows.iter().zip(&filled) {
             write!(text, "\n| {name}, {unit} |")?;
-            for (at, figure) in figures.iter().enumerate() {
-                let figure = figure.as_ref().unwrap_or_else(|| panic!("{}: no {name}", grid.what));
-                let factor = figure.factor.filter(|_| at > 0);
-                let factor =
-                    factor.map_or(String::new(), |factor| format!("; {factor:.2} ×{}", figure.sign()));
-                write!(text, " {}{factor} |", show(figure.median, &figure.samples))?;
+            for figure in figures.iter().flatten() {
+                write!(text, " {}", show(figure.median, &figure.samples))?;
+                if let Some(factor) = figure.factor {
+                    write!(text, "; {factor:.2} ×{}", figure.sign())?;
+                }
+                text.write_str(" |")?;
             }
         }
         write!(text, "\n\n{}\n", grid.says)?;
@@ -200,7 +185,15 @@ fn write(
             write!(text, "\n{loses}\n")?;
         }
     }
+    for grid in missing {
+        write!(text, "\n*{}*: not in the kept result; `slat bench {command}` makes it.\n", grid.what)?;
+    }
     Ok(())
+}
+
+/// What the grids of a result claim.
+pub fn claims(grids: &[Grid], rows: &[Row]) -> Vec<Claim> {
+    grids.iter().filter(|grid| grid.is_in(rows)).flat_map(|grid| grid.claims(rows)).collect()
 }
 
 #[cfg(test)]
@@ -225,7 +218,7 @@ mod tests {
     fn a_factor_is_against_the_first_column_of_its_own_row() {
         let filled = GRID.fill(&[row(1, 6.0, 3.0), row(2, 8.0, 16.0)]);
         let factors = |at: usize| filled[at].iter().map(|f| f.as_ref()?.factor).collect::<Vec<_>>();
-        assert_eq!((factors(0), factors(1)), (vec![Some(1.0), Some(2.0)], vec![Some(1.0), Some(0.5)]));
+        assert_eq!((factors(0), factors(1)), (vec![None, Some(2.0)], vec![None, Some(0.5)]));
     }
 
     #[test]
@@ -254,7 +247,11 @@ mod tests {
     #[test]
     fn a_grid_that_a_result_lacks_names_its_command() {
         let mut rows = vec![row(1, 6.0, 3.0)];
-        let text = |rows: &[Row]| markdown(&[GRID], rows, "x --runs 9", |median, _| median.to_string());
+        let text = |rows: &[Row]| {
+            let mut text = String::new();
+            markdown(&mut text, (&[GRID], rows, "x --runs 9"), |median, _| median.to_string()).unwrap();
+            text
+        };
         assert_eq!(text(&rows), "\n*a pass*: not in the kept result; `slat bench x --runs 9` makes it.\n");
         rows.push(row(2, 8.0, 4.0));
         assert!(text(&rows).contains("| 2 vCPUs, ms | 8 | 4; 2.00 × |"), "{}", text(&rows));

@@ -8,7 +8,8 @@
 //!
 //! `slat bench` and `slat sim` run one program under one name.
 
-use crate::bench::{Program, programs};
+pub use crate::bench::Program;
+use crate::bench::programs;
 use crate::levers::Grid;
 use clap::{ArgMatches, Command, FromArgMatches, Subcommand};
 use slat_series::PatchSeries;
@@ -93,34 +94,22 @@ pub struct Kept {
     pub levers: &'static [Grid],
 }
 
-/// One bench.
-pub struct Row {
-    /// What is known of it.
-    pub about: About,
-    /// What `slat bench` runs.
-    pub(crate) program: Program,
-    /// What `slat sim` runs.
-    pub(crate) simulated: Option<&'static dyn Simulated>,
-}
-
-static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
-    let row = |program: Program| {
-        let about = program.about;
-        let simulated = slat_sim::benches::by_name(about.name);
-        Row { about, program, simulated }
-    };
-    programs().into_iter().map(row).collect()
-});
+static PROGRAMS: LazyLock<Vec<Program>> = LazyLock::new(programs);
 
 /// All of them: as `BENCHMARKS.md` has them, then those that are one program.
-pub fn all() -> &'static [Row] {
-    &ROWS
+pub fn all() -> &'static [Program] {
+    &PROGRAMS
 }
 
-impl Row {
+impl Program {
+    /// What `slat sim` runs.
+    pub(crate) fn simulated(&self) -> Option<&'static dyn Simulated> {
+        slat_sim::benches::by_name(self.about.name)
+    }
+
     /// Where it runs.
     pub fn runs_in(&self) -> &'static str {
-        match self.simulated {
+        match self.simulated() {
             None => "real threads",
             Some(_) => "real threads, virtual time",
         }
@@ -196,7 +185,7 @@ mod tests {
         let names: BTreeSet<_> = all().iter().map(|row| row.about.name).collect();
         assert_eq!(names.len(), all().len());
         assert!(slat_sim::benches::ALL.iter().all(|bench| names.contains(bench.name())));
-        for Row { about, .. } in all() {
+        for Program { about, .. } in all() {
             let About { name, ci, quick, full, takes, .. } = about;
             assert!([ci, quick, full].iter().all(|runs| !runs.is_empty()), "{name} is left out somewhere");
             assert!(ci.iter().all(|words| !words.contains("--runs")), "{name}: CI runs each once");

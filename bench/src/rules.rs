@@ -1,8 +1,8 @@
 //! What a text may say of figures, as a list of rules. The report's titles, cards and verdicts, the tables of [`crate::levers`] and
 //! the lines of the README are [`Claim`]s; CI holds each against [`RULES`], and `slat report` shows an alarm for a claim that breaks one.
 
-use crate::report::{Better, Ranked, Sides, Table};
-use std::fmt::{self, Write as _};
+use crate::report::{Ranked, Sides, Table, of_time};
+use std::fmt;
 
 /// A text that a reader might quote, and what carries it.
 #[derive(Clone, Debug, Default)]
@@ -152,11 +152,6 @@ pub fn below_one(text: &str) -> Vec<String> {
     figures(text).iter().filter(|one| below(one)).map(ToString::to_string).collect()
 }
 
-/// Whether slat loses where it has this and another has that: less is better.
-pub fn is_lost(slat: f64, other: f64) -> bool {
-    Better::Less.is_worse(slat, other)
-}
-
 /// A number in a text, with the unit behind it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Figure {
@@ -215,27 +210,20 @@ impl Figure {
 
     /// In nanoseconds, if it is a time.
     fn value(&self) -> f64 {
-        let scale = match self.unit.as_str() {
-            "µs" | "us" => 1e3,
-            "ms" => 1e6,
-            "s" => 1e9,
-            _ => 1.0,
-        };
-        self.number.parse().unwrap_or(f64::NAN) * scale
+        self.number.parse().unwrap_or(f64::NAN) * of_time(&self.unit).unwrap_or(1.0)
     }
 }
 
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.number)?;
-        if self.unit.is_empty() { Ok(()) } else { f.write_char(' ').and_then(|()| f.write_str(&self.unit)) }
+        f.write_str(format!("{} {}", self.number, self.unit).trim_end())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sides;
+    use crate::report::{Better, sides};
 
     /// A claim that breaks no rule.
     fn sound() -> Claim {
@@ -302,10 +290,16 @@ mod tests {
     #[test]
     fn a_row_in_which_slat_is_worse_is_lost() {
         use crate::report::{Source, cell, heads, number};
-        let mut table =
-            Table::new("t", vec![number("vCPUs"), heads("slat", Source::Here), heads("old", Source::Here)]);
-        table.rows =
-            vec![vec![cell("1"), cell("1.1 µs"), cell("999 ns")], vec![cell("2"), cell("1 ns"), cell("–")]];
+        let rows = [["1", "1.1 µs", "999 ns"], ["2", "1 ns", "–"]];
+        let table = Table::of(
+            "t",
+            rows,
+            [
+                (number("vCPUs"), &|row| cell(row[0])),
+                (heads("slat", Source::Here), &|row| cell(row[1])),
+                (heads("old", Source::Here), &|row| cell(row[2])),
+            ],
+        );
         let ranked = |better| Ranked { slat: "slat".into(), others: vec!["old".into()], better };
         assert_eq!(lost(&table, &ranked(Better::Less)), ["1, against old"]);
         assert!(lost(&table, &ranked(Better::More)).is_empty());

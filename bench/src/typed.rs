@@ -2,7 +2,7 @@
 
 use crate::bench;
 use crate::calibrate::Calibrate;
-use crate::registry::{self, ByName, Chosen, Row};
+use crate::registry::{self, ByName, Chosen, Program};
 use crate::report::Report;
 use crate::sim::{Grid, Sim};
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -12,6 +12,7 @@ use slat_cli::error::Error;
 use slat_cli::flags::{self, Takes};
 use slat_cli::sibling::BENCH;
 use slat_cli::{Completions, Man};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -65,7 +66,7 @@ pub struct List {
 
 /// Who runs benches.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Who {
+pub enum Who {
     Ci,
     /// `slat report --quick`
     Quick,
@@ -78,17 +79,17 @@ enum Who {
 const PRINTS: &str = "0 printed; 2 bad input";
 
 /// What takes no name of a bench. On two CPUs of a server of 2023, with all flags as they stand; peaks of resident memory.
-const TAKES: &[(&str, &str, &str, &str)] = &[
-    ("bench compare", "none", "10 MiB", PRINTS),
-    ("bench list", "none", "10 MiB", PRINTS),
-    (
+const TAKES: &[Takes] = &[
+    takes("bench compare", "none", "10 MiB", PRINTS),
+    takes("bench list", "none", "10 MiB", PRINTS),
+    takes(
         "sim validate",
         "3 min",
         "150 MiB",
         "0 every bench as simulated is within a quarter, or too noisy to say; 1 one is not; 2 bad input; 130 interrupted",
     ),
-    ("calibrate", "2 s", "140 MiB", "0 written; 2 bad input; 130 interrupted, and nothing is written"),
-    (
+    takes("calibrate", "2 s", "140 MiB", "0 written; 2 bad input; 130 interrupted, and nothing is written"),
+    takes(
         "report",
         "20 min; with --quick 2 to 3 min",
         "1.2 GiB; with --quick 650 MiB",
@@ -97,15 +98,13 @@ const TAKES: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// Each as its help tells it.
-fn takes() -> Vec<Takes> {
-    let takes = |&(command, time, memory, ends)| Takes { command, time, memory, ends };
-    TAKES.iter().map(takes).collect()
+const fn takes(command: &'static str, time: &'static str, memory: &'static str, ends: &'static str) -> Takes {
+    Takes { command, time, memory, ends }
 }
 
 /// The tree.
 pub fn command() -> clap::Command {
-    flags::with_takes(SlatBench::command(), &takes())
+    flags::with_takes(SlatBench::command(), TAKES)
 }
 
 /// All of `slat`: its own subcommands, and those that it passes on.
@@ -173,11 +172,7 @@ struct Entry {
 impl List {
     /// Prints it.
     fn run(&self) -> Result<ExitCode, Error> {
-        #[derive(Serialize)]
-        struct Listed {
-            benches: Vec<Entry>,
-        }
-        let listed = Listed { benches: entries() };
+        let entries = entries();
         let mut out = io::stdout().lock();
         if let Some(who) = self.commands {
             registry::all()
@@ -185,7 +180,8 @@ impl List {
                 .flat_map(|row| who.commands(row))
                 .try_for_each(|line| writeln!(out, "{line}"))?;
         } else if self.json {
-            serde_json::to_writer(&mut out, &listed).map_err(io::Error::from)?;
+            serde_json::to_writer(&mut out, &BTreeMap::from([("benches", &entries)]))
+                .map_err(io::Error::from)?;
             writeln!(out)?;
         } else {
             let line = |entry: &Entry| {
@@ -193,7 +189,7 @@ impl List {
                     .map(str::to_owned)
                     .to_vec()
             };
-            write!(out, "{}", Grid(&listed.benches.iter().map(line).collect::<Vec<_>>()))?;
+            write!(out, "{}", Grid(&entries.iter().map(line).collect::<Vec<_>>()))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -201,13 +197,13 @@ impl List {
 
 impl Who {
     /// What is run of a bench.
-    fn commands(self, row: &Row) -> Vec<String> {
+    pub fn commands(self, row: &Program) -> Vec<String> {
         let args = match self {
             Self::Ci => row.about.ci,
             Self::Quick => row.about.quick,
             Self::Report => row.about.full,
             Self::Simulated => {
-                let bench = row.simulated.filter(|bench| bench.about().reported);
+                let bench = row.simulated().filter(|bench| bench.about().reported);
                 return bench.map(|bench| format!("sim {}", bench.name())).into_iter().collect();
             }
         };

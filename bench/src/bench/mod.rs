@@ -190,11 +190,11 @@ const ENDS: &str = "0 every check holds; 1 one does not; 2 bad input, or the mac
 
 impl ByName for Typed {
     fn commands() -> Vec<Command> {
-        let command = |row: &registry::Row| {
+        let command = |row: &Program| {
             let About { name, runs, takes: [time, memory], .. } = row.about;
-            let command = (row.program.flags)(Command::new(name));
+            let command = (row.flags)(Command::new(name));
             // A bench that virtual time has, too, asks there what it asks.
-            let simulated = || row.simulated.map(|bench| bench.about().asks.into());
+            let simulated = || row.simulated().map(|bench| bench.about().asks.into());
             let asks = command.get_about().cloned().or_else(simulated).unwrap_or_default();
             let command =
                 Asked::augment_args(command).mut_arg("runs", |arg| arg.default_value(runs)).about(asks);
@@ -206,7 +206,7 @@ impl ByName for Typed {
     fn parse(name: &str, matches: &ArgMatches) -> Option<Result<Self, clap::Error>> {
         let row = registry::all().iter().find(|row| row.about.name == name)?;
         let asked = Asked::from_arg_matches(matches);
-        Some(asked.and_then(|asked| Ok(Self { asked, bench: (row.program.parse)(matches)? })))
+        Some(asked.and_then(|asked| Ok(Self { asked, bench: (row.parse)(matches)? })))
     }
 }
 

@@ -1,13 +1,15 @@
 //! The figures of the documents, from `bench-results/`: `cargo run -p slat-bench --bin figures` writes `BENCHMARKS.md`, and the
 //! table in `README.md`. Its tests hold both against the results, byte by byte.
 
+use indicatif::HumanCount;
 use serde_json::{Map, Value};
+use slat_bench::levers;
 use slat_bench::registry::{self, Headline, Kept};
-use slat_bench::results::{Report, Row};
-use slat_bench::{levers, rules};
-use std::fmt::Write as _;
+use slat_bench::results::{Report, Row, Settings};
+use std::error::Error;
+use std::fmt::{self, Write as _};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 const BEGIN: &str =
     "<!-- figures: `cargo run -p slat-bench --bin figures` writes this from bench-results/ -->\n";
@@ -25,24 +27,24 @@ fn read(file: &str) -> Report {
 
 /// What is kept, in the order of the registry.
 fn kept() -> Vec<Kept> {
-    registry::all().iter().flat_map(registry::Row::kept).collect()
+    registry::all().iter().flat_map(registry::Program::kept).collect()
 }
 
-fn main() -> io::Result<()> {
-    fs::write(root().join("BENCHMARKS.md"), benchmarks())?;
+fn main() -> Result<(), Box<dyn Error>> {
+    fs::write(root().join("BENCHMARKS.md"), benchmarks()?)?;
     let readme = fs::read_to_string(root().join("README.md"))?;
-    fs::write(root().join("README.md"), with_figures(&readme))
+    Ok(fs::write(root().join("README.md"), with_figures(&readme)?)?)
 }
 
 /// The README with its figures as they are.
-fn with_figures(readme: &str) -> String {
+fn with_figures(readme: &str) -> Result<String, fmt::Error> {
     let (before, rest) = readme.split_once(BEGIN).expect("README.md: where its figures begin");
     let (_, after) = rest.split_once(END).expect("README.md: where its figures end");
-    format!("{before}{BEGIN}{}{END}{after}", figures())
+    Ok(format!("{before}{BEGIN}{}{END}{after}", figures()?))
 }
 
 /// The table of the README: a line for each headline of the registry.
-fn figures() -> String {
+fn figures() -> Result<String, fmt::Error> {
     let machine = read(kept()[0].file).machine.to_string();
     let mut text =
         format!("{machine}\n\n| what | unit | baseline | slat | command |\n|---|---|---|---|---|\n");
@@ -54,10 +56,9 @@ fn figures() -> String {
             text,
             "| {}{loses}{spread} | {unit} | {baseline}: {} | **{slat}** | `slat bench {command}` |",
             figure.what, figure.against
-        )
-        .expect("a string takes all");
+        )?;
     }
-    text
+    Ok(text)
 }
 
 /// A line of that table, with the row that has it.
@@ -92,11 +93,11 @@ fn is_inside_spread(row: &Row) -> bool {
 
 /// Whether slat's figure is worse than the baseline's.
 fn loses(row: &Row) -> bool {
-    row.baseline.is_some_and(|baseline| rules::is_lost(row.slat, baseline))
+    row.baseline.is_some_and(|baseline| row.slat > baseline)
 }
 
 /// All of it: a section for each file.
-fn benchmarks() -> String {
+fn benchmarks() -> Result<String, fmt::Error> {
     let mut text = String::from(
         "# Benchmarks\n\n\
          Generated from `bench-results/` by `cargo run -p slat-bench --bin figures`. Do not edit: a test compares this page with\n\
@@ -111,28 +112,21 @@ fn benchmarks() -> String {
              are of one interleaved run; the factor is against the first column, so above 1 a cell takes less. ≈: with 95 of 100 the factor\n\
              may as well be 1, so that the difference lies inside the spread. What does not win is listed below its table.\n";
     for Kept { file, levers, command, .. } in kept().into_iter().filter(|kept| !kept.levers.is_empty()) {
-        write!(
-            text,
-            "\n### {file}: what brings what\n{}",
-            levers::markdown(levers, &read(file).rows, &command, measured_of)
-        )
-        .expect("a string takes all");
+        write!(text, "\n### {file}: what brings what\n")?;
+        levers::markdown(&mut text, (levers, &read(file).rows, &command), measured_of)?;
     }
     text += "\n## Every row\n\n";
     for Kept { file, question, .. } in kept() {
-        writeln!(text, "* [{file}](#{file}): {question}").expect("a string takes all");
+        writeln!(text, "* [{file}](#{file}): {question}")?;
     }
-    for Kept { file, question, command, .. } in kept() {
-        section(&mut text, (file, question, &command), &read(file)).expect("a string takes all");
+    for kept in kept() {
+        section(&mut text, &kept, &read(kept.file))?;
     }
-    text
+    Ok(text)
 }
 
-fn section(
-    text: &mut String,
-    (file, question, command): (&str, &str, &str),
-    result: &Report,
-) -> std::fmt::Result {
+fn section(text: &mut String, kept: &Kept, result: &Report) -> fmt::Result {
+    let Kept { file, question, command, .. } = kept;
     let hold = result.checks.iter().filter(|check| check.ok).count();
     write!(text, "\n## {file}\n\n{question}\n\n```console\n$ slat bench {command}\n```\n\n")?;
     writeln!(text, "{}; {}.", result.machine, settings(&result.params))?;
@@ -158,12 +152,9 @@ fn escaped(text: &str) -> String {
     text.replace('|', "\\|").replace('<', "\\<")
 }
 
-/// Parameters as words: `order random, vcpus 2`.
+/// Parameters as words.
 fn settings(params: &Map<String, Value>) -> String {
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let words =
-        params.iter().map(|(key, value)| format!("{} {}", key.replace('_', " "), escaped(&text(value))));
-    words.collect::<Vec<_>>().join(", ")
+    escaped(&Settings(params).to_string().replace('_', " "))
 }
 
 /// The baseline and slat: a median, with the least and the greatest sample where they differ; a dash where there is none.
@@ -192,24 +183,17 @@ fn number(value: f64) -> String {
         below if below < 99.95 => 1,
         _ => 0,
     };
-    let text = format!("{value:.decimals$}");
     if decimals > 0 {
-        return text;
+        return format!("{value:.decimals$}");
     }
-    let digits = text.trim_start_matches('-');
-    let mut grouped = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    if text.starts_with('-') { format!("-{grouped}") } else { grouped }
+    let minus = if value < 0.0 { "-" } else { "" };
+    format!("{minus}{}", HumanCount(value.abs().round_ties_even() as u64))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use slat_bench::rules;
 
     fn document(name: &str) -> String {
         fs::read_to_string(root().join(name)).unwrap()
@@ -219,17 +203,20 @@ mod tests {
 
     #[test]
     fn benchmarks_are_the_results() {
-        assert!(document("BENCHMARKS.md") == benchmarks(), "BENCHMARKS.md is {SAYS}");
+        assert!(document("BENCHMARKS.md") == benchmarks().unwrap(), "BENCHMARKS.md is {SAYS}");
     }
 
     #[test]
     fn the_readme_has_the_figures_and_at_most_a_thousand_words() {
         let readme = document("README.md");
-        assert!(readme == with_figures(&readme), "README.md is {SAYS}");
+        assert!(readme == with_figures(&readme).unwrap(), "README.md is {SAYS}");
         let words = readme.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count();
         assert!(words <= 1000, "{words} words");
         let changed = readme.replacen("µs | ", "µs | 9", 1);
-        assert!(changed != readme && with_figures(&changed) == readme, "a typed figure is overwritten");
+        assert!(
+            changed != readme && with_figures(&changed).unwrap() == readme,
+            "a typed figure is overwritten"
+        );
     }
 
     /// The lines of the README, and what carries each.

@@ -6,9 +6,10 @@
 use super::replay::Replay;
 pub use crate::bench::machine::Machine;
 pub use crate::bench::report::{Check, Report as Bench, Row};
-pub use crate::sim::outcome::{Row as SimRow, SimReport as Sim};
+pub use crate::sim::outcome::{Row as SimRow, SimReport as Sim, Swept};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::iter;
 
 /// See the module's header.
 #[derive(Debug, Serialize, Deserialize)]
@@ -80,19 +81,18 @@ impl Data {
 
     /// Every check, with the command that made it. What could not be run at all is a check that does not hold.
     pub fn checks(&self) -> impl Iterator<Item = (&str, Check)> {
-        self.parts.iter().flat_map(|part| part.checks().map(|check| (part.command.as_str(), check)))
+        self.parts.iter().flat_map(|part| iter::repeat(&*part.command).zip(part.checks()))
     }
 }
 
 impl Part {
-    fn checks(&self) -> Box<dyn Iterator<Item = Check> + '_> {
+    fn checks(&self) -> Vec<Check> {
         match &self.outcome {
-            Outcome::Bench(bench) => Box::new(bench.checks.iter().cloned()),
-            Outcome::Sim(sim) => Box::new(sim.checks.iter().cloned()),
-            Outcome::Replay(replay) => Box::new(replay.checks().into_iter()),
+            Outcome::Bench(bench) => bench.checks.clone(),
+            Outcome::Sim(sim) => sim.checks.clone(),
+            Outcome::Replay(replay) => replay.checks(),
             Outcome::Failed(why) => {
-                let name = "it runs to its end".to_owned();
-                Box::new(std::iter::once(Check { name, ok: false, detail: why.clone() }))
+                vec![Check { name: "it runs to its end".into(), ok: false, detail: why.clone() }]
             }
         }
     }

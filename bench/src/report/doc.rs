@@ -2,6 +2,7 @@
 //!
 //! Text has one kind of markup: what stands between backquotes is code. It is Markdown as it is.
 
+use super::plot::Drawing;
 use maud::Markup;
 use std::fmt;
 
@@ -167,15 +168,16 @@ pub struct Plot {
 }
 
 impl Plot {
-    /// One that ranks nothing, and has no table.
+    /// One that ranks nothing, with the figures that are drawn.
     pub fn new(
         id: impl Into<String>,
         (title, about): (String, String),
-        from: impl IntoIterator<Item = Source>,
-        svg: Markup,
+        from: &[Source],
+        drawing: &Drawing,
+        figures: Option<Table>,
     ) -> Self {
-        let from = from.into_iter().collect();
-        Self { id: id.into(), title, from, about, svg, figures: None, ranked: None, sides: None }
+        let svg = drawing.svg(&title, &about);
+        Self { id: id.into(), title, from: from.into(), about, svg, figures, ranked: None, sides: None }
     }
 }
 
@@ -209,11 +211,6 @@ impl Better {
 pub type Filled<'f, T> = (Column, &'f dyn Fn(&T) -> Cell);
 
 impl Table {
-    /// A table without rows.
-    pub fn new(caption: impl Into<String>, columns: Vec<Column>) -> Self {
-        Self { caption: caption.into(), columns, rows: Vec::new() }
-    }
-
     /// A row for each of these.
     pub fn of<T, const N: usize>(
         caption: impl Into<String>,
@@ -223,6 +220,12 @@ impl Table {
         let (heads, cells): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
         let row = |row: T| cells.iter().map(|cell| cell(&row)).collect();
         Self { caption: caption.into(), columns: heads, rows: rows.into_iter().map(row).collect() }
+    }
+
+    /// One more column: its head, and its cell of each row.
+    pub fn add(&mut self, column: Column, cells: impl IntoIterator<Item = Cell>) {
+        self.columns.push(column);
+        self.rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell));
     }
 
     /// The block, unless there are no rows.

@@ -1,5 +1,7 @@
 //! Figures as people read them: three digits, and the unit that fits. What is no number is a dash.
 
+use indicatif::HumanCount;
+
 /// Three digits or so, with no unit.
 pub fn plain(value: f64) -> String {
     let size = value.abs();
@@ -7,7 +9,7 @@ pub fn plain(value: f64) -> String {
         _ if !value.is_finite() => "–".into(),
         _ if value < 0.0 => format!("−{}", plain(size)),
         _ if size >= 1e15 => format!("{value:.2e}"),
-        _ if size >= 1000.0 => thousands(value.round() as u64),
+        _ if size >= 1000.0 => HumanCount(value.round() as u64).to_string(),
         _ if size >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
         _ if size >= 10.0 => format!("{value:.1}"),
         _ if size >= 0.1 => format!("{value:.2}"),
@@ -18,29 +20,35 @@ pub fn plain(value: f64) -> String {
 
 /// Nanoseconds.
 pub fn ns(value: f64) -> String {
-    let units = [("s", 1e9), ("ms", 1e6), ("µs", 1e3)];
-    match units.into_iter().find(|(_, scale)| value.abs() >= *scale * 0.9995) {
-        _ if !value.is_finite() => "–".into(),
-        Some((unit, scale)) => format!("{} {unit}", digits(value / scale)),
-        None => format!("{} ns", digits(value)),
-    }
+    if value.is_finite() { time(value, digits) } else { "–".into() }
+}
+
+/// Nanoseconds on an axis.
+pub fn short_ns(value: f64) -> String {
+    time(value, tick)
+}
+
+fn time(ns: f64, text: fn(f64) -> String) -> String {
+    let (unit, scale) = largest([("s", 1e9), ("ms", 1e6), ("µs", 1e3)], ns).unwrap_or(("ns", 1.0));
+    format!("{} {unit}", text(ns / scale))
+}
+
+/// The first of these units, from the largest, that the figure has one of.
+fn largest(units: [(&'static str, f64); 3], value: f64) -> Option<(&'static str, f64)> {
+    units.into_iter().find(|(_, scale)| value.abs() >= *scale * 0.9995)
 }
 
 /// A figure with its unit; times in the unit of time that fits.
 pub fn with(value: f64, unit: &str) -> String {
-    let (scale, rest) = match unit.split_once(['/', ' ']) {
-        Some((time, rest)) => {
-            let rest = rest.trim_start_matches("a ");
-            (
-                of_time(time),
-                format!(" {} {rest}", if rest.starts_with(['a', 'e', 'i', 'o']) { "an" } else { "a" }),
-            )
-        }
-        None => (of_time(unit), String::new()),
-    };
-    match (scale, unit) {
+    let (time, each) = unit.split_once(['/', ' ']).unwrap_or((unit, ""));
+    match (of_time(time), unit) {
         _ if !value.is_finite() => "–".into(),
-        (Some(scale), _) => format!("{}{rest}", ns(value * scale)),
+        (Some(scale), _) if each.is_empty() => ns(value * scale),
+        (Some(scale), _) => {
+            let each = each.trim_start_matches("a ");
+            let a = if each.starts_with(['a', 'e', 'i', 'o']) { "an" } else { "a" };
+            format!("{} {a} {each}", ns(value * scale))
+        }
         (None, "share") => percent(value),
         (None, "%") => format!("{} %", digits(value)),
         (None, "x" | "times" | "ratio") => times(value),
@@ -81,9 +89,7 @@ pub fn percent(share: f64) -> String {
 
 /// A tick of an axis: short, and exact.
 pub fn tick(value: f64) -> String {
-    let units = [("G", 1e9), ("M", 1e6), ("k", 1e3)];
-    let (unit, scale) =
-        units.into_iter().find(|(_, scale)| value.abs() >= *scale * 0.9995).unwrap_or(("", 1.0));
+    let (unit, scale) = largest([("G", 1e9), ("M", 1e6), ("k", 1e3)], value).unwrap_or(("", 1.0));
     let mut text = format!("{:.4}", value / scale);
     if text.contains('.') {
         text.truncate(text.trim_end_matches('0').trim_end_matches('.').len());
@@ -95,24 +101,12 @@ fn digits(value: f64) -> String {
     let size = value.abs();
     match size {
         _ if value < 0.0 => format!("−{}", digits(size)),
-        _ if size >= 1000.0 => thousands(value.round() as u64),
+        _ if size >= 1000.0 => HumanCount(value.round() as u64).to_string(),
         _ if size >= 99.95 => format!("{value:.0}"),
         _ if size >= 9.995 => format!("{value:.1}"),
         _ if size >= 0.0995 || size == 0.0 => format!("{value:.2}"),
         _ => format!("{value:.4}"),
     }
-}
-
-fn thousands(value: u64) -> String {
-    let digits = value.to_string();
-    let mut text = String::new();
-    for (nth, digit) in digits.chars().enumerate() {
-        if nth > 0 && (digits.len() - nth).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The folder of a report. Whether it can be written is tried before anything is measured.
 
 use super::data::Data;
-use super::doc::{Block, Doc};
+use super::doc::Block;
 use super::{html, markdown, page, plot};
 use slat_cli::error::Error;
 use slat_cli::temporary::write_whole;
@@ -20,27 +20,27 @@ const DATA: &str = "data.json";
 impl Folder {
     /// Makes it, if it is not there, and tries whether files can be made in it.
     pub fn new(path: &Path) -> Result<Self, Error> {
-        let folder = Self(path.to_owned());
-        let tried = fs::create_dir_all(path).and_then(|()| {
+        let tried = || {
+            fs::create_dir_all(path)?;
             let probe = path.join(".slat-report");
             fs::write(&probe, "")?;
             fs::remove_file(probe)?;
             match [PAGE, MARKDOWN, DATA].into_iter().find(|name| path.join(name).is_dir()) {
                 Some(name) => Err(io::Error::other(format!("{name} is a folder"))),
-                None => Ok(()),
+                None => Ok(Self(path.to_owned())),
             }
-        });
-        match tried {
-            Ok(()) => Ok(folder),
-            Err(error) => Err(Error::Usage(format!("--output {}: {error}", path.display()))),
-        }
+        };
+        tried().map_err(|error| Error::Usage(format!("--output {}: {error}", path.display())))
     }
 
     /// Writes all of it, and says where the page is.
     pub fn write(&self, data: &Data) -> Result<PathBuf, Error> {
         let doc = page::doc(data);
-        for (name, svg) in plots(&doc) {
-            self.file(&format!("{name}.svg"), &svg)?;
+        for block in doc.sections.iter().flat_map(|section| &section.blocks) {
+            let Block::Plots(plots) = block else { continue };
+            for one in plots {
+                self.file(&format!("{}.svg", one.id), &plot::file(&one.svg))?;
+            }
         }
         let json = serde_json::to_string(data).map_err(io::Error::from)?;
         self.file(DATA, &json)?;
@@ -52,14 +52,4 @@ impl Folder {
     fn file(&self, name: &str, text: &str) -> io::Result<()> {
         write_whole(&self.0.join(name), text.as_bytes())
     }
-}
-
-/// Every plot, as a file.
-fn plots(doc: &Doc) -> Vec<(String, String)> {
-    let blocks = doc.sections.iter().flat_map(|section| &section.blocks);
-    let plots = blocks.filter_map(|block| match block {
-        Block::Plots(plots) => Some(plots),
-        _ => None,
-    });
-    plots.flatten().map(|one| (one.id.clone(), plot::file(&one.svg))).collect()
 }

@@ -1,6 +1,6 @@
 //! The page as one HTML file that needs nothing else: no script, no font, no picture from elsewhere.
 
-use super::doc::{Block, Card, Cell, Column, Doc, Mark, Plot, Section, Source, Table};
+use super::doc::{Block, Card, Cell, Column, Doc, Mark, Plot, Source, Table};
 use super::plot;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -23,20 +23,18 @@ pub fn page(doc: &Doc) -> String {
                 nav aria-label="Contents" {
                     @for section in &doc.sections { a href={ "#" (section.id) } { (section.short) } }
                 }
-                main { @for (nth, section) in doc.sections.iter().enumerate() { (part(section, nth == 0)) } }
+                main {
+                    @for (nth, section) in doc.sections.iter().enumerate() {
+                        section id=(section.id) {
+                            @if nth == 0 { h1 { (text(&section.title)) } } @else { h2 { (text(&section.title)) } }
+                            @for block in &section.blocks { (block_of(block)) }
+                        }
+                    }
+                }
             }
         }
     };
     markup.into_string()
-}
-
-fn part(section: &Section, first: bool) -> Markup {
-    html! {
-        section id=(section.id) {
-            @if first { h1 { (text(&section.title)) } } @else { h2 { (text(&section.title)) } }
-            @for block in &section.blocks { (block_of(block)) }
-        }
-    }
 }
 
 fn block_of(block: &Block) -> Markup {
@@ -71,11 +69,11 @@ fn card(card: &Card) -> Markup {
 
 fn badge(from: Source) -> Markup {
     let class = match from {
-        Source::Series => "badge series",
-        Source::Here => "badge here",
-        Source::Simulated => "badge simulated",
+        Source::Series => "series",
+        Source::Here => "here",
+        Source::Simulated => "simulated",
     };
-    html! { span class=(class) { (from.name()) } }
+    html! { span class={ "badge " (class) } { (from.name()) } }
 }
 
 fn figure(plot: &Plot) -> Markup {
@@ -94,7 +92,7 @@ fn table(table: &Table) -> Markup {
     let class = |column: &Column| if column.numeric { "n" } else { "w" };
     html! {
         // Wide tables are scrolled, by keyboard too.
-        div class="scroller" tabindex="0" role="region" aria-label=(plain(&table.caption)) {
+        div class="scroller" tabindex="0" role="region" aria-label=(table.caption.replace('`', "")) {
             table {
                 caption { (text(&table.caption)) }
                 @if table.columns.iter().any(|column| !column.label.is_empty()) {
@@ -136,8 +134,4 @@ fn text(words: &str) -> Markup {
             @if nth % 2 == 1 { code { (part) } } @else { (part) }
         }
     }
-}
-
-fn plain(words: &str) -> String {
-    words.replace('`', "")
 }

@@ -1,21 +1,17 @@
 //! The page as Markdown, with plots in files beside it: for reviews of text.
 
-use super::doc::{Block, Card, Cell, Column, Doc, Plot, Section, Table};
-use std::fmt::{self, Display, Write as _};
+use super::doc::{Block, Card, Cell, Column, Doc, Plot, Table};
+use std::fmt::{self, Write as _};
 
 /// The whole page.
 pub fn page(doc: &Doc) -> String {
     let mut out = String::new();
     for (nth, section) in doc.sections.iter().enumerate() {
+        let heading = writeln!(out, "{} {}\n", if nth == 0 { "#" } else { "##" }, section.title);
         // Writing to a string cannot fail.
-        let _ = part(&mut out, section, nth == 0);
+        let _ = heading.and_then(|()| section.blocks.iter().try_for_each(|one| block(&mut out, one)));
     }
     out
-}
-
-fn part(out: &mut String, section: &Section, first: bool) -> fmt::Result {
-    writeln!(out, "{} {}\n", if first { "#" } else { "##" }, section.title)?;
-    section.blocks.iter().try_for_each(|one| block(out, one))
 }
 
 fn block(out: &mut String, block_of: &Block) -> fmt::Result {
@@ -61,32 +57,18 @@ fn plot(out: &mut String, plot: &Plot) -> fmt::Result {
 
 fn table(out: &mut String, table: &Table) -> fmt::Result {
     writeln!(out, "{}\n", table.caption)?;
-    line(out, table.columns.iter().map(Head))?;
-    line(out, table.columns.iter().map(|column| if column.numeric { "---:" } else { "---" }))?;
-    table.rows.iter().try_for_each(|row| line(out, row.iter().map(Inside)))?;
+    line(out, table.columns.iter().map(head))?;
+    line(out, table.columns.iter().map(|column| if column.numeric { "---:" } else { "---" }.into()))?;
+    let cell = |cell: &Cell| format!("{}{}", cell.mark.sign(), cell.text);
+    table.rows.iter().try_for_each(|row| line(out, row.iter().map(cell)))?;
     writeln!(out)
 }
 
-fn line(out: &mut String, cells: impl Iterator<Item = impl Display>) -> fmt::Result {
-    let cells: Vec<String> = cells.map(|cell| cell.to_string().replace('|', "\\|")).collect();
+fn head(column: &Column) -> String {
+    column.from.map_or_else(|| column.label.clone(), |from| format!("{} ({})", column.label, from.name()))
+}
+
+fn line(out: &mut String, cells: impl Iterator<Item = String>) -> fmt::Result {
+    let cells: Vec<String> = cells.map(|cell| cell.replace('|', "\\|")).collect();
     writeln!(out, "| {} |", cells.join(" | "))
-}
-
-struct Head<'t>(&'t Column);
-
-impl Display for Head<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.from {
-            Some(from) => write!(f, "{} ({})", self.0.label, from.name()),
-            None => f.write_str(&self.0.label),
-        }
-    }
-}
-
-struct Inside<'t>(&'t Cell);
-
-impl Display for Inside<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.0.mark.sign(), self.0.text)
-    }
 }

@@ -38,15 +38,14 @@ mod simulations;
 mod tests;
 mod verdict;
 
-pub use doc::{Better, Ranked, Sides, Table, sides};
 #[cfg(test)]
-pub use doc::{Source, cell, figures as heads, number};
+pub use doc::{Better, Source, cell, figures as heads, number};
+pub use doc::{Ranked, Sides, Table, sides};
+pub use figure::of_time;
 
 use crate::bench::machine::Machine;
 use data::{Data, Part};
 use folder::Folder;
-use indicatif::ProgressBar;
-use report_commands::Step;
 use slat_cli::bar;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
@@ -97,23 +96,34 @@ impl Report {
     fn measure(&self) -> Data {
         let machine = Machine::detect();
         let steps = report_commands::all(self.quick);
-        let progress = Progress::new(!bar::is_quiet(), steps.len());
+        // Where it cannot be seen, a line for each step is, and what benches say goes nowhere.
+        let lines = !bar::is_quiet() && !stderr().is_terminal();
+        let bar =
+            bar::bar(Some(steps.len() as u64), "[{bar:20}] {pos} of {len}, {elapsed}  {prefix}  {wide_msg}");
+        bar.enable_steady_tick(Duration::from_millis(200));
+        bar::listen(Some(bar.clone()));
         let began = Instant::now();
         let mut parts = Vec::new();
         for (nth, step) in steps.iter().enumerate() {
-            progress.step(nth, step);
+            let command = step.command();
+            bar.set_position(nth as u64);
+            bar.set_message("");
+            bar.set_prefix(command.clone());
+            if lines {
+                eprintln!("{} of {}: slat {command}", nth + 1, steps.len());
+            }
             let began = Instant::now();
             let outcome = step.clone().run();
             // What was interrupted before it had a figure is no part.
-            if interrupt::asked() && matches!(outcome, data::Outcome::Failed(_)) {
-                break;
+            if !(interrupt::asked() && matches!(outcome, data::Outcome::Failed(_))) {
+                parts.push(Part { command, seconds: began.elapsed().as_secs_f64(), outcome });
             }
-            parts.push(Part { command: step.command(), seconds: began.elapsed().as_secs_f64(), outcome });
             if interrupt::asked() {
                 break;
             }
         }
-        progress.finish();
+        bar::listen(None);
+        bar.finish_and_clear();
         Data {
             slat: slat_cli::VERSION.to_owned(),
             machine,
@@ -129,44 +139,4 @@ fn read(file: &Path) -> Result<Data, Error> {
     let wrong = |error: &dyn std::fmt::Display| Error::Usage(format!("--from {}: {error}", file.display()));
     let text = fs::read_to_string(file).map_err(|error| wrong(&error))?;
     serde_json::from_str(&text).map_err(|error| wrong(&error))
-}
-
-/// A bar of one line on a terminal, else a line for each step.
-struct Progress {
-    bar: Option<ProgressBar>,
-    lines: bool,
-    steps: usize,
-}
-
-impl Progress {
-    fn new(wanted: bool, steps: usize) -> Self {
-        let terminal = stderr().is_terminal();
-        let bar = (wanted && terminal).then(|| {
-            let bar =
-                bar::bar(Some(steps as u64), "[{bar:20}] {pos} of {len}, {elapsed}  {prefix}  {wide_msg}");
-            bar.enable_steady_tick(Duration::from_millis(200));
-            bar
-        });
-        // With no bar to see it, what benches say goes nowhere.
-        bar::listen(Some(bar.clone().unwrap_or_else(ProgressBar::hidden)));
-        Self { bar, lines: wanted && !terminal, steps }
-    }
-
-    fn step(&self, nth: usize, step: &Step) {
-        let command = step.command();
-        if let Some(bar) = &self.bar {
-            bar.set_position(nth as u64);
-            bar.set_message("");
-            bar.set_prefix(command);
-        } else if self.lines {
-            eprintln!("{} of {}: slat {command}", nth + 1, self.steps);
-        }
-    }
-
-    fn finish(&self) {
-        bar::listen(None);
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-    }
 }

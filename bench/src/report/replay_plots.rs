@@ -1,11 +1,10 @@
 //! The watched replay on the page: how old memory is, how fast it is written, how long faults take, what flushes are for.
 
 use super::doc::{Plot, Source, Table, cell, figures, number, words};
-use super::figure::{ns, percent, plain, tick};
+use super::figure::{ns, percent, plain, short_ns, tick};
 use super::latency::name;
-use super::plot::{Axis, Bar, Line, Look, SHADES, Scale, bars, heat, histogram, lines};
+use super::plot::{Axis, Bar, Line, Look, SHADES, Scale, bars, heat, histogram, lines, shade};
 use super::replay::{Cause, Replay, Stretch};
-use super::scaling::short_ns;
 
 /// Time, as a replay has it.
 fn accesses(replay: &Replay) -> Axis {
@@ -38,20 +37,18 @@ pub fn ages(replay: &Replay) -> Plot {
         plain(replay.pages as f64),
         replay.trace
     );
-    let mut table = Table::new(
+    let shades = SHADES.iter().enumerate().map(|(nth, (_, name))| (*name, share(&|age| shade(age) == nth)));
+    let ends = [("1 or fewer", share(&recent)), ("8 or more", share(&old))];
+    let table = Table::of(
         "Parts of the guest's memory by age, over all passes",
-        vec![words("passes since last use"), figures("share", Source::Here)],
+        shades.chain(ends),
+        [
+            (words("passes since last use"), &|(name, _)| cell(*name)),
+            (figures("share", Source::Here), &|(_, share)| cell(percent(*share))),
+        ],
     );
-    let mut from = f32::NEG_INFINITY;
-    for (upto, name) in SHADES {
-        table.rows.push(vec![cell(name), cell(percent(share(&|age| (from..upto).contains(&age))))]);
-        from = upto;
-    }
-    for (name, holds) in [("1 or fewer", &recent as &dyn Fn(f32) -> bool), ("8 or more", &old)] {
-        table.rows.push(vec![cell(name), cell(percent(share(holds)))]);
-    }
-    let svg = heat(&title, &about, (&accesses(replay), &y), &heat_of.ages);
-    Plot { figures: Some(table), ..Plot::new("age-of-memory", (title, about), [Source::Here], svg) }
+    let drawing = heat((&accesses(replay), &y), &heat_of.ages);
+    Plot::new("age-of-memory", (title, about), &[Source::Here], &drawing, Some(table))
 }
 
 /// Dirty rate, and the latency of faults.
@@ -100,23 +97,19 @@ fn dirty(replay: &Replay) -> Plot {
         let [rate, none] = [plain(rate.round()), "–".into()];
         table.rows.push([name.into(), none.clone(), rate, none.clone(), none].map(cell).into());
     }
-    let svg = lines(&title, &about, (&accesses(replay), &y), &[line]);
-    Plot { figures: Some(table), ..Plot::new("dirty-rate", (title, about), [Source::Here], svg) }
+    let drawing = lines((&accesses(replay), &y), &[line]);
+    Plot::new("dirty-rate", (title, about), &[Source::Here], &drawing, Some(table))
 }
 
+/// The name of the last quantile, which is no mark of the histogram.
+const LONGEST: &str = "longest";
+
 fn latency(replay: &Replay) -> Plot {
-    let quantiles: Vec<(f64, u64)> =
-        replay.quantiles.iter().copied().filter(|(share, _)| *share < 1.0).collect();
-    let at = |wanted: f64| {
-        replay
-            .quantiles
-            .iter()
-            .find(|(share, _)| share.total_cmp(&wanted).is_eq())
-            .map_or(0.0, |(_, ns)| *ns as f64)
-    };
-    let title = format!("Fault latency, one vCPU: p50 is {}, p99.99 is {}", ns(at(0.5)), ns(at(0.9999)));
-    let marks: Vec<(f64, String)> =
-        quantiles.iter().map(|(share, ns)| (*ns as f64, name(1.0 / (1.0 - share)))).collect();
+    let name = |share: f64| if share < 1.0 { name(1.0 / (1.0 - share)) } else { LONGEST.to_owned() };
+    let mut quantiles: Vec<(f64, String)> =
+        replay.quantiles.iter().map(|&(share, ns)| (ns as f64, name(share))).collect();
+    let at = |wanted| quantiles.iter().find(|(_, name)| name == wanted).map_or(0.0, |(ns, _)| *ns);
+    let title = format!("Fault latency, one vCPU: p50 is {}, p99.99 is {}", ns(at("p50")), ns(at("p99.99")));
     // A bucket begins where the one before could have ended.
     let buckets: Vec<(f64, f64, f64)> = replay
         .fault_ns
@@ -134,33 +127,27 @@ fn latency(replay: &Replay) -> Plot {
         .to_owned();
     let table = Table::of(
         "time of a fault",
-        &replay.quantiles,
+        &quantiles,
         [
-            (words("quantile"), &|(share, _)| {
-                cell(if *share < 1.0 { name(1.0 / (1.0 - share)) } else { "longest".into() })
-            }),
-            (figures("at most", Source::Here), &|(_, time)| cell(ns(*time as f64))),
+            (words("quantile"), &|(_, name)| cell(name)),
+            (figures("at most", Source::Here), &|(time, _)| cell(ns(*time))),
         ],
     );
-    let svg = histogram(&title, &about, (&x, &y), &buckets, &marks);
-    Plot { figures: Some(table), ..Plot::new("fault-histogram", (title, about), [Source::Here], svg) }
+    quantiles.retain(|(_, name)| name != LONGEST);
+    let drawing = histogram((&x, &y), &buckets, &quantiles);
+    Plot::new("fault-histogram", (title, about), &[Source::Here], &drawing, Some(table))
 }
 
 /// What flushes are for.
 pub fn causes(replay: &Replay) -> Plot {
     let all: u64 = replay.causes.iter().map(|cause| cause.flushes).sum();
+    let aging = replay.causes.iter().find(|cause| cause.why == "aging").map_or(0, |aging| aging.flushes);
     let title = match replay.causes.first() {
         Some(first) if all > 0 => format!(
             "Flushes by cause: {} of them for `{}`; aging costs {}",
             percent(first.flushes as f64 / all as f64),
             first.why,
-            replay.causes.iter().find(|cause| cause.why == "aging").map_or(
-                "none".into(),
-                |aging| match aging.flushes {
-                    0 => "none".into(),
-                    flushes => plain(flushes as f64),
-                }
-            )
+            if aging == 0 { "none".into() } else { plain(aging as f64) }
         ),
         _ => "Flushes by cause: there were none".to_owned(),
     };
@@ -185,6 +172,6 @@ pub fn causes(replay: &Replay) -> Plot {
             }),
         ],
     );
-    let svg = bars(&title, &about, "Remote TLB flushes paid, logarithmic", &bars_of);
-    Plot { figures: Some(table), ..Plot::new("flushes-by-cause", (title, about), [Source::Here], svg) }
+    let drawing = bars("Remote TLB flushes paid, logarithmic", &bars_of);
+    Plot::new("flushes-by-cause", (title, about), &[Source::Here], &drawing, Some(table))
 }

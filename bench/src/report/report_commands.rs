@@ -6,7 +6,7 @@ use super::data::Outcome;
 use super::replay::Replay;
 use crate::registry;
 use crate::sim::Sim;
-use crate::typed::{Benches, Command, parse_line};
+use crate::typed::{Benches, Command, Who, parse_line};
 use slat_cli::error::Error;
 use slat_cli::interrupt;
 use slat_cli::thread::start_free;
@@ -26,14 +26,9 @@ pub enum Step {
 /// All steps: less than three minutes on two CPUs where `quick`, with small sizes and few rounds; else less than twenty, with the
 /// sizes that each bench has by itself, where that is possible.
 pub fn all(quick: bool) -> Vec<Step> {
-    let simulated =
-        registry::all().iter().filter_map(|row| row.simulated).filter(|bench| bench.about().reported);
-    let args = if quick { "--quick" } else { "" };
-    let sims = simulated.map(|bench| format!("sim {}", registry::command(bench.name(), args)));
-    let benches = registry::all().iter().flat_map(|row| {
-        let runs = if quick { row.about.quick } else { row.about.full };
-        runs.iter().map(|args| format!("bench {}", registry::command(row.about.name, args)))
-    });
+    let of = |who: Who| registry::all().iter().flat_map(move |row| who.commands(row));
+    let sims = of(Who::Simulated).map(|sim| if quick { sim + " --quick" } else { sim });
+    let benches = of(if quick { Who::Quick } else { Who::Report });
     std::iter::once(Step::Watched("cc1")).chain(sims.chain(benches).map(Step::Command)).collect()
 }
 

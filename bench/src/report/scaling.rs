@@ -1,9 +1,11 @@
 //! One simulation on the page: how each policy fares as vCPUs become more.
 
 use super::data::{Sim, SimRow};
-use super::doc::{Better, Block, Plot, Ranked, Source, Table, cell, dash, figures, number, strong, words};
-use super::figure::{ns, of_time, percent, plain, tick, with};
-use super::plot::{Axis, Line, Look, Scale, lines};
+use super::doc::{Better, Block, Mark, Plot, Ranked, Source, Table};
+use super::doc::{cell, dash, figures, marked, number, words};
+use super::figure::{ns, of_time, percent, plain, short_ns, tick, with};
+use super::plot::{self, Axis, Line, Look, Scale, values};
+use std::iter;
 
 /// Figures, beside the one that ranks the policies, that are worth a plot.
 const PLOTTED: [&str; 2] = ["average pass", "fault beside it"];
@@ -11,10 +13,9 @@ const PLOTTED: [&str; 2] = ["average pass", "fault beside it"];
 /// Plots.
 pub fn plots(sim: &Sim) -> Vec<Plot> {
     let Some(first) = sim.rows.iter().find_map(SimRow::first) else { return Vec::new() };
-    let mut plots = vec![figure(sim, &first.name)];
-    plots.extend(PLOTTED.iter().filter(|name| **name != first.name).map(|name| figure(sim, name)));
-    plots.push(if grows(sim) { efficiency(sim) } else { waiting(sim) });
-    plots.into_iter().flatten().collect()
+    let plotted = PLOTTED.into_iter().filter(|name| **name != first.name);
+    let figures = iter::once(&*first.name).chain(plotted).map(|name| figure(sim, name));
+    figures.chain([if grows(sim) { efficiency(sim) } else { waiting(sim) }]).flatten().collect()
 }
 
 /// Tables.
@@ -55,10 +56,6 @@ pub fn vcpus(all: &[u32]) -> Axis {
     }
 }
 
-fn values(lines: &[Line]) -> impl Iterator<Item = f64> + '_ {
-    lines.iter().flat_map(|line| line.points.iter().map(|point| point.1))
-}
-
 /// Of a line, its figure at `x`.
 fn at(line: &Line, x: f64) -> Option<f64> {
     line.points.iter().find(|point| point.0.total_cmp(&x).is_eq()).map(|point| point.1)
@@ -66,9 +63,16 @@ fn at(line: &Line, x: f64) -> Option<f64> {
 
 /// A plot in which slat is one of several lines, the one that looks so: see [`look`].
 pub struct Ranking<'r> {
+    pub id: String,
+    /// Where slat loses is added to it.
+    pub title: String,
+    pub about: String,
+    pub axes: (Axis, Axis),
     pub lines: Vec<Line>,
     pub better: Better,
-    /// What is on the horizontal axis, for the table of what is drawn, and how that is written.
+    /// The caption of the table of what is drawn.
+    pub caption: &'r str,
+    /// What is on the horizontal axis, for that table, and how that is written.
     pub at: (&'r str, fn(f64) -> String),
     /// A figure, as people read it.
     pub text: &'r dyn Fn(f64) -> String,
@@ -76,52 +80,34 @@ pub struct Ranking<'r> {
 }
 
 impl Ranking<'_> {
-    /// slat among the lines, if it is one; what does not do the work that is compared is none to be better than.
-    fn ranked(&self) -> Option<Ranked> {
-        let slat = self.lines.iter().find(|line| line.look == Look::Nth(0))?;
-        let others =
-            self.lines.iter().filter(|line| line.name != slat.name && !line.name.contains("no aging"));
-        let others = others.map(|line| line.name.clone()).collect();
-        Some(Ranked { slat: slat.name.clone(), others, better: self.better })
-    }
-
-    /// Where another line is better than slat's, as the end of a title; `places` names such places.
-    pub fn loses(&self, places: impl Fn(&[String]) -> String) -> String {
-        let Some(Ranked { slat, others, better }) = self.ranked() else { return String::new() };
-        let of = |name: &String| self.lines.iter().find(|line| line.name == *name);
-        let worse = |&&(x, mine): &&(f64, f64)| {
-            others.iter().filter_map(|name| at(of(name)?, x)).any(|theirs| better.is_worse(mine, theirs))
-        };
-        let points = of(&slat).map_or(&[][..], |line| &line.points);
-        let lost: Vec<String> = points.iter().filter(worse).map(|point| (self.at.1)(point.0)).collect();
-        if lost.is_empty() { String::new() } else { format!("; slat loses at {}", places(&lost)) }
-    }
-
-    /// The plot, with the table that it draws.
-    pub fn plot(
-        &self,
-        id: String,
-        (title, about): (String, String),
-        axes: (&Axis, &Axis),
-        caption: &str,
-    ) -> Plot {
-        let mut columns = vec![number(self.at.0)];
-        columns.extend(self.lines.iter().map(|line| figures(&line.name, self.from)));
-        let mut table = Table::new(caption, columns);
+    /// The plot, with the table that it draws; `places` names those where slat loses.
+    pub fn plot(self, places: impl Fn(&str) -> String) -> Plot {
+        let Self { id, mut title, about, axes: (x, y), lines, better, caption, at: (head, name), .. } = self;
         let mut all: Vec<f64> =
-            self.lines.iter().flat_map(|line| line.points.iter().map(|point| point.0)).collect();
+            lines.iter().flat_map(|line| line.points.iter().map(|point| point.0)).collect();
         all.sort_by(f64::total_cmp);
         all.dedup();
-        for x in all {
-            let cells = self.lines.iter().map(|line| dash(at(line, x), self.text));
-            table.rows.push(std::iter::once(cell((self.at.1)(x))).chain(cells).collect());
+        let mut table = Table::of(caption, &all, [(number(head), &|x| cell(name(**x)))]);
+        for line in &lines {
+            table.add(figures(&line.name, self.from), all.iter().map(|&x| dash(at(line, x), self.text)));
         }
-        let svg = lines(&title, &about, axes, &self.lines);
-        Plot {
-            figures: Some(table),
-            ranked: self.ranked(),
-            ..Plot::new(id, (title, about), [self.from], svg)
-        }
+        let slat = lines.iter().find(|line| line.look == Look::Nth(0));
+        let ranked = slat.map(|slat| {
+            // What does not do the work that is compared is none to be better than.
+            let other = |line: &&Line| line.name != slat.name && !line.name.contains("no aging");
+            let others: Vec<&Line> = lines.iter().filter(other).collect();
+            let worse = |&&(x, mine): &&(f64, f64)| {
+                others.iter().filter_map(|line| at(line, x)).any(|theirs| better.is_worse(mine, theirs))
+            };
+            let lost: Vec<String> = slat.points.iter().filter(worse).map(|point| name(point.0)).collect();
+            if !lost.is_empty() {
+                title = format!("{title}; slat loses at {}", places(&lost.join(", ")));
+            }
+            let others = others.iter().map(|line| line.name.clone()).collect();
+            Ranked { slat: slat.name.clone(), others, better }
+        });
+        let drawing = plot::lines((&x, &y), &lines);
+        Plot { ranked, ..Plot::new(id, (title, about), &[self.from], &drawing, Some(table)) }
     }
 }
 
@@ -166,16 +152,19 @@ impl Chart<'_> {
             ends.join(", ")
         );
         let scale = if self.linear { Scale::linear(values(&lines)) } else { Scale::log(values(&lines)) };
-        let (x, y) = (vcpus(&sim.vcpus()), Axis::new(self.y.0, scale, self.y.1));
         let ranking = Ranking {
+            id: format!("{}-{}", sim.sim, self.id),
+            title,
+            about,
+            axes: (vcpus(&sim.vcpus()), Axis::new(self.y.0, scale, self.y.1)),
             lines,
             better: self.better,
+            caption: self.caption,
             at: ("vCPUs", plain),
             text: self.text,
             from: Source::Simulated,
         };
-        let title = title + &ranking.loses(|at| format!("{} vCPUs", at.join(", ")));
-        Some(ranking.plot(format!("{}-{}", sim.sim, self.id), (title, about), (&x, &y), self.caption))
+        Some(ranking.plot(|vcpus| format!("{vcpus} vCPUs")))
     }
 }
 
@@ -254,13 +243,6 @@ fn capital(name: &str) -> String {
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// Nanoseconds on an axis.
-pub fn short_ns(value: f64) -> String {
-    let units = [("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0)];
-    let (unit, scale) = units.into_iter().find(|(_, scale)| value >= *scale * 0.9995).unwrap_or(("ns", 1.0));
-    format!("{} {unit}", tick(value / scale))
-}
-
 fn short_percent(value: f64) -> String {
     format!("{} %", tick(value))
 }
@@ -275,29 +257,26 @@ fn grows(sim: &Sim) -> bool {
 
 /// vCPUs down, policies across: the figure that ranks them, and how long vCPUs wait.
 fn table(sim: &Sim, name: &str) -> Table {
+    let vcpus = sim.vcpus();
+    let caption = format!("{name}, and the share of their time that vCPUs wait for locks and cache lines");
+    let mut table = Table::of(caption, &vcpus, [(number("vCPUs"), &|vcpus| cell(vcpus.to_string()))]);
     let policies = sim.policies();
-    let mut columns = vec![number("vCPUs")];
-    columns.extend(policies.iter().map(|policy| figures(*policy, Source::Simulated)));
-    columns.extend(policies.iter().map(|policy| figures(format!("waiting, {policy}"), Source::Simulated)));
-    let mut table = Table::new(
-        format!("{name}, and the share of their time that vCPUs wait for locks and cache lines"),
-        columns,
-    );
-    for vcpus in sim.vcpus() {
-        let rows = || policies.iter().map(|policy| sim.at(vcpus, policy));
-        let best = rows()
-            .flatten()
-            .filter_map(SimRow::first)
-            .map(|figure| figure.value)
-            .fold(f64::INFINITY, f64::min);
-        let mut cells = vec![cell(vcpus.to_string())];
-        cells.extend(rows().map(|row| match row.and_then(SimRow::first) {
-            Some(figure) if figure.value.total_cmp(&best).is_eq() => strong(with(figure.value, &figure.unit)),
-            Some(figure) => cell(with(figure.value, &figure.unit)),
-            None => cell("–"),
-        }));
-        cells.extend(rows().map(|row| dash(row, |row| percent(row.waiting))));
-        table.rows.push(cells);
+    let first = |vcpus: u32, policy: &str| sim.at(vcpus, policy).and_then(SimRow::first);
+    let best = |vcpus: u32| {
+        let all = policies.iter().filter_map(|policy| first(vcpus, policy));
+        all.map(|figure| figure.value).fold(f64::INFINITY, f64::min)
+    };
+    for policy in &policies {
+        let cells = vcpus.iter().map(|&vcpus| {
+            let Some(figure) = first(vcpus, policy) else { return cell("–") };
+            let is_best = figure.value.total_cmp(&best(vcpus)).is_eq();
+            marked(with(figure.value, &figure.unit), if is_best { Mark::Strong } else { Mark::None })
+        });
+        table.add(figures(*policy, Source::Simulated), cells);
+    }
+    for policy in &policies {
+        let waiting = vcpus.iter().map(|&vcpus| dash(sim.at(vcpus, policy), |row| percent(row.waiting)));
+        table.add(figures(format!("waiting, {policy}"), Source::Simulated), waiting);
     }
     table
 }

@@ -1,7 +1,7 @@
 //! How far the simulations can be believed: the costs that they assume, and the ranking of the policies when a cost is wrong.
 
-use super::data::{Data, Sim};
-use super::doc::{Block, Mark, Section, Source, Table, cell, figures, marked, number, words};
+use super::data::{Data, Sim, Swept};
+use super::doc::{Block, Mark, Section, Source, Table, cell, dash, figures, marked, number, words};
 use super::figure::{plain, times, with};
 use slat_machine::Costs;
 
@@ -16,9 +16,7 @@ pub fn section(data: &Data) -> Option<Section> {
             .into(),
     )];
     blocks.push(Block::Heading("Does the ranking hang on uncertain costs?".into()));
-    for (_, sim) in data.sims() {
-        blocks.extend(sweep(sim).map(Block::Table));
-    }
+    blocks.extend(data.sims().filter_map(|(_, sim)| sweep(sim)).map(Block::Table));
     blocks.push(Block::Heading("What things are taken to cost".into()));
     blocks.push(Block::Table(costs(first)));
     Some(Section {
@@ -34,19 +32,19 @@ fn sweep(sim: &Sim) -> Option<Table> {
     let first = sim.sweep.first()?;
     let vcpus = first.rows.first()?.vcpus;
     let unit = sim.at(vcpus, &first.rows.first()?.policy)?.first()?;
-    let mut columns = vec![words("cost"), number("times")];
-    columns.extend(first.rows.iter().map(|row| figures(&*row.policy, Source::Simulated)));
-    columns.push(words("ranking"));
-    let mut table =
-        Table::new(format!("{}: {} with {vcpus} vCPUs, with one cost changed", sim.sim, unit.name), columns);
-    for swept in &sim.sweep {
-        let mut cells = vec![cell(&swept.cost), cell(times(swept.factor))];
-        cells.extend(swept.rows.iter().map(|row| cell(with(row.value, &unit.unit))));
-        let (ranking, mark) =
-            if swept.ranking_holds { ("holds", Mark::Good) } else { ("changes", Mark::Bad) };
-        cells.push(marked(ranking, mark));
-        table.rows.push(cells);
+    let mut table = Table::of(
+        format!("{}: {} with {vcpus} vCPUs, with one cost changed", sim.sim, unit.name),
+        &sim.sweep,
+        [(words("cost"), &|swept| cell(&swept.cost)), (number("times"), &|swept| cell(times(swept.factor)))],
+    );
+    for (nth, row) in first.rows.iter().enumerate() {
+        let value = |swept: &Swept| dash(swept.rows.get(nth), |row| with(row.value, &unit.unit));
+        table.add(figures(&*row.policy, Source::Simulated), sim.sweep.iter().map(value));
     }
+    let holds = |swept: &Swept| {
+        if swept.ranking_holds { marked("holds", Mark::Good) } else { marked("changes", Mark::Bad) }
+    };
+    table.add(words("ranking"), sim.sweep.iter().map(holds));
     Some(table)
 }
 

@@ -213,7 +213,7 @@ fn kept() -> Data {
         let bench = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         Part { command: format!("bench {}", kept.command), seconds: 1.0, outcome: Outcome::Bench(bench) }
     };
-    let parts = crate::registry::all().iter().flat_map(crate::registry::Row::kept).map(result).collect();
+    let parts = crate::registry::all().iter().flat_map(crate::registry::Program::kept).map(result).collect();
     Data { parts, ..fixture() }
 }
 

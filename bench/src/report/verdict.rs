@@ -2,7 +2,7 @@
 //! tolerance with a reason. Figures whose sides have other names get no verdict.
 
 use super::data::Sim;
-use super::doc::{Mark, Sides, Source, Table, cell, figures, marked, number, strong, words};
+use super::doc::{Cell, Mark, Sides, Source, Table, cell, figures, marked, number, strong, words};
 use super::figure::with;
 
 /// See the module's header.
@@ -99,24 +99,13 @@ impl Verdict {
         }
     }
 
-    /// Its sign.
-    pub fn mark(&self) -> Mark {
+    /// As the page has it.
+    fn cell(&self) -> Cell {
         match self.says() {
-            Says::Reproduced | Says::Better => Mark::Good,
-            Says::NotReproduced => Mark::Bad,
-            Says::Nothing => Mark::Open,
-        }
-    }
-}
-
-impl Says {
-    /// In words.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Reproduced => "reproduced",
-            Self::Better => "better than the series'",
-            Self::NotReproduced => "not reproduced",
-            Self::Nothing => "no verdict",
+            Says::Reproduced => marked("reproduced", Mark::Good),
+            Says::Better => marked("better than the series'", Mark::Good),
+            Says::NotReproduced => marked("not reproduced", Mark::Bad),
+            Says::Nothing => marked("no verdict", Mark::Open),
         }
     }
 }
@@ -147,7 +136,7 @@ pub fn table(verdicts: &[Verdict]) -> Table {
             (figures("", Source::Series), &|one| cell(one.published.text())),
             (number("ours"), &|one| strong(one.ours.text())),
             (words("where"), &|one| cell(one.from.name().replace(' ', "\u{a0}"))),
-            (words("verdict"), &|one| marked(one.says().word(), one.mark())),
+            (words("verdict"), &|one| one.cell()),
             (words("reproduced is"), &|one| cell(one.tolerance.text())),
             (words("note"), &|one| cell(&one.note)),
         ],

@@ -1,8 +1,8 @@
 //! Bars: one figure for each name, written beside it; and histograms, with marks where quantiles are.
 
-use super::canvas::{Axis, Canvas, HEIGHT, Key, WIDTH, round};
+use super::canvas::{Axis, Canvas, Drawing, HEIGHT, WIDTH, round, width};
 use super::scale::Scale;
-use maud::{Markup, html};
+use maud::html;
 
 /// A bar.
 pub struct Bar {
@@ -12,14 +12,10 @@ pub struct Bar {
     pub text: String,
 }
 
-/// About what a letter takes.
-const LETTER: f64 = 6.7;
-
 /// Horizontal bars, on a logarithmic axis: figures that differ by thousands are all seen.
-pub fn bars(title: &str, about: &str, axis: &str, all: &[Bar]) -> Markup {
-    let letters = |text: &str| text.chars().count() as f64 * LETTER;
-    let names = all.iter().map(|bar| letters(&bar.name)).fold(0.0, f64::max);
-    let texts = all.iter().map(|bar| letters(&bar.text)).fold(0.0, f64::max);
+pub fn bars(axis: &str, all: &[Bar]) -> Drawing {
+    let names = all.iter().map(|bar| width(&bar.name)).fold(0.0, f64::max);
+    let texts = all.iter().map(|bar| width(&bar.text)).fold(0.0, f64::max);
     let most = all.iter().map(|bar| bar.value).filter(|value| value.is_finite()).fold(1.0, f64::max);
     let scale = Scale::log_between(0.5, most);
     let canvas = Canvas { left: 14.0 + names, top: 10.0, right: WIDTH - 20.0 - texts, bottom: HEIGHT - 32.0 };
@@ -36,24 +32,18 @@ pub fn bars(title: &str, about: &str, axis: &str, all: &[Bar]) -> Markup {
         path class="axis" d={ "M" (round(canvas.left)) " " (canvas.top) "V" (canvas.bottom) } {}
         (canvas.title_of_x(axis))
     };
-    Canvas::svg(title, about, &[], &inside)
+    Drawing { keys: Vec::new(), inside }
 }
 
 /// A histogram: how many are up to each bound, from the bound before; and marks with names.
-pub fn histogram(
-    title: &str,
-    about: &str,
-    (x, y): (&Axis, &Axis),
-    buckets: &[(f64, f64, f64)],
-    marks: &[(f64, String)],
-) -> Markup {
-    let canvas = Canvas { top: 34.0, ..Canvas::new(y.letters(), &[] as &[Key]) };
+pub fn histogram((x, y): (&Axis, &Axis), buckets: &[(f64, f64, f64)], marks: &[(f64, String)]) -> Drawing {
+    let canvas = Canvas { top: 34.0, ..Canvas::new(y, &[]) };
     let mut free = f64::NEG_INFINITY;
     let mut named = Vec::new();
     for (value, name) in marks {
         let Some(at) = x.scale.at(*value) else { continue };
         let (at, _) = canvas.place(at, 0.0);
-        let half = LETTER * name.chars().count() as f64 / 2.0;
+        let half = width(name) / 2.0;
         // A name stays inside of the plot. Where two are too near, that of the second is left out; the table has it.
         let middle = at.min(canvas.right - half);
         let apart = middle - half >= free;
@@ -76,5 +66,5 @@ pub fn histogram(
             }
         }
     };
-    Canvas::svg(title, about, &[], &inside)
+    Drawing { keys: Vec::new(), inside }
 }

@@ -11,6 +11,11 @@ const BOTTOM: f64 = HEIGHT - 48.0;
 /// About what a letter takes.
 const LETTER: f64 = 6.7;
 
+/// The width of a text, about.
+pub fn width(text: &str) -> f64 {
+    LETTER * text.chars().count() as f64
+}
+
 /// An axis.
 pub struct Axis {
     /// What is on it, with its unit.
@@ -27,12 +32,43 @@ impl Axis {
     pub fn new(title: impl Into<String>, scale: Scale, tick: fn(f64) -> String) -> Self {
         Self { title: title.into(), scale, tick, ticks: Vec::new() }
     }
+
+    fn places(&self) -> Vec<f64> {
+        if self.ticks.is_empty() { self.scale.ticks(6) } else { self.ticks.clone() }
+    }
 }
 
 /// An entry of the legend: its sign, drawn around a point, and its name.
 pub struct Key {
     pub sign: Markup,
     pub name: String,
+}
+
+/// What is drawn, and the legend above it.
+pub struct Drawing {
+    pub keys: Vec<Key>,
+    /// Between the axes, and these.
+    pub inside: Markup,
+}
+
+impl Drawing {
+    /// The whole plot.
+    pub fn svg(&self, title: &str, about: &str) -> Markup {
+        let title = title.replace('`', "");
+        html! {
+            svg class="plot" viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label={ (title) ". " (about) } {
+                title { (title) }
+                desc { (about) }
+                @for ((row, x), key) in rows(&self.keys).into_iter().zip(&self.keys) {
+                    g transform={ "translate(" (round(x)) " " (14 + 20 * row) ")" } {
+                        (key.sign)
+                        text x="17" y="4" { (key.name) }
+                    }
+                }
+                (self.inside)
+            }
+        }
+    }
 }
 
 /// Where to draw.
@@ -44,10 +80,10 @@ pub struct Canvas {
 }
 
 impl Canvas {
-    /// Room for these ticks of the vertical axis, and this legend.
-    pub fn new(tick_letters: usize, keys: &[Key]) -> Self {
+    /// Room for the ticks of this vertical axis, and this legend.
+    pub fn new(y: &Axis, keys: &[Key]) -> Self {
         let rows = rows(keys).last().map_or(0, |(row, _)| row + 1);
-        let left = 34.0 + LETTER * tick_letters as f64;
+        let left = 34.0 + y.places().into_iter().map(|tick| width(&(y.tick)(tick))).fold(0.0, f64::max);
         Self { left, top: 14.0 + 20.0 * rows as f64, right: RIGHT, bottom: BOTTOM }
     }
 
@@ -60,7 +96,7 @@ impl Canvas {
     pub fn axes(&self, x: &Axis, y: &Axis) -> Markup {
         let middle = round(f64::midpoint(self.top, self.bottom));
         html! {
-            @for tick in y.places(6) {
+            @for tick in y.places() {
                 @let (_, at) = self.place(0.0, y.scale.clamped(tick));
                 path class="grid" d={ "M" (self.left) " " (at) "H" (self.right) } {}
                 text x=(self.left - 7.0) y=(at + 4.0) text-anchor="end" { ((y.tick)(tick)) }
@@ -86,49 +122,15 @@ impl Canvas {
     fn apart(&self, x: &Axis) -> Vec<f64> {
         let mut free = f64::NEG_INFINITY;
         let mut kept = Vec::new();
-        for tick in x.places(6) {
+        for tick in x.places() {
             let (at, _) = self.place(x.scale.clamped(tick), 0.0);
-            let half = LETTER * (x.tick)(tick).chars().count() as f64 / 2.0;
+            let half = width(&(x.tick)(tick)) / 2.0;
             if at - half >= free && at + half <= WIDTH {
                 free = at + half + 8.0;
                 kept.push(tick);
             }
         }
         kept
-    }
-
-    /// The whole plot: `inside` between axes and legend.
-    pub fn svg(title: &str, about: &str, keys: &[Key], inside: &Markup) -> Markup {
-        html! {
-            svg class="plot" viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label={ (plain(title)) ". " (about) } {
-                title { (plain(title)) }
-                desc { (about) }
-                (Self::legend(keys))
-                (inside)
-            }
-        }
-    }
-
-    fn legend(keys: &[Key]) -> Markup {
-        html! {
-            @for ((row, x), key) in rows(keys).into_iter().zip(keys) {
-                g transform={ "translate(" (round(x)) " " (14 + 20 * row) ")" } {
-                    (key.sign)
-                    text x="17" y="4" { (key.name) }
-                }
-            }
-        }
-    }
-}
-
-impl Axis {
-    /// How many letters the longest tick has.
-    pub fn letters(&self) -> usize {
-        self.places(6).into_iter().map(|tick| (self.tick)(tick).chars().count()).max().unwrap_or(0)
-    }
-
-    fn places(&self, about: usize) -> Vec<f64> {
-        if self.ticks.is_empty() { self.scale.ticks(about) } else { self.ticks.clone() }
     }
 }
 
@@ -137,7 +139,7 @@ fn rows(keys: &[Key]) -> Vec<(usize, f64)> {
     let (mut row, mut x) = (0, 16.0);
     let mut places = Vec::new();
     for key in keys {
-        let width = 34.0 + LETTER * key.name.chars().count() as f64;
+        let width = 34.0 + width(&key.name);
         if x > 16.0 && x + width > WIDTH {
             (row, x) = (row + 1, 16.0);
         }
@@ -145,11 +147,6 @@ fn rows(keys: &[Key]) -> Vec<(usize, f64)> {
         x += width;
     }
     places
-}
-
-/// Without the marks of code.
-fn plain(title: &str) -> String {
-    title.replace('`', "")
 }
 
 /// To a tenth, which is less than a pixel.

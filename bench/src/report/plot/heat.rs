@@ -3,8 +3,8 @@
 //! Cells of one shade are one path, and neighbours in a row are one rectangle: some ten thousand cells are some ten
 //! kilobytes.
 
-use super::canvas::{Axis, Canvas, Key, round};
-use maud::{Markup, html};
+use super::canvas::{Axis, Canvas, Drawing, Key, round};
+use maud::html;
 
 /// The shades, from the hottest: up to which age, and how that is called.
 pub const SHADES: [(f32, &str); 7] = [
@@ -17,19 +17,20 @@ pub const SHADES: [(f32, &str); 7] = [
     (f32::INFINITY, "32+"),
 ];
 
-fn shade(age: f32) -> usize {
+/// The shade of an age.
+pub fn shade(age: f32) -> usize {
     SHADES.iter().position(|(upto, _)| age < *upto).unwrap_or(SHADES.len() - 1)
 }
 
 /// Columns of cells from left to right, each from the bottom up; a cell with no age is left out.
-pub fn heat(title: &str, about: &str, (x, y): (&Axis, &Axis), columns: &[Vec<Option<f32>>]) -> Markup {
+pub fn heat((x, y): (&Axis, &Axis), columns: &[Vec<Option<f32>>]) -> Drawing {
     let key = |(nth, (_, name)): (usize, &(f32, &str))| Key {
         sign: html! { path fill={ "var(--h" (nth) ")" } d="M-3 -7h15v13h-15z" {} },
         name: (*name).to_owned(),
     };
     let none = Key { sign: html! { path class="axis" d="M-3 -6.5h14v12h-14z" {} }, name: "not there".into() };
     let keys: Vec<Key> = SHADES.iter().enumerate().map(key).chain([none]).collect();
-    let canvas = Canvas::new(y.letters(), &keys);
+    let canvas = Canvas::new(y, &keys);
     let paths = paths(&canvas, columns);
     let inside = html! {
         (canvas.axes(x, y))
@@ -39,7 +40,7 @@ pub fn heat(title: &str, about: &str, (x, y): (&Axis, &Axis), columns: &[Vec<Opt
             }
         }
     };
-    Canvas::svg(title, about, &keys, &inside)
+    Drawing { keys, inside }
 }
 
 /// For each shade, its cells.

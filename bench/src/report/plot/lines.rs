@@ -1,6 +1,6 @@
 //! Lines: one for each policy, with a marker at each figure.
 
-use super::canvas::{Axis, Canvas, Key};
+use super::canvas::{Axis, Canvas, Drawing, Key};
 use maud::{Markup, html};
 
 /// A line.
@@ -21,46 +21,59 @@ pub enum Look {
     Area(usize),
 }
 
+/// The figures of all lines.
+pub fn values(lines: &[Line]) -> impl Iterator<Item = f64> + '_ {
+    lines.iter().flat_map(|line| line.points.iter().map(|point| point.1))
+}
+
 const COLOURS: usize = 6;
 const DASHES: [&str; COLOURS] = ["none", "7 4", "2 4", "10 3 2 3", "4 3", "1 3"];
 
+/// The n-th colour.
+fn colour(nth: usize) -> String {
+    format!("var(--s{})", nth % COLOURS)
+}
+
 /// Lines on two axes.
-pub fn lines(title: &str, about: &str, (x, y): (&Axis, &Axis), all: &[Line]) -> Markup {
-    let keys: Vec<Key> =
-        all.iter().map(|line| Key { sign: sign(line.look), name: line.name.clone() }).collect();
-    let keys = if keys.len() > 1 { &keys[..] } else { &[] };
-    let canvas = Canvas::new(y.letters(), keys);
+pub fn lines(axes: (&Axis, &Axis), all: &[Line]) -> Drawing {
+    let key = |line: &Line| Key { sign: sign(line.look), name: line.name.clone() };
+    // One line alone is named by the title.
+    let keys: Vec<Key> = if all.len() > 1 { all.iter().map(key).collect() } else { Vec::new() };
+    let canvas = Canvas::new(axes.1, &keys);
     let inside = html! {
-        (canvas.axes(x, y))
-        @for line in all {
-            @let places = places(&canvas, (x, y), line);
-            @match line.look {
-                Look::Nth(nth) => {
-                    path class="data" stroke={ "var(--s" (nth % COLOURS) ")" } stroke-dasharray=(DASHES[nth % COLOURS]) d=(path(&places)) {}
-                    @for &((x_at, y_at), point) in &places {
-                        g class="dot" fill={ "var(--s" (nth % COLOURS) ")" } {
-                            path d=(marker(nth, x_at, y_at)) { title { (line.name) ", " ((x.tick)(point.0)) ": " ((y.tick)(point.1)) } }
-                        }
-                    }
-                }
-                Look::Rings(nth) => {
-                    @for &((x_at, y_at), point) in &places {
-                        path class="ring" stroke={ "var(--s" (nth % COLOURS) ")" } d=(marker(nth, x_at, y_at)) {
-                            title { (line.name) ", " ((x.tick)(point.0)) ": " ((y.tick)(point.1)) }
-                        }
-                    }
-                }
-                Look::Area(nth) => {
-                    @if let (Some(first), Some(last)) = (places.first(), places.last()) {
-                        path class="under" fill={ "var(--s" (nth % COLOURS) ")" }
-                            d={ (path(&places)) "L" (last.0.0) " " (canvas.bottom) "H" (first.0.0) "z" } {}
-                    }
-                    path class="data thin" stroke={ "var(--s" (nth % COLOURS) ")" } d=(path(&places)) {}
+        (canvas.axes(axes.0, axes.1))
+        @for line in all { (drawn(&canvas, axes, line)) }
+    };
+    Drawing { keys, inside }
+}
+
+fn drawn(canvas: &Canvas, (x, y): (&Axis, &Axis), line: &Line) -> Markup {
+    let places = places(canvas, (x, y), line);
+    let marker = |nth: usize, &((x_at, y_at), point): &Placed| {
+        (marker(nth, x_at, y_at), format!("{}, {}: {}", line.name, (x.tick)(point.0), (y.tick)(point.1)))
+    };
+    html! {
+        @match line.look {
+            Look::Nth(nth) => {
+                path class="data" stroke=(colour(nth)) stroke-dasharray=(DASHES[nth % COLOURS]) d=(path(&places)) {}
+                @for (marker, title) in places.iter().map(|place| marker(nth, place)) {
+                    g class="dot" fill=(colour(nth)) { path d=(marker) { title { (title) } } }
                 }
             }
+            Look::Rings(nth) => {
+                @for (marker, title) in places.iter().map(|place| marker(nth, place)) {
+                    path class="ring" stroke=(colour(nth)) d=(marker) { title { (title) } }
+                }
+            }
+            Look::Area(nth) => {
+                @if let (Some(first), Some(last)) = (places.first(), places.last()) {
+                    path class="under" fill=(colour(nth))
+                        d={ (path(&places)) "L" (last.0.0) " " (canvas.bottom) "H" (first.0.0) "z" } {}
+                }
+                path class="data thin" stroke=(colour(nth)) d=(path(&places)) {}
+            }
         }
-    };
-    Canvas::svg(title, about, keys, &inside)
+    }
 }
 
 /// A place, and the figures that it stands for.
@@ -94,14 +107,14 @@ fn marker(nth: usize, x: f64, y: f64) -> String {
 fn sign(look: Look) -> Markup {
     match look {
         Look::Nth(nth) => html! {
-            path class="data" stroke={ "var(--s" (nth % COLOURS) ")" } stroke-dasharray=(DASHES[nth % COLOURS]) d="M-11 0H11" {}
-            path class="dot" fill={ "var(--s" (nth % COLOURS) ")" } d=(marker(nth, 0.0, 0.0)) {}
+            path class="data" stroke=(colour(nth)) stroke-dasharray=(DASHES[nth % COLOURS]) d="M-11 0H11" {}
+            path class="dot" fill=(colour(nth)) d=(marker(nth, 0.0, 0.0)) {}
         },
         Look::Rings(nth) => html! {
-            path class="ring" stroke={ "var(--s" (nth % COLOURS) ")" } d=(marker(nth, 5.0, 0.0)) {}
+            path class="ring" stroke=(colour(nth)) d=(marker(nth, 5.0, 0.0)) {}
         },
         Look::Area(nth) => html! {
-            path class="data" stroke={ "var(--s" (nth % COLOURS) ")" } d="M-8 0H11" {}
+            path class="data" stroke=(colour(nth)) d="M-8 0H11" {}
         },
     }
 }

@@ -19,9 +19,9 @@ mod lines;
 mod scale;
 
 pub use bars::{Bar, bars, histogram};
-pub use canvas::Axis;
-pub use heat::{SHADES, heat};
-pub use lines::{Line, Look, lines};
+pub use canvas::{Axis, Drawing};
+pub use heat::{SHADES, heat, shade};
+pub use lines::{Line, Look, lines, values};
 pub use scale::Scale;
 
 use maud::{Markup, PreEscaped, html};

@@ -9,12 +9,15 @@ use slat::notify::Young;
 use slat::table::formats::Ept4;
 use slat::{Again, Event, Hva, Idle, Pages, SecondaryMmu, Span, Vm};
 use slat_mm::HostView;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// See the module's header.
 pub struct Watched {
     vm: Arc<Vm<Ept4, HostView>>,
-    causes: Mutex<Vec<Cause>>,
+    /// By why.
+    causes: Mutex<BTreeMap<&'static str, Cause>>,
 }
 
 impl Watched {
@@ -24,25 +27,22 @@ impl Watched {
 
     /// What was counted, the most flushes first.
     pub fn causes(&self) -> Vec<Cause> {
-        let mut causes = self.causes.lock().clone();
-        causes.retain(|cause| cause.told > 0);
-        causes.sort_by(|a, b| (b.flushes, &a.why).cmp(&(a.flushes, &b.why)));
+        let mut causes: Vec<Cause> = self.causes.lock().values().cloned().collect();
+        causes.sort_by_key(|cause| Reverse(cause.flushes));
         causes
     }
 
     /// Counts what is flushed meanwhile for this cause.
-    pub fn counted<T>(&self, why: &str, work: impl FnOnce() -> T) -> T {
+    pub fn counted<T>(&self, why: &'static str, work: impl FnOnce() -> T) -> T {
         let before = self.vm.stats().flushes;
         let result = work();
         let after = self.vm.stats().flushes;
         let mut causes = self.causes.lock();
-        let at = causes.iter().position(|cause| cause.why == why).unwrap_or_else(|| {
-            causes.push(Cause { why: why.to_owned(), told: 0, flushes: 0, pages: 0 });
-            causes.len() - 1
-        });
-        causes[at].told += 1;
-        causes[at].flushes += after.paid - before.paid;
-        causes[at].pages += after.pages - before.pages;
+        let none = || Cause { why: why.to_owned(), told: 0, flushes: 0, pages: 0 };
+        let cause = causes.entry(why).or_insert_with(none);
+        cause.told += 1;
+        cause.flushes += after.paid - before.paid;
+        cause.pages += after.pages - before.pages;
         result
     }
 }

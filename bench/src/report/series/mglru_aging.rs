@@ -4,8 +4,8 @@ use super::super::data::{Data, Row, Sim};
 use super::super::doc::{
     Better, Block, Cell, Mark, Plot, Source, Table, cell, dash, figures, number, sides, strong, words,
 };
-use super::super::figure::{ns, tick, times, with};
-use super::super::plot::{Axis, Line, Look, Scale, lines};
+use super::super::figure::{ns, of_time, tick, times, with};
+use super::super::plot::{Axis, Line, Look, Scale, lines, values};
 use super::super::verdict::{Verdict, ratio};
 use super::super::{replay_plots, scaling};
 use super::{Answer, Parts, assemble, find, instead, line, losing, ratio_line, within};
@@ -72,12 +72,22 @@ pub fn answer(data: &Data) -> Answer {
         let about = format!("a pass page by page, lock held, and slat's by tables, {vcpus} vCPUs");
         card.push(losing(line(Source::Here, figure, about), row.slat > before));
     }
-    if let Some(found) = sim.and_then(|sim| self::simulated(sim, 112, "pass")) {
+    if let Some(found) = sim.and_then(|sim| simulated(sim, 112, "pass")) {
         card.push(ratio_line(Source::Simulated, found, &lock, "page by page, 112 vCPUs"));
     }
     let mut tables = vec![
-        Block::Table(table(data, sim, ("average pass", "pass"), |row| row.pass)),
-        Block::Table(table(data, sim, ("vCPU wall time", "wall"), |row| [row.wall[1], row.wall[2]])),
+        Block::Table(table(
+            "How long an aging pass takes while vCPUs fault memory in",
+            (data, PASS, "average pass"),
+            (sim, "pass"),
+            |row| row.pass,
+        )),
+        Block::Table(table(
+            "How long the vCPUs take for all of their memory while it is aged",
+            (data, "no opt → slat, both aging", "vCPU wall time"),
+            (sim, "wall"),
+            |row| [row.wall[1], row.wall[2]],
+        )),
     ];
     tables.extend(reclaimed(data));
     assemble(
@@ -91,10 +101,7 @@ pub fn answer(data: &Data) -> Answer {
             card,
             verdicts,
             tables,
-            plots: [Some(shorter(data, sim)), data.replay().map(replay_plots::ages)]
-                .into_iter()
-                .flatten()
-                .collect(),
+            plots: std::iter::once(shorter(data, sim)).chain(data.replay().map(replay_plots::ages)).collect(),
         },
     )
 }
@@ -105,14 +112,12 @@ fn shorter(data: &Data, sim: Option<&Sim>) -> Plot {
         TABLE.iter().map(|row| (row.vcpus.into(), row.pass[0] / row.pass[1])).collect();
     let here = data.rows(BENCH).filter(|row| row.is(LOCK, &[("figure", "average pass")]));
     let here = here.filter_map(|row| Some((row.param("vcpus").parse().ok()?, row.ratio?))).collect();
-    let simulated = |word| {
-        let point = |vcpus: u32| Some((f64::from(vcpus), self::simulated(sim?, vcpus, word)?));
-        sim.map_or(Vec::new(), |sim| sim.vcpus().into_iter().filter_map(point).collect())
-    };
+    let point = |vcpus: u32| Some((f64::from(vcpus), simulated(sim?, vcpus, "pass")?));
+    let simulated = sim.map_or(Vec::new(), |sim| sim.vcpus().into_iter().filter_map(point).collect());
     let line = |name: &str, look, points| Line { name: name.into(), look, points };
     let mut all = vec![
         line("the series", Look::Rings(5), published),
-        line("simulated: locked / lockless", Look::Nth(2), simulated("pass")),
+        line("simulated: locked / lockless", Look::Nth(2), simulated),
         line("real, here: locked / lockless", Look::Nth(0), here),
     ];
     all.retain(|line| !line.points.is_empty());
@@ -120,19 +125,13 @@ fn shorter(data: &Data, sim: Option<&Sim>) -> Plot {
     let about = "The length of an aging pass under the MMU lock, divided by its length without, against the number of vCPUs that fault meanwhile; \
                  both axes logarithmic. The series is on 112 CPUs; what is real here shares the CPUs of this machine. All passes go page by page."
         .to_owned();
-    let y = Axis::new(
-        "Times shorter",
-        Scale::log(all.iter().flat_map(|line| line.points.iter().map(|point| point.1))),
-        tick,
-    );
-    let counts = TABLE.map(|row| row.vcpus);
-    let svg = lines(&title, &about, (&scaling::vcpus(&counts), &y), &all);
-    let from = if sim.is_some() {
-        vec![Source::Series, Source::Simulated, Source::Here]
-    } else {
-        vec![Source::Series, Source::Here]
+    let x = scaling::vcpus(&TABLE.map(|row| row.vcpus));
+    let y = Axis::new("Times shorter", Scale::log(values(&all)), tick);
+    let from: &[Source] = match sim {
+        Some(_) => &[Source::Series, Source::Simulated, Source::Here],
+        None => &[Source::Series, Source::Here],
     };
-    Plot::new("aging-shorter", (title, about), from, svg)
+    Plot::new("aging-shorter", (title, about), from, &lines((&x, &y), &all), None)
 }
 
 /// What `locked` takes, as a multiple of what `lockless` does: of the figure that has this word in its name.
@@ -143,22 +142,16 @@ fn simulated(sim: &Sim, vcpus: u32, word: &str) -> Option<f64> {
 /// In nanoseconds.
 fn figure(sim: &Sim, vcpus: u32, policy: &str, word: &str) -> Option<f64> {
     let figure = sim.at(vcpus, policy)?.figures.iter().find(|figure| figure.name.contains(word))?;
-    Some(figure.value * super::super::figure::of_time(&figure.unit)?)
+    Some(figure.value * of_time(&figure.unit)?)
 }
 
 /// The series' columns before and after, beside ours.
 fn table(
-    data: &Data,
-    sim: Option<&Sim>,
-    (name, word): (&str, &str),
+    caption: &str,
+    (data, slat, name): (&Data, &str, &str),
+    (sim, word): (Option<&Sim>, &str),
     columns: fn(&Published) -> [f64; 2],
 ) -> Table {
-    let (caption, slat) = match word {
-        "pass" => ("How long an aging pass takes while vCPUs fault memory in", PASS),
-        _ => {
-            ("How long the vCPUs take for all of their memory while it is aged", "no opt → slat, both aging")
-        }
-    };
     let here =
         |row: &Published| find(data, BENCH, slat, &[("figure", name), ("vcpus", &row.vcpus.to_string())]);
     let simulated =

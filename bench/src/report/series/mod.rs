@@ -11,17 +11,17 @@ mod scalable_memslots;
 mod tdp_mmu;
 
 use super::data::{Bench, Data, Row, Sim, text};
-use super::doc::{
-    Better, Block, Card, CardLine, Plot, Section, Sides, Source, Table, cell, dash, figures, strong, words,
-};
+use super::doc::{Better, Block, Card, CardLine, Plot, Section, Sides, Source, Table};
+use super::doc::{cell, dash, figures, strong, words};
 use super::figure::{times, with};
 use super::plot::Look;
 use super::scaling;
 use super::verdict::{self, Tolerance, Verdict};
-use crate::levers::Grid;
+use crate::bench::report::Settings;
+use crate::levers::{self, Grid};
 use crate::registry;
-use serde_json::{Map, Value};
 use slat_series::PatchSeries;
+use std::iter;
 
 /// What a series' part of the page is made of.
 pub struct Answer {
@@ -59,10 +59,8 @@ struct Parts {
 fn assemble(data: &Data, parts: Parts) -> Answer {
     let mut verdicts = parts.verdicts;
     // Those that answer it.
-    let names: Vec<&str> = registry::all()
-        .iter()
-        .filter_map(|row| Some(row.about.name).filter(|_| row.about.series == parts.series))
-        .collect();
+    let answering = registry::all().iter().filter(|row| row.about.series == parts.series);
+    let names: Vec<&str> = answering.map(|row| row.about.name).collect();
     let sims: Vec<(&str, &Sim)> = names.iter().filter_map(|name| data.sim(name)).collect();
     verdicts.extend(sims.iter().flat_map(|(_, sim)| verdict::against(sim)));
     let mut blocks = vec![Block::Text(parts.about.to_owned())];
@@ -79,10 +77,8 @@ fn assemble(data: &Data, parts: Parts) -> Answer {
         blocks.extend(scaling::tables(command, sim));
     }
     for (command, bench) in names.iter().flat_map(|name| data.benches(name)) {
-        blocks.push(Block::Fold(
-            format!("Every row of `slat {command}`"),
-            vec![Block::Table(every_row(bench))],
-        ));
+        let rows = Block::Table(every_row(bench));
+        blocks.push(Block::Fold(format!("Every row of `slat {command}`"), vec![rows]));
     }
     let name = parts.series.name();
     let title = format!("The {name} series: {}", parts.title);
@@ -101,26 +97,22 @@ fn levers(data: &Data, series: PatchSeries) -> Vec<Block> {
     let blocks = |(bench, grid): (&str, &Grid)| {
         let filled = data.benches(bench).map(|(_, bench)| grid.fill(&bench.rows));
         let filled = filled.max_by_key(|filled| filled.iter().flatten().flatten().count())?;
-        let mut columns = vec![words("")];
-        columns.extend(grid.columns.iter().map(|(name, _)| figures(*name, Source::Here)));
-        let mut table = Table::new(format!("What brings what. {}", grid.what), columns);
-        let says = grid.no_gain(&filled).into_iter().map(|(_, loses)| loses.replace('*', ""));
-        let says =
-            std::iter::once(grid.says.replace('\n', " ")).chain(says).map(Block::Text).collect::<Vec<_>>();
-        for ((name, _, unit), figures) in grid.rows.iter().zip(filled) {
-            if figures.iter().all(Option::is_none) {
-                continue;
-            }
-            let cells = figures.iter().enumerate().map(|(at, figure)| {
-                let Some(figure) = figure else { return cell("–") };
-                let factor = figure.factor.filter(|_| at > 0);
-                let factor =
-                    factor.map_or(String::new(), |factor| format!(" ({}{})", times(factor), figure.sign()));
-                cell(with(figure.median, unit) + &factor)
-            });
-            table.rows.push(std::iter::once(cell(*name)).chain(cells).collect());
+        let no_gain = grid.no_gain(&filled).into_iter().map(|(_, loses)| loses.replace('*', ""));
+        let says = iter::once(grid.says.replace('\n', " ")).chain(no_gain).map(Block::Text);
+        let rows: Vec<_> =
+            grid.rows.iter().zip(&filled).filter(|(_, row)| row.iter().any(Option::is_some)).collect();
+        let caption = format!("What brings what. {}", grid.what);
+        let mut table = Table::of(caption, &rows, [(words(""), &|((name, ..), _)| cell(*name))]);
+        for (at, (name, _)) in grid.columns.iter().enumerate() {
+            let cell = |((.., unit), row): &(&(_, _, &str), &Vec<Option<levers::Figure>>)| {
+                dash(row[at].as_ref(), |figure| {
+                    let factor = figure.factor.map(|factor| format!(" ({}{})", times(factor), figure.sign()));
+                    with(figure.median, unit) + &factor.unwrap_or_default()
+                })
+            };
+            table.add(figures(*name, Source::Here), rows.iter().map(cell));
         }
-        (!table.rows.is_empty()).then(|| std::iter::once(Block::Table(table)).chain(says))
+        Some(iter::once(table.unless_empty()?).chain(says.collect::<Vec<_>>()))
     };
     grids.filter_map(blocks).flatten().collect()
 }
@@ -151,16 +143,16 @@ fn losing(line: CardLine, loses: bool) -> CardLine {
 
 /// Every row of a bench.
 fn every_row(bench: &Bench) -> Table {
-    let settings = |params: &Map<String, Value>, between: &str| {
-        let texts = params.iter().map(|(key, value)| format!("{key}{between}{}", text(Some(value))));
-        texts.collect::<Vec<_>>().join(", ")
+    let settings = |row: &Row| {
+        let texts = row.params.iter().map(|(key, value)| format!("{key}: {}", text(Some(value))));
+        cell(texts.collect::<Vec<_>>().join(", "))
     };
     Table::of(
-        settings(&bench.params, " "),
+        Settings(&bench.params).to_string(),
         &bench.rows,
         [
             (words("baseline, or what is done"), &|row| cell(&row.name)),
-            (words("settings"), &|row| cell(settings(&row.params, ": "))),
+            (words("settings"), &|row| settings(row)),
             (figures("baseline", Source::Here), &|row| dash(row.baseline, |value| with(value, &row.unit))),
             (figures("slat", Source::Here), &|row| strong(with(row.slat, &row.unit))),
             (figures("baseline / slat", Source::Here), &|row| dash(row.ratio, times)),

@@ -115,18 +115,22 @@ fn ours(data: &Data) -> Vec<Block> {
             .collect();
         let mut seen = std::collections::HashSet::new();
         names.retain(|name| seen.insert(*name));
-        let mut columns = vec![words("mean of"), figures("slat", Source::Here)];
-        columns.extend(names.iter().map(|name| figures(*name, Source::Here)));
-        let mut table = Table::new(caption, columns);
-        for counted in COUNTED {
-            let rows: Vec<&Row> = mean(data, device, counted).collect();
-            let Some(first) = rows.first() else { continue };
-            let mut cells = vec![cell(counted), strong(with(first.slat, &first.unit))];
-            cells.extend(names.iter().map(|name| {
-                let before = rows.iter().find(|row| row.name == *name).and_then(|row| row.baseline);
-                dash(before, |value| with(value, &first.unit))
-            }));
-            table.rows.push(cells);
+        let counted = COUNTED.iter().filter_map(|name| Some((name, mean(data, device, name).next()?)));
+        let counted: Vec<(&&str, &Row)> = counted.collect();
+        let mut table = Table::of(
+            caption,
+            &counted,
+            [
+                (words("mean of"), &|(name, _)| cell(**name)),
+                (figures("slat", Source::Here), &|(_, first)| strong(with(first.slat, &first.unit))),
+            ],
+        );
+        for name in names {
+            let before = |(counted, first): &(&&'static str, &Row)| {
+                let row = mean(data, device, counted).find(|row| row.name == name);
+                dash(row.and_then(|row| row.baseline), |value| with(value, &first.unit))
+            };
+            table.add(figures(name, Source::Here), counted.iter().map(before));
         }
         table
     });

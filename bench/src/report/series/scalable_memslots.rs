@@ -5,7 +5,7 @@ use super::super::doc::{
     Better, Block, Mark, Plot, Source, Table, cell, dash, figures, marked, number, sides, words,
 };
 use super::super::figure::{ns, tick, times, with};
-use super::super::plot::{Axis, Line, Look, Scale, lines};
+use super::super::plot::{Axis, Line, Look, Scale, lines, values};
 use super::super::verdict::{Verdict, ratio};
 use super::{Answer, Parts, assemble, find, instead, ratio_line, within};
 use slat_series::PatchSeries;
@@ -90,13 +90,10 @@ fn growth(data: &Data) -> Plot {
         tick,
         ticks: scalable_memslots::rows("unmap").iter().map(|(slots, _)| f64::from(*slots)).collect(),
     };
-    let values = all.iter().flat_map(|line| line.points.iter().map(|point| point.1));
-    let y = Axis::new("Times quicker", Scale::log(values), tick);
-    let svg = lines(&title, &about, (&x, &y), &all);
-    Plot {
-        sides: Some(kept),
-        ..Plot::new("memslots-growth", (title, about), [Source::Series, Source::Here], svg)
-    }
+    let y = Axis::new("Times quicker", Scale::log(values(&all)), tick);
+    let from = [Source::Series, Source::Here];
+    let drawing = lines((&x, &y), &all);
+    Plot { sides: Some(kept), ..Plot::new("memslots-growth", (title, about), &from, &drawing, None) }
 }
 
 fn table(data: &Data) -> Table {

@@ -8,19 +8,21 @@ use super::super::{latency, replay_plots};
 use super::{Answer, Parts, assemble, baseline, line};
 use slat_series::PatchSeries;
 use slat_series::tdp_mmu::{SAVED, VCPUS, WAITING};
+use std::iter;
 
 const BENCH: &str = "demand-paging";
 const MUTEX: &str = "one mutex: before";
 const LOCK: &str = "reader-writer lock: the series";
+const WAITED: &str = "waiting for the MMU lock";
 
 pub fn answer(data: &Data) -> Answer {
     let sim = data.sim(BENCH).map(|(_, sim)| sim);
     let at = |policy| sim.and_then(|sim| sim.at(VCPUS, policy));
     // The more vCPUs share the CPUs, the more there is to wait for.
-    let busiest =
-        data.benches(BENCH).map(|(_, bench)| bench).max_by(|a, b| waits(&a.rows).total_cmp(&waits(&b.rows)));
+    let waiting = data.benches(BENCH).filter_map(|(_, bench)| find(&bench.rows, MUTEX, WAITED));
+    let busiest = waiting.max_by(|a, b| baseline(a).total_cmp(&baseline(b)));
     let mut verdicts = Vec::new();
-    if let Some(row) = busiest.and_then(|bench| find(&bench.rows, MUTEX, "waiting for the MMU lock")) {
+    if let Some(row) = busiest {
         let share = baseline(row) / 100.0;
         verdicts.push(Verdict {
             claim: "with one mutex, vCPUs spend nearly all of their time waiting for it".into(),
@@ -67,28 +69,17 @@ fn find<'r>(rows: &'r [Row], name: &str, figure: &str) -> Option<&'r Row> {
     rows.iter().find(|row| row.is(name, &[("figure", figure)]))
 }
 
-fn waits(rows: &[Row]) -> f64 {
-    find(rows, MUTEX, "waiting for the MMU lock").and_then(|row| row.baseline).unwrap_or(0.0)
-}
-
 /// A figure of a bench's rows, as text.
 type Here<'h> = &'h dyn Fn(&[Row]) -> Option<String>;
 
 /// The series' figures; ours for each setting that was measured; the simulation's at the series' size.
 fn table(data: &Data) -> Table {
-    let mut columns = vec![words("figure"), figures("416 vCPUs, handlers", Source::Series)];
-    let benches: Vec<_> = data.benches(BENCH).map(|(_, bench)| bench).collect();
-    columns.extend(benches.iter().map(|bench| {
-        let [vcpus, served] = ["vcpus", "served"].map(|key| text(bench.params.get(key)));
-        figures(format!("{vcpus} vCPUs, pages served {served}"), Source::Here)
-    }));
     let sim = data.sim(BENCH).map(|(_, sim)| sim);
-    columns.extend(sim.map(|_| figures(format!("{VCPUS} vCPUs"), Source::Simulated)));
     let at = |policy| sim.and_then(|sim| sim.at(VCPUS, policy));
     let waits = |policy| Some(percent(at(policy)?.waiting));
     let saves = |policy| Some(percent(1.0 - at("none")?.wall_ns as f64 / at(policy)?.wall_ns as f64));
     let waiting = |name: &'static str, figure: fn(&Row) -> Option<f64>| {
-        move |rows: &[Row]| Some(percent(figure(find(rows, name, "waiting for the MMU lock")?)? / 100.0))
+        move |rows: &[Row]| Some(percent(figure(find(rows, name, WAITED)?)? / 100.0))
     };
     let time = |name: &'static str| {
         move |rows: &[Row]| {
@@ -96,31 +87,40 @@ fn table(data: &Data) -> Table {
             Some(percent(1.0 - row.slat / row.baseline?))
         }
     };
-    let none = || "–".to_owned();
-    let lines: [(&str, String, Here<'_>, Option<String>); 6] = [
+    let lines: [(&str, Option<f64>, Here<'_>, Option<String>); 6] = [
         (
             "waiting for the lock, one mutex",
-            percent(WAITING),
+            Some(WAITING),
             &waiting(MUTEX, |row| row.baseline),
             waits("exclusive"),
         ),
-        ("waiting, reader-writer lock", none(), &waiting(LOCK, |row| row.baseline), waits("read-write")),
-        ("waiting, slat", none(), &waiting(MUTEX, |row| Some(row.slat)), waits("none")),
-        ("time that slat saves against one mutex", percent(SAVED), &time(MUTEX), saves("exclusive")),
-        ("time that slat saves against the reader-writer lock", none(), &time(LOCK), saves("read-write")),
+        ("waiting, reader-writer lock", None, &waiting(LOCK, |row| row.baseline), waits("read-write")),
+        ("waiting, slat", None, &waiting(MUTEX, |row| Some(row.slat)), waits("none")),
+        ("time that slat saves against one mutex", Some(SAVED), &time(MUTEX), saves("exclusive")),
+        ("time that slat saves against the reader-writer lock", None, &time(LOCK), saves("read-write")),
         (
             "faults a second, slat",
-            none(),
+            None,
             &|rows| Some(plain(find(rows, MUTEX, "rate (ratio: slat / baseline)")?.slat * 1e3)),
             at("none").map(|row| plain(row.rate())),
         ),
     ];
-    let mut table = Table::new("Demand paging: every vCPU touches new memory, all at once", columns);
-    for (name, published, here, simulated) in lines {
-        let mut cells = vec![cell(name), cell(published)];
-        cells.extend(benches.iter().map(|bench| dash(here(&bench.rows), |text| text)));
-        cells.extend(sim.map(|_| strong(simulated.unwrap_or_else(none))));
-        table.rows.push(cells);
+    let mut table = Table::of(
+        "Demand paging: every vCPU touches new memory, all at once",
+        &lines,
+        [
+            (words("figure"), &|(name, ..)| cell(*name)),
+            (figures("416 vCPUs, handlers", Source::Series), &|(_, published, ..)| dash(*published, percent)),
+        ],
+    );
+    for (_, bench) in data.benches(BENCH) {
+        let [vcpus, served] = ["vcpus", "served"].map(|key| text(bench.params.get(key)));
+        let head = figures(format!("{vcpus} vCPUs, pages served {served}"), Source::Here);
+        table.add(head, lines.iter().map(|(_, _, here, _)| dash(here(&bench.rows), |text| text)));
+    }
+    if sim.is_some() {
+        let simulated = |(.., text): &(_, _, _, Option<String>)| strong(text.as_deref().unwrap_or("–"));
+        table.add(figures(format!("{VCPUS} vCPUs"), Source::Simulated), lines.iter().map(simulated));
     }
     table
 }
@@ -133,23 +133,24 @@ fn floor(data: &Data) -> Option<Block> {
     let mut settings: Vec<_> = rows.iter().map(|row| setting(row)).collect();
     settings.sort();
     settings.dedup();
-    let first = settings.first()?;
-    let mut columns = vec![words("who")];
-    columns.extend(
-        settings.iter().map(|(vcpus, order)| figures(format!("{vcpus} vCPU, {order}"), Source::Here)),
-    );
-    let mut table = Table::new("What one 4K fault costs, tables present", columns);
-    let ns = |value: f64| with(value, "ns");
     let of = |at: &(String, String)| -> Vec<&Row> {
         rows.iter().copied().filter(|row| setting(row) == *at).collect()
     };
-    let slat =
-        settings.iter().map(|at| Cell { mark: Mark::Strong, ..dash(of(at).first(), |row| ns(row.slat)) });
-    table.rows.push(std::iter::once(strong("slat")).chain(slat).collect());
-    for row in of(first) {
-        let before = |at| of(at).into_iter().find(|other| other.name == row.name)?.baseline;
-        let cells = settings.iter().map(|at| dash(before(at), ns));
-        table.rows.push(std::iter::once(cell(&row.name)).chain(cells).collect());
+    // Behind slat.
+    let peers = of(settings.first()?);
+    let who: Vec<Option<&str>> = iter::once(None).chain(peers.iter().map(|row| Some(&*row.name))).collect();
+    let mut table = Table::of(
+        "What one 4K fault costs, tables present",
+        who.iter().copied(),
+        [(words("who"), &|who| who.map_or_else(|| strong("slat"), cell))],
+    );
+    for at in &settings {
+        let (rows, ns) = (of(at), |value: f64| with(value, "ns"));
+        let cells = who.iter().map(|who| match who {
+            None => Cell { mark: Mark::Strong, ..dash(rows.first(), |row| ns(row.slat)) },
+            Some(name) => dash(rows.iter().find(|row| row.name == *name).and_then(|row| row.baseline), ns),
+        });
+        table.add(figures(format!("{} vCPU, {}", at.0, at.1), Source::Here), cells);
     }
     let mut blocks = vec![Block::Table(table)];
     blocks.extend(data.rows("migrate").find(|row| row.name == "downtime").map(|row| {
