@@ -4,7 +4,7 @@ use slat::{Format, Gfn, Gpa, Hva, Idle, PAGE_SIZE, Slot, SlotId, Vm};
 use slat_cli::error::Error;
 use slat_mm::{AddressSpace, Backing, HostView, Place, Prot};
 use slat_vcpu::guest::Layout;
-use slat_vcpu::trace::{Access, bundled};
+use slat_vcpu::trace::{Access, Bundled, bundled};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -25,34 +25,15 @@ pub struct Trace {
 impl Trace {
     /// The first `most` accesses of the bundled ones, with `every` of them in a stretch.
     pub fn all(every: usize, most: usize) -> Result<Vec<Self>, Error> {
-        let mut traces = Vec::new();
-        for bundled in bundled() {
-            let mut reader = bundled.reader()?;
-            let (mut stretches, mut regions) = (Vec::new(), BTreeSet::new());
-            let mut left = most;
-            while left > 0 {
-                let mut stretch = Vec::new();
-                let full = every.min(left);
-                while stretch.len() < full {
-                    let room = full - stretch.len();
-                    if reader.fill(&mut stretch, room)? == 0 {
-                        left = stretch.len();
-                        break;
-                    }
-                }
-                left -= stretch.len();
-                if stretch.is_empty() {
-                    break;
-                }
-                for access in &stretch {
-                    let last = access.addr + u64::from(access.size) - 1;
-                    regions.extend([access.addr, last].map(|addr| addr / Layout::REGION * Layout::REGION));
-                }
-                stretches.push(Arc::new(stretch));
-            }
-            traces.push(Self { name: bundled.name, stretches, regions: regions.into_iter().collect() });
-        }
-        Ok(traces)
+        let trace = |bundled: &Bundled| {
+            let mut accesses = Vec::new();
+            bundled.reader()?.fill(&mut accesses, most)?;
+            let regions: BTreeSet<u64> =
+                accesses.iter().flat_map(ends).map(|addr| addr / Layout::REGION * Layout::REGION).collect();
+            let stretches = accesses.chunks(every).map(|stretch| Arc::new(stretch.to_vec())).collect();
+            Ok(Self { name: bundled.name, stretches, regions: regions.into_iter().collect() })
+        };
+        bundled().iter().map(trace).collect()
     }
 
     /// For so many guests, each with a trace of its own: those beyond the first ones follow them, round robin.
@@ -92,10 +73,7 @@ impl Trace {
     pub fn touched(&self) -> impl Iterator<Item = (u32, Gfn)> {
         let mut layout = self.layout();
         let accesses = (0..).zip(self.stretches.iter().flat_map(|stretch| stretch.iter()));
-        let ends = accesses.flat_map(|(made, access)| {
-            let last = access.addr + u64::from(access.size) - 1;
-            [access.addr, last].map(|addr| (made, addr))
-        });
+        let ends = accesses.flat_map(|(made, access)| ends(access).map(|addr| (made, addr)));
         // `regions` has all that it touches.
         ends.filter_map(move |(made, addr)| Some((made, layout.gpa(addr)?.gfn())))
     }
@@ -121,6 +99,11 @@ impl Trace {
     pub fn accesses(&self) -> u64 {
         self.stretches.iter().map(|stretch| stretch.len() as u64).sum()
     }
+}
+
+/// The first and the last address that it touches.
+fn ends(access: &Access) -> [u64; 2] {
+    [access.addr, access.addr + u64::from(access.size) - 1]
 }
 
 #[cfg(test)]
