@@ -99,8 +99,11 @@ impl Bench for AgingPass {
     }
 }
 
+/// Puts the regions that leaf tables serve in the order of these tables in memory.
+type Order = fn(&mut [Gfn]);
+
 /// How leaf tables lie in memory, against the frames that they serve.
-const ORDERS: [(&str, fn(&mut [Gfn])); 2] = [("in order", |_| ()), ("shuffled", shuffle)];
+const ORDERS: [(&str, Order); 2] = [("in order", |_| ()), ("shuffled", shuffle)];
 
 /// The figures of one order of tables, in picoseconds a leaf.
 fn rows(params: &Map<String, Value>, laps: &Lineup<Entrant, Sample>) -> Vec<Row> {
