@@ -18,6 +18,7 @@ mod ksm_perf;
 mod latencies;
 mod leaf_tables;
 pub mod machine;
+mod mapped_slot;
 mod memslot_perf;
 mod migrate;
 mod numa_balancing;

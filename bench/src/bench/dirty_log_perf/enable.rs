@@ -5,22 +5,16 @@
 //! one page in it, and a part in which every page is mapped. What gradual logs leave undone is done by the first clear of
 //! everything: it is timed too, whole and by its longest piece.
 
-use super::logged_vm::{memory, set_log};
-use super::mapped_slot::{MappedSlot, on_first_cpu};
+use super::logged_slot::LoggedSlot;
+use super::logged_vm::set_log;
+use super::{DirtyLogPerf, name_of, timed};
 use crate::bench::harness::{Lineup, us};
 use crate::bench::report::{Check, Figure, Report, Row, params};
-use slat::{DirtyLog, Idle, Level, Track};
+use slat::{DirtyLog, Idle, Level};
 use slat_cli::error::Error;
 use slat_cli::size;
 use slat_series::{PatchSeries, kvm};
-use std::time::{Duration, Instant};
-
-/// How the log begins, and how it tracks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Entrant {
-    gradual: bool,
-    track: Track,
-}
+use std::time::Duration;
 
 /// What a VMM clears at a time: 64 MiB.
 const PIECE: u64 = (64 << 20) / Level::K4.bytes();
@@ -28,7 +22,6 @@ const PIECE: u64 = (64 << 20) / Level::K4.bytes();
 /// The result of one lap.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    gradual: bool,
     enable: Duration,
     /// Of a gradual log: all of it, and the longest piece.
     clear: Duration,
@@ -41,78 +34,63 @@ struct Sample {
 const FIGURES: [Figure<Sample>; 3] = [
     ("enabled gradually", "us", |sample| Some(us(sample.enable))),
     ("enabled gradually, and all of it cleared", "us", |sample| Some(us(sample.enable + sample.clear))),
-    ("the longest clear of 64M", "us", |sample| {
-        Some(us(if sample.gradual { sample.longest } else { sample.enable }))
-    }),
+    ("the longest clear of 64M", "us", |sample| Some(us(sample.longest))),
 ];
 
-/// Measures `sparse` bytes, of which the first `dense` have every page mapped.
-pub fn measure(
-    report: &mut Report,
-    (sparse, dense): (u64, u64),
-    tracks: &[Track],
-    runs: u32,
-) -> Result<(), Error> {
-    let entrants = tracks.iter().flat_map(|&track| [false, true].map(|gradual| Entrant { gradual, track }));
-    let laps = on_first_cpu(|idle| {
+impl DirtyLogPerf {
+    /// Measures memory that is sparse but for its first part.
+    pub(super) fn enable(&self, report: &mut Report, idle: &mut Idle, runs: u32) -> Result<(), Error> {
         let mut slots = Vec::new();
-        for entrant in entrants.clone() {
-            let log = DirtyLog::bitmap().track(entrant.track);
-            let log = if entrant.gradual { log.initially_set() } else { log };
-            slots.push((entrant, MappedSlot::new(log, idle, memory(sparse), memory(dense))?));
+        for &track in &self.track {
+            let log = DirtyLog::bitmap().track(track);
+            for (gradual, log) in [(false, log), (true, log.initially_set())] {
+                let slot = LoggedSlot::new(log, track, idle, [self.sparse, self.dense])?;
+                slots.push((track, gradual, slot));
+            }
         }
-        let mapped = |entrant: &Entrant| slots.iter().find(|(other, _)| other == entrant);
-        Lineup::run(runs, entrants, |entrant| {
-            entrant.lap(&mapped(entrant).expect("a slot for each entrant").1, idle)
-        })
-    })?;
-    let params = params! {
-        "test": "enable", "memory": size::text(sparse), "every page mapped in": size::text(dense), "baseline": "up front",
-    };
-    for &track in tracks {
-        let both = [false, true].map(|gradual| laps.of(Entrant { gradual, track }));
-        for row in Row::compare_each(&FIGURES, &params, both) {
-            let first = row.name == FIGURES[0].0;
-            let claim = first.then_some(kvm::ENABLE[0] / kvm::ENABLE[1]);
-            let row = row.of(super::name_of(track)).answering(first.then_some(PatchSeries::Kvm));
-            report.rows.push(row.claiming(claim));
+        let laps = Lineup::run(runs, slots, |(_, gradual, slot)| lap(slot, *gradual, idle))?;
+        let params = params! {
+            "test": "enable", "memory": size::text(self.sparse), "every page mapped in": size::text(self.dense),
+            "baseline": "up front",
+        };
+        for &track in &self.track {
+            let both = [false, true].map(|gradual| laps.find(|slot| (slot.0, slot.1) == (track, gradual)));
+            for row in Row::compare_each(&FIGURES, &params, both) {
+                let first = row.name == FIGURES[0].0;
+                let claim = first.then_some(kvm::ENABLE[0] / kvm::ENABLE[1]);
+                let row = row.of(name_of(track)).answering(first.then_some(PatchSeries::Kvm));
+                report.rows.push(row.claiming(claim));
+            }
         }
+        report.checks.push(Check::each(
+            "enable: up front every page is tracked and none dirty; gradually it is the other way round",
+            laps.all(),
+            |sample| sample.right,
+        ));
+        Ok(())
     }
-    report.checks.push(Check::each(
-        "enable: up front every page is tracked and none dirty; gradually it is the other way round",
-        laps.all(),
-        |sample| sample.right,
-    ));
-    Ok(())
 }
 
-impl Entrant {
-    fn lap(self, mapped: &MappedSlot, idle: &mut Idle) -> Result<Sample, Error> {
-        let pages = mapped.slot.gfns.len();
-        let mut bits = vec![0; pages.div_ceil(64) as usize];
-        mapped.write(self.track, |_| true);
-        let began = Instant::now();
-        set_log(&mapped.vm, idle, &mapped.slot, true)?;
-        let enable = began.elapsed();
+fn lap(slot: &LoggedSlot, gradual: bool, idle: &mut Idle) -> Result<Sample, Error> {
+    let (vm, slots, of) = (&slot.mapped.vm, slot.mapped.vm.slots(), &slot.mapped.slot);
+    let pages = of.gfns.len();
+    let mut bits = vec![0; pages.div_ceil(64) as usize];
+    slot.write(|_| true);
+    let (enable, ()) = timed(|| set_log(vm, idle, of, true))?;
 
-        let slots = mapped.vm.slots();
-        let dirty = slots.dirty_bits(idle, mapped.slot.id, &mut bits)?;
-        let state = (dirty, mapped.untracked(self.track));
-        let mut right = state == if self.gradual { (pages, mapped.pages) } else { (0, 0) };
-        let (mut clear, mut longest) = (Duration::ZERO, Duration::ZERO);
-        if self.gradual {
-            let mut cleared = 0;
-            for first in (0..pages).step_by(PIECE as usize) {
-                let piece = PIECE.min(pages - first);
-                let began = Instant::now();
-                let bits = &bits[(first / 64) as usize..];
-                cleared += slots.clear_dirty(idle, mapped.slot.id, first, piece, bits)?;
-                let time = began.elapsed();
-                (clear, longest) = (clear + time, longest.max(time));
-            }
-            right &= (cleared, mapped.untracked(self.track)) == (pages, 0);
+    let state = (slots.dirty_bits(idle, of.id, &mut bits)?, slot.untracked());
+    let mut right = state == if gradual { (pages, slot.mapped.pages) } else { (0, 0) };
+    let (mut clear, mut longest) = (Duration::ZERO, if gradual { Duration::ZERO } else { enable });
+    if gradual {
+        let mut cleared = 0;
+        for first in (0..pages).step_by(PIECE as usize) {
+            let (piece, bits) = (PIECE.min(pages - first), &bits[(first / 64) as usize..]);
+            let (time, count) = timed(|| slots.clear_dirty(idle, of.id, first, piece, bits))?;
+            cleared += count;
+            (clear, longest) = (clear + time, longest.max(time));
         }
-        set_log(&mapped.vm, idle, &mapped.slot, false)?;
-        Ok(Sample { gradual: self.gradual, enable, clear, longest, right })
+        right &= (cleared, slot.untracked()) == (pages, 0);
     }
+    set_log(vm, idle, of, false)?;
+    Ok(Sample { enable, clear, longest, right })
 }

@@ -8,12 +8,14 @@
 //!
 //! Each entrant finds the caches alike: every leaf has just been written.
 
-use super::logged_vm::{memory, set_log};
-use super::mapped_slot::{MappedSlot, on_first_cpu};
+use super::logged_slot::LoggedSlot;
+use super::logged_vm::set_log;
+use super::{DirtyLogPerf, name_of, timed};
 use crate::bench::harness::{Lineup, Series, us};
+use crate::bench::mapped_slot::{MappedSlot, is_drawn};
 use crate::bench::report::{Check, Report, Row, params};
 use slat::age::Scan;
-use slat::{DirtyLog, Gfn, Idle, Span, Track};
+use slat::{DirtyLog, Gfn, Idle, PAGE_SIZE, Span, Track};
 use slat_cli::error::Error;
 use slat_cli::size;
 use std::hint::black_box;
@@ -42,7 +44,7 @@ enum Entrant {
 
 /// The memslots and the bitmap that the entrants run on.
 struct Field {
-    slots: Vec<(Track, MappedSlot)>,
+    slots: Vec<(Track, LoggedSlot)>,
     /// As many words as a bitmap has.
     bits: Vec<AtomicU64>,
 }
@@ -54,51 +56,53 @@ struct Sample {
     right: bool,
 }
 
-/// Measures `bytes`, every page of which is mapped.
-pub fn measure(report: &mut Report, bytes: u64, tracks: &[Track], runs: u32) -> Result<(), Error> {
-    use Entrant::{Edits, Harvest, LockedRmw, Look, Read, ReadBits};
-    let of_density =
-        |&track| DENSITIES.into_iter().flat_map(move |dirty| [Harvest(track, dirty), Edits(track, dirty)]);
-    let entrants = tracks.iter().flat_map(of_density).chain([Look, Read, ReadBits, LockedRmw]);
-    let laps = on_first_cpu(|idle| {
-        let field = Field::new(bytes, tracks, idle)?;
-        Lineup::run(runs, entrants, |entrant| entrant.sample(&field, idle))
-    })?;
-    let of = |entrant| Series::of(laps.of(entrant), |sample: &Sample| sample.us);
-    let memory = size::text(bytes);
-    for &track in tracks {
-        let (scan, name) = match track {
-            Track::DirtyBits => (of(Look), "every table looked at"),
-            Track::Writes => (of(ReadBits), "the bitmap read"),
+impl DirtyLogPerf {
+    /// Measures memory of which every page is mapped.
+    pub(super) fn harvest(&self, report: &mut Report, idle: &mut Idle, runs: u32) -> Result<(), Error> {
+        use Entrant::{Edits, Harvest, LockedRmw, Look, Read, ReadBits};
+        let of_density = |&track| {
+            DENSITIES.into_iter().flat_map(move |dirty| [Harvest(track, dirty), Edits(track, dirty)])
         };
-        for (very_ones, edits) in [
-            (false, "density x a locked instruction for each page"),
-            (true, "the very locked instructions that are needed"),
-        ] {
-            let params = params! {
-                "test": "harvest", "memory": memory, "by": super::name_of(track),
-                "baseline": format!("{name} + {edits}"),
+        let entrants = self.track.iter().flat_map(of_density).chain([Look, Read, ReadBits, LockedRmw]);
+        let field = Field::new(self.harvested, &self.track, idle)?;
+        let laps = Lineup::run(runs, entrants, |entrant| entrant.sample(&field, idle))?;
+        let of = |entrant| Series::of(laps.of(entrant), |sample: &Sample| sample.us);
+        let memory = size::text(self.harvested);
+        for &track in &self.track {
+            let (scan, name) = match track {
+                Track::DirtyBits => (of(Look), "every table looked at"),
+                Track::Writes => (of(ReadBits), "the bitmap read"),
             };
-            for dirty in DENSITIES {
-                let density = f64::from(dirty) / 1000.0;
-                let edits = if very_ones {
-                    of(Edits(track, dirty)).median()
-                } else {
-                    density * of(LockedRmw).median()
+            for (very_ones, edits) in [
+                (false, "density x a locked instruction for each page"),
+                (true, "the very locked instructions that are needed"),
+            ] {
+                let params = params! {
+                    "test": "harvest", "memory": memory, "by": name_of(track), "baseline": format!("{name} + {edits}"),
                 };
-                let floor = Series::new(vec![scan.median() + edits]);
-                let (name, slat) = (format!("{}% dirty", density * 100.0), of(Harvest(track, dirty)));
-                report.rows.push(Row::compare(&name, params.clone(), "us", &floor, &slat));
+                for dirty in DENSITIES {
+                    let density = f64::from(dirty) / 1000.0;
+                    let edits = if very_ones {
+                        of(Edits(track, dirty)).median()
+                    } else {
+                        density * of(LockedRmw).median()
+                    };
+                    let floor = Series::new(vec![scan.median() + edits]);
+                    let (name, slat) = (format!("{}% dirty", density * 100.0), of(Harvest(track, dirty)));
+                    report.rows.push(Row::compare(&name, params.clone(), "us", &floor, &slat));
+                }
             }
         }
+        let params = params! { "test": "harvest", "memory": memory, "baseline": "the tables read, linearly" };
+        for (name, who) in
+            [("every table looked at", Look), ("a locked instruction for each page", LockedRmw)]
+        {
+            report.rows.push(Row::compare(name, params.clone(), "us", &of(Read), &of(who)));
+        }
+        let name = "harvest: what is told is what was dirty";
+        report.checks.push(Check::each(name, laps.all(), |sample| sample.right));
+        Ok(())
     }
-    let params = params! { "test": "harvest", "memory": memory, "baseline": "the tables read, linearly" };
-    for (name, who) in [("every table looked at", Look), ("a locked instruction for each page", LockedRmw)] {
-        report.rows.push(Row::compare(name, params.clone(), "us", &of(Read), &of(who)));
-    }
-    let name = "harvest: what is told is what was dirty";
-    report.checks.push(Check::each(name, laps.all(), |sample| sample.right));
-    Ok(())
 }
 
 impl Entrant {
@@ -108,10 +112,7 @@ impl Entrant {
         let mut laps = Vec::new();
         let mut right = true;
         for _ in 0..LAPS {
-            let (time, good) = match self {
-                Self::Harvest(track, dirty) => field.harvest(track, dirty, idle)?,
-                floor => field.floor(floor, idle),
-            };
+            let (time, good) = field.lap(self, idle)?;
             laps.push(us(time));
             right &= good;
         }
@@ -121,53 +122,43 @@ impl Entrant {
 
 impl Field {
     fn new(bytes: u64, tracks: &[Track], idle: &mut Idle) -> Result<Self, Error> {
-        let gfns = memory(bytes);
-        let mut all = Vec::new();
+        let mut slots = Vec::new();
         for &track in tracks {
-            let mapped = MappedSlot::new(DirtyLog::bitmap().track(track), idle, gfns, gfns)?;
-            set_log(&mapped.vm, idle, &mapped.slot, true)?;
-            all.push((track, mapped));
+            let slot = LoggedSlot::new(DirtyLog::bitmap(), track, idle, [bytes; 2])?;
+            set_log(&slot.mapped.vm, idle, &slot.mapped.slot, true)?;
+            slots.push((track, slot));
         }
-        Ok(Self { slots: all, bits: (0..gfns.len() / 64).map(|_| AtomicU64::new(0)).collect() })
+        Ok(Self { slots, bits: (0..bytes / PAGE_SIZE / 64).map(|_| AtomicU64::new(0)).collect() })
     }
 
-    fn of(&self, track: Track) -> &MappedSlot {
-        let found = self.slots.iter().find(|(other, _)| *other == track);
-        &found.expect("a slot for each way to track").1
-    }
-
-    /// Makes pages dirty, and harvests them.
+    /// Makes pages dirty, and harvests them: see the module's header.
     fn harvest(&self, track: Track, dirty: u32, idle: &mut Idle) -> Result<(Duration, bool), Error> {
-        let mapped = self.of(track);
-        let pages = pages(mapped, dirty);
-        let slots = mapped.vm.slots();
+        let (slot, pages) = self.dirty(track, dirty);
+        let slots = slot.mapped.vm.slots();
         if track == Track::Writes {
             for &page in &pages {
                 slots.mark_dirty(Span::sized(Gfn(page), 1));
             }
         }
-        mapped.write(track, |gfn| is_dirty(gfn.0, dirty));
-        let began = Instant::now();
-        let harvest = slots.harvest(idle, mapped.slot.id)?;
-        let took = began.elapsed();
+        slot.write(|gfn| is_drawn(gfn.0, dirty));
+        let (took, harvest) = timed(|| slots.harvest(idle, slot.mapped.slot.id))?;
         let good = harvest.iter().map(|page| page.page).eq(pages);
         let began = Instant::now();
         harvest.commit();
         Ok((took + began.elapsed(), good))
     }
 
-    fn read_bits(&self) -> u64 {
-        let mut any = [0; 8];
-        for words in self.bits.as_chunks::<8>().0 {
-            any.iter_mut().zip(words).for_each(|(any, word)| *any |= word.load(Relaxed));
-        }
-        any.into_iter().fold(0, |all, any| all | any)
+    /// A slot, and those of its pages that are dirty.
+    fn dirty(&self, of: Track, dirty: u32) -> (&LoggedSlot, Vec<u64>) {
+        let found = self.slots.iter().find(|(track, _)| *track == of);
+        let slot = &found.expect("a slot for each way to track").1;
+        (slot, (0..slot.mapped.pages).filter(|&page| is_drawn(page, dirty)).collect())
     }
 
-    /// One of the others.
-    fn floor(&self, who: Entrant, idle: &mut Idle) -> (Duration, bool) {
-        let (mapped, pages) = match who {
-            Entrant::Edits(track, dirty) => (self.of(track), pages(self.of(track), dirty)),
+    fn lap(&self, who: Entrant, idle: &mut Idle) -> Result<(Duration, bool), Error> {
+        let (slot, pages) = match who {
+            Entrant::Harvest(track, dirty) => return self.harvest(track, dirty, idle),
+            Entrant::Edits(track, dirty) => self.dirty(track, dirty),
             _ => (&self.slots[0].1, Vec::new()),
         };
         if let Entrant::Edits(Track::Writes, _) = who {
@@ -175,35 +166,30 @@ impl Field {
                 self.bits[(page / 64) as usize].fetch_or(1 << (page % 64), Relaxed);
             }
         }
-        mapped.rest();
-        let (began, mut good) = (Instant::now(), true);
-        match who {
-            Entrant::Look => {
-                let mut walk = mapped.vm.lockless(idle);
-                good = !walk.is_young_by(mapped.slot.gfns, Scan::detect());
-            }
-            Entrant::Read => mapped.tables.read(),
-            Entrant::LockedRmw => mapped.tables.locked_rmw(),
-            Entrant::Edits(..) => {
-                mapped.tables.locked_rmw_of(&pages);
-                for word in self.bits.iter().filter(|word| word.load(Relaxed) != 0) {
-                    black_box(word.swap(0, Relaxed));
+        slot.rest();
+        let MappedSlot { vm, slot, tables, .. } = &slot.mapped;
+        timed(|| {
+            match who {
+                Entrant::Look => return Ok(!vm.lockless(idle).is_young_by(slot.gfns, Scan::detect())),
+                Entrant::Read => tables.read(),
+                Entrant::LockedRmw => tables.locked_rmw(),
+                Entrant::Edits(..) => {
+                    tables.locked_rmw_of(&pages);
+                    for word in self.bits.iter().filter(|word| word.load(Relaxed) != 0) {
+                        black_box(word.swap(0, Relaxed));
+                    }
                 }
+                Entrant::ReadBits | Entrant::Harvest(..) => read_bits(&self.bits),
             }
-            Entrant::ReadBits | Entrant::Harvest(..) => {
-                black_box(self.read_bits());
-            }
-        }
-        (began.elapsed(), good)
+            Ok(true)
+        })
     }
 }
 
-/// The numbers of those that are dirty, spread evenly and in no pattern.
-fn pages(mapped: &MappedSlot, dirty: u32) -> Vec<u64> {
-    (0..mapped.slot.gfns.len()).filter(|&page| is_dirty(page, dirty)).collect()
-}
-
-fn is_dirty(page: u64, dirty: u32) -> bool {
-    let mixed = (page + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 32) % 1000 < u64::from(dirty)
+fn read_bits(bits: &[AtomicU64]) {
+    let mut any = [0; 8];
+    for words in bits.as_chunks::<8>().0 {
+        any.iter_mut().zip(words).for_each(|(any, word)| *any |= word.load(Relaxed));
+    }
+    black_box(any);
 }

@@ -1,4 +1,4 @@
-//! The VM of all tests here, on a host without data memory, as `Arithmetic`, whose pages are as large as one likes.
+//! The VM of tests with a guest, on a host without data memory, as `Arithmetic`, whose pages are as large as one likes.
 //!
 //! ```text
 //! gfn 0 ─▶ logged memory, in pages of the size asked for          1 TiB ─▶ elsewhere, in pages of 4K
@@ -7,8 +7,9 @@
 pub use crate::bench::arithmetic::Pages;
 use crate::bench::{machine_error, tables};
 use slat::table::formats::Ept4;
-use slat::{Builder, Gfn, Hva, Idle, Level, PAGE_SIZE, Slot, SlotError, SlotId, Span, Vm};
+use slat::{Builder, Gfn, Host, Hva, Idle, Level, PAGE_SIZE, Slot, SlotError, SlotId, Span, Vm};
 use slat_cli::error::Error;
+use slat_cli::thread::idle;
 
 /// A VM whose format has D bits.
 pub type LoggedVm = Vm<Ept4, Pages>;
@@ -25,12 +26,12 @@ pub fn builder(level: Level) -> Builder<Ept4, Pages> {
 }
 
 /// Builds the VM with these memslots, and brings in memory for their tables.
-pub fn build(builder: Builder<Ept4, Pages>, idle: &mut Idle, slots: &[Slot]) -> Result<LoggedVm, Error> {
+pub fn build(builder: Builder<Ept4, Pages>, slots: &[Slot]) -> Result<LoggedVm, Error> {
     let logged = slots.iter().filter(|slot| slot.gfns.end <= ELSEWHERE.start);
     let leaf_tables = logged.map(|slot| slot.gfns.len() / Level::M2.pages()).sum::<u64>();
     tables::reserve(leaf_tables * PAGE_SIZE * 65 / 64 + (64 << 20));
     let vm = builder.build().map_err(machine_error)?;
-    vm.slots().commit(idle, |tx| slots.iter().try_for_each(|&slot| tx.create(slot)))?;
+    vm.slots().commit(&mut idle()?, |tx| slots.iter().try_for_each(|&slot| tx.create(slot)))?;
     Ok(vm)
 }
 
@@ -49,6 +50,6 @@ pub fn memory(bytes: u64) -> Span<Gfn> {
 }
 
 /// Switches a slot's log on or off.
-pub fn set_log(vm: &LoggedVm, idle: &mut Idle, slot: &Slot, on: bool) -> Result<(), SlotError> {
+pub fn set_log(vm: &Vm<Ept4, impl Host>, idle: &mut Idle, slot: &Slot, on: bool) -> Result<(), SlotError> {
     vm.slots().commit(idle, |tx| tx.set_log_dirty(slot.id, on)).map(drop)
 }

@@ -1,14 +1,14 @@
 //! `slat bench dirty-log-perf`: what it costs to know which pages a guest writes, for the guest and for the harvester.
 //!
 //! ```text
-//! log       the stages of KVM's `dirty_log_perf_test`       stages.rs   (logging.rs: each way to log)
-//! enable    a log is switched on, up front or gradually     enable.rs   (mapped_slot.rs: leaf tables by address)
+//! log       the stages of KVM's `dirty_log_perf_test`       stages.rs
+//! enable    a log is switched on, up front or gradually     enable.rs   (logged_slot.rs: bits of leaves set at will)
 //! harvest   a harvest against the least that it could cost  harvest.rs  (the same)
 //! split     large pages, split eagerly or by stores         split.rs
 //! disable   large pages come back in place, or by faults    disable.rs
 //! ```
 //! The host of the VM (`logged_vm.rs`) has no data memory, so what is timed is the engine, and vCPUs that cache translations. The
-//! vCPUs (`vcpus.rs`) go over memory together (`sweep.rs`); logs report pages (`reported.rs`). A fault costs
+//! vCPUs (`vcpus.rs`) go over memory together (`sweep.rs`), and what each way to log (`logging.rs`) does between. A fault costs
 //! no exit from the guest here, which hardware would charge to the vCPU that faults. So each test with a guest is made a second
 //! time, where a fault takes a microsecond more (`--exits`). Checks compare the pages that logs
 //! reported with the pages that the guest wrote; no check is of speed.
@@ -16,10 +16,9 @@
 mod disable;
 mod enable;
 mod harvest;
+mod logged_slot;
 mod logged_vm;
 mod logging;
-mod mapped_slot;
-mod reported;
 mod split;
 mod stages;
 mod sweep;
@@ -27,20 +26,20 @@ mod sweep;
 mod tests;
 mod vcpus;
 
-use super::machine::Machine;
+use super::machine::{Machine, cpus};
+use super::mapped_slot::on_first_cpu;
 use super::report::{Report, params};
 use super::{About, Asked, Bench, TrackName, multiple_of, ring_size};
 use crate::typed::Unused;
+use clap::builder::{EnumValueParser, TypedValueParser};
 use clap::{Args, Command, ValueEnum};
 use logged_vm::MOST;
-use logging::{Entrant, Way};
-use slat::{Level, RingSize, Splitting, Track};
+use slat::{Level, RingSize, Track};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
 use slat_cli::size::size;
 use slat_series::PatchSeries;
-use stages::Stages;
 use std::time::{Duration, Instant};
 
 /// What it costs to know which pages a guest writes: enable, get, clear, disable; before against slat's ways (the TDP MMU series)
@@ -79,7 +78,8 @@ pub struct DirtyLogPerf {
     pages: Vec<PageSize>,
     /// log, enable, harvest, split: how stores are noticed: by faults, by the Dirty bits that walkers set
     #[arg(long, value_name = "HOW,…", value_delimiter = ',', default_value = "writes,dirty-bits")]
-    track: Vec<TrackName>,
+    #[arg(value_parser = EnumValueParser::<TrackName>::new().map(Track::from))]
+    track: Vec<Track>,
     /// enable: guest memory with a page in each 2M
     #[arg(long, value_name = "SIZE", default_value = "128G", value_parser = size)]
     sparse: u64,
@@ -95,8 +95,8 @@ pub struct DirtyLogPerf {
     /// log, split, disable: nanoseconds that an exit from the guest and the way back take, each. Here they take none; on
     /// hardware about as long as the second one says
     #[arg(long, value_name = "NS,…", value_delimiter = ',', default_value = "0,1000")]
-    #[arg(value_parser = clap::value_parser!(u32).range(0..=100_000))]
-    exits: Vec<u32>,
+    #[arg(value_parser = clap::value_parser!(u64).range(0..=100_000).map(Duration::from_nanos))]
+    exits: Vec<Duration>,
     /// What to measure
     #[arg(
         long,
@@ -129,6 +129,12 @@ enum PageSize {
     K4,
     #[value(name = "2m")]
     M2,
+}
+
+impl PageSize {
+    fn level(self) -> Level {
+        [Level::K4, Level::M2][self as usize]
+    }
 }
 
 /// The row of this bench in the registry.
@@ -170,43 +176,45 @@ impl Bench for DirtyLogPerf {
     }
 
     fn report(&self, asked: Asked) -> Result<Report, Error> {
-        let machine = Machine::detect();
-        let vcpus = self.vcpus.unwrap_or(machine.cores.clamp(1, 256) as u32);
-        self.refuse(vcpus)?;
-        let mut report = Report::of(ABOUT.name, machine);
+        self.refuse()?;
+        let mut report = Report::of(ABOUT.name, Machine::detect());
         report.params = params! {
-            "vcpus": vcpus,
+            "vcpus": self.vcpus(),
             "bytes_per_vcpu": self.bytes,
             "slots": self.slots,
             "write_percent": self.write_percent,
             "iterations": self.iterations,
             "runs": asked.runs,
         };
-        let runs = asked.runs;
-        let exits: Vec<_> = self.exits.iter().map(|&ns| Duration::from_nanos(ns.into())).collect();
-        let tracks: Vec<Track> = self.track.iter().map(|&name| name.into()).collect();
         for test in &self.tests {
             if interrupt::asked() {
                 break;
             }
-            say(format_args!("{test:?}: {runs} rounds"));
-            let report = &mut report;
-            match test {
-                Test::Log => self.log(report, (vcpus, &exits), &tracks, runs)?,
-                Test::Enable => enable::measure(report, (self.sparse, self.dense), &tracks, runs)?,
-                Test::Harvest => harvest::measure(report, self.harvested, &tracks, runs)?,
-                Test::Split => split::measure(report, self.huge, (vcpus, &exits), &tracks, runs)?,
-                Test::Disable => disable::measure(report, self.huge, (vcpus, &exits), runs)?,
-            }
+            say(format_args!("{test:?}: {} rounds", asked.runs));
+            self.measure(*test, &mut report, asked.runs)?;
         }
         Ok(report)
     }
 }
 
 impl DirtyLogPerf {
+    fn vcpus(&self) -> u32 {
+        self.vcpus.unwrap_or_else(|| cpus().clamp(1, 256) as u32)
+    }
+
+    fn measure(&self, test: Test, report: &mut Report, runs: u32) -> Result<(), Error> {
+        match test {
+            Test::Log => self.log(report, runs),
+            Test::Enable => on_first_cpu(|idle| self.enable(report, idle, runs)),
+            Test::Harvest => on_first_cpu(|idle| self.harvest(report, idle, runs)),
+            Test::Split => self.split(report, runs),
+            Test::Disable => self.disable(report, runs),
+        }
+    }
+
     /// Refuses sizes that cannot be measured.
-    fn refuse(&self, vcpus: u32) -> Result<(), Error> {
-        let large = Level::M2;
+    fn refuse(&self) -> Result<(), Error> {
+        let (large, vcpus) = (Level::M2, self.vcpus());
         multiple_of(large, "bytes", self.bytes, MOST / u64::from(vcpus) / large.bytes() * large.bytes())?;
         multiple_of(large, "sparse", self.sparse, MOST)?;
         multiple_of(large, "dense", self.dense, self.sparse)?;
@@ -223,41 +231,6 @@ impl DirtyLogPerf {
         }
         Ok(())
     }
-
-    /// Each way to log, in the stages of KVM's test; the first one is the one before.
-    fn entrants(&self, tracks: &[Track]) -> Vec<Entrant> {
-        let manual = tracks.iter().filter(|_| !self.no_manual).map(|&track| Way::Manual(track));
-        let auto = tracks.iter().map(|&track| Way::Auto(track));
-        let splitting = if self.lazy { Splitting::Lazy } else { Splitting::Eager };
-        let ways = std::iter::once(Way::Before).chain(auto).chain(manual).chain(self.ring.map(Way::Ring));
-        ways.map(|way| Entrant { way, splitting }).collect()
-    }
-
-    fn log(
-        &self,
-        report: &mut Report,
-        (vcpus, exits): (u32, &[Duration]),
-        tracks: &[Track],
-        runs: u32,
-    ) -> Result<(), Error> {
-        for (pages, &exit) in self.pages.iter().flat_map(|pages| exits.iter().map(move |exit| (pages, exit)))
-        {
-            if interrupt::asked() {
-                break;
-            }
-            let stages = Stages {
-                vcpus,
-                bytes_per_vcpu: self.bytes,
-                slots: self.slots,
-                percent: self.write_percent,
-                iterations: self.iterations,
-                size: if *pages == PageSize::K4 { Level::K4 } else { Level::M2 },
-                exit,
-            };
-            stages.measure(report, self.entrants(tracks), runs)?;
-        }
-        Ok(())
-    }
 }
 
 fn name_of(track: Track) -> &'static str {
@@ -271,9 +244,9 @@ fn exit_name(exit: Duration) -> String {
     format!("{} ns", exit.as_nanos())
 }
 
-/// How long `work` takes.
-fn timed(work: impl FnOnce() -> Result<(), Error>) -> Result<Duration, Error> {
+/// How long `work` takes, and what it has made.
+fn timed<T, E>(work: impl FnOnce() -> Result<T, E>) -> Result<(Duration, T), E> {
     let began = Instant::now();
-    work()?;
-    Ok(began.elapsed())
+    let made = work()?;
+    Ok((began.elapsed(), made))
 }

@@ -5,36 +5,22 @@
 //! ```
 //! vCPUs stand still while the log is got and cleared, as in KVM's test. So the truth is known page by page.
 
-use super::exit_name;
 use super::logged_vm::{Pages, build, memory, slot};
 use super::logging::{Entrant, Way};
-use super::reported::Verdict;
-use super::sweep::Pass;
+use super::sweep::{Pass, Verdict};
 use super::vcpus::{Vcpus, parts};
+use super::{DirtyLogPerf, exit_name, timed};
 use crate::bench::harness::{Lineup, us};
 use crate::bench::report::{Check, Figure, Report, Row, params};
 use slat::table::formats::Ept4;
-use slat::{Builder, Gfn, Level, Slot, Span, Splitting};
+use slat::{Builder, Level, Slot, Splitting};
 use slat_cli::error::Error;
-use slat_cli::thread::idle;
+use slat_cli::interrupt;
 use slat_series::PatchSeries;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// The settings of a run.
-#[derive(Clone, Copy, Debug)]
-pub struct Stages {
-    pub vcpus: u32,
-    /// A multiple of 2 MiB.
-    pub bytes_per_vcpu: u64,
-    pub slots: u32,
-    pub percent: u32,
-    pub iterations: u32,
-    /// The host's pages.
-    pub size: Level,
-    /// What an exit from the guest takes.
-    pub exit: Duration,
-}
+/// The host's pages, and what an exit from the guest takes.
+pub type Setting = (Level, Duration);
 
 /// How long one iteration took, and what its log reported.
 #[derive(Clone, Copy, Debug)]
@@ -55,8 +41,8 @@ pub struct Sample {
     pub iterations: Vec<Iteration>,
     disable: Duration,
     again: Duration,
-    /// Times that a vCPU left the guest because its ring was full.
-    pub rings_full: u64,
+    /// Times that a vCPU left the guest because its ring was full; none where it has no ring.
+    pub rings_full: Option<u64>,
 }
 
 const FIGURES: [Figure<Sample>; 8] = [
@@ -70,14 +56,12 @@ const FIGURES: [Figure<Sample>; 8] = [
     ("every page stored to again", "us", |sample| Some(us(sample.again))),
 ];
 
-/// Figures of ways whose clear is a step of its own.
-const ALONE: [Figure<Sample>; 2] = [
+/// Figures of ways whose clear is a step of its own, and of rings.
+const ALONE: [Figure<Sample>; 3] = [
     ("get alone, later", "us", |sample| sample.later(|iteration| iteration.clear.and(Some(iteration.get)))),
     ("clear alone, later", "us", |sample| sample.later(|iteration| iteration.clear)),
+    ("stops since a ring was full", "count", |sample| Some(sample.rings_full? as f64)),
 ];
-
-const RINGS: [Figure<Sample>; 1] =
-    [("stops since a ring was full", "count", |sample| Some(sample.rings_full as f64))];
 
 impl Iteration {
     fn got(&self) -> Duration {
@@ -99,33 +83,46 @@ impl Sample {
     }
 }
 
-impl Stages {
-    /// Runs the entrants, and adds their rows and checks to the report. The first entrant is the baseline.
-    pub fn measure(&self, report: &mut Report, entrants: Vec<Entrant>, runs: u32) -> Result<(), Error> {
-        let laps = Lineup::run(runs, entrants, |&entrant| {
-            self.lap(entrant, entrant.builder(self.size, self.vcpus))
-        })?;
-        let mut each = laps.each();
-        let before = each.next().map_or(&[][..], |(_, samples)| samples);
-        for (entrant, slat) in each {
-            let params = params! {
-                "test": "log", "pages": self.size_name(), "slat": entrant.way.name(),
-                "split": if entrant.splitting == Splitting::Eager { "eager" } else { "lazy" },
-                "exit": exit_name(self.exit),
-            };
-            let rows = Row::compare_each(&FIGURES, &params, [before, slat]);
-            report.rows.extend(rows.into_iter().map(|row| row.answering(PatchSeries::TdpMmu)));
-            report.rows.extend(Row::alone_each(&ALONE, &params, slat));
-            if let Way::Ring(_) = entrant.way {
-                report.rows.extend(Row::alone_each(&RINGS, &params, slat));
+impl DirtyLogPerf {
+    /// Runs the ways to log in each setting. The first of them is the baseline.
+    pub(super) fn log(&self, report: &mut Report, runs: u32) -> Result<(), Error> {
+        for setting in self.pages.iter().flat_map(|page| self.exits.iter().map(|&exit| (page.level(), exit)))
+        {
+            if interrupt::asked() {
+                break;
             }
+            let laps = Lineup::run(runs, self.entrants(), |&entrant| {
+                self.lap(setting, entrant, entrant.builder(setting.0, self.vcpus()))
+            })?;
+            let mut each = laps.each();
+            let before = each.next().map_or(&[][..], |(_, samples)| samples);
+            for (entrant, slat) in each {
+                let params = params! {
+                    "test": "log", "pages": size_name(setting.0), "slat": entrant.name(),
+                    "split": if entrant.splitting == Splitting::Eager { "eager" } else { "lazy" },
+                    "exit": exit_name(setting.1),
+                };
+                let rows = Row::compare_each(&FIGURES, &params, [before, slat]);
+                report.rows.extend(rows.into_iter().map(|row| row.answering(PatchSeries::TdpMmu)));
+                report.rows.extend(Row::alone_each(&ALONE, &params, slat));
+            }
+            let checks = laps.each().flat_map(|(&entrant, samples)| self.checks(setting, entrant, samples));
+            report.checks.extend(checks);
         }
-        report.checks.extend(laps.each().flat_map(|(&entrant, samples)| self.checks(entrant, samples)));
         Ok(())
     }
 
+    /// Each way to log; the first one is the one before.
+    fn entrants(&self) -> Vec<Entrant> {
+        let manual = self.track.iter().filter(|_| !self.no_manual).map(|&track| Way::Manual(track));
+        let auto = self.track.iter().map(|&track| Way::Auto(track));
+        let splitting = if self.lazy { Splitting::Lazy } else { Splitting::Eager };
+        let ways = std::iter::once(Way::Before).chain(auto).chain(manual).chain(self.ring.map(Way::Ring));
+        ways.map(|way| Entrant::new(way, splitting)).collect()
+    }
+
     /// Compares the pages that the log reported with the pages that the guest wrote.
-    pub fn checks(&self, entrant: Entrant, samples: &[Sample]) -> [Check; 2] {
+    pub(super) fn checks(&self, (size, exit): Setting, entrant: Entrant, samples: &[Sample]) -> [Check; 2] {
         let (mut written, mut lost, mut first, mut later) = (0, 0, 0, 0);
         for sample in samples {
             for (nth, Iteration { verdict, .. }) in sample.iterations.iter().enumerate() {
@@ -133,14 +130,14 @@ impl Stages {
                 *if nth == 0 { &mut first } else { &mut later } += verdict.spurious;
             }
         }
-        let (way, size, exit) = (entrant.way.name(), self.size_name(), exit_name(self.exit));
-        let who = format!("{way}, pages of {size}, exits of {exit}");
-        let first_too = !entrant.way.first_may_be_spurious(self.size);
+        let (way, pages, exit) = (entrant.name(), size_name(size), exit_name(exit));
+        let who = format!("{way}, pages of {pages}, exits of {exit}");
+        let first_too = !entrant.first_may_be_spurious(size);
         let iterations = if first_too { "iteration" } else { "iteration but the first" };
         [
             Check {
                 name: format!("{who}: each page that was written is told"),
-                ok: lost == 0 && (written > 0 || self.percent == 0),
+                ok: lost == 0 && (written > 0 || self.write_percent == 0),
                 detail: format!("{lost} of {written} are not"),
             },
             Check {
@@ -151,68 +148,39 @@ impl Stages {
         ]
     }
 
-    fn size_name(&self) -> &'static str {
-        if self.size == Level::K4 { "4k" } else { "2m" }
-    }
-
-    fn pages(&self) -> Span<Gfn> {
-        memory(self.bytes_per_vcpu * u64::from(self.vcpus))
-    }
-
     /// Runs one lap on this VM.
-    pub fn lap(&self, entrant: Entrant, builder: Builder<Ept4, Pages>) -> Result<Sample, Error> {
-        let gfns = self.pages();
+    pub(super) fn lap(
+        &self,
+        (_, exit): Setting,
+        entrant: Entrant,
+        builder: Builder<Ept4, Pages>,
+    ) -> Result<Sample, Error> {
+        let gfns = memory(self.bytes * u64::from(self.vcpus()));
         let slots: Vec<Slot> = (0..).zip(parts(gfns, self.slots)).map(|(id, gfns)| slot(id, gfns)).collect();
-        let vm = build(builder, &mut idle()?, &slots)?;
-        let vcpus = &mut Vcpus::new(&vm, gfns, self.vcpus, self.exit)?;
+        let vm = build(builder, &slots)?;
+        let vcpus = &mut Vcpus::new(&vm, entrant, slots, (self.vcpus(), exit))?;
         let populate = vcpus.pass(Pass::of_stores(0))?;
-        let mut bits = vec![0; (gfns.len() / 64) as usize];
-
-        let began = Instant::now();
-        entrant.enable(&vm, &mut vcpus.idle, &slots)?;
-        let enable = began.elapsed();
+        let (enable, ()) = timed(|| vcpus.enable())?;
         if entrant.way == Way::Before {
             // Its log is slat's, which says now that all is dirty.
-            bits.fill(u64::MAX);
-            entrant.clear(&vm, &mut vcpus.idle, &slots, &bits)?;
+            vcpus.clear_all()?;
         }
-
-        let iterations = (1..=self.iterations).map(|number| {
-            let pass = Pass { number: number.into(), percent: self.percent, step: 1 };
-            self.iteration(entrant, &slots, vcpus, (pass, &mut bits))
-        });
-        let iterations = iterations.collect::<Result<_, _>>()?;
-
-        let began = Instant::now();
-        entrant.disable(&vm, &mut vcpus.idle, &slots)?;
-        let disable = began.elapsed();
+        let iteration = |number: u32| {
+            let pass = Pass { number: number.into(), percent: self.write_percent, step: 1 };
+            let dirty = vcpus.pass(pass)?;
+            let (get, ()) = timed(|| vcpus.get())?;
+            let (clear, ()) = timed(|| vcpus.clear())?;
+            let clear = matches!(entrant.way, Way::Manual(_)).then_some(clear);
+            Ok(Iteration { dirty, get, clear, verdict: vcpus.compare(pass) })
+        };
+        let iterations = (1..=self.iterations).map(iteration).collect::<Result<_, Error>>()?;
+        let (disable, ()) = timed(|| vcpus.disable())?;
         let again = vcpus.pass(Pass::of_stores(0))?;
-        let rings_full = vcpus.rings_full.load(Relaxed);
+        let rings_full = matches!(entrant.way, Way::Ring(_)).then(|| vcpus.rings_full());
         Ok(Sample { populate, enable, iterations, disable, again, rings_full })
     }
+}
 
-    fn iteration(
-        &self,
-        entrant: Entrant,
-        slots: &[Slot],
-        vcpus: &mut Vcpus<'_>,
-        (pass, bits): (Pass, &mut [u64]),
-    ) -> Result<Iteration, Error> {
-        vcpus.reported.forget();
-        bits.fill(0);
-        let dirty = vcpus.pass(pass)?;
-        let (vm, idle, reported) = (vcpus.vm, &mut vcpus.idle, &vcpus.reported);
-        let began = Instant::now();
-        entrant.get(vm, idle, slots, bits)?;
-        let got = Instant::now();
-        entrant.clear(vm, idle, slots, bits)?;
-        let cleared = got.elapsed();
-        reported.add_all(bits);
-        Ok(Iteration {
-            dirty,
-            get: got - began,
-            clear: matches!(entrant.way, Way::Manual(_)).then_some(cleared),
-            verdict: reported.compare(self.pages(), pass),
-        })
-    }
+fn size_name(size: Level) -> &'static str {
+    if size == Level::K4 { "4k" } else { "2m" }
 }

@@ -1,5 +1,6 @@
 //! The guest: one access to each of its pages, in order, a load or a store as the pass has it.
 
+use crate::bench::mapped_slot::is_drawn;
 use slat::{Fault, Format, Gfn, Host, Span};
 use slat_vcpu::cpu::{Core, Program, Step};
 
@@ -14,6 +15,17 @@ pub struct Pass {
     pub step: u64,
 }
 
+/// The pages that a log has reported, against those that the guest has written. They are counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Verdict {
+    /// Written by the guest.
+    pub written: u64,
+    /// Of those, not reported.
+    pub lost: u64,
+    /// Reported, and not written.
+    pub spurious: u64,
+}
+
 impl Pass {
     /// A store to every page.
     pub const fn of_stores(number: u64) -> Self {
@@ -22,8 +34,21 @@ impl Pass {
 
     /// Whether its access to `gfn` is a store. The same in every run, and in no pattern.
     pub fn stores_to(self, gfn: Gfn) -> bool {
-        let mixed = (gfn.0 ^ self.number << 40).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        gfn.0.is_multiple_of(self.step) && (self.percent >= 100 || (mixed >> 32) % 100 < self.percent.into())
+        gfn.0.is_multiple_of(self.step)
+            && (self.percent >= 100 || is_drawn(gfn.0 ^ self.number << 40, self.percent * 10))
+    }
+
+    /// Compares what a log has reported, a bit a frame from frame 0 on, with the pages that the pass stored to.
+    pub fn compare(self, reported: &[u64]) -> Verdict {
+        let mut verdict = Verdict::default();
+        for frame in 0..reported.len() * 64 {
+            let reported = reported[frame / 64] >> (frame % 64) & 1 == 1;
+            let written = self.stores_to(Gfn(frame as u64));
+            verdict.written += u64::from(written);
+            verdict.lost += u64::from(written && !reported);
+            verdict.spurious += u64::from(reported && !written);
+        }
+        verdict
     }
 }
 
@@ -66,5 +91,16 @@ mod tests {
         assert!((2_700..3_300).contains(&stored(1, 30, 1).len()));
         assert_ne!(stored(1, 30, 1), stored(2, 30, 1));
         assert_eq!(stored(2, 30, 1), stored(2, 30, 1));
+    }
+
+    #[test]
+    fn what_is_lost_and_what_is_spurious_is_counted() {
+        let pass = Pass { number: 1, percent: 100, step: 2 };
+        assert_eq!(pass.compare(&[0; 3]), Verdict { written: 96, lost: 96, spurious: 0 });
+        let mut reported = [0x5555_5555_5555_5555; 3];
+        assert_eq!(pass.compare(&reported), Verdict { written: 96, lost: 0, spurious: 0 });
+        reported[1] |= 0b1010;
+        reported[2] = 0;
+        assert_eq!(pass.compare(&reported), Verdict { written: 96, lost: 32, spurious: 2 });
     }
 }

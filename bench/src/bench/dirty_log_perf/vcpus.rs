@@ -1,61 +1,75 @@
-//! vCPUs that go over their parts of memory together, once for each pass.
+//! vCPUs that go over their parts of memory together, once for each pass, and what is done with the log between passes.
 //!
 //! Between passes no vCPU runs, so that none disturbs what the test does with the log. The vCPUs keep their TLBs from pass to
 //! pass: a store through an entry that a missing flush has left would go unnoticed, and a check finds it. The guest's memory is
 //! not there: loads read ones, stores are lost.
 
-use super::logged_vm::{LoggedVm, Pages};
-use super::reported::Reported;
-use super::sweep::{Pass, Sweep};
+use super::logged_vm::{LoggedVm, Pages, set_log};
+use super::logging::{Entrant, Way, Zap};
+use super::sweep::{Pass, Sweep, Verdict};
 use crate::bench::software_vcpu::{run_until_stopped, vcpu};
 use slat::table::formats::Ept4;
-use slat::{Gfn, Idle, Level, Span, VcpuId};
+use slat::{Gfn, Harvest, Idle, Level, Slot, Span, VcpuId, Why};
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
 use slat_machine::Costs;
 use slat_threads::world::{Job, run};
 use slat_vcpu::{Cpu, Window};
+use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The vCPUs of a VM, numbered from 0, each with its part of memory.
+/// The vCPUs of a VM, numbered from 0, each with its part of memory; the log of their memslots.
 pub struct Vcpus<'vm> {
-    pub vm: &'vm LoggedVm,
-    cpus: Vec<(Cpu<'vm, Ept4, Pages>, Span<Gfn>)>,
-    /// What rings and harvests have reported.
-    pub reported: Reported,
-    /// Times that a vCPU left the guest because its ring was full.
-    pub rings_full: AtomicU64,
-    /// Of the thread that works between passes.
-    pub idle: Idle,
+    vm: &'vm LoggedVm,
+    entrant: Entrant,
+    /// One behind the other, from frame 0 on.
+    slots: Vec<Slot>,
+    cpus: Vec<VcpuInPart<'vm>>,
+    /// What rings and harvests have reported since the last pass began: a bit a frame.
+    bits: Vec<u64>,
+}
+
+/// A vCPU and its part of memory.
+struct VcpuInPart<'vm> {
+    cpu: Cpu<'vm, Ept4, Pages>,
+    part: Span<Gfn>,
+    /// Times that it left the guest because its ring was full.
+    rings_full: u64,
 }
 
 impl<'vm> Vcpus<'vm> {
-    /// So many vCPUs that share out `gfns`; an exit from the guest takes each so long.
-    pub fn new(vm: &'vm LoggedVm, gfns: Span<Gfn>, vcpus: u32, exit: Duration) -> Result<Self, Error> {
+    /// So many vCPUs that share out the slots; an exit from the guest takes each so long.
+    pub fn new(
+        vm: &'vm LoggedVm,
+        entrant: Entrant,
+        slots: Vec<Slot>,
+        (vcpus, exit): (u32, Duration),
+    ) -> Result<Self, Error> {
+        let gfns = Span::new(Gfn(0), slots.last().map_or(Gfn(0), |slot| slot.gfns.end));
         let cpu = |(number, part)| {
             // SAFETY: no frame is in it.
             let nothing = unsafe { Window::new(NonNull::dangling(), 0) };
-            Ok((Cpu::new(vcpu(vm, number)?, nothing).untimed().with_exits_of(exit), part))
+            let cpu = Cpu::new(vcpu(vm, number)?, nothing).untimed().with_exits_of(exit);
+            Ok(VcpuInPart { cpu, part, rings_full: 0 })
         };
         let cpus = (0..).zip(parts(gfns, vcpus)).map(cpu).collect::<Result<_, Error>>()?;
-        let (reported, rings_full) = (Reported::nothing(gfns.len()), AtomicU64::new(0));
-        Ok(Self { vm, cpus, reported, rings_full, idle: idle()? })
+        Ok(Self { vm, entrant, slots, cpus, bits: vec![0; (gfns.len() / 64) as usize] })
     }
 
     /// One pass of all vCPUs, each on a thread: from when they began until the last was done.
     pub fn pass(&mut self, pass: Pass) -> Result<Duration, Error> {
-        let Self { vm, cpus, reported, rings_full, .. } = self;
-        let (vm, reported, rings_full) = (*vm, &*reported, &*rings_full);
-        let mut done: Vec<Result<(), Error>> = cpus.iter().map(|_| Ok(())).collect();
-        let jobs = (0..).zip(cpus).zip(&mut done).map(|((number, (cpu, part)), done)| {
+        self.bits.fill(0);
+        let (vm, mut left) = (self.vm, self.bits.as_mut_slice());
+        let mut done: Vec<Result<(), Error>> = self.cpus.iter().map(|_| Ok(())).collect();
+        let jobs = (0..).zip(&mut self.cpus).zip(&mut done).map(|((number, vcpu), done)| {
+            // What its ring reports is in its part, which begins with a word.
+            let bits = left.split_off_mut(..(vcpu.part.len() / 64) as usize).expect("parts cover all bits");
+            let VcpuInPart { cpu, part, rings_full } = vcpu;
             let mut sweep = Sweep { pages: *part, pass };
             let drain = move |idle: &mut Idle| {
-                let harvest = vm.harvest_ring(idle, VcpuId(number))?;
-                harvest.words().for_each(|word| reported.add(word.first.gfn, word.bits));
-                harvest.commit();
-                rings_full.fetch_add(1, Relaxed);
+                report(vm.harvest_ring(idle, VcpuId(number))?, part.start, bits);
+                *rings_full += 1;
                 Ok(())
             };
             let work = move || {
@@ -67,6 +81,101 @@ impl<'vm> Vcpus<'vm> {
         done.into_iter().collect::<Result<(), Error>>()?;
         Ok(Duration::from_nanos(took))
     }
+
+    /// Switches the log on, slot by slot, as a VMM does it.
+    pub fn enable(&mut self) -> Result<(), Error> {
+        let idle = &mut idle()?;
+        for slot in &self.slots {
+            self.zap(self.entrant.zap_to_enable, slot, idle);
+            set_log(self.vm, idle, slot, true)?;
+            if self.entrant.way == Way::Before && self.vm.host().level == Level::K4 {
+                self.vm.write_protect(idle, slot.gfns).settle();
+            }
+        }
+        Ok(())
+    }
+
+    /// Switches it off.
+    pub fn disable(&self) -> Result<(), Error> {
+        let idle = &mut idle()?;
+        for slot in &self.slots {
+            self.zap(self.entrant.zap_to_disable, slot, idle);
+            set_log(self.vm, idle, slot, false)?;
+        }
+        Ok(())
+    }
+
+    fn zap(&self, zap: Zap, slot: &Slot, idle: &mut Idle) {
+        let mut invalidate = |gfns, why| {
+            self.vm.invalidate_gfns(gfns, why).apply(idle).settle();
+        };
+        match zap {
+            Zap::Entries if self.vm.host().level > Level::K4 => invalidate(slot.gfns, Why::Clear),
+            Zap::Nothing | Zap::Entries => {}
+            Zap::TableByTable => {
+                for first in (slot.gfns.start.0..slot.gfns.end.0).step_by(Level::M2.pages() as usize) {
+                    let table = Span::sized(Gfn(first), Level::M2.pages());
+                    invalidate(table, Why::Clear);
+                    invalidate(table, Why::Unmap);
+                }
+            }
+            Zap::AtOnce => invalidate(slot.gfns, Why::Unmap),
+        }
+    }
+
+    /// Asks the log what has been written.
+    pub fn get(&mut self) -> Result<(), Error> {
+        let (vm, idle) = (self.vm, &mut idle()?);
+        if let Way::Auto(_) | Way::Ring(_) = self.entrant.way {
+            report(vm.slots().harvest_all(idle)?, Gfn(0), &mut self.bits);
+            return Ok(());
+        }
+        for slot in &self.slots {
+            if self.entrant.way == Way::Before {
+                vm.write_protect(idle, slot.gfns).settle();
+            }
+            vm.slots().dirty_bits(idle, slot.id, &mut self.bits[words(slot)])?;
+        }
+        Ok(())
+    }
+
+    /// Tracks the pages that `get` reported again, unless `get` has done so.
+    pub fn clear(&self) -> Result<(), Error> {
+        if let Way::Before | Way::Manual(_) = self.entrant.way {
+            let idle = &mut idle()?;
+            for slot in &self.slots {
+                self.vm.slots().clear_dirty(idle, slot.id, 0, slot.gfns.len(), &self.bits[words(slot)])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Clears the bits of all pages.
+    pub fn clear_all(&mut self) -> Result<(), Error> {
+        self.bits.fill(u64::MAX);
+        self.clear()
+    }
+
+    /// Compares what has been reported since `pass` began with the pages that it stored to.
+    pub fn compare(&self, pass: Pass) -> Verdict {
+        pass.compare(&self.bits)
+    }
+
+    /// Times that a vCPU left the guest because its ring was full.
+    pub fn rings_full(&self) -> u64 {
+        self.cpus.iter().map(|vcpu| vcpu.rings_full).sum()
+    }
+}
+
+/// Adds what a harvest reports to `bits`, the first of which is that of frame `first`.
+fn report(harvest: Harvest<'_, Ept4, Pages>, first: Gfn, bits: &mut [u64]) {
+    harvest.words().for_each(|word| bits[((word.first.gfn.0 - first.0) / 64) as usize] |= word.bits);
+    harvest.commit();
+}
+
+/// Where a slot's bits are.
+fn words(slot: &Slot) -> Range<usize> {
+    (slot.gfns.start.0 / 64) as usize..(slot.gfns.end.0 / 64) as usize
 }
 
 /// So many parts of much the same length, each of whole 2 MiB, and all of `gfns` together.

@@ -1,26 +1,26 @@
 //! `slat bench aging-pass`: what a pass over Accessed bits costs, against the least it could cost.
 //!
-//! ```text
-//! leaf_bits.rs   a VM whose leaf tables lie in memory in the order of their frames, or in no order; its bits, set at will
-//! ```
+//! The leaf tables of the VM (`mapped_slot.rs`) lie in memory in the order of their frames, or shuffled, as after a long life.
 //! A pass over idle memory reads its tables and does nothing else, so the floor is how fast this machine
 //! reads (`leaf_tables.rs`). Entrants: the scan that slat ships, the portable one, one entry after the other (how `for_each` goes), and a
 //! pass that heeds links, for which idle memory costs no look. A pass over memory in use also clears bits, each by one
 //! locked instruction: its floor is the idle pass and as many of those.
 
-mod leaf_bits;
-
-use super::harness::{Lineup, Series};
+use super::harness::{Lineup, Series, shuffle};
 use super::machine::{self, Machine};
+use super::mapped_slot::{MappedSlot, is_drawn};
 use super::report::{Check, Report, Row, params};
 use super::{About, Asked, Bench, multiple_of};
-use leaf_bits::{LeafBits, Order};
-use slat::Level;
+use serde_json::{Map, Value};
 use slat::age::Scan;
+use slat::table::Word;
+use slat::table::formats::Ept4;
+use slat::{DirtyLog, Format, Gfn, Idle, Level};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
 use slat_cli::size::{self, size};
+use slat_cli::thread::idle;
 use slat_series::PatchSeries;
 use std::time::Instant;
 
@@ -73,34 +73,44 @@ impl Bench for AgingPass {
         let mut report = Report::of(ABOUT.name, Machine::detect());
         report.params = params! { "runs": asked.runs };
         machine::pin(0);
-        for (bytes, sparse) in [(self.dense, false), (self.sparse, true)] {
-            for order in [Order::Ascending, Order::Shuffled] {
+        let idle = &mut idle()?;
+        for (bytes, dense) in [(self.dense, self.dense), (self.sparse, 0)] {
+            for (order, put) in ORDERS {
                 if interrupt::asked() {
                     break;
                 }
-                say(format_args!("{}, {order:?}: {} rounds", size::text(bytes), asked.runs));
-                let mut bits = LeafBits::new(bytes, sparse, order)?;
+                let memory = size::text(bytes);
+                say(format_args!("{memory}, {order}: {} rounds", asked.runs));
+                let mapped = MappedSlot::new(DirtyLog::default(), idle, [bytes, dense], put)?;
                 let laps =
-                    Lineup::run(asked.runs, entrants(sparse), |entrant| Ok(entrant.sample(&mut bits)))?;
-                report.rows.extend(rows(&bits, &laps));
-                let name = format!("{}, {}: a pass finds what is young", size::text(bytes), order.name());
+                    Lineup::run(
+                        asked.runs,
+                        entrants(dense > 0),
+                        |entrant| Ok(entrant.sample(&mapped, idle)),
+                    )?;
+                let name = format!("{memory}, {order}: a pass finds what is young");
                 report.checks.push(Check::each(name, laps.all(), |sample| sample.right));
+                let every = if dense > 0 { "every page" } else { "one page in each 2M" };
+                let params = params! { "memory": memory, "mapped": every, "tables": order };
+                report.rows.extend(rows(&params, &laps));
             }
         }
         Ok(report)
     }
 }
 
+/// Puts the regions that leaf tables serve in the order of these tables in memory.
+type Order = fn(&mut [Gfn]);
+
+/// How leaf tables lie in memory, against the frames that they serve.
+const ORDERS: [(&str, Order); 2] = [("in order", |_| ()), ("shuffled", shuffle)];
+
 /// The figures of one order of tables, in picoseconds a leaf.
-fn rows(bits: &LeafBits, laps: &Lineup<Entrant, Sample>) -> Vec<Row> {
+fn rows(params: &Map<String, Value>, laps: &Lineup<Entrant, Sample>) -> Vec<Row> {
     let of = |who| Series::known(laps.of(who), |sample| Some(sample.ps));
     let row = |name: &str, baseline: &str, before: &Series, who| {
-        let params = params! {
-            "memory": size::text(bits.bytes),
-            "mapped": if bits.sparse { "one page in each 2M" } else { "every page" },
-            "tables": bits.order.name(),
-            "baseline": baseline,
-        };
+        let mut params = params.clone();
+        params.insert("baseline".into(), baseline.into());
         Some(Row::compare(name, params, "ps a leaf", before, &of(who)?))
     };
     let mut rows = Vec::new();
@@ -130,7 +140,7 @@ fn rows(bits: &LeafBits, laps: &Lineup<Entrant, Sample>) -> Vec<Row> {
 /// Pages of 1000 that are young.
 const ACTIVE: [u32; 3] = [1000, 100, 10];
 
-fn entrants(sparse: bool) -> Vec<Entrant> {
+fn entrants(dense: bool) -> Vec<Entrant> {
     let mut all = vec![
         Entrant::Idle(Scan::detect()),
         Entrant::LinearRead,
@@ -138,7 +148,7 @@ fn entrants(sparse: bool) -> Vec<Entrant> {
         Entrant::EntryByEntry,
         Entrant::PassedOver,
     ];
-    if !sparse {
+    if dense {
         all.push(Entrant::LockedRmw);
         all.extend(ACTIVE.map(Entrant::Active));
     }
@@ -155,38 +165,42 @@ struct Sample {
 
 impl Entrant {
     /// Repeated until the clock is no part of it.
-    fn sample(self, bits: &mut LeafBits) -> Sample {
+    fn sample(self, mapped: &MappedSlot, idle: &mut Idle) -> Sample {
         const LEAST_NS: u128 = 4_000_000;
+        let (vm, pages) = (&mapped.vm, mapped.slot.gfns);
+        let use_pages = |permille| {
+            mapped.set_leaves(|gfn, word| {
+                let bit = if is_drawn(gfn.0, permille) { Ept4::ACCESSED } else { 0 };
+                Word(word.0 & !Ept4::ACCESSED | bit)
+            })
+        };
         let (mut spent, mut times, mut right) = (0, 0u32, true);
         while spent < LEAST_NS {
-            match self {
-                Self::Active(permille) => bits.use_pages(permille),
-                Self::LockedRmw | Self::LinearRead => {}
-                Self::PassedOver | Self::Idle(_) | Self::EntryByEntry => bits.rest_pages(),
-            }
-            // As many as leave the bits as they were.
-            let laps = if matches!(self, Self::Active(_)) { 1 } else { 8 };
+            // With how many laps leave the bits as they were.
+            let (young, laps) = match self {
+                Self::Active(permille) => (use_pages(permille), 1),
+                Self::LockedRmw | Self::LinearRead => (0, 8),
+                Self::PassedOver | Self::Idle(_) | Self::EntryByEntry => (use_pages(0), 8),
+            };
             let began = Instant::now();
-            let mut young = 0;
+            let mut found = 0;
             for _ in 0..laps {
-                young += match self {
-                    Self::LinearRead => {
-                        bits.tables.read();
-                        0
+                match self {
+                    Self::LinearRead => mapped.tables.read(),
+                    Self::LockedRmw => mapped.tables.locked_rmw(),
+                    Self::Idle(scan) => found += u64::from(vm.lockless(idle).is_young_by(pages, scan)),
+                    Self::EntryByEntry => {
+                        vm.lockless(idle).for_each(pages, |page| found += u64::from(page.leaf.accessed));
                     }
-                    Self::LockedRmw => {
-                        bits.tables.locked_rmw();
-                        0
+                    Self::PassedOver | Self::Active(_) => {
+                        vm.lockless(idle).age(pages, |seen| found += u64::from(seen.count()));
                     }
-                    Self::Idle(scan) => bits.look(scan),
-                    Self::EntryByEntry => bits.look_at_each(),
-                    Self::PassedOver | Self::Active(_) => bits.age(),
-                };
+                }
             }
             spent += began.elapsed().as_nanos();
             times += laps;
-            right &= young == if matches!(self, Self::Active(_)) { bits.young } else { 0 };
+            right &= found == young;
         }
-        Sample { ps: spent as f64 * 1e3 / f64::from(times) / bits.leaves() as f64, right }
+        Sample { ps: spent as f64 * 1e3 / f64::from(times) / pages.len() as f64, right }
     }
 }
