@@ -207,7 +207,7 @@ impl DirtyLogPerf {
     /// Refuses sizes that cannot be measured.
     fn refuse(&self, vcpus: u32) -> Result<(), Error> {
         let large = Level::M2;
-        multiple_of(large, "bytes", self.bytes, MOST / u64::from(vcpus) / large.bytes() * large.bytes())?;
+        multiple_of(large, "bytes", self.bytes, MOST / u64::from(vcpus))?;
         multiple_of(large, "sparse", self.sparse, MOST)?;
         multiple_of(large, "dense", self.dense, self.sparse)?;
         multiple_of(large, "harvested", self.harvested, MOST)?;
