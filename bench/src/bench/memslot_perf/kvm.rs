@@ -56,7 +56,7 @@ pub fn open(path: &CStr) -> Result<Kvm, String> {
             };
             // SAFETY: the VM has no vCPU, so nothing is ever read or written through its slots.
             let done = unsafe { vm.set_user_memory_region(region) };
-            done.err().map_or(0, |error| error.errno())
+            done.err().map_or(0, kvm_ioctls::Error::errno)
         }))
     });
     Ok(Kvm { slots, create_vm })
@@ -88,7 +88,7 @@ pub fn measure(kvm: &Kvm, slots: u32, runs: u32, report: &mut Report) -> Result<
         }
     }
     let vmms = vmms.map(|(who, vmm)| (who, RefCell::new(vmm)));
-    let laps = Lineup::run(runs, vmms, |(_, vmm)| Ok(sample(&mut *vmm.borrow_mut(), &layout)))?;
+    let laps = Lineup::run(runs, vmms, |(_, vmm)| Ok(sample(&mut vmm.borrow_mut(), &layout)))?;
     for (nth, request) in REQUESTS.iter().enumerate() {
         let [slat, kvm] =
             ["slat", "KVM"].map(|name| Series::of(laps.find(|(who, _)| *who == name), |(us, _)| us[nth]));
